@@ -1,0 +1,462 @@
+//! `twostroke bench`: the forward pass alone, without scheduler and sampler, in the shapes of both phases.
+//!
+//! ```text
+//! pp512            one sequence reads 512 tokens in chunks of -b rows, logits of the last          (prefill)
+//! tg128            one sequence takes 128 steps of one row, logits each                            (decode)
+//! tg128 x8         eight sequences take 128 steps of eight rows; tokens of all are counted
+//! ... @ d1024      with 1,024 tokens of each sequence already in the cache
+//! ```
+//! The machine's limits are measured right before and right after each test, and the higher value counts: a virtual
+//! machine changes its speed as its neighbours come and go, and a share of a limit measured at another time says nothing.
+
+use std::time::Instant;
+
+use kernels::limits::Limits;
+use kernels::{Cpu, CpuOptions, Isa, Reference, WeightClass, threads};
+use model::{Batch, Checkpoint, Forward, KvBudget, LoadOptions, ModelConfig, Span};
+use serde_json::{Value, json};
+
+use crate::console::{Progress, put, put_line};
+use crate::failure::Failure;
+use crate::figures::{self, Bound, Demands, Shares, bandwidth, operations, peak};
+use crate::flags::{BenchFlags, Output};
+use crate::{environment, machine, models};
+
+/// Tokens per cache block: the server's default.
+const BLOCK_SIZE: usize = 32;
+
+/// Runs the command.
+pub(crate) fn bench(flags: &BenchFlags) -> Result<(), Failure> {
+    let checkpoint = models::open(flags.model.model.as_deref())?;
+    let config = ModelConfig::load(&checkpoint).map_err(|error| models::load_failure(&checkpoint, &error))?;
+    let tests = tests(flags, &config)?;
+    let output = if flags.json { Output::Json } else { flags.output };
+    let mut subject = Subject::load(&checkpoint, flags, &tests)?;
+    let mut printer = Printer::new(output)?;
+    for test in &tests {
+        let before = figures::measure_now(subject.threads)?;
+        let samples = subject.run(test, flags.repetitions);
+        let limits = figures::higher(&before, &figures::measure_now(subject.threads)?);
+        printer.row(&Row { test: *test, samples, limits, subject: &subject })?;
+    }
+    printer.end()
+}
+
+/// One line of the result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Test {
+    n_prompt: usize,
+    n_gen: usize,
+    n_depth: usize,
+    n_batch: usize,
+    parallel: usize,
+}
+
+impl Test {
+    /// Tokens of the longest sequence.
+    fn length(&self) -> usize {
+        self.n_depth + self.n_prompt.max(self.n_gen)
+    }
+
+    fn name(&self) -> String {
+        let mut name = if self.n_prompt > 0 { format!("pp{}", self.n_prompt) } else { format!("tg{}", self.n_gen) };
+        if self.parallel > 1 {
+            name.push_str(&format!(" x{}", self.parallel));
+        }
+        if self.n_depth > 0 {
+            name.push_str(&format!(" @ d{}", self.n_depth));
+        }
+        name
+    }
+
+    /// Tokens that one repetition counts.
+    fn tokens(&self) -> usize {
+        self.n_prompt + self.n_gen * self.parallel
+    }
+}
+
+/// Every combination, prefill first.
+fn tests(flags: &BenchFlags, config: &ModelConfig) -> Result<Vec<Test>, Failure> {
+    let mut tests = Vec::new();
+    let mut add = |test: Test| {
+        // The shape of a decode step does not depend on the rows of a prefill step, nor the other way round.
+        if !tests.contains(&test) {
+            tests.push(test);
+        }
+    };
+    for &n_depth in &flags.n_depth {
+        for &n_prompt in flags.n_prompt.iter().filter(|&&n| n > 0) {
+            for &n_batch in &flags.batch_size {
+                add(Test { n_prompt, n_gen: 0, n_depth, n_batch, parallel: 1 });
+            }
+        }
+        let n_batch = flags.batch_size[0];
+        for &n_gen in flags.n_gen.iter().filter(|&&n| n > 0) {
+            for &parallel in &flags.parallel {
+                add(Test { n_prompt: 0, n_gen, n_depth, n_batch, parallel });
+            }
+        }
+    }
+    if tests.is_empty() {
+        return Err(Failure::usage("nothing to measure: -p and -n are both 0"));
+    }
+    let limit = config.context_limit;
+    if let Some(test) = tests.iter().find(|test| test.length() > limit) {
+        let (name, length) = (test.name(), test.length());
+        return Err(Failure::usage(format!("{name} needs {length} tokens; this model reads at most {limit}")));
+    }
+    Ok(tests)
+}
+
+/// A loaded model, and what is known about it.
+struct Subject {
+    forward: Box<dyn Forward>,
+    threads: usize,
+    isa: Isa,
+    demands: Demands,
+    filename: String,
+    logits: Vec<f32>,
+}
+
+impl Subject {
+    fn load(checkpoint: &Checkpoint, flags: &BenchFlags, tests: &[Test]) -> Result<Subject, Failure> {
+        let most = |f: fn(&Test) -> usize| tests.iter().map(f).max().expect("there is a test");
+        let parallel = most(|test| test.parallel);
+        let options = LoadOptions {
+            weights: flags.model.weights.class(),
+            max_rows: most(|test| test.n_batch).max(parallel),
+            max_logit_rows: parallel,
+            max_model_len: Some(most(Test::length)),
+            kv_blocks: KvBudget::Blocks(most(|test| test.parallel * test.length().div_ceil(BLOCK_SIZE))),
+            block_size: BLOCK_SIZE,
+        };
+        let bar = Progress::new("loading");
+        let mut progress = |p: model::Progress| bar.at(p.bytes_done, p.bytes_total);
+        let isa = Isa::best();
+        let threads = flags.model.threads.unwrap_or_else(threads::default_threads);
+        let (forward, threads): (Box<dyn Forward>, _) = if isa == Isa::Scalar {
+            let loaded = model::load(Reference::new(), checkpoint, &options, &mut progress);
+            (Box::new(loaded.map_err(|error| models::load_failure(checkpoint, &error))?), 1)
+        } else {
+            let cpu = Cpu::new(CpuOptions { threads: Some(threads), isa: None }).map_err(Failure::usage)?;
+            let loaded = model::load(cpu, checkpoint, &options, &mut progress);
+            (Box::new(loaded.map_err(|error| models::load_failure(checkpoint, &error))?), threads)
+        };
+        let demands = Demands {
+            config: forward.config().clone(),
+            weights: options.weights,
+            weight_bytes: forward.weight_bytes(),
+            kv_bytes_per_token: forward.kv_bytes_per_token(),
+        };
+        let logits = vec![0.0; parallel * demands.config.vocab_size];
+        let filename = checkpoint.location();
+        Ok(Subject { forward, threads, isa, demands, filename, logits })
+    }
+
+    /// Seconds of each repetition. A thread of its own computes, because the one that computes is pinned to a core.
+    fn run(&mut self, test: &Test, repetitions: usize) -> Vec<f64> {
+        let vocab_size = self.demands.config.vocab_size;
+        let Subject { forward, logits, .. } = self;
+        let work = || {
+            forward.adopt_thread();
+            let mut passes = Passes { forward: &mut **forward, logits, vocab_size, test, batch: Batch::default() };
+            passes.fill();
+            passes.once(); // warms up caches, pages and threads
+            let timed = |_| {
+                let start = Instant::now();
+                passes.once();
+                start.elapsed().as_secs_f64()
+            };
+            (0..repetitions).map(timed).collect()
+        };
+        std::thread::scope(|scope| scope.spawn(work).join()).unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    }
+
+    /// `qwen2 494 M bf16`.
+    fn model_type(&self) -> String {
+        format!("{} {} {}", self.demands.config.family, self.params(), weights_name(self.demands.weights))
+    }
+
+    fn params(&self) -> String {
+        match self.demands.parameters() as f64 {
+            n if n >= 1e9 => format!("{:.2} B", n / 1e9),
+            n => format!("{:.2} M", n / 1e6),
+        }
+    }
+}
+
+fn weights_name(weights: WeightClass) -> &'static str {
+    match weights {
+        WeightClass::Bf16 => "bf16",
+        WeightClass::Int8 => "int8",
+    }
+}
+
+/// Forward passes of one test.
+struct Passes<'a> {
+    forward: &'a mut dyn Forward,
+    logits: &'a mut [f32],
+    vocab_size: usize,
+    test: &'a Test,
+    batch: Batch,
+}
+
+impl Passes<'_> {
+    /// Puts the first `n_depth` tokens of every sequence into the cache.
+    fn fill(&mut self) {
+        for sequence in 0..self.test.parallel {
+            self.prefill(sequence, 0, self.test.n_depth, false);
+        }
+    }
+
+    /// One repetition. It overwrites what the last one wrote behind the depth.
+    fn once(&mut self) {
+        self.prefill(0, self.test.n_depth, self.test.n_prompt, true);
+        for step in 0..self.test.n_gen {
+            self.batch.clear();
+            for sequence in 0..self.test.parallel {
+                self.rows(sequence, self.test.n_depth + step, 1);
+                self.batch.logit_rows.push(sequence as u32);
+            }
+            self.pass();
+        }
+    }
+
+    /// `len` tokens from `start` in chunks; logits of the last one if they are wanted.
+    fn prefill(&mut self, sequence: usize, start: usize, len: usize, logits: bool) {
+        let end = start + len;
+        let mut at = start;
+        while at < end {
+            let chunk = self.test.n_batch.min(end - at);
+            self.batch.clear();
+            self.rows(sequence, at, chunk);
+            at += chunk;
+            if logits && at == end {
+                self.batch.logit_rows.push(chunk as u32 - 1);
+            }
+            self.pass();
+        }
+    }
+
+    fn pass(&mut self) {
+        let wanted = self.batch.logit_rows.len() * self.vocab_size;
+        self.forward.forward(&self.batch, &mut self.logits[..wanted]);
+    }
+
+    /// Adds rows of one sequence to the batch. Its blocks lie one after the other; speed does not depend on the tokens,
+    /// so they are a fixed scramble of the position.
+    fn rows(&mut self, sequence: usize, start: usize, len: usize) {
+        let batch = &mut self.batch;
+        let blocks = self.test.length().div_ceil(BLOCK_SIZE);
+        let first_block = sequence * blocks;
+        let table = batch.block_tables.len() as u32;
+        let first_row = batch.token_ids.len() as u32;
+        for position in start..start + len {
+            let scrambled = (position as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33;
+            batch.token_ids.push((scrambled % self.vocab_size as u64) as u32);
+            batch.positions.push(position as u32);
+            batch.slots.push((first_block * BLOCK_SIZE + position) as u32);
+        }
+        batch.block_tables.extend((first_block..first_block + blocks).map(|block| block as u32));
+        let table = table..table + blocks as u32;
+        batch.spans.push(Span { first_row, num_rows: len as u32, start: start as u32, table });
+    }
+}
+
+/// A finished test.
+struct Row<'a> {
+    test: Test,
+    samples: Vec<f64>,
+    limits: Limits,
+    subject: &'a Subject,
+}
+
+impl Row<'_> {
+    fn rates(&self) -> Vec<f64> {
+        self.samples.iter().map(|seconds| self.test.tokens() as f64 / seconds).collect()
+    }
+
+    fn shares(&self) -> Shares {
+        let (test, demands) = (&self.test, &self.subject.demands);
+        let work = if test.n_prompt > 0 {
+            demands.prefill(test.n_depth, test.n_prompt, test.n_batch)
+        } else {
+            let (steps, rows) = (test.n_gen, test.n_gen * test.parallel);
+            // Step i of a sequence reads the depth, the i tokens before it, and itself.
+            let context = rows as f64 * (test.n_depth as f64 + (steps as f64 + 1.0) / 2.0);
+            demands.decode(steps, rows, context)
+        };
+        Shares::of(&work, mean(&self.samples), &self.limits, demands.weights)
+    }
+
+    /// The limit that binds this shape: `26.1 GB/s`, or `3.75 TOP/s`.
+    fn limit(&self) -> (f64, &'static str, String) {
+        let weights = self.subject.demands.weights;
+        match (self.shares().roofline(), weights) {
+            (Bound::Compute, WeightClass::Int8) => {
+                let peak = peak(&self.limits, weights);
+                (peak, "int8 op/s", operations(peak, "OP"))
+            }
+            (Bound::Compute, WeightClass::Bf16) => {
+                let peak = peak(&self.limits, weights);
+                (peak, "bf16 flop/s", operations(peak, "FLOP"))
+            }
+            _ => (self.limits.read_bandwidth, "bytes/s", bandwidth(self.limits.read_bandwidth)),
+        }
+    }
+
+    fn json(&self) -> Value {
+        let (test, subject, shares) = (&self.test, self.subject, self.shares());
+        let nanoseconds: Vec<f64> = self.samples.iter().map(|seconds| (seconds * 1e9).round()).collect();
+        let (limit, limit_unit, _) = self.limit();
+        json!({
+            "build_version": env!("CARGO_PKG_VERSION"),
+            "cpu_info": machine::cpu_name(),
+            "backends": "CPU",
+            "isa": subject.isa.name(),
+            "model_filename": subject.filename,
+            "model_type": subject.model_type(),
+            "model_size": subject.demands.weight_bytes,
+            "model_n_params": subject.demands.parameters(),
+            "n_batch": test.n_batch,
+            "n_threads": subject.threads,
+            "n_prompt": test.n_prompt,
+            "n_gen": test.n_gen,
+            "n_depth": test.n_depth,
+            "n_parallel": test.parallel,
+            "test_time": environment::utc(environment::now()),
+            "avg_ns": mean(&nanoseconds).round(),
+            "stddev_ns": deviation(&nanoseconds).round(),
+            "avg_ts": mean(&self.rates()),
+            "stddev_ts": deviation(&self.rates()),
+            "samples_ns": nanoseconds,
+            "samples_ts": self.rates(),
+            "limit": limit,
+            "limit_unit": limit_unit,
+            "limit_percent": shares.of_limit() * 100.0,
+            "compute_percent": shares.compute * 100.0,
+            "memory_percent": shares.memory * 100.0,
+            "bound_by": shares.bound().to_string(),
+            "limits": figures::limits_json(&self.limits),
+        })
+    }
+
+    fn markdown(&self) -> String {
+        let (subject, test) = (self.subject, &self.test);
+        let rates = self.rates();
+        let (_, _, limit) = self.limit();
+        let mut name = test.name();
+        if test.n_prompt > test.n_batch {
+            name.push_str(&format!(" b{}", test.n_batch));
+        }
+        format!(
+            "| {} | {} | {} | CPU {} | {} | {name} | {:.2} ± {:.2} | {limit} | {:.1} % |",
+            subject.model_type(),
+            figures::bytes(subject.demands.weight_bytes as u64),
+            subject.params(),
+            subject.isa.name(),
+            subject.threads,
+            mean(&rates),
+            deviation(&rates),
+            self.shares().of_limit() * 100.0,
+        )
+    }
+}
+
+const MARKDOWN_HEADER: &str = "\
+| model | size | params | backend | threads | test | t/s | limit | % of limit |
+| --- | ---: | ---: | --- | ---: | ---: | ---: | ---: | ---: |";
+
+/// Writes rows as they come.
+struct Printer {
+    output: Output,
+    rows: usize,
+}
+
+impl Printer {
+    fn new(output: Output) -> Result<Printer, Failure> {
+        match output {
+            Output::Md => put_line(MARKDOWN_HEADER)?,
+            Output::Json => put("[")?,
+            Output::Jsonl | Output::Csv => {}
+        }
+        Ok(Printer { output, rows: 0 })
+    }
+
+    fn row(&mut self, row: &Row<'_>) -> Result<(), Failure> {
+        let first = self.rows == 0;
+        self.rows += 1;
+        match self.output {
+            Output::Md => put_line(&row.markdown()),
+            Output::Jsonl => put_line(&row.json().to_string()),
+            Output::Json => put(&format!("{}\n  {}", if first { "" } else { "," }, row.json())),
+            Output::Csv => {
+                let object = row.json();
+                let fields = flat(&object);
+                if first {
+                    put_line(&fields.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(","))?;
+                }
+                put_line(&fields.into_iter().map(|(_, value)| csv_field(value)).collect::<Vec<_>>().join(","))
+            }
+        }
+    }
+
+    fn end(&self) -> Result<(), Failure> {
+        if self.output == Output::Json { put_line("\n]") } else { Ok(()) }
+    }
+}
+
+/// The fields of a row that are one value: lists and objects have no place in a table.
+fn flat(object: &Value) -> Vec<(&str, &Value)> {
+    let fields = object.as_object().into_iter().flatten();
+    fields
+        .filter(|(_, value)| !value.is_array() && !value.is_object())
+        .map(|(name, value)| (name.as_str(), value))
+        .collect()
+}
+
+/// Quoted as RFC 4180 says, texts only.
+fn csv_field(value: &Value) -> String {
+    match value {
+        Value::String(text) => format!("\"{}\"", text.replace('"', "\"\"")),
+        Value::Null => String::new(),
+        other => other.to_string(),
+    }
+}
+
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len() as f64
+}
+
+/// Of a sample; 0 for a single value, as llama-bench has it.
+fn deviation(values: &[f64]) -> f64 {
+    if values.len() < 2 {
+        return 0.0;
+    }
+    let mean = mean(values);
+    (values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / (values.len() - 1) as f64).sqrt()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_llama_benchs() {
+        let test = Test { n_prompt: 512, n_gen: 0, n_depth: 0, n_batch: 512, parallel: 1 };
+        assert_eq!(test.name(), "pp512");
+        assert_eq!(Test { n_prompt: 0, n_gen: 128, n_depth: 1024, parallel: 8, ..test }.name(), "tg128 x8 @ d1024");
+    }
+
+    #[test]
+    fn the_spread_is_that_of_a_sample() {
+        assert_eq!((mean(&[1.0, 3.0]), deviation(&[7.0])), (2.0, 0.0));
+        assert!((deviation(&[1.0, 2.0, 3.0]) - 1.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn texts_of_csv_are_quoted() {
+        assert_eq!(csv_field(&json!("a \"b\", c")), "\"a \"\"b\"\", c\"");
+        assert_eq!(csv_field(&json!(1.5)), "1.5");
+    }
+}

@@ -1,0 +1,190 @@
+//! `twostroke doctor`: what this machine offers, what the kernels make of it, and whether they compute what they define.
+
+use kernels::limits::Limits;
+use kernels::{Cpu, CpuOptions, Isa, Reference, WeightClass, threads};
+use model::{Batch, Checkpoint, Forward, KvBudget, LoadError, LoadOptions, Span};
+use serde_json::{Value, json};
+
+use crate::console::put_line;
+use crate::failure::Failure;
+use crate::figures::{self, bandwidth, bytes, operations};
+use crate::flags::DoctorFlags;
+use crate::{environment, machine, models};
+
+/// Below this much free memory nothing but the built-in model fits.
+const LITTLE_MEMORY: u64 = 1 << 30;
+
+/// Runs the command. Ends with exit code 1 if something is missing.
+pub(crate) fn doctor(flags: &DoctorFlags) -> Result<(), Failure> {
+    let threads = flags.threads.unwrap_or_else(threads::default_threads);
+    let limits = figures::limits(Some(threads))?;
+    let diagnosis = Diagnosis::of(threads, limits)?;
+    let text = if flags.json { diagnosis.json().to_string() } else { diagnosis.text() };
+    put_line(&text)?;
+    if diagnosis.problems.is_empty() { Ok(()) } else { Err(Failure::Said(1)) }
+}
+
+struct Diagnosis {
+    threads: usize,
+    limits: Limits,
+    /// Instruction sets and whether the built-in model gives the bits of the definition with them.
+    checks: Vec<(Isa, bool)>,
+    problems: Vec<String>,
+}
+
+impl Diagnosis {
+    fn of(threads: usize, limits: Limits) -> Result<Diagnosis, Failure> {
+        let checks = self_check(threads)?;
+        let mut problems = Vec::new();
+        if Isa::best() == Isa::Scalar {
+            problems.push("this CPU has no AVX2: everything runs on the reference path, many times slower".to_string());
+        }
+        for (isa, _) in checks.iter().filter(|(_, same)| !same) {
+            problems
+                .push(format!("the {} kernels do not give the bits of their definition: please report it", isa.name()));
+        }
+        if machine::memory().is_some_and(|(_, available)| available < LITTLE_MEMORY) {
+            problems.push("less than 1 GiB of memory is available".to_string());
+        }
+        if let Some(cache) = environment::hub_cache().filter(|cache| !machine::can_write(cache)) {
+            problems.push(format!("the model cache {} cannot be written to", cache.display()));
+        }
+        Ok(Diagnosis { threads, limits, checks, problems })
+    }
+
+    fn json(&self) -> Value {
+        let caches = machine::caches()
+            .into_iter()
+            .map(|cache| json!({ "name": cache.name, "bytes": cache.bytes, "shared_by": cache.shared_by }));
+        let features = machine::cpu_features().into_iter().map(|(name, has)| (name.to_string(), Value::from(has)));
+        let checks = self.checks.iter().map(|(isa, same)| (isa.name().to_string(), Value::from(*same)));
+        let memory = machine::memory();
+        json!({
+            "version": env!("CARGO_PKG_VERSION"),
+            "cpu": machine::cpu_name(),
+            "features": features.collect::<serde_json::Map<_, _>>(),
+            "isa": Isa::best().name(),
+            "isa_available": Isa::available().into_iter().map(Isa::name).collect::<Vec<_>>(),
+            "identical_bits": checks.collect::<serde_json::Map<_, _>>(),
+            "cpus_online": machine::online_cpus(),
+            "cpus_allowed": threads::max_threads(),
+            "cgroup_cores": machine::cgroup_cores(),
+            "threads": self.threads,
+            "numa_nodes": machine::numa_nodes(),
+            "caches": caches.collect::<Vec<_>>(),
+            "memory_bytes": memory.map(|(total, _)| total),
+            "memory_available_bytes": memory.map(|(_, available)| available),
+            "cgroup_memory_bytes": machine::cgroup_memory(),
+            "huge_pages": machine::huge_pages(),
+            "limits": figures::limits_json(&self.limits),
+            "model_cache": environment::hub_cache(),
+            "problems": self.problems,
+        })
+    }
+
+    fn text(&self) -> String {
+        let known = |value: Option<String>| value.unwrap_or_else(|| "unknown".to_string());
+        let mut lines = Vec::new();
+        let mut line = |name: &str, value: String| lines.push(format!("{name:<12} {value}"));
+        line("twostroke", env!("CARGO_PKG_VERSION").to_string());
+        line("cpu", known(machine::cpu_name()));
+        let (has, lacks): (Vec<_>, Vec<_>) = machine::cpu_features().into_iter().partition(|(_, has)| *has);
+        let names = |list: Vec<(&str, bool)>| list.into_iter().map(|(name, _)| name).collect::<Vec<_>>().join(" ");
+        line("has", names(has));
+        line("lacks", names(lacks));
+        let checked =
+            self.checks.iter().map(|(isa, same)| format!("{} {}", isa.name(), if *same { "ok" } else { "WRONG" }));
+        line(
+            "kernels",
+            format!(
+                "{} (same bits as their definition: {})",
+                Isa::best().name(),
+                checked.collect::<Vec<_>>().join(", ")
+            ),
+        );
+        let online = machine::online_cpus().map(|n| n.to_string());
+        let quota = machine::cgroup_cores().map_or_else(String::new, |cores| format!(", cgroup quota {cores:.1}"));
+        line(
+            "cores",
+            format!("{} online, {} allowed{quota}, {} threads", known(online), threads::max_threads(), self.threads),
+        );
+        let caches = machine::caches().into_iter().map(|cache| {
+            let shared = if cache.shared_by > 1 { format!(" shared by {}", cache.shared_by) } else { String::new() };
+            format!("{} {}{shared}", cache.name, bytes(cache.bytes))
+        });
+        line("caches", caches.collect::<Vec<_>>().join(", "));
+        let memory = machine::memory().map(|(total, free)| format!("{} of {} available", bytes(free), bytes(total)));
+        let limit =
+            machine::cgroup_memory().map_or_else(String::new, |limit| format!(", cgroup limit {}", bytes(limit)));
+        line(
+            "memory",
+            format!(
+                "{}{limit}, {} node(s), huge pages: {}",
+                known(memory),
+                machine::numa_nodes(),
+                known(machine::huge_pages())
+            ),
+        );
+        let limits = &self.limits;
+        line("limits", format!("memory  {} read", bandwidth(limits.read_bandwidth)));
+        // The CPU may have an instruction that is faster and rounds differently: then both are told.
+        let unused = |used, fastest, ops, name| match used == fastest {
+            true => String::new(),
+            false => format!("; unused, for it rounds differently: {fastest} {}", operations(ops, name)),
+        };
+        let bf16 = unused(limits.bf16_kind, limits.fastest_bf16_kind, limits.fastest_bf16_flops, "FLOP");
+        let int8 = unused(limits.int8_kind, limits.fastest_int8_kind, limits.fastest_int8_ops, "OP");
+        line("", format!("bf16    {} ({}{bf16})", operations(limits.bf16_flops, "FLOP"), limits.bf16_kind));
+        line("", format!("int8    {} ({}{int8})", operations(limits.int8_ops, "OP"), limits.int8_kind));
+        line("", format!("f32     {}", operations(limits.f32_flops, "FLOP")));
+        line("models", known(environment::hub_cache().map(|cache| cache.display().to_string())));
+        match self.problems.is_empty() {
+            true => line("verdict", "nothing is missing".to_string()),
+            false => self.problems.iter().for_each(|problem| line("PROBLEM", problem.clone())),
+        }
+        lines.join("\n")
+    }
+}
+
+/// Logits of the built-in model for a short prompt, bit for bit, on every instruction set and on the definition.
+fn self_check(threads: usize) -> Result<Vec<(Isa, bool)>, Failure> {
+    let checkpoint = models::shipped()?;
+    let defined = logits(model::load(Reference::new(), &checkpoint, &check_options(), &mut |_| {}), &checkpoint)?;
+    let mut checks = Vec::new();
+    for isa in Isa::available().into_iter().filter(|isa| *isa != Isa::Scalar) {
+        let cpu = Cpu::new(CpuOptions { threads: Some(threads), isa: Some(isa) }).map_err(Failure::usage)?;
+        let computed = logits(model::load(cpu, &checkpoint, &check_options(), &mut |_| {}), &checkpoint)?;
+        checks.push((isa, computed == defined));
+    }
+    Ok(checks)
+}
+
+/// Tokens of the checked prompt: any will do.
+const CHECK_ROWS: u32 = 6;
+
+fn check_options() -> LoadOptions {
+    LoadOptions {
+        weights: WeightClass::Bf16,
+        max_rows: CHECK_ROWS as usize,
+        max_logit_rows: 1,
+        max_model_len: Some(32),
+        kv_blocks: KvBudget::Blocks(1),
+        block_size: 32,
+    }
+}
+
+fn logits<F: Forward>(runner: Result<F, LoadError>, checkpoint: &Checkpoint) -> Result<Vec<u32>, Failure> {
+    let mut runner = runner.map_err(|error| models::load_failure(checkpoint, &error))?;
+    let rows = 0..CHECK_ROWS;
+    let batch = Batch {
+        token_ids: rows.clone().map(|row| row * 7 + 300).collect(),
+        positions: rows.clone().collect(),
+        slots: rows.collect(),
+        spans: vec![Span { first_row: 0, num_rows: CHECK_ROWS, start: 0, table: 0..1 }],
+        block_tables: vec![0],
+        logit_rows: vec![CHECK_ROWS - 1],
+    };
+    let mut logits = vec![0.0; runner.config().vocab_size];
+    runner.forward(&batch, &mut logits);
+    Ok(logits.into_iter().map(f32::to_bits).collect())
+}

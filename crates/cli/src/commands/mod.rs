@@ -1,0 +1,7 @@
+//! One file per verb.
+
+pub(crate) mod bench;
+pub(crate) mod doctor;
+pub(crate) mod reference;
+pub(crate) mod run;
+pub(crate) mod serve;

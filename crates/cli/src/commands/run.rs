@@ -1,0 +1,354 @@
+//! `twostroke run`: one answer to an argument or to standard input, or a chat at the terminal.
+//!
+//! Standard output carries the answer and nothing else; the line about the phases goes to standard error.
+
+use std::io::{self, IsTerminal, Read};
+use std::time::Duration;
+
+use engine::{ChatMessage, Engine, EngineOptions, FinishReason, Output, Prompt, RawRequest, Timings, Usage};
+use kernels::limits::Limits;
+use rustyline::DefaultEditor;
+use rustyline::error::ReadlineError;
+use serde_json::{Map, Value, json};
+use tokio::runtime::Runtime;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use crate::console::{note, put, put_line};
+use crate::failure::Failure;
+use crate::figures::{self, Demands, Figures, Phase, Shares, rounded};
+use crate::flags::RunFlags;
+use crate::{environment, models};
+
+/// Longest text taken from standard input: far above any context, far below any memory.
+const MAX_INPUT_BYTES: u64 = 64 << 20;
+
+const CHAT_HELP: &str = "/help   this list
+/clear  forget the conversation
+/exit   leave (also Ctrl-D)
+Ctrl-C  stop the answer and keep the conversation";
+
+/// Runs the command.
+pub(crate) fn run(flags: &RunFlags) -> Result<(), Failure> {
+    let question = question(flags)?;
+    let checkpoint = models::open(flags.model.model.as_deref())?;
+    let engine = models::start(&checkpoint, &options(flags)?)?;
+    let mut session = Session::new(engine, flags)?;
+    match question {
+        Some(question) => match session.answer(question)? {
+            Ended::Stopped => Err(Failure::Interrupted),
+            Ended::Finished => Ok(()),
+        },
+        None => chat(&mut session),
+    }
+}
+
+/// What to ask, or `None` for a chat.
+fn question(flags: &RunFlags) -> Result<Option<String>, Failure> {
+    match flags.prompt.as_deref() {
+        Some("-") => read_standard_input().map(Some),
+        Some(prompt) => {
+            if models::is_hub_id(prompt) {
+                note(&format!("taken as the prompt: {prompt} (a model is chosen with -m {prompt})"));
+            }
+            Ok(Some(prompt.to_string()))
+        }
+        None if io::stdin().is_terminal() => Ok(None),
+        None => read_standard_input().map(Some),
+    }
+}
+
+fn read_standard_input() -> Result<String, Failure> {
+    let mut bytes = Vec::new();
+    let read = io::stdin().lock().take(MAX_INPUT_BYTES + 1).read_to_end(&mut bytes);
+    read.map_err(|error| Failure::failed(format!("standard input: {error}")))?;
+    if bytes.len() as u64 > MAX_INPUT_BYTES {
+        return Err(Failure::usage(format!("standard input: more than {MAX_INPUT_BYTES} bytes")));
+    }
+    let text = String::from_utf8(bytes).map_err(|_| Failure::usage("standard input: not UTF-8 text"))?;
+    let text = text.trim_end();
+    if text.is_empty() {
+        return Err(Failure::usage("no prompt: give one as an argument or on standard input"));
+    }
+    Ok(text.to_string())
+}
+
+/// One sequence at a time; everything else is the engine's default.
+fn options(flags: &RunFlags) -> Result<EngineOptions, Failure> {
+    Ok(EngineOptions {
+        threads: flags.model.threads,
+        weights: flags.model.weights.class(),
+        max_model_len: flags.max_model_len,
+        max_num_seqs: 1,
+        max_num_batched_tokens: flags.max_num_batched_tokens,
+        kv_cache_bytes: flags.kv_cache_memory_bytes,
+        hash_key: environment::random_bytes()?,
+        seed: u64::from_le_bytes(environment::random_bytes()?[..8].try_into().expect("8 of 32 bytes")),
+        ..EngineOptions::default()
+    })
+}
+
+/// How an answer ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ended {
+    Finished,
+    /// By Ctrl-C.
+    Stopped,
+}
+
+/// A conversation with one engine.
+struct Session<'a> {
+    engine: Engine,
+    flags: &'a RunFlags,
+    runtime: Runtime,
+    /// Ctrl-C. Heard from the start: without a listener it would end the process.
+    interrupts: Signal,
+    demands: Demands,
+    messages: Vec<ChatMessage>,
+}
+
+impl Session<'_> {
+    fn new(engine: Engine, flags: &RunFlags) -> Result<Session<'_>, Failure> {
+        let model = engine.model();
+        let demands = Demands {
+            config: model.config.clone(),
+            weights: model.weights,
+            weight_bytes: model.weight_bytes,
+            kv_bytes_per_token: model.kv_bytes_per_token,
+        };
+        if model.chat_template.is_none() && !flags.raw {
+            if flags.system.is_some() {
+                return Err(Failure::usage("--system: this model has no chat template"));
+            }
+            note("this model has no chat template: the prompt is continued as plain text");
+        }
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let interrupts = runtime.block_on(async { signal(SignalKind::interrupt()) })?;
+        let mut session = Session { engine, flags, runtime, interrupts, demands, messages: Vec::new() };
+        session.clear();
+        Ok(session)
+    }
+
+    /// Forgets everything but the system message.
+    fn clear(&mut self) {
+        self.messages = self.flags.system.iter().map(|text| ChatMessage::new("system", text)).collect();
+    }
+
+    fn is_chat(&self) -> bool {
+        !self.flags.raw && self.engine.model().chat_template.is_some()
+    }
+
+    /// Asks one question within the conversation and prints the answer as it comes.
+    fn answer(&mut self, question: String) -> Result<Ended, Failure> {
+        let prompt = if self.is_chat() {
+            self.messages.push(ChatMessage::new("user", question));
+            Prompt::Chat { messages: self.messages.clone(), template_kwargs: Map::new(), add_generation_prompt: true }
+        } else {
+            Prompt::Text(question)
+        };
+        let answer = match self.ask(prompt) {
+            Ok(answer) => answer,
+            Err(failure) => {
+                // A question that could not be asked is not part of the conversation.
+                if self.is_chat() {
+                    self.messages.pop();
+                }
+                return Err(failure);
+            }
+        };
+        if self.is_chat() {
+            self.messages.push(ChatMessage::new("assistant", answer.text.clone()));
+        }
+        self.report(&answer)?;
+        Ok(answer.ended)
+    }
+
+    fn request(&self, prompt: Prompt) -> RawRequest {
+        let flags = self.flags;
+        RawRequest {
+            max_tokens: flags.max_tokens,
+            temperature: flags.temperature,
+            top_p: flags.top_p,
+            top_k: flags.top_k,
+            min_p: flags.min_p,
+            seed: flags.seed,
+            stop: flags.stop.clone(),
+            ignore_eos: flags.ignore_eos,
+            now: Some(environment::now()),
+            ..RawRequest::new(prompt)
+        }
+    }
+
+    /// Streams one answer to standard output (or collects it for `--json`).
+    fn ask(&mut self, prompt: Prompt) -> Result<Answer, Failure> {
+        let request = self.engine.validate(self.request(prompt)).map_err(Failure::usage)?;
+        let mut stream = self.engine.submit(request).map_err(Failure::failed)?;
+        let mut answer = Answer::default();
+        let Session { flags, runtime, interrupts, .. } = self;
+        let show = |text: &str| if flags.json { Ok(()) } else { put(text) };
+        runtime.block_on(async {
+            loop {
+                let output = tokio::select! {
+                    output = stream.recv() => output,
+                    _ = interrupts.recv() => {
+                        answer.ended = Ended::Stopped;
+                        return Ok(());
+                    }
+                };
+                match output {
+                    Some(Output::Token { text, .. }) => {
+                        show(&text)?;
+                        answer.text.push_str(&text);
+                    }
+                    Some(Output::Finished { reason, text, .. }) => {
+                        show(&text)?;
+                        answer.text.push_str(&text);
+                        answer.reason = Some(reason);
+                    }
+                    Some(Output::Done { usage, timings }) => {
+                        (answer.usage, answer.timings) = (usage, timings);
+                        return Ok(());
+                    }
+                    Some(Output::PromptLogprobs(_)) => {}
+                    Some(Output::Failed(error)) => return Err(Failure::failed(error)),
+                    None => return Err(Failure::failed("the engine stopped")),
+                }
+            }
+        })?;
+        Ok(answer)
+    }
+
+    /// Forgets a Ctrl-C that came when there was no answer to stop.
+    fn forget_interrupts(&mut self) {
+        let Session { runtime, interrupts, .. } = self;
+        runtime.block_on(async { while tokio::time::timeout(Duration::ZERO, interrupts.recv()).await.is_ok() {} });
+    }
+
+    /// The line under an answer, or its JSON object.
+    fn report(&self, answer: &Answer) -> Result<(), Failure> {
+        let limits = match self.flags.quiet || answer.ended == Ended::Stopped {
+            true => None,
+            false => Some(figures::limits(self.flags.model.threads)?),
+        };
+        if self.flags.json {
+            return put_line(&self.json(answer, limits.as_ref()).to_string());
+        }
+        if !answer.text.ends_with('\n') {
+            put("\n")?;
+        }
+        if let Some(limits) = &limits {
+            note(&self.figures(answer, limits).to_string());
+        }
+        Ok(())
+    }
+
+    fn figures(&self, answer: &Answer, limits: &Limits) -> Figures {
+        let (demands, timings) = (&self.demands, &answer.timings);
+        let chunk = self.engine.model().max_num_batched_tokens;
+        let prefill = demands.prefill(timings.cached_tokens, timings.prefill_tokens, chunk);
+        let context = timings.decode_context_tokens as f64;
+        let decode = demands.decode(timings.decode_steps, timings.decode_tokens, context);
+        let phase = |tokens, ms: f64, work| {
+            let seconds = ms / 1e3;
+            Phase { tokens, seconds, shares: Shares::of(work, seconds, limits, demands.weights) }
+        };
+        Figures {
+            prefill: phase(timings.prefill_tokens, timings.prefill_ms, &prefill),
+            decode: phase(timings.decode_tokens, timings.decode_ms, &decode),
+            cached_tokens: timings.cached_tokens,
+            in_cache: demands.fits_in_cache(answer.usage.prompt_tokens + answer.usage.completion_tokens),
+        }
+    }
+
+    fn json(&self, answer: &Answer, limits: Option<&Limits>) -> Value {
+        let model = self.engine.model();
+        let (usage, timings) = (&answer.usage, &answer.timings);
+        let mut object = json!({
+            "model": model.name,
+            "backend": model.backend,
+            "threads": model.threads,
+            "text": answer.text,
+            "finish_reason": match answer.reason {
+                Some(FinishReason::Stop(_)) => "stop",
+                Some(FinishReason::Length) => "length",
+                None => "interrupted",
+            },
+            "usage": {
+                "prompt_tokens": usage.prompt_tokens,
+                "completion_tokens": usage.completion_tokens,
+                "cached_tokens": usage.cached_tokens,
+            },
+            "timings": {
+                "queue_ms": rounded(timings.queue_ms),
+                "prefill_ms": rounded(timings.prefill_ms),
+                "decode_ms": rounded(timings.decode_ms),
+                "ttft_ms": rounded(timings.ttft_ms),
+                "total_ms": rounded(timings.total_ms),
+            },
+        });
+        if let Some(limits) = limits {
+            let figures = self.figures(answer, limits);
+            object["prefill"] = figures.prefill.json();
+            object["decode"] = figures.decode.json();
+            object["bound_by"] = figures.bound().to_string().into();
+            object["limits"] = figures::limits_json(limits);
+        }
+        object
+    }
+}
+
+/// One answer and what it cost.
+#[derive(Debug)]
+struct Answer {
+    text: String,
+    reason: Option<FinishReason>,
+    ended: Ended,
+    usage: Usage,
+    timings: Timings,
+}
+
+impl Default for Answer {
+    fn default() -> Answer {
+        Answer {
+            text: String::new(),
+            reason: None,
+            ended: Ended::Finished,
+            usage: Usage::default(),
+            timings: Timings::default(),
+        }
+    }
+}
+
+/// A conversation at the terminal.
+fn chat(session: &mut Session<'_>) -> Result<(), Failure> {
+    let mut editor = DefaultEditor::new().map_err(|error| Failure::failed(format!("terminal: {error}")))?;
+    note(&format!("{} · /help lists commands, Ctrl-D leaves", session.engine.model().backend));
+    loop {
+        session.forget_interrupts();
+        let line = match editor.readline(">>> ") {
+            Ok(line) => line,
+            Err(ReadlineError::Interrupted) => continue,
+            Err(ReadlineError::Eof) => return Ok(()),
+            Err(error) => return Err(Failure::failed(format!("terminal: {error}"))),
+        };
+        let line = line.trim();
+        if line.is_empty() {
+            continue;
+        }
+        // Only lines without control characters can fail to be kept, and nothing depends on it.
+        let _ = editor.add_history_entry(line);
+        match line {
+            "/exit" | "/quit" | "/bye" => return Ok(()),
+            "/clear" => session.clear(),
+            "/help" | "/?" => note(CHAT_HELP),
+            command if command.starts_with('/') && !command.contains(' ') => {
+                note(&format!("{command}: no such command; /help lists what there is"));
+            }
+            question => match session.answer(question.to_string()) {
+                Ok(_) => {}
+                // The conversation goes on: a prompt that is too long can be cleared away.
+                Err(Failure::Usage(message)) => note(&message),
+                Err(failure) => return Err(failure),
+            },
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! `twostroke serve`: an engine behind the OpenAI API, until a signal says drain.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use engine::{Engine, EngineOptions, ModelInfo};
+use kernels::WeightClass;
+use kernels::limits::Limits;
+use serde_json::{Value, json};
+use server::{ServeError, Server, ServerOptions, Stop};
+
+use crate::console::{note, put_line};
+use crate::failure::Failure;
+use crate::figures::{self, bandwidth, bytes, operations, peak};
+use crate::flags::ServeFlags;
+use crate::{environment, models};
+
+/// Threads that move bytes between sockets and the engine. The cores belong to the kernels; these mostly sleep.
+const IO_THREADS: usize = 2;
+
+/// Runs the command.
+pub(crate) fn serve(flags: &ServeFlags) -> Result<(), Failure> {
+    let name = flags.model_argument.as_deref().or(flags.model.model.as_deref());
+    let checkpoint = models::open(name)?;
+    // Before the engine: nothing else runs yet, and the memory it reads is free again afterwards.
+    let limits = figures::limits(flags.model.threads)?;
+    let engine = models::start(&checkpoint, &engine_options(flags)?)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(IO_THREADS).enable_all().build()?;
+    runtime.block_on(async {
+        let stop = Stop::on_signals()?;
+        let server = Server::bind(engine.clone(), server_options(flags)).await.map_err(refused)?;
+        announce(flags, &engine, &limits, server.local_addr());
+        server.run(stop).await;
+        Ok(())
+    })
+}
+
+/// A name, a key or an address that is wrong is the user's; a port that is taken is the machine's.
+fn refused(error: ServeError) -> Failure {
+    match error {
+        ServeError::Bind { .. } => Failure::failed(error),
+        _ => Failure::usage(error),
+    }
+}
+
+fn engine_options(flags: &ServeFlags) -> Result<EngineOptions, Failure> {
+    let random = environment::random_bytes()?;
+    let chance = u64::from_le_bytes(environment::random_bytes()?[..8].try_into().expect("8 of 32 bytes"));
+    Ok(EngineOptions {
+        threads: flags.model.threads,
+        isa: None,
+        weights: flags.model.weights.class(),
+        max_model_len: flags.max_model_len,
+        max_num_seqs: flags.max_num_seqs,
+        max_num_batched_tokens: flags.max_num_batched_tokens,
+        max_prefill_chunk: Some(flags.max_prefill_chunk).filter(|&rows| rows > 0),
+        max_prefill_seqs: flags.max_num_partial_prefills,
+        kv_cache_bytes: flags.kv_cache_memory_bytes,
+        block_size: flags.block_size,
+        enable_prefix_caching: !flags.no_enable_prefix_caching,
+        max_queued_requests: flags.max_queued_requests,
+        max_queued_tokens: flags.max_queued_tokens,
+        seed: flags.seed.unwrap_or(chance),
+        hash_key: random,
+    })
+}
+
+fn server_options(flags: &ServeFlags) -> ServerOptions {
+    ServerOptions {
+        host: flags.host.clone(),
+        port: flags.port,
+        api_keys: flags.api_key.clone(),
+        served_model_names: flags.served_model_name.clone(),
+        drain_limit: Duration::from_secs(flags.drain_timeout),
+        ..ServerOptions::default()
+    }
+}
+
+/// Six lines, or one JSON object, and what a person should know. A server whose output nobody reads serves all the same.
+fn announce(flags: &ServeFlags, engine: &Engine, limits: &Limits, address: SocketAddr) {
+    let model = engine.model();
+    let text = match flags.json {
+        true => start_json(model, limits, address).to_string(),
+        false => start_lines(model, limits, address),
+    };
+    let _ = put_line(&text);
+    for notice in &model.notices {
+        note(&format!("note: {notice}"));
+    }
+    if !address.ip().is_loopback() && flags.api_key.is_empty() {
+        note(&format!("warning: {address} is open to the network and asks for no key; set --api-key"));
+    }
+}
+
+fn start_lines(model: &ModelInfo, limits: &Limits, address: SocketAddr) -> String {
+    let tokens = model.num_blocks * model.block_size;
+    let (weights, kind) = match model.weights {
+        WeightClass::Bf16 => ("bf16", operations(peak(limits, model.weights), "FLOP")),
+        WeightClass::Int8 => ("int8", operations(peak(limits, model.weights), "OP")),
+    };
+    let (family, layers) = (model.config.family, model.config.num_layers);
+    let lines = [
+        ("model", format!("{} ({family}, {layers} layers), context {} tokens", model.name, model.max_model_len)),
+        (
+            "precision",
+            format!("{weights} weights, bf16 KV cache; {} kernels, {} threads", model.isa.name(), model.threads),
+        ),
+        ("memory", format!("{} weights + {} KV cache", bytes(model.weight_bytes as u64), bytes(model.kv_bytes as u64))),
+        (
+            "kv blocks",
+            format!(
+                "{} of {} tokens: {tokens} tokens, {} each",
+                model.num_blocks,
+                model.block_size,
+                bytes(model.kv_bytes_per_token as u64)
+            ),
+        ),
+        ("limits", format!("{} read (decode), {kind} {weights} (prefill)", bandwidth(limits.read_bandwidth))),
+        ("serving", format!("http://{address}/v1")),
+    ];
+    lines.map(|(name, value)| format!("{name:<10} {value}")).join("\n")
+}
+
+fn start_json(model: &ModelInfo, limits: &Limits, address: SocketAddr) -> Value {
+    json!({
+        "model": model.name,
+        "max_model_len": model.max_model_len,
+        "backend": model.backend,
+        "threads": model.threads,
+        "weight_bytes": model.weight_bytes,
+        "kv_bytes": model.kv_bytes,
+        "kv_blocks": model.num_blocks,
+        "block_size": model.block_size,
+        "limits": figures::limits_json(limits),
+        "url": format!("http://{address}/v1"),
+        "port": address.port(),
+    })
+}

@@ -1,0 +1,57 @@
+//! Output that survives what terminals and pipes do, and progress bars that only people see.
+
+use std::io::{self, IsTerminal, Write};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use crate::failure::Failure;
+
+/// Writes to standard output at once. A reader that went away ends the command without an error message.
+pub(crate) fn put(text: &str) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    Ok(out.flush()?)
+}
+
+/// As [`put`], with a newline behind.
+pub(crate) fn put_line(text: &str) -> Result<(), Failure> {
+    put(&format!("{text}\n"))
+}
+
+/// A line for the person at the terminal: standard error, which nobody parses.
+pub(crate) fn note(text: &str) {
+    let _ = writeln!(io::stderr().lock(), "{text}"); // a closed standard error has nobody to tell
+}
+
+/// A progress bar over bytes on standard error; nothing at all where that is not a terminal.
+pub(crate) struct Progress(ProgressBar);
+
+impl Progress {
+    pub(crate) fn new(what: &str) -> Progress {
+        if !io::stderr().is_terminal() {
+            return Progress(ProgressBar::hidden());
+        }
+        let template = "{msg} {bar:30} {bytes}/{total_bytes} {binary_bytes_per_sec}";
+        let style = ProgressStyle::with_template(template).expect("the template is a constant");
+        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr()).with_style(style);
+        bar.set_message(what.to_string());
+        Progress(bar)
+    }
+
+    pub(crate) fn at(&self, done: u64, total: u64) {
+        if self.0.length() != Some(total) {
+            self.0.set_length(total);
+        }
+        self.0.set_position(done);
+    }
+
+    pub(crate) fn naming(&self, what: String) {
+        self.0.set_message(what);
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
+    }
+}

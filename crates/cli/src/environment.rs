@@ -1,0 +1,143 @@
+//! What is read from the environment and from the operating system's sources of chance, in one place.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use model::hub::HubEnv;
+use tracing_subscriber::EnvFilter;
+
+use crate::console::note;
+
+/// The Hugging Face variables, as `huggingface_hub` in Python understands them.
+pub(crate) fn hub() -> HubEnv {
+    hub_of(text, std::env::home_dir())
+}
+
+fn hub_of(get: impl Fn(&str) -> Option<String>, home: Option<PathBuf>) -> HubEnv {
+    let first = |names: &[&str]| names.iter().find_map(|name| get(name));
+    let path = |names: &[&str]| {
+        let path = PathBuf::from(first(names)?);
+        // A shell has replaced the tilde; a service's configuration file has not.
+        Some(match (path.strip_prefix("~"), &home) {
+            (Ok(rest), Some(home)) => home.join(rest),
+            _ => path,
+        })
+    };
+    let cache = path(&["XDG_CACHE_HOME"]).or_else(|| Some(home.as_ref()?.join(".cache")));
+    HubEnv {
+        hf_home: path(&["HF_HOME"]).or_else(|| Some(cache?.join("huggingface"))),
+        hub_cache: path(&["HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"]),
+        token: first(&["HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"]),
+        offline: first(&["HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"]).is_some_and(|value| is_true(&value)),
+        endpoint: get("HF_ENDPOINT"),
+    }
+}
+
+/// Where the hub's models are kept; `None` where there is not even a home directory.
+pub(crate) fn hub_cache() -> Option<PathBuf> {
+    let hub = hub();
+    hub.hub_cache.or_else(|| Some(hub.hf_home?.join("hub")))
+}
+
+/// Logs go to standard error. `TWOSTROKE_LOG` filters them (`warn`, `info`, `engine=debug`) instead of `default`.
+pub(crate) fn start_logging(default: &str) {
+    let filter = match text("TWOSTROKE_LOG").map(EnvFilter::try_new) {
+        Some(Ok(filter)) => filter,
+        Some(Err(error)) => {
+            note(&format!("TWOSTROKE_LOG: {error}: logging {default}"));
+            EnvFilter::new(default)
+        }
+        None => EnvFilter::new(default),
+    };
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+}
+
+/// Whether somebody is hunting a bug.
+pub(crate) fn wants_backtrace() -> bool {
+    text("RUST_BACKTRACE").is_some_and(|value| value != "0")
+}
+
+/// 32 bytes that nobody can guess.
+pub(crate) fn random_bytes() -> Result<[u8; 32], std::io::Error> {
+    let mut bytes = [0; 32];
+    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Seconds since 1970 UTC.
+pub(crate) fn now() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64)
+}
+
+/// `2026-11-21T09:30:00Z`.
+pub(crate) fn utc(seconds: i64) -> String {
+    let (year, month, day) = civil_date(seconds.div_euclid(86_400));
+    let second = seconds.rem_euclid(86_400);
+    format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", second / 3600, second / 60 % 60, second % 60)
+}
+
+/// The proleptic Gregorian date of a day counted from 1970-01-01 (Hinnant's `civil_from_days`).
+fn civil_date(days: i64) -> (i64, i64, i64) {
+    let shifted = days + 719_468;
+    let era = shifted.div_euclid(146_097);
+    let day_of_era = shifted.rem_euclid(146_097);
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+    let year = year_of_era + era * 400 + i64::from(month <= 2);
+    (year, month, day)
+}
+
+fn text(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+fn is_true(value: &str) -> bool {
+    ["1", "on", "yes", "true"].contains(&value.to_ascii_lowercase().as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hubs_variables_mean_what_they_mean_in_python() {
+        let hub = |set: &[(&str, &str)]| {
+            let get = |name: &str| set.iter().find(|(set, _)| *set == name).map(|(_, value)| value.to_string());
+            hub_of(get, Some(PathBuf::from("/h")))
+        };
+        let path = |text: &str| Some(PathBuf::from(text));
+        assert_eq!(hub(&[]), HubEnv { hf_home: path("/h/.cache/huggingface"), ..HubEnv::default() });
+        assert_eq!(hub(&[("XDG_CACHE_HOME", "/x")]).hf_home, path("/x/huggingface"));
+        assert_eq!(hub(&[("XDG_CACHE_HOME", "/x"), ("HF_HOME", "~/hf")]).hf_home, path("/h/hf"));
+        assert_eq!(hub(&[("HUGGINGFACE_HUB_CACHE", "/old")]).hub_cache, path("/old"));
+        assert_eq!(hub(&[("HUGGINGFACE_HUB_CACHE", "/old"), ("HF_HUB_CACHE", "/new")]).hub_cache, path("/new"));
+        for (value, offline) in [("1", true), ("ON", true), ("Yes", true), ("true", true), ("0", false), ("no", false)]
+        {
+            assert_eq!(hub(&[("HF_HUB_OFFLINE", value)]).offline, offline, "{value}");
+            assert_eq!(hub(&[("TRANSFORMERS_OFFLINE", value)]).offline, offline, "{value}");
+        }
+        let given = hub(&[("HF_TOKEN", "secret"), ("HF_ENDPOINT", "http://localhost")]);
+        assert_eq!((given.token.as_deref(), given.endpoint.as_deref()), (Some("secret"), Some("http://localhost")));
+    }
+
+    #[test]
+    fn days_become_dates() {
+        let table = [
+            (0, (1970, 1, 1)),
+            (-1, (1969, 12, 31)),
+            (11_016, (2000, 2, 29)),
+            (20_778, (2026, 11, 21)),
+            (47_540, (2100, 2, 28)),
+            (47_541, (2100, 3, 1)),
+        ];
+        for (days, date) in table {
+            assert_eq!(civil_date(days), date, "day {days}");
+        }
+        assert_eq!(utc(1_795_253_405), "2026-11-21T09:30:05Z");
+    }
+}

@@ -1,0 +1,161 @@
+//! How a command ends when it does not end well: one line on standard error and an exit code, never a backtrace.
+
+use std::fmt::Display;
+use std::io;
+use std::process::ExitCode;
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+
+use crate::flags;
+
+/// Why a command ended.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// A flag, a value or a file of the user's is wrong: exit code 2.
+    Usage(String),
+    /// It was asked rightly and did not work out: exit code 1.
+    Failed(String),
+    /// The reader of the output went away, as `head` does: not an error of ours.
+    OutputClosed,
+    /// Ctrl-C: exit code 130, as shells expect.
+    Interrupted,
+    /// What had to be said is on the terminal already; only the code is left.
+    Said(u8),
+}
+
+impl Failure {
+    /// A wrong flag, value or file.
+    pub(crate) fn usage(what: impl Display) -> Failure {
+        Failure::Usage(what.to_string())
+    }
+
+    /// Something that did not work out.
+    pub(crate) fn failed(what: impl Display) -> Failure {
+        Failure::Failed(what.to_string())
+    }
+
+    /// Says what there is to say and gives the exit code.
+    pub(crate) fn report(self) -> ExitCode {
+        match self {
+            Failure::Usage(message) => say(&message, 2),
+            Failure::Failed(message) => say(&message, 1),
+            Failure::OutputClosed => ExitCode::SUCCESS,
+            Failure::Interrupted => ExitCode::from(130),
+            Failure::Said(code) => ExitCode::from(code),
+        }
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Failure {
+        match error.kind() {
+            io::ErrorKind::BrokenPipe => Failure::OutputClosed,
+            _ => Failure::Failed(format!("output: {error}")),
+        }
+    }
+}
+
+fn say(message: &str, code: u8) -> ExitCode {
+    eprintln!("twostroke: {}", one_line(message));
+    ExitCode::from(code)
+}
+
+/// Whatever a message holds, it stays one line of printable text.
+fn one_line(message: &str) -> String {
+    message.split_whitespace().collect::<Vec<_>>().join(" ").chars().filter(|c| !c.is_control()).collect()
+}
+
+/// Clap's answer to the arguments: help and version are printed and are no failure, anything else is one line.
+pub(crate) fn from_clap(error: &clap::Error) -> Result<(), Failure> {
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Ok(error.print()?),
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            error.print()?;
+            Err(Failure::Said(2))
+        }
+        _ => Err(Failure::Usage(message(error))),
+    }
+}
+
+/// Clap's first paragraph and its tip, without colours; or our own hint for a flag of another engine.
+fn message(error: &clap::Error) -> String {
+    let text = error.render().to_string();
+    let mut paragraphs = text.split("\n\n").map(one_line);
+    let first = paragraphs.next().unwrap_or_default();
+    let mut message = first.trim_start_matches("error: ").to_string();
+    let unknown = match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::String(flag)) if error.kind() == ErrorKind::UnknownArgument => Some(flag.as_str()),
+        _ => None,
+    };
+    if let Some(hint) = unknown.and_then(flags::hint) {
+        return format!("{message}: {hint}");
+    }
+    // "to pass '--x' as a value, use '-- --x'" is never what was meant.
+    let tips = paragraphs.filter_map(|paragraph| Some(paragraph.strip_prefix("tip: ")?.to_string()));
+    for tip in tips.filter(|tip| !tip.starts_with("to pass ")) {
+        message.push_str("; ");
+        message.push_str(&tip);
+    }
+    message.push_str("; --help lists what there is");
+    message
+}
+
+/// A panic is a bug of ours: one line that says so and where, instead of a backtrace, and exit code 101 from Rust itself.
+/// `RUST_BACKTRACE` still gives the trace to whoever hunts it.
+pub(crate) fn install_panic_hook() {
+    let default = std::panic::take_hook();
+    let wants_trace = crate::environment::wants_backtrace();
+    std::panic::set_hook(Box::new(move |info| {
+        if wants_trace {
+            return default(info);
+        }
+        let payload = info.payload();
+        let what = payload.downcast_ref::<&str>().copied();
+        let what = what.or_else(|| payload.downcast_ref::<String>().map(String::as_str)).unwrap_or("unknown");
+        let place = info.location().map_or_else(String::new, |at| format!(" at {}:{}", at.file(), at.line()));
+        let version = env!("CARGO_PKG_VERSION");
+        eprintln!(
+            "twostroke: this is a bug, please report it with the command you ran: {}{place} (version {version})",
+            one_line(what)
+        );
+    }));
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use crate::flags::Cli;
+
+    use super::*;
+
+    fn line(arguments: &[&str]) -> String {
+        let all = ["twostroke"].iter().chain(arguments);
+        message(&Cli::try_parse_from(all).expect_err("these arguments are wrong"))
+    }
+
+    #[test]
+    fn a_wrong_flag_gives_one_line() {
+        let table: &[(&[&str], &str)] = &[
+            (&["run", "--temprature", "1"], "--temperature"),
+            (&["serve", "--port", "70000"], "70000"),
+            (&["serve", "--max-num-seqs", "0"], "must be at least 1"),
+            (&["bench", "-o", "xml"], "xml"),
+            (&["serve", "--gpu-memory-utilization", "0.9"], "--kv-cache-memory-bytes"),
+            (&["serve", "--tensor-parallel-size=2"], "-t sets the threads"),
+            (&["serve", "--dtype", "bfloat16"], "--weights"),
+            (&["fly"], "fly"),
+        ];
+        for (arguments, wanted) in table {
+            let line = line(arguments);
+            assert!(line.contains(wanted), "{arguments:?} gave {line:?}");
+            assert!(!line.contains('\n'), "{arguments:?} gave {line:?}");
+            assert!(!line.starts_with("error"), "{arguments:?} gave {line:?}");
+        }
+    }
+
+    #[test]
+    fn control_characters_never_reach_the_terminal() {
+        assert_eq!(one_line("a\n  b\u{1b}[31m\tc"), "a b[31m c");
+    }
+}

@@ -1,0 +1,385 @@
+//! Every flag of every command, declared once with its docs. `--help` and `docs/reference/flags.md` are generated from
+//! here, and a test compares the latter.
+//!
+//! Where a flag means the same as in vLLM it has vLLM's name; short names are those of llama.cpp. Nothing but this file
+//! (through `env = ...`) and [`crate::environment`] reads the environment.
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// An LLM inference engine organised around the two phases of inference: prefill and decode.
+#[derive(Debug, Parser)]
+#[command(name = "twostroke", version, propagate_version = true, arg_required_else_help = true)]
+pub(crate) struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// The verbs.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Answer a prompt, or chat. Needs no download: a small model is built in.
+    ///
+    /// With a PROMPT, or with text on standard input, prints the answer and ends. Otherwise opens a chat: /help lists
+    /// its commands, Ctrl-C stops an answer, Ctrl-D leaves. After each answer one line on standard error tells what
+    /// both phases did and how far from the machine's limit that was.
+    Run(RunFlags),
+    /// Serve the OpenAI API over HTTP.
+    Serve(ServeFlags),
+    /// Measure prefill and decode, beside the machine's limits measured in the same run.
+    ///
+    /// Flags and rows are llama-bench's. `pp512` is a prompt of 512 tokens, `tg128` is 128 decode steps, `@ d1024`
+    /// starts with 1,024 tokens already in the cache, and `x8` decodes 8 sequences together.
+    Bench(BenchFlags),
+    /// Tell what this machine offers: instruction sets, cores, memory, measured limits. Exit code 1 if something is missing.
+    Doctor(DoctorFlags),
+    /// Print the reference of all flags as Markdown.
+    #[command(hide = true)]
+    FlagReference,
+}
+
+/// Which model, and how it is held in memory.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ModelFlags {
+    /// A directory in Hugging Face layout, or a hub id such as Qwen/Qwen2.5-0.5B-Instruct, taken from the local
+    /// Hugging Face cache or downloaded into it. Default: the built-in model.
+    #[arg(short = 'm', long, value_name = "DIR|HUB_ID")]
+    pub(crate) model: Option<String>,
+    /// Precision of the weights in memory: bf16, or int8 with one scale per output channel.
+    #[arg(long, value_enum, default_value_t = Weights::Bf16)]
+    pub(crate) weights: Weights,
+    /// Threads that compute. Default: one per physical core that this process may use.
+    #[arg(short = 't', long, value_name = "N", value_parser = positive)]
+    pub(crate) threads: Option<usize>,
+}
+
+/// `--weights`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Weights {
+    /// 16-bit brain floats, as most checkpoints are stored.
+    Bf16,
+    /// 8-bit integers: half the memory, faster decode, a small loss of precision.
+    Int8,
+}
+
+impl Weights {
+    /// As the kernels name it.
+    pub(crate) fn class(self) -> kernels::WeightClass {
+        match self {
+            Weights::Bf16 => kernels::WeightClass::Bf16,
+            Weights::Int8 => kernels::WeightClass::Int8,
+        }
+    }
+}
+
+/// Flags of `run`.
+#[derive(Args, Debug)]
+pub(crate) struct RunFlags {
+    /// What to ask. Text piped into standard input is added below it.
+    pub(crate) prompt: Option<String>,
+    #[command(flatten)]
+    pub(crate) model: ModelFlags,
+    /// Most tokens of an answer. Default: what the context has left.
+    #[arg(short = 'n', long, value_name = "N", allow_negative_numbers = true)]
+    pub(crate) max_tokens: Option<i64>,
+    /// Randomness: 0 always takes the likeliest token. Default: what the model's authors propose.
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    pub(crate) temperature: Option<f64>,
+    /// Sample from the likeliest tokens that together have this probability.
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    pub(crate) top_p: Option<f64>,
+    /// Sample from this many likeliest tokens; 0 turns it off.
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    pub(crate) top_k: Option<i64>,
+    /// Sample from tokens at least this probable relative to the likeliest.
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    pub(crate) min_p: Option<f64>,
+    /// The same seed and prompt give the same answer, on any machine. Default: a new one each time.
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    pub(crate) seed: Option<i64>,
+    /// Text that ends the answer; may be repeated.
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) stop: Vec<String>,
+    /// Do not end at the model's end-of-text token, but at --max-tokens or at the context's end.
+    #[arg(long)]
+    pub(crate) ignore_eos: bool,
+    /// A system message before the conversation.
+    #[arg(long, value_name = "TEXT", conflicts_with = "raw")]
+    pub(crate) system: Option<String>,
+    /// Continue the prompt as plain text, without the model's chat template.
+    #[arg(long)]
+    pub(crate) raw: bool,
+    /// Print one JSON object per answer instead of text: answer, usage, timings, limits.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Do not measure limits and do not print the line about the phases.
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+    /// Most tokens of prompt and answer together (suffix k = 1,000, K = 1,024). Default: the model's own.
+    #[arg(short = 'c', long, value_name = "N", value_parser = count)]
+    pub(crate) max_model_len: Option<usize>,
+    /// Rows of one forward pass: prompts are read in chunks of this size.
+    #[arg(long, value_name = "N", value_parser = count, default_value = "512")]
+    pub(crate) max_num_batched_tokens: usize,
+    /// Memory of the KV cache (4GiB, 500MB, 2G; a bare number is bytes). Default: what the context needs.
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub(crate) kv_cache_memory_bytes: Option<u64>,
+}
+
+/// Flags of `serve`.
+#[derive(Args, Debug)]
+pub(crate) struct ServeFlags {
+    /// The same as --model.
+    #[arg(value_name = "DIR|HUB_ID", conflicts_with = "model")]
+    pub(crate) model_argument: Option<String>,
+    #[command(flatten)]
+    pub(crate) model: ModelFlags,
+    /// Address to listen on. Anything but loopback is open to the network: set --api-key then.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
+    pub(crate) host: String,
+    /// Port to listen on; 0 takes a free one.
+    #[arg(long, value_name = "PORT", default_value_t = 8000)]
+    pub(crate) port: u16,
+    /// Refuse requests without one of these keys (Authorization: Bearer KEY). May be repeated; each key is a tenant of
+    /// its own for the prefix cache. In the environment, commas separate keys.
+    #[arg(long, value_name = "KEY", env = "TWOSTROKE_API_KEY", hide_env_values = true, value_delimiter = ',')]
+    pub(crate) api_key: Vec<String>,
+    /// Names that requests may use for the model; the first is the one reported. Default: the model's name.
+    #[arg(long, value_name = "NAME", num_args = 1..)]
+    pub(crate) served_model_name: Vec<String>,
+    /// Most tokens of prompt and answer together (suffix k = 1,000, K = 1,024). Default: the model's own, or what the
+    /// KV cache holds if that is less.
+    #[arg(short = 'c', long, value_name = "N", value_parser = count)]
+    pub(crate) max_model_len: Option<usize>,
+    /// Sequences that run together.
+    #[arg(long, value_name = "N", value_parser = count, default_value = "64")]
+    pub(crate) max_num_seqs: usize,
+    /// Rows of one forward pass: one per decoding sequence first, prompt chunks in what is left. Smaller means steadier
+    /// streams while prompts arrive, larger means faster prompts.
+    #[arg(long, value_name = "N", value_parser = count, default_value = "256")]
+    pub(crate) max_num_batched_tokens: usize,
+    /// Prompts that may be in prefill in one forward pass.
+    #[arg(long, value_name = "N", value_parser = count, default_value = "4")]
+    pub(crate) max_num_partial_prefills: usize,
+    /// Rows of one prompt in one forward pass at most; 0 means all that the pass has left.
+    #[arg(long, visible_alias = "long-prefill-token-threshold", value_name = "N", value_parser = count_or_zero, default_value = "0")]
+    pub(crate) max_prefill_chunk: usize,
+    /// Share computed prompt blocks between requests of one tenant (the default).
+    #[arg(long, overrides_with = "no_enable_prefix_caching")]
+    pub(crate) enable_prefix_caching: bool,
+    /// Compute every prompt in full.
+    #[arg(long, overrides_with = "enable_prefix_caching")]
+    pub(crate) no_enable_prefix_caching: bool,
+    /// Tokens per KV block, a multiple of 32.
+    #[arg(long, value_name = "N", value_parser = count, default_value = "32")]
+    pub(crate) block_size: usize,
+    /// Memory of the KV cache (4GiB, 500MB, 2G; a bare number is bytes). Default: enough for every sequence at full
+    /// length, at most half of the free memory.
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub(crate) kv_cache_memory_bytes: Option<u64>,
+    /// Requests that may wait; one more is refused with 503 and Retry-After.
+    #[arg(long, value_name = "N", value_parser = count, default_value = "256")]
+    pub(crate) max_queued_requests: usize,
+    /// Prompt tokens that may wait, over all requests.
+    #[arg(long, value_name = "N", value_parser = count, default_value = "1M")]
+    pub(crate) max_queued_tokens: usize,
+    /// Seconds that running requests get to finish after SIGTERM or Ctrl-C; a second signal ends at once.
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    pub(crate) drain_timeout: u64,
+    /// Seed of the seeds of requests that name none. Default: a new one each start.
+    #[arg(long, value_name = "N")]
+    pub(crate) seed: Option<u64>,
+    /// Print the six lines about the start as one JSON object.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Flags of `bench`.
+#[derive(Args, Debug)]
+pub(crate) struct BenchFlags {
+    #[command(flatten)]
+    pub(crate) model: ModelFlags,
+    /// Prompt lengths to measure, separated by commas; 0 skips prefill.
+    #[arg(short = 'p', long, value_name = "N,..", value_delimiter = ',', default_value = "512", value_parser = count_or_zero)]
+    pub(crate) n_prompt: Vec<usize>,
+    /// Decode steps to measure; 0 skips decode.
+    #[arg(short = 'n', long, value_name = "N,..", value_delimiter = ',', default_value = "128", value_parser = count_or_zero)]
+    pub(crate) n_gen: Vec<usize>,
+    /// Tokens in the cache before the measurement begins.
+    #[arg(short = 'd', long, value_name = "N,..", value_delimiter = ',', default_value = "0", value_parser = count_or_zero)]
+    pub(crate) n_depth: Vec<usize>,
+    /// Rows of one forward pass in prefill.
+    #[arg(short = 'b', long, value_name = "N,..", value_delimiter = ',', default_value = "512", value_parser = count)]
+    pub(crate) batch_size: Vec<usize>,
+    /// Sequences that decode together.
+    #[arg(short = 'B', long, value_name = "N,..", value_delimiter = ',', default_value = "1", value_parser = count)]
+    pub(crate) parallel: Vec<usize>,
+    /// Repetitions of each test.
+    #[arg(short = 'r', long, value_name = "N", value_parser = count, default_value = "5")]
+    pub(crate) repetitions: usize,
+    /// Form of the result.
+    #[arg(short = 'o', long, value_enum, default_value_t = Output::Md)]
+    pub(crate) output: Output,
+    /// The same as -o json.
+    #[arg(long, conflicts_with = "output")]
+    pub(crate) json: bool,
+}
+
+/// `bench -o`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Output {
+    /// A Markdown table.
+    Md,
+    /// One JSON array.
+    Json,
+    /// One JSON object per line, as each test ends.
+    Jsonl,
+    /// Comma-separated values with a header.
+    Csv,
+}
+
+/// Flags of `doctor`.
+#[derive(Args, Debug)]
+pub(crate) struct DoctorFlags {
+    /// Threads to measure with. Default: one per physical core that this process may use.
+    #[arg(short = 't', long, value_name = "N", value_parser = positive)]
+    pub(crate) threads: Option<usize>,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+fn positive(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) => Err("must be at least 1".into()),
+        Ok(number) => Ok(number),
+        Err(_) => Err("not a whole number".into()),
+    }
+}
+
+/// A number of tokens or sequences: `512`, `8k` (8,000), `8K` (8,192), as vLLM reads them.
+fn count(text: &str) -> Result<usize, String> {
+    match count_or_zero(text)? {
+        0 => Err("must be at least 1".into()),
+        number => Ok(number),
+    }
+}
+
+fn count_or_zero(text: &str) -> Result<usize, String> {
+    let bytes = size(text).map_err(|_| "not a whole number, with or without k, K, m or M behind it".to_string())?;
+    usize::try_from(bytes).map_err(|_| "too large".into())
+}
+
+/// A size in bytes: `4GiB`, `4G` (2^30 each), `4GB`, `4g` (10^9 each), `1.5GiB`, `1048576`.
+fn size(text: &str) -> Result<u64, String> {
+    let wrong = || "not a size; examples: 4GiB, 500MB, 1073741824".to_string();
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, suffix) = text.split_at(digits);
+    let factor: u64 = match suffix {
+        "" | "B" => 1,
+        "k" | "kB" | "KB" => 1000,
+        "m" | "MB" => 1000 * 1000,
+        "g" | "GB" => 1000 * 1000 * 1000,
+        "t" | "TB" => 1000 * 1000 * 1000 * 1000,
+        "K" | "KiB" => 1 << 10,
+        "M" | "MiB" => 1 << 20,
+        "G" | "GiB" => 1 << 30,
+        "T" | "TiB" => 1 << 40,
+        _ => return Err(wrong()),
+    };
+    if let Ok(whole) = number.parse::<u64>() {
+        return whole.checked_mul(factor).ok_or_else(|| "too large".to_string());
+    }
+    let value = number.parse::<f64>().map_err(|_| wrong())? * factor as f64;
+    if factor == 1 || value.fract() > 1e-6 * value || value >= u64::MAX as f64 {
+        return Err(wrong());
+    }
+    Ok(value as u64)
+}
+
+/// What to use instead of a flag that people type from memory of vLLM or llama.cpp and that does not exist here.
+pub(crate) fn hint(flag: &str) -> Option<&'static str> {
+    let name = flag.split('=').next().unwrap_or(flag);
+    Some(match name {
+        "--gpu-memory-utilization" => "--kv-cache-memory-bytes sets the size of the KV cache",
+        "--tensor-parallel-size" | "-tp" | "--pipeline-parallel-size" | "-pp" | "--data-parallel-size" => {
+            "one process computes on all cores; -t sets the threads"
+        }
+        "--dtype" | "--quantization" | "-q" | "--load-format" => "--weights bf16|int8 sets the precision in memory",
+        "--kv-cache-dtype" => "the KV cache is bf16",
+        "--enable-chunked-prefill" | "--no-enable-chunked-prefill" => {
+            "prefill is always chunked; --max-prefill-chunk and --max-num-batched-tokens set the size"
+        }
+        "--max-long-partial-prefills" => "--max-num-partial-prefills bounds the prompts in prefill per step",
+        "--swap-space" | "--cpu-offload-gb" => "preempted requests are recomputed; there is no swap space",
+        "--download-dir" => "the environment variable HF_HUB_CACHE sets where models are kept",
+        "--hf-token" => "the environment variable HF_TOKEN holds the hub's token",
+        "--trust-remote-code" => "no code of a model is ever run",
+        "--enforce-eager" | "--compilation-config" | "-O" => "nothing is compiled at run time",
+        "--tokenizer" | "--tokenizer-mode" | "--chat-template" | "--hf-config-path" | "--generation-config" => {
+            "tokenizer, template and defaults are read from the model's directory"
+        }
+        "--disable-log-requests" | "--disable-log-stats" | "--uvicorn-log-level" => {
+            "the environment variable TWOSTROKE_LOG sets what is logged, e.g. TWOSTROKE_LOG=warn"
+        }
+        "--ctx-size" => "-c or --max-model-len sets the context",
+        "--parallel" | "-np" => "--max-num-seqs sets the sequences that run together",
+        "--ubatch-size" | "-ub" => "--max-num-batched-tokens sets the rows of a step",
+        "--n-gpu-layers" | "-ngl" | "--gpu-layers" => "this build computes on the CPU",
+        "--flash-attn" | "-fa" => "attention is always tiled",
+        "--n-predict" => "-n or --max-tokens bounds the answer",
+        "--prompt" => "the prompt is an argument: twostroke run \"...\"",
+        "--verbose" => "the figures of both phases are always printed; --quiet turns them off",
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_declarations_are_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn sizes_follow_the_written_unit() {
+        let table = [
+            ("0", Some(0)),
+            ("4096", Some(4096)),
+            ("4GiB", Some(4 << 30)),
+            ("4G", Some(4 << 30)),
+            ("4GB", Some(4_000_000_000)),
+            ("4g", Some(4_000_000_000)),
+            ("1.5GiB", Some(3 << 29)),
+            ("25.6k", Some(25_600)),
+            ("8K", Some(8192)),
+            ("16777216T", None),
+            ("1.5", None),
+            ("", None),
+            ("-1", None),
+            ("4 GB", None),
+            ("nanG", None),
+            ("GiB", None),
+        ];
+        for (text, want) in table {
+            assert_eq!(size(text).ok(), want, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn no_hint_is_given_for_a_flag_that_exists() {
+        for command in Cli::command().get_subcommands() {
+            for argument in command.get_arguments() {
+                let long = argument.get_long().map(|long| format!("--{long}"));
+                let parallel = "--parallel"; // exists in bench, and is llama.cpp's word for something of serve
+                if let Some(long) = long.filter(|long| long != parallel) {
+                    assert_eq!(hint(&long), None, "{long} of {}", command.get_name());
+                }
+            }
+        }
+    }
+}

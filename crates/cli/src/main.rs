@@ -1,0 +1,47 @@
+//! The `twostroke` command: flags in, one command run, an exit code out.
+//!
+//! ```text
+//! flags --typed--> commands/{run,serve,bench,doctor} --> engine, server, model, kernels
+//! environment ------^      (the only crate that reads the environment)
+//! ```
+//! Exit codes: 0 done, 1 it did not work out, 2 a wrong flag, value or file (one line says which), 101 a bug, 130 Ctrl-C.
+//! Answers and figures go to standard output, everything else to standard error.
+
+mod commands;
+mod console;
+mod environment;
+mod failure;
+mod figures;
+mod flags;
+mod machine;
+mod models;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::failure::Failure;
+use crate::flags::{Cli, Command};
+
+fn main() -> ExitCode {
+    failure::install_panic_hook();
+    let result = match Cli::try_parse() {
+        Ok(cli) => run(&cli.command),
+        Err(error) => failure::from_clap(&error),
+    };
+    result.map_or_else(Failure::report, |()| ExitCode::SUCCESS)
+}
+
+fn run(command: &Command) -> Result<(), Failure> {
+    environment::start_logging(match command {
+        Command::Serve(_) => "info",
+        _ => "warn",
+    });
+    match command {
+        Command::Run(flags) => commands::run::run(flags),
+        Command::Serve(flags) => commands::serve::serve(flags),
+        Command::Bench(flags) => commands::bench::bench(flags),
+        Command::Doctor(flags) => commands::doctor::doctor(flags),
+        Command::FlagReference => commands::reference::print(),
+    }
+}

@@ -1,0 +1,495 @@
+//! The hallway itself: plan, lower, forward, sample, complete, deliver. One thread owns an [`EngineCore`]; nothing here
+//! blocks or waits.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use model::detokenizer::{Detokenizer, Piece, StopStrings};
+use model::sampler::{History, SampleKey, Sampled, Sampler, TokenLogProbs};
+use model::tokenizer::Tokenizer;
+use model::{Batch, Forward};
+use scheduler::{
+    AdmitError, Event, FinishReason, Nanos, Request, RequestId, RowOutput, Scheduler, Sequence, Step, StepOutput,
+    StepRecord, TokenId,
+};
+use tokio::sync::mpsc::UnboundedSender;
+
+use crate::door::ValidatedRequest;
+use crate::lower::{LogitRow, lower};
+use crate::output::{Output, RequestError, Timings, TokenLogprob, Usage};
+use crate::record::{Stats, StepLog};
+
+/// Monotonic time since the engine started.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Clock(Instant);
+
+impl Clock {
+    pub(crate) fn start() -> Clock {
+        Clock(Instant::now())
+    }
+
+    pub(crate) fn now(&self) -> Nanos {
+        Nanos(self.0.elapsed().as_nanos() as u64)
+    }
+}
+
+/// An admitted request: what the scheduler does not need to know of it.
+struct Active {
+    request: ValidatedRequest,
+    seed: u64,
+    outputs: UnboundedSender<Output>,
+    answers: Vec<Answer>,
+    prompt_logprobs: Vec<Option<TokenLogprob>>,
+    arrived: Nanos,
+    first_scheduled: Option<Nanos>,
+    first_token: Option<Nanos>,
+    last_token: Option<Nanos>,
+    usage: Usage,
+    timings: Timings,
+}
+
+/// One of a request's answers.
+struct Answer {
+    detokenizer: Option<Detokenizer>,
+    history: History,
+    logprob: Option<TokenLogprob>,
+    num_tokens: usize,
+    last_token: Option<Nanos>,
+    reason: Option<FinishReason>,
+}
+
+/// Everything that a step touches.
+pub(crate) struct EngineCore {
+    scheduler: Scheduler,
+    forward: Box<dyn Forward>,
+    tokenizer: Option<Arc<Tokenizer>>,
+    sampler: Sampler,
+    active: BTreeMap<RequestId, Active>,
+    log: Arc<Mutex<StepLog>>,
+    clock: Clock,
+    next_seed: u64,
+    // Kept between steps for their memory.
+    batch: Batch,
+    logit_rows: Vec<LogitRow>,
+    logits: Vec<f32>,
+    logit_row: Vec<f32>,
+    output: StepOutput,
+    step: Step,
+    events: Vec<Event>,
+    record: StepRecord,
+    failed: Vec<RequestId>,
+    started: Vec<usize>,
+}
+
+/// What the engine's thread learns from a step.
+#[derive(Debug, Default)]
+pub(crate) struct StepNews {
+    /// Prompt lengths of the requests that left the queue in this step.
+    pub(crate) started: Vec<usize>,
+    /// Requests that ended.
+    pub(crate) ended: usize,
+}
+
+impl EngineCore {
+    pub(crate) fn new(
+        scheduler: Scheduler,
+        forward: Box<dyn Forward>,
+        tokenizer: Option<Arc<Tokenizer>>,
+        max_logit_rows: usize,
+        log: Arc<Mutex<StepLog>>,
+        clock: Clock,
+        seed: u64,
+    ) -> EngineCore {
+        let vocab = forward.config().vocab_size;
+        EngineCore {
+            scheduler,
+            forward,
+            tokenizer,
+            sampler: Sampler::new(vocab),
+            active: BTreeMap::new(),
+            log,
+            clock,
+            next_seed: seed,
+            batch: Batch::default(),
+            logit_rows: Vec::new(),
+            logits: vec![0.0; max_logit_rows * vocab],
+            logit_row: vec![0.0; vocab],
+            output: StepOutput::default(),
+            step: Step::default(),
+            events: Vec::new(),
+            record: StepRecord::default(),
+            failed: Vec::new(),
+            started: Vec::new(),
+        }
+    }
+
+    /// Takes a request in. On an error nothing was kept.
+    pub(crate) fn admit(
+        &mut self,
+        id: RequestId,
+        request: ValidatedRequest,
+        arrived: Nanos,
+        outputs: UnboundedSender<Output>,
+    ) -> Result<(), AdmitError> {
+        let asked = Request {
+            id,
+            prompt: request.prompt.clone(),
+            num_answers: request.num_answers,
+            stop: request.stop.clone(),
+            priority: request.priority,
+            salt: request.salt,
+            use_prefix_cache: request.prompt_logprobs.is_none(),
+            arrived,
+        };
+        self.scheduler.admit(asked, self.clock.now())?;
+        let seed = request.seed.unwrap_or_else(|| {
+            self.next_seed = self.next_seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            self.next_seed
+        });
+        let answers = (0..request.num_answers).map(|_| self.new_answer(&request)).collect();
+        let usage = Usage { prompt_tokens: request.prompt.len(), ..Usage::default() };
+        let active = Active {
+            request,
+            seed,
+            outputs,
+            answers,
+            prompt_logprobs: Vec::new(),
+            arrived,
+            first_scheduled: None,
+            first_token: None,
+            last_token: None,
+            usage,
+            timings: Timings::default(),
+        };
+        self.active.insert(id, active);
+        Ok(())
+    }
+
+    fn new_answer(&self, request: &ValidatedRequest) -> Answer {
+        let detokenizer = self.tokenizer.as_ref().map(|tokenizer| {
+            let stop = StopStrings { strings: request.stop_strings.clone(), include: request.include_stop_string };
+            Detokenizer::new(tokenizer.clone(), &stop, request.skip_special_tokens)
+        });
+        // Only penalties look at it.
+        let history = if request.sampling.needs_history() { History::new(&request.prompt) } else { History::default() };
+        Answer { detokenizer, history, logprob: None, num_tokens: 0, last_token: None, reason: None }
+    }
+
+    /// Forgets a request; its blocks are free within one step. Returns whether it had left the queue.
+    pub(crate) fn cancel(&mut self, id: RequestId) -> Option<Cancelled> {
+        let active = self.active.remove(&id)?;
+        self.scheduler.abort(id);
+        let mut log = self.log();
+        log.stats.finished_cancelled += 1;
+        self.gauge(&mut log.stats);
+        drop(log);
+        Some(Cancelled { prompt_tokens: active.usage.prompt_tokens, waiting: active.first_scheduled.is_none() })
+    }
+
+    /// Anything admitted and unfinished.
+    pub(crate) fn has_work(&self) -> bool {
+        self.scheduler.has_work()
+    }
+
+    /// One forward pass: the sentence that the whole engine is.
+    pub(crate) fn step(&mut self, news: &mut StepNews) {
+        self.scheduler.schedule_into(self.clock.now(), &mut self.step);
+        if self.step.is_empty() {
+            return;
+        }
+        self.lower();
+        self.forward();
+        self.sample();
+        let now = self.clock.now();
+        self.scheduler.complete_into(&self.output, now, &mut self.events, &mut self.record);
+        self.write_down();
+        self.deliver(now, news);
+        self.fail_requests(news);
+        news.started.append(&mut self.started);
+    }
+
+    fn lower(&mut self) {
+        let scores = |sequence: &Sequence| {
+            self.active.get(&sequence.request_id()).is_some_and(|active| active.request.prompt_logprobs.is_some())
+        };
+        lower(&self.step, &self.scheduler, scores, &mut self.batch, &mut self.logit_rows);
+    }
+
+    fn forward(&mut self) {
+        if !self.step.copies.is_empty() {
+            let copies: Vec<_> = self.step.copies.iter().map(|copy| (copy.src.0, copy.dst.0)).collect();
+            self.forward.copy_blocks(&copies);
+        }
+        self.forward.compute(&self.batch);
+    }
+
+    /// Draws a token from every row that ended its known tokens, and judges the prompts that want it.
+    fn sample(&mut self) {
+        self.output.step = self.step.id;
+        self.output.rows.clear();
+        let vocab = self.forward.config().vocab_size;
+        let (wanted, group) = (self.logit_rows.len(), self.logits.len() / vocab);
+        for first in (0..wanted).step_by(group) {
+            let rows = first..wanted.min(first + group);
+            self.forward.logits(rows.clone(), &mut self.logits[..rows.len() * vocab]);
+            for row in rows {
+                let logits = (row - first) * vocab..(row - first + 1) * vocab;
+                if self.logit_rows[row].scores {
+                    self.score_row(row, logits.clone());
+                }
+                if self.logit_rows[row].samples > 0 {
+                    self.sample_row(row, logits);
+                }
+            }
+        }
+    }
+
+    fn sample_row(&mut self, row: usize, logits: Range<usize>) {
+        let LogitRow { seq, position, samples, .. } = self.logit_rows[row];
+        let sequence = self.scheduler.sequence(seq).expect("a planned sequence lives until its step completes");
+        let (id, first_answer) = (sequence.request_id(), sequence.answer());
+        // A request that was cancelled while its step was planned has nobody to tell.
+        let mut tokens = Vec::with_capacity(samples);
+        for index in first_answer..first_answer + samples {
+            let Some(active) = self.active.get_mut(&id) else {
+                tokens.push(0);
+                continue;
+            };
+            let (answer, stop, params) = (&mut active.answers[index], &active.request.stop, &active.request.sampling);
+            let banned: &[TokenId] = if answer.num_tokens < stop.min_tokens { &stop.stop_token_ids } else { &[] };
+            let key = SampleKey { seed: active.seed, stream: index as u32, position: position as u64 + 1 };
+            self.logit_row.copy_from_slice(&self.logits[logits.clone()]);
+            match self.sampler.sample(&mut self.logit_row, params, &answer.history, banned, key) {
+                Ok(Sampled { token, logprob, top }) => {
+                    answer.logprob = params.logprobs.map(|_| TokenLogprob { token, logprob, top });
+                    tokens.push(token);
+                }
+                Err(_) => {
+                    // The plan needs some token; the request ends before anybody sees it.
+                    self.failed.push(id);
+                    tokens.push(0);
+                }
+            }
+        }
+        self.output.rows.push(RowOutput { seq, tokens });
+    }
+
+    /// The log probability of the prompt token after this row, for a request that asked.
+    fn score_row(&mut self, row: usize, logits: Range<usize>) {
+        let LogitRow { seq, position, .. } = self.logit_rows[row];
+        let sequence = self.scheduler.sequence(seq).expect("a planned sequence lives until its step completes");
+        let id = sequence.request_id();
+        let Some(active) = self.active.get_mut(&id) else { return };
+        let (Some(top), prompt) = (active.request.prompt_logprobs, &active.request.prompt) else { return };
+        if position == 0 {
+            active.prompt_logprobs = vec![None];
+        }
+        // Rows that come again after a preemption have been judged.
+        let next = position + 1;
+        if next < prompt.len() && active.prompt_logprobs.len() == next {
+            match self.sampler.log_probs_of(&self.logits[logits], prompt[next], top as usize) {
+                Ok(TokenLogProbs { logprob, top, .. }) => {
+                    active.prompt_logprobs.push(Some(TokenLogprob { token: prompt[next], logprob, top }));
+                }
+                Err(_) => self.failed.push(id),
+            }
+        }
+        if active.prompt_logprobs.len() == prompt.len() {
+            active.request.prompt_logprobs = None;
+            send(&active.outputs, Output::PromptLogprobs(std::mem::take(&mut active.prompt_logprobs)));
+        }
+    }
+
+    /// The step's record goes to the log, and to the requests whose rows it carried.
+    fn write_down(&mut self) {
+        let record = &self.record;
+        let (mut prompt_tokens, mut cached_tokens) = (0, 0);
+        for row in &record.prefill {
+            let Some(active) = self.active.get_mut(&row.request) else { continue };
+            if active.first_scheduled.is_none() {
+                active.first_scheduled = Some(record.scheduled_at);
+                active.usage.cached_tokens = row.cached_tokens;
+                active.timings.cached_tokens = row.cached_tokens;
+                prompt_tokens += active.usage.prompt_tokens as u64;
+                cached_tokens += row.cached_tokens as u64;
+                self.started.push(active.usage.prompt_tokens);
+            }
+            active.timings.prefill_tokens += row.len;
+        }
+        for row in &record.decode {
+            let Some(active) = self.active.get_mut(&row.request) else { continue };
+            active.timings.decode_steps += 1;
+            active.timings.decode_context_tokens += row.start as u64 + 1;
+        }
+        for (request, _) in &record.preempted {
+            if let Some(active) = self.active.get_mut(request) {
+                active.timings.preemptions += 1;
+            }
+        }
+        let mut log = self.log.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        log.push(record);
+        log.stats.prompt_tokens += prompt_tokens;
+        log.stats.cached_tokens += cached_tokens;
+        self.gauge(&mut log.stats);
+    }
+
+    /// The gauges as they are now.
+    fn gauge(&self, stats: &mut Stats) {
+        stats.used_blocks = self.scheduler.used_blocks();
+        stats.cached_blocks = self.scheduler.cached_blocks();
+        let prefix = self.scheduler.prefix_stats();
+        stats.prefix_queries = prefix.queried_tokens;
+        stats.prefix_hits = prefix.hit_tokens;
+    }
+
+    fn log(&self) -> std::sync::MutexGuard<'_, StepLog> {
+        self.log.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// Turns events into text and sends them to whoever asked.
+    fn deliver(&mut self, now: Nanos, news: &mut StepNews) {
+        let mut events = std::mem::take(&mut self.events);
+        for (index, event) in events.iter().enumerate() {
+            match *event {
+                Event::Token { request, answer, token } => {
+                    // A stop token's own text is not part of the answer, unless asked for.
+                    let is_stop = matches!(events.get(index + 1),
+                        Some(&Event::Finished { request: r, answer: a, reason: FinishReason::Stop(Some(_)) })
+                            if r == request && a == answer);
+                    self.deliver_token(request, answer, token, is_stop, now);
+                }
+                Event::Finished { request, answer, reason } => self.finish_answer(request, answer, reason, None),
+            }
+            let (Event::Token { request, .. } | Event::Finished { request, .. }) = *event;
+            self.finish_request(request, now, news);
+        }
+        events.clear();
+        self.events = events;
+    }
+
+    fn deliver_token(&mut self, id: RequestId, index: usize, token: TokenId, is_stop: bool, now: Nanos) {
+        let Some(active) = self.active.get_mut(&id) else { return };
+        let answer = &mut active.answers[index];
+        if answer.reason.is_some() || self.failed.contains(&id) {
+            return;
+        }
+        answer.num_tokens += 1;
+        active.usage.completion_tokens += 1;
+        active.first_token.get_or_insert(now);
+        active.last_token = Some(now);
+        if active.request.sampling.needs_history() {
+            answer.history.push(token);
+        }
+        let gap = answer.last_token.replace(now).map(|before| now.since(before).as_secs_f64());
+        active.timings.decode_tokens += usize::from(gap.is_some());
+        let withhold = is_stop && !active.request.include_stop_string;
+        let piece = match &mut answer.detokenizer {
+            // Before `min_tokens` a stop string is text like any other.
+            Some(detokenizer) if answer.num_tokens <= active.request.stop.min_tokens => {
+                Piece { text: detokenizer.push_unstoppable(token), stopped: None }
+            }
+            Some(detokenizer) if !withhold => detokenizer.push(token),
+            _ => Default::default(),
+        };
+        let logprob = answer.logprob.take();
+        send(&active.outputs, Output::Token { answer: index, token, text: piece.text, logprob });
+        self.log().token(gap);
+        if let Some(stop_string) = piece.stopped {
+            self.scheduler.stop(id, index);
+            self.finish_answer(id, index, FinishReason::Stop(None), Some(stop_string));
+        }
+    }
+
+    fn finish_answer(&mut self, id: RequestId, index: usize, reason: FinishReason, stop_string: Option<usize>) {
+        let Some(active) = self.active.get_mut(&id) else { return };
+        let answer = &mut active.answers[index];
+        if answer.reason.is_some() || self.failed.contains(&id) {
+            return;
+        }
+        answer.reason = Some(reason);
+        let text = match &mut answer.detokenizer {
+            Some(detokenizer) if stop_string.is_none() => detokenizer.finish(),
+            _ => String::new(),
+        };
+        send(&active.outputs, Output::Finished { answer: index, reason, stop_string, text });
+    }
+
+    fn finish_request(&mut self, id: RequestId, now: Nanos, news: &mut StepNews) {
+        let finished = |active: &Active| active.answers.iter().all(|answer| answer.reason.is_some());
+        if !self.active.get(&id).is_some_and(finished) {
+            return;
+        }
+        let Some(mut active) = self.active.remove(&id) else { return };
+        let ms = |from: Nanos, to: Nanos| to.since(from).as_secs_f64() * 1e3;
+        let first_scheduled = active.first_scheduled.unwrap_or(now);
+        let first_token = active.first_token.unwrap_or(now);
+        active.timings.queue_ms = ms(active.arrived, first_scheduled);
+        active.timings.prefill_ms = ms(first_scheduled, first_token);
+        active.timings.ttft_ms = ms(active.arrived, first_token);
+        active.timings.decode_ms = ms(first_token, active.last_token.unwrap_or(first_token));
+        active.timings.total_ms = ms(active.arrived, now);
+        let reasons: Vec<_> = active.answers.iter().filter_map(|answer| answer.reason).collect();
+        self.log().finished(&active.usage, &active.timings, &reasons);
+        news.ended += 1;
+        send(&active.outputs, Output::Done { usage: active.usage, timings: active.timings });
+    }
+
+    /// Ends the requests whose rows were not numbers, and nobody else.
+    fn fail_requests(&mut self, news: &mut StepNews) {
+        for id in std::mem::take(&mut self.failed) {
+            if let Some(active) = self.active.remove(&id) {
+                self.scheduler.abort(id);
+                news.ended += 1;
+                let mut log = self.log();
+                log.stats.finished_error += 1;
+                self.gauge(&mut log.stats);
+                drop(log);
+                send(&active.outputs, Output::Failed(RequestError::NanLogits));
+            }
+        }
+    }
+
+    /// Ends every request with `error`: the last resort, when a step panicked or the engine stops.
+    pub(crate) fn fail_all(&mut self, error: RequestError) -> Vec<Cancelled> {
+        let all = std::mem::take(&mut self.active);
+        self.log().stats.finished_error += all.len() as u64;
+        all.into_values()
+            .map(|active| {
+                send(&active.outputs, Output::Failed(error));
+                Cancelled { prompt_tokens: active.usage.prompt_tokens, waiting: active.first_scheduled.is_none() }
+            })
+            .collect()
+    }
+
+    /// After a panic the plan in flight is void: a new scheduler starts with an empty cache.
+    pub(crate) fn replace_scheduler(&mut self, scheduler: Scheduler) {
+        self.scheduler = scheduler;
+        self.output.rows.clear();
+        self.events.clear();
+        self.failed.clear();
+        self.started.clear();
+    }
+
+    /// The calling thread is the one that steps from now on.
+    pub(crate) fn adopt_thread(&self) {
+        self.forward.adopt_thread();
+    }
+
+    pub(crate) fn limits(&self) -> &scheduler::Limits {
+        self.scheduler.limits()
+    }
+}
+
+/// What a request that was removed had been.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cancelled {
+    pub(crate) prompt_tokens: usize,
+    pub(crate) waiting: bool,
+}
+
+/// A receiver that is gone has cancelled; its command is on the way.
+fn send(outputs: &UnboundedSender<Output>, output: Output) {
+    let _ = outputs.send(output);
+}

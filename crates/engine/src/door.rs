@@ -1,0 +1,423 @@
+//! The one door. Every entry point (HTTP, command line, library) fills a [`RawRequest`] with whatever it was given and
+//! gets a [`ValidatedRequest`] or a [`Rejection`] that names the field. `ValidatedRequest` has no other constructor, so a
+//! value that could hurt the engine has no way in, whichever API it came through.
+//!
+//! All relations are checked on the *resolved* values (after defaults), and before a block or a seat is taken.
+
+use std::sync::Arc;
+
+use model::chat_template::{ChatMessage, TemplateOptions};
+use model::sampler::SamplingParams;
+use scheduler::{Priority, StopRules, TokenId};
+use serde_json::{Map, Value};
+
+use crate::ModelInfo;
+
+/// Most answers that one request may ask for.
+pub const MAX_ANSWERS: i64 = 128;
+/// Most log probabilities per token.
+pub const MAX_LOGPROBS: i64 = 20;
+/// Most entries of a logit bias.
+pub const MAX_LOGIT_BIAS: usize = 1024;
+/// Most stop strings, and bytes of each.
+pub const MAX_STOP_STRINGS: usize = 16;
+/// Longest stop string in bytes.
+pub const MAX_STOP_BYTES: usize = 256;
+/// Most stop token ids.
+pub const MAX_STOP_TOKENS: usize = 128;
+/// Longest cache salt in bytes.
+pub const MAX_SALT_BYTES: usize = 128;
+/// No token of a real vocabulary stands for more bytes than this: text longer than the context times it is refused
+/// before it is tokenized.
+const MAX_BYTES_PER_TOKEN: usize = 128;
+
+/// A prompt as it was given.
+#[derive(Clone, Debug)]
+pub enum Prompt {
+    /// Token ids, taken as they are.
+    Tokens(Vec<i64>),
+    /// Text; special tokens written in it count as such, and the model's own prefix (a BOS) is added, as vLLM does.
+    Text(String),
+    /// A conversation, rendered by the model's chat template. Special tokens inside messages stay plain text.
+    Chat {
+        /// The conversation so far.
+        messages: Vec<ChatMessage>,
+        /// Extra variables for the template.
+        template_kwargs: Map<String, Value>,
+        /// End with the opening of an assistant's turn.
+        add_generation_prompt: bool,
+    },
+}
+
+/// A request as it was given: nothing in it has been checked. `None` means "not given".
+#[derive(Clone, Debug)]
+#[allow(missing_docs, reason = "the names are the field's own, as in the OpenAI and vLLM APIs")]
+pub struct RawRequest {
+    pub prompt: Prompt,
+    pub max_tokens: Option<i64>,
+    pub min_tokens: Option<i64>,
+    pub n: Option<i64>,
+    pub temperature: Option<f64>,
+    pub top_p: Option<f64>,
+    pub top_k: Option<i64>,
+    pub min_p: Option<f64>,
+    pub presence_penalty: Option<f64>,
+    pub frequency_penalty: Option<f64>,
+    pub repetition_penalty: Option<f64>,
+    pub logit_bias: Vec<(i64, f64)>,
+    pub seed: Option<i64>,
+    pub stop: Vec<String>,
+    pub stop_token_ids: Vec<i64>,
+    pub ignore_eos: bool,
+    pub include_stop_str_in_output: bool,
+    pub skip_special_tokens: bool,
+    pub logprobs: Option<i64>,
+    pub prompt_logprobs: Option<i64>,
+    pub priority: Option<i64>,
+    pub cache_salt: Option<String>,
+    /// Digest of the caller's API key: prefix-cache blocks are never shared between tenants.
+    pub tenant: Option<[u8; 32]>,
+    /// Now, in seconds since 1970, for chat templates that write the date.
+    pub now: Option<i64>,
+}
+
+impl RawRequest {
+    /// A request with every field left to its default.
+    pub fn new(prompt: Prompt) -> RawRequest {
+        RawRequest {
+            prompt,
+            max_tokens: None,
+            min_tokens: None,
+            n: None,
+            temperature: None,
+            top_p: None,
+            top_k: None,
+            min_p: None,
+            presence_penalty: None,
+            frequency_penalty: None,
+            repetition_penalty: None,
+            logit_bias: Vec::new(),
+            seed: None,
+            stop: Vec::new(),
+            stop_token_ids: Vec::new(),
+            ignore_eos: false,
+            include_stop_str_in_output: false,
+            skip_special_tokens: true,
+            logprobs: None,
+            prompt_logprobs: None,
+            priority: None,
+            cache_salt: None,
+            tenant: None,
+            now: None,
+        }
+    }
+}
+
+/// Why a request was refused. The message is made of fixed text and checked numbers, so it may be shown to anybody.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct Rejection {
+    /// The field at fault.
+    pub param: Option<&'static str>,
+    /// A machine-readable name, such as `context_length_exceeded`.
+    pub code: Option<&'static str>,
+    /// What was wrong and what is allowed.
+    pub message: String,
+}
+
+impl Rejection {
+    /// A refusal of one field.
+    pub fn of(param: &'static str, message: impl Into<String>) -> Rejection {
+        Rejection { param: Some(param), code: None, message: message.into() }
+    }
+}
+
+/// A request that passed the door. Only [`crate::Engine::validate`] makes one.
+#[derive(Clone, Debug)]
+pub struct ValidatedRequest {
+    pub(crate) prompt: Arc<[TokenId]>,
+    pub(crate) num_answers: usize,
+    pub(crate) stop: StopRules,
+    pub(crate) stop_strings: Vec<String>,
+    pub(crate) include_stop_string: bool,
+    pub(crate) skip_special_tokens: bool,
+    pub(crate) sampling: SamplingParams,
+    /// Drawn by the engine when the caller named none.
+    pub(crate) seed: Option<u64>,
+    pub(crate) prompt_logprobs: Option<u32>,
+    pub(crate) priority: Priority,
+    pub(crate) salt: u64,
+}
+
+impl ValidatedRequest {
+    /// The prompt as tokens.
+    pub fn prompt(&self) -> &[TokenId] {
+        &self.prompt
+    }
+
+    /// Answers asked for.
+    pub fn num_answers(&self) -> usize {
+        self.num_answers
+    }
+
+    /// Tokens that each answer may have.
+    pub fn max_tokens(&self) -> usize {
+        self.stop.max_tokens
+    }
+}
+
+/// Checks every field of `raw` against `model`, resolves defaults and tokenizes the prompt.
+///
+/// Cost: the tokenizer's, which is linear in the prompt; call it off the threads that serve connections.
+pub(crate) fn validate(raw: RawRequest, model: &ModelInfo, salt_key: &[u8; 32]) -> Result<ValidatedRequest, Rejection> {
+    let num_answers = answers(raw.n, model)?;
+    let sampling = sampling(&raw, model)?;
+    let stop_strings = stop_strings(&raw.stop)?;
+    let salt = salt(raw.tenant.as_ref(), raw.cache_salt.as_deref(), salt_key)?;
+    let prompt_logprobs = logprob_count("prompt_logprobs", raw.prompt_logprobs)?;
+    let priority = priority(raw.priority)?;
+    let stop_token_ids = stop_tokens(&raw, model)?;
+    let prompt = tokenize(&raw, model)?;
+    let stop = stop_rules(&raw, stop_token_ids, prompt.len(), prompt_logprobs.is_some(), model)?;
+    Ok(ValidatedRequest {
+        prompt: prompt.into(),
+        num_answers,
+        stop,
+        stop_strings,
+        include_stop_string: raw.include_stop_str_in_output,
+        skip_special_tokens: raw.skip_special_tokens,
+        sampling,
+        seed: raw.seed.map(|seed| seed as u64),
+        prompt_logprobs,
+        priority,
+        salt,
+    })
+}
+
+fn answers(n: Option<i64>, model: &ModelInfo) -> Result<usize, Rejection> {
+    let most = MAX_ANSWERS.min(model.max_num_seqs as i64);
+    match n.unwrap_or(1) {
+        n if (1..=most).contains(&n) => Ok(n as usize),
+        n => Err(Rejection::of("n", format!("n must be between 1 and {most}, got {n}"))),
+    }
+}
+
+/// A finite number within `range`, or the reason why not.
+fn number(
+    param: &'static str,
+    value: Option<f64>,
+    default: f64,
+    range: std::ops::RangeInclusive<f64>,
+) -> Result<f32, Rejection> {
+    let value = value.unwrap_or(default);
+    // A NaN is in no range.
+    if range.contains(&value) {
+        return Ok(value as f32);
+    }
+    Err(Rejection::of(param, format!("{param} must be a number between {} and {}", range.start(), range.end())))
+}
+
+fn sampling(raw: &RawRequest, model: &ModelInfo) -> Result<SamplingParams, Rejection> {
+    let defaults = &model.generation_defaults;
+    let top_k = match raw.top_k.or(defaults.top_k.map(i64::from)).unwrap_or(0) {
+        // vLLM's clients send -1 for "off".
+        -1 | 0 => 0,
+        k if (1..=i64::from(u32::MAX)).contains(&k) => k as u32,
+        k => return Err(Rejection::of("top_k", format!("top_k must be at least 1, or 0 or -1 for off, got {k}"))),
+    };
+    let top_p = number("top_p", raw.top_p, defaults.top_p.map_or(1.0, f64::from), 0.0..=1.0)?;
+    if top_p <= 0.0 {
+        return Err(Rejection::of("top_p", "top_p must be greater than 0 and at most 1"));
+    }
+    let default = defaults.repetition_penalty.map_or(1.0, f64::from);
+    let repetition_penalty = number("repetition_penalty", raw.repetition_penalty, default, 0.0..=10.0)?;
+    if repetition_penalty <= 0.0 {
+        return Err(Rejection::of("repetition_penalty", "repetition_penalty must be greater than 0 and at most 10"));
+    }
+    Ok(SamplingParams {
+        temperature: number("temperature", raw.temperature, defaults.temperature.map_or(1.0, f64::from), 0.0..=2.0)?,
+        top_k,
+        top_p,
+        min_p: number("min_p", raw.min_p, defaults.min_p.map_or(0.0, f64::from), 0.0..=1.0)?,
+        presence_penalty: number("presence_penalty", raw.presence_penalty, 0.0, -2.0..=2.0)?,
+        frequency_penalty: number("frequency_penalty", raw.frequency_penalty, 0.0, -2.0..=2.0)?,
+        repetition_penalty,
+        logit_bias: logit_bias(&raw.logit_bias, model)?,
+        logprobs: logprob_count("logprobs", raw.logprobs)?,
+    })
+}
+
+fn logit_bias(entries: &[(i64, f64)], model: &ModelInfo) -> Result<Vec<(TokenId, f32)>, Rejection> {
+    if entries.len() > MAX_LOGIT_BIAS {
+        let message = format!("logit_bias may have at most {MAX_LOGIT_BIAS} entries, got {}", entries.len());
+        return Err(Rejection::of("logit_bias", message));
+    }
+    let check = |&(id, bias): &(i64, f64)| {
+        let id = token_id("logit_bias", id, model)?;
+        Ok((id, number("logit_bias", Some(bias), 0.0, -100.0..=100.0)?))
+    };
+    entries.iter().map(check).collect()
+}
+
+fn token_id(param: &'static str, id: i64, model: &ModelInfo) -> Result<TokenId, Rejection> {
+    let vocab = model.config.vocab_size;
+    if id < 0 || id as u64 >= vocab as u64 {
+        return Err(Rejection::of(param, format!("token id {id} is outside the vocabulary (0 to {})", vocab - 1)));
+    }
+    Ok(id as TokenId)
+}
+
+fn logprob_count(param: &'static str, count: Option<i64>) -> Result<Option<u32>, Rejection> {
+    match count {
+        None => Ok(None),
+        Some(count) if (0..=MAX_LOGPROBS).contains(&count) => Ok(Some(count as u32)),
+        Some(count) => {
+            Err(Rejection::of(param, format!("at most {MAX_LOGPROBS} log probabilities per token, got {count}")))
+        }
+    }
+}
+
+fn stop_strings(stop: &[String]) -> Result<Vec<String>, Rejection> {
+    if stop.len() > MAX_STOP_STRINGS {
+        return Err(Rejection::of("stop", format!("at most {MAX_STOP_STRINGS} stop strings, got {}", stop.len())));
+    }
+    if stop.iter().any(|text| text.is_empty() || text.len() > MAX_STOP_BYTES) {
+        return Err(Rejection::of("stop", format!("a stop string must have 1 to {MAX_STOP_BYTES} bytes")));
+    }
+    Ok(stop.to_vec())
+}
+
+fn stop_tokens(raw: &RawRequest, model: &ModelInfo) -> Result<Vec<TokenId>, Rejection> {
+    if raw.stop_token_ids.len() > MAX_STOP_TOKENS {
+        return Err(Rejection::of("stop_token_ids", format!("at most {MAX_STOP_TOKENS} stop token ids")));
+    }
+    let mut ids = if raw.ignore_eos { Vec::new() } else { model.eos_token_ids.clone() };
+    for &id in &raw.stop_token_ids {
+        ids.push(token_id("stop_token_ids", id, model)?);
+    }
+    ids.sort_unstable();
+    ids.dedup();
+    Ok(ids)
+}
+
+fn priority(priority: Option<i64>) -> Result<Priority, Rejection> {
+    let priority = priority.unwrap_or(0);
+    i32::try_from(priority).map(Priority).map_err(|_| Rejection::of("priority", "priority must fit 32 bits"))
+}
+
+/// The key under which prefix-cache blocks are shared: one per (tenant, salt), 0 never occurs by chance.
+fn salt(tenant: Option<&[u8; 32]>, salt: Option<&str>, key: &[u8; 32]) -> Result<u64, Rejection> {
+    if let Some(salt) = salt {
+        let printable = salt.bytes().all(|byte| (0x20..0x7f).contains(&byte));
+        if salt.is_empty() || salt.len() > MAX_SALT_BYTES || !printable {
+            let message = format!("cache_salt must have 1 to {MAX_SALT_BYTES} printable ASCII characters");
+            return Err(Rejection::of("cache_salt", message));
+        }
+    }
+    let mut hasher = blake3::Hasher::new_keyed(key);
+    hasher.update(tenant.map_or(&[0u8; 32], |digest| digest));
+    hasher.update(salt.unwrap_or("").as_bytes());
+    let mut first = [0u8; 8];
+    first.copy_from_slice(&hasher.finalize().as_bytes()[..8]);
+    Ok(u64::from_le_bytes(first))
+}
+
+fn tokenize(raw: &RawRequest, model: &ModelInfo) -> Result<Vec<TokenId>, Rejection> {
+    let (param, tokens) = match &raw.prompt {
+        Prompt::Tokens(ids) => {
+            check_length("prompt", ids.len(), model)?;
+            ("prompt", ids.iter().map(|&id| token_id("prompt", id, model)).collect::<Result<Vec<_>, _>>()?)
+        }
+        Prompt::Text(text) => {
+            check_bytes("prompt", text.len(), model)?;
+            let tokenizer = model.tokenizer.as_ref().ok_or_else(|| no_tokenizer("prompt"))?;
+            ("prompt", tokenizer.encode(text, true).map_err(|error| Rejection::of("prompt", error.to_string()))?)
+        }
+        Prompt::Chat { messages, template_kwargs, add_generation_prompt } => {
+            ("messages", render_chat(raw, messages, template_kwargs, *add_generation_prompt, model)?)
+        }
+    };
+    if tokens.is_empty() {
+        return Err(Rejection::of(param, "the prompt is empty"));
+    }
+    check_length(param, tokens.len(), model)?;
+    // A tokenizer may know more tokens than the model has rows for.
+    tokens.into_iter().map(|id| token_id(param, i64::from(id), model)).collect()
+}
+
+fn render_chat(
+    raw: &RawRequest,
+    messages: &[ChatMessage],
+    kwargs: &Map<String, Value>,
+    add_generation_prompt: bool,
+    model: &ModelInfo,
+) -> Result<Vec<TokenId>, Rejection> {
+    if messages.is_empty() {
+        return Err(Rejection::of("messages", "messages must not be empty"));
+    }
+    let bytes = messages.iter().map(|message| message.content.as_deref().map_or(0, str::len)).sum();
+    check_bytes("messages", bytes, model)?;
+    let tokenizer = model.tokenizer.as_ref().ok_or_else(|| no_tokenizer("messages"))?;
+    let template = model.chat_template.as_ref().ok_or_else(|| {
+        Rejection::of("messages", "this model has no chat template: use /v1/completions with a plain prompt")
+    })?;
+    let options = TemplateOptions { add_generation_prompt, kwargs: kwargs.clone(), now: raw.now };
+    tokenizer.encode_chat(template, messages, &options).map_err(|error| Rejection::of("messages", error.to_string()))
+}
+
+fn no_tokenizer(param: &'static str) -> Rejection {
+    Rejection::of(param, "this model has no tokenizer: send token ids")
+}
+
+fn check_bytes(param: &'static str, bytes: usize, model: &ModelInfo) -> Result<(), Rejection> {
+    let most = model.max_model_len.saturating_mul(MAX_BYTES_PER_TOKEN);
+    if bytes <= most {
+        return Ok(());
+    }
+    let message =
+        format!("the prompt has {bytes} bytes; {} tokens of context hold at most {most}", model.max_model_len);
+    Err(Rejection { param: Some(param), code: Some("context_length_exceeded"), message })
+}
+
+/// The prompt must leave room for one token.
+fn check_length(param: &'static str, tokens: usize, model: &ModelInfo) -> Result<(), Rejection> {
+    if tokens < model.max_model_len {
+        return Ok(());
+    }
+    let most = model.max_model_len;
+    let message =
+        format!("this model's context is {most} tokens; the prompt has {tokens}, which leaves no room for an answer");
+    Err(Rejection { param: Some(param), code: Some("context_length_exceeded"), message })
+}
+
+fn stop_rules(
+    raw: &RawRequest,
+    stop_token_ids: Vec<TokenId>,
+    prompt_tokens: usize,
+    scores_prompt: bool,
+    model: &ModelInfo,
+) -> Result<StopRules, Rejection> {
+    let room = model.max_model_len - prompt_tokens;
+    let max_tokens = match raw.max_tokens {
+        None => room,
+        // A request may ask for nothing but its prompt's log probabilities.
+        Some(0) if scores_prompt => 0,
+        Some(asked) if asked < 1 => {
+            return Err(Rejection::of("max_tokens", format!("max_tokens must be at least 1, got {asked}")));
+        }
+        Some(asked) if asked as u64 > room as u64 => {
+            let message = format!(
+                "this model's context is {} tokens; the prompt has {prompt_tokens} and max_tokens asks for {asked} more",
+                model.max_model_len
+            );
+            return Err(Rejection { param: Some("max_tokens"), code: Some("context_length_exceeded"), message });
+        }
+        Some(asked) => asked as usize,
+    };
+    let min_tokens = raw.min_tokens.unwrap_or(0);
+    if min_tokens < 0 || min_tokens as u64 > max_tokens as u64 {
+        let message = format!("min_tokens must be between 0 and max_tokens ({max_tokens}), got {min_tokens}");
+        return Err(Rejection::of("min_tokens", message));
+    }
+    Ok(StopRules { max_tokens, min_tokens: min_tokens as usize, stop_token_ids })
+}

@@ -1,0 +1,244 @@
+//! The hallway between the room of decisions ([`scheduler`]) and the room of numbers ([`model`]): it turns plans into
+//! batches, logits into tokens, and writes down what every step cost.
+//!
+//! ```text
+//! RawRequest --door--> ValidatedRequest --submit--> Stream of Output
+//!                                          |            ^
+//!                          commands        v            |  tokens, text, timings
+//!                      +---------------- thread --------+
+//!                      |  schedule -> lower -> forward -> sample -> complete -> deliver
+//!                      |                                             |
+//!                      +---------------- step log <------------------+--> Stats, records
+//! ```
+//!
+//! One thread owns the scheduler, the model and the cache. Handles ([`Engine`]) are cheap to clone and can be used from
+//! any thread, with or without an async runtime.
+
+mod core;
+mod door;
+mod lower;
+mod memory;
+mod output;
+mod record;
+mod start;
+mod thread;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use model::chat_template::ChatTemplate;
+use model::tokenizer::Tokenizer;
+use model::{GenerationDefaults, ModelConfig};
+use scheduler::{RequestId, StepRecord, TokenId};
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+
+pub use door::{
+    MAX_ANSWERS, MAX_LOGIT_BIAS, MAX_LOGPROBS, MAX_SALT_BYTES, MAX_STOP_BYTES, MAX_STOP_STRINGS, MAX_STOP_TOKENS,
+    Prompt, RawRequest, Rejection, ValidatedRequest,
+};
+pub use model::chat_template::ChatMessage;
+pub use output::{Output, RequestError, Stream, Timings, TokenLogprob, Usage};
+pub use record::{Histogram, Stats};
+pub use scheduler::FinishReason;
+pub use start::{EngineOptions, StartError};
+
+use crate::core::Clock;
+use crate::record::StepLog;
+use crate::thread::{Command, Shared};
+
+/// What is being served.
+#[derive(Debug)]
+pub struct ModelInfo {
+    /// The checkpoint's name.
+    pub name: String,
+    /// Its shape.
+    pub config: ModelConfig,
+    /// What `generation_config.json` asks for where a request is silent.
+    pub generation_defaults: GenerationDefaults,
+    /// Tokens that end an answer.
+    pub eos_token_ids: Vec<TokenId>,
+    /// Absent for a checkpoint without one: token ids still work.
+    pub tokenizer: Option<Arc<Tokenizer>>,
+    /// Absent for a model that does not chat.
+    pub chat_template: Option<ChatTemplate>,
+    /// Tokens of prompt and answer together.
+    pub max_model_len: usize,
+    /// Sequences in one step.
+    pub max_num_seqs: usize,
+    /// Rows of one step.
+    pub max_num_batched_tokens: usize,
+    /// Tokens per KV block.
+    pub block_size: usize,
+    /// Blocks of the KV cache.
+    pub num_blocks: usize,
+    /// Bytes of the KV cache.
+    pub kv_bytes: usize,
+    /// Bytes of weights read by one decode step.
+    pub weight_bytes: usize,
+    /// Bytes of keys and values per token.
+    pub kv_bytes_per_token: usize,
+    /// What a person should know about this load: a clamped context, weights that are not numbers. Often empty.
+    pub notices: Vec<String>,
+    /// `bf16` or `int8`.
+    pub weights: kernels::WeightClass,
+    /// Threads that compute.
+    pub threads: usize,
+    /// Instruction set of the kernels.
+    pub isa: kernels::Isa,
+    /// Backend, instruction set, threads: for people.
+    pub backend: String,
+}
+
+/// Why a request could not be submitted now. Trying again later may work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SubmitError {
+    /// The queue holds its limit.
+    #[error("the queue is full: {waiting_requests} requests wait")]
+    QueueFull {
+        /// Requests waiting.
+        waiting_requests: usize,
+        /// When a place is likely to be free, from the measured rate at which requests end.
+        retry_after: Duration,
+    },
+    /// Draining: nothing new is taken.
+    #[error("the server is shutting down")]
+    ShuttingDown,
+}
+
+/// Whether the engine moves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Health {
+    /// The engine's loop has ended; nothing will be answered.
+    pub dead: bool,
+    /// No new request is taken.
+    pub draining: bool,
+    /// Time since the loop last moved while it had work; zero when idle.
+    pub stuck_for: Duration,
+    /// Requests submitted and not ended.
+    pub open_requests: usize,
+}
+
+/// A handle to a running engine. The engine stops when the last handle and the last [`Stream`] are gone.
+#[derive(Clone)]
+pub struct Engine(Arc<Inner>);
+
+struct Inner {
+    model: Arc<ModelInfo>,
+    commands: UnboundedSender<Command>,
+    shared: Arc<Shared>,
+    log: Arc<Mutex<StepLog>>,
+    clock: Clock,
+    next_id: AtomicU64,
+    salt_key: [u8; 32],
+    max_queued_requests: usize,
+    max_queued_tokens: usize,
+}
+
+impl Engine {
+    /// What is being served.
+    pub fn model(&self) -> &ModelInfo {
+        &self.0.model
+    }
+
+    /// The one door: checks every field, resolves defaults, tokenizes. See [`RawRequest`].
+    ///
+    /// Cost: linear in the prompt's bytes. Takes no lock and no memory of the engine.
+    pub fn validate(&self, raw: RawRequest) -> Result<ValidatedRequest, Rejection> {
+        let request = door::validate(raw, &self.0.model, &self.0.salt_key)?;
+        self.fits(&request)?;
+        Ok(request)
+    }
+
+    /// A request that alone needs more cache than there is would wait for ever.
+    fn fits(&self, request: &ValidatedRequest) -> Result<(), Rejection> {
+        let model = &self.0.model;
+        let blocks = |tokens: usize| tokens.div_ceil(model.block_size);
+        let shared = request.prompt.len() / model.block_size;
+        let longest = blocks(request.prompt.len() + request.stop.max_tokens);
+        let needed = shared + request.num_answers * (longest - shared);
+        if needed <= model.num_blocks {
+            return Ok(());
+        }
+        let message = format!(
+            "this request may need {needed} KV blocks of {} tokens; the server has {}: ask for fewer tokens or answers",
+            model.block_size, model.num_blocks
+        );
+        let param = if request.num_answers > 1 { "n" } else { "max_tokens" };
+        Err(Rejection { param: Some(param), code: Some("kv_cache_too_small"), message })
+    }
+
+    /// Queues a request. Returns at once; the answer comes through the stream.
+    pub fn submit(&self, request: ValidatedRequest) -> Result<Stream, SubmitError> {
+        let Inner { shared, commands, .. } = &*self.0;
+        if shared.draining.load(Ordering::Relaxed) || shared.dead.load(Ordering::Relaxed) {
+            return Err(SubmitError::ShuttingDown);
+        }
+        let tokens = request.prompt.len();
+        let waiting_requests = shared.queued_requests.fetch_add(1, Ordering::Relaxed);
+        let waiting_tokens = shared.queued_tokens.fetch_add(tokens, Ordering::Relaxed);
+        // An empty queue takes any request, however long.
+        let full = waiting_requests >= self.0.max_queued_requests
+            || waiting_requests > 0 && waiting_tokens + tokens > self.0.max_queued_tokens;
+        if full {
+            shared.queued_requests.fetch_sub(1, Ordering::Relaxed);
+            shared.queued_tokens.fetch_sub(tokens, Ordering::Relaxed);
+            return Err(SubmitError::QueueFull { waiting_requests, retry_after: self.retry_after() });
+        }
+        shared.open_requests.fetch_add(1, Ordering::Relaxed);
+        let id = RequestId(self.0.next_id.fetch_add(1, Ordering::Relaxed));
+        let (sender, outputs) = unbounded_channel();
+        let prompt = request.prompt.clone();
+        let command = Command::Submit { id, request: Box::new(request), arrived: self.0.clock.now(), outputs: sender };
+        commands.send(command).map_err(|_| SubmitError::ShuttingDown)?;
+        Ok(Stream { id, outputs, commands: commands.clone(), prompt, ended: false })
+    }
+
+    /// One place of the queue at the measured rate, between 1 and 60 seconds.
+    fn retry_after(&self) -> Duration {
+        let interval = Duration::from_nanos(self.0.shared.drain_interval.load(Ordering::Relaxed));
+        interval.clamp(Duration::from_secs(1), Duration::from_secs(60))
+    }
+
+    /// Gauges, counters and histograms, all read off the step log.
+    pub fn stats(&self) -> Stats {
+        let mut stats = self.0.log.lock().unwrap_or_else(PoisonError::into_inner).stats.clone();
+        stats.waiting_requests = self.0.shared.queued_requests.load(Ordering::Relaxed);
+        stats.waiting_tokens = self.0.shared.queued_tokens.load(Ordering::Relaxed);
+        let open = self.0.shared.open_requests.load(Ordering::Relaxed);
+        stats.running_requests = open.saturating_sub(stats.waiting_requests);
+        stats.total_blocks = self.0.model.num_blocks;
+        stats
+    }
+
+    /// The newest step records, oldest first, at most `most`.
+    pub fn records(&self, most: usize) -> Vec<StepRecord> {
+        self.0.log.lock().unwrap_or_else(PoisonError::into_inner).records(most)
+    }
+
+    /// Whether the engine moves: tied to the loop itself, not to this handle.
+    pub fn health(&self) -> Health {
+        let shared = &self.0.shared;
+        let beat = scheduler::Nanos(shared.last_beat.load(Ordering::Relaxed));
+        let busy = shared.busy.load(Ordering::Relaxed);
+        let stuck = if busy { self.0.clock.now().since(beat).0 } else { 0 };
+        Health {
+            dead: shared.dead.load(Ordering::Relaxed),
+            draining: shared.draining.load(Ordering::Relaxed),
+            stuck_for: Duration::from_nanos(stuck),
+            open_requests: shared.open_requests.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Takes no new requests from now on; running ones go on.
+    pub fn drain(&self) {
+        self.0.shared.draining.store(true, Ordering::Relaxed);
+    }
+
+    /// Ends every request with [`RequestError::ShuttingDown`] and stops the engine's thread after its current step.
+    pub fn stop(&self) {
+        self.drain();
+        // An engine that is gone has stopped.
+        let _ = self.0.commands.send(Command::Stop);
+    }
+}

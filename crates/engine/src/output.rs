@@ -1,0 +1,174 @@
+//! What comes back from the engine: a stream of outputs per request, closed by exactly one `Done` or `Failed`.
+
+use std::sync::Arc;
+
+use scheduler::{FinishReason, RequestId, TokenId};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
+
+use crate::thread::Command;
+
+/// The log probability of a token, and of the likeliest ones at its place.
+///
+/// Natural logarithms of the model's own distribution: before temperature, penalties and filters.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TokenLogprob {
+    /// The token.
+    pub token: TokenId,
+    /// Its log probability.
+    pub logprob: f32,
+    /// The likeliest tokens, best first, as many as were asked for.
+    pub top: Vec<(TokenId, f32)>,
+}
+
+/// Token counts of a request, over all its answers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Tokens of the prompt, counted once however many answers were asked for.
+    pub prompt_tokens: usize,
+    /// Tokens generated, stop tokens included.
+    pub completion_tokens: usize,
+    /// Prompt tokens whose keys and values were found in the prefix cache.
+    pub cached_tokens: usize,
+}
+
+/// Where a request's time went, by phase. `queue + prefill = time to first token`, and with `decode` the total.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Timings {
+    /// From arrival to the first step that carried a row of it, milliseconds.
+    pub queue_ms: f64,
+    /// From there to its first token.
+    pub prefill_ms: f64,
+    /// From its first token to its last, over all answers.
+    pub decode_ms: f64,
+    /// Arrival to first token.
+    pub ttft_ms: f64,
+    /// Arrival to the end.
+    pub total_ms: f64,
+    /// Prompt rows computed, recomputation after preemption included.
+    pub prefill_tokens: usize,
+    /// Prompt tokens that the prefix cache saved.
+    pub cached_tokens: usize,
+    /// Tokens generated after the first of each answer: the ones that decode steps made.
+    pub decode_tokens: usize,
+    /// Steps that carried a decode row of it.
+    pub decode_steps: usize,
+    /// Cache positions read by its decode rows, summed: what attention had to fetch.
+    pub decode_context_tokens: u64,
+    /// Times it lost its blocks and was recomputed.
+    pub preemptions: usize,
+}
+
+impl Timings {
+    /// Computed prompt tokens per second of the prefill phase (0 when nothing was computed).
+    pub fn prefill_tok_s(&self) -> f64 {
+        rate(self.prefill_tokens, self.prefill_ms)
+    }
+
+    /// Decoded tokens per second of the decode phase (0 when nothing was decoded).
+    pub fn decode_tok_s(&self) -> f64 {
+        rate(self.decode_tokens, self.decode_ms)
+    }
+}
+
+fn rate(tokens: usize, ms: f64) -> f64 {
+    if ms > 0.0 { tokens as f64 / ms * 1e3 } else { 0.0 }
+}
+
+/// Why a request ended without an answer although it was admitted. The message is fixed text: it may be shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RequestError {
+    /// The model's output was not a number for this request.
+    #[error("the model produced values that are not numbers for this request")]
+    NanLogits,
+    /// A step that carried it failed; the engine went on without it.
+    #[error("an internal error ended this request")]
+    Internal,
+    /// The server is going down and did not wait longer.
+    #[error("the server is shutting down")]
+    ShuttingDown,
+}
+
+/// One piece of a request's outcome, in order.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Output {
+    /// The prompt's log probabilities, one entry per prompt token; `None` for the first. Sent before any token.
+    PromptLogprobs(Vec<Option<TokenLogprob>>),
+    /// One generated token.
+    Token {
+        /// Which answer.
+        answer: usize,
+        /// The token.
+        token: TokenId,
+        /// Text that became final with it; empty while a character or a possible stop string is incomplete.
+        text: String,
+        /// If asked for.
+        logprob: Option<TokenLogprob>,
+    },
+    /// One answer is complete.
+    Finished {
+        /// Which answer.
+        answer: usize,
+        /// Why.
+        reason: FinishReason,
+        /// The stop string that ended it, as an index into the request's list.
+        stop_string: Option<usize>,
+        /// The rest of its text.
+        text: String,
+    },
+    /// Every answer is complete. The last output.
+    Done {
+        /// Token counts.
+        usage: Usage,
+        /// Times by phase.
+        timings: Timings,
+    },
+    /// The request ended with an error. The last output.
+    Failed(RequestError),
+}
+
+/// A request's outputs. Dropping it cancels the request: its blocks are free within one step.
+pub struct Stream {
+    pub(crate) id: RequestId,
+    pub(crate) outputs: UnboundedReceiver<Output>,
+    pub(crate) commands: UnboundedSender<Command>,
+    pub(crate) prompt: Arc<[TokenId]>,
+    pub(crate) ended: bool,
+}
+
+impl Stream {
+    /// The next output; `None` after `Done` or `Failed`, or when the engine is gone.
+    pub async fn recv(&mut self) -> Option<Output> {
+        let output = self.outputs.recv().await;
+        self.note(output)
+    }
+
+    /// As [`Stream::recv`], for callers without an async runtime.
+    pub fn blocking_recv(&mut self) -> Option<Output> {
+        let output = self.outputs.blocking_recv();
+        self.note(output)
+    }
+
+    /// The request's name in step records and logs.
+    pub fn id(&self) -> RequestId {
+        self.id
+    }
+
+    /// The prompt as tokens.
+    pub fn prompt(&self) -> &[TokenId] {
+        &self.prompt
+    }
+
+    fn note(&mut self, output: Option<Output>) -> Option<Output> {
+        self.ended |= matches!(output, None | Some(Output::Done { .. } | Output::Failed(_)));
+        output
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        if !self.ended {
+            // The engine may be gone already; then there is nothing to cancel.
+            let _ = self.commands.send(Command::Cancel(self.id));
+        }
+    }
+}

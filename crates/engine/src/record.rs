@@ -1,0 +1,199 @@
+//! The step log and the views that are kept up to date with it: counters, gauges and histograms.
+//!
+//! One record per forward pass, with request ids; nothing shown to people is measured anywhere else.
+
+use std::collections::VecDeque;
+
+use scheduler::{FinishReason, StepRecord};
+
+use crate::output::{Timings, Usage};
+
+/// Step records kept for views that look back.
+const KEPT_RECORDS: usize = 4096;
+
+/// A histogram with fixed upper bounds, as Prometheus draws them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Histogram {
+    /// Upper bounds, rising; the last bucket is open.
+    pub bounds: &'static [f64],
+    /// Observations at or below each bound and above the one before; one more than `bounds`.
+    pub counts: Vec<u64>,
+    /// Sum of all observations.
+    pub sum: f64,
+}
+
+impl Histogram {
+    fn new(bounds: &'static [f64]) -> Histogram {
+        Histogram { bounds, counts: vec![0; bounds.len() + 1], sum: 0.0 }
+    }
+
+    fn observe(&mut self, value: f64) {
+        let bucket = self.bounds.partition_point(|&bound| bound < value);
+        self.counts[bucket] += 1;
+        self.sum += value;
+    }
+
+    /// Number of observations.
+    pub fn count(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+}
+
+const LATENCY_S: &[f64] = &[
+    0.001, 0.002, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0,
+    80.0, 160.0, 640.0, 2560.0,
+];
+const TOKENS: &[f64] = &[
+    1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 2000.0, 5000.0, 10_000.0, 20_000.0, 50_000.0,
+    100_000.0,
+];
+const STEP_TOKENS: &[f64] =
+    &[1.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16_384.0];
+
+/// Everything that can be read off the log at a moment. Counters only grow.
+#[derive(Clone, Debug, PartialEq)]
+#[allow(missing_docs, reason = "each name says it; the units are in the names")]
+pub struct Stats {
+    // Gauges.
+    pub running_requests: usize,
+    pub waiting_requests: usize,
+    pub waiting_tokens: usize,
+    pub used_blocks: usize,
+    pub cached_blocks: usize,
+    pub total_blocks: usize,
+    // Counters.
+    pub steps: u64,
+    pub prefill_tokens: u64,
+    pub decode_tokens: u64,
+    pub prompt_tokens: u64,
+    pub cached_tokens: u64,
+    pub generated_tokens: u64,
+    pub preemptions: u64,
+    pub recomputed_tokens: u64,
+    pub evicted_blocks: u64,
+    pub copied_blocks: u64,
+    pub prefix_queries: u64,
+    pub prefix_hits: u64,
+    pub finished_stop: u64,
+    pub finished_length: u64,
+    pub finished_cancelled: u64,
+    pub finished_error: u64,
+    /// Seconds that steps took, summed.
+    pub step_seconds: f64,
+    // Histograms, seconds or tokens.
+    pub time_to_first_token: Histogram,
+    pub inter_token_latency: Histogram,
+    pub time_per_output_token: Histogram,
+    pub e2e_latency: Histogram,
+    pub queue_time: Histogram,
+    pub prefill_time: Histogram,
+    pub decode_time: Histogram,
+    pub request_prompt_tokens: Histogram,
+    pub request_generation_tokens: Histogram,
+    pub step_tokens: Histogram,
+}
+
+impl Default for Stats {
+    fn default() -> Stats {
+        let (latency, tokens) = (Histogram::new(LATENCY_S), Histogram::new(TOKENS));
+        Stats {
+            running_requests: 0,
+            waiting_requests: 0,
+            waiting_tokens: 0,
+            used_blocks: 0,
+            cached_blocks: 0,
+            total_blocks: 0,
+            steps: 0,
+            prefill_tokens: 0,
+            decode_tokens: 0,
+            prompt_tokens: 0,
+            cached_tokens: 0,
+            generated_tokens: 0,
+            preemptions: 0,
+            recomputed_tokens: 0,
+            evicted_blocks: 0,
+            copied_blocks: 0,
+            prefix_queries: 0,
+            prefix_hits: 0,
+            finished_stop: 0,
+            finished_length: 0,
+            finished_cancelled: 0,
+            finished_error: 0,
+            step_seconds: 0.0,
+            time_to_first_token: latency.clone(),
+            inter_token_latency: latency.clone(),
+            time_per_output_token: latency.clone(),
+            e2e_latency: latency.clone(),
+            queue_time: latency.clone(),
+            prefill_time: latency.clone(),
+            decode_time: latency,
+            request_prompt_tokens: tokens.clone(),
+            request_generation_tokens: tokens,
+            step_tokens: Histogram::new(STEP_TOKENS),
+        }
+    }
+}
+
+/// The log itself, behind the engine's lock: the engine writes once per step, readers copy out.
+#[derive(Debug, Default)]
+pub(crate) struct StepLog {
+    records: VecDeque<StepRecord>,
+    pub(crate) stats: Stats,
+}
+
+impl StepLog {
+    /// Takes a step's record into the log and its counters.
+    pub(crate) fn push(&mut self, record: &StepRecord) {
+        let stats = &mut self.stats;
+        let prefill: usize = record.prefill.iter().map(|row| row.len).sum();
+        stats.steps += 1;
+        stats.prefill_tokens += prefill as u64;
+        stats.decode_tokens += record.decode.len() as u64;
+        stats.preemptions += record.preempted.len() as u64;
+        stats.recomputed_tokens += record.preempted.iter().map(|&(_, tokens)| tokens as u64).sum::<u64>();
+        stats.evicted_blocks += record.evicted_blocks as u64;
+        stats.copied_blocks += record.copied_blocks as u64;
+        stats.step_seconds += record.completed_at.since(record.scheduled_at).as_secs_f64();
+        stats.step_tokens.observe((prefill + record.decode.len()) as f64);
+        // The oldest record's memory is reused, so that a steady step allocates nothing.
+        let mut slot =
+            if self.records.len() == KEPT_RECORDS { self.records.pop_front() } else { None }.unwrap_or_default();
+        slot.clone_from(record);
+        self.records.push_back(slot);
+    }
+
+    /// Takes a finished request into the histograms.
+    pub(crate) fn finished(&mut self, usage: &Usage, timings: &Timings, reasons: &[FinishReason]) {
+        let stats = &mut self.stats;
+        for reason in reasons {
+            match reason {
+                FinishReason::Stop(_) => stats.finished_stop += 1,
+                FinishReason::Length => stats.finished_length += 1,
+            }
+        }
+        stats.time_to_first_token.observe(timings.ttft_ms / 1e3);
+        stats.e2e_latency.observe(timings.total_ms / 1e3);
+        stats.queue_time.observe(timings.queue_ms / 1e3);
+        stats.prefill_time.observe(timings.prefill_ms / 1e3);
+        stats.decode_time.observe(timings.decode_ms / 1e3);
+        if timings.decode_steps > 0 {
+            stats.time_per_output_token.observe(timings.decode_ms / 1e3 / timings.decode_steps as f64);
+        }
+        stats.request_prompt_tokens.observe(usage.prompt_tokens as f64);
+        stats.request_generation_tokens.observe(usage.completion_tokens as f64);
+    }
+
+    /// Takes a generated token, and the seconds since the one before it in its answer.
+    pub(crate) fn token(&mut self, gap: Option<f64>) {
+        self.stats.generated_tokens += 1;
+        if let Some(seconds) = gap {
+            self.stats.inter_token_latency.observe(seconds);
+        }
+    }
+
+    /// Records of the newest steps, oldest first.
+    pub(crate) fn records(&self, most: usize) -> Vec<StepRecord> {
+        let skip = self.records.len().saturating_sub(most);
+        self.records.iter().skip(skip).cloned().collect()
+    }
+}

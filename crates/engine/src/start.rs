@@ -1,0 +1,323 @@
+//! From a checkpoint and options to a running engine: every size is fixed here, and nothing grows afterwards.
+
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex};
+
+use kernels::{Backend, Cpu, CpuError, CpuOptions, Isa, KvShape, Reference, WeightClass};
+use model::chat_template::ChatTemplate;
+use model::tokenizer::Tokenizer;
+use model::{Checkpoint, Forward, GenerationDefaults, KvBudget, LoadError, LoadOptions, ModelConfig, Progress, Runner};
+use scheduler::{Limits, LimitsError, Scheduler};
+use tokio::sync::mpsc::unbounded_channel;
+
+use crate::core::{Clock, EngineCore};
+use crate::record::StepLog;
+use crate::thread::{Shared, run};
+use crate::{Engine, Inner, ModelInfo, memory};
+
+/// Share of the free memory that the KV cache takes when nobody says how much.
+const KV_MEMORY_SHARE: f64 = 0.5;
+/// Rows whose logits are computed together.
+const MAX_LOGIT_ROWS: usize = 64;
+
+/// Sizes and choices of an engine. [`EngineOptions::default`] serves a workstation; every field can be left alone.
+#[derive(Clone, Debug)]
+pub struct EngineOptions {
+    /// Threads that compute; `None`: every core the process may use.
+    pub threads: Option<usize>,
+    /// Force an instruction set below the best one; `None`: the best.
+    pub isa: Option<Isa>,
+    /// Precision of weights in memory.
+    pub weights: WeightClass,
+    /// Tokens of prompt and answer together; `None`: the model's own, or what the KV cache holds if that is less.
+    pub max_model_len: Option<usize>,
+    /// Sequences in one step.
+    pub max_num_seqs: usize,
+    /// Rows of one step: decode rows first, prompt chunks in what is left.
+    pub max_num_batched_tokens: usize,
+    /// Rows of one prompt chunk; `None`: all that a step has left.
+    pub max_prefill_chunk: Option<usize>,
+    /// Prompts in prefill per step.
+    pub max_prefill_seqs: usize,
+    /// Bytes of the KV cache; `None`: enough for every seat at full length, but at most half of the free memory.
+    pub kv_cache_bytes: Option<u64>,
+    /// Tokens per KV block, a multiple of 32.
+    pub block_size: usize,
+    /// Share computed prompt blocks between requests.
+    pub enable_prefix_caching: bool,
+    /// Requests that may wait.
+    pub max_queued_requests: usize,
+    /// Prompt tokens that may wait.
+    pub max_queued_tokens: usize,
+    /// Seed of the seeds of requests that name none.
+    pub seed: u64,
+    /// Key of the prefix cache's hashes: random per start, so that nobody can construct a collision.
+    pub hash_key: [u8; 32],
+}
+
+impl Default for EngineOptions {
+    fn default() -> EngineOptions {
+        EngineOptions {
+            threads: None,
+            isa: None,
+            weights: WeightClass::Bf16,
+            max_model_len: None,
+            max_num_seqs: 64,
+            max_num_batched_tokens: 256,
+            max_prefill_chunk: None,
+            max_prefill_seqs: 4,
+            kv_cache_bytes: None,
+            block_size: 32,
+            enable_prefix_caching: true,
+            max_queued_requests: 256,
+            max_queued_tokens: 1 << 20,
+            seed: 0,
+            hash_key: [0; 32],
+        }
+    }
+}
+
+/// Why an engine did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The checkpoint.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// Threads or instruction set.
+    #[error(transparent)]
+    Cpu(#[from] CpuError),
+    /// Sizes that do not go together.
+    #[error("{0}")]
+    Limits(#[from] LimitsError),
+    /// An option out of its range.
+    #[error("{option}: {problem}")]
+    Option {
+        /// The option's name as a flag.
+        option: &'static str,
+        /// What is wrong and what is allowed.
+        problem: String,
+    },
+    /// The operating system gave no thread.
+    #[error("the engine's thread could not be started: {0}")]
+    Thread(std::io::Error),
+}
+
+impl Engine {
+    /// Loads `checkpoint` and starts the engine's thread. `progress` hears of loaded bytes.
+    pub fn start(
+        checkpoint: &Checkpoint,
+        options: &EngineOptions,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<Engine, StartError> {
+        check(options)?;
+        let config = ModelConfig::load(checkpoint)?;
+        let generation_defaults = GenerationDefaults::load(checkpoint)?;
+        // A checkpoint without a tokenizer can still be asked with token ids.
+        let tokenizer = match checkpoint.has("tokenizer.json") {
+            true => Some(Arc::new(Tokenizer::load(checkpoint, config.vocab_size)?)),
+            false => None,
+        };
+        let chat_template = ChatTemplate::load(checkpoint)?;
+        let sizes = Sizes::of(&config, options);
+        let Loaded { forward, kv, max_model_len, notices, threads, isa } =
+            load_model(checkpoint, options, &sizes, progress)?;
+        let eos_token_ids = end_tokens(&config, &generation_defaults, tokenizer.as_deref());
+        let model = Arc::new(ModelInfo {
+            name: checkpoint.name().to_owned(),
+            generation_defaults,
+            eos_token_ids,
+            tokenizer: tokenizer.clone(),
+            chat_template,
+            max_model_len,
+            max_num_seqs: options.max_num_seqs,
+            max_num_batched_tokens: options.max_num_batched_tokens,
+            block_size: options.block_size,
+            num_blocks: kv.blocks,
+            kv_bytes: kv.bytes(),
+            weight_bytes: forward.weight_bytes(),
+            kv_bytes_per_token: forward.kv_bytes_per_token(),
+            notices,
+            weights: options.weights,
+            threads,
+            isa,
+            backend: forward.describe(),
+            config,
+        });
+        let scheduler = Scheduler::new(limits(options, &model))?;
+        Engine::spawn(scheduler, forward, model, options)
+    }
+
+    fn spawn(
+        scheduler: Scheduler,
+        forward: Box<dyn Forward>,
+        model: Arc<ModelInfo>,
+        options: &EngineOptions,
+    ) -> Result<Engine, StartError> {
+        let clock = Clock::start();
+        let log = Arc::new(Mutex::new(StepLog::default()));
+        let shared = Arc::new(Shared::default());
+        let rows = MAX_LOGIT_ROWS.min(options.max_num_seqs);
+        let tokenizer = model.tokenizer.clone();
+        let core = EngineCore::new(scheduler, forward, tokenizer, rows, log.clone(), clock, options.seed);
+        let (commands, receiver) = unbounded_channel();
+        let thread_shared = shared.clone();
+        std::thread::Builder::new()
+            .name("engine".into())
+            .spawn(move || run(core, receiver, thread_shared, clock))
+            .map_err(StartError::Thread)?;
+        Ok(Engine(Arc::new(Inner {
+            model,
+            commands,
+            shared,
+            log,
+            clock,
+            next_id: AtomicU64::new(1),
+            salt_key: options.hash_key,
+            max_queued_requests: options.max_queued_requests,
+            max_queued_tokens: options.max_queued_tokens,
+        })))
+    }
+}
+
+fn check(options: &EngineOptions) -> Result<(), StartError> {
+    let refuse = |option, problem: &str| Err(StartError::Option { option, problem: problem.to_owned() });
+    if options.max_num_seqs == 0 || options.max_num_seqs > 4096 {
+        return refuse("--max-num-seqs", "must be between 1 and 4096");
+    }
+    if options.max_num_batched_tokens < options.max_num_seqs || options.max_num_batched_tokens > 65536 {
+        return refuse("--max-num-batched-tokens", "must be at least --max-num-seqs and at most 65536");
+    }
+    if options.block_size == 0 || !options.block_size.is_multiple_of(32) || options.block_size > 1024 {
+        return refuse("--block-size", "must be a multiple of 32, at most 1024");
+    }
+    if options.max_prefill_seqs == 0 {
+        return refuse("--max-num-partial-prefills", "must be at least 1");
+    }
+    if options.max_prefill_chunk == Some(0) {
+        return refuse("--max-prefill-chunk", "must be at least 1");
+    }
+    if options.max_model_len.is_some_and(|len| len < 2) {
+        return refuse("--max-model-len", "must be at least 2");
+    }
+    Ok(())
+}
+
+/// The sizes that decide what is allocated.
+struct Sizes {
+    max_model_len: usize,
+    kv: KvBudget,
+}
+
+impl Sizes {
+    fn of(config: &ModelConfig, options: &EngineOptions) -> Sizes {
+        let max_model_len = options.max_model_len.unwrap_or(config.context_limit);
+        let blocks_per_seq = max_model_len.div_ceil(options.block_size);
+        let all_seats = blocks_per_seq.saturating_mul(options.max_num_seqs);
+        let bytes_per_block = KvShape {
+            layers: config.num_layers,
+            blocks: 1,
+            block_size: options.block_size,
+            num_kv_heads: config.num_kv_heads,
+            head_dim: config.head_dim,
+        }
+        .bytes();
+        let bytes = options.kv_cache_bytes.unwrap_or_else(|| {
+            let free = memory::available_bytes().unwrap_or(4 << 30);
+            let weights = weight_bytes(config, options.weights);
+            (free.saturating_sub(weights) as f64 * KV_MEMORY_SHARE) as u64
+        });
+        let affordable = (bytes / bytes_per_block.max(1) as u64) as usize;
+        // Memory for more than every seat at full length is only prefix cache: twice that is plenty.
+        let blocks = if options.kv_cache_bytes.is_some() { affordable } else { affordable.min(all_seats * 2) };
+        // Without a wish of the user's, the context is what the cache can hold.
+        let holds = blocks * options.block_size;
+        let max_model_len = if options.max_model_len.is_none() { max_model_len.min(holds) } else { max_model_len };
+        Sizes { max_model_len, kv: KvBudget::Blocks(blocks) }
+    }
+}
+
+/// About what the weights will take.
+fn weight_bytes(config: &ModelConfig, class: WeightClass) -> u64 {
+    let heads = if config.tie_word_embeddings { 1 } else { 2 };
+    let parameters = config.layer_parameters() + heads * config.head_parameters();
+    match class {
+        WeightClass::Bf16 => 2 * parameters,
+        WeightClass::Int8 => parameters,
+    }
+}
+
+/// A model in memory, whatever backend computes it.
+struct Loaded {
+    forward: Box<dyn Forward>,
+    kv: KvShape,
+    max_model_len: usize,
+    notices: Vec<String>,
+    threads: usize,
+    isa: Isa,
+}
+
+fn load_model(
+    checkpoint: &Checkpoint,
+    options: &EngineOptions,
+    sizes: &Sizes,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Loaded, StartError> {
+    let load = LoadOptions {
+        weights: options.weights,
+        max_rows: options.max_num_batched_tokens,
+        max_logit_rows: MAX_LOGIT_ROWS.min(options.max_num_seqs),
+        max_model_len: Some(sizes.max_model_len),
+        kv_blocks: sizes.kv,
+        block_size: options.block_size,
+    };
+    let isa = options.isa.unwrap_or_else(Isa::best);
+    // A CPU without AVX2 is served by the definition itself: slow, and the same bits.
+    if isa == Isa::Scalar {
+        return Ok(boxed(model::load(Reference::new(), checkpoint, &load, progress)?, 1, isa));
+    }
+    let cpu = Cpu::new(CpuOptions { threads: options.threads, isa: Some(isa) })?;
+    let threads = cpu.threads();
+    Ok(boxed(model::load(cpu, checkpoint, &load, progress)?, threads, isa))
+}
+
+fn boxed<B: Backend>(runner: Runner<B>, threads: usize, isa: Isa) -> Loaded {
+    Loaded {
+        kv: runner.kv_shape(),
+        max_model_len: runner.max_model_len(),
+        notices: runner.notices().to_vec(),
+        forward: Box::new(runner),
+        threads,
+        isa,
+    }
+}
+
+/// generation_config.json knows best, then config.json, then the tokenizer.
+fn end_tokens(config: &ModelConfig, defaults: &GenerationDefaults, tokenizer: Option<&Tokenizer>) -> Vec<u32> {
+    let mut ids = defaults.eos_token_ids.clone();
+    if ids.is_empty() {
+        ids = config.eos_token_ids.clone();
+    }
+    if ids.is_empty() {
+        ids.extend(tokenizer.and_then(Tokenizer::eos_id));
+    }
+    ids.sort_unstable();
+    ids.dedup();
+    ids
+}
+
+fn limits(options: &EngineOptions, model: &ModelInfo) -> Limits {
+    Limits {
+        block_size: options.block_size,
+        num_blocks: model.num_blocks,
+        max_model_len: model.max_model_len,
+        max_num_seqs: options.max_num_seqs,
+        max_num_batched_tokens: options.max_num_batched_tokens,
+        max_prefill_chunk: options.max_prefill_chunk.unwrap_or(options.max_num_batched_tokens),
+        max_prefill_seqs: options.max_prefill_seqs,
+        // The handle's counters refuse first; these are the same limits with room for what is between the two.
+        max_queued_requests: options.max_queued_requests + options.max_num_seqs + 1,
+        max_queued_tokens: usize::MAX,
+        enable_prefix_caching: options.enable_prefix_caching,
+        hash_key: options.hash_key,
+    }
+}

@@ -1,0 +1,147 @@
+//! The engine's own thread: takes commands between steps, computes, and sleeps when there is nothing to do.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+use scheduler::{Nanos, RequestId, Scheduler};
+use tokio::sync::mpsc::error::TryRecvError;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
+
+use crate::core::{Cancelled, Clock, EngineCore, StepNews};
+use crate::door::ValidatedRequest;
+use crate::output::{Output, RequestError};
+
+/// What other threads ask of the engine's.
+pub(crate) enum Command {
+    /// Take this request in.
+    Submit { id: RequestId, request: Box<ValidatedRequest>, arrived: Nanos, outputs: UnboundedSender<Output> },
+    /// Its receiver is gone.
+    Cancel(RequestId),
+    /// End every request with an error and leave.
+    Stop,
+}
+
+/// Numbers that other threads may read at any time, and the queue's counters: a full queue refuses before the engine's
+/// thread is asked.
+#[derive(Debug, Default)]
+pub(crate) struct Shared {
+    /// When the loop last moved, nanoseconds of the engine's clock.
+    pub(crate) last_beat: AtomicU64,
+    /// Requests are being computed or wait for it.
+    pub(crate) busy: AtomicBool,
+    /// No new request is taken.
+    pub(crate) draining: AtomicBool,
+    /// The loop has ended.
+    pub(crate) dead: AtomicBool,
+    /// Submitted and not yet in a step.
+    pub(crate) queued_requests: AtomicUsize,
+    /// Their prompt tokens.
+    pub(crate) queued_tokens: AtomicUsize,
+    /// Submitted and not ended.
+    pub(crate) open_requests: AtomicUsize,
+    /// Smoothed nanoseconds between two ends of requests under load: what a full queue drains at.
+    pub(crate) drain_interval: AtomicU64,
+}
+
+impl Shared {
+    fn left_queue(&self, prompt_tokens: usize) {
+        self.queued_requests.fetch_sub(1, Ordering::Relaxed);
+        self.queued_tokens.fetch_sub(prompt_tokens, Ordering::Relaxed);
+    }
+
+    fn cancelled(&self, cancelled: Cancelled) {
+        self.open_requests.fetch_sub(1, Ordering::Relaxed);
+        if cancelled.waiting {
+            self.left_queue(cancelled.prompt_tokens);
+        }
+    }
+}
+
+/// Runs until told to stop, or until every handle is gone.
+pub(crate) fn run(mut core: EngineCore, mut commands: UnboundedReceiver<Command>, shared: Arc<Shared>, clock: Clock) {
+    core.adopt_thread();
+    let mut last_end = clock.now();
+    let mut news = StepNews::default();
+    'serving: loop {
+        shared.last_beat.store(clock.now().0, Ordering::Relaxed);
+        loop {
+            let command = match commands.try_recv() {
+                Ok(command) => command,
+                Err(TryRecvError::Empty) if core.has_work() => break,
+                Err(TryRecvError::Disconnected) => break 'serving,
+                Err(TryRecvError::Empty) => {
+                    shared.busy.store(false, Ordering::Relaxed);
+                    let Some(command) = commands.blocking_recv() else { break 'serving };
+                    last_end = clock.now();
+                    command
+                }
+            };
+            shared.busy.store(true, Ordering::Relaxed);
+            shared.last_beat.store(clock.now().0, Ordering::Relaxed);
+            match command {
+                Command::Submit { id, request, arrived, outputs } => {
+                    submit(&mut core, id, *request, arrived, outputs, &shared);
+                }
+                Command::Cancel(id) => {
+                    if let Some(cancelled) = core.cancel(id) {
+                        shared.cancelled(cancelled);
+                    }
+                }
+                Command::Stop => break 'serving,
+            }
+        }
+        // A panic is a bug, but one that must not take other requests' future with it.
+        if catch_unwind(AssertUnwindSafe(|| core.step(&mut news))).is_err() {
+            recover(&mut core, &shared);
+            news = StepNews::default();
+        }
+        for prompt_tokens in news.started.drain(..) {
+            shared.left_queue(prompt_tokens);
+        }
+        for _ in 0..std::mem::take(&mut news.ended) {
+            shared.open_requests.fetch_sub(1, Ordering::Relaxed);
+            let now = clock.now();
+            smooth(&shared.drain_interval, now.since(last_end).0);
+            last_end = now;
+        }
+    }
+    shared.dead.store(true, Ordering::Relaxed);
+    for cancelled in core.fail_all(RequestError::ShuttingDown) {
+        shared.cancelled(cancelled);
+    }
+}
+
+fn submit(
+    core: &mut EngineCore,
+    id: RequestId,
+    request: ValidatedRequest,
+    arrived: Nanos,
+    outputs: UnboundedSender<Output>,
+    shared: &Shared,
+) {
+    let prompt_tokens = request.prompt.len();
+    if let Err(error) = core.admit(id, request, arrived, outputs.clone()) {
+        // The door and the queue's counters refuse everything that the scheduler would.
+        tracing::error!(request = id.0, ?error, "the scheduler refused a request that had passed the door");
+        let _ = outputs.send(Output::Failed(RequestError::Internal));
+        shared.cancelled(Cancelled { prompt_tokens, waiting: true });
+    }
+}
+
+/// After a panic inside a step: everything admitted ends with an error, and the engine starts over with an empty cache.
+fn recover(core: &mut EngineCore, shared: &Shared) {
+    tracing::error!("a step failed; its requests end with an error and the engine goes on");
+    for cancelled in core.fail_all(RequestError::Internal) {
+        shared.cancelled(cancelled);
+    }
+    let scheduler = Scheduler::new(core.limits().clone()).expect("these limits have made a scheduler before");
+    core.replace_scheduler(scheduler);
+}
+
+/// An exponential average with weight 1/8.
+fn smooth(average: &AtomicU64, sample: u64) {
+    let before = average.load(Ordering::Relaxed);
+    let after = if before == 0 { sample } else { before - before / 8 + sample / 8 };
+    average.store(after.max(1), Ordering::Relaxed);
+}

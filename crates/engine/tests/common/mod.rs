@@ -1,0 +1,99 @@
+//! An engine on the model that ships, small enough for any test.
+#![allow(dead_code, reason = "each test file uses its own part")]
+
+use std::path::PathBuf;
+
+use engine::{Engine, EngineOptions, FinishReason, Output, Prompt, RawRequest, Timings, Usage};
+use model::{Checkpoint, Source};
+
+/// Loads the shipped model with `options`.
+pub(crate) fn start(options: &EngineOptions) -> Engine {
+    let directory = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../models/lantern");
+    let checkpoint = Checkpoint::open(Source::Directory(directory)).expect("the shipped model opens");
+    Engine::start(&checkpoint, options, &mut |_| {}).expect("the shipped model loads")
+}
+
+/// A small engine: two threads at most, room for a few thousand tokens.
+pub(crate) fn options() -> EngineOptions {
+    let threads = std::thread::available_parallelism().map_or(1, |n| n.get().min(2));
+    EngineOptions {
+        threads: Some(threads),
+        max_model_len: Some(1024),
+        max_num_seqs: 16,
+        kv_cache_bytes: Some(64 << 20),
+        ..EngineOptions::default()
+    }
+}
+
+/// One answer, gathered.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Answer {
+    pub(crate) tokens: Vec<u32>,
+    pub(crate) text: String,
+    pub(crate) reason: Option<FinishReason>,
+    pub(crate) logprobs: Vec<f32>,
+}
+
+/// A request's outcome, gathered.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Outcome {
+    pub(crate) answers: Vec<Answer>,
+    pub(crate) usage: Usage,
+    pub(crate) timings: Timings,
+}
+
+/// Reads a stream to its end.
+pub(crate) fn gather(mut stream: engine::Stream, num_answers: usize) -> Outcome {
+    let mut outcome = Outcome { answers: vec![Answer::default(); num_answers], ..Outcome::default() };
+    loop {
+        match stream.blocking_recv().expect("a stream ends with Done or Failed") {
+            Output::PromptLogprobs(_) => {}
+            Output::Token { answer, token, text, logprob } => {
+                let answer = &mut outcome.answers[answer];
+                assert_eq!(answer.reason, None, "no token follows the end");
+                answer.tokens.push(token);
+                answer.text.push_str(&text);
+                answer.logprobs.extend(logprob.map(|logprob| logprob.logprob));
+            }
+            Output::Finished { answer, reason, text, .. } => {
+                let answer = &mut outcome.answers[answer];
+                assert_eq!(answer.reason.replace(reason), None, "one end per answer");
+                answer.text.push_str(&text);
+            }
+            Output::Done { usage, timings } => {
+                outcome.usage = usage;
+                outcome.timings = timings;
+                return outcome;
+            }
+            Output::Failed(error) => panic!("the request failed: {error}"),
+        }
+    }
+}
+
+/// Validates, submits and gathers.
+pub(crate) fn ask(engine: &Engine, raw: RawRequest) -> Outcome {
+    let request = engine.validate(raw).expect("the request is valid");
+    let answers = request.num_answers();
+    gather(engine.submit(request).expect("the queue has room"), answers)
+}
+
+/// A greedy request of exactly `tokens` tokens on a text prompt.
+pub(crate) fn greedy(prompt: &str, tokens: i64) -> RawRequest {
+    RawRequest {
+        max_tokens: Some(tokens),
+        temperature: Some(0.0),
+        ignore_eos: true,
+        ..RawRequest::new(Prompt::Text(prompt.to_owned()))
+    }
+}
+
+/// Waits until nothing is open, then returns the blocks still held by requests.
+pub(crate) fn used_blocks_when_quiet(engine: &Engine) -> usize {
+    for _ in 0..2000 {
+        if engine.health().open_requests == 0 && engine.stats().used_blocks == 0 {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    engine.stats().used_blocks
+}

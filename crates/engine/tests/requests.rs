@@ -1,0 +1,215 @@
+//! What a request may ask for, and how it ends.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{ask, gather, greedy, options, start, used_blocks_when_quiet};
+use engine::{EngineOptions, FinishReason, Output, Prompt, RawRequest, RequestError, SubmitError};
+
+#[test]
+fn an_answer_ends_for_the_reason_it_states() {
+    let engine = start(&options());
+    let free = ask(&engine, greedy("Once upon a time", 40));
+    let answer = &free.answers[0];
+    assert_eq!((answer.reason, answer.tokens.len()), (Some(FinishReason::Length), 40));
+
+    // A stop string: any piece of the text that it would have written.
+    let cut = answer.text.char_indices().nth(20).map_or(answer.text.len(), |(at, _)| at);
+    let (before, rest) = answer.text.split_at(cut);
+    let stop: String = rest.chars().take(5).collect();
+    let stopped = ask(&engine, RawRequest { stop: vec![stop.clone()], ..greedy("Once upon a time", 40) });
+    let first = answer.text.find(&stop).unwrap_or(before.len());
+    assert_eq!(stopped.answers[0].text, answer.text[..first]);
+    assert_eq!(stopped.answers[0].reason, Some(FinishReason::Stop(None)));
+    let included =
+        RawRequest { stop: vec![stop.clone()], include_stop_str_in_output: true, ..greedy("Once upon a time", 40) };
+    assert_eq!(ask(&engine, included).answers[0].text, answer.text[..first + stop.len()]);
+
+    // ... but not before `min_tokens`.
+    let later = RawRequest { stop: vec![stop.clone()], min_tokens: Some(40), ..greedy("Once upon a time", 40) };
+    assert_eq!(ask(&engine, later).answers[0].text, answer.text);
+
+    // A stop token: counted, and its text withheld.
+    let token = answer.tokens[7];
+    let at = answer.tokens.iter().position(|&other| other == token).unwrap_or(7);
+    let raw = RawRequest { stop_token_ids: vec![i64::from(token)], ..greedy("Once upon a time", 40) };
+    let stopped = ask(&engine, raw.clone());
+    assert_eq!(stopped.answers[0].reason, Some(FinishReason::Stop(Some(token))));
+    assert_eq!(stopped.answers[0].tokens, answer.tokens[..=at]);
+    assert_eq!(stopped.usage.completion_tokens, at + 1);
+
+    // ... unless it may not come yet: then it is not even offered.
+    let later = ask(&engine, RawRequest { min_tokens: Some(30), ..raw });
+    assert!(!later.answers[0].tokens[..30].contains(&token));
+
+    // The context's end.
+    let engine = start(&EngineOptions { max_model_len: Some(64), ..options() });
+    let raw = RawRequest { max_tokens: None, ..greedy("Once upon a time", 1) };
+    let outcome = ask(&engine, raw);
+    assert_eq!(outcome.usage.prompt_tokens + outcome.usage.completion_tokens, 64);
+    assert_eq!(outcome.answers[0].reason, Some(FinishReason::Length));
+}
+
+#[test]
+fn several_answers_share_the_prompt_and_differ() {
+    let engine = start(&options());
+    let raw = RawRequest {
+        n: Some(4),
+        temperature: Some(1.5),
+        seed: Some(3),
+        ..greedy(&"A long prompt about lanterns. ".repeat(10), 16)
+    };
+    let outcome = ask(&engine, raw.clone());
+    assert_eq!(outcome.answers.len(), 4);
+    assert!(outcome.answers.iter().all(|answer| answer.tokens.len() == 16));
+    assert!(outcome.answers.windows(2).any(|pair| pair[0].tokens != pair[1].tokens));
+    assert_eq!(outcome.timings.prefill_tokens, outcome.usage.prompt_tokens, "the prompt was computed once");
+    assert_eq!(ask(&engine, raw).answers, outcome.answers, "a seed makes it repeatable");
+}
+
+#[test]
+fn prompt_logprobs_cover_the_prompt_and_agree_with_generation() {
+    let engine = start(&EngineOptions { max_num_batched_tokens: 16, ..options() });
+    let generated = ask(&engine, RawRequest { logprobs: Some(0), ..greedy("Once upon a time", 24) });
+    let prompt: Vec<i64> = engine
+        .validate(greedy("Once upon a time", 1))
+        .expect("valid")
+        .prompt()
+        .iter()
+        .chain(&generated.answers[0].tokens)
+        .map(|&token| i64::from(token))
+        .collect();
+    let prompt_len = prompt.len();
+    let raw =
+        RawRequest { prompt_logprobs: Some(2), max_tokens: Some(0), ..RawRequest::new(Prompt::Tokens(prompt.clone())) };
+    let request = engine.validate(raw).expect("valid");
+    let mut stream = engine.submit(request).expect("room");
+    let Some(Output::PromptLogprobs(logprobs)) = stream.blocking_recv() else { panic!("the prompt's come first") };
+    assert_eq!(logprobs.len(), prompt_len);
+    assert!(logprobs[0].is_none(), "nothing comes before the first token");
+    for (position, entry) in logprobs.iter().enumerate().skip(1) {
+        let entry = entry.as_ref().expect("every later token has one");
+        assert_eq!(i64::from(entry.token), prompt[position]);
+        assert_eq!(entry.top.len(), 2);
+    }
+    let scored: Vec<u32> = logprobs[prompt_len - 24..].iter().flatten().map(|entry| entry.logprob.to_bits()).collect();
+    let drawn: Vec<u32> = generated.answers[0].logprobs.iter().map(|logprob| logprob.to_bits()).collect();
+    assert_eq!(scored, drawn, "reading a text and writing it give the same bits");
+    let outcome = gather(stream, 1);
+    assert_eq!((outcome.usage.completion_tokens, outcome.answers[0].reason), (0, Some(FinishReason::Length)));
+}
+
+#[test]
+fn a_dropped_stream_gives_its_blocks_back() {
+    let engine = start(&EngineOptions { max_num_batched_tokens: 16, ..options() });
+    for taken in [0, 1, 5] {
+        let raw = RawRequest { n: Some(if taken == 5 { 3 } else { 1 }), ..greedy(&"long ".repeat(100), 500) };
+        let mut stream = engine.submit(engine.validate(raw).expect("valid")).expect("room");
+        for _ in 0..taken {
+            assert!(stream.blocking_recv().is_some());
+        }
+        drop(stream);
+        assert_eq!(used_blocks_when_quiet(&engine), 0, "after {taken} outputs");
+    }
+    assert_eq!(engine.stats().finished_cancelled, 3);
+    assert!(engine.stats().generated_tokens >= 6, "tokens of cancelled requests count too");
+    assert_eq!(engine.stats().waiting_requests, 0);
+}
+
+#[test]
+fn a_full_queue_refuses_at_once_and_says_when_to_come_back() {
+    let engine = start(&EngineOptions { max_num_seqs: 1, max_queued_requests: 3, ..options() });
+    let submit = || engine.submit(engine.validate(greedy("Hello", 900)).expect("valid"));
+    let mut streams = Vec::new();
+    let refused = loop {
+        match submit() {
+            Ok(stream) => streams.push(stream),
+            Err(error) => break error,
+        }
+        assert!(streams.len() <= 5, "one runs, three wait, one may be on its way");
+    };
+    let SubmitError::QueueFull { waiting_requests, retry_after } = refused else { panic!("{refused:?}") };
+    assert_eq!(waiting_requests, 3);
+    assert!((Duration::from_secs(1)..=Duration::from_secs(60)).contains(&retry_after));
+    drop(streams);
+    assert_eq!(used_blocks_when_quiet(&engine), 0);
+    assert!(submit().is_ok(), "the queue is open again");
+}
+
+#[test]
+fn stopping_ends_every_request_with_an_error_and_refuses_new_ones() {
+    let engine = start(&options());
+    let mut stream = engine.submit(engine.validate(greedy("Hello", 900)).expect("valid")).expect("room");
+    assert!(stream.blocking_recv().is_some());
+    engine.drain();
+    let refused = engine.submit(engine.validate(greedy("Hello", 1)).expect("valid"));
+    assert_eq!(refused.err(), Some(SubmitError::ShuttingDown));
+    engine.stop();
+    let last = std::iter::from_fn(|| stream.blocking_recv()).last();
+    assert_eq!(last, Some(Output::Failed(RequestError::ShuttingDown)));
+}
+
+#[test]
+fn the_door_names_the_field_and_takes_nothing() {
+    let engine = start(&options());
+    let base = || greedy("Hello", 4);
+    let vocab = engine.model().config.vocab_size as i64;
+    let cases: Vec<(&str, RawRequest)> = vec![
+        ("prompt", RawRequest::new(Prompt::Tokens(vec![]))),
+        ("prompt", RawRequest::new(Prompt::Tokens(vec![-1]))),
+        ("prompt", RawRequest::new(Prompt::Tokens(vec![vocab]))),
+        ("prompt", RawRequest::new(Prompt::Tokens(vec![1; 1024]))),
+        ("prompt", RawRequest::new(Prompt::Text("x".repeat(10_000_000)))),
+        ("messages", chat(vec![])),
+        ("max_tokens", RawRequest { max_tokens: Some(0), ..base() }),
+        ("max_tokens", RawRequest { max_tokens: Some(-1), ..base() }),
+        ("max_tokens", RawRequest { max_tokens: Some(i64::MAX), ..base() }),
+        ("min_tokens", RawRequest { min_tokens: Some(5), ..base() }),
+        ("min_tokens", RawRequest { min_tokens: Some(2000), max_tokens: None, ..base() }),
+        ("min_tokens", RawRequest { min_tokens: Some(-1), ..base() }),
+        ("n", RawRequest { n: Some(0), ..base() }),
+        ("n", RawRequest { n: Some(1_000_000_000), ..base() }),
+        ("temperature", RawRequest { temperature: Some(f64::NAN), ..base() }),
+        ("temperature", RawRequest { temperature: Some(f64::INFINITY), ..base() }),
+        ("temperature", RawRequest { temperature: Some(-1.0), ..base() }),
+        ("top_p", RawRequest { top_p: Some(0.0), ..base() }),
+        ("top_p", RawRequest { top_p: Some(1.1), ..base() }),
+        ("top_k", RawRequest { top_k: Some(-5), ..base() }),
+        ("min_p", RawRequest { min_p: Some(2.0), ..base() }),
+        ("presence_penalty", RawRequest { presence_penalty: Some(1e30), ..base() }),
+        ("frequency_penalty", RawRequest { frequency_penalty: Some(f64::NAN), ..base() }),
+        ("repetition_penalty", RawRequest { repetition_penalty: Some(0.0), ..base() }),
+        ("logit_bias", RawRequest { logit_bias: vec![(vocab, 1.0)], ..base() }),
+        ("logit_bias", RawRequest { logit_bias: vec![(1, f64::NAN)], ..base() }),
+        ("logit_bias", RawRequest { logit_bias: vec![(1, 1.0); 2000], ..base() }),
+        ("stop", RawRequest { stop: vec![String::new()], ..base() }),
+        ("stop", RawRequest { stop: vec!["x".repeat(1 << 20)], ..base() }),
+        ("stop", RawRequest { stop: vec!["x".into(); 100_000], ..base() }),
+        ("stop_token_ids", RawRequest { stop_token_ids: vec![vocab], ..base() }),
+        ("logprobs", RawRequest { logprobs: Some(1_000_000), ..base() }),
+        ("prompt_logprobs", RawRequest { prompt_logprobs: Some(21), ..base() }),
+        ("priority", RawRequest { priority: Some(i64::MAX), ..base() }),
+        ("cache_salt", RawRequest { cache_salt: Some(String::new()), ..base() }),
+        ("cache_salt", RawRequest { cache_salt: Some("x".repeat(129)), ..base() }),
+        ("cache_salt", RawRequest { cache_salt: Some("a\nb".into()), ..base() }),
+    ];
+    for (param, raw) in cases {
+        let rejection = engine.validate(raw).expect_err(param);
+        assert_eq!(rejection.param, Some(param), "{rejection}");
+    }
+    assert_eq!((engine.stats().steps, engine.stats().used_blocks), (0, 0));
+}
+
+#[test]
+fn a_request_that_could_never_fit_the_cache_is_refused() {
+    let bytes = 8 * 32 * start(&options()).model().kv_bytes_per_token as u64;
+    let engine = start(&EngineOptions { kv_cache_bytes: Some(bytes), max_model_len: Some(256), ..options() });
+    let rejection = engine.validate(RawRequest { n: Some(2), ..greedy("Hello", 200) }).expect_err("13 blocks of 8");
+    assert_eq!((rejection.param, rejection.code), (Some("n"), Some("kv_cache_too_small")));
+    assert!(engine.validate(greedy("Hello", 200)).is_ok());
+}
+
+fn chat(messages: Vec<engine::ChatMessage>) -> RawRequest {
+    RawRequest::new(Prompt::Chat { messages, template_kwargs: serde_json::Map::new(), add_generation_prompt: true })
+}

@@ -1,0 +1,125 @@
+//! How fast attention is, as a share of what this machine can do.
+//!
+//! ```text
+//! cargo run --release -p kernels --example attention_speed [threads] [isa] [cases]
+//! ```
+//! Decode is limited by reading keys and values: GB/s. Prefill is limited by fused multiply-adds: GFLOP/s, where a
+//! (query, key) pair that the query sees counts `4 * head_dim` operations.
+
+use kernels::attention::attend;
+use kernels::kv_cache::Place;
+use kernels::threads::{Pool, default_threads};
+use kernels::{AttentionSpan, HeadLayout, Isa, KvCache, KvShape, limits};
+use std::time::Instant;
+
+const BLOCK_SIZE: usize = 32;
+
+struct Case {
+    what: &'static str,
+    num_heads: usize,
+    num_kv_heads: usize,
+    head_dim: usize,
+    sequences: usize,
+    start: usize,
+    rows: usize,
+}
+
+const fn case(what: &'static str, heads: [usize; 3], sequences: usize, start: usize, rows: usize) -> Case {
+    Case { what, num_heads: heads[0], num_kv_heads: heads[1], head_dim: heads[2], sequences, start, rows }
+}
+
+const CASES: [Case; 14] = [
+    case("decode 4k, 14/2 heads of 64", [14, 2, 64], 1, 4095, 1),
+    case("decode 4k, 32/8 heads of 64", [32, 8, 64], 1, 4095, 1),
+    case("decode 4k, 32/8 heads of 128", [32, 8, 128], 1, 4095, 1),
+    case("decode 4k, 16/16 heads of 64", [16, 16, 64], 1, 4095, 1),
+    case("decode 16 x 4k, 14/2 heads of 64", [14, 2, 64], 16, 4095, 1),
+    case("decode 16 x 1k, 32/8 heads of 128", [32, 8, 128], 16, 1023, 1),
+    case("decode 32 x 100, 14/2 heads of 64", [14, 2, 64], 32, 99, 1),
+    case("decode 1 x 100, 14/2 heads of 64", [14, 2, 64], 1, 99, 1),
+    case("prefill 0..512, 14/2 heads of 64", [14, 2, 64], 1, 0, 512),
+    case("prefill 0..2048, 14/2 heads of 64", [14, 2, 64], 1, 0, 2048),
+    case("prefill 0..2048, 32/8 heads of 64", [32, 8, 64], 1, 0, 2048),
+    case("prefill 0..2048, 32/8 heads of 128", [32, 8, 128], 1, 0, 2048),
+    case("prefill 4096..4608, 32/8 heads of 128", [32, 8, 128], 1, 4096, 512),
+    case("prefill 0..512, 16/16 heads of 64", [16, 16, 64], 1, 0, 512),
+];
+
+/// Layers are gone through in turn, so that a decode step does not find its cache in the CPU's caches.
+const CACHE_BYTES: usize = 512 << 20;
+
+fn main() {
+    let mut args = std::env::args().skip(1);
+    let threads = args.next().map_or_else(default_threads, |n| n.parse().expect("a number of threads"));
+    let isa = args.next().map_or_else(Isa::best, |name| Isa::from_name(&name).expect("an instruction set"));
+    let pool = Pool::new(threads).expect("a pool");
+    let limits = limits::measure(&pool, isa, 0.3);
+    let (bandwidth, flops) = (limits.read_bandwidth, limits.f32_flops);
+    println!("{isa:?}, {threads} threads: {:.1} GB/s, {:.0} GFLOP/s", bandwidth / 1e9, flops / 1e9);
+    let cases = args.next().unwrap_or_default();
+    for case in CASES.iter().filter(|case| case.what.contains(&cases)) {
+        let (seconds, bytes, operations) = measure(case, isa, &pool);
+        println!(
+            "{:40} {:9.1} us {:6.1} GB/s {:4.0} % {:7.1} GFLOP/s {:4.0} %",
+            case.what,
+            seconds * 1e6,
+            bytes / seconds / 1e9,
+            100.0 * bytes / seconds / bandwidth,
+            operations / seconds / 1e9,
+            100.0 * operations / seconds / flops,
+        );
+    }
+}
+
+/// Seconds per call, bytes of cache read, operations.
+fn measure(case: &Case, isa: Isa, pool: &Pool) -> (f64, f64, f64) {
+    let &Case { num_heads, num_kv_heads, head_dim, sequences, start, rows, .. } = case;
+    let layout = HeadLayout { num_heads, num_kv_heads, head_dim };
+    let blocks_each = (start + rows).div_ceil(BLOCK_SIZE);
+    let mut shape =
+        KvShape { layers: 1, blocks: blocks_each * sequences, block_size: BLOCK_SIZE, num_kv_heads, head_dim };
+    shape.layers = (CACHE_BYTES / shape.bytes()).clamp(1, 64);
+    let mut kv = KvCache::new(shape).expect("memory for the cache");
+    let head: Vec<f32> = (0..head_dim).map(|d| (d % 7) as f32 * 0.25 - 0.75).collect();
+    for layer in 0..shape.layers {
+        for slot in 0..shape.blocks * BLOCK_SIZE {
+            for kv_head in 0..num_kv_heads {
+                kv.store(Place { layer, slot, kv_head }, &head, &head);
+            }
+        }
+    }
+    // Blocks as a server in use hands them out: in no order.
+    let mut order: Vec<u32> = (0..shape.blocks as u32).collect();
+    let mut state = 1u64;
+    for i in (1..order.len()).rev() {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        order.swap(i, (state >> 33) as usize % (i + 1));
+    }
+    let spans: Vec<AttentionSpan<'_>> = (0..sequences)
+        .map(|i| {
+            let blocks = &order[i * blocks_each..(i + 1) * blocks_each];
+            AttentionSpan { first_row: i * rows, num_rows: rows, start, blocks }
+        })
+        .collect();
+    let qkv: Vec<f32> = (0..sequences * rows * layout.qkv_width()).map(|i| (i % 11) as f32 * 0.1 - 0.5).collect();
+    let mut out = vec![0.0; sequences * rows * layout.q_width()];
+    let mut layer = 0;
+    let mut call = || {
+        attend(Some(pool), isa, &qkv, layout, &spans, layer, &kv, &mut out);
+        layer = (layer + 1) % shape.layers;
+    };
+    call();
+    // The best of several, because other processes only ever make it slower.
+    let mut best = f64::MAX;
+    let began = Instant::now();
+    while began.elapsed().as_secs_f64() < 0.4 {
+        let start = Instant::now();
+        let calls = shape.layers.min(if rows > 1 { 2 } else { 16 });
+        (0..calls).for_each(|_| call());
+        best = best.min(start.elapsed().as_secs_f64() / calls as f64);
+    }
+    let context = start + rows;
+    let bytes = 4.0 * (sequences * context * num_kv_heads * head_dim) as f64;
+    let pairs = (sequences * num_heads) as f64 * rows as f64 * (start as f64 + (rows as f64 + 1.0) / 2.0);
+    (best, bytes, 4.0 * pairs * head_dim as f64)
+}

@@ -1,0 +1,100 @@
+//! The splits of a tile on several threads, when few sequences with long contexts leave threads idle otherwise
+//! (Flash-Decoding: Dao et al., 2023). The fold makes the same steps in the same order as `prefill`, hence the same bits.
+//!
+//! ```text
+//! partials  f32 [splits, rows, head_dim + 16]: values, maximum, sum
+//! ```
+
+use super::tile::{Folded, Scratch, Tile, Work, with_scratch};
+use super::{Call, SPLIT};
+use crate::AttentionSpan;
+use crate::lanes::{Kernel, LANES, Simd, dispatch};
+use std::ops::Range;
+
+/// Numbers per row and split.
+pub(super) fn partial_len(head_dim: usize) -> usize {
+    head_dim + LANES
+}
+
+/// Computes some splits of a tile into `partials` `[splits.len(), rows, partial_len]`.
+pub(super) fn partials(
+    call: &Call<'_>,
+    span: &AttentionSpan<'_>,
+    tile: &Tile,
+    splits: Range<usize>,
+    partials: &mut [f32],
+) {
+    with_scratch(|scratch| dispatch(call.isa, Piece { call, span, tile, splits, partials, scratch }));
+}
+
+struct Piece<'a> {
+    call: &'a Call<'a>,
+    span: &'a AttentionSpan<'a>,
+    tile: &'a Tile,
+    splits: Range<usize>,
+    partials: &'a mut [f32],
+    scratch: &'a mut Scratch,
+}
+
+impl Kernel for Piece<'_> {
+    type Output = ();
+
+    fn define(self) {
+        unreachable!("splits are shared out only where there are vectors");
+    }
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let Piece { call, span, tile, splits, partials, scratch } = self;
+        let (head_dim, len) = (call.layout.head_dim, partial_len(call.layout.head_dim));
+        let tiles = call.tiles(tile.rows.len());
+        let work = Work { simd, tiles: tiles.as_ref(), call, span, tile };
+        work.load_queries(scratch);
+        for (split, partials) in splits.zip(partials.chunks_exact_mut(work.rows() * len)) {
+            work.split(scratch, split * SPLIT);
+            for (row, partial) in partials.chunks_exact_mut(len).enumerate() {
+                partial[..head_dim].copy_from_slice(&scratch.split.values[row][..head_dim]);
+                partial[head_dim] = scratch.split.max[row];
+                partial[head_dim + 1] = scratch.split.sum[row];
+            }
+        }
+    }
+}
+
+/// Folds all splits of a tile and writes its rows.
+pub(super) fn fold(call: &Call<'_>, span: &AttentionSpan<'_>, tile: &Tile, partials: &[f32]) {
+    with_scratch(|scratch| dispatch(call.isa, Fold { call, span, tile, partials, scratch }));
+}
+
+struct Fold<'a> {
+    call: &'a Call<'a>,
+    span: &'a AttentionSpan<'a>,
+    tile: &'a Tile,
+    partials: &'a [f32],
+    scratch: &'a mut Scratch,
+}
+
+impl Kernel for Fold<'_> {
+    type Output = ();
+
+    fn define(self) {
+        unreachable!("splits are shared out only where there are vectors");
+    }
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let Fold { call, span, tile, partials, scratch } = self;
+        let (head_dim, len) = (call.layout.head_dim, partial_len(call.layout.head_dim));
+        let work = Work { simd, tiles: None, call, span, tile };
+        for (split, partials) in partials.chunks_exact(work.rows() * len).enumerate() {
+            for (row, partial) in partials.chunks_exact(len).enumerate() {
+                if work.visible(row, split * SPLIT) > 0 {
+                    let next =
+                        Folded { max: partial[head_dim], sum: partial[head_dim + 1], values: &partial[..head_dim] };
+                    scratch.total.fold_row(simd, row, split == 0, next);
+                }
+            }
+        }
+        work.finish(&scratch.total);
+    }
+}

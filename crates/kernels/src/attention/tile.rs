@@ -1,0 +1,500 @@
+//! A tile of rows against one split, with vectors.
+//!
+//! Both products have the same shape: 16 columns in lanes, pairs of bf16 along the depth, one row of weights broadcast.
+//!
+//! ```text
+//! scores   [rows, 16 tokens] += q [rows, 32 d]       x K [16 pairs of d][16 tokens][2]
+//! values   [rows, 16 d]      += p [rows, 32 tokens]  x V [16 pairs of tokens][16 d][2]
+//! ```
+//! A cache line serves all rows of the tile: it is expanded to f32 once per pack of `Simd::ROWS` rows.
+
+use super::amx::Tiles;
+use super::{Call, SPLIT};
+use crate::AttentionSpan;
+use crate::kv_cache::{KEY_GROUP, LINE, MAX_HEAD_DIM, VALUE_PAGE};
+use crate::lanes::{LANES, Simd, exp_lanes, softmax_weights};
+use std::cell::RefCell;
+use std::ops::Range;
+
+/// Most rows of a tile: one AMX tile, or two packs of 8.
+pub(super) const ROWS: usize = 16;
+
+/// Numbers between rows of scratch memory: not a power of two, so that a column of rows spreads over the cache's sets.
+pub(super) const STRIDE: usize = SPLIT + LANES;
+const _: () = assert!(MAX_HEAD_DIM <= SPLIT);
+
+/// Pages of values, and pairs of key groups, in a split.
+const PAGES: usize = SPLIT / VALUE_PAGE;
+
+/// Most pages that are asked for ahead.
+const MAX_AHEAD: usize = 4;
+
+/// Rows of one span that share a kv head.
+pub(super) struct Tile {
+    /// Index of the span.
+    pub(super) span: usize,
+    /// Which kv head.
+    pub(super) kv_head: usize,
+    /// Row `i` is head `i % group` of the kv head's group, of token `i / group` of the span.
+    pub(super) rows: Range<usize>,
+    /// Positions that the last row sees.
+    pub(super) visible: usize,
+    /// Where its partial results are, if its splits are shared out.
+    pub(super) partials: Option<usize>,
+}
+
+impl Tile {
+    pub(super) fn new(
+        index: usize,
+        span: &AttentionSpan<'_>,
+        group: usize,
+        kv_head: usize,
+        rows: Range<usize>,
+    ) -> Tile {
+        let visible = span.start + (rows.end - 1) / group + 1;
+        Tile { span: index, kv_head, rows, visible, partials: None }
+    }
+
+    pub(super) fn num_splits(&self) -> usize {
+        self.visible.div_ceil(SPLIT)
+    }
+
+    /// In scores; a tile of one row still reads all keys, which costs as much as computing with several.
+    pub(super) fn cost(&self) -> u64 {
+        (self.visible * self.rows.len().max(4)) as u64
+    }
+}
+
+/// One thread's working memory: about 90 KiB, of which a tile with heads of 128 touches 40.
+#[repr(C, align(64))]
+pub(super) struct Scratch {
+    /// Queries, rounded to bf16.
+    queries: [[f32; STRIDE]; ROWS],
+    /// Scores of a split, then weights.
+    scores: [[f32; STRIDE]; ROWS],
+    /// For AMX, as bf16: queries, then weights.
+    bf16: [[[u16; STRIDE]; ROWS]; 2],
+    /// Results of a split.
+    pub(super) split: Sums,
+    /// Results so far.
+    pub(super) total: Sums,
+}
+
+/// For each row a softmax, not yet divided.
+#[repr(C, align(64))]
+pub(super) struct Sums {
+    pub(super) values: [[f32; STRIDE]; ROWS],
+    pub(super) max: [f32; ROWS],
+    pub(super) sum: [f32; ROWS],
+}
+
+impl Sums {
+    const fn zeroed() -> Sums {
+        Sums { values: [[0.0; STRIDE]; ROWS], max: [0.0; ROWS], sum: [0.0; ROWS] }
+    }
+}
+
+thread_local! {
+    static SCRATCH: RefCell<Box<Scratch>> = RefCell::new(Box::new(Scratch {
+        queries: [[0.0; STRIDE]; ROWS],
+        scores: [[0.0; STRIDE]; ROWS],
+        bf16: [[[0; STRIDE]; ROWS]; 2],
+        split: Sums::zeroed(),
+        total: Sums::zeroed(),
+    }));
+}
+
+/// Lends this thread's working memory.
+pub(super) fn with_scratch<R>(f: impl FnOnce(&mut Scratch) -> R) -> R {
+    SCRATCH.with_borrow_mut(|scratch| f(scratch))
+}
+
+/// A tile at work.
+pub(super) struct Work<'a, S> {
+    pub(super) simd: S,
+    /// The products are done with AMX.
+    pub(super) tiles: Option<&'a Tiles>,
+    pub(super) call: &'a Call<'a>,
+    pub(super) span: &'a AttentionSpan<'a>,
+    pub(super) tile: &'a Tile,
+}
+
+impl<S: Simd> Work<'_, S> {
+    pub(super) fn rows(&self) -> usize {
+        self.tile.rows.len()
+    }
+
+    /// Row of the batch and query head of a row of the tile.
+    #[inline(always)]
+    pub(super) fn row(&self, row: usize) -> (usize, usize) {
+        let (group, row) = (self.call.group(), self.tile.rows.start + row);
+        (self.span.first_row + row / group, self.tile.kv_head * group + row % group)
+    }
+
+    /// How many positions of the split at `start` a row sees.
+    #[inline(always)]
+    pub(super) fn visible(&self, row: usize, start: usize) -> usize {
+        let position = self.span.start + (self.tile.rows.start + row) / self.call.group();
+        (position + 1).saturating_sub(start).min(SPLIT)
+    }
+
+    /// Rounds the queries to bf16.
+    #[inline(always)]
+    pub(super) fn load_queries(&self, scratch: &mut Scratch) {
+        let head_dim = self.call.layout.head_dim;
+        for row in 0..self.rows() {
+            let (batch_row, head) = self.row(row);
+            let query = &self.call.qkv[batch_row * self.call.layout.qkv_width() + head * head_dim..][..head_dim];
+            for (from, to) in query.as_chunks::<LANES>().0.iter().zip(scratch.queries[row].as_chunks_mut::<LANES>().0) {
+                // SAFETY: both are 16 numbers.
+                unsafe { self.simd.store(self.simd.round_bf16(self.simd.load(from.as_ptr())), to.as_mut_ptr()) };
+            }
+            if self.tiles.is_some() {
+                self.narrow(&scratch.queries[row][..head_dim], &mut scratch.bf16[0][row]);
+            }
+        }
+    }
+
+    /// Numbers that are rounded already, as bf16.
+    #[inline(always)]
+    fn narrow(&self, from: &[f32], to: &mut [u16; STRIDE]) {
+        for (from, to) in from.as_chunks::<LANES>().0.iter().zip(to.as_chunks_mut::<LANES>().0) {
+            // SAFETY: both are 16 numbers.
+            unsafe { self.simd.store_bf16(self.simd.load(from.as_ptr()), to.as_mut_ptr()) };
+        }
+    }
+
+    /// Computes `scratch.split` for the split at `start`, of which at least one row sees something.
+    #[inline(always)]
+    pub(super) fn split(&self, scratch: &mut Scratch, start: usize) {
+        let visible = self.visible(self.rows() - 1, start);
+        let pages = visible.div_ceil(VALUE_PAGE);
+        let at = self.pages(start, pages);
+        self.scores(scratch, &at, pages);
+        for row in 0..self.rows() {
+            let visible = self.visible(row, start);
+            (scratch.split.max[row], scratch.split.sum[row]) = self.softmax(&mut scratch.scores[row], visible, pages);
+            if self.tiles.is_some() {
+                self.narrow(&scratch.scores[row][..pages * VALUE_PAGE], &mut scratch.bf16[1][row]);
+            }
+        }
+        self.values(scratch, &at, pages);
+    }
+
+    /// Pages that are asked for before they are read: 8 KiB of either keys or values, and 4 pages at most.
+    #[inline(always)]
+    fn pages_ahead(&self) -> usize {
+        (4096 / (VALUE_PAGE * self.call.layout.head_dim)).clamp(1, MAX_AHEAD)
+    }
+
+    /// Where keys and values of the pages of a split are, and of those that follow them (again the last, where there
+    /// is none).
+    #[inline(always)]
+    fn pages(&self, start: usize, pages: usize) -> [Page; PAGES + MAX_AHEAD] {
+        let (kv, shape) = (self.call.kv, self.call.kv.shape());
+        let page_len = VALUE_PAGE * shape.head_dim;
+        let last = (self.tile.visible - 1) / VALUE_PAGE;
+        let mut at = [Page { keys: std::ptr::null(), values: std::ptr::null() }; PAGES + MAX_AHEAD];
+        for (i, at) in at[..pages + self.pages_ahead()].iter_mut().enumerate() {
+            let position = (start / VALUE_PAGE + i).min(last) * VALUE_PAGE;
+            let block = self.span.blocks[position / shape.block_size] as usize;
+            let inside = position % shape.block_size / VALUE_PAGE * page_len;
+            let keys = shape.keys_at(self.call.layer, block, self.tile.kv_head) + inside;
+            let values = shape.values_at(self.call.layer, block, self.tile.kv_head) + inside;
+            at.keys = kv.data()[keys..][..page_len].as_ptr();
+            at.values = kv.data()[values..][..page_len].as_ptr();
+        }
+        at
+    }
+
+    /// `scores = q k^T * scale` for whole pages.
+    #[inline(always)]
+    fn scores(&self, scratch: &mut Scratch, at: &[Page], pages: usize) {
+        let head_dim = self.call.layout.head_dim;
+        if let Some(tiles) = self.tiles {
+            for (page, at) in at[..pages].iter().enumerate() {
+                let (queries, to) = (scratch.bf16[0].as_ptr().cast(), scratch.scores.as_mut_ptr().cast::<f32>());
+                // SAFETY: as below; tiles are taken only for heads of whole steps.
+                unsafe { tiles.scores(queries, at.keys, head_dim / 32, to.add(page * VALUE_PAGE)) };
+            }
+            let scale = self.simd.splat(self.call.scale());
+            for row in &mut scratch.scores[..self.rows()] {
+                for chunk in row[..pages * VALUE_PAGE].as_chunks_mut::<LANES>().0 {
+                    // SAFETY: a chunk is 16 numbers.
+                    unsafe {
+                        self.simd.store(self.simd.mul(self.simd.load(chunk.as_ptr()), scale), chunk.as_mut_ptr())
+                    };
+                }
+            }
+            return;
+        }
+        for page in 0..pages {
+            let ahead = page + self.pages_ahead();
+            let product = Product {
+                simd: self.simd,
+                depth: head_dim,
+                weights: scratch.queries.as_ptr().cast(),
+                lines: at[page].keys,
+                ahead: if ahead < pages { at[ahead].keys } else { at[ahead - pages].values },
+                column_len: KEY_GROUP * head_dim,
+                scale: Some(self.call.scale()),
+            };
+            let to = scratch.scores.as_mut_ptr().cast::<f32>();
+            // SAFETY: a page of keys is two groups of `head_dim / 2` lines; queries and scores have STRIDE numbers per
+            // row, of which `head_dim` and this page's 32 are used.
+            unsafe { product.rows(self.rows(), VALUE_PAGE / KEY_GROUP, to.add(page * VALUE_PAGE)) };
+        }
+    }
+
+    /// Replaces the scores of a row by weights, of which those from `visible` to the end of the last page are zero;
+    /// returns the maximum of the scores and the sum of the weights.
+    #[inline(always)]
+    fn softmax(&self, scores: &mut [f32; STRIDE], visible: usize, pages: usize) -> (f32, f32) {
+        let s = self.simd;
+        let chunks = scores[..pages * VALUE_PAGE].as_chunks_mut::<LANES>().0;
+        let (full, rest) = (visible / LANES, visible % LANES);
+        // SAFETY: (here and below) a chunk is 16 numbers.
+        let load = |chunk: &[f32; LANES]| unsafe { s.load(chunk.as_ptr()) };
+        let mut max = s.splat(f32::NEG_INFINITY);
+        for chunk in &chunks[..full] {
+            max = s.max(max, load(chunk));
+        }
+        if rest > 0 {
+            max = s.max(max, s.first(rest, load(&chunks[full]), max));
+        }
+        let max = s.max_lane(max);
+        let shift = s.splat(max);
+        let mut sum = s.splat(0.0);
+        for chunk in &mut chunks[..full] {
+            let weights = softmax_weights(s, s.sub(load(chunk), shift));
+            sum = s.add(sum, weights);
+            // SAFETY: as above.
+            unsafe { s.store(weights, chunk.as_mut_ptr()) };
+        }
+        let mut hidden = full;
+        if rest > 0 {
+            let weights = softmax_weights(s, s.sub(load(&chunks[full]), shift));
+            let weights = s.first(rest, weights, s.splat(0.0));
+            sum = s.add(sum, weights);
+            // SAFETY: as above.
+            unsafe { s.store(weights, chunks[full].as_mut_ptr()) };
+            hidden += 1;
+        }
+        for chunk in &mut chunks[hidden..] {
+            *chunk = [0.0; LANES];
+        }
+        (max, s.sum(sum))
+    }
+
+    /// `values = p v`.
+    #[inline(always)]
+    fn values(&self, scratch: &mut Scratch, at: &[Page], pages: usize) {
+        let head_dim = self.call.layout.head_dim;
+        if let Some(tiles) = self.tiles {
+            for first in (0..head_dim).step_by(64) {
+                let (weights, to) = (scratch.bf16[1].as_ptr().cast(), scratch.split.values.as_mut_ptr().cast::<f32>());
+                let (inside, wide) = (first * VALUE_PAGE * size_of::<u16>(), head_dim - first >= 64);
+                // SAFETY: as below; heads are a multiple of 32 wide, and there is a page.
+                unsafe { tiles.values(weights, &at[..pages], inside, wide, to.add(first)) };
+            }
+            return;
+        }
+        for row in &mut scratch.split.values[..self.rows()] {
+            row[..head_dim].fill(0.0);
+        }
+        for page in 0..pages {
+            let ahead = page + self.pages_ahead();
+            let product = Product {
+                simd: self.simd,
+                depth: VALUE_PAGE,
+                weights: scratch.scores.as_ptr().cast::<f32>().wrapping_add(page * VALUE_PAGE),
+                lines: at[page].values,
+                ahead: if ahead < pages { at[ahead].values } else { at[ahead].keys },
+                column_len: VALUE_PAGE / 2 * LINE,
+                scale: None,
+            };
+            let to = scratch.split.values.as_mut_ptr().cast::<f32>();
+            // SAFETY: a page of values is `head_dim / 16` columns of 16 lines; weights have STRIDE numbers per row, 32
+            // of them for this page; values have `head_dim` of STRIDE.
+            unsafe { product.rows(self.rows(), head_dim / LANES, to) };
+        }
+    }
+
+    /// Adds `scratch.split`, the split at `start`, to `scratch.total`.
+    #[inline(always)]
+    pub(super) fn fold(&self, scratch: &mut Scratch, start: usize) {
+        let head_dim = self.call.layout.head_dim;
+        let Scratch { split, total, .. } = scratch;
+        for row in 0..self.rows() {
+            if self.visible(row, start) > 0 {
+                let next = Folded { max: split.max[row], sum: split.sum[row], values: &split.values[row][..head_dim] };
+                total.fold_row(self.simd, row, start == 0, next);
+            }
+        }
+    }
+
+    /// Divides `total` and writes it out.
+    #[inline(always)]
+    pub(super) fn finish(&self, total: &Sums) {
+        let s = self.simd;
+        for row in 0..self.rows() {
+            let (batch_row, head) = self.row(row);
+            // SAFETY: each row and head is in one tile, and one task finishes a tile.
+            let out = unsafe { self.call.out(batch_row, head) };
+            let sum = s.splat(total.sum[row]);
+            let chunks = total.values[row].as_chunks::<LANES>().0;
+            for (to, from) in out.as_chunks_mut::<LANES>().0.iter_mut().zip(chunks) {
+                // SAFETY: both are 16 numbers.
+                unsafe { s.store(s.div(s.load(from.as_ptr()), sum), to.as_mut_ptr()) };
+            }
+        }
+    }
+}
+
+/// One row's result of one split.
+pub(super) struct Folded<'a> {
+    pub(super) max: f32,
+    pub(super) sum: f32,
+    pub(super) values: &'a [f32],
+}
+
+impl Sums {
+    /// Joins the split that follows to a row; the `first` replaces it.
+    #[inline(always)]
+    pub(super) fn fold_row<S: Simd>(&mut self, s: S, row: usize, first: bool, next: Folded<'_>) {
+        let values = self.values[row].as_chunks_mut::<LANES>().0;
+        let next_values = next.values.as_chunks::<LANES>().0;
+        if first {
+            (self.max[row], self.sum[row]) = (next.max, next.sum);
+            values.iter_mut().zip(next_values).for_each(|(to, from)| *to = *from);
+            return;
+        }
+        let max = if self.max[row] > next.max { self.max[row] } else { next.max };
+        let keep = exp_lanes(s, s.splat(self.max[row] - max));
+        let join = exp_lanes(s, s.splat(next.max - max));
+        self.max[row] = max;
+        // SAFETY: every chunk is 16 numbers.
+        unsafe {
+            let mut sum = [0.0; LANES];
+            s.store(s.fma(s.splat(self.sum[row]), keep, s.mul(s.splat(next.sum), join)), sum.as_mut_ptr());
+            self.sum[row] = sum[0];
+            for (to, from) in values.iter_mut().zip(next_values) {
+                let joined = s.mul(s.load(from.as_ptr()), join);
+                s.store(s.fma(s.load(to.as_ptr()), keep, joined), to.as_mut_ptr());
+            }
+        }
+    }
+}
+
+/// Where the 32 positions of a page are.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct Page {
+    pub(super) keys: *const u16,
+    pub(super) values: *const u16,
+}
+
+/// A product of broadcast weights with lines of pairs.
+struct Product<S> {
+    simd: S,
+    /// Numbers along the depth; `depth / 2` lines.
+    depth: usize,
+    /// f32 `[rows, depth]`, rows STRIDE apart.
+    weights: *const f32,
+    /// bf16 `[columns][depth / 2][16][2]`.
+    lines: *const u16,
+    /// Lines that will be read soon, as many.
+    ahead: *const u16,
+    /// Numbers from one column of lines to the next.
+    column_len: usize,
+    /// `Some`: the product times this is stored. `None`: the product is added.
+    scale: Option<f32>,
+}
+
+impl<S: Simd> Product<S> {
+    /// For `rows` rows and `columns` columns of 16; `to`: f32 `[rows, 16 * columns]`, rows STRIDE apart.
+    ///
+    /// # Safety
+    /// `weights`, `lines` and `to` are as said.
+    #[inline(always)]
+    unsafe fn rows(&self, rows: usize, columns: usize, to: *mut f32) {
+        let mut column = 0;
+        while column < columns {
+            let wide = S::COLUMNS == 2 && columns - column >= 2;
+            for row in (0..rows).step_by(S::ROWS) {
+                let rows = (rows - row).min(S::ROWS);
+                // SAFETY: a pack begins at `row` and `column`, and ends at `rows` and `columns` at most.
+                unsafe {
+                    match (wide, rows) {
+                        (true, 1) => self.pack::<1, 2>(row, column, to),
+                        (true, 2) => self.pack::<2, 2>(row, column, to),
+                        (true, 3) => self.pack::<3, 2>(row, column, to),
+                        (true, _) => self.pack::<4, 2>(row, column, to),
+                        (false, 1) => self.pack::<1, 1>(row, column, to),
+                        (false, 2) => self.pack::<2, 1>(row, column, to),
+                        (false, 3) => self.pack::<3, 1>(row, column, to),
+                        (false, _) => self.pack::<4, 1>(row, column, to),
+                    }
+                }
+            }
+            column += if wide { 2 } else { 1 };
+        }
+    }
+
+    /// For `R` rows from `row` and `C` columns from `column`.
+    ///
+    /// # Safety
+    /// As for [`Product::rows`].
+    #[inline(always)]
+    unsafe fn pack<const R: usize, const C: usize>(&self, row: usize, column: usize, to: *mut f32) {
+        let s = self.simd;
+        // SAFETY: the caller keeps every address inside its buffer.
+        unsafe {
+            let (weights, to) = (self.weights.add(row * STRIDE), to.add(row * STRIDE + column * LANES));
+            let lines = self.lines.add(column * self.column_len);
+            let ahead = self.ahead.wrapping_add(column * self.column_len);
+            let mut total = [[s.splat(0.0); C]; R];
+            if self.scale.is_none() {
+                for (r, total) in total.iter_mut().enumerate() {
+                    for (c, total) in total.iter_mut().enumerate() {
+                        *total = s.load(to.add(r * STRIDE + c * LANES));
+                    }
+                }
+            }
+            let mut pair = 0;
+            while pair < self.depth / 2 {
+                let end = (self.depth / 2).min(pair + 16);
+                let (mut even, mut odd) = ([[s.splat(0.0); C]; R], [[s.splat(0.0); C]; R]);
+                while pair < end {
+                    let pairs: [_; C] =
+                        std::array::from_fn(|c| s.load_pairs(lines.add(c * self.column_len + pair * LINE)));
+                    if row == 0 {
+                        for c in 0..C {
+                            s.prefetch(ahead.wrapping_add(c * self.column_len + pair * LINE));
+                        }
+                    }
+                    for r in 0..R {
+                        let weight = weights.add(r * STRIDE + 2 * pair);
+                        let (first, second) = (s.splat(*weight), s.splat(*weight.add(1)));
+                        for c in 0..C {
+                            even[r][c] = s.fma(first, pairs[c].0, even[r][c]);
+                            odd[r][c] = s.fma(second, pairs[c].1, odd[r][c]);
+                        }
+                    }
+                    pair += 1;
+                }
+                for r in 0..R {
+                    for c in 0..C {
+                        total[r][c] = s.add(total[r][c], s.add(even[r][c], odd[r][c]));
+                    }
+                }
+            }
+            for (r, total) in total.iter().enumerate() {
+                for (c, &total) in total.iter().enumerate() {
+                    let total = if let Some(scale) = self.scale { s.mul(total, s.splat(scale)) } else { total };
+                    s.store(total, to.add(r * STRIDE + c * LANES));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! The backend that serves: every operation on the fastest instructions of this CPU, on all its cores, with the bits
+//! of [`Reference`](crate::Reference).
+
+use crate::gemm::{self, Proofs, Scratch};
+use crate::isa::{Amx, Isa};
+use crate::kv_cache::{KvCache, KvShape};
+use crate::mem::OutOfMemory;
+use crate::quant::{MatrixShape, PackedMatrix, RowSource, WeightClass};
+use crate::threads::{Pool, ThreadError, default_threads};
+use crate::{AttentionSpan, Backend, HeadLayout, Out, RotateAndStore, attention, pointwise};
+use std::sync::{Mutex, PoisonError};
+
+/// How to use this machine.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CpuOptions {
+    /// Threads, the caller's counted; `None`: one per physical core that this process may use.
+    pub threads: Option<usize>,
+    /// Instruction set; `None`: the best there is. A lower one gives the same bits, slower.
+    pub isa: Option<Isa>,
+}
+
+/// A [`Cpu`] could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum CpuError {
+    /// See [`ThreadError`].
+    #[error(transparent)]
+    Threads(#[from] ThreadError),
+    /// An instruction set was asked for that this CPU or operating system does not allow.
+    #[error("{} was asked for, but this machine allows only: {}", asked.name(), names(available))]
+    NoSuchIsa {
+        /// What was asked for.
+        asked: Isa,
+        /// What there is.
+        available: Vec<Isa>,
+    },
+}
+
+fn names(isas: &[Isa]) -> String {
+    isas.iter().map(|isa| isa.name()).collect::<Vec<_>>().join(", ")
+}
+
+/// Vector and tile kernels over a pool of pinned threads. One operation runs at a time.
+pub struct Cpu {
+    isa: Isa,
+    proofs: Proofs,
+    pool: Pool,
+    scratch: Mutex<Scratch>,
+}
+
+impl Cpu {
+    /// Detects, checks the wishes against what is there, and starts the threads.
+    pub fn new(options: CpuOptions) -> Result<Cpu, CpuError> {
+        let isa = options.isa.unwrap_or_else(Isa::best);
+        if !isa.is_available() {
+            return Err(CpuError::NoSuchIsa { asked: isa, available: Isa::available() });
+        }
+        Cpu::assemble(options.threads, isa, Proofs::of(isa))
+    }
+
+    /// Takes the tile kernels for every product, without asking the CPU: for a test that emulates them.
+    #[doc(hidden)]
+    pub fn with_tiles(threads: Option<usize>, tiles: Amx) -> Result<Cpu, CpuError> {
+        Cpu::assemble(threads, Isa::Amx, Proofs::with_tiles(tiles))
+    }
+
+    fn assemble(threads: Option<usize>, isa: Isa, proofs: Proofs) -> Result<Cpu, CpuError> {
+        let pool = Pool::new(threads.unwrap_or_else(default_threads))?;
+        Ok(Cpu { isa, proofs, pool, scratch: Mutex::default() })
+    }
+
+    /// The path taken.
+    pub fn isa(&self) -> Isa {
+        self.isa
+    }
+
+    /// Threads, the caller's counted.
+    pub fn threads(&self) -> usize {
+        self.pool.threads()
+    }
+
+    /// The threads. A thread that does nothing but call this backend should call [`Pool::pin_caller`] once.
+    pub fn pool(&self) -> &Pool {
+        &self.pool
+    }
+}
+
+impl Backend for Cpu {
+    type Matrix = PackedMatrix;
+    type KvCache = KvCache;
+
+    fn describe(&self) -> String {
+        let detail = match self.isa {
+            Isa::Scalar => "",
+            Isa::Avx2 => " (fma)",
+            Isa::Avx512 => " (vnni, fma)",
+            Isa::Amx => " (int8 and bf16 tiles)",
+        };
+        let threads = self.threads();
+        format!("{}{detail}, {threads} thread{}", self.isa.name(), if threads == 1 { "" } else { "s" })
+    }
+
+    fn adopt_thread(&self) {
+        self.pool.pin_caller();
+    }
+
+    fn pack(&self, shape: MatrixShape, class: WeightClass, rows: &RowSource<'_>) -> Result<PackedMatrix, OutOfMemory> {
+        PackedMatrix::pack(Some(&self.pool), shape, class, rows)
+    }
+
+    fn matrix_bytes(&self, matrix: &PackedMatrix) -> usize {
+        matrix.bytes()
+    }
+
+    fn kv_cache(&self, shape: KvShape) -> Result<KvCache, OutOfMemory> {
+        KvCache::new(shape)
+    }
+
+    fn embed(&self, table: &PackedMatrix, ids: &[u32], out: &mut [f32]) {
+        embed(table, ids, out);
+    }
+
+    fn rms_norm(&self, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
+        pointwise::rms_norm(Some(&self.pool), self.isa, x, weight, eps, out);
+    }
+
+    fn linear(&self, x: &[f32], w: &PackedMatrix, bias: Option<&[f32]>, out: Out<'_>) {
+        let mut scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
+        gemm::linear(&self.pool, self.proofs, &mut scratch, x, w, bias, out);
+    }
+
+    fn rotate_and_store(&self, args: RotateAndStore<'_>, kv: &mut KvCache) {
+        pointwise::rotate_and_store(Some(&self.pool), self.isa, args, kv);
+    }
+
+    fn attend(
+        &self,
+        qkv: &[f32],
+        layout: HeadLayout,
+        spans: &[AttentionSpan<'_>],
+        layer: usize,
+        kv: &KvCache,
+        out: &mut [f32],
+    ) {
+        attention::attend(Some(&self.pool), self.isa, qkv, layout, spans, layer, kv, out);
+    }
+
+    fn swiglu(&self, gate_up: &[f32], width: usize, out: &mut [f32]) {
+        pointwise::swiglu(Some(&self.pool), self.isa, gate_up, width, out);
+    }
+
+    fn copy_blocks(&self, kv: &mut KvCache, copies: &[(u32, u32)]) {
+        kv.copy_blocks(copies);
+    }
+}
+
+/// Gathers rows of a packed table: `ids.len() * in_features` scattered reads, far below the cost of any product.
+pub(crate) fn embed(table: &PackedMatrix, ids: &[u32], out: &mut [f32]) {
+    let width = table.shape().in_features;
+    assert_eq!(out.len(), ids.len() * width, "out is not [ids, in_features]");
+    for (&id, out) in ids.iter().zip(out.chunks_exact_mut(width)) {
+        table.unpack_row(id as usize, out);
+    }
+}

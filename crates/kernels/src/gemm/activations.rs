@@ -1,0 +1,159 @@
+//! Activations in the form that a kernel reads, kept in memory that only grows.
+
+use super::{Format, Prepare};
+use crate::mem::Buffer;
+use crate::quant::{SMALLEST_ACTIVATION, quantize_row, round_to_bf16};
+use crate::threads::{Pool, share};
+
+/// Rows times width from which conversion is worth a fork-join of its own.
+const PARALLEL_FROM: usize = 16_384;
+
+/// Memory for converted activations: as large as the largest call so far.
+#[derive(Default)]
+pub(crate) struct Scratch {
+    rows: Buffer<u8>,
+    scales: Buffer<f32>,
+    sums: Buffer<i32>,
+}
+
+/// Converted activations.
+#[derive(Clone, Copy)]
+pub(crate) struct Activations<'a> {
+    bytes: &'a [u8],
+    stride: usize,
+    scales: &'a [f32],
+    sums: &'a [i32],
+}
+
+impl Activations<'_> {
+    /// Address of a row.
+    pub(super) fn row(&self, row: usize) -> *const u8 {
+        self.bytes[row * self.stride..].as_ptr()
+    }
+
+    /// Bytes between rows: a multiple of 64.
+    pub(super) fn stride(&self) -> usize {
+        self.stride
+    }
+
+    /// Row scales, for int8.
+    pub(super) fn scales(&self, first: usize, count: usize) -> &[f32] {
+        self.scales.get(first..first + count).unwrap_or(&[])
+    }
+
+    /// Row sums, for int8.
+    pub(super) fn sums(&self, first: usize, count: usize) -> &[i32] {
+        self.sums.get(first..first + count).unwrap_or(&[])
+    }
+}
+
+/// Some rows and where their conversions go.
+pub(super) struct PrepareRows<'a> {
+    format: Format,
+    /// f32 `[rows, width]`.
+    x: &'a [f32],
+    width: usize,
+    /// `[rows][stride]`.
+    bytes: *mut u8,
+    stride: usize,
+    /// `[rows]`, int8 only.
+    scales: *mut f32,
+    /// `[rows]`, int8 only.
+    sums: *mut i32,
+}
+
+/// The same, shared by the threads, each of which takes other rows.
+struct Pointers(*mut u8, *mut f32, *mut i32);
+// SAFETY: `Scratch::prepare` hands every row to exactly one thread.
+unsafe impl Sync for Pointers {}
+
+impl Scratch {
+    /// Converts `x` `[rows, width]`. Panics when there is no memory for it (only ever on the largest call yet).
+    pub(super) fn prepare(
+        &mut self,
+        pool: &Pool,
+        prepare: Prepare,
+        format: Format,
+        x: &[f32],
+        width: usize,
+    ) -> Activations<'_> {
+        let rows = x.len() / width;
+        let stride = stride(format, width);
+        let scaled_rows = if format == Format::Int8 { rows } else { 0 };
+        self.rows.reserve(rows * stride).expect("memory for the activations of one matrix product");
+        self.scales.reserve(scaled_rows).expect("memory for row scales");
+        self.sums.reserve(scaled_rows).expect("memory for row sums");
+        let to = Pointers(self.rows.as_mut_ptr(), self.scales.as_mut_ptr(), self.sums.as_mut_ptr());
+        let to = &to;
+        let part = |first: usize, end: usize| {
+            let x = &x[first * width..end * width];
+            let at = if scaled_rows > 0 { first } else { 0 };
+            // SAFETY: the buffers hold `rows` rows, each part covers rows of its own, and the caller chose `prepare`
+            // with a proof of its instructions.
+            unsafe {
+                let (bytes, scales, sums) = (to.0.add(first * stride), to.1.add(at), to.2.add(at));
+                prepare(PrepareRows { format, x, width, bytes, stride, scales, sums });
+            }
+        };
+        if x.len() < PARALLEL_FROM {
+            part(0, rows);
+        } else {
+            pool.run(&|thread| {
+                let rows = share(rows, pool.threads(), thread);
+                part(rows.start, rows.end);
+            });
+        }
+        Activations {
+            bytes: &self.rows[..rows * stride],
+            stride,
+            scales: &self.scales[..scaled_rows],
+            sums: &self.sums[..scaled_rows],
+        }
+    }
+}
+
+/// Bytes of a converted row. Not a multiple of 2048, since rows at such a distance share a few cache sets.
+fn stride(format: Format, width: usize) -> usize {
+    let bytes = match format {
+        Format::Int8 => width.next_multiple_of(64),
+        Format::Bf16 => width.next_multiple_of(32) * 2,
+        Format::Wide => width.next_multiple_of(32) * 4,
+    };
+    if bytes.is_multiple_of(2048) { bytes + 64 } else { bytes }
+}
+
+/// The conversion, inlined into a function of each instruction set.
+///
+/// # Safety
+/// The pointers cover the rows of `x`, and nobody else uses them.
+#[inline(always)]
+pub(super) unsafe fn prepare(rows: PrepareRows<'_>) {
+    for (row, x) in rows.x.chunks_exact(rows.width).enumerate() {
+        // SAFETY: row `row` of each array is there and is this caller's.
+        unsafe {
+            let bytes = rows.bytes.add(row * rows.stride);
+            match rows.format {
+                Format::Int8 => {
+                    let q = std::slice::from_raw_parts_mut(bytes.cast::<i8>(), rows.stride);
+                    let (scale, sum) = quantize_row(x, q);
+                    *rows.scales.add(row) = scale;
+                    *rows.sums.add(row) = sum;
+                }
+                Format::Bf16 => {
+                    let to = std::slice::from_raw_parts_mut(bytes.cast::<u16>(), rows.stride / 2);
+                    to[x.len()..].fill(0);
+                    for (to, &x) in to.iter_mut().zip(x) {
+                        *to = (round_to_bf16(x, SMALLEST_ACTIVATION).to_bits() >> 16) as u16;
+                    }
+                }
+                Format::Wide => {
+                    let to = std::slice::from_raw_parts_mut(bytes.cast::<f32>(), rows.stride / 4);
+                    to[x.len()..].fill(0.0);
+                    for (to, &x) in to.iter_mut().zip(x) {
+                        *to = round_to_bf16(x, SMALLEST_ACTIVATION);
+                    }
+                }
+            }
+        }
+    }
+}

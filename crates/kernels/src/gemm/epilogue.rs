@@ -1,0 +1,70 @@
+//! From sums to results: the scales of int8, bias, and the residual stream.
+
+use crate::quant::{PAIR, WeightClass};
+
+/// A block's sums and where its results go.
+pub(super) struct Results<'a> {
+    /// `[rows][32]`: i32 or f32 bits.
+    pub(super) sums: &'a [[u32; 32]],
+    pub(super) class: WeightClass,
+    /// Int8: `[rows]`.
+    pub(super) row_scales: &'a [f32],
+    /// Int8: `[rows]`, sum of the quantized activations.
+    pub(super) row_sums: &'a [i32],
+    /// Int8: `sums` were taken with `w + 128`.
+    pub(super) unsigned_weights: bool,
+    /// Int8: `[columns]`.
+    pub(super) column_scales: &'a [f32],
+    /// `[columns]`.
+    pub(super) bias: Option<&'a [f32]>,
+    /// Whether results are added to what is there.
+    pub(super) add: bool,
+    /// First result.
+    pub(super) out: *mut f32,
+    /// Distance of output rows.
+    pub(super) width: usize,
+    /// Columns to write: 32, fewer at the edge.
+    pub(super) columns: usize,
+}
+
+/// The definition of what follows the sum, inlined into a function of each instruction set.
+///
+/// # Safety
+/// `out` covers the rows and columns, and nobody else uses them.
+#[inline(always)]
+pub(super) unsafe fn finish(results: Results<'_>) {
+    let columns = results.columns;
+    // The edge is padded so that every row below is 32 wide; only the last store knows better.
+    let padded = |from: &[f32]| {
+        let mut to = [0f32; PAIR];
+        to[..columns].copy_from_slice(&from[..columns]);
+        to
+    };
+    let bias = results.bias.map(padded);
+    let column_scales = match results.class {
+        WeightClass::Bf16 => [0.0; PAIR],
+        WeightClass::Int8 => padded(results.column_scales),
+    };
+    for (row, sums) in results.sums.iter().enumerate() {
+        let mut y = match results.class {
+            WeightClass::Bf16 => sums.map(f32::from_bits),
+            WeightClass::Int8 => {
+                let correction = if results.unsigned_weights { results.row_sums[row].wrapping_mul(128) } else { 0 };
+                let row_scale = results.row_scales[row];
+                let sums = sums.map(|sum| (sum as i32).wrapping_sub(correction) as f32);
+                std::array::from_fn(|column| (sums[column] * row_scale) * column_scales[column])
+            }
+        };
+        if let Some(bias) = &bias {
+            y.iter_mut().zip(bias).for_each(|(y, bias)| *y += bias);
+        }
+        // SAFETY: the caller's promise.
+        let out = unsafe { std::slice::from_raw_parts_mut(results.out.add(row * results.width), columns) };
+        match <&mut [f32; PAIR]>::try_from(&mut *out) {
+            Ok(out) if results.add => out.iter_mut().zip(y).for_each(|(out, y)| *out += y),
+            Ok(out) => *out = y,
+            Err(_) if results.add => out.iter_mut().zip(y).for_each(|(out, y)| *out += y),
+            Err(_) => out.copy_from_slice(&y[..columns]),
+        }
+    }
+}

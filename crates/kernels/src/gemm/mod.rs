@@ -1,0 +1,283 @@
+//! Matrix products: any number of rows times a packed matrix.
+//!
+//! ```text
+//! linear      activations -> scratch (int8 + scale + sum, or bf16)       once per call
+//!             rows x pairs cut into panels, panels spread over threads   pairs of strips are 32 output columns
+//! panel       for each group of pairs that fits L2, for each block of 1..=12 rows, for each pair:
+//!               kernel   all of K, sums in registers    scalar.rs  avx2.rs  avx512.rs  amx.rs
+//!               finish   scales, bias, residual         epilogue.rs
+//! ```
+//! What a result is, row by row and column by column (the cutting above cannot change it):
+//!
+//! * int8: `T` = the exact i32 sum over K, `y = ((T as f32) * row_scale) * column_scale`.
+//! * bf16: `C = 0`; per 32-deep step `e = o = 0`, for each of its 16 pairs `e = fma(a[2p], b[2p], e)` and
+//!   `o = fma(a[2p + 1], b[2p + 1], o)`, then `C = C + (e + o)`; `y = C`. This is what the tile instruction
+//!   `TDPBF16PS` computes (Intel SDM volume 2), so the other instruction sets follow it.
+//! * then `y + bias`, then `out + y` for [`Out::Add`](crate::Out).
+
+mod activations;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod amx;
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+mod epilogue;
+mod scalar;
+
+pub(crate) use activations::{Activations, Scratch};
+
+use crate::Out;
+use crate::isa::{Amx, Avx2, Avx512, Isa};
+use crate::quant::{PackedMatrix, TILE, WeightClass};
+use crate::threads::{Pool, share};
+use std::ops::Range;
+
+/// Rows up to which threads take fixed, contiguous shares of the columns: the same thread reads the same weights in
+/// every step. More rows are cut into panels of this size, which go to whoever is free.
+const PANEL_ROWS: usize = 96;
+/// Bytes of the pairs of strips that all blocks of a panel pass over before the next ones: two such groups, the one in
+/// use and the one on its way, stay in an L2 cache of 1 MiB.
+const GROUP_BYTES: usize = 320 << 10;
+/// How far ahead a single block of rows asks for its weights.
+const PREFETCH_BYTES: usize = 8 << 10;
+
+/// A block of rows against one pair of strips over all of K: what a kernel is called with.
+#[derive(Clone, Copy)]
+pub(crate) struct Block {
+    /// First activation row.
+    x: *const u8,
+    /// Bytes from one activation row to the next.
+    x_stride: usize,
+    /// `[steps][2]` tiles.
+    tiles: *const u8,
+    steps: usize,
+    /// What will be needed later: the kernel prefetches `[steps][2048]` bytes from here, `ahead_stride` apart.
+    ahead: *const u8,
+    ahead_stride: usize,
+    /// Result, `[rows][32]` f32 or i32 (some kernels: sums that `finish` still has to correct).
+    sums: *mut u32,
+}
+
+/// Computes `block.sums` for a number of rows that is the kernel's own.
+///
+/// # Safety
+/// The pointers of the block cover the kernel's rows, the strides and steps say the truth, the activations are in the
+/// kernel's [`Format`], and the CPU has the kernel's instructions.
+type Kernel = unsafe fn(Block);
+
+/// What a kernel wants its activations to look like.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Format {
+    /// i8, K padded to 64, with scales and sums.
+    Int8,
+    /// bf16 pairs, K padded to 32.
+    Bf16,
+    /// f32 that are bf16 values, K padded to 32: what fused multiply-add takes.
+    Wide,
+}
+
+/// Turns rows of f32 into a kernel's format: `(x, format, smallest k stride in bytes, first row.. of scratch)`.
+type Prepare = unsafe fn(activations::PrepareRows<'_>);
+/// Turns sums into results: see [`epilogue`].
+type Finish = unsafe fn(epilogue::Results<'_>);
+
+/// The functions of one instruction set for one weight class.
+pub(crate) struct Path {
+    format: Format,
+    /// By number of rows, from 1. That many rows need the weights once.
+    kernels: &'static [Kernel],
+    /// Rows of a block when there are more: the most efficient kernel.
+    block_rows: usize,
+    prepare: Prepare,
+    finish: Finish,
+    /// Whether kernels treat weights as unsigned, `w + 128`: then `128 * sum(row)` comes off each sum.
+    unsigned_weights: bool,
+}
+
+/// The instruction sets that products may use, each with its proof.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Proofs {
+    avx2: Option<Avx2>,
+    avx512: Option<Avx512>,
+    amx: Option<Amx>,
+    /// Take tiles for any number of rows, also where vectors would be faster.
+    only_tiles: bool,
+}
+
+impl Proofs {
+    /// What the ceiling and the CPU allow.
+    pub(crate) fn of(isa: Isa) -> Proofs {
+        let amx = if isa >= Isa::Amx { Amx::detect() } else { None };
+        Proofs { avx2: isa.avx2(), avx512: isa.avx512(), amx, only_tiles: false }
+    }
+
+    /// As [`Proofs::of`] [`Isa::Amx`], on the word of the test that holds the proof, and for every product.
+    pub(crate) fn with_tiles(amx: Amx) -> Proofs {
+        Proofs { amx: Some(amx), only_tiles: true, ..Proofs::of(Isa::Avx512) }
+    }
+
+    /// The vector path for a class.
+    fn path(&self, class: WeightClass) -> &'static Path {
+        #[cfg(target_arch = "x86_64")]
+        match (class, self.avx512, self.avx2) {
+            (WeightClass::Int8, Some(_), _) => return &avx512::INT8,
+            (WeightClass::Bf16, Some(_), _) => return &avx512::BF16,
+            (WeightClass::Int8, None, Some(_)) => return &avx2::INT8,
+            (WeightClass::Bf16, None, Some(_)) => return &avx2::BF16,
+            (_, None, None) => {}
+        }
+        match class {
+            WeightClass::Int8 => &scalar::INT8,
+            WeightClass::Bf16 => &scalar::BF16,
+        }
+    }
+}
+
+/// `y = x w^T`, see the module. `x`: f32 `[rows, K]`. Two fork-joins at most; allocates only when `scratch` must grow.
+pub(crate) fn linear(
+    pool: &Pool,
+    proofs: Proofs,
+    scratch: &mut Scratch,
+    x: &[f32],
+    w: &PackedMatrix,
+    bias: Option<&[f32]>,
+    out: Out<'_>,
+) {
+    let shape = w.shape();
+    let rows = x.len() / shape.in_features;
+    let (out, add) = match out {
+        Out::Store(out) => (out, false),
+        Out::Add(out) => (out, true),
+    };
+    assert_eq!(x.len(), rows * shape.in_features, "x is not [rows, in_features]");
+    assert_eq!(out.len(), rows * shape.out_features, "out is not [rows, out_features]");
+    assert!(bias.is_none_or(|bias| bias.len() == shape.out_features), "bias is not [out_features]");
+    if rows == 0 {
+        return;
+    }
+    let path = proofs.path(w.class());
+    let tiles = tiles_for(proofs, w.class(), rows);
+    let format = if tiles.is_some() && w.class() == WeightClass::Bf16 { Format::Bf16 } else { path.format };
+    let activations = scratch.prepare(pool, path.prepare, format, x, shape.in_features);
+    let product = Product { w, path, activations, bias, out: OutPointer(out.as_mut_ptr()), add };
+    let panel = |rows: Range<usize>, pairs: Range<usize>| match tiles {
+        #[cfg(target_arch = "x86_64")]
+        Some(amx) => amx::panel(amx, &product, rows, pairs),
+        _ => product.panel(rows, pairs),
+    };
+
+    let (pairs, threads) = (w.pairs(), pool.threads());
+    let row_panels = rows.div_ceil(PANEL_ROWS).max((2 * threads).div_ceil(pairs).min(rows.div_ceil(16)));
+    if row_panels == 1 {
+        pool.run(&|thread| panel(0..rows, share(pairs, threads, thread)));
+        return;
+    }
+    // Enough tasks to even out, but no more: a task passes over its pairs with the rows in the nearest cache.
+    let pair_groups = (16 * threads).div_ceil(row_panels).max(pairs.div_ceil(product.pairs_in_group())).min(pairs);
+    pool.tasks(row_panels * pair_groups, &|task| {
+        panel(share(rows, row_panels, task % row_panels), share(pairs, pair_groups, task / row_panels));
+    });
+}
+
+/// Whether this product goes to the tiles. Below that many rows the vector units keep up with memory.
+fn tiles_for(proofs: Proofs, class: WeightClass, rows: usize) -> Option<Amx> {
+    let from = match class {
+        WeightClass::Int8 => 5,
+        WeightClass::Bf16 => 3,
+    };
+    proofs.amx.filter(|_| rows >= from || proofs.only_tiles)
+}
+
+/// Where results go. Panels write disjoint parts.
+#[derive(Clone, Copy)]
+struct OutPointer(*mut f32);
+// SAFETY: `linear` borrows the output alone and each element belongs to exactly one panel.
+unsafe impl Sync for OutPointer {}
+
+/// One call of [`linear`], activations ready.
+pub(crate) struct Product<'a> {
+    w: &'a PackedMatrix,
+    path: &'static Path,
+    activations: Activations<'a>,
+    bias: Option<&'a [f32]>,
+    out: OutPointer,
+    add: bool,
+}
+
+impl Product<'_> {
+    /// Pairs of strips that fill [`GROUP_BYTES`].
+    fn pairs_in_group(&self) -> usize {
+        (GROUP_BYTES / self.w.pair_bytes()).clamp(1, 8)
+    }
+
+    /// Computes rows x pairs with the vector kernels.
+    fn panel(&self, rows: Range<usize>, pairs: Range<usize>) {
+        let mut sums = Sums([[0; 32]; MAX_ROWS]);
+        let kernels = self.path.kernels;
+        let blocks = if rows.len() <= kernels.len() { 1 } else { rows.len().div_ceil(self.path.block_rows) };
+        let (pair_bytes, in_group) = (self.w.pair_bytes(), self.pairs_in_group());
+        for group in pairs.clone().step_by(in_group) {
+            let group = group..(group + in_group).min(pairs.end);
+            for block in 0..blocks {
+                let part = share(rows.len(), blocks, block);
+                let (first, count) = (rows.start + part.start, part.len());
+                for pair in group.clone() {
+                    let tiles = self.w.pair(pair).as_ptr();
+                    // One block asks for what it needs next; of many, each brings in its part of the next group.
+                    let ahead = match blocks {
+                        1 => PREFETCH_BYTES,
+                        _ => {
+                            (group.end - pair) * pair_bytes
+                                + ((block * group.len() + pair - group.start) * pair_bytes / blocks)
+                                    .next_multiple_of(64)
+                        }
+                    };
+                    let block = Block {
+                        x: self.activations.row(first),
+                        x_stride: self.activations.stride(),
+                        tiles,
+                        steps: self.w.steps(),
+                        ahead: tiles.wrapping_add(ahead),
+                        ahead_stride: (2 * TILE / blocks).next_multiple_of(64),
+                        sums: sums.0.as_mut_ptr().cast(),
+                    };
+                    // SAFETY: the path was chosen by proof of its instructions, `prepare` filled `count` rows from
+                    // `first` in its format, and `sums` has room for every kernel's rows.
+                    unsafe { kernels[count - 1](block) };
+                    self.finish(&sums.0[..count], first, pair, self.path.unsigned_weights);
+                }
+            }
+        }
+    }
+
+    /// Scales, bias and residual for rows `first..` and one pair of strips.
+    fn finish(&self, sums: &[[u32; 32]], first: usize, pair: usize, unsigned_weights: bool) {
+        let width = self.w.shape().out_features;
+        let column = pair * crate::quant::PAIR;
+        let columns = (width - column).min(crate::quant::PAIR);
+        let results = epilogue::Results {
+            sums,
+            class: self.w.class(),
+            row_scales: self.activations.scales(first, sums.len()),
+            row_sums: self.activations.sums(first, sums.len()),
+            unsigned_weights,
+            column_scales: self.w.scales().get(column..column + columns).unwrap_or(&[]),
+            bias: self.bias.map(|bias| &bias[column..column + columns]),
+            add: self.add,
+            // SAFETY: within the output, which is `[rows, width]`.
+            out: unsafe { self.out.0.add(first * width + column) },
+            width,
+            columns,
+        };
+        // SAFETY: the path's instructions are there, and this panel alone writes these rows and columns.
+        unsafe { (self.path.finish)(results) };
+    }
+}
+
+/// Most rows of a vector kernel.
+const MAX_ROWS: usize = 16;
+
+/// Sums of a block, aligned for vectors and tiles.
+#[repr(C, align(64))]
+struct Sums<const ROWS: usize>([[u32; 32]; ROWS]);

@@ -1,0 +1,159 @@
+//! Every line of CPU `unsafe`: packed weights, matrix products, attention, the bytes of the KV cache, pinned threads.
+//! This crate knows shapes, not models and not requests.
+//!
+//! ```text
+//! trait Backend          the dozen operations a transformer needs
+//!   Reference            their definition, in plain loops; serves any CPU, judges every other implementation
+//!   Cpu                  AVX2, AVX-512 and AMX paths chosen at start; the same bits as Reference, always
+//! ```
+//!
+//! # The contract: one token, one answer
+//!
+//! The output bits of a row are a function of the weights, that row's token history and the definitions in this crate,
+//! and of nothing else: not of the other rows, not of how the rows were cut into chunks, not of the thread count, not
+//! of the instruction set. Each definition below therefore fixes the order of every floating-point operation, and each
+//! fast kernel repeats that order or works in exact integers.
+//!
+//! Activations are `f32`, row-major `[rows, width]`. No function here allocates in a steady state.
+
+pub mod attention;
+pub mod cpu;
+pub mod gemm;
+pub mod isa;
+pub mod kv_cache;
+mod lanes;
+pub mod limits;
+pub mod mem;
+pub mod pointwise;
+pub mod quant;
+pub mod reference;
+pub mod rope;
+pub mod threads;
+
+pub use cpu::{Cpu, CpuError, CpuOptions};
+pub use isa::Isa;
+pub use kv_cache::{KvCache, KvShape};
+pub use mem::OutOfMemory;
+pub use quant::{MatrixShape, PackedMatrix, RowSource, WeightClass};
+pub use reference::Reference;
+pub use rope::{RopeScaling, RopeTable};
+
+/// How the heads of one attention layer lie in a row of the fused q/k/v product:
+/// `[q head 0 .. q head num_heads | k heads | v heads]`, each `head_dim` wide.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeadLayout {
+    /// Query heads.
+    pub num_heads: usize,
+    /// Key/value heads; divides `num_heads`.
+    pub num_kv_heads: usize,
+    /// Width of a head; a multiple of 32.
+    pub head_dim: usize,
+}
+
+impl HeadLayout {
+    /// Width of a fused q/k/v row.
+    pub fn qkv_width(&self) -> usize {
+        (self.num_heads + 2 * self.num_kv_heads) * self.head_dim
+    }
+
+    /// Width of the attention's output row.
+    pub fn q_width(&self) -> usize {
+        self.num_heads * self.head_dim
+    }
+}
+
+/// Where [`Backend::linear`] puts its result.
+pub enum Out<'a> {
+    /// `out = y`.
+    Store(&'a mut [f32]),
+    /// `out = out + y` (one rounding): the residual stream.
+    Add(&'a mut [f32]),
+}
+
+/// What happens to a fused q/k/v row before attention: optional per-head RMS norm of q and k (Qwen3), rotation, and
+/// the write of k and v to the cache.
+pub struct RotateAndStore<'a> {
+    /// f32 `[rows, layout.qkv_width()]`. Queries are normed and rotated in place; keys and values are left undefined.
+    pub qkv: &'a mut [f32],
+    /// Shape of a row.
+    pub layout: HeadLayout,
+    /// `(q weight, k weight, eps)`, each weight `[head_dim]`.
+    pub head_norms: Option<(&'a [f32], &'a [f32], f32)>,
+    /// Rotation by position.
+    pub rope: &'a RopeTable,
+    /// `[rows]`, the token's position in its sequence.
+    pub positions: &'a [u32],
+    /// `[rows]`, `block * block_size + offset` of the token's place in the cache. All distinct.
+    pub slots: &'a [u32],
+    /// Which layer of the cache.
+    pub layer: usize,
+}
+
+/// The rows of one sequence in a step: `rows` consecutive tokens from `start`, and its block table.
+#[derive(Clone, Copy, Debug)]
+pub struct AttentionSpan<'a> {
+    /// First row in the batch.
+    pub first_row: usize,
+    /// Number of rows: 1 for decode, a chunk's length for prefill.
+    pub num_rows: usize,
+    /// Position of the first row. Row `i` reads the cache at positions `0..=start + i`.
+    pub start: usize,
+    /// The sequence's blocks, covering at least `start + num_rows` tokens.
+    pub blocks: &'a [u32],
+}
+
+/// The operations a transformer needs. `Reference` is their definition; every implementation returns the same bits.
+///
+/// Methods panic when shapes disagree: the caller (the model) made an error that no input can cause.
+pub trait Backend: Send + Sync + 'static {
+    /// A weight matrix in the backend's packed layout.
+    type Matrix: Send + Sync + 'static;
+    /// The KV cache's bytes.
+    type KvCache: Send + 'static;
+
+    /// For people: instruction set and threads, e.g. `avx512 (vnni), 2 threads`.
+    fn describe(&self) -> String;
+
+    /// Makes the calling thread the one that computes from now on; a backend may pin it to a core.
+    fn adopt_thread(&self) {}
+
+    /// Packs a matrix `[out_features, in_features]` once, at load. Rows come from `rows`, exact f32 values.
+    fn pack(&self, shape: MatrixShape, class: WeightClass, rows: &RowSource<'_>) -> Result<Self::Matrix, OutOfMemory>;
+
+    /// Bytes that a packed matrix occupies, padding included: what one decode step reads of it.
+    fn matrix_bytes(&self, matrix: &Self::Matrix) -> usize;
+
+    /// A zeroed cache.
+    fn kv_cache(&self, shape: KvShape) -> Result<Self::KvCache, OutOfMemory>;
+
+    /// `out[i] = table[ids[i]]`, dequantized. `out`: `[ids.len(), in_features]`.
+    fn embed(&self, table: &Self::Matrix, ids: &[u32], out: &mut [f32]);
+
+    /// Root-mean-square norm of each row: `x / sqrt(mean(x^2) + eps) * weight` (Zhang & Sennrich, 2019).
+    fn rms_norm(&self, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]);
+
+    /// `y = x w^T + bias` for each row of `x` `[rows, in_features]`; `y` `[rows, out_features]`.
+    /// Activations are converted as the weight class says (bf16 rounding, or int8 with one scale per row).
+    fn linear(&self, x: &[f32], w: &Self::Matrix, bias: Option<&[f32]>, out: Out<'_>);
+
+    /// See [`RotateAndStore`].
+    fn rotate_and_store(&self, args: RotateAndStore<'_>, kv: &mut Self::KvCache);
+
+    /// Causal attention of every row over the cache, and nothing but the cache.
+    /// `qkv`: `[rows, layout.qkv_width()]`, the queries in front. `out`: `[rows, layout.q_width()]`.
+    fn attend(
+        &self,
+        qkv: &[f32],
+        layout: HeadLayout,
+        spans: &[AttentionSpan<'_>],
+        layer: usize,
+        kv: &Self::KvCache,
+        out: &mut [f32],
+    );
+
+    /// `out = silu(gate) * up`; a row of `gate_up` is `[gate | up]`, each `out`'s width.
+    fn swiglu(&self, gate_up: &[f32], width: usize, out: &mut [f32]);
+
+    /// Copies whole blocks `(src, dst)` in every layer (copy-on-write).
+    fn copy_blocks(&self, kv: &mut Self::KvCache, copies: &[(u32, u32)]);
+}

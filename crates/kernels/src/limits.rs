@@ -1,0 +1,426 @@
+//! What this machine can do at most, measured on the spot: the yardstick for every figure of speed.
+//!
+//! Read bandwidth is what bounds decode (each step reads all weights once), the rate of the multiply instruction what
+//! bounds prefill. Both are taken on all threads of the pool at once, best of several passes. Nothing else should run
+//! meanwhile: a busy core shows up as a lower limit.
+
+use crate::isa::Isa;
+#[cfg(target_arch = "x86_64")]
+use crate::isa::{Avx2, Avx512};
+use crate::mem::Buffer;
+use crate::threads::{Pool, share};
+use std::hint::black_box;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Limits of all threads of a pool together. A multiply-add counts as two operations.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Bytes per second read from memory, far out of cache.
+    pub read_bandwidth: f64,
+    /// Operations per second of the int8 instruction that the kernels use.
+    pub int8_ops: f64,
+    /// Operations per second of the instruction that the bf16 kernels use.
+    pub bf16_flops: f64,
+    /// Operations per second of f32 multiply-add.
+    pub f32_flops: f64,
+    /// Which instruction gave `int8_ops`.
+    pub int8_kind: &'static str,
+    /// Which instruction gave `bf16_flops`.
+    pub bf16_kind: &'static str,
+    /// Operations per second of the fastest int8 instruction that this CPU has, used or not.
+    pub fastest_int8_ops: f64,
+    /// Which instruction that is.
+    pub fastest_int8_kind: &'static str,
+    /// Operations per second of the fastest instruction that multiplies bf16, used or not. `vdpbf16ps` is never used:
+    /// it rounds differently from tiles and from fused multiply-add.
+    pub fastest_bf16_flops: f64,
+    /// Which instruction that is.
+    pub fastest_bf16_kind: &'static str,
+}
+
+/// Measures for about `seconds`, half of it reading.
+pub fn measure(pool: &Pool, isa: Isa, seconds: f64) -> Limits {
+    let loops = Loop::available();
+    let usable = |class: Class| loops.iter().filter(move |l| l.class == class);
+    // The kernels use the last loop of a class that the ceiling allows; the CPU's best may be another.
+    let share = Duration::from_secs_f64(seconds / 2.0 / loops.len() as f64);
+    let rates: Vec<f64> = loops.iter().map(|l| l.rate(pool, share)).collect();
+    let rate_of = |wanted: &Loop| rates[loops.iter().position(|l| l.name == wanted.name).expect("from the list")];
+    let used =
+        |class| usable(class).rfind(|l| l.used_from.is_some_and(|from| isa >= from)).expect("scalar is always there");
+    let fastest =
+        |class| usable(class).max_by(|a, b| rate_of(a).total_cmp(&rate_of(b))).expect("scalar is always there");
+    let (int8, float) = (used(Class::Int8), used(Class::Float));
+    let bf16 = usable(Class::Bf16).rfind(|l| l.used_from.is_some_and(|from| isa >= from)).unwrap_or(float);
+    let fastest_int8 = fastest(Class::Int8);
+    let fastest_bf16 = [Class::Float, Class::Bf16]
+        .into_iter()
+        .flat_map(usable)
+        .max_by(|a, b| rate_of(a).total_cmp(&rate_of(b)))
+        .expect("scalar is always there");
+    Limits {
+        read_bandwidth: read_bandwidth(pool, Duration::from_secs_f64(seconds / 2.0)),
+        int8_ops: rate_of(int8),
+        bf16_flops: rate_of(bf16),
+        f32_flops: rate_of(float),
+        int8_kind: int8.name,
+        bf16_kind: bf16.name,
+        fastest_int8_ops: rate_of(fastest_int8),
+        fastest_int8_kind: fastest_int8.name,
+        fastest_bf16_flops: rate_of(fastest_bf16),
+        fastest_bf16_kind: fastest_bf16.name,
+    }
+}
+
+/// What a loop multiplies.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Class {
+    Int8,
+    /// f32 multiply-add, which serves bf16 too.
+    Float,
+    /// Instructions that take bf16 itself.
+    Bf16,
+}
+
+/// A loop over registers that does nothing but multiply and add.
+struct Loop {
+    name: &'static str,
+    class: Class,
+    /// The lowest ISA whose kernels use this instruction; `None`: they never do.
+    used_from: Option<Isa>,
+    /// Runs some rounds and returns the multiply-adds done. Called on CPUs where `available` listed it only.
+    run: fn(usize) -> f64,
+}
+
+impl Loop {
+    /// Every loop that this CPU can run, slower instruction sets first.
+    fn available() -> Vec<Loop> {
+        let mut loops = vec![
+            Loop { name: "scalar int8", class: Class::Int8, used_from: Some(Isa::Scalar), run: scalar_int8 },
+            Loop { name: "scalar f32", class: Class::Float, used_from: Some(Isa::Scalar), run: scalar_f32 },
+        ];
+        #[cfg(target_arch = "x86_64")]
+        {
+            use x86::*;
+            if Avx2::detect().is_some() {
+                loops.push(Loop {
+                    name: "avx2 vpmaddubsw",
+                    class: Class::Int8,
+                    used_from: Some(Isa::Avx2),
+                    run: avx2_int8,
+                });
+                loops.push(Loop {
+                    name: "avx2 vfmadd231ps",
+                    class: Class::Float,
+                    used_from: Some(Isa::Avx2),
+                    run: avx2_fma,
+                });
+            }
+            if Avx512::detect().is_some() {
+                let used_from = Some(Isa::Avx512);
+                loops.push(Loop { name: "avx512 vpdpbusd", class: Class::Int8, used_from, run: avx512_int8 });
+                loops.push(Loop { name: "avx512 vfmadd231ps", class: Class::Float, used_from, run: avx512_fma });
+                if is_x86_feature_detected!("avx512bf16") {
+                    loops.push(Loop {
+                        name: "avx512 vdpbf16ps",
+                        class: Class::Bf16,
+                        used_from: None,
+                        run: avx512_bf16,
+                    });
+                }
+            }
+            if Isa::Amx.is_available() {
+                let used_from = Some(Isa::Amx);
+                loops.push(Loop { name: "amx tdpbssd", class: Class::Int8, used_from, run: amx_int8 });
+                loops.push(Loop { name: "amx tdpbf16ps", class: Class::Bf16, used_from, run: amx_bf16 });
+            }
+        }
+        loops
+    }
+
+    /// Operations per second on all threads.
+    fn rate(&self, pool: &Pool, budget: Duration) -> f64 {
+        let start = Instant::now();
+        let mut rounds = 1 << 10;
+        let mut best = 0f64;
+        loop {
+            let begin = Instant::now();
+            pool.run(&|_| {
+                black_box((self.run)(black_box(rounds)));
+            });
+            let took = begin.elapsed().as_secs_f64();
+            if took > 0.002 {
+                best = best.max(2.0 * (self.run)(1) * rounds as f64 * pool.threads() as f64 / took);
+            } else {
+                rounds *= 2; // too short to time against the cost of a region
+            }
+            if best > 0.0 && start.elapsed() >= budget {
+                return best;
+            }
+        }
+    }
+}
+
+/// 16 lanes of widening int8 multiply-add, as the compiler likes it.
+fn scalar_int8(rounds: usize) -> f64 {
+    let (x, w) = (black_box([3i8; 16]), black_box([-7i8; 16]));
+    let mut sums = [[0i32; 16]; 4];
+    for _ in 0..rounds {
+        for sums in &mut sums {
+            for ((sum, &x), &w) in sums.iter_mut().zip(&x).zip(&w) {
+                *sum = (i32::from(x) * i32::from(w)).wrapping_add(*sum);
+            }
+        }
+        sums = black_box(sums);
+    }
+    (rounds * 64) as f64
+}
+
+fn scalar_f32(rounds: usize) -> f64 {
+    let (x, w) = (black_box([0.5f32; 16]), black_box([0.25f32; 16]));
+    let mut sums = [[0f32; 16]; 4];
+    for _ in 0..rounds {
+        for sums in &mut sums {
+            for ((sum, &x), &w) in sums.iter_mut().zip(&x).zip(&w) {
+                *sum = x.mul_add(w, *sum);
+            }
+        }
+        sums = black_box(sums);
+    }
+    (rounds * 64) as f64
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use crate::gemm::amx;
+    use crate::isa::Amx;
+    use crate::quant::WeightClass;
+    use std::arch::x86_64::*;
+    use std::hint::black_box;
+
+    /// A loop over independent accumulators, enough to hide the latency of two pipes.
+    macro_rules! register_loop {
+        ($name:ident, $features:literal, $count:literal, $zero:expr, $x:expr, $w:expr, $step:expr, $macs:literal) => {
+            pub(super) fn $name(rounds: usize) -> f64 {
+                #[target_feature(enable = $features)]
+                fn inner(rounds: usize) {
+                    let (x, w) = (black_box($x), black_box($w));
+                    let mut sums = [$zero; $count];
+                    for _ in 0..rounds {
+                        for sum in &mut sums {
+                            *sum = $step(*sum, x, w);
+                        }
+                    }
+                    black_box(sums);
+                }
+                // SAFETY: `Loop::available` lists this function only where the features were detected.
+                unsafe { inner(rounds) };
+                (rounds * $count * $macs) as f64
+            }
+        };
+    }
+
+    register_loop!(
+        avx2_int8,
+        "avx2",
+        12,
+        _mm256_set1_epi8(-7),
+        _mm256_set1_epi8(3),
+        _mm256_set1_epi16(1),
+        // The sum itself is multiplied: the product of constants would be taken out of the loop.
+        |sum, x, ones| _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_maddubs_epi16(x, sum), ones)),
+        32
+    );
+    register_loop!(
+        avx2_fma,
+        "avx2,fma",
+        12,
+        _mm256_setzero_ps(),
+        _mm256_set1_ps(0.5),
+        _mm256_set1_ps(0.25),
+        |sum, x, w| _mm256_fmadd_ps(x, w, sum),
+        8
+    );
+    register_loop!(
+        avx512_int8,
+        "avx512f,avx512vnni",
+        16,
+        _mm512_setzero_si512(),
+        _mm512_set1_epi8(3),
+        _mm512_set1_epi8(-7),
+        |sum, x, w| _mm512_dpbusd_epi32(sum, x, w),
+        64
+    );
+    register_loop!(
+        avx512_fma,
+        "avx512f",
+        16,
+        _mm512_setzero_ps(),
+        _mm512_set1_ps(0.5),
+        _mm512_set1_ps(0.25),
+        |sum, x, w| _mm512_fmadd_ps(x, w, sum),
+        16
+    );
+
+    /// Sixteen chains of `vdpbf16ps` on zeros.
+    pub(super) fn avx512_bf16(rounds: usize) -> f64 {
+        #[target_feature(enable = "avx512f,avx512bf16")]
+        fn inner(rounds: usize) {
+            let mut sums = [_mm512_setzero_ps(); 16];
+            // SAFETY: both types are 64 bytes in which every bit pattern is valid.
+            let (x, w): (__m512bh, __m512bh) = unsafe {
+                std::mem::transmute(black_box((_mm512_set1_epi32(0x3f00_3f00), _mm512_set1_epi32(0x3e80_3e80))))
+            };
+            for _ in 0..rounds {
+                for sum in &mut sums {
+                    *sum = _mm512_dpbf16_ps(*sum, x, w);
+                }
+            }
+            black_box(sums);
+        }
+        // SAFETY: `Loop::available` lists this function only where the features were detected.
+        unsafe { inner(rounds) };
+        (rounds * 16 * 32) as f64
+    }
+
+    pub(super) fn amx_int8(rounds: usize) -> f64 {
+        amx::peak(Amx::detect().expect("listed only with AMX"), WeightClass::Int8, rounds)
+    }
+
+    pub(super) fn amx_bf16(rounds: usize) -> f64 {
+        amx::peak(Amx::detect().expect("listed only with AMX"), WeightClass::Bf16, rounds)
+    }
+}
+
+/// Streams that a thread reads side by side: more pages in flight than one stream's prefetcher opens.
+const STREAMS: usize = 4;
+
+/// Parts of the buffer that are timed one by one.
+const PASSES: usize = 8;
+
+/// Bytes per second over a buffer far larger than the last-level cache, all threads.
+fn read_bandwidth(pool: &Pool, budget: Duration) -> f64 {
+    let mut bytes = (4 * last_level_cache()).clamp(256 << 20, 1 << 30).min(available_memory() / 4).max(16 << 20);
+    let mut buffer = loop {
+        match Buffer::<u64>::zeroed(bytes / 8) {
+            Ok(buffer) => break buffer,
+            Err(_) if bytes > 1 << 20 => bytes /= 2,
+            Err(_) => return 0.0,
+        }
+    };
+    // Pages that were never written would all be the same page of zeros.
+    let words = buffer.len().div_ceil(pool.threads());
+    let parts: Vec<_> = buffer.chunks_mut(words).map(Mutex::new).collect();
+    pool.run(&|thread| {
+        if let Some(part) = parts.get(thread) {
+            part.lock().unwrap_or_else(PoisonError::into_inner).iter_mut().step_by(4096 / 8).for_each(|word| *word = 1);
+        }
+    });
+    drop(parts);
+    let (lines, _) = buffer.as_chunks::<8>(); // a line is what memory delivers
+    // Many short passes, each over the next part of the buffer: the best of them met no other work on any core.
+    let mut best = 0f64;
+    let start = Instant::now();
+    for (pass, part) in lines.chunks_exact(lines.len() / PASSES).cycle().enumerate() {
+        let begin = Instant::now();
+        pool.run(&|thread| {
+            black_box(read(&part[share(part.len(), pool.threads(), thread)]));
+        });
+        best = best.max(size_of_val(part) as f64 / begin.elapsed().as_secs_f64());
+        if pass >= 4 * PASSES && start.elapsed() >= budget {
+            break;
+        }
+    }
+    best
+}
+
+/// Reads everything once, as fast as this CPU's widest loads.
+fn read(lines: &[[u64; 8]]) -> u64 {
+    #[inline(always)]
+    fn streams(lines: &[[u64; 8]]) -> u64 {
+        let part = lines.len() / STREAMS;
+        let streams: [&[[u64; 8]]; STREAMS] = std::array::from_fn(|i| &lines[i * part..][..part]);
+        let mut sums = [[0u64; 8]; STREAMS];
+        for line in 0..part {
+            for (sums, stream) in sums.iter_mut().zip(streams) {
+                prefetch(stream.as_ptr().wrapping_add(line + 64));
+                for (sum, word) in sums.iter_mut().zip(stream[line]) {
+                    *sum ^= word;
+                }
+            }
+        }
+        sums.as_flattened().iter().fold(0, |all, sum| all ^ sum)
+    }
+    #[cfg(target_arch = "x86_64")]
+    {
+        #[target_feature(enable = "avx512f")]
+        fn avx512(lines: &[[u64; 8]]) -> u64 {
+            streams(lines)
+        }
+        #[target_feature(enable = "avx2")]
+        fn avx2(lines: &[[u64; 8]]) -> u64 {
+            streams(lines)
+        }
+        if Avx512::detect().is_some() {
+            // SAFETY: just detected.
+            return unsafe { avx512(lines) };
+        }
+        if Avx2::detect().is_some() {
+            // SAFETY: just detected.
+            return unsafe { avx2(lines) };
+        }
+    }
+    streams(lines)
+}
+
+/// A hint that `line` will be read; any address will do.
+#[inline(always)]
+fn prefetch(_line: *const [u64; 8]) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch has no effect but on the caches, whatever the address.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(_line.cast());
+    }
+}
+
+/// Bytes of the largest cache of CPU 0, or a guess.
+fn last_level_cache() -> usize {
+    let size = |index: usize| {
+        let path = format!("/sys/devices/system/cpu/cpu0/cache/index{index}/size");
+        let text = std::fs::read_to_string(path).ok()?;
+        text.trim().strip_suffix('K')?.parse::<usize>().ok().map(|kib| kib << 10)
+    };
+    (0..8).filter_map(size).max().unwrap_or(64 << 20)
+}
+
+/// Memory that can be had without swapping, or a guess.
+fn available_memory() -> usize {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    let kib = line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<usize>().ok());
+    kib.map_or(1 << 30, |kib| kib << 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_limit_is_positive_and_named() {
+        let pool = Pool::new(1).unwrap();
+        for isa in Isa::available() {
+            let limits = measure(&pool, isa, 0.02);
+            let rates = [limits.read_bandwidth, limits.int8_ops, limits.bf16_flops, limits.f32_flops];
+            assert!(rates.into_iter().all(|rate| rate.is_finite() && rate > 0.0), "{limits:?}");
+            assert!(limits.fastest_int8_ops >= limits.int8_ops && limits.fastest_bf16_flops >= limits.bf16_flops);
+            let expected = [
+                ("scalar int8", "scalar f32"),
+                ("avx2 vpmaddubsw", "avx2 vfmadd231ps"),
+                ("avx512 vpdpbusd", "avx512 vfmadd231ps"),
+                ("amx tdpbssd", "amx tdpbf16ps"),
+            ];
+            assert_eq!((limits.int8_kind, limits.bf16_kind), expected[isa as usize]);
+        }
+    }
+}

@@ -1,0 +1,362 @@
+//! Everything between the matrix products that treats rows alone: norms, the gated activation, rotation.
+//!
+//! Each function takes `pool: Option<&Pool>` (rows are shared out when there are many) and `isa`, and returns the same
+//! bits for every choice of both. [`Plain`] holds the definitions, [`Vectors`] the same operations 16 at a time.
+
+use crate::RotateAndStore;
+use crate::isa::Isa;
+use crate::kv_cache::{KvCache, MAX_HEAD_DIM, Place, Writer};
+use crate::lanes::{self, Kernel, LANES, Simd, bf16_bits, dispatch, exp, exp_lanes};
+use crate::threads::Pool;
+use std::marker::PhantomData;
+use std::ops::Range;
+
+/// Numbers per task: some microseconds of work, several times the cost of handing it over.
+const TASK: usize = 16 << 10;
+
+/// Calls `f` for ranges that cover `0..rows`, on several threads when that pays.
+fn share_rows(pool: Option<&Pool>, rows: usize, width: usize, f: &(dyn Fn(Range<usize>) + Sync)) {
+    let per_task = (TASK / width.max(1)).max(1);
+    match pool {
+        Some(pool) if rows > per_task => {
+            pool.tasks(rows.div_ceil(per_task), &|task| f(task * per_task..((task + 1) * per_task).min(rows)));
+        }
+        _ => f(0..rows),
+    }
+}
+
+/// A slice that several tasks write, each its own part.
+pub(crate) struct Shared<'a, T> {
+    ptr: *mut T,
+    len: usize,
+    slice: PhantomData<&'a mut [T]>,
+}
+
+// SAFETY: `part` hands out disjoint parts only, by its caller's word.
+unsafe impl<T: Send> Sync for Shared<'_, T> {}
+
+impl<'a, T> Shared<'a, T> {
+    pub(crate) fn new(slice: &'a mut [T]) -> Self {
+        Shared { ptr: slice.as_mut_ptr(), len: slice.len(), slice: PhantomData }
+    }
+
+    /// Length of the whole slice.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// A part of the slice. Panics if it is out of range.
+    ///
+    /// # Safety
+    /// No other task holds a part that overlaps it.
+    #[inline(always)]
+    #[allow(clippy::mut_from_ref)] // the caller promises that parts are disjoint
+    pub(crate) unsafe fn part(&self, range: Range<usize>) -> &mut [T] {
+        assert!(range.start <= range.end && range.end <= self.len);
+        // SAFETY: in range, and alone by the caller's word.
+        unsafe { std::slice::from_raw_parts_mut(self.ptr.add(range.start), range.len()) }
+    }
+}
+
+/// The operations on one row (or one head of a row).
+trait RowOps: Copy {
+    /// `out = x / sqrt(mean(x^2) + eps) * weight`: the squares summed in 16 lanes, element `i` in lane `i % 16`, then
+    /// by halves; one division for the row.
+    fn rms_norm(self, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]);
+    /// `out = (gate / (1 + exp(-gate))) * up`.
+    fn swiglu(self, gate: &[f32], up: &[f32], out: &mut [f32]);
+    /// Element `i` of the first half and of the second turn by the same angle: `a' = a c - b s`, `b' = b c + a s`.
+    fn rotate(self, x: &[f32], cos: &[f32], sin: &[f32], out: &mut [f32]);
+    /// Rounds to bf16.
+    fn to_bf16(self, x: &[f32], out: &mut [u16]);
+}
+
+/// The definitions.
+#[derive(Clone, Copy)]
+struct Plain;
+
+impl RowOps for Plain {
+    fn rms_norm(self, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
+        let mut lanes = [0.0f32; LANES];
+        for (i, &x) in x.iter().enumerate() {
+            lanes[i % LANES] = x.mul_add(x, lanes[i % LANES]);
+        }
+        let scale = inverse_rms(lanes::sum(lanes), x.len(), eps);
+        for ((out, &x), &weight) in out.iter_mut().zip(x).zip(weight) {
+            *out = (x * scale) * weight;
+        }
+    }
+
+    fn swiglu(self, gate: &[f32], up: &[f32], out: &mut [f32]) {
+        for ((out, &gate), &up) in out.iter_mut().zip(gate).zip(up) {
+            *out = (gate / (1.0 + exp(0.0 - gate))) * up;
+        }
+    }
+
+    fn rotate(self, x: &[f32], cos: &[f32], sin: &[f32], out: &mut [f32]) {
+        let half = cos.len();
+        for i in 0..half {
+            let (a, b) = (x[i], x[half + i]);
+            out[i] = a.mul_add(cos[i], 0.0 - b * sin[i]);
+            out[half + i] = b.mul_add(cos[i], a * sin[i]);
+        }
+    }
+
+    fn to_bf16(self, x: &[f32], out: &mut [u16]) {
+        for (out, &x) in out.iter_mut().zip(x) {
+            *out = bf16_bits(x);
+        }
+    }
+}
+
+/// The factor of a row whose squares sum to `squares`.
+#[inline(always)]
+fn inverse_rms(squares: f32, width: usize, eps: f32) -> f32 {
+    1.0 / (squares / width as f32 + eps).sqrt()
+}
+
+/// The same with vectors.
+#[derive(Clone, Copy)]
+struct Vectors<S>(S);
+
+impl<S: Simd> Vectors<S> {
+    /// Up to 16 numbers from `at`, then zeros.
+    #[inline(always)]
+    fn load(self, x: &[f32], at: usize) -> S::V {
+        let n = x.len() - at;
+        // SAFETY: at least `min(n, 16)` numbers follow `at`.
+        unsafe { if n >= LANES { self.0.load(x.as_ptr().add(at)) } else { self.0.load_first(n, x.as_ptr().add(at)) } }
+    }
+
+    /// Up to 16 numbers to `at`.
+    #[inline(always)]
+    fn store(self, v: S::V, out: &mut [f32], at: usize) {
+        let n = out.len() - at;
+        let to = out[at..].as_mut_ptr();
+        // SAFETY: at least `min(n, 16)` numbers follow `at`.
+        unsafe { if n >= LANES { self.0.store(v, to) } else { self.0.store_first(n, v, to) } }
+    }
+}
+
+impl<S: Simd> RowOps for Vectors<S> {
+    #[inline(always)]
+    fn rms_norm(self, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
+        assert!(weight.len() == x.len() && out.len() == x.len());
+        let s = self.0;
+        let mut squares = s.splat(0.0);
+        for at in (0..x.len()).step_by(LANES) {
+            let x = self.load(x, at);
+            squares = s.fma(x, x, squares);
+        }
+        let scale = s.splat(inverse_rms(s.sum(squares), x.len(), eps));
+        for at in (0..x.len()).step_by(LANES) {
+            self.store(s.mul(s.mul(self.load(x, at), scale), self.load(weight, at)), out, at);
+        }
+    }
+
+    #[inline(always)]
+    fn swiglu(self, gate: &[f32], up: &[f32], out: &mut [f32]) {
+        assert!(gate.len() == up.len() && out.len() == up.len());
+        let s = self.0;
+        for at in (0..gate.len()).step_by(LANES) {
+            let gate = self.load(gate, at);
+            let bottom = s.add(s.splat(1.0), exp_lanes(s, s.sub(s.splat(0.0), gate)));
+            self.store(s.mul(s.div(gate, bottom), self.load(up, at)), out, at);
+        }
+    }
+
+    #[inline(always)]
+    fn rotate(self, x: &[f32], cos: &[f32], sin: &[f32], out: &mut [f32]) {
+        let half = cos.len();
+        assert!(sin.len() == half && x.len() == 2 * half && out.len() == 2 * half);
+        let s = self.0;
+        let (first, second) = x.split_at(half);
+        let (first_out, second_out) = out.split_at_mut(half);
+        for at in (0..half).step_by(LANES) {
+            let (a, b) = (self.load(first, at), self.load(second, at));
+            let (cos, sin) = (self.load(cos, at), self.load(sin, at));
+            self.store(s.fma(a, cos, s.sub(s.splat(0.0), s.mul(b, sin))), first_out, at);
+            self.store(s.fma(b, cos, s.mul(a, sin)), second_out, at);
+        }
+    }
+
+    #[inline(always)]
+    fn to_bf16(self, x: &[f32], out: &mut [u16]) {
+        assert!(x.len() == out.len());
+        let (groups, tail) = out.as_chunks_mut::<LANES>();
+        let tail_at = x.len() - tail.len();
+        for (i, group) in groups.iter_mut().enumerate() {
+            // SAFETY: a group is 16 numbers.
+            unsafe { self.0.store_bf16(self.0.round_bf16(self.load(x, i * LANES)), group.as_mut_ptr()) };
+        }
+        Plain.to_bf16(&x[tail_at..], tail);
+    }
+}
+
+/// Root-mean-square norm of each row (Zhang & Sennrich, 2019): `x / sqrt(mean(x^2) + eps) * weight`.
+/// `x`, `out`: f32 `[rows, weight.len()]`.
+pub fn rms_norm(pool: Option<&Pool>, isa: Isa, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
+    struct Rows<'a>(&'a [f32], &'a [f32], f32, &'a mut [f32]);
+
+    impl Rows<'_> {
+        #[inline(always)]
+        fn each(self, ops: impl RowOps) {
+            let Rows(x, weight, eps, out) = self;
+            let width = weight.len();
+            for (x, out) in x.chunks_exact(width).zip(out.chunks_exact_mut(width)) {
+                ops.rms_norm(x, weight, eps, out);
+            }
+        }
+    }
+
+    impl Kernel for Rows<'_> {
+        type Output = ();
+
+        fn define(self) {
+            self.each(Plain);
+        }
+
+        #[inline(always)]
+        fn run<S: Simd>(self, s: S) {
+            self.each(Vectors(s));
+        }
+    }
+
+    let width = weight.len();
+    assert!(width > 0 && x.len().is_multiple_of(width), "{} numbers are no rows of {width}", x.len());
+    assert_eq!(x.len(), out.len());
+    let out = Shared::new(out);
+    share_rows(pool, x.len() / width, width, &|rows| {
+        let part = rows.start * width..rows.end * width;
+        // SAFETY: each row is in one range.
+        let out = unsafe { out.part(part.clone()) };
+        dispatch(isa, Rows(&x[part], weight, eps, out));
+    });
+}
+
+/// `silu(gate) * up` (Shazeer, 2020). `gate_up`: f32 `[rows, 2 * width]`, a row is `[gate | up]`; `out`: `[rows, width]`.
+pub fn swiglu(pool: Option<&Pool>, isa: Isa, gate_up: &[f32], width: usize, out: &mut [f32]) {
+    struct Rows<'a>(&'a [f32], usize, &'a mut [f32]);
+
+    impl Rows<'_> {
+        #[inline(always)]
+        fn each(self, ops: impl RowOps) {
+            let Rows(gate_up, width, out) = self;
+            for (row, out) in gate_up.chunks_exact(2 * width).zip(out.chunks_exact_mut(width)) {
+                let (gate, up) = row.split_at(width);
+                ops.swiglu(gate, up, out);
+            }
+        }
+    }
+
+    impl Kernel for Rows<'_> {
+        type Output = ();
+
+        fn define(self) {
+            self.each(Plain);
+        }
+
+        #[inline(always)]
+        fn run<S: Simd>(self, s: S) {
+            self.each(Vectors(s));
+        }
+    }
+
+    assert!(width > 0 && out.len().is_multiple_of(width), "{} numbers are no rows of {width}", out.len());
+    assert_eq!(gate_up.len(), 2 * out.len());
+    let rows = out.len() / width;
+    let out = Shared::new(out);
+    share_rows(pool, rows, 4 * width, &|rows| {
+        // SAFETY: each row is in one range.
+        let out = unsafe { out.part(rows.start * width..rows.end * width) };
+        dispatch(isa, Rows(&gate_up[rows.start * 2 * width..rows.end * 2 * width], width, out));
+    });
+}
+
+/// See [`RotateAndStore`]. Rows of one call may be stored by different threads.
+///
+/// Panics when shapes disagree, and when a slot or a position is out of range.
+pub fn rotate_and_store(pool: Option<&Pool>, isa: Isa, args: RotateAndStore<'_>, kv: &mut KvCache) {
+    let RotateAndStore { qkv, layout, head_norms, rope, positions, slots, layer } = args;
+    let (shape, width, rows) = (kv.shape(), layout.qkv_width(), positions.len());
+    assert_eq!(
+        (layout.num_kv_heads, layout.head_dim),
+        (shape.num_kv_heads, shape.head_dim),
+        "the cache is of another model"
+    );
+    assert_eq!(layout.head_dim, rope.head_dim(), "the rotation is of another model");
+    assert!(layout.head_dim <= MAX_HEAD_DIM, "heads of {}", layout.head_dim);
+    assert_eq!(qkv.len(), rows * width);
+    assert_eq!(slots.len(), rows);
+    if let Some((q, k, _)) = head_norms {
+        assert_eq!((q.len(), k.len()), (layout.head_dim, layout.head_dim));
+    }
+    let (qkv, cache) = (Shared::new(qkv), kv.writer());
+    share_rows(pool, rows, 2 * width, &|rows| {
+        for row in rows {
+            let (cos, sin) = rope.at(positions[row] as usize);
+            // SAFETY: each row is in one range.
+            let qkv = unsafe { qkv.part(row * width..(row + 1) * width) };
+            let slot = slots[row] as usize;
+            dispatch(isa, RotateRow { qkv, num_heads: layout.num_heads, head_norms, cos, sin, cache, layer, slot });
+        }
+    });
+}
+
+struct RotateRow<'a> {
+    qkv: &'a mut [f32],
+    num_heads: usize,
+    head_norms: Option<(&'a [f32], &'a [f32], f32)>,
+    cos: &'a [f32],
+    sin: &'a [f32],
+    cache: Writer<'a>,
+    layer: usize,
+    slot: usize,
+}
+
+impl RotateRow<'_> {
+    #[inline(always)]
+    fn each(self, ops: impl RowOps) {
+        let head_dim = 2 * self.cos.len();
+        let (queries, keys_values) = self.qkv.split_at_mut(self.num_heads * head_dim);
+        let (keys, values) = keys_values.split_at(keys_values.len() / 2);
+        let mut normed = [0.0; MAX_HEAD_DIM];
+        let normed = &mut normed[..head_dim];
+        for query in queries.chunks_exact_mut(head_dim) {
+            match self.head_norms {
+                Some((weight, _, eps)) => ops.rms_norm(query, weight, eps, normed),
+                None => normed.copy_from_slice(query),
+            }
+            ops.rotate(normed, self.cos, self.sin, query);
+        }
+        let mut rotated = [0.0; MAX_HEAD_DIM];
+        let rotated = &mut rotated[..head_dim];
+        let (mut key_bits, mut value_bits) = ([0; MAX_HEAD_DIM], [0; MAX_HEAD_DIM]);
+        let (key_bits, value_bits) = (&mut key_bits[..head_dim], &mut value_bits[..head_dim]);
+        for (kv_head, (key, value)) in keys.chunks_exact(head_dim).zip(values.chunks_exact(head_dim)).enumerate() {
+            match self.head_norms {
+                Some((_, weight, eps)) => {
+                    ops.rms_norm(key, weight, eps, normed);
+                    ops.rotate(normed, self.cos, self.sin, rotated);
+                }
+                None => ops.rotate(key, self.cos, self.sin, rotated),
+            }
+            ops.to_bf16(rotated, key_bits);
+            ops.to_bf16(value, value_bits);
+            self.cache.store(Place { layer: self.layer, slot: self.slot, kv_head }, key_bits, value_bits);
+        }
+    }
+}
+
+impl Kernel for RotateRow<'_> {
+    type Output = ();
+
+    fn define(self) {
+        self.each(Plain);
+    }
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        self.each(Vectors(s));
+    }
+}

@@ -1,0 +1,125 @@
+//! The definition: every operation on one thread in plain loops. Slow, for any CPU, and the judge of every kernel.
+
+use crate::kv_cache::{KvCache, KvShape};
+use crate::mem::OutOfMemory;
+use crate::quant::{
+    MatrixShape, PackedMatrix, RowSource, SMALLEST_ACTIVATION, WeightClass, quantize_row, round_to_bf16,
+};
+use crate::{AttentionSpan, Backend, HeadLayout, Isa, Out, RotateAndStore, attention, cpu, pointwise};
+
+/// The backend of definitions.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Reference;
+
+impl Reference {
+    /// Nothing to prepare.
+    pub fn new() -> Reference {
+        Reference
+    }
+}
+
+impl Backend for Reference {
+    type Matrix = PackedMatrix;
+    type KvCache = KvCache;
+
+    fn describe(&self) -> String {
+        "reference (plain loops), 1 thread".into()
+    }
+
+    fn pack(&self, shape: MatrixShape, class: WeightClass, rows: &RowSource<'_>) -> Result<PackedMatrix, OutOfMemory> {
+        PackedMatrix::pack(None, shape, class, rows)
+    }
+
+    fn matrix_bytes(&self, matrix: &PackedMatrix) -> usize {
+        matrix.bytes()
+    }
+
+    fn kv_cache(&self, shape: KvShape) -> Result<KvCache, OutOfMemory> {
+        KvCache::new(shape)
+    }
+
+    fn embed(&self, table: &PackedMatrix, ids: &[u32], out: &mut [f32]) {
+        cpu::embed(table, ids, out);
+    }
+
+    fn rms_norm(&self, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
+        pointwise::rms_norm(None, Isa::Scalar, x, weight, eps, out);
+    }
+
+    fn linear(&self, x: &[f32], w: &PackedMatrix, bias: Option<&[f32]>, out: Out<'_>) {
+        let MatrixShape { out_features, in_features } = w.shape();
+        let (out, add) = match out {
+            Out::Store(out) => (out, false),
+            Out::Add(out) => (out, true),
+        };
+        let rows = x.len() / in_features;
+        assert_eq!(x.len(), rows * in_features, "x is not [rows, in_features]");
+        assert_eq!(out.len(), rows * out_features, "out is not [rows, out_features]");
+        for (x, out) in x.chunks_exact(in_features).zip(out.chunks_exact_mut(out_features)) {
+            let product = match w.class() {
+                WeightClass::Bf16 => bf16_row(x, w),
+                WeightClass::Int8 => int8_row(x, w),
+            };
+            for (column, (out, mut y)) in out.iter_mut().zip(product).enumerate() {
+                if let Some(bias) = bias {
+                    y += bias[column];
+                }
+                *out = if add { *out + y } else { y };
+            }
+        }
+    }
+
+    fn rotate_and_store(&self, args: RotateAndStore<'_>, kv: &mut KvCache) {
+        pointwise::rotate_and_store(None, Isa::Scalar, args, kv);
+    }
+
+    fn attend(
+        &self,
+        qkv: &[f32],
+        layout: HeadLayout,
+        spans: &[AttentionSpan<'_>],
+        layer: usize,
+        kv: &KvCache,
+        out: &mut [f32],
+    ) {
+        attention::attend(None, Isa::Scalar, qkv, layout, spans, layer, kv, out);
+    }
+
+    fn swiglu(&self, gate_up: &[f32], width: usize, out: &mut [f32]) {
+        pointwise::swiglu(None, Isa::Scalar, gate_up, width, out);
+    }
+
+    fn copy_blocks(&self, kv: &mut KvCache, copies: &[(u32, u32)]) {
+        kv.copy_blocks(copies);
+    }
+}
+
+/// One row of a bf16 product: steps of 32, in each an even and an odd sum from zero, both added to the total.
+fn bf16_row(x: &[f32], w: &PackedMatrix) -> Vec<f32> {
+    let padded = w.steps() * 32;
+    let x: Vec<f32> = (0..padded).map(|k| x.get(k).map_or(0.0, |&x| round_to_bf16(x, SMALLEST_ACTIVATION))).collect();
+    let column = |column: usize| {
+        let mut total = 0f32;
+        for step in (0..padded).step_by(32) {
+            let (mut even, mut odd) = (0f32, 0f32);
+            for k in (step..step + 32).step_by(2) {
+                even = x[k].mul_add(w.bf16_at(column, k), even);
+                odd = x[k + 1].mul_add(w.bf16_at(column, k + 1), odd);
+            }
+            total += even + odd;
+        }
+        total
+    };
+    (0..w.shape().out_features).map(column).collect()
+}
+
+/// One row of an int8 product: an exact sum of integers, then the row's scale, then the column's.
+fn int8_row(x: &[f32], w: &PackedMatrix) -> Vec<f32> {
+    let mut q = vec![0i8; x.len()];
+    let (scale, _) = quantize_row(x, &mut q);
+    let column = |column: usize| {
+        let sum: i32 = q.iter().enumerate().map(|(k, &q)| i32::from(q) * i32::from(w.int8_at(column, k))).sum();
+        (sum as f32 * scale) * w.scales()[column]
+    };
+    (0..w.shape().out_features).map(column).collect()
+}

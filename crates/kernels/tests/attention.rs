@@ -1,0 +1,405 @@
+//! Attention, as a page of its specification: one set of bits for every path, chunk, placement and neighbour.
+
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+#[path = "common/emulator.rs"]
+mod emulator;
+
+use kernels::attention::{attend, attend_with_tiles};
+use kernels::isa::Amx;
+use kernels::kv_cache::Place;
+use kernels::threads::{Pool, max_threads};
+use kernels::{AttentionSpan, HeadLayout, Isa, KvCache, KvShape};
+
+/// A small generator (splitmix64): the same numbers on every machine.
+struct Random(u64);
+
+impl Random {
+    fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let x = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        x ^ (x >> 31)
+    }
+
+    fn below(&mut self, n: usize) -> usize {
+        (self.bits() % n as u64) as usize
+    }
+
+    /// Roughly normal, exact in f32.
+    fn number(&mut self) -> f32 {
+        let uniform = |bits: u64| (bits as u16) as f32 / 32768.0 - 1.0;
+        let bits = self.bits();
+        uniform(bits) + uniform(bits >> 16) + uniform(bits >> 32)
+    }
+
+    fn numbers(&mut self, len: usize) -> Vec<f32> {
+        (0..len).map(|_| self.number()).collect()
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Shape {
+    num_heads: usize,
+    num_kv_heads: usize,
+    head_dim: usize,
+    block_size: usize,
+}
+
+const SHAPES: [Shape; 9] = [
+    Shape { num_heads: 1, num_kv_heads: 1, head_dim: 32, block_size: 32 },
+    Shape { num_heads: 4, num_kv_heads: 2, head_dim: 64, block_size: 32 },
+    Shape { num_heads: 14, num_kv_heads: 2, head_dim: 64, block_size: 64 },
+    Shape { num_heads: 9, num_kv_heads: 3, head_dim: 64, block_size: 32 },
+    Shape { num_heads: 8, num_kv_heads: 1, head_dim: 128, block_size: 64 },
+    Shape { num_heads: 3, num_kv_heads: 3, head_dim: 96, block_size: 32 },
+    Shape { num_heads: 4, num_kv_heads: 2, head_dim: 48, block_size: 32 }, // half a step is left
+    Shape { num_heads: 6, num_kv_heads: 1, head_dim: 256, block_size: 32 },
+    Shape { num_heads: 20, num_kv_heads: 1, head_dim: 32, block_size: 64 }, // a group wider than a tile
+];
+
+/// Contexts around the borders of groups, pages, blocks and splits, each decoding one token.
+const DECODES: [(usize, usize); 8] = [(0, 1), (30, 1), (31, 1), (32, 1), (254, 1), (255, 1), (256, 1), (699, 1)];
+/// Chunks of prompts: `(start, rows)`.
+const CHUNKS: [(usize, usize); 3] = [(0, 40), (250, 20), (31, 3)];
+
+const LAYERS: usize = 2;
+const LAYER: usize = 1;
+
+/// A sequence: queries, keys and values of all its tokens, a function of the seed.
+#[derive(Clone)]
+struct Sequence {
+    queries: Vec<Vec<f32>>, // [tokens][num_heads * head_dim]
+    keys: Vec<Vec<f32>>,    // [tokens][num_kv_heads * head_dim]
+    values: Vec<Vec<f32>>,
+}
+
+impl Sequence {
+    fn new(shape: Shape, seed: u64, tokens: usize) -> Sequence {
+        let mut random = Random(seed);
+        let mut rows = |heads: usize| (0..tokens).map(|_| random.numbers(heads * shape.head_dim)).collect();
+        Sequence { queries: rows(shape.num_heads), keys: rows(shape.num_kv_heads), values: rows(shape.num_kv_heads) }
+    }
+}
+
+/// `rows` tokens of a sequence from `start`, in a step.
+#[derive(Clone)]
+struct Rows<'a> {
+    sequence: &'a Sequence,
+    start: usize,
+    rows: usize,
+}
+
+/// A step: where each sequence's blocks are is drawn from a seed, and what nobody stored is garbage.
+struct Step {
+    layout: HeadLayout,
+    qkv: Vec<f32>,
+    tables: Vec<Vec<u32>>,
+    spans: Vec<(usize, usize, usize)>, // first row, rows, start
+    kv: KvCache,
+}
+
+impl Step {
+    fn new(shape: Shape, batch: &[Rows<'_>], seed: u64) -> Step {
+        let Shape { num_heads, num_kv_heads, head_dim, block_size } = shape;
+        let layout = HeadLayout { num_heads, num_kv_heads, head_dim };
+        let mut random = Random(seed);
+        let needed = |rows: &Rows<'_>| (rows.start + rows.rows).div_ceil(block_size);
+        let blocks = batch.iter().map(needed).sum::<usize>() + 3;
+        let mut kv = KvCache::new(KvShape { layers: LAYERS, blocks, block_size, num_kv_heads, head_dim }).unwrap();
+        for slot in 0..blocks * block_size {
+            for kv_head in 0..num_kv_heads {
+                let (mut key, mut value) = (random.numbers(head_dim), random.numbers(head_dim));
+                key.iter_mut().chain(&mut value).for_each(|x| *x *= 1e4);
+                kv.store(Place { layer: LAYER, slot, kv_head }, &key, &value);
+            }
+        }
+        let mut free: Vec<u32> = (0..blocks as u32).collect();
+        let (mut qkv, mut tables, mut spans) = (Vec::new(), Vec::new(), Vec::new());
+        for rows in batch {
+            let table: Vec<u32> = (0..needed(rows)).map(|_| free.swap_remove(random.below(free.len()))).collect();
+            for token in 0..rows.start + rows.rows {
+                let slot = table[token / block_size] as usize * block_size + token % block_size;
+                for kv_head in 0..num_kv_heads {
+                    let head = kv_head * head_dim..(kv_head + 1) * head_dim;
+                    let (key, value) = (&rows.sequence.keys[token], &rows.sequence.values[token]);
+                    kv.store(Place { layer: LAYER, slot, kv_head }, &key[head.clone()], &value[head]);
+                }
+            }
+            spans.push((qkv.len() / layout.qkv_width(), rows.rows, rows.start));
+            for query in &rows.sequence.queries[rows.start..rows.start + rows.rows] {
+                qkv.extend_from_slice(query);
+                qkv.extend(std::iter::repeat_n(f32::NAN, 2 * num_kv_heads * head_dim)); // must not be read
+            }
+            tables.push(table);
+        }
+        Step { layout, qkv, tables, spans, kv }
+    }
+
+    /// Output rows `[rows][num_heads * head_dim]`, as bits.
+    fn attend(&self, isa: Isa, pool: Option<&Pool>) -> Vec<Vec<u32>> {
+        self.output(|spans, out| attend(pool, isa, &self.qkv, self.layout, spans, LAYER, &self.kv, out))
+    }
+
+    /// The same with AMX for every tile.
+    fn attend_with_tiles(&self, amx: Amx, pool: Option<&Pool>) -> Vec<Vec<u32>> {
+        self.output(|spans, out| attend_with_tiles(pool, amx, &self.qkv, self.layout, spans, LAYER, &self.kv, out))
+    }
+
+    fn output(&self, attend: impl Fn(&[AttentionSpan<'_>], &mut [f32])) -> Vec<Vec<u32>> {
+        let spans: Vec<AttentionSpan<'_>> = self
+            .spans
+            .iter()
+            .zip(&self.tables)
+            .map(|(&(first_row, num_rows, start), blocks)| AttentionSpan { first_row, num_rows, start, blocks })
+            .collect();
+        let rows = self.qkv.len() / self.layout.qkv_width();
+        let mut out = vec![f32::NAN; rows * self.layout.q_width()];
+        attend(&spans, &mut out);
+        out.chunks_exact(self.layout.q_width()).map(|row| row.iter().map(|x| x.to_bits()).collect()).collect()
+    }
+}
+
+/// Nobody's pool and pools of one and two threads.
+fn pools() -> Vec<Option<Pool>> {
+    let mut pools = vec![None, Some(Pool::new(1).unwrap())];
+    if max_threads() >= 2 {
+        pools.push(Some(Pool::new(2).unwrap()));
+    }
+    pools
+}
+
+/// Every way to compute a step.
+fn every_path(step: &Step, mut f: impl FnMut(Isa, usize, Vec<Vec<u32>>)) {
+    for pool in &pools() {
+        for isa in Isa::available() {
+            let threads = pool.as_ref().map_or(0, Pool::threads);
+            f(isa, threads, step.attend(isa, pool.as_ref()));
+        }
+    }
+}
+
+fn definition(step: &Step) -> Vec<Vec<u32>> {
+    step.attend(Isa::Scalar, None)
+}
+
+/// Steps of every shape: decodes and chunks at once, and the longest decode alone, whose splits are then shared out
+/// among threads.
+fn steps() -> Vec<(Shape, Step)> {
+    let mut steps = Vec::new();
+    for (seed, shape) in SHAPES.into_iter().enumerate() {
+        let sequences: Vec<Sequence> = (0..11).map(|i| Sequence::new(shape, 100 * seed as u64 + i, 700)).collect();
+        let all = DECODES.into_iter().chain(CHUNKS);
+        let batch: Vec<Rows<'_>> =
+            all.zip(&sequences).map(|((start, rows), sequence)| Rows { sequence, start, rows }).collect();
+        for batch in [&batch[..], &batch[7..8]] {
+            steps.push((shape, Step::new(shape, batch, seed as u64)));
+        }
+    }
+    steps
+}
+
+#[test]
+fn every_path_returns_the_bits_of_the_definition() {
+    for (shape, step) in steps() {
+        let want = definition(&step);
+        every_path(&step, |isa, threads, got| assert!(got == want, "{shape:?}, {isa:?}, {threads} threads"));
+    }
+}
+
+/// On a machine without AMX a handler of SIGILL executes the tile instructions.
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+#[test]
+fn amx_returns_the_bits_of_the_definition() {
+    use std::sync::atomic::Ordering::Relaxed;
+
+    if Isa::Amx.avx2().is_none() {
+        return eprintln!("skipped: the tile path needs AVX2 beside it");
+    }
+    let amx = Amx::detect().unwrap_or_else(|| {
+        emulator::install();
+        // SAFETY: from here on SIGILL executes tile instructions.
+        unsafe { Amx::assume() }
+    });
+    for (shape, step) in steps() {
+        let want = definition(&step);
+        for pool in &pools() {
+            assert!(step.attend_with_tiles(amx, pool.as_ref()) == want, "{shape:?}");
+        }
+    }
+    if Amx::detect().is_none() {
+        for (name, count) in emulator::executed().into_iter().filter(|(name, _)| *name != "tdpbssd") {
+            assert!(count.load(Relaxed) > 0, "no {name} was executed: this was not the tile path");
+        }
+    }
+}
+
+#[test]
+fn the_definition_is_softmax_attention() {
+    // P is rounded to bf16 (2^-9 relative, each), V too: the error of a weighted mean of values up to 3 stays below 1 %.
+    let tolerance = 0.01;
+    let shape = SHAPES[1];
+    let sequence = Sequence::new(shape, 7, 700);
+    for (start, rows) in [(0, 5), (253, 6), (699, 1)] {
+        let batch = [Rows { sequence: &sequence, start, rows }];
+        let got = definition(&Step::new(shape, &batch, 3));
+        let bf16 = |x: f32| half::bf16::from_f32(x).to_f64();
+        for (row, got) in got.iter().enumerate() {
+            for head in 0..shape.num_heads {
+                let (query, kv_head) = (head * shape.head_dim, head / 2 * shape.head_dim);
+                let scores: Vec<f64> = (0..=start + row)
+                    .map(|token| {
+                        let (q, k) = (&sequence.queries[start + row][query..], &sequence.keys[token][kv_head..]);
+                        let dot: f64 = (0..shape.head_dim).map(|d| bf16(q[d]) * bf16(k[d])).sum();
+                        dot / (shape.head_dim as f64).sqrt()
+                    })
+                    .collect();
+                let max = scores.iter().copied().fold(f64::MIN, f64::max);
+                let sum: f64 = scores.iter().map(|s| (s - max).exp()).sum();
+                for d in 0..shape.head_dim {
+                    let values = sequence.values.iter().map(|value| value[kv_head + d] as f64);
+                    let want: f64 = scores.iter().zip(values).map(|(s, v)| (s - max).exp() / sum * v).sum();
+                    let got = f32::from_bits(got[query + d]) as f64;
+                    assert!((got - want).abs() < tolerance, "row {row}, head {head}, d {d}: {got} for {want}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_definition_never_changes() {
+    // The bits of one step, hashed (FNV-1a). They hold on every machine; a new value here is a new definition, after
+    // which recorded answers can no longer be reproduced.
+    let shape = SHAPES[2];
+    let sequence = Sequence::new(shape, 1, 600);
+    let step = Step::new(shape, &[Rows { sequence: &sequence, start: 597, rows: 3 }], 1);
+    every_path(&step, |isa, threads, got| {
+        let bytes = got.iter().flatten().flat_map(|bits| bits.to_le_bytes());
+        let hash = bytes.fold(0xcbf2_9ce4_8422_2325u64, |h, byte| (h ^ byte as u64).wrapping_mul(0x100_0000_01b3));
+        assert_eq!(hash, 0x5504_18a3_36fe_ef74, "{isa:?}, {threads} threads: {hash:#x}");
+    });
+}
+
+#[test]
+fn a_row_does_not_depend_on_its_chunk() {
+    let shape = SHAPES[1];
+    let tokens = 530;
+    let sequence = Sequence::new(shape, 11, tokens);
+    for isa in Isa::available().into_iter().filter(|&isa| isa != Isa::Scalar) {
+        for pool in &pools() {
+            let whole =
+                Step::new(shape, &[Rows { sequence: &sequence, start: 0, rows: tokens }], 5).attend(isa, pool.as_ref());
+            for chunk in [1, 7, 64, 512] {
+                // The last 20 tokens of the sequence and the 20 around a split border, in chunks of this size.
+                for range in [tokens - 20..tokens, 246..266] {
+                    for start in range.clone().step_by(chunk) {
+                        let rows = chunk.min(range.end - start);
+                        let step = Step::new(shape, &[Rows { sequence: &sequence, start, rows }], start as u64);
+                        let got = step.attend(isa, pool.as_ref());
+                        assert!(got == whole[start..start + rows], "{isa:?}, rows {start}..{}", start + rows);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_row_does_not_depend_on_where_blocks_are_nor_on_what_they_kept() {
+    let shape = SHAPES[3];
+    let sequence = Sequence::new(shape, 13, 300);
+    for (start, rows) in [(0, 33), (200, 1), (256, 1), (290, 10)] {
+        let batch = [Rows { sequence: &sequence, start, rows }];
+        let want = definition(&Step::new(shape, &batch, 0));
+        for seed in 1..4 {
+            // Another seed: other blocks, other garbage.
+            let step = Step::new(shape, &batch, seed);
+            every_path(&step, |isa, threads, got| assert!(got == want, "seed {seed}, {isa:?}, {threads} threads"));
+        }
+    }
+}
+
+#[test]
+fn a_row_does_not_depend_on_its_neighbours() {
+    let shape = SHAPES[2];
+    let sequences: Vec<Sequence> = (0..12).map(|i| Sequence::new(shape, 1000 + i, 520)).collect();
+    let mut random = Random(17);
+    for seed in 0..6u64 {
+        let batch: Vec<Rows<'_>> = sequences
+            .iter()
+            .map(|sequence| {
+                let start = random.below(500);
+                let rows = if random.below(2) == 0 { 1 } else { 1 + random.below(20) };
+                Rows { sequence, start, rows }
+            })
+            .collect();
+        let together = Step::new(shape, &batch, seed);
+        for isa in Isa::available().into_iter().filter(|&isa| isa != Isa::Scalar) {
+            for pool in &pools() {
+                let got = together.attend(isa, pool.as_ref());
+                let mut first = 0;
+                for (i, rows) in batch.iter().enumerate().take(3) {
+                    let alone = Step::new(shape, std::slice::from_ref(rows), 99).attend(isa, pool.as_ref());
+                    assert!(got[first..first + rows.rows] == alone, "seed {seed}, {isa:?}, sequence {i}");
+                    first += rows.rows;
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn poison_stays_with_those_who_see_it() {
+    let shape = SHAPES[4];
+    let mut sequence = Sequence::new(shape, 19, 100);
+    let clean = Step::new(shape, &[Rows { sequence: &sequence, start: 90, rows: 5 }], 1);
+    let want = definition(&clean);
+    sequence.values[93][5] = f32::INFINITY;
+    let mut poisoned = Step::new(shape, &[Rows { sequence: &sequence, start: 90, rows: 5 }], 1);
+    // Behind the last row, in its block: what a failed sequence may have left there.
+    let slot = poisoned.tables[0][1] as usize * shape.block_size + 95 % shape.block_size;
+    let nan = vec![f32::NAN; shape.head_dim];
+    poisoned.kv.store(Place { layer: LAYER, slot, kv_head: 0 }, &nan, &nan);
+    every_path(&poisoned, |isa, threads, got| {
+        assert!(got[..3] == want[..3], "{isa:?}, {threads} threads: rows before token 93");
+        let nan = got[3..].iter().flatten().all(|&bits| f32::from_bits(bits).is_nan());
+        assert!(nan, "{isa:?}, {threads} threads: rows from token 93 on");
+    });
+}
+
+#[test]
+fn the_cache_keeps_what_was_stored_and_copies_blocks() {
+    let shape = KvShape { layers: 3, blocks: 4, block_size: 64, num_kv_heads: 2, head_dim: 48 };
+    assert_eq!(shape.block_bytes(), 3 * 64 * 2 * 48 * 2 * 2);
+    assert_eq!(shape.bytes(), 4 * shape.block_bytes());
+    let mut kv = KvCache::new(shape).unwrap();
+    let number = |place: Place, d: usize, value: bool| {
+        (((place.layer * 256 + place.slot) * 2 + place.kv_head) * 48 + d) as f32 % 125.0 + if value { 0.5 } else { 0.0 }
+    };
+    let places = |blocks: std::ops::Range<usize>| {
+        let slots = blocks.start * 64..blocks.end * 64;
+        (0..3).flat_map(move |layer| {
+            let slots = slots.clone();
+            slots.flat_map(move |slot| (0..2).map(move |kv_head| Place { layer, slot, kv_head }))
+        })
+    };
+    for place in places(0..2) {
+        let row = |value| (0..48).map(|d| number(place, d, value)).collect::<Vec<f32>>();
+        kv.store(place, &row(false), &row(true));
+    }
+    kv.copy_blocks(&[(1, 3), (0, 1)]);
+    for place in places(0..4) {
+        let from = |slot| Place { slot, ..place };
+        for d in 0..48 {
+            let got = (kv.key(place, d), kv.value(place, d));
+            let want = match place.slot / 64 {
+                0 => Some(place),
+                1 => Some(from(place.slot - 64)),
+                3 => Some(from(place.slot - 128)),
+                _ => None, // never written: zeros
+            };
+            let want = want.map_or((0.0, 0.0), |place| (number(place, d, false), number(place, d, true)));
+            assert_eq!(got, want, "{place:?} {d}");
+        }
+    }
+}

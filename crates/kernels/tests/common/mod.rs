@@ -1,0 +1,125 @@
+//! Seeded cases that judge a matrix product against its definition, shared by the tests of every implementation.
+
+use kernels::{Backend, Cpu, MatrixShape, Out, PackedMatrix, Reference, RowSource, WeightClass};
+
+/// Both weight classes.
+pub(crate) const CLASSES: [WeightClass; 2] = [WeightClass::Bf16, WeightClass::Int8];
+
+/// xorshift64*: the numbers of a seed.
+pub(crate) struct Random(u64);
+
+impl Random {
+    pub(crate) fn new(seed: u64) -> Random {
+        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    /// In `0..end`.
+    pub(crate) fn below(&mut self, end: usize) -> usize {
+        (self.next() >> 33) as usize % end
+    }
+
+    /// Mostly around one; some zeros, some exact ties, some large and some far below what counts as zero.
+    pub(crate) fn value(&mut self) -> f32 {
+        let unit = (self.next() >> 40) as f32 / (1 << 24) as f32 * 2.0 - 1.0;
+        match self.below(32) {
+            0 => 0.0,
+            1 => unit * 1e-20,
+            2 => unit * 100.0,
+            3 => (self.below(255) as f32 - 127.0) * 0.5,
+            _ => unit,
+        }
+    }
+
+    pub(crate) fn values(&mut self, len: usize) -> Vec<f32> {
+        (0..len).map(|_| self.value()).collect()
+    }
+}
+
+/// A matrix, its inputs, and the results by definition.
+pub(crate) struct Case {
+    pub(crate) name: String,
+    weights: Vec<f32>,
+    shape: MatrixShape,
+    class: WeightClass,
+    x: Vec<f32>,
+    bias: Option<Vec<f32>>,
+    /// What is in the output before, if the product is added to it.
+    residual: Option<Vec<f32>>,
+    expected: Vec<f32>,
+}
+
+impl Case {
+    pub(crate) fn new(seed: u64, class: WeightClass, shape: MatrixShape, rows: usize) -> Case {
+        let MatrixShape { out_features, in_features } = shape;
+        let name = format!("seed={seed} {class:?} rows={rows} N={out_features} K={in_features}");
+        let mut random = Random::new(seed);
+        let weights = random.values(out_features * in_features);
+        let x = random.values(rows * in_features);
+        let bias = (random.below(2) == 0).then(|| random.values(out_features));
+        let residual = (random.below(2) == 0).then(|| random.values(rows * out_features));
+        let mut case = Case { name, weights, shape, class, x, bias, residual, expected: Vec::new() };
+        case.expected = case.run(&Reference::new());
+        case
+    }
+
+    /// The product on a backend.
+    pub(crate) fn run<B: Backend<Matrix = PackedMatrix>>(&self, backend: &B) -> Vec<f32> {
+        let rows = RowSource(&|row, to| to.copy_from_slice(&self.weights[row * self.shape.in_features..][..to.len()]));
+        let matrix = backend.pack(self.shape, self.class, &rows).unwrap();
+        let mut out = vec![f32::NAN; self.x.len() / self.shape.in_features * self.shape.out_features];
+        let to = match &self.residual {
+            Some(residual) => {
+                out.copy_from_slice(residual);
+                Out::Add(&mut out)
+            }
+            None => Out::Store(&mut out),
+        };
+        backend.linear(&self.x, &matrix, self.bias.as_deref(), to);
+        out
+    }
+
+    /// Bit for bit.
+    pub(crate) fn check(&self, cpu: &Cpu) {
+        let got = self.run(cpu);
+        for (at, (got, want)) in got.iter().zip(&self.expected).enumerate() {
+            let (row, column) = (at / self.shape.out_features, at % self.shape.out_features);
+            assert_eq!(
+                got.to_bits(),
+                want.to_bits(),
+                "{} on {}: row {row} column {column} is {got:e}, by definition {want:e}",
+                self.name,
+                cpu.describe()
+            );
+        }
+    }
+}
+
+/// Ragged and round widths and depths; the deep one makes tile kernels cut K.
+pub(crate) const SHAPES: [MatrixShape; 7] = [
+    MatrixShape { out_features: 1, in_features: 1 },
+    MatrixShape { out_features: 7, in_features: 33 },
+    MatrixShape { out_features: 32, in_features: 64 },
+    MatrixShape { out_features: 45, in_features: 100 },
+    MatrixShape { out_features: 65, in_features: 129 },
+    MatrixShape { out_features: 96, in_features: 256 },
+    MatrixShape { out_features: 70, in_features: 1_190 },
+];
+
+/// Every row count 1..=33 and a few that fill more than one panel, over shapes drawn from the seed.
+pub(crate) fn cases() -> impl Iterator<Item = Case> {
+    let rows = (1..=33).chain([64, 191, 193, 300]);
+    CLASSES.into_iter().flat_map(move |class| {
+        rows.clone().flat_map(move |rows| {
+            let seed = rows as u64 * 2 + u64::from(class == WeightClass::Int8);
+            let shapes = [SHAPES[rows % SHAPES.len()], SHAPES[(rows * 3 + 1) % SHAPES.len()]];
+            shapes.into_iter().map(move |shape| Case::new(seed, class, shape, rows))
+        })
+    })
+}

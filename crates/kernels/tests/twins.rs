@@ -1,0 +1,182 @@
+//! Every fast matrix product against its plain twin: the same bits for any number of rows, any ragged shape, any number
+//! of threads and any instruction set.
+
+mod common;
+
+use common::{CLASSES, Case, Random, SHAPES, cases};
+use kernels::isa::Isa;
+use kernels::threads::max_threads;
+use kernels::{Backend, Cpu, CpuOptions, MatrixShape, Out, PackedMatrix, Reference, RowSource, WeightClass};
+
+/// One and two threads of every instruction set there is here.
+fn implementations() -> Vec<Cpu> {
+    let threads = 1..=max_threads().min(2);
+    let make = |isa| {
+        threads.clone().map(move |threads| Cpu::new(CpuOptions { threads: Some(threads), isa: Some(isa) }).unwrap())
+    };
+    Isa::available().into_iter().flat_map(make).collect()
+}
+
+#[test]
+fn every_implementation_returns_the_bits_of_the_definition() {
+    let implementations = implementations();
+    assert!(implementations.iter().any(|cpu| cpu.isa() == Isa::Scalar));
+    for case in cases() {
+        for cpu in &implementations {
+            case.check(cpu);
+        }
+    }
+}
+
+#[test]
+fn every_row_count_of_every_shape_up_to_a_kernel_s_most_rows() {
+    let implementations = implementations();
+    for shape in SHAPES {
+        for class in CLASSES {
+            for rows in 1..=13 {
+                let case = Case::new(1_000 + rows as u64, class, shape, rows);
+                for cpu in implementations.iter().filter(|cpu| cpu.threads() == 1) {
+                    case.check(cpu);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_row_has_the_same_bits_alone_and_among_others() {
+    let shape = MatrixShape { out_features: 80, in_features: 416 };
+    let mut random = Random::new(5);
+    let (weights, x) = (random.values(80 * 416), random.values(40 * 416));
+    let rows = RowSource(&|row, to| to.copy_from_slice(&weights[row * 416..][..416]));
+    for cpu in implementations() {
+        for class in CLASSES {
+            let matrix = cpu.pack(shape, class, &rows).unwrap();
+            let (mut together, mut alone) = (vec![0.0; 40 * 80], vec![0.0; 80]);
+            cpu.linear(&x, &matrix, None, Out::Store(&mut together));
+            for row in 0..40 {
+                cpu.linear(&x[row * 416..][..416], &matrix, None, Out::Store(&mut alone));
+                let bits = |y: &[f32]| y.iter().map(|y| y.to_bits()).collect::<Vec<_>>();
+                assert_eq!(bits(&alone), bits(&together[row * 80..][..80]), "row {row}, {class:?}, {}", cpu.describe());
+            }
+        }
+    }
+}
+
+#[test]
+fn int8_sums_are_exact_at_the_extremes() {
+    // Every weight and activation is +-127 after quantization: sums of 133 000 products, just within i32.
+    let (out_features, in_features) = (33, 133_000);
+    for cpu in implementations() {
+        for (sign, name) in [(1.0f32, "all positive"), (-1.0, "all negative")] {
+            let rows = RowSource(&|_, to| to.fill(3.0));
+            let matrix = cpu.pack(MatrixShape { out_features, in_features }, WeightClass::Int8, &rows).unwrap();
+            let mut out = vec![0.0; out_features];
+            cpu.linear(&vec![sign * 2.0; in_features], &matrix, None, Out::Store(&mut out));
+            let exact = (127 * 127 * in_features) as f32 * sign;
+            let expected = (exact * (2.0f32 / 127.0)) * (3.0f32 / 127.0);
+            assert!(out.iter().all(|y| y.to_bits() == expected.to_bits()), "{name}, {}: {out:?}", cpu.describe());
+        }
+    }
+}
+
+#[test]
+fn what_is_not_a_number_stays_visible() {
+    let shape = MatrixShape { out_features: 40, in_features: 70 };
+    let weights = RowSource(&|_, to| to.fill(0.5));
+    for cpu in implementations() {
+        for class in CLASSES {
+            let matrix = cpu.pack(shape, class, &weights).unwrap();
+            for bad in [f32::NAN, f32::INFINITY] {
+                let mut x = vec![1.0; 3 * 70];
+                x[70 + 69] = bad;
+                let mut out = vec![0.0; 3 * 40];
+                cpu.linear(&x, &matrix, None, Out::Store(&mut out));
+                let finite = |row: usize| out[row * 40..][..40].iter().all(|y| y.is_finite());
+                let broken = |row: usize| out[row * 40..][..40].iter().all(|y| !y.is_finite());
+                assert!(finite(0) && broken(1) && finite(2), "{bad} {class:?} {}", cpu.describe());
+            }
+        }
+    }
+}
+
+/// `weights` through `pack` and back by `embed`.
+fn round_trip<B: Backend>(backend: &B, shape: MatrixShape, class: WeightClass, weights: &[f32]) -> Vec<f32> {
+    let rows = RowSource(&|row, to| to.copy_from_slice(&weights[row * shape.in_features..][..to.len()]));
+    let matrix = backend.pack(shape, class, &rows).unwrap();
+    let ids: Vec<u32> = (0..shape.out_features as u32).collect();
+    let mut out = vec![0.0; weights.len()];
+    backend.embed(&matrix, &ids, &mut out);
+    out
+}
+
+#[test]
+fn packing_keeps_every_weight_as_its_class_rounds_it() {
+    for shape in SHAPES {
+        let MatrixShape { out_features, in_features } = shape;
+        let weights = Random::new(in_features as u64).values(out_features * in_features);
+        for class in CLASSES {
+            let got = round_trip(&Reference::new(), shape, class, &weights);
+            for (row, (got, weights)) in got.chunks(in_features).zip(weights.chunks(in_features)).enumerate() {
+                let absmax = weights.iter().fold(0f32, |max, w| max.max(w.abs()));
+                for (k, (&got, &w)) in got.iter().zip(weights).enumerate() {
+                    // Half a unit in the last place of bf16, or half a step of the channel's scale.
+                    let tolerance = match class {
+                        WeightClass::Bf16 => w.abs() / 256.0 + 1e-18,
+                        WeightClass::Int8 => absmax / 254.0 * 1.0001,
+                    };
+                    assert!((got - w).abs() <= tolerance, "{shape:?} {class:?} row {row} k {k}: {w} became {got}");
+                }
+            }
+            for cpu in implementations() {
+                assert_eq!(round_trip(&cpu, shape, class, &weights), got, "{shape:?} {class:?} {}", cpu.describe());
+            }
+        }
+    }
+}
+
+#[test]
+fn bf16_weights_survive_packing_exactly() {
+    let shape = MatrixShape { out_features: 50, in_features: 75 };
+    let weights: Vec<f32> =
+        Random::new(3).values(50 * 75).iter().map(|w| f32::from_bits(w.to_bits() & 0xffff_0000)).collect();
+    let kept: Vec<f32> = weights.iter().map(|&w| if w.abs() < 2f32.powi(-60) { 0.0 } else { w }).collect();
+    assert_eq!(round_trip(&Reference::new(), shape, WeightClass::Bf16, &weights), kept);
+}
+
+#[test]
+fn a_matrix_says_how_many_bytes_a_step_reads() {
+    let rows = RowSource(&|_, to| to.fill(1.0));
+    let bytes = |class, out_features, in_features| {
+        let matrix: PackedMatrix =
+            Reference::new().pack(MatrixShape { out_features, in_features }, class, &rows).unwrap();
+        Reference::new().matrix_bytes(&matrix)
+    };
+    assert_eq!(bytes(WeightClass::Bf16, 64, 96), 64 * 96 * 2);
+    assert_eq!(bytes(WeightClass::Int8, 64, 128), 64 * 128 + 64 * 4);
+    assert_eq!(bytes(WeightClass::Bf16, 33, 33), 64 * 64 * 2, "padded to 32 columns and a step of 32");
+    assert_eq!(bytes(WeightClass::Int8, 1, 65), 32 * 128 + 32 * 4, "padded to 32 columns and a step of 64");
+}
+
+#[test]
+fn a_scratch_that_served_a_large_call_serves_a_small_one() {
+    for cpu in implementations() {
+        for class in CLASSES {
+            // Wide, then narrow and ragged: what the wide call left must not leak into the padding.
+            Case::new(1, class, MatrixShape { out_features: 32, in_features: 1_000 }, 40).check(&cpu);
+            Case::new(2, class, MatrixShape { out_features: 40, in_features: 37 }, 9).check(&cpu);
+        }
+    }
+}
+
+#[test]
+fn a_missing_instruction_set_is_an_error_that_names_what_there_is() {
+    for isa in Isa::ALL {
+        let made = Cpu::new(CpuOptions { threads: Some(1), isa: Some(isa) });
+        assert_eq!(made.is_ok(), Isa::available().contains(&isa));
+        if let Err(error) = made {
+            let text = error.to_string();
+            assert!(text.contains(isa.name()) && text.contains("scalar"), "{text}");
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! A step of the scheduler lowered to flat arrays: what one forward pass computes.
+//!
+//! ```text
+//! rows      [ A: one decode row | B: a prefill chunk of 5 rows ]
+//! token_ids [ 17                | 4 8 15 16 23 ]     positions [ 902 | 64 65 66 67 68 ]
+//! slots     [ where each row's key and value go: block * block_size + offset ]
+//! spans     [ A: row 0, 1 row, start 902 | B: row 1, 5 rows, start 64 ]
+//! logit_rows [ 0 ]  only rows whose next token is asked for reach the language-model head
+//! ```
+//!
+//! A batch holds numbers, not requests. The arrays are cleared and refilled each step; they stop growing at the largest.
+
+use std::ops::Range;
+
+/// The rows of one sequence: consecutive tokens, and where its blocks are listed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// First row in the batch.
+    pub first_row: u32,
+    /// Number of rows: 1 for decode, the chunk's length for prefill.
+    pub num_rows: u32,
+    /// Position of the first row in its sequence.
+    pub start: u32,
+    /// The sequence's block table as a range of [`Batch::block_tables`], covering at least `start + num_rows` tokens.
+    pub table: Range<u32>,
+}
+
+/// Flat arrays of one forward pass. See the module's picture.
+#[derive(Clone, Debug, Default)]
+pub struct Batch {
+    /// `[rows]`.
+    pub token_ids: Vec<u32>,
+    /// `[rows]`, the token's position in its sequence.
+    pub positions: Vec<u32>,
+    /// `[rows]`, `block * block_size + offset` of the token's place in the cache. All distinct.
+    pub slots: Vec<u32>,
+    /// One per sequence; together they cover every row, in order.
+    pub spans: Vec<Span>,
+    /// The block tables of all sequences, one after the other.
+    pub block_tables: Vec<u32>,
+    /// Rows whose logits are wanted, in the order of the output.
+    pub logit_rows: Vec<u32>,
+}
+
+impl Batch {
+    /// Tokens computed by this pass.
+    pub fn num_rows(&self) -> usize {
+        self.token_ids.len()
+    }
+
+    /// Empties the arrays and keeps their memory.
+    pub fn clear(&mut self) {
+        self.token_ids.clear();
+        self.positions.clear();
+        self.slots.clear();
+        self.spans.clear();
+        self.block_tables.clear();
+        self.logit_rows.clear();
+    }
+}

@@ -1,0 +1,322 @@
+//! A loaded model: weights, KV cache and scratch behind one virtual call per step.
+//!
+//! [`load`] does everything that can fail: it reads and checks the files, settles the longest sequence, and takes all
+//! memory. After it [`Forward::forward`] cannot fail and allocates nothing.
+
+use crate::batch::Batch;
+use crate::checkpoint::{Checkpoint, LoadError};
+use crate::config::ModelConfig;
+use crate::transformer::{Loader, Scratch, Transformer, expected_tensors};
+use crate::weights::Weights;
+use kernels::{Backend, KvShape, OutOfMemory, RopeTable, WeightClass};
+use std::ops::Range;
+
+/// A model that turns batches into logits. The engine holds it as `Box<dyn Forward>`: one virtual call per step,
+/// everything inside is static.
+pub trait Forward: Send {
+    /// What the checkpoint says about itself.
+    fn config(&self) -> &ModelConfig;
+
+    /// Computes every row of `batch`: keys and values go to the cache, and the final hidden states of
+    /// `batch.logit_rows` are kept until the next call.
+    ///
+    /// Panics when the batch breaks the limits of [`LoadOptions`], names a token, position or block that does not
+    /// exist, or is inconsistent: the caller made an error that no input can cause.
+    fn compute(&mut self, batch: &Batch);
+
+    /// Logits of some of the last batch's `logit_rows`, by their index in it: `out` is `[rows.len(), vocab_size]`.
+    /// In groups of the caller's choice, because a prompt's log probabilities need every row, and no buffer should have
+    /// to hold `rows * vocab_size` floats. At most [`LoadOptions::max_logit_rows`] at once.
+    fn logits(&mut self, rows: Range<usize>, out: &mut [f32]);
+
+    /// Both in one: `logits` is `[batch.logit_rows.len(), vocab_size]`.
+    fn forward(&mut self, batch: &Batch, logits: &mut [f32]) {
+        self.compute(batch);
+        self.logits(0..batch.logit_rows.len(), logits);
+    }
+
+    /// Makes the calling thread the one that computes from now on (it may be pinned to a core).
+    fn adopt_thread(&self);
+
+    /// Copies whole cache blocks `(src, dst)` (copy-on-write).
+    fn copy_blocks(&mut self, copies: &[(u32, u32)]);
+
+    /// Bytes of weights that one decode step reads, whatever its number of rows.
+    fn weight_bytes(&self) -> usize;
+
+    /// Bytes of keys and values that one token adds to the cache: what a decode row reads per token of its context.
+    fn kv_bytes_per_token(&self) -> usize;
+
+    /// One line for people: model, weights, backend.
+    fn describe(&self) -> String;
+}
+
+/// How large the KV cache is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KvBudget {
+    /// So many blocks.
+    Blocks(usize),
+    /// As many blocks as fit in so many bytes.
+    Bytes(usize),
+}
+
+/// How to load a model. All memory that a pass needs follows from it.
+#[derive(Clone, Debug)]
+pub struct LoadOptions {
+    /// Weights in memory.
+    pub weights: WeightClass,
+    /// Rows of the largest step.
+    pub max_rows: usize,
+    /// Rows of logits that are computed together.
+    pub max_logit_rows: usize,
+    /// Longest sequence; `None` takes the model's own limit or what the cache holds, whichever is less.
+    pub max_model_len: Option<usize>,
+    /// Size of the KV cache.
+    pub kv_blocks: KvBudget,
+    /// Tokens in a cache block; a multiple of 32.
+    pub block_size: usize,
+}
+
+/// How far loading is, in bytes of weight files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// Packed so far.
+    pub bytes_done: u64,
+    /// In all.
+    pub bytes_total: u64,
+}
+
+/// A model on a backend.
+pub struct Runner<B: Backend> {
+    backend: B,
+    config: ModelConfig,
+    transformer: Transformer<B>,
+    kv: B::KvCache,
+    kv_shape: KvShape,
+    scratch: Scratch,
+    options: LoadOptions,
+    max_model_len: usize,
+    notices: Vec<String>,
+}
+
+/// Reads a checkpoint into a backend. `progress` is called after every matrix.
+///
+/// Peak memory is that of the runner: rows go from the files straight into packed matrices. Fails with the file and
+/// field at fault, and before anything large is allocated when the configuration and the tensors disagree.
+pub fn load<B: Backend>(
+    backend: B,
+    checkpoint: &Checkpoint,
+    options: &LoadOptions,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Runner<B>, LoadError> {
+    let config = ModelConfig::load(checkpoint)?;
+    let mut notices = Vec::new();
+    let kv_shape = kv_shape(&config, options)?;
+    let max_model_len = max_model_len(&config, options.max_model_len, &kv_shape, &mut notices)?;
+
+    let weights = Weights::open(checkpoint)?;
+    let mut bytes_total = 0;
+    for (name, shape) in expected_tensors(&config) {
+        let tensor = weights.tensor(&name, &shape)?;
+        if shape.len() == 2 {
+            bytes_total += tensor.num_bytes();
+        }
+    }
+
+    let out_of_memory = |purpose: &'static str| {
+        move |oom: OutOfMemory| LoadError::OutOfMemory { bytes: oom.bytes, purpose: purpose.to_string() }
+    };
+    let scratch = Scratch::new(&config, options.max_rows)?;
+    let rope = RopeTable::new(config.head_dim, config.rope_theta, &config.rope_scaling, max_model_len)
+        .map_err(out_of_memory("the table of rotations"))?;
+    let kv = backend.kv_cache(kv_shape).map_err(out_of_memory("the KV cache"))?;
+
+    let mut bytes_done = 0;
+    progress(Progress { bytes_done, bytes_total });
+    let mut report = |bytes| {
+        bytes_done += bytes;
+        progress(Progress { bytes_done, bytes_total });
+    };
+    let class = options.weights;
+    let transformer =
+        Loader { backend: &backend, config: &config, weights: &weights, class, progress: &mut report }.load(rope)?;
+    if weights.num_non_finite() > 0 {
+        notices.push(format!("{} of the weights are NaN or infinite", weights.num_non_finite()));
+    }
+    let options = options.clone();
+    Ok(Runner { backend, config, transformer, kv, kv_shape, scratch, options, max_model_len, notices })
+}
+
+fn kv_shape(config: &ModelConfig, options: &LoadOptions) -> Result<KvShape, LoadError> {
+    let wrong = |option, problem| Err(LoadError::Option { option, problem });
+    let block_size = options.block_size;
+    if block_size == 0 || !block_size.is_multiple_of(32) || block_size > 1 << 16 {
+        return wrong("block_size", format!("{block_size} is not a multiple of 32 up to 65536"));
+    }
+    if options.max_rows == 0 {
+        return wrong("max_rows", "0; a step has at least one row".to_string());
+    }
+    let one_block = KvShape {
+        layers: config.num_layers,
+        blocks: 1,
+        block_size,
+        num_kv_heads: config.num_kv_heads,
+        head_dim: config.head_dim,
+    };
+    let block_bytes = one_block.bytes();
+    let blocks = match options.kv_blocks {
+        KvBudget::Blocks(blocks) => blocks,
+        KvBudget::Bytes(bytes) => bytes / block_bytes,
+    };
+    if blocks == 0 {
+        let problem = format!("no block fits: one takes {block_bytes} bytes");
+        return wrong("kv_blocks", problem);
+    }
+    // Slots are 32-bit numbers.
+    let most = (u32::MAX as usize / block_size).min(isize::MAX as usize / block_bytes);
+    if blocks > most {
+        return wrong("kv_blocks", format!("{blocks} blocks; at most {most} of {block_size} tokens are possible"));
+    }
+    Ok(KvShape { blocks, ..one_block })
+}
+
+/// The longest sequence: what was asked for, what the model was trained for, what the cache holds.
+fn max_model_len(
+    config: &ModelConfig,
+    asked: Option<usize>,
+    kv_shape: &KvShape,
+    notices: &mut Vec<String>,
+) -> Result<usize, LoadError> {
+    let wrong = |problem| Err(LoadError::Option { option: "max_model_len", problem });
+    let cached = kv_shape.blocks * kv_shape.block_size;
+    if let Some(asked) = asked {
+        if asked == 0 {
+            return wrong("0; a sequence has at least one token".to_string());
+        }
+        if asked > config.context_limit {
+            return wrong(format!("{asked} tokens, but the model reads at most {}", config.context_limit));
+        }
+        if asked > cached {
+            return wrong(format!("{asked} tokens, but the KV cache holds {cached}"));
+        }
+    }
+    let mut len = asked.unwrap_or(config.context_limit);
+    if let Some(window) = config.sliding_window
+        && len > window
+    {
+        notices.push(format!(
+            "max_model_len is {window}, not {len}: the model's attention sees a window of {window} tokens, and longer \
+             sequences are not supported"
+        ));
+        len = window;
+    }
+    if len > cached {
+        notices.push(format!("max_model_len is {cached}, not {len}: the KV cache holds {cached} tokens"));
+        len = cached;
+    }
+    Ok(len)
+}
+
+impl<B: Backend> Runner<B> {
+    /// Shape of the cache: how many blocks there are to hand out.
+    pub fn kv_shape(&self) -> KvShape {
+        self.kv_shape
+    }
+
+    /// Longest sequence: positions are below it.
+    pub fn max_model_len(&self) -> usize {
+        self.max_model_len
+    }
+
+    /// What a person should know about this load: a clamped length, NaN weights. Often empty.
+    pub fn notices(&self) -> &[String] {
+        &self.notices
+    }
+
+    /// Bytes of weights in memory, the embedding included.
+    pub fn resident_weight_bytes(&self) -> usize {
+        self.transformer.bytes(&self.backend)
+    }
+
+    /// The backend.
+    pub fn backend(&self) -> &B {
+        &self.backend
+    }
+
+    fn check(&self, batch: &Batch) {
+        let rows = batch.num_rows();
+        assert!(
+            rows > 0 && rows <= self.options.max_rows,
+            "{rows} rows in a batch of at most {}",
+            self.options.max_rows
+        );
+        assert!(batch.logit_rows.iter().all(|&row| (row as usize) < rows), "a logit row is a row");
+        assert!(batch.logit_rows.len() <= rows, "a row has its logits once");
+        assert_eq!((batch.positions.len(), batch.slots.len()), (rows, rows), "positions and slots are [rows]");
+        let limit = (self.config.vocab_size as u32, self.max_model_len as u32);
+        assert!(batch.token_ids.iter().all(|&id| id < limit.0), "a token id is not below {}", limit.0);
+        assert!(batch.positions.iter().all(|&position| position < limit.1), "a position is not below {}", limit.1);
+        let covered = batch.spans.iter().fold(0, |next, span| {
+            assert_eq!(span.first_row, next, "spans cover the rows in order");
+            next + span.num_rows
+        });
+        assert_eq!(covered as usize, rows, "spans cover every row");
+    }
+}
+
+impl<B: Backend> Forward for Runner<B> {
+    fn config(&self) -> &ModelConfig {
+        &self.config
+    }
+
+    fn compute(&mut self, batch: &Batch) {
+        self.check(batch);
+        let Runner { backend, config, transformer, kv, scratch, .. } = self;
+        transformer.compute(backend, config, batch, kv, scratch);
+    }
+
+    fn logits(&mut self, rows: Range<usize>, out: &mut [f32]) {
+        let (most, vocab) = (self.options.max_logit_rows, self.config.vocab_size);
+        assert!(rows.len() <= most, "{} rows of logits at once, at most {most}", rows.len());
+        let wanted = self.scratch.num_wanted();
+        assert!(rows.end <= wanted, "logit rows up to {} of the last batch's {wanted}", rows.end);
+        assert_eq!(out.len(), rows.len() * vocab, "logits are [rows, vocab_size]");
+        if !rows.is_empty() {
+            self.transformer.logits(&self.backend, &self.config, rows, &mut self.scratch, out);
+        }
+    }
+
+    fn adopt_thread(&self) {
+        self.backend.adopt_thread();
+    }
+
+    fn copy_blocks(&mut self, copies: &[(u32, u32)]) {
+        self.backend.copy_blocks(&mut self.kv, copies);
+    }
+
+    fn weight_bytes(&self) -> usize {
+        self.transformer.bytes_read(&self.backend)
+    }
+
+    fn kv_bytes_per_token(&self) -> usize {
+        self.kv_shape.block_bytes() / self.kv_shape.block_size
+    }
+
+    fn describe(&self) -> String {
+        let config = &self.config;
+        let class = match self.options.weights {
+            WeightClass::Bf16 => "bf16",
+            WeightClass::Int8 => "int8",
+        };
+        let embedding = if config.tie_word_embeddings { 1 } else { 2 } * config.head_parameters();
+        format!(
+            "{} {:.1} M, {} layers of {}, {class} weights in {:.1} MB, {}",
+            config.family,
+            (config.layer_parameters() + embedding) as f64 / 1e6,
+            config.num_layers,
+            config.hidden_size,
+            self.resident_weight_bytes() as f64 / 1e6,
+            self.backend.describe(),
+        )
+    }
+}

@@ -1,0 +1,546 @@
+//! From a row of logits to a token.
+//!
+//! ```text
+//! raw logits ──► logprobs (before anything below changes them)
+//!     │ logit_bias, banned ids ──► repetition, frequency, presence penalties
+//!     │ temperature < 1e-5 ──► the largest logit, lowest id among equals
+//!     └ / temperature ──► min_p ──► top_k ──► top_p ──► one draw from what is left
+//! ```
+//!
+//! The order and the meaning of each parameter are vLLM's (its V1 sampler and `raw_logprobs`, the default there). A draw is
+//! a pure function of `(logits, parameters, history, key)`: the random number comes from a counter-based generator
+//! ([`philox`]) keyed by seed, answer and position, so neither the batch nor the order of requests can change it.
+//! Probabilities are summed as integers and the exponential is our own, so the drawn token is the same on every machine.
+//!
+//! Where probabilities tie at a cut (`top_k`, `top_p`) the lower id stays. `min_p` and `top_p` always keep the best token.
+
+use std::cmp::Ordering;
+use std::collections::HashMap;
+
+/// Below this temperature the answer is the largest logit: no draw.
+pub const GREEDY_TEMPERATURE: f32 = 1e-5;
+
+/// How a request wants its tokens chosen. Values are checked at the engine's door; here they are trusted.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SamplingParams {
+    /// Divides the logits; below [`GREEDY_TEMPERATURE`] the best token is taken.
+    pub temperature: f32,
+    /// Keep this many of the best tokens; 0 keeps all.
+    pub top_k: u32,
+    /// Keep the smallest set of best tokens whose probability reaches this (Holtzman et al., ICLR 2020); 1 keeps all.
+    pub top_p: f32,
+    /// Keep tokens at least this fraction as likely as the best (Nguyen et al., 2024); 0 keeps all.
+    pub min_p: f32,
+    /// Subtracted once from each token the answer already holds.
+    pub presence_penalty: f32,
+    /// Subtracted from a token once per occurrence in the answer.
+    pub frequency_penalty: f32,
+    /// Divides positive and multiplies negative logits of tokens seen in prompt or answer (Keskar et al., 2019); 1 is off.
+    pub repetition_penalty: f32,
+    /// Added to the logits of these ids.
+    pub logit_bias: Vec<(u32, f32)>,
+    /// `Some(n)`: report the chosen token's log probability and the `n` best ones.
+    pub logprobs: Option<u32>,
+}
+
+impl Default for SamplingParams {
+    /// Draw from the model's own distribution.
+    fn default() -> Self {
+        SamplingParams {
+            temperature: 1.0,
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 0.0,
+            presence_penalty: 0.0,
+            frequency_penalty: 0.0,
+            repetition_penalty: 1.0,
+            logit_bias: Vec::new(),
+            logprobs: None,
+        }
+    }
+}
+
+impl SamplingParams {
+    /// True when the best token is taken without a draw.
+    pub fn is_greedy(&self) -> bool {
+        self.temperature < GREEDY_TEMPERATURE
+    }
+
+    /// True when a penalty reads the [`History`]; otherwise an empty one serves.
+    pub fn needs_history(&self) -> bool {
+        self.presence_penalty != 0.0 || self.frequency_penalty != 0.0 || self.repetition_penalty != 1.0
+    }
+}
+
+/// Which tokens a sequence holds, and how often: what the penalties look at.
+#[derive(Clone, Debug, Default)]
+pub struct History {
+    /// Token -> occurrences in the answer; a token of the prompt alone is here with 0.
+    counts: HashMap<u32, u32>,
+}
+
+impl History {
+    /// The history of a sequence that has only its prompt. O(prompt).
+    pub fn new(prompt: &[u32]) -> History {
+        History { counts: prompt.iter().map(|&token| (token, 0)).collect() }
+    }
+
+    /// Adds a token of the answer.
+    pub fn push(&mut self, token: u32) {
+        *self.counts.entry(token).or_insert(0) += 1;
+    }
+}
+
+/// Names one draw: the same key gives the same random number, for ever and on every machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SampleKey {
+    /// Seed of the request.
+    pub seed: u64,
+    /// Index of the answer (`n > 1` draws independent ones).
+    pub stream: u32,
+    /// Position of the drawn token in its sequence.
+    pub position: u64,
+}
+
+/// What a step yields for one sequence.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sampled {
+    /// The chosen token.
+    pub token: u32,
+    /// Its log probability under the model's raw distribution; 0 when [`SamplingParams::logprobs`] is `None`.
+    pub logprob: f32,
+    /// The best tokens of the raw distribution, best first; as many as were asked for.
+    pub top: Vec<(u32, f32)>,
+}
+
+/// The log probability of a given token: one entry of prompt logprobs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TokenLogProbs {
+    /// Natural logarithm of the token's probability.
+    pub logprob: f32,
+    /// 1 for the best token of the row; counts tokens with a larger logit, plus one.
+    pub rank: u32,
+    /// The best tokens, best first.
+    pub top: Vec<(u32, f32)>,
+}
+
+/// Why no token could be chosen. The request fails; its neighbours do not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SampleError {
+    /// The model's output holds NaN or +infinity.
+    #[error("the model's output is not finite")]
+    NotFinite,
+    /// Every token is banned or has probability zero.
+    #[error("no token is left to choose from")]
+    NothingLeft,
+}
+
+/// Reused memory for sampling. One per engine; it grows to the vocabulary's size once and then allocates nothing.
+#[derive(Debug)]
+pub struct Sampler {
+    vocab_size: usize,
+    /// `[vocab]`: unnormalised probabilities, see [`mass`].
+    masses: Vec<u64>,
+    /// One sum per [`SUM_BLOCK`] masses.
+    block_sums: Vec<u64>,
+    candidates: Vec<Candidate>,
+}
+
+/// A logit and its id.
+type Candidate = (f32, u32);
+
+/// Tokens per partial sum.
+const SUM_BLOCK: usize = 256;
+
+impl Sampler {
+    /// A sampler for rows of `vocab_size` logits.
+    pub fn new(vocab_size: usize) -> Sampler {
+        assert!(vocab_size > 0 && vocab_size <= u32::MAX as usize, "a vocabulary of {vocab_size} tokens");
+        Sampler { vocab_size, masses: Vec::new(), block_sums: Vec::new(), candidates: Vec::new() }
+    }
+
+    /// Chooses the next token.
+    ///
+    /// `logits`: f32 `[vocab]`, changed in place. `history` is read by the penalties only. `banned` ids cannot be chosen
+    /// (`min_tokens` bans the ids that would end the answer). Greedy costs two reads of the row; a draw costs one
+    /// exponential per token, or a partial selection when `top_k` is set.
+    ///
+    /// Panics when an id of `banned`, `logit_bias` or `history` is outside the vocabulary: the door let it through.
+    pub fn sample(
+        &mut self,
+        logits: &mut [f32],
+        params: &SamplingParams,
+        history: &History,
+        banned: &[u32],
+        key: SampleKey,
+    ) -> Result<Sampled, SampleError> {
+        assert_eq!(logits.len(), self.vocab_size, "a row is as wide as the vocabulary");
+        if !all_below_infinity(logits) {
+            return Err(SampleError::NotFinite);
+        }
+        let mut raw = None;
+        if let Some(top) = params.logprobs {
+            let log_sum = log_sum_exp(logits);
+            let top = self.best(logits, top as usize).iter().map(|&(x, id)| (id, log_prob(x, log_sum))).collect();
+            // The chosen token is not known yet, so its raw logit is looked up below in a copy made only when needed.
+            raw = Some((log_sum, top, self.changes_logits(params, history, banned).then(|| logits.to_vec())));
+        }
+        adjust(logits, params, history, banned);
+        let token = match params.is_greedy() {
+            true => argmax(logits).ok_or(SampleError::NothingLeft)?,
+            false => self.draw(logits, params, random_bits(key))?,
+        };
+        let (logprob, top) = match raw {
+            None => (0.0, Vec::new()),
+            Some((log_sum, top, before)) => {
+                let row = before.as_deref().unwrap_or(logits);
+                (log_prob(row[token as usize], log_sum), top)
+            }
+        };
+        Ok(Sampled { token, logprob, top })
+    }
+
+    /// The log probability of `token` under a row of raw logits, its rank, and the `top_n` best: prompt logprobs.
+    pub fn log_probs_of(&mut self, row: &[f32], token: u32, top_n: usize) -> Result<TokenLogProbs, SampleError> {
+        assert_eq!(row.len(), self.vocab_size, "a row is as wide as the vocabulary");
+        if !all_below_infinity(row) {
+            return Err(SampleError::NotFinite);
+        }
+        let log_sum = log_sum_exp(row);
+        let own = row[token as usize];
+        let rank = 1 + row.iter().filter(|&&x| x > own).count() as u32;
+        let top = self.best(row, top_n).iter().map(|&(x, id)| (id, log_prob(x, log_sum))).collect();
+        Ok(TokenLogProbs { logprob: log_prob(own, log_sum), rank, top })
+    }
+
+    fn changes_logits(&self, params: &SamplingParams, history: &History, banned: &[u32]) -> bool {
+        !params.logit_bias.is_empty() || !banned.is_empty() || (params.needs_history() && !history.counts.is_empty())
+    }
+
+    /// One draw; `random` is uniform in `0 .. 2^53`.
+    fn draw(&mut self, logits: &[f32], params: &SamplingParams, random: u64) -> Result<u32, SampleError> {
+        let max = max_of(logits);
+        if max == f32::NEG_INFINITY {
+            return Err(SampleError::NothingLeft);
+        }
+        let weight = Weight { max, scale: 1.0 / params.temperature };
+        if params.top_k == 0 || params.top_k as usize >= self.vocab_size {
+            let total = self.weigh(logits, weight, params.min_p);
+            if params.top_p >= 1.0 {
+                return Ok(self.draw_from_all(total, random));
+            }
+            let total = self.cut_top_p(logits, share(params.top_p, total));
+            return Ok(self.draw_from_all(total, random));
+        }
+        self.best(logits, params.top_k as usize);
+        let mass_of = |candidate: &Candidate| mass(weight.of(candidate.0), params.min_p);
+        let total = self.candidates.iter().map(mass_of).sum();
+        let total = match params.top_p < 1.0 {
+            true => {
+                let (last, reached) = reach(&self.candidates, mass_of, share(params.top_p, total));
+                self.candidates.truncate(last + 1);
+                reached
+            }
+            false => total,
+        };
+        let (drawn, _) = reach(&self.candidates, mass_of, pick(random, total) + 1);
+        Ok(self.candidates[drawn].1)
+    }
+
+    /// Fills `masses` (0 below `min_p`) and `block_sums`; returns the sum of all.
+    fn weigh(&mut self, logits: &[f32], weight: Weight, min_p: f32) -> u64 {
+        self.masses.resize(self.vocab_size, 0);
+        for (m, &x) in self.masses.iter_mut().zip(logits) {
+            *m = mass(weight.of(x), min_p);
+        }
+        self.sum_blocks()
+    }
+
+    fn sum_blocks(&mut self) -> u64 {
+        self.block_sums.clear();
+        self.block_sums.extend(self.masses.chunks(SUM_BLOCK).map(|block| block.iter().sum::<u64>()));
+        self.block_sums.iter().sum()
+    }
+
+    /// Walks to the block, then to the token, where the running sum passes the drawn number.
+    fn draw_from_all(&self, total: u64, random: u64) -> u32 {
+        let mut left = pick(random, total);
+        let mut block = 0;
+        while left >= self.block_sums[block] {
+            left -= self.block_sums[block];
+            block += 1;
+        }
+        let start = block * SUM_BLOCK;
+        let (inside, _) = reach(&self.masses[start..], |&m| m, left + 1);
+        (start + inside) as u32
+    }
+
+    /// Keeps the shortest run of best tokens that weighs `needed`, and sets the masses of the others to 0; returns what
+    /// the kept ones weigh.
+    ///
+    /// Nearly always the run is among the best few tokens; in a flat distribution it is found by a selection that halves
+    /// (Hoare's FIND on weights), linear in the vocabulary.
+    fn cut_top_p(&mut self, logits: &[f32], needed: u64) -> u64 {
+        let mut last = None;
+        for num in [64, 1024] {
+            self.best(logits, num);
+            let (end, reached) = reach(&self.candidates, |c| self.masses[c.1 as usize], needed);
+            if reached >= needed {
+                last = Some(self.candidates[end]);
+                break;
+            }
+        }
+        let (logit, id) = last.unwrap_or_else(|| self.find_last(logits, needed));
+        for (other, (m, &x)) in self.masses.iter_mut().zip(logits).enumerate() {
+            let kept = x > logit || (x == logit && other as u32 <= id);
+            *m = if kept { *m } else { 0 };
+        }
+        self.sum_blocks()
+    }
+
+    /// The token of the sorted row at which the masses sum to `needed`.
+    fn find_last(&mut self, logits: &[f32], mut needed: u64) -> Candidate {
+        let (masses, candidates) = (&self.masses, &mut self.candidates);
+        candidates.clear();
+        candidates.extend(logits.iter().enumerate().map(|(id, &x)| (x, id as u32)));
+        let mut window = candidates.as_mut_slice();
+        while window.len() > 64 {
+            let middle = window.len() / 2;
+            window.select_nth_unstable_by(middle, order);
+            let upper: u64 = window[..middle].iter().map(|c| masses[c.1 as usize]).sum();
+            if upper >= needed {
+                window = &mut window[..middle];
+            } else {
+                needed -= upper;
+                window = &mut window[middle..];
+            }
+        }
+        window.sort_unstable_by(order);
+        let (end, _) = reach(window, |c| masses[c.1 as usize], needed);
+        window[end]
+    }
+
+    /// The `num` largest logits, best first, lower id first among equals; left in `candidates`.
+    ///
+    /// One pass with a rising threshold: blocks of 16 with nothing above it are skipped.
+    fn best(&mut self, row: &[f32], num: usize) -> &[Candidate] {
+        let num = num.min(row.len());
+        let found = &mut self.candidates;
+        found.clear();
+        if num == 0 {
+            return found;
+        }
+        if num == row.len() {
+            found.extend(row.iter().enumerate().map(|(id, &x)| (x, id as u32)));
+            found.sort_unstable_by(order);
+            return found;
+        }
+        let room = num + num.max(64);
+        let mut threshold = None;
+        for (block, logits) in row.chunks(16).enumerate() {
+            if let Some(threshold) = threshold
+                && logits.iter().map(|&x| u32::from(x > threshold)).sum::<u32>() == 0
+            {
+                continue;
+            }
+            for (i, &x) in logits.iter().enumerate() {
+                if threshold.is_none_or(|threshold| x > threshold) {
+                    found.push((x, (block * 16 + i) as u32));
+                }
+            }
+            if found.len() >= room {
+                found.select_nth_unstable_by(num - 1, order);
+                found.truncate(num);
+                threshold = Some(found[num - 1].0);
+            }
+        }
+        if found.len() > num {
+            found.select_nth_unstable_by(num - 1, order);
+            found.truncate(num);
+        }
+        found.sort_unstable_by(order);
+        found
+    }
+}
+
+/// Best first; the lower id among equals.
+fn order(a: &Candidate, b: &Candidate) -> Ordering {
+    b.0.partial_cmp(&a.0).expect("no NaN").then(a.1.cmp(&b.1))
+}
+
+/// Probabilities are summed as integers, in units of 2^-40 of the best token's: the sum is exact, so it does not depend on
+/// the order, and a number below the sum always falls on some token.
+fn mass(weight: f32, min_p: f32) -> u64 {
+    const ROUND: f64 = (1u64 << 52) as f64; // adding it puts the rounded integer into the low bits
+    let scaled = f64::from(weight) * (1u64 << 40) as f64 + ROUND;
+    let integer = scaled.to_bits() - ROUND.to_bits();
+    if weight >= min_p { integer } else { 0 }
+}
+
+/// The mass that is the fraction `p` of `total`.
+fn share(p: f32, total: u64) -> u64 {
+    ((f64::from(p) * total as f64).ceil() as u64).clamp(1, total)
+}
+
+/// Scales 53 random bits to `0 .. total`.
+fn pick(random: u64, total: u64) -> u64 {
+    ((u128::from(random) * u128::from(total)) >> 53) as u64
+}
+
+/// Index at which the running sum reaches `needed`, and the sum there; the last index and the whole sum when it does not.
+fn reach<T>(items: &[T], mass: impl Fn(&T) -> u64, needed: u64) -> (usize, u64) {
+    let mut sum = 0;
+    for (i, item) in items.iter().enumerate() {
+        sum += mass(item);
+        if sum >= needed {
+            return (i, sum);
+        }
+    }
+    (items.len() - 1, sum)
+}
+
+/// From a logit to its unnormalised probability: `exp((x - max) / temperature)`, 1 for the best token.
+#[derive(Clone, Copy)]
+struct Weight {
+    max: f32,
+    scale: f32,
+}
+
+impl Weight {
+    fn of(self, logit: f32) -> f32 {
+        // The maximum goes first: a tiny temperature cannot overflow what is never positive.
+        exp_neg((logit - self.max) * self.scale)
+    }
+}
+
+/// Bias, bans, penalties: everything that acts on single logits.
+fn adjust(logits: &mut [f32], params: &SamplingParams, history: &History, banned: &[u32]) {
+    for &(id, bias) in &params.logit_bias {
+        logits[id as usize] += bias;
+    }
+    for &id in banned {
+        logits[id as usize] = f32::NEG_INFINITY;
+    }
+    if !params.needs_history() {
+        return;
+    }
+    for (&id, &count) in &history.counts {
+        let logit = &mut logits[id as usize];
+        *logit = if *logit > 0.0 { *logit / params.repetition_penalty } else { *logit * params.repetition_penalty };
+        *logit -= params.frequency_penalty * count as f32;
+        if count > 0 {
+            *logit -= params.presence_penalty;
+        }
+    }
+}
+
+/// The lowest id of the largest logit, unless all are -infinity.
+fn argmax(row: &[f32]) -> Option<u32> {
+    let max = max_of(row);
+    if max == f32::NEG_INFINITY {
+        return None;
+    }
+    row.iter().position(|&x| x == max).map(|id| id as u32)
+}
+
+/// The largest value, -infinity when there is none. No value is NaN.
+fn max_of(row: &[f32]) -> f32 {
+    // Sixteen running maxima: one alone would wait for itself at every element.
+    let larger = |m: f32, x: f32| if x > m { x } else { m };
+    let (blocks, tail) = row.as_chunks::<16>();
+    let mut lanes = [f32::NEG_INFINITY; 16];
+    for block in blocks {
+        for (lane, &x) in lanes.iter_mut().zip(block) {
+            *lane = larger(*lane, x);
+        }
+    }
+    lanes.into_iter().chain(tail.iter().copied()).fold(f32::NEG_INFINITY, larger)
+}
+
+/// False when a value is NaN or +infinity.
+fn all_below_infinity(row: &[f32]) -> bool {
+    // `x < inf` is false for both; counting keeps the loop free of branches.
+    row.iter().map(|&x| u32::from(x < f32::INFINITY)).sum::<u32>() as usize == row.len()
+}
+
+/// `ln(sum(exp(row)))`.
+fn log_sum_exp(row: &[f32]) -> f64 {
+    let max = max_of(row);
+    if max == f32::NEG_INFINITY {
+        return f64::NEG_INFINITY;
+    }
+    let mut block = [0.0f32; SUM_BLOCK];
+    let mut total = 0.0;
+    for logits in row.chunks(SUM_BLOCK) {
+        for (w, &x) in block.iter_mut().zip(logits) {
+            *w = exp_neg(x - max);
+        }
+        total += sum(&block[..logits.len()]);
+    }
+    f64::from(max) + total.ln()
+}
+
+fn log_prob(logit: f32, log_sum: f64) -> f32 {
+    match logit == f32::NEG_INFINITY {
+        true => f32::NEG_INFINITY, // also when the whole row is, where the difference would be NaN
+        false => (f64::from(logit) - log_sum) as f32,
+    }
+}
+
+/// Sum in eight lanes, then across them: an order that vectorises and never changes.
+fn sum(values: &[f32]) -> f64 {
+    let mut lanes = [0.0f64; 8];
+    for chunk in values.chunks(8) {
+        for (lane, &value) in lanes.iter_mut().zip(chunk) {
+            *lane += f64::from(value);
+        }
+    }
+    lanes.iter().sum()
+}
+
+/// `exp(x)` for `x <= 0`, relative error below 2e-7; 0 from -87 down and for -infinity.
+///
+/// `2^n * p(r)` with `x = n ln 2 + r`, ln 2 in two parts (Cody & Waite, 1980) and the Taylor polynomial of degree 6 on
+/// `|r| <= ln 2 / 2`. Only IEEE additions and multiplications, so the bits are the same everywhere.
+fn exp_neg(x: f32) -> f32 {
+    const LN2_HIGH: f32 = 0.693_359_4;
+    const LN2_LOW: f32 = -2.121_944_4e-4;
+    const ROUND: f32 = 12_582_912.0; // 1.5 * 2^23: adding it rounds to an integer in the low bits
+    let clamped = if x > -87.0 { x } else { -87.0 };
+    let shifted = clamped * std::f32::consts::LOG2_E + ROUND;
+    let n = shifted - ROUND;
+    let r = (clamped - n * LN2_HIGH) - n * LN2_LOW;
+    let p = 1.0 / 720.0;
+    let p = p * r + 1.0 / 120.0;
+    let p = p * r + 1.0 / 24.0;
+    let p = p * r + 1.0 / 6.0;
+    let p = p * r + 0.5;
+    let p = p * r + 1.0;
+    let p = p * r + 1.0;
+    let power = f32::from_bits(shifted.to_bits().wrapping_sub(ROUND.to_bits()).wrapping_add(127) << 23);
+    if x > -87.0 { p * power } else { 0.0 }
+}
+
+/// 53 random bits.
+fn random_bits(key: SampleKey) -> u64 {
+    let counter = [key.position as u32, (key.position >> 32) as u32, key.stream, 0];
+    let words = philox(counter, [key.seed as u32, (key.seed >> 32) as u32]);
+    (u64::from(words[0]) << 32 | u64::from(words[1])) >> 11
+}
+
+/// Philox-4x32-10 (Salmon, Moraes, Dror & Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011): four random words
+/// as a pure function of a counter and a key.
+pub fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
+    for _ in 0..10 {
+        let left = u64::from(counter[0]) * 0xD251_1F53;
+        let right = u64::from(counter[2]) * 0xCD9E_8D57;
+        counter = [
+            (right >> 32) as u32 ^ counter[1] ^ key[0],
+            right as u32,
+            (left >> 32) as u32 ^ counter[3] ^ key[1],
+            left as u32,
+        ];
+        key = [key[0].wrapping_add(0x9E37_79B9), key[1].wrapping_add(0xBB67_AE85)];
+    }
+    counter
+}

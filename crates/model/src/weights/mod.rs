@@ -1,0 +1,327 @@
+//! A checkpoint's tensors by name, whichever files they lie in, read as `f32` rows.
+//!
+//! ```text
+//! model.safetensors                      or   model.safetensors.index.json ──> model-00001-of-00002.safetensors ...
+//!        └──────────── headers read and checked ────────────┘
+//! Weights ── tensor(name, shape) ──> Tensor ── row(i) ──> f32 row      q rows, k rows, v rows ──┐
+//!                                                                      one packed matrix <── Backend::pack
+//! ```
+//!
+//! Rows go from the file straight into the backend's packed layout, through a few kilobytes of stack: loading takes
+//! the memory of the packed weights and nothing on top. Reads are positioned, so packing threads do not share a cursor.
+
+pub mod safetensors;
+
+use crate::checkpoint::{Checkpoint, LoadError, ModelFile};
+use half::f16;
+use half::slice::HalfFloatSliceExt;
+use kernels::{Backend, MatrixShape, RowSource, WeightClass};
+use safetensors::{Dtype, TensorInfo};
+use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
+use std::collections::{BTreeSet, HashMap};
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+const SINGLE: &str = "model.safetensors";
+const INDEX: &str = "model.safetensors.index.json";
+/// The index of a 100,000-tensor checkpoint has about 10 MB.
+const MAX_INDEX_BYTES: u64 = 64 << 20;
+/// Files held open at once; the largest dense checkpoints have about 190.
+const MAX_SHARDS: usize = 512;
+/// Bytes of a row converted at a time, on the stack of the thread that packs.
+const CHUNK_BYTES: usize = 8192;
+
+/// The tensors of a checkpoint, their files open.
+#[derive(Debug)]
+pub struct Weights {
+    files: Vec<ModelFile>,
+    tensors: HashMap<String, (usize, TensorInfo)>,
+    /// The file that lists the tensors, for messages.
+    listing: &'static str,
+    non_finite: AtomicU64,
+}
+
+impl Weights {
+    /// Opens every file and checks every header. Reads no tensor.
+    pub fn open(checkpoint: &Checkpoint) -> Result<Weights, LoadError> {
+        if let Some(file) = checkpoint.open_file(SINGLE)? {
+            let mut weights = Weights::empty(SINGLE);
+            weights.add_file(file)?;
+            return Ok(weights);
+        }
+        let Some(index) = checkpoint.read_text_capped(INDEX, MAX_INDEX_BYTES)? else {
+            return Err(no_weights(checkpoint));
+        };
+        let mut weights = Weights::empty(INDEX);
+        let map = parse_index(&index).map_err(|error| LoadError::field(INDEX, "weight_map", error))?;
+        let shards: BTreeSet<&str> = map.iter().map(|(_, file)| file.as_str()).collect();
+        if shards.len() > MAX_SHARDS {
+            let problem = format!("{} files; at most {MAX_SHARDS} are read", shards.len());
+            return Err(LoadError::field(INDEX, "weight_map", problem));
+        }
+        for &shard in &shards {
+            check_shard_name(shard).map_err(|problem| LoadError::field(INDEX, "weight_map", problem))?;
+        }
+        for &shard in &shards {
+            let file = checkpoint
+                .open_file(shard)?
+                .ok_or_else(|| LoadError::NoFile { file: shard.to_string(), checkpoint: checkpoint.location() })?;
+            weights.add_file(file)?;
+        }
+        for (name, shard) in &map {
+            let found = weights.tensors.get(name).map(|(file, _)| weights.files[*file].name());
+            if found != Some(shard) {
+                let problem = format!("tensor {name:?} is not in {shard}");
+                return Err(LoadError::field(INDEX, "weight_map", problem));
+            }
+        }
+        Ok(weights)
+    }
+
+    fn empty(listing: &'static str) -> Weights {
+        Weights { files: Vec::new(), tensors: HashMap::new(), listing, non_finite: AtomicU64::new(0) }
+    }
+
+    fn add_file(&mut self, file: ModelFile) -> Result<(), LoadError> {
+        let index = self.files.len();
+        for tensor in safetensors::read_header(&file)? {
+            if let Some((first, _)) = self.tensors.get(&tensor.name) {
+                let problem = format!("also in {}", self.files[*first].name());
+                return Err(LoadError::field(file.name(), format!("tensor {:?}", tensor.name), problem));
+            }
+            self.tensors.insert(tensor.name.clone(), (index, tensor));
+        }
+        self.files.push(file);
+        Ok(())
+    }
+
+    /// NaN and infinite values among the weights read so far. Not an error: some checkpoints carry a few in rows that
+    /// nobody uses. Worth a warning.
+    pub fn num_non_finite(&self) -> u64 {
+        self.non_finite.load(Ordering::Relaxed)
+    }
+
+    /// A tensor that must be there, with that shape, in a floating-point type.
+    pub fn tensor(&self, name: &str, shape: &[usize]) -> Result<Tensor<'_>, LoadError> {
+        let Some((file, info)) = self.tensors.get(name) else {
+            return Err(LoadError::NoTensor {
+                file: self.listing.to_string(),
+                tensor: name.to_string(),
+                expected: shape.to_vec(),
+            });
+        };
+        let file = &self.files[*file];
+        if info.shape != shape {
+            return Err(LoadError::Shape {
+                file: file.name().to_string(),
+                tensor: name.to_string(),
+                expected: shape.to_vec(),
+                found: info.shape.clone(),
+            });
+        }
+        if let Dtype::Other { name: dtype, .. } = info.dtype {
+            let problem = format!("dtype {dtype}; weights are read from BF16, F16 and F32");
+            return Err(LoadError::field(file.name(), format!("tensor {name:?}"), problem));
+        }
+        Ok(Tensor { file, info, non_finite: &self.non_finite })
+    }
+
+    /// A tensor `[len]` in memory.
+    pub fn vector(&self, name: &str, len: usize) -> Result<Vec<f32>, LoadError> {
+        let tensor = self.tensor(name, &[len])?;
+        let mut values = vec![0.0; len]; // no more than the file holds: the shape was checked
+        tensor.row(0, &mut values)?;
+        Ok(values)
+    }
+
+    /// Packs matrices `[rows, in_features]`, one under the other, as one matrix. `parts`: name and rows of each.
+    pub fn pack<B: Backend>(
+        &self,
+        backend: &B,
+        class: WeightClass,
+        in_features: usize,
+        parts: &[(String, usize)],
+    ) -> Result<B::Matrix, LoadError> {
+        let tensors = parts
+            .iter()
+            .map(|(name, rows)| Ok((self.tensor(name, &[*rows, in_features])?, *rows)))
+            .collect::<Result<Vec<_>, LoadError>>()?;
+        let out_features = tensors.iter().map(|(_, rows)| rows).sum();
+        // The packing loop knows no errors: the first one is kept here, and the rows after it are zeros.
+        let failed = Mutex::new(None);
+        let fill = |row: usize, out: &mut [f32]| {
+            let mut failed_here = None;
+            let mut row = row;
+            for (tensor, rows) in &tensors {
+                if row < *rows {
+                    failed_here = tensor.row(row, out).err();
+                    break;
+                }
+                row -= rows;
+            }
+            if let Some(error) = failed_here {
+                out.fill(0.0);
+                failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+            }
+        };
+        let packed = backend.pack(MatrixShape { out_features, in_features }, class, &RowSource(&fill));
+        if let Some(error) = failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            return Err(error);
+        }
+        packed.map_err(|oom| LoadError::OutOfMemory { bytes: oom.bytes, purpose: format!("weights {}", parts[0].0) })
+    }
+}
+
+/// A tensor in its file.
+#[derive(Clone, Copy, Debug)]
+pub struct Tensor<'w> {
+    file: &'w ModelFile,
+    info: &'w TensorInfo,
+    non_finite: &'w AtomicU64,
+}
+
+impl Tensor<'_> {
+    /// Bytes in the file.
+    pub fn num_bytes(&self) -> u64 {
+        self.info.len
+    }
+
+    /// Reads `out.len()` values from `row * out.len()` on, exactly.
+    pub fn row(&self, row: usize, out: &mut [f32]) -> Result<(), LoadError> {
+        let element = match self.info.dtype {
+            Dtype::F32 => 4,
+            Dtype::F16 | Dtype::Bf16 => 2,
+            Dtype::Other { name, .. } => unreachable!("tensor() refuses {name}"),
+        };
+        let start = row as u64 * out.len() as u64 * element as u64;
+        assert!(start + (out.len() * element) as u64 <= self.info.len, "row {row} is outside {}", self.info.name);
+        let mut at = self.info.offset + start;
+        let mut bytes = [0; CHUNK_BYTES];
+        for out in out.chunks_mut(CHUNK_BYTES / element) {
+            let bytes = &mut bytes[..out.len() * element];
+            self.file.read_at(at, bytes)?;
+            at += bytes.len() as u64;
+            convert(self.info.dtype, bytes, out);
+        }
+        let non_finite = out.iter().filter(|value| !value.is_finite()).count();
+        if non_finite > 0 {
+            self.non_finite.fetch_add(non_finite as u64, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+}
+
+/// Little-endian file bytes to `f32`; exact for all three types.
+fn convert(dtype: Dtype, bytes: &[u8], out: &mut [f32]) {
+    match dtype {
+        Dtype::F32 => {
+            for (out, bytes) in out.iter_mut().zip(bytes.as_chunks().0) {
+                *out = f32::from_le_bytes(*bytes);
+            }
+        }
+        Dtype::Bf16 => {
+            for (out, bytes) in out.iter_mut().zip(bytes.as_chunks().0) {
+                *out = f32::from_bits(u32::from(u16::from_le_bytes(*bytes)) << 16);
+            }
+        }
+        Dtype::F16 => {
+            let mut halves = [f16::ZERO; CHUNK_BYTES / 2];
+            let halves = &mut halves[..out.len()];
+            for (half, bytes) in halves.iter_mut().zip(bytes.as_chunks().0) {
+                *half = f16::from_le_bytes(*bytes);
+            }
+            halves.convert_to_f32_slice(out);
+        }
+        Dtype::Other { name, .. } => unreachable!("tensor() refuses {name}"),
+    }
+}
+
+/// A shard lies beside its index: a plain file name and nothing that could lead elsewhere.
+fn check_shard_name(name: &str) -> Result<(), String> {
+    let plain = !name.starts_with('.') && !name.contains(['/', '\\', '\0']) && name.len() <= 255;
+    if plain && name.ends_with(".safetensors") {
+        return Ok(());
+    }
+    let short: String = name.chars().take(60).collect();
+    Err(format!("{short:?} is not the plain name of a .safetensors file"))
+}
+
+fn no_weights(checkpoint: &Checkpoint) -> LoadError {
+    let mut pickled = None;
+    let mut gguf = None;
+    for entry in checkpoint.path().and_then(|path| path.read_dir().ok()).into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        match name.rsplit('.').next() {
+            Some("bin" | "pt" | "pth" | "ckpt") => pickled = Some(name),
+            Some("gguf") => gguf = Some(name),
+            _ => {}
+        }
+    }
+    let problem = match (pickled, gguf) {
+        (Some(name), _) => format!(
+            "only pickled weights ({name}), which can run code when loaded and are never read; convert them with \
+             transformers: AutoModelForCausalLM.from_pretrained(directory).save_pretrained(new_directory)"
+        ),
+        (None, Some(name)) => format!("only {name}; GGUF files are not read, a Hugging Face directory is"),
+        (None, None) => format!("no weights: neither {SINGLE} nor {INDEX} is there"),
+    };
+    LoadError::NoWeights { checkpoint: checkpoint.location(), problem }
+}
+
+/// `weight_map` of an index: `(tensor, file)`, each tensor once.
+fn parse_index(text: &str) -> Result<Vec<(String, String)>, serde_json::Error> {
+    struct Index;
+    impl<'de> Visitor<'de> for Index {
+        type Value = Vec<(String, String)>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("an object with weight_map")
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+            let mut weight_map = None;
+            while let Some(field) = map.next_key::<String>()? {
+                if field != "weight_map" {
+                    map.next_value::<IgnoredAny>()?;
+                } else if weight_map.replace(map.next_value_seed(WeightMap)?).is_some() {
+                    return Err(A::Error::custom("weight_map occurs twice"));
+                }
+            }
+            weight_map.ok_or_else(|| A::Error::custom("weight_map is missing"))
+        }
+    }
+
+    struct WeightMap;
+    impl<'de> DeserializeSeed<'de> for WeightMap {
+        type Value = Vec<(String, String)>;
+
+        fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+            deserializer.deserialize_map(self)
+        }
+    }
+    impl<'de> Visitor<'de> for WeightMap {
+        type Value = Vec<(String, String)>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("file names by tensor name")
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+            let mut entries: Vec<(String, String)> = Vec::new();
+            while let Some(entry) = map.next_entry()? {
+                entries.push(entry);
+            }
+            entries.sort_unstable();
+            if let Some(pair) = entries.windows(2).find(|pair| pair[0].0 == pair[1].0) {
+                return Err(A::Error::custom(format!("tensor {:?} occurs twice", pair[0].0)));
+            }
+            Ok(entries)
+        }
+    }
+
+    let mut json = serde_json::Deserializer::from_str(text);
+    let map = json.deserialize_map(Index)?;
+    json.end()?;
+    Ok(map)
+}

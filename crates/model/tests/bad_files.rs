@@ -1,0 +1,799 @@
+//! Files from strangers. Every malformed checkpoint ends in one error that names the file and the field: no panic, no
+//! crash, no hang, no memory taken for what a number merely claims. Each case loads on a thread with a 256 KiB stack.
+
+mod common;
+
+use common::*;
+use kernels::{Reference, WeightClass};
+use model::weights::Weights;
+use model::{Checkpoint, Forward, GenerationDefaults, KvBudget, LoadError, LoadOptions, Source};
+use serde_json::{Value, json};
+use std::path::PathBuf;
+
+const HIDDEN: usize = 32;
+const VOCAB: usize = 40;
+
+/// A checkpoint as bytes: what a case damages.
+#[derive(Clone)]
+struct Files(Vec<(String, Vec<u8>)>);
+
+impl Files {
+    /// A complete one-layer Llama with zero weights.
+    fn good() -> Files {
+        let mut files = Files(Vec::new());
+        files.set("config.json", good_config().to_string().into_bytes());
+        files.set("model.safetensors", pack_tensors(&good_tensors()));
+        files
+    }
+
+    fn set(&mut self, name: &str, bytes: Vec<u8>) {
+        self.0.retain(|(other, _)| other != name);
+        self.0.push((name.to_string(), bytes));
+    }
+
+    fn remove(&mut self, name: &str) {
+        self.0.retain(|(other, _)| other != name);
+    }
+
+    /// As a built-in model: the same readers as for a directory, no file system.
+    fn checkpoint(self) -> Checkpoint {
+        let files: Vec<(&'static str, &'static [u8])> = self
+            .0
+            .into_iter()
+            .map(|(name, bytes)| (&*Box::leak(name.into_boxed_str()), &*Box::leak(bytes.into_boxed_slice())))
+            .collect();
+        Checkpoint::open(Source::Embedded { name: "case", files: Box::leak(files.into_boxed_slice()) }).unwrap()
+    }
+}
+
+fn good_config() -> Value {
+    json!({
+        "architectures": ["LlamaForCausalLM"], "hidden_size": HIDDEN, "intermediate_size": 64, "num_hidden_layers": 1,
+        "num_attention_heads": 1, "vocab_size": VOCAB, "max_position_embeddings": 128, "rms_norm_eps": 1e-5,
+        "tie_word_embeddings": true,
+    })
+}
+
+type TensorSpec = (String, &'static str, Vec<usize>);
+
+fn good_tensors() -> Vec<TensorSpec> {
+    let layer = |part: &str| format!("model.layers.0.{part}.weight");
+    let mut tensors = vec![
+        ("model.embed_tokens.weight".to_string(), "BF16", vec![VOCAB, HIDDEN]),
+        ("model.norm.weight".to_string(), "BF16", vec![HIDDEN]),
+        (layer("input_layernorm"), "F32", vec![HIDDEN]),
+        (layer("post_attention_layernorm"), "F32", vec![HIDDEN]),
+    ];
+    for part in ["q_proj", "k_proj", "v_proj", "o_proj"] {
+        tensors.push((layer(&format!("self_attn.{part}")), "F16", vec![HIDDEN, HIDDEN]));
+    }
+    for part in ["gate_proj", "up_proj"] {
+        tensors.push((layer(&format!("mlp.{part}")), "BF16", vec![64, HIDDEN]));
+    }
+    tensors.push((layer("mlp.down_proj"), "BF16", vec![HIDDEN, 64]));
+    tensors
+}
+
+/// A well-formed file of zeros.
+fn pack_tensors(tensors: &[TensorSpec]) -> Vec<u8> {
+    let mut header = serde_json::Map::new();
+    let mut offset = 0;
+    for (name, dtype, shape) in tensors {
+        let element = if *dtype == "I64" {
+            8
+        } else if *dtype == "F32" {
+            4
+        } else {
+            2
+        };
+        let end = offset + element * shape.iter().product::<usize>();
+        header.insert(name.clone(), json!({"dtype": dtype, "shape": shape, "data_offsets": [offset, end]}));
+        offset = end;
+    }
+    file(&Value::Object(header).to_string(), &vec![0; offset])
+}
+
+/// A length, a header, data.
+fn file(header: &str, data: &[u8]) -> Vec<u8> {
+    [&(header.len() as u64).to_le_bytes(), header.as_bytes(), data].concat()
+}
+
+/// Loads on a small stack. `Err` holds the message.
+fn try_load(files: Files) -> Result<(), String> {
+    let thread = std::thread::Builder::new().stack_size(256 << 10);
+    let outcome = thread.spawn(move || {
+        let checkpoint = files.checkpoint();
+        GenerationDefaults::load(&checkpoint).map_err(|error| error.to_string())?;
+        let options = LoadOptions { max_rows: 4, max_logit_rows: 4, ..options(WeightClass::Bf16) };
+        let loaded = model::load(Reference::new(), &checkpoint, &options, &mut |_| {});
+        loaded.map(drop).map_err(|error| error.to_string())
+    });
+    outcome.unwrap().join().expect("a panic")
+}
+
+/// The error of each damaged checkpoint is one line that contains all of `expected`.
+fn check(what: &str, files: Files, expected: &[&str]) {
+    let message = try_load(files).expect_err(what);
+    for part in expected {
+        assert!(message.contains(part), "{what}: {part:?} is not in the error: {message}");
+    }
+    assert!(!message.contains('\n') && message.len() < 600, "{what}: not one clear line: {message}");
+}
+
+/// Peak resident memory of this process in KiB.
+fn peak_memory_kib() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+#[test]
+fn the_undamaged_checkpoint_loads() {
+    try_load(Files::good()).unwrap();
+}
+
+#[test]
+fn damaged_headers() {
+    let tensor = |fields: &str| format!("{{\"t\":{{{fields}}}}}");
+    let f32x2 = |begin: u64, end: u64| format!("\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[{begin},{end}]");
+    let two = |first: (u64, u64), second: (u64, u64)| {
+        format!("{{\"t\":{{{}}},\"u\":{{{}}}}}", f32x2(first.0, first.1), f32x2(second.0, second.1))
+    };
+    let length = |length: u64| [&length.to_le_bytes(), b"{\"t\":{}}".as_slice()].concat();
+    let deep = |open: &str, close: &str| format!("{}{}", open.repeat(100_000), close.repeat(100_000));
+    let many = |num: usize| {
+        let entry = |index| format!("\"{index}\":{{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]}}");
+        format!("{{{}}}", (0..num).map(entry).collect::<Vec<_>>().join(","))
+    };
+    let cases: Vec<(&str, Vec<u8>, &[&str])> = vec![
+        ("an empty file", vec![], &["header length", "0 bytes"]),
+        ("a file shorter than the length", vec![2, 0, 0, 0, 0, 0, 0], &["header length", "7 bytes"]),
+        ("length 0", length(0), &["header", "start with `{`"]),
+        ("length 1", length(1), &["header", "EOF"]),
+        ("length beyond the file", length(9), &["header length", "9 bytes"]),
+        ("length beyond the cap", length(100_000_001), &["header length", "100000001"]),
+        ("length 2^63", length(1 << 63), &["header length", "9223372036854775808"]),
+        ("length 2^64 - 1, which wraps with the eight bytes before", length(u64::MAX), &["header length"]),
+        ("length 2^64 - 8, which wraps to zero", length(u64::MAX - 7), &["header length"]),
+        ("not UTF-8", [&4u64.to_le_bytes(), b"{\"\xff\"".as_slice()].concat(), &["header", "not UTF-8 at byte 10"]),
+        ("space before the object", file(" {}", b""), &["header", "start with `{`"]),
+        ("a list", file("[]", b""), &["header", "start with `{`"]),
+        ("cut off", file("{\"t\":{\"dtype\":\"F32\"", b""), &["header", "EOF"]),
+        ("something after the object", file("{}x", b""), &["header", "trailing"]),
+        ("a second object", file("{}{}", b""), &["header", "trailing"]),
+        ("no tensors", file("{}", b""), &["model.embed_tokens.weight", "missing"]),
+        ("no tensors but data", file("{}", b"abc"), &["3 trailing bytes"]),
+        ("a tensor twice", file(&two((0, 8), (8, 16)).replace("\"u\"", "\"t\""), &[0; 16]), &["\"t\" occurs twice"]),
+        ("metadata twice", file("{\"__metadata__\":{},\"__metadata__\":{}}", b""), &["duplicate __metadata__"]),
+        ("metadata with a number", file("{\"__metadata__\":{\"a\":1}}", b""), &["header", "a string"]),
+        ("metadata as a list", file("{\"__metadata__\":[]}", b""), &["__metadata__"]),
+        ("a tensor that is null", file("{\"t\":null}", b""), &["tensor \"t\"", "dtype, shape and data_offsets"]),
+        ("a tensor that is a list", file("{\"t\":[]}", b""), &["tensor \"t\"", "dtype, shape and data_offsets"]),
+        ("no dtype", file(&tensor("\"shape\":[2],\"data_offsets\":[0,8]"), &[0; 8]), &["\"t\"", "dtype is missing"]),
+        (
+            "no shape",
+            file(&tensor("\"dtype\":\"F32\",\"data_offsets\":[0,8]"), &[0; 8]),
+            &["\"t\"", "shape is missing"],
+        ),
+        (
+            "no offsets",
+            file(&tensor("\"dtype\":\"F32\",\"shape\":[2]"), &[0; 8]),
+            &["\"t\"", "data_offsets is missing"],
+        ),
+        ("unknown dtype", file(&tensor(&f32x2(0, 8)).replace("F32", "Q4"), &[0; 8]), &["\"t\"", "dtype \"Q4\""]),
+        ("dtype as a number", file(&tensor(&f32x2(0, 8)).replace("\"F32\"", "32"), &[0; 8]), &["\"t\"", "a string"]),
+        ("unknown field", file(&tensor("\"strides\":[1]"), b""), &["\"t\"", "unknown field \"strides\""]),
+        (
+            "a field twice",
+            file(&tensor(&format!("{},\"shape\":[2]", f32x2(0, 8))), &[0; 8]),
+            &["\"t\"", "shape occurs twice"],
+        ),
+        ("negative dimension", file(&tensor(&f32x2(0, 8)).replace("[2]", "[-2]"), &[0; 8]), &["\"t\"", "-2"]),
+        ("fractional dimension", file(&tensor(&f32x2(0, 8)).replace("[2]", "[2.0]"), &[0; 8]), &["\"t\"", "2.0"]),
+        (
+            "dimension beyond 64 bits",
+            file(&tensor(&f32x2(0, 8)).replace("[2]", "[18446744073709551618]"), &[0; 8]),
+            &["\"t\""],
+        ),
+        (
+            "product of dimensions wraps",
+            file(&tensor(&f32x2(0, 8)).replace("[2]", "[4294967296,4294967296,2]"), &[0; 8]),
+            &["\"t\"", "shape"],
+        ),
+        (
+            "bytes wrap though elements fit",
+            file(&tensor(&f32x2(0, 8)).replace("[2]", "[4611686018427387906]"), &[0; 8]),
+            &["\"t\"", "shape"],
+        ),
+        (
+            "a huge dimension before a zero",
+            file(&tensor(&f32x2(0, 0)).replace("[2]", "[9223372036854775807,9223372036854775807,0]"), b""),
+            &["\"t\"", "shape"],
+        ),
+        (
+            "nine dimensions",
+            file(&tensor(&f32x2(0, 8)).replace("[2]", "[2,1,1,1,1,1,1,1,1]"), &[0; 8]),
+            &["\"t\"", "8"],
+        ),
+        ("shape of deep lists", file(&tensor(&format!("\"shape\":{}", deep("[", "]"))), b""), &["header", "\"t\""]),
+        ("a tensor of deep objects", file(&format!("{{\"t\":{}}}", deep("{\"a\":", "}")), b""), &["header", "\"t\""]),
+        (
+            "more lists than numbers",
+            file(&tensor(&format!("\"data_offsets\":[0,8,{}", deep("[", "]"))), b""),
+            &["\"t\""],
+        ),
+        ("half a byte", file(&tensor("\"dtype\":\"F4\",\"shape\":[3],\"data_offsets\":[0,1]"), &[0]), &["\"t\"", "F4"]),
+        ("begin after end", file(&tensor(&f32x2(8, 0)), &[0; 8]), &["\"t\"", "[8, 0]"]),
+        ("one offset", file(&tensor("\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0]"), &[0]), &["data_offsets"]),
+        ("three offsets", file(&tensor("\"data_offsets\":[0,1,2]"), &[0]), &["\"t\""]),
+        ("end beyond the file", file(&tensor(&f32x2(0, 8)), &[0; 7]), &["\"t\"", "7 bytes"]),
+        (
+            "offsets near 2^64",
+            file(&tensor(&f32x2(u64::MAX - 8, u64::MAX)), &[0; 8]),
+            &["\"t\"", "18446744073709551607"],
+        ),
+        ("offsets shorter than the shape", file(&tensor(&f32x2(0, 4)), &[0; 4]), &["\"t\"", "4 bytes", "takes 8"]),
+        ("offsets longer than the shape", file(&tensor(&f32x2(0, 12)), &[0; 12]), &["\"t\"", "12 bytes", "takes 8"]),
+        ("overlap", file(&two((0, 8), (4, 12)), &[0; 12]), &["\"u\"", "overlap"]),
+        ("the same bytes twice", file(&two((0, 8), (0, 8)), &[0; 8]), &["\"u\"", "overlap"]),
+        ("a gap", file(&two((0, 8), (9, 17)), &[0; 17]), &["\"u\"", "8..9"]),
+        ("a gap at the start", file(&tensor(&f32x2(1, 9)), &[0; 9]), &["\"t\"", "0..1"]),
+        ("trailing bytes", file(&tensor(&f32x2(0, 8)), &[0; 10]), &["2 trailing bytes"]),
+        (
+            "a name of a megabyte",
+            file(&tensor(&f32x2(0, 8)).replace("\"t\"", &format!("{:?}", "t".repeat(1 << 20))), &[0; 8]),
+            &["tensor name of 1048576 bytes"],
+        ),
+        ("100,001 tensors", file(&many(100_001), b""), &["more than 100000 tensors"]),
+    ];
+    assert!(cases.len() >= 50);
+    let before = peak_memory_kib();
+    for (what, bytes, expected) in cases {
+        let mut files = Files::good();
+        files.set("model.safetensors", bytes);
+        check(what, files, &[&["model.safetensors"], expected].concat());
+    }
+    // The largest case, 100,001 entries, has a 5 MB header; what is built from it may be a few times that.
+    let grown = peak_memory_kib() - before;
+    assert!(grown < 64 << 10, "peak memory grew by {grown} KiB");
+}
+
+#[test]
+fn zero_size_tensors_and_odd_offsets_are_allowed() {
+    let mut tensors = good_tensors();
+    tensors.insert(1, ("empty".to_string(), "F32", vec![0, 5]));
+    tensors.insert(1, ("odd".to_string(), "I64", vec![1]));
+    let mut bytes = pack_tensors(&tensors);
+    let mut files = Files::good();
+    files.set("model.safetensors", bytes.clone());
+    try_load(files).unwrap();
+
+    // Padding with spaces at the end of the header is the format's own.
+    let header_len = u64::from_le_bytes(bytes[..8].try_into().unwrap());
+    bytes.splice(8 + header_len as usize..8 + header_len as usize, [b' '; 13]);
+    bytes[..8].copy_from_slice(&(header_len + 13).to_le_bytes());
+    let mut files = Files::good();
+    files.set("model.safetensors", bytes);
+    try_load(files).unwrap();
+}
+
+#[test]
+fn tensors_that_contradict_the_configuration() {
+    const Q: &str = "model.layers.0.self_attn.q_proj.weight";
+    let change = |name: &str, dtype: &'static str, shape: &[usize]| {
+        let mut tensors = good_tensors();
+        let tensor = tensors.iter_mut().find(|(other, ..)| other == name).unwrap();
+        (tensor.1, tensor.2) = (dtype, shape.to_vec());
+        tensors
+    };
+    let without = |name: &str| good_tensors().into_iter().filter(|(other, ..)| other != name).collect::<Vec<_>>();
+    let cases: Vec<(&str, Vec<TensorSpec>, &[&str])> = vec![
+        ("missing", without(Q), &[Q, "missing", "[32, 32]"]),
+        ("missing norm", without("model.norm.weight"), &["`model.norm.weight`", "missing", "[32]"]),
+        ("misshaped", change(Q, "BF16", &[32, 64]), &[Q, "[32, 64]", "[32, 32]"]),
+        ("transposed", change("model.layers.0.mlp.down_proj.weight", "BF16", &[64, 32]), &["down_proj", "[64, 32]"]),
+        ("flat", change(Q, "BF16", &[1024]), &[Q, "[1024]", "[32, 32]"]),
+        (
+            "fewer embeddings than the vocabulary",
+            change("model.embed_tokens.weight", "BF16", &[39, HIDDEN]),
+            &["model.embed_tokens.weight", "[39, 32]", "[40, 32]"],
+        ),
+        ("integers", change(Q, "I64", &[32, 32]), &[Q, "I64", "BF16, F16 and F32"]),
+        ("no elements", change(Q, "F32", &[32, 0]), &[Q, "[32, 0]"]),
+    ];
+    for (what, tensors, expected) in cases {
+        let mut files = Files::good();
+        files.set("model.safetensors", pack_tensors(&tensors));
+        check(what, files, &[&["model.safetensors"], expected].concat());
+    }
+    for (architecture, missing) in [("Qwen2ForCausalLM", "q_proj.bias"), ("Qwen3ForCausalLM", "q_norm.weight")] {
+        let mut config = good_config();
+        config["architectures"] = json!([architecture]);
+        config["head_dim"] = json!(32);
+        let mut files = Files::good();
+        files.set("config.json", config.to_string().into_bytes());
+        check(architecture, files, &["model.safetensors", missing, "missing"]);
+    }
+    let mut config = good_config();
+    config["tie_word_embeddings"] = json!(false);
+    let mut files = Files::good();
+    files.set("config.json", config.to_string().into_bytes());
+    check("an untied head", files, &["model.safetensors", "lm_head.weight", "[40, 32]"]);
+}
+
+#[test]
+fn damaged_indexes() {
+    const A: &str = "model-00001-of-00002.safetensors";
+    const B: &str = "model-00002-of-00002.safetensors";
+    let tensors = good_tensors();
+    let (half_a, half_b) = tensors.split_at(5);
+    let good = || {
+        let names = |half: &[TensorSpec], file: &str| {
+            half.iter().map(|(name, ..)| (name.clone(), json!(file))).collect::<Vec<_>>()
+        };
+        let map: serde_json::Map<String, Value> = [names(half_a, A), names(half_b, B)].concat().into_iter().collect();
+        json!({"metadata": {"total_size": 1}, "weight_map": map})
+    };
+    let sharded = |index: String| {
+        let mut files = Files::good();
+        files.remove("model.safetensors");
+        files.set(A, pack_tensors(half_a));
+        files.set(B, pack_tensors(half_b));
+        files.set("model.safetensors.index.json", index.into_bytes());
+        files
+    };
+    try_load(sharded(good().to_string())).expect("the undamaged index");
+
+    let with = |tensor: &str, file: Value| {
+        let mut index = good();
+        index["weight_map"][tensor] = file;
+        index.to_string()
+    };
+    const FIRST: &str = "model.embed_tokens.weight";
+    let many: serde_json::Map<String, Value> =
+        (0..600).map(|index| (format!("t{index}"), json!(format!("{index}.safetensors")))).collect();
+    let twice = format!("{{\"weight_map\":{{\"{FIRST}\":\"{A}\",\"{FIRST}\":\"{B}\"}}}}");
+    let cases: Vec<(&str, String, &[&str])> = vec![
+        ("not JSON", "weight_map".into(), &["weight_map"]),
+        ("a list", "[]".into(), &["an object with weight_map"]),
+        ("no weight_map", "{}".into(), &["weight_map is missing"]),
+        ("weight_map as a list", "{\"weight_map\":[]}".into(), &["file names by tensor name"]),
+        ("weight_map twice", "{\"weight_map\":{},\"weight_map\":{}}".into(), &["weight_map occurs twice"]),
+        ("a tensor twice", twice, &[FIRST, "occurs twice"]),
+        ("a number for a file", with(FIRST, json!(1)), &["a string"]),
+        ("parent directory", with(FIRST, json!("../model.safetensors")), &["../model.safetensors", "plain name"]),
+        ("parent directory inside", with(FIRST, json!("a/../../b.safetensors")), &["plain name"]),
+        ("absolute path", with(FIRST, json!("/etc/passwd.safetensors")), &["/etc/passwd", "plain name"]),
+        ("a subdirectory", with(FIRST, json!("sub/model.safetensors")), &["plain name"]),
+        ("a backslash", with(FIRST, json!("..\\model.safetensors")), &["plain name"]),
+        ("a NUL", with(FIRST, json!("a\0.safetensors")), &["plain name"]),
+        ("a hidden file", with(FIRST, json!(".safetensors")), &["plain name"]),
+        ("an empty name", with(FIRST, json!("")), &["plain name"]),
+        ("another kind of file", with(FIRST, json!("config.json")), &["config.json", "plain name"]),
+        ("a name of 300 bytes", with(FIRST, json!(format!("{}.safetensors", "a".repeat(300)))), &["plain name"]),
+        ("600 files", json!({"weight_map": many}).to_string(), &["600 files"]),
+        ("a tensor that no file has", with("ghost", json!(A)), &["\"ghost\" is not in", A]),
+        ("a tensor of the other file", with(FIRST, json!(B)), &[FIRST, "is not in", B]),
+        ("deep nesting", format!("{{\"metadata\":{}1", "[".repeat(100_000)), &["weight_map"]),
+    ];
+    for (what, index, expected) in cases {
+        check(what, sharded(index), &[&["model.safetensors.index.json"], expected].concat());
+    }
+
+    let mut files = sharded(good().to_string());
+    files.remove(B);
+    check("a missing shard", files, &[B, "not found"]);
+    let mut files = sharded(good().to_string());
+    files.set(B, pack_tensors(&tensors[4..]));
+    check("a tensor in two shards", files, &[B, &tensors[4].0, A]);
+    let mut files = sharded(good().to_string());
+    files.set(B, vec![1; 20]);
+    check("a damaged shard", files, &[B, "header length"]);
+    let mut files = sharded(good().to_string());
+    files.set("model.safetensors.index.json", vec![0xff, 0xfe]);
+    check("an index that is not text", files, &["model.safetensors.index.json", "UTF-8"]);
+}
+
+#[test]
+fn damaged_configurations() {
+    let set = |name: &str, value: Value| {
+        let mut config = good_config();
+        config[name] = value;
+        config.to_string()
+    };
+    let without = |name: &str| {
+        let mut config = good_config();
+        config.as_object_mut().unwrap().remove(name);
+        config.to_string()
+    };
+    let rope = |value: Value| set("rope_scaling", value);
+    let mut cases: Vec<(String, String, Vec<String>)> = Vec::new();
+    let mut case = |what: &str, text: String, expected: &[&str]| {
+        cases.push((what.to_string(), text, expected.iter().map(|part| part.to_string()).collect()));
+    };
+
+    case("empty", String::new(), &["JSON"]);
+    case("cut off", good_config().to_string()[..40].to_string(), &["JSON"]);
+    case("a list", "[]".into(), &["top level"]);
+    case("NaN", set("rms_norm_eps", json!("@")).replace("\"@\"", "NaN"), &["JSON"]);
+    case("deep nesting", format!("{{\"a\":{}", "[".repeat(100_000)), &["JSON", "recursion"]);
+    case("larger than any configuration", format!("{{}}{}", " ".repeat(5 << 20)), &["at most"]);
+    case(
+        "unknown architecture",
+        set("architectures", json!(["GPT2LMHeadModel"])),
+        &["architectures", "GPT2LMHeadModel"],
+    );
+    case("no architecture named", set("architectures", json!([])), &["architectures"]);
+    case("architectures as text", set("architectures", json!("LlamaForCausalLM")), &["architectures", "list"]);
+    case("neither name", without("architectures"), &["architectures", "model_type"]);
+    case(
+        "an architecture with control characters",
+        set("architectures", json!([format!("\u{1b}[31m\n{}", "x".repeat(5000))])),
+        &["architectures"],
+    );
+
+    let sizes = ["hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size"];
+    for name in sizes.into_iter().chain(["max_position_embeddings"]) {
+        case("missing", without(name), &[name, "missing"]);
+        for value in [json!(0), json!(-1), json!(1.5), json!(1e300), json!(u64::MAX), json!(1_000_000_000)] {
+            let what = format!("{name} = {value}");
+            case(&what, set(name, value), &[name, "not a whole number from 1 to"]);
+        }
+        for value in [json!("32"), json!([32]), json!(true), json!({})] {
+            let what = format!("{name} = {value}");
+            case(&what, set(name, value), &[name, "expected a whole number"]);
+        }
+    }
+    for name in ["num_key_value_heads", "head_dim"] {
+        case(name, set(name, json!(0)), &[name, "not a whole number from 1 to"]);
+    }
+    case(
+        "heads that do not divide",
+        set("num_attention_heads", json!(3)),
+        &["num_attention_heads", "hidden_size = 32"],
+    );
+    case(
+        "kv heads that do not divide",
+        set("num_key_value_heads", json!(2)),
+        &["num_key_value_heads", "does not divide"],
+    );
+    case("a narrow head", set("head_dim", json!(48)), &["head_dim", "multiples of 32"]);
+    case("narrow heads by division", set("num_attention_heads", json!(2)), &["num_attention_heads", "multiples of 32"]);
+    let wide = good_config().to_string().replace("\"num_attention_heads\":1", "\"num_attention_heads\":1024");
+    case(
+        "heads too wide in sum",
+        wide.replace("\"vocab_size\"", "\"head_dim\":1024,\"vocab_size\""),
+        &["num_attention_heads"],
+    );
+    case("gelu", set("hidden_act", json!("gelu")), &["hidden_act", "gelu"]);
+    case("quantized", set("quantization_config", json!({"quant_method": "gptq"})), &["quantization_config", "gptq"]);
+    for value in [json!(0), json!(-1e-5), json!(2), json!("small")] {
+        case("eps", set("rms_norm_eps", value), &["rms_norm_eps"]);
+    }
+    case("eps beyond f64", set("rms_norm_eps", json!("@")).replace("\"@\"", "1e999"), &["JSON"]);
+    for value in [json!(0), json!(1), json!(-10000.0), json!(1e300), json!("NaN"), json!([1])] {
+        case("theta", set("rope_theta", value.clone()), &["rope_theta"]);
+        case("theta, version 5", set("rope_parameters", json!({"rope_theta": value})), &["rope_parameters.rope_theta"]);
+    }
+    case(
+        "a rotation per kind of layer",
+        set(
+            "rope_parameters",
+            json!({"full_attention": {"rope_theta": 1e6}, "sliding_attention": {"rope_theta": 1e4}}),
+        ),
+        &["rope_parameters.\"full_attention\"", "differ between layers"],
+    );
+    case("rope_scaling as a list", rope(json!([])), &["rope_scaling", "an object"]);
+    case("dynamic rope", rope(json!({"rope_type": "dynamic", "factor": 2})), &["rope_scaling.rope_type", "dynamic"]);
+    case("rope type as a number", rope(json!({"type": 7})), &["rope_scaling.type", "a string"]);
+    case("linear without factor", rope(json!({"type": "linear"})), &["rope_scaling.factor", "missing"]);
+    for factor in [json!(0), json!(-2), json!(1e30), json!("2")] {
+        case("factor", rope(json!({"type": "linear", "factor": factor})), &["rope_scaling.factor"]);
+    }
+    case("llama3 without bands", rope(json!({"rope_type": "llama3", "factor": 8})), &["rope_scaling.low_freq_factor"]);
+    case(
+        "llama3 with equal bands, a division by zero",
+        rope(json!({"rope_type": "llama3", "factor": 8, "low_freq_factor": 4, "high_freq_factor": 4})),
+        &["rope_scaling.high_freq_factor"],
+    );
+    case(
+        "yarn of no positions",
+        rope(json!({"type": "yarn", "factor": 4, "original_max_position_embeddings": 0})),
+        &["rope_scaling.original_max_position_embeddings"],
+    );
+    case("yarn beta", rope(json!({"type": "yarn", "factor": 4, "beta_fast": -1})), &["rope_scaling.beta_fast"]);
+    case("half a rotation", set("partial_rotary_factor", json!(0.5)), &["partial_rotary_factor", "0.5"]);
+    case("tie as a number", set("tie_word_embeddings", json!(1)), &["tie_word_embeddings", "true or false"]);
+    case("eos as text", set("eos_token_id", json!("</s>")), &["eos_token_id", "token id"]);
+    case("eos negative", set("eos_token_id", json!([-1])), &["eos_token_id", "token id"]);
+    case("bos beyond 32 bits", set("bos_token_id", json!(1u64 << 40)), &["bos_token_id", "token id"]);
+
+    assert!(cases.len() > 100, "{} cases", cases.len());
+    for (what, text, expected) in cases {
+        let mut files = Files::good();
+        files.set("config.json", text.into_bytes());
+        let expected: Vec<&str> = expected.iter().map(String::as_str).collect();
+        check(&what, files, &[&["config.json"], expected.as_slice()].concat());
+    }
+
+    let mut files = Files::good();
+    files.remove("config.json");
+    check("no config.json", files, &["config.json", "not found in the built-in model case"]);
+    let mut files = Files::good();
+    files.set("config.json", vec![b'{', 0xff]);
+    check("not text", files, &["config.json", "byte 1", "UTF-8"]);
+}
+
+#[test]
+fn windows_of_other_layer_kinds() {
+    for (field, value, expected) in [
+        ("layer_types", json!(["chunked_attention"]), "chunked_attention"),
+        ("layer_types", json!("full_attention"), "expected a list"),
+        ("layer_types", json!([7]), "expected names"),
+        ("sliding_window", json!(0), "not a whole number"),
+    ] {
+        let mut config = good_config();
+        config["architectures"] = json!(["MistralForCausalLM"]);
+        config[field] = value;
+        let mut files = Files::good();
+        files.set("config.json", config.to_string().into_bytes());
+        check(field, files, &["config.json", field, expected]);
+    }
+}
+
+#[test]
+fn damaged_generation_defaults() {
+    for (text, field) in [
+        ("[]", "top level"),
+        ("{\"temperature\": -1}", "temperature"),
+        ("{\"temperature\": \"hot\"}", "temperature"),
+        ("{\"temperature\": 1e30}", "temperature"),
+        ("{\"top_k\": -1}", "top_k"),
+        ("{\"top_k\": 1.5}", "top_k"),
+        ("{\"top_p\": 1.01}", "top_p"),
+        ("{\"repetition_penalty\": 0}", "repetition_penalty"),
+        ("{\"max_new_tokens\": 0}", "max_new_tokens"),
+        ("{\"do_sample\": 1}", "do_sample"),
+        ("{\"eos_token_id\": {}}", "eos_token_id"),
+        ("{\"temperature\": NaN}", "JSON"),
+    ] {
+        let mut files = Files::good();
+        files.set("generation_config.json", text.into());
+        check(text, files, &["generation_config.json", field]);
+    }
+}
+
+#[test]
+fn load_options_that_cannot_be_met() {
+    let try_options = |change: fn(&mut LoadOptions)| {
+        let mut options = options(WeightClass::Bf16);
+        change(&mut options);
+        model::load(Reference::new(), &Files::good().checkpoint(), &options, &mut |_| {})
+    };
+    type Case = (fn(&mut LoadOptions), &'static [&'static str]);
+    let cases: [Case; 9] = [
+        (|options| options.block_size = 0, &["block_size", "multiple of 32"]),
+        (|options| options.block_size = 16, &["block_size", "16"]),
+        (|options| options.max_rows = 0, &["max_rows"]),
+        (|options| options.max_model_len = Some(0), &["max_model_len"]),
+        (|options| options.max_model_len = Some(129), &["max_model_len", "129", "at most 128"]),
+        (
+            |options| (options.max_model_len, options.kv_blocks) = (Some(128), KvBudget::Blocks(3)),
+            &["max_model_len", "128", "96"],
+        ),
+        (|options| options.kv_blocks = KvBudget::Blocks(0), &["kv_blocks"]),
+        (|options| options.kv_blocks = KvBudget::Bytes(100), &["kv_blocks", "4096 bytes"]),
+        (|options| options.kv_blocks = KvBudget::Blocks(usize::MAX), &["kv_blocks", "at most"]),
+    ];
+    for (change, expected) in cases {
+        let message = try_options(change).err().expect("an error").to_string();
+        for part in expected {
+            assert!(message.contains(part), "{part:?} is not in {message}");
+        }
+    }
+    // More activations than any machine has memory for.
+    let error = try_options(|options| options.max_rows = usize::MAX / 1024).err();
+    assert!(matches!(error, Some(LoadError::OutOfMemory { .. })), "{error:?}");
+}
+
+#[test]
+fn lengths_are_clamped_and_said_so() {
+    let loaded = |config: Value, max_model_len, kv_blocks| {
+        let mut files = Files::good();
+        files.set("config.json", config.to_string().into_bytes());
+        let options = LoadOptions { max_model_len, kv_blocks, ..options(WeightClass::Bf16) };
+        let runner = model::load(Reference::new(), &files.checkpoint(), &options, &mut |_| {}).unwrap();
+        (runner.max_model_len(), runner.kv_shape().blocks, runner.notices().to_vec())
+    };
+    let blocks = KvBudget::Blocks;
+    assert_eq!(loaded(good_config(), None, blocks(64)), (128, 64, vec![]));
+    assert_eq!(loaded(good_config(), Some(100), blocks(64)), (100, 64, vec![]));
+    // 32 tokens x 1 head x (key and value) x 32 wide x 2 bytes = 4096 bytes a block.
+    let (len, blocks_taken, notices) = loaded(good_config(), None, KvBudget::Bytes(3 * 4096 + 5));
+    assert_eq!((len, blocks_taken), (96, 3));
+    assert!(notices[0].contains("96") && notices[0].contains("KV cache"), "{notices:?}");
+
+    let mut windowed = good_config();
+    windowed["architectures"] = json!(["MistralForCausalLM"]);
+    windowed["sliding_window"] = json!(64);
+    for asked in [None, Some(100)] {
+        let (len, _, notices) = loaded(windowed.clone(), asked, blocks(64));
+        assert_eq!(len, 64);
+        assert!(notices[0].contains("window of 64"), "{notices:?}");
+    }
+    assert_eq!(loaded(windowed, Some(64), blocks(64)), (64, 64, vec![]));
+}
+
+#[test]
+fn non_finite_weights_are_counted_and_said_so() {
+    for (dtype, nan) in [("F32", &f32::NAN.to_le_bytes()[..]), ("F16", &[0, 0x7c]), ("BF16", &[0x80, 0xff])] {
+        let mut tensors = good_tensors();
+        tensors[0].1 = dtype;
+        let mut bytes = pack_tensors(&tensors);
+        let data = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+        bytes[data..data + nan.len()].copy_from_slice(nan);
+        let mut files = Files::good();
+        files.set("model.safetensors", bytes);
+        for class in [WeightClass::Bf16, WeightClass::Int8] {
+            let runner = load(Reference::new(), &files.clone().checkpoint(), class);
+            assert_eq!(runner.notices(), ["1 of the weights are NaN or infinite"], "{dtype} {class:?}");
+        }
+    }
+}
+
+/// A fresh directory for one test.
+fn directory(name: &str) -> PathBuf {
+    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("bad_files-{name}"));
+    let _ = std::fs::remove_dir_all(&path);
+    std::fs::create_dir_all(&path).unwrap();
+    path
+}
+
+fn write(directory: &std::path::Path, files: &Files) {
+    for (name, bytes) in &files.0 {
+        std::fs::write(directory.join(name), bytes).unwrap();
+    }
+}
+
+fn load_directory(path: PathBuf) -> Result<(), String> {
+    let checkpoint = Checkpoint::open(Source::Directory(path)).map_err(|error| error.to_string())?;
+    let loaded = model::load(Reference::new(), &checkpoint, &options(WeightClass::Bf16), &mut |_| {});
+    loaded.map(drop).map_err(|error| error.to_string())
+}
+
+#[test]
+fn directories_without_usable_weights() {
+    let path = directory("none");
+    let message = load_directory(path.join("absent")).unwrap_err();
+    assert!(message.contains("absent: no such model directory"), "{message}");
+    std::fs::write(path.join("a-file"), b"").unwrap();
+    let message = load_directory(path.join("a-file")).unwrap_err();
+    assert!(message.contains("a-file: no such model directory"), "{message}");
+
+    let mut files = Files::good();
+    files.remove("model.safetensors");
+    write(&path, &files);
+    let message = load_directory(path.clone()).unwrap_err();
+    assert!(message.contains("neither model.safetensors nor"), "{message}");
+
+    std::fs::write(path.join("ggml.gguf"), b"GGUF").unwrap();
+    let message = load_directory(path.clone()).unwrap_err();
+    assert!(message.contains("ggml.gguf") && message.contains("GGUF files are not read"), "{message}");
+
+    for pickle in ["pytorch_model-00001-of-00002.bin", "consolidated.00.pth", "model.pt"] {
+        std::fs::write(path.join(pickle), b"\x80\x02").unwrap();
+        let message = load_directory(path.clone()).unwrap_err();
+        assert!(message.contains(pickle) && message.contains("save_pretrained"), "{message}");
+        std::fs::remove_file(path.join(pickle)).unwrap();
+    }
+}
+
+#[test]
+fn things_that_are_not_files() {
+    let path = directory("not-files");
+    let mut files = Files::good();
+    files.remove("model.safetensors");
+    write(&path, &files);
+    let weights = path.join("model.safetensors");
+    let refused = |kind: &str| {
+        let message = load_directory(path.clone()).unwrap_err();
+        assert!(message.contains("model.safetensors: not a regular file"), "{kind}: {message}");
+    };
+
+    std::fs::create_dir(&weights).unwrap();
+    refused("a directory");
+    std::fs::remove_dir(&weights).unwrap();
+    std::os::unix::fs::symlink("/dev/zero", &weights).unwrap();
+    refused("a device");
+    std::fs::remove_file(&weights).unwrap();
+    if std::process::Command::new("mkfifo").arg(&weights).status().is_ok_and(|status| status.success()) {
+        refused("a FIFO, whose open would wait for ever");
+        std::fs::remove_file(&weights).unwrap();
+    }
+    std::os::unix::fs::symlink(&weights, &weights).unwrap();
+    let message = load_directory(path.clone()).unwrap_err();
+    assert!(message.starts_with("model.safetensors: "), "a link to itself: {message}");
+    std::fs::remove_file(&weights).unwrap();
+
+    // The hub's cache: names are links to blobs elsewhere.
+    let blobs = directory("blobs");
+    std::fs::write(blobs.join("0123abcd"), pack_tensors(&good_tensors())).unwrap();
+    std::os::unix::fs::symlink(blobs.join("0123abcd"), &weights).unwrap();
+    load_directory(path.clone()).unwrap();
+}
+
+#[test]
+fn files_that_change_while_they_are_read() {
+    let path = directory("changing");
+    write(&path, &Files::good());
+    let checkpoint = Checkpoint::open(Source::Directory(path.clone())).unwrap();
+    let weights = Weights::open(&checkpoint).unwrap();
+    let file = std::fs::OpenOptions::new().write(true).open(path.join("model.safetensors")).unwrap();
+    file.set_len(3000).unwrap();
+
+    let error = weights.vector("model.norm.weight", HIDDEN).unwrap_err().to_string();
+    assert!(error.contains("model.safetensors: the file ends before byte"), "{error}");
+    let parts = [("model.layers.0.self_attn.q_proj.weight".to_string(), HIDDEN)];
+    let error = weights.pack(&Reference::new(), WeightClass::Bf16, HIDDEN, &parts).err().expect("an error");
+    assert!(error.to_string().contains("model.safetensors: the file ends before byte"), "{error}");
+}
+
+#[test]
+fn truncation_at_every_length_is_an_error() {
+    let whole = pack_tensors(&good_tensors());
+    let header = 8 + u64::from_le_bytes(whole[..8].try_into().unwrap()) as usize;
+    for len in (0..header + 16).chain([whole.len() - 1]) {
+        let mut files = Files::good();
+        files.set("model.safetensors", whole[..len].to_vec());
+        let Err(message) = try_load(files) else { panic!("{len} bytes of {} loaded", whole.len()) };
+        assert!(message.starts_with("model.safetensors: "), "{len} bytes: {message}");
+    }
+}
+
+/// Small random damage of good files: whatever it does, loading returns.
+#[test]
+fn random_damage_never_panics() {
+    let (mut loaded, mut refused) = (0, 0);
+    for seed in 0..3000u64 {
+        let random = random_tokens(seed, 12, 1 << 30);
+        let mut files = Files::good();
+        let name = ["config.json", "model.safetensors"][random[0] as usize % 2];
+        let mut bytes = files.0.iter().find(|(other, _)| other == name).unwrap().1.clone();
+        // The header of the weights, or all of the configuration.
+        let text = if name == "config.json" { bytes.len() } else { 1200 };
+        for change in random[1..].chunks_exact(3).take(1 + seed as usize % 3) {
+            let at = change[0] as usize % text;
+            let replacement =
+                *b"0123456789-.e[]{}\":,tnf \\\xff".get(change[1] as usize % 32).unwrap_or(&(change[1] as u8));
+            match change[2] % 3 {
+                0 => bytes[at] = replacement,
+                1 => bytes.insert(at, replacement),
+                _ => drop(bytes.remove(at)),
+            }
+        }
+        files.set(name, bytes);
+        let outcome = std::panic::catch_unwind(|| {
+            let options = LoadOptions { max_rows: 1, max_logit_rows: 1, ..options(WeightClass::Bf16) };
+            model::load(Reference::new(), &files.checkpoint(), &options, &mut |_| {}).map(drop)
+        });
+        match outcome.unwrap_or_else(|_| panic!("seed {seed}: a panic")) {
+            Ok(()) => loaded += 1,
+            Err(error) => {
+                let message = error.to_string();
+                assert!(message.contains("config.json") || message.contains("model.safetensors"), "{seed}: {message}");
+                refused += 1;
+            }
+        }
+    }
+    println!("{loaded} loaded, {refused} refused");
+    assert!(refused > 1000 && loaded > 20, "{loaded} loaded, {refused} refused: the damage proves nothing");
+}
+
+/// Not a shape of files but of numbers in them: a model of zeros computes zeros, not NaN.
+#[test]
+fn zero_weights_give_zero_logits() {
+    let mut runner = load(Reference::new(), &Files::good().checkpoint(), WeightClass::Int8);
+    let rows = run_alone(&mut runner, &[1, 2, 3]);
+    assert!(rows.iter().flatten().all(|&logit| logit == 0.0));
+    assert_eq!(runner.config().vocab_size, VOCAB);
+}

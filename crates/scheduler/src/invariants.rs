@@ -1,0 +1,92 @@
+//! What must hold between any two calls. `I..` are the names that the tests and the design notes use.
+
+use alloc::vec;
+
+use crate::decode::reserved_blocks;
+use crate::kv::blocks_for;
+use crate::prefill::seats_taken;
+use crate::sequence::State;
+use crate::{Phase, Scheduler};
+
+impl Scheduler {
+    /// Panics if the books do not balance. Cost: linear in blocks and tokens held; for tests, and for idle moments.
+    pub fn check_invariants(&self) {
+        self.check_blocks();
+        self.check_sequences();
+        self.check_caps();
+    }
+
+    /// I1-I4: every block in one class, references equal to the tables, nobody about to write a shared block.
+    fn check_blocks(&self) {
+        let mut held = vec![0; self.pool.num_blocks()];
+        for seq in self.seqs.iter() {
+            for &block in seq.block_table() {
+                held[block.index()] += 1;
+            }
+        }
+        self.pool.check(&held);
+        let block_size = self.limits().block_size;
+        for seq in self.seqs.iter() {
+            let computed = seq.num_computed();
+            let written = computed..computed + seq.rows_in_flight;
+            for (index, &block) in seq.block_table().iter().enumerate() {
+                let (first, end) = (index * block_size, (index + 1) * block_size);
+                let is_written = !written.is_empty() && written.start < end && first < written.end;
+                assert!(!is_written || self.pool.refs(block) == 1, "I4: the step in flight writes {block:?}, shared");
+                assert!(end <= computed || !self.pool.is_cached(block), "I7: {block:?} is cached but not computed");
+            }
+        }
+    }
+
+    /// I5, I12, I19: each sequence in one state, with the blocks that state allows.
+    fn check_sequences(&self) {
+        let block_size = self.limits().block_size;
+        for seq in self.seqs.iter() {
+            let (id, held) = (seq.id(), seq.block_table().len());
+            let waits = self.queue.iter().any(|waiting| waiting == id);
+            let runs = self.running.iter().any(|&(rank, running)| running == id && rank == seq.rank);
+            let expected = match seq.state {
+                State::Waiting => (true, false),
+                State::Running => (false, true),
+                State::Leaving => (false, false),
+            };
+            assert_eq!((waits, runs), expected, "I12: {id:?} is {:?}", seq.state);
+            if seq.state == State::Waiting {
+                assert_eq!((held, seq.num_computed()), (0, 0), "I19: {id:?} waits and holds blocks");
+            } else {
+                let tokens = seq.num_tokens();
+                // Decode takes the last token's block when it plans the row.
+                let least = tokens - usize::from(seq.phase() == Phase::Decode && seq.rows_in_flight == 0);
+                assert!(held >= blocks_for(least, block_size), "I5: {id:?} lacks blocks");
+                assert!(held <= blocks_for(tokens, block_size), "I5: {id:?} holds blocks that it does not need");
+                assert!(seq.num_uncomputed() >= 1, "{id:?} has nothing to do");
+                assert!(seq.num_computed() + seq.rows_in_flight <= tokens, "{id:?} computes what it does not know");
+            }
+            assert!(seq.state != State::Leaving || seq.rows_in_flight > 0, "I16: {id:?} should be gone");
+            assert!(seq.rows_in_flight == 0 || self.in_flight().is_some(), "{id:?} is in no step");
+        }
+        assert!(self.running.is_sorted(), "I15: running is in rank order");
+    }
+
+    /// I11: nothing above its cap; what is set aside is there.
+    fn check_caps(&self) {
+        let limits = self.limits();
+        assert!(seats_taken(&self.running, &self.seqs) <= limits.max_num_seqs, "I11: too many sequences run");
+        let new = self.queue.iter().map(|id| &self.seqs[id]).filter(|seq| !seq.has_run());
+        let (num_new, num_new_tokens) = new.fold((0, 0), |(n, tokens), seq| (n + 1, tokens + seq.num_tokens()));
+        assert_eq!((num_new, num_new_tokens), (self.queue.num_new(), self.queue.num_new_tokens()), "I33: new requests");
+        assert!(num_new <= limits.max_queued_requests, "I11: too many requests wait");
+        assert!(num_new <= 1 || num_new_tokens <= limits.max_queued_tokens, "I11: too many tokens wait");
+        let waiting: usize = self.queue.iter().map(|id| self.seqs[id].num_tokens()).sum();
+        assert_eq!(waiting, self.queue.num_tokens(), "I33: waiting tokens");
+        let reserved = reserved_blocks(&self.running, &self.seqs, &self.pool, limits);
+        assert!(reserved <= self.pool.num_free(), "I13: protected sequences lack {reserved} blocks");
+        for seq in self.seqs.iter() {
+            assert!(seq.num_preemptions() <= crate::decode::MAX_PREEMPTIONS, "I14: preempted too often");
+            assert!(seq.num_tokens() <= limits.max_model_len, "I11: longer than the context");
+        }
+        if self.seqs.iter().next().is_none() {
+            assert_eq!(self.pool.num_used(), 0, "I10: blocks held by nobody");
+        }
+    }
+}

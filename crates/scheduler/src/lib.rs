@@ -1,0 +1,30 @@
+//! Every decision of the engine, and nothing else: who runs in a step, with how many tokens, on which blocks.
+//!
+//! ```text
+//! admit(request, now) -> schedule(now) -> Step -> (the engine computes it) -> complete(output, now) -> events
+//! ```
+//!
+//! The crate is a pure state machine. It has no clock (time is an argument), no IO, no thread, no random hasher, and it
+//! never sees a tensor: `no_std` makes that a fact of the compiler. The simulator drives this same type under an
+//! imagined clock.
+#![no_std]
+extern crate alloc;
+
+pub mod kv;
+pub mod request;
+pub mod scheduler;
+pub mod sequence;
+pub mod step;
+pub mod time;
+
+mod decode;
+mod invariants;
+mod prefill;
+mod queue;
+
+pub use kv::{BlockId, BlockTable};
+pub use request::{AdmitError, FinishReason, Priority, Request, RequestId, StopRules, TokenId};
+pub use scheduler::{Completed, Limits, LimitsError, PrefixStats, Scheduler};
+pub use sequence::{Phase, SeqId, Sequence};
+pub use step::{BlockCopy, Chunk, Event, RowOutput, Step, StepId, StepOutput, StepRecord};
+pub use time::Nanos;

@@ -1,0 +1,777 @@
+//! The control flow, all of it: admit, schedule, complete, abort, stop.
+//!
+//! ```text
+//!            admit                schedule                          complete
+//! Request ---------> queue ---------------------> running -----------------------> finished
+//!                      ^    gets all its blocks     |   a row or a chunk per step     blocks released
+//!                      |                            |
+//!                      +------ preempted -----------+   loses all its blocks, keeps its tokens and its rank
+//! ```
+//!
+//! One step is in flight at a time: `schedule` plans it, `complete` takes its results. Blocks that the step in flight
+//! writes are not released before it completes, whatever happens to their request meanwhile.
+
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::fmt;
+
+use crate::decode::{self, Room, Running};
+use crate::kv::{BlockPool, CachedBlock, ChainHasher, blocks_for};
+use crate::prefill::{self, Patience};
+use crate::queue::Queue;
+use crate::sequence::{Course, Rank, Sequences, State};
+use crate::step::RecordRow;
+use crate::{
+    AdmitError, BlockCopy, Chunk, Event, FinishReason, Nanos, Phase, Request, RequestId, SeqId, Sequence, Step, StepId,
+    StepOutput, StepRecord, TokenId,
+};
+
+/// Sizes and bounds, fixed at start.
+#[derive(Clone)]
+pub struct Limits {
+    /// Tokens per block.
+    pub block_size: usize,
+    /// Blocks of the pool.
+    pub num_blocks: usize,
+    /// Tokens that a sequence may have, prompt and answer.
+    pub max_model_len: usize,
+    /// Sequences that run together. Every answer of a request counts from the moment it enters.
+    pub max_num_seqs: usize,
+    /// Rows of a step; at least `max_num_seqs`, so that every decoding sequence always gets one.
+    pub max_num_batched_tokens: usize,
+    /// Rows of one prompt in a step.
+    pub max_prefill_chunk: usize,
+    /// Prompts that advance in a step.
+    pub max_prefill_seqs: usize,
+    /// Requests that may wait for their first step.
+    pub max_queued_requests: usize,
+    /// Their prompt tokens. An empty queue takes any prompt.
+    pub max_queued_tokens: usize,
+    /// Whether equal prefixes share blocks.
+    pub enable_prefix_caching: bool,
+    /// Key of the block hashes: random for each start of the engine.
+    pub hash_key: [u8; 32],
+}
+
+impl fmt::Debug for Limits {
+    /// Everything but the key, which is a secret.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Limits")
+            .field("block_size", &self.block_size)
+            .field("num_blocks", &self.num_blocks)
+            .field("max_model_len", &self.max_model_len)
+            .field("max_num_seqs", &self.max_num_seqs)
+            .field("max_num_batched_tokens", &self.max_num_batched_tokens)
+            .field("max_prefill_chunk", &self.max_prefill_chunk)
+            .field("max_prefill_seqs", &self.max_prefill_seqs)
+            .field("max_queued_requests", &self.max_queued_requests)
+            .field("max_queued_tokens", &self.max_queued_tokens)
+            .field("enable_prefix_caching", &self.enable_prefix_caching)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why limits cannot be served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LimitsError {
+    /// This limit is 0.
+    Zero {
+        /// The field.
+        limit: &'static str,
+    },
+    /// A step could not hold one row for every running sequence.
+    StepTooSmall {
+        /// Rows of a step.
+        max_num_batched_tokens: usize,
+        /// Sequences that run together.
+        max_num_seqs: usize,
+    },
+    /// Blocks are counted in 32 bits.
+    TooManyBlocks {
+        /// Blocks wanted.
+        num_blocks: usize,
+    },
+}
+
+impl fmt::Display for LimitsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            LimitsError::Zero { limit } => write!(f, "{limit} must be at least 1"),
+            LimitsError::StepTooSmall { max_num_batched_tokens, max_num_seqs } => write!(
+                f,
+                "max_num_batched_tokens ({max_num_batched_tokens}) must be at least max_num_seqs ({max_num_seqs}): \
+                 every running sequence needs a row in each step"
+            ),
+            LimitsError::TooManyBlocks { num_blocks } => write!(f, "{num_blocks} KV blocks are too many to count"),
+        }
+    }
+}
+
+impl core::error::Error for LimitsError {}
+
+impl Limits {
+    fn check(&self) -> Result<(), LimitsError> {
+        let at_least_one = [
+            ("block_size", self.block_size),
+            ("num_blocks", self.num_blocks),
+            ("max_model_len", self.max_model_len),
+            ("max_num_seqs", self.max_num_seqs),
+            ("max_num_batched_tokens", self.max_num_batched_tokens),
+            ("max_prefill_chunk", self.max_prefill_chunk),
+            ("max_prefill_seqs", self.max_prefill_seqs),
+            ("max_queued_requests", self.max_queued_requests),
+            ("max_queued_tokens", self.max_queued_tokens),
+        ];
+        if let Some((limit, _)) = at_least_one.into_iter().find(|&(_, value)| value == 0) {
+            return Err(LimitsError::Zero { limit });
+        }
+        let &Limits { num_blocks, max_num_batched_tokens, max_num_seqs, .. } = self;
+        if max_num_batched_tokens < max_num_seqs {
+            return Err(LimitsError::StepTooSmall { max_num_batched_tokens, max_num_seqs });
+        }
+        if num_blocks.checked_mul(self.block_size).is_none_or(|slots| slots >= u32::MAX as usize) {
+            return Err(LimitsError::TooManyBlocks { num_blocks });
+        }
+        Ok(())
+    }
+}
+
+/// How much of what was asked the prefix cache had, counted when a request first enters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PrefixStats {
+    /// Prompt tokens of requests that asked the cache.
+    pub queried_tokens: u64,
+    /// Those found.
+    pub hit_tokens: u64,
+}
+
+/// What came of a step.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Completed {
+    /// What clients may learn, in the plan's order.
+    pub events: Vec<Event>,
+    /// The step's entry in the log.
+    pub record: StepRecord,
+}
+
+/// A request that is not finished.
+struct Active {
+    /// The sequence of each answer: none before it is forked, none when it has ended.
+    answers: Vec<Option<SeqId>>,
+    num_unfinished: usize,
+    /// Prompt tokens found in the cache, once it entered.
+    cached_tokens: Option<usize>,
+}
+
+/// One entry of the step in flight.
+#[derive(Clone, Copy)]
+struct PlannedRows {
+    seq: SeqId,
+    len: usize,
+    samples: usize,
+}
+
+/// What decode and the prompts so far have left of a step.
+struct Left {
+    rows: usize,
+    prompts: usize,
+    /// Whether waiting sequences may still enter.
+    door_is_open: bool,
+}
+
+/// Decides who runs. See the module's picture; every method is deterministic and does no IO.
+pub struct Scheduler {
+    limits: Limits,
+    hasher: ChainHasher,
+    pub(crate) pool: BlockPool,
+    pub(crate) seqs: Sequences,
+    requests: BTreeMap<RequestId, Active>,
+    pub(crate) queue: Queue,
+    pub(crate) running: Running,
+    next_arrival: u64,
+    next_step: StepId,
+    in_flight: Option<StepId>,
+    planned: Vec<PlannedRows>,
+    record: StepRecord,
+    patience: Patience,
+    prefix_stats: PrefixStats,
+    /// Kept for their capacity: the hits of the sequence at hand, the running prompts of the step at hand.
+    hits: Vec<CachedBlock>,
+    started: Running,
+}
+
+impl Scheduler {
+    /// A scheduler with everything it will ever need but the requests.
+    pub fn new(limits: Limits) -> Result<Scheduler, LimitsError> {
+        limits.check()?;
+        Ok(Scheduler {
+            hasher: ChainHasher::new(limits.hash_key),
+            pool: BlockPool::new(limits.num_blocks, limits.block_size),
+            seqs: Sequences::default(),
+            requests: BTreeMap::new(),
+            queue: Queue::default(),
+            running: Vec::with_capacity(limits.max_num_seqs),
+            next_arrival: 0,
+            next_step: StepId(0),
+            in_flight: None,
+            planned: Vec::with_capacity(limits.max_num_seqs),
+            record: StepRecord::default(),
+            patience: Patience::default(),
+            prefix_stats: PrefixStats::default(),
+            hits: Vec::new(),
+            started: Vec::with_capacity(limits.max_num_seqs),
+            limits,
+        })
+    }
+
+    /// For tests of collisions: block hashes keep only `bits` bits, and with `compare` false, which is a bug, a hit is
+    /// believed by its hash alone.
+    #[doc(hidden)]
+    pub fn weaken_hashes(&mut self, bits: usize, compare: bool) {
+        assert!(self.requests.is_empty() && self.pool.num_cached() == 0, "before the first request");
+        self.hasher = ChainHasher::truncated(self.limits.hash_key, bits);
+        if !compare {
+            self.pool.believe_hashes();
+        }
+    }
+
+    /// Takes a request into the queue, or says why not; then nothing was allocated.
+    /// Panics if the id is in use or no answer is wanted.
+    pub fn admit(&mut self, request: Request, now: Nanos) -> Result<(), AdmitError> {
+        let _ = now; // arrival is in the request; the time of a decision may matter to later policies
+        assert!(!self.requests.contains_key(&request.id), "{:?} is in use", request.id);
+        self.check_admission(&request)?;
+        let rank = Rank { priority: request.priority, arrival: self.next_arrival, answer: 0 };
+        self.next_arrival += 1;
+        let (id, num_answers) = (request.id, request.num_answers);
+        let seq = self.seqs.add(Arc::new(request), rank, self.limits.block_size);
+        self.queue.insert(&self.seqs[seq]);
+        let mut answers = vec![None; num_answers];
+        answers[0] = Some(seq);
+        self.requests.insert(id, Active { answers, num_unfinished: num_answers, cached_tokens: None });
+        Ok(())
+    }
+
+    fn check_admission(&self, request: &Request) -> Result<(), AdmitError> {
+        let limits = &self.limits;
+        let prompt_tokens = request.prompt.len();
+        let num_answers = request.num_answers;
+        assert!(num_answers > 0, "a request wants at least one answer");
+        if prompt_tokens == 0 {
+            return Err(AdmitError::EmptyPrompt);
+        }
+        if prompt_tokens + request.stop.max_tokens.min(1) > limits.max_model_len {
+            return Err(AdmitError::TooLong { prompt_tokens, max_model_len: limits.max_model_len });
+        }
+        if num_answers > limits.max_num_seqs {
+            return Err(AdmitError::TooManyAnswers { num_answers, max_num_seqs: limits.max_num_seqs });
+        }
+        let course = Course::of(request, limits.max_model_len);
+        let needed_blocks = course.blocks_of_answers(num_answers, limits.block_size);
+        if needed_blocks > limits.num_blocks {
+            return Err(AdmitError::NeverFits { needed_blocks, total_blocks: limits.num_blocks });
+        }
+        let (waiting_requests, waiting_tokens) = (self.queue.num_new(), self.queue.num_new_tokens());
+        let too_many_tokens = waiting_requests > 0 && waiting_tokens + prompt_tokens > limits.max_queued_tokens;
+        if waiting_requests >= limits.max_queued_requests || too_many_tokens {
+            return Err(AdmitError::QueueFull { waiting_requests, waiting_tokens });
+        }
+        Ok(())
+    }
+
+    /// Plans one forward pass: see [`Scheduler::schedule_into`].
+    pub fn schedule(&mut self, now: Nanos) -> Step {
+        let mut step = Step::default();
+        self.schedule_into(now, &mut step);
+        step
+    }
+
+    /// Plans one forward pass: a token for each decoding sequence, then prompt chunks in rank order until rows, seats
+    /// or blocks run out (mixed steps: Sarathi-Serve, Agrawal et al., OSDI 2024). Overwrites `step`, keeping its
+    /// buffers. The step is in flight until [`Scheduler::complete`]; an empty one never is.
+    ///
+    /// All preemption comes before any block is taken, so no block of `step.copies` appears both as a source and as a
+    /// destination, and the copies may be done in any order.
+    pub fn schedule_into(&mut self, now: Nanos, step: &mut Step) {
+        assert!(self.in_flight.is_none(), "one step is in flight at a time");
+        step.clear();
+        step.id = self.next_step;
+        let (taken, evicted) = (self.pool.num_taken(), self.pool.num_evicted());
+        self.record.clear();
+        let stalled = self.make_room_for_decode(step);
+        self.plan_decode(stalled, step);
+        self.plan_prefill(step);
+        if !step.is_empty() {
+            self.in_flight = Some(step.id);
+            self.next_step.0 += 1;
+        }
+        self.record.step = step.id;
+        self.record.scheduled_at = now;
+        self.record.copied_blocks = step.copies.len();
+        self.record.taken_blocks = (self.pool.num_taken() - taken) as usize;
+        self.record.evicted_blocks = (self.pool.num_evicted() - evicted) as usize;
+        self.record.used_blocks = self.pool.num_used();
+        self.record.waiting_requests = self.queue.len();
+        self.record.waiting_tokens = self.queue.num_tokens();
+    }
+
+    /// Preempts until every decoding sequence has a slot for its token, but for the one returned.
+    fn make_room_for_decode(&mut self, step: &mut Step) -> Option<SeqId> {
+        loop {
+            match decode::room_for_decode(&self.running, &self.seqs, &self.pool, &self.limits) {
+                Room::Enough { stalled } => return stalled,
+                Room::Preempt(victim) => {
+                    self.preempt(victim);
+                    step.preempted.push(victim);
+                }
+            }
+        }
+    }
+
+    fn preempt(&mut self, id: SeqId) {
+        let seq = &self.seqs[id];
+        self.record.preempted.push((seq.request_id(), seq.num_computed()));
+        self.leave_running(id);
+        let seq = &mut self.seqs[id];
+        seq.num_preemptions += 1;
+        seq.rewind();
+        self.queue.insert(&self.seqs[id]);
+    }
+
+    /// One row for every decoding sequence, and a slot for it: a new block at a block's end, or a copy of a shared one.
+    fn plan_decode(&mut self, stalled: Option<SeqId>, step: &mut Step) {
+        for index in 0..self.running.len() {
+            let (_, id) = self.running[index];
+            let seq = &mut self.seqs[id];
+            if seq.phase() != Phase::Decode || stalled == Some(id) {
+                continue;
+            }
+            let block = seq.num_computed / self.limits.block_size;
+            match seq.table.get(block).copied() {
+                None => seq.table.push(self.pool.take().expect("room was made")),
+                Some(src) if self.pool.refs(src) > 1 => {
+                    let dst = self.pool.take().expect("room was made");
+                    self.pool.release(src);
+                    seq.table.replace(block, dst);
+                    step.copies.push(BlockCopy { src, dst });
+                }
+                Some(_) => {}
+            }
+            self.plan_decode_row(id, 0, step);
+        }
+    }
+
+    /// Prompt chunks in the rows that decode left, in rank order among the running and the waiting, the oldest first
+    /// when its patience is out.
+    fn plan_prefill(&mut self, step: &mut Step) {
+        let mut left = Left {
+            rows: self.limits.max_num_batched_tokens - step.decode.len(),
+            prompts: self.limits.max_prefill_seqs,
+            // Nobody enters in a step that threw somebody out.
+            door_is_open: step.preempted.is_empty(),
+        };
+        self.started.clear();
+        self.started.extend(self.running.iter().filter(|(_, id)| self.seqs[*id].phase() == Phase::Prefill));
+        let oldest = self.oldest_prompt();
+        if let Some(oldest) = oldest.filter(|&oldest| self.patience.is_out(oldest)) {
+            self.advance_prompt(oldest, &mut left, step);
+        }
+        let mut next_started = 0;
+        while left.rows > 0 && left.prompts > 0 {
+            let started = self.started.get(next_started).copied();
+            let waiting = self.queue.first().filter(|_| left.door_is_open);
+            let Some((rank, id)) = [started, waiting].into_iter().flatten().min() else { break };
+            next_started += usize::from(started == Some((rank, id)));
+            self.advance_prompt(id, &mut left, step);
+        }
+        let oldest_advanced = oldest.is_some_and(|id| self.seqs[id].rows_in_flight > 0);
+        self.patience.note(oldest, !step.prefill.is_empty(), oldest_advanced);
+    }
+
+    /// A chunk for one prompt, which enters first if it waits. If it does not fit, nobody enters after it.
+    fn advance_prompt(&mut self, id: SeqId, left: &mut Left, step: &mut Step) {
+        let seq = &self.seqs[id];
+        let mut cached_tokens = 0;
+        if seq.state == State::Waiting {
+            let entered = if left.door_is_open { self.enter(id) } else { None };
+            left.door_is_open = entered.is_some();
+            let Some(num_tokens) = entered else { return };
+            cached_tokens = num_tokens;
+        } else if seq.rows_in_flight > 0 {
+            return; // it was the oldest and went first
+        }
+        if self.seqs[id].phase() == Phase::Decode {
+            // It resumes, and all but its last token was still cached.
+            self.plan_decode_row(id, cached_tokens, step);
+            left.rows -= 1;
+        } else {
+            left.rows -= self.plan_chunk(id, left.rows, cached_tokens, step);
+            left.prompts -= 1;
+        }
+    }
+
+    /// Of all sequences with prompt rows to go, running or waiting, the one that arrived first.
+    fn oldest_prompt(&self) -> Option<SeqId> {
+        let started = self.started.iter().map(|&(_, id)| id);
+        started.chain(self.queue.oldest()).min_by_key(|&id| {
+            let rank = self.seqs[id].rank;
+            (rank.arrival, rank.answer)
+        })
+    }
+
+    /// A waiting sequence gets all its blocks and runs, or nothing happens. Returns its tokens found in the cache.
+    fn enter(&mut self, id: SeqId) -> Option<usize> {
+        if !prefill::has_seats(&self.seqs[id], &self.running, &self.seqs, &self.limits) {
+            return None;
+        }
+        self.find_prefix(id);
+        let seq = &self.seqs[id];
+        if !prefill::fits(seq, &self.hits, &self.running, &self.seqs, &self.pool, &self.limits) {
+            return None;
+        }
+        self.queue.remove(seq);
+        let seq = &mut self.seqs[id];
+        seq.make_ready(self.limits.max_model_len);
+        for hit in &self.hits {
+            self.pool.share(hit.block);
+            seq.table.push(hit.block);
+        }
+        for _ in self.hits.len()..blocks_for(seq.num_tokens(), self.limits.block_size) {
+            seq.table.push(self.pool.take().expect("it fits"));
+        }
+        let cached_tokens = self.hits.len() * self.limits.block_size;
+        seq.num_computed = cached_tokens;
+        seq.set_registered(self.hits.len(), self.hits.last().copied());
+        seq.state = State::Running;
+        self.join_running(id);
+        self.note_prefix_stats(id, cached_tokens);
+        Some(cached_tokens)
+    }
+
+    /// The longest prefix of its known tokens that the cache has, into `self.hits`.
+    fn find_prefix(&mut self, id: SeqId) {
+        self.hits.clear();
+        let seq = &mut self.seqs[id];
+        if !(self.limits.enable_prefix_caching && seq.request.use_prefix_cache) {
+            return;
+        }
+        let salt = seq.request.salt;
+        for index in 0..seq.num_blocks_to_look_up() {
+            let (hash, tokens) = seq.content(index, &self.hasher);
+            match self.pool.find(&hash, self.hits.last().copied(), salt, tokens) {
+                Some(hit) => self.hits.push(hit),
+                None => break,
+            }
+        }
+    }
+
+    fn note_prefix_stats(&mut self, id: SeqId, cached_tokens: usize) {
+        let seq = &self.seqs[id];
+        let active = self.requests.get_mut(&seq.request.id).expect("its request is active");
+        if active.cached_tokens.is_none() {
+            active.cached_tokens = Some(cached_tokens);
+            if self.limits.enable_prefix_caching && seq.request.use_prefix_cache {
+                self.prefix_stats.queried_tokens += seq.num_prompt_tokens() as u64;
+                self.prefix_stats.hit_tokens += cached_tokens as u64;
+            }
+        }
+    }
+
+    fn plan_decode_row(&mut self, id: SeqId, cached_tokens: usize, step: &mut Step) {
+        step.decode.push(id);
+        let row = self.plan_rows(id, 1, 1, cached_tokens);
+        self.record.decode.push(row);
+    }
+
+    fn plan_chunk(&mut self, id: SeqId, rows_left: usize, cached_tokens: usize, step: &mut Step) -> usize {
+        let seq = &self.seqs[id];
+        let len = prefill::chunk_len(seq.num_uncomputed(), rows_left, &self.limits);
+        let samples = if len == seq.num_uncomputed() { seq.num_samples() } else { 0 };
+        step.prefill.push(Chunk { seq: id, start: seq.num_computed(), len, samples });
+        let row = self.plan_rows(id, len, samples, cached_tokens);
+        self.record.prefill.push(row);
+        len
+    }
+
+    fn plan_rows(&mut self, id: SeqId, len: usize, samples: usize, cached_tokens: usize) -> RecordRow {
+        let seq = &mut self.seqs[id];
+        seq.rows_in_flight = len;
+        self.planned.push(PlannedRows { seq: id, len, samples });
+        RecordRow { request: seq.request.id, seq: id, start: seq.num_computed, len, cached_tokens }
+    }
+
+    /// Takes a step's results: see [`Scheduler::complete_into`].
+    pub fn complete(&mut self, output: StepOutput, now: Nanos) -> Completed {
+        let mut completed = Completed::default();
+        self.complete_into(&output, now, &mut completed.events, &mut completed.record);
+        completed
+    }
+
+    /// Takes the results of the step in flight: sequences advance, full blocks enter the prefix cache, answers are
+    /// forked and finish. Appends to `events`; overwrites `record`, keeping its buffers.
+    ///
+    /// Rows of requests that were aborted or stopped meanwhile may be there or not, and are dropped. Panics if `output`
+    /// is not the step in flight, or lacks a row or a token that was planned.
+    pub fn complete_into(&mut self, output: &StepOutput, now: Nanos, events: &mut Vec<Event>, record: &mut StepRecord) {
+        assert_eq!(Some(output.step), self.in_flight, "results of the step in flight");
+        self.in_flight = None;
+        for (index, row) in output.rows.iter().enumerate() {
+            self.seqs[row.seq].output_row = Some(index);
+        }
+        for index in 0..self.planned.len() {
+            let planned = self.planned[index];
+            let seq = &mut self.seqs[planned.seq];
+            seq.rows_in_flight = 0;
+            let tokens = seq.output_row.take().map_or(&[][..], |row| &output.rows[row].tokens);
+            if seq.state == State::Leaving {
+                self.release_blocks(planned.seq);
+                self.seqs.remove(planned.seq);
+                continue;
+            }
+            assert_eq!(tokens.len(), planned.samples, "tokens of {:?} in {:?}", planned.seq, output.step);
+            seq.num_computed += planned.len;
+            self.feed_prefix_cache(planned.seq);
+            self.take_tokens(planned.seq, tokens, events);
+        }
+        self.planned.clear();
+        self.record.completed_at = now;
+        core::mem::swap(record, &mut self.record);
+    }
+
+    /// The step in flight did not happen: its computation failed. Its sequences go back to the queue at their ranks and
+    /// are recomputed, because nobody knows which of its slots and copies were written; what earlier steps put into
+    /// the prefix cache stands. Does not count as a preemption. Abort the request at fault, if it is known, before the
+    /// next step. Does nothing if no step is in flight.
+    pub fn abandon(&mut self) {
+        self.in_flight = None;
+        for index in 0..self.planned.len() {
+            let id = self.planned[index].seq;
+            let seq = &mut self.seqs[id];
+            seq.rows_in_flight = 0;
+            seq.output_row = None;
+            if seq.state == State::Leaving {
+                self.release_blocks(id);
+                self.seqs.remove(id);
+            } else {
+                self.leave_running(id);
+                self.seqs[id].rewind();
+                self.queue.insert(&self.seqs[id]);
+            }
+        }
+        self.planned.clear();
+    }
+
+    /// Registers the blocks that have become full, now that their content is computed.
+    fn feed_prefix_cache(&mut self, id: SeqId) {
+        let seq = &mut self.seqs[id];
+        let (mut count, mut last) = seq.registered();
+        let num_full = seq.num_computed / self.limits.block_size;
+        if !(self.limits.enable_prefix_caching && seq.request.use_prefix_cache) || num_full == count {
+            return;
+        }
+        let salt = seq.request.salt;
+        while count < num_full && (count == 0 || last.is_some()) {
+            let block = seq.table[count];
+            let (hash, tokens) = seq.content(count, &self.hasher);
+            last = self.pool.register(block, hash, last, salt, tokens);
+            count += 1;
+        }
+        seq.set_registered(num_full, last);
+    }
+
+    /// Gives each answer its token; forks the answers when the prompt is done.
+    fn take_tokens(&mut self, id: SeqId, tokens: &[TokenId], events: &mut Vec<Event>) {
+        let seq = &self.seqs[id];
+        let (request, first_answer) = (seq.request.id, seq.answer());
+        if seq.num_uncomputed() == 0 && seq.num_samples() == 0 {
+            let num_answers = seq.num_seats();
+            self.retire(id);
+            for answer in 0..num_answers {
+                self.finish_answer(request, answer);
+                events.push(Event::Finished { request, answer, reason: FinishReason::Length });
+            }
+            return;
+        }
+        if tokens.len() > 1 {
+            self.fork_answers(id);
+        }
+        for (index, &token) in tokens.iter().enumerate() {
+            let answer = first_answer + index;
+            let id = self.requests[&request].answers[answer].expect("it waits for this token");
+            let ended = self.seqs[id].push(token, self.limits.max_model_len);
+            events.push(Event::Token { request, answer, token });
+            if let Some(reason) = ended {
+                self.retire(id);
+                self.finish_answer(request, answer);
+                events.push(Event::Finished { request, answer, reason });
+            }
+        }
+    }
+
+    /// The prompt is done: one sequence for each further answer, sharing every block.
+    fn fork_answers(&mut self, id: SeqId) {
+        let num_forks = core::mem::take(&mut self.seqs[id].num_forks);
+        for answer in 1..=num_forks {
+            let fork_id = self.seqs.next_id();
+            let fork = self.seqs[id].fork(fork_id, answer, self.limits.max_model_len);
+            fork.table.iter().for_each(|&block| self.pool.share(block));
+            let active = self.requests.get_mut(&fork.request.id).expect("its request is active");
+            active.answers[answer] = Some(self.seqs.insert(fork));
+            self.join_running(fork_id);
+        }
+    }
+
+    /// Cancels a request: nothing of it is heard again. Its blocks are free at once, or, if the step in flight writes
+    /// them, when that completes. False if there is no such unfinished request.
+    pub fn abort(&mut self, id: RequestId) -> bool {
+        let Some(active) = self.requests.remove(&id) else { return false };
+        active.answers.into_iter().flatten().for_each(|seq| self.retire(seq));
+        true
+    }
+
+    /// Ends one answer with [`FinishReason::Stop`]`(None)`: the engine found a stop string in its text, and needs no
+    /// event to know. Blocks are freed as by [`Scheduler::abort`]; a token of it in flight is dropped. Does nothing if
+    /// the answer has ended. Panics if the answer has no token yet: then it has no text either.
+    pub fn stop(&mut self, id: RequestId, answer: usize) {
+        let Some(active) = self.requests.get(&id) else { return };
+        let num_forks = active.answers[0].map_or(0, |first| self.seqs[first].num_forks);
+        assert!(num_forks == 0, "{id:?} has no text to find a stop string in");
+        if let Some(seq) = active.answers[answer] {
+            self.retire(seq);
+            self.finish_answer(id, answer);
+        }
+    }
+
+    /// An answer has ended; with the last one, so has the request.
+    fn finish_answer(&mut self, id: RequestId, answer: usize) {
+        let active = self.requests.get_mut(&id).expect("its request is active");
+        active.answers[answer] = None;
+        active.num_unfinished -= 1;
+        if active.num_unfinished == 0 {
+            self.requests.remove(&id);
+        }
+    }
+
+    /// A sequence goes for good, as soon as the step in flight has no rows of it.
+    fn retire(&mut self, id: SeqId) {
+        let seq = &mut self.seqs[id];
+        match seq.state {
+            State::Waiting => self.queue.remove(seq),
+            State::Running if seq.rows_in_flight > 0 => {
+                seq.state = State::Leaving;
+                let rank = seq.rank;
+                self.remove_from_running(rank);
+                return;
+            }
+            State::Running => self.leave_running(id),
+            State::Leaving => unreachable!("its request forgot it when it left"),
+        }
+        self.seqs.remove(id);
+    }
+
+    fn join_running(&mut self, id: SeqId) {
+        let rank = self.seqs[id].rank;
+        let place = self.running.binary_search_by_key(&rank, |&(rank, _)| rank).expect_err("ranks differ");
+        self.running.insert(place, (rank, id));
+    }
+
+    fn leave_running(&mut self, id: SeqId) {
+        self.remove_from_running(self.seqs[id].rank);
+        self.release_blocks(id);
+    }
+
+    fn remove_from_running(&mut self, rank: Rank) {
+        let place = self.running.binary_search_by_key(&rank, |&(rank, _)| rank).expect("it runs");
+        self.running.remove(place);
+    }
+
+    /// From the table's end, so that in the order of eviction a prefix outlives what follows it.
+    fn release_blocks(&mut self, id: SeqId) {
+        let table = &mut self.seqs[id].table;
+        while let Some(block) = table.pop() {
+            self.pool.release(block);
+        }
+    }
+}
+
+/// What there is to see.
+impl Scheduler {
+    /// A sequence that waits, runs, or is in the step in flight.
+    pub fn sequence(&self, seq: SeqId) -> Option<&Sequence> {
+        self.seqs.get(seq)
+    }
+
+    /// All of them.
+    pub fn sequences(&self) -> impl Iterator<Item = &Sequence> {
+        self.seqs.iter()
+    }
+
+    /// The limits it was made with.
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// Whether anything runs, waits, or is in flight.
+    pub fn has_work(&self) -> bool {
+        !self.running.is_empty() || self.queue.len() > 0 || self.in_flight.is_some()
+    }
+
+    /// The step in flight.
+    pub fn in_flight(&self) -> Option<StepId> {
+        self.in_flight
+    }
+
+    /// Sequences that hold blocks and advance.
+    pub fn num_running(&self) -> usize {
+        self.running.len()
+    }
+
+    /// Sequences in the queue: requests that have not entered yet, and preempted answers.
+    pub fn num_waiting(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// Tokens that the waiting sequences know.
+    pub fn waiting_tokens(&self) -> usize {
+        self.queue.num_tokens()
+    }
+
+    /// The sequence that has waited longest, and when its request arrived: what a queue deadline needs.
+    pub fn oldest_waiting(&self) -> Option<(RequestId, Nanos)> {
+        let seq = &self.seqs[self.queue.oldest()?];
+        Some((seq.request.id, seq.request.arrived))
+    }
+
+    /// Blocks held by sequences.
+    pub fn used_blocks(&self) -> usize {
+        self.pool.num_used()
+    }
+
+    /// Blocks of the pool.
+    pub fn total_blocks(&self) -> usize {
+        self.pool.num_blocks()
+    }
+
+    /// Blocks that hold a prefix which a request may find, in use or not.
+    pub fn cached_blocks(&self) -> usize {
+        self.pool.num_cached()
+    }
+
+    /// Prefix-cache hits so far.
+    pub fn prefix_stats(&self) -> PrefixStats {
+        self.prefix_stats
+    }
+
+    /// Prompt tokens of an unfinished request that were prefix hits when it first entered; `None` before that, and
+    /// when it has ended. (The step's record has the figure too.)
+    pub fn cached_tokens(&self, id: RequestId) -> Option<usize> {
+        self.requests.get(&id)?.cached_tokens
+    }
+
+    /// Unfinished requests.
+    pub fn num_requests(&self) -> usize {
+        self.requests.len()
+    }
+}

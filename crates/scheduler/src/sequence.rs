@@ -1,0 +1,378 @@
+//! One answer in the making: its tokens, how many of them are in the cache, and where.
+//!
+//! ```text
+//! tokens        [ p p p p p p p p | g g g ]     prompt, then generated
+//! num_computed    ----------->                  keys and values of these are in the cache
+//! block table   [ 7   | 4   | 9   ]             where; always reaches past num_computed
+//! ```
+//!
+//! One rule makes all progress: `num_computed` catches up with `num_tokens`. A chunked prompt, a prefix hit, recompute
+//! after preemption and decode are the same rule at different distances.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::ops::{Index, IndexMut};
+
+use crate::kv::{BlockHash, BlockTable, CachedBlock, ChainHasher, blocks_for};
+use crate::{BlockId, FinishReason, Priority, Request, RequestId, TokenId};
+
+/// Names a sequence; never used twice. A request with one answer has one sequence; with several, the first carries the
+/// prompt and the others are forked from it when the prompt is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SeqId {
+    place: u32,
+    use_count: u32,
+}
+
+/// What a sequence's next rows are for. Derived from its lengths, never stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Phase {
+    /// Known tokens are to be computed: a prompt, or recompute after preemption.
+    Prefill,
+    /// The only uncomputed token is the one just sampled.
+    Decode,
+}
+
+/// A sequence's place in line, smallest first: class, then arrival, then answer. Kept through preemption.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Rank {
+    pub(crate) priority: Priority,
+    pub(crate) arrival: u64,
+    pub(crate) answer: usize,
+}
+
+/// Where a sequence is. Exactly one, and only these moves: `Waiting <-> Running -> Leaving`, and out of any.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    /// In the queue. Holds no block.
+    Waiting,
+    /// Holds a block for each of its known tokens.
+    Running,
+    /// Cancelled or stopped while the step in flight still writes its blocks; freed when that completes.
+    Leaving,
+}
+
+/// Progress of one answer.
+#[derive(Clone, Debug)]
+pub struct Sequence {
+    pub(crate) id: SeqId,
+    pub(crate) request: Arc<Request>,
+    pub(crate) rank: Rank,
+    pub(crate) state: State,
+    /// Empty until the first run; see [`Sequence::tokens`].
+    tokens: Vec<TokenId>,
+    pub(crate) num_computed: usize,
+    pub(crate) table: BlockTable,
+    /// Answers to fork when the prompt is done. Their seats are taken from the start.
+    pub(crate) num_forks: usize,
+    /// Times that it lost its blocks.
+    pub(crate) num_preemptions: u32,
+    /// Rows in the step in flight.
+    pub(crate) rows_in_flight: usize,
+    /// Where the step's output has its tokens.
+    pub(crate) output_row: Option<usize>,
+    /// Hashes of its full blocks, as far as somebody asked.
+    chain: Vec<BlockHash>,
+    /// How many of its blocks the prefix cache has heard of, and the last one's name there.
+    num_registered: usize,
+    last_registered: Option<CachedBlock>,
+}
+
+impl Sequence {
+    fn new(id: SeqId, request: Arc<Request>, rank: Rank, block_size: usize) -> Sequence {
+        Sequence {
+            id,
+            rank,
+            state: State::Waiting,
+            tokens: Vec::new(),
+            num_computed: 0,
+            table: BlockTable::new(block_size),
+            num_forks: request.num_answers - 1,
+            num_preemptions: 0,
+            rows_in_flight: 0,
+            output_row: None,
+            chain: Vec::new(),
+            num_registered: 0,
+            last_registered: None,
+            request,
+        }
+    }
+
+    /// Its name.
+    pub fn id(&self) -> SeqId {
+        self.id
+    }
+
+    /// What was asked.
+    pub fn request(&self) -> &Arc<Request> {
+        &self.request
+    }
+
+    /// Whose answer this is.
+    pub fn request_id(&self) -> RequestId {
+        self.request.id
+    }
+
+    /// Which answer of the request, `0..num_answers`.
+    pub fn answer(&self) -> usize {
+        self.rank.answer
+    }
+
+    /// All known tokens: the prompt, then what was generated.
+    pub fn tokens(&self) -> &[TokenId] {
+        if self.tokens.is_empty() { &self.request.prompt } else { &self.tokens }
+    }
+
+    /// Known tokens.
+    pub fn num_tokens(&self) -> usize {
+        self.tokens().len()
+    }
+
+    /// Tokens of the prompt.
+    pub fn num_prompt_tokens(&self) -> usize {
+        self.request.prompt.len()
+    }
+
+    /// Tokens generated so far.
+    pub fn num_generated(&self) -> usize {
+        self.num_tokens() - self.num_prompt_tokens()
+    }
+
+    /// Tokens whose keys and values are in the cache.
+    pub fn num_computed(&self) -> usize {
+        self.num_computed
+    }
+
+    /// Known tokens that are not in the cache yet: at least 1.
+    pub fn num_uncomputed(&self) -> usize {
+        self.num_tokens() - self.num_computed
+    }
+
+    /// What its next rows are for.
+    pub fn phase(&self) -> Phase {
+        if self.num_generated() > 0 && self.num_uncomputed() == 1 { Phase::Decode } else { Phase::Prefill }
+    }
+
+    /// Its blocks in order.
+    pub fn block_table(&self) -> &[BlockId] {
+        &self.table
+    }
+
+    /// The place of position `position` in the cache: `block * block_size + offset`.
+    pub fn slot(&self, position: usize) -> usize {
+        self.table.slot(position)
+    }
+
+    /// Slots that its blocks have: at least `num_computed` of them are written.
+    pub fn num_slots(&self) -> usize {
+        self.table.capacity()
+    }
+
+    /// Times that it lost its blocks to make room.
+    pub fn num_preemptions(&self) -> u32 {
+        self.num_preemptions
+    }
+
+    /// Whether it ever held blocks.
+    pub(crate) fn has_run(&self) -> bool {
+        !self.tokens.is_empty()
+    }
+
+    /// Seats of a step that it occupies while it runs: its own, and one for each answer still to be forked.
+    pub(crate) fn num_seats(&self) -> usize {
+        1 + self.num_forks
+    }
+
+    /// What is to be sampled once every known token is computed.
+    pub(crate) fn num_samples(&self) -> usize {
+        if self.request.stop.max_tokens == 0 { 0 } else { self.num_seats() }
+    }
+
+    /// Sizes its vectors for its whole course, so that no later token allocates.
+    pub(crate) fn make_ready(&mut self, max_model_len: usize) {
+        if self.tokens.is_empty() {
+            let course = Course::of(&self.request, max_model_len);
+            let blocks = course.blocks(self.table.block_size());
+            self.tokens.reserve_exact(course.num_tokens);
+            self.tokens.extend_from_slice(&self.request.prompt);
+            self.table.reserve(blocks);
+            self.chain.reserve_exact(blocks);
+        }
+    }
+
+    /// Adds a sampled token; says whether the answer ends with it.
+    pub(crate) fn push(&mut self, token: TokenId, max_model_len: usize) -> Option<FinishReason> {
+        let stop = &self.request.stop;
+        let heeds_stop_tokens = self.num_generated() >= stop.min_tokens;
+        let is_stop_token = heeds_stop_tokens && stop.stop_token_ids.contains(&token);
+        let max_tokens = stop.max_tokens;
+        self.tokens.push(token);
+        if is_stop_token {
+            Some(FinishReason::Stop(Some(token)))
+        } else if self.num_generated() >= max_tokens || self.num_tokens() >= max_model_len {
+            Some(FinishReason::Length)
+        } else {
+            None
+        }
+    }
+
+    /// A copy that shares all blocks, for another answer. The caller counts the references.
+    pub(crate) fn fork(&self, id: SeqId, answer: usize, max_model_len: usize) -> Sequence {
+        let mut fork = Sequence::new(id, self.request.clone(), Rank { answer, ..self.rank }, self.table.block_size());
+        fork.make_ready(max_model_len);
+        fork.state = State::Running;
+        fork.num_forks = 0;
+        fork.num_computed = self.num_computed;
+        fork.num_preemptions = self.num_preemptions;
+        self.table.iter().for_each(|&block| fork.table.push(block));
+        fork.chain.extend_from_slice(&self.chain);
+        fork.num_registered = self.num_registered;
+        fork.last_registered = self.last_registered;
+        fork
+    }
+
+    /// Back to where it was before it ran, but with all it knows: tokens and hashes stay. The table is empty already.
+    pub(crate) fn rewind(&mut self) {
+        assert!(self.table.is_empty(), "its blocks are released first");
+        self.state = State::Waiting;
+        self.num_computed = 0;
+        self.num_registered = 0;
+        self.last_registered = None;
+    }
+
+    /// Full blocks that a prefix hit may bring: all but the last token at most, because the last one's row is what the
+    /// next token is sampled from.
+    pub(crate) fn num_blocks_to_look_up(&self) -> usize {
+        (self.num_tokens() - 1) / self.table.block_size()
+    }
+
+    /// Hash and tokens of full block `index`. Hashes are kept: a sequence that waits for room asks at every step.
+    pub(crate) fn content(&mut self, index: usize, hasher: &ChainHasher) -> (BlockHash, &[TokenId]) {
+        let block_size = self.table.block_size();
+        let tokens: &[TokenId] = if self.tokens.is_empty() { &self.request.prompt } else { &self.tokens };
+        while self.chain.len() <= index {
+            let block = self.chain.len();
+            let parent = self.chain.last().copied().unwrap_or(BlockHash::ROOT);
+            self.chain.push(hasher.hash(parent, self.request.salt, &tokens[block * block_size..][..block_size]));
+        }
+        (self.chain[index], &tokens[index * block_size..][..block_size])
+    }
+
+    /// How many of its blocks the prefix cache has heard of, and the last one's name there.
+    pub(crate) fn registered(&self) -> (usize, Option<CachedBlock>) {
+        (self.num_registered, self.last_registered)
+    }
+
+    /// See [`Sequence::registered`].
+    pub(crate) fn set_registered(&mut self, count: usize, last: Option<CachedBlock>) {
+        (self.num_registered, self.last_registered) = (count, last);
+    }
+}
+
+/// The longest that one answer can become.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Course {
+    num_prompt_tokens: usize,
+    /// Prompt and answer.
+    pub(crate) num_tokens: usize,
+}
+
+impl Course {
+    pub(crate) fn of(request: &Request, max_model_len: usize) -> Course {
+        let num_prompt_tokens = request.prompt.len();
+        let num_tokens = num_prompt_tokens.saturating_add(request.stop.max_tokens).min(max_model_len);
+        Course { num_prompt_tokens, num_tokens: num_tokens.max(num_prompt_tokens) }
+    }
+
+    /// Tokens that are ever computed: the last one sampled is not.
+    fn num_slots(&self) -> usize {
+        (self.num_tokens - 1).max(self.num_prompt_tokens)
+    }
+
+    /// Blocks of one answer.
+    pub(crate) fn blocks(&self, block_size: usize) -> usize {
+        blocks_for(self.num_slots(), block_size)
+    }
+
+    /// Blocks of `num_answers` answers that share the prompt's full blocks; its partial last block is copied for each.
+    pub(crate) fn blocks_of_answers(&self, num_answers: usize, block_size: usize) -> usize {
+        let blocks = self.blocks(block_size);
+        if num_answers == 1 || self.num_slots() == self.num_prompt_tokens {
+            return blocks;
+        }
+        let shared = self.num_prompt_tokens / block_size;
+        num_answers.saturating_mul(blocks - shared).saturating_add(shared)
+    }
+}
+
+/// All sequences, by name. A vacated place is used again under a new name.
+#[derive(Default)]
+pub(crate) struct Sequences {
+    places: Vec<(u32, Option<Sequence>)>,
+    vacant: Vec<u32>,
+}
+
+impl Sequences {
+    /// A new sequence for the whole of `request`, waiting.
+    pub(crate) fn add(&mut self, request: Arc<Request>, rank: Rank, block_size: usize) -> SeqId {
+        let id = self.next_id();
+        self.insert(Sequence::new(id, request, rank, block_size))
+    }
+
+    /// A name for a sequence about to be inserted.
+    pub(crate) fn next_id(&mut self) -> SeqId {
+        let place = match self.vacant.last() {
+            Some(&place) => place,
+            None => {
+                let place = u32::try_from(self.places.len()).expect("the queue is bounded");
+                self.places.push((0, None));
+                self.vacant.push(place);
+                place
+            }
+        };
+        SeqId { place, use_count: self.places[place as usize].0 }
+    }
+
+    pub(crate) fn insert(&mut self, seq: Sequence) -> SeqId {
+        let id = seq.id;
+        assert!(self.vacant.pop() == Some(id.place), "the name is the one given out last");
+        self.places[id.place as usize].1 = Some(seq);
+        id
+    }
+
+    pub(crate) fn remove(&mut self, id: SeqId) -> Sequence {
+        let (use_count, seq) = &mut self.places[id.place as usize];
+        assert_eq!(*use_count, id.use_count, "removing a sequence that is gone");
+        *use_count += 1;
+        self.vacant.push(id.place);
+        seq.take().expect("its name is current")
+    }
+
+    pub(crate) fn get(&self, id: SeqId) -> Option<&Sequence> {
+        let (use_count, seq) = self.places.get(id.place as usize)?;
+        seq.as_ref().filter(|_| *use_count == id.use_count)
+    }
+
+    pub(crate) fn get_mut(&mut self, id: SeqId) -> Option<&mut Sequence> {
+        let (use_count, seq) = self.places.get_mut(id.place as usize)?;
+        seq.as_mut().filter(|_| *use_count == id.use_count)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Sequence> {
+        self.places.iter().filter_map(|(_, seq)| seq.as_ref())
+    }
+}
+
+impl Index<SeqId> for Sequences {
+    type Output = Sequence;
+
+    fn index(&self, id: SeqId) -> &Sequence {
+        self.get(id).expect("the scheduler names only sequences it has")
+    }
+}
+
+impl IndexMut<SeqId> for Sequences {
+    fn index_mut(&mut self, id: SeqId) -> &mut Sequence {
+        self.get_mut(id).expect("the scheduler names only sequences it has")
+    }
+}

@@ -1,0 +1,168 @@
+//! The plan of one forward pass, what came of it, and what it cost.
+//!
+//! ```text
+//! Step        who runs: prefill chunks (many rows per sequence) and decode rows (one each)
+//! StepOutput  the token that each finished row produced
+//! StepRecord  the same with request ids and times: the one log that every view is made of
+//! ```
+
+use alloc::vec::Vec;
+
+use crate::{BlockId, FinishReason, Nanos, RequestId, SeqId, TokenId};
+
+/// Names a step; consecutive from 0.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StepId(pub u64);
+
+/// `len` consecutive tokens of one sequence, from position `start`, computed in one step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Chunk {
+    /// Whose tokens.
+    pub seq: SeqId,
+    /// Position of the first.
+    pub start: usize,
+    /// How many, at least 1.
+    pub len: usize,
+    /// Tokens to sample from the chunk's last row: 0 while known tokens remain, otherwise 1, or the number of
+    /// answers when the prompt of a request with several ends here.
+    pub samples: usize,
+}
+
+/// The bytes of `src` must be copied to `dst` in every layer before the step computes (copy-on-write).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockCopy {
+    /// A shared block.
+    pub src: BlockId,
+    /// The private copy.
+    pub dst: BlockId,
+}
+
+/// The plan of one forward pass.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Step {
+    /// Its name.
+    pub id: StepId,
+    /// To do first.
+    pub copies: Vec<BlockCopy>,
+    /// One row per decoding sequence: its last token.
+    pub decode: Vec<SeqId>,
+    /// Prompt chunks (also recompute after preemption).
+    pub prefill: Vec<Chunk>,
+    /// Sequences that lost their blocks to make room; they wait and are recomputed.
+    pub preempted: Vec<SeqId>,
+}
+
+impl Step {
+    /// Nothing to compute.
+    pub fn is_empty(&self) -> bool {
+        self.decode.is_empty() && self.prefill.is_empty()
+    }
+
+    /// Empties it and keeps its buffers.
+    pub(crate) fn clear(&mut self) {
+        self.copies.clear();
+        self.decode.clear();
+        self.prefill.clear();
+        self.preempted.clear();
+    }
+
+    /// Token rows of the forward pass.
+    pub fn num_rows(&self) -> usize {
+        self.decode.len() + self.prefill.iter().map(|chunk| chunk.len).sum::<usize>()
+    }
+}
+
+/// The tokens sampled from one row: one, or one per answer when a prompt of a request with several answers ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RowOutput {
+    /// The sequence of the row.
+    pub seq: SeqId,
+    /// As many as the plan's `samples` (1 for a decode row).
+    pub tokens: Vec<TokenId>,
+}
+
+/// What a step produced: a row for every decode entry and every chunk with `samples > 0`, in any order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StepOutput {
+    /// The step it belongs to.
+    pub step: StepId,
+    /// Its rows.
+    pub rows: Vec<RowOutput>,
+}
+
+/// What a client may learn.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The answer's next token.
+    Token {
+        /// Whose.
+        request: RequestId,
+        /// Which answer, `0..num_answers`.
+        answer: usize,
+        /// The token.
+        token: TokenId,
+    },
+    /// The answer is complete; no event of it follows.
+    Finished {
+        /// Whose.
+        request: RequestId,
+        /// Which answer.
+        answer: usize,
+        /// Why.
+        reason: FinishReason,
+    },
+}
+
+/// What one sequence had in a step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecordRow {
+    /// Whose rows.
+    pub request: RequestId,
+    /// Which sequence of the request.
+    pub seq: SeqId,
+    /// Position of the first row: tokens already in the cache.
+    pub start: usize,
+    /// Rows, at least 1 (1 for decode).
+    pub len: usize,
+    /// Prompt tokens found in the prefix cache when this sequence got its blocks in this step, else 0.
+    pub cached_tokens: usize,
+}
+
+/// What a step was and what it cost. Written by the scheduler; the engine adds the measured times.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StepRecord {
+    /// The step.
+    pub step: StepId,
+    /// When the plan was asked for.
+    pub scheduled_at: Nanos,
+    /// When its output came back.
+    pub completed_at: Nanos,
+    /// Rows of decode.
+    pub decode: Vec<RecordRow>,
+    /// Rows of prefill.
+    pub prefill: Vec<RecordRow>,
+    /// Who was preempted, and how many computed tokens that threw away.
+    pub preempted: Vec<(RequestId, usize)>,
+    /// Blocks copied on write.
+    pub copied_blocks: usize,
+    /// Blocks newly taken from the pool.
+    pub taken_blocks: usize,
+    /// Cached blocks that lost their content to be taken.
+    pub evicted_blocks: usize,
+    /// Blocks referenced by sequences after planning.
+    pub used_blocks: usize,
+    /// Requests waiting after planning, and their uncomputed tokens.
+    pub waiting_requests: usize,
+    /// Uncomputed tokens of all waiting requests.
+    pub waiting_tokens: usize,
+}
+
+impl StepRecord {
+    /// Empties it and keeps its buffers.
+    pub(crate) fn clear(&mut self) {
+        self.decode.clear();
+        self.prefill.clear();
+        self.preempted.clear();
+        self.completed_at = Nanos::default();
+    }
+}

@@ -1,0 +1,72 @@
+//! A steady decode step allocates nothing: vectors and tables are sized when a sequence enters.
+
+use allocation_counter::measure;
+use scheduler::{
+    Limits, Nanos, Priority, Request, RequestId, RowOutput, Scheduler, Step, StepOutput, StepRecord, StopRules,
+};
+
+#[test]
+fn a_steady_decode_step_allocates_nothing() {
+    let limits = Limits {
+        block_size: 4, // small, so that blocks are taken, filled and registered all the time
+        num_blocks: 4096,
+        max_model_len: 1000,
+        max_num_seqs: 32,
+        max_num_batched_tokens: 2048,
+        max_prefill_chunk: 512,
+        max_prefill_seqs: 32,
+        max_queued_requests: 64,
+        max_queued_tokens: 100_000,
+        enable_prefix_caching: true,
+        hash_key: [5; 32],
+    };
+    let mut scheduler = Scheduler::new(limits).expect("good limits");
+    for id in 0..28 {
+        let request = Request {
+            id: RequestId(id),
+            prompt: (0..20).map(|token| token + id as u32 * 100).collect(),
+            num_answers: 1 + usize::from(id == 7) * 4,
+            stop: StopRules { max_tokens: 400, min_tokens: 0, stop_token_ids: vec![1] },
+            priority: Priority(0),
+            salt: 0,
+            use_prefix_cache: true,
+            arrived: Nanos(0),
+        };
+        scheduler.admit(request, Nanos(0)).expect("there is room");
+    }
+    let (mut step, mut output) = (Step::default(), StepOutput::default());
+    let (mut events, mut record) = (Vec::new(), StepRecord::default());
+    let mut one_step = |number: u64| {
+        scheduler.schedule_into(Nanos(number), &mut step);
+        // What the engine does with buffers of its own.
+        output.step = step.id;
+        let samples = step.decode.iter().map(|&seq| (seq, 1)).chain(step.prefill.iter().map(|c| (c.seq, c.samples)));
+        let mut num_rows = 0;
+        for (seq, samples) in samples {
+            if num_rows == output.rows.len() {
+                output.rows.push(RowOutput { seq, tokens: Vec::new() });
+            }
+            let row = &mut output.rows[num_rows];
+            row.seq = seq;
+            row.tokens.clear();
+            row.tokens.extend((0..samples).map(|_| 5000 + number as u32));
+            num_rows += 1;
+        }
+        output.rows.truncate(num_rows);
+        events.clear();
+        scheduler.complete_into(&output, Nanos(number), &mut events, &mut record);
+        (step.decode.len(), record.taken_blocks)
+    };
+    (0..8).for_each(|number| _ = one_step(number));
+    let mut rows = 0;
+    let mut taken = 0;
+    let allocations = measure(|| {
+        for number in 8..308 {
+            let (step_rows, step_taken) = one_step(number);
+            rows += step_rows;
+            taken += step_taken;
+        }
+    });
+    assert_eq!((rows, taken), (300 * 32, 300 * 32 / 4), "32 sequences decode, and take a block every 4 tokens");
+    assert_eq!(allocations.count_total, 0, "allocations in 300 steady decode steps");
+}

@@ -1,0 +1,203 @@
+//! What every handler shares: the engine, the limits, and the work that must not run on the threads that serve
+//! connections.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use axum::body::Body;
+use axum::http::{HeaderMap, header};
+use engine::Engine;
+use http_body_util::BodyExt;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::ServerOptions;
+use crate::auth::ApiKeys;
+use crate::error::ApiError;
+use crate::metrics::HttpMetrics;
+use crate::openai::answer::Form;
+
+/// Time for a whole body to arrive. Every body that fits the limit arrives in it at 300 kB/s.
+const BODY_TIMEOUT: Duration = Duration::from_secs(30);
+/// Memory that all bodies together may take, in KiB.
+const BODY_BUDGET_KIB: usize = 256 << 10;
+
+pub(crate) struct App {
+    pub(crate) engine: Engine,
+    /// Names that the model answers to, the first being its own.
+    pub(crate) models: Vec<String>,
+    pub(crate) keys: ApiKeys,
+    pub(crate) http: HttpMetrics,
+    /// Seconds since 1970 at the start.
+    pub(crate) started: u64,
+    /// Nothing new is taken.
+    pub(crate) draining: AtomicBool,
+    body_limit: usize,
+    body_budget: Arc<Semaphore>,
+    text_workers: Arc<Semaphore>,
+    boot: u64,
+    next_id: AtomicU64,
+}
+
+impl App {
+    pub(crate) fn new(engine: Engine, options: &ServerOptions) -> App {
+        let names = &options.served_model_names;
+        App {
+            models: if names.is_empty() { vec![engine.model().name.clone()] } else { names.clone() },
+            keys: ApiKeys::new(&options.api_keys),
+            http: HttpMetrics::default(),
+            started: unix_seconds(),
+            draining: AtomicBool::new(false),
+            body_limit: options.body_limit,
+            // One body always fits, whatever the limit.
+            body_budget: Arc::new(Semaphore::new(BODY_BUDGET_KIB.max(kib(options.body_limit)))),
+            text_workers: Arc::new(Semaphore::new(options.text_workers.max(1))),
+            // Random per process: names of answers do not repeat over restarts. Nothing secret rests on it.
+            boot: RandomState::new().build_hasher().finish(),
+            next_id: AtomicU64::new(0),
+            engine,
+        }
+    }
+
+    /// Seconds since 1970.
+    pub(crate) fn now(&self) -> u64 {
+        unix_seconds()
+    }
+
+    /// A name that no other answer has.
+    pub(crate) fn response_id(&self, form: Form) -> String {
+        let prefix = if form == Form::Chat { "chatcmpl" } else { "cmpl" };
+        format!("{prefix}-{}", self.unique())
+    }
+
+    /// A name for a request that brought none.
+    pub(crate) fn request_id(&self) -> String {
+        format!("req-{}", self.unique())
+    }
+
+    fn unique(&self) -> String {
+        format!("{:016x}{:x}", self.boot, self.next_id.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Token ids as text, special tokens shown.
+    pub(crate) fn decode(&self, ids: &[u32]) -> String {
+        self.engine.model().tokenizer.as_ref().map_or_else(String::new, |tokenizer| tokenizer.decode(ids, false))
+    }
+
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Relaxed)
+    }
+
+    /// Reads a JSON body and hands it to `work` on a thread of its own kind: parsing, templates and tokenizers take
+    /// time in proportion to what a stranger sent. At most [`ServerOptions::text_workers`] of them run at once.
+    pub(crate) async fn with_json<T: Send + 'static>(
+        self: &Arc<App>,
+        headers: &HeaderMap,
+        body: Body,
+        work: impl FnOnce(serde_json::Value, &App) -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        check_content_type(headers)?;
+        let (bytes, room) = self.read(headers, body).await?;
+        let worker = self.text_workers.clone().acquire_owned().await.map_err(|_| ApiError::shutting_down())?;
+        let app = self.clone();
+        let job = tokio::task::spawn_blocking(move || {
+            // Held until the work is over, also when nobody waits for it any more.
+            let _held = (worker, room);
+            let value = crate::json::parse(&bytes)?;
+            drop(bytes);
+            work(value, &app)
+        });
+        // A panic in there is a bug of ours, and this request's only.
+        job.await.unwrap_or_else(|_| Err(ApiError::internal()))
+    }
+
+    /// Collects a body within its limits of size, time and memory.
+    async fn read(&self, headers: &HeaderMap, body: Body) -> Result<(Vec<u8>, Option<OwnedSemaphorePermit>), ApiError> {
+        let announced =
+            headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
+        if announced.is_some_and(|bytes| bytes > self.body_limit) {
+            return Err(ApiError::body_too_large(self.body_limit));
+        }
+        match tokio::time::timeout(BODY_TIMEOUT, self.frames(body)).await {
+            Ok(read) => read,
+            Err(_) => Err(ApiError::slow_body(BODY_TIMEOUT.as_secs())),
+        }
+    }
+
+    /// Memory is taken for what has arrived, not for what was announced: a client that promises much and sends little
+    /// holds little.
+    async fn frames(&self, mut body: Body) -> Result<(Vec<u8>, Option<OwnedSemaphorePermit>), ApiError> {
+        let mut bytes: Vec<u8> = Vec::new();
+        let mut room: Option<OwnedSemaphorePermit> = None;
+        while let Some(frame) = body.frame().await {
+            // On an error the connection broke in the middle, and nobody reads this.
+            let frame = frame.map_err(|_| ApiError::bad_request("The request body could not be read."))?;
+            let Ok(data) = frame.into_data() else { continue };
+            if bytes.len() + data.len() > self.body_limit {
+                return Err(ApiError::body_too_large(self.body_limit));
+            }
+            let more = kib(bytes.len() + data.len()) - kib(bytes.len());
+            let taken = self.body_budget.clone().try_acquire_many_owned(more as u32);
+            let taken = taken.map_err(|_| ApiError::overloaded(1))?;
+            match &mut room {
+                Some(room) => room.merge(taken),
+                None => room = Some(taken),
+            }
+            bytes.extend_from_slice(&data);
+        }
+        Ok((bytes, room))
+    }
+}
+
+fn kib(bytes: usize) -> usize {
+    bytes.div_ceil(1024)
+}
+
+/// JSON in UTF-8, as it is: no other type, no other character set, no compression.
+fn check_content_type(headers: &HeaderMap) -> Result<(), ApiError> {
+    if headers.get(header::CONTENT_ENCODING).is_some_and(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"identity"))
+    {
+        return Err(ApiError::unsupported_media_type("Compressed request bodies are not supported."));
+    }
+    let wrong =
+        ApiError::unsupported_media_type("The request body must be JSON: send 'Content-Type: application/json'.");
+    let mut types = headers.get_all(header::CONTENT_TYPE).iter();
+    let (Some(value), None) = (types.next(), types.next()) else { return Err(wrong) };
+    let Ok(value) = value.to_str() else { return Err(wrong) };
+    let mut parts = value.split(';').map(str::trim);
+    let is_json = parts.next().is_some_and(|kind| kind.eq_ignore_ascii_case("application/json"));
+    let is_utf8 = parts.all(|part| match part.split_once('=') {
+        Some((name, value)) if name.trim().eq_ignore_ascii_case("charset") => {
+            let value = value.trim().trim_matches('"');
+            value.eq_ignore_ascii_case("utf-8") || value.eq_ignore_ascii_case("utf8")
+        }
+        _ => true,
+    });
+    if is_json && is_utf8 { Ok(()) } else { Err(wrong) }
+}
+
+fn unix_seconds() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_json_in_utf8_is_read() {
+        let check = |types: &[&str]| {
+            let headers = types.iter().map(|kind| (header::CONTENT_TYPE, kind.parse().unwrap())).collect();
+            check_content_type(&headers).is_ok()
+        };
+        for good in ["application/json", "Application/JSON; charset=UTF-8", "application/json;charset=\"utf-8\"; x=y"] {
+            assert!(check(&[good]), "{good}");
+        }
+        for bad in ["", "text/plain", "application/jsonp", "application/json; charset=utf-16", "*/*"] {
+            assert!(!check(&[bad]), "{bad}");
+        }
+        assert!(!check(&[]));
+        assert!(!check(&["application/json", "application/json"]));
+    }
+}

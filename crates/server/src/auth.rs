@@ -1,0 +1,83 @@
+//! Who may ask. Keys are compared as SHA-256 digests, all of them, in constant time: neither the time nor the answer
+//! says how close a guess came. The digest doubles as the tenant's name, so that no key is kept in memory as text.
+
+use axum::http::{HeaderMap, header};
+use sha2::{Digest, Sha256};
+use subtle::{Choice, ConstantTimeEq};
+
+/// The digest of an API key: the tenant whose prefix-cache blocks a request may share.
+pub(crate) type Tenant = [u8; 32];
+
+/// The keys that are accepted. None at all: everybody may ask.
+pub(crate) struct ApiKeys(Vec<Tenant>);
+
+impl ApiKeys {
+    pub(crate) fn new(keys: &[String]) -> ApiKeys {
+        ApiKeys(keys.iter().map(|key| digest(key.as_bytes())).collect())
+    }
+
+    /// Whose request this is: `Ok(None)` where no keys are asked for, `Err` for a missing or wrong one.
+    pub(crate) fn tenant(&self, headers: &HeaderMap) -> Result<Option<Tenant>, WrongKey> {
+        if self.0.is_empty() {
+            return Ok(None);
+        }
+        // Nothing offered takes the same path as a wrong key.
+        let offered = digest(bearer(headers).unwrap_or_default());
+        let mut known = Choice::from(0);
+        for key in &self.0 {
+            known |= key.ct_eq(&offered);
+        }
+        if bool::from(known) { Ok(Some(offered)) } else { Err(WrongKey) }
+    }
+}
+
+/// No key, or one that is not accepted.
+#[derive(Debug)]
+pub(crate) struct WrongKey;
+
+fn digest(key: &[u8]) -> Tenant {
+    Sha256::digest(key).into()
+}
+
+/// The credential of `Authorization: Bearer <key>`; a request with several such headers has none.
+fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
+    let mut values = headers.get_all(header::AUTHORIZATION).iter();
+    let value = values.next()?.as_bytes();
+    if values.next().is_some() {
+        return None;
+    }
+    let (scheme, key) = value.split_at_checked(7)?;
+    scheme.eq_ignore_ascii_case(b"bearer ").then(|| key.trim_ascii())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(values: &[&str]) -> HeaderMap {
+        values.iter().map(|value| (header::AUTHORIZATION, value.parse().unwrap())).collect()
+    }
+
+    #[test]
+    fn only_a_known_key_passes_and_each_is_its_own_tenant() {
+        let keys = ApiKeys::new(&["alpha".into(), "beta".into()]);
+        for refused in [
+            &[][..],
+            &["Bearer"],
+            &["Bearer "],
+            &["Bearer alph"],
+            &["Bearer alphaa"],
+            &["Basic alpha"],
+            &["alpha"],
+            &["Bearer alpha", "Bearer alpha"],
+            &["Bearer ALPHA"],
+            &["Bearer alpha beta"],
+        ] {
+            assert!(keys.tenant(&headers(refused)).is_err(), "{refused:?}");
+        }
+        let alpha = keys.tenant(&headers(&["Bearer alpha"])).unwrap();
+        let beta = keys.tenant(&headers(&["bearer  beta "])).unwrap();
+        assert!(alpha.is_some() && beta.is_some() && alpha != beta);
+        assert_eq!(ApiKeys::new(&[]).tenant(&headers(&["Bearer anything"])).unwrap(), None);
+    }
+}

@@ -1,0 +1,230 @@
+//! Everything that can go wrong on this side of the door, as HTTP. The one file that decides a status.
+//!
+//! Bodies have OpenAI's shape, `{"error": {"message", "type", "param", "code"}}`. Messages are fixed text with checked
+//! numbers in it: no inner error is ever printed, because inner errors carry paths, addresses and prompts.
+
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use engine::{Rejection, RequestError, SubmitError};
+use serde::Serialize;
+
+/// An answer that is not the one asked for.
+#[derive(Clone, Debug)]
+pub(crate) struct ApiError {
+    kind: Kind,
+    message: String,
+    param: Option<String>,
+    code: Option<&'static str>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    BadRequest,
+    Unauthorized,
+    NotFound,
+    MethodNotAllowed,
+    SlowBody,
+    TooLarge,
+    UnsupportedMediaType,
+    Internal,
+    /// Come back in so many seconds, on a new connection.
+    ShuttingDown {
+        retry_after_s: u64,
+    },
+    /// Come back in so many seconds.
+    Unavailable {
+        retry_after_s: u64,
+    },
+}
+
+#[derive(Serialize)]
+struct Body<'a> {
+    error: Inner<'a>,
+}
+
+#[derive(Serialize)]
+struct Inner<'a> {
+    message: &'a str,
+    r#type: &'static str,
+    param: Option<&'a str>,
+    code: Option<&'static str>,
+}
+
+impl ApiError {
+    fn new(kind: Kind, code: Option<&'static str>, message: impl Into<String>) -> ApiError {
+        ApiError { kind, message: message.into(), param: None, code }
+    }
+
+    /// 400: the request says something that cannot be done.
+    pub(crate) fn bad_request(message: impl Into<String>) -> ApiError {
+        ApiError::new(Kind::BadRequest, None, message)
+    }
+
+    /// 400: a field that exists in the API and not in this server.
+    pub(crate) fn unsupported(param: impl Into<String>, message: impl Into<String>) -> ApiError {
+        ApiError::new(Kind::BadRequest, Some("unsupported_parameter"), message).with_param(param)
+    }
+
+    /// 401: no key, or one that is not ours. The same answer for both.
+    pub(crate) fn unauthorized() -> ApiError {
+        let message = "Missing or incorrect API key: send it as 'Authorization: Bearer <key>'.";
+        ApiError::new(Kind::Unauthorized, Some("invalid_api_key"), message)
+    }
+
+    /// 404: a model that is not served here. Its name is not repeated: it may be a megabyte long.
+    pub(crate) fn unknown_model() -> ApiError {
+        let message = "This server does not serve the model asked for; GET /v1/models lists what it serves.";
+        ApiError::new(Kind::NotFound, Some("model_not_found"), message).with_param("model")
+    }
+
+    /// 404: no such route.
+    pub(crate) fn unknown_route() -> ApiError {
+        ApiError::new(Kind::NotFound, Some("unknown_url"), "There is nothing at this URL.")
+    }
+
+    /// 405: the route exists, the method does not.
+    pub(crate) fn method_not_allowed() -> ApiError {
+        let message = "This URL does not take this method.";
+        ApiError::new(Kind::MethodNotAllowed, Some("method_not_supported"), message)
+    }
+
+    /// 408: the body did not arrive in time.
+    pub(crate) fn slow_body(limit_s: u64) -> ApiError {
+        let message = format!("The request body did not arrive within {limit_s} seconds.");
+        ApiError::new(Kind::SlowBody, Some("request_timeout"), message)
+    }
+
+    /// 413: the body is longer than the limit.
+    pub(crate) fn body_too_large(limit_bytes: usize) -> ApiError {
+        let message = format!("The request body is larger than this server's limit of {limit_bytes} bytes.");
+        ApiError::new(Kind::TooLarge, Some("request_too_large"), message)
+    }
+
+    /// 415: not JSON, or JSON in some wrapping.
+    pub(crate) fn unsupported_media_type(message: &'static str) -> ApiError {
+        ApiError::new(Kind::UnsupportedMediaType, Some("unsupported_media_type"), message)
+    }
+
+    /// 500: a bug of ours.
+    pub(crate) fn internal() -> ApiError {
+        ApiError::new(Kind::Internal, None, "An internal error ended this request.")
+    }
+
+    /// 503: going down.
+    pub(crate) fn shutting_down() -> ApiError {
+        let kind = Kind::ShuttingDown { retry_after_s: 5 };
+        ApiError::new(kind, Some("shutting_down"), "This server is shutting down.")
+    }
+
+    /// 503: more work than fits.
+    pub(crate) fn overloaded(retry_after_s: u64) -> ApiError {
+        let kind = Kind::Unavailable { retry_after_s };
+        ApiError::new(kind, Some("overloaded"), "This server's queue is full.")
+    }
+
+    /// Names the field at fault.
+    pub(crate) fn with_param(mut self, param: impl Into<String>) -> ApiError {
+        self.param = Some(param.into());
+        self
+    }
+
+    /// Renames the field at fault, where the door knows it by another name than the API.
+    pub(crate) fn rename_param(mut self, from: &str, to: &str) -> ApiError {
+        if self.param.as_deref() == Some(from) {
+            self.param = Some(to.to_owned());
+        }
+        self
+    }
+
+    #[cfg(test)]
+    pub(crate) fn message(&self) -> &str {
+        &self.message
+    }
+
+    #[cfg(test)]
+    pub(crate) fn param(&self) -> Option<&str> {
+        self.param.as_deref()
+    }
+
+    fn status(&self) -> StatusCode {
+        match self.kind {
+            Kind::BadRequest => StatusCode::BAD_REQUEST,
+            Kind::Unauthorized => StatusCode::UNAUTHORIZED,
+            Kind::NotFound => StatusCode::NOT_FOUND,
+            Kind::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
+            Kind::SlowBody => StatusCode::REQUEST_TIMEOUT,
+            Kind::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+            Kind::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            Kind::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+            Kind::ShuttingDown { .. } | Kind::Unavailable { .. } => StatusCode::SERVICE_UNAVAILABLE,
+        }
+    }
+
+    /// The body, as one line of JSON: also what an event of a stream carries once headers are gone.
+    pub(crate) fn json(&self) -> String {
+        let r#type = match self.kind {
+            Kind::Internal | Kind::ShuttingDown { .. } | Kind::Unavailable { .. } => "server_error",
+            _ => "invalid_request_error",
+        };
+        let inner = Inner { message: &self.message, r#type, param: self.param.as_deref(), code: self.code };
+        serde_json::to_string(&Body { error: inner }).expect("strings serialize")
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let mut response = (self.status(), self.json()).into_response();
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        match self.kind {
+            Kind::Unauthorized => {
+                headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            }
+            Kind::ShuttingDown { retry_after_s } => {
+                headers.insert(header::RETRY_AFTER, HeaderValue::from(retry_after_s));
+                headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+            }
+            Kind::Unavailable { retry_after_s } => {
+                headers.insert(header::RETRY_AFTER, HeaderValue::from(retry_after_s));
+            }
+            // What is left of the body is not read, so the connection cannot be used again.
+            Kind::SlowBody | Kind::TooLarge => {
+                headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+            }
+            _ => {}
+        }
+        response
+    }
+}
+
+impl From<SubmitError> for ApiError {
+    fn from(error: SubmitError) -> ApiError {
+        match error {
+            SubmitError::QueueFull { retry_after, .. } => ApiError::overloaded(retry_after.as_secs().max(1)),
+            SubmitError::ShuttingDown => ApiError::shutting_down(),
+        }
+    }
+}
+
+impl From<RequestError> for ApiError {
+    fn from(error: RequestError) -> ApiError {
+        match error {
+            RequestError::NanLogits => {
+                let message = "The model produced values that are not numbers for this request.";
+                ApiError::new(Kind::Internal, Some("nan_logits"), message)
+            }
+            RequestError::Internal => ApiError::internal(),
+            RequestError::ShuttingDown => ApiError::shutting_down(),
+        }
+    }
+}
+
+impl From<Rejection> for ApiError {
+    fn from(rejection: Rejection) -> ApiError {
+        let error = ApiError::new(Kind::BadRequest, rejection.code, rejection.message);
+        match rejection.param {
+            Some(param) => error.with_param(param),
+            None => error,
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! The only crate that knows the HTTP APIs: OpenAI's routes with vLLM's additions, over HTTP/1.1.
+//!
+//! ```text
+//! socket --listen--> request --routes--> auth --> json --> fields --> openai::{chat, completions} --> engine's door
+//!                                                                                                         |
+//! socket <---------- JSON body or one event per token <-- openai::answer <-- engine::Stream <-------------+
+//! ```
+//!
+//! Three promises hold on every route:
+//! - A field is honoured, or refused with 400 and its name. No field is accepted and ignored.
+//! - Everything a stranger can make large or slow has a limit: bodies, headers, depth, time to read, time to write,
+//!   connections. What is wrong with a request is found before the engine hears of it.
+//! - What is sent back about an error is fixed text and checked numbers, in OpenAI's one shape.
+//!
+//! A client that goes away cancels what it asked for, streaming or not: the handler is dropped, with it the engine's
+//! stream, and the blocks are free within one step.
+
+mod app;
+mod auth;
+mod error;
+mod fields;
+mod json;
+mod listen;
+mod metrics;
+mod openai;
+mod routes;
+mod stop;
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use engine::Engine;
+
+use crate::app::App;
+use crate::listen::Listener;
+use crate::stop::Ending;
+
+pub use routes::ROUTES;
+pub use stop::{Stop, StopHandle};
+
+/// After the drain limit: time for the requests that were ended by it to say so to their clients.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+
+/// Where and for whom to serve.
+#[derive(Clone, Debug)]
+pub struct ServerOptions {
+    /// Name or address to listen on.
+    pub host: String,
+    /// 0: a free one, see [`Server::local_addr`].
+    pub port: u16,
+    /// Keys of which a request must bring one; none at all: no key is asked for. Each key is a tenant of its own: prefix
+    /// cache blocks are not shared between them.
+    pub api_keys: Vec<String>,
+    /// Names that the model answers to, the first being the one it gives itself; none: the checkpoint's.
+    pub served_model_names: Vec<String>,
+    /// Bytes of a request body.
+    pub body_limit: usize,
+    /// Connections at once; lowered to what the limit of open files allows. Further ones wait to be accepted.
+    pub max_connections: usize,
+    /// Threads for parsing, templates and tokenizers.
+    pub text_workers: usize,
+    /// How long a drain waits for running requests.
+    pub drain_limit: Duration,
+}
+
+impl Default for ServerOptions {
+    fn default() -> ServerOptions {
+        ServerOptions {
+            host: "127.0.0.1".to_owned(),
+            port: 8000,
+            api_keys: Vec::new(),
+            served_model_names: Vec::new(),
+            body_limit: 8 << 20,
+            max_connections: 4096,
+            text_workers: 2,
+            drain_limit: Duration::from_secs(30),
+        }
+    }
+}
+
+/// Why a server did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The host is no address and no name of one.
+    #[error("cannot resolve the host '{host}': {source}")]
+    Resolve {
+        /// As it was given.
+        host: String,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The address is taken, or not ours.
+    #[error("cannot listen on {host}:{port}: {source}")]
+    Bind {
+        /// As it was given.
+        host: String,
+        /// As it was given.
+        port: u16,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// An empty key would let everybody in who sends none.
+    #[error("an API key must not be empty")]
+    EmptyApiKey,
+    /// A name that no request could ask for.
+    #[error("a served model name must not be empty")]
+    EmptyModelName,
+}
+
+/// A server that listens and does not answer yet.
+pub struct Server {
+    app: Arc<App>,
+    listener: Listener,
+    address: SocketAddr,
+    drain_limit: Duration,
+}
+
+impl Server {
+    /// Binds the address. Call it inside a tokio runtime with its time and IO drivers on.
+    pub async fn bind(engine: Engine, options: ServerOptions) -> Result<Server, ServeError> {
+        if options.api_keys.iter().any(|key| key.trim_ascii().is_empty()) {
+            return Err(ServeError::EmptyApiKey);
+        }
+        if options.served_model_names.iter().any(String::is_empty) {
+            return Err(ServeError::EmptyModelName);
+        }
+        let port = options.port;
+        let unknown = |source| ServeError::Resolve { host: options.host.clone(), source };
+        let addresses: Vec<SocketAddr> =
+            tokio::net::lookup_host((options.host.as_str(), port)).await.map_err(unknown)?.collect();
+        let refused = |source| ServeError::Bind { host: options.host.clone(), port, source };
+        let listener = Listener::bind(&addresses, options.max_connections).await.map_err(refused)?;
+        let address = listener.local_addr().map_err(refused)?;
+        Ok(Server { app: Arc::new(App::new(engine, &options)), listener, address, drain_limit: options.drain_limit })
+    }
+
+    /// The address that clients connect to.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Serves until `stop` says drain, then finishes what runs: new requests get 503 with Retry-After, running ones go
+    /// on for the drain limit, and what is left then ends with an error. `stop` saying "now" skips the waiting.
+    ///
+    /// Returns when every connection is closed. The engine is stopped.
+    pub async fn run(self, mut stop: Stop) {
+        let Server { app, mut listener, drain_limit, .. } = self;
+        let router = routes::router(app.clone());
+        until(stop.reached(Ending::Draining), listener.accept(&app, &router)).await;
+
+        tracing::info!("draining: no new requests are taken");
+        app.draining.store(true, Ordering::Relaxed);
+        app.engine.drain();
+        let mut open = listener.open();
+        let drained = async {
+            tokio::select! {
+                _ = open.wait_for(|open| *open == 0) => true,
+                () = tokio::time::sleep(drain_limit) => false,
+                () = stop.reached(Ending::Now) => false,
+            }
+        };
+        // Connections are still taken: a client that comes now learns that it should come back, and a load balancer
+        // that asks for health gets an answer.
+        let drained = until(drained, listener.accept(&app, &router)).await;
+
+        app.engine.stop();
+        if !drained {
+            let mut open = listener.open();
+            let all_told = async { open.wait_for(|open| *open == 0).await.is_ok() };
+            let last_words = tokio::time::timeout(LAST_WORDS, until(all_told, listener.accept(&app, &router)));
+            if last_words.await.is_err() {
+                tracing::warn!("some clients did not read the end of their answers");
+            }
+        }
+        listener.close(LAST_WORDS).await;
+    }
+}
+
+/// Waits for `end` while `work`, which has none, goes on.
+async fn until<T>(end: impl Future<Output = T>, work: impl Future<Output = ()>) -> T {
+    tokio::select! {
+        end = end => end,
+        () = work => unreachable!("connections are accepted for ever"),
+    }
+}

@@ -1,0 +1,118 @@
+//! `POST /v1/completions`: one text or several, each continued `n` times.
+
+use engine::{Prompt, RawRequest, Rejection, ValidatedRequest};
+use serde_json::{Value, json};
+
+use crate::app::App;
+use crate::auth::Tenant;
+use crate::error::ApiError;
+use crate::fields::{Fields, wrong_type};
+use crate::openai::answer::{Form, Job, Plan};
+use crate::openai::params;
+
+/// Most prompts in one request.
+const MAX_PROMPTS: usize = 256;
+/// What OpenAI and vLLM generate when nobody says how much.
+const DEFAULT_MAX_TOKENS: i64 = 16;
+
+/// Reads the body into requests that have passed the door. Tokenizes: not for the threads that serve connections.
+pub(crate) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Job, ApiError> {
+    let mut fields = Fields::of(body)?;
+    let delivery = params::delivery(&mut fields, app)?;
+    let mut raw = RawRequest::new(Prompt::Tokens(Vec::new()));
+    raw.tenant = tenant;
+    params::sampling(&mut fields, &mut raw)?;
+    raw.max_tokens = fields.integer("max_tokens")?;
+    raw.logprobs = fields.integer("logprobs")?;
+    let echo = fields.boolean("echo")?.unwrap_or(false);
+    best_of(&mut fields, raw.n)?;
+    fields.only("suffix", &json!(""), "text is continued at its end only: 'suffix' is not supported")?;
+    let prompts = prompts(fields.take("prompt"))?;
+    params::refuse_what_is_missing(&mut fields)?;
+    fields.finish()?;
+
+    let shows_prompt_logprobs = raw.prompt_logprobs.is_some();
+    if echo && raw.prompt_logprobs.is_none() {
+        // An echoed prompt shows its log probabilities like the answer's. A request for nothing but its own prompt is
+        // one that scores it, whether or not the scores are shown.
+        let only_the_prompt = (raw.max_tokens == Some(0)).then_some(0);
+        raw.prompt_logprobs = raw.logprobs.or(only_the_prompt);
+    }
+    let logprobs = raw.logprobs.is_some();
+    let stop = raw.stop.clone();
+    let num_answers = raw.n.unwrap_or(1);
+    let mut echoes = Vec::new();
+    let mut requests = Vec::with_capacity(prompts.len());
+    for prompt in prompts {
+        let text = if let Prompt::Text(text) = &prompt { echo.then(|| text.clone()) } else { None };
+        let request = validate(RawRequest { prompt, ..raw.clone() }, app)?;
+        if echo {
+            echoes.push(text.unwrap_or_else(|| app.decode(request.prompt())));
+        }
+        requests.push(request);
+    }
+    Ok(Job {
+        requests,
+        plan: Plan {
+            form: Form::Completion,
+            delivery,
+            // The door has checked it.
+            num_answers: num_answers as usize,
+            stop,
+            logprobs,
+            prompt_logprobs: shows_prompt_logprobs,
+            echo: echoes,
+        },
+    })
+}
+
+fn validate(raw: RawRequest, app: &App) -> Result<ValidatedRequest, ApiError> {
+    if raw.max_tokens.is_some() {
+        return Ok(app.engine.validate(raw)?);
+    }
+    match app.engine.validate(RawRequest { max_tokens: Some(DEFAULT_MAX_TOKENS), ..raw.clone() }) {
+        // Less room than the default, and nobody insisted on it: then what there is.
+        Err(Rejection { param: Some("max_tokens"), code: Some("context_length_exceeded"), .. }) => {
+            Ok(app.engine.validate(raw)?)
+        }
+        other => Ok(other?),
+    }
+}
+
+/// `best_of` would mean to compute more answers than are shown.
+fn best_of(fields: &mut Fields, n: Option<i64>) -> Result<(), ApiError> {
+    match fields.integer("best_of")? {
+        Some(best_of) if best_of != n.unwrap_or(1) => {
+            Err(ApiError::unsupported("best_of", "'best_of' is supported only when it equals 'n'."))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A string, a list of token ids, or a list of either.
+fn prompts(prompt: Option<Value>) -> Result<Vec<Prompt>, ApiError> {
+    let expected = "a string, a list of token ids, or a list of one of these";
+    let items = match prompt {
+        Some(Value::String(text)) => return Ok(vec![Prompt::Text(text)]),
+        Some(Value::Array(items)) => items,
+        None => return Err(ApiError::bad_request("'prompt' is missing.").with_param("prompt")),
+        Some(_) => return Err(wrong_type("prompt", expected)),
+    };
+    match items.first() {
+        None => Err(ApiError::bad_request("'prompt' must not be empty.").with_param("prompt")),
+        Some(Value::Number(_)) => Ok(vec![Prompt::Tokens(params::token_ids(&items, |at| format!("prompt[{at}]"))?)]),
+        Some(_) if items.len() > MAX_PROMPTS => {
+            let message = format!("'prompt' may hold at most {MAX_PROMPTS} prompts, got {}.", items.len());
+            Err(ApiError::bad_request(message).with_param("prompt"))
+        }
+        Some(_) => items.into_iter().enumerate().map(|(at, item)| one_of_several(at, item)).collect(),
+    }
+}
+
+fn one_of_several(at: usize, item: Value) -> Result<Prompt, ApiError> {
+    match item {
+        Value::String(text) => Ok(Prompt::Text(text)),
+        Value::Array(ids) => Ok(Prompt::Tokens(params::token_ids(&ids, |inner| format!("prompt[{at}][{inner}]"))?)),
+        _ => Err(wrong_type(format!("prompt[{at}]"), "a string or a list of token ids")),
+    }
+}

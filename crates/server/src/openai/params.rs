@@ -1,0 +1,172 @@
+//! Fields that chat and completions share: sampling, delivery, and what neither has.
+
+use engine::RawRequest;
+use serde_json::{Value, json};
+
+use crate::app::App;
+use crate::error::ApiError;
+use crate::fields::{Fields, integer, number, wrong_type};
+
+/// Longest `user` in bytes.
+const MAX_USER_BYTES: usize = 512;
+
+/// How an answer is to be delivered.
+pub(crate) struct Delivery {
+    /// The name the model was asked for by.
+    pub(crate) model: String,
+    pub(crate) stream: bool,
+    /// A last chunk with token counts.
+    pub(crate) include_usage: bool,
+    /// Token counts in every chunk.
+    pub(crate) continuous_usage: bool,
+    /// Token ids beside the text.
+    pub(crate) token_ids: bool,
+    /// Tokens of log probabilities as `token_id:42`.
+    pub(crate) tokens_as_ids: bool,
+    /// Who asked, for the log.
+    pub(crate) user: Option<String>,
+}
+
+/// The model's name, checked; none means the one that is served.
+pub(crate) fn model(fields: &mut Fields, app: &App) -> Result<String, ApiError> {
+    match fields.string("model")? {
+        None => Ok(app.models[0].clone()),
+        Some(name) if app.models.contains(&name) => Ok(name),
+        Some(_) => Err(ApiError::unknown_model()),
+    }
+}
+
+/// Reads what concerns delivery.
+pub(crate) fn delivery(fields: &mut Fields, app: &App) -> Result<Delivery, ApiError> {
+    let model = model(fields, app)?;
+    let stream = fields.boolean("stream")?.unwrap_or(false);
+    let mut delivery = Delivery {
+        model,
+        stream,
+        include_usage: false,
+        continuous_usage: false,
+        token_ids: fields.boolean("return_token_ids")?.unwrap_or(false),
+        tokens_as_ids: fields.boolean("return_tokens_as_token_ids")?.unwrap_or(false),
+        user: user(fields)?,
+    };
+    if let Some(mut options) = fields.object("stream_options")? {
+        if !stream {
+            let message = "'stream_options' has a meaning only when 'stream' is true.";
+            return Err(ApiError::bad_request(message).with_param("stream_options"));
+        }
+        delivery.include_usage = options.boolean("include_usage")?.unwrap_or(false);
+        delivery.continuous_usage = options.boolean("continuous_usage_stats")?.unwrap_or(false);
+        let why = "this server adds no obfuscation to its events";
+        options.only("include_obfuscation", &json!(false), why)?;
+        options.finish()?;
+    }
+    Ok(delivery)
+}
+
+/// `user` and its successor name the person behind the request. They have no effect on the answer by definition; they go
+/// into the server's log, which is where an operator looks for them.
+fn user(fields: &mut Fields) -> Result<Option<String>, ApiError> {
+    let mut named = None;
+    for field in ["user", "safety_identifier"] {
+        let Some(user) = fields.string(field)? else { continue };
+        if user.len() > MAX_USER_BYTES {
+            let message = format!("'{field}' may have at most {MAX_USER_BYTES} bytes.");
+            return Err(ApiError::bad_request(message).with_param(field));
+        }
+        named = Some(user);
+    }
+    Ok(named)
+}
+
+/// Reads what concerns sampling into `raw`. Types are checked here, values at the engine's door.
+pub(crate) fn sampling(fields: &mut Fields, raw: &mut RawRequest) -> Result<(), ApiError> {
+    raw.n = fields.integer("n")?;
+    raw.temperature = fields.number("temperature")?;
+    raw.top_p = fields.number("top_p")?;
+    raw.top_k = fields.integer("top_k")?;
+    raw.min_p = fields.number("min_p")?;
+    raw.presence_penalty = fields.number("presence_penalty")?;
+    raw.frequency_penalty = fields.number("frequency_penalty")?;
+    raw.repetition_penalty = fields.number("repetition_penalty")?;
+    raw.logit_bias = logit_bias(fields)?;
+    raw.seed = fields.integer("seed")?;
+    raw.stop = stop(fields)?;
+    raw.stop_token_ids = fields.integers("stop_token_ids")?;
+    raw.min_tokens = fields.integer("min_tokens")?;
+    raw.ignore_eos = fields.boolean("ignore_eos")?.unwrap_or(false);
+    raw.include_stop_str_in_output = fields.boolean("include_stop_str_in_output")?.unwrap_or(false);
+    raw.skip_special_tokens = fields.boolean("skip_special_tokens")?.unwrap_or(true);
+    raw.prompt_logprobs = fields.integer("prompt_logprobs")?;
+    raw.priority = fields.integer("priority")?;
+    raw.cache_salt = fields.string("cache_salt")?;
+    Ok(())
+}
+
+fn stop(fields: &mut Fields) -> Result<Vec<String>, ApiError> {
+    let items = match fields.take("stop") {
+        None => return Ok(Vec::new()),
+        Some(Value::String(one)) => return Ok(vec![one]),
+        Some(Value::Array(items)) => items,
+        Some(_) => return Err(wrong_type("stop", "a string or a list of strings")),
+    };
+    let text = |(at, item)| match item {
+        Value::String(text) => Ok(text),
+        _ => Err(wrong_type(format!("stop[{at}]"), "a string")),
+    };
+    items.into_iter().enumerate().map(text).collect()
+}
+
+/// `{"<token id>": bias}`. Each id may be written in one way only, so that no two keys mean the same token.
+fn logit_bias(fields: &mut Fields) -> Result<Vec<(i64, f64)>, ApiError> {
+    let Some(object) = fields.object("logit_bias")? else { return Ok(Vec::new()) };
+    let entry = |(key, value): (String, Value)| {
+        let id = key.parse::<i64>().ok().filter(|id| id.to_string() == key).ok_or_else(|| {
+            ApiError::bad_request("The keys of 'logit_bias' must be token ids in decimal.").with_param("logit_bias")
+        })?;
+        Ok((id, number(&value, || "logit_bias".to_owned())?))
+    };
+    object.into_map().into_iter().map(entry).collect()
+}
+
+/// Refuses, by name and with the reason, fields of OpenAI's and vLLM's APIs that this server does not have. A value
+/// that says "off" asks for nothing and is taken.
+pub(crate) fn refuse_what_is_missing(fields: &mut Fields) -> Result<(), ApiError> {
+    if let Some(mut format) = fields.object("response_format")? {
+        let why = "structured output is not supported: only 'text' is";
+        format.only("type", &json!("text"), why)?;
+        format.finish()?;
+    }
+    let off = [
+        ("use_beam_search", json!(false), "beam search is not supported"),
+        ("length_penalty", json!(1.0), "beam search is not supported"),
+        ("early_stopping", json!(false), "beam search is not supported"),
+        ("spaces_between_special_tokens", json!(true), "special tokens are always set apart as the tokenizer does it"),
+        ("add_special_tokens", json!(true), "the tokenizer's own prefix is always added to a text prompt"),
+        ("bad_words", json!([]), "banned words are not supported: use 'logit_bias'"),
+        ("service_tier", json!("auto"), "this server has one tier of service: 'auto'"),
+    ];
+    for (field, value, why) in off {
+        fields.only(field, &value, why)?;
+    }
+    for field in ["guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs"] {
+        fields.unsupported(field, "structured output is not supported")?;
+    }
+    let missing = [
+        ("allowed_token_ids", "restricting the vocabulary is not supported: use 'logit_bias'"),
+        ("logits_processors", "logits processors are not supported"),
+        ("truncate_prompt_tokens", "prompts are not cut: send what is to be read"),
+        ("prompt_embeds", "prompts are text or token ids, not embeddings"),
+        ("kv_transfer_params", "cache transfer between servers is not supported"),
+        ("vllm_xargs", "plug-in parameters are not supported"),
+        ("request_id", "request ids are the server's: send the header X-Request-Id to have one echoed"),
+    ];
+    for (field, why) in missing {
+        fields.unsupported(field, why)?;
+    }
+    Ok(())
+}
+
+/// A list of token ids, as one prompt.
+pub(crate) fn token_ids(items: &[Value], name: impl Fn(usize) -> String) -> Result<Vec<i64>, ApiError> {
+    items.iter().enumerate().map(|(at, item)| integer(item, || name(at))).collect()
+}

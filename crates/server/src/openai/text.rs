@@ -1,0 +1,90 @@
+//! `POST /tokenize` and `POST /detokenize`, in vLLM's shapes.
+
+use engine::Prompt;
+use model::chat_template::{TemplateError, TemplateOptions};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::app::App;
+use crate::error::ApiError;
+use crate::fields::Fields;
+use crate::openai::{chat, params};
+
+#[derive(Serialize)]
+struct Tokenized {
+    count: usize,
+    max_model_len: usize,
+    tokens: Vec<u32>,
+    token_strs: Option<Vec<String>>,
+}
+
+/// Text or a conversation to the ids that the model would read. Not for the threads that serve connections.
+pub(crate) fn tokenize(body: Value, app: &App) -> Result<String, ApiError> {
+    let mut fields = Fields::of(body)?;
+    params::model(&mut fields, app)?;
+    let strings = fields.boolean("return_token_strs")?.unwrap_or(false);
+    let model = app.engine.model();
+    let Some(tokenizer) = &model.tokenizer else { return Err(no_tokenizer()) };
+    let text = fields.string("prompt")?;
+    let tokens = match text {
+        Some(text) => {
+            let add_special = fields.boolean("add_special_tokens")?.unwrap_or(true);
+            fields.finish()?;
+            let refused = |_| ApiError::bad_request("The tokenizer could not encode this text.").with_param("prompt");
+            tokenizer.encode(&text, add_special).map_err(refused)?
+        }
+        None => {
+            let Prompt::Chat { messages, template_kwargs, add_generation_prompt } = chat::prompt(&mut fields)? else {
+                return Err(ApiError::bad_request("'prompt' or 'messages' is missing."));
+            };
+            fields.only("add_special_tokens", &json!(false), "a chat template writes its own special tokens")?;
+            fields.only("tools", &json!([]), "tools are not supported")?;
+            fields.finish()?;
+            let Some(template) = &model.chat_template else {
+                let message = "This model has no chat template: send 'prompt' instead of 'messages'.";
+                return Err(ApiError::bad_request(message).with_param("messages"));
+            };
+            let now = Some(app.now() as i64);
+            let options = TemplateOptions { add_generation_prompt, kwargs: template_kwargs, now };
+            tokenizer.encode_chat(template, &messages, &options).map_err(|error| template_refused(&error))?
+        }
+    };
+    let token_strs = strings.then(|| tokens.iter().map(|&token| tokenizer.token_text(token)).collect());
+    let answer = Tokenized { count: tokens.len(), max_model_len: model.max_model_len, tokens, token_strs };
+    Ok(serde_json::to_string(&answer).expect("numbers and strings serialize"))
+}
+
+fn template_refused(error: &TemplateError) -> ApiError {
+    // These errors are made of fixed text, except for what the template itself says to whoever calls it.
+    ApiError::bad_request(format!("{error}.")).with_param("messages")
+}
+
+/// Ids to the text they stand for.
+pub(crate) fn detokenize(body: Value, app: &App) -> Result<String, ApiError> {
+    let mut fields = Fields::of(body)?;
+    params::model(&mut fields, app)?;
+    let Some(items) = fields.list("tokens")? else {
+        return Err(ApiError::bad_request("'tokens' is missing.").with_param("tokens"));
+    };
+    fields.finish()?;
+    let model = app.engine.model();
+    if model.tokenizer.is_none() {
+        return Err(no_tokenizer());
+    }
+    let vocab = model.config.vocab_size;
+    let mut ids = Vec::with_capacity(items.len());
+    for (at, id) in params::token_ids(&items, |at| format!("tokens[{at}]"))?.into_iter().enumerate() {
+        match u32::try_from(id) {
+            Ok(id) if (id as usize) < vocab => ids.push(id),
+            _ => {
+                let message = format!("token id {id} is outside the vocabulary (0 to {})", vocab - 1);
+                return Err(ApiError::bad_request(message).with_param(format!("tokens[{at}]")));
+            }
+        }
+    }
+    Ok(json!({ "prompt": app.decode(&ids) }).to_string())
+}
+
+fn no_tokenizer() -> ApiError {
+    ApiError::bad_request("This model has no tokenizer.")
+}

@@ -1,0 +1,257 @@
+//! The shapes of answers, exactly as OpenAI's clients read them, with vLLM's additions (`stop_reason`, `token_ids`,
+//! `prompt_logprobs`) and one of our own (`timings`).
+
+use engine::{Timings, TokenLogprob, Usage};
+use model::tokenizer::Tokenizer;
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+/// What every answer says about itself. `C`: a choice, whole or a piece of one.
+#[derive(Serialize)]
+pub(crate) struct Envelope<'a, C> {
+    pub(crate) id: &'a str,
+    pub(crate) object: &'static str,
+    pub(crate) created: u64,
+    pub(crate) model: &'a str,
+    pub(crate) system_fingerprint: &'static str,
+    pub(crate) choices: Vec<C>,
+    /// Outer `None`: the field is absent. Inner `None`: it is `null`, as in the chunks before the one that has it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) usage: Option<Option<WireUsage>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) timings: Option<WireTimings>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) prompt_logprobs: Option<Vec<Value>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) prompt_token_ids: Option<Vec<u32>>,
+}
+
+/// Arithmetic and weights decide the tokens, and this version decides the arithmetic.
+pub(crate) const FINGERPRINT: &str = concat!("twostroke-", env!("CARGO_PKG_VERSION"));
+
+#[derive(Serialize)]
+pub(crate) struct ChatChoice {
+    pub(crate) index: usize,
+    pub(crate) message: ChatMessageOut,
+    pub(crate) logprobs: Option<ChatLogprobs>,
+    pub(crate) finish_reason: &'static str,
+    pub(crate) stop_reason: Value,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) token_ids: Option<Vec<u32>>,
+}
+
+#[derive(Serialize)]
+pub(crate) struct ChatMessageOut {
+    pub(crate) role: &'static str,
+    pub(crate) content: String,
+    pub(crate) refusal: Option<()>,
+}
+
+#[derive(Serialize)]
+pub(crate) struct ChatChunk {
+    pub(crate) index: usize,
+    pub(crate) delta: Delta,
+    pub(crate) logprobs: Option<ChatLogprobs>,
+    pub(crate) finish_reason: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) stop_reason: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) token_ids: Option<Vec<u32>>,
+}
+
+#[derive(Default, Serialize)]
+pub(crate) struct Delta {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) role: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) content: Option<String>,
+}
+
+#[derive(Serialize)]
+pub(crate) struct ChatLogprobs {
+    pub(crate) content: Vec<ChatLogprob>,
+    pub(crate) refusal: Option<()>,
+}
+
+#[derive(Serialize)]
+pub(crate) struct ChatLogprob {
+    #[serde(flatten)]
+    pub(crate) token: ShownToken,
+    pub(crate) top_logprobs: Vec<ShownToken>,
+}
+
+#[derive(Serialize)]
+pub(crate) struct ShownToken {
+    pub(crate) token: String,
+    pub(crate) logprob: f32,
+    pub(crate) bytes: Option<Vec<u8>>,
+}
+
+/// A choice of `/v1/completions`, whole or a piece: they have one shape.
+#[derive(Serialize)]
+pub(crate) struct TextChoice {
+    pub(crate) index: usize,
+    pub(crate) text: String,
+    pub(crate) logprobs: Option<TextLogprobs>,
+    pub(crate) finish_reason: Option<&'static str>,
+    pub(crate) stop_reason: Value,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) prompt_logprobs: Option<Vec<Value>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) token_ids: Option<Vec<u32>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) prompt_token_ids: Option<Vec<u32>>,
+}
+
+/// Four lists of one length. The first token of an echoed prompt has no log probability: nothing comes before it.
+#[derive(Default, Serialize)]
+pub(crate) struct TextLogprobs {
+    pub(crate) text_offset: Vec<usize>,
+    pub(crate) token_logprobs: Vec<Option<f32>>,
+    pub(crate) tokens: Vec<String>,
+    pub(crate) top_logprobs: Vec<Option<Map<String, Value>>>,
+}
+
+#[derive(Clone, Copy, Serialize)]
+pub(crate) struct WireUsage {
+    pub(crate) prompt_tokens: usize,
+    pub(crate) completion_tokens: usize,
+    pub(crate) total_tokens: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) prompt_tokens_details: Option<PromptDetails>,
+}
+
+#[derive(Clone, Copy, Serialize)]
+pub(crate) struct PromptDetails {
+    pub(crate) cached_tokens: usize,
+}
+
+impl WireUsage {
+    pub(crate) fn of(usage: &Usage) -> WireUsage {
+        WireUsage {
+            prompt_tokens: usage.prompt_tokens,
+            completion_tokens: usage.completion_tokens,
+            total_tokens: usage.prompt_tokens + usage.completion_tokens,
+            prompt_tokens_details: Some(PromptDetails { cached_tokens: usage.cached_tokens }),
+        }
+    }
+}
+
+/// Where the time went. For several prompts in one request: tokens are summed and times are the longest, since the
+/// prompts ran side by side.
+#[derive(Clone, Copy, Serialize)]
+pub(crate) struct WireTimings {
+    queue_ms: f64,
+    prefill_ms: f64,
+    decode_ms: f64,
+    ttft_ms: f64,
+    total_ms: f64,
+    prefill_tokens: usize,
+    cached_tokens: usize,
+    decode_tokens: usize,
+    prefill_tokens_per_second: f64,
+    decode_tokens_per_second: f64,
+    preemptions: usize,
+}
+
+impl WireTimings {
+    pub(crate) fn of(timings: &Timings) -> WireTimings {
+        // Microseconds are as fine as anybody can use.
+        let round = |value: f64| (value * 1e3).round() / 1e3;
+        WireTimings {
+            queue_ms: round(timings.queue_ms),
+            prefill_ms: round(timings.prefill_ms),
+            decode_ms: round(timings.decode_ms),
+            ttft_ms: round(timings.ttft_ms),
+            total_ms: round(timings.total_ms),
+            prefill_tokens: timings.prefill_tokens,
+            cached_tokens: timings.cached_tokens,
+            decode_tokens: timings.decode_tokens,
+            prefill_tokens_per_second: round(timings.prefill_tok_s()),
+            decode_tokens_per_second: round(timings.decode_tok_s()),
+            preemptions: timings.preemptions,
+        }
+    }
+}
+
+/// Tokens as text, the way this request wants to see them.
+pub(crate) struct TokenTexts<'a> {
+    /// Absent for a model without one: then tokens are shown as ids.
+    pub(crate) tokenizer: Option<&'a Tokenizer>,
+    /// `token_id:42` instead of the text (vLLM's `return_tokens_as_token_ids`): two tokens never look alike.
+    pub(crate) as_ids: bool,
+}
+
+impl TokenTexts<'_> {
+    fn text(&self, token: u32) -> String {
+        match self.tokenizer {
+            Some(tokenizer) if !self.as_ids => tokenizer.token_text(token),
+            _ => format!("token_id:{token}"),
+        }
+    }
+
+    fn shown(&self, token: u32, logprob: f32) -> ShownToken {
+        let bytes = self.tokenizer.and_then(|tokenizer| tokenizer.token_bytes(token));
+        ShownToken { token: self.text(token), logprob: finite(logprob), bytes }
+    }
+
+    pub(crate) fn chat(&self, logprob: &TokenLogprob) -> ChatLogprob {
+        ChatLogprob {
+            token: self.shown(logprob.token, logprob.logprob),
+            top_logprobs: logprob.top.iter().map(|&(token, logprob)| self.shown(token, logprob)).collect(),
+        }
+    }
+
+    /// Adds a token to the four lists. `None`: the first token of the prompt.
+    pub(crate) fn push(
+        &self,
+        lists: &mut TextLogprobs,
+        offset: &mut usize,
+        token: u32,
+        logprob: Option<&TokenLogprob>,
+    ) {
+        let text = self.text(token);
+        lists.text_offset.push(*offset);
+        *offset += text.chars().count();
+        lists.tokens.push(text);
+        lists.token_logprobs.push(logprob.map(|logprob| finite(logprob.logprob)));
+        lists.top_logprobs.push(logprob.map(|logprob| self.top(logprob)));
+    }
+
+    /// The likeliest tokens, and the token itself if it was not among them, as OpenAI promises.
+    fn top(&self, logprob: &TokenLogprob) -> Map<String, Value> {
+        let mut map = Map::new();
+        for &(token, value) in &logprob.top {
+            // Different tokens may look alike (parts of a character); the likeliest stands for them.
+            map.entry(self.text(token)).or_insert_with(|| number(value));
+        }
+        map.entry(self.text(logprob.token)).or_insert_with(|| number(logprob.logprob));
+        map
+    }
+
+    /// vLLM's `prompt_logprobs`: one object per token, keyed by token id.
+    pub(crate) fn prompt(&self, logprobs: &[Option<TokenLogprob>]) -> Vec<Value> {
+        logprobs.iter().map(|logprob| logprob.as_ref().map_or(Value::Null, |logprob| self.by_id(logprob))).collect()
+    }
+
+    fn by_id(&self, logprob: &TokenLogprob) -> Value {
+        let entry = |token: u32, value: f32, rank: Option<usize>| serde_json::json!({"logprob": number(value), "rank": rank, "decoded_token": self.text(token)});
+        let mut map = Map::new();
+        for (at, &(token, value)) in logprob.top.iter().enumerate() {
+            map.insert(token.to_string(), entry(token, value, Some(at + 1)));
+        }
+        // Its rank is known only when it is among the likeliest.
+        map.entry(logprob.token.to_string()).or_insert_with(|| entry(logprob.token, logprob.logprob, None));
+        Value::Object(map)
+    }
+}
+
+/// JSON has no infinity: a token that cannot occur gets the floor that vLLM uses.
+fn finite(logprob: f32) -> f32 {
+    logprob.max(-9999.0)
+}
+
+/// The same digits as everywhere else: a value that went through `f64` would show sixteen of them.
+fn number(logprob: f32) -> Value {
+    finite(logprob).to_string().parse::<f64>().map_or(Value::Null, Value::from)
+}

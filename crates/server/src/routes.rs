@@ -1,0 +1,237 @@
+//! The routes, and what every request passes on its way to one: draining, the key, its name, the count.
+//!
+//! ```text
+//! request --> draining? 503 --> key? 401 --> route? 404, 405 --> handler --> X-Request-Id, counters
+//! ```
+//!
+//! Denying is the default: the key is asked for before a route is looked up, whatever the path looks like, and only
+//! `GET /health` is exempt.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Extension, MatchedPath, Path, Request, State};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{MethodRouter, get, post};
+use serde_json::{Value, json};
+
+use crate::app::App;
+use crate::auth::Tenant;
+use crate::error::ApiError;
+use crate::metrics;
+use crate::openai::answer::{Events, Job, Outputs, collect};
+use crate::openai::{chat, completions, text};
+
+/// The engine has been stuck for longer than any step takes.
+const STUCK: Duration = Duration::from_secs(5);
+/// Longest X-Request-Id that is sent back.
+const MAX_REQUEST_ID_BYTES: usize = 128;
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// Every route with its method, the one list that the router is made of.
+pub const ROUTES: &[(&str, &str)] = &[
+    ("POST", "/v1/completions"),
+    ("POST", "/v1/chat/completions"),
+    ("GET", "/v1/models"),
+    ("GET", "/v1/models/{*model}"),
+    ("POST", "/tokenize"),
+    ("POST", "/detokenize"),
+    ("GET", "/health"),
+    ("GET", "/metrics"),
+    ("GET", "/version"),
+];
+
+fn handler(path: &str) -> MethodRouter<Arc<App>> {
+    match path {
+        "/v1/completions" => post(complete),
+        "/v1/chat/completions" => post(converse),
+        "/v1/models" => get(list_models),
+        "/v1/models/{*model}" => get(show_model),
+        "/tokenize" => post(tokenize),
+        "/detokenize" => post(detokenize),
+        "/health" => get(health),
+        "/metrics" => get(show_metrics),
+        "/version" => get(version),
+        _ => unreachable!("every entry of ROUTES has a handler"),
+    }
+}
+
+pub(crate) fn router(app: Arc<App>) -> Router {
+    let mut router = Router::new();
+    for (_, path) in ROUTES {
+        router = router.route(path, handler(path));
+    }
+    router
+        .fallback(|| async { ApiError::unknown_route() })
+        .method_not_allowed_fallback(|| async { ApiError::method_not_allowed() })
+        .layer(middleware::from_fn_with_state(app.clone(), front))
+        .with_state(app)
+}
+
+/// What every request passes, in this order.
+async fn front(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
+    let id = echoed_id(request.headers()).unwrap_or_else(|| own_id(&app));
+    let route = request.extensions().get::<MatchedPath>().and_then(|path| known_route(path.as_str()));
+    let mut response = match admit(&app, &request) {
+        Ok(tenant) => {
+            request.extensions_mut().insert(Caller { tenant, request_id: id.clone() });
+            next.run(request).await
+        }
+        Err(refusal) => refusal.into_response(),
+    };
+    app.http.answered(route.unwrap_or("other"), response.status());
+    response.headers_mut().insert(REQUEST_ID, id);
+    response
+}
+
+/// Who asked, and by which name the request goes in the log.
+#[derive(Clone)]
+struct Caller {
+    tenant: Option<Tenant>,
+    request_id: HeaderValue,
+}
+
+fn admit(app: &App, request: &Request) -> Result<Option<Tenant>, ApiError> {
+    // Counters are wanted most when a server goes down.
+    if app.is_draining() && request.uri().path() != "/metrics" {
+        return Err(ApiError::shutting_down());
+    }
+    match app.keys.tenant(request.headers()) {
+        Ok(tenant) => Ok(tenant),
+        Err(_) if is_open(request) => Ok(None),
+        Err(_) => Err(ApiError::unauthorized()),
+    }
+}
+
+/// Load balancers have no keys.
+fn is_open(request: &Request) -> bool {
+    matches!(*request.method(), Method::GET | Method::HEAD) && request.uri().path() == "/health"
+}
+
+/// The routes are labels of a metric, so only names from the list are.
+fn known_route(path: &str) -> Option<&'static str> {
+    ROUTES.iter().map(|&(_, route)| route).find(|&route| route == path)
+}
+
+/// The caller's own name for the request, if it is fit to be sent back. It is never used as a key.
+fn echoed_id(headers: &HeaderMap) -> Option<HeaderValue> {
+    let value = headers.get(REQUEST_ID)?;
+    let bytes = value.as_bytes();
+    let fit = (1..=MAX_REQUEST_ID_BYTES).contains(&bytes.len()) && bytes.iter().all(u8::is_ascii_graphic);
+    fit.then(|| value.clone())
+}
+
+fn own_id(app: &App) -> HeaderValue {
+    app.request_id().try_into().expect("letters and digits are a header value")
+}
+
+type Caught<T> = Result<T, ApiError>;
+
+async fn complete(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
+    body: Body,
+) -> Caught<Response> {
+    let tenant = caller.tenant;
+    let job = app.with_json(&headers, body, move |value, app| completions::read(value, app, tenant)).await?;
+    answer(app, &caller, job).await
+}
+
+async fn converse(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
+    body: Body,
+) -> Caught<Response> {
+    let tenant = caller.tenant;
+    let job = app.with_json(&headers, body, move |value, app| chat::read(value, app, tenant)).await?;
+    answer(app, &caller, job).await
+}
+
+async fn answer(app: Arc<App>, caller: &Caller, job: Job) -> Caught<Response> {
+    let Job { requests, plan } = job;
+    if let Some(user) = &plan.delivery.user {
+        // Escaped: a name must not be able to write lines of its own into the log.
+        tracing::info!(request_id = ?caller.request_id, user = ?user, "request of a named user");
+    }
+    let outputs = Outputs::submit(&app, requests)?;
+    if plan.delivery.stream {
+        let headers = [
+            (header::CONTENT_TYPE, "text/event-stream; charset=utf-8"),
+            (header::CACHE_CONTROL, "no-cache"),
+            // Asks proxies to pass each event on at once.
+            (HeaderName::from_static("x-accel-buffering"), "no"),
+        ];
+        return Ok((headers, Body::new(Events::new(app, plan, outputs))).into_response());
+    }
+    Ok(json_body(collect(&app, &plan, outputs).await?))
+}
+
+async fn tokenize(State(app): State<Arc<App>>, headers: HeaderMap, body: Body) -> Caught<Response> {
+    Ok(json_body(app.with_json(&headers, body, text::tokenize).await?))
+}
+
+async fn detokenize(State(app): State<Arc<App>>, headers: HeaderMap, body: Body) -> Caught<Response> {
+    Ok(json_body(app.with_json(&headers, body, text::detokenize).await?))
+}
+
+async fn list_models(State(app): State<Arc<App>>) -> Response {
+    let cards: Vec<Value> = app.models.iter().map(|name| model_card(&app, name)).collect();
+    json_body(json!({"object": "list", "data": cards}).to_string())
+}
+
+async fn show_model(State(app): State<Arc<App>>, Path(name): Path<String>) -> Caught<Response> {
+    if !app.models.contains(&name) {
+        return Err(ApiError::unknown_model());
+    }
+    Ok(json_body(model_card(&app, &name).to_string()))
+}
+
+fn model_card(app: &App, name: &str) -> Value {
+    json!({
+        "id": name,
+        "object": "model",
+        "created": app.started,
+        "owned_by": "twostroke",
+        "root": app.engine.model().name,
+        "parent": null,
+        "max_model_len": app.engine.model().max_model_len,
+    })
+}
+
+/// Healthy means that the engine's own loop moves, or has nothing to do.
+async fn health(State(app): State<Arc<App>>) -> Response {
+    let health = app.engine.health();
+    let (healthy, status) = match () {
+        () if health.dead => (false, "dead"),
+        () if health.draining => (false, "draining"),
+        () if health.stuck_for > STUCK => (false, "stuck"),
+        () => (true, "ok"),
+    };
+    let body = json!({
+        "status": status,
+        "stuck_for_ms": health.stuck_for.as_millis() as u64,
+        "open_requests": health.open_requests,
+    });
+    let code = if healthy { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    (code, json_body(body.to_string())).into_response()
+}
+
+async fn show_metrics(State(app): State<Arc<App>>) -> Response {
+    let text = metrics::render(&app.engine.stats(), &app.http, &app.models[0]);
+    ([(header::CONTENT_TYPE, METRICS_TYPE)], text).into_response()
+}
+
+async fn version() -> Response {
+    json_body(json!({"version": env!("CARGO_PKG_VERSION")}).to_string())
+}
+
+fn json_body(json: String) -> Response {
+    ([(header::CONTENT_TYPE, "application/json")], json).into_response()
+}

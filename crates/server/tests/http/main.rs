@@ -1,0 +1,11 @@
+//! The server from outside: a real engine with the repository's model, behind a real socket.
+//!
+//! Numbers such as "row 12" are rows of the fault catalogue that the project is built against; each names an input or a
+//! fault and what must happen.
+
+mod answers;
+mod client;
+mod connections;
+mod host;
+mod refusals;
+mod surfaces;

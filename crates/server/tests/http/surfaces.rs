@@ -1,0 +1,253 @@
+//! Keys, headers, health and metrics: what can be seen without asking the model anything.
+
+use serde_json::json;
+
+use crate::host::{Host, local_server, metric, small_engine};
+
+const KEY: &str = "sk-lantern-0123456789";
+
+fn locked() -> Host {
+    let mut options = local_server();
+    options.api_keys = vec![KEY.into(), "sk-other".into()];
+    Host::with(small_engine(), options)
+}
+
+fn status(host: &Host, method: &str, path: &str, headers: &[(&str, &str)]) -> u16 {
+    let mut connection = host.connect();
+    connection.request(method, path, &[headers, &[("connection", "close")]].concat(), b"");
+    connection.answer().status
+}
+
+// row 75: denying is the default
+#[test]
+fn every_route_but_health_needs_the_key() {
+    let host = locked();
+    let bearer = format!("Bearer {KEY}");
+    let mut paths: Vec<_> = server::ROUTES.iter().map(|&(_, path)| path.replace("{*model}", "lantern")).collect();
+    assert!(paths.len() >= 9);
+    paths.extend(
+        [
+            "/",
+            "//v1/models",
+            "/v1//models",
+            "/v1/models/",
+            "/V1/MODELS",
+            "/v1/./models",
+            "/v1/../v1/models",
+            "/x/../v1/models",
+            "/v1%2fmodels",
+            "/v1%2Fmodels",
+            "/%761/models",
+            "/v1/models%00",
+            "/v1/models?x=/health",
+            "/health/../v1/models",
+            "/health/",
+            "//health",
+            "/HEALTH",
+            "/health%2f..%2fmetrics",
+            "/health;/metrics",
+            "http://other/v1/models",
+            "/docs",
+            "/metrics/",
+            "/admin",
+            "/v1/models#/health",
+        ]
+        .map(String::from),
+    );
+    for path in &paths {
+        for method in ["GET", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE"] {
+            let open = path == "/health" && method == "GET";
+            let expected = if open { 200 } else { 401 };
+            assert_eq!(status(&host, method, path, &[]), expected, "{method} {path}");
+            for wrong in ["Bearer wrong", "Bearer ", "Basic x", KEY, "Bearer sk-lantern-012345678", "Bearer sk-other2"]
+            {
+                assert_eq!(
+                    status(&host, method, path, &[("authorization", wrong)]),
+                    expected,
+                    "{method} {path} {wrong}"
+                );
+            }
+            assert_ne!(status(&host, method, path, &[("authorization", &bearer)]), 401, "{method} {path}");
+        }
+    }
+    // HTTP/1.0 and the absolute form are no way around either.
+    for head in ["GET /v1/models HTTP/1.0\r\n\r\n", "GET http://localhost/v1/models HTTP/1.1\r\nhost: health\r\n\r\n"] {
+        let mut connection = host.connect();
+        connection.send(head.as_bytes());
+        assert_eq!(connection.answer().status, 401, "{head}");
+    }
+    let refused = host.get("/v1/models");
+    assert_eq!(refused.header("www-authenticate"), Some("Bearer"));
+    assert_eq!(refused.json()["error"]["code"], "invalid_api_key");
+    assert_eq!(refused.json()["error"]["type"], "invalid_request_error");
+    assert!(!refused.text().contains("sk-"));
+}
+
+// row 71: what one key has sent is in nobody else's cache
+#[test]
+fn two_keys_share_no_prefix() {
+    let host = locked();
+    let body = json!({"prompt": "The fox and the lantern. ".repeat(20), "max_tokens": 2, "temperature": 0}).to_string();
+    let cached = |key: &str| {
+        let mut connection = host.connect();
+        let bearer = format!("Bearer {key}");
+        let headers = [("content-type", "application/json"), ("authorization", bearer.as_str())];
+        connection.request("POST", "/v1/completions", &headers, body.as_bytes());
+        connection.answer().json()["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap()
+    };
+    assert_eq!(cached(KEY), 0);
+    assert!(cached(KEY) > 0, "a tenant's own prefix is found");
+    assert_eq!(cached("sk-other"), 0);
+    assert!(cached("sk-other") > 0);
+}
+
+#[test]
+fn an_empty_key_is_not_a_key() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    for key in ["", " ", "\t"] {
+        let host = Host::start();
+        let mut options = local_server();
+        options.api_keys = vec!["good".into(), key.into()];
+        let bound = runtime.block_on(server::Server::bind(host.engine.clone(), options));
+        assert!(matches!(bound, Err(server::ServeError::EmptyApiKey)));
+    }
+}
+
+#[test]
+fn an_address_that_is_taken_is_an_error_that_names_it() {
+    let host = Host::start();
+    let mut options = local_server();
+    options.port = host.address.port();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let error =
+        runtime.block_on(server::Server::bind(host.engine.clone(), options)).err().expect("one port, one server");
+    assert!(error.to_string().contains(&host.address.port().to_string()), "{error}");
+}
+
+#[test]
+fn unknown_routes_and_methods_have_openais_errors() {
+    let host = Host::start();
+    for (method, path, expected) in [
+        ("GET", "/", 404),
+        ("POST", "/v1/embeddings", 404),
+        ("GET", "/v1/completions", 405),
+        ("POST", "/v1/models", 405),
+        ("DELETE", "/health", 405),
+        ("GET", "/V1/models", 404),
+    ] {
+        let mut connection = host.connect();
+        connection.request(method, path, &[], b"");
+        let answer = connection.answer();
+        assert_eq!(answer.status, expected, "{method} {path}");
+        assert_eq!(answer.json()["error"]["type"], "invalid_request_error");
+        assert_eq!(answer.header("content-type"), Some("application/json"));
+        assert_eq!(answer.header("allow").is_some(), expected == 405, "{method} {path}");
+    }
+}
+
+// row 21
+#[test]
+fn a_request_id_is_echoed_when_it_is_harmless_and_never_used() {
+    let host = Host::start();
+    let echoed = |id: &str| {
+        let mut connection = host.connect();
+        connection.request("GET", "/version", &[("x-request-id", id)], b"");
+        connection.answer().header("x-request-id").unwrap().to_owned()
+    };
+    assert_eq!(echoed("mine-1"), "mine-1");
+    let longest = "x".repeat(128);
+    assert_eq!(echoed(&longest), longest);
+    for refused in ["", "x y", "a\tb", "caf\u{e9}", &"x".repeat(129), &"x".repeat(20_000)] {
+        assert!(echoed(refused).starts_with("req-"), "{refused:.20}");
+    }
+    // The same name twice at once is two requests.
+    let body = json!({"prompt": "The fox", "max_tokens": 4, "temperature": 0}).to_string();
+    let mut pair = [host.connect(), host.connect()];
+    for connection in &mut pair {
+        connection.request(
+            "POST",
+            "/v1/completions",
+            &[("content-type", "application/json"), ("x-request-id", "same"), ("x-forwarded-for", "10.0.0.1")],
+            body.as_bytes(),
+        );
+    }
+    let [one, two] = pair.map(|mut connection| connection.answer().json());
+    assert_eq!(one["choices"], two["choices"]);
+    assert_ne!(one["id"], two["id"]);
+}
+
+#[test]
+fn health_is_the_engines() {
+    let host = Host::start();
+    let health = host.get("/health");
+    assert_eq!((health.status, &health.json()["status"]), (200, &json!("ok")));
+    host.engine.drain();
+    assert_eq!(host.get("/health").status, 503);
+    host.engine.stop();
+    crate::host::wait("the engine to end", || host.engine.health().dead);
+    let health = host.get("/health");
+    assert_eq!((health.status, &health.json()["status"]), (503, &json!("dead")));
+    // A dead engine refuses; it does not hang.
+    assert_eq!(host.post("/v1/completions", &json!({"prompt": "a"})).status, 503);
+}
+
+// row 78, and invariant: gauges are recomputed truth
+#[test]
+fn metrics_count_what_happened() {
+    let host = Host::start();
+    let before = host.get("/metrics");
+    assert_eq!(before.header("content-type"), Some("text/plain; version=0.0.4; charset=utf-8"));
+    let body = json!({"prompt": "The fox and the lantern. ".repeat(10), "max_tokens": 5, "temperature": 0, "ignore_eos": true});
+    let first = host.ask("/v1/completions", &body);
+    let second = host.ask("/v1/completions", &body);
+    host.post("/v1/completions", &json!({"prompt": "a", "n": 0, "user": "zq-user", "model": "lantern"}));
+    host.quiet();
+    let page = host.get("/metrics");
+    let page = page.text();
+    let sum = |field: &str| first["usage"][field].as_f64().unwrap() + second["usage"][field].as_f64().unwrap();
+    let vllm = |name: &str| metric(page, &format!("vllm:{name}{{model_name=\"lantern\",engine=\"0\"}}"));
+    for (name, expected) in [
+        ("prompt_tokens_total", sum("prompt_tokens")),
+        ("generation_tokens_total", 10.0),
+        ("prompt_tokens_cached_total", second["usage"]["prompt_tokens_details"]["cached_tokens"].as_f64().unwrap()),
+        ("num_requests_running", 0.0),
+        ("num_requests_waiting", 0.0),
+        ("kv_cache_usage_perc", 0.0),
+        ("num_preemptions_total", 0.0),
+        ("time_to_first_token_seconds_count", 2.0),
+        ("e2e_request_latency_seconds_count", 2.0),
+        ("request_queue_time_seconds_count", 2.0),
+        ("inter_token_latency_seconds_count", 8.0),
+        ("request_prompt_tokens_sum", sum("prompt_tokens")),
+        ("request_generation_tokens_sum", 10.0),
+    ] {
+        assert_eq!(vllm(name), expected, "{name}");
+        assert_eq!(metric(page, &format!("twostroke_{}", own_name(name))), expected, "{name}");
+    }
+    assert!(
+        vllm("prefix_cache_hits_total") > 0.0 && vllm("prefix_cache_hits_total") < vllm("prefix_cache_queries_total")
+    );
+    let finished = "vllm:request_success_total{model_name=\"lantern\",engine=\"0\",finished_reason=\"length\"}";
+    assert_eq!(metric(page, finished), 2.0);
+    assert_eq!(metric(page, "twostroke_http_requests_total{route=\"/v1/completions\",status=\"400\"}"), 1.0);
+    for leak in ["zq-user", "fox"] {
+        assert!(!page.contains(leak), "a client's text is on the page");
+    }
+    // The format: a sample belongs to a family that was described, and every histogram rises to its count.
+    for line in page.lines().filter(|line| !line.starts_with('#')) {
+        let name = line.split(['{', ' ']).next().unwrap();
+        let family = ["_bucket", "_sum", "_count"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(name);
+        let described = |name: &str| page.contains(&format!("# TYPE {name} "));
+        assert!(described(name) || described(family), "{name} is not described");
+        assert!(line.rsplit(' ').next().unwrap().parse::<f64>().is_ok(), "{line}");
+    }
+}
+
+fn own_name(vllm: &str) -> &str {
+    match vllm {
+        "num_requests_running" => "requests_running",
+        "num_requests_waiting" => "requests_waiting",
+        "kv_cache_usage_perc" => "kv_cache_usage_ratio",
+        same => same,
+    }
+}

@@ -1,0 +1,254 @@
+"""Tiny checkpoints of every supported family, and the logits that `transformers` gives for them.
+
+    python oracle/make.py crates/model/tests/data            writes them
+    python oracle/make.py --check crates/model/tests/data    makes them again and compares; exit status 1 when they differ
+
+Each case is a directory in the layout of the Hugging Face hub (config.json in one of the two spellings in use,
+safetensors in one or several files) with random weights from a fixed seed, and beside it:
+
+    oracle.json   the prompts as token ids, and which rows of each were recorded
+    logits.f32    those rows, float32, little-endian, [rows, vocab_size]
+
+The logits are computed in float32 from weights whose matrices are rounded to bfloat16, which is what the engine's bf16
+weights are. A row whose two best logits nearly tie says nothing about an implementation that rounds activations, so
+prompts are drawn until every recorded row has a clear winner.
+"""
+
+import argparse
+import json
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy
+import safetensors.torch
+import torch
+import transformers
+
+SHORT_PROMPTS = [1, 5, 24]  # all rows recorded
+LONG_PROMPT = 300  # spans cache blocks and attention splits; the last rows recorded
+LONG_ROWS = 6
+MIN_MARGIN = 0.05  # between the two best logits, in standard deviations of the row
+TOLERANCE = 1e-4
+
+COMMON = {
+    "hidden_act": "silu",
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "max_position_embeddings": 512,
+    "num_hidden_layers": 2,
+    "vocab_size": 128,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+
+
+def case(architecture, model_type, stored, shards=1, **fields):
+    config = {"architectures": [architecture], "model_type": model_type, **COMMON, **fields}
+    return {"config": config, "stored": stored, "shards": shards}
+
+
+CASES = {
+    # Multi-head attention, an untied head, no scaling; float16 in the file; transformers 4, without rope_theta.
+    "llama2": case(
+        "LlamaForCausalLM", "llama", torch.float16,
+        num_attention_heads=2, num_key_value_heads=2, rms_norm_eps=1e-5, tie_word_embeddings=False,
+        rope_scaling=None, torch_dtype="float16",
+    ),
+    # Grouped queries, a tied head, llama3 scaling whose three bands all occur; widths that fill no tile.
+    "llama3": case(
+        "LlamaForCausalLM", "llama", torch.bfloat16,
+        hidden_size=72, intermediate_size=100, vocab_size=131, num_hidden_layers=3,
+        num_attention_heads=4, num_key_value_heads=2, head_dim=32, rms_norm_eps=1e-5, tie_word_embeddings=True,
+        rope_theta=10000.0, torch_dtype="bfloat16", eos_token_id=[2, 3],
+        rope_scaling={"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                      "original_max_position_embeddings": 64},
+    ),
+    # Biases everywhere; linear scaling under its legacy name; float32 in the file.
+    "llama-bias-linear": case(
+        "LlamaForCausalLM", "llama", torch.float32,
+        hidden_size=32, intermediate_size=64, num_attention_heads=2, num_key_value_heads=1, head_dim=32,
+        rms_norm_eps=1e-6, tie_word_embeddings=False, attention_bias=True, mlp_bias=True,
+        rope_theta=10000.0, rope_scaling={"type": "linear", "factor": 4.0}, torch_dtype="float32",
+    ),
+    # Llama 3 in the spelling of transformers 5.
+    "llama3-v5": case(
+        "LlamaForCausalLM", "llama", torch.bfloat16,
+        hidden_size=32, intermediate_size=64, num_attention_heads=2, num_key_value_heads=1, head_dim=64,
+        rms_norm_eps=1e-5, tie_word_embeddings=True, dtype="bfloat16",
+        rope_parameters={"rope_type": "llama3", "rope_theta": 500000.0, "factor": 32.0, "low_freq_factor": 1.0,
+                         "high_freq_factor": 4.0, "original_max_position_embeddings": 128},
+    ),
+    # One key/value head for four query heads; three files; transformers 5.
+    "mistral": case(
+        "MistralForCausalLM", "mistral", torch.bfloat16, shards=3,
+        num_attention_heads=4, num_key_value_heads=1, head_dim=32, rms_norm_eps=1e-5, tie_word_embeddings=False,
+        sliding_window=None, dtype="bfloat16", rope_parameters={"rope_type": "default", "rope_theta": 1000000.0},
+    ),
+    # q, k, v biases; tied; transformers 4.
+    "qwen2": case(
+        "Qwen2ForCausalLM", "qwen2", torch.bfloat16,
+        num_attention_heads=2, num_key_value_heads=1, rms_norm_eps=1e-6, tie_word_embeddings=True,
+        rope_theta=1000000.0, use_sliding_window=False, sliding_window=32768, max_window_layers=2,
+        torch_dtype="bfloat16",
+    ),
+    # YaRN as Qwen2.5's model card spells it.
+    "qwen2.5-yarn": case(
+        "Qwen2ForCausalLM", "qwen2", torch.bfloat16,
+        num_attention_heads=2, num_key_value_heads=2, rms_norm_eps=1e-6, tie_word_embeddings=False,
+        max_position_embeddings=128, rope_theta=10000.0, use_sliding_window=False, torch_dtype="bfloat16",
+        rope_scaling={"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128},
+    ),
+    # Norms of q and k; heads wider than hidden_size / heads; transformers 5.
+    "qwen3": case(
+        "Qwen3ForCausalLM", "qwen3", torch.bfloat16,
+        num_attention_heads=2, num_key_value_heads=1, head_dim=64, rms_norm_eps=1e-6, tie_word_embeddings=True,
+        attention_bias=False, use_sliding_window=False, sliding_window=None, dtype="bfloat16",
+        layer_types=["full_attention", "full_attention"],
+        rope_parameters={"rope_type": "default", "rope_theta": 1000000.0},
+    ),
+    # The same with biases and the rarer options of YaRN; float16 in two files.
+    "qwen3-bias-yarn": case(
+        "Qwen3ForCausalLM", "qwen3", torch.float16, shards=2,
+        hidden_size=32, num_attention_heads=2, num_key_value_heads=2, head_dim=32, rms_norm_eps=1e-6,
+        tie_word_embeddings=False, attention_bias=True, use_sliding_window=False, dtype="float16",
+        rope_parameters={"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "beta_fast": 16.0,
+                         "beta_slow": 2.0, "attention_factor": 1.25, "truncate": False,
+                         "original_max_position_embeddings": 128},
+    ),
+}
+
+
+def random_weights(config, dtype, rng):
+    """Weights with which activations stay near one and attention is neither flat nor a single token."""
+    with torch.device("meta"):
+        shapes = {name: tuple(t.shape) for name, t in
+                  transformers.AutoModelForCausalLM.from_config(config).state_dict().items()}
+    if config.tie_word_embeddings:
+        shapes.pop("lm_head.weight", None)
+    weights = {}
+    for name in sorted(shapes):
+        values = rng.standard_normal(shapes[name], dtype=numpy.float32)
+        if name.endswith("norm.weight"):
+            values = 1 + numpy.float32(0.2) * values
+        elif name.endswith(".bias"):
+            values *= numpy.float32(0.3)
+        elif name == "model.embed_tokens.weight":
+            pass
+        else:
+            gain = 2.0 if name == "lm_head.weight" else 1.2
+            values *= numpy.float32(gain / shapes[name][-1] ** 0.5)
+        weights[name] = torch.from_numpy(values).to(dtype)
+    return weights
+
+
+def write_weights(directory, weights, shards):
+    if shards == 1:
+        safetensors.torch.save_file(weights, directory / "model.safetensors", {"format": "pt"})
+        return
+    names = sorted(weights)
+    weight_map = {}
+    for shard in range(shards):
+        file = f"model-{shard + 1:05}-of-{shards:05}.safetensors"
+        part = {name: weights[name] for name in names[shard::shards]}
+        safetensors.torch.save_file(part, directory / file, {"format": "pt"})
+        weight_map.update({name: file for name in part})
+    total = sum(tensor.nbytes for tensor in weights.values())
+    index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}
+    (directory / "model.safetensors.index.json").write_text(json.dumps(index, indent=1) + "\n")
+
+
+def logits_of(model, tokens):
+    with torch.no_grad():
+        return model(torch.tensor([tokens])).logits[0].numpy()
+
+
+def clear_winners(rows):
+    best = numpy.sort(rows, axis=1)[:, -2:]
+    return ((best[:, 1] - best[:, 0]) / rows.std(axis=1)).min() >= MIN_MARGIN
+
+
+def draw_prompt(model, rng, length, num_rows):
+    for _ in range(1000):
+        tokens = [int(token) for token in rng.integers(0, model.config.vocab_size, length)]
+        rows = logits_of(model, tokens)[length - num_rows:]
+        if clear_winners(rows):
+            return tokens, rows
+    raise SystemExit("no prompt with clear winners: the weights are degenerate")
+
+
+def make_case(directory, name, spec):
+    seed = int.from_bytes(name.encode(), "little") % 2**32
+    rng = numpy.random.default_rng(seed)
+    directory.mkdir(parents=True)
+    (directory / "config.json").write_text(json.dumps(spec["config"], indent=1) + "\n")
+    config = transformers.AutoConfig.from_pretrained(directory)
+    write_weights(directory, random_weights(config, spec["stored"], rng), spec["shards"])
+
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        directory, dtype=torch.float32, attn_implementation="eager").eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 2:
+                parameter.copy_(parameter.to(torch.bfloat16).to(torch.float32))
+
+    prompts, recorded = [], []
+    for length in SHORT_PROMPTS:
+        tokens, rows = draw_prompt(model, rng, length, length)
+        prompts.append({"first_row": 0, "tokens": tokens})
+        recorded.append(rows)
+    tokens, rows = draw_prompt(model, rng, LONG_PROMPT, LONG_ROWS)
+    prompts.append({"first_row": LONG_PROMPT - LONG_ROWS, "tokens": tokens})
+    recorded.append(rows)
+    (directory / "oracle.json").write_text(json.dumps({"seed": seed, "prompts": prompts}) + "\n")
+    numpy.concatenate(recorded).astype("<f4").tofile(directory / "logits.f32")
+
+
+def make(directory):
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    for name, spec in CASES.items():
+        make_case(directory / name, name, spec)
+
+
+def differences(committed, fresh):
+    """What differs between two trees of cases: logits beyond the tolerance, anything else at all."""
+    cases = {case.parent.name for tree in (committed, fresh) for case in tree.glob("*/oracle.json")}
+    names = sorted({p.relative_to(tree) for tree in (committed, fresh) for case in cases for p in (tree / case).glob("*")})
+    for name in names:
+        old, new = committed / name, fresh / name
+        if not old.exists() or not new.exists():
+            yield f"{name}: only in the {'committed' if old.exists() else 'fresh'} tree"
+        elif name.suffix == ".f32":
+            a, b = numpy.fromfile(old, "<f4"), numpy.fromfile(new, "<f4")
+            if a.shape != b.shape:
+                yield f"{name}: {a.size} numbers committed, {b.size} fresh"
+            elif not numpy.abs(a - b).max() <= TOLERANCE * numpy.abs(a).max():
+                yield f"{name}: logits differ by up to {numpy.abs(a - b).max():.3g}"
+        elif old.read_bytes() != new.read_bytes():
+            yield f"{name}: differs"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("--check", action="store_true", help="compare with what is there instead of writing it")
+    arguments = parser.parse_args()
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    with tempfile.TemporaryDirectory() as scratch:
+        fresh = Path(scratch)
+        make(fresh)
+        if arguments.check:
+            found = list(differences(arguments.directory, fresh))
+            print("\n".join(found) or f"oracle: {len(CASES)} checkpoints agree with transformers {transformers.__version__}")
+            return 1 if found else 0
+        for name in CASES:
+            shutil.rmtree(arguments.directory / name, ignore_errors=True)
+            shutil.copytree(fresh / name, arguments.directory / name)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,86 @@
+//! `twostroke bench`: llama-bench's flags and row shape.
+
+use serde_json::Value;
+use tests::{run, twostroke};
+
+const SMALL: [&str; 7] = ["bench", "-p", "8", "-n", "4", "-r", "2"];
+
+fn bench(arguments: &[&str]) -> tests::Ran {
+    let ran = run(&mut twostroke(&[&SMALL[..], arguments].concat()));
+    assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{ran:?}");
+    ran
+}
+
+#[test]
+fn markdown_has_llama_benchs_columns_and_two_more() {
+    let ran = bench(&["-d", "0,16", "-B", "1,2"]);
+    let lines: Vec<Vec<&str>> =
+        ran.stdout.lines().map(|line| line.trim_matches('|').split('|').map(str::trim).collect()).collect();
+    let header = ["model", "size", "params", "backend", "threads", "test", "t/s", "limit", "% of limit"];
+    assert_eq!(lines[0], header, "{ran:?}");
+    let tests: Vec<&str> = lines[2..].iter().map(|line| line[5]).collect();
+    assert_eq!(tests, ["pp8", "tg4", "tg4 x2", "pp8 @ d16", "tg4 @ d16", "tg4 x2 @ d16"], "{ran:?}");
+    for line in &lines[2..] {
+        let (average, spread) = line[6].split_once(" ± ").expect("an average and its spread");
+        assert!(average.parse::<f64>().is_ok_and(|rate| rate > 0.0) && spread.parse::<f64>().is_ok(), "{line:?}");
+        assert!(line[8].ends_with(" %"), "{line:?}");
+    }
+}
+
+fn assert_complete(row: &Value) {
+    for name in ["model_filename", "model_type", "test_time", "backends", "bound_by", "limit_unit"] {
+        assert!(row[name].is_string(), "{name} in {row}");
+    }
+    for name in [
+        "model_size",
+        "model_n_params",
+        "n_batch",
+        "n_threads",
+        "n_prompt",
+        "n_gen",
+        "n_depth",
+        "avg_ns",
+        "stddev_ns",
+        "avg_ts",
+        "stddev_ts",
+        "limit",
+        "limit_percent",
+    ] {
+        assert!(row[name].is_number(), "{name} in {row}");
+    }
+    assert_eq!(row["samples_ts"].as_array().map(Vec::len), Some(2), "one sample per repetition: {row}");
+    assert_eq!(row["samples_ns"].as_array().map(Vec::len), Some(2), "one sample per repetition: {row}");
+}
+
+#[test]
+fn json_and_jsonl_have_llama_benchs_fields() {
+    let list = bench(&["-o", "json"]).json();
+    let rows = list.as_array().expect("a list");
+    assert_eq!(rows.len(), 2);
+    rows.iter().for_each(assert_complete);
+    assert_eq!((&rows[0]["n_prompt"], &rows[0]["n_gen"]), (&8.into(), &0.into()));
+    assert_eq!((&rows[1]["n_prompt"], &rows[1]["n_gen"]), (&0.into(), &4.into()));
+    assert_eq!(bench(&["--json"]).json().as_array().map(Vec::len), Some(2), "--json is -o json");
+    let lines = bench(&["-o", "jsonl", "--weights", "int8"]).stdout;
+    let rows: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).expect("a line is an object")).collect();
+    assert_eq!(rows.len(), 2);
+    rows.iter().for_each(assert_complete);
+}
+
+#[test]
+fn csv_has_a_header_and_as_many_fields_in_each_row() {
+    let text = bench(&["-o", "csv"]).stdout;
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines.len(), 3, "{text}");
+    let names: Vec<&str> = lines[0].split(',').collect();
+    assert!(["n_prompt", "avg_ts", "limit_percent"].iter().all(|name| names.contains(name)), "{text}");
+    // No text of ours holds a comma inside its quotes.
+    assert!(lines.iter().all(|line| line.split(',').count() == names.len()), "{text}");
+}
+
+#[test]
+fn a_length_of_zero_skips_a_phase() {
+    let list = run(&mut twostroke(&["bench", "-p", "0", "-n", "2", "-r", "1", "-o", "json"])).json();
+    assert_eq!(list.as_array().map(Vec::len), Some(1), "{list}");
+    assert_eq!(list[0]["n_prompt"], 0);
+}

@@ -1,0 +1,150 @@
+//! Whatever is wrong is told in one line on standard error, with exit code 2 and without a backtrace.
+
+use std::fs;
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+use tests::{Ran, root, run, run_with_input, twostroke};
+
+fn assert_one_line(ran: &Ran, code: i32, wanted: &str) {
+    assert_eq!(ran.code, Some(code), "{ran:?}");
+    assert_eq!(ran.stdout, "", "{ran:?}");
+    assert_eq!(ran.stderr.lines().count(), 1, "{ran:?}");
+    assert!(ran.stderr.starts_with("twostroke: ") && ran.stderr.contains(wanted), "{wanted:?} in {ran:?}");
+    for word in ["panicked", "backtrace", "thread '"] {
+        assert!(!ran.stderr.contains(word), "{ran:?}");
+    }
+}
+
+#[test]
+fn wrong_flags_and_values() {
+    let table: &[(&[&str], &str)] = &[
+        (&["walk"], "walk"),
+        (&["run", "hi", "--temprature", "1"], "--temperature"),
+        (&["run", "hi", "--temperature", "hot"], "hot"),
+        (&["run", "hi", "--temperature", "-1"], "temperature"),
+        (&["run", "hi", "--temperature", "nan"], "temperature"),
+        (&["run", "hi", "--top-p", "2"], "top_p"),
+        (&["run", "hi", "--top-k", "-5"], "top_k"),
+        (&["run", "hi", "-n", "0"], "max_tokens"),
+        (&["run", "hi", "-t", "0"], "at least 1"),
+        (&["run", "hi", "-t", "100000"], "100000"),
+        (&["run", "hi", "--max-model-len", "1"], "max-model-len"),
+        (&["run", "hi", "--max-model-len", "1000000000"], "max-model-len"),
+        (&["run", "hi", "--weights", "fp3"], "fp3"),
+        (&["run", "hi", "--stop", ""], "stop"),
+        (&["run", "hi", "--raw", "--system", "x"], "--system"),
+        (&["serve", "--port", "123456"], "123456"),
+        (&["serve", "--block-size", "33"], "block-size"),
+        (&["serve", "--max-num-seqs", "100000"], "max-num-seqs"),
+        (&["serve", "--max-num-batched-tokens", "8", "--max-num-seqs", "16"], "max-num-batched-tokens"),
+        (&["serve", "--kv-cache-memory-bytes", "much"], "much"),
+        (&["serve", "--kv-cache-memory-bytes", "1"], "kv"),
+        (&["serve", "--host", "no such host"], "host"),
+        (&["serve", "--api-key", ""], "API key"),
+        (&["serve", "--gpu-memory-utilization", "0.9"], "--kv-cache-memory-bytes"),
+        (&["serve", "--tensor-parallel-size", "2"], "-t"),
+        (&["serve", "--dtype", "half"], "--weights"),
+        (&["bench", "-o", "xml"], "xml"),
+        (&["bench", "-p", "0", "-n", "0"], "nothing to measure"),
+        (&["bench", "-p", "1000000"], "1000000"),
+        (&["bench", "-r", "0"], "at least 1"),
+        (&["doctor", "-t", "x"], "x"),
+    ];
+    for (arguments, wanted) in table {
+        assert_one_line(&run(&mut twostroke(arguments)), 2, wanted);
+    }
+}
+
+#[test]
+fn models_that_are_not_there() {
+    let table: &[(&str, &str)] = &[
+        ("no-such-directory", "no-such-directory"),
+        ("/no/such/directory", "/no/such/directory"),
+        ("README.md", "is a file"),
+        ("docs", "config.json"),
+        ("", "no such directory"),
+        ("nobody/nothing", "HF_HUB_OFFLINE"),
+    ];
+    for (model, wanted) in table {
+        for verb in [&["run", "hi"][..], &["serve", "--port", "0"], &["bench", "-p", "1", "-n", "1"]] {
+            let arguments = [verb, &["-m", model]].concat();
+            assert_one_line(&run(twostroke(&arguments).current_dir(root())), 2, wanted);
+        }
+    }
+}
+
+/// A copy of the built-in model with one file changed.
+fn broken(name: &str, file: &str, change: impl Fn(Vec<u8>) -> Option<Vec<u8>>) -> PathBuf {
+    let directory = std::env::temp_dir().join(format!("twostroke-{}-{name}", std::process::id()));
+    fs::create_dir_all(&directory).expect("a directory");
+    for copied in
+        ["config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"]
+    {
+        let bytes = fs::read(root().join("models/lantern").join(copied)).expect("the model is there");
+        let bytes = if copied == file { change(bytes) } else { Some(bytes) };
+        if let Some(bytes) = bytes {
+            fs::write(directory.join(copied), bytes).expect("it can be written");
+        }
+    }
+    directory
+}
+
+/// Sets one field of a JSON file.
+fn with(field: &'static str, value: Value) -> impl Fn(Vec<u8>) -> Option<Vec<u8>> {
+    move |bytes| {
+        let mut object: Value = serde_json::from_slice(&bytes).expect("JSON");
+        object[field] = value.clone();
+        Some(object.to_string().into_bytes())
+    }
+}
+
+#[test]
+fn models_that_are_broken() {
+    let cut = |bytes: Vec<u8>| Some(bytes[..bytes.len() / 2].to_vec());
+    let gone = |_: Vec<u8>| None;
+    let huge_header = |mut bytes: Vec<u8>| {
+        bytes[..8].copy_from_slice(&u64::MAX.to_le_bytes());
+        Some(bytes)
+    };
+    let table: Vec<(&str, PathBuf, &str)> = vec![
+        ("no weights", broken("a", "model.safetensors", gone), "safetensors"),
+        ("half the weights", broken("b", "model.safetensors", cut), "model.safetensors"),
+        ("an endless header", broken("c", "model.safetensors", huge_header), "model.safetensors"),
+        ("no configuration", broken("d", "config.json", gone), "config.json"),
+        ("half a configuration", broken("e", "config.json", cut), "config.json"),
+        (
+            "another architecture",
+            broken("f", "config.json", with("architectures", json!(["MambaForCausalLM"]))),
+            "architectures",
+        ),
+        ("no layers", broken("g", "config.json", with("num_hidden_layers", json!(0))), "num_hidden_layers"),
+        ("half a tokenizer", broken("h", "tokenizer.json", cut), "tokenizer.json"),
+    ];
+    for (what, directory, wanted) in table {
+        let ran = run(&mut twostroke(&["run", "hi", "-m", &directory.to_string_lossy()]));
+        assert_one_line(&ran, 2, wanted);
+        assert!(ran.stderr.contains(&*directory.to_string_lossy()), "{what}: the line names the model: {ran:?}");
+        fs::remove_dir_all(&directory).expect("it was ours");
+    }
+}
+
+#[test]
+fn input_that_is_no_prompt() {
+    assert_one_line(&run(&mut twostroke(&["run"])), 2, "no prompt");
+    assert_one_line(&run_with_input(&mut twostroke(&["run"]), b"  \n"), 2, "no prompt");
+    assert_one_line(&run_with_input(&mut twostroke(&["run"]), b"\xff\xfe"), 2, "UTF-8");
+    let long = "one two three ".repeat(10_000);
+    assert_one_line(&run_with_input(&mut twostroke(&["run"]), long.as_bytes()), 2, "tokens");
+}
+
+#[test]
+fn help_and_version_are_no_errors() {
+    for arguments in [&["--help"][..], &["--version"], &["run", "--help"], &["serve", "-h"], &["bench", "--version"]] {
+        let ran = run(&mut twostroke(arguments));
+        assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{arguments:?}");
+        assert!(ran.stdout.contains("twostroke"), "{arguments:?}");
+    }
+    let bare = run(&mut twostroke::<&str>(&[]));
+    assert_eq!(bare.code, Some(2), "no verb: {bare:?}");
+}

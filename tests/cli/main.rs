@@ -1,0 +1,8 @@
+//! The binary as a stranger meets it: first lines, wrong flags, broken files, pipes, terminals, signals.
+
+mod bench;
+mod chat;
+mod doctor;
+mod errors;
+mod run;
+mod serve;

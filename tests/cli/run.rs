@@ -1,0 +1,124 @@
+//! `twostroke run`, one shot.
+
+use std::io::Read;
+use std::process::Stdio;
+
+use serde_json::Value;
+use tests::{run, run_with_input, signal, twostroke};
+
+const QUESTION: &str = "What is 7 + 5?";
+
+#[test]
+fn an_argument_is_answered_on_standard_output_and_the_phases_on_standard_error() {
+    let ran = run(&mut twostroke(&["run", QUESTION, "--temperature", "0", "-n", "16"]));
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert!(!ran.stdout.trim().is_empty(), "{ran:?}");
+    let lines: Vec<&str> = ran.stderr.lines().collect();
+    assert_eq!(lines.len(), 1, "one line about the phases: {ran:?}");
+    for part in ["prefill ", " tok in ", " tok/s, ", " % of limit", " · decode ", " · bound by "] {
+        assert!(lines[0].contains(part), "{part:?} in {:?}", lines[0]);
+    }
+}
+
+#[test]
+fn standard_input_is_a_prompt() {
+    let argument = run(&mut twostroke(&["run", QUESTION, "--temperature", "0", "-q"]));
+    let piped =
+        run_with_input(&mut twostroke(&["run", "--temperature", "0", "-q"]), format!("{QUESTION}\n").as_bytes());
+    let dash = run_with_input(&mut twostroke(&["run", "-", "--temperature", "0", "-q"]), QUESTION.as_bytes());
+    assert_eq!((piped.code, &piped.stdout), (Some(0), &argument.stdout));
+    assert_eq!((dash.code, &dash.stdout), (Some(0), &argument.stdout));
+    assert_eq!(piped.stderr, "", "--quiet says nothing");
+}
+
+#[test]
+fn json_holds_answer_usage_timings_and_limits() {
+    let object = run(&mut twostroke(&["run", QUESTION, "--json", "--seed", "1", "-n", "8"])).json();
+    for name in ["model", "backend", "text", "finish_reason", "bound_by"] {
+        assert!(object[name].is_string(), "{name} in {object}");
+    }
+    assert!(object["usage"]["prompt_tokens"].as_u64().is_some_and(|tokens| tokens > 0), "{object}");
+    assert!(object["usage"]["completion_tokens"].as_u64().is_some_and(|tokens| (1..=8).contains(&tokens)), "{object}");
+    for (phase, name) in
+        [("prefill", "tokens"), ("prefill", "limit_percent"), ("decode", "tok_s"), ("limits", "read_bandwidth_bytes_s")]
+    {
+        assert!(object[phase][name].as_f64().is_some_and(|number| number > 0.0), "{phase}.{name} in {object}");
+    }
+    let timings = &object["timings"];
+    let number = |name: &str| timings[name].as_f64().unwrap_or_else(|| panic!("{name} in {timings}"));
+    assert!((number("queue_ms") + number("prefill_ms") - number("ttft_ms")).abs() < 0.01, "{timings}");
+    assert!((number("ttft_ms") + number("decode_ms") - number("total_ms")).abs() < 0.01, "{timings}");
+}
+
+fn answer(arguments: &[&str]) -> Value {
+    let arguments: Vec<&str> = ["run", "Tell me a story about a fox and a lantern", "--json", "-q", "-n", "40"]
+        .iter()
+        .chain(arguments)
+        .copied()
+        .collect();
+    run(&mut twostroke(&arguments)).json()["text"].clone()
+}
+
+#[test]
+fn a_seed_gives_the_same_answer_again_on_any_number_of_threads() {
+    let first = answer(&["--seed", "7"]);
+    assert_eq!(first, answer(&["--seed", "7"]));
+    assert_eq!(first, answer(&["--seed", "7", "-t", "1"]));
+    assert_eq!(first, answer(&["--seed", "7", "--max-num-batched-tokens", "1"]), "chunks of one token");
+    assert_ne!(first, answer(&["--seed", "8"]));
+}
+
+#[test]
+fn int8_weights_answer_too() {
+    assert!(answer(&["--weights", "int8", "--temperature", "0"]).as_str().is_some_and(|text| text.len() > 20));
+}
+
+#[test]
+fn a_stop_string_ends_the_answer_before_it() {
+    let whole = answer(&["--temperature", "0"]);
+    let word = whole.as_str().and_then(|text| text.split(' ').nth(5)).expect("a story has words");
+    let cut = answer(&["--temperature", "0", "--stop", word]);
+    let cut = cut.as_str().expect("text");
+    assert!(!cut.contains(word) && whole.as_str().is_some_and(|text| text.starts_with(cut)), "{cut:?} of {whole}");
+}
+
+#[test]
+fn raw_continues_the_text_itself() {
+    let chat = run(&mut twostroke(&["run", "Once upon a time", "--json", "-q", "-n", "1"])).json();
+    let raw = run(&mut twostroke(&["run", "Once upon a time", "--json", "-q", "-n", "1", "--raw"])).json();
+    let prompt = |object: &Value| object["usage"]["prompt_tokens"].as_u64().expect("a count");
+    assert!(prompt(&raw) < prompt(&chat), "the template adds tokens: {raw} {chat}");
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_error() {
+    let mut child = twostroke(&["run", "Tell me a story about a fox", "-q"]);
+    let mut child = child.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+    drop(child.stdout.take());
+    let output = child.wait_with_output().expect("it ends");
+    assert_eq!((output.status.code(), String::from_utf8_lossy(&output.stderr).as_ref()), (Some(0), ""));
+}
+
+#[test]
+fn the_answer_to_one_prompt_does_not_wait_for_standard_input() {
+    // A pipe that stays open, as a service manager or a parent process leaves one.
+    let mut child = twostroke(&["run", QUESTION, "-q", "-n", "4"]);
+    let child = child.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = child.spawn().expect("it starts");
+    let open = child.stdin.take();
+    assert_eq!(child.wait().expect("it ends").code(), Some(0));
+    drop(open);
+}
+
+#[test]
+fn ctrl_c_ends_the_answer_with_130() {
+    // To the end of the context, if nobody stops it.
+    let mut command = twostroke(&["run", "Once upon a time", "--ignore-eos"]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+    let mut stdout = child.stdout.take().expect("standard output is piped");
+    stdout.read_exact(&mut [0]).expect("it begins to answer");
+    signal("INT", child.id());
+    stdout.read_to_end(&mut Vec::new()).expect("the rest of the answer");
+    let output = child.wait_with_output().expect("it ends");
+    assert_eq!((output.status.code(), String::from_utf8_lossy(&output.stderr).as_ref()), (Some(130), ""));
+}

@@ -1,0 +1,81 @@
+//! Commands and programs in the documentation work: every fenced block marked `test` is run.
+//!
+//! ````text
+//! ```sh test          run by bash in the repository, `twostroke` on its path
+//! ```python test      run by the interpreter that `cargo xtask test` prepared, with the `openai` client
+//! ````
+//! A block that speaks to port 8000 speaks to a server that is started for it.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use tests::{Server, binary, files, forget_package, root, run, text};
+
+/// A fenced block and where it stands.
+struct Block {
+    place: String,
+    code: String,
+}
+
+/// Blocks of `language` that are marked `test`, in the README and in the book.
+fn blocks(language: &str) -> Vec<Block> {
+    let pages = files("docs").into_iter().filter(|path| path.extension().is_some_and(|extension| extension == "md"));
+    let pages: Vec<PathBuf> = [PathBuf::from("README.md")].into_iter().chain(pages).collect();
+    pages.iter().flat_map(|page| blocks_of(page, language)).collect()
+}
+
+fn blocks_of(page: &Path, language: &str) -> Vec<Block> {
+    let body = text(page).unwrap_or_default();
+    let opening = format!("```{language} test");
+    let mut blocks: Vec<Block> = Vec::new();
+    let mut inside = false;
+    for (index, line) in body.lines().enumerate() {
+        if !inside && line.trim() == opening {
+            inside = true;
+            blocks.push(Block { place: format!("{}:{}", page.display(), index + 1), code: String::new() });
+        } else if inside && line.trim() == "```" {
+            inside = false;
+        } else if inside && let Some(block) = blocks.last_mut() {
+            block.code.push_str(line);
+            block.code.push('\n');
+        }
+    }
+    blocks
+}
+
+/// Runs a block, against a server of its own if it asks for one.
+fn check(block: &Block, mut program: Command) {
+    let server = block.code.contains(":8000").then(|| Server::start(&[]));
+    let port = server.as_ref().map_or(8000, Server::port);
+    program.arg(block.code.replace(":8000", &format!(":{port}"))).current_dir(root());
+    let directory = binary().parent().expect("the binary lies in a directory");
+    let path = std::env::var("PATH").unwrap_or_default();
+    let ran = run(forget_package(&mut program).env("PATH", format!("{}:{path}", directory.display())));
+    assert_eq!(ran.code, Some(0), "{}:\n{}\n{ran:?}", block.place, block.code);
+    assert!(!ran.stdout.trim().is_empty(), "{}: it printed nothing", block.place);
+}
+
+#[test]
+fn shell_commands_work() {
+    let blocks = blocks("sh");
+    assert!(blocks.len() >= 3, "the documentation has commands that are tested");
+    for block in blocks {
+        let mut bash = Command::new("bash");
+        bash.args(["-euo", "pipefail", "-c"]);
+        check(&block, bash);
+    }
+}
+
+#[test]
+fn python_programs_work() {
+    let blocks = blocks("python");
+    assert!(!blocks.is_empty(), "the documentation has a Python program that is tested");
+    let Some(python) = std::env::var_os("TWOSTROKE_PYTHON") else {
+        return println!("skipped: `cargo xtask test` prepares Python and the openai package");
+    };
+    for block in blocks {
+        let mut command = Command::new(&python);
+        command.arg("-c");
+        check(&block, command);
+    }
+}

@@ -1,0 +1,190 @@
+//! Shared helpers of the end-to-end tests: the repository, the built binary, and a server of it.
+
+use std::ffi::OsStr;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Ipv4Addr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::thread;
+
+use serde_json::Value;
+
+/// The repository.
+pub fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the tests lie in the repository")
+}
+
+/// The `twostroke` binary: the one that `cargo xtask test` has built, or one built now.
+pub fn binary() -> &'static Path {
+    static BINARY: OnceLock<PathBuf> = OnceLock::new();
+    BINARY.get_or_init(|| {
+        if let Some(path) = std::env::var_os("TWOSTROKE_BINARY") {
+            return path.into();
+        }
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let arguments = ["build", "--quiet", "--release", "--package", "cli"];
+        let mut cargo = Command::new(cargo);
+        let status = forget_package(cargo.args(arguments)).current_dir(root()).status().expect("cargo runs");
+        assert!(status.success(), "the binary could not be built");
+        let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
+        target.join("release/twostroke")
+    })
+}
+
+/// Takes out of a command's environment what cargo says there about the package under test. A cargo called by it would
+/// otherwise build some crates again: their build scripts look at these variables.
+pub fn forget_package(command: &mut Command) -> &mut Command {
+    let describes = |name: &str| ["CARGO_PKG_", "CARGO_MANIFEST_"].iter().any(|prefix| name.starts_with(prefix));
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(describes)) {
+        command.env_remove(name);
+    }
+    command
+}
+
+/// The binary with arguments, no input, and none of the variables that it reads.
+pub fn twostroke<S: AsRef<OsStr>>(arguments: &[S]) -> Command {
+    let mut command = Command::new(binary());
+    command.args(arguments).stdin(Stdio::null());
+    for name in ["TWOSTROKE_API_KEY", "TWOSTROKE_LOG", "RUST_BACKTRACE", "HF_ENDPOINT", "HF_TOKEN", "HF_HUB_CACHE"] {
+        command.env_remove(name);
+    }
+    // Nothing here may depend on what a developer has downloaded, or reach for a network.
+    command.env("HF_HOME", std::env::temp_dir().join("twostroke-no-such-cache")).env("HF_HUB_OFFLINE", "1");
+    command
+}
+
+/// What a command left behind.
+#[derive(Debug)]
+pub struct Ran {
+    /// Exit code; `None` after a signal.
+    pub code: Option<i32>,
+    /// Standard output.
+    pub stdout: String,
+    /// Standard error.
+    pub stderr: String,
+}
+
+impl Ran {
+    /// Standard output as JSON.
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}\n{self:?}"))
+    }
+}
+
+/// Runs to the end.
+pub fn run(command: &mut Command) -> Ran {
+    let output = command.output().unwrap_or_else(|error| panic!("{}: {error}", command.get_program().display()));
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("output is UTF-8");
+    Ran { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
+}
+
+/// Runs to the end with `input` on standard input.
+pub fn run_with_input(command: &mut Command, input: &[u8]) -> Ran {
+    let mut child =
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+    let mut stdin = child.stdin.take().expect("standard input is piped");
+    let input = input.to_vec();
+    // A command may end without reading all of it.
+    let writer = thread::spawn(move || drop(stdin.write_all(&input)));
+    let output = child.wait_with_output().expect("it ends");
+    writer.join().expect("writing does not panic");
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("output is UTF-8");
+    Ran { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
+}
+
+/// Sends a signal, by its name without SIG.
+pub fn signal(name: &str, pid: u32) {
+    let status = Command::new("bash").args(["-c", &format!("kill -s {name} {pid}")]).status().expect("bash runs");
+    assert!(status.success(), "SIG{name} to {pid}");
+}
+
+/// `twostroke serve` on a free port. Killed when dropped.
+pub struct Server {
+    child: Child,
+    /// What it printed at its start, as JSON.
+    pub start: Value,
+}
+
+impl Server {
+    /// Starts the built-in model with further arguments and waits until it listens.
+    pub fn start(arguments: &[&str]) -> Server {
+        let arguments: Vec<&str> = ["serve", "--port", "0", "--json"].iter().chain(arguments).copied().collect();
+        let mut child = twostroke(&arguments).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("it starts");
+        let mut line = String::new();
+        let stdout = child.stdout.take().expect("standard output is piped");
+        BufReader::new(stdout).read_line(&mut line).expect("it prints its start");
+        Server::adopt(child, &line)
+    }
+
+    /// A server that was started otherwise, with the JSON line that it printed.
+    pub fn adopt(child: Child, line: &str) -> Server {
+        let start = serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line:?}"));
+        Server { child, start }
+    }
+
+    /// The port it listens on.
+    pub fn port(&self) -> u16 {
+        self.start["port"].as_u64().expect("the start names the port") as u16
+    }
+
+    /// Its process id, for signals.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits for its end and gives the exit code.
+    pub fn wait(&mut self) -> Option<i32> {
+        self.child.wait().expect("it ends").code()
+    }
+
+    /// One HTTP/1.1 exchange on a connection of its own: status and body.
+    pub fn request(&self, method: &str, path: &str, headers: &[&str], body: &str) -> (u16, String) {
+        let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port())).expect("it listens");
+        let headers: String = headers.iter().map(|header| format!("{header}\r\n")).collect();
+        let length = body.len();
+        let request = format!(
+            "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n\
+             {headers}Content-Length: {length}\r\n\r\n{body}"
+        );
+        stream.write_all(request.as_bytes()).expect("it reads");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("it answers");
+        let (head, body) = answer.split_once("\r\n\r\n").expect("a head and a body");
+        let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status line");
+        (status, body.to_string())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill(); // it may have ended by itself
+        let _ = self.child.wait();
+    }
+}
+
+/// Every file of the repository below `directory` that git would keep, as paths from the root.
+pub fn files(directory: &str) -> Vec<PathBuf> {
+    const SKIPPED: [&str; 6] = [".git", "target", "node_modules", ".venv", "__pycache__", ".pytest_cache"];
+    let mut files = Vec::new();
+    let mut stack = vec![root().join(directory)];
+    while let Some(directory) = stack.pop() {
+        for entry in std::fs::read_dir(&directory).into_iter().flatten().flatten() {
+            let (path, name) = (entry.path(), entry.file_name());
+            if SKIPPED.iter().any(|skipped| name.as_os_str() == OsStr::new(skipped)) {
+                continue;
+            }
+            match path.is_dir() && !path.is_symlink() {
+                true => stack.push(path),
+                false => files.push(path.strip_prefix(root()).expect("it lies below the root").to_path_buf()),
+            }
+        }
+    }
+    files.sort();
+    files
+}
+
+/// A file of the repository as text; `None` if it is not text.
+pub fn text(path: impl AsRef<Path>) -> Option<String> {
+    String::from_utf8(std::fs::read(root().join(path)).ok()?).ok()
+}

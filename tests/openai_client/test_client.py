@@ -1,0 +1,290 @@
+"""The official `openai` Python client against a running twostroke server.
+
+    twostroke serve --port 8000 &
+    python test_client.py http://127.0.0.1:8000/v1 [API_KEY]
+
+Prints a line per test and `N passed, N failed`; the exit code is the number of failures, at most 1.
+The client parses every answer into its own types, so a field of a wrong type or name fails here.
+"""
+
+import json
+import math
+import sys
+import traceback
+import urllib.request
+
+import openai
+from openai import OpenAI
+
+TESTS = []
+
+
+def test(function):
+    TESTS.append(function)
+    return function
+
+
+def raises(kind, call, **expected):
+    """Calls and returns the client's error, which must be of `kind` and carry the expected attributes."""
+    try:
+        call()
+    except kind as error:
+        for name, value in expected.items():
+            assert getattr(error, name) == value, f"{name}: {getattr(error, name)!r} instead of {value!r} in {error}"
+        return error
+    raise AssertionError(f"no {kind.__name__}")
+
+
+STORY = [{"role": "user", "content": "Tell me a story about a fox and a lantern"}]
+
+
+@test
+def models_are_listed_and_shown(client, model):
+    listed = client.models.list()
+    assert [entry.id for entry in listed.data] and all(entry.object == "model" for entry in listed.data)
+    assert client.models.retrieve(model).id == model
+    raises(openai.NotFoundError, lambda: client.models.retrieve("no/such model"), code="model_not_found")
+
+
+@test
+def chat_answers(client, model):
+    answer = client.chat.completions.create(model=model, messages=STORY, max_completion_tokens=24, temperature=0)
+    choice = answer.choices[0]
+    assert answer.object == "chat.completion" and answer.model == model and answer.id.startswith("chatcmpl-")
+    assert choice.message.role == "assistant" and choice.message.content
+    assert choice.finish_reason in ("stop", "length") and choice.logprobs is None
+    assert 1 <= answer.usage.completion_tokens <= 24
+    assert answer.usage.total_tokens == answer.usage.prompt_tokens + answer.usage.completion_tokens
+    assert answer.usage.prompt_tokens_details.cached_tokens >= 0
+    timings = answer.model_extra["timings"]
+    for name in ("queue_ms", "prefill_ms", "decode_ms", "ttft_ms", "total_ms", "prefill_tokens_per_second",
+                 "decode_tokens_per_second"):
+        assert timings[name] >= 0, name
+    assert timings["prefill_tokens"] + timings["cached_tokens"] == answer.usage.prompt_tokens
+
+
+@test
+def content_may_come_in_parts(client, model):
+    parts = [{"type": "text", "text": "Tell me a story"}, {"type": "text", "text": "about a fox"}]
+    one = client.chat.completions.create(
+        model=model, messages=[{"role": "user", "content": parts}], max_tokens=8, temperature=0)
+    other = client.chat.completions.create(
+        model=model, messages=[{"role": "user", "content": "Tell me a story\nabout a fox"}], max_tokens=8, temperature=0)
+    assert one.choices[0].message.content == other.choices[0].message.content
+
+
+@test
+def a_conversation_goes_on_with_the_clients_own_message_objects(client, model):
+    first = client.chat.completions.create(model=model, messages=STORY, max_tokens=8, temperature=0)
+    history = STORY + [first.choices[0].message, {"role": "user", "content": "And then?"}]
+    assert client.chat.completions.create(model=model, messages=history, max_tokens=8).choices[0].message.content
+
+
+@test
+def chat_streams_the_text_that_it_answers(client, model):
+    asked = dict(model=model, messages=STORY, max_tokens=24, temperature=0)
+    whole = client.chat.completions.create(**asked)
+    chunks = list(client.chat.completions.create(**asked, stream=True, stream_options={"include_usage": True}))
+    assert chunks[0].choices[0].delta.role == "assistant"
+    text = "".join(choice.delta.content or "" for chunk in chunks for choice in chunk.choices)
+    assert text == whole.choices[0].message.content
+    assert [chunk.choices[0].finish_reason for chunk in chunks[:-1]][-1] == whole.choices[0].finish_reason
+    assert all(chunk.usage is None for chunk in chunks[:-1]) and chunks[-1].choices == []
+    assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens
+    assert chunks[-2].model_extra["timings"]["total_ms"] > 0
+    assert len({chunk.id for chunk in chunks}) == 1
+
+
+@test
+def the_clients_own_stream_helper_works(client, model):
+    asked = dict(model=model, messages=STORY, max_tokens=40, temperature=0)
+    word = client.chat.completions.create(**asked).choices[0].message.content.split()[3]
+    # The helper takes only answers that ended by themselves.
+    with client.chat.completions.stream(**asked, stop=word) as stream:
+        kinds = {event.type for event in stream}
+        answer = stream.get_final_completion()
+    assert answer.choices[0].message.content and {"chunk", "content.delta", "content.done"} <= kinds
+
+
+@test
+def several_answers_differ_and_keep_their_index(client, model):
+    answer = client.chat.completions.create(model=model, messages=STORY, max_tokens=16, n=3, seed=7, temperature=1.0)
+    assert [choice.index for choice in answer.choices] == [0, 1, 2]
+    texts = [choice.message.content for choice in answer.choices]
+    assert len(set(texts)) > 1, texts
+    streamed = ["", "", ""]
+    for chunk in client.chat.completions.create(
+            model=model, messages=STORY, max_tokens=16, n=3, seed=7, temperature=1.0, stream=True):
+        for choice in chunk.choices:
+            streamed[choice.index] += choice.delta.content or ""
+    assert streamed == texts, "the same seed gives the same answers, streamed or not"
+
+
+@test
+def chat_logprobs(client, model):
+    answer = client.chat.completions.create(
+        model=model, messages=STORY, max_tokens=6, temperature=0, logprobs=True, top_logprobs=3)
+    content = answer.choices[0].logprobs.content
+    assert len(content) == answer.usage.completion_tokens
+    for token in content:
+        assert len(token.top_logprobs) == 3 and token.logprob <= 0
+        assert token.token == token.top_logprobs[0].token, "greedy takes the likeliest"
+        assert bytes(token.bytes).decode("utf-8", "replace") == token.token
+        probabilities = [math.exp(top.logprob) for top in token.top_logprobs]
+        assert probabilities == sorted(probabilities, reverse=True) and sum(probabilities) < 1.001
+
+
+@test
+def completions_take_text_ids_and_lists_of_both(client, model):
+    asked = dict(model=model, max_tokens=6, temperature=0)
+    one = client.completions.create(prompt="The fox", **asked)
+    assert one.object == "text_completion" and one.id.startswith("cmpl-") and one.choices[0].text
+    several = client.completions.create(prompt=["The fox", "A lantern", "The fox"], n=2, **asked)
+    assert [choice.index for choice in several.choices] == [0, 1, 2, 3, 4, 5]
+    texts = [choice.text for choice in several.choices]
+    assert texts[0] == texts[1] == texts[4] == texts[5] == one.choices[0].text
+    ids = tokenize(client, "The fox")
+    assert client.completions.create(prompt=ids, **asked).choices[0].text == one.choices[0].text
+    lists = client.completions.create(prompt=[ids, ids], **asked)
+    assert [choice.text for choice in lists.choices] == [one.choices[0].text] * 2
+    assert lists.usage.prompt_tokens == 2 * len(ids)
+
+
+@test
+def completions_stream(client, model):
+    asked = dict(model=model, prompt=["The fox", "A lantern"], max_tokens=12, temperature=0)
+    whole = client.completions.create(**asked)
+    texts = ["", ""]
+    usage = None
+    for chunk in client.completions.create(**asked, stream=True, stream_options={"include_usage": True}):
+        usage = chunk.usage or usage
+        for choice in chunk.choices:
+            texts[choice.index] += choice.text
+    assert texts == [choice.text for choice in whole.choices]
+    assert usage.completion_tokens == whole.usage.completion_tokens
+
+
+@test
+def echo_scores_the_prompt(client, model):
+    answer = client.completions.create(
+        model=model, prompt="The fox and the lantern", echo=True, logprobs=2, max_tokens=3, temperature=0)
+    choice, ids = answer.choices[0], tokenize(client, "The fox and the lantern")
+    assert choice.text.startswith("The fox and the lantern")
+    lists = choice.logprobs
+    assert len(lists.tokens) == len(ids) + answer.usage.completion_tokens
+    assert lists.token_logprobs[0] is None and all(value <= 0 for value in lists.token_logprobs[1:])
+    assert lists.top_logprobs[0] is None and all(2 <= len(top) <= 3 for top in lists.top_logprobs[1:])
+    assert len(lists.text_offset) == len(lists.tokens)
+    scored = client.completions.create(
+        model=model, prompt="The fox and the lantern", echo=True, logprobs=2, max_tokens=0, temperature=0)
+    assert scored.choices[0].text == "The fox and the lantern"
+    assert scored.choices[0].logprobs.token_logprobs == lists.token_logprobs[:len(ids)]
+
+
+@test
+def stop_strings_end_an_answer_before_themselves(client, model):
+    asked = dict(model=model, messages=STORY, max_tokens=40, temperature=0)
+    whole = client.chat.completions.create(**asked).choices[0].message.content
+    word = whole.split()[3]
+    stopped = client.chat.completions.create(**asked, stop=[word, "never in here"]).choices[0]
+    assert stopped.finish_reason == "stop" and stopped.model_extra["stop_reason"] == word
+    assert stopped.message.content == whole[:whole.index(word)]
+    streamed = "".join(chunk.choices[0].delta.content or ""
+                       for chunk in client.chat.completions.create(**asked, stop=word, stream=True))
+    assert streamed == stopped.message.content
+
+
+@test
+def sampling_parameters_are_taken(client, model):
+    asked = dict(model=model, messages=STORY, max_tokens=12, seed=11)
+    everything = dict(temperature=0.8, top_p=0.9, presence_penalty=0.5, frequency_penalty=0.5, logit_bias={"5": -100},
+                      extra_body=dict(top_k=40, min_p=0.01, repetition_penalty=1.1, min_tokens=4, ignore_eos=True,
+                                      stop_token_ids=[3], skip_special_tokens=False, cache_salt="mine", priority=1))
+    one = client.chat.completions.create(**asked, **everything)
+    two = client.chat.completions.create(**asked, **everything)
+    assert one.choices[0].message.content == two.choices[0].message.content, "a seed makes it repeat"
+
+
+@test
+def errors_name_the_field(client, model):
+    def chat(**fields):
+        return lambda: client.chat.completions.create(**{"model": model, "messages": STORY, "max_tokens": 4, **fields})
+
+    bad = openai.BadRequestError
+    raises(bad, chat(temperature=9), param="temperature", type="invalid_request_error")
+    raises(bad, chat(n=10**9), param="n")
+    raises(bad, chat(top_p=0), param="top_p")
+    raises(bad, chat(max_tokens=10**9), param="max_tokens", code="context_length_exceeded")
+    raises(bad, chat(messages=[]), param="messages")
+    raises(bad, chat(messages=[{"role": "wizard", "content": "x"}]), param="messages[0].role")
+    raises(bad, chat(tools=[{"type": "function", "function": {"name": "f"}}]), param="tools")
+    raises(bad, chat(response_format={"type": "json_object"}), param="response_format.type")
+    raises(bad, chat(extra_body={"temprature": 1}), param="temprature")
+    raises(bad, chat(logit_bias={"999999999": 1}), param="logit_bias")
+    raises(bad, chat(stop=[""]), param="stop")
+    raises(bad, lambda: client.completions.create(model=model, prompt=[-1]), param="prompt")
+    raises(bad, lambda: client.completions.create(model=model, prompt="x", suffix="y"), param="suffix")
+    raises(openai.NotFoundError, chat(model="gpt-unknown"), code="model_not_found", param="model")
+    raises(openai.NotFoundError, lambda: client.embeddings.create(model=model, input="x"))
+
+
+@test
+def a_wrong_key_is_refused_where_keys_are_asked_for(client, model):
+    with_wrong_key = client.with_options(api_key="wrong")
+    if client.api_key == NO_KEY:
+        assert with_wrong_key.models.list().data
+    else:
+        raises(openai.AuthenticationError, lambda: with_wrong_key.models.list(), code="invalid_api_key")
+
+
+@test
+def a_stream_can_be_left_early(client, model):
+    asked = dict(model=model, messages=STORY, temperature=0, extra_body={"ignore_eos": True})
+    with client.chat.completions.create(**asked, max_tokens=400, stream=True) as stream:
+        for _, chunk in zip(range(5), stream):
+            assert chunk.choices
+    assert client.chat.completions.create(**asked, max_tokens=4).choices[0].message.content
+
+
+@test
+def the_raw_answer_has_its_request_id(client, model):
+    raw = client.chat.completions.with_raw_response.create(
+        model=model, messages=STORY, max_tokens=2, extra_headers={"X-Request-Id": "mine-1"})
+    assert raw.headers["x-request-id"] == "mine-1" and raw.parse()._request_id == "mine-1"
+
+
+def tokenize(client, text):
+    """vLLM's /tokenize, which the client does not know."""
+    request = urllib.request.Request(
+        str(client.base_url).removesuffix("/v1/") + "/tokenize", data=json.dumps({"prompt": text}).encode(),
+        headers={"content-type": "application/json", "authorization": f"Bearer {client.api_key}"})
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return json.load(answer)["tokens"]
+
+
+NO_KEY = "no-key"
+
+
+def main():
+    if not 2 <= len(sys.argv) <= 3:
+        print(__doc__)
+        return 2
+    key = sys.argv[2] if len(sys.argv) == 3 else NO_KEY
+    client = OpenAI(base_url=sys.argv[1], api_key=key, max_retries=0, timeout=120)
+    model = client.models.list().data[0].id
+    failed = 0
+    for function in TESTS:
+        name = function.__name__.replace("_", " ")
+        try:
+            function(client, model)
+            print(f"ok      {name}")
+        except Exception:  # every failure is shown, whatever it is
+            failed += 1
+            print(f"FAILED  {name}")
+            traceback.print_exc(file=sys.stdout)
+    print(f"{len(TESTS) - failed} passed, {failed} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,50 @@
+//! Developer commands: `cargo xtask <command>`. Standard library only, so that it builds in seconds.
+//!
+//! ```text
+//! test                        set-up, then everything that has to be green; ends with "N passed, N failed"
+//! oracle                      rebuild the reference logits with transformers and compare
+//! reference                   write docs/reference/flags.md from the flags
+//! random-model SHAPE DIR      random weights in a real model's shape, for speed measurements without a download
+//! ```
+
+mod oracle;
+mod random_model;
+mod setup;
+mod shell;
+mod test;
+
+use std::process::ExitCode;
+
+const HELP: &str = "usage: cargo xtask <command>
+  test [--only STAGE]       set up what the tests need, run everything
+                            stages: fmt clippy tests docs clients deny
+  oracle                    rebuild the reference logits with transformers and compare
+  reference                 write docs/reference/flags.md from the flags
+  random-model SHAPE DIR    random weights in the shape of qwen2.5-0.5b, llama-3.2-1b or tiny";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let result = match words[..] {
+        ["test"] => test::run(None),
+        ["test", "--only", stage] => test::run(Some(stage)),
+        ["oracle"] => oracle::check(),
+        ["reference"] => test::write_reference(),
+        ["random-model", shape, directory] => random_model::write(shape, directory.as_ref()),
+        ["help" | "--help" | "-h"] => {
+            println!("{HELP}");
+            Ok(())
+        }
+        _ => {
+            eprintln!("{HELP}");
+            return ExitCode::from(2);
+        }
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("xtask: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! What the tests need beyond the Rust toolchain: found where it is, installed where it is not.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::shell::{answers, cargo, command, show, target};
+
+/// Version of cargo-deny that is built when none is installed.
+const CARGO_DENY: &str = "0.20.2";
+
+/// Programs that the build and the tests call, and the Debian package of each.
+pub(crate) fn system() -> Result<(), String> {
+    let mut packages = Vec::new();
+    if !answers("cc", &["--version"]) {
+        packages.extend(["gcc", "libc6-dev"]);
+    }
+    if !answers("git", &["--version"]) {
+        packages.push("git");
+    }
+    if !answers("curl", &["--version"]) {
+        packages.push("curl");
+    }
+    if !answers("script", &["--version"]) {
+        packages.push("bsdutils");
+    }
+    if !answers("python3", &["--version"]) {
+        packages.push("python3");
+    }
+    if !answers("python3", &["-c", "import venv, ensurepip"]) {
+        packages.push("python3-venv");
+    }
+    if packages.is_empty() {
+        return Ok(());
+    }
+    let wanted = packages.join(" ");
+    if !answers("apt-get", &["--version"]) || !answers("sh", &["-c", "test \"$(id -u)\" = 0"]) {
+        return Err(format!("please install {wanted} and try again (as root on Debian this is done for you)"));
+    }
+    println!("installing {wanted}");
+    show(&mut command("apt-get", &["update", "-qq"]))?;
+    let install: Vec<&str> = ["install", "-y", "-qq", "--no-install-recommends"].into_iter().chain(packages).collect();
+    show(command("apt-get", &install).env("DEBIAN_FRONTEND", "noninteractive"))
+}
+
+/// A Python environment of its own under `target/`, with `requirements` installed; made again when they change.
+/// Returns its interpreter.
+pub(crate) fn python(name: &str, requirements: &Path) -> Result<PathBuf, String> {
+    let wanted = fs::read_to_string(requirements).map_err(|error| format!("{}: {error}", requirements.display()))?;
+    let directory = target().join(name);
+    let (python, stamp) = (directory.join("bin/python"), directory.join("installed.txt"));
+    if fs::read_to_string(&stamp).is_ok_and(|installed| installed == wanted) && answers(&python, &["--version"]) {
+        return Ok(python);
+    }
+    let _ = fs::remove_dir_all(&directory); // nothing to remove the first time
+    show(command("python3", &["-m", "venv"]).arg(&directory))?;
+    let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r"];
+    show(command(&python, &pip).arg(requirements))?;
+    fs::write(&stamp, wanted).map_err(|error| format!("{}: {error}", stamp.display()))?;
+    Ok(python)
+}
+
+/// cargo-deny: the one installed, or our own under `target/tools`. Built without optimisation: it runs for two seconds,
+/// and the build takes 100 seconds of a core instead of ten minutes.
+pub(crate) fn cargo_deny() -> Result<PathBuf, String> {
+    let own = target().join("tools/bin/cargo-deny");
+    for candidate in [PathBuf::from("cargo-deny"), own.clone()] {
+        if answers(&candidate, &["--version"]) {
+            return Ok(candidate);
+        }
+    }
+    let build = target().join("tools/build");
+    let install = ["install", "cargo-deny", "--quiet", "--locked", "--version", CARGO_DENY, "--root"];
+    let mut install = cargo(&install);
+    install.arg(target().join("tools")).arg("--target-dir").arg(&build);
+    let cheap = [("OPT_LEVEL", "0"), ("LTO", "off"), ("CODEGEN_UNITS", "64"), ("DEBUG", "0")];
+    install.envs(cheap.map(|(name, value)| (format!("CARGO_PROFILE_RELEASE_{name}"), value)));
+    show(&mut install)?;
+    let _ = fs::remove_dir_all(&build); // only disk space is at stake
+    Ok(own)
+}

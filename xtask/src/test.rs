@@ -1,0 +1,224 @@
+//! `cargo xtask test`: set-up, then every stage, all of them even when one fails. What the compiler builds for the first
+//! serves the rest: there is one profile.
+
+use std::fs;
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::setup;
+use crate::shell::{answers, cargo, command, root, show, show_and_keep, target};
+
+/// Tests that ran.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
+    passed: usize,
+    failed: usize,
+}
+
+/// A stage's name and its work.
+type Stage = (&'static str, fn() -> Result<Counts, String>);
+
+const STAGES: [Stage; 6] =
+    [("fmt", format), ("clippy", clippy), ("tests", tests), ("docs", docs), ("clients", clients), ("deny", deny)];
+
+/// Runs every stage, or one. Ends with one line per stage and `N passed, N failed`.
+pub(crate) fn run(only: Option<&str>) -> Result<(), String> {
+    let stages: Vec<&Stage> = STAGES.iter().filter(|(name, _)| only.is_none_or(|only| only == *name)).collect();
+    if stages.is_empty() {
+        return Err(format!("no such stage; there are {}", STAGES.map(|(name, _)| name).join(", ")));
+    }
+    setup::system()?;
+    let mut total = Counts::default();
+    let mut report = Vec::new();
+    for (name, stage) in stages {
+        println!("\n==> {name}");
+        let start = Instant::now();
+        let result = stage();
+        let seconds = start.elapsed().as_secs_f64();
+        let counts = *result.as_ref().unwrap_or(&Counts { passed: 0, failed: 1 });
+        total.passed += counts.passed;
+        total.failed += counts.failed;
+        let verdict = match &result {
+            Ok(Counts { failed: 0, passed: 0 }) => "ok".to_string(),
+            Ok(Counts { failed: 0, passed }) => format!("ok, {passed} passed"),
+            Ok(Counts { failed, passed }) => format!("FAILED, {passed} passed, {failed} failed"),
+            Err(message) => format!("FAILED: {message}"),
+        };
+        report.push(format!("{name:<9} {seconds:>6.0} s  {verdict}"));
+    }
+    println!("\n{}\n{} passed, {} failed", report.join("\n"), total.passed, total.failed);
+    if total.failed == 0 { Ok(()) } else { Err("not everything passed".into()) }
+}
+
+fn format() -> Result<Counts, String> {
+    show(&mut cargo(&["fmt", "--all", "--check"]))?;
+    Ok(Counts::default())
+}
+
+fn clippy() -> Result<Counts, String> {
+    show(&mut cargo(&["clippy", "--quiet", "--release", "--workspace", "--all-targets", "--", "-D", "warnings"]))?;
+    Ok(Counts::default())
+}
+
+/// Unit, integration and end-to-end tests. The binary is built first, for the end-to-end tests run it, and Python is set up,
+/// for the documentation has programs.
+fn tests() -> Result<Counts, String> {
+    let python = client_python()?;
+    show(&mut cargo(&["build", "--quiet", "--release"]))?;
+    let mut run = if answers("cargo-nextest", &["nextest", "--version"]) {
+        let quiet = ["--status-level", "slow", "--final-status-level", "fail"];
+        cargo(&[&["nextest", "run", "--release", "--workspace", "--no-fail-fast"][..], &quiet].concat())
+    } else {
+        cargo(&["test", "--release", "--workspace", "--no-fail-fast", "--lib", "--bins", "--tests"])
+    };
+    count(run.env("TWOSTROKE_BINARY", binary()).env("TWOSTROKE_PYTHON", python))
+}
+
+/// An interpreter with the official OpenAI client.
+fn client_python() -> Result<PathBuf, String> {
+    setup::python("venv", &root().join("tests/openai_client/requirements.txt"))
+}
+
+/// The code's own documentation: links that lead nowhere are errors, and examples are run.
+fn docs() -> Result<Counts, String> {
+    let doc = ["doc", "--quiet", "--release", "--workspace", "--no-deps", "--document-private-items"];
+    show(cargo(&doc).env("RUSTDOCFLAGS", "-D warnings -A rustdoc::private_intra_doc_links"))?;
+    count(&mut cargo(&["test", "--quiet", "--release", "--workspace", "--doc"]))
+}
+
+/// The official OpenAI Python client against the real server with the built-in model.
+fn clients() -> Result<Counts, String> {
+    let suite = root().join("tests/openai_client");
+    let python = client_python()?;
+    show(&mut cargo(&["build", "--quiet", "--release"]))?;
+    let server = Server::start()?;
+    count(command(python, &["-B"]).arg(suite.join("test_client.py")).arg(format!("{}/v1", server.url())))
+}
+
+/// Licences, sources and bans always; known vulnerabilities when their database can be fetched.
+fn deny() -> Result<Counts, String> {
+    let deny = setup::cargo_deny()?;
+    show(&mut command(&deny, &["--log-level", "error", "check", "bans", "licenses", "sources"]))?;
+    let mut advisories = Command::new("timeout");
+    advisories.arg("120").arg(&deny).args(["--log-level", "error", "check", "advisories"]);
+    let output = advisories.current_dir(root()).stdin(Stdio::null()).output().map_err(|error| error.to_string())?;
+    let text = String::from_utf8_lossy(&output.stderr);
+    if output.status.success() {
+        println!("advisories ok");
+    } else if text.contains("failed to fetch advisory database") || output.status.code() == Some(124) {
+        println!("advisories not checked: their database cannot be fetched from here");
+    } else {
+        return Err(format!("advisories:\n{text}"));
+    }
+    Ok(Counts::default())
+}
+
+/// Writes `docs/reference/flags.md` as the binary prints it.
+pub(crate) fn write_reference() -> Result<(), String> {
+    show(&mut cargo(&["build", "--quiet", "--release"]))?;
+    let output = Command::new(binary()).arg("flag-reference").output().map_err(|error| error.to_string())?;
+    let path = root().join("docs/reference/flags.md");
+    fs::write(&path, output.stdout).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+fn binary() -> PathBuf {
+    target().join("release/twostroke")
+}
+
+/// The built server with the built-in model on a free port; stopped when dropped.
+struct Server {
+    child: Child,
+    port: u16,
+}
+
+impl Server {
+    fn start() -> Result<Server, String> {
+        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|socket| socket.local_addr());
+        let port = port.map_err(|error| error.to_string())?.port();
+        let mut command = Command::new(binary());
+        command.args(["serve", "--port", &port.to_string()]).stdin(Stdio::null());
+        let child = command.spawn().map_err(|error| format!("{}: {error}", binary().display()))?;
+        let mut server = Server { child, port };
+        server.wait().map(|()| server)
+    }
+
+    fn url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.port)
+    }
+
+    /// It listens only once it can answer.
+    fn wait(&mut self) -> Result<(), String> {
+        let deadline = Instant::now() + Duration::from_secs(120);
+        while Instant::now() < deadline {
+            if TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).is_ok() {
+                return Ok(());
+            }
+            if let Ok(Some(status)) = self.child.try_wait() {
+                return Err(format!("the server ended with {status}"));
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        Err("the server did not listen within two minutes".into())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill(); // it may have ended by itself
+        let _ = self.child.wait();
+    }
+}
+
+/// Runs a test runner and adds up its closing lines. A runner that failed without one counts as one failure.
+fn count(command: &mut Command) -> Result<Counts, String> {
+    let (success, lines) = show_and_keep(command)?;
+    let mut counts = Counts::default();
+    for line in lines.iter().filter(|line| is_closing_line(line)) {
+        counts.passed += number_before(line, "passed");
+        counts.failed += number_before(line, "failed");
+    }
+    if !success && counts.failed == 0 {
+        counts.failed = 1;
+    }
+    Ok(counts)
+}
+
+/// Of nextest, of cargo test, or the plain `12 passed, 0 failed`.
+fn is_closing_line(line: &str) -> bool {
+    let line = line.trim_start();
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let plain = matches!(words[..], [_, "passed,", _, "failed"]);
+    line.starts_with("Summary [") || line.starts_with("test result:") || plain
+}
+
+/// `12 passed` gives 12.
+fn number_before(line: &str, word: &str) -> usize {
+    let words: Vec<&str> = line.split([' ', ';', ',', '.']).filter(|word| !word.is_empty()).collect();
+    let pair = words.windows(2).find(|pair| pair[1] == word);
+    pair.and_then(|pair| pair[0].parse().ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod unit {
+    use super::*;
+
+    #[test]
+    fn closing_lines_are_added_up() {
+        let table = [
+            ("     Summary [   0.012s] 12 tests run: 11 passed, 1 failed, 0 skipped", Some((11, 1))),
+            (
+                "test result: ok. 5 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.1s",
+                Some((5, 0)),
+            ),
+            ("24 passed, 1 failed", Some((24, 1))),
+            ("        PASS [   0.005s] scheduler tests::all_passed", None),
+            ("test all_passed ... ok", None),
+        ];
+        for (line, want) in table {
+            let got = is_closing_line(line).then(|| (number_before(line, "passed"), number_before(line, "failed")));
+            assert_eq!(got, want, "{line}");
+        }
+    }
+}
