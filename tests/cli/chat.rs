@@ -17,7 +17,8 @@ struct Terminal {
 
 impl Terminal {
     fn start(arguments: &str) -> Terminal {
-        let command = format!("{} run {arguments}", binary().display());
+        // `exec`, for a shell in between would get Ctrl-C as well, and dash then ends with it once the chat is over.
+        let command = format!("exec {} run {arguments}", binary().display());
         let mut script = Command::new("script");
         script.args(["--quiet", "--return", "--command", &command, "/dev/null"]);
         for (name, value) in twostroke::<&str>(&[]).get_envs() {

@@ -174,15 +174,23 @@ impl Drop for Server {
 /// Runs a test runner and adds up its closing lines. A runner that failed without one counts as one failure.
 fn count(command: &mut Command) -> Result<Counts, String> {
     let (success, lines) = show_and_keep(command)?;
-    let mut counts = Counts::default();
-    for line in lines.iter().filter(|line| is_closing_line(line)) {
-        counts.passed += number_before(line, "passed");
-        counts.failed += number_before(line, "failed");
-    }
+    let mut counts = add_up(&lines);
     if !success && counts.failed == 0 {
         counts.failed = 1;
     }
     Ok(counts)
+}
+
+/// The sum of the closing lines; nextest's own alone where there is one, for it shows those of failed tests again.
+fn add_up(lines: &[String]) -> Counts {
+    let is_summary = |line: &&String| line.trim_start().starts_with("Summary [");
+    let has_summary = lines.iter().any(|line| is_summary(&line));
+    let mut counts = Counts::default();
+    for line in lines.iter().filter(|line| is_closing_line(line) && (!has_summary || is_summary(line))) {
+        counts.passed += number_before(line, "passed");
+        counts.failed += number_before(line, "failed");
+    }
+    counts
 }
 
 /// Of nextest, of cargo test, or the plain `12 passed, 0 failed`.
@@ -220,5 +228,15 @@ mod unit {
             let got = is_closing_line(line).then(|| (number_before(line, "passed"), number_before(line, "failed")));
             assert_eq!(got, want, "{line}");
         }
+    }
+
+    #[test]
+    fn a_failure_that_nextest_shows_again_counts_once() {
+        let lines = [
+            "    test result: FAILED. 0 passed; 1 failed; 0 ignored; 0 measured; 27 filtered out; finished in 0.62s",
+            "     Summary [  85.507s] 357 tests run: 356 passed, 1 failed, 0 skipped",
+        ];
+        let counts = add_up(&lines.map(String::from));
+        assert_eq!((counts.passed, counts.failed), (356, 1));
     }
 }
