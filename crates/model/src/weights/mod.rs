@@ -10,13 +10,12 @@
 //! Rows go from the file straight into the backend's packed layout, through a few kilobytes of stack: loading takes
 //! the memory of the packed weights and nothing on top. Reads are positioned, so packing threads do not share a cursor.
 
-pub mod safetensors;
+pub mod encoding;
+mod safetensors;
 
 use crate::checkpoint::{Checkpoint, LoadError, ModelFile};
-use half::f16;
-use half::slice::HalfFloatSliceExt;
+use encoding::{CHUNK_BYTES, Encoding};
 use kernels::{Backend, MatrixShape, RowSource, WeightClass};
-use safetensors::{Dtype, TensorInfo};
 use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -29,17 +28,54 @@ const INDEX: &str = "model.safetensors.index.json";
 const MAX_INDEX_BYTES: u64 = 64 << 20;
 /// Files held open at once; the largest dense checkpoints have about 190.
 const MAX_SHARDS: usize = 512;
-/// Bytes of a row converted at a time, on the stack of the thread that packs.
-const CHUNK_BYTES: usize = 8192;
 
 /// The tensors of a checkpoint, their files open.
 #[derive(Debug)]
 pub struct Weights {
     files: Vec<ModelFile>,
-    tensors: HashMap<String, (usize, TensorInfo)>,
+    tensors: HashMap<String, Entry>,
     /// The file that lists the tensors, for messages.
-    listing: &'static str,
+    listing: String,
     non_finite: AtomicU64,
+}
+
+/// A tensor of the checkpoint, wherever its numbers come from.
+#[derive(Debug)]
+struct Entry {
+    /// Dimensions, outermost first.
+    shape: Vec<usize>,
+    /// Bytes in the files.
+    num_bytes: u64,
+    /// Index of its file, or of the one that messages about it name.
+    file: usize,
+    values: Values,
+}
+
+/// Where a tensor's numbers come from: one variant for each way in which files keep them.
+#[derive(Debug)]
+enum Values {
+    /// Rows one after the other.
+    Rows {
+        /// First byte, counted from the start of the file.
+        offset: u64,
+        /// What the rows are made of.
+        encoding: Encoding,
+    },
+}
+
+/// A tensor as a reader of a format finds it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct TensorInfo {
+    /// Full name.
+    name: String,
+    /// Element type.
+    encoding: Encoding,
+    /// Dimensions, outermost first.
+    shape: Vec<usize>,
+    /// First byte, counted from the start of the file.
+    offset: u64,
+    /// Bytes.
+    len: u64,
 }
 
 impl Weights {
@@ -70,7 +106,7 @@ impl Weights {
             weights.add_file(file)?;
         }
         for (name, shard) in &map {
-            let found = weights.tensors.get(name).map(|(file, _)| weights.files[*file].name());
+            let found = weights.tensors.get(name).map(|entry| weights.files[entry.file].name());
             if found != Some(shard) {
                 let problem = format!("tensor {name:?} is not in {shard}");
                 return Err(LoadError::field(INDEX, "weight_map", problem));
@@ -79,18 +115,30 @@ impl Weights {
         Ok(weights)
     }
 
-    fn empty(listing: &'static str) -> Weights {
-        Weights { files: Vec::new(), tensors: HashMap::new(), listing, non_finite: AtomicU64::new(0) }
+    fn empty(listing: &str) -> Weights {
+        Weights {
+            files: Vec::new(),
+            tensors: HashMap::new(),
+            listing: listing.to_string(),
+            non_finite: AtomicU64::new(0),
+        }
     }
 
     fn add_file(&mut self, file: ModelFile) -> Result<(), LoadError> {
+        let tensors = safetensors::read_header(&file)?;
+        self.add(file, tensors)
+    }
+
+    /// Takes a file and the tensors in it.
+    fn add(&mut self, file: ModelFile, tensors: Vec<TensorInfo>) -> Result<(), LoadError> {
         let index = self.files.len();
-        for tensor in safetensors::read_header(&file)? {
-            if let Some((first, _)) = self.tensors.get(&tensor.name) {
-                let problem = format!("also in {}", self.files[*first].name());
-                return Err(LoadError::field(file.name(), format!("tensor {:?}", tensor.name), problem));
+        for TensorInfo { name, encoding, shape, offset, len } in tensors {
+            if let Some(first) = self.tensors.get(&name) {
+                let problem = format!("also in {}", self.files[first.file].name());
+                return Err(LoadError::field(file.name(), format!("tensor {name:?}"), problem));
             }
-            self.tensors.insert(tensor.name.clone(), (index, tensor));
+            let values = Values::Rows { offset, encoding };
+            self.tensors.insert(name, Entry { shape, num_bytes: len, file: index, values });
         }
         self.files.push(file);
         Ok(())
@@ -104,27 +152,29 @@ impl Weights {
 
     /// A tensor that must be there, with that shape, in a floating-point type.
     pub fn tensor(&self, name: &str, shape: &[usize]) -> Result<Tensor<'_>, LoadError> {
-        let Some((file, info)) = self.tensors.get(name) else {
+        let Some((name, entry)) = self.tensors.get_key_value(name) else {
             return Err(LoadError::NoTensor {
-                file: self.listing.to_string(),
+                file: self.listing.clone(),
                 tensor: name.to_string(),
                 expected: shape.to_vec(),
             });
         };
-        let file = &self.files[*file];
-        if info.shape != shape {
+        let file = &self.files[entry.file];
+        if entry.shape != shape {
             return Err(LoadError::Shape {
                 file: file.name().to_string(),
                 tensor: name.to_string(),
                 expected: shape.to_vec(),
-                found: info.shape.clone(),
+                found: entry.shape.clone(),
             });
         }
-        if let Dtype::Other { name: dtype, .. } = info.dtype {
-            let problem = format!("dtype {dtype}; weights are read from BF16, F16 and F32");
-            return Err(LoadError::field(file.name(), format!("tensor {name:?}"), problem));
+        match entry.values {
+            Values::Rows { encoding, .. } if !encoding.is_decoded() => {
+                let problem = format!("dtype {}; weights are read from BF16, F16 and F32", encoding.name());
+                Err(LoadError::field(file.name(), format!("tensor {name:?}"), problem))
+            }
+            Values::Rows { .. } => Ok(Tensor { name, file, entry, non_finite: &self.non_finite }),
         }
-        Ok(Tensor { file, info, non_finite: &self.non_finite })
     }
 
     /// A tensor `[len]` in memory.
@@ -173,36 +223,25 @@ impl Weights {
     }
 }
 
-/// A tensor in its file.
+/// A tensor, its rows ready to be read.
 #[derive(Clone, Copy, Debug)]
 pub struct Tensor<'w> {
+    name: &'w str,
     file: &'w ModelFile,
-    info: &'w TensorInfo,
+    entry: &'w Entry,
     non_finite: &'w AtomicU64,
 }
 
 impl Tensor<'_> {
-    /// Bytes in the file.
+    /// Bytes in the files.
     pub fn num_bytes(&self) -> u64 {
-        self.info.len
+        self.entry.num_bytes
     }
 
-    /// Reads `out.len()` values from `row * out.len()` on, exactly.
+    /// Reads `out.len()` values from `row * out.len()` on, exactly. Rows of whole blocks only.
     pub fn row(&self, row: usize, out: &mut [f32]) -> Result<(), LoadError> {
-        let element = match self.info.dtype {
-            Dtype::F32 => 4,
-            Dtype::F16 | Dtype::Bf16 => 2,
-            Dtype::Other { name, .. } => unreachable!("tensor() refuses {name}"),
-        };
-        let start = row as u64 * out.len() as u64 * element as u64;
-        assert!(start + (out.len() * element) as u64 <= self.info.len, "row {row} is outside {}", self.info.name);
-        let mut at = self.info.offset + start;
-        let mut bytes = [0; CHUNK_BYTES];
-        for out in out.chunks_mut(CHUNK_BYTES / element) {
-            let bytes = &mut bytes[..out.len() * element];
-            self.file.read_at(at, bytes)?;
-            at += bytes.len() as u64;
-            convert(self.info.dtype, bytes, out);
+        match self.entry.values {
+            Values::Rows { offset, encoding } => self.stored_row(row, offset, encoding, out)?,
         }
         let non_finite = out.iter().filter(|value| !value.is_finite()).count();
         if non_finite > 0 {
@@ -210,30 +249,22 @@ impl Tensor<'_> {
         }
         Ok(())
     }
-}
 
-/// Little-endian file bytes to `f32`; exact for all three types.
-fn convert(dtype: Dtype, bytes: &[u8], out: &mut [f32]) {
-    match dtype {
-        Dtype::F32 => {
-            for (out, bytes) in out.iter_mut().zip(bytes.as_chunks().0) {
-                *out = f32::from_le_bytes(*bytes);
-            }
+    fn stored_row(&self, row: usize, offset: u64, encoding: Encoding, out: &mut [f32]) -> Result<(), LoadError> {
+        let block = encoding.block();
+        assert!(out.len().is_multiple_of(block.elements), "a row of {} is no number of blocks", self.name);
+        let row_bytes = out.len() / block.elements * block.bytes;
+        let start = row as u64 * row_bytes as u64;
+        assert!(start + row_bytes as u64 <= self.entry.num_bytes, "row {row} is outside {}", self.name);
+        let mut at = offset + start;
+        let mut bytes = [0; CHUNK_BYTES];
+        for out in out.chunks_mut(CHUNK_BYTES / block.bytes * block.elements) {
+            let bytes = &mut bytes[..out.len() / block.elements * block.bytes];
+            self.file.read_at(at, bytes)?;
+            at += bytes.len() as u64;
+            encoding.decode(bytes, out);
         }
-        Dtype::Bf16 => {
-            for (out, bytes) in out.iter_mut().zip(bytes.as_chunks().0) {
-                *out = f32::from_bits(u32::from(u16::from_le_bytes(*bytes)) << 16);
-            }
-        }
-        Dtype::F16 => {
-            let mut halves = [f16::ZERO; CHUNK_BYTES / 2];
-            let halves = &mut halves[..out.len()];
-            for (half, bytes) in halves.iter_mut().zip(bytes.as_chunks().0) {
-                *half = f16::from_le_bytes(*bytes);
-            }
-            halves.convert_to_f32_slice(out);
-        }
-        Dtype::Other { name, .. } => unreachable!("tensor() refuses {name}"),
+        Ok(())
     }
 }
 

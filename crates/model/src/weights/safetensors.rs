@@ -10,6 +10,8 @@
 //! different models in one file), a name occurs once, and a shape's size must equal its byte range. Memory taken is
 //! bounded by the header's own bytes; nothing is allocated for what a number merely claims.
 
+use super::TensorInfo;
+use super::encoding::{Block, Encoding};
 use crate::checkpoint::{LoadError, ModelFile};
 use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use std::fmt;
@@ -25,94 +27,41 @@ const MAX_NAME_BYTES: usize = 512;
 const MAX_RANK: usize = 8;
 
 /// Element types of the format.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Dtype {
-    /// 32-bit float.
-    F32,
-    /// IEEE half.
-    F16,
-    /// The upper half of a 32-bit float.
-    Bf16,
-    /// One that weights are not read from: kept for its name and size.
-    Other {
-        /// As in the file.
-        name: &'static str,
-        /// Bits of an element.
-        bits: u64,
-    },
-}
-
-impl Dtype {
-    const OTHERS: [(&'static str, u64); 19] = [
-        ("BOOL", 8),
-        ("F4", 4),
-        ("F6_E2M3", 6),
-        ("F6_E3M2", 6),
-        ("U8", 8),
-        ("I8", 8),
-        ("F8_E5M2", 8),
-        ("F8_E4M3", 8),
-        ("F8_E8M0", 8),
-        ("F8_E4M3FNUZ", 8),
-        ("F8_E5M2FNUZ", 8),
-        ("I16", 16),
-        ("U16", 16),
-        ("I32", 32),
-        ("U32", 32),
-        ("I64", 64),
-        ("U64", 64),
-        ("F64", 64),
-        ("C64", 64),
+fn parse_dtype(name: &str) -> Option<Encoding> {
+    const OTHERS: [(&str, usize, usize); 19] = [
+        ("BOOL", 1, 1),
+        ("F4", 2, 1),
+        ("F6_E2M3", 4, 3),
+        ("F6_E3M2", 4, 3),
+        ("U8", 1, 1),
+        ("I8", 1, 1),
+        ("F8_E5M2", 1, 1),
+        ("F8_E4M3", 1, 1),
+        ("F8_E8M0", 1, 1),
+        ("F8_E4M3FNUZ", 1, 1),
+        ("F8_E5M2FNUZ", 1, 1),
+        ("I16", 1, 2),
+        ("U16", 1, 2),
+        ("I32", 1, 4),
+        ("U32", 1, 4),
+        ("I64", 1, 8),
+        ("U64", 1, 8),
+        ("F64", 1, 8),
+        ("C64", 1, 8),
     ];
-
-    fn parse(name: &str) -> Option<Dtype> {
-        match name {
-            "F32" => Some(Dtype::F32),
-            "F16" => Some(Dtype::F16),
-            "BF16" => Some(Dtype::Bf16),
-            _ => {
-                let other = Self::OTHERS.iter().find(|(other, _)| *other == name);
-                other.map(|&(name, bits)| Dtype::Other { name, bits })
-            }
+    match name {
+        "F32" => Some(Encoding::F32),
+        "F16" => Some(Encoding::F16),
+        "BF16" => Some(Encoding::Bf16),
+        _ => {
+            let other = OTHERS.iter().find(|(other, ..)| *other == name);
+            other.map(|&(name, elements, bytes)| Encoding::Other { name, block: Block { elements, bytes } })
         }
     }
-
-    /// As the file writes it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Dtype::F32 => "F32",
-            Dtype::F16 => "F16",
-            Dtype::Bf16 => "BF16",
-            Dtype::Other { name, .. } => name,
-        }
-    }
-
-    fn bits(self) -> u64 {
-        match self {
-            Dtype::F32 => 32,
-            Dtype::F16 | Dtype::Bf16 => 16,
-            Dtype::Other { bits, .. } => bits,
-        }
-    }
-}
-
-/// Where a tensor lies.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TensorInfo {
-    /// Full name.
-    pub name: String,
-    /// Element type.
-    pub dtype: Dtype,
-    /// Dimensions, outermost first.
-    pub shape: Vec<usize>,
-    /// First byte, counted from the start of the file.
-    pub offset: u64,
-    /// Bytes.
-    pub len: u64,
 }
 
 /// Reads and checks the header: the tensors in order of their bytes. Cost: the header's bytes, once.
-pub fn read_header(file: &ModelFile) -> Result<Vec<TensorInfo>, LoadError> {
+pub(super) fn read_header(file: &ModelFile) -> Result<Vec<TensorInfo>, LoadError> {
     let error = |field: &str, problem: String| LoadError::field(file.name(), field, problem);
     if file.len() < 8 {
         return Err(error("header length", format!("the file has {} bytes; the length alone takes 8", file.len())));
@@ -144,9 +93,9 @@ pub fn read_header(file: &ModelFile) -> Result<Vec<TensorInfo>, LoadError> {
 /// Offsets tile `0..data_len`, and each range is as long as its shape says. Sorts by offset.
 fn check_ranges(tensors: &mut [TensorInfo], data_len: u64) -> Result<(), (String, String)> {
     for tensor in tensors.iter() {
-        let wanted = byte_len(tensor.dtype, &tensor.shape).map_err(|problem| (tensor.name.clone(), problem))?;
+        let wanted = tensor.encoding.num_bytes(&tensor.shape).map_err(|problem| (tensor.name.clone(), problem))?;
         if wanted != tensor.len {
-            let (dtype, shape) = (tensor.dtype.name(), &tensor.shape);
+            let (dtype, shape) = (tensor.encoding.name(), &tensor.shape);
             let problem = format!("data_offsets span {} bytes; {dtype} {shape:?} takes {wanted}", tensor.len);
             return Err((tensor.name.clone(), problem));
         }
@@ -173,16 +122,6 @@ fn check_ranges(tensors: &mut [TensorInfo], data_len: u64) -> Result<(), (String
         return Err((last, format!("data_offsets: {} trailing bytes after the last tensor", data_len - covered)));
     }
     Ok(())
-}
-
-fn byte_len(dtype: Dtype, shape: &[usize]) -> Result<u64, String> {
-    let overflow = || format!("shape {shape:?} has more than 2^64 bits of {}", dtype.name());
-    let elements = shape.iter().try_fold(1u64, |product, &dim| product.checked_mul(dim as u64)).ok_or_else(overflow)?;
-    let bits = elements.checked_mul(dtype.bits()).ok_or_else(overflow)?;
-    if bits % 8 != 0 {
-        return Err(format!("shape {shape:?} of {} does not fill whole bytes", dtype.name()));
-    }
-    Ok(bits / 8)
 }
 
 fn parse_header(header: &str) -> Result<Vec<TensorInfo>, serde_json::Error> {
@@ -283,7 +222,7 @@ impl<'de> Visitor<'de> for Tensor<'_> {
             let duplicate = match field.as_str() {
                 "dtype" => {
                     let name: String = map.next_value()?;
-                    let known = Dtype::parse(&name)
+                    let known = parse_dtype(&name)
                         .ok_or_else(|| A::Error::custom(format!("dtype {:?} is not known", first_chars(&name))))?;
                     dtype.replace(known).is_some()
                 }
@@ -296,7 +235,7 @@ impl<'de> Visitor<'de> for Tensor<'_> {
             }
         }
         let missing = |field: &str| A::Error::custom(format!("{field} is missing"));
-        let dtype = dtype.ok_or_else(|| missing("dtype"))?;
+        let encoding = dtype.ok_or_else(|| missing("dtype"))?;
         let shape = shape.ok_or_else(|| missing("shape"))?;
         let offsets = offsets.ok_or_else(|| missing("data_offsets"))?;
         let &[begin, end] = offsets.as_slice() else {
@@ -305,7 +244,7 @@ impl<'de> Visitor<'de> for Tensor<'_> {
         let len = end
             .checked_sub(begin)
             .ok_or_else(|| A::Error::custom(format!("data_offsets [{begin}, {end}] end before they begin")))?;
-        Ok(TensorInfo { name: self.name.to_string(), dtype, shape, offset: begin, len })
+        Ok(TensorInfo { name: self.name.to_string(), encoding, shape, offset: begin, len })
     }
 }
 

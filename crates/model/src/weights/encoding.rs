@@ -1,0 +1,105 @@
+//! How numbers lie in a file: floats, and (for types that are read past) just their size.
+//!
+//! ```text
+//! a row of a tensor  =  blocks, one after the other     F32: a block is one number in 4 bytes
+//! ```
+
+use half::f16;
+use half::slice::HalfFloatSliceExt;
+
+/// Bytes of a row that are decoded at a time, on the stack of the thread that packs.
+pub(super) const CHUNK_BYTES: usize = 8192;
+
+/// The element type of a tensor in its file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Encoding {
+    /// 32-bit float.
+    F32,
+    /// IEEE half.
+    F16,
+    /// The upper half of a 32-bit float.
+    Bf16,
+    /// One that weights are not read from: kept for its name and size.
+    Other {
+        /// As in the file.
+        name: &'static str,
+        /// See [`Encoding::block`].
+        block: Block,
+    },
+}
+
+/// The smallest piece of a tensor that fills whole bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Block {
+    /// Numbers in it.
+    pub elements: usize,
+    /// Bytes that they take.
+    pub bytes: usize,
+}
+
+impl Encoding {
+    /// As files write it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Encoding::F32 => "F32",
+            Encoding::F16 => "F16",
+            Encoding::Bf16 => "BF16",
+            Encoding::Other { name, .. } => name,
+        }
+    }
+
+    /// The unit that rows are made of.
+    pub fn block(self) -> Block {
+        match self {
+            Encoding::F32 => Block { elements: 1, bytes: 4 },
+            Encoding::F16 | Encoding::Bf16 => Block { elements: 1, bytes: 2 },
+            Encoding::Other { block, .. } => block,
+        }
+    }
+
+    /// Whether [`decode`](Self::decode) knows it.
+    pub fn is_decoded(self) -> bool {
+        !matches!(self, Encoding::Other { .. })
+    }
+
+    /// Bytes of a tensor; the problem in words where its size is no number of blocks or leaves 64 bits.
+    pub(super) fn num_bytes(self, shape: &[usize]) -> Result<u64, String> {
+        let Block { elements: block_elements, bytes } = self.block();
+        let overflow = || format!("shape {shape:?} of {} has more than 2^64 bits", self.name());
+        let elements =
+            shape.iter().try_fold(1u64, |product, &dim| product.checked_mul(dim as u64)).ok_or_else(overflow)?;
+        // Counted in bits, so that no reader of a smaller type can wrap where this one does not.
+        let bits = (elements / block_elements as u64).checked_mul(8 * bytes as u64).ok_or_else(overflow)?;
+        if elements % block_elements as u64 != 0 {
+            return Err(format!("shape {shape:?} of {} does not fill whole bytes", self.name()));
+        }
+        Ok(bits / 8)
+    }
+
+    /// Little-endian file bytes to `f32`, exactly. `bytes` holds the blocks of `out` and at most [`CHUNK_BYTES`].
+    pub(super) fn decode(self, bytes: &[u8], out: &mut [f32]) {
+        let block = self.block();
+        debug_assert_eq!(bytes.len() * block.elements, out.len() * block.bytes, "bytes hold the blocks of out");
+        match self {
+            Encoding::F32 => {
+                for (out, bytes) in out.iter_mut().zip(bytes.as_chunks().0) {
+                    *out = f32::from_le_bytes(*bytes);
+                }
+            }
+            Encoding::Bf16 => {
+                for (out, bytes) in out.iter_mut().zip(bytes.as_chunks().0) {
+                    *out = f32::from_bits(u32::from(u16::from_le_bytes(*bytes)) << 16);
+                }
+            }
+            Encoding::F16 => {
+                let mut halves = [f16::ZERO; CHUNK_BYTES / 2];
+                let halves = &mut halves[..out.len()];
+                for (half, bytes) in halves.iter_mut().zip(bytes.as_chunks().0) {
+                    *half = f16::from_le_bytes(*bytes);
+                }
+                halves.convert_to_f32_slice(out);
+            }
+            Encoding::Other { name, .. } => unreachable!("Weights::tensor refuses {name}"),
+        }
+    }
+}
