@@ -7,7 +7,9 @@ use crate::kv_cache::{KvCache, KvShape};
 use crate::mem::OutOfMemory;
 use crate::quant::{MatrixShape, PackedMatrix, RowSource, WeightClass};
 use crate::threads::{Pool, ThreadError, default_threads};
-use crate::{AttentionSpan, Backend, HeadLayout, Out, RotateAndStore, attention, pointwise};
+use crate::{
+    Activation, AttentionSpan, Backend, HeadLayout, Out, RotateAndStore, RoutingRule, attention, pointwise, routing,
+};
 use std::sync::{Mutex, PoisonError};
 
 /// How to use this machine.
@@ -144,8 +146,28 @@ impl Backend for Cpu {
         attention::attend(Some(&self.pool), self.isa, qkv, layout, spans, layer, kv, out);
     }
 
-    fn swiglu(&self, gate_up: &[f32], width: usize, out: &mut [f32]) {
-        pointwise::swiglu(Some(&self.pool), self.isa, gate_up, width, out);
+    fn gated(&self, activation: Activation, gate_up: &[f32], width: usize, out: &mut [f32]) {
+        pointwise::gated(Some(&self.pool), self.isa, activation, gate_up, width, out);
+    }
+
+    fn add_scaled(&self, y: &[f32], scale: f32, x: &mut [f32]) {
+        pointwise::add_scaled(Some(&self.pool), self.isa, y, scale, x);
+    }
+
+    fn softcap(&self, cap: f32, x: &mut [f32]) {
+        pointwise::softcap(Some(&self.pool), self.isa, cap, x);
+    }
+
+    fn route(&self, logits: &[f32], num_experts: usize, rule: RoutingRule, chosen: &mut [u32], weights: &mut [f32]) {
+        routing::route(Some(&self.pool), self.isa, logits, num_experts, rule, chosen, weights);
+    }
+
+    fn gather(&self, from: &[f32], width: usize, rows: &[u32], out: &mut [f32]) {
+        routing::gather(Some(&self.pool), from, width, rows, out);
+    }
+
+    fn scatter_add(&self, y: &[f32], weights: &[f32], rows: &[u32], width: usize, x: &mut [f32]) {
+        routing::scatter_add(Some(&self.pool), self.isa, y, weights, rows, width, x);
     }
 
     fn copy_blocks(&self, kv: &mut KvCache, copies: &[(u32, u32)]) {

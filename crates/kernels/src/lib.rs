@@ -2,7 +2,7 @@
 //! This crate knows shapes, not models and not requests.
 //!
 //! ```text
-//! trait Backend          the dozen operations a transformer needs
+//! trait Backend          the operations a transformer needs
 //!   Reference            their definition, in plain loops; serves any CPU, judges every other implementation
 //!   Cpu                  AVX2, AVX-512 and AMX paths chosen at start; the same bits as Reference, always
 //! ```
@@ -28,15 +28,18 @@ pub mod pointwise;
 pub mod quant;
 pub mod reference;
 pub mod rope;
+pub mod routing;
 pub mod threads;
 
 pub use cpu::{Cpu, CpuError, CpuOptions};
 pub use isa::Isa;
 pub use kv_cache::{KvCache, KvShape};
 pub use mem::OutOfMemory;
+pub use pointwise::Activation;
 pub use quant::{MatrixShape, PackedMatrix, RowSource, WeightClass};
 pub use reference::Reference;
 pub use rope::{RopeScaling, RopeTable};
+pub use routing::RoutingRule;
 
 /// How the heads of one attention layer lie in a row of the fused q/k/v product:
 /// `[q head 0 .. q head num_heads | k heads | v heads]`, each `head_dim` wide.
@@ -151,8 +154,23 @@ pub trait Backend: Send + Sync + 'static {
         out: &mut [f32],
     );
 
-    /// `out = silu(gate) * up`; a row of `gate_up` is `[gate | up]`, each `out`'s width.
-    fn swiglu(&self, gate_up: &[f32], width: usize, out: &mut [f32]);
+    /// `out = activation(gate) * up`; a row of `gate_up` is `[gate | up]`, each `width` wide.
+    fn gated(&self, activation: Activation, gate_up: &[f32], width: usize, out: &mut [f32]);
+
+    /// `x = scale * y + x`, rounded once: a residual stream whose blocks are scaled, or normed after they are computed.
+    fn add_scaled(&self, y: &[f32], scale: f32, x: &mut [f32]);
+
+    /// `x = cap * tanh(x / cap)`.
+    fn softcap(&self, cap: f32, x: &mut [f32]);
+
+    /// The experts of each row and their weights: see [`routing::route`].
+    fn route(&self, logits: &[f32], num_experts: usize, rule: RoutingRule, chosen: &mut [u32], weights: &mut [f32]);
+
+    /// `out[i] = from[rows[i]]`, rows of `width` numbers.
+    fn gather(&self, from: &[f32], width: usize, rows: &[u32], out: &mut [f32]);
+
+    /// `x[rows[i]] = weights[i] * y[i] + x[rows[i]]`, rounded once; rows of `width` numbers; `rows` rises.
+    fn scatter_add(&self, y: &[f32], weights: &[f32], rows: &[u32], width: usize, x: &mut [f32]);
 
     /// Copies whole blocks `(src, dst)` in every layer (copy-on-write).
     fn copy_blocks(&self, kv: &mut Self::KvCache, copies: &[(u32, u32)]);

@@ -1,4 +1,4 @@
-//! Everything between the matrix products that treats rows alone: norms, the gated activation, rotation.
+//! Everything between the matrix products that treats rows alone: norms, gated activations, sums, rotation.
 //!
 //! Each function takes `pool: Option<&Pool>` (rows are shared out when there are many) and `isa`, and returns the same
 //! bits for every choice of both. [`Plain`] holds the definitions, [`Vectors`] the same operations 16 at a time.
@@ -15,7 +15,7 @@ use std::ops::Range;
 const TASK: usize = 16 << 10;
 
 /// Calls `f` for ranges that cover `0..rows`, on several threads when that pays.
-fn share_rows(pool: Option<&Pool>, rows: usize, width: usize, f: &(dyn Fn(Range<usize>) + Sync)) {
+pub(crate) fn share_rows(pool: Option<&Pool>, rows: usize, width: usize, f: &(dyn Fn(Range<usize>) + Sync)) {
     let per_task = (TASK / width.max(1)).max(1);
     match pool {
         Some(pool) if rows > per_task => {
@@ -63,8 +63,12 @@ trait RowOps: Copy {
     /// `out = x / sqrt(mean(x^2) + eps) * weight`: the squares summed in 16 lanes, element `i` in lane `i % 16`, then
     /// by halves; one division for the row.
     fn rms_norm(self, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]);
-    /// `out = (gate / (1 + exp(-gate))) * up`.
-    fn swiglu(self, gate: &[f32], up: &[f32], out: &mut [f32]);
+    /// `out = (gate / (1 + exp(-z))) * up`, where `z` is [`Activation::argument`] of the gate.
+    fn gated(self, activation: Activation, gate: &[f32], up: &[f32], out: &mut [f32]);
+    /// `x = scale * y + x`, rounded once.
+    fn add_scaled(self, y: &[f32], scale: f32, x: &mut [f32]);
+    /// `x = cap - 2 cap / (exp(2 x / cap) + 1)`, which is `cap * tanh(x / cap)`.
+    fn softcap(self, cap: f32, x: &mut [f32]);
     /// Element `i` of the first half and of the second turn by the same angle: `a' = a c - b s`, `b' = b c + a s`.
     fn rotate(self, x: &[f32], cos: &[f32], sin: &[f32], out: &mut [f32]);
     /// Rounds to bf16.
@@ -87,9 +91,22 @@ impl RowOps for Plain {
         }
     }
 
-    fn swiglu(self, gate: &[f32], up: &[f32], out: &mut [f32]) {
+    fn gated(self, activation: Activation, gate: &[f32], up: &[f32], out: &mut [f32]) {
         for ((out, &gate), &up) in out.iter_mut().zip(gate).zip(up) {
-            *out = (gate / (1.0 + exp(0.0 - gate))) * up;
+            *out = (gate / (1.0 + exp(0.0 - activation.argument(gate)))) * up;
+        }
+    }
+
+    fn add_scaled(self, y: &[f32], scale: f32, x: &mut [f32]) {
+        for (x, &y) in x.iter_mut().zip(y) {
+            *x = y.mul_add(scale, *x);
+        }
+    }
+
+    fn softcap(self, cap: f32, x: &mut [f32]) {
+        let (stretch, top) = (2.0 / cap, 2.0 * cap);
+        for x in x {
+            *x = cap - top / (exp(*x * stretch) + 1.0);
         }
     }
 
@@ -155,13 +172,40 @@ impl<S: Simd> RowOps for Vectors<S> {
     }
 
     #[inline(always)]
-    fn swiglu(self, gate: &[f32], up: &[f32], out: &mut [f32]) {
+    fn gated(self, activation: Activation, gate: &[f32], up: &[f32], out: &mut [f32]) {
         assert!(gate.len() == up.len() && out.len() == up.len());
         let s = self.0;
         for at in (0..gate.len()).step_by(LANES) {
             let gate = self.load(gate, at);
-            let bottom = s.add(s.splat(1.0), exp_lanes(s, s.sub(s.splat(0.0), gate)));
+            let argument = match activation {
+                Activation::Silu => gate,
+                Activation::GeluTanh => {
+                    let cubic = s.fma(s.mul(gate, gate), s.splat(GELU_CUBIC), s.splat(1.0));
+                    s.mul(s.mul(gate, s.splat(GELU_LINEAR)), cubic)
+                }
+            };
+            let bottom = s.add(s.splat(1.0), exp_lanes(s, s.sub(s.splat(0.0), argument)));
             self.store(s.mul(s.div(gate, bottom), self.load(up, at)), out, at);
+        }
+    }
+
+    #[inline(always)]
+    fn add_scaled(self, y: &[f32], scale: f32, x: &mut [f32]) {
+        assert!(y.len() == x.len());
+        let s = self.0;
+        for at in (0..x.len()).step_by(LANES) {
+            let sum = s.fma(self.load(y, at), s.splat(scale), self.load(x, at));
+            self.store(sum, x, at);
+        }
+    }
+
+    #[inline(always)]
+    fn softcap(self, cap: f32, x: &mut [f32]) {
+        let s = self.0;
+        let (stretch, top) = (s.splat(2.0 / cap), s.splat(2.0 * cap));
+        for at in (0..x.len()).step_by(LANES) {
+            let bottom = s.add(exp_lanes(s, s.mul(self.load(x, at), stretch)), s.splat(1.0));
+            self.store(s.sub(s.splat(cap), s.div(top, bottom)), x, at);
         }
     }
 
@@ -234,17 +278,42 @@ pub fn rms_norm(pool: Option<&Pool>, isa: Isa, x: &[f32], weight: &[f32], eps: f
     });
 }
 
-/// `silu(gate) * up` (Shazeer, 2020). `gate_up`: f32 `[rows, 2 * width]`, a row is `[gate | up]`; `out`: `[rows, width]`.
-pub fn swiglu(pool: Option<&Pool>, isa: Isa, gate_up: &[f32], width: usize, out: &mut [f32]) {
-    struct Rows<'a>(&'a [f32], usize, &'a mut [f32]);
+/// What multiplies `up` in a gated MLP (Shazeer, 2020): `gate * sigmoid(z)`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activation {
+    /// `z = gate`, also called swish (Llama and most others).
+    Silu,
+    /// `z = 2 sqrt(2/pi) (gate + 0.044715 gate^3)`: the approximation of GELU by tanh (Hendrycks & Gimpel, 2016), since
+    /// `(1 + tanh(z/2)) / 2 = sigmoid(z)` (Gemma).
+    GeluTanh,
+}
+
+/// `2 sqrt(2 / pi)`.
+const GELU_LINEAR: f32 = 1.595_769;
+const GELU_CUBIC: f32 = 0.044_715;
+
+impl Activation {
+    /// `z` of a gate.
+    #[inline(always)]
+    fn argument(self, gate: f32) -> f32 {
+        match self {
+            Activation::Silu => gate,
+            Activation::GeluTanh => (gate * GELU_LINEAR) * (gate * gate).mul_add(GELU_CUBIC, 1.0),
+        }
+    }
+}
+
+/// `activation(gate) * up`. `gate_up`: f32 `[rows, 2 * width]`, a row is `[gate | up]`; `out`: `[rows, width]`.
+pub fn gated(pool: Option<&Pool>, isa: Isa, activation: Activation, gate_up: &[f32], width: usize, out: &mut [f32]) {
+    struct Rows<'a>(Activation, &'a [f32], usize, &'a mut [f32]);
 
     impl Rows<'_> {
         #[inline(always)]
         fn each(self, ops: impl RowOps) {
-            let Rows(gate_up, width, out) = self;
+            let Rows(activation, gate_up, width, out) = self;
             for (row, out) in gate_up.chunks_exact(2 * width).zip(out.chunks_exact_mut(width)) {
                 let (gate, up) = row.split_at(width);
-                ops.swiglu(gate, up, out);
+                ops.gated(activation, gate, up, out);
             }
         }
     }
@@ -269,7 +338,64 @@ pub fn swiglu(pool: Option<&Pool>, isa: Isa, gate_up: &[f32], width: usize, out:
     share_rows(pool, rows, 4 * width, &|rows| {
         // SAFETY: each row is in one range.
         let out = unsafe { out.part(rows.start * width..rows.end * width) };
-        dispatch(isa, Rows(&gate_up[rows.start * 2 * width..rows.end * 2 * width], width, out));
+        dispatch(isa, Rows(activation, &gate_up[rows.start * 2 * width..rows.end * 2 * width], width, out));
+    });
+}
+
+/// `x = scale * y + x`, rounded once. f32 of one length.
+pub fn add_scaled(pool: Option<&Pool>, isa: Isa, y: &[f32], scale: f32, x: &mut [f32]) {
+    assert_eq!(y.len(), x.len());
+    let x = Shared::new(x);
+    share_rows(pool, y.len().div_ceil(LANES), LANES, &|groups| {
+        let part = groups.start * LANES..(groups.end * LANES).min(y.len());
+        // SAFETY: each group of numbers is in one range.
+        let x = unsafe { x.part(part.clone()) };
+        dispatch(isa, AddScaled { y: &y[part], scale, x });
+    });
+}
+
+/// See [`add_scaled`].
+pub(crate) struct AddScaled<'a> {
+    pub(crate) y: &'a [f32],
+    pub(crate) scale: f32,
+    pub(crate) x: &'a mut [f32],
+}
+
+impl Kernel for AddScaled<'_> {
+    type Output = ();
+
+    fn define(self) {
+        Plain.add_scaled(self.y, self.scale, self.x);
+    }
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        Vectors(s).add_scaled(self.y, self.scale, self.x);
+    }
+}
+
+/// `x = cap * tanh(x / cap)` (Bello et al., 2016): large logits flatten out below `cap`.
+pub fn softcap(pool: Option<&Pool>, isa: Isa, cap: f32, x: &mut [f32]) {
+    struct Numbers<'a>(f32, &'a mut [f32]);
+
+    impl Kernel for Numbers<'_> {
+        type Output = ();
+
+        fn define(self) {
+            Plain.softcap(self.0, self.1);
+        }
+
+        #[inline(always)]
+        fn run<S: Simd>(self, s: S) {
+            Vectors(s).softcap(self.0, self.1);
+        }
+    }
+
+    let x = Shared::new(x);
+    share_rows(pool, x.len().div_ceil(LANES), 4 * LANES, &|groups| {
+        let part = groups.start * LANES..(groups.end * LANES).min(x.len());
+        // SAFETY: each group of numbers is in one range.
+        dispatch(isa, Numbers(cap, unsafe { x.part(part) }));
     });
 }
 

@@ -5,7 +5,10 @@ use crate::mem::OutOfMemory;
 use crate::quant::{
     MatrixShape, PackedMatrix, RowSource, SMALLEST_ACTIVATION, WeightClass, quantize_row, round_to_bf16,
 };
-use crate::{AttentionSpan, Backend, HeadLayout, Isa, Out, RotateAndStore, attention, cpu, pointwise};
+use crate::{
+    Activation, AttentionSpan, Backend, HeadLayout, Isa, Out, RotateAndStore, RoutingRule, attention, cpu, pointwise,
+    routing,
+};
 
 /// The backend of definitions.
 #[derive(Clone, Copy, Debug, Default)]
@@ -85,8 +88,28 @@ impl Backend for Reference {
         attention::attend(None, Isa::Scalar, qkv, layout, spans, layer, kv, out);
     }
 
-    fn swiglu(&self, gate_up: &[f32], width: usize, out: &mut [f32]) {
-        pointwise::swiglu(None, Isa::Scalar, gate_up, width, out);
+    fn gated(&self, activation: Activation, gate_up: &[f32], width: usize, out: &mut [f32]) {
+        pointwise::gated(None, Isa::Scalar, activation, gate_up, width, out);
+    }
+
+    fn add_scaled(&self, y: &[f32], scale: f32, x: &mut [f32]) {
+        pointwise::add_scaled(None, Isa::Scalar, y, scale, x);
+    }
+
+    fn softcap(&self, cap: f32, x: &mut [f32]) {
+        pointwise::softcap(None, Isa::Scalar, cap, x);
+    }
+
+    fn route(&self, logits: &[f32], num_experts: usize, rule: RoutingRule, chosen: &mut [u32], weights: &mut [f32]) {
+        routing::route(None, Isa::Scalar, logits, num_experts, rule, chosen, weights);
+    }
+
+    fn gather(&self, from: &[f32], width: usize, rows: &[u32], out: &mut [f32]) {
+        routing::gather(None, from, width, rows, out);
+    }
+
+    fn scatter_add(&self, y: &[f32], weights: &[f32], rows: &[u32], width: usize, x: &mut [f32]) {
+        routing::scatter_add(None, Isa::Scalar, y, weights, rows, width, x);
     }
 
     fn copy_blocks(&self, kv: &mut KvCache, copies: &[(u32, u32)]) {

@@ -1,46 +1,12 @@
 //! Norms, activation, rotation and the write to the cache: the same bits on every path, and close to f64.
 
+mod paths;
+
 use kernels::kv_cache::Place;
-use kernels::pointwise::{rms_norm, rotate_and_store, swiglu};
-use kernels::threads::{Pool, max_threads};
-use kernels::{HeadLayout, Isa, KvCache, KvShape, RopeScaling, RopeTable, RotateAndStore};
-
-/// Numbers of both signs and many magnitudes, the same on every machine.
-fn numbers(seed: u64, len: usize) -> Vec<f32> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state
-    };
-    (0..len)
-        .map(|_| {
-            let bits = next();
-            let magnitude = [0.01, 0.5, 2.0, 30.0][(bits >> 32) as usize % 4];
-            ((bits as u16) as f32 / 32768.0 - 1.0) * magnitude
-        })
-        .collect()
-}
-
-fn bits(x: &[f32]) -> Vec<u32> {
-    x.iter().map(|x| x.to_bits()).collect()
-}
-
-/// Runs on every instruction set, with and without threads, and demands what the definition returned.
-fn every_path<T: PartialEq>(what: &str, mut f: impl FnMut(Option<&Pool>, Isa) -> T) {
-    let want = f(None, Isa::Scalar);
-    let mut pools = vec![None, Some(Pool::new(1).unwrap())];
-    if max_threads() >= 2 {
-        pools.push(Some(Pool::new(2).unwrap()));
-    }
-    for pool in &pools {
-        for isa in Isa::available() {
-            let threads = pool.as_ref().map_or(0, Pool::threads);
-            assert!(f(pool.as_ref(), isa) == want, "{what}, {isa:?}, {threads} threads");
-        }
-    }
-}
+use kernels::pointwise::{add_scaled, gated, rms_norm, rotate_and_store, softcap};
+use kernels::threads::Pool;
+use kernels::{Activation, HeadLayout, Isa, KvCache, KvShape, RopeScaling, RopeTable, RotateAndStore};
+use paths::{bits, every_path, numbers};
 
 /// Each output is within `tolerance` of the exact value, relative to it.
 fn assert_close(got: &[f32], want: &[f64], tolerance: f64) {
@@ -81,33 +47,89 @@ fn rms_norm_divides_by_the_root_of_the_mean_square() {
 }
 
 #[test]
-fn swiglu_has_one_set_of_bits() {
-    for width in [1, 15, 16, 17, 48, 100, 4864] {
-        for rows in [0, 1, 5, 33] {
-            let gate_up = numbers(width as u64 + 100, rows * 2 * width);
-            every_path(&format!("{rows} rows of {width}"), |pool, isa| {
-                let mut out = vec![f32::NAN; rows * width];
-                swiglu(pool, isa, &gate_up, width, &mut out);
-                bits(&out)
-            });
+fn gated_activations_have_one_set_of_bits() {
+    for activation in [Activation::Silu, Activation::GeluTanh] {
+        for width in [1, 15, 16, 17, 48, 100, 4864] {
+            for rows in [0, 1, 5, 33] {
+                let gate_up = numbers(width as u64 + 100, rows * 2 * width);
+                every_path(&format!("{activation:?}: {rows} rows of {width}"), |pool, isa| {
+                    let mut out = vec![f32::NAN; rows * width];
+                    gated(pool, isa, activation, &gate_up, width, &mut out);
+                    bits(&out)
+                });
+            }
         }
     }
 }
 
 #[test]
-fn swiglu_is_silu_of_the_gate_times_up() {
+fn gated_activations_are_silu_and_gelu_of_the_gate_times_up() {
+    type Exact = fn(f64) -> f64;
+    let silu: Exact = |gate| gate / (1.0 + libm::exp(-gate));
+    let gelu: Exact = |gate| {
+        let inner = libm::sqrt(2.0 / std::f64::consts::PI) * (gate + 0.044715 * gate.powi(3));
+        // Far below zero the subtraction has no digits left; there, the same in other words.
+        if gate < -3.0 { gate / (1.0 + libm::exp(-2.0 * inner)) } else { 0.5 * gate * (1.0 + libm::tanh(inner)) }
+    };
     let width = 4096;
-    let mut gate_up = numbers(5, 2 * width);
-    gate_up[..6].copy_from_slice(&[0.0, -0.0, 100.0, -80.0, 3e38, -20.0]);
-    let mut out = vec![0.0; width];
-    swiglu(None, Isa::Scalar, &gate_up, width, &mut out);
-    let want: Vec<f64> = (0..width)
-        .map(|i| {
-            let (gate, up) = (gate_up[i] as f64, gate_up[width + i] as f64);
-            gate / (1.0 + libm::exp(-gate)) * up
-        })
-        .collect();
-    assert_close(&out, &want, 1e-6);
+    for (activation, exact, lowest) in [(Activation::Silu, silu, -80.0), (Activation::GeluTanh, gelu, -9.0)] {
+        let mut gate_up = numbers(5, 2 * width);
+        gate_up[..width].iter_mut().for_each(|gate| *gate = gate.max(lowest));
+        gate_up[..6].copy_from_slice(&[0.0, -0.0, 100.0, lowest, 3e38, -5.0]);
+        let mut out = vec![0.0; width];
+        gated(None, Isa::Scalar, activation, &gate_up, width, &mut out);
+        let want: Vec<f64> = (0..width).map(|i| exact(gate_up[i] as f64) * gate_up[width + i] as f64).collect();
+        // An argument of 80 is off by 80 half ulps before the exponential.
+        let tolerance = if activation == Activation::Silu { 1e-6 } else { 1e-5 };
+        assert_close(&out, &want, tolerance);
+    }
+}
+
+#[test]
+fn gelu_far_below_zero_is_nothing() {
+    let mut out = [f32::NAN; 4];
+    gated(None, Isa::Scalar, Activation::GeluTanh, &[-12.0, -20.0, -1e4, -1e12, 1.0, 1.0, 1.0, 1.0], 4, &mut out);
+    assert!(out.iter().all(|out| out.abs() < 1e-24), "{out:?}");
+}
+
+#[test]
+fn scaled_sums_and_softcaps_have_one_set_of_bits() {
+    for len in [0, 1, 15, 16, 17, 100, 40_000] {
+        let (x, y) = (numbers(len as u64, len), numbers(len as u64 + 1, len));
+        every_path(&format!("{len} numbers"), |pool, isa| {
+            let (mut sum, mut capped) = (x.clone(), x.clone());
+            add_scaled(pool, isa, &y, 0.22, &mut sum);
+            softcap(pool, isa, 30.0, &mut capped);
+            (bits(&sum), bits(&capped))
+        });
+    }
+}
+
+#[test]
+fn a_scaled_sum_is_rounded_once() {
+    let (mut x, y) = (numbers(3, 1000), numbers(4, 1000));
+    let want: Vec<f64> = x.iter().zip(&y).map(|(&x, &y)| y as f64 * 0.1f32 as f64 + x as f64).collect();
+    add_scaled(None, Isa::Scalar, &y, 0.1, &mut x);
+    assert!(x.iter().zip(&want).all(|(&got, &want)| got == want as f32));
+}
+
+#[test]
+fn a_softcap_is_a_stretched_tanh() {
+    for cap in [0.5f32, 30.0, 50.0] {
+        let x = numbers(9, 4096);
+        let mut out = x.clone();
+        out[..4].copy_from_slice(&[0.0, 1e30, -1e30, f32::INFINITY]);
+        softcap(None, Isa::Scalar, cap, &mut out);
+        assert_eq!(out[..4], [0.0, cap, -cap, cap]);
+        for (&x, &out) in x.iter().zip(&out).skip(4) {
+            let want = cap as f64 * libm::tanh(x as f64 / cap as f64);
+            // The subtraction from the cap leaves an absolute error of its last digits.
+            assert!((out as f64 - want).abs() < 1e-6 * cap as f64, "{cap}: {out} for {want}");
+        }
+        let mut nan = [f32::NAN];
+        softcap(None, Isa::Scalar, cap, &mut nan);
+        assert!(nan[0].is_nan());
+    }
 }
 
 /// `(query heads, kv heads, width of a head, with norms)`

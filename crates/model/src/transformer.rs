@@ -14,7 +14,7 @@ use crate::batch::Batch;
 use crate::checkpoint::LoadError;
 use crate::config::ModelConfig;
 use crate::weights::Weights;
-use kernels::{AttentionSpan, Backend, Out, RopeTable, RotateAndStore, WeightClass};
+use kernels::{Activation, AttentionSpan, Backend, Out, RopeTable, RotateAndStore, WeightClass};
 use std::ops::Range;
 
 /// Weights of a model in a backend's layout.
@@ -249,7 +249,7 @@ impl<B: Backend> Layer<B> {
         self.o.apply(backend, attended, Out::Add(x));
         backend.rms_norm(x, &self.mlp_norm, config.rms_norm_eps, normed);
         self.gate_up.apply(backend, normed, Out::Store(gate_up));
-        backend.swiglu(gate_up, intermediate, activated);
+        backend.gated(Activation::Silu, gate_up, intermediate, activated);
         self.down.apply(backend, activated, Out::Add(x));
     }
 }

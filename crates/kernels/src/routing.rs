@@ -1,0 +1,156 @@
+//! Mixtures of experts (Shazeer et al., 2017): which rows go to which expert, there and back.
+//!
+//! ```text
+//! router logits of a row   [ 0.3 | 2.1 | -1.0 | 2.1 | 0.9 ]     top_k = 2
+//! chosen                   [ 1, 3 ]     by falling logit, of equal ones the lower index
+//! weights                  softmax over all logits, or over the chosen ones
+//! expert 3                 gather its rows -> products -> scatter_add(weight * result) to their places
+//! ```
+//! A row's choice looks at that row alone, and a row takes its experts' results in the order in which the caller walks
+//! through the experts: nothing here depends on the other rows.
+
+use crate::isa::Isa;
+use crate::lanes::{Kernel, Simd, dispatch, exp};
+use crate::pointwise::{AddScaled, Shared, share_rows};
+use crate::threads::Pool;
+
+/// How many experts a row goes to, and what their results are multiplied by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RoutingRule {
+    /// Experts per row; at least 1, at most all.
+    pub top_k: usize,
+    /// Whether the weights are a softmax over the chosen experts, so that they sum to 1. Otherwise over all experts.
+    pub over_chosen: bool,
+}
+
+/// Chooses `rule.top_k` experts for each row of `logits` `[rows, num_experts]`.
+///
+/// `chosen`, `weights`: `[rows, top_k]`, by falling logit in the order of [`f32::total_cmp`], of equal logits the lower
+/// index first. A weight is `exp(logit - largest) / sum`, the sum in the order of `chosen`, or over all experts by index.
+pub fn route(
+    pool: Option<&Pool>,
+    isa: Isa,
+    logits: &[f32],
+    num_experts: usize,
+    rule: RoutingRule,
+    chosen: &mut [u32],
+    weights: &mut [f32],
+) {
+    struct Rows<'a>(&'a [f32], usize, RoutingRule, &'a mut [u32], &'a mut [f32]);
+
+    impl Rows<'_> {
+        #[inline(always)]
+        fn each(self) {
+            let Rows(logits, num_experts, rule, chosen, weights) = self;
+            let rows = logits.chunks_exact(num_experts);
+            let results = chosen.chunks_exact_mut(rule.top_k).zip(weights.chunks_exact_mut(rule.top_k));
+            for (logits, (chosen, weights)) in rows.zip(results) {
+                route_row(logits, rule, chosen, weights);
+            }
+        }
+    }
+
+    impl Kernel for Rows<'_> {
+        type Output = ();
+
+        fn define(self) {
+            self.each();
+        }
+
+        /// The same loops: compiled for an instruction set with FMA they are fast enough.
+        #[inline(always)]
+        fn run<S: Simd>(self, _: S) {
+            self.each();
+        }
+    }
+
+    let RoutingRule { top_k, .. } = rule;
+    assert!((1..=num_experts).contains(&top_k), "{top_k} of {num_experts} experts");
+    assert!(u32::try_from(num_experts).is_ok(), "{num_experts} experts");
+    assert!(logits.len().is_multiple_of(num_experts), "{} logits are no rows of {num_experts}", logits.len());
+    let rows = logits.len() / num_experts;
+    assert_eq!((chosen.len(), weights.len()), (rows * top_k, rows * top_k), "chosen and weights are [rows, top_k]");
+    let (chosen, weights) = (Shared::new(chosen), Shared::new(weights));
+    share_rows(pool, rows, top_k * num_experts, &|rows| {
+        let part = rows.start * top_k..rows.end * top_k;
+        // SAFETY: each row is in one range.
+        let (chosen, weights) = unsafe { (chosen.part(part.clone()), weights.part(part)) };
+        let logits = &logits[rows.start * num_experts..rows.end * num_experts];
+        dispatch(isa, Rows(logits, num_experts, rule, chosen, weights));
+    });
+}
+
+/// See [`route`].
+#[inline(always)]
+fn route_row(logits: &[f32], rule: RoutingRule, chosen: &mut [u32], weights: &mut [f32]) {
+    let mut above = u64::MAX;
+    for chosen in chosen.iter_mut() {
+        let ranks = logits.iter().zip(0u32..).map(|(&logit, expert)| rank(logit, expert));
+        above = ranks.filter(|&rank| rank < above).max().unwrap_or(0);
+        *chosen = !(above as u32);
+    }
+    let largest = logits[chosen[0] as usize];
+    let mut sum = 0.0;
+    for (weight, &expert) in weights.iter_mut().zip(&*chosen) {
+        *weight = exp(logits[expert as usize] - largest);
+        sum += *weight;
+    }
+    if !rule.over_chosen {
+        sum = logits.iter().map(|&logit| exp(logit - largest)).fold(0.0, |sum, x| sum + x);
+    }
+    for weight in weights {
+        *weight /= sum;
+    }
+}
+
+/// Higher for larger logits, of equal ones for lower indices; no two experts have the same.
+#[inline(always)]
+fn rank(logit: f32, expert: u32) -> u64 {
+    let bits = logit.to_bits() as i32;
+    let ordered = (bits ^ ((bits >> 31) as u32 >> 1) as i32) as u32 ^ 0x8000_0000; // as total_cmp orders them
+    u64::from(ordered) << 32 | u64::from(!expert)
+}
+
+/// `out[i] = from[rows[i]]`, rows of `width` numbers.
+///
+/// Panics if a row is out of range or `out` is not `[rows.len(), width]`.
+pub fn gather(pool: Option<&Pool>, from: &[f32], width: usize, rows: &[u32], out: &mut [f32]) {
+    assert_eq!(out.len(), rows.len() * width, "out is not [rows, width]");
+    let out = Shared::new(out);
+    share_rows(pool, rows.len(), width, &|part| {
+        for i in part {
+            // SAFETY: each row of `out` is in one range.
+            let out = unsafe { out.part(i * width..(i + 1) * width) };
+            out.copy_from_slice(&from[rows[i] as usize * width..][..width]);
+        }
+    });
+}
+
+/// `x[rows[i]] = weights[i] * y[i] + x[rows[i]]`, rounded once; rows of `width` numbers.
+///
+/// Panics if `rows` does not rise, a row is out of range, or `y` is not `[rows.len(), width]`.
+pub fn scatter_add(
+    pool: Option<&Pool>,
+    isa: Isa,
+    y: &[f32],
+    weights: &[f32],
+    rows: &[u32],
+    width: usize,
+    x: &mut [f32],
+) {
+    assert_eq!(
+        (y.len(), weights.len()),
+        (rows.len() * width, rows.len()),
+        "y is not [rows, width], or weights not [rows]"
+    );
+    assert!(rows.is_sorted_by(|a, b| a < b), "the rows do not rise");
+    let x = Shared::new(x);
+    share_rows(pool, rows.len(), 2 * width, &|part| {
+        for i in part {
+            let row = rows[i] as usize;
+            // SAFETY: the rows rise, so they are distinct, and each `i` is in one range.
+            let x = unsafe { x.part(row * width..(row + 1) * width) };
+            dispatch(isa, AddScaled { y: &y[i * width..(i + 1) * width], scale: weights[i], x });
+        }
+    });
+}
