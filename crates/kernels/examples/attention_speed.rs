@@ -9,7 +9,7 @@
 use kernels::attention::attend;
 use kernels::kv_cache::Place;
 use kernels::threads::{Pool, default_threads};
-use kernels::{AttentionSpan, HeadLayout, Isa, KvCache, KvShape, limits};
+use kernels::{Attention, AttentionRule, AttentionSpan, HeadLayout, Isa, KvCache, KvShape, limits};
 use std::time::Instant;
 
 const BLOCK_SIZE: usize = 32;
@@ -105,7 +105,8 @@ fn measure(case: &Case, isa: Isa, pool: &Pool) -> (f64, f64, f64) {
     let mut out = vec![0.0; sequences * rows * layout.q_width()];
     let mut layer = 0;
     let mut call = || {
-        attend(Some(pool), isa, &qkv, layout, &spans, layer, &kv, &mut out);
+        let rule = AttentionRule::of_width(head_dim);
+        attend(Some(pool), isa, Attention { qkv: &qkv, layout, rule, spans: &spans, layer }, &kv, &mut out);
         layer = (layer + 1) % shape.layers;
     };
     call();

@@ -7,9 +7,7 @@ use crate::kv_cache::{KvCache, KvShape};
 use crate::mem::OutOfMemory;
 use crate::quant::{MatrixShape, PackedMatrix, RowSource, WeightClass};
 use crate::threads::{Pool, ThreadError, default_threads};
-use crate::{
-    Activation, AttentionSpan, Backend, HeadLayout, Out, RotateAndStore, RoutingRule, attention, pointwise, routing,
-};
+use crate::{Activation, Attention, Backend, Out, RotateAndStore, RoutingRule, attention, pointwise, routing};
 use std::sync::{Mutex, PoisonError};
 
 /// How to use this machine.
@@ -134,16 +132,8 @@ impl Backend for Cpu {
         pointwise::rotate_and_store(Some(&self.pool), self.isa, args, kv);
     }
 
-    fn attend(
-        &self,
-        qkv: &[f32],
-        layout: HeadLayout,
-        spans: &[AttentionSpan<'_>],
-        layer: usize,
-        kv: &KvCache,
-        out: &mut [f32],
-    ) {
-        attention::attend(Some(&self.pool), self.isa, qkv, layout, spans, layer, kv, out);
+    fn attend(&self, args: Attention<'_>, kv: &KvCache, out: &mut [f32]) {
+        attention::attend(Some(&self.pool), self.isa, args, kv, out);
     }
 
     fn gated(&self, activation: Activation, gate_up: &[f32], width: usize, out: &mut [f32]) {

@@ -75,6 +75,12 @@ pub(crate) fn exp(x: f32) -> f32 {
     f32::from_bits(p.to_bits().wrapping_add(rounded.to_bits() << 23))
 }
 
+/// `cap - 2 cap / (e^(2 x / cap) + 1)`, which is `cap * tanh(x / cap)`.
+#[inline(always)]
+pub(crate) fn softcap(x: f32, cap: f32) -> f32 {
+    cap - 2.0 * cap / (exp(x * (2.0 / cap)) + 1.0)
+}
+
 /// Below this, [`softmax_weight`] is 0: what is left out of a sum that is at least 1 is below 2^-39.
 const WEIGHT_MIN: f32 = -27.5;
 
@@ -161,6 +167,13 @@ pub(crate) trait Simd: Copy {
 pub(crate) fn exp_lanes<S: Simd>(s: S, x: S::V) -> S::V {
     let x = s.min(s.splat(EXP_MAX), x);
     s.zero_below(exp_in_range(s, x), x, EXP_MIN)
+}
+
+/// [`softcap`] of 16 numbers.
+#[inline(always)]
+pub(crate) fn softcap_lanes<S: Simd>(s: S, x: S::V, cap: f32) -> S::V {
+    let bottom = s.add(exp_lanes(s, s.mul(x, s.splat(2.0 / cap))), s.splat(1.0));
+    s.sub(s.splat(cap), s.div(s.splat(2.0 * cap), bottom))
 }
 
 /// [`softmax_weight`] of 16 numbers. They may be NaN if they came from bf16 numbers, whose NaNs end in zeros.
@@ -510,6 +523,7 @@ mod tests {
 
     struct Answers {
         exp: [f32; LANES],
+        softcap: [f32; LANES],
         weight: [f32; LANES],
         bf16: [f32; LANES],
         bf16_bits: [u16; LANES],
@@ -528,6 +542,7 @@ mod tests {
             let first = |other: f32| std::array::from_fn(|i| if i < n { x[i] } else { other });
             Answers {
                 exp: x.map(exp),
+                softcap: x.map(|x| softcap(x, 30.0)),
                 weight: x.map(|x| softmax_weight(-x.abs())),
                 bf16: x.map(round_bf16),
                 bf16_bits: x.map(bf16_bits),
@@ -556,6 +571,7 @@ mod tests {
                 s.store_first(n, v, stored.as_mut_ptr());
                 Answers {
                     exp: out(exp_lanes(s, v)),
+                    softcap: out(softcap_lanes(s, v, 30.0)),
                     weight: out(softmax_weights(s, s.min(v, s.sub(s.splat(0.0), v)))),
                     bf16: out(s.round_bf16(v)),
                     bf16_bits: bits,
@@ -593,6 +609,7 @@ mod tests {
             for isa in Isa::available() {
                 let got = dispatch(isa, Probe(&x, n));
                 assert_eq!(bits(&got.exp), bits(&want.exp), "exp, {isa:?}, {x:?}");
+                assert_eq!(bits(&got.softcap), bits(&want.softcap), "softcap, {isa:?}, {x:?}");
                 assert_eq!(bits(&got.weight), bits(&want.weight), "softmax_weight, {isa:?}, {x:?}");
                 assert_eq!(bits(&got.bf16), bits(&want.bf16), "round_bf16, {isa:?}, {x:?}");
                 assert_eq!(got.bf16_bits, want.bf16_bits, "store_bf16, {isa:?}, {x:?}");
@@ -612,7 +629,7 @@ mod tests {
             for isa in Isa::available() {
                 let got = dispatch(isa, Probe(&x, 3));
                 let weights = got.weight.iter().filter(|_| nan & 0xffff == 0);
-                let all = got.exp.iter().chain(&got.bf16).chain(weights);
+                let all = got.exp.iter().chain(&got.softcap).chain(&got.bf16).chain(weights);
                 assert!(all.clone().all(|x| x.is_nan()), "{isa:?} {nan:x}");
                 assert!(got.bf16_bits.iter().all(|&bits| bf16_value(bits).is_nan()), "{isa:?} {nan:x}");
                 assert!(got.sum.is_nan(), "{isa:?} {nan:x}");

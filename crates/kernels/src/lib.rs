@@ -49,7 +49,7 @@ pub struct HeadLayout {
     pub num_heads: usize,
     /// Key/value heads; divides `num_heads`.
     pub num_kv_heads: usize,
-    /// Width of a head; a multiple of 32.
+    /// Width of a head; a multiple of 16.
     pub head_dim: usize,
 }
 
@@ -73,17 +73,43 @@ pub enum Out<'a> {
     Add(&'a mut [f32]),
 }
 
-/// What happens to a fused q/k/v row before attention: optional per-head RMS norm of q and k (Qwen3), rotation, and
-/// the write of k and v to the cache.
+/// A root-mean-square norm of queries and keys before rotation; values are never normed.
+#[derive(Clone, Copy, Debug)]
+pub enum HeadNorms<'a> {
+    /// None.
+    None,
+    /// Each head by itself (Qwen3, Gemma 3): weights `[head_dim]`, the same for all heads.
+    PerHead {
+        /// Of queries.
+        q: &'a [f32],
+        /// Of keys.
+        k: &'a [f32],
+        /// Added under the root.
+        eps: f32,
+    },
+    /// All heads of a row together (OLMo 2): weights `[num_heads * head_dim]` and `[num_kv_heads * head_dim]`.
+    WholeWidth {
+        /// Of queries.
+        q: &'a [f32],
+        /// Of keys.
+        k: &'a [f32],
+        /// Added under the root.
+        eps: f32,
+    },
+}
+
+/// What happens to a fused q/k/v row before attention: norms of q and k, rotation, and the write of k and v to the
+/// cache.
 pub struct RotateAndStore<'a> {
     /// f32 `[rows, layout.qkv_width()]`. Queries are normed and rotated in place; keys and values are left undefined.
     pub qkv: &'a mut [f32],
     /// Shape of a row.
     pub layout: HeadLayout,
-    /// `(q weight, k weight, eps)`, each weight `[head_dim]`.
-    pub head_norms: Option<(&'a [f32], &'a [f32], f32)>,
-    /// Rotation by position.
-    pub rope: &'a RopeTable,
+    /// Norms of queries and keys.
+    pub head_norms: HeadNorms<'a>,
+    /// Rotation by position of the first `rope.rotary_dim()` numbers of each head; the others pass. `None`: all pass,
+    /// as in layers without a position (NoPE: Kazemnejad et al., 2023; SmolLM3).
+    pub rope: Option<&'a RopeTable>,
     /// `[rows]`, the token's position in its sequence.
     pub positions: &'a [u32],
     /// `[rows]`, `block * block_size + offset` of the token's place in the cache. All distinct.
@@ -99,10 +125,48 @@ pub struct AttentionSpan<'a> {
     pub first_row: usize,
     /// Number of rows: 1 for decode, a chunk's length for prefill.
     pub num_rows: usize,
-    /// Position of the first row. Row `i` reads the cache at positions `0..=start + i`.
+    /// Position of the first row. Row `i` reads the cache at positions up to `start + i`.
     pub start: usize,
     /// The sequence's blocks, covering at least `start + num_rows` tokens.
     pub blocks: &'a [u32],
+}
+
+/// How the scores of a layer become weights.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AttentionRule {
+    /// Multiplies the products of queries and keys; above 0.
+    pub scale: f32,
+    /// `cap * tanh(score / cap)` of the scaled scores, so that none leaves `-cap..cap` (Gemma 2: Gemma Team, 2024).
+    pub softcap: Option<f32>,
+    /// A row sees the last `window` positions, its own counted; at least 1. `None`: all up to its own.
+    pub window: Option<usize>,
+}
+
+impl AttentionRule {
+    /// Every earlier position, scores divided by the root of the head's width (Vaswani et al., 2017).
+    pub fn of_width(head_dim: usize) -> AttentionRule {
+        AttentionRule { scale: 1.0 / (head_dim as f32).sqrt(), softcap: None, window: None }
+    }
+
+    /// The first position that the row at `position` sees.
+    pub fn first_seen(&self, position: usize) -> usize {
+        self.window.map_or(0, |window| (position + 1).saturating_sub(window))
+    }
+}
+
+/// Causal attention of the rows of a step over the cache.
+#[derive(Clone, Copy)]
+pub struct Attention<'a> {
+    /// f32 `[rows, layout.qkv_width()]`, the queries in front; the rest is not read.
+    pub qkv: &'a [f32],
+    /// Shape of a row.
+    pub layout: HeadLayout,
+    /// What a row sees, and how.
+    pub rule: AttentionRule,
+    /// The rows by sequence, in the order of their rows.
+    pub spans: &'a [AttentionSpan<'a>],
+    /// Which layer of the cache.
+    pub layer: usize,
 }
 
 /// The operations a transformer needs. `Reference` is their definition; every implementation returns the same bits.
@@ -142,17 +206,8 @@ pub trait Backend: Send + Sync + 'static {
     /// See [`RotateAndStore`].
     fn rotate_and_store(&self, args: RotateAndStore<'_>, kv: &mut Self::KvCache);
 
-    /// Causal attention of every row over the cache, and nothing but the cache.
-    /// `qkv`: `[rows, layout.qkv_width()]`, the queries in front. `out`: `[rows, layout.q_width()]`.
-    fn attend(
-        &self,
-        qkv: &[f32],
-        layout: HeadLayout,
-        spans: &[AttentionSpan<'_>],
-        layer: usize,
-        kv: &Self::KvCache,
-        out: &mut [f32],
-    );
+    /// Causal attention of every row over the cache, and nothing but the cache. `out`: `[rows, layout.q_width()]`.
+    fn attend(&self, args: Attention<'_>, kv: &Self::KvCache, out: &mut [f32]);
 
     /// `out = activation(gate) * up`; a row of `gate_up` is `[gate | up]`, each `width` wide.
     fn gated(&self, activation: Activation, gate_up: &[f32], width: usize, out: &mut [f32]);

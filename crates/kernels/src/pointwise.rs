@@ -3,11 +3,11 @@
 //! Each function takes `pool: Option<&Pool>` (rows are shared out when there are many) and `isa`, and returns the same
 //! bits for every choice of both. [`Plain`] holds the definitions, [`Vectors`] the same operations 16 at a time.
 
-use crate::RotateAndStore;
 use crate::isa::Isa;
 use crate::kv_cache::{KvCache, MAX_HEAD_DIM, Place, Writer};
 use crate::lanes::{self, Kernel, LANES, Simd, bf16_bits, dispatch, exp, exp_lanes};
 use crate::threads::Pool;
+use crate::{HeadLayout, HeadNorms, RopeTable, RotateAndStore};
 use std::marker::PhantomData;
 use std::ops::Range;
 
@@ -60,17 +60,18 @@ impl<'a, T> Shared<'a, T> {
 
 /// The operations on one row (or one head of a row).
 trait RowOps: Copy {
-    /// `out = x / sqrt(mean(x^2) + eps) * weight`: the squares summed in 16 lanes, element `i` in lane `i % 16`, then
-    /// by halves; one division for the row.
-    fn rms_norm(self, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]);
+    /// `1 / sqrt(mean(x^2) + eps)`: the squares summed in 16 lanes, element `i` in lane `i % 16`, then by halves.
+    fn inverse_rms(self, x: &[f32], eps: f32) -> f32;
+    /// `out = (x * factor) * weight`.
+    fn scale(self, x: &[f32], factor: f32, weight: &[f32], out: &mut [f32]);
     /// `out = (gate / (1 + exp(-z))) * up`, where `z` is [`Activation::argument`] of the gate.
     fn gated(self, activation: Activation, gate: &[f32], up: &[f32], out: &mut [f32]);
     /// `x = scale * y + x`, rounded once.
     fn add_scaled(self, y: &[f32], scale: f32, x: &mut [f32]);
-    /// `x = cap - 2 cap / (exp(2 x / cap) + 1)`, which is `cap * tanh(x / cap)`.
+    /// [`lanes::softcap`] of each number.
     fn softcap(self, cap: f32, x: &mut [f32]);
     /// Element `i` of the first half and of the second turn by the same angle: `a' = a c - b s`, `b' = b c + a s`.
-    fn rotate(self, x: &[f32], cos: &[f32], sin: &[f32], out: &mut [f32]);
+    fn rotate(self, x: &mut [f32], cos: &[f32], sin: &[f32]);
     /// Rounds to bf16.
     fn to_bf16(self, x: &[f32], out: &mut [u16]);
 }
@@ -80,14 +81,17 @@ trait RowOps: Copy {
 struct Plain;
 
 impl RowOps for Plain {
-    fn rms_norm(self, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
+    fn inverse_rms(self, x: &[f32], eps: f32) -> f32 {
         let mut lanes = [0.0f32; LANES];
         for (i, &x) in x.iter().enumerate() {
             lanes[i % LANES] = x.mul_add(x, lanes[i % LANES]);
         }
-        let scale = inverse_rms(lanes::sum(lanes), x.len(), eps);
+        inverse_rms(lanes::sum(lanes), x.len(), eps)
+    }
+
+    fn scale(self, x: &[f32], factor: f32, weight: &[f32], out: &mut [f32]) {
         for ((out, &x), &weight) in out.iter_mut().zip(x).zip(weight) {
-            *out = (x * scale) * weight;
+            *out = (x * factor) * weight;
         }
     }
 
@@ -104,18 +108,17 @@ impl RowOps for Plain {
     }
 
     fn softcap(self, cap: f32, x: &mut [f32]) {
-        let (stretch, top) = (2.0 / cap, 2.0 * cap);
         for x in x {
-            *x = cap - top / (exp(*x * stretch) + 1.0);
+            *x = lanes::softcap(*x, cap);
         }
     }
 
-    fn rotate(self, x: &[f32], cos: &[f32], sin: &[f32], out: &mut [f32]) {
+    fn rotate(self, x: &mut [f32], cos: &[f32], sin: &[f32]) {
         let half = cos.len();
         for i in 0..half {
             let (a, b) = (x[i], x[half + i]);
-            out[i] = a.mul_add(cos[i], 0.0 - b * sin[i]);
-            out[half + i] = b.mul_add(cos[i], a * sin[i]);
+            x[i] = a.mul_add(cos[i], 0.0 - b * sin[i]);
+            x[half + i] = b.mul_add(cos[i], a * sin[i]);
         }
     }
 
@@ -157,17 +160,23 @@ impl<S: Simd> Vectors<S> {
 
 impl<S: Simd> RowOps for Vectors<S> {
     #[inline(always)]
-    fn rms_norm(self, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
-        assert!(weight.len() == x.len() && out.len() == x.len());
+    fn inverse_rms(self, x: &[f32], eps: f32) -> f32 {
         let s = self.0;
         let mut squares = s.splat(0.0);
         for at in (0..x.len()).step_by(LANES) {
             let x = self.load(x, at);
             squares = s.fma(x, x, squares);
         }
-        let scale = s.splat(inverse_rms(s.sum(squares), x.len(), eps));
+        inverse_rms(s.sum(squares), x.len(), eps)
+    }
+
+    #[inline(always)]
+    fn scale(self, x: &[f32], factor: f32, weight: &[f32], out: &mut [f32]) {
+        assert!(weight.len() == x.len() && out.len() == x.len());
+        let s = self.0;
+        let factor = s.splat(factor);
         for at in (0..x.len()).step_by(LANES) {
-            self.store(s.mul(s.mul(self.load(x, at), scale), self.load(weight, at)), out, at);
+            self.store(s.mul(s.mul(self.load(x, at), factor), self.load(weight, at)), out, at);
         }
     }
 
@@ -202,25 +211,22 @@ impl<S: Simd> RowOps for Vectors<S> {
     #[inline(always)]
     fn softcap(self, cap: f32, x: &mut [f32]) {
         let s = self.0;
-        let (stretch, top) = (s.splat(2.0 / cap), s.splat(2.0 * cap));
         for at in (0..x.len()).step_by(LANES) {
-            let bottom = s.add(exp_lanes(s, s.mul(self.load(x, at), stretch)), s.splat(1.0));
-            self.store(s.sub(s.splat(cap), s.div(top, bottom)), x, at);
+            self.store(lanes::softcap_lanes(s, self.load(x, at), cap), x, at);
         }
     }
 
     #[inline(always)]
-    fn rotate(self, x: &[f32], cos: &[f32], sin: &[f32], out: &mut [f32]) {
+    fn rotate(self, x: &mut [f32], cos: &[f32], sin: &[f32]) {
         let half = cos.len();
-        assert!(sin.len() == half && x.len() == 2 * half && out.len() == 2 * half);
+        assert!(sin.len() == half && x.len() == 2 * half);
         let s = self.0;
-        let (first, second) = x.split_at(half);
-        let (first_out, second_out) = out.split_at_mut(half);
+        let (first, second) = x.split_at_mut(half);
         for at in (0..half).step_by(LANES) {
             let (a, b) = (self.load(first, at), self.load(second, at));
             let (cos, sin) = (self.load(cos, at), self.load(sin, at));
-            self.store(s.fma(a, cos, s.sub(s.splat(0.0), s.mul(b, sin))), first_out, at);
-            self.store(s.fma(b, cos, s.mul(a, sin)), second_out, at);
+            self.store(s.fma(a, cos, s.sub(s.splat(0.0), s.mul(b, sin))), first, at);
+            self.store(s.fma(b, cos, s.mul(a, sin)), second, at);
         }
     }
 
@@ -248,7 +254,7 @@ pub fn rms_norm(pool: Option<&Pool>, isa: Isa, x: &[f32], weight: &[f32], eps: f
             let Rows(x, weight, eps, out) = self;
             let width = weight.len();
             for (x, out) in x.chunks_exact(width).zip(out.chunks_exact_mut(width)) {
-                ops.rms_norm(x, weight, eps, out);
+                ops.scale(x, ops.inverse_rms(x, eps), weight, out);
             }
         }
     }
@@ -410,31 +416,37 @@ pub fn rotate_and_store(pool: Option<&Pool>, isa: Isa, args: RotateAndStore<'_>,
         (shape.num_kv_heads, shape.head_dim),
         "the cache is of another model"
     );
-    assert_eq!(layout.head_dim, rope.head_dim(), "the rotation is of another model");
+    let rotary_dim = rope.map_or(0, RopeTable::rotary_dim);
+    assert!(rotary_dim <= layout.head_dim, "the rotation is of another model");
     assert!(layout.head_dim <= MAX_HEAD_DIM, "heads of {}", layout.head_dim);
     assert_eq!(qkv.len(), rows * width);
     assert_eq!(slots.len(), rows);
-    if let Some((q, k, _)) = head_norms {
-        assert_eq!((q.len(), k.len()), (layout.head_dim, layout.head_dim));
+    let (heads, kv_heads) = (layout.num_heads, layout.num_kv_heads);
+    match head_norms {
+        HeadNorms::None => {}
+        HeadNorms::PerHead { q, k, .. } => assert_eq!((q.len(), k.len()), (layout.head_dim, layout.head_dim)),
+        HeadNorms::WholeWidth { q, k, .. } => {
+            assert_eq!((q.len(), k.len()), (heads * layout.head_dim, kv_heads * layout.head_dim));
+        }
     }
     let (qkv, cache) = (Shared::new(qkv), kv.writer());
     share_rows(pool, rows, 2 * width, &|rows| {
         for row in rows {
-            let (cos, sin) = rope.at(positions[row] as usize);
+            let angles = rope.map_or((&[][..], &[][..]), |rope| rope.at(positions[row] as usize));
             // SAFETY: each row is in one range.
             let qkv = unsafe { qkv.part(row * width..(row + 1) * width) };
             let slot = slots[row] as usize;
-            dispatch(isa, RotateRow { qkv, num_heads: layout.num_heads, head_norms, cos, sin, cache, layer, slot });
+            dispatch(isa, RotateRow { qkv, layout, head_norms, angles, cache, layer, slot });
         }
     });
 }
 
 struct RotateRow<'a> {
     qkv: &'a mut [f32],
-    num_heads: usize,
-    head_norms: Option<(&'a [f32], &'a [f32], f32)>,
-    cos: &'a [f32],
-    sin: &'a [f32],
+    layout: HeadLayout,
+    head_norms: HeadNorms<'a>,
+    /// cos and sin; as many as pairs rotate.
+    angles: (&'a [f32], &'a [f32]),
     cache: Writer<'a>,
     layer: usize,
     slot: usize,
@@ -443,33 +455,53 @@ struct RotateRow<'a> {
 impl RotateRow<'_> {
     #[inline(always)]
     fn each(self, ops: impl RowOps) {
-        let head_dim = 2 * self.cos.len();
-        let (queries, keys_values) = self.qkv.split_at_mut(self.num_heads * head_dim);
+        let HeadLayout { num_heads, head_dim, .. } = self.layout;
+        let (queries, keys_values) = self.qkv.split_at_mut(num_heads * head_dim);
         let (keys, values) = keys_values.split_at(keys_values.len() / 2);
-        let mut normed = [0.0; MAX_HEAD_DIM];
-        let normed = &mut normed[..head_dim];
-        for query in queries.chunks_exact_mut(head_dim) {
-            match self.head_norms {
-                Some((weight, _, eps)) => ops.rms_norm(query, weight, eps, normed),
-                None => normed.copy_from_slice(query),
+        let (q_norm, k_norm) = match self.head_norms {
+            HeadNorms::None => (Norm::None, Norm::None),
+            HeadNorms::PerHead { q, k, eps } => (Norm::Head(q, eps), Norm::Head(k, eps)),
+            HeadNorms::WholeWidth { q, k, eps } => {
+                (Norm::Row(q, ops.inverse_rms(queries, eps)), Norm::Row(k, ops.inverse_rms(keys, eps)))
             }
-            ops.rotate(normed, self.cos, self.sin, query);
+        };
+        let (cos, sin) = self.angles;
+        let rotary_dim = 2 * cos.len();
+        let mut turned = [0.0; MAX_HEAD_DIM];
+        let turned = &mut turned[..head_dim];
+        for (head, query) in queries.chunks_exact_mut(head_dim).enumerate() {
+            q_norm.apply(ops, head, query, turned);
+            ops.rotate(&mut turned[..rotary_dim], cos, sin);
+            query.copy_from_slice(turned);
         }
-        let mut rotated = [0.0; MAX_HEAD_DIM];
-        let rotated = &mut rotated[..head_dim];
         let (mut key_bits, mut value_bits) = ([0; MAX_HEAD_DIM], [0; MAX_HEAD_DIM]);
         let (key_bits, value_bits) = (&mut key_bits[..head_dim], &mut value_bits[..head_dim]);
         for (kv_head, (key, value)) in keys.chunks_exact(head_dim).zip(values.chunks_exact(head_dim)).enumerate() {
-            match self.head_norms {
-                Some((_, weight, eps)) => {
-                    ops.rms_norm(key, weight, eps, normed);
-                    ops.rotate(normed, self.cos, self.sin, rotated);
-                }
-                None => ops.rotate(key, self.cos, self.sin, rotated),
-            }
-            ops.to_bf16(rotated, key_bits);
+            k_norm.apply(ops, kv_head, key, turned);
+            ops.rotate(&mut turned[..rotary_dim], cos, sin);
+            ops.to_bf16(turned, key_bits);
             ops.to_bf16(value, value_bits);
             self.cache.store(Place { layer: self.layer, slot: self.slot, kv_head }, key_bits, value_bits);
+        }
+    }
+}
+
+/// The norm of the queries or the keys of one row.
+enum Norm<'a> {
+    None,
+    /// Of each head: weight, eps.
+    Head(&'a [f32], f32),
+    /// Of all heads: weight, the row's factor.
+    Row(&'a [f32], f32),
+}
+
+impl Norm<'_> {
+    #[inline(always)]
+    fn apply(&self, ops: impl RowOps, index: usize, head: &[f32], out: &mut [f32]) {
+        match *self {
+            Norm::None => out.copy_from_slice(head),
+            Norm::Head(weight, eps) => ops.scale(head, ops.inverse_rms(head, eps), weight, out),
+            Norm::Row(weight, factor) => ops.scale(head, factor, &weight[index * head.len()..][..head.len()], out),
         }
     }
 }

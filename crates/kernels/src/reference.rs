@@ -6,8 +6,7 @@ use crate::quant::{
     MatrixShape, PackedMatrix, RowSource, SMALLEST_ACTIVATION, WeightClass, quantize_row, round_to_bf16,
 };
 use crate::{
-    Activation, AttentionSpan, Backend, HeadLayout, Isa, Out, RotateAndStore, RoutingRule, attention, cpu, pointwise,
-    routing,
+    Activation, Attention, Backend, Isa, Out, RotateAndStore, RoutingRule, attention, cpu, pointwise, routing,
 };
 
 /// The backend of definitions.
@@ -76,16 +75,8 @@ impl Backend for Reference {
         pointwise::rotate_and_store(None, Isa::Scalar, args, kv);
     }
 
-    fn attend(
-        &self,
-        qkv: &[f32],
-        layout: HeadLayout,
-        spans: &[AttentionSpan<'_>],
-        layer: usize,
-        kv: &KvCache,
-        out: &mut [f32],
-    ) {
-        attention::attend(None, Isa::Scalar, qkv, layout, spans, layer, kv, out);
+    fn attend(&self, args: Attention<'_>, kv: &KvCache, out: &mut [f32]) {
+        attention::attend(None, Isa::Scalar, args, kv, out);
     }
 
     fn gated(&self, activation: Activation, gate_up: &[f32], width: usize, out: &mut [f32]) {

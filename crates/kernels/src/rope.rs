@@ -1,9 +1,10 @@
 //! Rotary position embedding (Su et al., 2021): tables of cos and sin by position.
 //!
 //! ```text
-//! inv_freq[i]   = theta^(-2i / head_dim), then scaled for long contexts
+//! inv_freq[i]   = theta^(-2i / rotary_dim), then scaled for long contexts
 //! cos[p][i]     = cos(p * inv_freq[i]) * attention_factor       f64, rounded to f32 at the end
 //! ```
+//! `rotary_dim` is the head's width, or less where only the first numbers of a head rotate (Phi-4-mini).
 //! Everything runs in f64 with the `libm` crate, never the platform's, so that the bits are the same on every machine.
 //! Frequencies are rounded to f32 once, because models were trained with f32 frequencies.
 
@@ -47,6 +48,23 @@ pub enum RopeScaling {
         /// Whether the ends of the ramp are whole dimensions; true by default.
         truncate: bool,
     },
+    /// A divisor of its own for each frequency, found by search (LongRoPE: Ding et al., 2024; Phi-3). There are two
+    /// lists, one for contexts up to the original and one for longer ones. Which of them counts is settled once, by the
+    /// longest sequence that the table is for, and never by the length of a sequence: its first tokens would be rotated
+    /// by one list and the rest by the other, and an answer would depend on when a sequence grew. (vLLM decides in the
+    /// same way; transformers switches during generation.)
+    LongRope {
+        /// `[rotary_dim / 2]`, for tables of at most `original_max_position` positions.
+        short_factor: Vec<f64>,
+        /// `[rotary_dim / 2]`, for longer tables.
+        long_factor: Vec<f64>,
+        /// How much longer the context becomes.
+        factor: f64,
+        /// The original context.
+        original_max_position: usize,
+        /// Multiplies cos and sin, with either list; `None`: `sqrt(1 + ln(factor) / ln(original_max_position))`.
+        attention_factor: Option<f64>,
+    },
 }
 
 /// YaRN's attention factor where a configuration gives `mscale` and `mscale_all_dim`:
@@ -57,11 +75,18 @@ pub fn yarn_attention_factor(factor: f64, mscale: f64, mscale_all_dim: f64) -> f
 }
 
 impl RopeScaling {
-    /// The `head_dim / 2` angles per position, in radians.
-    pub fn inv_freq(&self, head_dim: usize, theta: f64) -> Vec<f32> {
-        let half = head_dim / 2;
-        let plain = (0..half).map(|i| libm::pow(theta, -((2 * i) as f64) / head_dim as f64));
+    /// The `rotary_dim / 2` angles per position, in radians, of a table of `max_positions`.
+    ///
+    /// Panics if lists of factors have another length.
+    pub fn inv_freq(&self, rotary_dim: usize, theta: f64, max_positions: usize) -> Vec<f32> {
+        let half = rotary_dim / 2;
+        let plain = (0..half).map(|i| libm::pow(theta, -((2 * i) as f64) / rotary_dim as f64));
         let scaled: Vec<f64> = match *self {
+            RopeScaling::LongRope { ref short_factor, ref long_factor, original_max_position, .. } => {
+                let factors = if max_positions > original_max_position { long_factor } else { short_factor };
+                assert_eq!(factors.len(), half, "a factor for each frequency");
+                plain.zip(factors).map(|(freq, factor)| freq / factor).collect()
+            }
             RopeScaling::None => plain.collect(),
             RopeScaling::Linear { factor } => plain.map(|freq| freq / factor).collect(),
             RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_max_position } => plain
@@ -80,14 +105,14 @@ impl RopeScaling {
             RopeScaling::Yarn { factor, original_max_position, beta_fast, beta_slow, truncate, .. } => {
                 // The dimension whose frequency makes `turns` over the original context.
                 let dimension = |turns: f64| {
-                    head_dim as f64 * libm::log(original_max_position as f64 / (turns * 2.0 * PI))
+                    rotary_dim as f64 * libm::log(original_max_position as f64 / (turns * 2.0 * PI))
                         / (2.0 * libm::log(theta))
                 };
                 let (mut low, mut high) = (dimension(beta_fast), dimension(beta_slow));
                 if truncate {
                     (low, high) = (libm::floor(low), libm::ceil(high));
                 }
-                (low, high) = (low.max(0.0), high.min(head_dim as f64 - 1.0));
+                (low, high) = (low.max(0.0), high.min(rotary_dim as f64 - 1.0));
                 if low == high {
                     high += 0.001; // a ramp of no width would divide by zero
                 }
@@ -108,46 +133,50 @@ impl RopeScaling {
         match *self {
             RopeScaling::Yarn { attention_factor: Some(attention_factor), .. } => attention_factor,
             RopeScaling::Yarn { factor, .. } if factor > 1.0 => 0.1 * libm::log(factor) + 1.0,
+            RopeScaling::LongRope { attention_factor: Some(attention_factor), .. } => attention_factor,
+            RopeScaling::LongRope { factor, original_max_position, .. } if factor > 1.0 => {
+                libm::sqrt(1.0 + libm::log(factor) / libm::log(original_max_position as f64))
+            }
             _ => 1.0,
         }
     }
 }
 
-/// cos and sin of every position: f32 `[max_positions, 2, head_dim / 2]`.
+/// cos and sin of every position: f32 `[max_positions, 2, rotary_dim / 2]`.
 pub struct RopeTable {
-    head_dim: usize,
+    rotary_dim: usize,
     max_positions: usize,
     table: Buffer<f32>,
 }
 
 impl RopeTable {
-    /// A table for positions `0..max_positions`; `4 * max_positions * head_dim` bytes and about 50 ns per pair.
+    /// A table for positions `0..max_positions`; `4 * max_positions * rotary_dim` bytes and about 50 ns per pair.
     ///
-    /// Panics if `head_dim` is odd.
+    /// Panics if `rotary_dim` is odd.
     pub fn new(
-        head_dim: usize,
+        rotary_dim: usize,
         theta: f64,
         scaling: &RopeScaling,
         max_positions: usize,
     ) -> Result<RopeTable, OutOfMemory> {
-        assert!(head_dim.is_multiple_of(2), "a head of {head_dim} has no pairs");
-        let len = head_dim.checked_mul(max_positions).ok_or(OutOfMemory { bytes: usize::MAX })?;
+        assert!(rotary_dim.is_multiple_of(2), "{rotary_dim} numbers are no pairs");
+        let len = rotary_dim.checked_mul(max_positions).ok_or(OutOfMemory { bytes: usize::MAX })?;
         let mut table = Buffer::zeroed(len)?;
-        let inv_freq = scaling.inv_freq(head_dim, theta);
+        let inv_freq = scaling.inv_freq(rotary_dim, theta, max_positions);
         let factor = scaling.attention_factor();
-        for (position, row) in table.chunks_exact_mut(head_dim.max(1)).enumerate() {
-            let (cos_row, sin_row) = row.split_at_mut(head_dim / 2);
+        for (position, row) in table.chunks_exact_mut(rotary_dim.max(1)).enumerate() {
+            let (cos_row, sin_row) = row.split_at_mut(rotary_dim / 2);
             for ((cos, sin), &freq) in cos_row.iter_mut().zip(sin_row).zip(&inv_freq) {
                 let (s, c) = libm::sincos(position as f64 * freq as f64);
                 (*cos, *sin) = ((c * factor) as f32, (s * factor) as f32);
             }
         }
-        Ok(RopeTable { head_dim, max_positions, table })
+        Ok(RopeTable { rotary_dim, max_positions, table })
     }
 
-    /// Width of the heads that it rotates.
-    pub fn head_dim(&self) -> usize {
-        self.head_dim
+    /// How many numbers of a head rotate: the first `rotary_dim`, number `i` with number `i + rotary_dim / 2`.
+    pub fn rotary_dim(&self) -> usize {
+        self.rotary_dim
     }
 
     /// Positions below this are in the table.
@@ -155,12 +184,12 @@ impl RopeTable {
         self.max_positions
     }
 
-    /// cos and sin for one position, each `[head_dim / 2]`.
+    /// cos and sin for one position, each `[rotary_dim / 2]`.
     ///
     /// Panics if the position is not in the table.
     pub fn at(&self, position: usize) -> (&[f32], &[f32]) {
         assert!(position < self.max_positions, "position {position} of a table of {}", self.max_positions);
-        self.table[position * self.head_dim..][..self.head_dim].split_at(self.head_dim / 2)
+        self.table[position * self.rotary_dim..][..self.rotary_dim].split_at(self.rotary_dim / 2)
     }
 }
 
@@ -263,7 +292,7 @@ mod tests {
     fn every_scaling_is_that_of_transformers() {
         for golden in golden() {
             let Golden { head_dim, theta, scaling, .. } = &golden;
-            let inv_freq = scaling.inv_freq(*head_dim, *theta);
+            let inv_freq = scaling.inv_freq(*head_dim, *theta, 1001);
             assert_eq!(inv_freq.len(), golden.inv_freq.len());
             for (i, (&got, &want)) in inv_freq.iter().zip(golden.inv_freq).enumerate() {
                 // Theirs is rounded after every step, ours once.

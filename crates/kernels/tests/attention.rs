@@ -8,7 +8,7 @@ use kernels::attention::{attend, attend_with_tiles};
 use kernels::isa::Amx;
 use kernels::kv_cache::Place;
 use kernels::threads::{Pool, max_threads};
-use kernels::{AttentionSpan, HeadLayout, Isa, KvCache, KvShape};
+use kernels::{Attention, AttentionRule, AttentionSpan, HeadLayout, Isa, KvCache, KvShape};
 
 /// A small generator (splitmix64): the same numbers on every machine.
 struct Random(u64);
@@ -135,27 +135,46 @@ impl Step {
         Step { layout, qkv, tables, spans, kv }
     }
 
+    /// The same step under another rule.
+    fn under(&self, rule: AttentionRule) -> Under<'_> {
+        Under { step: self, rule }
+    }
+
     /// Output rows `[rows][num_heads * head_dim]`, as bits.
     fn attend(&self, isa: Isa, pool: Option<&Pool>) -> Vec<Vec<u32>> {
-        self.output(|spans, out| attend(pool, isa, &self.qkv, self.layout, spans, LAYER, &self.kv, out))
+        self.under(AttentionRule::of_width(self.layout.head_dim)).attend(isa, pool)
+    }
+}
+
+/// A step under a rule.
+#[derive(Clone, Copy)]
+struct Under<'a> {
+    step: &'a Step,
+    rule: AttentionRule,
+}
+
+impl Under<'_> {
+    /// Output rows `[rows][num_heads * head_dim]`, as bits.
+    fn attend(&self, isa: Isa, pool: Option<&Pool>) -> Vec<Vec<u32>> {
+        self.output(|args, out| attend(pool, isa, args, &self.step.kv, out))
     }
 
     /// The same with AMX for every tile.
     fn attend_with_tiles(&self, amx: Amx, pool: Option<&Pool>) -> Vec<Vec<u32>> {
-        self.output(|spans, out| attend_with_tiles(pool, amx, &self.qkv, self.layout, spans, LAYER, &self.kv, out))
+        self.output(|args, out| attend_with_tiles(pool, amx, args, &self.step.kv, out))
     }
 
-    fn output(&self, attend: impl Fn(&[AttentionSpan<'_>], &mut [f32])) -> Vec<Vec<u32>> {
-        let spans: Vec<AttentionSpan<'_>> = self
-            .spans
+    fn output(&self, attend: impl Fn(Attention<'_>, &mut [f32])) -> Vec<Vec<u32>> {
+        let Step { layout, qkv, tables, spans, .. } = self.step;
+        let spans: Vec<AttentionSpan<'_>> = spans
             .iter()
-            .zip(&self.tables)
+            .zip(tables)
             .map(|(&(first_row, num_rows, start), blocks)| AttentionSpan { first_row, num_rows, start, blocks })
             .collect();
-        let rows = self.qkv.len() / self.layout.qkv_width();
-        let mut out = vec![f32::NAN; rows * self.layout.q_width()];
-        attend(&spans, &mut out);
-        out.chunks_exact(self.layout.q_width()).map(|row| row.iter().map(|x| x.to_bits()).collect()).collect()
+        let rows = qkv.len() / layout.qkv_width();
+        let mut out = vec![f32::NAN; rows * layout.q_width()];
+        attend(Attention { qkv, layout: *layout, rule: self.rule, spans: &spans, layer: LAYER }, &mut out);
+        out.chunks_exact(layout.q_width()).map(|row| row.iter().map(|x| x.to_bits()).collect()).collect()
     }
 }
 
@@ -169,7 +188,11 @@ fn pools() -> Vec<Option<Pool>> {
 }
 
 /// Every way to compute a step.
-fn every_path(step: &Step, mut f: impl FnMut(Isa, usize, Vec<Vec<u32>>)) {
+fn every_path(step: &Step, f: impl FnMut(Isa, usize, Vec<Vec<u32>>)) {
+    every_path_under(step.under(AttentionRule::of_width(step.layout.head_dim)), f);
+}
+
+fn every_path_under(step: Under<'_>, mut f: impl FnMut(Isa, usize, Vec<Vec<u32>>)) {
     for pool in &pools() {
         for isa in Isa::available() {
             let threads = pool.as_ref().map_or(0, Pool::threads);
@@ -180,6 +203,16 @@ fn every_path(step: &Step, mut f: impl FnMut(Isa, usize, Vec<Vec<u32>>)) {
 
 fn definition(step: &Step) -> Vec<Vec<u32>> {
     step.attend(Isa::Scalar, None)
+}
+
+/// A short window, one across a split's border, one of a split and a bit, one longer than any context here; and a cap.
+fn rules(head_dim: usize) -> Vec<AttentionRule> {
+    let plain = AttentionRule::of_width(head_dim);
+    let windows = [None, Some(1), Some(40), Some(256), Some(300), Some(10_000)];
+    let mut rules: Vec<AttentionRule> = windows.into_iter().map(|window| AttentionRule { window, ..plain }).collect();
+    rules.push(AttentionRule { scale: 0.3, softcap: Some(2.5), ..plain });
+    rules.push(AttentionRule { softcap: Some(0.5), window: Some(100), ..plain });
+    rules
 }
 
 /// Steps of every shape: decodes and chunks at once, and the longest decode alone, whose splits are then shared out
@@ -200,9 +233,15 @@ fn steps() -> Vec<(Shape, Step)> {
 
 #[test]
 fn every_path_returns_the_bits_of_the_definition() {
-    for (shape, step) in steps() {
-        let want = definition(&step);
-        every_path(&step, |isa, threads, got| assert!(got == want, "{shape:?}, {isa:?}, {threads} threads"));
+    for (index, (shape, step)) in steps().into_iter().enumerate() {
+        // Two of the rules for each step: in the course of the steps, each rule meets several shapes.
+        for rule in rules(shape.head_dim).into_iter().enumerate().filter(|(i, _)| i % 4 == index % 4).map(|(_, r)| r) {
+            let under = step.under(rule);
+            let want = under.attend(Isa::Scalar, None);
+            every_path_under(under, |isa, threads, got| {
+                assert!(got == want, "{shape:?}, {rule:?}, {isa:?}, {threads} threads")
+            });
+        }
     }
 }
 
@@ -220,10 +259,14 @@ fn amx_returns_the_bits_of_the_definition() {
         // SAFETY: from here on SIGILL executes tile instructions.
         unsafe { Amx::assume() }
     });
-    for (shape, step) in steps() {
-        let want = definition(&step);
-        for pool in &pools() {
-            assert!(step.attend_with_tiles(amx, pool.as_ref()) == want, "{shape:?}");
+    for (index, (shape, step)) in steps().into_iter().enumerate() {
+        let rules = rules(shape.head_dim);
+        for rule in [rules[0], rules[1 + index % (rules.len() - 1)]] {
+            let under = step.under(rule);
+            let want = under.attend(Isa::Scalar, None);
+            for pool in &pools() {
+                assert!(under.attend_with_tiles(amx, pool.as_ref()) == want, "{shape:?}, {rule:?}");
+            }
         }
     }
     if Amx::detect().is_none() {

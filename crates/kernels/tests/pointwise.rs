@@ -5,7 +5,7 @@ mod paths;
 use kernels::kv_cache::Place;
 use kernels::pointwise::{add_scaled, gated, rms_norm, rotate_and_store, softcap};
 use kernels::threads::Pool;
-use kernels::{Activation, HeadLayout, Isa, KvCache, KvShape, RopeScaling, RopeTable, RotateAndStore};
+use kernels::{Activation, HeadLayout, HeadNorms, Isa, KvCache, KvShape, RopeScaling, RopeTable, RotateAndStore};
 use paths::{bits, every_path, numbers};
 
 /// Each output is within `tolerance` of the exact value, relative to it.
@@ -173,8 +173,12 @@ impl Batch {
         let args = RotateAndStore {
             qkv: &mut qkv,
             layout: self.layout,
-            head_norms: norms.then_some((&self.q_norm[..], &self.k_norm[..], EPS)),
-            rope: &self.rope,
+            head_norms: if norms {
+                HeadNorms::PerHead { q: &self.q_norm, k: &self.k_norm, eps: EPS }
+            } else {
+                HeadNorms::None
+            },
+            rope: Some(&self.rope),
             positions: &self.positions,
             slots: &self.slots,
             layer: 1,

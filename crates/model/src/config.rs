@@ -75,7 +75,7 @@ pub struct ModelConfig {
     pub num_heads: usize,
     /// Key/value heads; divides `num_heads` (grouped-query attention: Ainslie et al., 2023).
     pub num_kv_heads: usize,
-    /// Width of a head; a multiple of 32.
+    /// Width of a head; a multiple of 16, at most 256.
     pub head_dim: usize,
     /// Rows of the embedding: token ids are below it.
     pub vocab_size: usize,
@@ -83,8 +83,8 @@ pub struct ModelConfig {
     pub max_position_embeddings: usize,
     /// Positions that make sense with the rope scaling: what a request may use at most.
     pub context_limit: usize,
-    /// Attention sees this many last tokens in some layers; `None` when every layer sees all.
-    pub sliding_window: Option<usize>,
+    /// `[num_layers]`: how many last tokens a layer's attention sees; `None`: all.
+    pub layer_windows: Vec<Option<usize>>,
     /// Added under the root in every norm.
     pub rms_norm_eps: f32,
     /// Base wavelength of the rotary embedding (Su et al., 2021).
@@ -146,7 +146,7 @@ impl ModelConfig {
             vocab_size: fields.size("vocab_size", 1 << 24)?,
             max_position_embeddings,
             context_limit: rope.context_limit,
-            sliding_window: sliding_window(&fields, family, num_layers)?,
+            layer_windows: layer_windows(&fields, family, num_layers)?,
             rms_norm_eps: fields.optional_float("rms_norm_eps", 1e-12..=1.0)?.unwrap_or(1e-6) as f32,
             rope_theta: rope.theta,
             rope_scaling: rope.scaling,
@@ -254,51 +254,63 @@ fn head_dim(fields: &Fields<'_>, family: Family, hidden_size: usize, num_heads: 
         let problem = format!("{num_heads} heads of width {head_dim} are more than {MAX_WIDTH} wide");
         return Err(fields.error("num_attention_heads", problem));
     }
-    if head_dim % 32 != 0 {
+    if head_dim % 16 != 0 || head_dim > 256 {
         let field = if explicit.is_some() { "head_dim" } else { "num_attention_heads" };
-        return Err(fields.error(field, format!("heads of width {head_dim}; multiples of 32 are supported")));
+        return Err(fields.error(field, format!("heads of width {head_dim}; multiples of 16 up to 256 are supported")));
     }
     Ok(head_dim)
 }
 
-/// Attention here sees the whole context, so a model whose layers see a window is exact up to that length and no further.
-fn sliding_window(fields: &Fields<'_>, family: Family, num_layers: usize) -> Result<Option<usize>, LoadError> {
-    if let Some(types) = fields.get("layer_types").filter(|_| family != Family::Llama) {
-        let Value::Array(types) = types else {
-            return Err(fields.error("layer_types", format!("expected a list, found {}", kind(types))));
-        };
-        let mut windowed = false;
-        for layer_type in types {
-            match layer_type.as_str() {
-                Some("full_attention") => {}
-                Some("sliding_attention") => windowed = true,
-                Some(other) => return Err(fields.error("layer_types", format!("{} is not supported", quoted(other)))),
-                None => return Err(fields.error("layer_types", format!("expected names, found {}", kind(layer_type)))),
-            }
-        }
-        if !windowed {
-            return Ok(None);
-        }
+/// The window of every layer: all of one width, in the layers that `layer_types` lists as `sliding_attention`, or
+/// without a list in all (Mistral) or in those from `max_window_layers` on (Qwen).
+fn layer_windows(fields: &Fields<'_>, family: Family, num_layers: usize) -> Result<Vec<Option<usize>>, LoadError> {
+    let none = vec![None; num_layers];
+    if family == Family::Llama {
+        return Ok(none);
+    }
+    let listed = layer_types(fields, num_layers)?;
+    if listed.as_ref().is_some_and(|windowed| windowed.iter().all(|windowed| !windowed)) {
+        return Ok(none);
     }
     let given = match fields.map.get("sliding_window") {
-        Some(Value::Null) => return Ok(None),
+        Some(Value::Null) => return Ok(none),
         Some(_) => fields.optional_size("sliding_window", 1 << 27)?,
         None => None,
     };
-    // transformers assumes 4096 when the field is absent.
-    let window = given.unwrap_or(4096);
-    Ok(match family {
-        Family::Llama => None,
-        Family::Mistral => Some(window),
+    let first_windowed = match family {
         Family::Qwen2 | Family::Qwen3 => {
-            let first_windowed = match fields.optional_integer("max_window_layers", 0..=1 << 20)? {
-                Some(layers) => layers as usize,
-                None => 28,
-            };
-            let listed = fields.get("layer_types").is_some();
-            (fields.flag("use_sliding_window", false)? && (listed || first_windowed < num_layers)).then_some(window)
+            let first = fields.optional_integer("max_window_layers", 0..=1 << 20)?.map_or(28, |layers| layers as usize);
+            if !fields.flag("use_sliding_window", false)? {
+                return Ok(none);
+            }
+            first
         }
-    })
+        Family::Llama | Family::Mistral => 0,
+    };
+    let windowed = listed.unwrap_or_else(|| (0..num_layers).map(|layer| layer >= first_windowed).collect());
+    // transformers assumes 4096 when the field is absent.
+    Ok(windowed.into_iter().map(|windowed| windowed.then(|| given.unwrap_or(4096))).collect())
+}
+
+/// `[num_layers]`: whether `layer_types` lists a layer as one with a window; `None` where there is no list.
+fn layer_types(fields: &Fields<'_>, num_layers: usize) -> Result<Option<Vec<bool>>, LoadError> {
+    let types = match fields.get("layer_types") {
+        None => return Ok(None),
+        Some(Value::Array(types)) => types,
+        Some(other) => return Err(fields.error("layer_types", format!("expected a list, found {}", kind(other)))),
+    };
+    let windowed = types.iter().map(|layer_type| match layer_type.as_str() {
+        Some("full_attention") => Ok(false),
+        Some("sliding_attention") => Ok(true),
+        Some(other) => Err(fields.error("layer_types", format!("{} is not supported", quoted(other)))),
+        None => Err(fields.error("layer_types", format!("expected names, found {}", kind(layer_type)))),
+    });
+    let windowed: Vec<bool> = windowed.collect::<Result<_, _>>()?;
+    if windowed.len() != num_layers {
+        let problem = format!("{} entries for num_hidden_layers = {num_layers}", windowed.len());
+        return Err(fields.error("layer_types", problem));
+    }
+    Ok(Some(windowed))
 }
 
 struct Rope {

@@ -201,15 +201,6 @@ fn max_model_len(
         }
     }
     let mut len = asked.unwrap_or(config.context_limit);
-    if let Some(window) = config.sliding_window
-        && len > window
-    {
-        notices.push(format!(
-            "max_model_len is {window}, not {len}: the model's attention sees a window of {window} tokens, and longer \
-             sequences are not supported"
-        ));
-        len = window;
-    }
     if len > cached {
         notices.push(format!("max_model_len is {cached}, not {len}: the KV cache holds {cached} tokens"));
         len = cached;

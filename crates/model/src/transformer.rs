@@ -14,7 +14,10 @@ use crate::batch::Batch;
 use crate::checkpoint::LoadError;
 use crate::config::ModelConfig;
 use crate::weights::Weights;
-use kernels::{Activation, AttentionSpan, Backend, Out, RopeTable, RotateAndStore, WeightClass};
+use kernels::{
+    Activation, Attention, AttentionRule, AttentionSpan, Backend, HeadNorms, Out, RopeTable, RotateAndStore,
+    WeightClass,
+};
 use std::ops::Range;
 
 /// Weights of a model in a backend's layout.
@@ -151,7 +154,10 @@ impl<B: Backend> Transformer<B> {
             if last && wanted == 0 {
                 break; // the cache has all that these rows leave behind
             }
-            backend.attend(qkv, heads, &attention_spans, index, kv, attended);
+            let rule =
+                AttentionRule { window: config.layer_windows[index], ..AttentionRule::of_width(config.head_dim) };
+            let spans = &attention_spans;
+            backend.attend(Attention { qkv, layout: heads, rule, spans, layer: index }, kv, attended);
             if last {
                 gather(x, hidden, &batch.logit_rows, &mut wanted_x[..wanted * hidden]);
                 gather(attended, heads.q_width(), &batch.logit_rows, &mut wanted_attended[..wanted * heads.q_width()]);
@@ -232,9 +238,12 @@ impl<B: Backend> Layer<B> {
         let normed = &mut normed[..x.len()];
         backend.rms_norm(x, &self.attention_norm, config.rms_norm_eps, normed);
         self.qkv.apply(backend, normed, Out::Store(qkv));
-        let head_norms = self.head_norms.as_ref().map(|(q, k)| (q.as_slice(), k.as_slice(), config.rms_norm_eps));
+        let head_norms = match &self.head_norms {
+            Some((q, k)) => HeadNorms::PerHead { q, k, eps: config.rms_norm_eps },
+            None => HeadNorms::None,
+        };
         let (positions, slots) = (&batch.positions, &batch.slots);
-        let layout = config.heads();
+        let (layout, rope) = (config.heads(), Some(rope));
         backend.rotate_and_store(RotateAndStore { qkv, layout, head_norms, rope, positions, slots, layer }, kv);
     }
 

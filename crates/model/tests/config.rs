@@ -120,20 +120,25 @@ fn head_width_is_stated_or_derived() {
 }
 
 #[test]
-fn windows_limit_the_context() {
-    let mistral = |changes| family("MistralForCausalLM", changes).sliding_window;
-    assert_eq!(mistral(json!({"sliding_window": null})), None);
-    assert_eq!(mistral(json!({"sliding_window": 1024})), Some(1024));
-    assert_eq!(mistral(json!({})), Some(4096), "transformers' default for this family");
-    let qwen = |changes| family("Qwen2ForCausalLM", changes).sliding_window;
-    assert_eq!(qwen(json!({"sliding_window": 1024})), None);
-    assert_eq!(qwen(json!({"sliding_window": 1024, "use_sliding_window": true, "max_window_layers": 1})), Some(1024));
-    assert_eq!(qwen(json!({"sliding_window": 1024, "use_sliding_window": true, "max_window_layers": 2})), None);
+fn every_layer_says_which_window_it_has() {
+    let all = |window| vec![window; 2];
+    let mistral = |changes| family("MistralForCausalLM", changes).layer_windows;
+    assert_eq!(mistral(json!({"sliding_window": null})), all(None));
+    assert_eq!(mistral(json!({"sliding_window": 1024})), all(Some(1024)));
+    assert_eq!(mistral(json!({})), all(Some(4096)), "transformers' default for this family");
+    let qwen = |changes| family("Qwen2ForCausalLM", changes).layer_windows;
+    assert_eq!(qwen(json!({"sliding_window": 1024})), all(None));
+    let from =
+        |first: usize| qwen(json!({"sliding_window": 1024, "use_sliding_window": true, "max_window_layers": first}));
+    assert_eq!(from(0), all(Some(1024)));
+    assert_eq!(from(1), [None, Some(1024)], "layers from max_window_layers on");
+    assert_eq!(from(2), all(None));
     let layers =
         |kinds: [&str; 2]| qwen(json!({"sliding_window": 1024, "use_sliding_window": true, "layer_types": kinds}));
-    assert_eq!(layers(["full_attention", "full_attention"]), None);
-    assert_eq!(layers(["full_attention", "sliding_attention"]), Some(1024));
-    assert_eq!(config(json!({"sliding_window": 1024})).unwrap().sliding_window, None, "Llama has none");
+    assert_eq!(layers(["full_attention", "full_attention"]), all(None));
+    assert_eq!(layers(["full_attention", "sliding_attention"]), [None, Some(1024)]);
+    assert_eq!(layers(["sliding_attention", "full_attention"]), [Some(1024), None]);
+    assert_eq!(config(json!({"sliding_window": 1024})).unwrap().layer_windows, all(None), "Llama has none");
 }
 
 #[test]

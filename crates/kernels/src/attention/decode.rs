@@ -7,7 +7,6 @@
 
 use super::tile::{Folded, Scratch, Tile, Work, with_scratch};
 use super::{Call, SPLIT};
-use crate::AttentionSpan;
 use crate::lanes::{Kernel, LANES, Simd, dispatch};
 use std::ops::Range;
 
@@ -16,20 +15,13 @@ pub(super) fn partial_len(head_dim: usize) -> usize {
     head_dim + LANES
 }
 
-/// Computes some splits of a tile into `partials` `[splits.len(), rows, partial_len]`.
-pub(super) fn partials(
-    call: &Call<'_>,
-    span: &AttentionSpan<'_>,
-    tile: &Tile,
-    splits: Range<usize>,
-    partials: &mut [f32],
-) {
-    with_scratch(|scratch| dispatch(call.isa, Piece { call, span, tile, splits, partials, scratch }));
+/// Computes some splits of a tile, the first that it sees being 0, into `partials` `[splits.len(), rows, partial_len]`.
+pub(super) fn partials(call: &Call<'_>, tile: &Tile, splits: Range<usize>, partials: &mut [f32]) {
+    with_scratch(|scratch| dispatch(call.isa, Piece { call, tile, splits, partials, scratch }));
 }
 
 struct Piece<'a> {
     call: &'a Call<'a>,
-    span: &'a AttentionSpan<'a>,
     tile: &'a Tile,
     splits: Range<usize>,
     partials: &'a mut [f32],
@@ -45,13 +37,13 @@ impl Kernel for Piece<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let Piece { call, span, tile, splits, partials, scratch } = self;
-        let (head_dim, len) = (call.layout.head_dim, partial_len(call.layout.head_dim));
+        let Piece { call, tile, splits, partials, scratch } = self;
+        let (head_dim, len) = (call.args.layout.head_dim, partial_len(call.args.layout.head_dim));
         let tiles = call.tiles(tile.rows.len());
-        let work = Work { simd, tiles: tiles.as_ref(), call, span, tile };
+        let work = Work { simd, tiles: tiles.as_ref(), call, tile };
         work.load_queries(scratch);
         for (split, partials) in splits.zip(partials.chunks_exact_mut(work.rows() * len)) {
-            work.split(scratch, split * SPLIT);
+            work.split(scratch, (tile.splits().start + split) * SPLIT);
             for (row, partial) in partials.chunks_exact_mut(len).enumerate() {
                 partial[..head_dim].copy_from_slice(&scratch.split.values[row][..head_dim]);
                 partial[head_dim] = scratch.split.max[row];
@@ -62,13 +54,12 @@ impl Kernel for Piece<'_> {
 }
 
 /// Folds all splits of a tile and writes its rows.
-pub(super) fn fold(call: &Call<'_>, span: &AttentionSpan<'_>, tile: &Tile, partials: &[f32]) {
-    with_scratch(|scratch| dispatch(call.isa, Fold { call, span, tile, partials, scratch }));
+pub(super) fn fold(call: &Call<'_>, tile: &Tile, partials: &[f32]) {
+    with_scratch(|scratch| dispatch(call.isa, Fold { call, tile, partials, scratch }));
 }
 
 struct Fold<'a> {
     call: &'a Call<'a>,
-    span: &'a AttentionSpan<'a>,
     tile: &'a Tile,
     partials: &'a [f32],
     scratch: &'a mut Scratch,
@@ -83,16 +74,13 @@ impl Kernel for Fold<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let Fold { call, span, tile, partials, scratch } = self;
-        let (head_dim, len) = (call.layout.head_dim, partial_len(call.layout.head_dim));
-        let work = Work { simd, tiles: None, call, span, tile };
-        for (split, partials) in partials.chunks_exact(work.rows() * len).enumerate() {
+        let Fold { call, tile, partials, scratch } = self;
+        let (head_dim, len) = (call.args.layout.head_dim, partial_len(call.args.layout.head_dim));
+        let work = Work { simd, tiles: None, call, tile };
+        for (split, partials) in tile.splits().zip(partials.chunks_exact(work.rows() * len)) {
             for (row, partial) in partials.chunks_exact(len).enumerate() {
-                if work.visible(row, split * SPLIT) > 0 {
-                    let next =
-                        Folded { max: partial[head_dim], sum: partial[head_dim + 1], values: &partial[..head_dim] };
-                    scratch.total.fold_row(simd, row, split == 0, next);
-                }
+                let next = Folded { max: partial[head_dim], sum: partial[head_dim + 1], values: &partial[..head_dim] };
+                work.fold_row(&mut scratch.total, row, split * SPLIT, next);
             }
         }
         work.finish(&scratch.total);

@@ -2,9 +2,9 @@
 
 use super::tile::Tile;
 use super::{Call, SPLIT};
-use crate::AttentionSpan;
 use crate::kv_cache::{MAX_HEAD_DIM, Place};
-use crate::lanes::{LANES, exp, round_bf16, softmax_weight, sum};
+use crate::lanes::{LANES, exp, round_bf16, softcap, softmax_weight, sum};
+use std::ops::Range;
 
 /// Numbers per step of [`dot`].
 const STEP: usize = 32;
@@ -34,11 +34,12 @@ struct Partial {
 }
 
 /// All rows of a tile.
-pub(super) fn tile(call: &Call<'_>, span: &AttentionSpan<'_>, tile: &Tile) {
+pub(super) fn tile(call: &Call<'_>, tile: &Tile) {
+    let (layout, span) = (call.args.layout, tile.span(call));
     for row in tile.rows.clone() {
         let (token, head) = (row / call.group(), tile.kv_head * call.group() + row % call.group());
         let batch_row = span.first_row + token;
-        let query = &call.qkv[batch_row * call.layout.qkv_width() + head * call.layout.head_dim..];
+        let query = &call.args.qkv[batch_row * layout.qkv_width() + head * layout.head_dim..];
         // SAFETY: each row and head is in one tile.
         let out = unsafe { call.out(batch_row, head) };
         attend_row(call, span.blocks, tile.kv_head, query, span.start + token, out);
@@ -50,43 +51,49 @@ fn attend_row(call: &Call<'_>, blocks: &[u32], kv_head: usize, query: &[f32], po
     let head_dim = out.len();
     let mut rounded = [0.0; MAX_HEAD_DIM];
     rounded.iter_mut().zip(&query[..head_dim]).for_each(|(to, &from)| *to = round_bf16(from));
-    let mut total = split(call, blocks, kv_head, &rounded, 0..SPLIT.min(position + 1));
-    for start in (SPLIT..=position).step_by(SPLIT) {
-        let next = split(call, blocks, kv_head, &rounded, start..(start + SPLIT).min(position + 1));
-        fold(&mut total, &next, head_dim);
+    let first = call.args.rule.first_seen(position);
+    let split = |start: usize| {
+        let seen = first.saturating_sub(start)..(position + 1 - start).min(SPLIT);
+        split(call, blocks, kv_head, &rounded, start, seen)
+    };
+    let first_split = first / SPLIT * SPLIT;
+    let mut total = split(first_split);
+    for start in (first_split + SPLIT..=position).step_by(SPLIT) {
+        fold(&mut total, &split(start), head_dim);
     }
     for (out, value) in out.iter_mut().zip(total.values) {
         *out = value / total.sum;
     }
 }
 
-/// The visible positions of one split.
-fn split(call: &Call<'_>, blocks: &[u32], kv_head: usize, query: &[f32], positions: std::ops::Range<usize>) -> Partial {
-    let (kv, head_dim, visible) = (call.kv, call.layout.head_dim, positions.len());
+/// The split at `start`, of which the row sees the positions `start + seen`.
+fn split(call: &Call<'_>, blocks: &[u32], kv_head: usize, query: &[f32], start: usize, seen: Range<usize>) -> Partial {
+    let (kv, head_dim, rule) = (call.kv, call.args.layout.head_dim, call.args.rule);
     let block_size = kv.shape().block_size;
     let place = |j: usize| {
-        let position = positions.start + j;
-        let slot = blocks[position / block_size] as usize * block_size + position % block_size;
-        Place { layer: call.layer, slot, kv_head }
+        let slot = blocks[(start + j) / block_size] as usize * block_size + (start + j) % block_size;
+        Place { layer: call.args.layer, slot, kv_head }
     };
 
     let mut scores = [0.0; SPLIT];
-    for (j, score) in scores[..visible].iter_mut().enumerate() {
+    for j in seen.clone() {
         let place = place(j);
-        *score = dot(head_dim, |d| query[d], |d| kv.key(place, d)) * call.scale();
+        let score = dot(head_dim, |d| query[d], |d| kv.key(place, d)) * rule.scale;
+        scores[j] = if let Some(cap) = rule.softcap { softcap(score, cap) } else { score };
     }
-    let max = scores[..visible].iter().fold(f32::NEG_INFINITY, |max, &score| if max > score { max } else { score });
+    let max = scores[seen.clone()].iter().fold(f32::NEG_INFINITY, |max, &score| if max > score { max } else { score });
 
     let mut weights = [0.0; SPLIT];
     let mut lanes = [0.0; LANES];
-    for j in 0..visible {
+    for j in seen.clone() {
         weights[j] = softmax_weight(scores[j] - max);
         lanes[j % LANES] += weights[j];
     }
 
     let mut values = [0.0; MAX_HEAD_DIM];
     for (d, value) in values[..head_dim].iter_mut().enumerate() {
-        *value = dot(visible, |j| weights[j], |j| kv.value(place(j), d));
+        // A hidden value is never read; whatever it is, the product with the weight 0 would be 0.
+        *value = dot(seen.end, |j| weights[j], |j| if seen.contains(&j) { kv.value(place(j), d) } else { 0.0 });
     }
     Partial { max, sum: sum(lanes), values }
 }

@@ -1,7 +1,7 @@
 //! Causal attention over the paged cache, and over nothing but the cache.
 //!
 //! ```text
-//! row        one query head of one token; it sees the positions 0..=own
+//! row        one query head of one token; it sees its own position and those before it, or the last `window` of them
 //! split      256 positions, counted from 0: scores, softmax and weighted sum are complete within a split
 //! fold       splits are joined from left to right
 //!
@@ -13,12 +13,14 @@
 //!
 //! [`define`] holds it in plain loops; [`tile`] repeats it with vectors. Within a split (blockwise softmax as in
 //! FlashAttention: Dao et al., 2022; splits as in Flash-Decoding: Dao et al., 2023):
-//! scores `s_j = dot(q, k_j) * scale`, their maximum `m`, weights `p_j = bf16(exp(s_j - m))` (0 below e^-27.5),
+//! scores `s_j = dot(q, k_j) * scale` (capped by `cap tanh(s_j / cap)` where the rule says so), their maximum `m`, weights `p_j = bf16(exp(s_j - m))` (0 below e^-27.5),
 //! `l = sum p_j` in 16 lanes (`j mod 16`), `o[d] = dot(p, v[.., d])`. `dot` multiplies bf16 numbers 32 at a time, even and odd elements in two
 //! chains of fused multiply-adds from zero whose sum is then added: what one AMX `TDPBF16PS` computes, bit for bit.
 //!
 //! Nothing here depends on the other rows, on the chunk a row came in, on where blocks lie, or on who computed what:
 //! hidden positions have the weight +0, and adding `0 * v` changes no bit while `v` is finite (see [`crate::kv_cache`]).
+//! For the same reason 32 positions that are all hidden, behind a window as after the row, may be left out of a split.
+//! A split of which a row sees nothing is left out of its fold: the first split that it sees begins it.
 
 #[cfg(target_arch = "x86_64")]
 mod amx;
@@ -34,7 +36,7 @@ use crate::isa::{Amx, Isa};
 use crate::kv_cache::{KvCache, MAX_HEAD_DIM};
 use crate::pointwise::Shared;
 use crate::threads::{Pool, share};
-use crate::{AttentionSpan, HeadLayout};
+use crate::{Attention, HeadLayout};
 use amx::Tiles;
 use std::cell::RefCell;
 use std::ops::Range;
@@ -49,9 +51,7 @@ struct Call<'a> {
     amx: Option<Amx>,
     /// Tiles of fewer rows leave the matrix unit empty, and vectors keep up with memory.
     amx_from_rows: usize,
-    qkv: &'a [f32],
-    layout: HeadLayout,
-    layer: usize,
+    args: Attention<'a>,
     kv: &'a KvCache,
     out: Shared<'a, f32>,
 }
@@ -59,17 +59,12 @@ struct Call<'a> {
 impl Call<'_> {
     /// Query heads per kv head.
     fn group(&self) -> usize {
-        self.layout.num_heads / self.layout.num_kv_heads
-    }
-
-    /// Scores are multiplied by this.
-    fn scale(&self) -> f32 {
-        1.0 / (self.layout.head_dim as f32).sqrt()
+        self.args.layout.num_heads / self.args.layout.num_kv_heads
     }
 
     /// The matrix unit, for a tile of some rows.
     fn tiles(&self, rows: usize) -> Option<Tiles> {
-        let amx = self.amx.filter(|_| rows >= self.amx_from_rows && self.layout.head_dim.is_multiple_of(32))?;
+        let amx = self.amx.filter(|_| rows >= self.amx_from_rows && self.args.layout.head_dim.is_multiple_of(32))?;
         Some(Tiles::configure(amx, rows))
     }
 
@@ -80,15 +75,17 @@ impl Call<'_> {
     #[inline(always)]
     #[allow(clippy::mut_from_ref)] // as `Shared::part`
     unsafe fn out(&self, row: usize, head: usize) -> &mut [f32] {
-        let at = row * self.layout.q_width() + head * self.layout.head_dim;
+        let HeadLayout { head_dim, .. } = self.args.layout;
+        let at = row * self.args.layout.q_width() + head * head_dim;
         // SAFETY: by the caller's word.
-        unsafe { self.out.part(at..at + self.layout.head_dim) }
+        unsafe { self.out.part(at..at + head_dim) }
     }
 }
 
 /// A tile, or some of its splits: what one thread does at a time.
 struct Task {
     tile: u32,
+    /// Of the tile's splits, the first that it sees being 0.
     splits: Range<u32>,
     cost: u64,
 }
@@ -116,69 +113,46 @@ thread_local! {
 /// Below this many scores (rows x positions) in a call, threads are not worth waking.
 const SHARE_FROM: u64 = 1 << 12;
 
-/// Attention of every row of `spans`. Shapes: see [`crate::Backend::attend`].
+/// Attention of every row of the spans. Shapes: see [`crate::Backend::attend`].
 ///
 /// Panics when shapes disagree, when spans are not in order of their rows, or when a block table is too short or names
 /// a block that does not exist.
-#[allow(clippy::too_many_arguments)] // the operation of the Backend, and where to run it
-pub fn attend(
-    pool: Option<&Pool>,
-    isa: Isa,
-    qkv: &[f32],
-    layout: HeadLayout,
-    spans: &[AttentionSpan<'_>],
-    layer: usize,
-    kv: &KvCache,
-    out: &mut [f32],
-) {
+pub fn attend(pool: Option<&Pool>, isa: Isa, args: Attention<'_>, kv: &KvCache, out: &mut [f32]) {
     let amx = if isa >= Isa::Amx { Amx::detect() } else { None };
     let isa = if isa.avx2().is_some() { isa } else { Isa::Scalar };
-    let call = Call { isa, amx, amx_from_rows: AMX_FROM_ROWS, qkv, layout, layer, kv, out: Shared::new(out) };
-    run(pool, call, spans);
+    run(pool, Call { isa, amx, amx_from_rows: AMX_FROM_ROWS, args, kv, out: Shared::new(out) });
 }
 
 /// As [`attend`], with AMX for every tile and without asking the CPU: for a test that emulates it. Needs AVX2.
 #[doc(hidden)]
-#[allow(clippy::too_many_arguments)]
-pub fn attend_with_tiles(
-    pool: Option<&Pool>,
-    amx: Amx,
-    qkv: &[f32],
-    layout: HeadLayout,
-    spans: &[AttentionSpan<'_>],
-    layer: usize,
-    kv: &KvCache,
-    out: &mut [f32],
-) {
+pub fn attend_with_tiles(pool: Option<&Pool>, amx: Amx, args: Attention<'_>, kv: &KvCache, out: &mut [f32]) {
     assert!(Isa::Amx.avx2().is_some(), "there is no CPU with AMX and without AVX2");
-    let out = Shared::new(out);
-    run(pool, Call { isa: Isa::Amx, amx: Some(amx), amx_from_rows: 1, qkv, layout, layer, kv, out }, spans);
+    run(pool, Call { isa: Isa::Amx, amx: Some(amx), amx_from_rows: 1, args, kv, out: Shared::new(out) });
 }
 
 /// Tiles of at least this many rows are computed with AMX.
 const AMX_FROM_ROWS: usize = 5;
 
-fn run(pool: Option<&Pool>, call: Call<'_>, spans: &[AttentionSpan<'_>]) {
-    check(&call, spans);
+fn run(pool: Option<&Pool>, call: Call<'_>) {
+    check(&call);
     PLAN.with_borrow_mut(|plan| {
-        plan.make(&call, spans, pool.map_or(1, Pool::threads));
-        plan.run(&call, spans, pool);
+        plan.make(&call, pool.map_or(1, Pool::threads));
+        plan.run(&call, pool);
     });
 }
 
 impl Plan {
     /// Cuts the spans into tiles, and tiles that alone would keep the others waiting into runs of splits.
-    fn make(&mut self, call: &Call<'_>, spans: &[AttentionSpan<'_>], threads: usize) {
+    fn make(&mut self, call: &Call<'_>, threads: usize) {
         self.tiles.clear();
         self.tasks.clear();
         self.shards.clear();
-        let group = call.group();
         let mut total = 0;
-        for (index, span) in spans.iter().enumerate() {
-            let rows = span.num_rows * group;
-            for kv_head in 0..call.layout.num_kv_heads {
+        for (index, span) in call.args.spans.iter().enumerate() {
+            let rows = span.num_rows * call.group();
+            for kv_head in 0..call.args.layout.num_kv_heads {
                 for first in (0..rows).step_by(ROWS) {
-                    let tile = Tile::new(index, span, group, kv_head, first..rows.min(first + ROWS));
+                    let tile = Tile::new(call, index, kv_head, first..rows.min(first + ROWS));
                     total += tile.cost();
                     self.tiles.push(tile);
                 }
@@ -187,20 +161,20 @@ impl Plan {
         let fair = (total / (4 * threads as u64)).max(1);
         let mut partials = 0;
         for (index, tile) in self.tiles.iter_mut().enumerate() {
-            let (cost, splits) = (tile.cost(), tile.num_splits());
-            let pieces = cost.div_ceil(fair).min(splits as u64) as usize;
+            let (cost, splits) = (tile.cost(), tile.splits());
+            let pieces = cost.div_ceil(fair).min(splits.len() as u64) as usize;
             if threads == 1 || total < SHARE_FROM || pieces == 1 || call.isa == Isa::Scalar {
-                self.tasks.push(Task { tile: index as u32, splits: 0..splits as u32, cost });
+                self.tasks.push(Task { tile: index as u32, splits: 0..splits.len() as u32, cost });
                 continue;
             }
             for piece in 0..pieces {
-                let splits = share(splits, pieces, piece);
+                let splits = share(splits.len(), pieces, piece);
                 let cost = cost / pieces as u64;
                 self.tasks.push(Task { tile: index as u32, splits: splits.start as u32..splits.end as u32, cost });
             }
             self.shards.push(Shard { tile: index as u32, partials });
             tile.partials = Some(partials);
-            partials += splits * tile.rows.len() * decode::partial_len(call.layout.head_dim);
+            partials += splits.len() * tile.partials_len(call);
         }
         if self.partials.len() < partials {
             self.partials.resize(partials.next_power_of_two(), 0.0);
@@ -209,7 +183,7 @@ impl Plan {
         self.tasks.sort_unstable_by_key(|task| std::cmp::Reverse(task.cost));
     }
 
-    fn run(&mut self, call: &Call<'_>, spans: &[AttentionSpan<'_>], pool: Option<&Pool>) {
+    fn run(&mut self, call: &Call<'_>, pool: Option<&Pool>) {
         let Plan { tiles, tasks, shards, partials } = self;
         let pool = pool.filter(|_| tasks.iter().map(|task| task.cost).sum::<u64>() >= SHARE_FROM);
         let each = |count: usize, f: &(dyn Fn(usize) + Sync)| match pool {
@@ -220,30 +194,29 @@ impl Plan {
         each(tasks.len(), &|task| {
             let task = &tasks[task];
             let tile = &tiles[task.tile as usize];
-            let span = &spans[tile.span];
             if let Some(at) = tile.partials {
                 let splits = task.splits.start as usize..task.splits.end as usize;
-                let len = tile.rows.len() * decode::partial_len(call.layout.head_dim);
+                let len = tile.partials_len(call);
                 // SAFETY: each split of a tile is in one task, and tiles have partials of their own.
                 let partials = unsafe { shared.part(at + splits.start * len..at + splits.end * len) };
-                decode::partials(call, span, tile, splits, partials);
+                decode::partials(call, tile, splits, partials);
             } else {
-                prefill::tile(call, span, tile);
+                prefill::tile(call, tile);
             }
         });
         if !shards.is_empty() {
             each(shards.len(), &|shard| {
                 let Shard { tile, partials: at } = shards[shard];
                 let tile = &tiles[tile as usize];
-                let len = tile.num_splits() * tile.rows.len() * decode::partial_len(call.layout.head_dim);
-                decode::fold(call, &spans[tile.span], tile, &partials[at..at + len]);
+                let len = tile.splits().len() * tile.partials_len(call);
+                decode::fold(call, tile, &partials[at..at + len]);
             });
         }
     }
 }
 
-fn check(call: &Call<'_>, spans: &[AttentionSpan<'_>]) {
-    let Call { qkv, layout, layer, kv, out, .. } = call;
+fn check(call: &Call<'_>) {
+    let Call { args: Attention { qkv, layout, rule, spans, layer }, kv, out, .. } = call;
     let shape = kv.shape();
     let rows = qkv.len() / layout.qkv_width();
     let heads = (layout.num_kv_heads, layout.head_dim);
@@ -251,9 +224,10 @@ fn check(call: &Call<'_>, spans: &[AttentionSpan<'_>]) {
     assert!(layout.num_heads.is_multiple_of(layout.num_kv_heads), "{layout:?}");
     assert!(layout.head_dim <= MAX_HEAD_DIM, "{layout:?}");
     assert_eq!((qkv.len(), out.len()), (rows * layout.qkv_width(), rows * layout.q_width()));
+    assert!(rule.window != Some(0) && rule.scale > 0.0 && rule.softcap.is_none_or(|cap| cap > 0.0), "{rule:?}");
     assert!(*layer < shape.layers, "layer {layer} of {}", shape.layers);
     let mut next_row = 0;
-    for span in spans {
+    for span in *spans {
         assert!(span.first_row >= next_row, "spans must come in the order of their rows");
         next_row = span.first_row + span.num_rows;
         let blocks = (span.start + span.num_rows).div_ceil(shape.block_size);

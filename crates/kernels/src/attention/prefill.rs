@@ -2,17 +2,15 @@
 
 use super::tile::{Scratch, Tile, Work, with_scratch};
 use super::{Call, SPLIT};
-use crate::AttentionSpan;
 use crate::lanes::{Kernel, Simd, dispatch};
 
 /// Computes all rows of a tile.
-pub(super) fn tile(call: &Call<'_>, span: &AttentionSpan<'_>, tile: &Tile) {
-    with_scratch(|scratch| dispatch(call.isa, Whole { call, span, tile, scratch }));
+pub(super) fn tile(call: &Call<'_>, tile: &Tile) {
+    with_scratch(|scratch| dispatch(call.isa, Whole { call, tile, scratch }));
 }
 
 struct Whole<'a> {
     call: &'a Call<'a>,
-    span: &'a AttentionSpan<'a>,
     tile: &'a Tile,
     scratch: &'a mut Scratch,
 }
@@ -21,16 +19,16 @@ impl Kernel for Whole<'_> {
     type Output = ();
 
     fn define(self) {
-        super::define::tile(self.call, self.span, self.tile);
+        super::define::tile(self.call, self.tile);
     }
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let Whole { call, span, tile, scratch } = self;
+        let Whole { call, tile, scratch } = self;
         let tiles = call.tiles(tile.rows.len());
-        let work = Work { simd, tiles: tiles.as_ref(), call, span, tile };
+        let work = Work { simd, tiles: tiles.as_ref(), call, tile };
         work.load_queries(scratch);
-        for split in 0..tile.num_splits() {
+        for split in tile.splits() {
             work.split(scratch, split * SPLIT);
             work.fold(scratch, split * SPLIT);
         }

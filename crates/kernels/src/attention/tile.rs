@@ -9,10 +9,11 @@
 //! A cache line serves all rows of the tile: it is expanded to f32 once per pack of `Simd::ROWS` rows.
 
 use super::amx::Tiles;
+use super::decode::partial_len;
 use super::{Call, SPLIT};
 use crate::AttentionSpan;
 use crate::kv_cache::{KEY_GROUP, LINE, MAX_HEAD_DIM, VALUE_PAGE};
-use crate::lanes::{LANES, Simd, exp_lanes, softmax_weights};
+use crate::lanes::{LANES, Simd, exp_lanes, softcap_lanes, softmax_weights};
 use std::cell::RefCell;
 use std::ops::Range;
 
@@ -37,31 +38,36 @@ pub(super) struct Tile {
     pub(super) kv_head: usize,
     /// Row `i` is head `i % group` of the kv head's group, of token `i / group` of the span.
     pub(super) rows: Range<usize>,
-    /// Positions that the last row sees.
-    pub(super) visible: usize,
+    /// Positions that some row sees: from the first of the first row to the last of the last.
+    pub(super) seen: Range<usize>,
     /// Where its partial results are, if its splits are shared out.
     pub(super) partials: Option<usize>,
 }
 
 impl Tile {
-    pub(super) fn new(
-        index: usize,
-        span: &AttentionSpan<'_>,
-        group: usize,
-        kv_head: usize,
-        rows: Range<usize>,
-    ) -> Tile {
-        let visible = span.start + (rows.end - 1) / group + 1;
-        Tile { span: index, kv_head, rows, visible, partials: None }
+    pub(super) fn new(call: &Call<'_>, span: usize, kv_head: usize, rows: Range<usize>) -> Tile {
+        let start = call.args.spans[span].start;
+        let (first, last) = (start + rows.start / call.group(), start + (rows.end - 1) / call.group());
+        Tile { span, kv_head, rows, seen: call.args.rule.first_seen(first)..last + 1, partials: None }
     }
 
-    pub(super) fn num_splits(&self) -> usize {
-        self.visible.div_ceil(SPLIT)
+    pub(super) fn span<'a>(&self, call: &Call<'a>) -> &'a AttentionSpan<'a> {
+        &call.args.spans[self.span]
+    }
+
+    /// Splits that some row sees.
+    pub(super) fn splits(&self) -> Range<usize> {
+        self.seen.start / SPLIT..self.seen.end.div_ceil(SPLIT)
+    }
+
+    /// Numbers of the partial results of one split.
+    pub(super) fn partials_len(&self, call: &Call<'_>) -> usize {
+        self.rows.len() * partial_len(call.args.layout.head_dim)
     }
 
     /// In scores; a tile of one row still reads all keys, which costs as much as computing with several.
     pub(super) fn cost(&self) -> u64 {
-        (self.visible * self.rows.len().max(4)) as u64
+        (self.seen.len() * self.rows.len().max(4)) as u64
     }
 }
 
@@ -115,7 +121,6 @@ pub(super) struct Work<'a, S> {
     /// The products are done with AMX.
     pub(super) tiles: Option<&'a Tiles>,
     pub(super) call: &'a Call<'a>,
-    pub(super) span: &'a AttentionSpan<'a>,
     pub(super) tile: &'a Tile,
 }
 
@@ -128,36 +133,36 @@ impl<S: Simd> Work<'_, S> {
     #[inline(always)]
     pub(super) fn row(&self, row: usize) -> (usize, usize) {
         let (group, row) = (self.call.group(), self.tile.rows.start + row);
-        (self.span.first_row + row / group, self.tile.kv_head * group + row % group)
+        (self.tile.span(self.call).first_row + row / group, self.tile.kv_head * group + row % group)
     }
 
-    /// How many positions of the split at `start` a row sees.
+    /// The positions that a row sees.
     #[inline(always)]
-    pub(super) fn visible(&self, row: usize, start: usize) -> usize {
-        let position = self.span.start + (self.tile.rows.start + row) / self.call.group();
-        (position + 1).saturating_sub(start).min(SPLIT)
+    fn seen(&self, row: usize) -> Range<usize> {
+        let position = self.tile.span(self.call).start + (self.tile.rows.start + row) / self.call.group();
+        self.call.args.rule.first_seen(position)..position + 1
     }
 
     /// Rounds the queries to bf16.
     #[inline(always)]
     pub(super) fn load_queries(&self, scratch: &mut Scratch) {
-        let head_dim = self.call.layout.head_dim;
+        let (layout, head_dim) = (self.call.args.layout, self.call.args.layout.head_dim);
         for row in 0..self.rows() {
             let (batch_row, head) = self.row(row);
-            let query = &self.call.qkv[batch_row * self.call.layout.qkv_width() + head * head_dim..][..head_dim];
+            let query = &self.call.args.qkv[batch_row * layout.qkv_width() + head * head_dim..][..head_dim];
             for (from, to) in query.as_chunks::<LANES>().0.iter().zip(scratch.queries[row].as_chunks_mut::<LANES>().0) {
                 // SAFETY: both are 16 numbers.
                 unsafe { self.simd.store(self.simd.round_bf16(self.simd.load(from.as_ptr())), to.as_mut_ptr()) };
             }
             if self.tiles.is_some() {
-                self.narrow(&scratch.queries[row][..head_dim], &mut scratch.bf16[0][row]);
+                self.narrow(&scratch.queries[row][..head_dim], &mut scratch.bf16[0][row][..head_dim]);
             }
         }
     }
 
     /// Numbers that are rounded already, as bf16.
     #[inline(always)]
-    fn narrow(&self, from: &[f32], to: &mut [u16; STRIDE]) {
+    fn narrow(&self, from: &[f32], to: &mut [u16]) {
         for (from, to) in from.as_chunks::<LANES>().0.iter().zip(to.as_chunks_mut::<LANES>().0) {
             // SAFETY: both are 16 numbers.
             unsafe { self.simd.store_bf16(self.simd.load(from.as_ptr()), to.as_mut_ptr()) };
@@ -167,40 +172,46 @@ impl<S: Simd> Work<'_, S> {
     /// Computes `scratch.split` for the split at `start`, of which at least one row sees something.
     #[inline(always)]
     pub(super) fn split(&self, scratch: &mut Scratch, start: usize) {
-        let visible = self.visible(self.rows() - 1, start);
-        let pages = visible.div_ceil(VALUE_PAGE);
-        let at = self.pages(start, pages);
-        self.scores(scratch, &at, pages);
+        let seen = inside(&self.tile.seen, start);
+        let pages = seen.start / VALUE_PAGE..seen.end.div_ceil(VALUE_PAGE);
+        let columns = pages.start * VALUE_PAGE..pages.end * VALUE_PAGE;
+        let at = self.pages(start, &pages);
+        self.scores(scratch, &at, &pages);
         for row in 0..self.rows() {
-            let visible = self.visible(row, start);
-            (scratch.split.max[row], scratch.split.sum[row]) = self.softmax(&mut scratch.scores[row], visible, pages);
+            if let Some(cap) = self.call.args.rule.softcap {
+                self.softcap(&mut scratch.scores[row][columns.clone()], cap);
+            }
+            let seen = inside(&self.seen(row), start);
+            (scratch.split.max[row], scratch.split.sum[row]) =
+                self.softmax(&mut scratch.scores[row], seen, columns.clone());
             if self.tiles.is_some() {
-                self.narrow(&scratch.scores[row][..pages * VALUE_PAGE], &mut scratch.bf16[1][row]);
+                let columns = columns.clone();
+                self.narrow(&scratch.scores[row][columns.clone()], &mut scratch.bf16[1][row][columns]);
             }
         }
-        self.values(scratch, &at, pages);
+        self.values(scratch, &at, &pages);
     }
 
     /// Pages that are asked for before they are read: 8 KiB of either keys or values, and 4 pages at most.
     #[inline(always)]
     fn pages_ahead(&self) -> usize {
-        (4096 / (VALUE_PAGE * self.call.layout.head_dim)).clamp(1, MAX_AHEAD)
+        (4096 / (VALUE_PAGE * self.call.args.layout.head_dim)).clamp(1, MAX_AHEAD)
     }
 
-    /// Where keys and values of the pages of a split are, and of those that follow them (again the last, where there
+    /// Where keys and values of some pages of a split are, and of those that follow them (again the last, where there
     /// is none).
     #[inline(always)]
-    fn pages(&self, start: usize, pages: usize) -> [Page; PAGES + MAX_AHEAD] {
+    fn pages(&self, start: usize, pages: &Range<usize>) -> [Page; PAGES + MAX_AHEAD] {
         let (kv, shape) = (self.call.kv, self.call.kv.shape());
         let page_len = VALUE_PAGE * shape.head_dim;
-        let last = (self.tile.visible - 1) / VALUE_PAGE;
+        let (blocks, last) = (self.tile.span(self.call).blocks, (self.tile.seen.end - 1) / VALUE_PAGE);
         let mut at = [Page { keys: std::ptr::null(), values: std::ptr::null() }; PAGES + MAX_AHEAD];
-        for (i, at) in at[..pages + self.pages_ahead()].iter_mut().enumerate() {
+        for (i, at) in at.iter_mut().enumerate().take(pages.end + self.pages_ahead()).skip(pages.start) {
             let position = (start / VALUE_PAGE + i).min(last) * VALUE_PAGE;
-            let block = self.span.blocks[position / shape.block_size] as usize;
+            let block = blocks[position / shape.block_size] as usize;
             let inside = position % shape.block_size / VALUE_PAGE * page_len;
-            let keys = shape.keys_at(self.call.layer, block, self.tile.kv_head) + inside;
-            let values = shape.values_at(self.call.layer, block, self.tile.kv_head) + inside;
+            let keys = shape.keys_at(self.call.args.layer, block, self.tile.kv_head) + inside;
+            let values = shape.values_at(self.call.args.layer, block, self.tile.kv_head) + inside;
             at.keys = kv.data()[keys..][..page_len].as_ptr();
             at.values = kv.data()[values..][..page_len].as_ptr();
         }
@@ -209,17 +220,17 @@ impl<S: Simd> Work<'_, S> {
 
     /// `scores = q k^T * scale` for whole pages.
     #[inline(always)]
-    fn scores(&self, scratch: &mut Scratch, at: &[Page], pages: usize) {
-        let head_dim = self.call.layout.head_dim;
+    fn scores(&self, scratch: &mut Scratch, at: &[Page], pages: &Range<usize>) {
+        let (head_dim, scale) = (self.call.args.layout.head_dim, self.call.args.rule.scale);
         if let Some(tiles) = self.tiles {
-            for (page, at) in at[..pages].iter().enumerate() {
+            for (page, at) in pages.clone().zip(&at[pages.clone()]) {
                 let (queries, to) = (scratch.bf16[0].as_ptr().cast(), scratch.scores.as_mut_ptr().cast::<f32>());
                 // SAFETY: as below; tiles are taken only for heads of whole steps.
                 unsafe { tiles.scores(queries, at.keys, head_dim / 32, to.add(page * VALUE_PAGE)) };
             }
-            let scale = self.simd.splat(self.call.scale());
+            let scale = self.simd.splat(scale);
             for row in &mut scratch.scores[..self.rows()] {
-                for chunk in row[..pages * VALUE_PAGE].as_chunks_mut::<LANES>().0 {
+                for chunk in row[pages.start * VALUE_PAGE..pages.end * VALUE_PAGE].as_chunks_mut::<LANES>().0 {
                     // SAFETY: a chunk is 16 numbers.
                     unsafe {
                         self.simd.store(self.simd.mul(self.simd.load(chunk.as_ptr()), scale), chunk.as_mut_ptr())
@@ -228,16 +239,16 @@ impl<S: Simd> Work<'_, S> {
             }
             return;
         }
-        for page in 0..pages {
+        for page in pages.clone() {
             let ahead = page + self.pages_ahead();
             let product = Product {
                 simd: self.simd,
                 depth: head_dim,
                 weights: scratch.queries.as_ptr().cast(),
                 lines: at[page].keys,
-                ahead: if ahead < pages { at[ahead].keys } else { at[ahead - pages].values },
+                ahead: if ahead < pages.end { at[ahead].keys } else { at[ahead - pages.len()].values },
                 column_len: KEY_GROUP * head_dim,
-                scale: Some(self.call.scale()),
+                scale: Some(scale),
             };
             let to = scratch.scores.as_mut_ptr().cast::<f32>();
             // SAFETY: a page of keys is two groups of `head_dim / 2` lines; queries and scores have STRIDE numbers per
@@ -246,70 +257,78 @@ impl<S: Simd> Work<'_, S> {
         }
     }
 
-    /// Replaces the scores of a row by weights, of which those from `visible` to the end of the last page are zero;
-    /// returns the maximum of the scores and the sum of the weights.
     #[inline(always)]
-    fn softmax(&self, scores: &mut [f32; STRIDE], visible: usize, pages: usize) -> (f32, f32) {
+    fn softcap(&self, scores: &mut [f32], cap: f32) {
+        for chunk in scores.as_chunks_mut::<LANES>().0 {
+            // SAFETY: a chunk is 16 numbers.
+            unsafe {
+                self.simd.store(softcap_lanes(self.simd, self.simd.load(chunk.as_ptr()), cap), chunk.as_mut_ptr())
+            };
+        }
+    }
+
+    /// Replaces the scores of a row in `columns` by weights, which outside of `seen` are zero; returns the maximum of
+    /// the scores and the sum of the weights. `columns` begin and end at pages.
+    #[inline(always)]
+    fn softmax(&self, scores: &mut [f32; STRIDE], seen: Range<usize>, columns: Range<usize>) -> (f32, f32) {
         let s = self.simd;
-        let chunks = scores[..pages * VALUE_PAGE].as_chunks_mut::<LANES>().0;
-        let (full, rest) = (visible / LANES, visible % LANES);
+        let chunks = scores[..columns.end].as_chunks_mut::<LANES>().0;
+        let touched = seen.start / LANES..seen.end.div_ceil(LANES);
+        let full = seen.start.div_ceil(LANES)..seen.end / LANES;
+        // Lanes of chunk `c` that are hidden become `x`.
+        let hide = |c: usize, a: S::V, x: S::V| {
+            let (first, end) = (seen.start.saturating_sub(c * LANES), (seen.end - c * LANES).min(LANES));
+            s.first(end, s.first(first, x, a), x)
+        };
         // SAFETY: (here and below) a chunk is 16 numbers.
         let load = |chunk: &[f32; LANES]| unsafe { s.load(chunk.as_ptr()) };
         let mut max = s.splat(f32::NEG_INFINITY);
-        for chunk in &chunks[..full] {
-            max = s.max(max, load(chunk));
-        }
-        if rest > 0 {
-            max = s.max(max, s.first(rest, load(&chunks[full]), max));
+        for c in touched.clone() {
+            let scores = load(&chunks[c]);
+            max = s.max(max, if full.contains(&c) { scores } else { hide(c, scores, s.splat(f32::NEG_INFINITY)) });
         }
         let max = s.max_lane(max);
         let shift = s.splat(max);
         let mut sum = s.splat(0.0);
-        for chunk in &mut chunks[..full] {
-            let weights = softmax_weights(s, s.sub(load(chunk), shift));
+        for c in touched.clone() {
+            let weights = softmax_weights(s, s.sub(load(&chunks[c]), shift));
+            let weights = if full.contains(&c) { weights } else { hide(c, weights, s.splat(0.0)) };
             sum = s.add(sum, weights);
             // SAFETY: as above.
-            unsafe { s.store(weights, chunk.as_mut_ptr()) };
+            unsafe { s.store(weights, chunks[c].as_mut_ptr()) };
         }
-        let mut hidden = full;
-        if rest > 0 {
-            let weights = softmax_weights(s, s.sub(load(&chunks[full]), shift));
-            let weights = s.first(rest, weights, s.splat(0.0));
-            sum = s.add(sum, weights);
-            // SAFETY: as above.
-            unsafe { s.store(weights, chunks[full].as_mut_ptr()) };
-            hidden += 1;
-        }
-        for chunk in &mut chunks[hidden..] {
-            *chunk = [0.0; LANES];
+        let (before, after) = (columns.start / LANES..touched.start, touched.end..columns.end / LANES);
+        for c in before.chain(after) {
+            chunks[c] = [0.0; LANES];
         }
         (max, s.sum(sum))
     }
 
     /// `values = p v`.
     #[inline(always)]
-    fn values(&self, scratch: &mut Scratch, at: &[Page], pages: usize) {
-        let head_dim = self.call.layout.head_dim;
+    fn values(&self, scratch: &mut Scratch, at: &[Page], pages: &Range<usize>) {
+        let head_dim = self.call.args.layout.head_dim;
         if let Some(tiles) = self.tiles {
             for first in (0..head_dim).step_by(64) {
-                let (weights, to) = (scratch.bf16[1].as_ptr().cast(), scratch.split.values.as_mut_ptr().cast::<f32>());
+                let weights = scratch.bf16[1].as_ptr().cast::<u16>().wrapping_add(pages.start * VALUE_PAGE);
+                let to = scratch.split.values.as_mut_ptr().cast::<f32>();
                 let (inside, wide) = (first * VALUE_PAGE * size_of::<u16>(), head_dim - first >= 64);
                 // SAFETY: as below; heads are a multiple of 32 wide, and there is a page.
-                unsafe { tiles.values(weights, &at[..pages], inside, wide, to.add(first)) };
+                unsafe { tiles.values(weights, &at[pages.clone()], inside, wide, to.add(first)) };
             }
             return;
         }
         for row in &mut scratch.split.values[..self.rows()] {
             row[..head_dim].fill(0.0);
         }
-        for page in 0..pages {
+        for page in pages.clone() {
             let ahead = page + self.pages_ahead();
             let product = Product {
                 simd: self.simd,
                 depth: VALUE_PAGE,
                 weights: scratch.scores.as_ptr().cast::<f32>().wrapping_add(page * VALUE_PAGE),
                 lines: at[page].values,
-                ahead: if ahead < pages { at[ahead].values } else { at[ahead].keys },
+                ahead: if ahead < pages.end { at[ahead].values } else { at[ahead].keys },
                 column_len: VALUE_PAGE / 2 * LINE,
                 scale: None,
             };
@@ -323,13 +342,20 @@ impl<S: Simd> Work<'_, S> {
     /// Adds `scratch.split`, the split at `start`, to `scratch.total`.
     #[inline(always)]
     pub(super) fn fold(&self, scratch: &mut Scratch, start: usize) {
-        let head_dim = self.call.layout.head_dim;
+        let head_dim = self.call.args.layout.head_dim;
         let Scratch { split, total, .. } = scratch;
         for row in 0..self.rows() {
-            if self.visible(row, start) > 0 {
-                let next = Folded { max: split.max[row], sum: split.sum[row], values: &split.values[row][..head_dim] };
-                total.fold_row(self.simd, row, start == 0, next);
-            }
+            let next = Folded { max: split.max[row], sum: split.sum[row], values: &split.values[row][..head_dim] };
+            self.fold_row(total, row, start, next);
+        }
+    }
+
+    /// Adds the split at `start` to a row's total, if the row sees anything of it.
+    #[inline(always)]
+    pub(super) fn fold_row(&self, total: &mut Sums, row: usize, start: usize, next: Folded<'_>) {
+        let seen = self.seen(row);
+        if !inside(&seen, start).is_empty() {
+            total.fold_row(self.simd, row, seen.start >= start, next);
         }
     }
 
@@ -351,6 +377,12 @@ impl<S: Simd> Work<'_, S> {
     }
 }
 
+/// The part of `seen` that lies in the split at `start`, counted from there.
+#[inline(always)]
+fn inside(seen: &Range<usize>, start: usize) -> Range<usize> {
+    seen.start.saturating_sub(start).min(SPLIT)..seen.end.saturating_sub(start).min(SPLIT)
+}
+
 /// One row's result of one split.
 pub(super) struct Folded<'a> {
     pub(super) max: f32,
@@ -361,7 +393,7 @@ pub(super) struct Folded<'a> {
 impl Sums {
     /// Joins the split that follows to a row; the `first` replaces it.
     #[inline(always)]
-    pub(super) fn fold_row<S: Simd>(&mut self, s: S, row: usize, first: bool, next: Folded<'_>) {
+    fn fold_row<S: Simd>(&mut self, s: S, row: usize, first: bool, next: Folded<'_>) {
         let values = self.values[row].as_chunks_mut::<LANES>().0;
         let next_values = next.values.as_chunks::<LANES>().0;
         if first {
