@@ -61,7 +61,7 @@ fn json_and_jsonl_have_llama_benchs_fields() {
     assert_eq!((&rows[0]["n_prompt"], &rows[0]["n_gen"]), (&8.into(), &0.into()));
     assert_eq!((&rows[1]["n_prompt"], &rows[1]["n_gen"]), (&0.into(), &4.into()));
     assert_eq!(bench(&["--json"]).json().as_array().map(Vec::len), Some(2), "--json is -o json");
-    let lines = bench(&["-o", "jsonl", "--weights", "int8"]).stdout;
+    let lines = bench(&["-o", "jsonl", "--weights", "int4"]).stdout;
     let rows: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).expect("a line is an object")).collect();
     assert_eq!(rows.len(), 2);
     rows.iter().for_each(assert_complete);

@@ -69,8 +69,10 @@ fn a_seed_gives_the_same_answer_again_on_any_number_of_threads() {
 }
 
 #[test]
-fn int8_weights_answer_too() {
-    assert!(answer(&["--weights", "int8", "--temperature", "0"]).as_str().is_some_and(|text| text.len() > 20));
+fn smaller_weights_answer_too() {
+    for weights in ["int8", "int4"] {
+        assert!(answer(&["--weights", weights, "--temperature", "0"]).as_str().is_some_and(|text| text.len() > 20));
+    }
 }
 
 #[test]

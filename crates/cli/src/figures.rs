@@ -186,7 +186,7 @@ impl Shares {
 pub(crate) fn peak(limits: &Limits, weights: WeightClass) -> f64 {
     match weights {
         WeightClass::Bf16 => limits.bf16_flops,
-        WeightClass::Int8 => limits.int8_ops,
+        WeightClass::Int8 | WeightClass::Int4 => limits.int8_ops,
     }
 }
 

@@ -45,7 +45,8 @@ pub(crate) struct ModelFlags {
     /// Hugging Face cache or downloaded into it. Default: the built-in model.
     #[arg(short = 'm', long, value_name = "DIR|HUB_ID")]
     pub(crate) model: Option<String>,
-    /// Precision of the weights in memory: bf16, or int8 with one scale per output channel.
+    /// Precision of the weights in memory: bf16, int8 with one scale per output channel, or int4 with a scale per 32
+    /// weights (the embedding and the head stay int8).
     #[arg(long, value_enum, default_value_t = Weights::Bf16)]
     pub(crate) weights: Weights,
     /// Threads that compute. Default: one per physical core that this process may use.
@@ -60,6 +61,8 @@ pub(crate) enum Weights {
     Bf16,
     /// 8-bit integers: half the memory, faster decode, a small loss of precision.
     Int8,
+    /// 4-bit integers, 4.25 bits with their scales: a quarter of the memory, a larger loss of precision.
+    Int4,
 }
 
 impl Weights {
@@ -68,6 +71,7 @@ impl Weights {
         match self {
             Weights::Bf16 => kernels::WeightClass::Bf16,
             Weights::Int8 => kernels::WeightClass::Int8,
+            Weights::Int4 => kernels::WeightClass::Int4,
         }
     }
 }
@@ -305,7 +309,9 @@ pub(crate) fn hint(flag: &str) -> Option<&'static str> {
         "--tensor-parallel-size" | "-tp" | "--pipeline-parallel-size" | "-pp" | "--data-parallel-size" => {
             "one process computes on all cores; -t sets the threads"
         }
-        "--dtype" | "--quantization" | "-q" | "--load-format" => "--weights bf16|int8 sets the precision in memory",
+        "--dtype" | "--quantization" | "-q" | "--load-format" => {
+            "--weights bf16|int8|int4 sets the precision in memory"
+        }
         "--kv-cache-dtype" => "the KV cache is bf16",
         "--enable-chunked-prefill" | "--no-enable-chunked-prefill" => {
             "prefill is always chunked; --max-prefill-chunk and --max-num-batched-tokens set the size"

@@ -80,7 +80,7 @@ pub struct ModelInfo {
     pub kv_bytes_per_token: usize,
     /// What a person should know about this load: a clamped context, weights that are not numbers. Often empty.
     pub notices: Vec<String>,
-    /// `bf16` or `int8`.
+    /// Precision of the weights in memory.
     pub weights: kernels::WeightClass,
     /// Threads that compute.
     pub threads: usize,

@@ -239,11 +239,12 @@ impl Sizes {
 /// About what the weights will take.
 fn weight_bytes(config: &ModelConfig, class: WeightClass) -> u64 {
     let heads = if config.tie_word_embeddings { 1 } else { 2 };
-    let parameters = config.layer_parameters() + heads * config.head_parameters();
-    match class {
+    let bytes = |class, parameters| match class {
         WeightClass::Bf16 => 2 * parameters,
         WeightClass::Int8 => parameters,
-    }
+        WeightClass::Int4 => parameters * 17 / 32, // a ratio of 8 bits for 32 weights of 4
+    };
+    bytes(class, config.layer_parameters()) + bytes(model::embedding_class(class), heads * config.head_parameters())
 }
 
 /// A model in memory, whatever backend computes it.

@@ -42,8 +42,8 @@ fn main() {
         limits.fastest_bf16_flops / 1e12,
         limits.fastest_bf16_kind
     );
-    for class in [WeightClass::Int8, WeightClass::Bf16] {
-        let peak = if class == WeightClass::Int8 { limits.int8_ops } else { limits.bf16_flops };
+    for class in [WeightClass::Int4, WeightClass::Int8, WeightClass::Bf16] {
+        let peak = if class == WeightClass::Bf16 { limits.bf16_flops } else { limits.int8_ops };
         println!("\n{class:?}: share of bandwidth (measured again before each line) / share of peak");
         println!("{:>20} {:>6}{}", "", "GB/s", ROWS.map(|rows| format!("{:>18}", format!("{rows} rows"))).concat());
         for (name, out_features, in_features) in PRODUCTS {

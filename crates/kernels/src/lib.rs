@@ -36,7 +36,7 @@ pub use isa::Isa;
 pub use kv_cache::{KvCache, KvShape};
 pub use mem::OutOfMemory;
 pub use pointwise::Activation;
-pub use quant::{MatrixShape, PackedMatrix, RowSource, WeightClass};
+pub use quant::{Int4Rows, Int4Source, MatrixShape, PackedMatrix, RowSource, WeightClass};
 pub use reference::Reference;
 pub use rope::{RopeScaling, RopeTable};
 pub use routing::RoutingRule;
@@ -186,6 +186,9 @@ pub trait Backend: Send + Sync + 'static {
 
     /// Packs a matrix `[out_features, in_features]` once, at load. Rows come from `rows`, exact f32 values.
     fn pack(&self, shape: MatrixShape, class: WeightClass, rows: &RowSource<'_>) -> Result<Self::Matrix, OutOfMemory>;
+
+    /// Packs a matrix that is int4 already; see [`PackedMatrix::pack_int4`].
+    fn pack_int4(&self, shape: MatrixShape, rows: &Int4Source<'_>) -> Result<Self::Matrix, OutOfMemory>;
 
     /// Bytes that a packed matrix occupies, padding included: what one decode step reads of it.
     fn matrix_bytes(&self, matrix: &Self::Matrix) -> usize;

@@ -3,7 +3,7 @@
 use crate::kv_cache::{KvCache, KvShape};
 use crate::mem::OutOfMemory;
 use crate::quant::{
-    MatrixShape, PackedMatrix, RowSource, SMALLEST_ACTIVATION, WeightClass, quantize_row, round_to_bf16,
+    Int4Source, MatrixShape, PackedMatrix, RowSource, SMALLEST_ACTIVATION, WeightClass, quantize_row, round_to_bf16,
 };
 use crate::{
     Activation, Attention, Backend, Isa, Out, RotateAndStore, RoutingRule, attention, cpu, pointwise, routing,
@@ -29,7 +29,11 @@ impl Backend for Reference {
     }
 
     fn pack(&self, shape: MatrixShape, class: WeightClass, rows: &RowSource<'_>) -> Result<PackedMatrix, OutOfMemory> {
-        PackedMatrix::pack(None, shape, class, rows)
+        PackedMatrix::pack(None, Isa::Scalar, shape, class, rows)
+    }
+
+    fn pack_int4(&self, shape: MatrixShape, rows: &Int4Source<'_>) -> Result<PackedMatrix, OutOfMemory> {
+        PackedMatrix::pack_int4(None, Isa::Scalar, shape, rows)
     }
 
     fn matrix_bytes(&self, matrix: &PackedMatrix) -> usize {
@@ -60,7 +64,7 @@ impl Backend for Reference {
         for (x, out) in x.chunks_exact(in_features).zip(out.chunks_exact_mut(out_features)) {
             let product = match w.class() {
                 WeightClass::Bf16 => bf16_row(x, w),
-                WeightClass::Int8 => int8_row(x, w),
+                WeightClass::Int8 | WeightClass::Int4 => integer_row(x, w),
             };
             for (column, (out, mut y)) in out.iter_mut().zip(product).enumerate() {
                 if let Some(bias) = bias {
@@ -127,12 +131,19 @@ fn bf16_row(x: &[f32], w: &PackedMatrix) -> Vec<f32> {
     (0..w.shape().out_features).map(column).collect()
 }
 
-/// One row of an int8 product: an exact sum of integers, then the row's scale, then the column's.
-fn int8_row(x: &[f32], w: &PackedMatrix) -> Vec<f32> {
+/// One row of an int8 or int4 product: an exact sum of integers, rounded once, then the row's scale, then the column's.
+fn integer_row(x: &[f32], w: &PackedMatrix) -> Vec<f32> {
     let mut q = vec![0i8; x.len()];
     let (scale, _) = quantize_row(x, &mut q);
     let column = |column: usize| {
-        let sum: i32 = q.iter().enumerate().map(|(k, &q)| i32::from(q) * i32::from(w.int8_at(column, k))).sum();
+        let weight = |k| match w.class() {
+            WeightClass::Int4 => {
+                let (q, ratio) = w.int4_at(column, k);
+                i64::from(q) * i64::from(ratio)
+            }
+            _ => i64::from(w.int8_at(column, k)),
+        };
+        let sum: i64 = q.iter().enumerate().map(|(k, &q)| i64::from(q) * weight(k)).sum();
         (sum as f32 * scale) * w.scales()[column]
     };
     (0..w.shape().out_features).map(column).collect()

@@ -14,7 +14,7 @@ mod common;
 #[path = "common/emulator.rs"]
 mod emulator;
 
-use common::{CLASSES, Case, SHAPES, cases};
+use common::{Case, KINDS, SHAPES, cases};
 use kernels::Cpu;
 use kernels::isa::Amx;
 use kernels::threads::max_threads;
@@ -52,9 +52,9 @@ fn tiles_return_the_bits_of_the_definition() {
 fn every_row_count_of_both_tile_shapes() {
     let cpu = Cpu::with_tiles(Some(1), tiles()).unwrap();
     for shape in SHAPES.into_iter().take(5) {
-        for class in CLASSES {
+        for kind in KINDS {
             for rows in 1..=33 {
-                Case::new(2_000 + rows as u64, class, shape, rows).check(&cpu);
+                Case::new(2_000 + rows as u64, kind, shape, rows).check(&cpu);
             }
         }
     }

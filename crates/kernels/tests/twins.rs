@@ -3,10 +3,15 @@
 
 mod common;
 
-use common::{CLASSES, Case, Random, SHAPES, cases};
+use common::{Case, KINDS, Random, SHAPES, cases};
 use kernels::isa::Isa;
 use kernels::threads::max_threads;
-use kernels::{Backend, Cpu, CpuOptions, MatrixShape, Out, PackedMatrix, Reference, RowSource, WeightClass};
+use kernels::{
+    Backend, Cpu, CpuOptions, Int4Source, MatrixShape, Out, PackedMatrix, Reference, RowSource, WeightClass,
+};
+
+/// Every weight class.
+const CLASSES: [WeightClass; 3] = [WeightClass::Bf16, WeightClass::Int8, WeightClass::Int4];
 
 /// One and two threads of every instruction set there is here.
 fn implementations() -> Vec<Cpu> {
@@ -32,9 +37,9 @@ fn every_implementation_returns_the_bits_of_the_definition() {
 fn every_row_count_of_every_shape_up_to_a_kernel_s_most_rows() {
     let implementations = implementations();
     for shape in SHAPES {
-        for class in CLASSES {
+        for kind in KINDS {
             for rows in 1..=13 {
-                let case = Case::new(1_000 + rows as u64, class, shape, rows);
+                let case = Case::new(1_000 + rows as u64, kind, shape, rows);
                 for cpu in implementations.iter().filter(|cpu| cpu.threads() == 1) {
                     case.check(cpu);
                 }
@@ -76,6 +81,70 @@ fn int8_sums_are_exact_at_the_extremes() {
             let exact = (127 * 127 * in_features) as f32 * sign;
             let expected = (exact * (2.0f32 / 127.0)) * (3.0f32 / 127.0);
             assert!(out.iter().all(|y| y.to_bits() == expected.to_bits()), "{name}, {}: {out:?}", cpu.describe());
+        }
+    }
+}
+
+/// The scale of a group of int4 weights.
+type GroupScale = fn(usize) -> f32;
+
+/// Int4 weights given by formulas.
+fn pack_int4(cpu: &Cpu, shape: MatrixShape, q: fn(usize) -> i8, scale: GroupScale) -> PackedMatrix {
+    let rows = Int4Source(&|_, to, scales| {
+        to.iter_mut().enumerate().for_each(|(k, to)| *to = q(k));
+        scales.iter_mut().enumerate().for_each(|(group, to)| *to = scale(group));
+    });
+    cpu.pack_int4(shape, &rows).unwrap()
+}
+
+#[test]
+fn int4_sums_are_exact_at_the_extremes() {
+    // `(K, the largest ratio that keeps the sum within i32)`: every weight -8, every activation +-127, all ratios the
+    // largest but the first. The first sums come close to 2^31; the second would pass it, so packing takes smaller ratios.
+    for (in_features, ratio) in [(16_640, 127), (132_992, 15)] {
+        for cpu in implementations() {
+            let scale = |group: usize| if group == 0 { 0.37 } else { 1.0 };
+            let matrix = pack_int4(&cpu, MatrixShape { out_features: 33, in_features }, |_| -8, scale);
+            for (sign, name) in [(1.0f32, "positive"), (-1.0, "negative")] {
+                let mut out = vec![0.0; 33];
+                cpu.linear(&vec![sign * 2.0; in_features], &matrix, None, Out::Store(&mut out));
+                let first = (0.37 * ratio as f32).round_ties_even() as i64;
+                let sum = -8 * 127 * (32 * first + (in_features as i64 - 32) * ratio);
+                assert!(sum > i64::from(i32::MIN) && sum < -2_000_000_000, "{sum}");
+                let expected = (sum as f32 * sign * (2.0f32 / 127.0)) * (1.0 / ratio as f32);
+                assert!(out.iter().all(|y| y.to_bits() == expected.to_bits()), "{name}, {}: {out:?}", cpu.describe());
+            }
+        }
+    }
+}
+
+#[test]
+fn imported_int4_weights_are_kept() {
+    // `(scale of a group, what a weight may be off by, per unit of q)`
+    let cases: [(GroupScale, f32); 4] = [
+        (|_| 0.123, 0.0),                                    // one scale for the whole row
+        (|group| 0.125 * [-15.0, 1.0, 7.0][group % 3], 0.0), // what our own quantizer makes
+        (|group| [0.5, 0.0, 2.0][group % 3], 0.0),           // a group of zeros
+        (|group| 0.01 - 0.003 * group as f32, 0.02 / 254.0),
+    ];
+    let shape = MatrixShape { out_features: 40, in_features: 330 };
+    let q = |k: usize| (k * 7 % 16) as i8 - 8;
+    for cpu in implementations() {
+        for (scale, tolerance) in cases {
+            let matrix = pack_int4(&cpu, shape, q, scale);
+            let mut row = vec![0.0; 330];
+            cpu.embed(&matrix, &[39], &mut row);
+            for (k, &got) in row.iter().enumerate() {
+                let (q, want) = (f32::from(q(k)), f32::from(q(k)) * scale(k / 32));
+                let rounding = want.abs() * 2.0 * f32::EPSILON;
+                assert!((got - want).abs() <= q.abs() * tolerance + rounding, "{k}: {want} became {got}");
+            }
+        }
+        for bad in [|_| f32::NAN, |_| f32::INFINITY] {
+            let mut out = vec![0.0; 40];
+            let matrix = pack_int4(&cpu, shape, q, bad);
+            cpu.linear(&[1.0; 330], &matrix, None, Out::Store(&mut out));
+            assert!(out.iter().all(|y| y.is_nan()));
         }
     }
 }
@@ -124,6 +193,8 @@ fn packing_keeps_every_weight_as_its_class_rounds_it() {
                     let tolerance = match class {
                         WeightClass::Bf16 => w.abs() / 256.0 + 1e-18,
                         WeightClass::Int8 => absmax / 254.0 * 1.0001,
+                        // Half a step of a group's scale, or what the search chose to clip.
+                        WeightClass::Int4 => absmax * 0.3,
                     };
                     assert!((got - w).abs() <= tolerance, "{shape:?} {class:?} row {row} k {k}: {w} became {got}");
                 }
@@ -154,6 +225,7 @@ fn a_matrix_says_how_many_bytes_a_step_reads() {
     };
     assert_eq!(bytes(WeightClass::Bf16, 64, 96), 64 * 96 * 2);
     assert_eq!(bytes(WeightClass::Int8, 64, 128), 64 * 128 + 64 * 4);
+    assert_eq!(bytes(WeightClass::Int4, 64, 128), 64 * 128 / 2 + 64 * (128 / 32) + 64 * 4);
     assert_eq!(bytes(WeightClass::Bf16, 33, 33), 64 * 64 * 2, "padded to 32 columns and a step of 32");
     assert_eq!(bytes(WeightClass::Int8, 1, 65), 32 * 128 + 32 * 4, "padded to 32 columns and a step of 64");
 }
@@ -161,10 +233,10 @@ fn a_matrix_says_how_many_bytes_a_step_reads() {
 #[test]
 fn a_scratch_that_served_a_large_call_serves_a_small_one() {
     for cpu in implementations() {
-        for class in CLASSES {
+        for kind in KINDS {
             // Wide, then narrow and ragged: what the wide call left must not leak into the padding.
-            Case::new(1, class, MatrixShape { out_features: 32, in_features: 1_000 }, 40).check(&cpu);
-            Case::new(2, class, MatrixShape { out_features: 40, in_features: 37 }, 9).check(&cpu);
+            Case::new(1, kind, MatrixShape { out_features: 32, in_features: 1_000 }, 40).check(&cpu);
+            Case::new(2, kind, MatrixShape { out_features: 40, in_features: 37 }, 9).check(&cpu);
         }
     }
 }

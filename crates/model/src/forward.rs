@@ -63,7 +63,7 @@ pub enum KvBudget {
 /// How to load a model. All memory that a pass needs follows from it.
 #[derive(Clone, Debug)]
 pub struct LoadOptions {
-    /// Weights in memory.
+    /// Weights in memory; see [`embedding_class`] for the embedding and the head.
     pub weights: WeightClass,
     /// Rows of the largest step.
     pub max_rows: usize,
@@ -75,6 +75,15 @@ pub struct LoadOptions {
     pub kv_blocks: KvBudget,
     /// Tokens in a cache block; a multiple of 32.
     pub block_size: usize,
+}
+
+/// The class of the embedding and the head in a model of this class: int8 instead of int4, since an error in the head
+/// goes straight into every logit, and the tables are read far less than they weigh.
+pub fn embedding_class(weights: WeightClass) -> WeightClass {
+    match weights {
+        WeightClass::Int4 => WeightClass::Int8,
+        same => same,
+    }
 }
 
 /// How far loading is, in bytes of weight files.
@@ -295,10 +304,7 @@ impl<B: Backend> Forward for Runner<B> {
 
     fn describe(&self) -> String {
         let config = &self.config;
-        let class = match self.options.weights {
-            WeightClass::Bf16 => "bf16",
-            WeightClass::Int8 => "int8",
-        };
+        let class = self.options.weights.name();
         let embedding = if config.tie_word_embeddings { 1 } else { 2 } * config.head_parameters();
         format!(
             "{} {:.1} M, {} layers of {}, {class} weights in {:.1} MB, {}",

@@ -27,4 +27,4 @@ pub mod weights;
 pub use batch::{Batch, Span};
 pub use checkpoint::{Checkpoint, LoadError, Source};
 pub use config::{Family, GenerationDefaults, ModelConfig};
-pub use forward::{Forward, KvBudget, LoadOptions, Progress, Runner, load};
+pub use forward::{Forward, KvBudget, LoadOptions, Progress, Runner, embedding_class, load};

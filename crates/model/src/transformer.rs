@@ -13,6 +13,7 @@
 use crate::batch::Batch;
 use crate::checkpoint::LoadError;
 use crate::config::ModelConfig;
+use crate::forward::embedding_class;
 use crate::weights::Weights;
 use kernels::{
     Activation, Attention, AttentionRule, AttentionSpan, Backend, HeadNorms, Out, RopeTable, RotateAndStore,
@@ -292,10 +293,13 @@ impl<B: Backend> Loader<'_, B> {
     pub(crate) fn load(&mut self, rope: RopeTable) -> Result<Transformer<B>, LoadError> {
         let config = self.config;
         Ok(Transformer {
-            embed: self.matrix(&["model.embed_tokens"], config.hidden_size)?,
+            embed: self.matrix(&["model.embed_tokens"], config.hidden_size, embedding_class(self.class))?,
             layers: (0..config.num_layers).map(|index| self.layer(index)).collect::<Result<_, _>>()?,
             final_norm: self.vector("model.norm.weight")?,
-            head: if config.tie_word_embeddings { None } else { Some(self.matrix(&["lm_head"], config.hidden_size)?) },
+            head: match config.tie_word_embeddings {
+                true => None,
+                false => Some(self.matrix(&["lm_head"], config.hidden_size, embedding_class(self.class))?),
+            },
             rope,
         })
     }
@@ -325,7 +329,7 @@ impl<B: Backend> Loader<'_, B> {
 
     /// Fused projections: rows, and bias entries, one part after the other.
     fn linear(&mut self, parts: &[&str], in_features: usize, has_bias: bool) -> Result<Linear<B>, LoadError> {
-        let matrix = self.matrix(parts, in_features)?;
+        let matrix = self.matrix(parts, in_features, self.class)?;
         let bias = match has_bias {
             true => {
                 let parts = parts.iter().map(|part| self.vector(&format!("{part}.bias")));
@@ -336,7 +340,7 @@ impl<B: Backend> Loader<'_, B> {
         Ok(Linear { matrix, bias })
     }
 
-    fn matrix(&mut self, parts: &[&str], in_features: usize) -> Result<B::Matrix, LoadError> {
+    fn matrix(&mut self, parts: &[&str], in_features: usize, class: WeightClass) -> Result<B::Matrix, LoadError> {
         let mut bytes = 0;
         let mut rows = Vec::with_capacity(parts.len());
         for part in parts {
@@ -345,7 +349,7 @@ impl<B: Backend> Loader<'_, B> {
             bytes += self.weights.tensor(&name, &shape)?.num_bytes();
             rows.push((name, shape[0]));
         }
-        let matrix = self.weights.pack(self.backend, self.class, in_features, &rows)?;
+        let matrix = self.weights.pack(self.backend, class, in_features, &rows)?;
         (self.progress)(bytes);
         Ok(matrix)
     }

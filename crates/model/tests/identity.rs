@@ -18,6 +18,8 @@ const BLOCKS: usize = LEN.div_ceil(BLOCK as usize);
 /// Ragged widths and grouped heads; biases; norms of q and k with an untied head.
 const CHECKPOINTS: [&str; 3] = ["llama3", "qwen2", "qwen3-bias-yarn"];
 
+const CLASSES: [WeightClass; 3] = [WeightClass::Bf16, WeightClass::Int8, WeightClass::Int4];
+
 /// A checkpoint in a weight class, a prompt, and the bits of its logits.
 struct Expectation {
     checkpoint: &'static str,
@@ -64,7 +66,7 @@ fn everywhere(check: impl Fn(&Case<'_>, &mut dyn Forward)) {
     // One at a time: a pool's threads are pinned and spin, and several pools on the same cores only wait for each other.
     static ALONE: Mutex<()> = Mutex::new(());
     static EXPECTATIONS: LazyLock<Vec<Expectation>> = LazyLock::new(|| {
-        let classes = |checkpoint| [WeightClass::Bf16, WeightClass::Int8].map(|class| (checkpoint, class));
+        let classes = |checkpoint| CLASSES.map(|class| (checkpoint, class));
         let all = CHECKPOINTS.into_iter().flat_map(classes);
         all.map(|(checkpoint, class)| Expectation::compute(checkpoint, class)).collect()
     });
@@ -258,7 +260,7 @@ fn another_history_gives_other_bits() {
         }
     }
     for checkpoint in CHECKPOINTS {
-        for class in [WeightClass::Bf16, WeightClass::Int8] {
+        for class in CLASSES {
             check(&mut load(cpu(None, 1), &committed(checkpoint), class));
         }
     }

@@ -174,7 +174,7 @@ impl Subject {
 
     /// `qwen2 494 M bf16`.
     fn model_type(&self) -> String {
-        format!("{} {} {}", self.demands.config.family, self.params(), weights_name(self.demands.weights))
+        format!("{} {} {}", self.demands.config.family, self.params(), self.demands.weights.name())
     }
 
     fn params(&self) -> String {
@@ -182,13 +182,6 @@ impl Subject {
             n if n >= 1e9 => format!("{:.2} B", n / 1e9),
             n => format!("{:.2} M", n / 1e6),
         }
-    }
-}
-
-fn weights_name(weights: WeightClass) -> &'static str {
-    match weights {
-        WeightClass::Bf16 => "bf16",
-        WeightClass::Int8 => "int8",
     }
 }
 
@@ -293,7 +286,7 @@ impl Row<'_> {
     fn limit(&self) -> (f64, &'static str, String) {
         let weights = self.subject.demands.weights;
         match (self.shares().roofline(), weights) {
-            (Bound::Compute, WeightClass::Int8) => {
+            (Bound::Compute, WeightClass::Int8 | WeightClass::Int4) => {
                 let peak = peak(&self.limits, weights);
                 (peak, "int8 op/s", operations(peak, "OP"))
             }

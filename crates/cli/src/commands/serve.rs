@@ -94,9 +94,10 @@ fn announce(flags: &ServeFlags, engine: &Engine, limits: &Limits, address: Socke
 
 fn start_lines(model: &ModelInfo, limits: &Limits, address: SocketAddr) -> String {
     let tokens = model.num_blocks * model.block_size;
-    let (weights, kind) = match model.weights {
-        WeightClass::Bf16 => ("bf16", operations(peak(limits, model.weights), "FLOP")),
-        WeightClass::Int8 => ("int8", operations(peak(limits, model.weights), "OP")),
+    let weights = model.weights.name();
+    let peak = match model.weights {
+        WeightClass::Bf16 => operations(peak(limits, model.weights), "FLOP") + " bf16",
+        WeightClass::Int8 | WeightClass::Int4 => operations(peak(limits, model.weights), "OP") + " int8",
     };
     let (family, layers) = (model.config.family, model.config.num_layers);
     let lines = [
@@ -115,7 +116,7 @@ fn start_lines(model: &ModelInfo, limits: &Limits, address: SocketAddr) -> Strin
                 bytes(model.kv_bytes_per_token as u64)
             ),
         ),
-        ("limits", format!("{} read (decode), {kind} {weights} (prefill)", bandwidth(limits.read_bandwidth))),
+        ("limits", format!("{} read (decode), {peak} (prefill)", bandwidth(limits.read_bandwidth))),
         ("serving", format!("http://{address}/v1")),
     ];
     lines.map(|(name, value)| format!("{name:<10} {value}")).join("\n")

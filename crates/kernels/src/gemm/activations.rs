@@ -2,7 +2,7 @@
 
 use super::{Format, Prepare};
 use crate::mem::Buffer;
-use crate::quant::{SMALLEST_ACTIVATION, quantize_row, round_to_bf16};
+use crate::quant::{GROUP, SMALLEST_ACTIVATION, quantize_row, round_to_bf16};
 use crate::threads::{Pool, share};
 
 /// Rows times width from which conversion is worth a fork-join of its own.
@@ -36,12 +36,12 @@ impl Activations<'_> {
         self.stride
     }
 
-    /// Row scales, for int8.
+    /// Row scales, where activations are int8.
     pub(super) fn scales(&self, first: usize, count: usize) -> &[f32] {
         self.scales.get(first..first + count).unwrap_or(&[])
     }
 
-    /// Row sums, for int8.
+    /// Row sums, where activations are int8.
     pub(super) fn sums(&self, first: usize, count: usize) -> &[i32] {
         self.sums.get(first..first + count).unwrap_or(&[])
     }
@@ -56,9 +56,9 @@ pub(super) struct PrepareRows<'a> {
     /// `[rows][stride]`.
     bytes: *mut u8,
     stride: usize,
-    /// `[rows]`, int8 only.
+    /// `[rows]`, where activations are int8.
     scales: *mut f32,
-    /// `[rows]`, int8 only.
+    /// `[rows]`, where activations are int8.
     sums: *mut i32,
 }
 
@@ -79,7 +79,7 @@ impl Scratch {
     ) -> Activations<'_> {
         let rows = x.len() / width;
         let stride = stride(format, width);
-        let scaled_rows = if format == Format::Int8 { rows } else { 0 };
+        let scaled_rows = if matches!(format, Format::Int8 | Format::Int8Grouped) { rows } else { 0 };
         self.rows.reserve(rows * stride).expect("memory for the activations of one matrix product");
         self.scales.reserve(scaled_rows).expect("memory for row scales");
         self.sums.reserve(scaled_rows).expect("memory for row sums");
@@ -116,6 +116,7 @@ impl Scratch {
 fn stride(format: Format, width: usize) -> usize {
     let bytes = match format {
         Format::Int8 => width.next_multiple_of(64),
+        Format::Int8Grouped => width.next_multiple_of(64) / GROUP * (GROUP + 4),
         Format::Bf16 => width.next_multiple_of(32) * 2,
         Format::Wide => width.next_multiple_of(32) * 4,
     };
@@ -136,6 +137,18 @@ pub(super) unsafe fn prepare(rows: PrepareRows<'_>) {
                 Format::Int8 => {
                     let q = std::slice::from_raw_parts_mut(bytes.cast::<i8>(), rows.stride);
                     let (scale, sum) = quantize_row(x, q);
+                    *rows.scales.add(row) = scale;
+                    *rows.sums.add(row) = sum;
+                }
+                Format::Int8Grouped => {
+                    let padded = x.len().next_multiple_of(64);
+                    let q = std::slice::from_raw_parts_mut(bytes.cast::<i8>(), padded);
+                    let corrections = std::slice::from_raw_parts_mut(bytes.add(padded).cast::<u32>(), padded / GROUP);
+                    let (scale, sum) = quantize_row(x, q);
+                    for (correction, group) in corrections.iter_mut().zip(q.as_chunks::<GROUP>().0) {
+                        let sum: i16 = group.iter().map(|&q| i16::from(q)).sum();
+                        *correction = u32::from((-8 * sum) as u16);
+                    }
                     *rows.scales.add(row) = scale;
                     *rows.sums.add(row) = sum;
                 }

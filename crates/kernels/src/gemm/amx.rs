@@ -122,6 +122,7 @@ pub(super) fn panel(proof: Amx, product: &Product<'_>, rows: Range<usize>, pairs
                         (WeightClass::Int8, false) => int8_one(block),
                         (WeightClass::Bf16, true) => bf16_two(block),
                         (WeightClass::Bf16, false) => bf16_one(block),
+                        (WeightClass::Int4, _) => unreachable!("`tiles_for` gives int4 no tiles"),
                     }
                 }
             }
@@ -279,7 +280,7 @@ pub(crate) fn peak(proof: Amx, class: WeightClass, rounds: usize) -> f64 {
         };
     }
     match class {
-        WeightClass::Int8 => rounds!("tdpbssd"),
+        WeightClass::Int8 | WeightClass::Int4 => rounds!("tdpbssd"),
         WeightClass::Bf16 => rounds!("tdpbf16ps"),
     }
     (rounds.max(1) * 8 * 16 * 16 * class.step()) as f64

@@ -5,11 +5,20 @@
 //! widened to f32), activations are broadcast from memory, four bytes at a time.
 
 use super::{Block, Format, Kernel, Path, activations, epilogue};
-use crate::quant::{TILE, WeightClass};
+use crate::quant::{INT4_TILE, TILE, WeightClass};
 use std::arch::x86_64::*;
 
 pub(super) static INT8: Path =
     Path { format: Format::Int8, kernels: &INT8_KERNELS, block_rows: 12, prepare, finish, unsigned_weights: true };
+
+pub(super) static INT4: Path = Path {
+    format: Format::Int8Grouped,
+    kernels: &INT4_KERNELS,
+    block_rows: 12,
+    prepare,
+    finish,
+    unsigned_weights: false,
+};
 
 pub(super) static BF16: Path =
     Path { format: Format::Wide, kernels: &BF16_KERNELS, block_rows: 6, prepare, finish, unsigned_weights: false };
@@ -17,6 +26,10 @@ pub(super) static BF16: Path =
 static INT8_KERNELS: [Kernel; 12] = [
     int8::<1>, int8::<2>, int8::<3>, int8::<4>, int8::<5>, int8::<6>, int8::<7>, int8::<8>, int8::<9>, int8::<10>,
     int8::<11>, int8::<12>,
+];
+static INT4_KERNELS: [Kernel; 12] = [
+    int4::<1>, int4::<2>, int4::<3>, int4::<4>, int4::<5>, int4::<6>, int4::<7>, int4::<8>, int4::<9>, int4::<10>,
+    int4::<11>, int4::<12>,
 ];
 static BF16_KERNELS: [Kernel; 6] = [bf16_row, bf16::<2>, bf16::<3>, bf16::<4>, bf16::<5>, bf16::<6>];
 
@@ -41,13 +54,13 @@ unsafe fn finish(results: epilogue::Results<'_>) {
             let bias = results.bias.map(|bias| load(bias.as_ptr()));
             let column_scales = match results.class {
                 WeightClass::Bf16 => _mm512_setzero_ps(),
-                WeightClass::Int8 => load(results.column_scales.as_ptr()),
+                WeightClass::Int8 | WeightClass::Int4 => load(results.column_scales.as_ptr()),
             };
             for (row, sums) in results.sums.iter().enumerate() {
                 let sums = sums.as_ptr().add(column);
                 let mut y = match results.class {
                     WeightClass::Bf16 => _mm512_loadu_ps(sums.cast()),
-                    WeightClass::Int8 => {
+                    WeightClass::Int8 | WeightClass::Int4 => {
                         let excess = if results.unsigned_weights { results.row_sums[row].wrapping_mul(128) } else { 0 };
                         let sums = _mm512_sub_epi32(_mm512_loadu_si512(sums.cast()), _mm512_set1_epi32(excess));
                         let scaled = _mm512_mul_ps(_mm512_cvtepi32_ps(sums), _mm512_set1_ps(results.row_scales[row]));
@@ -96,6 +109,62 @@ unsafe fn int8<const ROWS: usize>(block: Block) {
         for (row, sums) in sums.iter().enumerate() {
             _mm512_storeu_si512(block.sums.add(row * 32).cast(), sums[0]);
             _mm512_storeu_si512(block.sums.add(row * 32 + 16).cast(), sums[1]);
+        }
+    }
+}
+
+/// A group's sum starts at its correction (see [`Format::Int8Grouped`]) and takes eight `vpdpbusd`; only its low 16 bits
+/// count. `vpdpwssd` multiplies those by the ratio, the high ones by zero, and adds to the total.
+#[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
+unsafe fn int4<const ROWS: usize>(block: Block) {
+    // SAFETY: as in `int8`; an activation row is followed by two corrections a step.
+    unsafe {
+        let (low, low_half) = (_mm512_set1_epi8(15), _mm512_set1_epi32(0xffff));
+        let mut totals = [[_mm512_setzero_si512(); 2]; ROWS];
+        let (mut tiles, mut x, mut ahead) = (block.tiles, block.x, block.ahead);
+        let mut corrections = block.x.add(block.steps * 64);
+        for _ in 0..block.steps {
+            for group in 0..2 {
+                let mut sums = [[_mm512_setzero_si512(); 2]; ROWS];
+                for (row, sums) in sums.iter_mut().enumerate() {
+                    let correction = corrections.add(row * block.x_stride + group * 4).cast::<i32>().read_unaligned();
+                    *sums = [_mm512_set1_epi32(correction); 2];
+                }
+                for line in group * 4..group * 4 + 4 {
+                    _mm_prefetch::<_MM_HINT_T0>(ahead.wrapping_add(line * 64).cast());
+                    _mm_prefetch::<_MM_HINT_T0>(ahead.wrapping_add(line * 64 + INT4_TILE).cast());
+                    let packed = [0, INT4_TILE].map(|strip| _mm512_loadu_si512(tiles.add(line * 64 + strip).cast()));
+                    for high in 0..2 {
+                        let w = packed.map(|packed| match high {
+                            0 => _mm512_and_si512(packed, low),
+                            _ => _mm512_and_si512(_mm512_srli_epi16::<4>(packed), low),
+                        });
+                        for (row, sums) in sums.iter_mut().enumerate() {
+                            let quad = x.add(row * block.x_stride + line * 8 + high * 4).cast::<i32>();
+                            let quad = _mm512_set1_epi32(quad.read_unaligned());
+                            sums[0] = _mm512_dpbusd_epi32(sums[0], w[0], quad);
+                            sums[1] = _mm512_dpbusd_epi32(sums[1], w[1], quad);
+                        }
+                    }
+                }
+                let ratios = [0, 32].map(|strip| {
+                    let ratios = tiles.add(2 * INT4_TILE + strip + group * 16);
+                    _mm512_and_si512(_mm512_cvtepi8_epi32(_mm_loadu_si128(ratios.cast())), low_half)
+                });
+                for (totals, sums) in totals.iter_mut().zip(sums) {
+                    totals[0] = _mm512_dpwssd_epi32(totals[0], sums[0], ratios[0]);
+                    totals[1] = _mm512_dpwssd_epi32(totals[1], sums[1], ratios[1]);
+                }
+            }
+            _mm_prefetch::<_MM_HINT_T0>(ahead.wrapping_add(2 * INT4_TILE).cast());
+            tiles = tiles.add(WeightClass::Int4.step_bytes());
+            ahead = ahead.wrapping_add(block.ahead_stride);
+            x = x.add(64);
+            corrections = corrections.add(8);
+        }
+        for (row, totals) in totals.iter().enumerate() {
+            _mm512_storeu_si512(block.sums.add(row * 32).cast(), totals[0]);
+            _mm512_storeu_si512(block.sums.add(row * 32 + 16).cast(), totals[1]);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! From sums to results: the scales of int8, bias, and the residual stream.
+//! From sums to results: the scales of int8 and int4, bias, and the residual stream.
 
 use crate::quant::{PAIR, WeightClass};
 
@@ -7,13 +7,13 @@ pub(super) struct Results<'a> {
     /// `[rows][32]`: i32 or f32 bits.
     pub(super) sums: &'a [[u32; 32]],
     pub(super) class: WeightClass,
-    /// Int8: `[rows]`.
+    /// Int8 and int4: `[rows]`.
     pub(super) row_scales: &'a [f32],
     /// Int8: `[rows]`, sum of the quantized activations.
     pub(super) row_sums: &'a [i32],
     /// Int8: `sums` were taken with `w + 128`.
     pub(super) unsigned_weights: bool,
-    /// Int8: `[columns]`.
+    /// Int8 and int4: `[columns]`.
     pub(super) column_scales: &'a [f32],
     /// `[columns]`.
     pub(super) bias: Option<&'a [f32]>,
@@ -43,12 +43,12 @@ pub(super) unsafe fn finish(results: Results<'_>) {
     let bias = results.bias.map(padded);
     let column_scales = match results.class {
         WeightClass::Bf16 => [0.0; PAIR],
-        WeightClass::Int8 => padded(results.column_scales),
+        WeightClass::Int8 | WeightClass::Int4 => padded(results.column_scales),
     };
     for (row, sums) in results.sums.iter().enumerate() {
         let mut y = match results.class {
             WeightClass::Bf16 => sums.map(f32::from_bits),
-            WeightClass::Int8 => {
+            WeightClass::Int8 | WeightClass::Int4 => {
                 let correction = if results.unsigned_weights { results.row_sums[row].wrapping_mul(128) } else { 0 };
                 let row_scale = results.row_scales[row];
                 let sums = sums.map(|sum| (sum as i32).wrapping_sub(correction) as f32);

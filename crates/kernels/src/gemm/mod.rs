@@ -10,6 +10,7 @@
 //! What a result is, row by row and column by column (the cutting above cannot change it):
 //!
 //! * int8: `T` = the exact i32 sum over K, `y = ((T as f32) * row_scale) * column_scale`.
+//! * int4: the same with weights `ratio * q`, where packing has made sure that `T` fits i32.
 //! * bf16: `C = 0`; per 32-deep step `e = o = 0`, for each of its 16 pairs `e = fma(a[2p], b[2p], e)` and
 //!   `o = fma(a[2p + 1], b[2p + 1], o)`, then `C = C + (e + o)`; `y = C`. This is what the tile instruction
 //!   `TDPBF16PS` computes (Intel SDM volume 2), so the other instruction sets follow it.
@@ -29,7 +30,7 @@ pub(crate) use activations::{Activations, Scratch};
 
 use crate::Out;
 use crate::isa::{Amx, Avx2, Avx512, Isa};
-use crate::quant::{PackedMatrix, TILE, WeightClass};
+use crate::quant::{PackedMatrix, WeightClass};
 use crate::threads::{Pool, share};
 use std::ops::Range;
 
@@ -49,10 +50,10 @@ pub(crate) struct Block {
     x: *const u8,
     /// Bytes from one activation row to the next.
     x_stride: usize,
-    /// `[steps][2]` tiles.
+    /// `[steps]` of the weight class.
     tiles: *const u8,
     steps: usize,
-    /// What will be needed later: the kernel prefetches `[steps][2048]` bytes from here, `ahead_stride` apart.
+    /// What will be needed later: the kernel prefetches a step's bytes from here, then from `ahead_stride` further on.
     ahead: *const u8,
     ahead_stride: usize,
     /// Result, `[rows][32]` f32 or i32 (some kernels: sums that `finish` still has to correct).
@@ -71,6 +72,10 @@ type Kernel = unsafe fn(Block);
 pub(crate) enum Format {
     /// i8, K padded to 64, with scales and sums.
     Int8,
+    /// As `Int8`, followed by what int4 kernels start each group of 32 with, u32: the low 16 bits of -8 times the
+    /// group's sum. With it, nibbles that stand for `q + 8` give the sum of `q * x`: at most 32 * 8 * 127 = 32 512 in
+    /// magnitude, so 16 bits hold it.
+    Int8Grouped,
     /// bf16 pairs, K padded to 32.
     Bf16,
     /// f32 that are bf16 values, K padded to 32: what fused multiply-add takes.
@@ -122,13 +127,16 @@ impl Proofs {
         #[cfg(target_arch = "x86_64")]
         match (class, self.avx512, self.avx2) {
             (WeightClass::Int8, Some(_), _) => return &avx512::INT8,
+            (WeightClass::Int4, Some(_), _) => return &avx512::INT4,
             (WeightClass::Bf16, Some(_), _) => return &avx512::BF16,
             (WeightClass::Int8, None, Some(_)) => return &avx2::INT8,
+            (WeightClass::Int4, None, Some(_)) => return &avx2::INT4,
             (WeightClass::Bf16, None, Some(_)) => return &avx2::BF16,
             (_, None, None) => {}
         }
         match class {
             WeightClass::Int8 => &scalar::INT8,
+            WeightClass::Int4 => &scalar::INT4,
             WeightClass::Bf16 => &scalar::BF16,
         }
     }
@@ -184,6 +192,7 @@ pub(crate) fn linear(
 fn tiles_for(proofs: Proofs, class: WeightClass, rows: usize) -> Option<Amx> {
     let from = match class {
         WeightClass::Int8 => 5,
+        WeightClass::Int4 => return None,
         WeightClass::Bf16 => 3,
     };
     proofs.amx.filter(|_| rows >= from || proofs.only_tiles)
@@ -239,7 +248,7 @@ impl Product<'_> {
                         tiles,
                         steps: self.w.steps(),
                         ahead: tiles.wrapping_add(ahead),
-                        ahead_stride: (2 * TILE / blocks).next_multiple_of(64),
+                        ahead_stride: (self.w.class().step_bytes() / blocks).next_multiple_of(64),
                         sums: sums.0.as_mut_ptr().cast(),
                     };
                     // SAFETY: the path was chosen by proof of its instructions, `prepare` filled `count` rows from

@@ -2,7 +2,7 @@
 //! operations within a column is the definition's.
 
 use super::{Block, Format, Path, activations, epilogue};
-use crate::quant::TILE;
+use crate::quant::{INT4_TILE, TILE};
 
 pub(super) static INT8: Path = Path {
     format: Format::Int8,
@@ -22,16 +22,26 @@ pub(super) static BF16: Path = Path {
     unsigned_weights: false,
 };
 
+pub(super) static INT4: Path = Path {
+    format: Format::Int8Grouped,
+    kernels: &[int4],
+    block_rows: 1,
+    prepare: activations::prepare,
+    finish: epilogue::finish,
+    unsigned_weights: false,
+};
+
 /// The tiles of a step, strip 0 and 1.
 type StepTiles = [[u8; TILE]; 2];
+/// The same for int4, the ratios `[strip][group][column]` behind them.
+type Int4Step = ([[u8; INT4_TILE]; 2], [[[i8; 16]; 2]; 2]);
 
-/// What a kernel reads and writes: `[steps]` tiles, the `[steps]` activations of one row, the sums of strip 0 and 1.
+/// What a kernel reads and writes: the weights of `[steps]`, the `[steps]` activations of one row, the sums of strip 0 and 1.
 ///
 /// # Safety
-/// As for every kernel; `X` is the activation type of the format, `DEPTH` of them in a step, and `S` that of the sums.
-unsafe fn parts<'a, X, S, const DEPTH: usize>(
-    block: Block,
-) -> (&'a [StepTiles], &'a [[X; DEPTH]], &'a mut [[S; 16]; 2]) {
+/// As for every kernel; `W` is a step of the class, `X` the activation type of the format, `DEPTH` of them in a step,
+/// and `S` that of the sums.
+unsafe fn parts<'a, W, X, S, const DEPTH: usize>(block: Block) -> (&'a [W], &'a [[X; DEPTH]], &'a mut [[S; 16]; 2]) {
     // SAFETY: the caller's promise; a [[S; 16]; 2] is the 32 sums of one row.
     unsafe {
         let tiles = std::slice::from_raw_parts(block.tiles.cast(), block.steps);
@@ -42,7 +52,7 @@ unsafe fn parts<'a, X, S, const DEPTH: usize>(
 
 unsafe fn int8(block: Block) {
     // SAFETY: passed on.
-    let (tiles, x, sums) = unsafe { parts::<i8, i32, 64>(block) };
+    let (tiles, x, sums) = unsafe { parts::<StepTiles, i8, i32, 64>(block) };
     *sums = [[0; 16]; 2];
     for (tiles, x) in tiles.iter().zip(x) {
         for (tile, sums) in tiles.iter().zip(&mut *sums) {
@@ -55,9 +65,33 @@ unsafe fn int8(block: Block) {
     }
 }
 
+unsafe fn int4(block: Block) {
+    // SAFETY: passed on.
+    let (steps, x, sums) = unsafe { parts::<Int4Step, i8, i32, 64>(block) };
+    *sums = [[0; 16]; 2];
+    for ((tiles, ratios), x) in steps.iter().zip(x) {
+        for ((tile, ratios), sums) in tiles.iter().zip(ratios).zip(&mut *sums) {
+            for ((lines, ratios), x) in tile.as_chunks::<256>().0.iter().zip(ratios).zip(x.as_chunks::<32>().0) {
+                let mut group = [0i32; 16];
+                for (line, x) in lines.as_chunks::<64>().0.iter().zip(x.as_chunks::<8>().0) {
+                    for (sum, bytes) in group.iter_mut().zip(line.as_chunks::<4>().0) {
+                        for (i, &byte) in bytes.iter().enumerate() {
+                            *sum += (i32::from(byte & 15) - 8) * i32::from(x[i]);
+                            *sum += (i32::from(byte >> 4) - 8) * i32::from(x[i + 4]);
+                        }
+                    }
+                }
+                for ((sum, group), &ratio) in sums.iter_mut().zip(group).zip(ratios) {
+                    *sum += group * i32::from(ratio);
+                }
+            }
+        }
+    }
+}
+
 unsafe fn bf16(block: Block) {
     // SAFETY: passed on.
-    let (tiles, x, sums) = unsafe { parts::<f32, f32, 32>(block) };
+    let (tiles, x, sums) = unsafe { parts::<StepTiles, f32, f32, 32>(block) };
     *sums = [[0.0; 16]; 2];
     for (tiles, x) in tiles.iter().zip(x) {
         for (tile, sums) in tiles.iter().zip(&mut *sums) {

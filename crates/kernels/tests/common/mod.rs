@@ -1,9 +1,19 @@
 //! Seeded cases that judge a matrix product against its definition, shared by the tests of every implementation.
 
-use kernels::{Backend, Cpu, MatrixShape, Out, PackedMatrix, Reference, RowSource, WeightClass};
+use kernels::{Backend, Cpu, Int4Source, MatrixShape, Out, PackedMatrix, Reference, RowSource, WeightClass};
 
-/// Both weight classes.
-pub(crate) const CLASSES: [WeightClass; 2] = [WeightClass::Bf16, WeightClass::Int8];
+/// Where the weights of a case come from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    /// Numbers, packed into a class.
+    Own(WeightClass),
+    /// Int4 with group scales of any size.
+    ImportedInt4,
+}
+
+/// Everything that a product is defined for.
+pub(crate) const KINDS: [Kind; 4] =
+    [Kind::Own(WeightClass::Bf16), Kind::Own(WeightClass::Int8), Kind::Own(WeightClass::Int4), Kind::ImportedInt4];
 
 /// xorshift64*: the numbers of a seed.
 pub(crate) struct Random(u64);
@@ -45,9 +55,8 @@ impl Random {
 /// A matrix, its inputs, and the results by definition.
 pub(crate) struct Case {
     pub(crate) name: String,
-    weights: Vec<f32>,
+    weights: Weights,
     shape: MatrixShape,
-    class: WeightClass,
     x: Vec<f32>,
     bias: Option<Vec<f32>>,
     /// What is in the output before, if the product is added to it.
@@ -55,24 +64,49 @@ pub(crate) struct Case {
     expected: Vec<f32>,
 }
 
+enum Weights {
+    Own(WeightClass, Vec<f32>),
+    /// Integers, and scales by group of 32.
+    ImportedInt4(Vec<i8>, Vec<f32>),
+}
+
 impl Case {
-    pub(crate) fn new(seed: u64, class: WeightClass, shape: MatrixShape, rows: usize) -> Case {
+    pub(crate) fn new(seed: u64, kind: Kind, shape: MatrixShape, rows: usize) -> Case {
         let MatrixShape { out_features, in_features } = shape;
-        let name = format!("seed={seed} {class:?} rows={rows} N={out_features} K={in_features}");
+        let name = format!("seed={seed} {kind:?} rows={rows} N={out_features} K={in_features}");
         let mut random = Random::new(seed);
-        let weights = random.values(out_features * in_features);
+        let weights = match kind {
+            Kind::Own(class) => Weights::Own(class, random.values(out_features * in_features)),
+            Kind::ImportedInt4 => {
+                let q = (0..out_features * in_features).map(|_| random.below(16) as i8 - 8).collect();
+                let scales =
+                    (0..out_features * in_features.div_ceil(32)).map(|_| (random.below(1_000) as f32 - 500.0) * 0.01);
+                Weights::ImportedInt4(q, scales.collect())
+            }
+        };
         let x = random.values(rows * in_features);
         let bias = (random.below(2) == 0).then(|| random.values(out_features));
         let residual = (random.below(2) == 0).then(|| random.values(rows * out_features));
-        let mut case = Case { name, weights, shape, class, x, bias, residual, expected: Vec::new() };
+        let mut case = Case { name, weights, shape, x, bias, residual, expected: Vec::new() };
         case.expected = case.run(&Reference::new());
         case
     }
 
     /// The product on a backend.
     pub(crate) fn run<B: Backend<Matrix = PackedMatrix>>(&self, backend: &B) -> Vec<f32> {
-        let rows = RowSource(&|row, to| to.copy_from_slice(&self.weights[row * self.shape.in_features..][..to.len()]));
-        let matrix = backend.pack(self.shape, self.class, &rows).unwrap();
+        let matrix = match &self.weights {
+            Weights::Own(class, weights) => {
+                let rows = |row: usize, to: &mut [f32]| to.copy_from_slice(&weights[row * to.len()..][..to.len()]);
+                backend.pack(self.shape, *class, &RowSource(&rows)).unwrap()
+            }
+            Weights::ImportedInt4(q, scales) => {
+                let rows = |row: usize, q_to: &mut [i8], scales_to: &mut [f32]| {
+                    q_to.copy_from_slice(&q[row * q_to.len()..][..q_to.len()]);
+                    scales_to.copy_from_slice(&scales[row * scales_to.len()..][..scales_to.len()]);
+                };
+                backend.pack_int4(self.shape, &Int4Source(&rows)).unwrap()
+            }
+        };
         let mut out = vec![f32::NAN; self.x.len() / self.shape.in_features * self.shape.out_features];
         let to = match &self.residual {
             Some(residual) => {
@@ -115,11 +149,11 @@ pub(crate) const SHAPES: [MatrixShape; 7] = [
 /// Every row count 1..=33 and a few that fill more than one panel, over shapes drawn from the seed.
 pub(crate) fn cases() -> impl Iterator<Item = Case> {
     let rows = (1..=33).chain([64, 191, 193, 300]);
-    CLASSES.into_iter().flat_map(move |class| {
+    KINDS.into_iter().flat_map(move |kind| {
         rows.clone().flat_map(move |rows| {
-            let seed = rows as u64 * 2 + u64::from(class == WeightClass::Int8);
+            let seed = rows as u64 * 2 + u64::from(kind == Kind::Own(WeightClass::Int8));
             let shapes = [SHAPES[rows % SHAPES.len()], SHAPES[(rows * 3 + 1) % SHAPES.len()]];
-            shapes.into_iter().map(move |shape| Case::new(seed, class, shape, rows))
+            shapes.into_iter().map(move |shape| Case::new(seed, kind, shape, rows))
         })
     })
 }

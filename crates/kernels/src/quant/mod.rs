@@ -8,10 +8,25 @@
 //! ```
 //! That is the order in which AMX loads tiles and VNNI loads vectors, and one linear stream for a matrix-vector product.
 //! In both classes a tile is a 16 x 16 transpose of 4-byte groups. N is padded to 32 and K to one step, with zeros.
+//!
+//! Int4 is the same stream with half-size tiles and the group scales of a step behind them:
+//!
+//! ```text
+//! k step 0    tile 0 (512 B)   tile 1 (512 B)   ratios (64 B)          64 deep, 17 cache lines for 32 columns
+//! tile        [8 lines][16 columns][4]: the low halves of line j are quad 2j of an int8 tile, the high ones quad
+//!             2j + 1, each nibble q + 8: unpacking is one `and`, or one shift and one `and`
+//! ratios      [strip][group of 32 k][16 columns] i8
+//! ```
 
+mod int4;
+mod pack;
+
+pub use int4::{GROUP, quantize_int4_row};
+
+use crate::isa::Isa;
 use crate::mem::{Buffer, OutOfMemory};
 use crate::threads::Pool;
-use std::sync::Mutex;
+use pack::Source;
 
 /// How weights are kept, and with it how their products are defined.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
@@ -20,14 +35,35 @@ pub enum WeightClass {
     Bf16,
     /// One byte per weight with a scale per output channel; activations int8 with a scale per row, exact i32 sums.
     Int8,
+    /// Half a byte per weight, a signed integer scale of 8 bits per 32 of them (4.25 bits in all) and an f32 scale per output
+    /// channel: `w = scale * ratio * q`, `q` in `-8..=7`. Activations and sums as for int8: the group scales are
+    /// integers so that the sum over all of K stays one exact integer.
+    Int4,
 }
 
 impl WeightClass {
+    /// For people and flags: `bf16`, `int8`, `int4`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            WeightClass::Bf16 => "bf16",
+            WeightClass::Int8 => "int8",
+            WeightClass::Int4 => "int4",
+        }
+    }
+
     /// Depth of a tile: the k values that one 64-byte row of activations holds.
     pub const fn step(self) -> usize {
         match self {
             WeightClass::Bf16 => 32,
-            WeightClass::Int8 => 64,
+            WeightClass::Int8 | WeightClass::Int4 => 64,
+        }
+    }
+
+    /// Bytes of one k step of a pair of strips.
+    pub(crate) const fn step_bytes(self) -> usize {
+        match self {
+            WeightClass::Bf16 | WeightClass::Int8 => 2 * TILE,
+            WeightClass::Int4 => 2 * INT4_TILE + INT4_RATIOS,
         }
     }
 }
@@ -45,12 +81,22 @@ pub struct MatrixShape {
 /// Called from several threads, each row once.
 pub struct RowSource<'a>(pub &'a (dyn Fn(usize, &mut [f32]) + Sync));
 
+/// Where packing reads int4 weights that somebody else quantized: `source.0(row, q, scales)` writes row
+/// `0..out_features` as `q`, `[in_features]` in `-8..=7`, and the scales of its groups of 32, `[in_features / 32]`
+/// rounded up, f32 of any sign. The weight is `scales[k / 32] * q[k]`. Called from several threads, each row once.
+///
+/// A wider group is several groups of 32 with the same scale.
+pub struct Int4Source<'a>(pub &'a Int4Rows<'a>);
+
+/// `(row, q, scales)`, see [`Int4Source`].
+pub type Int4Rows<'a> = dyn Fn(usize, &mut [i8], &mut [f32]) + Sync + 'a;
+
 /// A weight matrix in the packed layout of this module.
 pub struct PackedMatrix {
     shape: MatrixShape,
     class: WeightClass,
     tiles: Buffer<u8>,
-    /// Int8: scale of each output channel, `[padded N]`. Empty for bf16.
+    /// Int8 and int4: scale of each output channel, `[padded N]`. Empty for bf16.
     scales: Buffer<f32>,
 }
 
@@ -58,6 +104,10 @@ pub struct PackedMatrix {
 pub const PAIR: usize = 32;
 /// Bytes of a tile.
 pub const TILE: usize = 1024;
+/// Bytes of an int4 tile: 64 deep, 16 columns.
+pub(crate) const INT4_TILE: usize = TILE / 2;
+/// Bytes of the ratios of an int4 step: two strips, two groups, 16 columns.
+pub(crate) const INT4_RATIOS: usize = 64;
 
 /// Smaller activations (queries, keys, values and attention weights too) count as zero, so that no product and no sum
 /// can be denormal: tiles flush denormals, fused multiply-add does not.
@@ -114,39 +164,24 @@ impl PackedMatrix {
     /// Packs in parallel, a pair of strips per task, each row read once. Memory beyond the result: 32 rows per thread.
     pub fn pack(
         pool: Option<&Pool>,
+        isa: Isa,
         shape: MatrixShape,
         class: WeightClass,
         rows: &RowSource<'_>,
     ) -> Result<PackedMatrix, OutOfMemory> {
-        let MatrixShape { out_features, in_features } = shape;
-        assert!(out_features > 0 && in_features > 0, "an empty matrix");
-        assert!(in_features <= 133_000, "an int8 sum over {in_features} products could leave i32");
-        let steps = in_features.div_ceil(class.step());
-        let pairs = out_features.div_ceil(PAIR);
-        let mut tiles = Buffer::<u8>::zeroed(pairs * steps * 2 * TILE)?;
-        let mut scales = Buffer::<f32>::zeroed(if class == WeightClass::Int8 { pairs * PAIR } else { 0 })?;
+        pack::pack(pool, isa, shape, class, Source::Floats(rows))
+    }
 
-        // One lock per pair, never contended: the safe way to hand each task its own part of the result.
-        let mut scale_parts = scales.chunks_mut(PAIR);
-        let parts: Vec<_> = tiles
-            .chunks_mut(steps * 2 * TILE)
-            .map(|tiles| Mutex::new((tiles, scale_parts.next().unwrap_or(&mut []))))
-            .collect();
-        let scratch = Mutex::new(Vec::<PackScratch>::new());
-        let task = |pair: usize| {
-            let mut own = scratch.lock().unwrap().pop().unwrap_or_default();
-            let mut part = parts[pair].lock().unwrap();
-            let (tiles, scales) = &mut *part;
-            pack_pair(shape, class, pair, rows, &mut own, tiles, scales);
-            scratch.lock().unwrap().push(own);
-        };
-        // Contiguous shares rather than whoever is free: the thread that will read a strip writes it first.
-        match pool {
-            Some(pool) => pool.run(&|thread| crate::threads::share(pairs, pool.threads(), thread).for_each(&task)),
-            None => (0..pairs).for_each(task),
-        }
-        drop(parts);
-        Ok(PackedMatrix { shape, class, tiles, scales })
+    /// As [`PackedMatrix::pack`], of weights that are int4 already: every `q` is kept as it is. The scales of a channel
+    /// become `scale * ratio`, where the ratios are as fine as the format allows (off by at most 1/254 of the channel's
+    /// largest scale, and exact where all scales are multiples, up to 15, of one).
+    pub fn pack_int4(
+        pool: Option<&Pool>,
+        isa: Isa,
+        shape: MatrixShape,
+        rows: &Int4Source<'_>,
+    ) -> Result<PackedMatrix, OutOfMemory> {
+        pack::pack(pool, isa, shape, WeightClass::Int4, Source::Int4(rows))
     }
 
     /// Shape without padding.
@@ -176,10 +211,10 @@ impl PackedMatrix {
 
     /// Bytes of a pair of strips.
     pub(crate) fn pair_bytes(&self) -> usize {
-        self.steps() * 2 * TILE
+        self.steps() * self.class.step_bytes()
     }
 
-    /// The tiles of a pair of strips, `[steps][2]` of them; the next pair follows in memory.
+    /// The steps of a pair of strips; the next pair follows in memory.
     pub(crate) fn pair(&self, pair: usize) -> &[u8] {
         let bytes = self.pair_bytes();
         &self.tiles[pair * bytes..][..bytes]
@@ -190,16 +225,16 @@ impl PackedMatrix {
         &self.scales
     }
 
-    /// The weights of output channel `row`, dequantized, `[in_features]`.
+    /// The weights of output channel `row`, dequantized, `[in_features]`: one rounding for int8 and int4.
     pub fn unpack_row(&self, row: usize, out: &mut [f32]) {
         assert!(row < self.shape.out_features && out.len() == self.shape.in_features);
         let (strip, column) = (row % PAIR / 16, row % 16);
-        let tiles = self.pair(row / PAIR).chunks_exact(TILE).skip(strip).step_by(2);
-        for (out, tile) in out.chunks_mut(self.class.step()).zip(tiles) {
-            let groups = tile.as_chunks::<64>().0.iter().map(|line| &line.as_chunks::<4>().0[column]);
+        let steps = self.pair(row / PAIR).chunks_exact(self.class.step_bytes());
+        for (out, step) in out.chunks_mut(self.class.step()).zip(steps) {
             match self.class {
                 WeightClass::Bf16 => {
-                    for (out, &[a, b, c, d]) in out.chunks_mut(2).zip(groups) {
+                    for (out, &[a, b, c, d]) in out.chunks_mut(2).zip(column_of(&step[strip * TILE..][..TILE], column))
+                    {
                         let both = [
                             f32::from_bits(u32::from_le_bytes([0, 0, a, b])),
                             f32::from_bits(u32::from_le_bytes([0, 0, c, d])),
@@ -208,14 +243,37 @@ impl PackedMatrix {
                     }
                 }
                 WeightClass::Int8 => {
-                    for (out, group) in out.chunks_mut(4).zip(groups) {
+                    for (out, group) in out.chunks_mut(4).zip(column_of(&step[strip * TILE..][..TILE], column)) {
                         for (out, &q) in out.iter_mut().zip(group) {
                             *out = f32::from(q as i8) * self.scales[row];
                         }
                     }
                 }
+                WeightClass::Int4 => {
+                    let ratios =
+                        [0, 1].map(|group| i32::from(step[2 * INT4_TILE + strip * 32 + group * 16 + column] as i8));
+                    let lines = column_of(&step[strip * INT4_TILE..][..INT4_TILE], column);
+                    for (line, (out, bytes)) in out.chunks_mut(8).zip(lines).enumerate() {
+                        let nibbles = bytes.iter().map(|byte| byte & 15).chain(bytes.iter().map(|byte| byte >> 4));
+                        for (out, nibble) in out.iter_mut().zip(nibbles) {
+                            *out = (ratios[line / 4] * (i32::from(nibble) - 8)) as f32 * self.scales[row];
+                        }
+                    }
+                }
             }
         }
+    }
+
+    /// The int4 weight at `(row, k)` and the ratio of its group, or `(0, 0)` in the padding of K: the layout as a
+    /// formula, for the definition.
+    pub(crate) fn int4_at(&self, row: usize, k: usize) -> (i8, i8) {
+        let (strip, column) = (row % PAIR / 16, row % 16);
+        let step_bytes = self.class.step_bytes();
+        let step = &self.pair(row / PAIR)[k / 64 * step_bytes..][..step_bytes];
+        let (line, high) = (k % 64 / 8, k % 8 / 4);
+        let byte = step[strip * INT4_TILE + line * 64 + column * 4 + k % 4];
+        let ratio = step[2 * INT4_TILE + strip * 32 + k % 64 / GROUP * 16 + column];
+        ((byte >> (4 * high) & 15) as i8 - 8, ratio as i8)
     }
 
     /// The int8 weight at `(row, k)`, or 0 in the padding of K: the layout as a formula, for the definition.
@@ -232,52 +290,9 @@ impl PackedMatrix {
     }
 }
 
-/// A task's memory while packing.
-#[derive(Default)]
-struct PackScratch {
-    /// One row as it came.
-    row: Vec<f32>,
-    /// 32 converted rows of padded K.
-    converted: Vec<i8>,
-}
-
-/// Packs columns `32 * pair..` of the result.
-fn pack_pair(
-    shape: MatrixShape,
-    class: WeightClass,
-    pair: usize,
-    rows: &RowSource<'_>,
-    scratch: &mut PackScratch,
-    tiles: &mut [u8],
-    scales: &mut [f32],
-) {
-    let row_bytes = tiles.len() / PAIR;
-    scratch.row.resize(shape.in_features, 0.0);
-    scratch.converted.clear();
-    scratch.converted.resize(PAIR * row_bytes, 0);
-    let first = pair * PAIR;
-    for row in first..(first + PAIR).min(shape.out_features) {
-        (rows.0)(row, &mut scratch.row);
-        let converted = &mut scratch.converted[(row - first) * row_bytes..][..row_bytes];
-        match class {
-            WeightClass::Int8 => scales[row - first] = quantize_row(&scratch.row, converted).0,
-            WeightClass::Bf16 => {
-                for (to, &x) in converted.as_chunks_mut::<2>().0.iter_mut().zip(&scratch.row) {
-                    let bits = (round_to_bf16(x, SMALLEST_WEIGHT).to_bits() >> 16) as u16;
-                    *to = bits.to_le_bytes().map(|byte| byte as i8);
-                }
-            }
-        }
-    }
-    for (tile_index, tile) in tiles.as_chunks_mut::<TILE>().0.iter_mut().enumerate() {
-        let (step, strip) = (tile_index / 2, tile_index % 2);
-        for column in 0..16 {
-            let line = &scratch.converted[(strip * 16 + column) * row_bytes + step * 64..][..64];
-            for (group, from) in line.as_chunks::<4>().0.iter().enumerate() {
-                tile[group * 64 + column * 4..][..4].copy_from_slice(&from.map(|byte| byte as u8));
-            }
-        }
-    }
+/// The 4-byte groups of one column of a tile, from the top.
+fn column_of(tile: &[u8], column: usize) -> impl Iterator<Item = &[u8; 4]> {
+    tile.as_chunks::<64>().0.iter().map(move |line| &line.as_chunks::<4>().0[column])
 }
 
 #[cfg(test)]

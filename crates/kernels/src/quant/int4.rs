@@ -1,0 +1,231 @@
+//! Int4 rows: our own quantizer, and the ratios of rows that come quantized.
+//!
+//! ```text
+//! w[k] = scale * ratio[k / 32] * q[k]       scale f32 per row, ratio -127..=127 per group of 32, q in -8..=7
+//! ```
+//! Ratios have a sign so that a group's largest weight may be -8 steps whatever its own sign is, as in GGUF's Q4_0.
+//!
+//! The product of a row is `scale` times the exact integer `T = sum of ratio * q * x`, so it must fit i32 whatever the
+//! activations are (`|x| <= 127`): our own ratios are at most 15, and 133 000 * 15 * 8 * 127 < 2^31; imported ones are
+//! made smaller where a row's own `127 * sum of |ratio * q|` would not fit.
+
+use super::{SMALLEST_ABSMAX, absmax_bits};
+use crate::lanes::{LANES, sum};
+
+/// Weights that share a ratio.
+pub const GROUP: usize = 32;
+
+/// Largest ratio of our own quantizer. `ratio * q` then fits int8, so that tiles take a group as it is.
+pub(crate) const MAX_OWN_RATIO: i8 = 15;
+
+/// Scales that are tried for a row, as parts of the one that clips nothing: a large scale clips no weight, a smaller
+/// one rounds all the others better.
+const SHRINK: [f32; 5] = [1.0, 0.94, 0.88, 0.82, 0.76];
+/// Ratios that are tried for a group: from this part of the one that clips nothing up to that one.
+const SMALLEST_PART: f32 = 0.7;
+
+/// Quantizes a row to int4: `x[k]` becomes `scale * ratios[k / 32] * q[k]`, and the scale is returned. `q` is as long
+/// as `x`, `ratios` has one entry for each 32 of them, in `-15..=15`.
+///
+/// Least squared error over a small search: five scales for the row; for each group every ratio from 0.7 of what clips
+/// nothing upwards; at the end the scale that fits the chosen integers best, `sum(w r q) / sum((r q)^2)`. (Searching
+/// the scale instead of taking the largest weight's is what GPTQ's `mse` option and llama.cpp's `make_qx_quants` do.)
+/// A row with NaN or infinity has `q = 0` and scale NaN, so that its products are NaN and not some number.
+pub fn quantize_int4_row(x: &[f32], q: &mut [i8], ratios: &mut [i8]) -> f32 {
+    assert!(q.len() == x.len() && ratios.len() == x.len().div_ceil(GROUP), "q or ratios do not fit the row");
+    quantize(x, q, ratios)
+}
+
+/// See [`quantize_int4_row`]; inlined into a function of each instruction set.
+#[inline(always)]
+pub(super) fn quantize(x: &[f32], q: &mut [i8], ratios: &mut [i8]) -> f32 {
+    let absmax = f32::from_bits(absmax_bits(x));
+    if !absmax.is_finite() || absmax < SMALLEST_ABSMAX {
+        q.fill(0);
+        ratios.fill(0);
+        return if absmax.is_finite() { 0.0 } else { f32::NAN };
+    }
+    let widest = groups(x).map(|group| unclipped(&group).abs()).fold(0.0, f32::max);
+    let mut best = (f64::INFINITY, 0.0);
+    for shrink in SHRINK {
+        let scale = widest * shrink / f32::from(MAX_OWN_RATIO);
+        let error: f64 = groups(x).map(|group| f64::from(best_ratio(&group, scale).1)).sum();
+        if error < best.0 {
+            best = (error, scale);
+        }
+    }
+    let scale = best.1;
+    let (mut product, mut square) = (0f64, 0f64);
+    for ((group, q), ratio) in groups(x).zip(q.chunks_mut(GROUP)).zip(ratios) {
+        *ratio = best_ratio(&group, scale).0;
+        let inverse = inverse(f32::from(*ratio) * scale);
+        for (q, x) in q.iter_mut().zip(group) {
+            let rounded = round(x, inverse);
+            *q = rounded as i8;
+            let integer = f64::from(rounded) * f64::from(*ratio);
+            product += integer * f64::from(x);
+            square += integer * integer;
+        }
+    }
+    if square > 0.0 { (product / square) as f32 } else { scale }
+}
+
+/// The groups of a row, the last one filled up with zeros.
+#[inline(always)]
+fn groups(x: &[f32]) -> impl Iterator<Item = [f32; GROUP]> {
+    x.chunks(GROUP).map(|part| {
+        let mut group = [0.0; GROUP];
+        group[..part.len()].copy_from_slice(part);
+        group
+    })
+}
+
+/// The scale of smallest magnitude that clips nothing of a group: its sign is that which makes the largest weight
+/// negative.
+#[inline(always)]
+fn unclipped(group: &[f32; GROUP]) -> f32 {
+    let (mut low, mut high) = (0f32, 0f32);
+    for &x in group {
+        low = if x < low { x } else { low };
+        high = if x > high { x } else { high };
+    }
+    let (positive, negative) = ((high / 7.0).max(low / -8.0), (high / 8.0).max(low / -7.0));
+    if positive <= negative { positive } else { -negative }
+}
+
+/// The ratio with the least squared error, and that error.
+#[inline(always)]
+fn best_ratio(group: &[f32; GROUP], scale: f32) -> (i8, f32) {
+    let unclipped = unclipped(group) / scale;
+    let sign = if unclipped < 0.0 { -1 } else { 1 };
+    let last = (unclipped.abs().ceil() as i8).min(MAX_OWN_RATIO);
+    let first = ((unclipped.abs() * SMALLEST_PART) as i8).min(last);
+    let mut best = (first * sign, f32::INFINITY);
+    for ratio in (first..=last).map(|ratio| ratio * sign) {
+        let step = f32::from(ratio) * scale;
+        let inverse = inverse(step);
+        let mut lanes = [0f32; LANES];
+        for half in group.as_chunks::<LANES>().0 {
+            for (lane, &x) in lanes.iter_mut().zip(half) {
+                let error = x - round(x, inverse) * step;
+                *lane += error * error;
+            }
+        }
+        let error = sum(lanes);
+        if error < best.1 {
+            best = (ratio, error);
+        }
+    }
+    best
+}
+
+#[inline(always)]
+fn inverse(step: f32) -> f32 {
+    if step == 0.0 { 0.0 } else { 1.0 / step }
+}
+
+/// `x * inverse` to the nearest of -8..=7, ties to even.
+#[inline(always)]
+fn round(x: f32, inverse: f32) -> f32 {
+    // Adding 1.5 * 2^23 rounds a small number to an integer.
+    const MAGIC: f32 = 12_582_912.0;
+    let rounded = (x * inverse + MAGIC) - MAGIC;
+    let rounded = if rounded < -8.0 { -8.0 } else { rounded };
+    if rounded > 7.0 { 7.0 } else { rounded }
+}
+
+/// Ratios of a row that is quantized already, and its scale. `q` is kept, unless the row is broken (a scale is not a
+/// number): then `q` is 0 and the scale NaN.
+pub(super) fn import(q: &mut [i8], scales: &[f32], ratios: &mut [i8]) -> f32 {
+    debug_assert!(q.iter().all(|q| (-8..=7).contains(q)), "an int4 weight outside -8..=7");
+    let largest = f32::from_bits(absmax_bits(scales));
+    if !largest.is_finite() || largest < SMALLEST_ABSMAX {
+        q.fill(0);
+        ratios.fill(0);
+        return if largest.is_finite() { 0.0 } else { f32::NAN };
+    }
+    // As fine as 127 steps are, with as few steps as that takes: scales that are all the same need one.
+    let tolerance = largest / 254.0;
+    let fine = |&steps: &i8| {
+        let scale = largest / f32::from(steps);
+        scales.iter().all(|s| (s - (s / scale).round_ties_even() * scale).abs() <= tolerance)
+    };
+    let mut steps = (1..=MAX_OWN_RATIO).find(fine).unwrap_or(i8::MAX);
+    loop {
+        let scale = largest / f32::from(steps);
+        let mut bound = 0u64;
+        for ((ratio, scale_of_group), q) in ratios.iter_mut().zip(scales).zip(q.chunks(GROUP)) {
+            *ratio = (scale_of_group / scale).round_ties_even() as i8;
+            bound += u64::from(ratio.unsigned_abs()) * q.iter().map(|q| u64::from(q.unsigned_abs())).sum::<u64>();
+        }
+        if 127 * bound <= i32::MAX as u64 {
+            return scale;
+        }
+        steps -= 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Gaussian-like numbers: sums of uniform ones.
+    fn row(seed: u32, len: usize) -> Vec<f32> {
+        let mut state = seed;
+        let mut uniform = || {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 8) as f32 / (1 << 24) as f32 - 0.5
+        };
+        (0..len).map(|_| (0..6).map(|_| uniform()).sum()).collect()
+    }
+
+    /// The relative squared error of the quantizer.
+    fn error(x: &[f32]) -> f64 {
+        let (mut q, mut ratios) = (vec![0; x.len()], vec![0; x.len().div_ceil(GROUP)]);
+        let scale = quantize_int4_row(x, &mut q, &mut ratios);
+        assert!(ratios.iter().all(|ratio| ratio.abs() <= MAX_OWN_RATIO) && q.iter().all(|q| (-8..=7).contains(q)));
+        let restored = q.iter().enumerate().map(|(k, &q)| (i32::from(q) * i32::from(ratios[k / GROUP])) as f32 * scale);
+        let squares = |x: &mut dyn Iterator<Item = f32>| x.map(|x| f64::from(x).powi(2)).sum::<f64>();
+        squares(&mut x.iter().zip(restored).map(|(x, restored)| x - restored)) / squares(&mut x.iter().copied())
+    }
+
+    #[test]
+    fn the_search_beats_the_scale_of_the_largest_weight() {
+        for seed in 0..20 {
+            let x = row(seed, 777);
+            // Q4_0 without its rounding of scales: the weight of largest magnitude becomes -8.
+            let plain: f64 = x
+                .chunks(GROUP)
+                .flat_map(|group| {
+                    let largest = group.iter().fold(0f32, |a, &b| if b.abs() > a.abs() { b } else { a });
+                    let scale = largest / -8.0;
+                    group.iter().map(move |x| f64::from(x - (x / scale).round().clamp(-8.0, 7.0) * scale).powi(2))
+                })
+                .sum();
+            let plain = plain / x.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>();
+            let searched = error(&x);
+            println!("seed={seed}: {searched:.3e}, the plain quantizer {plain:.3e}");
+            assert!(searched < plain, "seed={seed}: {searched:.2e}, the plain quantizer {plain:.2e}");
+        }
+    }
+
+    #[test]
+    fn what_is_int4_already_is_found_again() {
+        let ratios = [15, -3, 9, 1];
+        let x: Vec<f32> = (0..128).map(|k| ((k * 5 % 16 - 8) * ratios[k as usize / GROUP]) as f32 * 0.25).collect();
+        assert!(error(&x) < 1e-12, "{:e}", error(&x));
+    }
+
+    #[test]
+    fn rows_without_a_scale() {
+        let (mut q, mut ratios) = ([9; 40], [9; 2]);
+        assert_eq!(quantize_int4_row(&[0.0; 40], &mut q, &mut ratios), 0.0);
+        assert_eq!((q, ratios), ([0; 40], [0; 2]));
+        for bad in [f32::NAN, f32::INFINITY] {
+            let mut x = [1.0; 40];
+            x[33] = bad;
+            assert!(quantize_int4_row(&x, &mut q, &mut ratios).is_nan());
+            assert_eq!((q, ratios), ([0; 40], [0; 2]));
+        }
+    }
+}

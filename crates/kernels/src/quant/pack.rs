@@ -1,0 +1,188 @@
+//! Packing: rows in, tiles out.
+//!
+//! ```text
+//! task = a pair of strips     32 rows, one after the other:  source -> row -> converted row (bf16, int8 or nibbles)
+//!                             then 16 columns x steps are transposed, 4 bytes at a time, into the tiles
+//! ```
+
+use super::int4::{self, GROUP};
+use super::{
+    INT4_TILE, Int4Source, MatrixShape, PAIR, PackedMatrix, RowSource, SMALLEST_WEIGHT, WeightClass, quantize_row,
+    round_to_bf16,
+};
+use crate::isa::Isa;
+use crate::lanes::{Kernel, Simd, dispatch};
+use crate::mem::{Buffer, OutOfMemory};
+use crate::threads::Pool;
+use std::sync::Mutex;
+
+/// What is packed.
+#[derive(Clone, Copy)]
+pub(super) enum Source<'a> {
+    Floats(&'a RowSource<'a>),
+    /// For [`WeightClass::Int4`] only.
+    Int4(&'a Int4Source<'a>),
+}
+
+/// See [`PackedMatrix::pack`].
+pub(super) fn pack(
+    pool: Option<&Pool>,
+    isa: Isa,
+    shape: MatrixShape,
+    class: WeightClass,
+    source: Source<'_>,
+) -> Result<PackedMatrix, OutOfMemory> {
+    let MatrixShape { out_features, in_features } = shape;
+    assert!(out_features > 0 && in_features > 0, "an empty matrix");
+    assert!(in_features <= 133_000, "an int8 sum over {in_features} products could leave i32");
+    let pair_bytes = in_features.div_ceil(class.step()) * class.step_bytes();
+    let pairs = out_features.div_ceil(PAIR);
+    let mut tiles = Buffer::<u8>::zeroed(pairs * pair_bytes)?;
+    let mut scales = Buffer::<f32>::zeroed(if class == WeightClass::Bf16 { 0 } else { pairs * PAIR })?;
+
+    // One lock per pair, never contended: the safe way to hand each task its own part of the result.
+    let mut scale_parts = scales.chunks_mut(PAIR);
+    let parts: Vec<_> =
+        tiles.chunks_mut(pair_bytes).map(|tiles| Mutex::new((tiles, scale_parts.next().unwrap_or(&mut [])))).collect();
+    let scratch = Mutex::new(Vec::<Scratch>::new());
+    let task = |pair: usize| {
+        let mut own = scratch.lock().unwrap().pop().unwrap_or_default();
+        let mut part = parts[pair].lock().unwrap();
+        let (tiles, scales) = &mut *part;
+        dispatch(isa, PackPair { shape, class, pair, source, scratch: &mut own, tiles, scales });
+        scratch.lock().unwrap().push(own);
+    };
+    // Contiguous shares rather than whoever is free: the thread that will read a strip writes it first.
+    match pool {
+        Some(pool) => pool.run(&|thread| crate::threads::share(pairs, pool.threads(), thread).for_each(&task)),
+        None => (0..pairs).for_each(task),
+    }
+    drop(parts);
+    Ok(PackedMatrix { shape, class, tiles, scales })
+}
+
+/// A task's memory while packing.
+#[derive(Default)]
+struct Scratch {
+    /// One row as it came.
+    row: Vec<f32>,
+    /// 32 converted rows of padded K.
+    converted: Vec<u8>,
+    /// Int4: one row of integers, padded to a step.
+    q: Vec<i8>,
+    /// Int4 from elsewhere: the scales of one row.
+    group_scales: Vec<f32>,
+    /// Int4: the ratios of 32 rows, padded to a step.
+    ratios: Vec<i8>,
+}
+
+/// Packs columns `32 * pair..` of the result.
+struct PackPair<'a> {
+    shape: MatrixShape,
+    class: WeightClass,
+    pair: usize,
+    source: Source<'a>,
+    scratch: &'a mut Scratch,
+    tiles: &'a mut [u8],
+    scales: &'a mut [f32],
+}
+
+impl Kernel for PackPair<'_> {
+    type Output = ();
+
+    fn define(self) {
+        self.pack();
+    }
+
+    #[inline(always)]
+    fn run<S: Simd>(self, _: S) {
+        self.pack();
+    }
+}
+
+impl PackPair<'_> {
+    #[inline(always)]
+    fn pack(mut self) {
+        let in_features = self.shape.in_features;
+        let steps = in_features.div_ceil(self.class.step());
+        let row_bytes = if self.class == WeightClass::Int4 { steps * 32 } else { steps * 64 };
+        let scratch = &mut *self.scratch;
+        scratch.row.resize(in_features, 0.0);
+        scratch.converted.clear();
+        scratch.converted.resize(PAIR * row_bytes, 0);
+        if self.class == WeightClass::Int4 {
+            scratch.q.resize(steps * 64, 0);
+            scratch.group_scales.resize(in_features.div_ceil(GROUP), 0.0);
+            scratch.ratios.clear();
+            scratch.ratios.resize(PAIR * steps * 2, 0);
+        }
+        let first = self.pair * PAIR;
+        for row in first..(first + PAIR).min(self.shape.out_features) {
+            self.convert(row, row - first, row_bytes);
+        }
+        match self.class {
+            WeightClass::Bf16 | WeightClass::Int8 => {
+                for (step, to) in self.tiles.chunks_exact_mut(self.class.step_bytes()).enumerate() {
+                    transpose::<64>(&self.scratch.converted, row_bytes, step, to);
+                }
+            }
+            WeightClass::Int4 => {
+                for (step, to) in self.tiles.chunks_exact_mut(self.class.step_bytes()).enumerate() {
+                    let (tiles, ratios) = to.split_at_mut(2 * INT4_TILE);
+                    transpose::<32>(&self.scratch.converted, row_bytes, step, tiles);
+                    for (at, to) in ratios.iter_mut().enumerate() {
+                        let (strip, group, column) = (at / 32, at % 32 / 16, at % 16);
+                        *to = self.scratch.ratios[((strip * 16 + column) * steps + step) * 2 + group] as u8;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Brings one row, the pair's `index`th, into the class's numbers.
+    #[inline(always)]
+    fn convert(&mut self, row: usize, index: usize, row_bytes: usize) {
+        let Scratch { row: values, converted, q, group_scales, ratios } = &mut *self.scratch;
+        let converted = &mut converted[index * row_bytes..][..row_bytes];
+        match self.source {
+            Source::Floats(rows) => (rows.0)(row, values),
+            Source::Int4(rows) => (rows.0)(row, &mut q[..values.len()], group_scales),
+        }
+        match self.class {
+            WeightClass::Int8 => {
+                q.resize(row_bytes, 0);
+                self.scales[index] = quantize_row(values, q).0;
+                converted.iter_mut().zip(q).for_each(|(to, q)| *to = *q as u8);
+            }
+            WeightClass::Bf16 => {
+                for (to, &x) in converted.as_chunks_mut::<2>().0.iter_mut().zip(&*values) {
+                    *to = ((round_to_bf16(x, SMALLEST_WEIGHT).to_bits() >> 16) as u16).to_le_bytes();
+                }
+            }
+            WeightClass::Int4 => {
+                let ratios = &mut ratios[index * (row_bytes / 16)..][..group_scales.len()];
+                let own = &mut q[..values.len()];
+                self.scales[index] = match self.source {
+                    Source::Floats(_) => int4::quantize(values, own, ratios),
+                    Source::Int4(_) => int4::import(own, group_scales, ratios),
+                };
+                for (to, q) in converted.as_chunks_mut::<4>().0.iter_mut().zip(q.as_chunks::<8>().0) {
+                    *to = std::array::from_fn(|i| (q[i] + 8) as u8 | ((q[i + 4] + 8) as u8) << 4);
+                }
+            }
+        }
+    }
+}
+
+/// The two tiles of a step: `BYTES` of each of 2 x 16 rows, transposed in groups of 4.
+#[inline(always)]
+fn transpose<const BYTES: usize>(rows: &[u8], row_bytes: usize, step: usize, tiles: &mut [u8]) {
+    for (strip, tile) in tiles.chunks_exact_mut(BYTES * 16).enumerate() {
+        for column in 0..16 {
+            let line = &rows[(strip * 16 + column) * row_bytes + step * BYTES..][..BYTES];
+            for (group, from) in line.as_chunks::<4>().0.iter().enumerate() {
+                tile[group * 64 + column * 4..][..4].copy_from_slice(from);
+            }
+        }
+    }
+}
