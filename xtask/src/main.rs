@@ -4,9 +4,12 @@
 //! test                        set-up, then everything that has to be green; ends with "N passed, N failed"
 //! oracle                      rebuild the reference logits with transformers and compare
 //! reference                   write docs/reference/flags.md from the flags
+//! guards                      count the instructions of the hot operations and hold them against their limits
+//! asan                        the kernels' tests under AddressSanitizer
 //! random-model SHAPE DIR      random weights in a real model's shape, for speed measurements without a download
 //! ```
 
+mod checks;
 mod oracle;
 mod random_model;
 mod setup;
@@ -20,6 +23,8 @@ const HELP: &str = "usage: cargo xtask <command>
                             stages: fmt clippy tests docs clients deny
   oracle                    rebuild the reference logits with transformers and compare
   reference                 write docs/reference/flags.md from the flags
+  guards                    count instructions of the hot operations (valgrind), hold them against their limits
+  asan                      run the kernels' tests under AddressSanitizer (nightly toolchain)
   random-model SHAPE DIR    random weights in the shape of qwen2.5-0.5b, llama-3.2-1b or tiny";
 
 fn main() -> ExitCode {
@@ -30,6 +35,8 @@ fn main() -> ExitCode {
         ["test", "--only", stage] => test::run(Some(stage)),
         ["oracle"] => oracle::check(),
         ["reference"] => test::write_reference(),
+        ["guards"] => checks::guards(),
+        ["asan"] => checks::asan(),
         ["random-model", shape, directory] => random_model::write(shape, directory.as_ref()),
         ["help" | "--help" | "-h"] => {
             println!("{HELP}");

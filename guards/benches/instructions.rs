@@ -1,0 +1,128 @@
+//! How many instructions the hot operations take, each with a limit: about a tenth above what it took when the limit
+//! was set. Over the limit: make it cheaper, or raise the limit in the commit that says why.
+
+use guards::{cpu, matrix, values};
+use gungraun::{Callgrind, EventKind, LibraryBenchmarkConfig, library_benchmark, library_benchmark_group, main};
+use kernels::{Backend, Cpu, Out, PackedMatrix, WeightClass};
+use model::sampler::{History, SampleKey, Sampler, SamplingParams};
+use scheduler::{
+    Limits, Nanos, Priority, Request, RequestId, RowOutput, Scheduler, Step, StepOutput, StepRecord, StopRules,
+};
+use std::hint::black_box;
+
+fn at_most(instructions: u64) -> LibraryBenchmarkConfig {
+    LibraryBenchmarkConfig::default().tool(Callgrind::default().hard_limits([(EventKind::Ir, instructions)])).clone()
+}
+
+struct Product {
+    cpu: Cpu,
+    matrix: PackedMatrix,
+    x: Vec<f32>,
+    out: Vec<f32>,
+}
+
+/// A product of 1,024 x 1,024, scratch memory already there.
+fn product(class: WeightClass, rows: usize) -> Product {
+    let cpu = cpu();
+    let matrix = matrix(&cpu, class, 1024, 1024);
+    let (x, mut out) = (values(rows * 1024, 2), vec![0.0; rows * 1024]);
+    cpu.linear(&x, &matrix, None, Out::Store(&mut out));
+    Product { cpu, matrix, x, out }
+}
+
+#[library_benchmark]
+#[bench::int8_1_row(args = (WeightClass::Int8, 1), setup = product, config = at_most(275_000))]
+#[bench::int8_64_rows(args = (WeightClass::Int8, 64), setup = product, config = at_most(13_700_000))]
+#[bench::bf16_1_row(args = (WeightClass::Bf16, 1), setup = product, config = at_most(510_000))]
+#[bench::bf16_64_rows(args = (WeightClass::Bf16, 64), setup = product, config = at_most(28_400_000))]
+fn linear(mut product: Product) -> Product {
+    let Product { cpu, matrix, x, out } = &mut product;
+    cpu.linear(black_box(x), matrix, None, Out::Store(out));
+    product
+}
+
+struct Draw {
+    sampler: Sampler,
+    row: Vec<f32>,
+    params: SamplingParams,
+    history: History,
+}
+
+/// A row of a vocabulary of 151,936, the sampler's memory already there.
+fn draw(temperature: f32, top_p: f32) -> Draw {
+    let params = SamplingParams { temperature, top_p, ..SamplingParams::default() };
+    let (sampler, row) = (Sampler::new(151_936), values(151_936, 3));
+    let mut draw = Draw { sampler, row, params, history: History::new(&[]) };
+    sample_one(&mut draw);
+    draw
+}
+
+fn sample_one(draw: &mut Draw) -> u32 {
+    let key = SampleKey { seed: 1, stream: 0, position: 7 };
+    let Draw { sampler, row, params, history } = draw;
+    sampler.sample(row, params, history, &[], key).expect("finite logits").token
+}
+
+#[library_benchmark]
+#[bench::greedy(args = (0.0, 1.0), setup = draw, config = at_most(835_000))]
+#[bench::top_p(args = (1.0, 0.9), setup = draw, config = at_most(21_000_000))]
+fn sample(mut draw: Draw) -> Draw {
+    black_box(sample_one(black_box(&mut draw)));
+    draw
+}
+
+/// So many sequences, decoding.
+fn scheduler(sequences: u64) -> (Scheduler, StepOutput) {
+    let limits = Limits {
+        block_size: 32,
+        num_blocks: 8192,
+        max_model_len: 4096,
+        max_num_seqs: 64,
+        max_num_batched_tokens: 4096,
+        max_prefill_chunk: 512,
+        max_prefill_seqs: 64,
+        max_queued_requests: 64,
+        max_queued_tokens: 100_000,
+        enable_prefix_caching: true,
+        hash_key: [5; 32],
+    };
+    let mut scheduler = Scheduler::new(limits).expect("good limits");
+    for id in 0..sequences {
+        let request = Request {
+            id: RequestId(id),
+            prompt: (0..50).map(|token| token + id as u32 * 100).collect(),
+            num_answers: 1,
+            stop: StopRules { max_tokens: 1000, min_tokens: 0, stop_token_ids: vec![1] },
+            priority: Priority(0),
+            salt: 0,
+            use_prefix_cache: true,
+            arrived: Nanos(0),
+        };
+        scheduler.admit(request, Nanos(0)).expect("there is room");
+    }
+    let mut output = StepOutput::default();
+    for _ in 0..4 {
+        one_step(&mut scheduler, &mut output);
+    }
+    (scheduler, output)
+}
+
+fn one_step(scheduler: &mut Scheduler, output: &mut StepOutput) {
+    let (mut step, mut events, mut record) = (Step::default(), Vec::new(), StepRecord::default());
+    scheduler.schedule_into(Nanos(1), &mut step);
+    output.step = step.id;
+    output.rows.clear();
+    let rows = step.decode.iter().copied().chain(step.prefill.iter().filter(|c| c.samples > 0).map(|c| c.seq));
+    output.rows.extend(rows.map(|seq| RowOutput { seq, tokens: vec![5000] }));
+    scheduler.complete_into(output, Nanos(2), &mut events, &mut record);
+}
+
+#[library_benchmark]
+#[bench::decode_64_sequences(args = (64), setup = scheduler, config = at_most(68_500))]
+fn schedule((mut scheduler, mut output): (Scheduler, StepOutput)) -> (Scheduler, StepOutput) {
+    one_step(&mut scheduler, &mut output);
+    (scheduler, output)
+}
+
+library_benchmark_group!(name = hot; benchmarks = linear, sample, schedule);
+main!(library_benchmark_groups = hot);
