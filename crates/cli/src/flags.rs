@@ -41,9 +41,10 @@ pub(crate) enum Command {
 /// Which model, and how it is held in memory.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ModelFlags {
-    /// A directory in Hugging Face layout, or a hub id such as Qwen/Qwen2.5-0.5B-Instruct, taken from the local
-    /// Hugging Face cache or downloaded into it. Default: the built-in model.
-    #[arg(short = 'm', long, value_name = "DIR|HUB_ID")]
+    /// A directory in Hugging Face layout, a GGUF file (of several parts, the first), or a hub id such as
+    /// Qwen/Qwen2.5-0.5B-Instruct, taken from the local Hugging Face cache or downloaded into it. Default: the built-in
+    /// model.
+    #[arg(short = 'm', long, value_name = "DIR|GGUF|HUB_ID")]
     pub(crate) model: Option<String>,
     /// Precision of the weights in memory: bf16, int8 with one scale per output channel, or int4 with a scale per 32
     /// weights (the embedding and the head stay int8).
@@ -134,7 +135,7 @@ pub(crate) struct RunFlags {
 #[derive(Args, Debug)]
 pub(crate) struct ServeFlags {
     /// The same as --model.
-    #[arg(value_name = "DIR|HUB_ID", conflicts_with = "model")]
+    #[arg(value_name = "DIR|GGUF|HUB_ID", conflicts_with = "model")]
     pub(crate) model_argument: Option<String>,
     #[command(flatten)]
     pub(crate) model: ModelFlags,

@@ -1,4 +1,4 @@
-//! From `-m` to a checkpoint: the built-in model, a directory, or a hub id through the Hugging Face cache.
+//! From `-m` to a checkpoint: the built-in model, a directory, a GGUF file, or a hub id through the Hugging Face cache.
 
 use engine::{Engine, EngineOptions, StartError};
 use model::hub::HubError;
@@ -30,17 +30,17 @@ pub(crate) fn shipped() -> Result<Checkpoint, Failure> {
 pub(crate) fn open(name: Option<&str>) -> Result<Checkpoint, Failure> {
     let Some(name) = name else { return shipped() };
     let bar = Progress::new(name);
-    let directory = model::hub::resolve(name, &environment::hub(), &mut |progress| {
+    let path = model::hub::resolve(name, &environment::hub(), &mut |progress| {
         bar.naming(progress.file.to_string());
         bar.at(progress.bytes_done, progress.bytes_total.unwrap_or(progress.bytes_done));
     });
     drop(bar);
     let wrong = |problem: &dyn std::fmt::Display| Failure::usage(format!("-m: {problem}"));
-    let directory = directory.map_err(|error| match error {
+    let path = path.map_err(|error| match error {
         HubError::Network { .. } | HubError::DiskFull { .. } | HubError::Io { .. } => Failure::failed(error),
         _ => wrong(&error),
     })?;
-    Checkpoint::open(Source::Directory(directory)).map_err(|error| wrong(&error))
+    Checkpoint::open(Source::at(path)).map_err(|error| wrong(&error))
 }
 
 /// Whether a text has the form of a hub id: `organisation/name`, in the characters that the hub allows.

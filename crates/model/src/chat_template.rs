@@ -147,7 +147,8 @@ impl ChatTemplate {
         let config = checkpoint.read_text_capped(CONFIG, MAX_CONFIG_BYTES)?;
         let specials = checkpoint.read_text_capped(SPECIAL_TOKENS, MAX_CONFIG_BYTES)?;
         let source = checkpoint.read_text_capped(TEMPLATE, MAX_SOURCE_BYTES as u64)?;
-        ChatTemplate::from_sources(source.as_deref(), config.as_deref(), specials.as_deref())
+        let template = ChatTemplate::from_sources(source.as_deref(), config.as_deref(), specials.as_deref());
+        template.map_err(|error| checkpoint.in_its_words(error))
     }
 
     /// [`load`](Self::load) from the text of the files `chat_template.jinja`, `tokenizer_config.json` and

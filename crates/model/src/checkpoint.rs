@@ -1,8 +1,9 @@
-//! The files of a model, by name: a Hugging Face directory, or a model built into the binary.
+//! The files of a model, by name: a Hugging Face directory, a GGUF file, or a model built into the binary.
 //!
 //! ```text
 //! Source::Directory   config.json  model.safetensors  tokenizer.json ...   (symlinks are followed: the hub's cache is made of them)
 //! Source::Embedded    the same names, bytes in the binary
+//! Source::Gguf        model.gguf: config.json and tokenizer.json are made from its settings, see [`crate::gguf`]
 //!         │
 //!         └── read_text(name)   small text files, size-capped
 //!             open(name)        ModelFile: length fixed at open, positioned reads from any thread
@@ -11,17 +12,21 @@
 //! Nothing is memory-mapped. A mapped file that somebody truncates ends the process with SIGBUS; a positioned read of
 //! the same file is an error that names it.
 
+use crate::gguf::{Gguf, only_model};
 use std::fmt;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Where a model's files are.
 #[derive(Clone, Debug)]
 pub enum Source {
-    /// A directory in the layout of Hugging Face `transformers`.
+    /// A directory in the layout of Hugging Face `transformers`, or with one GGUF model in it.
     Directory(PathBuf),
+    /// A GGUF file; of a model in parts, the first.
+    Gguf(PathBuf),
     /// Files built into the binary.
     Embedded {
         /// What the model calls itself.
@@ -29,6 +34,17 @@ pub enum Source {
         /// `(file name, bytes)`.
         files: &'static [(&'static str, &'static [u8])],
     },
+}
+
+impl Source {
+    /// A path as a person names it: a GGUF file, or else a directory.
+    pub fn at(path: PathBuf) -> Source {
+        if path.is_dir() || path.extension().is_none_or(|extension| !extension.eq_ignore_ascii_case("gguf")) {
+            Source::Directory(path)
+        } else {
+            Source::Gguf(path)
+        }
+    }
 }
 
 /// Why a model cannot be loaded. Every variant names the file; the field or tensor too where there is one.
@@ -77,7 +93,7 @@ pub enum LoadError {
         problem: String,
     },
     /// The weights lack a tensor that the configuration asks for.
-    #[error("{file}: tensor `{tensor}` is missing: config.json asks for shape {expected:?}")]
+    #[error("{file}: tensor `{tensor}` is missing: the configuration asks for shape {expected:?}")]
     NoTensor {
         /// The weights file, or the index of a sharded checkpoint.
         file: String,
@@ -87,7 +103,7 @@ pub enum LoadError {
         expected: Vec<usize>,
     },
     /// A tensor's shape contradicts the configuration.
-    #[error("{file}: tensor `{tensor}`: shape {found:?} where config.json asks for {expected:?}")]
+    #[error("{file}: tensor `{tensor}`: shape {found:?} where the configuration asks for {expected:?}")]
     Shape {
         /// File that holds it.
         file: String,
@@ -135,18 +151,19 @@ impl LoadError {
     }
 }
 
-/// A model's files. Opening one reads nothing but the directory entry.
+/// A model's files. Opening one reads nothing but the directory, and the header of a GGUF file.
 #[derive(Clone, Debug)]
 pub struct Checkpoint {
     source: Source,
     name: String,
+    gguf: Option<Arc<Gguf>>,
 }
 
 impl Checkpoint {
     /// Largest text file that [`read_text`](Self::read_text) returns: the biggest tokenizers in use are a third of it.
     pub const MAX_TEXT_BYTES: u64 = 128 << 20;
 
-    /// Fails when a directory is not there.
+    /// Fails when a directory is not there, and when a GGUF file is damaged.
     pub fn open(source: Source) -> Result<Checkpoint, LoadError> {
         let name = match &source {
             Source::Directory(path) => {
@@ -156,20 +173,57 @@ impl Checkpoint {
                 let last = path.canonicalize().unwrap_or_else(|_| path.clone());
                 last.file_name().map_or_else(|| path.display().to_string(), |n| n.to_string_lossy().into_owned())
             }
+            Source::Gguf(path) => {
+                path.file_stem().map_or_else(|| path.display().to_string(), |n| n.to_string_lossy().into_owned())
+            }
             Source::Embedded { name, .. } => name.to_string(),
         };
-        Ok(Checkpoint { source, name })
+        let mut checkpoint = Checkpoint { source, name, gguf: None };
+        if let Some(file) = checkpoint.gguf_file()? {
+            checkpoint.gguf = Some(Arc::new(Gguf::open(&checkpoint, &file)?));
+        }
+        Ok(checkpoint)
     }
 
-    /// The directory's last component, or the embedded model's name.
+    /// The GGUF file that is this model; `None` for the layout of transformers, which wins where both are there.
+    fn gguf_file(&self) -> Result<Option<String>, LoadError> {
+        let names: Vec<String> = match &self.source {
+            Source::Gguf(path) => return Ok(path.file_name().map(|name| name.to_string_lossy().into_owned())),
+            Source::Directory(path) => {
+                let entries = path.read_dir().into_iter().flatten().flatten();
+                entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+            }
+            Source::Embedded { files, .. } => files.iter().map(|(name, _)| name.to_string()).collect(),
+        };
+        if names.iter().any(|name| name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json")) {
+            return Ok(None);
+        }
+        let wrong = |problem| LoadError::NoWeights { checkpoint: self.location(), problem };
+        only_model(&names).transpose().map_err(wrong)
+    }
+
+    /// The model's GGUF, if it is one.
+    pub(crate) fn gguf(&self) -> Option<&Gguf> {
+        self.gguf.as_deref()
+    }
+
+    /// An error about a text that this checkpoint gave, in the words of the file where it stands.
+    pub(crate) fn in_its_words(&self, error: LoadError) -> LoadError {
+        match &self.gguf {
+            Some(gguf) => gguf.in_its_words(error),
+            None => error,
+        }
+    }
+
+    /// The directory's last component, the GGUF file's name without its ending, or the embedded model's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The directory; `None` for an embedded model.
+    /// The directory or file; `None` for an embedded model.
     pub fn path(&self) -> Option<&Path> {
         match &self.source {
-            Source::Directory(path) => Some(path),
+            Source::Directory(path) | Source::Gguf(path) => Some(path),
             Source::Embedded { .. } => None,
         }
     }
@@ -177,7 +231,7 @@ impl Checkpoint {
     /// Where the files are, for messages.
     pub fn location(&self) -> String {
         match &self.source {
-            Source::Directory(path) => path.display().to_string(),
+            Source::Directory(path) | Source::Gguf(path) => path.display().to_string(),
             Source::Embedded { name, .. } => format!("the built-in model {name}"),
         }
     }
@@ -186,17 +240,22 @@ impl Checkpoint {
     pub fn has(&self, file: &str) -> bool {
         match &self.source {
             Source::Directory(path) => path.join(file).exists(),
+            Source::Gguf(path) => path.with_file_name(file).exists(),
             Source::Embedded { files, .. } => files.iter().any(|(name, _)| *name == file),
         }
     }
 
-    /// A UTF-8 text file of at most [`MAX_TEXT_BYTES`](Self::MAX_TEXT_BYTES); `None` when there is no such file.
+    /// A UTF-8 text file of at most [`MAX_TEXT_BYTES`](Self::MAX_TEXT_BYTES); `None` when there is no such file. Of a
+    /// GGUF model, what its settings say in that file's format.
     pub fn read_text(&self, file: &str) -> Result<Option<String>, LoadError> {
         self.read_text_capped(file, Self::MAX_TEXT_BYTES)
     }
 
     /// A UTF-8 text file of at most `limit` bytes; `None` when there is no such file.
     pub fn read_text_capped(&self, file: &str, limit: u64) -> Result<Option<String>, LoadError> {
+        if let Some(gguf) = &self.gguf {
+            return gguf.text(self, file);
+        }
         let Some(open) = self.open_file(file)? else { return Ok(None) };
         if open.len() > limit {
             return Err(LoadError::TooLarge { file: file.to_string(), bytes: open.len(), limit });
@@ -213,9 +272,13 @@ impl Checkpoint {
 
     /// Opens a regular file for positioned reads; `None` when there is none of that name.
     pub fn open_file(&self, file: &str) -> Result<Option<ModelFile>, LoadError> {
-        match &self.source {
-            Source::Directory(directory) => {
-                let path = directory.join(file);
+        let beside = match &self.source {
+            Source::Directory(directory) => Some(directory.join(file)),
+            Source::Gguf(path) => Some(path.with_file_name(file)),
+            Source::Embedded { .. } => None,
+        };
+        match (&self.source, beside) {
+            (_, Some(path)) => {
                 // Before the open: opening a FIFO would wait for a writer for ever.
                 let metadata = match path.metadata() {
                     Ok(metadata) => metadata,
@@ -229,9 +292,14 @@ impl Checkpoint {
                 let len = handle.metadata().map_err(|error| LoadError::io(file, error))?.len();
                 Ok(Some(ModelFile { name: file.to_string(), len, bytes: Bytes::Disk(handle) }))
             }
-            Source::Embedded { files, .. } => Ok(files.iter().find(|(name, _)| *name == file).map(|(name, bytes)| {
-                ModelFile { name: name.to_string(), len: bytes.len() as u64, bytes: Bytes::Memory(bytes) }
-            })),
+            (Source::Embedded { files, .. }, None) => {
+                Ok(files.iter().find(|(name, _)| *name == file).map(|(name, bytes)| ModelFile {
+                    name: name.to_string(),
+                    len: bytes.len() as u64,
+                    bytes: Bytes::Memory(bytes),
+                }))
+            }
+            (_, None) => Ok(None),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Models by name, through the Hugging Face cache and, for what is not in it, the hub's API.
 //!
 //! ```text
-//! spec               a directory that exists, or org/name[@revision]
+//! spec               a directory or .gguf file that exists, or org/name[@revision]
 //! $HF_HUB_CACHE/models--org--name/
 //!   refs/main                      the commit that a branch or tag meant
 //!   snapshots/<commit>/config.json ──symlink──► ../../blobs/<etag>
@@ -68,9 +68,11 @@ pub enum HubError {
         /// As given.
         spec: String,
     },
-    /// A file was given.
-    #[error("{spec}: is a file; a directory in the layout of Hugging Face transformers, or a model id, is needed")]
-    NotADirectory {
+    /// A file was given that is not a model.
+    #[error(
+        "{spec}: is a file; a .gguf file, a directory in the layout of Hugging Face transformers, or a model id is needed"
+    )]
+    NotAModelFile {
         /// As given.
         spec: String,
     },
@@ -194,17 +196,18 @@ const MAX_REDIRECTS: usize = 5;
 /// Attempts in a row that bring no byte, before a download is given up.
 const MAX_IDLE_ATTEMPTS: u32 = 4;
 
-/// The directory with the model that `spec` names, after downloading what is missing.
+/// The directory or GGUF file with the model that `spec` names, after downloading what is missing.
 ///
-/// A directory that exists wins over a model id of the same name. `progress` is called at the beginning and end of each
+/// A directory or file that exists wins over a model id of the same name. `progress` is called at the beginning and end of each
 /// file and about once per MiB.
 pub fn resolve(spec: &str, env: &HubEnv, progress: &mut dyn FnMut(DownloadProgress<'_>)) -> Result<PathBuf, HubError> {
     let path = Path::new(spec);
-    if path.is_dir() {
+    let is_gguf = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"));
+    if path.is_dir() || (is_gguf && path.exists()) {
         return Ok(path.to_path_buf());
     }
     if path.exists() {
-        return Err(HubError::NotADirectory { spec: spec.to_string() });
+        return Err(HubError::NotAModelFile { spec: spec.to_string() });
     }
     let Some((id, revision)) = parse_id(spec) else { return Err(HubError::NotFound { spec: spec.to_string() }) };
     Hub::new(id, revision, env)?.resolve(progress)

@@ -18,6 +18,7 @@ pub mod checkpoint;
 pub mod config;
 pub mod detokenizer;
 pub mod forward;
+pub mod gguf;
 pub mod hub;
 pub mod sampler;
 pub mod tokenizer;

@@ -180,7 +180,8 @@ impl Tokenizer {
         };
         let config = checkpoint.read_text_capped(CONFIG, MAX_CONFIG_BYTES)?;
         let specials = checkpoint.read_text_capped(SPECIAL_TOKENS, MAX_CONFIG_BYTES)?;
-        Tokenizer::from_json(&json, config.as_deref(), specials.as_deref(), vocab_size)
+        let tokenizer = Tokenizer::from_json(&json, config.as_deref(), specials.as_deref(), vocab_size);
+        tokenizer.map_err(|error| checkpoint.in_its_words(error))
     }
 
     /// [`load`](Self::load) from the text of the files.

@@ -35,14 +35,8 @@ impl Files {
         self.0.retain(|(other, _)| other != name);
     }
 
-    /// As a built-in model: the same readers as for a directory, no file system.
     fn checkpoint(self) -> Checkpoint {
-        let files: Vec<(&'static str, &'static [u8])> = self
-            .0
-            .into_iter()
-            .map(|(name, bytes)| (&*Box::leak(name.into_boxed_str()), &*Box::leak(bytes.into_boxed_slice())))
-            .collect();
-        Checkpoint::open(Source::Embedded { name: "case", files: Box::leak(files.into_boxed_slice()) }).unwrap()
+        embedded(self.0.iter().map(|(name, bytes)| (name.as_str(), bytes.clone())).collect())
     }
 }
 
@@ -676,7 +670,12 @@ fn directories_without_usable_weights() {
 
     std::fs::write(path.join("ggml.gguf"), b"GGUF").unwrap();
     let message = load_directory(path.clone()).unwrap_err();
-    assert!(message.contains("ggml.gguf") && message.contains("GGUF files are not read"), "{message}");
+    assert!(message.contains("ggml.gguf: version"), "the directory's one model, cut off: {message}");
+    std::fs::write(path.join("other.gguf"), b"GGUF").unwrap();
+    let message = load_directory(path.clone()).unwrap_err();
+    assert!(message.contains("2 GGUF models; name one of them") && message.contains("ggml.gguf"), "{message}");
+    std::fs::remove_file(path.join("ggml.gguf")).unwrap();
+    std::fs::remove_file(path.join("other.gguf")).unwrap();
 
     for pickle in ["pytorch_model-00001-of-00002.bin", "consolidated.00.pth", "model.pt"] {
         std::fs::write(path.join(pickle), b"\x80\x02").unwrap();

@@ -532,6 +532,9 @@ fn a_directory_wins_over_a_model_id() {
     assert_eq!(resolve(spec, &env, &mut |_| {}).expect("is there"), directory);
     let file = scratch.0.join("weights.gguf");
     fs::write(&file, "x").expect("writes");
+    assert_eq!(resolve(file.to_str().expect("text"), &env, &mut |_| {}).expect("a GGUF file is a model"), file);
+    let file = scratch.0.join("model.safetensors");
+    fs::write(&file, "x").expect("writes");
     let error = message(resolve(file.to_str().expect("text"), &env, &mut |_| {}));
     assert!(error.contains("is a file"), "{error}");
 }

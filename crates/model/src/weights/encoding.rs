@@ -1,9 +1,11 @@
-//! How numbers lie in a file: floats, and (for types that are read past) just their size.
+//! How numbers lie in a file: floats, blocks of quantized numbers, and (for types that are read past) just their size.
 //!
 //! ```text
-//! a row of a tensor  =  blocks, one after the other     F32: a block is one number in 4 bytes
+//! a row of a tensor  =  blocks, one after the other     F32:   a block is one number in 4 bytes
+//!                                                       Q4_K:  a block is 256 numbers in 144 bytes
 //! ```
 
+use crate::gguf::BlockType;
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 
@@ -19,6 +21,8 @@ pub enum Encoding {
     F16,
     /// The upper half of a 32-bit float.
     Bf16,
+    /// Blocks of quantized numbers (GGUF).
+    Quantized(BlockType),
     /// One that weights are not read from: kept for its name and size.
     Other {
         /// As in the file.
@@ -44,6 +48,7 @@ impl Encoding {
             Encoding::F32 => "F32",
             Encoding::F16 => "F16",
             Encoding::Bf16 => "BF16",
+            Encoding::Quantized(block) => block.name(),
             Encoding::Other { name, .. } => name,
         }
     }
@@ -53,6 +58,10 @@ impl Encoding {
         match self {
             Encoding::F32 => Block { elements: 1, bytes: 4 },
             Encoding::F16 | Encoding::Bf16 => Block { elements: 1, bytes: 2 },
+            Encoding::Quantized(block) => {
+                let (elements, bytes) = block.size();
+                Block { elements, bytes }
+            }
             Encoding::Other { block, .. } => block,
         }
     }
@@ -63,7 +72,7 @@ impl Encoding {
     }
 
     /// Bytes of a tensor; the problem in words where its size is no number of blocks or leaves 64 bits.
-    pub(super) fn num_bytes(self, shape: &[usize]) -> Result<u64, String> {
+    pub(crate) fn num_bytes(self, shape: &[usize]) -> Result<u64, String> {
         let Block { elements: block_elements, bytes } = self.block();
         let overflow = || format!("shape {shape:?} of {} has more than 2^64 bits", self.name());
         let elements =
@@ -99,6 +108,7 @@ impl Encoding {
                 }
                 halves.convert_to_f32_slice(out);
             }
+            Encoding::Quantized(block) => block.decode(bytes, out),
             Encoding::Other { name, .. } => unreachable!("Weights::tensor refuses {name}"),
         }
     }

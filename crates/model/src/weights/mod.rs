@@ -3,6 +3,8 @@
 //! ```text
 //! model.safetensors                      or   model.safetensors.index.json ──> model-00001-of-00002.safetensors ...
 //!        └──────────── headers read and checked ────────────┘
+//! or model.gguf, its parts, its names translated (crate::gguf)
+//!        │
 //! Weights ── tensor(name, shape) ──> Tensor ── row(i) ──> f32 row      q rows, k rows, v rows ──┐
 //!                                                                      one packed matrix <── Backend::pack
 //! ```
@@ -14,6 +16,7 @@ pub mod encoding;
 mod safetensors;
 
 use crate::checkpoint::{Checkpoint, LoadError, ModelFile};
+use crate::gguf::{Gguf, in_ggml};
 use encoding::{CHUNK_BYTES, Encoding};
 use kernels::{Backend, MatrixShape, RowSource, WeightClass};
 use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
@@ -36,6 +39,8 @@ pub struct Weights {
     tensors: HashMap<String, Entry>,
     /// The file that lists the tensors, for messages.
     listing: String,
+    /// A tensor's name in the files, for messages.
+    shown: fn(&str) -> String,
     non_finite: AtomicU64,
 }
 
@@ -60,27 +65,60 @@ enum Values {
         offset: u64,
         /// What the rows are made of.
         encoding: Encoding,
+        /// Which of them is which.
+        order: RowOrder,
     },
+}
+
+/// The order of a tensor's rows in its file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RowOrder {
+    /// As the forward pass counts them.
+    AsStored,
+    /// Rows `i` and `head_dim / 2 + i` of a head as neighbours `2 i` and `2 i + 1`.
+    Interleaved {
+        /// Rows of a head.
+        head_dim: usize,
+    },
+}
+
+impl RowOrder {
+    /// Where the file has row `row`.
+    fn stored(self, row: usize) -> usize {
+        match self {
+            RowOrder::AsStored => row,
+            RowOrder::Interleaved { head_dim } => {
+                let (head, in_head) = (row / head_dim, row % head_dim);
+                let half = head_dim / 2;
+                head * head_dim + in_head % half * 2 + in_head / half
+            }
+        }
+    }
 }
 
 /// A tensor as a reader of a format finds it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct TensorInfo {
+pub(crate) struct TensorInfo {
     /// Full name.
-    name: String,
+    pub(crate) name: String,
     /// Element type.
-    encoding: Encoding,
+    pub(crate) encoding: Encoding,
     /// Dimensions, outermost first.
-    shape: Vec<usize>,
+    pub(crate) shape: Vec<usize>,
     /// First byte, counted from the start of the file.
-    offset: u64,
+    pub(crate) offset: u64,
     /// Bytes.
-    len: u64,
+    pub(crate) len: u64,
+    /// Order of its rows.
+    pub(crate) order: RowOrder,
 }
 
 impl Weights {
     /// Opens every file and checks every header. Reads no tensor.
     pub fn open(checkpoint: &Checkpoint) -> Result<Weights, LoadError> {
+        if let Some(gguf) = checkpoint.gguf() {
+            return Weights::of_gguf(gguf, checkpoint);
+        }
         if let Some(file) = checkpoint.open_file(SINGLE)? {
             let mut weights = Weights::empty(SINGLE);
             weights.add_file(file)?;
@@ -115,11 +153,25 @@ impl Weights {
         Ok(weights)
     }
 
+    /// The tensors of a GGUF model.
+    pub(crate) fn of_gguf(gguf: &Gguf, checkpoint: &Checkpoint) -> Result<Weights, LoadError> {
+        let parts = gguf.tensors()?;
+        let mut weights = Weights { shown: in_ggml, ..Weights::empty(parts[0].0) };
+        for (name, tensors) in parts {
+            let file = checkpoint
+                .open_file(name)?
+                .ok_or_else(|| LoadError::NoFile { file: name.to_string(), checkpoint: checkpoint.location() })?;
+            weights.add(file, tensors)?;
+        }
+        Ok(weights)
+    }
+
     fn empty(listing: &str) -> Weights {
         Weights {
             files: Vec::new(),
             tensors: HashMap::new(),
             listing: listing.to_string(),
+            shown: str::to_string,
             non_finite: AtomicU64::new(0),
         }
     }
@@ -132,12 +184,13 @@ impl Weights {
     /// Takes a file and the tensors in it.
     fn add(&mut self, file: ModelFile, tensors: Vec<TensorInfo>) -> Result<(), LoadError> {
         let index = self.files.len();
-        for TensorInfo { name, encoding, shape, offset, len } in tensors {
+        for TensorInfo { name, encoding, shape, offset, len, order } in tensors {
             if let Some(first) = self.tensors.get(&name) {
+                let shown = (self.shown)(&name);
                 let problem = format!("also in {}", self.files[first.file].name());
-                return Err(LoadError::field(file.name(), format!("tensor {name:?}"), problem));
+                return Err(LoadError::field(file.name(), format!("tensor {shown:?}"), problem));
             }
-            let values = Values::Rows { offset, encoding };
+            let values = Values::Rows { offset, encoding, order };
             self.tensors.insert(name, Entry { shape, num_bytes: len, file: index, values });
         }
         self.files.push(file);
@@ -155,7 +208,7 @@ impl Weights {
         let Some((name, entry)) = self.tensors.get_key_value(name) else {
             return Err(LoadError::NoTensor {
                 file: self.listing.clone(),
-                tensor: name.to_string(),
+                tensor: (self.shown)(name),
                 expected: shape.to_vec(),
             });
         };
@@ -163,7 +216,7 @@ impl Weights {
         if entry.shape != shape {
             return Err(LoadError::Shape {
                 file: file.name().to_string(),
-                tensor: name.to_string(),
+                tensor: (self.shown)(name),
                 expected: shape.to_vec(),
                 found: entry.shape.clone(),
             });
@@ -171,7 +224,7 @@ impl Weights {
         match entry.values {
             Values::Rows { encoding, .. } if !encoding.is_decoded() => {
                 let problem = format!("dtype {}; weights are read from BF16, F16 and F32", encoding.name());
-                Err(LoadError::field(file.name(), format!("tensor {name:?}"), problem))
+                Err(LoadError::field(file.name(), format!("tensor {:?}", (self.shown)(name)), problem))
             }
             Values::Rows { .. } => Ok(Tensor { name, file, entry, non_finite: &self.non_finite }),
         }
@@ -241,7 +294,13 @@ impl Tensor<'_> {
     /// Reads `out.len()` values from `row * out.len()` on, exactly. Rows of whole blocks only.
     pub fn row(&self, row: usize, out: &mut [f32]) -> Result<(), LoadError> {
         match self.entry.values {
-            Values::Rows { offset, encoding } => self.stored_row(row, offset, encoding, out)?,
+            Values::Rows { offset, encoding, order } => match self.entry.shape.len() {
+                0 | 1 => {
+                    self.stored_row(row, offset, encoding, out)?;
+                    reorder(order, out);
+                }
+                _ => self.stored_row(order.stored(row), offset, encoding, out)?,
+            },
         }
         let non_finite = out.iter().filter(|value| !value.is_finite()).count();
         if non_finite > 0 {
@@ -268,6 +327,16 @@ impl Tensor<'_> {
     }
 }
 
+/// A vector whose entries were in `order`.
+fn reorder(order: RowOrder, out: &mut [f32]) {
+    if order != RowOrder::AsStored {
+        let stored = out.to_vec(); // a bias of some thousand numbers, once
+        for (row, out) in out.iter_mut().enumerate() {
+            *out = stored[order.stored(row)];
+        }
+    }
+}
+
 /// A shard lies beside its index: a plain file name and nothing that could lead elsewhere.
 fn check_shard_name(name: &str) -> Result<(), String> {
     let plain = !name.starts_with('.') && !name.contains(['/', '\\', '\0']) && name.len() <= 255;
@@ -280,22 +349,18 @@ fn check_shard_name(name: &str) -> Result<(), String> {
 
 fn no_weights(checkpoint: &Checkpoint) -> LoadError {
     let mut pickled = None;
-    let mut gguf = None;
     for entry in checkpoint.path().and_then(|path| path.read_dir().ok()).into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
-        match name.rsplit('.').next() {
-            Some("bin" | "pt" | "pth" | "ckpt") => pickled = Some(name),
-            Some("gguf") => gguf = Some(name),
-            _ => {}
+        if matches!(name.rsplit('.').next(), Some("bin" | "pt" | "pth" | "ckpt")) {
+            pickled = Some(name);
         }
     }
-    let problem = match (pickled, gguf) {
-        (Some(name), _) => format!(
+    let problem = match pickled {
+        Some(name) => format!(
             "only pickled weights ({name}), which can run code when loaded and are never read; convert them with \
              transformers: AutoModelForCausalLM.from_pretrained(directory).save_pretrained(new_directory)"
         ),
-        (None, Some(name)) => format!("only {name}; GGUF files are not read, a Hugging Face directory is"),
-        (None, None) => format!("no weights: neither {SINGLE} nor {INDEX} is there"),
+        None => format!("no weights: neither {SINGLE} nor {INDEX} nor a GGUF file is there"),
     };
     LoadError::NoWeights { checkpoint: checkpoint.location(), problem }
 }

@@ -10,8 +10,8 @@
 //! different models in one file), a name occurs once, and a shape's size must equal its byte range. Memory taken is
 //! bounded by the header's own bytes; nothing is allocated for what a number merely claims.
 
-use super::TensorInfo;
 use super::encoding::{Block, Encoding};
+use super::{RowOrder, TensorInfo};
 use crate::checkpoint::{LoadError, ModelFile};
 use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use std::fmt;
@@ -244,7 +244,7 @@ impl<'de> Visitor<'de> for Tensor<'_> {
         let len = end
             .checked_sub(begin)
             .ok_or_else(|| A::Error::custom(format!("data_offsets [{begin}, {end}] end before they begin")))?;
-        Ok(TensorInfo { name: self.name.to_string(), encoding, shape, offset: begin, len })
+        Ok(TensorInfo { name: self.name.to_string(), encoding, shape, offset: begin, len, order: RowOrder::AsStored })
     }
 }
 

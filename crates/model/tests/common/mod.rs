@@ -2,7 +2,7 @@
 #![allow(dead_code, reason = "each test binary uses its part")]
 
 use kernels::{Backend, Cpu, CpuOptions, Isa, WeightClass};
-use model::{Batch, Checkpoint, Forward, KvBudget, LoadOptions, Runner, Source, Span};
+use model::{Batch, Checkpoint, Forward, KvBudget, LoadError, LoadOptions, Runner, Source, Span};
 use std::ops::Range;
 use std::path::PathBuf;
 
@@ -27,6 +27,20 @@ pub(crate) fn committed_checkpoints() -> Vec<(String, PathBuf)> {
 pub(crate) fn committed(name: &str) -> Checkpoint {
     let (_, path) = committed_checkpoints().into_iter().find(|(found, _)| found == name).expect("a committed case");
     Checkpoint::open(Source::Directory(path)).unwrap()
+}
+
+/// A built-in model: the same readers as for a directory, no file system.
+pub(crate) fn embedded(files: Vec<(&str, Vec<u8>)>) -> Checkpoint {
+    try_embedded(files).unwrap()
+}
+
+/// [`embedded`], its error kept. The bytes stay for the rest of the process: a test has few of them.
+pub(crate) fn try_embedded(files: Vec<(&str, Vec<u8>)>) -> Result<Checkpoint, LoadError> {
+    let leak = |(name, bytes): (&str, Vec<u8>)| -> (&'static str, &'static [u8]) {
+        (Box::leak(name.to_string().into_boxed_str()), Box::leak(bytes.into_boxed_slice()))
+    };
+    let files: Vec<(&'static str, &'static [u8])> = files.into_iter().map(leak).collect();
+    Checkpoint::open(Source::Embedded { name: "case", files: Box::leak(files.into_boxed_slice()) })
 }
 
 /// Room for 512 rows, logits of all of them, and 64 blocks.
