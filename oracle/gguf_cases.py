@@ -229,11 +229,15 @@ def write_bpe(path):
     source = json.loads((ROOT / "models/lantern/tokenizer.json").read_text())
     settings = json.loads((ROOT / "models/lantern/tokenizer_config.json").read_text())
     texts = {index: token for token, index in source["model"]["vocab"].items()}
-    special = {token["id"]: token["content"] for token in source["added_tokens"]}
+    added = {token["id"]: token for token in source["added_tokens"]}
     tokens, types = [], []
-    for index in range(max([*texts, *special]) + 1):
-        tokens.append(special.get(index, texts.get(index, f"[PAD{index}]")))
-        types.append(gguf.TokenType.CONTROL if index in special else gguf.TokenType.NORMAL)
+    for index in range(max([*texts, *added]) + 1):
+        if index in added:
+            tokens.append(added[index]["content"])
+            types.append(gguf.TokenType.CONTROL if added[index]["special"] else gguf.TokenType.USER_DEFINED)
+        else:
+            tokens.append(texts[index])
+            types.append(gguf.TokenType.NORMAL)
     tokens.append(f"[PAD{len(tokens)}]")  # a hole of the vocabulary, as converters write it
     types.append(gguf.TokenType.UNUSED)
     ids = {token: index for index, token in enumerate(tokens)}

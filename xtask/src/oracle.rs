@@ -7,5 +7,8 @@ use crate::shell::{command, root, show};
 pub(crate) fn check() -> Result<(), String> {
     setup::system()?;
     let python = setup::python("oracle-venv", &root().join("oracle/requirements.txt"))?;
-    show(&mut command(python, &["oracle/make.py", "--check", "crates/model/tests/data"]))
+    for script in ["oracle/make.py", "oracle/gguf_cases.py"] {
+        show(&mut command(&python, &[script, "--check", "crates/model/tests/data"]))?;
+    }
+    Ok(())
 }

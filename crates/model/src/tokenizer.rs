@@ -488,8 +488,7 @@ fn check_outline(json: &str, vocab_size: usize) -> Result<(), LoadError> {
 }
 
 fn id_too_large(token: &str, id: u64, vocab_size: usize) -> LoadError {
-    let problem =
-        format!("token {} has id {id}, but the model has {vocab_size} tokens (config.json vocab_size)", short(token));
+    let problem = format!("token {} has id {id}, but the model has rows for {vocab_size} tokens", short(token));
     LoadError::field(TOKENIZER, "id", problem)
 }
 

@@ -341,9 +341,9 @@ pub(super) fn settings_json(metadata: &Metadata) -> Result<Value, LoadError> {
 
 /// The key behind a field of the translated texts, for messages.
 pub(super) fn key_of(field: &str) -> String {
-    let key = match field.split(['.', '[']).next().unwrap_or(field) {
+    let key = match field.split(['.', '[', ' ']).next().unwrap_or(field) {
         "chat_template" => TEMPLATE,
-        "added_tokens" => TOKENS,
+        "added_tokens" | "id" => TOKENS,
         "model" if field == "model.vocab" => TOKENS,
         "model" => MODEL,
         "pre_tokenizer" => PRE,

@@ -8,6 +8,7 @@
 use crate::gguf::BlockType;
 use half::f16;
 use half::slice::HalfFloatSliceExt;
+use kernels::WeightClass;
 
 /// Bytes of a row that are decoded at a time, on the stack of the thread that packs.
 pub(super) const CHUNK_BYTES: usize = 8192;
@@ -30,6 +31,18 @@ pub enum Encoding {
         /// See [`Encoding::block`].
         block: Block,
     },
+}
+
+/// The class that keeps a stored tensor best without more memory than it needs: floats as bf16, five bits and more as
+/// int8, four bits and fewer as int4. Quantizing once more adds an error of its own, which is small beside the first:
+/// see `tests/gguf.rs`.
+pub fn class_for(encoding: Encoding) -> WeightClass {
+    use BlockType::*;
+    match encoding {
+        Encoding::F32 | Encoding::F16 | Encoding::Bf16 | Encoding::Other { .. } => WeightClass::Bf16,
+        Encoding::Quantized(Q5_0 | Q5_1 | Q8_0 | Q5_K | Q6_K) => WeightClass::Int8,
+        Encoding::Quantized(Q4_0 | Q4_1 | Q2_K | Q3_K | Q4_K | IQ4_NL) => WeightClass::Int4,
+    }
 }
 
 /// The smallest piece of a tensor that fills whole bytes.

@@ -17,6 +17,7 @@ mod safetensors;
 
 use crate::checkpoint::{Checkpoint, LoadError, ModelFile};
 use crate::gguf::{Gguf, in_ggml};
+pub use encoding::class_for;
 use encoding::{CHUNK_BYTES, Encoding};
 use kernels::{Backend, MatrixShape, RowSource, WeightClass};
 use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};

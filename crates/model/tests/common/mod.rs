@@ -1,6 +1,8 @@
 //! What the tests of this crate share: committed checkpoints, batches by hand, and a way to run them.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
+pub(crate) mod gguf;
+
 use kernels::{Backend, Cpu, CpuOptions, Isa, WeightClass};
 use model::{Batch, Checkpoint, Forward, KvBudget, LoadError, LoadOptions, Runner, Source, Span};
 use std::ops::Range;
