@@ -11,7 +11,11 @@ safetensors in one or several files) with random weights from a fixed seed, and 
 
 The logits are computed in float32 from weights whose matrices are rounded to bfloat16, which is what the engine's bf16
 weights are. A row whose two best logits nearly tie says nothing about an implementation that rounds activations, so
-prompts are drawn until every recorded row has a clear winner.
+prompts are drawn until every recorded row has a clear winner. For the same reason no token of a mixture of experts may
+nearly have gone to another expert.
+
+A prompt with `max_model_len` was computed as a server computes it that was started for sequences of that length. It
+matters for LongRoPE alone, which has one set of frequencies for short sequences and one for long ones.
 """
 
 import argparse
@@ -30,6 +34,7 @@ SHORT_PROMPTS = [1, 5, 24]  # all rows recorded
 LONG_PROMPT = 300  # spans cache blocks and attention splits; the last rows recorded
 LONG_ROWS = 6
 MIN_MARGIN = 0.05  # between the two best logits, in standard deviations of the row
+MIN_ROUTER_MARGIN = 0.05  # between the worst chosen expert and the best other one, likewise
 TOLERANCE = 1e-4
 
 COMMON = {
@@ -44,9 +49,11 @@ COMMON = {
 }
 
 
-def case(architecture, model_type, stored, shards=1, **fields):
+def case(architecture, model_type, stored, shards=1, embedding=1.0, norm=1.0, fused_experts=False, **fields):
+    """`embedding`: standard deviation of its weights. `norm`: mean of a norm's weights."""
     config = {"architectures": [architecture], "model_type": model_type, **COMMON, **fields}
-    return {"config": config, "stored": stored, "shards": shards}
+    return {"config": config, "stored": stored, "shards": shards, "embedding": embedding, "norm": norm,
+            "fused_experts": fused_experts}
 
 
 CASES = {
@@ -117,10 +124,91 @@ CASES = {
                          "beta_slow": 2.0, "attention_factor": 1.25, "truncate": False,
                          "original_max_position_embeddings": 128},
     ),
+    # Two kinds of layers: a window shorter than the prompts, then everything. Norms before and after each block, around
+    # zero in the file; capped scores and logits, tanh's GELU, a scaled embedding; transformers 4, without layer_types.
+    "gemma2": case(
+        "Gemma2ForCausalLM", "gemma2", torch.bfloat16, embedding=0.1, norm=0.0,
+        hidden_size=72, intermediate_size=100, num_attention_heads=2, num_key_value_heads=1, head_dim=32,
+        rms_norm_eps=1e-6, query_pre_attn_scalar=24, sliding_window=20, hidden_act="gelu_pytorch_tanh",
+        hidden_activation="gelu_pytorch_tanh", attn_logit_softcapping=2.0, final_logit_softcapping=1.5,
+        rope_theta=10000.0, cache_implementation="hybrid", torch_dtype="bfloat16",
+    ),
+    # Rotations that differ between the kinds of layers, norms of q and k; transformers 5.
+    "gemma3": case(
+        "Gemma3ForCausalLM", "gemma3_text", torch.bfloat16, embedding=0.2, norm=0.0,
+        hidden_size=32, intermediate_size=64, num_hidden_layers=3, num_attention_heads=2, num_key_value_heads=1,
+        head_dim=32, rms_norm_eps=1e-6, query_pre_attn_scalar=32, sliding_window=100,
+        hidden_activation="gelu_pytorch_tanh", dtype="bfloat16", tie_word_embeddings=True,
+        layer_types=["sliding_attention", "sliding_attention", "full_attention"],
+        rope_parameters={"full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1000000.0},
+                         "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0}},
+    ),
+    # Fused projections and a window on every layer, as in Phi-3-mini-4k; transformers 4.
+    "phi3": case(
+        "Phi3ForCausalLM", "phi3", torch.bfloat16,
+        num_attention_heads=2, num_key_value_heads=2, rms_norm_eps=1e-5, tie_word_embeddings=False, sliding_window=50,
+        rope_theta=10000.0, rope_scaling=None, original_max_position_embeddings=512, pad_token_id=0,
+        torch_dtype="bfloat16",
+    ),
+    # LongRoPE over three quarters of a head, as in Phi-4-mini.
+    "phi3-longrope": case(
+        "Phi3ForCausalLM", "phi3", torch.bfloat16,
+        num_attention_heads=2, num_key_value_heads=1, rms_norm_eps=1e-5, tie_word_embeddings=True, sliding_window=None,
+        rope_theta=10000.0, partial_rotary_factor=0.75, original_max_position_embeddings=128, pad_token_id=0,
+        torch_dtype="bfloat16",
+        rope_scaling={"type": "longrope", "short_factor": [1 + i / 16 for i in range(12)],
+                      "long_factor": [1 + i / 2 for i in range(12)]},
+    ),
+    # Norms after each block only, norms of q and k over all heads together; heads of 48.
+    "olmo2": case(
+        "Olmo2ForCausalLM", "olmo2", torch.bfloat16,
+        hidden_size=96, intermediate_size=64, num_attention_heads=2, num_key_value_heads=1, rms_norm_eps=1e-6,
+        tie_word_embeddings=False, attention_bias=False, rope_theta=500000.0, torch_dtype="bfloat16",
+    ),
+    # Four multipliers.
+    "granite": case(
+        "GraniteForCausalLM", "granite", torch.bfloat16, embedding=0.1,
+        num_attention_heads=2, num_key_value_heads=1, rms_norm_eps=1e-5, tie_word_embeddings=True,
+        attention_bias=False, mlp_bias=False, embedding_multiplier=12.0, residual_multiplier=0.22,
+        attention_multiplier=0.0625, logits_scaling=8.0, rope_theta=10000.0, rope_scaling=None,
+        torch_dtype="bfloat16",
+    ),
+    # A layer without positions.
+    "smollm3": case(
+        "SmolLM3ForCausalLM", "smollm3", torch.bfloat16,
+        num_attention_heads=4, num_key_value_heads=2, hidden_size=64, head_dim=16, rms_norm_eps=1e-6,
+        tie_word_embeddings=True, attention_bias=False, mlp_bias=False, no_rope_layers=[1, 0],
+        no_rope_layer_interval=2, use_sliding_window=False, sliding_window=None, rope_theta=5000000.0,
+        rope_scaling=None, layer_types=["full_attention", "full_attention"], pad_token_id=0, torch_dtype="bfloat16",
+    ),
+    # Two of four experts, each in tensors of its own.
+    "mixtral": case(
+        "MixtralForCausalLM", "mixtral", torch.bfloat16, shards=2,
+        hidden_size=32, intermediate_size=40, num_attention_heads=2, num_key_value_heads=1, head_dim=32,
+        rms_norm_eps=1e-5, tie_word_embeddings=False, num_local_experts=4, num_experts_per_tok=2, sliding_window=None,
+        rope_theta=1000000.0, torch_dtype="bfloat16",
+    ),
+    # Experts in the last layer only: every second one, and not the second.
+    "qwen3-moe": case(
+        "Qwen3MoeForCausalLM", "qwen3_moe", torch.bfloat16,
+        hidden_size=32, intermediate_size=48, moe_intermediate_size=24, num_hidden_layers=4, num_attention_heads=2,
+        num_key_value_heads=1, head_dim=16, rms_norm_eps=1e-6, tie_word_embeddings=False, attention_bias=False,
+        num_experts=8, num_experts_per_tok=3, norm_topk_prob=True, decoder_sparse_step=2, mlp_only_layers=[1],
+        use_sliding_window=False, sliding_window=None, rope_theta=1000000.0, torch_dtype="bfloat16",
+    ),
+    # The experts of a layer in one tensor, weights that do not sum to one; transformers 5.
+    "qwen3-moe-fused": case(
+        "Qwen3MoeForCausalLM", "qwen3_moe", torch.bfloat16, fused_experts=True,
+        hidden_size=32, intermediate_size=48, moe_intermediate_size=40, num_hidden_layers=1, num_attention_heads=2,
+        num_key_value_heads=1, head_dim=32, rms_norm_eps=1e-6, tie_word_embeddings=True, attention_bias=False,
+        num_local_experts=5, num_experts_per_tok=2, norm_topk_prob=False, decoder_sparse_step=1, mlp_only_layers=[],
+        use_sliding_window=False, sliding_window=None, dtype="bfloat16",
+        rope_parameters={"rope_type": "default", "rope_theta": 1000000.0},
+    ),
 }
 
 
-def random_weights(config, dtype, rng):
+def random_weights(config, spec, rng):
     """Weights with which activations stay near one and attention is neither flat nor a single token."""
     with torch.device("meta"):
         shapes = {name: tuple(t.shape) for name, t in
@@ -131,16 +219,35 @@ def random_weights(config, dtype, rng):
     for name in sorted(shapes):
         values = rng.standard_normal(shapes[name], dtype=numpy.float32)
         if name.endswith("norm.weight"):
-            values = 1 + numpy.float32(0.2) * values
+            values = numpy.float32(spec["norm"]) + numpy.float32(0.2) * values
         elif name.endswith(".bias"):
             values *= numpy.float32(0.3)
         elif name == "model.embed_tokens.weight":
-            pass
+            values *= numpy.float32(spec["embedding"])
         else:
             gain = 2.0 if name == "lm_head.weight" else 1.2
             values *= numpy.float32(gain / shapes[name][-1] ** 0.5)
-        weights[name] = torch.from_numpy(values).to(dtype)
-    return weights
+        weights[name] = torch.from_numpy(values).to(spec["stored"])
+    return weights if spec["fused_experts"] else dict(apart(weights, config.model_type))
+
+
+def apart(weights, model_type):
+    """The experts of a layer in tensors of their own, under the names that the authors gave them."""
+    gate, up, down = ("w1", "w3", "w2") if model_type == "mixtral" else ("gate_proj", "up_proj", "down_proj")
+    for name, weight in weights.items():
+        if model_type == "mixtral":
+            name = name.replace(".mlp.", ".block_sparse_moe.")
+        if name.endswith("experts.gate_up_proj"):
+            prefix = name.removesuffix("gate_up_proj")
+            for expert, both in enumerate(weight):
+                for part, rows in zip((gate, up), both.chunk(2)):
+                    yield f"{prefix}{expert}.{part}.weight", rows.contiguous()
+        elif name.endswith("experts.down_proj"):
+            prefix = name.removesuffix("down_proj")
+            for expert, rows in enumerate(weight):
+                yield f"{prefix}{expert}.{down}.weight", rows.contiguous()
+        else:
+            yield name, weight
 
 
 def write_weights(directory, weights, shards):
@@ -170,6 +277,8 @@ def clear_winners(rows):
 
 
 def draw_prompt(model, rng, length, num_rows):
+    if hasattr(model.config, "num_experts_per_tok"):
+        return draw_routed_prompt(model, rng, length, num_rows)
     for _ in range(1000):
         tokens = [int(token) for token in rng.integers(0, model.config.vocab_size, length)]
         rows = logits_of(model, tokens)[length - num_rows:]
@@ -178,25 +287,57 @@ def draw_prompt(model, rng, length, num_rows):
     raise SystemExit("no prompt with clear winners: the weights are degenerate")
 
 
+def draw_routed_prompt(model, rng, length, num_rows):
+    """Token by token, since in a long prompt drawn at once some token always nearly goes to another expert."""
+    margins = []
+
+    def note_margin(_, __, output):
+        logits = output[0][-1]
+        ranked = logits.sort(descending=True).values
+        k = model.config.num_experts_per_tok
+        margins.append(float((ranked[k - 1] - ranked[k]) / logits.std()))
+
+    routers = [module for module in model.modules() if type(module).__name__.endswith("TopKRouter")]
+    hooks = [router.register_forward_hook(note_margin) for router in routers]
+    tokens = []
+    for _ in range(100 * length):
+        margins.clear()
+        tokens.append(int(rng.integers(0, model.config.vocab_size)))
+        row = logits_of(model, tokens)[-1:]
+        recorded = len(tokens) > length - num_rows
+        if min(margins) < MIN_ROUTER_MARGIN or (recorded and not clear_winners(row)):
+            tokens.pop()
+        elif len(tokens) == length:
+            break
+    for hook in hooks:
+        hook.remove()
+    if len(tokens) < length:
+        raise SystemExit("no prompt with clear choices: the weights are degenerate")
+    return tokens, logits_of(model, tokens)[length - num_rows:]
+
+
 def make_case(directory, name, spec):
     seed = int.from_bytes(name.encode(), "little") % 2**32
     rng = numpy.random.default_rng(seed)
     directory.mkdir(parents=True)
     (directory / "config.json").write_text(json.dumps(spec["config"], indent=1) + "\n")
     config = transformers.AutoConfig.from_pretrained(directory)
-    write_weights(directory, random_weights(config, spec["stored"], rng), spec["shards"])
+    write_weights(directory, random_weights(config, spec, rng), spec["shards"])
 
     model = transformers.AutoModelForCausalLM.from_pretrained(
         directory, dtype=torch.float32, attn_implementation="eager").eval()
     with torch.no_grad():
         for parameter in model.parameters():
-            if parameter.dim() == 2:
+            if parameter.dim() >= 2:
                 parameter.copy_(parameter.to(torch.bfloat16).to(torch.float32))
 
+    short_context = {}
+    if config.rope_parameters.get("rope_type") == "longrope":
+        short_context["max_model_len"] = config.rope_parameters["original_max_position_embeddings"]
     prompts, recorded = [], []
     for length in SHORT_PROMPTS:
         tokens, rows = draw_prompt(model, rng, length, length)
-        prompts.append({"first_row": 0, "tokens": tokens})
+        prompts.append({"first_row": 0, "tokens": tokens, **short_context})
         recorded.append(rows)
     tokens, rows = draw_prompt(model, rng, LONG_PROMPT, LONG_ROWS)
     prompts.append({"first_row": LONG_PROMPT - LONG_ROWS, "tokens": tokens})

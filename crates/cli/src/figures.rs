@@ -76,8 +76,10 @@ pub(crate) fn limits_json(limits: &Limits) -> Value {
 pub(crate) struct Demands {
     pub(crate) config: ModelConfig,
     pub(crate) weights: WeightClass,
-    /// Bytes of weights read by one pass.
+    /// Bytes of weights, every expert counted.
     pub(crate) weight_bytes: usize,
+    /// Those of experts.
+    pub(crate) expert_bytes: usize,
     /// Bytes of keys and values of one token.
     pub(crate) kv_bytes_per_token: usize,
 }
@@ -99,21 +101,29 @@ impl Demands {
         // Each chunk fetches the context once, up to its own end.
         let ends = (1..=chunks).map(|i| (start + (i * chunk).min(rows)) as f64);
         let fetched: f64 = ends.sum();
+        let rows_per_chunk = rows as f64 / chunks.max(1) as f64;
         Work {
             matrix_flops: rows as f64 * self.config.flops_per_token() as f64 + self.config.flops_per_logit_row() as f64,
             attention_flops: seen * self.config.attention_flops(1) as f64,
-            bytes: chunks as f64 * self.weight_bytes as f64 + fetched * self.kv_bytes_per_token as f64,
+            bytes: chunks as f64 * self.bytes_of_pass(rows_per_chunk) + fetched * self.kv_bytes_per_token as f64,
         }
     }
 
     /// `steps` decode steps that carry `rows` rows in all and read `context` cache positions in all.
     pub(crate) fn decode(&self, steps: usize, rows: usize, context: f64) -> Work {
         let per_row = self.config.flops_per_token() + self.config.flops_per_logit_row();
+        let rows_per_step = rows as f64 / steps.max(1) as f64;
         Work {
             matrix_flops: rows as f64 * per_row as f64,
             attention_flops: context * self.config.attention_flops(1) as f64,
-            bytes: steps as f64 * self.weight_bytes as f64 + context * self.kv_bytes_per_token as f64,
+            bytes: steps as f64 * self.bytes_of_pass(rows_per_step) + context * self.kv_bytes_per_token as f64,
         }
+    }
+
+    /// Bytes of weights that a pass over `rows` rows reads: of experts, those that rows go to on average.
+    fn bytes_of_pass(&self, rows: f64) -> f64 {
+        let share = self.config.experts.map_or(1.0, |experts| experts.share_read(rows));
+        (self.weight_bytes - self.expert_bytes) as f64 + share * self.expert_bytes as f64
     }
 
     /// Weights of the model's matrices.

@@ -74,8 +74,10 @@ pub struct ModelInfo {
     pub num_blocks: usize,
     /// Bytes of the KV cache.
     pub kv_bytes: usize,
-    /// Bytes of weights read by one decode step.
+    /// Bytes of weights read by one step, every expert counted.
     pub weight_bytes: usize,
+    /// Of these, bytes of experts, of which a step reads those that its rows go to.
+    pub expert_bytes: usize,
     /// Bytes of keys and values per token.
     pub kv_bytes_per_token: usize,
     /// What a person should know about this load: a clamped context, weights that are not numbers. Often empty.

@@ -135,6 +135,7 @@ impl Engine {
             num_blocks: kv.blocks,
             kv_bytes: kv.bytes(),
             weight_bytes: forward.weight_bytes(),
+            expert_bytes: forward.expert_bytes(),
             kv_bytes_per_token: forward.kv_bytes_per_token(),
             notices,
             weights: options.weights,

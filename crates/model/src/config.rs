@@ -5,18 +5,24 @@
 //! the same [`ModelConfig`], which holds only what the forward pass uses, checked: a value that is zero, absurd or
 //! meant for another architecture is refused under its own name before anything is allocated.
 //!
-//! | family | q/k/v bias | o bias | MLP bias | q/k norm | window |
-//! |---|---|---|---|---|---|
-//! | Llama | `attention_bias` | `attention_bias` | `mlp_bias` | no | none |
-//! | Mistral | no | no | no | no | `sliding_window` unless null |
-//! | Qwen2, 2.5 | always | no | no | no | with `use_sliding_window` |
-//! | Qwen3 | `attention_bias` | `attention_bias` | no | yes | with `use_sliding_window` |
+//! ```text
+//! config.json ──fields──> family.rs: what the architecture fixes, reads, and assumes ──> ModelConfig: the arithmetic
+//! ```
+
+mod family;
+mod fields;
+mod layers;
+mod rope;
+
+pub use family::{Family, HeadNorm, NormPlacement};
+pub use layers::ExpertConfig;
+pub use rope::RopeConfig;
 
 use crate::checkpoint::{Checkpoint, LoadError};
-use kernels::rope::yarn_attention_factor as attention_factor_of_scales;
-use kernels::{HeadLayout, RopeScaling};
-use serde_json::{Map, Value};
-use std::fmt;
+use family::{AttentionBias, Factors, Traits};
+use fields::{Fields, parse_object, quoted};
+use kernels::{Activation, AttentionRule, HeadLayout};
+use serde_json::Value;
 
 const CONFIG: &str = "config.json";
 const GENERATION: &str = "generation_config.json";
@@ -25,40 +31,6 @@ const MAX_CONFIG_BYTES: u64 = 4 << 20;
 
 /// Widest input of a matrix: above it an int8 sum could leave 32 bits (see [`kernels::MatrixShape`]).
 const MAX_WIDTH: usize = 1 << 17;
-
-/// Architectures that the forward pass knows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Family {
-    /// Llama 2, 3, 3.1, 3.2, 3.3, and the many models of that shape (Touvron et al., 2023; Grattafiori et al., 2024).
-    Llama,
-    /// Mistral 7B and its successors of the same shape (Jiang et al., 2023).
-    Mistral,
-    /// Qwen2 and Qwen2.5 (Yang et al., 2024).
-    Qwen2,
-    /// Qwen3, dense (Yang et al., 2025).
-    Qwen3,
-}
-
-impl Family {
-    /// `architectures[0]`, `model_type`.
-    const NAMES: [(Family, &'static str, &'static str); 4] = [
-        (Family::Llama, "LlamaForCausalLM", "llama"),
-        (Family::Mistral, "MistralForCausalLM", "mistral"),
-        (Family::Qwen2, "Qwen2ForCausalLM", "qwen2"),
-        (Family::Qwen3, "Qwen3ForCausalLM", "qwen3"),
-    ];
-
-    /// `model_type` of the family.
-    pub fn name(self) -> &'static str {
-        Self::NAMES.iter().find(|(family, ..)| *family == self).map_or("", |(_, _, model_type)| model_type)
-    }
-}
-
-impl fmt::Display for Family {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
 
 /// A decoder-only transformer, as far as the forward pass needs to know it. Every number is checked and nonzero.
 #[derive(Clone, Debug)]
@@ -83,28 +55,59 @@ pub struct ModelConfig {
     pub max_position_embeddings: usize,
     /// Positions that make sense with the rope scaling: what a request may use at most.
     pub context_limit: usize,
-    /// `[num_layers]`: how many last tokens a layer's attention sees; `None`: all.
-    pub layer_windows: Vec<Option<usize>>,
+    /// `[num_layers]`.
+    pub layers: Vec<LayerConfig>,
+    /// The rotations that layers refer to.
+    pub ropes: Vec<RopeConfig>,
+    /// Experts of the layers that have them; `intermediate_size` is the width of the others' MLP.
+    pub experts: Option<ExpertConfig>,
+    /// Where blocks have their norms.
+    pub norms: NormPlacement,
+    /// Norms multiply by 1 plus the stored weight.
+    pub norms_around_zero: bool,
     /// Added under the root in every norm.
     pub rms_norm_eps: f32,
-    /// Base wavelength of the rotary embedding (Su et al., 2021).
-    pub rope_theta: f64,
-    /// How the rotary frequencies are stretched for long contexts.
-    pub rope_scaling: RopeScaling,
+    /// The norm of q and k before rotation.
+    pub head_norm: HeadNorm,
+    /// Of the gate, in every MLP.
+    pub activation: Activation,
+    /// Multiplies the scores of attention.
+    pub attention_scale: f32,
+    /// Scores are bent below this.
+    pub attention_softcap: Option<f32>,
+    /// Multiplies embeddings.
+    pub embedding_multiplier: f32,
+    /// Multiplies what a block adds to the residual stream.
+    pub residual_multiplier: f32,
+    /// Multiplies logits.
+    pub logits_multiplier: f32,
+    /// Logits are bent below this.
+    pub logits_softcap: Option<f32>,
     /// The language-model head is the embedding matrix.
     pub tie_word_embeddings: bool,
+    /// q, k and v are stored as one tensor, gate and up as another.
+    pub fused_projections: bool,
     /// Biases on the q, k and v projections.
     pub qkv_bias: bool,
     /// A bias on the attention's output projection.
     pub o_bias: bool,
     /// Biases on gate, up and down.
     pub mlp_bias: bool,
-    /// Per-head RMS norm of q and k before rotation.
-    pub qk_norm: bool,
     /// Begin-of-text tokens; often one, may be none.
     pub bos_token_ids: Vec<u32>,
     /// End-of-text tokens; may be none here and given by [`GenerationDefaults`].
     pub eos_token_ids: Vec<u32>,
+}
+
+/// What differs from layer to layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LayerConfig {
+    /// Attention sees this many last tokens; `None`: all.
+    pub window: Option<usize>,
+    /// Index of its rotation; `None`: queries and keys do not turn.
+    pub rope: Option<usize>,
+    /// Its MLP is a mixture of experts.
+    pub has_experts: bool,
 }
 
 impl ModelConfig {
@@ -120,7 +123,7 @@ impl ModelConfig {
     pub fn parse(text: &str) -> Result<ModelConfig, LoadError> {
         let root = parse_object(CONFIG, text)?;
         let fields = Fields { file: CONFIG, path: String::new(), map: &root };
-        let family = family(&fields)?;
+        let traits = Traits::of(&fields)?;
         refuse_what_is_not_computed(&fields)?;
 
         let hidden_size = fields.size("hidden_size", MAX_WIDTH)?;
@@ -131,30 +134,42 @@ impl ModelConfig {
             let problem = format!("{num_kv_heads} does not divide num_attention_heads = {num_heads}");
             return Err(fields.error("num_key_value_heads", problem));
         }
+        let head_dim = head_dim(&fields, traits, hidden_size, num_heads)?;
         let max_position_embeddings = fields.size("max_position_embeddings", 1 << 27)?;
-        let rope = Rope::read(&fields, max_position_embeddings)?;
-        let attention_bias = matches!(family, Family::Llama | Family::Qwen3) && fields.flag("attention_bias", false)?;
+        let (ropes, context_limit) = rope::ropes(&fields, traits, head_dim, max_position_embeddings)?;
+        let attention_bias = traits.attention_bias == AttentionBias::Stated && fields.flag("attention_bias", false)?;
+        let multipliers = Multipliers::read(&fields, traits, hidden_size, head_dim)?;
 
         Ok(ModelConfig {
-            family,
+            family: traits.family,
             hidden_size,
             intermediate_size: fields.size("intermediate_size", MAX_WIDTH)?,
             num_layers,
             num_heads,
             num_kv_heads,
-            head_dim: head_dim(&fields, family, hidden_size, num_heads)?,
+            head_dim,
             vocab_size: fields.size("vocab_size", 1 << 24)?,
             max_position_embeddings,
-            context_limit: rope.context_limit,
-            layer_windows: layer_windows(&fields, family, num_layers)?,
-            rms_norm_eps: fields.optional_float("rms_norm_eps", 1e-12..=1.0)?.unwrap_or(1e-6) as f32,
-            rope_theta: rope.theta,
-            rope_scaling: rope.scaling,
-            tie_word_embeddings: fields.flag("tie_word_embeddings", false)?,
-            qkv_bias: attention_bias || family == Family::Qwen2,
+            context_limit,
+            layers: layers::layers(&fields, traits, num_layers)?,
+            ropes,
+            experts: ExpertConfig::read(&fields, traits)?,
+            norms: traits.norms,
+            norms_around_zero: traits.norms_around_zero,
+            rms_norm_eps: fields.optional_float("rms_norm_eps", 1e-12..=1.0)?.unwrap_or(traits.eps) as f32,
+            head_norm: traits.head_norm,
+            activation: activation(&fields, traits)?,
+            attention_scale: multipliers.attention_scale,
+            attention_softcap: multipliers.attention_softcap,
+            embedding_multiplier: multipliers.embedding,
+            residual_multiplier: multipliers.residual,
+            logits_multiplier: multipliers.logits,
+            logits_softcap: multipliers.logits_softcap,
+            tie_word_embeddings: fields.flag("tie_word_embeddings", traits.tied)?,
+            fused_projections: traits.fused_projections,
+            qkv_bias: attention_bias || traits.attention_bias == AttentionBias::Qkv,
             o_bias: attention_bias,
-            mlp_bias: family == Family::Llama && fields.flag("mlp_bias", false)?,
-            qk_norm: family == Family::Qwen3,
+            mlp_bias: traits.mlp_bias && fields.flag("mlp_bias", false)?,
             bos_token_ids: fields.token_ids("bos_token_id")?,
             eos_token_ids: fields.token_ids("eos_token_id")?,
         })
@@ -165,12 +180,43 @@ impl ModelConfig {
         HeadLayout { num_heads: self.num_heads, num_kv_heads: self.num_kv_heads, head_dim: self.head_dim }
     }
 
-    /// Weights in the matrices of all layers: each is used once for every token. The embedding and the head are not in it.
+    /// How a layer's attention weighs what it sees.
+    pub fn attention_rule(&self, layer: usize) -> AttentionRule {
+        AttentionRule {
+            scale: self.attention_scale,
+            softcap: self.attention_softcap,
+            window: self.layers[layer].window,
+        }
+    }
+
+    /// Width of the widest MLP, experts counted one by one.
+    pub fn widest_mlp(&self) -> usize {
+        let experts = self.experts.filter(|_| self.layers.iter().any(|layer| layer.has_experts));
+        let dense = Some(self.intermediate_size).filter(|_| self.layers.iter().any(|layer| !layer.has_experts));
+        experts.map(|experts| experts.intermediate_size).max(dense).unwrap_or(0)
+    }
+
+    /// Weights in the matrices of all layers, every expert counted. The embedding and the head are not in it.
     pub fn layer_parameters(&self) -> u64 {
-        let heads = self.heads();
-        let attention = self.hidden_size as u64 * (heads.qkv_width() + heads.q_width()) as u64;
-        let mlp = 3 * self.hidden_size as u64 * self.intermediate_size as u64;
-        self.num_layers as u64 * (attention + mlp)
+        self.layer_parameters_with(|experts| experts.num_experts)
+    }
+
+    /// Weights in the matrices of all layers that a token passes through: of the experts, those that it is sent to.
+    pub fn active_layer_parameters(&self) -> u64 {
+        self.layer_parameters_with(|experts| experts.rule.top_k)
+    }
+
+    fn layer_parameters_with(&self, counted: fn(&ExpertConfig) -> usize) -> u64 {
+        let (hidden, heads) = (self.hidden_size as u64, self.heads());
+        let attention = hidden * (heads.qkv_width() + heads.q_width()) as u64;
+        let mlp = |layer: &LayerConfig| match self.experts.as_ref().filter(|_| layer.has_experts) {
+            Some(experts) => {
+                let counted = 3 * counted(experts) * experts.intermediate_size;
+                hidden * (experts.num_experts + counted) as u64 // the router's first
+            }
+            None => 3 * hidden * self.intermediate_size as u64,
+        };
+        self.layers.iter().map(|layer| attention + mlp(layer)).sum()
     }
 
     /// Weights in the language-model head, which only rows with logits use.
@@ -181,7 +227,7 @@ impl ModelConfig {
     /// Multiplications and additions that the layers' matrices cost for one token. Attention over the context comes on
     /// top: see [`attention_flops`](Self::attention_flops).
     pub fn flops_per_token(&self) -> u64 {
-        2 * self.layer_parameters()
+        2 * self.active_layer_parameters()
     }
 
     /// Multiplications and additions of the language-model head for one row of logits.
@@ -195,37 +241,10 @@ impl ModelConfig {
     }
 }
 
-fn family(fields: &Fields<'_>) -> Result<Family, LoadError> {
-    let known = || Family::NAMES.map(|(_, architecture, _)| architecture).join(", ");
-    match fields.get("architectures") {
-        Some(Value::Array(names)) => {
-            let name = names.first().and_then(Value::as_str).unwrap_or("");
-            let found = Family::NAMES.iter().find(|(_, architecture, _)| *architecture == name);
-            found.map(|(family, ..)| *family).ok_or_else(|| {
-                fields.error("architectures", format!("{} is not known; known are {}", quoted(name), known()))
-            })
-        }
-        Some(other) => Err(fields.error("architectures", format!("expected a list of names, found {}", kind(other)))),
-        None => {
-            let name = fields.text("model_type")?.ok_or_else(|| {
-                fields.error("architectures", format!("missing, and model_type too; known are {}", known()))
-            })?;
-            let found = Family::NAMES.iter().find(|(.., model_type)| *model_type == name);
-            found.map(|(family, ..)| *family).ok_or_else(|| {
-                fields.error("model_type", format!("{} is not known; known are {}", quoted(name), known()))
-            })
-        }
-    }
-}
-
 /// Fields that would change the arithmetic in ways that this forward pass does not have.
 fn refuse_what_is_not_computed(fields: &Fields<'_>) -> Result<(), LoadError> {
-    for name in ["hidden_act", "hidden_activation"] {
-        if let Some(activation) = fields.text(name)?
-            && !matches!(activation, "silu" | "swish")
-        {
-            return Err(fields.error(name, format!("{} is not supported; silu is", quoted(activation))));
-        }
+    if fields.flag("use_bidirectional_attention", false)? {
+        return Err(fields.error("use_bidirectional_attention", "true is not supported; attention looks back only"));
     }
     if let Some(quantization) = fields.get("quantization_config") {
         let method = quantization.get("quant_method").and_then(Value::as_str).unwrap_or("unknown");
@@ -238,12 +257,72 @@ fn refuse_what_is_not_computed(fields: &Fields<'_>) -> Result<(), LoadError> {
     Ok(())
 }
 
-fn head_dim(fields: &Fields<'_>, family: Family, hidden_size: usize, num_heads: usize) -> Result<usize, LoadError> {
+/// The gate's activation. Gemma's field is the first; its second may be there too and is not what was trained.
+fn activation(fields: &Fields<'_>, traits: &Traits) -> Result<Activation, LoadError> {
+    for name in ["hidden_activation", "hidden_act"] {
+        match fields.text(name)? {
+            None => {}
+            Some("silu" | "swish") => return Ok(Activation::Silu),
+            Some("gelu_pytorch_tanh") => return Ok(Activation::GeluTanh),
+            Some(other) => {
+                let problem = format!("{} is not supported; silu and gelu_pytorch_tanh are", quoted(other));
+                return Err(fields.error(name, problem));
+            }
+        }
+    }
+    Ok(traits.activation)
+}
+
+/// See [`Factors`].
+struct Multipliers {
+    attention_scale: f32,
+    attention_softcap: Option<f32>,
+    embedding: f32,
+    residual: f32,
+    logits: f32,
+    logits_softcap: Option<f32>,
+}
+
+impl Multipliers {
+    fn read(fields: &Fields<'_>, traits: &Traits, hidden_size: usize, head_dim: usize) -> Result<Self, LoadError> {
+        let plain = Multipliers {
+            attention_scale: AttentionRule::of_width(head_dim).scale,
+            attention_softcap: None,
+            embedding: 1.0,
+            residual: 1.0,
+            logits: 1.0,
+            logits_softcap: None,
+        };
+        let positive = |name| fields.optional_float(name, 1e-6..=1e6);
+        // Absent, a cap is what transformers assumes; null is no cap.
+        let cap = |name, absent: Option<f32>| match fields.map.contains_key(name) {
+            true => Ok(positive(name)?.map(|cap| cap as f32)),
+            false => Ok(absent),
+        };
+        Ok(match traits.factors {
+            Factors::Plain => plain,
+            Factors::Gemma { capped_scores } => Multipliers {
+                attention_scale: (1.0 / positive("query_pre_attn_scalar")?.unwrap_or(256.0).sqrt()) as f32,
+                attention_softcap: if capped_scores { cap("attn_logit_softcapping", Some(50.0))? } else { None },
+                embedding: (hidden_size as f32).sqrt(),
+                logits_softcap: cap("final_logit_softcapping", capped_scores.then_some(30.0))?,
+                ..plain
+            },
+            Factors::Granite => Multipliers {
+                attention_scale: positive("attention_multiplier")?.unwrap_or(1.0) as f32,
+                embedding: positive("embedding_multiplier")?.unwrap_or(1.0) as f32,
+                residual: positive("residual_multiplier")?.unwrap_or(1.0) as f32,
+                logits: (1.0 / positive("logits_scaling")?.unwrap_or(1.0)) as f32,
+                ..plain
+            },
+        })
+    }
+}
+
+fn head_dim(fields: &Fields<'_>, traits: &Traits, hidden_size: usize, num_heads: usize) -> Result<usize, LoadError> {
     let explicit = fields.optional_size("head_dim", 1024)?;
-    let head_dim = match explicit {
+    let head_dim = match explicit.or(traits.head_dim) {
         Some(head_dim) => head_dim,
-        // The class's own default in transformers.
-        None if family == Family::Qwen3 => 128,
         None if !hidden_size.is_multiple_of(num_heads) => {
             let problem = format!("{num_heads} does not divide hidden_size = {hidden_size}, and head_dim is missing");
             return Err(fields.error("num_attention_heads", problem));
@@ -259,173 +338,6 @@ fn head_dim(fields: &Fields<'_>, family: Family, hidden_size: usize, num_heads: 
         return Err(fields.error(field, format!("heads of width {head_dim}; multiples of 16 up to 256 are supported")));
     }
     Ok(head_dim)
-}
-
-/// The window of every layer: all of one width, in the layers that `layer_types` lists as `sliding_attention`, or
-/// without a list in all (Mistral) or in those from `max_window_layers` on (Qwen).
-fn layer_windows(fields: &Fields<'_>, family: Family, num_layers: usize) -> Result<Vec<Option<usize>>, LoadError> {
-    let none = vec![None; num_layers];
-    if family == Family::Llama {
-        return Ok(none);
-    }
-    let listed = layer_types(fields, num_layers)?;
-    if listed.as_ref().is_some_and(|windowed| windowed.iter().all(|windowed| !windowed)) {
-        return Ok(none);
-    }
-    let given = match fields.map.get("sliding_window") {
-        Some(Value::Null) => return Ok(none),
-        Some(_) => fields.optional_size("sliding_window", 1 << 27)?,
-        None => None,
-    };
-    let first_windowed = match family {
-        Family::Qwen2 | Family::Qwen3 => {
-            let first = fields.optional_integer("max_window_layers", 0..=1 << 20)?.map_or(28, |layers| layers as usize);
-            if !fields.flag("use_sliding_window", false)? {
-                return Ok(none);
-            }
-            first
-        }
-        Family::Llama | Family::Mistral => 0,
-    };
-    let windowed = listed.unwrap_or_else(|| (0..num_layers).map(|layer| layer >= first_windowed).collect());
-    // transformers assumes 4096 when the field is absent.
-    Ok(windowed.into_iter().map(|windowed| windowed.then(|| given.unwrap_or(4096))).collect())
-}
-
-/// `[num_layers]`: whether `layer_types` lists a layer as one with a window; `None` where there is no list.
-fn layer_types(fields: &Fields<'_>, num_layers: usize) -> Result<Option<Vec<bool>>, LoadError> {
-    let types = match fields.get("layer_types") {
-        None => return Ok(None),
-        Some(Value::Array(types)) => types,
-        Some(other) => return Err(fields.error("layer_types", format!("expected a list, found {}", kind(other)))),
-    };
-    let windowed = types.iter().map(|layer_type| match layer_type.as_str() {
-        Some("full_attention") => Ok(false),
-        Some("sliding_attention") => Ok(true),
-        Some(other) => Err(fields.error("layer_types", format!("{} is not supported", quoted(other)))),
-        None => Err(fields.error("layer_types", format!("expected names, found {}", kind(layer_type)))),
-    });
-    let windowed: Vec<bool> = windowed.collect::<Result<_, _>>()?;
-    if windowed.len() != num_layers {
-        let problem = format!("{} entries for num_hidden_layers = {num_layers}", windowed.len());
-        return Err(fields.error("layer_types", problem));
-    }
-    Ok(Some(windowed))
-}
-
-struct Rope {
-    theta: f64,
-    scaling: RopeScaling,
-    context_limit: usize,
-}
-
-impl Rope {
-    /// Definitions follow `modeling_rope_utils.py` of transformers 5.
-    fn read(fields: &Fields<'_>, max_position_embeddings: usize) -> Result<Rope, LoadError> {
-        const THETA: std::ops::RangeInclusive<f64> = 1.0 + f64::EPSILON..=1e15;
-        const FACTOR: std::ops::RangeInclusive<f64> = 1.0..=1e6;
-        // Of both, transformers takes the older name.
-        let rope = match fields.object("rope_scaling")?.filter(|rope| !rope.map.is_empty()) {
-            Some(rope) => Some(rope),
-            None => fields.object("rope_parameters")?,
-        };
-        if let Some(rope) = &rope
-            && let Some((name, _)) = rope.map.iter().find(|(_, value)| value.is_object())
-        {
-            return Err(rope.error(&quoted(name), "rotations that differ between layers are not supported"));
-        }
-        let theta = match &rope {
-            Some(rope) => rope.optional_float("rope_theta", THETA)?,
-            None => None,
-        };
-        let theta = match theta {
-            Some(theta) => theta,
-            None => fields.optional_float("rope_theta", THETA)?.unwrap_or(10_000.0),
-        };
-        let plain = Rope { theta, scaling: RopeScaling::None, context_limit: max_position_embeddings };
-        for part in [Some(fields), rope.as_ref()].into_iter().flatten() {
-            if let Some(share) = part.optional_float("partial_rotary_factor", 0.0..=1.0)?
-                && share != 1.0
-            {
-                let problem = format!("{share} is not supported; all of a head is rotated");
-                return Err(part.error("partial_rotary_factor", problem));
-            }
-        }
-        let Some(rope) = rope else { return Ok(plain) };
-
-        let original_max_position = || -> Result<usize, LoadError> {
-            const NAME: &str = "original_max_position_embeddings";
-            Ok(match fields.optional_size(NAME, 1 << 27)? {
-                Some(positions) => positions,
-                None => rope.optional_size(NAME, 1 << 27)?.unwrap_or(max_position_embeddings),
-            })
-        };
-        let rope_type = match rope.text("rope_type")? {
-            Some(rope_type) => rope_type,
-            None => rope.text("type")?.unwrap_or("default"),
-        };
-        match rope_type {
-            "default" => Ok(plain),
-            "linear" => {
-                let factor = rope.float("factor", FACTOR)?;
-                let context_limit = stretched(max_position_embeddings, factor);
-                Ok(Rope { scaling: RopeScaling::Linear { factor }, context_limit, ..plain })
-            }
-            "llama3" => {
-                let low_freq_factor = rope.float("low_freq_factor", 1e-6..=1e6)?;
-                let high_freq_factor = rope.float("high_freq_factor", 1e-6..=1e6)?;
-                if high_freq_factor <= low_freq_factor {
-                    let problem = format!("{high_freq_factor} must be more than low_freq_factor = {low_freq_factor}");
-                    return Err(rope.error("high_freq_factor", problem));
-                }
-                let scaling = RopeScaling::Llama3 {
-                    factor: rope.float("factor", FACTOR)?,
-                    low_freq_factor,
-                    high_freq_factor,
-                    original_max_position: original_max_position()?,
-                };
-                Ok(Rope { scaling, ..plain })
-            }
-            "yarn" => {
-                let original_max_position = original_max_position()?;
-                let factor = match rope.optional_float("factor", FACTOR)? {
-                    Some(factor) => factor,
-                    None => max_position_embeddings as f64 / original_max_position as f64,
-                };
-                // An original length of its own means that max_position_embeddings is the stretched one, or not: the
-                // hub has both. The larger reading is what the factor was trained for.
-                let context_limit = max_position_embeddings.max(stretched(original_max_position, factor));
-                let scaling = RopeScaling::Yarn {
-                    factor,
-                    original_max_position,
-                    beta_fast: rope.optional_float("beta_fast", 1e-6..=1e6)?.unwrap_or(32.0),
-                    beta_slow: rope.optional_float("beta_slow", 1e-6..=1e6)?.unwrap_or(1.0),
-                    attention_factor: yarn_attention_factor(&rope, factor)?,
-                    truncate: rope.flag("truncate", true)?,
-                };
-                Ok(Rope { scaling, context_limit, ..plain })
-            }
-            other => {
-                let problem = format!("{} is not supported; default, linear, llama3 and yarn are", quoted(other));
-                Err(rope.error("rope_type", problem))
-            }
-        }
-    }
-}
-
-fn stretched(positions: usize, factor: f64) -> usize {
-    (positions as f64 * factor).min((1u64 << 27) as f64) as usize
-}
-
-/// `attention_factor` as stated, or DeepSeek's pair of `mscale`s; `None` leaves the paper's `0.1 ln(factor) + 1`
-/// (Peng et al., 2023).
-fn yarn_attention_factor(rope: &Fields<'_>, factor: f64) -> Result<Option<f64>, LoadError> {
-    if let Some(stated) = rope.optional_float("attention_factor", 1e-3..=1e3)? {
-        return Ok(Some(stated));
-    }
-    let one = rope.optional_float("mscale", 0.0..=1e3)?.filter(|scale| *scale != 0.0);
-    let all = rope.optional_float("mscale_all_dim", 0.0..=1e3)?.filter(|scale| *scale != 0.0);
-    Ok(one.zip(all).map(|(one, all)| attention_factor_of_scales(factor, one, all)))
 }
 
 /// What `generation_config.json` proposes for requests that do not say otherwise. All optional.
@@ -476,125 +388,5 @@ impl GenerationDefaults {
             bos_token_ids: fields.token_ids("bos_token_id")?,
             eos_token_ids: fields.token_ids("eos_token_id")?,
         })
-    }
-}
-
-fn parse_object(file: &str, text: &str) -> Result<Map<String, Value>, LoadError> {
-    match serde_json::from_str(text) {
-        Ok(Value::Object(map)) => Ok(map),
-        Ok(other) => Err(LoadError::field(file, "top level", format!("expected an object, found {}", kind(&other)))),
-        Err(error) => Err(LoadError::field(file, "JSON", error)),
-    }
-}
-
-fn kind(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "true or false",
-        Value::Number(_) => "a number",
-        Value::String(_) => "a string",
-        Value::Array(_) => "a list",
-        Value::Object(_) => "an object",
-    }
-}
-
-/// A name from a file, short enough for one line and without control characters.
-fn quoted(text: &str) -> String {
-    let short: String = text.chars().take(60).collect();
-    format!("{short:?}")
-}
-
-/// The fields of one JSON object, read by name, range and type. `null` counts as absent, as in transformers.
-struct Fields<'a> {
-    file: &'static str,
-    /// Name of the object and a dot; empty at the top.
-    path: String,
-    map: &'a Map<String, Value>,
-}
-
-impl<'a> Fields<'a> {
-    fn error(&self, name: &str, problem: impl fmt::Display) -> LoadError {
-        LoadError::field(self.file, format!("{}{name}", self.path), problem)
-    }
-
-    fn get(&self, name: &str) -> Option<&'a Value> {
-        self.map.get(name).filter(|value| !value.is_null())
-    }
-
-    fn object(&self, name: &str) -> Result<Option<Fields<'a>>, LoadError> {
-        match self.get(name) {
-            None => Ok(None),
-            Some(Value::Object(map)) => {
-                Ok(Some(Fields { file: self.file, path: format!("{}{name}.", self.path), map }))
-            }
-            Some(other) => Err(self.error(name, format!("expected an object, found {}", kind(other)))),
-        }
-    }
-
-    fn text(&self, name: &str) -> Result<Option<&'a str>, LoadError> {
-        match self.get(name) {
-            None => Ok(None),
-            Some(Value::String(text)) => Ok(Some(text)),
-            Some(other) => Err(self.error(name, format!("expected a string, found {}", kind(other)))),
-        }
-    }
-
-    fn flag(&self, name: &str, default: bool) -> Result<bool, LoadError> {
-        match self.get(name) {
-            None => Ok(default),
-            Some(Value::Bool(flag)) => Ok(*flag),
-            Some(other) => Err(self.error(name, format!("expected true or false, found {}", kind(other)))),
-        }
-    }
-
-    fn optional_integer(&self, name: &str, range: std::ops::RangeInclusive<u64>) -> Result<Option<u64>, LoadError> {
-        let Some(value) = self.get(name) else { return Ok(None) };
-        let Value::Number(number) = value else {
-            return Err(self.error(name, format!("expected a whole number, found {}", kind(value))));
-        };
-        match number.as_u64() {
-            Some(value) if range.contains(&value) => Ok(Some(value)),
-            _ => {
-                let (low, high) = (range.start(), range.end());
-                Err(self.error(name, format!("{number} is not a whole number from {low} to {high}")))
-            }
-        }
-    }
-
-    fn optional_size(&self, name: &str, max: usize) -> Result<Option<usize>, LoadError> {
-        Ok(self.optional_integer(name, 1..=max as u64)?.map(|value| value as usize))
-    }
-
-    fn size(&self, name: &str, max: usize) -> Result<usize, LoadError> {
-        self.optional_size(name, max)?.ok_or_else(|| self.error(name, "missing"))
-    }
-
-    fn optional_float(&self, name: &str, range: std::ops::RangeInclusive<f64>) -> Result<Option<f64>, LoadError> {
-        let Some(value) = self.get(name) else { return Ok(None) };
-        let Value::Number(number) = value else {
-            return Err(self.error(name, format!("expected a number, found {}", kind(value))));
-        };
-        match number.as_f64() {
-            Some(value) if range.contains(&value) => Ok(Some(value)),
-            _ => Err(self.error(name, format!("{number} is not between {} and {}", range.start(), range.end()))),
-        }
-    }
-
-    fn float(&self, name: &str, range: std::ops::RangeInclusive<f64>) -> Result<f64, LoadError> {
-        self.optional_float(name, range)?.ok_or_else(|| self.error(name, "missing"))
-    }
-
-    /// One id, or a list of them; none when absent.
-    fn token_ids(&self, name: &str) -> Result<Vec<u32>, LoadError> {
-        let wrong = |value: &Value| {
-            self.error(name, format!("expected a token id or a list of them, found {}", quoted(&value.to_string())))
-        };
-        let id = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok()).ok_or_else(|| wrong(value));
-        match self.get(name) {
-            None => Ok(Vec::new()),
-            Some(Value::Array(ids)) if ids.len() <= 1024 => ids.iter().map(id).collect(),
-            Some(Value::Array(ids)) => Err(self.error(name, format!("{} ids; at most 1024 are read", ids.len()))),
-            Some(value) => Ok(vec![id(value)?]),
-        }
     }
 }

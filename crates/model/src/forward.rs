@@ -6,7 +6,8 @@
 use crate::batch::Batch;
 use crate::checkpoint::{Checkpoint, LoadError};
 use crate::config::ModelConfig;
-use crate::transformer::{Loader, Scratch, Transformer, expected_tensors};
+use crate::tensors::Tensors;
+use crate::transformer::{Loader, Scratch, Transformer};
 use crate::weights::Weights;
 use kernels::{Backend, KvShape, OutOfMemory, RopeTable, WeightClass};
 use std::ops::Range;
@@ -41,8 +42,13 @@ pub trait Forward: Send {
     /// Copies whole cache blocks `(src, dst)` (copy-on-write).
     fn copy_blocks(&mut self, copies: &[(u32, u32)]);
 
-    /// Bytes of weights that one decode step reads, whatever its number of rows.
+    /// Bytes of weights that a step reads: all but the embedding's unused rows. Of a mixture of experts this is every
+    /// expert; a step reads fewer: see [`expert_bytes`](Self::expert_bytes).
     fn weight_bytes(&self) -> usize;
+
+    /// Those of [`weight_bytes`](Self::weight_bytes) that belong to experts. Of them a step reads the share that its rows
+    /// go to (about [`ExpertConfig::share_read`](crate::config::ExpertConfig::share_read)). 0 for most models.
+    fn expert_bytes(&self) -> usize;
 
     /// Bytes of keys and values that one token adds to the cache: what a decode row reads per token of its context.
     fn kv_bytes_per_token(&self) -> usize;
@@ -124,20 +130,21 @@ pub fn load<B: Backend>(
     let max_model_len = max_model_len(&config, options.max_model_len, &kv_shape, &mut notices)?;
 
     let weights = Weights::open(checkpoint)?;
+    let tensors = Tensors::of(&config, &weights);
     let mut bytes_total = 0;
-    for (name, shape) in expected_tensors(&config) {
-        let tensor = weights.tensor(&name, &shape)?;
-        if shape.len() == 2 {
-            bytes_total += tensor.num_bytes();
-        }
-    }
+    tensors.each(|name, shape, in_matrix| {
+        let bytes = weights.tensor(name, shape)?.num_bytes();
+        bytes_total += if in_matrix { bytes } else { 0 };
+        Ok(())
+    })?;
 
     let out_of_memory = |purpose: &'static str| {
         move |oom: OutOfMemory| LoadError::OutOfMemory { bytes: oom.bytes, purpose: purpose.to_string() }
     };
     let scratch = Scratch::new(&config, options.max_rows)?;
-    let rope = RopeTable::new(config.head_dim, config.rope_theta, &config.rope_scaling, max_model_len)
-        .map_err(out_of_memory("the table of rotations"))?;
+    let ropes =
+        config.ropes.iter().map(|rope| RopeTable::new(rope.rotary_dim, rope.theta, &rope.scaling, max_model_len));
+    let ropes = ropes.collect::<Result<Vec<_>, _>>().map_err(out_of_memory("the tables of rotations"))?;
     let kv = backend.kv_cache(kv_shape).map_err(out_of_memory("the KV cache"))?;
 
     let mut bytes_done = 0;
@@ -147,8 +154,8 @@ pub fn load<B: Backend>(
         progress(Progress { bytes_done, bytes_total });
     };
     let class = options.weights;
-    let transformer =
-        Loader { backend: &backend, config: &config, weights: &weights, class, progress: &mut report }.load(rope)?;
+    let transformer = Loader { backend: &backend, config: &config, weights: &weights, class, progress: &mut report }
+        .load(&tensors, ropes)?;
     if weights.num_non_finite() > 0 {
         notices.push(format!("{} of the weights are NaN or infinite", weights.num_non_finite()));
     }
@@ -296,6 +303,10 @@ impl<B: Backend> Forward for Runner<B> {
 
     fn weight_bytes(&self) -> usize {
         self.transformer.bytes_read(&self.backend)
+    }
+
+    fn expert_bytes(&self) -> usize {
+        self.transformer.expert_bytes(&self.backend)
     }
 
     fn kv_bytes_per_token(&self) -> usize {

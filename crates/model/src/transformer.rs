@@ -1,24 +1,26 @@
-//! The forward pass of a Llama-shaped decoder, in the words of [`Backend`].
+//! The forward pass of a decoder, in the words of [`Backend`].
 //!
 //! ```text
-//! x = embed(tokens)
-//! per layer:  qkv = norm(x) Wqkv         k, v -> cache       a = attend(q, cache)       x = x + a Wo
-//!             gu  = norm(x) Wgate|up     m = silu(g) * u                                x = x + m Wdown
+//! x = embed(tokens) * m
+//! per layer:  qkv = before(x) Wqkv       k, v -> cache       a = attend(q, cache)       x = x + r after(a Wo)
+//!             gu  = before(x) Wgate|up   m = act(g) * u                                 x = x + r after(m Wdown)
+//!             or the same by the experts that a row is sent to: experts.rs
 //! logits = norm(x) Whead                 only for the rows whose next token is wanted
 //! ```
+//! `before` and `after` are norms, or nothing; `m` and `r` are 1 in most models. What a model has of this is in its
+//! [`ModelConfig`] and its weights: no step here asks for its name.
 //!
 //! Prefill and decode are the same pass over different rows: a row's arithmetic never looks at the other rows.
 //! In the last layer everything after attention is computed for the wanted rows only, since nothing reads the others.
 
 use crate::batch::Batch;
 use crate::checkpoint::LoadError;
-use crate::config::ModelConfig;
+use crate::config::{HeadNorm, ModelConfig, NormPlacement};
+use crate::experts::{ExpertScratch, Experts};
 use crate::forward::embedding_class;
+use crate::tensors::{self, Feed, Norms, Tensors};
 use crate::weights::Weights;
-use kernels::{
-    Activation, Attention, AttentionRule, AttentionSpan, Backend, HeadNorms, Out, RopeTable, RotateAndStore,
-    WeightClass,
-};
+use kernels::{Attention, AttentionSpan, Backend, HeadNorms, Out, RopeTable, RotateAndStore, WeightClass};
 use std::ops::Range;
 
 /// Weights of a model in a backend's layout.
@@ -30,35 +32,72 @@ pub(crate) struct Transformer<B: Backend> {
     final_norm: Vec<f32>,
     /// `[vocab_size, hidden_size]`; `None` when the embedding serves as the head.
     head: Option<B::Matrix>,
-    rope: RopeTable,
+    /// By the layers' index.
+    ropes: Vec<RopeTable>,
 }
 
 struct Layer<B: Backend> {
-    /// `[hidden_size]`.
-    attention_norm: Vec<f32>,
+    attention_norms: Norms<Vec<f32>>,
     /// `[q heads | k heads | v heads] x hidden_size`.
     qkv: Linear<B>,
-    /// q and k norm weights, `[head_dim]` each.
+    /// q and k norm weights, `[head_dim]` each or `[heads * head_dim]`.
     head_norms: Option<(Vec<f32>, Vec<f32>)>,
     /// `[hidden_size, num_heads * head_dim]`.
     o: Linear<B>,
-    /// `[hidden_size]`.
-    mlp_norm: Vec<f32>,
-    /// `[gate | up] x hidden_size`.
-    gate_up: Linear<B>,
-    /// `[hidden_size, intermediate_size]`.
-    down: Linear<B>,
+    mlp_norms: Norms<Vec<f32>>,
+    mlp: MlpBlock<B>,
 }
 
-struct Linear<B: Backend> {
+enum MlpBlock<B: Backend> {
+    Dense(Mlp<B>),
+    Experts(Experts<B>),
+}
+
+/// The gated MLP, or one expert of many.
+pub(crate) struct Mlp<B: Backend> {
+    /// `[gate | up] x hidden_size`.
+    pub(crate) gate_up: Linear<B>,
+    /// `[hidden_size, width]`.
+    pub(crate) down: Linear<B>,
+    /// Of the MLP.
+    pub(crate) width: usize,
+}
+
+pub(crate) struct Linear<B: Backend> {
     matrix: B::Matrix,
     /// `[out_features]`.
     bias: Option<Vec<f32>>,
 }
 
 impl<B: Backend> Linear<B> {
-    fn apply(&self, backend: &B, x: &[f32], out: Out<'_>) {
+    pub(crate) fn apply(&self, backend: &B, x: &[f32], out: Out<'_>) {
         backend.linear(x, &self.matrix, self.bias.as_deref(), out);
+    }
+
+    pub(crate) fn bytes(&self, backend: &B) -> usize {
+        backend.matrix_bytes(&self.matrix) + self.bias.as_ref().map_or(0, |bias| size_of_val(&bias[..]))
+    }
+}
+
+impl<B: Backend> Mlp<B> {
+    /// `rows` rows of `input`. `gate_up` and `activated` are scratch.
+    pub(crate) fn apply(
+        &self,
+        pass: &Pass<'_, B>,
+        (input, rows): (&[f32], usize),
+        gate_up: &mut [f32],
+        activated: &mut [f32],
+        out: Out<'_>,
+    ) {
+        let gate_up = &mut gate_up[..rows * 2 * self.width];
+        let activated = &mut activated[..rows * self.width];
+        self.gate_up.apply(pass.backend, input, Out::Store(gate_up));
+        pass.backend.gated(pass.config.activation, gate_up, self.width, activated);
+        self.down.apply(pass.backend, activated, out);
+    }
+
+    pub(crate) fn bytes(&self, backend: &B) -> usize {
+        self.gate_up.bytes(backend) + self.down.bytes(backend)
     }
 }
 
@@ -66,16 +105,11 @@ impl<B: Backend> Linear<B> {
 pub(crate) struct Scratch {
     /// The residual stream `[max_rows, hidden_size]`.
     x: Vec<f32>,
-    /// `[max_rows, hidden_size]`.
-    normed: Vec<f32>,
     /// `[max_rows, qkv_width]`.
     qkv: Vec<f32>,
     /// `[max_rows, q_width]`.
     attended: Vec<f32>,
-    /// `[max_rows, 2 * intermediate_size]`.
-    gate_up: Vec<f32>,
-    /// `[max_rows, intermediate_size]`.
-    activated: Vec<f32>,
+    blocks: BlockScratch,
     /// The wanted rows of `x` in the last layer, `[max_rows, hidden_size]`; the final hidden states until the next pass.
     wanted_x: Vec<f32>,
     /// The wanted rows of `attended` in the last layer, `[max_rows, q_width]`.
@@ -86,18 +120,36 @@ pub(crate) struct Scratch {
     spans: Vec<AttentionSpan<'static>>,
 }
 
+/// What lives within a block.
+struct BlockScratch {
+    /// A block's input, `[max_rows, hidden_size]`.
+    normed: Vec<f32>,
+    /// A block's output where it is not added to the residual stream at once, `[max_rows, hidden_size]`; or empty.
+    result: Vec<f32>,
+    /// `[max_rows, 2 * width]` of the widest MLP.
+    gate_up: Vec<f32>,
+    /// `[max_rows, width]`.
+    activated: Vec<f32>,
+    experts: Option<ExpertScratch>,
+}
+
 impl Scratch {
     /// Memory for steps of at most `max_rows` rows.
     pub(crate) fn new(config: &ModelConfig, max_rows: usize) -> Result<Scratch, LoadError> {
-        let heads = config.heads();
+        let (hidden, heads) = (config.hidden_size, config.heads());
+        let blocks = BlockScratch {
+            normed: zeros(max_rows, hidden)?,
+            result: zeros(if adds_at_once(config) { 0 } else { max_rows }, hidden)?,
+            gate_up: zeros(max_rows, 2 * config.widest_mlp())?,
+            activated: zeros(max_rows, config.widest_mlp())?,
+            experts: config.experts.map(|experts| ExpertScratch::new(&experts, hidden, max_rows)).transpose()?,
+        };
         Ok(Scratch {
-            x: zeros(max_rows, config.hidden_size)?,
-            normed: zeros(max_rows, config.hidden_size)?,
+            x: zeros(max_rows, hidden)?,
             qkv: zeros(max_rows, heads.qkv_width())?,
             attended: zeros(max_rows, heads.q_width())?,
-            gate_up: zeros(max_rows, 2 * config.intermediate_size)?,
-            activated: zeros(max_rows, config.intermediate_size)?,
-            wanted_x: zeros(max_rows, config.hidden_size)?,
+            blocks,
+            wanted_x: zeros(max_rows, hidden)?,
             wanted_attended: zeros(max_rows, heads.q_width())?,
             num_wanted: 0,
             spans: Vec::with_capacity(max_rows),
@@ -110,14 +162,15 @@ impl Scratch {
     }
 }
 
-fn zeros(rows: usize, width: usize) -> Result<Vec<f32>, LoadError> {
+/// Memory of `rows` rows of `width` numbers, or rather zeros.
+pub(crate) fn zeros<T: Clone + Default>(rows: usize, width: usize) -> Result<Vec<T>, LoadError> {
     let len = rows.saturating_mul(width);
     let mut values = Vec::new();
     values.try_reserve_exact(len).map_err(|_| LoadError::OutOfMemory {
-        bytes: len.saturating_mul(size_of::<f32>()),
+        bytes: len.saturating_mul(size_of::<T>()),
         purpose: format!("activations of {rows} rows"),
     })?;
-    values.resize(len, 0.0);
+    values.resize(len, T::default());
     Ok(values)
 }
 
@@ -134,7 +187,7 @@ impl<B: Backend> Transformer<B> {
         let (rows, wanted) = (batch.num_rows(), batch.logit_rows.len());
         let (hidden, heads) = (config.hidden_size, config.heads());
         scratch.num_wanted = wanted;
-        let Scratch { x, normed, qkv, attended, gate_up, activated, wanted_x, wanted_attended, spans, .. } = scratch;
+        let Scratch { x, qkv, attended, blocks, wanted_x, wanted_attended, spans, .. } = scratch;
         let x = &mut x[..rows * hidden];
         let attended = &mut attended[..rows * heads.q_width()];
         let qkv = &mut qkv[..rows * heads.qkv_width()];
@@ -145,26 +198,31 @@ impl<B: Backend> Transformer<B> {
             start: span.start as usize,
             blocks: &batch.block_tables[span.table.start as usize..span.table.end as usize],
         }));
-        let pass = Pass { backend, config, batch, rope: &self.rope };
-        let mut mlp = Mlp { normed: &mut *normed, gate_up, activated };
+        let pass = Pass { backend, config };
 
         backend.embed(&self.embed, &batch.token_ids, x);
+        scale(x, config.embedding_multiplier);
         for (index, layer) in self.layers.iter().enumerate() {
-            layer.project_and_store(&pass, index, x, mlp.normed, qkv, kv);
+            let rope = config.layers[index].rope.map(|rope| &self.ropes[rope]);
+            layer.project(&pass, x, blocks, qkv);
+            let (head_norms, positions, slots) = (layer.head_norms(config), &batch.positions, &batch.slots);
+            let layout = heads;
+            backend
+                .rotate_and_store(RotateAndStore { qkv, layout, head_norms, rope, positions, slots, layer: index }, kv);
             let last = index + 1 == self.layers.len();
             if last && wanted == 0 {
                 break; // the cache has all that these rows leave behind
             }
-            let rule =
-                AttentionRule { window: config.layer_windows[index], ..AttentionRule::of_width(config.head_dim) };
-            let spans = &attention_spans;
-            backend.attend(Attention { qkv, layout: heads, rule, spans, layer: index }, kv, attended);
+            let (rule, spans) = (config.attention_rule(index), &attention_spans);
+            backend.attend(Attention { qkv, layout, rule, spans, layer: index }, kv, attended);
             if last {
-                gather(x, hidden, &batch.logit_rows, &mut wanted_x[..wanted * hidden]);
-                gather(attended, heads.q_width(), &batch.logit_rows, &mut wanted_attended[..wanted * heads.q_width()]);
-                layer.finish(&pass, &wanted_attended[..wanted * heads.q_width()], &mut mlp, wanted_x, wanted);
+                let (wanted_x, wanted_attended) =
+                    (&mut wanted_x[..wanted * hidden], &mut wanted_attended[..wanted * heads.q_width()]);
+                backend.gather(x, hidden, &batch.logit_rows, wanted_x);
+                backend.gather(attended, heads.q_width(), &batch.logit_rows, wanted_attended);
+                layer.finish(&pass, wanted_attended, blocks, wanted_x);
             } else {
-                layer.finish(&pass, attended, &mut mlp, x, rows);
+                layer.finish(&pass, attended, blocks, x);
             }
         }
         *spans = recycle(attention_spans);
@@ -180,27 +238,42 @@ impl<B: Backend> Transformer<B> {
         out: &mut [f32],
     ) {
         let hidden = config.hidden_size;
-        let normed = &mut scratch.normed[..rows.len() * hidden];
+        let normed = &mut scratch.blocks.normed[..rows.len() * hidden];
         let x = &scratch.wanted_x[rows.start * hidden..rows.end * hidden];
         backend.rms_norm(x, &self.final_norm, config.rms_norm_eps, normed);
         backend.linear(normed, self.head.as_ref().unwrap_or(&self.embed), None, Out::Store(out));
+        scale(out, config.logits_multiplier);
+        if let Some(cap) = config.logits_softcap {
+            backend.softcap(cap, out);
+        }
     }
 
-    /// Bytes of weights that one decode step reads: everything but the embedding's unused rows.
+    /// Bytes of weights that a step reads whose rows go to every expert: everything but the embedding's unused rows.
     pub(crate) fn bytes_read(&self, backend: &B) -> usize {
-        let vectors = |layer: &Layer<B>| {
-            let biases = [&layer.qkv, &layer.o, &layer.gate_up, &layer.down];
-            let biases = biases.map(|linear| linear.bias.as_ref().map_or(0, Vec::len)).iter().sum::<usize>();
-            let head_norms = layer.head_norms.as_ref().map_or(0, |(q, k)| q.len() + k.len());
-            (layer.attention_norm.len() + layer.mlp_norm.len() + biases + head_norms) * size_of::<f32>()
+        let layer = |layer: &Layer<B>| {
+            let norms = [&layer.attention_norms, &layer.mlp_norms];
+            let norms = norms.into_iter().flat_map(|norms| [norms.before.as_ref(), norms.after.as_ref()]).flatten();
+            let vectors = norms.chain(layer.head_norms.iter().flat_map(|(q, k)| [q, k]));
+            let mlp = match &layer.mlp {
+                MlpBlock::Dense(mlp) => mlp.bytes(backend),
+                MlpBlock::Experts(mlp) => backend.matrix_bytes(&mlp.router) + mlp.expert_bytes(backend),
+            };
+            layer.qkv.bytes(backend)
+                + layer.o.bytes(backend)
+                + mlp
+                + vectors.map(|v| size_of_val(&v[..])).sum::<usize>()
         };
-        let matrices = |layer: &Layer<B>| -> usize {
-            let linears = [&layer.qkv, &layer.o, &layer.gate_up, &layer.down];
-            linears.map(|linear| backend.matrix_bytes(&linear.matrix)).iter().sum()
-        };
-        let layers: usize = self.layers.iter().map(|layer| matrices(layer) + vectors(layer)).sum();
         let head = backend.matrix_bytes(self.head.as_ref().unwrap_or(&self.embed));
-        layers + head + self.final_norm.len() * size_of::<f32>()
+        self.layers.iter().map(layer).sum::<usize>() + head + size_of_val(&self.final_norm[..])
+    }
+
+    /// Those of experts.
+    pub(crate) fn expert_bytes(&self, backend: &B) -> usize {
+        let experts = self.layers.iter().filter_map(|layer| match &layer.mlp {
+            MlpBlock::Dense(_) => None,
+            MlpBlock::Experts(mlp) => Some(mlp.expert_bytes(backend)),
+        });
+        experts.sum()
     }
 
     /// Bytes of all weights in memory.
@@ -210,64 +283,100 @@ impl<B: Backend> Transformer<B> {
 }
 
 /// What stays the same throughout a pass.
-struct Pass<'a, B> {
-    backend: &'a B,
-    config: &'a ModelConfig,
-    batch: &'a Batch,
-    rope: &'a RopeTable,
+pub(crate) struct Pass<'a, B> {
+    pub(crate) backend: &'a B,
+    pub(crate) config: &'a ModelConfig,
 }
 
-/// Scratch of the second half of a layer.
-struct Mlp<'a> {
+/// Whether blocks add to the residual stream as they are, so that their last product can do it.
+fn adds_at_once(config: &ModelConfig) -> bool {
+    config.norms == NormPlacement::Before && config.residual_multiplier == 1.0
+}
+
+/// Where a block's last product goes.
+fn exit<'a, B>(pass: &Pass<'_, B>, x: &'a mut [f32], result: &'a mut [f32]) -> Out<'a> {
+    if adds_at_once(pass.config) { Out::Add(x) } else { Out::Store(&mut result[..x.len()]) }
+}
+
+/// A block's input, which is the normed residual stream in `normed` or the stream itself, and where its result goes.
+fn enter<'a, B: Backend>(
+    pass: &Pass<'_, B>,
+    norms: &Norms<Vec<f32>>,
+    x: &'a mut [f32],
     normed: &'a mut [f32],
-    gate_up: &'a mut [f32],
-    activated: &'a mut [f32],
+    result: &'a mut [f32],
+) -> (&'a [f32], Out<'a>) {
+    let Some(weight) = &norms.before else {
+        let result = &mut result[..x.len()];
+        return (x, Out::Store(result));
+    };
+    let normed = &mut normed[..x.len()];
+    pass.backend.rms_norm(x, weight, pass.config.rms_norm_eps, normed);
+    (normed, exit(pass, x, result))
+}
+
+/// Adds what the product left in `result`, if it has not been added.
+fn add_result<B: Backend>(
+    pass: &Pass<'_, B>,
+    norms: &Norms<Vec<f32>>,
+    result: &[f32],
+    normed: &mut [f32],
+    x: &mut [f32],
+) {
+    let &Pass { backend, config } = pass;
+    if adds_at_once(config) {
+        return;
+    }
+    let (result, normed) = (&result[..x.len()], &mut normed[..x.len()]);
+    let result = match &norms.after {
+        Some(weight) => {
+            backend.rms_norm(result, weight, config.rms_norm_eps, normed);
+            normed
+        }
+        None => result,
+    };
+    backend.add_scaled(result, config.residual_multiplier, x);
 }
 
 impl<B: Backend> Layer<B> {
-    /// Queries to `qkv`, rotated; keys and values to the cache. From here on attention reads only the cache.
-    fn project_and_store(
-        &self,
-        pass: &Pass<'_, B>,
-        layer: usize,
-        x: &[f32],
-        normed: &mut [f32],
-        qkv: &mut [f32],
-        kv: &mut B::KvCache,
-    ) {
-        let &Pass { backend, config, batch, rope } = pass;
-        let normed = &mut normed[..x.len()];
-        backend.rms_norm(x, &self.attention_norm, config.rms_norm_eps, normed);
-        self.qkv.apply(backend, normed, Out::Store(qkv));
-        let head_norms = match &self.head_norms {
-            Some((q, k)) => HeadNorms::PerHead { q, k, eps: config.rms_norm_eps },
-            None => HeadNorms::None,
-        };
-        let (positions, slots) = (&batch.positions, &batch.slots);
-        let (layout, rope) = (config.heads(), Some(rope));
-        backend.rotate_and_store(RotateAndStore { qkv, layout, head_norms, rope, positions, slots, layer }, kv);
+    /// Queries, keys and values of the rows of `x`.
+    fn project(&self, pass: &Pass<'_, B>, x: &mut [f32], scratch: &mut BlockScratch, qkv: &mut [f32]) {
+        let (input, _) = enter(pass, &self.attention_norms, x, &mut scratch.normed, &mut scratch.result);
+        self.qkv.apply(pass.backend, input, Out::Store(qkv));
     }
 
-    /// The output projection and the MLP, each added to the first `rows` rows of the residual stream `x`.
-    fn finish(&self, pass: &Pass<'_, B>, attended: &[f32], mlp: &mut Mlp<'_>, x: &mut [f32], rows: usize) {
-        let &Pass { backend, config, .. } = pass;
-        let (hidden, intermediate) = (config.hidden_size, config.intermediate_size);
-        let x = &mut x[..rows * hidden];
-        let normed = &mut mlp.normed[..rows * hidden];
-        let gate_up = &mut mlp.gate_up[..rows * 2 * intermediate];
-        let activated = &mut mlp.activated[..rows * intermediate];
-        self.o.apply(backend, attended, Out::Add(x));
-        backend.rms_norm(x, &self.mlp_norm, config.rms_norm_eps, normed);
-        self.gate_up.apply(backend, normed, Out::Store(gate_up));
-        backend.gated(Activation::Silu, gate_up, intermediate, activated);
-        self.down.apply(backend, activated, Out::Add(x));
+    fn head_norms(&self, config: &ModelConfig) -> HeadNorms<'_> {
+        let eps = config.rms_norm_eps;
+        match (&self.head_norms, config.head_norm) {
+            (None, _) | (_, HeadNorm::None) => HeadNorms::None,
+            (Some((q, k)), HeadNorm::PerHead) => HeadNorms::PerHead { q, k, eps },
+            (Some((q, k)), HeadNorm::WholeWidth) => HeadNorms::WholeWidth { q, k, eps },
+        }
+    }
+
+    /// The output projection and the MLP, each added to the residual stream `x`.
+    fn finish(&self, pass: &Pass<'_, B>, attended: &[f32], scratch: &mut BlockScratch, x: &mut [f32]) {
+        let BlockScratch { normed, result, gate_up, activated, experts } = scratch;
+        self.o.apply(pass.backend, attended, exit(pass, x, result));
+        add_result(pass, &self.attention_norms, result, normed, x);
+
+        let rows = x.len() / pass.config.hidden_size;
+        let (input, out) = enter(pass, &self.mlp_norms, x, normed, result);
+        match &self.mlp {
+            MlpBlock::Dense(mlp) => mlp.apply(pass, (input, rows), gate_up, activated, out),
+            MlpBlock::Experts(mlp) => {
+                let scratch = experts.as_mut().expect("a model with experts has scratch for them");
+                mlp.apply(pass, (input, rows), scratch, gate_up, activated, out);
+            }
+        }
+        add_result(pass, &self.mlp_norms, result, normed, x);
     }
 }
 
-/// `out[i] = from[rows[i]]`, rows of `width`.
-fn gather(from: &[f32], width: usize, rows: &[u32], out: &mut [f32]) {
-    for (out, &row) in out.chunks_exact_mut(width).zip(rows) {
-        out.copy_from_slice(&from[row as usize * width..][..width]);
+/// Multiplies every number. By 1 in most models, and then not at all.
+fn scale(values: &mut [f32], by: f32) {
+    if by != 1.0 {
+        values.iter_mut().for_each(|value| *value *= by);
     }
 }
 
@@ -290,128 +399,76 @@ pub(crate) struct Loader<'a, B: Backend> {
 
 impl<B: Backend> Loader<'_, B> {
     /// Packs every weight.
-    pub(crate) fn load(&mut self, rope: RopeTable) -> Result<Transformer<B>, LoadError> {
-        let config = self.config;
+    pub(crate) fn load(&mut self, tensors: &Tensors<'_>, ropes: Vec<RopeTable>) -> Result<Transformer<B>, LoadError> {
         Ok(Transformer {
-            embed: self.matrix(&["model.embed_tokens"], config.hidden_size, embedding_class(self.class))?,
-            layers: (0..config.num_layers).map(|index| self.layer(index)).collect::<Result<_, _>>()?,
-            final_norm: self.vector("model.norm.weight")?,
-            head: match config.tie_word_embeddings {
-                true => None,
-                false => Some(self.matrix(&["lm_head"], config.hidden_size, embedding_class(self.class))?),
-            },
-            rope,
+            embed: self.matrix(&tensors.embedding(), embedding_class(self.class))?,
+            layers: (0..self.config.num_layers)
+                .map(|index| self.layer(tensors.layer(index)))
+                .collect::<Result<_, _>>()?,
+            final_norm: self.norm(&tensors.final_norm())?,
+            head: tensors.head().map(|head| self.matrix(&head, embedding_class(self.class))).transpose()?,
+            ropes,
         })
     }
 
-    fn layer(&mut self, index: usize) -> Result<Layer<B>, LoadError> {
-        let config = self.config;
-        let (hidden, heads) = (config.hidden_size, config.heads());
-        let name = |part: &str| format!("model.layers.{index}.{part}");
-        let qkv = ["q_proj", "k_proj", "v_proj"].map(|part| name(&format!("self_attn.{part}")));
-        let gate_up = ["gate_proj", "up_proj"].map(|part| name(&format!("mlp.{part}")));
-        let head_norms = match config.qk_norm {
-            true => {
-                Some((self.vector(&name("self_attn.q_norm.weight"))?, self.vector(&name("self_attn.k_norm.weight"))?))
-            }
-            false => None,
-        };
+    fn layer(&mut self, layer: tensors::Layer) -> Result<Layer<B>, LoadError> {
         Ok(Layer {
-            attention_norm: self.vector(&name("input_layernorm.weight"))?,
-            qkv: self.linear(&qkv.each_ref().map(String::as_str), hidden, config.qkv_bias)?,
-            head_norms,
-            o: self.linear(&[&name("self_attn.o_proj")], heads.q_width(), config.o_bias)?,
-            mlp_norm: self.vector(&name("post_attention_layernorm.weight"))?,
-            gate_up: self.linear(&gate_up.each_ref().map(String::as_str), hidden, config.mlp_bias)?,
-            down: self.linear(&[&name("mlp.down_proj")], config.intermediate_size, config.mlp_bias)?,
+            attention_norms: self.norms(&layer.attention_norms)?,
+            qkv: self.linear(&layer.qkv)?,
+            head_norms: match &layer.head_norms {
+                Some((q, k)) => Some((self.norm(q)?, self.norm(k)?)),
+                None => None,
+            },
+            o: self.linear(&layer.o)?,
+            mlp_norms: self.norms(&layer.mlp_norms)?,
+            mlp: match &layer.feed {
+                Feed::Dense(mlp) => MlpBlock::Dense(self.mlp(mlp)?),
+                Feed::Experts { router, experts } => MlpBlock::Experts(Experts {
+                    // A wrong choice costs more than a wrong digit: the router keeps its bits in every class.
+                    router: self.matrix(router, WeightClass::Bf16)?,
+                    experts: experts.iter().map(|mlp| self.mlp(mlp)).collect::<Result<_, _>>()?,
+                }),
+            },
         })
+    }
+
+    fn mlp(&mut self, mlp: &tensors::Mlp) -> Result<Mlp<B>, LoadError> {
+        let width = mlp.down.in_features;
+        Ok(Mlp { gate_up: self.linear(&mlp.gate_up)?, down: self.linear(&mlp.down)?, width })
     }
 
     /// Fused projections: rows, and bias entries, one part after the other.
-    fn linear(&mut self, parts: &[&str], in_features: usize, has_bias: bool) -> Result<Linear<B>, LoadError> {
-        let matrix = self.matrix(parts, in_features, self.class)?;
-        let bias = match has_bias {
-            true => {
-                let parts = parts.iter().map(|part| self.vector(&format!("{part}.bias")));
-                Some(parts.collect::<Result<Vec<_>, _>>()?.concat())
-            }
-            false => None,
-        };
-        Ok(Linear { matrix, bias })
+    fn linear(&mut self, linear: &tensors::Linear) -> Result<Linear<B>, LoadError> {
+        let matrix = self.matrix(linear, self.class)?;
+        let biases = linear.biases.iter().map(|bias| self.weights.vector(&bias.name, bias.len));
+        let bias = biases.collect::<Result<Vec<_>, _>>()?.concat();
+        Ok(Linear { matrix, bias: (!bias.is_empty()).then_some(bias) })
     }
 
-    fn matrix(&mut self, parts: &[&str], in_features: usize, class: WeightClass) -> Result<B::Matrix, LoadError> {
+    fn matrix(&mut self, linear: &tensors::Linear, class: WeightClass) -> Result<B::Matrix, LoadError> {
         let mut bytes = 0;
-        let mut rows = Vec::with_capacity(parts.len());
-        for part in parts {
-            let name = format!("{part}.weight");
-            let shape = expected_shape(self.config, &name);
-            bytes += self.weights.tensor(&name, &shape)?.num_bytes();
-            rows.push((name, shape[0]));
+        for part in &linear.parts {
+            let rows = part.shape[..part.shape.len() - 1].iter().product::<usize>() as u64;
+            bytes += self.weights.tensor(&part.name, &part.shape)?.num_bytes() / rows * part.rows.len() as u64;
         }
-        let matrix = self.weights.pack(self.backend, class, in_features, &rows)?;
+        let matrix = self.weights.pack(self.backend, class, linear.in_features, &linear.parts)?;
         (self.progress)(bytes);
         Ok(matrix)
     }
 
-    fn vector(&self, name: &str) -> Result<Vec<f32>, LoadError> {
-        self.weights.vector(name, expected_shape(self.config, name)[0])
+    fn norms(&self, norms: &Norms<tensors::Vector>) -> Result<Norms<Vec<f32>>, LoadError> {
+        let norm = |norm: &Option<tensors::Vector>| norm.as_ref().map(|norm| self.norm(norm)).transpose();
+        Ok(Norms { before: norm(&norms.before)?, after: norm(&norms.after)? })
     }
-}
 
-/// Every tensor that the configuration asks for, with its shape. The loader's own order is not this one.
-pub(crate) fn expected_tensors(config: &ModelConfig) -> Vec<(String, Vec<usize>)> {
-    let mut names = vec!["model.embed_tokens.weight".to_string(), "model.norm.weight".to_string()];
-    if !config.tie_word_embeddings {
-        names.push("lm_head.weight".to_string());
-    }
-    for index in 0..config.num_layers {
-        let mut layer = |part: &str| names.push(format!("model.layers.{index}.{part}"));
-        layer("input_layernorm.weight");
-        layer("post_attention_layernorm.weight");
-        for (projections, bias) in [
-            (["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"].as_slice(), config.qkv_bias),
-            (&["self_attn.o_proj"], config.o_bias),
-            (&["mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"], config.mlp_bias),
-        ] {
-            for projection in projections {
-                layer(&format!("{projection}.weight"));
-                if bias {
-                    layer(&format!("{projection}.bias"));
-                }
-            }
+    /// The factors of a norm.
+    fn norm(&self, norm: &tensors::Vector) -> Result<Vec<f32>, LoadError> {
+        let mut weight = self.weights.vector(&norm.name, norm.len)?;
+        if self.config.norms_around_zero {
+            weight.iter_mut().for_each(|weight| *weight += 1.0);
         }
-        if config.qk_norm {
-            layer("self_attn.q_norm.weight");
-            layer("self_attn.k_norm.weight");
-        }
+        Ok(weight)
     }
-    names
-        .into_iter()
-        .map(|name| {
-            let shape = expected_shape(config, &name);
-            (name, shape)
-        })
-        .collect()
-}
-
-/// Shape of a tensor by its name, as transformers stores it: `[out_features, in_features]`, or a vector.
-fn expected_shape(config: &ModelConfig, name: &str) -> Vec<usize> {
-    let (module, kind) = name.rsplit_once('.').expect("tensor names have a kind");
-    let module = module.rsplit('.').next().unwrap_or(module);
-    let (q_width, kv_width) = (config.heads().q_width(), config.num_kv_heads * config.head_dim);
-    let (out, input) = match module {
-        "embed_tokens" | "lm_head" => (config.vocab_size, config.hidden_size),
-        "q_proj" => (q_width, config.hidden_size),
-        "k_proj" | "v_proj" => (kv_width, config.hidden_size),
-        "o_proj" => (config.hidden_size, q_width),
-        "gate_proj" | "up_proj" => (config.intermediate_size, config.hidden_size),
-        "down_proj" => (config.hidden_size, config.intermediate_size),
-        "q_norm" | "k_norm" => return vec![config.head_dim],
-        "norm" | "input_layernorm" | "post_attention_layernorm" => return vec![config.hidden_size],
-        other => unreachable!("no module is called {other}"),
-    };
-    if kind == "bias" { vec![out] } else { vec![out, input] }
 }
 
 #[cfg(test)]

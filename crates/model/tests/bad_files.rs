@@ -5,7 +5,7 @@ mod common;
 
 use common::*;
 use kernels::{Reference, WeightClass};
-use model::weights::Weights;
+use model::weights::{Part, Weights};
 use model::{Checkpoint, Forward, GenerationDefaults, KvBudget, LoadError, LoadOptions, Source};
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -730,7 +730,8 @@ fn files_that_change_while_they_are_read() {
 
     let error = weights.vector("model.norm.weight", HIDDEN).unwrap_err().to_string();
     assert!(error.contains("model.safetensors: the file ends before byte"), "{error}");
-    let parts = [("model.layers.0.self_attn.q_proj.weight".to_string(), HIDDEN)];
+    let name = "model.layers.0.self_attn.q_proj.weight".to_string();
+    let parts = [Part { name, shape: vec![HIDDEN, HIDDEN], rows: 0..HIDDEN }];
     let error = weights.pack(&Reference::new(), WeightClass::Bf16, HIDDEN, &parts).err().expect("an error");
     assert!(error.to_string().contains("model.safetensors: the file ends before byte"), "{error}");
 }

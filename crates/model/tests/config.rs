@@ -2,6 +2,7 @@
 //! (Malformed values are in `bad_files.rs`.)
 
 use kernels::RopeScaling;
+use model::config::{HeadNorm, RopeConfig};
 use model::{Family, GenerationDefaults, ModelConfig};
 use serde_json::{Value, json};
 
@@ -27,6 +28,10 @@ fn family(architecture: &str, changes: Value) -> ModelConfig {
     config(changes).unwrap()
 }
 
+fn windows(config: &ModelConfig) -> Vec<Option<usize>> {
+    config.layers.iter().map(|layer| layer.window).collect()
+}
+
 #[test]
 fn both_spellings_mean_the_same_rotation() {
     let llama3 = json!({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
@@ -35,14 +40,14 @@ fn both_spellings_mean_the_same_rotation() {
     five["rope_theta"] = json!(500000.0);
     for changes in [json!({"rope_theta": 500000.0, "rope_scaling": llama3}), json!({"rope_parameters": five})] {
         let config = config(changes).unwrap();
-        assert_eq!(config.rope_theta, 500000.0);
+        assert_eq!(config.ropes[0].theta, 500000.0);
         let expected = RopeScaling::Llama3 {
             factor: 8.0,
             low_freq_factor: 1.0,
             high_freq_factor: 4.0,
             original_max_position: 1024,
         };
-        assert_eq!(config.rope_scaling, expected);
+        assert_eq!(config.ropes[0].scaling, expected);
         assert_eq!(config.context_limit, 2048);
     }
 }
@@ -57,10 +62,11 @@ fn rotation_defaults() {
         json!({"rope_parameters": {"rope_theta": 10000.0, "partial_rotary_factor": 1.0}}),
     ] {
         let config = config(changes).unwrap();
-        assert_eq!((config.rope_theta, &config.rope_scaling, config.context_limit), (1e4, &RopeScaling::None, 2048));
+        let plain = RopeConfig { theta: 1e4, scaling: RopeScaling::None, rotary_dim: 32 };
+        assert_eq!((config.ropes, config.context_limit), (vec![plain], 2048));
     }
     let linear = config(json!({"rope_scaling": {"type": "linear", "factor": 2}})).unwrap();
-    assert_eq!((linear.rope_scaling, linear.context_limit), (RopeScaling::Linear { factor: 2.0 }, 4096));
+    assert_eq!((&linear.ropes[0].scaling, linear.context_limit), (&RopeScaling::Linear { factor: 2.0 }, 4096));
 }
 
 #[test]
@@ -76,13 +82,13 @@ fn yarn_as_model_cards_spell_it() {
         attention_factor: None,
         truncate: true,
     };
-    assert_eq!(config_plain.rope_scaling, expected);
+    assert_eq!(config_plain.ropes[0].scaling, expected);
 
     let mscale = |extra: Value| {
         let mut rope = json!({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512});
         rope.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
-        match config(json!({"rope_scaling": rope})).unwrap().rope_scaling {
-            RopeScaling::Yarn { attention_factor, .. } => attention_factor,
+        match &config(json!({"rope_scaling": rope})).unwrap().ropes[0].scaling {
+            RopeScaling::Yarn { attention_factor, .. } => *attention_factor,
             other => panic!("{other:?}"),
         }
     };
@@ -95,7 +101,8 @@ fn yarn_as_model_cards_spell_it() {
 
 #[test]
 fn families_differ_in_biases_norms_and_windows() {
-    let parts = |config: &ModelConfig| (config.qkv_bias, config.o_bias, config.mlp_bias, config.qk_norm);
+    let parts =
+        |config: &ModelConfig| (config.qkv_bias, config.o_bias, config.mlp_bias, config.head_norm == HeadNorm::PerHead);
     let all = json!({"attention_bias": true, "mlp_bias": true});
     for (architecture, expected_family, plain, biased) in [
         ("LlamaForCausalLM", Family::Llama, (false, false, false, false), (true, true, true, false)),
@@ -122,11 +129,11 @@ fn head_width_is_stated_or_derived() {
 #[test]
 fn every_layer_says_which_window_it_has() {
     let all = |window| vec![window; 2];
-    let mistral = |changes| family("MistralForCausalLM", changes).layer_windows;
+    let mistral = |changes| windows(&family("MistralForCausalLM", changes));
     assert_eq!(mistral(json!({"sliding_window": null})), all(None));
     assert_eq!(mistral(json!({"sliding_window": 1024})), all(Some(1024)));
     assert_eq!(mistral(json!({})), all(Some(4096)), "transformers' default for this family");
-    let qwen = |changes| family("Qwen2ForCausalLM", changes).layer_windows;
+    let qwen = |changes| windows(&family("Qwen2ForCausalLM", changes));
     assert_eq!(qwen(json!({"sliding_window": 1024})), all(None));
     let from =
         |first: usize| qwen(json!({"sliding_window": 1024, "use_sliding_window": true, "max_window_layers": first}));
@@ -138,7 +145,7 @@ fn every_layer_says_which_window_it_has() {
     assert_eq!(layers(["full_attention", "full_attention"]), all(None));
     assert_eq!(layers(["full_attention", "sliding_attention"]), [None, Some(1024)]);
     assert_eq!(layers(["sliding_attention", "full_attention"]), [Some(1024), None]);
-    assert_eq!(config(json!({"sliding_window": 1024})).unwrap().layer_windows, all(None), "Llama has none");
+    assert_eq!(windows(&config(json!({"sliding_window": 1024})).unwrap()), all(None), "Llama has none");
 }
 
 #[test]

@@ -146,6 +146,7 @@ impl Subject {
             config: forward.config().clone(),
             weights: options.weights,
             weight_bytes: forward.weight_bytes(),
+            expert_bytes: forward.expert_bytes(),
             kv_bytes_per_token: forward.kv_bytes_per_token(),
         };
         let logits = vec![0.0; parallel * demands.config.vocab_size];

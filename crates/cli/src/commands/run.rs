@@ -113,6 +113,7 @@ impl Session<'_> {
             config: model.config.clone(),
             weights: model.weights,
             weight_bytes: model.weight_bytes,
+            expert_bytes: model.expert_bytes,
             kv_bytes_per_token: model.kv_bytes_per_token,
         };
         if model.chat_template.is_none() && !flags.raw {

@@ -23,6 +23,7 @@ use kernels::{Backend, MatrixShape, RowSource, WeightClass};
 use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
@@ -43,6 +44,17 @@ pub struct Weights {
     /// A tensor's name in the files, for messages.
     shown: fn(&str) -> String,
     non_finite: AtomicU64,
+}
+
+/// Rows of a tensor that become rows of a packed matrix.
+#[derive(Clone, Debug)]
+pub struct Part {
+    /// Full name.
+    pub name: String,
+    /// The tensor's, outermost dimension first; the last is the matrix's `in_features`.
+    pub shape: Vec<usize>,
+    /// Which of its rows, all outer dimensions counted through.
+    pub rows: Range<usize>,
 }
 
 /// A tensor of the checkpoint, wherever its numbers come from.
@@ -239,30 +251,35 @@ impl Weights {
         Ok(values)
     }
 
-    /// Packs matrices `[rows, in_features]`, one under the other, as one matrix. `parts`: name and rows of each.
+    /// Whether there is a tensor of that name.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.tensors.contains_key(name)
+    }
+
+    /// Packs rows of `in_features` from several tensors, one part under the other, as one matrix.
     pub fn pack<B: Backend>(
         &self,
         backend: &B,
         class: WeightClass,
         in_features: usize,
-        parts: &[(String, usize)],
+        parts: &[Part],
     ) -> Result<B::Matrix, LoadError> {
         let tensors = parts
             .iter()
-            .map(|(name, rows)| Ok((self.tensor(name, &[*rows, in_features])?, *rows)))
+            .map(|part| Ok((self.tensor(&part.name, &part.shape)?, part.rows.clone())))
             .collect::<Result<Vec<_>, LoadError>>()?;
-        let out_features = tensors.iter().map(|(_, rows)| rows).sum();
+        let out_features = tensors.iter().map(|(_, rows)| rows.len()).sum();
         // The packing loop knows no errors: the first one is kept here, and the rows after it are zeros.
         let failed = Mutex::new(None);
         let fill = |row: usize, out: &mut [f32]| {
             let mut failed_here = None;
             let mut row = row;
             for (tensor, rows) in &tensors {
-                if row < *rows {
-                    failed_here = tensor.row(row, out).err();
+                if row < rows.len() {
+                    failed_here = tensor.row(rows.start + row, out).err();
                     break;
                 }
-                row -= rows;
+                row -= rows.len();
             }
             if let Some(error) = failed_here {
                 out.fill(0.0);
@@ -273,7 +290,7 @@ impl Weights {
         if let Some(error) = failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
             return Err(error);
         }
-        packed.map_err(|oom| LoadError::OutOfMemory { bytes: oom.bytes, purpose: format!("weights {}", parts[0].0) })
+        packed.map_err(|oom| LoadError::OutOfMemory { bytes: oom.bytes, purpose: format!("weights {}", parts[0].name) })
     }
 }
 

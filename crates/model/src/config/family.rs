@@ -1,0 +1,324 @@
+//! The architectures: what each fixes, which fields it reads, and what it assumes of fields that are absent.
+//!
+//! One row per architecture, most of them "as Llama, except". Only reading a configuration looks at this table: what it
+//! says is written into [`ModelConfig`](super::ModelConfig), and the forward pass knows no names.
+
+use super::fields::{Fields, kind, quoted};
+use crate::checkpoint::LoadError;
+use kernels::Activation;
+use serde_json::Value;
+use std::fmt;
+
+/// Architectures that the forward pass knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    /// Llama 2, 3, 3.1, 3.2, 3.3, and the many models of that shape (Touvron et al., 2023; Grattafiori et al., 2024).
+    Llama,
+    /// Mistral 7B and its successors of the same shape (Jiang et al., 2023).
+    Mistral,
+    /// Qwen2 and Qwen2.5 (Yang et al., 2024).
+    Qwen2,
+    /// Qwen3, dense (Yang et al., 2025).
+    Qwen3,
+    /// Gemma 2 (Gemma Team, 2024).
+    Gemma2,
+    /// Gemma 3, its text part (Gemma Team, 2025).
+    Gemma3,
+    /// Phi-3, Phi-3.5 and Phi-4, mini and medium (Abdin et al., 2024).
+    Phi3,
+    /// OLMo 2 (Team OLMo, 2025).
+    Olmo2,
+    /// Granite 3, dense (Granite Team, 2024).
+    Granite,
+    /// SmolLM3 (Bakouch et al., 2025).
+    SmolLm3,
+    /// Mixtral: Mistral with experts (Jiang et al., 2024).
+    Mixtral,
+    /// Qwen3 with experts (Yang et al., 2025).
+    Qwen3Moe,
+}
+
+impl Family {
+    /// `model_type` of the family.
+    pub fn name(self) -> &'static str {
+        ARCHITECTURES.iter().find(|traits| traits.family == self).map_or("", |traits| traits.model_type)
+    }
+}
+
+impl fmt::Display for Family {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Where a block (attention, MLP) has its norms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NormPlacement {
+    /// Its input is normed.
+    Before,
+    /// Its output is normed, before it is added to the residual stream.
+    After,
+    /// Both.
+    Around,
+}
+
+/// What a norm of queries and keys takes together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeadNorm {
+    /// There is none.
+    None,
+    /// Each head by itself.
+    PerHead,
+    /// All heads of a row.
+    WholeWidth,
+}
+
+/// Biases of the attention's projections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AttentionBias {
+    Never,
+    /// On q, k and v, always.
+    Qkv,
+    /// On all four if `attention_bias` says so.
+    Stated,
+}
+
+/// Which layers see a window (`sliding_window`) unless `layer_types` lists them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Windows {
+    /// None, whatever the fields say.
+    Never,
+    /// All; of this width when the field is absent.
+    All { absent: Option<usize> },
+    /// With `use_sliding_window`, those from `max_window_layers` on.
+    From,
+    /// With `use_sliding_window`, all.
+    AllIfAsked,
+    /// With `use_sliding_window`, those without rotation.
+    UnrotatedIfAsked,
+    /// All but every n-th: `sliding_window_pattern`, or this.
+    AllButEvery { pattern: usize },
+}
+
+/// Factors on the way through the layers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Factors {
+    /// Scores are divided by the root of the head's width; nothing else.
+    Plain,
+    /// Embeddings times the root of `hidden_size`, scores divided by the root of `query_pre_attn_scalar`, capped logits,
+    /// and capped scores in one of them.
+    Gemma { capped_scores: bool },
+    /// `embedding_multiplier`, `attention_multiplier`, `residual_multiplier`, `logits_scaling`.
+    Granite,
+}
+
+/// Whether layers have experts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ExpertFields {
+    None,
+    /// In every layer, `intermediate_size` wide, weights over the chosen.
+    Mixtral,
+    /// `moe_intermediate_size` wide, weights by `norm_topk_prob`, layers by `decoder_sparse_step` and `mlp_only_layers`.
+    Qwen,
+}
+
+/// A row of the table.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Traits {
+    pub(super) family: Family,
+    /// `architectures[0]`.
+    pub(super) architecture: &'static str,
+    pub(super) model_type: &'static str,
+    pub(super) attention_bias: AttentionBias,
+    /// `mlp_bias` is read.
+    pub(super) mlp_bias: bool,
+    pub(super) norms: NormPlacement,
+    /// Norms multiply by 1 plus their weight.
+    pub(super) norms_around_zero: bool,
+    pub(super) head_norm: HeadNorm,
+    pub(super) windows: Windows,
+    pub(super) factors: Factors,
+    pub(super) experts: ExpertFields,
+    /// q, k and v are one tensor, gate and up another.
+    pub(super) fused_projections: bool,
+    /// `partial_rotary_factor` is read.
+    pub(super) partial_rotation: bool,
+    /// Layers with a window have a rotation of their own, unstretched, and this base when the field is absent.
+    pub(super) local_theta: Option<f64>,
+    /// `no_rope_layers` is read.
+    pub(super) unrotated_layers: bool,
+    /// Of absent fields.
+    pub(super) activation: Activation,
+    pub(super) head_dim: Option<usize>,
+    pub(super) eps: f64,
+    pub(super) theta: f64,
+    pub(super) tied: bool,
+}
+
+const LLAMA: Traits = Traits {
+    family: Family::Llama,
+    architecture: "LlamaForCausalLM",
+    model_type: "llama",
+    attention_bias: AttentionBias::Stated,
+    mlp_bias: true,
+    norms: NormPlacement::Before,
+    norms_around_zero: false,
+    head_norm: HeadNorm::None,
+    windows: Windows::Never,
+    factors: Factors::Plain,
+    experts: ExpertFields::None,
+    fused_projections: false,
+    partial_rotation: false,
+    local_theta: None,
+    unrotated_layers: false,
+    activation: Activation::Silu,
+    head_dim: None,
+    eps: 1e-6,
+    theta: 1e4,
+    tied: false,
+};
+
+const MISTRAL: Traits = Traits {
+    family: Family::Mistral,
+    architecture: "MistralForCausalLM",
+    model_type: "mistral",
+    attention_bias: AttentionBias::Never,
+    mlp_bias: false,
+    windows: Windows::All { absent: Some(4096) },
+    ..LLAMA
+};
+
+const QWEN3: Traits = Traits {
+    family: Family::Qwen3,
+    architecture: "Qwen3ForCausalLM",
+    model_type: "qwen3",
+    mlp_bias: false,
+    head_norm: HeadNorm::PerHead,
+    windows: Windows::From,
+    head_dim: Some(128),
+    ..LLAMA
+};
+
+const GEMMA2: Traits = Traits {
+    family: Family::Gemma2,
+    architecture: "Gemma2ForCausalLM",
+    model_type: "gemma2",
+    mlp_bias: false,
+    norms: NormPlacement::Around,
+    norms_around_zero: true,
+    windows: Windows::AllButEvery { pattern: 2 },
+    factors: Factors::Gemma { capped_scores: true },
+    activation: Activation::GeluTanh,
+    head_dim: Some(256),
+    tied: true,
+    ..LLAMA
+};
+
+pub(super) const ARCHITECTURES: [Traits; 12] = [
+    LLAMA,
+    MISTRAL,
+    Traits {
+        family: Family::Qwen2,
+        architecture: "Qwen2ForCausalLM",
+        model_type: "qwen2",
+        attention_bias: AttentionBias::Qkv,
+        head_norm: HeadNorm::None,
+        head_dim: None,
+        ..QWEN3
+    },
+    QWEN3,
+    GEMMA2,
+    Traits {
+        family: Family::Gemma3,
+        architecture: "Gemma3ForCausalLM",
+        model_type: "gemma3_text",
+        head_norm: HeadNorm::PerHead,
+        windows: Windows::AllButEvery { pattern: 6 },
+        factors: Factors::Gemma { capped_scores: false },
+        theta: 1e6,
+        local_theta: Some(1e4),
+        ..GEMMA2
+    },
+    Traits {
+        family: Family::Phi3,
+        architecture: "Phi3ForCausalLM",
+        model_type: "phi3",
+        windows: Windows::All { absent: None },
+        fused_projections: true,
+        partial_rotation: true,
+        eps: 1e-5,
+        ..MISTRAL
+    },
+    Traits {
+        family: Family::Olmo2,
+        architecture: "Olmo2ForCausalLM",
+        model_type: "olmo2",
+        mlp_bias: false,
+        norms: NormPlacement::After,
+        head_norm: HeadNorm::WholeWidth,
+        eps: 1e-5,
+        ..LLAMA
+    },
+    Traits {
+        family: Family::Granite,
+        architecture: "GraniteForCausalLM",
+        model_type: "granite",
+        factors: Factors::Granite,
+        ..LLAMA
+    },
+    Traits {
+        family: Family::SmolLm3,
+        architecture: "SmolLM3ForCausalLM",
+        model_type: "smollm3",
+        windows: Windows::UnrotatedIfAsked,
+        unrotated_layers: true,
+        theta: 2e6,
+        tied: true,
+        ..LLAMA
+    },
+    Traits {
+        family: Family::Mixtral,
+        architecture: "MixtralForCausalLM",
+        model_type: "mixtral",
+        windows: Windows::All { absent: None },
+        experts: ExpertFields::Mixtral,
+        eps: 1e-5,
+        theta: 1e6,
+        ..MISTRAL
+    },
+    Traits {
+        family: Family::Qwen3Moe,
+        architecture: "Qwen3MoeForCausalLM",
+        model_type: "qwen3_moe",
+        windows: Windows::AllIfAsked,
+        experts: ExpertFields::Qwen,
+        head_dim: None,
+        ..QWEN3
+    },
+];
+
+impl Traits {
+    /// By `architectures`, or `model_type` where that is missing.
+    pub(super) fn of(fields: &Fields<'_>) -> Result<&'static Traits, LoadError> {
+        let known = || ARCHITECTURES.map(|traits| traits.architecture).join(", ");
+        let (field, name, find): (_, _, fn(&Traits) -> &str) = match fields.get("architectures") {
+            Some(Value::Array(names)) => {
+                ("architectures", names.first().and_then(Value::as_str).unwrap_or(""), |traits| traits.architecture)
+            }
+            Some(other) => {
+                return Err(fields.error("architectures", format!("expected a list of names, found {}", kind(other))));
+            }
+            None => match fields.text("model_type")? {
+                Some(name) => ("model_type", name, |traits| traits.model_type),
+                None => {
+                    let problem = format!("missing, and model_type too; known are {}", known());
+                    return Err(fields.error("architectures", problem));
+                }
+            },
+        };
+        ARCHITECTURES
+            .iter()
+            .find(|traits| find(traits) == name)
+            .ok_or_else(|| fields.error(field, format!("{} is not known; known are {}", quoted(name), known())))
+    }
+}

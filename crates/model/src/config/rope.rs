@@ -1,0 +1,202 @@
+//! Rotary positions: both spellings of their fields. Definitions follow `modeling_rope_utils.py` of transformers 5.
+
+use super::family::Traits;
+use super::fields::{Fields, quoted};
+use crate::checkpoint::LoadError;
+use kernels::RopeScaling;
+use kernels::rope::yarn_attention_factor as attention_factor_of_scales;
+use std::ops::RangeInclusive;
+
+const THETA: RangeInclusive<f64> = 1.0 + f64::EPSILON..=1e15;
+const FACTOR: RangeInclusive<f64> = 1.0..=1e6;
+
+/// A rotation of queries and keys by position (Su et al., 2021).
+#[derive(Clone, Debug, PartialEq)]
+pub struct RopeConfig {
+    /// Base wavelength.
+    pub theta: f64,
+    /// How frequencies are stretched for long contexts.
+    pub scaling: RopeScaling,
+    /// How many numbers of a head turn, from the first; even.
+    pub rotary_dim: usize,
+}
+
+/// The rotations that layers refer to, and the positions that make sense with them.
+pub(super) fn ropes(
+    fields: &Fields<'_>,
+    traits: &Traits,
+    head_dim: usize,
+    max_position_embeddings: usize,
+) -> Result<(Vec<RopeConfig>, usize), LoadError> {
+    // Of both, transformers takes the older name.
+    let rope = match fields.object("rope_scaling")?.filter(|rope| !rope.map.is_empty()) {
+        Some(rope) => Some(rope),
+        None => fields.object("rope_parameters")?,
+    };
+    let Some(local_theta) = traits.local_theta else {
+        let (rope, context_limit) = read(fields, traits, rope, head_dim, max_position_embeddings)?;
+        return Ok((vec![rope], context_limit));
+    };
+    let nested = rope.as_ref().filter(|rope| rope.map.values().any(serde_json::Value::is_object));
+    let (full, sliding) = match nested {
+        Some(nested) => (nested.object("full_attention")?, nested.object("sliding_attention")?),
+        None => (rope, None),
+    };
+    let (full, _) = read(fields, traits, full, head_dim, max_position_embeddings)?;
+    let theta = match &sliding {
+        Some(sliding) => sliding.optional_float("rope_theta", THETA)?,
+        None => fields.optional_float("rope_local_base_freq", THETA)?,
+    };
+    if let Some(sliding) = &sliding
+        && let Some(scaling) = sliding.text("rope_type")?.filter(|scaling| *scaling != "default")
+    {
+        let problem = format!("{} is not supported; layers with a window are not stretched", quoted(scaling));
+        return Err(sliding.error("rope_type", problem));
+    }
+    let theta = theta.unwrap_or(local_theta);
+    let local = RopeConfig { theta, scaling: RopeScaling::None, rotary_dim: head_dim };
+    // Here the length that is stated counts the stretching.
+    Ok((vec![full, local], max_position_embeddings))
+}
+
+/// A rotation, `rope` holding its own fields, and the positions that make sense with it.
+fn read(
+    fields: &Fields<'_>,
+    traits: &Traits,
+    rope: Option<Fields<'_>>,
+    head_dim: usize,
+    max_position_embeddings: usize,
+) -> Result<(RopeConfig, usize), LoadError> {
+    if let Some(rope) = &rope
+        && let Some((name, _)) = rope.map.iter().find(|(_, value)| value.is_object())
+    {
+        return Err(rope.error(&quoted(name), "rotations that differ between layers are not supported"));
+    }
+    let theta = match &rope {
+        Some(rope) => rope.optional_float("rope_theta", THETA)?,
+        None => None,
+    };
+    let theta = match theta {
+        Some(theta) => theta,
+        None => fields.optional_float("rope_theta", THETA)?.unwrap_or(traits.theta),
+    };
+    let rotary_dim = rotary_dim(fields, traits, rope.as_ref(), head_dim)?;
+    let plain = RopeConfig { theta, scaling: RopeScaling::None, rotary_dim };
+    let Some(rope) = rope else { return Ok((plain, max_position_embeddings)) };
+
+    let original_max_position = || -> Result<usize, LoadError> {
+        const NAME: &str = "original_max_position_embeddings";
+        Ok(match fields.optional_size(NAME, 1 << 27)? {
+            Some(positions) => positions,
+            None => rope.optional_size(NAME, 1 << 27)?.unwrap_or(max_position_embeddings),
+        })
+    };
+    let rope_type = match rope.text("rope_type")? {
+        Some(rope_type) => rope_type,
+        None => rope.text("type")?.unwrap_or("default"),
+    };
+    match rope_type {
+        "default" => Ok((plain, max_position_embeddings)),
+        "linear" => {
+            let factor = rope.float("factor", FACTOR)?;
+            let context_limit = stretched(max_position_embeddings, factor);
+            Ok((RopeConfig { scaling: RopeScaling::Linear { factor }, ..plain }, context_limit))
+        }
+        "llama3" => {
+            let low_freq_factor = rope.float("low_freq_factor", 1e-6..=1e6)?;
+            let high_freq_factor = rope.float("high_freq_factor", 1e-6..=1e6)?;
+            if high_freq_factor <= low_freq_factor {
+                let problem = format!("{high_freq_factor} must be more than low_freq_factor = {low_freq_factor}");
+                return Err(rope.error("high_freq_factor", problem));
+            }
+            let scaling = RopeScaling::Llama3 {
+                factor: rope.float("factor", FACTOR)?,
+                low_freq_factor,
+                high_freq_factor,
+                original_max_position: original_max_position()?,
+            };
+            Ok((RopeConfig { scaling, ..plain }, max_position_embeddings))
+        }
+        "yarn" => {
+            let original_max_position = original_max_position()?;
+            let factor = match rope.optional_float("factor", FACTOR)? {
+                Some(factor) => factor,
+                None => max_position_embeddings as f64 / original_max_position as f64,
+            };
+            // An original length of its own means that max_position_embeddings is the stretched one, or not: the
+            // hub has both. The larger reading is what the factor was trained for.
+            let context_limit = max_position_embeddings.max(stretched(original_max_position, factor));
+            let scaling = RopeScaling::Yarn {
+                factor,
+                original_max_position,
+                beta_fast: rope.optional_float("beta_fast", 1e-6..=1e6)?.unwrap_or(32.0),
+                beta_slow: rope.optional_float("beta_slow", 1e-6..=1e6)?.unwrap_or(1.0),
+                attention_factor: yarn_attention_factor(&rope, factor)?,
+                truncate: rope.flag("truncate", true)?,
+            };
+            Ok((RopeConfig { scaling, ..plain }, context_limit))
+        }
+        "longrope" | "su" => {
+            let original_max_position = original_max_position()?;
+            let factor = match rope.optional_float("factor", FACTOR)? {
+                Some(factor) => factor,
+                None => max_position_embeddings as f64 / original_max_position as f64,
+            };
+            let attention_factor = rope.optional_float("attention_factor", 1e-3..=1e3)?;
+            if factor > 1.0 && attention_factor.is_none() && original_max_position < 2 {
+                let problem = "1; the scale of a stretched context is divided by its logarithm";
+                return Err(fields.error("original_max_position_embeddings", problem));
+            }
+            let scaling = RopeScaling::LongRope {
+                short_factor: rope.floats("short_factor", rotary_dim / 2, 1e-6..=1e6)?,
+                long_factor: rope.floats("long_factor", rotary_dim / 2, 1e-6..=1e6)?,
+                factor,
+                original_max_position,
+                attention_factor,
+            };
+            Ok((RopeConfig { scaling, ..plain }, max_position_embeddings))
+        }
+        other => {
+            let problem = format!("{} is not supported; default, linear, llama3, yarn and longrope are", quoted(other));
+            Err(rope.error("rope_type", problem))
+        }
+    }
+}
+
+/// How many numbers of a head turn: all, or the share that `partial_rotary_factor` states, here or there.
+fn rotary_dim(
+    fields: &Fields<'_>,
+    traits: &Traits,
+    rope: Option<&Fields<'_>>,
+    head_dim: usize,
+) -> Result<usize, LoadError> {
+    const NAME: &str = "partial_rotary_factor";
+    let mut rotary_dim = head_dim;
+    for part in [Some(fields), rope].into_iter().flatten() {
+        let Some(share) = part.optional_float(NAME, 0.0..=1.0)?.filter(|share| *share != 1.0) else { continue };
+        if !traits.partial_rotation {
+            return Err(part.error(NAME, format!("{share} is not supported; all of a head is rotated")));
+        }
+        rotary_dim = (head_dim as f64 * share) as usize;
+        if rotary_dim == 0 || !rotary_dim.is_multiple_of(2) {
+            let problem = format!("{share} of heads of width {head_dim} is {rotary_dim}, which is no number of pairs");
+            return Err(part.error(NAME, problem));
+        }
+    }
+    Ok(rotary_dim)
+}
+
+fn stretched(positions: usize, factor: f64) -> usize {
+    (positions as f64 * factor).min((1u64 << 27) as f64) as usize
+}
+
+/// `attention_factor` as stated, or DeepSeek's pair of `mscale`s; `None` leaves the paper's `0.1 ln(factor) + 1`
+/// (Peng et al., 2023).
+fn yarn_attention_factor(rope: &Fields<'_>, factor: f64) -> Result<Option<f64>, LoadError> {
+    if let Some(stated) = rope.optional_float("attention_factor", 1e-3..=1e3)? {
+        return Ok(Some(stated));
+    }
+    let one = rope.optional_float("mscale", 0.0..=1e3)?.filter(|scale| *scale != 0.0);
+    let all = rope.optional_float("mscale_all_dim", 0.0..=1e3)?.filter(|scale| *scale != 0.0);
+    Ok(one.zip(all).map(|(one, all)| attention_factor_of_scales(factor, one, all)))
+}

@@ -1,0 +1,274 @@
+//! What a checkpoint calls its tensors, and which of their rows make one packed matrix.
+//!
+//! ```text
+//! self_attn.q_proj [q, hidden] ┐                       self_attn.qkv_proj [q + 2 kv, hidden]   (Phi-3)
+//! self_attn.k_proj [kv, hidden]├─ one Linear      or   the same rows, already together
+//! self_attn.v_proj [kv, hidden]┘
+//! mlp.experts.7.gate_proj, .up_proj [width, hidden]    or   rows of expert 7 in mlp.experts.gate_up_proj
+//! ```
+//! Names are those of transformers. The lists here are what is checked before anything is packed, and what is packed.
+
+use crate::checkpoint::LoadError;
+use crate::config::{ExpertConfig, HeadNorm, ModelConfig, NormPlacement};
+use crate::weights::{Part, Weights};
+
+/// A tensor `[len]`.
+#[derive(Debug)]
+pub(crate) struct Vector {
+    pub(crate) name: String,
+    pub(crate) len: usize,
+}
+
+/// A matrix: parts one under the other, and their biases likewise.
+#[derive(Debug)]
+pub(crate) struct Linear {
+    pub(crate) parts: Vec<Part>,
+    pub(crate) in_features: usize,
+    /// Empty, or one for each part.
+    pub(crate) biases: Vec<Vector>,
+}
+
+impl Linear {
+    /// Whole tensors `[rows, in_features]`: module names and rows.
+    fn whole(modules: &[(String, usize)], in_features: usize, has_bias: bool) -> Linear {
+        let part = |(module, rows): &(String, usize)| Part {
+            name: format!("{module}.weight"),
+            shape: vec![*rows, in_features],
+            rows: 0..*rows,
+        };
+        let bias = |(module, rows): &(String, usize)| Vector { name: format!("{module}.bias"), len: *rows };
+        Linear {
+            parts: modules.iter().map(part).collect(),
+            in_features,
+            biases: modules.iter().filter(|_| has_bias).map(bias).collect(),
+        }
+    }
+
+    /// Matrix `index` of `count` that are stacked in one tensor `[count, rows, in_features]`.
+    fn stacked(name: String, (index, count): (usize, usize), rows: usize, in_features: usize) -> Linear {
+        let shape = vec![count, rows, in_features];
+        let part = Part { name, shape, rows: index * rows..(index + 1) * rows };
+        Linear { parts: vec![part], in_features, biases: Vec::new() }
+    }
+}
+
+/// Norms of a block's input and output.
+#[derive(Debug)]
+pub(crate) struct Norms<T> {
+    pub(crate) before: Option<T>,
+    pub(crate) after: Option<T>,
+}
+
+/// The gated MLP, or one expert.
+#[derive(Debug)]
+pub(crate) struct Mlp {
+    pub(crate) gate_up: Linear,
+    pub(crate) down: Linear,
+}
+
+/// The second block of a layer.
+#[derive(Debug)]
+pub(crate) enum Feed {
+    Dense(Mlp),
+    Experts { router: Linear, experts: Vec<Mlp> },
+}
+
+/// A layer's tensors.
+#[derive(Debug)]
+pub(crate) struct Layer {
+    pub(crate) attention_norms: Norms<Vector>,
+    pub(crate) qkv: Linear,
+    /// Of queries and of keys.
+    pub(crate) head_norms: Option<(Vector, Vector)>,
+    pub(crate) o: Linear,
+    pub(crate) mlp_norms: Norms<Vector>,
+    pub(crate) feed: Feed,
+}
+
+impl Layer {
+    fn matrices(&self) -> Vec<&Linear> {
+        let mut matrices = vec![&self.qkv, &self.o];
+        match &self.feed {
+            Feed::Dense(mlp) => matrices.extend([&mlp.gate_up, &mlp.down]),
+            Feed::Experts { router, experts } => {
+                matrices.push(router);
+                matrices.extend(experts.iter().flat_map(|mlp| [&mlp.gate_up, &mlp.down]));
+            }
+        }
+        matrices
+    }
+
+    fn vectors(&self) -> Vec<&Vector> {
+        let norms = [&self.attention_norms, &self.mlp_norms];
+        let norms = norms.into_iter().flat_map(|norms| [norms.before.as_ref(), norms.after.as_ref()]).flatten();
+        norms.chain(self.head_norms.iter().flat_map(|(q, k)| [q, k])).collect()
+    }
+}
+
+/// How a checkpoint keeps its experts. All three are in use for the same models.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ExpertNames {
+    /// `block_sparse_moe.experts.0.w1`, `w3` (up) and `w2` (down): as Mixtral was published.
+    Numbered,
+    /// `mlp.experts.0.gate_proj`, `up_proj`, `down_proj`: as Qwen3 was.
+    Named,
+    /// `mlp.experts.gate_up_proj` and `down_proj` of all experts: as transformers 5 holds them.
+    Stacked,
+}
+
+/// The tensors of a checkpoint.
+pub(crate) struct Tensors<'c> {
+    config: &'c ModelConfig,
+    experts: ExpertNames,
+}
+
+impl<'c> Tensors<'c> {
+    /// The names that `weights` uses.
+    pub(crate) fn of(config: &'c ModelConfig, weights: &Weights) -> Tensors<'c> {
+        let first = config.layers.iter().position(|layer| layer.has_experts).unwrap_or(0);
+        let has = |rest: &str| weights.has(&format!("model.layers.{first}.{rest}"));
+        let experts = if has("mlp.experts.gate_up_proj") {
+            ExpertNames::Stacked
+        } else if has("block_sparse_moe.gate.weight") {
+            ExpertNames::Numbered
+        } else {
+            ExpertNames::Named
+        };
+        Tensors { config, experts }
+    }
+
+    /// `[vocab_size, hidden_size]`.
+    pub(crate) fn embedding(&self) -> Linear {
+        let config = self.config;
+        Linear::whole(&[("model.embed_tokens".to_string(), config.vocab_size)], config.hidden_size, false)
+    }
+
+    /// `[hidden_size]`.
+    pub(crate) fn final_norm(&self) -> Vector {
+        Vector { name: "model.norm.weight".to_string(), len: self.config.hidden_size }
+    }
+
+    /// `[vocab_size, hidden_size]`; `None` when the embedding serves.
+    pub(crate) fn head(&self) -> Option<Linear> {
+        let config = self.config;
+        let head = || Linear::whole(&[("lm_head".to_string(), config.vocab_size)], config.hidden_size, false);
+        (!config.tie_word_embeddings).then(head)
+    }
+
+    pub(crate) fn layer(&self, index: usize) -> Layer {
+        let config = self.config;
+        let (hidden, heads) = (config.hidden_size, config.heads());
+        let kv_width = config.num_kv_heads * config.head_dim;
+        let name = |part: &str| format!("model.layers.{index}.{part}");
+        let norm = |part: &str| Some(Vector { name: name(&format!("{part}.weight")), len: hidden });
+        let (attention_norms, mlp_norms) = match config.norms {
+            NormPlacement::Before => (
+                Norms { before: norm("input_layernorm"), after: None },
+                Norms { before: norm("post_attention_layernorm"), after: None },
+            ),
+            NormPlacement::After => (
+                Norms { before: None, after: norm("post_attention_layernorm") },
+                Norms { before: None, after: norm("post_feedforward_layernorm") },
+            ),
+            NormPlacement::Around => (
+                Norms { before: norm("input_layernorm"), after: norm("post_attention_layernorm") },
+                Norms { before: norm("pre_feedforward_layernorm"), after: norm("post_feedforward_layernorm") },
+            ),
+        };
+        let qkv = match config.fused_projections {
+            true => vec![(name("self_attn.qkv_proj"), heads.qkv_width())],
+            false => vec![
+                (name("self_attn.q_proj"), heads.q_width()),
+                (name("self_attn.k_proj"), kv_width),
+                (name("self_attn.v_proj"), kv_width),
+            ],
+        };
+        let head_norm = |part: &str, len| Vector { name: name(&format!("self_attn.{part}.weight")), len };
+        Layer {
+            attention_norms,
+            qkv: Linear::whole(&qkv, hidden, config.qkv_bias),
+            head_norms: match config.head_norm {
+                HeadNorm::None => None,
+                HeadNorm::PerHead => Some((head_norm("q_norm", config.head_dim), head_norm("k_norm", config.head_dim))),
+                HeadNorm::WholeWidth => Some((head_norm("q_norm", heads.q_width()), head_norm("k_norm", kv_width))),
+            },
+            o: Linear::whole(&[(name("self_attn.o_proj"), hidden)], heads.q_width(), config.o_bias),
+            mlp_norms,
+            feed: match config.experts.filter(|_| config.layers[index].has_experts) {
+                Some(experts) => self.experts(&experts, &name),
+                None => Feed::Dense(self.dense(&name)),
+            },
+        }
+    }
+
+    fn dense(&self, name: &dyn Fn(&str) -> String) -> Mlp {
+        let config = self.config;
+        let (hidden, width) = (config.hidden_size, config.intermediate_size);
+        let gate_up = match config.fused_projections {
+            true => vec![(name("mlp.gate_up_proj"), 2 * width)],
+            false => vec![(name("mlp.gate_proj"), width), (name("mlp.up_proj"), width)],
+        };
+        Mlp {
+            gate_up: Linear::whole(&gate_up, hidden, config.mlp_bias),
+            down: Linear::whole(&[(name("mlp.down_proj"), hidden)], width, config.mlp_bias),
+        }
+    }
+
+    fn experts(&self, experts: &ExpertConfig, name: &dyn Fn(&str) -> String) -> Feed {
+        let &ExpertConfig { num_experts, intermediate_size: width, .. } = experts;
+        let hidden = self.config.hidden_size;
+        let apart = |prefix: &str, [gate, up, down]: [&str; 3]| -> Vec<Mlp> {
+            let of = |expert: usize, part: &str| name(&format!("{prefix}.experts.{expert}.{part}"));
+            (0..num_experts)
+                .map(|expert| Mlp {
+                    gate_up: Linear::whole(&[(of(expert, gate), width), (of(expert, up), width)], hidden, false),
+                    down: Linear::whole(&[(of(expert, down), hidden)], width, false),
+                })
+                .collect()
+        };
+        let (block, experts) = match self.experts {
+            ExpertNames::Numbered => ("block_sparse_moe", apart("block_sparse_moe", ["w1", "w3", "w2"])),
+            ExpertNames::Named => ("mlp", apart("mlp", ["gate_proj", "up_proj", "down_proj"])),
+            ExpertNames::Stacked => {
+                let of = |index: usize, part: &str, rows, in_features| {
+                    let name = name(&format!("mlp.experts.{part}"));
+                    Linear::stacked(name, (index, num_experts), rows, in_features)
+                };
+                let mlp = |index| Mlp {
+                    gate_up: of(index, "gate_up_proj", 2 * width, hidden),
+                    down: of(index, "down_proj", hidden, width),
+                };
+                ("mlp", (0..num_experts).map(mlp).collect())
+            }
+        };
+        Feed::Experts {
+            router: Linear::whole(&[(name(&format!("{block}.gate")), num_experts)], hidden, false),
+            experts,
+        }
+    }
+
+    /// Calls `check` with the name and shape of every tensor that the configuration asks for, and whether it is part of a
+    /// matrix. Layer by layer, so that a configuration that claims too much fails at the first tensor that is not there.
+    pub(crate) fn each(
+        &self,
+        mut check: impl FnMut(&str, &[usize], bool) -> Result<(), LoadError>,
+    ) -> Result<(), LoadError> {
+        let mut visit = |matrices: &[&Linear], vectors: &[&Vector]| {
+            for linear in matrices {
+                // A stacked tensor counts with its first matrix.
+                let mut first = linear.parts.iter().filter(|part| part.rows.start == 0);
+                first.try_for_each(|part| check(&part.name, &part.shape, true))?;
+                linear.biases.iter().try_for_each(|bias| check(&bias.name, &[bias.len], false))?;
+            }
+            vectors.iter().try_for_each(|vector| check(&vector.name, &[vector.len], false))
+        };
+        visit(&[&self.embedding()], &[&self.final_norm()])?;
+        if let Some(head) = self.head() {
+            visit(&[&head], &[])?;
+        }
+        (0..self.config.num_layers).try_for_each(|index| {
+            let layer = self.layer(index);
+            visit(&layer.matrices(), &layer.vectors())
+        })
+    }
+}
