@@ -10,12 +10,18 @@
 //!
 //! Both operands from L2 would halve the rate, so K is cut into blocks whose part of a pair of strips stays in L1
 //! while the rows pass by; sums wait in memory between blocks, exactly (f32 and i32 tiles are stored as they are).
+//!
+//! Int4 weights are unpacked to int8 tiles of `ratio * q`, a K block at a time, and then pass by like int8. Where a
+//! ratio is larger than 15 it is cut into two digits, `ratio = 16 h + l`, and the rows pass by twice: the sums of
+//! `h * q` are multiplied by 16 before those of `l * q` go on top. That is the same integer, so the bits are the same.
+//! Unpacking a tile costs as many cycles as multiplying it with 30 rows, so int4 panels are taller than others.
 
 use super::{Product, Sums};
 use crate::isa::Amx;
-use crate::quant::{PAIR, TILE, WeightClass};
+use crate::quant::{INT4_TILE, PAIR, TILE, WeightClass};
 use crate::threads::share;
 use std::arch::asm;
+use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
@@ -91,38 +97,131 @@ struct TileBlock {
     resume: bool,
 }
 
+/// Rows of the tallest panel.
+const MAX_PANEL_ROWS: usize = 512;
+/// Activations of an int4 panel: these pass by once for each pair of strips, so they should stay in L2.
+const INT4_PANEL_BYTES: usize = 1 << 20;
+
+/// Rows of a panel over `in_features`.
+pub(super) fn panel_rows(class: WeightClass, in_features: usize) -> usize {
+    match class {
+        WeightClass::Int4 => {
+            (INT4_PANEL_BYTES / in_features / BLOCK_ROWS * BLOCK_ROWS).clamp(super::PANEL_ROWS, MAX_PANEL_ROWS)
+        }
+        WeightClass::Bf16 | WeightClass::Int8 => super::PANEL_ROWS,
+    }
+}
+
+/// A K block of int8 tiles.
+#[repr(C, align(64))]
+struct UnpackedBlock([u8; BLOCK_STEPS * 2 * TILE]);
+
+/// What an int4 tile holds.
+#[derive(Clone, Copy, PartialEq)]
+enum Digit {
+    /// `ratio * q`, for ratios up to 15.
+    Whole,
+    /// `h * q`, where `ratio = 16 h + l` and `l` is in -8..=7.
+    High,
+    /// `l * q`.
+    Low,
+}
+
+/// Int4 steps to int8 tiles, `[steps][2]`.
+///
+/// Two weights at a time: with `a = |ratio|` and nibbles `x`, `y`, `(x + 256 y) * a` leaves `x * a` and `y * a` in their
+/// bytes, since neither passes 15 * 15. A nibble is `q + 8`, so `8 a` comes off; where the ratio is negative, the nibble
+/// is inverted first, which makes it `7 - q`, and `7 a` comes off.
+///
+/// # Safety
+/// The CPU has AVX-512 BW; `to` has room for the steps, aligned to 64.
+#[target_feature(enable = "avx512f,avx512bw")]
+unsafe fn unpack_int4(steps: &[u8], digit: Digit, to: *mut u8) {
+    let nibble = _mm512_set1_epi8(15);
+    for (step, from) in steps.chunks_exact(WeightClass::Int4.step_bytes()).enumerate() {
+        for part in 0..4 {
+            // Strip `part / 2`, group `part % 2`: half a tile.
+            // SAFETY: a step is two tiles of 512 bytes and 64 ratios, and becomes two of 1024.
+            unsafe {
+                let ratios = _mm_loadu_si128(from.as_ptr().add(2 * INT4_TILE + part * 16).cast());
+                let ratios = _mm512_cvtepi8_epi32(ratios);
+                let high = _mm512_srai_epi32::<4>(_mm512_add_epi32(ratios, _mm512_set1_epi32(8)));
+                let ratios = match digit {
+                    Digit::Whole => ratios,
+                    Digit::High => high,
+                    Digit::Low => _mm512_sub_epi32(ratios, _mm512_slli_epi32::<4>(high)),
+                };
+                let inverted = _mm512_srai_epi32::<31>(ratios);
+                let factor = _mm512_abs_epi32(ratios);
+                let excess = _mm512_add_epi32(_mm512_slli_epi32::<3>(factor), _mm512_mullo_epi32(inverted, factor));
+                let factor = _mm512_or_si512(factor, _mm512_slli_epi32::<16>(factor));
+                let excess = _mm512_or_si512(excess, _mm512_slli_epi32::<8>(excess));
+                let excess = _mm512_or_si512(excess, _mm512_slli_epi32::<16>(excess));
+                let from = from.as_ptr().add(part * (INT4_TILE / 2));
+                let to = to.add(step * 2 * TILE + part * (TILE / 2));
+                for line in 0..4 {
+                    let packed = _mm512_xor_si512(_mm512_loadu_si512(from.add(line * 64).cast()), inverted);
+                    let quads = [packed, _mm512_srli_epi16::<4>(packed)];
+                    for (quad, nibbles) in quads.map(|quad| _mm512_and_si512(quad, nibble)).into_iter().enumerate() {
+                        let products = _mm512_sub_epi8(_mm512_mullo_epi16(nibbles, factor), excess);
+                        _mm512_store_si512(to.add((line * 2 + quad) * 64).cast(), products);
+                    }
+                }
+            }
+        }
+    }
+}
+
 /// Computes rows x pairs of a product with tiles.
 pub(super) fn panel(proof: Amx, product: &Product<'_>, rows: Range<usize>, pairs: Range<usize>) {
-    let mut sums = MaybeUninit::<Sums<{ super::PANEL_ROWS }>>::uninit();
-    assert!(rows.len() <= super::PANEL_ROWS);
+    let mut sums = MaybeUninit::<Sums<MAX_PANEL_ROWS>>::uninit();
+    let mut unpacked = MaybeUninit::<UnpackedBlock>::uninit();
+    assert!(rows.len() <= MAX_PANEL_ROWS);
     let first_sums = sums.as_mut_ptr().cast::<u32>();
     let mut tiles = Tiles::new(proof);
     let (w, x) = (product.w, &product.activations);
     let k_blocks = w.steps().div_ceil(BLOCK_STEPS);
+    let step_bytes = w.class().step_bytes();
+    let digits: &[Digit] = if w.wide_ratios() { &[Digit::High, Digit::Low] } else { &[Digit::Whole] };
     for pair in pairs {
-        for k_block in 0..k_blocks {
+        for (&digit, k_block) in digits.iter().flat_map(|digit| (0..k_blocks).map(move |k_block| (digit, k_block))) {
             let steps = share(w.steps(), k_blocks, k_block);
+            let from = &w.pair(pair)[steps.start * step_bytes..steps.end * step_bytes];
+            let block_tiles = match w.class() {
+                WeightClass::Bf16 | WeightClass::Int8 => from.as_ptr(),
+                WeightClass::Int4 => {
+                    let to = unpacked.as_mut_ptr().cast();
+                    // SAFETY: where there are tiles there is AVX-512; a K block has at most `BLOCK_STEPS` steps.
+                    unsafe { unpack_int4(from, digit, to) };
+                    to.cast_const()
+                }
+            };
+            if digit == Digit::Low && k_block == 0 {
+                for at in 0..rows.len() * PAIR {
+                    // SAFETY: the sums of the high digits were written, for every row of the panel.
+                    unsafe { *first_sums.add(at) <<= 4 };
+                }
+            }
             for first in rows.clone().step_by(BLOCK_ROWS) {
                 let count = BLOCK_ROWS.min(rows.end - first);
                 tiles.configure(count);
                 // SAFETY: rows and steps are within the activations and the matrix, whose formats `linear` chose for
-                // tiles; `sums` holds `PANEL_ROWS` rows and those of earlier K blocks were written; the tiles are
+                // tiles; `sums` holds `MAX_PANEL_ROWS` rows and those of earlier K blocks were written; the tiles are
                 // configured for `count` rows.
                 unsafe {
                     let block = TileBlock {
                         x: x.row(first).add(steps.start * 64),
                         x_stride: x.stride(),
-                        tiles: w.pair(pair).as_ptr().add(steps.start * 2 * TILE),
+                        tiles: block_tiles,
                         steps: steps.len(),
                         sums: first_sums.add((first - rows.start) * PAIR),
-                        resume: k_block > 0,
+                        resume: k_block > 0 || digit == Digit::Low,
                     };
                     match (w.class(), count > 16) {
-                        (WeightClass::Int8, true) => int8_two(block),
-                        (WeightClass::Int8, false) => int8_one(block),
+                        (WeightClass::Int8 | WeightClass::Int4, true) => int8_two(block),
+                        (WeightClass::Int8 | WeightClass::Int4, false) => int8_one(block),
                         (WeightClass::Bf16, true) => bf16_two(block),
                         (WeightClass::Bf16, false) => bf16_one(block),
-                        (WeightClass::Int4, _) => unreachable!("`tiles_for` gives int4 no tiles"),
                     }
                 }
             }

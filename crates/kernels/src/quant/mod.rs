@@ -98,6 +98,8 @@ pub struct PackedMatrix {
     tiles: Buffer<u8>,
     /// Int8 and int4: scale of each output channel, `[padded N]`. Empty for bf16.
     scales: Buffer<f32>,
+    /// Int4: a ratio is larger than 15, so that `ratio * q` does not always fit int8.
+    wide_ratios: bool,
 }
 
 /// Columns of a pair of strips.
@@ -197,6 +199,11 @@ impl PackedMatrix {
     /// Bytes of tiles and scales, padding included.
     pub fn bytes(&self) -> usize {
         self.tiles.bytes() + self.scales.bytes()
+    }
+
+    /// Int4: whether some `ratio * q` may not fit int8.
+    pub(crate) fn wide_ratios(&self) -> bool {
+        self.wide_ratios
     }
 
     /// k steps of the padded depth.

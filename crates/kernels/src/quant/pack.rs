@@ -5,7 +5,7 @@
 //!                             then 16 columns x steps are transposed, 4 bytes at a time, into the tiles
 //! ```
 
-use super::int4::{self, GROUP};
+use super::int4::{self, GROUP, MAX_OWN_RATIO};
 use super::{
     INT4_TILE, Int4Source, MatrixShape, PAIR, PackedMatrix, RowSource, SMALLEST_WEIGHT, WeightClass, quantize_row,
     round_to_bf16,
@@ -15,6 +15,7 @@ use crate::lanes::{Kernel, Simd, dispatch};
 use crate::mem::{Buffer, OutOfMemory};
 use crate::threads::Pool;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// What is packed.
 #[derive(Clone, Copy)]
@@ -45,11 +46,14 @@ pub(super) fn pack(
     let parts: Vec<_> =
         tiles.chunks_mut(pair_bytes).map(|tiles| Mutex::new((tiles, scale_parts.next().unwrap_or(&mut [])))).collect();
     let scratch = Mutex::new(Vec::<Scratch>::new());
+    let wide_ratios = AtomicBool::new(false);
     let task = |pair: usize| {
         let mut own = scratch.lock().unwrap().pop().unwrap_or_default();
         let mut part = parts[pair].lock().unwrap();
         let (tiles, scales) = &mut *part;
-        dispatch(isa, PackPair { shape, class, pair, source, scratch: &mut own, tiles, scales });
+        if dispatch(isa, PackPair { shape, class, pair, source, scratch: &mut own, tiles, scales }) {
+            wide_ratios.store(true, Relaxed);
+        }
         scratch.lock().unwrap().push(own);
     };
     // Contiguous shares rather than whoever is free: the thread that will read a strip writes it first.
@@ -58,7 +62,7 @@ pub(super) fn pack(
         None => (0..pairs).for_each(task),
     }
     drop(parts);
-    Ok(PackedMatrix { shape, class, tiles, scales })
+    Ok(PackedMatrix { shape, class, tiles, scales, wide_ratios: wide_ratios.into_inner() })
 }
 
 /// A task's memory while packing.
@@ -76,7 +80,7 @@ struct Scratch {
     ratios: Vec<i8>,
 }
 
-/// Packs columns `32 * pair..` of the result.
+/// Packs columns `32 * pair..` of the result; returns whether an int4 ratio is larger than 15.
 struct PackPair<'a> {
     shape: MatrixShape,
     class: WeightClass,
@@ -88,21 +92,21 @@ struct PackPair<'a> {
 }
 
 impl Kernel for PackPair<'_> {
-    type Output = ();
+    type Output = bool;
 
-    fn define(self) {
-        self.pack();
+    fn define(self) -> bool {
+        self.pack()
     }
 
     #[inline(always)]
-    fn run<S: Simd>(self, _: S) {
-        self.pack();
+    fn run<S: Simd>(self, _: S) -> bool {
+        self.pack()
     }
 }
 
 impl PackPair<'_> {
     #[inline(always)]
-    fn pack(mut self) {
+    fn pack(mut self) -> bool {
         let in_features = self.shape.in_features;
         let steps = in_features.div_ceil(self.class.step());
         let row_bytes = if self.class == WeightClass::Int4 { steps * 32 } else { steps * 64 };
@@ -137,6 +141,7 @@ impl PackPair<'_> {
                 }
             }
         }
+        self.class == WeightClass::Int4 && self.scratch.ratios.iter().any(|ratio| ratio.abs() > MAX_OWN_RATIO)
     }
 
     /// Brings one row, the pair's `index`th, into the class's numbers.
