@@ -18,7 +18,7 @@
 
 use super::{Product, Sums};
 use crate::isa::Amx;
-use crate::quant::{INT4_TILE, PAIR, TILE, WeightClass};
+use crate::quant::{INT4_RATIOS, INT4_TILE, PAIR, TILE, WeightClass};
 use crate::threads::share;
 use std::arch::asm;
 use std::arch::x86_64::*;
@@ -141,9 +141,9 @@ unsafe fn unpack_int4(steps: &[u8], digit: Digit, to: *mut u8) {
     for (step, from) in steps.chunks_exact(WeightClass::Int4.step_bytes()).enumerate() {
         for part in 0..4 {
             // Strip `part / 2`, group `part % 2`: half a tile.
-            // SAFETY: a step is two tiles of 512 bytes and 64 ratios, and becomes two of 1024.
+            // SAFETY: a step is 64 ratios and two tiles of 512 bytes, and becomes two of 1024.
             unsafe {
-                let ratios = _mm_loadu_si128(from.as_ptr().add(2 * INT4_TILE + part * 16).cast());
+                let ratios = _mm_loadu_si128(from.as_ptr().add(part * 16).cast());
                 let ratios = _mm512_cvtepi8_epi32(ratios);
                 let high = _mm512_srai_epi32::<4>(_mm512_add_epi32(ratios, _mm512_set1_epi32(8)));
                 let ratios = match digit {
@@ -157,7 +157,7 @@ unsafe fn unpack_int4(steps: &[u8], digit: Digit, to: *mut u8) {
                 let factor = _mm512_or_si512(factor, _mm512_slli_epi32::<16>(factor));
                 let excess = _mm512_or_si512(excess, _mm512_slli_epi32::<8>(excess));
                 let excess = _mm512_or_si512(excess, _mm512_slli_epi32::<16>(excess));
-                let from = from.as_ptr().add(part * (INT4_TILE / 2));
+                let from = from.as_ptr().add(INT4_RATIOS + part * (INT4_TILE / 2));
                 let to = to.add(step * 2 * TILE + part * (TILE / 2));
                 for line in 0..4 {
                     let packed = _mm512_xor_si512(_mm512_loadu_si512(from.add(line * 64).cast()), inverted);

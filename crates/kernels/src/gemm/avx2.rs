@@ -1,7 +1,7 @@
-//! AVX2 kernels: `vpmaddubsw` for int8, fused multiply-add for bf16. One strip of 16 columns at a time: 16 registers.
+//! AVX2 kernels: `vpmaddubsw` for int8, fused multiply-add for bf16. One tile of 16 columns at a time: 16 registers.
 
 use super::{Block, Format, Kernel, Path, activations, epilogue};
-use crate::quant::{INT4_TILE, TILE, WeightClass};
+use crate::quant::{INT4_RATIOS, INT4_TILE, TILE, WeightClass};
 use std::arch::x86_64::*;
 
 pub(super) static INT8: Path =
@@ -35,44 +35,68 @@ unsafe fn finish(results: epilogue::Results<'_>) {
     unsafe { epilogue::finish(results) }
 }
 
+/// 16 columns of `ROWS` rows.
+type Strip<const ROWS: usize> = [[__m256i; 2]; ROWS];
+
+/// Sums of strips to `[ROWS][2][16]`.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn store<const ROWS: usize>(sums: &[Strip<ROWS>; 2], to: *mut u32) {
+    for (strip, sums) in sums.iter().enumerate() {
+        for (row, halves) in sums.iter().enumerate() {
+            for (half, &sum) in halves.iter().enumerate() {
+                // SAFETY: the caller's promise.
+                unsafe { _mm256_storeu_si256(to.add(row * 32 + strip * 16 + half * 8).cast(), sum) };
+            }
+        }
+    }
+}
+
 /// `|w|` is unsigned and `x` takes the sign of `w`: both within +-127, so the 16-bit sum of two products cannot
 /// saturate (2 * 127 * 127 = 32 258).
 #[target_feature(enable = "avx2")]
 unsafe fn int8<const ROWS: usize>(block: Block) {
-    // SAFETY: step by step the addresses stay within `steps` tiles and activations, and the sums are `[ROWS][32]`;
-    // prefetching past the end is harmless.
-    unsafe {
+    /// One tile.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    unsafe fn tile<const ROWS: usize>(
+        tile: *const u8,
+        x: *const u8,
+        x_stride: usize,
+        ahead: *const u8,
+        sums: &mut Strip<ROWS>,
+    ) {
         let ones = _mm256_set1_epi16(1);
-        for strip in 0..2 {
-            let mut sums = [[_mm256_setzero_si256(); 2]; ROWS];
-            let (mut tile, mut x) = (block.tiles.add(strip * TILE), block.x);
-            let mut ahead = block.ahead.wrapping_add(strip * TILE);
-            for _ in 0..block.steps {
-                for quad in 0..16 {
-                    let line = tile.add(quad * 64);
-                    _mm_prefetch::<_MM_HINT_T0>(ahead.wrapping_add(quad * 64).cast());
-                    for half in 0..2 {
-                        let w = _mm256_loadu_si256(line.add(half * 32).cast());
-                        let magnitude = _mm256_abs_epi8(w);
-                        for (row, sums) in sums.iter_mut().enumerate() {
-                            let group = x.add(row * block.x_stride + quad * 4).cast::<i32>().read_unaligned();
-                            let signed = _mm256_sign_epi8(_mm256_set1_epi32(group), w);
-                            let products = _mm256_madd_epi16(_mm256_maddubs_epi16(magnitude, signed), ones);
-                            sums[half] = _mm256_add_epi32(sums[half], products);
-                        }
+        for quad in 0..16 {
+            // SAFETY: within the tile and the step of each activation row; prefetching past the end is harmless.
+            unsafe {
+                _mm_prefetch::<_MM_HINT_T1>(ahead.wrapping_add(quad * 64).cast());
+                for half in 0..2 {
+                    let w = _mm256_loadu_si256(tile.add(quad * 64 + half * 32).cast());
+                    let magnitude = _mm256_abs_epi8(w);
+                    for (row, sums) in sums.iter_mut().enumerate() {
+                        let group = x.add(row * x_stride + quad * 4).cast::<i32>().read_unaligned();
+                        let signed = _mm256_sign_epi8(_mm256_set1_epi32(group), w);
+                        let products = _mm256_madd_epi16(_mm256_maddubs_epi16(magnitude, signed), ones);
+                        sums[half] = _mm256_add_epi32(sums[half], products);
                     }
-                }
-                tile = tile.add(2 * TILE);
-                ahead = ahead.wrapping_add(block.ahead_stride);
-                x = x.add(64);
-            }
-            for (row, sums) in sums.iter().enumerate() {
-                for (half, &sum) in sums.iter().enumerate() {
-                    _mm256_storeu_si256(block.sums.add(row * 32 + strip * 16 + half * 8).cast(), sum);
                 }
             }
         }
     }
+    let mut sums = [[[_mm256_setzero_si256(); 2]; ROWS]; 2];
+    let (mut tiles, mut x, mut ahead) = (block.tiles, block.x, block.ahead);
+    for _ in 0..block.steps {
+        // SAFETY: step by step the addresses stay within `steps` tiles and activations.
+        unsafe {
+            tile(tiles, x, block.x_stride, ahead, &mut sums[0]);
+            tile(tiles.add(TILE), x, block.x_stride, ahead.wrapping_add(TILE), &mut sums[1]);
+            (tiles, x) = (tiles.add(2 * TILE), x.add(64));
+        }
+        ahead = ahead.wrapping_add(block.ahead_stride);
+    }
+    // SAFETY: the sums are `[ROWS][32]`.
+    unsafe { store(&sums, block.sums) };
 }
 
 /// Sums of a group stay in 16 bits: eight products of pairs, each at most 2 * 15 * 127, in either half of a column's
@@ -81,104 +105,129 @@ unsafe fn int8<const ROWS: usize>(block: Block) {
 /// in both halves then adds the two.
 #[target_feature(enable = "avx2")]
 unsafe fn int4<const ROWS: usize>(block: Block) {
-    // SAFETY: as in `int8`; an activation row is followed by two corrections a step.
-    unsafe {
+    /// One tile, with its 32 ratios.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    unsafe fn tile<const ROWS: usize>(
+        (tile, ratios): (*const u8, *const u8),
+        (x, corrections): (*const u8, *const u8),
+        x_stride: usize,
+        ahead: *const u8,
+        totals: &mut Strip<ROWS>,
+    ) {
         let low = _mm256_set1_epi8(15);
-        for strip in 0..2 {
-            let mut totals = [[_mm256_setzero_si256(); 2]; ROWS];
-            let (mut step, mut x, mut ahead) = (block.tiles, block.x, block.ahead.wrapping_add(strip * INT4_TILE));
-            let mut corrections = block.x.add(block.steps * 64);
-            for _ in 0..block.steps {
-                for group in 0..2 {
-                    let mut sums = [[_mm256_setzero_si256(); 2]; ROWS];
-                    for (row, sums) in sums.iter_mut().enumerate() {
-                        let correction = corrections.add(row * block.x_stride + group * 4).cast::<i32>();
-                        *sums = [_mm256_set1_epi32(correction.read_unaligned()); 2];
-                    }
-                    for line in group * 4..group * 4 + 4 {
-                        let from = step.add(strip * INT4_TILE + line * 64);
-                        _mm_prefetch::<_MM_HINT_T0>(ahead.wrapping_add(line * 64).cast());
-                        let packed = [0, 32].map(|half| _mm256_loadu_si256(from.add(half).cast()));
-                        for high in 0..2 {
-                            let w = packed.map(|packed| match high {
-                                0 => _mm256_and_si256(packed, low),
-                                _ => _mm256_and_si256(_mm256_srli_epi16::<4>(packed), low),
-                            });
-                            for (row, sums) in sums.iter_mut().enumerate() {
-                                let quad = x.add(row * block.x_stride + line * 8 + high * 4).cast::<i32>();
-                                let quad = _mm256_set1_epi32(quad.read_unaligned());
-                                for (sum, w) in sums.iter_mut().zip(w) {
-                                    *sum = _mm256_add_epi16(*sum, _mm256_maddubs_epi16(w, quad));
-                                }
+        for group in 0..2 {
+            // SAFETY: within the tile, the step of each activation row and its two corrections; prefetching past the
+            // end is harmless.
+            unsafe {
+                let mut sums: Strip<ROWS> = std::array::from_fn(|row| {
+                    let correction = corrections.add(row * x_stride + group * 4).cast::<i32>();
+                    [_mm256_set1_epi32(correction.read_unaligned()); 2]
+                });
+                for line in group * 4..group * 4 + 4 {
+                    let from = tile.add(line * 64);
+                    _mm_prefetch::<_MM_HINT_T1>(ahead.wrapping_add(line * 64).cast());
+                    let packed = [0, 32].map(|half| _mm256_loadu_si256(from.add(half).cast()));
+                    for high in 0..2 {
+                        let w = packed.map(|packed| match high {
+                            0 => _mm256_and_si256(packed, low),
+                            _ => _mm256_and_si256(_mm256_srli_epi16::<4>(packed), low),
+                        });
+                        for (row, sums) in sums.iter_mut().enumerate() {
+                            let quad = x.add(row * x_stride + line * 8 + high * 4).cast::<i32>();
+                            let quad = _mm256_set1_epi32(quad.read_unaligned());
+                            for (sum, w) in sums.iter_mut().zip(w) {
+                                *sum = _mm256_add_epi16(*sum, _mm256_maddubs_epi16(w, quad));
                             }
                         }
                     }
-                    let ratios = [0, 8].map(|half| {
-                        let ratios = step.add(2 * INT4_TILE + strip * 32 + group * 16 + half);
-                        let ratios = _mm_loadl_epi64(ratios.cast());
-                        _mm256_cvtepi8_epi16(_mm_unpacklo_epi8(ratios, ratios))
-                    });
-                    for (totals, sums) in totals.iter_mut().zip(sums) {
-                        for ((total, sum), ratios) in totals.iter_mut().zip(sums).zip(ratios) {
-                            *total = _mm256_add_epi32(*total, _mm256_madd_epi16(sum, ratios));
-                        }
-                    }
                 }
-                _mm_prefetch::<_MM_HINT_T0>(ahead.wrapping_add(INT4_TILE).cast());
-                step = step.add(WeightClass::Int4.step_bytes());
-                ahead = ahead.wrapping_add(block.ahead_stride);
-                x = x.add(64);
-                corrections = corrections.add(8);
-            }
-            for (row, totals) in totals.iter().enumerate() {
-                for (half, &total) in totals.iter().enumerate() {
-                    _mm256_storeu_si256(block.sums.add(row * 32 + strip * 16 + half * 8).cast(), total);
+                let ratios = [0, 8].map(|half| {
+                    let ratios = _mm_loadl_epi64(ratios.add(group * 16 + half).cast());
+                    _mm256_cvtepi8_epi16(_mm_unpacklo_epi8(ratios, ratios))
+                });
+                for (totals, sums) in totals.iter_mut().zip(sums) {
+                    for ((total, sum), ratios) in totals.iter_mut().zip(sums).zip(ratios) {
+                        *total = _mm256_add_epi32(*total, _mm256_madd_epi16(sum, ratios));
+                    }
                 }
             }
         }
     }
+    let mut totals = [[[_mm256_setzero_si256(); 2]; ROWS]; 2];
+    let (mut step, mut x, mut ahead) = (block.tiles, block.x, block.ahead);
+    let mut corrections = block.x.wrapping_add(block.steps * 64);
+    for _ in 0..block.steps {
+        // SAFETY: step by step the addresses stay within `steps` steps and activations, behind which lie the corrections.
+        unsafe {
+            _mm_prefetch::<_MM_HINT_T1>(ahead.cast());
+            for (strip, totals) in totals.iter_mut().enumerate() {
+                let at = INT4_RATIOS + strip * INT4_TILE;
+                let weights = (step.add(at), step.add(strip * 32));
+                tile(weights, (x, corrections), block.x_stride, ahead.wrapping_add(at), totals);
+            }
+            (step, x, corrections) = (step.add(WeightClass::Int4.step_bytes()), x.add(64), corrections.add(8));
+        }
+        ahead = ahead.wrapping_add(block.ahead_stride);
+    }
+    // SAFETY: the sums are `[ROWS][32]`.
+    unsafe { store(&totals, block.sums) };
 }
 
 #[target_feature(enable = "avx2,fma")]
 unsafe fn bf16<const ROWS: usize>(block: Block) {
-    // SAFETY: as in `int8`; an activation row is f32 here.
-    unsafe {
+    /// One tile: the even and the odd sums of its 32 products, added to the totals.
+    #[inline]
+    #[target_feature(enable = "avx2,fma")]
+    unsafe fn tile<const ROWS: usize>(
+        tile: *const u8,
+        x: *const u8,
+        x_stride: usize,
+        ahead: *const u8,
+        totals: &mut [[__m256; 2]; ROWS],
+    ) {
         let high = _mm256_set1_epi32(0xffff_0000_u32 as i32);
-        for strip in 0..2 {
-            let totals = block.sums.cast::<f32>().add(strip * 16);
-            for row in 0..ROWS {
-                _mm256_storeu_ps(totals.add(row * 32), _mm256_setzero_ps());
-                _mm256_storeu_ps(totals.add(row * 32 + 8), _mm256_setzero_ps());
+        let mut even = [[_mm256_setzero_ps(); 2]; ROWS];
+        let mut odd = [[_mm256_setzero_ps(); 2]; ROWS];
+        for pair in 0..16 {
+            // SAFETY: within the tile and the step of each activation row, f32 here; prefetching past the end is harmless.
+            unsafe {
+                _mm_prefetch::<_MM_HINT_T1>(ahead.wrapping_add(pair * 64).cast());
+                for half in 0..2 {
+                    let w = _mm256_loadu_si256(tile.add(pair * 64 + half * 32).cast());
+                    let w_even = _mm256_castsi256_ps(_mm256_slli_epi32::<16>(w));
+                    let w_odd = _mm256_castsi256_ps(_mm256_and_si256(w, high));
+                    for row in 0..ROWS {
+                        let x = x.add(row * x_stride + pair * 8).cast::<f32>();
+                        even[row][half] = _mm256_fmadd_ps(_mm256_set1_ps(*x), w_even, even[row][half]);
+                        odd[row][half] = _mm256_fmadd_ps(_mm256_set1_ps(*x.add(1)), w_odd, odd[row][half]);
+                    }
+                }
             }
-            let (mut tile, mut x) = (block.tiles.add(strip * TILE), block.x);
-            let mut ahead = block.ahead.wrapping_add(strip * TILE);
-            for _ in 0..block.steps {
-                let mut even = [[_mm256_setzero_ps(); 2]; ROWS];
-                let mut odd = [[_mm256_setzero_ps(); 2]; ROWS];
-                for pair in 0..16 {
-                    let line = tile.add(pair * 64);
-                    _mm_prefetch::<_MM_HINT_T0>(ahead.wrapping_add(pair * 64).cast());
-                    for half in 0..2 {
-                        let w = _mm256_loadu_si256(line.add(half * 32).cast());
-                        let w_even = _mm256_castsi256_ps(_mm256_slli_epi32::<16>(w));
-                        let w_odd = _mm256_castsi256_ps(_mm256_and_si256(w, high));
-                        for row in 0..ROWS {
-                            let x = x.add(row * block.x_stride + pair * 8).cast::<f32>();
-                            even[row][half] = _mm256_fmadd_ps(_mm256_set1_ps(*x), w_even, even[row][half]);
-                            odd[row][half] = _mm256_fmadd_ps(_mm256_set1_ps(*x.add(1)), w_odd, odd[row][half]);
-                        }
-                    }
-                }
-                for row in 0..ROWS {
-                    for half in 0..2 {
-                        let total = totals.add(row * 32 + half * 8);
-                        let step = _mm256_add_ps(even[row][half], odd[row][half]);
-                        _mm256_storeu_ps(total, _mm256_add_ps(_mm256_loadu_ps(total), step));
-                    }
-                }
-                tile = tile.add(2 * TILE);
-                ahead = ahead.wrapping_add(block.ahead_stride);
-                x = x.add(128);
+        }
+        for row in 0..ROWS {
+            for half in 0..2 {
+                let step = _mm256_add_ps(even[row][half], odd[row][half]);
+                totals[row][half] = _mm256_add_ps(totals[row][half], step);
+            }
+        }
+    }
+    let mut totals = [[[_mm256_setzero_ps(); 2]; ROWS]; 2];
+    let (mut tiles, mut x, mut ahead) = (block.tiles, block.x, block.ahead);
+    for _ in 0..block.steps {
+        // SAFETY: as in `int8`.
+        unsafe {
+            tile(tiles, x, block.x_stride, ahead, &mut totals[0]);
+            tile(tiles.add(TILE), x, block.x_stride, ahead.wrapping_add(TILE), &mut totals[1]);
+            (tiles, x) = (tiles.add(2 * TILE), x.add(128));
+        }
+        ahead = ahead.wrapping_add(block.ahead_stride);
+    }
+    for (strip, totals) in totals.iter().enumerate() {
+        for (row, halves) in totals.iter().enumerate() {
+            for (half, &total) in halves.iter().enumerate() {
+                // SAFETY: the sums are `[ROWS][32]`.
+                unsafe { _mm256_storeu_ps(block.sums.add(row * 32 + strip * 16 + half * 8).cast(), total) };
             }
         }
     }

@@ -41,7 +41,7 @@ const PANEL_ROWS: usize = 96;
 /// use and the one on its way, stay in an L2 cache of 1 MiB.
 const GROUP_BYTES: usize = 320 << 10;
 /// How far ahead a single block of rows asks for its weights.
-const PREFETCH_BYTES: usize = 8 << 10;
+const PREFETCH_BYTES: usize = 4 << 10;
 
 /// A block of rows against one pair of strips over all of K: what a kernel is called with.
 #[derive(Clone, Copy)]

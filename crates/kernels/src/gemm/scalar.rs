@@ -33,8 +33,8 @@ pub(super) static INT4: Path = Path {
 
 /// The tiles of a step, strip 0 and 1.
 type StepTiles = [[u8; TILE]; 2];
-/// The same for int4, the ratios `[strip][group][column]` behind them.
-type Int4Step = ([[u8; INT4_TILE]; 2], [[[i8; 16]; 2]; 2]);
+/// The same for int4, the ratios `[strip][group][column]` before them.
+type Int4Step = ([[[i8; 16]; 2]; 2], [[u8; INT4_TILE]; 2]);
 
 /// What a kernel reads and writes: the weights of `[steps]`, the `[steps]` activations of one row, the sums of strip 0 and 1.
 ///
@@ -69,7 +69,7 @@ unsafe fn int4(block: Block) {
     // SAFETY: passed on.
     let (steps, x, sums) = unsafe { parts::<Int4Step, i8, i32, 64>(block) };
     *sums = [[0; 16]; 2];
-    for ((tiles, ratios), x) in steps.iter().zip(x) {
+    for ((ratios, tiles), x) in steps.iter().zip(x) {
         for ((tile, ratios), sums) in tiles.iter().zip(ratios).zip(&mut *sums) {
             for ((lines, ratios), x) in tile.as_chunks::<256>().0.iter().zip(ratios).zip(x.as_chunks::<32>().0) {
                 let mut group = [0i32; 16];

@@ -9,10 +9,10 @@
 //! That is the order in which AMX loads tiles and VNNI loads vectors, and one linear stream for a matrix-vector product.
 //! In both classes a tile is a 16 x 16 transpose of 4-byte groups. N is padded to 32 and K to one step, with zeros.
 //!
-//! Int4 is the same stream with half-size tiles and the group scales of a step behind them:
+//! Int4 is the same stream with half-size tiles and the group scales of a step before them:
 //!
 //! ```text
-//! k step 0    tile 0 (512 B)   tile 1 (512 B)   ratios (64 B)          64 deep, 17 cache lines for 32 columns
+//! k step 0    ratios (64 B)   tile 0 (512 B)   tile 1 (512 B)          64 deep, 17 cache lines for 32 columns
 //! tile        [8 lines][16 columns][4]: the low halves of line j are quad 2j of an int8 tile, the high ones quad
 //!             2j + 1, each nibble q + 8: unpacking is one `and`, or one shift and one `and`
 //! ratios      [strip][group of 32 k][16 columns] i8
@@ -257,9 +257,8 @@ impl PackedMatrix {
                     }
                 }
                 WeightClass::Int4 => {
-                    let ratios =
-                        [0, 1].map(|group| i32::from(step[2 * INT4_TILE + strip * 32 + group * 16 + column] as i8));
-                    let lines = column_of(&step[strip * INT4_TILE..][..INT4_TILE], column);
+                    let ratios = [0, 1].map(|group| i32::from(step[strip * 32 + group * 16 + column] as i8));
+                    let lines = column_of(&step[INT4_RATIOS + strip * INT4_TILE..][..INT4_TILE], column);
                     for (line, (out, bytes)) in out.chunks_mut(8).zip(lines).enumerate() {
                         let nibbles = bytes.iter().map(|byte| byte & 15).chain(bytes.iter().map(|byte| byte >> 4));
                         for (out, nibble) in out.iter_mut().zip(nibbles) {
@@ -278,8 +277,8 @@ impl PackedMatrix {
         let step_bytes = self.class.step_bytes();
         let step = &self.pair(row / PAIR)[k / 64 * step_bytes..][..step_bytes];
         let (line, high) = (k % 64 / 8, k % 8 / 4);
-        let byte = step[strip * INT4_TILE + line * 64 + column * 4 + k % 4];
-        let ratio = step[2 * INT4_TILE + strip * 32 + k % 64 / GROUP * 16 + column];
+        let byte = step[INT4_RATIOS + strip * INT4_TILE + line * 64 + column * 4 + k % 4];
+        let ratio = step[strip * 32 + k % 64 / GROUP * 16 + column];
         ((byte >> (4 * high) & 15) as i8 - 8, ratio as i8)
     }
 

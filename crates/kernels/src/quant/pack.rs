@@ -7,7 +7,7 @@
 
 use super::int4::{self, GROUP, MAX_OWN_RATIO};
 use super::{
-    INT4_TILE, Int4Source, MatrixShape, PAIR, PackedMatrix, RowSource, SMALLEST_WEIGHT, WeightClass, quantize_row,
+    INT4_RATIOS, Int4Source, MatrixShape, PAIR, PackedMatrix, RowSource, SMALLEST_WEIGHT, WeightClass, quantize_row,
     round_to_bf16,
 };
 use crate::isa::Isa;
@@ -132,7 +132,7 @@ impl PackPair<'_> {
             }
             WeightClass::Int4 => {
                 for (step, to) in self.tiles.chunks_exact_mut(self.class.step_bytes()).enumerate() {
-                    let (tiles, ratios) = to.split_at_mut(2 * INT4_TILE);
+                    let (ratios, tiles) = to.split_at_mut(INT4_RATIOS);
                     transpose::<32>(&self.scratch.converted, row_bytes, step, tiles);
                     for (at, to) in ratios.iter_mut().enumerate() {
                         let (strip, group, column) = (at / 32, at % 32 / 16, at % 16);
