@@ -538,6 +538,93 @@ fn windows_of_other_layer_kinds() {
 }
 
 #[test]
+fn damaged_fields_of_single_families() {
+    let long = |short: Value, long: Value| json!({"rope_type": "longrope", "short_factor": short, "long_factor": long});
+    for (architecture, field, value, expected) in [
+        ("Gemma2", "query_pre_attn_scalar", json!(0), "not between"),
+        ("Gemma2", "query_pre_attn_scalar", json!("256"), "expected a number"),
+        ("Gemma2", "attn_logit_softcapping", json!(-50), "not between"),
+        ("Gemma2", "final_logit_softcapping", json!(0), "not between"),
+        ("Gemma2", "hidden_activation", json!("relu"), "relu"),
+        ("Gemma2", "use_bidirectional_attention", json!(true), "looks back only"),
+        ("Gemma3", "sliding_window_pattern", json!(0), "not a whole number"),
+        ("Gemma3", "rope_local_base_freq", json!(0.5), "not between"),
+        (
+            "Gemma3",
+            "rope_parameters.sliding_attention.rope_type",
+            json!({"full_attention": {}, "sliding_attention": {"rope_type": "linear", "factor": 2}}),
+            "not stretched",
+        ),
+        (
+            "Gemma3",
+            "rope_parameters.full_attention.rope_theta",
+            json!({"full_attention": {"rope_theta": -1}, "sliding_attention": {}}),
+            "not between",
+        ),
+        (
+            "Gemma3",
+            "rope_parameters.full_attention",
+            json!({"full_attention": 1, "sliding_attention": {}}),
+            "an object",
+        ),
+        ("Phi3", "partial_rotary_factor", json!(0.03), "no number of pairs"),
+        ("Phi3", "partial_rotary_factor", json!(0), "no number of pairs"),
+        ("Phi3", "partial_rotary_factor", json!(1.5), "not between"),
+        ("Phi3", "rope_scaling.short_factor", json!({"rope_type": "longrope"}), "missing"),
+        ("Phi3", "rope_scaling.short_factor", long(json!([1]), json!([1])), "1 numbers; expected are 16"),
+        ("Phi3", "rope_scaling.long_factor", long(json!(vec![1; 16]), json!(vec![0; 16])), "not a number between"),
+        ("Phi3", "rope_scaling.long_factor", long(json!(vec![1; 16]), json!(vec!["1"; 16])), "not a number between"),
+        ("Phi3", "rope_scaling.long_factor", long(json!(vec![1; 16]), json!(4)), "expected a list"),
+        ("Granite", "embedding_multiplier", json!(0), "not between"),
+        ("Granite", "residual_multiplier", json!(-1), "not between"),
+        ("Granite", "attention_multiplier", json!(1e30), "not between"),
+        ("Granite", "logits_scaling", json!(0), "not between"),
+        ("SmolLM3", "no_rope_layers", json!(3), "expected a list"),
+        ("SmolLM3", "no_rope_layers", json!([]), "0 entries for num_hidden_layers = 1"),
+        ("SmolLM3", "no_rope_layers", json!([2]), "expected 1 (rotated) or 0"),
+        ("SmolLM3", "no_rope_layers", json!([true]), "expected 1 (rotated) or 0"),
+        ("SmolLM3", "no_rope_layer_interval", json!(0), "not a whole number"),
+        ("Mixtral", "num_local_experts", json!(null), "missing"),
+        ("Mixtral", "num_local_experts", json!(0), "not a whole number"),
+        ("Mixtral", "num_local_experts", json!(1 << 20), "not a whole number from 1 to 1024"),
+        ("Mixtral", "num_experts_per_tok", json!(9), "9 of 4 experts"),
+        ("Mixtral", "num_experts_per_tok", json!(null), "missing"),
+        ("Qwen3Moe", "moe_intermediate_size", json!(null), "missing"),
+        ("Qwen3Moe", "norm_topk_prob", json!(1), "true or false"),
+        ("Qwen3Moe", "decoder_sparse_step", json!(0), "not a whole number"),
+        ("Qwen3Moe", "mlp_only_layers", json!([1]), "is not a layer of 1"),
+        ("Qwen3Moe", "mlp_only_layers", json!([-1]), "is not a layer of 1"),
+        ("Qwen3Moe", "mlp_only_layers", json!({}), "expected a list"),
+    ] {
+        let mut config = good_config();
+        config["architectures"] = json!([format!("{architecture}ForCausalLM")]);
+        config["head_dim"] = json!(HIDDEN);
+        config["num_local_experts"] = json!(4);
+        config["num_experts_per_tok"] = json!(2);
+        config["moe_intermediate_size"] = json!(16);
+        config[field.split('.').next().unwrap()] = value.clone();
+        let mut files = Files::good();
+        files.set("config.json", config.to_string().into_bytes());
+        check(&format!("{architecture}: {field} = {value}"), files, &["config.json", field, expected]);
+    }
+}
+
+/// A configuration that claims a million experts costs nothing: the first tensor that is not there ends it.
+#[test]
+fn experts_that_are_not_there() {
+    let mut config = good_config();
+    config["architectures"] = json!(["Qwen3MoeForCausalLM"]);
+    config["head_dim"] = json!(HIDDEN);
+    for (field, value) in [("num_experts", 1024), ("num_experts_per_tok", 1024), ("moe_intermediate_size", 1 << 17)] {
+        config[field] = json!(value);
+    }
+    config["num_hidden_layers"] = json!(1024);
+    let mut files = Files::good();
+    files.set("config.json", config.to_string().into_bytes());
+    check("experts that are not there", files, &["model.safetensors", "model.layers.0.", "missing"]);
+}
+
+#[test]
 fn damaged_generation_defaults() {
     for (text, field) in [
         ("[]", "top level"),

@@ -1,8 +1,8 @@
 //! What a configuration means: both spellings, every family's defaults, and the refusals of what is not computed.
 //! (Malformed values are in `bad_files.rs`.)
 
-use kernels::RopeScaling;
-use model::config::{HeadNorm, RopeConfig};
+use kernels::{Activation, RopeScaling, RoutingRule};
+use model::config::{ExpertConfig, HeadNorm, LayerConfig, NormPlacement, RopeConfig};
 use model::{Family, GenerationDefaults, ModelConfig};
 use serde_json::{Value, json};
 
@@ -99,21 +99,134 @@ fn yarn_as_model_cards_spell_it() {
     assert_eq!(mscale(json!({"mscale": 1.0})), None);
 }
 
-#[test]
-fn families_differ_in_biases_norms_and_windows() {
-    let parts =
-        |config: &ModelConfig| (config.qkv_bias, config.o_bias, config.mlp_bias, config.head_norm == HeadNorm::PerHead);
-    let all = json!({"attention_bias": true, "mlp_bias": true});
-    for (architecture, expected_family, plain, biased) in [
-        ("LlamaForCausalLM", Family::Llama, (false, false, false, false), (true, true, true, false)),
-        ("MistralForCausalLM", Family::Mistral, (false, false, false, false), (false, false, false, false)),
-        ("Qwen2ForCausalLM", Family::Qwen2, (true, false, false, false), (true, false, false, false)),
-        ("Qwen3ForCausalLM", Family::Qwen3, (false, false, false, true), (true, true, false, true)),
-    ] {
-        let config = family(architecture, json!({}));
-        assert_eq!((config.family, parts(&config)), (expected_family, plain), "{architecture}");
-        assert_eq!(parts(&family(architecture, all.clone())), biased, "{architecture} with biases");
+/// Every architecture, and the fields that some of them cannot do without.
+const ARCHITECTURES: [(&str, Family); 12] = [
+    ("LlamaForCausalLM", Family::Llama),
+    ("MistralForCausalLM", Family::Mistral),
+    ("Qwen2ForCausalLM", Family::Qwen2),
+    ("Qwen3ForCausalLM", Family::Qwen3),
+    ("Gemma2ForCausalLM", Family::Gemma2),
+    ("Gemma3ForCausalLM", Family::Gemma3),
+    ("Phi3ForCausalLM", Family::Phi3),
+    ("Olmo2ForCausalLM", Family::Olmo2),
+    ("GraniteForCausalLM", Family::Granite),
+    ("SmolLM3ForCausalLM", Family::SmolLm3),
+    ("MixtralForCausalLM", Family::Mixtral),
+    ("Qwen3MoeForCausalLM", Family::Qwen3Moe),
+];
+
+fn of_family(wanted: Family, mut changes: Value) -> ModelConfig {
+    let (architecture, _) = ARCHITECTURES.into_iter().find(|(_, family)| *family == wanted).unwrap();
+    let experts = json!({"num_local_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 64});
+    for (name, value) in experts.as_object().unwrap() {
+        if changes.get(name).is_none() {
+            changes[name] = value.clone();
+        }
     }
+    let config = family(architecture, changes);
+    assert_eq!(config.family, wanted);
+    config
+}
+
+#[test]
+fn families_differ_in_biases() {
+    let biases = |config: &ModelConfig| (config.qkv_bias, config.o_bias, config.mlp_bias);
+    let all = json!({"attention_bias": true, "mlp_bias": true});
+    for (family, plain, biased) in [
+        (Family::Llama, (false, false, false), (true, true, true)),
+        (Family::Mistral, (false, false, false), (false, false, false)),
+        (Family::Qwen2, (true, false, false), (true, false, false)),
+        (Family::Qwen3, (false, false, false), (true, true, false)),
+        (Family::Gemma2, (false, false, false), (true, true, false)),
+        (Family::Gemma3, (false, false, false), (true, true, false)),
+        (Family::Phi3, (false, false, false), (false, false, false)),
+        (Family::Olmo2, (false, false, false), (true, true, false)),
+        (Family::Granite, (false, false, false), (true, true, true)),
+        (Family::SmolLm3, (false, false, false), (true, true, true)),
+        (Family::Mixtral, (false, false, false), (false, false, false)),
+        (Family::Qwen3Moe, (false, false, false), (true, true, false)),
+    ] {
+        assert_eq!(biases(&of_family(family, json!({}))), plain, "{family}");
+        assert_eq!(biases(&of_family(family, all.clone())), biased, "{family} with biases");
+    }
+}
+
+/// What transformers assumes of fields that are absent, and what an architecture fixes.
+#[test]
+fn families_differ_in_norms_and_defaults() {
+    use Activation::{GeluTanh, Silu};
+    use HeadNorm::{PerHead, WholeWidth};
+    use NormPlacement::{After, Around, Before};
+    let none = HeadNorm::None;
+    for (family, norms, head_norm, activation, head_dim, theta, tied) in [
+        (Family::Llama, (Before, false), none, Silu, 32, 1e4, false),
+        (Family::Mistral, (Before, false), none, Silu, 32, 1e4, false),
+        (Family::Qwen2, (Before, false), none, Silu, 32, 1e4, false),
+        (Family::Qwen3, (Before, false), PerHead, Silu, 128, 1e4, false),
+        (Family::Gemma2, (Around, true), none, GeluTanh, 256, 1e4, true),
+        (Family::Gemma3, (Around, true), PerHead, GeluTanh, 256, 1e6, true),
+        (Family::Phi3, (Before, false), none, Silu, 32, 1e4, false),
+        (Family::Olmo2, (After, false), WholeWidth, Silu, 32, 1e4, false),
+        (Family::Granite, (Before, false), none, Silu, 32, 1e4, false),
+        (Family::SmolLm3, (Before, false), none, Silu, 32, 2e6, true),
+        (Family::Mixtral, (Before, false), none, Silu, 32, 1e6, false),
+        (Family::Qwen3Moe, (Before, false), PerHead, Silu, 32, 1e4, false),
+    ] {
+        let config = of_family(family, json!({}));
+        assert_eq!((config.norms, config.norms_around_zero), norms, "{family}");
+        let found = (config.head_norm, config.activation, config.head_dim);
+        assert_eq!(found, (head_norm, activation, head_dim), "{family}");
+        assert_eq!((config.ropes[0].theta, config.tie_word_embeddings), (theta, tied), "{family}");
+        assert_eq!(config.fused_projections, family == Family::Phi3, "{family}");
+    }
+    let eps = |family| of_family(family, json!({"rms_norm_eps": null})).rms_norm_eps;
+    for family in [Family::Phi3, Family::Olmo2, Family::Mixtral] {
+        assert_eq!(eps(family), 1e-5, "{family}");
+    }
+    assert_eq!(eps(Family::Llama), 1e-6);
+}
+
+#[test]
+fn activations_have_names() {
+    let activation = |changes| config(changes).unwrap().activation;
+    assert_eq!(activation(json!({"hidden_act": "swish"})), Activation::Silu);
+    assert_eq!(activation(json!({"hidden_act": "gelu_pytorch_tanh"})), Activation::GeluTanh);
+    let both = json!({"hidden_activation": "gelu_pytorch_tanh", "hidden_act": "silu"});
+    assert_eq!(of_family(Family::Gemma2, both).activation, Activation::GeluTanh, "Gemma's field comes first");
+}
+
+#[test]
+fn multipliers_and_caps() {
+    let numbers = |config: &ModelConfig| {
+        let multipliers = [config.embedding_multiplier, config.residual_multiplier, config.logits_multiplier];
+        (config.attention_scale, multipliers, config.attention_softcap, config.logits_softcap)
+    };
+    let plain = (1.0 / 32f32.sqrt(), [1.0; 3], None, None);
+    let fields = json!({
+        "query_pre_attn_scalar": 144, "attn_logit_softcapping": 20.0, "final_logit_softcapping": 10.0,
+        "attention_multiplier": 0.5, "embedding_multiplier": 12, "residual_multiplier": 0.25, "logits_scaling": 8.0,
+    });
+    let (gemma, granite) = (128f32.sqrt(), [12.0, 0.25, 0.125]);
+    for (family, absent, stated) in [
+        (Family::Llama, plain, plain),
+        (
+            Family::Gemma2,
+            (1.0 / 16.0, [gemma, 1.0, 1.0], Some(50.0), Some(30.0)),
+            (1.0 / 12.0, [gemma, 1.0, 1.0], Some(20.0), Some(10.0)),
+        ),
+        (
+            Family::Gemma3,
+            (1.0 / 16.0, [gemma, 1.0, 1.0], None, None),
+            (1.0 / 12.0, [gemma, 1.0, 1.0], None, Some(10.0)),
+        ),
+        (Family::Granite, (1.0, [1.0; 3], None, None), (0.5, granite, None, None)),
+    ] {
+        assert_eq!(numbers(&of_family(family, json!({}))), absent, "{family}");
+        assert_eq!(numbers(&of_family(family, fields.clone())), stated, "{family}");
+    }
+    let uncapped = json!({"attn_logit_softcapping": null, "final_logit_softcapping": null});
+    let uncapped = of_family(Family::Gemma2, uncapped);
+    assert_eq!((uncapped.attention_softcap, uncapped.logits_softcap), (None, None), "null is no cap");
 }
 
 #[test]
@@ -146,6 +259,118 @@ fn every_layer_says_which_window_it_has() {
     assert_eq!(layers(["full_attention", "sliding_attention"]), [None, Some(1024)]);
     assert_eq!(layers(["sliding_attention", "full_attention"]), [Some(1024), None]);
     assert_eq!(windows(&config(json!({"sliding_window": 1024})).unwrap()), all(None), "Llama has none");
+
+    // 'W' is a layer with the window.
+    let pattern = |family, changes: Value| -> String {
+        let mut changes = changes;
+        changes["num_hidden_layers"] = json!(7);
+        let config = of_family(family, changes);
+        let letter = |layer: &LayerConfig| if layer.window.is_some() { 'W' } else { '.' };
+        config.layers.iter().map(letter).collect()
+    };
+    let window = json!({"sliding_window": 512});
+    let asked = json!({"sliding_window": 512, "use_sliding_window": true});
+    for (family, changes, expected) in [
+        (Family::Gemma2, json!({}), "W.W.W.W"),
+        (Family::Gemma2, json!({"sliding_window": null}), "......."),
+        (Family::Gemma3, json!({}), "WWWWW.W"),
+        (Family::Gemma3, json!({"sliding_window_pattern": 3}), "WW.WW.W"),
+        (Family::Phi3, json!({}), "......."),
+        (Family::Phi3, json!({"sliding_window": null}), "......."),
+        (Family::Phi3, window.clone(), "WWWWWWW"),
+        (Family::Mixtral, json!({}), "......."),
+        (Family::Mixtral, window.clone(), "WWWWWWW"),
+        (Family::Olmo2, window.clone(), "......."),
+        (Family::Granite, window.clone(), "......."),
+        (Family::Qwen3Moe, window.clone(), "......."),
+        (Family::Qwen3Moe, asked.clone(), "WWWWWWW"),
+        (Family::SmolLm3, window, "......."),
+        (Family::SmolLm3, asked, "...W..."),
+    ] {
+        assert_eq!(pattern(family, changes.clone()), expected, "{family} {changes}");
+    }
+    let listed = json!({"layer_types": ["full_attention", "sliding_attention"], "sliding_window": 64});
+    assert_eq!(windows(&of_family(Family::Gemma2, listed)), [None, Some(64)], "a list counts more than the pattern");
+}
+
+#[test]
+fn every_layer_says_which_rotation_it_has() {
+    let ropes = |config: &ModelConfig| config.layers.iter().map(|layer| layer.rope).collect::<Vec<_>>();
+    // Layers with a window turn by another base and are never stretched; both spellings.
+    let four =
+        json!({"rope_theta": 2e6, "rope_local_base_freq": 2e4, "rope_scaling": {"rope_type": "linear", "factor": 8}});
+    let five = json!({"rope_parameters": {
+        "full_attention": {"rope_type": "linear", "factor": 8, "rope_theta": 2e6},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 2e4},
+    }});
+    for mut changes in [four, five] {
+        changes["sliding_window_pattern"] = json!(2);
+        let gemma3 = of_family(Family::Gemma3, changes);
+        let full = RopeConfig { theta: 2e6, scaling: RopeScaling::Linear { factor: 8.0 }, rotary_dim: 256 };
+        let local = RopeConfig { theta: 2e4, scaling: RopeScaling::None, rotary_dim: 256 };
+        assert_eq!(gemma3.ropes, [full, local]);
+        assert_eq!(ropes(&gemma3), [Some(1), Some(0)]);
+        assert_eq!(gemma3.context_limit, 2048, "the stated length counts the stretching");
+    }
+    let plain = of_family(Family::Gemma3, json!({}));
+    assert_eq!(plain.ropes.iter().map(|rope| rope.theta).collect::<Vec<_>>(), [1e6, 1e4]);
+    assert_eq!(ropes(&of_family(Family::Gemma2, json!({}))), [Some(0), Some(0)], "Gemma 2 has one for all");
+
+    let smollm3 = |changes: Value| {
+        let mut changes = changes;
+        changes["num_hidden_layers"] = json!(5);
+        of_family(Family::SmolLm3, changes).layers.iter().map(|layer| layer.rope.is_some()).collect::<Vec<_>>()
+    };
+    assert_eq!(smollm3(json!({})), [true, true, true, false, true]);
+    assert_eq!(smollm3(json!({"no_rope_layer_interval": 2})), [true, false, true, false, true]);
+    assert_eq!(smollm3(json!({"no_rope_layers": [0, 1, 1, 0, 0, 1]})), [false, true, true, false, false]);
+}
+
+#[test]
+fn long_rope_over_a_part_of_a_head() {
+    let scaling = json!({"type": "longrope", "short_factor": vec![1.0; 12], "long_factor": vec![4; 12]});
+    let phi = of_family(
+        Family::Phi3,
+        json!({"rope_scaling": scaling, "partial_rotary_factor": 0.75, "original_max_position_embeddings": 512}),
+    );
+    let expected = RopeScaling::LongRope {
+        short_factor: vec![1.0; 12],
+        long_factor: vec![4.0; 12],
+        factor: 4.0,
+        original_max_position: 512,
+        attention_factor: None,
+    };
+    assert_eq!(phi.ropes, [RopeConfig { theta: 1e4, scaling: expected, rotary_dim: 24 }]);
+    assert_eq!(phi.context_limit, 2048);
+    let old = json!({"type": "su", "short_factor": vec![1.0; 16], "long_factor": vec![4; 16]});
+    let old = of_family(Family::Phi3, json!({"rope_scaling": old}));
+    assert!(matches!(old.ropes[0].scaling, RopeScaling::LongRope { .. }), "the method's first name");
+}
+
+#[test]
+fn experts_of_both_families() {
+    let rule = |top_k, over_chosen| RoutingRule { top_k, over_chosen };
+    let mixtral = of_family(Family::Mixtral, json!({}));
+    let expected = ExpertConfig { num_experts: 8, intermediate_size: 256, rule: rule(2, true) };
+    assert_eq!(mixtral.experts, Some(expected));
+    assert!(mixtral.layers.iter().all(|layer| layer.has_experts));
+
+    for name in ["num_experts", "num_local_experts"] {
+        let mut changes = json!({"num_local_experts": null, "norm_topk_prob": true});
+        changes[name] = json!(16);
+        let expected = ExpertConfig { num_experts: 16, intermediate_size: 64, rule: rule(2, true) };
+        assert_eq!(of_family(Family::Qwen3Moe, changes).experts, Some(expected), "{name}");
+    }
+    assert_eq!(of_family(Family::Qwen3Moe, json!({})).experts.unwrap().rule, rule(2, false));
+    let with_experts = |changes: Value| {
+        let mut changes = changes;
+        changes["num_hidden_layers"] = json!(4);
+        of_family(Family::Qwen3Moe, changes).layers.iter().map(|layer| layer.has_experts).collect::<Vec<_>>()
+    };
+    assert_eq!(with_experts(json!({})), [true; 4]);
+    assert_eq!(with_experts(json!({"decoder_sparse_step": 2})), [false, true, false, true]);
+    assert_eq!(with_experts(json!({"mlp_only_layers": [0, 3]})), [false, true, true, false]);
+    assert_eq!(of_family(Family::Llama, json!({})).experts, None);
 }
 
 #[test]
@@ -172,6 +397,20 @@ fn end_tokens_are_one_or_several() {
         ..GenerationDefaults::default()
     };
     assert_eq!(defaults, expected);
+}
+
+#[test]
+fn the_cost_of_a_token_counts_the_experts_that_it_goes_to() {
+    let config = of_family(Family::Qwen3Moe, json!({"mlp_only_layers": [0]}));
+    let (attention, router, expert) = (4 * 128 * 128, 128 * 8, 3 * 128 * 64);
+    let dense = attention + 3 * 128 * 256;
+    assert_eq!(config.layer_parameters(), dense + attention + router + 8 * expert);
+    assert_eq!(config.active_layer_parameters(), dense + attention + router + 2 * expert);
+    assert_eq!(config.flops_per_token(), 2 * config.active_layer_parameters());
+    let experts = config.experts.unwrap();
+    assert_eq!((experts.share_read(0.0), experts.share_read(1.0)), (0.0, 0.25));
+    assert!((experts.share_read(2.0) - (1.0 - 0.75 * 0.75)).abs() < 1e-12);
+    assert!(experts.share_read(100.0) > 0.999);
 }
 
 #[test]

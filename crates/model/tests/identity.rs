@@ -15,8 +15,8 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 const LEN: usize = 301;
 const BLOCKS: usize = LEN.div_ceil(BLOCK as usize);
 
-/// Ragged widths and grouped heads; biases; norms of q and k with an untied head.
-const CHECKPOINTS: [&str; 3] = ["llama3", "qwen2", "qwen3-bias-yarn"];
+/// Ragged widths and grouped heads; biases and norms of q and k; windows, capped scores, norms of results; experts.
+const CHECKPOINTS: [&str; 4] = ["llama3", "qwen3-bias-yarn", "gemma2", "mixtral"];
 
 const CLASSES: [WeightClass; 3] = [WeightClass::Bf16, WeightClass::Int8, WeightClass::Int4];
 
