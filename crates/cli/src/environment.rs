@@ -41,6 +41,12 @@ pub(crate) fn hub_cache() -> Option<PathBuf> {
     hub.hub_cache.or_else(|| Some(hub.hf_home?.join("hub")))
 }
 
+/// Where packed weights are kept; `None` where there is not even a home directory.
+pub(crate) fn packed_cache() -> Option<PathBuf> {
+    let cache = text("XDG_CACHE_HOME").map(PathBuf::from).or_else(|| Some(std::env::home_dir()?.join(".cache")));
+    Some(cache?.join("twostroke/packed"))
+}
+
 /// Logs go to standard error. `TWOSTROKE_LOG` filters them (`warn`, `info`, `engine=debug`) instead of `default`.
 pub(crate) fn start_logging(default: &str) {
     let filter = match text("TWOSTROKE_LOG").map(EnvFilter::try_new) {

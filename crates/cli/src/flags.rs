@@ -53,6 +53,10 @@ pub(crate) struct ModelFlags {
     /// Threads that compute. Default: one per physical core that this process may use.
     #[arg(short = 't', long, value_name = "N", value_parser = positive)]
     pub(crate) threads: Option<usize>,
+    /// Neither use nor keep packed weights on disk. They make the next start faster and take the room of the weights
+    /// in memory; `doctor` says where they are.
+    #[arg(long)]
+    pub(crate) no_packed_cache: bool,
 }
 
 /// `--weights`.

@@ -1,5 +1,7 @@
 //! From `-m` to a checkpoint: the built-in model, a directory, a GGUF file, or a hub id through the Hugging Face cache.
 
+use std::path::PathBuf;
+
 use engine::{Engine, EngineOptions, StartError};
 use model::hub::HubError;
 use model::{Checkpoint, LoadError, Source};
@@ -7,6 +9,7 @@ use model::{Checkpoint, LoadError, Source};
 use crate::console::Progress;
 use crate::environment;
 use crate::failure::Failure;
+use crate::flags::ModelFlags;
 
 /// The built-in model's name.
 const SHIPPED_NAME: &str = "lantern";
@@ -41,6 +44,11 @@ pub(crate) fn open(name: Option<&str>) -> Result<Checkpoint, Failure> {
         _ => wrong(&error),
     })?;
     Checkpoint::open(Source::at(path)).map_err(|error| wrong(&error))
+}
+
+/// Where packed weights are kept between starts, unless nobody wants that.
+pub(crate) fn packed_cache(flags: &ModelFlags) -> Option<PathBuf> {
+    if flags.no_packed_cache { None } else { environment::packed_cache() }
 }
 
 /// Whether a text has the form of a hub id: `organisation/name`, in the characters that the hub allows.

@@ -1,12 +1,16 @@
 //! From a checkpoint and options to a running engine: every size is fixed here, and nothing grows afterwards.
 
+use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 
 use kernels::{Backend, Cpu, CpuError, CpuOptions, Isa, KvShape, Reference, WeightClass};
 use model::chat_template::ChatTemplate;
 use model::tokenizer::Tokenizer;
-use model::{Checkpoint, Forward, GenerationDefaults, KvBudget, LoadError, LoadOptions, ModelConfig, Progress, Runner};
+use model::{
+    Checkpoint, Forward, GenerationDefaults, ImageWriter, KvBudget, LoadError, LoadOptions, ModelConfig, Progress,
+    Runner,
+};
 use scheduler::{Limits, LimitsError, Scheduler};
 use tokio::sync::mpsc::unbounded_channel;
 
@@ -17,6 +21,8 @@ use crate::{Engine, Inner, ModelInfo, memory};
 
 /// Share of the free memory that the KV cache takes when nobody says how much.
 const KV_MEMORY_SHARE: f64 = 0.5;
+/// Weights below this are packed in a blink and need no image on disk.
+const IMAGE_FROM_BYTES: u64 = 64 << 20;
 /// Rows whose logits are computed together.
 const MAX_LOGIT_ROWS: usize = 64;
 
@@ -43,6 +49,8 @@ pub struct EngineOptions {
     pub kv_cache_bytes: Option<u64>,
     /// Tokens per KV block, a multiple of 32.
     pub block_size: usize,
+    /// Where packed weights are kept for the next start; `None`: nowhere.
+    pub image_directory: Option<PathBuf>,
     /// Share computed prompt blocks between requests.
     pub enable_prefix_caching: bool,
     /// Requests that may wait.
@@ -68,6 +76,7 @@ impl Default for EngineOptions {
             max_prefill_seqs: 4,
             kv_cache_bytes: None,
             block_size: 32,
+            image_directory: None,
             enable_prefix_caching: true,
             max_queued_requests: 256,
             max_queued_tokens: 1 << 20,
@@ -207,6 +216,8 @@ fn check(options: &EngineOptions) -> Result<(), StartError> {
 struct Sizes {
     max_model_len: usize,
     kv: KvBudget,
+    /// About what the weights will take.
+    weight_bytes: u64,
 }
 
 impl Sizes {
@@ -222,10 +233,10 @@ impl Sizes {
             head_dim: config.head_dim,
         }
         .bytes();
+        let weight_bytes = weight_bytes(config, options.weights);
         let bytes = options.kv_cache_bytes.unwrap_or_else(|| {
             let free = memory::available_bytes().unwrap_or(4 << 30);
-            let weights = weight_bytes(config, options.weights);
-            (free.saturating_sub(weights) as f64 * KV_MEMORY_SHARE) as u64
+            (free.saturating_sub(weight_bytes) as f64 * KV_MEMORY_SHARE) as u64
         });
         let affordable = (bytes / bytes_per_block.max(1) as u64) as usize;
         // Memory for more than every seat at full length is only prefix cache: twice that is plenty.
@@ -233,7 +244,7 @@ impl Sizes {
         // Without a wish of the user's, the context is what the cache can hold.
         let holds = blocks * options.block_size;
         let max_model_len = if options.max_model_len.is_none() { max_model_len.min(holds) } else { max_model_len };
-        Sizes { max_model_len, kv: KvBudget::Blocks(blocks) }
+        Sizes { max_model_len, kv: KvBudget::Blocks(blocks), weight_bytes }
     }
 }
 
@@ -271,6 +282,7 @@ fn load_model(
         max_model_len: Some(sizes.max_model_len),
         kv_blocks: sizes.kv,
         block_size: options.block_size,
+        image_directory: options.image_directory.clone().filter(|_| sizes.weight_bytes >= IMAGE_FROM_BYTES),
     };
     let isa = options.isa.unwrap_or_else(Isa::best);
     // A CPU without AVX2 is served by the definition itself: slow, and the same bits.
@@ -282,7 +294,10 @@ fn load_model(
     Ok(boxed(model::load(cpu, checkpoint, &load, progress)?, threads, isa))
 }
 
-fn boxed<B: Backend>(runner: Runner<B>, threads: usize, isa: Isa) -> Loaded {
+fn boxed<B: Backend>(mut runner: Runner<B>, threads: usize, isa: Isa) -> Loaded {
+    if let Some(writer) = runner.image_writer() {
+        keep_image(writer);
+    }
     Loaded {
         kv: runner.kv_shape(),
         max_model_len: runner.max_model_len(),
@@ -291,6 +306,16 @@ fn boxed<B: Backend>(runner: Runner<B>, threads: usize, isa: Isa) -> Loaded {
         threads,
         isa,
     }
+}
+
+/// Writes the weights' image at the disk's pace. A process that ends first leaves none, and the next start packs again.
+fn keep_image(writer: ImageWriter) {
+    let write = || match writer.write() {
+        Ok(path) => tracing::info!(path = %path.display(), "packed weights are kept for the next start"),
+        Err(error) => tracing::warn!(%error, "packed weights could not be kept for the next start"),
+    };
+    // Without a thread there is no image, and nothing else is lost.
+    let _ = std::thread::Builder::new().name("packed-image".to_string()).spawn(write);
 }
 
 /// generation_config.json knows best, then config.json, then the tokenizer.

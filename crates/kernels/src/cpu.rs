@@ -5,7 +5,7 @@ use crate::gemm::{self, Proofs, Scratch};
 use crate::isa::{Amx, Isa};
 use crate::kv_cache::{KvCache, KvShape};
 use crate::mem::OutOfMemory;
-use crate::quant::{Int4Source, MatrixShape, PackedMatrix, RowSource, WeightClass};
+use crate::quant::{ByteSource, Image, Int4Source, MatrixShape, PackedMatrix, RowSource, WeightClass};
 use crate::threads::{Pool, ThreadError, default_threads};
 use crate::{Activation, Attention, Backend, Out, RotateAndStore, RoutingRule, attention, pointwise, routing};
 use std::sync::{Mutex, PoisonError};
@@ -109,6 +109,19 @@ impl Backend for Cpu {
 
     fn pack_int4(&self, shape: MatrixShape, rows: &Int4Source<'_>) -> Result<PackedMatrix, OutOfMemory> {
         PackedMatrix::pack_int4(Some(&self.pool), self.isa, shape, rows)
+    }
+
+    fn image(&self, matrix: &PackedMatrix) -> Image {
+        matrix.image()
+    }
+
+    fn restore(
+        &self,
+        shape: MatrixShape,
+        class: WeightClass,
+        source: &ByteSource<'_>,
+    ) -> Result<PackedMatrix, OutOfMemory> {
+        PackedMatrix::restore(Some(&self.pool), shape, class, source)
     }
 
     fn matrix_bytes(&self, matrix: &PackedMatrix) -> usize {

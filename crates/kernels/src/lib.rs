@@ -36,7 +36,7 @@ pub use isa::Isa;
 pub use kv_cache::{KvCache, KvShape};
 pub use mem::OutOfMemory;
 pub use pointwise::Activation;
-pub use quant::{Int4Rows, Int4Source, MatrixShape, PackedMatrix, RowSource, WeightClass};
+pub use quant::{ByteSource, Image, Int4Rows, Int4Source, MatrixShape, PackedMatrix, RowSource, WeightClass};
 pub use reference::Reference;
 pub use rope::{RopeScaling, RopeTable};
 pub use routing::RoutingRule;
@@ -189,6 +189,17 @@ pub trait Backend: Send + Sync + 'static {
 
     /// Packs a matrix that is int4 already; see [`PackedMatrix::pack_int4`].
     fn pack_int4(&self, shape: MatrixShape, rows: &Int4Source<'_>) -> Result<Self::Matrix, OutOfMemory>;
+
+    /// The bytes of a packed matrix as they lie in memory; see [`PackedMatrix::image`].
+    fn image(&self, matrix: &Self::Matrix) -> Image;
+
+    /// The matrix of an image; see [`PackedMatrix::restore`].
+    fn restore(
+        &self,
+        shape: MatrixShape,
+        class: WeightClass,
+        source: &ByteSource<'_>,
+    ) -> Result<Self::Matrix, OutOfMemory>;
 
     /// Bytes that a packed matrix occupies, padding included: what one decode step reads of it.
     fn matrix_bytes(&self, matrix: &Self::Matrix) -> usize;

@@ -88,6 +88,18 @@ impl<T: Pod> Buffer<T> {
         Ok(())
     }
 
+    /// The same memory as bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        // SAFETY: a Pod has no padding, so every byte is initialised; bytes need no alignment.
+        unsafe { std::slice::from_raw_parts(self.ptr.as_ptr().cast(), self.bytes()) }
+    }
+
+    /// The same memory as bytes, to be written.
+    pub fn as_bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above; any bytes are values of a Pod, and `self` is borrowed alone.
+        unsafe { std::slice::from_raw_parts_mut(self.ptr.as_ptr().cast(), self.bytes()) }
+    }
+
     /// Bytes in use.
     pub fn bytes(&self) -> usize {
         self.len * size_of::<T>()

@@ -3,7 +3,8 @@
 use crate::kv_cache::{KvCache, KvShape};
 use crate::mem::OutOfMemory;
 use crate::quant::{
-    Int4Source, MatrixShape, PackedMatrix, RowSource, SMALLEST_ACTIVATION, WeightClass, quantize_row, round_to_bf16,
+    ByteSource, Image, Int4Source, MatrixShape, PackedMatrix, RowSource, SMALLEST_ACTIVATION, WeightClass,
+    quantize_row, round_to_bf16,
 };
 use crate::{
     Activation, Attention, Backend, Isa, Out, RotateAndStore, RoutingRule, attention, cpu, pointwise, routing,
@@ -34,6 +35,19 @@ impl Backend for Reference {
 
     fn pack_int4(&self, shape: MatrixShape, rows: &Int4Source<'_>) -> Result<PackedMatrix, OutOfMemory> {
         PackedMatrix::pack_int4(None, Isa::Scalar, shape, rows)
+    }
+
+    fn image(&self, matrix: &PackedMatrix) -> Image {
+        matrix.image()
+    }
+
+    fn restore(
+        &self,
+        shape: MatrixShape,
+        class: WeightClass,
+        source: &ByteSource<'_>,
+    ) -> Result<PackedMatrix, OutOfMemory> {
+        PackedMatrix::restore(None, shape, class, source)
     }
 
     fn matrix_bytes(&self, matrix: &PackedMatrix) -> usize {

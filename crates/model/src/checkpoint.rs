@@ -16,7 +16,7 @@ use crate::gguf::{Gguf, only_model};
 use std::fmt;
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -332,6 +332,14 @@ impl ModelFile {
     /// Whether the file was empty at open.
     pub fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// When the file was last changed, seconds and nanoseconds since 1970; `None` for what is built in.
+    pub fn modified(&self) -> Option<(i64, i64)> {
+        match &self.bytes {
+            Bytes::Disk(file) => file.metadata().ok().map(|metadata| (metadata.mtime(), metadata.mtime_nsec())),
+            Bytes::Memory(_) => None,
+        }
     }
 
     /// Fills `buffer` from `offset`. May be called from many threads at once.

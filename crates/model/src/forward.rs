@@ -8,9 +8,10 @@ use crate::checkpoint::{Checkpoint, LoadError};
 use crate::config::ModelConfig;
 use crate::tensors::Tensors;
 use crate::transformer::{Loader, Scratch, Transformer};
-use crate::weights::Weights;
+use crate::weights::{ImageWriter, Weights};
 use kernels::{Backend, KvShape, OutOfMemory, RopeTable, WeightClass};
 use std::ops::Range;
+use std::path::PathBuf;
 
 /// A model that turns batches into logits. The engine holds it as `Box<dyn Forward>`: one virtual call per step,
 /// everything inside is static.
@@ -81,6 +82,9 @@ pub struct LoadOptions {
     pub kv_blocks: KvBudget,
     /// Tokens in a cache block; a multiple of 32.
     pub block_size: usize,
+    /// Directory of packed images: weights are copied from the one that fits instead of converted, and kept for one
+    /// where there is none ([`Runner::image_writer`]). `None`: convert, and keep nothing.
+    pub image_directory: Option<PathBuf>,
 }
 
 /// The class of the embedding and the head in a model of this class: int8 instead of int4, since an error in the head
@@ -112,6 +116,7 @@ pub struct Runner<B: Backend> {
     options: LoadOptions,
     max_model_len: usize,
     notices: Vec<String>,
+    image_writer: Option<ImageWriter>,
 }
 
 /// Reads a checkpoint into a backend. `progress` is called after every matrix.
@@ -129,7 +134,10 @@ pub fn load<B: Backend>(
     let kv_shape = kv_shape(&config, options)?;
     let max_model_len = max_model_len(&config, options.max_model_len, &kv_shape, &mut notices)?;
 
-    let weights = Weights::open(checkpoint)?;
+    let mut weights = Weights::open(checkpoint)?;
+    if let (Some(directory), Some(path)) = (&options.image_directory, checkpoint.path()) {
+        weights.use_image(directory, path, options.weights.name());
+    }
     let tensors = Tensors::of(&config, &weights);
     let mut bytes_total = 0;
     tensors.each(|name, shape, in_matrix| {
@@ -160,7 +168,8 @@ pub fn load<B: Backend>(
         notices.push(format!("{} of the weights are NaN or infinite", weights.num_non_finite()));
     }
     let options = options.clone();
-    Ok(Runner { backend, config, transformer, kv, kv_shape, scratch, options, max_model_len, notices })
+    let image_writer = weights.into_image_writer();
+    Ok(Runner { backend, config, transformer, kv, kv_shape, scratch, options, max_model_len, notices, image_writer })
 }
 
 fn kv_shape(config: &ModelConfig, options: &LoadOptions) -> Result<KvShape, LoadError> {
@@ -243,6 +252,12 @@ impl<B: Backend> Runner<B> {
     /// Bytes of weights in memory, the embedding included.
     pub fn resident_weight_bytes(&self) -> usize {
         self.transformer.bytes(&self.backend)
+    }
+
+    /// The image of the weights for the next load, still to be written; `None` when this load used one, or when none
+    /// was wanted. It keeps the weights' memory until it is written or dropped.
+    pub fn image_writer(&mut self) -> Option<ImageWriter> {
+        self.image_writer.take()
     }
 
     /// The backend.

@@ -31,3 +31,4 @@ pub use batch::{Batch, Span};
 pub use checkpoint::{Checkpoint, LoadError, Source};
 pub use config::{Family, GenerationDefaults, ModelConfig};
 pub use forward::{Forward, KvBudget, LoadOptions, Progress, Runner, embedding_class, load};
+pub use weights::ImageWriter;

@@ -129,6 +129,7 @@ impl Subject {
             max_model_len: Some(most(Test::length)),
             kv_blocks: KvBudget::Blocks(most(|test| test.parallel * test.length().div_ceil(BLOCK_SIZE))),
             block_size: BLOCK_SIZE,
+            image_directory: models::packed_cache(&flags.model),
         };
         let bar = Progress::new("loading");
         let mut progress = |p: model::Progress| bar.at(p.bytes_done, p.bytes_total);

@@ -78,6 +78,7 @@ impl Diagnosis {
             "huge_pages": machine::huge_pages(),
             "limits": figures::limits_json(&self.limits),
             "model_cache": environment::hub_cache(),
+            "packed_cache": environment::packed_cache(),
             "problems": self.problems,
         })
     }
@@ -138,6 +139,7 @@ impl Diagnosis {
         line("", format!("int8    {} ({}{int8})", operations(limits.int8_ops, "OP"), limits.int8_kind));
         line("", format!("f32     {}", operations(limits.f32_flops, "FLOP")));
         line("models", known(environment::hub_cache().map(|cache| cache.display().to_string())));
+        line("packed", known(environment::packed_cache().map(|cache| cache.display().to_string())));
         match self.problems.is_empty() {
             true => line("verdict", "nothing is missing".to_string()),
             false => self.problems.iter().for_each(|problem| line("PROBLEM", problem.clone())),
@@ -170,6 +172,7 @@ fn check_options() -> LoadOptions {
         max_model_len: Some(32),
         kv_blocks: KvBudget::Blocks(1),
         block_size: 32,
+        image_directory: None,
     }
 }
 

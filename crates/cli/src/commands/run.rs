@@ -77,6 +77,7 @@ fn options(flags: &RunFlags) -> Result<EngineOptions, Failure> {
     Ok(EngineOptions {
         threads: flags.model.threads,
         weights: flags.model.weights.class(),
+        image_directory: models::packed_cache(&flags.model),
         max_model_len: flags.max_model_len,
         max_num_seqs: 1,
         max_num_batched_tokens: flags.max_num_batched_tokens,

@@ -50,6 +50,7 @@ fn engine_options(flags: &ServeFlags) -> Result<EngineOptions, Failure> {
         threads: flags.model.threads,
         isa: None,
         weights: flags.model.weights.class(),
+        image_directory: models::packed_cache(&flags.model),
         max_model_len: flags.max_model_len,
         max_num_seqs: flags.max_num_seqs,
         max_num_batched_tokens: flags.max_num_batched_tokens,

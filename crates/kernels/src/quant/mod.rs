@@ -18,15 +18,18 @@
 //! ratios      [strip][group of 32 k][16 columns] i8
 //! ```
 
+mod image;
 mod int4;
 mod pack;
 
+pub use image::{ByteSource, Image, LAYOUT_VERSION};
 pub use int4::{GROUP, quantize_int4_row};
 
 use crate::isa::Isa;
 use crate::mem::{Buffer, OutOfMemory};
 use crate::threads::Pool;
 use pack::Source;
+use std::sync::Arc;
 
 /// How weights are kept, and with it how their products are defined.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
@@ -95,9 +98,9 @@ pub type Int4Rows<'a> = dyn Fn(usize, &mut [i8], &mut [f32]) + Sync + 'a;
 pub struct PackedMatrix {
     shape: MatrixShape,
     class: WeightClass,
-    tiles: Buffer<u8>,
+    tiles: Arc<Buffer<u8>>,
     /// Int8 and int4: scale of each output channel, `[padded N]`. Empty for bf16.
-    scales: Buffer<f32>,
+    scales: Arc<Buffer<f32>>,
     /// Int4: a ratio is larger than 15, so that `ratio * q` does not always fit int8.
     wide_ratios: bool,
 }

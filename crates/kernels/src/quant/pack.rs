@@ -14,8 +14,8 @@ use crate::isa::Isa;
 use crate::lanes::{Kernel, Simd, dispatch};
 use crate::mem::{Buffer, OutOfMemory};
 use crate::threads::Pool;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
 
 /// What is packed.
 #[derive(Clone, Copy)]
@@ -62,6 +62,7 @@ pub(super) fn pack(
         None => (0..pairs).for_each(task),
     }
     drop(parts);
+    let (tiles, scales) = (Arc::new(tiles), Arc::new(scales));
     Ok(PackedMatrix { shape, class, tiles, scales, wide_ratios: wide_ratios.into_inner() })
 }
 

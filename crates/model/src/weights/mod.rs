@@ -13,12 +13,15 @@
 //! the memory of the packed weights and nothing on top. Reads are positioned, so packing threads do not share a cursor.
 
 pub mod encoding;
+mod image;
 mod safetensors;
 
 use crate::checkpoint::{Checkpoint, LoadError, ModelFile};
 use crate::gguf::{Gguf, in_ggml};
 pub use encoding::class_for;
 use encoding::{CHUNK_BYTES, Encoding};
+pub use image::ImageWriter;
+use image::Packed;
 use kernels::{Backend, MatrixShape, RowSource, WeightClass};
 use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
 use std::collections::{BTreeSet, HashMap};
@@ -44,6 +47,7 @@ pub struct Weights {
     /// A tensor's name in the files, for messages.
     shown: fn(&str) -> String,
     non_finite: AtomicU64,
+    packed: Mutex<Packed>,
 }
 
 /// Rows of a tensor that become rows of a packed matrix.
@@ -186,6 +190,7 @@ impl Weights {
             listing: listing.to_string(),
             shown: str::to_string,
             non_finite: AtomicU64::new(0),
+            packed: Mutex::default(),
         }
     }
 
@@ -269,6 +274,12 @@ impl Weights {
             .map(|part| Ok((self.tensor(&part.name, &part.shape)?, part.rows.clone())))
             .collect::<Result<Vec<_>, LoadError>>()?;
         let out_features = tensors.iter().map(|(_, rows)| rows.len()).sum();
+        let shape = MatrixShape { out_features, in_features };
+        let name = parts.iter().map(|part| format!("{}{:?}", part.name, part.rows)).collect::<Vec<_>>().join("+");
+        let mut image = self.packed.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(matrix) = image.restore(backend, &name, shape, class) {
+            return Ok(matrix);
+        }
         // The packing loop knows no errors: the first one is kept here, and the rows after it are zeros.
         let failed = Mutex::new(None);
         let fill = |row: usize, out: &mut [f32]| {
@@ -286,11 +297,16 @@ impl Weights {
                 failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
             }
         };
-        let packed = backend.pack(MatrixShape { out_features, in_features }, class, &RowSource(&fill));
+        let packed = backend.pack(shape, class, &RowSource(&fill));
         if let Some(error) = failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
             return Err(error);
         }
-        packed.map_err(|oom| LoadError::OutOfMemory { bytes: oom.bytes, purpose: format!("weights {}", parts[0].name) })
+        let packed = packed.map_err(|oom| LoadError::OutOfMemory {
+            bytes: oom.bytes,
+            purpose: format!("weights {}", parts[0].name),
+        })?;
+        image.keep(name, shape, class, backend.image(&packed));
+        Ok(packed)
     }
 }
 

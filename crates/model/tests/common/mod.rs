@@ -54,6 +54,7 @@ pub(crate) fn options(weights: WeightClass) -> LoadOptions {
         max_model_len: None,
         kv_blocks: KvBudget::Blocks(64),
         block_size: BLOCK as usize,
+        image_directory: None,
     }
 }
 

@@ -1,0 +1,155 @@
+//! A packed matrix as bytes, and back: for an image of a model's weights on disk.
+//!
+//! The layout is the same on every instruction set, so an image made by one serves all. Whoever changes the layout, a
+//! quantizer or a rounding raises [`LAYOUT_VERSION`]; a test here holds a digest that changes with them.
+
+use super::int4::MAX_OWN_RATIO;
+use super::{INT4_TILE, MatrixShape, PAIR, PackedMatrix, WeightClass};
+use crate::mem::{Buffer, OutOfMemory};
+use crate::threads::{Pool, share};
+use std::sync::{Arc, Mutex};
+
+/// Changes whenever packing the same rows gives other bytes.
+pub const LAYOUT_VERSION: u32 = 1;
+
+/// Where bytes of an image come from: `source.0(offset, out)` fills `out` from `offset`, counted from the matrix's first
+/// byte. Called from several threads, each byte once.
+pub struct ByteSource<'a>(pub &'a (dyn Fn(u64, &mut [u8]) + Sync));
+
+/// A packed matrix as it lies in memory, kept alive by this handle: a thread of its own may write it to disk while the
+/// matrix is in use.
+#[derive(Clone, Debug)]
+pub struct Image {
+    tiles: Arc<Buffer<u8>>,
+    scales: Arc<Buffer<f32>>,
+}
+
+impl Image {
+    /// The bytes, one piece after the other: [`PackedMatrix::bytes`] in all.
+    pub fn pieces(&self) -> [&[u8]; 2] {
+        [&self.tiles, self.scales.as_bytes()]
+    }
+}
+
+impl PackedMatrix {
+    /// A second handle to the matrix's bytes; copies nothing.
+    pub fn image(&self) -> Image {
+        Image { tiles: self.tiles.clone(), scales: self.scales.clone() }
+    }
+
+    /// Bytes of the image of a matrix; `None` when the shape is empty or absurd.
+    pub fn image_bytes(shape: MatrixShape, class: WeightClass) -> Option<usize> {
+        let (tiles, scales) = sizes(shape, class)?;
+        tiles.checked_add(scales * size_of::<f32>())
+    }
+
+    /// What [`image`](Self::image) was, copied by all threads at the speed of memory, each into its own share.
+    /// Any bytes give a matrix; only the right ones give the right one.
+    pub fn restore(
+        pool: Option<&Pool>,
+        shape: MatrixShape,
+        class: WeightClass,
+        source: &ByteSource<'_>,
+    ) -> Result<PackedMatrix, OutOfMemory> {
+        let (tile_bytes, num_scales) = sizes(shape, class).ok_or(OutOfMemory { bytes: usize::MAX })?;
+        let mut tiles = Buffer::<u8>::zeroed(tile_bytes)?;
+        let mut scales = Buffer::<f32>::zeroed(num_scales)?;
+        let pairs = shape.out_features.div_ceil(PAIR);
+        let threads = pool.map_or(1, Pool::threads);
+        // The shares of decode: who reads a strip later writes it first.
+        let mut rest = &mut tiles[..];
+        let mut at = 0;
+        let shares: Vec<_> = (0..threads)
+            .map(|thread| {
+                let (own, others) =
+                    std::mem::take(&mut rest).split_at_mut(share(pairs, threads, thread).len() * (tile_bytes / pairs));
+                let first = at;
+                (rest, at) = (others, at + own.len());
+                Mutex::new((first as u64, own))
+            })
+            .collect();
+        let fill = |thread: usize| {
+            let mut part = shares[thread].lock().unwrap();
+            let (first, own) = &mut *part;
+            (source.0)(*first, own);
+        };
+        match pool {
+            Some(pool) => pool.run(&fill),
+            None => fill(0),
+        }
+        drop(shares);
+        if num_scales > 0 {
+            (source.0)(tile_bytes as u64, scales.as_bytes_mut());
+        }
+        let wide_ratios = class == WeightClass::Int4 && has_wide_ratios(&tiles);
+        let (tiles, scales) = (Arc::new(tiles), Arc::new(scales));
+        Ok(PackedMatrix { shape, class, tiles, scales, wide_ratios })
+    }
+}
+
+/// Whether an int4 ratio is larger than those of our own quantizer: see [`PackedMatrix::wide_ratios`].
+fn has_wide_ratios(tiles: &[u8]) -> bool {
+    let mut steps = tiles.chunks_exact(WeightClass::Int4.step_bytes());
+    let is_wide = |&ratio: &u8| (ratio as i8).unsigned_abs() > MAX_OWN_RATIO.unsigned_abs();
+    steps.any(|step| step[2 * INT4_TILE..].iter().any(is_wide))
+}
+
+/// Bytes of tiles, number of scales.
+fn sizes(shape: MatrixShape, class: WeightClass) -> Option<(usize, usize)> {
+    if shape.out_features == 0 || shape.in_features == 0 {
+        return None;
+    }
+    let pairs = shape.out_features.div_ceil(PAIR);
+    let pair_bytes = shape.in_features.div_ceil(class.step()).checked_mul(class.step_bytes())?;
+    Some((pairs.checked_mul(pair_bytes)?, if class == WeightClass::Bf16 { 0 } else { pairs * PAIR }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::isa::Isa;
+    use crate::quant::RowSource;
+
+    fn packed(class: WeightClass, shape: MatrixShape) -> PackedMatrix {
+        let rows = |row: usize, to: &mut [f32]| {
+            let values = (0..to.len()).map(|k| ((row * 31 + k * 17) % 251) as f32 / 125.0 - 1.0);
+            to.iter_mut().zip(values).for_each(|(to, value)| *to = value);
+        };
+        PackedMatrix::pack(None, Isa::Scalar, shape, class, &RowSource(&rows)).unwrap()
+    }
+
+    #[test]
+    fn an_image_gives_the_matrix_back() {
+        let pool = Pool::new(crate::threads::max_threads().min(2)).unwrap();
+        for class in [WeightClass::Bf16, WeightClass::Int8, WeightClass::Int4] {
+            for (out_features, in_features) in [(1, 1), (33, 65), (100, 200)] {
+                let shape = MatrixShape { out_features, in_features };
+                let matrix = packed(class, shape);
+                let image = matrix.image().pieces().concat();
+                assert_eq!(Some(image.len()), PackedMatrix::image_bytes(shape, class));
+                assert_eq!(image.len(), matrix.bytes());
+                let source = |at: u64, out: &mut [u8]| out.copy_from_slice(&image[at as usize..][..out.len()]);
+                for pool in [None, Some(&pool)] {
+                    let back = PackedMatrix::restore(pool, shape, class, &ByteSource(&source)).unwrap();
+                    assert_eq!(back.image().pieces().concat(), image, "{class:?} {shape:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_version_changes_with_the_layout() {
+        let digests = [WeightClass::Bf16, WeightClass::Int8, WeightClass::Int4].map(|class| {
+            let image = packed(class, MatrixShape { out_features: 70, in_features: 130 }).image().pieces().concat();
+            // FNV-1a
+            image
+                .iter()
+                .fold(0xcbf2_9ce4_8422_2325u64, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
+        });
+        assert_eq!(
+            (LAYOUT_VERSION, digests),
+            (1, [18_392_729_095_886_358_030, 3_054_469_582_290_133_917, 2_250_483_952_637_010_492]),
+            "other bytes: raise LAYOUT_VERSION, then note them here"
+        );
+    }
+}
