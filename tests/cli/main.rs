@@ -4,5 +4,6 @@ mod bench;
 mod chat;
 mod doctor;
 mod errors;
+mod quality;
 mod run;
 mod serve;

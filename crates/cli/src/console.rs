@@ -23,16 +23,25 @@ pub(crate) fn note(text: &str) {
     let _ = writeln!(io::stderr().lock(), "{text}"); // a closed standard error has nobody to tell
 }
 
-/// A progress bar over bytes on standard error; nothing at all where that is not a terminal.
+/// A progress bar on standard error; nothing at all where that is not a terminal.
 pub(crate) struct Progress(ProgressBar);
 
 impl Progress {
+    /// Over bytes.
     pub(crate) fn new(what: &str) -> Progress {
+        Progress::drawn(what, "{msg} {bar:30} {bytes}/{total_bytes} {binary_bytes_per_sec}")
+    }
+
+    /// Over things that are counted one by one.
+    pub(crate) fn counting(what: &str, things: &str) -> Progress {
+        Progress::drawn(what, &format!("{{msg}} {{bar:30}} {{pos}}/{{len}} {things} {{eta}} left"))
+    }
+
+    fn drawn(what: &str, template: &str) -> Progress {
         if !io::stderr().is_terminal() {
             return Progress(ProgressBar::hidden());
         }
-        let template = "{msg} {bar:30} {bytes}/{total_bytes} {binary_bytes_per_sec}";
-        let style = ProgressStyle::with_template(template).expect("the template is a constant");
+        let style = ProgressStyle::with_template(template).expect("templates are constants");
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr()).with_style(style);
         bar.set_message(what.to_string());
         Progress(bar)

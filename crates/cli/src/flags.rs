@@ -4,6 +4,8 @@
 //! Where a flag means the same as in vLLM it has vLLM's name; short names are those of llama.cpp. Nothing but this file
 //! (through `env = ...`) and [`crate::environment`] reads the environment.
 
+use std::path::PathBuf;
+
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 /// An LLM inference engine organised around the two phases of inference: prefill and decode.
@@ -31,6 +33,11 @@ pub(crate) enum Command {
     /// Flags and rows are llama-bench's. `pp512` is a prompt of 512 tokens, `tg128` is 128 decode steps, `@ d1024`
     /// starts with 1,024 tokens already in the cache, and `x8` decodes 8 sequences together.
     Bench(BenchFlags),
+    /// Measure what weights and KV cache cost in quality, against float32, on a text of yours.
+    ///
+    /// Perplexity, KL divergence of the next-token distributions, how often the likeliest token is the same, and the
+    /// error of each matrix. Needs memory for the weights in float32 beside the chosen ones.
+    Quality(QualityFlags),
     /// Tell what this machine offers: instruction sets, cores, memory, measured limits. Exit code 1 if something is missing.
     Doctor(DoctorFlags),
     /// Print the reference of all flags as Markdown.
@@ -78,6 +85,11 @@ impl Weights {
             Weights::Int8 => kernels::WeightClass::Int8,
             Weights::Int4 => kernels::WeightClass::Int4,
         }
+    }
+
+    /// As the flag spells it.
+    pub(crate) fn name(self) -> String {
+        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_string())
     }
 }
 
@@ -245,6 +257,23 @@ pub(crate) enum Output {
     Jsonl,
     /// Comma-separated values with a header.
     Csv,
+}
+
+/// Flags of `quality`.
+#[derive(Args, Debug)]
+pub(crate) struct QualityFlags {
+    #[command(flatten)]
+    pub(crate) model: ModelFlags,
+    /// The text to measure on: a file in UTF-8. Special tokens written in it are parsed.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) text: PathBuf,
+    /// Tokens of a window; the text is cut into such windows (suffix k = 1,000, K = 1,024). Default: 2,048, or the
+    /// model's own limit if that is less.
+    #[arg(short = 'c', long, value_name = "N", value_parser = count)]
+    pub(crate) max_model_len: Option<usize>,
+    /// Print one JSON object, with the error of every matrix.
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// Flags of `doctor`.

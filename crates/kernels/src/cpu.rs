@@ -111,17 +111,12 @@ impl Backend for Cpu {
         PackedMatrix::pack_int4(Some(&self.pool), self.isa, shape, rows)
     }
 
-    fn image(&self, matrix: &PackedMatrix) -> Image {
-        matrix.image()
+    fn image(&self, matrix: &PackedMatrix) -> Option<Image> {
+        Some(matrix.image())
     }
 
-    fn restore(
-        &self,
-        shape: MatrixShape,
-        class: WeightClass,
-        source: &ByteSource<'_>,
-    ) -> Result<PackedMatrix, OutOfMemory> {
-        PackedMatrix::restore(Some(&self.pool), shape, class, source)
+    fn restore(&self, shape: MatrixShape, class: WeightClass, source: &ByteSource<'_>) -> Option<PackedMatrix> {
+        PackedMatrix::restore(Some(&self.pool), shape, class, source).ok()
     }
 
     fn matrix_bytes(&self, matrix: &PackedMatrix) -> usize {

@@ -4,6 +4,7 @@
 //! ```text
 //! trait Backend          the operations a transformer needs
 //!   Reference            their definition, in plain loops; serves any CPU, judges every other implementation
+//!   Float32              no rounding anywhere: what the error of the others is measured against
 //!   Cpu                  AVX2, AVX-512 and AMX paths chosen at start; the same bits as Reference, always
 //! ```
 //!
@@ -18,6 +19,7 @@
 
 pub mod attention;
 pub mod cpu;
+pub mod float32;
 pub mod gemm;
 pub mod isa;
 pub mod kv_cache;
@@ -32,6 +34,7 @@ pub mod routing;
 pub mod threads;
 
 pub use cpu::{Cpu, CpuError, CpuOptions};
+pub use float32::Float32;
 pub use isa::Isa;
 pub use kv_cache::{KvCache, KvShape};
 pub use mem::OutOfMemory;
@@ -190,16 +193,15 @@ pub trait Backend: Send + Sync + 'static {
     /// Packs a matrix that is int4 already; see [`PackedMatrix::pack_int4`].
     fn pack_int4(&self, shape: MatrixShape, rows: &Int4Source<'_>) -> Result<Self::Matrix, OutOfMemory>;
 
-    /// The bytes of a packed matrix as they lie in memory; see [`PackedMatrix::image`].
-    fn image(&self, matrix: &Self::Matrix) -> Image;
+    /// The bytes of a packed matrix as they lie in memory; see [`PackedMatrix::image`]. `None`: this backend has no images.
+    fn image(&self, _matrix: &Self::Matrix) -> Option<Image> {
+        None
+    }
 
-    /// The matrix of an image; see [`PackedMatrix::restore`].
-    fn restore(
-        &self,
-        shape: MatrixShape,
-        class: WeightClass,
-        source: &ByteSource<'_>,
-    ) -> Result<Self::Matrix, OutOfMemory>;
+    /// The matrix of an image; see [`PackedMatrix::restore`]. `None`: no images, or no memory.
+    fn restore(&self, _shape: MatrixShape, _class: WeightClass, _source: &ByteSource<'_>) -> Option<Self::Matrix> {
+        None
+    }
 
     /// Bytes that a packed matrix occupies, padding included: what one decode step reads of it.
     fn matrix_bytes(&self, matrix: &Self::Matrix) -> usize;

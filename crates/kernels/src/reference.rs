@@ -37,17 +37,12 @@ impl Backend for Reference {
         PackedMatrix::pack_int4(None, Isa::Scalar, shape, rows)
     }
 
-    fn image(&self, matrix: &PackedMatrix) -> Image {
-        matrix.image()
+    fn image(&self, matrix: &PackedMatrix) -> Option<Image> {
+        Some(matrix.image())
     }
 
-    fn restore(
-        &self,
-        shape: MatrixShape,
-        class: WeightClass,
-        source: &ByteSource<'_>,
-    ) -> Result<PackedMatrix, OutOfMemory> {
-        PackedMatrix::restore(None, shape, class, source)
+    fn restore(&self, shape: MatrixShape, class: WeightClass, source: &ByteSource<'_>) -> Option<PackedMatrix> {
+        PackedMatrix::restore(None, shape, class, source).ok()
     }
 
     fn matrix_bytes(&self, matrix: &PackedMatrix) -> usize {

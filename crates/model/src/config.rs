@@ -22,7 +22,6 @@ use crate::checkpoint::{Checkpoint, LoadError};
 use family::{AttentionBias, Factors, Traits};
 use fields::{Fields, parse_object, quoted};
 use kernels::{Activation, AttentionRule, HeadLayout};
-use serde_json::Value;
 
 const CONFIG: &str = "config.json";
 const GENERATION: &str = "generation_config.json";
@@ -245,14 +244,6 @@ impl ModelConfig {
 fn refuse_what_is_not_computed(fields: &Fields<'_>) -> Result<(), LoadError> {
     if fields.flag("use_bidirectional_attention", false)? {
         return Err(fields.error("use_bidirectional_attention", "true is not supported; attention looks back only"));
-    }
-    if let Some(quantization) = fields.get("quantization_config") {
-        let method = quantization.get("quant_method").and_then(Value::as_str).unwrap_or("unknown");
-        let problem = format!(
-            "the weights are stored quantized ({}); use the original bf16 or f16 checkpoint, and --weights int8 to halve it in memory",
-            quoted(method)
-        );
-        return Err(fields.error("quantization_config", problem));
     }
     Ok(())
 }

@@ -117,6 +117,7 @@ pub struct Runner<B: Backend> {
     max_model_len: usize,
     notices: Vec<String>,
     image_writer: Option<ImageWriter>,
+    matrix_names: Vec<String>,
 }
 
 /// Reads a checkpoint into a backend. `progress` is called after every matrix.
@@ -162,14 +163,34 @@ pub fn load<B: Backend>(
         progress(Progress { bytes_done, bytes_total });
     };
     let class = options.weights;
-    let transformer = Loader { backend: &backend, config: &config, weights: &weights, class, progress: &mut report }
-        .load(&tensors, ropes)?;
+    let mut loader = Loader {
+        backend: &backend,
+        config: &config,
+        weights: &weights,
+        class,
+        names: Vec::new(),
+        progress: &mut report,
+    };
+    let transformer = loader.load(&tensors, ropes)?;
+    let matrix_names = loader.names;
     if weights.num_non_finite() > 0 {
         notices.push(format!("{} of the weights are NaN or infinite", weights.num_non_finite()));
     }
     let options = options.clone();
     let image_writer = weights.into_image_writer();
-    Ok(Runner { backend, config, transformer, kv, kv_shape, scratch, options, max_model_len, notices, image_writer })
+    Ok(Runner {
+        backend,
+        config,
+        transformer,
+        kv,
+        kv_shape,
+        scratch,
+        options,
+        max_model_len,
+        notices,
+        matrix_names,
+        image_writer,
+    })
 }
 
 fn kv_shape(config: &ModelConfig, options: &LoadOptions) -> Result<KvShape, LoadError> {
@@ -247,6 +268,11 @@ impl<B: Backend> Runner<B> {
     /// What a person should know about this load: a clamped length, NaN weights. Often empty.
     pub fn notices(&self) -> &[String] {
         &self.notices
+    }
+
+    /// What each packed matrix is made of, in the order in which [`Backend::pack`] was called.
+    pub fn matrix_names(&self) -> &[String] {
+        &self.matrix_names
     }
 
     /// Bytes of weights in memory, the embedding included.

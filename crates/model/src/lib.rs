@@ -21,6 +21,7 @@ mod experts;
 pub mod forward;
 pub mod gguf;
 pub mod hub;
+pub mod quality;
 pub mod sampler;
 mod tensors;
 pub mod tokenizer;

@@ -19,7 +19,7 @@ use crate::config::{HeadNorm, ModelConfig, NormPlacement};
 use crate::experts::{ExpertScratch, Experts};
 use crate::forward::embedding_class;
 use crate::tensors::{self, Feed, Norms, Tensors};
-use crate::weights::Weights;
+use crate::weights::{Part, Weights};
 use kernels::{Attention, AttentionSpan, Backend, HeadNorms, Out, RopeTable, RotateAndStore, WeightClass};
 use std::ops::Range;
 
@@ -393,6 +393,8 @@ pub(crate) struct Loader<'a, B: Backend> {
     pub(crate) config: &'a ModelConfig,
     pub(crate) weights: &'a Weights,
     pub(crate) class: WeightClass,
+    /// What was packed, in order: the names of the parts of each matrix.
+    pub(crate) names: Vec<String>,
     /// Called with the file bytes packed since the last call.
     pub(crate) progress: &'a mut dyn FnMut(u64),
 }
@@ -452,6 +454,7 @@ impl<B: Backend> Loader<'_, B> {
             bytes += self.weights.tensor(&part.name, &part.shape)?.num_bytes() / rows * part.rows.len() as u64;
         }
         let matrix = self.weights.pack(self.backend, class, linear.in_features, &linear.parts)?;
+        self.names.push(linear.parts.iter().map(Part::to_string).collect::<Vec<_>>().join(" + "));
         (self.progress)(bytes);
         Ok(matrix)
     }

@@ -461,7 +461,6 @@ fn damaged_configurations() {
         &["num_attention_heads"],
     );
     case("gelu", set("hidden_act", json!("gelu")), &["hidden_act", "gelu"]);
-    case("quantized", set("quantization_config", json!({"quant_method": "gptq"})), &["quantization_config", "gptq"]);
     for value in [json!(0), json!(-1e-5), json!(2), json!("small")] {
         case("eps", set("rms_norm_eps", value), &["rms_norm_eps"]);
     }

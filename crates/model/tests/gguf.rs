@@ -35,8 +35,8 @@ fn every_bit_of_a_dequantized_float_is_that_of_the_gguf_package() {
         let (mut found, mut wanted) = (vec![0.0; shape[1]], vec![0.0; shape[1]]);
         let mut distinct = std::collections::BTreeSet::new();
         for row in 0..shape[0] {
-            tensor.row(row, &mut found).unwrap();
-            expected.row(row, &mut wanted).unwrap();
+            tensor.rows().unwrap().read(row, &mut found).unwrap();
+            expected.rows().unwrap().read(row, &mut wanted).unwrap();
             for (i, (found, wanted)) in found.iter().zip(&wanted).enumerate() {
                 let same = found.to_bits() == wanted.to_bits() || (found.is_nan() && wanted.is_nan());
                 assert!(same, "{name}: row {row}, number {i}: {found:e}, not {wanted:e}");
@@ -85,7 +85,7 @@ fn dequantized(checkpoint: &Checkpoint) -> Checkpoint {
         let begin = bytes.len();
         let mut row = vec![0.0f32; *shape.last().unwrap()];
         for index in 0..shape.iter().product::<usize>() / row.len() {
-            tensor.row(index, &mut row).unwrap();
+            tensor.rows().unwrap().read(index, &mut row).unwrap();
             bytes.extend(row.iter().flat_map(|value| value.to_le_bytes()));
         }
         let range = [begin, bytes.len()];

@@ -49,7 +49,7 @@ fn rows_are_the_rows() {
     let tensor = weights.tensor("t", &[6, 4]).unwrap();
     for row in 0..6 {
         let mut out = [f32::NAN; 4];
-        tensor.row(row, &mut out).unwrap();
+        tensor.rows().unwrap().read(row, &mut out).unwrap();
         let first = row as f32 * 4.0;
         assert_eq!(out, [first, first + 1.0, first + 2.0, first + 3.0]);
     }

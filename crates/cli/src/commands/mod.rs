@@ -2,6 +2,7 @@
 
 pub(crate) mod bench;
 pub(crate) mod doctor;
+pub(crate) mod quality;
 pub(crate) mod reference;
 pub(crate) mod run;
 pub(crate) mod serve;

@@ -123,7 +123,7 @@ impl Packed {
                 failed.store(true, Ordering::Relaxed);
             }
         };
-        let matrix = backend.restore(shape, class, &ByteSource(&read)).ok()?;
+        let matrix = backend.restore(shape, class, &ByteSource(&read))?;
         (!failed.load(Ordering::Relaxed)).then_some(matrix)
     }
 

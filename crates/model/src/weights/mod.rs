@@ -14,6 +14,7 @@
 
 pub mod encoding;
 mod image;
+mod quantized;
 mod safetensors;
 
 use crate::checkpoint::{Checkpoint, LoadError, ModelFile};
@@ -22,7 +23,7 @@ pub use encoding::class_for;
 use encoding::{CHUNK_BYTES, Encoding};
 pub use image::ImageWriter;
 use image::Packed;
-use kernels::{Backend, MatrixShape, RowSource, WeightClass};
+use kernels::{Backend, Int4Source, MatrixShape, RowSource, WeightClass};
 use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -61,6 +62,15 @@ pub struct Part {
     pub rows: Range<usize>,
 }
 
+/// The module's name, and which of its rows if not all.
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name.strip_suffix(".weight").unwrap_or(&self.name))?;
+        let all: usize = self.shape.iter().rev().skip(1).product();
+        if self.rows.len() == all { Ok(()) } else { write!(f, "[{}..{}]", self.rows.start, self.rows.end) }
+    }
+}
+
 /// A tensor of the checkpoint, wherever its numbers come from.
 #[derive(Debug)]
 struct Entry {
@@ -85,6 +95,8 @@ enum Values {
         /// Which of them is which.
         order: RowOrder,
     },
+    /// Codes, scales and zero points of a quantized module.
+    Quantized(Box<quantized::Quantized>),
 }
 
 /// The order of a tensor's rows in its file.
@@ -139,6 +151,7 @@ impl Weights {
         if let Some(file) = checkpoint.open_file(SINGLE)? {
             let mut weights = Weights::empty(SINGLE);
             weights.add_file(file)?;
+            quantized::assemble(&mut weights, checkpoint)?;
             return Ok(weights);
         }
         let Some(index) = checkpoint.read_text_capped(INDEX, MAX_INDEX_BYTES)? else {
@@ -167,6 +180,7 @@ impl Weights {
                 return Err(LoadError::field(INDEX, "weight_map", problem));
             }
         }
+        quantized::assemble(&mut weights, checkpoint)?;
         Ok(weights)
     }
 
@@ -239,12 +253,14 @@ impl Weights {
                 found: entry.shape.clone(),
             });
         }
-        match entry.values {
+        match &entry.values {
             Values::Rows { encoding, .. } if !encoding.is_decoded() => {
                 let problem = format!("dtype {}; weights are read from BF16, F16 and F32", encoding.name());
                 Err(LoadError::field(file.name(), format!("tensor {:?}", (self.shown)(name)), problem))
             }
-            Values::Rows { .. } => Ok(Tensor { name, file, entry, non_finite: &self.non_finite }),
+            Values::Rows { .. } | Values::Quantized(_) => {
+                Ok(Tensor { name, files: &self.files, entry, non_finite: &self.non_finite })
+            }
         }
     }
 
@@ -252,7 +268,7 @@ impl Weights {
     pub fn vector(&self, name: &str, len: usize) -> Result<Vec<f32>, LoadError> {
         let tensor = self.tensor(name, &[len])?;
         let mut values = vec![0.0; len]; // no more than the file holds: the shape was checked
-        tensor.row(0, &mut values)?;
+        tensor.rows()?.read(0, &mut values)?;
         Ok(values)
     }
 
@@ -269,35 +285,44 @@ impl Weights {
         in_features: usize,
         parts: &[Part],
     ) -> Result<B::Matrix, LoadError> {
-        let tensors = parts
-            .iter()
-            .map(|part| Ok((self.tensor(&part.name, &part.shape)?, part.rows.clone())))
-            .collect::<Result<Vec<_>, LoadError>>()?;
-        let out_features = tensors.iter().map(|(_, rows)| rows.len()).sum();
+        let out_features = parts.iter().map(|part| part.rows.len()).sum();
         let shape = MatrixShape { out_features, in_features };
         let name = parts.iter().map(|part| format!("{}{:?}", part.name, part.rows)).collect::<Vec<_>>().join("+");
         let mut image = self.packed.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(matrix) = image.restore(backend, &name, shape, class) {
             return Ok(matrix);
         }
+        let tensors = parts
+            .iter()
+            .map(|part| Ok((self.tensor(&part.name, &part.shape)?.rows()?, part.rows.clone())))
+            .collect::<Result<Vec<_>, LoadError>>()?;
+        let of_part = |mut row: usize| {
+            for (rows, range) in &tensors {
+                if row < range.len() {
+                    return (rows, range.start + row);
+                }
+                row -= range.len();
+            }
+            unreachable!("row {row} beyond the last")
+        };
         // The packing loop knows no errors: the first one is kept here, and the rows after it are zeros.
         let failed = Mutex::new(None);
-        let fill = |row: usize, out: &mut [f32]| {
-            let mut failed_here = None;
-            let mut row = row;
-            for (tensor, rows) in &tensors {
-                if row < rows.len() {
-                    failed_here = tensor.row(rows.start + row, out).err();
-                    break;
+        let packed = if class == WeightClass::Int4 && tensors.iter().all(|(rows, _)| rows.is_int4()) {
+            let fill = |row: usize, codes: &mut [i8], scales: &mut [f32]| {
+                let (rows, row) = of_part(row);
+                rows.int4(row, codes, scales);
+            };
+            backend.pack_int4(shape, &Int4Source(&fill))
+        } else {
+            let fill = |row: usize, out: &mut [f32]| {
+                let (rows, row) = of_part(row);
+                if let Err(error) = rows.read(row, out) {
+                    out.fill(0.0);
+                    failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
                 }
-                row -= rows.len();
-            }
-            if let Some(error) = failed_here {
-                out.fill(0.0);
-                failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
-            }
+            };
+            backend.pack(shape, class, &RowSource(&fill))
         };
-        let packed = backend.pack(shape, class, &RowSource(&fill));
         if let Some(error) = failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
             return Err(error);
         }
@@ -305,7 +330,9 @@ impl Weights {
             bytes: oom.bytes,
             purpose: format!("weights {}", parts[0].name),
         })?;
-        image.keep(name, shape, class, backend.image(&packed));
+        if let Some(bytes) = backend.image(&packed) {
+            image.keep(name, shape, class, bytes);
+        }
         Ok(packed)
     }
 }
@@ -314,37 +341,36 @@ impl Weights {
 #[derive(Clone, Copy, Debug)]
 pub struct Tensor<'w> {
     name: &'w str,
-    file: &'w ModelFile,
+    files: &'w [ModelFile],
     entry: &'w Entry,
     non_finite: &'w AtomicU64,
 }
 
-impl Tensor<'_> {
+/// The rows of a tensor, whatever had to be read before the first one in memory.
+#[derive(Debug)]
+pub struct Rows<'w> {
+    tensor: Tensor<'w>,
+    /// Of a quantized module.
+    codes: Option<quantized::Codes>,
+}
+
+impl<'w> Tensor<'w> {
     /// Bytes in the files.
     pub fn num_bytes(&self) -> u64 {
         self.entry.num_bytes
     }
 
-    /// Reads `out.len()` values from `row * out.len()` on, exactly. Rows of whole blocks only.
-    pub fn row(&self, row: usize, out: &mut [f32]) -> Result<(), LoadError> {
-        match self.entry.values {
-            Values::Rows { offset, encoding, order } => match self.entry.shape.len() {
-                0 | 1 => {
-                    self.stored_row(row, offset, encoding, out)?;
-                    reorder(order, out);
-                }
-                _ => self.stored_row(order.stored(row), offset, encoding, out)?,
-            },
-        }
-        let non_finite = out.iter().filter(|value| !value.is_finite()).count();
-        if non_finite > 0 {
-            self.non_finite.fetch_add(non_finite as u64, Ordering::Relaxed);
-        }
-        Ok(())
+    /// Reads what rows need. Of a quantized module these are its bytes in the files; of others nothing.
+    pub fn rows(self) -> Result<Rows<'w>, LoadError> {
+        let codes = match &self.entry.values {
+            Values::Rows { .. } => None,
+            Values::Quantized(quantized) => Some(quantized.read(self.files)?),
+        };
+        Ok(Rows { tensor: self, codes })
     }
 
     fn stored_row(&self, row: usize, offset: u64, encoding: Encoding, out: &mut [f32]) -> Result<(), LoadError> {
-        let block = encoding.block();
+        let (block, file) = (encoding.block(), &self.files[self.entry.file]);
         assert!(out.len().is_multiple_of(block.elements), "a row of {} is no number of blocks", self.name);
         let row_bytes = out.len() / block.elements * block.bytes;
         let start = row as u64 * row_bytes as u64;
@@ -353,7 +379,7 @@ impl Tensor<'_> {
         let mut bytes = [0; CHUNK_BYTES];
         for out in out.chunks_mut(CHUNK_BYTES / block.bytes * block.elements) {
             let bytes = &mut bytes[..out.len() / block.elements * block.bytes];
-            self.file.read_at(at, bytes)?;
+            file.read_at(at, bytes)?;
             at += bytes.len() as u64;
             encoding.decode(bytes, out);
         }
@@ -368,6 +394,40 @@ fn reorder(order: RowOrder, out: &mut [f32]) {
         for (row, out) in out.iter_mut().enumerate() {
             *out = stored[order.stored(row)];
         }
+    }
+}
+
+impl Rows<'_> {
+    /// Reads `out.len()` values from `row * out.len()` on, exactly. Rows of whole blocks only.
+    pub fn read(&self, row: usize, out: &mut [f32]) -> Result<(), LoadError> {
+        match (&self.codes, &self.tensor.entry.values) {
+            (Some(codes), _) => codes.row(row, out),
+            (None, &Values::Rows { offset, encoding, order }) => match self.tensor.entry.shape.len() {
+                0 | 1 => {
+                    self.tensor.stored_row(row, offset, encoding, out)?;
+                    reorder(order, out);
+                }
+                _ => self.tensor.stored_row(order.stored(row), offset, encoding, out)?,
+            },
+            (None, Values::Quantized(_)) => unreachable!("rows() reads the codes"),
+        }
+        let non_finite = out.iter().filter(|value| !value.is_finite()).count();
+        if non_finite > 0 {
+            self.tensor.non_finite.fetch_add(non_finite as u64, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+}
+
+impl Rows<'_> {
+    /// Whether [`int4`](Self::int4) gives these rows without loss.
+    fn is_int4(&self) -> bool {
+        self.codes.as_ref().is_some_and(quantized::Codes::is_int4)
+    }
+
+    /// A row in the terms of [`Int4Source`].
+    fn int4(&self, row: usize, codes: &mut [i8], scales: &mut [f32]) {
+        self.codes.as_ref().expect("is_int4").int4_row(row, codes, scales);
     }
 }
 

@@ -1,0 +1,302 @@
+//! `twostroke quality`: what a weight class and a KV cache type cost, measured on a text of the user's.
+//!
+//! ```text
+//! text ──tokens──> windows of -c tokens, each read from its beginning (the beginning-of-text token in front, if any)
+//!   float32 pass  ──> logits ──┐
+//!   judged pass   ──> logits ──┴──> per token: -ln p(next) of both, KL divergence, same best token
+//!   and in the float32 pass every product a second time in the judged class: the error of each matrix alone
+//! ```
+//! Every token of a window but its first is scored. Memory: four bytes per weight for float32, and the judged class twice.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+use std::time::Duration;
+
+use kernels::{Cpu, CpuOptions, Float32};
+use model::quality::{Comparison, MatrixError, Watched};
+use model::tokenizer::Tokenizer;
+use model::{Batch, Checkpoint, Forward, KvBudget, LoadOptions, ModelConfig, Runner, Span};
+use serde_json::{Value, json};
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::console::{Progress, note, put, put_line};
+use crate::failure::Failure;
+use crate::flags::QualityFlags;
+use crate::models;
+
+/// Tokens of a window unless -c says otherwise: what perplexities are usually quoted at.
+const WINDOW: usize = 2048;
+/// Tokens per cache block: the server's default.
+const BLOCK_SIZE: usize = 32;
+/// Rows of one forward pass.
+const ROWS: usize = 256;
+/// Rows whose logits are held at a time.
+const LOGIT_ROWS: usize = 32;
+/// Longest text: tokenizing it takes about twenty times its size in memory.
+const MAX_TEXT_BYTES: u64 = 256 << 20;
+/// Matrices that the report for people lists.
+const LISTED: usize = 8;
+
+/// Runs the command.
+pub(crate) fn quality(flags: &QualityFlags) -> Result<(), Failure> {
+    let text = read_text(&flags.text)?;
+    let checkpoint = models::open(flags.model.model.as_deref())?;
+    let load_failure = |error| models::load_failure(&checkpoint, &error);
+    let config = ModelConfig::load(&checkpoint).map_err(load_failure)?;
+    let tokenizer = Tokenizer::load(&checkpoint, config.vocab_size).map_err(load_failure)?;
+    let corpus = Corpus::new(&text, &tokenizer, window(flags, &config)?)
+        .map_err(|problem| Failure::usage(format!("{}: {problem}", flags.text.display())))?;
+
+    let options = LoadOptions {
+        weights: flags.model.weights.class(),
+        max_rows: ROWS,
+        max_logit_rows: LOGIT_ROWS,
+        max_model_len: Some(corpus.longest()),
+        kv_blocks: KvBudget::Blocks(corpus.longest().div_ceil(BLOCK_SIZE)),
+        block_size: BLOCK_SIZE,
+        image_directory: None,
+    };
+    let mut pair = Pair::load(&checkpoint, flags, &options)?;
+    let interrupts = Interrupts::listen()?;
+    let bar = Progress::counting("measuring", "tokens");
+    let (mut found, mut complete) = (Comparison::default(), true);
+    for window in &corpus.windows {
+        complete = pair.measure(window, &mut found, &mut |scored| {
+            bar.at(scored, corpus.scored());
+            !interrupts.came()
+        });
+        if !complete {
+            break;
+        }
+    }
+    drop(bar);
+    let report = Report { flags, checkpoint: &checkpoint, corpus: &corpus, found, complete, errors: pair.errors() };
+    if found.tokens > 0 {
+        if flags.json { put_line(&report.json().to_string())? } else { put(&report.text())? }
+    }
+    if complete { Ok(()) } else { Err(Failure::Interrupted) }
+}
+
+/// The text, which must be a regular file of reasonable size in UTF-8.
+fn read_text(path: &Path) -> Result<String, Failure> {
+    let wrong = |problem: String| Failure::usage(format!("--text: {}: {problem}", path.display()));
+    let io = |error: std::io::Error| wrong(error.to_string());
+    if !path.metadata().map_err(io)?.is_file() {
+        return Err(wrong("not a regular file".into()));
+    }
+    let mut bytes = Vec::new();
+    File::open(path).and_then(|file| file.take(MAX_TEXT_BYTES + 1).read_to_end(&mut bytes)).map_err(io)?;
+    if bytes.is_empty() {
+        return Err(wrong("the file is empty".into()));
+    }
+    if bytes.len() as u64 > MAX_TEXT_BYTES {
+        return Err(wrong(format!("more than {MAX_TEXT_BYTES} bytes; a part of it says as much")));
+    }
+    String::from_utf8(bytes).map_err(|error| wrong(format!("not UTF-8 at byte {}", error.utf8_error().valid_up_to())))
+}
+
+/// Tokens of a window.
+fn window(flags: &QualityFlags, config: &ModelConfig) -> Result<usize, Failure> {
+    let limit = config.context_limit;
+    match flags.max_model_len {
+        Some(asked) if asked > limit => {
+            Err(Failure::usage(format!("-c: {asked} tokens, but the model reads at most {limit}")))
+        }
+        Some(asked) if asked < 2 => Err(Failure::usage("-c: a window of less than 2 tokens scores none")),
+        Some(asked) => Ok(asked),
+        None => Ok(WINDOW.min(limit)),
+    }
+}
+
+/// A text in windows.
+struct Corpus {
+    /// Each of at least two tokens.
+    windows: Vec<Vec<u32>>,
+}
+
+impl Corpus {
+    /// Cuts a text into windows of `window` tokens. Special tokens written in the text are parsed.
+    fn new(text: &str, tokenizer: &Tokenizer, window: usize) -> Result<Corpus, String> {
+        let encode = |text: &str, add_special| tokenizer.encode(text, add_special).map_err(|error| error.to_string());
+        let first = encode("", true)?.first().copied().filter(|&id| tokenizer.bos_id() == Some(id));
+        let tokens = encode(text, false)?;
+        let windows = tokens.chunks(window - usize::from(first.is_some())).map(|part| {
+            let mut window: Vec<u32> = first.into_iter().collect();
+            window.extend(part);
+            window
+        });
+        let windows: Vec<Vec<u32>> = windows.filter(|window| window.len() >= 2).collect();
+        if windows.is_empty() {
+            let count = tokens.len();
+            return Err(format!("{count} token{}; at least 2 are needed", if count == 1 { "" } else { "s" }));
+        }
+        Ok(Corpus { windows })
+    }
+
+    fn longest(&self) -> usize {
+        self.windows.iter().map(Vec::len).max().unwrap_or(0)
+    }
+
+    /// Tokens that are scored in all.
+    fn scored(&self) -> u64 {
+        self.windows.iter().map(|window| window.len() as u64 - 1).sum()
+    }
+}
+
+/// The reference and what is judged by it.
+struct Pair {
+    reference: Runner<Watched<Cpu>>,
+    judged: Runner<Cpu>,
+    /// Rows of logits of both, `[LOGIT_ROWS, vocab_size]` each.
+    logits: [Vec<f32>; 2],
+    batch: Batch,
+}
+
+impl Pair {
+    fn load(checkpoint: &Checkpoint, flags: &QualityFlags, options: &LoadOptions) -> Result<Pair, Failure> {
+        let threads = flags.model.threads;
+        let cpu = || Cpu::new(CpuOptions { threads, isa: None }).map_err(Failure::usage);
+        let exact = Float32::new(threads).map_err(Failure::usage)?;
+        let load_failure = |error| models::load_failure(checkpoint, &error);
+        let bar = Progress::new("loading float32");
+        let mut progress = |p: model::Progress| bar.at(p.bytes_done, p.bytes_total);
+        let watched = Watched::new(exact, cpu()?);
+        let reference = model::load(watched, checkpoint, options, &mut progress).map_err(load_failure)?;
+        bar.naming("loading".to_string());
+        let judged = model::load(cpu()?, checkpoint, options, &mut progress).map_err(load_failure)?;
+        judged.notices().iter().for_each(|notice| note(notice));
+        let logits = || vec![0.0; LOGIT_ROWS * judged.config().vocab_size];
+        Ok(Pair { logits: [logits(), logits()], reference, judged, batch: Batch::default() })
+    }
+
+    /// Scores a window. `go_on` is told how many tokens are scored in all after each part; false when it says stop.
+    fn measure(&mut self, window: &[u32], found: &mut Comparison, go_on: &mut dyn FnMut(u64) -> bool) -> bool {
+        let vocab_size = self.judged.config().vocab_size;
+        for start in (0..window.len()).step_by(ROWS) {
+            let end = window.len().min(start + ROWS);
+            let scored = (end - start).min(window.len() - 1 - start); // nothing follows the last token
+            fill(&mut self.batch, window, start..end, scored);
+            self.reference.compute(&self.batch);
+            self.judged.compute(&self.batch);
+            for first in (0..scored).step_by(LOGIT_ROWS) {
+                let rows = first..scored.min(first + LOGIT_ROWS);
+                let [reference, judged] = &mut self.logits;
+                let len = rows.len() * vocab_size;
+                self.reference.logits(rows.clone(), &mut reference[..len]);
+                self.judged.logits(rows.clone(), &mut judged[..len]);
+                let pairs = reference.chunks_exact(vocab_size).zip(judged.chunks_exact(vocab_size));
+                for (row, (reference, judged)) in rows.zip(pairs) {
+                    found.add(reference, judged, window[start + row + 1]);
+                }
+                if !go_on(found.tokens + found.not_finite) {
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    /// The error of every matrix with its name.
+    fn errors(&self) -> Vec<(String, MatrixError)> {
+        let names = self.reference.matrix_names().iter().cloned();
+        names.zip(self.reference.backend().errors()).collect()
+    }
+}
+
+/// Rows `rows` of a sequence whose cache blocks lie one after the other; logits of the first `wanted`.
+fn fill(batch: &mut Batch, tokens: &[u32], rows: std::ops::Range<usize>, wanted: usize) {
+    batch.clear();
+    batch.token_ids.extend(&tokens[rows.clone()]);
+    batch.positions.extend(rows.clone().map(|position| position as u32));
+    batch.slots.extend(rows.clone().map(|slot| slot as u32));
+    let blocks = rows.end.div_ceil(BLOCK_SIZE) as u32;
+    batch.block_tables.extend(0..blocks);
+    batch.spans.push(Span { first_row: 0, num_rows: rows.len() as u32, start: rows.start as u32, table: 0..blocks });
+    batch.logit_rows.extend(0..wanted as u32);
+}
+
+/// Ctrl-C, asked after instead of waited for.
+struct Interrupts {
+    runtime: tokio::runtime::Runtime,
+    signal: std::cell::RefCell<tokio::signal::unix::Signal>,
+}
+
+impl Interrupts {
+    fn listen() -> Result<Interrupts, Failure> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let signal = runtime.block_on(async { signal(SignalKind::interrupt()) })?;
+        Ok(Interrupts { runtime, signal: signal.into() })
+    }
+
+    fn came(&self) -> bool {
+        let mut signal = self.signal.borrow_mut();
+        self.runtime.block_on(async { tokio::time::timeout(Duration::ZERO, signal.recv()).await.is_ok() })
+    }
+}
+
+/// What was found.
+struct Report<'a> {
+    flags: &'a QualityFlags,
+    checkpoint: &'a Checkpoint,
+    corpus: &'a Corpus,
+    found: Comparison,
+    complete: bool,
+    errors: Vec<(String, MatrixError)>,
+}
+
+impl Report<'_> {
+    fn json(&self) -> Value {
+        let Report { flags, found, .. } = self;
+        let matrices = self.errors.iter().map(
+            |(name, error)| json!({ "name": name, "relative_error": error.relative(), "worst_row": error.worst_row }),
+        );
+        json!({
+            "build_version": env!("CARGO_PKG_VERSION"),
+            "model": self.checkpoint.name(),
+            "weights": flags.model.weights.name(),
+            "window": self.corpus.longest(),
+            "tokens": found.tokens,
+            "complete": self.complete,
+            "reference_perplexity": found.reference_perplexity(),
+            "perplexity": found.perplexity(),
+            "perplexity_increase": found.perplexity_increase(),
+            "mean_kl": found.mean_kl(),
+            "worst_kl": found.worst_kl,
+            "same_best_token": found.agreement(),
+            "not_finite": found.not_finite,
+            "matrices": matrices.collect::<Vec<_>>(),
+        })
+    }
+
+    fn text(&self) -> String {
+        let Report { flags, found, .. } = self;
+        let mut text = format!(
+            "{}, {} weights, against float32: {} tokens in windows of {}\n\n\
+             perplexity        {:.4} (float32 {:.4}, {:+.3} %)\n\
+             KL divergence     {:.6} nats per token, worst {:.4}\n\
+             same best token   {:.2} %\n",
+            self.checkpoint.name(),
+            flags.model.weights.name(),
+            found.tokens,
+            self.corpus.longest(),
+            found.perplexity(),
+            found.reference_perplexity(),
+            found.perplexity_increase() * 100.0,
+            found.mean_kl(),
+            found.worst_kl,
+            found.agreement() * 100.0,
+        );
+        if found.not_finite > 0 {
+            text.push_str(&format!("not scored        {} tokens with logits that are no numbers\n", found.not_finite));
+        }
+        let mut errors: Vec<_> = self.errors.iter().collect();
+        errors.sort_by(|a, b| b.1.relative().total_cmp(&a.1.relative()));
+        let listed = errors.len().min(LISTED);
+        text.push_str(&format!("\nrelative error of the products, the {listed} largest of {}:\n", errors.len()));
+        for (name, error) in &errors[..listed] {
+            text.push_str(&format!("  {:.5}  worst row {:.5}  {name}\n", error.relative(), error.worst_row));
+        }
+        text
+    }
+}

@@ -1,0 +1,488 @@
+//! Plain float32: weights, activations, keys and values, and every product and sum. Nothing is rounded to a narrower
+//! type anywhere, so this is what the error of a weight class or of a narrow KV cache is measured against.
+//!
+//! ```text
+//! dot(a, b)     element i in lane i % 16, one chain of fused multiply-adds per lane, lanes joined by halves
+//! attention     all scores of a row, their maximum, weights e^(s - max), one division at the end
+//! ```
+//! Four bytes per weight and per number of the cache. Vectors and threads make it usable, tiles are not tried: it is
+//! there to be right. Its bits do not depend on threads, batch or instruction set, but they are not those of
+//! [`Reference`](crate::Reference), whose classes round on purpose.
+
+use crate::cpu::CpuError;
+use crate::isa::Isa;
+use crate::kv_cache::{KvShape, MAX_HEAD_DIM};
+use crate::lanes::{self, Kernel, LANES, Simd, dispatch};
+use crate::mem::{Buffer, OutOfMemory};
+use crate::pointwise::{self, Shared};
+use crate::quant::{Int4Source, MatrixShape, RowSource, WeightClass};
+use crate::threads::{Pool, default_threads};
+use crate::{
+    Activation, Attention, AttentionRule, Backend, HeadLayout, HeadNorms, Out, RotateAndStore, RoutingRule, routing,
+};
+use std::ops::Range;
+
+/// Columns of a product that one task computes for all rows.
+const PANEL: usize = 16;
+/// Rows and columns of a product that registers hold together, at most.
+const BLOCK: (usize, usize) = (4, 2);
+
+/// The backend that rounds nothing. Weight classes are ignored.
+pub struct Float32 {
+    isa: Isa,
+    pool: Pool,
+}
+
+/// `[out_features, in_features]`, row-major.
+pub struct Float32Matrix {
+    shape: MatrixShape,
+    values: Buffer<f32>,
+}
+
+impl Float32Matrix {
+    fn row(&self, row: usize) -> &[f32] {
+        &self.values[row * self.shape.in_features..][..self.shape.in_features]
+    }
+}
+
+/// Keys and values as they are: `[layer][slot][key, value][kv head][head_dim]`.
+pub struct Float32Cache {
+    shape: KvShape,
+    data: Buffer<f32>,
+}
+
+impl Float32Cache {
+    /// Numbers of one token in one layer.
+    fn token_len(&self) -> usize {
+        2 * self.shape.num_kv_heads * self.shape.head_dim
+    }
+
+    /// Where the keys of a token begin; its values follow.
+    fn token_at(&self, layer: usize, slot: usize) -> usize {
+        (layer * self.shape.blocks * self.shape.block_size + slot) * self.token_len()
+    }
+}
+
+impl Float32 {
+    /// `threads` counts the caller; `None`: one per physical core that this process may use.
+    pub fn new(threads: Option<usize>) -> Result<Float32, CpuError> {
+        Float32::with_isa(threads, Isa::best())
+    }
+
+    /// At most the instructions of `isa`, for tests: the bits are the same.
+    #[doc(hidden)]
+    pub fn with_isa(threads: Option<usize>, isa: Isa) -> Result<Float32, CpuError> {
+        Ok(Float32 { isa, pool: Pool::new(threads.unwrap_or_else(default_threads))? })
+    }
+}
+
+impl Backend for Float32 {
+    type Matrix = Float32Matrix;
+    type KvCache = Float32Cache;
+
+    fn describe(&self) -> String {
+        format!("float32 ({}), {} threads", self.isa.name(), self.pool.threads())
+    }
+
+    fn adopt_thread(&self) {
+        self.pool.pin_caller();
+    }
+
+    fn pack(&self, shape: MatrixShape, _: WeightClass, rows: &RowSource<'_>) -> Result<Float32Matrix, OutOfMemory> {
+        let MatrixShape { out_features, in_features } = shape;
+        let len = out_features.checked_mul(in_features).ok_or(OutOfMemory { bytes: usize::MAX })?;
+        let mut values = Buffer::zeroed(len)?;
+        let shared = Shared::new(&mut values);
+        self.pool.tasks(out_features, &|row| {
+            // SAFETY: each row is one task's.
+            rows.0(row, unsafe { shared.part(row * in_features..(row + 1) * in_features) });
+        });
+        Ok(Float32Matrix { shape, values })
+    }
+
+    fn pack_int4(&self, shape: MatrixShape, rows: &Int4Source<'_>) -> Result<Float32Matrix, OutOfMemory> {
+        let dequantized = |row: usize, out: &mut [f32]| {
+            let (mut q, mut scales) = (vec![0; out.len()], vec![0.0; out.len().div_ceil(32)]);
+            rows.0(row, &mut q, &mut scales);
+            for ((out, q), scale) in out.chunks_mut(32).zip(q.chunks(32)).zip(scales) {
+                out.iter_mut().zip(q).for_each(|(out, &q)| *out = f32::from(q) * scale);
+            }
+        };
+        self.pack(shape, WeightClass::Int4, &RowSource(&dequantized))
+    }
+
+    fn matrix_bytes(&self, matrix: &Float32Matrix) -> usize {
+        matrix.values.bytes()
+    }
+
+    fn kv_cache(&self, shape: KvShape) -> Result<Float32Cache, OutOfMemory> {
+        let numbers = [shape.layers, shape.blocks, shape.block_size, 2, shape.num_kv_heads, shape.head_dim];
+        let len = numbers.iter().try_fold(1usize, |len, &n| len.checked_mul(n));
+        Ok(Float32Cache { shape, data: Buffer::zeroed(len.ok_or(OutOfMemory { bytes: usize::MAX })?)? })
+    }
+
+    fn embed(&self, table: &Float32Matrix, ids: &[u32], out: &mut [f32]) {
+        let width = table.shape.in_features;
+        assert_eq!(out.len(), ids.len() * width, "out is not [ids, in_features]");
+        for (&id, out) in ids.iter().zip(out.chunks_exact_mut(width)) {
+            out.copy_from_slice(table.row(id as usize));
+        }
+    }
+
+    fn rms_norm(&self, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
+        pointwise::rms_norm(Some(&self.pool), self.isa, x, weight, eps, out);
+    }
+
+    fn linear(&self, x: &[f32], w: &Float32Matrix, bias: Option<&[f32]>, out: Out<'_>) {
+        let MatrixShape { out_features, in_features } = w.shape;
+        let (out, add) = match out {
+            Out::Store(out) => (out, false),
+            Out::Add(out) => (out, true),
+        };
+        let rows = x.len() / in_features;
+        assert_eq!(x.len(), rows * in_features, "x is not [rows, in_features]");
+        assert_eq!(out.len(), rows * out_features, "out is not [rows, out_features]");
+        let out = Shared::new(out);
+        self.pool.tasks(out_features.div_ceil(PANEL), &|panel| {
+            let columns = panel * PANEL..out_features.min((panel + 1) * PANEL);
+            let each = &mut |row: usize, column: usize, product: f32| {
+                let at = row * out_features + column;
+                // SAFETY: each column is one task's.
+                let out = unsafe { &mut out.part(at..at + 1)[0] };
+                let y = bias.map_or(product, |bias| product + bias[column]);
+                *out = if add { *out + y } else { y };
+            };
+            dispatch(self.isa, Products { x, w, columns, each });
+        });
+    }
+
+    fn rotate_and_store(&self, args: RotateAndStore<'_>, kv: &mut Float32Cache) {
+        let RotateAndStore { qkv, layout, head_norms, rope, positions, slots, layer } = args;
+        let HeadLayout { num_heads, num_kv_heads, head_dim } = layout;
+        for (row, (&position, &slot)) in qkv.chunks_exact_mut(layout.qkv_width()).zip(positions.iter().zip(slots)) {
+            let (queries, rest) = row.split_at_mut(num_heads * head_dim);
+            let (keys, values) = rest.split_at_mut(num_kv_heads * head_dim);
+            let norm = |heads: &mut [f32], weight: &[f32], eps: f32| {
+                let plain = heads.to_vec();
+                pointwise::rms_norm(None, self.isa, &plain, weight, eps, heads);
+            };
+            match head_norms {
+                HeadNorms::None => {}
+                HeadNorms::PerHead { q, k, eps } | HeadNorms::WholeWidth { q, k, eps } => {
+                    norm(queries, q, eps);
+                    norm(keys, k, eps);
+                }
+            }
+            if let Some(rope) = rope {
+                let (cos, sin) = rope.at(position as usize);
+                queries.chunks_exact_mut(head_dim).for_each(|head| rotate(head, cos, sin));
+                keys.chunks_exact_mut(head_dim).for_each(|head| rotate(head, cos, sin));
+            }
+            let at = kv.token_at(layer, slot as usize);
+            let (to_keys, to_values) = kv.data[at..][..2 * keys.len()].split_at_mut(keys.len());
+            to_keys.copy_from_slice(keys);
+            to_values.copy_from_slice(values);
+        }
+    }
+
+    fn attend(&self, args: Attention<'_>, kv: &Float32Cache, out: &mut [f32]) {
+        let Attention { qkv, layout, rule, spans, layer } = args;
+        let HeadLayout { num_heads, num_kv_heads, head_dim } = layout;
+        assert!(head_dim <= MAX_HEAD_DIM, "{layout:?}");
+        let (width, block_size) = (layout.q_width(), kv.shape.block_size);
+        let out = Shared::new(out);
+        for span in spans {
+            self.pool.tasks(span.num_rows * num_heads, &|task| {
+                let (row, head) = (task / num_heads, task % num_heads);
+                let at = (span.first_row + row) * layout.qkv_width() + head * head_dim;
+                let kv_head = head / (num_heads / num_kv_heads);
+                let position = span.start + row;
+                let token = |position: usize| {
+                    let slot = span.blocks[position / block_size] as usize * block_size + position % block_size;
+                    let token = &kv.data[kv.token_at(layer, slot)..][..kv.token_len()];
+                    let (keys, values) = token.split_at(token.len() / 2);
+                    (&keys[kv_head * head_dim..][..head_dim], &values[kv_head * head_dim..][..head_dim])
+                };
+                let to = (span.first_row + row) * width + head * head_dim;
+                // SAFETY: each row and head is one task's.
+                let out = unsafe { out.part(to..to + head_dim) };
+                let seen = rule.first_seen(position)..position + 1;
+                dispatch(self.isa, AttendRow { query: &qkv[at..][..head_dim], rule, seen, token, out });
+            });
+        }
+    }
+
+    fn gated(&self, activation: Activation, gate_up: &[f32], width: usize, out: &mut [f32]) {
+        pointwise::gated(Some(&self.pool), self.isa, activation, gate_up, width, out);
+    }
+
+    fn add_scaled(&self, y: &[f32], scale: f32, x: &mut [f32]) {
+        pointwise::add_scaled(Some(&self.pool), self.isa, y, scale, x);
+    }
+
+    fn softcap(&self, cap: f32, x: &mut [f32]) {
+        pointwise::softcap(Some(&self.pool), self.isa, cap, x);
+    }
+
+    fn route(&self, logits: &[f32], num_experts: usize, rule: RoutingRule, chosen: &mut [u32], weights: &mut [f32]) {
+        routing::route(Some(&self.pool), self.isa, logits, num_experts, rule, chosen, weights);
+    }
+
+    fn gather(&self, from: &[f32], width: usize, rows: &[u32], out: &mut [f32]) {
+        routing::gather(Some(&self.pool), from, width, rows, out);
+    }
+
+    fn scatter_add(&self, y: &[f32], weights: &[f32], rows: &[u32], width: usize, x: &mut [f32]) {
+        routing::scatter_add(Some(&self.pool), self.isa, y, weights, rows, width, x);
+    }
+
+    fn copy_blocks(&self, kv: &mut Float32Cache, copies: &[(u32, u32)]) {
+        let len = kv.shape.block_size * kv.token_len();
+        for layer in 0..kv.shape.layers {
+            for &(src, dst) in copies {
+                let [src, dst] = [src, dst].map(|block| kv.token_at(layer, block as usize * kv.shape.block_size));
+                kv.data.copy_within(src..src + len, dst);
+            }
+        }
+    }
+}
+
+/// Element `i` of the first half of what rotates and of the second turn by the same angle.
+fn rotate(head: &mut [f32], cos: &[f32], sin: &[f32]) {
+    let (first, second) = head[..2 * cos.len()].split_at_mut(cos.len());
+    for ((a, b), (cos, sin)) in first.iter_mut().zip(second).zip(cos.iter().zip(sin)) {
+        (*a, *b) = (*a * cos - *b * sin, *b * cos + *a * sin);
+    }
+}
+
+/// The operations that make up products and attention.
+trait Ops: Copy {
+    /// The products of up to [`BLOCK`] rows and columns, all of the same length.
+    fn dots(self, x: &[&[f32]], w: &[&[f32]], out: &mut [[f32; BLOCK.1]; BLOCK.0]);
+    /// `out += weight * values`, fused.
+    fn add_scaled(self, weight: f32, values: &[f32], out: &mut [f32]);
+    /// Rows and columns that [`Ops::dots`] is best given.
+    fn block(self) -> (usize, usize);
+}
+
+/// The definitions.
+#[derive(Clone, Copy)]
+struct Plain;
+
+impl Ops for Plain {
+    fn dots(self, x: &[&[f32]], w: &[&[f32]], out: &mut [[f32; BLOCK.1]; BLOCK.0]) {
+        for (x, out) in x.iter().zip(out) {
+            for (w, out) in w.iter().zip(out) {
+                let mut lanes = [0.0f32; LANES];
+                for (i, (&x, &w)) in x.iter().zip(*w).enumerate() {
+                    lanes[i % LANES] = x.mul_add(w, lanes[i % LANES]);
+                }
+                *out = lanes::sum(lanes);
+            }
+        }
+    }
+
+    fn add_scaled(self, weight: f32, values: &[f32], out: &mut [f32]) {
+        for (out, &value) in out.iter_mut().zip(values) {
+            *out = weight.mul_add(value, *out);
+        }
+    }
+
+    fn block(self) -> (usize, usize) {
+        (1, 1)
+    }
+}
+
+/// The same with vectors.
+#[derive(Clone, Copy)]
+struct Vectors<S>(S);
+
+impl<S: Simd> Vectors<S> {
+    /// Lanes of the products of the first `ROWS` rows and `COLUMNS` columns. No closures here: they would not be
+    /// compiled for the instruction set of their surroundings.
+    #[inline(always)]
+    fn block_sums<const ROWS: usize, const COLUMNS: usize>(
+        self,
+        x: &[&[f32]; BLOCK.0],
+        w: &[&[f32]; BLOCK.1],
+    ) -> [[S::V; BLOCK.1]; BLOCK.0] {
+        let (s, len) = (self.0, x[0].len());
+        let mut sums = [[s.splat(0.0); BLOCK.1]; BLOCK.0];
+        for at in (0..len).step_by(LANES) {
+            let n = LANES.min(len - at);
+            let mut columns = [s.splat(0.0); BLOCK.1];
+            for column in 0..COLUMNS {
+                columns[column] = self.load(w[column], at, n);
+            }
+            for row in 0..ROWS {
+                let x = self.load(x[row], at, n);
+                for column in 0..COLUMNS {
+                    sums[row][column] = s.fma(x, columns[column], sums[row][column]);
+                }
+            }
+        }
+        sums
+    }
+
+    /// The `n <= 16` numbers from `at` on, which are there, then zeros.
+    #[inline(always)]
+    fn load(self, from: &[f32], at: usize, n: usize) -> S::V {
+        debug_assert!(at + n <= from.len());
+        // SAFETY: `at + n` numbers are there: `dots` compared the lengths, and its loop ends with the first slice.
+        unsafe {
+            match n {
+                LANES => self.0.load(from.as_ptr().add(at)),
+                _ => self.0.load_first(n, from.as_ptr().add(at)),
+            }
+        }
+    }
+}
+
+impl<S: Simd> Ops for Vectors<S> {
+    #[inline(always)]
+    fn dots(self, x: &[&[f32]], w: &[&[f32]], out: &mut [[f32; BLOCK.1]; BLOCK.0]) {
+        let (s, len) = (self.0, x[0].len());
+        for values in x.iter().chain(w) {
+            assert!(values.len() == len, "vectors of one length");
+        }
+        // Rows and columns that are not there repeat the last one: the block is always whole.
+        let (mut xs, mut ws) = ([x[0]; BLOCK.0], [w[0]; BLOCK.1]);
+        xs[..x.len()].copy_from_slice(x);
+        ws[..w.len()].copy_from_slice(w);
+        if x.len() == 1 && w.len() == 1 {
+            let [[sum, ..], ..] = self.block_sums::<1, 1>(&xs, &ws);
+            out[0][0] = s.sum(sum);
+            return;
+        }
+        let sums = match S::ROWS {
+            4.. => self.block_sums::<4, 2>(&xs, &ws),
+            _ => self.block_sums::<2, 2>(&xs, &ws),
+        };
+        for row in 0..x.len() {
+            for column in 0..w.len() {
+                out[row][column] = s.sum(sums[row][column]);
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn add_scaled(self, weight: f32, values: &[f32], out: &mut [f32]) {
+        let s = self.0;
+        let weight_lanes = s.splat(weight);
+        let whole = out.len().min(values.len()) / LANES * LANES;
+        for at in (0..whole).step_by(LANES) {
+            // SAFETY: 16 numbers follow `at` in both.
+            unsafe {
+                let to = out.as_mut_ptr().add(at);
+                s.store(s.fma(weight_lanes, s.load(values.as_ptr().add(at)), s.load(to)), to);
+            }
+        }
+        Plain.add_scaled(weight, &values[whole..], &mut out[whole..]);
+    }
+
+    #[inline(always)]
+    fn block(self) -> (usize, usize) {
+        (if S::ROWS >= 4 { 4 } else { 2 }, 2)
+    }
+}
+
+/// All rows of some columns of a product.
+struct Products<'a, F> {
+    x: &'a [f32],
+    w: &'a Float32Matrix,
+    columns: Range<usize>,
+    /// Takes row, column, product.
+    each: &'a mut F,
+}
+
+impl<F: FnMut(usize, usize, f32)> Products<'_, F> {
+    #[inline(always)]
+    fn each(self, ops: impl Ops) {
+        let Products { x, w, columns, each } = self;
+        let width = w.shape.in_features;
+        let (block_rows, block_columns) = ops.block();
+        let row = |row: usize| &x[row * width..][..width];
+        let rows = x.len() / width;
+        let mut out = [[0.0; BLOCK.1]; BLOCK.0];
+        for first_row in (0..rows).step_by(block_rows) {
+            let num_rows = block_rows.min(rows - first_row);
+            let xs: [&[f32]; BLOCK.0] = std::array::from_fn(|i| row(first_row + i.min(num_rows - 1)));
+            for first in columns.clone().step_by(block_columns) {
+                let num_columns = block_columns.min(columns.end - first);
+                let ws: [&[f32]; BLOCK.1] = std::array::from_fn(|i| w.row(first + i.min(num_columns - 1)));
+                ops.dots(&xs[..num_rows], &ws[..num_columns], &mut out);
+                for (i, out) in out[..num_rows].iter().enumerate() {
+                    for (j, &product) in out[..num_columns].iter().enumerate() {
+                        each(first_row + i, first + j, product);
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl<F: FnMut(usize, usize, f32)> Kernel for Products<'_, F> {
+    type Output = ();
+
+    fn define(self) {
+        self.each(Plain);
+    }
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        self.each(Vectors(s));
+    }
+}
+
+/// One head of one row of attention.
+struct AttendRow<'a, F> {
+    query: &'a [f32],
+    rule: AttentionRule,
+    /// Positions that the row sees.
+    seen: Range<usize>,
+    /// Key and value of this head at a position.
+    token: F,
+    out: &'a mut [f32],
+}
+
+impl<'k, F: Fn(usize) -> (&'k [f32], &'k [f32])> AttendRow<'_, F> {
+    #[inline(always)]
+    fn each(self, ops: impl Ops) {
+        let AttendRow { query, rule, seen, token, out } = self;
+        let mut product = [[0.0; BLOCK.1]; BLOCK.0];
+        let mut scores = Vec::with_capacity(seen.len());
+        for position in seen.clone() {
+            ops.dots(&[query], &[token(position).0], &mut product);
+            let score = product[0][0] * rule.scale;
+            scores.push(match rule.softcap {
+                Some(cap) => lanes::softcap(score, cap),
+                None => score,
+            });
+        }
+        let max = scores.iter().fold(f32::NEG_INFINITY, |max, &score| if max > score { max } else { score });
+        let mut lanes = [0.0; LANES];
+        for (j, score) in scores.iter_mut().enumerate() {
+            *score = lanes::exp(*score - max);
+            lanes[j % LANES] += *score;
+        }
+        out.fill(0.0);
+        for (position, &weight) in seen.zip(&scores) {
+            ops.add_scaled(weight, token(position).1, out);
+        }
+        let sum = lanes::sum(lanes);
+        out.iter_mut().for_each(|out| *out /= sum);
+    }
+}
+
+impl<'k, F: Fn(usize) -> (&'k [f32], &'k [f32])> Kernel for AttendRow<'_, F> {
+    type Output = ();
+
+    fn define(self) {
+        self.each(Plain);
+    }
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        self.each(Vectors(s));
+    }
+}

@@ -1,0 +1,256 @@
+//! Quantized safetensors: tiny checkpoints in each layout, made by `oracle/quantized.py`, against the float32 weights that
+//! they stand for; and what a broken or unknown one is told.
+
+mod common;
+
+use common::*;
+use kernels::{Reference, WeightClass};
+use model::weights::Weights;
+use model::{Checkpoint, LoadError, Source};
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+use std::path::PathBuf;
+
+fn directory() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/quantized")
+}
+
+fn cases() -> Vec<String> {
+    let entries = directory().read_dir().expect("committed").map(|entry| entry.unwrap().file_name());
+    let mut names: Vec<String> = entries.map(|name| name.to_string_lossy().into_owned()).collect();
+    names.sort();
+    assert!(names.len() >= 8, "{names:?}");
+    names
+}
+
+fn open(name: &str) -> Checkpoint {
+    Checkpoint::open(Source::Directory(directory().join(name))).unwrap()
+}
+
+fn json_file(name: &str, file: &str) -> Value {
+    serde_json::from_str(&std::fs::read_to_string(directory().join(name).join(file)).unwrap()).unwrap()
+}
+
+/// A model in memory.
+fn embedded(files: Vec<(&'static str, Vec<u8>)>) -> Checkpoint {
+    let files: Vec<(&str, &[u8])> = files.into_iter().map(|(name, bytes)| (name, &*bytes.leak())).collect();
+    Checkpoint::open(Source::Embedded { name: "test", files: files.leak() }).unwrap()
+}
+
+/// Tensors of a safetensors file: name, dtype, shape, bytes.
+type Tensors = Vec<(String, String, Vec<usize>, Vec<u8>)>;
+
+fn write(tensors: &Tensors) -> Vec<u8> {
+    let mut header = serde_json::Map::new();
+    let mut data = Vec::new();
+    for (name, dtype, shape, bytes) in tensors {
+        let offsets = [data.len(), data.len() + bytes.len()];
+        header.insert(name.clone(), json!({ "dtype": dtype, "shape": shape, "data_offsets": offsets }));
+        data.extend(bytes);
+    }
+    let header = Value::Object(header).to_string();
+    [(header.len() as u64).to_le_bytes().to_vec(), header.into_bytes(), data].concat()
+}
+
+fn read(name: &str) -> Tensors {
+    let bytes = std::fs::read(directory().join(name).join("model.safetensors")).unwrap();
+    let data = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let header: Value = serde_json::from_slice(&bytes[8..data]).unwrap();
+    let tensors = header.as_object().unwrap().iter().filter(|(name, _)| *name != "__metadata__");
+    let numbers = |value: &Value| -> Vec<usize> {
+        value.as_array().unwrap().iter().map(|number| number.as_u64().unwrap() as usize).collect()
+    };
+    let read = tensors.map(|(name, entry)| {
+        let offsets = numbers(&entry["data_offsets"]);
+        let bytes = bytes[data + offsets[0]..data + offsets[1]].to_vec();
+        (name.clone(), entry["dtype"].as_str().unwrap().to_string(), numbers(&entry["shape"]), bytes)
+    });
+    read.collect()
+}
+
+/// The rows of a matrix, one after the other.
+fn matrix(weights: &Weights, name: &str, shape: [usize; 2]) -> Vec<f32> {
+    let rows = weights.tensor(name, &shape).unwrap().rows().unwrap();
+    let mut values = vec![f32::NAN; shape[0] * shape[1]];
+    for (row, out) in values.chunks_exact_mut(shape[1]).enumerate() {
+        rows.read(row, out).unwrap();
+    }
+    values
+}
+
+/// `(name, shape, SHA-256)` of the matrices that a case stands for.
+fn expected(name: &str) -> Vec<(String, [usize; 2], String)> {
+    let expected = json_file(name, "expected.json");
+    let each = expected.as_object().unwrap().iter().map(|(tensor, entry)| {
+        let size = |index: usize| entry["shape"][index].as_u64().unwrap() as usize;
+        (tensor.clone(), [size(0), size(1)], entry["sha256"].as_str().unwrap().to_string())
+    });
+    each.collect()
+}
+
+#[test]
+fn every_layout_stands_for_the_weights_that_its_makers_say() {
+    for name in cases() {
+        let weights = Weights::open(&open(&name)).unwrap();
+        for (tensor, shape, sha256) in expected(&name) {
+            let values = matrix(&weights, &tensor, shape);
+            let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+            let found: String = Sha256::digest(&bytes).iter().map(|byte| format!("{byte:02x}")).collect();
+            assert_eq!(found, sha256, "{name}: {tensor} begins with {:?}", &values[..4]);
+        }
+    }
+}
+
+/// The same model with its matrices in float32.
+fn plain(name: &str) -> Checkpoint {
+    let weights = Weights::open(&open(name)).unwrap();
+    let quantized = expected(name);
+    let is_quantized = |tensor: &str| {
+        quantized.iter().any(|(name, ..)| tensor.starts_with(name.strip_suffix(".weight").expect("of a module")))
+    };
+    let mut tensors: Tensors = read(name).into_iter().filter(|(tensor, ..)| !is_quantized(tensor)).collect();
+    for (tensor, shape, _) in &quantized {
+        let bytes = matrix(&weights, tensor, *shape).iter().flat_map(|value| value.to_le_bytes()).collect();
+        tensors.push((tensor.clone(), "F32".to_string(), shape.to_vec(), bytes));
+    }
+    let mut config = json_file(name, "config.json");
+    config.as_object_mut().unwrap().remove("quantization_config");
+    embedded(vec![("config.json", config.to_string().into_bytes()), ("model.safetensors", write(&tensors))])
+}
+
+#[test]
+fn a_quantized_checkpoint_computes_as_its_weights_in_float32_do() {
+    let tokens = random_tokens(7, 40, 32);
+    for name in cases() {
+        let bits = |checkpoint: &Checkpoint| -> Vec<u32> {
+            let rows = run_alone(&mut load(Reference::new(), checkpoint, WeightClass::Bf16), &tokens);
+            rows.iter().flatten().map(|logit| logit.to_bits()).collect()
+        };
+        assert_eq!(bits(&open(&name)), bits(&plain(&name)), "{name}");
+    }
+}
+
+/// What loading `tensors` with `config` says.
+fn complaint(config: &Value, tensors: &Tensors) -> String {
+    let checkpoint =
+        embedded(vec![("config.json", config.to_string().into_bytes()), ("model.safetensors", write(tensors))]);
+    let loaded = model::load(Reference::new(), &checkpoint, &options(WeightClass::Bf16), &mut |_| {});
+    match loaded {
+        Ok(_) => "nothing".to_string(),
+        Err(error @ (LoadError::Field { .. } | LoadError::Shape { .. } | LoadError::NoTensor { .. })) => {
+            error.to_string()
+        }
+        Err(error) => panic!("an error without a field: {error}"),
+    }
+}
+
+#[test]
+fn what_is_not_computed_is_refused_by_the_name_of_its_field() {
+    let table: &[(&str, &str, Value, &str)] = &[
+        ("gptq-sym", "quant_method", json!("bitsandbytes"), "quant_method: \"bitsandbytes\" is not read"),
+        ("gptq-sym", "quant_method", Value::Null, "quant_method: nothing is not read"),
+        ("gptq-sym", "quant_method", json!("fp8"), "\"gptq\", \"awq\" and \"compressed-tensors\" are"),
+        ("gptq-sym", "bits", json!(8), "quantization_config.bits: 8 is not computed; 4 is"),
+        ("gptq-sym", "checkpoint_format", json!("marlin"), "checkpoint_format: \"marlin\" is not read"),
+        ("gptq-sym", "is_marlin_format", json!(true), "is_marlin_format: true is not computed"),
+        ("gptq-sym", "pack_dtype", json!("int16"), "pack_dtype"),
+        ("gptq-sym", "dynamic", json!({"+:.*down.*": {"bits": 8}}), "quantization_config.dynamic.+:.*down.*"),
+        ("gptq-sym", "dynamic", json!({"-:.*router.*": {}}), "nothing"),
+        ("awq", "bits", json!(3), "quantization_config.bits: 3 is not computed"),
+        ("awq", "version", json!("gemv"), "version: \"gemv\" is not computed; \"gemm\" or \"GEMM\" is"),
+        ("awq", "version", json!("GEMM"), "nothing"),
+        ("awq", "modules_to_not_convert", json!(["k_proj"]), "modules_to_not_convert: \"k_proj\" is not quantized"),
+        ("awq", "modules_to_not_convert", json!("k_proj"), "modules_to_not_convert: not a list of texts"),
+        ("w8a8-channel", "format", json!("float-quantized"), "format: \"float-quantized\" is not computed"),
+        ("w8a8-channel", "kv_cache_scheme", json!({"num_bits": 8}), "kv_cache_scheme"),
+        ("w8a8-channel", "quantization_status", json!("frozen"), "quantization_status"),
+        ("w8a8-channel", "sparsity_config", json!({"format": "sparse-24-bitmask"}), "sparsity_config.format"),
+        ("w8a8-channel", "transform_config", json!({"config_groups": {}}), "transform_config"),
+        ("w8a8-channel", "config_groups", Value::Null, "config_groups: missing"),
+        (
+            "w8a8-channel",
+            "ignore",
+            json!(["model.layers.0.mlp.up_proj"]),
+            "ignore: \"model.layers.0.mlp.up_proj\" is not",
+        ),
+    ];
+    for (name, field, value, wanted) in table {
+        let mut config = json_file(name, "config.json");
+        config["quantization_config"][field] = value.clone();
+        let found = complaint(&config, &read(name));
+        assert!(found.contains(wanted), "{name}, {field} = {value}: {found}");
+    }
+    let groups: &[(&str, &str, Value)] = &[
+        ("weights", "type", json!("float")),
+        ("weights", "num_bits", json!(3)),
+        ("weights", "strategy", json!("block")),
+        ("weights", "dynamic", json!(true)),
+        ("input_activations", "num_bits", json!(4)),
+        ("input_activations", "type", json!("float")),
+        ("input_activations", "strategy", json!("tensor")),
+        ("input_activations", "symmetric", json!(false)),
+        ("input_activations", "dynamic", json!(false)),
+        ("input_activations", "dynamic", Value::Null),
+    ];
+    for (part, field, value) in groups {
+        let mut config = json_file("w8a8-channel", "config.json");
+        config["quantization_config"]["config_groups"]["group_0"][part][field] = value.clone();
+        let found = complaint(&config, &read("w8a8-channel"));
+        let wanted = format!("config.json: quantization_config.config_groups.group_0.{part}.{field}: ");
+        assert!(found.starts_with(&wanted), "{part}.{field} = {value}: {found}");
+    }
+}
+
+#[test]
+fn a_broken_module_is_named_with_its_file() {
+    type Damage = fn(&mut Tensors);
+    fn edit(tensors: &mut Tensors, suffix: &str, change: impl Fn(&mut (String, String, Vec<usize>, Vec<u8>))) {
+        let tensor = tensors.iter_mut().find(|(name, ..)| name.ends_with(suffix)).expect("such a tensor");
+        change(tensor);
+    }
+    fn remove(tensors: &mut Tensors, suffix: &str) {
+        tensors.retain(|(name, ..)| !name.ends_with(suffix));
+    }
+    let table: &[(&str, Damage, &[&str])] = &[
+        ("gptq-sym", |t| remove(t, "q_proj.scales"), &["q_proj.scales", "missing"]),
+        ("gptq-sym", |t| remove(t, "q_proj.qzeros"), &["q_proj.qweight", "no qzeros"]),
+        ("gptq-sym", |t| remove(t, "q_proj.qweight"), &["q_proj.weight", "missing"]),
+        ("gptq-sym", |t| edit(t, "q_proj.qweight", |t| t.1 = "F32".into()), &["q_proj.qweight", "dtype F32", "I32"]),
+        ("gptq-sym", |t| edit(t, "q_proj.scales", |t| t.2 = vec![64, 2]), &["q_proj.scales", "[64, 2]", "[64, 64]"]),
+        ("gptq-sym", |t| edit(t, "q_proj.scales", |t| t.2 = vec![128]), &["q_proj.qweight", "two dimensions"]),
+        ("gptq-sym", |t| edit(t, "q_proj.qzeros", |t| t.2 = vec![16]), &["q_proj.qzeros", "[16]", "[2, 8]"]),
+        (
+            "gptq-sym",
+            |t| edit(t, "q_proj.g_idx", |t| t.3[4..8].fill(0x7f)),
+            &["q_proj.g_idx", "input 1", "there are 2"],
+        ),
+        ("gptq-sym", |t| edit(t, "q_proj.g_idx", |t| t.3[4..8].fill(0xff)), &["q_proj.g_idx", "group -1"]),
+        ("w4a16-group", |t| remove(t, "o_proj.weight_shape"), &["o_proj.weight_shape", "missing"]),
+        (
+            "w4a16-group",
+            |t| edit(t, "o_proj.weight_shape", |t| t.3[0] = 65),
+            &["o_proj.weight_packed", "does not hold 4-bit codes for 65 x 64"],
+        ),
+        (
+            "w4a16-group",
+            |t| edit(t, "o_proj.weight_shape", |t| t.3.fill(0xff)),
+            &["o_proj.weight_shape", "expected two sizes"],
+        ),
+        (
+            "w4a16-group",
+            |t| edit(t, "o_proj.weight_scale", |t| t.2 = vec![2, 64]),
+            &["o_proj.weight_scale", "[2, 64]", "[64, groups]"],
+        ),
+        ("w8a8-channel", |t| edit(t, "o_proj.weight", |t| t.1 = "U8".into()), &["o_proj.weight", "dtype U8"]),
+        ("w8a8-channel", |t| remove(t, "o_proj.weight_scale"), &["o_proj.weight", "dtype I8"]),
+        ("w8a8-channel", |t| edit(t, "o_proj.weight", |t| t.2 = vec![4096]), &["o_proj.weight", "two dimensions"]),
+    ];
+    for (name, damage, wanted) in table {
+        let mut tensors = read(name);
+        damage(&mut tensors);
+        let found = complaint(&json_file(name, "config.json"), &tensors);
+        for wanted in wanted.iter().chain(&["model.safetensors"]) {
+            assert!(found.contains(wanted), "{name}: {wanted:?} is not in {found:?}");
+        }
+    }
+}

@@ -1,0 +1,245 @@
+"""Tiny quantized checkpoints in every safetensors layout that the engine reads, and the weights they stand for.
+
+    python oracle/quantized.py crates/model/tests/data/quantized            writes them
+    python oracle/quantized.py --check crates/model/tests/data/quantized    makes them again and compares
+
+Codes, zero points and scales are drawn from a seed; numpy packs them as AutoGPTQ, GPTQModel, AutoAWQ and
+compressed-tensors lay them out, and computes what they mean in float32. compressed-tensors' own code is the judge where it
+can be: it must unpack its two formats, and convert the AWQ checkpoint, to the same numbers. Beside each checkpoint:
+
+    expected.json   SHA-256 of every quantized matrix as float32, little-endian, row-major
+"""
+
+import argparse
+import hashlib
+import json
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+import compressed_tensors
+import numpy
+import safetensors.numpy
+import torch
+from compressed_tensors.compressors.pack_quantized.helpers import unpack_from_int32
+from compressed_tensors.entrypoints.convert.converters.autoawq import AutoAWQConverter
+
+HIDDEN, INTERMEDIATE, VOCAB = 64, 96, 32
+MODULES = {
+    "self_attn.q_proj": (64, HIDDEN),
+    "self_attn.k_proj": (32, HIDDEN),
+    "self_attn.v_proj": (32, HIDDEN),
+    "self_attn.o_proj": (HIDDEN, 64),
+    "mlp.gate_proj": (INTERMEDIATE, HIDDEN),
+    "mlp.up_proj": (INTERMEDIATE, HIDDEN),
+    "mlp.down_proj": (HIDDEN, INTERMEDIATE),
+}
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "hidden_size": HIDDEN,
+    "intermediate_size": INTERMEDIATE, "max_position_embeddings": 128, "num_hidden_layers": 1, "num_attention_heads": 2,
+    "num_key_value_heads": 1, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": True,
+    "vocab_size": VOCAB, "torch_dtype": "float16",
+}
+AWQ_ORDER = [0, 2, 4, 6, 1, 3, 5, 7]
+
+
+def words(codes, order=range(8)):
+    """Eight 4-bit codes of the last axis to an int32, code `order[i]` in bits 4i."""
+    codes = codes.reshape(*codes.shape[:-1], -1, 8).astype(numpy.uint32)
+    packed = numpy.zeros(codes.shape[:-1], numpy.uint32)
+    for place, index in enumerate(order):
+        packed |= codes[..., index] << numpy.uint32(4 * place)
+    return packed.view(numpy.int32)
+
+
+def transposed(packed):
+    return numpy.ascontiguousarray(packed.T)
+
+
+class Draw:
+    """Codes `[out, in]`, scales and zero points `[out, groups]` of one module."""
+
+    def __init__(self, rng, shape, bits, groups, symmetric):
+        self.shape, self.groups = shape, groups
+        middle = 2 ** (bits - 1)
+        self.codes = rng.integers(0, 2 * middle, shape)
+        spread = 0.6 / shape[1] ** 0.5 / middle
+        self.scales = (spread * (1 + 3 * rng.random((shape[0], groups)))).astype(numpy.float16)
+        zeros = rng.integers(1, 2 * middle, (shape[0], groups))
+        self.zeros = numpy.full_like(zeros, middle) if symmetric else zeros
+        self.middle = middle
+        self.group_of = numpy.arange(shape[1]) // (shape[1] // groups)
+
+    def meaning(self):
+        steps = (self.codes - self.zeros[:, self.group_of]).astype(numpy.float32)
+        return steps * self.scales.astype(numpy.float32)[:, self.group_of]
+
+
+def gptq(rng, shape, symmetric, offset, ordered=False):
+    draw = Draw(rng, shape, 4, shape[1] // 32, symmetric)
+    if ordered:
+        draw.group_of = rng.permutation(draw.group_of)
+    return draw, {
+        "qweight": transposed(words(draw.codes)),
+        "qzeros": words(transposed(draw.zeros - offset)),
+        "scales": transposed(draw.scales),
+        "g_idx": draw.group_of.astype(numpy.int32),
+    }
+
+
+def awq(rng, shape):
+    draw = Draw(rng, shape, 4, shape[1] // 32, False)
+    return draw, {
+        "qweight": words(transposed(draw.codes), AWQ_ORDER),
+        "qzeros": words(transposed(draw.zeros), AWQ_ORDER),
+        "scales": transposed(draw.scales),
+    }
+
+
+def packed(rng, shape, groups, symmetric):
+    draw = Draw(rng, shape, 4, groups, symmetric)
+    tensors = {
+        "weight_packed": words(draw.codes),
+        "weight_scale": draw.scales,
+        "weight_shape": numpy.array(shape, numpy.int64),
+    }
+    if not symmetric:
+        tensors["weight_zero_point"] = transposed(words(transposed(draw.zeros)))
+    return draw, tensors
+
+
+def int8(rng, shape, per_tensor, symmetric):
+    draw = Draw(rng, shape, 8, 1, symmetric)
+    if per_tensor:
+        draw.scales[:], draw.zeros[:] = draw.scales[0], draw.zeros[0]
+    rows = slice(0, 1) if per_tensor else slice(None)
+    scales = draw.scales[rows].astype(numpy.float32)
+    tensors = {
+        "weight": (draw.codes - 128).astype(numpy.int8),
+        "weight_scale": scales[0] if per_tensor else scales,
+    }
+    if not symmetric:
+        zeros = (draw.zeros[rows] - 128).astype(numpy.int8)
+        tensors["weight_zero_point"] = zeros[0] if per_tensor else zeros
+    return draw, tensors
+
+
+def gptq_config(**fields):
+    return {"quant_method": "gptq", "bits": 4, "group_size": 32, "damp_percent": 0.1, **fields}
+
+
+def compressed_config(form, weights, activations=None):
+    return {
+        "quant_method": "compressed-tensors", "format": form, "quantization_status": "compressed",
+        "global_compression_ratio": None, "kv_cache_scheme": None, "ignore": ["lm_head", "re:.*router.*"],
+        "config_groups": {"group_0": {
+            "targets": ["Linear"], "output_activations": None, "input_activations": activations,
+            "weights": {"num_bits": 4, "type": "int", "dynamic": False, "observer": "minmax", "group_size": None,
+                        "block_structure": None, "actorder": None, **weights},
+        }},
+    }
+
+
+DYNAMIC = {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "token", "dynamic": True, "observer": None}
+
+CASES = {
+    "gptq-sym": (gptq_config(sym=True, desc_act=False), lambda rng, shape: gptq(rng, shape, True, 1)),
+    "gptq-asym-desc-act": (
+        gptq_config(sym=False, desc_act=True, checkpoint_format="gptq"),
+        lambda rng, shape: gptq(rng, shape, False, 1, ordered=True)),
+    "gptq-v2": (
+        gptq_config(sym=False, desc_act=False, checkpoint_format="gptq_v2", pack_dtype="int32"),
+        lambda rng, shape: gptq(rng, shape, False, 0)),
+    "awq": (
+        {"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemm", "zero_point": True,
+         "modules_to_not_convert": None},
+        awq),
+    "w4a16-group": (
+        compressed_config("pack-quantized", {"symmetric": True, "strategy": "group", "group_size": 32}),
+        lambda rng, shape: packed(rng, shape, shape[1] // 32, True)),
+    "w4a16-channel-asym": (
+        compressed_config("pack-quantized", {"symmetric": False, "strategy": "channel"}),
+        lambda rng, shape: packed(rng, shape, 1, False)),
+    "w8a8-channel": (
+        compressed_config("int-quantized", {"num_bits": 8, "symmetric": True, "strategy": "channel"}, DYNAMIC),
+        lambda rng, shape: int8(rng, shape, False, True)),
+    "w8a8-tensor-asym": (
+        compressed_config("int-quantized", {"num_bits": 8, "symmetric": False, "strategy": "tensor"}, DYNAMIC),
+        lambda rng, shape: int8(rng, shape, True, False)),
+}
+
+
+def judge(name, tensors, draw):
+    """What compressed-tensors makes of a module's tensors, where it can read them."""
+    tensor = {key: torch.from_numpy(numpy.ascontiguousarray(value)) for key, value in tensors.items()}
+    zero = None
+    if name == "awq":
+        converter = AutoAWQConverter(group_size=32)
+        tensor = converter.process({f"m.{key}": value for key, value in tensor.items()})
+        tensor = {key.removeprefix("m."): value for key, value in tensor.items()}
+    if "weight_packed" in tensor:
+        codes = unpack_from_int32(tensor["weight_packed"], 4, torch.Size(tensor["weight_shape"].tolist()))
+        if "weight_zero_point" in tensor:
+            zero_shape = torch.Size([draw.shape[0], draw.groups])
+            zero = unpack_from_int32(tensor["weight_zero_point"], 4, zero_shape, packed_dim=0)
+    elif "weight" in tensor:
+        codes, zero = tensor["weight"], tensor.get("weight_zero_point")
+    else:
+        return  # GPTQ
+    codes = codes.to(torch.float32).reshape(codes.shape[0], draw.groups, -1)
+    scales = tensor["weight_scale"].to(torch.float32).reshape(-1, draw.groups, 1)
+    if zero is not None:
+        codes = codes - zero.to(torch.float32).reshape(-1, draw.groups, 1)
+    found = (codes * scales).reshape(draw.shape).numpy()
+    assert (found.view(numpy.int32) == draw.meaning().view(numpy.int32)).all(), f"{name}: the judge disagrees"
+
+
+def make_case(directory, name):
+    config, make_module = CASES[name]
+    rng = numpy.random.default_rng(int.from_bytes(name.encode(), "little") % 2**32)
+    tensors = {
+        "model.embed_tokens.weight": rng.standard_normal((VOCAB, HIDDEN)).astype(numpy.float16),
+        "model.norm.weight": (1 + 0.2 * rng.standard_normal(HIDDEN)).astype(numpy.float16),
+    }
+    expected = {}
+    prefix = "model.layers.0"
+    for norm in ["input_layernorm", "post_attention_layernorm"]:
+        tensors[f"{prefix}.{norm}.weight"] = (1 + 0.2 * rng.standard_normal(HIDDEN)).astype(numpy.float16)
+    for module, shape in MODULES.items():
+        draw, parts = make_module(rng, shape)
+        judge(name, parts, draw)
+        tensors.update({f"{prefix}.{module}.{part}": numpy.ascontiguousarray(value) for part, value in parts.items()})
+        digest = hashlib.sha256(draw.meaning().astype("<f4").tobytes()).hexdigest()
+        expected[f"{prefix}.{module}.weight"] = {"shape": list(shape), "sha256": digest}
+    directory.mkdir(parents=True)
+    safetensors.numpy.save_file(tensors, directory / "model.safetensors", {"format": "pt"})
+    fields = {**CONFIG, "quantization_config": config}
+    (directory / "config.json").write_text(json.dumps(fields, indent=1) + "\n")
+    (directory / "expected.json").write_text(json.dumps(expected, indent=1) + "\n")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("--check", action="store_true", help="compare with what is there instead of writing it")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        fresh = Path(scratch)
+        for name in CASES:
+            make_case(fresh / name, name)
+        if not arguments.check:
+            shutil.rmtree(arguments.directory, ignore_errors=True)
+            shutil.copytree(fresh, arguments.directory)
+            return 0
+        files = {path.relative_to(tree) for tree in (fresh, arguments.directory) for path in tree.glob("*/*")}
+        found = sorted(str(file) for file in files
+                       if not (fresh / file).exists() or not (arguments.directory / file).exists()
+                       or (fresh / file).read_bytes() != (arguments.directory / file).read_bytes())
+    print("\n".join(f"{file}: differs" for file in found)
+          or f"oracle: {len(CASES)} quantized checkpoints agree with compressed-tensors {compressed_tensors.__version__}")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

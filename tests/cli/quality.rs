@@ -1,0 +1,95 @@
+//! `twostroke quality`: what each weight class costs on our model's held-out text, with bounds, and wrong texts.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use tests::{root, run, text, twostroke};
+
+/// A file of this process's own.
+fn file(name: &str, contents: &[u8]) -> PathBuf {
+    let path = std::env::temp_dir().join(format!("twostroke-quality-{}-{name}", std::process::id()));
+    fs::write(&path, contents).expect("the temporary directory can be written to");
+    path
+}
+
+/// Conversations that the model has never seen, written out as it reads them: about `bytes` of them.
+fn held_out(bytes: usize) -> String {
+    let mut out = String::new();
+    for line in text("models/lantern/heldout.jsonl").expect("it is there").lines() {
+        let case: Value = serde_json::from_str(line).expect("a line is an object");
+        let field = |value: &Value| value.as_str().expect("a text").to_string();
+        // A story's `answer` is no story.
+        if case["kind"] != "story" && out.len() < bytes {
+            let (question, answer) = (field(&case["messages"][0]["content"]), field(&case["answer"]));
+            out.push_str(&format!("<|user|>\n{question}<|end|>\n<|assistant|>\n{answer}<|end|>\n"));
+        }
+    }
+    out
+}
+
+fn quality(text: &Path, weights: &str) -> Value {
+    let text = text.to_string_lossy();
+    let ran = run(&mut twostroke(&["quality", "--text", &text, "--weights", weights, "-c", "1024", "--json"]));
+    assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{ran:?}");
+    ran.json()
+}
+
+/// Bounds: the gates for int8; for bf16 and int4 twice what was measured when they were written.
+#[test]
+fn each_class_stays_within_its_bound_on_held_out_text() {
+    let path = file("held-out", held_out(14_000).as_bytes());
+    let table = [("bf16", 0.0005, 0.000_02, 0.01), ("int8", 0.005, 0.001, 0.1), ("int4", 0.08, 0.06, 0.3)];
+    for (weights, most_perplexity, most_kl, most_error) in table {
+        let found = quality(&path, weights);
+        let number = |name: &str| found[name].as_f64().unwrap_or_else(|| panic!("{name} in {found}"));
+        println!("{weights}: {:+.3} %, {:.6} nats", number("perplexity_increase") * 100.0, number("mean_kl"));
+        assert!(number("tokens") > 3000.0 && found["complete"] == true, "{found}");
+        assert!((2.0..10.0).contains(&number("reference_perplexity")), "{found}");
+        assert!(number("perplexity_increase") <= most_perplexity, "{weights}: {found}");
+        assert!(number("mean_kl") <= most_kl && number("mean_kl") > 0.0, "{weights}: {found}");
+        assert!(number("same_best_token") > 0.85, "{weights}: {found}");
+        let matrices = found["matrices"].as_array().expect("a list");
+        assert_eq!(matrices.len(), 5 * 4 + 1, "{found}");
+        for matrix in matrices {
+            let error = matrix["relative_error"].as_f64().expect("a number");
+            assert!(error > 0.0 && error <= most_error, "{weights}: {matrix}");
+            assert!(matrix["worst_row"].as_f64().expect("a number") >= error * 0.5, "{weights}: {matrix}");
+        }
+        assert_eq!(matrices[0]["name"], "model.embed_tokens", "{found}");
+        assert_eq!(matrices[4]["name"], "model.layers.0.mlp.down_proj", "{found}");
+    }
+}
+
+#[test]
+fn people_get_the_same_in_words() {
+    let path = file("words", held_out(600).as_bytes());
+    let ran = run(&mut twostroke(&["quality", "--text", &path.to_string_lossy(), "--weights", "int8"]));
+    assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{ran:?}");
+    for wanted in ["lantern, int8 weights", "perplexity", "KL divergence", "same best token", "the 8 largest of 21"] {
+        assert!(ran.stdout.contains(wanted), "{wanted}: {ran:?}");
+    }
+}
+
+#[test]
+fn a_text_that_cannot_be_measured_is_one_line() {
+    let model = root().join("models/lantern/config.json");
+    let directory = model.parent().expect("a directory").to_string_lossy().into_owned();
+    let path = |name: &str, contents: &[u8]| file(name, contents).to_string_lossy().into_owned();
+    let good = path("good", b"Hello there.");
+    let table: &[(&[&str], &str)] = &[
+        (&["--text", "/no/such/file"], "--text: /no/such/file: No such file"),
+        (&["--text", &directory], "not a regular file"),
+        (&["--text", &path("empty", b"")], "the file is empty"),
+        (&["--text", &path("latin1", b"caf\xe9")], "not UTF-8 at byte 3"),
+        (&["--text", &path("short", b"a")], "1 token; at least 2 are needed"),
+        (&["--text", &good, "-c", "1"], "-c: a window of less than 2 tokens"),
+        (&["--text", &good, "-c", "1M"], "the model reads at most 6144"),
+        (&["-c", "64"], "--text"),
+    ];
+    for (arguments, wanted) in table {
+        let ran = run(&mut twostroke(&[&["quality"], *arguments].concat()));
+        assert_eq!((ran.code, ran.stdout.as_str(), ran.stderr.lines().count()), (Some(2), "", 1), "{ran:?}");
+        assert!(ran.stderr.contains(wanted), "{wanted}: {ran:?}");
+    }
+}
