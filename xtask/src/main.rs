@@ -25,7 +25,7 @@ const HELP: &str = "usage: cargo xtask <command>
   reference                 write docs/reference/flags.md from the flags
   guards                    count instructions of the hot operations (valgrind), hold them against their limits
   asan                      run the kernels' tests under AddressSanitizer (nightly toolchain)
-  random-model SHAPE DIR    random weights in the shape of qwen2.5-0.5b, llama-3.2-1b or tiny";
+  random-model SHAPE DIR    random weights in the shape of qwen2.5-0.5b, llama-3.2-1b, mistral-7b, moe-0.8b or tiny";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

@@ -22,15 +22,26 @@ struct Shape {
     rope_theta: f64,
     context: usize,
     eps: f64,
+    /// In place of the MLP.
+    experts: Option<Experts>,
 }
 
 #[derive(Clone, Copy, PartialEq)]
 enum Family {
     Llama,
+    Mistral,
     Qwen2,
+    Qwen3Moe,
 }
 
-const SHAPES: [Shape; 3] = [
+#[derive(Clone, Copy)]
+struct Experts {
+    count: usize,
+    per_token: usize,
+    intermediate: usize,
+}
+
+const SHAPES: [Shape; 5] = [
     Shape {
         name: "qwen2.5-0.5b",
         family: Family::Qwen2,
@@ -45,6 +56,7 @@ const SHAPES: [Shape; 3] = [
         rope_theta: 1e6,
         context: 32_768,
         eps: 1e-6,
+        experts: None,
     },
     Shape {
         name: "llama-3.2-1b",
@@ -60,6 +72,40 @@ const SHAPES: [Shape; 3] = [
         rope_theta: 5e5,
         context: 131_072,
         eps: 1e-5,
+        experts: None,
+    },
+    Shape {
+        name: "mistral-7b",
+        family: Family::Mistral,
+        hidden: 4096,
+        intermediate: 14_336,
+        layers: 32,
+        heads: 32,
+        kv_heads: 8,
+        head_dim: 128,
+        vocab: 32_768,
+        tied: false,
+        rope_theta: 1e6,
+        context: 32_768,
+        eps: 1e-5,
+        experts: None,
+    },
+    // Qwen3-30B-A3B with a quarter of everything: 0.8 billion weights, of which a token uses 0.2 billion and the head.
+    Shape {
+        name: "moe-0.8b",
+        family: Family::Qwen3Moe,
+        hidden: 1024,
+        intermediate: 3072,
+        layers: 12,
+        heads: 16,
+        kv_heads: 4,
+        head_dim: 64,
+        vocab: 151_936,
+        tied: true,
+        rope_theta: 1e6,
+        context: 32_768,
+        eps: 1e-6,
+        experts: Some(Experts { count: 32, per_token: 4, intermediate: 512 }),
     },
     Shape {
         name: "tiny",
@@ -75,6 +121,7 @@ const SHAPES: [Shape; 3] = [
         rope_theta: 1e4,
         context: 4096,
         eps: 1e-5,
+        experts: None,
     },
 ];
 
@@ -144,10 +191,23 @@ fn tensors(shape: &Shape) -> Vec<Tensor> {
             }
         }
         add(name("self_attn.o_proj.weight"), &[shape.hidden, q], Kind::Random);
+        if shape.family == Family::Qwen3Moe {
+            add(name("self_attn.q_norm.weight"), &[shape.head_dim], Kind::Norm);
+            add(name("self_attn.k_norm.weight"), &[shape.head_dim], Kind::Norm);
+        }
         add(name("post_attention_layernorm.weight"), &[shape.hidden], Kind::Norm);
-        add(name("mlp.gate_proj.weight"), &[shape.intermediate, shape.hidden], Kind::Random);
-        add(name("mlp.up_proj.weight"), &[shape.intermediate, shape.hidden], Kind::Random);
-        add(name("mlp.down_proj.weight"), &[shape.hidden, shape.intermediate], Kind::Random);
+        let mut mlp = |prefix: &str, width: usize| {
+            add(name(&format!("{prefix}.gate_proj.weight")), &[width, shape.hidden], Kind::Random);
+            add(name(&format!("{prefix}.up_proj.weight")), &[width, shape.hidden], Kind::Random);
+            add(name(&format!("{prefix}.down_proj.weight")), &[shape.hidden, width], Kind::Random);
+        };
+        match shape.experts {
+            None => mlp("mlp", shape.intermediate),
+            Some(experts) => {
+                (0..experts.count).for_each(|expert| mlp(&format!("mlp.experts.{expert}"), experts.intermediate));
+                add(name("mlp.gate.weight"), &[experts.count, shape.hidden], Kind::Random);
+            }
+        }
     }
     add("model.norm.weight".into(), &[shape.hidden], Kind::Norm);
     if !shape.tied {
@@ -174,8 +234,19 @@ fn header(tensors: &[Tensor]) -> String {
 fn config(shape: &Shape) -> String {
     let (architecture, model_type) = match shape.family {
         Family::Llama => ("LlamaForCausalLM", "llama"),
+        Family::Mistral => ("MistralForCausalLM", "mistral"),
         Family::Qwen2 => ("Qwen2ForCausalLM", "qwen2"),
+        Family::Qwen3Moe => ("Qwen3MoeForCausalLM", "qwen3_moe"),
     };
+    let experts = shape.experts.map_or(String::new(), |Experts { count, per_token, intermediate }| {
+        format!(
+            r#"
+  "num_experts": {count},
+  "num_experts_per_tok": {per_token},
+  "moe_intermediate_size": {intermediate},
+  "norm_topk_prob": true,"#
+        )
+    });
     let Shape {
         hidden, intermediate, layers, heads, kv_heads, head_dim, vocab, tied, rope_theta, context, eps, ..
     } = shape;
@@ -195,6 +266,7 @@ fn config(shape: &Shape) -> String {
   "max_position_embeddings": {context},
   "rms_norm_eps": {eps},
   "hidden_act": "silu",
+  "sliding_window": null,{experts}
   "torch_dtype": "bfloat16"
 }}
 "#

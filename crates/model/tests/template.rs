@@ -11,11 +11,16 @@ const BYTE_LEVEL: &str = include_str!("data/text/byte_level.json");
 const METASPACE: &str = include_str!("data/text/metaspace.json");
 const CONFIG: &str = r#"{"bos_token": "<|begin|>", "eos_token": {"content": "<|im_end|>"}}"#;
 
-const TEMPLATES: [(&str, &str); 5] = [
+const TEMPLATES: [(&str, &str); 10] = [
     ("chatml", include_str!("data/text/templates/chatml.jinja")),
     ("llama3", include_str!("data/text/templates/llama3.jinja")),
     ("mistral", include_str!("data/text/templates/mistral.jinja")),
     ("qwen3", include_str!("data/text/templates/qwen3.jinja")),
+    ("gemma2", include_str!("data/text/templates/gemma2.jinja")),
+    ("gemma3", include_str!("data/text/templates/gemma3.jinja")),
+    ("phi", include_str!("data/text/templates/phi.jinja")),
+    ("granite", include_str!("data/text/templates/granite.jinja")),
+    ("smollm3", include_str!("data/text/templates/smollm3.jinja")),
     ("features", include_str!("data/text/templates/features.jinja")),
 ];
 

@@ -1,6 +1,6 @@
 //! Text to tokens and back: agreement with Hugging Face on recorded texts, streaming, and files from strangers.
 //!
-//! `tests/data/text/make.py` builds the three tokenizers and records what Python's `tokenizers` does with them.
+//! `tests/data/text/make.py` builds the four tokenizers and records what Python's `tokenizers` does with them.
 
 use std::sync::{Arc, LazyLock};
 
@@ -13,14 +13,15 @@ use serde_json::{Value, json};
 const BYTE_LEVEL: &str = include_str!("data/text/byte_level.json");
 const BYTE_FALLBACK: &str = include_str!("data/text/byte_fallback.json");
 const METASPACE: &str = include_str!("data/text/metaspace.json");
-const KINDS: [(&str, &str); 3] =
-    [("byte_level", BYTE_LEVEL), ("byte_fallback", BYTE_FALLBACK), ("metaspace", METASPACE)];
+const GEMMA: &str = include_str!("data/text/gemma.json");
+const KINDS: [(&str, &str); 4] =
+    [("byte_level", BYTE_LEVEL), ("byte_fallback", BYTE_FALLBACK), ("metaspace", METASPACE), ("gemma", GEMMA)];
 
-/// More than any of the three needs.
+/// More than any of the four needs.
 const VOCAB: usize = 1000;
 
 fn tokenizer(json: &str) -> Arc<Tokenizer> {
-    static LOADED: LazyLock<[Arc<Tokenizer>; 3]> = LazyLock::new(|| KINDS.map(|(_, json)| Arc::new(load(json))));
+    static LOADED: LazyLock<[Arc<Tokenizer>; 4]> = LazyLock::new(|| KINDS.map(|(_, json)| Arc::new(load(json))));
     match KINDS.iter().position(|(_, known)| *known == json) {
         Some(kind) => LOADED[kind].clone(),
         None => Arc::new(load(json)),
@@ -347,7 +348,7 @@ fn a_bad_tokenizer_is_one_error_that_names_the_field() {
         (
             "id beyond the model",
             |t| t["added_tokens"][0]["id"] = json!(VOCAB),
-            "has id 1000, but the model has 1000 tokens",
+            "has id 1000, but the model has rows for 1000 tokens",
         ),
         ("id of a vocabulary entry", |t| t["model"]["vocab"]["zzzz"] = json!(123_456), "has id 123456"),
         ("negative id", |t| t["added_tokens"][0]["id"] = json!(-1), "tokenizer.json"),

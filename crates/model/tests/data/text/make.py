@@ -2,7 +2,7 @@
 
 Made with tokenizers 0.23.3 and jinja2 3.1.6: python make.py
 
-Writes byte_level.json (Qwen and Llama 3 style), byte_fallback.json (Llama 2 style), metaspace.json (Mistral style),
+Writes byte_level.json (Qwen and Llama 3 style), byte_fallback.json (Llama 2 style), metaspace.json (Mistral style), gemma.json,
 tokenizer_golden.json (encodings and decodings) and template_golden.json (templates rendered by Python's Jinja).
 """
 
@@ -106,12 +106,20 @@ def sentencepiece(kind):
     tokenizer = Tokenizer(bpe)
     if kind == "byte_fallback":
         tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    elif kind == "gemma":
+        # No space in front; runs of new lines and of spaces are tokens, but not special ones.
+        tokenizer.normalizer = normalizers.Replace(" ", "▁")
+        tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", behavior="merged_with_previous")
+        runs = ["\n\n", "\n\n\n", "▁▁", "▁▁▁▁"]
+        tokenizer.add_tokens([AddedToken(token, special=False, normalized=False) for token in runs])
     else:
         tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="first", split=False)
-    tokenizer.decoder = decoders.Sequence(
-        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
-    )
+    strip = [] if kind == "gemma" else [decoders.Strip(" ", 1, 0)]
+    tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), *strip])
     tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in specials])
+    if kind == "gemma":
+        turns = ["<start_of_turn>", "<end_of_turn>"]
+        tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in turns])
     if kind == "metaspace":
         control = ["[INST]", "[/INST]", "[TOOLS]", "[/TOOLS]", "[CALLS]", "[RESULT]", "[/RESULT]"]
         tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in control])
@@ -233,6 +241,7 @@ def main():
         "byte_level": byte_level(),
         "byte_fallback": sentencepiece("byte_fallback"),
         "metaspace": sentencepiece("metaspace"),
+        "gemma": sentencepiece("gemma"),
     }
     result = {}
     for name, tokenizer in tokenizers.items():
@@ -240,7 +249,7 @@ def main():
         result[name] = golden(tokenizer, rng, any_bytes=name == "byte_level")
     (HERE / "tokenizer_golden.json").write_text(json.dumps(result, separators=(",", ":")) + "\n")
     rendered = []
-    for name in ["chatml", "llama3", "mistral", "qwen3"]:
+    for name in ["chatml", "llama3", "mistral", "qwen3", "gemma2", "gemma3", "phi", "granite", "smollm3"]:
         for label, case in CASES.items():
             if name == "chatml" and label in ("tools", "two_calls"):
                 continue
