@@ -84,3 +84,13 @@ fn a_length_of_zero_skips_a_phase() {
     assert_eq!(list.as_array().map(Vec::len), Some(1), "{list}");
     assert_eq!(list[0]["n_prompt"], 0);
 }
+
+#[test]
+fn a_lower_instruction_set_can_be_taken_and_an_unknown_one_is_named() {
+    let ran = bench(&["--isa", "scalar", "-o", "json"]);
+    let rows: Value = serde_json::from_str(&ran.stdout).expect("JSON");
+    assert!(rows.as_array().is_some_and(|rows| rows.iter().all(|row| row["isa"] == "scalar")), "{ran:?}");
+    let ran = run(&mut twostroke(&["bench", "--isa", "sse"]));
+    assert_eq!(ran.code, Some(2));
+    assert!(ran.stderr.contains("scalar, avx2, avx512, amx"), "{ran:?}");
+}

@@ -31,15 +31,15 @@ pub(crate) fn limits(threads: Option<usize>) -> Result<Limits, Failure> {
     if let Some((_, limits)) = measured.as_ref().filter(|(with, _)| *with == threads) {
         return Ok(*limits);
     }
-    let limits = measure_now(threads)?;
+    let limits = measure_now(threads, Isa::best())?;
     *measured = Some((threads, limits));
     Ok(limits)
 }
 
 /// A fresh measurement: a virtual machine's limits change while it runs.
-pub(crate) fn measure_now(threads: usize) -> Result<Limits, Failure> {
+pub(crate) fn measure_now(threads: usize, isa: Isa) -> Result<Limits, Failure> {
     let pool = Pool::new(threads).map_err(Failure::usage)?;
-    Ok(kernels::limits::measure(&pool, Isa::best(), MEASURE_SECONDS))
+    Ok(kernels::limits::measure(&pool, isa, MEASURE_SECONDS))
 }
 
 /// Of two measurements on one machine the higher of each limit: whatever disturbs a measurement lowers it.

@@ -235,6 +235,9 @@ pub(crate) struct BenchFlags {
     /// Sequences that decode together.
     #[arg(short = 'B', long, value_name = "N,..", value_delimiter = ',', default_value = "1", value_parser = count)]
     pub(crate) parallel: Vec<usize>,
+    /// Take a lower instruction set than the best one of this CPU: the same bits, slower.
+    #[arg(long, value_name = "NAME", value_parser = instruction_set)]
+    pub(crate) isa: Option<kernels::Isa>,
     /// Repetitions of each test.
     #[arg(short = 'r', long, value_name = "N", value_parser = count, default_value = "5")]
     pub(crate) repetitions: usize,
@@ -285,6 +288,11 @@ pub(crate) struct DoctorFlags {
     /// Print one JSON object.
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+fn instruction_set(text: &str) -> Result<kernels::Isa, String> {
+    let names = kernels::Isa::ALL.map(kernels::Isa::name).join(", ");
+    kernels::Isa::from_name(text).ok_or_else(|| format!("not one of {names}"))
 }
 
 fn positive(text: &str) -> Result<usize, String> {

@@ -34,9 +34,9 @@ pub(crate) fn bench(flags: &BenchFlags) -> Result<(), Failure> {
     let mut subject = Subject::load(&checkpoint, flags, &tests)?;
     let mut printer = Printer::new(output)?;
     for test in &tests {
-        let before = figures::measure_now(subject.threads)?;
+        let before = figures::measure_now(subject.threads, subject.isa)?;
         let samples = subject.run(test, flags.repetitions);
-        let limits = figures::higher(&before, &figures::measure_now(subject.threads)?);
+        let limits = figures::higher(&before, &figures::measure_now(subject.threads, subject.isa)?);
         printer.row(&Row { test: *test, samples, limits, subject: &subject })?;
     }
     printer.end()
@@ -133,13 +133,13 @@ impl Subject {
         };
         let bar = Progress::new("loading");
         let mut progress = |p: model::Progress| bar.at(p.bytes_done, p.bytes_total);
-        let isa = Isa::best();
+        let isa = flags.isa.unwrap_or_else(Isa::best);
         let threads = flags.model.threads.unwrap_or_else(threads::default_threads);
         let (forward, threads): (Box<dyn Forward>, _) = if isa == Isa::Scalar {
             let loaded = model::load(Reference::new(), checkpoint, &options, &mut progress);
             (Box::new(loaded.map_err(|error| models::load_failure(checkpoint, &error))?), 1)
         } else {
-            let cpu = Cpu::new(CpuOptions { threads: Some(threads), isa: None }).map_err(Failure::usage)?;
+            let cpu = Cpu::new(CpuOptions { threads: Some(threads), isa: Some(isa) }).map_err(Failure::usage)?;
             let loaded = model::load(cpu, checkpoint, &options, &mut progress);
             (Box::new(loaded.map_err(|error| models::load_failure(checkpoint, &error))?), threads)
         };
