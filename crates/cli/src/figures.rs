@@ -364,6 +364,24 @@ mod tests {
     }
 
     #[test]
+    fn a_pass_reads_the_experts_that_its_rows_go_to() {
+        let config = r#"{"model_type": "mixtral", "hidden_size": 64, "intermediate_size": 32, "num_hidden_layers": 2,
+            "num_attention_heads": 2, "vocab_size": 100, "max_position_embeddings": 512, "num_local_experts": 8,
+            "num_experts_per_tok": 2}"#;
+        let config = ModelConfig::parse(config).expect("a good configuration");
+        let (weights, weight_bytes, expert_bytes) = (WeightClass::Bf16, 1000, 800);
+        let demands = Demands { config, weights, weight_bytes, expert_bytes, kv_bytes_per_token: 0 };
+        // One row goes to 2 of 8; a second one meets them again with the same odds.
+        assert_eq!(demands.decode(1, 1, 0.0).bytes, 200.0 + 0.25 * 800.0);
+        assert_eq!(demands.decode(10, 20, 0.0).bytes, 10.0 * (200.0 + (1.0 - 0.75 * 0.75) * 800.0));
+        let prefill = demands.prefill(0, 512, 256).bytes;
+        assert!((1999.0..=2000.0).contains(&prefill), "two chunks that read everything: {prefill}");
+        let dense =
+            Demands { config: ModelConfig { experts: None, ..demands.config.clone() }, expert_bytes: 0, ..demands };
+        assert_eq!(dense.decode(1, 1, 0.0).bytes, 1000.0);
+    }
+
+    #[test]
     fn work_is_judged_by_the_limit_that_binds_it() {
         let work = Work { matrix_flops: 1e12, attention_flops: 1e12, bytes: 20e9 };
         let bf16 = Shares::of(&work, 4.0, &limits(), WeightClass::Bf16);

@@ -22,6 +22,7 @@ use crate::checkpoint::{Checkpoint, LoadError};
 use family::{AttentionBias, Factors, Traits};
 use fields::{Fields, parse_object, quoted};
 use kernels::{Activation, AttentionRule, HeadLayout};
+use serde_json::{Map, Value};
 
 const CONFIG: &str = "config.json";
 const GENERATION: &str = "generation_config.json";
@@ -123,6 +124,11 @@ impl ModelConfig {
         let root = parse_object(CONFIG, text)?;
         let fields = Fields { file: CONFIG, path: String::new(), map: &root };
         let traits = Traits::of(&fields)?;
+        let text_part = traits.text_part.map(|assumed| text_part(&fields, assumed)).transpose()?;
+        let fields = match &text_part {
+            Some(map) => Fields { file: CONFIG, path: "text_config.".to_string(), map },
+            None => fields,
+        };
         refuse_what_is_not_computed(&fields)?;
 
         let hidden_size = fields.size("hidden_size", MAX_WIDTH)?;
@@ -238,6 +244,21 @@ impl ModelConfig {
     pub fn attention_flops(&self, context_len: usize) -> u64 {
         4 * self.num_layers as u64 * self.heads().q_width() as u64 * context_len as u64
     }
+}
+
+/// The fields of a text model that is a part of something larger: its own, what it says with the others, what is assumed.
+fn text_part(fields: &Fields<'_>, assumed: &[(&str, u64)]) -> Result<Map<String, Value>, LoadError> {
+    let own = fields.object("text_config")?.ok_or_else(|| fields.error("text_config", "missing"))?;
+    let mut map = own.map.clone();
+    for name in ["bos_token_id", "eos_token_id", "tie_word_embeddings"] {
+        if let Some(value) = fields.get(name) {
+            map.insert(name.to_string(), value.clone());
+        }
+    }
+    for (name, value) in assumed {
+        map.entry(*name).or_insert_with(|| (*value).into());
+    }
+    Ok(map)
 }
 
 /// Fields that would change the arithmetic in ways that this forward pass does not have.

@@ -116,17 +116,23 @@ enum ExpertNames {
     Stacked,
 }
 
+/// What stands before the names of the text model; the others where it is a part of something larger.
+const PREFIXES: [&str; 3] = ["model.", "language_model.model.", "model.language_model."];
+
 /// The tensors of a checkpoint.
 pub(crate) struct Tensors<'c> {
     config: &'c ModelConfig,
+    prefix: &'static str,
     experts: ExpertNames,
 }
 
 impl<'c> Tensors<'c> {
     /// The names that `weights` uses.
     pub(crate) fn of(config: &'c ModelConfig, weights: &Weights) -> Tensors<'c> {
+        let prefix = PREFIXES.into_iter().find(|prefix| weights.has(&format!("{prefix}embed_tokens.weight")));
+        let prefix = prefix.unwrap_or(PREFIXES[0]);
         let first = config.layers.iter().position(|layer| layer.has_experts).unwrap_or(0);
-        let has = |rest: &str| weights.has(&format!("model.layers.{first}.{rest}"));
+        let has = |rest: &str| weights.has(&format!("{prefix}layers.{first}.{rest}"));
         let experts = if has("mlp.experts.gate_up_proj") {
             ExpertNames::Stacked
         } else if has("block_sparse_moe.gate.weight") {
@@ -134,18 +140,18 @@ impl<'c> Tensors<'c> {
         } else {
             ExpertNames::Named
         };
-        Tensors { config, experts }
+        Tensors { config, prefix, experts }
     }
 
     /// `[vocab_size, hidden_size]`.
     pub(crate) fn embedding(&self) -> Linear {
         let config = self.config;
-        Linear::whole(&[("model.embed_tokens".to_string(), config.vocab_size)], config.hidden_size, false)
+        Linear::whole(&[(format!("{}embed_tokens", self.prefix), config.vocab_size)], config.hidden_size, false)
     }
 
     /// `[hidden_size]`.
     pub(crate) fn final_norm(&self) -> Vector {
-        Vector { name: "model.norm.weight".to_string(), len: self.config.hidden_size }
+        Vector { name: format!("{}norm.weight", self.prefix), len: self.config.hidden_size }
     }
 
     /// `[vocab_size, hidden_size]`; `None` when the embedding serves.
@@ -159,7 +165,7 @@ impl<'c> Tensors<'c> {
         let config = self.config;
         let (hidden, heads) = (config.hidden_size, config.heads());
         let kv_width = config.num_kv_heads * config.head_dim;
-        let name = |part: &str| format!("model.layers.{index}.{part}");
+        let name = |part: &str| format!("{}layers.{index}.{part}", self.prefix);
         let norm = |part: &str| Some(Vector { name: name(&format!("{part}.weight")), len: hidden });
         let (attention_norms, mlp_norms) = match config.norms {
             NormPlacement::Before => (

@@ -380,6 +380,27 @@ fn a_model_type_stands_in_for_architectures() {
 }
 
 #[test]
+fn a_text_model_within_a_larger_one() {
+    let text = json!({"hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34, "sliding_window": 1024,
+        "rope_scaling": {"factor": 8.0, "rope_type": "linear"}});
+    let config =
+        json!({"architectures": ["Gemma3ForConditionalGeneration"], "eos_token_id": [1, 106], "text_config": text});
+    let config = ModelConfig::parse(&config.to_string()).unwrap();
+    assert_eq!((config.family, config.hidden_size, config.num_layers), (Family::Gemma3, 2560, 34));
+    let assumed = (config.num_heads, config.num_kv_heads, config.head_dim, config.vocab_size, config.context_limit);
+    assert_eq!(assumed, (8, 4, 256, 262_208, 131_072), "what transformers assumes");
+    assert_eq!((&config.eos_token_ids[..], config.tie_word_embeddings), (&[1, 106][..], true));
+    for (config, expected) in [
+        (json!({"architectures": ["Gemma3ForConditionalGeneration"]}), "text_config: missing"),
+        (json!({"model_type": "gemma3", "text_config": 7}), "text_config: expected an object"),
+        (json!({"model_type": "gemma3", "text_config": {"num_hidden_layers": 0}}), "text_config.num_hidden_layers"),
+    ] {
+        let error = ModelConfig::parse(&config.to_string()).unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+    }
+}
+
+#[test]
 fn end_tokens_are_one_or_several() {
     assert_eq!(config(json!({"eos_token_id": 2})).unwrap().eos_token_ids, [2]);
     assert_eq!(config(json!({"eos_token_id": [5, 7]})).unwrap().eos_token_ids, [5, 7]);

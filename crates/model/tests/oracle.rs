@@ -13,7 +13,8 @@ mod common;
 
 use common::*;
 use kernels::{Backend, Reference, WeightClass};
-use model::{Checkpoint, LoadOptions, ModelConfig, Runner, Source};
+use model::{Checkpoint, Forward, LoadOptions, ModelConfig, Runner, Source};
+use serde_json::{Value, json};
 use std::path::Path;
 
 /// What `transformers` said about one prompt.
@@ -28,7 +29,7 @@ struct Recorded {
 
 fn recorded(directory: &Path, vocab_size: usize) -> Vec<Recorded> {
     let text = std::fs::read_to_string(directory.join("oracle.json")).unwrap();
-    let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let json: Value = serde_json::from_str(&text).unwrap();
     let bytes = std::fs::read(directory.join("logits.f32")).unwrap();
     let logits: Vec<f32> = bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
     let mut rows = logits.chunks_exact(vocab_size).map(<[f32]>::to_vec);
@@ -99,5 +100,87 @@ fn every_family_agrees_with_transformers() {
             let (_, _, cpu_rows) = compare(on_cpu, &prompts);
             assert_eq!(bits(&cpu_rows), bits(&reference_rows), "{name} {class:?}: Cpu and Reference differ");
         }
+    }
+}
+
+/// A committed checkpoint with some fields of its configuration changed, and tensors renamed.
+fn altered(directory: &Path, change: impl FnOnce(Value) -> Value, rename: impl Fn(&str) -> String) -> Checkpoint {
+    let read = |name: &str| std::fs::read(directory.join(name)).unwrap();
+    let config = change(serde_json::from_slice(&read("config.json")).unwrap());
+    let mut files = vec![("config.json".to_string(), config.to_string().into_bytes())];
+    for entry in directory.read_dir().unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        if name.ends_with(".safetensors") {
+            let bytes = read(&name);
+            let (len, rest) = bytes.split_at(8);
+            let (header, data) = rest.split_at(u64::from_le_bytes(len.try_into().unwrap()) as usize);
+            let header: serde_json::Map<String, Value> = serde_json::from_slice(header).unwrap();
+            let header: serde_json::Map<String, Value> =
+                header.into_iter().map(|(name, tensor)| (rename(&name), tensor)).collect();
+            let header = Value::Object(header).to_string().into_bytes();
+            files.push((name, [&(header.len() as u64).to_le_bytes()[..], &header, data].concat()));
+        } else if name.ends_with("index.json") {
+            files.push((name.clone(), read(&name)));
+        }
+    }
+    embedded(files.iter().map(|(name, bytes)| (name.as_str(), bytes.clone())).collect())
+}
+
+/// What is special about a family has an effect on its oracle case: without it, the comparison fails.
+#[test]
+fn a_special_field_that_were_ignored_would_be_noticed() {
+    for (name, field, value) in [
+        ("gemma2", "attn_logit_softcapping", json!(null)),
+        ("gemma2", "final_logit_softcapping", json!(null)),
+        ("gemma2", "sliding_window", json!(null)),
+        ("gemma2", "layer_types", json!(["sliding_attention", "sliding_attention"])),
+        ("gemma2", "query_pre_attn_scalar", json!(32)),
+        ("gemma2", "hidden_activation", json!("silu")),
+        ("gemma3", "sliding_window", json!(null)),
+        ("gemma3", "layer_types", json!(["sliding_attention", "sliding_attention", "sliding_attention"])),
+        ("gemma3", "layer_types", json!(["full_attention", "full_attention", "full_attention"])),
+        ("gemma3", "query_pre_attn_scalar", json!(64)),
+        ("phi3", "sliding_window", json!(null)),
+        ("phi3-longrope", "original_max_position_embeddings", json!(512)),
+        ("granite", "embedding_multiplier", json!(1)),
+        ("granite", "residual_multiplier", json!(1)),
+        ("granite", "attention_multiplier", json!(0.18)),
+        ("granite", "logits_scaling", json!(1)),
+        ("smollm3", "no_rope_layers", json!([1, 1])),
+        ("mixtral", "num_experts_per_tok", json!(1)),
+        ("qwen3-moe", "norm_topk_prob", json!(false)),
+        ("qwen3-moe-fused", "norm_topk_prob", json!(true)),
+    ] {
+        let (_, directory) = committed_checkpoints().into_iter().find(|(found, _)| found == name).unwrap();
+        let change = |mut config: Value| {
+            config[field] = value.clone();
+            config
+        };
+        let checkpoint = altered(&directory, change, str::to_string);
+        let prompts = recorded(&directory, ModelConfig::load(&checkpoint).unwrap().vocab_size);
+        let options = |max_model_len| LoadOptions { max_model_len, ..options(WeightClass::Bf16) };
+        let on_cpu = |len| model::load(cpu(None, 1), &checkpoint, &options(len), &mut |_| {}).unwrap();
+        let (error, ..) = compare(on_cpu, &prompts);
+        println!("{name:18} {field} = {value}: relative L2 error {error:.2e}");
+        assert!(error > 2e-2, "{name} with {field} = {value}: relative L2 error {error:.3e} would pass");
+    }
+}
+
+/// Gemma 3 from 4B on keeps its text model beside one for images: the same tensors under longer names, the same fields
+/// one level down.
+#[test]
+fn a_text_model_within_a_larger_one_is_the_same_model() {
+    let (_, directory) = committed_checkpoints().into_iter().find(|(name, _)| name == "gemma3").unwrap();
+    let tokens = random_tokens(3, 130, 128);
+    let alone = run_alone(&mut load(cpu(None, 1), &committed("gemma3"), WeightClass::Bf16), &tokens);
+    for prefix in ["language_model.model.", "model.language_model."] {
+        let within = |text_config: Value| {
+            json!({"architectures": ["Gemma3ForConditionalGeneration"], "eos_token_id": [1, 106],
+                "text_config": text_config, "vision_config": {"hidden_size": 7}})
+        };
+        let checkpoint = altered(&directory, within, |name| name.replacen("model.", prefix, 1));
+        let mut model = load(cpu(None, 1), &checkpoint, WeightClass::Bf16);
+        assert_eq!(model.config().eos_token_ids, [1, 106], "the larger one's field");
+        assert_eq!(bits(&run_alone(&mut model, &tokens)), bits(&alone), "{prefix}");
     }
 }

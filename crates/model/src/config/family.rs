@@ -126,7 +126,7 @@ pub(super) enum ExpertFields {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Traits {
     pub(super) family: Family,
-    /// `architectures[0]`.
+    /// `architectures[0]`. A family may have several rows, the first of them for the name.
     pub(super) architecture: &'static str,
     pub(super) model_type: &'static str,
     pub(super) attention_bias: AttentionBias,
@@ -147,6 +147,8 @@ pub(super) struct Traits {
     pub(super) local_theta: Option<f64>,
     /// `no_rope_layers` is read.
     pub(super) unrotated_layers: bool,
+    /// The fields are in `text_config`, beside those of an image's part; of absent ones these are assumed.
+    pub(super) text_part: Option<&'static [(&'static str, u64)]>,
     /// Of absent fields.
     pub(super) activation: Activation,
     pub(super) head_dim: Option<usize>,
@@ -171,6 +173,7 @@ const LLAMA: Traits = Traits {
     partial_rotation: false,
     local_theta: None,
     unrotated_layers: false,
+    text_part: None,
     activation: Activation::Silu,
     head_dim: None,
     eps: 1e-6,
@@ -214,7 +217,19 @@ const GEMMA2: Traits = Traits {
     ..LLAMA
 };
 
-pub(super) const ARCHITECTURES: [Traits; 12] = [
+const GEMMA3: Traits = Traits {
+    family: Family::Gemma3,
+    architecture: "Gemma3ForCausalLM",
+    model_type: "gemma3_text",
+    head_norm: HeadNorm::PerHead,
+    windows: Windows::AllButEvery { pattern: 6 },
+    factors: Factors::Gemma { capped_scores: false },
+    theta: 1e6,
+    local_theta: Some(1e4),
+    ..GEMMA2
+};
+
+pub(super) const ARCHITECTURES: [Traits; 13] = [
     LLAMA,
     MISTRAL,
     Traits {
@@ -228,16 +243,21 @@ pub(super) const ARCHITECTURES: [Traits; 12] = [
     },
     QWEN3,
     GEMMA2,
+    GEMMA3,
+    // Gemma 3 from 4B on: it sees images, and is used for its text here.
     Traits {
-        family: Family::Gemma3,
-        architecture: "Gemma3ForCausalLM",
-        model_type: "gemma3_text",
-        head_norm: HeadNorm::PerHead,
-        windows: Windows::AllButEvery { pattern: 6 },
-        factors: Factors::Gemma { capped_scores: false },
-        theta: 1e6,
-        local_theta: Some(1e4),
-        ..GEMMA2
+        architecture: "Gemma3ForConditionalGeneration",
+        model_type: "gemma3",
+        text_part: Some(&[
+            ("hidden_size", 2304),
+            ("intermediate_size", 9216),
+            ("num_hidden_layers", 26),
+            ("num_attention_heads", 8),
+            ("num_key_value_heads", 4),
+            ("max_position_embeddings", 131_072),
+            ("vocab_size", 262_208),
+        ]),
+        ..GEMMA3
     },
     Traits {
         family: Family::Phi3,
