@@ -9,7 +9,7 @@
 use kernels::attention::attend;
 use kernels::kv_cache::Place;
 use kernels::threads::{Pool, default_threads};
-use kernels::{Attention, AttentionRule, AttentionSpan, HeadLayout, Isa, KvCache, KvShape, limits};
+use kernels::{Attention, AttentionRule, AttentionSpan, HeadLayout, Isa, KvCache, KvDtype, KvShape, limits};
 use std::time::Instant;
 
 const BLOCK_SIZE: usize = 32;
@@ -58,26 +58,29 @@ fn main() {
     println!("{isa:?}, {threads} threads: {:.1} GB/s, {:.0} GFLOP/s", bandwidth / 1e9, flops / 1e9);
     let cases = args.next().unwrap_or_default();
     for case in CASES.iter().filter(|case| case.what.contains(&cases)) {
-        let (seconds, bytes, operations) = measure(case, isa, &pool);
-        println!(
-            "{:40} {:9.1} us {:6.1} GB/s {:4.0} % {:7.1} GFLOP/s {:4.0} %",
-            case.what,
-            seconds * 1e6,
-            bytes / seconds / 1e9,
-            100.0 * bytes / seconds / bandwidth,
-            operations / seconds / 1e9,
-            100.0 * operations / seconds / flops,
-        );
+        for dtype in KvDtype::ALL {
+            let (seconds, bytes, operations) = measure(case, dtype, isa, &pool);
+            println!(
+                "{:40} {} {:9.1} us {:6.1} GB/s {:4.0} % {:7.1} GFLOP/s {:4.0} %",
+                case.what,
+                dtype.name(),
+                seconds * 1e6,
+                bytes / seconds / 1e9,
+                100.0 * bytes / seconds / bandwidth,
+                operations / seconds / 1e9,
+                100.0 * operations / seconds / flops,
+            );
+        }
     }
 }
 
 /// Seconds per call, bytes of cache read, operations.
-fn measure(case: &Case, isa: Isa, pool: &Pool) -> (f64, f64, f64) {
+fn measure(case: &Case, dtype: KvDtype, isa: Isa, pool: &Pool) -> (f64, f64, f64) {
     let &Case { num_heads, num_kv_heads, head_dim, sequences, start, rows, .. } = case;
     let layout = HeadLayout { num_heads, num_kv_heads, head_dim };
     let blocks_each = (start + rows).div_ceil(BLOCK_SIZE);
     let mut shape =
-        KvShape { layers: 1, blocks: blocks_each * sequences, block_size: BLOCK_SIZE, num_kv_heads, head_dim };
+        KvShape { dtype, layers: 1, blocks: blocks_each * sequences, block_size: BLOCK_SIZE, num_kv_heads, head_dim };
     shape.layers = (CACHE_BYTES / shape.bytes()).clamp(1, 64);
     let mut kv = KvCache::new(shape).expect("memory for the cache");
     let head: Vec<f32> = (0..head_dim).map(|d| (d % 7) as f32 * 0.25 - 0.75).collect();
@@ -120,7 +123,7 @@ fn measure(case: &Case, isa: Isa, pool: &Pool) -> (f64, f64, f64) {
         best = best.min(start.elapsed().as_secs_f64() / calls as f64);
     }
     let context = start + rows;
-    let bytes = 4.0 * (sequences * context * num_kv_heads * head_dim) as f64;
+    let bytes = (sequences * context * shape.block_bytes() / BLOCK_SIZE / shape.layers) as f64;
     let pairs = (sequences * num_heads) as f64 * rows as f64 * (start as f64 + (rows as f64 + 1.0) / 2.0);
     (best, bytes, 4.0 * pairs * head_dim as f64)
 }

@@ -1,30 +1,84 @@
 //! The bytes of the KV cache, in the order in which the tile products read them.
 //!
 //! ```text
-//! layer | block | kv head | K: [block_size/16][head_dim/2][16 tokens][2]   tokens in lanes, pairs of d
-//!                         | V: [block_size/32][head_dim/16][16 token pairs][16 d][2]   d in lanes, pairs of tokens
+//! layer | block | kv head | K: [block_size/16][head_dim/p][16 tokens][p]             tokens in lanes, p numbers of d
+//!                         | V: [block_size/32][head_dim/16][32/p][16 d][p tokens]    d in lanes, p tokens
+//!                         | int8 only: f32 [2][block_size], the scales of keys and of values
 //! ```
-//! Everything is bf16. One block of one head is contiguous, so a paged read is a few large pieces (PagedAttention:
-//! Kwon et al., SOSP 2023), and a row of sixteen pairs is one 64-byte line and one row of an AMX tile.
+//! A line is 64 bytes: 16 lanes of 4 bytes, each `p` numbers, 2 of bf16 or 4 of int8; it is one row of an AMX tile. One
+//! block of one head is contiguous, so a paged read is a few large pieces (PagedAttention: Kwon et al., SOSP 2023).
+//!
+//! | | a token and head in memory | a number is |
+//! |---|---|---|
+//! | bf16 | `4 * head_dim` bytes | rounded to bf16, below 2^-40 to 0 |
+//! | int8 | `2 * head_dim + 8` bytes | `q * scale`: `scale = absmax / 127` of the head's key or value, `q` to nearest even |
 //!
 //! **Stale bytes are harmless.** A block keeps what its last owner wrote. Attention gives hidden tokens the weight 0,
 //! and 0 times a finite number is 0; so a value that is not finite is never stored. It becomes 0, and the token's key
-//! becomes NaN instead: every row that sees the token becomes NaN (and is reported), no other row is touched.
+//! (of int8 the key's scale) becomes NaN instead: every row that sees the token becomes NaN (and is reported), no other
+//! row is touched.
 
 use crate::lanes::{bf16_bits, bf16_value};
 use crate::mem::{Buffer, OutOfMemory};
-use std::sync::atomic::{AtomicU16, AtomicU32, Ordering::Relaxed};
+use crate::quant::quantize_row;
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, Ordering::Relaxed};
 
 /// Tokens whose keys share a line: the lanes of a score.
 pub(crate) const KEY_GROUP: usize = 16;
 /// Tokens in one step of the weighted sum of values; a block is a multiple of it.
 pub(crate) const VALUE_PAGE: usize = 32;
-/// bf16 in a line of sixteen pairs.
-pub(crate) const LINE: usize = 32;
+/// Bytes of a line.
+pub(crate) const LINE: usize = 64;
+
+/// How keys and values are stored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum KvDtype {
+    /// 16 bits a number.
+    #[default]
+    Bf16,
+    /// 8 bits a number and one scale for each key and each value.
+    Int8,
+}
+
+impl KvDtype {
+    /// Both, the more precise first.
+    pub const ALL: [KvDtype; 2] = [KvDtype::Bf16, KvDtype::Int8];
+
+    /// For people: `bf16`, `int8`.
+    pub fn name(self) -> &'static str {
+        match self {
+            KvDtype::Bf16 => "bf16",
+            KvDtype::Int8 => "int8",
+        }
+    }
+
+    /// Bytes of a number.
+    fn size(self) -> usize {
+        match self {
+            KvDtype::Bf16 => 2,
+            KvDtype::Int8 => 1,
+        }
+    }
+
+    /// Numbers of a lane, which is 4 bytes wide.
+    fn per_lane(self) -> usize {
+        4 / self.size()
+    }
+
+    /// Bytes of the scales of a key and its value.
+    fn scale_bytes(self) -> usize {
+        match self {
+            KvDtype::Bf16 => 0,
+            KvDtype::Int8 => 2 * size_of::<f32>(),
+        }
+    }
+}
 
 /// Size of a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvShape {
+    /// How numbers are stored.
+    pub dtype: KvDtype,
     /// Attention layers.
     pub layers: usize,
     /// Blocks per layer.
@@ -38,19 +92,19 @@ pub struct KvShape {
 }
 
 impl KvShape {
-    /// bf16 numbers of one head of one block: its keys, then its values.
-    pub(crate) fn head_len(&self) -> usize {
-        2 * self.block_size * self.head_dim
+    /// Bytes of one head of one token, key and value.
+    fn token_bytes(&self) -> usize {
+        2 * self.head_dim * self.dtype.size() + self.dtype.scale_bytes()
     }
 
-    /// bf16 numbers of one block of one layer.
-    fn block_len(&self) -> usize {
-        self.num_kv_heads * self.head_len()
+    /// Bytes of one block of one layer.
+    fn layer_block_bytes(&self) -> usize {
+        self.num_kv_heads * self.block_size * self.token_bytes()
     }
 
     /// Bytes of one block in all layers: what the scheduler accounts for.
     pub fn block_bytes(&self) -> usize {
-        self.layers * self.block_len() * size_of::<u16>()
+        self.layers * self.layer_block_bytes()
     }
 
     /// Bytes of the whole cache.
@@ -58,29 +112,47 @@ impl KvShape {
         self.blocks * self.block_bytes()
     }
 
-    /// Where the keys of a head of a block begin.
+    /// Bytes of 32 keys, and of 32 values.
+    pub(crate) fn page_bytes(&self) -> usize {
+        VALUE_PAGE * self.head_dim * self.dtype.size()
+    }
+
+    /// Where the keys of a head of a block begin; all places are in bytes.
     pub(crate) fn keys_at(&self, layer: usize, block: usize, kv_head: usize) -> usize {
-        (layer * self.blocks + block) * self.block_len() + kv_head * self.head_len()
+        (layer * self.blocks + block) * self.layer_block_bytes() + kv_head * self.block_size * self.token_bytes()
     }
 
     /// Where the values of a head of a block begin.
     pub(crate) fn values_at(&self, layer: usize, block: usize, kv_head: usize) -> usize {
-        self.keys_at(layer, block, kv_head) + self.block_size * self.head_dim
+        self.keys_at(layer, block, kv_head) + self.block_size * self.head_dim * self.dtype.size()
+    }
+
+    /// Where the scales of the keys of a head of a block begin; those of the values follow. There are some only of int8.
+    pub(crate) fn scales_at(&self, layer: usize, block: usize, kv_head: usize) -> usize {
+        self.values_at(layer, block, kv_head) + self.block_size * self.head_dim * self.dtype.size()
     }
 
     /// Where the number `d` of a key is.
     fn key_at(&self, place: Place, d: usize) -> usize {
         let (block, token) = (place.slot / self.block_size, place.slot % self.block_size);
-        let group = self.keys_at(place.layer, block, place.kv_head) + token / KEY_GROUP * KEY_GROUP * self.head_dim;
-        group + d / 2 * LINE + token % KEY_GROUP * 2 + d % 2
+        let (size, p) = (self.dtype.size(), self.dtype.per_lane());
+        let group = token / KEY_GROUP * KEY_GROUP * self.head_dim * size;
+        self.keys_at(place.layer, block, place.kv_head) + group + d / p * LINE + token % KEY_GROUP * 4 + d % p * size
     }
 
     /// Where the number `d` of a value is.
     fn value_at(&self, place: Place, d: usize) -> usize {
         let (block, token) = (place.slot / self.block_size, place.slot % self.block_size);
-        let page = self.values_at(place.layer, block, place.kv_head) + token / VALUE_PAGE * VALUE_PAGE * self.head_dim;
-        let line = d / 16 * 16 + token % VALUE_PAGE / 2;
-        page + line * LINE + d % 16 * 2 + token % 2
+        let (size, p) = (self.dtype.size(), self.dtype.per_lane());
+        let page = self.values_at(place.layer, block, place.kv_head) + token / VALUE_PAGE * self.page_bytes();
+        let line = d / 16 * (VALUE_PAGE / p) + token % VALUE_PAGE / p;
+        page + line * LINE + d % 16 * 4 + token % p * size
+    }
+
+    /// Where the scale of a key is; that of the value is `block_size` numbers further.
+    fn scale_at(&self, place: Place) -> usize {
+        let (block, token) = (place.slot / self.block_size, place.slot % self.block_size);
+        self.scales_at(place.layer, block, place.kv_head) + token * size_of::<f32>()
     }
 
     fn check(&self, place: Place) {
@@ -102,10 +174,10 @@ pub struct Place {
     pub kv_head: usize,
 }
 
-/// Keys and values of all layers, bf16, by block. See the module for the layout.
+/// Keys and values of all layers by block. See the module for the layout.
 pub struct KvCache {
     shape: KvShape,
-    data: Buffer<u16>,
+    data: Buffer<u8>,
 }
 
 impl KvCache {
@@ -115,9 +187,9 @@ impl KvCache {
     pub fn new(shape: KvShape) -> Result<KvCache, OutOfMemory> {
         assert!(shape.block_size > 0 && shape.block_size.is_multiple_of(VALUE_PAGE), "{shape:?}");
         assert!(shape.head_dim > 0 && shape.head_dim.is_multiple_of(16), "{shape:?}");
-        let numbers = [shape.layers, shape.blocks, shape.num_kv_heads, 2, shape.block_size, shape.head_dim];
-        let len = numbers.iter().try_fold(1usize, |len, &n| len.checked_mul(n));
-        let data = Buffer::zeroed(len.ok_or(OutOfMemory { bytes: usize::MAX })?)?;
+        let sizes = [shape.layers, shape.blocks, shape.num_kv_heads, shape.block_size, shape.token_bytes()];
+        let bytes = sizes.iter().try_fold(1usize, |bytes, &n| bytes.checked_mul(n));
+        let data = Buffer::zeroed(bytes.ok_or(OutOfMemory { bytes: usize::MAX })?)?;
         Ok(KvCache { shape, data })
     }
 
@@ -126,39 +198,83 @@ impl KvCache {
         self.shape
     }
 
-    /// All numbers, as bf16 bits.
-    pub(crate) fn data(&self) -> &[u16] {
+    /// All bytes.
+    pub(crate) fn data(&self) -> &[u8] {
         &self.data
     }
 
     /// The number `d` of a key.
     pub fn key(&self, place: Place, d: usize) -> f32 {
-        self.shape.check(place);
-        assert!(d < self.shape.head_dim);
-        bf16_value(self.data[self.shape.key_at(place, d)])
+        match self.shape.dtype {
+            KvDtype::Bf16 => self.bf16(place, d, self.shape.key_at(place, d)),
+            KvDtype::Int8 => f32::from(self.key_int(place, d)) * self.key_scale(place),
+        }
     }
 
     /// The number `d` of a value.
     pub fn value(&self, place: Place, d: usize) -> f32 {
-        self.shape.check(place);
-        assert!(d < self.shape.head_dim);
-        bf16_value(self.data[self.shape.value_at(place, d)])
+        match self.shape.dtype {
+            KvDtype::Bf16 => self.bf16(place, d, self.shape.value_at(place, d)),
+            KvDtype::Int8 => f32::from(self.value_int(place, d)) * self.value_scale(place),
+        }
     }
 
-    /// Stores one head of one token, rounded to bf16. `key`, `value`: `[head_dim]`.
+    fn bf16(&self, place: Place, d: usize, at: usize) -> f32 {
+        self.shape.check(place);
+        assert!(d < self.shape.head_dim);
+        bf16_value(u16::from_ne_bytes([self.data[at], self.data[at + 1]]))
+    }
+
+    /// The number `d` of an int8 key, without its scale.
+    pub(crate) fn key_int(&self, place: Place, d: usize) -> i8 {
+        self.shape.check(place);
+        assert!(d < self.shape.head_dim && self.shape.dtype == KvDtype::Int8);
+        self.data[self.shape.key_at(place, d)] as i8
+    }
+
+    /// The number `d` of an int8 value, without its scale.
+    pub(crate) fn value_int(&self, place: Place, d: usize) -> i8 {
+        self.shape.check(place);
+        assert!(d < self.shape.head_dim && self.shape.dtype == KvDtype::Int8);
+        self.data[self.shape.value_at(place, d)] as i8
+    }
+
+    /// The scale of an int8 key.
+    pub(crate) fn key_scale(&self, place: Place) -> f32 {
+        self.scale(place, 0)
+    }
+
+    /// The scale of an int8 value.
+    pub(crate) fn value_scale(&self, place: Place) -> f32 {
+        self.scale(place, self.shape.block_size)
+    }
+
+    fn scale(&self, place: Place, further: usize) -> f32 {
+        self.shape.check(place);
+        assert!(self.shape.dtype == KvDtype::Int8);
+        let at = self.shape.scale_at(place) + further * size_of::<f32>();
+        f32::from_ne_bytes(std::array::from_fn(|i| self.data[at + i]))
+    }
+
+    /// Stores one head of one token. `key`, `value`: `[head_dim]`.
     pub fn store(&mut self, place: Place, key: &[f32], value: &[f32]) {
-        let (mut key_bits, mut value_bits) = ([0; MAX_HEAD_DIM], [0; MAX_HEAD_DIM]);
-        let (key_bits, value_bits) = (&mut key_bits[..key.len()], &mut value_bits[..value.len()]);
-        key_bits.iter_mut().zip(key).for_each(|(bits, &x)| *bits = bf16_bits(x));
-        value_bits.iter_mut().zip(value).for_each(|(bits, &x)| *bits = bf16_bits(x));
-        self.writer().store(place, key_bits, value_bits);
+        match self.shape.dtype {
+            KvDtype::Bf16 => {
+                let (mut key_bits, mut value_bits) = ([0; MAX_HEAD_DIM], [0; MAX_HEAD_DIM]);
+                let (key_bits, value_bits) = (&mut key_bits[..key.len()], &mut value_bits[..value.len()]);
+                key_bits.iter_mut().zip(key).for_each(|(bits, &x)| *bits = bf16_bits(x));
+                value_bits.iter_mut().zip(value).for_each(|(bits, &x)| *bits = bf16_bits(x));
+                self.writer().store_bf16(place, key_bits, value_bits);
+            }
+            KvDtype::Int8 => self.writer().store_int8(place, key, value),
+        }
     }
 
     /// Copies whole blocks `(src, dst)` in every layer, pair after pair.
     ///
     /// Panics if a block is out of range.
     pub fn copy_blocks(&mut self, copies: &[(u32, u32)]) {
-        let (blocks, len) = (self.shape.blocks, self.shape.block_len());
+        let (blocks, len) = (self.shape.blocks, self.shape.layer_block_bytes());
         for &(src, dst) in copies {
             let (src, dst) = (src as usize, dst as usize);
             assert!(src < blocks && dst < blocks, "copy {src} -> {dst} of {blocks} blocks");
@@ -183,7 +299,7 @@ pub(crate) const MAX_HEAD_DIM: usize = 256;
 #[derive(Clone, Copy)]
 pub(crate) struct Writer<'a> {
     shape: KvShape,
-    data: *mut u16,
+    data: *mut u8,
     cache: std::marker::PhantomData<&'a mut KvCache>,
 }
 
@@ -193,24 +309,62 @@ unsafe impl Send for Writer<'_> {}
 unsafe impl Sync for Writer<'_> {}
 
 impl Writer<'_> {
+    /// How numbers are stored.
+    pub(crate) fn dtype(&self) -> KvDtype {
+        self.shape.dtype
+    }
+
     /// Stores one head of one token, given as bf16 bits. `key`, `value`: `[head_dim]`.
-    pub(crate) fn store(&self, place: Place, key: &[u16], value: &[u16]) {
+    pub(crate) fn store_bf16(&self, place: Place, key: &[u16], value: &[u16]) {
         let shape = &self.shape;
         shape.check(place);
         assert_eq!((key.len(), value.len()), (shape.head_dim, shape.head_dim));
+        assert_eq!(shape.dtype, KvDtype::Bf16);
         let finite = value.iter().all(|bits| bits & 0x7f80 != 0x7f80);
         let (keys, values) = (shape.key_at(place, 0), shape.value_at(place, 0));
         for (i, pair) in key.as_chunks::<2>().0.iter().enumerate() {
             let pair = if finite { pair[0] as u32 | (pair[1] as u32) << 16 } else { 0x7fc0_7fc0 };
-            // SAFETY: `check` and the lengths keep the index inside the cache; it is even, hence 4-byte aligned.
+            // SAFETY: `check` and the lengths keep the place inside the cache; it is a multiple of 4.
             unsafe { AtomicU32::from_ptr(self.data.add(keys + i * LINE).cast()) }.store(pair, Relaxed);
         }
         for (group, lanes) in value.as_chunks::<16>().0.iter().enumerate() {
             for (i, &bits) in lanes.iter().enumerate() {
                 let bits = if bits & 0x7f80 != 0x7f80 { bits } else { 0 };
-                // SAFETY: as above.
-                unsafe { AtomicU16::from_ptr(self.data.add(values + group * 16 * LINE + i * 2)) }.store(bits, Relaxed);
+                // SAFETY: as above, a multiple of 2.
+                unsafe { AtomicU16::from_ptr(self.data.add(values + group * 16 * LINE + i * 4).cast()) }
+                    .store(bits, Relaxed);
             }
+        }
+    }
+
+    /// Stores one head of one token as int8. `key`, `value`: `[head_dim]`.
+    #[inline(always)]
+    pub(crate) fn store_int8(&self, place: Place, key: &[f32], value: &[f32]) {
+        let shape = &self.shape;
+        shape.check(place);
+        assert_eq!((key.len(), value.len()), (shape.head_dim, shape.head_dim));
+        assert_eq!(shape.dtype, KvDtype::Int8);
+        let (mut key_ints, mut value_ints) = ([0; MAX_HEAD_DIM], [0; MAX_HEAD_DIM]);
+        let (key_scale, _) = quantize_row(key, &mut key_ints[..key.len()]);
+        let (value_scale, _) = quantize_row(value, &mut value_ints[..value.len()]);
+        // A value that is not finite was quantized to zeros, and its scale is NaN.
+        let (key_scale, value_scale) = if value_scale.is_nan() { (f32::NAN, 0.0) } else { (key_scale, value_scale) };
+        let (keys, values) = (shape.key_at(place, 0), shape.value_at(place, 0));
+        for (i, quad) in key_ints[..key.len()].as_chunks::<4>().0.iter().enumerate() {
+            let quad = u32::from_ne_bytes(quad.map(|x| x as u8));
+            // SAFETY: `check` and the lengths keep the place inside the cache; it is a multiple of 4.
+            unsafe { AtomicU32::from_ptr(self.data.add(keys + i * LINE).cast()) }.store(quad, Relaxed);
+        }
+        for (group, lanes) in value_ints[..value.len()].as_chunks::<16>().0.iter().enumerate() {
+            for (i, &x) in lanes.iter().enumerate() {
+                // SAFETY: as above.
+                unsafe { AtomicU8::from_ptr(self.data.add(values + group * 8 * LINE + i * 4)) }.store(x as u8, Relaxed);
+            }
+        }
+        for (further, scale) in [(0, key_scale), (shape.block_size, value_scale)] {
+            let at = shape.scale_at(place) + further * size_of::<f32>();
+            // SAFETY: as above; blocks, heads and scales begin at multiples of 64.
+            unsafe { AtomicU32::from_ptr(self.data.add(at).cast()) }.store(scale.to_bits(), Relaxed);
         }
     }
 }

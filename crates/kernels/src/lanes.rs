@@ -91,6 +91,22 @@ pub(crate) fn softmax_weight(x: f32) -> f32 {
     if x < WEIGHT_MIN { 0.0 } else { round_bf16(exp(x)) }
 }
 
+/// `e^x` for a score that is `x` above the largest (`x <= 0`), 0 below -27.5: a weight that is not yet rounded.
+#[inline(always)]
+pub(crate) fn unrounded_weight(x: f32) -> f32 {
+    if x < WEIGHT_MIN { 0.0 } else { exp(x) }
+}
+
+/// Largest integer weight: 14 bits, two of 7.
+pub(crate) const MAX_WEIGHT: f32 = 16383.0;
+
+/// The high and the low 7 bits of a weight in `0..=MAX_WEIGHT`, rounded to nearest even.
+#[inline(always)]
+pub(crate) fn weight_digits(weight: f32) -> (u8, u8) {
+    let n = weight.round_ties_even() as u32;
+    ((n >> 7 & 127) as u8, (n & 127) as u8)
+}
+
 /// The sum of 16 lanes: halves are added until one is left.
 #[inline(always)]
 pub(crate) fn sum(mut lanes: [f32; LANES]) -> f32 {
@@ -106,6 +122,10 @@ pub(crate) fn sum(mut lanes: [f32; LANES]) -> f32 {
 pub(crate) trait Simd: Copy {
     /// Sixteen numbers.
     type V: Copy;
+    /// Sixteen i32.
+    type I: Copy;
+    /// A line of keys, made ready for [`Simd::dot_keys`].
+    type Keys: Copy;
     /// Rows (at most 4) and columns of 16 lanes (at most 2) of a product that fit the registers.
     const ROWS: usize;
     const COLUMNS: usize;
@@ -159,7 +179,37 @@ pub(crate) trait Simd: Copy {
     /// 16 writable bf16.
     unsafe fn store_bf16(self, a: Self::V, to: *mut u16);
     /// Asks for a cache line; any address is fine.
-    fn prefetch(self, address: *const u16);
+    fn prefetch(self, address: *const u8);
+
+    /// Zeros.
+    fn zeros(self) -> Self::I;
+    /// What [`Simd::dot_keys`] begins with, where all the numbers of the other factor sum to `sum`.
+    fn keys_start(self, sum: i32) -> Self::I;
+    /// # Safety
+    /// 64 readable bytes.
+    unsafe fn load_keys(self, from: *const u8) -> Self::Keys;
+    /// Per lane: the sum of `sums` and of four products of signed bytes, those of `q` and the lane's keys. Keys are not
+    /// -128. Right only if all bytes of `q` since [`Simd::keys_start`] sum to what was said there.
+    fn dot_keys(self, sums: Self::I, q: u32, keys: Self::Keys) -> Self::I;
+    /// Per lane: the sum of `sums` and of four products, of the bytes of `weights`, each at most 127, and the lane's
+    /// signed bytes at `values`.
+    /// # Safety
+    /// 64 readable bytes.
+    unsafe fn dot_values(self, sums: Self::I, weights: u32, values: *const u8) -> Self::I;
+    /// Per lane: `high * 128 + low`.
+    fn join_digits(self, high: Self::I, low: Self::I) -> Self::I;
+    /// To the nearest f32 (ties to even).
+    fn to_f32(self, a: Self::I) -> Self::V;
+    /// # Safety
+    /// 16 readable i32.
+    unsafe fn load_ints(self, from: *const i32) -> Self::I;
+    /// # Safety
+    /// 16 writable i32.
+    unsafe fn store_ints(self, a: Self::I, to: *mut i32);
+    /// [`weight_digits`] of 16 weights; some digits of weights that are NaN.
+    /// # Safety
+    /// 16 writable bytes each.
+    unsafe fn store_digits(self, weights: Self::V, high: *mut u8, low: *mut u8);
 }
 
 /// [`exp`] of 16 numbers.
@@ -180,6 +230,12 @@ pub(crate) fn softcap_lanes<S: Simd>(s: S, x: S::V, cap: f32) -> S::V {
 #[inline(always)]
 pub(crate) fn softmax_weights<S: Simd>(s: S, x: S::V) -> S::V {
     s.round_weight(exp_in_range(s, x), x, WEIGHT_MIN)
+}
+
+/// [`unrounded_weight`] of 16 numbers.
+#[inline(always)]
+pub(crate) fn unrounded_weights<S: Simd>(s: S, x: S::V) -> S::V {
+    s.zero_below(exp_in_range(s, x), x, WEIGHT_MIN)
 }
 
 /// `e^x` where that is neither too small nor too large; anything elsewhere.
@@ -250,6 +306,9 @@ mod x86 {
 
     impl Simd for Avx512 {
         type V = __m512;
+        type I = __m512i;
+        /// Plus 128, as unsigned numbers: what the instruction multiplies by signed ones.
+        type Keys = __m512i;
         const ROWS: usize = 4;
         const COLUMNS: usize = 2;
 
@@ -296,7 +355,49 @@ mod x86 {
             max_lane(a: __m512) -> f32 = {
                 max_of_8(_mm256_max_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps::<1>(a)))
             };
-            prefetch(address: *const u16) -> () = _mm_prefetch::<_MM_HINT_T0>(address.cast());
+            prefetch(address: *const u8) -> () = _mm_prefetch::<_MM_HINT_T0>(address.cast());
+            zeros() -> __m512i = _mm512_setzero_si512();
+            keys_start(sum: i32) -> __m512i = _mm512_set1_epi32(-128 * sum);
+            dot_keys(sums: __m512i, q: u32, keys: __m512i) -> __m512i =
+                _mm512_dpbusd_epi32(sums, keys, _mm512_set1_epi32(q as i32));
+            join_digits(high: __m512i, low: __m512i) -> __m512i =
+                _mm512_add_epi32(_mm512_slli_epi32::<7>(high), low);
+            to_f32(a: __m512i) -> __m512 = _mm512_cvtepi32_ps(a);
+        }
+
+        #[inline(always)]
+        unsafe fn load_keys(self, from: *const u8) -> __m512i {
+            // SAFETY: the caller gives 64 bytes.
+            unsafe { _mm512_xor_si512(_mm512_loadu_si512(from.cast()), _mm512_set1_epi8(-128)) }
+        }
+
+        #[inline(always)]
+        unsafe fn dot_values(self, sums: __m512i, weights: u32, values: *const u8) -> __m512i {
+            // SAFETY: the caller gives 64 bytes.
+            unsafe { _mm512_dpbusd_epi32(sums, _mm512_set1_epi32(weights as i32), _mm512_loadu_si512(values.cast())) }
+        }
+
+        #[inline(always)]
+        unsafe fn load_ints(self, from: *const i32) -> __m512i {
+            // SAFETY: the caller gives 16 numbers.
+            unsafe { _mm512_loadu_si512(from.cast()) }
+        }
+
+        #[inline(always)]
+        unsafe fn store_ints(self, a: __m512i, to: *mut i32) {
+            // SAFETY: the caller gives room for 16 numbers.
+            unsafe { _mm512_storeu_si512(to.cast(), a) }
+        }
+
+        #[inline(always)]
+        unsafe fn store_digits(self, weights: __m512, high: *mut u8, low: *mut u8) {
+            // SAFETY: the caller gives room for 16 bytes each.
+            unsafe {
+                let (n, digit) = (_mm512_cvtps_epi32(weights), _mm512_set1_epi32(127));
+                let high_digit = _mm512_and_si512(_mm512_srli_epi32::<7>(n), digit);
+                _mm_storeu_si128(high.cast(), _mm512_cvtepi32_epi8(high_digit));
+                _mm_storeu_si128(low.cast(), _mm512_cvtepi32_epi8(_mm512_and_si512(n, digit)));
+            }
         }
 
         #[inline(always)]
@@ -372,6 +473,9 @@ mod x86 {
 
     impl Simd for Avx2 {
         type V = Halves;
+        type I = IntHalves;
+        /// Magnitudes, and the keys with their signs.
+        type Keys = [IntHalves; 2];
         const ROWS: usize = 2;
         const COLUMNS: usize = 1;
 
@@ -401,7 +505,67 @@ mod x86 {
                 Halves(round_weight_8(a.0, x.0, bound), round_weight_8(a.1, x.1, bound));
             sum(a: Halves) -> f32 = sum_of_8(_mm256_add_ps(a.0, a.1));
             max_lane(a: Halves) -> f32 = max_of_8(_mm256_max_ps(a.0, a.1));
-            prefetch(address: *const u16) -> () = _mm_prefetch::<_MM_HINT_T0>(address.cast());
+            prefetch(address: *const u8) -> () = _mm_prefetch::<_MM_HINT_T0>(address.cast());
+            zeros() -> IntHalves = IntHalves(_mm256_setzero_si256(), _mm256_setzero_si256());
+            keys_start(_sum: i32) -> IntHalves = IntHalves(_mm256_setzero_si256(), _mm256_setzero_si256());
+            dot_keys(sums: IntHalves, q: u32, keys: [IntHalves; 2]) -> IntHalves = {
+                let (q, [magnitudes, keys]) = (_mm256_set1_epi32(q as i32), keys);
+                IntHalves(
+                    dot_8(sums.0, magnitudes.0, _mm256_sign_epi8(q, keys.0)),
+                    dot_8(sums.1, magnitudes.1, _mm256_sign_epi8(q, keys.1)),
+                )
+            };
+            join_digits(high: IntHalves, low: IntHalves) -> IntHalves = IntHalves(
+                _mm256_add_epi32(_mm256_slli_epi32::<7>(high.0), low.0),
+                _mm256_add_epi32(_mm256_slli_epi32::<7>(high.1), low.1),
+            );
+            to_f32(a: IntHalves) -> Halves = Halves(_mm256_cvtepi32_ps(a.0), _mm256_cvtepi32_ps(a.1));
+        }
+
+        #[inline(always)]
+        unsafe fn load_keys(self, from: *const u8) -> [IntHalves; 2] {
+            // SAFETY: the caller gives 64 bytes.
+            unsafe {
+                let keys = self.load_ints(from.cast());
+                [IntHalves(_mm256_abs_epi8(keys.0), _mm256_abs_epi8(keys.1)), keys]
+            }
+        }
+
+        #[inline(always)]
+        unsafe fn dot_values(self, sums: IntHalves, weights: u32, values: *const u8) -> IntHalves {
+            // SAFETY: the caller gives 64 bytes.
+            unsafe {
+                let (weights, values) = (_mm256_set1_epi32(weights as i32), self.load_ints(values.cast()));
+                IntHalves(dot_8(sums.0, weights, values.0), dot_8(sums.1, weights, values.1))
+            }
+        }
+
+        #[inline(always)]
+        unsafe fn load_ints(self, from: *const i32) -> IntHalves {
+            // SAFETY: the caller gives 16 numbers.
+            unsafe { IntHalves(_mm256_loadu_si256(from.cast()), _mm256_loadu_si256(from.add(8).cast())) }
+        }
+
+        #[inline(always)]
+        unsafe fn store_ints(self, a: IntHalves, to: *mut i32) {
+            // SAFETY: the caller gives room for 16 numbers.
+            unsafe {
+                _mm256_storeu_si256(to.cast(), a.0);
+                _mm256_storeu_si256(to.add(8).cast(), a.1);
+            }
+        }
+
+        #[inline(always)]
+        unsafe fn store_digits(self, weights: Halves, high: *mut u8, low: *mut u8) {
+            // SAFETY: the caller gives room for 16 bytes each.
+            unsafe {
+                let digit = _mm256_set1_epi32(127);
+                let (a, b) = (_mm256_cvtps_epi32(weights.0), _mm256_cvtps_epi32(weights.1));
+                let (a_high, b_high) = (_mm256_srli_epi32::<7>(a), _mm256_srli_epi32::<7>(b));
+                let and = |x| _mm256_and_si256(x, digit);
+                _mm_storeu_si128(high.cast(), bytes_of_16(and(a_high), and(b_high)));
+                _mm_storeu_si128(low.cast(), bytes_of_16(and(a), and(b)));
+            }
         }
 
         #[inline(always)]
@@ -461,6 +625,28 @@ mod x86 {
                 _mm256_storeu_si256(to.cast(), _mm256_permute4x64_epi64::<0b11_01_10_00>(mixed));
             }
         }
+    }
+
+    /// i32 lanes 0 to 7 and 8 to 15.
+    #[derive(Clone, Copy)]
+    pub(crate) struct IntHalves(__m256i, __m256i);
+
+    /// Per lane: the sum of `sums` and of four products of bytes. No pair of products leaves 16 bits: no factor is above
+    /// 127 in magnitude.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn dot_8(sums: __m256i, magnitudes: __m256i, signed: __m256i) -> __m256i {
+        let pairs = _mm256_maddubs_epi16(magnitudes, signed);
+        _mm256_add_epi32(sums, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
+    }
+
+    /// The low bytes of 16 numbers below 128.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn bytes_of_16(a: __m256i, b: __m256i) -> __m128i {
+        let words = _mm256_packs_epi32(a, b); // per 128-bit half: 4 of a, 4 of b
+        let words = _mm256_permute4x64_epi64::<0b11_01_10_00>(words);
+        _mm_packus_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256::<1>(words))
     }
 
     #[inline]

@@ -36,7 +36,7 @@ pub mod threads;
 pub use cpu::{Cpu, CpuError, CpuOptions};
 pub use float32::Float32;
 pub use isa::Isa;
-pub use kv_cache::{KvCache, KvShape};
+pub use kv_cache::{KvCache, KvDtype, KvShape};
 pub use mem::OutOfMemory;
 pub use pointwise::Activation;
 pub use quant::{ByteSource, Image, Int4Rows, Int4Source, MatrixShape, PackedMatrix, RowSource, WeightClass};

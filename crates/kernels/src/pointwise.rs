@@ -4,7 +4,7 @@
 //! bits for every choice of both. [`Plain`] holds the definitions, [`Vectors`] the same operations 16 at a time.
 
 use crate::isa::Isa;
-use crate::kv_cache::{KvCache, MAX_HEAD_DIM, Place, Writer};
+use crate::kv_cache::{KvCache, KvDtype, MAX_HEAD_DIM, Place, Writer};
 use crate::lanes::{self, Kernel, LANES, Simd, bf16_bits, dispatch, exp, exp_lanes};
 use crate::threads::Pool;
 use crate::{HeadLayout, HeadNorms, RopeTable, RotateAndStore};
@@ -474,14 +474,19 @@ impl RotateRow<'_> {
             ops.rotate(&mut turned[..rotary_dim], cos, sin);
             query.copy_from_slice(turned);
         }
-        let (mut key_bits, mut value_bits) = ([0; MAX_HEAD_DIM], [0; MAX_HEAD_DIM]);
-        let (key_bits, value_bits) = (&mut key_bits[..head_dim], &mut value_bits[..head_dim]);
         for (kv_head, (key, value)) in keys.chunks_exact(head_dim).zip(values.chunks_exact(head_dim)).enumerate() {
             k_norm.apply(ops, kv_head, key, turned);
             ops.rotate(&mut turned[..rotary_dim], cos, sin);
-            ops.to_bf16(turned, key_bits);
-            ops.to_bf16(value, value_bits);
-            self.cache.store(Place { layer: self.layer, slot: self.slot, kv_head }, key_bits, value_bits);
+            let place = Place { layer: self.layer, slot: self.slot, kv_head };
+            match self.cache.dtype() {
+                KvDtype::Bf16 => {
+                    let (mut key_bits, mut value_bits) = ([0; MAX_HEAD_DIM], [0; MAX_HEAD_DIM]);
+                    ops.to_bf16(turned, &mut key_bits[..head_dim]);
+                    ops.to_bf16(value, &mut value_bits[..head_dim]);
+                    self.cache.store_bf16(place, &key_bits[..head_dim], &value_bits[..head_dim]);
+                }
+                KvDtype::Int8 => self.cache.store_int8(place, turned, value),
+            }
         }
     }
 }

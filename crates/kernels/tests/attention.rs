@@ -8,7 +8,7 @@ use kernels::attention::{attend, attend_with_tiles};
 use kernels::isa::Amx;
 use kernels::kv_cache::Place;
 use kernels::threads::{Pool, max_threads};
-use kernels::{Attention, AttentionRule, AttentionSpan, HeadLayout, Isa, KvCache, KvShape};
+use kernels::{Attention, AttentionRule, AttentionSpan, HeadLayout, Isa, KvCache, KvDtype, KvShape};
 
 /// A small generator (splitmix64): the same numbers on every machine.
 struct Random(u64);
@@ -43,19 +43,38 @@ struct Shape {
     num_kv_heads: usize,
     head_dim: usize,
     block_size: usize,
+    dtype: KvDtype,
 }
 
-const SHAPES: [Shape; 9] = [
-    Shape { num_heads: 1, num_kv_heads: 1, head_dim: 32, block_size: 32 },
-    Shape { num_heads: 4, num_kv_heads: 2, head_dim: 64, block_size: 32 },
-    Shape { num_heads: 14, num_kv_heads: 2, head_dim: 64, block_size: 64 },
-    Shape { num_heads: 9, num_kv_heads: 3, head_dim: 64, block_size: 32 },
-    Shape { num_heads: 8, num_kv_heads: 1, head_dim: 128, block_size: 64 },
-    Shape { num_heads: 3, num_kv_heads: 3, head_dim: 96, block_size: 32 },
-    Shape { num_heads: 4, num_kv_heads: 2, head_dim: 48, block_size: 32 }, // half a step is left
-    Shape { num_heads: 6, num_kv_heads: 1, head_dim: 256, block_size: 32 },
-    Shape { num_heads: 20, num_kv_heads: 1, head_dim: 32, block_size: 64 }, // a group wider than a tile
+const fn shape(num_heads: usize, num_kv_heads: usize, head_dim: usize, block_size: usize) -> Shape {
+    Shape { num_heads, num_kv_heads, head_dim, block_size, dtype: KvDtype::Bf16 }
+}
+
+const SHAPES: [Shape; 11] = [
+    shape(1, 1, 32, 32),
+    shape(4, 2, 64, 32),
+    shape(14, 2, 64, 64),
+    shape(9, 3, 64, 32),
+    shape(8, 1, 128, 64),
+    shape(3, 3, 96, 32),
+    shape(4, 2, 48, 32), // half a step of bf16 is left
+    shape(6, 1, 256, 32),
+    shape(20, 1, 32, 64), // a group wider than a tile
+    shape(5, 1, 80, 32),
+    shape(2, 2, 16, 32), // half a step is all
 ];
+
+impl Shape {
+    /// The shape with each type of cache.
+    fn each(self) -> [Shape; 2] {
+        KvDtype::ALL.map(|dtype| Shape { dtype, ..self })
+    }
+
+    fn cache(self, layers: usize, blocks: usize) -> KvShape {
+        let Shape { num_kv_heads, head_dim, block_size, dtype, .. } = self;
+        KvShape { dtype, layers, blocks, block_size, num_kv_heads, head_dim }
+    }
+}
 
 /// Contexts around the borders of groups, pages, blocks and splits, each decoding one token.
 const DECODES: [(usize, usize); 8] = [(0, 1), (30, 1), (31, 1), (32, 1), (254, 1), (255, 1), (256, 1), (699, 1)];
@@ -100,12 +119,12 @@ struct Step {
 
 impl Step {
     fn new(shape: Shape, batch: &[Rows<'_>], seed: u64) -> Step {
-        let Shape { num_heads, num_kv_heads, head_dim, block_size } = shape;
+        let Shape { num_heads, num_kv_heads, head_dim, block_size, .. } = shape;
         let layout = HeadLayout { num_heads, num_kv_heads, head_dim };
         let mut random = Random(seed);
         let needed = |rows: &Rows<'_>| (rows.start + rows.rows).div_ceil(block_size);
         let blocks = batch.iter().map(needed).sum::<usize>() + 3;
-        let mut kv = KvCache::new(KvShape { layers: LAYERS, blocks, block_size, num_kv_heads, head_dim }).unwrap();
+        let mut kv = KvCache::new(shape.cache(LAYERS, blocks)).unwrap();
         for slot in 0..blocks * block_size {
             for kv_head in 0..num_kv_heads {
                 let (mut key, mut value) = (random.numbers(head_dim), random.numbers(head_dim));
@@ -194,14 +213,19 @@ fn every_path(step: &Step, f: impl FnMut(Isa, usize, Vec<Vec<u32>>)) {
 
 fn every_path_under(step: Under<'_>, mut f: impl FnMut(Isa, usize, Vec<Vec<u32>>)) {
     for pool in &pools() {
-        for isa in Isa::available() {
-            let threads = pool.as_ref().map_or(0, Pool::threads);
+        let threads = pool.as_ref().map_or(0, Pool::threads);
+        // The definition is slow, and one pool is enough to see that it does not care.
+        for isa in Isa::available().into_iter().filter(|&isa| isa != Isa::Scalar || threads == 1) {
             f(isa, threads, step.attend(isa, pool.as_ref()));
         }
     }
 }
 
 fn definition(step: &Step) -> Vec<Vec<u32>> {
+    step.attend(Isa::Scalar, None)
+}
+
+fn definition_under(step: Under<'_>) -> Vec<Vec<u32>> {
     step.attend(Isa::Scalar, None)
 }
 
@@ -219,7 +243,7 @@ fn rules(head_dim: usize) -> Vec<AttentionRule> {
 /// among threads.
 fn steps() -> Vec<(Shape, Step)> {
     let mut steps = Vec::new();
-    for (seed, shape) in SHAPES.into_iter().enumerate() {
+    for (seed, shape) in SHAPES.into_iter().flat_map(Shape::each).enumerate() {
         let sequences: Vec<Sequence> = (0..11).map(|i| Sequence::new(shape, 100 * seed as u64 + i, 700)).collect();
         let all = DECODES.into_iter().chain(CHUNKS);
         let batch: Vec<Rows<'_>> =
@@ -235,9 +259,14 @@ fn steps() -> Vec<(Shape, Step)> {
 fn every_path_returns_the_bits_of_the_definition() {
     for (index, (shape, step)) in steps().into_iter().enumerate() {
         // Two of the rules for each step: in the course of the steps, each rule meets several shapes.
-        for rule in rules(shape.head_dim).into_iter().enumerate().filter(|(i, _)| i % 4 == index % 4).map(|(_, r)| r) {
+        for rule in rules(shape.head_dim)
+            .into_iter()
+            .enumerate()
+            .filter(|(i, _)| i % 4 == (index / 4 + index) % 4)
+            .map(|(_, r)| r)
+        {
             let under = step.under(rule);
-            let want = under.attend(Isa::Scalar, None);
+            let want = definition_under(under);
             every_path_under(under, |isa, threads, got| {
                 assert!(got == want, "{shape:?}, {rule:?}, {isa:?}, {threads} threads")
             });
@@ -260,13 +289,13 @@ fn amx_returns_the_bits_of_the_definition() {
         unsafe { Amx::assume() }
     });
     for (index, (shape, step)) in steps().into_iter().enumerate() {
+        // Each shape with another rule, each type of cache in its turn.
         let rules = rules(shape.head_dim);
-        for rule in [rules[0], rules[1 + index % (rules.len() - 1)]] {
-            let under = step.under(rule);
-            let want = under.attend(Isa::Scalar, None);
-            for pool in &pools() {
-                assert!(under.attend_with_tiles(amx, pool.as_ref()) == want, "{shape:?}, {rule:?}");
-            }
+        let rule = rules[(index / 4 + index / 2 % 2 * 3) % rules.len()];
+        let under = step.under(rule);
+        let want = definition_under(under);
+        for pool in &pools() {
+            assert!(under.attend_with_tiles(amx, pool.as_ref()) == want, "{shape:?}, {rule:?}");
         }
     }
     if Amx::detect().is_none() {
@@ -278,68 +307,113 @@ fn amx_returns_the_bits_of_the_definition() {
 
 #[test]
 fn the_definition_is_softmax_attention() {
-    // P is rounded to bf16 (2^-9 relative, each), V too: the error of a weighted mean of values up to 3 stays below 1 %.
-    let tolerance = 0.01;
-    let shape = SHAPES[1];
-    let sequence = Sequence::new(shape, 7, 700);
-    for (start, rows) in [(0, 5), (253, 6), (699, 1)] {
-        let batch = [Rows { sequence: &sequence, start, rows }];
-        let got = definition(&Step::new(shape, &batch, 3));
-        let bf16 = |x: f32| half::bf16::from_f32(x).to_f64();
-        for (row, got) in got.iter().enumerate() {
-            for head in 0..shape.num_heads {
-                let (query, kv_head) = (head * shape.head_dim, head / 2 * shape.head_dim);
-                let scores: Vec<f64> = (0..=start + row)
-                    .map(|token| {
-                        let (q, k) = (&sequence.queries[start + row][query..], &sequence.keys[token][kv_head..]);
-                        let dot: f64 = (0..shape.head_dim).map(|d| bf16(q[d]) * bf16(k[d])).sum();
-                        dot / (shape.head_dim as f64).sqrt()
-                    })
-                    .collect();
-                let max = scores.iter().copied().fold(f64::MIN, f64::max);
-                let sum: f64 = scores.iter().map(|s| (s - max).exp()).sum();
-                for d in 0..shape.head_dim {
-                    let values = sequence.values.iter().map(|value| value[kv_head + d] as f64);
-                    let want: f64 = scores.iter().zip(values).map(|(s, v)| (s - max).exp() / sum * v).sum();
-                    let got = f32::from_bits(got[query + d]) as f64;
-                    assert!((got - want).abs() < tolerance, "row {row}, head {head}, d {d}: {got} for {want}");
+    // Weights of bf16 are rounded to 8 bits each: the error of a weighted mean of values up to 3 stays below 1 %. Those
+    // of int8 have 14 bits of the largest. Keys and values are taken as the cache rounded them.
+    for (shape, tolerance) in SHAPES[1].each().into_iter().zip([0.01, 1e-3]) {
+        let sequence = Sequence::new(shape, 7, 700);
+        for (start, rows) in [(0, 5), (253, 6), (699, 1)] {
+            let batch = [Rows { sequence: &sequence, start, rows }];
+            let step = Step::new(shape, &batch, 3);
+            for rule in rules(shape.head_dim) {
+                let got = definition_under(step.under(rule));
+                for (row, got) in got.iter().enumerate() {
+                    let want = exact_row(shape, rule, &step, &sequence.queries[start + row], start + row);
+                    for (i, (&got, want)) in got.iter().zip(want).enumerate() {
+                        let got = f32::from_bits(got) as f64;
+                        let off = (got - want).abs();
+                        assert!(
+                            off < tolerance,
+                            "{:?}, {rule:?}, row {row}, number {i}: {got} for {want}",
+                            shape.dtype
+                        );
+                    }
                 }
             }
         }
     }
 }
 
+/// Attention of the row at `position` of the only sequence of a step, in f64.
+fn exact_row(shape: Shape, rule: AttentionRule, step: &Step, query: &[f32], position: usize) -> Vec<f64> {
+    let Shape { num_heads, num_kv_heads, head_dim, block_size, dtype } = shape;
+    let first = rule.window.map_or(0, |window| (position + 1).saturating_sub(window));
+    let mut out = Vec::new();
+    for head in 0..num_heads {
+        let query = &query[head * head_dim..][..head_dim];
+        let absmax = query.iter().fold(0f32, |max, x| max.max(x.abs())) as f64;
+        let query: Vec<f64> = query
+            .iter()
+            .map(|&x| match dtype {
+                KvDtype::Bf16 => half::bf16::from_f32(x).to_f64(),
+                KvDtype::Int8 => (x as f64 * 127.0 / absmax).round() * absmax / 127.0,
+            })
+            .collect();
+        let place = |token: usize| {
+            let slot = step.tables[0][token / block_size] as usize * block_size + token % block_size;
+            Place { layer: LAYER, slot, kv_head: head / (num_heads / num_kv_heads) }
+        };
+        let scores: Vec<f64> = (first..=position)
+            .map(|token| {
+                let dot: f64 = (0..head_dim).map(|d| query[d] * step.kv.key(place(token), d) as f64).sum();
+                let score = dot * rule.scale as f64;
+                rule.softcap.map_or(score, |cap| cap as f64 * (score / cap as f64).tanh())
+            })
+            .collect();
+        let max = scores.iter().copied().fold(f64::MIN, f64::max);
+        let sum: f64 = scores.iter().map(|s| (s - max).exp()).sum();
+        out.extend((0..head_dim).map(|d| -> f64 {
+            let value = |(i, s): (usize, &f64)| (s - max).exp() / sum * step.kv.value(place(first + i), d) as f64;
+            scores.iter().enumerate().map(value).sum()
+        }));
+    }
+    out
+}
+
 #[test]
 fn the_definition_never_changes() {
     // The bits of one step, hashed (FNV-1a). They hold on every machine; a new value here is a new definition, after
     // which recorded answers can no longer be reproduced.
-    let shape = SHAPES[2];
-    let sequence = Sequence::new(shape, 1, 600);
-    let step = Step::new(shape, &[Rows { sequence: &sequence, start: 597, rows: 3 }], 1);
-    every_path(&step, |isa, threads, got| {
-        let bytes = got.iter().flatten().flat_map(|bits| bits.to_le_bytes());
-        let hash = bytes.fold(0xcbf2_9ce4_8422_2325u64, |h, byte| (h ^ byte as u64).wrapping_mul(0x100_0000_01b3));
-        assert_eq!(hash, 0x5504_18a3_36fe_ef74, "{isa:?}, {threads} threads: {hash:#x}");
-    });
+    let plain = AttentionRule::of_width(64);
+    let windowed = AttentionRule { window: Some(400), softcap: Some(1.5), ..plain };
+    for (dtype, rule, want) in [
+        (KvDtype::Bf16, plain, 0x5504_18a3_36fe_ef74u64),
+        (KvDtype::Bf16, windowed, 0x88d2_9964_9a7d_1b08),
+        (KvDtype::Int8, plain, 0xb8e5_2b8f_76a0_8f34),
+        (KvDtype::Int8, windowed, 0x8824_cf5c_e91a_9d96),
+    ] {
+        let shape = Shape { dtype, ..SHAPES[2] };
+        let sequence = Sequence::new(shape, 1, 600);
+        let step = Step::new(shape, &[Rows { sequence: &sequence, start: 597, rows: 3 }], 1);
+        every_path_under(step.under(rule), |isa, threads, got| {
+            let bytes = got.iter().flatten().flat_map(|bits| bits.to_le_bytes());
+            let hash = bytes.fold(0xcbf2_9ce4_8422_2325u64, |h, byte| (h ^ byte as u64).wrapping_mul(0x100_0000_01b3));
+            assert_eq!(hash, want, "{dtype:?}, {rule:?}, {isa:?}, {threads} threads: {hash:#x}");
+        });
+    }
 }
 
 #[test]
 fn a_row_does_not_depend_on_its_chunk() {
-    let shape = SHAPES[1];
+    let plain = AttentionRule::of_width(64);
+    // Windows within a page, across pages, of a split and a bit.
+    let rules = [None, Some(7), Some(50), Some(300)].map(|window| AttentionRule { window, ..plain });
     let tokens = 530;
-    let sequence = Sequence::new(shape, 11, tokens);
-    for isa in Isa::available().into_iter().filter(|&isa| isa != Isa::Scalar) {
-        for pool in &pools() {
-            let whole =
-                Step::new(shape, &[Rows { sequence: &sequence, start: 0, rows: tokens }], 5).attend(isa, pool.as_ref());
-            for chunk in [1, 7, 64, 512] {
-                // The last 20 tokens of the sequence and the 20 around a split border, in chunks of this size.
-                for range in [tokens - 20..tokens, 246..266] {
-                    for start in range.clone().step_by(chunk) {
-                        let rows = chunk.min(range.end - start);
-                        let step = Step::new(shape, &[Rows { sequence: &sequence, start, rows }], start as u64);
-                        let got = step.attend(isa, pool.as_ref());
-                        assert!(got == whole[start..start + rows], "{isa:?}, rows {start}..{}", start + rows);
+    for (shape, rule) in SHAPES[1].each().into_iter().flat_map(|shape| rules.map(|rule| (shape, rule))) {
+        let sequence = Sequence::new(shape, 11, tokens);
+        let all = Step::new(shape, &[Rows { sequence: &sequence, start: 0, rows: tokens }], 5);
+        for isa in Isa::available().into_iter().filter(|&isa| isa != Isa::Scalar) {
+            for pool in &pools() {
+                let whole = all.under(rule).attend(isa, pool.as_ref());
+                for chunk in [1, 7, 64, 512] {
+                    // The last 20 tokens of the sequence and the 20 around a split border, in chunks of this size.
+                    for range in [tokens - 20..tokens, 246..266] {
+                        for start in range.clone().step_by(chunk) {
+                            let rows = chunk.min(range.end - start);
+                            let step = Step::new(shape, &[Rows { sequence: &sequence, start, rows }], start as u64);
+                            let got = step.under(rule).attend(isa, pool.as_ref());
+                            let same = got == whole[start..start + rows];
+                            assert!(same, "{shape:?}, {rule:?}, {isa:?}, rows {start}..{}", start + rows);
+                        }
                     }
                 }
             }
@@ -349,9 +423,12 @@ fn a_row_does_not_depend_on_its_chunk() {
 
 #[test]
 fn a_row_does_not_depend_on_where_blocks_are_nor_on_what_they_kept() {
-    let shape = SHAPES[3];
-    let sequence = Sequence::new(shape, 13, 300);
-    for (start, rows) in [(0, 33), (200, 1), (256, 1), (290, 10)] {
+    for (shape, (start, rows)) in SHAPES[3]
+        .each()
+        .into_iter()
+        .flat_map(|shape| [(0, 33), (200, 1), (256, 1), (290, 10)].map(|rows| (shape, rows)))
+    {
+        let sequence = Sequence::new(shape, 13, 300);
         let batch = [Rows { sequence: &sequence, start, rows }];
         let want = definition(&Step::new(shape, &batch, 0));
         for seed in 1..4 {
@@ -364,10 +441,10 @@ fn a_row_does_not_depend_on_where_blocks_are_nor_on_what_they_kept() {
 
 #[test]
 fn a_row_does_not_depend_on_its_neighbours() {
-    let shape = SHAPES[2];
-    let sequences: Vec<Sequence> = (0..12).map(|i| Sequence::new(shape, 1000 + i, 520)).collect();
     let mut random = Random(17);
     for seed in 0..6u64 {
+        let shape = SHAPES[2].each()[seed as usize % 2];
+        let sequences: Vec<Sequence> = (0..12).map(|i| Sequence::new(shape, 1000 + i, 520)).collect();
         let batch: Vec<Rows<'_>> = sequences
             .iter()
             .map(|sequence| {
@@ -393,56 +470,103 @@ fn a_row_does_not_depend_on_its_neighbours() {
 
 #[test]
 fn poison_stays_with_those_who_see_it() {
-    let shape = SHAPES[4];
-    let mut sequence = Sequence::new(shape, 19, 100);
-    let clean = Step::new(shape, &[Rows { sequence: &sequence, start: 90, rows: 5 }], 1);
-    let want = definition(&clean);
-    sequence.values[93][5] = f32::INFINITY;
-    let mut poisoned = Step::new(shape, &[Rows { sequence: &sequence, start: 90, rows: 5 }], 1);
-    // Behind the last row, in its block: what a failed sequence may have left there.
-    let slot = poisoned.tables[0][1] as usize * shape.block_size + 95 % shape.block_size;
-    let nan = vec![f32::NAN; shape.head_dim];
-    poisoned.kv.store(Place { layer: LAYER, slot, kv_head: 0 }, &nan, &nan);
-    every_path(&poisoned, |isa, threads, got| {
-        assert!(got[..3] == want[..3], "{isa:?}, {threads} threads: rows before token 93");
-        let nan = got[3..].iter().flatten().all(|&bits| f32::from_bits(bits).is_nan());
-        assert!(nan, "{isa:?}, {threads} threads: rows from token 93 on");
-    });
+    for shape in SHAPES[4].each() {
+        let sequence = Sequence::new(shape, 19, 100);
+        let rows = |sequence: &Sequence| Step::new(shape, &[Rows { sequence, start: 90, rows: 5 }], 1);
+        let want = definition(&rows(&sequence));
+        for (what, bad) in [("a value", f32::INFINITY), ("a value", f32::NAN), ("a key", f32::NAN)] {
+            let mut sick = sequence.clone();
+            (if what == "a key" { &mut sick.keys } else { &mut sick.values })[93][5] = bad;
+            let mut poisoned = rows(&sick);
+            // Behind the last row, in its block: what a failed sequence may have left there.
+            let slot = poisoned.tables[0][1] as usize * shape.block_size + 95 % shape.block_size;
+            let nan = vec![f32::NAN; shape.head_dim];
+            poisoned.kv.store(Place { layer: LAYER, slot, kv_head: 0 }, &nan, &nan);
+            every_path(&poisoned, |isa, threads, got| {
+                let path = format!("{what} {bad}, {:?}, {isa:?}, {threads} threads", shape.dtype);
+                assert!(got[..3] == want[..3], "{path}: rows before token 93");
+                let nan = got[3..].iter().flatten().all(|&bits| f32::from_bits(bits).is_nan());
+                assert!(nan, "{path}: rows from token 93 on");
+            });
+            // Behind a window it is out of sight again.
+            let windowed = AttentionRule { window: Some(1), ..AttentionRule::of_width(shape.head_dim) };
+            let clean = definition_under(rows(&sequence).under(windowed));
+            every_path_under(poisoned.under(windowed), |isa, threads, got| {
+                let seen = got[3].iter().all(|&bits| f32::from_bits(bits).is_nan());
+                assert!(seen && got[4] == clean[4], "{what} {bad}, {isa:?}, {threads} threads");
+                assert!(got[4].iter().all(|&bits| f32::from_bits(bits).is_finite()));
+            });
+        }
+    }
+}
+
+#[test]
+fn an_int8_cache_keeps_each_head_of_a_token_to_half_a_step() {
+    let shape = KvShape { dtype: KvDtype::Int8, layers: 1, blocks: 2, block_size: 32, num_kv_heads: 2, head_dim: 80 };
+    assert_eq!(shape.block_bytes(), 32 * 2 * (2 * 80 + 8));
+    let mut kv = KvCache::new(shape).unwrap();
+    let mut random = Random(3);
+    for slot in 0..64 {
+        for kv_head in 0..2 {
+            let place = Place { layer: 0, slot, kv_head };
+            // Every token has another magnitude, and the value another than the key.
+            let (large, small) = (2f32.powi(slot as i32 - 30), 1e-3);
+            let key: Vec<f32> = random.numbers(80).iter().map(|x| x * large).collect();
+            let value: Vec<f32> = random.numbers(80).iter().map(|x| x * small).collect();
+            kv.store(place, &key, &value);
+            let absmax = |x: &[f32]| x.iter().fold(0f32, |max, x| max.max(x.abs()));
+            for d in 0..80 {
+                for (got, want, absmax) in
+                    [(kv.key(place, d), key[d], absmax(&key)), (kv.value(place, d), value[d], absmax(&value))]
+                {
+                    assert!((got - want).abs() <= absmax / 254.0 * 1.0001, "{place:?}, {d}: {got} for {want}");
+                }
+            }
+        }
+    }
+    // All zeros, and magnitudes whose inverse is no number, are zeros.
+    let place = Place { layer: 0, slot: 5, kv_head: 1 };
+    kv.store(place, &[0.0; 80], &[1e-38; 80]);
+    assert!((0..80).all(|d| (kv.key(place, d), kv.value(place, d)) == (0.0, 0.0)));
 }
 
 #[test]
 fn the_cache_keeps_what_was_stored_and_copies_blocks() {
-    let shape = KvShape { layers: 3, blocks: 4, block_size: 64, num_kv_heads: 2, head_dim: 48 };
-    assert_eq!(shape.block_bytes(), 3 * 64 * 2 * 48 * 2 * 2);
-    assert_eq!(shape.bytes(), 4 * shape.block_bytes());
-    let mut kv = KvCache::new(shape).unwrap();
-    let number = |place: Place, d: usize, value: bool| {
-        (((place.layer * 256 + place.slot) * 2 + place.kv_head) * 48 + d) as f32 % 125.0 + if value { 0.5 } else { 0.0 }
-    };
-    let places = |blocks: std::ops::Range<usize>| {
-        let slots = blocks.start * 64..blocks.end * 64;
-        (0..3).flat_map(move |layer| {
-            let slots = slots.clone();
-            slots.flat_map(move |slot| (0..2).map(move |kv_head| Place { layer, slot, kv_head }))
-        })
-    };
-    for place in places(0..2) {
-        let row = |value| (0..48).map(|d| number(place, d, value)).collect::<Vec<f32>>();
-        kv.store(place, &row(false), &row(true));
-    }
-    kv.copy_blocks(&[(1, 3), (0, 1)]);
-    for place in places(0..4) {
-        let from = |slot| Place { slot, ..place };
-        for d in 0..48 {
-            let got = (kv.key(place, d), kv.value(place, d));
-            let want = match place.slot / 64 {
-                0 => Some(place),
-                1 => Some(from(place.slot - 64)),
-                3 => Some(from(place.slot - 128)),
-                _ => None, // never written: zeros
-            };
-            let want = want.map_or((0.0, 0.0), |place| (number(place, d, false), number(place, d, true)));
-            assert_eq!(got, want, "{place:?} {d}");
+    for (dtype, token_bytes) in [(KvDtype::Bf16, 2 * 48 * 2), (KvDtype::Int8, 2 * 48 + 8)] {
+        let shape = KvShape { dtype, layers: 3, blocks: 4, block_size: 64, num_kv_heads: 2, head_dim: 48 };
+        assert_eq!(shape.block_bytes(), 3 * 64 * 2 * token_bytes);
+        assert_eq!(shape.bytes(), 4 * shape.block_bytes());
+        let mut kv = KvCache::new(shape).unwrap();
+        // Whole numbers up to 127, which both types keep exactly.
+        let number = |place: Place, d: usize, value: bool| {
+            let number = ((place.layer * 256 + place.slot) * 2 + place.kv_head) * 48 + d + usize::from(value);
+            if d == 0 { 127.0 } else { (number % 125) as f32 }
+        };
+        let places = |blocks: std::ops::Range<usize>| {
+            let slots = blocks.start * 64..blocks.end * 64;
+            (0..3).flat_map(move |layer| {
+                let slots = slots.clone();
+                slots.flat_map(move |slot| (0..2).map(move |kv_head| Place { layer, slot, kv_head }))
+            })
+        };
+        for place in places(0..2) {
+            let row = |value| (0..48).map(|d| number(place, d, value)).collect::<Vec<f32>>();
+            kv.store(place, &row(false), &row(true));
+        }
+        kv.copy_blocks(&[(1, 3), (0, 1)]);
+        for place in places(0..4) {
+            let from = |slot| Place { slot, ..place };
+            for d in 0..48 {
+                let got = (kv.key(place, d), kv.value(place, d));
+                let want = match place.slot / 64 {
+                    0 => Some(place),
+                    1 => Some(from(place.slot - 64)),
+                    3 => Some(from(place.slot - 128)),
+                    _ => None, // never written: zeros
+                };
+                let want = want.map_or((0.0, 0.0), |place| (number(place, d, false), number(place, d, true)));
+                assert_eq!(got, want, "{dtype:?} {place:?} {d}");
+            }
         }
     }
 }

@@ -5,7 +5,9 @@ mod paths;
 use kernels::kv_cache::Place;
 use kernels::pointwise::{add_scaled, gated, rms_norm, rotate_and_store, softcap};
 use kernels::threads::Pool;
-use kernels::{Activation, HeadLayout, HeadNorms, Isa, KvCache, KvShape, RopeScaling, RopeTable, RotateAndStore};
+use kernels::{
+    Activation, HeadLayout, HeadNorms, Isa, KvCache, KvDtype, KvShape, RopeScaling, RopeTable, RotateAndStore,
+};
 use paths::{bits, every_path, numbers};
 
 /// Each output is within `tolerance` of the exact value, relative to it.
@@ -132,19 +134,44 @@ fn a_softcap_is_a_stretched_tanh() {
     }
 }
 
-/// `(query heads, kv heads, width of a head, with norms)`
-const HEADS: [(usize, usize, usize, bool); 6] =
-    [(4, 2, 64, false), (14, 2, 64, true), (3, 3, 32, true), (8, 1, 128, false), (2, 1, 48, true), (2, 2, 16, false)];
+/// Which norms of q and k.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Norms {
+    None,
+    PerHead,
+    WholeWidth,
+}
+
+/// Query heads, kv heads, width of a head, how many of its numbers rotate, norms, what the cache keeps.
+type Heads = (usize, usize, usize, usize, Norms, KvDtype);
+
+const HEADS: [Heads; 11] = {
+    use KvDtype::*;
+    [
+        (4, 2, 64, 64, Norms::None, Bf16),
+        (14, 2, 64, 64, Norms::PerHead, Bf16),
+        (3, 3, 32, 32, Norms::PerHead, Int8),
+        (8, 1, 128, 128, Norms::None, Int8),
+        (2, 1, 48, 48, Norms::PerHead, Bf16),
+        (2, 2, 16, 16, Norms::None, Bf16),
+        (4, 2, 128, 96, Norms::None, Bf16), // Phi-4-mini
+        (4, 2, 80, 32, Norms::PerHead, Int8),
+        (4, 4, 64, 64, Norms::WholeWidth, Bf16), // OLMo 2
+        (6, 2, 80, 80, Norms::WholeWidth, Int8),
+        (4, 1, 64, 0, Norms::None, Bf16), // SmolLM3's layers without positions
+    ]
+};
 
 /// A batch with its rows at scattered slots.
 struct Batch {
     layout: HeadLayout,
     qkv: Vec<f32>,
+    norms: Norms,
     q_norm: Vec<f32>,
     k_norm: Vec<f32>,
     positions: Vec<u32>,
     slots: Vec<u32>,
-    rope: RopeTable,
+    rope: Option<RopeTable>,
     shape: KvShape,
 }
 
@@ -153,32 +180,36 @@ const EPS: f32 = 1e-6;
 const TOLERANCE: f64 = 6e-4;
 
 impl Batch {
-    fn new((num_heads, num_kv_heads, head_dim, _): (usize, usize, usize, bool), rows: usize) -> Batch {
+    fn new((num_heads, num_kv_heads, head_dim, rotary_dim, norms, dtype): Heads, rows: usize) -> Batch {
         let layout = HeadLayout { num_heads, num_kv_heads, head_dim };
+        let weights = |heads: usize| if norms == Norms::WholeWidth { heads * head_dim } else { head_dim };
+        let table = || RopeTable::new(rotary_dim, 10_000.0, &RopeScaling::None, 500).unwrap();
         Batch {
             layout,
             qkv: numbers(rows as u64, rows * layout.qkv_width()),
-            q_norm: numbers(31, head_dim),
-            k_norm: numbers(32, head_dim),
+            norms,
+            q_norm: numbers(31, weights(num_heads)),
+            k_norm: numbers(32, weights(num_kv_heads)),
             positions: (0..rows as u32).map(|row| row * 37 % 500).collect(),
             slots: (0..rows as u32).map(|row| row * 29 % 256).collect(),
-            rope: RopeTable::new(head_dim, 10_000.0, &RopeScaling::None, 500).unwrap(),
-            shape: KvShape { layers: 2, blocks: 4, block_size: 64, num_kv_heads, head_dim },
+            rope: (rotary_dim > 0).then(table),
+            shape: KvShape { dtype, layers: 2, blocks: 4, block_size: 64, num_kv_heads, head_dim },
         }
     }
 
     /// The rotated queries, and what the cache then holds (`None`: nobody stored there).
-    fn rotate_and_store(&self, pool: Option<&Pool>, isa: Isa, norms: bool) -> (Vec<f32>, KvCache) {
+    fn rotate_and_store(&self, pool: Option<&Pool>, isa: Isa) -> (Vec<f32>, KvCache) {
         let (mut qkv, mut kv) = (self.qkv.clone(), KvCache::new(self.shape).unwrap());
+        let (q, k, eps) = (&self.q_norm[..], &self.k_norm[..], EPS);
         let args = RotateAndStore {
             qkv: &mut qkv,
             layout: self.layout,
-            head_norms: if norms {
-                HeadNorms::PerHead { q: &self.q_norm, k: &self.k_norm, eps: EPS }
-            } else {
-                HeadNorms::None
+            head_norms: match self.norms {
+                Norms::None => HeadNorms::None,
+                Norms::PerHead => HeadNorms::PerHead { q, k, eps },
+                Norms::WholeWidth => HeadNorms::WholeWidth { q, k, eps },
             },
-            rope: Some(&self.rope),
+            rope: self.rope.as_ref(),
             positions: &self.positions,
             slots: &self.slots,
             layer: 1,
@@ -186,6 +217,46 @@ impl Batch {
         rotate_and_store(pool, isa, args, &mut kv);
         let queries = qkv.chunks(self.layout.qkv_width()).flat_map(|row| &row[..self.layout.q_width()]);
         (queries.copied().collect(), kv)
+    }
+
+    /// Queries or keys of a row, normed and rotated, in f64.
+    fn turned(&self, x: &[f32], weight: &[f32], position: u32) -> Vec<f64> {
+        let head_dim = self.layout.head_dim;
+        let normed_width = if self.norms == Norms::WholeWidth { x.len() } else { head_dim };
+        let normed: Vec<f64> = x
+            .chunks(normed_width)
+            .flat_map(|x| {
+                let mean = x.iter().map(|&x| x as f64 * x as f64).sum::<f64>() / normed_width as f64;
+                let scale = 1.0 / (mean + EPS as f64).sqrt();
+                let norm =
+                    |(&x, &w): (&f32, &f32)| x as f64 * if self.norms == Norms::None { 1.0 } else { scale * w as f64 };
+                x.iter().zip(weight.iter().cycle()).map(norm).collect::<Vec<f64>>()
+            })
+            .collect();
+        let rotary_dim = self.rope.as_ref().map_or(0, RopeTable::rotary_dim);
+        let turn = |head: &[f64]| -> Vec<f64> {
+            (0..head_dim)
+                .map(|d| {
+                    if d >= rotary_dim {
+                        return head[d];
+                    }
+                    let i = d % (rotary_dim / 2);
+                    let angle = position as f64 * libm::pow(10_000.0, -2.0 * i as f64 / rotary_dim as f64);
+                    let (sin, cos) = libm::sincos(angle);
+                    let (a, b) = (head[i], head[i + rotary_dim / 2]);
+                    if d == i { a * cos - b * sin } else { b * cos + a * sin }
+                })
+                .collect()
+        };
+        normed.chunks(head_dim).flat_map(turn).collect()
+    }
+
+    /// How far a stored number may be from the exact one, in a head whose largest magnitude is `absmax`.
+    fn rounding(&self, x: f64, absmax: f64) -> f64 {
+        match self.shape.dtype {
+            KvDtype::Bf16 => x.abs() / 256.0,
+            KvDtype::Int8 => absmax / 253.0,
+        }
     }
 
     /// Every number of the cache, as bits.
@@ -210,7 +281,7 @@ fn rotate_and_store_has_one_set_of_bits() {
         for rows in [1, 3, 200] {
             let batch = Batch::new(heads, rows);
             every_path(&format!("{rows} rows, heads {heads:?}"), |pool, isa| {
-                let (queries, kv) = batch.rotate_and_store(pool, isa, heads.3);
+                let (queries, kv) = batch.rotate_and_store(pool, isa);
                 (bits(&queries), batch.contents(&kv))
             });
         }
@@ -222,46 +293,31 @@ fn queries_and_keys_are_normed_then_rotated_and_values_only_stored() {
     for heads in HEADS {
         let batch = Batch::new(heads, 9);
         let HeadLayout { num_heads, num_kv_heads, head_dim } = batch.layout;
-        let (queries, kv) = batch.rotate_and_store(None, Isa::Scalar, heads.3);
-        // The definition, in f64.
-        let turned = |x: &[f32], weight: &[f32], position: u32| -> Vec<f64> {
-            let mean = x.iter().map(|&x| x as f64 * x as f64).sum::<f64>() / head_dim as f64;
-            let scale = 1.0 / (mean + EPS as f64).sqrt();
-            let x: Vec<f64> = if heads.3 {
-                x.iter().zip(weight).map(|(&x, &w)| x as f64 * scale * w as f64).collect()
-            } else {
-                x.iter().map(|&x| x as f64).collect()
-            };
-            (0..head_dim)
-                .map(|d| {
-                    let i = d % (head_dim / 2);
-                    let angle = position as f64 * libm::pow(10_000.0, -2.0 * i as f64 / head_dim as f64);
-                    let (sin, cos) = libm::sincos(angle);
-                    let (a, b) = (x[i], x[i + head_dim / 2]);
-                    if d == i { a * cos - b * sin } else { b * cos + a * sin }
-                })
-                .collect()
-        };
+        let (queries, kv) = batch.rotate_and_store(None, Isa::Scalar);
         for row in 0..9 {
             let input = &batch.qkv[row * batch.layout.qkv_width()..][..batch.layout.qkv_width()];
+            let (query, key_value) = input.split_at(num_heads * head_dim);
+            let (key, value) = key_value.split_at(num_kv_heads * head_dim);
             let position = batch.positions[row];
-            for head in 0..num_heads {
-                let want = turned(&input[head * head_dim..][..head_dim], &batch.q_norm, position);
-                let got = &queries[(row * num_heads + head) * head_dim..][..head_dim];
-                for (got, want) in got.iter().zip(want) {
-                    assert!((*got as f64 - want).abs() < TOLERANCE, "{heads:?}: query {got} for {want}");
-                }
+            let got = &queries[row * num_heads * head_dim..][..num_heads * head_dim];
+            for (got, want) in got.iter().zip(batch.turned(query, &batch.q_norm, position)) {
+                assert!((*got as f64 - want).abs() < TOLERANCE, "{heads:?}: query {got} for {want}");
             }
+            let key = batch.turned(key, &batch.k_norm, position);
             for kv_head in 0..num_kv_heads {
                 let place = Place { layer: 1, slot: batch.slots[row] as usize, kv_head };
-                let key = &input[(num_heads + kv_head) * head_dim..][..head_dim];
-                let value = &input[(num_heads + num_kv_heads + kv_head) * head_dim..][..head_dim];
-                for (d, want) in turned(key, &batch.k_norm, position).into_iter().enumerate() {
+                let head = kv_head * head_dim..(kv_head + 1) * head_dim;
+                let (key, value) = (&key[head.clone()], &value[head]);
+                let absmax = key.iter().fold(0.0, |max: f64, x| max.max(x.abs()));
+                for (d, &want) in key.iter().enumerate() {
                     let got = kv.key(place, d) as f64;
-                    assert!((got - want).abs() <= TOLERANCE + want.abs() / 256.0, "{heads:?}: key {got} for {want}");
+                    let tolerance = TOLERANCE + batch.rounding(want, absmax);
+                    assert!((got - want).abs() <= tolerance, "{heads:?}: key {got} for {want}");
                 }
+                let absmax = value.iter().fold(0.0, |max: f64, &x| max.max(x.abs() as f64));
                 for (d, &want) in value.iter().enumerate() {
-                    assert_eq!(kv.value(place, d), half::bf16::from_f32(want).to_f32(), "{heads:?}: a value");
+                    let (got, want) = (kv.value(place, d) as f64, want as f64);
+                    assert!((got - want).abs() <= batch.rounding(want, absmax), "{heads:?}: value {got} for {want}");
                 }
             }
         }
@@ -279,7 +335,15 @@ fn queries_and_keys_are_normed_then_rotated_and_values_only_stored() {
 #[test]
 fn tiny_keys_and_values_become_zero_in_the_cache() {
     // Products of numbers below 2^-40 could be denormal, which AMX flushes and FMA does not.
-    let mut kv = KvCache::new(KvShape { layers: 1, blocks: 1, block_size: 32, num_kv_heads: 1, head_dim: 16 }).unwrap();
+    let mut kv = KvCache::new(KvShape {
+        dtype: KvDtype::Bf16,
+        layers: 1,
+        blocks: 1,
+        block_size: 32,
+        num_kv_heads: 1,
+        head_dim: 16,
+    })
+    .unwrap();
     let place = Place { layer: 0, slot: 3, kv_head: 0 };
     let limit = 2f32.powi(-40);
     let row: Vec<f32> = (0..16).map(|i| if i % 2 == 0 { limit } else { -limit * 0.99 }).collect();

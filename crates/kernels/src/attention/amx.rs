@@ -52,7 +52,7 @@ impl Tiles {
     /// # Safety
     /// `queries`: bf16 `[rows, 32 * steps]`, rows STRIDE apart; `keys`: `[2][16 * steps]` lines; `to`: f32 `[rows, 32]`,
     /// rows STRIDE apart; for the rows of the configuration.
-    pub(super) unsafe fn scores(&self, queries: *const u16, keys: *const u16, steps: usize, to: *mut f32) {
+    pub(super) unsafe fn scores(&self, queries: *const u16, keys: *const u8, steps: usize, to: *mut f32) {
         // SAFETY: the caller's promise; every tile register used is declared.
         unsafe {
             asm!(

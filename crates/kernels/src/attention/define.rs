@@ -2,8 +2,9 @@
 
 use super::tile::Tile;
 use super::{Call, SPLIT};
-use crate::kv_cache::{MAX_HEAD_DIM, Place};
-use crate::lanes::{LANES, exp, round_bf16, softcap, softmax_weight, sum};
+use crate::kv_cache::{KvDtype, MAX_HEAD_DIM, Place};
+use crate::lanes::{LANES, MAX_WEIGHT, exp, round_bf16, softcap, softmax_weight, sum, unrounded_weight, weight_digits};
+use crate::quant::quantize_row;
 use std::ops::Range;
 
 /// Numbers per step of [`dot`].
@@ -49,12 +50,10 @@ pub(super) fn tile(call: &Call<'_>, tile: &Tile) {
 /// One query head at `position`. `out`: `[head_dim]`.
 fn attend_row(call: &Call<'_>, blocks: &[u32], kv_head: usize, query: &[f32], position: usize, out: &mut [f32]) {
     let head_dim = out.len();
-    let mut rounded = [0.0; MAX_HEAD_DIM];
-    rounded.iter_mut().zip(&query[..head_dim]).for_each(|(to, &from)| *to = round_bf16(from));
     let first = call.args.rule.first_seen(position);
     let split = |start: usize| {
         let seen = first.saturating_sub(start)..(position + 1 - start).min(SPLIT);
-        split(call, blocks, kv_head, &rounded, start, seen)
+        split(call, blocks, kv_head, &query[..head_dim], start, seen)
     };
     let first_split = first / SPLIT * SPLIT;
     let mut total = split(first_split);
@@ -68,20 +67,35 @@ fn attend_row(call: &Call<'_>, blocks: &[u32], kv_head: usize, query: &[f32], po
 
 /// The split at `start`, of which the row sees the positions `start + seen`.
 fn split(call: &Call<'_>, blocks: &[u32], kv_head: usize, query: &[f32], start: usize, seen: Range<usize>) -> Partial {
-    let (kv, head_dim, rule) = (call.kv, call.args.layout.head_dim, call.args.rule);
-    let block_size = kv.shape().block_size;
+    let block_size = call.kv.shape().block_size;
     let place = |j: usize| {
         let slot = blocks[(start + j) / block_size] as usize * block_size + (start + j) % block_size;
         Place { layer: call.args.layer, slot, kv_head }
     };
+    match call.kv.shape().dtype {
+        KvDtype::Bf16 => bf16_split(call, query, seen, place),
+        KvDtype::Int8 => int8_split(call, query, seen, place),
+    }
+}
 
+/// The scores of the positions that are seen, capped, and their maximum.
+fn scores(call: &Call<'_>, seen: &Range<usize>, score: impl Fn(usize) -> f32) -> ([f32; SPLIT], f32) {
     let mut scores = [0.0; SPLIT];
     for j in seen.clone() {
-        let place = place(j);
-        let score = dot(head_dim, |d| query[d], |d| kv.key(place, d)) * rule.scale;
-        scores[j] = if let Some(cap) = rule.softcap { softcap(score, cap) } else { score };
+        scores[j] = if let Some(cap) = call.args.rule.softcap { softcap(score(j), cap) } else { score(j) };
     }
     let max = scores[seen.clone()].iter().fold(f32::NEG_INFINITY, |max, &score| if max > score { max } else { score });
+    (scores, max)
+}
+
+fn bf16_split(call: &Call<'_>, query: &[f32], seen: Range<usize>, place: impl Fn(usize) -> Place) -> Partial {
+    let (kv, head_dim, scale) = (call.kv, call.args.layout.head_dim, call.args.rule.scale);
+    let mut rounded = [0.0; MAX_HEAD_DIM];
+    rounded.iter_mut().zip(query).for_each(|(to, &from)| *to = round_bf16(from));
+    let (scores, max) = scores(call, &seen, |j| {
+        let place = place(j);
+        dot(head_dim, |d| rounded[d], |d| kv.key(place, d)) * scale
+    });
 
     let mut weights = [0.0; SPLIT];
     let mut lanes = [0.0; LANES];
@@ -94,6 +108,38 @@ fn split(call: &Call<'_>, blocks: &[u32], kv_head: usize, query: &[f32], start: 
     for (d, value) in values[..head_dim].iter_mut().enumerate() {
         // A hidden value is never read; whatever it is, the product with the weight 0 would be 0.
         *value = dot(seen.end, |j| weights[j], |j| if seen.contains(&j) { kv.value(place(j), d) } else { 0.0 });
+    }
+    Partial { max, sum: sum(lanes), values }
+}
+
+fn int8_split(call: &Call<'_>, query: &[f32], seen: Range<usize>, place: impl Fn(usize) -> Place) -> Partial {
+    let (kv, head_dim) = (call.kv, call.args.layout.head_dim);
+    let mut ints = [0; MAX_HEAD_DIM];
+    let (query_scale, _) = quantize_row(query, &mut ints[..head_dim]);
+    let query_scale = query_scale * call.args.rule.scale;
+    let (scores, max) = scores(call, &seen, |j| {
+        let place = place(j);
+        let sum: i32 = (0..head_dim).map(|d| i32::from(ints[d]) * i32::from(kv.key_int(place, d))).sum();
+        (sum as f32 * query_scale) * kv.key_scale(place)
+    });
+
+    let mut weights = [0.0; SPLIT];
+    let mut lanes = [0.0; LANES];
+    for j in seen.clone() {
+        let weight = unrounded_weight(scores[j] - max);
+        lanes[j % LANES] += weight;
+        weights[j] = weight * kv.value_scale(place(j));
+    }
+    let most = weights.iter().fold(0.0f32, |most, &weight| if most > weight { most } else { weight });
+    let factor = if most > 0.0 { MAX_WEIGHT / most } else { 0.0 };
+
+    let mut values = [0.0; MAX_HEAD_DIM];
+    for (d, value) in values[..head_dim].iter_mut().enumerate() {
+        let product = |j: usize| {
+            let (high, low) = weight_digits(weights[j] * factor);
+            (i32::from(high) * 128 + i32::from(low)) * i32::from(kv.value_int(place(j), d))
+        };
+        *value = seen.clone().map(product).sum::<i32>() as f32 * (most * (1.0 / MAX_WEIGHT));
     }
     Partial { max, sum: sum(lanes), values }
 }

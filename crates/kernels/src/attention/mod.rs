@@ -17,6 +17,11 @@
 //! `l = sum p_j` in 16 lanes (`j mod 16`), `o[d] = dot(p, v[.., d])`. `dot` multiplies bf16 numbers 32 at a time, even and odd elements in two
 //! chains of fused multiply-adds from zero whose sum is then added: what one AMX `TDPBF16PS` computes, bit for bit.
 //!
+//! Where the cache is int8, both products are exact sums of integers. The query is int8 too, with one scale:
+//! `s_j = (sum q_d k_jd * (q scale * scale)) * k_j scale`. Weights `p_j = exp(s_j - m)` (0 below e^-27.5) are not rounded,
+//! `l = sum p_j` as above. With `w_j = p_j * v_j scale` and `W` their largest, `n_j = w_j * (16383 / W)` to nearest even,
+//! and `o[d] = (sum n_j v_jd) * (W / 16383)`.
+//!
 //! Nothing here depends on the other rows, on the chunk a row came in, on where blocks lie, or on who computed what:
 //! hidden positions have the weight +0, and adding `0 * v` changes no bit while `v` is finite (see [`crate::kv_cache`]).
 //! For the same reason 32 positions that are all hidden, behind a window as after the row, may be left out of a split.
@@ -29,11 +34,12 @@ mod amx;
 mod amx;
 mod decode;
 mod define;
+mod int8;
 mod prefill;
 mod tile;
 
 use crate::isa::{Amx, Isa};
-use crate::kv_cache::{KvCache, MAX_HEAD_DIM};
+use crate::kv_cache::{KvCache, KvDtype, MAX_HEAD_DIM};
 use crate::pointwise::Shared;
 use crate::threads::{Pool, share};
 use crate::{Attention, HeadLayout};
@@ -64,7 +70,8 @@ impl Call<'_> {
 
     /// The matrix unit, for a tile of some rows.
     fn tiles(&self, rows: usize) -> Option<Tiles> {
-        let amx = self.amx.filter(|_| rows >= self.amx_from_rows && self.args.layout.head_dim.is_multiple_of(32))?;
+        let possible = self.args.layout.head_dim.is_multiple_of(32) && self.kv.shape().dtype == KvDtype::Bf16;
+        let amx = self.amx.filter(|_| rows >= self.amx_from_rows && possible)?;
         Some(Tiles::configure(amx, rows))
     }
 

@@ -13,7 +13,7 @@ impl Tiles {
 
     /// # Safety
     /// None is needed: there is no `self`.
-    pub(super) unsafe fn scores(&self, _queries: *const u16, _keys: *const u16, _steps: usize, _to: *mut f32) {
+    pub(super) unsafe fn scores(&self, _queries: *const u16, _keys: *const u8, _steps: usize, _to: *mut f32) {
         match self.0 {}
     }
 

@@ -10,9 +10,10 @@
 
 use super::amx::Tiles;
 use super::decode::partial_len;
+use super::int8::Ints;
 use super::{Call, SPLIT};
 use crate::AttentionSpan;
-use crate::kv_cache::{KEY_GROUP, LINE, MAX_HEAD_DIM, VALUE_PAGE};
+use crate::kv_cache::{KEY_GROUP, KvDtype, LINE, MAX_HEAD_DIM, VALUE_PAGE};
 use crate::lanes::{LANES, Simd, exp_lanes, softcap_lanes, softmax_weights};
 use std::cell::RefCell;
 use std::ops::Range;
@@ -71,15 +72,17 @@ impl Tile {
     }
 }
 
-/// One thread's working memory: about 90 KiB, of which a tile with heads of 128 touches 40.
+/// One thread's working memory: about 120 KiB, of which a tile with heads of 128 touches 40.
 #[repr(C, align(64))]
 pub(super) struct Scratch {
     /// Queries, rounded to bf16.
     queries: [[f32; STRIDE]; ROWS],
     /// Scores of a split, then weights.
-    scores: [[f32; STRIDE]; ROWS],
+    pub(super) scores: [[f32; STRIDE]; ROWS],
     /// For AMX, as bf16: queries, then weights.
     bf16: [[[u16; STRIDE]; ROWS]; 2],
+    /// In place of queries, scores and weights, where keys and values are int8.
+    pub(super) ints: Ints,
     /// Results of a split.
     pub(super) split: Sums,
     /// Results so far.
@@ -105,6 +108,7 @@ thread_local! {
         queries: [[0.0; STRIDE]; ROWS],
         scores: [[0.0; STRIDE]; ROWS],
         bf16: [[[0; STRIDE]; ROWS]; 2],
+        ints: Ints::zeroed(),
         split: Sums::zeroed(),
         total: Sums::zeroed(),
     }));
@@ -138,18 +142,27 @@ impl<S: Simd> Work<'_, S> {
 
     /// The positions that a row sees.
     #[inline(always)]
-    fn seen(&self, row: usize) -> Range<usize> {
+    pub(super) fn seen(&self, row: usize) -> Range<usize> {
         let position = self.tile.span(self.call).start + (self.tile.rows.start + row) / self.call.group();
         self.call.args.rule.first_seen(position)..position + 1
     }
 
-    /// Rounds the queries to bf16.
+    /// The query of a row.
+    #[inline(always)]
+    pub(super) fn query(&self, row: usize) -> &[f32] {
+        let (layout, (batch_row, head)) = (self.call.args.layout, self.row(row));
+        &self.call.args.qkv[batch_row * layout.qkv_width() + head * layout.head_dim..][..layout.head_dim]
+    }
+
+    /// Rounds the queries to what the keys are.
     #[inline(always)]
     pub(super) fn load_queries(&self, scratch: &mut Scratch) {
-        let (layout, head_dim) = (self.call.args.layout, self.call.args.layout.head_dim);
+        let head_dim = self.call.args.layout.head_dim;
+        if self.call.kv.shape().dtype == KvDtype::Int8 {
+            return self.quantize_queries(scratch);
+        }
         for row in 0..self.rows() {
-            let (batch_row, head) = self.row(row);
-            let query = &self.call.args.qkv[batch_row * layout.qkv_width() + head * head_dim..][..head_dim];
+            let query = self.query(row);
             for (from, to) in query.as_chunks::<LANES>().0.iter().zip(scratch.queries[row].as_chunks_mut::<LANES>().0) {
                 // SAFETY: both are 16 numbers.
                 unsafe { self.simd.store(self.simd.round_bf16(self.simd.load(from.as_ptr())), to.as_mut_ptr()) };
@@ -176,6 +189,9 @@ impl<S: Simd> Work<'_, S> {
         let pages = seen.start / VALUE_PAGE..seen.end.div_ceil(VALUE_PAGE);
         let columns = pages.start * VALUE_PAGE..pages.end * VALUE_PAGE;
         let at = self.pages(start, &pages);
+        if self.call.kv.shape().dtype == KvDtype::Int8 {
+            return self.int8_split(scratch, start, &pages, &at);
+        }
         self.scores(scratch, &at, &pages);
         for row in 0..self.rows() {
             if let Some(cap) = self.call.args.rule.softcap {
@@ -195,7 +211,7 @@ impl<S: Simd> Work<'_, S> {
     /// Pages that are asked for before they are read: 8 KiB of either keys or values, and 4 pages at most.
     #[inline(always)]
     fn pages_ahead(&self) -> usize {
-        (4096 / (VALUE_PAGE * self.call.args.layout.head_dim)).clamp(1, MAX_AHEAD)
+        (8192 / self.call.kv.shape().page_bytes()).clamp(1, MAX_AHEAD)
     }
 
     /// Where keys and values of some pages of a split are, and of those that follow them (again the last, where there
@@ -203,17 +219,24 @@ impl<S: Simd> Work<'_, S> {
     #[inline(always)]
     fn pages(&self, start: usize, pages: &Range<usize>) -> [Page; PAGES + MAX_AHEAD] {
         let (kv, shape) = (self.call.kv, self.call.kv.shape());
-        let page_len = VALUE_PAGE * shape.head_dim;
+        let page_bytes = shape.page_bytes();
         let (blocks, last) = (self.tile.span(self.call).blocks, (self.tile.seen.end - 1) / VALUE_PAGE);
-        let mut at = [Page { keys: std::ptr::null(), values: std::ptr::null() }; PAGES + MAX_AHEAD];
+        let mut at = [Page::NOWHERE; PAGES + MAX_AHEAD];
         for (i, at) in at.iter_mut().enumerate().take(pages.end + self.pages_ahead()).skip(pages.start) {
             let position = (start / VALUE_PAGE + i).min(last) * VALUE_PAGE;
             let block = blocks[position / shape.block_size] as usize;
-            let inside = position % shape.block_size / VALUE_PAGE * page_len;
-            let keys = shape.keys_at(self.call.args.layer, block, self.tile.kv_head) + inside;
-            let values = shape.values_at(self.call.args.layer, block, self.tile.kv_head) + inside;
-            at.keys = kv.data()[keys..][..page_len].as_ptr();
-            at.values = kv.data()[values..][..page_len].as_ptr();
+            let page = position % shape.block_size / VALUE_PAGE;
+            let keys = shape.keys_at(self.call.args.layer, block, self.tile.kv_head) + page * page_bytes;
+            let values = shape.values_at(self.call.args.layer, block, self.tile.kv_head) + page * page_bytes;
+            at.keys = kv.data()[keys..][..page_bytes].as_ptr();
+            at.values = kv.data()[values..][..page_bytes].as_ptr();
+            if shape.dtype == KvDtype::Int8 {
+                const SCALES: usize = VALUE_PAGE * size_of::<f32>();
+                let key_scales = shape.scales_at(self.call.args.layer, block, self.tile.kv_head) + page * SCALES;
+                let value_scales = key_scales + shape.block_size * size_of::<f32>();
+                at.key_scales = kv.data()[key_scales..][..SCALES].as_ptr().cast();
+                at.value_scales = kv.data()[value_scales..][..SCALES].as_ptr().cast();
+            }
         }
         at
     }
@@ -247,7 +270,7 @@ impl<S: Simd> Work<'_, S> {
                 weights: scratch.queries.as_ptr().cast(),
                 lines: at[page].keys,
                 ahead: if ahead < pages.end { at[ahead].keys } else { at[ahead - pages.len()].values },
-                column_len: KEY_GROUP * head_dim,
+                column_bytes: KEY_GROUP * head_dim * size_of::<u16>(),
                 scale: Some(scale),
             };
             let to = scratch.scores.as_mut_ptr().cast::<f32>();
@@ -273,26 +296,20 @@ impl<S: Simd> Work<'_, S> {
     fn softmax(&self, scores: &mut [f32; STRIDE], seen: Range<usize>, columns: Range<usize>) -> (f32, f32) {
         let s = self.simd;
         let chunks = scores[..columns.end].as_chunks_mut::<LANES>().0;
-        let touched = seen.start / LANES..seen.end.div_ceil(LANES);
-        let full = seen.start.div_ceil(LANES)..seen.end / LANES;
-        // Lanes of chunk `c` that are hidden become `x`.
-        let hide = |c: usize, a: S::V, x: S::V| {
-            let (first, end) = (seen.start.saturating_sub(c * LANES), (seen.end - c * LANES).min(LANES));
-            s.first(end, s.first(first, x, a), x)
-        };
+        let touched = touched(&seen);
         // SAFETY: (here and below) a chunk is 16 numbers.
         let load = |chunk: &[f32; LANES]| unsafe { s.load(chunk.as_ptr()) };
         let mut max = s.splat(f32::NEG_INFINITY);
         for c in touched.clone() {
             let scores = load(&chunks[c]);
-            max = s.max(max, if full.contains(&c) { scores } else { hide(c, scores, s.splat(f32::NEG_INFINITY)) });
+            max = s.max(max, hide(s, &seen, c, scores, f32::NEG_INFINITY));
         }
         let max = s.max_lane(max);
         let shift = s.splat(max);
         let mut sum = s.splat(0.0);
         for c in touched.clone() {
             let weights = softmax_weights(s, s.sub(load(&chunks[c]), shift));
-            let weights = if full.contains(&c) { weights } else { hide(c, weights, s.splat(0.0)) };
+            let weights = hide(s, &seen, c, weights, 0.0);
             sum = s.add(sum, weights);
             // SAFETY: as above.
             unsafe { s.store(weights, chunks[c].as_mut_ptr()) };
@@ -329,7 +346,7 @@ impl<S: Simd> Work<'_, S> {
                 weights: scratch.scores.as_ptr().cast::<f32>().wrapping_add(page * VALUE_PAGE),
                 lines: at[page].values,
                 ahead: if ahead < pages.end { at[ahead].values } else { at[ahead].keys },
-                column_len: VALUE_PAGE / 2 * LINE,
+                column_bytes: VALUE_PAGE / 2 * LINE,
                 scale: None,
             };
             let to = scratch.split.values.as_mut_ptr().cast::<f32>();
@@ -379,8 +396,21 @@ impl<S: Simd> Work<'_, S> {
 
 /// The part of `seen` that lies in the split at `start`, counted from there.
 #[inline(always)]
-fn inside(seen: &Range<usize>, start: usize) -> Range<usize> {
+pub(super) fn inside(seen: &Range<usize>, start: usize) -> Range<usize> {
     seen.start.saturating_sub(start).min(SPLIT)..seen.end.saturating_sub(start).min(SPLIT)
+}
+
+/// The chunks of 16 positions of which some are seen.
+#[inline(always)]
+pub(super) fn touched(seen: &Range<usize>) -> Range<usize> {
+    seen.start / LANES..seen.end.div_ceil(LANES)
+}
+
+/// Lanes of chunk `c` that are hidden become `x`. Some of the chunk is seen.
+#[inline(always)]
+pub(super) fn hide<S: Simd>(s: S, seen: &Range<usize>, c: usize, a: S::V, x: f32) -> S::V {
+    let (first, end) = (seen.start.saturating_sub(c * LANES), (seen.end - c * LANES).min(LANES));
+    if (first, end) == (0, LANES) { a } else { s.first(end, s.first(first, s.splat(x), a), s.splat(x)) }
 }
 
 /// One row's result of one split.
@@ -422,8 +452,20 @@ impl Sums {
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(super) struct Page {
-    pub(super) keys: *const u16,
-    pub(super) values: *const u16,
+    pub(super) keys: *const u8,
+    pub(super) values: *const u8,
+    /// `[32]` each; of int8 only.
+    pub(super) key_scales: *const f32,
+    pub(super) value_scales: *const f32,
+}
+
+impl Page {
+    const NOWHERE: Page = Page {
+        keys: std::ptr::null(),
+        values: std::ptr::null(),
+        key_scales: std::ptr::null(),
+        value_scales: std::ptr::null(),
+    };
 }
 
 /// A product of broadcast weights with lines of pairs.
@@ -434,11 +476,11 @@ struct Product<S> {
     /// f32 `[rows, depth]`, rows STRIDE apart.
     weights: *const f32,
     /// bf16 `[columns][depth / 2][16][2]`.
-    lines: *const u16,
+    lines: *const u8,
     /// Lines that will be read soon, as many.
-    ahead: *const u16,
-    /// Numbers from one column of lines to the next.
-    column_len: usize,
+    ahead: *const u8,
+    /// Bytes from one column of lines to the next.
+    column_bytes: usize,
     /// `Some`: the product times this is stored. `None`: the product is added.
     scale: Option<f32>,
 }
@@ -483,8 +525,8 @@ impl<S: Simd> Product<S> {
         // SAFETY: the caller keeps every address inside its buffer.
         unsafe {
             let (weights, to) = (self.weights.add(row * STRIDE), to.add(row * STRIDE + column * LANES));
-            let lines = self.lines.add(column * self.column_len);
-            let ahead = self.ahead.wrapping_add(column * self.column_len);
+            let lines = self.lines.add(column * self.column_bytes);
+            let ahead = self.ahead.wrapping_add(column * self.column_bytes);
             let mut total = [[s.splat(0.0); C]; R];
             if self.scale.is_none() {
                 for (r, total) in total.iter_mut().enumerate() {
@@ -499,10 +541,10 @@ impl<S: Simd> Product<S> {
                 let (mut even, mut odd) = ([[s.splat(0.0); C]; R], [[s.splat(0.0); C]; R]);
                 while pair < end {
                     let pairs: [_; C] =
-                        std::array::from_fn(|c| s.load_pairs(lines.add(c * self.column_len + pair * LINE)));
+                        std::array::from_fn(|c| s.load_pairs(lines.add(c * self.column_bytes + pair * LINE).cast()));
                     if row == 0 {
                         for c in 0..C {
-                            s.prefetch(ahead.wrapping_add(c * self.column_len + pair * LINE));
+                            s.prefetch(ahead.wrapping_add(c * self.column_bytes + pair * LINE));
                         }
                     }
                     for r in 0..R {

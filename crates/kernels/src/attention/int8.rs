@@ -1,0 +1,238 @@
+//! A tile of rows against one split of an int8 cache, with vectors: both products are exact sums of integers.
+//!
+//! ```text
+//! scores   i32 [rows, 16 tokens] += q [rows, 4 d]       x K [4 d of 16 tokens]      times the scales of row and token
+//! weights  p = e^(s - max) times the scale of the token's value, as integers of 14 bits: two digits of 7
+//! values   i32 [rows, 16 d]      += n [rows, 4 tokens]  x V [4 tokens of 16 d]      once for each digit
+//! ```
+//! No sum can leave 32 bits: 256 numbers of `127 * 127`, and `(128 + 1)` times that for both digits together.
+
+use super::SPLIT;
+use super::tile::{Page, ROWS, STRIDE, Scratch, Work, hide, inside, touched};
+use crate::kv_cache::{KEY_GROUP, LINE, VALUE_PAGE};
+use crate::lanes::{LANES, MAX_WEIGHT, Simd, softcap_lanes, unrounded_weights};
+use crate::quant::quantize_row;
+use std::ops::Range;
+
+/// Lines of 16 numbers of the values of a page.
+const VALUE_LINES: usize = VALUE_PAGE / 4;
+
+/// A tile's integers.
+#[repr(C, align(64))]
+pub(super) struct Ints {
+    queries: [[i8; STRIDE]; ROWS],
+    /// The weights' high and low 7 bits.
+    digits: [[[u8; STRIDE]; ROWS]; 2],
+    /// The scale of a row's query times that of the rule.
+    scales: [f32; ROWS],
+    /// The sum of a row's query.
+    sums: [i32; ROWS],
+    /// What the sums of a row's integer weights are multiplied by.
+    weight_scales: [f32; ROWS],
+}
+
+impl Ints {
+    pub(super) const fn zeroed() -> Ints {
+        Ints {
+            queries: [[0; STRIDE]; ROWS],
+            digits: [[[0; STRIDE]; ROWS]; 2],
+            scales: [0.0; ROWS],
+            sums: [0; ROWS],
+            weight_scales: [0.0; ROWS],
+        }
+    }
+}
+
+impl<S: Simd> Work<'_, S> {
+    #[inline(always)]
+    pub(super) fn quantize_queries(&self, scratch: &mut Scratch) {
+        let ints = &mut scratch.ints;
+        for row in 0..self.rows() {
+            let query = self.query(row);
+            let (scale, sum) = quantize_row(query, &mut ints.queries[row][..query.len()]);
+            (ints.scales[row], ints.sums[row]) = (scale * self.call.args.rule.scale, sum);
+        }
+    }
+
+    /// [`Work::split`] where keys and values are int8.
+    #[inline(always)]
+    pub(super) fn int8_split(&self, scratch: &mut Scratch, start: usize, pages: &Range<usize>, at: &[Page]) {
+        for page in pages.clone() {
+            self.int8_scores(scratch, page, at[page]);
+        }
+        for row in 0..self.rows() {
+            self.int8_softmax(scratch, row, inside(&self.seen(row), start), pages, at);
+        }
+        let columns = self.call.args.layout.head_dim / LANES;
+        for first in (0..self.rows()).step_by(S::ROWS) {
+            let mut column = 0;
+            while column < columns {
+                let wide = S::COLUMNS == 2 && columns - column >= 2;
+                // SAFETY: rows and columns are the tile's and the head's.
+                unsafe {
+                    match (wide, (self.rows() - first).min(S::ROWS)) {
+                        (true, 1) => self.int8_values::<1, 2>(scratch, first, column, pages, at),
+                        (true, 2) => self.int8_values::<2, 2>(scratch, first, column, pages, at),
+                        (true, 3) => self.int8_values::<3, 2>(scratch, first, column, pages, at),
+                        (true, _) => self.int8_values::<4, 2>(scratch, first, column, pages, at),
+                        (false, 1) => self.int8_values::<1, 1>(scratch, first, column, pages, at),
+                        (false, 2) => self.int8_values::<2, 1>(scratch, first, column, pages, at),
+                        (false, 3) => self.int8_values::<3, 1>(scratch, first, column, pages, at),
+                        (false, _) => self.int8_values::<4, 1>(scratch, first, column, pages, at),
+                    }
+                }
+                column += if wide { 2 } else { 1 };
+            }
+        }
+    }
+
+    /// Sums of a page of keys, as i32 in the place of scores. Asks for the page's values, which are read next.
+    #[inline(always)]
+    fn int8_scores(&self, scratch: &mut Scratch, page: usize, at: Page) {
+        for first in (0..self.rows()).step_by(S::ROWS) {
+            // SAFETY: rows are the tile's, `at` is a page.
+            unsafe {
+                match (self.rows() - first).min(S::ROWS) {
+                    1 => self.int8_keys::<1>(scratch, first, page, at),
+                    2 => self.int8_keys::<2>(scratch, first, page, at),
+                    3 => self.int8_keys::<3>(scratch, first, page, at),
+                    _ => self.int8_keys::<4>(scratch, first, page, at),
+                }
+            }
+        }
+    }
+
+    /// # Safety
+    /// The tile has `R` rows from `first`, and `at` is a page of the cache.
+    #[inline(always)]
+    unsafe fn int8_keys<const R: usize>(&self, scratch: &mut Scratch, first: usize, page: usize, at: Page) {
+        const GROUPS: usize = VALUE_PAGE / KEY_GROUP;
+        let (s, lines) = (self.simd, self.call.args.layout.head_dim / 4);
+        let mut sums: [[S::I; GROUPS]; R] =
+            std::array::from_fn(|r| [s.keys_start(scratch.ints.sums[first + r]); GROUPS]);
+        for line in 0..lines {
+            for group in 0..GROUPS {
+                let inside = (group * lines + line) * LINE;
+                if first == 0 {
+                    s.prefetch(at.values.wrapping_add(inside));
+                }
+                // SAFETY: a page of keys has two groups of so many lines.
+                let keys = unsafe { s.load_keys(at.keys.add(inside)) };
+                for (r, sums) in sums.iter_mut().enumerate() {
+                    let query = &scratch.ints.queries[first + r].as_chunks::<4>().0[line];
+                    sums[group] = s.dot_keys(sums[group], u32::from_ne_bytes(query.map(|q| q as u8)), keys);
+                }
+            }
+        }
+        for (r, sums) in sums.into_iter().enumerate() {
+            let to = scratch.scores[first + r][page * VALUE_PAGE..][..VALUE_PAGE].as_mut_ptr();
+            for (group, sums) in sums.into_iter().enumerate() {
+                // SAFETY: `to` are 32 numbers.
+                unsafe { s.store_ints(sums, to.add(group * KEY_GROUP).cast()) };
+            }
+        }
+    }
+
+    /// Turns the sums of a row into digits of weights, which outside of `seen` are zero; notes the maximum of the scores,
+    /// the sum of the weights and the scale of the digits.
+    #[inline(always)]
+    fn int8_softmax(&self, scratch: &mut Scratch, row: usize, seen: Range<usize>, pages: &Range<usize>, at: &[Page]) {
+        const PER_PAGE: usize = VALUE_PAGE / LANES;
+        let s = self.simd;
+        let Scratch { scores, split, ints, .. } = scratch;
+        let (touched, row_scale) = (touched(&seen), s.splat(ints.scales[row]));
+        let scores = scores[row].as_chunks_mut::<LANES>().0;
+        let mut max = s.splat(f32::NEG_INFINITY);
+        for c in touched.clone() {
+            // SAFETY: (here and below) a chunk is 16 numbers, and so is half of the scales of a page.
+            let (sums, scales) = unsafe {
+                let scales = at[c / PER_PAGE].key_scales.add(c % PER_PAGE * LANES);
+                (s.load_ints(scores[c].as_ptr().cast()), s.load(scales))
+            };
+            let mut score = s.mul(s.mul(s.to_f32(sums), row_scale), scales);
+            if let Some(cap) = self.call.args.rule.softcap {
+                score = softcap_lanes(s, score, cap);
+            }
+            max = s.max(max, hide(s, &seen, c, score, f32::NEG_INFINITY));
+            // SAFETY: as above.
+            unsafe { s.store(score, scores[c].as_mut_ptr()) };
+        }
+        let max = s.max_lane(max);
+        let (shift, mut sum, mut most) = (s.splat(max), s.splat(0.0), s.splat(0.0));
+        for c in touched.clone() {
+            // SAFETY: as above.
+            let (score, scales) = unsafe {
+                let scales = at[c / PER_PAGE].value_scales.add(c % PER_PAGE * LANES);
+                (s.load(scores[c].as_ptr()), s.load(scales))
+            };
+            let weights = hide(s, &seen, c, unrounded_weights(s, s.sub(score, shift)), 0.0);
+            sum = s.add(sum, weights);
+            let weights = s.mul(weights, scales);
+            most = s.max(most, weights);
+            // SAFETY: as above.
+            unsafe { s.store(weights, scores[c].as_mut_ptr()) };
+        }
+        let most = s.max_lane(most);
+        let factor = s.splat(if most > 0.0 { MAX_WEIGHT / most } else { 0.0 });
+        let [high, low] = &mut ints.digits;
+        let (high, low) = (high[row].as_chunks_mut::<LANES>().0, low[row].as_chunks_mut::<LANES>().0);
+        for c in touched.clone() {
+            // SAFETY: as above.
+            unsafe {
+                let weights = s.mul(s.load(scores[c].as_ptr()), factor);
+                s.store_digits(weights, high[c].as_mut_ptr(), low[c].as_mut_ptr());
+            }
+        }
+        for c in (pages.start * PER_PAGE..touched.start).chain(touched.end..pages.end * PER_PAGE) {
+            (high[c], low[c]) = ([0; LANES], [0; LANES]);
+        }
+        (split.max[row], split.sum[row]) = (max, s.sum(sum));
+        ints.weight_scales[row] = most * (1.0 / MAX_WEIGHT);
+    }
+
+    /// `values = n v` times the scale of the weights, for `R` rows from `first` and `C` times 16 numbers of the head.
+    ///
+    /// # Safety
+    /// The tile has so many rows, the head so many numbers, and `at[pages]` are pages of the cache.
+    #[inline(always)]
+    unsafe fn int8_values<const R: usize, const C: usize>(
+        &self,
+        scratch: &mut Scratch,
+        first: usize,
+        column: usize,
+        pages: &Range<usize>,
+        at: &[Page],
+    ) {
+        let s = self.simd;
+        let [high_digits, low_digits] = &scratch.ints.digits;
+        let (mut high, mut low) = ([[s.zeros(); C]; R], [[s.zeros(); C]; R]);
+        for (page, at) in pages.clone().zip(&at[pages.clone()]) {
+            for line in 0..VALUE_LINES {
+                let quad = page * VALUE_LINES + line;
+                for r in 0..R {
+                    let digits =
+                        |digits: &[[u8; STRIDE]; ROWS]| u32::from_ne_bytes(digits[first + r].as_chunks::<4>().0[quad]);
+                    for c in 0..C {
+                        // SAFETY: a page of values has 8 lines for each 16 numbers of the head.
+                        unsafe {
+                            let values = at.values.add(((column + c) * VALUE_LINES + line) * LINE);
+                            high[r][c] = s.dot_values(high[r][c], digits(high_digits), values);
+                            low[r][c] = s.dot_values(low[r][c], digits(low_digits), values);
+                        }
+                    }
+                }
+            }
+        }
+        for r in 0..R {
+            let scale = s.splat(scratch.ints.weight_scales[first + r]);
+            for c in 0..C {
+                let values = s.mul(s.to_f32(s.join_digits(high[r][c], low[r][c])), scale);
+                let to = scratch.split.values[first + r][(column + c) * LANES..][..LANES].as_mut_ptr();
+                // SAFETY: `to` are 16 numbers.
+                unsafe { s.store(values, to) };
+            }
+        }
+    }
+}
+
+const _: () = assert!(SPLIT as i64 * 127 * 127 * 129 <= i32::MAX as i64);
