@@ -93,6 +93,12 @@ CASES = {
         num_attention_heads=4, num_key_value_heads=1, head_dim=32, rms_norm_eps=1e-5, tie_word_embeddings=False,
         sliding_window=None, dtype="bfloat16", rope_parameters={"rope_type": "default", "rope_theta": 1000000.0},
     ),
+    # A window of less than a cache block in every layer; heads of 80, which end within a step of a product.
+    "mistral-window": case(
+        "MistralForCausalLM", "mistral", torch.bfloat16,
+        hidden_size=32, intermediate_size=64, num_attention_heads=2, num_key_value_heads=1, head_dim=80,
+        rms_norm_eps=1e-5, tie_word_embeddings=True, sliding_window=24, dtype="bfloat16", rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+    ),
     # q, k, v biases; tied; transformers 4.
     "qwen2": case(
         "Qwen2ForCausalLM", "qwen2", torch.bfloat16,
@@ -114,6 +120,14 @@ CASES = {
         attention_bias=False, use_sliding_window=False, sliding_window=None, dtype="bfloat16",
         layer_types=["full_attention", "full_attention"],
         rope_parameters={"rope_type": "default", "rope_theta": 1000000.0},
+    ),
+    # A window that reaches across attention splits, in one layer of two; heads of 16.
+    "qwen3-window": case(
+        "Qwen3ForCausalLM", "qwen3", torch.bfloat16,
+        hidden_size=32, num_attention_heads=4, num_key_value_heads=2, head_dim=16, rms_norm_eps=1e-6,
+        tie_word_embeddings=False, attention_bias=False, use_sliding_window=True, sliding_window=270,
+        layer_types=["sliding_attention", "full_attention"], dtype="bfloat16",
+        rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
     ),
     # The same with biases and the rarer options of YaRN; float16 in two files.
     "qwen3-bias-yarn": case(

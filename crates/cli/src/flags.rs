@@ -57,6 +57,9 @@ pub(crate) struct ModelFlags {
     /// weights (the embedding and the head stay int8).
     #[arg(long, value_enum, default_value_t = Weights::Bf16)]
     pub(crate) weights: Weights,
+    /// Precision of keys and values in the KV cache: bf16, or int8 with one scale for each key and each value of a head.
+    #[arg(long, visible_alias = "kv-cache-dtype", value_enum, default_value_t = KvPrecision::Bf16)]
+    pub(crate) kv_dtype: KvPrecision,
     /// Threads that compute. Default: one per physical core that this process may use.
     #[arg(short = 't', long, value_name = "N", value_parser = positive)]
     pub(crate) threads: Option<usize>,
@@ -90,6 +93,25 @@ impl Weights {
     /// As the flag spells it.
     pub(crate) fn name(self) -> String {
         self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_string())
+    }
+}
+
+/// `--kv-dtype`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum KvPrecision {
+    /// 16-bit brain floats.
+    Bf16,
+    /// 8-bit integers: half the memory, faster attention over long contexts, a small loss of precision.
+    Int8,
+}
+
+impl KvPrecision {
+    /// As the kernels name it.
+    pub(crate) fn dtype(self) -> kernels::KvDtype {
+        match self {
+            KvPrecision::Bf16 => kernels::KvDtype::Bf16,
+            KvPrecision::Int8 => kernels::KvDtype::Int8,
+        }
     }
 }
 
@@ -354,7 +376,9 @@ pub(crate) fn hint(flag: &str) -> Option<&'static str> {
         "--dtype" | "--quantization" | "-q" | "--load-format" => {
             "--weights bf16|int8|int4 sets the precision in memory"
         }
-        "--kv-cache-dtype" => "the KV cache is bf16",
+        "--cache-type-k" | "-ctk" | "--cache-type-v" | "-ctv" => {
+            "--kv-dtype bf16|int8 sets the precision of the KV cache"
+        }
         "--enable-chunked-prefill" | "--no-enable-chunked-prefill" => {
             "prefill is always chunked; --max-prefill-chunk and --max-num-batched-tokens set the size"
         }

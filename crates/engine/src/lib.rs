@@ -72,6 +72,8 @@ pub struct ModelInfo {
     pub block_size: usize,
     /// Blocks of the KV cache.
     pub num_blocks: usize,
+    /// Precision of keys and values.
+    pub kv_dtype: kernels::KvDtype,
     /// Bytes of the KV cache.
     pub kv_bytes: usize,
     /// Bytes of weights read by one step, every expert counted.

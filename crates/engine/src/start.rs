@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 
-use kernels::{Backend, Cpu, CpuError, CpuOptions, Isa, KvShape, Reference, WeightClass};
+use kernels::{Backend, Cpu, CpuError, CpuOptions, Isa, KvDtype, KvShape, Reference, WeightClass};
 use model::chat_template::ChatTemplate;
 use model::tokenizer::Tokenizer;
 use model::{
@@ -51,6 +51,8 @@ pub struct EngineOptions {
     pub block_size: usize,
     /// Where packed weights are kept for the next start; `None`: nowhere.
     pub image_directory: Option<PathBuf>,
+    /// Precision of keys and values in the cache.
+    pub kv_dtype: KvDtype,
     /// Share computed prompt blocks between requests.
     pub enable_prefix_caching: bool,
     /// Requests that may wait.
@@ -77,6 +79,7 @@ impl Default for EngineOptions {
             kv_cache_bytes: None,
             block_size: 32,
             image_directory: None,
+            kv_dtype: KvDtype::Bf16,
             enable_prefix_caching: true,
             max_queued_requests: 256,
             max_queued_tokens: 1 << 20,
@@ -142,6 +145,7 @@ impl Engine {
             max_num_batched_tokens: options.max_num_batched_tokens,
             block_size: options.block_size,
             num_blocks: kv.blocks,
+            kv_dtype: kv.dtype,
             kv_bytes: kv.bytes(),
             weight_bytes: forward.weight_bytes(),
             expert_bytes: forward.expert_bytes(),
@@ -226,6 +230,7 @@ impl Sizes {
         let blocks_per_seq = max_model_len.div_ceil(options.block_size);
         let all_seats = blocks_per_seq.saturating_mul(options.max_num_seqs);
         let bytes_per_block = KvShape {
+            dtype: options.kv_dtype,
             layers: config.num_layers,
             blocks: 1,
             block_size: options.block_size,
@@ -283,6 +288,7 @@ fn load_model(
         kv_blocks: sizes.kv,
         block_size: options.block_size,
         image_directory: options.image_directory.clone().filter(|_| sizes.weight_bytes >= IMAGE_FROM_BYTES),
+        kv_dtype: options.kv_dtype,
     };
     let isa = options.isa.unwrap_or_else(Isa::best);
     // A CPU without AVX2 is served by the definition itself: slow, and the same bits.

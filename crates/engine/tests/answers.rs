@@ -63,9 +63,8 @@ fn assert_same(what: &str, got: &[Outcome], want: &[Outcome]) {
 #[test]
 fn answers_do_not_depend_on_company_chunks_cache_pressure_or_threads() {
     let base = EngineOptions { enable_prefix_caching: false, ..options() };
-    let want = solo(&start(&base));
     let blocks = |n: u64| n * 32 * start(&base).model().kv_bytes_per_token as u64;
-    let cases: Vec<(&str, EngineOptions)> = vec![
+    answers_do_not_depend_on(vec![
         ("in company", base.clone()),
         ("prefix cache", options()),
         ("rows of 16", EngineOptions { max_num_batched_tokens: 16, ..options() }),
@@ -75,7 +74,26 @@ fn answers_do_not_depend_on_company_chunks_cache_pressure_or_threads() {
         ("blocks of 64", EngineOptions { block_size: 64, ..options() }),
         ("one thread", EngineOptions { threads: Some(1), ..options() }),
         ("few blocks", EngineOptions { kv_cache_bytes: Some(blocks(12)), max_model_len: Some(384), ..options() }),
-    ];
+    ]);
+}
+
+#[test]
+fn answers_with_an_int8_cache_do_not_depend_on_company_chunks_or_cache_pressure() {
+    let int8 = EngineOptions { kv_dtype: kernels::KvDtype::Int8, ..options() };
+    let bytes = |options: &EngineOptions| start(options).model().kv_bytes_per_token as u64;
+    assert!(bytes(&int8) < bytes(&options()) * 6 / 10, "half the memory, and the scales");
+    let few = Some(12 * 32 * bytes(&int8));
+    answers_do_not_depend_on(vec![
+        ("in company", EngineOptions { enable_prefix_caching: false, ..int8.clone() }),
+        ("prefix cache", int8.clone()),
+        ("chunks of 7", EngineOptions { max_prefill_chunk: Some(7), ..int8.clone() }),
+        ("few blocks", EngineOptions { kv_cache_bytes: few, max_model_len: Some(384), ..int8 }),
+    ]);
+}
+
+/// All give the answers that the first gives to each request alone.
+fn answers_do_not_depend_on(cases: Vec<(&str, EngineOptions)>) {
+    let want = solo(&start(&cases[0].1));
     for (what, options) in cases {
         let engine = start(&options);
         assert_same(what, &together(&engine), &want);

@@ -9,7 +9,7 @@ use crate::config::ModelConfig;
 use crate::tensors::Tensors;
 use crate::transformer::{Loader, Scratch, Transformer};
 use crate::weights::{ImageWriter, Weights};
-use kernels::{Backend, KvShape, OutOfMemory, RopeTable, WeightClass};
+use kernels::{Backend, KvDtype, KvShape, OutOfMemory, RopeTable, WeightClass};
 use std::ops::Range;
 use std::path::PathBuf;
 
@@ -85,6 +85,8 @@ pub struct LoadOptions {
     /// Directory of packed images: weights are copied from the one that fits instead of converted, and kept for one
     /// where there is none ([`Runner::image_writer`]). `None`: convert, and keep nothing.
     pub image_directory: Option<PathBuf>,
+    /// How keys and values are stored.
+    pub kv_dtype: KvDtype,
 }
 
 /// The class of the embedding and the head in a model of this class: int8 instead of int4, since an error in the head
@@ -203,6 +205,7 @@ fn kv_shape(config: &ModelConfig, options: &LoadOptions) -> Result<KvShape, Load
         return wrong("max_rows", "0; a step has at least one row".to_string());
     }
     let one_block = KvShape {
+        dtype: options.kv_dtype,
         layers: config.num_layers,
         blocks: 1,
         block_size,

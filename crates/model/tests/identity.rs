@@ -7,7 +7,7 @@
 mod common;
 
 use common::*;
-use kernels::{Backend, Isa, Reference, WeightClass};
+use kernels::{Backend, Isa, KvDtype, Reference, WeightClass};
 use model::{Batch, Forward, Runner};
 use std::sync::{LazyLock, Mutex, PoisonError};
 
@@ -18,22 +18,28 @@ const BLOCKS: usize = LEN.div_ceil(BLOCK as usize);
 /// Ragged widths and grouped heads; biases and norms of q and k; windows, capped scores, norms of results; experts.
 const CHECKPOINTS: [&str; 4] = ["llama3", "qwen3-bias-yarn", "gemma2", "mixtral"];
 
-const CLASSES: [WeightClass; 3] = [WeightClass::Bf16, WeightClass::Int8, WeightClass::Int4];
+const PRECISIONS: [(WeightClass, KvDtype); 4] = [
+    (WeightClass::Bf16, KvDtype::Bf16),
+    (WeightClass::Int8, KvDtype::Bf16),
+    (WeightClass::Int4, KvDtype::Bf16),
+    (WeightClass::Bf16, KvDtype::Int8),
+];
 
 /// A checkpoint in a weight class, a prompt, and the bits of its logits.
 struct Expectation {
     checkpoint: &'static str,
     class: WeightClass,
+    kv_dtype: KvDtype,
     prompt: Vec<u32>,
     rows: Vec<Vec<u32>>,
 }
 
 impl Expectation {
-    fn compute(checkpoint: &'static str, class: WeightClass) -> Expectation {
-        let mut reference = load(Reference::new(), &committed(checkpoint), class);
+    fn compute(checkpoint: &'static str, (class, kv_dtype): (WeightClass, KvDtype)) -> Expectation {
+        let mut reference = load_with_kv(Reference::new(), &committed(checkpoint), class, kv_dtype);
         let prompt = random_tokens(7, LEN, reference.config().vocab_size);
         let rows = run_alone(&mut reference, &prompt);
-        Expectation { checkpoint, class, prompt, rows: rows.iter().map(|row| bits(row)).collect() }
+        Expectation { checkpoint, class, kv_dtype, prompt, rows: rows.iter().map(|row| bits(row)).collect() }
     }
 }
 
@@ -66,22 +72,29 @@ fn everywhere(check: impl Fn(&Case<'_>, &mut dyn Forward)) {
     // One at a time: a pool's threads are pinned and spin, and several pools on the same cores only wait for each other.
     static ALONE: Mutex<()> = Mutex::new(());
     static EXPECTATIONS: LazyLock<Vec<Expectation>> = LazyLock::new(|| {
-        let classes = |checkpoint| CLASSES.map(|class| (checkpoint, class));
-        let all = CHECKPOINTS.into_iter().flat_map(classes);
-        all.map(|(checkpoint, class)| Expectation::compute(checkpoint, class)).collect()
+        let precisions = |checkpoint| PRECISIONS.map(|precision| (checkpoint, precision));
+        let all = CHECKPOINTS.into_iter().flat_map(precisions);
+        all.map(|(checkpoint, precision)| Expectation::compute(checkpoint, precision)).collect()
     });
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    for Expectation { checkpoint, class, prompt, rows } in EXPECTATIONS.iter() {
+    for Expectation { checkpoint, class, kv_dtype, prompt, rows } in EXPECTATIONS.iter() {
         let files = committed(checkpoint);
         let on = |backend: String, model: &mut dyn Forward| {
-            check(&Case { name: format!("{checkpoint} {class:?} on {backend}"), prompt, expected: rows }, model);
+            check(
+                &Case {
+                    name: format!("{checkpoint} {class:?}, {kv_dtype:?} keys on {backend}"),
+                    prompt,
+                    expected: rows,
+                },
+                model,
+            );
         };
-        on("Reference".to_string(), &mut load(Reference::new(), &files, *class));
+        on("Reference".to_string(), &mut load_with_kv(Reference::new(), &files, *class, *kv_dtype));
         for isa in Isa::available() {
             // Plain loops on one thread are what the reference is.
             for threads in if isa == Isa::Scalar { 2..=2 } else { 1..=2 } {
                 let name = format!("{} with {threads} threads", isa.name());
-                on(name, &mut load(cpu(Some(isa), threads), &files, *class));
+                on(name, &mut load_with_kv(cpu(Some(isa), threads), &files, *class, *kv_dtype));
             }
         }
     }
@@ -260,8 +273,8 @@ fn another_history_gives_other_bits() {
         }
     }
     for checkpoint in CHECKPOINTS {
-        for class in CLASSES {
-            check(&mut load(cpu(None, 1), &committed(checkpoint), class));
+        for (class, kv_dtype) in PRECISIONS {
+            check(&mut load_with_kv(cpu(None, 1), &committed(checkpoint), class, kv_dtype));
         }
     }
 }

@@ -12,7 +12,7 @@
 use std::time::Instant;
 
 use kernels::limits::Limits;
-use kernels::{Cpu, CpuOptions, Isa, Reference, WeightClass, threads};
+use kernels::{Cpu, CpuOptions, Isa, KvDtype, Reference, WeightClass, threads};
 use model::{Batch, Checkpoint, Forward, KvBudget, LoadOptions, ModelConfig, Span};
 use serde_json::{Value, json};
 
@@ -113,6 +113,7 @@ struct Subject {
     forward: Box<dyn Forward>,
     threads: usize,
     isa: Isa,
+    kv_dtype: KvDtype,
     demands: Demands,
     filename: String,
     logits: Vec<f32>,
@@ -130,6 +131,7 @@ impl Subject {
             kv_blocks: KvBudget::Blocks(most(|test| test.parallel * test.length().div_ceil(BLOCK_SIZE))),
             block_size: BLOCK_SIZE,
             image_directory: models::packed_cache(&flags.model),
+            kv_dtype: flags.model.kv_dtype.dtype(),
         };
         let bar = Progress::new("loading");
         let mut progress = |p: model::Progress| bar.at(p.bytes_done, p.bytes_total);
@@ -152,7 +154,8 @@ impl Subject {
         };
         let logits = vec![0.0; parallel * demands.config.vocab_size];
         let filename = checkpoint.location();
-        Ok(Subject { forward, threads, isa, demands, filename, logits })
+        let kv_dtype = options.kv_dtype;
+        Ok(Subject { forward, threads, isa, kv_dtype, demands, filename, logits })
     }
 
     /// Seconds of each repetition. A thread of its own computes, because the one that computes is pinned to a core.
@@ -174,9 +177,10 @@ impl Subject {
         std::thread::scope(|scope| scope.spawn(work).join()).unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }
 
-    /// `qwen2 494 M bf16`.
+    /// `qwen2 494 M bf16`, and `kv int8` if keys and values are not bf16.
     fn model_type(&self) -> String {
-        format!("{} {} {}", self.demands.config.family, self.params(), self.demands.weights.name())
+        let kv = if self.kv_dtype == KvDtype::Bf16 { String::new() } else { format!(" kv {}", self.kv_dtype.name()) };
+        format!("{} {} {}{kv}", self.demands.config.family, self.params(), self.demands.weights.name())
     }
 
     fn params(&self) -> String {
@@ -312,6 +316,7 @@ impl Row<'_> {
             "model_filename": subject.filename,
             "model_type": subject.model_type(),
             "model_size": subject.demands.weight_bytes,
+            "type_kv": subject.kv_dtype.name(),
             "model_n_params": subject.demands.parameters(),
             "n_batch": test.n_batch,
             "n_threads": subject.threads,

@@ -1,7 +1,7 @@
 //! `twostroke doctor`: what this machine offers, what the kernels make of it, and whether they compute what they define.
 
 use kernels::limits::Limits;
-use kernels::{Cpu, CpuOptions, Isa, Reference, WeightClass, threads};
+use kernels::{Cpu, CpuOptions, Isa, KvDtype, Reference, WeightClass, threads};
 use model::{Batch, Checkpoint, Forward, KvBudget, LoadError, LoadOptions, Span};
 use serde_json::{Value, json};
 
@@ -148,15 +148,23 @@ impl Diagnosis {
     }
 }
 
-/// Logits of the built-in model for a short prompt, bit for bit, on every instruction set and on the definition.
+/// Logits of the built-in model for a short prompt, bit for bit, on every instruction set and on the definition, with
+/// each type of KV cache.
 fn self_check(threads: usize) -> Result<Vec<(Isa, bool)>, Failure> {
     let checkpoint = models::shipped()?;
-    let defined = logits(model::load(Reference::new(), &checkpoint, &check_options(), &mut |_| {}), &checkpoint)?;
+    let options = KvDtype::ALL.map(check_options);
+    let mut defined = Vec::new();
+    for options in &options {
+        defined.push(logits(model::load(Reference::new(), &checkpoint, options, &mut |_| {}), &checkpoint)?);
+    }
     let mut checks = Vec::new();
     for isa in Isa::available().into_iter().filter(|isa| *isa != Isa::Scalar) {
-        let cpu = Cpu::new(CpuOptions { threads: Some(threads), isa: Some(isa) }).map_err(Failure::usage)?;
-        let computed = logits(model::load(cpu, &checkpoint, &check_options(), &mut |_| {}), &checkpoint)?;
-        checks.push((isa, computed == defined));
+        let mut same = true;
+        for (options, defined) in options.iter().zip(&defined) {
+            let cpu = Cpu::new(CpuOptions { threads: Some(threads), isa: Some(isa) }).map_err(Failure::usage)?;
+            same &= logits(model::load(cpu, &checkpoint, options, &mut |_| {}), &checkpoint)? == *defined;
+        }
+        checks.push((isa, same));
     }
     Ok(checks)
 }
@@ -164,7 +172,7 @@ fn self_check(threads: usize) -> Result<Vec<(Isa, bool)>, Failure> {
 /// Tokens of the checked prompt: any will do.
 const CHECK_ROWS: u32 = 6;
 
-fn check_options() -> LoadOptions {
+fn check_options(kv_dtype: KvDtype) -> LoadOptions {
     LoadOptions {
         weights: WeightClass::Bf16,
         max_rows: CHECK_ROWS as usize,
@@ -173,6 +181,7 @@ fn check_options() -> LoadOptions {
         kv_blocks: KvBudget::Blocks(1),
         block_size: 32,
         image_directory: None,
+        kv_dtype,
     }
 }
 

@@ -78,6 +78,7 @@ fn options(flags: &RunFlags) -> Result<EngineOptions, Failure> {
         threads: flags.model.threads,
         weights: flags.model.weights.class(),
         image_directory: models::packed_cache(&flags.model),
+        kv_dtype: flags.model.kv_dtype.dtype(),
         max_model_len: flags.max_model_len,
         max_num_seqs: 1,
         max_num_batched_tokens: flags.max_num_batched_tokens,

@@ -51,6 +51,7 @@ fn engine_options(flags: &ServeFlags) -> Result<EngineOptions, Failure> {
         isa: None,
         weights: flags.model.weights.class(),
         image_directory: models::packed_cache(&flags.model),
+        kv_dtype: flags.model.kv_dtype.dtype(),
         max_model_len: flags.max_model_len,
         max_num_seqs: flags.max_num_seqs,
         max_num_batched_tokens: flags.max_num_batched_tokens,
@@ -105,7 +106,12 @@ fn start_lines(model: &ModelInfo, limits: &Limits, address: SocketAddr) -> Strin
         ("model", format!("{} ({family}, {layers} layers), context {} tokens", model.name, model.max_model_len)),
         (
             "precision",
-            format!("{weights} weights, bf16 KV cache; {} kernels, {} threads", model.isa.name(), model.threads),
+            format!(
+                "{weights} weights, {} KV cache; {} kernels, {} threads",
+                model.kv_dtype.name(),
+                model.isa.name(),
+                model.threads
+            ),
         ),
         ("memory", format!("{} weights + {} KV cache", bytes(model.weight_bytes as u64), bytes(model.kv_bytes as u64))),
         (
@@ -130,6 +136,7 @@ fn start_json(model: &ModelInfo, limits: &Limits, address: SocketAddr) -> Value 
         "backend": model.backend,
         "threads": model.threads,
         "weight_bytes": model.weight_bytes,
+        "kv_dtype": model.kv_dtype.name(),
         "kv_bytes": model.kv_bytes,
         "kv_blocks": model.num_blocks,
         "block_size": model.block_size,

@@ -3,7 +3,7 @@
 
 pub(crate) mod gguf;
 
-use kernels::{Backend, Cpu, CpuOptions, Isa, WeightClass};
+use kernels::{Backend, Cpu, CpuOptions, Isa, KvDtype, WeightClass};
 use model::{Batch, Checkpoint, Forward, KvBudget, LoadError, LoadOptions, Runner, Source, Span};
 use std::ops::Range;
 use std::path::PathBuf;
@@ -55,11 +55,22 @@ pub(crate) fn options(weights: WeightClass) -> LoadOptions {
         kv_blocks: KvBudget::Blocks(64),
         block_size: BLOCK as usize,
         image_directory: None,
+        kv_dtype: KvDtype::Bf16,
     }
 }
 
 pub(crate) fn load<B: Backend>(backend: B, checkpoint: &Checkpoint, weights: WeightClass) -> Runner<B> {
-    model::load(backend, checkpoint, &options(weights), &mut |_| {}).unwrap()
+    load_with_kv(backend, checkpoint, weights, KvDtype::Bf16)
+}
+
+/// The same with a choice of the cache's precision.
+pub(crate) fn load_with_kv<B: Backend>(
+    backend: B,
+    checkpoint: &Checkpoint,
+    weights: WeightClass,
+    kv_dtype: KvDtype,
+) -> Runner<B> {
+    model::load(backend, checkpoint, &LoadOptions { kv_dtype, ..options(weights) }, &mut |_| {}).unwrap()
 }
 
 pub(crate) fn cpu(isa: Option<Isa>, threads: usize) -> Cpu {
