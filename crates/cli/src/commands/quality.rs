@@ -56,6 +56,7 @@ pub(crate) fn quality(flags: &QualityFlags) -> Result<(), Failure> {
         kv_blocks: KvBudget::Blocks(corpus.longest().div_ceil(BLOCK_SIZE)),
         block_size: BLOCK_SIZE,
         image_directory: None,
+        kv_dtype: flags.model.kv_dtype.dtype(),
     };
     let mut pair = Pair::load(&checkpoint, flags, &options)?;
     let interrupts = Interrupts::listen()?;
@@ -255,6 +256,7 @@ impl Report<'_> {
             "build_version": env!("CARGO_PKG_VERSION"),
             "model": self.checkpoint.name(),
             "weights": flags.model.weights.name(),
+            "kv_dtype": flags.model.kv_dtype.dtype().name(),
             "window": self.corpus.longest(),
             "tokens": found.tokens,
             "complete": self.complete,
@@ -272,12 +274,13 @@ impl Report<'_> {
     fn text(&self) -> String {
         let Report { flags, found, .. } = self;
         let mut text = format!(
-            "{}, {} weights, against float32: {} tokens in windows of {}\n\n\
+            "{}, {} weights, {} KV cache, against float32: {} tokens in windows of {}\n\n\
              perplexity        {:.4} (float32 {:.4}, {:+.3} %)\n\
              KL divergence     {:.6} nats per token, worst {:.4}\n\
              same best token   {:.2} %\n",
             self.checkpoint.name(),
             flags.model.weights.name(),
+            flags.model.kv_dtype.dtype().name(),
             found.tokens,
             self.corpus.longest(),
             found.perplexity(),
