@@ -1,8 +1,8 @@
 //! The float32 backend: one set of bits for every instruction set, thread count and batch, and close to exact arithmetic.
 
 use kernels::{
-    Attention, AttentionRule, AttentionSpan, Backend, Float32, HeadLayout, HeadNorms, Int4Source, Isa, KvShape,
-    MatrixShape, Out, RopeScaling, RopeTable, RotateAndStore, RowSource, WeightClass,
+    Attention, AttentionRule, AttentionSpan, Backend, Float32, HeadLayout, HeadNorms, Int4Source, Isa, KvDtype,
+    KvShape, MatrixShape, Out, RopeScaling, RopeTable, RotateAndStore, RowSource, WeightClass,
 };
 
 /// A small generator (xorshift64*): the same numbers on every machine.
@@ -90,8 +90,14 @@ fn int4_weights_are_their_scales_times_their_integers() {
 /// Keys and values of `len` tokens in a cache whose blocks are out of order, and the attention of all rows.
 fn attended(backend: &Float32, layout: HeadLayout, rule: AttentionRule, qkv: &[f32], cut: usize) -> Vec<f32> {
     let len = qkv.len() / layout.qkv_width();
-    let shape =
-        KvShape { layers: 2, blocks: 4, block_size: 32, num_kv_heads: layout.num_kv_heads, head_dim: layout.head_dim };
+    let shape = KvShape {
+        dtype: KvDtype::Bf16,
+        layers: 2,
+        blocks: 4,
+        block_size: 32,
+        num_kv_heads: layout.num_kv_heads,
+        head_dim: layout.head_dim,
+    };
     let mut kv = backend.kv_cache(shape).unwrap();
     let blocks = [3, 1, 2];
     let rope = RopeTable::new(layout.head_dim, 1e4, &RopeScaling::None, len).unwrap();
