@@ -34,7 +34,8 @@ fn main() {
                 }),
                 _ => {}
             });
-            (there.0.store(0, Release), back.0.store(0, Release));
+            there.0.store(0, Release);
+            back.0.store(0, Release);
         });
     }
 }
