@@ -1,6 +1,6 @@
 //! AVX2 kernels: `vpmaddubsw` for int8, fused multiply-add for bf16. One tile of 16 columns at a time: 16 registers.
 
-use super::{Block, Format, Kernel, Path, activations, epilogue};
+use super::{Block, Format, Kernel, Path, activations, epilogue, in_order};
 use crate::quant::{INT4_RATIOS, INT4_TILE, TILE, WeightClass};
 use std::arch::x86_64::*;
 
@@ -67,6 +67,7 @@ unsafe fn int8<const ROWS: usize>(block: Block) {
         sums: &mut Strip<ROWS>,
     ) {
         let ones = _mm256_set1_epi16(1);
+        let (tile, x) = in_order(tile, x);
         for quad in 0..16 {
             // SAFETY: within the tile and the step of each activation row; prefetching past the end is harmless.
             unsafe {
@@ -116,6 +117,7 @@ unsafe fn int4<const ROWS: usize>(block: Block) {
         totals: &mut Strip<ROWS>,
     ) {
         let low = _mm256_set1_epi8(15);
+        let (tile, x) = in_order(tile, x);
         for group in 0..2 {
             // SAFETY: within the tile, the step of each activation row and its two corrections; prefetching past the
             // end is harmless.
@@ -189,6 +191,7 @@ unsafe fn bf16<const ROWS: usize>(block: Block) {
         let high = _mm256_set1_epi32(0xffff_0000_u32 as i32);
         let mut even = [[_mm256_setzero_ps(); 2]; ROWS];
         let mut odd = [[_mm256_setzero_ps(); 2]; ROWS];
+        let (tile, x) = in_order(tile, x);
         for pair in 0..16 {
             // SAFETY: within the tile and the step of each activation row, f32 here; prefetching past the end is harmless.
             unsafe {

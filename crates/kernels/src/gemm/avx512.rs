@@ -1,11 +1,10 @@
 //! AVX-512 kernels: `vpdpbusd` for int8, fused multiply-add for bf16.
 //!
-//! A kernel holds the sums of 1..=12 rows x 32 columns and walks down K once, tile by tile in the order of memory: with
-//! lines of two tiles in turn, the hardware does not see a stream and fetches little ahead (a third of the bandwidth on
-//! Zen 4). Weights are loaded and made ready once for all rows (int8: `w ^ 0x80` is `w + 128` as unsigned; int4: two
+//! A kernel takes 1..=12 rows x 32 columns and walks down K once, tile by tile in the order of memory: with lines of two
+//! tiles in turn, the hardware does not see a stream and fetches little ahead (a third of the bandwidth on Zen 4). Weights are loaded and made ready once for all rows (int8: `w ^ 0x80` is `w + 128` as unsigned; int4: two
 //! nibbles; bf16: even and odd halves widened to f32), activations are broadcast from memory, four bytes at a time.
 
-use super::{Block, Format, Kernel, Path, activations, epilogue};
+use super::{Block, Format, Kernel, Path, activations, epilogue, in_order};
 use crate::quant::{INT4_RATIOS, INT4_TILE, TILE, WeightClass};
 use std::arch::x86_64::*;
 
@@ -97,6 +96,7 @@ unsafe fn int8<const ROWS: usize>(block: Block) {
         sums: &mut Strip<ROWS>,
     ) {
         let flip = _mm512_set1_epi8(-128);
+        let (tile, x) = in_order(tile, x);
         for quad in 0..16 {
             // SAFETY: within the tile and the step of each activation row; prefetching past the end is harmless.
             unsafe {
@@ -137,65 +137,66 @@ unsafe fn store<const ROWS: usize>(sums: &[Strip<ROWS>; 2], to: *mut u32) {
 }
 
 /// A group's sum starts at its correction (see [`Format::Int8Grouped`]) and takes eight `vpdpbusd`; only its low 16 bits
-/// count. `vpdpwssd` multiplies those by the ratio, the high ones by zero, and adds to the total.
+/// count. `vpdpwssd` multiplies those by the ratio, the high ones by zero, and adds to the total. Sums of a group are in
+/// registers, totals in memory.
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
 unsafe fn int4<const ROWS: usize>(block: Block) {
-    /// One tile, with its 32 ratios.
+    /// Half a tile: one group.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
-    unsafe fn tile<const ROWS: usize>(
-        (tile, ratios): (*const u8, *const u8),
+    unsafe fn group<const ROWS: usize>(
+        (lines, ratios): (*const u8, *const u8),
         (x, corrections): (*const u8, *const u8),
         x_stride: usize,
         ahead: *const u8,
-        totals: &mut Strip<ROWS>,
+        totals: *mut u32,
     ) {
         let (low, low_half) = (_mm512_set1_epi8(15), _mm512_set1_epi32(0xffff));
-        for group in 0..2 {
-            // SAFETY: within the tile, the step of each activation row and its two corrections; prefetching past the
-            // end is harmless.
-            unsafe {
-                let mut sums: Strip<ROWS> = std::array::from_fn(|row| {
-                    let correction = corrections.add(row * x_stride + group * 4).cast::<i32>();
-                    _mm512_set1_epi32(correction.read_unaligned())
-                });
-                for line in group * 4..group * 4 + 4 {
-                    _mm_prefetch::<_MM_HINT_T1>(ahead.wrapping_add(line * 64).cast());
-                    let packed = _mm512_loadu_si512(tile.add(line * 64).cast());
-                    let even = _mm512_and_si512(packed, low);
-                    let odd = _mm512_and_si512(_mm512_srli_epi16::<4>(packed), low);
-                    for (row, sum) in sums.iter_mut().enumerate() {
-                        let quads = x.add(row * x_stride + line * 8).cast::<i32>();
-                        *sum = _mm512_dpbusd_epi32(*sum, even, _mm512_set1_epi32(quads.read_unaligned()));
-                        *sum = _mm512_dpbusd_epi32(*sum, odd, _mm512_set1_epi32(quads.add(1).read_unaligned()));
-                    }
+        let (lines, x) = in_order(lines, x);
+        // SAFETY: within the tile, the step of each activation row and its corrections, and the totals; prefetching past
+        // the end is harmless.
+        unsafe {
+            let mut sums: Strip<ROWS> = std::array::from_fn(|row| {
+                _mm512_set1_epi32(corrections.add(row * x_stride).cast::<i32>().read_unaligned())
+            });
+            for line in 0..4 {
+                _mm_prefetch::<_MM_HINT_T1>(ahead.wrapping_add(line * 64).cast());
+                let packed = _mm512_loadu_si512(lines.add(line * 64).cast());
+                let even = _mm512_and_si512(packed, low);
+                let odd = _mm512_and_si512(_mm512_srli_epi16::<4>(packed), low);
+                for (row, sum) in sums.iter_mut().enumerate() {
+                    let quads = x.add(row * x_stride + line * 8).cast::<i32>();
+                    *sum = _mm512_dpbusd_epi32(*sum, even, _mm512_set1_epi32(quads.read_unaligned()));
+                    *sum = _mm512_dpbusd_epi32(*sum, odd, _mm512_set1_epi32(quads.add(1).read_unaligned()));
                 }
-                let ratios = _mm512_cvtepi8_epi32(_mm_loadu_si128(ratios.add(group * 16).cast()));
-                let ratios = _mm512_and_si512(ratios, low_half);
-                for (total, sum) in totals.iter_mut().zip(sums) {
-                    *total = _mm512_dpwssd_epi32(*total, sum, ratios);
-                }
+            }
+            let ratios = _mm512_and_si512(_mm512_cvtepi8_epi32(_mm_loadu_si128(ratios.cast())), low_half);
+            for (row, sum) in sums.into_iter().enumerate() {
+                let total = totals.add(row * 32);
+                _mm512_storeu_si512(total.cast(), _mm512_dpwssd_epi32(_mm512_loadu_si512(total.cast()), sum, ratios));
             }
         }
     }
-    let mut totals = [[_mm512_setzero_si512(); ROWS]; 2];
-    let (mut step, mut x, mut ahead) = (block.tiles, block.x, block.ahead);
-    let mut corrections = block.x.wrapping_add(block.steps * 64);
-    for _ in 0..block.steps {
-        // SAFETY: step by step the addresses stay within `steps` steps and activations, behind which lie the corrections.
-        unsafe {
+    // SAFETY: the sums are `[ROWS][32]`. Step by step the addresses stay within `steps` steps and activations, behind
+    // which lie two corrections a step.
+    unsafe {
+        block.sums.write_bytes(0, ROWS * 32);
+        let (mut step, mut x, mut ahead) = (block.tiles, block.x, block.ahead);
+        let mut corrections = block.x.add(block.steps * 64);
+        for _ in 0..block.steps {
             _mm_prefetch::<_MM_HINT_T1>(ahead.cast());
-            for (strip, totals) in totals.iter_mut().enumerate() {
-                let at = INT4_RATIOS + strip * INT4_TILE;
-                let weights = (step.add(at), step.add(strip * 32));
-                tile(weights, (x, corrections), block.x_stride, ahead.wrapping_add(at), totals);
+            for part in 0..4 {
+                let (strip, half) = (part / 2, part % 2);
+                let at = INT4_RATIOS + part * (INT4_TILE / 2);
+                let weights = (step.add(at), step.add(part * 16));
+                let activations = (x.add(half * 32), corrections.add(half * 4));
+                let totals = block.sums.add(strip * 16);
+                group::<ROWS>(weights, activations, block.x_stride, ahead.wrapping_add(at), totals);
             }
             (step, x, corrections) = (step.add(WeightClass::Int4.step_bytes()), x.add(64), corrections.add(8));
+            ahead = ahead.wrapping_add(block.ahead_stride);
         }
-        ahead = ahead.wrapping_add(block.ahead_stride);
     }
-    // SAFETY: the sums are `[ROWS][32]`.
-    unsafe { store(&totals, block.sums) };
 }
 
 #[target_feature(enable = "avx512f,avx512bw")]
@@ -213,6 +214,7 @@ unsafe fn bf16<const ROWS: usize>(block: Block) {
         let high = _mm512_set1_epi32(0xffff_0000_u32 as i32);
         let mut even = [_mm512_setzero_ps(); ROWS];
         let mut odd = [_mm512_setzero_ps(); ROWS];
+        let (tile, x) = in_order(tile, x);
         for pair in 0..16 {
             // SAFETY: within the tile and the step of each activation row, f32 here; prefetching past the end is harmless.
             unsafe {
