@@ -299,6 +299,7 @@ impl Product<'_> {
 /// by line in turn, which is no stream to the hardware prefetcher.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
+#[allow(clippy::pointers_in_nomem_asm_block)] // nothing is read or written there
 fn in_order(mut tile: *const u8, mut x: *const u8) -> (*const u8, *const u8) {
     // SAFETY: no instruction at all.
     unsafe {
