@@ -310,6 +310,29 @@ mod tests {
     }
 
     #[test]
+    fn the_longest_sequence_chooses_the_factors_of_longrope() {
+        let scaling = |attention_factor| RopeScaling::LongRope {
+            short_factor: vec![1.0, 1.5, 2.0, 4.0],
+            long_factor: vec![2.0, 3.0, 8.0, 64.0],
+            factor: 32.0,
+            original_max_position: 4096,
+            attention_factor,
+        };
+        let plain = RopeScaling::None.inv_freq(8, 1e4, 1);
+        for (max_positions, divisors) in [(4096, [1.0, 1.5, 2.0, 4.0]), (4097, [2.0, 3.0, 8.0, 64.0])] {
+            let freqs = scaling(None).inv_freq(8, 1e4, max_positions);
+            for ((freq, plain), divisor) in freqs.iter().zip(&plain).zip(divisors) {
+                assert!((freq * divisor / plain - 1.0).abs() < 1e-6, "{max_positions}: {freqs:?}");
+            }
+        }
+        // sqrt(1 + ln 32 / ln 4096) = sqrt(1 + 5 / 12), whichever list counts.
+        assert!((scaling(None).attention_factor() - (17.0f64 / 12.0).sqrt()).abs() < 1e-12);
+        assert_eq!(scaling(Some(1.19)).attention_factor(), 1.19);
+        let table = RopeTable::new(8, 1e4, &scaling(Some(1.25)), 10).unwrap();
+        assert!(table.at(0).0.iter().all(|&cos| cos == 1.25));
+    }
+
+    #[test]
     fn position_zero_does_not_turn() {
         let table = RopeTable::new(64, 1e4, &RopeScaling::None, 4).unwrap();
         let (cos, sin) = table.at(0);

@@ -58,7 +58,9 @@ impl<S: Simd> Work<'_, S> {
     #[inline(always)]
     pub(super) fn int8_split(&self, scratch: &mut Scratch, start: usize, pages: &Range<usize>, at: &[Page]) {
         for page in pages.clone() {
-            self.int8_scores(scratch, page, at[page]);
+            // Keys a little ahead; the last of them, when there are none left, are asked for again.
+            let ahead = at[(page + self.pages_ahead()).min(pages.end - 1)].keys;
+            self.int8_scores(scratch, page, at[page], ahead);
         }
         for row in 0..self.rows() {
             self.int8_softmax(scratch, row, inside(&self.seen(row), start), pages, at);
@@ -86,17 +88,18 @@ impl<S: Simd> Work<'_, S> {
         }
     }
 
-    /// Sums of a page of keys, as i32 in the place of scores. Asks for the page's values, which are read next.
+    /// Sums of a page of keys, as i32 in the place of scores. Asks for the keys at `ahead`, and for the page's values,
+    /// which are read after the softmax.
     #[inline(always)]
-    fn int8_scores(&self, scratch: &mut Scratch, page: usize, at: Page) {
+    fn int8_scores(&self, scratch: &mut Scratch, page: usize, at: Page, ahead: *const u8) {
         for first in (0..self.rows()).step_by(S::ROWS) {
             // SAFETY: rows are the tile's, `at` is a page.
             unsafe {
                 match (self.rows() - first).min(S::ROWS) {
-                    1 => self.int8_keys::<1>(scratch, first, page, at),
-                    2 => self.int8_keys::<2>(scratch, first, page, at),
-                    3 => self.int8_keys::<3>(scratch, first, page, at),
-                    _ => self.int8_keys::<4>(scratch, first, page, at),
+                    1 => self.int8_keys::<1>(scratch, first, page, at, ahead),
+                    2 => self.int8_keys::<2>(scratch, first, page, at, ahead),
+                    3 => self.int8_keys::<3>(scratch, first, page, at, ahead),
+                    _ => self.int8_keys::<4>(scratch, first, page, at, ahead),
                 }
             }
         }
@@ -105,7 +108,14 @@ impl<S: Simd> Work<'_, S> {
     /// # Safety
     /// The tile has `R` rows from `first`, and `at` is a page of the cache.
     #[inline(always)]
-    unsafe fn int8_keys<const R: usize>(&self, scratch: &mut Scratch, first: usize, page: usize, at: Page) {
+    unsafe fn int8_keys<const R: usize>(
+        &self,
+        scratch: &mut Scratch,
+        first: usize,
+        page: usize,
+        at: Page,
+        ahead: *const u8,
+    ) {
         const GROUPS: usize = VALUE_PAGE / KEY_GROUP;
         let (s, lines) = (self.simd, self.call.args.layout.head_dim / 4);
         let mut sums: [[S::I; GROUPS]; R] =
@@ -114,6 +124,7 @@ impl<S: Simd> Work<'_, S> {
             for group in 0..GROUPS {
                 let inside = (group * lines + line) * LINE;
                 if first == 0 {
+                    s.prefetch(ahead.wrapping_add(inside));
                     s.prefetch(at.values.wrapping_add(inside));
                 }
                 // SAFETY: a page of keys has two groups of so many lines.
@@ -204,11 +215,16 @@ impl<S: Simd> Work<'_, S> {
         at: &[Page],
     ) {
         let s = self.simd;
-        let [high_digits, low_digits] = &scratch.ints.digits;
+        let ([high_digits, low_digits], later) = (&scratch.ints.digits, &at[pages.end..]);
         let (mut high, mut low) = ([[s.zeros(); C]; R], [[s.zeros(); C]; R]);
         for (page, at) in pages.clone().zip(&at[pages.clone()]) {
             for line in 0..VALUE_LINES {
                 let quad = page * VALUE_LINES + line;
+                // The keys of the next split: as many lines as values.
+                if first == 0 && page - pages.start < self.pages_ahead() {
+                    let next = later[page - pages.start].keys;
+                    (0..C).for_each(|c| s.prefetch(next.wrapping_add(((column + c) * VALUE_LINES + line) * LINE)));
+                }
                 for r in 0..R {
                     let digits =
                         |digits: &[[u8; STRIDE]; ROWS]| u32::from_ne_bytes(digits[first + r].as_chunks::<4>().0[quad]);

@@ -210,7 +210,7 @@ impl<S: Simd> Work<'_, S> {
 
     /// Pages that are asked for before they are read: 8 KiB of either keys or values, and 4 pages at most.
     #[inline(always)]
-    fn pages_ahead(&self) -> usize {
+    pub(super) fn pages_ahead(&self) -> usize {
         (8192 / self.call.kv.shape().page_bytes()).clamp(1, MAX_AHEAD)
     }
 
