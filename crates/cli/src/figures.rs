@@ -95,12 +95,21 @@ pub(crate) struct Work {
 impl Demands {
     /// Prefill of `rows` tokens from position `start` in chunks of `chunk`; logits for the last row.
     pub(crate) fn prefill(&self, start: usize, rows: usize, chunk: usize) -> Work {
-        let chunks = rows.div_ceil(chunk.max(1));
-        // Each row sees itself and everything before it.
-        let seen = rows as f64 * start as f64 + rows as f64 * (rows as f64 + 1.0) / 2.0;
-        // Each chunk fetches the context once, up to its own end.
-        let ends = (1..=chunks).map(|i| (start + (i * chunk).min(rows)) as f64);
-        let fetched: f64 = ends.sum();
+        let chunk = chunk.max(1);
+        let chunks = rows.div_ceil(chunk);
+        // Each row sees itself and everything before it, or as much of that as its layer's window holds.
+        let seen = self.mean_over_layers(|window| {
+            let growing = rows.min(window.saturating_sub(start)) as f64;
+            let grown = rows as f64 - growing;
+            growing * start as f64
+                + growing * (growing + 1.0) / 2.0
+                + if grown > 0.0 { grown * window as f64 } else { 0.0 }
+        });
+        // Each chunk fetches once what any of its rows sees.
+        let fetched = self.mean_over_layers(|window| {
+            let ends = (1..=chunks).map(|i| ((i - 1) * chunk, (i * chunk).min(rows)));
+            ends.map(|(from, to)| (start + to).min((to - from - 1).saturating_add(window)) as f64).sum()
+        });
         let rows_per_chunk = rows as f64 / chunks.max(1) as f64;
         Work {
             matrix_flops: rows as f64 * self.config.flops_per_token() as f64 + self.config.flops_per_logit_row() as f64,
@@ -109,15 +118,23 @@ impl Demands {
         }
     }
 
-    /// `steps` decode steps that carry `rows` rows in all and read `context` cache positions in all.
+    /// `steps` decode steps that carry `rows` rows in all, which have `context` cache positions before them in all.
     pub(crate) fn decode(&self, steps: usize, rows: usize, context: f64) -> Work {
         let per_row = self.config.flops_per_token() + self.config.flops_per_logit_row();
         let rows_per_step = rows as f64 / steps.max(1) as f64;
+        // As if all rows had the mean context.
+        let seen = self.mean_over_layers(|window| context.min(rows as f64 * window as f64));
         Work {
             matrix_flops: rows as f64 * per_row as f64,
-            attention_flops: context * self.config.attention_flops(1) as f64,
-            bytes: steps as f64 * self.bytes_of_pass(rows_per_step) + context * self.kv_bytes_per_token as f64,
+            attention_flops: seen * self.config.attention_flops(1) as f64,
+            bytes: steps as f64 * self.bytes_of_pass(rows_per_step) + seen * self.kv_bytes_per_token as f64,
         }
+    }
+
+    /// The mean of a number of tokens over the layers, by their window.
+    fn mean_over_layers(&self, of: impl Fn(usize) -> f64) -> f64 {
+        let layers = &self.config.layers;
+        layers.iter().map(|layer| of(layer.window.unwrap_or(usize::MAX))).sum::<f64>() / layers.len() as f64
     }
 
     /// Bytes of weights that a pass over `rows` rows reads: of experts, those that rows go to on average.
@@ -379,6 +396,29 @@ mod tests {
         let dense =
             Demands { config: ModelConfig { experts: None, ..demands.config.clone() }, expert_bytes: 0, ..demands };
         assert_eq!(dense.decode(1, 1, 0.0).bytes, 1000.0);
+    }
+
+    #[test]
+    fn attention_is_counted_as_far_as_a_layer_sees() {
+        let demands = |window: &str| {
+            let config = format!(
+                r#"{{"model_type": "gemma2", "hidden_size": 64, "intermediate_size": 32, "num_hidden_layers": 2, "head_dim": 32,
+                "num_attention_heads": 2, "vocab_size": 100, "max_position_embeddings": 512, "sliding_window": {window}}}"#
+            );
+            let config = ModelConfig::parse(&config).expect("a good configuration");
+            Demands { config, weights: WeightClass::Bf16, weight_bytes: 0, expert_bytes: 0, kv_bytes_per_token: 1 }
+        };
+        let (all, windowed) = (demands("null"), demands("8"));
+        let tokens = |work: Work| (work.attention_flops / all.config.attention_flops(1) as f64, work.bytes);
+        // One layer of two sees 8 tokens. Four rows from position 20: 21 + 22 + 23 + 24, and 24 fetched once.
+        assert_eq!(tokens(all.prefill(20, 4, 4)), (90.0, 24.0));
+        assert_eq!(tokens(windowed.prefill(20, 4, 4)), ((90.0 + 4.0 * 8.0) / 2.0, (24.0 + 11.0) / 2.0));
+        // From position 5 the window fills up: 6 + 7 + 8 + 8; in chunks of two, 7 and 9 are fetched, or 7 and 9.
+        assert_eq!(tokens(all.prefill(5, 4, 2)), (30.0, 16.0));
+        assert_eq!(tokens(windowed.prefill(5, 4, 2)), ((30.0 + 29.0) / 2.0, (16.0 + 16.0) / 2.0));
+        assert_eq!(tokens(all.decode(3, 3, 60.0)), (60.0, 60.0));
+        assert_eq!(tokens(windowed.decode(3, 3, 60.0)), ((60.0 + 24.0) / 2.0, (60.0 + 24.0) / 2.0));
+        assert_eq!(tokens(windowed.decode(3, 3, 12.0)), (12.0, 12.0), "shorter than the window");
     }
 
     #[test]
