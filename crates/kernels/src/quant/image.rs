@@ -4,7 +4,7 @@
 //! quantizer or a rounding raises [`LAYOUT_VERSION`]; a test here holds a digest that changes with them.
 
 use super::int4::MAX_OWN_RATIO;
-use super::{INT4_TILE, MatrixShape, PAIR, PackedMatrix, WeightClass};
+use super::{INT4_RATIOS, MatrixShape, PAIR, PackedMatrix, WeightClass};
 use crate::mem::{Buffer, OutOfMemory};
 use crate::threads::{Pool, share};
 use std::sync::{Arc, Mutex};
@@ -91,7 +91,7 @@ impl PackedMatrix {
 fn has_wide_ratios(tiles: &[u8]) -> bool {
     let mut steps = tiles.chunks_exact(WeightClass::Int4.step_bytes());
     let is_wide = |&ratio: &u8| (ratio as i8).unsigned_abs() > MAX_OWN_RATIO.unsigned_abs();
-    steps.any(|step| step[2 * INT4_TILE..].iter().any(is_wide))
+    steps.any(|step| step[..INT4_RATIOS].iter().any(is_wide))
 }
 
 /// Bytes of tiles, number of scales.
@@ -108,7 +108,7 @@ fn sizes(shape: MatrixShape, class: WeightClass) -> Option<(usize, usize)> {
 mod tests {
     use super::*;
     use crate::isa::Isa;
-    use crate::quant::RowSource;
+    use crate::quant::{Int4Source, RowSource};
 
     fn packed(class: WeightClass, shape: MatrixShape) -> PackedMatrix {
         let rows = |row: usize, to: &mut [f32]| {
@@ -134,6 +134,24 @@ mod tests {
                     assert_eq!(back.image().pieces().concat(), image, "{class:?} {shape:?}");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn an_image_knows_whether_ratios_are_wide() {
+        let shape = MatrixShape { out_features: 33, in_features: 100 };
+        // Scales of `1` and `1 / steps`: as many steps are needed, for 0.03 more than 15.
+        for (other, wide) in [(1.0f32, false), (1.0 / 15.0, false), (0.03, true)] {
+            let rows = |row: usize, q: &mut [i8], scales: &mut [f32]| {
+                q.fill(-8);
+                scales.fill(1.0);
+                scales[0] = if row == 32 { other } else { 1.0 };
+            };
+            let matrix = PackedMatrix::pack_int4(None, Isa::Scalar, shape, &Int4Source(&rows)).unwrap();
+            let image = matrix.image().pieces().concat();
+            let source = |at: u64, out: &mut [u8]| out.copy_from_slice(&image[at as usize..][..out.len()]);
+            let back = PackedMatrix::restore(None, shape, WeightClass::Int4, &ByteSource(&source)).unwrap();
+            assert_eq!((matrix.wide_ratios(), back.wide_ratios()), (wide, wide), "scales of 1 and {other}");
         }
     }
 
