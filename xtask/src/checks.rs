@@ -1,7 +1,8 @@
 //! Slower checks, each a command of its own.
 
 use crate::setup;
-use crate::shell::{cargo, command, show, target};
+use crate::shell::{cargo, command, root, show, target};
+use std::fs;
 
 /// Instruction counts of the hot operations against the limits in `guards/benches/instructions.rs`.
 pub(crate) fn guards() -> Result<(), String> {
@@ -20,4 +21,20 @@ pub(crate) fn asan() -> Result<(), String> {
     // Rustup's cargo chooses the toolchain; this variable, set for our own run, would overrule it.
     test.env_remove("RUSTUP_TOOLCHAIN");
     show(test.env("RUSTFLAGS", "-Zsanitizer=address").env("CARGO_TARGET_DIR", target().join("asan")))
+}
+
+/// Every fuzz target for so many seconds. Starts from `fuzz/corpus` and from what earlier runs kept; a finding ends it,
+/// and its input stays in `fuzz/artifacts`. Needs a nightly toolchain.
+pub(crate) fn fuzz(seconds: u32) -> Result<(), String> {
+    let program = setup::cargo_fuzz()?;
+    for name in ["gguf", "safetensors", "config", "tokenizer"] {
+        let (kept, given) = (target().join("fuzz-corpus").join(name), root().join("fuzz/corpus").join(name));
+        fs::create_dir_all(&kept).map_err(|error| format!("{}: {error}", kept.display()))?;
+        let mut fuzz = command(&program, &["fuzz", "run", name, "--target-dir"]);
+        fuzz.arg(target().join("fuzz")).args([kept, given]).arg("--");
+        fuzz.args([format!("-max_total_time={seconds}"), "-max_len=16384".into(), "-timeout=10".into()]);
+        fuzz.args(["-rss_limit_mb=2048", "-print_final_stats=1"]);
+        show(fuzz.env("RUSTUP_TOOLCHAIN", "nightly"))?;
+    }
+    Ok(())
 }

@@ -6,6 +6,7 @@
 //! reference                   write docs/reference/flags.md from the flags
 //! guards                      count the instructions of the hot operations and hold them against their limits
 //! asan                        the kernels' tests under AddressSanitizer
+//! fuzz [--seconds N]          the readers of model files against files that are wrong in one place
 //! random-model SHAPE DIR      random weights in a real model's shape, for speed measurements without a download
 //! ```
 
@@ -25,6 +26,7 @@ const HELP: &str = "usage: cargo xtask <command>
   reference                 write docs/reference/flags.md from the flags
   guards                    count instructions of the hot operations (valgrind), hold them against their limits
   asan                      run the kernels' tests under AddressSanitizer (nightly toolchain)
+  fuzz [--seconds N]        fuzz the readers of model files, 60 seconds each (nightly toolchain)
   random-model SHAPE DIR    random weights in the shape of qwen2.5-0.5b, llama-3.2-1b, mistral-7b, moe-0.8b or tiny";
 
 fn main() -> ExitCode {
@@ -37,6 +39,11 @@ fn main() -> ExitCode {
         ["reference"] => test::write_reference(),
         ["guards"] => checks::guards(),
         ["asan"] => checks::asan(),
+        ["fuzz"] => checks::fuzz(60),
+        ["fuzz", "--seconds", seconds] => match seconds.parse() {
+            Ok(seconds) => checks::fuzz(seconds),
+            Err(_) => Err(format!("--seconds: {seconds:?} is not a number")),
+        },
         ["random-model", shape, directory] => random_model::write(shape, directory.as_ref()),
         ["help" | "--help" | "-h"] => {
             println!("{HELP}");

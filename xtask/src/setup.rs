@@ -7,6 +7,8 @@ use crate::shell::{answers, cargo, command, show, target};
 
 /// Version of cargo-deny that is built when none is installed.
 const CARGO_DENY: &str = "0.20.2";
+/// Version of cargo-fuzz.
+const CARGO_FUZZ: &str = "0.13.2";
 /// Version of gungraun's runner.
 const GUNGRAUN: &str = "0.20.0";
 
@@ -75,6 +77,11 @@ pub(crate) fn cargo_deny() -> Result<PathBuf, String> {
 /// What counts instructions for the guards. Its version has to be that of the library in guards/Cargo.toml.
 pub(crate) fn gungraun_runner() -> Result<PathBuf, String> {
     tool("gungraun-runner", GUNGRAUN)
+}
+
+/// What builds and runs the targets in fuzz/.
+pub(crate) fn cargo_fuzz() -> Result<PathBuf, String> {
+    tool("cargo-fuzz", CARGO_FUZZ)
 }
 
 /// A program of crates.io under `target/tools`, built there the first time without optimisation.

@@ -4,12 +4,13 @@
 mod common;
 
 use common::*;
-use kernels::{Reference, WeightClass};
+use kernels::{Float32, Reference, WeightClass};
 use model::chat_template::{ChatMessage, ChatTemplate, TemplateOptions};
 use model::tokenizer::Tokenizer;
-use model::weights::Weights;
+use model::weights::{Part, Weights};
 use model::{Checkpoint, Forward, ModelConfig, Source};
-use std::path::PathBuf;
+use serde_json::Value;
+use std::path::{Path, PathBuf};
 
 fn data(file: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(file)
@@ -80,7 +81,7 @@ fn dequantized(checkpoint: &Checkpoint) -> Checkpoint {
     let weights = Weights::open(checkpoint).unwrap();
     let (mut header, mut bytes) = (serde_json::Map::new(), Vec::new());
     let config = checkpoint.read_text("config.json").unwrap().unwrap();
-    for (name, _, shape, _) in stored_tensors(&data("llama3-v5")) {
+    for Stored { name, shape, .. } in stored_tensors(&data("llama3-v5")) {
         let tensor = weights.tensor(&name, &shape).unwrap();
         let begin = bytes.len();
         let mut row = vec![0.0f32; *shape.last().unwrap()];
@@ -91,7 +92,7 @@ fn dequantized(checkpoint: &Checkpoint) -> Checkpoint {
         let range = [begin, bytes.len()];
         header.insert(name, serde_json::json!({"dtype": "F32", "shape": shape, "data_offsets": range}));
     }
-    let header = serde_json::Value::Object(header).to_string().into_bytes();
+    let header = Value::Object(header).to_string().into_bytes();
     let file = [(header.len() as u64).to_le_bytes().to_vec(), header, bytes].concat();
     embedded(vec![("config.json", config.into_bytes()), ("model.safetensors", file)])
 }
@@ -99,7 +100,7 @@ fn dequantized(checkpoint: &Checkpoint) -> Checkpoint {
 #[test]
 fn sentence_piece_ids_are_those_of_sentence_piece() {
     let tokenizer = Tokenizer::load(&gguf("spm.gguf"), 700).unwrap();
-    let cases: Vec<serde_json::Value> = serde_json::from_slice(&std::fs::read(data("gguf/spm.json")).unwrap()).unwrap();
+    let cases: Vec<Value> = serde_json::from_slice(&std::fs::read(data("gguf/spm.json")).unwrap()).unwrap();
     assert!(cases.len() > 10);
     for case in cases {
         let text = case["text"].as_str().unwrap();
@@ -122,8 +123,17 @@ fn sentence_piece_ids_are_those_of_sentence_piece() {
 fn converted_families_give_the_logits_of_their_directories() {
     let (tokens, mut converted_cases) = (random_tokens(7, 33, 100), Vec::new());
     for (name, directory) in committed_checkpoints() {
-        let Some(files) = converted(&directory) else { continue };
-        let wanted = run_alone(&mut load(Reference::new(), &committed(&name), WeightClass::Bf16), &tokens);
+        let config = sayable(&directory);
+        let Some(files) = converted(&directory, &config) else { continue };
+        let mut original = vec![("config.json".to_string(), config.to_string().into_bytes())];
+        for entry in directory.read_dir().unwrap().map(|entry| entry.unwrap()) {
+            let file = entry.file_name().to_string_lossy().into_owned();
+            if file.contains(".safetensors") {
+                original.push((file, std::fs::read(entry.path()).unwrap()));
+            }
+        }
+        let original = embedded(original.iter().map(|(name, bytes)| (name.as_str(), bytes.clone())).collect());
+        let wanted = run_alone(&mut load(Reference::new(), &original, WeightClass::Bf16), &tokens);
         for files in [vec![("m.gguf", files.whole)], files.parts] {
             let checkpoint = embedded(files);
             let found = run_alone(&mut load(Reference::new(), &checkpoint, WeightClass::Bf16), &tokens);
@@ -131,7 +141,23 @@ fn converted_families_give_the_logits_of_their_directories() {
         }
         converted_cases.push(name);
     }
-    for name in ["llama2", "llama3", "llama-bias-linear", "qwen2", "qwen2.5-yarn", "qwen3"] {
+    for name in [
+        "gemma2",
+        "gemma3",
+        "granite",
+        "llama-bias-linear",
+        "llama2",
+        "llama3",
+        "mixtral",
+        "olmo2",
+        "phi3",
+        "phi3-longrope",
+        "qwen2",
+        "qwen2.5-yarn",
+        "qwen3",
+        "qwen3-moe-fused",
+        "smollm3",
+    ] {
         assert!(converted_cases.iter().any(|converted| converted == name), "{name} is not among {converted_cases:?}");
     }
 }
@@ -141,40 +167,89 @@ struct Converted {
     parts: Vec<(&'static str, Vec<u8>)>,
 }
 
-/// What ggml's converter would write for a directory; `None` where the format has no word for what the model needs.
-fn converted(directory: &std::path::Path) -> Option<Converted> {
-    use common::gguf::*;
+/// A configuration, its fields that GGUF has no word for set to what ggml takes for granted.
+fn sayable(directory: &Path) -> Value {
     let text = std::fs::read_to_string(directory.join("config.json")).unwrap();
-    let config: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let mut config: Value = serde_json::from_str(&text).unwrap();
+    match config["architectures"][0].as_str().unwrap() {
+        "Gemma2ForCausalLM" => config["query_pre_attn_scalar"] = config["head_dim"].clone(),
+        "Gemma3ForCausalLM" => config["layer_types"] = Value::Null,
+        "SmolLM3ForCausalLM" => {
+            config["no_rope_layers"] = Value::Null;
+            config["no_rope_layer_interval"] = Value::Null;
+        }
+        "Qwen3MoeForCausalLM" => config["norm_topk_prob"] = true.into(),
+        _ => {}
+    }
+    config
+}
+
+/// What ggml's converter would write for a directory; `None` where the format has no word for what the model needs.
+fn converted(directory: &Path, config: &Value) -> Option<Converted> {
+    use common::gguf::*;
+    if config["use_sliding_window"] == true {
+        return None; // of the Qwen families, ggml knows no window
+    }
     let architecture = match config["architectures"][0].as_str().unwrap() {
-        "LlamaForCausalLM" => "llama",
+        "LlamaForCausalLM" | "MixtralForCausalLM" => "llama",
         "Qwen2ForCausalLM" => "qwen2",
         "Qwen3ForCausalLM" => "qwen3",
+        // Only with experts in every layer.
+        "Qwen3MoeForCausalLM" if config["decoder_sparse_step"] == 1 => "qwen3moe",
+        "Gemma2ForCausalLM" => "gemma2",
+        "Gemma3ForCausalLM" => "gemma3",
+        "Phi3ForCausalLM" => "phi3",
+        "Olmo2ForCausalLM" => "olmo2",
+        "GraniteForCausalLM" => "granite",
+        "SmolLM3ForCausalLM" => "smollm3",
         _ => return None,
     };
+    let key = |name: &str| format!("{architecture}.{name}");
     let number = |field: &str| config[field].as_u64().map(|number| number as u32);
     let (heads, hidden) = (number("num_attention_heads").unwrap(), number("hidden_size").unwrap());
     let head_dim = number("head_dim").unwrap_or(hidden / heads);
-    let key = |name: &str| format!("{architecture}.{name}");
-    let mut settings = vec![
-        text_setting("general.architecture", architecture),
-        u32_setting(&key("context_length"), number("max_position_embeddings").unwrap()),
-        u32_setting(&key("embedding_length"), hidden),
-        u32_setting(&key("block_count"), number("num_hidden_layers").unwrap()),
-        u32_setting(&key("feed_forward_length"), number("intermediate_size").unwrap()),
-        u32_setting(&key("attention.head_count"), heads),
-        u32_setting(&key("attention.head_count_kv"), number("num_key_value_heads").unwrap()),
-        u32_setting(&key("attention.key_length"), head_dim),
-        f32_setting(&key("attention.layer_norm_rms_epsilon"), config["rms_norm_eps"].as_f64().unwrap() as f32),
-    ];
+    let mut settings =
+        vec![text_setting("general.architecture", architecture), u32_setting(&key("attention.key_length"), head_dim)];
+    for (field, name) in [
+        ("max_position_embeddings", "context_length"),
+        ("hidden_size", "embedding_length"),
+        ("num_hidden_layers", "block_count"),
+        ("intermediate_size", "feed_forward_length"),
+        ("num_attention_heads", "attention.head_count"),
+        ("num_key_value_heads", "attention.head_count_kv"),
+        ("sliding_window", "attention.sliding_window"),
+        ("num_local_experts", "expert_count"),
+        ("num_experts_per_tok", "expert_used_count"),
+        ("moe_intermediate_size", "expert_feed_forward_length"),
+    ] {
+        let window_of_another = field == "sliding_window" && architecture.starts_with("qwen");
+        settings.extend(number(field).filter(|_| !window_of_another).map(|number| u32_setting(&key(name), number)));
+    }
+    for (field, name) in [
+        ("rms_norm_eps", "attention.layer_norm_rms_epsilon"),
+        ("attn_logit_softcapping", "attn_logit_softcapping"),
+        ("final_logit_softcapping", "final_logit_softcapping"),
+        ("attention_multiplier", "attention.scale"),
+        ("embedding_multiplier", "embedding_scale"),
+        ("residual_multiplier", "residual_scale"),
+        ("logits_scaling", "logit_scale"),
+    ] {
+        settings.extend(config[field].as_f64().map(|number| f32_setting(&key(name), number as f32)));
+    }
+    let share = config["partial_rotary_factor"].as_f64().unwrap_or(1.0);
+    settings.push(u32_setting(&key("rope.dimension_count"), (f64::from(head_dim) * share) as u32));
+
     let rope =
         ["rope_parameters", "rope_scaling"].map(|field| &config[field]).into_iter().find(|rope| rope.is_object());
-    let theta = rope.and_then(|rope| rope["rope_theta"].as_f64()).or(config["rope_theta"].as_f64()).unwrap_or(1e4);
+    let rope = rope.unwrap_or(&Value::Null);
+    let rope = if rope["full_attention"].is_object() { &rope["full_attention"] } else { rope };
+    let theta = rope["rope_theta"].as_f64().or(config["rope_theta"].as_f64()).unwrap_or(1e4);
     settings.push(f32_setting(&key("rope.freq_base"), theta as f32));
-    let mut tensors = Vec::new();
-    let empty = serde_json::Value::Null;
-    let rope = rope.unwrap_or(&empty);
     let factor = || rope["factor"].as_f64().unwrap();
+    let f32_tensor = |name: &str, values: Vec<f32>| {
+        (name.to_string(), vec![values.len() as u64], 0, values.iter().flat_map(|value| value.to_le_bytes()).collect())
+    };
+    let mut tensors: Vec<(String, Vec<u64>, u32, Vec<u8>)> = Vec::new();
     match rope["rope_type"].as_str().or(rope["type"].as_str()).unwrap_or("default") {
         "default" => {}
         "linear" => {
@@ -189,40 +264,43 @@ fn converted(directory: &std::path::Path) -> Option<Converted> {
         }
         "llama3" => {
             let original = rope["original_max_position_embeddings"].as_f64().unwrap();
-            let divisors = (0..head_dim / 2).flat_map(|i| {
+            let divisor = |i: u32| {
                 let wavelength = std::f64::consts::TAU * theta.powf(f64::from(2 * i) / f64::from(head_dim));
                 let smooth = ((original / wavelength - 1.0) / 3.0).clamp(0.0, 1.0);
-                ((1.0 / ((1.0 - smooth) / factor() + smooth)) as f32).to_le_bytes()
-            });
-            tensors.push(("rope_freqs.weight".to_string(), vec![u64::from(head_dim) / 2], 0, divisors.collect()));
+                (1.0 / ((1.0 - smooth) / factor() + smooth)) as f32
+            };
+            tensors.push(f32_tensor("rope_freqs.weight", (0..head_dim / 2).map(divisor).collect()));
+        }
+        "longrope" => {
+            let original = number("original_max_position_embeddings").unwrap();
+            settings.push(u32_setting(&key("rope.scaling.original_context_length"), original));
+            for (field, name) in [("short_factor", "short"), ("long_factor", "long")] {
+                let factors = serde_json::from_value(rope[field].clone()).unwrap();
+                tensors.push(f32_tensor(&format!("rope_factors_{name}.weight"), factors));
+            }
         }
         _ => return None,
     }
-    for (name, dtype, shape, bytes) in stored_tensors(directory) {
-        let row_bytes = bytes.len() / shape[0];
-        let interleaved = architecture == "llama" && (name.contains("q_proj") || name.contains("k_proj"));
-        let bytes = match interleaved {
-            true => {
-                let half = head_dim as usize / 2;
-                let rows = (0..shape[0]).flat_map(|row| {
-                    // Neighbours 2 i and 2 i + 1 are rows i and half + i.
-                    let (head, in_head) = (row / (2 * half), row % (2 * half));
-                    let from = head * 2 * half + in_head % 2 * half + in_head / 2;
-                    bytes[from * row_bytes..(from + 1) * row_bytes].iter().copied()
-                });
-                rows.collect()
+    for Stored { name, dtype, shape, bytes } in unfused_experts(stored_tensors(directory)) {
+        let name = ggml_name(architecture, &name);
+        let (name, number, bytes) = match dtype.as_str() {
+            _ if architecture.starts_with("gemma") && name.ends_with("norm.weight") => {
+                let values = bytes.as_chunks().0.iter().map(|bytes| half::bf16::from_le_bytes(*bytes).to_f32() + 1.0);
+                (name, 0, values.flat_map(f32::to_le_bytes).collect())
             }
-            false => bytes,
-        };
-        let dims = shape.iter().rev().map(|&dim| dim as u64).collect();
-        let number = match dtype.as_str() {
-            "F32" => 0,
-            "F16" => 1,
-            "BF16" => 30,
+            "F32" => (name, 0, bytes),
+            "F16" => (name, 1, bytes),
+            "BF16" => (name, 30, bytes),
             other => panic!("{other}"),
         };
-        tensors.push((ggml_name(&name), dims, number, bytes));
+        let rotated = name.contains("attn_q.") || name.contains("attn_k.");
+        let bytes = match rotated && ["llama", "granite", "smollm3"].contains(&architecture) {
+            true => interleaved(&bytes, shape[0], head_dim as usize),
+            false => bytes,
+        };
+        tensors.push((name, shape.iter().rev().map(|&dim| dim as u64).collect(), number, bytes));
     }
+    let tensors = stacked_experts(tensors);
     let split = |number: u8| vec![setting("split.no", 2, &[number, 0]), setting("split.count", 2, &[2, 0])];
     let (first, second) = tensors.split_at(tensors.len() / 2);
     let parts = vec![
@@ -232,9 +310,82 @@ fn converted(directory: &std::path::Path) -> Option<Converted> {
     Some(Converted { whole: file(&settings, &tensors), parts })
 }
 
-fn ggml_name(name: &str) -> String {
-    let mut name = name.replace("model.layers.", "blk.");
-    for (theirs, ggml) in [
+/// Neighbours 2 i and 2 i + 1 of a head are its rows i and half + i.
+fn interleaved(bytes: &[u8], rows: usize, head_dim: usize) -> Vec<u8> {
+    let (row_bytes, half) = (bytes.len() / rows, head_dim / 2);
+    let rows = (0..rows).flat_map(|row| {
+        let (head, in_head) = (row / head_dim, row % head_dim);
+        let from = head * head_dim + in_head % 2 * half + in_head / 2;
+        bytes[from * row_bytes..(from + 1) * row_bytes].iter().copied()
+    });
+    rows.collect()
+}
+
+/// Stacks of gate and up together, as one tensor of each expert.
+fn unfused_experts(tensors: Vec<Stored>) -> Vec<Stored> {
+    let mut apart = Vec::new();
+    for tensor in tensors {
+        let Some(prefix) =
+            tensor.name.strip_suffix("experts.gate_up_proj").or(tensor.name.strip_suffix("experts.down_proj"))
+        else {
+            apart.push(tensor);
+            continue;
+        };
+        let parts: &[&str] =
+            if tensor.name.ends_with("down_proj") { &["down_proj"] } else { &["gate_proj", "up_proj"] };
+        let &[experts, rows, width] = tensor.shape.as_slice() else { panic!("a stack has three dimensions") };
+        let (shape, len) = (vec![rows / parts.len(), width], tensor.bytes.len() / experts / parts.len());
+        for (index, bytes) in tensor.bytes.chunks_exact(len).enumerate() {
+            let (expert, part) = (index / parts.len(), parts[index % parts.len()]);
+            let name = format!("{prefix}experts.{expert}.{part}.weight");
+            apart.push(Stored { name, dtype: tensor.dtype.clone(), shape: shape.clone(), bytes: bytes.to_vec() });
+        }
+    }
+    apart
+}
+
+/// Tensors of single experts as ggml's stacks.
+fn stacked_experts(tensors: Vec<(String, Vec<u64>, u32, Vec<u8>)>) -> Vec<(String, Vec<u64>, u32, Vec<u8>)> {
+    let mut stacked: Vec<(String, Vec<u64>, u32, Vec<u8>)> = Vec::new();
+    for (name, dims, number, bytes) in tensors {
+        let expert = name.split_once("experts.").and_then(|(prefix, rest)| Some((prefix, rest.split_once('.')?.1)));
+        let Some((prefix, module)) = expert else {
+            stacked.push((name, dims, number, bytes));
+            continue;
+        };
+        let module = match module {
+            "gate_proj.weight" | "w1.weight" => "ffn_gate_exps.weight",
+            "up_proj.weight" | "w3.weight" => "ffn_up_exps.weight",
+            _ => "ffn_down_exps.weight",
+        };
+        let layer = prefix.replace("mlp.", "").replace("block_sparse_moe.", "");
+        let name = format!("{layer}{module}");
+        match stacked.iter_mut().find(|(other, ..)| *other == name) {
+            Some((_, dims, _, all)) => {
+                dims[2] += 1;
+                all.extend(bytes);
+            }
+            None => stacked.push((name, [dims, vec![1]].concat(), number, bytes)),
+        }
+    }
+    stacked
+}
+
+fn ggml_name(architecture: &str, name: &str) -> String {
+    let own: &[(&str, &str)] = match architecture {
+        "gemma2" | "gemma3" => &[
+            ("post_attention_layernorm", "post_attention_norm"),
+            ("pre_feedforward_layernorm", "ffn_norm"),
+            ("post_feedforward_layernorm", "post_ffw_norm"),
+        ],
+        "olmo2" => {
+            &[("post_attention_layernorm", "post_attention_norm"), ("post_feedforward_layernorm", "post_ffw_norm")]
+        }
+        "phi3" => &[("mlp.gate_up_proj", "ffn_up"), ("self_attn.qkv_proj", "attn_qkv")],
+        _ => &[],
+    };
+    const ALL: [(&str, &str); 17] = [
+        ("model.layers.", "blk."),
         ("model.embed_tokens", "token_embd"),
         ("model.norm", "output_norm"),
         ("lm_head", "output"),
@@ -249,14 +400,22 @@ fn ggml_name(name: &str) -> String {
         ("mlp.gate_proj", "ffn_gate"),
         ("mlp.up_proj", "ffn_up"),
         ("mlp.down_proj", "ffn_down"),
-    ] {
-        name = name.replace(theirs, ggml);
-    }
-    name
+        ("mlp.gate.", "ffn_gate_inp."),
+        ("block_sparse_moe.gate.", "ffn_gate_inp."),
+    ];
+    own.iter().chain(&ALL).fold(name.to_string(), |name, (theirs, ggml)| name.replace(theirs, ggml))
 }
 
-/// `(name, dtype, shape, bytes)` of a directory's safetensors files.
-fn stored_tensors(directory: &std::path::Path) -> Vec<(String, String, Vec<usize>, Vec<u8>)> {
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Stored {
+    name: String,
+    dtype: String,
+    shape: Vec<usize>,
+    bytes: Vec<u8>,
+}
+
+/// The tensors in a directory's safetensors files.
+fn stored_tensors(directory: &Path) -> Vec<Stored> {
     let mut tensors = Vec::new();
     for entry in directory.read_dir().unwrap() {
         let path = entry.unwrap().path();
@@ -265,12 +424,12 @@ fn stored_tensors(directory: &std::path::Path) -> Vec<(String, String, Vec<usize
         }
         let bytes = std::fs::read(path).unwrap();
         let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
-        let header: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(&bytes[8..8 + length]).unwrap();
+        let header: serde_json::Map<String, Value> = serde_json::from_slice(&bytes[8..8 + length]).unwrap();
         for (name, info) in header.into_iter().filter(|(name, _)| name != "__metadata__") {
             let shape: Vec<usize> = serde_json::from_value(info["shape"].clone()).unwrap();
             let [begin, end]: [usize; 2] = serde_json::from_value(info["data_offsets"].clone()).unwrap();
             let data = bytes[8 + length + begin..8 + length + end].to_vec();
-            tensors.push((name, info["dtype"].as_str().unwrap().to_string(), shape, data));
+            tensors.push(Stored { name, dtype: info["dtype"].as_str().unwrap().to_string(), shape, bytes: data });
         }
     }
     tensors.sort();
@@ -311,8 +470,8 @@ fn byte_level_ids_are_those_of_the_original_tokenizer() {
 fn patterns_cut_text_as_their_models_do() {
     use common::gguf::*;
     let byte_level = std::fs::read_to_string(data("text/byte_level.json")).unwrap();
-    let mut json: serde_json::Value = serde_json::from_str(&byte_level).unwrap();
-    json["normalizer"] = serde_json::Value::Null; // of the names with this pattern, none normalizes
+    let mut json: Value = serde_json::from_str(&byte_level).unwrap();
+    json["normalizer"] = Value::Null; // of the names with this pattern, none normalizes
     let original = Tokenizer::from_json(&json.to_string(), None, None, 1000).unwrap();
     let ids = json["model"]["vocab"].as_object().unwrap().iter();
     let mut tokens: Vec<(u64, String)> = ids.map(|(token, id)| (id.as_u64().unwrap(), token.clone())).collect();
@@ -328,7 +487,7 @@ fn patterns_cut_text_as_their_models_do() {
         .unwrap()
         .iter()
         .map(|merge| match merge {
-            serde_json::Value::String(merge) => merge.clone(),
+            Value::String(merge) => merge.clone(),
             pair => format!("{} {}", pair[0].as_str().unwrap(), pair[1].as_str().unwrap()),
         })
         .collect();
@@ -372,6 +531,67 @@ fn ends_of_turns_are_found_by_their_names() {
     ];
     let checkpoint = embedded(vec![("t.gguf", file(&settings, &[]))]);
     let config = checkpoint.read_text("config.json").unwrap().unwrap();
-    let config: serde_json::Value = serde_json::from_str(&config).unwrap();
+    let config: Value = serde_json::from_str(&config).unwrap();
     assert_eq!(config["eos_token_id"], serde_json::json!([1, 2]), "of the names, only control tokens");
+}
+
+/// Four-bit codes are kept as they are; only the scales of a row become multiples of one.
+#[test]
+fn q4_0_is_held_in_int4_code_by_code() {
+    let (weights, backend) = (Weights::open(&gguf("blocks.gguf")).unwrap(), Reference::new());
+    let part = Part { name: "Q4_0".to_string(), shape: vec![4, 96], rows: 0..4 };
+    let packed = weights.pack(&backend, WeightClass::Int4, 96, &[part]).unwrap();
+    let mut held = vec![0.0; 4 * 96];
+    kernels::Backend::embed(&backend, &packed, &[0, 1, 2, 3], &mut held);
+    let stored = weights.tensor("Q4_0", &[4, 96]).unwrap().rows().unwrap();
+    for (row, held) in held.chunks_exact(96).enumerate() {
+        let mut wanted = [0.0f32; 96];
+        stored.read(row, &mut wanted).unwrap();
+        let largest = wanted.iter().fold(0.0f32, |largest, value| largest.max(value.abs()));
+        for (held, wanted) in held.chunks_exact(32).zip(wanted.chunks_exact(32)) {
+            // One factor for the group: whatever the scale became, the codes are the same.
+            let factor = held.iter().sum::<f32>() / wanted.iter().sum::<f32>();
+            for (held, wanted) in held.iter().zip(wanted) {
+                assert!((held - wanted).abs() <= largest / 254.0 * 8.01, "{held} for {wanted}, beside {largest}");
+                if factor.is_finite() {
+                    let close = (held - wanted * factor).abs() <= 1e-4 * held.abs().max(wanted.abs() * factor.abs());
+                    assert!(close, "{held} for {wanted} times {factor}");
+                }
+            }
+        }
+    }
+}
+
+/// What holding a quantized model in the class that `class_for` proposes adds to the error that it has already:
+/// relative L2 of the logits against float32 arithmetic on the dequantized floats.
+#[test]
+fn the_error_that_classes_add() {
+    let tokens = random_tokens(8, 40, 128);
+    let floats = dequantized(&gguf("mixed.gguf"));
+    let exact = run_alone(&mut load(Float32::new(Some(1)).unwrap(), &floats, WeightClass::Bf16), &tokens).concat();
+    let error = |class| {
+        let found = run_alone(&mut load(Reference::new(), &gguf("mixed.gguf"), class), &tokens).concat();
+        let squares = |values: &mut dyn Iterator<Item = f32>| values.map(|v| f64::from(v).powi(2)).sum::<f64>();
+        let difference = squares(&mut found.iter().zip(&exact).map(|(found, exact)| found - exact));
+        (difference / squares(&mut exact.iter().copied())).sqrt()
+    };
+    let [bf16, int8, int4] = [WeightClass::Bf16, WeightClass::Int8, WeightClass::Int4].map(error);
+    println!("relative L2 of logits: bf16 {bf16:.4}, int8 {int8:.4}, int4 {int4:.4}");
+    assert!(bf16 < 0.01 && int8 < 0.03 && int4 < 0.25, "bf16 {bf16}, int8 {int8}, int4 {int4}");
+}
+
+#[test]
+fn the_class_of_each_type() {
+    use model::gguf::BlockType::*;
+    use model::weights::class_for;
+    use model::weights::encoding::Encoding;
+    for encoding in [Encoding::F32, Encoding::F16, Encoding::Bf16] {
+        assert_eq!(class_for(encoding), WeightClass::Bf16);
+    }
+    for block in [Q8_0, Q5_0, Q5_1, Q5_K, Q6_K] {
+        assert_eq!(class_for(Encoding::Quantized(block)), WeightClass::Int8, "{block:?}");
+    }
+    for block in [Q4_0, Q4_1, Q4_K, IQ4_NL, Q3_K, Q2_K] {
+        assert_eq!(class_for(Encoding::Quantized(block)), WeightClass::Int4, "{block:?}");
+    }
 }

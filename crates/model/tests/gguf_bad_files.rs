@@ -339,8 +339,8 @@ fn settings_that_are_no_model() {
         ),
         (
             "rotations of another kind",
-            with("llama.rope.scaling.type", text_setting("llama.rope.scaling.type", "longrope")),
-            &["llama.rope.scaling.type: \"longrope\""],
+            with("llama.rope.scaling.type", text_setting("llama.rope.scaling.type", "dynamic")),
+            &["llama.rope.scaling.type: \"dynamic\""],
         ),
         (
             "keys and values of two widths",

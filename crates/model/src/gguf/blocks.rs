@@ -133,11 +133,16 @@ fn fifth_bits(high: &[u8], mut q: [u8; 32]) -> [u8; 32] {
     q
 }
 
+/// A block of Q4_0 as its codes, -8 to 7, and their scale, which is returned and may be negative.
+pub(crate) fn q4_0_codes(block: &[u8; 18], codes: &mut [i8; 32]) -> f32 {
+    *codes = nibbles(&block[2..]).map(|q| q as i8 - 8);
+    half(block, 0)
+}
+
 fn q4_0(block: &[u8; 18], out: &mut [f32; 32]) {
-    let d = half(block, 0);
-    for (out, q) in out.iter_mut().zip(nibbles(&block[2..])) {
-        *out = d * f32::from(q as i8 - 8);
-    }
+    let mut codes = [0; 32];
+    let d = q4_0_codes(block, &mut codes);
+    *out = codes.map(|q| d * f32::from(q));
 }
 
 fn q4_1(block: &[u8; 20], out: &mut [f32; 32]) {

@@ -16,22 +16,45 @@ use crate::checkpoint::{Checkpoint, LoadError};
 use crate::weights::Weights;
 use serde_json::{Map, Value, json};
 
-/// An architecture: ggml's name, and that of transformers.
-const ARCHITECTURES: [(&str, &str); 3] =
-    [("llama", "LlamaForCausalLM"), ("qwen2", "Qwen2ForCausalLM"), ("qwen3", "Qwen3ForCausalLM")];
+/// An architecture: ggml's name, and that of transformers. Mistral is `llama` to ggml, and so is Mixtral: see [`class`].
+const ARCHITECTURES: [(&str, &str); 10] = [
+    ("llama", "LlamaForCausalLM"),
+    ("qwen2", "Qwen2ForCausalLM"),
+    ("qwen3", "Qwen3ForCausalLM"),
+    ("qwen3moe", "Qwen3MoeForCausalLM"),
+    ("gemma2", "Gemma2ForCausalLM"),
+    ("gemma3", "Gemma3ForCausalLM"),
+    ("phi3", "Phi3ForCausalLM"),
+    ("olmo2", "Olmo2ForCausalLM"),
+    ("granite", "GraniteForCausalLM"),
+    ("smollm3", "SmolLM3ForCausalLM"),
+];
 
 /// Whole numbers: the field of `config.json`, and the key after the architecture's name.
-const INTEGERS: [(&str, &str); 5] = [
+const INTEGERS: [(&str, &str); 8] = [
     ("max_position_embeddings", "context_length"),
     ("hidden_size", "embedding_length"),
     ("num_hidden_layers", "block_count"),
     ("num_attention_heads", "attention.head_count"),
     ("num_key_value_heads", "attention.head_count_kv"),
+    ("num_experts", "expert_count"),
+    ("num_experts_per_tok", "expert_used_count"),
+    ("moe_intermediate_size", "expert_feed_forward_length"),
 ];
 const FEED_FORWARD: (&str, &str) = ("intermediate_size", "feed_forward_length");
 /// Numbers.
-const FLOATS: [(&str, &str); 2] =
-    [("rms_norm_eps", "attention.layer_norm_rms_epsilon"), ("rope_theta", "rope.freq_base")];
+const FLOATS: [(&str, &str); 9] = [
+    ("rms_norm_eps", "attention.layer_norm_rms_epsilon"),
+    ("rope_theta", "rope.freq_base"),
+    ("rope_local_base_freq", "rope.freq_base_swa"),
+    ("attn_logit_softcapping", "attn_logit_softcapping"),
+    ("final_logit_softcapping", "final_logit_softcapping"),
+    ("attention_multiplier", "attention.scale"),
+    ("embedding_multiplier", "embedding_scale"),
+    ("residual_multiplier", "residual_scale"),
+    ("logits_scaling", "logit_scale"),
+];
+const WINDOW: (&str, &str) = ("sliding_window", "attention.sliding_window");
 const HEAD_DIM: (&str, &str) = ("head_dim", "attention.key_length");
 /// Of `rope_parameters`.
 const ROPE: [(&str, &str); 5] = [
@@ -43,6 +66,8 @@ const ROPE: [(&str, &str); 5] = [
 ];
 const ARCHITECTURE: &str = "general.architecture";
 const ROPE_FREQS: &str = "rope_freqs.weight";
+const SHORT_FACTORS: &str = "rope_factors_short.weight";
+const LONG_FACTORS: &str = "rope_factors_long.weight";
 
 /// Settings of one architecture: keys without its name in front.
 struct Settings<'m> {
@@ -101,9 +126,8 @@ pub(super) fn head_dim(metadata: &Metadata) -> Result<usize, LoadError> {
 pub(super) fn config_json(gguf: &Gguf, checkpoint: &Checkpoint) -> Result<Value, LoadError> {
     let metadata = &gguf.metadata;
     let settings = Settings::of(metadata)?;
-    let (_, class) = ARCHITECTURES.iter().find(|(ggml, _)| *ggml == settings.architecture).expect("it is known");
     let mut config = Map::new();
-    config.insert("architectures".into(), json!([class]));
+    config.insert("architectures".into(), json!([class(&settings)?]));
     for (field, key) in INTEGERS.into_iter().chain([FEED_FORWARD]) {
         if let Some(number) = settings.integer(key)? {
             config.insert(field.into(), number.into());
@@ -113,9 +137,6 @@ pub(super) fn config_json(gguf: &Gguf, checkpoint: &Checkpoint) -> Result<Value,
         if let Some(number) = metadata.float(&settings.key(key))? {
             config.insert(field.into(), number.into());
         }
-    }
-    if settings.integer("expert_count")?.is_some_and(|experts| experts > 0) {
-        return Err(metadata.error(&settings.key("expert_count"), "a mixture of experts is not read from GGUF"));
     }
     let head_dim = settings.head_dim()?;
     if let Some(head_dim) = head_dim {
@@ -135,6 +156,7 @@ pub(super) fn config_json(gguf: &Gguf, checkpoint: &Checkpoint) -> Result<Value,
     config.insert("tie_word_embeddings".into(), gguf.tensor("output.weight").is_none().into());
     config.insert("attention_bias".into(), gguf.tensor("blk.0.attn_q.bias").is_some().into());
     config.insert("mlp_bias".into(), gguf.tensor("blk.0.ffn_gate.bias").is_some().into());
+    own_fields(&settings, head_dim, &mut config)?;
     if let Some(scaling) = rope_scaling(gguf, checkpoint, &settings, head_dim)? {
         config.insert("rope_scaling".into(), scaling);
     }
@@ -144,11 +166,58 @@ pub(super) fn config_json(gguf: &Gguf, checkpoint: &Checkpoint) -> Result<Value,
     Ok(Value::Object(config))
 }
 
+/// The class of transformers that computes what the file holds.
+fn class(settings: &Settings<'_>) -> Result<&'static str, LoadError> {
+    if settings.architecture == "llama" && settings.integer("expert_count")?.is_some_and(|experts| experts > 0) {
+        return Ok("MixtralForCausalLM");
+    }
+    let (_, class) = ARCHITECTURES.iter().find(|(ggml, _)| *ggml == settings.architecture).expect("it is known");
+    Ok(class)
+}
+
+/// Fields of single architectures, and those for which ggml has no key because it knows the models.
+fn own_fields(
+    settings: &Settings<'_>,
+    head_dim: Option<u64>,
+    config: &mut Map<String, Value>,
+) -> Result<(), LoadError> {
+    let window = settings.integer(WINDOW.1)?;
+    match settings.architecture {
+        "gemma2" | "gemma3" => {
+            // Scores are scaled by the width of a head, in the largest models by the embedding's share of one.
+            let layers = settings.integer("block_count")?;
+            let largest = if settings.architecture == "gemma2" { 46 } else { 62 };
+            let scalar = match (settings.integer("embedding_length")?, settings.integer("attention.head_count")?) {
+                (Some(hidden), Some(heads)) if layers == Some(largest) && heads > 0 => Some(hidden / heads),
+                _ => head_dim,
+            };
+            config.insert("query_pre_attn_scalar".into(), json!(scalar));
+            config.insert(WINDOW.0.into(), json!(window));
+        }
+        "qwen3moe" => {
+            config.insert("norm_topk_prob".into(), true.into());
+        }
+        "phi3" => {
+            config.insert(WINDOW.0.into(), json!(window));
+        }
+        // Of the two families that ggml calls so, the other has windows.
+        "olmo2" if window.is_some() => {
+            let problem = "this is OLMo 3, which is not supported";
+            return Err(settings.metadata.error(&settings.key(WINDOW.1), problem));
+        }
+        "llama" => {
+            config.insert(WINDOW.0.into(), json!(window)); // of Mixtral; Llama has none
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
 /// The key behind a field of the translated text, for messages.
 pub(super) fn key_of(metadata: &Metadata, field: &str) -> String {
     let architecture = metadata.text(ARCHITECTURE).ok().flatten().unwrap_or_default();
     let name = field.rsplit('.').next().unwrap_or(field);
-    let mut fields = INTEGERS.into_iter().chain(FLOATS).chain(ROPE).chain([FEED_FORWARD, HEAD_DIM]);
+    let mut fields = INTEGERS.into_iter().chain(FLOATS).chain(ROPE).chain([FEED_FORWARD, HEAD_DIM, WINDOW]);
     match (field, fields.find(|(theirs, _)| *theirs == name)) {
         (_, Some((_, key))) => format!("{architecture}.{key}"),
         ("vocab_size", _) => "tensor \"token_embd.weight\"".to_string(),
@@ -174,16 +243,31 @@ fn rope_scaling(
     }
     match metadata.text(&key)? {
         None | Some("none") => {}
+        Some("longrope") if gguf.tensor(LONG_FACTORS).is_some() => {}
+        Some("longrope") => {
+            return Err(metadata.error(&key, format!("longrope, but there is no tensor {LONG_FACTORS:?}")));
+        }
         Some(kind @ ("linear" | "yarn")) => {
             scaling.insert("rope_type".into(), kind.into());
             return Ok(Some(Value::Object(scaling)));
         }
         Some(other) => {
-            return Err(metadata.error(&key, format!("{} is not supported; none, linear and yarn are", quoted(other))));
+            return Err(metadata
+                .error(&key, format!("{} is not supported; none, linear, yarn and longrope are", quoted(other))));
         }
     }
+    let rotated = settings.integer("rope.dimension_count")?.or(head_dim).unwrap_or_default() as usize;
+    if gguf.tensor(LONG_FACTORS).is_some() {
+        let weights = Weights::of_gguf(gguf, checkpoint)?;
+        let factors = |name| -> Result<Value, LoadError> { Ok(json!(weights.vector(name, rotated / 2)?)) };
+        let original = settings.integer("rope.scaling.original_context_length")?;
+        return Ok(Some(json!({
+            "rope_type": "longrope", "short_factor": factors(SHORT_FACTORS)?, "long_factor": factors(LONG_FACTORS)?,
+            "original_max_position_embeddings": original,
+        })));
+    }
     let Some((file, _)) = gguf.tensor(ROPE_FREQS) else { return Ok(None) };
-    let divisors = Weights::of_gguf(gguf, checkpoint)?.vector(ROPE_FREQS, head_dim.unwrap_or_default() as usize / 2)?;
+    let divisors = Weights::of_gguf(gguf, checkpoint)?.vector(ROPE_FREQS, rotated / 2)?;
     let theta = metadata.float(&settings.key("rope.freq_base"))?.unwrap_or(10_000.0);
     let context = settings.integer("context_length")?.unwrap_or_default();
     let found = Llama3::find(&divisors, theta, context).ok_or_else(|| {

@@ -14,7 +14,7 @@
 use super::blocks::BlockType;
 use crate::checkpoint::{LoadError, ModelFile};
 use crate::weights::encoding::{Block, Encoding};
-use crate::weights::{RowOrder, TensorInfo};
+use crate::weights::{StoredAs, TensorInfo};
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
@@ -301,7 +301,7 @@ fn lay_out(
             return Err(error(problem));
         }
         expected = (offset + len).next_multiple_of(alignment);
-        tensors.push(TensorInfo { name, encoding, shape, offset: data + offset, len, order: RowOrder::AsStored });
+        tensors.push(TensorInfo { name, encoding, shape, offset: data + offset, len, stored: StoredAs::Itself });
     }
     Ok(tensors)
 }

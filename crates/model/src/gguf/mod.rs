@@ -21,6 +21,7 @@ mod names;
 mod tokenizer;
 
 pub use blocks::BlockType;
+pub(crate) use blocks::q4_0_codes;
 pub(crate) use names::in_ggml;
 
 use crate::checkpoint::{Checkpoint, LoadError, ModelFile};
@@ -93,9 +94,15 @@ impl Gguf {
     /// File names, and the tensors in each under the names that the forward pass asks for.
     pub(crate) fn tensors(&self) -> Result<Vec<(&str, Vec<TensorInfo>)>, LoadError> {
         let translated = |tensors: &[TensorInfo]| -> Result<Vec<TensorInfo>, LoadError> {
-            tensors.iter().map(|tensor| names::translated(&self.metadata, tensor)).collect()
+            let translated = tensors.iter().map(|tensor| names::translated(&self.metadata, tensor));
+            Ok(translated.collect::<Result<Vec<_>, LoadError>>()?.concat())
         };
         self.parts.iter().map(|(file, tensors)| Ok((file.as_str(), translated(tensors)?))).collect()
+    }
+
+    /// ggml's name of the architecture; empty for a file that is no language model.
+    pub(crate) fn architecture(&self) -> Result<&str, LoadError> {
+        Ok(self.metadata.text("general.architecture")?.unwrap_or_default())
     }
 
     /// A tensor under its name in the file.

@@ -18,7 +18,7 @@ mod quantized;
 mod safetensors;
 
 use crate::checkpoint::{Checkpoint, LoadError, ModelFile};
-use crate::gguf::{Gguf, in_ggml};
+use crate::gguf::{BlockType, Gguf, in_ggml, q4_0_codes};
 pub use encoding::class_for;
 use encoding::{CHUNK_BYTES, Encoding};
 pub use image::ImageWriter;
@@ -45,8 +45,8 @@ pub struct Weights {
     tensors: HashMap<String, Entry>,
     /// The file that lists the tensors, for messages.
     listing: String,
-    /// A tensor's name in the files, for messages.
-    shown: fn(&str) -> String,
+    /// Of a GGUF model, its architecture: messages name tensors as the file does.
+    gguf: Option<String>,
     non_finite: AtomicU64,
     packed: Mutex<Packed>,
 }
@@ -92,35 +92,51 @@ enum Values {
         offset: u64,
         /// What the rows are made of.
         encoding: Encoding,
-        /// Which of them is which.
-        order: RowOrder,
+        /// What the file has instead of the tensor itself.
+        stored: StoredAs,
     },
     /// Codes, scales and zero points of a quantized module.
     Quantized(Box<quantized::Quantized>),
 }
 
-/// The order of a tensor's rows in its file.
+/// What a converter did to a tensor, to be undone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RowOrder {
-    /// As the forward pass counts them.
-    AsStored,
-    /// Rows `i` and `head_dim / 2 + i` of a head as neighbours `2 i` and `2 i + 1`.
+pub(crate) enum StoredAs {
+    /// Nothing.
+    Itself,
+    /// Rows `i` and `head_dim / 2 + i` of a head are neighbours `2 i` and `2 i + 1`.
     Interleaved {
         /// Rows of a head.
         head_dim: usize,
     },
+    /// 1 was added to every number.
+    PlusOne,
 }
 
-impl RowOrder {
+impl StoredAs {
     /// Where the file has row `row`.
-    fn stored(self, row: usize) -> usize {
+    fn row(self, row: usize) -> usize {
         match self {
-            RowOrder::AsStored => row,
-            RowOrder::Interleaved { head_dim } => {
+            StoredAs::Itself | StoredAs::PlusOne => row,
+            StoredAs::Interleaved { head_dim } => {
                 let (head, in_head) = (row / head_dim, row % head_dim);
                 let half = head_dim / 2;
                 head * head_dim + in_head % half * 2 + in_head / half
             }
+        }
+    }
+
+    /// A vector as it was before: a bias or a norm, some thousand numbers, once.
+    fn restore(self, vector: &mut [f32]) {
+        match self {
+            StoredAs::Itself => {}
+            StoredAs::Interleaved { .. } => {
+                let stored = vector.to_vec();
+                for (row, out) in vector.iter_mut().enumerate() {
+                    *out = stored[self.row(row)];
+                }
+            }
+            StoredAs::PlusOne => vector.iter_mut().for_each(|value| *value -= 1.0),
         }
     }
 }
@@ -138,8 +154,8 @@ pub(crate) struct TensorInfo {
     pub(crate) offset: u64,
     /// Bytes.
     pub(crate) len: u64,
-    /// Order of its rows.
-    pub(crate) order: RowOrder,
+    /// What the file has instead of the tensor itself.
+    pub(crate) stored: StoredAs,
 }
 
 impl Weights {
@@ -187,7 +203,7 @@ impl Weights {
     /// The tensors of a GGUF model.
     pub(crate) fn of_gguf(gguf: &Gguf, checkpoint: &Checkpoint) -> Result<Weights, LoadError> {
         let parts = gguf.tensors()?;
-        let mut weights = Weights { shown: in_ggml, ..Weights::empty(parts[0].0) };
+        let mut weights = Weights { gguf: Some(gguf.architecture()?.to_string()), ..Weights::empty(parts[0].0) };
         for (name, tensors) in parts {
             let file = checkpoint
                 .open_file(name)?
@@ -202,7 +218,7 @@ impl Weights {
             files: Vec::new(),
             tensors: HashMap::new(),
             listing: listing.to_string(),
-            shown: str::to_string,
+            gguf: None,
             non_finite: AtomicU64::new(0),
             packed: Mutex::default(),
         }
@@ -216,17 +232,25 @@ impl Weights {
     /// Takes a file and the tensors in it.
     fn add(&mut self, file: ModelFile, tensors: Vec<TensorInfo>) -> Result<(), LoadError> {
         let index = self.files.len();
-        for TensorInfo { name, encoding, shape, offset, len, order } in tensors {
+        for TensorInfo { name, encoding, shape, offset, len, stored } in tensors {
             if let Some(first) = self.tensors.get(&name) {
-                let shown = (self.shown)(&name);
+                let shown = self.shown(&name);
                 let problem = format!("also in {}", self.files[first.file].name());
                 return Err(LoadError::field(file.name(), format!("tensor {shown:?}"), problem));
             }
-            let values = Values::Rows { offset, encoding, order };
+            let values = Values::Rows { offset, encoding, stored };
             self.tensors.insert(name, Entry { shape, num_bytes: len, file: index, values });
         }
         self.files.push(file);
         Ok(())
+    }
+
+    /// A tensor's name in its file.
+    fn shown(&self, name: &str) -> String {
+        match &self.gguf {
+            Some(architecture) => in_ggml(architecture, name),
+            None => name.to_string(),
+        }
     }
 
     /// NaN and infinite values among the weights read so far. Not an error: some checkpoints carry a few in rows that
@@ -240,7 +264,7 @@ impl Weights {
         let Some((name, entry)) = self.tensors.get_key_value(name) else {
             return Err(LoadError::NoTensor {
                 file: self.listing.clone(),
-                tensor: (self.shown)(name),
+                tensor: self.shown(name),
                 expected: shape.to_vec(),
             });
         };
@@ -248,7 +272,7 @@ impl Weights {
         if entry.shape != shape {
             return Err(LoadError::Shape {
                 file: file.name().to_string(),
-                tensor: (self.shown)(name),
+                tensor: self.shown(name),
                 expected: shape.to_vec(),
                 found: entry.shape.clone(),
             });
@@ -256,7 +280,7 @@ impl Weights {
         match &entry.values {
             Values::Rows { encoding, .. } if !encoding.is_decoded() => {
                 let problem = format!("dtype {}; weights are read from BF16, F16 and F32", encoding.name());
-                Err(LoadError::field(file.name(), format!("tensor {:?}", (self.shown)(name)), problem))
+                Err(LoadError::field(file.name(), format!("tensor {:?}", self.shown(name)), problem))
             }
             Values::Rows { .. } | Values::Quantized(_) => {
                 Ok(Tensor { name, files: &self.files, entry, non_finite: &self.non_finite })
@@ -310,7 +334,10 @@ impl Weights {
         let packed = if class == WeightClass::Int4 && tensors.iter().all(|(rows, _)| rows.is_int4()) {
             let fill = |row: usize, codes: &mut [i8], scales: &mut [f32]| {
                 let (rows, row) = of_part(row);
-                rows.int4(row, codes, scales);
+                if let Err(error) = rows.int4(row, codes, scales) {
+                    codes.fill(0);
+                    failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+                }
             };
             backend.pack_int4(shape, &Int4Source(&fill))
         } else {
@@ -369,31 +396,36 @@ impl<'w> Tensor<'w> {
         Ok(Rows { tensor: self, codes })
     }
 
-    fn stored_row(&self, row: usize, offset: u64, encoding: Encoding, out: &mut [f32]) -> Result<(), LoadError> {
+    /// Reads row `row` of `elements` numbers from a tensor at `offset`, some blocks at a time.
+    fn read_blocks(
+        &self,
+        (row, elements): (usize, usize),
+        (offset, encoding): (u64, Encoding),
+        mut decode: impl FnMut(&[u8]),
+    ) -> Result<(), LoadError> {
         let (block, file) = (encoding.block(), &self.files[self.entry.file]);
-        assert!(out.len().is_multiple_of(block.elements), "a row of {} is no number of blocks", self.name);
-        let row_bytes = out.len() / block.elements * block.bytes;
+        assert!(elements.is_multiple_of(block.elements), "a row of {} is no number of blocks", self.name);
+        let row_bytes = elements / block.elements * block.bytes;
         let start = row as u64 * row_bytes as u64;
         assert!(start + row_bytes as u64 <= self.entry.num_bytes, "row {row} is outside {}", self.name);
-        let mut at = offset + start;
+        let (mut at, end) = (offset + start, offset + start + row_bytes as u64);
         let mut bytes = [0; CHUNK_BYTES];
-        for out in out.chunks_mut(CHUNK_BYTES / block.bytes * block.elements) {
-            let bytes = &mut bytes[..out.len() / block.elements * block.bytes];
+        while at < end {
+            let most = (CHUNK_BYTES / block.bytes * block.bytes) as u64;
+            let bytes = &mut bytes[..(end - at).min(most) as usize];
             file.read_at(at, bytes)?;
             at += bytes.len() as u64;
-            encoding.decode(bytes, out);
+            decode(bytes);
         }
         Ok(())
     }
-}
 
-/// A vector whose entries were in `order`.
-fn reorder(order: RowOrder, out: &mut [f32]) {
-    if order != RowOrder::AsStored {
-        let stored = out.to_vec(); // a bias of some thousand numbers, once
-        for (row, out) in out.iter_mut().enumerate() {
-            *out = stored[order.stored(row)];
-        }
+    fn stored_row(&self, row: usize, offset: u64, encoding: Encoding, out: &mut [f32]) -> Result<(), LoadError> {
+        let (block, mut done) = (encoding.block(), 0);
+        self.read_blocks((row, out.len()), (offset, encoding), |bytes| {
+            let next = done + bytes.len() / block.bytes * block.elements;
+            encoding.decode(bytes, &mut out[std::mem::replace(&mut done, next)..next]);
+        })
     }
 }
 
@@ -402,12 +434,12 @@ impl Rows<'_> {
     pub fn read(&self, row: usize, out: &mut [f32]) -> Result<(), LoadError> {
         match (&self.codes, &self.tensor.entry.values) {
             (Some(codes), _) => codes.row(row, out),
-            (None, &Values::Rows { offset, encoding, order }) => match self.tensor.entry.shape.len() {
+            (None, &Values::Rows { offset, encoding, stored }) => match self.tensor.entry.shape.len() {
                 0 | 1 => {
                     self.tensor.stored_row(row, offset, encoding, out)?;
-                    reorder(order, out);
+                    stored.restore(out);
                 }
-                _ => self.tensor.stored_row(order.stored(row), offset, encoding, out)?,
+                _ => self.tensor.stored_row(stored.row(row), offset, encoding, out)?,
             },
             (None, Values::Quantized(_)) => unreachable!("rows() reads the codes"),
         }
@@ -422,12 +454,29 @@ impl Rows<'_> {
 impl Rows<'_> {
     /// Whether [`int4`](Self::int4) gives these rows without loss.
     fn is_int4(&self) -> bool {
-        self.codes.as_ref().is_some_and(quantized::Codes::is_int4)
+        match (&self.codes, &self.tensor.entry.values) {
+            (Some(codes), _) => codes.is_int4(),
+            (None, Values::Rows { encoding, .. }) => *encoding == Encoding::Quantized(BlockType::Q4_0),
+            (None, Values::Quantized(_)) => false,
+        }
     }
 
     /// A row in the terms of [`Int4Source`].
-    fn int4(&self, row: usize, codes: &mut [i8], scales: &mut [f32]) {
-        self.codes.as_ref().expect("is_int4").int4_row(row, codes, scales);
+    fn int4(&self, row: usize, codes: &mut [i8], scales: &mut [f32]) -> Result<(), LoadError> {
+        match (&self.codes, &self.tensor.entry.values) {
+            (Some(own), _) => own.int4_row(row, codes, scales),
+            (None, &Values::Rows { offset, encoding, stored }) => {
+                let (row, elements) = (stored.row(row), codes.len());
+                let mut groups = codes.as_chunks_mut().0.iter_mut().zip(scales);
+                self.tensor.read_blocks((row, elements), (offset, encoding), |bytes| {
+                    for (block, (codes, scale)) in bytes.as_chunks().0.iter().zip(&mut groups) {
+                        *scale = q4_0_codes(block, codes);
+                    }
+                })?;
+            }
+            (None, Values::Quantized(_)) => unreachable!("rows() reads the codes"),
+        }
+        Ok(())
     }
 }
 

@@ -11,7 +11,7 @@
 //! bounded by the header's own bytes; nothing is allocated for what a number merely claims.
 
 use super::encoding::{Block, Encoding};
-use super::{RowOrder, TensorInfo};
+use super::{StoredAs, TensorInfo};
 use crate::checkpoint::{LoadError, ModelFile};
 use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use std::fmt;
@@ -244,7 +244,7 @@ impl<'de> Visitor<'de> for Tensor<'_> {
         let len = end
             .checked_sub(begin)
             .ok_or_else(|| A::Error::custom(format!("data_offsets [{begin}, {end}] end before they begin")))?;
-        Ok(TensorInfo { name: self.name.to_string(), encoding, shape, offset: begin, len, order: RowOrder::AsStored })
+        Ok(TensorInfo { name: self.name.to_string(), encoding, shape, offset: begin, len, stored: StoredAs::Itself })
     }
 }
 

@@ -1,0 +1,266 @@
+//! Changes to a file that a reader does not reject at its first byte. All from a seed: the same seed, the same file.
+
+use serde_json::{Map, Value};
+
+/// Small generator (xorshift): which change, where, to what.
+pub struct Dice(u64);
+
+impl Dice {
+    /// Rolls that follow from a seed.
+    pub fn new(seed: u64) -> Dice {
+        Dice(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0xD1B5_4A32_D192_ED03 | 1)
+    }
+
+    fn roll(&mut self, sides: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        ((self.0 >> 16) % sides.max(1) as u64) as usize
+    }
+}
+
+/// Numbers at which readers break.
+const NUMBERS: [u64; 22] = [
+    0,
+    1,
+    2,
+    3,
+    4,
+    7,
+    8,
+    13,
+    31,
+    32,
+    33,
+    64,
+    255,
+    65_535,
+    1 << 20,
+    (1 << 31) - 1,
+    1 << 31,
+    u32::MAX as u64,
+    1 << 32,
+    1 << 60,
+    1 << 63,
+    u64::MAX,
+];
+
+/// Changes one thing in a GGUF file.
+pub fn gguf(bytes: &mut Vec<u8>, dice: &mut Dice) {
+    let found = fields_of_gguf(bytes);
+    if found.fields.is_empty() || dice.roll(8) == 0 {
+        return any_bytes(bytes, dice);
+    }
+    match dice.roll(8) {
+        // A setting or a row of the tensor table once more, or not at all; the count is made to fit, or not.
+        0 | 1 if !found.entries.is_empty() => {
+            let (is_tensor, range) = found.entries[dice.roll(found.entries.len())].clone();
+            let copy = bytes[range.clone()].to_vec();
+            let more = dice.roll(2) == 0;
+            let place = if more { range.end..range.end } else { range };
+            bytes.splice(place, if more { copy } else { Vec::new() });
+            if dice.roll(4) > 0 {
+                let at = if is_tensor { 8 } else { 16 };
+                let count = u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
+                let count = if more { count.wrapping_add(1) } else { count.wrapping_sub(1) };
+                bytes[at..at + 8].copy_from_slice(&count.to_le_bytes());
+            }
+        }
+        _ => {
+            let (at, width) = found.fields[dice.roll(found.fields.len())];
+            let mut old = [0; 8];
+            old[..width].copy_from_slice(&bytes[at..at + width]);
+            let old = u64::from_le_bytes(old);
+            let new = match dice.roll(4) {
+                0 => old.wrapping_add(1),
+                1 => old.wrapping_sub(1),
+                _ => NUMBERS[dice.roll(NUMBERS.len())],
+            };
+            bytes[at..at + width].copy_from_slice(&new.to_le_bytes()[..width]);
+        }
+    }
+}
+
+#[derive(Default)]
+struct Found {
+    /// Place and width of every number that says how the file is built, and of every value.
+    fields: Vec<(usize, usize)>,
+    /// Settings and rows of the tensor table: whether it is one of the latter, and its bytes.
+    entries: Vec<(bool, std::ops::Range<usize>)>,
+}
+
+/// Walks as far as the file makes sense.
+fn fields_of_gguf(bytes: &[u8]) -> Found {
+    let mut found = Found::default();
+    let _ = walk_gguf(bytes, &mut found);
+    found
+}
+
+fn walk_gguf(bytes: &[u8], found: &mut Found) -> Option<()> {
+    let mut at = 4;
+    let mut number = |found: &mut Found, at: &mut usize, width: usize| -> Option<u64> {
+        let mut value = [0; 8];
+        value[..width].copy_from_slice(bytes.get(*at..*at + width)?);
+        found.fields.push((*at, width));
+        *at += width;
+        Some(u64::from_le_bytes(value))
+    };
+    number(found, &mut at, 4)?;
+    let num_tensors = number(found, &mut at, 8)?;
+    let num_keys = number(found, &mut at, 8)?;
+    const SIZES: [usize; 13] = [1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8];
+    let text =
+        |found: &mut Found, at: &mut usize, number: &mut dyn FnMut(&mut Found, &mut usize, usize) -> Option<u64>| {
+            let len = number(found, at, 8)?;
+            *at = at.checked_add(usize::try_from(len).ok()?).filter(|end| *end <= bytes.len())?;
+            Some(())
+        };
+    for _ in 0..num_keys {
+        let start = at;
+        text(found, &mut at, &mut number)?;
+        let kind = number(found, &mut at, 4)? as usize;
+        match kind {
+            8 => text(found, &mut at, &mut number)?,
+            9 => {
+                let element = number(found, &mut at, 4)? as usize;
+                let len = number(found, &mut at, 8)?;
+                for index in 0..len {
+                    match element {
+                        8 => text(found, &mut at, &mut number)?,
+                        // Of a long list, the first numbers speak for the rest.
+                        _ if index > 8 => at = at.checked_add(*SIZES.get(element)?)?,
+                        _ => drop(number(found, &mut at, *SIZES.get(element)?)?),
+                    }
+                    if at > bytes.len() {
+                        return None;
+                    }
+                }
+            }
+            _ => drop(number(found, &mut at, *SIZES.get(kind)?)?),
+        }
+        found.entries.push((false, start..at));
+    }
+    for _ in 0..num_tensors {
+        let start = at;
+        text(found, &mut at, &mut number)?;
+        for _ in 0..number(found, &mut at, 4)?.min(8) {
+            number(found, &mut at, 8)?;
+        }
+        number(found, &mut at, 4)?;
+        number(found, &mut at, 8)?;
+        found.entries.push((true, start..at));
+    }
+    Some(())
+}
+
+/// Changes one thing in a safetensors file: in its header, whose length is then made to fit, or anywhere.
+pub fn safetensors(bytes: &mut Vec<u8>, dice: &mut Dice) {
+    let header = bytes.first_chunk().map(|length| u64::from_le_bytes(*length)).and_then(|length| {
+        let end = usize::try_from(length).ok()?.checked_add(8)?;
+        bytes.get(8..end).map(<[u8]>::to_vec)
+    });
+    match header {
+        Some(mut header) if dice.roll(6) > 0 => {
+            let end = 8 + header.len();
+            json(&mut header, dice);
+            let length = (header.len() as u64).to_le_bytes();
+            bytes.splice(0..end, length.into_iter().chain(header));
+        }
+        _ => any_bytes(bytes, dice),
+    }
+}
+
+/// Changes one value of a JSON text, or its bytes.
+pub fn json(bytes: &mut Vec<u8>, dice: &mut Dice) {
+    match serde_json::from_slice::<Value>(bytes) {
+        Ok(mut value) if dice.roll(10) > 0 => {
+            let mut target = dice.roll(nodes(&value));
+            change(&mut value, &mut target, dice);
+            *bytes = value.to_string().into_bytes();
+        }
+        _ => any_bytes(bytes, dice),
+    }
+}
+
+/// Values in a value, itself counted.
+fn nodes(value: &Value) -> usize {
+    1 + match value {
+        Value::Array(items) => items.iter().map(nodes).sum(),
+        Value::Object(map) => map.values().map(nodes).sum::<usize>(),
+        _ => 0,
+    }
+}
+
+/// Changes the value that `target` counts down to.
+fn change(value: &mut Value, target: &mut usize, dice: &mut Dice) -> bool {
+    if *target == 0 {
+        *value = changed(std::mem::take(value), dice);
+        return true;
+    }
+    *target -= 1;
+    match value {
+        Value::Array(items) => items.iter_mut().any(|item| change(item, target, dice)),
+        Value::Object(map) => map.values_mut().any(|item| change(item, target, dice)),
+        _ => false,
+    }
+}
+
+fn changed(value: Value, dice: &mut Dice) -> Value {
+    match (value, dice.roll(5)) {
+        (Value::Array(mut items), 0 | 1) if !items.is_empty() => {
+            let at = dice.roll(items.len());
+            match dice.roll(3) {
+                0 => drop(items.remove(at)),
+                1 => items.insert(at, items[at].clone()),
+                _ => items.reverse(),
+            }
+            Value::Array(items)
+        }
+        (Value::Object(mut map), 0 | 1) if !map.is_empty() => {
+            let key = map.keys().nth(dice.roll(map.len())).cloned().expect("not empty");
+            let removed = map.remove(&key);
+            if dice.roll(2) == 0 {
+                map.insert(format!("{key}x"), removed.unwrap_or_default());
+            }
+            Value::Object(map)
+        }
+        (Value::String(text), 0 | 1) => {
+            let mut text = text.into_bytes();
+            any_bytes(&mut text, dice);
+            Value::String(String::from_utf8_lossy(&text).into_owned())
+        }
+        (Value::Number(number), 0 | 1) => {
+            let number = number.as_f64().unwrap_or_default();
+            Value::from([number + 1.0, -number, number / 2.0, number * 1e9][dice.roll(4)])
+        }
+        _ => match dice.roll(9) {
+            0 => Value::Null,
+            1 => Value::Bool(dice.roll(2) == 0),
+            2 | 3 => Value::from(NUMBERS[dice.roll(NUMBERS.len())]),
+            4 => Value::from(-1),
+            5 => Value::from([0.5, 1e-300, 1e300][dice.roll(3)]),
+            6 => Value::String("\u{0}\u{e000}[a(".repeat(dice.roll(4))),
+            7 => Value::Array(vec![Value::from(1); dice.roll(4)]),
+            _ => Value::Object(Map::from_iter([("type".to_string(), Value::from("Sequence"))])),
+        },
+    }
+}
+
+/// A byte changed, a piece cut out, doubled, or the end cut off.
+fn any_bytes(bytes: &mut Vec<u8>, dice: &mut Dice) {
+    if bytes.is_empty() {
+        return bytes.push(dice.roll(256) as u8);
+    }
+    let at = dice.roll(bytes.len());
+    let end = (at + 1 + dice.roll(16)).min(bytes.len());
+    match dice.roll(6) {
+        0 => bytes.truncate(at),
+        1 => drop(bytes.drain(at..end)),
+        2 => {
+            let copy = bytes[at..end].to_vec();
+            bytes.splice(at..at, copy);
+        }
+        3 => bytes[at] ^= 1 << dice.roll(8),
+        _ => bytes[at] = [0, 1, 0x7F, 0x80, 0xFF, b'"', b'{', b'9'][dice.roll(8)],
+    }
+}
