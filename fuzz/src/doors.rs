@@ -47,6 +47,7 @@ fn whole_model(files: &[(&str, &[u8])]) -> Result<(), LoadError> {
 fn load(checkpoint: &Checkpoint) -> Result<(), LoadError> {
     let options = LoadOptions {
         weights: WeightClass::Int8,
+        as_stored: false,
         max_rows: 1,
         max_logit_rows: 1,
         max_model_len: None,

@@ -54,8 +54,9 @@ pub(crate) struct ModelFlags {
     #[arg(short = 'm', long, value_name = "DIR|GGUF|HUB_ID")]
     pub(crate) model: Option<String>,
     /// Precision of the weights in memory: bf16, int8 with one scale per output channel, or int4 with a scale per 32
-    /// weights (the embedding and the head stay int8).
-    #[arg(long, value_enum, default_value_t = Weights::Bf16)]
+    /// weights (the embedding and the head stay int8). auto takes what the checkpoint is stored in, and int8 where
+    /// bf16 would not fit into the free memory.
+    #[arg(long, value_enum, default_value_t = Weights::Auto)]
     pub(crate) weights: Weights,
     /// Precision of keys and values in the KV cache: bf16, or int8 with one scale for each key and each value of a head.
     #[arg(long, visible_alias = "kv-cache-dtype", value_enum, default_value_t = KvPrecision::Bf16)]
@@ -72,6 +73,8 @@ pub(crate) struct ModelFlags {
 /// `--weights`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Weights {
+    /// As the checkpoint is stored, or int8 where that does not fit.
+    Auto,
     /// 16-bit brain floats, as most checkpoints are stored.
     Bf16,
     /// 8-bit integers: half the memory, faster decode, a small loss of precision.
@@ -81,18 +84,14 @@ pub(crate) enum Weights {
 }
 
 impl Weights {
-    /// As the kernels name it.
-    pub(crate) fn class(self) -> kernels::WeightClass {
+    /// As the kernels name it; `None` for auto.
+    pub(crate) fn class(self) -> Option<kernels::WeightClass> {
         match self {
-            Weights::Bf16 => kernels::WeightClass::Bf16,
-            Weights::Int8 => kernels::WeightClass::Int8,
-            Weights::Int4 => kernels::WeightClass::Int4,
+            Weights::Auto => None,
+            Weights::Bf16 => Some(kernels::WeightClass::Bf16),
+            Weights::Int8 => Some(kernels::WeightClass::Int8),
+            Weights::Int4 => Some(kernels::WeightClass::Int4),
         }
-    }
-
-    /// As the flag spells it.
-    pub(crate) fn name(self) -> String {
-        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_string())
     }
 }
 

@@ -3,13 +3,15 @@
 use std::path::PathBuf;
 
 use engine::{Engine, EngineOptions, StartError};
+use kernels::WeightClass;
 use model::hub::HubError;
-use model::{Checkpoint, LoadError, Source};
+use model::weights::Weights;
+use model::{Checkpoint, LoadError, ModelConfig, Source};
 
-use crate::console::Progress;
-use crate::environment;
+use crate::console::{Progress, note};
 use crate::failure::Failure;
 use crate::flags::ModelFlags;
+use crate::{environment, machine};
 
 /// The built-in model's name.
 const SHIPPED_NAME: &str = "lantern";
@@ -44,6 +46,45 @@ pub(crate) fn open(name: Option<&str>) -> Result<Checkpoint, Failure> {
         _ => wrong(&error),
     })?;
     Checkpoint::open(Source::at(path)).map_err(|error| wrong(&error))
+}
+
+/// The weights that a model is loaded with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Chosen {
+    pub(crate) class: WeightClass,
+    /// Whether what the checkpoint stores wider stays wider.
+    pub(crate) as_stored: bool,
+}
+
+/// What `--weights` asks for; auto looks at the checkpoint and at the free memory, and says so where that is not bf16.
+pub(crate) fn weights(flags: &ModelFlags, checkpoint: &Checkpoint) -> Result<Chosen, Failure> {
+    if let Some(class) = flags.weights.class() {
+        return Ok(Chosen { class, as_stored: false });
+    }
+    let failure = |error: LoadError| load_failure(checkpoint, &error);
+    let stored = Weights::open(checkpoint).map_err(failure)?.class();
+    let config = ModelConfig::load(checkpoint).map_err(failure)?;
+    let tables = if config.tie_word_embeddings { 1 } else { 2 } * config.head_parameters();
+    let bf16_bytes = 2 * (config.layer_parameters() + tables);
+    let available = machine::memory().map(|(_, available)| available);
+    let class = choose(stored, bf16_bytes, available);
+    if class != WeightClass::Bf16 {
+        let why = match stored {
+            WeightClass::Bf16 => "bf16 would not fit into the free memory",
+            _ => "as the checkpoint is stored",
+        };
+        note(&format!("weights: {}, {why}", class.name()));
+    }
+    Ok(Chosen { class, as_stored: stored != WeightClass::Bf16 })
+}
+
+/// The class of `--weights auto`: the one that the checkpoint is stored in; int8 for bf16 that would leave less than a
+/// fifth of the free memory to everything else.
+fn choose(stored: WeightClass, bf16_bytes: u64, available: Option<u64>) -> WeightClass {
+    match (stored, available) {
+        (WeightClass::Bf16, Some(available)) if bf16_bytes > available / 5 * 4 => WeightClass::Int8,
+        _ => stored,
+    }
 }
 
 /// Where packed weights are kept between starts, unless nobody wants that.
@@ -93,6 +134,23 @@ pub(crate) fn load_failure(checkpoint: &Checkpoint, error: &LoadError) -> Failur
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn auto_keeps_what_is_stored_and_halves_what_does_not_fit() {
+        use WeightClass::{Bf16, Int4, Int8};
+        const GIB: u64 = 1 << 30;
+        let table = [
+            (Bf16, 2 * GIB, Some(16 * GIB), Bf16),
+            (Bf16, 12 * GIB, Some(16 * GIB), Bf16),
+            (Bf16, 14 * GIB, Some(16 * GIB), Int8),
+            (Bf16, 140 * GIB, None, Bf16),
+            (Int8, 14 * GIB, Some(16 * GIB), Int8),
+            (Int4, 140 * GIB, Some(GIB), Int4),
+        ];
+        for (stored, bytes, available, wanted) in table {
+            assert_eq!(choose(stored, bytes, available), wanted, "{stored:?} {bytes} {available:?}");
+        }
+    }
 
     #[test]
     fn hub_ids_have_one_slash_and_no_path() {

@@ -35,6 +35,8 @@ pub struct EngineOptions {
     pub isa: Option<Isa>,
     /// Precision of weights in memory.
     pub weights: WeightClass,
+    /// Whether what the checkpoint stores in a wider class keeps it.
+    pub as_stored: bool,
     /// Tokens of prompt and answer together; `None`: the model's own, or what the KV cache holds if that is less.
     pub max_model_len: Option<usize>,
     /// Sequences in one step.
@@ -71,6 +73,7 @@ impl Default for EngineOptions {
             threads: None,
             isa: None,
             weights: WeightClass::Bf16,
+            as_stored: false,
             max_model_len: None,
             max_num_seqs: 64,
             max_num_batched_tokens: 256,
@@ -282,6 +285,7 @@ fn load_model(
 ) -> Result<Loaded, StartError> {
     let load = LoadOptions {
         weights: options.weights,
+        as_stored: options.as_stored,
         max_rows: options.max_num_batched_tokens,
         max_logit_rows: MAX_LOGIT_ROWS.min(options.max_num_seqs),
         max_model_len: Some(sizes.max_model_len),

@@ -5,7 +5,7 @@ use crate::gemm::{self, Proofs, Scratch};
 use crate::isa::{Amx, Isa};
 use crate::kv_cache::{KvCache, KvShape};
 use crate::mem::OutOfMemory;
-use crate::quant::{ByteSource, Image, Int4Source, MatrixShape, PackedMatrix, RowSource, WeightClass};
+use crate::quant::{ByteSource, Image, Int4Source, Int8Source, MatrixShape, PackedMatrix, RowSource, WeightClass};
 use crate::threads::{Pool, ThreadError, default_threads};
 use crate::{Activation, Attention, Backend, Out, RotateAndStore, RoutingRule, attention, pointwise, routing};
 use std::sync::{Mutex, PoisonError};
@@ -105,6 +105,10 @@ impl Backend for Cpu {
 
     fn pack(&self, shape: MatrixShape, class: WeightClass, rows: &RowSource<'_>) -> Result<PackedMatrix, OutOfMemory> {
         PackedMatrix::pack(Some(&self.pool), self.isa, shape, class, rows)
+    }
+
+    fn pack_int8(&self, shape: MatrixShape, rows: &Int8Source<'_>) -> Result<PackedMatrix, OutOfMemory> {
+        PackedMatrix::pack_int8(Some(&self.pool), self.isa, shape, rows)
     }
 
     fn pack_int4(&self, shape: MatrixShape, rows: &Int4Source<'_>) -> Result<PackedMatrix, OutOfMemory> {

@@ -15,7 +15,7 @@ use crate::kv_cache::{KvShape, MAX_HEAD_DIM};
 use crate::lanes::{self, Kernel, LANES, Simd, dispatch};
 use crate::mem::{Buffer, OutOfMemory};
 use crate::pointwise::{self, Shared};
-use crate::quant::{Int4Source, MatrixShape, RowSource, WeightClass};
+use crate::quant::{Int4Source, Int8Source, MatrixShape, RowSource, WeightClass};
 use crate::threads::{Pool, default_threads};
 use crate::{
     Activation, Attention, AttentionRule, Backend, HeadLayout, HeadNorms, Out, RotateAndStore, RoutingRule, routing,
@@ -98,6 +98,15 @@ impl Backend for Float32 {
             rows.0(row, unsafe { shared.part(row * in_features..(row + 1) * in_features) });
         });
         Ok(Float32Matrix { shape, values })
+    }
+
+    fn pack_int8(&self, shape: MatrixShape, rows: &Int8Source<'_>) -> Result<Float32Matrix, OutOfMemory> {
+        let dequantized = |row: usize, out: &mut [f32]| {
+            let mut q = vec![0; out.len()];
+            let scale = rows.0(row, &mut q);
+            out.iter_mut().zip(q).for_each(|(out, q)| *out = f32::from(q) * scale);
+        };
+        self.pack(shape, WeightClass::Int8, &RowSource(&dequantized))
     }
 
     fn pack_int4(&self, shape: MatrixShape, rows: &Int4Source<'_>) -> Result<Float32Matrix, OutOfMemory> {

@@ -39,7 +39,9 @@ pub use isa::Isa;
 pub use kv_cache::{KvCache, KvDtype, KvShape};
 pub use mem::OutOfMemory;
 pub use pointwise::Activation;
-pub use quant::{ByteSource, Image, Int4Rows, Int4Source, MatrixShape, PackedMatrix, RowSource, WeightClass};
+pub use quant::{
+    ByteSource, Image, Int4Rows, Int4Source, Int8Rows, Int8Source, MatrixShape, PackedMatrix, RowSource, WeightClass,
+};
 pub use reference::Reference;
 pub use rope::{RopeScaling, RopeTable};
 pub use routing::RoutingRule;
@@ -189,6 +191,9 @@ pub trait Backend: Send + Sync + 'static {
 
     /// Packs a matrix `[out_features, in_features]` once, at load. Rows come from `rows`, exact f32 values.
     fn pack(&self, shape: MatrixShape, class: WeightClass, rows: &RowSource<'_>) -> Result<Self::Matrix, OutOfMemory>;
+
+    /// Packs a matrix that is int8 already; see [`PackedMatrix::pack_int8`].
+    fn pack_int8(&self, shape: MatrixShape, rows: &Int8Source<'_>) -> Result<Self::Matrix, OutOfMemory>;
 
     /// Packs a matrix that is int4 already; see [`PackedMatrix::pack_int4`].
     fn pack_int4(&self, shape: MatrixShape, rows: &Int4Source<'_>) -> Result<Self::Matrix, OutOfMemory>;

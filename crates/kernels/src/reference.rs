@@ -3,7 +3,7 @@
 use crate::kv_cache::{KvCache, KvShape};
 use crate::mem::OutOfMemory;
 use crate::quant::{
-    ByteSource, Image, Int4Source, MatrixShape, PackedMatrix, RowSource, SMALLEST_ACTIVATION, WeightClass,
+    ByteSource, Image, Int4Source, Int8Source, MatrixShape, PackedMatrix, RowSource, SMALLEST_ACTIVATION, WeightClass,
     quantize_row, round_to_bf16,
 };
 use crate::{
@@ -31,6 +31,10 @@ impl Backend for Reference {
 
     fn pack(&self, shape: MatrixShape, class: WeightClass, rows: &RowSource<'_>) -> Result<PackedMatrix, OutOfMemory> {
         PackedMatrix::pack(None, Isa::Scalar, shape, class, rows)
+    }
+
+    fn pack_int8(&self, shape: MatrixShape, rows: &Int8Source<'_>) -> Result<PackedMatrix, OutOfMemory> {
+        PackedMatrix::pack_int8(None, Isa::Scalar, shape, rows)
     }
 
     fn pack_int4(&self, shape: MatrixShape, rows: &Int4Source<'_>) -> Result<PackedMatrix, OutOfMemory> {

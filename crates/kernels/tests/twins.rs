@@ -7,7 +7,7 @@ use common::{Case, KINDS, Random, SHAPES, cases};
 use kernels::isa::Isa;
 use kernels::threads::max_threads;
 use kernels::{
-    Backend, Cpu, CpuOptions, Int4Source, MatrixShape, Out, PackedMatrix, Reference, RowSource, WeightClass,
+    Backend, Cpu, CpuOptions, Int4Source, Int8Source, MatrixShape, Out, PackedMatrix, Reference, RowSource, WeightClass,
 };
 
 /// Every weight class.
@@ -249,6 +249,36 @@ fn a_missing_instruction_set_is_an_error_that_names_what_there_is() {
         if let Err(error) = made {
             let text = error.to_string();
             assert!(text.contains(isa.name()) && text.contains("scalar"), "{text}");
+        }
+    }
+}
+
+/// Int8 weights of others may be -128, which our own quantizer never gives.
+#[test]
+fn int8_from_elsewhere_is_computed_as_defined() {
+    for (rows, out_features, in_features) in [(1, 33, 64), (2, 40, 200), (7, 64, 1024), (33, 70, 130)] {
+        let shape = MatrixShape { out_features, in_features };
+        let codes = |row: usize, q: &mut [i8]| -> f32 {
+            q.iter_mut().enumerate().for_each(|(k, q)| *q = if (row + k) % 3 == 2 { 127 } else { -128 });
+            0.01 * (row + 1) as f32
+        };
+        let x: Vec<f32> = (0..rows * in_features).map(|i| if i % 3 == 0 { -1.0 } else { 1.0 }).collect();
+        let product = |backend: &dyn Fn(&mut [f32])| -> Vec<u32> {
+            let mut out = vec![f32::NAN; rows * out_features];
+            backend(&mut out);
+            out.iter().map(|y| y.to_bits()).collect()
+        };
+        let wanted = product(&|out| {
+            let matrix = Reference::new().pack_int8(shape, &Int8Source(&codes)).unwrap();
+            Reference::new().linear(&x, &matrix, None, Out::Store(out));
+        });
+        for isa in Isa::available() {
+            let cpu = Cpu::new(CpuOptions { threads: Some(1), isa: Some(isa) }).unwrap();
+            let found = product(&|out| {
+                let matrix = cpu.pack_int8(shape, &Int8Source(&codes)).unwrap();
+                cpu.linear(&x, &matrix, None, Out::Store(out));
+            });
+            assert_eq!(found, wanted, "{isa:?} rows={rows} {shape:?}");
         }
     }
 }

@@ -72,6 +72,8 @@ pub enum KvBudget {
 pub struct LoadOptions {
     /// Weights in memory; see [`embedding_class`] for the embedding and the head.
     pub weights: WeightClass,
+    /// Whether matrices of the layers that the checkpoint stores in a wider class than `weights` keep that one.
+    pub as_stored: bool,
     /// Rows of the largest step.
     pub max_rows: usize,
     /// Rows of logits that are computed together.
@@ -170,6 +172,7 @@ pub fn load<B: Backend>(
         config: &config,
         weights: &weights,
         class,
+        as_stored: options.as_stored,
         names: Vec::new(),
         progress: &mut report,
     };

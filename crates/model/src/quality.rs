@@ -12,8 +12,8 @@
 
 use kernels::float32::{Float32Cache, Float32Matrix};
 use kernels::{
-    Activation, Attention, Backend, Float32, Int4Source, KvShape, MatrixShape, Out, OutOfMemory, RotateAndStore,
-    RoutingRule, RowSource, WeightClass,
+    Activation, Attention, Backend, Float32, Int4Source, Int8Source, KvShape, MatrixShape, Out, OutOfMemory,
+    RotateAndStore, RoutingRule, RowSource, WeightClass,
 };
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -185,6 +185,10 @@ impl<B: Backend> Backend for Watched<B> {
 
     fn pack(&self, shape: MatrixShape, class: WeightClass, rows: &RowSource<'_>) -> Result<Self::Matrix, OutOfMemory> {
         Ok(self.join(self.exact.pack(shape, class, rows)?, self.judged.pack(shape, class, rows)?, shape))
+    }
+
+    fn pack_int8(&self, shape: MatrixShape, rows: &Int8Source<'_>) -> Result<Self::Matrix, OutOfMemory> {
+        Ok(self.join(self.exact.pack_int8(shape, rows)?, self.judged.pack_int8(shape, rows)?, shape))
     }
 
     fn pack_int4(&self, shape: MatrixShape, rows: &Int4Source<'_>) -> Result<Self::Matrix, OutOfMemory> {

@@ -393,6 +393,8 @@ pub(crate) struct Loader<'a, B: Backend> {
     pub(crate) config: &'a ModelConfig,
     pub(crate) weights: &'a Weights,
     pub(crate) class: WeightClass,
+    /// Matrices of the layers that are stored in a wider class keep it.
+    pub(crate) as_stored: bool,
     /// What was packed, in order: the names of the parts of each matrix.
     pub(crate) names: Vec<String>,
     /// Called with the file bytes packed since the last call.
@@ -441,7 +443,11 @@ impl<B: Backend> Loader<'_, B> {
 
     /// Fused projections: rows, and bias entries, one part after the other.
     fn linear(&mut self, linear: &tensors::Linear) -> Result<Linear<B>, LoadError> {
-        let matrix = self.matrix(linear, self.class)?;
+        let class = match self.as_stored {
+            true => self.weights.at_least_as_stored(self.class, &linear.parts),
+            false => self.class,
+        };
+        let matrix = self.matrix(linear, class)?;
         let biases = linear.biases.iter().map(|bias| self.weights.vector(&bias.name, bias.len));
         let bias = biases.collect::<Result<Vec<_>, _>>()?.concat();
         Ok(Linear { matrix, bias: (!bias.is_empty()).then_some(bias) })

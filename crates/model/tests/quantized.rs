@@ -5,7 +5,7 @@ mod common;
 
 use common::*;
 use kernels::{Reference, WeightClass};
-use model::weights::Weights;
+use model::weights::{Part, Weights};
 use model::{Checkpoint, LoadError, Source};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -251,6 +251,33 @@ fn a_broken_module_is_named_with_its_file() {
         let found = complaint(&json_file(name, "config.json"), &tensors);
         for wanted in wanted.iter().chain(&["model.safetensors"]) {
             assert!(found.contains(wanted), "{name}: {wanted:?} is not in {found:?}");
+        }
+    }
+}
+
+#[test]
+fn what_a_checkpoint_is_stored_in_is_what_auto_takes() {
+    for name in cases() {
+        let class = Weights::open(&open(&name)).unwrap().class();
+        let wanted = if name.starts_with("w8a8") { WeightClass::Int8 } else { WeightClass::Int4 };
+        assert_eq!(class, wanted, "{name}");
+    }
+    assert_eq!(Weights::open(&committed("llama2")).unwrap().class(), WeightClass::Bf16);
+}
+
+/// Symmetric int8 rows are not quantized once more, which -128 would not survive.
+#[test]
+fn int8_codes_are_kept_as_they_are() {
+    let checkpoint = open("w8a8-channel");
+    let weights = Weights::open(&checkpoint).unwrap();
+    for (tensor, shape, _) in expected("w8a8-channel") {
+        let values = matrix(&weights, &tensor, shape);
+        let part = Part { name: tensor.clone(), shape: shape.to_vec(), rows: 0..shape[0] };
+        let packed = weights.pack(&Reference::new(), WeightClass::Int8, shape[1], &[part]).unwrap();
+        let mut row = vec![f32::NAN; shape[1]];
+        for (index, wanted) in values.chunks_exact(shape[1]).enumerate() {
+            packed.unpack_row(index, &mut row);
+            assert_eq!(row, wanted, "{tensor}, row {index}");
         }
     }
 }

@@ -123,8 +123,10 @@ impl Subject {
     fn load(checkpoint: &Checkpoint, flags: &BenchFlags, tests: &[Test]) -> Result<Subject, Failure> {
         let most = |f: fn(&Test) -> usize| tests.iter().map(f).max().expect("there is a test");
         let parallel = most(|test| test.parallel);
+        let chosen = models::weights(&flags.model, checkpoint)?;
         let options = LoadOptions {
-            weights: flags.model.weights.class(),
+            weights: chosen.class,
+            as_stored: chosen.as_stored,
             max_rows: most(|test| test.n_batch).max(parallel),
             max_logit_rows: parallel,
             max_model_len: Some(most(Test::length)),

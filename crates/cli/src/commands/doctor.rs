@@ -175,6 +175,7 @@ const CHECK_ROWS: u32 = 6;
 fn check_options(kv_dtype: KvDtype) -> LoadOptions {
     LoadOptions {
         weights: WeightClass::Bf16,
+        as_stored: false,
         max_rows: CHECK_ROWS as usize,
         max_logit_rows: 1,
         max_model_len: Some(32),

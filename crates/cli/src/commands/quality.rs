@@ -48,8 +48,10 @@ pub(crate) fn quality(flags: &QualityFlags) -> Result<(), Failure> {
     let corpus = Corpus::new(&text, &tokenizer, window(flags, &config)?)
         .map_err(|problem| Failure::usage(format!("{}: {problem}", flags.text.display())))?;
 
+    let chosen = models::weights(&flags.model, &checkpoint)?;
     let options = LoadOptions {
-        weights: flags.model.weights.class(),
+        weights: chosen.class,
+        as_stored: chosen.as_stored,
         max_rows: ROWS,
         max_logit_rows: LOGIT_ROWS,
         max_model_len: Some(corpus.longest()),
@@ -72,7 +74,10 @@ pub(crate) fn quality(flags: &QualityFlags) -> Result<(), Failure> {
         }
     }
     drop(bar);
-    let report = Report { flags, checkpoint: &checkpoint, corpus: &corpus, found, complete, errors: pair.errors() };
+    let weights = chosen.class.name();
+    let kv_dtype = flags.model.kv_dtype.dtype().name();
+    let report =
+        Report { weights, kv_dtype, checkpoint: &checkpoint, corpus: &corpus, found, complete, errors: pair.errors() };
     if found.tokens > 0 {
         if flags.json { put_line(&report.json().to_string())? } else { put(&report.text())? }
     }
@@ -238,7 +243,10 @@ impl Interrupts {
 
 /// What was found.
 struct Report<'a> {
-    flags: &'a QualityFlags,
+    /// Class of the weights.
+    weights: &'static str,
+    /// Of the KV cache.
+    kv_dtype: &'static str,
     checkpoint: &'a Checkpoint,
     corpus: &'a Corpus,
     found: Comparison,
@@ -248,15 +256,15 @@ struct Report<'a> {
 
 impl Report<'_> {
     fn json(&self) -> Value {
-        let Report { flags, found, .. } = self;
+        let Report { weights, found, .. } = self;
         let matrices = self.errors.iter().map(
             |(name, error)| json!({ "name": name, "relative_error": error.relative(), "worst_row": error.worst_row }),
         );
         json!({
             "build_version": env!("CARGO_PKG_VERSION"),
             "model": self.checkpoint.name(),
-            "weights": flags.model.weights.name(),
-            "kv_dtype": flags.model.kv_dtype.dtype().name(),
+            "weights": weights,
+            "kv_dtype": self.kv_dtype,
             "window": self.corpus.longest(),
             "tokens": found.tokens,
             "complete": self.complete,
@@ -272,15 +280,15 @@ impl Report<'_> {
     }
 
     fn text(&self) -> String {
-        let Report { flags, found, .. } = self;
+        let Report { weights, found, .. } = self;
         let mut text = format!(
             "{}, {} weights, {} KV cache, against float32: {} tokens in windows of {}\n\n\
              perplexity        {:.4} (float32 {:.4}, {:+.3} %)\n\
              KL divergence     {:.6} nats per token, worst {:.4}\n\
              same best token   {:.2} %\n",
             self.checkpoint.name(),
-            flags.model.weights.name(),
-            flags.model.kv_dtype.dtype().name(),
+            weights,
+            self.kv_dtype,
             found.tokens,
             self.corpus.longest(),
             found.perplexity(),

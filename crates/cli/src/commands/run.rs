@@ -17,6 +17,7 @@ use crate::console::{note, put, put_line};
 use crate::failure::Failure;
 use crate::figures::{self, Demands, Figures, Phase, Shares, rounded};
 use crate::flags::RunFlags;
+use crate::models::Chosen;
 use crate::{environment, models};
 
 /// Longest text taken from standard input: far above any context, far below any memory.
@@ -31,7 +32,7 @@ Ctrl-C  stop the answer and keep the conversation";
 pub(crate) fn run(flags: &RunFlags) -> Result<(), Failure> {
     let question = question(flags)?;
     let checkpoint = models::open(flags.model.model.as_deref())?;
-    let engine = models::start(&checkpoint, &options(flags)?)?;
+    let engine = models::start(&checkpoint, &options(flags, models::weights(&flags.model, &checkpoint)?)?)?;
     let mut session = Session::new(engine, flags)?;
     match question {
         Some(question) => match session.answer(question)? {
@@ -73,10 +74,11 @@ fn read_standard_input() -> Result<String, Failure> {
 }
 
 /// One sequence at a time; everything else is the engine's default.
-fn options(flags: &RunFlags) -> Result<EngineOptions, Failure> {
+fn options(flags: &RunFlags, chosen: Chosen) -> Result<EngineOptions, Failure> {
     Ok(EngineOptions {
         threads: flags.model.threads,
-        weights: flags.model.weights.class(),
+        weights: chosen.class,
+        as_stored: chosen.as_stored,
         image_directory: models::packed_cache(&flags.model),
         kv_dtype: flags.model.kv_dtype.dtype(),
         max_model_len: flags.max_model_len,

@@ -13,6 +13,7 @@ use crate::console::{note, put_line};
 use crate::failure::Failure;
 use crate::figures::{self, bandwidth, bytes, operations, peak};
 use crate::flags::ServeFlags;
+use crate::models::Chosen;
 use crate::{environment, models};
 
 /// Threads that move bytes between sockets and the engine. The cores belong to the kernels; these mostly sleep.
@@ -24,7 +25,7 @@ pub(crate) fn serve(flags: &ServeFlags) -> Result<(), Failure> {
     let checkpoint = models::open(name)?;
     // Before the engine: nothing else runs yet, and the memory it reads is free again afterwards.
     let limits = figures::limits(flags.model.threads)?;
-    let engine = models::start(&checkpoint, &engine_options(flags)?)?;
+    let engine = models::start(&checkpoint, &engine_options(flags, models::weights(&flags.model, &checkpoint)?)?)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(IO_THREADS).enable_all().build()?;
     runtime.block_on(async {
         let stop = Stop::on_signals()?;
@@ -43,13 +44,14 @@ fn refused(error: ServeError) -> Failure {
     }
 }
 
-fn engine_options(flags: &ServeFlags) -> Result<EngineOptions, Failure> {
+fn engine_options(flags: &ServeFlags, chosen: Chosen) -> Result<EngineOptions, Failure> {
     let random = environment::random_bytes()?;
     let chance = u64::from_le_bytes(environment::random_bytes()?[..8].try_into().expect("8 of 32 bytes"));
     Ok(EngineOptions {
         threads: flags.model.threads,
         isa: None,
-        weights: flags.model.weights.class(),
+        weights: chosen.class,
+        as_stored: chosen.as_stored,
         image_directory: models::packed_cache(&flags.model),
         kv_dtype: flags.model.kv_dtype.dtype(),
         max_model_len: flags.max_model_len,

@@ -91,6 +91,14 @@ pub struct RowSource<'a>(pub &'a (dyn Fn(usize, &mut [f32]) + Sync));
 /// A wider group is several groups of 32 with the same scale.
 pub struct Int4Source<'a>(pub &'a Int4Rows<'a>);
 
+/// Where packing reads int8 weights that somebody else quantized: `source.0(row, q)` writes row `0..out_features`,
+/// `[in_features]`, and returns the channel's scale. Any `i8` counts, -128 too; at most 132 000 of them in a row. Called
+/// from several threads, each row once.
+pub struct Int8Source<'a>(pub &'a Int8Rows<'a>);
+
+/// `(row, q) -> scale`, see [`Int8Source`].
+pub type Int8Rows<'a> = dyn Fn(usize, &mut [i8]) -> f32 + Sync + 'a;
+
 /// `(row, q, scales)`, see [`Int4Source`].
 pub type Int4Rows<'a> = dyn Fn(usize, &mut [i8], &mut [f32]) + Sync + 'a;
 
@@ -175,6 +183,18 @@ impl PackedMatrix {
         rows: &RowSource<'_>,
     ) -> Result<PackedMatrix, OutOfMemory> {
         pack::pack(pool, isa, shape, class, Source::Floats(rows))
+    }
+
+    /// As [`PackedMatrix::pack`], of weights that are int8 already: every `q` and every scale is kept as it is.
+    pub fn pack_int8(
+        pool: Option<&Pool>,
+        isa: Isa,
+        shape: MatrixShape,
+        rows: &Int8Source<'_>,
+    ) -> Result<PackedMatrix, OutOfMemory> {
+        // 128 * 127 * K stays within i32.
+        assert!(shape.in_features <= 132_000, "an int8 sum over {} products could leave i32", shape.in_features);
+        pack::pack(pool, isa, shape, WeightClass::Int8, Source::Int8(rows))
     }
 
     /// As [`PackedMatrix::pack`], of weights that are int4 already: every `q` is kept as it is. The scales of a channel

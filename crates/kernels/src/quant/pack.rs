@@ -7,8 +7,8 @@
 
 use super::int4::{self, GROUP, MAX_OWN_RATIO};
 use super::{
-    INT4_RATIOS, Int4Source, MatrixShape, PAIR, PackedMatrix, RowSource, SMALLEST_WEIGHT, WeightClass, quantize_row,
-    round_to_bf16,
+    INT4_RATIOS, Int4Source, Int8Source, MatrixShape, PAIR, PackedMatrix, RowSource, SMALLEST_WEIGHT, WeightClass,
+    quantize_row, round_to_bf16,
 };
 use crate::isa::Isa;
 use crate::lanes::{Kernel, Simd, dispatch};
@@ -21,6 +21,8 @@ use std::sync::{Arc, Mutex};
 #[derive(Clone, Copy)]
 pub(super) enum Source<'a> {
     Floats(&'a RowSource<'a>),
+    /// For [`WeightClass::Int8`] only.
+    Int8(&'a Int8Source<'a>),
     /// For [`WeightClass::Int4`] only.
     Int4(&'a Int4Source<'a>),
 }
@@ -152,12 +154,18 @@ impl PackPair<'_> {
         let converted = &mut converted[index * row_bytes..][..row_bytes];
         match self.source {
             Source::Floats(rows) => (rows.0)(row, values),
+            Source::Int8(rows) => {
+                q.resize(row_bytes, 0);
+                self.scales[index] = (rows.0)(row, &mut q[..values.len()]);
+            }
             Source::Int4(rows) => (rows.0)(row, &mut q[..values.len()], group_scales),
         }
         match self.class {
             WeightClass::Int8 => {
-                q.resize(row_bytes, 0);
-                self.scales[index] = quantize_row(values, q).0;
+                if let Source::Floats(_) = self.source {
+                    q.resize(row_bytes, 0);
+                    self.scales[index] = quantize_row(values, q).0;
+                }
                 converted.iter_mut().zip(q).for_each(|(to, q)| *to = *q as u8);
             }
             WeightClass::Bf16 => {
@@ -169,7 +177,7 @@ impl PackPair<'_> {
                 let ratios = &mut ratios[index * (row_bytes / 16)..][..group_scales.len()];
                 let own = &mut q[..values.len()];
                 self.scales[index] = match self.source {
-                    Source::Floats(_) => int4::quantize(values, own, ratios),
+                    Source::Floats(_) | Source::Int8(_) => int4::quantize(values, own, ratios),
                     Source::Int4(_) => int4::import(own, group_scales, ratios),
                 };
                 for (to, q) in converted.as_chunks_mut::<4>().0.iter_mut().zip(q.as_chunks::<8>().0) {

@@ -23,7 +23,7 @@ pub use encoding::class_for;
 use encoding::{CHUNK_BYTES, Encoding};
 pub use image::ImageWriter;
 use image::Packed;
-use kernels::{Backend, Int4Source, MatrixShape, RowSource, WeightClass};
+use kernels::{Backend, Int4Source, Int8Source, MatrixShape, RowSource, WeightClass};
 use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -301,6 +301,42 @@ impl Weights {
         self.tensors.contains_key(name)
     }
 
+    /// The class that most of the layers' weights are stored in: see [`class_for`].
+    pub fn class(&self) -> WeightClass {
+        let mut counts = [(WeightClass::Bf16, 0u64), (WeightClass::Int8, 0), (WeightClass::Int4, 0)];
+        for (name, entry) in self.tensors.iter().filter(|(name, entry)| entry.shape.len() > 1 && !is_table(name)) {
+            let class = self.class_of(name);
+            let weights = entry.shape.iter().map(|&dim| dim as u64).product::<u64>();
+            counts.iter_mut().filter(|(of, _)| *of == class).for_each(|(_, count)| *count += weights);
+        }
+        // Of equals the first: the widest.
+        counts.iter().fold(counts[0], |most, &next| if next.1 > most.1 { next } else { most }).0
+    }
+
+    /// The class that keeps a stored tensor.
+    fn class_of(&self, name: &str) -> WeightClass {
+        match self.tensors.get(name).map(|entry| &entry.values) {
+            Some(Values::Rows { encoding, .. }) => class_for(*encoding),
+            Some(Values::Quantized(quantized)) => quantized.class(),
+            None => WeightClass::Bf16,
+        }
+    }
+
+    /// `class`, or a wider one that some part is stored in: what a mixed recipe left wide stays so.
+    pub(crate) fn at_least_as_stored(&self, class: WeightClass, parts: &[Part]) -> WeightClass {
+        let width = |class: WeightClass| match class {
+            WeightClass::Int4 => 4,
+            WeightClass::Int8 => 8,
+            WeightClass::Bf16 => 16,
+        };
+        parts
+            .iter()
+            .map(|part| self.class_of(&part.name))
+            .chain([class])
+            .max_by_key(|&class| width(class))
+            .unwrap_or(class)
+    }
+
     /// Packs rows of `in_features` from several tensors, one part under the other, as one matrix.
     pub fn pack<B: Backend>(
         &self,
@@ -340,6 +376,12 @@ impl Weights {
                 }
             };
             backend.pack_int4(shape, &Int4Source(&fill))
+        } else if class == WeightClass::Int8 && tensors.iter().all(|(rows, _)| rows.is_int8()) {
+            let fill = |row: usize, codes: &mut [i8]| {
+                let (rows, row) = of_part(row);
+                rows.int8(row, codes)
+            };
+            backend.pack_int8(shape, &Int8Source(&fill))
         } else {
             let fill = |row: usize, out: &mut [f32]| {
                 let (rows, row) = of_part(row);
@@ -461,6 +503,16 @@ impl Rows<'_> {
         }
     }
 
+    /// Whether [`int8`](Self::int8) gives these rows without loss.
+    fn is_int8(&self) -> bool {
+        self.codes.as_ref().is_some_and(quantized::Codes::is_int8)
+    }
+
+    /// A row in the terms of [`Int8Source`].
+    fn int8(&self, row: usize, codes: &mut [i8]) -> f32 {
+        self.codes.as_ref().expect("is_int8").int8_row(row, codes)
+    }
+
     /// A row in the terms of [`Int4Source`].
     fn int4(&self, row: usize, codes: &mut [i8], scales: &mut [f32]) -> Result<(), LoadError> {
         match (&self.codes, &self.tensor.entry.values) {
@@ -478,6 +530,11 @@ impl Rows<'_> {
         }
         Ok(())
     }
+}
+
+/// The embedding and the head, which have rules of their own.
+fn is_table(name: &str) -> bool {
+    name.contains("embed_tokens") || name.contains("lm_head")
 }
 
 /// A shard lies beside its index: a plain file name and nothing that could lead elsewhere.

@@ -23,6 +23,7 @@
 use super::encoding::Encoding;
 use super::{Entry, Values, Weights};
 use crate::checkpoint::{Checkpoint, LoadError, ModelFile};
+use kernels::WeightClass;
 use serde_json::{Map, Value};
 
 const CONFIG: &str = "config.json";
@@ -486,6 +487,11 @@ fn nibble(words: &[u8], index: usize) -> u8 {
 }
 
 impl Quantized {
+    /// The class of its width.
+    pub(super) fn class(&self) -> WeightClass {
+        if self.layout == Layout::Int8 { WeightClass::Int8 } else { WeightClass::Int4 }
+    }
+
     /// Reads the module into memory.
     pub(super) fn read(&self, files: &[ModelFile]) -> Result<Codes, LoadError> {
         let [out_features, in_features] = self.shape;
@@ -569,6 +575,20 @@ impl Codes {
             let group = self.group_of.as_ref().map_or(input / group_size, |group_of| group_of[input] as usize);
             *out = f32::from(self.code(row, input) - zeros[group]) * scales[group];
         }
+    }
+
+    /// Whether the codes are those of the int8 class: symmetric, one scale per output.
+    pub(super) fn is_int8(&self) -> bool {
+        let symmetric = self.zeros.iter().all(|&zero| zero == 0);
+        self.layout == Layout::Int8 && self.groups == 1 && symmetric && self.shape[1] <= 132_000
+    }
+
+    /// A row of the int8 class; returns its scale.
+    pub(super) fn int8_row(&self, row: usize, codes: &mut [i8]) -> f32 {
+        for (to, from) in codes.iter_mut().zip(&self.codes[row * self.shape[1]..]) {
+            *to = *from as i8;
+        }
+        self.scales[row]
     }
 
     /// Whether the codes are those of the int4 class: symmetric, in groups that are multiples of 32 neighbours.

@@ -49,6 +49,7 @@ pub(crate) fn try_embedded(files: Vec<(&str, Vec<u8>)>) -> Result<Checkpoint, Lo
 pub(crate) fn options(weights: WeightClass) -> LoadOptions {
     LoadOptions {
         weights,
+        as_stored: false,
         max_rows: 512,
         max_logit_rows: 512,
         max_model_len: None,
