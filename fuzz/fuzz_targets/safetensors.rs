@@ -1,7 +1,7 @@
 //! See `fuzz::doors::safetensors`.
 #![no_main]
 
-use fuzz::mutate::{Dice, safetensors as change};
+use fuzz::mutate::safetensors as change;
 use libfuzzer_sys::{fuzz_mutator, fuzz_target, fuzzer_mutate};
 
 fuzz_target!(init: fuzz::leave_caught_panics_alone(), |bytes: &[u8]| {

@@ -1,7 +1,7 @@
 //! See `fuzz::doors::tokenizer`.
 #![no_main]
 
-use fuzz::mutate::{Dice, json as change};
+use fuzz::mutate::json as change;
 use libfuzzer_sys::{fuzz_mutator, fuzz_target, fuzzer_mutate};
 
 fuzz_target!(init: fuzz::leave_caught_panics_alone(), |bytes: &[u8]| {
