@@ -3,7 +3,10 @@
 
 use guards::{cpu, matrix, values};
 use gungraun::{Callgrind, EventKind, LibraryBenchmarkConfig, library_benchmark, library_benchmark_group, main};
-use kernels::{Backend, Cpu, Out, PackedMatrix, WeightClass};
+use kernels::{
+    Attention, AttentionRule, AttentionSpan, Backend, Cpu, HeadLayout, HeadNorms, KvCache, KvDtype, KvShape, Out,
+    PackedMatrix, RotateAndStore, WeightClass,
+};
 use model::sampler::{History, SampleKey, Sampler, SamplingParams};
 use scheduler::{
     Limits, Nanos, Priority, Request, RequestId, RowOutput, Scheduler, Step, StepOutput, StepRecord, StopRules,
@@ -34,11 +37,67 @@ fn product(class: WeightClass, rows: usize) -> Product {
 #[bench::int8_1_row(args = (WeightClass::Int8, 1), setup = product, config = at_most(275_000))]
 #[bench::int8_64_rows(args = (WeightClass::Int8, 64), setup = product, config = at_most(13_700_000))]
 #[bench::bf16_1_row(args = (WeightClass::Bf16, 1), setup = product, config = at_most(510_000))]
+#[bench::int4_1_row(args = (WeightClass::Int4, 1), setup = product, config = at_most(1))]
+#[bench::int4_64_rows(args = (WeightClass::Int4, 64), setup = product, config = at_most(1))]
 #[bench::bf16_64_rows(args = (WeightClass::Bf16, 64), setup = product, config = at_most(28_400_000))]
 fn linear(mut product: Product) -> Product {
     let Product { cpu, matrix, x, out } = &mut product;
     cpu.linear(black_box(x), matrix, None, Out::Store(out));
     product
+}
+
+struct Attend {
+    cpu: Cpu,
+    kv: KvCache,
+    blocks: Vec<u32>,
+    qkv: Vec<f32>,
+    out: Vec<f32>,
+    rows: usize,
+}
+
+/// The heads of a 0.5B model.
+const LAYOUT: HeadLayout = HeadLayout { num_heads: 14, num_kv_heads: 2, head_dim: 64 };
+/// Tokens that the last row sees.
+const CONTEXT: usize = 2048;
+
+/// So many rows at the end of a sequence of 2,048 tokens.
+fn attention(dtype: KvDtype, rows: usize) -> Attend {
+    let cpu = cpu();
+    let shape = KvShape { dtype, layers: 1, blocks: CONTEXT / 32, block_size: 32, num_kv_heads: 2, head_dim: 64 };
+    let mut kv = cpu.kv_cache(shape).expect("memory");
+    let positions: Vec<u32> = (0..CONTEXT as u32).collect();
+    let mut all = values(CONTEXT * LAYOUT.qkv_width(), 4);
+    let store = RotateAndStore {
+        qkv: &mut all,
+        layout: LAYOUT,
+        head_norms: HeadNorms::None,
+        rope: None,
+        positions: &positions,
+        slots: &positions,
+        layer: 0,
+    };
+    cpu.rotate_and_store(store, &mut kv);
+    let (qkv, out) = (values(rows * LAYOUT.qkv_width(), 5), vec![0.0; rows * LAYOUT.q_width()]);
+    let mut attend = Attend { cpu, kv, blocks: (0..CONTEXT as u32 / 32).collect(), qkv, out, rows };
+    attend_once(&mut attend);
+    attend
+}
+
+fn attend_once(attend: &mut Attend) {
+    let Attend { cpu, kv, blocks, qkv, out, rows } = attend;
+    let span = AttentionSpan { first_row: 0, num_rows: *rows, start: CONTEXT - *rows, blocks };
+    let rule = AttentionRule::of_width(LAYOUT.head_dim);
+    cpu.attend(Attention { qkv, layout: LAYOUT, rule, spans: &[span], layer: 0 }, kv, out);
+}
+
+#[library_benchmark]
+#[bench::bf16_1_row(args = (KvDtype::Bf16, 1), setup = attention, config = at_most(1))]
+#[bench::bf16_64_rows(args = (KvDtype::Bf16, 64), setup = attention, config = at_most(1))]
+#[bench::int8_1_row(args = (KvDtype::Int8, 1), setup = attention, config = at_most(1))]
+#[bench::int8_64_rows(args = (KvDtype::Int8, 64), setup = attention, config = at_most(1))]
+fn attend(mut attend: Attend) -> Attend {
+    attend_once(black_box(&mut attend));
+    attend
 }
 
 struct Draw {
@@ -124,5 +183,5 @@ fn schedule((mut scheduler, mut output): (Scheduler, StepOutput)) -> (Scheduler,
     (scheduler, output)
 }
 
-library_benchmark_group!(name = hot; benchmarks = linear, sample, schedule);
+library_benchmark_group!(name = hot; benchmarks = linear, attend, sample, schedule);
 main!(library_benchmark_groups = hot);
