@@ -140,8 +140,8 @@ pub fn load<B: Backend>(
     let max_model_len = max_model_len(&config, options.max_model_len, &kv_shape, &mut notices)?;
 
     let mut weights = Weights::open(checkpoint)?;
-    if let (Some(directory), Some(path)) = (&options.image_directory, checkpoint.path()) {
-        weights.use_image(directory, path, options.weights.name());
+    if let Some(directory) = &options.image_directory {
+        weights.use_image(directory, checkpoint, options.weights.name());
     }
     let tensors = Tensors::of(&config, &weights);
     let mut bytes_total = 0;

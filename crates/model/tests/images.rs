@@ -125,6 +125,17 @@ fn a_changed_checkpoint_is_packed_anew() {
 }
 
 #[test]
+fn another_configuration_is_packed_anew() {
+    let place = Place::new("configuration");
+    let checkpoint = place.checkpoint("llama3");
+    load_with(&place.images(), &checkpoint, WeightClass::Bf16);
+    let config = checkpoint.path().unwrap().join("config.json");
+    let text = fs::read_to_string(&config).unwrap().replacen('{', "{\"says_how_codes_are_read\": 2,", 1);
+    fs::write(&config, text).unwrap();
+    assert!(load_with(&place.images(), &checkpoint, WeightClass::Bf16).1, "the image is of another configuration");
+}
+
+#[test]
 fn where_no_image_can_be_written_the_model_still_loads() {
     let place = Place::new("nowhere");
     let checkpoint = place.checkpoint("llama3");

@@ -5,13 +5,13 @@
 //! next start     NAME, its key is right ──> copy every matrix ──> serve
 //! file           [matrix, 4 KiB aligned] ...  index (JSON)  [length u64][SHA-256 of the index][magic]
 //! ```
-//! The key is a digest of everything that the bytes follow from: the layout's version, what was asked for, and name, size
-//! and time of change of every weight file. One image per checkpoint and class: a newer one takes the older one's place.
+//! The key is a digest of everything that the bytes follow from: the layout's version, what was asked for, config.json, and
+//! name, size and time of change of every weight file. One image per checkpoint and class: a newer one takes the older one's place.
 //! An image is only ever a saving of time. Whatever is wrong with it, the weights are packed from their files as if there
 //! were none, and if it cannot be written, nothing else happens.
 
 use super::Weights;
-use crate::checkpoint::ModelFile;
+use crate::checkpoint::{Checkpoint, ModelFile};
 use kernels::quant::LAYOUT_VERSION;
 use kernels::{Backend, ByteSource, Image, MatrixShape, PackedMatrix, WeightClass};
 use serde::{Deserialize, Serialize};
@@ -24,6 +24,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
+const CONFIG: &str = "config.json";
 /// Ends every image; changes with the file's form.
 const MAGIC: [u8; 8] = *b"2strokeA";
 /// Matrices begin at a multiple of it, so that reads are of whole pages.
@@ -90,16 +91,19 @@ impl Record {
 impl Packed {
     /// Looks for the image of these weights in `directory`. `purpose`: what else the bytes follow from, and tells
     /// images of one checkpoint apart: class or recipe.
-    pub(super) fn look(directory: &Path, checkpoint: &Path, files: &[ModelFile], purpose: &str) -> Packed {
+    pub(super) fn look(directory: &Path, checkpoint: &Checkpoint, files: &[ModelFile], purpose: &str) -> Packed {
+        let Some(path) = checkpoint.path() else { return Packed::Forgotten };
         let mut key = Sha256::new();
         key.update(format!("{LAYOUT_VERSION} {} {purpose}\n", env!("CARGO_PKG_VERSION")));
+        // It says how quantized tensors are to be read.
+        key.update(checkpoint.read_text(CONFIG).ok().flatten().unwrap_or_default());
         for file in files {
             let Some((seconds, nanos)) = file.modified() else { return Packed::Forgotten };
             key.update(format!("{} {} {seconds}.{nanos}\n", file.name(), file.len()));
         }
         let key = hex(&key.finalize());
-        let checkpoint = checkpoint.canonicalize().unwrap_or_else(|_| checkpoint.to_path_buf());
-        let place = hex(&Sha256::digest(format!("{} {purpose}", checkpoint.display())));
+        let place = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
+        let place = hex(&Sha256::digest(format!("{} {purpose}", place.display())));
         let path = directory.join(format!("{}.packed", &place[..32]));
         match Found::open(&path, &key) {
             Some(found) => Packed::Found(found),
@@ -228,7 +232,7 @@ fn remove_stale(directory: &Path) {
 impl Weights {
     /// From here on matrices come from their image in `directory` if a fitting one is there, and are remembered for one
     /// otherwise. `purpose`: see [`Packed::look`].
-    pub(crate) fn use_image(&mut self, directory: &Path, checkpoint: &Path, purpose: &str) {
+    pub(crate) fn use_image(&mut self, directory: &Path, checkpoint: &Checkpoint, purpose: &str) {
         self.packed = Mutex::new(Packed::look(directory, checkpoint, &self.files, purpose));
     }
 
