@@ -62,7 +62,7 @@ fn models_that_are_not_there() {
         ("no-such-directory", "no-such-directory"),
         ("/no/such/directory", "/no/such/directory"),
         ("README.md", "is a file"),
-        ("docs", "no weights"),
+        ("docs", "docs"),
         ("", "no such directory"),
         ("nobody/nothing", "HF_HUB_OFFLINE"),
     ];
