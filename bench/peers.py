@@ -57,7 +57,9 @@ class Twostroke:
     name = "twostroke"
 
     def __init__(self, at, kind):
-        self.options = ["-m", at / "hf", "--weights", kind]
+        # With fewer than 16 bits, 8-bit keys and values too, as OpenVINO has them by default.
+        kv = ["--kv-dtype", "bf16" if kind == "bf16" else "int8"]
+        self.options = ["-m", at / "hf", "--weights", kind, *kv]
 
     def bench(self, *more):
         return json.loads(run([BINARY, "bench", *self.options, "-o", "json", "-r", "2", *more])[0])
@@ -111,14 +113,19 @@ class OpenVino:
 import sys, time, json, numpy, openvino, openvino_genai
 model, tokens, new, sequences = sys.argv[1], *map(int, sys.argv[2:5])
 pipe = openvino_genai.LLMPipeline(model, "CPU", ATTENTION_BACKEND="PA")
-config = openvino_genai.GenerationConfig(max_new_tokens=new, min_new_tokens=new, ignore_eos=True, do_sample=False)
-rates = []
-for repeat in range(3):
-    draw = numpy.random.default_rng(repeat)
+def seconds(count, repeat):
+    config = openvino_genai.GenerationConfig(max_new_tokens=count, min_new_tokens=count, ignore_eos=True, do_sample=False)
+    draw = numpy.random.default_rng(1000 * repeat + count)
     ids = openvino.Tensor(draw.integers(300, 1500, (sequences, tokens), dtype=numpy.int64))
     mask = openvino.Tensor(numpy.ones((sequences, tokens), dtype=numpy.int64))
-    metrics = pipe.generate(openvino_genai.TokenizedInputs(ids, mask), config).perf_metrics
-    rates.append([sequences * tokens / metrics.get_ttft().mean * 1e3, sequences * 1e3 / metrics.get_tpot().mean if new > 1 else 0])
+    begin = time.perf_counter()
+    pipe.generate(openvino_genai.TokenizedInputs(ids, mask), config)
+    return time.perf_counter() - begin
+rates = []
+for repeat in range(3):
+    first = seconds(1, repeat)
+    steps = seconds(new, repeat) - first if new > 1 else 0
+    rates.append([sequences * tokens / first, sequences * (new - 1) / steps if steps > 0 else 0])
 print(json.dumps(rates[1:]))
 """
 
@@ -237,11 +244,13 @@ def engines(at, kind, peers):
             print(f"left out: {reason}", file=sys.stderr)
 
 
-def phases(report, shape, kind, engines):
+def phases(report, shape, kind, engines, only):
     plan = PLANS.get(shape, SHORT)
     tests = [(f"prefill {n}", "prefill", (n,)) for n in plan["prefill"]]
     tests += [(f"decode x{b} @ {depth}", "decode", (b, depth)) for b, depth in plan["decode"]]
     for case, method, arguments in tests:
+        if only and case not in only:
+            continue
         report.limits()
         for engine in engines:
             try:
@@ -251,7 +260,7 @@ def phases(report, shape, kind, engines):
                 print(f"left out: {reason}", file=sys.stderr)
 
 
-def serve(report, shape, kind, engines):
+def serve(report, shape, kind, engines, _):
     for engine in engines:
         if not hasattr(engine, "server"):
             continue
@@ -259,13 +268,14 @@ def serve(report, shape, kind, engines):
         try:
             with Server(engine) as server:
                 for case, entry in server.measure("burst", "stall").items():
-                    name, unit = case.rsplit("_", 1)
+                    rate = case.endswith("_tok_s")
+                    name, unit = (case.removesuffix("_tok_s"), "tok/s") if rate else case.rsplit("_", 1)
                     report.add(shape, kind, engine.name, f"serve {name.replace('_', ' ')}", entry["values"], unit)
         except Broken as reason:
             print(f"left out: {reason}", file=sys.stderr)
 
 
-def load(report, shape, kind, engines):
+def load(report, shape, kind, engines, _):
     for engine in engines:
         if not hasattr(engine, "server"):
             continue
@@ -295,7 +305,7 @@ def rows(report):
     figures = [f for f in report.data["figures"] if f["engine"] not in ("limits",)]
     for ours in (f for f in figures if f["engine"] == "twostroke"):
         peers = [f for f in figures if f["engine"] != "twostroke" and all(f[k] == ours[k] for k in ("shape", "kind", "case"))]
-        if not peers or "quiet" in ours["case"] or ours["case"].startswith(("serve prompt", "serve output")):
+        if not peers:
             continue
         sign = 1 if more_is_better(ours["unit"]) else -1
         best = max(peers, key=lambda f: sign * statistics.median(f["values"]))
@@ -360,6 +370,7 @@ def main():
     parser.add_argument("--shapes", type=choice(None), default=["qwen2.5-0.5b"])
     parser.add_argument("--kinds", type=choice(NAMES), default=["int8", "int4", "bf16"])
     parser.add_argument("--cases", type=choice(CASES), default=[*CASES])
+    parser.add_argument("--only", type=choice(None), help="of phases only these, such as 'prefill 512,decode x1 @ 128'")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--fresh", action="store_true", help="forget what was measured before")
     parser.add_argument("--tables", action="store_true", help="only write the tables again")
@@ -379,7 +390,7 @@ def main():
                             sys.exit(f"{at}/hf is missing: bench/peers.sh models {shape}")
                         there = list(engines(at, kind, options.peers))
                         for case in options.cases:
-                            CASES[case](report, shape, kind, there)
+                            CASES[case](report, shape, kind, there, options.only)
         except KeyboardInterrupt:
             print("stopped; what was measured is kept", file=sys.stderr)
     write_page(report)

@@ -27,7 +27,8 @@ install_llama() {
     cmake -G Ninja -S "$source/vendor/llama.cpp" -B "$PEERS/llama.cpp" -DCMAKE_BUILD_TYPE=Release -DGGML_NATIVE=ON \
         -DLLAMA_CURL=OFF -DLLAMA_OPENSSL=OFF -DLLAMA_BUILD_UI=OFF -DLLAMA_USE_PREBUILT_UI=OFF \
         -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_APP=OFF
-    ninja -C "$PEERS/llama.cpp" llama-bench llama-batched-bench llama-server
+    ninja -C "$PEERS/llama.cpp" llama-bench llama-batched-bench llama-server llama-quantize
+    venv gguf gguf numpy
 }
 
 install_openvino() {
@@ -49,15 +50,16 @@ venv() {
 
 # models SHAPE...: random weights, and the same tensors in every engine's format.
 models() {
-    cargo build --release
-    local shape at
+    local shape at kind
     for shape in "$@"; do
         at="$PEERS/models/$shape"
         mkdir -p "$at"
         [ -f "$at/hf/config.json" ] || cargo xtask random-model "$shape" "$at/hf"
-        for kind in bf16 int8 int4; do
-            [ -f "$at/$kind.gguf" ] || target/release/twostroke quantize -m "$at/hf" --format gguf --weights "$kind" -o "$at/$kind.gguf"
-        done
+        if [ -x "$PEERS/llama.cpp/bin/llama-quantize" ]; then
+            [ -f "$at/bf16.gguf" ] || "$PEERS/venv-gguf/bin/python" bench/to_gguf.py "$at/hf" "$at/bf16.gguf"
+            [ -f "$at/int8.gguf" ] || "$PEERS/llama.cpp/bin/llama-quantize" "$at/bf16.gguf" "$at/int8.gguf" Q8_0
+            [ -f "$at/int4.gguf" ] || "$PEERS/llama.cpp/bin/llama-quantize" "$at/bf16.gguf" "$at/int4.gguf" Q4_0
+        fi
         [ -x "$PEERS/venv-openvino-export/bin/optimum-cli" ] || continue
         for kind in int8 int4; do
             [ -d "$at/openvino-$kind" ] || "$PEERS/venv-openvino-export/bin/optimum-cli" export openvino \

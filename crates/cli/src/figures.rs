@@ -1,7 +1,7 @@
 //! What both phases cost beside what the machine allows: the one place where a rate becomes a share of a limit.
 //!
 //! ```text
-//! compute time = matrix operations / peak of the weight class + attention operations / bf16 peak
+//! compute time = matrix operations / peak of the weight class + attention operations / peak of the KV type
 //! memory time  = (weights * passes + keys and values read) / read bandwidth
 //! % of limit   = the longer of the two / measured time          bound by = which one that is
 //! ```
@@ -13,7 +13,7 @@ use std::sync::Mutex;
 
 use kernels::limits::Limits;
 use kernels::threads::Pool;
-use kernels::{Isa, WeightClass};
+use kernels::{Isa, KvDtype, WeightClass};
 use model::ModelConfig;
 use serde_json::{Value, json};
 
@@ -82,6 +82,8 @@ pub(crate) struct Demands {
     pub(crate) expert_bytes: usize,
     /// Bytes of keys and values of one token.
     pub(crate) kv_bytes_per_token: usize,
+    /// How they are kept: int8 keys and values are multiplied as int8.
+    pub(crate) kv_dtype: KvDtype,
 }
 
 /// Operations and bytes of some passes.
@@ -89,6 +91,7 @@ pub(crate) struct Demands {
 pub(crate) struct Work {
     matrix_flops: f64,
     attention_flops: f64,
+    kv_dtype: KvDtype,
     bytes: f64,
 }
 
@@ -114,6 +117,7 @@ impl Demands {
         Work {
             matrix_flops: rows as f64 * self.config.flops_per_token() as f64 + self.config.flops_per_logit_row() as f64,
             attention_flops: seen * self.config.attention_flops(1) as f64,
+            kv_dtype: self.kv_dtype,
             bytes: chunks as f64 * self.bytes_of_pass(rows_per_chunk) + fetched * self.kv_bytes_per_token as f64,
         }
     }
@@ -127,6 +131,7 @@ impl Demands {
         Work {
             matrix_flops: rows as f64 * per_row as f64,
             attention_flops: seen * self.config.attention_flops(1) as f64,
+            kv_dtype: self.kv_dtype,
             bytes: steps as f64 * self.bytes_of_pass(rows_per_step) + seen * self.kv_bytes_per_token as f64,
         }
     }
@@ -189,7 +194,11 @@ impl Shares {
     const OVERHEAD: f64 = 0.1;
 
     pub(crate) fn of(work: &Work, seconds: f64, limits: &Limits, weights: WeightClass) -> Shares {
-        let compute = work.matrix_flops / peak(limits, weights) + work.attention_flops / limits.bf16_flops;
+        let attention_peak = match work.kv_dtype {
+            KvDtype::Bf16 => limits.bf16_flops,
+            KvDtype::Int8 => limits.int8_ops,
+        };
+        let compute = work.matrix_flops / peak(limits, weights) + work.attention_flops / attention_peak;
         let memory = work.bytes / limits.read_bandwidth;
         Shares { compute: share(compute, seconds), memory: share(memory, seconds) }
     }
@@ -387,7 +396,8 @@ mod tests {
             "num_experts_per_tok": 2}"#;
         let config = ModelConfig::parse(config).expect("a good configuration");
         let (weights, weight_bytes, expert_bytes) = (WeightClass::Bf16, 1000, 800);
-        let demands = Demands { config, weights, weight_bytes, expert_bytes, kv_bytes_per_token: 0 };
+        let demands =
+            Demands { config, weights, weight_bytes, expert_bytes, kv_bytes_per_token: 0, kv_dtype: KvDtype::Bf16 };
         // One row goes to 2 of 8; a second one meets them again with the same odds.
         assert_eq!(demands.decode(1, 1, 0.0).bytes, 200.0 + 0.25 * 800.0);
         assert_eq!(demands.decode(10, 20, 0.0).bytes, 10.0 * (200.0 + (1.0 - 0.75 * 0.75) * 800.0));
@@ -406,7 +416,14 @@ mod tests {
                 "num_attention_heads": 2, "vocab_size": 100, "max_position_embeddings": 512, "sliding_window": {window}}}"#
             );
             let config = ModelConfig::parse(&config).expect("a good configuration");
-            Demands { config, weights: WeightClass::Bf16, weight_bytes: 0, expert_bytes: 0, kv_bytes_per_token: 1 }
+            Demands {
+                config,
+                weights: WeightClass::Bf16,
+                weight_bytes: 0,
+                expert_bytes: 0,
+                kv_bytes_per_token: 1,
+                kv_dtype: KvDtype::Bf16,
+            }
         };
         let (all, windowed) = (demands("null"), demands("8"));
         let tokens = |work: Work| (work.attention_flops / all.config.attention_flops(1) as f64, work.bytes);
@@ -423,13 +440,13 @@ mod tests {
 
     #[test]
     fn work_is_judged_by_the_limit_that_binds_it() {
-        let work = Work { matrix_flops: 1e12, attention_flops: 1e12, bytes: 20e9 };
+        let work = Work { matrix_flops: 1e12, attention_flops: 1e12, kv_dtype: KvDtype::Bf16, bytes: 20e9 };
         let bf16 = Shares::of(&work, 4.0, &limits(), WeightClass::Bf16);
         assert_eq!((bf16.compute, bf16.memory, bf16.bound()), (0.5, 0.25, Bound::Compute));
         // int8 matrices run at their own peak, attention stays bf16.
         let int8 = Shares::of(&work, 4.0, &limits(), WeightClass::Int8);
         assert_eq!((int8.compute, int8.memory), (0.375, 0.25));
-        let decode = Work { matrix_flops: 1e9, attention_flops: 0.0, bytes: 20e9 };
+        let decode = Work { matrix_flops: 1e9, attention_flops: 0.0, kv_dtype: KvDtype::Bf16, bytes: 20e9 };
         assert_eq!(Shares::of(&decode, 2.0, &limits(), WeightClass::Bf16).bound(), Bound::Memory);
         let slow = Shares::of(&decode, 100.0, &limits(), WeightClass::Bf16);
         assert_eq!((slow.bound(), slow.roofline()), (Bound::Overhead, Bound::Memory));

@@ -153,6 +153,7 @@ impl Subject {
             weight_bytes: forward.weight_bytes(),
             expert_bytes: forward.expert_bytes(),
             kv_bytes_per_token: forward.kv_bytes_per_token(),
+            kv_dtype: options.kv_dtype,
         };
         let logits = vec![0.0; parallel * demands.config.vocab_size];
         let filename = checkpoint.location();

@@ -119,6 +119,7 @@ impl Session<'_> {
             weight_bytes: model.weight_bytes,
             expert_bytes: model.expert_bytes,
             kv_bytes_per_token: model.kv_bytes_per_token,
+            kv_dtype: model.kv_dtype,
         };
         if model.chat_template.is_none() && !flags.raw {
             if flags.system.is_some() {
