@@ -34,11 +34,11 @@ fn product(class: WeightClass, rows: usize) -> Product {
 }
 
 #[library_benchmark]
-#[bench::int8_1_row(args = (WeightClass::Int8, 1), setup = product, config = at_most(275_000))]
+#[bench::int8_1_row(args = (WeightClass::Int8, 1), setup = product, config = at_most(321_000))]
 #[bench::int8_64_rows(args = (WeightClass::Int8, 64), setup = product, config = at_most(13_700_000))]
-#[bench::bf16_1_row(args = (WeightClass::Bf16, 1), setup = product, config = at_most(510_000))]
-#[bench::int4_1_row(args = (WeightClass::Int4, 1), setup = product, config = at_most(1))]
-#[bench::int4_64_rows(args = (WeightClass::Int4, 64), setup = product, config = at_most(1))]
+#[bench::bf16_1_row(args = (WeightClass::Bf16, 1), setup = product, config = at_most(650_000))]
+#[bench::int4_1_row(args = (WeightClass::Int4, 1), setup = product, config = at_most(234_000))]
+#[bench::int4_64_rows(args = (WeightClass::Int4, 64), setup = product, config = at_most(11_700_000))]
 #[bench::bf16_64_rows(args = (WeightClass::Bf16, 64), setup = product, config = at_most(28_400_000))]
 fn linear(mut product: Product) -> Product {
     let Product { cpu, matrix, x, out } = &mut product;
@@ -91,10 +91,10 @@ fn attend_once(attend: &mut Attend) {
 }
 
 #[library_benchmark]
-#[bench::bf16_1_row(args = (KvDtype::Bf16, 1), setup = attention, config = at_most(1))]
-#[bench::bf16_64_rows(args = (KvDtype::Bf16, 64), setup = attention, config = at_most(1))]
-#[bench::int8_1_row(args = (KvDtype::Int8, 1), setup = attention, config = at_most(1))]
-#[bench::int8_64_rows(args = (KvDtype::Int8, 64), setup = attention, config = at_most(1))]
+#[bench::bf16_1_row(args = (KvDtype::Bf16, 1), setup = attention, config = at_most(2_030_000))]
+#[bench::bf16_64_rows(args = (KvDtype::Bf16, 64), setup = attention, config = at_most(123_000_000))]
+#[bench::int8_1_row(args = (KvDtype::Int8, 1), setup = attention, config = at_most(1_720_000))]
+#[bench::int8_64_rows(args = (KvDtype::Int8, 64), setup = attention, config = at_most(103_000_000))]
 fn attend(mut attend: Attend) -> Attend {
     attend_once(black_box(&mut attend));
     attend

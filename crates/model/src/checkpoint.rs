@@ -236,8 +236,12 @@ impl Checkpoint {
         }
     }
 
-    /// Whether a file of that name is there.
+    /// Whether a file of that name is there; of a GGUF model, whether its settings have something to say in its stead,
+    /// right or wrong.
     pub fn has(&self, file: &str) -> bool {
+        if self.gguf.is_some() && !matches!(self.read_text(file), Ok(None)) {
+            return true;
+        }
         match &self.source {
             Source::Directory(path) => path.join(file).exists(),
             Source::Gguf(path) => path.with_file_name(file).exists(),

@@ -99,7 +99,9 @@ fn dequantized(checkpoint: &Checkpoint) -> Checkpoint {
 
 #[test]
 fn sentence_piece_ids_are_those_of_sentence_piece() {
-    let tokenizer = Tokenizer::load(&gguf("spm.gguf"), 700).unwrap();
+    let checkpoint = gguf("spm.gguf");
+    assert!(checkpoint.has("tokenizer.json"), "the engine asks before it loads a tokenizer");
+    let tokenizer = Tokenizer::load(&checkpoint, 700).unwrap();
     let cases: Vec<Value> = serde_json::from_slice(&std::fs::read(data("gguf/spm.json")).unwrap()).unwrap();
     assert!(cases.len() > 10);
     for case in cases {
