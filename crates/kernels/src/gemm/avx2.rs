@@ -52,8 +52,8 @@ unsafe fn store<const ROWS: usize>(sums: &[Strip<ROWS>; 2], to: *mut u32) {
     }
 }
 
-/// `|w|` is unsigned and `x` takes the sign of `w`: both within +-127, so the 16-bit sum of two products cannot
-/// saturate (2 * 127 * 127 = 32 258).
+/// `|w|` is unsigned and `x` takes the sign of `w`: within 128 (imported codes reach -128) and 127, so the 16-bit sum
+/// of two products cannot saturate (2 * 128 * 127 = 32 512).
 #[target_feature(enable = "avx2")]
 unsafe fn int8<const ROWS: usize>(block: Block) {
     /// One tile.
