@@ -9,7 +9,7 @@ use kernels::{
 };
 use model::sampler::{History, SampleKey, Sampler, SamplingParams};
 use scheduler::{
-    Limits, Nanos, Priority, Request, RequestId, RowOutput, Scheduler, Step, StepOutput, StepRecord, StopRules,
+    Limits, Nanos, Priority, Request, RequestId, RowOutput, Scheduler, Step, StepOutput, StepRecord, StopRules, Targets,
 };
 use std::hint::black_box;
 
@@ -155,6 +155,8 @@ fn scheduler(sequences: u64) -> (Scheduler, StepOutput) {
             priority: Priority(0),
             salt: 0,
             use_prefix_cache: true,
+            tenant: 0,
+            targets: Targets::default(),
             arrived: Nanos(0),
         };
         scheduler.admit(request, Nanos(0)).expect("there is room");

@@ -141,6 +141,8 @@ impl EngineCore {
             priority: request.priority,
             salt: request.salt,
             use_prefix_cache: request.prompt_logprobs.is_none(),
+            tenant: request.tenant,
+            targets: request.targets,
             arrived,
         };
         self.scheduler.admit(asked, self.clock.now())?;

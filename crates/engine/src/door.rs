@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use model::chat_template::{ChatMessage, TemplateOptions};
 use model::sampler::SamplingParams;
-use scheduler::{Priority, StopRules, TokenId};
+use scheduler::{Nanos, Priority, StopRules, Targets, TokenId};
 use serde_json::{Map, Value};
 
 use crate::ModelInfo;
@@ -75,6 +75,9 @@ pub struct RawRequest {
     pub prompt_logprobs: Option<i64>,
     pub priority: Option<i64>,
     pub cache_salt: Option<String>,
+    /// Targets of this request alone, in milliseconds; the server's own where not given.
+    pub ttft_slo_ms: Option<f64>,
+    pub tpot_slo_ms: Option<f64>,
     /// Digest of the caller's API key: prefix-cache blocks are never shared between tenants.
     pub tenant: Option<[u8; 32]>,
     /// Now, in seconds since 1970, for chat templates that write the date.
@@ -107,6 +110,8 @@ impl RawRequest {
             prompt_logprobs: None,
             priority: None,
             cache_salt: None,
+            ttft_slo_ms: None,
+            tpot_slo_ms: None,
             tenant: None,
             now: None,
         }
@@ -147,6 +152,9 @@ pub struct ValidatedRequest {
     pub(crate) prompt_logprobs: Option<u32>,
     pub(crate) priority: Priority,
     pub(crate) salt: u64,
+    /// One number per API key.
+    pub(crate) tenant: u64,
+    pub(crate) targets: Targets,
 }
 
 impl ValidatedRequest {
@@ -174,6 +182,9 @@ pub(crate) fn validate(raw: RawRequest, model: &ModelInfo, salt_key: &[u8; 32]) 
     let sampling = sampling(&raw, model)?;
     let stop_strings = stop_strings(&raw.stop)?;
     let salt = salt(raw.tenant.as_ref(), raw.cache_salt.as_deref(), salt_key)?;
+    let tenant = raw.tenant.map_or(0, |digest| first_8_bytes(&digest));
+    let targets =
+        Targets { ttft: target("ttft_slo_ms", raw.ttft_slo_ms)?, tpot: target("tpot_slo_ms", raw.tpot_slo_ms)? };
     let prompt_logprobs = logprob_count("prompt_logprobs", raw.prompt_logprobs)?;
     let priority = priority(raw.priority)?;
     let stop_token_ids = stop_tokens(&raw, model)?;
@@ -191,6 +202,8 @@ pub(crate) fn validate(raw: RawRequest, model: &ModelInfo, salt_key: &[u8; 32]) 
         prompt_logprobs,
         priority,
         salt,
+        tenant,
+        targets,
     })
 }
 
@@ -317,9 +330,21 @@ fn salt(tenant: Option<&[u8; 32]>, salt: Option<&str>, key: &[u8; 32]) -> Result
     let mut hasher = blake3::Hasher::new_keyed(key);
     hasher.update(tenant.map_or(&[0u8; 32], |digest| digest));
     hasher.update(salt.unwrap_or("").as_bytes());
-    let mut first = [0u8; 8];
-    first.copy_from_slice(&hasher.finalize().as_bytes()[..8]);
-    Ok(u64::from_le_bytes(first))
+    Ok(first_8_bytes(hasher.finalize().as_bytes()))
+}
+
+fn first_8_bytes(digest: &[u8; 32]) -> u64 {
+    let [a, b, c, d, e, f, g, h, ..] = *digest;
+    u64::from_le_bytes([a, b, c, d, e, f, g, h])
+}
+
+/// A target in milliseconds, from a tenth of one to an hour.
+fn target(param: &'static str, value: Option<f64>) -> Result<Option<Nanos>, Rejection> {
+    let Some(ms) = value else { return Ok(None) };
+    if !(0.1..=3.6e6).contains(&ms) {
+        return Err(Rejection::of(param, format!("{param} must be a number of milliseconds between 0.1 and 3600000")));
+    }
+    Ok(Some(Nanos((ms * 1e6) as u64)))
 }
 
 fn tokenize(raw: &RawRequest, model: &ModelInfo) -> Result<Vec<TokenId>, Rejection> {

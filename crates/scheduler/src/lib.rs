@@ -10,6 +10,7 @@
 #![no_std]
 extern crate alloc;
 
+pub mod cost;
 pub mod kv;
 pub mod request;
 pub mod scheduler;
@@ -19,12 +20,15 @@ pub mod time;
 
 mod decode;
 mod invariants;
+mod pace;
 mod prefill;
 mod queue;
 
+pub use cost::{CostModel, Hardware, ModelCost, Work};
 pub use kv::{BlockId, BlockTable};
+pub use pace::Targets;
 pub use request::{AdmitError, FinishReason, Priority, Request, RequestId, StopRules, TokenId};
 pub use scheduler::{Completed, Limits, LimitsError, PrefixStats, Scheduler};
 pub use sequence::{Phase, SeqId, Sequence};
-pub use step::{BlockCopy, Chunk, Event, RowOutput, Step, StepId, StepOutput, StepRecord};
+pub use step::{BlockCopy, Blocked, Chunk, Event, RecordRow, RowOutput, Step, StepId, StepOutput, StepRecord};
 pub use time::Nanos;

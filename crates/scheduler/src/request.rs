@@ -4,7 +4,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
 
-use crate::Nanos;
+use crate::{Nanos, Targets};
 
 /// An index into the model's vocabulary.
 pub type TokenId = u32;
@@ -47,6 +47,10 @@ pub struct Request {
     /// False: neither reads nor feeds the prefix cache. A request that wants the logits of its prompt's rows must
     /// compute them all, so it sets this to false.
     pub use_prefix_cache: bool,
+    /// Whose it is: tenants of one class share what there is (one number per API key).
+    pub tenant: u64,
+    /// When its tokens are wanted.
+    pub targets: Targets,
     /// When it arrived.
     pub arrived: Nanos,
 }

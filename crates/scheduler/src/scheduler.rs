@@ -17,15 +17,17 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt;
 
+use crate::cost::CostModel;
 use crate::decode::{self, Room, Running};
 use crate::kv::{BlockPool, CachedBlock, ChainHasher, blocks_for};
+use crate::pace::{self, Candidate};
 use crate::prefill::{self, Patience};
 use crate::queue::Queue;
 use crate::sequence::{Course, Rank, Sequences, State};
 use crate::step::RecordRow;
 use crate::{
-    AdmitError, BlockCopy, Chunk, Event, FinishReason, Nanos, Phase, Request, RequestId, SeqId, Sequence, Step, StepId,
-    StepOutput, StepRecord, TokenId,
+    AdmitError, BlockCopy, Blocked, Chunk, Event, FinishReason, Nanos, Phase, Request, RequestId, SeqId, Sequence,
+    Step, StepId, StepOutput, StepRecord, TokenId,
 };
 
 /// Sizes and bounds, fixed at start.
@@ -179,6 +181,8 @@ struct Left {
     prompts: usize,
     /// Whether waiting sequences may still enter.
     door_is_open: bool,
+    /// How long the step may take; `None`: as long as it likes.
+    bound: Option<Nanos>,
 }
 
 /// Decides who runs. See the module's picture; every method is deterministic and does no IO.
@@ -197,10 +201,20 @@ pub struct Scheduler {
     record: StepRecord,
     patience: Patience,
     prefix_stats: PrefixStats,
+    /// Predicts steps; with it, targets are heeded.
+    cost: Option<CostModel>,
     /// Kept for their capacity: the hits of the sequence at hand, the running prompts of the step at hand.
     hits: Vec<CachedBlock>,
     started: Running,
+    candidates: Vec<Candidate>,
 }
+
+/// Waiting prompts that are compared with each other for the next place.
+const LOOKAHEAD: usize = 256;
+/// A step may always grow by this factor for prompts, whatever the targets say: they must move too.
+const LEAST_GROWTH: f64 = 1.1;
+/// A decode row without a target is left out for others' targets so many steps in a row at most.
+const MOST_LEFT_OUT: u32 = 8;
 
 impl Scheduler {
     /// A scheduler with everything it will ever need but the requests.
@@ -222,8 +236,21 @@ impl Scheduler {
             prefix_stats: PrefixStats::default(),
             hits: Vec::new(),
             started: Vec::with_capacity(limits.max_num_seqs),
+            candidates: Vec::with_capacity(limits.max_num_seqs + LOOKAHEAD),
+            cost: None,
             limits,
         })
+    }
+
+    /// From now on steps are predicted by `cost`, which learns from each that completes, and the targets of requests
+    /// are heeded. Without a model only the limits bound a step.
+    pub fn set_cost_model(&mut self, cost: Option<CostModel>) {
+        self.cost = cost;
+    }
+
+    /// What predicts steps, as corrected until now.
+    pub fn cost_model(&self) -> Option<&CostModel> {
+        self.cost.as_ref()
     }
 
     /// For tests of collisions: block hashes keep only `bits` bits, and with `compare` false, which is a bug, a hit is
@@ -301,8 +328,9 @@ impl Scheduler {
         let (taken, evicted) = (self.pool.num_taken(), self.pool.num_evicted());
         self.record.clear();
         let stalled = self.make_room_for_decode(step);
-        self.plan_decode(stalled, step);
-        self.plan_prefill(step);
+        let bound = self.step_bound(now);
+        self.plan_decode(stalled, bound, step);
+        self.plan_prefill(now, bound, step);
         if !step.is_empty() {
             self.in_flight = Some(step.id);
             self.next_step.0 += 1;
@@ -315,6 +343,16 @@ impl Scheduler {
         self.record.used_blocks = self.pool.num_used();
         self.record.waiting_requests = self.queue.len();
         self.record.waiting_tokens = self.queue.num_tokens();
+        if self.queue.len() == 0 {
+            self.record.blocked = None;
+        }
+        self.record.predicted = self.cost.as_ref().map_or(Nanos(0), |cost| cost.step_time(&self.record.work));
+    }
+
+    /// How long the step may take so that every running stream meets its target.
+    fn step_bound(&self, now: Nanos) -> Option<Nanos> {
+        self.cost.as_ref()?;
+        self.running.iter().filter_map(|&(_, id)| pace::allowance(&self.seqs[id], now)).min()
     }
 
     /// Preempts until every decoding sequence has a slot for its token, but for the one returned.
@@ -341,53 +379,146 @@ impl Scheduler {
     }
 
     /// One row for every decoding sequence, and a slot for it: a new block at a block's end, or a copy of a shared one.
-    fn plan_decode(&mut self, stalled: Option<SeqId>, step: &mut Step) {
+    /// Those without a target come last, and sit the step out where it would take longer than `bound`.
+    fn plan_decode(&mut self, stalled: Option<SeqId>, bound: Option<Nanos>, step: &mut Step) {
         for index in 0..self.running.len() {
             let (_, id) = self.running[index];
-            let seq = &mut self.seqs[id];
-            if seq.phase() != Phase::Decode || stalled == Some(id) {
-                continue;
+            if bound.is_none() || self.seqs[id].request.targets.tpot.is_some() {
+                self.decode_unless(stalled, id, step);
             }
-            let block = seq.num_computed / self.limits.block_size;
-            match seq.table.get(block).copied() {
-                None => seq.table.push(self.pool.take().expect("room was made")),
-                Some(src) if self.pool.refs(src) > 1 => {
-                    let dst = self.pool.take().expect("room was made");
-                    self.pool.release(src);
-                    seq.table.replace(block, dst);
-                    step.copies.push(BlockCopy { src, dst });
-                }
-                Some(_) => {}
+        }
+        for index in 0..if bound.is_some() { self.running.len() } else { 0 } {
+            let (_, id) = self.running[index];
+            if self.seqs[id].request.targets.tpot.is_none() && !self.leaves_out(id, bound) {
+                self.decode_unless(stalled, id, step);
             }
-            self.plan_decode_row(id, 0, step);
         }
     }
 
-    /// Prompt chunks in the rows that decode left, in rank order among the running and the waiting, the oldest first
-    /// when its patience is out.
-    fn plan_prefill(&mut self, step: &mut Step) {
+    fn decode_unless(&mut self, stalled: Option<SeqId>, id: SeqId, step: &mut Step) {
+        let seq = &mut self.seqs[id];
+        if seq.phase() != Phase::Decode || stalled == Some(id) {
+            return;
+        }
+        seq.steps_left_out = 0;
+        let block = seq.num_computed / self.limits.block_size;
+        match seq.table.get(block).copied() {
+            None => seq.table.push(self.pool.take().expect("room was made")),
+            Some(src) if self.pool.refs(src) > 1 => {
+                let dst = self.pool.take().expect("room was made");
+                self.pool.release(src);
+                seq.table.replace(block, dst);
+                step.copies.push(BlockCopy { src, dst });
+            }
+            Some(_) => {}
+        }
+        self.plan_decode_row(id, 0, step);
+    }
+
+    /// Whether a decode row without a target stays out of the step, for those with one.
+    fn leaves_out(&mut self, id: SeqId, bound: Option<Nanos>) -> bool {
+        let (Some(cost), Some(bound)) = (&self.cost, bound) else { return false };
+        let seq = &mut self.seqs[id];
+        if seq.phase() != Phase::Decode {
+            return false;
+        }
+        let mut work = self.record.work;
+        work.add_decode(seq.num_tokens());
+        let stays_out = seq.steps_left_out < MOST_LEFT_OUT && cost.step_time(&work) > bound;
+        seq.steps_left_out += u32::from(stays_out);
+        stays_out
+    }
+
+    /// Prompt chunks in the rows and the time that decode left, the oldest first when its patience is out. The others
+    /// follow in rank order among the running and the waiting, or as their deadlines ask.
+    fn plan_prefill(&mut self, now: Nanos, bound: Option<Nanos>, step: &mut Step) {
         let mut left = Left {
             rows: self.limits.max_num_batched_tokens - step.decode.len(),
             prompts: self.limits.max_prefill_seqs,
             // Nobody enters in a step that threw somebody out.
             door_is_open: step.preempted.is_empty(),
+            bound: bound.map(|bound| self.at_least_some_growth(bound)),
         };
+        self.record.blocked = Some(if left.door_is_open { Blocked::Budget } else { Blocked::Kv });
         self.started.clear();
         self.started.extend(self.running.iter().filter(|(_, id)| self.seqs[*id].phase() == Phase::Prefill));
         let oldest = self.oldest_prompt();
         if let Some(oldest) = oldest.filter(|&oldest| self.patience.is_out(oldest)) {
             self.advance_prompt(oldest, &mut left, step);
         }
+        match self.cost {
+            Some(_) => self.advance_by_deadline(now, &mut left, step),
+            None => self.advance_by_rank(&mut left, step),
+        }
+        let oldest_advanced = oldest.is_some_and(|id| self.seqs[id].rows_in_flight > 0);
+        self.patience.note(oldest, !step.prefill.is_empty(), oldest_advanced);
+    }
+
+    /// A bound that leaves prompts something even where decode alone exceeds it.
+    fn at_least_some_growth(&self, bound: Nanos) -> Nanos {
+        let decode = self.cost.as_ref().map_or(0.0, |cost| cost.seconds(&self.record.work));
+        bound.max(Nanos((decode * LEAST_GROWTH * 1e9) as u64))
+    }
+
+    fn advance_by_rank(&mut self, left: &mut Left, step: &mut Step) {
         let mut next_started = 0;
         while left.rows > 0 && left.prompts > 0 {
             let started = self.started.get(next_started).copied();
             let waiting = self.queue.first().filter(|_| left.door_is_open);
             let Some((rank, id)) = [started, waiting].into_iter().flatten().min() else { break };
             next_started += usize::from(started == Some((rank, id)));
-            self.advance_prompt(id, &mut left, step);
+            self.advance_prompt(id, left, step);
         }
-        let oldest_advanced = oldest.is_some_and(|id| self.seqs[id].rows_in_flight > 0);
-        self.patience.note(oldest, !step.prefill.is_empty(), oldest_advanced);
+    }
+
+    fn advance_by_deadline(&mut self, now: Nanos, left: &mut Left, step: &mut Step) {
+        let mut candidates = core::mem::take(&mut self.candidates);
+        candidates.clear();
+        let rows_per_second = self.prefill_rate(left);
+        let started = self.started.iter().map(|&(_, id)| id);
+        for id in started.chain(self.queue.iter().take(LOOKAHEAD)) {
+            candidates.push(self.candidate(id, rows_per_second));
+        }
+        if candidates.len() > 1 {
+            pace::order(&mut candidates, now);
+        }
+        for candidate in &candidates {
+            if left.rows == 0 || left.prompts == 0 || !self.has_time(left) {
+                break;
+            }
+            if left.door_is_open || self.seqs[candidate.seq].state == State::Running {
+                self.advance_prompt(candidate.seq, left, step);
+            }
+        }
+        self.candidates = candidates;
+    }
+
+    fn candidate(&self, id: SeqId, rows_per_second: f64) -> Candidate {
+        let seq = &self.seqs[id];
+        Candidate {
+            seq: id,
+            priority: seq.rank.priority,
+            arrival: (seq.rank.arrival, seq.rank.answer),
+            resumes: seq.num_generated() > 0,
+            due: seq.request.targets.ttft.map(|ttft| Nanos(seq.request.arrived.0.saturating_add(ttft.0))),
+            seconds: seq.num_uncomputed() as f64 / rows_per_second,
+        }
+    }
+
+    /// Prompt rows per second at the pace of this step.
+    fn prefill_rate(&self, left: &Left) -> f64 {
+        let Some(cost) = &self.cost else { return f64::INFINITY };
+        let mut work = self.record.work;
+        let most = left.rows.min(self.limits.max_prefill_chunk).max(1);
+        let rows = left.bound.map_or(most, |bound| cost.rows_within(&work, 0, most, usize::MAX, bound).max(1));
+        work.add_chunk(0, rows, false);
+        rows as f64 / cost.seconds(&work).max(1e-9)
+    }
+
+    /// Whether one more prompt row ends in time.
+    fn has_time(&self, left: &Left) -> bool {
+        let (Some(cost), Some(bound)) = (&self.cost, left.bound) else { return true };
+        self.record.prefill.is_empty() || cost.rows_within(&self.record.work, 0, 1, usize::MAX, bound) > 0
     }
 
     /// A chunk for one prompt, which enters first if it waits. If it does not fit, nobody enters after it.
@@ -395,10 +526,17 @@ impl Scheduler {
         let seq = &self.seqs[id];
         let mut cached_tokens = 0;
         if seq.state == State::Waiting {
-            let entered = if left.door_is_open { self.enter(id) } else { None };
-            left.door_is_open = entered.is_some();
-            let Some(num_tokens) = entered else { return };
-            cached_tokens = num_tokens;
+            if !left.door_is_open {
+                return;
+            }
+            match self.enter(id) {
+                Ok(num_tokens) => cached_tokens = num_tokens,
+                Err(blocked) => {
+                    left.door_is_open = false;
+                    self.record.blocked = Some(blocked);
+                    return;
+                }
+            }
         } else if seq.rows_in_flight > 0 {
             return; // it was the oldest and went first
         }
@@ -407,7 +545,7 @@ impl Scheduler {
             self.plan_decode_row(id, cached_tokens, step);
             left.rows -= 1;
         } else {
-            left.rows -= self.plan_chunk(id, left.rows, cached_tokens, step);
+            left.rows -= self.plan_chunk(id, left, cached_tokens, step);
             left.prompts -= 1;
         }
     }
@@ -422,14 +560,14 @@ impl Scheduler {
     }
 
     /// A waiting sequence gets all its blocks and runs, or nothing happens. Returns its tokens found in the cache.
-    fn enter(&mut self, id: SeqId) -> Option<usize> {
+    fn enter(&mut self, id: SeqId) -> Result<usize, Blocked> {
         if !prefill::has_seats(&self.seqs[id], &self.running, &self.seqs, &self.limits) {
-            return None;
+            return Err(Blocked::Seats);
         }
         self.find_prefix(id);
         let seq = &self.seqs[id];
         if !prefill::fits(seq, &self.hits, &self.running, &self.seqs, &self.pool, &self.limits) {
-            return None;
+            return Err(Blocked::Kv);
         }
         self.queue.remove(seq);
         let seq = &mut self.seqs[id];
@@ -447,7 +585,7 @@ impl Scheduler {
         seq.state = State::Running;
         self.join_running(id);
         self.note_prefix_stats(id, cached_tokens);
-        Some(cached_tokens)
+        Ok(cached_tokens)
     }
 
     /// The longest prefix of its known tokens that the cache has, into `self.hits`.
@@ -482,15 +620,21 @@ impl Scheduler {
     fn plan_decode_row(&mut self, id: SeqId, cached_tokens: usize, step: &mut Step) {
         step.decode.push(id);
         let row = self.plan_rows(id, 1, 1, cached_tokens);
+        self.record.work.add_decode(row.start + 1);
         self.record.decode.push(row);
     }
 
-    fn plan_chunk(&mut self, id: SeqId, rows_left: usize, cached_tokens: usize, step: &mut Step) -> usize {
+    fn plan_chunk(&mut self, id: SeqId, left: &Left, cached_tokens: usize, step: &mut Step) -> usize {
         let seq = &self.seqs[id];
-        let len = prefill::chunk_len(seq.num_uncomputed(), rows_left, &self.limits);
+        let (start, uncomputed) = (seq.num_computed(), seq.num_uncomputed());
+        let mut len = prefill::chunk_len(uncomputed, left.rows, &self.limits);
+        if let (Some(cost), Some(bound)) = (&self.cost, left.bound) {
+            len = cost.rows_within(&self.record.work, start, len, uncomputed, bound).max(1);
+        }
         let samples = if len == seq.num_uncomputed() { seq.num_samples() } else { 0 };
         step.prefill.push(Chunk { seq: id, start: seq.num_computed(), len, samples });
         let row = self.plan_rows(id, len, samples, cached_tokens);
+        self.record.work.add_chunk(row.start, len, samples > 0);
         self.record.prefill.push(row);
         len
     }
@@ -533,10 +677,13 @@ impl Scheduler {
             assert_eq!(tokens.len(), planned.samples, "tokens of {:?} in {:?}", planned.seq, output.step);
             seq.num_computed += planned.len;
             self.feed_prefix_cache(planned.seq);
-            self.take_tokens(planned.seq, tokens, events);
+            self.take_tokens(planned.seq, tokens, now, events);
         }
         self.planned.clear();
         self.record.completed_at = now;
+        if let Some(cost) = &mut self.cost {
+            cost.observe(&self.record.work, now.since(self.record.scheduled_at));
+        }
         core::mem::swap(record, &mut self.record);
     }
 
@@ -582,7 +729,7 @@ impl Scheduler {
     }
 
     /// Gives each answer its token; forks the answers when the prompt is done.
-    fn take_tokens(&mut self, id: SeqId, tokens: &[TokenId], events: &mut Vec<Event>) {
+    fn take_tokens(&mut self, id: SeqId, tokens: &[TokenId], now: Nanos, events: &mut Vec<Event>) {
         let seq = &self.seqs[id];
         let (request, first_answer) = (seq.request.id, seq.answer());
         if seq.num_uncomputed() == 0 && seq.num_samples() == 0 {
@@ -600,7 +747,7 @@ impl Scheduler {
         for (index, &token) in tokens.iter().enumerate() {
             let answer = first_answer + index;
             let id = self.requests[&request].answers[answer].expect("it waits for this token");
-            let ended = self.seqs[id].push(token, self.limits.max_model_len);
+            let ended = self.seqs[id].push(token, self.limits.max_model_len, now);
             events.push(Event::Token { request, answer, token });
             if let Some(reason) = ended {
                 self.retire(id);

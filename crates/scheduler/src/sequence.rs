@@ -14,7 +14,7 @@ use alloc::vec::Vec;
 use core::ops::{Index, IndexMut};
 
 use crate::kv::{BlockHash, BlockTable, CachedBlock, ChainHasher, blocks_for};
-use crate::{BlockId, FinishReason, Priority, Request, RequestId, TokenId};
+use crate::{BlockId, FinishReason, Nanos, Priority, Request, RequestId, TokenId};
 
 /// Names a sequence; never used twice. A request with one answer has one sequence; with several, the first carries the
 /// prompt and the others are forked from it when the prompt is done.
@@ -67,6 +67,11 @@ pub struct Sequence {
     pub(crate) num_forks: usize,
     /// Times that it lost its blocks.
     pub(crate) num_preemptions: u32,
+    /// Steps in a row in which its decode row was left out for others' targets.
+    pub(crate) steps_left_out: u32,
+    /// When its first and its last token came.
+    pub(crate) first_token_at: Nanos,
+    pub(crate) last_token_at: Nanos,
     /// Rows in the step in flight.
     pub(crate) rows_in_flight: usize,
     /// Where the step's output has its tokens.
@@ -89,6 +94,9 @@ impl Sequence {
             table: BlockTable::new(block_size),
             num_forks: request.num_answers - 1,
             num_preemptions: 0,
+            steps_left_out: 0,
+            first_token_at: Nanos::default(),
+            last_token_at: Nanos::default(),
             rows_in_flight: 0,
             output_row: None,
             chain: Vec::new(),
@@ -200,8 +208,12 @@ impl Sequence {
         }
     }
 
-    /// Adds a sampled token; says whether the answer ends with it.
-    pub(crate) fn push(&mut self, token: TokenId, max_model_len: usize) -> Option<FinishReason> {
+    /// Adds a token sampled at `now`; says whether the answer ends with it.
+    pub(crate) fn push(&mut self, token: TokenId, max_model_len: usize, now: Nanos) -> Option<FinishReason> {
+        if self.num_generated() == 0 {
+            self.first_token_at = now;
+        }
+        self.last_token_at = now;
         let stop = &self.request.stop;
         let heeds_stop_tokens = self.num_generated() >= stop.min_tokens;
         let is_stop_token = heeds_stop_tokens && stop.stop_token_ids.contains(&token);

@@ -8,6 +8,7 @@
 
 use alloc::vec::Vec;
 
+use crate::cost::Work;
 use crate::{BlockId, FinishReason, Nanos, RequestId, SeqId, TokenId};
 
 /// Names a step; consecutive from 0.
@@ -113,6 +114,17 @@ pub enum Event {
     },
 }
 
+/// What kept the first in line from entering.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Blocked {
+    /// Not enough free KV blocks.
+    Kv,
+    /// Every seat is taken.
+    Seats,
+    /// The step's rows, prompts or time were spent on others.
+    Budget,
+}
+
 /// What one sequence had in a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordRow {
@@ -155,6 +167,12 @@ pub struct StepRecord {
     pub waiting_requests: usize,
     /// Uncomputed tokens of all waiting requests.
     pub waiting_tokens: usize,
+    /// Why those that wait do; `None` if nobody does.
+    pub blocked: Option<Blocked>,
+    /// What the step had to do.
+    pub work: Work,
+    /// How long the cost model said that it would take; zero without one.
+    pub predicted: Nanos,
 }
 
 impl StepRecord {
@@ -164,5 +182,13 @@ impl StepRecord {
         self.prefill.clear();
         self.preempted.clear();
         self.completed_at = Nanos::default();
+        self.blocked = None;
+        self.work = Work::default();
+        self.predicted = Nanos::default();
+    }
+
+    /// How long it took, from the plan to its output.
+    pub fn took(&self) -> Nanos {
+        self.completed_at.since(self.scheduled_at)
     }
 }

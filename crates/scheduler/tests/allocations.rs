@@ -2,7 +2,7 @@
 
 use allocation_counter::measure;
 use scheduler::{
-    Limits, Nanos, Priority, Request, RequestId, RowOutput, Scheduler, Step, StepOutput, StepRecord, StopRules,
+    Limits, Nanos, Priority, Request, RequestId, RowOutput, Scheduler, Step, StepOutput, StepRecord, StopRules, Targets,
 };
 
 #[test]
@@ -30,6 +30,8 @@ fn a_steady_decode_step_allocates_nothing() {
             priority: Priority(0),
             salt: 0,
             use_prefix_cache: true,
+            tenant: 0,
+            targets: Targets::default(),
             arrived: Nanos(0),
         };
         scheduler.admit(request, Nanos(0)).expect("there is room");

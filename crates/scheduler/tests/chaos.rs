@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 use scheduler::{
     AdmitError, Event, FinishReason, Limits, Nanos, Phase, Priority, Request, RequestId, RowOutput, Scheduler, SeqId,
-    Sequence, Step, StepOutput, StopRules, TokenId,
+    Sequence, Step, StepOutput, StopRules, Targets, TokenId,
 };
 
 const DEFAULT_SEEDS: u64 = 4000;
@@ -650,6 +650,8 @@ impl Chaos {
             priority: Priority(rng.in_range(1..=self.weather.priorities) as i32),
             salt: rng.in_range(1..=self.weather.salts) as u64,
             use_prefix_cache: rng.percent(90),
+            tenant: 0,
+            targets: Targets::default(),
             arrived: Nanos(self.now),
         };
         let seed = rng.next();

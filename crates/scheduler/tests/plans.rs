@@ -18,7 +18,7 @@ use std::fmt::Write as _;
 
 use scheduler::{
     Event, FinishReason, Limits, LimitsError, Nanos, Priority, Request, RequestId, RowOutput, Scheduler, SeqId, Step,
-    StepOutput, StopRules, TokenId,
+    StepOutput, StopRules, Targets, TokenId,
 };
 
 const EOS: TokenId = 1;
@@ -730,6 +730,8 @@ impl World {
             priority: Priority(0),
             salt: 0,
             use_prefix_cache: true,
+            tenant: 0,
+            targets: Targets::default(),
             arrived: Nanos(0),
         };
         for (word, value) in words.map(|word| word.split_once('=').expect("name=value")) {

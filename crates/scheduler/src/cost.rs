@@ -1,0 +1,348 @@
+//! Seconds of a step, from what it has to do: a roofline with fitted overheads.
+//!
+//! ```text
+//! seconds                                        seconds = weights(rows)              one read of the weights, then rows x FLOPs
+//!    |                          ___/                     + pair   x prefill pairs     prompt rows against the keys they see
+//!    |                     ___/                          + key    x decode context    keys and values that decode rows read
+//!    |  _______________---     <- compute: prefill       + row    x decode rows       lists, tables, sampling
+//!    |  ^ memory: decode                                 + prompt x prompts
+//!    +------------------------------ rows                + logits x rows with logits
+//! ```
+//!
+//! The first term is one curve for both phases, because they share the pass over the weights: decode lives on its flat
+//! left end, prefill on its slope, and a mixed step pays for the rows of both together. That is their interference.
+//! Everything else is the phase's own. (Rooflines: Williams et al., 2009. Sums of terms linear in tokens and in
+//! attention: DistServe, Zhong et al., OSDI 2024; Vidur, Agrawal et al., MLSys 2024.)
+//!
+//! A model comes from a hardware preset ([`CostModel::roofline`]) or from measured steps ([`CostModel::fit`]), and
+//! follows the machine while it runs ([`CostModel::observe`]). It is data: the same steps give the same model.
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+use crate::Nanos;
+
+/// What a step has to do, in the quantities that cost time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Work {
+    /// Rows of prompt chunks.
+    pub prefill_rows: usize,
+    /// Keys that these rows see, summed over the rows.
+    pub prefill_pairs: u64,
+    /// Prompt chunks.
+    pub prefill_seqs: usize,
+    /// Rows of decode.
+    pub decode_rows: usize,
+    /// Keys that these rows see, summed over the rows.
+    pub decode_context: u64,
+    /// Rows whose logits are computed and sampled.
+    pub logit_rows: usize,
+}
+
+impl Work {
+    /// Adds `len` rows of a prompt of which `start` tokens are computed; `ends` if the last row's logits are wanted.
+    pub fn add_chunk(&mut self, start: usize, len: usize, ends: bool) {
+        let (start, rows) = (start as u64, len as u64);
+        self.prefill_rows += len;
+        self.prefill_pairs += rows * start + rows * (rows + 1) / 2;
+        self.prefill_seqs += 1;
+        self.logit_rows += usize::from(ends);
+    }
+
+    /// Adds a decode row that sees `context` keys, its own included.
+    pub fn add_decode(&mut self, context: usize) {
+        self.decode_rows += 1;
+        self.decode_context += context as u64;
+        self.logit_rows += 1;
+    }
+
+    /// Rows of both phases.
+    pub fn rows(&self) -> usize {
+        self.prefill_rows + self.decode_rows
+    }
+}
+
+/// A point of the curve of the weights: a pass with so many rows takes so long.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Knot {
+    /// Rows of the pass.
+    pub rows: usize,
+    /// Seconds, without attention and logits.
+    pub seconds: f64,
+}
+
+/// What a model costs, in the units of a roofline.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ModelCost {
+    /// Bytes of weights that one pass reads.
+    pub weight_bytes: f64,
+    /// Operations of one row, attention and logits left out: about twice the parameters of the layers.
+    pub row_flops: f64,
+    /// Operations of one row's logits.
+    pub logit_flops: f64,
+    /// Operations of one row against one key, all layers and heads: four times heads times head size times layers.
+    pub pair_flops: f64,
+    /// Bytes of keys and values of one token, all layers.
+    pub kv_bytes: f64,
+}
+
+/// What a machine can do, in the units of a roofline.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Hardware {
+    /// For people.
+    pub name: &'static str,
+    /// Operations per second at the precision of the weights, dense.
+    pub flops: f64,
+    /// Bytes per second from the memory that holds weights and cache.
+    pub bandwidth: f64,
+    /// Share of `flops` that a long prompt reaches.
+    pub flops_share: f64,
+    /// Share of `bandwidth` that decode reaches.
+    pub bandwidth_share: f64,
+    /// Seconds that every step takes besides: launch, sampling, bookkeeping.
+    pub step_overhead: f64,
+}
+
+/// Predicts the time of a step. Cost of a prediction: a binary search in about a dozen points.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CostModel {
+    /// By rising rows; at least one.
+    knots: Vec<Knot>,
+    terms: Terms,
+    /// What the machine takes now over what it took when it was measured: of steps of decode alone, and of all others.
+    drift: [f64; 2],
+}
+
+/// Seconds per unit of [`Work`], beyond the pass over the weights.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Terms {
+    /// Per prompt row and key.
+    pub pair: f64,
+    /// Per key that a decode row reads.
+    pub key: f64,
+    /// Per decode row.
+    pub row: f64,
+    /// Per prompt chunk.
+    pub prompt: f64,
+    /// Per row of logits.
+    pub logits: f64,
+}
+
+const NUM_TERMS: usize = 5;
+/// Weight of a step in the correction: half of a lasting change of speed is learned in about five steps.
+const DRIFT_WEIGHT: f64 = 0.125;
+/// A step that took longer than this multiple of its prediction was interrupted by something else; it counts as this.
+const DRIFT_MOST: f64 = 4.0;
+
+impl CostModel {
+    /// A model from its points and terms. Panics if `knots` is empty or not rising in rows.
+    pub fn new(knots: Vec<Knot>, terms: Terms) -> CostModel {
+        assert!(!knots.is_empty() && knots.is_sorted_by(|a, b| a.rows < b.rows), "knots rise");
+        CostModel { knots, terms, drift: [1.0; 2] }
+    }
+
+    /// The roofline of `model` on `hardware`: the larger of reading and computing, plus the overhead.
+    pub fn roofline(model: &ModelCost, hardware: &Hardware) -> CostModel {
+        let bandwidth = hardware.bandwidth * hardware.bandwidth_share;
+        let flops = hardware.flops * hardware.flops_share;
+        let (read, row) = (model.weight_bytes / bandwidth, model.row_flops / flops);
+        let at = |rows: usize| Knot { rows, seconds: hardware.step_overhead + read.max(rows as f64 * row) };
+        // The curve has one bend; the points around it make the interpolation exact.
+        let bend = (read / row) as usize;
+        let mut rows: Vec<usize> = vec![1, bend.max(2), bend.max(2) + 1, bend.max(2) * 2];
+        rows.dedup();
+        let terms = Terms {
+            pair: model.pair_flops / flops,
+            key: model.kv_bytes / bandwidth,
+            row: 0.0,
+            prompt: 0.0,
+            logits: model.logit_flops / flops,
+        };
+        CostModel::new(rows.into_iter().map(at).collect(), terms)
+    }
+
+    /// The model that fits measured steps best: least squares of the *relative* error, no term below zero.
+    ///
+    /// `rows` are the points of the curve, rising; each should have a step near it. Returns `None` if there are fewer
+    /// steps than points. Cost: linear in steps, plus some ten thousand operations.
+    pub fn fit(rows: &[usize], steps: &[(Work, Nanos)]) -> Option<CostModel> {
+        let size = rows.len() + NUM_TERMS;
+        if rows.is_empty() || steps.len() < rows.len() {
+            return None;
+        }
+        let mut normal = vec![0.0; size * size];
+        let mut right = vec![0.0; size];
+        let mut features = vec![0.0; size];
+        for (work, time) in steps {
+            let seconds = time.as_secs_f64().max(1e-9);
+            features.fill(0.0);
+            for (index, weight) in around(rows.len(), |index| rows[index], work.rows()) {
+                features[index] += weight / seconds;
+            }
+            for (feature, amount) in features[rows.len()..].iter_mut().zip(amounts(work)) {
+                *feature = amount / seconds;
+            }
+            for (i, &a) in features.iter().enumerate() {
+                right[i] += a;
+                for (sum, &b) in normal[i * size..][..size].iter_mut().zip(&features) {
+                    *sum += a * b;
+                }
+            }
+        }
+        let solution = non_negative(&normal, &right);
+        let mut highest = 0.0_f64;
+        let knots = rows.iter().zip(&solution).map(|(&rows, &seconds)| {
+            // More rows never take less: where noise says so, the curve is flat.
+            highest = highest.max(seconds);
+            Knot { rows, seconds: highest }
+        });
+        let knots = knots.collect();
+        let [pair, key, row, prompt, logits] = solution[rows.len()..].try_into().expect("the terms");
+        Some(CostModel::new(knots, Terms { pair, key, row, prompt, logits }))
+    }
+
+    /// How long a step with this work takes now.
+    pub fn step_time(&self, work: &Work) -> Nanos {
+        Nanos((self.seconds(work) * 1e9) as u64)
+    }
+
+    /// The same in seconds.
+    pub fn seconds(&self, work: &Work) -> f64 {
+        self.parts(work).total()
+    }
+
+    /// The same, term by term: what the ledger shares out.
+    pub fn parts(&self, work: &Work) -> Parts {
+        let drift = self.drift[usize::from(work.prefill_seqs > 0)];
+        let Terms { pair, key, row, prompt, logits } = self.terms;
+        let amounts = amounts(work);
+        Parts {
+            weights: self.weights(work.rows()) * drift,
+            prefill_attention: pair * amounts[0] * drift,
+            decode_attention: key * amounts[1] * drift,
+            decode_rows: row * amounts[2] * drift,
+            prompts: prompt * amounts[3] * drift,
+            logits: logits * amounts[4] * drift,
+        }
+    }
+
+    /// Most rows, up to `len`, of a prompt with `start` tokens computed that a step with `work` besides can take and
+    /// still end within `bound`; 0 if none. `len` is what the prompt has to go.
+    pub fn rows_within(&self, work: &Work, start: usize, len: usize, uncomputed: usize, bound: Nanos) -> usize {
+        let fits = |rows: usize| {
+            let mut work = *work;
+            work.add_chunk(start, rows, rows == uncomputed);
+            self.step_time(&work) <= bound
+        };
+        if len > 0 && fits(len) {
+            return len;
+        }
+        let (mut most, mut over) = (0, len);
+        while over - most > 1 {
+            let middle = most + (over - most) / 2;
+            if fits(middle) { most = middle } else { over = middle }
+        }
+        most
+    }
+
+    /// Learns from a step that took `measured`: the machine's speed of the moment follows, by an exponential average.
+    pub fn observe(&mut self, work: &Work, measured: Nanos) {
+        let predicted = self.seconds(work);
+        if predicted > 0.0 && work.rows() > 0 {
+            let ratio = (measured.as_secs_f64() / predicted).clamp(1.0 / DRIFT_MOST, DRIFT_MOST);
+            let drift = &mut self.drift[usize::from(work.prefill_seqs > 0)];
+            *drift *= 1.0 + DRIFT_WEIGHT * (ratio - 1.0);
+        }
+    }
+
+    /// The points of the curve.
+    pub fn knots(&self) -> &[Knot] {
+        &self.knots
+    }
+
+    /// The terms.
+    pub fn terms(&self) -> Terms {
+        self.terms
+    }
+
+    /// What the machine takes now over what it took when it was measured: steps of decode alone, and all others.
+    pub fn drift(&self) -> [f64; 2] {
+        self.drift
+    }
+
+    /// Seconds of a pass over the weights.
+    fn weights(&self, rows: usize) -> f64 {
+        let parts = around(self.knots.len(), |index| self.knots[index].rows, rows);
+        parts.into_iter().map(|(index, weight)| self.knots[index].seconds * weight).sum()
+    }
+}
+
+/// A step's predicted seconds, by what they are spent on.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Parts {
+    /// The pass over the weights, for the rows of both phases.
+    pub weights: f64,
+    /// Prompt rows against keys.
+    pub prefill_attention: f64,
+    /// Decode rows against keys.
+    pub decode_attention: f64,
+    /// What each decode row takes besides.
+    pub decode_rows: f64,
+    /// What each prompt takes besides.
+    pub prompts: f64,
+    /// Logits and sampling.
+    pub logits: f64,
+}
+
+impl Parts {
+    /// All of it.
+    pub fn total(&self) -> f64 {
+        self.weights + self.prefill_attention + self.decode_attention + self.decode_rows + self.prompts + self.logits
+    }
+}
+
+/// In the order of [`Terms`].
+fn amounts(work: &Work) -> [f64; NUM_TERMS] {
+    [
+        work.prefill_pairs as f64,
+        work.decode_context as f64,
+        work.decode_rows as f64,
+        work.prefill_seqs as f64,
+        work.logit_rows as f64,
+    ]
+}
+
+/// The two of `len` points between which `rows` lies, and their shares. Before the first point the curve is flat; beyond
+/// the last one its last slope goes on.
+fn around(len: usize, rows_at: impl Fn(usize) -> usize, rows: usize) -> [(usize, f64); 2] {
+    let (mut low, mut high) = (0, len);
+    while high - low > 1 {
+        let middle = low + (high - low) / 2;
+        if rows_at(middle) <= rows { low = middle } else { high = middle }
+    }
+    if len == 1 || rows <= rows_at(0) {
+        return [(low, 1.0), (low, 0.0)];
+    }
+    let low = low.min(len - 2);
+    let (from, to) = (rows_at(low) as f64, rows_at(low + 1) as f64);
+    let share = (rows as f64 - from) / (to - from);
+    [(low, 1.0 - share), (low + 1, share)]
+}
+
+/// Solves `normal x = right` in the least-squares sense with `x >= 0`, by coordinate descent. What no step tells
+/// anything about stays 0.
+fn non_negative(normal: &[f64], right: &[f64]) -> Vec<f64> {
+    let size = right.len();
+    let mut x = vec![0.0; size];
+    for _ in 0..2000 {
+        for i in 0..size {
+            let row = &normal[i * size..][..size];
+            if row[i] <= 0.0 {
+                continue;
+            }
+            let others: f64 = row.iter().zip(&x).map(|(a, b)| a * b).sum::<f64>() - row[i] * x[i];
+            x[i] = ((right[i] - others) / row[i]).max(0.0);
+        }
+    }
+    x
+}

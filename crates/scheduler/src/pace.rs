@@ -1,0 +1,90 @@
+//! How long a step may take, and which prompt comes first: the two decisions that the targets make.
+//!
+//! ```text
+//! a stream's tokens    |----|----|------|  ^ now                  the next one is due one TPOT after the last,
+//!                      0    1    2      3  |  due 4               or later if the stream is ahead of its target
+//!                                          +------->| the step may take this long: prompts get what fits
+//!
+//! prompts by deadline  A  B  C(long)  D     if C makes D late, C waits: it is late anyway or costs the most
+//! ```
+//!
+//! Chunks of a prompt stop where the slowest running stream would miss its time per output token (stall-free batching:
+//! Sarathi-Serve, Agrawal et al., OSDI 2024, with a bound in seconds instead of tokens). Prompts are ordered so that as
+//! many as possible meet their time to first token: by deadline, and whenever one would be late, the longest so far is
+//! put off (Moore, Management Science 15(1), 1968; with arrivals over time a heuristic). What is put off goes in when
+//! its patience is out, so it is late and not lost.
+
+use crate::sequence::{Phase, Sequence};
+use crate::{Nanos, Priority, SeqId};
+
+/// What a request wants to be met. Absent: as soon as others allow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Targets {
+    /// Arrival to first token.
+    pub ttft: Option<Nanos>,
+    /// Mean time from a token to the next.
+    pub tpot: Option<Nanos>,
+}
+
+/// A gap may be this much longer than the target when the stream is ahead: smooth to the eye, and room for prompts.
+const LONGEST_GAP: f64 = 1.3;
+/// A stream that is behind gets steps this much shorter than its target, no shorter: prompts must move too.
+const SHORTEST_GAP: f64 = 0.7;
+/// Predictions are a few percent off; what is planned leaves room for that.
+const MARGIN: f64 = 0.95;
+
+/// How long the step planned at `now` may take for this stream; `None` if it has no target or is not decoding.
+pub(crate) fn allowance(seq: &Sequence, now: Nanos) -> Option<Nanos> {
+    let target = seq.request.targets.tpot.filter(|_| seq.phase() == Phase::Decode)?;
+    let due = Nanos(seq.first_token_at.0.saturating_add(target.0.saturating_mul(seq.num_generated() as u64)));
+    let (left, target) = (due.since(now).0 as f64, target.0 as f64);
+    let waited = now.since(seq.last_token_at).0 as f64;
+    // The gap that people see began at the last token.
+    let gap = left.clamp(SHORTEST_GAP * target, (LONGEST_GAP * target - waited).max(SHORTEST_GAP * target));
+    Some(Nanos((gap * MARGIN) as u64))
+}
+
+/// A prompt that wants rows.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Candidate {
+    pub(crate) seq: SeqId,
+    pub(crate) priority: Priority,
+    pub(crate) arrival: (u64, usize),
+    /// It has answered before and lost its blocks since: somebody is reading.
+    pub(crate) resumes: bool,
+    /// When its first token is due; `None`: whenever.
+    pub(crate) due: Option<Nanos>,
+    /// Seconds of prefill that it still needs.
+    pub(crate) seconds: f64,
+}
+
+/// Puts prompts in the order in which they are to advance: classes apart; in each class those that resume, then those
+/// that can be on time by deadline, then those put off, then those without a deadline by arrival.
+/// Cost: n log n, plus n for each put off.
+pub(crate) fn order(candidates: &mut [Candidate], now: Nanos) {
+    let due = |c: &Candidate| c.due.filter(|_| !c.resumes);
+    candidates.sort_unstable_by_key(|c| (c.priority, !c.resumes, due(c).is_none(), due(c), c.arrival));
+    for class in candidates.chunk_by_mut(|a, b| a.priority == b.priority) {
+        let begin = class.iter().take_while(|c| c.resumes).count();
+        let len = class[begin..].iter().take_while(|c| c.due.is_some()).count();
+        put_off_late(&mut class[begin..][..len], now);
+    }
+}
+
+/// Of one class, by deadline: moves to the end what cannot be on time without making more others late.
+fn put_off_late(candidates: &mut [Candidate], now: Nanos) {
+    let (mut kept, mut end) = (0, candidates.len());
+    let mut busy = now.as_secs_f64();
+    while kept < end {
+        let due = candidates[kept].due.map_or(f64::INFINITY, Nanos::as_secs_f64);
+        busy += candidates[kept].seconds;
+        kept += 1;
+        if busy > due {
+            let seconds = |index: usize| candidates[index].seconds;
+            let longest = (0..kept).max_by(|&a, &b| seconds(a).total_cmp(&seconds(b))).expect("one was just taken");
+            busy -= seconds(longest);
+            candidates[longest..].rotate_left(1);
+            (kept, end) = (kept - 1, end - 1);
+        }
+    }
+}
