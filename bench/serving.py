@@ -2,10 +2,12 @@
 """Measures a running OpenAI-compatible server from the outside, phase by phase. Standard library only.
 
     serving.py burst    32 requests of 64 to 1,024 prompt tokens at once, 64 tokens out each
-    serving.py stall    8 running streams while one prompt of 4,096 tokens arrives: their worst gap between two tokens
+    serving.py stall    8 running streams while one long prompt arrives: their worst gap between two tokens
     serving.py prefix   one prompt of 4,096 tokens, cold and again: time to first token of both
+    serving.py goodput  chat (and every tenth a long document) at --rate for --seconds: requests per second in time
 
-usage: serving.py [--url URL] [--model NAME] [--repeats N] [--json FILE] CASE [CASE ...]
+usage: serving.py [--url URL] [--model NAME] [--repeats N] [--json FILE] [--long N] [--rate X] [--seconds N]
+                  [--ttft-slo MS] [--tpot-slo MS] CASE [CASE ...]
 
 Prompts are random token ids, different in every repeat, so that nothing is found in a prefix cache unless the case is
 about that. TTFT = request sent to first token; gap = time between two tokens of one stream; TPOT = (last - first token)
@@ -27,9 +29,10 @@ import urllib.parse
 class Server:
     """Where requests go."""
 
-    def __init__(self, url, model):
-        parts = urllib.parse.urlsplit(url)
-        self.host, self.port, self.model = parts.hostname, parts.port or 80, model
+    def __init__(self, options):
+        parts = urllib.parse.urlsplit(options.url)
+        self.host, self.port, self.model = parts.hostname, parts.port or 80, options.model
+        self.options = options
 
     def stream(self, prompt, max_tokens, started=None):
         """Sends one greedy request; returns the arrival time of every token, counted from the sending."""
@@ -116,7 +119,7 @@ def stall(server, repeat):
     for _ in streams:
         started.acquire()
     time.sleep(0.5)
-    begin, times = server.stream(tokens(4096, 3000 + repeat), 8)
+    begin, times = server.stream(tokens(server.options.long, 3000 + repeat), 8)
     for thread in streams:
         thread.join()
     gaps = [
@@ -143,7 +146,42 @@ def prefix(server, repeat):
     return figures
 
 
-CASES = {"burst": burst, "stall": stall, "prefix": prefix}
+def goodput(server, repeat):
+    """Requests arrive by chance, the same ones for every server; a request is good that meets both targets."""
+    options = server.options
+    draw = random.Random(5000 + repeat)
+    jobs, at = [], 0.0
+    while at < options.seconds:
+        at += draw.expovariate(options.rate)
+        is_document = draw.random() < 0.1
+        median, most = (2000, 6000) if is_document else (180, 3000)
+        length = min(most, max(8, round(draw.lognormvariate(math.log(median), 0.7))))
+        output = min(300, max(4, round(draw.lognormvariate(math.log(90), 0.6))))
+        jobs.append((at, tokens(length, 10_000 * repeat + len(jobs)), output))
+    start = time.perf_counter()
+
+    def ask(at, prompt, output):
+        time.sleep(max(0.0, start + at - time.perf_counter()))
+        return server.stream(prompt, output)
+
+    runs = parallel([lambda job=job: ask(*job) for job in jobs])
+    ttft = [1e3 * (times[0] - begin) for begin, times in runs]
+    tpot = [1e3 * (times[-1] - times[0]) / max(1, len(times) - 1) for _, times in runs]
+    good = sum(first <= options.ttft_slo and each <= options.tpot_slo for first, each in zip(ttft, tpot))
+    return {
+        "good_requests": good,
+        "requests": len(jobs),
+        "good_per_s": good / (time.perf_counter() - start),
+        "ttft_p50_ms": percentile(ttft, 0.5),
+        "ttft_p90_ms": percentile(ttft, 0.9),
+        "ttft_p99_ms": percentile(ttft, 0.99),
+        "tpot_p50_ms": percentile(tpot, 0.5),
+        "tpot_p90_ms": percentile(tpot, 0.9),
+        "tpot_p99_ms": percentile(tpot, 0.99),
+    }
+
+
+CASES = {"burst": burst, "stall": stall, "prefix": prefix, "goodput": goodput}
 
 
 def main():
@@ -152,9 +190,14 @@ def main():
     parser.add_argument("--model", default="")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--json", default="")
+    parser.add_argument("--long", type=int, default=4096, help="tokens of the long prompt of stall")
+    parser.add_argument("--rate", type=float, default=1.0, help="requests per second of goodput")
+    parser.add_argument("--seconds", type=float, default=60, help="how long goodput sends")
+    parser.add_argument("--ttft-slo", type=float, default=2000, help="milliseconds")
+    parser.add_argument("--tpot-slo", type=float, default=100, help="milliseconds")
     parser.add_argument("cases", nargs="+", choices=CASES)
     options = parser.parse_args()
-    server = Server(options.url, options.model)
+    server = Server(options)
     server.stream(tokens(64, 1), 4)  # warm-up
     report = {}
     for case in options.cases:

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Writes a Hugging Face directory of `cargo xtask random-model` as a bf16 GGUF file, the same tensors under ggml's names,
-so that other engines measure the same model. Needs the packages gguf and numpy (`bench/peers.sh install llama.cpp`).
+"""Writes a Hugging Face directory of `cargo xtask random-model` as a GGUF file, the same tensors under ggml's names, so
+that other engines measure the same model. Needs the packages gguf and numpy (`bench/peers.sh install llama.cpp`).
 
-    to_gguf.py DIRECTORY FILE
+    to_gguf.py DIRECTORY FILE [BF16|Q8_0|Q4_0]
 
-Only what the random models have: Llama and Qwen2 shapes, one safetensors file in bf16, a byte-level BPE tokenizer. Llama's
+One tensor is in memory at a time. Only what the random models have: Llama and Qwen2 shapes, one safetensors file in bf16, a byte-level BPE tokenizer. Llama's
 query and key rows are interleaved, as ggml's rotation of that architecture wants them.
 """
 
@@ -16,7 +16,7 @@ import sys
 import gguf
 import numpy
 
-ARCHITECTURES = {"LlamaForCausalLM": "llama", "Qwen2ForCausalLM": "qwen2"}
+ARCHITECTURES = {"LlamaForCausalLM": "llama", "MistralForCausalLM": "llama", "Qwen2ForCausalLM": "qwen2"}
 NAMES = {
     "self_attn.q_proj": "attn_q",
     "self_attn.k_proj": "attn_k",
@@ -78,9 +78,10 @@ def write_tokenizer(writer, directory, vocab_size):
 
 
 def main():
-    if len(sys.argv) != 3:
-        sys.exit("usage: to_gguf.py DIRECTORY FILE")
-    directory, target = map(pathlib.Path, sys.argv[1:])
+    if len(sys.argv) not in (3, 4):
+        sys.exit("usage: to_gguf.py DIRECTORY FILE [BF16|Q8_0|Q4_0]")
+    directory, target = map(pathlib.Path, sys.argv[1:3])
+    kind = gguf.GGMLQuantizationType[sys.argv[3] if len(sys.argv) == 4 else "BF16"]
     config = json.loads((directory / "config.json").read_text())
     architecture = ARCHITECTURES[config["architectures"][0]]
     heads, kv_heads = config["num_attention_heads"], config.get("num_key_value_heads", config["num_attention_heads"])
@@ -97,20 +98,31 @@ def main():
     rope = config.get("rope_parameters") or config
     writer.add_rope_freq_base(rope.get("rope_theta", 10_000.0))
     writer.add_vocab_size(config["vocab_size"])
-    writer.add_file_type(gguf.LlamaFileType.MOSTLY_BF16)
+    writer.add_file_type(gguf.LlamaFileType["MOSTLY_" + kind.name])
     write_tokenizer(writer, directory, config["vocab_size"])
+    shapes = {renamed(name): bits.shape for name, bits in tensors(directory / "model.safetensors")}
+    for name, shape in shapes.items():
+        if len(shape) == 1:  # norms and biases stay f32 in GGUF
+            writer.add_tensor_info(name, shape, numpy.dtype(numpy.float32), 4 * shape[0])
+        else:
+            packed = gguf.quant_shape_to_byte_shape(shape, kind)
+            writer.add_tensor_info(name, packed, numpy.dtype(numpy.uint8), int(numpy.prod(packed)), raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_ti_data_to_file()
     for name, bits in tensors(directory / "model.safetensors"):
         if architecture == "llama" and "q_proj" in name:
             bits = interleaved(bits, heads)
         if architecture == "llama" and "k_proj" in name:
             bits = interleaved(bits, kv_heads)
-        if bits.ndim == 1:  # norms and biases stay f32 in GGUF
-            writer.add_tensor(renamed(name), (bits.astype(numpy.uint32) << 16).view(numpy.float32))
+        values = (bits.astype(numpy.uint32) << 16).view(numpy.float32)
+        if bits.ndim == 1:
+            data = values
+        elif kind == gguf.GGMLQuantizationType.BF16:
+            data = bits.view(numpy.uint8)
         else:
-            writer.add_tensor(renamed(name), bits.view(numpy.uint8), raw_dtype=gguf.GGMLQuantizationType.BF16)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
+            data = gguf.quants.quantize(values, kind)
+        writer.write_tensor_data(numpy.ascontiguousarray(data))
     writer.close()
 
 
