@@ -126,9 +126,8 @@ pub(crate) trait Simd: Copy {
     type I: Copy;
     /// A line of keys, made ready for [`Simd::dot_keys`].
     type Keys: Copy;
-    /// Rows (at most 4) and columns of 16 lanes (at most 2) of a product that fit the registers.
+    /// Rows of a product of which 16 columns fit the registers; at most 8.
     const ROWS: usize;
-    const COLUMNS: usize;
 
     fn splat(self, x: f32) -> Self::V;
     fn add(self, a: Self::V, b: Self::V) -> Self::V;
@@ -178,7 +177,7 @@ pub(crate) trait Simd: Copy {
     /// # Safety
     /// 16 writable bf16.
     unsafe fn store_bf16(self, a: Self::V, to: *mut u16);
-    /// Asks for a cache line; any address is fine.
+    /// Asks for a cache line in the nearest cache but one (of the nearest, misses are few at a time); any address is fine.
     fn prefetch(self, address: *const u8);
 
     /// Zeros.
@@ -309,8 +308,7 @@ mod x86 {
         type I = __m512i;
         /// Plus 128, as unsigned numbers: what the instruction multiplies by signed ones.
         type Keys = __m512i;
-        const ROWS: usize = 4;
-        const COLUMNS: usize = 2;
+        const ROWS: usize = 8;
 
         registers! {
             splat(x: f32) -> __m512 = _mm512_set1_ps(x);
@@ -355,7 +353,7 @@ mod x86 {
             max_lane(a: __m512) -> f32 = {
                 max_of_8(_mm256_max_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps::<1>(a)))
             };
-            prefetch(address: *const u8) -> () = _mm_prefetch::<_MM_HINT_T0>(address.cast());
+            prefetch(address: *const u8) -> () = _mm_prefetch::<_MM_HINT_T1>(address.cast());
             zeros() -> __m512i = _mm512_setzero_si512();
             keys_start(sum: i32) -> __m512i = _mm512_set1_epi32(-128 * sum);
             dot_keys(sums: __m512i, q: u32, keys: __m512i) -> __m512i =
@@ -477,7 +475,6 @@ mod x86 {
         /// Magnitudes, and the keys with their signs.
         type Keys = [IntHalves; 2];
         const ROWS: usize = 2;
-        const COLUMNS: usize = 1;
 
         registers! {
             splat(x: f32) -> Halves = Halves(_mm256_set1_ps(x), _mm256_set1_ps(x));
@@ -505,7 +502,7 @@ mod x86 {
                 Halves(round_weight_8(a.0, x.0, bound), round_weight_8(a.1, x.1, bound));
             sum(a: Halves) -> f32 = sum_of_8(_mm256_add_ps(a.0, a.1));
             max_lane(a: Halves) -> f32 = max_of_8(_mm256_max_ps(a.0, a.1));
-            prefetch(address: *const u8) -> () = _mm_prefetch::<_MM_HINT_T0>(address.cast());
+            prefetch(address: *const u8) -> () = _mm_prefetch::<_MM_HINT_T1>(address.cast());
             zeros() -> IntHalves = IntHalves(_mm256_setzero_si256(), _mm256_setzero_si256());
             keys_start(_sum: i32) -> IntHalves = IntHalves(_mm256_setzero_si256(), _mm256_setzero_si256());
             dot_keys(sums: IntHalves, q: u32, keys: [IntHalves; 2]) -> IntHalves = {

@@ -8,7 +8,7 @@
 //! No sum can leave 32 bits: 256 numbers of `127 * 127`, and `(128 + 1)` times that for both digits together.
 
 use super::SPLIT;
-use super::tile::{Page, ROWS, STRIDE, Scratch, Work, hide, inside, touched};
+use super::tile::{Page, ROWS, STRIDE, Scratch, Work, hide, inside, touched, with_rows};
 use crate::kv_cache::{KEY_GROUP, LINE, VALUE_PAGE};
 use crate::lanes::{LANES, MAX_WEIGHT, Simd, softcap_lanes, unrounded_weights};
 use crate::quant::quantize_row;
@@ -58,50 +58,43 @@ impl<S: Simd> Work<'_, S> {
     #[inline(always)]
     pub(super) fn int8_split(&self, scratch: &mut Scratch, start: usize, pages: &Range<usize>, at: &[Page]) {
         for page in pages.clone() {
-            // Keys a little ahead; the last of them, when there are none left, are asked for again.
-            let ahead = at[(page + self.pages_ahead()).min(pages.end - 1)].keys;
-            self.int8_scores(scratch, page, at[page], ahead);
+            self.int8_scores(scratch, page, at[page], self.after_keys(at, pages, page));
         }
         for row in 0..self.rows() {
             self.int8_softmax(scratch, row, inside(&self.seen(row), start), pages, at);
         }
-        let columns = self.call.args.layout.head_dim / LANES;
-        for first in (0..self.rows()).step_by(S::ROWS) {
-            let mut column = 0;
-            while column < columns {
-                let wide = S::COLUMNS == 2 && columns - column >= 2;
-                // SAFETY: rows and columns are the tile's and the head's.
+        let head_dim = self.call.args.layout.head_dim;
+        for row in &mut scratch.split.values[..self.rows()] {
+            row[..head_dim].fill(0.0);
+        }
+        for page in pages.clone() {
+            self.int8_values(scratch, page, at[page], self.after_values(at, pages, page));
+        }
+        let s = self.simd;
+        for row in 0..self.rows() {
+            let scale = s.splat(scratch.ints.weight_scales[row]);
+            for values in scratch.split.values[row][..head_dim].as_chunks_mut::<LANES>().0 {
+                // SAFETY: a chunk is 16 numbers, and they are integers until here.
                 unsafe {
-                    match (wide, (self.rows() - first).min(S::ROWS)) {
-                        (true, 1) => self.int8_values::<1, 2>(scratch, first, column, pages, at),
-                        (true, 2) => self.int8_values::<2, 2>(scratch, first, column, pages, at),
-                        (true, 3) => self.int8_values::<3, 2>(scratch, first, column, pages, at),
-                        (true, _) => self.int8_values::<4, 2>(scratch, first, column, pages, at),
-                        (false, 1) => self.int8_values::<1, 1>(scratch, first, column, pages, at),
-                        (false, 2) => self.int8_values::<2, 1>(scratch, first, column, pages, at),
-                        (false, 3) => self.int8_values::<3, 1>(scratch, first, column, pages, at),
-                        (false, _) => self.int8_values::<4, 1>(scratch, first, column, pages, at),
-                    }
+                    let sums = s.load_ints(values.as_ptr().cast());
+                    s.store(s.mul(s.to_f32(sums), scale), values.as_mut_ptr());
                 }
-                column += if wide { 2 } else { 1 };
             }
         }
     }
 
-    /// Sums of a page of keys, as i32 in the place of scores. Asks for the keys at `ahead`, and for the page's values,
-    /// which are read after the softmax.
+    /// Sums of a page of keys, as i32 in the place of scores. Asks for the lines at `ahead`, and for the page's scales,
+    /// which are read after the keys.
     #[inline(always)]
     fn int8_scores(&self, scratch: &mut Scratch, page: usize, at: Page, ahead: *const u8) {
+        for scales in [at.key_scales, at.value_scales] {
+            (0..VALUE_PAGE / LANES).for_each(|i| self.simd.prefetch(scales.wrapping_add(i * LANES).cast()));
+        }
         for first in (0..self.rows()).step_by(S::ROWS) {
             // SAFETY: rows are the tile's, `at` is a page.
-            unsafe {
-                match (self.rows() - first).min(S::ROWS) {
-                    1 => self.int8_keys::<1>(scratch, first, page, at, ahead),
-                    2 => self.int8_keys::<2>(scratch, first, page, at, ahead),
-                    3 => self.int8_keys::<3>(scratch, first, page, at, ahead),
-                    _ => self.int8_keys::<4>(scratch, first, page, at, ahead),
-                }
-            }
+            with_rows!(R = (self.rows() - first).min(S::ROWS) => unsafe {
+                self.int8_keys::<R>(scratch, first, page, at, ahead);
+            });
         }
     }
 
@@ -116,30 +109,25 @@ impl<S: Simd> Work<'_, S> {
         at: Page,
         ahead: *const u8,
     ) {
-        const GROUPS: usize = VALUE_PAGE / KEY_GROUP;
         let (s, lines) = (self.simd, self.call.args.layout.head_dim / 4);
-        let mut sums: [[S::I; GROUPS]; R] =
-            std::array::from_fn(|r| [s.keys_start(scratch.ints.sums[first + r]); GROUPS]);
-        for line in 0..lines {
-            for group in 0..GROUPS {
+        for group in 0..VALUE_PAGE / KEY_GROUP {
+            let mut sums: [S::I; R] = std::array::from_fn(|r| s.keys_start(scratch.ints.sums[first + r]));
+            for line in 0..lines {
                 let inside = (group * lines + line) * LINE;
                 if first == 0 {
                     s.prefetch(ahead.wrapping_add(inside));
-                    s.prefetch(at.values.wrapping_add(inside));
                 }
                 // SAFETY: a page of keys has two groups of so many lines.
                 let keys = unsafe { s.load_keys(at.keys.add(inside)) };
                 for (r, sums) in sums.iter_mut().enumerate() {
                     let query = &scratch.ints.queries[first + r].as_chunks::<4>().0[line];
-                    sums[group] = s.dot_keys(sums[group], u32::from_ne_bytes(query.map(|q| q as u8)), keys);
+                    *sums = s.dot_keys(*sums, u32::from_ne_bytes(query.map(|q| q as u8)), keys);
                 }
             }
-        }
-        for (r, sums) in sums.into_iter().enumerate() {
-            let to = scratch.scores[first + r][page * VALUE_PAGE..][..VALUE_PAGE].as_mut_ptr();
-            for (group, sums) in sums.into_iter().enumerate() {
-                // SAFETY: `to` are 32 numbers.
-                unsafe { s.store_ints(sums, to.add(group * KEY_GROUP).cast()) };
+            for (r, sums) in sums.into_iter().enumerate() {
+                let to = scratch.scores[first + r][page * VALUE_PAGE + group * KEY_GROUP..][..LANES].as_mut_ptr();
+                // SAFETY: `to` are 16 numbers.
+                unsafe { s.store_ints(sums, to.cast()) };
             }
         }
     }
@@ -201,51 +189,56 @@ impl<S: Simd> Work<'_, S> {
         ints.weight_scales[row] = most * (1.0 / MAX_WEIGHT);
     }
 
-    /// `values = n v` times the scale of the weights, for `R` rows from `first` and `C` times 16 numbers of the head.
-    ///
-    /// # Safety
-    /// The tile has so many rows, the head so many numbers, and `at[pages]` are pages of the cache.
+    /// Adds `n v` of a page, as i32, to what is in the place of values. Asks for the lines at `ahead`.
     #[inline(always)]
-    unsafe fn int8_values<const R: usize, const C: usize>(
+    fn int8_values(&self, scratch: &mut Scratch, page: usize, at: Page, ahead: *const u8) {
+        for first in (0..self.rows()).step_by(S::ROWS) {
+            // SAFETY: rows are the tile's, `at` is a page.
+            with_rows!(R = (self.rows() - first).min(S::ROWS) => unsafe {
+                self.int8_weigh::<R>(scratch, first, page, at, ahead);
+            });
+        }
+    }
+
+    /// # Safety
+    /// The tile has `R` rows from `first`, and `at` is a page of the cache.
+    #[inline(always)]
+    unsafe fn int8_weigh<const R: usize>(
         &self,
         scratch: &mut Scratch,
         first: usize,
-        column: usize,
-        pages: &Range<usize>,
-        at: &[Page],
+        page: usize,
+        at: Page,
+        ahead: *const u8,
     ) {
         let s = self.simd;
-        let ([high_digits, low_digits], later) = (&scratch.ints.digits, &at[pages.end..]);
-        let (mut high, mut low) = ([[s.zeros(); C]; R], [[s.zeros(); C]; R]);
-        for (page, at) in pages.clone().zip(&at[pages.clone()]) {
+        let Scratch { ints, split, .. } = scratch;
+        let [high_digits, low_digits] = &ints.digits;
+        for column in 0..self.call.args.layout.head_dim / LANES {
+            let to: [*mut i32; R] =
+                std::array::from_fn(|r| split.values[first + r][column * LANES..][..LANES].as_mut_ptr().cast());
+            // SAFETY: (here and below) `to` are 16 numbers each, as wide as integers.
+            let mut low: [S::I; R] = std::array::from_fn(|r| unsafe { s.load_ints(to[r]) });
+            let mut high = [s.zeros(); R];
             for line in 0..VALUE_LINES {
-                let quad = page * VALUE_LINES + line;
-                // The keys of the next split: as many lines as values.
-                if first == 0 && page - pages.start < self.pages_ahead() {
-                    let next = later[page - pages.start].keys;
-                    (0..C).for_each(|c| s.prefetch(next.wrapping_add(((column + c) * VALUE_LINES + line) * LINE)));
+                let (quad, inside) = (page * VALUE_LINES + line, (column * VALUE_LINES + line) * LINE);
+                if first == 0 {
+                    s.prefetch(ahead.wrapping_add(inside));
                 }
                 for r in 0..R {
                     let digits =
                         |digits: &[[u8; STRIDE]; ROWS]| u32::from_ne_bytes(digits[first + r].as_chunks::<4>().0[quad]);
-                    for c in 0..C {
-                        // SAFETY: a page of values has 8 lines for each 16 numbers of the head.
-                        unsafe {
-                            let values = at.values.add(((column + c) * VALUE_LINES + line) * LINE);
-                            high[r][c] = s.dot_values(high[r][c], digits(high_digits), values);
-                            low[r][c] = s.dot_values(low[r][c], digits(low_digits), values);
-                        }
+                    // SAFETY: a page of values has 8 lines for each 16 numbers of the head.
+                    unsafe {
+                        let values = at.values.add(inside);
+                        high[r] = s.dot_values(high[r], digits(high_digits), values);
+                        low[r] = s.dot_values(low[r], digits(low_digits), values);
                     }
                 }
             }
-        }
-        for r in 0..R {
-            let scale = s.splat(scratch.ints.weight_scales[first + r]);
-            for c in 0..C {
-                let values = s.mul(s.to_f32(s.join_digits(high[r][c], low[r][c])), scale);
-                let to = scratch.split.values[first + r][(column + c) * LANES..][..LANES].as_mut_ptr();
-                // SAFETY: `to` are 16 numbers.
-                unsafe { s.store(values, to) };
+            for r in 0..R {
+                // SAFETY: as above.
+                unsafe { s.store_ints(s.join_digits(high[r], low[r]), to[r]) };
             }
         }
     }
