@@ -11,13 +11,14 @@
 //! (decode-first mixed steps: Sarathi-Serve, Agrawal et al., OSDI 2024).
 //!
 //! Preemption is by recompute (vLLM; Kwon et al., SOSP 2023): the victim keeps its tokens, loses its blocks, and waits
-//! at its old rank. The victim comes from the lowest class, and within that class it is the one whose recompute is
-//! cheapest for the blocks it frees. A sequence that lost its blocks [`MAX_PREEMPTIONS`] times is let in again only
+//! at its old rank. The victim comes from the lowest class, within that class from the tenant that was served most
+//! ([`crate::fairness`]), and of that tenant's it is the one whose recompute is cheapest for the blocks it frees. A sequence that lost its blocks [`MAX_PREEMPTIONS`] times is let in again only
 //! with room for its whole course set aside, and is then never a victim: so preemptions are bounded, and somebody
 //! always runs to the end.
 
 use alloc::vec::Vec;
 
+use crate::fairness::{Shares, Turn};
 use crate::kv::{BlockId, BlockPool};
 use crate::sequence::{Course, Phase, Rank, Sequence, Sequences};
 use crate::{Limits, SeqId};
@@ -39,7 +40,13 @@ pub(crate) enum Room {
 }
 
 /// One decision: see [`Room`]. Changes nothing.
-pub(crate) fn room_for_decode(running: &Running, seqs: &Sequences, pool: &BlockPool, limits: &Limits) -> Room {
+pub(crate) fn room_for_decode(
+    running: &Running,
+    seqs: &Sequences,
+    pool: &BlockPool,
+    shares: &Shares,
+    limits: &Limits,
+) -> Room {
     let mut unreserved = pool.num_free() - reserved_blocks(running, seqs, pool, limits);
     let mut sharers = Sharers::default();
     for (index, &(_, id)) in running.iter().enumerate() {
@@ -53,7 +60,7 @@ pub(crate) fn room_for_decode(running: &Running, seqs: &Sequences, pool: &BlockP
             continue;
         }
         let behind = &running[index + 1..];
-        return match cheapest_victim(behind, seqs, pool) {
+        return match cheapest_victim(behind, seqs, pool, shares) {
             Some(victim) => Room::Preempt(victim),
             None if behind.is_empty() => Room::Preempt(id),
             None => Room::Enough { stalled: Some(id) },
@@ -106,20 +113,21 @@ impl Sharers {
     }
 }
 
-/// The victim among `candidates` (in rank order): of the lowest class, the one that loses the fewest computed tokens
-/// per block it frees; the youngest of equals.
-fn cheapest_victim(candidates: &[(Rank, SeqId)], seqs: &Sequences, pool: &BlockPool) -> Option<SeqId> {
+/// The victim among `candidates` (in rank order): of the lowest class, of its most served tenant, the one that loses
+/// the fewest computed tokens per block it frees; the youngest of equals.
+fn cheapest_victim(candidates: &[(Rank, SeqId)], seqs: &Sequences, pool: &BlockPool, shares: &Shares) -> Option<SeqId> {
     let mut candidates = candidates.iter().rev().filter(|(_, id)| !is_protected(&seqs[*id])).peekable();
     let lowest_class = candidates.peek()?.0.priority;
     let in_class = candidates.take_while(|(rank, _)| rank.priority == lowest_class);
-    let mut best: Option<(Loss, SeqId)> = None;
+    let mut best: Option<(Turn, Loss, SeqId)> = None;
     for &(_, id) in in_class {
-        let loss = Loss::of(&seqs[id], pool);
-        if best.is_none_or(|(least, _)| loss.is_less_than(least)) {
-            best = Some((loss, id));
+        let (turn, loss) = (shares.turn(&seqs[id]), Loss::of(&seqs[id], pool));
+        let is_better = |(most, least, _): (Turn, Loss, SeqId)| turn > most || turn == most && loss.is_less_than(least);
+        if best.is_none_or(is_better) {
+            best = Some((turn, loss, id));
         }
     }
-    best.map(|(_, id)| id)
+    best.map(|(_, _, id)| id)
 }
 
 /// What a preemption throws away, and what it brings. Blocks that others share count on neither side: they stay.

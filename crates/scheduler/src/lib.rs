@@ -19,6 +19,7 @@ pub mod step;
 pub mod time;
 
 mod decode;
+mod fairness;
 mod invariants;
 mod pace;
 mod prefill;

@@ -14,6 +14,7 @@
 //! put off (Moore, Management Science 15(1), 1968; with arrivals over time a heuristic). What is put off goes in when
 //! its patience is out, so it is late and not lost.
 
+use crate::fairness::Turn;
 use crate::sequence::{Phase, Sequence};
 use crate::{Nanos, Priority, SeqId};
 
@@ -49,38 +50,56 @@ pub(crate) fn allowance(seq: &Sequence, now: Nanos) -> Option<Nanos> {
 pub(crate) struct Candidate {
     pub(crate) seq: SeqId,
     pub(crate) priority: Priority,
+    pub(crate) tenant: u64,
+    /// Whose turn its tenant is.
+    pub(crate) turn: Turn,
     pub(crate) arrival: (u64, usize),
     /// It has answered before and lost its blocks since: somebody is reading.
     pub(crate) resumes: bool,
     /// When its first token is due; `None`: whenever.
     pub(crate) due: Option<Nanos>,
-    /// Seconds of prefill that it still needs.
+    /// Rows of prefill that it still needs, and the seconds they take.
+    pub(crate) rows: usize,
     pub(crate) seconds: f64,
 }
 
-/// Puts prompts in the order in which they are to advance: classes apart; in each class those that resume, then those
-/// that can be on time by deadline, then those put off, then those without a deadline by arrival.
+/// Puts prompts in the order in which they are to advance: classes apart; in each class tenants take turns
+/// ([`crate::fairness`]); of each tenant those that resume, then those that can be on time by deadline, then those put
+/// off, then those without a deadline by arrival.
 /// Cost: n log n, plus n for each put off.
 pub(crate) fn order(candidates: &mut [Candidate], now: Nanos) {
     let due = |c: &Candidate| c.due.filter(|_| !c.resumes);
-    candidates.sort_unstable_by_key(|c| (c.priority, !c.resumes, due(c).is_none(), due(c), c.arrival));
+    candidates.sort_unstable_by_key(|c| (c.priority, c.tenant, !c.resumes, due(c).is_none(), due(c), c.arrival));
     for class in candidates.chunk_by_mut(|a, b| a.priority == b.priority) {
-        let begin = class.iter().take_while(|c| c.resumes).count();
-        let len = class[begin..].iter().take_while(|c| c.due.is_some()).count();
-        put_off_late(&mut class[begin..][..len], now);
+        let num_tenants = class.chunk_by(|a, b| a.tenant == b.tenant).count();
+        for line in class.chunk_by_mut(|a, b| a.tenant == b.tenant) {
+            let begin = line.iter().take_while(|c| c.resumes).count();
+            let len = line[begin..].iter().take_while(|c| c.due.is_some()).count();
+            put_off_late(&mut line[begin..][..len], num_tenants as f64, now);
+            // Each one's turn comes when those before it in its line have been served.
+            let mut served = line[0].turn.0;
+            for candidate in &mut *line {
+                candidate.turn.0 = served;
+                served += candidate.rows as u64;
+            }
+        }
+        if num_tenants > 1 {
+            class.sort_unstable_by_key(|c| (c.turn, c.arrival));
+        }
     }
 }
 
-/// Of one class, by deadline: moves to the end what cannot be on time without making more others late.
-fn put_off_late(candidates: &mut [Candidate], now: Nanos) {
+/// Of one tenant's, by deadline: moves to the end what cannot be on time without making more others late. `num_tenants`
+/// share the machine.
+fn put_off_late(candidates: &mut [Candidate], num_tenants: f64, now: Nanos) {
     let (mut kept, mut end) = (0, candidates.len());
     let mut busy = now.as_secs_f64();
     while kept < end {
         let due = candidates[kept].due.map_or(f64::INFINITY, Nanos::as_secs_f64);
-        busy += candidates[kept].seconds;
+        busy += candidates[kept].seconds * num_tenants;
         kept += 1;
         if busy > due {
-            let seconds = |index: usize| candidates[index].seconds;
+            let seconds = |index: usize| candidates[index].seconds * num_tenants;
             let longest = (0..kept).max_by(|&a, &b| seconds(a).total_cmp(&seconds(b))).expect("one was just taken");
             busy -= seconds(longest);
             candidates[longest..].rotate_left(1);

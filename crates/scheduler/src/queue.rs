@@ -1,6 +1,7 @@
-//! Who waits, in two orders: by rank, to be served, and by age, so that nobody is forgotten.
+//! Who waits, in three orders: by rank, to be served; of each tenant by rank, so that tenants can take turns; and by age,
+//! so that nobody is forgotten.
 
-use alloc::collections::BTreeSet;
+use alloc::collections::{BTreeMap, BTreeSet};
 
 use crate::SeqId;
 use crate::sequence::{Rank, Sequence};
@@ -9,7 +10,9 @@ use crate::sequence::{Rank, Sequence};
 #[derive(Default)]
 pub(crate) struct Queue {
     by_rank: BTreeSet<(Rank, SeqId)>,
+    by_tenant: BTreeMap<(u64, Rank), SeqId>,
     by_age: BTreeSet<(u64, usize, SeqId)>,
+    num_tenants: usize,
     num_tokens: usize,
     /// Of those that never ran: what the limits of the queue are about.
     num_new: usize,
@@ -20,6 +23,8 @@ impl Queue {
     pub(crate) fn insert(&mut self, seq: &Sequence) {
         self.by_age.insert((seq.rank.arrival, seq.rank.answer, seq.id));
         assert!(self.by_rank.insert((seq.rank, seq.id)), "a sequence waits once");
+        self.num_tenants += usize::from(!self.has_tenant(seq.request.tenant));
+        self.by_tenant.insert((seq.request.tenant, seq.rank), seq.id);
         self.num_tokens += seq.num_tokens();
         if !seq.has_run() {
             self.num_new += 1;
@@ -30,6 +35,8 @@ impl Queue {
     pub(crate) fn remove(&mut self, seq: &Sequence) {
         self.by_age.remove(&(seq.rank.arrival, seq.rank.answer, seq.id));
         assert!(self.by_rank.remove(&(seq.rank, seq.id)), "a sequence leaves the queue once");
+        self.by_tenant.remove(&(seq.request.tenant, seq.rank));
+        self.num_tenants -= usize::from(!self.has_tenant(seq.request.tenant));
         self.num_tokens -= seq.num_tokens();
         if !seq.has_run() {
             self.num_new -= 1;
@@ -37,9 +44,30 @@ impl Queue {
         }
     }
 
-    /// Next in line.
-    pub(crate) fn first(&self) -> Option<(Rank, SeqId)> {
-        self.by_rank.first().copied()
+    /// The next in line of each tenant.
+    pub(crate) fn firsts(&self) -> impl Iterator<Item = (Rank, SeqId)> {
+        self.tenants().filter_map(|tenant| self.of_tenant(tenant).next())
+    }
+
+    /// As many of each tenant, its first in line; about `most` together, and at least one of each.
+    pub(crate) fn firsts_evenly(&self, most: usize) -> impl Iterator<Item = SeqId> {
+        let each = (most / self.num_tenants.max(1)).max(1);
+        self.tenants().flat_map(move |tenant| self.of_tenant(tenant).take(each)).map(|(_, id)| id)
+    }
+
+    fn has_tenant(&self, tenant: u64) -> bool {
+        self.of_tenant(tenant).next().is_some()
+    }
+
+    /// Tenants that wait, each once. A binary search for each.
+    fn tenants(&self) -> impl Iterator<Item = u64> {
+        let from = |tenant: u64| self.by_tenant.range((tenant, Rank::FIRST)..).next().map(|(&(tenant, _), _)| tenant);
+        core::iter::successors(from(0), move |tenant| from(tenant.checked_add(1)?))
+    }
+
+    fn of_tenant(&self, tenant: u64) -> impl Iterator<Item = (Rank, SeqId)> {
+        let from = self.by_tenant.range((tenant, Rank::FIRST)..);
+        from.take_while(move |&(&(other, _), _)| other == tenant).map(|(&(_, rank), &id)| (rank, id))
     }
 
     /// The one that came before all others, whatever its class.

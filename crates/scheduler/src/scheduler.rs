@@ -19,6 +19,7 @@ use core::fmt;
 
 use crate::cost::CostModel;
 use crate::decode::{self, Room, Running};
+use crate::fairness::Shares;
 use crate::kv::{BlockPool, CachedBlock, ChainHasher, blocks_for};
 use crate::pace::{self, Candidate};
 use crate::prefill::{self, Patience};
@@ -26,8 +27,8 @@ use crate::queue::Queue;
 use crate::sequence::{Course, Rank, Sequences, State};
 use crate::step::RecordRow;
 use crate::{
-    AdmitError, BlockCopy, Blocked, Chunk, Event, FinishReason, Nanos, Phase, Request, RequestId, SeqId, Sequence,
-    Step, StepId, StepOutput, StepRecord, TokenId,
+    AdmitError, BlockCopy, Blocked, Chunk, Event, FinishReason, Nanos, Phase, Priority, Request, RequestId, SeqId,
+    Sequence, Step, StepId, StepOutput, StepRecord, TokenId,
 };
 
 /// Sizes and bounds, fixed at start.
@@ -160,6 +161,8 @@ pub struct Completed {
 
 /// A request that is not finished.
 struct Active {
+    class: Priority,
+    tenant: u64,
     /// The sequence of each answer: none before it is forked, none when it has ended.
     answers: Vec<Option<SeqId>>,
     num_unfinished: usize,
@@ -200,6 +203,7 @@ pub struct Scheduler {
     planned: Vec<PlannedRows>,
     record: StepRecord,
     patience: Patience,
+    shares: Shares,
     prefix_stats: PrefixStats,
     /// Predicts steps; with it, targets are heeded.
     cost: Option<CostModel>,
@@ -233,6 +237,7 @@ impl Scheduler {
             planned: Vec::with_capacity(limits.max_num_seqs),
             record: StepRecord::default(),
             patience: Patience::default(),
+            shares: Shares::default(),
             prefix_stats: PrefixStats::default(),
             hits: Vec::new(),
             started: Vec::with_capacity(limits.max_num_seqs),
@@ -273,11 +278,14 @@ impl Scheduler {
         let rank = Rank { priority: request.priority, arrival: self.next_arrival, answer: 0 };
         self.next_arrival += 1;
         let (id, num_answers) = (request.id, request.num_answers);
+        let (class, tenant) = (request.priority, request.tenant);
+        self.shares.join(class, tenant);
         let seq = self.seqs.add(Arc::new(request), rank, self.limits.block_size);
         self.queue.insert(&self.seqs[seq]);
         let mut answers = vec![None; num_answers];
         answers[0] = Some(seq);
-        self.requests.insert(id, Active { answers, num_unfinished: num_answers, cached_tokens: None });
+        let active = Active { class, tenant, answers, num_unfinished: num_answers, cached_tokens: None };
+        self.requests.insert(id, active);
         Ok(())
     }
 
@@ -358,7 +366,7 @@ impl Scheduler {
     /// Preempts until every decoding sequence has a slot for its token, but for the one returned.
     fn make_room_for_decode(&mut self, step: &mut Step) -> Option<SeqId> {
         loop {
-            match decode::room_for_decode(&self.running, &self.seqs, &self.pool, &self.limits) {
+            match decode::room_for_decode(&self.running, &self.seqs, &self.pool, &self.shares, &self.limits) {
                 Room::Enough { stalled } => return stalled,
                 Room::Preempt(victim) => {
                     self.preempt(victim);
@@ -430,7 +438,7 @@ impl Scheduler {
     }
 
     /// Prompt chunks in the rows and the time that decode left, the oldest first when its patience is out. The others
-    /// follow in rank order among the running and the waiting, or as their deadlines ask.
+    /// follow as tenants take turns; each tenant's in rank order, or as their deadlines ask.
     fn plan_prefill(&mut self, now: Nanos, bound: Option<Nanos>, step: &mut Step) {
         let mut left = Left {
             rows: self.limits.max_num_batched_tokens - step.decode.len(),
@@ -461,14 +469,26 @@ impl Scheduler {
     }
 
     fn advance_by_rank(&mut self, left: &mut Left, step: &mut Step) {
-        let mut next_started = 0;
         while left.rows > 0 && left.prompts > 0 {
-            let started = self.started.get(next_started).copied();
-            let waiting = self.queue.first().filter(|_| left.door_is_open);
-            let Some((rank, id)) = [started, waiting].into_iter().flatten().min() else { break };
-            next_started += usize::from(started == Some((rank, id)));
+            let started = self.started.iter().copied().filter(|&(_, id)| self.seqs[id].rows_in_flight == 0);
+            let waiting = self.queue.firsts().filter(|&(_, id)| self.may_enter(id, left));
+            let turn = |&(rank, id): &(Rank, SeqId)| (rank.priority, self.shares.turn(&self.seqs[id]), rank);
+            let next = started.chain(waiting).min_by_key(turn);
+            let Some((_, id)) = next else { return self.note_seats(left) };
             self.advance_prompt(id, left, step);
         }
+    }
+
+    /// Somebody stays outside, though the step has rows left: if the door is open, for want of a seat.
+    fn note_seats(&mut self, left: &Left) {
+        if left.door_is_open {
+            self.record.blocked = Some(Blocked::Seats);
+        }
+    }
+
+    /// Whether the door is open for this waiting sequence, which may have to leave the last seat to another tenant.
+    fn may_enter(&self, id: SeqId, left: &Left) -> bool {
+        left.door_is_open && !self.shares.leaves_last_seat(&self.seqs[id], &self.running, &self.seqs, &self.limits)
     }
 
     fn advance_by_deadline(&mut self, now: Nanos, left: &mut Left, step: &mut Step) {
@@ -476,7 +496,7 @@ impl Scheduler {
         candidates.clear();
         let rows_per_second = self.prefill_rate(left);
         let started = self.started.iter().map(|&(_, id)| id);
-        for id in started.chain(self.queue.iter().take(LOOKAHEAD)) {
+        for id in started.chain(self.queue.firsts_evenly(LOOKAHEAD)) {
             candidates.push(self.candidate(id, rows_per_second));
         }
         if candidates.len() > 1 {
@@ -486,8 +506,10 @@ impl Scheduler {
             if left.rows == 0 || left.prompts == 0 || !self.has_time(left) {
                 break;
             }
-            if left.door_is_open || self.seqs[candidate.seq].state == State::Running {
+            if self.seqs[candidate.seq].state == State::Running || self.may_enter(candidate.seq, left) {
                 self.advance_prompt(candidate.seq, left, step);
+            } else {
+                self.note_seats(left);
             }
         }
         self.candidates = candidates;
@@ -498,6 +520,9 @@ impl Scheduler {
         Candidate {
             seq: id,
             priority: seq.rank.priority,
+            tenant: seq.request.tenant,
+            turn: self.shares.turn(seq),
+            rows: seq.num_uncomputed(),
             arrival: (seq.rank.arrival, seq.rank.answer),
             resumes: seq.num_generated() > 0,
             due: seq.request.targets.ttft.map(|ttft| Nanos(seq.request.arrived.0.saturating_add(ttft.0))),
@@ -641,6 +666,7 @@ impl Scheduler {
 
     fn plan_rows(&mut self, id: SeqId, len: usize, samples: usize, cached_tokens: usize) -> RecordRow {
         let seq = &mut self.seqs[id];
+        self.shares.serve(seq, seq.num_computed + len, samples);
         seq.rows_in_flight = len;
         self.planned.push(PlannedRows { seq: id, len, samples });
         RecordRow { request: seq.request.id, seq: id, start: seq.num_computed, len, cached_tokens }
@@ -774,6 +800,7 @@ impl Scheduler {
     /// them, when that completes. False if there is no such unfinished request.
     pub fn abort(&mut self, id: RequestId) -> bool {
         let Some(active) = self.requests.remove(&id) else { return false };
+        self.shares.leave(active.class, active.tenant);
         active.answers.into_iter().flatten().for_each(|seq| self.retire(seq));
         true
     }
@@ -797,6 +824,7 @@ impl Scheduler {
         active.answers[answer] = None;
         active.num_unfinished -= 1;
         if active.num_unfinished == 0 {
+            self.shares.leave(active.class, active.tenant);
             self.requests.remove(&id);
         }
     }

@@ -33,12 +33,17 @@ pub enum Phase {
     Decode,
 }
 
-/// A sequence's place in line, smallest first: class, then arrival, then answer. Kept through preemption.
+/// A sequence's place in its tenant's line, smallest first: class, then arrival, then answer. Kept through preemption.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Rank {
     pub(crate) priority: Priority,
     pub(crate) arrival: u64,
     pub(crate) answer: usize,
+}
+
+impl Rank {
+    /// Before all others.
+    pub(crate) const FIRST: Rank = Rank { priority: Priority(i32::MIN), arrival: 0, answer: 0 };
 }
 
 /// Where a sequence is. Exactly one, and only these moves: `Waiting <-> Running -> Leaving`, and out of any.
@@ -67,6 +72,8 @@ pub struct Sequence {
     pub(crate) num_forks: usize,
     /// Times that it lost its blocks.
     pub(crate) num_preemptions: u32,
+    /// Prompt rows that its tenant was charged for.
+    pub(crate) num_prompt_rows_served: usize,
     /// Steps in a row in which its decode row was left out for others' targets.
     pub(crate) steps_left_out: u32,
     /// When its first and its last token came.
@@ -94,6 +101,7 @@ impl Sequence {
             table: BlockTable::new(block_size),
             num_forks: request.num_answers - 1,
             num_preemptions: 0,
+            num_prompt_rows_served: 0,
             steps_left_out: 0,
             first_token_at: Nanos::default(),
             last_token_at: Nanos::default(),
@@ -236,6 +244,7 @@ impl Sequence {
         fork.num_forks = 0;
         fork.num_computed = self.num_computed;
         fork.num_preemptions = self.num_preemptions;
+        fork.num_prompt_rows_served = self.num_prompt_rows_served;
         self.table.iter().for_each(|&block| fork.table.push(block));
         fork.chain.extend_from_slice(&self.chain);
         fork.num_registered = self.num_registered;

@@ -360,6 +360,7 @@ struct Weather {
     max_tokens: usize,
     eos: bool,
     priorities: usize,
+    tenants: usize,
     salts: usize,
     documents: Vec<Vec<TokenId>>,
 }
@@ -499,6 +500,7 @@ impl Chaos {
             max_tokens: drawn.max_tokens,
             eos: !besieged && rng.percent(50),
             priorities: if besieged { 4 } else { rng.in_range(1..=3) },
+            tenants: rng.in_range(1..=3),
             salts: rng.in_range(1..=2),
             documents,
         };
@@ -650,7 +652,7 @@ impl Chaos {
             priority: Priority(rng.in_range(1..=self.weather.priorities) as i32),
             salt: rng.in_range(1..=self.weather.salts) as u64,
             use_prefix_cache: rng.percent(90),
-            tenant: 0,
+            tenant: rng.in_range(1..=self.weather.tenants) as u64,
             targets: Targets::default(),
             arrived: Nanos(self.now),
         };
@@ -865,14 +867,15 @@ impl Chaos {
         }
     }
 
-    /// I15, I19: who entered came before all of its class that still wait, and nobody enters while others are thrown
-    /// out.
+    /// I15, I19: who entered came before all of its class and tenant that still wait, and nobody enters while others are
+    /// thrown out.
     fn check_entry(&mut self, before: &Snapshot, step: &Step, planned: &BTreeSet<SeqId>) {
         let entered: Vec<&Seen> = planned.iter().map(|id| &before.seqs[id]).filter(|seq| !seq.runs).collect();
         assert!(entered.is_empty() || step.preempted.is_empty(), "somebody enters while somebody is thrown out");
         let after = Snapshot::of(&self.scheduler);
         for seq in entered {
-            for other in after.seqs.values().filter(|other| !other.runs && other.rank.0 == seq.rank.0) {
+            let same_line = |other: &&Seen| !other.runs && (other.rank.0, other.tenant) == (seq.rank.0, seq.tenant);
+            for other in after.seqs.values().filter(same_line) {
                 assert!(seq.rank < other.rank, "I15: {:?} enters before {:?}", seq.id, other.id);
             }
             let state = self.scheduler.sequence(seq.id).expect("it is planned");
@@ -965,6 +968,7 @@ struct Seen {
     id: SeqId,
     /// Class, arrival, answer.
     rank: (Priority, RequestId, usize),
+    tenant: u64,
     runs: bool,
     phase: Phase,
     preemptions: u32,
@@ -983,6 +987,7 @@ impl Snapshot {
         let seen = |seq: &Sequence| Seen {
             id: seq.id(),
             rank: (seq.request().priority, seq.request_id(), seq.answer()),
+            tenant: seq.request().tenant,
             runs: !seq.block_table().is_empty(),
             phase: seq.phase(),
             preemptions: seq.num_preemptions(),
