@@ -12,6 +12,7 @@ extern crate alloc;
 
 pub mod cost;
 pub mod kv;
+pub mod ledger;
 pub mod request;
 pub mod scheduler;
 pub mod sequence;
@@ -27,6 +28,7 @@ mod queue;
 
 pub use cost::{CostModel, Hardware, ModelCost, Work};
 pub use kv::{BlockId, BlockTable};
+pub use ledger::Ledger;
 pub use pace::Targets;
 pub use request::{AdmitError, FinishReason, Priority, Request, RequestId, StopRules, TokenId};
 pub use scheduler::{Completed, Limits, LimitsError, PrefixStats, Scheduler};

@@ -669,7 +669,15 @@ impl Scheduler {
         self.shares.serve(seq, seq.num_computed + len, samples);
         seq.rows_in_flight = len;
         self.planned.push(PlannedRows { seq: id, len, samples });
-        RecordRow { request: seq.request.id, seq: id, start: seq.num_computed, len, cached_tokens }
+        RecordRow {
+            request: seq.request.id,
+            seq: id,
+            answer: seq.answer(),
+            start: seq.num_computed,
+            len,
+            samples,
+            cached_tokens,
+        }
     }
 
     /// Takes a step's results: see [`Scheduler::complete_into`].

@@ -132,10 +132,14 @@ pub struct RecordRow {
     pub request: RequestId,
     /// Which sequence of the request.
     pub seq: SeqId,
+    /// Which answer it is.
+    pub answer: usize,
     /// Position of the first row: tokens already in the cache.
     pub start: usize,
     /// Rows, at least 1 (1 for decode).
     pub len: usize,
+    /// Tokens sampled from the last of them: as [`Chunk::samples`], 1 for decode.
+    pub samples: usize,
     /// Prompt tokens found in the prefix cache when this sequence got its blocks in this step, else 0.
     pub cached_tokens: usize,
 }

@@ -1,0 +1,390 @@
+//! What the ledger keeps of one request: sums by owner, the others that cost it most, and what it cost them.
+//!
+//! ```text
+//! arrived      first token        second          third
+//!    |-------------|----------------|---------------|        TTFT is one sum, every gap another: each nanosecond of it
+//!    queue | own prefill | others   own | others'           has one owner, so the parts are the whole, exactly
+//! ```
+
+use alloc::vec::Vec;
+use core::cmp::Reverse;
+
+use crate::{Nanos, RequestId, Targets};
+
+/// Who a nanosecond of a request's waiting belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Owner {
+    /// In the queue, or back in it: the first in line waited for KV blocks.
+    QueueKv,
+    /// In the queue: the first in line waited for a seat.
+    QueueSeats,
+    /// The step's rows, prompts or time went to others, or it was under way when the request came.
+    QueueBudget,
+    /// Its own prompt.
+    OwnPrefill,
+    /// Prompts of others in the steps that carried it.
+    OtherPrefill,
+    /// Its own decode row, and those of its other answers.
+    OwnDecode,
+    /// Decode rows of others in the steps that carried it.
+    Decode,
+    /// Computing again what a preemption threw away.
+    Recompute,
+    /// Preempted: waiting to be let in again, or for rows to compute again with.
+    Waiting,
+    /// Running, and left out of a step for others' targets or for want of a block.
+    LeftOut,
+    /// Between steps: taking requests in, planning, text, delivery.
+    Overhead,
+}
+
+impl Owner {
+    const COUNT: usize = Owner::Overhead as usize + 1;
+
+    /// Those of a time to first token.
+    pub const OF_TTFT: [Owner; 7] = [
+        Owner::QueueKv,
+        Owner::QueueSeats,
+        Owner::QueueBudget,
+        Owner::OwnPrefill,
+        Owner::OtherPrefill,
+        Owner::Decode,
+        Owner::Overhead,
+    ];
+    /// Those of a gap between two tokens.
+    pub const OF_GAP: [Owner; 7] = [
+        Owner::OwnDecode,
+        Owner::Decode,
+        Owner::OtherPrefill,
+        Owner::Recompute,
+        Owner::Waiting,
+        Owner::LeftOut,
+        Owner::Overhead,
+    ];
+
+    /// Its name in metrics and answers.
+    pub fn name(self) -> &'static str {
+        match self {
+            Owner::QueueKv => "queue_kv",
+            Owner::QueueSeats => "queue_seats",
+            Owner::QueueBudget => "queue_budget",
+            Owner::OwnPrefill => "own_prefill",
+            Owner::OtherPrefill => "other_prefill",
+            Owner::OwnDecode => "own_decode",
+            Owner::Decode => "decode",
+            Owner::Recompute => "recompute",
+            Owner::Waiting => "waiting",
+            Owner::LeftOut => "left_out",
+            Owner::Overhead => "overhead",
+        }
+    }
+}
+
+/// Nanoseconds by owner.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Shares([u64; Owner::COUNT]);
+
+impl Shares {
+    /// What one owner has.
+    pub fn of(&self, owner: Owner) -> Nanos {
+        Nanos(self.0[owner as usize])
+    }
+
+    /// All of it.
+    pub fn total(&self) -> Nanos {
+        Nanos(self.0.iter().sum())
+    }
+
+    /// Gives `owner` so many nanoseconds more.
+    pub(super) fn add(&mut self, owner: Owner, nanos: u64) {
+        self.0[owner as usize] += nanos;
+    }
+
+    /// Adds another sum, owner by owner.
+    pub fn merge(&mut self, other: &Shares) {
+        self.0.iter_mut().zip(&other.0).for_each(|(sum, more)| *sum += more);
+    }
+}
+
+/// Others that are named; the rest are summed.
+const MOST_NAMED: usize = 6;
+
+/// Nanoseconds by request: the largest by name, the rest in one sum.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Named {
+    entries: [Option<(RequestId, u64)>; MOST_NAMED],
+    rest: u64,
+}
+
+impl Named {
+    /// By falling time.
+    pub fn entries(&self) -> impl Iterator<Item = (RequestId, Nanos)> {
+        let mut entries = self.entries;
+        entries.sort_unstable_by_key(|entry| entry.map(|(id, nanos)| (Reverse(nanos), id)));
+        entries.into_iter().flatten().map(|(id, nanos)| (id, Nanos(nanos)))
+    }
+
+    /// What all that are not named have together.
+    pub fn rest(&self) -> Nanos {
+        Nanos(self.rest)
+    }
+
+    /// All of it.
+    pub fn total(&self) -> Nanos {
+        Nanos(self.rest + self.entries.iter().flatten().map(|&(_, nanos)| nanos).sum::<u64>())
+    }
+
+    /// A newcomer takes the place of the smallest if it is larger; who is not kept counts to the rest.
+    pub(super) fn add(&mut self, id: RequestId, nanos: u64) {
+        if nanos == 0 {
+            return;
+        }
+        if let Some((_, sum)) = self.entries.iter_mut().flatten().find(|(known, _)| *known == id) {
+            *sum += nanos;
+            return;
+        }
+        let smallest = self.entries.iter_mut().min_by_key(|entry| entry.map_or(0, |(_, nanos)| nanos));
+        let smallest = smallest.expect("there are places");
+        if smallest.is_none_or(|(_, least)| nanos > least) {
+            self.rest += smallest.replace((id, nanos)).map_or(0, |(_, least)| least);
+        } else {
+            self.rest += nanos;
+        }
+    }
+
+    pub(super) fn merge(&mut self, other: &Named) {
+        other.entries.iter().flatten().for_each(|&(id, nanos)| self.add(id, nanos));
+        self.rest += other.rest;
+    }
+}
+
+/// What a request's rows took of others' time: the same nanoseconds that their sums show, seen from here.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cost {
+    /// Its prompt, while others waited for their first token in the same steps.
+    pub prefill_in_ttfts: Nanos,
+    /// Its prompt, between others' tokens.
+    pub prefill_in_gaps: Nanos,
+    /// Its decode rows, while others waited for their first token in the same steps.
+    pub decode_in_ttfts: Nanos,
+    /// Its decode rows, between others' tokens.
+    pub decode_in_gaps: Nanos,
+}
+
+impl Cost {
+    /// All of it.
+    pub fn total(&self) -> Nanos {
+        Nanos(self.prefill_in_ttfts.0 + self.prefill_in_gaps.0 + self.decode_in_ttfts.0 + self.decode_in_gaps.0)
+    }
+}
+
+/// A request's sums.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Bill {
+    /// Arrival to first token; to the end, if it asked for none.
+    pub ttft: Shares,
+    /// Whose prompts [`Owner::OtherPrefill`] of `ttft` was.
+    pub ttft_others: Named,
+    /// From token to token, over all gaps of all answers.
+    pub gaps: Shares,
+    /// Whose prompts [`Owner::OtherPrefill`] of `gaps` was.
+    pub gaps_others: Named,
+    /// What it cost others.
+    pub cost: Cost,
+    /// What computing the tokens found in the prefix cache would have taken alone, as the cost model predicts; it is no
+    /// part of any sum. `None` without a model.
+    pub saved_by_cache: Option<Nanos>,
+}
+
+/// A step in which an answer had rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Visit {
+    /// When the step was planned.
+    pub from: Nanos,
+    /// When its output came back.
+    pub to: Nanos,
+    /// Which answer.
+    pub answer: u16,
+    /// Tokens of this request that came of it.
+    pub tokens: u16,
+    /// Its rows.
+    pub rows: u32,
+    /// [`Owner::OwnPrefill`], [`Owner::Recompute`] or [`Owner::OwnDecode`]: what they were for.
+    pub work: Owner,
+}
+
+/// A time in which steps ran and an answer had no row in them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wait {
+    /// Since when.
+    pub from: Nanos,
+    /// Until when.
+    pub to: Nanos,
+    /// Which answer.
+    pub answer: u16,
+    /// Why; their sum is the whole.
+    pub shares: Shares,
+}
+
+/// The time from one token to the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gap {
+    /// Which answer.
+    pub answer: u16,
+    /// Which of its tokens came late, counted from 0; the first of all has no gap.
+    pub token: u32,
+    /// When it came.
+    pub at: Nanos,
+    /// Whose time it was; the sum is the gap.
+    pub shares: Shares,
+    /// Whose prompts [`Owner::OtherPrefill`] was.
+    pub others: Named,
+}
+
+/// One request in the ledger.
+#[derive(Clone, Debug)]
+pub struct Account {
+    /// Whose.
+    pub request: RequestId,
+    /// Whose, again: the API key's number.
+    pub tenant: u64,
+    /// When it came.
+    pub arrived: Nanos,
+    /// What it wanted.
+    pub targets: Targets,
+    /// When its first token came.
+    pub first_token: Option<Nanos>,
+    /// The sums.
+    pub bill: Bill,
+    /// Its steps, the first ones up to the ledger's limit.
+    pub visits: Vec<Visit>,
+    /// Steps beyond the limit.
+    pub visits_left_out: usize,
+    /// Its waits, the first ones up to a limit.
+    pub waits: Vec<Wait>,
+    /// Its longest gaps, up to a limit, in no order.
+    pub longest_gaps: Vec<Gap>,
+    pub(super) answers: Vec<Meter>,
+}
+
+/// Longest gaps kept with their owners.
+const MOST_GAPS: usize = 32;
+/// Waits kept.
+const MOST_WAITS: usize = 64;
+
+impl Account {
+    /// The gaps that are late: above the request's target, or, without one, above twice the median of its gaps; of the
+    /// longest kept, in order of time.
+    pub fn late_gaps(&self) -> Vec<Gap> {
+        let limit = self.targets.tpot.unwrap_or(Nanos(self.median_gap().0 * 2));
+        let late = self.longest_gaps.iter().filter(|gap| gap.shares.total() > limit);
+        let mut late: Vec<Gap> = late.copied().collect();
+        late.sort_unstable_by_key(|gap| (gap.at, gap.answer));
+        late
+    }
+
+    /// The median time from token to token in the steps that are kept; 0 without any.
+    pub fn median_gap(&self) -> Nanos {
+        let mut last: Vec<Option<Nanos>> = self.answers.iter().map(|_| None).collect();
+        let mut gaps = Vec::new();
+        for visit in self.visits.iter().filter(|visit| visit.tokens > 0) {
+            let first = usize::from(visit.answer);
+            for last in &mut last[first..first + usize::from(visit.tokens)] {
+                gaps.extend(last.replace(visit.to).map(|before| visit.to.since(before)));
+            }
+        }
+        gaps.sort_unstable();
+        gaps.get(gaps.len() / 2).copied().unwrap_or_default()
+    }
+
+    /// Bytes that it takes.
+    pub fn bytes(&self) -> usize {
+        size_of::<Account>()
+            + self.answers.capacity() * size_of::<Meter>()
+            + self.visits.capacity() * size_of::<Visit>()
+            + self.waits.capacity() * size_of::<Wait>()
+            + self.longest_gaps.capacity() * size_of::<Gap>()
+    }
+
+    pub(super) fn keep_wait(&mut self, wait: Wait) {
+        if self.waits.len() < MOST_WAITS {
+            self.waits.push(wait);
+        }
+    }
+
+    pub(super) fn keep_visit(&mut self, visit: Visit, most: usize) {
+        if self.visits.len() < most {
+            self.visits.push(visit);
+        } else {
+            self.visits_left_out += 1;
+        }
+    }
+
+    pub(super) fn keep_gap(&mut self, gap: Gap) {
+        if self.longest_gaps.len() < MOST_GAPS {
+            self.longest_gaps.push(gap);
+        } else if let Some(shortest) = self.longest_gaps.iter_mut().min_by_key(|gap| gap.shares.total())
+            && shortest.shares.total() < gap.shares.total()
+        {
+            *shortest = gap;
+        }
+    }
+
+    /// Room for what steady steps add, so that they allocate nothing.
+    pub(super) fn make_ready(&mut self, visits: usize) {
+        if self.visits.capacity() == 0 && visits > 0 {
+            self.visits.reserve_exact(visits);
+            self.longest_gaps.reserve_exact(MOST_GAPS);
+        }
+    }
+}
+
+/// How far one answer's time has been given to owners.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Meter {
+    /// Everything before this moment has an owner.
+    pub(super) upto: Nanos,
+    /// The clocks of that moment.
+    pub(super) at: Clocks,
+    /// Since the last token, or since arrival.
+    pub(super) pending: Shares,
+    pub(super) others: Named,
+    /// It has blocks: false in the queue.
+    pub(super) is_in: bool,
+    /// The rows it had last were not the end of its known tokens.
+    pub(super) mid_prompt: bool,
+    pub(super) tokens: u32,
+    pub(super) ended: bool,
+}
+
+impl Meter {
+    /// Gives the time until `to`, in which it had no row, to its owners. Returns what steps took of it.
+    pub(super) fn settle(&mut self, to: Nanos, clocks: &Clocks) -> Shares {
+        let mut shares = Shares::default();
+        let steps = clocks.steps.iter().zip(&self.at.steps).map(|(now, then)| now - then);
+        let queue = [Owner::QueueKv, Owner::QueueSeats, Owner::QueueBudget];
+        for (cause, nanos) in queue.into_iter().zip(steps) {
+            let owner = match (self.tokens > 0, self.is_in, self.mid_prompt) {
+                (false, false, _) => cause,
+                (false, true, _) => Owner::QueueBudget,
+                (true, true, false) => Owner::LeftOut,
+                (true, _, _) => Owner::Waiting,
+            };
+            shares.add(owner, nanos);
+        }
+        self.pending.merge(&shares);
+        self.pending.add(Owner::Overhead, clocks.between - self.at.between);
+        (self.upto, self.at) = (to, *clocks);
+        shares
+    }
+}
+
+/// Time since the ledger began, by what the engine did: what a waiting request's time is read off, without a look at the
+/// request while it waits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Clocks {
+    /// Steps, by what kept the first in line waiting: KV, seats, budget.
+    pub(super) steps: [u64; 3],
+    /// Between steps.
+    pub(super) between: u64,
+}

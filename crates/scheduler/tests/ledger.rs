@@ -1,0 +1,393 @@
+//! Every millisecond has an owner: random runs of the real scheduler, in which the parts must be the whole to the
+//! nanosecond, and small scenes in which the owner is known.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use scheduler::cost::{Knot, Terms};
+use scheduler::ledger::{Account, Owner, Shares};
+use scheduler::{
+    CostModel, Event, Ledger, Limits, Nanos, Priority, Request, RequestId, RowOutput, Scheduler, Step, StepOutput,
+    StepRecord, StopRules, Targets, TokenId,
+};
+
+const MS: u64 = 1_000_000;
+
+/// 10 ms for a pass of up to 100 rows, 0.1 ms for each row more.
+fn machine() -> CostModel {
+    let knots = [(1, 0.010), (100, 0.010), (1100, 0.110)].map(|(rows, seconds)| Knot { rows, seconds });
+    let terms = Terms { pair: 1e-7, key: 2e-7, row: 1e-5, prompt: 3e-5, logits: 5e-5 };
+    CostModel::new(knots.to_vec(), terms)
+}
+
+fn limits() -> Limits {
+    Limits {
+        block_size: 16,
+        num_blocks: 10_000,
+        max_model_len: 20_000,
+        max_num_seqs: 64,
+        max_num_batched_tokens: 2048,
+        max_prefill_chunk: 512,
+        max_prefill_seqs: 4,
+        max_queued_requests: 100,
+        max_queued_tokens: 1_000_000,
+        enable_prefix_caching: true,
+        hash_key: [0; 32],
+    }
+}
+
+fn request(id: u64, prompt: usize, max_tokens: usize, arrived: Nanos) -> Request {
+    Request {
+        id: RequestId(id),
+        prompt: Arc::from(vec![id as TokenId; prompt]),
+        num_answers: 1,
+        stop: StopRules { max_tokens, min_tokens: 0, stop_token_ids: vec![] },
+        priority: Priority(0),
+        salt: 0,
+        use_prefix_cache: true,
+        tenant: 0,
+        targets: Targets::default(),
+        arrived,
+    }
+}
+
+/// When things happened to one request, as a client sees it.
+#[derive(Default)]
+struct Seen {
+    arrived: Nanos,
+    first_token: Option<Nanos>,
+    last_tokens: BTreeMap<usize, Nanos>,
+    gaps: Vec<(usize, u32, Nanos)>,
+    num_tokens: BTreeMap<usize, u32>,
+    ended: usize,
+    num_answers: usize,
+}
+
+/// The scheduler, the ledger beside it, and a client who looks at the clock.
+struct World {
+    scheduler: Scheduler,
+    ledger: Ledger,
+    now: Nanos,
+    seen: BTreeMap<RequestId, Seen>,
+    closed: Vec<Account>,
+    record: StepRecord,
+}
+
+impl World {
+    fn new(limits: Limits, cost: Option<CostModel>) -> World {
+        let mut scheduler = Scheduler::new(limits).expect("good limits");
+        scheduler.set_cost_model(cost);
+        World {
+            scheduler,
+            ledger: Ledger::new(64),
+            now: Nanos(1000),
+            seen: BTreeMap::new(),
+            closed: Vec::new(),
+            record: StepRecord::default(),
+        }
+    }
+
+    fn admit(&mut self, request: Request) {
+        let seen = Seen { arrived: request.arrived, num_answers: request.num_answers, ..Seen::default() };
+        let Request { id, arrived, num_answers, tenant, targets, .. } = request;
+        if self.scheduler.admit(request, self.now).is_ok() {
+            self.ledger.admit(id, arrived, num_answers, tenant, targets);
+            self.seen.insert(id, seen);
+        }
+    }
+
+    /// One step that takes `took`, and `after` until the next may begin.
+    fn step(&mut self, took: u64, after: u64) -> Step {
+        let step = self.scheduler.schedule(self.now);
+        self.now.0 += took;
+        if !step.is_empty() {
+            let decode = step.decode.iter().map(|&seq| (seq, 1));
+            let samples = decode.chain(step.prefill.iter().map(|chunk| (chunk.seq, chunk.samples)));
+            let rows = samples.filter(|&(_, samples)| samples > 0);
+            let rows = rows.map(|(seq, samples)| RowOutput { seq, tokens: vec![7; samples] }).collect();
+            let completed = self.scheduler.complete(StepOutput { step: step.id, rows }, self.now);
+            self.record = completed.record;
+            self.ledger.step(&self.record, self.scheduler.cost_model());
+            for event in completed.events {
+                self.see(event);
+            }
+        }
+        self.now.0 += after;
+        step
+    }
+
+    fn see(&mut self, event: Event) {
+        let (Event::Token { request, answer, .. } | Event::Finished { request, answer, .. }) = event;
+        let seen = self.seen.get_mut(&request).expect("admitted");
+        match event {
+            Event::Token { .. } => {
+                seen.first_token.get_or_insert(self.now);
+                let token = seen.num_tokens.entry(answer).or_default();
+                if let Some(last) = seen.last_tokens.insert(answer, self.now) {
+                    seen.gaps.push((answer, *token, self.now.since(last)));
+                }
+                *token += 1;
+            }
+            Event::Finished { .. } => {
+                self.ledger.end_answer(request, answer);
+                seen.ended += 1;
+                if seen.ended == seen.num_answers {
+                    self.close(request);
+                }
+            }
+        }
+    }
+
+    /// The request is over: its sums must be what the client measured.
+    fn close(&mut self, id: RequestId) {
+        let account = self.ledger.end(id).expect("it was open");
+        let seen = &self.seen[&id];
+        let bill = &account.bill;
+        let total: u64 = seen.gaps.iter().map(|&(_, _, gap)| gap.0).sum();
+        assert_eq!(bill.gaps.total(), Nanos(total), "{id:?}: the sum of its gaps");
+        assert_eq!(account.first_token, seen.first_token);
+        if let Some(first) = seen.first_token {
+            assert_eq!(bill.ttft.total(), first.since(seen.arrived), "{id:?}: its time to first token");
+        }
+        assert_eq!(bill.ttft_others.total(), bill.ttft.of(Owner::OtherPrefill), "{id:?}: the names are the sum");
+        assert_eq!(bill.gaps_others.total(), bill.gaps.of(Owner::OtherPrefill), "{id:?}: the names are the sum");
+        let only = |shares: &Shares, owners: &[Owner]| owners.iter().map(|&owner| shares.of(owner).0).sum::<u64>();
+        assert_eq!(only(&bill.ttft, &Owner::OF_TTFT), bill.ttft.total().0, "{id:?}: owners of a TTFT");
+        assert_eq!(only(&bill.gaps, &Owner::OF_GAP), bill.gaps.total().0, "{id:?}: owners of a gap");
+        for gap in &account.longest_gaps {
+            let key = (usize::from(gap.answer), gap.token, gap.shares.total());
+            assert!(seen.gaps.contains(&key), "{id:?}: {key:?} is none of its gaps");
+            assert_eq!(gap.others.total(), gap.shares.of(Owner::OtherPrefill));
+        }
+        let longest = seen.gaps.iter().map(|&(_, _, gap)| gap).max();
+        assert_eq!(account.longest_gaps.iter().map(|gap| gap.shares.total()).max(), longest, "{id:?}");
+        for wait in &account.waits {
+            assert!(wait.shares.total() <= wait.to.since(wait.from), "{id:?}: {wait:?}");
+        }
+        self.closed.push(account);
+    }
+
+    fn cancel(&mut self, id: RequestId) {
+        if self.scheduler.abort(id) {
+            self.ledger.end(id).expect("it was open");
+        }
+    }
+
+    fn account(&self, id: u64) -> &Account {
+        self.closed.iter().find(|account| account.request == RequestId(id)).expect("it has ended")
+    }
+}
+
+/// SplitMix64 (Steele, Lea & Flood, 2014).
+struct Rng(u64);
+
+impl Rng {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % bound
+    }
+
+    fn one_in(&mut self, n: u64) -> bool {
+        self.below(n) == 0
+    }
+}
+
+/// A run with everything drawn from the seed. Returns what its requests' time was spent on.
+fn random_run(seed: u64) -> (Shares, Shares) {
+    let mut rng = Rng(seed);
+    let seats = 1 + rng.below(8) as usize;
+    let limits = Limits {
+        block_size: 4,
+        num_blocks: 20 + rng.below(60) as usize,
+        max_model_len: 120,
+        max_num_seqs: seats,
+        max_num_batched_tokens: seats + rng.below(60) as usize,
+        max_prefill_chunk: 1 + rng.below(40) as usize,
+        max_prefill_seqs: 1 + rng.below(4) as usize,
+        ..limits()
+    };
+    let mut world = World::new(limits, (!rng.one_in(3)).then(machine));
+    let cancels = rng.one_in(2);
+    let mut next_id = 0;
+    let mut before = world.now;
+    for round in 0..400 {
+        for _ in 0..if round < 200 { rng.below(3).saturating_sub(1) } else { 0 } {
+            // It came at some time since the step before began, or even earlier.
+            let arrived = Nanos(world.now.0.saturating_sub(rng.below(world.now.since(before).0 * 5 / 4 + 1)));
+            let mut request = request(next_id, 1 + rng.below(60) as usize, rng.below(24) as usize, arrived);
+            request.prompt = (0..request.prompt.len() as u32).map(|at| at + next_id as u32 % 3).collect();
+            request.num_answers = if rng.one_in(4) { 1 + rng.below(seats.min(3) as u64) as usize } else { 1 };
+            request.priority = Priority(rng.below(2) as i32);
+            if rng.one_in(2) {
+                request.targets.tpot = Some(Nanos(5 * MS + rng.below(20 * MS)));
+                request.targets.ttft = Some(Nanos(rng.below(500 * MS)));
+            }
+            world.admit(request);
+            next_id += 1;
+        }
+        if cancels && rng.one_in(12) {
+            world.cancel(RequestId(rng.below(next_id + 1)));
+        }
+        before = world.now;
+        let after = if rng.one_in(20) { rng.below(40 * MS) } else { rng.below(MS) };
+        world.step(rng.below(30 * MS), after);
+    }
+    for _ in 0..3000 {
+        world.step(rng.below(30 * MS), rng.below(MS));
+    }
+    assert!(!world.scheduler.has_work(), "the run ends");
+    let (mut ttft, mut gaps) = (Shares::default(), Shares::default());
+    for account in &world.closed {
+        if account.first_token.is_some() {
+            ttft.merge(&account.bill.ttft);
+        }
+        gaps.merge(&account.bill.gaps);
+    }
+    if !cancels {
+        assert_eq!((world.ledger.totals().ttft, world.ledger.totals().gaps), (ttft, gaps), "the totals");
+        // What was taken of some is what it cost others.
+        let (mut all_ttft, mut cost) = (Shares::default(), [0; 4]);
+        for account in &world.closed {
+            all_ttft.merge(&account.bill.ttft);
+            let of = account.bill.cost;
+            let parts = [of.prefill_in_ttfts, of.prefill_in_gaps, of.decode_in_ttfts, of.decode_in_gaps];
+            cost.iter_mut().zip(parts).for_each(|(sum, part)| *sum += part.0);
+        }
+        let taken = [(&all_ttft, Owner::OtherPrefill), (&gaps, Owner::OtherPrefill)]
+            .into_iter()
+            .chain([(&all_ttft, Owner::Decode), (&gaps, Owner::Decode)]);
+        let taken: Vec<u64> = taken.map(|(shares, owner)| shares.of(owner).0).collect();
+        assert_eq!(taken, cost, "what others took is what it cost others");
+    }
+    (ttft, gaps)
+}
+
+#[test]
+fn in_any_run_the_parts_are_the_whole() {
+    let seeds = 600;
+    let (mut ttft, mut gaps) = (Shares::default(), Shares::default());
+    for seed in 0..seeds {
+        let run = std::panic::catch_unwind(|| random_run(seed)).unwrap_or_else(|panic| {
+            eprintln!("seed {seed} failed");
+            std::panic::resume_unwind(panic)
+        });
+        ttft.merge(&run.0);
+        gaps.merge(&run.1);
+    }
+    println!("ttft {ttft:?}\ngaps {gaps:?}");
+    for (what, shares, owners) in [("TTFT", &ttft, Owner::OF_TTFT), ("gaps", &gaps, Owner::OF_GAP)] {
+        for owner in owners {
+            let share = shares.of(owner).0 as f64 / shares.total().0 as f64;
+            assert!(share > 1e-5, "{what}: {} has only {share}: this run tests too little", owner.name());
+        }
+    }
+}
+
+#[test]
+fn the_same_run_has_the_same_ledger() {
+    assert_eq!(random_run(7), random_run(7));
+}
+
+/// What the parts of a sum are, in microseconds.
+fn micros(shares: &Shares, owners: &[Owner]) -> Vec<(&'static str, u64)> {
+    let parts = owners.iter().map(|&owner| (owner.name(), shares.of(owner).0 / 1000));
+    parts.filter(|&(_, micros)| micros > 0).collect()
+}
+
+#[test]
+fn a_late_token_names_the_prompt_that_delayed_it() {
+    let knots = [(1, 0.010), (100, 0.010), (1100, 0.110)].map(|(rows, seconds)| Knot { rows, seconds });
+    let mut world = World::new(limits(), Some(CostModel::new(knots.to_vec(), Terms::default())));
+    world.admit(request(1, 50, 4, world.now));
+    world.step(10 * MS, 0);
+    world.step(10 * MS, 0);
+    let mut long = request(2, 400, 2, world.now);
+    long.tenant = 9;
+    world.admit(long);
+    // 401 rows: 10 ms of the pass would have been there anyway, 30.1 ms are the prompt's.
+    world.step(40_100_000, MS);
+    world.step(10 * MS, 0);
+    world.step(10 * MS, 0);
+    let account = world.account(1);
+    let late = account.late_gaps();
+    assert_eq!(late.len(), 1, "{late:?}");
+    assert_eq!((late[0].token, late[0].shares.total()), (2, Nanos(40_100_000)));
+    assert_eq!(micros(&late[0].shares, &Owner::OF_GAP), [("own_decode", 10_000), ("other_prefill", 30_100)]);
+    assert_eq!(late[0].others.entries().next().map(|(id, nanos)| (id, nanos.0 / 1000)), Some((RequestId(2), 30_100)));
+    // The prompt waited for nobody, carried one decode row, and knows what it cost.
+    let account = world.account(2);
+    let ttft = micros(&account.bill.ttft, &Owner::OF_TTFT);
+    assert_eq!(ttft, [("own_prefill", 40_000), ("decode", 100)]);
+    assert_eq!(account.bill.cost.prefill_in_gaps.0 / 1000, 30_100);
+    assert_eq!(account.tenant, 9);
+}
+
+#[test]
+fn the_queue_has_causes() {
+    // (limits, the cause that must show)
+    let cases = [
+        (Limits { max_num_seqs: 1, ..limits() }, "queue_seats"),
+        (Limits { num_blocks: 10, max_model_len: 150, ..limits() }, "queue_kv"),
+        (Limits { max_prefill_seqs: 1, max_num_batched_tokens: 64, ..limits() }, "queue_budget"),
+    ];
+    for (limits, cause) in cases {
+        let mut world = World::new(limits, None);
+        world.admit(request(1, 100, 20, world.now));
+        world.admit(request(2, 100, 2, world.now));
+        for _ in 0..60 {
+            world.step(10 * MS, MS);
+        }
+        let bill = &world.account(2).bill;
+        let ttft = micros(&bill.ttft, &Owner::OF_TTFT);
+        let queue: Vec<&str> = ttft.iter().map(|part| part.0).filter(|name| name.starts_with("queue")).collect();
+        assert_eq!(queue, [cause], "{ttft:?}");
+        assert_eq!(bill.ttft.of(Owner::Overhead).0 % MS, 0, "1 ms after each step");
+    }
+}
+
+#[test]
+fn who_comes_in_the_middle_of_a_step_waits_for_it() {
+    let mut world = World::new(limits(), None);
+    world.admit(request(1, 100, 3, world.now));
+    let began = world.now;
+    world.step(10 * MS, 2 * MS);
+    world.admit(request(2, 10, 1, Nanos(began.0 + 4 * MS)));
+    world.step(5 * MS, 0);
+    let ttft = world.account(2).bill.ttft;
+    assert_eq!((ttft.of(Owner::QueueBudget), ttft.of(Owner::Overhead)), (Nanos(6 * MS), Nanos(2 * MS)));
+    assert_eq!(ttft.total(), Nanos(13 * MS));
+}
+
+#[test]
+fn the_cache_saves_what_the_model_says_and_it_is_no_part_of_the_sum() {
+    let mut world = World::new(limits(), Some(machine()));
+    for (id, saves) in [(1, false), (1, true)] {
+        let mut again = request(id, 400, 1, world.now);
+        again.id = RequestId(u64::from(saves));
+        world.admit(again);
+        world.step(10 * MS, 0);
+        let account = world.account(u64::from(saves));
+        assert_eq!(account.bill.saved_by_cache.is_some_and(|saved| saved > Nanos(30 * MS)), saves);
+        assert_eq!(account.bill.ttft.total(), Nanos(10 * MS));
+    }
+}
+
+#[test]
+fn of_many_the_largest_are_named_and_the_rest_summed() {
+    let limits = Limits { max_prefill_seqs: 20, max_num_seqs: 40, ..limits() };
+    let mut world = World::new(limits, Some(machine()));
+    world.admit(request(100, 10, 3, world.now));
+    world.step(10 * MS, 0);
+    for id in 0..12 {
+        world.admit(request(id, 20 + 10 * id as usize, 2, world.now));
+    }
+    world.step(200 * MS, 0);
+    world.step(10 * MS, 0);
+    let others = &world.account(100).bill.gaps_others;
+    let named: Vec<u64> = others.entries().map(|(id, _)| id.0).collect();
+    assert_eq!(named, [11, 10, 9, 8, 7, 6]);
+    assert!(others.rest() > Nanos(0) && others.entries().is_sorted_by(|a, b| a.1 >= b.1));
+}
