@@ -13,7 +13,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("engine", &["scheduler", "model", "kernels"]),
     ("server", &["engine", "model", "scheduler"]),
     ("sim", &["scheduler"]),
-    ("cli", &["server", "engine", "model", "kernels", "scheduler"]),
+    ("cli", &["server", "engine", "model", "kernels", "scheduler", "sim"]),
 ];
 
 /// Every complaint at once: one failing run shows all there is to mend.

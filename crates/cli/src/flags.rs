@@ -40,6 +40,11 @@ pub(crate) enum Command {
     Quality(QualityFlags),
     /// Tell what this machine offers: instruction sets, cores, memory, measured limits. Exit code 1 if something is missing.
     Doctor(DoctorFlags),
+    /// Simulate a load on imagined hardware: the production scheduler under a virtual clock.
+    ///
+    /// Takes a model, a machine and a load, drawn from a seed or read from a trace, and tells latencies, goodput and
+    /// what the machine did. Nothing is loaded or computed; the machine is a cost model.
+    Sim(SimFlags),
     /// Print the reference of all flags as Markdown.
     #[command(hide = true)]
     FlagReference,
@@ -300,6 +305,113 @@ pub(crate) struct QualityFlags {
     pub(crate) json: bool,
 }
 
+/// Flags of `sim`.
+#[derive(Args, Debug)]
+pub(crate) struct SimFlags {
+    /// A known model (llama-2-7b, llama-2-70b, llama-3.1-8b, llama-3.1-70b, llama-3.2-1b, mistral-7b, qwen2.5-0.5b,
+    /// qwen2.5-7b), or a directory with a config.json of Hugging Face. Its weights are not needed.
+    #[arg(short = 'm', long, value_name = "NAME|DIR", default_value = "llama-3.1-8b")]
+    pub(crate) model: String,
+    /// A known machine (a100, h100, h200, l40s, mi300x, xeon-8480, epyc-2core), or `this`: this machine as measured now.
+    #[arg(long, value_name = "NAME", default_value = "h100")]
+    pub(crate) hardware: String,
+    /// Machines of one instance, as if nothing were lost between them.
+    #[arg(long, value_name = "N", value_parser = positive, default_value = "1")]
+    pub(crate) machines_per_instance: usize,
+    /// Instances behind the router.
+    #[arg(long, value_name = "N", value_parser = positive, default_value = "1")]
+    pub(crate) instances: usize,
+    /// Precision of the weights; auto is bf16.
+    #[arg(long, value_enum, default_value_t = Weights::Auto)]
+    pub(crate) weights: Weights,
+    /// Precision of keys and values.
+    #[arg(long, visible_alias = "kv-cache-dtype", value_enum, default_value_t = KvPrecision::Bf16)]
+    pub(crate) kv_dtype: KvPrecision,
+    /// What the load is like.
+    #[arg(long, value_enum, default_value_t = Workload::Poisson)]
+    pub(crate) workload: Workload,
+    /// Trace files, instead of a drawn load: Mooncake's JSON lines or Azure's CSV, as they are or compressed with gzip.
+    #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with_all = ["workload", "input_tokens", "output_tokens", "length_cv"])]
+    pub(crate) trace: Vec<PathBuf>,
+    /// Requests per second. Default: 1, or as the trace says.
+    #[arg(long, value_name = "X", value_parser = positive_number)]
+    pub(crate) rate: Option<f64>,
+    /// Requests in all. Default: 1,000, or all of the trace.
+    #[arg(long, value_name = "N", value_parser = count)]
+    pub(crate) requests: Option<usize>,
+    /// Mean tokens of a prompt; with shared prefixes and in sessions, of what is new in it.
+    #[arg(long, value_name = "N", value_parser = count, default_value = "400")]
+    pub(crate) input_tokens: usize,
+    /// Mean tokens of an answer.
+    #[arg(long, value_name = "N", value_parser = count, default_value = "100")]
+    pub(crate) output_tokens: usize,
+    /// Coefficient of variation of both lengths; 0: all alike.
+    #[arg(long, value_name = "X", value_parser = number, default_value = "0.5")]
+    pub(crate) length_cv: f64,
+    /// Of bursty loads: coefficient of variation of the gaps between arrivals (Poisson has 1).
+    #[arg(long, value_name = "X", value_parser = number, default_value = "3")]
+    pub(crate) burst_cv: f64,
+    /// Of shared prefixes: how many there are.
+    #[arg(long, value_name = "N", value_parser = count, default_value = "10")]
+    pub(crate) prefixes: usize,
+    /// Of shared prefixes: tokens of each.
+    #[arg(long, value_name = "N", value_parser = count, default_value = "2000")]
+    pub(crate) prefix_tokens: usize,
+    /// Of sessions: turns of each.
+    #[arg(long, value_name = "N", value_parser = count, default_value = "5")]
+    pub(crate) turns: usize,
+    /// Of sessions: mean pause between an answer and the next question.
+    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "10s")]
+    pub(crate) pause: f64,
+    /// Target for the time from arrival to first token (500ms, 2s).
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub(crate) ttft_slo: Option<f64>,
+    /// Target for the mean time from one token of an answer to the next (50ms).
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub(crate) tpot_slo: Option<f64>,
+    /// Rows of one step, whatever the targets: they are judged and not heeded (static chunks). Default: what the
+    /// targets allow; without targets 2,048.
+    #[arg(long, value_name = "N", value_parser = count)]
+    pub(crate) max_num_batched_tokens: Option<usize>,
+    /// Sequences that run together on an instance.
+    #[arg(long, value_name = "N", value_parser = count, default_value = "256")]
+    pub(crate) max_num_seqs: usize,
+    /// Prompts that may be in prefill in one step.
+    #[arg(long, value_name = "N", value_parser = count, default_value = "16")]
+    pub(crate) max_num_partial_prefills: usize,
+    /// Tokens per KV block.
+    #[arg(long, value_name = "N", value_parser = count, default_value = "32")]
+    pub(crate) block_size: usize,
+    /// KV blocks of an instance. Default: what its memory holds beside the weights.
+    #[arg(long, value_name = "N", value_parser = count)]
+    pub(crate) kv_blocks: Option<usize>,
+    /// Compute every prompt in full.
+    #[arg(long)]
+    pub(crate) no_enable_prefix_caching: bool,
+    /// The load is drawn from this: one seed, one report.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) seed: u64,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Write charts into this directory: latencies, KV blocks, rows.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) svg: Option<PathBuf>,
+}
+
+/// `sim --workload`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Workload {
+    /// Independent users.
+    Poisson,
+    /// Arrivals in bursts.
+    Bursty,
+    /// Independent users whose prompts begin with one of some prefixes.
+    SharedPrefix,
+    /// Conversations: each turn quotes all before it.
+    Sessions,
+}
+
 /// Flags of `doctor`.
 #[derive(Args, Debug)]
 pub(crate) struct DoctorFlags {
@@ -322,6 +434,23 @@ fn positive(text: &str) -> Result<usize, String> {
         Ok(number) => Ok(number),
         Err(_) => Err("not a whole number".into()),
     }
+}
+
+/// A number that is not negative.
+fn number(text: &str) -> Result<f64, String> {
+    text.parse().ok().filter(|number: &f64| number.is_finite() && *number >= 0.0).ok_or("not a number from 0".into())
+}
+
+fn positive_number(text: &str) -> Result<f64, String> {
+    number(text)?.partial_cmp(&0.0).filter(|order| order.is_gt()).ok_or("must be above 0")?;
+    number(text)
+}
+
+/// A length of time in seconds: `500ms`, `2s`, `1.5s`, `1min`.
+fn duration(text: &str) -> Result<f64, String> {
+    let units = [("ms", 1e-3), ("us", 1e-6), ("min", 60.0), ("s", 1.0)];
+    let parsed = units.iter().find_map(|(unit, seconds)| Some(text.strip_suffix(unit)?.parse::<f64>().ok()? * seconds));
+    parsed.filter(|seconds| (1e-6..1e9).contains(seconds)).ok_or("not a time; examples: 500ms, 2s, 1min".into())
 }
 
 /// A number of tokens or sequences: `512`, `8k` (8,000), `8K` (8,192), as vLLM reads them.

@@ -1,7 +1,7 @@
 //! The `twostroke` command: flags in, one command run, an exit code out.
 //!
 //! ```text
-//! flags --typed--> commands/{run,serve,bench,quality,doctor} --> engine, server, model, kernels
+//! flags --typed--> commands/{run,serve,bench,quality,sim,doctor} --> engine, server, model, kernels, sim
 //! environment ------^      (the only crate that reads the environment)
 //! ```
 //! Exit codes: 0 done, 1 it did not work out, 2 a wrong flag, value or file (one line says which), 101 a bug, 130 Ctrl-C.
@@ -42,6 +42,7 @@ fn run(command: &Command) -> Result<(), Failure> {
         Command::Serve(flags) => commands::serve::serve(flags),
         Command::Bench(flags) => commands::bench::bench(flags),
         Command::Quality(flags) => commands::quality::quality(flags),
+        Command::Sim(flags) => commands::sim::sim(flags),
         Command::Doctor(flags) => commands::doctor::doctor(flags),
         Command::FlagReference => commands::reference::print(),
     }

@@ -13,6 +13,7 @@ extern crate alloc;
 pub mod cost;
 pub mod kv;
 pub mod ledger;
+pub mod presets;
 pub mod request;
 pub mod scheduler;
 pub mod sequence;

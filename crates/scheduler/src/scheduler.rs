@@ -901,6 +901,11 @@ impl Scheduler {
         !self.running.is_empty() || self.queue.len() > 0 || self.in_flight.is_some()
     }
 
+    /// The log's entry of the step in flight: everything but when it completed. Without one, of nothing.
+    pub fn planned(&self) -> &StepRecord {
+        &self.record
+    }
+
     /// The step in flight.
     pub fn in_flight(&self) -> Option<StepId> {
         self.in_flight

@@ -6,3 +6,4 @@ pub(crate) mod quality;
 pub(crate) mod reference;
 pub(crate) mod run;
 pub(crate) mod serve;
+pub(crate) mod sim;

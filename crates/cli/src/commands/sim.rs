@@ -1,0 +1,205 @@
+//! `twostroke sim`: a load on imagined hardware.
+//!
+//! ```text
+//! --model ----> ModelSize --+
+//! --hardware -> Machine ----+--> CostModel, KV blocks --> Fleet --+
+//! --workload, --trace ------------------------------> Workload ---+--> sim::simulate --> table, JSON, SVG
+//! ```
+
+use std::fs;
+use std::path::Path;
+
+use model::ModelConfig;
+use scheduler::presets::{MACHINES, MODELS, Machine, ModelShape, ModelSize};
+use scheduler::{CostModel, Hardware, Limits, ModelCost, Nanos, Targets};
+use serde_json::json;
+use sim::workload::{Lengths, Shape};
+use sim::{Fleet, Instance, Observer, Workload};
+
+use crate::console::{Progress, put_line};
+use crate::failure::Failure;
+use crate::flags::{KvPrecision, SimFlags, Weights, Workload as Kind};
+use crate::{figures, machine};
+
+/// Rows of a step where neither targets nor the user bound it.
+const ROWS: usize = 2048;
+/// Rows of a step where targets do.
+const MOST_ROWS: usize = 8192;
+
+pub(crate) fn sim(flags: &SimFlags) -> Result<(), Failure> {
+    let instance = instance(flags)?;
+    let workload = workload(flags)?;
+    let fleet = Fleet::of(flags.instances, &instance);
+    let mut bar = Bar(Progress::counting("simulating", "requests"));
+    let report = sim::simulate(&workload, &fleet, &mut bar).map_err(Failure::usage)?;
+    drop(bar);
+    if let Some(directory) = &flags.svg {
+        write_charts(&report, directory)?;
+    }
+    if flags.json {
+        let mut report = report.json();
+        report["model"] = json!(flags.model);
+        report["hardware"] = json!(flags.hardware);
+        report["machines_per_instance"] = json!(flags.machines_per_instance);
+        report["kv_blocks"] = json!(instance.limits.num_blocks);
+        report["max_num_batched_tokens"] = json!(instance.limits.max_num_batched_tokens);
+        report["seed"] = json!(flags.seed);
+        return put_line(&report.to_string());
+    }
+    let machines = match flags.machines_per_instance {
+        1 => String::new(),
+        n => format!("{n} x "),
+    };
+    let blocks = format!("{} KV blocks of {}", instance.limits.num_blocks, flags.block_size);
+    put_line(&format!("{} x {} on {machines}{}, {blocks}", flags.instances, flags.model, flags.hardware))?;
+    put_line(report.to_string().trim_end())
+}
+
+struct Bar(Progress);
+
+impl Observer for Bar {
+    fn progress(&mut self, ended: usize, all: usize) {
+        self.0.at(ended as u64, all as u64);
+    }
+}
+
+fn write_charts(report: &sim::Report, directory: &Path) -> Result<(), Failure> {
+    let failed = |path: &Path, error| Failure::usage(format!("--svg: {}: {error}", path.display()));
+    fs::create_dir_all(directory).map_err(|error| failed(directory, error))?;
+    for (name, chart) in sim::plot::charts(report) {
+        let path = directory.join(name);
+        fs::write(&path, chart.svg()).map_err(|error| failed(&path, error))?;
+    }
+    Ok(())
+}
+
+fn workload(flags: &SimFlags) -> Result<Workload, Failure> {
+    let nanos = |seconds: f64| Nanos((seconds * 1e9) as u64);
+    let targets = Targets { ttft: flags.ttft_slo.map(nanos), tpot: flags.tpot_slo.map(nanos) };
+    let workload = if flags.trace.is_empty() {
+        let shape = match flags.workload {
+            Kind::Poisson => Shape::Poisson,
+            Kind::Bursty => Shape::Bursty { cv: flags.burst_cv },
+            Kind::SharedPrefix => Shape::SharedPrefix { prefixes: flags.prefixes, tokens: flags.prefix_tokens },
+            Kind::Sessions => Shape::Sessions { turns: flags.turns, pause: nanos(flags.pause) },
+        };
+        let SimFlags { input_tokens, output_tokens, length_cv: cv, .. } = *flags;
+        let lengths = Lengths { input_tokens, output_tokens, cv };
+        let requests = flags.requests.unwrap_or(1000);
+        Workload::synthetic(shape, lengths, flags.rate.unwrap_or(1.0), requests, flags.seed)
+    } else {
+        let mut workload =
+            sim::trace::read_all(&flags.trace).map_err(|error| Failure::usage(format!("--trace: {error}")))?;
+        if let Some(requests) = flags.requests {
+            workload = workload.first(requests);
+        }
+        match flags.rate {
+            Some(rate) => workload.at_rate(rate),
+            None => workload,
+        }
+    };
+    Ok(workload.with_targets(targets))
+}
+
+fn instance(flags: &SimFlags) -> Result<Instance, Failure> {
+    let size = model_size(flags)?;
+    let machine = hardware(&flags.hardware)?.times(flags.machines_per_instance);
+    let cost = CostModel::roofline(&size.cost, &machine.hardware);
+    let num_blocks = flags.kv_blocks.unwrap_or_else(|| size.kv_blocks(machine.memory, flags.block_size));
+    if num_blocks == 0 {
+        let gb = |bytes: f64| format!("{:.1} GB", bytes / 1e9);
+        return Err(Failure::usage(format!(
+            "--model: the weights of {} take {}, {} x {} has {} and nothing is left for the KV cache; \
+             --machines-per-instance or --weights int8 may help",
+            flags.model,
+            gb(size.resident_bytes),
+            flags.machines_per_instance,
+            flags.hardware,
+            gb(machine.memory)
+        )));
+    }
+    let has_targets = flags.ttft_slo.is_some() || flags.tpot_slo.is_some();
+    let heeds_targets = has_targets && flags.max_num_batched_tokens.is_none();
+    let rows = flags.max_num_batched_tokens.unwrap_or(if heeds_targets { MOST_ROWS } else { ROWS });
+    let limits = Limits {
+        block_size: flags.block_size,
+        num_blocks,
+        max_model_len: size.max_model_len.min(num_blocks * flags.block_size),
+        max_num_seqs: flags.max_num_seqs,
+        max_num_batched_tokens: rows,
+        max_prefill_chunk: rows,
+        max_prefill_seqs: flags.max_num_partial_prefills,
+        // Whoever wants to see a queue grow may.
+        max_queued_requests: usize::MAX,
+        max_queued_tokens: usize::MAX / 2,
+        enable_prefix_caching: !flags.no_enable_prefix_caching,
+        hash_key: [0; 32],
+    };
+    Ok(Instance { limits, belief: heeds_targets.then(|| cost.clone()), machine: cost })
+}
+
+/// Bytes of a weight and of a key or value.
+fn widths(flags: &SimFlags) -> (f64, f64) {
+    let weights = match flags.weights {
+        Weights::Auto | Weights::Bf16 => 2.0,
+        Weights::Int8 => 1.0,
+        Weights::Int4 => 4.25 / 8.0,
+    };
+    let kv = match flags.kv_dtype {
+        KvPrecision::Bf16 => 2.0,
+        KvPrecision::Int8 => 1.0,
+    };
+    (weights, kv)
+}
+
+fn model_size(flags: &SimFlags) -> Result<ModelSize, Failure> {
+    let (weights, kv) = widths(flags);
+    if let Some(shape) = ModelShape::named(&flags.model) {
+        return Ok(shape.size(weights, kv));
+    }
+    let path = Path::new(&flags.model);
+    let path = if path.is_dir() { path.join("config.json") } else { path.to_path_buf() };
+    let text = fs::read_to_string(&path).map_err(|error| {
+        let names: Vec<&str> = MODELS.iter().map(|shape| shape.name).collect();
+        Failure::usage(format!(
+            "--model: {} is none of {} and no directory with a config.json: {}: {error}",
+            flags.model,
+            names.join(", "),
+            path.display()
+        ))
+    })?;
+    let config =
+        ModelConfig::parse(&text).map_err(|error| Failure::usage(format!("--model: {}: {error}", path.display())))?;
+    let (layers, head) = (config.layer_parameters() as f64, config.head_parameters() as f64);
+    let embeddings = if config.tie_word_embeddings { head } else { 2.0 * head };
+    let cost = ModelCost {
+        // Of a mixture, a batch soon reads every expert.
+        weight_bytes: (layers + head) * weights,
+        row_flops: config.flops_per_token() as f64,
+        logit_flops: config.flops_per_logit_row() as f64,
+        pair_flops: config.attention_flops(1) as f64,
+        kv_bytes: (2 * config.num_layers * config.num_kv_heads * config.head_dim) as f64 * kv,
+    };
+    Ok(ModelSize { cost, resident_bytes: (layers + embeddings) * weights, max_model_len: config.context_limit })
+}
+
+fn hardware(name: &str) -> Result<Machine, Failure> {
+    if name == "this" {
+        let limits = figures::limits(None)?;
+        let (memory, _) = machine::memory().ok_or_else(|| Failure::failed("the size of the memory is unknown"))?;
+        let hardware = Hardware {
+            name: "this",
+            flops: limits.bf16_flops,
+            bandwidth: limits.read_bandwidth,
+            // What this engine reaches, by docs/performance.md.
+            flops_share: 0.9,
+            bandwidth_share: 0.9,
+            step_overhead: 1e-4,
+        };
+        return Ok(Machine { hardware, memory: memory as f64 });
+    }
+    Machine::named(name).ok_or_else(|| {
+        let names: Vec<&str> = MACHINES.iter().map(|machine| machine.hardware.name).collect();
+        Failure::usage(format!("--hardware: {name} is none of {}, this", names.join(", ")))
+    })
+}

@@ -1,0 +1,28 @@
+//! The production scheduler and router under an imagined clock.
+//!
+//! ```text
+//! workload.rs  who asks for what, and when: drawn from a seed, or      trace.rs   read from a file
+//!     |
+//!     v arrivals
+//! world.rs     route -> admit -> schedule -> (the cost model says how long it takes) -> complete -> events
+//!     |                                      the clock jumps from moment to moment; nothing is computed
+//!     v step records, tokens
+//! report.rs    percentiles, goodput, occupancy, as a table and as JSON    plot.rs   as SVG
+//! ```
+//!
+//! There is no second scheduler: [`world`] drives [`scheduler::Scheduler`], the type that the engine drives. What is
+//! imagined is the machine (a [`scheduler::CostModel`]) and the tokens (numbers derived from the request). One seed
+//! gives one report, byte for byte.
+
+pub mod plot;
+pub mod report;
+pub mod trace;
+pub mod workload;
+pub mod world;
+
+mod gather;
+mod random;
+
+pub use report::Report;
+pub use workload::{Arrival, Lengths, Shape, Workload};
+pub use world::{Fleet, Instance, Observer, records, simulate};

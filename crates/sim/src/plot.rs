@@ -1,0 +1,188 @@
+//! Line charts as SVG, with axes and units; and the charts of a report.
+
+use std::fmt::Write;
+
+use crate::report::Report;
+
+/// A line.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Line {
+    /// In the legend.
+    pub name: String,
+    /// By rising x.
+    pub points: Vec<(f64, f64)>,
+}
+
+/// Lines over one pair of axes, both from 0.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Chart {
+    /// Above it.
+    pub title: String,
+    /// What x is, with its unit.
+    pub x: String,
+    /// What y is, with its unit.
+    pub y: String,
+    /// At most as many as there are colours: 4.
+    pub lines: Vec<Line>,
+}
+
+const WIDTH: f64 = 720.0;
+const HEIGHT: f64 = 320.0;
+const LEFT: f64 = 70.0;
+const RIGHT: f64 = 20.0;
+const TOP: f64 = 40.0;
+const BOTTOM: f64 = 50.0;
+/// Told apart by most kinds of sight (after Okabe and Ito).
+const COLOURS: [&str; 4] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7"];
+
+impl Chart {
+    /// The whole SVG document.
+    pub fn svg(&self) -> String {
+        let points = || self.lines.iter().flat_map(|line| &line.points);
+        let (x_ticks, x_max) = ticks(points().map(|point| point.0).fold(0.0, f64::max));
+        let (y_ticks, y_max) = ticks(points().map(|point| point.1).fold(0.0, f64::max));
+        let x_at = |x: f64| LEFT + x / x_max * (WIDTH - LEFT - RIGHT);
+        let y_at = |y: f64| HEIGHT - BOTTOM - y / y_max * (HEIGHT - TOP - BOTTOM);
+        let mut svg = format!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" font-family=\"sans-serif\" \
+             font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
+        );
+        let mut text = |x: f64, y: f64, anchor: &str, more: &str, text: &str| {
+            let text = escaped(text);
+            // Writing to a string does not fail.
+            let _ = writeln!(svg, "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\"{more}>{text}</text>");
+        };
+        text(LEFT, 18.0, "start", " font-weight=\"bold\"", &self.title);
+        text((LEFT + WIDTH - RIGHT) / 2.0, HEIGHT - 12.0, "middle", "", &self.x);
+        let middle = (TOP + HEIGHT - BOTTOM) / 2.0;
+        text(16.0, middle, "middle", &format!(" transform=\"rotate(-90 16 {middle:.1})\""), &self.y);
+        x_ticks.iter().for_each(|&x| text(x_at(x), HEIGHT - BOTTOM + 18.0, "middle", "", &number(x)));
+        y_ticks.iter().for_each(|&y| text(LEFT - 6.0, y_at(y) + 4.0, "end", "", &number(y)));
+        for (index, line) in self.lines.iter().enumerate() {
+            let colour = format!(" fill=\"{}\"", COLOURS[index]);
+            text(LEFT + 8.0 + 150.0 * index as f64, TOP - 6.0, "start", &colour, &line.name);
+        }
+        let mut path = |d: &str, colour: &str, width: f64| {
+            let _ = writeln!(svg, "<path d=\"{d}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"{width}\"/>");
+        };
+        let (right, bottom) = (WIDTH - RIGHT, HEIGHT - BOTTOM);
+        y_ticks.iter().for_each(|&y| path(&format!("M{LEFT} {:.1}H{right}", y_at(y)), "#dddddd", 1.0));
+        path(&format!("M{LEFT} {TOP}V{bottom}H{right}"), "#333333", 1.0);
+        for (index, line) in self.lines.iter().enumerate() {
+            let mut d = String::new();
+            for &(x, y) in &line.points {
+                let _ = write!(d, "{}{:.1} {:.1}", if d.is_empty() { "M" } else { "L" }, x_at(x), y_at(y));
+            }
+            path(&d, COLOURS[index], 1.5);
+        }
+        svg.push_str("</svg>\n");
+        svg
+    }
+}
+
+/// Round numbers from 0 to at least `max`, and the last of them.
+fn ticks(max: f64) -> (Vec<f64>, f64) {
+    let max = if max > 0.0 { max } else { 1.0 };
+    let rough = max / 5.0;
+    let power = 10_f64.powf(rough.log10().floor());
+    let step = [1.0, 2.0, 5.0, 10.0].into_iter().map(|factor| factor * power).find(|&step| step >= rough * 0.999);
+    let step = step.unwrap_or(rough);
+    let count = (max / step - 1e-9).ceil() as usize;
+    ((0..=count).map(|index| index as f64 * step).collect(), count as f64 * step)
+}
+
+fn number(value: f64) -> String {
+    let text = format!("{value:.4}");
+    text.trim_end_matches('0').trim_end_matches('.').to_string()
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
+
+/// The charts of a report, with the names of their files: latencies as shares of requests, and the course of the run.
+pub fn charts(report: &Report) -> Vec<(&'static str, Chart)> {
+    let served = || report.outcomes.iter().filter(|outcome| outcome.tokens > 0);
+    let chart = |title: &str, x: &str, y: &str, lines: Vec<Line>| Chart {
+        title: format!("{title}: {}", report.workload),
+        x: x.to_string(),
+        y: y.to_string(),
+        lines,
+    };
+    let line = |name: &str, points| Line { name: name.to_string(), points };
+    let course = |name: &str, of: fn(&crate::report::Moment) -> f64| {
+        line(name, report.course.iter().map(|moment| (moment.seconds, of(moment))).collect())
+    };
+    let time = "time, s";
+    vec![
+        (
+            "ttft.svg",
+            chart(
+                "Time to first token",
+                "TTFT, s",
+                "requests, %",
+                vec![line("TTFT", shares(served().map(|o| o.ttft())))],
+            ),
+        ),
+        (
+            "tpot.svg",
+            chart(
+                "Time per output token",
+                "TPOT, ms",
+                "requests, %",
+                vec![
+                    line("mean of a request", shares(served().filter_map(|o| o.tpot()).map(|s| s * 1e3))),
+                    line("longest gap", shares(served().map(|o| o.longest_gap.as_secs_f64() * 1e3))),
+                ],
+            ),
+        ),
+        ("kv.svg", chart("KV blocks", time, "blocks in use, %", vec![course("in use", |m| m.kv_share * 100.0)])),
+        (
+            "load.svg",
+            chart(
+                "Rows and requests",
+                time,
+                "number",
+                vec![
+                    course("decode rows", |m| m.decode_rows),
+                    course("prefill rows", |m| m.prefill_rows),
+                    course("waiting requests", |m| m.waiting),
+                ],
+            ),
+        ),
+    ]
+}
+
+/// The cumulative distribution in percent, in at most a few hundred points.
+fn shares(values: impl Iterator<Item = f64>) -> Vec<(f64, f64)> {
+    const POINTS: usize = 400;
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    let len = values.len();
+    let every = len.div_ceil(POINTS).max(1);
+    let kept = (0..len).filter(|index| index % every == 0 || index + 1 == len);
+    kept.map(|index| (values[index], (index + 1) as f64 / len as f64 * 100.0)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ticks_are_round_and_reach_the_largest_value() {
+        for (max, step, last) in [(1.0, 0.2, 1.0), (9.7, 2.0, 10.0), (0.031, 0.01, 0.04), (1234.0, 500.0, 1500.0)] {
+            let (ticks, end) = ticks(max);
+            assert!((ticks[1] - step).abs() < step * 1e-9 && (end - last).abs() < last * 1e-9, "{max}: {ticks:?}");
+        }
+        assert_eq!(ticks(0.0).1, 1.0);
+    }
+
+    #[test]
+    fn a_chart_names_its_axes_and_escapes_its_words() {
+        let lines = vec![Line { name: "a < b".to_string(), points: vec![(0.0, 0.0), (2.0, 10.0)] }];
+        let svg = Chart { title: "T".to_string(), x: "time, s".to_string(), y: "rows".to_string(), lines }.svg();
+        assert!(svg.contains("time, s") && svg.contains("rows") && svg.contains("a &lt; b"), "{svg}");
+        assert!(svg.contains("M70.0 270.0L700.0 40.0"), "from corner to corner: {svg}");
+        assert_eq!(svg.matches("<svg").count(), svg.matches("</svg>").count());
+    }
+}

@@ -1,0 +1,420 @@
+//! What a simulation comes to: percentiles, goodput, occupancy; as a table and as JSON.
+//!
+//! Times are seconds of the imagined clock. TTFT: arrival to first token. TPOT: mean gap between the tokens of one
+//! request. ITL: every single gap. E2E: arrival to last token. Goodput: requests per second that met both of their
+//! targets (DistServe, Zhong et al., OSDI 2024); a request without a target has met it.
+
+use std::fmt;
+
+use scheduler::{CostModel, Nanos, StepRecord, Work};
+use serde_json::{Value, json};
+
+use crate::gather::{Histogram, Series};
+use crate::workload::Workload;
+use crate::world::Fleet;
+
+/// A distribution.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Spread {
+    /// Arithmetic mean.
+    pub mean: f64,
+    /// Half of the values are at most this.
+    pub p50: f64,
+    /// 90 % are.
+    pub p90: f64,
+    /// 99 % are.
+    pub p99: f64,
+    /// The largest.
+    pub max: f64,
+}
+
+impl Spread {
+    /// Of any values, exactly; sorts them.
+    pub fn of(values: &mut [f64]) -> Spread {
+        values.sort_by(f64::total_cmp);
+        let Some(&max) = values.last() else { return Spread::default() };
+        let at = |share: f64| values[((share * values.len() as f64).ceil() as usize).max(1) - 1];
+        let mean = values.iter().sum::<f64>() / values.len() as f64;
+        Spread { mean, p50: at(0.5), p90: at(0.9), p99: at(0.99), max }
+    }
+
+    fn json(&self) -> Value {
+        json!({ "mean": self.mean, "p50": self.p50, "p90": self.p90, "p99": self.p99, "max": self.max })
+    }
+}
+
+/// One request's story.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Outcome {
+    /// When it arrived.
+    pub arrived: Nanos,
+    /// When its first token came.
+    pub first_token: Nanos,
+    /// When its last token came.
+    pub last_token: Nanos,
+    /// Its longest gap between two tokens.
+    pub longest_gap: Nanos,
+    /// Tokens of its answer; 0: it was refused.
+    pub tokens: usize,
+    /// Tokens of its prompt that were in the prefix cache when it first entered.
+    pub cached_tokens: usize,
+    /// Who served it.
+    pub instance: usize,
+}
+
+impl Outcome {
+    /// Arrival to first token, seconds.
+    pub fn ttft(&self) -> f64 {
+        self.first_token.since(self.arrived).as_secs_f64()
+    }
+
+    /// Mean gap, seconds; `None` with a single token.
+    pub fn tpot(&self) -> Option<f64> {
+        let gaps = self.tokens.checked_sub(1).filter(|&gaps| gaps > 0)?;
+        Some(self.last_token.since(self.first_token).as_secs_f64() / gaps as f64)
+    }
+
+    /// Arrival to last token, seconds.
+    pub fn e2e(&self) -> f64 {
+        self.last_token.since(self.arrived).as_secs_f64()
+    }
+}
+
+/// The means of a moment of the simulation.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Moment {
+    /// Seconds since the start.
+    pub seconds: f64,
+    /// Share of the fleet's KV blocks in use.
+    pub kv_share: f64,
+    /// Decode rows in flight, all instances.
+    pub decode_rows: f64,
+    /// Prompt rows in flight, all instances.
+    pub prefill_rows: f64,
+    /// Requests that wait, all instances.
+    pub waiting: f64,
+}
+
+/// Everything that is told of a simulation.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Report {
+    /// The load's name.
+    pub workload: String,
+    /// Engines.
+    pub instances: usize,
+    /// Each request's story, in the load's order.
+    pub outcomes: Vec<Outcome>,
+    /// Requests served to the end.
+    pub completed: usize,
+    /// Requests that no queue took, those that would have followed them included.
+    pub refused: usize,
+    /// First arrival to last token.
+    pub seconds: f64,
+    /// Tokens of the prompts of served requests.
+    pub input_tokens: u64,
+    /// Tokens of their answers.
+    pub output_tokens: u64,
+    /// See the module.
+    pub ttft: Spread,
+    /// See the module.
+    pub tpot: Spread,
+    /// See the module.
+    pub itl: Spread,
+    /// See the module.
+    pub e2e: Spread,
+    /// Share of all requests, refused ones included, that met their TTFT target.
+    pub met_ttft: f64,
+    /// The same for TPOT.
+    pub met_tpot: f64,
+    /// The same for both.
+    pub met_both: f64,
+    /// Requests per second that met both.
+    pub goodput: f64,
+    /// Steps of all instances.
+    pub steps: u64,
+    /// Rows of their prompt chunks, recompute included.
+    pub prefill_rows: u64,
+    /// Rows of decode.
+    pub decode_rows: u64,
+    /// Share of the fleet's time in steps.
+    pub busy: f64,
+    /// Share of it that decode would have taken alone.
+    pub busy_decode: f64,
+    /// The rest of it: what prompts added.
+    pub busy_prefill: f64,
+    /// Mean share of KV blocks in use, over the fleet's time in steps.
+    pub kv_mean: f64,
+    /// The highest share on any instance.
+    pub kv_max: f64,
+    /// Sequences that lost their blocks.
+    pub preemptions: u64,
+    /// Computed tokens that this threw away.
+    pub lost_tokens: u64,
+    /// Prompt tokens found in the prefix cache when a request first entered.
+    pub cached_tokens: u64,
+    /// Cached blocks that were overwritten.
+    pub evicted_blocks: u64,
+    /// |predicted / taken - 1| of steps, if the scheduler had a model.
+    pub prediction_error: Option<Spread>,
+    /// The course of it all.
+    pub course: Vec<Moment>,
+}
+
+impl Report {
+    /// Requests served per second.
+    pub fn requests_per_second(&self) -> f64 {
+        self.completed as f64 / self.seconds.max(1e-9)
+    }
+
+    /// As JSON, without the single requests.
+    pub fn json(&self) -> Value {
+        json!({
+            "workload": self.workload,
+            "instances": self.instances,
+            "requests": self.outcomes.len(),
+            "completed": self.completed,
+            "refused": self.refused,
+            "seconds": self.seconds,
+            "requests_per_second": self.requests_per_second(),
+            "input_tokens": self.input_tokens,
+            "output_tokens": self.output_tokens,
+            "output_tokens_per_second": self.output_tokens as f64 / self.seconds.max(1e-9),
+            "ttft_seconds": self.ttft.json(),
+            "tpot_seconds": self.tpot.json(),
+            "itl_seconds": self.itl.json(),
+            "e2e_seconds": self.e2e.json(),
+            "met_ttft": self.met_ttft,
+            "met_tpot": self.met_tpot,
+            "met_both": self.met_both,
+            "goodput_requests_per_second": self.goodput,
+            "steps": self.steps,
+            "prefill_rows": self.prefill_rows,
+            "decode_rows": self.decode_rows,
+            "busy": { "all": self.busy, "prefill": self.busy_prefill, "decode": self.busy_decode },
+            "kv_occupancy": { "mean": self.kv_mean, "max": self.kv_max },
+            "preemptions": self.preemptions,
+            "lost_tokens": self.lost_tokens,
+            "prefix_cache": {
+                "hit_tokens": self.cached_tokens,
+                "hit_share": self.cached_tokens as f64 / self.input_tokens.max(1) as f64,
+                "evicted_blocks": self.evicted_blocks,
+            },
+            "prediction_error": self.prediction_error.map(|spread| spread.json()),
+        })
+    }
+}
+
+impl fmt::Display for Report {
+    /// The table.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let percent = |share: f64| format!("{:.1} %", share * 100.0);
+        let mut line = |name: &str, value: String| writeln!(f, "{name:<16}{value}");
+        line("load", self.workload.clone())?;
+        let refused = if self.refused > 0 { format!(", {} refused", self.refused) } else { String::new() };
+        line("served", format!("{} requests in {}{refused}", self.completed, time(self.seconds)))?;
+        let per_second = |tokens: u64| tokens as f64 / self.seconds.max(1e-9);
+        let (input, output) = (per_second(self.input_tokens), per_second(self.output_tokens));
+        let requests = self.requests_per_second();
+        line("rate", format!("{requests:.2} requests/s, {input:.0} prompt tok/s, {output:.0} output tok/s"))?;
+        line("", format!("{:>10} {:>10} {:>10} {:>10} {:>10}", "mean", "p50", "p90", "p99", "max"))?;
+        for (name, spread) in [("TTFT", &self.ttft), ("TPOT", &self.tpot), ("ITL", &self.itl), ("E2E", &self.e2e)] {
+            let Spread { mean, p50, p90, p99, max } = *spread;
+            let columns = [mean, p50, p90, p99, max].map(|seconds| format!("{:>10}", time(seconds)));
+            line(name, columns.join(" "))?;
+        }
+        let (ttft, tpot, both) = (percent(self.met_ttft), percent(self.met_tpot), percent(self.met_both));
+        line("targets met", format!("TTFT {ttft}, TPOT {tpot}, both {both}: goodput {:.2} requests/s", self.goodput))?;
+        let (busy, prefill, decode) = (percent(self.busy), percent(self.busy_prefill), percent(self.busy_decode));
+        line("busy", format!("{busy} of the time: {prefill} prefill, {decode} decode"))?;
+        let rows = (self.prefill_rows + self.decode_rows) as f64 / self.steps.max(1) as f64;
+        line("steps", format!("{}, {rows:.1} rows each", self.steps))?;
+        line("KV blocks in use", format!(" {} on average, {} at most", percent(self.kv_mean), percent(self.kv_max)))?;
+        line("preemptions", format!("{}, {} computed tokens lost", self.preemptions, self.lost_tokens))?;
+        let share = percent(self.cached_tokens as f64 / self.input_tokens.max(1) as f64);
+        line("prefix cache", format!("{share} of prompt tokens, {} blocks evicted", self.evicted_blocks))?;
+        if let Some(error) = self.prediction_error {
+            let (p50, p90, max) = (percent(error.p50), percent(error.p90), percent(error.max));
+            line("prediction off", format!("{p50} (p50), {p90} (p90), {max} (max) of a step's time"))?;
+        }
+        Ok(())
+    }
+}
+
+/// `1.24 s`, `96.1 ms`, `3.1 min`.
+fn time(seconds: f64) -> String {
+    match seconds {
+        s if s < 10e-3 => format!("{:.2} ms", s * 1e3),
+        s if s < 1.0 => format!("{:.1} ms", s * 1e3),
+        s if s < 1000.0 => format!("{s:.2} s"),
+        s => format!("{:.1} min", s / 60.0),
+    }
+}
+
+/// Takes notes while the world turns.
+pub(crate) struct Collector {
+    outcomes: Vec<Outcome>,
+    total_blocks: Vec<usize>,
+    num_ended: usize,
+    refused: usize,
+    itl: Histogram,
+    /// Relative errors: 1 counts as a second.
+    errors: Histogram,
+    /// Seconds in steps, and those that decode would have taken alone.
+    busy: f64,
+    busy_decode: f64,
+    /// Shares of blocks times seconds.
+    kv: f64,
+    series: Series<4>,
+    report: Report,
+}
+
+impl Collector {
+    pub(crate) fn new(workload: &Workload, fleet: &Fleet) -> Collector {
+        Collector {
+            outcomes: vec![Outcome::default(); workload.arrivals.len()],
+            total_blocks: fleet.instances.iter().map(|instance| instance.limits.num_blocks).collect(),
+            num_ended: 0,
+            refused: 0,
+            itl: Histogram::default(),
+            errors: Histogram::default(),
+            busy: 0.0,
+            busy_decode: 0.0,
+            kv: 0.0,
+            series: Series::new(),
+            report: Report::default(),
+        }
+    }
+
+    pub(crate) fn num_ended(&self) -> usize {
+        self.num_ended
+    }
+
+    pub(crate) fn arrived(&mut self, request: usize, instance: usize, now: Nanos) {
+        self.outcomes[request] = Outcome { arrived: now, instance, ..Outcome::default() };
+    }
+
+    pub(crate) fn refused(&mut self, request: usize) {
+        self.outcomes[request].tokens = 0;
+        self.num_ended += 1;
+        self.refused += 1;
+    }
+
+    pub(crate) fn token(&mut self, request: usize, now: Nanos) {
+        let outcome = &mut self.outcomes[request];
+        if outcome.tokens == 0 {
+            outcome.first_token = now;
+        } else {
+            let gap = now.since(outcome.last_token);
+            outcome.longest_gap = outcome.longest_gap.max(gap);
+            self.itl.add(gap);
+        }
+        outcome.tokens += 1;
+        outcome.last_token = now;
+    }
+
+    pub(crate) fn ended(&mut self) {
+        self.num_ended += 1;
+    }
+
+    pub(crate) fn step(&mut self, instance: usize, record: &StepRecord, machine: &CostModel) {
+        let Work { prefill_rows, decode_rows, .. } = record.work;
+        let seconds = record.took().as_secs_f64();
+        let report = &mut self.report;
+        report.steps += 1;
+        report.prefill_rows += prefill_rows as u64;
+        report.decode_rows += decode_rows as u64;
+        report.preemptions += record.preempted.len() as u64;
+        report.lost_tokens += record.preempted.iter().map(|&(_, tokens)| tokens as u64).sum::<u64>();
+        report.evicted_blocks += record.evicted_blocks as u64;
+        for row in record.prefill.iter().chain(&record.decode).filter(|row| row.cached_tokens > 0) {
+            let outcome = &mut self.outcomes[row.request.0 as usize];
+            if outcome.tokens == 0 && outcome.cached_tokens == 0 {
+                outcome.cached_tokens = row.cached_tokens;
+            }
+        }
+        let kv = record.used_blocks as f64 / self.total_blocks[instance] as f64;
+        report.kv_max = report.kv_max.max(kv);
+        self.kv += kv * seconds;
+        self.busy += seconds;
+        self.busy_decode += match (prefill_rows, decode_rows) {
+            (0, _) => seconds,
+            (_, 0) => 0.0,
+            _ => machine.seconds(&decode_alone(&record.work)).min(seconds),
+        };
+        if record.predicted > Nanos(0) {
+            let error = (record.predicted.as_secs_f64() / seconds - 1.0).abs();
+            self.errors.add(Nanos((error * 1e9) as u64));
+        }
+        let fleet = self.total_blocks.len() as f64;
+        let values = [kv / fleet, decode_rows as f64, prefill_rows as f64, record.waiting_requests as f64];
+        self.series.add(record.scheduled_at, record.completed_at, values);
+    }
+
+    pub(crate) fn report(self, workload: &Workload, fleet: &Fleet) -> Report {
+        let mut report = Report { refused: self.refused, outcomes: self.outcomes, ..self.report };
+        let served = || report.outcomes.iter().zip(&workload.arrivals).filter(|(outcome, _)| outcome.tokens > 0);
+        let start = served().map(|(outcome, _)| outcome.arrived).min().unwrap_or_default();
+        let end = served().map(|(outcome, _)| outcome.last_token).max().unwrap_or_default();
+        let seconds = end.since(start).as_secs_f64();
+        let (mut ttft, mut tpot, mut e2e) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut met_ttft, mut met_tpot, mut met_both) = (0, 0, 0);
+        let (mut input_tokens, mut output_tokens, mut cached_tokens) = (0, 0, 0);
+        for (outcome, arrival) in served() {
+            ttft.push(outcome.ttft());
+            tpot.extend(outcome.tpot());
+            e2e.push(outcome.e2e());
+            let meets = |target: Option<Nanos>, seconds: f64| target.is_none_or(|t| seconds <= t.as_secs_f64());
+            let in_time = meets(arrival.targets.ttft, outcome.ttft());
+            let in_pace = meets(arrival.targets.tpot, outcome.tpot().unwrap_or(0.0));
+            met_ttft += usize::from(in_time);
+            met_tpot += usize::from(in_pace);
+            met_both += usize::from(in_time && in_pace);
+            input_tokens += arrival.input_tokens() as u64;
+            output_tokens += outcome.tokens as u64;
+            cached_tokens += outcome.cached_tokens as u64;
+        }
+        let share = |count: usize| count as f64 / report.outcomes.len().max(1) as f64;
+        let fleet_seconds = (seconds * fleet.instances.len() as f64).max(1e-9);
+        let course = self.series.points().into_iter();
+        let course = course.map(|(seconds, [kv_share, decode_rows, prefill_rows, waiting])| Moment {
+            seconds,
+            kv_share,
+            decode_rows,
+            prefill_rows,
+            waiting,
+        });
+        let believes = fleet.instances.iter().any(|instance| instance.belief.is_some());
+        (report.met_ttft, report.met_tpot, report.met_both) = (share(met_ttft), share(met_tpot), share(met_both));
+        Report {
+            workload: workload.name.clone(),
+            instances: fleet.instances.len(),
+            completed: ttft.len(),
+            seconds,
+            input_tokens,
+            output_tokens,
+            cached_tokens,
+            ttft: Spread::of(&mut ttft),
+            tpot: Spread::of(&mut tpot),
+            itl: self.itl.spread(),
+            e2e: Spread::of(&mut e2e),
+            goodput: met_both as f64 / seconds.max(1e-9),
+            busy: self.busy / fleet_seconds,
+            busy_decode: self.busy_decode / fleet_seconds,
+            busy_prefill: (self.busy - self.busy_decode) / fleet_seconds,
+            kv_mean: self.kv / self.busy.max(1e-9),
+            prediction_error: believes.then(|| self.errors.spread()),
+            course: course.collect(),
+            ..report
+        }
+    }
+}
+
+/// What the step would have had to do without its prompts.
+fn decode_alone(work: &Work) -> Work {
+    Work {
+        decode_rows: work.decode_rows,
+        decode_context: work.decode_context,
+        logit_rows: work.decode_rows,
+        ..Work::default()
+    }
+}

@@ -1,0 +1,279 @@
+//! The virtual clock, and what happens at each of its moments.
+//!
+//! ```text
+//! at a moment     1. steps that end now are completed: tokens, events, records
+//!                 2. requests that arrive now are routed and admitted
+//!                 3. every idle instance plans its next step, which ends when its machine says
+//! then            the clock jumps to the next end or arrival
+//! ```
+//!
+//! That is the order in which the engine's loop sees the same things: what arrives while a step is computed is admitted
+//! before the next plan. Cost: what the production scheduler costs; nothing waits and nothing is computed.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use scheduler::{
+    AdmitError, CostModel, Event, Limits, LimitsError, Nanos, Request, RequestId, RowOutput, Scheduler, Step,
+    StepOutput, StepRecord, StopRules,
+};
+
+use crate::report::{Collector, Report};
+use crate::workload::{Piece, Workload};
+
+/// One engine: a scheduler and a machine.
+#[derive(Clone, Debug)]
+pub struct Instance {
+    /// What the scheduler is made with.
+    pub limits: Limits,
+    /// How long steps take.
+    pub machine: CostModel,
+    /// What the scheduler believes about that. `None`: it has no model, heeds no targets, and only the limits bound a
+    /// step (static chunks).
+    pub belief: Option<CostModel>,
+}
+
+/// Engines behind a router.
+#[derive(Clone, Debug)]
+pub struct Fleet {
+    /// At least one.
+    pub instances: Vec<Instance>,
+}
+
+impl Fleet {
+    /// `count` equal engines.
+    pub fn of(count: usize, instance: &Instance) -> Fleet {
+        Fleet { instances: vec![instance.clone(); count] }
+    }
+}
+
+/// Watches a simulation. Every method does nothing unless it is written.
+pub trait Observer {
+    /// A step of instance `instance` has ended.
+    fn step(&mut self, instance: usize, record: &StepRecord) {
+        let _ = (instance, record);
+    }
+
+    /// So many requests of all have ended or were refused.
+    fn progress(&mut self, ended: usize, all: usize) {
+        let _ = (ended, all);
+    }
+}
+
+impl Observer for () {}
+
+/// Runs `workload` on `fleet` to its end. Deterministic: equal arguments, equal reports.
+/// Errors if the limits of an instance cannot be served. Panics if the fleet is empty.
+pub fn simulate(workload: &Workload, fleet: &Fleet, observer: &mut dyn Observer) -> Result<Report, LimitsError> {
+    assert!(!fleet.instances.is_empty(), "somebody has to serve");
+    let mut world = World::new(workload, fleet)?;
+    while world.next_moment() {
+        world.complete(observer);
+        world.arrive(observer);
+        world.plan();
+    }
+    Ok(world.collector.report(workload, fleet))
+}
+
+/// The same, for those who want the log: every step's instance and record, in the order in which steps end.
+pub fn records(workload: &Workload, fleet: &Fleet) -> Result<Vec<(usize, StepRecord)>, LimitsError> {
+    struct Log(Vec<(usize, StepRecord)>);
+    impl Observer for Log {
+        fn step(&mut self, instance: usize, record: &StepRecord) {
+            self.0.push((instance, record.clone()));
+        }
+    }
+    let mut log = Log(Vec::new());
+    simulate(workload, fleet, &mut log)?;
+    Ok(log.0)
+}
+
+/// An instance at work.
+struct Engine {
+    scheduler: Scheduler,
+    machine: CostModel,
+    /// When its step in flight ends.
+    busy_until: Option<Nanos>,
+    /// Kept for their buffers.
+    step: Step,
+    output: StepOutput,
+    record: StepRecord,
+}
+
+struct World<'a> {
+    workload: &'a Workload,
+    engines: Vec<Engine>,
+    now: Nanos,
+    /// Of the arrivals that follow nobody, in order of time: the next one.
+    next_open: usize,
+    open: Vec<usize>,
+    /// Those whose predecessor has ended: when they come.
+    due: BinaryHeap<Reverse<(Nanos, usize)>>,
+    /// By predecessor.
+    followers: Vec<Option<usize>>,
+    collector: Collector,
+    events: Vec<Event>,
+}
+
+impl<'a> World<'a> {
+    fn new(workload: &'a Workload, fleet: &Fleet) -> Result<World<'a>, LimitsError> {
+        let engines = fleet.instances.iter().map(|instance| {
+            let mut scheduler = Scheduler::new(instance.limits.clone())?;
+            scheduler.set_cost_model(instance.belief.clone());
+            Ok(Engine {
+                scheduler,
+                machine: instance.machine.clone(),
+                busy_until: None,
+                step: Step::default(),
+                output: StepOutput::default(),
+                record: StepRecord::default(),
+            })
+        });
+        let arrivals = &workload.arrivals;
+        let mut open: Vec<usize> = (0..arrivals.len()).filter(|&index| arrivals[index].follows.is_none()).collect();
+        open.sort_by_key(|&index| arrivals[index].at);
+        let mut followers = Vec::new();
+        for (index, before) in arrivals.iter().enumerate().filter_map(|(index, a)| Some((index, a.follows?))) {
+            assert!(before < index, "request {index} follows one that comes before it");
+            followers.resize(arrivals.len(), None);
+            assert!(followers[before].replace(index).is_none(), "one request follows request {before}");
+        }
+        Ok(World {
+            workload,
+            engines: engines.collect::<Result<_, _>>()?,
+            now: Nanos(0),
+            next_open: 0,
+            open,
+            due: BinaryHeap::new(),
+            followers,
+            collector: Collector::new(workload, fleet),
+            events: Vec::new(),
+        })
+    }
+
+    /// Moves the clock to the next moment at which something happens; false when nothing ever will.
+    fn next_moment(&mut self) -> bool {
+        let ends = self.engines.iter().filter_map(|engine| engine.busy_until).min();
+        let open = self.open.get(self.next_open).map(|&index| self.workload.arrivals[index].at);
+        let due = self.due.peek().map(|&Reverse((at, _))| at);
+        let next = [ends, open, due].into_iter().flatten().min();
+        self.now = next.unwrap_or(self.now);
+        next.is_some()
+    }
+
+    fn complete(&mut self, observer: &mut dyn Observer) {
+        for (instance, engine) in self.engines.iter_mut().enumerate() {
+            if engine.busy_until != Some(self.now) {
+                continue;
+            }
+            engine.busy_until = None;
+            let Engine { scheduler, output, record, .. } = engine;
+            self.events.clear();
+            scheduler.complete_into(output, self.now, &mut self.events, record);
+            self.collector.step(instance, record, &engine.machine);
+            observer.step(instance, record);
+            for event in &self.events {
+                match *event {
+                    Event::Token { request, .. } => self.collector.token(request.0 as usize, self.now),
+                    Event::Finished { request, .. } => {
+                        let request = request.0 as usize;
+                        self.collector.ended();
+                        if let Some(next) = self.followers.get(request).copied().flatten() {
+                            let pause = self.workload.arrivals[next].at;
+                            self.due.push(Reverse((Nanos(self.now.0 + pause.0), next)));
+                        }
+                    }
+                }
+            }
+            observer.progress(self.collector.num_ended(), self.workload.arrivals.len());
+        }
+    }
+
+    fn arrive(&mut self, observer: &mut dyn Observer) {
+        loop {
+            let open = self.open.get(self.next_open).map(|&index| (self.workload.arrivals[index].at, index));
+            let due = self.due.peek().map(|&Reverse(next)| next);
+            let Some(next) = [open, due].into_iter().flatten().min().filter(|next| next.0 <= self.now) else { break };
+            if Some(next) == open {
+                self.next_open += 1;
+            } else {
+                self.due.pop();
+            }
+            if self.admit(next.1).is_err() {
+                let mut refused = Some(next.1);
+                // Who waits for a refused request is never sent.
+                while let Some(index) = refused {
+                    self.collector.refused(index);
+                    refused = self.followers.get(index).copied().flatten();
+                }
+                observer.progress(self.collector.num_ended(), self.workload.arrivals.len());
+            }
+        }
+    }
+
+    fn admit(&mut self, index: usize) -> Result<(), AdmitError> {
+        let arrival = &self.workload.arrivals[index];
+        let request = Request {
+            id: RequestId(index as u64),
+            prompt: arrival.tokens(),
+            num_answers: 1,
+            stop: StopRules { max_tokens: arrival.output_tokens, min_tokens: 0, stop_token_ids: Vec::new() },
+            priority: arrival.priority,
+            salt: 0,
+            use_prefix_cache: true,
+            tenant: arrival.tenant,
+            targets: arrival.targets,
+            arrived: self.now,
+        };
+        let instance = self.route();
+        self.collector.arrived(index, instance, self.now);
+        self.engines[instance].scheduler.admit(request, self.now)
+    }
+
+    /// The instance with the fewest requests, of equals the first.
+    fn route(&self) -> usize {
+        let requests = |&index: &usize| self.engines[index].scheduler.num_requests();
+        (0..self.engines.len()).min_by_key(requests).expect("there is one")
+    }
+
+    fn plan(&mut self) {
+        for engine in &mut self.engines {
+            if engine.busy_until.is_none() && engine.scheduler.has_work() {
+                engine.plan(self.workload, self.now);
+            }
+        }
+    }
+}
+
+impl Engine {
+    /// Plans a step, and imagines its results.
+    fn plan(&mut self, workload: &Workload, now: Nanos) {
+        self.scheduler.schedule_into(now, &mut self.step);
+        if self.step.is_empty() {
+            // One that only preempts is legal, twice in a row would be for ever.
+            self.scheduler.schedule_into(now, &mut self.step);
+            assert!(!self.step.is_empty(), "the scheduler has work and plans none of it");
+        }
+        let planned = self.scheduler.planned();
+        self.busy_until = Some(Nanos(now.0 + self.machine.step_time(&planned.work).0.max(1)));
+        self.output.step = self.step.id;
+        let decode = planned.decode.iter();
+        let sampled = self.step.prefill.iter().zip(&planned.prefill).filter(|(chunk, _)| chunk.samples > 0);
+        let rows = decode.chain(sampled.map(|(_, row)| row));
+        let mut num_rows = 0;
+        for row in rows {
+            let arrival = &workload.arrivals[row.request.0 as usize];
+            let position = row.start + row.len - arrival.input_tokens();
+            let token = Piece::token(arrival.answer, position);
+            match self.output.rows.get_mut(num_rows) {
+                Some(output) => {
+                    output.seq = row.seq;
+                    output.tokens[0] = token;
+                }
+                None => self.output.rows.push(RowOutput { seq: row.seq, tokens: vec![token] }),
+            }
+            num_rows += 1;
+        }
+        self.output.rows.truncate(num_rows);
+    }
+}

@@ -1,0 +1,132 @@
+//! Tiny loads on a machine whose every step takes 10 ms, worked out by hand.
+
+use scheduler::cost::{Knot, Terms};
+use scheduler::{CostModel, Limits, Nanos, Targets};
+use sim::workload::Piece;
+use sim::{Arrival, Fleet, Instance, Lengths, Shape, Workload, records, simulate};
+
+const MS: u64 = 1_000_000;
+
+fn instance() -> Instance {
+    Instance {
+        limits: Limits {
+            block_size: 4,
+            num_blocks: 100,
+            max_model_len: 400,
+            max_num_seqs: 4,
+            max_num_batched_tokens: 8,
+            max_prefill_chunk: 8,
+            max_prefill_seqs: 4,
+            max_queued_requests: 2,
+            max_queued_tokens: 1000,
+            enable_prefix_caching: true,
+            hash_key: [0; 32],
+        },
+        machine: CostModel::new(vec![Knot { rows: 1, seconds: 0.010 }], Terms::default()),
+        belief: None,
+    }
+}
+
+/// `at` in ms, prompt, answer.
+fn load(requests: &[(u64, usize, usize)]) -> Workload {
+    let arrival = |(name, &(at, input, output))| Arrival::new(Nanos(at * MS), name as u64, input, output);
+    Workload { name: "by hand".to_string(), arrivals: requests.iter().enumerate().map(arrival).collect() }
+}
+
+#[test]
+fn latencies_are_what_a_pencil_says() {
+    // Requests, and for each: TTFT, TPOT, E2E in ms.
+    type Case = (&'static str, &'static [(u64, usize, usize)], &'static [(u64, u64, u64)]);
+    let cases: &[Case] = &[
+        ("one step reads the prompt, each token after the first takes one more", &[(0, 8, 3)], &[(10, 10, 30)]),
+        ("a prompt of 20 tokens takes three steps of 8 rows", &[(0, 20, 1)], &[(30, 0, 30)]),
+        ("who arrives during a step waits for its end", &[(0, 8, 5), (3, 4, 1)], &[(10, 10, 50), (17, 0, 17)]),
+        ("a decode row leaves 7 rows for the prompt", &[(0, 8, 5), (10, 9, 1)], &[(10, 10, 50), (20, 0, 20)]),
+        ("the clock jumps over idle time", &[(0, 8, 1), (1005, 8, 1)], &[(10, 0, 10), (10, 0, 10)]),
+    ];
+    for (what, requests, expected) in cases {
+        let report = simulate(&load(requests), &Fleet::of(1, &instance()), &mut ()).unwrap();
+        let ms = |seconds: f64| (seconds * 1e3).round() as u64;
+        let got: Vec<_> =
+            report.outcomes.iter().map(|o| (ms(o.ttft()), ms(o.tpot().unwrap_or(0.0)), ms(o.e2e()))).collect();
+        assert_eq!(got, *expected, "{what}");
+    }
+}
+
+#[test]
+fn a_report_counts_what_happened() {
+    let targets = Targets { ttft: Some(Nanos(15 * MS)), tpot: Some(Nanos(10 * MS)) };
+    let workload = load(&[(0, 8, 5), (3, 4, 1), (20, 4, 1)]).with_targets(targets);
+    let report = simulate(&workload, &Fleet::of(1, &instance()), &mut ()).unwrap();
+    assert_eq!((report.completed, report.refused, report.steps), (3, 0, 5));
+    assert_eq!((report.prefill_rows, report.decode_rows), (16, 4));
+    assert_eq!((report.input_tokens, report.output_tokens), (16, 7));
+    // TTFTs are 10, 17 and 10 ms; the first's TPOT is exactly its target.
+    assert_eq!(report.met_ttft, 2.0 / 3.0);
+    assert_eq!(report.met_tpot, 1.0);
+    assert!((report.goodput - 2.0 / 0.050).abs() < 1e-9, "{}", report.goodput);
+    assert!((report.busy - 1.0).abs() < 1e-9 && (report.itl.p99 - 0.010).abs() < 1e-4);
+    // Two blocks, then the answer's, and one of each short request beside them.
+    assert_eq!(report.kv_max, 0.04);
+}
+
+#[test]
+fn equal_beginnings_are_found_in_the_cache() {
+    let mut workload = load(&[(0, 20, 1), (100, 20, 1), (200, 20, 1)]);
+    let shared = Piece { name: 77, len: 12 };
+    for arrival in &mut workload.arrivals[1..] {
+        arrival.prompt[0].len = 8;
+        arrival.prompt.insert(0, shared);
+    }
+    let report = simulate(&workload, &Fleet::of(1, &instance()), &mut ()).unwrap();
+    let cached: Vec<usize> = report.outcomes.iter().map(|outcome| outcome.cached_tokens).collect();
+    assert_eq!(cached, [0, 0, 12]);
+    assert_eq!(report.cached_tokens, 12);
+}
+
+#[test]
+fn a_turn_quotes_what_was_said_before_and_waits_for_it() {
+    let shape = Shape::Sessions { turns: 3, pause: Nanos(500 * MS) };
+    let lengths = Lengths { input_tokens: 8, output_tokens: 5, cv: 0.0 };
+    let workload = Workload::synthetic(shape, lengths, 1.0, 3, 1);
+    let report = simulate(&workload, &Fleet::of(1, &instance()), &mut ()).unwrap();
+    for (index, (before, after)) in report.outcomes.iter().zip(&report.outcomes[1..]).enumerate() {
+        let pause = workload.arrivals[index + 1].at;
+        assert_eq!(after.arrived.since(before.last_token), pause);
+    }
+    let cached: Vec<usize> = report.outcomes.iter().map(|outcome| outcome.cached_tokens).collect();
+    // 13 tokens were said, the last was never computed: 3 full blocks. Then 26 tokens: 6.
+    assert_eq!(cached, [0, 12, 24]);
+}
+
+#[test]
+fn a_full_queue_refuses_and_the_report_says_so() {
+    let requests: Vec<_> = (0..10).map(|_| (0, 300, 90)).collect();
+    let report = simulate(&load(&requests), &Fleet::of(1, &instance()), &mut ()).unwrap();
+    assert_eq!((report.completed, report.refused), (2, 8));
+    assert_eq!(report.met_both, 0.2, "a refused request meets nothing");
+}
+
+#[test]
+fn one_seed_gives_one_report_and_one_log() {
+    let shapes = [
+        Shape::Poisson,
+        Shape::Bursty { cv: 3.0 },
+        Shape::SharedPrefix { prefixes: 3, tokens: 40 },
+        Shape::Sessions { turns: 4, pause: Nanos(50 * MS) },
+    ];
+    let lengths = Lengths { input_tokens: 12, output_tokens: 6, cv: 0.5 };
+    let run = |shape, seed| {
+        let workload = Workload::synthetic(shape, lengths, 20.0, 200, seed);
+        let mut fleet = Fleet::of(2, &instance());
+        for instance in &mut fleet.instances {
+            (instance.limits.max_queued_requests, instance.belief) = (1000, Some(instance.machine.clone()));
+        }
+        let log = records(&workload, &fleet).unwrap();
+        (simulate(&workload, &fleet, &mut ()).unwrap().json().to_string(), log)
+    };
+    for shape in shapes {
+        assert_eq!(run(shape, 1), run(shape, 1), "{shape:?}");
+        assert_ne!(run(shape, 1).0, run(shape, 2).0, "{shape:?}");
+    }
+}
