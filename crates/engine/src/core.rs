@@ -325,8 +325,8 @@ impl EngineCore {
             active.timings.decode_steps += 1;
             active.timings.decode_context_tokens += row.start as u64 + 1;
         }
-        for (request, _) in &record.preempted {
-            if let Some(active) = self.active.get_mut(request) {
+        for preempted in &record.preempted {
+            if let Some(active) = self.active.get_mut(&preempted.request) {
                 active.timings.preemptions += 1;
             }
         }

@@ -150,7 +150,7 @@ impl StepLog {
         stats.prefill_tokens += prefill as u64;
         stats.decode_tokens += record.decode.len() as u64;
         stats.preemptions += record.preempted.len() as u64;
-        stats.recomputed_tokens += record.preempted.iter().map(|&(_, tokens)| tokens as u64).sum::<u64>();
+        stats.recomputed_tokens += record.recomputed_rows as u64;
         stats.evicted_blocks += record.evicted_blocks as u64;
         stats.copied_blocks += record.copied_blocks as u64;
         stats.step_seconds += record.completed_at.since(record.scheduled_at).as_secs_f64();

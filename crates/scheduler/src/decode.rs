@@ -10,9 +10,11 @@
 //! Every decoding sequence gets a row in every step: one row is cheap, and a person is watching each of those tokens
 //! (decode-first mixed steps: Sarathi-Serve, Agrawal et al., OSDI 2024).
 //!
-//! Preemption is by recompute (vLLM; Kwon et al., SOSP 2023): the victim keeps its tokens, loses its blocks, and waits
-//! at its old rank. The victim comes from the lowest class, within that class from the tenant that was served most
-//! ([`crate::fairness`]), and of that tenant's it is the one whose recompute is cheapest for the blocks it frees. A sequence that lost its blocks [`MAX_PREEMPTIONS`] times is let in again only
+//! A victim keeps its tokens, gives up its blocks, and waits at its old rank. Full blocks stay in the prefix cache, from
+//! where they go to a tier if there is one ([`crate::swap`]); the rest is recomputed (Kwon et al., SOSP 2023). The victim
+//! comes from the lowest class, within that class from the tenant that was served most ([`crate::fairness`]), and of that
+//! tenant's it is the one that loses least for the blocks it frees: tokens, of which those that a tier keeps count as
+//! little as moving them costs. A sequence that lost its blocks [`MAX_PREEMPTIONS`] times is let in again only
 //! with room for its whole course set aside, and is then never a victim: so preemptions are bounded, and somebody
 //! always runs to the end.
 
@@ -32,26 +34,28 @@ pub(crate) type Running = Vec<(Rank, SeqId)>;
 /// What must happen before every decoding sequence has a slot for its token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Room {
-    /// Nothing. At most one sequence sits this step out: it is short, and all that are ranked after it are protected.
-    /// It keeps its blocks; they run to their end without it.
+    /// Nothing. At most one sequence sits this step out: it is short, and all that are ranked after it are protected or
+    /// being loaded. It keeps its blocks; they run to their end without it, or are victims once they are loaded.
     Enough { stalled: Option<SeqId> },
     /// This one gives up its blocks; then ask again.
     Preempt(SeqId),
 }
 
 /// One decision: see [`Room`]. Changes nothing.
+/// `swap_weight`: what a token in a tier counts as lost, in parts of [`WHOLE`].
 pub(crate) fn room_for_decode(
     running: &Running,
     seqs: &Sequences,
     pool: &BlockPool,
     shares: &Shares,
     limits: &Limits,
+    swap_weight: usize,
 ) -> Room {
     let mut unreserved = pool.num_free() - reserved_blocks(running, seqs, pool, limits);
     let mut sharers = Sharers::default();
     for (index, &(_, id)) in running.iter().enumerate() {
         let seq = &seqs[id];
-        if seq.phase() != Phase::Decode || is_protected(seq) {
+        if seq.phase() != Phase::Decode || is_protected(seq) || seq.is_loading() {
             continue;
         }
         let needed = sharers.blocks_to_write(seq, pool);
@@ -60,7 +64,7 @@ pub(crate) fn room_for_decode(
             continue;
         }
         let behind = &running[index + 1..];
-        return match cheapest_victim(behind, seqs, pool, shares) {
+        return match cheapest_victim(behind, seqs, pool, shares, swap_weight) {
             Some(victim) => Room::Preempt(victim),
             None if behind.is_empty() => Room::Preempt(id),
             None => Room::Enough { stalled: Some(id) },
@@ -115,13 +119,20 @@ impl Sharers {
 
 /// The victim among `candidates` (in rank order): of the lowest class, of its most served tenant, the one that loses
 /// the fewest computed tokens per block it frees; the youngest of equals.
-fn cheapest_victim(candidates: &[(Rank, SeqId)], seqs: &Sequences, pool: &BlockPool, shares: &Shares) -> Option<SeqId> {
-    let mut candidates = candidates.iter().rev().filter(|(_, id)| !is_protected(&seqs[*id])).peekable();
+fn cheapest_victim(
+    candidates: &[(Rank, SeqId)],
+    seqs: &Sequences,
+    pool: &BlockPool,
+    shares: &Shares,
+    swap_weight: usize,
+) -> Option<SeqId> {
+    let can_go = |seq: &Sequence| !is_protected(seq) && !seq.is_loading();
+    let mut candidates = candidates.iter().rev().filter(|(_, id)| can_go(&seqs[*id])).peekable();
     let lowest_class = candidates.peek()?.0.priority;
     let in_class = candidates.take_while(|(rank, _)| rank.priority == lowest_class);
     let mut best: Option<(Turn, Loss, SeqId)> = None;
     for &(_, id) in in_class {
-        let (turn, loss) = (shares.turn(&seqs[id]), Loss::of(&seqs[id], pool));
+        let (turn, loss) = (shares.turn(&seqs[id]), Loss::of(&seqs[id], pool, swap_weight));
         let is_better = |(most, least, _): (Turn, Loss, SeqId)| turn > most || turn == most && loss.is_less_than(least);
         if best.is_none_or(is_better) {
             best = Some((turn, loss, id));
@@ -130,21 +141,26 @@ fn cheapest_victim(candidates: &[(Rank, SeqId)], seqs: &Sequences, pool: &BlockP
     best.map(|(_, _, id)| id)
 }
 
+/// A token that is lost counts as so many parts.
+pub(crate) const WHOLE: usize = 1024;
+
 /// What a preemption throws away, and what it brings. Blocks that others share count on neither side: they stay.
 #[derive(Clone, Copy)]
 struct Loss {
+    /// In parts of [`WHOLE`].
     lost_tokens: usize,
     freed_blocks: usize,
 }
 
 impl Loss {
-    fn of(seq: &Sequence, pool: &BlockPool) -> Loss {
+    fn of(seq: &Sequence, pool: &BlockPool, swap_weight: usize) -> Loss {
         let block_size = seq.table.block_size();
         let mut loss = Loss { lost_tokens: 0, freed_blocks: 0 };
         for (index, &block) in seq.table.iter().enumerate() {
             if pool.refs(block) == 1 {
                 loss.freed_blocks += 1;
-                loss.lost_tokens += seq.num_computed.saturating_sub(index * block_size).min(block_size);
+                let weight = if pool.is_cached(block) { swap_weight } else { WHOLE };
+                loss.lost_tokens += weight * seq.num_computed.saturating_sub(index * block_size).min(block_size);
             }
         }
         loss

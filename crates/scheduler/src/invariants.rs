@@ -1,6 +1,7 @@
 //! What must hold between any two calls. `I..` are the names that the tests and the design notes use.
 
 use alloc::vec;
+use alloc::vec::Vec;
 
 use crate::decode::reserved_blocks;
 use crate::kv::blocks_for;
@@ -24,7 +25,16 @@ impl Scheduler {
                 held[block.index()] += 1;
             }
         }
-        self.pool.check(&held);
+        let loads: Vec<_> = self.loads.iter().map(|load| load.slot).collect();
+        self.pool.check(&held, &loads);
+        for seq in self.seqs.iter() {
+            let loads = self.loads.iter().filter(|load| load.seq == seq.id());
+            assert!(loads.clone().all(|load| seq.block_table().contains(&load.block)), "I9: {:?} is written", seq.id());
+            assert_eq!(loads.count(), seq.loads_in_flight, "I2: loads of {:?}", seq.id());
+            assert!(seq.loads_in_flight == 0 || seq.rows_in_flight == 0, "I8: {:?} computes what is loaded", seq.id());
+        }
+        let known = self.loads.iter().all(|load| self.seqs.get(load.seq).is_some());
+        assert!(known, "I9: a block is being loaded for nobody");
         let block_size = self.limits().block_size;
         for seq in self.seqs.iter() {
             let computed = seq.num_computed();
@@ -62,7 +72,8 @@ impl Scheduler {
                 assert!(seq.num_uncomputed() >= 1, "{id:?} has nothing to do");
                 assert!(seq.num_computed() + seq.rows_in_flight <= tokens, "{id:?} computes what it does not know");
             }
-            assert!(seq.state != State::Leaving || seq.rows_in_flight > 0, "I16: {id:?} should be gone");
+            let is_written = seq.rows_in_flight + seq.loads_in_flight > 0;
+            assert!(seq.state != State::Leaving || is_written, "I16: {id:?} should be gone");
             assert!(seq.rows_in_flight == 0 || self.in_flight().is_some(), "{id:?} is in no step");
         }
         assert!(self.running.is_sorted(), "I15: running is in rank order");

@@ -29,7 +29,7 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 use crate::cost::{CostModel, Terms, Work};
-use crate::{Blocked, Nanos, RequestId, StepRecord, Targets};
+use crate::{Blocked, Nanos, Preempted, RequestId, StepRecord, Targets};
 use account::{Clocks, Meter};
 
 /// Without a cost model: a pass over the weights costs as much as computing so many rows, about what a CPU with matrix
@@ -244,7 +244,7 @@ impl Ledger {
 
     /// The record names requests: of one with several answers, the last that is in and has no row is the one.
     fn note_preempted(&mut self, record: &StepRecord, from: Nanos, before: &Clocks) {
-        for (request, _) in &record.preempted {
+        for Preempted { request, .. } in &record.preempted {
             let Some(account) = self.accounts.get_mut(request) else { continue };
             let items = &self.items;
             let has_row = |answer| items.iter().any(|item| item.request == *request && item.answer == answer);

@@ -18,6 +18,7 @@ pub mod request;
 pub mod scheduler;
 pub mod sequence;
 pub mod step;
+pub mod swap;
 pub mod time;
 
 mod decode;
@@ -28,11 +29,14 @@ mod prefill;
 mod queue;
 
 pub use cost::{CostModel, Hardware, ModelCost, Work};
-pub use kv::{BlockId, BlockTable};
+pub use kv::{BlockId, BlockSave, BlockTable, SlotSpill, SwapStats, Tier, TierSizes, TierSlot};
 pub use ledger::Ledger;
 pub use pace::Targets;
 pub use request::{AdmitError, FinishReason, Priority, Request, RequestId, StopRules, TokenId};
 pub use scheduler::{Completed, Limits, LimitsError, PrefixStats, Scheduler};
 pub use sequence::{Phase, SeqId, Sequence};
-pub use step::{BlockCopy, Blocked, Chunk, Event, RecordRow, RowOutput, Step, StepId, StepOutput, StepRecord};
+pub use step::{
+    BlockCopy, BlockLoad, Blocked, Chunk, Event, Preempted, RecordRow, RowOutput, Step, StepId, StepOutput, StepRecord,
+};
+pub use swap::{Fate, Reason, TransferTimes, Verdict, Way};
 pub use time::Nanos;

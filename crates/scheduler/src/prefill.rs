@@ -18,7 +18,7 @@
 //! it goes first, whatever its class.
 
 use crate::decode::{Running, blocks_to_end, is_protected, reserved_blocks};
-use crate::kv::{BlockPool, CachedBlock, blocks_for};
+use crate::kv::{BlockPool, Hit, blocks_for};
 use crate::sequence::{Sequence, Sequences};
 use crate::{Limits, SeqId};
 
@@ -35,17 +35,18 @@ pub(crate) fn has_seats(seq: &Sequence, running: &Running, seqs: &Sequences, lim
     seats_taken(running, seqs) + seq.num_seats() <= limits.max_num_seqs
 }
 
-/// Whether a waiting sequence can enter now: a block for each of its tokens beyond the prefix `hits`, and what must
-/// remain free for those that run. Depends on what others hold, not on what they might free.
+/// Whether a waiting sequence can enter now: a block for each of its tokens beyond the prefix `hits` in the pool, and
+/// what must remain free for those that run. Depends on what others hold, not on what they might free.
 pub(crate) fn fits(
     seq: &Sequence,
-    hits: &[CachedBlock],
+    hits: &[Hit],
     running: &Running,
     seqs: &Sequences,
     pool: &BlockPool,
     limits: &Limits,
 ) -> bool {
-    let num_idle_hits = hits.iter().filter(|hit| pool.refs(hit.block) == 0).count();
+    let in_pool = hits.iter().filter_map(Hit::block);
+    let num_idle_hits = in_pool.clone().filter(|&block| pool.refs(block) == 0).count();
     let not_for_it = num_idle_hits + reserved_blocks(running, seqs, pool, limits);
     let Some(room) = pool.num_free().checked_sub(not_for_it) else { return false };
     let num_blocks = blocks_for(seq.num_tokens(), limits.block_size);
@@ -59,7 +60,7 @@ pub(crate) fn fits(
         let headroom = if running.is_empty() { 0 } else { headroom + growing(seq, num_blocks) };
         num_blocks + headroom
     };
-    needed - hits.len() <= room
+    needed - in_pool.count() <= room
 }
 
 /// Seats that the running sequences occupy.

@@ -9,7 +9,8 @@
 //! ```
 //!
 //! One step is in flight at a time: `schedule` plans it, `complete` takes its results. Blocks that the step in flight
-//! writes are not released before it completes, whatever happens to their request meanwhile.
+//! writes are not released before it completes, whatever happens to their request meanwhile. The same holds for blocks
+//! that are being loaded from a tier: `load_ended` is what releases them.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
@@ -20,15 +21,16 @@ use core::fmt;
 use crate::cost::CostModel;
 use crate::decode::{self, Room, Running};
 use crate::fairness::Shares;
-use crate::kv::{BlockPool, CachedBlock, ChainHasher, blocks_for};
+use crate::kv::{BlockPool, ChainHasher, Hit, Place, blocks_for};
 use crate::pace::{self, Candidate};
 use crate::prefill::{self, Patience};
 use crate::queue::Queue;
 use crate::sequence::{Course, Rank, Sequences, State};
-use crate::step::RecordRow;
+use crate::step::{Preempted, RecordRow};
+use crate::swap::{self, Fate, GivenUp, TransferTimes, Verdict, Way};
 use crate::{
-    AdmitError, BlockCopy, Blocked, Chunk, Event, FinishReason, Nanos, Phase, Priority, Request, RequestId, SeqId,
-    Sequence, Step, StepId, StepOutput, StepRecord, TokenId,
+    AdmitError, BlockCopy, BlockId, BlockLoad, Blocked, Chunk, Event, FinishReason, Nanos, Phase, Priority, Request,
+    RequestId, SeqId, Sequence, SlotSpill, Step, StepId, StepOutput, StepRecord, SwapStats, Tier, TierSizes, TokenId,
 };
 
 /// Sizes and bounds, fixed at start.
@@ -207,8 +209,11 @@ pub struct Scheduler {
     prefix_stats: PrefixStats,
     /// Predicts steps; with it, targets are heeded.
     cost: Option<CostModel>,
+    /// Loads that have not ended.
+    pub(crate) loads: Vec<BlockLoad>,
+    transfer_times: TransferTimes,
     /// Kept for their capacity: the hits of the sequence at hand, the running prompts of the step at hand.
-    hits: Vec<CachedBlock>,
+    hits: Vec<Hit>,
     started: Running,
     candidates: Vec<Candidate>,
 }
@@ -239,6 +244,8 @@ impl Scheduler {
             patience: Patience::default(),
             shares: Shares::default(),
             prefix_stats: PrefixStats::default(),
+            loads: Vec::new(),
+            transfer_times: TransferTimes::default(),
             hits: Vec::new(),
             started: Vec::with_capacity(limits.max_num_seqs),
             candidates: Vec::with_capacity(limits.max_num_seqs + LOOKAHEAD),
@@ -256,6 +263,13 @@ impl Scheduler {
     /// What predicts steps, as corrected until now.
     pub fn cost_model(&self) -> Option<&CostModel> {
         self.cost.as_ref()
+    }
+
+    /// Contents that leave the pool live on in tiers of these sizes, as far as they are worth it ([`crate::swap`]). They
+    /// are found by what the prefix cache knows, so without it there is nothing to keep. Before the first request.
+    pub fn set_tiers(&mut self, sizes: TierSizes) {
+        assert!(self.requests.is_empty(), "before the first request");
+        self.pool.set_tiers(sizes);
     }
 
     /// For tests of collisions: block hashes keep only `bits` bits, and with `compare` false, which is a bug, a hit is
@@ -339,6 +353,8 @@ impl Scheduler {
         let bound = self.step_bound(now);
         self.plan_decode(stalled, bound, step);
         self.plan_prefill(now, bound, step);
+        self.pool.drain_saves(&mut step.saves);
+        self.pool.spill_ahead(&mut step.spills);
         if !step.is_empty() {
             self.in_flight = Some(step.id);
             self.next_step.0 += 1;
@@ -354,19 +370,34 @@ impl Scheduler {
         if self.queue.len() == 0 {
             self.record.blocked = None;
         }
-        self.record.predicted = self.cost.as_ref().map_or(Nanos(0), |cost| cost.step_time(&self.record.work));
+        self.record.saved_blocks = step.saves.len();
+        self.record.spilled_blocks = step.spills.len();
+        let loads_from = |tier| step.loads.iter().filter(|load| load.slot.tier == tier).count();
+        self.record.loaded_blocks = [Tier::Host, Tier::Disk].map(loads_from);
+        self.record.predicted = self.predict();
+    }
+
+    /// How long the planned step will take, its transfers with host memory included; zero without a cost model.
+    fn predict(&self) -> Nanos {
+        let Some(cost) = &self.cost else { return Nanos(0) };
+        let nanos = |way, blocks: usize| self.transfer_times.of(way).unwrap_or(0.0) * blocks as f64;
+        let saves = nanos(Way::Save, self.record.saved_blocks);
+        let loads = nanos(Way::Load(Tier::Host), self.record.loaded_blocks[0]);
+        Nanos(cost.step_time(&self.record.work).0 + (saves + loads) as u64)
     }
 
     /// How long the step may take so that every running stream meets its target.
     fn step_bound(&self, now: Nanos) -> Option<Nanos> {
         self.cost.as_ref()?;
-        self.running.iter().filter_map(|&(_, id)| pace::allowance(&self.seqs[id], now)).min()
+        let computing = self.running.iter().map(|&(_, id)| &self.seqs[id]).filter(|seq| !seq.is_loading());
+        computing.filter_map(|seq| pace::allowance(seq, now)).min()
     }
 
     /// Preempts until every decoding sequence has a slot for its token, but for the one returned.
     fn make_room_for_decode(&mut self, step: &mut Step) -> Option<SeqId> {
+        let weight = self.swap_weight();
         loop {
-            match decode::room_for_decode(&self.running, &self.seqs, &self.pool, &self.shares, &self.limits) {
+            match decode::room_for_decode(&self.running, &self.seqs, &self.pool, &self.shares, &self.limits, weight) {
                 Room::Enough { stalled } => return stalled,
                 Room::Preempt(victim) => {
                     self.preempt(victim);
@@ -377,13 +408,31 @@ impl Scheduler {
     }
 
     fn preempt(&mut self, id: SeqId) {
-        let seq = &self.seqs[id];
-        self.record.preempted.push((seq.request_id(), seq.num_computed()));
-        self.leave_running(id);
+        let (request, tokens) = (self.seqs[id].request_id(), self.seqs[id].num_computed());
+        let verdict = self.leave_running(id);
+        self.record.preempted.push(Preempted { request, tokens, verdict });
         let seq = &mut self.seqs[id];
         seq.num_preemptions += 1;
         seq.rewind();
         self.queue.insert(&self.seqs[id]);
+    }
+
+    /// What a token that a tier keeps counts as lost: the time to move it over the time to compute it. Nothing as long
+    /// as nobody has measured; all of it without tiers.
+    fn swap_weight(&self) -> usize {
+        let block_size = self.limits.block_size;
+        let given_up = GivenUp { blocks: 1, start: 0, tokens: block_size, through_disk: self.pool.swaps_to_disk() };
+        let verdict = swap::judge(given_up, self.times(), self.cost.as_ref());
+        match verdict.fate {
+            Fate::Recompute => decode::WHOLE,
+            Fate::Swap if verdict.recompute.0 == 0 => 0,
+            Fate::Swap => (verdict.swap.0.saturating_mul(decode::WHOLE as u64) / verdict.recompute.0) as usize,
+        }
+    }
+
+    /// What transfers take, if there are any.
+    fn times(&self) -> Option<&TransferTimes> {
+        self.pool.has_tiers().then_some(&self.transfer_times)
     }
 
     /// One row for every decoding sequence, and a slot for it: a new block at a block's end, or a copy of a shared one.
@@ -405,7 +454,7 @@ impl Scheduler {
 
     fn decode_unless(&mut self, stalled: Option<SeqId>, id: SeqId, step: &mut Step) {
         let seq = &mut self.seqs[id];
-        if seq.phase() != Phase::Decode || stalled == Some(id) {
+        if seq.phase() != Phase::Decode || stalled == Some(id) || seq.is_loading() {
             return;
         }
         seq.steps_left_out = 0;
@@ -420,14 +469,14 @@ impl Scheduler {
             }
             Some(_) => {}
         }
-        self.plan_decode_row(id, 0, step);
+        self.plan_decode_row(id, step);
     }
 
     /// Whether a decode row without a target stays out of the step, for those with one.
     fn leaves_out(&mut self, id: SeqId, bound: Option<Nanos>) -> bool {
         let (Some(cost), Some(bound)) = (&self.cost, bound) else { return false };
         let seq = &mut self.seqs[id];
-        if seq.phase() != Phase::Decode {
+        if seq.phase() != Phase::Decode || seq.is_loading() {
             return false;
         }
         let mut work = self.record.work;
@@ -449,7 +498,8 @@ impl Scheduler {
         };
         self.record.blocked = Some(if left.door_is_open { Blocked::Budget } else { Blocked::Kv });
         self.started.clear();
-        self.started.extend(self.running.iter().filter(|(_, id)| self.seqs[*id].phase() == Phase::Prefill));
+        let is_prompt = |seq: &Sequence| seq.phase() == Phase::Prefill && !seq.is_loading();
+        self.started.extend(self.running.iter().filter(|(_, id)| is_prompt(&self.seqs[*id])));
         let oldest = self.oldest_prompt();
         if let Some(oldest) = oldest.filter(|&oldest| self.patience.is_out(oldest)) {
             self.advance_prompt(oldest, &mut left, step);
@@ -549,28 +599,27 @@ impl Scheduler {
     /// A chunk for one prompt, which enters first if it waits. If it does not fit, nobody enters after it.
     fn advance_prompt(&mut self, id: SeqId, left: &mut Left, step: &mut Step) {
         let seq = &self.seqs[id];
-        let mut cached_tokens = 0;
         if seq.state == State::Waiting {
             if !left.door_is_open {
                 return;
             }
-            match self.enter(id) {
-                Ok(num_tokens) => cached_tokens = num_tokens,
-                Err(blocked) => {
-                    left.door_is_open = false;
-                    self.record.blocked = Some(blocked);
-                    return;
-                }
+            if let Err(blocked) = self.enter(id, step) {
+                left.door_is_open = false;
+                self.record.blocked = Some(blocked);
+                return;
             }
         } else if seq.rows_in_flight > 0 {
             return; // it was the oldest and went first
         }
+        if self.seqs[id].is_loading() {
+            return; // what it has in a tier comes first
+        }
         if self.seqs[id].phase() == Phase::Decode {
             // It resumes, and all but its last token was still cached.
-            self.plan_decode_row(id, cached_tokens, step);
+            self.plan_decode_row(id, step);
             left.rows -= 1;
         } else {
-            left.rows -= self.plan_chunk(id, left, cached_tokens, step);
+            left.rows -= self.plan_chunk(id, left, step);
             left.prompts -= 1;
         }
     }
@@ -584,8 +633,8 @@ impl Scheduler {
         })
     }
 
-    /// A waiting sequence gets all its blocks and runs, or nothing happens. Returns its tokens found in the cache.
-    fn enter(&mut self, id: SeqId) -> Result<usize, Blocked> {
+    /// A waiting sequence gets all its blocks and runs, or nothing happens. Hits in a tier are to be loaded first.
+    fn enter(&mut self, id: SeqId, step: &mut Step) -> Result<(), Blocked> {
         if !prefill::has_seats(&self.seqs[id], &self.running, &self.seqs, &self.limits) {
             return Err(Blocked::Seats);
         }
@@ -597,23 +646,42 @@ impl Scheduler {
         self.queue.remove(seq);
         let seq = &mut self.seqs[id];
         seq.make_ready(self.limits.max_model_len);
+        // What was found must be held before taking blocks can push it out.
         for hit in &self.hits {
-            self.pool.share(hit.block);
-            seq.table.push(hit.block);
+            match hit.place {
+                Place::Block(block) => self.pool.share(block),
+                Place::Slot(slot) => self.pool.begin_load(slot),
+            }
         }
-        for _ in self.hits.len()..blocks_for(seq.num_tokens(), self.limits.block_size) {
-            seq.table.push(self.pool.take().expect("it fits"));
+        for index in 0..blocks_for(seq.num_tokens(), self.limits.block_size) {
+            let place = self.hits.get(index).map(|hit| hit.place);
+            let block = match place {
+                Some(Place::Block(block)) => block,
+                _ => self.pool.take().expect("it fits"),
+            };
+            if let Some(Place::Slot(slot)) = place {
+                step.loads.push(BlockLoad { seq: id, slot, block });
+                seq.loads_in_flight += 1;
+            }
+            seq.table.push(block);
         }
-        let cached_tokens = self.hits.len() * self.limits.block_size;
-        seq.num_computed = cached_tokens;
-        seq.set_registered(self.hits.len(), self.hits.last().copied());
+        self.loads.extend_from_slice(&step.loads[step.loads.len() - seq.loads_in_flight..]);
+        seq.num_computed = self.hits.len() * self.limits.block_size;
+        seq.cached_tokens = seq.num_computed;
+        let in_pool = self.hits.iter().take_while(|hit| hit.block().is_some()).count();
+        let last = in_pool.checked_sub(1).map(|last| self.hits[last].name);
+        seq.set_registered(in_pool, last);
         seq.state = State::Running;
+        let is_loading = seq.is_loading();
         self.join_running(id);
-        self.note_prefix_stats(id, cached_tokens);
-        Ok(cached_tokens)
+        if !is_loading {
+            self.note_prefix_stats(id);
+        }
+        Ok(())
     }
 
-    /// The longest prefix of its known tokens that the cache has, into `self.hits`.
+    /// The longest prefix of its known tokens that the cache has, into `self.hits`; from the first hit in a tier on, only
+    /// if loading is worth it.
     fn find_prefix(&mut self, id: SeqId) {
         self.hits.clear();
         let seq = &mut self.seqs[id];
@@ -621,35 +689,46 @@ impl Scheduler {
             return;
         }
         let salt = seq.request.salt;
+        let mut in_tiers = [0, 0];
         for index in 0..seq.num_blocks_to_look_up() {
             let (hash, tokens) = seq.content(index, &self.hasher);
-            match self.pool.find(&hash, self.hits.last().copied(), salt, tokens) {
-                Some(hit) => self.hits.push(hit),
-                None => break,
+            let Some(hit) = self.pool.find(&hash, self.hits.last().map(|hit| hit.name), salt, tokens) else { break };
+            if let Place::Slot(slot) = hit.place {
+                in_tiers[slot.tier as usize] += 1;
+            }
+            self.hits.push(hit);
+        }
+        if in_tiers != [0, 0] {
+            let block_size = self.limits.block_size;
+            let in_pool = self.hits.iter().take_while(|hit| hit.block().is_some()).count();
+            let (start, tokens) = (in_pool * block_size, (self.hits.len() - in_pool) * block_size);
+            if !swap::is_worth_loading(in_tiers, start, tokens, &self.transfer_times, self.cost.as_ref()) {
+                self.hits.truncate(in_pool);
             }
         }
     }
 
-    fn note_prefix_stats(&mut self, id: SeqId, cached_tokens: usize) {
+    /// Once per request, when it is known what its prefix hits were worth.
+    fn note_prefix_stats(&mut self, id: SeqId) {
         let seq = &self.seqs[id];
         let active = self.requests.get_mut(&seq.request.id).expect("its request is active");
         if active.cached_tokens.is_none() {
-            active.cached_tokens = Some(cached_tokens);
+            active.cached_tokens = Some(seq.cached_tokens);
             if self.limits.enable_prefix_caching && seq.request.use_prefix_cache {
                 self.prefix_stats.queried_tokens += seq.num_prompt_tokens() as u64;
-                self.prefix_stats.hit_tokens += cached_tokens as u64;
+                self.prefix_stats.hit_tokens += seq.cached_tokens as u64;
             }
         }
     }
 
-    fn plan_decode_row(&mut self, id: SeqId, cached_tokens: usize, step: &mut Step) {
+    fn plan_decode_row(&mut self, id: SeqId, step: &mut Step) {
         step.decode.push(id);
-        let row = self.plan_rows(id, 1, 1, cached_tokens);
+        let row = self.plan_rows(id, 1, 1);
         self.record.work.add_decode(row.start + 1);
         self.record.decode.push(row);
     }
 
-    fn plan_chunk(&mut self, id: SeqId, left: &Left, cached_tokens: usize, step: &mut Step) -> usize {
+    fn plan_chunk(&mut self, id: SeqId, left: &Left, step: &mut Step) -> usize {
         let seq = &self.seqs[id];
         let (start, uncomputed) = (seq.num_computed(), seq.num_uncomputed());
         let mut len = prefill::chunk_len(uncomputed, left.rows, &self.limits);
@@ -657,16 +736,18 @@ impl Scheduler {
             len = cost.rows_within(&self.record.work, start, len, uncomputed, bound).max(1);
         }
         let samples = if len == seq.num_uncomputed() { seq.num_samples() } else { 0 };
+        self.record.recomputed_rows += seq.most_computed.saturating_sub(start).min(len);
         step.prefill.push(Chunk { seq: id, start: seq.num_computed(), len, samples });
-        let row = self.plan_rows(id, len, samples, cached_tokens);
+        let row = self.plan_rows(id, len, samples);
         self.record.work.add_chunk(row.start, len, samples > 0);
         self.record.prefill.push(row);
         len
     }
 
-    fn plan_rows(&mut self, id: SeqId, len: usize, samples: usize, cached_tokens: usize) -> RecordRow {
+    fn plan_rows(&mut self, id: SeqId, len: usize, samples: usize) -> RecordRow {
         let seq = &mut self.seqs[id];
         self.shares.serve(seq, seq.num_computed + len, samples);
+        let cached_tokens = core::mem::take(&mut seq.cached_tokens);
         seq.rows_in_flight = len;
         self.planned.push(PlannedRows { seq: id, len, samples });
         RecordRow {
@@ -710,20 +791,22 @@ impl Scheduler {
             }
             assert_eq!(tokens.len(), planned.samples, "tokens of {:?} in {:?}", planned.seq, output.step);
             seq.num_computed += planned.len;
+            seq.most_computed = seq.most_computed.max(seq.num_computed);
             self.feed_prefix_cache(planned.seq);
             self.take_tokens(planned.seq, tokens, now, events);
         }
         self.planned.clear();
         self.record.completed_at = now;
         if let Some(cost) = &mut self.cost {
-            cost.observe(&self.record.work, now.since(self.record.scheduled_at));
+            let computed_for = now.since(self.record.scheduled_at).since(self.record.transfers_took);
+            cost.observe(&self.record.work, computed_for);
         }
         core::mem::swap(record, &mut self.record);
     }
 
     /// The step in flight did not happen: its computation failed. Its sequences go back to the queue at their ranks and
     /// are recomputed, because nobody knows which of its slots and copies were written; what earlier steps put into
-    /// the prefix cache stands. Does not count as a preemption. Abort the request at fault, if it is known, before the
+    /// the prefix cache stands. Its saves, spills and loads are owed nevertheless. Does not count as a preemption. Abort the request at fault, if it is known, before the
     /// next step. Does nothing if no step is in flight.
     pub fn abandon(&mut self) {
         self.in_flight = None;
@@ -756,7 +839,9 @@ impl Scheduler {
         while count < num_full && (count == 0 || last.is_some()) {
             let block = seq.table[count];
             let (hash, tokens) = seq.content(count, &self.hasher);
-            last = self.pool.register(block, hash, last, salt, tokens);
+            // A hit behind one that had to be loaded is cached already.
+            let known = self.pool.name_of(block);
+            last = known.or_else(|| self.pool.register(block, hash, last, salt, tokens));
             count += 1;
         }
         seq.set_registered(num_full, last);
@@ -842,13 +927,13 @@ impl Scheduler {
         let seq = &mut self.seqs[id];
         match seq.state {
             State::Waiting => self.queue.remove(seq),
-            State::Running if seq.rows_in_flight > 0 => {
+            State::Running if seq.rows_in_flight + seq.loads_in_flight > 0 => {
                 seq.state = State::Leaving;
                 let rank = seq.rank;
                 self.remove_from_running(rank);
                 return;
             }
-            State::Running => self.leave_running(id),
+            State::Running => _ = self.leave_running(id),
             State::Leaving => unreachable!("its request forgot it when it left"),
         }
         self.seqs.remove(id);
@@ -860,9 +945,9 @@ impl Scheduler {
         self.running.insert(place, (rank, id));
     }
 
-    fn leave_running(&mut self, id: SeqId) {
+    fn leave_running(&mut self, id: SeqId) -> Verdict {
         self.remove_from_running(self.seqs[id].rank);
-        self.release_blocks(id);
+        self.release_blocks(id)
     }
 
     fn remove_from_running(&mut self, rank: Rank) {
@@ -870,11 +955,86 @@ impl Scheduler {
         self.running.remove(place);
     }
 
-    /// From the table's end, so that in the order of eviction a prefix outlives what follows it.
-    fn release_blocks(&mut self, id: SeqId) {
+    /// From the table's end, so that in the order of eviction a prefix outlives what follows it. Says what becomes of
+    /// those blocks that nobody else holds.
+    fn release_blocks(&mut self, id: SeqId) -> Verdict {
+        let verdict = self.judge(id);
+        let keep = verdict.fate == Fate::Swap;
         let table = &mut self.seqs[id].table;
         while let Some(block) = table.pop() {
+            if self.pool.refs(block) == 1 {
+                self.pool.set_keep(block, keep);
+            }
             self.pool.release(block);
+        }
+        verdict
+    }
+
+    fn judge(&self, id: SeqId) -> Verdict {
+        let block_size = self.limits.block_size;
+        let seq = &self.seqs[id];
+        let mine = |&&block: &&BlockId| self.pool.refs(block) == 1 && self.pool.is_cached(block);
+        let blocks = if self.pool.has_tiers() { seq.table.iter().filter(mine).count() } else { 0 };
+        let full = seq.num_computed / block_size;
+        let start = full.saturating_sub(blocks) * block_size;
+        let given_up = GivenUp { blocks, start, tokens: blocks * block_size, through_disk: self.pool.swaps_to_disk() };
+        swap::judge(given_up, self.times(), self.cost.as_ref())
+    }
+}
+
+/// What the engine reports of the transfers that steps ask for.
+impl Scheduler {
+    /// The saves, or the loads from host memory, of the last step took `took` together: part of its time. With what is
+    /// known of the disk, this decides between swapping and recompute.
+    pub fn transfers_took(&mut self, way: Way, blocks: usize, took: Nanos) {
+        if blocks > 0 {
+            self.transfer_times.observe(way, blocks, took);
+            self.record.transfers_took.0 += took.0;
+        }
+    }
+
+    /// A write to disk has ended, `good` if every byte was written. Panics if no step asked for it.
+    pub fn spill_ended(&mut self, spill: SlotSpill, good: bool, took: Nanos) {
+        if good {
+            self.transfer_times.observe(Way::Spill, 1, took);
+        }
+        self.pool.end_spill(spill, good);
+    }
+
+    /// A load has ended, `good` if the block holds exactly the bytes that were saved. When all loads of its sequence
+    /// have ended, it computes on; after a bad one it goes back to the queue, and comes again without what was lost.
+    /// `took` is the time that a read of the disk took. Panics if no step asked for it.
+    pub fn load_ended(&mut self, load: BlockLoad, good: bool, took: Nanos) {
+        let place = self.loads.iter().position(|other| *other == load).expect("a load ends once");
+        self.loads.swap_remove(place);
+        if good && load.slot.tier == Tier::Disk {
+            self.transfer_times.observe(Way::Load(Tier::Disk), 1, took);
+        }
+        self.pool.end_load(load.slot, good);
+        let seq = &mut self.seqs[load.seq];
+        seq.loads_in_flight -= 1;
+        if !good {
+            let index = seq.table.iter().position(|&block| block == load.block).expect("it is its block");
+            seq.first_lost = Some(seq.first_lost.map_or(index, |first| first.min(index)));
+        }
+        if seq.loads_in_flight > 0 {
+            return;
+        }
+        let first_lost = seq.first_lost;
+        if let Some(first_lost) = first_lost {
+            seq.num_computed = first_lost * self.limits.block_size;
+        }
+        // What has come is true, whoever wanted it.
+        self.feed_prefix_cache(load.seq);
+        if self.seqs[load.seq].state == State::Leaving {
+            self.release_blocks(load.seq);
+            self.seqs.remove(load.seq);
+        } else if first_lost.is_some() {
+            self.leave_running(load.seq);
+            self.seqs[load.seq].rewind();
+            self.queue.insert(&self.seqs[load.seq]);
+        } else {
+            self.note_prefix_stats(load.seq);
         }
     }
 }
@@ -898,7 +1058,22 @@ impl Scheduler {
 
     /// Whether anything runs, waits, or is in flight.
     pub fn has_work(&self) -> bool {
-        !self.running.is_empty() || self.queue.len() > 0 || self.in_flight.is_some()
+        !self.running.is_empty() || self.queue.len() > 0 || self.in_flight.is_some() || self.is_loading()
+    }
+
+    /// Whether loads are in flight: then an empty step is followed by another one only when the next has ended.
+    pub fn is_loading(&self) -> bool {
+        !self.loads.is_empty()
+    }
+
+    /// What the tiers have done so far.
+    pub fn swap_stats(&self) -> SwapStats {
+        self.pool.swap_stats()
+    }
+
+    /// What moving a block takes.
+    pub fn transfer_times(&self) -> TransferTimes {
+        self.transfer_times
     }
 
     /// The log's entry of the step in flight: everything but when it completed. Without one, of nothing.

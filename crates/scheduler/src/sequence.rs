@@ -13,7 +13,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::{Index, IndexMut};
 
-use crate::kv::{BlockHash, BlockTable, CachedBlock, ChainHasher, blocks_for};
+use crate::kv::{BlockHash, BlockTable, ChainHasher, ContentName, blocks_for};
 use crate::{BlockId, FinishReason, Nanos, Priority, Request, RequestId, TokenId};
 
 /// Names a sequence; never used twice. A request with one answer has one sequence; with several, the first carries the
@@ -53,7 +53,7 @@ pub(crate) enum State {
     Waiting,
     /// Holds a block for each of its known tokens.
     Running,
-    /// Cancelled or stopped while the step in flight still writes its blocks; freed when that completes.
+    /// Cancelled or stopped while the step in flight or loads still write its blocks; freed when they have ended.
     Leaving,
 }
 
@@ -81,13 +81,21 @@ pub struct Sequence {
     pub(crate) last_token_at: Nanos,
     /// Rows in the step in flight.
     pub(crate) rows_in_flight: usize,
+    /// Loads that write its blocks: until they have ended it computes nothing, though `num_computed` counts them.
+    pub(crate) loads_in_flight: usize,
+    /// The first block whose load failed.
+    pub(crate) first_lost: Option<usize>,
+    /// Prefix hits since it got its blocks that no row has reported yet.
+    pub(crate) cached_tokens: usize,
+    /// The most tokens that it ever had computed: rows below that are recompute.
+    pub(crate) most_computed: usize,
     /// Where the step's output has its tokens.
     pub(crate) output_row: Option<usize>,
     /// Hashes of its full blocks, as far as somebody asked.
     chain: Vec<BlockHash>,
     /// How many of its blocks the prefix cache has heard of, and the last one's name there.
     num_registered: usize,
-    last_registered: Option<CachedBlock>,
+    last_registered: Option<ContentName>,
 }
 
 impl Sequence {
@@ -106,6 +114,10 @@ impl Sequence {
             first_token_at: Nanos::default(),
             last_token_at: Nanos::default(),
             rows_in_flight: 0,
+            loads_in_flight: 0,
+            first_lost: None,
+            cached_tokens: 0,
+            most_computed: 0,
             output_row: None,
             chain: Vec::new(),
             num_registered: 0,
@@ -189,6 +201,11 @@ impl Sequence {
         self.num_preemptions
     }
 
+    /// Whether its blocks are still being loaded.
+    pub fn is_loading(&self) -> bool {
+        self.loads_in_flight > 0
+    }
+
     /// Whether it ever held blocks.
     pub(crate) fn has_run(&self) -> bool {
         !self.tokens.is_empty()
@@ -243,6 +260,7 @@ impl Sequence {
         fork.state = State::Running;
         fork.num_forks = 0;
         fork.num_computed = self.num_computed;
+        fork.most_computed = self.most_computed;
         fork.num_preemptions = self.num_preemptions;
         fork.num_prompt_rows_served = self.num_prompt_rows_served;
         self.table.iter().for_each(|&block| fork.table.push(block));
@@ -257,6 +275,8 @@ impl Sequence {
         assert!(self.table.is_empty(), "its blocks are released first");
         self.state = State::Waiting;
         self.num_computed = 0;
+        self.cached_tokens = 0;
+        self.first_lost = None;
         self.num_registered = 0;
         self.last_registered = None;
     }
@@ -280,12 +300,12 @@ impl Sequence {
     }
 
     /// How many of its blocks the prefix cache has heard of, and the last one's name there.
-    pub(crate) fn registered(&self) -> (usize, Option<CachedBlock>) {
+    pub(crate) fn registered(&self) -> (usize, Option<ContentName>) {
         (self.num_registered, self.last_registered)
     }
 
     /// See [`Sequence::registered`].
-    pub(crate) fn set_registered(&mut self, count: usize, last: Option<CachedBlock>) {
+    pub(crate) fn set_registered(&mut self, count: usize, last: Option<ContentName>) {
         (self.num_registered, self.last_registered) = (count, last);
     }
 }

@@ -9,7 +9,7 @@
 use alloc::vec::Vec;
 
 use crate::cost::Work;
-use crate::{BlockId, FinishReason, Nanos, RequestId, SeqId, TokenId};
+use crate::{BlockId, BlockSave, FinishReason, Nanos, RequestId, SeqId, SlotSpill, TierSlot, TokenId, Verdict};
 
 /// Names a step; consecutive from 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -38,18 +38,37 @@ pub struct BlockCopy {
     pub dst: BlockId,
 }
 
-/// The plan of one forward pass.
+/// The bytes of `slot` must be copied to `block`, in the background if they are on disk. The engine says with
+/// [`crate::Scheduler::load_ended`] what came of it; until then `seq` computes nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockLoad {
+    /// Whose prefix it is.
+    pub seq: SeqId,
+    /// Read from.
+    pub slot: TierSlot,
+    /// A block of `seq`.
+    pub block: BlockId,
+}
+
+/// The plan of one forward pass. Its transfers come first, in the order of the fields: what is loaded or copied may go
+/// to a block that is saved. They are owed even if there is nothing to compute, or if the computation fails.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Step {
     /// Its name.
     pub id: StepId,
-    /// To do first.
+    /// Contents that leave the pool.
+    pub saves: Vec<BlockSave>,
+    /// Host slots to write to disk, in the background. [`crate::Scheduler::spill_ended`] says what came of it.
+    pub spills: Vec<SlotSpill>,
+    /// Contents that come back.
+    pub loads: Vec<BlockLoad>,
+    /// Copies on write.
     pub copies: Vec<BlockCopy>,
     /// One row per decoding sequence: its last token.
     pub decode: Vec<SeqId>,
     /// Prompt chunks (also recompute after preemption).
     pub prefill: Vec<Chunk>,
-    /// Sequences that lost their blocks to make room; they wait and are recomputed.
+    /// Sequences that lost their blocks to make room; they wait, and are loaded or computed again.
     pub preempted: Vec<SeqId>,
 }
 
@@ -61,6 +80,9 @@ impl Step {
 
     /// Empties it and keeps its buffers.
     pub(crate) fn clear(&mut self) {
+        self.saves.clear();
+        self.spills.clear();
+        self.loads.clear();
         self.copies.clear();
         self.decode.clear();
         self.prefill.clear();
@@ -140,8 +162,19 @@ pub struct RecordRow {
     pub len: usize,
     /// Tokens sampled from the last of them: as [`Chunk::samples`], 1 for decode.
     pub samples: usize,
-    /// Prompt tokens found in the prefix cache when this sequence got its blocks in this step, else 0.
+    /// Prompt tokens found in the prefix cache, in the sequence's first row since it got its blocks, else 0.
     pub cached_tokens: usize,
+}
+
+/// Who gave up its blocks in a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Preempted {
+    /// Whose.
+    pub request: RequestId,
+    /// Computed tokens in these blocks.
+    pub tokens: usize,
+    /// What becomes of them, and why.
+    pub verdict: Verdict,
 }
 
 /// What a step was and what it cost. Written by the scheduler; the engine adds the measured times.
@@ -157,8 +190,18 @@ pub struct StepRecord {
     pub decode: Vec<RecordRow>,
     /// Rows of prefill.
     pub prefill: Vec<RecordRow>,
-    /// Who was preempted, and how many computed tokens that threw away.
-    pub preempted: Vec<(RequestId, usize)>,
+    /// Who was preempted.
+    pub preempted: Vec<Preempted>,
+    /// Rows of prefill for tokens that were computed before.
+    pub recomputed_rows: usize,
+    /// Blocks copied from the pool to the host tier.
+    pub saved_blocks: usize,
+    /// Host slots whose write to disk began.
+    pub spilled_blocks: usize,
+    /// Blocks whose load from the host tier, and from disk, began.
+    pub loaded_blocks: [usize; 2],
+    /// Of the step's time, what its saves and loads took.
+    pub transfers_took: Nanos,
     /// Blocks copied on write.
     pub copied_blocks: usize,
     /// Blocks newly taken from the pool.
@@ -187,6 +230,8 @@ impl StepRecord {
         self.preempted.clear();
         self.completed_at = Nanos::default();
         self.blocked = None;
+        self.recomputed_rows = 0;
+        self.transfers_took = Nanos::default();
         self.work = Work::default();
         self.predicted = Nanos::default();
     }

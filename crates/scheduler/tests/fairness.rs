@@ -309,5 +309,5 @@ fn the_victim_is_of_the_tenant_that_was_served_most() {
     while machine.records.iter().all(|record| record.preempted.is_empty()) {
         assert!(machine.step(), "the pool is too small for all three");
     }
-    assert_eq!(machine.records.last().unwrap().preempted[0].0, flood[1]);
+    assert_eq!(machine.records.last().unwrap().preempted[0].request, flood[1]);
 }

@@ -2,22 +2,28 @@
 //!
 //! Both are driven by the same random operations and must agree on every answer: which block is taken, shared, found,
 //! evicted. A second property weakens the hashes until they collide all the time: then the pool may miss what the naive
-//! one finds, but it must never find anything else.
+//! one finds, but it must never find anything else. A third adds tiers, transfers that fail, and hashes of any strength,
+//! and follows the bytes: whatever is found holds exactly the prefix that was looked for.
 
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::RngSeed;
-use scheduler::TokenId;
-use scheduler::kv::{BlockHash, BlockId, BlockPool, CachedBlock, ChainHasher, blocks_for};
+use std::collections::BTreeMap;
 
-/// What a block holds: tenant, *all* tokens up to its end, and the name of the block before it.
-type Content = (u64, Vec<TokenId>, Option<CachedBlock>);
+use scheduler::TokenId;
+use scheduler::kv::{
+    BlockHash, BlockId, BlockPool, BlockSave, ChainHasher, ContentName, Hit, Place, SlotSpill, Tier, TierSizes,
+    TierSlot, blocks_for,
+};
+
+/// What a block holds: tenant, *all* tokens up to its end, and the number of the content before it.
+type Content = (u64, Vec<TokenId>, Option<u64>);
 
 #[derive(Clone, Default)]
 struct NaiveBlock {
     refs: usize,
-    epoch: u64,
-    content: Option<Content>,
+    /// With its own number.
+    content: Option<(Content, u64)>,
 }
 
 struct NaivePool {
@@ -25,12 +31,13 @@ struct NaivePool {
     /// In the order of being taken.
     free: Vec<BlockId>,
     num_evicted: u64,
+    next_id: u64,
 }
 
 impl NaivePool {
     fn new(num_blocks: usize) -> NaivePool {
         let free = (0..num_blocks as u32).map(BlockId).collect();
-        NaivePool { blocks: vec![NaiveBlock::default(); num_blocks], free, num_evicted: 0 }
+        NaivePool { blocks: vec![NaiveBlock::default(); num_blocks], free, num_evicted: 0, next_id: 0 }
     }
 
     fn take(&mut self) -> Option<BlockId> {
@@ -58,29 +65,24 @@ impl NaivePool {
         }
     }
 
-    fn find(&self, parent: Option<CachedBlock>, salt: u64, prefix: &[TokenId]) -> Option<CachedBlock> {
-        let wanted = Some((salt, prefix.to_vec(), parent));
-        let index = self.blocks.iter().position(|block| block.content == wanted)?;
-        Some(CachedBlock { block: BlockId(index as u32), epoch: self.blocks[index].epoch })
+    /// The block and the content's number.
+    fn find(&self, parent: Option<u64>, salt: u64, prefix: &[TokenId]) -> Option<(BlockId, u64)> {
+        let wanted = (salt, prefix.to_vec(), parent);
+        let holds = |block: &NaiveBlock| block.content.as_ref().is_some_and(|(content, _)| *content == wanted);
+        let index = self.blocks.iter().position(holds)?;
+        Some((BlockId(index as u32), self.blocks[index].content.as_ref().expect("it holds it").1))
     }
 
-    fn register(
-        &mut self,
-        block: BlockId,
-        parent: Option<CachedBlock>,
-        salt: u64,
-        prefix: &[TokenId],
-    ) -> Option<CachedBlock> {
-        if let Some(CachedBlock { block, epoch }) = parent {
-            let parent = &self.blocks[block.index()];
-            if parent.content.is_none() || parent.epoch != epoch {
-                return None;
-            }
+    fn register(&mut self, block: BlockId, parent: Option<u64>, salt: u64, prefix: &[TokenId]) -> Option<u64> {
+        let is_there = |id: u64| self.blocks.iter().any(|block| block.content.as_ref().is_some_and(|c| c.1 == id));
+        if parent.is_some_and(|parent| !is_there(parent)) {
+            return None;
         }
-        if let Some(known) = self.find(parent, salt, prefix) {
+        if let Some((_, known)) = self.find(parent, salt, prefix) {
             return Some(known);
         }
-        let same_prefix = |block: &NaiveBlock| block.content.as_ref().is_some_and(|c| c.0 == salt && c.1 == prefix);
+        let same_prefix =
+            |block: &NaiveBlock| block.content.as_ref().is_some_and(|(c, _)| c.0 == salt && c.1 == prefix);
         if let Some(orphan) = self.blocks.iter().position(same_prefix) {
             let orphan = BlockId(orphan as u32);
             self.forget(orphan);
@@ -89,15 +91,14 @@ impl NaivePool {
                 self.free.insert(0, orphan);
             }
         }
-        let entry = &mut self.blocks[block.index()];
-        entry.content = Some((salt, prefix.to_vec(), parent));
-        Some(CachedBlock { block, epoch: entry.epoch })
+        let id = self.next_id;
+        self.next_id += 1;
+        self.blocks[block.index()].content = Some(((salt, prefix.to_vec(), parent), id));
+        Some(id)
     }
 
     fn forget(&mut self, block: BlockId) {
-        let entry = &mut self.blocks[block.index()];
-        entry.content = None;
-        entry.epoch += 1;
+        self.blocks[block.index()].content = None;
     }
 }
 
@@ -108,7 +109,7 @@ struct Table {
     tokens: Vec<TokenId>,
     blocks: Vec<BlockId>,
     num_registered: usize,
-    last_registered: Option<CachedBlock>,
+    last_registered: Option<ContentName>,
 }
 
 #[derive(Clone, Debug)]
@@ -159,6 +160,11 @@ struct Pair {
     hits: usize,
 }
 
+/// There are no tiers where this is asked.
+fn in_pool(hit: &Hit) -> BlockId {
+    hit.block().expect("every content is in the pool")
+}
+
 impl Pair {
     fn new(num_blocks: usize, block_size: usize, hash_bits: usize) -> Pair {
         Pair {
@@ -195,14 +201,18 @@ impl Pair {
     fn enter(&mut self, salt: u64, document: usize, len: usize, twist: TokenId) {
         let mut tokens: Vec<TokenId> = (0..len).map(|at| (document * 100 + at) as TokenId).collect();
         tokens[len - 1] += twist * 1000;
-        let mut hits: Vec<CachedBlock> = Vec::new();
+        let mut hits: Vec<Hit> = Vec::new();
         let mut hash = BlockHash::ROOT;
         for index in 0..(len - 1) / self.block_size {
             let block_tokens = &tokens[index * self.block_size..][..self.block_size];
             hash = self.hasher.hash(hash, salt, block_tokens);
-            let found = self.pool.find(&hash, hits.last().copied(), salt, block_tokens);
-            let expected = self.naive.find(hits.last().copied(), salt, &tokens[..(index + 1) * self.block_size]);
-            assert!(found == expected || (self.weak && found.is_none()), "found {found:?}, not {expected:?}");
+            let parent = hits.last().map(|hit| hit.name);
+            let found = self.pool.find(&hash, parent, salt, block_tokens);
+            let parent = parent.map(|parent| parent.id);
+            let expected = self.naive.find(parent, salt, &tokens[..(index + 1) * self.block_size]);
+            let equal =
+                found.map(|hit| (hit.place, hit.name.id)) == expected.map(|(block, id)| (Place::Block(block), id));
+            assert!(equal || (self.weak && found.is_none()), "found {found:?}, not {expected:?}");
             match found {
                 Some(hit) => hits.push(hit),
                 None => break,
@@ -210,14 +220,14 @@ impl Pair {
         }
         self.hits += hits.len();
         let needed = blocks_for(len, self.block_size) - hits.len();
-        let idle = hits.iter().filter(|hit| self.pool.refs(hit.block) == 0).count();
+        let idle = hits.iter().filter(|hit| self.pool.refs(in_pool(hit)) == 0).count();
         if self.pool.num_free() - idle < needed {
             return;
         }
-        let mut blocks: Vec<BlockId> = hits.iter().map(|hit| hit.block).collect();
+        let mut blocks: Vec<BlockId> = hits.iter().map(in_pool).collect();
         blocks.iter().for_each(|&block| self.share(block));
         blocks.extend((0..needed).map(|_| self.take().expect("counted")));
-        let last_registered = hits.last().copied();
+        let last_registered = hits.last().map(|hit| hit.name);
         self.tables.push(Table { salt, tokens, blocks, num_registered: hits.len(), last_registered });
     }
 
@@ -239,8 +249,8 @@ impl Pair {
                     continue; // collided with its own parent
                 }
             }
-            let expected = self.naive.register(blocks[index], parent, salt, prefix);
-            assert_eq!(last, expected);
+            let expected = self.naive.register(blocks[index], parent.map(|parent| parent.id), salt, prefix);
+            assert_eq!(last.map(|last| last.id), expected);
         }
         let table = &mut self.tables[table];
         table.num_registered = tokens.len() / self.block_size;
@@ -289,7 +299,7 @@ impl Pair {
     fn check(&self) {
         let mut held = vec![0; self.pool.num_blocks()];
         self.tables.iter().flat_map(|table| &table.blocks).for_each(|block| held[block.index()] += 1);
-        self.pool.check(&held);
+        self.pool.check(&held, &[]);
         for (index, block) in self.naive.blocks.iter().enumerate() {
             assert_eq!((self.pool.refs(BlockId(index as u32)), held[index]), (block.refs, block.refs));
             assert_eq!(self.pool.is_cached(BlockId(index as u32)), block.content.is_some());
@@ -298,6 +308,242 @@ impl Pair {
         assert_eq!((self.pool.num_free(), self.pool.num_idle()), (self.naive.free.len(), idle));
         assert_eq!(self.pool.num_evicted(), self.naive.num_evicted);
     }
+}
+
+/// What a place really holds: tenant and prefix. What a failed write has left is nobody's.
+type Bytes = Option<(u64, Vec<TokenId>)>;
+
+/// A sequence whose prefix may still be on its way from a tier.
+struct Loading {
+    salt: u64,
+    tokens: Vec<TokenId>,
+    blocks: Vec<BlockId>,
+    num_registered: usize,
+    last_registered: Option<ContentName>,
+    /// Index in the table, and from where.
+    loads: Vec<(usize, TierSlot)>,
+    first_lost: usize,
+}
+
+/// The pool with tiers, beside the bytes that its instructions move.
+struct Mover {
+    pool: BlockPool,
+    hasher: ChainHasher,
+    block_size: usize,
+    bytes: BTreeMap<(u8, u32), Bytes>,
+    seqs: Vec<Loading>,
+    spills: Vec<SlotSpill>,
+    hits: [usize; 3],
+    faults: usize,
+}
+
+fn key(place: Place) -> (u8, u32) {
+    match place {
+        Place::Block(block) => (2, block.0),
+        Place::Slot(slot) => (slot.tier as u8, slot.index),
+    }
+}
+
+impl Mover {
+    fn new(num_blocks: usize, block_size: usize, sizes: TierSizes, hash_bits: usize) -> Mover {
+        let mut pool = BlockPool::new(num_blocks, block_size);
+        pool.set_tiers(sizes);
+        Mover {
+            pool,
+            hasher: ChainHasher::truncated([9; 32], hash_bits),
+            block_size,
+            bytes: BTreeMap::new(),
+            seqs: Vec::new(),
+            spills: Vec::new(),
+            hits: [0; 3],
+            faults: 0,
+        }
+    }
+
+    fn read(&self, place: Place) -> Bytes {
+        self.bytes.get(&key(place)).cloned().flatten()
+    }
+
+    /// The transfers that a step would carry out before anything else.
+    fn transfer(&mut self) {
+        let (mut saves, mut spills) = (Vec::new(), Vec::new());
+        self.pool.drain_saves(&mut saves);
+        self.pool.spill_ahead(&mut spills);
+        for BlockSave { block, slot } in saves {
+            self.bytes.insert(key(Place::Slot(slot)), self.read(Place::Block(block)));
+        }
+        self.spills.extend(spills);
+    }
+
+    fn enter(&mut self, salt: u64, document: usize, len: usize, twist: TokenId) {
+        let mut tokens: Vec<TokenId> = (0..len).map(|at| (document * 100 + at) as TokenId).collect();
+        tokens[len - 1] += twist * 1000;
+        let mut hits: Vec<Hit> = Vec::new();
+        let mut hash = BlockHash::ROOT;
+        for (index, block_tokens) in tokens[..len - 1].chunks_exact(self.block_size).enumerate() {
+            hash = self.hasher.hash(hash, salt, block_tokens);
+            let parent = hits.last().map(|hit| hit.name);
+            let Some(hit) = self.pool.find(&hash, parent, salt, block_tokens) else { break };
+            let prefix = tokens[..(index + 1) * self.block_size].to_vec();
+            assert_eq!(self.read(hit.place), Some((salt, prefix)), "{hit:?} holds something else");
+            self.hits[key(hit.place).0 as usize] += 1;
+            hits.push(hit);
+        }
+        let held: Vec<BlockId> = hits.iter().filter_map(Hit::block).collect();
+        let needed = blocks_for(len, self.block_size) - held.len();
+        let idle = held.iter().filter(|&&block| self.pool.refs(block) == 0).count();
+        if self.pool.num_free() - idle < needed {
+            return;
+        }
+        held.iter().for_each(|&block| self.pool.share(block));
+        let mut seq = Loading {
+            salt,
+            tokens,
+            blocks: Vec::new(),
+            num_registered: hits.iter().take_while(|hit| hit.block().is_some()).count(),
+            last_registered: None,
+            loads: Vec::new(),
+            first_lost: usize::MAX,
+        };
+        seq.last_registered = seq.num_registered.checked_sub(1).map(|last| hits[last].name);
+        let slots = hits.iter().filter_map(|hit| if let Place::Slot(slot) = hit.place { Some(slot) } else { None });
+        slots.for_each(|slot| self.pool.begin_load(slot));
+        for index in 0..held.len() + needed {
+            let block = match hits.get(index).map(|hit| hit.place) {
+                Some(Place::Block(block)) => block,
+                place => {
+                    if let Some(Place::Slot(slot)) = place {
+                        seq.loads.push((index, slot));
+                    }
+                    self.pool.take().expect("counted")
+                }
+            };
+            seq.blocks.push(block);
+        }
+        self.transfer();
+        self.seqs.push(seq);
+    }
+
+    fn end_load(&mut self, choose: usize, good: bool) {
+        let loading: Vec<usize> = (0..self.seqs.len()).filter(|&seq| !self.seqs[seq].loads.is_empty()).collect();
+        let Some(&at) = loading.get(choose % loading.len().max(1)) else { return };
+        let (index, slot) = self.seqs[at].loads.pop().expect("it loads");
+        let (block, prefix) = (self.seqs[at].blocks[index], (index + 1) * self.block_size);
+        self.faults += usize::from(!good);
+        if good {
+            let bytes = self.read(Place::Slot(slot));
+            let seq = &self.seqs[at];
+            assert_eq!(bytes, Some((seq.salt, seq.tokens[..prefix].to_vec())), "pinned bytes have changed");
+            self.bytes.insert(key(Place::Block(block)), bytes);
+        }
+        self.pool.end_load(slot, good);
+        let seq = &mut self.seqs[at];
+        if !good {
+            seq.first_lost = seq.first_lost.min(index);
+        }
+        if seq.loads.is_empty() && seq.first_lost < usize::MAX {
+            let until = seq.first_lost;
+            self.register(at, until);
+            self.leave(at, true);
+        }
+    }
+
+    /// The first `until` full blocks of a sequence are computed or loaded.
+    fn register(&mut self, at: usize, until: usize) {
+        let seq = &mut self.seqs[at];
+        let mut hash = BlockHash::ROOT;
+        for (index, block_tokens) in seq.tokens.chunks_exact(self.block_size).enumerate().take(until) {
+            hash = self.hasher.hash(hash, seq.salt, block_tokens);
+            if index < seq.num_registered || index > 0 && seq.last_registered.is_none() {
+                continue;
+            }
+            let (block, prefix) = (seq.blocks[index], &seq.tokens[..(index + 1) * self.block_size]);
+            let known = self.pool.name_of(block);
+            if known.is_none() {
+                let bytes = Some((seq.salt, prefix.to_vec()));
+                self.bytes.insert(key(Place::Block(block)), bytes);
+            }
+            let parent = seq.last_registered;
+            let register = || self.pool.register(block, hash, parent, seq.salt, block_tokens);
+            seq.last_registered = known.or_else(register);
+            seq.num_registered = index + 1;
+        }
+    }
+
+    fn leave(&mut self, at: usize, keep: bool) {
+        let seq = self.seqs.swap_remove(at);
+        for block in seq.blocks.into_iter().rev() {
+            if self.pool.refs(block) == 1 {
+                self.pool.set_keep(block, keep);
+            }
+            self.pool.release(block);
+        }
+    }
+
+    fn end_spill(&mut self, choose: usize, good: bool) {
+        if self.spills.is_empty() {
+            return;
+        }
+        let spill = self.spills.swap_remove(choose % self.spills.len());
+        self.faults += usize::from(!good);
+        let bytes = if good { self.read(Place::Slot(spill.host)) } else { None };
+        self.bytes.insert(key(Place::Slot(spill.disk)), bytes);
+        self.pool.end_spill(spill, good);
+    }
+
+    fn apply(&mut self, op: &Move) {
+        match *op {
+            Move::Enter { salt, document, len, twist } => self.enter(salt, document, len, twist),
+            Move::Leave { seq, keep } => {
+                let ready: Vec<usize> = (0..self.seqs.len()).filter(|&seq| self.seqs[seq].loads.is_empty()).collect();
+                if let Some(&at) = ready.get(seq % ready.len().max(1)) {
+                    self.register(at, usize::MAX);
+                    self.leave(at, keep);
+                }
+            }
+            Move::EndLoad { choose, good } => self.end_load(choose, good),
+            Move::EndSpill { choose, good } => self.end_spill(choose, good),
+        }
+        let mut held = vec![0; self.pool.num_blocks()];
+        self.seqs.iter().flat_map(|seq| &seq.blocks).for_each(|block| held[block.index()] += 1);
+        let loads: Vec<TierSlot> = self.seqs.iter().flat_map(|seq| &seq.loads).map(|&(_, slot)| slot).collect();
+        self.pool.check(&held, &loads);
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Move {
+    Enter {
+        salt: u64,
+        document: usize,
+        len: usize,
+        twist: TokenId,
+    },
+    /// After all its blocks are computed.
+    Leave {
+        seq: usize,
+        keep: bool,
+    },
+    EndLoad {
+        choose: usize,
+        good: bool,
+    },
+    EndSpill {
+        choose: usize,
+        good: bool,
+    },
+}
+
+fn moves() -> impl Strategy<Value = Vec<Move>> {
+    let good = || prop_oneof![9 => Just(true), 1 => Just(false)];
+    let op = prop_oneof![
+        4 => (0..2u64, 0..3usize, 1..24usize, 0..3u32)
+            .prop_map(|(salt, document, len, twist)| Move::Enter { salt, document, len, twist }),
+        4 => (any::<usize>(), good()).prop_map(|(seq, keep)| Move::Leave { seq, keep }),
+        4 => (any::<usize>(), good()).prop_map(|(choose, good)| Move::EndLoad { choose, good }),
+        2 => (any::<usize>(), good()).prop_map(|(choose, good)| Move::EndSpill { choose, good }),
+    ];
+    proptest::collection::vec(op, 1..200)
 }
 
 proptest! {
@@ -324,6 +570,66 @@ proptest! {
         let mut pair = Pair::new(num_blocks, block_size, hash_bits);
         ops.iter().for_each(|op| pair.apply(op));
     }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: 10_000,
+        failure_persistence: None,
+        rng_seed: RngSeed::Fixed(2),
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn what_is_found_in_a_tier_is_what_was_looked_for(
+        num_blocks in 1..12usize,
+        block_size in 1..5usize,
+        host_slots in 0..8usize,
+        disk_slots in 0..12usize,
+        hash_bits in prop_oneof![1 => 0..6usize, 2 => Just(256usize)],
+        moves in moves(),
+    ) {
+        let mut mover = Mover::new(num_blocks, block_size, TierSizes { host_slots, disk_slots }, hash_bits);
+        moves.iter().for_each(|op| mover.apply(op));
+    }
+}
+
+#[test]
+fn a_disk_is_given_up_after_three_faults_in_a_row_and_holds_nothing_any_more() {
+    let mut mover = Mover::new(2, 1, TierSizes { host_slots: 4, disk_slots: 8 }, 256);
+    let fill = |mover: &mut Mover, document: usize| {
+        mover.apply(&Move::Enter { salt: 0, document, len: 2, twist: 0 });
+        mover.apply(&Move::Leave { seq: 0, keep: true });
+    };
+    let end = |mover: &mut Mover, good| mover.apply(&Move::EndSpill { choose: 0, good });
+    (0..3).for_each(|document| fill(&mut mover, document));
+    (0..2).for_each(|_| end(&mut mover, true));
+    assert_eq!(mover.pool.swap_stats().disk_used, 2);
+    (3..6).for_each(|document| fill(&mut mover, document));
+    (0..2).for_each(|_| end(&mut mover, false));
+    assert!(!mover.pool.swap_stats().disk_given_up);
+    end(&mut mover, false);
+    let stats = mover.pool.swap_stats();
+    assert!(stats.disk_given_up && stats.disk_used == 0, "{stats:?}");
+    assert_eq!((stats.spilled, stats.write_faults), (2, 3));
+    (6..20).for_each(|document| fill(&mut mover, document));
+    assert_eq!(mover.pool.swap_stats().host_used, 4, "the host tier goes on alone");
+    mover.enter(0, 19, 3, 0);
+    assert!(mover.hits[Tier::Host as usize] + mover.hits[2] > 0, "and is still found");
+}
+
+#[test]
+fn the_moves_above_do_hit_in_every_tier_and_fail() {
+    let mut runner = proptest::test_runner::TestRunner::deterministic();
+    let (mut hits, mut faults) = ([0; 3], 0);
+    for _ in 0..200 {
+        let moves = moves().new_tree(&mut runner).expect("no filter").current();
+        let mut mover = Mover::new(8, 2, TierSizes { host_slots: 4, disk_slots: 8 }, 256);
+        moves.iter().for_each(|op| mover.apply(op));
+        hits.iter_mut().zip(mover.hits).for_each(|(all, some)| *all += some);
+        faults += mover.faults;
+    }
+    assert!(hits.iter().all(|&hits| hits > 300) && faults > 100, "{hits:?} {faults}: the property above tests little");
 }
 
 #[test]

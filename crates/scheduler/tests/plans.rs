@@ -10,15 +10,18 @@
 //! `n=` answers (named `A.0`, `A.1`; `A` while they are one prompt), `priority=`, `like=A:8` (its first 8 prompt tokens
 //! are A's), `salt=`, `cache=off`, `min=` tokens, `eos=3` (the model says the stop token as its third token and ever
 //! after), `cancel A`, `stop A.1`, both also `in flight`: between plan and completion. `C prompt=99: NeverFits` is
-//! refused so. `fail in flight` abandons the step. In a plan, `x3` is a chunk from which three tokens are sampled when not one, `copy 4>7` copies a block.
+//! refused so. `fail in flight` abandons the step. In a plan, `x3` is a chunk from which three tokens are sampled when
+//! not one, `copy 4>7` copies a block. Where there are tiers (`host=` and `disk=` slots), `save 4>h0`, `load h0>A` and
+//! `spill h0>d1` move contents. Host memory answers at once; what the disk was asked for in one row ends with the next,
+//! well, or not where the row says `disk fails`, or later where it says `disk waits`.
 //! A table may leave out the columns after `plan`. `check_invariants` runs after every call.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use scheduler::{
-    Event, FinishReason, Limits, LimitsError, Nanos, Priority, Request, RequestId, RowOutput, Scheduler, SeqId, Step,
-    StepOutput, StopRules, Targets, TokenId,
+    BlockLoad, Event, FinishReason, Limits, LimitsError, Nanos, Priority, Request, RequestId, RowOutput, Scheduler,
+    SeqId, SlotSpill, Step, StepOutput, StopRules, Targets, Tier, TierSizes, TierSlot, TokenId,
 };
 
 const EOS: TokenId = 1;
@@ -566,6 +569,103 @@ fn an_answer_ends_at_the_end_of_the_context() {
 }
 
 #[test]
+fn what_a_preempted_sequence_lost_comes_back_from_the_host_tier() {
+    // As without a tier, but in step 11 the content that A's block held is saved, and in step 15 B loads it instead of
+    // computing it. Then blocks of A's answer, which is over, are pushed out; the second slot has room for the last one.
+    check(
+        "block_size=4 blocks=6 seqs=3 tokens_per_step=32 host=2",
+        "
+        step | arrives                                     | plan                               | ends     | used | waiting
+        1    | A prompt=7 output=14, B prompt=6 output=9   | prefill A[0..7] B[0..6]            |          | 4    | 0
+        2    |                                             | decode A B                         |          | 4    | 0
+        3    |                                             | decode A B                         |          | 5    | 0
+        4    |                                             | decode A B                         |          | 6    | 0
+        5    |                                             | decode A B                         |          | 6    | 0
+        6    |                                             | decode A B                         |          | 6    | 0
+        7    |                                             | preempt B, decode A                |          | 4    | 1
+        8    |                                             | decode A                           |          | 4    | 1
+        9    |                                             | decode A                           |          | 4    | 1
+        10   |                                             | decode A                           |          | 4    | 1
+        11   | C prompt=2 output=1                         | save 3>h0, decode A                |          | 5    | 2
+        12   |                                             | decode A                           |          | 5    | 2
+        13   |                                             | decode A                           |          | 5    | 2
+        14   |                                             | decode A                           | A length | 0    | 2
+        15   |                                             | save 4>h1, load h0>B, prefill C[0..2] | C length | 3    | 0
+        16   |                                             | prefill B[8..12]                   |          | 3    | 0
+        17   |                                             | decode B                           |          | 4    | 0
+        18   |                                             | decode B                           | B length | 0    | 0
+        ",
+    );
+}
+
+#[test]
+fn the_prefix_cache_survives_in_the_tiers_and_tenants_stay_apart() {
+    // A's two full blocks are pushed out by B, go on to disk, and are found there by C, but not by D of another tenant.
+    check(
+        "block_size=4 blocks=4 seqs=2 host=2 disk=4",
+        "
+        step | arrives                                | plan                                                | ends     | used
+        1    | A prompt=9 output=1                    | prefill A[0..9]                                     | A length | 0
+        2    | B prompt=15 output=1                   | save 1>h0 0>h1, spill h0>d0 h1>d1, prefill B[0..15] | B length | 0
+        3    | D prompt=9 output=1 like=A:9 salt=7    | save 1>h1 3>h0, spill h1>d2 h0>d3, prefill D[0..9]  | D length | 0
+        4    | C prompt=9 output=1 like=A:9           | save 2>h0 1>h1, spill h0>d2 h1>d3, load d1>C d0>C   |          | 3
+        5    |                                        | prefill C[8..9]                                     | C length | 0
+        6    | E prompt=9 output=1 like=A:9           | prefill E[8..9]                                     | E length | 0
+        ",
+    );
+}
+
+#[test]
+fn a_load_that_fails_is_a_miss() {
+    // C's read of both of A's blocks fails. C waits again, and enters at once without them.
+    check(
+        "block_size=4 blocks=4 seqs=2 host=2 disk=4",
+        "
+        step | arrives                                | plan                                                | ends     | used
+        1    | A prompt=9 output=1                    | prefill A[0..9]                                     | A length | 0
+        2    | B prompt=15 output=1                   | save 1>h0 0>h1, spill h0>d0 h1>d1, prefill B[0..15] | B length | 0
+        3    |                                        | nothing                                             |          | 0
+        4    | C prompt=9 output=1 like=A:9           | save 1>h1 3>h0, spill h1>d2 h0>d3, load d1>C d0>C   |          | 3
+        5    | disk fails                             | prefill C[0..9]                                     | C length | 0
+        ",
+    );
+}
+
+#[test]
+fn blocks_that_are_being_loaded_are_not_free_before_that_has_ended() {
+    check(
+        "block_size=4 blocks=4 seqs=2 host=2 disk=4",
+        "
+        step | arrives                                | plan                                                | ends     | used
+        1    | A prompt=9 output=1                    | prefill A[0..9]                                     | A length | 0
+        2    | B prompt=15 output=1                   | save 1>h0 0>h1, spill h0>d0 h1>d1, prefill B[0..15] | B length | 0
+        3    |                                        | nothing                                             |          | 0
+        4    | C prompt=9 output=1 like=A:9           | save 1>h1 3>h0, spill h1>d2 h0>d3, load d1>C d0>C   |          | 3
+        5    | disk waits, cancel C, D prompt=5 output=1 | nothing                                          |          | 3
+        6    | disk waits                             | nothing                                             |          | 3
+        7    |                                        | save 2>h0, spill h0>d0, prefill D[0..5]             | D length | 0
+        8    | E prompt=9 output=1 like=A:9           | prefill E[8..9]                                     | E length | 0
+        ",
+    );
+}
+
+#[test]
+fn others_go_on_while_one_waits_for_the_disk() {
+    check(
+        "block_size=4 blocks=6 seqs=3 host=2 disk=8",
+        "
+        step | arrives                                | plan                                                | ends     | used
+        1    | A prompt=9 output=1                    | prefill A[0..9]                                     | A length | 0
+        2    | B prompt=23 output=1                   | save 1>h0 0>h1, spill h0>d0 h1>d1, prefill B[0..23] | B length | 0
+        3    | X prompt=2 output=6                    | prefill X[0..2]                                     |          | 1
+        4    | C prompt=9 output=1 like=A:9           | save 5>h0 4>h1, spill h0>d2 h1>d3, load d1>C d0>C, decode X |  | 4
+        5    | disk waits, D prompt=3 output=1        | decode X, prefill D[0..3]                           | D length | 4
+        6    |                                        | decode X, prefill C[8..9]                           | C length | 2
+        ",
+    );
+}
+
+#[test]
 fn nobody_enters_past_one_that_does_not_fit() {
     // B needs 4 of 6 blocks and A holds 3: B waits and holds nothing, and C, which would fit, waits behind it.
     check(
@@ -584,6 +684,9 @@ struct World {
     scheduler: Scheduler,
     names: BTreeMap<RequestId, String>,
     asked: BTreeMap<String, (Request, Option<usize>)>,
+    /// What the disk was asked for.
+    reads: Vec<BlockLoad>,
+    writes: Vec<SlotSpill>,
 }
 
 fn check(setup: &str, table: &str) {
@@ -644,6 +747,7 @@ impl World {
             enable_prefix_caching: true,
             hash_key: [3; 32],
         };
+        let mut tiers = TierSizes::default();
         for (name, value) in setup.split_whitespace().map(|word| word.split_once('=').expect("name=value")) {
             let value: usize = value.parse().expect("a number");
             match name {
@@ -657,11 +761,14 @@ impl World {
                 "queue" => limits.max_queued_requests = value,
                 "queue_tokens" => limits.max_queued_tokens = value,
                 "cache" => limits.enable_prefix_caching = value == 1,
+                "host" => tiers.host_slots = value,
+                "disk" => tiers.disk_slots = value,
                 _ => panic!("no limit {name}"),
             }
         }
-        let scheduler = Scheduler::new(limits).expect("good limits");
-        World { scheduler, names: BTreeMap::new(), asked: BTreeMap::new() }
+        let mut scheduler = Scheduler::new(limits).expect("good limits");
+        scheduler.set_tiers(tiers);
+        World { scheduler, names: BTreeMap::new(), asked: BTreeMap::new(), reads: Vec::new(), writes: Vec::new() }
     }
 
     fn row(&mut self, arrives: &str) -> Outcome {
@@ -670,10 +777,14 @@ impl World {
             .map(str::trim)
             .filter(|act| !act.is_empty())
             .partition(|act| act.ends_with(" in flight"));
-        before.into_iter().for_each(|act| self.act(act));
+        if !before.contains(&"disk waits") {
+            self.disk_ends(!before.contains(&"disk fails"));
+        }
+        before.into_iter().filter(|act| !act.starts_with("disk ")).for_each(|act| self.act(act));
         let step = self.scheduler.schedule(Nanos(0));
         self.scheduler.check_invariants();
         let plan = self.describe(&step);
+        self.transfer(&step);
         let output = self.compute(&step);
         let (failures, in_flight): (Vec<&str>, Vec<&str>) =
             in_flight.into_iter().partition(|act| act.starts_with("fail "));
@@ -699,6 +810,28 @@ impl World {
         let used = self.scheduler.used_blocks().to_string();
         let waiting = self.scheduler.num_waiting().to_string();
         Outcome { plan, ends: ends.join(", "), used, waiting }
+    }
+
+    fn transfer(&mut self, step: &Step) {
+        self.writes.extend(&step.spills);
+        for &load in &step.loads {
+            match load.slot.tier {
+                Tier::Host => self.scheduler.load_ended(load, true, Nanos(0)),
+                Tier::Disk => self.reads.push(load),
+            }
+            self.scheduler.check_invariants();
+        }
+    }
+
+    fn disk_ends(&mut self, good: bool) {
+        for spill in std::mem::take(&mut self.writes) {
+            self.scheduler.spill_ended(spill, good, Nanos(0));
+            self.scheduler.check_invariants();
+        }
+        for load in std::mem::take(&mut self.reads) {
+            self.scheduler.load_ended(load, good, Nanos(0));
+            self.scheduler.check_invariants();
+        }
     }
 
     fn act(&mut self, act: &str) {
@@ -787,6 +920,10 @@ impl World {
             }
         };
         part("preempt", step.preempted.iter().map(|&seq| self.name(seq)).collect());
+        let slot = |slot: TierSlot| format!("{}{}", if slot.tier == Tier::Host { 'h' } else { 'd' }, slot.index);
+        part("save", step.saves.iter().map(|save| format!("{}>{}", save.block.0, slot(save.slot))).collect());
+        part("spill", step.spills.iter().map(|spill| format!("{}>{}", slot(spill.host), slot(spill.disk))).collect());
+        part("load", step.loads.iter().map(|load| format!("{}>{}", slot(load.slot), self.name(load.seq))).collect());
         part("copy", step.copies.iter().map(|copy| format!("{}>{}", copy.src.0, copy.dst.0)).collect());
         part("decode", step.decode.iter().map(|&seq| self.name(seq)).collect());
         let chunks = step.prefill.iter().map(|chunk| {

@@ -74,7 +74,11 @@ fn counters(page: &mut Page, stats: &Stats) {
         ("steps_total", "Forward passes.", stats.steps),
         ("prefill_tokens_total", "Prompt rows computed, recomputation included.", stats.prefill_tokens),
         ("decode_tokens_total", "Decode rows computed.", stats.decode_tokens),
-        ("recomputed_tokens_total", "Computed tokens thrown away by preemption.", stats.recomputed_tokens),
+        (
+            "recomputed_tokens_total",
+            "Rows of prefill for tokens that had been computed before: the price of preemption.",
+            stats.recomputed_tokens,
+        ),
         ("evicted_blocks_total", "Cached blocks that lost their content.", stats.evicted_blocks),
         ("copied_blocks_total", "Blocks copied on write.", stats.copied_blocks),
     ];

@@ -324,7 +324,7 @@ impl Collector {
         report.prefill_rows += prefill_rows as u64;
         report.decode_rows += decode_rows as u64;
         report.preemptions += record.preempted.len() as u64;
-        report.lost_tokens += record.preempted.iter().map(|&(_, tokens)| tokens as u64).sum::<u64>();
+        report.lost_tokens += record.preempted.iter().map(|preempted| preempted.tokens as u64).sum::<u64>();
         report.evicted_blocks += record.evicted_blocks as u64;
         for row in record.prefill.iter().chain(&record.decode).filter(|row| row.cached_tokens > 0) {
             let outcome = &mut self.outcomes[row.request.0 as usize];

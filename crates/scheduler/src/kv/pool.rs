@@ -7,38 +7,69 @@
 //!    | release() to 0      v                              |
 //!    +-------- plain    held, cached -- release() to 0 -> idle, cached
 //!    ^                                                    |
-//!    +------------- evicted by take(), oldest first ------+
+//!    +------------- evicted by take(), oldest first ------+ its content may live on in a tier
 //! ```
 
 use alloc::vec;
 use alloc::vec::Vec;
 
 use super::prefix::PrefixIndex;
-use super::{BlockHash, BlockId};
+use super::tiers::Tiers;
+use super::{BlockHash, BlockId, BlockSave, SlotSpill, SwapStats, Tier, TierSizes, TierSlot};
 use crate::TokenId;
 
-/// Names a *content* in the prefix cache: a block, and how often that block has changed content before. When the block
-/// is evicted its epoch moves on, so an old name finds nothing instead of something else.
+/// Names a *content* of the prefix cache, wherever it is. Numbers are never used twice: when a content is lost, its old
+/// name finds nothing instead of something else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CachedBlock {
-    /// The block that holds it.
-    pub block: BlockId,
-    /// The block's content number.
-    pub epoch: u64,
+pub struct ContentName {
+    /// Its hash, by which it is looked up.
+    pub hash: BlockHash,
+    /// Its number.
+    pub id: u64,
 }
 
-/// What a cached block holds: everything a hit is compared with. The tokens are in the pool's arena.
+/// Where a content is: in exactly one place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// In a block of the pool, where it can be read at once.
+    Block(BlockId),
+    /// In a tier, from where it must be loaded.
+    Slot(TierSlot),
+}
+
+/// A content that was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hit {
+    /// Where.
+    pub place: Place,
+    /// Its name: the parent of what follows.
+    pub name: ContentName,
+}
+
+impl Hit {
+    /// The block, if it is in one.
+    pub fn block(&self) -> Option<BlockId> {
+        match self.place {
+            Place::Block(block) => Some(block),
+            Place::Slot(_) => None,
+        }
+    }
+}
+
+/// What a place holds: everything a hit is compared with. The tokens are in the arena beside it.
 #[derive(Clone, Copy, Debug)]
-struct Content {
-    hash: BlockHash,
-    parent: Option<CachedBlock>,
+pub(super) struct Content {
+    pub(super) hash: BlockHash,
+    pub(super) id: u64,
+    parent: Option<u64>,
     salt: u64,
+    /// Whether it is worth a place in a tier.
+    keep: bool,
 }
 
 #[derive(Clone, Debug)]
 struct Block {
     refs: u32,
-    epoch: u64,
     content: Option<Content>,
     /// Neighbours in the free list, meaningful while `refs == 0`.
     previous: u32,
@@ -53,8 +84,13 @@ pub struct BlockPool {
     /// Token ids of cached blocks, `[num_blocks, block_size]`.
     tokens: Vec<TokenId>,
     index: PrefixIndex,
+    tiers: Tiers,
+    /// Evicted contents whose bytes the step at hand must save.
+    saves: Vec<BlockSave>,
+    next_id: u64,
     num_free: usize,
     num_idle: usize,
+    num_cached: usize,
     num_taken: u64,
     num_evicted: u64,
     compare_on_hit: bool,
@@ -67,7 +103,6 @@ impl BlockPool {
         let sentinel = num_blocks as u32;
         let link = |index: u32| Block {
             refs: 0,
-            epoch: 0,
             content: None,
             previous: if index == 0 { sentinel } else { index - 1 },
             next: if index == sentinel { 0 } else { index + 1 },
@@ -77,12 +112,25 @@ impl BlockPool {
             blocks: (0..=sentinel).map(link).collect(),
             tokens: vec![0; num_blocks * block_size],
             index: PrefixIndex::new(num_blocks),
+            tiers: Tiers::new(TierSizes::default(), block_size),
+            saves: Vec::new(),
+            next_id: 0,
             num_free: num_blocks,
             num_idle: 0,
+            num_cached: 0,
             num_taken: 0,
             num_evicted: 0,
             compare_on_hit: true,
         }
+    }
+
+    /// Contents that are evicted from now on live on in tiers of these sizes. Before anything is cached.
+    pub fn set_tiers(&mut self, sizes: TierSizes) {
+        assert_eq!(self.index.len(), 0, "tiers are there from the start");
+        self.index = PrefixIndex::new(self.num_blocks() + sizes.host_slots + sizes.disk_slots);
+        self.tiers = Tiers::new(sizes, self.block_size);
+        // Each block is taken, and so evicted, once in a step at most.
+        self.saves = Vec::with_capacity(self.num_blocks().min(sizes.host_slots));
     }
 
     /// A planted bug for the tests' own test: a hit is believed by its hash alone.
@@ -118,7 +166,7 @@ impl BlockPool {
 
     /// Blocks that the prefix cache can find, held or idle.
     pub fn num_cached(&self) -> usize {
-        self.index.len()
+        self.num_cached
     }
 
     /// Blocks ever taken.
@@ -126,7 +174,7 @@ impl BlockPool {
         self.num_taken
     }
 
-    /// Cached contents ever lost because their block was taken.
+    /// Cached contents that ever left the pool because their block was taken.
     pub fn num_evicted(&self) -> u64 {
         self.num_evicted
     }
@@ -142,7 +190,7 @@ impl BlockPool {
     }
 
     /// Takes a free block for writing, refs = 1: a plain one if there is one, otherwise the least recently used cached
-    /// one, which loses its content. `None` when every block is held.
+    /// one, whose content moves to a tier if it can: see [`BlockPool::drain_saves`]. `None` when every block is held.
     pub fn take(&mut self) -> Option<BlockId> {
         let first = self.blocks[self.num_blocks()].next;
         if first as usize == self.num_blocks() {
@@ -152,7 +200,7 @@ impl BlockPool {
         self.unlink(block);
         if self.is_cached(block) {
             self.num_evicted += 1;
-            self.forget(block);
+            self.demote(block);
         }
         self.blocks[block.index()].refs = 1;
         self.num_taken += 1;
@@ -185,67 +233,71 @@ impl BlockPool {
         }
     }
 
-    /// The cached block whose content is `tokens` after `parent` under `salt`. The hash finds a candidate; parent,
-    /// salt and every token decide.
-    pub fn find(
-        &self,
-        hash: &BlockHash,
-        parent: Option<CachedBlock>,
-        salt: u64,
-        tokens: &[TokenId],
-    ) -> Option<CachedBlock> {
-        let block = self.index.get(hash)?;
-        let entry = &self.blocks[block.index()];
-        let content = entry.content.as_ref().expect("the index names cached blocks");
-        let equal = content.parent == parent && content.salt == salt && self.tokens_of(block) == tokens;
-        (equal || !self.compare_on_hit).then_some(CachedBlock { block, epoch: entry.epoch })
+    /// The content `tokens` after `parent` under `salt`, wherever it is. The hash finds a candidate; parent, salt and
+    /// every token decide.
+    pub fn find(&self, hash: &BlockHash, parent: Option<ContentName>, salt: u64, tokens: &[TokenId]) -> Option<Hit> {
+        let place = self.index.get(hash)?;
+        let content = self.content_at(place);
+        let equal =
+            content.parent == parent.map(|parent| parent.id) && content.salt == salt && self.tokens_at(place) == tokens;
+        let name = ContentName { hash: *hash, id: content.id };
+        (equal || !self.compare_on_hit).then_some(Hit { place, name })
     }
 
-    /// Puts a full, computed, held block into the prefix cache, and returns the name under which its content is known:
-    /// its own, or that of an equal block that was there before (then `block` stays private). `None` if `parent` has
-    /// left the cache meanwhile: nobody could find a child of it. A different content under the same hash gives way.
+    /// Puts a full, computed, held block into the prefix cache, and returns the name under which its content is known.
+    /// If an equal block was there before, that one keeps the name and `block` stays private; if the content was in a
+    /// tier, it moves here. `None` if `parent` has left the cache meanwhile: nobody could find a child of it. A different
+    /// content under the same hash gives way.
     pub fn register(
         &mut self,
         block: BlockId,
         hash: BlockHash,
-        parent: Option<CachedBlock>,
+        parent: Option<ContentName>,
         salt: u64,
         tokens: &[TokenId],
-    ) -> Option<CachedBlock> {
+    ) -> Option<ContentName> {
         assert!(self.refs(block) > 0 && !self.is_cached(block), "only a held block is registered, and once");
         assert_eq!(tokens.len(), self.block_size, "only a full block is registered");
         if parent.is_some_and(|parent| !self.is_current(parent)) {
             return None;
         }
-        if let Some(known) = self.find(&hash, parent, salt, tokens) {
-            return Some(known);
+        match self.find(&hash, parent, salt, tokens) {
+            Some(Hit { place: Place::Block(_), name }) => return Some(name),
+            Some(Hit { place: Place::Slot(slot), name }) => {
+                let content = self.tiers.forget(slot);
+                self.index.relocate(&hash, Place::Block(block));
+                self.hold(block, content, tokens);
+                return Some(name);
+            }
+            None => {}
         }
         if let Some(other) = self.index.get(&hash) {
-            if parent.is_some_and(|parent| parent.block == other) {
+            if parent.is_some_and(|parent| parent.hash == hash) {
                 return None; // its own parent's hash: without the parent nobody could find it
             }
             self.forget(other);
-            if self.refs(other) == 0 {
-                self.unlink(other);
-                self.link_before(self.blocks[self.num_blocks()].next, other);
-            }
         }
-        let start = block.index() * self.block_size;
-        self.tokens[start..start + self.block_size].copy_from_slice(tokens);
-        self.index.insert(hash, block);
-        let entry = &mut self.blocks[block.index()];
-        entry.content = Some(Content { hash, parent, salt });
-        Some(CachedBlock { block, epoch: entry.epoch })
+        let id = self.next_id;
+        self.next_id += 1;
+        let parent = parent.map(|parent| parent.id);
+        self.index.insert(hash, Place::Block(block));
+        self.hold(block, Content { hash, id, parent, salt, keep: true }, tokens);
+        Some(ContentName { hash, id })
     }
 
-    /// Whether that content is still where its name says.
-    pub fn is_current(&self, cached: CachedBlock) -> bool {
-        let entry = &self.blocks[cached.block.index()];
-        entry.content.is_some() && entry.epoch == cached.epoch
+    /// The name of what `block` holds, if the cache knows it.
+    pub fn name_of(&self, block: BlockId) -> Option<ContentName> {
+        let content = self.blocks[block.index()].content.as_ref()?;
+        Some(ContentName { hash: content.hash, id: content.id })
     }
 
-    /// Panics unless the books balance. `held[b]`: how many tables name block `b`.
-    pub fn check(&self, held: &[usize]) {
+    /// Whether that content is still somewhere.
+    pub fn is_current(&self, name: ContentName) -> bool {
+        self.index.get(&name.hash).is_some_and(|place| self.content_at(place).id == name.id)
+    }
+
+    /// Panics unless the books balance. `held[b]`: how many tables name block `b`; `loads`: slots being read back.
+    pub fn check(&self, held: &[usize], loads: &[TierSlot]) {
         assert_eq!(held.len(), self.num_blocks());
         let mut in_free_list = vec![false; self.num_blocks()];
         let (mut at, mut free, mut idle) = (self.blocks[self.num_blocks()].next, 0, 0);
@@ -267,25 +319,81 @@ impl BlockPool {
             assert_eq!(entry.refs == 0, in_free_list[index], "I1: block {index} is in exactly one class");
             if let Some(content) = &entry.content {
                 cached += 1;
-                let block = BlockId(index as u32);
-                assert_eq!(self.index.get(&content.hash), Some(block), "I6: block {index} is not under its hash");
+                let place = Place::Block(BlockId(index as u32));
+                assert_eq!(self.index.get(&content.hash), Some(place), "I6: block {index} is not under its hash");
             }
         }
-        assert_eq!(cached, self.index.len(), "I6: the index names exactly the cached blocks");
+        assert_eq!(cached, self.num_cached, "I6: cached blocks");
+        self.tiers.check(loads);
+        for slot in [Tier::Host, Tier::Disk].into_iter().flat_map(|tier| self.tiers.filled(tier)) {
+            let hash = self.tiers.content(slot).expect("it is filled").hash;
+            assert_eq!(self.index.get(&hash), Some(Place::Slot(slot)), "I6: {slot:?} is not under its hash");
+            cached += 1;
+        }
+        assert_eq!(cached, self.index.len(), "I6: a content is in one place, and the index names each");
     }
 
     fn tokens_of(&self, block: BlockId) -> &[TokenId] {
         &self.tokens[block.index() * self.block_size..][..self.block_size]
     }
 
-    /// Takes a cached block out of the index. Its place in the free list is the caller's business.
-    fn forget(&mut self, block: BlockId) {
-        let entry = &mut self.blocks[block.index()];
-        let content = entry.content.take().expect("forgetting a block that holds nothing");
-        entry.epoch += 1;
-        if entry.refs == 0 {
-            self.num_idle -= 1;
+    fn content_at(&self, place: Place) -> &Content {
+        match place {
+            Place::Block(block) => self.blocks[block.index()].content.as_ref(),
+            Place::Slot(slot) => self.tiers.content(slot),
         }
+        .expect("the index names contents")
+    }
+
+    fn tokens_at(&self, place: Place) -> &[TokenId] {
+        match place {
+            Place::Block(block) => self.tokens_of(block),
+            Place::Slot(slot) => self.tiers.tokens_of(slot),
+        }
+    }
+
+    fn hold(&mut self, block: BlockId, content: Content, tokens: &[TokenId]) {
+        let start = block.index() * self.block_size;
+        self.tokens[start..start + self.block_size].copy_from_slice(tokens);
+        self.blocks[block.index()].content = Some(content);
+        self.num_cached += 1;
+    }
+
+    /// Takes an idle block's content out of it, for a slot of a tier if there is one. The index follows; the block's
+    /// place in the free list is the caller's business.
+    fn demote(&mut self, block: BlockId) {
+        let content = self.blocks[block.index()].content.take().expect("demoting a block that holds nothing");
+        self.num_idle -= 1;
+        self.num_cached -= 1;
+        let slot = if content.keep { self.tiers.take(Tier::Host) } else { None };
+        let Some((slot, gives_way)) = slot else { return self.index.remove(&content.hash) };
+        if let Some(other) = gives_way {
+            self.index.remove(&other.hash);
+            // It may have come in this very step: then nobody needs it copied.
+            self.saves.retain(|save| save.slot != slot);
+        }
+        let start = block.index() * self.block_size;
+        self.tiers.fill(slot, content, &self.tokens[start..start + self.block_size]);
+        self.index.relocate(&content.hash, Place::Slot(slot));
+        self.saves.push(BlockSave { block, slot });
+    }
+
+    /// A content is lost.
+    fn forget(&mut self, place: Place) {
+        let content = match place {
+            Place::Slot(slot) => self.tiers.forget(slot),
+            Place::Block(block) => {
+                let entry = &mut self.blocks[block.index()];
+                let content = entry.content.take().expect("forgetting a block that holds nothing");
+                self.num_cached -= 1;
+                if entry.refs == 0 {
+                    self.num_idle -= 1;
+                    self.unlink(block);
+                    self.link_before(self.blocks[self.num_blocks()].next, block);
+                }
+                content
+            }
+        };
         self.index.remove(&content.hash);
     }
 
@@ -303,5 +411,88 @@ impl BlockPool {
         self.blocks[previous as usize].next = block.0;
         self.blocks[next as usize].previous = block.0;
         self.num_free += 1;
+    }
+}
+
+/// Tiers: see [`super::tiers`].
+impl BlockPool {
+    /// Whether evicted contents can live on.
+    pub fn has_tiers(&self) -> bool {
+        self.tiers.len(Tier::Host) > 0
+    }
+
+    /// Whether what is evicted now pushes another content on to disk, sooner or later.
+    pub fn swaps_to_disk(&self) -> bool {
+        self.tiers.has_disk() && self.tiers.num_empty(Tier::Host) == 0
+    }
+
+    /// What the tiers have done so far.
+    pub fn swap_stats(&self) -> SwapStats {
+        self.tiers.stats()
+    }
+
+    /// Says whether a block's content, if it has one, is worth a place in a tier when it is evicted. At first it is.
+    pub fn set_keep(&mut self, block: BlockId, keep: bool) {
+        if let Some(content) = &mut self.blocks[block.index()].content {
+            content.keep = keep;
+        }
+    }
+
+    /// The saves that [`BlockPool::take`] has made necessary since the last call, in order.
+    pub fn drain_saves(&mut self, saves: &mut Vec<BlockSave>) {
+        self.tiers.stats.saved += self.saves.len() as u64;
+        saves.append(&mut self.saves);
+    }
+
+    /// Begins to write host slots to disk until enough of them are free, or on their way to be.
+    pub fn spill_ahead(&mut self, spills: &mut Vec<SlotSpill>) {
+        while self.tiers.wants_spill() {
+            let Some(host) = self.tiers.oldest(Tier::Host) else { return };
+            let Some((disk, gives_way)) = self.tiers.take(Tier::Disk) else { return };
+            if let Some(other) = gives_way {
+                self.index.remove(&other.hash);
+            }
+            spills.push(self.tiers.begin_spill(host, disk));
+        }
+    }
+
+    /// A write to disk has ended: the content moves there if it went well, and stays in host memory if not.
+    pub fn end_spill(&mut self, spill: SlotSpill, good: bool) {
+        if self.tiers.end_spill(spill, good) {
+            let hash = self.tiers.finish_spill(spill);
+            self.index.relocate(&hash, Place::Slot(spill.disk));
+            self.tiers.stats.spilled += 1;
+        }
+        self.tiers.stats.write_faults += u64::from(!good);
+        self.judge_disk(good);
+    }
+
+    /// Begins to read a slot: it keeps its content until the read has ended.
+    pub fn begin_load(&mut self, slot: TierSlot) {
+        self.tiers.pin(slot);
+    }
+
+    /// A read has ended; if it failed, its content is lost.
+    pub fn end_load(&mut self, slot: TierSlot, good: bool) {
+        let stats = &mut self.tiers.stats;
+        match (good, slot.tier) {
+            (true, Tier::Host) => stats.loaded_from_host += 1,
+            (true, Tier::Disk) => stats.loaded_from_disk += 1,
+            (false, _) => stats.read_faults += 1,
+        }
+        if !good && self.tiers.content(slot).is_some() {
+            self.forget(Place::Slot(slot));
+        }
+        self.tiers.unpin(slot);
+        if slot.tier == Tier::Disk {
+            self.judge_disk(good);
+        }
+    }
+
+    fn judge_disk(&mut self, good: bool) {
+        if self.tiers.judge_disk(good) {
+            let lost: Vec<TierSlot> = self.tiers.filled(Tier::Disk).collect();
+            lost.into_iter().for_each(|slot| self.forget(Place::Slot(slot)));
+        }
     }
 }

@@ -11,7 +11,7 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
-use super::BlockId;
+use super::Place;
 use crate::TokenId;
 
 /// The name of a block's content: its tokens, its salt and all that came before.
@@ -65,70 +65,69 @@ impl ChainHasher {
     }
 }
 
-const VACANT: BlockId = BlockId(u32::MAX);
-
-/// Hash -> block. Open addressing with linear probing and no tombstones (Knuth, TAOCP 6.4, algorithm R), sized once
-/// for the whole pool: it neither allocates nor rehashes later, and needs no random hasher since its keys are hashes.
+/// Hash -> where that content is. Open addressing with linear probing and no tombstones (Knuth, TAOCP 6.4, algorithm R),
+/// sized once for every place there is: it neither allocates nor rehashes later, and needs no random hasher since its
+/// keys are hashes.
 pub(super) struct PrefixIndex {
-    entries: Vec<(BlockHash, BlockId)>,
+    entries: Vec<Option<(BlockHash, Place)>>,
     len: usize,
 }
 
 impl PrefixIndex {
-    pub(super) fn new(num_blocks: usize) -> PrefixIndex {
-        let places = (num_blocks * 2).next_power_of_two();
-        PrefixIndex { entries: vec![(BlockHash::ROOT, VACANT); places], len: 0 }
+    /// An index for at most `num_places` contents.
+    pub(super) fn new(num_places: usize) -> PrefixIndex {
+        PrefixIndex { entries: vec![None; (num_places * 2).next_power_of_two()], len: 0 }
     }
 
     pub(super) fn len(&self) -> usize {
         self.len
     }
 
-    pub(super) fn get(&self, hash: &BlockHash) -> Option<BlockId> {
-        let (_, block) = self.entries[self.place_of(hash)];
-        (block != VACANT).then_some(block)
+    pub(super) fn get(&self, hash: &BlockHash) -> Option<Place> {
+        self.entries[self.slot_of(hash)].map(|(_, place)| place)
     }
 
-    pub(super) fn insert(&mut self, hash: BlockHash, block: BlockId) {
-        let place = self.place_of(&hash);
-        assert!(self.entries[place].1 == VACANT, "a hash names one block");
-        self.entries[place] = (hash, block);
+    pub(super) fn insert(&mut self, hash: BlockHash, place: Place) {
+        let slot = self.slot_of(&hash);
+        assert!(self.entries[slot].is_none(), "a hash names one content");
+        self.entries[slot] = Some((hash, place));
         self.len += 1;
     }
 
+    /// The content of `hash` is at `place` now.
+    pub(super) fn relocate(&mut self, hash: &BlockHash, place: Place) {
+        let slot = self.slot_of(hash);
+        self.entries[slot].as_mut().expect("relocating a hash that is not there").1 = place;
+    }
+
     pub(super) fn remove(&mut self, hash: &BlockHash) {
-        let mut hole = self.place_of(hash);
-        assert!(self.entries[hole].1 != VACANT, "removing a hash that is not there");
+        let mut hole = self.slot_of(hash);
+        assert!(self.entries[hole].take().is_some(), "removing a hash that is not there");
         self.len -= 1;
         // Entries behind the hole move up as long as that brings them no further than their home.
         let mask = self.entries.len() - 1;
-        let mut place = hole;
+        let mut slot = hole;
         loop {
-            place = (place + 1) & mask;
-            let (hash, block) = self.entries[place];
-            if block == VACANT {
-                break;
-            }
-            let from_home = place.wrapping_sub(hash.home()) & mask;
-            let from_hole = place.wrapping_sub(hole) & mask;
+            slot = (slot + 1) & mask;
+            let Some((hash, _)) = &self.entries[slot] else { break };
+            let from_home = slot.wrapping_sub(hash.home()) & mask;
+            let from_hole = slot.wrapping_sub(hole) & mask;
             if from_home >= from_hole {
-                self.entries[hole] = (hash, block);
-                hole = place;
+                self.entries[hole] = self.entries[slot].take();
+                hole = slot;
             }
         }
-        self.entries[hole] = (BlockHash::ROOT, VACANT);
     }
 
-    /// Where `hash` is, or the vacancy where it would go. At most half of the places are taken, so there is one.
-    fn place_of(&self, hash: &BlockHash) -> usize {
+    /// Where `hash` is, or the vacancy where it would go. At most half of the entries are taken, so there is one.
+    fn slot_of(&self, hash: &BlockHash) -> usize {
         let mask = self.entries.len() - 1;
-        let mut place = hash.home() & mask;
+        let mut slot = hash.home() & mask;
         loop {
-            let (there, block) = &self.entries[place];
-            if *block == VACANT || there == hash {
-                return place;
+            match &self.entries[slot] {
+                Some((there, _)) if there != hash => slot = (slot + 1) & mask,
+                _ => return slot,
             }
-            place = (place + 1) & mask;
         }
     }
 }
@@ -138,6 +137,7 @@ mod tests {
     use alloc::collections::BTreeMap;
 
     use super::*;
+    use crate::BlockId;
 
     #[test]
     fn the_index_is_a_map() {
@@ -149,12 +149,16 @@ mod tests {
         for step in 0..10_000u32 {
             state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
             let hash = hasher.hash(BlockHash::ROOT, 0, &[(state >> 33) as u32 % 64]);
-            let block = BlockId(step % 1000);
+            let place = Place::Block(BlockId(step % 1000));
             match model.remove(&hash) {
+                Some(_) if step % 3 == 0 => {
+                    index.relocate(&hash, place);
+                    model.insert(hash, place);
+                }
                 Some(_) => index.remove(&hash),
                 None => {
-                    index.insert(hash, block);
-                    model.insert(hash, block);
+                    index.insert(hash, place);
+                    model.insert(hash, place);
                 }
             }
             assert_eq!(index.len(), model.len());

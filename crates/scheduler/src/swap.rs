@@ -1,0 +1,219 @@
+//! What becomes of the blocks that a sequence gives up: are they worth a copy, or cheaper to compute again?
+//!
+//! ```text
+//! swap        save each block, load it again (through the disk if host memory is full)     bytes / measured rates
+//! recompute   prefill its tokens again                                                     the cost model's answer
+//! ```
+//!
+//! Both ways recompute what is not in a full block. Which is faster depends on the machine, the model and the length, so
+//! it is asked each time (recompute or swap: Kwon et al., SOSP 2023, who choose once for all).
+
+use crate::kv::Tier;
+use crate::{CostModel, Nanos, Work};
+
+/// What becomes of a sequence's full blocks when they are taken from it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Fate {
+    /// They are lost when others need the space, and computed again.
+    #[default]
+    Recompute,
+    /// They move to a tier when others need the space, and are loaded again.
+    Swap,
+}
+
+/// Why.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Reason {
+    /// There is no tier to move to.
+    #[default]
+    NoTier,
+    /// None of its blocks is full and known to the prefix cache.
+    NothingToKeep,
+    /// Nobody has measured yet; whoever set up a tier expects it to be used.
+    NotMeasured,
+    /// It is predicted to be the faster one.
+    Faster,
+}
+
+/// A decision, and what it stands on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Verdict {
+    /// The decision.
+    pub fate: Fate,
+    /// Why.
+    pub reason: Reason,
+    /// Predicted time to save the blocks and load them again; zero if not measured.
+    pub swap: Nanos,
+    /// Predicted time to compute them again; zero without a cost model.
+    pub recompute: Nanos,
+}
+
+/// Nanoseconds that moving a block takes each way, averaged over what the engine reported.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct TransferTimes {
+    save: Option<f64>,
+    load: Option<f64>,
+    write: Option<f64>,
+    read: Option<f64>,
+}
+
+/// Which way a block went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Way {
+    /// Pool to host memory.
+    Save,
+    /// A tier to the pool.
+    Load(Tier),
+    /// Host memory to disk.
+    Spill,
+}
+
+/// Weight of a transfer in the averages.
+const WEIGHT: f64 = 0.125;
+
+impl TransferTimes {
+    /// `blocks` blocks took `took` together.
+    pub(crate) fn observe(&mut self, way: Way, blocks: usize, took: Nanos) {
+        let average = match way {
+            Way::Save => &mut self.save,
+            Way::Load(Tier::Host) => &mut self.load,
+            Way::Spill => &mut self.write,
+            Way::Load(Tier::Disk) => &mut self.read,
+        };
+        let sample = took.0 as f64 / blocks.max(1) as f64;
+        *average = Some(average.map_or(sample, |average| average + WEIGHT * (sample - average)));
+    }
+
+    /// Nanoseconds to move a block, if that was ever seen.
+    pub fn of(&self, way: Way) -> Option<f64> {
+        match way {
+            Way::Save => self.save,
+            Way::Load(Tier::Host) => self.load,
+            Way::Spill => self.write,
+            Way::Load(Tier::Disk) => self.read,
+        }
+    }
+
+    /// Time out and back for `blocks` blocks. What was never seen back is taken to be as fast as the way out.
+    fn round_trip(&self, blocks: usize, through_disk: bool) -> Option<Nanos> {
+        let mut each = self.save? + self.load.or(self.save)?;
+        if through_disk {
+            each += self.write.unwrap_or(0.0) + self.read.or(self.write).unwrap_or(0.0);
+        }
+        Some(Nanos((each * blocks as f64) as u64))
+    }
+}
+
+/// What is known of blocks that are about to be given up.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct GivenUp {
+    /// Full blocks that nobody else holds and that the prefix cache knows.
+    pub(crate) blocks: usize,
+    /// Position of their first token, and how many there are.
+    pub(crate) start: usize,
+    pub(crate) tokens: usize,
+    /// Whether the host tier is full, so that each block pushes another one on to disk.
+    pub(crate) through_disk: bool,
+}
+
+/// Decides. `times` is `None` without tiers.
+pub(crate) fn judge(given_up: GivenUp, times: Option<&TransferTimes>, cost: Option<&CostModel>) -> Verdict {
+    let recompute = cost.map_or(Nanos(0), |cost| prefill_time(cost, given_up.start, given_up.tokens));
+    let verdict = |fate, reason, swap| Verdict { fate, reason, swap, recompute };
+    let Some(times) = times else { return verdict(Fate::Recompute, Reason::NoTier, Nanos(0)) };
+    if given_up.blocks == 0 {
+        return verdict(Fate::Recompute, Reason::NothingToKeep, Nanos(0));
+    }
+    match (times.round_trip(given_up.blocks, given_up.through_disk), cost) {
+        (Some(swap), Some(_)) if swap <= recompute => verdict(Fate::Swap, Reason::Faster, swap),
+        (Some(swap), Some(_)) => verdict(Fate::Recompute, Reason::Faster, swap),
+        (swap, _) => verdict(Fate::Swap, Reason::NotMeasured, swap.unwrap_or_default()),
+    }
+}
+
+/// Whether `blocks` hits in each tier are worth loading, in place of computing their `tokens` from position `start`.
+pub(crate) fn is_worth_loading(
+    blocks: [usize; 2],
+    start: usize,
+    tokens: usize,
+    times: &TransferTimes,
+    cost: Option<&CostModel>,
+) -> bool {
+    let Some(cost) = cost else { return true };
+    let load = |tier: Tier| times.of(Way::Load(tier)).unwrap_or(0.0) * blocks[tier as usize] as f64;
+    let load = Nanos((load(Tier::Host) + load(Tier::Disk)) as u64);
+    load <= prefill_time(cost, start, tokens)
+}
+
+/// What so many prompt rows add to a step that decodes anyway.
+fn prefill_time(cost: &CostModel, start: usize, tokens: usize) -> Nanos {
+    if tokens == 0 {
+        return Nanos(0);
+    }
+    let mut work = Work::default();
+    work.add_decode(1);
+    let without = cost.step_time(&work);
+    work.add_chunk(start, tokens, false);
+    cost.step_time(&work).since(without)
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec;
+
+    use super::*;
+    use crate::cost::{Knot, Terms};
+
+    const MS: u64 = 1_000_000;
+
+    /// One millisecond for a step, and 0.1 ms for each row.
+    fn cost() -> CostModel {
+        let knots = [(1, 0.0011), (1001, 0.1011)].map(|(rows, seconds)| Knot { rows, seconds });
+        CostModel::new(vec![knots[0], knots[1]], Terms::default())
+    }
+
+    fn times(save_ms: u64, load_ms: u64, disk_ms: u64) -> TransferTimes {
+        let mut times = TransferTimes::default();
+        times.observe(Way::Save, 2, Nanos(2 * save_ms * MS));
+        times.observe(Way::Load(Tier::Host), 1, Nanos(load_ms * MS));
+        times.observe(Way::Spill, 1, Nanos(disk_ms * MS));
+        times.observe(Way::Load(Tier::Disk), 1, Nanos(disk_ms * MS));
+        times
+    }
+
+    #[test]
+    fn the_faster_way_is_taken_and_both_are_told() {
+        // Blocks of 16 tokens: computing one again takes 1.6 ms.
+        let of = |blocks: usize, through_disk| GivenUp { blocks, start: 0, tokens: blocks * 16, through_disk };
+        let (cost, fast, slow) = (cost(), times(0, 1, 5), times(1, 1, 5));
+        let cases = [
+            (of(4, false), Some(&fast), Some(&cost), Fate::Swap, Reason::Faster, 4000, 6400),
+            (of(4, true), Some(&fast), Some(&cost), Fate::Recompute, Reason::Faster, 44_000, 6400),
+            (of(4, false), Some(&slow), Some(&cost), Fate::Recompute, Reason::Faster, 8000, 6400),
+            (of(4, false), Some(&fast), None, Fate::Swap, Reason::NotMeasured, 4000, 0),
+            (of(4, false), Some(&TransferTimes::default()), Some(&cost), Fate::Swap, Reason::NotMeasured, 0, 6400),
+            (of(0, false), Some(&fast), Some(&cost), Fate::Recompute, Reason::NothingToKeep, 0, 0),
+            (of(4, false), None, Some(&cost), Fate::Recompute, Reason::NoTier, 0, 6400),
+        ];
+        for (case, (given_up, times, cost, fate, reason, swap_us, recompute_us)) in cases.into_iter().enumerate() {
+            let verdict = judge(given_up, times, cost);
+            let micros = (verdict.swap.0 / 1000, (verdict.recompute.0 + 500) / 1000);
+            assert_eq!((verdict.fate, verdict.reason, micros), (fate, reason, (swap_us, recompute_us)), "case {case}");
+        }
+    }
+
+    #[test]
+    fn a_hit_in_a_tier_is_loaded_where_that_is_faster_than_its_prefill() {
+        let (cost, times) = (cost(), times(0, 1, 5));
+        let worth = |blocks: [usize; 2]| is_worth_loading(blocks, 0, (blocks[0] + blocks[1]) * 16, &times, Some(&cost));
+        assert_eq!([[3, 0], [9, 1], [1, 1], [0, 1]].map(worth), [true, true, false, false]);
+        assert!(is_worth_loading([0, 1], 0, 16, &times, None), "who cannot predict trusts the tier");
+    }
+
+    #[test]
+    fn averages_follow_what_is_reported() {
+        let mut times = times(2, 1, 1);
+        (0..60).for_each(|_| times.observe(Way::Save, 4, Nanos(4 * MS)));
+        assert!((times.of(Way::Save).unwrap() / MS as f64 - 1.0).abs() < 0.01);
+    }
+}
