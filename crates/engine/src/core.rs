@@ -16,6 +16,7 @@ use scheduler::{
 };
 use tokio::sync::mpsc::UnboundedSender;
 
+use crate::books::Ending;
 use crate::door::ValidatedRequest;
 use crate::lower::{LogitRow, lower};
 use crate::output::{Output, RequestError, Timings, TokenLogprob, Usage};
@@ -145,7 +146,8 @@ impl EngineCore {
             targets: request.targets,
             arrived,
         };
-        self.scheduler.admit(asked, self.clock.now())?;
+        self.scheduler.admit(asked.clone(), self.clock.now())?;
+        self.log().books.open(&asked);
         let seed = request.seed.unwrap_or_else(|| {
             self.next_seed = self.next_seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
             self.next_seed
@@ -185,6 +187,7 @@ impl EngineCore {
         self.scheduler.abort(id);
         let mut log = self.log();
         log.stats.finished_cancelled += 1;
+        log.books.close(id, Ending::Cancelled, self.clock.now());
         self.gauge(&mut log.stats);
         drop(log);
         Some(Cancelled { prompt_tokens: active.usage.prompt_tokens, waiting: active.first_scheduled.is_none() })
@@ -332,6 +335,7 @@ impl EngineCore {
         }
         let mut log = self.log.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         log.push(record);
+        log.books.step(record, self.scheduler.cost_model());
         log.stats.prompt_tokens += prompt_tokens;
         log.stats.cached_tokens += cached_tokens;
         self.gauge(&mut log.stats);
@@ -411,6 +415,7 @@ impl EngineCore {
             return;
         }
         answer.reason = Some(reason);
+        self.log.lock().unwrap_or_else(std::sync::PoisonError::into_inner).books.end_answer(id, index);
         let text = match &mut answer.detokenizer {
             Some(detokenizer) if stop_string.is_none() => detokenizer.finish(),
             _ => String::new(),
@@ -432,6 +437,7 @@ impl EngineCore {
         active.timings.ttft_ms = ms(active.arrived, first_token);
         active.timings.decode_ms = ms(first_token, active.last_token.unwrap_or(first_token));
         active.timings.total_ms = ms(active.arrived, now);
+        *active.timings.bill = self.log().books.close(id, Ending::Finished, now);
         let reasons: Vec<_> = active.answers.iter().filter_map(|answer| answer.reason).collect();
         self.log().finished(&active.usage, &active.timings, &reasons);
         news.ended += 1;
@@ -446,6 +452,7 @@ impl EngineCore {
                 news.ended += 1;
                 let mut log = self.log();
                 log.stats.finished_error += 1;
+                log.books.close(id, Ending::Failed, self.clock.now());
                 self.gauge(&mut log.stats);
                 drop(log);
                 send(&active.outputs, Output::Failed(RequestError::NanLogits));
@@ -456,7 +463,12 @@ impl EngineCore {
     /// Ends every request with `error`: the last resort, when a step panicked or the engine stops.
     pub(crate) fn fail_all(&mut self, error: RequestError) -> Vec<Cancelled> {
         let all = std::mem::take(&mut self.active);
-        self.log().stats.finished_error += all.len() as u64;
+        let mut log = self.log();
+        log.stats.finished_error += all.len() as u64;
+        for &id in all.keys() {
+            log.books.close(id, Ending::Failed, self.clock.now());
+        }
+        drop(log);
         all.into_values()
             .map(|active| {
                 send(&active.outputs, Output::Failed(error));

@@ -14,6 +14,7 @@
 //! One thread owns the scheduler, the model and the cache. Handles ([`Engine`]) are cheap to clone and can be used from
 //! any thread, with or without an async runtime.
 
+mod books;
 mod core;
 mod door;
 mod lower;
@@ -30,9 +31,10 @@ use std::time::Duration;
 use model::chat_template::ChatTemplate;
 use model::tokenizer::Tokenizer;
 use model::{GenerationDefaults, ModelConfig};
-use scheduler::{RequestId, StepRecord, TokenId};
+use scheduler::{Nanos, StepRecord, TokenId};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
+pub use books::{Ending, Timeline};
 pub use door::{
     MAX_ANSWERS, MAX_LOGIT_BIAS, MAX_LOGPROBS, MAX_SALT_BYTES, MAX_STOP_BYTES, MAX_STOP_STRINGS, MAX_STOP_TOKENS,
     Prompt, RawRequest, Rejection, ValidatedRequest,
@@ -40,7 +42,8 @@ pub use door::{
 pub use model::chat_template::ChatMessage;
 pub use output::{Output, RequestError, Stream, Timings, TokenLogprob, Usage};
 pub use record::{Histogram, Stats};
-pub use scheduler::FinishReason;
+pub use scheduler::ledger;
+pub use scheduler::{FinishReason, RequestId};
 pub use start::{EngineOptions, StartError};
 
 use crate::core::Clock;
@@ -206,7 +209,10 @@ impl Engine {
 
     /// Gauges, counters and histograms, all read off the step log.
     pub fn stats(&self) -> Stats {
-        let mut stats = self.0.log.lock().unwrap_or_else(PoisonError::into_inner).stats.clone();
+        let log = self.0.log.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut stats = log.stats.clone();
+        stats.owners = *log.books.totals();
+        drop(log);
         stats.waiting_requests = self.0.shared.queued_requests.load(Ordering::Relaxed);
         stats.waiting_tokens = self.0.shared.queued_tokens.load(Ordering::Relaxed);
         let open = self.0.shared.open_requests.load(Ordering::Relaxed);
@@ -220,10 +226,21 @@ impl Engine {
         self.0.log.lock().unwrap_or_else(PoisonError::into_inner).records(most)
     }
 
+    /// Where the time of a request went: one that waits or runs, or one of the last that ended.
+    pub fn timeline(&self, id: RequestId) -> Option<Timeline> {
+        let log = self.0.log.lock().unwrap_or_else(PoisonError::into_inner);
+        log.books.timeline(id, self.0.clock.now())
+    }
+
+    /// Nanoseconds since the engine started: what a [`Timeline`]'s moments are measured from.
+    pub fn now(&self) -> Nanos {
+        self.0.clock.now()
+    }
+
     /// Whether the engine moves: tied to the loop itself, not to this handle.
     pub fn health(&self) -> Health {
         let shared = &self.0.shared;
-        let beat = scheduler::Nanos(shared.last_beat.load(Ordering::Relaxed));
+        let beat = Nanos(shared.last_beat.load(Ordering::Relaxed));
         let busy = shared.busy.load(Ordering::Relaxed);
         let stuck = if busy { self.0.clock.now().since(beat).0 } else { 0 };
         Health {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use scheduler::ledger::Bill;
 use scheduler::{FinishReason, RequestId, TokenId};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
@@ -32,7 +33,7 @@ pub struct Usage {
 }
 
 /// Where a request's time went, by phase. `queue + prefill = time to first token`, and with `decode` the total.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Timings {
     /// From arrival to the first step that carried a row of it, milliseconds.
     pub queue_ms: f64,
@@ -56,6 +57,8 @@ pub struct Timings {
     pub decode_context_tokens: u64,
     /// Times it lost its blocks and was recomputed.
     pub preemptions: usize,
+    /// The same times by owner: who they were spent on, and what the request cost others.
+    pub bill: Box<Bill>,
 }
 
 impl Timings {

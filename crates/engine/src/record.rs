@@ -4,8 +4,10 @@
 
 use std::collections::VecDeque;
 
+use scheduler::ledger::Totals;
 use scheduler::{FinishReason, StepRecord};
 
+use crate::books::Books;
 use crate::output::{Timings, Usage};
 
 /// Step records kept for views that look back.
@@ -80,6 +82,8 @@ pub struct Stats {
     pub finished_error: u64,
     /// Seconds that steps took, summed.
     pub step_seconds: f64,
+    /// Waiting of clients for tokens that came, by owner.
+    pub owners: Totals,
     // Histograms, seconds or tokens.
     pub time_to_first_token: Histogram,
     pub inter_token_latency: Histogram,
@@ -120,6 +124,7 @@ impl Default for Stats {
             finished_cancelled: 0,
             finished_error: 0,
             step_seconds: 0.0,
+            owners: Totals::default(),
             time_to_first_token: latency.clone(),
             inter_token_latency: latency.clone(),
             time_per_output_token: latency.clone(),
@@ -138,6 +143,7 @@ impl Default for Stats {
 #[derive(Debug, Default)]
 pub(crate) struct StepLog {
     records: VecDeque<StepRecord>,
+    pub(crate) books: Books,
     pub(crate) stats: Stats,
 }
 

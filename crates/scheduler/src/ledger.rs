@@ -193,9 +193,15 @@ impl Ledger {
         self.accounts.clear();
     }
 
-    /// An open account.
-    pub fn account(&self, request: RequestId) -> Option<&Account> {
-        self.accounts.get(&request)
+    /// An open account as it stands; before its first token with the waiting so far as its TTFT.
+    pub fn account(&self, request: RequestId) -> Option<Account> {
+        let mut account = self.accounts.get(&request)?.clone();
+        if account.first_token.is_none() {
+            rowless(&mut account, 0, self.now, &self.clocks);
+            let meter = &account.answers[0];
+            (account.bill.ttft, account.bill.ttft_others) = (meter.pending, meter.others);
+        }
+        Some(account)
     }
 
     /// Sums over all requests since the start.

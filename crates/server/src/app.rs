@@ -13,10 +13,11 @@ use http_body_util::BodyExt;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::ServerOptions;
-use crate::auth::ApiKeys;
+use crate::auth::{ApiKeys, Tenant};
 use crate::error::ApiError;
 use crate::metrics::HttpMetrics;
 use crate::openai::answer::Form;
+use crate::timeline::{Reader, Registry};
 
 /// Time for a whole body to arrive. Every body that fits the limit arrives in it at 300 kB/s.
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
@@ -29,6 +30,8 @@ pub(crate) struct App {
     pub(crate) models: Vec<String>,
     pub(crate) keys: ApiKeys,
     pub(crate) http: HttpMetrics,
+    /// Which names answers were given.
+    pub(crate) registry: Registry,
     /// Seconds since 1970 at the start.
     pub(crate) started: u64,
     /// Nothing new is taken.
@@ -47,6 +50,7 @@ impl App {
             models: if names.is_empty() { vec![engine.model().name.clone()] } else { names.clone() },
             keys: ApiKeys::new(&options.api_keys),
             http: HttpMetrics::default(),
+            registry: Registry::default(),
             started: unix_seconds(),
             draining: AtomicBool::new(false),
             body_limit: options.body_limit,
@@ -78,6 +82,11 @@ impl App {
 
     fn unique(&self) -> String {
         format!("{:016x}{:x}", self.boot, self.next_id.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// What a tenant may see of where time went.
+    pub(crate) fn reader(&self, tenant: Option<Tenant>) -> Reader<'_> {
+        Reader { engine: &self.engine, registry: &self.registry, tenant }
     }
 
     /// Token ids as text, special tokens shown.

@@ -82,6 +82,13 @@ impl ApiError {
         ApiError::new(Kind::NotFound, Some("unknown_url"), "There is nothing at this URL.")
     }
 
+    /// 404: a request that is not, or no longer, known to this caller. Its name is not repeated.
+    pub(crate) fn unknown_request() -> ApiError {
+        let message = "No request of this name is known: give the 'id' of an answer or its X-Request-Id, of one of the \
+            last requests made with the same API key.";
+        ApiError::new(Kind::NotFound, Some("request_not_found"), message)
+    }
+
     /// 405: the route exists, the method does not.
     pub(crate) fn method_not_allowed() -> ApiError {
         let message = "This URL does not take this method.";

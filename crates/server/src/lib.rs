@@ -25,6 +25,7 @@ mod metrics;
 mod openai;
 mod routes;
 mod stop;
+mod timeline;
 
 use std::future::Future;
 use std::net::SocketAddr;

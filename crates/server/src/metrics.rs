@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use axum::http::StatusCode;
+use engine::ledger::Owner;
 use engine::{Histogram, Stats};
 
 /// What the HTTP side counts itself.
@@ -86,6 +87,22 @@ fn counters(page: &mut Page, stats: &Stats) {
         page.own(name, "counter", help, value);
     }
     page.own("step_seconds_total", "counter", "Seconds that forward passes took.", stats.step_seconds);
+    let owned = [
+        (
+            "ttft_seconds_total",
+            "Arrival to first token, by who the time was spent on.",
+            &stats.owners.ttft,
+            Owner::OF_TTFT,
+        ),
+        ("gap_seconds_total", "From token to token, by who the time was spent on.", &stats.owners.gaps, Owner::OF_GAP),
+    ];
+    for (name, help, shares, owners) in owned {
+        let name = format!("twostroke_{name}");
+        page.family(&name, "counter", help);
+        for owner in owners {
+            page.sample(&name, &format!("owner=\"{}\"", owner.name()), shares.of(owner).as_secs_f64());
+        }
+    }
     let shared = [
         ("prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache.", stats.prefix_queries),
         ("prefix_cache_hits_total", "Prompt tokens found in the prefix cache.", stats.prefix_hits),
@@ -236,6 +253,8 @@ mod tests {
             "vllm:request_success_total",
             "twostroke_time_to_first_token_seconds",
             "vllm:iteration_tokens_total",
+            "twostroke_ttft_seconds_total",
+            "twostroke_gap_seconds_total",
         ] {
             assert!(families.contains(name), "{name}");
         }

@@ -39,6 +39,7 @@ pub const ROUTES: &[(&str, &str)] = &[
     ("POST", "/v1/chat/completions"),
     ("GET", "/v1/models"),
     ("GET", "/v1/models/{*model}"),
+    ("GET", "/v1/requests/{id}/timeline"),
     ("POST", "/tokenize"),
     ("POST", "/detokenize"),
     ("GET", "/health"),
@@ -52,6 +53,7 @@ fn handler(path: &str) -> MethodRouter<Arc<App>> {
         "/v1/chat/completions" => post(converse),
         "/v1/models" => get(list_models),
         "/v1/models/{*model}" => get(show_model),
+        "/v1/requests/{id}/timeline" => get(show_timeline),
         "/tokenize" => post(tokenize),
         "/detokenize" => post(detokenize),
         "/health" => get(health),
@@ -96,6 +98,12 @@ struct Caller {
     request_id: HeaderValue,
 }
 
+impl Caller {
+    fn name(&self) -> String {
+        self.request_id.to_str().unwrap_or_default().to_owned()
+    }
+}
+
 fn admit(app: &App, request: &Request) -> Result<Option<Tenant>, ApiError> {
     // Counters are wanted most when a server goes down.
     if app.is_draining() && request.uri().path() != "/metrics" {
@@ -118,7 +126,7 @@ fn known_route(path: &str) -> Option<&'static str> {
     ROUTES.iter().map(|&(_, route)| route).find(|&route| route == path)
 }
 
-/// The caller's own name for the request, if it is fit to be sent back. It is never used as a key.
+/// The caller's own name for the request, if it is fit to be sent back. It is a key among its tenant's own requests only.
 fn echoed_id(headers: &HeaderMap) -> Option<HeaderValue> {
     let value = headers.get(REQUEST_ID)?;
     let bytes = value.as_bytes();
@@ -160,7 +168,7 @@ async fn answer(app: Arc<App>, caller: &Caller, job: Job) -> Caught<Response> {
         // Escaped: a name must not be able to write lines of its own into the log.
         tracing::info!(request_id = ?caller.request_id, user = ?user, "request of a named user");
     }
-    let outputs = Outputs::submit(&app, requests)?;
+    let outputs = Outputs::submit(&app, &plan, caller.tenant, caller.name(), requests)?;
     if plan.delivery.stream {
         let headers = [
             (header::CONTENT_TYPE, "text/event-stream; charset=utf-8"),
@@ -203,6 +211,16 @@ fn model_card(app: &App, name: &str) -> Value {
         "parent": null,
         "max_model_len": app.engine.model().max_model_len,
     })
+}
+
+/// Where the time of a request went.
+async fn show_timeline(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    Path(name): Path<String>,
+) -> Caught<Response> {
+    let timeline = app.reader(caller.tenant).timeline(&name).ok_or_else(ApiError::unknown_request)?;
+    Ok(json_body(timeline.to_string()))
 }
 
 /// Healthy means that the engine's own loop moves, or has nothing to do.

@@ -41,6 +41,20 @@ pub enum Owner {
 impl Owner {
     const COUNT: usize = Owner::Overhead as usize + 1;
 
+    /// All of them.
+    pub const ALL: [Owner; Owner::COUNT] = [
+        Owner::QueueKv,
+        Owner::QueueSeats,
+        Owner::QueueBudget,
+        Owner::OwnPrefill,
+        Owner::OtherPrefill,
+        Owner::OwnDecode,
+        Owner::Decode,
+        Owner::Recompute,
+        Owner::Waiting,
+        Owner::LeftOut,
+        Owner::Overhead,
+    ];
     /// Those of a time to first token.
     pub const OF_TTFT: [Owner; 7] = [
         Owner::QueueKv,
@@ -295,6 +309,14 @@ impl Account {
         }
         gaps.sort_unstable();
         gaps.get(gaps.len() / 2).copied().unwrap_or_default()
+    }
+
+    /// Gives back memory that nothing will fill.
+    pub fn shrink(&mut self) {
+        self.answers.shrink_to_fit();
+        self.visits.shrink_to_fit();
+        self.waits.shrink_to_fit();
+        self.longest_gaps.shrink_to_fit();
     }
 
     /// Bytes that it takes.

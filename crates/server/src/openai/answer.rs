@@ -20,12 +20,14 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::app::App;
+use crate::auth::Tenant;
 use crate::error::ApiError;
 use crate::openai::params::Delivery;
 use crate::openai::wire::{
     ChatChoice, ChatChunk, ChatLogprobs, ChatMessageOut, Delta, Envelope, FINGERPRINT, TextChoice, TextLogprobs,
     TokenTexts, WireTimings, WireUsage,
 };
+use crate::timeline::Served;
 
 /// Which of the two routes asked.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -58,17 +60,28 @@ pub(crate) struct Plan {
 /// The outputs of all prompts of a request, as they come.
 pub(crate) struct Outputs {
     streams: Vec<Option<Stream>>,
+    served: Arc<Served>,
     /// Prompt to ask first, so that none is starved.
     turn: usize,
 }
 
 impl Outputs {
     /// Submits all prompts, or none.
-    pub(crate) fn submit(app: &App, requests: Vec<ValidatedRequest>) -> Result<Outputs, ApiError> {
+    pub(crate) fn submit(
+        app: &App,
+        plan: &Plan,
+        tenant: Option<Tenant>,
+        request_id: String,
+        requests: Vec<ValidatedRequest>,
+    ) -> Result<Outputs, ApiError> {
         let submit = |request| Ok(Some(app.engine.submit(request)?));
         // When a later one finds the queue full, dropping the earlier ones cancels them.
         let streams = requests.into_iter().map(submit).collect::<Result<Vec<_>, ApiError>>()?;
-        Ok(Outputs { streams, turn: 0 })
+        let requests = streams.iter().flatten().map(Stream::id).collect();
+        let response_id = app.response_id(plan.form);
+        let served = Arc::new(Served { tenant, response_id, request_id, requests });
+        app.registry.add(served.clone());
+        Ok(Outputs { streams, served, turn: 0 })
     }
 
     fn prompts(&self) -> Vec<Vec<u32>> {
@@ -156,7 +169,7 @@ fn reasons(plan: &Plan, app: &App, reason: FinishReason, stop_string: Option<usi
 struct Format<'a> {
     app: &'a App,
     plan: &'a Plan,
-    id: &'a str,
+    served: &'a Served,
     created: u64,
 }
 
@@ -165,9 +178,15 @@ impl<'a> Format<'a> {
         TokenTexts { tokenizer: self.app.engine.model().tokenizer.as_deref(), as_ids: self.plan.delivery.tokens_as_ids }
     }
 
+    fn timings(&self, totals: &Totals) -> WireTimings {
+        let wants_detail = self.plan.delivery.timings_detail;
+        let detail = wants_detail.then(|| self.app.reader(self.served.tenant).detail(self.served));
+        WireTimings::of(&totals.timings, detail)
+    }
+
     fn envelope<C>(&self, object: &'static str, choices: Vec<C>) -> Envelope<'a, C> {
         Envelope {
-            id: self.id,
+            id: &self.served.response_id,
             object,
             created: self.created,
             model: &self.plan.delivery.model,
@@ -209,8 +228,7 @@ pub(crate) async fn collect(app: &App, plan: &Plan, mut outputs: Outputs) -> Res
             Output::Failed(error) => return Err(error.into()),
         }
     }
-    let (id, created) = (app.response_id(plan.form), app.now());
-    let frame = Format { app, plan, id: &id, created };
+    let frame = Format { app, plan, served: &outputs.served, created: app.now() };
     Ok(match plan.form {
         Form::Chat => frame.whole_chat(answers, &prompts, &prompt_logprobs, &totals),
         Form::Completion => frame.whole_text(answers, &prompts, &prompt_logprobs, &totals),
@@ -240,7 +258,7 @@ impl Format<'_> {
         let choices = answers.into_iter().enumerate().map(choice).collect();
         let mut envelope = self.envelope("chat.completion", choices);
         envelope.usage = Some(Some(WireUsage::of(&totals.usage)));
-        envelope.timings = Some(WireTimings::of(&totals.timings));
+        envelope.timings = Some(self.timings(totals));
         envelope.prompt_logprobs = plan.prompt_logprobs.then(|| texts.prompt(&prompt_logprobs[0]));
         envelope.prompt_token_ids = plan.delivery.token_ids.then(|| prompts[0].clone());
         json(&envelope)
@@ -278,7 +296,7 @@ impl Format<'_> {
         let choices = answers.into_iter().enumerate().map(choice).collect();
         let mut envelope = self.envelope("text_completion", choices);
         envelope.usage = Some(Some(WireUsage::of(&totals.usage)));
-        envelope.timings = Some(WireTimings::of(&totals.timings));
+        envelope.timings = Some(self.timings(totals));
         json(&envelope)
     }
 
@@ -311,7 +329,7 @@ struct Choice {
 struct Writer {
     app: Arc<App>,
     plan: Plan,
-    id: String,
+    served: Arc<Served>,
     created: u64,
     prompts: Vec<Vec<u32>>,
     prompt_logprobs: Vec<Vec<Option<TokenLogprob>>>,
@@ -335,10 +353,11 @@ struct Piece {
 }
 
 impl Writer {
-    fn new(app: Arc<App>, plan: Plan, prompts: Vec<Vec<u32>>) -> Writer {
+    fn new(app: Arc<App>, plan: Plan, outputs: &Outputs) -> Writer {
+        let prompts = outputs.prompts();
         let num_choices = prompts.len() * plan.num_answers;
         Writer {
-            id: app.response_id(plan.form),
+            served: outputs.served.clone(),
             created: app.now(),
             prompt_logprobs: vec![Vec::new(); prompts.len()],
             choices: vec![Choice::default(); num_choices],
@@ -387,9 +406,9 @@ impl Writer {
     /// After the last prompt's `Done`: the last choice's end, the token counts, and the mark that nothing follows.
     fn finish(&mut self, events: &mut VecDeque<Bytes>) {
         let Some((choice, text, finish_reason, stop_reason)) = self.last.take() else { return };
-        let timings = Some(WireTimings::of(&self.totals.timings));
+        let timings = Some(self.frame().timings(&self.totals));
         let finish = Some((finish_reason, stop_reason));
-        events.push_back(self.event(choice, Piece { text, finish, timings, ..Piece::default() }));
+        events.push_back(self.event(choice, Piece { text, finish, timings: timings.clone(), ..Piece::default() }));
         if self.plan.delivery.include_usage {
             let frame = self.frame();
             let mut envelope = frame.envelope::<ChatChunk>(self.object(), Vec::new());
@@ -401,7 +420,7 @@ impl Writer {
     }
 
     fn frame(&self) -> Format<'_> {
-        Format { app: &self.app, plan: &self.plan, id: &self.id, created: self.created }
+        Format { app: &self.app, plan: &self.plan, served: &self.served, created: self.created }
     }
 
     fn object(&self) -> &'static str {
@@ -521,7 +540,7 @@ pub(crate) struct Events {
 
 impl Events {
     pub(crate) fn new(app: Arc<App>, plan: Plan, outputs: Outputs) -> Events {
-        let writer = Writer::new(app, plan, outputs.prompts());
+        let writer = Writer::new(app, plan, &outputs);
         Events { outputs: Some(outputs), writer, ready: VecDeque::new() }
     }
 }

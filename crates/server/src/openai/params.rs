@@ -23,6 +23,8 @@ pub(crate) struct Delivery {
     pub(crate) token_ids: bool,
     /// Tokens of log probabilities as `token_id:42`.
     pub(crate) tokens_as_ids: bool,
+    /// The owners of all times, beside `timings`.
+    pub(crate) timings_detail: bool,
     /// Who asked, for the log.
     pub(crate) user: Option<String>,
 }
@@ -47,6 +49,7 @@ pub(crate) fn delivery(fields: &mut Fields, app: &App) -> Result<Delivery, ApiEr
         continuous_usage: false,
         token_ids: fields.boolean("return_token_ids")?.unwrap_or(false),
         tokens_as_ids: fields.boolean("return_tokens_as_token_ids")?.unwrap_or(false),
+        timings_detail: fields.boolean("timings_detail")?.unwrap_or(false),
         user: user(fields)?,
     };
     if let Some(mut options) = fields.object("stream_options")? {

@@ -139,7 +139,7 @@ impl WireUsage {
 
 /// Where the time went. For several prompts in one request: tokens are summed and times are the longest, since the
 /// prompts ran side by side.
-#[derive(Clone, Copy, Serialize)]
+#[derive(Clone, Serialize)]
 pub(crate) struct WireTimings {
     queue_ms: f64,
     prefill_ms: f64,
@@ -152,10 +152,13 @@ pub(crate) struct WireTimings {
     prefill_tokens_per_second: f64,
     decode_tokens_per_second: f64,
     preemptions: usize,
+    /// If asked for: the same times by owner, one object per prompt.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    detail: Option<Vec<Value>>,
 }
 
 impl WireTimings {
-    pub(crate) fn of(timings: &Timings) -> WireTimings {
+    pub(crate) fn of(timings: &Timings, detail: Option<Vec<Value>>) -> WireTimings {
         // Microseconds are as fine as anybody can use.
         let round = |value: f64| (value * 1e3).round() / 1e3;
         WireTimings {
@@ -170,6 +173,7 @@ impl WireTimings {
             prefill_tokens_per_second: round(timings.prefill_tok_s()),
             decode_tokens_per_second: round(timings.decode_tok_s()),
             preemptions: timings.preemptions,
+            detail,
         }
     }
 }

@@ -9,3 +9,4 @@ mod connections;
 mod host;
 mod refusals;
 mod surfaces;
+mod timeline;

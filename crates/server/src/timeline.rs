@@ -1,0 +1,245 @@
+//! "Why was this slow?": where the time of a request went, as JSON, for whoever asked for it.
+//!
+//! ```text
+//! X-Request-Id, response id --Registry--> the engine's requests --Engine::timeline--> owners, steps, waits, late tokens
+//! ```
+//!
+//! A request is visible to its own tenant (API key) and to nobody else. Others that appear in it are named if they are
+//! the tenant's own; those of other tenants are numbers that lead nowhere, the same for one request wherever it appears.
+
+use std::collections::VecDeque;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use engine::ledger::{Account, Bill, Gap, Named, Owner, Shares, Visit, Wait};
+use engine::{Ending, Engine, RequestId, Timeline};
+use scheduler::Nanos;
+use serde_json::{Map, Value, json};
+
+use crate::auth::Tenant;
+
+/// Requests whose names are kept.
+const KEPT: usize = 1024;
+
+/// One HTTP request and what it became in the engine.
+pub(crate) struct Served {
+    pub(crate) tenant: Option<Tenant>,
+    /// The answer's `id`.
+    pub(crate) response_id: String,
+    /// The header X-Request-Id of the answer: the caller's own name for it, or ours.
+    pub(crate) request_id: String,
+    /// One per prompt.
+    pub(crate) requests: Vec<RequestId>,
+}
+
+/// The newest requests by name.
+#[derive(Default)]
+pub(crate) struct Registry {
+    newest: Mutex<VecDeque<Arc<Served>>>,
+    secret: RandomState,
+}
+
+impl Registry {
+    pub(crate) fn add(&self, served: Arc<Served>) {
+        let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        if newest.len() == KEPT {
+            newest.pop_front();
+        }
+        newest.push_back(served);
+    }
+
+    /// The tenant's request of this name; of several the newest.
+    fn find(&self, tenant: Option<Tenant>, name: &str) -> Option<Arc<Served>> {
+        let newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_it = |served: &&Arc<Served>| {
+            served.tenant == tenant && (served.response_id == name || served.request_id == name)
+        };
+        newest.iter().rev().find(is_it).cloned()
+    }
+
+    /// Another request as `tenant` may see it: its name, or a number.
+    fn name(&self, tenant: Option<Tenant>, id: RequestId) -> Value {
+        let newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_it = |served: &&Arc<Served>| served.requests.contains(&id);
+        match newest.iter().rev().find(is_it) {
+            Some(served) if served.tenant == tenant => served.response_id.as_str().into(),
+            _ => (self.secret.hash_one(id.0) as u32).into(),
+        }
+    }
+}
+
+/// Writes timelines for one tenant.
+pub(crate) struct Reader<'a> {
+    pub(crate) engine: &'a Engine,
+    pub(crate) registry: &'a Registry,
+    pub(crate) tenant: Option<Tenant>,
+}
+
+impl Reader<'_> {
+    /// Everything that is known of the request of this name; `None` if it is unknown or forgotten.
+    pub(crate) fn timeline(&self, name: &str) -> Option<Value> {
+        let served = self.registry.find(self.tenant, name)?;
+        let prompts = served.requests.iter().map(|&id| self.engine.timeline(id));
+        let prompts: Option<Vec<Value>> = prompts.map(|timeline| Some(self.prompt(&timeline?))).collect();
+        Some(json!({
+            "id": served.response_id,
+            "object": "request.timeline",
+            "request_id": served.request_id,
+            "prompts": prompts?,
+        }))
+    }
+
+    /// The sums of a request's prompts, and its late tokens: the detail of an answer's `timings`.
+    pub(crate) fn detail(&self, served: &Served) -> Vec<Value> {
+        let sums = |timeline: Timeline| {
+            let mut sums = self.sums(&timeline.account.bill);
+            sums.insert("late_tokens".into(), self.late_tokens(&timeline.account));
+            Value::Object(sums)
+        };
+        served.requests.iter().map(|&id| self.engine.timeline(id).map_or(Value::Null, sums)).collect()
+    }
+
+    fn prompt(&self, timeline: &Timeline) -> Value {
+        let account = &timeline.account;
+        let since = |moment: Nanos| ms(moment.since(account.arrived));
+        let state = match timeline.ending {
+            None if account.visits.is_empty() => "waiting",
+            None => "running",
+            Some(Ending::Finished) => "finished",
+            Some(Ending::Cancelled) => "cancelled",
+            Some(Ending::Failed) => "failed",
+        };
+        let mut prompt = Map::new();
+        prompt.insert("state".into(), state.into());
+        prompt.insert("until_ms".into(), since(timeline.until).into());
+        prompt.insert("ttft_ms".into(), account.first_token.map(since).into());
+        let targets = json!({"ttft_ms": account.targets.ttft.map(ms), "tpot_ms": account.targets.tpot.map(ms)});
+        prompt.insert("targets".into(), targets);
+        prompt.extend(self.sums(&account.bill));
+        prompt.insert("median_gap_ms".into(), ms(account.median_gap()).into());
+        prompt.insert("late_tokens".into(), self.late_tokens(account));
+        let wait = |wait: &Wait| {
+            json!({
+                "answer": wait.answer,
+                "from_ms": since(wait.from),
+                "to_ms": since(wait.to),
+                "owners": owners(&wait.shares, None),
+            })
+        };
+        prompt.insert("waits".into(), account.waits.iter().map(wait).collect());
+        let step = |visit: &Visit| {
+            json!({
+                "answer": visit.answer,
+                "from_ms": since(visit.from),
+                "to_ms": since(visit.to),
+                "phase": phase(visit.work),
+                "rows": visit.rows,
+                "tokens": visit.tokens,
+            })
+        };
+        prompt.insert("steps".into(), account.visits.iter().map(step).collect());
+        prompt.insert("steps_left_out".into(), account.visits_left_out.into());
+        let came = account.visits.iter().filter(|visit| visit.tokens > 0);
+        prompt.insert("token_times_ms".into(), came.map(|visit| since(visit.to)).collect());
+        Value::Object(prompt)
+    }
+
+    fn sums(&self, bill: &Bill) -> Map<String, Value> {
+        let mut sums = Map::new();
+        sums.insert("ttft".into(), owners(&bill.ttft, Some(&Owner::OF_TTFT)));
+        sums.insert("ttft_delayed_by".into(), self.others(&bill.ttft_others));
+        sums.insert("gaps".into(), owners(&bill.gaps, Some(&Owner::OF_GAP)));
+        sums.insert("gaps_delayed_by".into(), self.others(&bill.gaps_others));
+        sums.insert("saved_by_cache_ms".into(), bill.saved_by_cache.map(ms).into());
+        let cost = &bill.cost;
+        let cost = json!({
+            "prefill_in_ttfts_ms": ms(cost.prefill_in_ttfts),
+            "prefill_in_gaps_ms": ms(cost.prefill_in_gaps),
+            "decode_in_ttfts_ms": ms(cost.decode_in_ttfts),
+            "decode_in_gaps_ms": ms(cost.decode_in_gaps),
+            "total_ms": ms(cost.total()),
+        });
+        sums.insert("cost_to_others".into(), cost);
+        sums
+    }
+
+    fn late_tokens(&self, account: &Account) -> Value {
+        let late = |gap: &Gap| {
+            json!({
+                "answer": gap.answer,
+                "token": gap.token,
+                "at_ms": ms(gap.at.since(account.arrived)),
+                "gap_ms": ms(gap.shares.total()),
+                "owners": owners(&gap.shares, None),
+                "delayed_by": self.others(&gap.others),
+            })
+        };
+        account.late_gaps().iter().map(late).collect()
+    }
+
+    fn others(&self, named: &Named) -> Value {
+        let entry = |(id, nanos)| json!({"request": self.registry.name(self.tenant, id), "ms": ms(nanos)});
+        let mut others: Vec<Value> = named.entries().map(entry).collect();
+        if named.rest() > Nanos(0) {
+            others.push(json!({"request": null, "ms": ms(named.rest())}));
+        }
+        Value::Array(others)
+    }
+}
+
+/// Milliseconds by owner: of those given, or of all that have any.
+fn owners(shares: &Shares, of: Option<&[Owner]>) -> Value {
+    let part = |owner: Owner| (format!("{}_ms", owner.name()), ms(shares.of(owner)).into());
+    let parts: Map<String, Value> = match of {
+        Some(owners) => owners.iter().copied().map(part).collect(),
+        None => Owner::ALL.into_iter().filter(|&owner| shares.of(owner) > Nanos(0)).map(part).collect(),
+    };
+    Value::Object(parts)
+}
+
+fn phase(work: Owner) -> &'static str {
+    match work {
+        Owner::OwnPrefill => "prefill",
+        Owner::Recompute => "recompute",
+        _ => "decode",
+    }
+}
+
+/// Exact to the nanosecond, so that parts add up on paper too.
+fn ms(nanos: Nanos) -> f64 {
+    nanos.0 as f64 / 1e6
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn served(tenant: u8, response: &str, request: &str, id: u64) -> Arc<Served> {
+        Arc::new(Served {
+            tenant: Some([tenant; 32]),
+            response_id: response.into(),
+            request_id: request.into(),
+            requests: vec![RequestId(id)],
+        })
+    }
+
+    #[test]
+    fn a_tenant_sees_its_own_names_and_numbers_for_the_rest() {
+        let registry = Registry::default();
+        registry.add(served(1, "cmpl-a", "mine", 1));
+        registry.add(served(2, "cmpl-b", "mine", 2));
+        registry.add(served(1, "cmpl-c", "mine", 3));
+        let find = |tenant, name| registry.find(Some([tenant; 32]), name).map(|served| served.requests[0].0);
+        assert_eq!([find(1, "cmpl-a"), find(2, "cmpl-a"), find(2, "cmpl-b")], [Some(1), None, Some(2)]);
+        assert_eq!([find(1, "mine"), find(2, "mine"), find(3, "mine")], [Some(3), Some(2), None], "the newest");
+        assert_eq!(registry.find(None, "cmpl-a").map(|served| served.requests[0]), None);
+        let name = |id| registry.name(Some([1; 32]), RequestId(id));
+        assert_eq!(name(1), "cmpl-a");
+        assert!(name(2).is_u64() && name(2) == name(2) && name(2) != name(9), "{} {}", name(2), name(9));
+        for id in 10..10 + KEPT as u64 {
+            registry.add(served(1, &format!("cmpl-{id}"), "x", id));
+        }
+        assert_eq!(find(1, "cmpl-a"), None, "forgotten");
+        assert!(name(1).is_u64());
+    }
+}

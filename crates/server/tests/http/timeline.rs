@@ -1,0 +1,132 @@
+//! Why was this slow: the detail of an answer's timings, the timeline of a request, and who may see it.
+
+use serde_json::{Value, json};
+
+use crate::client::Answer;
+use crate::host::{Host, local_server, small_engine};
+
+const PROMPT: &str = "The fox looked at the lantern in the window.";
+
+fn sum(parts: &Value) -> f64 {
+    parts.as_object().expect("owners").values().map(|ms| ms.as_f64().expect("milliseconds")).sum()
+}
+
+fn assert_same(what: &str, parts: f64, whole: &Value) {
+    let whole = whole.as_f64().expect("milliseconds");
+    // Times in answers are rounded to microseconds.
+    assert!((parts - whole).abs() <= 0.001 + whole * 0.01, "{what}: {parts} of {whole}");
+}
+
+#[test]
+fn an_answers_parts_are_its_times_streamed_or_not() {
+    let host = Host::start();
+    for path in ["/v1/completions", "/v1/chat/completions"] {
+        let mut body = json!({"max_tokens": 12, "temperature": 0, "ignore_eos": true, "timings_detail": true});
+        match path {
+            "/v1/completions" => body["prompt"] = PROMPT.into(),
+            _ => body["messages"] = json!([{"role": "user", "content": PROMPT}]),
+        }
+        let whole = host.ask(path, &body)["timings"].clone();
+        let events = host.stream(path, &body);
+        let last = events.last().expect("events")["timings"].clone();
+        assert!(events.iter().rev().skip(1).all(|event| event["timings"].is_null()), "the last one has it");
+        for timings in [whole, last] {
+            let detail = &timings["detail"][0];
+            assert_same("TTFT", sum(&detail["ttft"]), &timings["ttft_ms"]);
+            assert_same("gaps", sum(&detail["gaps"]), &timings["decode_ms"]);
+            assert!(detail["ttft"]["own_prefill_ms"].as_f64() > Some(0.0), "{detail}");
+            for key in ["ttft_delayed_by", "gaps_delayed_by", "late_tokens", "cost_to_others"] {
+                assert!(!detail[key].is_null(), "{key} in {detail}");
+            }
+        }
+        body["timings_detail"] = false.into();
+        assert!(host.ask(path, &body)["timings"]["detail"].is_null(), "only if asked for");
+    }
+    let two = json!({"prompt": [PROMPT, "Once"], "max_tokens": 2, "timings_detail": true});
+    let timings = host.ask("/v1/completions", &two)["timings"].clone();
+    assert_eq!(timings["detail"].as_array().map(Vec::len), Some(2), "one for each prompt");
+}
+
+#[test]
+fn a_timeline_is_found_by_either_name_and_shows_every_token() {
+    let host = Host::start();
+    let body = json!({"prompt": PROMPT, "max_tokens": 9, "temperature": 0, "ignore_eos": true}).to_string();
+    let mut connection = host.connect();
+    let headers = [("content-type", "application/json"), ("x-request-id", "mine-1"), ("connection", "close")];
+    connection.request("POST", "/v1/completions", &headers, body.as_bytes());
+    let answer = connection.answer();
+    let id = answer.json()["id"].as_str().expect("an id").to_owned();
+    let by_id = host.get(&format!("/v1/requests/{id}/timeline")).json();
+    let by_name = host.get("/v1/requests/mine-1/timeline").json();
+    assert_eq!(by_id, by_name);
+    assert_eq!((&by_id["id"], &by_id["request_id"]), (&json!(id), &json!("mine-1")));
+    let prompt = &by_id["prompts"][0];
+    assert_eq!(prompt["state"], "finished");
+    assert_same("TTFT", sum(&prompt["ttft"]), &prompt["ttft_ms"]);
+    let steps = prompt["steps"].as_array().expect("steps");
+    let tokens: u64 = steps.iter().map(|step| step["tokens"].as_u64().expect("a count")).sum();
+    assert_eq!((tokens, prompt["token_times_ms"].as_array().map(Vec::len)), (9, Some(9)));
+    assert_eq!((&steps[0]["phase"], &steps[8]["phase"]), (&json!("prefill"), &json!("decode")));
+    // It says nothing of what was said.
+    assert!(!by_id.to_string().contains("fox"));
+    for unknown in ["cmpl-0", "mine-2", "%2e%2e", "x".repeat(3000).as_str()] {
+        let answer = host.get(&format!("/v1/requests/{unknown}/timeline"));
+        assert_eq!((answer.status, &answer.json()["error"]["code"]), (404, &json!("request_not_found")), "{unknown}");
+    }
+}
+
+#[test]
+fn a_late_token_names_the_prompt_that_delayed_it_and_a_strangers_is_a_number() {
+    let mut options = local_server();
+    options.api_keys = vec!["sk-a".into(), "sk-b".into()];
+    let host = Host::with(small_engine(), options);
+    let send = |method: &str, key: &str, path: &str, body: &str| -> Answer {
+        let mut connection = host.connect();
+        let bearer = format!("Bearer {key}");
+        let headers =
+            [("content-type", "application/json"), ("authorization", bearer.as_str()), ("connection", "close")];
+        connection.request(method, path, &headers, body.as_bytes());
+        connection.answer()
+    };
+    let body = |prompt: &str, tokens: u32| {
+        json!({"prompt": prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": true, "timings_detail": true})
+            .to_string()
+    };
+    // A stream of A's, and beside it a long prompt of each.
+    let streamed = std::thread::scope(|scope| {
+        let streamed = scope.spawn(|| send("POST", "sk-a", "/v1/completions", &body(PROMPT, 400)));
+        crate::host::wait("the stream to begin", || host.engine.stats().generated_tokens > 0);
+        for key in ["sk-a", "sk-b"] {
+            let answer = send("POST", key, "/v1/completions", &body(&format!("{key} {PROMPT}").repeat(40), 1));
+            let cost = answer.json()["timings"]["detail"][0]["cost_to_others"]["total_ms"].as_f64();
+            assert!(cost > Some(0.0), "it knows what it cost the stream");
+        }
+        streamed.join().expect("an answer")
+    });
+    let detail = streamed.json()["timings"]["detail"][0].clone();
+    let blamed = detail["gaps_delayed_by"].as_array().expect("others");
+    assert_eq!(blamed.iter().filter(|other| other["request"].is_string()).count(), 1, "its own tenant's: {detail}");
+    assert_eq!(blamed.iter().filter(|other| other["request"].is_u64()).count(), 1, "a stranger's: {detail}");
+    let id = streamed.json()["id"].as_str().expect("an id").to_owned();
+    let path = format!("/v1/requests/{id}/timeline");
+    assert_eq!(send("GET", "sk-a", &path, "").status, 200);
+    assert_eq!(send("GET", "sk-b", &path, "").status, 404, "not B's business");
+    assert_eq!(send("GET", "sk-c", &path, "").status, 401);
+}
+
+#[test]
+fn every_second_of_waiting_has_an_owner_in_the_metrics() {
+    let host = Host::start();
+    host.ask("/v1/completions", &json!({"prompt": PROMPT, "max_tokens": 9, "ignore_eos": true}));
+    let page = host.get("/metrics").text().to_owned();
+    for (owned, histogram, owners) in [
+        ("twostroke_ttft_seconds_total", "twostroke_time_to_first_token_seconds_sum", 7),
+        ("twostroke_gap_seconds_total", "twostroke_inter_token_latency_seconds_sum", 7),
+    ] {
+        let parts = page.lines().filter(|line| line.starts_with(&format!("{owned}{{owner=\"")));
+        let parts: Vec<f64> = parts.map(|line| line.rsplit(' ').next().unwrap().parse().unwrap()).collect();
+        assert_eq!(parts.len(), owners, "{owned} has a fixed set of labels");
+        let (parts, whole) = (parts.iter().sum::<f64>(), host.metric(histogram));
+        assert!(whole > 0.0 && (parts / whole - 1.0).abs() < 0.01, "{owned}: {parts} of {whole}");
+    }
+}
