@@ -11,7 +11,7 @@
 //! ```
 //!
 //! There is no second scheduler: [`world`] drives [`scheduler::Scheduler`], the type that the engine drives. What is
-//! imagined is the machine (a [`scheduler::CostModel`]) and the tokens (numbers derived from the request). One seed
+//! imagined is the machine (cost models) and the tokens (numbers derived from the request). One seed
 //! gives one report, byte for byte.
 
 pub mod plot;
@@ -25,4 +25,4 @@ mod random;
 
 pub use report::Report;
 pub use workload::{Arrival, Lengths, Shape, Workload};
-pub use world::{Fleet, Instance, Observer, records, simulate};
+pub use world::{Fleet, Instance, Machine, Observer, records, simulate};

@@ -6,12 +6,12 @@
 
 use std::fmt;
 
-use scheduler::{CostModel, Nanos, StepRecord, Work};
+use scheduler::{Nanos, StepRecord, Work};
 use serde_json::{Value, json};
 
 use crate::gather::{Histogram, Series};
 use crate::workload::Workload;
-use crate::world::Fleet;
+use crate::world::{Fleet, Machine};
 
 /// A distribution.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -316,7 +316,7 @@ impl Collector {
         self.num_ended += 1;
     }
 
-    pub(crate) fn step(&mut self, instance: usize, record: &StepRecord, machine: &CostModel) {
+    pub(crate) fn step(&mut self, instance: usize, record: &StepRecord, machine: &Machine) {
         let Work { prefill_rows, decode_rows, .. } = record.work;
         let seconds = record.took().as_secs_f64();
         let report = &mut self.report;
@@ -339,7 +339,7 @@ impl Collector {
         self.busy_decode += match (prefill_rows, decode_rows) {
             (0, _) => seconds,
             (_, 0) => 0.0,
-            _ => machine.seconds(&decode_alone(&record.work)).min(seconds),
+            _ => machine.step_time(&decode_alone(&record.work)).as_secs_f64().min(seconds),
         };
         if record.predicted > Nanos(0) {
             let error = (record.predicted.as_secs_f64() / seconds - 1.0).abs();

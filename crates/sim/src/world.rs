@@ -15,11 +15,35 @@ use std::collections::BinaryHeap;
 
 use scheduler::{
     AdmitError, CostModel, Event, Limits, LimitsError, Nanos, Request, RequestId, RowOutput, Scheduler, Step,
-    StepOutput, StepRecord, StopRules,
+    StepOutput, StepRecord, StopRules, Work,
 };
 
 use crate::report::{Collector, Report};
 use crate::workload::{Piece, Workload};
+
+/// How long steps take. Two models, because kernels for one kind of step are not those for the other: on GPUs a decode
+/// row beside a prompt may cost twice what it costs among its like.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Machine {
+    /// Of steps of decode alone.
+    pub decode: CostModel,
+    /// Of all others.
+    pub mixed: CostModel,
+}
+
+impl From<CostModel> for Machine {
+    /// One model for both.
+    fn from(model: CostModel) -> Machine {
+        Machine { decode: model.clone(), mixed: model }
+    }
+}
+
+impl Machine {
+    /// How long a step with this work takes.
+    pub fn step_time(&self, work: &Work) -> Nanos {
+        if work.prefill_seqs == 0 { self.decode.step_time(work) } else { self.mixed.step_time(work) }
+    }
+}
 
 /// One engine: a scheduler and a machine.
 #[derive(Clone, Debug)]
@@ -27,7 +51,7 @@ pub struct Instance {
     /// What the scheduler is made with.
     pub limits: Limits,
     /// How long steps take.
-    pub machine: CostModel,
+    pub machine: Machine,
     /// What the scheduler believes about that. `None`: it has no model, heeds no targets, and only the limits bound a
     /// step (static chunks).
     pub belief: Option<CostModel>,
@@ -91,7 +115,7 @@ pub fn records(workload: &Workload, fleet: &Fleet) -> Result<Vec<(usize, StepRec
 /// An instance at work.
 struct Engine {
     scheduler: Scheduler,
-    machine: CostModel,
+    machine: Machine,
     /// When its step in flight ends.
     busy_until: Option<Nanos>,
     /// Kept for their buffers.

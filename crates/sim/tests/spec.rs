@@ -22,7 +22,7 @@ fn instance() -> Instance {
             enable_prefix_caching: true,
             hash_key: [0; 32],
         },
-        machine: CostModel::new(vec![Knot { rows: 1, seconds: 0.010 }], Terms::default()),
+        machine: CostModel::new(vec![Knot { rows: 1, seconds: 0.010 }], Terms::default()).into(),
         belief: None,
     }
 }
@@ -120,7 +120,7 @@ fn one_seed_gives_one_report_and_one_log() {
         let workload = Workload::synthetic(shape, lengths, 20.0, 200, seed);
         let mut fleet = Fleet::of(2, &instance());
         for instance in &mut fleet.instances {
-            (instance.limits.max_queued_requests, instance.belief) = (1000, Some(instance.machine.clone()));
+            (instance.limits.max_queued_requests, instance.belief) = (1000, Some(instance.machine.mixed.clone()));
         }
         let log = records(&workload, &fleet).unwrap();
         (simulate(&workload, &fleet, &mut ()).unwrap().json().to_string(), log)

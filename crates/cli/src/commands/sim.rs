@@ -135,7 +135,7 @@ fn instance(flags: &SimFlags) -> Result<Instance, Failure> {
         enable_prefix_caching: !flags.no_enable_prefix_caching,
         hash_key: [0; 32],
     };
-    Ok(Instance { limits, belief: heeds_targets.then(|| cost.clone()), machine: cost })
+    Ok(Instance { limits, belief: heeds_targets.then(|| cost.clone()), machine: cost.into() })
 }
 
 /// Bytes of a weight and of a key or value.
