@@ -15,6 +15,7 @@ pub mod kv;
 pub mod ledger;
 pub mod presets;
 pub mod request;
+pub mod router;
 pub mod scheduler;
 pub mod sequence;
 pub mod step;

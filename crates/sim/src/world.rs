@@ -13,6 +13,8 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use scheduler::kv::ChainHasher;
+use scheduler::router;
 use scheduler::{
     AdmitError, CostModel, Event, Limits, LimitsError, Nanos, Request, RequestId, RowOutput, Scheduler, Step,
     StepOutput, StepRecord, StopRules, Work,
@@ -249,15 +251,27 @@ impl<'a> World<'a> {
             targets: arrival.targets,
             arrived: self.now,
         };
-        let instance = self.route();
+        let instance = self.route(&request);
         self.collector.arrived(index, instance, self.now);
         self.engines[instance].scheduler.admit(request, self.now)
     }
 
-    /// The instance with the fewest requests, of equals the first.
-    fn route(&self) -> usize {
-        let requests = |&index: &usize| self.engines[index].scheduler.num_requests();
-        (0..self.engines.len()).min_by_key(requests).expect("there is one")
+    /// The instance that the production router chooses.
+    fn route(&self, request: &Request) -> usize {
+        if self.engines.len() == 1 {
+            return 0;
+        }
+        let mut chain = Vec::new();
+        let mut made_for = None;
+        let snapshots = self.engines.iter().map(|engine| {
+            let Limits { block_size, hash_key, .. } = *engine.scheduler.limits();
+            if made_for != Some((block_size, hash_key)) {
+                chain = ChainHasher::new(hash_key).chain(&request.prompt, request.salt, block_size);
+                made_for = Some((block_size, hash_key));
+            }
+            (engine.scheduler.snapshot(&chain), engine.scheduler.cost_model().unwrap_or(&engine.machine.mixed))
+        });
+        router::route(request.prompt.len(), snapshots).expect("there is an instance")
     }
 
     fn plan(&mut self) {

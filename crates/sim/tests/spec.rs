@@ -130,3 +130,18 @@ fn one_seed_gives_one_report_and_one_log() {
         assert_ne!(run(shape, 1).0, run(shape, 2).0, "{shape:?}");
     }
 }
+
+#[test]
+fn a_fleet_sends_equal_prefixes_to_one_instance() {
+    // Long prefixes, so that computing one again costs far more than a short wait.
+    let shape = Shape::SharedPrefix { prefixes: 2, tokens: 80 };
+    let lengths = Lengths { input_tokens: 4, output_tokens: 2, cv: 0.0 };
+    let workload = Workload::synthetic(shape, lengths, 60.0, 200, 3);
+    let mut fleet = Fleet::of(2, &instance());
+    fleet.instances.iter_mut().for_each(|instance| instance.limits.max_queued_requests = 200);
+    let report = simulate(&workload, &fleet, &mut ()).unwrap();
+    let missed = report.outcomes.iter().filter(|outcome| outcome.cached_tokens < 80).count();
+    assert!(missed <= 4, "each instance computes a prefix once at most, but {missed} did not find theirs");
+    let served = |instance: usize| report.outcomes.iter().filter(|outcome| outcome.instance == instance).count();
+    assert!(served(0) >= 20 && served(1) >= 20, "{} and {}", served(0), served(1));
+}

@@ -189,6 +189,11 @@ impl BlockPool {
         self.blocks[block.index()].content.is_some()
     }
 
+    /// Whether some block is known under `hash`. Nothing is compared: see [`BlockPool::find`].
+    pub fn holds(&self, hash: &BlockHash) -> bool {
+        self.index.get(hash).is_some()
+    }
+
     /// Takes a free block for writing, refs = 1: a plain one if there is one, otherwise the least recently used cached
     /// one, whose content moves to a tier if it can: see [`BlockPool::drain_saves`]. `None` when every block is held.
     pub fn take(&mut self) -> Option<BlockId> {
