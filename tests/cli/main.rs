@@ -1,6 +1,7 @@
 //! The binary as a stranger meets it: first lines, wrong flags, broken files, pipes, terminals, signals.
 
 mod bench;
+mod bench_serve;
 mod chat;
 mod doctor;
 mod errors;

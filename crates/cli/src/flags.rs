@@ -33,6 +33,11 @@ pub(crate) enum Command {
     /// Flags and rows are llama-bench's. `pp512` is a prompt of 512 tokens, `tg128` is 128 decode steps, `@ d1024`
     /// starts with 1,024 tokens already in the cache, and `x8` decodes 8 sequences together.
     Bench(BenchFlags),
+    /// Load any OpenAI-compatible server and measure TTFT, TPOT, ITL, rates and goodput from the outside.
+    ///
+    /// Options, result block and JSON fields are those of `vllm bench serve`. TPOT is (end-to-end latency - TTFT) /
+    /// (output tokens - 1). Ctrl-C ends the run and reports what was answered.
+    BenchServe(BenchServeFlags),
     /// Measure what weights and KV cache cost in quality, against float32, on a text of yours.
     ///
     /// Perplexity, KL divergence of the next-token distributions, how often the likeliest token is the same, and the
@@ -288,6 +293,158 @@ pub(crate) enum Output {
     Csv,
 }
 
+/// Flags of `bench-serve`.
+#[derive(Args, Debug)]
+pub(crate) struct BenchServeFlags {
+    /// The server; its routes begin with /v1.
+    #[arg(long, value_name = "URL", conflicts_with_all = ["host", "port"])]
+    pub(crate) base_url: Option<String>,
+    /// Host of the server.
+    #[arg(long, value_name = "NAME", default_value = "127.0.0.1")]
+    pub(crate) host: String,
+    /// Port of the server.
+    #[arg(long, value_name = "PORT", default_value_t = 8000)]
+    pub(crate) port: u16,
+    /// Which API to ask: openai sends token ids to /v1/completions, openai-chat text to /v1/chat/completions.
+    #[arg(long, value_enum, default_value_t = LoadApi::Openai)]
+    pub(crate) backend: LoadApi,
+    /// Another route than the API's own.
+    #[arg(long, value_name = "PATH")]
+    pub(crate) endpoint: Option<String>,
+    /// The model's name at the server. Default: the first one that it lists.
+    #[arg(short = 'm', long, value_name = "NAME")]
+    pub(crate) model: Option<String>,
+    /// Key sent as a bearer token.
+    #[arg(long, value_name = "KEY", env = "OPENAI_API_KEY", hide_env_values = true)]
+    pub(crate) api_key: Option<String>,
+    /// A header for every request; may be repeated.
+    #[arg(long, value_name = "NAME=VALUE")]
+    pub(crate) header: Vec<String>,
+    /// Further fields of every request, as a JSON object.
+    #[arg(long, value_name = "JSON")]
+    pub(crate) extra_body: Option<String>,
+    /// Where prompts come from: random tokens, a few prefixes before many suffixes, or a trace.
+    #[arg(long, value_enum, default_value_t = LoadDataset::Random)]
+    pub(crate) dataset_name: LoadDataset,
+    /// trace: a file in Mooncake's or Azure's format, plain or gzip. Its moments are kept; the rate is not used.
+    #[arg(long, value_name = "FILE", required_if_eq("dataset_name", "trace"))]
+    pub(crate) dataset_path: Option<PathBuf>,
+    /// Requests to send.
+    #[arg(long, value_name = "N", value_parser = count, default_value = "1000")]
+    pub(crate) num_prompts: usize,
+    /// random: tokens of a prompt after the shared prefix.
+    #[arg(long, visible_alias = "input-len", value_name = "N", value_parser = count, default_value = "1024")]
+    pub(crate) random_input_len: usize,
+    /// random: tokens of an answer.
+    #[arg(long, visible_alias = "output-len", value_name = "N", value_parser = count, default_value = "128")]
+    pub(crate) random_output_len: usize,
+    /// random: lengths vary by this part of the mean, 0 to below 1.
+    #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
+    pub(crate) random_range_ratio: f64,
+    /// random: tokens that all prompts begin with.
+    #[arg(long, value_name = "N", value_parser = count_or_zero, default_value = "0")]
+    pub(crate) random_prefix_len: usize,
+    /// prefix_repetition: tokens of a prefix.
+    #[arg(long, value_name = "N", value_parser = count, default_value = "256")]
+    pub(crate) prefix_repetition_prefix_len: usize,
+    /// prefix_repetition: tokens of a suffix.
+    #[arg(long, value_name = "N", value_parser = count, default_value = "256")]
+    pub(crate) prefix_repetition_suffix_len: usize,
+    /// prefix_repetition: different prefixes.
+    #[arg(long, value_name = "N", value_parser = count, default_value = "10")]
+    pub(crate) prefix_repetition_num_prefixes: usize,
+    /// prefix_repetition: tokens of an answer.
+    #[arg(long, value_name = "N", value_parser = count, default_value = "128")]
+    pub(crate) prefix_repetition_output_len: usize,
+    /// Requests per second; inf sends all at once.
+    #[arg(long, value_name = "X", default_value_t = f64::INFINITY, allow_negative_numbers = true)]
+    pub(crate) request_rate: f64,
+    /// 1 is a Poisson process, less is burstier, more is steadier.
+    #[arg(long, value_name = "X", default_value_t = 1.0, allow_negative_numbers = true)]
+    pub(crate) burstiness: f64,
+    /// Most requests open at once; the others wait at the client.
+    #[arg(long, value_name = "N", value_parser = positive)]
+    pub(crate) max_concurrency: Option<usize>,
+    /// Let the rate grow over the run.
+    #[arg(long, value_enum, requires_all = ["ramp_up_start_rps", "ramp_up_end_rps"])]
+    pub(crate) ramp_up_strategy: Option<RampUp>,
+    /// Requests per second at the beginning.
+    #[arg(long, value_name = "X", requires = "ramp_up_strategy", allow_negative_numbers = true)]
+    pub(crate) ramp_up_start_rps: Option<f64>,
+    /// Requests per second at the end.
+    #[arg(long, value_name = "X", requires = "ramp_up_strategy", allow_negative_numbers = true)]
+    pub(crate) ramp_up_end_rps: Option<f64>,
+    /// Measure at each of these rates in turn, and print throughput against latency.
+    #[arg(long, value_name = "X,..", value_delimiter = ',', conflicts_with_all = ["request_rate", "ramp_up_strategy"])]
+    pub(crate) sweep_rates: Vec<f64>,
+    /// What a good request keeps, in milliseconds: ttft:500 tpot:50 e2el:10000.
+    #[arg(long, value_name = "METRIC:MS", num_args = 1.., value_parser = goal)]
+    pub(crate) goodput: Vec<load::Goal>,
+    /// Metrics to report, of ttft, tpot, itl, e2el.
+    #[arg(long, value_name = "NAME,..", value_delimiter = ',', default_value = "ttft,tpot,itl", value_parser = metric)]
+    pub(crate) percentile_metrics: Vec<load::Metric>,
+    /// Their percentiles.
+    #[arg(long, value_name = "P,..", value_delimiter = ',', default_value = "99", value_parser = percentile)]
+    pub(crate) metric_percentiles: Vec<f64>,
+    /// Requests before the measurement that do not count.
+    #[arg(long, value_name = "N", value_parser = count_or_zero, default_value = "0")]
+    pub(crate) num_warmups: usize,
+    /// Do not end answers at the model's end-of-text token, so that all have the length asked for.
+    #[arg(long)]
+    pub(crate) ignore_eos: bool,
+    /// Randomness of answers. Default: the server's.
+    #[arg(long, value_name = "X")]
+    pub(crate) temperature: Option<f64>,
+    /// The same seed sends the same prompts at the same moments.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) seed: u64,
+    /// Write the result as JSON to a file.
+    #[arg(long)]
+    pub(crate) save_result: bool,
+    /// With every request's times in it.
+    #[arg(long)]
+    pub(crate) save_detailed: bool,
+    /// Directory of the file. Default: the current one.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) result_dir: Option<PathBuf>,
+    /// Name of the file. Default: from the API, rate, model and time.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) result_filename: Option<String>,
+    /// Print the JSON instead of the block of text.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `bench-serve --backend`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LoadApi {
+    /// /v1/completions.
+    Openai,
+    /// /v1/chat/completions.
+    OpenaiChat,
+}
+
+/// `bench-serve --dataset-name`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LoadDataset {
+    /// Random tokens.
+    Random,
+    /// A few prefixes before many suffixes.
+    #[value(name = "prefix_repetition")]
+    PrefixRepetition,
+    /// What a service recorded.
+    Trace,
+}
+
+/// `bench-serve --ramp-up-strategy`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum RampUp {
+    /// In equal steps.
+    Linear,
+    /// In equal ratios.
+    Exponential,
+}
+
 /// Flags of `quality`.
 #[derive(Args, Debug)]
 pub(crate) struct QualityFlags {
@@ -421,6 +578,22 @@ pub(crate) struct DoctorFlags {
     /// Print one JSON object.
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+fn metric(text: &str) -> Result<load::Metric, String> {
+    let found = load::Metric::ALL.into_iter().find(|metric| metric.name() == text);
+    found.ok_or_else(|| "not one of ttft, tpot, itl, e2el".to_string())
+}
+
+fn goal(text: &str) -> Result<load::Goal, String> {
+    let (name, ms) = text.split_once(':').ok_or("not METRIC:MS, such as ttft:500")?;
+    let metric = metric(name)?;
+    let ms = ms.parse().ok().filter(|ms: &f64| *ms > 0.0).ok_or("milliseconds are a number greater than 0")?;
+    Ok(load::Goal { metric, ms })
+}
+
+fn percentile(text: &str) -> Result<f64, String> {
+    text.parse().ok().filter(|p| (0.0..=100.0).contains(p)).ok_or_else(|| "not a number from 0 to 100".to_string())
 }
 
 fn instruction_set(text: &str) -> Result<kernels::Isa, String> {

@@ -1,7 +1,7 @@
 //! The `twostroke` command: flags in, one command run, an exit code out.
 //!
 //! ```text
-//! flags --typed--> commands/{run,serve,bench,quality,sim,doctor} --> engine, server, model, kernels, sim
+//! flags --typed--> commands/*.rs --> engine, server, model, kernels, sim, load
 //! environment ------^      (the only crate that reads the environment)
 //! ```
 //! Exit codes: 0 done, 1 it did not work out, 2 a wrong flag, value or file (one line says which), 101 a bug, 130 Ctrl-C.
@@ -41,6 +41,7 @@ fn run(command: &Command) -> Result<(), Failure> {
         Command::Run(flags) => commands::run::run(flags),
         Command::Serve(flags) => commands::serve::serve(flags),
         Command::Bench(flags) => commands::bench::bench(flags),
+        Command::BenchServe(flags) => commands::bench_serve::bench_serve(flags),
         Command::Quality(flags) => commands::quality::quality(flags),
         Command::Sim(flags) => commands::sim::sim(flags),
         Command::Doctor(flags) => commands::doctor::doctor(flags),

@@ -15,13 +15,13 @@
 //! gives one report, byte for byte.
 
 pub mod plot;
+pub mod random;
 pub mod report;
 pub mod trace;
 pub mod workload;
 pub mod world;
 
 mod gather;
-mod random;
 
 pub use report::Report;
 pub use workload::{Arrival, Lengths, Shape, Workload};

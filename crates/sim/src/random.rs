@@ -2,20 +2,22 @@
 
 /// A stream of numbers that its seed determines.
 #[derive(Clone, Debug)]
-pub(crate) struct Random(u64);
+pub struct Random(u64);
 
 impl Random {
-    pub(crate) fn new(seed: u64) -> Random {
+    /// The stream of `seed`.
+    pub fn new(seed: u64) -> Random {
         Random(seed)
     }
 
-    pub(crate) fn next(&mut self) -> u64 {
+    /// 64 even bits.
+    pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         mix(self.0)
     }
 
     /// In `(0, 1]`.
-    pub(crate) fn uniform(&mut self) -> f64 {
+    pub fn uniform(&mut self) -> f64 {
         ((self.next() >> 11) + 1) as f64 / (1_u64 << 53) as f64
     }
 
@@ -36,7 +38,7 @@ impl Random {
     }
 
     /// Gamma with mean 1 and coefficient of variation `cv` (Marsaglia & Tsang, 2000); 1 for `cv` 0.
-    pub(crate) fn gamma(&mut self, cv: f64) -> f64 {
+    pub fn gamma(&mut self, cv: f64) -> f64 {
         if cv == 0.0 {
             return 1.0;
         }

@@ -1,6 +1,7 @@
 //! One file per verb.
 
 pub(crate) mod bench;
+pub(crate) mod bench_serve;
 pub(crate) mod doctor;
 pub(crate) mod quality;
 pub(crate) mod reference;

@@ -1,0 +1,179 @@
+//! Runs against servers that answer as written here.
+
+use std::future::pending;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use load::{Api, Arrivals, Dataset, Metric, Outcome, Target, first_model, probe, run, schedule, summarize};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+/// What the server does with a request.
+#[derive(Clone, Copy)]
+enum Script {
+    /// Streams so many tokens, one every so many milliseconds.
+    Tokens(usize, u64),
+    /// Answers with a status and no stream.
+    Status(&'static str),
+    /// Breaks off after a token.
+    Cut,
+    /// Something that is no stream of events.
+    Rubbish,
+}
+
+const HEAD: &str = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n";
+
+/// A server, its address, and the most requests that it had open at once.
+async fn serve(script: Script) -> (String, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let (open, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let seen = most.clone();
+    tokio::spawn(async move {
+        loop {
+            let (stream, _) = listener.accept().await.unwrap();
+            let (open, most) = (open.clone(), most.clone());
+            tokio::spawn(async move {
+                most.fetch_max(open.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
+                // A client that gave up is no failure of the server's.
+                let _ = reply(stream, script).await;
+                open.fetch_sub(1, Ordering::Relaxed);
+            });
+        }
+    });
+    (url, seen)
+}
+
+async fn reply(mut stream: TcpStream, script: Script) -> std::io::Result<()> {
+    let mut request = Vec::new();
+    let mut buffer = [0; 4096];
+    // Bodies here end with their closing brace.
+    while !request.ends_with(b"}") && !request.starts_with(b"GET") {
+        let count = stream.read(&mut buffer).await?;
+        request.extend_from_slice(&buffer[..count]);
+        if count == 0 {
+            return Ok(());
+        }
+    }
+    if request.starts_with(b"GET") {
+        let body = r#"{"data":[{"id":"the-model"}]}"#;
+        let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+        return stream.write_all(head.as_bytes()).await;
+    }
+    match script {
+        Script::Tokens(count, ms) => {
+            stream.write_all(HEAD.as_bytes()).await?;
+            for index in 0..count {
+                tokio::time::sleep(Duration::from_millis(ms)).await;
+                let end = if index + 1 == count { r#""length""# } else { "null" };
+                let event =
+                    format!("data: {{\"id\":\"c\",\"choices\":[{{\"text\":\"a\",\"finish_reason\":{end}}}]}}\n\n");
+                stream.write_all(event.as_bytes()).await?;
+            }
+            stream.write_all(b"data: [DONE]\n\n").await
+        }
+        Script::Status(status) => {
+            let text = format!("HTTP/1.1 {status}\r\nContent-Length: 9\r\nConnection: close\r\n\r\nout\nof it");
+            stream.write_all(text.as_bytes()).await
+        }
+        Script::Cut => {
+            let event = "data: {\"choices\":[{\"text\":\"a\"}]}\n\n";
+            stream.write_all(format!("{HEAD}{event}").as_bytes()).await
+        }
+        Script::Rubbish => stream.write_all(format!("{HEAD}<html>hello</html>\n").as_bytes()).await,
+    }
+}
+
+fn load(count: usize, rate: f64) -> Vec<load::Ask> {
+    let dataset = Dataset::Random { input: 8, output: 5, ratio: 0.0, prefix: 0 };
+    schedule(&dataset, count, &Arrivals { rate, burstiness: 1.0, ramp: None }, false, 1).unwrap()
+}
+
+async fn measure(script: Script, count: usize, most: Option<usize>) -> (Vec<Outcome>, usize) {
+    let (url, seen) = serve(script).await;
+    let target = Arc::new(Target::new(&url, None, Api::Completions).unwrap());
+    let outcomes = run(target, load(count, f64::INFINITY), most, pending(), |_| ()).await;
+    (outcomes, seen.load(Ordering::Relaxed))
+}
+
+#[tokio::test]
+async fn every_token_of_every_request_is_timed() {
+    let (outcomes, _) = measure(Script::Tokens(5, 2), 20, None).await;
+    assert_eq!(outcomes.len(), 20);
+    for outcome in &outcomes {
+        assert_eq!((outcome.error.as_deref(), outcome.output_tokens, outcome.itls.len()), (None, 5, 4));
+        let sum = outcome.ttft + outcome.itls.iter().sum::<f64>();
+        assert!(outcome.ttft > 0.0 && sum <= outcome.latency, "{outcome:?}");
+    }
+    let summary = summarize(&outcomes, &[]);
+    assert_eq!((summary.completed, summary.total_output), (20, 100));
+    assert_eq!(summary.distribution(Metric::Itl).len(), 80);
+}
+
+#[tokio::test]
+async fn a_thousand_streams_are_open_at_once() {
+    let (outcomes, seen) = measure(Script::Tokens(20, 100), 1000, None).await;
+    let failed: Vec<_> = outcomes.iter().filter_map(|outcome| outcome.error.as_ref()).collect();
+    assert!(failed.is_empty(), "{} failed, such as {:?}", failed.len(), failed.first());
+    assert_eq!((outcomes.len(), seen), (1000, 1000));
+}
+
+#[tokio::test]
+async fn no_more_are_open_than_asked() {
+    let (outcomes, seen) = measure(Script::Tokens(3, 5), 40, Some(7)).await;
+    assert!(outcomes.iter().all(|outcome| outcome.error.is_none()));
+    assert_eq!(seen, 7);
+    assert!(outcomes.iter().any(|outcome| outcome.queued > 0.0), "waiting for a place is told apart");
+}
+
+#[tokio::test]
+async fn failures_say_what_the_server_did() {
+    for (script, problem) in [
+        (Script::Status("503 Service Unavailable"), "503 Service Unavailable: out of it"),
+        (Script::Cut, "the connection ended before the answer did"),
+        (Script::Rubbish, "not a stream of events"),
+    ] {
+        let (outcomes, _) = measure(script, 3, None).await;
+        for outcome in outcomes {
+            let error = outcome.error.unwrap();
+            assert!(error.contains(problem), "{error:?} does not say {problem:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_is_not_there_is_told_before_the_run() {
+    let free = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let target = Target::new(&format!("http://{free}"), None, Api::Completions).unwrap();
+    let error = probe(&target, &load(1, 1.0)[0]).await.unwrap_err().to_string();
+    assert!(error.contains(&free.to_string()) && error.contains("refused"), "{error}");
+}
+
+#[tokio::test]
+async fn the_models_name_can_be_asked_for() {
+    let (url, _) = serve(Script::Rubbish).await;
+    let target = Target::new(&url, None, Api::Chat).unwrap();
+    assert_eq!(first_model(&target).await.unwrap(), "the-model");
+}
+
+#[tokio::test]
+async fn stopping_keeps_what_has_ended() {
+    let (url, _) = serve(Script::Tokens(2, 1)).await;
+    let target = Arc::new(Target::new(&url, None, Api::Completions).unwrap());
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let mut stop = Some(stop);
+    // A request every two seconds: the tenth would come after 20.
+    let ended = |count: usize| {
+        if count == 1 {
+            let _ = stop.take().map(|stop| stop.send(()));
+        }
+    };
+    let waiting = async {
+        let _ = stopped.await;
+    };
+    let mut load = load(10, 0.5);
+    load[0].at = Duration::ZERO;
+    let outcomes = run(target, load, None, waiting, ended).await;
+    assert_eq!((outcomes.len(), outcomes[0].error.as_deref()), (1, None));
+}
