@@ -146,7 +146,7 @@ fn shapes(dataset: &Dataset, count: usize, random: &mut Random) -> Result<Vec<(V
             let shared = Piece { name: 1, len: prefix };
             let shape = |_| {
                 let (input, output) = (around(input, ratio, random), around(output, ratio, random));
-                (vec![shared, Piece { name: random.next(), len: input }], output)
+                (vec![shared, Piece { name: random.bits(), len: input }], output)
             };
             (0..count).map(shape).collect()
         }
@@ -157,7 +157,7 @@ fn shapes(dataset: &Dataset, count: usize, random: &mut Random) -> Result<Vec<(V
             }
             let shape = |index| {
                 let shared = Piece { name: (index % prefixes) as u64, len: prefix };
-                (vec![shared, Piece { name: random.next(), len: suffix }], output)
+                (vec![shared, Piece { name: random.bits(), len: suffix }], output)
             };
             (0..count).map(shape).collect()
         }

@@ -11,19 +11,19 @@ impl Random {
     }
 
     /// 64 even bits.
-    pub fn next(&mut self) -> u64 {
+    pub fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         mix(self.0)
     }
 
     /// In `(0, 1]`.
     pub fn uniform(&mut self) -> f64 {
-        ((self.next() >> 11) + 1) as f64 / (1_u64 << 53) as f64
+        ((self.bits() >> 11) + 1) as f64 / (1_u64 << 53) as f64
     }
 
     /// In `0..below`.
     pub(crate) fn below(&mut self, below: u64) -> u64 {
-        ((self.next() as u128 * below as u128) >> 64) as u64
+        ((self.bits() as u128 * below as u128) >> 64) as u64
     }
 
     /// Mean 1, coefficient of variation 1.
