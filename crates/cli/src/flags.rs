@@ -37,7 +37,7 @@ pub(crate) enum Command {
     ///
     /// Options, result block and JSON fields are those of `vllm bench serve`. TPOT is (end-to-end latency - TTFT) /
     /// (output tokens - 1). Ctrl-C ends the run and reports what was answered.
-    BenchServe(BenchServeFlags),
+    BenchServe(Box<BenchServeFlags>),
     /// Measure what weights and KV cache cost in quality, against float32, on a text of yours.
     ///
     /// Perplexity, KL divergence of the next-token distributions, how often the likeliest token is the same, and the
