@@ -91,6 +91,23 @@ fn the_scheduler_cannot_do_io() {
 }
 
 #[test]
+fn bugs_are_planted_by_tests_alone() {
+    let mut complaints = Vec::new();
+    let manifests = files("").into_iter().filter(|path| path.ends_with("Cargo.toml"));
+    for path in manifests.filter(|path| path != Path::new("crates/scheduler/Cargo.toml")) {
+        complaints.extend(lines_with(&path, &["planted"]));
+    }
+    let own = manifest("scheduler");
+    if own.contains("default =") || !own.contains("planted = []") {
+        complaints.push("crates/scheduler/Cargo.toml: `planted` is a feature that is off by default".into());
+    }
+    if !text("crates/cli/src/main.rs").is_some_and(|main| main.contains("assert!(!scheduler::BUGS_CAN_BE_PLANTED)")) {
+        complaints.push("crates/cli/src/main.rs: the program refuses to be built with them".into());
+    }
+    assert_none("bugs can be planted in a test of the scheduler and nowhere else", complaints);
+}
+
+#[test]
 fn wire_formats_stay_outside() {
     let mut complaints = Vec::new();
     for krate in ["scheduler", "kernels"] {

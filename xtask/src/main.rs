@@ -7,9 +7,11 @@
 //! guards                      count the instructions of the hot operations and hold them against their limits
 //! asan                        the kernels' tests under AddressSanitizer
 //! fuzz [--seconds N]          the readers of model files against files that are wrong in one place
+//! chaos [--seeds N] ...       the scheduler under seeded chaos, long; and the bugs that it must find
 //! random-model SHAPE DIR      random weights in a real model's shape, for speed measurements without a download
 //! ```
 
+mod chaos;
 mod checks;
 mod oracle;
 mod random_model;
@@ -27,6 +29,9 @@ const HELP: &str = "usage: cargo xtask <command>
   guards                    count instructions of the hot operations (valgrind), hold them against their limits
   asan                      run the kernels' tests under AddressSanitizer (nightly toolchain)
   fuzz [--seconds N]        fuzz the readers of model files, 60 seconds each (nightly toolchain)
+  chaos [--seeds N] [--minutes M] [--from SEED]
+                            the scheduler under seeded chaos, each seed twice (20,000 seeds unless told), and the planted
+                            bugs that it must find; Ctrl-C ends it and tells what was done
   random-model SHAPE DIR    random weights in the shape of qwen2.5-0.5b, llama-3.2-1b, mistral-7b, moe-0.8b or tiny";
 
 fn main() -> ExitCode {
@@ -44,6 +49,7 @@ fn main() -> ExitCode {
             Ok(seconds) => checks::fuzz(seconds),
             Err(_) => Err(format!("--seconds: {seconds:?} is not a number")),
         },
+        ["chaos", ref flags @ ..] => chaos::run(flags),
         ["random-model", shape, directory] => random_model::write(shape, directory.as_ref()),
         ["help" | "--help" | "-h"] => {
             println!("{HELP}");

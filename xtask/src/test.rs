@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::chaos;
 use crate::setup;
 use crate::shell::{answers, cargo, command, root, show, show_and_keep, target};
 
@@ -59,11 +60,14 @@ fn format() -> Result<Counts, String> {
 
 fn clippy() -> Result<Counts, String> {
     show(&mut cargo(&["clippy", "--quiet", "--release", "--workspace", "--all-targets", "--", "-D", "warnings"]))?;
+    let planted = ["--package", "scheduler", "--features", "planted"];
+    let flags = ["--all-targets", "--", "-D", "warnings"];
+    show(&mut cargo(&[&["clippy", "--quiet", "--release"][..], &planted, &flags].concat()))?;
     Ok(Counts::default())
 }
 
 /// Unit, integration and end-to-end tests. The binary is built first, for the end-to-end tests run it, and Python is set up,
-/// for the documentation has programs.
+/// for the documentation has programs. Last, and built apart, the scheduler with bugs planted into it.
 fn tests() -> Result<Counts, String> {
     let python = client_python()?;
     show(&mut cargo(&["build", "--quiet", "--release"]))?;
@@ -73,7 +77,9 @@ fn tests() -> Result<Counts, String> {
     } else {
         cargo(&["test", "--release", "--workspace", "--no-fail-fast", "--lib", "--bins", "--tests"])
     };
-    count(run.env("TWOSTROKE_BINARY", binary()).env("TWOSTROKE_PYTHON", python))
+    let product = count(run.env("TWOSTROKE_BINARY", binary()).env("TWOSTROKE_PYTHON", python))?;
+    let planted = count(&mut chaos::planted_bugs())?;
+    Ok(Counts { passed: product.passed + planted.passed, failed: product.failed + planted.failed })
 }
 
 /// An interpreter with the official OpenAI client.

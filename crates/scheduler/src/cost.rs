@@ -133,6 +133,8 @@ const NUM_TERMS: usize = 5;
 const DRIFT_WEIGHT: f64 = 0.125;
 /// A step that took longer than this multiple of its prediction was interrupted by something else; it counts as this.
 const DRIFT_MOST: f64 = 4.0;
+/// No machine is so much slower or faster than it was: a clock that stands still must not teach that steps are free.
+const DRIFT_RANGE: f64 = 64.0;
 
 impl CostModel {
     /// A model from its points and terms. Panics if `knots` is empty or not rising in rows.
@@ -251,7 +253,7 @@ impl CostModel {
         if predicted > 0.0 && work.rows() > 0 {
             let ratio = (measured.as_secs_f64() / predicted).clamp(1.0 / DRIFT_MOST, DRIFT_MOST);
             let drift = &mut self.drift[usize::from(work.prefill_seqs > 0)];
-            *drift *= 1.0 + DRIFT_WEIGHT * (ratio - 1.0);
+            *drift = (*drift * (1.0 + DRIFT_WEIGHT * (ratio - 1.0))).clamp(1.0 / DRIFT_RANGE, DRIFT_RANGE);
         }
     }
 

@@ -22,6 +22,7 @@ use alloc::vec::Vec;
 
 use crate::fairness::{Shares, Turn};
 use crate::kv::{BlockId, BlockPool};
+use crate::planted::{Bug, planted};
 use crate::sequence::{Course, Phase, Rank, Sequence, Sequences};
 use crate::{Limits, SeqId};
 
@@ -64,6 +65,9 @@ pub(crate) fn room_for_decode(
             continue;
         }
         let behind = &running[index + 1..];
+        if planted(Bug::OldestPreempted) {
+            return Room::Preempt(running[0].1);
+        }
         return match cheapest_victim(behind, seqs, pool, shares, swap_weight) {
             Some(victim) => Room::Preempt(victim),
             None if behind.is_empty() => Room::Preempt(id),
@@ -75,11 +79,14 @@ pub(crate) fn room_for_decode(
 
 /// Whether a sequence may no longer be preempted.
 pub(crate) fn is_protected(seq: &Sequence) -> bool {
-    seq.num_preemptions >= MAX_PREEMPTIONS
+    seq.num_preemptions >= MAX_PREEMPTIONS && !planted(Bug::PreemptedWithoutEnd)
 }
 
 /// Blocks that protected sequences may still take before they end: nobody else gets those.
 pub(crate) fn reserved_blocks(running: &Running, seqs: &Sequences, pool: &BlockPool, limits: &Limits) -> usize {
+    if planted(Bug::ReserveGivenAway) {
+        return 0;
+    }
     let mut sharers = Sharers::default();
     let protected = running.iter().map(|&(_, id)| &seqs[id]).filter(|seq| is_protected(seq));
     protected.map(|seq| blocks_to_end(seq, limits) - seq.table.len() + sharers.copies_to_write(seq, pool)).sum()
@@ -129,7 +136,8 @@ fn cheapest_victim(
     let can_go = |seq: &Sequence| !is_protected(seq) && !seq.is_loading();
     let mut candidates = candidates.iter().rev().filter(|(_, id)| can_go(&seqs[*id])).peekable();
     let lowest_class = candidates.peek()?.0.priority;
-    let in_class = candidates.take_while(|(rank, _)| rank.priority == lowest_class);
+    let in_class =
+        candidates.take_while(|(rank, _)| rank.priority == lowest_class || planted(Bug::HigherClassPreempted));
     let mut best: Option<(Turn, Loss, SeqId)> = None;
     for &(_, id) in in_class {
         let (turn, loss) = (shares.turn(&seqs[id]), Loss::of(&seqs[id], pool, swap_weight));

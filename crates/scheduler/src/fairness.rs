@@ -36,6 +36,7 @@
 use alloc::collections::BTreeMap;
 
 use crate::decode::Running;
+use crate::planted::{Bug, planted};
 use crate::prefill::seats_taken;
 use crate::sequence::{Sequence, Sequences};
 use crate::{Limits, Priority};
@@ -65,7 +66,7 @@ impl Shares {
     pub(crate) fn join(&mut self, class: Priority, tenant: u64) {
         let level = self.level(class);
         let share = self.tenants.entry((class, tenant)).or_default();
-        if share.num_open == 0 {
+        if share.num_open == 0 && !planted(Bug::RightsSavedUp) {
             share.served = share.served.max(level);
         }
         share.num_open += 1;
@@ -90,6 +91,16 @@ impl Shares {
         self.tenants.get_mut(&(class, tenant)).expect("it joined").num_open -= 1;
     }
 
+    /// Panics unless the open requests of each tenant and class are counted right.
+    pub(crate) fn check(&self, open: impl Iterator<Item = (Priority, u64)>) {
+        let mut counts: BTreeMap<(Priority, u64), usize> = BTreeMap::new();
+        open.for_each(|line| *counts.entry(line).or_default() += 1);
+        for (line, share) in &self.tenants {
+            assert_eq!(share.num_open, counts.remove(line).unwrap_or(0), "I33: open requests of {line:?}");
+        }
+        assert!(counts.is_empty(), "I33: {counts:?} are not counted");
+    }
+
     /// Rows of `seq` up to position `end` are planned, and `samples` tokens will be drawn from them.
     pub(crate) fn serve(&mut self, seq: &mut Sequence, end: usize, samples: usize) {
         let end = end.min(seq.num_prompt_tokens());
@@ -99,7 +110,8 @@ impl Shares {
         // Alone, a tenant need not be counted: all who come later begin level with it.
         if self.tenants.len() > 1 {
             let key = (seq.rank.priority, seq.request.tenant);
-            self.tenants.get_mut(&key).expect("it joined").served += prompt_rows + SAMPLED * samples as u64;
+            let samples = if planted(Bug::AnswersNotCharged) { 0 } else { samples as u64 };
+            self.tenants.get_mut(&key).expect("it joined").served += prompt_rows + SAMPLED * samples;
         }
     }
 

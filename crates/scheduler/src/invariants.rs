@@ -9,6 +9,9 @@ use crate::prefill::seats_taken;
 use crate::sequence::State;
 use crate::{Phase, Scheduler};
 
+/// Hashes of all cached blocks are computed again in one of so many steps: that costs more than all the rest.
+const AUDIT_EVERY: u64 = 16;
+
 impl Scheduler {
     /// Panics if the books do not balance. Cost: linear in blocks and tokens held; for tests, and for idle moments.
     pub fn check_invariants(&self) {
@@ -17,7 +20,8 @@ impl Scheduler {
         self.check_caps();
     }
 
-    /// I1-I4: every block in one class, references equal to the tables, nobody about to write a shared block.
+    /// I1-I4, I6, I7: every block in one class, references equal to the tables, nobody about to write a shared block; what
+    /// is cached is computed, under its own hash, and what those who hold it think it is.
     fn check_blocks(&self) {
         let mut held = vec![0; self.pool.num_blocks()];
         for seq in self.seqs.iter() {
@@ -27,6 +31,9 @@ impl Scheduler {
         }
         let loads: Vec<_> = self.loads.iter().map(|load| load.slot).collect();
         self.pool.check(&held, &loads);
+        if self.next_step.0.is_multiple_of(AUDIT_EVERY) {
+            self.pool.check_contents(&self.hasher);
+        }
         for seq in self.seqs.iter() {
             let loads = self.loads.iter().filter(|load| load.seq == seq.id());
             assert!(loads.clone().all(|load| seq.block_table().contains(&load.block)), "I9: {:?} is written", seq.id());
@@ -44,6 +51,9 @@ impl Scheduler {
                 let is_written = !written.is_empty() && written.start < end && first < written.end;
                 assert!(!is_written || self.pool.refs(block) == 1, "I4: the step in flight writes {block:?}, shared");
                 assert!(end <= computed || !self.pool.is_cached(block), "I7: {block:?} is cached but not computed");
+                let tokens = seq.tokens().get(first..end).unwrap_or_default();
+                let is_its_own = self.pool.may_hold(block, seq.request.salt, tokens);
+                assert!(is_its_own, "I6: {block:?} is cached as something else than {:?} has there", seq.id());
             }
         }
     }
@@ -90,6 +100,7 @@ impl Scheduler {
         assert!(num_new <= 1 || num_new_tokens <= limits.max_queued_tokens, "I11: too many tokens wait");
         let waiting: usize = self.queue.iter().map(|id| self.seqs[id].num_tokens()).sum();
         assert_eq!(waiting, self.queue.num_tokens(), "I33: waiting tokens");
+        self.shares.check(self.requests.values().map(|active| (active.class, active.tenant)));
         let reserved = reserved_blocks(&self.running, &self.seqs, &self.pool, limits);
         assert!(reserved <= self.pool.num_free(), "I13: protected sequences lack {reserved} blocks");
         for seq in self.seqs.iter() {

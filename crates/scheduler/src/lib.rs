@@ -26,6 +26,10 @@ mod decode;
 mod fairness;
 mod invariants;
 mod pace;
+#[cfg(feature = "planted")]
+pub mod planted;
+#[cfg(not(feature = "planted"))]
+mod planted;
 mod prefill;
 mod queue;
 
@@ -41,3 +45,6 @@ pub use step::{
 };
 pub use swap::{Fate, Reason, TransferTimes, Verdict, Way};
 pub use time::Nanos;
+
+/// Whether bugs can be planted: in a test of this crate perhaps, in a program never.
+pub const BUGS_CAN_BE_PLANTED: bool = cfg!(feature = "planted");

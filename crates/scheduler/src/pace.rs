@@ -63,6 +63,13 @@ pub(crate) struct Candidate {
     pub(crate) seconds: f64,
 }
 
+impl Candidate {
+    /// Whether both are of one tenant and class.
+    pub(crate) fn is_in_line_with(&self, other: &Candidate) -> bool {
+        (self.priority, self.tenant) == (other.priority, other.tenant)
+    }
+}
+
 /// Puts prompts in the order in which they are to advance: classes apart; in each class tenants take turns
 /// ([`crate::fairness`]); of each tenant those that resume, then those that can be on time by deadline, then those put
 /// off, then those without a deadline by arrival.

@@ -19,14 +19,16 @@
 
 use crate::decode::{Running, blocks_to_end, is_protected, reserved_blocks};
 use crate::kv::{BlockPool, Hit, blocks_for};
+use crate::planted::{Bug, planted};
 use crate::sequence::{Sequence, Sequences};
-use crate::{Limits, SeqId};
+use crate::{BlockId, Limits, SeqId};
 
 /// Steps that the oldest unfinished prompt may be passed over.
 pub(crate) const PATIENCE: u32 = 16;
 
 /// Rows for a prompt with `num_uncomputed` tokens to go.
 pub(crate) fn chunk_len(num_uncomputed: usize, rows_left: usize, limits: &Limits) -> usize {
+    let rows_left = if planted(Bug::ChunkExceedsStep) { usize::MAX } else { rows_left };
     num_uncomputed.min(rows_left).min(limits.max_prefill_chunk)
 }
 
@@ -46,7 +48,8 @@ pub(crate) fn fits(
     limits: &Limits,
 ) -> bool {
     let in_pool = hits.iter().filter_map(Hit::block);
-    let num_idle_hits = in_pool.clone().filter(|&block| pool.refs(block) == 0).count();
+    let is_idle = |block: &BlockId| pool.refs(*block) == 0 && !planted(Bug::HitsCountedFree);
+    let num_idle_hits = in_pool.clone().filter(is_idle).count();
     let not_for_it = num_idle_hits + reserved_blocks(running, seqs, pool, limits);
     let Some(room) = pool.num_free().checked_sub(not_for_it) else { return false };
     let num_blocks = blocks_for(seq.num_tokens(), limits.block_size);
@@ -78,7 +81,7 @@ pub(crate) struct Patience {
 impl Patience {
     /// Whether the oldest prompt goes first in this step.
     pub(crate) fn is_out(&self, oldest: SeqId) -> bool {
-        self.oldest == Some(oldest) && self.passed_over >= PATIENCE
+        self.oldest == Some(oldest) && self.passed_over >= PATIENCE && !planted(Bug::PromptStarved)
     }
 
     /// What happened in a step: did prompts advance, and did the oldest one?

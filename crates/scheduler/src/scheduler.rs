@@ -23,6 +23,7 @@ use crate::decode::{self, Room, Running};
 use crate::fairness::Shares;
 use crate::kv::{BlockPool, ChainHasher, Hit, Place, blocks_for};
 use crate::pace::{self, Candidate};
+use crate::planted::{Bug, planted};
 use crate::prefill::{self, Patience};
 use crate::queue::Queue;
 use crate::sequence::{Course, Rank, Sequences, State};
@@ -162,9 +163,9 @@ pub struct Completed {
 }
 
 /// A request that is not finished.
-struct Active {
-    class: Priority,
-    tenant: u64,
+pub(crate) struct Active {
+    pub(crate) class: Priority,
+    pub(crate) tenant: u64,
     /// The sequence of each answer: none before it is forked, none when it has ended.
     answers: Vec<Option<SeqId>>,
     num_unfinished: usize,
@@ -193,19 +194,19 @@ struct Left {
 /// Decides who runs. See the module's picture; every method is deterministic and does no IO.
 pub struct Scheduler {
     limits: Limits,
-    hasher: ChainHasher,
+    pub(crate) hasher: ChainHasher,
     pub(crate) pool: BlockPool,
     pub(crate) seqs: Sequences,
-    requests: BTreeMap<RequestId, Active>,
+    pub(crate) requests: BTreeMap<RequestId, Active>,
     pub(crate) queue: Queue,
     pub(crate) running: Running,
     next_arrival: u64,
-    next_step: StepId,
+    pub(crate) next_step: StepId,
     in_flight: Option<StepId>,
     planned: Vec<PlannedRows>,
     record: StepRecord,
     patience: Patience,
-    shares: Shares,
+    pub(crate) shares: Shares,
     prefix_stats: PrefixStats,
     /// Predicts steps; with it, targets are heeded.
     cost: Option<CostModel>,
@@ -272,15 +273,11 @@ impl Scheduler {
         self.pool.set_tiers(sizes);
     }
 
-    /// For tests of collisions: block hashes keep only `bits` bits, and with `compare` false, which is a bug, a hit is
-    /// believed by its hash alone.
+    /// For tests of collisions: block hashes keep only `bits` bits.
     #[doc(hidden)]
-    pub fn weaken_hashes(&mut self, bits: usize, compare: bool) {
+    pub fn weaken_hashes(&mut self, bits: usize) {
         assert!(self.requests.is_empty() && self.pool.num_cached() == 0, "before the first request");
         self.hasher = ChainHasher::truncated(self.limits.hash_key, bits);
-        if !compare {
-            self.pool.believe_hashes();
-        }
     }
 
     /// Takes a request into the queue, or says why not; then nothing was allocated.
@@ -289,7 +286,11 @@ impl Scheduler {
         let _ = now; // arrival is in the request; the time of a decision may matter to later policies
         assert!(!self.requests.contains_key(&request.id), "{:?} is in use", request.id);
         self.check_admission(&request)?;
-        let rank = Rank { priority: request.priority, arrival: self.next_arrival, answer: 0 };
+        let rank = Rank {
+            priority: request.priority,
+            arrival: self.next_arrival ^ u64::from(planted(Bug::OutOfOrder)),
+            answer: 0,
+        };
         self.next_arrival += 1;
         let (id, num_answers) = (request.id, request.num_answers);
         let (class, tenant) = (request.priority, request.tenant);
@@ -314,17 +315,17 @@ impl Scheduler {
         if prompt_tokens + request.stop.max_tokens.min(1) > limits.max_model_len {
             return Err(AdmitError::TooLong { prompt_tokens, max_model_len: limits.max_model_len });
         }
-        if num_answers > limits.max_num_seqs {
+        if num_answers > limits.max_num_seqs && !planted(Bug::AnswersUnbounded) {
             return Err(AdmitError::TooManyAnswers { num_answers, max_num_seqs: limits.max_num_seqs });
         }
         let course = Course::of(request, limits.max_model_len);
         let needed_blocks = course.blocks_of_answers(num_answers, limits.block_size);
-        if needed_blocks > limits.num_blocks {
+        if needed_blocks > limits.num_blocks && !planted(Bug::NeverFitsUnchecked) {
             return Err(AdmitError::NeverFits { needed_blocks, total_blocks: limits.num_blocks });
         }
         let (waiting_requests, waiting_tokens) = (self.queue.num_new(), self.queue.num_new_tokens());
         let too_many_tokens = waiting_requests > 0 && waiting_tokens + prompt_tokens > limits.max_queued_tokens;
-        if waiting_requests >= limits.max_queued_requests || too_many_tokens {
+        if (waiting_requests >= limits.max_queued_requests || too_many_tokens) && !planted(Bug::QueueUnbounded) {
             return Err(AdmitError::QueueFull { waiting_requests, waiting_tokens });
         }
         Ok(())
@@ -457,11 +458,14 @@ impl Scheduler {
         if seq.phase() != Phase::Decode || stalled == Some(id) || seq.is_loading() {
             return;
         }
+        if planted(Bug::DecodeRowForgotten) && step.decode.len() >= 3 {
+            return;
+        }
         seq.steps_left_out = 0;
         let block = seq.num_computed / self.limits.block_size;
         match seq.table.get(block).copied() {
             None => seq.table.push(self.pool.take().expect("room was made")),
-            Some(src) if self.pool.refs(src) > 1 => {
+            Some(src) if self.pool.refs(src) > 1 && !planted(Bug::SharedBlockWritten) => {
                 let dst = self.pool.take().expect("room was made");
                 self.pool.release(src);
                 seq.table.replace(block, dst);
@@ -481,7 +485,9 @@ impl Scheduler {
         }
         let mut work = self.record.work;
         work.add_decode(seq.num_tokens());
-        let stays_out = seq.steps_left_out < MOST_LEFT_OUT && cost.step_time(&work) > bound;
+        let may_stay_out = seq.steps_left_out < MOST_LEFT_OUT || planted(Bug::LeftOutForEver);
+        // In a step without rows nobody gains by it: who has the target may itself wait for this one's blocks.
+        let stays_out = may_stay_out && self.record.work.rows() > 0 && cost.step_time(&work) > bound;
         seq.steps_left_out += u32::from(stays_out);
         stays_out
     }
@@ -494,7 +500,7 @@ impl Scheduler {
             prompts: self.limits.max_prefill_seqs,
             // Nobody enters in a step that threw somebody out.
             door_is_open: step.preempted.is_empty(),
-            bound: bound.map(|bound| self.at_least_some_growth(bound)),
+            bound: bound.filter(|_| !planted(Bug::TargetIgnored)).map(|bound| self.at_least_some_growth(bound)),
         };
         self.record.blocked = Some(if left.door_is_open { Blocked::Budget } else { Blocked::Kv });
         self.started.clear();
@@ -552,13 +558,19 @@ impl Scheduler {
         if candidates.len() > 1 {
             pace::order(&mut candidates, now);
         }
-        for candidate in &candidates {
+        let mut seat_is_left = false;
+        for (index, candidate) in candidates.iter().enumerate() {
             if left.rows == 0 || left.prompts == 0 || !self.has_time(left) {
                 break;
             }
-            if self.seqs[candidate.seq].state == State::Running || self.may_enter(candidate.seq, left) {
+            let waits = |other: &Candidate| self.seqs[other.seq].state == State::Waiting;
+            // Who leaves a seat to another tenant does not lose it to one behind it in its own line.
+            let waits_ahead = |other: &Candidate| other.is_in_line_with(candidate) && waits(other);
+            let is_behind = seat_is_left && candidates[..index].iter().any(waits_ahead);
+            if !waits(candidate) || !is_behind && self.may_enter(candidate.seq, left) {
                 self.advance_prompt(candidate.seq, left, step);
             } else {
+                seat_is_left = true;
                 self.note_seats(left);
             }
         }
@@ -620,7 +632,7 @@ impl Scheduler {
             left.rows -= 1;
         } else {
             left.rows -= self.plan_chunk(id, left, step);
-            left.prompts -= 1;
+            left.prompts -= usize::from(!planted(Bug::PromptsUnbounded));
         }
     }
 
@@ -641,6 +653,11 @@ impl Scheduler {
         self.find_prefix(id);
         let seq = &self.seqs[id];
         if !prefill::fits(seq, &self.hits, &self.running, &self.seqs, &self.pool, &self.limits) {
+            if planted(Bug::HoldAndWait)
+                && let Some(block) = self.pool.take()
+            {
+                self.seqs[id].table.push(block);
+            }
             return Err(Blocked::Kv);
         }
         self.queue.remove(seq);
@@ -750,7 +767,7 @@ impl Scheduler {
         let cached_tokens = core::mem::take(&mut seq.cached_tokens);
         seq.rows_in_flight = len;
         self.planned.push(PlannedRows { seq: id, len, samples });
-        RecordRow {
+        let row = RecordRow {
             request: seq.request.id,
             seq: id,
             answer: seq.answer(),
@@ -758,7 +775,13 @@ impl Scheduler {
             len,
             samples,
             cached_tokens,
+        };
+        if planted(Bug::RegisteredBeforeComplete) {
+            seq.num_computed += len;
+            self.feed_prefix_cache(id);
+            self.seqs[id].num_computed -= len;
         }
+        row
     }
 
     /// Takes a step's results: see [`Scheduler::complete_into`].
@@ -785,7 +808,9 @@ impl Scheduler {
             seq.rows_in_flight = 0;
             let tokens = seq.output_row.take().map_or(&[][..], |row| &output.rows[row].tokens);
             if seq.state == State::Leaving {
-                self.release_blocks(planned.seq);
+                if !planted(Bug::BlocksLeakedOnCancel) {
+                    self.release_blocks(planned.seq);
+                }
                 self.seqs.remove(planned.seq);
                 continue;
             }
@@ -819,6 +844,10 @@ impl Scheduler {
                 self.release_blocks(id);
                 self.seqs.remove(id);
             } else {
+                if planted(Bug::FailedStepCached) {
+                    seq.num_computed += self.planned[index].len;
+                    self.feed_prefix_cache(id);
+                }
                 self.leave_running(id);
                 self.seqs[id].rewind();
                 self.queue.insert(&self.seqs[id]);
@@ -831,7 +860,7 @@ impl Scheduler {
     fn feed_prefix_cache(&mut self, id: SeqId) {
         let seq = &mut self.seqs[id];
         let (mut count, mut last) = seq.registered();
-        let num_full = seq.num_computed / self.limits.block_size;
+        let num_full = (seq.num_computed + usize::from(planted(Bug::PartialBlockRegistered))) / self.limits.block_size;
         if !(self.limits.enable_prefix_caching && seq.request.use_prefix_cache) || num_full == count {
             return;
         }
@@ -867,11 +896,15 @@ impl Scheduler {
             let answer = first_answer + index;
             let id = self.requests[&request].answers[answer].expect("it waits for this token");
             let ended = self.seqs[id].push(token, self.limits.max_model_len, now);
-            events.push(Event::Token { request, answer, token });
+            let told = if planted(Bug::TokenToWrongAnswer) { 0 } else { answer };
+            events.push(Event::Token { request, answer: told, token });
             if let Some(reason) = ended {
                 self.retire(id);
                 self.finish_answer(request, answer);
                 events.push(Event::Finished { request, answer, reason });
+                if planted(Bug::EndToldTwice) {
+                    events.push(Event::Finished { request, answer, reason });
+                }
             }
         }
     }
@@ -882,7 +915,8 @@ impl Scheduler {
         for answer in 1..=num_forks {
             let fork_id = self.seqs.next_id();
             let fork = self.seqs[id].fork(fork_id, answer, self.limits.max_model_len);
-            fork.table.iter().for_each(|&block| self.pool.share(block));
+            let counted = fork.table.iter().filter(|_| !planted(Bug::ForkUncounted));
+            counted.for_each(|&block| self.pool.share(block));
             let active = self.requests.get_mut(&fork.request.id).expect("its request is active");
             active.answers[answer] = Some(self.seqs.insert(fork));
             self.join_running(fork_id);
@@ -926,11 +960,15 @@ impl Scheduler {
     fn retire(&mut self, id: SeqId) {
         let seq = &mut self.seqs[id];
         match seq.state {
+            State::Waiting if planted(Bug::CancelForgottenInQueue) => return,
             State::Waiting => self.queue.remove(seq),
             State::Running if seq.rows_in_flight + seq.loads_in_flight > 0 => {
                 seq.state = State::Leaving;
                 let rank = seq.rank;
                 self.remove_from_running(rank);
+                if planted(Bug::FreeBeforeFence) {
+                    self.release_blocks(id);
+                }
                 return;
             }
             State::Running => _ = self.leave_running(id),

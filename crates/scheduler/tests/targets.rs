@@ -22,41 +22,69 @@ struct Engine {
     now: Nanos,
 }
 
+fn limits() -> Limits {
+    Limits {
+        block_size: 16,
+        num_blocks: 10_000,
+        max_model_len: 20_000,
+        max_num_seqs: 64,
+        max_num_batched_tokens: 2048,
+        max_prefill_chunk: 2048,
+        max_prefill_seqs: 4,
+        max_queued_requests: 100,
+        max_queued_tokens: 1_000_000,
+        enable_prefix_caching: false,
+        hash_key: [0; 32],
+    }
+}
+
+fn request(id: u64, prompt: usize) -> Request {
+    Request {
+        id: RequestId(id),
+        prompt: Arc::from(vec![id as TokenId; prompt]),
+        num_answers: 1,
+        stop: StopRules { max_tokens: 1000, min_tokens: 0, stop_token_ids: vec![] },
+        priority: Priority(0),
+        salt: 0,
+        use_prefix_cache: false,
+        tenant: 0,
+        targets: Targets::default(),
+        arrived: Nanos(0),
+    }
+}
+
 impl Engine {
     fn new(machine: CostModel) -> Engine {
-        let limits = Limits {
-            block_size: 16,
-            num_blocks: 10_000,
-            max_model_len: 20_000,
-            max_num_seqs: 64,
-            max_num_batched_tokens: 2048,
-            max_prefill_chunk: 2048,
-            max_prefill_seqs: 4,
-            max_queued_requests: 100,
-            max_queued_tokens: 1_000_000,
-            enable_prefix_caching: false,
-            hash_key: [0; 32],
-        };
+        Engine::with_limits(machine, limits())
+    }
+
+    fn with_limits(machine: CostModel, limits: Limits) -> Engine {
         let mut scheduler = Scheduler::new(limits).unwrap();
         scheduler.set_cost_model(Some(machine.clone()));
         Engine { scheduler, machine, now: Nanos(0) }
     }
 
     fn admit(&mut self, id: u64, prompt: usize, ttft_ms: Option<u64>, tpot_ms: Option<u64>) {
+        self.admit_for(id, prompt, 1000, Priority(0), ttft_ms, tpot_ms);
+    }
+
+    fn admit_for(
+        &mut self,
+        id: u64,
+        prompt: usize,
+        max_tokens: usize,
+        priority: Priority,
+        ttft_ms: Option<u64>,
+        tpot_ms: Option<u64>,
+    ) {
         let nanos = |ms: u64| Nanos(ms * MS);
-        let request = Request {
-            id: RequestId(id),
-            prompt: Arc::from(vec![id as TokenId; prompt]),
-            num_answers: 1,
-            stop: StopRules { max_tokens: 1000, min_tokens: 0, stop_token_ids: vec![] },
-            priority: Priority(0),
-            salt: 0,
-            use_prefix_cache: false,
-            tenant: 0,
-            targets: Targets { ttft: ttft_ms.map(nanos), tpot: tpot_ms.map(nanos) },
-            arrived: self.now,
-        };
-        self.scheduler.admit(request, self.now).unwrap();
+        let targets = Targets { ttft: ttft_ms.map(nanos), tpot: tpot_ms.map(nanos) };
+        let stop = StopRules { max_tokens, min_tokens: 0, stop_token_ids: vec![] };
+        self.admit_request(Request { stop, priority, targets, ..request(id, prompt) });
+    }
+
+    fn admit_request(&mut self, request: Request) {
+        self.scheduler.admit(Request { arrived: self.now, ..request }, self.now).unwrap();
     }
 
     /// Plans and computes one step in exactly the time that the model says; returns the plan and how long it took.
@@ -64,7 +92,7 @@ impl Engine {
         let step = self.scheduler.schedule(self.now);
         let decode = step.decode.iter().map(|&seq| RowOutput { seq, tokens: vec![7] });
         let prefill = step.prefill.iter().filter(|chunk| chunk.samples > 0);
-        let prefill = prefill.map(|chunk| RowOutput { seq: chunk.seq, tokens: vec![7] });
+        let prefill = prefill.map(|chunk| RowOutput { seq: chunk.seq, tokens: vec![7; chunk.samples] });
         let mut work = Work::default();
         for chunk in &step.prefill {
             work.add_chunk(chunk.start, chunk.len, chunk.samples > 0);
@@ -77,7 +105,7 @@ impl Engine {
         let output = StepOutput { step: step.id, rows: decode.chain(prefill).collect() };
         let record = self.scheduler.complete(output, self.now).record;
         assert_eq!(record.work, work);
-        assert_eq!(record.predicted.0, took);
+        assert!(record.predicted.0.abs_diff(took) <= took / 1000, "{:?} predicted", record.predicted);
         self.scheduler.check_invariants();
         (step, took)
     }
@@ -158,6 +186,53 @@ fn rows_without_a_target_sit_out_what_they_would_make_late() {
     assert!(least >= 3, "and nobody is forgotten");
 }
 
+/// A stream with a target may have to wait until those behind it, which can no longer be preempted, have ended. They are
+/// not left out for its sake: that would be a step in which nobody computes.
+#[test]
+fn nobody_is_left_out_for_a_stream_that_cannot_move() {
+    let small = Limits { block_size: 1, num_blocks: 20, max_model_len: 20, ..limits() };
+    let mut engine = Engine::with_limits(machine(), small);
+    let (low, high) = (Priority(9), Priority(0));
+    engine.admit_for(1, 2, 17, low, None, None);
+    engine.step();
+    // Four times a higher class takes its blocks.
+    for id in 2..=5 {
+        let free = engine.scheduler.total_blocks() - engine.scheduler.used_blocks();
+        engine.admit_for(id, free - 3, 4, high, None, None);
+        while engine.scheduler.sequences().any(|seq| seq.request_id() == RequestId(id)) {
+            engine.step();
+        }
+        engine.step(); // it resumes
+    }
+    let preemptions = |engine: &Engine| engine.scheduler.sequences().map(|seq| seq.num_preemptions()).max();
+    assert_eq!(preemptions(&engine), Some(4), "now it runs to its end, with all its blocks set aside");
+    engine.admit_for(6, 1, 5, high, None, Some(0));
+    let mut stalled = 0;
+    while engine.scheduler.has_work() {
+        let (step, _) = engine.step();
+        assert!(!step.is_empty(), "an idle step while two requests wait for each other");
+        let names = engine.scheduler.sequences().map(|seq| (seq.request_id(), seq.id()));
+        let first = names.filter(|(request, _)| *request == RequestId(6)).map(|(_, id)| id).next();
+        stalled += usize::from(first.is_some_and(|id| !step.decode.contains(&id) && step.prefill.is_empty()));
+    }
+    assert!(stalled > 2, "the first in line had to wait for blocks");
+}
+
+/// Whoever leaves the last seat to another tenant keeps its place before those behind it in its own line.
+#[test]
+fn a_request_that_leaves_the_last_seat_is_not_passed_by_its_own_line() {
+    let mut engine = Engine::with_limits(machine(), Limits { max_num_seqs: 4, ..limits() });
+    let brief = StopRules { max_tokens: 1, min_tokens: 0, stop_token_ids: vec![] };
+    engine.admit_request(Request { tenant: 2, stop: brief, ..request(1, 10) });
+    engine.step(); // the other tenant was there, and may come back
+    engine.admit_request(Request { tenant: 1, num_answers: 2, ..request(2, 10) });
+    engine.step();
+    engine.admit_request(Request { tenant: 1, num_answers: 2, ..request(3, 10) });
+    engine.admit_request(Request { tenant: 1, ..request(4, 10) });
+    let (step, _) = engine.step();
+    assert!(step.prefill.is_empty(), "request 4 has not overtaken request 3: {step:?}");
+}
+
 #[test]
 fn a_fitted_model_predicts_what_it_was_not_shown() {
     // Steps of a machine with known costs, 3 % noise from a fixed sequence.
@@ -204,4 +279,22 @@ fn a_model_follows_a_machine_that_becomes_slower() {
     }
     let predicted = model.seconds(&work);
     assert!((predicted / 0.020 - 1.0).abs() < 0.02, "{predicted}");
+}
+
+/// Whatever a broken clock said, the model is right again after some steps with a good one.
+#[test]
+fn a_model_recovers_from_a_clock_that_stood_still_or_leapt() {
+    let mut work = Work::default();
+    work.add_decode(100);
+    for measured in [Nanos(0), Nanos(u64::MAX)] {
+        let mut model = machine();
+        for _ in 0..100_000 {
+            model.observe(&work, measured);
+        }
+        for _ in 0..80 {
+            model.observe(&work, Nanos(10 * MS));
+        }
+        let predicted = model.seconds(&work);
+        assert!((predicted / 0.010 - 1.0).abs() < 0.02, "{predicted} after {measured:?}");
+    }
 }

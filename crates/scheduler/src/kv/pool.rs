@@ -10,13 +10,15 @@
 //!    +------------- evicted by take(), oldest first ------+ its content may live on in a tier
 //! ```
 
+use alloc::collections::BTreeMap;
 use alloc::vec;
 use alloc::vec::Vec;
 
 use super::prefix::PrefixIndex;
 use super::tiers::Tiers;
-use super::{BlockHash, BlockId, BlockSave, SlotSpill, SwapStats, Tier, TierSizes, TierSlot};
+use super::{BlockHash, BlockId, BlockSave, ChainHasher, SlotSpill, SwapStats, Tier, TierSizes, TierSlot};
 use crate::TokenId;
+use crate::planted::{Bug, planted};
 
 /// Names a *content* of the prefix cache, wherever it is. Numbers are never used twice: when a content is lost, its old
 /// name finds nothing instead of something else.
@@ -93,7 +95,6 @@ pub struct BlockPool {
     num_cached: usize,
     num_taken: u64,
     num_evicted: u64,
-    compare_on_hit: bool,
 }
 
 impl BlockPool {
@@ -120,7 +121,6 @@ impl BlockPool {
             num_cached: 0,
             num_taken: 0,
             num_evicted: 0,
-            compare_on_hit: true,
         }
     }
 
@@ -131,12 +131,6 @@ impl BlockPool {
         self.tiers = Tiers::new(sizes, self.block_size);
         // Each block is taken, and so evicted, once in a step at most.
         self.saves = Vec::with_capacity(self.num_blocks().min(sizes.host_slots));
-    }
-
-    /// A planted bug for the tests' own test: a hit is believed by its hash alone.
-    #[doc(hidden)]
-    pub fn believe_hashes(&mut self) {
-        self.compare_on_hit = false;
     }
 
     /// Blocks in all.
@@ -205,7 +199,11 @@ impl BlockPool {
         self.unlink(block);
         if self.is_cached(block) {
             self.num_evicted += 1;
-            self.demote(block);
+            if planted(Bug::EvictedStillFound) {
+                self.num_idle -= 1;
+            } else {
+                self.demote(block);
+            }
         }
         self.blocks[block.index()].refs = 1;
         self.num_taken += 1;
@@ -243,10 +241,10 @@ impl BlockPool {
     pub fn find(&self, hash: &BlockHash, parent: Option<ContentName>, salt: u64, tokens: &[TokenId]) -> Option<Hit> {
         let place = self.index.get(hash)?;
         let content = self.content_at(place);
-        let equal =
-            content.parent == parent.map(|parent| parent.id) && content.salt == salt && self.tokens_at(place) == tokens;
+        let same_salt = content.salt == salt || planted(Bug::SaltIgnored);
+        let equal = content.parent == parent.map(|parent| parent.id) && same_salt && self.tokens_at(place) == tokens;
         let name = ContentName { hash: *hash, id: content.id };
-        (equal || !self.compare_on_hit).then_some(Hit { place, name })
+        (equal || planted(Bug::HashBelieved)).then_some(Hit { place, name })
     }
 
     /// Puts a full, computed, held block into the prefix cache, and returns the name under which its content is known.
@@ -283,7 +281,7 @@ impl BlockPool {
             self.forget(other);
         }
         let id = self.next_id;
-        self.next_id += 1;
+        self.next_id += u64::from(!planted(Bug::NameUsedTwice));
         let parent = parent.map(|parent| parent.id);
         self.index.insert(hash, Place::Block(block));
         self.hold(block, Content { hash, id, parent, salt, keep: true }, tokens);
@@ -336,6 +334,31 @@ impl BlockPool {
             cached += 1;
         }
         assert_eq!(cached, self.index.len(), "I6: a content is in one place, and the index names each");
+    }
+
+    /// Panics unless every content is under the hash of what it is. Cost: a hash for each.
+    pub(crate) fn check_contents(&self, hasher: &ChainHasher) {
+        let blocks = (0..self.num_blocks() as u32).map(BlockId);
+        let in_blocks = blocks.filter(|&block| self.is_cached(block)).map(Place::Block);
+        let in_slots = [Tier::Host, Tier::Disk].into_iter().flat_map(|tier| self.tiers.filled(tier)).map(Place::Slot);
+        let contents: BTreeMap<u64, (&Content, Place)> =
+            in_blocks.chain(in_slots).map(|place| (self.content_at(place), place)).map(|c| (c.0.id, c)).collect();
+        assert_eq!(contents.len(), self.index.len(), "I6: two contents have one name");
+        for &(content, place) in contents.values() {
+            let parent = match content.parent.map(|id| contents.get(&id)) {
+                None => BlockHash::ROOT,
+                Some(Some((parent, _))) => parent.hash,
+                Some(None) => continue, // its parent is lost: nobody finds it any more
+            };
+            let hash = hasher.hash(parent, content.salt, self.tokens_at(place));
+            assert!(hash == content.hash, "I6: {place:?} is under a hash that is not its own");
+        }
+    }
+
+    /// Whether `block`, if it is cached, holds these tokens under this salt.
+    pub(crate) fn may_hold(&self, block: BlockId, salt: u64, tokens: &[TokenId]) -> bool {
+        let content = self.blocks[block.index()].content.as_ref();
+        content.is_none_or(|content| content.salt == salt && self.tokens_of(block) == tokens)
     }
 
     fn tokens_of(&self, block: BlockId) -> &[TokenId] {

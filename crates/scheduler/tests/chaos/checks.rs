@@ -1,0 +1,443 @@
+//! What is checked from outside, after every call. The names are those of the table in `main.rs`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use scheduler::{Nanos, Phase, Priority, RequestId, Scheduler, SeqId, Sequence, Step, StepRecord, Work};
+
+use crate::model::LoweredRows;
+use crate::turns::Line;
+use crate::weather::{Clock, Knowledge};
+use crate::world::{Chaos, held_blocks};
+
+/// The scheduler's promises in numbers.
+pub(crate) const MAX_PREEMPTIONS: u32 = 4;
+const PATIENCE: usize = 16;
+/// Steps in a row in which a decode row without a target may be left out for others' targets.
+const MOST_LEFT_OUT: u32 = 8;
+/// A step lasts at most so much longer than the time per token of the tightest stream in it: what issue and docs promise.
+const LONGEST_GAP: f64 = 1.5;
+/// And where decode alone takes longer, so much longer than that.
+const LEAST_GROWTH: f64 = 1.1;
+
+/// The oldest prompt, the steps in which others got prompt rows and it did not, and how many entered in those.
+#[derive(Default)]
+pub(crate) struct PassedOver {
+    id: Option<SeqId>,
+    steps: usize,
+    entered: usize,
+}
+
+/// How many steps in a row each decode row was left out of.
+pub(crate) type LeftOut = BTreeMap<SeqId, u32>;
+
+/// The sequences as an outsider sees them.
+pub(crate) struct Snapshot {
+    seqs: BTreeMap<SeqId, Seen>,
+}
+
+struct Seen {
+    id: SeqId,
+    /// Class, arrival, answer.
+    rank: (Priority, RequestId, usize),
+    tenant: u64,
+    runs: bool,
+    phase: Phase,
+    preemptions: u32,
+    num_answers: usize,
+    num_tokens: usize,
+    num_generated: usize,
+    num_computed: usize,
+    ttft: Option<Nanos>,
+    tpot: Option<Nanos>,
+    /// When its first token is due.
+    due: Option<u64>,
+}
+
+impl Seen {
+    fn of(seq: &Sequence) -> Seen {
+        let request = seq.request();
+        Seen {
+            id: seq.id(),
+            rank: (request.priority, seq.request_id(), seq.answer()),
+            tenant: request.tenant,
+            runs: !seq.block_table().is_empty(),
+            phase: seq.phase(),
+            preemptions: seq.num_preemptions(),
+            num_answers: request.num_answers,
+            num_tokens: seq.num_tokens(),
+            num_generated: seq.num_generated(),
+            num_computed: seq.num_computed(),
+            ttft: request.targets.ttft,
+            tpot: request.targets.tpot,
+            due: request.targets.ttft.map(|ttft| request.arrived.0.saturating_add(ttft.0)),
+        }
+    }
+
+    fn seats(&self) -> usize {
+        if self.num_generated == 0 { self.num_answers } else { 1 }
+    }
+
+    fn is_decoding(&self) -> bool {
+        self.runs && self.phase == Phase::Decode
+    }
+
+    /// It has prompt rows to go, or tokens to compute again.
+    fn is_prompt(&self) -> bool {
+        !self.runs || self.phase == Phase::Prefill
+    }
+}
+
+impl Snapshot {
+    pub(crate) fn of(scheduler: &Scheduler) -> Snapshot {
+        Snapshot { seqs: scheduler.sequences().map(|seq| (seq.id(), Seen::of(seq))).collect() }
+    }
+
+    fn waiting(&self) -> impl Iterator<Item = &Seen> {
+        self.seqs.values().filter(|seq| !seq.runs)
+    }
+}
+
+impl Chaos {
+    /// Everything that a plan promises, against what was there before.
+    pub(crate) fn check_plan(&mut self, before: &Snapshot, step: &Step) {
+        let limits = self.scheduler.limits();
+        assert!(step.num_rows() <= limits.max_num_batched_tokens, "I11: rows");
+        assert!(step.prefill.len() <= limits.max_prefill_seqs, "I11: prompts in prefill");
+        assert!(step.prefill.iter().all(|chunk| (1..=limits.max_prefill_chunk).contains(&chunk.len)), "I11: a chunk");
+        self.rows += step.num_rows();
+        assert!(self.rows <= self.row_allowance, "I13: work is repeated without end");
+
+        let sources: BTreeSet<_> = step.copies.iter().map(|copy| copy.src).collect();
+        let destinations: BTreeSet<_> = step.copies.iter().map(|copy| copy.dst).collect();
+        assert_eq!(destinations.len(), step.copies.len(), "a block is copied to twice");
+        assert!(sources.is_disjoint(&destinations), "copies depend on their order");
+
+        let planned: BTreeSet<SeqId> =
+            step.decode.iter().copied().chain(step.prefill.iter().map(|chunk| chunk.seq)).collect();
+        assert_eq!(planned.len(), step.decode.len() + step.prefill.len(), "a sequence has one entry in a step");
+        self.check_decode(before, step);
+        self.check_preemption(before, step);
+        self.check_entry(before, step, &planned);
+        self.check_turns(before, step);
+        self.check_patience(before, step);
+        self.check_nothing_idles(before, step);
+    }
+
+    /// I17, I26: every sequence that was decoding has its row, whatever was cancelled or failed around it, but for one
+    /// that stands behind protected ones, and for those without a target, a few steps in a row, beside one that has one.
+    fn check_decode(&mut self, before: &Snapshot, step: &Step) {
+        let decoding = before.seqs.values().filter(|seq| seq.is_decoding() && !step.preempted.contains(&seq.id));
+        let (row, no_row): (Vec<&Seen>, Vec<&Seen>) = decoding.partition(|seq| step.decode.contains(&seq.id));
+        for seq in row {
+            self.left_out.remove(&seq.id);
+        }
+        let mut stalled = 0;
+        for seq in no_row {
+            let with_target = |other: &&Seen| other.is_decoding() && other.tpot.is_some();
+            let beside_a_target = before.seqs.values().any(|other| with_target(&other));
+            let steps = self.left_out.get(&seq.id).copied().unwrap_or(0);
+            if self.knowledge != Knowledge::None && seq.tpot.is_none() && beside_a_target && steps < MOST_LEFT_OUT {
+                self.left_out.insert(seq.id, steps + 1);
+                self.seen.saw("left out for a target");
+                continue;
+            }
+            let behind = |other: &&Seen| other.runs && other.rank > seq.rank && !step.preempted.contains(&other.id);
+            let mut behind = before.seqs.values().filter(behind);
+            assert!(behind.all(|other| other.preemptions >= MAX_PREEMPTIONS), "I17: {:?} waits for nobody", seq.id);
+            self.seen.saw("stalled behind protected ones");
+            stalled += 1;
+        }
+        assert!(stalled <= 1, "I17: at most one sits out");
+        for &id in &step.decode {
+            assert_eq!(self.sequence(id).phase(), Phase::Decode);
+            if !before.seqs[&id].runs {
+                self.seen.saw("resumed with a decode row");
+            }
+        }
+        assert!(step.prefill.iter().all(|chunk| self.sequence(chunk.seq).phase() == Phase::Prefill));
+    }
+
+    /// I14: nobody is preempted for one ranked after it, nor too often.
+    fn check_preemption(&mut self, before: &Snapshot, step: &Step) {
+        for id in &step.preempted {
+            let victim = &before.seqs[id];
+            self.seen.saw("preempted");
+            if victim.phase == Phase::Prefill {
+                self.seen.saw("preempted in prefill");
+            }
+            if victim.phase == Phase::Prefill && victim.num_answers > 1 && victim.num_generated == 0 {
+                self.seen.saw("preempted before its answers were forked");
+            }
+            assert!(self.sequence(*id).num_preemptions() <= MAX_PREEMPTIONS, "I14: preempted too often");
+            let survivors = before.seqs.values().filter(|seq| seq.runs && !step.preempted.contains(&seq.id));
+            assert!(survivors.clone().any(|seq| seq.rank < victim.rank), "I14: the first in line was preempted");
+            let mut lower_class = survivors.filter(|seq| seq.rank.0 > victim.rank.0);
+            assert!(lower_class.all(|seq| seq.preemptions >= MAX_PREEMPTIONS), "I14: a lower class was spared");
+        }
+        if !step.preempted.is_empty() && !step.copies.is_empty() {
+            self.seen.saw("fork while blocks ran out");
+        }
+    }
+
+    /// I15, I19: who entered came before all of its kind that still wait, and nobody enters while others are thrown
+    /// out.
+    fn check_entry(&mut self, before: &Snapshot, step: &Step, planned: &BTreeSet<SeqId>) {
+        let entered: Vec<&Seen> = planned.iter().map(|id| &before.seqs[id]).filter(|seq| !seq.runs).collect();
+        assert!(entered.is_empty() || step.preempted.is_empty(), "somebody enters while somebody is thrown out");
+        let after = Snapshot::of(&self.scheduler);
+        for seq in entered {
+            self.check_line(&after, seq);
+            let state = self.sequence(seq.id);
+            let (cached, known, prompt) = (state.num_computed(), state.num_tokens(), state.num_prompt_tokens());
+            let id = state.request_id();
+            let client = self.clients.get_mut(&id).expect("it was admitted");
+            let caching = self.scheduler.limits().enable_prefix_caching && client.request.use_prefix_cache;
+            if !client.entered {
+                client.entered = true;
+                assert_eq!(self.scheduler.cached_tokens(id), Some(cached), "I22: the cached tokens of usage");
+                if caching {
+                    self.prefix_tokens = (self.prefix_tokens.0 + prompt as u64, self.prefix_tokens.1 + cached as u64);
+                }
+            }
+            assert!(caching || cached == 0, "a request that stays out of the cache has a hit");
+            assert!(cached < known, "the last token is always computed");
+            if cached > 0 {
+                self.seen.saw(if seq.preemptions > 0 { "resumed with its own prefix" } else { "prefix hit" });
+                if cached == known - 1 {
+                    self.seen.saw("prefix known but for its last token");
+                }
+            }
+            if seq.preemptions == MAX_PREEMPTIONS {
+                self.seen.saw("protected");
+            }
+        }
+        if let Some(first) = after.waiting().min_by_key(|seq| seq.rank) {
+            let seats: usize = after.seqs.values().filter(|seq| seq.runs).map(Seen::seats).sum();
+            if seats + first.seats() > self.scheduler.limits().max_num_seqs {
+                self.seen.saw("seat missing");
+            }
+        }
+    }
+
+    /// I15: the line of a class. Without a cost model by arrival alone; with one, those that have answered before come
+    /// first, those without a deadline come by arrival, and those with one as the targets ask.
+    fn check_line(&mut self, after: &Snapshot, entered: &Seen) {
+        let by_deadline = self.knowledge != Knowledge::None;
+        for other in after.waiting().filter(|other| other.rank.0 == entered.rank.0 && other.tenant == entered.tenant) {
+            let resumes = |seq: &Seen| seq.num_generated > 0;
+            let alike = resumes(entered) == resumes(other) && (resumes(entered) || entered.ttft == other.ttft);
+            let in_turn = alike && (entered.ttft.is_none() || resumes(entered));
+            if !by_deadline || in_turn {
+                assert!(entered.rank < other.rank, "I15: {:?} enters before {:?}", entered.id, other.id);
+            } else if other.rank < entered.rank {
+                let earlier = entered.due.is_some() && (other.due.is_none() || entered.due < other.due);
+                self.seen.saw(if earlier { "entered for its deadline" } else { "entered past one put off" });
+            }
+        }
+    }
+
+    /// I15: nobody enters while one of a higher class waits that holds nothing; without a cost model, also while such a
+    /// one of another tenant waits that was served less. The oldest, when its patience is out, may always.
+    fn check_turns(&mut self, before: &Snapshot, step: &Step) {
+        let after = Snapshot::of(&self.scheduler);
+        let open = self.open_lines();
+        let oldest = before.seqs.values().filter(|seq| seq.is_prompt()).min_by_key(|seq| (seq.rank.1, seq.rank.2));
+        let oldest = oldest.map(|seq| seq.id);
+        let holds =
+            |tenant: u64| before.seqs.values().chain(after.seqs.values()).any(|seq| seq.runs && seq.tenant == tenant);
+        for &id in &step.decode {
+            let seq = self.scheduler.sequence(id).expect("it is planned");
+            self.turns.serve(seq, 1, 1);
+        }
+        for chunk in &step.prefill {
+            let entered = &before.seqs[&chunk.seq];
+            let line = (entered.rank.0, entered.tenant);
+            let others = after.waiting().filter(|other| other.tenant != entered.tenant && !holds(other.tenant));
+            for other in others.filter(|_| !entered.runs && oldest != Some(entered.id)) {
+                let other_line = (other.rank.0, other.tenant);
+                assert!(line.0 <= other_line.0, "I15: {:?} enters before {:?} of a higher class", entered.id, other.id);
+                if line.0 == other_line.0
+                    && self.knowledge == Knowledge::None
+                    && step.decode.iter().all(|id| before.seqs[id].runs)
+                {
+                    let turn = |line| (self.turns.served(line), open[&line]);
+                    assert!(turn(line) <= turn(other_line), "I15: {:?} takes the turn of {:?}", entered.id, other.id);
+                    self.seen.saw("tenant entered in its turn");
+                }
+            }
+            let seq = self.scheduler.sequence(chunk.seq).expect("it is planned");
+            self.turns.serve(seq, chunk.len, chunk.samples);
+        }
+    }
+
+    /// Open requests of each tenant and class.
+    pub(crate) fn open_lines(&self) -> BTreeMap<Line, usize> {
+        let mut open = BTreeMap::new();
+        for client in self.clients.values().filter(|client| !client.is_done()) {
+            *open.entry((client.request.priority, client.request.tenant)).or_default() += 1;
+        }
+        open
+    }
+
+    /// I14: while the oldest prompt gets no rows, only so many others do.
+    fn check_patience(&mut self, before: &Snapshot, step: &Step) {
+        let in_line = || before.seqs.values().filter(|seq| seq.is_prompt() && !step.preempted.contains(&seq.id));
+        let oldest = in_line().min_by_key(|seq| (seq.rank.1, seq.rank.2));
+        let advanced = |id: SeqId| step.prefill.iter().any(|chunk| chunk.seq == id) || step.decode.contains(&id);
+        let entered = step.prefill.iter().filter(|chunk| !before.seqs[&chunk.seq].runs).count();
+        match oldest {
+            Some(oldest) if self.passed_over.id == Some(oldest.id) && !advanced(oldest.id) => {
+                self.passed_over.steps += usize::from(!step.prefill.is_empty());
+                self.passed_over.entered += entered;
+                // One that waits may be too large for what is free; then at least nobody else may enter.
+                let bound = (PATIENCE + 1) * self.scheduler.limits().max_prefill_seqs;
+                assert!(self.passed_over.entered <= bound, "I14: {:?} starves in the queue", oldest.id);
+                assert!(!oldest.runs || self.passed_over.steps <= PATIENCE, "I14: {:?} starves", oldest.id);
+                if self.passed_over.steps == PATIENCE {
+                    self.seen.saw("patience of the oldest ran out");
+                }
+            }
+            oldest => {
+                let out_of_class = oldest.is_some_and(|oldest| {
+                    let ahead = |seq: &Seen| seq.rank < oldest.rank && !advanced(seq.id);
+                    advanced(oldest.id) && in_line().any(|seq| ahead(seq) && !seq.runs)
+                });
+                if out_of_class {
+                    self.seen.saw("oldest went first out of its class");
+                }
+                let passed = oldest.is_some_and(|oldest| !advanced(oldest.id)) && !step.prefill.is_empty();
+                self.passed_over = match oldest {
+                    Some(oldest) if passed => PassedOver { id: Some(oldest.id), steps: 1, entered },
+                    oldest => PassedOver { id: oldest.map(|seq| seq.id), ..PassedOver::default() },
+                };
+            }
+        }
+    }
+
+    /// I18: while a prompt that runs has no rows, the step is full; with targets, at least one prompt has some.
+    fn check_nothing_idles(&mut self, before: &Snapshot, step: &Step) {
+        let limits = self.scheduler.limits();
+        let has_rows = |id: SeqId| step.prefill.iter().any(|chunk| chunk.seq == id);
+        let runs = |seq: &&Seen| seq.runs && seq.phase == Phase::Prefill && !step.preempted.contains(&seq.id);
+        let skipped = before.seqs.values().filter(runs).filter(|seq| !has_rows(seq.id)).count();
+        let is_full = step.num_rows() == limits.max_num_batched_tokens || step.prefill.len() == limits.max_prefill_seqs;
+        let may_skip = is_full || self.knowledge != Knowledge::None && !step.prefill.is_empty();
+        assert!(skipped == 0 || may_skip, "I18: {skipped} prompts idle in a step with room");
+    }
+
+    /// I17: where the scheduler knows the machine and the clock is right, a step with a stream that has a target lasts
+    /// as long as that allows, but for the one row that each prompt may always have.
+    pub(crate) fn check_targets(&mut self, before: &Snapshot, step: &Step, work: &Work) {
+        let streams = before.seqs.values().filter(|seq| seq.is_decoding() && step.decode.contains(&seq.id));
+        let Some(tightest) = streams.filter_map(|seq| seq.tpot).min() else { return };
+        if self.knowledge != Knowledge::Exact || self.weather.clock != Clock::Exact {
+            return;
+        }
+        let mut decode = Work::default();
+        step.decode.iter().for_each(|&id| decode.add_decode(self.sequence(id).num_tokens()));
+        let mut least = decode;
+        for chunk in step.prefill.iter().filter(|chunk| chunk.len > 1) {
+            least.add_chunk(chunk.start, chunk.len - 1, false);
+        }
+        let bound = (tightest.as_secs_f64() * LONGEST_GAP).max(self.machine.seconds(&decode) * LEAST_GROWTH);
+        let (least, whole) = (self.machine.seconds(&least), self.machine.seconds(work));
+        assert!(least <= bound * 1.001, "I17: a stream that wants {tightest:?} gets a step of {least} s");
+        if !step.prefill.is_empty() {
+            self.seen.saw(if whole <= bound {
+                "prompt beside a target"
+            } else {
+                "prompt row that a target had no room for"
+            });
+            let limits = self.scheduler.limits();
+            let cut = |chunk: &scheduler::Chunk| {
+                chunk.samples == 0
+                    && chunk.len < limits.max_prefill_chunk
+                    && step.num_rows() < limits.max_num_batched_tokens
+            };
+            if step.prefill.iter().any(cut) {
+                self.seen.saw("chunk cut short for a target");
+            }
+        }
+    }
+
+    /// I12: what a step does to its sequences, and to no other.
+    pub(crate) fn check_progress(&self, before: &Snapshot, rows: &[LoweredRows]) {
+        let planned: BTreeMap<SeqId, usize> = rows.iter().map(|row| (row.seq, row.len)).collect();
+        for seq in self.scheduler.sequences() {
+            let Some(was) = before.seqs.get(&seq.id()) else {
+                assert!(seq.answer() > 0 && seq.num_generated() == 1, "I12: {:?} comes from nowhere", seq.id());
+                continue;
+            };
+            let len = planned.get(&seq.id()).copied().unwrap_or(0);
+            assert_eq!(seq.num_computed(), was.num_computed + len, "I12: {:?} advances by its rows", seq.id());
+            let sampled = usize::from(len > 0 && was.num_computed + len == was.num_tokens);
+            assert_eq!(seq.num_tokens(), was.num_tokens + sampled, "I12: {:?} has one more token", seq.id());
+            assert_eq!(seq.num_preemptions(), was.preemptions, "I12: {:?} was preempted by a result", seq.id());
+        }
+    }
+
+    /// I26: a step that failed costs its sequences what they had in the cache and nothing else, and the others nothing.
+    pub(crate) fn check_abandoned(&self, before: &Snapshot, rows: &[LoweredRows]) {
+        assert_eq!(self.scheduler.in_flight(), None);
+        for seq in self.scheduler.sequences() {
+            let was = &before.seqs[&seq.id()];
+            assert_eq!(
+                (seq.num_tokens(), seq.num_preemptions()),
+                (was.num_tokens, was.preemptions),
+                "I26: what is known"
+            );
+            let failed = rows.iter().any(|row| row.seq == seq.id());
+            let computed = if failed { 0 } else { was.num_computed };
+            assert_eq!(seq.num_computed(), computed, "I26: {:?} after a failed step", seq.id());
+            assert_eq!(seq.block_table().is_empty(), failed || !was.runs, "I26: blocks of {:?}", seq.id());
+        }
+    }
+
+    /// I33: every number that the scheduler tells is what counting gives.
+    pub(crate) fn check_gauges(&self) {
+        let scheduler = &self.scheduler;
+        let waiting = || scheduler.sequences().filter(|seq| seq.block_table().is_empty());
+        let is_leaving = |seq: &Sequence| {
+            let client = &self.clients[&seq.request_id()];
+            let answer = &client.answers[seq.answer()];
+            client.cancelled || answer.stopped || answer.finished.is_some()
+        };
+        let running = scheduler.sequences().filter(|seq| !seq.block_table().is_empty() && !is_leaving(seq)).count();
+        assert_eq!(scheduler.num_waiting(), waiting().count(), "I33: sequences waiting");
+        assert_eq!(scheduler.waiting_tokens(), waiting().map(Sequence::num_tokens).sum(), "I33: tokens waiting");
+        assert_eq!(scheduler.num_running(), running, "I33: sequences running");
+        assert_eq!(scheduler.used_blocks(), held_blocks(scheduler), "I33: blocks held");
+        let unfinished = self.clients.values().filter(|client| !client.is_done()).count();
+        assert_eq!(scheduler.num_requests(), unfinished, "I33: requests unfinished");
+        let oldest = waiting().min_by_key(|seq| (seq.request_id(), seq.answer()));
+        let oldest = oldest.map(|seq| (seq.request_id(), seq.request().arrived));
+        assert_eq!(scheduler.oldest_waiting(), oldest, "I33: the oldest that waits");
+        let stats = scheduler.prefix_stats();
+        assert!(scheduler.cached_blocks() <= scheduler.total_blocks(), "I33: blocks cached");
+        assert!(stats.hit_tokens <= stats.queried_tokens, "I33: hits");
+    }
+
+    /// I33 for the step log.
+    pub(crate) fn check_record(
+        &mut self,
+        step: &Step,
+        rows: &[LoweredRows],
+        work: &Work,
+        times: (Nanos, Nanos),
+        record: &StepRecord,
+    ) {
+        assert_eq!(record.step, step.id);
+        assert_eq!((record.scheduled_at, record.completed_at), times);
+        assert_eq!(record.work, *work, "I33: the work of a step");
+        assert_eq!(record.copied_blocks, step.copies.len());
+        assert_eq!(record.preempted.len(), step.preempted.len());
+        let logged = record.decode.iter().chain(&record.prefill);
+        let logged: Vec<_> = logged.map(|row| (row.request, row.seq, row.start, row.len)).collect();
+        let computed: Vec<_> = rows.iter().map(|row| (row.request, row.seq, row.start, row.len)).collect();
+        assert_eq!(logged, computed, "the log has every row under its request");
+        assert!(record.evicted_blocks <= record.taken_blocks);
+        (0..record.evicted_blocks).for_each(|_| self.seen.saw("block evicted"));
+        let stats = self.scheduler.prefix_stats();
+        assert_eq!((stats.queried_tokens, stats.hit_tokens), self.prefix_tokens, "I33: prefix hits");
+    }
+}

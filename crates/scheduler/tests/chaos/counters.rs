@@ -1,0 +1,100 @@
+//! What a run should provoke, counted: a run in which one of these stays below its floor has tested nothing.
+
+use std::collections::BTreeMap;
+
+/// Floors are per so many seeds.
+pub(crate) const PER_SEEDS: u64 = 10_000;
+
+/// What must have happened, and how often at least in [`PER_SEEDS`] seeds.
+const FLOORS: &[(&str, u64)] = &[
+    ("admitted", 70_000),
+    ("answer ended by a stop token", 3_000),
+    ("answer ended by max_tokens", 50_000),
+    ("answer ended by the context", 8_000),
+    ("answer stopped from outside", 3_000),
+    ("block copied", 10_000),
+    ("block evicted", 200_000),
+    ("cancelled after a step", 3_000),
+    ("cancelled at the door", 1_000),
+    ("cancelled between steps", 3_000),
+    ("cancelled in flight", 3_000),
+    ("cancelled in prefill", 1_000),
+    ("cancelled while preempted", 1_000),
+    ("cancelled while running", 5_000),
+    ("cancelled while waiting", 8_000),
+    ("cancelled with several answers", 700),
+    ("chunk cut short for a target", 4_000),
+    ("clock jumped by hours", 6_000),
+    ("clock jumped by seconds", 6_000),
+    ("clock stood still", 60_000),
+    ("clock was set anew", 6_000),
+    ("clock went back", 6_000),
+    ("entered for its deadline", 5_000),
+    ("entered past one put off", 1_000),
+    ("fork while blocks ran out", 9),
+    ("given up in the queue", 2_000),
+    ("left out for a target", 20_000),
+    ("never fits", 10_000),
+    ("oldest went first out of its class", 5_000),
+    ("patience of the oldest ran out", 2_000),
+    ("preempted", 10_000),
+    ("preempted before its answers were forked", 10),
+    ("preempted in prefill", 200),
+    ("prefix hit", 10_000),
+    ("prefix known but for its last token", 3_000),
+    ("prompt beside a target", 9_000),
+    ("prompt row that a target had no room for", 500),
+    ("prompt too long", 5_000),
+    ("protected", 200),
+    ("queue full", 60_000),
+    ("resumed with a decode row", 1_000),
+    ("resumed with its own prefix", 6_000),
+    ("scored only", 5_000),
+    ("seat missing", 70_000),
+    ("stalled behind protected ones", 200),
+    ("step failed", 2_000),
+    ("step took a thousand times longer", 1_000),
+    ("step with copies failed", 100),
+    ("stopped in flight", 1_000),
+    ("tenant entered in its turn", 1),
+    ("too many answers", 3_000),
+];
+
+#[derive(Clone, Default)]
+pub(crate) struct Counters(BTreeMap<&'static str, u64>);
+
+impl Counters {
+    pub(crate) fn saw(&mut self, what: &'static str) {
+        *self.0.entry(what).or_default() += 1;
+    }
+
+    pub(crate) fn times(&self, what: &str) -> u64 {
+        self.0.get(what).copied().unwrap_or(0)
+    }
+
+    pub(crate) fn add(&mut self, other: &Counters) {
+        for (&what, &times) in &other.0 {
+            *self.0.entry(what).or_default() += times;
+        }
+    }
+
+    /// Every counter on a line with its floor.
+    pub(crate) fn table(&self, seeds: u64) -> String {
+        let floor = |what: &str| FLOORS.iter().find(|(name, _)| *name == what).map_or(0, |(_, floor)| *floor);
+        let line = |(what, times): (&&str, &u64)| {
+            format!("  {times:>12}  {what} (at least {})\n", floor(what) * seeds / PER_SEEDS)
+        };
+        self.0.iter().map(line).collect()
+    }
+
+    /// Panics if something happened too rarely in so many seeds.
+    pub(crate) fn check_floors(&self, seeds: u64) {
+        for what in self.0.keys() {
+            assert!(FLOORS.iter().any(|(name, _)| name == what), "{what} has no floor");
+        }
+        for &(what, floor) in FLOORS {
+            let (times, floor) = (self.times(what), floor * seeds / PER_SEEDS);
+            assert!(times >= floor, "this run tests too little: {what}: {times} times, at least {floor} expected");
+        }
+    }
+}

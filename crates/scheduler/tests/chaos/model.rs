@@ -1,0 +1,195 @@
+//! A model that notices everything, its cache, and what an answer is when it runs alone.
+//!
+//! ```text
+//! slot of token p    [ hash of (salt, tokens 0..=p) for each layer ]      the fingerprint model's keys and values
+//! row p              writes its slot, then reads slots 0..=p through the block table:
+//!                    each must hold the fingerprint of its own prefix; the next token is a function of all of them
+//! ```
+
+use std::collections::BTreeSet;
+
+use scheduler::{FinishReason, Request, RequestId, RowOutput, SeqId, TokenId};
+
+/// SplitMix64 (Steele, Lea & Flood, 2014).
+pub(crate) struct Rng(pub u64);
+
+impl Rng {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        finalize(self.0)
+    }
+
+    pub(crate) fn in_range(&mut self, range: std::ops::RangeInclusive<usize>) -> usize {
+        range.start() + (self.next() % (range.end() - range.start() + 1) as u64) as usize
+    }
+
+    pub(crate) fn percent(&mut self, percent: u64) -> bool {
+        self.next() % 100 < percent
+    }
+
+    /// Between 0 and 1.
+    pub(crate) fn share(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    pub(crate) fn one_of<T: Copy>(&mut self, items: &[T]) -> T {
+        items[self.in_range(0..=items.len() - 1)]
+    }
+
+    pub(crate) fn shuffle<T>(&mut self, items: &mut [T]) {
+        for last in (1..items.len()).rev() {
+            items.swap(last, self.in_range(0..=last));
+        }
+    }
+}
+
+fn finalize(x: u64) -> u64 {
+    let x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    let x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    x ^ (x >> 31)
+}
+
+pub(crate) fn mix(a: u64, b: u64) -> u64 {
+    finalize(a.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ b.wrapping_add(0x632B_E59B_D9B4_E019))
+}
+
+/// Everything that happened, as one number: text is folded in as it is written.
+pub(crate) struct Trace(pub u64);
+
+impl std::fmt::Write for Trace {
+    fn write_str(&mut self, text: &str) -> std::fmt::Result {
+        for chunk in text.as_bytes().chunks(8) {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            self.0 = mix(self.0, u64::from_le_bytes(word));
+        }
+        Ok(())
+    }
+}
+
+const LAYERS: usize = 2;
+pub(crate) const EOS: TokenId = 1;
+
+type Slot = [u64; LAYERS];
+const UNWRITTEN: Slot = [0; LAYERS];
+
+/// What the slot of the last token of this prefix must hold.
+fn fingerprint(prefix: u64) -> Slot {
+    core::array::from_fn(|layer| mix(prefix, layer as u64 + 1))
+}
+
+fn extend_prefix(prefix: u64, token: TokenId) -> u64 {
+    mix(prefix, u64::from(token) + 100)
+}
+
+fn root(salt: u64) -> u64 {
+    mix(salt, 42)
+}
+
+fn read(readout: u64, slot: Slot) -> u64 {
+    slot.into_iter().fold(readout, mix)
+}
+
+/// The sampler: keyed by the request's seed, the answer and the position, never by the batch.
+fn sample(readout: u64, seed: u64, answer: usize, position: usize) -> TokenId {
+    (mix(mix(readout, seed), mix(answer as u64, position as u64)) % 30) as TokenId
+}
+
+/// The bytes that block ids point into.
+pub(crate) struct FingerprintCache {
+    slots: Vec<Slot>,
+    block_size: usize,
+}
+
+/// A row of the batch: everything the model needs, taken from the scheduler when the step was planned.
+pub(crate) struct LoweredRows {
+    pub(crate) seq: SeqId,
+    pub(crate) request: RequestId,
+    pub(crate) answer: usize,
+    pub(crate) salt: u64,
+    pub(crate) seed: u64,
+    pub(crate) tokens: Vec<TokenId>,
+    pub(crate) slots: Vec<usize>,
+    pub(crate) start: usize,
+    pub(crate) len: usize,
+    pub(crate) samples: usize,
+}
+
+impl FingerprintCache {
+    pub(crate) fn new(num_blocks: usize, block_size: usize) -> FingerprintCache {
+        FingerprintCache { slots: vec![UNWRITTEN; num_blocks * block_size], block_size }
+    }
+
+    pub(crate) fn copy_block(&mut self, src: usize, dst: usize) {
+        let (src, dst) = (src * self.block_size, dst * self.block_size);
+        self.slots.copy_within(src..src + self.block_size, dst);
+    }
+
+    /// What a step that failed may leave behind: anything.
+    pub(crate) fn spoil_block(&mut self, block: usize, with: u64) {
+        self.slots[block * self.block_size..][..self.block_size].fill([with; LAYERS]);
+    }
+
+    /// The same for everything that these rows were to write.
+    pub(crate) fn spoil_rows(&mut self, rows: &LoweredRows, with: u64) {
+        rows.slots[rows.start..].iter().for_each(|&slot| self.slots[slot] = [with; LAYERS]);
+    }
+
+    /// One forward pass: every row writes its slot, then every row reads what the sequence's table names.
+    pub(crate) fn forward(&mut self, rows: &[LoweredRows]) -> Vec<RowOutput> {
+        let mut written = BTreeSet::new();
+        for row in rows {
+            let end = row.start + row.len;
+            // Nothing beyond what is computed may be read, by anybody.
+            row.slots[row.start..].iter().for_each(|&slot| self.slots[slot] = UNWRITTEN);
+            let mut prefix = root(row.salt);
+            for (position, &token) in row.tokens[..end].iter().enumerate() {
+                prefix = extend_prefix(prefix, token);
+                if position >= row.start {
+                    assert!(written.insert(row.slots[position]), "I4: two rows write one slot");
+                    self.slots[row.slots[position]] = fingerprint(prefix);
+                }
+            }
+        }
+        rows.iter().filter(|row| row.samples > 0).map(|row| self.attend(row)).collect()
+    }
+
+    fn attend(&self, row: &LoweredRows) -> RowOutput {
+        let (mut prefix, mut readout) = (root(row.salt), 0);
+        let end = row.start + row.len;
+        for (position, &token) in row.tokens[..end].iter().enumerate() {
+            prefix = extend_prefix(prefix, token);
+            let slot = self.slots[row.slots[position]];
+            assert!(slot == fingerprint(prefix), "I8, I27: {:?} reads a foreign or unwritten slot", row.seq);
+            readout = read(readout, slot);
+        }
+        let answers = row.answer..row.answer + row.samples;
+        let tokens = answers.map(|answer| sample(readout, row.seed, answer, end)).collect();
+        RowOutput { seq: row.seq, tokens }
+    }
+}
+
+/// What one answer is when it runs alone: its tokens, and why it ends.
+pub(crate) fn solo(request: &Request, seed: u64, answer: usize, max_model_len: usize) -> (Vec<TokenId>, FinishReason) {
+    let (mut prefix, mut readout) = (root(request.salt), 0);
+    let mut tokens = request.prompt.to_vec();
+    let mut answer_tokens = Vec::new();
+    let mut num_read = 0;
+    loop {
+        for &token in &tokens[num_read..] {
+            prefix = extend_prefix(prefix, token);
+            readout = read(readout, fingerprint(prefix));
+        }
+        num_read = tokens.len();
+        if answer_tokens.len() >= request.stop.max_tokens || tokens.len() >= max_model_len {
+            return (answer_tokens, FinishReason::Length);
+        }
+        let token = sample(readout, seed, answer, tokens.len());
+        let heeded = answer_tokens.len() >= request.stop.min_tokens;
+        tokens.push(token);
+        answer_tokens.push(token);
+        if heeded && request.stop.stop_token_ids.contains(&token) {
+            return (answer_tokens, FinishReason::Stop(Some(token)));
+        }
+    }
+}

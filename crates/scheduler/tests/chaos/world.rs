@@ -1,0 +1,552 @@
+//! One seed: clients, an engine with a clock, and the scheduler between them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use scheduler::{
+    AdmitError, CostModel, Event, FinishReason, Nanos, Priority, Request, RequestId, RowOutput, Scheduler, SeqId,
+    Sequence, Step, StepOutput, StopRules, TokenId, Work,
+};
+
+use crate::EngineBug;
+use crate::checks::{LeftOut, PassedOver, Snapshot};
+use crate::counters::Counters;
+use crate::model::{EOS, FingerprintCache, LoweredRows, Rng, Trace, mix, solo};
+use crate::turns::Turns;
+use crate::weather::{self, Clock, Draw, Knowledge, Weather};
+
+/// One answer from the client's side.
+pub(crate) struct Answer {
+    pub(crate) expected: (Vec<TokenId>, FinishReason),
+    pub(crate) delivered: Vec<TokenId>,
+    pub(crate) finished: Option<FinishReason>,
+    /// The detokenizer will find a stop string after so many tokens, and tell the scheduler when.
+    pub(crate) stop_after: Option<(usize, StopWhen)>,
+    pub(crate) stopped: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(crate) enum StopWhen {
+    AfterComplete,
+    BeforeSchedule,
+    InFlight,
+}
+
+pub(crate) struct Client {
+    pub(crate) request: Request,
+    pub(crate) seed: u64,
+    pub(crate) answers: Vec<Answer>,
+    pub(crate) cancelled: bool,
+    pub(crate) entered: bool,
+}
+
+impl Client {
+    pub(crate) fn is_done(&self) -> bool {
+        self.cancelled || self.answers.iter().all(|answer| answer.stopped || answer.finished.is_some())
+    }
+
+    /// I20, I21, I22: the next token of the solo run, and nothing after the end.
+    fn hear(&mut self, event: &Event) {
+        assert!(!self.cancelled, "I16: {event:?} after the cancel");
+        match *event {
+            Event::Token { answer, token, .. } => {
+                let answer = &mut self.answers[answer];
+                assert!(!answer.stopped && answer.finished.is_none(), "I20: {event:?} after the end");
+                let position = answer.delivered.len();
+                assert_eq!(Some(&token), answer.expected.0.get(position), "I21: {event:?} is not as alone");
+                answer.delivered.push(token);
+            }
+            Event::Finished { answer, reason, .. } => {
+                let answer = &mut self.answers[answer];
+                assert!(!answer.stopped && answer.finished.is_none(), "I20: {event:?} after the end");
+                assert_eq!((&answer.delivered, reason), (&answer.expected.0, answer.expected.1), "I21, I22: the end");
+                answer.finished = Some(reason);
+            }
+        }
+    }
+}
+
+pub(crate) struct Report {
+    pub(crate) trace: u64,
+    pub(crate) seen: Counters,
+    pub(crate) steps: u64,
+    pub(crate) requests: u64,
+    /// What the machine computed for, without what the clock's oddities add.
+    pub(crate) simulated: Nanos,
+}
+
+pub(crate) struct Chaos {
+    pub(crate) rng: Rng,
+    bug: Option<EngineBug>,
+    pub(crate) weather: Weather,
+    pub(crate) machine: CostModel,
+    pub(crate) knowledge: Knowledge,
+    pub(crate) scheduler: Scheduler,
+    cache: FingerprintCache,
+    pub(crate) clients: BTreeMap<RequestId, Client>,
+    now: u64,
+    next_request: u64,
+    /// I13: rows that all admitted requests may take together, however often they are preempted.
+    pub(crate) row_allowance: usize,
+    pub(crate) rows: usize,
+    pub(crate) passed_over: PassedOver,
+    pub(crate) left_out: LeftOut,
+    pub(crate) turns: Turns,
+    /// Prompt tokens of the requests that entered and asked the cache, and those found.
+    pub(crate) prefix_tokens: (u64, u64),
+    trace: Trace,
+    pub(crate) seen: Counters,
+    steps: u64,
+    simulated: u64,
+}
+
+impl Chaos {
+    pub(crate) fn new(seed: u64, bug: Option<EngineBug>) -> Chaos {
+        let mut rng = Rng(mix(seed, 1));
+        let Draw { limits, weather, machine, knowledge, hash_bits } = Draw::from(&mut rng);
+        let cache = FingerprintCache::new(limits.num_blocks, limits.block_size);
+        let mut scheduler = Scheduler::new(limits).expect("the limits drawn are good");
+        if let Some(bits) = hash_bits {
+            scheduler.weaken_hashes(bits);
+        }
+        scheduler.set_cost_model(match knowledge {
+            Knowledge::None => None,
+            Knowledge::Exact => Some(machine.clone()),
+            Knowledge::Wrong => Some(weather::machine(&mut rng, false)),
+            Knowledge::Worthless => Some(weather::no_machine()),
+        });
+        Chaos {
+            rng,
+            bug,
+            weather,
+            machine,
+            knowledge,
+            scheduler,
+            cache,
+            clients: BTreeMap::new(),
+            now: 1_000_000_000,
+            next_request: 0,
+            row_allowance: 0,
+            rows: 0,
+            passed_over: PassedOver::default(),
+            left_out: LeftOut::default(),
+            turns: Turns::default(),
+            prefix_tokens: (0, 0),
+            trace: Trace(seed),
+            seen: Counters::default(),
+            steps: 0,
+            simulated: 0,
+        }
+    }
+
+    pub(crate) fn run(mut self) -> Report {
+        for tick in 0..self.weather.ticks {
+            if tick < self.weather.rush && self.rng.percent(self.weather.arrival) {
+                for _ in 0..self.rng.in_range(1..=self.weather.burst) {
+                    self.arrive();
+                }
+            }
+            self.tick();
+        }
+        // Nothing new comes and nothing fails: all that was admitted ends, each step computes a row that counts (I13).
+        self.weather.failure = 0;
+        let most_steps = self.steps + (self.row_allowance - self.rows) as u64;
+        while self.scheduler.has_work() {
+            self.tick();
+            assert!(self.steps <= most_steps, "I13: what was admitted does not end");
+        }
+        assert_eq!(self.scheduler.used_blocks(), 0, "I10: blocks are held when all is quiet");
+        assert_eq!((self.scheduler.num_running(), self.scheduler.num_waiting()), (0, 0));
+        for (id, client) in &self.clients {
+            assert!(client.is_done(), "I13: {id:?} never ended");
+        }
+        Report {
+            trace: self.trace.0,
+            seen: self.seen,
+            steps: self.steps,
+            requests: self.next_request,
+            simulated: Nanos(self.simulated),
+        }
+    }
+
+    fn tick(&mut self) {
+        self.pause();
+        self.maybe_cancel("cancelled between steps");
+        self.give_up_on_the_oldest();
+        self.stop_where(StopWhen::BeforeSchedule);
+
+        let before = Snapshot::of(&self.scheduler);
+        let scheduled_at = Nanos(self.now);
+        let step = self.scheduler.schedule(scheduled_at);
+        self.check_all();
+        self.check_plan(&before, &step);
+        self.note(&step);
+        if step.is_empty() {
+            assert!(!self.scheduler.has_work(), "I18: an idle step while something waits");
+            return;
+        }
+        self.steps += 1;
+        let rows = self.lower(&step);
+        let work = self.work_of(&step);
+        self.check_targets(&before, &step, &work);
+
+        self.maybe_cancel("cancelled in flight");
+        self.stop_where(StopWhen::InFlight);
+        for row in &rows {
+            let seq = self.scheduler.sequence(row.seq).expect("I9: what is in flight exists");
+            assert!(slots_of(seq) == row.slots, "I9: what is in flight keeps its blocks");
+        }
+        self.compute_for(&work);
+
+        if self.rng.percent(self.weather.failure) {
+            return self.fail_step(&step, &rows);
+        }
+        if !matches!(self.bug, Some(EngineBug::CopiesLost | EngineBug::CopiesLate)) {
+            self.copy_blocks(&step);
+        }
+        let mut output = StepOutput { step: step.id, rows: self.cache.forward(&rows) };
+        if self.bug == Some(EngineBug::CopiesLate) {
+            self.copy_blocks(&step);
+        }
+        self.rng.shuffle(&mut output.rows);
+        if self.rng.percent(self.weather.failure) {
+            return self.fail_step(&step, &rows);
+        }
+        let num_tokens = self.drop_the_dead(&mut output);
+        let in_flight = Snapshot::of(&self.scheduler);
+        let completed = self.scheduler.complete(output, Nanos(self.now));
+        self.scheduler.check_invariants();
+        for event in &completed.events {
+            self.note(event);
+            let (Event::Token { request, .. } | Event::Finished { request, .. }) = *event;
+            self.clients.get_mut(&request).expect("it was admitted").hear(event);
+            self.count_end(event);
+        }
+        let is_token = |event: &&Event| matches!(event, Event::Token { .. });
+        let told = completed.events.iter().filter(is_token).count();
+        assert_eq!(told, num_tokens, "I22: what was sampled for those who listen is what they hear");
+        self.check_all();
+        self.check_progress(&in_flight, &rows);
+        self.check_record(&step, &rows, &work, (scheduled_at, Nanos(self.now)), &completed.record);
+        self.stop_where(StopWhen::AfterComplete);
+        self.maybe_cancel("cancelled after a step");
+    }
+
+    /// Time between two steps.
+    fn pause(&mut self) {
+        let one_step = self.machine.step_time(&Work::default()).0;
+        match self.weather.clock {
+            Clock::Still => self.seen.saw("clock stood still"),
+            Clock::Exact if self.scheduler.has_work() => {}
+            Clock::Exact | Clock::Noisy => self.now += self.rng.next() % one_step.max(1),
+            Clock::Odd => self.be_odd(),
+        }
+    }
+
+    fn be_odd(&mut self) {
+        const SECOND: u64 = 1_000_000_000;
+        match self.rng.in_range(0..=19) {
+            0 => {
+                self.now += SECOND * self.rng.in_range(1..=60) as u64;
+                self.seen.saw("clock jumped by seconds");
+            }
+            1 => {
+                self.now += 3600 * SECOND * self.rng.in_range(1..=48) as u64;
+                self.seen.saw("clock jumped by hours");
+            }
+            2 => {
+                self.now = self.now.saturating_sub(SECOND * self.rng.in_range(0..=10) as u64);
+                self.seen.saw("clock went back");
+            }
+            3 => {
+                self.now = self.rng.one_of(&[0, u64::MAX / 2]);
+                self.seen.saw("clock was set anew");
+            }
+            _ => {}
+        }
+    }
+
+    /// The clock while a step computes.
+    fn compute_for(&mut self, work: &Work) {
+        let took = self.machine.step_time(work).0;
+        self.simulated += took;
+        match self.weather.clock {
+            Clock::Exact => self.now += took,
+            Clock::Noisy => self.now += (took as f64 * (0.25 + 3.75 * self.rng.share())) as u64,
+            Clock::Still => {}
+            Clock::Odd if self.rng.percent(3) => {
+                self.now += took * 1000;
+                self.seen.saw("step took a thousand times longer");
+            }
+            Clock::Odd => {
+                self.now += took;
+                self.be_odd();
+            }
+        }
+    }
+
+    /// The engine may or may not still know those that left meanwhile. Returns the tokens of those that did not.
+    fn drop_the_dead(&mut self, output: &mut StepOutput) -> usize {
+        let is_dead = |row: &RowOutput| {
+            let seq = self.scheduler.sequence(row.seq).expect("it is in flight");
+            let client = &self.clients[&seq.request_id()];
+            client.cancelled || client.answers[seq.answer()].stopped
+        };
+        let alive = output.rows.iter().filter(|row| !is_dead(row));
+        let num_tokens = alive.map(|row| row.tokens.len()).sum();
+        if self.rng.percent(50) {
+            output.rows.retain(|row| !is_dead(row));
+        }
+        num_tokens
+    }
+
+    /// The step failed somewhere: what it was to write is garbage, and it is as if it had never been planned.
+    fn fail_step(&mut self, step: &Step, rows: &[LoweredRows]) {
+        self.seen.saw("step failed");
+        for copy in &step.copies {
+            self.seen.saw("step with copies failed");
+            self.cache.spoil_block(copy.dst.index(), self.now);
+        }
+        rows.iter().for_each(|row| self.cache.spoil_rows(row, self.now));
+        self.rows -= rows.iter().map(|row| row.len).sum::<usize>();
+        self.row_allowance += rows.iter().map(|row| row.tokens.len()).sum::<usize>();
+        let before = Snapshot::of(&self.scheduler);
+        self.scheduler.abandon();
+        self.check_all();
+        self.check_abandoned(&before, rows);
+        self.note(&"failed");
+    }
+
+    fn note(&mut self, what: &dyn std::fmt::Debug) {
+        write!(self.trace, "{what:?}").expect("a trace takes everything");
+    }
+
+    fn arrive(&mut self) {
+        let rng = &mut self.rng;
+        let document = rng.in_range(0..=self.weather.documents.len() - 1);
+        let shared = rng.in_range(0..=self.weather.prompt_len);
+        let own = rng.in_range(0..=4);
+        let mut prompt: Vec<TokenId> = self.weather.documents[document][..shared].to_vec();
+        prompt.extend((0..own).map(|_| rng.in_range(2..=6) as TokenId));
+        let max_tokens = if rng.percent(5) { 0 } else { rng.in_range(1..=self.weather.max_tokens) };
+        let stop_token_ids = if self.weather.eos { vec![EOS, 17][..rng.in_range(0..=2)].to_vec() } else { vec![] };
+        let num_answers = if rng.percent(self.weather.several_answers) { rng.in_range(2..=5) } else { 1 };
+        // It was stamped by another thread, a little earlier or later than what the engine calls now.
+        let arrived = self.now.saturating_add(rng.next() % 1000).saturating_sub(rng.next() % 1_000_000);
+        let request = Request {
+            id: RequestId(self.next_request),
+            prompt: Arc::from(prompt),
+            num_answers,
+            stop: StopRules { max_tokens, min_tokens: rng.in_range(0..=max_tokens), stop_token_ids },
+            priority: Priority(rng.in_range(1..=self.weather.priorities) as i32),
+            salt: rng.in_range(1..=self.weather.salts) as u64,
+            use_prefix_cache: rng.percent(90),
+            tenant: rng.in_range(1..=self.weather.tenants) as u64,
+            targets: self.weather.draw_targets(rng, &self.machine),
+            arrived: Nanos(arrived),
+        };
+        let seed = rng.next();
+        let max_model_len = self.scheduler.limits().max_model_len;
+        let answers = (0..num_answers).map(|answer| {
+            let expected = solo(&request, seed, answer, max_model_len);
+            let when = rng.one_of(&[StopWhen::AfterComplete, StopWhen::BeforeSchedule, StopWhen::InFlight]);
+            let after = rng.in_range(1..=self.weather.max_tokens);
+            let stop_after = rng.percent(self.weather.stop).then_some((after, when));
+            Answer { expected, delivered: Vec::new(), finished: None, stop_after, stopped: false }
+        });
+        let answers = answers.collect();
+        self.next_request += 1;
+        let outcome = self.scheduler.admit(request.clone(), Nanos(self.now));
+        self.note(&outcome);
+        match outcome {
+            Ok(()) => {
+                self.seen.saw("admitted");
+                let longest = (request.prompt.len() + max_tokens).min(max_model_len);
+                self.row_allowance += longest * num_answers * (crate::checks::MAX_PREEMPTIONS as usize + 1);
+                self.turns.join((request.priority, request.tenant), &self.open_lines());
+                let client = Client { request, seed, answers, cancelled: false, entered: false };
+                self.clients.insert(client.request.id, client);
+            }
+            Err(AdmitError::QueueFull { waiting_requests, waiting_tokens }) => {
+                let limits = self.scheduler.limits();
+                let full = waiting_requests >= limits.max_queued_requests
+                    || waiting_tokens + request.prompt.len() > limits.max_queued_tokens;
+                assert!(full && waiting_requests > 0, "a request is refused and the queue is not full");
+                assert!(waiting_requests <= self.scheduler.num_waiting(), "I33: the queue counts those that left it");
+                self.seen.saw("queue full");
+            }
+            Err(AdmitError::NeverFits { needed_blocks, total_blocks }) => {
+                assert!(needed_blocks > total_blocks);
+                self.seen.saw("never fits");
+            }
+            Err(AdmitError::TooLong { .. }) => self.seen.saw("prompt too long"),
+            Err(AdmitError::TooManyAnswers { .. }) => self.seen.saw("too many answers"),
+            Err(AdmitError::EmptyPrompt) => assert!(request.prompt.is_empty()),
+        }
+        self.check_all();
+        self.maybe_cancel("cancelled at the door");
+    }
+
+    /// A client leaves. `when` is the moment as the engine sees it.
+    fn maybe_cancel(&mut self, when: &'static str) {
+        if !self.rng.percent(self.weather.cancel) {
+            return;
+        }
+        let alive: Vec<RequestId> =
+            self.clients.iter().filter(|(_, client)| !client.is_done()).map(|(&id, _)| id).collect();
+        if alive.is_empty() {
+            return;
+        }
+        let id = alive[self.rng.in_range(0..=alive.len() - 1)];
+        self.seen.saw(when);
+        self.cancel(id);
+    }
+
+    /// The engine's deadline for those that wait.
+    fn give_up_on_the_oldest(&mut self) {
+        let Some(deadline) = self.weather.queue_deadline else { return };
+        let Some((id, arrived)) = self.scheduler.oldest_waiting() else { return };
+        if Nanos(self.now).since(arrived) > deadline {
+            self.seen.saw("given up in the queue");
+            self.cancel(id);
+        }
+    }
+
+    fn cancel(&mut self, id: RequestId) {
+        let seqs: Vec<&Sequence> = self.scheduler.sequences().filter(|seq| seq.request_id() == id).collect();
+        let waits = seqs.iter().all(|seq| seq.block_table().is_empty());
+        let preempted = seqs.iter().any(|seq| seq.block_table().is_empty() && seq.num_preemptions() > 0);
+        let decodes = seqs.iter().any(|seq| seq.num_generated() > 0);
+        let forked = seqs.len() > 1;
+        self.seen.saw(if waits { "cancelled while waiting" } else { "cancelled while running" });
+        if preempted {
+            self.seen.saw("cancelled while preempted");
+        }
+        if !waits && !decodes {
+            self.seen.saw("cancelled in prefill");
+        }
+        if forked {
+            self.seen.saw("cancelled with several answers");
+        }
+        assert!(self.scheduler.abort(id), "{id:?} is there to cancel");
+        assert!(!self.scheduler.abort(id), "{id:?} is cancelled once");
+        self.clients.get_mut(&id).expect("it is alive").cancelled = true;
+        self.check_all();
+        if self.scheduler.in_flight().is_none() {
+            assert!(self.scheduler.sequences().all(|seq| seq.request_id() != id), "I16: {id:?} is gone at once");
+        }
+    }
+
+    /// The detokenizer has found its stop strings.
+    fn stop_where(&mut self, when: StopWhen) {
+        let is_due = |answer: &Answer| {
+            let due = answer.stop_after.is_some_and(|(after, w)| w == when && answer.delivered.len() == after);
+            due && !answer.stopped && answer.finished.is_none()
+        };
+        let mut due = Vec::new();
+        for (&id, client) in self.clients.iter().filter(|(_, client)| !client.cancelled) {
+            due.extend(
+                (0..client.answers.len()).filter(|&index| is_due(&client.answers[index])).map(|index| (id, index)),
+            );
+        }
+        for (id, index) in due {
+            self.scheduler.stop(id, index);
+            self.clients.get_mut(&id).expect("it was just seen").answers[index].stopped = true;
+            self.check_all();
+            self.seen.saw("answer stopped from outside");
+            if when == StopWhen::InFlight {
+                self.seen.saw("stopped in flight");
+            }
+        }
+    }
+
+    fn lower(&mut self, step: &Step) -> Vec<LoweredRows> {
+        let decode = step.decode.iter().map(|&seq| (seq, None));
+        let prefill = step.prefill.iter().map(|chunk| (chunk.seq, Some(chunk)));
+        let rows = decode.chain(prefill).map(|(id, chunk)| {
+            let seq = self.scheduler.sequence(id).expect("it is planned");
+            let client = &self.clients[&seq.request_id()];
+            let (start, len, samples) =
+                chunk.map_or((seq.num_computed(), 1, 1), |chunk| (chunk.start, chunk.len, chunk.samples));
+            assert_eq!(start, seq.num_computed());
+            LoweredRows {
+                seq: id,
+                request: seq.request_id(),
+                answer: seq.answer(),
+                salt: client.request.salt,
+                seed: client.seed,
+                tokens: seq.tokens().to_vec(),
+                slots: slots_of(seq),
+                start,
+                len,
+                samples,
+            }
+        });
+        let mut rows: Vec<LoweredRows> = rows.collect();
+        if self.bug == Some(EngineBug::SampledByRow) {
+            rows.iter_mut().enumerate().for_each(|(index, row)| row.seed = index as u64);
+        }
+        rows
+    }
+
+    fn work_of(&self, step: &Step) -> Work {
+        let mut work = Work::default();
+        for &id in &step.decode {
+            work.add_decode(self.sequence(id).num_tokens());
+        }
+        for chunk in &step.prefill {
+            work.add_chunk(chunk.start, chunk.len, chunk.samples > 0);
+        }
+        work
+    }
+
+    pub(crate) fn sequence(&self, id: SeqId) -> &Sequence {
+        self.scheduler.sequence(id).expect("it is planned")
+    }
+
+    /// In any order: no block is a source and a destination.
+    fn copy_blocks(&mut self, step: &Step) {
+        let mut copies = step.copies.clone();
+        self.rng.shuffle(&mut copies);
+        for copy in copies {
+            self.seen.saw("block copied");
+            self.cache.copy_block(copy.src.index(), copy.dst.index());
+        }
+    }
+
+    fn count_end(&mut self, event: &Event) {
+        let Event::Finished { request, answer, reason } = *event else { return };
+        let client = &self.clients[&request];
+        let generated = client.answers[answer].delivered.len();
+        self.seen.saw(match reason {
+            FinishReason::Stop(_) => "answer ended by a stop token",
+            FinishReason::Length if client.request.stop.max_tokens == 0 => "scored only",
+            FinishReason::Length if generated == client.request.stop.max_tokens => "answer ended by max_tokens",
+            FinishReason::Length => "answer ended by the context",
+        });
+    }
+
+    /// Everything that must hold between two calls.
+    fn check_all(&self) {
+        self.scheduler.check_invariants();
+        self.check_gauges();
+        let in_flight = self.scheduler.in_flight().is_some();
+        for seq in self.scheduler.sequences() {
+            let client = &self.clients[&seq.request_id()];
+            let answer = &client.answers[seq.answer()];
+            let ended = client.cancelled || answer.stopped || answer.finished.is_some();
+            assert!(in_flight || !ended, "I16: {:?} outlives its end", seq.id());
+        }
+    }
+}
+
+fn slots_of(seq: &Sequence) -> Vec<usize> {
+    (0..seq.num_slots()).map(|position| seq.slot(position)).collect()
+}
+
+/// Blocks that somebody holds.
+pub(crate) fn held_blocks(scheduler: &Scheduler) -> usize {
+    let tables = scheduler.sequences().flat_map(|seq| seq.block_table());
+    tables.collect::<BTreeSet<_>>().len()
+}

@@ -1,0 +1,62 @@
+//! The chaos test of the scheduler, long: `crates/scheduler/tests/chaos`.
+//!
+//! ```text
+//! planted bugs     the scheduler built with the feature `planted`: each bug must be found
+//! seeds            the scheduler as it is: nothing must be found
+//! ```
+
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+
+use crate::shell::cargo;
+
+/// Seeds unless told otherwise: a nightly run.
+const SEEDS: u64 = 20_000;
+/// Searches for each planted bug, and seeds of one search at most.
+const TRIALS: u64 = 15;
+const BUDGET: u64 = 1000;
+
+/// Finds the planted bugs, then runs as many seeds as the flags say.
+pub(crate) fn run(flags: &[&str]) -> Result<(), String> {
+    let mut seeds =
+        cargo(&["test", "--quiet", "--release", "--package", "scheduler", "--test", "chaos", "every_output"]);
+    seeds.args(["--", "--nocapture"]);
+    let (mut has_end, mut flags) = (false, flags.iter());
+    while let Some(flag) = flags.next() {
+        let name = match *flag {
+            "--seeds" => "TWOSTROKE_CHAOS_SEEDS",
+            "--minutes" => "TWOSTROKE_CHAOS_MINUTES",
+            "--from" => "TWOSTROKE_CHAOS_FROM",
+            other => return Err(format!("{other:?}: there are --seeds, --minutes and --from")),
+        };
+        let value = flags.next().ok_or(format!("{flag} wants a number"))?;
+        value.parse::<u64>().map_err(|_| format!("{flag}: {value:?} is not a number"))?;
+        seeds.env(name, value);
+        has_end |= *flag != "--from";
+    }
+    if !has_end {
+        seeds.env("TWOSTROKE_CHAOS_SEEDS", SEEDS.to_string());
+    }
+    let mut bugs = planted_bugs();
+    bugs.env("TWOSTROKE_CHAOS_TRIALS", TRIALS.to_string()).env("TWOSTROKE_CHAOS_BUDGET", BUDGET.to_string());
+    watch(&mut bugs)?;
+    watch(&mut seeds)
+}
+
+/// The test that plants bugs, as one runner with its closing line.
+pub(crate) fn planted_bugs() -> Command {
+    let planted =
+        ["test", "--quiet", "--release", "--package", "scheduler", "--features", "planted", "--test", "chaos"];
+    cargo(&[&planted[..], &["planted_bugs", "--", "--nocapture"]].concat())
+}
+
+/// Runs in a process group of its own: Ctrl-C ends this program alone, its end of the pipe closes, and the test, which
+/// watches that, stops at the next seed and tells what was done.
+fn watch(command: &mut Command) -> Result<(), String> {
+    command.env("TWOSTROKE_CHAOS_WATCHED", "1").process_group(0).stdin(Stdio::piped());
+    let mut child = command.spawn().map_err(|error| format!("cargo: {error}"))?;
+    let stdin = child.stdin.take();
+    let status = child.wait().map_err(|error| format!("cargo: {error}"))?;
+    drop(stdin);
+    if status.success() { Ok(()) } else { Err("something was found".into()) }
+}
