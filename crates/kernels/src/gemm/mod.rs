@@ -34,8 +34,8 @@ use crate::quant::{PackedMatrix, WeightClass};
 use crate::threads::{Pool, share};
 use std::ops::Range;
 
-/// Rows up to which threads take fixed, contiguous shares of the columns: the same thread reads the same weights in
-/// every step. More rows are cut into panels of this size, which go to whoever is free.
+/// Rows up to which threads take contiguous shares of the columns, which but for their ends are fixed: the same thread
+/// reads the same weights in every step. More rows are cut into panels of this size, which go to whoever is free.
 const PANEL_ROWS: usize = 96;
 /// Bytes of the pairs of strips that all blocks of a panel pass over before the next ones: two such groups, the one in
 /// use and the one on its way, stay in an L2 cache of 1 MiB.
@@ -187,7 +187,7 @@ pub(crate) fn linear(
     };
     let row_panels = rows.div_ceil(panel_rows).max((2 * threads).div_ceil(pairs).min(rows.div_ceil(16)));
     if row_panels == 1 {
-        pool.run(&|thread| panel(0..rows, share(pairs, threads, thread)));
+        pool.shares(pairs, &|pairs| panel(0..rows, pairs));
         return;
     }
     // Enough tasks to even out, but no more: a task passes over its pairs with the rows in the nearest cache.
