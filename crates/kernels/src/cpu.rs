@@ -7,7 +7,7 @@ use crate::kv_cache::{KvCache, KvShape};
 use crate::mem::OutOfMemory;
 use crate::quant::{ByteSource, Image, Int4Source, Int8Source, MatrixShape, PackedMatrix, RowSource, WeightClass};
 use crate::threads::{Pool, ThreadError, default_threads};
-use crate::{Activation, Attention, Backend, Out, RotateAndStore, RoutingRule, attention, pointwise, routing};
+use crate::{Activation, Attention, Backend, Gated, Out, RotateAndStore, RoutingRule, attention, pointwise, routing};
 use std::sync::{Mutex, PoisonError};
 
 /// How to use this machine.
@@ -141,7 +141,14 @@ impl Backend for Cpu {
 
     fn linear(&self, x: &[f32], w: &PackedMatrix, bias: Option<&[f32]>, out: Out<'_>) {
         let mut scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
-        gemm::linear(&self.pool, self.proofs, &mut scratch, x, w, bias, out);
+        gemm::linear(&self.pool, self.proofs, &mut scratch, gemm::Source::Rows(x), w, bias, out);
+    }
+
+    fn gated_linear(&self, gated: Gated<'_>, w: &PackedMatrix, bias: Option<&[f32]>, out: Out<'_>) {
+        assert_eq!(gated.width, w.shape().in_features, "the MLP is not as wide as what follows");
+        let mut scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
+        let source = gemm::Source::Gated(self.isa, gated.activation, gated.gate_up);
+        gemm::linear(&self.pool, self.proofs, &mut scratch, source, w, bias, out);
     }
 
     fn rotate_and_store(&self, args: RotateAndStore<'_>, kv: &mut KvCache) {

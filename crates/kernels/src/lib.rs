@@ -78,6 +78,18 @@ pub enum Out<'a> {
     Add(&'a mut [f32]),
 }
 
+/// The middle of a gated MLP: what its last product multiplies. See [`Backend::gated_linear`].
+pub struct Gated<'a> {
+    /// What multiplies `up`.
+    pub activation: Activation,
+    /// f32 `[rows, gate | up]`, each `width` wide.
+    pub gate_up: &'a [f32],
+    /// Of the MLP.
+    pub width: usize,
+    /// Scratch, f32 `[rows, width]`; undefined afterwards.
+    pub activated: &'a mut [f32],
+}
+
 /// A root-mean-square norm of queries and keys before rotation; values are never normed.
 #[derive(Clone, Copy, Debug)]
 pub enum HeadNorms<'a> {
@@ -232,6 +244,12 @@ pub trait Backend: Send + Sync + 'static {
 
     /// `out = activation(gate) * up`; a row of `gate_up` is `[gate | up]`, each `width` wide.
     fn gated(&self, activation: Activation, gate_up: &[f32], width: usize, out: &mut [f32]);
+
+    /// [`gated`](Backend::gated), then [`linear`](Backend::linear) of the result: a backend may do both in one pass.
+    fn gated_linear(&self, gated: Gated<'_>, w: &Self::Matrix, bias: Option<&[f32]>, out: Out<'_>) {
+        self.gated(gated.activation, gated.gate_up, gated.width, gated.activated);
+        self.linear(gated.activated, w, bias, out);
+    }
 
     /// `x = scale * y + x`, rounded once: a residual stream whose blocks are scaled, or normed after they are computed.
     fn add_scaled(&self, y: &[f32], scale: f32, x: &mut [f32]);

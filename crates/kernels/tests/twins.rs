@@ -7,7 +7,8 @@ use common::{Case, KINDS, Random, SHAPES, cases};
 use kernels::isa::Isa;
 use kernels::threads::max_threads;
 use kernels::{
-    Backend, Cpu, CpuOptions, Int4Source, Int8Source, MatrixShape, Out, PackedMatrix, Reference, RowSource, WeightClass,
+    Activation, Backend, Cpu, CpuOptions, Gated, Int4Source, Int8Source, MatrixShape, Out, PackedMatrix, Reference,
+    RowSource, WeightClass,
 };
 
 /// Every weight class.
@@ -63,6 +64,39 @@ fn a_row_has_the_same_bits_alone_and_among_others() {
                 cpu.linear(&x[row * 416..][..416], &matrix, None, Out::Store(&mut alone));
                 let bits = |y: &[f32]| y.iter().map(|y| y.to_bits()).collect::<Vec<_>>();
                 assert_eq!(bits(&alone), bits(&together[row * 80..][..80]), "row {row}, {class:?}, {}", cpu.describe());
+            }
+        }
+    }
+}
+
+#[test]
+fn a_gate_on_the_way_into_a_product_changes_no_bit() {
+    let mut random = Random::new(6);
+    for (width, out_features) in [(33, 40), (416, 80), (4864, 64)] {
+        let shape = MatrixShape { out_features, in_features: width };
+        let (weights, gate_up) = (random.values(out_features * width), random.values(40 * 2 * width));
+        let rows = RowSource(&|row, to| to.copy_from_slice(&weights[row * width..][..width]));
+        for class in CLASSES {
+            for num_rows in [1, 2, 7, 40] {
+                let results = |backend: &dyn Fn(Gated<'_>, Out<'_>), out: &mut [f32]| {
+                    let (gate_up, mut activated) = (&gate_up[..num_rows * 2 * width], vec![f32::NAN; num_rows * width]);
+                    backend(
+                        Gated { activation: Activation::Silu, gate_up, width, activated: &mut activated },
+                        Out::Add(out),
+                    );
+                    out.iter().map(|y| y.to_bits()).collect::<Vec<_>>()
+                };
+                let matrix = Reference::new().pack(shape, class, &rows).unwrap();
+                let mut out = vec![0.5; num_rows * out_features];
+                let two_steps =
+                    |gated: Gated<'_>, out: Out<'_>| Reference::new().gated_linear(gated, &matrix, None, out);
+                let wanted = results(&two_steps, &mut out);
+                for cpu in implementations() {
+                    let matrix = cpu.pack(shape, class, &rows).unwrap();
+                    let mut out = vec![0.5; num_rows * out_features];
+                    let got = results(&|gated, out| cpu.gated_linear(gated, &matrix, None, out), &mut out);
+                    assert_eq!(got, wanted, "{num_rows} rows of {width}, {class:?}, {}", cpu.describe());
+                }
             }
         }
     }

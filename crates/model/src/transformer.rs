@@ -20,7 +20,7 @@ use crate::experts::{ExpertScratch, Experts};
 use crate::forward::embedding_class;
 use crate::tensors::{self, Feed, Norms, Tensors};
 use crate::weights::{Part, Weights};
-use kernels::{Attention, AttentionSpan, Backend, HeadNorms, Out, RopeTable, RotateAndStore, WeightClass};
+use kernels::{Attention, AttentionSpan, Backend, Gated, HeadNorms, Out, RopeTable, RotateAndStore, WeightClass};
 use std::ops::Range;
 
 /// Weights of a model in a backend's layout.
@@ -92,8 +92,8 @@ impl<B: Backend> Mlp<B> {
         let gate_up = &mut gate_up[..rows * 2 * self.width];
         let activated = &mut activated[..rows * self.width];
         self.gate_up.apply(pass.backend, input, Out::Store(gate_up));
-        pass.backend.gated(pass.config.activation, gate_up, self.width, activated);
-        self.down.apply(pass.backend, activated, out);
+        let gated = Gated { activation: pass.config.activation, gate_up, width: self.width, activated };
+        pass.backend.gated_linear(gated, &self.down.matrix, self.down.bias.as_deref(), out);
     }
 
     pub(crate) fn bytes(&self, backend: &B) -> usize {

@@ -1,9 +1,12 @@
 //! Activations in the form that a kernel reads, kept in memory that only grows.
 
 use super::{Format, Prepare};
+use crate::isa::Isa;
 use crate::mem::Buffer;
+use crate::pointwise::{self, Activation, Shared};
 use crate::quant::{GROUP, SMALLEST_ACTIVATION, quantize_row, round_to_bf16};
 use crate::threads::{Pool, share};
+use std::ops::Range;
 
 /// Rows times width from which conversion is worth a fork-join of its own.
 const PARALLEL_FROM: usize = 16_384;
@@ -14,6 +17,35 @@ pub(crate) struct Scratch {
     rows: Buffer<u8>,
     scales: Buffer<f32>,
     sums: Buffer<i32>,
+    /// By thread: a row that is computed and converted at once.
+    made: Buffer<f32>,
+}
+
+/// Where the rows of a product come from.
+#[derive(Clone, Copy)]
+pub(crate) enum Source<'a> {
+    /// f32 `[rows, width]`.
+    Rows(&'a [f32]),
+    /// `[rows, gate | up]`, each `width` wide: a row is [`pointwise::gated`] of it, made in the nearest cache and read from there.
+    Gated(Isa, Activation, &'a [f32]),
+}
+
+impl Source<'_> {
+    /// How many rows of so many numbers.
+    pub(super) fn rows(&self, width: usize) -> usize {
+        match self {
+            Source::Rows(x) => x.len() / width,
+            Source::Gated(_, _, gate_up) => gate_up.len() / (2 * width),
+        }
+    }
+
+    /// Numbers of all rows together.
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Source::Rows(x) => x.len(),
+            Source::Gated(_, _, gate_up) => gate_up.len() / 2,
+        }
+    }
 }
 
 /// Converted activations.
@@ -68,25 +100,29 @@ struct Pointers(*mut u8, *mut f32, *mut i32);
 unsafe impl Sync for Pointers {}
 
 impl Scratch {
-    /// Converts `x` `[rows, width]`. Panics when there is no memory for it (only ever on the largest call yet).
+    /// Converts rows of `width` numbers. Panics when there is no memory for it (only ever on the largest call yet).
     pub(super) fn prepare(
         &mut self,
         pool: &Pool,
         prepare: Prepare,
         format: Format,
-        x: &[f32],
+        source: Source<'_>,
         width: usize,
     ) -> Activations<'_> {
-        let rows = x.len() / width;
+        let rows = source.rows(width);
         let stride = stride(format, width);
         let scaled_rows = if matches!(format, Format::Int8 | Format::Int8Grouped) { rows } else { 0 };
         self.rows.reserve(rows * stride).expect("memory for the activations of one matrix product");
         self.scales.reserve(scaled_rows).expect("memory for row scales");
         self.sums.reserve(scaled_rows).expect("memory for row sums");
+        let (made_rows, cost) = match source {
+            Source::Rows(_) => (0, source.len()),
+            Source::Gated(..) => (pool.threads(), 4 * source.len()),
+        };
+        self.made.reserve(made_rows * width).expect("memory for a row of each thread");
         let to = Pointers(self.rows.as_mut_ptr(), self.scales.as_mut_ptr(), self.sums.as_mut_ptr());
         let to = &to;
-        let part = |first: usize, end: usize| {
-            let x = &x[first * width..end * width];
+        let convert = |x: &[f32], first: usize| {
             let at = if scaled_rows > 0 { first } else { 0 };
             // SAFETY: the buffers hold `rows` rows, each part covers rows of its own, and the caller chose `prepare`
             // with a proof of its instructions.
@@ -95,13 +131,22 @@ impl Scratch {
                 prepare(PrepareRows { format, x, width, bytes, stride, scales, sums });
             }
         };
-        if x.len() < PARALLEL_FROM {
-            part(0, rows);
+        let made = Shared::new(&mut self.made[..made_rows * width]);
+        let part = |thread: usize, rows: Range<usize>| match source {
+            Source::Rows(x) => convert(&x[rows.start * width..rows.end * width], rows.start),
+            Source::Gated(isa, activation, gate_up) => {
+                // SAFETY: each thread has a row of its own.
+                let made = unsafe { made.part(thread * width..(thread + 1) * width) };
+                for row in rows {
+                    pointwise::gated(None, isa, activation, &gate_up[row * 2 * width..][..2 * width], width, made);
+                    convert(made, row);
+                }
+            }
+        };
+        if rows == 1 || cost < PARALLEL_FROM {
+            part(0, 0..rows);
         } else {
-            pool.run(&|thread| {
-                let rows = share(rows, pool.threads(), thread);
-                part(rows.start, rows.end);
-            });
+            pool.run(&|thread| part(thread, share(rows, pool.threads(), thread)));
         }
         Activations {
             bytes: &self.rows[..rows * stride],

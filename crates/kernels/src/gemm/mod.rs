@@ -26,7 +26,7 @@ mod avx512;
 mod epilogue;
 mod scalar;
 
-pub(crate) use activations::{Activations, Scratch};
+pub(crate) use activations::{Activations, Scratch, Source};
 
 use crate::Out;
 use crate::isa::{Amx, Avx2, Avx512, Isa};
@@ -146,23 +146,23 @@ impl Proofs {
     }
 }
 
-/// `y = x w^T`, see the module. `x`: f32 `[rows, K]`. Two fork-joins at most; allocates only when `scratch` must grow.
+/// `y = x w^T`, see the module. `source`: the rows of `x`, K wide. Two fork-joins at most; allocates only when `scratch` must grow.
 pub(crate) fn linear(
     pool: &Pool,
     proofs: Proofs,
     scratch: &mut Scratch,
-    x: &[f32],
+    source: Source<'_>,
     w: &PackedMatrix,
     bias: Option<&[f32]>,
     out: Out<'_>,
 ) {
     let shape = w.shape();
-    let rows = x.len() / shape.in_features;
+    let rows = source.rows(shape.in_features);
     let (out, add) = match out {
         Out::Store(out) => (out, false),
         Out::Add(out) => (out, true),
     };
-    assert_eq!(x.len(), rows * shape.in_features, "x is not [rows, in_features]");
+    assert_eq!(source.len(), rows * shape.in_features, "x is not [rows, in_features]");
     assert_eq!(out.len(), rows * shape.out_features, "out is not [rows, out_features]");
     assert!(bias.is_none_or(|bias| bias.len() == shape.out_features), "bias is not [out_features]");
     if rows == 0 {
@@ -171,7 +171,7 @@ pub(crate) fn linear(
     let path = proofs.path(w.class());
     let tiles = tiles_for(proofs, w.class(), rows);
     let format = if tiles.is_some() && w.class() == WeightClass::Bf16 { Format::Bf16 } else { path.format };
-    let activations = scratch.prepare(pool, path.prepare, format, x, shape.in_features);
+    let activations = scratch.prepare(pool, path.prepare, format, source, shape.in_features);
     let product = Product { w, path, activations, bias, out: OutPointer(out.as_mut_ptr()), add };
     let panel = |rows: Range<usize>, pairs: Range<usize>| match tiles {
         #[cfg(target_arch = "x86_64")]
