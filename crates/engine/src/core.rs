@@ -11,8 +11,8 @@ use model::sampler::{History, SampleKey, Sampled, Sampler, TokenLogProbs};
 use model::tokenizer::Tokenizer;
 use model::{Batch, Forward};
 use scheduler::{
-    AdmitError, Event, FinishReason, Nanos, Request, RequestId, RowOutput, Scheduler, Sequence, Step, StepOutput,
-    StepRecord, TokenId,
+    AdmitError, CostModel, Event, FinishReason, Nanos, Request, RequestId, RowOutput, Scheduler, Sequence, Step,
+    StepOutput, StepRecord, TokenId,
 };
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -21,6 +21,8 @@ use crate::door::ValidatedRequest;
 use crate::lower::{LogitRow, lower};
 use crate::output::{Output, RequestError, Timings, TokenLogprob, Usage};
 use crate::record::{Stats, StepLog};
+use crate::recording::{Line, Tape};
+use crate::start::{EngineOptions, MAX_LOGIT_ROWS};
 
 /// Monotonic time since the engine started.
 #[derive(Clone, Copy, Debug)]
@@ -69,7 +71,7 @@ pub(crate) struct EngineCore {
     sampler: Sampler,
     active: BTreeMap<RequestId, Active>,
     log: Arc<Mutex<StepLog>>,
-    clock: Clock,
+    tape: Option<Tape>,
     next_seed: u64,
     // Kept between steps for their memory.
     batch: Batch,
@@ -98,10 +100,8 @@ impl EngineCore {
         scheduler: Scheduler,
         forward: Box<dyn Forward>,
         tokenizer: Option<Arc<Tokenizer>>,
-        max_logit_rows: usize,
+        options: &EngineOptions,
         log: Arc<Mutex<StepLog>>,
-        clock: Clock,
-        seed: u64,
     ) -> EngineCore {
         let vocab = forward.config().vocab_size;
         EngineCore {
@@ -111,11 +111,11 @@ impl EngineCore {
             sampler: Sampler::new(vocab),
             active: BTreeMap::new(),
             log,
-            clock,
-            next_seed: seed,
+            tape: None,
+            next_seed: options.seed,
             batch: Batch::default(),
             logit_rows: Vec::new(),
-            logits: vec![0.0; max_logit_rows * vocab],
+            logits: vec![0.0; MAX_LOGIT_ROWS.min(options.max_num_seqs) * vocab],
             logit_row: vec![0.0; vocab],
             output: StepOutput::default(),
             step: Step::default(),
@@ -126,13 +126,25 @@ impl EngineCore {
         }
     }
 
+    /// From now on everything that the scheduler hears is told to `tape`.
+    pub(crate) fn record_to(&mut self, tape: Option<Tape>) {
+        self.tape = tape;
+    }
+
+    fn tell(&mut self, line: impl FnOnce() -> Line) {
+        if let Some(tape) = &mut self.tape {
+            tape(line());
+        }
+    }
+
     /// Takes a request in. On an error nothing was kept.
     pub(crate) fn admit(
         &mut self,
         id: RequestId,
-        request: ValidatedRequest,
+        mut request: ValidatedRequest,
         arrived: Nanos,
         outputs: UnboundedSender<Output>,
+        now: Nanos,
     ) -> Result<(), AdmitError> {
         let asked = Request {
             id,
@@ -146,12 +158,14 @@ impl EngineCore {
             targets: request.targets,
             arrived,
         };
-        self.scheduler.admit(asked.clone(), self.clock.now())?;
+        self.scheduler.admit(asked.clone(), now)?;
         self.log().books.open(&asked);
         let seed = request.seed.unwrap_or_else(|| {
             self.next_seed = self.next_seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
             self.next_seed
         });
+        request.seed = Some(seed);
+        self.tell(|| Line::Admit { id, request: Box::new(request.clone()), arrived, now });
         let answers = (0..request.num_answers).map(|_| self.new_answer(&request)).collect();
         let usage = Usage { prompt_tokens: request.prompt.len(), ..Usage::default() };
         let active = Active {
@@ -182,12 +196,13 @@ impl EngineCore {
     }
 
     /// Forgets a request; its blocks are free within one step. Returns whether it had left the queue.
-    pub(crate) fn cancel(&mut self, id: RequestId) -> Option<Cancelled> {
+    pub(crate) fn cancel(&mut self, id: RequestId, now: Nanos) -> Option<Cancelled> {
         let active = self.active.remove(&id)?;
         self.scheduler.abort(id);
+        self.tell(|| Line::Cancel(id, now));
         let mut log = self.log();
         log.stats.finished_cancelled += 1;
-        log.books.close(id, Ending::Cancelled, self.clock.now());
+        log.books.close(id, Ending::Cancelled, now);
         self.gauge(&mut log.stats);
         drop(log);
         Some(Cancelled { prompt_tokens: active.usage.prompt_tokens, waiting: active.first_scheduled.is_none() })
@@ -198,20 +213,26 @@ impl EngineCore {
         self.scheduler.has_work()
     }
 
-    /// One forward pass: the sentence that the whole engine is.
-    pub(crate) fn step(&mut self, news: &mut StepNews) {
-        self.scheduler.schedule_into(self.clock.now(), &mut self.step);
+    /// One forward pass: the sentence that the whole engine is. `clock` is asked twice: for the plan, and for its end.
+    pub(crate) fn step(&mut self, clock: &mut dyn Iterator<Item = Nanos>, news: &mut StepNews) {
+        let mut now = || clock.next().expect("time goes on");
+        let planned = now();
+        self.scheduler.schedule_into(planned, &mut self.step);
         if self.step.is_empty() {
-            return;
+            return self.tell(|| Line::Idle(planned));
         }
         self.lower();
         self.forward();
         self.sample();
-        let now = self.clock.now();
+        let now = now();
         self.scheduler.complete_into(&self.output, now, &mut self.events, &mut self.record);
+        if let Some(tape) = &mut self.tape {
+            let tokens = self.output.rows.iter().map(|row| row.tokens.clone()).collect();
+            tape(Line::Step(Box::new(self.record.clone()), tokens));
+        }
         self.write_down();
         self.deliver(now, news);
-        self.fail_requests(news);
+        self.fail_requests(now, news);
         news.started.append(&mut self.started);
     }
 
@@ -404,6 +425,7 @@ impl EngineCore {
         self.log().token(gap);
         if let Some(stop_string) = piece.stopped {
             self.scheduler.stop(id, index);
+            self.tell(|| Line::Stop(id, index));
             self.finish_answer(id, index, FinishReason::Stop(None), Some(stop_string));
         }
     }
@@ -445,14 +467,15 @@ impl EngineCore {
     }
 
     /// Ends the requests whose rows were not numbers, and nobody else.
-    fn fail_requests(&mut self, news: &mut StepNews) {
+    fn fail_requests(&mut self, now: Nanos, news: &mut StepNews) {
         for id in std::mem::take(&mut self.failed) {
             if let Some(active) = self.active.remove(&id) {
                 self.scheduler.abort(id);
+                self.tell(|| Line::Failed(id));
                 news.ended += 1;
                 let mut log = self.log();
                 log.stats.finished_error += 1;
-                log.books.close(id, Ending::Failed, self.clock.now());
+                log.books.close(id, Ending::Failed, now);
                 self.gauge(&mut log.stats);
                 drop(log);
                 send(&active.outputs, Output::Failed(RequestError::NanLogits));
@@ -461,12 +484,12 @@ impl EngineCore {
     }
 
     /// Ends every request with `error`: the last resort, when a step panicked or the engine stops.
-    pub(crate) fn fail_all(&mut self, error: RequestError) -> Vec<Cancelled> {
+    pub(crate) fn fail_all(&mut self, error: RequestError, now: Nanos) -> Vec<Cancelled> {
         let all = std::mem::take(&mut self.active);
         let mut log = self.log();
         log.stats.finished_error += all.len() as u64;
         for &id in all.keys() {
-            log.books.close(id, Ending::Failed, self.clock.now());
+            log.books.close(id, Ending::Failed, now);
         }
         drop(log);
         all.into_values()
@@ -480,6 +503,8 @@ impl EngineCore {
     /// After a panic the plan in flight is void: a new scheduler starts with an empty cache.
     pub(crate) fn replace_scheduler(&mut self, scheduler: Scheduler) {
         self.scheduler = scheduler;
+        let cost = self.cost_model();
+        self.tell(|| Line::Restart(cost));
         self.output.rows.clear();
         self.events.clear();
         self.failed.clear();
@@ -493,6 +518,10 @@ impl EngineCore {
 
     pub(crate) fn limits(&self) -> &scheduler::Limits {
         self.scheduler.limits()
+    }
+
+    pub(crate) fn cost_model(&self) -> Option<CostModel> {
+        self.scheduler.cost_model().cloned()
     }
 }
 

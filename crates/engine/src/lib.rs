@@ -21,6 +21,7 @@ mod lower;
 mod memory;
 mod output;
 mod record;
+pub mod recording;
 mod start;
 mod thread;
 

@@ -1,6 +1,6 @@
 //! From a checkpoint and options to a running engine: every size is fixed here, and nothing grows afterwards.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 
@@ -16,6 +16,7 @@ use tokio::sync::mpsc::unbounded_channel;
 
 use crate::core::{Clock, EngineCore};
 use crate::record::StepLog;
+use crate::recording::{self, Header, RecordingError};
 use crate::thread::{Shared, run};
 use crate::{Engine, Inner, ModelInfo, memory};
 
@@ -24,7 +25,7 @@ const KV_MEMORY_SHARE: f64 = 0.5;
 /// Weights below this are packed in a blink and need no image on disk.
 const IMAGE_FROM_BYTES: u64 = 64 << 20;
 /// Rows whose logits are computed together.
-const MAX_LOGIT_ROWS: usize = 64;
+pub(crate) const MAX_LOGIT_ROWS: usize = 64;
 
 /// Sizes and choices of an engine. [`EngineOptions::default`] serves a workstation; every field can be left alone.
 #[derive(Clone, Debug)]
@@ -61,6 +62,8 @@ pub struct EngineOptions {
     pub max_queued_requests: usize,
     /// Prompt tokens that may wait.
     pub max_queued_tokens: usize,
+    /// Where the run is recorded; the file must not exist. See [`recording`].
+    pub record: Option<PathBuf>,
     /// Seed of the seeds of requests that name none.
     pub seed: u64,
     /// Key of the prefix cache's hashes: random per start, so that nobody can construct a collision.
@@ -86,6 +89,7 @@ impl Default for EngineOptions {
             enable_prefix_caching: true,
             max_queued_requests: 256,
             max_queued_tokens: 1 << 20,
+            record: None,
             seed: 0,
             hash_key: [0; 32],
         }
@@ -112,6 +116,9 @@ pub enum StartError {
         /// What is wrong and what is allowed.
         problem: String,
     },
+    /// The recording.
+    #[error("--record: {0}")]
+    Record(#[from] RecordingError),
     /// The operating system gave no thread.
     #[error("the engine's thread could not be started: {0}")]
     Thread(std::io::Error),
@@ -124,6 +131,17 @@ impl Engine {
         options: &EngineOptions,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Engine, StartError> {
+        let (forward, model) = Engine::build(checkpoint, options, progress)?;
+        let scheduler = Scheduler::new(limits(options, &model))?;
+        Engine::spawn(scheduler, forward, model, options)
+    }
+
+    /// Everything but the scheduler and the thread.
+    pub(crate) fn build(
+        checkpoint: &Checkpoint,
+        options: &EngineOptions,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<(Box<dyn Forward>, Arc<ModelInfo>), StartError> {
         check(options)?;
         let config = ModelConfig::load(checkpoint)?;
         let generation_defaults = GenerationDefaults::load(checkpoint)?;
@@ -160,8 +178,7 @@ impl Engine {
             backend: forward.describe(),
             config,
         });
-        let scheduler = Scheduler::new(limits(options, &model))?;
-        Engine::spawn(scheduler, forward, model, options)
+        Ok((forward, model))
     }
 
     fn spawn(
@@ -173,9 +190,10 @@ impl Engine {
         let clock = Clock::start();
         let log = Arc::new(Mutex::new(StepLog::default()));
         let shared = Arc::new(Shared::default());
-        let rows = MAX_LOGIT_ROWS.min(options.max_num_seqs);
-        let tokenizer = model.tokenizer.clone();
-        let core = EngineCore::new(scheduler, forward, tokenizer, rows, log.clone(), clock, options.seed);
+        let header = Header::of(&model, options.as_stored, scheduler.limits(), scheduler.cost_model());
+        let tape = options.record.as_deref().map(|path| recording::record(path, &header)).transpose()?;
+        let mut core = EngineCore::new(scheduler, forward, model.tokenizer.clone(), options, log.clone());
+        core.record_to(tape);
         let (commands, receiver) = unbounded_channel();
         let thread_shared = shared.clone();
         std::thread::Builder::new()
@@ -212,6 +230,9 @@ fn check(options: &EngineOptions) -> Result<(), StartError> {
     }
     if options.max_prefill_chunk == Some(0) {
         return refuse("--max-prefill-chunk", "must be at least 1");
+    }
+    if options.record.as_deref().is_some_and(Path::exists) {
+        return refuse("--record", "there is such a file already; name one that does not exist");
     }
     if options.max_model_len.is_some_and(|len| len < 2) {
         return refuse("--max-model-len", "must be at least 2");

@@ -81,10 +81,10 @@ pub(crate) fn run(mut core: EngineCore, mut commands: UnboundedReceiver<Command>
             shared.last_beat.store(clock.now().0, Ordering::Relaxed);
             match command {
                 Command::Submit { id, request, arrived, outputs } => {
-                    submit(&mut core, id, *request, arrived, outputs, &shared);
+                    submit(&mut core, id, *request, arrived, outputs, &shared, clock.now());
                 }
                 Command::Cancel(id) => {
-                    if let Some(cancelled) = core.cancel(id) {
+                    if let Some(cancelled) = core.cancel(id, clock.now()) {
                         shared.cancelled(cancelled);
                     }
                 }
@@ -92,8 +92,9 @@ pub(crate) fn run(mut core: EngineCore, mut commands: UnboundedReceiver<Command>
             }
         }
         // A panic is a bug, but one that must not take other requests' future with it.
-        if catch_unwind(AssertUnwindSafe(|| core.step(&mut news))).is_err() {
-            recover(&mut core, &shared);
+        if catch_unwind(AssertUnwindSafe(|| core.step(&mut std::iter::repeat_with(|| clock.now()), &mut news))).is_err()
+        {
+            recover(&mut core, &shared, clock.now());
             news = StepNews::default();
         }
         for prompt_tokens in news.started.drain(..) {
@@ -107,7 +108,7 @@ pub(crate) fn run(mut core: EngineCore, mut commands: UnboundedReceiver<Command>
         }
     }
     shared.dead.store(true, Ordering::Relaxed);
-    for cancelled in core.fail_all(RequestError::ShuttingDown) {
+    for cancelled in core.fail_all(RequestError::ShuttingDown, clock.now()) {
         shared.cancelled(cancelled);
     }
 }
@@ -119,9 +120,10 @@ fn submit(
     arrived: Nanos,
     outputs: UnboundedSender<Output>,
     shared: &Shared,
+    now: Nanos,
 ) {
     let prompt_tokens = request.prompt.len();
-    if let Err(error) = core.admit(id, request, arrived, outputs.clone()) {
+    if let Err(error) = core.admit(id, request, arrived, outputs.clone(), now) {
         // The door and the queue's counters refuse everything that the scheduler would.
         tracing::error!(request = id.0, ?error, "the scheduler refused a request that had passed the door");
         let _ = outputs.send(Output::Failed(RequestError::Internal));
@@ -130,12 +132,13 @@ fn submit(
 }
 
 /// After a panic inside a step: everything admitted ends with an error, and the engine starts over with an empty cache.
-fn recover(core: &mut EngineCore, shared: &Shared) {
+fn recover(core: &mut EngineCore, shared: &Shared, now: Nanos) {
     tracing::error!("a step failed; its requests end with an error and the engine goes on");
-    for cancelled in core.fail_all(RequestError::Internal) {
+    for cancelled in core.fail_all(RequestError::Internal, now) {
         shared.cancelled(cancelled);
     }
-    let scheduler = Scheduler::new(core.limits().clone()).expect("these limits have made a scheduler before");
+    let mut scheduler = Scheduler::new(core.limits().clone()).expect("these limits have made a scheduler before");
+    scheduler.set_cost_model(core.cost_model());
     core.replace_scheduler(scheduler);
 }
 

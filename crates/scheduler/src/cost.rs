@@ -143,6 +143,11 @@ impl CostModel {
         CostModel { knots, terms, drift: [1.0; 2] }
     }
 
+    /// The same, on a machine that takes so much longer now: see [`CostModel::drift`].
+    pub fn drifted(self, drift: [f64; 2]) -> CostModel {
+        CostModel { drift, ..self }
+    }
+
     /// The roofline of `model` on `hardware`: the larger of reading and computing, plus the overhead.
     pub fn roofline(model: &ModelCost, hardware: &Hardware) -> CostModel {
         let bandwidth = hardware.bandwidth * hardware.bandwidth_share;

@@ -1,0 +1,431 @@
+//! The file: a header, then one JSON object per line.
+//!
+//! ```text
+//! {"twostroke_recording":1,"model":"lantern","limits":{..},"cost":{..},..}
+//! {"admit":{"id":1,"now":..,"arrived":..,"prompt":[..],..}}
+//! {"step":{"n":0,"from":..,"to":..,"decode":[],"prefill":[[1,0,12,0]],"tokens":[[411]],..,"digest":".."}}
+//! {"stop":[1,0]}   {"cancel":[2,..]}   {"failed":3}   {"idle":..}   {"restart":{..}}
+//! "end"
+//! ```
+//!
+//! Times are nanoseconds since the engine began. A step's line spells out what people ask about; `digest` is a hash of
+//! everything in its record. Seconds of the cost model are text, because they must come back with the same bits.
+//! A last line that was cut off is left out; without `"end"` the recording was cut off.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+
+use kernels::{KvDtype, KvShape, WeightClass};
+use model::sampler::SamplingParams;
+use model::{Checkpoint, ModelConfig};
+use scheduler::cost::{Knot, Terms};
+use scheduler::{CostModel, Limits, Nanos, StepRecord, TokenId};
+use serde::{Deserialize, Serialize};
+
+use super::{Line, RecordingError};
+use crate::{EngineOptions, ModelInfo};
+
+/// Of the format. A reader takes only its own.
+pub(super) const VERSION: u64 = 1;
+/// Longest line that is read: a prompt of some ten million tokens.
+const MAX_LINE_BYTES: u64 = 64 << 20;
+/// Larger pools and batches than any machine has are refused before memory is taken for them.
+const MAX_BLOCKS: usize = 1 << 26;
+const MAX_SEQS: usize = 1 << 16;
+
+/// What was recorded, and on what.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Header {
+    twostroke_recording: u64,
+    /// The program that wrote it.
+    pub program: String,
+    /// Name of the model.
+    pub model: String,
+    /// Class of its weights, as `--weights` names it.
+    pub weights: String,
+    /// Whether what the checkpoint stored wider kept its class.
+    pub as_stored: bool,
+    /// Precision of keys and values, as `--kv-dtype` names it.
+    pub kv_dtype: String,
+    limits: LimitsEntry,
+    cost: Option<CostEntry>,
+}
+
+impl Header {
+    pub(crate) fn of(model: &ModelInfo, as_stored: bool, limits: &Limits, cost: Option<&CostModel>) -> Header {
+        Header {
+            twostroke_recording: VERSION,
+            program: concat!("twostroke ", env!("CARGO_PKG_VERSION")).to_owned(),
+            model: model.name.clone(),
+            weights: model.weights.name().to_owned(),
+            as_stored,
+            kv_dtype: model.kv_dtype.name().to_owned(),
+            limits: LimitsEntry::of(limits),
+            cost: cost.map(CostEntry::of),
+        }
+    }
+
+    /// The scheduler's limits. The key of its hashes is not recorded: it decides nothing.
+    pub fn limits(&self) -> Limits {
+        self.limits.limits()
+    }
+
+    /// What predicted the steps at the start.
+    pub fn cost(&self) -> Option<CostModel> {
+        self.cost.as_ref().map(|cost| cost.model().expect("it was checked when it was read"))
+    }
+
+    /// `options` with the sizes and classes of the recording.
+    pub(super) fn options(
+        &self,
+        checkpoint: &Checkpoint,
+        options: &EngineOptions,
+    ) -> Result<EngineOptions, RecordingError> {
+        let other = |problem: String| RecordingError::OtherModel { problem };
+        let classes = [WeightClass::Bf16, WeightClass::Int8, WeightClass::Int4];
+        let weights = classes.into_iter().find(|class| class.name() == self.weights);
+        let kv_dtype = [KvDtype::Bf16, KvDtype::Int8].into_iter().find(|dtype| dtype.name() == self.kv_dtype);
+        let (Some(weights), Some(kv_dtype)) = (weights, kv_dtype) else {
+            return Err(other(format!("there are no {} weights with a {} cache", self.weights, self.kv_dtype)));
+        };
+        let config = ModelConfig::load(checkpoint).map_err(|error| other(error.to_string()))?;
+        let limits = self.limits();
+        let cache = KvShape {
+            dtype: kv_dtype,
+            layers: config.num_layers,
+            blocks: limits.num_blocks,
+            block_size: limits.block_size,
+            num_kv_heads: config.num_kv_heads,
+            head_dim: config.head_dim,
+        };
+        Ok(EngineOptions {
+            weights,
+            as_stored: self.as_stored,
+            kv_dtype,
+            max_model_len: Some(limits.max_model_len),
+            max_num_seqs: limits.max_num_seqs,
+            max_num_batched_tokens: limits.max_num_batched_tokens,
+            block_size: limits.block_size,
+            kv_cache_bytes: Some(cache.bytes() as u64),
+            ..options.clone()
+        })
+    }
+
+    fn check(&self) -> Result<(), String> {
+        let limits = self.limits();
+        if limits.num_blocks > MAX_BLOCKS || limits.max_num_seqs > MAX_SEQS || limits.max_model_len > MAX_BLOCKS {
+            return Err("its limits are larger than any machine's".into());
+        }
+        scheduler::Scheduler::new(limits).map_err(|error| error.to_string())?;
+        self.cost.as_ref().map_or(Ok(()), |cost| cost.model().map(|_| ()))
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LimitsEntry {
+    block_size: usize,
+    num_blocks: usize,
+    max_model_len: usize,
+    max_num_seqs: usize,
+    max_num_batched_tokens: usize,
+    max_prefill_chunk: usize,
+    max_prefill_seqs: usize,
+    max_queued_requests: usize,
+    max_queued_tokens: usize,
+    enable_prefix_caching: bool,
+}
+
+impl LimitsEntry {
+    fn of(limits: &Limits) -> LimitsEntry {
+        LimitsEntry {
+            block_size: limits.block_size,
+            num_blocks: limits.num_blocks,
+            max_model_len: limits.max_model_len,
+            max_num_seqs: limits.max_num_seqs,
+            max_num_batched_tokens: limits.max_num_batched_tokens,
+            max_prefill_chunk: limits.max_prefill_chunk,
+            max_prefill_seqs: limits.max_prefill_seqs,
+            max_queued_requests: limits.max_queued_requests,
+            max_queued_tokens: limits.max_queued_tokens,
+            enable_prefix_caching: limits.enable_prefix_caching,
+        }
+    }
+
+    fn limits(&self) -> Limits {
+        Limits {
+            block_size: self.block_size,
+            num_blocks: self.num_blocks,
+            max_model_len: self.max_model_len,
+            max_num_seqs: self.max_num_seqs,
+            max_num_batched_tokens: self.max_num_batched_tokens,
+            max_prefill_chunk: self.max_prefill_chunk,
+            max_prefill_seqs: self.max_prefill_seqs,
+            max_queued_requests: self.max_queued_requests,
+            max_queued_tokens: self.max_queued_tokens,
+            enable_prefix_caching: self.enable_prefix_caching,
+            hash_key: [0; 32],
+        }
+    }
+}
+
+/// A model of costs, every bit of it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct CostEntry {
+    knots: Vec<(usize, String)>,
+    pair: String,
+    key: String,
+    row: String,
+    prompt: String,
+    logits: String,
+    drift: [String; 2],
+}
+
+impl CostEntry {
+    pub(super) fn of(cost: &CostModel) -> CostEntry {
+        // The shortest decimal that reads back as the same number.
+        let text = |seconds: f64| format!("{seconds:?}");
+        let Terms { pair, key, row, prompt, logits } = cost.terms();
+        CostEntry {
+            knots: cost.knots().iter().map(|knot| (knot.rows, text(knot.seconds))).collect(),
+            pair: text(pair),
+            key: text(key),
+            row: text(row),
+            prompt: text(prompt),
+            logits: text(logits),
+            drift: cost.drift().map(text),
+        }
+    }
+
+    pub(super) fn model(&self) -> Result<CostModel, String> {
+        let number = |text: &String| match text.parse::<f64>() {
+            Ok(seconds) if seconds.is_finite() && seconds >= 0.0 => Ok(seconds),
+            _ => Err(format!("{text:?} is no number of seconds")),
+        };
+        let knots = self.knots.iter().map(|(rows, text)| Ok(Knot { rows: *rows, seconds: number(text)? }));
+        let knots = knots.collect::<Result<Vec<_>, String>>()?;
+        if knots.is_empty() || !knots.is_sorted_by(|a, b| a.rows < b.rows) {
+            return Err("the points of its cost model do not rise".into());
+        }
+        let terms = Terms {
+            pair: number(&self.pair)?,
+            key: number(&self.key)?,
+            row: number(&self.row)?,
+            prompt: number(&self.prompt)?,
+            logits: number(&self.logits)?,
+        };
+        Ok(CostModel::new(knots, terms).drifted([number(&self.drift[0])?, number(&self.drift[1])?]))
+    }
+}
+
+/// A line of the file after the header.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Entry {
+    Admit(Box<AdmitEntry>),
+    Cancel(u64, u64),
+    Failed(u64),
+    Stop(u64, usize),
+    Idle(u64),
+    Step(Box<StepEntry>),
+    Restart { cost: Option<CostEntry> },
+    End,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct AdmitEntry {
+    pub(super) id: u64,
+    /// When the scheduler was told.
+    pub(super) now: u64,
+    pub(super) arrived: u64,
+    pub(super) prompt: Vec<TokenId>,
+    pub(super) n: usize,
+    pub(super) max_tokens: usize,
+    pub(super) min_tokens: usize,
+    pub(super) stop_token_ids: Vec<TokenId>,
+    pub(super) priority: i32,
+    pub(super) tenant: u64,
+    pub(super) salt: u64,
+    pub(super) ttft: Option<u64>,
+    pub(super) tpot: Option<u64>,
+    pub(super) prompt_logprobs: Option<u32>,
+    pub(super) seed: Option<u64>,
+    pub(super) stop: Vec<String>,
+    pub(super) include_stop: bool,
+    pub(super) skip_special: bool,
+    pub(super) sampling: SamplingEntry,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct SamplingEntry {
+    pub(super) temperature: f32,
+    pub(super) top_k: u32,
+    pub(super) top_p: f32,
+    pub(super) min_p: f32,
+    pub(super) presence: f32,
+    pub(super) frequency: f32,
+    pub(super) repetition: f32,
+    pub(super) bias: Vec<(TokenId, f32)>,
+    pub(super) logprobs: Option<u32>,
+}
+
+/// A step, as far as it is spelled out.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct StepEntry {
+    pub(super) n: u64,
+    pub(super) from: u64,
+    pub(super) to: u64,
+    /// Request and position of each decode row.
+    decode: Vec<(u64, usize)>,
+    /// Request, first position, rows and cached tokens of each chunk.
+    prefill: Vec<(u64, usize, usize, usize)>,
+    pub(super) tokens: Vec<Vec<TokenId>>,
+    preempted: usize,
+    waiting: usize,
+    used_blocks: usize,
+    predicted: u64,
+    /// Of everything in the record.
+    digest: String,
+}
+
+impl StepEntry {
+    pub(super) fn of(record: &StepRecord, tokens: Vec<Vec<TokenId>>) -> StepEntry {
+        let digest = blake3::hash(format!("{record:?}").as_bytes()).to_hex();
+        StepEntry {
+            n: record.step.0,
+            from: record.scheduled_at.0,
+            to: record.completed_at.0,
+            decode: record.decode.iter().map(|row| (row.request.0, row.start)).collect(),
+            prefill: record.prefill.iter().map(|row| (row.request.0, row.start, row.len, row.cached_tokens)).collect(),
+            tokens,
+            preempted: record.preempted.len(),
+            waiting: record.waiting_requests,
+            used_blocks: record.used_blocks,
+            predicted: record.predicted.0,
+            digest: digest[..16].to_owned(),
+        }
+    }
+}
+
+impl From<Line> for Entry {
+    fn from(line: Line) -> Entry {
+        match line {
+            Line::Admit { id, request, arrived, now } => {
+                let SamplingParams { temperature, top_k, top_p, min_p, .. } = request.sampling;
+                let sampling = SamplingEntry {
+                    temperature,
+                    top_k,
+                    top_p,
+                    min_p,
+                    presence: request.sampling.presence_penalty,
+                    frequency: request.sampling.frequency_penalty,
+                    repetition: request.sampling.repetition_penalty,
+                    bias: request.sampling.logit_bias,
+                    logprobs: request.sampling.logprobs,
+                };
+                Entry::Admit(Box::new(AdmitEntry {
+                    id: id.0,
+                    now: now.0,
+                    arrived: arrived.0,
+                    prompt: request.prompt.to_vec(),
+                    n: request.num_answers,
+                    max_tokens: request.stop.max_tokens,
+                    min_tokens: request.stop.min_tokens,
+                    stop_token_ids: request.stop.stop_token_ids,
+                    priority: request.priority.0,
+                    tenant: request.tenant,
+                    salt: request.salt,
+                    ttft: request.targets.ttft.map(|Nanos(target)| target),
+                    tpot: request.targets.tpot.map(|Nanos(target)| target),
+                    prompt_logprobs: request.prompt_logprobs,
+                    seed: request.seed,
+                    stop: request.stop_strings,
+                    include_stop: request.include_stop_string,
+                    skip_special: request.skip_special_tokens,
+                    sampling,
+                }))
+            }
+            Line::Cancel(id, now) => Entry::Cancel(id.0, now.0),
+            Line::Failed(id) => Entry::Failed(id.0),
+            Line::Stop(id, answer) => Entry::Stop(id.0, answer),
+            Line::Idle(now) => Entry::Idle(now.0),
+            Line::Step(record, tokens) => Entry::Step(Box::new(StepEntry::of(&record, tokens))),
+            Line::Restart(cost) => Entry::Restart { cost: cost.as_ref().map(CostEntry::of) },
+        }
+    }
+}
+
+/// A recording that is read from the start.
+pub struct Recording {
+    /// What was recorded.
+    pub header: Header,
+    path: PathBuf,
+    file: BufReader<File>,
+    line: usize,
+    /// Whether `"end"` was read.
+    pub(super) has_end: bool,
+}
+
+impl Recording {
+    /// Opens the file and reads its header.
+    pub fn open(path: &Path) -> Result<Recording, RecordingError> {
+        let io = |error| RecordingError::Io { path: path.to_owned(), error };
+        if !std::fs::metadata(path).map_err(io)?.is_file() {
+            return Err(RecordingError::NotAFile { path: path.to_owned() });
+        }
+        let mut file = BufReader::new(File::open(path).map_err(io)?);
+        let mut first = Vec::new();
+        (&mut file).take(MAX_LINE_BYTES).read_until(b'\n', &mut first).map_err(io)?;
+        let wrong = |problem: String| RecordingError::NotARecording { path: path.to_owned(), problem };
+        if first.is_empty() {
+            return Err(wrong("the file is empty".into()));
+        }
+        let value: serde_json::Value =
+            serde_json::from_slice(&first).map_err(|_| wrong("its first line is no JSON".into()))?;
+        let version = value.get("twostroke_recording").and_then(serde_json::Value::as_u64);
+        match version {
+            Some(VERSION) => {}
+            Some(found) => return Err(RecordingError::Version { path: path.to_owned(), found }),
+            None => return Err(wrong("its first line has no \"twostroke_recording\"".into())),
+        }
+        let header: Header = serde_json::from_value(value).map_err(|error| wrong(error.to_string()))?;
+        header.check().map_err(wrong)?;
+        Ok(Recording { header, path: path.to_owned(), file, line: 1, has_end: false })
+    }
+
+    /// The next line; `None` at the end, and at a last line that was cut off.
+    pub(super) fn next(&mut self) -> Result<Option<Entry>, RecordingError> {
+        let mut text = Vec::new();
+        let read = (&mut self.file).take(MAX_LINE_BYTES).read_until(b'\n', &mut text);
+        read.map_err(|error| RecordingError::Io { path: self.path.clone(), error })?;
+        self.line += 1;
+        if text.is_empty() || self.has_end && text.trim_ascii().is_empty() {
+            return Ok(None);
+        }
+        match serde_json::from_slice(&text) {
+            Ok(Entry::End) => {
+                self.has_end = true;
+                Ok(None)
+            }
+            Ok(entry) => Ok(Some(entry)),
+            Err(_) if !text.ends_with(b"\n") && (text.len() as u64) < MAX_LINE_BYTES => Ok(None),
+            Err(error) => Err(self.wrong(error.to_string())),
+        }
+    }
+
+    /// Of the entry that was read last, counted from 1.
+    pub(super) fn line(&self) -> usize {
+        self.line
+    }
+
+    /// What is wrong with the line that was read last.
+    pub(super) fn wrong(&self, problem: impl Into<String>) -> RecordingError {
+        RecordingError::Line { path: self.path.clone(), line: self.line, problem: problem.into() }
+    }
+}

@@ -1,0 +1,427 @@
+//! Doing it again: the recorded inputs at the recorded times, and whether the same comes of them.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use model::{Checkpoint, Progress};
+use scheduler::{
+    Event, Nanos, Priority, Request, RequestId, RowOutput, Scheduler, Step, StepOutput, StepRecord, StopRules, Targets,
+    TokenId,
+};
+use tokio::sync::mpsc::unbounded_channel;
+
+use super::format::{AdmitEntry, Entry, StepEntry};
+use super::{Recording, RecordingError};
+use crate::core::{EngineCore, StepNews};
+use crate::door::{self, Prompt, RawRequest, ValidatedRequest};
+use crate::record::StepLog;
+use crate::{Engine, EngineOptions, ModelInfo, RequestError, StartError};
+
+/// What a replay came to.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Replayed {
+    /// Steps that were the same.
+    pub steps: u64,
+    /// Requests admitted.
+    pub requests: u64,
+    /// Tokens that the steps gave.
+    pub tokens: u64,
+    /// From the first to the last moment of the recording, seconds.
+    pub seconds: f64,
+    /// Where it first went another way; nothing after that was looked at.
+    pub difference: Option<Difference>,
+    /// The recording has no end: the engine was killed, the disk was full, or somebody cut the file.
+    pub was_cut_off: bool,
+}
+
+/// The first thing that is not as recorded.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Difference {
+    /// Line of the file.
+    pub line: usize,
+    /// The step, if it is about one.
+    pub step: Option<u64>,
+    /// Each thing that differs, as recorded and as replayed.
+    pub what: Vec<(String, String, String)>,
+}
+
+impl Difference {
+    /// `recorded` and what came instead; both lines are about the same moment.
+    fn between(recorded: &Entry, replayed: Option<&Entry>) -> Difference {
+        if let (Entry::Step(recorded), Some(Entry::Step(replayed))) = (recorded, replayed) {
+            return Difference { line: 0, step: Some(recorded.n), what: differences(recorded, replayed) };
+        }
+        let text = |entry: &Entry| serde_json::to_string(entry).expect("it was read or is to be written");
+        let step = if let Entry::Step(step) = recorded { Some(step.n) } else { None };
+        let what = (String::from("what comes"), text(recorded), replayed.map_or_else(|| "nothing".into(), text));
+        Difference { line: 0, step, what: vec![what] }
+    }
+}
+
+impl Replayed {
+    /// One more entry that was the same.
+    fn count(&mut self, entry: &Entry, first: &mut Option<u64>) {
+        let moment = match entry {
+            Entry::Admit(entry) => {
+                self.requests += 1;
+                entry.now
+            }
+            Entry::Step(step) => {
+                self.steps += 1;
+                self.tokens += step.tokens.iter().map(Vec::len).sum::<usize>() as u64;
+                step.to
+            }
+            _ => return,
+        };
+        let first = Nanos(*first.get_or_insert(moment));
+        self.seconds = self.seconds.max(Nanos(moment).since(first).as_secs_f64());
+    }
+}
+
+impl std::fmt::Display for Difference {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.step {
+            Some(step) => write!(f, "step {step} (line {}) differs", self.line)?,
+            None => write!(f, "line {} differs", self.line)?,
+        }
+        for (name, recorded, replayed) in &self.what {
+            write!(f, "; {name}: recorded {recorded}, replayed {replayed}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Feeds the recording to a scheduler and compares each step's record. The tokens are taken from the recording.
+/// `tell` hears what clients would hear, with the time, and each request as it is admitted.
+pub fn replay(mut recording: Recording, tell: &mut dyn FnMut(Told<'_>)) -> Result<Replayed, RecordingError> {
+    let mut replaying = Replaying::new(&recording);
+    let (mut replayed, mut first) = (Replayed::default(), None);
+    while let Some(entry) = recording.next()? {
+        if let Some(difference) = replaying.take(&entry, &recording, tell)? {
+            replayed.difference = Some(Difference { line: recording.line(), ..difference });
+            return Ok(replayed);
+        }
+        replayed.count(&entry, &mut first);
+    }
+    replayed.was_cut_off = !recording.has_end;
+    Ok(replayed)
+}
+
+/// What happens in a replay.
+#[derive(Clone, Copy, Debug)]
+pub enum Told<'a> {
+    /// A request was admitted.
+    Admitted(&'a Request),
+    /// A token or an end, at this time.
+    Event(&'a Event, Nanos),
+    /// An answer ended for a stop string.
+    Stopped(RequestId, usize),
+    /// A request was cancelled or failed.
+    Gone(RequestId),
+    /// A step was the same.
+    Step(&'a StepRecord),
+}
+
+/// In the place of an answer's tokens: it is complete.
+const ENDED: usize = usize::MAX;
+
+struct Replaying {
+    scheduler: Scheduler,
+    /// Tokens of each answer of the open requests: what must not be asked of the scheduler is seen here.
+    open: BTreeMap<u64, Vec<usize>>,
+    step: Step,
+    output: StepOutput,
+    events: Vec<Event>,
+    record: StepRecord,
+}
+
+impl Replaying {
+    fn new(recording: &Recording) -> Replaying {
+        let mut scheduler = Scheduler::new(recording.header.limits()).expect("its limits were checked");
+        scheduler.set_cost_model(recording.header.cost());
+        Replaying {
+            scheduler,
+            open: BTreeMap::new(),
+            step: Step::default(),
+            output: StepOutput::default(),
+            events: Vec::new(),
+            record: StepRecord::default(),
+        }
+    }
+
+    /// One entry. `Ok(Some)`: it is not as recorded; the line is filled in by the caller.
+    fn take(
+        &mut self,
+        entry: &Entry,
+        recording: &Recording,
+        tell: &mut dyn FnMut(Told<'_>),
+    ) -> Result<Option<Difference>, RecordingError> {
+        match *entry {
+            Entry::Admit(ref entry) => self.admit(entry, recording, tell)?,
+            Entry::Cancel(id, _) | Entry::Failed(id) => {
+                self.open.remove(&id);
+                if !self.scheduler.abort(RequestId(id)) {
+                    return Err(recording.wrong(format!("there is no open request {id}")));
+                }
+                tell(Told::Gone(RequestId(id)));
+            }
+            Entry::Stop(id, answer) => {
+                let tokens = self.open.get(&id).and_then(|answers| answers.get(answer));
+                if !tokens.is_some_and(|&tokens| tokens > 0 && tokens != ENDED) {
+                    return Err(recording.wrong(format!("answer {answer} of request {id} has no text to stop")));
+                }
+                self.scheduler.stop(RequestId(id), answer);
+                self.ended(RequestId(id), answer);
+                tell(Told::Stopped(RequestId(id), answer));
+            }
+            Entry::Idle(now) => {
+                self.scheduler.schedule_into(Nanos(now), &mut self.step);
+                if !self.step.is_empty() {
+                    let what = vec![("plan".into(), "no rows".into(), format!("{} rows", self.step.num_rows()))];
+                    return Ok(Some(Difference { line: 0, step: None, what }));
+                }
+            }
+            Entry::Step(ref entry) => return Ok(self.step(entry, tell)),
+            Entry::Restart { ref cost } => {
+                let cost = cost.as_ref().map(|cost| cost.model().map_err(|problem| recording.wrong(problem)));
+                let mut scheduler = Scheduler::new(recording.header.limits()).expect("its limits were checked");
+                scheduler.set_cost_model(cost.transpose()?);
+                self.scheduler = scheduler;
+                for (id, _) in std::mem::take(&mut self.open) {
+                    tell(Told::Gone(RequestId(id)));
+                }
+            }
+            Entry::End => unreachable!("the reader keeps it"),
+        }
+        Ok(None)
+    }
+
+    fn admit(
+        &mut self,
+        entry: &AdmitEntry,
+        recording: &Recording,
+        tell: &mut dyn FnMut(Told<'_>),
+    ) -> Result<(), RecordingError> {
+        if entry.n == 0 || self.open.contains_key(&entry.id) {
+            return Err(recording.wrong(format!("request {} is open already, or wants no answer", entry.id)));
+        }
+        let request = asked(entry);
+        tell(Told::Admitted(&request));
+        let admitted = self.scheduler.admit(request, Nanos(entry.now));
+        admitted.map_err(|error| recording.wrong(format!("request {}: {error}", entry.id)))?;
+        self.open.insert(entry.id, vec![0; entry.n]);
+        Ok(())
+    }
+
+    fn step(&mut self, recorded: &StepEntry, tell: &mut dyn FnMut(Told<'_>)) -> Option<Difference> {
+        let (from, to) = (Nanos(recorded.from), Nanos(recorded.to));
+        self.scheduler.schedule_into(from, &mut self.step);
+        if self.step.is_empty() {
+            let what = vec![("plan".into(), "rows".into(), "no rows".into())];
+            return Some(Difference { line: 0, step: Some(recorded.n), what });
+        }
+        let decode = self.step.decode.iter().map(|&seq| (seq, 1));
+        let prefill =
+            self.step.prefill.iter().filter(|chunk| chunk.samples > 0).map(|chunk| (chunk.seq, chunk.samples));
+        self.output.step = self.step.id;
+        self.output.rows.clear();
+        for (index, (seq, samples)) in decode.chain(prefill).enumerate() {
+            // Where the plan is another one there is a difference, and any token will do to see the record.
+            let tokens = recorded.tokens.get(index).filter(|tokens| tokens.len() == samples);
+            self.output.rows.push(RowOutput { seq, tokens: tokens.cloned().unwrap_or_else(|| vec![0; samples]) });
+        }
+        self.events.clear();
+        self.scheduler.complete_into(&self.output, to, &mut self.events, &mut self.record);
+        let tokens: Vec<Vec<TokenId>> = self.output.rows.drain(..).map(|row| row.tokens).collect();
+        let replayed = StepEntry::of(&self.record, tokens);
+        if replayed != *recorded {
+            return Some(Difference { line: 0, step: Some(recorded.n), what: differences(recorded, &replayed) });
+        }
+        tell(Told::Step(&self.record));
+        for event in std::mem::take(&mut self.events) {
+            self.note(&event);
+            tell(Told::Event(&event, to));
+        }
+        None
+    }
+
+    /// An answer had a token, or ended.
+    fn note(&mut self, event: &Event) {
+        let (Event::Token { request, answer, .. } | Event::Finished { request, answer, .. }) = *event;
+        match event {
+            Event::Token { .. } => self.open.get_mut(&request.0).expect("it is open")[answer] += 1,
+            Event::Finished { .. } => self.ended(request, answer),
+        }
+    }
+
+    fn ended(&mut self, request: RequestId, answer: usize) {
+        let answers = self.open.get_mut(&request.0).expect("it is open");
+        answers[answer] = ENDED;
+        if answers.iter().all(|&tokens| tokens == ENDED) {
+            self.open.remove(&request.0);
+        }
+    }
+}
+
+/// What the scheduler was asked.
+fn asked(entry: &AdmitEntry) -> Request {
+    Request {
+        id: RequestId(entry.id),
+        prompt: Arc::from(entry.prompt.as_slice()),
+        num_answers: entry.n,
+        stop: stop_rules(entry),
+        priority: Priority(entry.priority),
+        salt: entry.salt,
+        use_prefix_cache: entry.prompt_logprobs.is_none(),
+        tenant: entry.tenant,
+        targets: targets(entry),
+        arrived: Nanos(entry.arrived),
+    }
+}
+
+fn stop_rules(entry: &AdmitEntry) -> StopRules {
+    StopRules {
+        max_tokens: entry.max_tokens,
+        min_tokens: entry.min_tokens,
+        stop_token_ids: entry.stop_token_ids.clone(),
+    }
+}
+
+fn targets(entry: &AdmitEntry) -> Targets {
+    Targets { ttft: entry.ttft.map(Nanos), tpot: entry.tpot.map(Nanos) }
+}
+
+/// Field by field, as the file has them.
+fn differences(recorded: &StepEntry, replayed: &StepEntry) -> Vec<(String, String, String)> {
+    let fields = |entry: &StepEntry| match serde_json::to_value(entry) {
+        Ok(serde_json::Value::Object(fields)) => fields,
+        _ => unreachable!("a step is an object"),
+    };
+    let both = fields(recorded).into_iter().zip(fields(replayed)).filter(|((_, a), (_, b))| a != b);
+    both.map(|((name, recorded), (_, replayed))| (name, recorded.to_string(), replayed.to_string())).collect()
+}
+
+/// Why a replay with a model could not begin or go on.
+#[derive(Debug, thiserror::Error)]
+pub enum ReplayError {
+    /// The recording.
+    #[error(transparent)]
+    Recording(#[from] RecordingError),
+    /// The model.
+    #[error(transparent)]
+    Start(#[from] StartError),
+}
+
+/// The same with everything else: the model of `checkpoint` computes each step, and its tokens, stop strings and
+/// failures are compared too. `options` says on how many threads and so on; sizes and classes are the recording's.
+pub fn replay_with_model(
+    mut recording: Recording,
+    checkpoint: &Checkpoint,
+    options: &EngineOptions,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Replayed, ReplayError> {
+    let options = recording.header.options(checkpoint, options)?;
+    let (forward, model) = Engine::build(checkpoint, &options, progress)?;
+    let mut scheduler = Scheduler::new(recording.header.limits()).map_err(StartError::Limits)?;
+    scheduler.set_cost_model(recording.header.cost());
+    let heard = Arc::new(Mutex::new(VecDeque::new()));
+    let tape = heard.clone();
+    let hear = move |line| tape.lock().unwrap_or_else(PoisonError::into_inner).push_back(line);
+    let mut core = EngineCore::new(
+        scheduler,
+        forward,
+        model.tokenizer.clone(),
+        &options,
+        Arc::new(Mutex::new(StepLog::default())),
+    );
+    core.record_to(Some(Box::new(hear)));
+    core.adopt_thread();
+    let mut replayed = Replayed::default();
+    let mut first = None;
+    while let Some(entry) = recording.next()? {
+        let next = || heard.lock().unwrap_or_else(PoisonError::into_inner).pop_front().map(Entry::from);
+        // Of what the core said, everything must be in the recording, and in this order.
+        let came = match &entry {
+            Entry::Stop(..) | Entry::Failed(_) => next(),
+            _ => next()
+                .map_or_else(|| compute(&mut core, &entry, &recording, &model).map(|()| next()), |it| Ok(Some(it)))?,
+        };
+        if came.as_ref() != Some(&entry) {
+            let difference = Difference::between(&entry, came.as_ref());
+            replayed.difference = Some(Difference { line: recording.line(), ..difference });
+            return Ok(replayed);
+        }
+        replayed.count(&entry, &mut first);
+    }
+    replayed.was_cut_off = !recording.has_end;
+    Ok(replayed)
+}
+
+/// Tells the core what the engine's thread told it.
+fn compute(
+    core: &mut EngineCore,
+    entry: &Entry,
+    recording: &Recording,
+    model: &ModelInfo,
+) -> Result<(), RecordingError> {
+    match entry {
+        Entry::Admit(entry) => {
+            let request = validated(entry, model)?;
+            // Nobody listens; the core does not mind.
+            let (outputs, _) = unbounded_channel();
+            let admitted = core.admit(RequestId(entry.id), request, Nanos(entry.arrived), outputs, Nanos(entry.now));
+            admitted.map_err(|error| recording.wrong(format!("request {}: {error}", entry.id)))?;
+        }
+        Entry::Cancel(id, now) => {
+            let cancelled = core.cancel(RequestId(*id), Nanos(*now));
+            cancelled.ok_or_else(|| recording.wrong(format!("there is no open request {id}")))?;
+        }
+        Entry::Step(step) => {
+            core.step(&mut [step.from, step.to].map(Nanos).into_iter().cycle(), &mut StepNews::default())
+        }
+        Entry::Idle(now) => core.step(&mut std::iter::repeat(Nanos(*now)), &mut StepNews::default()),
+        Entry::Restart { cost } => {
+            let cost =
+                cost.as_ref().map(|cost| cost.model().map_err(|problem| recording.wrong(problem))).transpose()?;
+            let mut scheduler = Scheduler::new(recording.header.limits()).expect("its limits were checked");
+            scheduler.set_cost_model(cost);
+            core.fail_all(RequestError::Internal, Nanos(0));
+            core.replace_scheduler(scheduler);
+        }
+        Entry::Stop(..) | Entry::Failed(_) | Entry::End => unreachable!("these come of a step"),
+    }
+    Ok(())
+}
+
+/// The request as it was let in. It passes the door again; what the door took from elsewhere is put back.
+fn validated(entry: &AdmitEntry, model: &ModelInfo) -> Result<ValidatedRequest, RecordingError> {
+    let sampling = &entry.sampling;
+    let raw = RawRequest {
+        max_tokens: Some(entry.max_tokens as i64),
+        min_tokens: Some(entry.min_tokens as i64),
+        n: Some(entry.n as i64),
+        temperature: Some(f64::from(sampling.temperature)),
+        top_p: Some(f64::from(sampling.top_p)),
+        top_k: Some(i64::from(sampling.top_k)),
+        min_p: Some(f64::from(sampling.min_p)),
+        presence_penalty: Some(f64::from(sampling.presence)),
+        frequency_penalty: Some(f64::from(sampling.frequency)),
+        repetition_penalty: Some(f64::from(sampling.repetition)),
+        logit_bias: sampling.bias.iter().map(|&(id, bias)| (i64::from(id), f64::from(bias))).collect(),
+        logprobs: sampling.logprobs.map(i64::from),
+        prompt_logprobs: entry.prompt_logprobs.map(i64::from),
+        stop: entry.stop.clone(),
+        ignore_eos: true,
+        include_stop_str_in_output: entry.include_stop,
+        skip_special_tokens: entry.skip_special,
+        priority: Some(i64::from(entry.priority)),
+        ..RawRequest::new(Prompt::Tokens(entry.prompt.iter().map(|&id| i64::from(id)).collect()))
+    };
+    let other = |problem| RecordingError::OtherModel { problem };
+    let request = door::validate(raw, model, &[0; 32]).map_err(|rejection| other(rejection.message))?;
+    if let Some(id) = entry.stop_token_ids.iter().find(|&&id| id as usize >= model.config.vocab_size) {
+        return Err(other(format!("it has no token {id}")));
+    }
+    let (stop, targets) = (stop_rules(entry), targets(entry));
+    Ok(ValidatedRequest { stop, targets, seed: entry.seed, salt: entry.salt, tenant: entry.tenant, ..request })
+}

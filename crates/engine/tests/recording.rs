@@ -1,0 +1,245 @@
+//! A run that was recorded can be done again: the same steps, and with the model the same tokens.
+
+mod common;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use common::{gather, greedy, options, start};
+use engine::recording::{Recording, RecordingError, Replayed, Told, replay, replay_with_model};
+use engine::{EngineOptions, StartError};
+use model::{Checkpoint, Source};
+
+/// A directory of this test's own, empty.
+fn directory(name: &str) -> PathBuf {
+    let path = std::env::temp_dir().join(format!("twostroke-recording-{}-{name}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&path);
+    std::fs::create_dir_all(&path).expect("a temporary directory");
+    path
+}
+
+fn lantern() -> Checkpoint {
+    let directory = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../models/lantern");
+    Checkpoint::open(Source::Directory(directory)).expect("the shipped model opens")
+}
+
+/// Records a run with everything in it: streams that come and go, a cache that is too small, several answers, stop
+/// strings, sampling without a seed, log probabilities of a prompt, tenants and classes. Returns the file's lines.
+fn recorded(path: &Path) -> Vec<String> {
+    let options = EngineOptions {
+        kv_cache_bytes: Some(2 << 20),
+        max_num_seqs: 8,
+        max_num_batched_tokens: 48,
+        max_model_len: Some(512),
+        record: Some(path.to_owned()),
+        ..options()
+    };
+    let engine = start(&options);
+    let mut kept = Vec::new();
+    for index in 0..24_i64 {
+        let story = "Once upon a time there was a fox who lived beside a quiet river. ".repeat(1 + index as usize % 5);
+        let mut raw = greedy(&format!("{story} Part {index}:"), 30 + 4 * index);
+        raw.tenant = Some([index as u8 % 3; 32]);
+        raw.priority = Some(index % 2);
+        match index % 6 {
+            1 => raw.temperature = Some(0.7),
+            2 => (raw.n, raw.temperature, raw.top_p) = (Some(3), Some(1.1), Some(0.93)),
+            3 => raw.stop = vec!["the ".into(), "fox".into()],
+            4 => (raw.prompt_logprobs, raw.repetition_penalty) = (Some(1), Some(1.3)),
+            5 => raw.logit_bias = vec![(300, 2.5)],
+            _ => {}
+        }
+        let request = engine.validate(raw).expect("valid");
+        let answers = request.num_answers();
+        let mut stream = engine.submit(request).expect("room");
+        if index % 8 == 7 {
+            stream.blocking_recv();
+            drop(stream);
+        } else {
+            kept.push((stream, answers));
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    kept.into_iter().for_each(|(stream, answers)| _ = gather(stream, answers));
+    assert!(engine.stats().preemptions > 0, "the cache is too small for them all");
+    drop(engine);
+    for _ in 0..2000 {
+        let text = std::fs::read_to_string(path).expect("the recording is there");
+        if text.ends_with("\"end\"\n") {
+            return text.lines().map(String::from).collect();
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    panic!("the recording has no end");
+}
+
+fn again(path: &Path) -> Replayed {
+    replay(Recording::open(path).expect("a recording"), &mut |_| {}).expect("it can be replayed")
+}
+
+#[test]
+fn a_run_under_load_is_replayed_step_by_step_and_token_by_token() {
+    let path = directory("run").join("run.jsonl");
+    let lines = recorded(&path);
+    let steps = lines.iter().filter(|line| line.starts_with("{\"step\"")).count() as u64;
+    let has = |what: &str| lines.iter().any(|line| line.starts_with(what));
+    assert!(steps > 50 && has("{\"cancel\"") && has("{\"stop\""), "there is much to compare: {steps} steps");
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        let mode = std::fs::metadata(&path).expect("it is there").permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "nobody else reads prompts");
+    }
+
+    let replayed = again(&path);
+    assert_eq!(replayed.difference, None);
+    assert_eq!((replayed.steps, replayed.requests, replayed.was_cut_off), (steps, 24, false));
+    assert!(replayed.tokens > 1000 && replayed.seconds > 0.0);
+
+    let recording = Recording::open(&path).expect("a recording");
+    let options = EngineOptions { threads: Some(1), ..options() };
+    let computed = replay_with_model(recording, &lantern(), &options, &mut |_| {}).expect("it can be computed");
+    assert_eq!(computed, replayed, "another number of threads, the same bits");
+}
+
+#[test]
+fn what_is_not_as_recorded_is_named() {
+    let directory = directory("doctored");
+    let lines = recorded(&directory.join("run.jsonl"));
+    let at = |what: &str, nth: usize| {
+        let mut found = lines.iter().enumerate().filter(|(_, line)| line.starts_with(what));
+        found.nth(nth).map(|(index, _)| index).expect("there are many")
+    };
+    let with = |index: usize, change: &dyn Fn(&str) -> String| {
+        let mut doctored = lines.clone();
+        doctored[index] = change(&lines[index]);
+        assert_ne!(doctored[index], lines[index]);
+        let path = directory.join("doctored.jsonl");
+        std::fs::write(&path, doctored.join("\n") + "\n").expect("room for it");
+        path
+    };
+    let number = |line: &str, key: &str| -> u64 {
+        let rest = line.split(&format!("\"{key}\":")).nth(1).expect("it has the key");
+        rest.split([',', '}']).next().and_then(|text| text.parse().ok()).expect("a number")
+    };
+    let computed = |path: &Path| {
+        let recording = Recording::open(path).expect("a recording");
+        replay_with_model(recording, &lantern(), &options(), &mut |_| {}).expect("it can be computed")
+    };
+
+    // What the log says of a step.
+    let index = at("{\"step\"", 20);
+    let step = number(&lines[index], "n");
+    let used = number(&lines[index], "used_blocks");
+    let path =
+        with(index, &|line| line.replace(&format!("\"used_blocks\":{used}"), &format!("\"used_blocks\":{}", used + 1)));
+    let difference = again(&path).difference.expect("one block too many");
+    assert_eq!((difference.step, difference.line), (Some(step), index + 1));
+    assert_eq!(difference.what, [("used_blocks".into(), (used + 1).to_string(), used.to_string())]);
+    assert!(difference.to_string().contains(&format!("step {step} (line {})", index + 1)), "{difference}");
+
+    // What is not spelled out is in the digest.
+    let digest = lines[index].split("\"digest\":\"").nth(1).expect("it has one")[..4].to_owned();
+    let path = with(index, &|line| line.replace(&digest, if digest == "0000" { "1111" } else { "0000" }));
+    assert_eq!(again(&path).difference.expect("another digest").what[0].0, "digest");
+
+    // A request that asked for something else: the steps are not the same from there on.
+    let index = at("{\"admit\"", 2);
+    let path = with(index, &|line| line.replace("\"prompt\":[", "\"prompt\":[300,300,300,300,300,300,300,"));
+    assert!(again(&path).difference.is_some());
+
+    // Other tokens: the scheduler does not know better, the model does.
+    let index = at("{\"step\"", 30);
+    let first = lines[index].split("\"tokens\":[[").nth(1).expect("it gave tokens");
+    let first: u32 = first.split([',', ']']).next().and_then(|text| text.parse().ok()).expect("a token");
+    let other = if first == 300 { 301 } else { 300 };
+    let path = with(index, &|line| line.replacen(&format!("[[{first}"), &format!("[[{other}"), 1));
+    let difference = computed(&path).difference.expect("the model says another token");
+    assert_eq!((difference.step, difference.what[0].0.as_str()), (Some(number(&lines[index], "n")), "tokens"));
+
+    // A stop string that the model's text does not have.
+    let mut cut = lines.clone();
+    cut.remove(at("{\"stop\"", 0));
+    let path = directory.join("cut.jsonl");
+    std::fs::write(&path, cut.join("\n")).expect("room for it");
+    assert!(again(&path).difference.is_some(), "the answer goes on");
+    assert!(computed(&path).difference.expect("the text has the stop string").to_string().contains("stop"));
+}
+
+#[test]
+fn a_recording_that_was_cut_off_is_good_as_far_as_it_goes() {
+    let directory = directory("cut");
+    let lines = recorded(&directory.join("run.jsonl"));
+    let path = directory.join("cut.jsonl");
+    for (keep, bytes) in [(40, 0), (40, 1), (40, 30), (1, 0)] {
+        let text = lines[..keep].join("\n") + "\n" + &lines[keep][..bytes];
+        std::fs::write(&path, text).expect("room for it");
+        let mut steps = 0;
+        let recording = Recording::open(&path).expect("a recording");
+        let replayed = replay(recording, &mut |told| steps += u64::from(matches!(told, Told::Step(_))));
+        let replayed = replayed.expect("it can be replayed");
+        assert_eq!((replayed.difference, replayed.was_cut_off, replayed.steps), (None, true, steps));
+    }
+}
+
+#[test]
+fn what_is_no_recording_says_so_in_one_line() {
+    let directory = directory("bad");
+    let run = directory.join("run.jsonl");
+    let lines = recorded(&run);
+    let header = &lines[0];
+    let admit = lines.iter().find(|line| line.starts_with("{\"admit\"")).expect("there is one");
+    let zero = header.replacen("\"num_blocks\":", "\"num_blocks\":0,\"x\":", 1);
+    let huge = header.replacen("\"num_blocks\":", "\"num_blocks\":1", 1).replacen(":1", ":1111111111", 1);
+    let cases: &[(&str, Vec<u8>, &str)] = &[
+        ("empty", vec![], "the file is empty"),
+        ("garbage", (0..4096_u32).map(|i| (i * 7919 >> 3) as u8).collect(), "no JSON"),
+        ("text", b"Once upon a time\n".to_vec(), "no JSON"),
+        ("json", b"{\"model\":\"x\"}\n".to_vec(), "twostroke_recording"),
+        ("half", header.as_bytes()[..header.len() / 2].to_vec(), "no JSON"),
+        ("version", header.replacen("recording\":1", "recording\":99", 1).into_bytes(), "format 99"),
+        ("field", zero.into_bytes(), "unknown field `x`"),
+        ("huge", huge.into_bytes(), "format 1111111111"),
+        ("line", format!("{header}\nnonsense\n").into_bytes(), "line 2"),
+        ("kind", format!("{header}\n{{\"dance\":1}}\n").into_bytes(), "line 2: unknown variant `dance`"),
+        ("nobody", format!("{header}\n{{\"cancel\":7}}\n").into_bytes(), "line 2: there is no open request 7"),
+        ("stop", format!("{header}\n{admit}\n{{\"stop\":[1,0]}}\n").into_bytes(), "line 3: answer 0 of request 1"),
+        ("twice", format!("{header}\n{admit}\n{admit}\n").into_bytes(), "line 3: request 1 is open already"),
+        ("bytes", [header.as_bytes(), b"\n\xff\xfe\n"].concat(), "line 2"),
+    ];
+    for (name, bytes, wanted) in cases {
+        let path = directory.join(name);
+        std::fs::write(&path, bytes).expect("room for it");
+        let error = Recording::open(&path).and_then(|recording| replay(recording, &mut |_| {}));
+        let line = error.expect_err(name).to_string();
+        assert!(line.contains(wanted) && line.contains(name) && !line.contains('\n'), "{name}: {line}");
+    }
+    assert!(matches!(Recording::open(&directory), Err(RecordingError::NotAFile { .. })));
+    assert!(matches!(Recording::open(&directory.join("missing")), Err(RecordingError::Io { .. })));
+
+    // No recording writes over a file, and a place that does not exist is no place.
+    let refused = |record: PathBuf| {
+        let options = EngineOptions { record: Some(record), ..options() };
+        engine::Engine::start(&lantern(), &options, &mut |_| {}).err().expect("it does not start")
+    };
+    assert!(matches!(refused(run), StartError::Option { option: "--record", .. }));
+    assert!(refused(directory.join("no/such/place")).to_string().starts_with("--record: "));
+}
+
+#[test]
+fn a_recording_needs_its_model() {
+    let path = directory("other").join("run.jsonl");
+    let lines = recorded(&path);
+    let cases = [
+        (0, "\"kv_dtype\":\"bf16\"", "\"kv_dtype\":\"int2\"", "int2 cache"),
+        (1, "\"prompt\":[", "\"prompt\":[4000000000,", "outside the vocabulary"),
+    ];
+    for (index, from, to, wanted) in cases {
+        let mut doctored = lines.clone();
+        doctored[index] = lines[index].replacen(from, to, 1);
+        std::fs::write(&path, doctored.join("\n")).expect("room for it");
+        let recording = Recording::open(&path).expect("a recording");
+        let error = replay_with_model(recording, &lantern(), &options(), &mut |_| {}).expect_err("another model");
+        assert!(error.to_string().contains(wanted), "{error}");
+    }
+}
