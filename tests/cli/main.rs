@@ -6,5 +6,6 @@ mod chat;
 mod doctor;
 mod errors;
 mod quality;
+mod replay;
 mod run;
 mod serve;

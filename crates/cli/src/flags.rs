@@ -50,6 +50,11 @@ pub(crate) enum Command {
     /// Takes a model, a machine and a load, drawn from a seed or read from a trace, and tells latencies, goodput and
     /// what the machine did. Nothing is loaded or computed; the machine is a cost model.
     Sim(SimFlags),
+    /// Do a recorded run (serve --record) again and compare every step. Exit code 0 only if all are equal.
+    ///
+    /// The recorded requests, cancels and tokens go to the scheduler at the recorded times. With -m the model computes
+    /// the tokens again, and they are compared too. The first difference is named.
+    Replay(ReplayFlags),
     /// Print the reference of all flags as Markdown.
     #[command(hide = true)]
     FlagReference,
@@ -241,6 +246,10 @@ pub(crate) struct ServeFlags {
     /// Seed of the seeds of requests that name none. Default: a new one each start.
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
+    /// Record the run into this file, which must not exist: requests, cancels and every step, for `replay` and `whatif`.
+    /// It holds prompts and answers (as token ids) and is readable by its owner only.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) record: Option<PathBuf>,
     /// Print the six lines about the start as one JSON object.
     #[arg(long)]
     pub(crate) json: bool,
@@ -567,6 +576,24 @@ pub(crate) enum Workload {
     SharedPrefix,
     /// Conversations: each turn quotes all before it.
     Sessions,
+}
+
+/// Flags of `replay`.
+#[derive(Args, Debug)]
+pub(crate) struct ReplayFlags {
+    /// The recording.
+    #[arg(value_name = "LOG")]
+    pub(crate) log: PathBuf,
+    /// The model that was recorded, as for serve, to compute and compare the tokens too; `lantern` is the built-in one.
+    /// Weights and cache have the classes of the recording.
+    #[arg(short = 'm', long, value_name = "DIR|GGUF|HUB_ID")]
+    pub(crate) model: Option<String>,
+    /// Threads that compute. Any number gives the same bits. Default: one per physical core that this process may use.
+    #[arg(short = 't', long, value_name = "N", value_parser = positive)]
+    pub(crate) threads: Option<usize>,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// Flags of `doctor`.

@@ -48,6 +48,7 @@ fn run(command: &Command) -> Result<(), Failure> {
         Command::Quality(flags) => commands::quality::quality(flags),
         Command::Sim(flags) => commands::sim::sim(flags),
         Command::Doctor(flags) => commands::doctor::doctor(flags),
+        Command::Replay(flags) => commands::replay::again(flags),
         Command::FlagReference => commands::reference::print(),
     }
 }

@@ -1,6 +1,6 @@
 //! From `-m` to a checkpoint: the built-in model, a directory, a GGUF file, or a hub id through the Hugging Face cache.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use engine::{Engine, EngineOptions, StartError};
 use kernels::WeightClass;
@@ -46,6 +46,11 @@ pub(crate) fn open(name: Option<&str>) -> Result<Checkpoint, Failure> {
         _ => wrong(&error),
     })?;
     Checkpoint::open(Source::at(path)).map_err(|error| wrong(&error))
+}
+
+/// As [`open`], where the built-in model goes by its name.
+pub(crate) fn named(name: &str) -> Result<Checkpoint, Failure> {
+    open(Some(name).filter(|&name| name != SHIPPED_NAME || Path::new(name).exists()))
 }
 
 /// The weights that a model is loaded with.
@@ -107,11 +112,16 @@ pub(crate) fn start(checkpoint: &Checkpoint, options: &EngineOptions) -> Result<
     let bar = Progress::new("loading");
     let started = Engine::start(checkpoint, options, &mut |p| bar.at(p.bytes_done, p.bytes_total));
     drop(bar);
-    started.map_err(|error| match &error {
+    started.map_err(|error| start_failure(checkpoint, error))
+}
+
+/// An engine that does not start is a wrong option or file, unless the machine is at fault.
+pub(crate) fn start_failure(checkpoint: &Checkpoint, error: StartError) -> Failure {
+    match &error {
         StartError::Load(load) => load_failure(checkpoint, load),
         StartError::Thread(_) => Failure::failed(error),
         _ => Failure::usage(error),
-    })
+    }
 }
 
 /// A model that cannot be loaded is a wrong file; one that does not fit is not.

@@ -27,6 +27,7 @@ mod thread;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use model::chat_template::ChatTemplate;
@@ -138,6 +139,8 @@ struct Inner {
     log: Arc<Mutex<StepLog>>,
     clock: Clock,
     next_id: AtomicU64,
+    /// The thread that writes the recording, if there is one.
+    recorder: Mutex<Option<JoinHandle<()>>>,
     salt_key: [u8; 32],
     max_queued_requests: usize,
     max_queued_tokens: usize,
@@ -262,5 +265,15 @@ impl Engine {
         self.drain();
         // An engine that is gone has stopped.
         let _ = self.0.commands.send(Command::Stop);
+    }
+
+    /// Waits until the recording is on disk, after [`Engine::stop`], and no longer than `limit`. Returns at once where
+    /// there is none.
+    pub fn finish_recording(&self, limit: Duration) {
+        let Some(recorder) = self.0.recorder.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
+        let begun = self.0.clock.now();
+        while !recorder.is_finished() && self.0.clock.now().since(begun).0 < limit.as_nanos() as u64 {
+            std::thread::sleep(Duration::from_millis(2));
+        }
     }
 }

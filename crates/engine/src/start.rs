@@ -193,6 +193,7 @@ impl Engine {
         let header = Header::of(&model, options.as_stored, scheduler.limits(), scheduler.cost_model());
         let tape = options.record.as_deref().map(|path| recording::record(path, &header)).transpose()?;
         let mut core = EngineCore::new(scheduler, forward, model.tokenizer.clone(), options, log.clone());
+        let (tape, recorder) = tape.unzip();
         core.record_to(tape);
         let (commands, receiver) = unbounded_channel();
         let thread_shared = shared.clone();
@@ -207,6 +208,7 @@ impl Engine {
             log,
             clock,
             next_id: AtomicU64::new(1),
+            recorder: Mutex::new(recorder),
             salt_key: options.hash_key,
             max_queued_requests: options.max_queued_requests,
             max_queued_tokens: options.max_queued_tokens,

@@ -62,15 +62,11 @@ fn recorded(path: &Path) -> Vec<String> {
     }
     kept.into_iter().for_each(|(stream, answers)| _ = gather(stream, answers));
     assert!(engine.stats().preemptions > 0, "the cache is too small for them all");
-    drop(engine);
-    for _ in 0..2000 {
-        let text = std::fs::read_to_string(path).expect("the recording is there");
-        if text.ends_with("\"end\"\n") {
-            return text.lines().map(String::from).collect();
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    panic!("the recording has no end");
+    engine.stop();
+    engine.finish_recording(Duration::from_secs(20));
+    let text = std::fs::read_to_string(path).expect("the recording is there");
+    assert!(text.ends_with("\"end\"\n"));
+    text.lines().map(String::from).collect()
 }
 
 fn again(path: &Path) -> Replayed {

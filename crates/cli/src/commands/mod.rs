@@ -5,6 +5,7 @@ pub(crate) mod bench_serve;
 pub(crate) mod doctor;
 pub(crate) mod quality;
 pub(crate) mod reference;
+pub(crate) mod replay;
 pub(crate) mod run;
 pub(crate) mod serve;
 pub(crate) mod sim;

@@ -85,6 +85,7 @@ fn options(flags: &RunFlags, chosen: Chosen) -> Result<EngineOptions, Failure> {
         max_num_seqs: 1,
         max_num_batched_tokens: flags.max_num_batched_tokens,
         kv_cache_bytes: flags.kv_cache_memory_bytes,
+        record: None,
         hash_key: environment::random_bytes()?,
         seed: u64::from_le_bytes(environment::random_bytes()?[..8].try_into().expect("8 of 32 bytes")),
         ..EngineOptions::default()

@@ -18,6 +18,8 @@ use crate::{environment, models};
 
 /// Threads that move bytes between sockets and the engine. The cores belong to the kernels; these mostly sleep.
 const IO_THREADS: usize = 2;
+/// Time for the end of a recording to reach the disk.
+const LAST_LINES: Duration = Duration::from_secs(5);
 
 /// Runs the command.
 pub(crate) fn serve(flags: &ServeFlags) -> Result<(), Failure> {
@@ -32,6 +34,7 @@ pub(crate) fn serve(flags: &ServeFlags) -> Result<(), Failure> {
         let server = Server::bind(engine.clone(), server_options(flags)).await.map_err(refused)?;
         announce(flags, &engine, &limits, server.local_addr());
         server.run(stop).await;
+        engine.finish_recording(LAST_LINES);
         Ok(())
     })
 }
@@ -65,6 +68,7 @@ fn engine_options(flags: &ServeFlags, chosen: Chosen) -> Result<EngineOptions, F
         max_queued_requests: flags.max_queued_requests,
         max_queued_tokens: flags.max_queued_tokens,
         seed: flags.seed.unwrap_or(chance),
+        record: flags.record.clone(),
         hash_key: random,
     })
 }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel};
+use std::thread::JoinHandle;
 
 use super::format::{Entry, Header};
 use super::{Line, RecordingError, Tape};
@@ -13,8 +14,8 @@ use super::{Line, RecordingError, Tape};
 /// Lines that may wait for the disk: minutes of steps. What waits is mostly numbers; prompts are shared, not copied.
 const MOST_WAITING: usize = 8192;
 
-/// Begins a recording. The file must not exist yet.
-pub(crate) fn record(path: &Path, header: &Header) -> Result<Tape, RecordingError> {
+/// Begins a recording. The file must not exist yet. The thread ends when the tape is dropped and all is written.
+pub(crate) fn record(path: &Path, header: &Header) -> Result<(Tape, JoinHandle<()>), RecordingError> {
     let failed = |error| RecordingError::Io { path: path.to_owned(), error };
     let mut file = BufWriter::new(create(path).map_err(failed)?);
     put(&mut file, header).and_then(|()| file.flush()).map_err(failed)?;
@@ -22,8 +23,8 @@ pub(crate) fn record(path: &Path, header: &Header) -> Result<Tape, RecordingErro
     let is_cut = Arc::new(AtomicBool::new(false));
     let (place, was_cut) = (path.to_owned(), is_cut.clone());
     let writer = std::thread::Builder::new().name("recorder".into());
-    writer.spawn(move || write(file, &place, &lines, &was_cut)).map_err(failed)?;
-    Ok(tape(sender, path.to_owned(), is_cut))
+    let writer = writer.spawn(move || write(file, &place, &lines, &was_cut)).map_err(failed)?;
+    Ok((tape(sender, path.to_owned(), is_cut), writer))
 }
 
 /// Readable by nobody else: prompts are in it.

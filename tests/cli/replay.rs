@@ -1,0 +1,84 @@
+//! `twostroke serve --record` and `twostroke replay`: the same steps and tokens, or the step that differs.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use tests::{Ran, Server, run, signal, twostroke};
+
+/// A path of this process's own that does not exist.
+pub(crate) fn place(name: &str) -> PathBuf {
+    let path = std::env::temp_dir().join(format!("twostroke-replay-{}-{name}", std::process::id()));
+    let _ = fs::remove_file(&path);
+    path
+}
+
+/// A server that was recorded while it answered a few questions at a time.
+pub(crate) fn recorded(name: &str) -> PathBuf {
+    let path = place(name);
+    let mut server = Server::start(&["--record", &path.to_string_lossy(), "--max-num-batched-tokens", "64"]);
+    std::thread::scope(|scope| {
+        for number in 0..12 {
+            let server = &server;
+            scope.spawn(move || {
+                let prompt = "Once upon a time there was a fox. ".repeat(number + 1);
+                let body = format!(r#"{{"prompt":"{prompt}","max_tokens":{},"stop":["the"]}}"#, 10 + 5 * number);
+                assert_eq!(server.request("POST", "/v1/completions", &[], &body).0, 200);
+            });
+        }
+    });
+    signal("TERM", server.pid());
+    assert_eq!(server.wait(), Some(0));
+    path
+}
+
+fn replay(path: &Path, more: &[&str]) -> Ran {
+    let path = path.to_string_lossy();
+    run(&mut twostroke(&[&["replay", &path], more].concat()))
+}
+
+#[test]
+fn a_recorded_server_is_replayed() {
+    let path = recorded("run");
+    for more in [&["--json"][..], &["--json", "-m", "lantern", "-t", "1"]] {
+        let ran = replay(&path, more);
+        assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{ran:?}");
+        let told = ran.json();
+        assert_eq!((&told["requests"], &told["equal"]), (&12.into(), &true.into()), "{told}");
+        assert_eq!((&told["was_cut_off"], &told["computed"]), (&false.into(), &(more.len() > 1).into()), "{told}");
+        assert!(told["steps"].as_u64() > Some(10) && told["tokens"].as_u64() > Some(100), "{told}");
+    }
+    let ran = replay(&path, &[]);
+    assert!(ran.stdout.contains("all equal"), "{ran:?}");
+
+    // A doctored log fails, and the step is named.
+    let text = fs::read_to_string(&path).expect("it is there");
+    let line = text.lines().filter(|line| line.starts_with("{\"step\"")).nth(5).expect("there are more steps");
+    let step = line.split("\"n\":").nth(1).and_then(|rest| rest.split(',').next()).expect("its number");
+    fs::write(&path, text.replace(line, &line.replace("\"waiting\":", "\"waiting\":9"))).expect("it can be written");
+    let ran = replay(&path, &[]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(1), ""), "{ran:?}");
+    assert!(ran.stderr.contains(&format!("step {step} ")) && ran.stderr.lines().count() == 1, "{ran:?}");
+    fs::remove_file(&path).expect("it was ours");
+}
+
+#[test]
+fn what_is_no_recording_is_one_line_and_exit_code_2() {
+    let cases: &[(&str, &[u8], &str)] = &[
+        ("empty", b"", "empty"),
+        ("garbage", &[0xff; 5000], "no JSON"),
+        ("version", b"{\"twostroke_recording\":2}\n", "format 2"),
+    ];
+    for (name, bytes, wanted) in cases {
+        let path = place(name);
+        fs::write(&path, bytes).expect("room for it");
+        let ran = replay(&path, &[]);
+        assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""), "{ran:?}");
+        assert!(ran.stderr.contains(wanted) && ran.stderr.lines().count() == 1, "{ran:?}");
+        fs::remove_file(&path).expect("it was ours");
+    }
+    for path in [std::env::temp_dir(), place("missing")] {
+        assert_eq!(replay(&path, &[]).code, Some(2), "{}", path.display());
+    }
+    let ran = run(&mut twostroke(&["serve", "--port", "0", "--record", "/no/such/place/run"]));
+    assert!(ran.code == Some(2) && ran.stderr.contains("--record"), "{ran:?}");
+}
