@@ -189,7 +189,7 @@ fn what_is_no_recording_says_so_in_one_line() {
     let huge = header.replacen("\"num_blocks\":", "\"num_blocks\":1", 1).replacen(":1", ":1111111111", 1);
     let cases: &[(&str, Vec<u8>, &str)] = &[
         ("empty", vec![], "the file is empty"),
-        ("garbage", (0..4096_u32).map(|i| (i * 7919 >> 3) as u8).collect(), "no JSON"),
+        ("garbage", (0..4096_u32).map(|i| ((i * 7919) >> 3) as u8).collect(), "no JSON"),
         ("text", b"Once upon a time\n".to_vec(), "no JSON"),
         ("json", b"{\"model\":\"x\"}\n".to_vec(), "twostroke_recording"),
         ("half", header.as_bytes()[..header.len() / 2].to_vec(), "no JSON"),
