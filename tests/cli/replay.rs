@@ -45,7 +45,7 @@ fn a_recorded_server_is_replayed() {
         let told = ran.json();
         assert_eq!((&told["requests"], &told["equal"]), (&12.into(), &true.into()), "{told}");
         assert_eq!((&told["was_cut_off"], &told["computed"]), (&false.into(), &(more.len() > 1).into()), "{told}");
-        assert!(told["steps"].as_u64() > Some(10) && told["tokens"].as_u64() > Some(100), "{told}");
+        assert!(told["steps"].as_u64() > Some(10) && told["tokens"].as_u64() > Some(20), "{told}");
     }
     let ran = replay(&path, &[]);
     assert!(ran.stdout.contains("all equal"), "{ran:?}");
