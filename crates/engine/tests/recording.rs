@@ -198,7 +198,7 @@ fn what_is_no_recording_says_so_in_one_line() {
         ("huge", huge.into_bytes(), "format 1111111111"),
         ("line", format!("{header}\nnonsense\n").into_bytes(), "line 2"),
         ("kind", format!("{header}\n{{\"dance\":1}}\n").into_bytes(), "line 2: unknown variant `dance`"),
-        ("nobody", format!("{header}\n{{\"cancel\":7}}\n").into_bytes(), "line 2: there is no open request 7"),
+        ("nobody", format!("{header}\n{{\"cancel\":[7,0]}}\n").into_bytes(), "line 2: there is no open request 7"),
         ("stop", format!("{header}\n{admit}\n{{\"stop\":[1,0]}}\n").into_bytes(), "line 3: answer 0 of request 1"),
         ("twice", format!("{header}\n{admit}\n{admit}\n").into_bytes(), "line 3: request 1 is open already"),
         ("bytes", [header.as_bytes(), b"\n\xff\xfe\n"].concat(), "line 2"),
