@@ -31,6 +31,8 @@ pub struct Targets {
 const LONGEST_GAP: f64 = 1.3;
 /// A stream that is behind gets steps this much shorter than its target, no shorter: prompts must move too.
 const SHORTEST_GAP: f64 = 0.7;
+/// What is left until a deadline has to be so many times what a prompt needs before it is read more slowly.
+const EASE: f64 = 2.0;
 /// Predictions are a few percent off; what is planned leaves room for that.
 const MARGIN: f64 = 0.95;
 
@@ -94,6 +96,15 @@ pub(crate) fn order(candidates: &mut [Candidate], now: Nanos) {
             class.sort_unstable_by_key(|c| (c.turn, c.arrival));
         }
     }
+}
+
+/// Whether all prompts, in this order and `slower` times slower than planned, would end long before they are due.
+pub(crate) fn have_time(candidates: &[Candidate], slower: f64, now: Nanos) -> bool {
+    let mut seconds = 0.0;
+    candidates.iter().all(|candidate| {
+        seconds += candidate.seconds * slower;
+        candidate.due.is_some_and(|due| seconds * EASE <= due.since(now).as_secs_f64())
+    })
 }
 
 /// Of one tenant's, by deadline: moves to the end what cannot be on time without making more others late. `num_tenants`

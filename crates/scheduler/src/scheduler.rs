@@ -182,6 +182,7 @@ struct PlannedRows {
 }
 
 /// What decode and the prompts so far have left of a step.
+#[derive(Clone, Copy)]
 struct Left {
     rows: usize,
     prompts: usize,
@@ -558,6 +559,7 @@ impl Scheduler {
         if candidates.len() > 1 {
             pace::order(&mut candidates, now);
         }
+        self.slow_down(&candidates, rows_per_second, now, left);
         let mut seat_is_left = false;
         for (index, candidate) in candidates.iter().enumerate() {
             if left.rows == 0 || left.prompts == 0 || !self.has_time(left) {
@@ -575,6 +577,19 @@ impl Scheduler {
             }
         }
         self.candidates = candidates;
+    }
+
+    /// Where every prompt has time, the step takes no more rows than come almost for free beside its decode rows: those
+    /// that a pass over the weights computes while it waits for memory. Beyond, a prompt's rows cost the streams what
+    /// they cost the machine, and a burst of prompts would leave compute idle in the steps after it.
+    fn slow_down(&self, candidates: &[Candidate], rows_per_second: f64, now: Nanos, left: &mut Left) {
+        if left.bound.is_some() && !candidates.is_empty() {
+            let gentle = Left { bound: Some(self.at_least_some_growth(Nanos(0))), ..*left };
+            let slower = rows_per_second / self.prefill_rate(&gentle);
+            if pace::have_time(candidates, slower, now) {
+                left.bound = gentle.bound;
+            }
+        }
     }
 
     fn candidate(&self, id: SeqId, rows_per_second: f64) -> Candidate {

@@ -128,6 +128,18 @@ fn a_long_prompt_takes_what_the_streams_target_leaves() {
 }
 
 #[test]
+fn a_prompt_with_time_takes_the_rows_that_are_almost_free() {
+    for (ttft_ms, most) in [(5000, 110), (100, 400)] {
+        let mut engine = Engine::new(machine());
+        engine.admit(1, 50, None, Some(40));
+        engine.step();
+        engine.admit(2, 1000, Some(ttft_ms), None);
+        let rows = engine.step().0.prefill[0].len;
+        assert!(rows <= most && rows > most * 3 / 4, "due in {ttft_ms} ms: {rows} rows");
+    }
+}
+
+#[test]
 fn nobody_reading_means_no_bound() {
     let mut engine = Engine::new(machine());
     engine.admit(1, 2000, None, Some(40));
