@@ -46,7 +46,10 @@ pub fn forget_package(command: &mut Command) -> &mut Command {
 pub fn twostroke<S: AsRef<OsStr>>(arguments: &[S]) -> Command {
     let mut command = Command::new(binary());
     command.args(arguments).stdin(Stdio::null());
-    for name in ["TWOSTROKE_API_KEY", "TWOSTROKE_LOG", "RUST_BACKTRACE", "HF_ENDPOINT", "HF_TOKEN", "HF_HUB_CACHE"] {
+    for name in ["TWOSTROKE_API_KEY", "TWOSTROKE_LOG", "RUST_BACKTRACE", "HF_ENDPOINT", "HF_TOKEN", "HF_HUB_CACHE"]
+        .into_iter()
+        .chain(["OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"])
+    {
         command.env_remove(name);
     }
     // Nothing here may depend on what a developer has downloaded, or reach for a network.

@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use model::hub::HubEnv;
+#[cfg(feature = "otel")]
+use server::OtelOptions;
 use tracing_subscriber::EnvFilter;
 
 use crate::console::note;
@@ -58,6 +60,28 @@ pub(crate) fn start_logging(default: &str) {
         None => EnvFilter::new(default),
     };
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+}
+
+/// Where spans go, from OpenTelemetry's own variables; `None` if they name no collector.
+#[cfg(feature = "otel")]
+pub(crate) fn otel() -> Option<OtelOptions> {
+    otel_of(text)
+}
+
+#[cfg(feature = "otel")]
+fn otel_of(get: impl Fn(&str) -> Option<String>) -> Option<OtelOptions> {
+    let first = |names: &[&str]| names.iter().find_map(|name| get(name));
+    if get("OTEL_SDK_DISABLED").is_some_and(|value| is_true(&value)) {
+        return None;
+    }
+    let base = || Some(get("OTEL_EXPORTER_OTLP_ENDPOINT")?.trim_end_matches('/').to_owned() + "/v1/traces");
+    let pair = |pair: &str| pair.split_once('=').map(|(name, value)| (name.trim().to_owned(), value.trim().to_owned()));
+    let headers = first(&["OTEL_EXPORTER_OTLP_TRACES_HEADERS", "OTEL_EXPORTER_OTLP_HEADERS"]).unwrap_or_default();
+    Some(OtelOptions {
+        traces_endpoint: get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT").or_else(base)?,
+        headers: headers.split(',').filter_map(pair).collect(),
+        service_name: get("OTEL_SERVICE_NAME").unwrap_or_else(|| "twostroke".to_owned()),
+    })
 }
 
 /// Whether somebody is hunting a bug.
@@ -129,6 +153,26 @@ mod tests {
         }
         let given = hub(&[("HF_TOKEN", "secret"), ("HF_ENDPOINT", "http://localhost")]);
         assert_eq!((given.token.as_deref(), given.endpoint.as_deref()), (Some("secret"), Some("http://localhost")));
+    }
+
+    #[cfg(feature = "otel")]
+    #[test]
+    fn a_collector_is_named_as_for_every_other_program() {
+        let otel = |set: &[(&str, &str)]| {
+            let get = |name: &str| set.iter().find(|(set, _)| *set == name).map(|(_, value)| value.to_string());
+            otel_of(get)
+        };
+        let base = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://c:4318/");
+        assert!(otel(&[]).is_none() && otel(&[base, ("OTEL_SDK_DISABLED", "true")]).is_none());
+        let given = otel(&[base, ("OTEL_EXPORTER_OTLP_HEADERS", "a=1, b = c=d,e")]).expect("a collector");
+        assert_eq!(
+            (given.traces_endpoint.as_str(), given.service_name.as_str()),
+            ("http://c:4318/v1/traces", "twostroke")
+        );
+        assert_eq!(given.headers, [("a", "1"), ("b", "c=d")].map(|(name, value)| (name.to_owned(), value.to_owned())));
+        let traces = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://t/x");
+        let given = otel(&[base, traces, ("OTEL_SERVICE_NAME", "fable")]).expect("a collector");
+        assert_eq!((given.traces_endpoint.as_str(), given.service_name.as_str()), ("http://t/x", "fable"));
     }
 
     #[test]

@@ -17,6 +17,8 @@ use crate::auth::{ApiKeys, Tenant};
 use crate::error::ApiError;
 use crate::metrics::HttpMetrics;
 use crate::openai::answer::Form;
+#[cfg(feature = "otel")]
+use crate::otel::Exporter;
 use crate::timeline::{Reader, Registry};
 
 /// Time for a whole body to arrive. Every body that fits the limit arrives in it at 300 kB/s.
@@ -32,6 +34,9 @@ pub(crate) struct App {
     pub(crate) http: HttpMetrics,
     /// Which names answers were given.
     pub(crate) registry: Registry,
+    /// Where spans go.
+    #[cfg(feature = "otel")]
+    pub(crate) exporter: Option<Arc<Exporter>>,
     /// Seconds since 1970 at the start.
     pub(crate) started: u64,
     /// Nothing new is taken.
@@ -51,6 +56,8 @@ impl App {
             keys: ApiKeys::new(&options.api_keys),
             http: HttpMetrics::default(),
             registry: Registry::default(),
+            #[cfg(feature = "otel")]
+            exporter: options.otel.clone().map(|otel| Exporter::start(otel, engine.clone())),
             started: unix_seconds(),
             draining: AtomicBool::new(false),
             body_limit: options.body_limit,

@@ -23,6 +23,8 @@ mod json;
 mod listen;
 mod metrics;
 mod openai;
+#[cfg(feature = "otel")]
+mod otel;
 mod routes;
 mod stop;
 mod timeline;
@@ -39,6 +41,8 @@ use crate::app::App;
 use crate::listen::Listener;
 use crate::stop::Ending;
 
+#[cfg(feature = "otel")]
+pub use otel::OtelOptions;
 pub use routes::ROUTES;
 pub use stop::{Stop, StopHandle};
 
@@ -65,6 +69,9 @@ pub struct ServerOptions {
     pub text_workers: usize,
     /// How long a drain waits for running requests.
     pub drain_limit: Duration,
+    /// Where spans of requests go; nowhere by default.
+    #[cfg(feature = "otel")]
+    pub otel: Option<OtelOptions>,
 }
 
 impl Default for ServerOptions {
@@ -78,6 +85,8 @@ impl Default for ServerOptions {
             max_connections: 4096,
             text_workers: 2,
             drain_limit: Duration::from_secs(30),
+            #[cfg(feature = "otel")]
+            otel: None,
         }
     }
 }
@@ -177,6 +186,11 @@ impl Server {
             }
         }
         listener.close(LAST_WORDS).await;
+        #[cfg(feature = "otel")]
+        if let Some(exporter) = app.exporter.clone() {
+            // It waits, so not on a thread that serves.
+            let _ = tokio::task::spawn_blocking(move || exporter.finish(LAST_WORDS)).await;
+        }
     }
 }
 

@@ -25,6 +25,9 @@ use crate::error::ApiError;
 use crate::metrics;
 use crate::openai::answer::{Events, Job, Outputs, collect};
 use crate::openai::{chat, completions, text};
+#[cfg(feature = "otel")]
+use crate::otel::TraceParent;
+use crate::timeline::Asker;
 
 /// The engine has been stuck for longer than any step takes.
 const STUCK: Duration = Duration::from_secs(5);
@@ -81,7 +84,13 @@ async fn front(State(app): State<Arc<App>>, mut request: Request, next: Next) ->
     let route = request.extensions().get::<MatchedPath>().and_then(|path| known_route(path.as_str()));
     let mut response = match admit(&app, &request) {
         Ok(tenant) => {
-            request.extensions_mut().insert(Caller { tenant, request_id: id.clone() });
+            let caller = Caller {
+                tenant,
+                request_id: id.clone(),
+                #[cfg(feature = "otel")]
+                parent: trace_parent(request.headers()),
+            };
+            request.extensions_mut().insert(caller);
             next.run(request).await
         }
         Err(refusal) => refusal.into_response(),
@@ -96,11 +105,18 @@ async fn front(State(app): State<Arc<App>>, mut request: Request, next: Next) ->
 struct Caller {
     tenant: Option<Tenant>,
     request_id: HeaderValue,
+    #[cfg(feature = "otel")]
+    parent: Option<TraceParent>,
 }
 
 impl Caller {
-    fn name(&self) -> String {
-        self.request_id.to_str().unwrap_or_default().to_owned()
+    fn asker(&self) -> Asker {
+        Asker {
+            tenant: self.tenant,
+            request_id: self.request_id.to_str().unwrap_or_default().to_owned(),
+            #[cfg(feature = "otel")]
+            parent: self.parent.clone(),
+        }
     }
 }
 
@@ -132,6 +148,12 @@ fn echoed_id(headers: &HeaderMap) -> Option<HeaderValue> {
     let bytes = value.as_bytes();
     let fit = (1..=MAX_REQUEST_ID_BYTES).contains(&bytes.len()) && bytes.iter().all(u8::is_ascii_graphic);
     fit.then(|| value.clone())
+}
+
+/// The caller's span, if it says so in the way of W3C Trace Context.
+#[cfg(feature = "otel")]
+fn trace_parent(headers: &HeaderMap) -> Option<TraceParent> {
+    TraceParent::parse(headers.get("traceparent")?.to_str().ok()?)
 }
 
 fn own_id(app: &App) -> HeaderValue {
@@ -168,7 +190,7 @@ async fn answer(app: Arc<App>, caller: &Caller, job: Job) -> Caught<Response> {
         // Escaped: a name must not be able to write lines of its own into the log.
         tracing::info!(request_id = ?caller.request_id, user = ?user, "request of a named user");
     }
-    let outputs = Outputs::submit(&app, &plan, caller.tenant, caller.name(), requests)?;
+    let outputs = Outputs::submit(&app, &plan, caller.asker(), requests)?;
     if plan.delivery.stream {
         let headers = [
             (header::CONTENT_TYPE, "text/event-stream; charset=utf-8"),

@@ -17,6 +17,8 @@ use scheduler::Nanos;
 use serde_json::{Map, Value, json};
 
 use crate::auth::Tenant;
+#[cfg(feature = "otel")]
+use crate::otel::TraceParent;
 
 /// Requests whose names are kept.
 const KEPT: usize = 1024;
@@ -30,6 +32,18 @@ pub(crate) struct Served {
     pub(crate) request_id: String,
     /// One per prompt.
     pub(crate) requests: Vec<RequestId>,
+    /// Tokens of each prompt.
+    #[cfg(feature = "otel")]
+    pub(crate) prompt_tokens: Vec<usize>,
+}
+
+/// Who asks, as the front of the server knows it.
+pub(crate) struct Asker {
+    pub(crate) tenant: Option<Tenant>,
+    pub(crate) request_id: String,
+    /// The span that this request is part of.
+    #[cfg(feature = "otel")]
+    pub(crate) parent: Option<TraceParent>,
 }
 
 /// The newest requests by name.
@@ -220,6 +234,8 @@ mod tests {
             response_id: response.into(),
             request_id: request.into(),
             requests: vec![RequestId(id)],
+            #[cfg(feature = "otel")]
+            prompt_tokens: vec![1],
         })
     }
 

@@ -80,6 +80,8 @@ fn server_options(flags: &ServeFlags) -> ServerOptions {
         api_keys: flags.api_key.clone(),
         served_model_names: flags.served_model_name.clone(),
         drain_limit: Duration::from_secs(flags.drain_timeout),
+        #[cfg(feature = "otel")]
+        otel: environment::otel(),
         ..ServerOptions::default()
     }
 }

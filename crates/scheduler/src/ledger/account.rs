@@ -297,6 +297,11 @@ impl Account {
         late
     }
 
+    /// Tokens that have come, of all answers.
+    pub fn num_tokens(&self) -> usize {
+        self.answers.iter().map(|meter| meter.tokens as usize).sum()
+    }
+
     /// The median time from token to token in the steps that are kept; 0 without any.
     pub fn median_gap(&self) -> Nanos {
         let mut last: Vec<Option<Nanos>> = self.answers.iter().map(|_| None).collect();

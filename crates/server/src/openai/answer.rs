@@ -20,14 +20,15 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::app::App;
-use crate::auth::Tenant;
 use crate::error::ApiError;
 use crate::openai::params::Delivery;
 use crate::openai::wire::{
     ChatChoice, ChatChunk, ChatLogprobs, ChatMessageOut, Delta, Envelope, FINGERPRINT, TextChoice, TextLogprobs,
     TokenTexts, WireTimings, WireUsage,
 };
-use crate::timeline::Served;
+#[cfg(feature = "otel")]
+use crate::otel::Guard;
+use crate::timeline::{Asker, Served};
 
 /// Which of the two routes asked.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -63,6 +64,9 @@ pub(crate) struct Outputs {
     served: Arc<Served>,
     /// Prompt to ask first, so that none is starved.
     turn: usize,
+    /// Dropped last, with the streams: then the request has ended, or is cancelled.
+    #[cfg(feature = "otel")]
+    _span: Option<Guard>,
 }
 
 impl Outputs {
@@ -70,18 +74,37 @@ impl Outputs {
     pub(crate) fn submit(
         app: &App,
         plan: &Plan,
-        tenant: Option<Tenant>,
-        request_id: String,
+        asker: Asker,
         requests: Vec<ValidatedRequest>,
     ) -> Result<Outputs, ApiError> {
+        #[cfg(feature = "otel")]
+        let prompt_tokens = requests.iter().map(|request| request.prompt().len()).collect();
         let submit = |request| Ok(Some(app.engine.submit(request)?));
         // When a later one finds the queue full, dropping the earlier ones cancels them.
         let streams = requests.into_iter().map(submit).collect::<Result<Vec<_>, ApiError>>()?;
         let requests = streams.iter().flatten().map(Stream::id).collect();
         let response_id = app.response_id(plan.form);
-        let served = Arc::new(Served { tenant, response_id, request_id, requests });
+        let served = Arc::new(Served {
+            tenant: asker.tenant,
+            response_id,
+            request_id: asker.request_id,
+            requests,
+            #[cfg(feature = "otel")]
+            prompt_tokens,
+        });
         app.registry.add(served.clone());
-        Ok(Outputs { streams, served, turn: 0 })
+        #[cfg(feature = "otel")]
+        let span = app.exporter.clone().map(|exporter| {
+            let operation = if plan.form == Form::Chat { "chat" } else { "text_completion" };
+            Guard::new(exporter, served.clone(), plan.delivery.model.clone(), operation, asker.parent)
+        });
+        Ok(Outputs {
+            streams,
+            served,
+            turn: 0,
+            #[cfg(feature = "otel")]
+            _span: span,
+        })
     }
 
     fn prompts(&self) -> Vec<Vec<u32>> {

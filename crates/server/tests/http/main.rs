@@ -7,6 +7,8 @@ mod answers;
 mod client;
 mod connections;
 mod host;
+#[cfg(feature = "otel")]
+mod otel;
 mod refusals;
 mod surfaces;
 mod timeline;
