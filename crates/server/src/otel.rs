@@ -15,7 +15,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use engine::ledger::{Account, Gap, Owner, Shares};
 use engine::{Ending, Engine, Timeline};
@@ -163,8 +163,9 @@ impl Sender {
         let mut complained = false;
         while let Ok(first) = queue.recv() {
             let mut batch = vec![first];
+            let deadline = Instant::now() + LINGER;
             while batch.len() < MOST_AT_ONCE
-                && let Ok(next) = queue.recv_timeout(LINGER)
+                && let Ok(next) = queue.recv_timeout(deadline.saturating_duration_since(Instant::now()))
             {
                 batch.push(next);
             }
