@@ -246,7 +246,7 @@ pub(crate) struct ServeFlags {
     /// Seed of the seeds of requests that name none. Default: a new one each start.
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
-    /// Record the run into this file, which must not exist: requests, cancels and every step, for `replay` and `whatif`.
+    /// Record the run into this file, which must not exist: requests, cancels and every step, for `replay`.
     /// It holds prompts and answers (as token ids) and is readable by its owner only.
     #[arg(long, value_name = "FILE")]
     pub(crate) record: Option<PathBuf>,
