@@ -14,7 +14,7 @@ use crate::shell::cargo;
 const SEEDS: u64 = 20_000;
 /// Searches for each planted bug, and seeds of one search at most.
 const TRIALS: u64 = 15;
-const BUDGET: u64 = 1000;
+const BUDGET: u64 = 5000;
 
 /// Finds the planted bugs, then runs as many seeds as the flags say.
 pub(crate) fn run(flags: &[&str]) -> Result<(), String> {

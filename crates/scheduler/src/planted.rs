@@ -58,6 +58,16 @@ bugs! {
     PartialBlockRegistered,
     /// After a failed step its blocks are offered to others as if it had happened (LMCache #1981).
     FailedStepCached,
+    /// A sequence computes on blocks that are still being loaded (vLLM #52360 read the other way).
+    ComputedWhileLoading,
+    /// A slot is handed out while it is being read (vLLM #52470).
+    SlotNotPinned,
+    /// The bytes of an evicted block are not copied to the slot that they are said to be in (a lost write).
+    SaveForgotten,
+    /// A load that failed, or whose checksum is wrong, is believed (LMCache #2420, #3207).
+    BadLoadBelieved,
+    /// Blocks of a request that is cancelled while it loads are never freed (vLLM #46283).
+    BlocksLeakedOnLoad,
     /// An answer writes into a block that its siblings still read.
     SharedBlockWritten,
     /// Forked answers share blocks without counting.

@@ -204,7 +204,7 @@ impl Sequence {
 
     /// Whether its blocks are still being loaded.
     pub fn is_loading(&self) -> bool {
-        self.loads_in_flight > 0
+        self.loads_in_flight > 0 && !planted(Bug::ComputedWhileLoading)
     }
 
     /// Whether it ever held blocks.

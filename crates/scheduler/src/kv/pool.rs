@@ -469,6 +469,9 @@ impl BlockPool {
     /// The saves that [`BlockPool::take`] has made necessary since the last call, in order.
     pub fn drain_saves(&mut self, saves: &mut Vec<BlockSave>) {
         self.tiers.stats.saved += self.saves.len() as u64;
+        if planted(Bug::SaveForgotten) {
+            self.saves.pop();
+        }
         saves.append(&mut self.saves);
     }
 
@@ -497,7 +500,9 @@ impl BlockPool {
 
     /// Begins to read a slot: it keeps its content until the read has ended.
     pub fn begin_load(&mut self, slot: TierSlot) {
-        self.tiers.pin(slot);
+        if !planted(Bug::SlotNotPinned) {
+            self.tiers.pin(slot);
+        }
     }
 
     /// A read has ended; if it failed, its content is lost.

@@ -41,6 +41,7 @@ struct Seen {
     rank: (Priority, RequestId, usize),
     tenant: u64,
     runs: bool,
+    loading: bool,
     phase: Phase,
     preemptions: u32,
     num_answers: usize,
@@ -61,6 +62,7 @@ impl Seen {
             rank: (request.priority, seq.request_id(), seq.answer()),
             tenant: request.tenant,
             runs: !seq.block_table().is_empty(),
+            loading: seq.is_loading(),
             phase: seq.phase(),
             preemptions: seq.num_preemptions(),
             num_answers: request.num_answers,
@@ -73,17 +75,22 @@ impl Seen {
         }
     }
 
+    /// It cannot lose its blocks.
+    fn stays(&self) -> bool {
+        self.loading || self.preemptions >= MAX_PREEMPTIONS
+    }
+
     fn seats(&self) -> usize {
         if self.num_generated == 0 { self.num_answers } else { 1 }
     }
 
     fn is_decoding(&self) -> bool {
-        self.runs && self.phase == Phase::Decode
+        self.runs && !self.loading && self.phase == Phase::Decode
     }
 
     /// It has prompt rows to go, or tokens to compute again.
     fn is_prompt(&self) -> bool {
-        !self.runs || self.phase == Phase::Prefill
+        !self.runs || self.phase == Phase::Prefill && !self.loading
     }
 }
 
@@ -117,7 +124,8 @@ impl Chaos {
         assert_eq!(planned.len(), step.decode.len() + step.prefill.len(), "a sequence has one entry in a step");
         self.check_decode(before, step);
         self.check_preemption(before, step);
-        self.check_entry(before, step, &planned);
+        self.check_entry(before, step);
+        self.check_hits();
         self.check_turns(before, step);
         self.check_patience(before, step);
         self.check_nothing_idles(before, step);
@@ -143,7 +151,7 @@ impl Chaos {
             }
             let behind = |other: &&Seen| other.runs && other.rank > seq.rank && !step.preempted.contains(&other.id);
             let mut behind = before.seqs.values().filter(behind);
-            assert!(behind.all(|other| other.preemptions >= MAX_PREEMPTIONS), "I17: {:?} waits for nobody", seq.id);
+            assert!(behind.all(Seen::stays), "I17: {:?} waits for nobody", seq.id);
             self.seen.saw("stalled behind protected ones");
             stalled += 1;
         }
@@ -172,7 +180,7 @@ impl Chaos {
             let survivors = before.seqs.values().filter(|seq| seq.runs && !step.preempted.contains(&seq.id));
             assert!(survivors.clone().any(|seq| seq.rank < victim.rank), "I14: the first in line was preempted");
             let mut lower_class = survivors.filter(|seq| seq.rank.0 > victim.rank.0);
-            assert!(lower_class.all(|seq| seq.preemptions >= MAX_PREEMPTIONS), "I14: a lower class was spared");
+            assert!(lower_class.all(Seen::stays), "I14: a lower class was spared");
         }
         if !step.preempted.is_empty() && !step.copies.is_empty() {
             self.seen.saw("fork while blocks ran out");
@@ -181,23 +189,23 @@ impl Chaos {
 
     /// I15, I19: who entered came before all of its kind that still wait, and nobody enters while others are thrown
     /// out.
-    fn check_entry(&mut self, before: &Snapshot, step: &Step, planned: &BTreeSet<SeqId>) {
-        let entered: Vec<&Seen> = planned.iter().map(|id| &before.seqs[id]).filter(|seq| !seq.runs).collect();
+    fn check_entry(&mut self, before: &Snapshot, step: &Step) {
+        let runs_now = |id: SeqId| !self.sequence(id).block_table().is_empty();
+        let entered: Vec<&Seen> = before.waiting().filter(|seq| runs_now(seq.id)).collect();
         assert!(entered.is_empty() || step.preempted.is_empty(), "somebody enters while somebody is thrown out");
         let after = Snapshot::of(&self.scheduler);
         for seq in entered {
             self.check_line(&after, seq);
             let state = self.sequence(seq.id);
-            let (cached, known, prompt) = (state.num_computed(), state.num_tokens(), state.num_prompt_tokens());
+            let (cached, known, loading) = (state.num_computed(), state.num_tokens(), state.is_loading());
             let id = state.request_id();
-            let client = self.clients.get_mut(&id).expect("it was admitted");
+            let client = &self.clients[&id];
             let caching = self.scheduler.limits().enable_prefix_caching && client.request.use_prefix_cache;
-            if !client.entered {
-                client.entered = true;
+            if !client.entered && !loading {
                 assert_eq!(self.scheduler.cached_tokens(id), Some(cached), "I22: the cached tokens of usage");
-                if caching {
-                    self.prefix_tokens = (self.prefix_tokens.0 + prompt as u64, self.prefix_tokens.1 + cached as u64);
-                }
+            }
+            if loading {
+                self.seen.saw(if seq.preemptions > 0 { "resumed from a tier" } else { "prefix hit in a tier" });
             }
             assert!(caching || cached == 0, "a request that stays out of the cache has a hit");
             assert!(cached < known, "the last token is always computed");
@@ -215,6 +223,18 @@ impl Chaos {
             let seats: usize = after.seqs.values().filter(|seq| seq.runs).map(Seen::seats).sum();
             if seats + first.seats() > self.scheduler.limits().max_num_seqs {
                 self.seen.saw("seat missing");
+            }
+        }
+    }
+
+    /// I33: whose prefix hits are known by now counts in the sums.
+    pub(crate) fn check_hits(&mut self) {
+        for (&id, client) in self.clients.iter_mut().filter(|(_, client)| !client.entered) {
+            let Some(cached) = self.scheduler.cached_tokens(id) else { continue };
+            client.entered = true;
+            if self.scheduler.limits().enable_prefix_caching && client.request.use_prefix_cache {
+                self.prefix_tokens.0 += client.request.prompt.len() as u64;
+                self.prefix_tokens.1 += cached as u64;
             }
         }
     }
@@ -285,6 +305,9 @@ impl Chaos {
         let oldest = in_line().min_by_key(|seq| (seq.rank.1, seq.rank.2));
         let advanced = |id: SeqId| step.prefill.iter().any(|chunk| chunk.seq == id) || step.decode.contains(&id);
         let entered = step.prefill.iter().filter(|chunk| !before.seqs[&chunk.seq].runs).count();
+        let began = |id: SeqId| !before.seqs[&id].runs && !self.sequence(id).block_table().is_empty();
+        let began: BTreeSet<SeqId> = before.seqs.keys().copied().filter(|&id| began(id)).collect();
+        let advanced = |id: SeqId| advanced(id) || began.contains(&id);
         match oldest {
             Some(oldest) if self.passed_over.id == Some(oldest.id) && !advanced(oldest.id) => {
                 self.passed_over.steps += usize::from(!step.prefill.is_empty());
@@ -318,7 +341,7 @@ impl Chaos {
     fn check_nothing_idles(&mut self, before: &Snapshot, step: &Step) {
         let limits = self.scheduler.limits();
         let has_rows = |id: SeqId| step.prefill.iter().any(|chunk| chunk.seq == id);
-        let runs = |seq: &&Seen| seq.runs && seq.phase == Phase::Prefill && !step.preempted.contains(&seq.id);
+        let runs = |seq: &&Seen| seq.runs && seq.is_prompt() && !step.preempted.contains(&seq.id);
         let skipped = before.seqs.values().filter(runs).filter(|seq| !has_rows(seq.id)).count();
         let is_full = step.num_rows() == limits.max_num_batched_tokens || step.prefill.len() == limits.max_prefill_seqs;
         let may_skip = is_full || self.knowledge != Knowledge::None && !step.prefill.is_empty();
@@ -412,6 +435,10 @@ impl Chaos {
         let oldest = waiting().min_by_key(|seq| (seq.request_id(), seq.answer()));
         let oldest = oldest.map(|seq| (seq.request_id(), seq.request().arrived));
         assert_eq!(scheduler.oldest_waiting(), oldest, "I33: the oldest that waits");
+        let (swapped, mine) = (scheduler.swap_stats(), &self.swapped);
+        assert_eq!(swapped.loaded_from_host, mine.loaded_from_host, "I33: loads from memory");
+        assert_eq!(swapped.loaded_from_disk, mine.loaded_from_disk, "I33: loads from disk");
+        assert_eq!((swapped.read_faults, swapped.write_faults), (mine.read_faults, mine.write_faults), "I33: faults");
         let stats = scheduler.prefix_stats();
         assert!(scheduler.cached_blocks() <= scheduler.total_blocks(), "I33: blocks cached");
         assert!(stats.hit_tokens <= stats.queried_tokens, "I33: hits");
@@ -431,6 +458,8 @@ impl Chaos {
         assert_eq!(record.work, *work, "I33: the work of a step");
         assert_eq!(record.copied_blocks, step.copies.len());
         assert_eq!(record.preempted.len(), step.preempted.len());
+        assert_eq!((record.saved_blocks, record.spilled_blocks), (step.saves.len(), step.spills.len()));
+        assert_eq!(record.loaded_blocks.iter().sum::<usize>(), step.loads.len());
         let logged = record.decode.iter().chain(&record.prefill);
         let logged: Vec<_> = logged.map(|row| (row.request, row.seq, row.start, row.len)).collect();
         let computed: Vec<_> = rows.iter().map(|row| (row.request, row.seq, row.start, row.len)).collect();

@@ -20,7 +20,7 @@
 //! | I6 | a cached block is under the hash of what it holds, and holds what its sequences think | `check_invariants` |
 //! | I7 | only full, computed blocks are cached | `check_invariants` |
 //! | I8, I27 | nobody reads an unwritten slot, or one of another prefix or tenant | `model.rs` |
-//! | I9 | blocks in flight stay | `world.rs` |
+//! | I9 | blocks in flight and blocks being loaded stay | `check_invariants`, `world.rs` |
 //! | I10 | nothing is held when all is quiet | `check_invariants`, `world.rs` |
 //! | I11 | nothing above its cap | `check_invariants`, `check_plan` |
 //! | I12 | one state each, and only what the step says changes it | `check_invariants`, `check_progress` |

@@ -6,9 +6,11 @@
 //!                    each must hold the fingerprint of its own prefix; the next token is a function of all of them
 //! ```
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use scheduler::{FinishReason, Request, RequestId, RowOutput, SeqId, TokenId};
+use scheduler::{
+    BlockLoad, BlockSave, FinishReason, Request, RequestId, RowOutput, SeqId, SlotSpill, TierSlot, TokenId,
+};
 
 /// SplitMix64 (Steele, Lea & Flood, 2014).
 pub(crate) struct Rng(pub u64);
@@ -99,6 +101,8 @@ fn sample(readout: u64, seed: u64, answer: usize, position: usize) -> TokenId {
 pub(crate) struct FingerprintCache {
     slots: Vec<Slot>,
     block_size: usize,
+    /// The bytes of the tiers.
+    tiers: BTreeMap<TierSlot, Vec<Slot>>,
 }
 
 /// A row of the batch: everything the model needs, taken from the scheduler when the step was planned.
@@ -117,12 +121,32 @@ pub(crate) struct LoweredRows {
 
 impl FingerprintCache {
     pub(crate) fn new(num_blocks: usize, block_size: usize) -> FingerprintCache {
-        FingerprintCache { slots: vec![UNWRITTEN; num_blocks * block_size], block_size }
+        FingerprintCache { slots: vec![UNWRITTEN; num_blocks * block_size], block_size, tiers: BTreeMap::new() }
     }
 
     pub(crate) fn copy_block(&mut self, src: usize, dst: usize) {
         let (src, dst) = (src * self.block_size, dst * self.block_size);
         self.slots.copy_within(src..src + self.block_size, dst);
+    }
+
+    pub(crate) fn save(&mut self, save: BlockSave) {
+        let block = &self.slots[save.block.index() * self.block_size..][..self.block_size];
+        self.tiers.insert(save.slot, block.to_vec());
+    }
+
+    /// A write to disk that ended well, or left anything there.
+    pub(crate) fn spill(&mut self, spill: SlotSpill, good: bool, garbage: u64) {
+        let bytes = if good { self.tiers[&spill.host].clone() } else { vec![[garbage; LAYERS]; self.block_size] };
+        self.tiers.insert(spill.disk, bytes);
+    }
+
+    /// A read that ended well, or brought something else, which the checksum told.
+    pub(crate) fn load(&mut self, load: BlockLoad, good: bool, garbage: u64) {
+        self.spoil_block(load.block.index(), garbage);
+        if good {
+            let start = load.block.index() * self.block_size;
+            self.slots[start..start + self.block_size].copy_from_slice(&self.tiers[&load.slot]);
+        }
     }
 
     /// What a step that failed may leave behind: anything.

@@ -11,7 +11,7 @@ use crate::{finds, number_from_env, quietly, watch_who_started_us};
 /// Each bug is looked for so many times, from another seed each time.
 const TRIALS: u64 = 5;
 /// And must be found within so many seeds each time.
-const BUDGET: u64 = 200;
+const BUDGET: u64 = 1000;
 
 #[test]
 fn planted_bugs_are_found() {

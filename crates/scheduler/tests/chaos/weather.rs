@@ -1,7 +1,7 @@
 //! How wild a seed is: limits, load, faults, the machine and its clock, all drawn from the seed.
 
 use scheduler::cost::{Knot, Terms};
-use scheduler::{CostModel, Limits, Nanos, Targets, TokenId, Work};
+use scheduler::{CostModel, Limits, Nanos, Targets, TierSizes, TokenId, Work};
 
 use crate::model::Rng;
 
@@ -30,6 +30,11 @@ pub(crate) struct Weather {
     /// After so long in the queue the engine gives up on a request.
     pub(crate) queue_deadline: Option<Nanos>,
     pub(crate) clock: Clock,
+    /// Reads and writes of the disk that fail, and loads from memory.
+    pub(crate) disk_faults: u64,
+    pub(crate) memory_faults: u64,
+    /// Transfers in the background that end in a tick.
+    pub(crate) transfers_end: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -91,6 +96,7 @@ pub(crate) struct Draw {
     pub(crate) knowledge: Knowledge,
     /// Bits that block hashes keep.
     pub(crate) hash_bits: Option<usize>,
+    pub(crate) tiers: Option<TierSizes>,
 }
 
 /// The part of limits and weather that depends on the kind of seed.
@@ -223,9 +229,16 @@ impl Draw {
             targets: rng.one_of(&[TargetKind::Tight, TargetKind::Tight, TargetKind::Loose, TargetKind::Absurd]),
             queue_deadline: rng.percent(10).then(|| Nanos(one_step * rng.in_range(5..=100) as u64)),
             clock,
+            disk_faults: rng.one_of(&[0, 2, 10, 50]),
+            memory_faults: rng.one_of(&[0, 0, 2]),
+            transfers_end: rng.one_of(&[20, 60, 100]),
         };
+        let tiers = rng.percent(40).then(|| TierSizes {
+            host_slots: rng.in_range(1..=limits.num_blocks),
+            disk_slots: rng.one_of(&[0, 1, 2]) * rng.in_range(1..=limits.num_blocks),
+        });
         let hash_bits = [Some(8), Some(2), None, None][rng.in_range(0..=3)];
-        Draw { limits, weather, machine, knowledge, hash_bits }
+        Draw { limits, weather, machine, knowledge, hash_bits, tiers }
     }
 }
 

@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use scheduler::{
-    AdmitError, CostModel, Event, FinishReason, Nanos, Priority, Request, RequestId, RowOutput, Scheduler, SeqId,
-    Sequence, Step, StepOutput, StopRules, TokenId, Work,
+    AdmitError, BlockLoad, CostModel, Event, FinishReason, Nanos, Priority, Request, RequestId, RowOutput, Scheduler,
+    SeqId, Sequence, SlotSpill, Step, StepOutput, StopRules, SwapStats, Tier, TokenId, Way, Work,
 };
 
 use crate::EngineBug;
@@ -95,6 +95,11 @@ pub(crate) struct Chaos {
     pub(crate) turns: Turns,
     /// Prompt tokens of the requests that entered and asked the cache, and those found.
     pub(crate) prefix_tokens: (u64, u64),
+    /// Transfers in the background.
+    spills: Vec<SlotSpill>,
+    loads: Vec<BlockLoad>,
+    /// What the tiers have done, counted here.
+    pub(crate) swapped: SwapStats,
     trace: Trace,
     pub(crate) seen: Counters,
     steps: u64,
@@ -104,11 +109,14 @@ pub(crate) struct Chaos {
 impl Chaos {
     pub(crate) fn new(seed: u64, bug: Option<EngineBug>) -> Chaos {
         let mut rng = Rng(mix(seed, 1));
-        let Draw { limits, weather, machine, knowledge, hash_bits } = Draw::from(&mut rng);
+        let Draw { limits, weather, machine, knowledge, hash_bits, tiers } = Draw::from(&mut rng);
         let cache = FingerprintCache::new(limits.num_blocks, limits.block_size);
         let mut scheduler = Scheduler::new(limits).expect("the limits drawn are good");
         if let Some(bits) = hash_bits {
             scheduler.weaken_hashes(bits);
+        }
+        if let Some(sizes) = tiers {
+            scheduler.set_tiers(sizes);
         }
         scheduler.set_cost_model(match knowledge {
             Knowledge::None => None,
@@ -133,6 +141,9 @@ impl Chaos {
             left_out: LeftOut::default(),
             turns: Turns::default(),
             prefix_tokens: (0, 0),
+            spills: Vec::new(),
+            loads: Vec::new(),
+            swapped: SwapStats::default(),
             trace: Trace(seed),
             seen: Counters::default(),
             steps: 0,
@@ -152,7 +163,7 @@ impl Chaos {
         // Nothing new comes and nothing fails: all that was admitted ends, each step computes a row that counts (I13).
         self.weather.failure = 0;
         let most_steps = self.steps + (self.row_allowance - self.rows) as u64;
-        while self.scheduler.has_work() {
+        while self.scheduler.has_work() || !self.spills.is_empty() {
             self.tick();
             assert!(self.steps <= most_steps, "I13: what was admitted does not end");
         }
@@ -172,6 +183,7 @@ impl Chaos {
 
     fn tick(&mut self) {
         self.pause();
+        self.end_transfers();
         self.maybe_cancel("cancelled between steps");
         self.give_up_on_the_oldest();
         self.stop_where(StopWhen::BeforeSchedule);
@@ -182,8 +194,10 @@ impl Chaos {
         self.check_all();
         self.check_plan(&before, &step);
         self.note(&step);
+        self.begin_transfers(&step);
         if step.is_empty() {
-            assert!(!self.scheduler.has_work(), "I18: an idle step while something waits");
+            let is_idle = !self.scheduler.has_work() || self.scheduler.is_loading();
+            assert!(is_idle, "I18: an idle step while something waits");
             return;
         }
         self.steps += 1;
@@ -193,6 +207,7 @@ impl Chaos {
 
         self.maybe_cancel("cancelled in flight");
         self.stop_where(StopWhen::InFlight);
+        self.end_transfers();
         for row in &rows {
             let seq = self.scheduler.sequence(row.seq).expect("I9: what is in flight exists");
             assert!(slots_of(seq) == row.slots, "I9: what is in flight keeps its blocks");
@@ -299,6 +314,74 @@ impl Chaos {
             output.rows.retain(|row| !is_dead(row));
         }
         num_tokens
+    }
+
+    /// What a plan owes before it computes: saves at once, the rest in the background.
+    fn begin_transfers(&mut self, step: &Step) {
+        for &save in &step.saves {
+            self.cache.save(save);
+            self.swapped.saved += 1;
+            self.seen.saw("block saved");
+        }
+        self.spills.extend(&step.spills);
+        for load in &step.loads {
+            self.cache.spoil_block(load.block.index(), self.now);
+        }
+        self.loads.extend(&step.loads);
+        let took = self.rng.next() % 1_000_000;
+        if self.weather.clock != Clock::Still && !step.is_empty() && !step.saves.is_empty() {
+            self.scheduler.transfers_took(Way::Save, step.saves.len(), Nanos(took));
+            self.now += took;
+        }
+    }
+
+    /// Some of what is in the background ends, well or not.
+    fn end_transfers(&mut self) {
+        for spill in std::mem::take(&mut self.spills) {
+            if !self.rng.percent(self.weather.transfers_end) {
+                self.spills.push(spill);
+                continue;
+            }
+            let good = !self.rng.percent(self.weather.disk_faults);
+            self.cache.spill(spill, good, self.now);
+            self.seen.saw(if good { "block spilled" } else { "write failed" });
+            self.swapped.write_faults += u64::from(!good);
+            self.scheduler.spill_ended(spill, good, Nanos(self.rng.next() % 10_000_000));
+            self.check_all();
+        }
+        for load in std::mem::take(&mut self.loads) {
+            if !self.rng.percent(self.weather.transfers_end) {
+                self.loads.push(load);
+                continue;
+            }
+            let from_disk = load.slot.tier == Tier::Disk;
+            let faults = if from_disk { self.weather.disk_faults } else { self.weather.memory_faults };
+            let good = !self.rng.percent(faults);
+            let seq = self.scheduler.sequence(load.seq).expect("I9: what is loaded for exists");
+            assert!(seq.block_table().contains(&load.block), "I9: what is loaded stays");
+            self.row_allowance += if good { 0 } else { seq.num_tokens() };
+            self.cache.load(load, good, self.now);
+            let counter = match (good, from_disk) {
+                (true, true) => &mut self.swapped.loaded_from_disk,
+                (true, false) => &mut self.swapped.loaded_from_host,
+                (false, _) => &mut self.swapped.read_faults,
+            };
+            *counter += 1;
+            self.seen.saw(match (good, from_disk) {
+                (true, true) => "block loaded from disk",
+                (true, false) => "block loaded from memory",
+                (false, _) => "load failed",
+            });
+            if self.scheduler.in_flight().is_some() {
+                self.seen.saw("load ended in flight");
+            }
+            self.scheduler.load_ended(load, good, Nanos(self.rng.next() % 10_000_000));
+            self.check_all();
+            self.check_hits();
+        }
+        if self.scheduler.swap_stats().disk_given_up {
+            self.seen.saw("disk given up");
+        }
     }
 
     /// The step failed somewhere: what it was to write is garbage, and it is as if it had never been planned.
@@ -423,6 +506,9 @@ impl Chaos {
         if preempted {
             self.seen.saw("cancelled while preempted");
         }
+        if seqs.iter().any(|seq| seq.is_loading()) {
+            self.seen.saw("cancelled while loading");
+        }
         if !waits && !decodes {
             self.seen.saw("cancelled in prefill");
         }
@@ -434,7 +520,8 @@ impl Chaos {
         self.clients.get_mut(&id).expect("it is alive").cancelled = true;
         self.check_all();
         if self.scheduler.in_flight().is_none() {
-            assert!(self.scheduler.sequences().all(|seq| seq.request_id() != id), "I16: {id:?} is gone at once");
+            let is_gone = |seq: &Sequence| seq.request_id() != id || seq.is_loading();
+            assert!(self.scheduler.sequences().all(is_gone), "I16: {id:?} is gone at once");
         }
     }
 
@@ -536,7 +623,7 @@ impl Chaos {
             let client = &self.clients[&seq.request_id()];
             let answer = &client.answers[seq.answer()];
             let ended = client.cancelled || answer.stopped || answer.finished.is_some();
-            assert!(in_flight || !ended, "I16: {:?} outlives its end", seq.id());
+            assert!(in_flight || seq.is_loading() || !ended, "I16: {:?} outlives its end", seq.id());
         }
     }
 }
