@@ -9,3 +9,4 @@ mod quality;
 mod replay;
 mod run;
 mod serve;
+mod sim;
