@@ -55,13 +55,13 @@ fn wrong_flags_and_values() {
         (&["sim", "--hardware", "abacus"], "h100"),
         (&["sim", "--model", "llama-2-70b"], "--machines-per-instance"),
         (&["sim", "--trace", "no-such-trace.jsonl"], "no-such-trace.jsonl"),
-        (&["sim", "--trace", "README.md"], "line 1"),
+        (&["sim", "--trace", "Cargo.toml"], "line 1"),
         (&["sim", "--trace", "x", "--input-tokens", "5"], "--input-tokens"),
         (&["sim", "--rate", "0"], "above 0"),
         (&["sim", "--ttft-slo", "fast"], "500ms"),
         (&["sim", "--requests", "0"], "at least 1"),
         (&["sim", "--max-num-batched-tokens", "8", "--max-num-seqs", "16"], "max_num_batched_tokens"),
-        (&["sim", "--requests", "1", "--svg", "README.md/charts"], "--svg"),
+        (&["sim", "--requests", "1", "--svg", "Cargo.toml/charts"], "--svg"),
     ];
     for (arguments, wanted) in table {
         assert_one_line(&run(&mut twostroke(arguments)), 2, wanted);

@@ -3,7 +3,7 @@
 use std::fs;
 
 use serde_json::Value;
-use tests::{run, twostroke};
+use tests::{root, run, twostroke};
 
 fn report(arguments: &[&str]) -> Value {
     let ran = run(&mut twostroke(&[&["sim", "--json"], arguments].concat()));
@@ -34,7 +34,7 @@ fn more_hardware_is_faster_and_targets_are_heeded() {
 #[test]
 fn a_config_json_is_a_model() {
     let named = report(&["--model", "qwen2.5-0.5b", "--requests", "20"]);
-    let shipped = report(&["--model", "models/lantern", "--requests", "20"]);
+    let shipped = report(&["--model", &root().join("models/lantern").display().to_string(), "--requests", "20"]);
     let mean = |report: &Value| report["tpot_seconds"]["mean"].as_f64().expect("a number");
     assert!(mean(&shipped) < mean(&named), "4 million parameters against 500 million: {shipped} {named}");
 }
