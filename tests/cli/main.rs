@@ -6,6 +6,7 @@ mod chat;
 mod doctor;
 mod errors;
 mod quality;
+mod quantize;
 mod replay;
 mod run;
 mod serve;

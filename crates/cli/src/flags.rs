@@ -43,6 +43,11 @@ pub(crate) enum Command {
     /// Perplexity, KL divergence of the next-token distributions, how often the likeliest token is the same, and the
     /// error of each matrix. Needs memory for the weights in float32 beside the chosen ones.
     Quality(QualityFlags),
+    /// Write a model with narrow weights, for this and other engines.
+    ///
+    /// safetensors in the layout of compressed-tensors, a directory that vLLM loads too, or one GGUF file for llama.cpp.
+    /// A matrix that would lose too much stays as it is stored, and is named.
+    Quantize(QuantizeFlags),
     /// Tell what this machine offers: instruction sets, cores, memory, measured limits. Exit code 1 if something is missing.
     Doctor(DoctorFlags),
     /// Simulate a load on imagined hardware: the production scheduler under a virtual clock.
@@ -594,6 +599,71 @@ pub(crate) struct ReplayFlags {
     /// Print one JSON object.
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Flags of `quantize`.
+#[derive(Args, Debug)]
+pub(crate) struct QuantizeFlags {
+    /// A directory in Hugging Face layout with bf16, f16 or f32 weights, or a hub id. Default: the built-in model.
+    #[arg(short = 'm', long, value_name = "DIR|HUB_ID")]
+    pub(crate) model: Option<String>,
+    /// Precision of the layers' matrices in the result.
+    #[arg(long, value_enum)]
+    pub(crate) weights: Narrow,
+    /// The result, which must not exist yet: a directory, or the file of --format gguf.
+    #[arg(short = 'o', long, value_name = "PATH")]
+    pub(crate) output: PathBuf,
+    /// Layout of the result. gguf takes models of the families llama, mistral, qwen2 and qwen3.
+    #[arg(long, value_enum, default_value_t = Layout::Safetensors)]
+    pub(crate) format: Layout,
+    /// Measure what each matrix loses on this text as well, which finds those whose inputs spike. Needs memory for the
+    /// weights in float32 beside the narrow ones. Without it, only the error of the weights themselves is looked at.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) text: Option<PathBuf>,
+    /// Threads that compute; the result does not depend on them. Default: one per physical core that this process may use.
+    #[arg(short = 't', long, value_name = "N", value_parser = positive)]
+    pub(crate) threads: Option<usize>,
+}
+
+/// `quantize --format`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Layout {
+    /// A directory in the layout of compressed-tensors.
+    Safetensors,
+    /// One GGUF file.
+    Gguf,
+}
+
+impl Layout {
+    /// As the writer names it.
+    pub(crate) fn format(self) -> model::export::Format {
+        match self {
+            Layout::Safetensors => model::export::Format::Safetensors,
+            Layout::Gguf => model::export::Format::Gguf,
+        }
+    }
+}
+
+/// `quantize --weights`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Narrow {
+    /// 16 bits as they are stored; GGUF only.
+    Bf16,
+    /// 8-bit integers: W8A8 with a scale per output channel, or Q8_0.
+    Int8,
+    /// 4-bit integers: W4A16 with a scale per 32 weights, or Q4_0.
+    Int4,
+}
+
+impl Narrow {
+    /// As the kernels name it.
+    pub(crate) fn class(self) -> kernels::WeightClass {
+        match self {
+            Narrow::Bf16 => kernels::WeightClass::Bf16,
+            Narrow::Int8 => kernels::WeightClass::Int8,
+            Narrow::Int4 => kernels::WeightClass::Int4,
+        }
+    }
 }
 
 /// Flags of `doctor`.

@@ -1,5 +1,5 @@
-//! What the operating system says about this machine. Everything here is read from `/proc` and `/sys`; what is not there
-//! is `None`, never a guess.
+//! What the operating system says about this machine, mostly in `/proc` and `/sys`; what is not there is `None`, never a
+//! guess.
 
 use std::fs;
 use std::path::Path;
@@ -38,6 +38,13 @@ pub(crate) fn caches() -> Vec<Cache> {
 pub(crate) fn last_level_cache() -> Option<u64> {
     static SIZE: OnceLock<Option<u64>> = OnceLock::new();
     *SIZE.get_or_init(|| caches().iter().map(|cache| cache.bytes).max())
+}
+
+/// Bytes that may still be written in the directory of `path`.
+pub(crate) fn free_space(path: &Path) -> Option<u64> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let found = nix::sys::statvfs::statvfs(parent).ok()?;
+    found.blocks_available().checked_mul(found.fragment_size())
 }
 
 /// The CPU's name in words.

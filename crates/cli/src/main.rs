@@ -46,6 +46,7 @@ fn run(command: &Command) -> Result<(), Failure> {
         Command::Bench(flags) => commands::bench::bench(flags),
         Command::BenchServe(flags) => commands::bench_serve::bench_serve(flags),
         Command::Quality(flags) => commands::quality::quality(flags),
+        Command::Quantize(flags) => commands::quantize::quantize(flags),
         Command::Sim(flags) => commands::sim::sim(flags),
         Command::Doctor(flags) => commands::doctor::doctor(flags),
         Command::Replay(flags) => commands::replay::again(flags),

@@ -18,6 +18,7 @@ pub mod checkpoint;
 pub mod config;
 pub mod detokenizer;
 mod experts;
+pub mod export;
 pub mod forward;
 pub mod gguf;
 pub mod hub;

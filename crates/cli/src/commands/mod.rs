@@ -4,6 +4,7 @@ pub(crate) mod bench;
 pub(crate) mod bench_serve;
 pub(crate) mod doctor;
 pub(crate) mod quality;
+pub(crate) mod quantize;
 pub(crate) mod reference;
 pub(crate) mod replay;
 pub(crate) mod run;

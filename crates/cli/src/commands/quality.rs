@@ -26,11 +26,11 @@ use crate::flags::QualityFlags;
 use crate::models;
 
 /// Tokens of a window unless -c says otherwise: what perplexities are usually quoted at.
-const WINDOW: usize = 2048;
+pub(super) const WINDOW: usize = 2048;
 /// Tokens per cache block: the server's default.
-const BLOCK_SIZE: usize = 32;
+pub(super) const BLOCK_SIZE: usize = 32;
 /// Rows of one forward pass.
-const ROWS: usize = 256;
+pub(super) const ROWS: usize = 256;
 /// Rows whose logits are held at a time.
 const LOGIT_ROWS: usize = 32;
 /// Longest text: tokenizing it takes about twenty times its size in memory.
@@ -85,7 +85,7 @@ pub(crate) fn quality(flags: &QualityFlags) -> Result<(), Failure> {
 }
 
 /// The text, which must be a regular file of reasonable size in UTF-8.
-fn read_text(path: &Path) -> Result<String, Failure> {
+pub(super) fn read_text(path: &Path) -> Result<String, Failure> {
     let wrong = |problem: String| Failure::usage(format!("--text: {}: {problem}", path.display()));
     let io = |error: std::io::Error| wrong(error.to_string());
     if !path.metadata().map_err(io)?.is_file() {
@@ -116,14 +116,14 @@ fn window(flags: &QualityFlags, config: &ModelConfig) -> Result<usize, Failure> 
 }
 
 /// A text in windows.
-struct Corpus {
+pub(super) struct Corpus {
     /// Each of at least two tokens.
-    windows: Vec<Vec<u32>>,
+    pub(super) windows: Vec<Vec<u32>>,
 }
 
 impl Corpus {
     /// Cuts a text into windows of `window` tokens. Special tokens written in the text are parsed.
-    fn new(text: &str, tokenizer: &Tokenizer, window: usize) -> Result<Corpus, String> {
+    pub(super) fn new(text: &str, tokenizer: &Tokenizer, window: usize) -> Result<Corpus, String> {
         let encode = |text: &str, add_special| tokenizer.encode(text, add_special).map_err(|error| error.to_string());
         let first = encode("", true)?.first().copied().filter(|&id| tokenizer.bos_id() == Some(id));
         let tokens = encode(text, false)?;
@@ -140,12 +140,12 @@ impl Corpus {
         Ok(Corpus { windows })
     }
 
-    fn longest(&self) -> usize {
+    pub(super) fn longest(&self) -> usize {
         self.windows.iter().map(Vec::len).max().unwrap_or(0)
     }
 
     /// Tokens that are scored in all.
-    fn scored(&self) -> u64 {
+    pub(super) fn scored(&self) -> u64 {
         self.windows.iter().map(|window| window.len() as u64 - 1).sum()
     }
 }
@@ -211,7 +211,7 @@ impl Pair {
 }
 
 /// Rows `rows` of a sequence whose cache blocks lie one after the other; logits of the first `wanted`.
-fn fill(batch: &mut Batch, tokens: &[u32], rows: std::ops::Range<usize>, wanted: usize) {
+pub(super) fn fill(batch: &mut Batch, tokens: &[u32], rows: std::ops::Range<usize>, wanted: usize) {
     batch.clear();
     batch.token_ids.extend(&tokens[rows.clone()]);
     batch.positions.extend(rows.clone().map(|position| position as u32));
@@ -223,19 +223,19 @@ fn fill(batch: &mut Batch, tokens: &[u32], rows: std::ops::Range<usize>, wanted:
 }
 
 /// Ctrl-C, asked after instead of waited for.
-struct Interrupts {
+pub(super) struct Interrupts {
     runtime: tokio::runtime::Runtime,
     signal: std::cell::RefCell<tokio::signal::unix::Signal>,
 }
 
 impl Interrupts {
-    fn listen() -> Result<Interrupts, Failure> {
+    pub(super) fn listen() -> Result<Interrupts, Failure> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let signal = runtime.block_on(async { signal(SignalKind::interrupt()) })?;
         Ok(Interrupts { runtime, signal: signal.into() })
     }
 
-    fn came(&self) -> bool {
+    pub(super) fn came(&self) -> bool {
         let mut signal = self.signal.borrow_mut();
         self.runtime.block_on(async { tokio::time::timeout(Duration::ZERO, signal.recv()).await.is_ok() })
     }

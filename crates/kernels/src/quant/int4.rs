@@ -8,9 +8,13 @@
 //! The product of a row is `scale` times the exact integer `T = sum of ratio * q * x`, so it must fit i32 whatever the
 //! activations are (`|x| <= 127`): our own ratios are at most 15, and 133 000 * 15 * 8 * 127 < 2^31; imported ones are
 //! made smaller where a row's own `127 * sum of |ratio * q|` would not fit.
+//!
+//! Our own rows survive a file: their ratios have no common divisor and their scale has 20 significant bits, so every
+//! `scale * ratio` is an f32 without rounding, and importing those products finds the same scale and ratios again.
 
 use super::{SMALLEST_ABSMAX, absmax_bits};
-use crate::lanes::{LANES, sum};
+use crate::isa::Isa;
+use crate::lanes::{Kernel, LANES, Simd, dispatch, sum};
 
 /// Weights that share a ratio.
 pub const GROUP: usize = 32;
@@ -33,7 +37,27 @@ const SMALLEST_PART: f32 = 0.7;
 /// A row with NaN or infinity has `q = 0` and scale NaN, so that its products are NaN and not some number.
 pub fn quantize_int4_row(x: &[f32], q: &mut [i8], ratios: &mut [i8]) -> f32 {
     assert!(q.len() == x.len() && ratios.len() == x.len().div_ceil(GROUP), "q or ratios do not fit the row");
-    quantize(x, q, ratios)
+    dispatch(Isa::best(), Quantize { x, q, ratios })
+}
+
+/// [`quantize`] as a function of its own.
+struct Quantize<'a> {
+    x: &'a [f32],
+    q: &'a mut [i8],
+    ratios: &'a mut [i8],
+}
+
+impl Kernel for Quantize<'_> {
+    type Output = f32;
+
+    fn define(self) -> f32 {
+        quantize(self.x, self.q, self.ratios)
+    }
+
+    #[inline(always)]
+    fn run<S: Simd>(self, _: S) -> f32 {
+        quantize(self.x, self.q, self.ratios)
+    }
 }
 
 /// See [`quantize_int4_row`]; inlined into a function of each instruction set.
@@ -56,7 +80,7 @@ pub(super) fn quantize(x: &[f32], q: &mut [i8], ratios: &mut [i8]) -> f32 {
     }
     let scale = best.1;
     let (mut product, mut square) = (0f64, 0f64);
-    for ((group, q), ratio) in groups(x).zip(q.chunks_mut(GROUP)).zip(ratios) {
+    for ((group, q), ratio) in groups(x).zip(q.chunks_mut(GROUP)).zip(&mut *ratios) {
         *ratio = best_ratio(&group, scale).0;
         let inverse = inverse(f32::from(*ratio) * scale);
         for (q, x) in q.iter_mut().zip(group) {
@@ -67,7 +91,18 @@ pub(super) fn quantize(x: &[f32], q: &mut [i8], ratios: &mut [i8]) -> f32 {
             square += integer * integer;
         }
     }
-    if square > 0.0 { (product / square) as f32 } else { scale }
+    let divisor = ratios.iter().fold(0, |divisor, ratio| greatest_common_divisor(divisor, ratio.unsigned_abs())).max(1);
+    ratios.iter_mut().for_each(|ratio| *ratio /= divisor as i8);
+    shortened(if square > 0.0 { (product / square * f64::from(divisor)) as f32 } else { scale })
+}
+
+fn greatest_common_divisor(a: u8, b: u8) -> u8 {
+    if b == 0 { a } else { greatest_common_divisor(b, a % b) }
+}
+
+/// Rounded to 20 significant bits: a product with a ratio of 4 bits is exact then.
+fn shortened(scale: f32) -> f32 {
+    f32::from_bits((scale.to_bits() + 8) & !15)
 }
 
 /// The groups of a row, the last one filled up with zeros.
@@ -214,6 +249,23 @@ mod tests {
         let ratios = [15, -3, 9, 1];
         let x: Vec<f32> = (0..128).map(|k| ((k * 5 % 16 - 8) * ratios[k as usize / GROUP]) as f32 * 0.25).collect();
         assert!(error(&x) < 1e-12, "{:e}", error(&x));
+    }
+
+    #[test]
+    fn our_own_rows_are_imported_as_they_are() {
+        for seed in 0..300 {
+            let len = [1, 31, 32, 33, 64, 96, 777][seed as usize % 7];
+            let x: Vec<f32> = row(seed, len).iter().map(|x| x * 10f32.powi(seed as i32 % 7 - 5)).collect();
+            let (mut q, mut ratios) = (vec![0; len], vec![0; len.div_ceil(GROUP)]);
+            let scale = quantize_int4_row(&x, &mut q, &mut ratios);
+            let scales: Vec<f32> = ratios.iter().map(|ratio| f32::from(*ratio) * scale).collect();
+            for (ratio, product) in ratios.iter().zip(&scales) {
+                assert_eq!(f64::from(*product), f64::from(*ratio) * f64::from(scale), "seed={seed}: it was rounded");
+            }
+            let (mut imported, wanted) = (vec![0; ratios.len()], q.clone());
+            let found = import(&mut q, &scales, &mut imported);
+            assert_eq!((found, imported, q), (scale, ratios, wanted), "seed={seed} len={len}");
+        }
     }
 
     #[test]

@@ -96,6 +96,47 @@ impl BlockType {
     }
 }
 
+impl BlockType {
+    /// Floats to whole blocks, as ggml's reference quantizers do it and the `gguf` package byte by byte: the number of largest
+    /// magnitude gives the scale. For Q8_0 and Q4_0, which this program writes.
+    pub(crate) fn encode(self, values: &[f32], bytes: &mut [u8]) {
+        match self {
+            BlockType::Q8_0 => {
+                for (values, block) in values.as_chunks().0.iter().zip(bytes.as_chunks_mut().0) {
+                    encode_q8_0(values, block);
+                }
+            }
+            BlockType::Q4_0 => {
+                for (values, block) in values.as_chunks().0.iter().zip(bytes.as_chunks_mut().0) {
+                    encode_q4_0(values, block);
+                }
+            }
+            other => unreachable!("{} is not written", other.name()),
+        }
+    }
+}
+
+fn encode_q8_0(values: &[f32; 32], block: &mut [u8; 34]) {
+    let d = values.iter().fold(0f32, |largest, x| largest.max(x.abs())) / 127.0;
+    let inverse = if d == 0.0 { 0.0 } else { 1.0 / d };
+    block[..2].copy_from_slice(&f16::from_f32(d).to_le_bytes());
+    for (q, x) in block[2..].iter_mut().zip(values) {
+        *q = (x * inverse).round() as i8 as u8; // halves away from zero
+    }
+}
+
+fn encode_q4_0(values: &[f32; 32], block: &mut [u8; 18]) {
+    // Of equals the first.
+    let largest = values.iter().fold(values[0], |largest, x| if x.abs() > largest.abs() { *x } else { largest });
+    let d = largest / -8.0;
+    let inverse = if d == 0.0 { 0.0 } else { 1.0 / d };
+    let q = values.map(|x| ((x * inverse + 8.5) as u8).min(15));
+    block[..2].copy_from_slice(&f16::from_f32(d).to_le_bytes());
+    for (i, byte) in block[2..].iter_mut().enumerate() {
+        *byte = q[i] | q[i + 16] << 4;
+    }
+}
+
 /// The levels of IQ4_NL.
 const LEVELS: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 

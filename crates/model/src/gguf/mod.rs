@@ -23,6 +23,7 @@ mod tokenizer;
 pub use blocks::BlockType;
 pub(crate) use blocks::q4_0_codes;
 pub(crate) use names::in_ggml;
+pub(crate) use tokenizer::pattern_name;
 
 use crate::checkpoint::{Checkpoint, LoadError, ModelFile};
 use crate::weights::TensorInfo;

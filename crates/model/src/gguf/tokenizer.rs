@@ -40,6 +40,52 @@ enum Split {
     Pattern(&'static str),
 }
 
+impl Split {
+    /// As `tokenizer.json` has it.
+    fn pre_tokenizer(&self) -> Value {
+        match self {
+            Split::Gpt2 => byte_level(true),
+            Split::DigitsGpt2 => json!({"type": "Sequence", "pretokenizers": [
+                {"type": "Digits", "individual_digits": true}, byte_level(true),
+            ]}),
+            Split::Pattern(pattern) => json!({"type": "Sequence", "pretokenizers": [
+                {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": false}, byte_level(false),
+            ]}),
+        }
+    }
+}
+
+fn byte_level(use_regex: bool) -> Value {
+    json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": use_regex})
+}
+
+/// ggml's name for what cuts text in a `tokenizer.json`. Of names with the same pattern, the one with this normalizer and
+/// rule about merges if there is one: ggml itself has no normalizer.
+pub(crate) fn pattern_name(pre_tokenizer: &Value, normalizer: &Value, ignores_merges: bool) -> Option<&'static str> {
+    // Offsets concern nobody here; without the field the pattern is used.
+    let shape = |value: &Value| {
+        let mut value = value.clone();
+        let parts = match value.get("pretokenizers").is_some() {
+            true => value["pretokenizers"].as_array_mut().map(|parts| parts.iter_mut().collect()).unwrap_or_default(),
+            false => vec![&mut value],
+        };
+        for part in parts.into_iter().filter_map(Value::as_object_mut) {
+            part.remove("trim_offsets");
+            if part.get("type").is_some_and(|kind| kind == "ByteLevel") {
+                part.entry("use_regex").or_insert(true.into());
+            }
+        }
+        value
+    };
+    let wanted = shape(pre_tokenizer);
+    let names: Vec<_> = SPLITS
+        .iter()
+        .filter(|(_, split, _, ignores)| *ignores == ignores_merges && shape(&split.pre_tokenizer()) == wanted)
+        .collect();
+    let same = names.iter().find(|(_, _, normalizes, _)| *normalizes != normalizer.is_null());
+    same.or(names.first()).map(|(name, ..)| *name)
+}
+
 /// GPT-4's pattern, digits in groups of three at most.
 const CL100K: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 /// The same with each digit alone.
@@ -180,21 +226,11 @@ fn bytes_bpe(metadata: &Metadata) -> Result<Value, LoadError> {
         })?;
         pairs.push(json!([left, right]));
     }
-    let byte_level = |use_regex: bool| json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": use_regex});
-    let pre_tokenizer = match split {
-        Split::Gpt2 => byte_level(true),
-        Split::DigitsGpt2 => json!({"type": "Sequence", "pretokenizers": [
-            {"type": "Digits", "individual_digits": true}, byte_level(true),
-        ]}),
-        Split::Pattern(pattern) => json!({"type": "Sequence", "pretokenizers": [
-            {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": false}, byte_level(false),
-        ]}),
-    };
     Ok(json!({
         "version": "1.0",
         "added_tokens": vocabulary.added(),
         "normalizer": normalize.then(|| json!({"type": "NFC"})),
-        "pre_tokenizer": pre_tokenizer,
+        "pre_tokenizer": split.pre_tokenizer(),
         "decoder": byte_level(true),
         "model": {
             "type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,

@@ -296,6 +296,20 @@ impl Weights {
         Ok(values)
     }
 
+    /// Every tensor that lies in a file as rows, in the order of the files and of their bytes.
+    pub(crate) fn stored(&self) -> Vec<Stored<'_>> {
+        let all = self.tensors.iter().filter_map(|(name, entry)| match &entry.values {
+            &Values::Rows { offset, encoding, .. } => {
+                let (shape, num_bytes) = (entry.shape.as_slice(), entry.num_bytes);
+                Some((entry.file, Stored { name, shape, encoding, num_bytes, file: &self.files[entry.file], offset }))
+            }
+            Values::Quantized(_) => None,
+        });
+        let mut all: Vec<(usize, Stored<'_>)> = all.collect();
+        all.sort_by(|(a_file, a), (b_file, b)| (a_file, a.offset, a.name).cmp(&(b_file, b.offset, b.name)));
+        all.into_iter().map(|(_, stored)| stored).collect()
+    }
+
     /// Whether there is a tensor of that name.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.tensors.contains_key(name)
@@ -406,6 +420,29 @@ impl Weights {
     }
 }
 
+/// A tensor as it lies in its file.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stored<'w> {
+    /// Full name.
+    pub(crate) name: &'w str,
+    /// Dimensions, outermost first.
+    pub(crate) shape: &'w [usize],
+    /// Element type.
+    pub(crate) encoding: Encoding,
+    /// Bytes in the file.
+    pub(crate) num_bytes: u64,
+    file: &'w ModelFile,
+    offset: u64,
+}
+
+impl Stored<'_> {
+    /// Its bytes from `at` on.
+    pub(crate) fn read(&self, at: u64, out: &mut [u8]) -> Result<(), LoadError> {
+        assert!(at + out.len() as u64 <= self.num_bytes, "a read outside {}", self.name);
+        self.file.read_at(self.offset + at, out)
+    }
+}
+
 /// A tensor, its rows ready to be read.
 #[derive(Clone, Copy, Debug)]
 pub struct Tensor<'w> {
@@ -427,6 +464,14 @@ impl<'w> Tensor<'w> {
     /// Bytes in the files.
     pub fn num_bytes(&self) -> u64 {
         self.entry.num_bytes
+    }
+
+    /// What its rows are made of; `None` of a quantized module.
+    pub(crate) fn encoding(&self) -> Option<Encoding> {
+        match self.entry.values {
+            Values::Rows { encoding, .. } => Some(encoding),
+            Values::Quantized(_) => None,
+        }
     }
 
     /// Reads what rows need. Of a quantized module these are its bytes in the files; of others nothing.

@@ -1,0 +1,150 @@
+//! `twostroke quantize`: a model with narrow weights, written to disk.
+//!
+//! ```text
+//! --text ──> float32 pass, every product in the narrow class beside it ──> errors ┐
+//! -m     ──> headers, configuration: what is refused is refused now               ├──> model::export ──> -o
+//!            free space, name of the result                                       ┘
+//! ```
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use kernels::threads::{ThreadError, default_threads, max_threads};
+use kernels::{Cpu, CpuOptions, Float32, KvDtype, WeightClass};
+use model::export::{self, Export, ExportError, Reason, Report};
+use model::quality::Watched;
+use model::tokenizer::Tokenizer;
+use model::{Batch, Checkpoint, Forward, KvBudget, LoadOptions, ModelConfig};
+
+use super::quality::{BLOCK_SIZE, Corpus, Interrupts, ROWS, WINDOW, fill, read_text};
+use crate::console::{Progress, put};
+use crate::failure::Failure;
+use crate::flags::QuantizeFlags;
+use crate::{machine, models};
+
+/// Runs the command.
+pub(crate) fn quantize(flags: &QuantizeFlags) -> Result<(), Failure> {
+    let text = flags.text.as_deref().map(read_text).transpose()?;
+    let class = flags.weights.class();
+    let threads = match (flags.threads, max_threads()) {
+        (Some(asked), allowed) if asked > allowed => {
+            return Err(Failure::usage(ThreadError::TooMany { asked, allowed }));
+        }
+        (Some(asked), _) => asked,
+        (None, _) => default_threads(),
+    };
+    let checkpoint = models::open(flags.model.as_deref())?;
+    let failure = |error| failure(&checkpoint, error);
+    export::check_output(&flags.output).map_err(failure)?;
+    let export = Export::open(&checkpoint, flags.format.format(), class).map_err(failure)?;
+    check_space(&flags.output, export.expected_bytes())?;
+
+    let interrupts = Interrupts::listen()?;
+    let measured = match &text {
+        // Nothing is lost in 16 bits.
+        _ if class == WeightClass::Bf16 => HashMap::new(),
+        Some(text) => measure(&checkpoint, text, flags, &interrupts)?,
+        None => HashMap::new(),
+    };
+    let bar = Progress::new(&format!("writing {}", class.name()));
+    let mut progress = |p: model::Progress| {
+        bar.at(p.bytes_done, p.bytes_total);
+        !interrupts.came()
+    };
+    let report = export.write(&flags.output, &measured, threads, &mut progress);
+    drop(bar);
+    put(&words(&flags.output, class, &report.map_err(failure)?))
+}
+
+/// A wrong model or a wrong name is the user's; a disk that is full is not.
+fn failure(checkpoint: &Checkpoint, error: ExportError) -> Failure {
+    match error {
+        ExportError::Load(load) => models::load_failure(checkpoint, &load),
+        ExportError::Refused(problem) => Failure::usage(format!("-m: {problem}")),
+        ExportError::Exists(_) | ExportError::NoDirectory(_) => Failure::usage(format!("-o: {error}")),
+        ExportError::NoSpace(_) | ExportError::Io { .. } => Failure::failed(format!("-o: {error}")),
+        ExportError::Interrupted => Failure::Interrupted,
+    }
+}
+
+/// Before anything is written: whether it would fit.
+fn check_space(output: &Path, wanted: u64) -> Result<(), Failure> {
+    match machine::free_space(output) {
+        Some(free) if free < wanted => Err(Failure::failed(format!(
+            "-o: {}: about {} MB will be written, and {} MB are free",
+            output.display(),
+            wanted.div_ceil(1_000_000),
+            free / 1_000_000
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// The relative error of each matrix's products on a text, by the matrix's name.
+fn measure(
+    checkpoint: &Checkpoint,
+    text: &str,
+    flags: &QuantizeFlags,
+    interrupts: &Interrupts,
+) -> Result<HashMap<String, f64>, Failure> {
+    let load_failure = |error| models::load_failure(checkpoint, &error);
+    let config = ModelConfig::load(checkpoint).map_err(load_failure)?;
+    let tokenizer = Tokenizer::load(checkpoint, config.vocab_size).map_err(load_failure)?;
+    let corpus = Corpus::new(text, &tokenizer, WINDOW.min(config.context_limit))
+        .map_err(|problem| Failure::usage(format!("--text: {problem}")))?;
+    let options = LoadOptions {
+        weights: flags.weights.class(),
+        as_stored: false,
+        max_rows: ROWS,
+        max_logit_rows: 1,
+        max_model_len: Some(corpus.longest()),
+        kv_blocks: KvBudget::Blocks(corpus.longest().div_ceil(BLOCK_SIZE)),
+        block_size: BLOCK_SIZE,
+        image_directory: None,
+        kv_dtype: KvDtype::Bf16,
+    };
+    let cpu = Cpu::new(CpuOptions { threads: flags.threads, isa: None }).map_err(Failure::usage)?;
+    let watched = Watched::new(Float32::new(flags.threads).map_err(Failure::usage)?, cpu);
+    let bar = Progress::new("loading float32");
+    let loaded = model::load(watched, checkpoint, &options, &mut |p| bar.at(p.bytes_done, p.bytes_total));
+    drop(bar);
+    let mut runner = loaded.map_err(load_failure)?;
+    let bar = Progress::counting("measuring", "tokens");
+    let (mut batch, mut done) = (Batch::default(), 0);
+    for window in &corpus.windows {
+        for start in (0..window.len()).step_by(ROWS) {
+            let end = window.len().min(start + ROWS);
+            fill(&mut batch, window, start..end, end - start);
+            runner.compute(&batch);
+            done += (end - start) as u64;
+            bar.at(done, corpus.windows.iter().map(|window| window.len() as u64).sum());
+            if interrupts.came() {
+                return Err(Failure::Interrupted);
+            }
+        }
+    }
+    let errors = runner.backend().errors();
+    Ok(runner.matrix_names().iter().cloned().zip(errors.iter().map(|error| error.relative())).collect())
+}
+
+/// What was done, for people.
+fn words(output: &Path, class: WeightClass, report: &Report) -> String {
+    let percent = |error: f64| format!("{:.2} %", error * 100.0);
+    let mut text = format!("{}: {:.1} MB", output.display(), report.bytes as f64 / 1e6);
+    if class != WeightClass::Bf16 {
+        let (count, error) = (report.narrow, percent(report.worst_error));
+        text.push_str(&format!(", {count} matrices in {}, their weights off by {error} at most", class.name()));
+    }
+    text.push('\n');
+    let limit = percent(export::limit(class));
+    for kept in &report.kept {
+        let why = match kept.reason {
+            Reason::Weights(error) => format!("weights would be off by {}, more than {limit}", percent(error)),
+            Reason::Products(error) => format!("products would be off by {}, more than {limit}", percent(error)),
+            Reason::Width(width) => format!("rows of {width} weights are no whole groups of 32"),
+            Reason::NotFinite => "some weights are NaN or infinite".to_string(),
+        };
+        text.push_str(&format!("kept as stored: {}: {why}\n", kept.name));
+    }
+    text
+}

@@ -1,0 +1,216 @@
+//! Writing quantized checkpoints: a model in the layout of transformers in, narrower files for this and other engines out.
+//!
+//! ```text
+//! Checkpoint ──Export::open──> what is written, and how large at most           everything that can be refused is refused here
+//!                │
+//!                └──write──> per unit: read, quantize, judge (recipe.rs) ──┬──> narrow: codes and scales
+//!                                                                          └──> over the limit: as stored
+//! ```
+//! A *unit* is what has to share one class: q, k and v; gate and up; o; down; all experts of a layer. Other engines compute
+//! its parts as one matrix, and so does this one. Embedding, head, router, norms and biases stay as they are stored.
+//!
+//! **What is written is what is computed.** Codes and scales in safetensors come from the quantizers that `--weights int8` and `--weights
+//! int4` use at load ([`kernels::quant`]), and are read back as they are. So a model that was written and loaded gives the
+//! bits of the original under the same flag, as long as no unit was kept wide.
+//!
+//! Memory: one unit, as stored and narrow. Files appear under a temporary name beside their place ([`staging`]), are
+//! brought to the disk, and renamed: there is never half a model under the name that was asked for.
+
+mod gguf;
+mod recipe;
+mod safetensors;
+mod staging;
+mod vocabulary;
+
+pub use recipe::{Kept, Reason, limit};
+
+use crate::checkpoint::{Checkpoint, LoadError};
+use crate::config::ModelConfig;
+use crate::forward::Progress;
+use crate::tensors::Tensors;
+use crate::weights::Weights;
+use kernels::WeightClass;
+use serde_json::Value;
+use staging::Staging;
+use std::collections::HashMap;
+use std::io;
+use std::path::{Path, PathBuf};
+
+const CONFIG: &str = "config.json";
+const FIELD: &str = "quantization_config";
+/// Most bytes of a `config.json`.
+const MAX_CONFIG_BYTES: u64 = 8 << 20;
+
+/// Why a model was not written.
+#[derive(Debug, thiserror::Error)]
+pub enum ExportError {
+    /// The model cannot be read.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// The model can be read, and not be written in this way.
+    #[error("{0}")]
+    Refused(String),
+    /// There is something where the result should go.
+    #[error("{}: exists already; nothing is overwritten", .0.display())]
+    Exists(PathBuf),
+    /// The result's directory is not there.
+    #[error("{}: no such directory", .0.display())]
+    NoDirectory(PathBuf),
+    /// The disk is full. Nothing is left behind.
+    #[error("{}: no space left on the device; nothing was written", .0.display())]
+    NoSpace(PathBuf),
+    /// Writing failed otherwise. Nothing is left behind.
+    #[error("{}: {error}; nothing was written", .path.display())]
+    Io {
+        /// What was written.
+        path: PathBuf,
+        /// What the operating system said.
+        error: io::Error,
+    },
+    /// `progress` said stop. Nothing is left behind.
+    #[error("interrupted")]
+    Interrupted,
+}
+
+impl ExportError {
+    fn io(path: &Path, error: io::Error) -> ExportError {
+        match error.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ExportError::NoSpace(path.to_path_buf()),
+            _ => ExportError::Io { path: path.to_path_buf(), error },
+        }
+    }
+}
+
+/// What was written.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Report {
+    /// Bytes of all files.
+    pub bytes: u64,
+    /// Matrices (as they are stored, q, k and v apart) that are narrow now.
+    pub narrow: usize,
+    /// The largest relative error of a unit's weights among them.
+    pub worst_error: f64,
+    /// Units that were kept as stored, and why.
+    pub kept: Vec<Kept>,
+}
+
+/// Whether a result can be called so: nothing is there yet, and its directory is.
+pub fn check_output(output: &Path) -> Result<(), ExportError> {
+    staging::place(output).map(|_| ())
+}
+
+/// What is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// A directory in the layout of compressed-tensors, which this engine and vLLM load: [`safetensors`]. Int8 or int4.
+    Safetensors,
+    /// One file, which this engine and llama.cpp load: [`gguf`]. Bf16, int8 (Q8_0) or int4 (Q4_0).
+    Gguf,
+}
+
+/// A model that can be written.
+pub struct Export<'c> {
+    checkpoint: &'c Checkpoint,
+    class: WeightClass,
+    config: ModelConfig,
+    weights: Weights,
+    /// Of a GGUF file.
+    plan: Option<gguf::Plan>,
+}
+
+impl<'c> Export<'c> {
+    /// Reads and checks the headers, the configuration, and for GGUF the tokenizer.
+    pub fn open(checkpoint: &'c Checkpoint, format: Format, class: WeightClass) -> Result<Export<'c>, ExportError> {
+        if checkpoint.gguf().is_some() {
+            let problem = "a GGUF file; quantize reads a directory in the layout of transformers";
+            return Err(ExportError::Refused(format!("{}: {problem}", checkpoint.location())));
+        }
+        if (format, class) == (Format::Safetensors, WeightClass::Bf16) {
+            return Err(ExportError::Refused("bf16: safetensors are written in int8 or int4".to_string()));
+        }
+        check_fields(checkpoint)?;
+        let config = ModelConfig::load(checkpoint)?;
+        let weights = Weights::open(checkpoint)?;
+        Tensors::of(&config, &weights).each(|name, shape, _| weights.tensor(name, shape).map(|_| ()))?;
+        let mut export = Export { checkpoint, class, config, weights, plan: None };
+        if format == Format::Gguf {
+            export.plan = Some(gguf::Plan::of(&export)?);
+        }
+        Ok(export)
+    }
+
+    /// Bytes that [`write`](Self::write) takes if no unit is kept wide.
+    pub fn expected_bytes(&self) -> u64 {
+        match &self.plan {
+            Some(plan) => plan.expected_bytes(self),
+            None => safetensors::expected_bytes(self),
+        }
+    }
+
+    /// Writes the result: a directory of safetensors, or a GGUF file.
+    ///
+    /// `measured`: errors of products on a text, by the names of [`crate::Runner::matrix_names`]; may be empty. `threads`
+    /// quantize together; the bytes do not depend on their number. `progress` is called at least once for each unit,
+    /// and ends the work by returning false.
+    pub fn write(
+        &self,
+        output: &Path,
+        measured: &HashMap<String, f64>,
+        threads: usize,
+        progress: &mut dyn FnMut(Progress) -> bool,
+    ) -> Result<Report, ExportError> {
+        let mut work = Work::new(self, threads, progress);
+        let (staging, report) = match &self.plan {
+            Some(plan) => {
+                let staging = Staging::file(output)?;
+                let report = gguf::write(self, plan, staging.path(), measured, &mut work);
+                (staging, report)
+            }
+            None => {
+                let staging = Staging::directory(output)?;
+                let report = safetensors::write(self, staging.path(), measured, &mut work);
+                (staging, report)
+            }
+        };
+        let report = report.map_err(|error| staging.blamed(error))?;
+        staging.publish()?;
+        Ok(report)
+    }
+}
+
+/// Refuses a model that is quantized already.
+fn check_fields(checkpoint: &Checkpoint) -> Result<(), LoadError> {
+    // A config.json that is missing or no JSON object is refused by `ModelConfig`, in its own words.
+    let text = checkpoint.read_text_capped(CONFIG, MAX_CONFIG_BYTES)?.unwrap_or_default();
+    let Ok(Value::Object(fields)) = serde_json::from_str(&text) else { return Ok(()) };
+    let problem = match fields.get(FIELD) {
+        None => return Ok(()),
+        Some(Value::Null) => "null; remove the field, so that it can be written".to_string(),
+        Some(found) => {
+            let method = found["quant_method"].as_str().unwrap_or("some method");
+            let method: String = method.chars().take(40).collect();
+            format!("quantized already, by {method:?}; the original bf16, f16 or f32 model is needed")
+        }
+    };
+    Err(LoadError::field(CONFIG, FIELD, problem))
+}
+
+/// The work while it is done: how far it is, and on how many threads.
+struct Work<'p> {
+    threads: usize,
+    done: Progress,
+    progress: &'p mut dyn FnMut(Progress) -> bool,
+}
+
+impl<'p> Work<'p> {
+    fn new(export: &Export<'_>, threads: usize, progress: &'p mut dyn FnMut(Progress) -> bool) -> Work<'p> {
+        let bytes_total = export.weights.stored().iter().map(|stored| stored.num_bytes).sum();
+        Work { threads: threads.max(1), done: Progress { bytes_done: 0, bytes_total }, progress }
+    }
+
+    /// So many bytes of the original are dealt with.
+    fn advance(&mut self, bytes: u64) -> Result<(), ExportError> {
+        self.done.bytes_done += bytes;
+        if (self.progress)(self.done) { Ok(()) } else { Err(ExportError::Interrupted) }
+    }
+}

@@ -1,0 +1,388 @@
+//! What is quantized together, how large the error is, and which units stay as they are stored.
+//!
+//! ```text
+//! unit   qkv | o | gate_up | down | all experts of a layer
+//! error  |W' - W| / |W| of its weights, and if a text was given |y' - y| / |y| of its products on that text
+//!        the larger of them > limit(class)  ──>  the unit stays wide, by name
+//! ```
+//! A class rounds every unit about equally (int8 by 1 %, int4 by 8 %). Far more means that something is wrong with this
+//! matrix for this class: single huge weights in a channel, or inputs that spike on few tokens (GLU activation spikes:
+//! Yang et al., 2024), which only a text shows. The decision is made here, once, and is a part of the files.
+
+use super::{ExportError, Work};
+use crate::checkpoint::LoadError;
+use crate::config::Family;
+use crate::gguf::BlockType;
+use crate::tensors::{Feed, Layer, Linear, Mlp};
+use crate::weights::encoding::Encoding;
+use crate::weights::{Part, Weights, class_for};
+use half::{bf16, f16};
+use kernels::WeightClass;
+use kernels::quant::{GROUP, quantize_int4_row, quantize_row};
+use std::collections::HashMap;
+use std::ops::Range;
+
+/// Largest relative L2 error of a unit that is made narrow: two to five times what the class costs usually, so that only
+/// what stands out is kept wide.
+pub fn limit(class: WeightClass) -> f64 {
+    match class {
+        WeightClass::Bf16 => f64::INFINITY,
+        WeightClass::Int8 => 0.05,
+        WeightClass::Int4 => 0.15,
+    }
+}
+
+/// A unit that was kept as stored.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Kept {
+    /// The modules in it, joined by ` + `.
+    pub name: String,
+    /// Why.
+    pub reason: Reason,
+}
+
+/// Why a unit was kept as stored.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Reason {
+    /// This relative error of its weights is above the limit.
+    Weights(f64),
+    /// This relative error of its products on the text is above the limit.
+    Products(f64),
+    /// Its rows are not made of whole groups of 32.
+    Width(usize),
+    /// Some of its weights are NaN or infinite.
+    NotFinite,
+}
+
+/// What has to share one class.
+pub(super) struct Unit {
+    /// Names of its matrices as [`crate::Runner::matrix_names`] has them.
+    matrices: Vec<String>,
+    pub(super) modules: Vec<Module>,
+}
+
+/// A matrix under the name that it has in what is written.
+pub(super) struct Module {
+    /// Without `.weight`.
+    pub(super) name: String,
+    /// The tensor that holds its rows.
+    pub(super) source: Part,
+    pub(super) in_features: usize,
+    /// Rows are written in the order of ggml, for heads of this width: see [`interleaved`].
+    pub(super) interleaved: Option<usize>,
+}
+
+impl Module {
+    pub(super) fn out_features(&self) -> usize {
+        self.source.rows.len()
+    }
+
+    /// Bytes of its rows in the file.
+    pub(super) fn stored_bytes(&self, weights: &Weights) -> Result<u64, LoadError> {
+        let all: usize = self.source.shape.iter().rev().skip(1).product();
+        let bytes = weights.tensor(&self.source.name, &self.source.shape)?.num_bytes();
+        Ok(bytes / all as u64 * self.out_features() as u64)
+    }
+}
+
+/// The row of queries or keys that ggml's row `row` is: neighbours there are `i` and `half + i` of a head here.
+pub(super) fn interleaved(row: usize, head_dim: usize) -> usize {
+    let (head, in_head) = (row / head_dim, row % head_dim);
+    head * head_dim + in_head % 2 * (head_dim / 2) + in_head / 2
+}
+
+/// What a matrix becomes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Target {
+    /// This engine's, with scales apart.
+    Int8,
+    /// Likewise.
+    Int4,
+    /// GGUF: Q8_0 or Q4_0.
+    Blocks(BlockType),
+    /// Two bytes for each weight.
+    Bf16,
+    F16,
+}
+
+impl Target {
+    pub(super) fn of(class: WeightClass) -> Target {
+        match class {
+            WeightClass::Bf16 => Target::Bf16,
+            WeightClass::Int8 => Target::Int8,
+            WeightClass::Int4 => Target::Int4,
+        }
+    }
+
+    /// As GGUF calls it.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Target::Int8 => "I8",
+            Target::Int4 => "I4",
+            Target::Blocks(blocks) => blocks.name(),
+            Target::Bf16 => "BF16",
+            Target::F16 => "F16",
+        }
+    }
+
+    /// The class that has about as many bits.
+    fn class(self) -> WeightClass {
+        match self {
+            Target::Int8 => WeightClass::Int8,
+            Target::Int4 => WeightClass::Int4,
+            Target::Blocks(blocks) => class_for(Encoding::Quantized(blocks)),
+            Target::Bf16 | Target::F16 => WeightClass::Bf16,
+        }
+    }
+
+    /// Weights in a row are a multiple of it.
+    fn group(self) -> usize {
+        match self {
+            Target::Int4 => GROUP,
+            Target::Blocks(blocks) => blocks.size().0,
+            _ => 1,
+        }
+    }
+
+    /// Whether rows of this width can be written so.
+    pub(super) fn fits(self, width: usize) -> bool {
+        width.is_multiple_of(self.group())
+    }
+
+    /// Bytes of codes, and scales apart, of a row.
+    fn row(self, width: usize) -> (usize, usize) {
+        match self {
+            Target::Int8 => (width, 1),
+            Target::Int4 => (width / 2, width / GROUP),
+            Target::Blocks(blocks) => (width / blocks.size().0 * blocks.size().1, 0),
+            Target::Bf16 | Target::F16 => (2 * width, 0),
+        }
+    }
+}
+
+/// The units of a layer, in the order of the forward pass.
+pub(super) fn units(layer: &Layer, family: Family) -> Vec<Unit> {
+    let mut units = vec![Unit::of(&[&layer.qkv], family), Unit::of(&[&layer.o], family)];
+    match &layer.feed {
+        Feed::Dense(Mlp { gate_up, down }) => {
+            units.extend([Unit::of(&[gate_up], family), Unit::of(&[down], family)]);
+        }
+        Feed::Experts { experts, .. } => {
+            let matrices: Vec<&Linear> = experts.iter().flat_map(|mlp| [&mlp.gate_up, &mlp.down]).collect();
+            units.push(Unit::of(&matrices, family));
+        }
+    }
+    units
+}
+
+impl Unit {
+    fn of(matrices: &[&Linear], family: Family) -> Unit {
+        let name = |linear: &&Linear| linear.parts.iter().map(Part::to_string).collect::<Vec<_>>().join(" + ");
+        let modules = matrices
+            .iter()
+            .flat_map(|linear| linear.parts.iter().flat_map(|part| modules(part, linear.in_features, family)));
+        Unit { matrices: matrices.iter().map(name).collect(), modules: modules.collect() }
+    }
+
+    /// The modules, for people: of many the first and the last.
+    pub(super) fn name(&self) -> String {
+        let names: Vec<&str> = self.modules.iter().map(|module| module.name.as_str()).collect();
+        match names.as_slice() {
+            [first, .., last] if names.len() > 3 => format!("{first} to {last}"),
+            few => few.join(" + "),
+        }
+    }
+}
+
+/// The modules in a part. Stacks of experts are written as other engines read them: one matrix for each, gate and up
+/// apart, under the names with which the family was published.
+fn modules(part: &Part, in_features: usize, family: Family) -> Vec<Module> {
+    let module = |name: String, rows: Range<usize>| Module {
+        name,
+        source: Part { rows, ..part.clone() },
+        in_features,
+        interleaved: None,
+    };
+    let stack = part.shape.len() == 3;
+    let Some((prefix, kind)) = part.name.rsplit_once('.').filter(|_| stack) else {
+        return vec![module(part.name.strip_suffix(".weight").unwrap_or(&part.name).to_string(), part.rows.clone())];
+    };
+    let expert = part.rows.start / part.rows.len();
+    let (prefix, [gate, up, down]) = match family {
+        Family::Mixtral => (prefix.replace(".mlp.", ".block_sparse_moe."), ["w1", "w3", "w2"]),
+        _ => (prefix.to_string(), ["gate_proj", "up_proj", "down_proj"]),
+    };
+    let middle = part.rows.start + part.rows.len() / 2;
+    match kind {
+        "gate_up_proj" => vec![
+            module(format!("{prefix}.{expert}.{gate}"), part.rows.start..middle),
+            module(format!("{prefix}.{expert}.{up}"), middle..part.rows.end),
+        ],
+        _ => vec![module(format!("{prefix}.{expert}.{down}"), part.rows.clone())],
+    }
+}
+
+/// A matrix as codes and scales.
+pub(super) struct Narrow {
+    pub(super) target: Target,
+    /// Int8: `[out, in]`. Int4: two codes in a byte, the first low, each plus 8, `[out, in / 2]`. Else what the file has.
+    pub(super) codes: Vec<u8>,
+    /// Int8: `[out]`. Int4: `[out, in / 32]`, of any sign. Else empty.
+    pub(super) scales: Vec<f32>,
+    /// Relative L2 error of the weights; NaN where some are no numbers.
+    pub(super) error: f64,
+}
+
+/// A unit's fate.
+pub(super) enum Verdict {
+    /// In the order of its modules, and the largest error.
+    Narrow(Vec<Narrow>, f64),
+    Wide(Reason),
+}
+
+/// Quantizes a unit and judges it.
+pub(super) fn judge(
+    unit: &Unit,
+    target: Target,
+    weights: &Weights,
+    measured: &HashMap<String, f64>,
+    work: &mut Work<'_>,
+) -> Result<Verdict, ExportError> {
+    let limit = limit(target.class());
+    let mut narrow = Vec::with_capacity(unit.modules.len());
+    let products = unit.matrices.iter().filter_map(|name| measured.get(name)).copied().fold(0.0, f64::max);
+    let mut reason = match unit.modules.iter().find(|module| !target.fits(module.in_features)) {
+        Some(module) => Some(Reason::Width(module.in_features)),
+        None => (products > limit).then_some(Reason::Products(products)),
+    };
+    for module in &unit.modules {
+        if reason.is_none() {
+            let made = quantize(target, weights, module, work.threads)?;
+            reason = match made.error {
+                error if error.is_nan() => Some(Reason::NotFinite),
+                error if error > limit => Some(Reason::Weights(error)),
+                _ => None,
+            };
+            narrow.push(made);
+        }
+        work.advance(module.stored_bytes(weights)?)?;
+    }
+    Ok(match reason {
+        Some(reason) => Verdict::Wide(reason),
+        None => {
+            let worst = narrow.iter().map(|narrow| narrow.error).fold(0.0, f64::max);
+            Verdict::Narrow(narrow, worst)
+        }
+    })
+}
+
+/// Rows of one matrix on several threads. Errors are summed by rows in their order, whoever computed them.
+pub(super) fn quantize(
+    target: Target,
+    weights: &Weights,
+    module: &Module,
+    threads: usize,
+) -> Result<Narrow, LoadError> {
+    let rows = weights.tensor(&module.source.name, &module.source.shape)?.rows()?;
+    let (out_features, width) = (module.out_features(), module.in_features);
+    let (row_bytes, row_scales) = target.row(width);
+    let mut codes = zeros::<u8>(out_features * row_bytes)?;
+    let mut scales = zeros::<f32>(out_features * row_scales)?;
+    let mut errors = vec![(0.0, 0.0); out_features];
+    let share = out_features.div_ceil(threads);
+    // Where there are no scales apart, every row's are empty.
+    let mut scale_parts = scales.chunks_mut((share * row_scales).max(1));
+    let parts = codes.chunks_mut(share * row_bytes).zip(errors.chunks_mut(share));
+    let first = module.source.rows.start;
+    let done: Result<Vec<()>, LoadError> = std::thread::scope(|scope| {
+        let tasks = parts.enumerate().map(|(index, (codes, errors))| {
+            let (rows, scales) = (&rows, scale_parts.next().unwrap_or_default());
+            scope.spawn(move || {
+                let mut scales = scales.chunks_mut(row_scales.max(1));
+                let mut row = Row::new(target, width);
+                for (at, (codes, error)) in codes.chunks_mut(row_bytes).zip(errors).enumerate() {
+                    let at = index * share + at;
+                    let from = module.interleaved.map_or(at, |head_dim| interleaved(at, head_dim));
+                    rows.read(first + from, &mut row.values)?;
+                    *error = row.quantize(codes, scales.next().unwrap_or_default());
+                }
+                Ok(())
+            })
+        });
+        let tasks: Vec<_> = tasks.collect();
+        tasks.into_iter().map(|task| task.join().expect("quantizing does not panic")).collect()
+    });
+    done?;
+    let (error, norm) = errors.iter().fold((0.0, 0.0), |sum, row| (sum.0 + row.0, sum.1 + row.1));
+    Ok(Narrow { target, codes, scales, error: if error == 0.0 { 0.0 } else { (error / norm).sqrt() } })
+}
+
+fn zeros<T: Clone + Default>(len: usize) -> Result<Vec<T>, LoadError> {
+    let mut values = Vec::new();
+    let bytes = len.saturating_mul(size_of::<T>());
+    let full = |_| LoadError::OutOfMemory { bytes, purpose: "a quantized matrix".to_string() };
+    values.try_reserve_exact(len).map_err(full)?;
+    values.resize(len, T::default());
+    Ok(values)
+}
+
+/// One row on its way.
+struct Row {
+    target: Target,
+    values: Vec<f32>,
+    /// What the codes stand for.
+    restored: Vec<f32>,
+    q: Vec<i8>,
+    ratios: Vec<i8>,
+}
+
+impl Row {
+    fn new(target: Target, width: usize) -> Row {
+        let (values, restored) = (vec![0.0; width], vec![0.0; width]);
+        Row { target, values, restored, q: vec![0; width], ratios: vec![0; width.div_ceil(GROUP)] }
+    }
+
+    /// Writes codes and scales of `values`; returns the squared error and the squared norm.
+    fn quantize(&mut self, codes: &mut [u8], scales: &mut [f32]) -> (f64, f64) {
+        let Row { target, values, restored, q, ratios } = self;
+        match target {
+            Target::Int8 => {
+                scales[0] = quantize_row(values, q).0;
+                codes.iter_mut().zip(&*q).for_each(|(to, q)| *to = *q as u8);
+                restored.iter_mut().zip(&*q).for_each(|(to, q)| *to = f32::from(*q) * scales[0]);
+            }
+            Target::Int4 => {
+                let scale = quantize_int4_row(values, q, ratios);
+                for (to, ratio) in scales.iter_mut().zip(ratios) {
+                    *to = f32::from(*ratio) * scale; // exact
+                }
+                for (to, pair) in codes.iter_mut().zip(q.as_chunks::<2>().0) {
+                    *to = (pair[0] + 8) as u8 | ((pair[1] + 8) as u8) << 4;
+                }
+                for ((to, q), scale) in restored.chunks_mut(GROUP).zip(q.chunks(GROUP)).zip(&*scales) {
+                    to.iter_mut().zip(q).for_each(|(to, q)| *to = f32::from(*q) * scale);
+                }
+            }
+            Target::Blocks(blocks) => {
+                blocks.encode(values, codes);
+                blocks.decode(codes, restored);
+            }
+            Target::Bf16 => {
+                for ((to, restored), x) in codes.as_chunks_mut().0.iter_mut().zip(&mut *restored).zip(&*values) {
+                    let rounded = bf16::from_f32(*x);
+                    (*to, *restored) = (rounded.to_le_bytes(), rounded.to_f32());
+                }
+            }
+            Target::F16 => {
+                for ((to, restored), x) in codes.as_chunks_mut().0.iter_mut().zip(&mut *restored).zip(&*values) {
+                    let rounded = f16::from_f32(*x);
+                    (*to, *restored) = (rounded.to_le_bytes(), rounded.to_f32());
+                }
+            }
+        }
+        values.iter().zip(&*restored).fold((0.0, 0.0), |(error, norm), (&x, &restored)| {
+            let difference = f64::from(x) - f64::from(restored);
+            (error + difference * difference, norm + f64::from(x) * f64::from(x))
+        })
+    }
+}

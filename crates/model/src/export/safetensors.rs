@@ -1,0 +1,525 @@
+//! Safetensors in the layout of compressed-tensors.
+//!
+//! ```text
+//! int8  "int-quantized"    weight i8 [out, in]              weight_scale f32 [out, 1]
+//! int4  "pack-quantized"   weight_packed i32 [out, in / 8]  weight_scale f32 [out, in / 32]  weight_shape i64 [2]
+//! config.json              as it was, and quantization_config: W8A8 with dynamic scales per token, or W4A16 in groups of 32
+//! everything else          as it was: other tensors byte by byte, the tokenizer's files, generation_config, templates
+//! ```
+//! Scales are f32 and hold exactly what is computed with: of int4 the product of a channel's scale and a group's ratio,
+//! which needs no rounding ([`kernels::quant::quantize_int4_row`]). An engine that computes in 16 bits rounds them when it
+//! loads them. They may be negative, as the format allows.
+//!
+//! A file's header comes first and is known last. Room is left for it, and what is not needed of that are spaces. The format
+//! allows no gaps between tensors, and readers want each at a multiple of its element's size: tensors whose size is no
+//! multiple of 8 bytes, which real models do not have, are kept until the end of their file.
+
+use super::recipe::{Kept, Module, Target, Unit, Verdict, judge, units};
+use super::{CONFIG, Export, ExportError, FIELD, Report, Work};
+use crate::checkpoint::{Checkpoint, LoadError};
+use crate::config::Family;
+use crate::tensors::Tensors;
+use crate::weights::Stored;
+use kernels::WeightClass;
+use kernels::quant::GROUP;
+use serde_json::{Map, Value, json};
+use std::collections::{HashMap, HashSet};
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+/// Files beside the weights that are copied where they are there: the tokenizer's, the proposed sampling, templates, what a
+/// model that sees images needs, and the terms of use.
+pub(super) const COPIED: [&str; 20] = [
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "tokenizer.model",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "chat_template.jinja",
+    "chat_template.json",
+    "preprocessor_config.json",
+    "processor_config.json",
+    "LICENSE",
+    "LICENSE.md",
+    "LICENSE.txt",
+    "NOTICE",
+    "NOTICE.md",
+    "NOTICE.txt",
+    "Notice.txt",
+    "USE_POLICY.md",
+];
+/// A file of weights is begun anew when it would pass this.
+const SHARD_BYTES: u64 = 5_000_000_000;
+/// Copied at a time.
+const CHUNK_BYTES: usize = 1 << 20;
+
+/// Writes every file into `directory`, which is empty.
+pub(super) fn write(
+    export: &Export<'_>,
+    directory: &Path,
+    measured: &HashMap<String, f64>,
+    work: &mut Work<'_>,
+) -> Result<Report, ExportError> {
+    let Export { class, config, weights, .. } = export;
+    let layers = Layers::of(export);
+    let mut shards = Shards::new(directory, layers.header_bytes(export), SHARD_BYTES);
+    let mut ignore = Vec::new();
+    let by_name: HashMap<&str, Stored<'_>> = weights.stored().into_iter().map(|stored| (stored.name, stored)).collect();
+    for stored in layers.others(export) {
+        let name = renamed(stored.name, layers.stacked, config.family);
+        ignore.extend(linear_module(&name, stored.shape));
+        shards.add(&name, stored.encoding.name(), stored.shape, stored.num_bytes, &mut |out| {
+            copy(&stored, 0..stored.num_bytes, out, &mut |bytes| work.advance(bytes))
+        })?;
+    }
+    let mut report = Report::default();
+    for unit in &layers.units {
+        match judge(unit, Target::of(*class), weights, measured, work)? {
+            Verdict::Narrow(made, error) => {
+                report.narrow += made.len();
+                report.worst_error = report.worst_error.max(error);
+                for (module, narrow) in unit.modules.iter().zip(&made) {
+                    add_narrow(&mut shards, *class, module, &narrow.codes, &narrow.scales)?;
+                }
+            }
+            Verdict::Wide(reason) => {
+                for module in &unit.modules {
+                    ignore.push(module.name.clone());
+                    add_wide(&mut shards, module, &by_name[module.source.name.as_str()])?;
+                }
+                report.kept.push(Kept { name: unit.name(), reason });
+            }
+        }
+    }
+    report.bytes = shards.finish()?;
+    ignore.sort();
+    // The head is a module even where it shares the embedding's tensor.
+    if !ignore.iter().any(|name| name == "lm_head") {
+        ignore.insert(0, "lm_head".to_string());
+    }
+    let text = export.checkpoint.read_text(CONFIG)?.unwrap_or_default();
+    report.bytes += put(directory, CONFIG, with_field(&text, &quantization_config(*class, &ignore)).as_bytes())?;
+    for name in COPIED {
+        report.bytes += copy_file(export.checkpoint, name, directory)?;
+    }
+    Ok(report)
+}
+
+/// The bytes if every unit becomes narrow.
+pub(super) fn expected_bytes(export: &Export<'_>) -> u64 {
+    let layers = Layers::of(export);
+    let narrow = layers.units.iter().flat_map(|unit| &unit.modules).map(|module| {
+        let (out, width) = (module.out_features() as u64, module.in_features as u64);
+        match export.class {
+            WeightClass::Int4 => out * (width / 2 + width / GROUP as u64 * 4) + 16,
+            _ => out * (width + 4),
+        }
+    });
+    let others = layers.others(export);
+    let texts = COPIED.iter().filter_map(|name| Some(export.checkpoint.open_file(name).ok()??.len()));
+    let tensors = narrow.sum::<u64>() + others.map(|stored| stored.num_bytes).sum::<u64>();
+    tensors + texts.sum::<u64>() + layers.header_bytes(export)
+}
+
+/// The layers' units, and what belongs to none.
+struct Layers {
+    units: Vec<Unit>,
+    sources: HashSet<String>,
+    /// Experts are stored as stacks.
+    stacked: bool,
+}
+
+impl Layers {
+    fn of(export: &Export<'_>) -> Layers {
+        let (config, tensors) = (&export.config, Tensors::of(&export.config, &export.weights));
+        let layers = (0..config.num_layers).map(|index| tensors.layer(index));
+        let units: Vec<Unit> = layers.flat_map(|layer| units(&layer, config.family)).collect();
+        let modules = || units.iter().flat_map(|unit| &unit.modules);
+        let sources = modules().map(|module| module.source.name.clone()).collect();
+        let stacked = modules().any(|module| module.source.shape.len() == 3);
+        Layers { units, sources, stacked }
+    }
+
+    /// Tensors that are copied.
+    fn others<'e>(&self, export: &'e Export<'_>) -> impl Iterator<Item = Stored<'e>> {
+        export.weights.stored().into_iter().filter(|stored| !self.sources.contains(stored.name))
+    }
+
+    /// Room for the header of one file, if it held everything.
+    fn header_bytes(&self, export: &Export<'_>) -> u64 {
+        // Quotes, brackets, the type, two offsets; and 20 digits for each dimension.
+        let entry = |name: &str, rank: usize| (Value::from(name).to_string().len() + 120 + 21 * rank) as u64;
+        let modules = self.units.iter().flat_map(|unit| &unit.modules);
+        let narrow: u64 = modules.map(|module| 3 * (entry(&module.name, 2) + 20)).sum();
+        let others: u64 = self.others(export).map(|stored| entry(stored.name, stored.shape.len()) + 20).sum();
+        (narrow + others + 256).next_multiple_of(8)
+    }
+}
+
+/// The name under which a tensor is copied: where stacks of Mixtral are taken apart, the router goes with its experts.
+fn renamed(name: &str, stacked: bool, family: Family) -> String {
+    match stacked && family == Family::Mixtral {
+        true => name.replace(".mlp.gate.", ".block_sparse_moe.gate."),
+        false => name.to_string(),
+    }
+}
+
+/// The module of a tensor that is a `Linear` to others, as far as a name and a shape tell: it has to be named as not
+/// quantized.
+fn linear_module(name: &str, shape: &[usize]) -> Option<String> {
+    let module = name.strip_suffix(".weight").filter(|_| shape.len() == 2)?;
+    (!module.contains("embed")).then(|| module.to_string())
+}
+
+fn add_narrow(
+    shards: &mut Shards<'_>,
+    class: WeightClass,
+    module: &Module,
+    codes: &[u8],
+    scales: &[f32],
+) -> Result<(), ExportError> {
+    let (out, width) = (module.out_features(), module.in_features);
+    let mut add = |part: &str, dtype, shape: [usize; 2], bytes: &[u8]| {
+        let shape = if part == "weight_shape" { &shape[..1] } else { &shape[..] };
+        let name = format!("{}.{part}", module.name);
+        shards.add(&name, dtype, shape, bytes.len() as u64, &mut |to| to.put(bytes))
+    };
+    let scale_bytes: Vec<u8> = scales.iter().flat_map(|scale| scale.to_le_bytes()).collect();
+    add("weight_scale", "F32", [out, scales.len() / out], &scale_bytes)?;
+    match class {
+        WeightClass::Int4 => {
+            let shape: Vec<u8> = [out, width].iter().flat_map(|&size| (size as i64).to_le_bytes()).collect();
+            add("weight_shape", "I64", [2, 0], &shape)?;
+            add("weight_packed", "I32", [out, width / 8], codes)
+        }
+        _ => add("weight", "I8", [out, width], codes),
+    }
+}
+
+/// A module as it is stored.
+fn add_wide(shards: &mut Shards<'_>, module: &Module, stored: &Stored<'_>) -> Result<(), ExportError> {
+    let all: usize = stored.shape.iter().rev().skip(1).product();
+    let row_bytes = stored.num_bytes / all as u64;
+    let range = module.source.rows.start as u64 * row_bytes..module.source.rows.end as u64 * row_bytes;
+    let shape = [module.out_features(), module.in_features];
+    let name = format!("{}.weight", module.name);
+    shards.add(&name, stored.encoding.name(), &shape, range.end - range.start, &mut |out| {
+        copy(stored, range.clone(), out, &mut |_| Ok(()))
+    })
+}
+
+/// Copies bytes of a tensor, and tells how many after each piece.
+fn copy(
+    stored: &Stored<'_>,
+    range: std::ops::Range<u64>,
+    out: &mut Sink<'_>,
+    copied: &mut dyn FnMut(u64) -> Result<(), ExportError>,
+) -> Result<(), ExportError> {
+    let mut bytes = vec![0; CHUNK_BYTES.min((range.end - range.start) as usize)];
+    let mut at = range.start;
+    while at < range.end {
+        let piece = (range.end - at).min(CHUNK_BYTES as u64);
+        let bytes = &mut bytes[..piece as usize];
+        stored.read(at, bytes)?;
+        out.put(bytes)?;
+        at += piece;
+        copied(piece)?;
+    }
+    Ok(())
+}
+
+/// What `config.json` says about it.
+fn quantization_config(class: WeightClass, ignore: &[String]) -> Value {
+    let arguments = |bits: u8, strategy: &str, group_size: Option<usize>, dynamic: bool, observer: Option<&str>| {
+        json!({
+            "num_bits": bits, "type": "int", "symmetric": true, "strategy": strategy, "group_size": group_size,
+            "block_structure": null, "dynamic": dynamic, "actorder": null, "observer": observer, "observer_kwargs": {},
+        })
+    };
+    let (format, weights, activations) = match class {
+        WeightClass::Int4 => ("pack-quantized", arguments(4, "group", Some(GROUP), false, Some("mse")), Value::Null),
+        _ => (
+            "int-quantized",
+            arguments(8, "channel", None, false, Some("minmax")),
+            arguments(8, "token", None, true, None),
+        ),
+    };
+    json!({
+        "quant_method": "compressed-tensors",
+        "format": format,
+        "quantization_status": "compressed",
+        "global_compression_ratio": null,
+        "kv_cache_scheme": null,
+        "ignore": ignore,
+        "config_groups": { "group_0": {
+            "targets": ["Linear"], "weights": weights, "input_activations": activations, "output_activations": null,
+        } },
+    })
+}
+
+/// `config.json` with one more field, its own text untouched: a float that is parsed and written again may not be the
+/// same.
+fn with_field(text: &str, quantization: &Value) -> String {
+    let body = text.trim_end().strip_suffix('}').unwrap_or_default().trim_end();
+    let quantization = serde_json::to_string_pretty(quantization).unwrap_or_default().replace('\n', "\n  ");
+    format!("{body},\n  \"{FIELD}\": {quantization}\n}}\n")
+}
+
+/// Writes a small file.
+fn put(directory: &Path, name: &str, bytes: &[u8]) -> Result<u64, ExportError> {
+    let path = directory.join(name);
+    let written = File::create_new(&path).and_then(|mut file| file.write_all(bytes).and_then(|()| file.sync_all()));
+    written.map_err(|error| ExportError::io(&path, error))?;
+    Ok(bytes.len() as u64)
+}
+
+/// Copies a file of the model, if it is there.
+fn copy_file(checkpoint: &Checkpoint, name: &str, directory: &Path) -> Result<u64, ExportError> {
+    let Some(file) = checkpoint.open_file(name)? else { return Ok(0) };
+    if file.len() > Checkpoint::MAX_TEXT_BYTES {
+        let limit = Checkpoint::MAX_TEXT_BYTES;
+        return Err(LoadError::TooLarge { file: name.to_string(), bytes: file.len(), limit }.into());
+    }
+    put(directory, name, &file.read_vec(0, file.len() as usize)?)
+}
+
+/// Where a tensor's bytes go.
+enum Sink<'s> {
+    File(&'s mut BufWriter<File>, &'s Path),
+    Memory(&'s mut Vec<u8>),
+}
+
+impl Sink<'_> {
+    fn put(&mut self, bytes: &[u8]) -> Result<(), ExportError> {
+        match self {
+            Sink::File(file, path) => file.write_all(bytes).map_err(|error| ExportError::io(path, error)),
+            Sink::Memory(memory) => {
+                memory.extend_from_slice(bytes);
+                Ok(())
+            }
+        }
+    }
+}
+
+/// One `model.safetensors`, or numbered files and their index.
+struct Shards<'d> {
+    directory: &'d Path,
+    header_bytes: u64,
+    most_bytes: u64,
+    /// Complete ones: tensors, and their bytes.
+    finished: Vec<(Vec<String>, u64)>,
+    open: Option<Shard>,
+}
+
+/// A file that tensors are added to.
+struct Shard {
+    path: PathBuf,
+    file: BufWriter<File>,
+    header: Map<String, Value>,
+    /// Bytes of data so far.
+    at: u64,
+    /// Tensors of which a next one could not begin at a multiple of 8: name, type, shape, bytes.
+    odd: Vec<(String, String, Vec<usize>, Vec<u8>)>,
+}
+
+impl<'d> Shards<'d> {
+    fn new(directory: &'d Path, header_bytes: u64, most_bytes: u64) -> Shards<'d> {
+        Shards { directory, header_bytes, most_bytes, finished: Vec::new(), open: None }
+    }
+
+    /// Adds a tensor; `write` gives its `len` bytes.
+    fn add(
+        &mut self,
+        name: &str,
+        dtype: &str,
+        shape: &[usize],
+        len: u64,
+        write: &mut dyn FnMut(&mut Sink<'_>) -> Result<(), ExportError>,
+    ) -> Result<(), ExportError> {
+        let full =
+            |shard: &Shard| shard.at + shard.odd_bytes() > 0 && shard.at + shard.odd_bytes() + len > self.most_bytes;
+        if self.open.as_ref().is_some_and(full) {
+            self.close()?;
+        }
+        let shard = match &mut self.open {
+            Some(shard) => shard,
+            None => {
+                let path = part_path(self.directory, self.finished.len());
+                self.open.insert(Shard::create(path, self.header_bytes)?)
+            }
+        };
+        if len.is_multiple_of(8) {
+            let path = shard.path.clone();
+            write(&mut Sink::File(&mut shard.file, &path))?;
+            shard.note(name, dtype, shape, len);
+        } else {
+            let mut bytes = Vec::new();
+            write(&mut Sink::Memory(&mut bytes))?;
+            shard.odd.push((name.to_string(), dtype.to_string(), shape.to_vec(), bytes));
+        }
+        Ok(())
+    }
+
+    fn close(&mut self) -> Result<(), ExportError> {
+        if let Some(shard) = self.open.take() {
+            self.finished.push(shard.finish(self.header_bytes)?);
+        }
+        Ok(())
+    }
+
+    /// Gives the files their names; returns the bytes of all.
+    fn finish(mut self) -> Result<u64, ExportError> {
+        self.close()?;
+        let (count, mut map) = (self.finished.len(), Map::new());
+        for (index, (tensors, _)) in self.finished.iter().enumerate() {
+            let name = match count {
+                1 => "model.safetensors".to_string(),
+                _ => format!("model-{:05}-of-{count:05}.safetensors", index + 1),
+            };
+            let (from, to) = (part_path(self.directory, index), self.directory.join(&name));
+            fs::rename(&from, &to).map_err(|error| ExportError::io(&to, error))?;
+            map.extend(tensors.iter().map(|tensor| (tensor.clone(), Value::from(name.as_str()))));
+        }
+        let data: u64 = self.finished.iter().map(|(_, bytes)| bytes).sum();
+        let mut bytes = data + count as u64 * (8 + self.header_bytes);
+        if count > 1 {
+            let index = json!({ "metadata": { "total_size": data }, "weight_map": map });
+            let text = serde_json::to_string_pretty(&index).unwrap_or_default();
+            bytes += put(self.directory, "model.safetensors.index.json", text.as_bytes())?;
+        }
+        Ok(bytes)
+    }
+}
+
+/// A file's name until all are counted.
+fn part_path(directory: &Path, index: usize) -> PathBuf {
+    directory.join(format!("part-{index}"))
+}
+
+impl Shard {
+    fn create(path: PathBuf, header_bytes: u64) -> Result<Shard, ExportError> {
+        let created = File::create_new(&path).and_then(|file| {
+            let mut file = BufWriter::with_capacity(CHUNK_BYTES, file);
+            io::copy(&mut io::Read::take(io::repeat(b' '), 8 + header_bytes), &mut file)?;
+            Ok(file)
+        });
+        let file = created.map_err(|error| ExportError::io(&path, error))?;
+        Ok(Shard { path, file, header: Map::new(), at: 0, odd: Vec::new() })
+    }
+
+    fn odd_bytes(&self) -> u64 {
+        self.odd.iter().map(|(.., bytes)| bytes.len() as u64).sum()
+    }
+
+    /// A tensor's entry in the header, after its bytes.
+    fn note(&mut self, name: &str, dtype: &str, shape: &[usize], len: u64) {
+        let entry = json!({ "dtype": dtype, "shape": shape, "data_offsets": [self.at, self.at + len] });
+        self.header.insert(name.to_string(), entry);
+        self.at += len;
+    }
+
+    /// Brings the file to the disk; returns its tensors and their bytes.
+    fn finish(mut self, header_bytes: u64) -> Result<(Vec<String>, u64), ExportError> {
+        let mut odd = std::mem::take(&mut self.odd);
+        // By the sizes of their elements, so that each begins at a multiple of its own.
+        odd.sort_by_key(|(name, _, shape, bytes)| {
+            let elements = shape.iter().product::<usize>().max(1);
+            (std::cmp::Reverse(bytes.len() / elements), name.clone())
+        });
+        let io = |error| ExportError::io(&self.path, error);
+        for (name, dtype, shape, bytes) in odd {
+            self.file.write_all(&bytes).map_err(io)?;
+            let entry =
+                json!({ "dtype": dtype, "shape": shape, "data_offsets": [self.at, self.at + bytes.len() as u64] });
+            self.header.insert(name, entry);
+            self.at += bytes.len() as u64;
+        }
+        let names = self.header.keys().cloned().collect();
+        self.header.insert("__metadata__".to_string(), json!({ "format": "pt" }));
+        let mut header = Value::Object(self.header).to_string().into_bytes();
+        assert!(header.len() as u64 <= header_bytes, "room for the header was counted wrongly");
+        header.resize(header_bytes as usize, b' ');
+        let file = self.file.into_inner().map_err(|error| io(error.into_error()))?;
+        let written = file.write_all_at(&header_bytes.to_le_bytes(), 0).and_then(|()| file.write_all_at(&header, 8));
+        written.and_then(|()| file.sync_all()).map_err(io)?;
+        Ok((names, self.at))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Files in a directory of this test's own: `(name, type, shape)` of tensors whose bytes are their index.
+    fn sharded(name: &str, most_bytes: u64, tensors: &[(&str, &str, &[usize], u64)]) -> PathBuf {
+        let directory = std::env::temp_dir().join(format!("twostroke-shards-{}-{name}", std::process::id()));
+        let _ = fs::remove_dir_all(&directory); // of an earlier process with the same number
+        fs::create_dir(&directory).unwrap();
+        let mut shards = Shards::new(&directory, 1024, most_bytes);
+        for (index, (name, dtype, shape, len)) in tensors.iter().enumerate() {
+            shards.add(name, dtype, shape, *len, &mut |out| out.put(&vec![index as u8; *len as usize])).unwrap();
+        }
+        let bytes = shards.finish().unwrap();
+        let files = directory.read_dir().unwrap().map(|entry| entry.unwrap().metadata().unwrap().len());
+        assert_eq!(files.sum::<u64>(), bytes);
+        directory
+    }
+
+    #[test]
+    fn large_models_are_several_files_and_an_index() {
+        let tensors: Vec<(String, &[usize])> = (0..5).map(|index| (format!("t{index}"), &[4usize, 4][..])).collect();
+        let tensors: Vec<_> = tensors.iter().map(|(name, shape)| (name.as_str(), "F32", *shape, 64)).collect();
+        let directory = sharded("several", 130, &tensors);
+        let index: Value =
+            serde_json::from_slice(&fs::read(directory.join("model.safetensors.index.json")).unwrap()).unwrap();
+        assert_eq!(index["metadata"]["total_size"], 5 * 64);
+        let files =
+            ["t0", "t1", "t2", "t3", "t4"].map(|name| index["weight_map"][name].as_str().unwrap()[6..11].to_string());
+        assert_eq!(files, ["00001", "00001", "00002", "00002", "00003"]);
+        let checkpoint = Checkpoint::open(crate::Source::Directory(directory.clone())).unwrap();
+        fs::write(directory.join(CONFIG), "{}").unwrap();
+        let weights = crate::weights::Weights::open(&checkpoint).unwrap();
+        for (index, (name, ..)) in tensors.iter().enumerate() {
+            let mut row = [0.0; 16];
+            weights.tensor(name, &[4, 4]).unwrap().rows().unwrap().read(0, &mut row).unwrap();
+            assert_eq!(row, [f32::from_le_bytes([index as u8; 4]); 16], "{name}");
+        }
+        fs::remove_dir_all(directory).unwrap();
+    }
+
+    #[test]
+    fn odd_sizes_move_to_the_end_where_each_fits() {
+        let tensors: [(&str, &str, &[usize], u64); 6] = [
+            ("bytes", "I8", &[3], 3),
+            ("one", "F32", &[1], 4),
+            ("whole", "F32", &[2], 8),
+            ("empty", "F32", &[0, 4], 0),
+            ("halves", "BF16", &[3], 6),
+            ("scalar", "F32", &[], 4),
+        ];
+        let directory = sharded("odd", 1 << 20, &tensors);
+        let bytes = fs::read(directory.join("model.safetensors")).unwrap();
+        let header: Value = serde_json::from_slice(&bytes[8..8 + 1024]).unwrap();
+        let offset = |name: &str| header[name]["data_offsets"][0].as_u64().unwrap();
+        let offsets = ["whole", "one", "scalar", "halves", "bytes"].map(offset);
+        assert_eq!(offsets, [0, 8, 12, 16, 22]);
+        for (index, (name, ..)) in tensors.iter().enumerate().filter(|(_, tensor)| tensor.3 > 0) {
+            assert_eq!(bytes[8 + 1024 + offset(name) as usize], index as u8, "{name}");
+        }
+        let checkpoint = Checkpoint::open(crate::Source::Directory(directory.clone())).unwrap();
+        assert!(crate::weights::Weights::open(&checkpoint).is_ok(), "our own strict reader takes it");
+        fs::remove_dir_all(directory).unwrap();
+    }
+
+    #[test]
+    fn a_configuration_keeps_its_own_text() {
+        let text = "{\n  \"rms_norm_eps\": 1e-05\n}\n";
+        let with = with_field(text, &json!({ "bits": 8 }));
+        assert_eq!(with, "{\n  \"rms_norm_eps\": 1e-05,\n  \"quantization_config\": {\n    \"bits\": 8\n  }\n}\n");
+    }
+}

@@ -1,0 +1,498 @@
+//! Writing quantized checkpoints and GGUF files: what was written and is loaded computes what the original does under the same flag, bit
+//! by bit; what would lose too much stays as it was; and whatever goes wrong, nothing is left behind.
+
+mod common;
+
+use common::*;
+use kernels::{Reference, WeightClass};
+use model::chat_template::{ChatMessage, ChatTemplate, TemplateOptions};
+use model::export::{Export, ExportError, Format, Reason, Report, check_output, limit};
+use model::tokenizer::Tokenizer;
+use model::weights::Weights;
+use model::{Checkpoint, LoadOptions, ModelConfig, Progress, Runner, Source};
+use serde_json::{Value, json};
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+const CLASSES: [WeightClass; 2] = [WeightClass::Int8, WeightClass::Int4];
+
+/// A directory of this test's own, empty; removed when dropped.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Scratch {
+        let path = std::env::temp_dir().join(format!("twostroke-export-{}-{name}", std::process::id()));
+        let _ = fs::remove_dir_all(&path); // of an earlier process with the same number
+        fs::create_dir_all(&path).unwrap();
+        Scratch(path)
+    }
+
+    fn names(&self) -> Vec<String> {
+        names(&self.0)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn names(directory: &Path) -> Vec<String> {
+    let entries = directory.read_dir().unwrap();
+    let mut names: Vec<String> = entries.map(|e| e.unwrap().file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
+
+fn directory(path: &Path) -> Checkpoint {
+    Checkpoint::open(Source::Directory(path.to_path_buf())).unwrap()
+}
+
+/// Writes a model with errors of products given by name.
+fn written_with(checkpoint: &Checkpoint, class: WeightClass, output: &Path, measured: &[(&str, f64)]) -> Report {
+    let measured: HashMap<String, f64> = measured.iter().map(|(name, error)| (name.to_string(), *error)).collect();
+    let export = Export::open(checkpoint, Format::Safetensors, class).unwrap();
+    export.write(output, &measured, 2, &mut |_| true).unwrap()
+}
+
+fn written(checkpoint: &Checkpoint, class: WeightClass, output: &Path) -> Report {
+    written_with(checkpoint, class, output, &[])
+}
+
+/// Loaded as `--weights auto` does.
+fn load_as_stored(checkpoint: &Checkpoint) -> Runner<Reference> {
+    let class = Weights::open(checkpoint).unwrap().class();
+    let options = LoadOptions { as_stored: true, ..options(class) };
+    model::load(Reference::new(), checkpoint, &options, &mut |_| {}).unwrap()
+}
+
+fn json_file(path: &Path) -> Value {
+    serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
+}
+
+/// Tensors of a safetensors file: type, shape, offsets; and the length of its header.
+fn header(path: &Path) -> (serde_json::Map<String, Value>, u64) {
+    let bytes = fs::read(path).unwrap();
+    let length = u64::from_le_bytes(bytes[..8].try_into().unwrap());
+    (serde_json::from_slice(&bytes[8..8 + length as usize]).unwrap(), length)
+}
+
+#[test]
+fn a_written_model_computes_what_its_original_does_under_the_same_flag() {
+    let scratch = Scratch::new("families");
+    let mut equal = Vec::new();
+    for (name, path) in committed_checkpoints() {
+        let original = directory(&path);
+        let vocab_size = ModelConfig::load(&original).unwrap().vocab_size;
+        let tokens = random_tokens(9, 33, vocab_size);
+        for class in CLASSES {
+            let output = scratch.0.join(format!("{name}-{}", class.name()));
+            let report = written(&original, class, &output);
+            let found = run_alone(&mut load_as_stored(&directory(&output)), &tokens);
+            assert!(found.iter().flatten().all(|logit| logit.is_finite()), "{name} {class:?}");
+            if report.kept.is_empty() {
+                let wanted = run_alone(&mut load(Reference::new(), &original, class), &tokens);
+                assert!(found == wanted, "{name} {class:?}: other logits than --weights {}", class.name());
+                equal.push(format!("{name} {}", class.name()));
+            }
+            assert!(report.worst_error > 0.0 && report.worst_error <= limit(class), "{name}: {report:?}");
+            let bytes: u64 = names(&output).iter().map(|file| fs::metadata(output.join(file)).unwrap().len()).sum();
+            assert_eq!(report.bytes, bytes, "{name} {class:?}");
+        }
+    }
+    // The others have matrices whose rows are no whole groups of 32, in int4 only.
+    assert_eq!(equal.len(), 2 * committed_checkpoints().len() - 5, "{equal:?}");
+}
+
+/// A committed checkpoint with the rows of one tensor replaced: `change(row, values)`. Its tensors are bf16.
+fn changed(name: &str, tensor: &str, change: impl Fn(usize, &mut [f32])) -> Checkpoint {
+    let (_, path) = committed_checkpoints().into_iter().find(|(found, _)| found == name).unwrap();
+    let (entries, length) = header(&path.join("model.safetensors"));
+    let mut bytes = fs::read(path.join("model.safetensors")).unwrap();
+    let entry = &entries[tensor];
+    assert_eq!(entry["dtype"], "BF16");
+    let [begin, end]: [usize; 2] = serde_json::from_value(entry["data_offsets"].clone()).unwrap();
+    let data = &mut bytes[8 + length as usize..][begin..end];
+    let row_bytes = 2 * entry["shape"][1].as_u64().unwrap() as usize;
+    for (row, bytes) in data.chunks_exact_mut(row_bytes).enumerate() {
+        let numbers = bytes.as_chunks().0.iter().map(|bytes| half::bf16::from_le_bytes(*bytes).to_f32());
+        let mut values: Vec<f32> = numbers.collect();
+        change(row, &mut values);
+        bytes.copy_from_slice(
+            &values.iter().flat_map(|value| half::bf16::from_f32(*value).to_le_bytes()).collect::<Vec<_>>(),
+        );
+    }
+    let config = fs::read(path.join("config.json")).unwrap();
+    embedded(vec![("config.json", config), ("model.safetensors", bytes)])
+}
+
+const DOWN: &str = "model.layers.1.mlp.down_proj";
+const QKV: [&str; 3] =
+    ["model.layers.0.self_attn.q_proj", "model.layers.0.self_attn.k_proj", "model.layers.0.self_attn.v_proj"];
+
+/// The recipe: what stands out stays wide, with everything that has to share its class; it is named in the files, and the
+/// engine keeps it wide when it loads them.
+#[test]
+fn what_would_lose_too_much_is_kept_and_stays_wide() {
+    let scratch = Scratch::new("recipe");
+    let original = committed("qwen3");
+    // In every group one weight of ten times the others' size: four bits do not hold both.
+    let spiked = changed("qwen3", &format!("{DOWN}.weight"), |row, values| {
+        let size = (values.iter().map(|value| value * value).sum::<f32>() / values.len() as f32).sqrt();
+        values.iter_mut().skip(row % 32).step_by(32).for_each(|value| *value = 10.0 * size);
+    });
+    let broken = changed("qwen3", &format!("{DOWN}.weight"), |_, values| values[3] = f32::INFINITY);
+    let qkv = QKV.join(" + ");
+    type Case<'a> = (&'a str, WeightClass, &'a Checkpoint, Vec<(&'a str, f64)>, Option<(&'a str, Vec<&'a str>)>);
+    use WeightClass::{Int4, Int8};
+    let table: Vec<Case<'_>> = vec![
+        ("nothing", Int8, &original, vec![], None),
+        ("a text without spikes", Int8, &original, vec![(DOWN, 0.04), (&qkv, 0.049)], None),
+        ("products of one matrix", Int8, &original, vec![(DOWN, 0.9)], Some(("products", vec![DOWN]))),
+        ("products of q, k and v", Int4, &original, vec![(&qkv, 0.9)], Some(("products", QKV.to_vec()))),
+        ("a huge weight", Int4, &spiked, vec![], Some(("weights", vec![DOWN]))),
+        ("no number", Int8, &broken, vec![], Some(("not finite", vec![DOWN]))),
+    ];
+    for (index, (what, class, checkpoint, measured, wanted)) in table.into_iter().enumerate() {
+        let output = scratch.0.join(index.to_string());
+        let report = written_with(checkpoint, class, &output, &measured);
+        let names = wanted.as_ref().map(|(_, names)| names.clone()).unwrap_or_default();
+        assert_eq!(report.narrow, 14 - names.len(), "{what}");
+        match (&report.kept[..], &wanted) {
+            ([], None) => {}
+            ([kept], Some((reason, names))) => {
+                assert_eq!(kept.name, names.join(" + "), "{what}");
+                let found = match kept.reason {
+                    Reason::Products(error) => (error == 0.9).then_some("products"),
+                    Reason::Weights(error) => (error > limit(class)).then_some("weights"),
+                    Reason::NotFinite => Some("not finite"),
+                    Reason::Width(_) => None,
+                };
+                assert_eq!(found, Some(*reason), "{what}: {kept:?}");
+            }
+            (kept, wanted) => panic!("{what}: {kept:?}, not {wanted:?}"),
+        }
+        let config = json_file(&output.join("config.json"));
+        let mut ignored = vec!["lm_head"];
+        ignored.extend(&names);
+        let mut found: Vec<&str> =
+            config["quantization_config"]["ignore"].as_array().unwrap().iter().map(|v| v.as_str().unwrap()).collect();
+        found.sort_unstable();
+        ignored.sort_unstable();
+        assert_eq!(found, ignored, "{what}");
+        let (tensors, _) = header(&output.join("model.safetensors"));
+        for name in &names {
+            assert_eq!(tensors[&format!("{name}.weight")]["dtype"], "BF16", "{what}");
+            assert!(!tensors.contains_key(&format!("{name}.weight_scale")), "{what}");
+        }
+        // Loaded, the kept ones take two bytes for each weight, whatever the others take.
+        let weight_bytes = |checkpoint: &Checkpoint| load_as_stored(checkpoint).resident_weight_bytes();
+        let all_narrow = load(Reference::new(), &original, class).resident_weight_bytes();
+        let wider = weight_bytes(&directory(&output)) > all_narrow;
+        assert_eq!(wider, !names.is_empty(), "{what}");
+    }
+}
+
+/// An expert that stands out keeps all of its layer: other engines compute them as one.
+#[test]
+fn experts_of_a_layer_share_a_class() {
+    let scratch = Scratch::new("experts");
+    let output = scratch.0.join("out");
+    let name = "model.layers.0.mlp.experts.down_proj[64..96]"; // the third of a stack, as the loader names it
+    let report = written_with(&committed("qwen3-moe-fused"), WeightClass::Int8, &output, &[(name, 0.5)]);
+    assert_eq!(report.kept.len(), 1, "{report:?}");
+    let (tensors, _) = header(&output.join("model.safetensors"));
+    let experts: Vec<&String> = tensors.keys().filter(|name| name.contains("experts")).collect();
+    assert_eq!(experts.len(), 5 * 3, "one matrix each, gate and up apart: {experts:?}");
+    assert!(experts.iter().all(|name| tensors[*name]["dtype"] == "BF16"), "{experts:?}");
+    let ignored = json_file(&output.join("config.json"))["quantization_config"]["ignore"].to_string();
+    for wanted in ["model.layers.0.mlp.gate\"", "model.layers.0.mlp.experts.4.up_proj\"", "lm_head"] {
+        assert!(ignored.contains(wanted), "{wanted} is not in {ignored}");
+    }
+}
+
+#[test]
+fn the_bytes_do_not_depend_on_the_threads() {
+    let scratch = Scratch::new("threads");
+    for class in CLASSES {
+        let written = [1, 2, 5].map(|threads| {
+            let output = scratch.0.join(format!("{}-{threads}", class.name()));
+            let checkpoint = committed("llama3");
+            let export = Export::open(&checkpoint, Format::Safetensors, class).unwrap();
+            export.write(&output, &HashMap::new(), threads, &mut |_| true).unwrap();
+            fs::read(output.join("model.safetensors")).unwrap()
+        });
+        assert!(written[0] == written[1] && written[1] == written[2], "{class:?}");
+    }
+}
+
+/// What others expect of the files: names, types and shapes as compressed-tensors has them; tensors at multiples of their
+/// element's size, one after the other; the rest as it was.
+#[test]
+fn the_layout_is_that_of_compressed_tensors() {
+    let scratch = Scratch::new("layout");
+    let (_, original) = committed_checkpoints().into_iter().find(|(name, _)| name == "qwen2").unwrap();
+    let config = fs::read_to_string(original.join("config.json")).unwrap();
+    let table = [
+        (WeightClass::Int8, "int-quantized", vec![("weight", "I8", [96, 64]), ("weight_scale", "F32", [96, 1])]),
+        (
+            WeightClass::Int4,
+            "pack-quantized",
+            vec![("weight_packed", "I32", [96, 8]), ("weight_scale", "F32", [96, 2])],
+        ),
+    ];
+    for (class, format, parts) in table {
+        let output = scratch.0.join(class.name());
+        written(&committed("qwen2"), class, &output);
+        assert_eq!(names(&output), ["config.json", "model.safetensors"]);
+        let text = fs::read_to_string(output.join("config.json")).unwrap();
+        assert!(text.starts_with(config.trim_end().trim_end_matches('}').trim_end()), "its own text is untouched");
+        let quantization = &json_file(&output.join("config.json"))["quantization_config"];
+        assert_eq!(
+            (&quantization["format"], &quantization["quant_method"]),
+            (&json!(format), &json!("compressed-tensors"))
+        );
+        let (tensors, length) = header(&output.join("model.safetensors"));
+        assert_eq!(length % 8, 0);
+        let gate = "model.layers.0.mlp.gate_proj";
+        let found = tensors.iter().filter(|(name, _)| name.starts_with(gate));
+        let mut found: Vec<(String, Value, Value)> = found
+            .map(|(name, e)| (name[gate.len() + 1..].to_string(), e["dtype"].clone(), e["shape"].clone()))
+            .collect();
+        let wanted = parts.iter().map(|(name, dtype, shape)| (name.to_string(), json!(dtype), json!(shape)));
+        let shape = (class == WeightClass::Int4).then(|| ("weight_shape".to_string(), json!("I64"), json!([2])));
+        let mut wanted: Vec<_> = wanted.chain(shape).collect();
+        found.sort_by(|a, b| a.0.cmp(&b.0));
+        wanted.sort_by(|a, b| a.0.cmp(&b.0));
+        assert_eq!(found, wanted);
+        for (name, entry) in tensors.iter().filter(|(name, _)| *name != "__metadata__") {
+            let size = match entry["dtype"].as_str().unwrap() {
+                "I64" => 8,
+                "F32" | "I32" => 4,
+                "BF16" | "F16" => 2,
+                _ => 1,
+            };
+            assert_eq!(entry["data_offsets"][0].as_u64().unwrap() % size, 0, "{name}");
+        }
+        assert_eq!(tensors["model.embed_tokens.weight"]["dtype"], "BF16");
+        assert_eq!(tensors["model.layers.0.self_attn.q_proj.bias"]["dtype"], "BF16");
+    }
+}
+
+#[test]
+fn what_cannot_be_written_is_told_before_anything_is() {
+    let quantized = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/quantized/w8a8-channel");
+    let gguf = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/gguf/llama3-v5.gguf");
+    let config = |change: &dyn Fn(&mut Value)| {
+        let (_, path) = committed_checkpoints().into_iter().find(|(name, _)| name == "qwen3").unwrap();
+        let mut config = json_file(&path.join("config.json"));
+        change(&mut config);
+        let weights = fs::read(path.join("model.safetensors")).unwrap();
+        embedded(vec![("config.json", config.to_string().into_bytes()), ("model.safetensors", weights)])
+    };
+    let table = [
+        (directory(&quantized), "quantization_config: quantized already, by \"compressed-tensors\""),
+        (Checkpoint::open(Source::Gguf(gguf)).unwrap(), "a GGUF file; quantize reads a directory"),
+        (config(&|c| c["quantization_config"] = Value::Null), "quantization_config: null; remove the field"),
+        (config(&|c| c["hidden_size"] = json!(128)), "tensor `model.embed_tokens.weight`: shape"),
+        (config(&|c| c["architectures"] = json!(["MambaForCausalLM"])), "architectures: \"MambaForCausalLM\""),
+        (embedded(vec![("config.json", b"{}".to_vec())]), "architectures"),
+    ];
+    for (checkpoint, wanted) in table {
+        let found = Export::open(&checkpoint, Format::Safetensors, WeightClass::Int8).err().expect(wanted).to_string();
+        assert!(found.contains(wanted), "{wanted:?} is not in {found:?}");
+    }
+}
+
+#[test]
+fn nothing_is_overwritten_and_nothing_is_left_behind() {
+    let scratch = Scratch::new("places");
+    let checkpoint = committed("qwen3");
+    let export = Export::open(&checkpoint, Format::Safetensors, WeightClass::Int4).unwrap();
+    let write =
+        |output: &Path, progress: &mut dyn FnMut(Progress) -> bool| export.write(output, &HashMap::new(), 1, progress);
+    let taken = scratch.0.join("taken");
+    fs::write(&taken, b"mine").unwrap();
+    let link = scratch.0.join("link");
+    std::os::unix::fs::symlink("nowhere", &link).unwrap();
+    for output in [&taken, &link, &scratch.0] {
+        assert!(matches!(check_output(output), Err(ExportError::Exists(path)) if path == *output));
+        assert!(matches!(write(output, &mut |_| true), Err(ExportError::Exists(_))));
+    }
+    let nowhere = scratch.0.join("no/such/out");
+    assert!(matches!(check_output(&nowhere), Err(ExportError::NoDirectory(path)) if path == scratch.0.join("no/such")));
+    assert!(matches!(check_output(Path::new("..")), Err(ExportError::Exists(_))));
+
+    // Stopped at every place where it asks.
+    let (mut calls, mut totals) = (0, Vec::new());
+    write(&scratch.0.join("whole"), &mut |p| {
+        calls += 1;
+        totals.push((p.bytes_done, p.bytes_total));
+        true
+    })
+    .unwrap();
+    assert!(totals.is_sorted() && totals.last().is_some_and(|(done, total)| done == total), "{totals:?}");
+    for stop in 1..=calls {
+        let mut left = stop;
+        let stopped = write(&scratch.0.join("stopped"), &mut |_| {
+            left -= 1;
+            left > 0
+        });
+        assert!(matches!(stopped, Err(ExportError::Interrupted)), "at call {stop} of {calls}");
+    }
+    // Somebody takes the name while the work goes on: theirs stays.
+    let raced = scratch.0.join("raced");
+    let lost = write(&raced, &mut |_| fs::write(&raced, b"theirs").is_ok());
+    assert!(matches!(lost, Err(ExportError::Exists(_))));
+    assert_eq!(fs::read(&raced).unwrap(), b"theirs");
+    assert_eq!(
+        (fs::read(&taken).unwrap(), scratch.names()),
+        (b"mine".to_vec(), ["link", "raced", "taken", "whole"].map(String::from).to_vec())
+    );
+}
+
+/// A committed checkpoint with a tokenizer: bytes, a few merges, added tokens, and ids without one behind them.
+fn with_tokenizer(name: &str) -> Checkpoint {
+    let (_, path) = committed_checkpoints().into_iter().find(|(found, _)| found == name).unwrap();
+    let vocab_size = ModelConfig::load(&directory(&path)).unwrap().vocab_size;
+    let characters = ('!'..='~').chain(['\u{120}', '\u{10a}']); // a space and a newline, in the byte alphabet
+    let mut vocab: Vec<String> = characters.map(String::from).collect();
+    vocab.extend(["th", "the", "\u{120}the"].map(String::from));
+    let pattern = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+    let ids: serde_json::Map<String, Value> =
+        vocab.iter().enumerate().map(|(id, token)| (token.clone(), id.into())).collect();
+    let special = vocab.len();
+    assert!(special + 2 < vocab_size, "{name}: {special} of {vocab_size}");
+    let added = |id: usize, content: &str, special: bool| {
+        json!({"id": id, "content": content, "single_word": false, "lstrip": false, "rstrip": false,
+               "normalized": false, "special": special})
+    };
+    let tokenizer = json!({
+        "version": "1.0",
+        "added_tokens": [added(special, "<s>", true), added(special + 1, "<tool>", false)],
+        "normalizer": {"type": "NFC"},
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [
+            {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": false},
+            {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false, "use_regex": false},
+        ]},
+        "post_processor": {"type": "TemplateProcessing",
+            "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+            "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+            "special_tokens": {"<s>": {"id": "<s>", "ids": [special], "tokens": ["<s>"]}}},
+        "decoder": {"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true},
+        "model": {"type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
+            "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false, "ignore_merges": false,
+            "vocab": ids, "merges": [["t", "h"], ["th", "e"], ["\u{120}", "the"]]},
+    });
+    let named =
+        json!({"bos_token": "<s>", "eos_token": {"content": "<s>"}, "chat_template": "{{ messages[0].content }}"});
+    let mut files = vec![
+        ("tokenizer.json".to_string(), tokenizer.to_string().into_bytes()),
+        ("tokenizer_config.json".to_string(), named.to_string().into_bytes()),
+    ];
+    for file in names(&path).into_iter().filter(|file| file == "config.json" || file.contains(".safetensors")) {
+        let bytes = fs::read(path.join(&file)).unwrap();
+        files.push((file, bytes));
+    }
+    embedded(files.iter().map(|(name, bytes)| (name.as_str(), bytes.clone())).collect())
+}
+
+/// Writes a GGUF file and opens it.
+fn gguf(checkpoint: &Checkpoint, class: WeightClass, output: &Path) -> (Checkpoint, Report) {
+    let export = Export::open(checkpoint, Format::Gguf, class).unwrap();
+    let report = export.write(output, &HashMap::new(), 2, &mut |_| true).unwrap();
+    assert_eq!(report.bytes, fs::metadata(output).unwrap().len());
+    (Checkpoint::open(Source::Gguf(output.to_path_buf())).unwrap(), report)
+}
+
+/// The families that are written as GGUF and have a committed checkpoint that the format has words for.
+const AS_GGUF: [&str; 7] = ["llama2", "llama3", "llama3-v5", "llama-bias-linear", "mistral", "qwen2", "qwen3"];
+
+#[test]
+fn a_gguf_in_16_bits_is_the_model_itself() {
+    let scratch = Scratch::new("gguf");
+    for name in AS_GGUF {
+        let original = with_tokenizer(name);
+        let (found, _) = gguf(&original, WeightClass::Bf16, &scratch.0.join(format!("{name}.gguf")));
+        let vocab_size = ModelConfig::load(&original).unwrap().vocab_size;
+        let tokens = random_tokens(10, 33, vocab_size);
+        let run = |checkpoint| run_alone(&mut load(Reference::new(), checkpoint, WeightClass::Bf16), &tokens);
+        assert!(run(&found) == run(&original), "{name}: other logits than the original's");
+        let tokenizers = [&found, &original].map(|c| Tokenizer::load(c, vocab_size).unwrap());
+        for text in ["the <s>other</s> <tool>\nthe", "don't  12", "", "<s>"] {
+            let [found, wanted] = tokenizers.each_ref().map(|t| (t.encode(text, true), t.encode_plain(text)));
+            assert_eq!(found, wanted, "{name}: {text:?}");
+        }
+        let [found_bos, wanted] = tokenizers.each_ref().map(|t| (t.bos_id(), t.eos_id(), t.vocab_size()));
+        assert_eq!(found_bos, wanted, "{name}");
+        let message = [ChatMessage::new("user", "the")];
+        let [found, wanted] = [&found, &original]
+            .map(|c| ChatTemplate::load(c).unwrap().unwrap().render(&message, &TemplateOptions::default()).unwrap());
+        assert_eq!(found, wanted, "{name}");
+    }
+}
+
+/// Narrow files hold blocks of ggml: near the original, and in the bytes that they should take.
+#[test]
+fn a_narrow_gguf_is_near_its_original() {
+    let scratch = Scratch::new("narrow");
+    for (class, most) in [(WeightClass::Int8, 0.03), (WeightClass::Int4, 0.35)] {
+        let original = with_tokenizer("qwen2");
+        let (found, report) = gguf(&original, class, &scratch.0.join(format!("{}.gguf", class.name())));
+        assert_eq!((report.narrow, report.kept.len()), (14, 0), "{report:?}");
+        assert_eq!(Weights::open(&found).unwrap().class(), class, "what it is stored in");
+        let tokens = random_tokens(11, 33, 128);
+        // Kept in 16 bits the dequantized weights are what is compared, and not how this engine computes with them.
+        let run = |checkpoint| run_alone(&mut load(Reference::new(), checkpoint, WeightClass::Bf16), &tokens).concat();
+        let (found, wanted) = (run(&found), run(&original));
+        let squares = |values: &mut dyn Iterator<Item = f32>| values.map(|v| f64::from(v).powi(2)).sum::<f64>();
+        let error = squares(&mut found.iter().zip(&wanted).map(|(found, wanted)| found - wanted));
+        let error = (error / squares(&mut wanted.iter().copied())).sqrt();
+        println!("{class:?}: relative L2 of logits {error:.4}");
+        assert!(error > 1e-4 && error < most, "{class:?}: {error}");
+    }
+}
+
+#[test]
+fn what_gguf_has_no_word_for_is_refused_by_name() {
+    let change = |name: &str, file: &str, change: &dyn Fn(&mut Value)| {
+        let original = with_tokenizer(name);
+        let read = |file: &str| original.read_text(file).unwrap().unwrap();
+        let files = ["config.json", "tokenizer.json", "tokenizer_config.json"].map(|other| {
+            let mut value: Value = serde_json::from_str(&read(other)).unwrap();
+            if other == file {
+                change(&mut value);
+            }
+            (other, value.to_string().into_bytes())
+        });
+        let weights = original.open_file("model.safetensors").unwrap().unwrap();
+        let weights = weights.read_vec(0, weights.len() as usize).unwrap();
+        embedded(files.into_iter().chain([("model.safetensors", weights)]).collect())
+    };
+    let table = [
+        (committed("olmo2"), "olmo2 models are not written as GGUF; llama, mistral, qwen2, qwen3 are"),
+        (committed("qwen3"), "tokenizer.json"),
+        (change("mistral-window", "", &|_| {}), "sliding_window: GGUF has no word for windows"),
+        (change("qwen2.5-yarn", "", &|_| {}), "nothing"),
+        (
+            change("llama3", "config.json", &|c| c["rope_scaling"]["high_freq_factor"] = json!(8.0)),
+            "rope_scaling: GGUF has no word for these borders of frequencies",
+        ),
+        (
+            change("qwen2", "tokenizer.json", &|t| {
+                t["pre_tokenizer"]["pretokenizers"][0]["pattern"] = json!({"Regex": "a+"})
+            }),
+            "pre_tokenizer: ggml has no name for this pattern",
+        ),
+        (change("qwen2", "tokenizer.json", &|t| t["pre_tokenizer"] = Value::Null), "model: not BPE over bytes"),
+    ];
+    for (checkpoint, wanted) in table {
+        let found = Export::open(&checkpoint, Format::Gguf, WeightClass::Int8);
+        let found = found.err().map_or("nothing".to_string(), |error| error.to_string());
+        assert!(found.contains(wanted), "{wanted:?} is not in {found:?}");
+    }
+    let bf16 = Export::open(&committed("qwen3"), Format::Safetensors, WeightClass::Bf16).err().unwrap();
+    assert!(bf16.to_string().contains("safetensors are written in int8 or int4"));
+}

@@ -1,0 +1,163 @@
+//! `twostroke quantize`: what a person sees, what is on the disk afterwards, and wrong inputs.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use tests::{Ran, binary, root, run, signal, twostroke};
+
+/// A directory of this test's own, removed when dropped.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Scratch {
+        let path = std::env::temp_dir().join(format!("twostroke-quantize-{}-{name}", std::process::id()));
+        let _ = fs::remove_dir_all(&path); // of an earlier process with the same number
+        fs::create_dir_all(&path).expect("the temporary directory can be written to");
+        Scratch(path)
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.join(name).to_string_lossy().into_owned()
+    }
+
+    fn names(&self) -> Vec<String> {
+        let entries = self.0.read_dir().expect("it is there");
+        let mut names: Vec<String> =
+            entries.map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned()).collect();
+        names.sort();
+        names
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn quantize(arguments: &[&str]) -> Ran {
+    run(&mut twostroke(&[&["quantize"], arguments].concat()))
+}
+
+fn answer(arguments: &[&str]) -> String {
+    let story = ["run", "Tell me a story about a fox", "-n", "30", "--temperature", "0", "-q"];
+    let ran = run(&mut twostroke(&[&story[..], arguments].concat()));
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    ran.stdout
+}
+
+#[test]
+fn a_written_model_answers_as_the_original_does() {
+    let scratch = Scratch::new("answers");
+    for class in ["int8", "int4"] {
+        let output = scratch.path(class);
+        let ran = quantize(&["--weights", class, "-o", &output]);
+        assert_eq!((ran.code, ran.stderr.as_str(), ran.stdout.lines().count()), (Some(0), "", 1), "{ran:?}");
+        assert!(ran.stdout.contains(&format!("35 matrices in {class}")), "{ran:?}");
+        // The default takes what is stored.
+        assert_eq!(answer(&["-m", &output]), answer(&["--weights", class]), "{class}");
+        let bits = fs::metadata(Path::new(&output).join("model.safetensors")).expect("it is there").len();
+        let original = fs::metadata(root().join("models/lantern/model.safetensors")).expect("it is there").len();
+        assert!(bits < original * 6 / 10, "{class}: {bits} bytes of {original}");
+    }
+    assert_eq!(scratch.names(), ["int4", "int8"]);
+}
+
+/// The text decides with: int4's limit on the weights is passed by none of our matrices, int8's products by none either.
+#[test]
+fn a_text_is_measured_on() {
+    let scratch = Scratch::new("text");
+    let text = scratch.path("text");
+    fs::write(&text, "<|user|>\nTell me a story.<|end|>\n<|assistant|>\nOnce there was a fox.<|end|>\n")
+        .expect("it can");
+    let output = scratch.path("out");
+    let ran = quantize(&["--weights", "int4", "-o", &output, "--text", &text, "-t", "1"]);
+    assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{ran:?}");
+    assert!(ran.stdout.contains("35 matrices in int4"), "{ran:?}");
+    let plain = scratch.path("plain");
+    assert_eq!(quantize(&["--weights", "int4", "-o", &plain]).code, Some(0));
+    let weights = |directory: &str| fs::read(Path::new(directory).join("model.safetensors")).expect("it is there");
+    assert!(weights(&output) == weights(&plain), "nothing stood out, so the files are the same");
+}
+
+#[test]
+fn wrong_inputs_are_one_line_and_leave_nothing() {
+    let scratch = Scratch::new("wrong");
+    let (out, taken) = (scratch.path("out"), scratch.path("taken"));
+    fs::create_dir(&taken).expect("it can");
+    let nowhere = scratch.path("no/such/out");
+    let data = root().join("crates/model/tests/data");
+    let path = |name: &str| data.join(name).to_string_lossy().into_owned();
+    let (quantized, gguf, tiny) = (path("quantized/w8a8-channel"), path("gguf/llama3-v5.gguf"), path("qwen3"));
+    let table: &[(&[&str], &str)] = &[
+        (&["--weights", "int8"], "--output"),
+        (&["-o", &out], "--weights"),
+        (&["-o", &out, "--weights", "int2"], "int2"),
+        (&["-o", &out, "--weights", "int8", "-t", "100000"], "100000"),
+        (&["-o", &taken, "--weights", "int8"], "taken: exists already"),
+        (&["-o", &nowhere, "--weights", "int8"], "no such directory"),
+        (&["-o", &out, "--weights", "int8", "-m", "no-such-directory"], "no-such-directory"),
+        (&["-o", &out, "--weights", "int8", "-m", &quantized], "quantized already, by \"compressed-tensors\""),
+        (&["-o", &out, "--weights", "int8", "-m", &gguf], "a GGUF file"),
+        (&["-o", &out, "--weights", "int8", "--text", "/no/such/file"], "--text: /no/such/file"),
+        // It has no tokenizer, which only a text needs.
+        (&["-o", &out, "--weights", "int8", "-m", &tiny, "--text", "README.md"], "tokenizer.json"),
+    ];
+    for (arguments, wanted) in table {
+        let ran = run(twostroke(&[&["quantize"], *arguments].concat()).current_dir(root()));
+        assert_eq!((ran.code, ran.stdout.as_str(), ran.stderr.lines().count()), (Some(2), "", 1), "{ran:?}");
+        assert!(ran.stderr.contains(wanted), "{wanted}: {ran:?}");
+        assert_eq!(scratch.names(), ["taken"], "{arguments:?}");
+    }
+}
+
+/// A limit on the size of files stands for a disk that is full.
+#[test]
+fn a_write_that_fails_leaves_nothing() {
+    let scratch = Scratch::new("limit");
+    let output = scratch.path("out");
+    let script = "ulimit -f 100; trap '' XFSZ; exec \"$0\" quantize --weights int8 -o \"$1\"";
+    let ran = run(Command::new("bash").args(["-c", script]).arg(binary()).arg(&output));
+    assert_eq!((ran.code, ran.stdout.as_str(), ran.stderr.lines().count()), (Some(1), "", 1), "{ran:?}");
+    assert!(ran.stderr.contains("nothing was written") && ran.stderr.contains(&output), "{ran:?}");
+    assert!(scratch.names().is_empty(), "{:?}", scratch.names());
+}
+
+#[test]
+fn a_directory_that_cannot_be_written_to_is_told() {
+    let scratch = Scratch::new("locked");
+    fs::set_permissions(&scratch.0, fs::Permissions::from_mode(0o555)).expect("it is ours");
+    // Whoever may write everywhere cannot be kept out.
+    if fs::write(scratch.0.join("probe"), b"").is_err() {
+        let ran = quantize(&["--weights", "int8", "-o", &scratch.path("out")]);
+        assert_eq!((ran.code, ran.stderr.lines().count()), (Some(1), 1), "{ran:?}");
+        assert!(ran.stderr.contains("ermission denied"), "{ran:?}");
+    }
+    fs::set_permissions(&scratch.0, fs::Permissions::from_mode(0o755)).expect("it is ours");
+}
+
+/// Ctrl-C while a long text is measured: the same as at any other place, but long enough to be met.
+#[test]
+fn ctrl_c_ends_it_and_leaves_nothing() {
+    let scratch = Scratch::new("interrupt");
+    let text = scratch.path("text");
+    fs::write(&text, "Once there was a fox who found a lantern. ".repeat(40_000)).expect("it can");
+    let output = scratch.path("out");
+    let arguments = ["quantize", "--weights", "int4", "-o", &output, "--text", &text];
+    let mut child = twostroke(&arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts");
+    // As soon as it listens: SIGINT is the second bit of the signals that are caught.
+    let listens = || {
+        let status = fs::read_to_string(format!("/proc/{}/status", child.id())).expect("it runs");
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).expect("Linux says so");
+        u64::from_str_radix(caught.trim(), 16).expect("a mask") & 2 != 0
+    };
+    while !listens() {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    signal("INT", child.id());
+    assert_eq!(child.wait().expect("it ends").code(), Some(130));
+    assert_eq!(scratch.names(), ["text"]);
+}
