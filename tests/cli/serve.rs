@@ -20,16 +20,37 @@ fn it_answers_and_ends_on_sigterm() {
 }
 
 #[test]
-fn six_lines_tell_what_was_started() {
+fn seven_lines_tell_what_was_started() {
     let mut command = twostroke(&["serve", "--port", "0", "--served-model-name", "fable"]);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("it starts");
     let stdout = child.stdout.take().expect("standard output is piped");
-    let lines: Vec<String> = BufReader::new(stdout).lines().take(6).map(|line| line.expect("a line")).collect();
+    let lines: Vec<String> = BufReader::new(stdout).lines().take(7).map(|line| line.expect("a line")).collect();
     signal("INT", child.id());
     assert_eq!(child.wait().expect("it ends").code(), Some(0));
     let names: Vec<&str> = lines.iter().map(|line| line[..10].trim()).collect();
-    assert_eq!(names, ["model", "precision", "memory", "kv blocks", "limits", "serving"], "{lines:?}");
-    assert!(lines[5].contains("http://127.0.0.1:"), "{lines:?}");
+    assert_eq!(names, ["model", "precision", "memory", "kv blocks", "limits", "targets", "serving"], "{lines:?}");
+    assert!(lines[6].contains("http://127.0.0.1:"), "{lines:?}");
+}
+
+#[test]
+fn targets_are_given_comfortable_or_off() {
+    // (flags, target to first token and between tokens in milliseconds, whether steps have a fixed size)
+    let comfortable = |value: &Value| value.as_f64().is_some_and(|ms| ms >= 50.0);
+    let given = |ms: f64| move |value: &Value| value.as_f64() == Some(ms);
+    type Check<'a> = &'a dyn Fn(&Value) -> bool;
+    let table: [(&[&str], Check<'_>, Check<'_>, bool); 4] = [
+        (&[], &comfortable, &comfortable, false),
+        (&["--ttft-slo", "1.5s", "--tpot-slo", "off"], &given(1500.0), &Value::is_null, false),
+        (&["--max-num-batched-tokens", "128"], &Value::is_null, &Value::is_null, true),
+        (&["--max-prefill-chunk", "64", "--tpot-slo", "80ms", "--ttft-slo", "auto"], &comfortable, &given(80.0), true),
+    ];
+    for (flags, ttft, tpot, fixed) in table {
+        let server = Server::start(flags);
+        let start = &server.start;
+        assert!(ttft(&start["ttft_slo_ms"]) && tpot(&start["tpot_slo_ms"]), "{flags:?}: {start}");
+        assert_eq!(start["static_steps"], fixed, "{flags:?}");
+        assert!(start["calibration"]["seconds"].as_f64().is_some_and(|seconds| seconds < 30.0), "{start}");
+    }
 }
 
 #[test]

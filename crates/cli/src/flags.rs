@@ -216,14 +216,28 @@ pub(crate) struct ServeFlags {
     /// Sequences that run together.
     #[arg(long, value_name = "N", value_parser = count, default_value = "64")]
     pub(crate) max_num_seqs: usize,
-    /// Rows of one forward pass: one per decoding sequence first, prompt chunks in what is left. Smaller means steadier
-    /// streams while prompts arrive, larger means faster prompts.
-    #[arg(long, value_name = "N", value_parser = count, default_value = "256")]
-    pub(crate) max_num_batched_tokens: usize,
+    /// Wanted time from arrival to the first token (500ms, 2s), for requests that name none themselves (ttft_slo_ms). off:
+    /// no target. auto: what is comfortable, as far as this machine can do it; the line "targets" of the start tells.
+    #[arg(long, value_name = "TIME|auto|off", value_parser = target)]
+    pub(crate) ttft_slo: Option<engine::DefaultTarget>,
+    /// Wanted time from a token to the next (50ms), likewise (tpot_slo_ms). Prompts get what running streams can spare,
+    /// so this is the balance between steady streams and fast prompts: larger means faster prompts.
+    #[arg(long, value_name = "TIME|auto|off", value_parser = target)]
+    pub(crate) tpot_slo: Option<engine::DefaultTarget>,
+    /// Refuse a request whose first token would come later than its target, with 503 and a Retry-After that says when the
+    /// target can be met, instead of serving it late.
+    #[arg(long)]
+    pub(crate) refuse_late: bool,
+    /// For benchmarks: rows of one forward pass, decode rows first, prompt chunks in what is left. Giving it or
+    /// --max-prefill-chunk turns automatic targets off, so that steps have a fixed size; targets that are given as well
+    /// are heeded within it. Default: 512, where targets make the steps' size.
+    #[arg(long, value_name = "N", value_parser = count)]
+    pub(crate) max_num_batched_tokens: Option<usize>,
     /// Prompts that may be in prefill in one forward pass.
     #[arg(long, value_name = "N", value_parser = count, default_value = "4")]
     pub(crate) max_num_partial_prefills: usize,
-    /// Rows of one prompt in one forward pass at most; 0 means all that the pass has left.
+    /// For benchmarks: rows of one prompt in one forward pass at most; 0 means all that the pass has left. See
+    /// --max-num-batched-tokens.
     #[arg(long, visible_alias = "long-prefill-token-threshold", value_name = "N", value_parser = count_or_zero, default_value = "0")]
     pub(crate) max_prefill_chunk: usize,
     /// Share computed prompt blocks between requests of one tenant (the default).
@@ -255,7 +269,7 @@ pub(crate) struct ServeFlags {
     /// It holds prompts and answers (as token ids) and is readable by its owner only.
     #[arg(long, value_name = "FILE")]
     pub(crate) record: Option<PathBuf>,
-    /// Print the six lines about the start as one JSON object.
+    /// Print the seven lines about the start as one JSON object.
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -283,6 +297,9 @@ pub(crate) struct BenchFlags {
     /// Take a lower instruction set than the best one of this CPU: the same bits, slower.
     #[arg(long, value_name = "NAME", value_parser = instruction_set)]
     pub(crate) isa: Option<kernels::Isa>,
+    /// Instead of all that: how well the engine predicts the time of its steps, on half a minute of mixed requests.
+    #[arg(long, conflicts_with_all = ["n_prompt", "n_gen", "n_depth", "batch_size", "parallel", "repetitions", "output"])]
+    pub(crate) cost_model: bool,
     /// Repetitions of each test.
     #[arg(short = 'r', long, value_name = "N", value_parser = count, default_value = "5")]
     pub(crate) repetitions: usize,
@@ -693,6 +710,30 @@ fn percentile(text: &str) -> Result<f64, String> {
     text.parse().ok().filter(|p| (0.0..=100.0).contains(p)).ok_or_else(|| "not a number from 0 to 100".to_string())
 }
 
+/// `auto`, `off`, or a time: `500ms`, `2s`, `1.5s`, `1m`.
+fn target(text: &str) -> Result<engine::DefaultTarget, String> {
+    use engine::DefaultTarget;
+    match text {
+        "auto" => return Ok(DefaultTarget::Comfortable),
+        "off" => return Ok(DefaultTarget::None),
+        _ => {}
+    }
+    let wrong = || "not a time; examples: 500ms, 2s, auto, off".to_string();
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(wrong)?;
+    let (number, unit) = text.split_at(digits);
+    let ms = match unit {
+        "ms" => 1.0,
+        "s" => 1e3,
+        "m" | "min" => 6e4,
+        _ => return Err(wrong()),
+    };
+    let ms = number.parse::<f64>().map_err(|_| wrong())? * ms;
+    if !(0.1..=3.6e6).contains(&ms) {
+        return Err("must be between 0.1ms and 60m".into());
+    }
+    Ok(DefaultTarget::Fixed(std::time::Duration::from_secs_f64(ms / 1e3)))
+}
+
 fn instruction_set(text: &str) -> Result<kernels::Isa, String> {
     let names = kernels::Isa::ALL.map(kernels::Isa::name).join(", ");
     kernels::Isa::from_name(text).ok_or_else(|| format!("not one of {names}"))
@@ -778,7 +819,7 @@ pub(crate) fn hint(flag: &str) -> Option<&'static str> {
             "--kv-dtype bf16|int8 sets the precision of the KV cache"
         }
         "--enable-chunked-prefill" | "--no-enable-chunked-prefill" => {
-            "prefill is always chunked; --max-prefill-chunk and --max-num-batched-tokens set the size"
+            "prefill is always chunked; --tpot-slo decides how large chunks are"
         }
         "--max-long-partial-prefills" => "--max-num-partial-prefills bounds the prompts in prefill per step",
         "--swap-space" | "--cpu-offload-gb" => "preempted requests are recomputed; there is no swap space",
@@ -794,7 +835,7 @@ pub(crate) fn hint(flag: &str) -> Option<&'static str> {
         }
         "--ctx-size" => "-c or --max-model-len sets the context",
         "--parallel" | "-np" => "--max-num-seqs sets the sequences that run together",
-        "--ubatch-size" | "-ub" => "--max-num-batched-tokens sets the rows of a step",
+        "--ubatch-size" | "-ub" => "--tpot-slo decides the rows of a step, --max-num-batched-tokens bounds them",
         "--n-gpu-layers" | "-ngl" | "--gpu-layers" => "this build computes on the CPU",
         "--flash-attn" | "-fa" => "attention is always tiled",
         "--n-predict" => "-n or --max-tokens bounds the answer",
@@ -837,6 +878,36 @@ mod tests {
         ];
         for (text, want) in table {
             assert_eq!(size(text).ok(), want, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_target_is_a_time_or_a_word() {
+        use engine::DefaultTarget::{Comfortable, Fixed, None as Off};
+        let ms = |ms| Some(Fixed(std::time::Duration::from_millis(ms)));
+        let table = [
+            ("500ms", ms(500)),
+            ("2s", ms(2000)),
+            ("1.5s", ms(1500)),
+            ("2m", ms(120_000)),
+            ("60m", ms(3_600_000)),
+            ("auto", Some(Comfortable)),
+            ("off", Some(Off)),
+            ("", None),
+            ("0", None),
+            ("0ms", None),
+            ("0.05ms", None),
+            ("500", None),
+            ("-5ms", None),
+            ("2h", None),
+            ("1..5s", None),
+            ("nans", None),
+            ("infs", None),
+            ("61m", None),
+            ("2 s", None),
+        ];
+        for (text, want) in table {
+            assert_eq!(target(text).ok(), want, "{text:?}");
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use engine::{Engine, EngineOptions, StartError};
+use engine::{Engine, EngineOptions, StartError, Starting};
 use kernels::WeightClass;
 use model::hub::HubError;
 use model::weights::Weights;
@@ -107,11 +107,17 @@ pub(crate) fn is_hub_id(name: &str) -> bool {
     name.split_once('/').is_some_and(|(organisation, rest)| good(organisation) && good(rest))
 }
 
-/// Starts an engine, with a progress bar for people while the weights are read.
+/// Starts an engine, with progress bars for people while weights are read and steps are measured.
 pub(crate) fn start(checkpoint: &Checkpoint, options: &EngineOptions) -> Result<Engine, Failure> {
-    let bar = Progress::new("loading");
-    let started = Engine::start(checkpoint, options, &mut |p| bar.at(p.bytes_done, p.bytes_total));
-    drop(bar);
+    let loading = Progress::new("loading");
+    let mut measuring = None;
+    let started = Engine::start(checkpoint, options, &mut |starting| match starting {
+        Starting::Loading(progress) => loading.at(progress.bytes_done, progress.bytes_total),
+        Starting::Calibrating { done, total } => {
+            measuring.get_or_insert_with(|| Progress::counting("calibrating", "steps")).at(done as u64, total as u64);
+        }
+    });
+    drop((loading, measuring));
     started.map_err(|error| start_failure(checkpoint, error))
 }
 

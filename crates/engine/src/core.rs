@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use model::detokenizer::{Detokenizer, Piece, StopStrings};
@@ -11,8 +11,8 @@ use model::sampler::{History, SampleKey, Sampled, Sampler, TokenLogProbs};
 use model::tokenizer::Tokenizer;
 use model::{Batch, Forward};
 use scheduler::{
-    AdmitError, CostModel, Event, FinishReason, Nanos, Request, RequestId, RowOutput, Scheduler, Sequence, Step,
-    StepOutput, StepRecord, TokenId,
+    AdmitError, CostModel, Event, FinishReason, Nanos, Outlook, Request, RequestId, RowOutput, Scheduler, Sequence,
+    Step, StepOutput, StepRecord, TokenId,
 };
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -20,7 +20,7 @@ use crate::books::Ending;
 use crate::door::ValidatedRequest;
 use crate::lower::{LogitRow, lower};
 use crate::output::{Output, RequestError, Timings, TokenLogprob, Usage};
-use crate::record::{Stats, StepLog};
+use crate::record::{Met, Stats, StepLog};
 use crate::recording::{Line, Tape};
 use crate::start::{EngineOptions, MAX_LOGIT_ROWS};
 
@@ -354,9 +354,10 @@ impl EngineCore {
                 active.timings.preemptions += 1;
             }
         }
-        let mut log = self.log.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
         log.push(record);
         log.books.step(record, self.scheduler.cost_model());
+        log.fill.observe(record.completed_at, self.scheduler.used_blocks());
         log.stats.prompt_tokens += prompt_tokens;
         log.stats.cached_tokens += cached_tokens;
         self.gauge(&mut log.stats);
@@ -372,7 +373,7 @@ impl EngineCore {
     }
 
     fn log(&self) -> std::sync::MutexGuard<'_, StepLog> {
-        self.log.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Turns events into text and sends them to whoever asked.
@@ -437,7 +438,7 @@ impl EngineCore {
             return;
         }
         answer.reason = Some(reason);
-        self.log.lock().unwrap_or_else(std::sync::PoisonError::into_inner).books.end_answer(id, index);
+        self.log.lock().unwrap_or_else(PoisonError::into_inner).books.end_answer(id, index);
         let text = match &mut answer.detokenizer {
             Some(detokenizer) if stop_string.is_none() => detokenizer.finish(),
             _ => String::new(),
@@ -461,7 +462,9 @@ impl EngineCore {
         active.timings.total_ms = ms(active.arrived, now);
         *active.timings.bill = self.log().books.close(id, Ending::Finished, now);
         let reasons: Vec<_> = active.answers.iter().filter_map(|answer| answer.reason).collect();
+        let met = Met::of(&active.request.targets, &active.timings, slowest_ms(&active.answers, first_token));
         self.log().finished(&active.usage, &active.timings, &reasons);
+        self.log().met(active.request.class, met);
         news.ended += 1;
         send(&active.outputs, Output::Done { usage: active.usage, timings: active.timings });
     }
@@ -511,6 +514,14 @@ impl EngineCore {
         self.started.clear();
     }
 
+    /// Tells other threads who is in line for prefill.
+    pub(crate) fn look_ahead(&self, now: Nanos, outlook: &Mutex<Outlook>) {
+        if self.scheduler.cost_model().is_some() {
+            let mut outlook = outlook.lock().unwrap_or_else(PoisonError::into_inner);
+            self.scheduler.outlook_into(now, &mut outlook);
+        }
+    }
+
     /// The calling thread is the one that steps from now on.
     pub(crate) fn adopt_thread(&self) {
         self.forward.adopt_thread();
@@ -523,6 +534,16 @@ impl EngineCore {
     pub(crate) fn cost_model(&self) -> Option<CostModel> {
         self.scheduler.cost_model().cloned()
     }
+}
+
+/// The longest mean time between tokens of an answer, milliseconds; 0 where none has two.
+fn slowest_ms(answers: &[Answer], first_token: Nanos) -> f64 {
+    let mean = |answer: &Answer| {
+        let gaps = answer.num_tokens.saturating_sub(1);
+        let last = answer.last_token.filter(|_| gaps > 0)?;
+        Some(last.since(first_token).as_secs_f64() * 1e3 / gaps as f64)
+    };
+    answers.iter().filter_map(mean).fold(0.0, f64::max)
 }
 
 /// What a request that was removed had been.

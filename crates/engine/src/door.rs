@@ -4,10 +4,13 @@
 //!
 //! All relations are checked on the *resolved* values (after defaults), and before a block or a seat is taken.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
+use std::time::Duration;
 
 use model::chat_template::{ChatMessage, TemplateOptions};
 use model::sampler::SamplingParams;
+use model::{GenerationDefaults, ModelConfig};
 use scheduler::{Nanos, Priority, StopRules, Targets, TokenId};
 use serde_json::{Map, Value};
 
@@ -27,6 +30,8 @@ pub const MAX_STOP_BYTES: usize = 256;
 pub const MAX_STOP_TOKENS: usize = 128;
 /// Longest cache salt in bytes.
 pub const MAX_SALT_BYTES: usize = 128;
+/// What a target may be: a tenth of a millisecond to an hour.
+pub(crate) const SANE_TARGET: RangeInclusive<Duration> = Duration::from_micros(100)..=Duration::from_secs(3600);
 /// No token of a real vocabulary stands for more bytes than this: text longer than the context times it is refused
 /// before it is tokenized.
 const MAX_BYTES_PER_TOKEN: usize = 128;
@@ -47,6 +52,32 @@ pub enum Prompt {
         /// End with the opening of an assistant's turn.
         add_generation_prompt: bool,
     },
+}
+
+/// How urgent a request is, in the words of OpenAI's `service_tier`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ServiceClass {
+    /// Before all others: priority -1.
+    Priority,
+    /// Priority 0, and the server's targets.
+    #[default]
+    Default,
+    /// Batch work: priority 1, and no targets but its own. It gets what the others leave.
+    Flex,
+}
+
+impl ServiceClass {
+    /// All of them, by urgency.
+    pub const ALL: [ServiceClass; 3] = [ServiceClass::Priority, ServiceClass::Default, ServiceClass::Flex];
+
+    /// As the API names it.
+    pub fn name(self) -> &'static str {
+        match self {
+            ServiceClass::Priority => "priority",
+            ServiceClass::Default => "default",
+            ServiceClass::Flex => "flex",
+        }
+    }
 }
 
 /// A request as it was given: nothing in it has been checked. `None` means "not given".
@@ -74,6 +105,7 @@ pub struct RawRequest {
     pub logprobs: Option<i64>,
     pub prompt_logprobs: Option<i64>,
     pub priority: Option<i64>,
+    pub class: Option<ServiceClass>,
     pub cache_salt: Option<String>,
     /// Targets of this request alone, in milliseconds; the server's own where not given.
     pub ttft_slo_ms: Option<f64>,
@@ -109,6 +141,7 @@ impl RawRequest {
             logprobs: None,
             prompt_logprobs: None,
             priority: None,
+            class: None,
             cache_salt: None,
             ttft_slo_ms: None,
             tpot_slo_ms: None,
@@ -155,6 +188,7 @@ pub struct ValidatedRequest {
     /// One number per API key.
     pub(crate) tenant: u64,
     pub(crate) targets: Targets,
+    pub(crate) class: ServiceClass,
 }
 
 impl ValidatedRequest {
@@ -179,14 +213,14 @@ impl ValidatedRequest {
 /// Cost: the tokenizer's, which is linear in the prompt; call it off the threads that serve connections.
 pub(crate) fn validate(raw: RawRequest, model: &ModelInfo, salt_key: &[u8; 32]) -> Result<ValidatedRequest, Rejection> {
     let num_answers = answers(raw.n, model)?;
-    let sampling = sampling(&raw, model)?;
+    let sampling = sampling(&raw, &model.config, &model.generation_defaults)?;
     let stop_strings = stop_strings(&raw.stop)?;
     let salt = salt(raw.tenant.as_ref(), raw.cache_salt.as_deref(), salt_key)?;
     let tenant = raw.tenant.map_or(0, |digest| first_8_bytes(&digest));
-    let targets =
-        Targets { ttft: target("ttft_slo_ms", raw.ttft_slo_ms)?, tpot: target("tpot_slo_ms", raw.tpot_slo_ms)? };
+    let targets = targets(&raw, model)?;
     let prompt_logprobs = logprob_count("prompt_logprobs", raw.prompt_logprobs)?;
-    let priority = priority(raw.priority)?;
+    let class = raw.class.unwrap_or_default();
+    let priority = priority(raw.priority, class)?;
     let stop_token_ids = stop_tokens(&raw, model)?;
     let prompt = tokenize(&raw, model)?;
     let stop = stop_rules(&raw, stop_token_ids, prompt.len(), prompt_logprobs.is_some(), model)?;
@@ -204,6 +238,7 @@ pub(crate) fn validate(raw: RawRequest, model: &ModelInfo, salt_key: &[u8; 32]) 
         salt,
         tenant,
         targets,
+        class,
     })
 }
 
@@ -216,12 +251,7 @@ fn answers(n: Option<i64>, model: &ModelInfo) -> Result<usize, Rejection> {
 }
 
 /// A finite number within `range`, or the reason why not.
-fn number(
-    param: &'static str,
-    value: Option<f64>,
-    default: f64,
-    range: std::ops::RangeInclusive<f64>,
-) -> Result<f32, Rejection> {
+fn number(param: &'static str, value: Option<f64>, default: f64, range: RangeInclusive<f64>) -> Result<f32, Rejection> {
     let value = value.unwrap_or(default);
     // A NaN is in no range.
     if range.contains(&value) {
@@ -230,8 +260,17 @@ fn number(
     Err(Rejection::of(param, format!("{param} must be a number between {} and {}", range.start(), range.end())))
 }
 
-fn sampling(raw: &RawRequest, model: &ModelInfo) -> Result<SamplingParams, Rejection> {
-    let defaults = &model.generation_defaults;
+/// How a request without wishes is sampled.
+pub(crate) fn default_sampling(config: &ModelConfig, defaults: &GenerationDefaults) -> SamplingParams {
+    let raw = RawRequest::new(Prompt::Tokens(Vec::new()));
+    sampling(&raw, config, defaults).unwrap_or_default()
+}
+
+fn sampling(
+    raw: &RawRequest,
+    config: &ModelConfig,
+    defaults: &GenerationDefaults,
+) -> Result<SamplingParams, Rejection> {
     let top_k = match raw.top_k.or(defaults.top_k.map(i64::from)).unwrap_or(0) {
         // vLLM's clients send -1 for "off".
         -1 | 0 => 0,
@@ -255,25 +294,25 @@ fn sampling(raw: &RawRequest, model: &ModelInfo) -> Result<SamplingParams, Rejec
         presence_penalty: number("presence_penalty", raw.presence_penalty, 0.0, -2.0..=2.0)?,
         frequency_penalty: number("frequency_penalty", raw.frequency_penalty, 0.0, -2.0..=2.0)?,
         repetition_penalty,
-        logit_bias: logit_bias(&raw.logit_bias, model)?,
+        logit_bias: logit_bias(&raw.logit_bias, config)?,
         logprobs: logprob_count("logprobs", raw.logprobs)?,
     })
 }
 
-fn logit_bias(entries: &[(i64, f64)], model: &ModelInfo) -> Result<Vec<(TokenId, f32)>, Rejection> {
+fn logit_bias(entries: &[(i64, f64)], config: &ModelConfig) -> Result<Vec<(TokenId, f32)>, Rejection> {
     if entries.len() > MAX_LOGIT_BIAS {
         let message = format!("logit_bias may have at most {MAX_LOGIT_BIAS} entries, got {}", entries.len());
         return Err(Rejection::of("logit_bias", message));
     }
     let check = |&(id, bias): &(i64, f64)| {
-        let id = token_id("logit_bias", id, model)?;
+        let id = token_id("logit_bias", id, config)?;
         Ok((id, number("logit_bias", Some(bias), 0.0, -100.0..=100.0)?))
     };
     entries.iter().map(check).collect()
 }
 
-fn token_id(param: &'static str, id: i64, model: &ModelInfo) -> Result<TokenId, Rejection> {
-    let vocab = model.config.vocab_size;
+fn token_id(param: &'static str, id: i64, config: &ModelConfig) -> Result<TokenId, Rejection> {
+    let vocab = config.vocab_size;
     if id < 0 || id as u64 >= vocab as u64 {
         return Err(Rejection::of(param, format!("token id {id} is outside the vocabulary (0 to {})", vocab - 1)));
     }
@@ -306,15 +345,23 @@ fn stop_tokens(raw: &RawRequest, model: &ModelInfo) -> Result<Vec<TokenId>, Reje
     }
     let mut ids = if raw.ignore_eos { Vec::new() } else { model.eos_token_ids.clone() };
     for &id in &raw.stop_token_ids {
-        ids.push(token_id("stop_token_ids", id, model)?);
+        ids.push(token_id("stop_token_ids", id, &model.config)?);
     }
     ids.sort_unstable();
     ids.dedup();
     Ok(ids)
 }
 
-fn priority(priority: Option<i64>) -> Result<Priority, Rejection> {
-    let priority = priority.unwrap_or(0);
+fn priority(priority: Option<i64>, class: ServiceClass) -> Result<Priority, Rejection> {
+    let of_class = match class {
+        ServiceClass::Priority => -1,
+        ServiceClass::Default => 0,
+        ServiceClass::Flex => 1,
+    };
+    if priority.is_some() && of_class != 0 {
+        return Err(Rejection::of("priority", "the service tier has a priority of its own: send one of the two"));
+    }
+    let priority = priority.unwrap_or(of_class);
     i32::try_from(priority).map(Priority).map_err(|_| Rejection::of("priority", "priority must fit 32 bits"))
 }
 
@@ -338,20 +385,37 @@ fn first_8_bytes(digest: &[u8; 32]) -> u64 {
     u64::from_le_bytes([a, b, c, d, e, f, g, h])
 }
 
-/// A target in milliseconds, from a tenth of one to an hour.
-fn target(param: &'static str, value: Option<f64>) -> Result<Option<Nanos>, Rejection> {
-    let Some(ms) = value else { return Ok(None) };
-    if !(0.1..=3.6e6).contains(&ms) {
-        return Err(Rejection::of(param, format!("{param} must be a number of milliseconds between 0.1 and 3600000")));
-    }
-    Ok(Some(Nanos((ms * 1e6) as u64)))
+/// The request's own targets, and the server's where it brings none.
+fn targets(raw: &RawRequest, model: &ModelInfo) -> Result<Targets, Rejection> {
+    let target = |param, value: Option<f64>, default| {
+        let Some(ms) = value else { return Ok(default) };
+        if model.calibrated.is_none() {
+            return Err(Rejection::of(
+                param,
+                format!("{param}: this server has not measured its steps and heeds no targets"),
+            ));
+        }
+        // A NaN is in no range, and what is in this one is a duration.
+        if !(0.1..=3.6e6).contains(&ms) {
+            return Err(Rejection::of(
+                param,
+                format!("{param} must be a number of milliseconds between 0.1 and 3600000"),
+            ));
+        }
+        Ok(Some(Nanos((ms * 1e6) as u64)))
+    };
+    let default = if raw.class == Some(ServiceClass::Flex) { Targets::default() } else { model.targets };
+    Ok(Targets {
+        ttft: target("ttft_slo_ms", raw.ttft_slo_ms, default.ttft)?,
+        tpot: target("tpot_slo_ms", raw.tpot_slo_ms, default.tpot)?,
+    })
 }
 
 fn tokenize(raw: &RawRequest, model: &ModelInfo) -> Result<Vec<TokenId>, Rejection> {
     let (param, tokens) = match &raw.prompt {
         Prompt::Tokens(ids) => {
             check_length("prompt", ids.len(), model)?;
-            ("prompt", ids.iter().map(|&id| token_id("prompt", id, model)).collect::<Result<Vec<_>, _>>()?)
+            ("prompt", ids.iter().map(|&id| token_id("prompt", id, &model.config)).collect::<Result<Vec<_>, _>>()?)
         }
         Prompt::Text(text) => {
             check_bytes("prompt", text.len(), model)?;
@@ -367,7 +431,7 @@ fn tokenize(raw: &RawRequest, model: &ModelInfo) -> Result<Vec<TokenId>, Rejecti
     }
     check_length(param, tokens.len(), model)?;
     // A tokenizer may know more tokens than the model has rows for.
-    tokens.into_iter().map(|id| token_id(param, i64::from(id), model)).collect()
+    tokens.into_iter().map(|id| token_id(param, i64::from(id), &model.config)).collect()
 }
 
 fn render_chat(

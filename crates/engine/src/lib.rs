@@ -15,8 +15,10 @@
 //! any thread, with or without an async runtime.
 
 mod books;
+mod calibrate;
 mod core;
 mod door;
+mod fill;
 mod lower;
 mod memory;
 mod output;
@@ -33,20 +35,21 @@ use std::time::Duration;
 use model::chat_template::ChatTemplate;
 use model::tokenizer::Tokenizer;
 use model::{GenerationDefaults, ModelConfig};
-use scheduler::{Nanos, StepRecord, TokenId};
+use scheduler::{Nanos, Newcomer, StepRecord, Targets, TokenId};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 pub use books::{Ending, Timeline};
+pub use calibrate::{Calibrated, Calibration};
 pub use door::{
     MAX_ANSWERS, MAX_LOGIT_BIAS, MAX_LOGPROBS, MAX_SALT_BYTES, MAX_STOP_BYTES, MAX_STOP_STRINGS, MAX_STOP_TOKENS,
-    Prompt, RawRequest, Rejection, ValidatedRequest,
+    Prompt, RawRequest, Rejection, ServiceClass, ValidatedRequest,
 };
 pub use model::chat_template::ChatMessage;
 pub use output::{Output, RequestError, Stream, Timings, TokenLogprob, Usage};
-pub use record::{Histogram, Stats};
+pub use record::{Histogram, Met, Predictions, Stats};
 pub use scheduler::ledger;
 pub use scheduler::{FinishReason, RequestId};
-pub use start::{EngineOptions, StartError};
+pub use start::{DefaultTarget, EngineOptions, StartError, Starting};
 
 use crate::core::Clock;
 use crate::record::StepLog;
@@ -97,6 +100,10 @@ pub struct ModelInfo {
     pub isa: kernels::Isa,
     /// Backend, instruction set, threads: for people.
     pub backend: String,
+    /// What steps cost, if that was measured.
+    pub calibrated: Option<Calibrated>,
+    /// Targets of requests that bring none, unless they are of the batch class.
+    pub targets: Targets,
 }
 
 /// Why a request could not be submitted now. Trying again later may work.
@@ -109,6 +116,24 @@ pub enum SubmitError {
         waiting_requests: usize,
         /// When a place is likely to be free, from the measured rate at which requests end.
         retry_after: Duration,
+    },
+    /// Its first token would come later than its target, and late requests are to be refused.
+    #[error("the first token would come after {} ms; the target is {} ms", .predicted.as_millis(), .target.as_millis())]
+    Late {
+        /// When its first token would come.
+        predicted: Duration,
+        /// When it is wanted.
+        target: Duration,
+        /// When the target can be met, if nobody else comes.
+        retry_after: Duration,
+    },
+    /// As [`Late`](Self::Late), and it would be so on an idle machine: the prompt alone takes longer than its target.
+    #[error("reading this prompt takes {} ms; the target is {} ms", .alone.as_millis(), .target.as_millis())]
+    NeverInTime {
+        /// How long its prompt takes with nobody else there.
+        alone: Duration,
+        /// When its first token is wanted.
+        target: Duration,
     },
     /// Draining: nothing new is taken.
     #[error("the server is shutting down")]
@@ -144,6 +169,7 @@ struct Inner {
     salt_key: [u8; 32],
     max_queued_requests: usize,
     max_queued_tokens: usize,
+    refuse_late: bool,
 }
 
 impl Engine {
@@ -185,6 +211,8 @@ impl Engine {
         if shared.draining.load(Ordering::Relaxed) || shared.dead.load(Ordering::Relaxed) {
             return Err(SubmitError::ShuttingDown);
         }
+        let arrived = self.0.clock.now();
+        let predicted_ttft = self.in_time(&request, arrived)?;
         let tokens = request.prompt.len();
         let waiting_requests = shared.queued_requests.fetch_add(1, Ordering::Relaxed);
         let waiting_tokens = shared.queued_tokens.fetch_add(tokens, Ordering::Relaxed);
@@ -200,9 +228,38 @@ impl Engine {
         let id = RequestId(self.0.next_id.fetch_add(1, Ordering::Relaxed));
         let (sender, outputs) = unbounded_channel();
         let prompt = request.prompt.clone();
-        let command = Command::Submit { id, request: Box::new(request), arrived: self.0.clock.now(), outputs: sender };
+        let command = Command::Submit { id, request: Box::new(request), arrived, outputs: sender };
         commands.send(command).map_err(|_| SubmitError::ShuttingDown)?;
-        Ok(Stream { id, outputs, commands: commands.clone(), prompt, ended: false })
+        Ok(Stream { id, outputs, commands: commands.clone(), prompt, predicted_ttft, ended: false })
+    }
+
+    /// When the request's first token will come, as far as can be known; refused if that is too late and late requests
+    /// are not wanted. It stands in line from here on.
+    fn in_time(&self, request: &ValidatedRequest, now: Nanos) -> Result<Option<Duration>, SubmitError> {
+        if self.0.model.calibrated.is_none() {
+            return Ok(None);
+        }
+        let (prompt_tokens, priority, ttft) = (request.prompt.len(), request.priority, request.targets.ttft);
+        let new = Newcomer { prompt_tokens, priority, ttft };
+        let turnover = Nanos(self.0.shared.drain_interval.load(Ordering::Relaxed));
+        let mut outlook = self.0.shared.outlook.lock().unwrap_or_else(PoisonError::into_inner);
+        let (predicted, alone) = (outlook.ttft(&new, now, turnover), outlook.alone(prompt_tokens));
+        let duration = |time: Nanos| Duration::from_nanos(time.0);
+        match ttft.filter(|_| self.0.refuse_late) {
+            Some(target) if alone > target => {
+                Err(SubmitError::NeverInTime { alone: duration(alone), target: duration(target) })
+            }
+            Some(target) if predicted > target => Err(SubmitError::Late {
+                predicted: duration(predicted),
+                target: duration(target),
+                // The line becomes shorter by a second each second.
+                retry_after: duration(predicted.since(target)),
+            }),
+            _ => {
+                outlook.add(&new, now);
+                Ok(Some(duration(predicted)))
+            }
+        }
     }
 
     /// One place of the queue at the measured rate, between 1 and 60 seconds.
@@ -213,10 +270,15 @@ impl Engine {
 
     /// Gauges, counters and histograms, all read off the step log.
     pub fn stats(&self) -> Stats {
+        let now = self.0.clock.now();
         let log = self.0.log.lock().unwrap_or_else(PoisonError::into_inner);
         let mut stats = log.stats.clone();
         stats.owners = *log.books.totals();
+        stats.kv_seconds_to_full = log.fill.seconds_to_full(now, self.0.model.num_blocks);
         drop(log);
+        let outlook = self.0.shared.outlook.lock().unwrap_or_else(PoisonError::into_inner);
+        stats.prefill_backlog_seconds = outlook.backlog().as_secs_f64();
+        drop(outlook);
         stats.waiting_requests = self.0.shared.queued_requests.load(Ordering::Relaxed);
         stats.waiting_tokens = self.0.shared.queued_tokens.load(Ordering::Relaxed);
         let open = self.0.shared.open_requests.load(Ordering::Relaxed);

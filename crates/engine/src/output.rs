@@ -1,6 +1,7 @@
 //! What comes back from the engine: a stream of outputs per request, closed by exactly one `Done` or `Failed`.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use scheduler::ledger::Bill;
 use scheduler::{FinishReason, RequestId, TokenId};
@@ -135,6 +136,7 @@ pub struct Stream {
     pub(crate) outputs: UnboundedReceiver<Output>,
     pub(crate) commands: UnboundedSender<Command>,
     pub(crate) prompt: Arc<[TokenId]>,
+    pub(crate) predicted_ttft: Option<Duration>,
     pub(crate) ended: bool,
 }
 
@@ -159,6 +161,11 @@ impl Stream {
     /// The prompt as tokens.
     pub fn prompt(&self) -> &[TokenId] {
         &self.prompt
+    }
+
+    /// When its first token was likely to come, at the moment it was submitted; `None` where steps are not predicted.
+    pub fn predicted_ttft(&self) -> Option<Duration> {
+        self.predicted_ttft
     }
 
     fn note(&mut self, output: Option<Output>) -> Option<Output> {

@@ -5,9 +5,11 @@
 use std::collections::VecDeque;
 
 use scheduler::ledger::Totals;
-use scheduler::{FinishReason, StepRecord};
+use scheduler::{FinishReason, Nanos, StepRecord, Targets};
 
 use crate::books::Books;
+use crate::door::ServiceClass;
+use crate::fill::Fill;
 use crate::output::{Timings, Usage};
 
 /// Step records kept for views that look back.
@@ -52,6 +54,50 @@ const TOKENS: &[f64] = &[
 const STEP_TOKENS: &[f64] =
     &[1.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16_384.0];
 
+/// Relative errors of predicted times of steps.
+const ERRORS: &[f64] = &[0.01, 0.02, 0.03, 0.05, 0.08, 0.12, 0.2, 0.3, 0.5, 1.0, 2.0];
+
+/// How well the times of some steps were known beforehand.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Predictions {
+    /// `|predicted - measured| / measured` of each.
+    pub error: Histogram,
+    /// Sums over the steps.
+    pub predicted_seconds: f64,
+    /// What they took.
+    pub measured_seconds: f64,
+}
+
+impl Default for Predictions {
+    fn default() -> Predictions {
+        Predictions { error: Histogram::new(ERRORS), predicted_seconds: 0.0, measured_seconds: 0.0 }
+    }
+}
+
+/// Whether a request that ended met its targets; `None` where it had none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Met {
+    /// Arrival to first token.
+    pub ttft: Option<bool>,
+    /// Mean time between the tokens of its slowest answer.
+    pub tpot: Option<bool>,
+}
+
+impl Met {
+    pub(crate) fn of(targets: &Targets, timings: &Timings, slowest_ms: f64) -> Met {
+        let within = |target: Option<Nanos>, ms: f64| target.map(|target| ms <= target.0 as f64 / 1e6);
+        Met { ttft: within(targets.ttft, timings.ttft_ms), tpot: within(targets.tpot, slowest_ms) }
+    }
+
+    /// All that it had; `None` where it had none.
+    pub fn all(self) -> Option<bool> {
+        match (self.ttft, self.tpot) {
+            (Some(ttft), Some(tpot)) => Some(ttft && tpot),
+            (one, other) => one.or(other),
+        }
+    }
+}
+
 /// Everything that can be read off the log at a moment. Counters only grow.
 #[derive(Clone, Debug, PartialEq)]
 #[allow(missing_docs, reason = "each name says it; the units are in the names")]
@@ -63,6 +109,10 @@ pub struct Stats {
     pub used_blocks: usize,
     pub cached_blocks: usize,
     pub total_blocks: usize,
+    /// Seconds until every block is in use, if it goes on as in the last ones; infinite if it does not grow.
+    pub kv_seconds_to_full: f64,
+    /// Seconds that all uncomputed prompt tokens take at the pace of the last step; 0 where steps are not predicted.
+    pub prefill_backlog_seconds: f64,
     // Counters.
     pub steps: u64,
     pub prefill_tokens: u64,
@@ -84,6 +134,12 @@ pub struct Stats {
     pub step_seconds: f64,
     /// Waiting of clients for tokens that came, by owner.
     pub owners: Totals,
+    /// What the cost model said of steps of decode alone, of prefill alone, and of both.
+    pub predictions: [Predictions; 3],
+    /// Requests that ended and had targets, by [`ServiceClass::ALL`]: to first token, between tokens, all that they had.
+    pub targets_met: [[u64; 3]; 3],
+    /// Those that missed them, likewise.
+    pub targets_missed: [[u64; 3]; 3],
     // Histograms, seconds or tokens.
     pub time_to_first_token: Histogram,
     pub inter_token_latency: Histogram,
@@ -107,6 +163,8 @@ impl Default for Stats {
             used_blocks: 0,
             cached_blocks: 0,
             total_blocks: 0,
+            kv_seconds_to_full: f64::INFINITY,
+            prefill_backlog_seconds: 0.0,
             steps: 0,
             prefill_tokens: 0,
             decode_tokens: 0,
@@ -125,6 +183,9 @@ impl Default for Stats {
             finished_error: 0,
             step_seconds: 0.0,
             owners: Totals::default(),
+            predictions: Default::default(),
+            targets_met: [[0; 3]; 3],
+            targets_missed: [[0; 3]; 3],
             time_to_first_token: latency.clone(),
             inter_token_latency: latency.clone(),
             time_per_output_token: latency.clone(),
@@ -145,6 +206,7 @@ pub(crate) struct StepLog {
     records: VecDeque<StepRecord>,
     pub(crate) books: Books,
     pub(crate) stats: Stats,
+    pub(crate) fill: Fill,
 }
 
 impl StepLog {
@@ -161,11 +223,41 @@ impl StepLog {
         stats.copied_blocks += record.copied_blocks as u64;
         stats.step_seconds += record.completed_at.since(record.scheduled_at).as_secs_f64();
         stats.step_tokens.observe((prefill + record.decode.len()) as f64);
+        self.judge(record);
         // The oldest record's memory is reused, so that a steady step allocates nothing.
         let mut slot =
             if self.records.len() == KEPT_RECORDS { self.records.pop_front() } else { None }.unwrap_or_default();
         slot.clone_from(record);
         self.records.push_back(slot);
+    }
+
+    /// Sets what the step was predicted to take beside what it took.
+    fn judge(&mut self, record: &StepRecord) {
+        let (predicted, measured) = (record.predicted.as_secs_f64(), record.took().as_secs_f64());
+        if predicted <= 0.0 || measured <= 0.0 {
+            return;
+        }
+        let phase = match (record.decode.is_empty(), record.prefill.is_empty()) {
+            (_, true) => 0,
+            (true, false) => 1,
+            (false, false) => 2,
+        };
+        let predictions = &mut self.stats.predictions[phase];
+        predictions.error.observe((predicted - measured).abs() / measured);
+        predictions.predicted_seconds += predicted;
+        predictions.measured_seconds += measured;
+    }
+
+    /// Counts a request that ended by the targets that it had.
+    pub(crate) fn met(&mut self, class: ServiceClass, met: Met) {
+        for (index, met) in [met.ttft, met.tpot, met.all()].into_iter().enumerate() {
+            let counts = match met {
+                Some(true) => &mut self.stats.targets_met,
+                Some(false) => &mut self.stats.targets_missed,
+                None => continue,
+            };
+            counts[class as usize][index] += 1;
+        }
     }
 
     /// Takes a finished request into the histograms.

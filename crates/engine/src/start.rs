@@ -3,18 +3,22 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use kernels::{Backend, Cpu, CpuError, CpuOptions, Isa, KvDtype, KvShape, Reference, WeightClass};
 use model::chat_template::ChatTemplate;
+use model::sampler::SamplingParams;
 use model::tokenizer::Tokenizer;
 use model::{
     Checkpoint, Forward, GenerationDefaults, ImageWriter, KvBudget, LoadError, LoadOptions, ModelConfig, Progress,
     Runner,
 };
-use scheduler::{Limits, LimitsError, Scheduler};
+use scheduler::{House, Limits, LimitsError, Nanos, Scheduler, Targets};
 use tokio::sync::mpsc::unbounded_channel;
 
+use crate::calibrate::{self, Calibrated, Calibration, Room};
 use crate::core::{Clock, EngineCore};
+use crate::door::{self, SANE_TARGET};
 use crate::record::StepLog;
 use crate::recording::{self, Header, RecordingError};
 use crate::thread::{Shared, run};
@@ -26,6 +30,9 @@ const KV_MEMORY_SHARE: f64 = 0.5;
 const IMAGE_FROM_BYTES: u64 = 64 << 20;
 /// Rows whose logits are computed together.
 pub(crate) const MAX_LOGIT_ROWS: usize = 64;
+
+/// Tokens of a common conversation: what a full house is thought to have in each seat.
+const TOKENS_EACH: usize = 1024;
 
 /// Sizes and choices of an engine. [`EngineOptions::default`] serves a workstation; every field can be left alone.
 #[derive(Clone, Debug)]
@@ -66,6 +73,15 @@ pub struct EngineOptions {
     pub record: Option<PathBuf>,
     /// Seed of the seeds of requests that name none.
     pub seed: u64,
+    /// Measure at the start what steps cost, so that they are predicted and targets are heeded; `None`: only the limits
+    /// bound a step, and a request that brings a target is refused.
+    pub calibration: Option<Calibration>,
+    /// Time to first token that is wanted for requests that bring none. Batch-class requests have no targets of this kind.
+    pub ttft: DefaultTarget,
+    /// Mean time from a token to the next that is wanted for them.
+    pub tpot: DefaultTarget,
+    /// Refuse a request whose first token would come later than its target, instead of serving it late.
+    pub refuse_late: bool,
     /// Key of the prefix cache's hashes: random per start, so that nobody can construct a collision.
     pub hash_key: [u8; 32],
 }
@@ -91,9 +107,49 @@ impl Default for EngineOptions {
             max_queued_tokens: 1 << 20,
             record: None,
             seed: 0,
+            calibration: None,
+            ttft: DefaultTarget::None,
+            tpot: DefaultTarget::None,
+            refuse_late: false,
             hash_key: [0; 32],
         }
     }
+}
+
+/// A target of requests that bring none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DefaultTarget {
+    /// As soon as others allow.
+    #[default]
+    None,
+    /// What is comfortable, as far as this machine can do it: [`Targets::comfortable`].
+    Comfortable,
+    /// This.
+    Fixed(Duration),
+}
+
+impl DefaultTarget {
+    fn resolve(self, comfortable: Option<Nanos>) -> Option<Nanos> {
+        match self {
+            DefaultTarget::None => None,
+            DefaultTarget::Comfortable => comfortable,
+            DefaultTarget::Fixed(time) => Some(Nanos(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))),
+        }
+    }
+}
+
+/// How far a start is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Starting {
+    /// Weights are read.
+    Loading(Progress),
+    /// Steps are measured: so many of so many.
+    Calibrating {
+        /// Measured so far.
+        done: usize,
+        /// In all.
+        total: usize,
+    },
 }
 
 /// Why an engine did not start.
@@ -125,14 +181,15 @@ pub enum StartError {
 }
 
 impl Engine {
-    /// Loads `checkpoint` and starts the engine's thread. `progress` hears of loaded bytes.
+    /// Loads `checkpoint`, measures steps if that is wanted, and starts the engine's thread. `progress` hears of both.
     pub fn start(
         checkpoint: &Checkpoint,
         options: &EngineOptions,
-        progress: &mut dyn FnMut(Progress),
+        progress: &mut (dyn FnMut(Starting) + Send),
     ) -> Result<Engine, StartError> {
         let (forward, model) = Engine::build(checkpoint, options, progress)?;
-        let scheduler = Scheduler::new(limits(options, &model))?;
+        let mut scheduler = Scheduler::new(limits(options, &model))?;
+        scheduler.set_cost_model(model.calibrated.as_ref().map(|calibrated| calibrated.cost.clone()));
         Engine::spawn(scheduler, forward, model, options)
     }
 
@@ -140,7 +197,7 @@ impl Engine {
     pub(crate) fn build(
         checkpoint: &Checkpoint,
         options: &EngineOptions,
-        progress: &mut dyn FnMut(Progress),
+        progress: &mut (dyn FnMut(Starting) + Send),
     ) -> Result<(Box<dyn Forward>, Arc<ModelInfo>), StartError> {
         check(options)?;
         let config = ModelConfig::load(checkpoint)?;
@@ -152,8 +209,25 @@ impl Engine {
         };
         let chat_template = ChatTemplate::load(checkpoint)?;
         let sizes = Sizes::of(&config, options);
-        let Loaded { forward, kv, max_model_len, notices, threads, isa } =
-            load_model(checkpoint, options, &sizes, progress)?;
+        let Loaded { mut forward, kv, max_model_len, notices, threads, isa } =
+            load_model(checkpoint, options, &sizes, &mut |loaded| progress(Starting::Loading(loaded)))?;
+        let room = Room {
+            rows: options.max_num_batched_tokens,
+            seqs: options.max_num_seqs,
+            len: max_model_len,
+            blocks: kv.blocks,
+            block_size: options.block_size,
+            logit_rows: MAX_LOGIT_ROWS.min(options.max_num_seqs),
+        };
+        let calibrated = match &options.calibration {
+            Some(calibration) => {
+                let (machine, weights, keys) = (&calibration.machine, options.weights.name(), kv.dtype.name());
+                let what = format!("{machine} {} {threads} {weights} {} {keys}", isa.name(), options.as_stored);
+                let sampling = door::default_sampling(&config, &generation_defaults);
+                calibrated(&mut *forward, calibration, &what, &room, &sampling, progress)
+            }
+            None => None,
+        };
         let eos_token_ids = end_tokens(&config, &generation_defaults, tokenizer.as_deref());
         let model = Arc::new(ModelInfo {
             name: checkpoint.name().to_owned(),
@@ -176,6 +250,8 @@ impl Engine {
             threads,
             isa,
             backend: forward.describe(),
+            targets: targets(options, &room, calibrated.as_ref()),
+            calibrated,
             config,
         });
         Ok((forward, model))
@@ -195,6 +271,7 @@ impl Engine {
         let mut core = EngineCore::new(scheduler, forward, model.tokenizer.clone(), options, log.clone());
         let (tape, recorder) = tape.unzip();
         core.record_to(tape);
+        core.look_ahead(clock.now(), &shared.outlook);
         let (commands, receiver) = unbounded_channel();
         let thread_shared = shared.clone();
         std::thread::Builder::new()
@@ -212,8 +289,48 @@ impl Engine {
             salt_key: options.hash_key,
             max_queued_requests: options.max_queued_requests,
             max_queued_tokens: options.max_queued_tokens,
+            refuse_late: options.refuse_late,
         })))
     }
+}
+
+/// What steps of this model cost here: from disk, or measured now and kept.
+fn calibrated(
+    forward: &mut dyn Forward,
+    calibration: &Calibration,
+    what: &str,
+    room: &Room,
+    sampling: &SamplingParams,
+    progress: &mut (dyn FnMut(Starting) + Send),
+) -> Option<Calibrated> {
+    let started = Instant::now();
+    let version = env!("CARGO_PKG_VERSION");
+    let key = calibrate::key(&format!("{version} {what} {} {:?}", room.name(), forward.config()));
+    let path = calibration.directory.as_deref().map(|directory| calibrate::place(directory, &key));
+    if let Some(cost) = path.as_deref().and_then(|path| calibrate::read(path, &key)) {
+        return Some(Calibrated { cost, took: started.elapsed(), from_disk: true });
+    }
+    // A thread of its own, because the one that computes may be pinned to a core.
+    let measure = || {
+        forward.adopt_thread();
+        calibrate::measure(forward, room, sampling, &mut |done, total| progress(Starting::Calibrating { done, total }))
+    };
+    let cost = std::thread::scope(|scope| scope.spawn(measure).join())
+        .unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+    if let Some(path) = path
+        && let Err(error) = calibrate::write(&path, &key, &cost)
+    {
+        tracing::warn!(%error, path = %path.display(), "what steps cost could not be kept for the next start");
+    }
+    Some(Calibrated { cost, took: started.elapsed(), from_disk: false })
+}
+
+/// The targets of requests that bring none.
+fn targets(options: &EngineOptions, room: &Room, calibrated: Option<&Calibrated>) -> Targets {
+    let tokens_each = (room.blocks * room.block_size / room.seqs).min(room.len).min(TOKENS_EACH);
+    let house = House { seqs: room.seqs, tokens_each, rows: room.rows };
+    let comfortable = calibrated.map(|calibrated| Targets::comfortable(&calibrated.cost, &house)).unwrap_or_default();
+    Targets { ttft: options.ttft.resolve(comfortable.ttft), tpot: options.tpot.resolve(comfortable.tpot) }
 }
 
 fn check(options: &EngineOptions) -> Result<(), StartError> {
@@ -235,6 +352,17 @@ fn check(options: &EngineOptions) -> Result<(), StartError> {
     }
     if options.record.as_deref().is_some_and(Path::exists) {
         return refuse("--record", "there is such a file already; name one that does not exist");
+    }
+    for (option, target) in [("--ttft-slo", options.ttft), ("--tpot-slo", options.tpot)] {
+        if matches!(target, DefaultTarget::Fixed(time) if !SANE_TARGET.contains(&time)) {
+            return refuse(option, "must be between 0.1ms and 1h");
+        }
+        if target != DefaultTarget::None && options.calibration.is_none() {
+            return refuse(option, "needs the calibration, or nobody knows how long a step takes");
+        }
+    }
+    if options.refuse_late && options.calibration.is_none() {
+        return refuse("--refuse-late", "needs the calibration, or nobody knows what is late");
     }
     if options.max_model_len.is_some_and(|len| len < 2) {
         return refuse("--max-model-len", "must be at least 2");

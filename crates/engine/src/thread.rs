@@ -1,10 +1,10 @@
 //! The engine's own thread: takes commands between steps, computes, and sleeps when there is nothing to do.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
-use scheduler::{Nanos, RequestId, Scheduler};
+use scheduler::{Nanos, Outlook, RequestId, Scheduler};
 use tokio::sync::mpsc::error::TryRecvError;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
@@ -40,6 +40,8 @@ pub(crate) struct Shared {
     pub(crate) queued_tokens: AtomicUsize,
     /// Submitted and not ended.
     pub(crate) open_requests: AtomicUsize,
+    /// Who is in line for prefill, renewed before each step.
+    pub(crate) outlook: Mutex<Outlook>,
     /// Smoothed nanoseconds between two ends of requests under load: what a full queue drains at.
     pub(crate) drain_interval: AtomicU64,
 }
@@ -72,6 +74,7 @@ pub(crate) fn run(mut core: EngineCore, mut commands: UnboundedReceiver<Command>
                 Err(TryRecvError::Disconnected) => break 'serving,
                 Err(TryRecvError::Empty) => {
                     shared.busy.store(false, Ordering::Relaxed);
+                    core.look_ahead(clock.now(), &shared.outlook);
                     let Some(command) = commands.blocking_recv() else { break 'serving };
                     last_end = clock.now();
                     command
@@ -91,6 +94,7 @@ pub(crate) fn run(mut core: EngineCore, mut commands: UnboundedReceiver<Command>
                 Command::Stop => break 'serving,
             }
         }
+        core.look_ahead(clock.now(), &shared.outlook);
         // A panic is a bug, but one that must not take other requests' future with it.
         if catch_unwind(AssertUnwindSafe(|| core.step(&mut std::iter::repeat_with(|| clock.now()), &mut news))).is_err()
         {

@@ -6,7 +6,7 @@
 //!    |                     ___/                          + key    x decode context    keys and values that decode rows read
 //!    |  _______________---     <- compute: prefill       + row    x decode rows       lists, tables, sampling
 //!    |  ^ memory: decode                                 + prompt x prompts
-//!    +------------------------------ rows                + logits x rows with logits
+//!    +------------------------------ rows                + head, once, and logits x rows with logits
 //! ```
 //!
 //! The first term is one curve for both phases, because they share the pass over the weights: decode lives on its flat
@@ -124,11 +124,19 @@ pub struct Terms {
     pub row: f64,
     /// Per prompt chunk.
     pub prompt: f64,
+    /// Per step that wants logits: one read of the language-model head, a quarter of the weights of a small model.
+    pub head: f64,
     /// Per row of logits.
     pub logits: f64,
 }
 
-const NUM_TERMS: usize = 5;
+const NUM_TERMS: usize = 6;
+/// Rounds in which steps that fit badly lose weight, and the relative error from which they do.
+const REWEIGHTINGS: usize = 4;
+const EXPECTED_ERROR: f64 = 0.02;
+/// Most rounds of the solver, and the change of relative errors below which it is done.
+const SWEEPS: usize = 20_000;
+const CONVERGED: f64 = 1e-7;
 /// Weight of a step in the correction: half of a lasting change of speed is learned in about five steps.
 const DRIFT_WEIGHT: f64 = 0.125;
 /// A step that took longer than this multiple of its prediction was interrupted by something else; it counts as this.
@@ -163,49 +171,32 @@ impl CostModel {
             key: model.kv_bytes / bandwidth,
             row: 0.0,
             prompt: 0.0,
+            head: 0.0,
             logits: model.logit_flops / flops,
         };
         CostModel::new(rows.into_iter().map(at).collect(), terms)
     }
 
-    /// The model that fits measured steps best: least squares of the *relative* error, no term below zero.
+    /// The model that fits measured steps best: least squares of the *relative* error, no term below zero, more rows
+    /// never cheaper. Steps that stay far off count less and less (iteratively reweighted: Huber, Annals of
+    /// Mathematical Statistics 35, 1964), because what disturbed one step says nothing about the others.
     ///
     /// `rows` are the points of the curve, rising; each should have a step near it. Returns `None` if there are fewer
-    /// steps than points. Cost: linear in steps, plus some ten thousand operations.
+    /// steps than points. Cost: linear in steps, plus some million operations.
     pub fn fit(rows: &[usize], steps: &[(Work, Nanos)]) -> Option<CostModel> {
-        let size = rows.len() + NUM_TERMS;
         if rows.is_empty() || steps.len() < rows.len() {
             return None;
         }
-        let mut normal = vec![0.0; size * size];
-        let mut right = vec![0.0; size];
-        let mut features = vec![0.0; size];
-        for (work, time) in steps {
-            let seconds = time.as_secs_f64().max(1e-9);
-            features.fill(0.0);
-            for (index, weight) in around(rows.len(), |index| rows[index], work.rows()) {
-                features[index] += weight / seconds;
+        let mut weights = vec![1.0; steps.len()];
+        let mut model = weighted_fit(rows, steps, &weights);
+        for _ in 0..REWEIGHTINGS {
+            for (weight, (work, time)) in weights.iter_mut().zip(steps) {
+                let error = (model.seconds(work) / time.as_secs_f64().max(1e-9) - 1.0).abs();
+                *weight = (EXPECTED_ERROR / error.max(1e-9)).min(1.0);
             }
-            for (feature, amount) in features[rows.len()..].iter_mut().zip(amounts(work)) {
-                *feature = amount / seconds;
-            }
-            for (i, &a) in features.iter().enumerate() {
-                right[i] += a;
-                for (sum, &b) in normal[i * size..][..size].iter_mut().zip(&features) {
-                    *sum += a * b;
-                }
-            }
+            model = weighted_fit(rows, steps, &weights);
         }
-        let solution = non_negative(&normal, &right);
-        let mut highest = 0.0_f64;
-        let knots = rows.iter().zip(&solution).map(|(&rows, &seconds)| {
-            // More rows never take less: where noise says so, the curve is flat.
-            highest = highest.max(seconds);
-            Knot { rows, seconds: highest }
-        });
-        let knots = knots.collect();
-        let [pair, key, row, prompt, logits] = solution[rows.len()..].try_into().expect("the terms");
-        Some(CostModel::new(knots, Terms { pair, key, row, prompt, logits }))
+        Some(model)
     }
 
     /// How long a step with this work takes now.
@@ -221,7 +212,7 @@ impl CostModel {
     /// The same, term by term: what the ledger shares out.
     pub fn parts(&self, work: &Work) -> Parts {
         let drift = self.drift[usize::from(work.prefill_seqs > 0)];
-        let Terms { pair, key, row, prompt, logits } = self.terms;
+        let Terms { pair, key, row, prompt, head, logits } = self.terms;
         let amounts = amounts(work);
         Parts {
             weights: self.weights(work.rows()) * drift,
@@ -229,7 +220,7 @@ impl CostModel {
             decode_attention: key * amounts[1] * drift,
             decode_rows: row * amounts[2] * drift,
             prompts: prompt * amounts[3] * drift,
-            logits: logits * amounts[4] * drift,
+            logits: (head * amounts[4] + logits * amounts[5]) * drift,
         }
     }
 
@@ -315,6 +306,7 @@ fn amounts(work: &Work) -> [f64; NUM_TERMS] {
         work.decode_context as f64,
         work.decode_rows as f64,
         work.prefill_seqs as f64,
+        work.logit_rows.min(1) as f64,
         work.logit_rows as f64,
     ]
 }
@@ -336,19 +328,60 @@ fn around(len: usize, rows_at: impl Fn(usize) -> usize, rows: usize) -> [(usize,
     [(low, 1.0 - share), (low + 1, share)]
 }
 
+/// One weighted least-squares fit. The unknowns are the first point, what each further point has more than the one
+/// before it, and the terms.
+fn weighted_fit(rows: &[usize], steps: &[(Work, Nanos)], weights: &[f64]) -> CostModel {
+    let size = rows.len() + NUM_TERMS;
+    let mut normal = vec![0.0; size * size];
+    let mut right = vec![0.0; size];
+    let mut features = vec![0.0; size];
+    for ((work, time), &weight) in steps.iter().zip(weights) {
+        let scale = 1.0 / time.as_secs_f64().max(1e-9);
+        features.fill(0.0);
+        for (index, share) in around(rows.len(), |index| rows[index], work.rows()) {
+            features[..=index].iter_mut().for_each(|feature| *feature += share * scale);
+        }
+        for (feature, amount) in features[rows.len()..].iter_mut().zip(amounts(work)) {
+            *feature = amount * scale;
+        }
+        for (i, &a) in features.iter().enumerate() {
+            right[i] += a * weight;
+            for (sum, &b) in normal[i * size..][..size].iter_mut().zip(&features) {
+                *sum += a * b * weight;
+            }
+        }
+    }
+    let solution = non_negative(&normal, &right);
+    let mut seconds = 0.0;
+    let knots = rows.iter().zip(&solution).map(|(&rows, &more)| {
+        seconds += more;
+        Knot { rows, seconds }
+    });
+    let knots = knots.collect();
+    let [pair, key, row, prompt, head, logits] = solution[rows.len()..].try_into().expect("the terms");
+    CostModel::new(knots, Terms { pair, key, row, prompt, head, logits })
+}
+
 /// Solves `normal x = right` in the least-squares sense with `x >= 0`, by coordinate descent. What no step tells
 /// anything about stays 0.
 fn non_negative(normal: &[f64], right: &[f64]) -> Vec<f64> {
     let size = right.len();
     let mut x = vec![0.0; size];
-    for _ in 0..2000 {
+    for _ in 0..SWEEPS {
+        let mut moved = 0.0_f64;
         for i in 0..size {
             let row = &normal[i * size..][..size];
             if row[i] <= 0.0 {
                 continue;
             }
             let others: f64 = row.iter().zip(&x).map(|(a, b)| a * b).sum::<f64>() - row[i] * x[i];
-            x[i] = ((right[i] - others) / row[i]).max(0.0);
+            let better = ((right[i] - others) / row[i]).max(0.0);
+            // In units of the relative error, squared: what the steps make of the change.
+            moved = moved.max((better - x[i]) * (better - x[i]) * row[i]);
+            x[i] = better;
+        }
+        if moved < CONVERGED * CONVERGED {
+            break;
         }
     }
     x

@@ -466,7 +466,8 @@ impl Prices<'_> {
         } else {
             work.add_decode(start + 1)
         }
-        let Terms { pair, key, row, prompt, logits } = self.terms;
+        // One read of the head serves all rows with logits, as the pass serves all rows: it is nobody's own.
+        let Terms { pair, key, row, prompt, head: _, logits } = self.terms;
         pair * work.prefill_pairs as f64
             + key * work.decode_context as f64
             + row * work.decode_rows as f64

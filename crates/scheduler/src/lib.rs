@@ -23,8 +23,10 @@ pub mod swap;
 pub mod time;
 
 mod decode;
+mod defaults;
 mod fairness;
 mod invariants;
+mod outlook;
 mod pace;
 #[cfg(feature = "planted")]
 pub mod planted;
@@ -34,8 +36,10 @@ mod prefill;
 mod queue;
 
 pub use cost::{CostModel, Hardware, ModelCost, Work};
+pub use defaults::House;
 pub use kv::{BlockId, BlockSave, BlockTable, SlotSpill, SwapStats, Tier, TierSizes, TierSlot};
 pub use ledger::Ledger;
+pub use outlook::{Newcomer, Outlook};
 pub use pace::Targets;
 pub use request::{AdmitError, FinishReason, Priority, Request, RequestId, StopRules, TokenId};
 pub use scheduler::{Completed, Limits, LimitsError, PrefixStats, Scheduler};

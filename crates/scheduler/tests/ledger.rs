@@ -16,7 +16,7 @@ const MS: u64 = 1_000_000;
 /// 10 ms for a pass of up to 100 rows, 0.1 ms for each row more.
 fn machine() -> CostModel {
     let knots = [(1, 0.010), (100, 0.010), (1100, 0.110)].map(|(rows, seconds)| Knot { rows, seconds });
-    let terms = Terms { pair: 1e-7, key: 2e-7, row: 1e-5, prompt: 3e-5, logits: 5e-5 };
+    let terms = Terms { pair: 1e-7, key: 2e-7, row: 1e-5, prompt: 3e-5, logits: 5e-5, ..Terms::default() };
     CostModel::new(knots.to_vec(), terms)
 }
 

@@ -3,6 +3,8 @@
 //! Bodies have OpenAI's shape, `{"error": {"message", "type", "param", "code"}}`. Messages are fixed text with checked
 //! numbers in it: no inner error is ever printed, because inner errors carry paths, addresses and prompts.
 
+use std::time::Duration;
+
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use engine::{Rejection, RequestError, SubmitError};
@@ -129,6 +131,28 @@ impl ApiError {
         ApiError::new(kind, Some("overloaded"), "This server's queue is full.")
     }
 
+    /// 503: served now, the request would miss its target.
+    pub(crate) fn late(predicted: Duration, target: Duration, retry_after: Duration) -> ApiError {
+        // Rounded up: who comes back a moment too early is refused again.
+        let kind = Kind::Unavailable { retry_after_s: retry_after.as_secs() + 1 };
+        let message = format!(
+            "The first token would come after about {} ms; the target is {} ms.",
+            predicted.as_millis(),
+            target.as_millis()
+        );
+        ApiError::new(kind, Some("late"), message)
+    }
+
+    /// 400: the request would miss its target on an idle server too, so coming back does not help.
+    pub(crate) fn never_in_time(alone: Duration, target: Duration) -> ApiError {
+        let message = format!(
+            "Reading this prompt takes about {} ms on this server, and the target is {} ms: send a larger 'ttft_slo_ms'.",
+            alone.as_millis(),
+            target.as_millis()
+        );
+        ApiError::new(Kind::BadRequest, Some("target_out_of_reach"), message).with_param("ttft_slo_ms")
+    }
+
     /// Names the field at fault.
     pub(crate) fn with_param(mut self, param: impl Into<String>) -> ApiError {
         self.param = Some(param.into());
@@ -208,6 +232,8 @@ impl From<SubmitError> for ApiError {
     fn from(error: SubmitError) -> ApiError {
         match error {
             SubmitError::QueueFull { retry_after, .. } => ApiError::overloaded(retry_after.as_secs().max(1)),
+            SubmitError::Late { predicted, target, retry_after } => ApiError::late(predicted, target, retry_after),
+            SubmitError::NeverInTime { alone, target } => ApiError::never_in_time(alone, target),
             SubmitError::ShuttingDown => ApiError::shutting_down(),
         }
     }

@@ -5,13 +5,13 @@
 //! fixed sets of values: nothing that a client sends becomes one.
 
 use std::collections::BTreeMap;
-use std::fmt::{Display, Write};
+use std::fmt::{self, Display, Formatter, Write};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use axum::http::StatusCode;
 use engine::ledger::Owner;
-use engine::{Histogram, Stats};
+use engine::{Histogram, Predictions, ServiceClass, Stats};
 
 /// What the HTTP side counts itself.
 #[derive(Default)]
@@ -32,6 +32,7 @@ impl HttpMetrics {
 pub(crate) fn render(stats: &Stats, http: &HttpMetrics, model: &str) -> String {
     let mut page = Page { text: String::with_capacity(32 << 10), labels: format!("model_name=\"{}\"", escaped(model)) };
     gauges(&mut page, stats);
+    outlook(&mut page, stats);
     counters(&mut page, stats);
     histograms(&mut page, stats);
     page.single("twostroke_http_connections", "gauge", "Open connections.", http.connections.load(Ordering::Relaxed));
@@ -68,6 +69,58 @@ fn gauges(page: &mut Page, stats: &Stats) {
         "Share of the KV blocks held by requests, 0 to 1.",
         used,
     );
+}
+
+/// What to scale on, and what the engine knows about its own speed.
+fn outlook(page: &mut Page, stats: &Stats) {
+    page.own(
+        "prefill_backlog_milliseconds",
+        "gauge",
+        "Time that all waiting and unfinished prompt tokens take, by the cost model at the pace of the moment.",
+        stats.prefill_backlog_seconds * 1e3,
+    );
+    let to_full = Prometheus(stats.kv_seconds_to_full);
+    let help = "Seconds until every KV block is in use at the growth of the last seconds; +Inf if it does not grow.";
+    page.own("kv_seconds_to_full", "gauge", help, to_full);
+    let name = "twostroke_step_prediction_error_ratio";
+    page.family(name, "histogram", "|predicted - measured| / measured time of a step, by what it carried.");
+    for (phase, predictions) in PHASES.iter().zip(&stats.predictions) {
+        page.buckets(name, &format!("phase=\"{phase}\""), &predictions.error);
+    }
+    type Of = fn(&Predictions) -> f64;
+    let seconds: [(&str, &str, Of); 2] = [
+        ("twostroke_step_predicted_seconds_total", "Predicted time of steps.", |p| p.predicted_seconds),
+        ("twostroke_step_measured_seconds_total", "Measured time of the same steps.", |p| p.measured_seconds),
+    ];
+    for (name, help, of) in seconds {
+        page.family(name, "counter", help);
+        for (phase, predictions) in PHASES.iter().zip(&stats.predictions) {
+            page.sample(name, &format!("phase=\"{phase}\""), of(predictions));
+        }
+    }
+    let name = "twostroke_slo_requests_total";
+    page.family(name, "counter", "Requests that ended and had targets, by class, target and outcome; 'all': goodput.");
+    for (class, counts) in ServiceClass::ALL.iter().zip(stats.targets_met.iter().zip(&stats.targets_missed)) {
+        for (index, slo) in ["ttft", "tpot", "all"].iter().enumerate() {
+            for (outcome, count) in [("met", counts.0[index]), ("missed", counts.1[index])] {
+                let labels = format!("class=\"{}\",slo=\"{slo}\",outcome=\"{outcome}\"", class.name());
+                page.sample(name, &labels, count);
+            }
+        }
+    }
+}
+
+/// What a step may carry, in the order of [`Stats::predictions`].
+const PHASES: [&str; 3] = ["decode", "prefill", "mixed"];
+
+/// A number as Prometheus writes it: its infinity has another name than Rust's.
+#[derive(Clone, Copy)]
+struct Prometheus(f64);
+
+impl Display for Prometheus {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        if self.0 == f64::INFINITY { write!(f, "+Inf") } else { write!(f, "{}", self.0) }
+    }
 }
 
 fn counters(page: &mut Page, stats: &Stats) {
@@ -201,6 +254,10 @@ impl Page {
 
     fn histogram(&mut self, name: &str, labels: &str, help: &str, histogram: &Histogram) {
         self.family(name, "histogram", help);
+        self.buckets(name, labels, histogram);
+    }
+
+    fn buckets(&mut self, name: &str, labels: &str, histogram: &Histogram) {
         let separator = if labels.is_empty() { "" } else { "," };
         let mut below = 0;
         let bounds = histogram.bounds.iter().map(f64::to_string).chain(["+Inf".to_owned()]);
@@ -255,6 +312,10 @@ mod tests {
             "vllm:iteration_tokens_total",
             "twostroke_ttft_seconds_total",
             "twostroke_gap_seconds_total",
+            "twostroke_step_prediction_error_ratio",
+            "twostroke_slo_requests_total",
+            "twostroke_prefill_backlog_milliseconds",
+            "twostroke_kv_seconds_to_full",
         ] {
             assert!(families.contains(name), "{name}");
         }

@@ -23,7 +23,7 @@ use crate::app::App;
 use crate::auth::Tenant;
 use crate::error::ApiError;
 use crate::metrics;
-use crate::openai::answer::{Events, Job, Outputs, collect};
+use crate::openai::answer::{Events, Job, Outputs, Plan, collect};
 use crate::openai::{chat, completions, text};
 #[cfg(feature = "otel")]
 use crate::otel::TraceParent;
@@ -34,6 +34,8 @@ const STUCK: Duration = Duration::from_secs(5);
 /// Longest X-Request-Id that is sent back.
 const MAX_REQUEST_ID_BYTES: usize = 128;
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// When the first token was likely to come, as it looked when the request was taken.
+const PREDICTED_TTFT: HeaderName = HeaderName::from_static("x-predicted-ttft-ms");
 const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// Every route with its method, the one list that the router is made of.
@@ -191,6 +193,15 @@ async fn answer(app: Arc<App>, caller: &Caller, job: Job) -> Caught<Response> {
         tracing::info!(request_id = ?caller.request_id, user = ?user, "request of a named user");
     }
     let outputs = Outputs::submit(&app, &plan, caller.asker(), requests)?;
+    let predicted = outputs.predicted_ttft();
+    let mut response = deliver(app, plan, outputs).await?;
+    if let Some(predicted) = predicted {
+        response.headers_mut().insert(PREDICTED_TTFT, HeaderValue::from(predicted.as_millis() as u64));
+    }
+    Ok(response)
+}
+
+async fn deliver(app: Arc<App>, plan: Plan, outputs: Outputs) -> Caught<Response> {
     if plan.delivery.stream {
         let headers = [
             (header::CONTENT_TYPE, "text/event-stream; charset=utf-8"),

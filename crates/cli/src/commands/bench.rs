@@ -16,6 +16,7 @@ use kernels::{Cpu, CpuOptions, Isa, KvDtype, Reference, WeightClass, threads};
 use model::{Batch, Checkpoint, Forward, KvBudget, LoadOptions, ModelConfig, Span};
 use serde_json::{Value, json};
 
+use crate::commands::cost_model;
 use crate::console::{Progress, put, put_line};
 use crate::failure::Failure;
 use crate::figures::{self, Bound, Demands, Shares, bandwidth, operations, peak};
@@ -27,6 +28,9 @@ const BLOCK_SIZE: usize = 32;
 
 /// Runs the command.
 pub(crate) fn bench(flags: &BenchFlags) -> Result<(), Failure> {
+    if flags.cost_model {
+        return cost_model::cost_model(flags);
+    }
     let checkpoint = models::open(flags.model.model.as_deref())?;
     let config = ModelConfig::load(&checkpoint).map_err(|error| models::load_failure(&checkpoint, &error))?;
     let tests = tests(flags, &config)?;

@@ -2,6 +2,7 @@
 
 pub(crate) mod bench;
 pub(crate) mod bench_serve;
+pub(crate) mod cost_model;
 pub(crate) mod doctor;
 pub(crate) mod quality;
 pub(crate) mod quantize;

@@ -3,9 +3,10 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use engine::{Engine, EngineOptions, ModelInfo};
+use engine::{Calibration, DefaultTarget, Engine, EngineOptions, ModelInfo};
 use kernels::WeightClass;
 use kernels::limits::Limits;
+use scheduler::{Nanos, Targets};
 use serde_json::{Value, json};
 use server::{ServeError, Server, ServerOptions, Stop};
 
@@ -14,7 +15,7 @@ use crate::failure::Failure;
 use crate::figures::{self, bandwidth, bytes, operations, peak};
 use crate::flags::ServeFlags;
 use crate::models::Chosen;
-use crate::{environment, models};
+use crate::{environment, machine, models};
 
 /// Threads that move bytes between sockets and the engine. The cores belong to the kernels; these mostly sleep.
 const IO_THREADS: usize = 2;
@@ -47,19 +48,34 @@ fn refused(error: ServeError) -> Failure {
     }
 }
 
+/// Rows of a step whose size targets decide: an idle machine reads prompts at nearly full speed with so many.
+const ROWS: usize = 512;
+
+/// Whether steps have a fixed size, because somebody asked for one.
+fn is_static(flags: &ServeFlags) -> bool {
+    flags.max_num_batched_tokens.is_some() || flags.max_prefill_chunk > 0
+}
+
 fn engine_options(flags: &ServeFlags, chosen: Chosen) -> Result<EngineOptions, Failure> {
     let random = environment::random_bytes()?;
     let chance = u64::from_le_bytes(environment::random_bytes()?[..8].try_into().expect("8 of 32 bytes"));
+    let default = if is_static(flags) { DefaultTarget::None } else { DefaultTarget::Comfortable };
+    let directory = models::packed_cache(&flags.model);
+    let machine = machine::cpu_name().unwrap_or_default();
     Ok(EngineOptions {
+        calibration: Some(Calibration { directory: directory.clone(), machine }),
+        ttft: flags.ttft_slo.unwrap_or(default),
+        tpot: flags.tpot_slo.unwrap_or(default),
+        refuse_late: flags.refuse_late,
         threads: flags.model.threads,
         isa: None,
         weights: chosen.class,
         as_stored: chosen.as_stored,
-        image_directory: models::packed_cache(&flags.model),
+        image_directory: directory,
         kv_dtype: flags.model.kv_dtype.dtype(),
         max_model_len: flags.max_model_len,
         max_num_seqs: flags.max_num_seqs,
-        max_num_batched_tokens: flags.max_num_batched_tokens,
+        max_num_batched_tokens: flags.max_num_batched_tokens.unwrap_or(ROWS.max(flags.max_num_seqs)),
         max_prefill_chunk: Some(flags.max_prefill_chunk).filter(|&rows| rows > 0),
         max_prefill_seqs: flags.max_num_partial_prefills,
         kv_cache_bytes: flags.kv_cache_memory_bytes,
@@ -86,12 +102,12 @@ fn server_options(flags: &ServeFlags) -> ServerOptions {
     }
 }
 
-/// Six lines, or one JSON object, and what a person should know. A server whose output nobody reads serves all the same.
+/// Seven lines, or one JSON object, and what a person should know. A server whose output nobody reads serves all the same.
 fn announce(flags: &ServeFlags, engine: &Engine, limits: &Limits, address: SocketAddr) {
     let model = engine.model();
     let text = match flags.json {
-        true => start_json(model, limits, address).to_string(),
-        false => start_lines(model, limits, address),
+        true => start_json(flags, model, limits, address).to_string(),
+        false => start_lines(flags, model, limits, address),
     };
     let _ = put_line(&text);
     for notice in &model.notices {
@@ -102,7 +118,7 @@ fn announce(flags: &ServeFlags, engine: &Engine, limits: &Limits, address: Socke
     }
 }
 
-fn start_lines(model: &ModelInfo, limits: &Limits, address: SocketAddr) -> String {
+fn start_lines(flags: &ServeFlags, model: &ModelInfo, limits: &Limits, address: SocketAddr) -> String {
     let tokens = model.num_blocks * model.block_size;
     let weights = model.weights.name();
     let peak = match model.weights {
@@ -132,12 +148,39 @@ fn start_lines(model: &ModelInfo, limits: &Limits, address: SocketAddr) -> Strin
             ),
         ),
         ("limits", format!("{} read (decode), {peak} (prefill)", bandwidth(limits.read_bandwidth))),
+        ("targets", targets_line(flags, model)),
         ("serving", format!("http://{address}/v1")),
     ];
     lines.map(|(name, value)| format!("{name:<10} {value}")).join("\n")
 }
 
-fn start_json(model: &ModelInfo, limits: &Limits, address: SocketAddr) -> Value {
+/// `first token within 1 s, then one each 50 ms; steps measured in 0.4 s`.
+fn targets_line(flags: &ServeFlags, model: &ModelInfo) -> String {
+    let Targets { ttft, tpot } = model.targets;
+    let wanted = match (ttft.map(time), tpot.map(time)) {
+        (Some(ttft), Some(tpot)) => format!("first token within {ttft}, then one each {tpot}"),
+        (Some(ttft), None) => format!("first token within {ttft}"),
+        (None, Some(tpot)) => format!("a token each {tpot}"),
+        (None, None) if is_static(flags) => "none: steps of a fixed size".to_string(),
+        (None, None) => "none".to_string(),
+    };
+    let calibrated = match &model.calibrated {
+        None => "steps not measured: too little cache".to_string(),
+        Some(calibrated) if calibrated.from_disk => "steps measured at an earlier start".to_string(),
+        Some(calibrated) => format!("steps measured in {:.1} s", calibrated.took.as_secs_f64()),
+    };
+    format!("{wanted}; {calibrated}")
+}
+
+/// A target as people say it: `50 ms`, `1.5 s`.
+fn time(target: Nanos) -> String {
+    match target.as_secs_f64() {
+        seconds if seconds < 1.0 => format!("{} ms", seconds * 1e3),
+        seconds => format!("{seconds} s"),
+    }
+}
+
+fn start_json(flags: &ServeFlags, model: &ModelInfo, limits: &Limits, address: SocketAddr) -> Value {
     json!({
         "model": model.name,
         "max_model_len": model.max_model_len,
@@ -149,6 +192,13 @@ fn start_json(model: &ModelInfo, limits: &Limits, address: SocketAddr) -> Value 
         "kv_blocks": model.num_blocks,
         "block_size": model.block_size,
         "limits": figures::limits_json(limits),
+        "ttft_slo_ms": model.targets.ttft.map(|target| target.as_secs_f64() * 1e3),
+        "tpot_slo_ms": model.targets.tpot.map(|target| target.as_secs_f64() * 1e3),
+        "static_steps": is_static(flags),
+        "calibration": model.calibrated.as_ref().map(|calibrated| json!({
+            "seconds": calibrated.took.as_secs_f64(),
+            "from_disk": calibrated.from_disk,
+        })),
         "url": format!("http://{address}/v1"),
         "port": address.port(),
     })

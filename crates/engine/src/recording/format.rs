@@ -180,6 +180,7 @@ pub(super) struct CostEntry {
     key: String,
     row: String,
     prompt: String,
+    head: String,
     logits: String,
     drift: [String; 2],
 }
@@ -188,13 +189,14 @@ impl CostEntry {
     pub(super) fn of(cost: &CostModel) -> CostEntry {
         // The shortest decimal that reads back as the same number.
         let text = |seconds: f64| format!("{seconds:?}");
-        let Terms { pair, key, row, prompt, logits } = cost.terms();
+        let Terms { pair, key, row, prompt, head, logits } = cost.terms();
         CostEntry {
             knots: cost.knots().iter().map(|knot| (knot.rows, text(knot.seconds))).collect(),
             pair: text(pair),
             key: text(key),
             row: text(row),
             prompt: text(prompt),
+            head: text(head),
             logits: text(logits),
             drift: cost.drift().map(text),
         }
@@ -215,6 +217,7 @@ impl CostEntry {
             key: number(&self.key)?,
             row: number(&self.row)?,
             prompt: number(&self.prompt)?,
+            head: number(&self.head)?,
             logits: number(&self.logits)?,
         };
         Ok(CostModel::new(knots, terms).drifted([number(&self.drift[0])?, number(&self.drift[1])?]))

@@ -15,6 +15,7 @@ use super::{Recording, RecordingError};
 use crate::core::{EngineCore, StepNews};
 use crate::door::{self, Prompt, RawRequest, ValidatedRequest};
 use crate::record::StepLog;
+use crate::start::Starting;
 use crate::{Engine, EngineOptions, ModelInfo, RequestError, StartError};
 
 /// What a replay came to.
@@ -318,10 +319,14 @@ pub fn replay_with_model(
     mut recording: Recording,
     checkpoint: &Checkpoint,
     options: &EngineOptions,
-    progress: &mut dyn FnMut(Progress),
+    progress: &mut (dyn FnMut(Progress) + Send),
 ) -> Result<Replayed, ReplayError> {
     let options = recording.header.options(checkpoint, options)?;
-    let (forward, model) = Engine::build(checkpoint, &options, progress)?;
+    let (forward, model) = Engine::build(checkpoint, &options, &mut |starting| {
+        if let Starting::Loading(loaded) = starting {
+            progress(loaded);
+        }
+    })?;
     let mut scheduler = Scheduler::new(recording.header.limits()).map_err(StartError::Limits)?;
     scheduler.set_cost_model(recording.header.cost());
     let heard = Arc::new(Mutex::new(VecDeque::new()));

@@ -13,8 +13,11 @@ use std::convert::Infallible;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
-use engine::{FinishReason, Output, RequestError, Stream, Timings, TokenLogprob, Usage, ValidatedRequest};
+use engine::{
+    FinishReason, Output, RequestError, ServiceClass, Stream, Timings, TokenLogprob, Usage, ValidatedRequest,
+};
 use hyper::body::{Body, Bytes, Frame};
 use serde::Serialize;
 use serde_json::Value;
@@ -105,6 +108,11 @@ impl Outputs {
             #[cfg(feature = "otel")]
             _span: span,
         })
+    }
+
+    /// When the last of the prompts was likely to have its first token, at the moment they were submitted.
+    pub(crate) fn predicted_ttft(&self) -> Option<Duration> {
+        self.streams.iter().flatten().filter_map(Stream::predicted_ttft).max()
     }
 
     fn prompts(&self) -> Vec<Vec<u32>> {
@@ -214,6 +222,7 @@ impl<'a> Format<'a> {
             created: self.created,
             model: &self.plan.delivery.model,
             system_fingerprint: FINGERPRINT,
+            service_tier: self.plan.delivery.tier.map(ServiceClass::name),
             choices,
             usage: None,
             timings: None,

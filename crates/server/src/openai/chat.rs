@@ -16,6 +16,7 @@ pub(crate) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Job
     let delivery = params::delivery(&mut fields, app)?;
     let mut raw = RawRequest::new(prompt(&mut fields)?);
     raw.tenant = tenant;
+    raw.class = delivery.tier;
     raw.now = Some(app.now() as i64);
     params::sampling(&mut fields, &mut raw)?;
     let max_tokens_name = max_tokens(&mut fields, &mut raw)?;

@@ -1,6 +1,6 @@
 //! Fields that chat and completions share: sampling, delivery, and what neither has.
 
-use engine::RawRequest;
+use engine::{RawRequest, ServiceClass};
 use serde_json::{Value, json};
 
 use crate::app::App;
@@ -27,6 +27,8 @@ pub(crate) struct Delivery {
     pub(crate) timings_detail: bool,
     /// Who asked, for the log.
     pub(crate) user: Option<String>,
+    /// The tier of service that was asked for.
+    pub(crate) tier: Option<ServiceClass>,
 }
 
 /// The model's name, checked; none means the one that is served.
@@ -51,6 +53,7 @@ pub(crate) fn delivery(fields: &mut Fields, app: &App) -> Result<Delivery, ApiEr
         tokens_as_ids: fields.boolean("return_tokens_as_token_ids")?.unwrap_or(false),
         timings_detail: fields.boolean("timings_detail")?.unwrap_or(false),
         user: user(fields)?,
+        tier: service_tier(fields)?,
     };
     if let Some(mut options) = fields.object("stream_options")? {
         if !stream {
@@ -81,6 +84,17 @@ fn user(fields: &mut Fields) -> Result<Option<String>, ApiError> {
     Ok(named)
 }
 
+/// OpenAI's `service_tier`: `flex` is batch work. `auto` leaves the choice to the server, which takes `default`.
+fn service_tier(fields: &mut Fields) -> Result<Option<ServiceClass>, ApiError> {
+    match fields.string("service_tier")?.as_deref() {
+        None => Ok(None),
+        Some("auto" | "default") => Ok(Some(ServiceClass::Default)),
+        Some("priority") => Ok(Some(ServiceClass::Priority)),
+        Some("flex") => Ok(Some(ServiceClass::Flex)),
+        Some(_) => Err(wrong_type("service_tier", "one of 'auto', 'default', 'priority' and 'flex'")),
+    }
+}
+
 /// Reads what concerns sampling into `raw`. Types are checked here, values at the engine's door.
 pub(crate) fn sampling(fields: &mut Fields, raw: &mut RawRequest) -> Result<(), ApiError> {
     raw.n = fields.integer("n")?;
@@ -102,6 +116,8 @@ pub(crate) fn sampling(fields: &mut Fields, raw: &mut RawRequest) -> Result<(), 
     raw.prompt_logprobs = fields.integer("prompt_logprobs")?;
     raw.priority = fields.integer("priority")?;
     raw.cache_salt = fields.string("cache_salt")?;
+    raw.ttft_slo_ms = fields.number("ttft_slo_ms")?;
+    raw.tpot_slo_ms = fields.number("tpot_slo_ms")?;
     Ok(())
 }
 
@@ -146,7 +162,6 @@ pub(crate) fn refuse_what_is_missing(fields: &mut Fields) -> Result<(), ApiError
         ("spaces_between_special_tokens", json!(true), "special tokens are always set apart as the tokenizer does it"),
         ("add_special_tokens", json!(true), "the tokenizer's own prefix is always added to a text prompt"),
         ("bad_words", json!([]), "banned words are not supported: use 'logit_bias'"),
-        ("service_tier", json!("auto"), "this server has one tier of service: 'auto'"),
     ];
     for (field, value, why) in off {
         fields.only(field, &value, why)?;

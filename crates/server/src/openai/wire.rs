@@ -14,6 +14,9 @@ pub(crate) struct Envelope<'a, C> {
     pub(crate) created: u64,
     pub(crate) model: &'a str,
     pub(crate) system_fingerprint: &'static str,
+    /// The tier that served it, where one was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) service_tier: Option<&'static str>,
     pub(crate) choices: Vec<C>,
     /// Outer `None`: the field is absent. Inner `None`: it is `null`, as in the chunks before the one that has it.
     #[serde(skip_serializing_if = "Option::is_none")]

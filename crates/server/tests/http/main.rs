@@ -11,4 +11,5 @@ mod host;
 mod otel;
 mod refusals;
 mod surfaces;
+mod targets;
 mod timeline;

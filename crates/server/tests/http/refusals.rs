@@ -433,7 +433,13 @@ fn chat_has_refusals_of_its_own() {
             (&with(r#""store": true"#), "store"),
             (&with(r#""metadata": {"a": "b"}"#), "metadata"),
             (&with(r#""reasoning_effort": "high""#), "reasoning_effort"),
-            (&with(r#""service_tier": "priority""#), "service_tier"),
+            (&with(r#""service_tier": "scale""#), "service_tier"),
+            (&with(r#""service_tier": 1"#), "service_tier"),
+            (&with(r#""service_tier": "flex", "priority": 3"#), "priority"),
+            // This server has not measured its steps.
+            (&with(r#""ttft_slo_ms": 500"#), "ttft_slo_ms"),
+            (&with(r#""tpot_slo_ms": 50"#), "tpot_slo_ms"),
+            (&with(r#""tpot_slo_ms": "50ms""#), "tpot_slo_ms"),
             // row 28: the model's own template only
             (&with(r#""chat_template": "{{ 1 }}""#), "chat_template"),
             (&with(r#""chat_template_kwargs": []"#), "chat_template_kwargs"),

@@ -1,0 +1,351 @@
+//! What steps cost on this machine: a few dozen are measured at the start, and the result is kept for the next one.
+//!
+//! ```text
+//! shapes      decode 1 @ 64, prompt of 64, decode 16 @ 64, prompt of 256, decode 8 @ 2048, both in one step, ...
+//!   |  run    on blocks of the cache that nobody holds yet, with logits and sampling, as the engine steps
+//!   v
+//! samples     [(Work, seconds)] --CostModel::fit--> CostModel --> NAME.cost, read by the next start
+//! ```
+//! The most telling shapes come first, and one that would end after [`HARD_LIMIT`] is left out, so that a large model is
+//! measured coarsely and in time; what was left out is extrapolated, and corrected while the engine runs.
+//!
+//! Nothing of it can be seen later: the prefix cache has not heard of these blocks, and a sequence writes each of its
+//! slots before it reads it.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use model::sampler::{History, SampleKey, Sampler, SamplingParams};
+use model::{Batch, Forward, Span};
+use scheduler::cost::{Knot, Terms};
+use scheduler::{CostModel, Nanos, Work};
+use serde_json::{Value, json};
+
+/// Repetitions end here.
+const SOFT_LIMIT: Duration = Duration::from_secs(2);
+/// No step begins that would end after this, by what the ones before it took. The very first is always run.
+const HARD_LIMIT: Duration = Duration::from_secs(5);
+/// A shape that takes less than this is repeated for as long, within these numbers of times.
+const REPEAT_FOR: Duration = Duration::from_millis(60);
+const LEAST_REPEATS: usize = 3;
+const MOST_REPEATS: usize = 15;
+/// Memory of the cache that is written to have something to read. More than caches of processors hold.
+const MOST_KV_BYTES: usize = 128 << 20;
+/// Context of a decode row whose attention hardly counts.
+const SHORT: usize = 64;
+/// Context of one whose attention does.
+const LONG: usize = 2048;
+
+/// Whether and how the engine measures itself at the start.
+#[derive(Clone, Debug, Default)]
+pub struct Calibration {
+    /// Where results are kept for the next start; `None`: nowhere.
+    pub directory: Option<PathBuf>,
+    /// What tells this machine from others: the processor's name. Results of another one are not taken.
+    pub machine: String,
+}
+
+/// What steps cost, and how that is known.
+#[derive(Clone, Debug)]
+pub struct Calibrated {
+    /// As measured; the scheduler corrects a copy of it.
+    pub cost: CostModel,
+    /// Time that it took at this start.
+    pub took: Duration,
+    /// It was kept from an earlier start.
+    pub from_disk: bool,
+}
+
+/// What the steps of an engine may be.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Room {
+    /// Rows of a step.
+    pub(crate) rows: usize,
+    /// Sequences that decode together.
+    pub(crate) seqs: usize,
+    /// Tokens of a sequence.
+    pub(crate) len: usize,
+    /// Blocks of the cache, and tokens of each.
+    pub(crate) blocks: usize,
+    pub(crate) block_size: usize,
+    /// Rows of logits that are computed together.
+    pub(crate) logit_rows: usize,
+}
+
+impl Room {
+    /// What a result depends on. The size of the cache is not part of it: that follows from the memory that happens to be
+    /// free at the start.
+    pub(crate) fn name(&self) -> String {
+        format!("{} {} {} {}", self.rows, self.seqs, self.len.min(4 * LONG), self.block_size)
+    }
+
+    /// Tokens that measured steps may have in the cache together.
+    fn tokens(&self, kv_bytes_per_token: usize) -> usize {
+        (self.blocks * self.block_size).min(MOST_KV_BYTES / kv_bytes_per_token.max(1))
+    }
+}
+
+/// One step to measure.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Shape {
+    /// Decode rows, each of which sees so many keys.
+    decode: usize,
+    context: usize,
+    /// Rows of a prompt's chunk, and computed tokens before it.
+    chunk: usize,
+    start: usize,
+    /// The chunk's last row wants logits.
+    ends: bool,
+}
+
+impl Shape {
+    fn rows(&self) -> usize {
+        self.decode + self.chunk
+    }
+
+    /// Blocks of the cache, when no two sequences share one.
+    fn blocks(&self, block_size: usize) -> usize {
+        self.decode * self.context.div_ceil(block_size) + (self.start + self.chunk).div_ceil(block_size)
+    }
+
+    fn work(&self) -> Work {
+        let mut work = Work::default();
+        (0..self.decode).for_each(|_| work.add_decode(self.context));
+        if self.chunk > 0 {
+            work.add_chunk(self.start, self.chunk, self.ends);
+        }
+        work
+    }
+}
+
+/// The steps to measure, the most telling first: first the ends of the curve, then what lies between, then contexts and
+/// mixtures. Only what fits: contexts are cut to what `tokens` of cache hold.
+fn shapes(room: &Room, tokens: usize) -> Vec<Shape> {
+    let decode = |decode, context| Shape { decode, context, ..Shape::default() };
+    let prompt = |chunk, start, ends| Shape { chunk, start, ends, ..Shape::default() };
+    let both = |decode, context, chunk, start| Shape { decode, context, chunk, start, ends: chunk % 2 == 0 };
+    let mut wanted = vec![decode(1, SHORT), prompt(64, 0, false), prompt(16, 0, false), decode(16, SHORT)];
+    wanted.extend([prompt(64, 0, true), decode(1, LONG), prompt(64, LONG, false), decode(8, LONG)]);
+    wanted.extend([prompt(128, 0, false), decode(4, SHORT), both(4, 512, 64, 256), prompt(32, 0, false)]);
+    wanted.extend([prompt(256, 0, false), decode(64, SHORT), decode(32, SHORT), decode(8, SHORT)]);
+    wanted.extend([decode(16, LONG), both(16, 512, 33, 0), prompt(128, LONG, true), both(8, 1024, 128, 512)]);
+    wanted.extend([prompt(512, 0, false), prompt(64, 2 * LONG, false), decode(2, LONG), prompt(256, LONG, false)]);
+    let larger = (1..).map(|doublings| 512 << doublings).take_while(|&rows| rows <= room.rows);
+    wanted.extend(larger.map(|rows| prompt(rows, 0, false)));
+    let mut shapes: Vec<Shape> = Vec::new();
+    for mut shape in wanted {
+        shape.decode = shape.decode.min(room.seqs);
+        shape.chunk = shape.chunk.min(room.rows - shape.decode.min(room.rows)).min(room.len);
+        shape.start = shape.start.min(room.len - shape.chunk);
+        let in_blocks =
+            (tokens / room.block_size).saturating_sub((shape.start + shape.chunk).div_ceil(room.block_size));
+        let each = in_blocks.checked_div(shape.decode).unwrap_or(0) * room.block_size;
+        shape.context = shape.context.min(room.len).min(each);
+        let sees_itself = shape.decode == 0 || shape.context > 0;
+        let fits = shape.rows() > 0 && shape.blocks(room.block_size) * room.block_size <= tokens;
+        if sees_itself && fits && !shapes.contains(&shape) {
+            shapes.push(shape);
+        }
+    }
+    shapes
+}
+
+/// The points of the curve: rows of the measured steps that hardly have attention.
+fn knots<'a>(measured: impl Iterator<Item = &'a Shape>) -> Vec<usize> {
+    let plain = measured.filter(|shape| shape.start == 0 && shape.context <= SHORT);
+    plain.map(Shape::rows).collect::<BTreeSet<_>>().into_iter().collect()
+}
+
+/// Measures steps of `forward` and fits a model to them. `progress` hears how many of how many are done.
+///
+/// Cost: at most about [`HARD_LIMIT`], and much less for a small model. Call it on the thread that computes. `None` if
+/// there is too little cache to measure anything.
+pub(crate) fn measure(
+    forward: &mut dyn Forward,
+    room: &Room,
+    sampling: &SamplingParams,
+    progress: &mut dyn FnMut(usize, usize),
+) -> Option<CostModel> {
+    let shapes = shapes(room, room.tokens(forward.kv_bytes_per_token()));
+    let vocab = forward.config().vocab_size;
+    let mut stand = Stand {
+        forward,
+        room,
+        sampling,
+        sampler: Sampler::new(vocab),
+        vocab,
+        batch: Batch::default(),
+        logits: vec![0.0; room.logit_rows * vocab],
+        logit_row: vec![0.0; vocab],
+    };
+    let started = Instant::now();
+    stand.fill(shapes.iter().map(|shape| shape.blocks(room.block_size)).max()?);
+    let mut measured: Vec<(Shape, Duration)> = Vec::new();
+    for (done, shape) in shapes.iter().enumerate() {
+        progress(done, shapes.len());
+        if started.elapsed() + estimate(shape, &measured) <= HARD_LIMIT {
+            measured.push((*shape, stand.time(shape, started)));
+        }
+    }
+    let steps: Vec<_> = measured.iter().map(|(shape, took)| (shape.work(), Nanos(took.as_nanos() as u64))).collect();
+    CostModel::fit(&knots(measured.iter().map(|(shape, _)| shape)), &steps)
+}
+
+/// A time that the step does not exceed, by those measured: that of the next one with as many rows, or the largest one's
+/// in proportion.
+fn estimate(shape: &Shape, measured: &[(Shape, Duration)]) -> Duration {
+    let larger = measured.iter().filter(|(other, _)| other.rows() >= shape.rows()).map(|&(_, took)| took).min();
+    let largest = measured.iter().max_by_key(|(other, _)| other.rows());
+    let in_proportion = |(other, took): &(Shape, Duration)| took.mul_f64(shape.rows() as f64 / other.rows() as f64);
+    larger.or(largest.map(in_proportion)).unwrap_or_default()
+}
+
+/// Where steps are measured.
+struct Stand<'a> {
+    forward: &'a mut dyn Forward,
+    room: &'a Room,
+    sampling: &'a SamplingParams,
+    sampler: Sampler,
+    vocab: usize,
+    batch: Batch,
+    logits: Vec<f32>,
+    logit_row: Vec<f32>,
+}
+
+impl Stand<'_> {
+    /// Writes the first `blocks` blocks, so that they are memory and not a promise of it.
+    fn fill(&mut self, blocks: usize) {
+        let len = self.room.block_size.min(self.room.rows).min(self.room.len);
+        self.batch.clear();
+        self.rows(0, 0, len);
+        self.forward.compute(&self.batch);
+        let copies: Vec<_> = (1..blocks as u32).map(|block| (0, block)).collect();
+        self.forward.copy_blocks(&copies);
+    }
+
+    /// The time of a step of this shape: the median of some, if there is time for more than one.
+    fn time(&mut self, shape: &Shape, started: Instant) -> Duration {
+        let first = self.step(shape);
+        let begun = Instant::now();
+        let mut times = Vec::with_capacity(MOST_REPEATS);
+        while first < REPEAT_FOR
+            && times.len() < MOST_REPEATS
+            && (times.len() < LEAST_REPEATS || begun.elapsed() < REPEAT_FOR)
+            && started.elapsed() < SOFT_LIMIT
+        {
+            times.push(self.step(shape));
+        }
+        times.sort_unstable();
+        times.get(times.len() / 2).copied().unwrap_or(first)
+    }
+
+    /// One step, as the engine does it between plan and completion.
+    fn step(&mut self, shape: &Shape) -> Duration {
+        let started = Instant::now();
+        self.lower(shape);
+        self.forward.compute(&self.batch);
+        let (wanted, group) = (self.batch.logit_rows.len(), self.room.logit_rows);
+        for first in (0..wanted).step_by(group) {
+            let rows = first..wanted.min(first + group);
+            self.forward.logits(rows.clone(), &mut self.logits[..rows.len() * self.vocab]);
+            for row in rows {
+                let logits = (row - first) * self.vocab..(row - first + 1) * self.vocab;
+                self.logit_row.copy_from_slice(&self.logits[logits]);
+                let key = SampleKey { seed: 0, stream: row as u32, position: shape.context as u64 };
+                // A model whose logits are not numbers is told so by its first request.
+                let _ = self.sampler.sample(&mut self.logit_row, self.sampling, &History::default(), &[], key);
+            }
+        }
+        started.elapsed()
+    }
+
+    fn lower(&mut self, shape: &Shape) {
+        self.batch.clear();
+        let each = shape.context.div_ceil(self.room.block_size);
+        for seq in 0..shape.decode {
+            self.rows(seq * each, shape.context - 1, 1);
+            self.batch.logit_rows.push(seq as u32);
+        }
+        if shape.chunk > 0 {
+            self.rows(shape.decode * each, shape.start, shape.chunk);
+        }
+        if shape.ends {
+            self.batch.logit_rows.push(shape.rows() as u32 - 1);
+        }
+    }
+
+    /// Adds rows of a sequence whose blocks lie one after the other from `first_block`. Speed does not depend on the
+    /// tokens, so they are a fixed scramble of the position.
+    fn rows(&mut self, first_block: usize, start: usize, len: usize) {
+        let (batch, block_size) = (&mut self.batch, self.room.block_size);
+        let (first_row, table) = (batch.token_ids.len() as u32, batch.block_tables.len() as u32);
+        for position in start..start + len {
+            let scrambled = (position as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33;
+            batch.token_ids.push((scrambled % self.vocab as u64) as u32);
+            batch.positions.push(position as u32);
+            batch.slots.push((first_block * block_size + position) as u32);
+        }
+        let blocks = (start + len).div_ceil(block_size);
+        batch.block_tables.extend((first_block..first_block + blocks).map(|block| block as u32));
+        let table = table..table + blocks as u32;
+        batch.spans.push(Span { first_row, num_rows: len as u32, start: start as u32, table });
+    }
+}
+
+/// Names what the time of a step follows from, given as text.
+pub(crate) fn key(what: &str) -> String {
+    blake3::hash(what.as_bytes()).to_hex().to_string()
+}
+
+/// Where the result for `key` is kept.
+pub(crate) fn place(directory: &Path, key: &str) -> PathBuf {
+    directory.join(format!("{}.cost", &key[..32]))
+}
+
+/// The result kept at `path` for `key`; `None` for anything but a whole one.
+pub(crate) fn read(path: &Path, key: &str) -> Option<CostModel> {
+    let value: Value = serde_json::from_slice(&fs::read(path).ok()?).ok()?;
+    if value["key"] != key {
+        return None;
+    }
+    let number = |value: &Value| value.as_f64().filter(|number| number.is_finite() && *number >= 0.0);
+    let knots = value["knots"].as_array()?.iter().map(|knot| {
+        let rows = usize::try_from(knot["rows"].as_u64()?).ok()?;
+        Some(Knot { rows, seconds: number(&knot["seconds"])? })
+    });
+    let knots: Vec<Knot> = knots.collect::<Option<_>>()?;
+    if !knots.is_sorted_by(|a, b| a.rows < b.rows) || knots.last().is_none_or(|knot| knot.seconds <= 0.0) {
+        return None;
+    }
+    let term = |name: &str| number(&value["terms"][name]);
+    let terms = Terms {
+        pair: term("pair")?,
+        key: term("key")?,
+        row: term("row")?,
+        prompt: term("prompt")?,
+        head: term("head")?,
+        logits: term("logits")?,
+    };
+    Some(CostModel::new(knots, terms))
+}
+
+/// Keeps a result. Complete or absent, also when the process ends meanwhile.
+pub(crate) fn write(path: &Path, key: &str, cost: &CostModel) -> io::Result<()> {
+    let Terms { pair, key: key_term, row, prompt, head, logits } = cost.terms();
+    let knots = cost.knots().iter().map(|knot| json!({ "rows": knot.rows, "seconds": knot.seconds }));
+    let value = json!({
+        "key": key,
+        "knots": knots.collect::<Vec<_>>(),
+        "terms": { "pair": pair, "key": key_term, "row": row, "prompt": prompt, "head": head, "logits": logits },
+    });
+    fs::create_dir_all(path.parent().unwrap_or(Path::new(".")))?;
+    let temporary = path.with_extension(format!("cost.{}.tmp", std::process::id()));
+    let written = fs::write(&temporary, value.to_string()).and_then(|()| fs::rename(&temporary, path));
+    if written.is_err() {
+        let _ = fs::remove_file(&temporary); // it may not exist
+    }
+    written
+}

@@ -1,0 +1,168 @@
+//! When a prompt that comes now would have its first token: what is in line before it, through the cost model.
+//!
+//! ```text
+//! now |#### A: rest of a prompt ####|## B: waits ##|# the new one #|  first token
+//!     |<---------- backlog, those before it ------>|<---- own ---->|
+//! ```
+//! All at the pace of the moment: the rows of prompts that a step takes beside the sequences that decode now, within their
+//! targets. That is a forecast and no promise: streams end and begin, a prefix may be found in the cache, and what comes
+//! later with less time goes first. It leaves out what is left of the step in flight.
+
+use alloc::vec::Vec;
+
+use crate::cost::{CostModel, Work};
+use crate::kv::blocks_for;
+use crate::prefill::seats_taken;
+use crate::{Nanos, Phase, Priority, Scheduler};
+
+/// A prompt in line.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct InLine {
+    priority: Priority,
+    /// When its first token is due; the far future for one without a target.
+    due: Nanos,
+    /// Seconds that its rows take.
+    seconds: f64,
+}
+
+/// Who comes, as far as its place in line depends on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Newcomer {
+    /// Tokens of its prompt.
+    pub prompt_tokens: usize,
+    /// Its class.
+    pub priority: Priority,
+    /// Its target of time to first token.
+    pub ttft: Option<Nanos>,
+}
+
+/// The line of prompts at a moment, and its pace. Made by [`Scheduler::outlook_into`]; copies may be asked anywhere.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Outlook {
+    at: Nanos,
+    line: Vec<InLine>,
+    pace: Pace,
+    /// Where seats or blocks are short: how many requests must end before a newcomer enters. Else 0.
+    ends: usize,
+}
+
+/// What prompt rows take at a moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Pace {
+    /// Prompt rows of a step.
+    rows: usize,
+    /// Seconds for each, decode beside them counted in.
+    row: f64,
+    /// Seconds for each row and key that is not counted there.
+    pair: f64,
+    /// Seconds of the shortest step with a prompt row in it.
+    step: f64,
+}
+
+impl Pace {
+    fn of(cost: &CostModel, decode: &Work, bound: Option<Nanos>, most: usize) -> Pace {
+        let rows = bound.map_or(most, |bound| cost.rows_within(decode, 0, most, usize::MAX, bound).max(1));
+        let with = |rows| {
+            let mut work = *decode;
+            work.add_chunk(0, rows, false);
+            cost.parts(&work)
+        };
+        let whole = with(rows);
+        let decode_alone = if decode.rows() > 0 { cost.seconds(decode) } else { 0.0 };
+        // Attention takes from the part of a step that decode leaves, so it costs more steps than its own time.
+        let for_prompts = (whole.total() - decode_alone).max(whole.total() * 0.01);
+        let pairs = rows as f64 * (rows + 1) as f64 / 2.0;
+        let pair = whole.prefill_attention / pairs * (whole.total() / for_prompts);
+        Pace { rows, row: whole.total() / rows as f64, pair, step: with(1).total() }
+    }
+
+    /// Seconds for `len` rows from position `start`.
+    fn seconds(&self, start: usize, len: usize) -> f64 {
+        let (start, len) = (start as f64, len as f64);
+        let counted = len * (self.rows.min(len as usize) + 1) as f64 / 2.0;
+        let pairs = len * start + len * (len + 1.0) / 2.0;
+        self.row * len + self.pair * (pairs - counted).max(0.0)
+    }
+}
+
+impl Outlook {
+    /// How long the prompts in line take: all of them, whatever their class.
+    pub fn backlog(&self) -> Nanos {
+        nanos(self.line.iter().map(|prompt| prompt.seconds).sum())
+    }
+
+    /// When the first token of `new` would come if it came at `now`. `turnover` is the mean time between two ends of
+    /// requests, which counts where seats or blocks are short.
+    pub fn ttft(&self, new: &Newcomer, now: Nanos, turnover: Nanos) -> Nanos {
+        let due = due(now, new.ttft);
+        let is_before = |prompt: &&InLine| (prompt.priority, prompt.due) <= (new.priority, due);
+        let line = nanos(self.line.iter().filter(is_before).map(|prompt| prompt.seconds).sum());
+        // What was in line when this was made has moved on since.
+        let left = Nanos(self.at.0.saturating_add(line.0)).since(now);
+        let seats = turnover.0.saturating_mul(self.ends as u64);
+        let ready = left.0.max(seats).saturating_add(self.alone(new.prompt_tokens).0);
+        // The step that ends its prompt is filled with those behind it.
+        let full_step = nanos(self.pace.row * self.pace.rows as f64).0.max(1);
+        let is_last = self.line.iter().all(|prompt| is_before(&prompt));
+        Nanos(if is_last { ready } else { ready.div_ceil(full_step).saturating_mul(full_step) })
+    }
+
+    /// How long a prompt takes with nobody in line.
+    pub fn alone(&self, prompt_tokens: usize) -> Nanos {
+        nanos(self.pace.seconds(0, prompt_tokens).max(self.pace.step))
+    }
+
+    /// Puts one into the line that the scheduler has not heard of yet.
+    pub fn add(&mut self, new: &Newcomer, now: Nanos) {
+        let seconds = self.pace.seconds(0, new.prompt_tokens);
+        self.line.push(InLine { priority: new.priority, due: due(now, new.ttft), seconds });
+    }
+}
+
+impl Scheduler {
+    /// The line as it is at `now`, into `outlook`, whose buffers are kept. Without a cost model it is empty.
+    /// Cost: linear in what runs and waits.
+    pub fn outlook_into(&self, now: Nanos, outlook: &mut Outlook) {
+        outlook.at = now;
+        outlook.line.clear();
+        outlook.pace = Pace::default();
+        outlook.ends = 0;
+        let Some(cost) = self.cost_model() else { return };
+        let (mut decode, mut bound) = (Work::default(), None::<Nanos>);
+        for seq in self.running.iter().map(|&(_, id)| &self.seqs[id]).filter(|seq| seq.phase() == Phase::Decode) {
+            decode.add_decode(seq.num_tokens());
+            bound = [bound, seq.request.targets.tpot].into_iter().flatten().min();
+        }
+        let limits = self.limits();
+        let most = limits.max_num_batched_tokens.saturating_sub(decode.rows()).min(limits.max_prefill_chunk).max(1);
+        outlook.pace = Pace::of(cost, &decode, bound, most);
+        let started = self.running.iter().map(|&(_, id)| id);
+        for seq in started.chain(self.queue.iter()).map(|id| &self.seqs[id]).filter(|s| s.phase() == Phase::Prefill) {
+            // Somebody is reading who has seen some of it.
+            let resumes = seq.num_generated() > 0;
+            let due = if resumes { Nanos(0) } else { due(seq.request.arrived, seq.request.targets.ttft) };
+            let seconds = outlook.pace.seconds(seq.num_computed(), seq.num_uncomputed());
+            outlook.line.push(InLine { priority: seq.rank.priority, due, seconds });
+        }
+        let fits = |(_, id)| blocks_for(self.seqs[id].num_tokens(), limits.block_size) <= self.pool.num_free();
+        let no_blocks = self.queue.len() > 0 && !self.queue.firsts().any(fits);
+        if no_blocks || seats_taken(&self.running, &self.seqs) >= limits.max_num_seqs {
+            outlook.ends = self.queue.len() + 1;
+        }
+    }
+
+    /// The outlook at `now`.
+    pub fn outlook(&self, now: Nanos) -> Outlook {
+        let mut outlook = Outlook::default();
+        self.outlook_into(now, &mut outlook);
+        outlook
+    }
+}
+
+fn due(arrived: Nanos, target: Option<Nanos>) -> Nanos {
+    Nanos(target.map_or(u64::MAX, |target| arrived.0.saturating_add(target.0)))
+}
+
+fn nanos(seconds: f64) -> Nanos {
+    Nanos((seconds * 1e9) as u64)
+}

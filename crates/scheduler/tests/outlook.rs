@@ -1,0 +1,183 @@
+//! When a newcomer's first token will come: what is said beforehand, beside what then happens on an imagined machine of
+//! 10 ms for a pass of up to 100 rows and 0.1 ms for each row more.
+
+use std::sync::Arc;
+
+use scheduler::cost::{Knot, Terms};
+use scheduler::{
+    CostModel, Limits, Nanos, Newcomer, Outlook, Priority, Request, RequestId, RowOutput, Scheduler, StepOutput,
+    StopRules, Targets, Work,
+};
+
+const MS: u64 = 1_000_000;
+
+struct Engine {
+    scheduler: Scheduler,
+    machine: CostModel,
+    now: Nanos,
+}
+
+/// One that asks: prompt tokens, priority, targets in milliseconds.
+#[derive(Clone, Copy)]
+struct Asks {
+    prompt: usize,
+    priority: i32,
+    ttft: Option<u64>,
+    tpot: Option<u64>,
+}
+
+const fn asks(prompt: usize) -> Asks {
+    Asks { prompt, priority: 0, ttft: None, tpot: None }
+}
+
+impl Engine {
+    fn new(terms: Terms, max_num_seqs: usize) -> Engine {
+        let knots = [(1, 0.010), (100, 0.010), (1100, 0.110)].map(|(rows, seconds)| Knot { rows, seconds });
+        let machine = CostModel::new(knots.to_vec(), terms);
+        let limits = Limits {
+            block_size: 16,
+            num_blocks: 10_000,
+            max_model_len: 20_000,
+            max_num_seqs,
+            max_num_batched_tokens: 1024,
+            max_prefill_chunk: 1024,
+            max_prefill_seqs: 4,
+            max_queued_requests: 100,
+            max_queued_tokens: 1_000_000,
+            enable_prefix_caching: false,
+            hash_key: [0; 32],
+        };
+        let mut scheduler = Scheduler::new(limits).expect("good limits");
+        scheduler.set_cost_model(Some(machine.clone()));
+        Engine { scheduler, machine, now: Nanos(0) }
+    }
+
+    fn admit(&mut self, id: u64, asks: Asks) {
+        let target = |ms: Option<u64>| ms.map(|ms| Nanos(ms * MS));
+        let request = Request {
+            id: RequestId(id),
+            prompt: Arc::from(vec![id as u32; asks.prompt]),
+            num_answers: 1,
+            stop: StopRules { max_tokens: 1000, min_tokens: 0, stop_token_ids: vec![] },
+            priority: Priority(asks.priority),
+            salt: 0,
+            use_prefix_cache: false,
+            tenant: 0,
+            targets: Targets { ttft: target(asks.ttft), tpot: target(asks.tpot) },
+            arrived: self.now,
+        };
+        self.scheduler.admit(request, self.now).expect("there is room");
+    }
+
+    fn step(&mut self) {
+        let step = self.scheduler.schedule(self.now);
+        let mut work = Work::default();
+        step.prefill.iter().for_each(|chunk| work.add_chunk(chunk.start, chunk.len, chunk.samples > 0));
+        for &seq in &step.decode {
+            work.add_decode(self.scheduler.sequence(seq).expect("it is planned").num_tokens());
+        }
+        self.now.0 += self.machine.step_time(&work).0;
+        let ends = step.prefill.iter().filter(|chunk| chunk.samples > 0).map(|chunk| chunk.seq);
+        let rows = step.decode.iter().copied().chain(ends).map(|seq| RowOutput { seq, tokens: vec![7] }).collect();
+        self.scheduler.complete(StepOutput { step: step.id, rows }, self.now);
+    }
+
+    fn has_answered(&self, id: u64) -> bool {
+        self.scheduler.sequences().any(|seq| seq.request_id() == RequestId(id) && seq.num_generated() > 0)
+    }
+}
+
+#[test]
+fn what_is_said_is_what_happens() {
+    let reading = Asks { tpot: Some(40), ..asks(50) };
+    let urgent = Asks { ttft: Some(100), ..asks(500) };
+    let batch = Asks { priority: 1, ..asks(4000) };
+    // Who decodes already, who waits, who comes.
+    type Case = (&'static str, Vec<Asks>, Vec<Asks>, Asks);
+    let cases: Vec<Case> = vec![
+        ("nobody is there", vec![], vec![], asks(900)),
+        ("a short one on an idle machine", vec![], vec![], asks(20)),
+        ("three wait", vec![], vec![asks(1000); 3], asks(500)),
+        ("a stream has a target, so prompts get 30 ms of 40", vec![reading], vec![asks(2000)], asks(500)),
+        ("ten streams", vec![reading; 10], vec![asks(2000), asks(700)], asks(300)),
+        ("the newcomer is due first", vec![], vec![asks(3000)], urgent),
+        ("batch work lets it pass", vec![], vec![batch, batch], asks(800)),
+        ("a long prompt of attention", vec![reading], vec![asks(3000)], asks(6000)),
+    ];
+    for (name, decoding, waiting, newcomer) in cases {
+        let mut engine = Engine::new(Terms { pair: 1e-8, key: 1e-7, ..Terms::default() }, 64);
+        let mut ids = 0..;
+        for asks in decoding {
+            let id = ids.next().expect("no end");
+            engine.admit(id, asks);
+            while !engine.has_answered(id) {
+                engine.step();
+            }
+        }
+        for asks in waiting {
+            engine.admit(ids.next().expect("no end"), asks);
+        }
+        let new = Newcomer {
+            prompt_tokens: newcomer.prompt,
+            priority: Priority(newcomer.priority),
+            ttft: newcomer.ttft.map(|ms| Nanos(ms * MS)),
+        };
+        let said = engine.scheduler.outlook(engine.now).ttft(&new, engine.now, Nanos(0)).as_secs_f64();
+        let (came, id) = (engine.now, ids.next().expect("no end"));
+        engine.admit(id, newcomer);
+        while !engine.has_answered(id) {
+            engine.step();
+        }
+        let took = engine.now.since(came).as_secs_f64();
+        assert!((said / took - 1.0).abs() < 0.25, "{name}: said {said}, took {took}");
+    }
+}
+
+#[test]
+fn the_line_moves_while_nobody_looks() {
+    let mut engine = Engine::new(Terms::default(), 64);
+    engine.admit(1, asks(5000));
+    let mut outlook = engine.scheduler.outlook(Nanos(0));
+    let new = Newcomer { prompt_tokens: 1000, priority: Priority(0), ttft: None };
+    let ms = |outlook: &Outlook, at: u64| outlook.ttft(&new, Nanos(at * MS), Nanos(0)).0 / MS;
+    let (now, later, much_later) = (ms(&outlook, 0), ms(&outlook, 200), ms(&outlook, 10_000));
+    assert_eq!((later, much_later), (now - 200, outlook.alone(1000).0 / MS));
+    // One that was submitted since stands in line too.
+    outlook.add(&new, Nanos(0));
+    let with_it = ms(&outlook, 0);
+    assert!(with_it > now + 90, "{with_it} {now}");
+}
+
+#[test]
+fn where_seats_are_short_somebody_must_end_first() {
+    let mut engine = Engine::new(Terms::default(), 1);
+    engine.admit(1, asks(10));
+    engine.step();
+    engine.admit(2, asks(10));
+    let new = Newcomer { prompt_tokens: 10, priority: Priority(0), ttft: None };
+    let outlook = engine.scheduler.outlook(engine.now);
+    let said = outlook.ttft(&new, engine.now, Nanos(500 * MS));
+    assert!(said.0 >= 1000 * MS, "the one that runs and the one that waits end before it: {said:?}");
+}
+
+#[test]
+fn the_backlog_is_all_that_is_not_computed() {
+    let mut engine = Engine::new(Terms::default(), 64);
+    let backlog = |engine: &Engine| engine.scheduler.outlook(engine.now).backlog().as_secs_f64();
+    assert_eq!(backlog(&engine), 0.0);
+    engine.admit(1, asks(3000));
+    engine.admit(2, Asks { priority: 5, ..asks(2000) });
+    let all = backlog(&engine);
+    assert!((all / 0.51 - 1.0).abs() < 0.05, "5000 tokens at about 0.1 ms each: {all}");
+    engine.step();
+    let rest = backlog(&engine);
+    assert!((rest / all - 3976.0 / 5000.0).abs() < 0.01, "1024 of them are done: {rest} of {all}");
+    while !(engine.has_answered(1) && engine.has_answered(2)) {
+        engine.step();
+    }
+    assert_eq!(backlog(&engine), 0.0);
+    // Without a cost model nobody knows.
+    engine.admit(3, asks(1000));
+    engine.scheduler.set_cost_model(None);
+    assert_eq!(backlog(&engine), 0.0);
+}
