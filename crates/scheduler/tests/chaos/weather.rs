@@ -253,7 +253,14 @@ pub(crate) fn machine(rng: &mut Rng, steep: bool) -> CostModel {
         knots.push(Knot { rows: knots[knots.len() - 1].rows + rows, seconds });
     }
     let mut term = |most: f64| if rng.percent(50) { most * rng.share() } else { 0.0 };
-    let terms = Terms { pair: term(5e-5), key: term(2e-5), row: term(1e-3), prompt: term(2e-3), logits: term(5e-4) };
+    let terms = Terms {
+        pair: term(5e-5),
+        key: term(2e-5),
+        row: term(1e-3),
+        prompt: term(2e-3),
+        logits: term(5e-4),
+        head: term(2e-3),
+    };
     CostModel::new(knots, terms)
 }
 
