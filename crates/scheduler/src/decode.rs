@@ -23,8 +23,8 @@ use alloc::vec::Vec;
 use crate::fairness::{Shares, Turn};
 use crate::kv::{BlockId, BlockPool};
 use crate::planted::{Bug, planted};
-use crate::sequence::{Course, Phase, Rank, Sequence, Sequences};
-use crate::{Limits, SeqId};
+use crate::sequence::{Course, Phase, Rank, Sequence, Sequences, State};
+use crate::{BlockLoad, Limits, SeqId};
 
 /// After so many preemptions a sequence runs with its whole course set aside.
 pub(crate) const MAX_PREEMPTIONS: u32 = 4;
@@ -36,7 +36,8 @@ pub(crate) type Running = Vec<(Rank, SeqId)>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Room {
     /// Nothing. At most one sequence sits this step out: it is short, and all that are ranked after it are protected or
-    /// being loaded. It keeps its blocks; they run to their end without it, or are victims once they are loaded.
+    /// being loaded, or none is and somebody who left holds blocks until a load has ended. It keeps its blocks; they run
+    /// to their end without it, or are victims once they are loaded; and what is held for those who left comes back.
     Enough { stalled: Option<SeqId> },
     /// This one gives up its blocks; then ask again.
     Preempt(SeqId),
@@ -48,6 +49,7 @@ pub(crate) fn room_for_decode(
     running: &Running,
     seqs: &Sequences,
     pool: &BlockPool,
+    loads: &[BlockLoad],
     shares: &Shares,
     limits: &Limits,
     swap_weight: usize,
@@ -70,11 +72,16 @@ pub(crate) fn room_for_decode(
         }
         return match cheapest_victim(behind, seqs, pool, shares, swap_weight) {
             Some(victim) => Room::Preempt(victim),
-            None if behind.is_empty() => Room::Preempt(id),
+            None if behind.is_empty() && !blocks_come_back(loads, seqs) => Room::Preempt(id),
             None => Room::Enough { stalled: Some(id) },
         };
     }
     Room::Enough { stalled: None }
+}
+
+/// Whether blocks are held for sequences that left while they were loaded: the last of the loads frees them.
+fn blocks_come_back(loads: &[BlockLoad], seqs: &Sequences) -> bool {
+    loads.iter().any(|load| seqs[load.seq].state == State::Leaving)
 }
 
 /// Whether a sequence may no longer be preempted.

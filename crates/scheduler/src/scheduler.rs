@@ -399,7 +399,8 @@ impl Scheduler {
     fn make_room_for_decode(&mut self, step: &mut Step) -> Option<SeqId> {
         let weight = self.swap_weight();
         loop {
-            match decode::room_for_decode(&self.running, &self.seqs, &self.pool, &self.shares, &self.limits, weight) {
+            let Scheduler { running, seqs, pool, loads, shares, limits, .. } = &*self;
+            match decode::room_for_decode(running, seqs, pool, loads, shares, limits, weight) {
                 Room::Enough { stalled } => return stalled,
                 Room::Preempt(victim) => {
                     self.preempt(victim);

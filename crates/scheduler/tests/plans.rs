@@ -666,6 +666,30 @@ fn others_go_on_while_one_waits_for_the_disk() {
 }
 
 #[test]
+fn the_only_stream_waits_for_blocks_of_one_that_left_while_it_was_loaded() {
+    // C leaves and its three blocks stay until the disk has answered; in step 9 X, which runs alone, needs one more than
+    // is left. It keeps its own and sits the step out.
+    check(
+        "block_size=4 blocks=6 seqs=3 host=2 disk=8",
+        "
+        step | arrives                                | plan                                                | ends     | used
+        1    | A prompt=9 output=1                    | prefill A[0..9]                                     | A length | 0
+        2    | B prompt=23 output=1                   | save 1>h0 0>h1, spill h0>d0 h1>d1, prefill B[0..23] | B length | 0
+        3    | X prompt=7 output=8                    | save 1>h1, spill h1>d2, prefill X[0..7]             |          | 2
+        4    | C prompt=9 output=1 like=A:9           | save 4>h0 3>h1, spill h0>d3 h1>d4, load d1>C d0>C, decode X |  | 5
+        5    | disk waits, cancel C                   | decode X                                            |          | 6
+        6    | disk waits                             | decode X                                            |          | 6
+        7    | disk waits                             | decode X                                            |          | 6
+        8    | disk waits                             | decode X                                            |          | 6
+        9    | disk waits                             | nothing                                             |          | 6
+        10   | disk waits                             | nothing                                             |          | 6
+        11   |                                        | decode X                                            |          | 4
+        12   |                                        | decode X                                            | X length | 0
+        ",
+    );
+}
+
+#[test]
 fn nobody_enters_past_one_that_does_not_fit() {
     // B needs 4 of 6 blocks and A holds 3: B waits and holds nothing, and C, which would fit, waits behind it.
     check(

@@ -132,7 +132,8 @@ impl Chaos {
     }
 
     /// I17, I26: every sequence that was decoding has its row, whatever was cancelled or failed around it, but for one
-    /// that stands behind protected ones, and for those without a target, a few steps in a row, beside one that has one.
+    /// that stands behind protected ones or waits for the blocks of one that left, and for those without a target, a few
+    /// steps in a row, beside one that has one.
     fn check_decode(&mut self, before: &Snapshot, step: &Step) {
         let decoding = before.seqs.values().filter(|seq| seq.is_decoding() && !step.preempted.contains(&seq.id));
         let (row, no_row): (Vec<&Seen>, Vec<&Seen>) = decoding.partition(|seq| step.decode.contains(&seq.id));
@@ -150,8 +151,10 @@ impl Chaos {
                 continue;
             }
             let behind = |other: &&Seen| other.runs && other.rank > seq.rank && !step.preempted.contains(&other.id);
-            let mut behind = before.seqs.values().filter(behind);
-            assert!(behind.all(Seen::stays), "I17: {:?} waits for nobody", seq.id);
+            let mut behind = before.seqs.values().filter(behind).peekable();
+            let somebody_left = before.seqs.values().any(|other| other.loading && self.has_left(other));
+            let waits_for_somebody = behind.peek().is_some() || somebody_left;
+            assert!(waits_for_somebody && behind.all(Seen::stays), "I17: {:?} waits for nobody", seq.id);
             self.seen.saw("stalled behind protected ones");
             stalled += 1;
         }
@@ -163,6 +166,13 @@ impl Chaos {
             }
         }
         assert!(step.prefill.iter().all(|chunk| self.sequence(chunk.seq).phase() == Phase::Prefill));
+    }
+
+    /// Its client is gone or has heard enough, and its blocks are held only until its loads have ended.
+    fn has_left(&self, seq: &Seen) -> bool {
+        let (_, request, answer) = seq.rank;
+        let client = &self.clients[&request];
+        client.cancelled || client.answers[answer].stopped
     }
 
     /// I14: nobody is preempted for one ranked after it, nor too often.
@@ -178,7 +188,8 @@ impl Chaos {
             }
             assert!(self.sequence(*id).num_preemptions() <= MAX_PREEMPTIONS, "I14: preempted too often");
             let survivors = before.seqs.values().filter(|seq| seq.runs && !step.preempted.contains(&seq.id));
-            assert!(survivors.clone().any(|seq| seq.rank < victim.rank), "I14: the first in line was preempted");
+            let is_ahead = |seq: &Seen| seq.rank < victim.rank && !self.has_left(seq);
+            assert!(survivors.clone().any(is_ahead), "I14: the first in line was preempted");
             let mut lower_class = survivors.filter(|seq| seq.rank.0 > victim.rank.0);
             assert!(lower_class.all(Seen::stays), "I14: a lower class was spared");
         }
