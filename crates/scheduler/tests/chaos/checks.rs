@@ -150,12 +150,14 @@ impl Chaos {
                 self.seen.saw("left out for a target");
                 continue;
             }
-            let behind = |other: &&Seen| other.runs && other.rank > seq.rank && !step.preempted.contains(&other.id);
-            let mut behind = before.seqs.values().filter(behind).peekable();
-            let somebody_left = before.seqs.values().any(|other| other.loading && self.has_left(other));
-            let waits_for_somebody = behind.peek().is_some() || somebody_left;
-            assert!(waits_for_somebody && behind.all(Seen::stays), "I17: {:?} waits for nobody", seq.id);
-            self.seen.saw("stalled behind protected ones");
+            let (left, here): (Vec<&Seen>, Vec<&Seen>) =
+                before.seqs.values().filter(|other| other.runs).partition(|other| self.has_left(other));
+            let behind = |other: &&&Seen| other.rank > seq.rank && !step.preempted.contains(&other.id);
+            let mut behind = here.iter().filter(behind).peekable();
+            let is_last = behind.peek().is_none();
+            let waits_for_somebody = !is_last || !left.is_empty();
+            assert!(waits_for_somebody && behind.all(|other| other.stays()), "I17: {:?} waits for nobody", seq.id);
+            self.seen.saw(if is_last { "stalled for one that left" } else { "stalled behind protected ones" });
             stalled += 1;
         }
         assert!(stalled <= 1, "I17: at most one sits out");

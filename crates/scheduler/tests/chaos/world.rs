@@ -481,7 +481,11 @@ impl Chaos {
         if alive.is_empty() {
             return;
         }
-        let id = alive[self.rng.in_range(0..=alive.len() - 1)];
+        // Loads are rare and brief; who leaves meanwhile must be seen too.
+        let loading = self.scheduler.sequences().filter(|seq| seq.is_loading()).map(Sequence::request_id);
+        let loading: Vec<RequestId> = loading.filter(|id| alive.contains(id)).collect();
+        let among = if loading.is_empty() { &alive } else { &loading };
+        let id = self.rng.one_of(among);
         self.seen.saw(when);
         self.cancel(id);
     }
