@@ -10,7 +10,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("scheduler", &[]),
     ("kernels", &[]),
     ("model", &["kernels"]),
-    ("engine", &["scheduler", "model", "kernels"]),
+    ("engine", &["scheduler", "model", "kernels", "sim"]),
     ("server", &["engine", "model", "scheduler"]),
     ("sim", &["scheduler"]),
     ("load", &["sim"]),

@@ -50,6 +50,7 @@ fn run(command: &Command) -> Result<(), Failure> {
         Command::Sim(flags) => commands::sim::sim(flags),
         Command::Doctor(flags) => commands::doctor::doctor(flags),
         Command::Replay(flags) => commands::replay::again(flags),
+        Command::Whatif(flags) => commands::whatif::ask(flags),
         Command::FlagReference => commands::reference::print(),
     }
 }

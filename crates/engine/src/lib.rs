@@ -22,10 +22,12 @@ mod fill;
 mod lower;
 mod memory;
 mod output;
+mod past;
 mod record;
 pub mod recording;
 mod start;
 mod thread;
+pub mod whatif;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};

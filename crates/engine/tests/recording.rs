@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use common::{gather, greedy, options, start};
 use engine::recording::{Recording, RecordingError, Replayed, Told, replay, replay_with_model};
+use engine::whatif::{Settings, past, what_if};
 use engine::{EngineOptions, StartError};
 use model::{Checkpoint, Source};
 
@@ -238,4 +239,35 @@ fn a_recording_needs_its_model() {
         let error = replay_with_model(recording, &lantern(), &options(), &mut |_| {}).expect_err("another model");
         assert!(error.to_string().contains(wanted), "{error}");
     }
+}
+
+#[test]
+fn a_recorded_run_is_asked_what_would_have_been() {
+    let directory = directory("whatif");
+    let lines = recorded(&directory.join("run.jsonl"));
+    let ask = |settings: &Settings| {
+        let recording = Recording::open(&directory.join("run.jsonl")).expect("a recording");
+        what_if(&past(recording).expect("it can be replayed"), settings).expect("there were requests")
+    };
+    let same = ask(&Settings::default());
+    assert_eq!(same.simulated, same.what_if, "nothing was asked");
+    assert_eq!(same, ask(&Settings::default()), "and the answer is the same each time");
+    let figures = [same.recorded, same.simulated];
+    assert!(figures.iter().all(|figures| figures.refused == 0 && figures.preemptions > 0), "{figures:?}");
+    assert_eq!(same.recorded.completed, same.simulated.completed);
+    let steps = lines.iter().filter(|line| line.starts_with("{\"step\"")).count();
+    assert!(steps > 50 && same.recorded.ttft.p50 > 0.0 && same.recorded.tpot.p50 > 0.0);
+
+    let roomy = ask(&Settings { kv_blocks: Some(4000), ..Settings::default() });
+    assert_eq!((roomy.what_if.preemptions, roomy.recorded), (0, same.recorded), "blocks for all of them");
+    let alone = ask(&Settings { max_num_seqs: Some(3), ..Settings::default() });
+    assert!(alone.what_if.ttft.p50 > same.simulated.ttft.p50, "fewer seats, longer queues: {alone}");
+    let small = ask(&Settings { kv_blocks: Some(1), ..Settings::default() });
+    let served = (small.what_if.completed, small.what_if.refused);
+    assert!(served.0 < 3 && served.0 + served.1 == same.recorded.completed, "next to nobody fits: {small}");
+    let zero = what_if(
+        &past(Recording::open(&directory.join("run.jsonl")).expect("a recording")).expect("it can be replayed"),
+        &Settings { max_num_batched_tokens: Some(1), ..Settings::default() },
+    );
+    assert!(zero.expect_err("a row for each seat").to_string().contains("max_num_batched_tokens (1)"));
 }

@@ -108,18 +108,16 @@ pub fn replay(mut recording: Recording, tell: &mut dyn FnMut(Told<'_>)) -> Resul
     Ok(replayed)
 }
 
-/// What happens in a replay.
+/// What happens in a replay, as clients and readers of the log would hear of it.
 #[derive(Clone, Copy, Debug)]
 pub enum Told<'a> {
     /// A request was admitted.
     Admitted(&'a Request),
-    /// A token or an end, at this time.
-    Event(&'a Event, Nanos),
-    /// An answer ended for a stop string.
-    Stopped(RequestId, usize),
-    /// A request was cancelled or failed.
-    Gone(RequestId),
-    /// A step was the same.
+    /// A token of this answer came, at this time.
+    Token(RequestId, usize, Nanos),
+    /// A request has all of its answers, was cancelled, or failed.
+    Ended(RequestId),
+    /// A step was the same. Told before its tokens.
     Step(&'a StepRecord),
 }
 
@@ -164,7 +162,7 @@ impl Replaying {
                 if !self.scheduler.abort(RequestId(id)) {
                     return Err(recording.wrong(format!("there is no open request {id}")));
                 }
-                tell(Told::Gone(RequestId(id)));
+                tell(Told::Ended(RequestId(id)));
             }
             Entry::Stop(id, answer) => {
                 let tokens = self.open.get(&id).and_then(|answers| answers.get(answer));
@@ -172,8 +170,7 @@ impl Replaying {
                     return Err(recording.wrong(format!("answer {answer} of request {id} has no text to stop")));
                 }
                 self.scheduler.stop(RequestId(id), answer);
-                self.ended(RequestId(id), answer);
-                tell(Told::Stopped(RequestId(id), answer));
+                self.ended(RequestId(id), answer, tell);
             }
             Entry::Idle(now) => {
                 self.scheduler.schedule_into(Nanos(now), &mut self.step);
@@ -189,7 +186,7 @@ impl Replaying {
                 scheduler.set_cost_model(cost.transpose()?);
                 self.scheduler = scheduler;
                 for (id, _) in std::mem::take(&mut self.open) {
-                    tell(Told::Gone(RequestId(id)));
+                    tell(Told::Ended(RequestId(id)));
                 }
             }
             Entry::End => unreachable!("the reader keeps it"),
@@ -240,26 +237,29 @@ impl Replaying {
         }
         tell(Told::Step(&self.record));
         for event in std::mem::take(&mut self.events) {
-            self.note(&event);
-            tell(Told::Event(&event, to));
+            self.note(&event, to, tell);
         }
         None
     }
 
     /// An answer had a token, or ended.
-    fn note(&mut self, event: &Event) {
+    fn note(&mut self, event: &Event, now: Nanos, tell: &mut dyn FnMut(Told<'_>)) {
         let (Event::Token { request, answer, .. } | Event::Finished { request, answer, .. }) = *event;
         match event {
-            Event::Token { .. } => self.open.get_mut(&request.0).expect("it is open")[answer] += 1,
-            Event::Finished { .. } => self.ended(request, answer),
+            Event::Token { .. } => {
+                self.open.get_mut(&request.0).expect("it is open")[answer] += 1;
+                tell(Told::Token(request, answer, now));
+            }
+            Event::Finished { .. } => self.ended(request, answer, tell),
         }
     }
 
-    fn ended(&mut self, request: RequestId, answer: usize) {
+    fn ended(&mut self, request: RequestId, answer: usize, tell: &mut dyn FnMut(Told<'_>)) {
         let answers = self.open.get_mut(&request.0).expect("it is open");
         answers[answer] = ENDED;
         if answers.iter().all(|&tokens| tokens == ENDED) {
             self.open.remove(&request.0);
+            tell(Told::Ended(request));
         }
     }
 }

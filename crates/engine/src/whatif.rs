@@ -1,0 +1,275 @@
+//! What would have been: a past with other settings, in the simulator, beside what was.
+//!
+//! ```text
+//! past --- arrivals, lengths ---> the production scheduler, virtual clock ---> simulated      how far off: the fidelity
+//!  |  \--- steps ---> the machine's cost model ------^    ^-- other settings ---> what if     the answer
+//!  +----- times --------------------------------------------------------------> recorded
+//! ```
+//!
+//! The lengths of the answers are known, because they were given. The machine is the recorded cost model, scaled to how
+//! long steps took (separately for steps of decode alone and all others); without one it is fitted to the steps.
+//!
+//! Not the same as it was: the cache is empty at the beginning, an answer's own tokens are not found by a later prompt,
+//! several answers of one request are as many requests, and requests that ended without a token are left out.
+
+use std::fmt;
+
+use scheduler::{CostModel, Limits, LimitsError, Nanos, Targets, Work};
+use sim::report::{Outcome, Spread};
+use sim::{Arrival, Fleet, Instance, Workload};
+
+use crate::past::{Asked, Past, count_token};
+use crate::recording::{Recording, RecordingError, Told, replay};
+
+/// What is to be different; `None`: as it was.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Settings {
+    /// Time to first token that is wanted for every request; `Some(None)`: none is.
+    pub ttft: Option<Option<Nanos>>,
+    /// Mean time from a token to the next, the same way.
+    pub tpot: Option<Option<Nanos>>,
+    /// Blocks of the KV cache.
+    pub kv_blocks: Option<usize>,
+    /// Rows of one step.
+    pub max_num_batched_tokens: Option<usize>,
+    /// Rows of one prompt in a step.
+    pub max_prefill_chunk: Option<usize>,
+    /// Prompts that advance in a step.
+    pub max_prefill_seqs: Option<usize>,
+    /// Sequences that run together.
+    pub max_num_seqs: Option<usize>,
+    /// Whether equal prefixes share blocks.
+    pub enable_prefix_caching: Option<bool>,
+}
+
+impl Settings {
+    fn limits(&self, limits: &Limits) -> Limits {
+        let rows = self.max_num_batched_tokens.unwrap_or(limits.max_num_batched_tokens);
+        // A chunk that was as large as a step still is.
+        let whole = limits.max_prefill_chunk >= limits.max_num_batched_tokens;
+        let chunk = if whole { rows } else { limits.max_prefill_chunk };
+        Limits {
+            num_blocks: self.kv_blocks.unwrap_or(limits.num_blocks),
+            max_num_seqs: self.max_num_seqs.unwrap_or(limits.max_num_seqs),
+            max_num_batched_tokens: rows,
+            max_prefill_chunk: self.max_prefill_chunk.unwrap_or(chunk),
+            max_prefill_seqs: self.max_prefill_seqs.unwrap_or(limits.max_prefill_seqs),
+            enable_prefix_caching: self.enable_prefix_caching.unwrap_or(limits.enable_prefix_caching),
+            // What was served once is not refused now; how long it waits is to be seen.
+            max_queued_requests: usize::MAX,
+            max_queued_tokens: usize::MAX / 2,
+            ..limits.clone()
+        }
+    }
+
+    fn targets(&self, targets: Targets) -> Targets {
+        Targets { ttft: self.ttft.unwrap_or(targets.ttft), tpot: self.tpot.unwrap_or(targets.tpot) }
+    }
+}
+
+/// What a course of events comes to. Times are seconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Figures {
+    /// Answers with a token.
+    pub completed: usize,
+    /// Answers that no queue or cache would have taken.
+    pub refused: usize,
+    /// Arrival to first token.
+    pub ttft: Spread,
+    /// Mean time from a token to the next.
+    pub tpot: Spread,
+    /// The longest time from a token to the next.
+    pub longest_gap: f64,
+    /// Answers per second that met both targets, by the targets of the question.
+    pub goodput: f64,
+    /// Sequences that lost their blocks.
+    pub preemptions: usize,
+}
+
+/// The answer: what was, the same simulated, and the question simulated.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Answer {
+    /// As it was.
+    pub recorded: Figures,
+    /// The same settings in the simulator: how far it can be believed.
+    pub simulated: Figures,
+    /// The other settings in the simulator.
+    pub what_if: Figures,
+}
+
+/// Why there is no answer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WhatIfError {
+    /// Nothing to ask about.
+    #[error("no request was answered in that time")]
+    Nothing,
+    /// Settings that do not go together.
+    #[error(transparent)]
+    Limits(#[from] LimitsError),
+}
+
+/// Reads a recording into a past. The steps are replayed on the way, so a recording that is not what happened is noticed:
+/// then this is what happened before the difference.
+pub fn past(recording: Recording) -> Result<Past, RecordingError> {
+    let header = recording.header.clone();
+    let block_size = header.limits().block_size;
+    let mut past = Past::new(header.limits(), header.cost());
+    let mut open: std::collections::BTreeMap<u64, (Asked, Vec<Outcome>)> = std::collections::BTreeMap::new();
+    replay(recording, &mut |told| match told {
+        Told::Admitted(request) => {
+            let answers = vec![Outcome::default(); request.num_answers];
+            open.insert(request.id.0, (Asked::of(request, block_size), answers));
+        }
+        Told::Token(request, answer, now) => {
+            if let Some((_, answers)) = open.get_mut(&request.0) {
+                count_token(&mut answers[answer], now);
+            }
+        }
+        Told::Ended(request) => {
+            let Some((asked, answers)) = open.remove(&request.0) else { return };
+            answers.into_iter().enumerate().for_each(|(answer, outcome)| past.note_answer(&asked, answer, outcome));
+        }
+        Told::Step(record) => past.note_step(record),
+    })?;
+    Ok(past)
+}
+
+/// Answers the question.
+pub fn what_if(past: &Past, settings: &Settings) -> Result<Answer, WhatIfError> {
+    let mut stories: Vec<&(Arrival, Outcome)> = past.stories.iter().collect();
+    stories.sort_by_key(|(arrival, _)| arrival.at);
+    let first = stories.first().map(|(arrival, _)| arrival.at).ok_or(WhatIfError::Nothing)?;
+    let asked: Vec<Targets> = stories.iter().map(|(arrival, _)| settings.targets(arrival.targets)).collect();
+    let recorded = {
+        let outcomes: Vec<Outcome> = stories.iter().map(|(_, outcome)| *outcome).collect();
+        figures(&outcomes, &asked, past.preemptions)
+    };
+    let machine = machine(past);
+    let simulate = |limits: Limits, believes: bool, targets: &dyn Fn(&Arrival) -> Targets| {
+        let arrivals = stories.iter().map(|(arrival, _)| Arrival {
+            at: arrival.at.since(first),
+            targets: targets(arrival),
+            ..arrival.clone()
+        });
+        let workload = Workload { name: String::new(), arrivals: arrivals.collect() };
+        let instance = Instance { limits, belief: believes.then(|| machine.clone()), machine: machine.clone().into() };
+        let report = sim::simulate(&workload, &Fleet::of(1, &instance), &mut ())?;
+        Ok::<Figures, LimitsError>(figures(&report.outcomes, &asked, report.preemptions as usize))
+    };
+    let believed = past.cost.is_some();
+    let believes = believed || settings.ttft.flatten().is_some() || settings.tpot.flatten().is_some();
+    Ok(Answer {
+        recorded,
+        simulated: simulate(Settings::default().limits(&past.limits), believed, &|arrival| arrival.targets)?,
+        what_if: simulate(settings.limits(&past.limits), believes, &|arrival| settings.targets(arrival.targets))?,
+    })
+}
+
+fn figures(outcomes: &[Outcome], targets: &[Targets], preemptions: usize) -> Figures {
+    let served = || outcomes.iter().zip(targets).filter(|(outcome, _)| outcome.tokens > 0);
+    let start = served().map(|(outcome, _)| outcome.arrived).min().unwrap_or_default();
+    let end = served().map(|(outcome, _)| outcome.last_token).max().unwrap_or_default();
+    let meets = |target: Option<Nanos>, seconds: f64| target.is_none_or(|target| seconds <= target.as_secs_f64());
+    let good = served().filter(|(outcome, targets)| {
+        meets(targets.ttft, outcome.ttft()) && meets(targets.tpot, outcome.tpot().unwrap_or(0.0))
+    });
+    let mut ttft: Vec<f64> = served().map(|(outcome, _)| outcome.ttft()).collect();
+    let mut tpot: Vec<f64> = served().filter_map(|(outcome, _)| outcome.tpot()).collect();
+    Figures {
+        completed: ttft.len(),
+        refused: outcomes.len() - ttft.len(),
+        ttft: Spread::of(&mut ttft),
+        tpot: Spread::of(&mut tpot),
+        longest_gap: served().map(|(outcome, _)| outcome.longest_gap).max().unwrap_or_default().as_secs_f64(),
+        goodput: good.count() as f64 / end.since(start).as_secs_f64().max(1e-9),
+        preemptions,
+    }
+}
+
+/// How long steps took in that time: the recorded model or a fitted one, scaled so that it predicts the time of all
+/// steps of decode alone, and of all others, as it was. (A fit of relative errors alone believes the fastest steps.)
+fn machine(past: &Past) -> CostModel {
+    let kind = |work: &Work| usize::from(work.prefill_seqs > 0);
+    let cost = past.cost.clone().unwrap_or_else(|| fitted(past));
+    let (mut took, mut predicted) = ([0.0; 2], [0.0; 2]);
+    for (work, time) in &past.steps {
+        took[kind(work)] += time.as_secs_f64();
+        predicted[kind(work)] += cost.seconds(work);
+    }
+    let drift = cost.drift();
+    let scaled =
+        |kind: usize| if predicted[kind] > 0.0 { drift[kind] * took[kind] / predicted[kind] } else { drift[kind] };
+    let drift = [scaled(0), scaled(1)];
+    cost.drifted(drift)
+}
+
+/// Points where there are steps: powers of two up to the largest one.
+fn fitted(past: &Past) -> CostModel {
+    let most = past.steps.iter().map(|(work, _)| work.rows()).max().unwrap_or(1);
+    let seen = |rows: &usize| past.steps.iter().any(|(work, _)| (*rows..*rows * 2).contains(&work.rows()));
+    let rows: Vec<usize> = (0..32).map(|power| 1 << power).take_while(|&rows| rows <= most).filter(seen).collect();
+    let flat = || CostModel::new(vec![scheduler::cost::Knot { rows: 1, seconds: 1e-3 }], Default::default());
+    CostModel::fit(&rows, &past.steps).unwrap_or_else(flat)
+}
+
+impl fmt::Display for Answer {
+    /// One line for each figure: recorded, simulated, how far off, what if.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Answer { recorded, simulated, what_if } = self;
+        writeln!(f, "{:<14}{:>12}{:>12}{:>10}{:>12}", "", "recorded", "simulated", "off", "what if")?;
+        for (name, get) in TIMES {
+            let (was, again, other) = (get(recorded), get(simulated), get(what_if));
+            let off = if was > 0.0 { format!("{:+.1} %", (again / was - 1.0) * 100.0) } else { String::new() };
+            let [was, again, other] = [was, again, other].map(|seconds| format!("{:.2} ms", seconds * 1e3));
+            writeln!(f, "{name:<14}{was:>12}{again:>12}{off:>10}{other:>12}")?;
+        }
+        let goodput = [recorded, simulated, what_if].map(|figures| format!("{:.2}/s", figures.goodput));
+        let [was, again, other] = goodput;
+        writeln!(f, "{:<14}{was:>12}{again:>12}{:>10}{other:>12}", "goodput", "")?;
+        for (name, get) in COUNTS {
+            let [was, again, other] = [recorded, simulated, what_if].map(get);
+            writeln!(f, "{name:<14}{was:>12}{again:>12}{:>10}{other:>12}", "")?;
+        }
+        Ok(())
+    }
+}
+
+type Get<T> = fn(&Figures) -> T;
+
+const TIMES: [(&str, Get<f64>); 7] = [
+    ("TTFT p50", |figures| figures.ttft.p50),
+    ("TTFT p90", |figures| figures.ttft.p90),
+    ("TTFT p99", |figures| figures.ttft.p99),
+    ("TPOT p50", |figures| figures.tpot.p50),
+    ("TPOT p90", |figures| figures.tpot.p90),
+    ("TPOT p99", |figures| figures.tpot.p99),
+    ("longest gap", |figures| figures.longest_gap),
+];
+
+const COUNTS: [(&str, Get<usize>); 3] = [
+    ("preemptions", |figures| figures.preemptions),
+    ("answers", |figures| figures.completed),
+    ("refused", |figures| figures.refused),
+];
+
+impl Answer {
+    /// As JSON: the three columns, times in milliseconds.
+    pub fn json(&self) -> serde_json::Value {
+        let column = |figures: &Figures| {
+            let mut column = serde_json::Map::new();
+            for (name, get) in TIMES {
+                column.insert(name.to_lowercase().replace(' ', "_") + "_ms", (get(figures) * 1e3).into());
+            }
+            column.insert("goodput_per_second".into(), figures.goodput.into());
+            for (name, get) in COUNTS {
+                column.insert(name.into(), get(figures).into());
+            }
+            column
+        };
+        serde_json::json!({
+            "recorded": column(&self.recorded),
+            "simulated": column(&self.simulated),
+            "what_if": column(&self.what_if),
+        })
+    }
+}
