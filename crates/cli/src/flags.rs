@@ -7,6 +7,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use engine::SwapDisk;
 
 /// An LLM inference engine organised around the two phases of inference: prefill and decode.
 #[derive(Debug, Parser)]
@@ -258,6 +259,14 @@ pub(crate) struct ServeFlags {
     /// length, at most half of the free memory.
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub(crate) kv_cache_memory_bytes: Option<u64>,
+    /// Host memory for blocks that the KV cache has no room for, of preempted requests and of the prefix cache. On a CPU
+    /// that is memory which the KV cache itself could have, so none by default.
+    #[arg(long, value_name = "SIZE", value_parser = size, default_value = "0")]
+    pub(crate) kv_swap_memory: u64,
+    /// A directory and how much of its disk (/var/tmp:20GiB) for blocks that leave that memory. The file has no name, only
+    /// this process can read it, and it is gone when the process ends. It holds what people said.
+    #[arg(long, value_name = "DIR:SIZE", value_parser = swap_disk)]
+    pub(crate) kv_swap_disk: Option<SwapDisk>,
     /// Requests that may wait; one more is refused with 503 and Retry-After.
     #[arg(long, value_name = "N", value_parser = count, default_value = "256")]
     pub(crate) max_queued_requests: usize,
@@ -827,6 +836,16 @@ fn count(text: &str) -> Result<usize, String> {
 fn count_or_zero(text: &str) -> Result<usize, String> {
     let bytes = size(text).map_err(|_| "not a whole number, with or without k, K, m or M behind it".to_string())?;
     usize::try_from(bytes).map_err(|_| "too large".into())
+}
+
+/// A directory and a size, apart at the last colon.
+fn swap_disk(text: &str) -> Result<SwapDisk, String> {
+    let (directory, bytes) = text.rsplit_once(':').ok_or("not DIR:SIZE, such as /var/tmp:20GiB")?;
+    let bytes = size(bytes)?;
+    if directory.is_empty() || bytes == 0 {
+        return Err("not DIR:SIZE, such as /var/tmp:20GiB".to_string());
+    }
+    Ok(SwapDisk { directory: directory.into(), bytes })
 }
 
 /// A size in bytes: `4GiB`, `4G` (2^30 each), `4GB`, `4g` (10^9 each), `1.5GiB`, `1048576`.

@@ -4,14 +4,14 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use model::detokenizer::{Detokenizer, Piece, StopStrings};
 use model::sampler::{History, SampleKey, Sampled, Sampler, TokenLogProbs};
 use model::tokenizer::Tokenizer;
 use model::{Batch, Forward};
 use scheduler::{
-    AdmitError, CostModel, Event, FinishReason, Nanos, Outlook, Request, RequestId, RowOutput, Scheduler, Sequence,
+    AdmitError, CostModel, Event, FinishReason, Nanos, Outlook, Preempted, Request, RequestId, RowOutput, Scheduler, Sequence,
     Step, StepOutput, StepRecord, TokenId,
 };
 use tokio::sync::mpsc::UnboundedSender;
@@ -23,6 +23,10 @@ use crate::output::{Output, RequestError, Timings, TokenLogprob, Usage};
 use crate::record::{Met, Stats, StepLog};
 use crate::recording::{Line, Tape};
 use crate::start::{EngineOptions, MAX_LOGIT_ROWS};
+use crate::tiers::Tiers;
+
+/// How long the engine's thread waits for a block when it has nothing else to do, before it looks for commands again.
+const LOAD_WAIT: Duration = Duration::from_millis(5);
 
 /// Monotonic time since the engine started.
 #[derive(Clone, Copy, Debug)]
@@ -67,6 +71,7 @@ struct Answer {
 pub(crate) struct EngineCore {
     scheduler: Scheduler,
     forward: Box<dyn Forward>,
+    tiers: Option<Tiers>,
     tokenizer: Option<Arc<Tokenizer>>,
     sampler: Sampler,
     active: BTreeMap<RequestId, Active>,
@@ -107,6 +112,7 @@ impl EngineCore {
         EngineCore {
             scheduler,
             forward,
+            tiers: None,
             tokenizer,
             sampler: Sampler::new(vocab),
             active: BTreeMap::new(),
@@ -213,11 +219,21 @@ impl EngineCore {
         self.scheduler.has_work()
     }
 
+    /// Blocks that leave the KV cache live on in `tiers`. Before the first request.
+    pub(crate) fn set_tiers(&mut self, tiers: Tiers) {
+        self.scheduler.set_tiers(tiers.sizes());
+        self.tiers = Some(tiers);
+    }
+
     /// One forward pass: the sentence that the whole engine is. `clock` is asked twice: for the plan, and for its end.
     pub(crate) fn step(&mut self, clock: &mut dyn Iterator<Item = Nanos>, news: &mut StepNews) {
         let mut now = || clock.next().expect("time goes on");
+        if let Some(tiers) = &mut self.tiers {
+            tiers.settle(&mut *self.forward, &mut self.scheduler);
+        }
         let planned = now();
         self.scheduler.schedule_into(planned, &mut self.step);
+        self.transfer();
         if self.step.is_empty() {
             return self.tell(|| Line::Idle(planned));
         }
@@ -234,6 +250,15 @@ impl EngineCore {
         self.deliver(now, news);
         self.fail_requests(now, news);
         news.started.append(&mut self.started);
+    }
+
+    /// Moves the blocks that the step wants moved. With nothing to compute, waits for one that is on its way.
+    fn transfer(&mut self) {
+        let Some(tiers) = &mut self.tiers else { return };
+        tiers.transfer(&self.step, &mut *self.forward, &mut self.scheduler);
+        if self.step.is_empty() && self.scheduler.is_loading() {
+            tiers.wait(LOAD_WAIT);
+        }
     }
 
     fn lower(&mut self) {
@@ -350,7 +375,17 @@ impl EngineCore {
             active.timings.decode_context_tokens += row.start as u64 + 1;
         }
         for preempted in &record.preempted {
-            if let Some(active) = self.active.get_mut(&preempted.request) {
+            let Preempted { request, tokens, verdict } = preempted;
+            tracing::info!(
+                request = request.0,
+                tokens,
+                fate = ?verdict.fate,
+                reason = ?verdict.reason,
+                swap_ms = verdict.swap.as_secs_f64() * 1e3,
+                recompute_ms = verdict.recompute.as_secs_f64() * 1e3,
+                "preempted: the KV cache is full"
+            );
+            if let Some(active) = self.active.get_mut(request) {
                 active.timings.preemptions += 1;
             }
         }
@@ -370,6 +405,7 @@ impl EngineCore {
         let prefix = self.scheduler.prefix_stats();
         stats.prefix_queries = prefix.queried_tokens;
         stats.prefix_hits = prefix.hit_tokens;
+        stats.swap = self.scheduler.swap_stats();
     }
 
     fn log(&self) -> std::sync::MutexGuard<'_, StepLog> {
@@ -503,9 +539,13 @@ impl EngineCore {
             .collect()
     }
 
-    /// After a panic the plan in flight is void: a new scheduler starts with an empty cache.
+    /// After a panic the plan in flight is void: a new scheduler starts with an empty cache and empty tiers.
     pub(crate) fn replace_scheduler(&mut self, scheduler: Scheduler) {
         self.scheduler = scheduler;
+        if let Some(tiers) = &mut self.tiers {
+            tiers.start_over();
+            self.scheduler.set_tiers(tiers.sizes());
+        }
         let cost = self.cost_model();
         self.tell(|| Line::Restart(cost));
         self.output.rows.clear();

@@ -27,6 +27,7 @@ mod record;
 pub mod recording;
 mod start;
 mod thread;
+mod tiers;
 pub mod whatif;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -52,6 +53,9 @@ pub use record::{Histogram, Met, Predictions, Stats};
 pub use scheduler::ledger;
 pub use scheduler::{FinishReason, RequestId};
 pub use start::{DefaultTarget, EngineOptions, StartError, Starting};
+#[doc(hidden)]
+pub use tiers::Store;
+pub use tiers::SwapDisk;
 
 use crate::core::Clock;
 use crate::record::StepLog;
@@ -90,6 +94,8 @@ pub struct ModelInfo {
     pub weight_bytes: usize,
     /// Of these, bytes of experts, of which a step reads those that its rows go to.
     pub expert_bytes: usize,
+    /// Slots for blocks outside the KV cache.
+    pub swap: scheduler::TierSizes,
     /// Bytes of keys and values per token.
     pub kv_bytes_per_token: usize,
     /// What a person should know about this load: a clamped context, weights that are not numbers. Often empty.
@@ -286,6 +292,7 @@ impl Engine {
         let open = self.0.shared.open_requests.load(Ordering::Relaxed);
         stats.running_requests = open.saturating_sub(stats.waiting_requests);
         stats.total_blocks = self.0.model.num_blocks;
+        stats.block_bytes = (self.0.model.kv_bytes_per_token * self.0.model.block_size) as u64;
         stats
     }
 

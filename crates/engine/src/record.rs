@@ -5,7 +5,7 @@
 use std::collections::VecDeque;
 
 use scheduler::ledger::Totals;
-use scheduler::{FinishReason, Nanos, StepRecord, Targets};
+use scheduler::{FinishReason, Nanos, StepRecord, SwapStats, Targets};
 
 use crate::books::Books;
 use crate::door::ServiceClass;
@@ -124,6 +124,10 @@ pub struct Stats {
     pub recomputed_tokens: u64,
     pub evicted_blocks: u64,
     pub copied_blocks: u64,
+    /// What the tiers did, in blocks.
+    pub swap: SwapStats,
+    /// Bytes of a block in a tier.
+    pub block_bytes: u64,
     pub prefix_queries: u64,
     pub prefix_hits: u64,
     pub finished_stop: u64,
@@ -175,6 +179,8 @@ impl Default for Stats {
             recomputed_tokens: 0,
             evicted_blocks: 0,
             copied_blocks: 0,
+            swap: SwapStats::default(),
+            block_bytes: 0,
             prefix_queries: 0,
             prefix_hits: 0,
             finished_stop: 0,

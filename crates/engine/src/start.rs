@@ -13,7 +13,7 @@ use model::{
     Checkpoint, Forward, GenerationDefaults, ImageWriter, KvBudget, LoadError, LoadOptions, ModelConfig, Progress,
     Runner,
 };
-use scheduler::{House, Limits, LimitsError, Nanos, Scheduler, Targets};
+use scheduler::{House, Limits, LimitsError, Nanos, Scheduler, Targets, TierSizes};
 use tokio::sync::mpsc::unbounded_channel;
 
 use crate::calibrate::{self, Calibrated, Calibration, Room};
@@ -22,12 +22,15 @@ use crate::door::{self, SANE_TARGET};
 use crate::record::StepLog;
 use crate::recording::{self, Header, RecordingError};
 use crate::thread::{Shared, run};
+use crate::tiers::{Store, SwapDisk, Tiers, open_unnamed};
 use crate::{Engine, Inner, ModelInfo, memory};
 
 /// Share of the free memory that the KV cache takes when nobody says how much.
 const KV_MEMORY_SHARE: f64 = 0.5;
 /// Weights below this are packed in a blink and need no image on disk.
 const IMAGE_FROM_BYTES: u64 = 64 << 20;
+/// Blocks that a tier holds at most: what is known of each takes a quarter of a kilobyte.
+const MAX_TIER_SLOTS: usize = 1 << 24;
 /// Rows whose logits are computed together.
 pub(crate) const MAX_LOGIT_ROWS: usize = 64;
 
@@ -65,6 +68,13 @@ pub struct EngineOptions {
     pub kv_dtype: KvDtype,
     /// Share computed prompt blocks between requests.
     pub enable_prefix_caching: bool,
+    /// Bytes of host memory for blocks that leave the KV cache; 0: none but what `kv_swap_disk` passes through.
+    pub kv_swap_bytes: u64,
+    /// A file for blocks that leave that memory; `None`: no file.
+    pub kv_swap_disk: Option<SwapDisk>,
+    /// In place of the file.
+    #[doc(hidden)]
+    pub kv_swap_store: Option<Arc<dyn Store>>,
     /// Requests that may wait.
     pub max_queued_requests: usize,
     /// Prompt tokens that may wait.
@@ -103,6 +113,9 @@ impl Default for EngineOptions {
             image_directory: None,
             kv_dtype: KvDtype::Bf16,
             enable_prefix_caching: true,
+            kv_swap_bytes: 0,
+            kv_swap_disk: None,
+            kv_swap_store: None,
             max_queued_requests: 256,
             max_queued_tokens: 1 << 20,
             record: None,
@@ -244,6 +257,7 @@ impl Engine {
             kv_bytes: kv.bytes(),
             weight_bytes: forward.weight_bytes(),
             expert_bytes: forward.expert_bytes(),
+            swap: tier_sizes(options, &kv, forward.block_bytes())?,
             kv_bytes_per_token: forward.kv_bytes_per_token(),
             notices,
             weights: options.weights,
@@ -266,12 +280,16 @@ impl Engine {
         let clock = Clock::start();
         let log = Arc::new(Mutex::new(StepLog::default()));
         let shared = Arc::new(Shared::default());
+        let tiers = tiers(options, &model, forward.block_bytes(), clock)?;
         let header = Header::of(&model, options.as_stored, scheduler.limits(), scheduler.cost_model());
         let tape = options.record.as_deref().map(|path| recording::record(path, &header)).transpose()?;
         let mut core = EngineCore::new(scheduler, forward, model.tokenizer.clone(), options, log.clone());
         let (tape, recorder) = tape.unzip();
         core.record_to(tape);
         core.look_ahead(clock.now(), &shared.outlook);
+        if let Some(tiers) = tiers {
+            core.set_tiers(tiers);
+        }
         let (commands, receiver) = unbounded_channel();
         let thread_shared = shared.clone();
         std::thread::Builder::new()
@@ -331,6 +349,60 @@ fn targets(options: &EngineOptions, room: &Room, calibrated: Option<&Calibrated>
     let house = House { seqs: room.seqs, tokens_each, rows: room.rows };
     let comfortable = calibrated.map(|calibrated| Targets::comfortable(&calibrated.cost, &house)).unwrap_or_default();
     Targets { ttft: options.ttft.resolve(comfortable.ttft), tpot: options.tpot.resolve(comfortable.tpot) }
+}
+
+/// How many blocks the tiers hold. The disk is reached through host memory: of that there is at least an eighth of the
+/// cache, for what is on its way to the file.
+fn tier_sizes(options: &EngineOptions, kv: &KvShape, block_bytes: usize) -> Result<TierSizes, StartError> {
+    let wrong = |option, problem| StartError::Option { option, problem };
+    let slots = |option, bytes: u64| match usize::try_from(bytes / block_bytes as u64) {
+        Ok(0) if bytes > 0 => Err(wrong(option, format!("{bytes} bytes hold no KV block, which has {block_bytes}"))),
+        Ok(slots) if slots < MAX_TIER_SLOTS => Ok(slots),
+        _ => Err(wrong(option, format!("more than {MAX_TIER_SLOTS} KV blocks of {block_bytes} bytes"))),
+    };
+    let mut host_slots = slots("--kv-swap-memory", options.kv_swap_bytes)?;
+    let disk_slots = slots("--kv-swap-disk", options.kv_swap_disk.as_ref().map_or(0, |disk| disk.bytes))?;
+    if host_slots + disk_slots > 0 && options.record.is_some() {
+        let problem = "a recording does not hold when transfers end: record without swap".to_string();
+        return Err(wrong("--record", problem));
+    }
+    if host_slots + disk_slots > 0 && !options.enable_prefix_caching {
+        let problem = "blocks in swap are found by the prefix cache, which is off".to_string();
+        return Err(wrong(if host_slots > 0 { "--kv-swap-memory" } else { "--kv-swap-disk" }, problem));
+    }
+    if disk_slots > 0 {
+        host_slots = host_slots.max((kv.blocks / 8).max(1));
+    }
+    let needed = host_slots as u64 * block_bytes as u64;
+    if memory::available_bytes().is_some_and(|free| needed > free) {
+        return Err(wrong("--kv-swap-memory", format!("{needed} bytes are more than the free memory")));
+    }
+    Ok(TierSizes { host_slots, disk_slots })
+}
+
+/// Opens the file, if there is to be one, and starts its threads.
+fn tiers(
+    options: &EngineOptions,
+    model: &ModelInfo,
+    block_bytes: usize,
+    clock: Clock,
+) -> Result<Option<Tiers>, StartError> {
+    let refuse = |directory: &Path, error: std::io::Error| StartError::Option {
+        option: "--kv-swap-disk",
+        problem: format!("{}: {error}", directory.display()),
+    };
+    let store: Option<Arc<dyn Store>> = match (&options.kv_swap_store, &options.kv_swap_disk) {
+        (_, None) => None,
+        (Some(store), Some(_)) => Some(store.clone()),
+        (None, Some(disk)) => {
+            let file = open_unnamed(&disk.directory).map_err(|error| refuse(&disk.directory, error))?;
+            Some(Arc::new(file))
+        }
+    };
+    if model.swap.host_slots == 0 {
+        return Ok(None);
+    }
+    Tiers::new(model.swap, block_bytes, store, clock).map(Some).map_err(StartError::Thread)
 }
 
 fn check(options: &EngineOptions) -> Result<(), StartError> {

@@ -186,6 +186,18 @@ impl Backend for Cpu {
     fn copy_blocks(&self, kv: &mut KvCache, copies: &[(u32, u32)]) {
         kv.copy_blocks(copies);
     }
+
+    fn block_bytes(&self, kv: &KvCache) -> usize {
+        kv.shape().block_bytes()
+    }
+
+    fn read_block(&self, kv: &KvCache, block: u32, out: &mut [u8]) {
+        kv.read_block(block, out);
+    }
+
+    fn write_block(&self, kv: &mut KvCache, block: u32, bytes: &[u8]) {
+        kv.write_block(block, bytes);
+    }
 }
 
 /// Gathers rows of a packed table: `ids.len() * in_features` scattered reads, far below the cost of any product.

@@ -254,6 +254,30 @@ impl Backend for Float32 {
             }
         }
     }
+
+    fn block_bytes(&self, kv: &Float32Cache) -> usize {
+        kv.shape.layers * kv.shape.block_size * kv.token_len() * size_of::<f32>()
+    }
+
+    fn read_block(&self, kv: &Float32Cache, block: u32, out: &mut [u8]) {
+        let len = kv.shape.block_size * kv.token_len();
+        assert_eq!(out.len(), self.block_bytes(kv), "a block of every layer");
+        for (layer, out) in out.chunks_exact_mut(len * size_of::<f32>()).enumerate() {
+            let first = kv.token_at(layer, block as usize * kv.shape.block_size);
+            let numbers = out.as_chunks_mut().0.iter_mut().zip(&kv.data[first..first + len]);
+            numbers.for_each(|(bytes, number)| *bytes = number.to_ne_bytes());
+        }
+    }
+
+    fn write_block(&self, kv: &mut Float32Cache, block: u32, bytes: &[u8]) {
+        let len = kv.shape.block_size * kv.token_len();
+        assert_eq!(bytes.len(), self.block_bytes(kv), "a block of every layer");
+        for (layer, bytes) in bytes.chunks_exact(len * size_of::<f32>()).enumerate() {
+            let first = kv.token_at(layer, block as usize * kv.shape.block_size);
+            let numbers = bytes.as_chunks().0.iter().zip(&mut kv.data[first..first + len]);
+            numbers.for_each(|(bytes, number)| *number = f32::from_ne_bytes(*bytes));
+        }
+    }
 }
 
 /// Element `i` of the first half of what rotates and of the second turn by the same angle.

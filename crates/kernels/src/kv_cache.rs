@@ -285,6 +285,35 @@ impl KvCache {
         }
     }
 
+    /// Copies one block's bytes, layer after layer. Cost: that of reading and writing `out.len()` bytes of memory.
+    ///
+    /// Panics if the block is out of range, or `out` is not `shape.block_bytes()` long.
+    pub fn read_block(&self, block: u32, out: &mut [u8]) {
+        assert_eq!(out.len(), self.shape.block_bytes(), "a block of every layer");
+        for (layer, out) in out.chunks_exact_mut(self.shape.layer_block_bytes()).enumerate() {
+            out.copy_from_slice(&self.data[self.layer_block(layer, block)]);
+        }
+    }
+
+    /// The reverse: `bytes` are what [`KvCache::read_block`] gave for some block, so they hold only what was stored.
+    ///
+    /// Panics like it.
+    pub fn write_block(&mut self, block: u32, bytes: &[u8]) {
+        assert_eq!(bytes.len(), self.shape.block_bytes(), "a block of every layer");
+        for (layer, bytes) in bytes.chunks_exact(self.shape.layer_block_bytes()).enumerate() {
+            let at = self.layer_block(layer, block);
+            self.data[at].copy_from_slice(bytes);
+        }
+    }
+
+    /// Where one layer of a block is.
+    fn layer_block(&self, layer: usize, block: u32) -> std::ops::Range<usize> {
+        let (block, len) = (block as usize, self.shape.layer_block_bytes());
+        assert!(block < self.shape.blocks, "block {block} of {}", self.shape.blocks);
+        let first = (layer * self.shape.blocks + block) * len;
+        first..first + len
+    }
+
     /// A handle with which several threads may store tokens.
     pub(crate) fn writer(&mut self) -> Writer<'_> {
         Writer { shape: self.shape, data: self.data.as_mut_ptr(), cache: std::marker::PhantomData }

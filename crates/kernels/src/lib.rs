@@ -268,4 +268,13 @@ pub trait Backend: Send + Sync + 'static {
 
     /// Copies whole blocks `(src, dst)` in every layer (copy-on-write).
     fn copy_blocks(&self, kv: &mut Self::KvCache, copies: &[(u32, u32)]);
+
+    /// Bytes of one block of every layer, as this backend stores them.
+    fn block_bytes(&self, kv: &Self::KvCache) -> usize;
+
+    /// Copies one block's bytes of every layer out of the cache. `out`: [`Backend::block_bytes`] long.
+    fn read_block(&self, kv: &Self::KvCache, block: u32, out: &mut [u8]);
+
+    /// Copies one block's bytes of every layer into the cache: bytes that [`Backend::read_block`] gave, of any block.
+    fn write_block(&self, kv: &mut Self::KvCache, block: u32, bytes: &[u8]);
 }

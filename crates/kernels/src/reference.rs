@@ -123,6 +123,18 @@ impl Backend for Reference {
     fn copy_blocks(&self, kv: &mut KvCache, copies: &[(u32, u32)]) {
         kv.copy_blocks(copies);
     }
+
+    fn block_bytes(&self, kv: &KvCache) -> usize {
+        kv.shape().block_bytes()
+    }
+
+    fn read_block(&self, kv: &KvCache, block: u32, out: &mut [u8]) {
+        kv.read_block(block, out);
+    }
+
+    fn write_block(&self, kv: &mut KvCache, block: u32, bytes: &[u8]) {
+        kv.write_block(block, bytes);
+    }
 }
 
 /// One row of a bf16 product: steps of 32, in each an even and an odd sum from zero, both added to the total.

@@ -43,6 +43,15 @@ pub trait Forward: Send {
     /// Copies whole cache blocks `(src, dst)` (copy-on-write).
     fn copy_blocks(&mut self, copies: &[(u32, u32)]);
 
+    /// Copies a cache block out: the bytes of every layer, [`block_bytes`](Self::block_bytes) of them.
+    fn read_block(&self, block: u32, out: &mut [u8]);
+
+    /// Copies bytes that [`read_block`](Self::read_block) gave into a cache block, the same one or another.
+    fn write_block(&mut self, block: u32, bytes: &[u8]);
+
+    /// Bytes of a cache block in every layer.
+    fn block_bytes(&self) -> usize;
+
     /// Bytes of weights that a step reads: all but the embedding's unused rows. Of a mixture of experts this is every
     /// expert; a step reads fewer: see [`expert_bytes`](Self::expert_bytes).
     fn weight_bytes(&self) -> usize;
@@ -346,6 +355,18 @@ impl<B: Backend> Forward for Runner<B> {
 
     fn copy_blocks(&mut self, copies: &[(u32, u32)]) {
         self.backend.copy_blocks(&mut self.kv, copies);
+    }
+
+    fn read_block(&self, block: u32, out: &mut [u8]) {
+        self.backend.read_block(&self.kv, block, out);
+    }
+
+    fn write_block(&mut self, block: u32, bytes: &[u8]) {
+        self.backend.write_block(&mut self.kv, block, bytes);
+    }
+
+    fn block_bytes(&self) -> usize {
+        self.backend.block_bytes(&self.kv)
     }
 
     fn weight_bytes(&self) -> usize {

@@ -260,6 +260,18 @@ impl<B: Backend> Backend for Watched<B> {
     fn copy_blocks(&self, kv: &mut Float32Cache, copies: &[(u32, u32)]) {
         self.exact.copy_blocks(kv, copies);
     }
+
+    fn block_bytes(&self, kv: &Float32Cache) -> usize {
+        self.exact.block_bytes(kv)
+    }
+
+    fn read_block(&self, kv: &Float32Cache, block: u32, out: &mut [u8]) {
+        self.exact.read_block(kv, block, out);
+    }
+
+    fn write_block(&self, kv: &mut Float32Cache, block: u32, bytes: &[u8]) {
+        self.exact.write_block(kv, block, bytes);
+    }
 }
 
 #[cfg(test)]

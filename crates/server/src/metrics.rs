@@ -139,6 +139,7 @@ fn counters(page: &mut Page, stats: &Stats) {
     for (name, help, value) in counters {
         page.own(name, "counter", help, value);
     }
+    swap(page, stats);
     page.own("step_seconds_total", "counter", "Seconds that forward passes took.", stats.step_seconds);
     let owned = [
         (
@@ -185,6 +186,40 @@ fn counters(page: &mut Page, stats: &Stats) {
             page.sample(&name, &format!("{labels}{separator}finished_reason=\"{reason}\""), count);
         }
     }
+}
+
+/// What the tiers behind the KV cache did.
+fn swap(page: &mut Page, stats: &Stats) {
+    let swap = &stats.swap;
+    let ways = [
+        ("to=\"host\"", swap.saved),
+        ("to=\"disk\"", swap.spilled),
+        ("from=\"host\"", swap.loaded_from_host),
+        ("from=\"disk\"", swap.loaded_from_disk),
+    ];
+    page.family("twostroke_swapped_blocks_total", "counter", "KV blocks moved to a tier, and found there and loaded.");
+    ways.iter().for_each(|(way, blocks)| page.sample("twostroke_swapped_blocks_total", way, blocks));
+    page.family("twostroke_swapped_bytes_total", "counter", "The same in bytes.");
+    ways.iter().for_each(|(way, blocks)| page.sample("twostroke_swapped_bytes_total", way, blocks * stats.block_bytes));
+    let used = [("tier=\"host\"", swap.host_used), ("tier=\"disk\"", swap.disk_used)];
+    page.family("twostroke_swap_blocks_used", "gauge", "KV blocks that a tier holds.");
+    used.iter().for_each(|(tier, blocks)| page.sample("twostroke_swap_blocks_used", tier, blocks));
+    let faults = [("of=\"read\"", swap.read_faults), ("of=\"write\"", swap.write_faults)];
+    page.family("twostroke_swap_faults_total", "counter", "Reads and writes of the swap file that failed.");
+    faults.iter().for_each(|(of, faults)| page.sample("twostroke_swap_faults_total", of, faults));
+    page.own("swap_dropped_blocks_total", "counter", "KV blocks that the tiers lost to make room.", swap.dropped);
+    page.own(
+        "swap_disk_given_up",
+        "gauge",
+        "1 if the swap file is not used any more, after faults in a row.",
+        u8::from(swap.disk_given_up),
+    );
+    page.own(
+        "recompute_waste_ratio",
+        "gauge",
+        "Share of all prefill rows that had been computed before, 0 to 1.",
+        if stats.prefill_tokens == 0 { 0.0 } else { stats.recomputed_tokens as f64 / stats.prefill_tokens as f64 },
+    );
 }
 
 fn histograms(page: &mut Page, stats: &Stats) {
