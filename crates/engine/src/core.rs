@@ -11,8 +11,8 @@ use model::sampler::{History, SampleKey, Sampled, Sampler, TokenLogProbs};
 use model::tokenizer::Tokenizer;
 use model::{Batch, Forward};
 use scheduler::{
-    AdmitError, CostModel, Event, FinishReason, Nanos, Outlook, Preempted, Request, RequestId, RowOutput, Scheduler, Sequence,
-    Step, StepOutput, StepRecord, TokenId,
+    AdmitError, CostModel, Event, FinishReason, Nanos, Outlook, Preempted, Request, RequestId, RowOutput, Scheduler,
+    Sequence, Step, StepOutput, StepRecord, TokenId,
 };
 use tokio::sync::mpsc::UnboundedSender;
 
