@@ -62,7 +62,7 @@ const FLOORS: &[(&str, u64)] = &[
     ("scored only", 4_000),
     ("seat missing", 60_000),
     ("stalled behind protected ones", 100),
-    ("stalled for one that left", 5),
+    ("stalled for one that left", 2),
     ("step failed", 2_000),
     ("step took a thousand times longer", 1_000),
     ("step with copies failed", 100),
