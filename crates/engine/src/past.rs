@@ -85,8 +85,8 @@ pub struct Past {
     pub(crate) cost: Option<CostModel>,
     /// Answers, in any order.
     pub(crate) stories: Vec<(Arrival, Outcome)>,
-    /// What each step had to do, and how long until the next could begin.
-    pub(crate) steps: Vec<(Work, Nanos)>,
+    /// When each step began, what it had to do, and how long until the next could begin.
+    pub(crate) steps: Vec<(Nanos, Work, Nanos)>,
     pub(crate) preemptions: usize,
     last: Option<(Work, Nanos, Nanos)>,
 }
@@ -107,7 +107,7 @@ impl Past {
             // What the engine does between two steps is part of what a step costs, unless it had nothing to do.
             let pause = record.scheduled_at.since(to);
             let busy = if pause < BUSY { pause } else { Nanos(0) };
-            self.steps.push((work, Nanos(to.since(from).0 + busy.0)));
+            self.steps.push((from, work, Nanos(to.since(from).0 + busy.0)));
         }
         self.preemptions += record.preempted.len();
     }

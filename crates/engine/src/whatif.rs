@@ -6,8 +6,9 @@
 //!  +----- times --------------------------------------------------------------> recorded
 //! ```
 //!
-//! The lengths of the answers are known, because they were given. The machine is the recorded cost model, scaled to how
-//! long steps took (separately for steps of decode alone and all others); without one it is fitted to the steps.
+//! The lengths of the answers are known, because they were given. The machine is the recorded cost model, or one fitted to
+//! the steps, scaled to how long they took in the middle (steps of decode alone, and all others); and where it was slower
+//! or faster at a moment, it is again at that moment. So a disturbance is part of the past and not of the settings.
 //!
 //! Not the same as it was: the cache is empty at the beginning, an answer's own tokens are not found by a later prompt,
 //! several answers of one request are as many requests, and requests that ended without a token are left out.
@@ -16,7 +17,7 @@ use std::fmt;
 
 use scheduler::{CostModel, Limits, LimitsError, Nanos, Targets, Work};
 use sim::report::{Outcome, Spread};
-use sim::{Arrival, Fleet, Instance, Workload};
+use sim::{Arrival, Fleet, Instance, Machine, Pace, Workload};
 
 use crate::past::{Asked, Past, count_token};
 use crate::recording::{Recording, RecordingError, Told, replay};
@@ -144,7 +145,8 @@ pub fn what_if(past: &Past, settings: &Settings) -> Result<Answer, WhatIfError> 
         let outcomes: Vec<Outcome> = stories.iter().map(|(_, outcome)| *outcome).collect();
         figures(&outcomes, &asked, past.preemptions)
     };
-    let machine = machine(past);
+    let machine = machine(past, first);
+    let belief = past.cost.as_ref().unwrap_or(&machine.decode);
     let simulate = |limits: Limits, believes: bool, targets: &dyn Fn(&Arrival) -> Targets| {
         let arrivals = stories.iter().map(|(arrival, _)| Arrival {
             at: arrival.at.since(first),
@@ -152,7 +154,7 @@ pub fn what_if(past: &Past, settings: &Settings) -> Result<Answer, WhatIfError> 
             ..arrival.clone()
         });
         let workload = Workload { name: String::new(), arrivals: arrivals.collect() };
-        let instance = Instance { limits, belief: believes.then(|| machine.clone()), machine: machine.clone().into() };
+        let instance = Instance { limits, belief: believes.then(|| belief.clone()), machine: machine.clone() };
         let report = sim::simulate(&workload, &Fleet::of(1, &instance), &mut ())?;
         Ok::<Figures, LimitsError>(figures(&report.outcomes, &asked, report.preemptions as usize))
     };
@@ -186,30 +188,49 @@ fn figures(outcomes: &[Outcome], targets: &[Targets], preemptions: usize) -> Fig
     }
 }
 
-/// How long steps took in that time: the recorded model or a fitted one, scaled so that it predicts the time of all
-/// steps of decode alone, and of all others, as it was. (A fit of relative errors alone believes the fastest steps.)
-fn machine(past: &Past) -> CostModel {
-    let kind = |work: &Work| usize::from(work.prefill_seqs > 0);
-    let cost = past.cost.clone().unwrap_or_else(|| fitted(past));
-    let (mut took, mut predicted) = ([0.0; 2], [0.0; 2]);
-    for (work, time) in &past.steps {
-        took[kind(work)] += time.as_secs_f64();
-        predicted[kind(work)] += cost.seconds(work);
+/// The machine of that time, whose clock begins at `first`.
+fn machine(past: &Past, first: Nanos) -> Machine {
+    let cost = undisturbed(past);
+    let mut moments: Vec<(Nanos, f64)> = Vec::new();
+    let mut free = Nanos(0);
+    for &(began, ref work, took) in past.steps.iter().filter(|&&(began, ..)| began >= first) {
+        let began = began.since(first);
+        if free < began {
+            moments.push((free, 1.0));
+        }
+        // Steps that are said to take no time say nothing of the machine.
+        let pace = took.as_secs_f64() / cost.seconds(work).max(1e-9);
+        moments.push((began, pace.max(1e-6)));
+        free = Nanos(began.0 + took.0.max(1));
     }
+    moments.push((free, 1.0));
+    Machine { pace: Pace::new(moments), ..Machine::from(cost) }
+}
+
+/// How long steps took when nothing disturbed them: the recorded model or a fitted one, with the middle of what steps of
+/// decode alone, and all others, took over what it says.
+fn undisturbed(past: &Past) -> CostModel {
+    let cost = past.cost.clone().unwrap_or_else(|| fitted(past));
+    let mut ratios = [Vec::new(), Vec::new()];
+    for (_, work, took) in &past.steps {
+        let predicted = cost.seconds(work);
+        if predicted > 0.0 {
+            ratios[usize::from(work.prefill_seqs > 0)].push(took.as_secs_f64() / predicted);
+        }
+    }
+    let middle = ratios.map(|mut ratios| if ratios.is_empty() { 1.0 } else { Spread::of(&mut ratios).p50 });
     let drift = cost.drift();
-    let scaled =
-        |kind: usize| if predicted[kind] > 0.0 { drift[kind] * took[kind] / predicted[kind] } else { drift[kind] };
-    let drift = [scaled(0), scaled(1)];
-    cost.drifted(drift)
+    cost.drifted([drift[0] * middle[0], drift[1] * middle[1]])
 }
 
 /// Points where there are steps: powers of two up to the largest one.
 fn fitted(past: &Past) -> CostModel {
-    let most = past.steps.iter().map(|(work, _)| work.rows()).max().unwrap_or(1);
-    let seen = |rows: &usize| past.steps.iter().any(|(work, _)| (*rows..*rows * 2).contains(&work.rows()));
+    let most = past.steps.iter().map(|(_, work, _)| work.rows()).max().unwrap_or(1);
+    let seen = |rows: &usize| past.steps.iter().any(|(_, work, _)| (*rows..*rows * 2).contains(&work.rows()));
     let rows: Vec<usize> = (0..32).map(|power| 1 << power).take_while(|&rows| rows <= most).filter(seen).collect();
     let flat = || CostModel::new(vec![scheduler::cost::Knot { rows: 1, seconds: 1e-3 }], Default::default());
-    CostModel::fit(&rows, &past.steps).unwrap_or_else(flat)
+    let steps: Vec<(Work, Nanos)> = past.steps.iter().map(|&(_, work, took)| (work, took)).collect();
+    CostModel::fit(&rows, &steps).unwrap_or_else(flat)
 }
 
 impl fmt::Display for Answer {

@@ -339,7 +339,10 @@ impl Collector {
         self.busy_decode += match (prefill_rows, decode_rows) {
             (0, _) => seconds,
             (_, 0) => 0.0,
-            _ => machine.step_time(&decode_alone(&record.work)).as_secs_f64().min(seconds),
+            _ => {
+                let alone = machine.step_time_at(record.scheduled_at, &decode_alone(&record.work));
+                alone.as_secs_f64().min(seconds)
+            }
         };
         if record.predicted > Nanos(0) {
             let error = (record.predicted.as_secs_f64() / seconds - 1.0).abs();

@@ -31,19 +31,54 @@ pub struct Machine {
     pub decode: CostModel,
     /// Of all others.
     pub mixed: CostModel,
+    /// What else slows it down, and when.
+    pub pace: Pace,
+}
+
+/// Seconds that a second of steps takes, from a moment to the next one: where a machine was disturbed. Before the first
+/// moment, and without any, it is 1.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Pace(Vec<(Nanos, f64)>);
+
+impl Pace {
+    /// From its moments. Panics if they do not rise or a pace is not above 0.
+    pub fn new(moments: Vec<(Nanos, f64)>) -> Pace {
+        assert!(moments.is_sorted_by(|a, b| a.0 < b.0) && moments.iter().all(|&(_, pace)| pace > 0.0), "moments rise");
+        Pace(moments)
+    }
+
+    /// When something ends that begins at `now` and takes so long on a machine that nothing disturbs.
+    fn end(&self, now: Nanos, undisturbed: Nanos) -> Nanos {
+        let next = self.0.partition_point(|&(at, _)| at <= now);
+        let (mut now, mut left) = (now, undisturbed.0 as f64);
+        let mut pace = next.checked_sub(1).map_or(1.0, |index| self.0[index].1);
+        for &(at, other) in &self.0[next..] {
+            let done = at.since(now).0 as f64 / pace;
+            if done >= left {
+                break;
+            }
+            (now, left, pace) = (at, left - done, other);
+        }
+        Nanos(now.0 + (left * pace) as u64)
+    }
 }
 
 impl From<CostModel> for Machine {
-    /// One model for both.
+    /// One model for both, and nothing disturbs.
     fn from(model: CostModel) -> Machine {
-        Machine { decode: model.clone(), mixed: model }
+        Machine { decode: model.clone(), mixed: model, pace: Pace::default() }
     }
 }
 
 impl Machine {
-    /// How long a step with this work takes.
+    /// How long a step with this work takes when nothing disturbs it.
     pub fn step_time(&self, work: &Work) -> Nanos {
         if work.prefill_seqs == 0 { self.decode.step_time(work) } else { self.mixed.step_time(work) }
+    }
+
+    /// How long it takes if it begins at `now`.
+    pub fn step_time_at(&self, now: Nanos, work: &Work) -> Nanos {
+        self.pace.end(now, self.step_time(work)).since(now)
     }
 }
 
@@ -293,7 +328,7 @@ impl Engine {
             assert!(!self.step.is_empty(), "the scheduler has work and plans none of it");
         }
         let planned = self.scheduler.planned();
-        self.busy_until = Some(Nanos(now.0 + self.machine.step_time(&planned.work).0.max(1)));
+        self.busy_until = Some(Nanos(now.0 + self.machine.step_time_at(now, &planned.work).0.max(1)));
         self.output.step = self.step.id;
         let decode = planned.decode.iter();
         let sampled = self.step.prefill.iter().zip(&planned.prefill).filter(|(chunk, _)| chunk.samples > 0);
