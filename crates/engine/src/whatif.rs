@@ -6,15 +6,15 @@
 //!  +----- times --------------------------------------------------------------> recorded
 //! ```
 //!
-//! The lengths of the answers are known, because they were given. The machine is the recorded cost model, or one fitted to
-//! the steps, scaled to how long they took in the middle (steps of decode alone, and all others); and where it was slower
-//! or faster at a moment, it is again at that moment. So a disturbance is part of the past and not of the settings.
+//! The lengths of the answers are known, because they were given. The machine is fitted to the steps (of decode alone,
+//! and all others); where it was slower or faster at a moment, it is again at that moment. So a disturbance is part of the past and not of the settings.
 //!
 //! Not the same as it was: the cache is empty at the beginning, an answer's own tokens are not found by a later prompt,
 //! several answers of one request are as many requests, and requests that ended without a token are left out.
 
 use std::fmt;
 
+use scheduler::cost::Knot;
 use scheduler::{CostModel, Limits, LimitsError, Nanos, Targets, Work};
 use sim::report::{Outcome, Spread};
 use sim::{Arrival, Fleet, Instance, Machine, Pace, Workload};
@@ -146,7 +146,7 @@ pub fn what_if(past: &Past, settings: &Settings) -> Result<Answer, WhatIfError> 
         figures(&outcomes, &asked, past.preemptions)
     };
     let machine = machine(past, first);
-    let belief = past.cost.as_ref().unwrap_or(&machine.decode);
+    let belief = past.cost.as_ref().unwrap_or(&machine.mixed);
     let simulate = |limits: Limits, believes: bool, targets: &dyn Fn(&Arrival) -> Targets| {
         let arrivals = stories.iter().map(|(arrival, _)| Arrival {
             at: arrival.at.since(first),
@@ -190,7 +190,7 @@ fn figures(outcomes: &[Outcome], targets: &[Targets], preemptions: usize) -> Fig
 
 /// The machine of that time, whose clock begins at `first`.
 fn machine(past: &Past, first: Nanos) -> Machine {
-    let cost = undisturbed(past);
+    let machine = undisturbed(past);
     let mut moments: Vec<(Nanos, f64)> = Vec::new();
     let mut free = Nanos(0);
     for &(began, ref work, took) in past.steps.iter().filter(|&&(began, ..)| began >= first) {
@@ -199,38 +199,34 @@ fn machine(past: &Past, first: Nanos) -> Machine {
             moments.push((free, 1.0));
         }
         // Steps that are said to take no time say nothing of the machine.
-        let pace = took.as_secs_f64() / cost.seconds(work).max(1e-9);
+        let pace = took.as_secs_f64() / machine.step_time(work).as_secs_f64().max(1e-9);
         moments.push((began, pace.max(1e-6)));
         free = Nanos(began.0 + took.0.max(1));
     }
     moments.push((free, 1.0));
-    Machine { pace: Pace::new(moments), ..Machine::from(cost) }
+    Machine { pace: Pace::new(moments), ..machine }
 }
 
-/// How long steps took when nothing disturbed them: the recorded model or a fitted one, with the middle of what steps of
-/// decode alone, and all others, took over what it says.
-fn undisturbed(past: &Past) -> CostModel {
-    let cost = past.cost.clone().unwrap_or_else(|| fitted(past));
-    let mut ratios = [Vec::new(), Vec::new()];
-    for (_, work, took) in &past.steps {
-        let predicted = cost.seconds(work);
-        if predicted > 0.0 {
-            ratios[usize::from(work.prefill_seqs > 0)].push(took.as_secs_f64() / predicted);
-        }
+/// How long steps took when nothing disturbed them: fitted to steps of decode alone, and to all others (steps that were
+/// disturbed hardly count in a fit). Where there are too few, the recorded model, or one for both.
+fn undisturbed(past: &Past) -> Machine {
+    let steps = past.steps.iter().map(|&(_, work, took)| (work, took));
+    let (mixed, decode): (Vec<_>, Vec<_>) = steps.partition(|(work, _)| work.prefill_seqs > 0);
+    let flat = || CostModel::new(vec![Knot { rows: 1, seconds: 1e-3 }], Default::default());
+    let other = || past.cost.clone().or_else(|| fitted(&mixed)).or_else(|| fitted(&decode)).unwrap_or_else(flat);
+    Machine {
+        decode: fitted(&decode).unwrap_or_else(other),
+        mixed: fitted(&mixed).unwrap_or_else(other),
+        pace: Pace::default(),
     }
-    let middle = ratios.map(|mut ratios| if ratios.is_empty() { 1.0 } else { Spread::of(&mut ratios).p50 });
-    let drift = cost.drift();
-    cost.drifted([drift[0] * middle[0], drift[1] * middle[1]])
 }
 
-/// Points where there are steps: powers of two up to the largest one.
-fn fitted(past: &Past) -> CostModel {
-    let most = past.steps.iter().map(|(_, work, _)| work.rows()).max().unwrap_or(1);
-    let seen = |rows: &usize| past.steps.iter().any(|(_, work, _)| (*rows..*rows * 2).contains(&work.rows()));
+/// Points where there are steps: powers of two up to the largest one. `None`: too few steps to tell.
+fn fitted(steps: &[(Work, Nanos)]) -> Option<CostModel> {
+    let most = steps.iter().map(|(work, _)| work.rows()).max()?;
+    let seen = |rows: &usize| steps.iter().any(|(work, _)| (*rows..*rows * 2).contains(&work.rows()));
     let rows: Vec<usize> = (0..32).map(|power| 1 << power).take_while(|&rows| rows <= most).filter(seen).collect();
-    let flat = || CostModel::new(vec![scheduler::cost::Knot { rows: 1, seconds: 1e-3 }], Default::default());
-    let steps: Vec<(Work, Nanos)> = past.steps.iter().map(|&(_, work, took)| (work, took)).collect();
-    CostModel::fit(&rows, &steps).unwrap_or_else(flat)
+    CostModel::fit(&rows, steps)
 }
 
 impl fmt::Display for Answer {
