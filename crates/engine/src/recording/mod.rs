@@ -9,7 +9,7 @@
 //! ```
 //!
 //! A scheduler is a function of its inputs: it has no clock, no random hasher and no IO, and every time that it is told
-//! is in the log. So the log determines each step, and [`replay`] compares them exactly. With the model, whose tokens
+//! is in the log. So the log determines each step, and [`replay()`] compares them exactly. With the model, whose tokens
 //! are a function of each request alone, the tokens are compared too.
 //!
 //! A recording holds the prompts and answers themselves (as token ids), seeds, stop strings and a number for each API
