@@ -28,7 +28,7 @@ pub struct Targets {
 }
 
 /// A gap may be this much longer than the target when the stream is ahead: smooth to the eye, and room for prompts.
-const LONGEST_GAP: f64 = 1.3;
+const LONGEST_GAP: f64 = 1.2;
 /// A stream that is behind gets steps this much shorter than its target, no shorter: prompts must move too.
 const SHORTEST_GAP: f64 = 0.7;
 /// What is left until a deadline has to be so many times what a prompt needs before it is read more slowly.
