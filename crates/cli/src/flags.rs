@@ -64,7 +64,7 @@ pub(crate) enum Command {
     /// What a recorded run (serve --record) would have been with other settings.
     ///
     /// The recorded requests arrive again in the simulator, on a machine as fast as the recorded one was. The first
-    /// columns set the same settings, simulated, beside what was recorded: so far can the last column be believed.
+    /// columns set the same settings, simulated, beside what was recorded: where these two part, the last column is worth no more.
     Whatif(WhatifFlags),
     /// Print the reference of all flags as Markdown.
     #[command(hide = true)]
