@@ -109,7 +109,7 @@ pub struct CostModel {
     /// By rising rows; at least one.
     knots: Vec<Knot>,
     terms: Terms,
-    /// What the machine takes now over what it took when it was measured: of steps of decode alone, and of all others.
+    /// What the machine takes now over what it took when it was measured: for decode rows, and for what prompts add.
     drift: [f64; 2],
 }
 
@@ -211,16 +211,22 @@ impl CostModel {
 
     /// The same, term by term: what the ledger shares out.
     pub fn parts(&self, work: &Work) -> Parts {
-        let drift = self.drift[usize::from(work.prefill_seqs > 0)];
+        let [alone, added] = self.drift;
         let Terms { pair, key, row, prompt, head, logits } = self.terms;
         let amounts = amounts(work);
+        let (weights, heads) = (self.weights(work.rows()), head * amounts[4] + logits * amounts[5]);
+        // What the decode rows would cost by themselves; the rest is what prompts add.
+        let (own_weights, own_heads) = match work.decode_rows {
+            0 => (0.0, 0.0),
+            rows => (self.weights(rows), head + logits * rows as f64),
+        };
         Parts {
-            weights: self.weights(work.rows()) * drift,
-            prefill_attention: pair * amounts[0] * drift,
-            decode_attention: key * amounts[1] * drift,
-            decode_rows: row * amounts[2] * drift,
-            prompts: prompt * amounts[3] * drift,
-            logits: (head * amounts[4] + logits * amounts[5]) * drift,
+            weights: own_weights * alone + (weights - own_weights) * added,
+            prefill_attention: pair * amounts[0] * added,
+            decode_attention: key * amounts[1] * alone,
+            decode_rows: row * amounts[2] * alone,
+            prompts: prompt * amounts[3] * added,
+            logits: own_heads * alone + (heads - own_heads) * added,
         }
     }
 
@@ -247,9 +253,20 @@ impl CostModel {
     pub fn observe(&mut self, work: &Work, measured: Nanos) {
         let predicted = self.seconds(work);
         if predicted > 0.0 && work.rows() > 0 {
-            let ratio = (measured.as_secs_f64() / predicted).clamp(1.0 / DRIFT_MOST, DRIFT_MOST);
-            let drift = &mut self.drift[usize::from(work.prefill_seqs > 0)];
-            *drift = (*drift * (1.0 + DRIFT_WEIGHT * (ratio - 1.0))).clamp(1.0 / DRIFT_RANGE, DRIFT_RANGE);
+            let alone =
+                Work { prefill_rows: 0, prefill_pairs: 0, prefill_seqs: 0, logit_rows: work.decode_rows, ..*work };
+            // A step teaches about prompts what it can: a small chunk beside many streams next to nothing.
+            let own = if work.decode_rows == 0 { 0.0 } else { self.seconds(&alone) };
+            let (which, expected, took) = match work.prefill_seqs {
+                0 => (0, predicted, measured.as_secs_f64()),
+                _ => (1, predicted - own, measured.as_secs_f64() - own),
+            };
+            if expected > 0.0 {
+                let ratio = (took / expected).clamp(1.0 / DRIFT_MOST, DRIFT_MOST);
+                let weight = DRIFT_WEIGHT * expected / predicted;
+                let drift = &mut self.drift[which];
+                *drift = (*drift * (1.0 + weight * (ratio - 1.0))).clamp(1.0 / DRIFT_RANGE, DRIFT_RANGE);
+            }
         }
     }
 
@@ -263,7 +280,7 @@ impl CostModel {
         self.terms
     }
 
-    /// What the machine takes now over what it took when it was measured: steps of decode alone, and all others.
+    /// What the machine takes now over what it took when it was measured: for decode rows, and for what prompts add.
     pub fn drift(&self) -> [f64; 2] {
         self.drift
     }

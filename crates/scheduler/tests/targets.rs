@@ -310,3 +310,27 @@ fn a_model_recovers_from_a_clock_that_stood_still_or_leapt() {
         assert!((predicted / 0.010 - 1.0).abs() < 0.02, "{predicted} after {measured:?}");
     }
 }
+
+#[test]
+fn small_chunks_teach_nothing_about_large_ones() {
+    // Beside eight streams a chunk of four rows adds a tenth to the step, and here costs nothing at all.
+    let terms = Terms { prompt: 0.001, ..Terms::default() };
+    let mut model =
+        CostModel::new([(8, 0.010), (512, 0.510)].map(|(rows, seconds)| Knot { rows, seconds }).to_vec(), terms);
+    let work = |rows| {
+        let mut work = Work::default();
+        (0..8).for_each(|_| work.add_decode(100));
+        work.add_chunk(0, rows, false);
+        work
+    };
+    let before = model.seconds(&work(200));
+    for _ in 0..3 {
+        model.observe(&work(4), Nanos(10 * MS));
+    }
+    let after = model.seconds(&work(200));
+    assert!(after > before * 0.9, "{before} {after}");
+    for _ in 0..60 {
+        model.observe(&work(200), Nanos(300 * MS));
+    }
+    assert!((model.seconds(&work(200)) / 0.300 - 1.0).abs() < 0.02, "but a large one does");
+}
