@@ -3,6 +3,7 @@
 //! ```text
 //! test                        set-up, then everything that has to be green; ends with "N passed, N failed"
 //! oracle                      rebuild the reference logits with transformers and compare
+//! web                         build the pages in web/ into crates/server/ui
 //! reference                   write docs/reference/flags.md from the flags
 //! guards                      count the instructions of the hot operations and hold them against their limits
 //! asan                        the kernels' tests under AddressSanitizer
@@ -18,6 +19,7 @@ mod random_model;
 mod setup;
 mod shell;
 mod test;
+mod web;
 
 use std::process::ExitCode;
 
@@ -25,6 +27,7 @@ const HELP: &str = "usage: cargo xtask <command>
   test [--only STAGE]       set up what the tests need, run everything
                             stages: fmt clippy tests docs clients deny
   oracle                    rebuild the reference logits with transformers and compare
+  web                       build the pages in web/ into crates/server/ui
   reference                 write docs/reference/flags.md from the flags
   guards                    count instructions of the hot operations (valgrind), hold them against their limits
   asan                      run the kernels' tests under AddressSanitizer (nightly toolchain)
@@ -41,6 +44,7 @@ fn main() -> ExitCode {
         ["test"] => test::run(None),
         ["test", "--only", stage] => test::run(Some(stage)),
         ["oracle"] => oracle::check(),
+        ["web"] => web::build(),
         ["reference"] => test::write_reference(),
         ["guards"] => checks::guards(),
         ["asan"] => checks::asan(),

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::shell::{answers, cargo, command, show, target};
+use crate::shell::{answers, cargo, command, root, show, target};
 
 /// Version of cargo-deny that is built when none is installed.
 const CARGO_DENY: &str = "0.20.2";
@@ -63,6 +63,19 @@ pub(crate) fn python(name: &str, requirements: &Path) -> Result<PathBuf, String>
     show(command(&python, &pip).arg(requirements))?;
     fs::write(&stamp, wanted).map_err(|error| format!("{}: {error}", stamp.display()))?;
     Ok(python)
+}
+
+/// The search path on which `node` and `npm` are found and new enough: the system's, or with those of
+/// `web/requirements.txt` before it, which need no root.
+pub(crate) fn node() -> Result<String, String> {
+    let path = std::env::var("PATH").unwrap_or_default();
+    let new_enough = "const [a, b] = process.versions.node.split('.'); process.exit(a > 22 || (a == 22 && b >= 12) || (a == 20 && b >= 19) ? 0 : 1)";
+    if answers("node", &["-e", new_enough]) && answers("npm", &["--version"]) {
+        return Ok(path);
+    }
+    let python = python("node", &root().join("web/requirements.txt"))?;
+    let programs = python.parent().expect("an interpreter lies in a directory");
+    Ok(format!("{}:{path}", programs.display()))
 }
 
 /// cargo-deny: the one installed, or our own under `target/tools`. Built without optimisation: it runs for two seconds,
