@@ -1,7 +1,7 @@
 //! Models by name, through the Hugging Face cache and, for what is not in it, the hub's API.
 //!
 //! ```text
-//! spec               a directory or .gguf file that exists, or org/name[@revision]
+//! spec               a directory or .gguf file that exists, or org/name[@revision][:QUANT]
 //! $HF_HUB_CACHE/models--org--name/
 //!   refs/main                      the commit that a branch or tag meant
 //!   snapshots/<commit>/config.json ──symlink──► ../../blobs/<etag>
@@ -9,7 +9,8 @@
 //! ```
 //!
 //! The layout and the locks are those of `huggingface_hub` in Python, so either uses what the other downloaded. Only what
-//! this program reads is fetched: settings, tokenizer, and the weights that the index names.
+//! this program reads is fetched: settings, tokenizer, and the weights that the index names; or the GGUF file of one
+//! quantization, if one is named or the repository has nothing else.
 //!
 //! A branch is asked for on the hub once per start, as Python does it; with `offline`, a commit as the revision, or a hub
 //! that cannot be reached, what is in the cache is taken without a request, if it is complete. An interrupted download
@@ -28,6 +29,8 @@ use serde::Deserialize;
 use sha2::{Digest, Sha256};
 use ureq::http::{Response, Uri};
 use ureq::{Agent, Body, Proxy};
+
+use crate::gguf::choice::{NoChoice, choose};
 
 /// The variables that `huggingface_hub` obeys, as the command line read them. Empty values count as absent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -63,7 +66,7 @@ pub struct DownloadProgress<'a> {
 #[derive(Debug, thiserror::Error)]
 pub enum HubError {
     /// Neither a directory nor the form of a hub id.
-    #[error("{spec}: no such directory, and not a model id (org/name or org/name@revision)")]
+    #[error("{spec}: no such directory, and not a model id (org/name, org/name@revision or org/name:QUANT)")]
     NotFound {
         /// As given.
         spec: String,
@@ -123,6 +126,16 @@ pub enum HubError {
         id: String,
         /// What is missing.
         problem: &'static str,
+    },
+    /// Which of a repository's GGUF files is meant is not clear.
+    #[error("{id}: {}; it has {}", match .asked { Some(quant) => format!("no GGUF file of {quant}"), None => format!("several GGUF files, name one as {id}:QUANT") }, .there.join(", "))]
+    NoQuant {
+        /// Model id.
+        id: String,
+        /// The quantization that was named.
+        asked: Option<String>,
+        /// Those that the repository has.
+        there: Vec<String>,
     },
     /// The hub answered with what it should not.
     #[error("{endpoint}: bad answer for {id}: {problem}")]
@@ -196,7 +209,8 @@ const MAX_REDIRECTS: usize = 5;
 /// Attempts in a row that bring no byte, before a download is given up.
 const MAX_IDLE_ATTEMPTS: u32 = 4;
 
-/// The directory or GGUF file with the model that `spec` names, after downloading what is missing.
+/// The directory or GGUF file with the model that `spec` names, after downloading what is missing. `:Q4_K_M` behind the id
+/// means the GGUF file whose name ends so; a repository without safetensors gives its Q4_K_M, or the only one it has.
 ///
 /// A directory or file that exists wins over a model id of the same name. `progress` is called at the beginning and end of each
 /// file and about once per MiB.
@@ -209,16 +223,28 @@ pub fn resolve(spec: &str, env: &HubEnv, progress: &mut dyn FnMut(DownloadProgre
     if path.exists() {
         return Err(HubError::NotAModelFile { spec: spec.to_string() });
     }
-    let Some((id, revision)) = parse_id(spec) else { return Err(HubError::NotFound { spec: spec.to_string() }) };
-    Hub::new(id, revision, env)?.resolve(progress)
+    let Some(wanted) = Wanted::parse(spec) else { return Err(HubError::NotFound { spec: spec.to_string() }) };
+    Hub::new(wanted, env)?.resolve(progress)
 }
 
-/// `org/name[@revision]`, each part checked to be a plain name.
-fn parse_id(spec: &str) -> Option<(&str, &str)> {
-    let (id, revision) = spec.split_once('@').unwrap_or((spec, "main"));
-    let (org, name) = id.split_once('/')?;
-    let revision_is_plain = !revision.is_empty() && revision.len() <= 200 && revision.split('/').all(is_plain);
-    (id.len() <= 96 && is_plain(org) && is_plain(name) && revision_is_plain).then_some((id, revision))
+/// What a hub id asks for.
+struct Wanted<'a> {
+    id: &'a str,
+    revision: &'a str,
+    quant: Option<&'a str>,
+}
+
+impl<'a> Wanted<'a> {
+    /// `org/name[@revision][:QUANT]`, each part checked to be a plain name.
+    fn parse(spec: &'a str) -> Option<Wanted<'a>> {
+        let (spec, quant) = spec.split_once(':').map_or((spec, None), |(spec, quant)| (spec, Some(quant)));
+        let (id, revision) = spec.split_once('@').unwrap_or((spec, "main"));
+        let (org, name) = id.split_once('/')?;
+        let revision_is_plain = !revision.is_empty() && revision.len() <= 200 && revision.split('/').all(is_plain);
+        let plain =
+            id.len() <= 96 && is_plain(org) && is_plain(name) && revision_is_plain && quant.is_none_or(is_plain);
+        plain.then_some(Wanted { id, revision, quant })
+    }
 }
 
 /// A name that is safe as one component of a path and of a URL.
@@ -235,6 +261,7 @@ fn is_commit(revision: &str) -> bool {
 struct Hub<'a> {
     id: &'a str,
     revision: &'a str,
+    quant: Option<&'a str>,
     offline: bool,
     endpoint: String,
     token: Option<String>,
@@ -251,6 +278,12 @@ struct Listing {
     sha: String,
     #[serde(default)]
     siblings: Vec<Sibling>,
+}
+
+impl Listing {
+    fn has_gguf(&self) -> bool {
+        self.siblings.iter().any(|sibling| sibling.rfilename.to_ascii_lowercase().ends_with(".gguf"))
+    }
 }
 
 #[derive(Deserialize)]
@@ -270,7 +303,7 @@ struct Metadata {
 }
 
 impl<'a> Hub<'a> {
-    fn new(id: &'a str, revision: &'a str, env: &HubEnv) -> Result<Hub<'a>, HubError> {
+    fn new(Wanted { id, revision, quant }: Wanted<'a>, env: &HubEnv) -> Result<Hub<'a>, HubError> {
         let full = |path: &Option<PathBuf>| path.clone().filter(|path| !path.as_os_str().is_empty());
         let home = full(&env.hf_home);
         let Some(cache) = full(&env.hub_cache).or_else(|| Some(home.as_ref()?.join("hub"))) else {
@@ -285,23 +318,39 @@ impl<'a> Hub<'a> {
         let folder = format!("models--{}", id.replace('/', "--"));
         let locks = cache.join(".locks").join(&folder);
         let agent = agent(&endpoint);
-        Ok(Hub { id, revision, offline: env.offline, endpoint, token, directory: cache.join(folder), locks, agent })
+        let (offline, directory) = (env.offline, cache.join(folder));
+        Ok(Hub { id, revision, quant, offline, endpoint, token, directory, locks, agent })
     }
 
     fn resolve(&self, progress: &mut dyn FnMut(DownloadProgress<'_>)) -> Result<PathBuf, HubError> {
-        let cached = self.cached_commit().map(|commit| self.snapshot(&commit));
-        let missing = cached.as_deref().map_or(Some(CONFIG.to_string()), missing_file);
-        match (cached, missing) {
-            (Some(snapshot), None) if self.offline || is_commit(self.revision) => Ok(snapshot),
-            (_, Some(file)) if self.offline => {
+        let nothing = || self.quant.map_or(CONFIG.to_string(), |quant| format!("a GGUF file of {quant}"));
+        let cached = self.cached_commit().ok_or_else(nothing).and_then(|commit| self.cached(&self.snapshot(&commit)));
+        match cached {
+            Ok(model) if self.offline || is_commit(self.revision) => Ok(model),
+            Err(file) if self.offline => {
                 Err(HubError::Offline { id: self.id.to_string(), file, cache: self.directory.clone() })
             }
-            (Some(snapshot), None) => match self.download(progress) {
+            Ok(model) => match self.download(progress) {
                 // The hub is away, the model is here.
-                Err(HubError::Network { .. }) => Ok(snapshot),
+                Err(HubError::Network { .. }) => Ok(model),
                 result => result,
             },
-            _ => self.download(progress),
+            Err(_) => self.download(progress),
+        }
+    }
+
+    /// The model in a snapshot, or the first file that it lacks.
+    fn cached(&self, snapshot: &Path) -> Result<PathBuf, String> {
+        let missing = missing_file(snapshot).filter(|_| self.quant.is_none());
+        match (missing, self.quant) {
+            (None, None) => Ok(snapshot.to_path_buf()),
+            (missing, quant) => match choose(&gguf_files(snapshot), quant) {
+                Ok(files) => Ok(snapshot.join(&files[0])),
+                Err(NoChoice::Part(file)) => Err(file),
+                Err(NoChoice::Quants(_)) => {
+                    Err(missing.unwrap_or_else(|| format!("a GGUF file of {}", quant.unwrap_or("any kind"))))
+                }
+            },
         }
     }
 
@@ -322,6 +371,11 @@ impl<'a> Hub<'a> {
         let listing = self.listing()?;
         let snapshot = self.snapshot(&listing.sha);
         let has = |name: &str| listing.siblings.iter().any(|sibling| sibling.rfilename == name);
+        if self.quant.is_some() || !has(SINGLE) && !has(INDEX) && listing.has_gguf() {
+            let files = self.choose(listing.siblings.iter().map(|sibling| sibling.rfilename.clone()).collect())?;
+            self.fetch_all(&listing.sha, &files, progress)?;
+            return Ok(snapshot.join(&files[0]));
+        }
         if !has(CONFIG) {
             return Err(self.not_a_model("no config.json in the repository: not a model for transformers"));
         }
@@ -336,15 +390,41 @@ impl<'a> Hub<'a> {
         } else {
             return Err(self.not_a_model("no model.safetensors in the repository; other formats are not read"));
         }
-        for (index, file) in files.iter().enumerate() {
-            self.fetch(&listing.sha, file, index, files.len(), progress)?;
-        }
-        if !is_commit(self.revision) {
-            // Last, so that the revision never points to a snapshot that is not complete.
-            let reference = self.directory.join("refs").join(self.revision);
-            write_atomically(&reference, listing.sha.as_bytes()).map_err(|error| self.io(&reference, error))?;
-        }
+        self.fetch_all(&listing.sha, &files, progress)?;
         Ok(snapshot)
+    }
+
+    /// The GGUF files that are meant, of all files of the repository.
+    fn choose(&self, files: Vec<String>) -> Result<Vec<String>, HubError> {
+        let chosen = choose(&files, self.quant).map_err(|none| match none {
+            NoChoice::Quants(there) if there.is_empty() => self.not_a_model("no GGUF model in the repository"),
+            NoChoice::Quants(there) => {
+                HubError::NoQuant { id: self.id.to_string(), asked: self.quant.map(str::to_string), there }
+            }
+            NoChoice::Part(_) => self.not_a_model("a part of that GGUF model is not in the repository"),
+        })?;
+        match chosen.iter().find(|file| !file.split('/').all(is_plain)) {
+            Some(file) => Err(self.bad_answer(format!("{:.60?} is not a plain name of a file", file))),
+            None => Ok(chosen),
+        }
+    }
+
+    /// Puts files into the snapshot, and then notes that the revision means it: it never points to one that is not
+    /// complete.
+    fn fetch_all(
+        &self,
+        commit: &str,
+        files: &[String],
+        progress: &mut dyn FnMut(DownloadProgress<'_>),
+    ) -> Result<(), HubError> {
+        for (index, file) in files.iter().enumerate() {
+            self.fetch(commit, file, index, files.len(), progress)?;
+        }
+        if is_commit(self.revision) {
+            return Ok(());
+        }
+        let reference = self.directory.join("refs").join(self.revision);
+        write_atomically(&reference, commit.as_bytes()).map_err(|error| self.io(&reference, error))
     }
 
     /// The commit and the files of the revision.
@@ -379,7 +459,7 @@ impl<'a> Hub<'a> {
         let metadata = self.metadata(&url, commit, file)?;
         let blobs = self.directory.join("blobs");
         let blob = blobs.join(&metadata.etag);
-        for directory in [&blobs, &self.snapshot(commit), &self.locks] {
+        for directory in [&*blobs, pointer.parent().expect("a file in a snapshot"), &*self.locks] {
             fs::create_dir_all(directory).map_err(|error| self.io(directory, error))?;
         }
         // Python takes the same lock: of two that download a model at once, one waits and finds it done.
@@ -394,7 +474,8 @@ impl<'a> Hub<'a> {
             self.download_blob(&url, file, &metadata, &partial, &mut report)?;
             fs::rename(&partial, &blob).map_err(|error| self.io(&blob, error))?;
         }
-        link(&metadata.etag, &pointer).map_err(|error| self.io(&pointer, error))
+        let above = file.matches('/').count();
+        link(&metadata.etag, above, &pointer).map_err(|error| self.io(&pointer, error))
     }
 
     /// Asks for a file's content hash and size. The first answer that has a hash is the hub's; where it redirects to is
@@ -653,6 +734,21 @@ fn missing_file(snapshot: &Path) -> Option<String> {
     }
 }
 
+/// The GGUF files of a snapshot, those of its folders with them.
+fn gguf_files(snapshot: &Path) -> Vec<String> {
+    let names = |directory: &Path| -> Vec<String> {
+        let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+        entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
+    };
+    // A link whose blob is gone is no file.
+    let is_file = |name: &String| name.to_ascii_lowercase().ends_with(".gguf") && snapshot.join(name).is_file();
+    let top = names(snapshot);
+    let below = top.iter().filter(|name| snapshot.join(name).is_dir());
+    let below =
+        below.flat_map(|folder| names(&snapshot.join(folder)).into_iter().map(move |name| format!("{folder}/{name}")));
+    top.iter().cloned().chain(below).filter(is_file).collect()
+}
+
 fn sha256(path: &Path) -> io::Result<String> {
     let (mut file, mut hash, mut buffer) = (File::open(path)?, Sha256::new(), vec![0; 1 << 20]);
     loop {
@@ -664,11 +760,12 @@ fn sha256(path: &Path) -> io::Result<String> {
     }
 }
 
-/// The symbolic link `pointer` to the blob, made under another name first: it appears whole or not at all.
-fn link(etag: &str, pointer: &Path) -> io::Result<()> {
+/// The symbolic link `pointer`, which lies `depth` folders deep in a snapshot, to the blob; made under another name first:
+/// it appears whole or not at all.
+fn link(etag: &str, depth: usize, pointer: &Path) -> io::Result<()> {
     let temporary = pointer.with_added_extension(format!("{}.link", std::process::id()));
     let _ = fs::remove_file(&temporary);
-    std::os::unix::fs::symlink(Path::new("../../blobs").join(etag), &temporary)?;
+    std::os::unix::fs::symlink(Path::new(&"../".repeat(depth)).join("../../blobs").join(etag), &temporary)?;
     fs::rename(&temporary, pointer)
 }
 

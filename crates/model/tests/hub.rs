@@ -301,6 +301,56 @@ fn a_branch_that_moved_is_downloaded_and_shares_what_did_not_change() {
 }
 
 #[test]
+fn a_quantization_is_named_behind_a_colon() {
+    let (scratch, hub) = (Scratch::new("quant"), FakeHub::start());
+    let env = hub.env(&scratch.0);
+    let parts = ["F16/t-F16-00001-of-00002.gguf", "F16/t-F16-00002-of-00002.gguf"];
+    hub.list(&["config.json", "t-Q8_0.gguf", "t-Q4_K_M.gguf", parts[0], parts[1]]);
+    for (file, content) in [("t-Q8_0.gguf", "eight"), ("t-Q4_K_M.gguf", "four"), (parts[0], "first"), (parts[1], "2nd")]
+    {
+        hub.small(file, content);
+    }
+    let snapshot = scratch.0.join("hub/models--org--tiny/snapshots").join(COMMIT);
+    let table = [
+        ("org/tiny:Q8_0", Ok(("t-Q8_0.gguf", "eight"))),
+        ("org/tiny:q8_0", Ok(("t-Q8_0.gguf", "eight"))),
+        ("org/tiny@main:F16", Ok((parts[0], "first"))),
+        ("org/tiny", Ok(("t-Q4_K_M.gguf", "four"))),
+        ("org/tiny:Q2_K", Err("org/tiny: no GGUF file of Q2_K; it has F16, Q4_K_M, Q8_0")),
+        ("org/tiny:", Err("no such directory")),
+        ("org/tiny:../x", Err("no such directory")),
+    ];
+    for env in [env.clone(), HubEnv { offline: true, ..env }] {
+        for (spec, expected) in &table {
+            match (resolve(spec, &env, &mut |_| {}), expected) {
+                (Ok(path), Ok((file, content))) => {
+                    assert_eq!(path, snapshot.join(file), "{spec}");
+                    assert_eq!(&fs::read_to_string(path).expect("readable"), content, "{spec}");
+                }
+                (Err(HubError::Offline { .. }), Err(_)) if env.offline => {}
+                (Err(error), Err(part)) => assert!(error.to_string().contains(part), "{spec}: {error}"),
+                (result, _) => panic!("{spec}: {result:?}"),
+            }
+        }
+    }
+    assert_eq!(fs::read_to_string(snapshot.join(parts[1])).expect("all parts are fetched"), "2nd");
+}
+
+#[test]
+fn of_several_gguf_files_none_is_guessed() {
+    let (scratch, hub) = (Scratch::new("guess"), FakeHub::start());
+    hub.list(&["t-Q8_0.gguf", "t-Q2_K.gguf", "mmproj-t.gguf"]);
+    let expected = "org/tiny: several GGUF files, name one as org/tiny:QUANT; it has Q2_K, Q8_0";
+    assert_eq!(message(get(&hub.env(&scratch.0))), expected);
+    hub.list(&["README.md"]);
+    let named = resolve("org/tiny:Q8_0", &hub.env(&scratch.0), &mut |_| {});
+    assert_eq!(message(named), "org/tiny: no GGUF model in the repository");
+    hub.list(&["a/../../t-Q8_0.gguf"]);
+    let named = resolve("org/tiny:Q8_0", &hub.env(&scratch.0), &mut |_| {});
+    assert!(message(named).contains("is not a plain name"));
+}
+
+#[test]
 fn a_cut_connection_resumes_where_it_stopped() {
     let (scratch, (hub, storage)) = (Scratch::new("cut"), model());
     let whole = Answer::new(200, weights());
@@ -443,7 +493,8 @@ fn offline_and_not_cached_is_one_clear_error() {
 fn a_repository_without_a_readable_model_says_so() {
     for (files, expected) in [
         (&["README.md"][..], "no config.json"),
-        (&["config.json", "pytorch_model.bin", "model.gguf"][..], "no model.safetensors"),
+        (&["config.json", "pytorch_model.bin", "mmproj.gguf"][..], "no GGUF model"),
+        (&["config.json", "pytorch_model.bin"][..], "no model.safetensors"),
     ] {
         let (scratch, hub) = (Scratch::new("unreadable"), FakeHub::start());
         hub.list(files);

@@ -15,6 +15,7 @@
 //! [`blocks::BlockType`]'s neighbours (IQ1 to IQ3, IQ4_XS, TQ, MXFP4). Each is refused by name.
 
 pub(crate) mod blocks;
+pub(crate) mod choice;
 mod config;
 mod header;
 mod names;
@@ -150,15 +151,17 @@ fn split_name(file: &str) -> Option<(&str, u64, u64)> {
     Some((prefix, number(part)?, number(count)?))
 }
 
+/// Whether a GGUF file is a model by its name: vision projectors (`mmproj`) and importance matrices are not.
+fn is_model(name: &str) -> bool {
+    let plain = name.rsplit('/').next().unwrap_or(name).to_ascii_lowercase();
+    plain.ends_with(".gguf") && !plain.contains("mmproj") && !plain.contains("imatrix")
+}
+
 /// The model among the names of a directory: the file to open, or why none can be chosen. `None` when there is no GGUF
-/// file. Vision projectors (`mmproj`) and importance matrices are not models.
+/// file that is a model.
 pub(crate) fn only_model(names: &[String]) -> Option<Result<String, String>> {
-    let is_model = |name: &&String| {
-        let plain = name.rsplit('/').next().unwrap_or(name).to_ascii_lowercase();
-        plain.ends_with(".gguf") && !plain.contains("mmproj") && !plain.contains("imatrix")
-    };
     let is_first = |name: &&String| split_name(name).is_none_or(|(_, part, _)| part == 1);
-    let mut models: Vec<&String> = names.iter().filter(is_model).collect();
+    let mut models: Vec<&String> = names.iter().filter(|name| is_model(name)).collect();
     if models.is_empty() {
         return None;
     }
