@@ -1,0 +1,170 @@
+// What every page is given, and the shell around the pages: navigation, connection, key, theme.
+
+import { el, fill, say, show } from "./dom";
+import { themeChanged } from "./draw";
+import { Feed } from "./feed";
+import type { Info } from "./wire";
+
+/** A page: fills `root`, and returns what takes it down again. */
+export type Mount = (root: HTMLElement, app: App) => () => void;
+
+export const PAGES = ["live", "step", "chat", "calculator", "learn"] as const;
+export type Page = (typeof PAGES)[number];
+
+export interface App {
+  /** `fetch` on this server, with the key. An answer that asks for one brings up the form; the answer is returned all the same. */
+  api(path: string, init?: RequestInit): Promise<Response>;
+  feed: Feed;
+  /** What the server says of itself; there before any page is mounted, and the same object after a restart. */
+  info: Info;
+  navigate(page: Page): void;
+}
+
+const KEY = "twostroke-key";
+const THEME = "twostroke-theme";
+const TITLES: Record<Page, string> = { live: "Live", step: "Step", chat: "Chat", calculator: "Calculator", learn: "Learn" };
+
+/** Runs the shell in the document. */
+export function start(mounts: Record<Page, Mount>): void {
+  const main = document.getElementById("main")!;
+  const key = new KeyForm(() => feed.start());
+  const api = async (path: string, init: RequestInit = {}): Promise<Response> => {
+    const headers = new Headers(init.headers);
+    const held = sessionStorage.getItem(KEY);
+    if (held) headers.set("authorization", `Bearer ${held}`);
+    const response = await fetch(path, { ...init, headers });
+    if (response.status === 401) key.ask(held != null);
+    return response;
+  };
+  const info = {} as Info;
+  const feed = new Feed(api, (told) => {
+    Object.assign(info, told);
+    key.dismiss();
+    say(model, `${info.name} · ${info.weights}`);
+    model.title = `${info.name} ${info.version}: weights ${info.weights}, KV ${info.kv_dtype}, ${info.isa}, ${info.threads} threads`;
+    mount();
+  });
+  const app: App = { api, feed, info, navigate: (page) => (location.hash = `#/${page}`) };
+
+  const model = el("span", { class: "model" });
+  const connection = el("span", { class: "connection", role: "status" });
+  const links = PAGES.map((page) => el("a", { href: `#/${page}` }, TITLES[page]));
+  fill(
+    document.getElementById("top")!,
+    el("a", { class: "brand", href: "#/live", "aria-label": "twostroke" }, el("span", { class: "stroke prefill" }), el("span", { class: "stroke decode" }), "twostroke"),
+    model,
+    el("nav", { "aria-label": "Pages" }, ...links),
+    connection,
+    themeSwitch(),
+  );
+  document.body.append(key.dialog);
+  const notice = el("section", { class: "notice", "aria-live": "polite" });
+  main.append(notice);
+  const root = el("div", { id: "page" });
+  main.append(root);
+
+  let mounted: Page | null = null;
+  let unmount: (() => void) | null = null;
+  const mount = (): void => {
+    const page = pageOf(location.hash);
+    if (!("name" in info) || page === mounted) return;
+    unmount?.();
+    root.replaceChildren();
+    mounted = page;
+    document.title = `${TITLES[page]} · twostroke`;
+    root.className = `page ${page}`;
+    links.forEach((link, i) => (PAGES[i] === page ? link.setAttribute("aria-current", "page") : link.removeAttribute("aria-current")));
+    unmount = mounts[page](root, app);
+  };
+  window.addEventListener("hashchange", () => {
+    mount();
+    main.focus({ preventScroll: true });
+    window.scrollTo(0, 0);
+  });
+
+  const tell = (): void => {
+    const { state } = feed;
+    const known = "name" in info;
+    const seconds = state.kind === "retrying" ? Math.max(0, Math.ceil((state.at - performance.now()) / 1000)) : 0;
+    connection.dataset["state"] = state.kind;
+    say(connection, { connecting: "connecting", open: "live", retrying: "reconnecting", key: "key wanted", absent: "no live view" }[state.kind]);
+    show(notice, state.kind !== "open" && !(state.kind === "connecting" && known));
+    if (state.kind === "connecting") say(notice, "Connecting to the server …");
+    else if (state.kind === "retrying") {
+      const when = seconds > 0 ? `in ${seconds} s` : "now";
+      say(notice, known ? `Connection lost: ${state.reason}. What you see is the last that it said. Trying again ${when}.` : `No answer: ${state.reason}. Trying again ${when}.`);
+    } else if (state.kind === "key") say(notice, "This server asks for an API key.");
+    else if (state.kind === "absent") say(notice, "This server has no live view: it was started with --no-ui.");
+  };
+  feed.subscribe(tell);
+  setInterval(tell, 1000);
+  tell();
+  feed.start();
+}
+
+function pageOf(hash: string): Page {
+  const name = hash.replace(/^#\/?/, "").split(/[/?]/)[0];
+  return PAGES.find((page) => page === name) ?? "live";
+}
+
+/** The form for the API key. It stays in this tab's session storage: another tab, or tomorrow, asks again. */
+class KeyForm {
+  readonly dialog: HTMLDialogElement;
+  private message = el("p", {});
+
+  constructor(private given: () => void) {
+    const input = el("input", { type: "password", id: "key", autocomplete: "off", required: true });
+    const submit = (event: Event): void => {
+      event.preventDefault();
+      sessionStorage.setItem(KEY, input.value.trim());
+      input.value = "";
+      this.dialog.close();
+      this.given();
+    };
+    this.dialog = el(
+      "dialog",
+      { class: "key", "aria-labelledby": "key-title" },
+      el(
+        "form",
+        { onsubmit: submit },
+        el("h2", { id: "key-title" }, "API key"),
+        this.message,
+        el("label", { for: "key" }, "Key"),
+        input,
+        el("div", { class: "row" }, el("button", { type: "submit", class: "primary" }, "Use it")),
+      ),
+    );
+  }
+
+  ask(refused: boolean): void {
+    say(this.message, refused ? "The server did not accept this key." : "The server was started with API keys. The key is kept for this tab only.");
+    if (!this.dialog.open) this.dialog.showModal();
+  }
+
+  dismiss(): void {
+    if (this.dialog.open) this.dialog.close();
+  }
+}
+
+/** As the system has it, light, dark: one button that goes round. */
+function themeSwitch(): HTMLElement {
+  const names = ["auto", "light", "dark"];
+  const button = el("button", { class: "theme quiet", type: "button" });
+  const set = (name: string): void => {
+    if (name === "auto") delete document.documentElement.dataset["theme"];
+    else document.documentElement.dataset["theme"] = name;
+    say(button, { auto: "◐", light: "☀", dark: "☾" }[name] ?? "◐");
+    button.setAttribute("aria-label", `Theme: ${name}. Change`);
+    button.title = `Theme: ${name}`;
+    themeChanged();
+  };
+  let chosen = localStorage.getItem(THEME) ?? "auto";
+  button.addEventListener("click", () => {
+    chosen = names[(names.indexOf(chosen) + 1) % names.length]!;
+    localStorage.setItem(THEME, chosen);
+    set(chosen);
+  });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", themeChanged);
+  set(chosen);
+  return button;
+}

@@ -1,0 +1,179 @@
+// The one reader of the server's live feed. It reads with `fetch` and not with `EventSource`, because the key travels in a
+// header; it connects again by itself, waiting longer each time.
+//
+//   GET /live/feed?after=STEP --> text/event-stream --> events --> Log, and the KV map while somebody wants it
+//                                                              --> whoever subscribed, once per piece that arrived
+
+import { Blocks } from "./blocks";
+import { Log } from "./log";
+import type { EndedEvent, Info, RequestsEvent, StatsEvent, StepEvent } from "./wire";
+
+/** Where the connection stands. */
+export type State =
+  | { kind: "connecting" }
+  | { kind: "open" }
+  /** It broke; the next attempt is at `at` (of `performance.now()`). */
+  | { kind: "retrying"; at: number; reason: string }
+  /** The server asks for a key, or refused the one it got. */
+  | { kind: "key" }
+  /** There is a server, and it has no such route. */
+  | { kind: "absent" };
+
+const FIRST_WAIT_MS = 500;
+const LONGEST_WAIT_MS = 15_000;
+/** The server speaks every half second; when it has been silent for so long, the connection is dead. */
+const SILENCE_MS = 15_000;
+
+type Api = (path: string, init?: RequestInit) => Promise<Response>;
+
+export class Feed {
+  readonly log = new Log();
+  readonly blocks = new Blocks();
+  state: State = { kind: "connecting" };
+  private listeners = new Set<() => void>();
+  private watchers = 0;
+  private connection: AbortController | null = null;
+  private timer = 0;
+  private wait = FIRST_WAIT_MS;
+  private offset = Infinity;
+  private running = false;
+
+  constructor(
+    private api: Api,
+    /** Called with what a server says of itself, at the start and after every reconnect. */
+    private onInfo: (info: Info) => void,
+  ) {}
+
+  /** Connects, and stays connected. Call it again when there is a new key. */
+  start(): void {
+    this.running = true;
+    void this.connect();
+  }
+
+  /** Calls `listener` after every change, at most once per piece that arrived. Returns what ends it. */
+  subscribe(listener: () => void): () => void {
+    this.listeners.add(listener);
+    return () => this.listeners.delete(listener);
+  }
+
+  /** Asks for the map of KV blocks too, until the returned function is called. */
+  watchBlocks(): () => void {
+    this.watchers += 1;
+    if (this.watchers === 1 && this.running) void this.connect();
+    return () => {
+      this.watchers -= 1;
+      if (this.watchers > 0) return;
+      this.blocks.clear();
+      if (this.running) void this.connect();
+    };
+  }
+
+  /** The server's clock in ms, guessed from its last words. */
+  now(): number {
+    return this.offset === Infinity ? this.log.newest : Math.max(this.log.newest, performance.now() - this.offset);
+  }
+
+  private notify(): void {
+    for (const listener of this.listeners) listener();
+  }
+
+  private become(state: State): void {
+    this.state = state;
+    this.notify();
+  }
+
+  private async connect(): Promise<void> {
+    this.connection?.abort();
+    clearTimeout(this.timer);
+    const connection = new AbortController();
+    this.connection = connection;
+    if (this.state.kind !== "open") this.become({ kind: "connecting" });
+    let reason = "the server closed the connection";
+    try {
+      const refusal = await this.listen(connection);
+      if (connection.signal.aborted) return;
+      if (refusal) return this.become({ kind: refusal });
+    } catch (error) {
+      if (this.connection !== connection) return; // another attempt took its place
+      reason = error instanceof TypeError ? "the server cannot be reached" : String(error instanceof Error ? error.message : error);
+    }
+    this.become({ kind: "retrying", at: performance.now() + this.wait, reason });
+    this.timer = window.setTimeout(() => void this.connect(), this.wait);
+    this.wait = Math.min(this.wait * 2, LONGEST_WAIT_MS);
+  }
+
+  /** Reads until the server ends it. Returns why it did not begin, if there is no sense in trying again. */
+  private async listen(connection: AbortController): Promise<"key" | "absent" | undefined> {
+    const { signal } = connection;
+    const about = await this.api("/live/info", { signal });
+    if (about.status === 401 || about.status === 403) return "key";
+    if (about.status === 404) return "absent";
+    if (!about.ok) throw new Error(`the server answered ${about.status}`);
+    const info = (await about.json()) as Info;
+    if (info.now_ms < this.log.newest - 1000) this.restart();
+    this.log.tpotTarget = info.targets.tpot_ms;
+    this.onInfo(info);
+    this.hear(info.now_ms);
+
+    const after = this.log.lastStep ? `after=${this.log.lastStep.id}&` : "";
+    const response = await this.api(`/live/feed?${after}kv=${this.watchers > 0 ? 1 : 0}`, { signal });
+    if (response.status === 401) return "key";
+    if (!response.ok || !response.body) throw new Error(`the feed answered ${response.status}`);
+    this.wait = FIRST_WAIT_MS;
+    this.become({ kind: "open" });
+    const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+    let rest = "";
+    let silence = 0;
+    try {
+      for (;;) {
+        silence = window.setTimeout(() => {
+          void reader.cancel().catch(() => undefined);
+        }, SILENCE_MS);
+        const { value, done } = await reader.read();
+        clearTimeout(silence);
+        if (done) return undefined;
+        const pieces = (rest + value).split("\n\n");
+        rest = pieces.pop()!;
+        for (const piece of pieces) this.event(piece);
+        if (pieces.length > 0) this.notify();
+      }
+    } finally {
+      clearTimeout(silence);
+    }
+  }
+
+  private restart(): void {
+    this.log.reset();
+    this.blocks.clear();
+    this.offset = Infinity;
+  }
+
+  /** The server's clock is at least `at` now. */
+  private hear(at: number): void {
+    // The smallest difference is that of the message that travelled fastest.
+    this.offset = Math.min(this.offset, performance.now() - at);
+  }
+
+  private event(piece: string): void {
+    let kind = "";
+    let data = "";
+    for (const line of piece.split("\n")) {
+      if (line.startsWith("event:")) kind = line.slice(6).trim();
+      else if (line.startsWith("data:")) data += line.slice(5);
+    }
+    if (!data) return; // a comment that keeps the connection open
+    const value: unknown = JSON.parse(data);
+    if (kind === "step") {
+      const step = value as StepEvent;
+      this.log.step(step);
+      this.hear(step.at + step.took);
+    } else if (kind === "kv") this.blocks.event(value);
+    else if (kind === "requests") this.log.people(value as RequestsEvent);
+    else if (kind === "ended") this.log.end(value as EndedEvent);
+    else if (kind === "stats") {
+      const stats = value as StatsEvent;
+      this.log.stat(stats);
+      this.hear(stats.at);
+    }
+  }
+}

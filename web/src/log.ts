@@ -1,0 +1,336 @@
+// What the events of the feed add up to: the newest steps, and the life of each request in them.
+//
+//   step, requests, ended  -->  Log  -->  steps    oldest first, as many as the server keeps
+//                                         requests queue, passes, tokens with their gaps, a lane to draw them in
+//   stats                  -->            history  one entry each half second
+//
+// Nothing here knows a clock, the network or the page: events in, state out.
+
+import type { EndedEvent, Name, PrefillRow, RequestsEvent, StatsEvent, StepEvent } from "./wire";
+
+/** Steps that are kept; the server keeps as many. */
+const KEPT_STEPS = 4096;
+/** Requests that are kept: twice as many as have a timeline in the server would be more than anybody scrolls to. */
+const KEPT_REQUESTS = 2048;
+/** Half seconds of statistics: ten minutes. */
+const KEPT_STATS = 1200;
+/** Gaps that the usual one of a request is taken from. */
+const USUAL_OF = 64;
+/** A lane is free for another request when its last one has been silent for so long, in ms. */
+const SILENCE_MS = 400;
+
+/** One pass of the model. */
+export interface Step extends StepEvent {
+  /** When it was over. */
+  end: number;
+  /** The requests of `decode` and `prefill`, in their order. */
+  decodeOf: Request[];
+  prefillOf: Request[];
+  /** Tokens that came of it late. */
+  late: Token[];
+}
+
+/** A token of an answer, when it came. */
+export interface Token {
+  request: Request;
+  answer: number;
+  /** 0 for the first one of the answer that the log saw. */
+  index: number;
+  at: number;
+  /** Since the one before; `null` for the first. */
+  gap: number | null;
+  /** Id of the step that made it. */
+  step: number;
+}
+
+/** Out of the batch for a while. */
+export interface Pause {
+  from: number;
+  /** `null`: it still is. */
+  to: number | null;
+  verdict: string;
+}
+
+/** A request, as far as the log saw it. */
+export class Request {
+  arrived: number | null = null;
+  firstPass: number | null = null;
+  lastPass: number | null = null;
+  firstToken: number | null = null;
+  promptTokens = 0;
+  cached = 0;
+  computed = 0;
+  ended: EndedEvent | null = null;
+  /** The server stopped speaking of it, and its end was not seen. */
+  gone = false;
+  tokens: Token[] = [];
+  pauses: Pause[] = [];
+  /** The median of its last gaps in ms; `null` before there are four. */
+  usualGap: number | null = null;
+  /** The line that it is drawn in. */
+  lane = -1;
+  private lastOfAnswer = new Map<number, Token>();
+
+  constructor(
+    readonly name: Name,
+    /** How many there were before: its colour. */
+    readonly index: number,
+  ) {}
+
+  /** From arrival to the first token in ms; `null` where one of them is not known. */
+  get ttft(): number | null {
+    if (this.ended?.ttft_ms != null) return this.ended.ttft_ms;
+    return this.firstToken == null || this.arrived == null ? null : this.firstToken - this.arrived;
+  }
+
+  get isOpen(): boolean {
+    return !this.ended && !this.gone;
+  }
+
+  /** The first moment that is known of it, and the last. */
+  get from(): number {
+    return this.arrived ?? this.firstPass ?? this.ended?.at ?? 0;
+  }
+  get to(): number {
+    return this.ended?.at ?? this.lastPass ?? this.from;
+  }
+
+  /** Above this a gap is late: the target for all requests, or twice the usual gap (the rule of the server's ledger). */
+  lateAbove(tpotTarget: number | null): number {
+    return tpotTarget ?? (this.usualGap == null ? Infinity : 2 * this.usualGap);
+  }
+
+  /** A token came; returns it. */
+  token(answer: number, at: number, step: number): Token {
+    const before = this.lastOfAnswer.get(answer);
+    const token = { request: this, answer, index: before ? before.index + 1 : 0, at, gap: before ? at - before.at : null, step };
+    this.lastOfAnswer.set(answer, token);
+    this.tokens.push(token);
+    this.firstToken ??= at;
+    const n = this.tokens.length;
+    if (n <= 16 || n % 16 === 0) {
+      const gaps = this.tokens.slice(-USUAL_OF).flatMap((token) => (token.gap == null ? [] : [token.gap]));
+      if (gaps.length >= 4) this.usualGap = gaps.sort((a, b) => a - b)[gaps.length >> 1]!;
+    }
+    return token;
+  }
+}
+
+/** Tokens per second of each phase over a half second, and what the machine did in it. */
+export interface Rates {
+  at: number;
+  prefill: number;
+  decode: number;
+  /** Found in the prefix cache, of the prompts asked for in it; `null` without any. */
+  hits: number | null;
+}
+
+export class Log {
+  steps: Step[] = [];
+  requests = new Map<Name, Request>();
+  stats: StatsEvent[] = [];
+  rates: Rates[] = [];
+  /** Ended requests, oldest first. */
+  ended: Request[] = [];
+  /** Lanes in use, or that were. */
+  lanes = 0;
+  /** Grows with every change. */
+  version = 0;
+  /** The same for `step` events alone. */
+  stepVersion = 0;
+  tpotTarget: number | null = null;
+  private laneOf: (Request | undefined)[] = [];
+  private seen = 0;
+
+  /** Forgets everything: another server speaks. */
+  reset(): void {
+    const version = this.version + 1;
+    const fresh = new Log();
+    fresh.tpotTarget = this.tpotTarget;
+    Object.assign(this, fresh, { version, stepVersion: this.stepVersion + 1 });
+  }
+
+  get lastStep(): Step | undefined {
+    return this.steps[this.steps.length - 1];
+  }
+
+  /** The newest moment that anything is known of, in ms. */
+  get newest(): number {
+    return Math.max(this.lastStep?.end ?? 0, this.stats[this.stats.length - 1]?.at ?? 0);
+  }
+
+  step(event: StepEvent): void {
+    const last = this.lastStep;
+    if (last && event.id <= last.id) return; // seen before a reconnect
+    const end = event.at + event.took;
+    const step: Step = { ...event, end, decodeOf: [], prefillOf: [], late: [] };
+    for (const row of event.prefill) step.prefillOf.push(this.prefill(row, step));
+    for (const row of event.decode) {
+      const request = this.pass(row.r, step);
+      request.computed = Math.max(request.computed, row.start + 1);
+      this.came(request, row.a, step);
+      step.decodeOf.push(request);
+    }
+    for (const { r, verdict } of event.preempted) {
+      this.request(r, event.at).pauses.push({ from: event.at, to: null, verdict });
+    }
+    this.steps.push(step);
+    if (this.steps.length > KEPT_STEPS) this.steps.splice(0, this.steps.length - KEPT_STEPS);
+    this.version += 1;
+    this.stepVersion += 1;
+  }
+
+  private prefill(row: PrefillRow, step: Step): Request {
+    const request = this.pass(row.r, step);
+    request.computed = Math.max(request.computed, row.start + row.len);
+    request.cached = Math.max(request.cached, row.cached);
+    request.promptTokens = Math.max(request.promptTokens, row.start + row.len);
+    for (let sample = 0; sample < row.samples; sample += 1) this.came(request, row.a + sample, step);
+    return request;
+  }
+
+  private came(request: Request, answer: number, step: Step): void {
+    const limit = request.lateAbove(this.tpotTarget);
+    const token = request.token(answer, step.end, step.id);
+    if (token.gap != null && token.gap > limit) step.late.push(token);
+  }
+
+  private pass(name: Name, step: StepEvent): Request {
+    const request = this.request(name, step.at);
+    const pause = request.pauses[request.pauses.length - 1];
+    if (pause && pause.to == null) pause.to = step.at;
+    request.firstPass ??= step.at;
+    request.lastPass = step.at + step.took;
+    request.gone = false;
+    if (this.laneOf[request.lane] !== request) this.seat(request, step.at);
+    return request;
+  }
+
+  private request(name: Name, at: number): Request {
+    let request = this.requests.get(name);
+    if (!request) {
+      request = new Request(name, this.seen);
+      this.seen += 1;
+      this.requests.set(name, request);
+      this.seat(request, at);
+      if (this.requests.size > KEPT_REQUESTS) this.forget();
+    }
+    return request;
+  }
+
+  /** Gives the lowest free lane, so that those at work stay together. */
+  private seat(request: Request, at: number): void {
+    const isFree = (other: Request | undefined): boolean => {
+      if (!other || other === request) return true;
+      if (other.ended || other.gone) return other.to < at;
+      const away = other.pauses[other.pauses.length - 1]?.to === null;
+      return !away && other.lastPass != null && other.lastPass < at - SILENCE_MS;
+    };
+    // One that was thought to be over and is not gets a lane that nobody had: its earlier passes would lie on others'.
+    let lane = request.lane < 0 ? this.laneOf.findIndex(isFree) : -1;
+    if (lane < 0) lane = this.laneOf.length;
+    request.lane = lane;
+    this.laneOf[lane] = request;
+    this.lanes = this.laneOf.length;
+  }
+
+  private forget(): void {
+    for (const [name, request] of this.requests) {
+      if (this.requests.size <= KEPT_REQUESTS * 0.9) break;
+      if (!request.isOpen) this.requests.delete(name);
+    }
+  }
+
+  people(event: RequestsEvent): void {
+    const open = new Set<Name>();
+    for (const { r, since, prompt_tokens } of event.waiting) {
+      open.add(r);
+      const request = this.request(r, event.at);
+      request.arrived ??= since;
+      request.promptTokens = Math.max(request.promptTokens, prompt_tokens);
+    }
+    for (const { r, prompt_tokens, computed } of event.running) {
+      open.add(r);
+      const request = this.request(r, event.at);
+      request.promptTokens = prompt_tokens;
+      request.computed = Math.max(request.computed, computed);
+    }
+    const complete = event.waiting.length < 256 && event.running.length < 256;
+    for (const request of this.requests.values()) {
+      if (!complete || !request.isOpen || open.has(request.name)) continue;
+      if ((request.lastPass ?? request.from) < event.at - 1000) request.gone = true;
+    }
+    this.version += 1;
+  }
+
+  end(event: EndedEvent): void {
+    const request = this.request(event.r, event.at);
+    request.ended = event;
+    request.cached = event.cached;
+    request.promptTokens = event.prompt_tokens;
+    if (event.ttft_ms != null && request.firstToken != null) request.arrived ??= request.firstToken - event.ttft_ms;
+    this.ended.push(request);
+    if (this.ended.length > KEPT_REQUESTS) this.ended.splice(0, 256);
+    this.version += 1;
+  }
+
+  stat(event: StatsEvent): void {
+    const before = this.stats[this.stats.length - 1];
+    if (before && event.at > before.at) {
+      const seconds = (event.at - before.at) / 1000;
+      const queries = event.prefix_queries - before.prefix_queries;
+      this.rates.push({
+        at: event.at,
+        prefill: (event.prefill_tokens - before.prefill_tokens) / seconds,
+        decode: (event.decode_tokens - before.decode_tokens) / seconds,
+        hits: queries > 0 ? (event.prefix_hits - before.prefix_hits) / queries : null,
+      });
+    }
+    this.stats.push(event);
+    if (this.stats.length > KEPT_STATS) this.stats.splice(0, this.stats.length - KEPT_STATS);
+    if (this.rates.length > KEPT_STATS) this.rates.splice(0, this.rates.length - KEPT_STATS);
+    this.version += 1;
+  }
+
+  /** Index of the first step that ends after `time`. */
+  firstStepAfter(time: number): number {
+    let [low, high] = [0, this.steps.length];
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (this.steps[middle]!.end > time) high = middle;
+      else low = middle + 1;
+    }
+    return low;
+  }
+
+  /** The step of this id, if it is still there. Ids rise by one, but for what a reconnect lost. */
+  stepById(id: number): Step | undefined {
+    let [low, high] = [0, this.steps.length];
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (this.steps[middle]!.id < id) low = middle + 1;
+      else high = middle;
+    }
+    const step = this.steps[low];
+    return step?.id === id ? step : undefined;
+  }
+
+  /** Who computed prompts between a token and the one before it, most rows first: whose prefill it waited for. */
+  delayedBy(token: Token): { request: Request; rows: number; steps: number }[] {
+    if (token.gap == null) return [];
+    const found = new Map<Request, { request: Request; rows: number; steps: number }>();
+    for (let i = this.firstStepAfter(token.at - token.gap); i < this.steps.length; i += 1) {
+      const step = this.steps[i]!;
+      if (step.end > token.at) break;
+      step.prefill.forEach((row, k) => {
+        const request = step.prefillOf[k]!;
+        if (request === token.request) return;
+        const entry = found.get(request) ?? { request, rows: 0, steps: 0 };
+        entry.rows += row.len;
+        entry.steps += 1;
+        found.set(request, entry);
+      });
+    }
+    return [...found.values()].sort((a, b) => b.rows - a.rows);
+  }
+}

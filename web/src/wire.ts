@@ -1,0 +1,123 @@
+// What the server's /live routes say, as it is on the wire. Unknown fields are ignored; times are milliseconds since the
+// engine started, unless a name says otherwise.
+
+/** A request: the response id of one's own, a number for everybody else's. */
+export type Name = string | number;
+
+/** `GET /live/info`. */
+export interface Info {
+  name: string;
+  version: string;
+  weights: string;
+  kv_dtype: string;
+  isa: string;
+  threads: number;
+  /** Tokens of a KV block. */
+  block_size: number;
+  blocks: number;
+  kv_bytes_per_token: number;
+  max_model_len: number;
+  max_num_seqs: number;
+  max_num_batched_tokens: number;
+  targets: { ttft_ms: number | null; tpot_ms: number | null };
+  limits: Limits | null;
+  pause_allowed: boolean;
+  now_ms: number;
+}
+
+/** What this machine can do at most, measured. */
+export interface Limits {
+  /** Bytes per second. */
+  read_bandwidth: number;
+  /** Operations per second in the class of the weights. */
+  matrix_flops: number;
+  matrix_kind: string;
+}
+
+/** One token of an answer, computed alone. */
+export interface DecodeRow {
+  r: Name;
+  /** Which answer of the request. */
+  a: number;
+  /** Position of the row. */
+  start: number;
+}
+
+/** A piece of a prompt, computed in one pass. */
+export interface PrefillRow extends DecodeRow {
+  /** Rows. */
+  len: number;
+  /** First tokens that came of it: 0 unless the prompt is complete. */
+  samples: number;
+  /** Tokens before `start` that the prefix cache had. */
+  cached: number;
+}
+
+export interface Preempted {
+  r: Name;
+  tokens: number;
+  verdict: string;
+}
+
+/** Event `step`: one pass of the model. */
+export interface StepEvent {
+  id: number;
+  /** When it was planned. */
+  at: number;
+  took: number;
+  /** What the cost model said that it would take; 0 without one. */
+  predicted: number;
+  decode: DecodeRow[];
+  prefill: PrefillRow[];
+  preempted: Preempted[];
+  waiting: number;
+  waiting_tokens: number;
+  blocked: "kv" | "seats" | "budget" | null;
+  blocks: { used: number; taken: number; evicted: number; copied: number };
+  recomputed: number;
+  /** Floating-point operations and bytes read, as the model's shapes ask for them. */
+  flops: number;
+  bytes: number;
+}
+
+/** Event `requests`: who waits and who runs. */
+export interface RequestsEvent {
+  at: number;
+  waiting: { r: Name; since: number; prompt_tokens: number }[];
+  running: { r: Name; since: number; prompt_tokens: number; computed: number; generated: number }[];
+}
+
+/** Event `ended`. */
+export interface EndedEvent {
+  r: Name;
+  at: number;
+  ending: string;
+  ttft_ms: number | null;
+  tpot_ms: number | null;
+  prompt_tokens: number;
+  generated: number;
+  cached: number;
+}
+
+/** Event `stats`: counters only grow. */
+export interface StatsEvent {
+  at: number;
+  running: number;
+  waiting: number;
+  used_blocks: number;
+  cached_blocks: number;
+  total_blocks: number;
+  kv_seconds_to_full: number | null;
+  prefill_backlog_ms: number;
+  steps: number;
+  prefill_tokens: number;
+  decode_tokens: number;
+  prefix_queries: number;
+  prefix_hits: number;
+  preemptions: number;
+  paused: boolean;
+  ttft_p50_ms: number | null;
+  ttft_p99_ms: number | null;
+  itl_p50_ms: number | null;
+  itl_p99_ms: number | null;
+}
