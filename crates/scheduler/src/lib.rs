@@ -26,6 +26,7 @@ mod decode;
 mod defaults;
 mod fairness;
 mod invariants;
+mod limits;
 mod outlook;
 mod pace;
 #[cfg(feature = "planted")]
@@ -39,10 +40,11 @@ pub use cost::{CostModel, Hardware, ModelCost, Work};
 pub use defaults::House;
 pub use kv::{BlockId, BlockSave, BlockTable, SlotSpill, SwapStats, Tier, TierSizes, TierSlot};
 pub use ledger::Ledger;
+pub use limits::{Limits, LimitsError};
 pub use outlook::{Newcomer, Outlook};
 pub use pace::Targets;
 pub use request::{AdmitError, FinishReason, Priority, Request, RequestId, StopRules, TokenId};
-pub use scheduler::{Completed, Limits, LimitsError, PrefixStats, Scheduler};
+pub use scheduler::{Completed, PrefixStats, Scheduler};
 pub use sequence::{Phase, SeqId, Sequence};
 pub use step::{
     BlockCopy, BlockLoad, Blocked, Chunk, Event, Preempted, RecordRow, RowOutput, Step, StepId, StepOutput, StepRecord,

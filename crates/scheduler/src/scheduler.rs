@@ -1,4 +1,5 @@
-//! The control flow, all of it: admit, schedule, complete, abort, stop.
+//! The control flow: admit, schedule, complete, abort, stop. The two halves of a plan are in `scheduler/decode.rs` and
+//! `scheduler/prefill.rs`.
 //!
 //! ```text
 //!            admit                schedule                          complete
@@ -16,133 +17,25 @@ use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
-use core::fmt;
 
 use crate::cost::CostModel;
-use crate::decode::{self, Room, Running};
+use crate::decode::Running;
 use crate::fairness::Shares;
-use crate::kv::{BlockPool, ChainHasher, Hit, Place, blocks_for};
+use crate::kv::{BlockPool, ChainHasher, Hit};
 use crate::pace::{self, Candidate};
 use crate::planted::{Bug, planted};
-use crate::prefill::{self, Patience};
+use crate::prefill::Patience;
 use crate::queue::Queue;
 use crate::sequence::{Course, Rank, Sequences, State};
-use crate::step::{Preempted, RecordRow};
+use crate::step::RecordRow;
 use crate::swap::{self, Fate, GivenUp, TransferTimes, Verdict, Way};
 use crate::{
-    AdmitError, BlockCopy, BlockId, BlockLoad, Blocked, Chunk, Event, FinishReason, Nanos, Phase, Priority, Request,
-    RequestId, SeqId, Sequence, SlotSpill, Step, StepId, StepOutput, StepRecord, SwapStats, Tier, TierSizes, TokenId,
+    AdmitError, BlockId, BlockLoad, Event, FinishReason, Limits, LimitsError, Nanos, Priority, Request, RequestId,
+    SeqId, Sequence, SlotSpill, Step, StepId, StepOutput, StepRecord, SwapStats, Tier, TierSizes, TokenId,
 };
 
-/// Sizes and bounds, fixed at start.
-#[derive(Clone)]
-pub struct Limits {
-    /// Tokens per block.
-    pub block_size: usize,
-    /// Blocks of the pool.
-    pub num_blocks: usize,
-    /// Tokens that a sequence may have, prompt and answer.
-    pub max_model_len: usize,
-    /// Sequences that run together. Every answer of a request counts from the moment it enters.
-    pub max_num_seqs: usize,
-    /// Rows of a step; at least `max_num_seqs`, so that every decoding sequence always gets one.
-    pub max_num_batched_tokens: usize,
-    /// Rows of one prompt in a step.
-    pub max_prefill_chunk: usize,
-    /// Prompts that advance in a step.
-    pub max_prefill_seqs: usize,
-    /// Requests that may wait for their first step.
-    pub max_queued_requests: usize,
-    /// Their prompt tokens. An empty queue takes any prompt.
-    pub max_queued_tokens: usize,
-    /// Whether equal prefixes share blocks.
-    pub enable_prefix_caching: bool,
-    /// Key of the block hashes: random for each start of the engine.
-    pub hash_key: [u8; 32],
-}
-
-impl fmt::Debug for Limits {
-    /// Everything but the key, which is a secret.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Limits")
-            .field("block_size", &self.block_size)
-            .field("num_blocks", &self.num_blocks)
-            .field("max_model_len", &self.max_model_len)
-            .field("max_num_seqs", &self.max_num_seqs)
-            .field("max_num_batched_tokens", &self.max_num_batched_tokens)
-            .field("max_prefill_chunk", &self.max_prefill_chunk)
-            .field("max_prefill_seqs", &self.max_prefill_seqs)
-            .field("max_queued_requests", &self.max_queued_requests)
-            .field("max_queued_tokens", &self.max_queued_tokens)
-            .field("enable_prefix_caching", &self.enable_prefix_caching)
-            .finish_non_exhaustive()
-    }
-}
-
-/// Why limits cannot be served.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum LimitsError {
-    /// This limit is 0.
-    Zero {
-        /// The field.
-        limit: &'static str,
-    },
-    /// A step could not hold one row for every running sequence.
-    StepTooSmall {
-        /// Rows of a step.
-        max_num_batched_tokens: usize,
-        /// Sequences that run together.
-        max_num_seqs: usize,
-    },
-    /// Blocks are counted in 32 bits.
-    TooManyBlocks {
-        /// Blocks wanted.
-        num_blocks: usize,
-    },
-}
-
-impl fmt::Display for LimitsError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            LimitsError::Zero { limit } => write!(f, "{limit} must be at least 1"),
-            LimitsError::StepTooSmall { max_num_batched_tokens, max_num_seqs } => write!(
-                f,
-                "max_num_batched_tokens ({max_num_batched_tokens}) must be at least max_num_seqs ({max_num_seqs}): \
-                 every running sequence needs a row in each step"
-            ),
-            LimitsError::TooManyBlocks { num_blocks } => write!(f, "{num_blocks} KV blocks are too many to count"),
-        }
-    }
-}
-
-impl core::error::Error for LimitsError {}
-
-impl Limits {
-    fn check(&self) -> Result<(), LimitsError> {
-        let at_least_one = [
-            ("block_size", self.block_size),
-            ("num_blocks", self.num_blocks),
-            ("max_model_len", self.max_model_len),
-            ("max_num_seqs", self.max_num_seqs),
-            ("max_num_batched_tokens", self.max_num_batched_tokens),
-            ("max_prefill_chunk", self.max_prefill_chunk),
-            ("max_prefill_seqs", self.max_prefill_seqs),
-            ("max_queued_requests", self.max_queued_requests),
-            ("max_queued_tokens", self.max_queued_tokens),
-        ];
-        if let Some((limit, _)) = at_least_one.into_iter().find(|&(_, value)| value == 0) {
-            return Err(LimitsError::Zero { limit });
-        }
-        let &Limits { num_blocks, max_num_batched_tokens, max_num_seqs, .. } = self;
-        if max_num_batched_tokens < max_num_seqs {
-            return Err(LimitsError::StepTooSmall { max_num_batched_tokens, max_num_seqs });
-        }
-        if num_blocks.checked_mul(self.block_size).is_none_or(|slots| slots >= u32::MAX as usize) {
-            return Err(LimitsError::TooManyBlocks { num_blocks });
-        }
-        Ok(())
-    }
-}
+mod decode;
+mod prefill;
 
 /// How much of what was asked the prefix cache had, counted when a request first enters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -181,17 +74,6 @@ struct PlannedRows {
     samples: usize,
 }
 
-/// What decode and the prompts so far have left of a step.
-#[derive(Clone, Copy)]
-struct Left {
-    rows: usize,
-    prompts: usize,
-    /// Whether waiting sequences may still enter.
-    door_is_open: bool,
-    /// How long the step may take; `None`: as long as it likes.
-    bound: Option<Nanos>,
-}
-
 /// Decides who runs. See the module's picture; every method is deterministic and does no IO.
 pub struct Scheduler {
     limits: Limits,
@@ -220,13 +102,6 @@ pub struct Scheduler {
     candidates: Vec<Candidate>,
 }
 
-/// Waiting prompts that are compared with each other for the next place.
-const LOOKAHEAD: usize = 256;
-/// A step may always grow by this factor for prompts, whatever the targets say: they must move too.
-const LEAST_GROWTH: f64 = 1.1;
-/// A decode row without a target is left out for others' targets so many steps in a row at most.
-const MOST_LEFT_OUT: u32 = 8;
-
 impl Scheduler {
     /// A scheduler with everything it will ever need but the requests.
     pub fn new(limits: Limits) -> Result<Scheduler, LimitsError> {
@@ -250,7 +125,7 @@ impl Scheduler {
             transfer_times: TransferTimes::default(),
             hits: Vec::new(),
             started: Vec::with_capacity(limits.max_num_seqs),
-            candidates: Vec::with_capacity(limits.max_num_seqs + LOOKAHEAD),
+            candidates: Vec::with_capacity(limits.max_num_seqs + prefill::LOOKAHEAD),
             cost: None,
             limits,
         })
@@ -395,350 +270,9 @@ impl Scheduler {
         computing.filter_map(|seq| pace::allowance(seq, now)).min()
     }
 
-    /// Preempts until every decoding sequence has a slot for its token, but for the one returned.
-    fn make_room_for_decode(&mut self, step: &mut Step) -> Option<SeqId> {
-        let weight = self.swap_weight();
-        loop {
-            let Scheduler { running, seqs, pool, loads, shares, limits, .. } = &*self;
-            match decode::room_for_decode(running, seqs, pool, loads, shares, limits, weight) {
-                Room::Enough { stalled } => return stalled,
-                Room::Preempt(victim) => {
-                    self.preempt(victim);
-                    step.preempted.push(victim);
-                }
-            }
-        }
-    }
-
-    fn preempt(&mut self, id: SeqId) {
-        let (request, tokens) = (self.seqs[id].request_id(), self.seqs[id].num_computed());
-        let verdict = self.leave_running(id);
-        self.record.preempted.push(Preempted { request, tokens, verdict });
-        let seq = &mut self.seqs[id];
-        seq.num_preemptions += 1;
-        seq.rewind();
-        self.queue.insert(&self.seqs[id]);
-    }
-
-    /// What a token that a tier keeps counts as lost: the time to move it over the time to compute it. Nothing as long
-    /// as nobody has measured; all of it without tiers.
-    fn swap_weight(&self) -> usize {
-        let block_size = self.limits.block_size;
-        let given_up = GivenUp { blocks: 1, start: 0, tokens: block_size, through_disk: self.pool.swaps_to_disk() };
-        let verdict = swap::judge(given_up, self.times(), self.cost.as_ref());
-        match verdict.fate {
-            Fate::Recompute => decode::WHOLE,
-            Fate::Swap if verdict.recompute.0 == 0 => 0,
-            Fate::Swap => (verdict.swap.0.saturating_mul(decode::WHOLE as u64) / verdict.recompute.0) as usize,
-        }
-    }
-
     /// What transfers take, if there are any.
     fn times(&self) -> Option<&TransferTimes> {
         self.pool.has_tiers().then_some(&self.transfer_times)
-    }
-
-    /// One row for every decoding sequence, and a slot for it: a new block at a block's end, or a copy of a shared one.
-    /// Those without a target come last, and sit the step out where it would take longer than `bound`.
-    fn plan_decode(&mut self, stalled: Option<SeqId>, bound: Option<Nanos>, step: &mut Step) {
-        for index in 0..self.running.len() {
-            let (_, id) = self.running[index];
-            if bound.is_none() || self.seqs[id].request.targets.tpot.is_some() {
-                self.decode_unless(stalled, id, step);
-            }
-        }
-        for index in 0..if bound.is_some() { self.running.len() } else { 0 } {
-            let (_, id) = self.running[index];
-            if self.seqs[id].request.targets.tpot.is_none() && !self.leaves_out(id, bound) {
-                self.decode_unless(stalled, id, step);
-            }
-        }
-    }
-
-    fn decode_unless(&mut self, stalled: Option<SeqId>, id: SeqId, step: &mut Step) {
-        let seq = &mut self.seqs[id];
-        if seq.phase() != Phase::Decode || stalled == Some(id) || seq.is_loading() {
-            return;
-        }
-        if planted(Bug::DecodeRowForgotten) && step.decode.len() >= 3 {
-            return;
-        }
-        seq.steps_left_out = 0;
-        let block = seq.num_computed / self.limits.block_size;
-        match seq.table.get(block).copied() {
-            None => seq.table.push(self.pool.take().expect("room was made")),
-            Some(src) if self.pool.refs(src) > 1 && !planted(Bug::SharedBlockWritten) => {
-                let dst = self.pool.take().expect("room was made");
-                self.pool.release(src);
-                seq.table.replace(block, dst);
-                step.copies.push(BlockCopy { src, dst });
-            }
-            Some(_) => {}
-        }
-        self.plan_decode_row(id, step);
-    }
-
-    /// Whether a decode row without a target stays out of the step, for those with one.
-    fn leaves_out(&mut self, id: SeqId, bound: Option<Nanos>) -> bool {
-        let (Some(cost), Some(bound)) = (&self.cost, bound) else { return false };
-        let seq = &mut self.seqs[id];
-        if seq.phase() != Phase::Decode || seq.is_loading() {
-            return false;
-        }
-        let mut work = self.record.work;
-        work.add_decode(seq.num_tokens());
-        let may_stay_out = seq.steps_left_out < MOST_LEFT_OUT || planted(Bug::LeftOutForEver);
-        // In a step without rows nobody gains by it: who has the target may itself wait for this one's blocks.
-        let stays_out = may_stay_out && self.record.work.rows() > 0 && cost.step_time(&work) > bound;
-        seq.steps_left_out += u32::from(stays_out);
-        stays_out
-    }
-
-    /// Prompt chunks in the rows and the time that decode left, the oldest first when its patience is out. The others
-    /// follow as tenants take turns; each tenant's in rank order, or as their deadlines ask.
-    fn plan_prefill(&mut self, now: Nanos, bound: Option<Nanos>, step: &mut Step) {
-        let mut left = Left {
-            rows: self.limits.max_num_batched_tokens - step.decode.len(),
-            prompts: self.limits.max_prefill_seqs,
-            // Nobody enters in a step that threw somebody out.
-            door_is_open: step.preempted.is_empty(),
-            bound: bound.filter(|_| !planted(Bug::TargetIgnored)).map(|bound| self.at_least_some_growth(bound)),
-        };
-        self.record.blocked = Some(if left.door_is_open { Blocked::Budget } else { Blocked::Kv });
-        self.started.clear();
-        let is_prompt = |seq: &Sequence| seq.phase() == Phase::Prefill && !seq.is_loading();
-        self.started.extend(self.running.iter().filter(|(_, id)| is_prompt(&self.seqs[*id])));
-        let oldest = self.oldest_prompt();
-        if let Some(oldest) = oldest.filter(|&oldest| self.patience.is_out(oldest)) {
-            self.advance_prompt(oldest, &mut left, step);
-        }
-        match self.cost {
-            Some(_) => self.advance_by_deadline(now, &mut left, step),
-            None => self.advance_by_rank(&mut left, step),
-        }
-        let oldest_advanced = oldest.is_some_and(|id| self.seqs[id].rows_in_flight > 0);
-        self.patience.note(oldest, !step.prefill.is_empty(), oldest_advanced);
-    }
-
-    /// A bound that leaves prompts something even where decode alone exceeds it.
-    fn at_least_some_growth(&self, bound: Nanos) -> Nanos {
-        let decode = self.cost.as_ref().map_or(0.0, |cost| cost.seconds(&self.record.work));
-        bound.max(Nanos((decode * LEAST_GROWTH * 1e9) as u64))
-    }
-
-    fn advance_by_rank(&mut self, left: &mut Left, step: &mut Step) {
-        while left.rows > 0 && left.prompts > 0 {
-            let started = self.started.iter().copied().filter(|&(_, id)| self.seqs[id].rows_in_flight == 0);
-            let waiting = self.queue.firsts().filter(|&(_, id)| self.may_enter(id, left));
-            let turn = |&(rank, id): &(Rank, SeqId)| (rank.priority, self.shares.turn(&self.seqs[id]), rank);
-            let next = started.chain(waiting).min_by_key(turn);
-            let Some((_, id)) = next else { return self.note_seats(left) };
-            self.advance_prompt(id, left, step);
-        }
-    }
-
-    /// Somebody stays outside, though the step has rows left: if the door is open, for want of a seat.
-    fn note_seats(&mut self, left: &Left) {
-        if left.door_is_open {
-            self.record.blocked = Some(Blocked::Seats);
-        }
-    }
-
-    /// Whether the door is open for this waiting sequence, which may have to leave the last seat to another tenant.
-    fn may_enter(&self, id: SeqId, left: &Left) -> bool {
-        left.door_is_open && !self.shares.leaves_last_seat(&self.seqs[id], &self.running, &self.seqs, &self.limits)
-    }
-
-    fn advance_by_deadline(&mut self, now: Nanos, left: &mut Left, step: &mut Step) {
-        let mut candidates = core::mem::take(&mut self.candidates);
-        candidates.clear();
-        let rows_per_second = self.prefill_rate(left);
-        let started = self.started.iter().map(|&(_, id)| id);
-        for id in started.chain(self.queue.firsts_evenly(LOOKAHEAD)) {
-            candidates.push(self.candidate(id, rows_per_second));
-        }
-        if candidates.len() > 1 {
-            pace::order(&mut candidates, now);
-        }
-        self.slow_down(&candidates, rows_per_second, now, left);
-        let mut seat_is_left = false;
-        for (index, candidate) in candidates.iter().enumerate() {
-            if left.rows == 0 || left.prompts == 0 || !self.has_time(left) {
-                break;
-            }
-            let waits = |other: &Candidate| self.seqs[other.seq].state == State::Waiting;
-            // Who leaves a seat to another tenant does not lose it to one behind it in its own line.
-            let waits_ahead = |other: &Candidate| other.is_in_line_with(candidate) && waits(other);
-            let is_behind = seat_is_left && candidates[..index].iter().any(waits_ahead);
-            if !waits(candidate) || !is_behind && self.may_enter(candidate.seq, left) {
-                self.advance_prompt(candidate.seq, left, step);
-            } else {
-                seat_is_left = true;
-                self.note_seats(left);
-            }
-        }
-        self.candidates = candidates;
-    }
-
-    /// Where every prompt has time, the step takes no more rows than come almost for free beside its decode rows: those
-    /// that a pass over the weights computes while it waits for memory. Beyond, a prompt's rows cost the streams what
-    /// they cost the machine, and a burst of prompts would leave compute idle in the steps after it.
-    fn slow_down(&self, candidates: &[Candidate], rows_per_second: f64, now: Nanos, left: &mut Left) {
-        if left.bound.is_some() && !candidates.is_empty() {
-            let gentle = Left { bound: Some(self.at_least_some_growth(Nanos(0))), ..*left };
-            let slower = rows_per_second / self.prefill_rate(&gentle);
-            if pace::have_time(candidates, slower, now) {
-                left.bound = gentle.bound;
-            }
-        }
-    }
-
-    fn candidate(&self, id: SeqId, rows_per_second: f64) -> Candidate {
-        let seq = &self.seqs[id];
-        Candidate {
-            seq: id,
-            priority: seq.rank.priority,
-            tenant: seq.request.tenant,
-            turn: self.shares.turn(seq),
-            rows: seq.num_uncomputed(),
-            arrival: (seq.rank.arrival, seq.rank.answer),
-            resumes: seq.num_generated() > 0,
-            due: seq.request.targets.ttft.map(|ttft| Nanos(seq.request.arrived.0.saturating_add(ttft.0))),
-            seconds: seq.num_uncomputed() as f64 / rows_per_second,
-        }
-    }
-
-    /// Prompt rows per second at the pace of this step.
-    fn prefill_rate(&self, left: &Left) -> f64 {
-        let Some(cost) = &self.cost else { return f64::INFINITY };
-        let mut work = self.record.work;
-        let most = left.rows.min(self.limits.max_prefill_chunk).max(1);
-        let rows = left.bound.map_or(most, |bound| cost.rows_within(&work, 0, most, usize::MAX, bound).max(1));
-        work.add_chunk(0, rows, false);
-        rows as f64 / cost.seconds(&work).max(1e-9)
-    }
-
-    /// Whether one more prompt row ends in time.
-    fn has_time(&self, left: &Left) -> bool {
-        let (Some(cost), Some(bound)) = (&self.cost, left.bound) else { return true };
-        self.record.prefill.is_empty() || cost.rows_within(&self.record.work, 0, 1, usize::MAX, bound) > 0
-    }
-
-    /// A chunk for one prompt, which enters first if it waits. If it does not fit, nobody enters after it.
-    fn advance_prompt(&mut self, id: SeqId, left: &mut Left, step: &mut Step) {
-        let seq = &self.seqs[id];
-        if seq.state == State::Waiting {
-            if !left.door_is_open {
-                return;
-            }
-            if let Err(blocked) = self.enter(id, step) {
-                left.door_is_open = false;
-                self.record.blocked = Some(blocked);
-                return;
-            }
-        } else if seq.rows_in_flight > 0 {
-            return; // it was the oldest and went first
-        }
-        if self.seqs[id].is_loading() {
-            return; // what it has in a tier comes first
-        }
-        if self.seqs[id].phase() == Phase::Decode {
-            // It resumes, and all but its last token was still cached.
-            self.plan_decode_row(id, step);
-            left.rows -= 1;
-        } else {
-            left.rows -= self.plan_chunk(id, left, step);
-            left.prompts -= usize::from(!planted(Bug::PromptsUnbounded));
-        }
-    }
-
-    /// Of all sequences with prompt rows to go, running or waiting, the one that arrived first.
-    fn oldest_prompt(&self) -> Option<SeqId> {
-        let started = self.started.iter().map(|&(_, id)| id);
-        started.chain(self.queue.oldest()).min_by_key(|&id| {
-            let rank = self.seqs[id].rank;
-            (rank.arrival, rank.answer)
-        })
-    }
-
-    /// A waiting sequence gets all its blocks and runs, or nothing happens. Hits in a tier are to be loaded first.
-    fn enter(&mut self, id: SeqId, step: &mut Step) -> Result<(), Blocked> {
-        if !prefill::has_seats(&self.seqs[id], &self.running, &self.seqs, &self.limits) {
-            return Err(Blocked::Seats);
-        }
-        self.find_prefix(id);
-        let seq = &self.seqs[id];
-        if !prefill::fits(seq, &self.hits, &self.running, &self.seqs, &self.pool, &self.limits) {
-            if planted(Bug::HoldAndWait)
-                && let Some(block) = self.pool.take()
-            {
-                self.seqs[id].table.push(block);
-            }
-            return Err(Blocked::Kv);
-        }
-        self.queue.remove(seq);
-        let seq = &mut self.seqs[id];
-        seq.make_ready(self.limits.max_model_len);
-        // What was found must be held before taking blocks can push it out.
-        for hit in &self.hits {
-            match hit.place {
-                Place::Block(block) => self.pool.share(block),
-                Place::Slot(slot) => self.pool.begin_load(slot),
-            }
-        }
-        for index in 0..blocks_for(seq.num_tokens(), self.limits.block_size) {
-            let place = self.hits.get(index).map(|hit| hit.place);
-            let block = match place {
-                Some(Place::Block(block)) => block,
-                _ => self.pool.take().expect("it fits"),
-            };
-            if let Some(Place::Slot(slot)) = place {
-                step.loads.push(BlockLoad { seq: id, slot, block });
-                seq.loads_in_flight += 1;
-            }
-            seq.table.push(block);
-        }
-        self.loads.extend_from_slice(&step.loads[step.loads.len() - seq.loads_in_flight..]);
-        seq.num_computed = self.hits.len() * self.limits.block_size;
-        seq.cached_tokens = seq.num_computed;
-        let in_pool = self.hits.iter().take_while(|hit| hit.block().is_some()).count();
-        let last = in_pool.checked_sub(1).map(|last| self.hits[last].name);
-        seq.set_registered(in_pool, last);
-        seq.state = State::Running;
-        let is_loading = seq.is_loading();
-        self.join_running(id);
-        if !is_loading {
-            self.note_prefix_stats(id);
-        }
-        Ok(())
-    }
-
-    /// The longest prefix of its known tokens that the cache has, into `self.hits`; from the first hit in a tier on, only
-    /// if loading is worth it.
-    fn find_prefix(&mut self, id: SeqId) {
-        self.hits.clear();
-        let seq = &mut self.seqs[id];
-        if !(self.limits.enable_prefix_caching && seq.request.use_prefix_cache) {
-            return;
-        }
-        let salt = seq.request.salt;
-        let mut in_tiers = [0, 0];
-        for index in 0..seq.num_blocks_to_look_up() {
-            let (hash, tokens) = seq.content(index, &self.hasher);
-            let Some(hit) = self.pool.find(&hash, self.hits.last().map(|hit| hit.name), salt, tokens) else { break };
-            if let Place::Slot(slot) = hit.place {
-                in_tiers[slot.tier as usize] += 1;
-            }
-            self.hits.push(hit);
-        }
-        if in_tiers != [0, 0] {
-            let block_size = self.limits.block_size;
-            let in_pool = self.hits.iter().take_while(|hit| hit.block().is_some()).count();
-            let (start, tokens) = (in_pool * block_size, (self.hits.len() - in_pool) * block_size);
-            if !swap::is_worth_loading(in_tiers, start, tokens, &self.transfer_times, self.cost.as_ref()) {
-                self.hits.truncate(in_pool);
-            }
-        }
     }
 
     /// Once per request, when it is known what its prefix hits were worth.
@@ -752,29 +286,6 @@ impl Scheduler {
                 self.prefix_stats.hit_tokens += seq.cached_tokens as u64;
             }
         }
-    }
-
-    fn plan_decode_row(&mut self, id: SeqId, step: &mut Step) {
-        step.decode.push(id);
-        let row = self.plan_rows(id, 1, 1);
-        self.record.work.add_decode(row.start + 1);
-        self.record.decode.push(row);
-    }
-
-    fn plan_chunk(&mut self, id: SeqId, left: &Left, step: &mut Step) -> usize {
-        let seq = &self.seqs[id];
-        let (start, uncomputed) = (seq.num_computed(), seq.num_uncomputed());
-        let mut len = prefill::chunk_len(uncomputed, left.rows, &self.limits);
-        if let (Some(cost), Some(bound)) = (&self.cost, left.bound) {
-            len = cost.rows_within(&self.record.work, start, len, uncomputed, bound).max(1);
-        }
-        let samples = if len == seq.num_uncomputed() { seq.num_samples() } else { 0 };
-        self.record.recomputed_rows += seq.most_computed.saturating_sub(start).min(len);
-        step.prefill.push(Chunk { seq: id, start: seq.num_computed(), len, samples });
-        let row = self.plan_rows(id, len, samples);
-        self.record.work.add_chunk(row.start, len, samples > 0);
-        self.record.prefill.push(row);
-        len
     }
 
     fn plan_rows(&mut self, id: SeqId, len: usize, samples: usize) -> RecordRow {

@@ -1,0 +1,113 @@
+//! Sizes and bounds of a scheduler: what it is given at start and never exceeds.
+
+use core::fmt;
+
+/// Sizes and bounds, fixed at start.
+#[derive(Clone)]
+pub struct Limits {
+    /// Tokens per block.
+    pub block_size: usize,
+    /// Blocks of the pool.
+    pub num_blocks: usize,
+    /// Tokens that a sequence may have, prompt and answer.
+    pub max_model_len: usize,
+    /// Sequences that run together. Every answer of a request counts from the moment it enters.
+    pub max_num_seqs: usize,
+    /// Rows of a step; at least `max_num_seqs`, so that every decoding sequence always gets one.
+    pub max_num_batched_tokens: usize,
+    /// Rows of one prompt in a step.
+    pub max_prefill_chunk: usize,
+    /// Prompts that advance in a step.
+    pub max_prefill_seqs: usize,
+    /// Requests that may wait for their first step.
+    pub max_queued_requests: usize,
+    /// Their prompt tokens. An empty queue takes any prompt.
+    pub max_queued_tokens: usize,
+    /// Whether equal prefixes share blocks.
+    pub enable_prefix_caching: bool,
+    /// Key of the block hashes: random for each start of the engine.
+    pub hash_key: [u8; 32],
+}
+
+impl fmt::Debug for Limits {
+    /// Everything but the key, which is a secret.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Limits")
+            .field("block_size", &self.block_size)
+            .field("num_blocks", &self.num_blocks)
+            .field("max_model_len", &self.max_model_len)
+            .field("max_num_seqs", &self.max_num_seqs)
+            .field("max_num_batched_tokens", &self.max_num_batched_tokens)
+            .field("max_prefill_chunk", &self.max_prefill_chunk)
+            .field("max_prefill_seqs", &self.max_prefill_seqs)
+            .field("max_queued_requests", &self.max_queued_requests)
+            .field("max_queued_tokens", &self.max_queued_tokens)
+            .field("enable_prefix_caching", &self.enable_prefix_caching)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why limits cannot be served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LimitsError {
+    /// This limit is 0.
+    Zero {
+        /// The field.
+        limit: &'static str,
+    },
+    /// A step could not hold one row for every running sequence.
+    StepTooSmall {
+        /// Rows of a step.
+        max_num_batched_tokens: usize,
+        /// Sequences that run together.
+        max_num_seqs: usize,
+    },
+    /// Blocks are counted in 32 bits.
+    TooManyBlocks {
+        /// Blocks wanted.
+        num_blocks: usize,
+    },
+}
+
+impl fmt::Display for LimitsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            LimitsError::Zero { limit } => write!(f, "{limit} must be at least 1"),
+            LimitsError::StepTooSmall { max_num_batched_tokens, max_num_seqs } => write!(
+                f,
+                "max_num_batched_tokens ({max_num_batched_tokens}) must be at least max_num_seqs ({max_num_seqs}): \
+                 every running sequence needs a row in each step"
+            ),
+            LimitsError::TooManyBlocks { num_blocks } => write!(f, "{num_blocks} KV blocks are too many to count"),
+        }
+    }
+}
+
+impl core::error::Error for LimitsError {}
+
+impl Limits {
+    pub(crate) fn check(&self) -> Result<(), LimitsError> {
+        let at_least_one = [
+            ("block_size", self.block_size),
+            ("num_blocks", self.num_blocks),
+            ("max_model_len", self.max_model_len),
+            ("max_num_seqs", self.max_num_seqs),
+            ("max_num_batched_tokens", self.max_num_batched_tokens),
+            ("max_prefill_chunk", self.max_prefill_chunk),
+            ("max_prefill_seqs", self.max_prefill_seqs),
+            ("max_queued_requests", self.max_queued_requests),
+            ("max_queued_tokens", self.max_queued_tokens),
+        ];
+        if let Some((limit, _)) = at_least_one.into_iter().find(|&(_, value)| value == 0) {
+            return Err(LimitsError::Zero { limit });
+        }
+        let &Limits { num_blocks, max_num_batched_tokens, max_num_seqs, .. } = self;
+        if max_num_batched_tokens < max_num_seqs {
+            return Err(LimitsError::StepTooSmall { max_num_batched_tokens, max_num_seqs });
+        }
+        if num_blocks.checked_mul(self.block_size).is_none_or(|slots| slots >= u32::MAX as usize) {
+            return Err(LimitsError::TooManyBlocks { num_blocks });
+        }
+        Ok(())
+    }
+}
