@@ -4,6 +4,7 @@
 export function ms(value: number | null | undefined): string {
   if (value == null || !Number.isFinite(value)) return "–";
   const size = Math.abs(value);
+  if (size === 0) return "0 ms";
   if (size < 9.95) return `${value.toFixed(size < 0.995 ? 2 : 1)} ms`;
   if (size < 999.5) return `${value.toFixed(0)} ms`;
   if (size < 99_500) return `${(value / 1000).toFixed(size < 9950 ? 2 : 1)} s`;

@@ -1,7 +1,169 @@
-import type { App } from "../app";
-import { add, el } from "../dom";
+// Live: what the engine does now. A lane per request, the distance to the machine's limits, the figures of each phase.
 
-export function mount(root: HTMLElement, _app: App): () => void {
-  add(root, el("h1", {}, "Live"), el("p", {}, "This page is not there yet."));
-  return () => undefined;
+import type { App } from "../app";
+import { add, el, say, show } from "../dom";
+import { decodeDistance, newest, prefillDistance, type Distance } from "../limits";
+import { Roofline } from "../roofline";
+import { Series } from "../series";
+import { RequestTable } from "../table";
+import { Timeline } from "../timeline";
+import { ms, percent, short } from "../units";
+
+/** Steps of so many ms of work make up the big numbers. */
+const WINDOW_MS = 3000;
+const REFRESH_MS = 250;
+
+export function mount(root: HTMLElement, app: App): () => void {
+  const { feed } = app;
+  const timeline = new Timeline(app);
+  const series = new Series(app);
+  const roofline = new Roofline(app);
+  const table = new RequestTable(app);
+  const gauges = { prefill: new Gauge("prefill", "Prefill", "compute"), decode: new Gauge("decode", "Decode", "bandwidth") };
+  const tiles = new Tiles(app);
+  const empty = emptyState(app);
+
+  add(
+    root,
+    el("h1", {}, "Live"),
+    el(
+      "p",
+      { class: "lead" },
+      "Each lane is a request. First its whole prompt is read, many tokens in one pass: ",
+      el("strong", { class: "prefill-text" }, "prefill"),
+      ", which arithmetic limits. Then its answer is written, one token per pass: ",
+      el("strong", { class: "decode-text" }, "decode"),
+      ", which memory bandwidth limits.",
+    ),
+    el("section", { class: "gauges", "aria-label": "Distance to the limits of this machine" }, gauges.prefill.element, gauges.decode.element),
+    tiles.element,
+    el("section", { class: "panel timeline-panel", "aria-label": "Timeline" }, timeline.element, empty),
+    el("section", { "aria-label": "Over time" }, series.element),
+    el(
+      "section",
+      { class: "panel" },
+      el("h2", {}, "Roofline"),
+      el("p", { class: "quiet-text" }, "Each point is a step. The further right, the more arithmetic for each byte read; no step can be above the line. Prompts sit under its flat part, answers under its slope: that is why there are two phases."),
+      roofline.element,
+    ),
+    table.element,
+  );
+
+  let timer = 0;
+  const refresh = (): void => {
+    timer = 0;
+    const steps = newest(feed.log.steps, WINDOW_MS);
+    gauges.prefill.tell(prefillDistance(steps, app.info.limits), app);
+    gauges.decode.tell(decodeDistance(steps, app.info.limits), app);
+    tiles.tell();
+    show(empty, feed.log.requests.size === 0);
+  };
+  const stop = feed.subscribe(() => {
+    timer ||= window.setTimeout(refresh, REFRESH_MS);
+  });
+  refresh();
+  return () => {
+    stop();
+    clearTimeout(timer);
+    for (const part of [timeline, series, roofline, table]) part.end();
+  };
+}
+
+/** A phase and how near it is to the limit that binds it. */
+class Gauge {
+  readonly element: HTMLElement;
+  private number = el("span", { class: "big number" }, "–");
+  private detail = el("p", { class: "quiet-text" });
+  private bar = el("span", { class: "fill" });
+
+  constructor(
+    private phase: "prefill" | "decode",
+    title: string,
+    limit: string,
+  ) {
+    this.element = el(
+      "article",
+      { class: `panel gauge ${phase}` },
+      el("h2", {}, title),
+      el("p", { class: "headline" }, this.number, ` of the ${limit} limit`),
+      el("div", { class: "bar", "aria-hidden": "true" }, this.bar),
+      this.detail,
+    );
+  }
+
+  tell(distance: Distance | null, app: App): void {
+    const share = distance?.share ?? null;
+    say(this.number, share == null ? "–" : percent(share));
+    this.bar.style.transform = `scaleX(${Math.min(1, share ?? 0)})`;
+    say(this.detail, this.words(distance, app));
+  }
+
+  private words(distance: Distance | null, app: App): string {
+    const prefill = this.phase === "prefill";
+    if (!distance) return prefill ? "No prompt was read yet." : "No step was answers alone yet.";
+    const unit = prefill ? "op/s" : "B/s";
+    const { limits } = app.info;
+    const limit = limits && (prefill ? limits.matrix_flops : limits.read_bandwidth);
+    const rate = `${short(distance.achieved)}${unit}${limit ? ` of ${short(limit)}${unit}` : ": the limits of this machine are not known"}`;
+    const tokens = `${short(distance.tokens).trim()} ${prefill ? "prompt" : "answer"} tokens per second`;
+    const cache = !prefill && (distance.share ?? 0) > 1.02 ? " Above the limit: part of what is read stays in the processor's own cache." : "";
+    return `${rate} · ${tokens} in such steps.${cache}`;
+  }
+}
+
+/** The figures of the moment. */
+class Tiles {
+  readonly element = el("dl", { class: "tiles" });
+  private values = new Map<string, { value: HTMLElement; note: HTMLElement }>();
+
+  constructor(private app: App) {
+    for (const name of ["Running", "Waiting", "First token", "Between tokens", "KV cache", "Prefix hits"]) {
+      const [value, note] = [el("span", { class: "number" }, "–"), el("small", {})];
+      this.values.set(name, { value, note });
+      this.element.append(el("div", { class: "panel" }, el("dt", {}, name), el("dd", {}, value, note)));
+    }
+  }
+
+  tell(): void {
+    const stats = this.app.feed.log.stats[this.app.feed.log.stats.length - 1];
+    if (!stats) return;
+    const set = (name: string, value: string, note: string): void => {
+      const tile = this.values.get(name)!;
+      say(tile.value, value);
+      say(tile.note, note);
+    };
+    set("Running", String(stats.running), stats.paused ? "the engine is paused" : `of ${this.app.info.max_num_seqs} seats`);
+    set("Waiting", String(stats.waiting), stats.prefill_backlog_ms >= 1 ? `${ms(stats.prefill_backlog_ms)} of prompts to read` : "no prompt to read");
+    set("First token", ms(stats.ttft_p50_ms), stats.ttft_p99_ms == null ? "median" : `median · p99 ${ms(stats.ttft_p99_ms)}`);
+    set("Between tokens", ms(stats.itl_p50_ms), stats.itl_p99_ms == null ? "median" : `median · p99 ${ms(stats.itl_p99_ms)}`);
+    const full = stats.kv_seconds_to_full;
+    set("KV cache", percent(stats.used_blocks / Math.max(1, stats.total_blocks)), full == null || full > 3600 ? `of ${stats.total_blocks.toLocaleString("en")} blocks` : `full in ${ms(full * 1000)}`);
+    const queries = stats.prefix_queries;
+    set("Prefix hits", queries > 0 ? percent(stats.prefix_hits / queries) : "–", queries > 0 ? `of ${queries.toLocaleString("en")} prompts` : "no prompt yet");
+  }
+}
+
+/** Before the first request: what to do. */
+function emptyState(app: App): HTMLElement {
+  const said = el("p", { class: "quiet-text", role: "status" });
+  const button = el("button", { type: "button", class: "primary" }, "Send an example chat");
+  button.addEventListener("click", () => {
+    button.disabled = true;
+    say(said, "Sent. It appears here as it is answered.");
+    void example(app)
+      .catch((error: unknown) => say(said, error instanceof Error ? error.message : String(error)))
+      .finally(() => (button.disabled = false));
+  });
+  return el("div", { class: "empty", hidden: true }, el("p", {}, "No request yet. Send one to this server, or let this page do it:"), button, said);
+}
+
+async function example(app: App): Promise<void> {
+  const body = { model: app.info.name, stream: true, max_tokens: 120, messages: [{ role: "user", content: "Tell me a story about a lantern and a fox." }] };
+  const response = await app.api("/v1/chat/completions", { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body) });
+  if (!response.ok) {
+    const told = (await response.json().catch(() => null)) as { error?: { message?: string } } | null;
+    throw new Error(told?.error?.message ?? `The server answered ${response.status}.`);
+  }
+  const reader = response.body!.getReader();
+  while (!(await reader.read()).done);
 }

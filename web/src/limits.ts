@@ -1,0 +1,62 @@
+// How close the machine comes to what it can do, from the step log: prefill against the compute limit, decode against the
+// bandwidth limit (the roofline model: Williams et al., 2009).
+
+import type { Step } from "./log";
+import type { Limits } from "./wire";
+
+/** The newest steps in which the engine worked for about `busy` ms. */
+export function newest(steps: Step[], busy: number): Step[] {
+  let sum = 0;
+  let i = steps.length;
+  while (i > 0 && sum < busy) {
+    i -= 1;
+    sum += steps[i]!.took;
+  }
+  return steps.slice(i);
+}
+
+export interface Distance {
+  /** Per second. */
+  achieved: number;
+  /** Of the limit; `null` where it is not known. */
+  share: number | null;
+  /** Tokens per second of these steps. */
+  tokens: number;
+  steps: number;
+}
+
+/** Steps that carried prompts, against the operations that the machine can do; `null` without any. */
+export function prefillDistance(steps: Step[], limits: Limits | null): Distance | null {
+  return distance(
+    steps.filter((step) => step.prefill.length > 0),
+    (step) => step.flops,
+    limits?.matrix_flops,
+    (step) => step.prefill.reduce((sum, row) => sum + row.len, 0),
+  );
+}
+
+/** Steps of answers alone, against the bytes that it can read. */
+export function decodeDistance(steps: Step[], limits: Limits | null): Distance | null {
+  return distance(
+    steps.filter((step) => step.prefill.length === 0 && step.decode.length > 0),
+    (step) => step.bytes,
+    limits?.read_bandwidth,
+    (step) => step.decode.length,
+  );
+}
+
+function distance(steps: Step[], amount: (step: Step) => number, limit: number | undefined, tokens: (step: Step) => number): Distance | null {
+  const seconds = steps.reduce((sum, step) => sum + step.took, 0) / 1000;
+  if (seconds === 0) return null;
+  const achieved = steps.reduce((sum, step) => sum + amount(step), 0) / seconds;
+  return { achieved, share: limit ? achieved / limit : null, tokens: steps.reduce((sum, step) => sum + tokens(step), 0) / seconds, steps: steps.length };
+}
+
+/** Which limit is nearer to a step, and how near: `null` where the limits are not known. */
+export function bound(step: Step, limits: Limits | null): { by: "compute" | "bandwidth"; share: number; least: number } | null {
+  if (!limits || step.took <= 0) return null;
+  const compute = (step.flops / limits.matrix_flops) * 1000;
+  const bandwidth = (step.bytes / limits.read_bandwidth) * 1000;
+  const least = Math.max(compute, bandwidth);
+  return { by: compute > bandwidth ? "compute" : "bandwidth", share: least / step.took, least };
+}

@@ -1,0 +1,180 @@
+// The small charts of the Live page, over the last minutes: uPlot draws them, twice a second at most.
+
+import uPlot from "uplot";
+import "uplot/dist/uPlot.min.css";
+import type { App } from "./app";
+import { el } from "./dom";
+import { FONT, theme, watchTheme } from "./draw";
+import type { Log } from "./log";
+import { ms, percent, short } from "./units";
+
+type Colour = "prefill" | "decode" | "queue" | "cached" | "late" | "quiet" | "ink";
+type Values = (number | null)[];
+
+interface Line {
+  label: string;
+  colour: Colour;
+  /** The right axis has a scale of its own. */
+  right?: true;
+  dashed?: true;
+}
+
+interface Chart {
+  title: string;
+  about: string;
+  lines: Line[];
+  format: (value: number) => string;
+  /** The largest value that the axis always shows. */
+  least?: number;
+  data: (log: Log) => [number[], ...Values[]];
+}
+
+const seconds = (rows: { at: number }[]): number[] => rows.map((row) => row.at / 1000);
+const perSecond = (value: number): string => short(value).trim();
+
+const CHARTS: Chart[] = [
+  {
+    title: "Tokens per second",
+    about: "Prompt tokens read (left scale) and answer tokens written (right scale).",
+    lines: [
+      { label: "prefill", colour: "prefill" },
+      { label: "decode", colour: "decode", right: true },
+    ],
+    format: perSecond,
+    data: ({ rates }) => [seconds(rates), rates.map((rate) => rate.prefill), rates.map((rate) => rate.decode)],
+  },
+  {
+    title: "Time to first token",
+    about: "From a request to its first token.",
+    lines: [
+      { label: "median", colour: "prefill" },
+      { label: "p99", colour: "prefill", dashed: true },
+    ],
+    format: ms,
+    data: ({ stats }) => [seconds(stats), stats.map((stat) => stat.ttft_p50_ms), stats.map((stat) => stat.ttft_p99_ms)],
+  },
+  {
+    title: "Time between tokens",
+    about: "From a token to the next of the same answer.",
+    lines: [
+      { label: "median", colour: "decode" },
+      { label: "p99", colour: "decode", dashed: true },
+    ],
+    format: ms,
+    data: ({ stats }) => [seconds(stats), stats.map((stat) => stat.itl_p50_ms), stats.map((stat) => stat.itl_p99_ms)],
+  },
+  {
+    title: "Requests",
+    about: "In the batch, and in the queue.",
+    lines: [
+      { label: "running", colour: "ink" },
+      { label: "waiting", colour: "late" },
+    ],
+    format: (value) => value.toFixed(0),
+    least: 4,
+    data: ({ stats }) => [seconds(stats), stats.map((stat) => stat.running), stats.map((stat) => stat.waiting)],
+  },
+  {
+    title: "KV cache",
+    about: "Blocks that requests hold, and those with their cached prefixes that may be taken.",
+    lines: [
+      { label: "used", colour: "ink" },
+      { label: "used or cached", colour: "cached" },
+    ],
+    format: percent,
+    least: 1,
+    data: ({ stats }) => [seconds(stats), stats.map((stat) => stat.used_blocks / stat.total_blocks), stats.map((stat) => (stat.used_blocks + stat.cached_blocks) / stat.total_blocks)],
+  },
+  {
+    title: "Prefix cache hits",
+    about: "Prompts that found a beginning in the cache, of those that came in each half second.",
+    lines: [{ label: "hits", colour: "cached" }],
+    format: percent,
+    least: 1,
+    data: ({ rates }) => [seconds(rates), rates.map((rate) => rate.hits)],
+  },
+];
+
+const REDRAW_MS = 500;
+const HEIGHT = 130;
+
+export class Series {
+  readonly element = el("div", { class: "series" });
+  private plots: { plot: uPlot; chart: Chart }[] = [];
+  private observer: ResizeObserver;
+  private timer = 0;
+  private stops: (() => void)[];
+
+  constructor(private app: App) {
+    this.observer = new ResizeObserver((entries) => {
+      for (const entry of entries) this.size(entry.target as HTMLElement, entry.contentRect.width);
+    });
+    for (const chart of CHARTS) {
+      const box = el("div", { class: "plot" });
+      this.element.append(el("figure", { class: "panel" }, el("figcaption", { title: chart.about }, el("h3", {}, chart.title)), box));
+      this.observer.observe(box);
+    }
+    this.stops = [app.feed.subscribe(() => this.later()), watchTheme(() => this.plots.forEach(({ plot }) => plot.redraw(false)))];
+  }
+
+  end(): void {
+    for (const stop of this.stops) stop();
+    clearTimeout(this.timer);
+    this.observer.disconnect();
+    for (const { plot } of this.plots) plot.destroy();
+  }
+
+  private later(): void {
+    this.timer ||= window.setTimeout(() => {
+      this.timer = 0;
+      this.refresh();
+    }, REDRAW_MS);
+  }
+
+  private refresh(): void {
+    if (document.hidden) return;
+    for (const { plot, chart } of this.plots) plot.setData(chart.data(this.app.feed.log));
+  }
+
+  private size(box: HTMLElement, width: number): void {
+    const made = this.plots.find(({ plot }) => plot.root.parentElement === box);
+    if (made) return made.plot.setSize({ width, height: HEIGHT });
+    const chart = CHARTS[[...this.element.querySelectorAll(".plot")].indexOf(box)]!;
+    this.plots.push({ chart, plot: new uPlot(options(chart, width), chart.data(this.app.feed.log), box) });
+  }
+}
+
+function options(chart: Chart, width: number): uPlot.Options {
+  const quiet = (): string => theme().quiet;
+  const grid = { stroke: () => theme().line, width: 1 };
+  const values = (_: uPlot, splits: number[]): string[] => splits.map(chart.format);
+  const range = (_: uPlot, __: number, max: number): uPlot.Range.MinMax => [0, Math.max(chart.least ?? 0, (max || 0) * 1.1) || 1];
+  const axis = { stroke: quiet, font: FONT, grid, ticks: { show: false }, space: 28 };
+  const right = chart.lines.some((line) => line.right);
+  return {
+    width,
+    height: HEIGHT,
+    padding: [8, right ? 0 : 10, 0, 0],
+    cursor: { sync: { key: "live" }, drag: { x: false, y: false }, points: { size: 5 } },
+    legend: { show: true, live: true },
+    scales: { x: { time: false }, y: { range }, r: { range } },
+    axes: [
+      { ...axis, space: 60, size: 24, values: (_, splits) => splits.map((at) => `${at.toFixed(0)} s`) },
+      { ...axis, size: 54, values, ...(right ? { stroke: () => theme()[chart.lines[0]!.colour] } : {}) },
+      ...(right ? [{ ...axis, scale: "r", side: 1 as const, size: 46, values, grid: { show: false }, stroke: () => theme().decode }] : []),
+    ],
+    series: [
+      { label: "at", value: (_, at) => (at == null ? "" : `${at.toFixed(1)} s`) },
+      ...chart.lines.map((line) => ({
+        label: line.label,
+        stroke: () => theme()[line.colour],
+        width: 1.5,
+        scale: line.right ? "r" : "y",
+        points: { show: false },
+        spanGaps: true,
+        ...(line.dashed ? { dash: [4, 3] } : {}),
+        value: (_: uPlot, value: number | null) => (value == null ? "" : chart.format(value)),
+      })),
+    ],
+  };
+}

@@ -1,0 +1,625 @@
+// The timeline: a lane per request, time from left to right, every pass to scale.
+//
+//   lane 0  ....[####prefill####]|d|d|d|d |d|d|   .... queue, [#] prompt rows, |d| one token of the answer
+//   lane 1      ....[##prefill##][##pre#]|d|d|
+//               a step is one column: everybody in it pays for all of it
+//
+// Lanes and passes are painted into an image of one pixel per lane and column, which is then stretched: what a frame costs
+// does not depend on how passes and lanes happen to touch. When time moves on, the image is shifted, and only its new
+// columns are painted. Nothing in a frame reads layout.
+
+import type { App } from "./app";
+import { el, fill, show } from "./dom";
+import { FONT, Surface, pixel, theme, tick, watchTheme } from "./draw";
+import { dropFrame, wantFrame } from "./frames";
+import type { Log, Request, Step, Token } from "./log";
+import { count, ms, shortName } from "./units";
+import type { PrefillRow } from "./wire";
+
+const AXIS = 20;
+const SHORTEST_SPAN = 20;
+const LONGEST_SPAN = 120_000;
+const TALLEST_LANE = 26;
+const FLATTEST_LANE = 3;
+const LEAST_LANES = 6;
+
+/** What is under the pointer or the keyboard. */
+type Hit =
+  | { kind: "token"; token: Token; step: Step | undefined }
+  | { kind: "chunk"; request: Request; row: PrefillRow; step: Step }
+  | { kind: "queue"; request: Request; from: number; to: number | null }
+  | { kind: "pause"; request: Request; from: number; to: number | null; verdict: string };
+
+/** Which columns of which lanes the image shows. */
+interface Painted {
+  /** Milliseconds of a column. */
+  scale: number;
+  /** The column of the image's left edge, counted from the start of the engine. */
+  column: number;
+  lane: number;
+  version: number;
+  steps: number;
+  /** Up to where everything was known. */
+  until: number;
+}
+
+export class Timeline {
+  readonly element: HTMLElement;
+  private surface: Surface;
+  private image: ImageData | null = null;
+  private words = new Uint32Array(0);
+  private sheet = document.createElement("canvas");
+  private sheetContext = this.sheet.getContext("2d")!;
+  private painted: Painted | null = null;
+  private span = 8000;
+  private right = 0;
+  private follow = true;
+  private scroll = 0;
+  private wanted = 0;
+  private hit: Hit | null = null;
+  private byKeyboard = false;
+  private tip = el("div", { class: "tip", hidden: true });
+  private spoken = el("div", { class: "visually-hidden", "aria-live": "polite" });
+  private followButton: HTMLButtonElement;
+  private stops: (() => void)[] = [];
+  private calm = matchMedia("(prefers-reduced-motion: reduce)");
+  private log: Log;
+
+  constructor(private app: App) {
+    this.log = app.feed.log;
+    const canvas = el("canvas", {
+      class: "timeline",
+      tabindex: 0,
+      role: "application",
+      "aria-roledescription": "timeline",
+      "aria-label": "Requests over time. Arrow keys go from token to token and from lane to lane, plus and minus zoom, F follows. The same facts are in the table below.",
+    });
+    this.surface = new Surface(canvas, () => this.redraw());
+    const button = (text: string, label: string, act: () => void): HTMLButtonElement => el("button", { type: "button", "aria-label": label, title: label, onclick: act }, text);
+    this.followButton = button("Follow now", "Follow now (F)", () => this.setFollow(!this.follow));
+    this.followButton.setAttribute("aria-pressed", "true");
+    this.element = el(
+      "div",
+      { class: "timeline-box" },
+      el("div", { class: "row toolbar" }, legend(), el("span", { class: "row tools" }, button("−", "Zoom out (-)", () => this.zoom(2)), button("+", "Zoom in (+)", () => this.zoom(0.5)), this.followButton)),
+      el("div", { class: "stage" }, canvas, this.tip),
+      this.spoken,
+    );
+    this.listen(canvas);
+    this.stops.push(
+      app.feed.subscribe(this.redraw),
+      watchTheme(() => {
+        this.painted = null;
+        this.redraw();
+      }),
+    );
+    this.redraw();
+  }
+
+  end(): void {
+    for (const stop of this.stops) stop();
+    dropFrame(this.draw);
+    this.surface.end();
+  }
+
+  private redraw = (): void => wantFrame(this.draw);
+
+  private setFollow(follow: boolean): void {
+    this.follow = follow;
+    this.followButton.setAttribute("aria-pressed", String(follow));
+    this.redraw();
+  }
+
+  private zoom(factor: number, x = this.gutter + this.plotWidth): void {
+    const span = Math.min(LONGEST_SPAN, Math.max(SHORTEST_SPAN, this.span * factor));
+    // The moment under the pointer stays where it is; in the right edge's case that is now.
+    const under = this.timeAt(x);
+    const share = (x - this.gutter) / Math.max(1, this.plotWidth);
+    this.right = under + (1 - share) * span;
+    this.span = span;
+    this.redraw();
+  }
+
+  // Geometry, in CSS pixels
+
+  private get gutter(): number {
+    return this.surface.width < 640 ? 0 : 66;
+  }
+
+  private get plotWidth(): number {
+    return Math.max(1, this.surface.width - this.gutter);
+  }
+
+  private get plotHeight(): number {
+    return Math.max(1, this.surface.height - AXIS);
+  }
+
+  private get laneHeight(): number {
+    return Math.min(TALLEST_LANE, Math.max(FLATTEST_LANE, Math.floor(this.plotHeight / Math.max(1, this.log.lanes))));
+  }
+
+  private get left(): number {
+    return this.right - this.span;
+  }
+
+  private timeAt(x: number): number {
+    return this.left + ((x - this.gutter) / this.plotWidth) * this.span;
+  }
+
+  private xAt(time: number): number {
+    return this.gutter + ((time - this.left) / this.span) * this.plotWidth;
+  }
+
+  private get isBusy(): boolean {
+    const { log } = this;
+    const stats = log.stats[log.stats.length - 1];
+    const now = this.app.feed.now();
+    if (this.app.feed.state.kind !== "open") return false;
+    return (stats != null && stats.running + stats.waiting > 0 && !stats.paused) || (log.lastStep != null && now - log.lastStep.end < 1000);
+  }
+
+  // Drawing
+
+  private draw = (): void => {
+    const { surface, log } = this;
+    if (surface.width === 0) return;
+    const busy = this.isBusy;
+    // As high as its lanes want, once there are more than ever.
+    const wanted = AXIS + Math.max(LEAST_LANES, log.lanes) * TALLEST_LANE;
+    if (wanted > this.wanted) {
+      this.wanted = wanted;
+      surface.canvas.style.height = `min(56vh, 460px, ${wanted}px)`;
+    }
+    if (this.follow) {
+      // At rest the picture rests too: the last thing that happened stays in view, and nothing is drawn.
+      const now = busy ? this.app.feed.now() : (log.lastStep?.end ?? this.app.feed.now());
+      const shown = this.calm.matches ? Math.ceil(now / 500) * 500 : now;
+      this.right = shown + this.span * 0.02;
+    }
+    const height = this.laneHeight;
+    this.scroll = Math.min(Math.max(0, this.scroll), Math.max(0, log.lanes * height - this.plotHeight));
+    const context = surface.begin();
+    this.grid(context);
+    this.paint();
+    this.blit(context, height);
+    this.late(context, height);
+    this.labels(context, height);
+    this.mark(context, height);
+    this.place();
+    if (this.follow && busy && !this.calm.matches) this.redraw();
+  };
+
+  private grid(context: CanvasRenderingContext2D): void {
+    const colours = theme();
+    const wanted = Math.max(2, Math.floor(this.plotWidth / 85));
+    const distance = tick(this.span, wanted);
+    context.fillStyle = colours.quiet;
+    context.strokeStyle = colours.line;
+    context.textAlign = "left";
+    context.beginPath();
+    for (let time = Math.ceil(Math.max(0, this.left) / distance) * distance; time < this.right; time += distance) {
+      const x = Math.round(this.xAt(time)) + 0.5;
+      context.moveTo(x, AXIS - 6);
+      context.lineTo(x, this.surface.height);
+      const text = distance < 1000 ? `${(time / 1000).toFixed(distance < 10 ? 3 : distance < 100 ? 2 : 1)} s` : clock(time);
+      if (x + 40 < this.surface.width) context.fillText(text, x + 3, 8);
+    }
+    context.stroke();
+  }
+
+  /** Brings the image up to date with the log and the view. */
+  private paint(): void {
+    const { log, surface } = this;
+    const width = Math.round(this.plotWidth * surface.ratio);
+    const height = this.laneHeight;
+    const lane = Math.floor(this.scroll / height);
+    const lanes = Math.max(1, Math.min(log.lanes - lane, Math.ceil(this.plotHeight / height) + 1));
+    if (!this.image || this.image.width !== width || this.image.height !== lanes) {
+      this.image = this.sheetContext.createImageData(width, lanes);
+      this.words = new Uint32Array(this.image.data.buffer);
+      this.sheet.width = width;
+      this.sheet.height = lanes;
+      this.painted = null;
+    }
+    const scale = this.span / width;
+    const column = Math.round(this.left / scale);
+    const before = this.painted;
+    const events = log.version - log.stepVersion;
+    let from = 0;
+    if (before && before.scale === scale && before.lane === lane && before.version === events) {
+      const shift = column - before.column;
+      const known = Math.floor(before.until / scale) - column - 1;
+      if (shift >= 0 && shift < width && known > 0) {
+        for (let row = 0; row < lanes && shift > 0; row += 1) this.words.copyWithin(row * width, row * width + shift, (row + 1) * width);
+        from = Math.min(known, width - shift);
+      }
+      if (shift === 0 && before.steps === log.stepVersion) from = width;
+    }
+    if (from < width) {
+      this.paintColumns(from, width, lane, lanes, column, scale);
+      this.sheetContext.putImageData(this.image, 0, 0, from === 0 || before?.column !== column ? 0 : from, 0, width, lanes);
+    }
+    // What runs or waits now grows with the time, so everything after the last step is painted again.
+    const until = log.lastStep?.end ?? 0;
+    this.painted = { scale, column, lane, version: events, steps: log.stepVersion, until };
+  }
+
+  private paintColumns(from: number, to: number, lane: number, lanes: number, column: number, scale: number): void {
+    const { log, words } = this;
+    const width = this.image!.width;
+    const colours = theme();
+    const [prefill, decode, idle] = [pixel(colours.prefill), pixel(colours.decode), pixel(colours.lane)];
+    const [queue, cached, out] = [pixel(colours.queue), pixel(colours.cached), pixel(colours.preempted)];
+    const unit = Math.max(1, Math.round(this.surface.ratio));
+    const at = (time: number): number => Math.floor(time / scale) - column;
+    const clamp = (x: number): number => Math.min(to, Math.max(from, x));
+    for (let row = 0; row < lanes; row += 1) words.fill(0, row * width + from, row * width + to);
+
+    const band = (row: number, begin: number, end: number, colour: number): void => {
+      words.fill(colour, row * width + clamp(begin), row * width + clamp(end));
+    };
+    const dots = (row: number, begin: number, end: number, colour: number): void => {
+      for (let x = clamp(begin); x < clamp(end); x += 1) {
+        if ((x + column) % (4 * unit) < 2 * unit) words[row * width + x] = colour;
+      }
+    };
+    const now = Math.max(log.newest, this.app.feed.now());
+    for (const request of log.requests.values()) {
+      const row = request.lane - lane;
+      const open = request.isOpen;
+      if (row < 0 || row >= lanes || at(request.from) >= to || (!open && at(request.to) < from)) continue;
+      if (request.firstPass != null) band(row, at(request.firstPass), at(request.to), idle);
+      if (request.arrived != null) dots(row, at(request.arrived), at(request.firstPass ?? (open ? now : request.to)), queue);
+      for (const pause of request.pauses) dots(row, at(pause.from), at(pause.to ?? (open ? now : request.to)), out);
+    }
+    for (let i = log.firstStepAfter((column + from) * scale); i < log.steps.length; i += 1) {
+      const step = log.steps[i]!;
+      const begin = at(step.at);
+      if (begin >= to) break;
+      const end = Math.max(begin + 1, at(step.end));
+      // Where a pass is wide enough, a gap shows where it ends.
+      const [x0, x1] = [clamp(begin), clamp(end - begin >= 4 * unit ? end - unit : end)];
+      for (const request of step.decodeOf) {
+        const row = request.lane - lane;
+        if (row < 0 || row >= lanes) continue;
+        for (let x = row * width + x0; x < row * width + x1; x += 1) if (words[x] !== prefill) words[x] = decode;
+      }
+      for (let k = 0; k < step.prefillOf.length; k += 1) {
+        const row = step.prefillOf[k]!.lane - lane;
+        if (row < 0 || row >= lanes) continue;
+        words.fill(prefill, row * width + x0, row * width + x1);
+        const chunk = step.prefill[k]!;
+        if (chunk.cached > 0 && chunk.start <= chunk.cached) band(row, begin, Math.min(begin + 4 * unit, end), cached);
+      }
+    }
+  }
+
+  private blit(context: CanvasRenderingContext2D, height: number): void {
+    const { surface } = this;
+    const lanes = this.image!.height;
+    const top = AXIS - (this.scroll % height);
+    context.save();
+    context.beginPath();
+    context.rect(0, AXIS, surface.width, this.plotHeight);
+    context.clip();
+    context.imageSmoothingEnabled = false;
+    context.drawImage(this.sheet, 0, 0, this.sheet.width, lanes, this.gutter, top, this.plotWidth, lanes * height);
+    if (height >= 4) {
+      const gap = height >= 12 ? 3 : 1;
+      context.fillStyle = theme().panel;
+      for (let lane = 0; lane < lanes; lane += 1) context.fillRect(this.gutter, top + (lane + 1) * height - gap, this.plotWidth, gap);
+    }
+    context.restore();
+  }
+
+  /** Ticks over the tokens that came late, one a pixel at most. */
+  private late(context: CanvasRenderingContext2D, height: number): void {
+    const { log } = this;
+    const drawn = new Map<number, number>();
+    const tall = Math.max(2, Math.round(height * 0.3));
+    context.fillStyle = theme().late;
+    for (let i = log.firstStepAfter(this.left); i < log.steps.length; i += 1) {
+      const step = log.steps[i]!;
+      if (step.at > this.right) break;
+      const x = Math.round(this.xAt(step.end)) - 2;
+      for (const { request } of step.late) {
+        const y = AXIS + request.lane * height - this.scroll;
+        if (drawn.get(request.lane) === x || y < AXIS || y > this.surface.height) continue;
+        drawn.set(request.lane, x);
+        context.fillRect(x, y, 2, tall);
+      }
+    }
+  }
+
+  /** Who is in a lane at the right edge of the view. */
+  private labels(context: CanvasRenderingContext2D, height: number): void {
+    if (this.gutter === 0 || height < 11) return;
+    const names = new Map<number, Request>();
+    for (const request of this.log.requests.values()) {
+      const shown = names.get(request.lane);
+      if (request.from < this.right && request.to > this.left && (!shown || request.from > shown.from)) names.set(request.lane, request);
+    }
+    context.font = FONT;
+    context.textAlign = "right";
+    for (const [lane, request] of names) {
+      const y = AXIS + lane * height - this.scroll + (height - 3) / 2;
+      if (y < AXIS || y > this.surface.height) continue;
+      context.fillStyle = request.isOpen ? theme().ink : theme().quiet;
+      context.fillText(shortName(request.name), this.gutter - 8, y + 0.5);
+    }
+  }
+
+  /** Around what is pointed at. */
+  private mark(context: CanvasRenderingContext2D, height: number): void {
+    const where = this.hit && extent(this.hit);
+    if (!where) return;
+    const x0 = Math.max(this.gutter, this.xAt(where.from));
+    const x1 = Math.min(this.surface.width, this.xAt(where.to ?? this.app.feed.now()));
+    const y = AXIS + where.request.lane * height - this.scroll;
+    context.strokeStyle = theme().ink;
+    context.lineWidth = 2;
+    context.strokeRect(x0 - 1, y - 1, Math.max(4, x1 - x0) + 2, height + (height >= 12 ? -1 : 1));
+    context.lineWidth = 1;
+  }
+
+  // Pointing
+
+  private listen(canvas: HTMLCanvasElement): void {
+    const held = new Map<number, { x: number; y: number }>();
+    const on = <K extends keyof HTMLElementEventMap>(kind: K, act: (event: HTMLElementEventMap[K]) => void): void => canvas.addEventListener(kind, act, { passive: false });
+    on("pointerdown", (event) => {
+      held.set(event.pointerId, { x: event.offsetX, y: event.offsetY });
+      canvas.setPointerCapture(event.pointerId);
+    });
+    on("pointermove", (event) => {
+      const before = held.get(event.pointerId);
+      if (!before) return this.point(this.hitAt(event.offsetX, event.offsetY), false);
+      const others = [...held].filter(([id]) => id !== event.pointerId);
+      const other = others[0]?.[1];
+      if (other) {
+        const [was, is] = [Math.abs(before.x - other.x), Math.abs(event.offsetX - other.x)];
+        if (was > 8 && is > 8) this.zoom(was / is, (event.offsetX + other.x) / 2);
+      } else if (Math.abs(event.offsetX - before.x) + Math.abs(event.offsetY - before.y) > 0) {
+        if (this.follow && Math.abs(event.offsetX - before.x) > 2) this.setFollow(false);
+        this.right -= ((event.offsetX - before.x) / this.plotWidth) * this.span;
+        this.scroll -= event.offsetY - before.y;
+        this.redraw();
+      }
+      held.set(event.pointerId, { x: event.offsetX, y: event.offsetY });
+      return undefined;
+    });
+    const release = (event: PointerEvent): void => {
+      held.delete(event.pointerId);
+      if (event.type === "pointerup") this.point(this.hitAt(event.offsetX, event.offsetY), false);
+    };
+    on("pointerup", release);
+    on("pointercancel", release);
+    on("pointerleave", () => this.point(null, false));
+    on("wheel", (event) => {
+      // The page keeps its wheel: zooming wants Ctrl (or a pinch), panning a sideways wheel.
+      if (event.ctrlKey || event.metaKey) this.zoom(Math.exp(event.deltaY * 0.004), event.offsetX);
+      else if (Math.abs(event.deltaX) > Math.abs(event.deltaY)) {
+        this.setFollow(false);
+        this.right += (event.deltaX / this.plotWidth) * this.span;
+      } else return;
+      event.preventDefault();
+      this.redraw();
+    });
+    on("keydown", (event) => {
+      if (this.key(event.key)) event.preventDefault();
+    });
+    on("blur", () => this.point(null, false));
+  }
+
+  private key(key: string): boolean {
+    const act: Record<string, () => void> = {
+      ArrowLeft: () => this.walk(-1),
+      ArrowRight: () => this.walk(1),
+      ArrowUp: () => this.climb(-1),
+      ArrowDown: () => this.climb(1),
+      Home: () => this.walk(-Infinity),
+      End: () => this.walk(Infinity),
+      "+": () => this.zoom(0.5),
+      "=": () => this.zoom(0.5),
+      "-": () => this.zoom(2),
+      f: () => this.setFollow(!this.follow),
+      Escape: () => this.point(null, true),
+    };
+    if (!act[key]) return false;
+    act[key]();
+    return true;
+  }
+
+  /** To another token of the request; the view stops following and goes along. */
+  private walk(by: number): void {
+    const request = this.hit ? requestOf(this.hit) : this.inView()[0];
+    const last = request ? request.tokens.length - 1 : -1;
+    if (!request || last < 0) return;
+    const here = this.hit?.kind === "token" ? request.tokens.indexOf(this.hit.token) : by > 0 ? -1 : last + 1;
+    const token = request.tokens[Math.min(last, Math.max(0, here + by))]!;
+    this.setFollow(false);
+    if (token.at > this.right || token.at < this.left) this.right = token.at + this.span / 2;
+    this.point({ kind: "token", token, step: this.log.stepById(token.step) }, true);
+  }
+
+  private climb(by: number): void {
+    const there = this.inView();
+    const here = this.hit ? there.indexOf(requestOf(this.hit)) : by > 0 ? -1 : there.length;
+    const request = there[Math.min(there.length - 1, Math.max(0, here + by))];
+    if (!request) return;
+    const time = this.hit ? (extent(this.hit).to ?? this.right) : this.right;
+    const token = nearest(request.tokens, time);
+    const y = request.lane * this.laneHeight;
+    if (y < this.scroll || y + this.laneHeight > this.scroll + this.plotHeight) this.scroll = y - this.plotHeight / 2;
+    this.setFollow(false);
+    if (token) this.point({ kind: "token", token, step: this.log.stepById(token.step) }, true);
+  }
+
+  private inView(): Request[] {
+    const shown = [...this.log.requests.values()].filter((request) => request.tokens.length > 0 && request.to > this.left && request.from < this.right);
+    return shown.sort((a, b) => a.lane - b.lane || a.from - b.from);
+  }
+
+  private hitAt(x: number, y: number): Hit | null {
+    const lane = Math.floor((y - AXIS + this.scroll) / this.laneHeight);
+    const time = this.timeAt(x);
+    const slack = (this.span / this.plotWidth) * 4;
+    if (y < AXIS || x < this.gutter) return null;
+    for (const request of this.log.requests.values()) {
+      if (request.lane !== lane || request.from > time + slack || (!request.isOpen && request.to < time - slack)) continue;
+      for (let i = Math.max(0, this.log.firstStepAfter(time - slack)); i < this.log.steps.length; i += 1) {
+        const step = this.log.steps[i]!;
+        if (step.at > time + slack) break;
+        const row = step.prefillOf.indexOf(request);
+        if (row >= 0 && step.end > time) return { kind: "chunk", request, row: step.prefill[row]!, step };
+        if (step.end < time || !step.decodeOf.includes(request)) continue;
+        const token = request.tokens.find((token) => token.step === step.id);
+        if (token) return { kind: "token", token, step };
+      }
+      const pause = request.pauses.find((pause) => pause.from <= time && (pause.to ?? Infinity) >= time);
+      if (pause) return { kind: "pause", request, ...pause };
+      if (request.arrived != null && request.arrived <= time && (request.firstPass ?? Infinity) >= time) {
+        return { kind: "queue", request, from: request.arrived, to: request.firstPass };
+      }
+    }
+    return null;
+  }
+
+  // The tip
+
+  private point(hit: Hit | null, byKeyboard: boolean): void {
+    const same = hit && this.hit && hit.kind === this.hit.kind && extent(hit).from === extent(this.hit).from && requestOf(hit) === requestOf(this.hit);
+    if (same || (!hit && !this.hit)) return;
+    this.hit = hit;
+    this.byKeyboard = byKeyboard;
+    show(this.tip, hit != null);
+    if (hit) this.tell(describe(hit, this.log));
+    if (hit?.kind === "token" && hit.token.gap != null && typeof hit.token.request.name === "string") void this.askOwners(hit);
+    this.redraw();
+  }
+
+  private tell(lines: string[]): void {
+    const [first, ...rest] = lines;
+    fill(this.tip, el("strong", {}, first ?? ""), ...rest.map((line) => el("p", {}, line)));
+    if (this.byKeyboard) fill(this.spoken, lines.join(". "));
+  }
+
+  /** Moves the tip to what it speaks of. */
+  private place(): void {
+    if (!this.hit) return;
+    const where = extent(this.hit);
+    const x = Math.min(this.surface.width, Math.max(this.gutter, this.xAt(where.to ?? this.right)));
+    const y = AXIS + (where.request.lane + 1) * this.laneHeight - this.scroll;
+    const low = y > this.surface.height * 0.6;
+    const late = x > this.surface.width / 2;
+    const { style } = this.tip;
+    style.transform = `translate(${late ? "calc(-100% - 4px)" : "4px"}, ${low ? `calc(-100% - ${this.laneHeight + 6}px)` : "6px"})`;
+    style.left = `${x}px`;
+    style.top = `${Math.min(this.surface.height, y)}px`;
+  }
+
+  /** For one's own requests the server's ledger knows to the microsecond whom a gap was spent on. */
+  private async askOwners(hit: Hit & { kind: "token" }): Promise<void> {
+    await new Promise((resolve) => setTimeout(resolve, 200));
+    if (this.hit !== hit) return;
+    const { request } = hit.token;
+    const response = await this.app.api(`/v1/requests/${encodeURIComponent(String(request.name))}/timeline`).catch(() => null);
+    if (!response?.ok || this.hit !== hit) return;
+    const told = ownersOf((await response.json()) as TimelineAnswer, hit.token);
+    if (told && this.hit === hit) this.tell([...describe(hit, this.log), ...told]);
+  }
+}
+
+/** The part of `GET /v1/requests/{id}/timeline` that is read here. */
+interface TimelineAnswer {
+  prompts: {
+    ttft_ms: number | null;
+    late_tokens: { answer: number; at_ms: number; gap_ms: number; owners: Record<string, number>; delayed_by: { request: string | number | null; ms: number }[] }[];
+  }[];
+}
+
+function ownersOf(answer: TimelineAnswer, token: Token): string[] | null {
+  for (const prompt of answer.prompts) {
+    for (const late of prompt.late_tokens) {
+      const sinceFirst = late.at_ms - (prompt.ttft_ms ?? 0);
+      if (late.answer !== token.answer || Math.abs(sinceFirst - (token.at - (token.request.firstToken ?? 0))) > 2) continue;
+      const parts = Object.entries(late.owners).filter(([, value]) => value >= 0.05).sort((a, b) => b[1] - a[1]);
+      const lines = [`The ledger: ${parts.map(([name, value]) => `${name.replace(/_ms$/, "").replaceAll("_", " ")} ${ms(value)}`).join(", ")}.`];
+      const others = late.delayed_by.filter((other) => other.ms >= 0.05);
+      if (others.length > 0) lines.push(`Delayed by ${others.map((other) => `${other.request == null ? "others" : shortName(other.request)} ${ms(other.ms)}`).join(", ")}.`);
+      return lines;
+    }
+  }
+  return null;
+}
+
+function requestOf(hit: Hit): Request {
+  return hit.kind === "token" ? hit.token.request : hit.request;
+}
+
+function extent(hit: Hit): { request: Request; from: number; to: number | null } {
+  const request = requestOf(hit);
+  if (hit.kind === "token") return { request, from: hit.step?.at ?? hit.token.at, to: hit.token.at };
+  if (hit.kind === "chunk") return { request, from: hit.step.at, to: hit.step.end };
+  return { request, from: hit.from, to: hit.to };
+}
+
+function nearest(tokens: Token[], time: number): Token | undefined {
+  return tokens.reduce<Token | undefined>((best, token) => (!best || Math.abs(token.at - time) < Math.abs(best.at - time) ? token : best), undefined);
+}
+
+/** What a person wants to know of it, the headline first. */
+function describe(hit: Hit, log: Log): string[] {
+  const name = shortName(requestOf(hit).name);
+  if (hit.kind === "queue") {
+    const length = (hit.to ?? log.newest) - hit.from;
+    return [`${name} · waiting ${ms(length)}`, "In the queue: no pass has carried a token of it yet."];
+  }
+  if (hit.kind === "pause") {
+    const length = (hit.to ?? log.newest) - hit.from;
+    return [`${name} · preempted for ${ms(length)}`, `It gave its KV blocks back to make room (${hit.verdict}).`];
+  }
+  if (hit.kind === "chunk") {
+    const { row, step, request } = hit;
+    const whole = request.promptTokens > row.len ? ` of ${request.promptTokens.toLocaleString("en")}` : "";
+    const lines = [`${name} · prefill`, `${count(row.len, "prompt token")}${whole} in one pass of ${ms(step.took)}.`];
+    if (row.cached > 0) lines.push(`${count(row.cached, "token")} before them came from the prefix cache.`);
+    if (step.decode.length > 0) lines.push(`${count(step.decode.length, "answer")} shared the pass and waited for it.`);
+    if (row.samples > 0) lines.push(`The first token came of it${request.ttft == null ? "" : `, ${ms(request.ttft)} after the request`}.`);
+    return lines;
+  }
+  const { token, step } = hit;
+  const { request } = token;
+  const limit = request.lateAbove(log.tpotTarget);
+  const late = token.gap != null && token.gap > limit;
+  const gap = token.gap == null ? "the first of its answer" : `${ms(token.gap)} after the one before`;
+  const lines = [`${name} · token ${token.index + 1}${late ? " · late" : ""}`, `It came ${gap}${request.usualGap == null ? "" : ` (usually ${ms(request.usualGap)})`}.`];
+  const others = log.delayedBy(token);
+  if (others.length > 0) {
+    const named = others.slice(0, 3).map((other) => `${shortName(other.request.name)} (${count(other.rows, "row")})`);
+    lines.push(`${late ? "It waited for the prompt of" : "In the same time the engine read the prompt of"} ${named.join(", ")}${others.length > 3 ? ` and ${others.length - 3} more` : ""}.`);
+  } else if (late) lines.push("No prompt was read in this time: it was left out of a step, preempted, or the step itself was slow.");
+  if (step) lines.push(`Step ${step.id}: ${ms(step.took)}, ${count(step.decode.length, "token")} of answers${step.prefill.length > 0 ? `, ${count(step.prefill.reduce((sum, row) => sum + row.len, 0), "token")} of prompts` : ""}.`);
+  return lines;
+}
+
+function clock(time: number): string {
+  const seconds = Math.round(time / 1000);
+  const [h, m, s] = [Math.floor(seconds / 3600), Math.floor(seconds / 60) % 60, seconds % 60];
+  const two = (n: number): string => String(n).padStart(2, "0");
+  return h > 0 ? `${h}:${two(m)}:${two(s)}` : `${m}:${two(s)}`;
+}
+
+function legend(): HTMLElement {
+  const item = (kind: string, text: string): HTMLElement => el("li", {}, el("span", { class: `swatch ${kind}`, "aria-hidden": "true" }), text);
+  return el(
+    "ul",
+    { class: "legend", "aria-label": "Colours" },
+    item("prefill", "prefill: the prompt"),
+    item("decode", "decode: the answer"),
+    item("queue", "waiting"),
+    item("preempted", "preempted"),
+    item("cached", "cached prefix"),
+    item("late", "late token"),
+  );
+}
