@@ -1,7 +1,382 @@
-import type { App } from "../app";
-import { add, el } from "../dom";
+// Calculator: how long an answer takes, what it needs and what binds it, before anything is sent. Every number is the
+// server's (`/plan`); this page asks and draws.
 
-export function mount(root: HTMLElement, _app: App): () => void {
-  add(root, el("h1", {}, "Calculator"), el("p", {}, "This page is not there yet."));
-  return () => undefined;
+import type { App } from "../app";
+import { told } from "../ask";
+import { type Child, add, el, fill } from "../dom";
+import { labelled } from "../form";
+import { type Plan, type Presets, type Profile, type Question, commandLine } from "../plan";
+import { count, ms, percent, short } from "../units";
+import "./calculator.css";
+
+/** A model of 7 billion parameters in fp16 on an A100: the numbers that can be checked in one's head. */
+const WORKED_EXAMPLE: Question = { model: "7b", flops: "312T", bandwidth: "2T", memory: "80G", weights: "fp16", prompt: "1024", response: "256", batch: "1" };
+const DEFAULT: Question = { model: "here", machine: "here", prompt: "1024", response: "256", batch: "1" };
+/** What asks while somebody drags a slider waits for this long a pause. */
+const PAUSE_MS = 120;
+const OWN = "own figures";
+const COUNTED = "a number of parameters";
+
+// Where one was, for the way back from another page.
+let last: Question = DEFAULT;
+
+export function mount(root: HTMLElement, app: App): () => void {
+  const form = el("div", { class: "panel ask" });
+  const result = el("div", { class: "result", "aria-live": "polite", "aria-busy": "true" });
+  add(
+    root,
+    el("h1", {}, "Calculator"),
+    el("p", {}, "How long an answer takes, what it needs and what binds each phase, computed before a weight is read."),
+    el("div", { class: "columns" }, form, result),
+  );
+  const leave = new AbortController();
+  void (async () => {
+    try {
+      const response = await app.api("/plan/presets", { signal: leave.signal });
+      if (!response.ok) throw new Error(await told(response));
+      ask(form, result, app, (await response.json()) as Presets, leave.signal);
+    } catch (error) {
+      if (!leave.signal.aborted) fill(result, el("p", { class: "error", role: "alert" }, message(error)));
+    }
+  })();
+  return () => leave.abort();
+}
+
+/** The form, which asks the server when it changes. */
+function ask(form: HTMLElement, result: HTMLElement, app: App, presets: Presets, signal: AbortSignal): void {
+  let question = fromAddress() ?? last;
+  let timer = 0;
+  let asking: AbortController | null = null;
+
+  const send = async (): Promise<void> => {
+    asking?.abort();
+    asking = new AbortController();
+    const here = asking;
+    signal.addEventListener("abort", () => here.abort());
+    result.setAttribute("aria-busy", "true");
+    try {
+      const response = await app.api(`/plan?${new URLSearchParams(question)}`, { signal: here.signal });
+      if (!response.ok) throw new Error(await told(response));
+      const plan = (await response.json()) as Plan;
+      if (!here.signal.aborted) fill(result, ...drawn(plan, commandLine(question, presets)));
+    } catch (error) {
+      if (here.signal.aborted) return;
+      fill(result, el("p", { class: "error", role: "alert" }, message(error)));
+    }
+    result.setAttribute("aria-busy", "false");
+  };
+
+  const change = (changes: Question, wait = PAUSE_MS): void => {
+    question = { ...question, ...changes };
+    for (const [name, value] of Object.entries(question)) if (value === "") delete question[name];
+    last = question;
+    history.replaceState(null, "", `#/calculator?${new URLSearchParams(question)}`);
+    clearTimeout(timer);
+    timer = window.setTimeout(() => void send(), wait);
+  };
+
+  const build = (): void => fill(form, ...controls(question, presets, change, restart));
+  const restart = (other: Question): void => {
+    question = {};
+    change(other, 0);
+    build();
+  };
+  signal.addEventListener("abort", () => clearTimeout(timer));
+  build();
+  change({}, 0);
+}
+
+/** The question in the address, if there is one: what one sees can be sent to somebody. */
+function fromAddress(): Question | null {
+  const query = location.hash.split("?")[1];
+  return query ? Object.fromEntries(new URLSearchParams(query)) : null;
+}
+
+function message(error: unknown): string {
+  return error instanceof Error ? error.message : String(error);
+}
+
+type Change = (changes: Question, wait?: number) => void;
+
+function controls(question: Question, presets: Presets, change: Change, restart: (question: Question) => void): Child[] {
+  const model = presets.models.find((model) => model.name === question["model"]);
+  const isCounted = question["model"] !== undefined && !model;
+  const isOwn = question["flops"] !== undefined || question["bandwidth"] !== undefined;
+  const option = (value: string, text: string, chosen: boolean): HTMLElement => el("option", { value, selected: chosen }, text);
+
+  const modelSelect = el(
+    "select",
+    { onchange: () => restart({ ...question, model: modelSelect.value === COUNTED ? "7b" : modelSelect.value }) },
+    ...presets.models.map(({ name, title, parameters }) =>
+      option(name, title === undefined ? `${name}, ${short(parameters)}` : `${title}, served here`, name === question["model"]),
+    ),
+    option(COUNTED, COUNTED, isCounted),
+  );
+  const machineSelect = el(
+    "select",
+    {
+      onchange: () => {
+        const { machine: _machine, flops: _flops, bandwidth: _bandwidth, memory: _memory, ...rest } = question;
+        const own = { flops: "312T", bandwidth: "2T", memory: "80G" };
+        restart(machineSelect.value === OWN ? { ...rest, ...own } : { ...rest, machine: machineSelect.value });
+      },
+    },
+    ...presets.machines.map(({ name }) => option(name, name === "here" ? "this machine" : name, !isOwn && name === question["machine"])),
+    option(OWN, OWN, isOwn),
+  );
+  const precision = (parameter: string, names: string[], held: string | undefined): HTMLSelectElement => {
+    const select: HTMLSelectElement = el(
+      "select",
+      { onchange: () => change({ [parameter]: select.value }) },
+      option("", held === undefined ? "bf16" : `${held}, as served`, !question[parameter]),
+      ...names.filter((name) => held !== undefined || name !== "bf16").map((name) => option(name, name, name === question[parameter] || (name === "bf16" && question[parameter] === "fp16"))),
+    );
+    return select;
+  };
+  const text = (parameter: string, name: string, hint: string): HTMLElement => {
+    const input: HTMLInputElement = el("input", { type: "text", value: question[parameter] ?? "", oninput: () => change({ [parameter]: input.value.trim() }) });
+    return labelled(name, input, hint);
+  };
+  const longest = model?.context_limit ?? 131_072;
+  return [
+    el("button", { type: "button", onclick: () => restart(WORKED_EXAMPLE) }, "Worked example: 7B on an A100"),
+    labelled("Model", modelSelect),
+    isCounted && text("model", "Parameters", "such as 7b or 350m"),
+    labelled("Weights", precision("weights", presets.weights, model?.weights)),
+    labelled("Keys and values", precision("kv", presets.kv, model?.kv_dtype)),
+    labelled("Machine", machineSelect),
+    isOwn && text("flops", "Operations per second", "such as 312T"),
+    isOwn && text("bandwidth", "Bytes per second from memory", "such as 2T"),
+    isOwn && text("memory", "Memory", "such as 80G; empty: unknown"),
+    slider("Prompt, tokens", "prompt", question, longest, change),
+    slider("Response, tokens", "response", question, longest, change),
+    slider("Requests that decode together", "batch", question, 1024, change),
+    fleet(question, change),
+  ];
+}
+
+/** A slider that grows by factors, and the number itself: one value. */
+function slider(name: string, parameter: string, question: Question, most: number, change: Change): HTMLElement {
+  const value = Number(question[parameter]);
+  const position = (value: number): number => Math.round(1000 * (Math.log(Math.max(1, value)) / Math.log(most)));
+  const number: HTMLInputElement = el("input", { type: "number", min: 1, step: 1, value, "aria-label": name });
+  const range: HTMLInputElement = el("input", { type: "range", min: 0, max: 1000, value: position(value), "aria-valuetext": String(value) });
+  range.addEventListener("input", () => {
+    number.value = String(Math.max(1, twoDigits(most ** (range.valueAsNumber / 1000))));
+    range.setAttribute("aria-valuetext", number.value);
+    change({ [parameter]: number.value });
+  });
+  number.addEventListener("input", () => {
+    range.value = String(position(number.valueAsNumber));
+    range.setAttribute("aria-valuetext", number.value);
+    change({ [parameter]: number.value });
+  });
+  return el("div", { class: "slider-and-number" }, labelled(name, range), number);
+}
+
+/** Two digits are as fine as a slider is; powers of two stay whole, for those are what people mean. */
+function twoDigits(value: number): number {
+  const power = 2 ** Math.round(Math.log2(value));
+  if (Math.abs(value / power - 1) < 0.02) return power;
+  const unit = 10 ** Math.max(0, Math.floor(Math.log10(value)) - 1);
+  return Math.round(value / unit) * unit;
+}
+
+/** Users and how often each asks; empty: nobody wants to know. */
+function fleet(question: Question, change: Change): HTMLElement {
+  const users: HTMLInputElement = el("input", { type: "number", min: 1, step: 1, value: question["users"] ?? "", placeholder: "none" });
+  const rate: HTMLInputElement = el("input", { type: "number", min: 0, step: "any", value: question["rate"]?.split("/")[0] ?? "1" });
+  const both = (): void => change(users.value === "" ? { users: "", rate: "" } : { users: users.value, rate: `${rate.value}/min` });
+  users.addEventListener("input", both);
+  rate.addEventListener("input", both);
+  return el(
+    "fieldset",
+    {},
+    el("legend", {}, "A fleet"),
+    el("div", { class: "pair" }, labelled("Users", users), labelled("Requests per minute of each", rate)),
+  );
+}
+
+function drawn(plan: Plan, command: string): Child[] {
+  return [
+    el("section", { class: "panel", "aria-label": "The answer in short" }, headline(plan), phases(plan), binding(plan)),
+    el("section", { class: "panel", "aria-label": "What nothing can beat" }, el("h2", {}, "What nothing can beat"), ...floors(plan)),
+    el("section", { class: "panel", "aria-label": "Cost profile of a request" }, el("h2", {}, "Cost profile of a request"), profiles(plan)),
+    el("section", { class: "panel", "aria-label": "Memory" }, el("h2", {}, "Memory"), ...memory(plan)),
+    plan.fleet && el("section", { class: "panel", "aria-label": "The fleet" }, el("h2", {}, "The fleet"), ...fleetOf(plan.fleet)),
+    el("section", { class: "panel", "aria-label": "As the prompt grows" }, el("h2", {}, "As the prompt grows"), byPrompt(plan)),
+    el("section", { class: "panel", "aria-label": "As the batch grows" }, el("h2", {}, "As the batch grows"), byBatch(plan)),
+    el("section", { class: "panel", "aria-label": "The same on the command line" }, el("h2", {}, "The same on the command line"), commandWith(command)),
+  ];
+}
+
+function headline({ ttft_ms, tpot_ms, total_ms, tokens_per_second, ask }: Plan): HTMLElement {
+  const figure = (name: string, value: string, what: string): HTMLElement =>
+    el("div", {}, el("dt", {}, name), el("dd", { class: "number" }, value, el("small", {}, what)));
+  return el(
+    "dl",
+    { class: "headline" },
+    figure("TTFT", ms(ttft_ms), "to the first token"),
+    figure("TPOT", ms(tpot_ms), "from a token to the next"),
+    figure("Total", ms(total_ms), count(ask.response, "token")),
+    figure("Rate", `${short(tokens_per_second)}tok/s`, ask.batch === 1 ? "one stream" : `${ask.batch} streams together`),
+  );
+}
+
+/** Both phases of the request to scale. */
+function phases({ prefill, decode, ttft_ms, total_ms }: Plan): HTMLElement {
+  const words = `prefill ${ms(ttft_ms)}, ${percent(prefill.share)}; decode ${ms(total_ms - ttft_ms)}, ${percent(decode.share)}`;
+  return el(
+    "figure",
+    {},
+    bar("phase-bar", words, [
+      ["prefill", prefill.share],
+      ["decode", decode.share],
+    ]),
+    el("figcaption", {}, el("span", { class: "prefill-text" }, `prefill ${ms(ttft_ms)}`), " · ", el("span", { class: "decode-text" }, `decode ${ms(total_ms - ttft_ms)}`)),
+  );
+}
+
+/** Parts of a whole in a line; told in words to those who do not see it. */
+function bar(kind: string, words: string, parts: [string, number][]): HTMLElement {
+  const made = el("div", { class: kind, role: "img", "aria-label": words, title: words });
+  for (const [name, share] of parts.filter(([, share]) => share > 0)) {
+    const piece = el("span", { class: name });
+    piece.style.flexGrow = String(share);
+    made.append(piece);
+  }
+  return made;
+}
+
+function binding({ prefill, decode, dominant, machine, model }: Plan): HTMLElement {
+  return el(
+    "p",
+    { class: "binding" },
+    `Prefill is bound by ${prefill.bound_by}, decode by ${decode.bound_by}; most of the time goes to ${dominant}. `,
+    el("span", { class: "quiet-text" }, `${model.name} in ${model.weights}, keys and values in ${model.kv_dtype}, on ${machine.name}: ${machine.basis}.`),
+  );
+}
+
+/** The floors as one would work them out on paper. */
+function floors({ floors, ask, machine }: Plan): HTMLElement[] {
+  const flops = (floors.ttft_ms / 1e3) * machine.flops;
+  const bytes = (floors.tpot_ms / 1e3) * machine.bandwidth;
+  return [
+    el(
+      "p",
+      { class: "floor number" },
+      el("strong", { class: "prefill-text" }, "Prefill: "),
+      `${short(flops / ask.prompt)}FLOP a token × ${count(ask.prompt, "token")} / ${short(machine.flops)}FLOP/s = ${ms(floors.ttft_ms)}`,
+    ),
+    el(
+      "p",
+      { class: "floor number" },
+      el("strong", { class: "decode-text" }, "Decode: "),
+      `${short(bytes)}B of weights / ${short(machine.bandwidth)}B/s = ${ms(floors.tpot_ms)} a token`,
+    ),
+    el("p", { class: "quiet-text" }, "The predictions above add attention, keys and values, logits, and the share of its peaks that a machine reaches."),
+  ];
+}
+
+function profiles({ prefill, decode }: Plan): HTMLElement {
+  const row = (name: string, of: (profile: Profile) => string): HTMLElement =>
+    el("tr", {}, el("th", { scope: "row" }, name), el("td", {}, of(prefill)), el("td", {}, of(decode)));
+  return table(
+    ["", "prefill", "decode"],
+    [
+      row("Passes", ({ passes }) => passes.toLocaleString("en")),
+      row("Tokens", ({ tokens }) => tokens.toLocaleString("en")),
+      row("Operations", ({ flops }) => `${short(flops)}FLOP`),
+      row("Bytes read", ({ bytes }) => `${short(bytes)}B`),
+      row("Operations per byte", ({ intensity }) => short(intensity)),
+      row("Time", (profile) => ms(profile.ms)),
+      row("Share of the time", ({ share }) => percent(share)),
+      row("Of the peak of arithmetic", ({ compute_percent }) => percent(compute_percent / 100)),
+      row("Of the bandwidth", ({ memory_percent }) => percent(memory_percent / 100)),
+      row("Bound by", ({ bound_by }) => bound_by),
+    ],
+  );
+}
+
+function table(columns: Child[], rows: HTMLElement[]): HTMLElement {
+  const head = el("thead", {}, el("tr", {}, ...columns.map((column) => el("th", { scope: "col" }, column))));
+  return el("div", { class: "scroll" }, el("table", {}, head, el("tbody", {}, ...rows)));
+}
+
+function memory({ memory, ask, fits }: Plan): Child[] {
+  const kv = memory.kv_per_request * ask.batch;
+  const parts: [string, string, number][] = [
+    ["weights", "weights", memory.weights],
+    ["kv", `keys and values of ${count(ask.batch, "request")}`, kv],
+    ["rest", "activations and reserve", memory.activations + memory.reserved],
+  ];
+  const used = parts.reduce((sum, [, , bytes]) => sum + bytes, 0);
+  const total = memory.total ?? used;
+  const words = parts.map(([, name, bytes]) => `${name} ${short(bytes)}B`).join(", ");
+  const verdict =
+    fits === null || memory.total === null
+      ? "How much memory the machine has is not known."
+      : fits
+        ? `It fits into ${short(memory.total)}B; so would ${count(Math.floor(memory.requests ?? 0), "request")} of this length at once.`
+        : `It does not fit into ${short(memory.total)}B.`;
+  return [
+    bar("memory-bar", words, [...parts.map(([kind, , bytes]): [string, number] => [kind, bytes]), ["left", Math.max(0, total - used)]]),
+    el("p", { class: fits === false ? "error" : "" }, verdict),
+    el("p", { class: "quiet-text" }, `${words}. A token's keys and values take ${short(memory.kv_per_token)}B.`),
+  ];
+}
+
+function fleetOf(fleet: NonNullable<Plan["fleet"]>): HTMLElement[] {
+  const machines = count(fleet.machines, "machine");
+  return [
+    el("p", {}, `${count(fleet.users, "user")} send ${short(fleet.requests_per_second)}requests per second and need ${machines} (${fleet.busy_machines.toFixed(1)} busy). The phase that limits them is ${fleet.limiting}.`),
+    bar("phase-bar", `prefill ${percent(fleet.prefill_share)} of the machines' time, decode the rest`, [
+      ["prefill", fleet.prefill_share],
+      ["decode", 1 - fleet.prefill_share],
+    ]),
+    el(
+      "p",
+      { class: "quiet-text" },
+      `${count(fleet.batch, "stream")} decode together on each, capped by ${fleet.batch_capped_by}: ${ms(fleet.tpot_ms)} a token. With the phases on machines of their own: ${fleet.apart.prefill.toFixed(1)} for prefill, ${fleet.apart.decode.toFixed(1)} for decode.`,
+    ),
+  ];
+}
+
+function byPrompt(plan: Plan): HTMLElement {
+  const rows = plan.by_prompt.map((at) => {
+    const share = bar("phase-bar", `prefill ${percent(at.prefill_share)}`, [
+      ["prefill", at.prefill_share],
+      ["decode", 1 - at.prefill_share],
+    ]);
+    const cells = [ms(at.ttft_ms), ms(at.tpot_ms), percent(at.prefill_share), percent(at.attention_share), at.prefill_bound_by, at.decode_bound_by];
+    const isAsked = at.prompt === plan.ask.prompt;
+    return el("tr", { class: isAsked ? "asked" : "" }, el("th", { scope: "row" }, count(at.prompt, "token"), share), ...cells.map((cell) => el("td", {}, cell)));
+  });
+  return table(["prompt", "TTFT", "TPOT", "prefill's share", "attention's", "prefill bound by", "decode bound by"], rows);
+}
+
+function byBatch(plan: Plan): HTMLElement {
+  const fastest = Math.max(...plan.by_batch.map((at) => at.tokens_per_second));
+  const rows = plan.by_batch.map((at) => {
+    const of = at.tokens_per_second / fastest;
+    const rate = bar("rate-bar", `${short(at.tokens_per_second)}tokens per second`, [
+      ["decode", of],
+      ["none", 1 - of],
+    ]);
+    const cells = [ms(at.tpot_ms), `${short(at.tokens_per_second)}tok/s`, short(at.intensity), at.bound_by, at.fits === null ? "unknown" : at.fits ? "yes" : "no"];
+    return el("tr", { class: at.batch === plan.ask.batch ? "asked" : "" }, el("th", { scope: "row" }, String(at.batch), rate), ...cells.map((cell) => el("td", {}, cell)));
+  });
+  return table(["batch", "TPOT", "all together", "FLOP per byte", "bound by", "fits"], rows);
+}
+
+function commandWith(command: string): HTMLElement {
+  const copy: HTMLButtonElement = el("button", { type: "button" }, "Copy");
+  copy.addEventListener("click", () => {
+    const say = (text: string): void => fill(copy, text);
+    navigator.clipboard.writeText(command).then(
+      () => say("Copied"),
+      () => say("Not allowed"),
+    );
+  });
+  return el("div", { class: "row command" }, el("code", { tabindex: 0 }, command), copy);
 }

@@ -1,0 +1,232 @@
+// What the tour lets one try. Every number comes from the engine: the `timings` of the answers and the steps of the feed.
+
+import type { App } from "../app";
+import { type Answer, ask, longPrompt } from "../ask";
+import { add, el, say } from "../dom";
+import { labelled } from "../form";
+import { phaseBar, rate, told } from "../phases";
+import { count, ms } from "../units";
+
+/** Tokens of a prompt that is long for this model, and leaves room for the answer. */
+function long(app: App, wanted: number): number {
+  return Math.max(16, Math.min(wanted, Math.floor(app.info.max_model_len / 2)));
+}
+
+/** Sends a prompt of token ids; the answer has exactly `tokens` tokens. A refusal is thrown. */
+async function send(app: App, prompt: number[], tokens: number, signal: AbortSignal): Promise<Answer> {
+  const body = { prompt, max_tokens: tokens, ignore_eos: true, temperature: 0 };
+  const answer = await ask(app, "/v1/completions", body, signal);
+  if (answer.error) throw new Error(answer.error);
+  return answer;
+}
+
+/** Time per output token in ms. */
+function tpot(answer: Answer): number {
+  const { timings } = answer;
+  return timings && timings.decode_tokens > 0 ? timings.decode_ms / timings.decode_tokens : 0;
+}
+
+/** The passes that carried a request: rows of each pass over its prompt, and how many decoded. */
+function passesOf(app: App, id: string): { prefill: number[]; decode: number } {
+  const passes = { prefill: [] as number[], decode: 0 };
+  for (const step of app.feed.log.steps) {
+    const rows = step.prefill.filter((row) => row.r === id).reduce((sum, row) => sum + row.len, 0);
+    if (rows > 0) passes.prefill.push(rows);
+    if (step.decode.some((row) => row.r === id)) passes.decode += 1;
+  }
+  return passes;
+}
+
+/** A line of results: its name, its figures, and the phases to scale. */
+interface Result {
+  name: string;
+  cells: string[];
+  answer: Answer | null;
+}
+
+/** A button that runs something, a place for what it does now, and a table of what came out. */
+function bench(
+  root: HTMLElement,
+  signal: AbortSignal,
+  caption: string,
+  columns: string[],
+  controls: HTMLElement[],
+  buttons: Record<string, (show: (result: Result) => void) => Promise<string>>,
+): void {
+  const status = el("p", { class: "status", role: "status" });
+  const body = el("tbody", {});
+  const head = el("tr", {}, ...["", ...columns].map((column) => el("th", { scope: "col" }, column)));
+  const table = el("table", {}, el("caption", {}, caption), el("thead", {}, head), body);
+  const results = el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": caption, hidden: true }, table);
+  const show = ({ name, cells, answer }: Result) => {
+    results.hidden = false;
+    const bar = answer?.timings ? phaseBar(answer.timings) : null;
+    add(body, el("tr", {}, el("th", { scope: "row" }, name, bar), ...cells.map((cell) => el("td", {}, cell))));
+  };
+  const made = Object.entries(buttons).map(([name, work]) => {
+    const run = async () => {
+      for (const button of made) button.disabled = true;
+      say(status, "The engine is at work…");
+      try {
+        say(status, await work(show));
+      } catch (error) {
+        if (!signal.aborted) say(status, `That did not work: ${error instanceof Error ? error.message : String(error)}`);
+      }
+      for (const button of made) button.disabled = false;
+    };
+    return el("button", { type: "button", class: "primary", onclick: () => void run() }, name);
+  });
+  add(root, ...controls, el("div", { class: "row" }, ...made), status, results);
+}
+
+export function twoPhases(root: HTMLElement, app: App, signal: AbortSignal): void {
+  const [prompt, tokens] = [long(app, 1024), 64];
+  const columns = ["prompt", "passes", "time each", "answer", "passes", "time each"];
+  bench(root, signal, "One prompt that is long, one answer that is long", columns, [], {
+    "Send both": async (show) => {
+      const run = async (name: string, promptTokens: number, answerTokens: number) => {
+        const answer = await send(app, await longPrompt(app, promptTokens), answerTokens, signal);
+        await told(app, answer.id);
+        const timings = answer.timings!;
+        const passes = passesOf(app, answer.id);
+        const each = timings.prefill_ms / Math.max(1, timings.prefill_tokens);
+        const cells = [count(promptTokens, "token"), String(passes.prefill.length), ms(each), count(answerTokens, "token"), String(passes.decode), ms(tpot(answer))];
+        show({ name, cells, answer });
+        return { each, pace: tpot(answer) };
+      };
+      const reading = await run("long prompt", prompt, 8);
+      const writing = await run("long answer", 16, tokens);
+      const ratio = writing.pace / reading.each;
+      return `A token of the long prompt took ${ms(reading.each)}, a token of the long answer ${ms(writing.pace)}: ${ratio.toFixed(1)} times as long, through the same weights.`;
+    },
+  });
+}
+
+export function ttftAndTpot(root: HTMLElement, app: App, signal: AbortSignal): void {
+  const slider = (max: number, value: number) => el("input", { type: "range", min: 16, max, step: 16, value });
+  const prompt = slider(long(app, 4096), Math.min(512, long(app, 4096)));
+  const tokens = slider(long(app, 256), Math.min(64, long(app, 256)));
+  const shown = (input: HTMLInputElement) => {
+    const output = el("output", { class: "number" }, input.value);
+    input.addEventListener("input", () => say(output, input.value));
+    return output;
+  };
+  const controls = [
+    el("div", { class: "slider" }, labelled("Tokens of the prompt", prompt), shown(prompt)),
+    el("div", { class: "slider" }, labelled("Tokens of the answer", tokens), shown(tokens)),
+  ];
+  bench(root, signal, "What you sent", ["TTFT", "TPOT", "total", "prefill's share"], controls, {
+    "Send": async (show) => {
+      const [promptTokens, answerTokens] = [prompt.valueAsNumber, tokens.valueAsNumber];
+      const answer = await send(app, await longPrompt(app, promptTokens), answerTokens, signal);
+      const { ttft_ms, total_ms, decode_tokens } = answer.timings!;
+      const cells = [ms(ttft_ms), ms(tpot(answer)), ms(total_ms), `${Math.round((100 * ttft_ms) / total_ms)} %`];
+      show({ name: `${promptTokens} + ${answerTokens}`, cells, answer });
+      return `${ms(ttft_ms)} to the first token + ${decode_tokens} × ${ms(tpot(answer))} = ${ms(ttft_ms + decode_tokens * tpot(answer))}.`;
+    },
+  });
+}
+
+export function batching(root: HTMLElement, app: App, signal: AbortSignal): void {
+  const TOKENS = 96;
+  const many = Math.max(2, Math.min(8, app.info.max_num_seqs));
+  bench(root, signal, "Streams at once", ["time per token", "each stream", "all together"], [], {
+    [`One stream, then ${many}`]: async (show) => {
+      const run = async (streams: number) => {
+        const prompts = await Promise.all(Array.from({ length: streams }, () => longPrompt(app, 16)));
+        const answers = await Promise.all(prompts.map((prompt) => send(app, prompt, TOKENS, signal)));
+        const pace = answers.map(tpot).reduce((sum, pace) => sum + pace, 0) / streams;
+        const together = (streams * 1000) / pace;
+        show({ name: count(streams, "stream"), cells: [ms(pace), rate(1000 / pace), rate(together)], answer: null });
+        return { pace, together };
+      };
+      const alone = await run(1);
+      const crowd = await run(many);
+      return `${many} streams wrote ${(crowd.together / alone.together).toFixed(1)} times as many tokens per second as one, and each waited ${(crowd.pace / alone.pace).toFixed(1)} times as long for its next token.`;
+    },
+  });
+}
+
+export function chunks(root: HTMLElement, app: App, signal: AbortSignal): void {
+  const prompt = long(app, 4096);
+  bench(root, signal, "A stream, and a long prompt that comes while it runs", ["passes", "rows of a pass", "time"], [], {
+    "Start a stream and disturb it": async (show) => {
+      const streamEnd = new AbortController();
+      signal.addEventListener("abort", () => streamEnd.abort());
+      const [short, heavy] = await Promise.all([longPrompt(app, 16), longPrompt(app, prompt)]);
+      let stream = "";
+      // It ends when the prompt has been computed, or at the model's own limit.
+      const body = { prompt: short, max_tokens: app.info.max_model_len - 16, ignore_eos: true, temperature: 0 };
+      const running = ask(app, "/v1/completions", body, streamEnd.signal, (_, answer) => (stream = answer.id));
+      await soon(() => stream !== "" || signal.aborted);
+      const answer = await send(app, heavy, 1, signal);
+      await told(app, answer.id);
+      await pause(100);
+      streamEnd.abort();
+      await running;
+      const { prefill } = passesOf(app, answer.id);
+      const carried = app.feed.log.steps.filter((step) => step.prefill.some((row) => row.r === answer.id));
+      const quiet = app.feed.log.steps.filter((step) => step.prefill.length === 0 && step.decode.some((row) => row.r === stream));
+      const [gap, usual] = [Math.max(0, ...carried.map((step) => step.took)), median(quiet.map((step) => step.took))];
+      const rows = prefill.length === 0 ? "–" : `${Math.min(...prefill)} to ${Math.max(...prefill)}`;
+      show({ name: `prompt of ${prompt}`, cells: [String(prefill.length), rows, `${ms(answer.timings!.ttft_ms)} to its first token`], answer });
+      show({ name: "the stream, alone", cells: [String(quiet.length), "1", `${ms(usual)} a pass`], answer: null });
+      show({ name: "the stream, beside it", cells: [String(carried.length), rows, `up to ${ms(gap)} a pass`], answer: null });
+      const all = carried.reduce((sum, step) => sum + step.took, 0);
+      return `The prompt took ${count(prefill.length, "pass", "passes")} and ${ms(all)} of the engine. The stream's tokens came at most ${ms(gap)} apart because of it; in one pass it would have stood still for about ${ms(all)}.`;
+    },
+  });
+}
+
+export function prefixCache(root: HTMLElement, app: App, signal: AbortSignal): void {
+  const length = long(app, 2048);
+  bench(root, signal, "The same prompt twice", ["computed", "from the cache", "TTFT", "TPOT"], [], {
+    "Send it twice": async (show) => {
+      const prompt = await longPrompt(app, length);
+      const run = async (name: string) => {
+        const answer = await send(app, prompt, 32, signal);
+        const { prefill_tokens, cached_tokens, ttft_ms } = answer.timings!;
+        show({ name, cells: [count(prefill_tokens, "token"), count(cached_tokens, "token"), ms(ttft_ms), ms(tpot(answer))], answer });
+        return answer.timings!;
+      };
+      const first = await run("first time");
+      const second = await run("second time");
+      return `Of ${count(length, "token")}, ${second.cached_tokens.toLocaleString("en")} were there already: the first token came after ${ms(second.ttft_ms)} instead of ${ms(first.ttft_ms)}.`;
+    },
+  });
+}
+
+export function kvWall(root: HTMLElement, app: App, signal: AbortSignal): void {
+  const { block_size, blocks } = app.info;
+  const [prompt, tokens, requests] = [long(app, 1536), 64, Math.max(1, Math.min(4, app.info.max_num_seqs))];
+  const each = Math.ceil((prompt + tokens) / block_size);
+  bench(root, signal, "Blocks of the pool in use", ["in use", "of the pool"], [], {
+    [`Send ${requests} long requests`]: async (show) => {
+      const line = (name: string, used: number) => show({ name, cells: [count(used, "block"), `${((100 * used) / blocks).toFixed(1)} %`], answer: null });
+      const used = () => app.feed.log.lastStep?.blocks.used ?? 0;
+      const before = app.feed.log.lastStep?.id ?? -1;
+      line("before", used());
+      const prompts = await Promise.all(Array.from({ length: requests }, () => longPrompt(app, prompt)));
+      const answers = await Promise.all(prompts.map((prompt) => send(app, prompt, tokens, signal)));
+      await Promise.all(answers.map((answer) => told(app, answer.id)));
+      const peak = Math.max(...app.feed.log.steps.filter((step) => step.id > before).map((step) => step.blocks.used), 0);
+      line("most while they ran", peak);
+      const after = app.feed.log.stats.at(-1);
+      const cached = after ? ` ${count(after.cached_blocks, "block")} hold cached prefixes that would be given up for newcomers.` : "";
+      return `A request of ${prompt} + ${tokens} tokens needs ${count(each, "block")}. ${Math.floor(blocks / each).toLocaleString("en")} such requests fit into this pool at once; the next one waits.${cached}`;
+    },
+  });
+}
+
+function median(values: number[]): number {
+  return [...values].sort((a, b) => a - b)[values.length >> 1] ?? 0;
+}
+
+function pause(wait: number): Promise<void> {
+  return new Promise((resolve) => setTimeout(resolve, wait));
+}
+
+/** Waits until `is` holds, at most ten seconds. */
+async function soon(is: () => boolean): Promise<void> {
+  for (let tries = 0; tries < 500 && !is(); tries += 1) await pause(20);
+}

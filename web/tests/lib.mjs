@@ -1,0 +1,183 @@
+// What the browser tests share: servers of the built binary, pages that are watched, and a runner of a page's length.
+//
+// A page that a test opens is watched until the test ends, whatever the test looks at: an error on the console, an
+// exception, a dialog, a request to another origin or a violation of the content security policy fails it.
+
+import { spawn } from "node:child_process";
+import { mkdirSync } from "node:fs";
+import { createInterface } from "node:readline";
+import { join } from "node:path";
+import { chromium } from "playwright-core";
+
+const TEST_TIMEOUT_MS = 60_000;
+/** For what the engine or the page needs; everything here is local and quick. */
+export const PATIENCE_MS = 15_000;
+
+const tests = [];
+
+/** Declares a test. Its `context` opens pages and servers, and closes them. */
+export function test(name, body) {
+  tests.push({ name, body });
+}
+
+/** Runs all tests whose name holds `filter`; returns how many passed and failed. */
+export async function runAll({ binary, chromiumPath, artefacts, filter }) {
+  mkdirSync(artefacts, { recursive: true });
+  const browser = await chromium.launch({ executablePath: chromiumPath, args: ["--disable-gpu", "--disable-dev-shm-usage"] });
+  const servers = new Servers(binary, artefacts);
+  let [passed, failed] = [0, 0];
+  try {
+    for (const { name, body } of tests.filter(({ name }) => name.includes(filter))) {
+      const context = new Context(browser, servers, artefacts);
+      const start = performance.now();
+      const error = await withTimeout(body(context), TEST_TIMEOUT_MS).then(() => null, (error) => error);
+      const complaints = await context.close(error ? name : null);
+      const took = `${((performance.now() - start) / 1000).toFixed(1)} s`;
+      if (!error && complaints.length === 0) {
+        passed += 1;
+        console.log(`ok      ${name} (${took})`);
+      } else {
+        failed += 1;
+        console.log(`FAILED  ${name} (${took})`);
+        if (error) console.log(indent(error.stack ?? String(error)));
+        for (const complaint of complaints) console.log(indent(complaint));
+      }
+    }
+  } finally {
+    await browser.close();
+    await servers.close();
+  }
+  return { passed, failed };
+}
+
+function withTimeout(promise, limit) {
+  let timer;
+  const late = new Promise((_, reject) => {
+    timer = setTimeout(() => reject(new Error(`not done after ${limit / 1000} s`)), limit);
+  });
+  return Promise.race([promise, late]).finally(() => clearTimeout(timer));
+}
+
+function indent(text) {
+  return text.replace(/^/gm, "        ");
+}
+
+/** Running servers by their flags: tests that want the same flags share one. */
+class Servers {
+  running = new Map();
+
+  constructor(binary, artefacts) {
+    this.binary = binary;
+    this.artefacts = artefacts;
+  }
+
+  get(flags) {
+    const key = JSON.stringify(flags);
+    if (!this.running.has(key)) this.running.set(key, startServer(this.binary, this.artefacts, flags));
+    return this.running.get(key);
+  }
+
+  async close() {
+    for (const server of await Promise.allSettled(this.running.values())) server.value?.child.kill("SIGKILL");
+  }
+}
+
+/** `twostroke serve` with the built-in model on a free port. */
+async function startServer(binary, artefacts, flags) {
+  // What one server measures of the machine serves the next.
+  const env = { ...process.env, XDG_CACHE_HOME: join(artefacts, "cache") };
+  const child = spawn(binary, ["serve", "--port", "0", "--json", ...flags], { env, stdio: ["ignore", "pipe", "inherit"] });
+  const lines = createInterface({ input: child.stdout });
+  const first = await Promise.race([
+    new Promise((resolve) => lines.once("line", resolve)),
+    new Promise((_, reject) => child.once("exit", (code) => reject(new Error(`serve ${flags.join(" ")} ended with ${code}`)))),
+  ]);
+  return { child, origin: `http://127.0.0.1:${JSON.parse(first).port}` };
+}
+
+class Context {
+  complaints = [];
+  profiles = [];
+  pages = [];
+
+  constructor(browser, servers, artefacts) {
+    this.browser = browser;
+    this.servers = servers;
+    this.artefacts = artefacts;
+  }
+
+  /** The server with these flags. */
+  server(...flags) {
+    return this.servers.get(flags);
+  }
+
+  /**
+   * Opens `path` of `server` in a browser profile of its own. `expected` matches console messages that belong to the
+   * test, such as that of a status which the test provokes; `prepare` gets the page before it loads.
+   */
+  async open(server, path, { dark = false, width = 1280, height = 900, expected = null, prepare = null, ready = true } = {}) {
+    const profile = await this.browser.newContext({ colorScheme: dark ? "dark" : "light", viewport: { width, height }, reducedMotion: "reduce" });
+    this.profiles.push(profile);
+    profile.setDefaultTimeout(PATIENCE_MS);
+    const page = await profile.newPage();
+    this.pages.push(page);
+    this.watch(page, server.origin, expected);
+    await page.addInitScript(() => {
+      window.__violations = [];
+      document.addEventListener("securitypolicyviolation", (event) => window.__violations.push(`${event.violatedDirective}: ${event.blockedURI}`));
+    });
+    if (prepare) await prepare(page);
+    await page.goto(server.origin + path);
+    // The page is there when the server has said what it is.
+    if (ready) await page.locator("#page h1").waitFor();
+    return page;
+  }
+
+  watch(page, origin, expected) {
+    const complain = (text) => this.complaints.push(text);
+    page.on("console", (message) => {
+      const text = message.text();
+      if (["error", "warning"].includes(message.type()) && !(expected && expected.test(text))) complain(`console: ${text}`);
+    });
+    page.on("pageerror", (error) => complain(`exception: ${error.stack ?? error}`));
+    page.on("dialog", (dialog) => {
+      complain(`dialog: ${dialog.message()}`);
+      void dialog.dismiss();
+    });
+    page.on("request", (request) => {
+      const url = request.url();
+      if (!url.startsWith(`${origin}/`) && !url.startsWith("data:") && !url.startsWith("blob:")) complain(`request to ${url}`);
+    });
+  }
+
+  /** Keeps a picture of the page, to be looked at. */
+  async picture(page, name) {
+    await page.screenshot({ path: join(this.artefacts, `${name}.png`), fullPage: true });
+  }
+
+  /** Closes everything, keeps a picture of a page that failed, and returns the complaints. */
+  async close(failure) {
+    for (const page of this.pages) {
+      if (page.isClosed()) continue;
+      const violations = await page.evaluate(() => window.__violations ?? []).catch(() => []);
+      this.complaints.push(...violations.map((violation) => `content security policy: ${violation}`));
+      if (failure) await page.screenshot({ path: join(this.artefacts, `failed ${failure.replaceAll("/", " ")}.png`) }).catch(() => {});
+    }
+    // What happens while a page is closed is no longer the test's.
+    const complaints = [...this.complaints];
+    await Promise.all(this.profiles.map((profile) => profile.close()));
+    return complaints;
+  }
+}
+
+/** Waits until `probe` gives something true and returns it; its last value is in the error. */
+export async function until(what, probe) {
+  const deadline = performance.now() + PATIENCE_MS;
+  let value;
+  while (performance.now() < deadline) {
+    value = await probe();
+    if (value) return value;
+    await new Promise((resolve) => setTimeout(resolve, 50));
+  }
+  throw new Error(`${what}: not in ${PATIENCE_MS / 1000} s, last ${JSON.stringify(value)}`);
+}

@@ -1,0 +1,15 @@
+// The browser tests: node web/tests/run.mjs BINARY CHROMIUM ARTEFACTS [FILTER]. Ends with `N passed, M failed`.
+
+import { readdirSync } from "node:fs";
+import { runAll } from "./lib.mjs";
+
+const [binary, chromiumPath, artefacts, filter = ""] = process.argv.slice(2);
+if (!artefacts) {
+  console.error("usage: run.mjs BINARY CHROMIUM ARTEFACTS [FILTER]");
+  process.exit(2);
+}
+const files = readdirSync(new URL(".", import.meta.url)).filter((name) => name.endsWith(".test.mjs"));
+for (const file of files.sort()) await import(`./${file}`);
+const { passed, failed } = await runAll({ binary, chromiumPath, artefacts, filter });
+console.log(`${passed} passed, ${failed} failed`);
+process.exit(failed === 0 && passed > 0 ? 0 : 1);
