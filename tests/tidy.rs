@@ -11,10 +11,11 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("kernels", &[]),
     ("model", &["kernels"]),
     ("engine", &["scheduler", "model", "kernels", "sim"]),
-    ("server", &["engine", "model", "scheduler"]),
+    ("plan", &["model", "kernels", "scheduler", "sim"]),
+    ("server", &["engine", "model", "scheduler", "plan"]),
     ("sim", &["scheduler"]),
     ("load", &["sim"]),
-    ("cli", &["server", "engine", "model", "kernels", "scheduler", "sim", "load"]),
+    ("cli", &["server", "engine", "model", "kernels", "scheduler", "sim", "load", "plan"]),
 ];
 
 /// Every complaint at once: one failing run shows all there is to mend.

@@ -5,6 +5,7 @@ mod bench_serve;
 mod chat;
 mod doctor;
 mod errors;
+mod plan;
 mod quality;
 mod quantize;
 mod replay;

@@ -51,6 +51,11 @@ pub(crate) enum Command {
     Quantize(QuantizeFlags),
     /// Tell what this machine offers: instruction sets, cores, memory, measured limits. Exit code 1 if something is missing.
     Doctor(DoctorFlags),
+    /// Before a weight is read: will a model fit, how fast will it be, how many requests at once, which phase limits.
+    ///
+    /// Takes a model, a machine and the lengths of a request, and tells memory, TTFT, TPOT and what binds them; with
+    /// --users how many machines they need. The floors are what nothing can beat, the predictions what engines reach.
+    Plan(PlanFlags),
     /// Simulate a load on imagined hardware: the production scheduler under a virtual clock.
     ///
     /// Takes a model, a machine and a load, drawn from a seed or read from a trace, and tells latencies, goodput and
@@ -283,9 +288,6 @@ pub(crate) struct ServeFlags {
     /// It holds prompts and answers (as token ids) and is readable by its owner only.
     #[arg(long, value_name = "FILE")]
     pub(crate) record: Option<PathBuf>,
-    /// Serve neither the page at / nor the routes that it is made of (/live/...).
-    #[arg(long)]
-    pub(crate) no_ui: bool,
     /// Print the seven lines about the start as one JSON object.
     #[arg(long)]
     pub(crate) json: bool,
@@ -508,6 +510,68 @@ pub(crate) struct QualityFlags {
     /// Print one JSON object, with the error of every matrix.
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Flags of `plan`.
+#[derive(Args, Debug)]
+pub(crate) struct PlanFlags {
+    /// A known model (llama-2-7b, llama-2-70b, llama-3.1-8b, llama-3.1-70b, llama-3.2-1b, mistral-7b, qwen2.5-0.5b,
+    /// qwen2.5-7b), a number of parameters (7b), lantern (the built-in model), a directory with a config.json, a GGUF
+    /// file, or a hub id that is in the local cache.
+    #[arg(short = 'm', long, value_name = "NAME|7b|DIR|GGUF|HUB_ID", default_value = "llama-3.1-8b")]
+    pub(crate) model: String,
+    /// A known machine (a100, h100, h200, l40s, mi300x, xeon-8480, epyc-2core), or `here`: this machine, its limits
+    /// measured now, or the steps of this model where a start of `serve` has measured them. Default: h100.
+    #[arg(long, value_name = "NAME|here", conflicts_with_all = ["flops", "bandwidth", "memory"])]
+    pub(crate) machine: Option<String>,
+    /// Instead of a known machine: operations per second that it reaches (312T).
+    #[arg(long, value_name = "X", value_parser = quantity, requires = "bandwidth")]
+    pub(crate) flops: Option<f64>,
+    /// Bytes per second that it reads from memory (2T).
+    #[arg(long, value_name = "X", value_parser = quantity, requires = "flops")]
+    pub(crate) bandwidth: Option<f64>,
+    /// Bytes of its memory (80G). Without it nobody knows what fits.
+    #[arg(long, value_name = "X", value_parser = quantity, requires = "flops")]
+    pub(crate) memory: Option<f64>,
+    /// Machines of one instance, as if nothing were lost between them.
+    #[arg(long, value_name = "N", value_parser = count, default_value = "1")]
+    pub(crate) machines_per_instance: usize,
+    /// Precision of the weights; auto is what the checkpoint is stored in, or bf16.
+    #[arg(long, value_enum, default_value_t = Weights::Auto)]
+    pub(crate) weights: Weights,
+    /// Precision of keys and values. Default: bf16.
+    #[arg(long, visible_alias = "kv-cache-dtype", value_enum)]
+    pub(crate) kv_dtype: Option<KvPrecision>,
+    /// Tokens of a prompt (suffix k = 1,000, K = 1,024).
+    #[arg(short = 'p', long, value_name = "N", value_parser = count, default_value = "1024")]
+    pub(crate) prompt: usize,
+    /// Tokens of an answer.
+    #[arg(short = 'n', long, value_name = "N", value_parser = count, default_value = "256")]
+    pub(crate) response: usize,
+    /// Requests that decode together.
+    #[arg(short = 'b', long, value_name = "N", value_parser = count, default_value = "1")]
+    pub(crate) batch: usize,
+    /// Rows of one pass over a prompt. Default: 512 here, as serve takes; 2,048 elsewhere.
+    #[arg(long, value_name = "N", value_parser = count)]
+    pub(crate) max_num_batched_tokens: Option<usize>,
+    /// How many machines so many users need, each of whom asks at --rate.
+    #[arg(long, value_name = "N", value_parser = count, requires = "rate")]
+    pub(crate) users: Option<usize>,
+    /// Requests of one user in a time: 2/min, 0.1/s, 30/h.
+    #[arg(long, value_name = "X/min", value_parser = requests, requires = "users")]
+    pub(crate) rate: Option<f64>,
+    /// Of a fleet: most time from a token to the next (50ms). Batches stay small enough for it.
+    #[arg(long, value_name = "TIME", value_parser = duration, requires = "users")]
+    pub(crate) tpot_slo: Option<f64>,
+    /// Threads of this machine to count on. Default: one per physical core that this process may use.
+    #[arg(short = 't', long, value_name = "N", value_parser = positive)]
+    pub(crate) threads: Option<usize>,
+    /// Print one JSON object: the answer of the server's /plan.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Write charts into this file: time against the prompt's length, and against the batch.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) svg: Option<PathBuf>,
 }
 
 /// Flags of `sim`.
@@ -819,6 +883,16 @@ fn number(text: &str) -> Result<f64, String> {
 fn positive_number(text: &str) -> Result<f64, String> {
     number(text)?.partial_cmp(&0.0).filter(|order| order.is_gt()).ok_or("must be above 0")?;
     number(text)
+}
+
+/// A positive number with a decimal suffix: `312T`.
+fn quantity(text: &str) -> Result<f64, String> {
+    plan::units::quantity(text).ok_or_else(|| "not a number above 0; examples: 312T, 2T, 80G".to_string())
+}
+
+/// `2/min`, in requests per second.
+fn requests(text: &str) -> Result<f64, String> {
+    plan::units::requests_per_second(text).ok_or_else(|| "not requests in a time; examples: 2/min, 0.1/s".to_string())
 }
 
 /// A length of time in seconds: `500ms`, `2s`, `1.5s`, `1min`.

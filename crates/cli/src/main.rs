@@ -1,7 +1,7 @@
 //! The `twostroke` command: flags in, one command run, an exit code out.
 //!
 //! ```text
-//! flags --typed--> commands/*.rs --> engine, server, model, kernels, sim, load
+//! flags --typed--> commands/*.rs --> engine, server, model, kernels, sim, plan, load
 //! environment ------^      (the only crate that reads the environment)
 //! ```
 //! Exit codes: 0 done, 1 it did not work out, 2 a wrong flag, value or file (one line says which), 101 a bug, 130 Ctrl-C.
@@ -47,6 +47,7 @@ fn run(command: &Command) -> Result<(), Failure> {
         Command::BenchServe(flags) => commands::bench_serve::bench_serve(flags),
         Command::Quality(flags) => commands::quality::quality(flags),
         Command::Quantize(flags) => commands::quantize::quantize(flags),
+        Command::Plan(flags) => commands::plan::plan(flags),
         Command::Sim(flags) => commands::sim::sim(flags),
         Command::Doctor(flags) => commands::doctor::doctor(flags),
         Command::Replay(flags) => commands::replay::again(flags),

@@ -14,7 +14,7 @@ use crate::flags::ModelFlags;
 use crate::{environment, machine};
 
 /// The built-in model's name.
-const SHIPPED_NAME: &str = "lantern";
+pub(crate) const SHIPPED_NAME: &str = "lantern";
 
 macro_rules! shipped {
     ($($file:literal),* $(,)?) => {

@@ -13,7 +13,7 @@ use model::{
     Checkpoint, Forward, GenerationDefaults, ImageWriter, KvBudget, LoadError, LoadOptions, ModelConfig, Progress,
     Runner,
 };
-use scheduler::{House, Limits, LimitsError, Nanos, Scheduler, Targets, TierSizes};
+use scheduler::{CostModel, House, Limits, LimitsError, Nanos, Scheduler, Targets, TierSizes};
 use tokio::sync::mpsc::unbounded_channel;
 
 use crate::calibrate::{self, Calibrated, Calibration, Room};
@@ -234,10 +234,9 @@ impl Engine {
         };
         let calibrated = match &options.calibration {
             Some(calibration) => {
-                let (machine, weights, keys) = (&calibration.machine, options.weights.name(), kv.dtype.name());
-                let what = format!("{machine} {} {threads} {weights} {} {keys}", isa.name(), options.as_stored);
+                let what = Calibrating { calibration, options, isa, threads, room: &room, config: &config };
                 let sampling = door::default_sampling(&config, &generation_defaults);
-                calibrated(&mut *forward, calibration, &what, &room, &sampling, progress)
+                calibrated(&mut *forward, &what, &sampling, progress)
             }
             None => None,
         };
@@ -312,19 +311,62 @@ impl Engine {
     }
 }
 
+/// What the time of a step depends on.
+struct Calibrating<'a> {
+    calibration: &'a Calibration,
+    options: &'a EngineOptions,
+    isa: Isa,
+    threads: usize,
+    room: &'a Room,
+    config: &'a ModelConfig,
+}
+
+impl Calibrating<'_> {
+    /// The result's name, and the file that it is kept in.
+    fn key(&self) -> (String, Option<PathBuf>) {
+        let Calibrating { calibration, options, isa, threads, room, config } = self;
+        let (machine, weights, keys) = (&calibration.machine, options.weights.name(), options.kv_dtype.name());
+        let what = format!("{machine} {} {threads} {weights} {} {keys}", isa.name(), options.as_stored);
+        let version = env!("CARGO_PKG_VERSION");
+        let key = calibrate::key(&format!("{version} {what} {} {config:?}", room.name()));
+        let path = calibration.directory.as_deref().map(|directory| calibrate::place(directory, &key));
+        (key, path)
+    }
+}
+
+impl EngineOptions {
+    /// What steps of this model cost here, if an earlier start with the same options has measured and kept it. Reads no
+    /// weight. The context that an engine gives itself depends on the free memory: where that is short, nothing may be
+    /// found.
+    pub fn kept_cost(&self, config: &ModelConfig) -> Option<CostModel> {
+        let isa = self.isa.unwrap_or_else(Isa::best);
+        let threads =
+            if isa == Isa::Scalar { 1 } else { self.threads.unwrap_or_else(kernels::threads::default_threads) };
+        let len = Sizes::of(config, self).max_model_len;
+        let room = Room {
+            rows: self.max_num_batched_tokens,
+            seqs: self.max_num_seqs,
+            len,
+            blocks: 0,
+            block_size: self.block_size,
+            logit_rows: 1,
+        };
+        let calibration = self.calibration.as_ref()?;
+        let (key, path) = Calibrating { calibration, options: self, isa, threads, room: &room, config }.key();
+        calibrate::read(&path?, &key)
+    }
+}
+
 /// What steps of this model cost here: from disk, or measured now and kept.
 fn calibrated(
     forward: &mut dyn Forward,
-    calibration: &Calibration,
-    what: &str,
-    room: &Room,
+    what: &Calibrating<'_>,
     sampling: &SamplingParams,
     progress: &mut (dyn FnMut(Starting) + Send),
 ) -> Option<Calibrated> {
     let started = Instant::now();
-    let version = env!("CARGO_PKG_VERSION");
-    let key = calibrate::key(&format!("{version} {what} {} {:?}", room.name(), forward.config()));
-    let path = calibration.directory.as_deref().map(|directory| calibrate::place(directory, &key));
+    let room = what.room;
+    let (key, path) = what.key();
     if let Some(cost) = path.as_deref().and_then(|path| calibrate::read(path, &key)) {
         return Some(Calibrated { cost, took: started.elapsed(), from_disk: true });
     }

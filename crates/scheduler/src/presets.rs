@@ -71,7 +71,7 @@ pub struct ModelSize {
 }
 
 /// Share of a machine's memory that weights and cache may take: the rest is for activations and the system.
-const MEMORY_SHARE: f64 = 0.88;
+pub const MEMORY_SHARE: f64 = 0.88;
 
 impl ModelSize {
     /// Blocks of `block_size` tokens that fit into `memory` bytes beside the weights; 0 if not even those do.

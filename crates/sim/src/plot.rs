@@ -38,18 +38,21 @@ const COLOURS: [&str; 4] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7"];
 impl Chart {
     /// The whole SVG document.
     pub fn svg(&self) -> String {
-        let points = || self.lines.iter().flat_map(|line| &line.points);
+        stacked(&[(self, &[])])
+    }
+
+    /// What is drawn, at the given distance from the top, without the document around it. `dots[i]` are points in the
+    /// colour of `lines[i]`: what was measured, where the line is what was fitted to it.
+    fn drawn(&self, svg: &mut String, down: f64, dots: &[Dots]) {
+        let points = || self.lines.iter().flat_map(|line| &line.points).chain(dots.iter().flatten());
         let (x_ticks, x_max) = ticks(points().map(|point| point.0).fold(0.0, f64::max));
         let (y_ticks, y_max) = ticks(points().map(|point| point.1).fold(0.0, f64::max));
         let x_at = |x: f64| LEFT + x / x_max * (WIDTH - LEFT - RIGHT);
         let y_at = |y: f64| HEIGHT - BOTTOM - y / y_max * (HEIGHT - TOP - BOTTOM);
-        let mut svg = format!(
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" font-family=\"sans-serif\" \
-             font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
-        );
+        // Writing to a string does not fail.
+        let _ = writeln!(svg, "<g transform=\"translate(0 {down})\">");
         let mut text = |x: f64, y: f64, anchor: &str, more: &str, text: &str| {
             let text = escaped(text);
-            // Writing to a string does not fail.
             let _ = writeln!(svg, "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\"{more}>{text}</text>");
         };
         text(LEFT, 18.0, "start", " font-weight=\"bold\"", &self.title);
@@ -75,9 +78,31 @@ impl Chart {
             }
             path(&d, COLOURS[index], 1.5);
         }
-        svg.push_str("</svg>\n");
-        svg
+        for (index, points) in dots.iter().enumerate() {
+            for &(x, y) in points {
+                let (x, y, colour) = (x_at(x), y_at(y), COLOURS[index]);
+                let _ = writeln!(svg, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3.5\" fill=\"{colour}\"/>");
+            }
+        }
+        svg.push_str("</g>\n");
     }
+}
+
+/// Points of their own, not joined by a line.
+pub type Dots = Vec<(f64, f64)>;
+
+/// Charts below each other, as one SVG document. With each come dots, the first in the colour of its first line.
+pub fn stacked(charts: &[(&Chart, &[Dots])]) -> String {
+    let height = HEIGHT * charts.len() as f64;
+    let mut svg = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" font-family=\"sans-serif\" \
+         font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
+    );
+    for (index, (chart, dots)) in charts.iter().enumerate() {
+        chart.drawn(&mut svg, HEIGHT * index as f64, dots);
+    }
+    svg.push_str("</svg>\n");
+    svg
 }
 
 /// Round numbers from 0 to at least `max`, and the last of them.

@@ -7,7 +7,6 @@ mod answers;
 mod client;
 mod connections;
 mod host;
-mod live;
 #[cfg(feature = "otel")]
 mod otel;
 mod refusals;

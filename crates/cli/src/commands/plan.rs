@@ -1,0 +1,165 @@
+//! `twostroke plan`: will it fit, how fast, how many at once, which phase limits. No weight is read.
+//!
+//! ```text
+//! -m ------------> Shape (known, a count) or Loaded (a config.json, a GGUF file, a hub id in the cache) --+
+//! --machine here -> limits, measured now; steps, if a start of `serve` has measured and kept them --------+--> plan::Plan
+//! ```
+
+use std::fs;
+use std::path::Path;
+
+use engine::{Calibration, EngineOptions};
+use kernels::WeightClass;
+use model::hub::HubEnv;
+use model::weights::Weights;
+use model::{Checkpoint, ModelConfig, Source};
+use plan::{Ask, HERE, Here, Loaded, Problem, Question, ROWS_HERE, Shape, Users, WhichMachine};
+
+use crate::console::put_line;
+use crate::failure::Failure;
+use crate::flags::PlanFlags;
+use crate::{environment, figures, machine, models};
+
+/// Runs the command.
+pub(crate) fn plan(flags: &PlanFlags) -> Result<(), Failure> {
+    let question = question(flags)?;
+    let found = found(flags)?;
+    let here = here(flags, found)?;
+    let question = match here.model {
+        Some(_) => Question { model: HERE.to_string(), ..question },
+        None => question,
+    };
+    let plan = question.deploy(&here).map_err(|problem| refused(&problem, &flags.model))?.plan(&question.ask);
+    if let Some(path) = &flags.svg {
+        fs::write(path, plan.svg()).map_err(|error| Failure::usage(format!("--svg: {}: {error}", path.display())))?;
+    }
+    match flags.json {
+        true => put_line(&plan.json().to_string()),
+        false => put_line(plan.to_string().trim_end()),
+    }
+}
+
+fn question(flags: &PlanFlags) -> Result<Question, Failure> {
+    let machine = match (flags.flops, flags.bandwidth, &flags.machine) {
+        (Some(flops), Some(bandwidth), None) => WhichMachine::Given { flops, bandwidth, memory: flags.memory },
+        (_, _, name) => WhichMachine::Named(name.clone().unwrap_or_else(|| DEFAULT_MACHINE.to_string())),
+    };
+    let users = flags.users.map(|users| Users {
+        users: users as f64,
+        rate: flags.rate.expect("clap asks for it"),
+        tpot: flags.tpot_slo,
+    });
+    Ok(Question {
+        model: flags.model.clone(),
+        machine,
+        machines: flags.machines_per_instance,
+        weights: flags.weights.class(),
+        kv_dtype: flags.kv_dtype.map(|kv| kv.dtype()),
+        rows: flags.max_num_batched_tokens,
+        ask: Ask { prompt: flags.prompt, response: flags.response, batch: flags.batch, users },
+    })
+}
+
+/// What `--machine` is when nothing is said.
+const DEFAULT_MACHINE: &str = "h100";
+
+/// A parameter's name as a flag.
+fn refused(problem: &Problem, model: &str) -> Failure {
+    let flag = match problem.field {
+        "model" => {
+            return Failure::usage(format!(
+                "-m: {}, or a directory, a GGUF file, a hub id in the cache",
+                problem.problem
+            ));
+        }
+        "machines" => "machines-per-instance",
+        "rows" => "max-num-batched-tokens",
+        "kv" => "kv-dtype",
+        other => other,
+    };
+    Failure::usage(format!(
+        "--{flag}: {}",
+        problem.problem.replace(HERE, if problem.field == "prompt" { model } else { HERE })
+    ))
+}
+
+/// A model on this disk; `None` where the name is one that planning knows, or nothing at all.
+struct Found {
+    name: String,
+    config: ModelConfig,
+    /// As it is stored; `None` where no weights lie beside the configuration.
+    stored: Option<WeightClass>,
+}
+
+fn found(flags: &PlanFlags) -> Result<Option<Found>, Failure> {
+    let name = flags.model.as_str();
+    let path = Path::new(name);
+    let is_here = path.exists();
+    if !is_here && Shape::named(name).is_some() {
+        return Ok(None);
+    }
+    let config_file = if path.is_dir() { path.join("config.json") } else { path.to_path_buf() };
+    if is_here && config_file.extension().is_some_and(|extension| extension == "json") {
+        let wrong = |error: &dyn std::fmt::Display| Failure::usage(format!("-m: {}: {error}", config_file.display()));
+        let text = fs::read_to_string(&config_file).map_err(|error| wrong(&error))?;
+        let config = ModelConfig::parse(&text).map_err(|error| wrong(&error))?;
+        let stored = Checkpoint::open(Source::at(path.to_path_buf())).ok().and_then(|checkpoint| class(&checkpoint));
+        let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+        return Ok(Some(Found { name, config, stored }));
+    }
+    let checkpoint = if is_here || name == models::SHIPPED_NAME {
+        models::named(name)?
+    } else if models::is_hub_id(name.split(['@', ':']).next().unwrap_or(name)) {
+        in_cache(name)?
+    } else {
+        return Ok(None);
+    };
+    let config = ModelConfig::load(&checkpoint).map_err(|error| models::load_failure(&checkpoint, &error))?;
+    Ok(Some(Found { name: checkpoint.name().to_string(), config, stored: class(&checkpoint) }))
+}
+
+/// Planning downloads nothing.
+fn in_cache(name: &str) -> Result<Checkpoint, Failure> {
+    let missing = format!("-m: {name} is not in the local cache, and planning downloads nothing; run -m {name} does");
+    let hub = HubEnv { offline: true, ..environment::hub() };
+    let path = model::hub::resolve(name, &hub, &mut |_| {}).map_err(|_| Failure::Usage(missing))?;
+    Checkpoint::open(Source::at(path)).map_err(|error| Failure::usage(format!("-m: {error}")))
+}
+
+/// By the headers of the weights' files.
+fn class(checkpoint: &Checkpoint) -> Option<WeightClass> {
+    Some(Weights::open(checkpoint).ok()?.class())
+}
+
+/// What is known of this machine: its limits if they are asked for, and the model if it lies here.
+fn here(flags: &PlanFlags, found: Option<Found>) -> Result<Here, Failure> {
+    let is_here = flags.machine.as_deref() == Some(HERE);
+    let limits = is_here.then(|| figures::limits(flags.threads)).transpose()?;
+    let memory = machine::memory().map(|(_, available)| available as f64);
+    let model = found.map(|Found { name, config, stored }| {
+        let weights = flags.weights.class().or(stored).unwrap_or(WeightClass::Bf16);
+        let kv_dtype = flags.kv_dtype.map(|kv| kv.dtype()).unwrap_or_default();
+        let shape = Shape::of_config(&name, &config);
+        let as_stored = flags.weights.class().is_none() && stored.is_some_and(|class| class != WeightClass::Bf16);
+        let options = EngineOptions {
+            threads: flags.threads,
+            weights,
+            as_stored,
+            kv_dtype,
+            max_num_batched_tokens: ROWS_HERE,
+            calibration: Some(Calibration {
+                directory: environment::packed_cache(),
+                machine: machine::cpu_name().unwrap_or_default(),
+            }),
+            ..EngineOptions::default()
+        };
+        Loaded {
+            demands: shape.demands(weights, kv_dtype),
+            unread_bytes: shape.unread_bytes(weights),
+            cost: options.kept_cost(&config).filter(|_| is_here),
+            kv_tokens: None,
+            rows: ROWS_HERE,
+        }
+    });
+    Ok(Here { limits, memory: memory.filter(|_| is_here), model })
+}

@@ -1,0 +1,46 @@
+//! Decode: one token of every running request per pass, and all weights are read for it.
+
+use scheduler::Work as Step;
+
+use crate::Deployment;
+use crate::work::Work;
+
+/// No batch is larger.
+const MOST: usize = 1 << 20;
+
+impl Deployment {
+    /// Seconds of a step that carries `batch` requests, each of which sees `context` keys.
+    pub fn step(&self, batch: usize, context: f64) -> f64 {
+        let seen = batch as f64 * self.demands.shape.mean_over_layers(|window| context.min(window as f64));
+        let step = Step { decode_rows: batch, decode_context: seen as u64, logit_rows: batch, ..Step::default() };
+        self.cost.seconds(&step)
+    }
+
+    /// What such a step asks of the machine.
+    pub fn step_work(&self, batch: usize, context: f64) -> Work {
+        self.demands.decode(1, batch, batch as f64 * context)
+    }
+
+    /// The smallest batch whose step takes longer to compute than to read, by what is reached of both limits; `None` where
+    /// more requests bring more to read than to compute, so that there is none.
+    pub fn knee(&self, context: f64) -> Option<usize> {
+        let reached = self.machine.reached(self.demands.weights, self.demands.kv_dtype);
+        let computes = |batch: usize| {
+            let work = self.step_work(batch, context);
+            reached.compute_seconds(&work) > reached.memory_seconds(&work)
+        };
+        let over = (0..).map(|power| 1 << power).take_while(|&batch| batch <= MOST).find(|&batch| computes(batch))?;
+        let (mut below, mut above) = (over / 2, over);
+        while above - below > 1 {
+            let middle = below + (above - below) / 2;
+            if computes(middle) { above = middle } else { below = middle }
+        }
+        Some(above)
+    }
+
+    /// The floor that nothing can beat with one request: every weight that a token needs once over the full bandwidth. Keys
+    /// and values come on top and are not in it.
+    pub fn decode_floor(&self) -> f64 {
+        self.demands.bytes_of_pass(1.0) / self.peaks().bandwidth
+    }
+}

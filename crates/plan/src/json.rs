@@ -1,0 +1,122 @@
+//! A plan as JSON: what `twostroke plan --json` prints and the server's `/plan` answers. Times in milliseconds, rates per
+//! second, sizes in bytes.
+
+use serde_json::{Value, json};
+
+use crate::units::rounded;
+use crate::{Fleet, Plan, Profile};
+
+fn ms(seconds: f64) -> f64 {
+    // A floor is compared to the digit.
+    (seconds * 1e9).round() / 1e6
+}
+
+impl Plan {
+    /// All of it.
+    pub fn json(&self) -> Value {
+        let Plan { deployment, ask, memory, times, .. } = self;
+        let (shape, machine) = (&deployment.demands.shape, &deployment.machine);
+        let peaks = deployment.peaks();
+        json!({
+            "model": {
+                "name": shape.name,
+                "parameters": shape.parameters(),
+                "active_parameters": shape.active_parameters + shape.head_parameters,
+                "weights": deployment.demands.weights.name(),
+                "kv_dtype": deployment.demands.kv_dtype.name(),
+                "context_limit": shape.context_limit,
+                "flops_per_token": shape.flops_per_token() + shape.flops_per_logit_row(),
+                "heads_assumed_of": shape.assumed,
+            },
+            "machine": {
+                "name": machine.name,
+                "flops": peaks.matrix,
+                "bandwidth": peaks.bandwidth,
+                "memory": machine.memory,
+                "flops_share": machine.flops_share,
+                "bandwidth_share": machine.bandwidth_share,
+                "rows": machine.rows,
+                "basis": machine.basis.words(),
+            },
+            "ask": { "prompt": ask.prompt, "response": ask.response, "batch": ask.batch },
+            "fits": memory.fits(ask.batch),
+            "ttft_ms": ms(times.ttft),
+            "ttft_alone_ms": ms(times.ttft_alone),
+            "tpot_ms": ms(times.tpot),
+            "total_ms": ms(times.total),
+            "tokens_per_second": ask.batch as f64 / times.tpot,
+            "floors": {
+                "ttft_ms": ms(self.prefill.floor),
+                "tpot_ms": ms(deployment.decode_floor()),
+            },
+            "memory": {
+                "total": memory.total,
+                "weights": memory.weights,
+                "kv_per_token": memory.kv_per_token,
+                "kv_per_request": memory.kv_per_request,
+                "activations": memory.activations,
+                "reserved": memory.reserved,
+                "left": memory.left,
+                "requests": memory.requests,
+            },
+            "prefill": profile(&self.prefill),
+            "decode": profile(&self.decode),
+            "dominant": self.dominant(),
+            "limiting": self.limiting(),
+            "knee": self.knee,
+            "by_prompt": self.by_prompt.iter().map(|length| json!({
+                "prompt": length.prompt,
+                "ttft_ms": ms(length.ttft),
+                "tpot_ms": ms(length.tpot),
+                "prefill_share": rounded(length.prefill_share),
+                "attention_share": rounded(length.attention_share),
+                "prefill_bound_by": length.prefill_bound.name(),
+                "decode_bound_by": length.decode_bound.name(),
+            })).collect::<Vec<_>>(),
+            "by_batch": self.by_batch.iter().map(|seats| json!({
+                "batch": seats.batch,
+                "tpot_ms": ms(seats.tpot),
+                "tokens_per_second": rounded(seats.tokens_per_second),
+                "intensity": rounded(seats.intensity),
+                "bound_by": seats.bound.name(),
+                "fits": seats.fits,
+            })).collect::<Vec<_>>(),
+            "fleet": self.fleet.as_ref().map(fleet),
+        })
+    }
+}
+
+fn profile(profile: &Profile) -> Value {
+    json!({
+        "passes": profile.passes,
+        "tokens": profile.tokens,
+        "flops": profile.flops,
+        "attention_flops": profile.attention_flops,
+        "bytes": profile.bytes,
+        "intensity": rounded(profile.intensity),
+        "ms": ms(profile.seconds),
+        "share": rounded(profile.share),
+        "machine_ms": ms(profile.machine_seconds),
+        "floor_ms": ms(profile.floor),
+        "compute_percent": rounded(profile.shares.compute * 100.0),
+        "memory_percent": rounded(profile.shares.memory * 100.0),
+        "bound_by": profile.bound.name(),
+    })
+}
+
+fn fleet(fleet: &Fleet) -> Value {
+    json!({
+        "users": fleet.users.users,
+        "requests_per_second": fleet.users.users * fleet.users.rate,
+        "batch": fleet.batch,
+        "batch_capped_by": fleet.cap.words(),
+        "misses_target": fleet.misses_target,
+        "requests_per_second_per_machine": fleet.per_machine,
+        "tpot_ms": ms(fleet.tpot),
+        "prefill_share": rounded(fleet.prefill_share),
+        "limiting": if fleet.prefill_share > 0.5 { "prefill" } else { "decode" },
+        "busy_machines": rounded(fleet.busy),
+        "machines": fleet.machines,
+        "apart": { "prefill": rounded(fleet.apart[0]), "decode": rounded(fleet.apart[1]) },
+    })
+}

@@ -1,0 +1,77 @@
+//! A plan as two charts in one SVG: an answer's time as its prompt grows, and what a larger batch gains and costs.
+
+use sim::plot::{Chart, Line, stacked};
+
+use crate::{Ask, Plan};
+
+/// Points of a line.
+const POINTS: usize = 48;
+
+impl Plan {
+    /// The whole document.
+    pub fn svg(&self) -> String {
+        stacked(&[(&self.lengths(), &[]), (&self.batches(), &[]), (&self.gain(), &[])])
+    }
+
+    fn title(&self) -> String {
+        let demands = &self.deployment.demands;
+        format!("{} on {}, {}", demands.shape.name, self.deployment.machine.name, demands.weights.name())
+    }
+
+    /// Time against the length of the prompt, by phase.
+    fn lengths(&self) -> Chart {
+        let longest = (2 * self.ask.prompt).max(4096).min(self.deployment.demands.shape.context_limit.max(2));
+        let at = |index: usize| (longest * index / POINTS).max(1);
+        let times = |index: usize| self.deployment.times(&Ask { prompt: at(index), ..self.ask });
+        let line = |name: &str, of: fn(&crate::Times) -> f64| Line {
+            name: name.to_string(),
+            points: (0..=POINTS).map(|index| (at(index) as f64, of(&times(index)))).collect(),
+        };
+        Chart {
+            title: format!("{}: time of an answer of {} tokens", self.title(), self.ask.response),
+            x: "prompt, tokens".to_string(),
+            y: "time, s".to_string(),
+            lines: vec![line("prefill", |t| t.ttft), line("decode", |t| t.total - t.ttft), line("both", |t| t.total)],
+        }
+    }
+
+    /// Time per token and its two limits against the batch.
+    fn batches(&self) -> Chart {
+        let deployment = &self.deployment;
+        let reached = deployment.machine.reached(deployment.demands.weights, deployment.demands.kv_dtype);
+        let context = self.ask.mean_context();
+        let most = (2 * self.knee.unwrap_or(256)).clamp(64, 1024).max(self.ask.batch);
+        let at = |index: usize| (most * index / POINTS).max(1);
+        let line = |name: &str, of: &dyn Fn(usize) -> f64| Line {
+            name: name.to_string(),
+            points: (0..=POINTS).map(|index| (at(index) as f64, of(at(index)) * 1e3)).collect(),
+        };
+        Chart {
+            title: format!("Decode as the batch grows, {context:.0} tokens of context"),
+            x: "requests that decode together".to_string(),
+            y: "time per token, ms".to_string(),
+            lines: vec![
+                line("predicted", &|batch| deployment.step(batch, context)),
+                line("reading alone", &|batch| reached.memory_seconds(&deployment.step_work(batch, context))),
+                line("computing alone", &|batch| reached.compute_seconds(&deployment.step_work(batch, context))),
+            ],
+        }
+    }
+
+    /// Tokens per second of all together.
+    fn gain(&self) -> Chart {
+        let context = self.ask.mean_context();
+        let most = (2 * self.knee.unwrap_or(256)).clamp(64, 1024).max(self.ask.batch);
+        let at = |index: usize| (most * index / POINTS).max(1);
+        let points = (0..=POINTS).map(|index| {
+            let batch = at(index);
+            (batch as f64, batch as f64 / self.deployment.step(batch, context))
+        });
+        Chart {
+            title: "What a larger batch gains".to_string(),
+            x: "requests that decode together".to_string(),
+            y: "tokens per second".to_string(),
+            lines: vec![Line { name: "all together".to_string(), points: points.collect() }],
+        }
+    }
+}

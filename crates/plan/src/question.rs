@@ -1,0 +1,335 @@
+//! What may be asked, by flags or in a URL, and what it means: every name and number is checked here once.
+//!
+//! ```text
+//! model=7b & machine=h100 | flops=312T & bandwidth=2T & memory=80G & machines=1 & weights=bf16 & kv=bf16
+//! prompt=1024 & response=256 & batch=1 & users=1000 & rate=2/min & tpot=50
+//! ```
+
+use kernels::limits::Limits;
+use kernels::{KvDtype, WeightClass};
+use scheduler::CostModel;
+use scheduler::presets::{MACHINES, MODELS};
+use serde_json::{Value, json};
+
+use crate::units::{quantity, requests_per_second};
+use crate::{Ask, Basis, Demands, Deployment, Machine, Shape, Users};
+
+/// The name of what runs here: a loaded model, and this machine.
+pub const HERE: &str = "here";
+/// Largest prompt, answer, batch, number of machines and of users that is not a slip of the hand.
+const MOST: usize = 10_000_000;
+
+/// A question, in its words.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Question {
+    /// A known model, a number of parameters, or `here`.
+    pub model: String,
+    /// Where it should run.
+    pub machine: WhichMachine,
+    /// Machines taken as one.
+    pub machines: usize,
+    /// Precision of the weights; `None`: that of a loaded model, bf16 of another.
+    pub weights: Option<WeightClass>,
+    /// Precision of keys and values, likewise.
+    pub kv_dtype: Option<KvDtype>,
+    /// Rows of a pass over a prompt; `None`: the machine's.
+    pub rows: Option<usize>,
+    /// Lengths, batch, users.
+    pub ask: Ask,
+}
+
+/// A machine, in words or figures.
+#[derive(Clone, Debug, PartialEq)]
+pub enum WhichMachine {
+    /// A known one, or `here`.
+    Named(String),
+    /// Operations and bytes per second, and bytes of memory.
+    Given {
+        /// Operations per second.
+        flops: f64,
+        /// Bytes per second.
+        bandwidth: f64,
+        /// Bytes.
+        memory: Option<f64>,
+    },
+}
+
+/// What is known of this machine and of a model on it.
+#[derive(Clone, Debug, Default)]
+pub struct Here {
+    /// Its limits, if they were measured.
+    pub limits: Option<Limits>,
+    /// Bytes of its memory.
+    pub memory: Option<f64>,
+    /// The model.
+    pub model: Option<Loaded>,
+}
+
+/// A model that is loaded here, or lies here on disk.
+#[derive(Clone, Debug)]
+pub struct Loaded {
+    /// What it asks, as it is held in memory.
+    pub demands: Demands,
+    /// Bytes of its weights that no pass reads.
+    pub unread_bytes: u64,
+    /// What its steps cost here, if they were measured.
+    pub cost: Option<CostModel>,
+    /// Tokens that its cache holds, if it runs.
+    pub kv_tokens: Option<u64>,
+    /// Rows of a pass over a prompt.
+    pub rows: usize,
+}
+
+/// What is wrong with a question.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{field}: {problem}")]
+pub struct Problem {
+    /// The parameter at fault.
+    pub field: &'static str,
+    /// What is wrong with it and what is known instead.
+    pub problem: String,
+}
+
+fn wrong<T>(field: &'static str, problem: impl Into<String>) -> Result<T, Problem> {
+    Err(Problem { field, problem: problem.into() })
+}
+
+/// Parameters of a URL.
+const PARAMETERS: [&str; 16] = [
+    "model",
+    "machine",
+    "machines",
+    "flops",
+    "bandwidth",
+    "memory",
+    "weights",
+    "kv",
+    "rows",
+    "prompt",
+    "response",
+    "batch",
+    "users",
+    "rate",
+    "tpot",
+    "format",
+];
+
+impl Question {
+    /// From the parameters of a URL, decoded. `format` is the caller's and skipped. Each may come once.
+    pub fn from_parameters<'a>(parameters: impl Iterator<Item = (&'a str, &'a str)>) -> Result<Question, Problem> {
+        let mut given: Vec<(&'static str, &str)> = Vec::new();
+        for (name, value) in parameters {
+            let Some(&known) = PARAMETERS.iter().find(|&&known| known == name) else {
+                // A stranger's name may be a megabyte long.
+                let name: String = name.chars().take(40).collect();
+                return wrong("query", format!("no parameter {name:?}; there are {}", PARAMETERS.join(", ")));
+            };
+            if given.iter().any(|(name, _)| *name == known) {
+                return wrong(known, "given twice");
+            }
+            given.push((known, value));
+        }
+        let get = |name: &str| given.iter().find(|(known, _)| *known == name).map(|&(_, value)| value);
+        let number = |field: &'static str, default: usize| get(field).map_or(Ok(default), |text| whole(field, text));
+        let amount = |field: &'static str, example: &str| match get(field) {
+            None => Ok(None),
+            Some(text) => match quantity(text) {
+                Some(value) => Ok(Some(value)),
+                None => wrong(field, format!("not a number above 0, such as {example}")),
+            },
+        };
+        let machine = match (amount("flops", "312T")?, amount("bandwidth", "2T")?, amount("memory", "80G")?) {
+            (Some(flops), Some(bandwidth), memory) => match get("machine") {
+                None => WhichMachine::Given { flops, bandwidth, memory },
+                Some(_) => return wrong("machine", "a machine has a name, or flops and bandwidth, not both"),
+            },
+            (None, None, None) => WhichMachine::Named(get("machine").unwrap_or(HERE).to_string()),
+            (None, None, Some(_)) => return wrong("memory", "goes with flops and bandwidth"),
+            (None, ..) => return wrong("flops", "missing beside bandwidth"),
+            (_, None, _) => return wrong("bandwidth", "missing beside flops"),
+        };
+        let users = match (get("users"), get("rate")) {
+            (None, None) => None,
+            (None, Some(_)) => return wrong("rate", "goes with users"),
+            (Some(_), None) => return wrong("rate", "missing beside users; requests of each, such as 2/min"),
+            (Some(users), Some(rate)) => Some(Users {
+                users: whole("users", users)? as f64,
+                rate: match requests_per_second(rate) {
+                    Some(rate) => rate,
+                    None => return wrong("rate", "not requests of each user in a time, such as 2/min, 0.1/s, 30/h"),
+                },
+                tpot: amount("tpot", "50, in milliseconds")?.map(|ms| ms / 1e3),
+            }),
+        };
+        if users.is_none() && get("tpot").is_some() {
+            return wrong("tpot", "goes with users");
+        }
+        Ok(Question {
+            model: get("model").unwrap_or(HERE).to_string(),
+            machine,
+            machines: number("machines", 1)?,
+            weights: get("weights").map(weight_class).transpose()?,
+            kv_dtype: get("kv").map(kv_dtype).transpose()?,
+            rows: get("rows").map(|text| whole("rows", text)).transpose()?,
+            ask: Ask {
+                prompt: number("prompt", 1024)?,
+                response: number("response", 256)?,
+                batch: number("batch", 1)?,
+                users,
+            },
+        })
+    }
+
+    /// The model on the machine, both found.
+    pub fn deploy(&self, here: &Here) -> Result<Deployment, Problem> {
+        for (field, value) in [
+            ("prompt", self.ask.prompt),
+            ("response", self.ask.response),
+            ("batch", self.ask.batch),
+            ("machines", self.machines),
+            ("rows", self.rows.unwrap_or(1)),
+        ] {
+            if !(1..=MOST).contains(&value) {
+                return wrong(field, format!("must be from 1 to {MOST}"));
+            }
+        }
+        let mut deployment = self.on_machine(here)?;
+        if let Some(rows) = self.rows {
+            deployment.machine.rows = rows;
+        }
+        let shape = &deployment.demands.shape;
+        let needed = self.ask.prompt + self.ask.response;
+        if needed > shape.context_limit && shape.assumed.is_none() {
+            let problem =
+                format!("with the response {needed} tokens; {} reads at most {}", shape.name, shape.context_limit);
+            return wrong("prompt", problem);
+        }
+        Ok(deployment)
+    }
+
+    fn on_machine(&self, here: &Here) -> Result<Deployment, Problem> {
+        let loaded = here.model.as_ref().filter(|_| self.model == HERE);
+        let shape = match loaded {
+            Some(loaded) => loaded.demands.shape.clone(),
+            None => match Shape::named(&self.model) {
+                Some(shape) => shape,
+                None => return wrong("model", unknown_model(&self.model, here.model.is_some())),
+            },
+        };
+        let weights = self.weights.or(loaded.map(|loaded| loaded.demands.weights)).unwrap_or(WeightClass::Bf16);
+        let kv_dtype = self.kv_dtype.or(loaded.map(|loaded| loaded.demands.kv_dtype)).unwrap_or_default();
+        // As it is held in memory, and not as it might be.
+        let as_loaded =
+            loaded.filter(|loaded| (weights, kv_dtype) == (loaded.demands.weights, loaded.demands.kv_dtype));
+        let machine = self.found_machine(here, weights)?.times(self.machines);
+        let Some(loaded) = as_loaded else { return Ok(Deployment::new(&shape, weights, kv_dtype, machine)) };
+        let runs_here = machine.basis == Basis::Limits && self.machines == 1;
+        let (cost, machine) = match loaded.cost.as_ref().filter(|_| runs_here) {
+            Some(cost) => (cost.clone(), Machine { basis: Basis::Steps, rows: loaded.rows, ..machine }),
+            None => (machine.cost(&loaded.demands), machine),
+        };
+        Ok(Deployment {
+            demands: loaded.demands.clone(),
+            unread_bytes: loaded.unread_bytes,
+            kv_tokens: loaded.kv_tokens.filter(|_| runs_here),
+            machine,
+            cost,
+        })
+    }
+
+    fn found_machine(&self, here: &Here, weights: WeightClass) -> Result<Machine, Problem> {
+        match &self.machine {
+            WhichMachine::Given { flops, bandwidth, memory } => Ok(Machine::given(*flops, *bandwidth, *memory)),
+            WhichMachine::Named(name) if name == HERE => match &here.limits {
+                Some(limits) => Ok(Machine::here(limits, weights, here.memory)),
+                None => wrong("machine", "the limits of this machine were not measured"),
+            },
+            WhichMachine::Named(name) => match Machine::named(name) {
+                Some(machine) => Ok(machine),
+                None => {
+                    let names: Vec<&str> = MACHINES.iter().map(|machine| machine.hardware.name).collect();
+                    wrong(
+                        "machine",
+                        format!(
+                            "{} is not known; known are {HERE}, {}; or give flops and bandwidth",
+                            shown(name),
+                            names.join(", ")
+                        ),
+                    )
+                }
+            },
+        }
+    }
+}
+
+/// What a stranger wrote, at a length that fits into a message.
+fn shown(name: &str) -> String {
+    let short: String = name.chars().filter(|c| !c.is_control()).take(60).collect();
+    format!("{short:?}")
+}
+
+fn unknown_model(name: &str, is_here: bool) -> String {
+    let names: Vec<&str> = MODELS.iter().map(|preset| preset.name).collect();
+    let here = if is_here { "here, " } else { "" };
+    format!("{} is not known; known are {here}{}, or a number of parameters such as 7b", shown(name), names.join(", "))
+}
+
+fn whole(field: &'static str, text: &str) -> Result<usize, Problem> {
+    match text.parse::<usize>() {
+        Ok(number) if (1..=MOST).contains(&number) => Ok(number),
+        _ => wrong(field, format!("not a whole number from 1 to {MOST}")),
+    }
+}
+
+fn weight_class(text: &str) -> Result<WeightClass, Problem> {
+    match text {
+        "bf16" | "fp16" => Ok(WeightClass::Bf16),
+        "int8" => Ok(WeightClass::Int8),
+        "int4" => Ok(WeightClass::Int4),
+        _ => wrong("weights", "not one of bf16, fp16, int8, int4"),
+    }
+}
+
+fn kv_dtype(text: &str) -> Result<KvDtype, Problem> {
+    match text {
+        "bf16" | "fp16" => Ok(KvDtype::Bf16),
+        "int8" => Ok(KvDtype::Int8),
+        _ => wrong("kv", "not one of bf16, fp16, int8"),
+    }
+}
+
+/// Everything that has a name, for those who offer a choice. Rates in operations and bytes per second, memory in bytes.
+pub fn presets(here: &Here) -> Value {
+    let models = MODELS.iter().map(|preset| {
+        let shape = Shape::of_preset(preset);
+        json!({ "name": shape.name, "parameters": shape.parameters(), "context_limit": shape.context_limit })
+    });
+    let loaded = here.model.iter().map(|loaded| {
+        let shape = &loaded.demands.shape;
+        json!({
+            "name": HERE,
+            "title": shape.name,
+            "parameters": shape.parameters(),
+            "context_limit": shape.context_limit,
+            "weights": loaded.demands.weights.name(),
+            "kv_dtype": loaded.demands.kv_dtype.name(),
+        })
+    });
+    let machine = |machine: &Machine| {
+        json!({
+            "name": machine.name,
+            "flops": machine.bf16_flops,
+            "int8_ops": machine.int8_ops,
+            "bandwidth": machine.bandwidth,
+            "memory": machine.memory,
+        })
+    };
+    let this = here.limits.iter().map(|limits| machine(&Machine::here(limits, WeightClass::Bf16, here.memory)));
+    let known = MACHINES.iter().filter_map(|preset| Some(machine(&Machine::named(preset.hardware.name)?)));
+    json!({
+        "models": loaded.chain(models).collect::<Vec<_>>(),
+        "machines": this.chain(known).collect::<Vec<_>>(),
+        "weights": ["bf16", "int8", "int4"],
+        "kv": ["bf16", "int8"],
+    })
+}

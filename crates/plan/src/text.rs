@@ -1,0 +1,276 @@
+//! A plan as people read it: the answers first, the figures below.
+
+use std::fmt;
+
+use crate::units::{duration, percent, prefixed, rate, thousands};
+use crate::{Basis, Plan, Profile, USE};
+
+/// Bytes with a decimal prefix, as memories and models are sold.
+fn size(bytes: f64) -> String {
+    match prefixed(bytes) {
+        text if text.contains(' ') => text + "B",
+        text => text + " B",
+    }
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Plan { deployment, ask, .. } = self;
+        let (demands, machine) = (&deployment.demands, &deployment.machine);
+        writeln!(
+            f,
+            "{} on {}: {} weights, {} keys and values; prompt {}, response {}, batch {}",
+            demands.shape.name,
+            machine.name,
+            demands.weights.name(),
+            demands.kv_dtype.name(),
+            thousands(ask.prompt as u64),
+            thousands(ask.response as u64),
+            thousands(ask.batch as u64),
+        )?;
+        writeln!(f, "by {}", machine.basis.words())?;
+        if let Some(assumed) = demands.shape.assumed {
+            writeln!(f, "only the size is known: heads and layers, for attention and cache, are taken from {assumed}")?;
+        }
+        writeln!(f)?;
+        let answers = [
+            ("fits?", self.fits()),
+            ("how fast?", self.speed()),
+            ("how many at once?", self.at_once()),
+            ("what limits?", self.limits()),
+        ];
+        for (question, answer) in answers {
+            writeln!(f, "  {question:<18} {answer}")?;
+        }
+        if let Some(fleet) = self.fleet_lines() {
+            writeln!(f, "  {:<18} {fleet}", "how many machines?")?;
+        }
+        writeln!(f)?;
+        self.profile_table(f)?;
+        writeln!(f)?;
+        self.memory_line(f)?;
+        writeln!(f)?;
+        self.prompt_table(f)?;
+        writeln!(f)?;
+        self.batch_table(f)
+    }
+}
+
+impl Plan {
+    fn fits(&self) -> String {
+        let memory = &self.memory;
+        let weights = size(memory.weights);
+        match (memory.total, memory.requests) {
+            (_, None) => format!("unknown: the memory was not given; the weights take {weights}"),
+            (Some(total), Some(0)) if memory.weights + memory.reserved >= total => {
+                format!("no: the weights take {weights}, and {} has {}", self.deployment.machine.name, size(total))
+            }
+            (_, Some(0)) => {
+                format!("no: beside {weights} of weights a request of {} does not fit", size(memory.kv_per_request))
+            }
+            (_, Some(requests)) if requests < self.ask.batch as u64 => {
+                format!("no: {} of them do, {} were asked for", thousands(requests), thousands(self.ask.batch as u64))
+            }
+            (Some(total), _) if self.deployment.kv_tokens.is_none() => {
+                format!("yes: {weights} of weights in {}", size(total))
+            }
+            _ => format!("yes: {weights} of weights, and the cache is there"),
+        }
+    }
+
+    fn speed(&self) -> String {
+        let times = &self.times;
+        let mut text = format!("first token after {}", duration(times.ttft));
+        if self.ask.response > 1 {
+            text += &format!(
+                ", then one each {} ({}): {} in all",
+                duration(times.tpot),
+                rate(1.0 / times.tpot),
+                duration(times.total)
+            );
+        }
+        text
+    }
+
+    fn at_once(&self) -> String {
+        let fit = match self.memory.requests {
+            None => String::new(),
+            Some(requests) => format!("{} of this length fit; ", thousands(requests)),
+        };
+        match self.knee {
+            None => format!("{fit}a larger batch always pays: decode never computes more than it reads"),
+            Some(knee) if self.memory.requests.is_some_and(|requests| requests < knee as u64) => {
+                format!("{fit}memory ends before a larger batch stops paying, at {}", thousands(knee as u64))
+            }
+            Some(knee) => {
+                format!(
+                    "{fit}beyond {} decode computes more than it reads, and more gain little",
+                    thousands(knee as u64)
+                )
+            }
+        }
+    }
+
+    fn limits(&self) -> String {
+        let phase = |name, profile: &Profile| format!("{name} by {}", profile.bound);
+        format!(
+            "{}, {} of the answer's time ({}, {})",
+            self.dominant(),
+            percent(if self.dominant() == "prefill" { self.prefill.share } else { self.decode.share }),
+            phase("prefill is bound", &self.prefill),
+            phase("decode", &self.decode),
+        )
+    }
+
+    fn fleet_lines(&self) -> Option<String> {
+        let users = self.ask.users?;
+        let Some(fleet) = &self.fleet else { return Some("none: not one request fits".to_string()) };
+        let limiting = if fleet.prefill_share > 0.5 { "prefill" } else { "decode" };
+        let missed = if fleet.misses_target { " The target is out of reach." } else { "" };
+        Some(format!(
+            "{} for {} users ({:.3} requests/s), {} busy; {limiting} limits: prefill takes {} of their time.\n{:21}Batches \
+             of {} ({}), a token each {}. Apart: {:.2} machines of prefill, {:.2} of decode.{missed}",
+            thousands(fleet.machines),
+            thousands(users.users as u64),
+            users.users * users.rate,
+            percent(USE),
+            percent(fleet.prefill_share),
+            "",
+            fleet.batch,
+            fleet.cap.words(),
+            duration(fleet.tpot),
+            fleet.apart[0],
+            fleet.apart[1],
+        ))
+    }
+
+    fn profile_table(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let header =
+            ["one request", "passes", "tokens", "FLOP", "read", "FLOP/byte", "floor", "predicted", "time", "bound by"];
+        let row = |name: &str, profile: &Profile| {
+            [
+                name.to_string(),
+                thousands(profile.passes as u64),
+                thousands(profile.tokens as u64),
+                prefixed(profile.flops),
+                size(profile.bytes),
+                intensity(profile.intensity),
+                duration(profile.floor),
+                duration(profile.seconds),
+                percent(profile.share),
+                format!("{} ({} of limit)", profile.bound, percent(profile.shares.of_limit())),
+            ]
+        };
+        table(f, &header, &[row("prefill", &self.prefill), row("decode", &self.decode)])?;
+        writeln!(
+            f,
+            "  a token: {}FLOP in the weights; floor of its decode {}",
+            joined(
+                self.deployment.demands.shape.flops_per_token() + self.deployment.demands.shape.flops_per_logit_row()
+            ),
+            duration(self.deployment.decode_floor()),
+        )
+    }
+
+    fn memory_line(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let memory = &self.memory;
+        write!(
+            f,
+            "  memory: {} weights + {} of keys and values a request ({} a token) + {} activations",
+            size(memory.weights),
+            size(memory.kv_per_request),
+            size(memory.kv_per_token),
+            size(memory.activations),
+        )?;
+        match memory.left {
+            Some(left) if self.deployment.kv_tokens.is_some() => writeln!(f, "; the cache has {}", size(left)),
+            Some(left) => writeln!(f, "; {} left for the cache, {} kept free", size(left), size(memory.reserved)),
+            None => writeln!(f),
+        }
+    }
+
+    fn prompt_table(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let header = [
+            "prompt",
+            "TTFT",
+            "TPOT",
+            "time in prefill",
+            "attention in prefill",
+            "prefill bound by",
+            "decode bound by",
+        ];
+        let rows: Vec<[String; 7]> = self
+            .by_prompt
+            .iter()
+            .map(|length| {
+                [
+                    thousands(length.prompt as u64),
+                    duration(length.ttft),
+                    duration(length.tpot),
+                    percent(length.prefill_share),
+                    percent(length.attention_share),
+                    length.prefill_bound.to_string(),
+                    length.decode_bound.to_string(),
+                ]
+            })
+            .collect();
+        table(f, &header, &rows)
+    }
+
+    fn batch_table(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let header = ["batch", "TPOT", "all together", "FLOP/byte", "bound by", "fits"];
+        let rows: Vec<[String; 6]> = self
+            .by_batch
+            .iter()
+            .map(|seats| {
+                [
+                    thousands(seats.batch as u64),
+                    duration(seats.tpot),
+                    rate(seats.tokens_per_second),
+                    intensity(seats.intensity),
+                    seats.bound.to_string(),
+                    seats.fits.map_or("?", |fits| if fits { "yes" } else { "no" }).to_string(),
+                ]
+            })
+            .collect();
+        table(f, &header, &rows)?;
+        match self.deployment.machine.basis {
+            Basis::Preset | Basis::Given => Ok(()),
+            Basis::Limits | Basis::Steps => writeln!(f, "  --check measures what is predicted here"),
+        }
+    }
+}
+
+/// `1.03`, `40.5`, `1,024`.
+fn intensity(operations_per_byte: f64) -> String {
+    if operations_per_byte < 999.5 {
+        prefixed(operations_per_byte)
+    } else {
+        thousands(operations_per_byte.round() as u64)
+    }
+}
+
+/// `14 G`: the prefix stands before a unit.
+fn joined(value: f64) -> String {
+    let text = prefixed(value);
+    if text.contains(' ') { text } else { text + " " }
+}
+
+/// Columns to the right of each other, the first of them to the left.
+fn table<const N: usize>(f: &mut fmt::Formatter<'_>, header: &[&str; N], rows: &[[String; N]]) -> fmt::Result {
+    let width = |column: usize| {
+        let cells = rows.iter().map(|row| row[column].chars().count());
+        cells.chain([header[column].chars().count()]).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..N).map(width).collect();
+    let header = header.map(str::to_string);
+    for row in [&header].into_iter().chain(rows) {
+        let mut line = String::new();
+        for (column, cell) in row.iter().enumerate() {
+            let width = widths[column];
+            line += &if column == 0 { format!("  {cell:<width$}") } else { format!("   {cell:>width$}") };
+        }
+        writeln!(f, "{}", line.trim_end())?;
+    }
+    Ok(())
+}

@@ -1,0 +1,199 @@
+//! Plans worked out by hand: what each figure is, in numbers that can be checked on paper.
+
+use kernels::{KvDtype, WeightClass};
+use model::ModelConfig;
+use plan::{Ask, Bound, Cap, Deployment, Machine, Shape, Users};
+
+fn ask(prompt: usize, response: usize, batch: usize) -> Ask {
+    Ask { prompt, response, batch, users: None }
+}
+
+fn deployment(model: &str, machine: Machine) -> Deployment {
+    let shape = Shape::named(model).unwrap_or_else(|| panic!("{model} is known"));
+    Deployment::new(&shape, WeightClass::Bf16, KvDtype::Bf16, machine)
+}
+
+/// What `config` says, with one more field.
+fn configured(config: &str) -> Shape {
+    Shape::of_config("test", &ModelConfig::parse(config).unwrap_or_else(|error| panic!("{error}: {config}")))
+}
+
+#[track_caller]
+fn close(got: f64, wanted: f64) {
+    assert!((got - wanted).abs() <= wanted.abs() * 1e-9, "{got} is not {wanted}");
+}
+
+/// The textbook's example: a model of 7 billion parameters in 16 bits on an A100 of 312 TFLOP/s and 2 TB/s.
+#[test]
+fn seven_billion_parameters_on_an_a100() {
+    let deployment = deployment("7b", Machine::given(312e12, 2e12, Some(80e9)));
+    let plan = deployment.plan(&ask(1024, 256, 1));
+    let json = plan.json();
+    // Two operations per parameter: 14 GFLOP per token.
+    assert_eq!(json["model"]["flops_per_token"], 14e9);
+    // 1,024 tokens x 14 GFLOP / 312 TFLOP/s = 45.95 ms: about 46 ms.
+    close(plan.prefill.floor, 1024.0 * 14e9 / 312e12);
+    assert_eq!(json["floors"]["ttft_ms"], 45.948718);
+    assert_eq!(plan::units::duration(plan.prefill.floor), "46 ms");
+    // 14 GB / 2 TB/s = 7 ms.
+    assert_eq!(plan.memory.weights, 14e9);
+    assert_eq!(json["floors"]["tpot_ms"], 7.0);
+    // The predictions have attention, keys and values besides: 2 % and 1 % more.
+    assert!(plan.times.ttft > plan.prefill.floor && plan.times.ttft < 1.03 * plan.prefill.floor, "{json}");
+    assert!(plan.times.tpot > 0.007 && plan.times.tpot < 1.02 * 0.007, "{json}");
+    assert_eq!((plan.prefill.bound, plan.decode.bound), (Bound::Compute, Bound::Memory));
+}
+
+#[test]
+fn a_known_model_is_counted_by_its_shape() {
+    let shape = Shape::named("llama-3.1-8b").expect("known");
+    // 32 layers of 4096 x (4096 + 1024 + 1024 + 4096) for attention and 3 x 4096 x 14336 for the MLP; a table of 128,256.
+    assert_eq!(shape.layer_parameters, 32 * (4096 * 10240 + 3 * 4096 * 14336));
+    assert_eq!(shape.parameters(), shape.layer_parameters + 2 * 128_256 * 4096);
+    let demands = shape.demands(WeightClass::Bf16, KvDtype::Bf16);
+    // A key and a value of 8 heads of 128 in each of 32 layers, two bytes each.
+    assert_eq!(demands.kv_bytes_per_token, 2 * 32 * 8 * 128 * 2);
+    // int8 has two scales of 4 bytes for each head besides.
+    assert_eq!(shape.demands(WeightClass::Int8, KvDtype::Int8).kv_bytes_per_token, 32 * 8 * (2 * 128 + 8));
+    // int4: 4 bits and a ratio of 8 for 32 weights; the head stays int8.
+    let int4 = shape.demands(WeightClass::Int4, KvDtype::Bf16).weight_bytes;
+    assert_eq!(int4, shape.layer_parameters * 17 / 32 + 128_256 * 4096);
+}
+
+#[test]
+fn memory_holds_weights_and_whole_blocks() {
+    let deployment = deployment("llama-3.1-8b", Machine::named("h100").expect("known"));
+    let memory = deployment.memory(&ask(1000, 1, 1));
+    // 1,001 tokens are 32 blocks of 32: 1,024 tokens of 128 KiB.
+    assert_eq!(memory.kv_per_request, 1024.0 * 131_072.0);
+    // 80 GB, of which 12 % stay free, less 16.06 GB of weights, hold 404 of them.
+    let left = 80e9 * 0.88 - 2.0 * 8_030_000_000.0;
+    assert_eq!(memory.requests, Some(404));
+    assert!((memory.left.expect("known") / left - 1.0).abs() < 1e-3, "{memory:?}");
+    assert_eq!((memory.fits(404), memory.fits(405)), (Some(true), Some(false)));
+}
+
+#[test]
+fn what_does_not_fit_is_said() {
+    let a100 = || Machine::named("a100").expect("known");
+    let one = deployment("llama-3.1-70b", a100()).plan(&ask(1024, 256, 1));
+    assert_eq!(one.memory.fits(1), Some(false));
+    assert!(one.to_string().contains("no: the weights take 141 GB, and a100 has 80 GB"), "{one}");
+    let four = deployment("llama-3.1-70b", a100().times(4)).plan(&ask(1024, 256, 1));
+    assert_eq!(four.memory.fits(1), Some(true));
+    let unknown = deployment("llama-3.1-70b", Machine::given(1e15, 1e12, None)).plan(&ask(1024, 256, 1));
+    assert_eq!(unknown.memory.fits(1), None);
+}
+
+/// Decode computes for longer than it reads from the batch on at which both take equally long.
+#[test]
+fn the_knee_is_where_both_limits_meet() {
+    // Hardly any context: 2 P operations a row at 312 T/s against 2 P bytes at 2 TB/s meet at 156.
+    let machine = Machine::given(312e12, 2e12, Some(80e9));
+    let knee = deployment("7b", machine.clone()).knee(1.0).expect("weights are read once for all");
+    assert!((155..=158).contains(&knee), "{knee}");
+    // With 8,192 tokens of context each request brings more to read than to compute.
+    assert_eq!(deployment("7b", machine).knee(8192.0), None);
+}
+
+#[test]
+fn a_mixture_holds_all_experts_and_reads_some() {
+    let shape = configured(
+        r#"{"model_type": "mixtral", "hidden_size": 64, "intermediate_size": 32, "num_hidden_layers": 2,
+            "num_attention_heads": 2, "vocab_size": 100, "max_position_embeddings": 512, "num_local_experts": 8,
+            "num_experts_per_tok": 2}"#,
+    );
+    // Two layers of eight experts of three matrices; a token goes to two.
+    let expert = 3 * 64 * 32;
+    assert_eq!(shape.expert_parameters, 2 * 8 * expert);
+    assert_eq!(shape.layer_parameters - shape.active_parameters, 2 * 6 * expert);
+    let demands = shape.demands(WeightClass::Bf16, KvDtype::Bf16);
+    let rest = (demands.weight_bytes - demands.expert_bytes) as f64;
+    close(demands.bytes_of_pass(1.0), rest + 0.25 * demands.expert_bytes as f64);
+    close(demands.bytes_of_pass(2.0), rest + (1.0 - 0.75 * 0.75) * demands.expert_bytes as f64);
+    // So one request decodes faster than the weights could be read, and a batch does not.
+    let deployment = Deployment::new(&shape, WeightClass::Bf16, KvDtype::Bf16, Machine::given(1e15, 1e9, None));
+    let all = demands.weight_bytes as f64 / 1e9;
+    assert!(deployment.step(1, 1.0) < 0.6 * all && deployment.step(64, 1.0) >= 0.99 * all);
+}
+
+#[test]
+fn a_window_bounds_what_is_read_and_not_what_is_kept() {
+    let config = |window: &str| {
+        format!(
+            r#"{{"model_type": "gemma2", "hidden_size": 64, "intermediate_size": 32, "num_hidden_layers": 2, "head_dim": 32,
+            "num_attention_heads": 2, "vocab_size": 100, "max_position_embeddings": 4096, "sliding_window": {window}}}"#
+        )
+    };
+    let (all, windowed) = (configured(&config("null")), configured(&config("256")));
+    assert_eq!(windowed.windows, [(Some(256), 1), (None, 1)]);
+    let demands = |shape: &Shape| shape.demands(WeightClass::Bf16, KvDtype::Bf16);
+    assert_eq!(demands(&all).kv_bytes_per_token, demands(&windowed).kv_bytes_per_token);
+    let read = |shape: &Shape| {
+        let demands = demands(shape);
+        demands.decode(1, 1, 2048.0).bytes - demands.bytes_of_pass(1.0)
+    };
+    // One layer of two sees 256 of 2,048 tokens.
+    close(read(&windowed) / read(&all), (2048.0 + 256.0) / 2.0 / 2048.0);
+}
+
+#[test]
+fn a_prompt_in_chunks_pays_for_the_weights_each_time() {
+    let machine = |rows: usize| Machine { rows, ..Machine::given(1e18, 1e12, None) };
+    // So much arithmetic that only reading counts: 14 GB a pass.
+    let ttft = |rows: usize| deployment("7b", machine(rows)).ttft(1024, 0, 0.0);
+    for (rows, passes) in [(1024, 1.0), (512, 2.0), (1000, 2.0), (256, 4.0)] {
+        assert!((ttft(rows) / (passes * 0.014) - 1.0).abs() < 0.01, "{rows} rows: {}", ttft(rows));
+    }
+}
+
+#[test]
+fn a_batch_shares_the_weights_and_not_the_keys() {
+    let deployment = deployment("7b", Machine::given(1e18, 2e12, None));
+    let keys = 131_072.0 * 1000.0 / 2e12;
+    close(deployment.step(1, 1000.0), 0.007 + keys);
+    close(deployment.step(10, 1000.0), 0.007 + 10.0 * keys);
+    // Decode's floor counts the weights alone.
+    close(deployment.decode_floor(), 0.007);
+}
+
+/// 0.1 s of prefill and 99 steps of about 7 ms in batches of 16.
+#[test]
+fn a_fleet_is_as_large_as_the_time_of_its_requests() {
+    let deployment = deployment("7b", Machine::given(312e12, 2e12, Some(20e9)));
+    let request = Ask { prompt: 2000, response: 100, batch: 1, users: None };
+    let fits = deployment.memory(&request).requests.expect("known");
+    let asked = |tpot| Ask { users: Some(Users { users: 1000.0, rate: 0.01, tpot }), ..request };
+    let fleet = deployment.plan(&asked(None)).fleet.expect("it fits");
+    assert_eq!((fleet.batch as u64, fleet.cap), (fits, Cap::Memory));
+    let prefill = deployment.ttft(2000, 0, 0.0);
+    let step = deployment.step(fleet.batch, 2050.0);
+    let each = prefill + 99.0 * step / fleet.batch as f64;
+    close(fleet.per_machine, 1.0 / each);
+    close(fleet.busy, 10.0 * each);
+    close(fleet.apart[0] + fleet.apart[1], fleet.busy);
+    assert_eq!(fleet.machines, (fleet.busy / 0.7).ceil() as u64);
+    // A stream waits for the prompts of the others.
+    close(fleet.tpot, step + fleet.batch as f64 * prefill / 99.0);
+    let strict = deployment.plan(&asked(Some(0.015))).fleet.expect("it fits");
+    assert!(strict.tpot <= 0.015 && strict.batch < fleet.batch && strict.machines >= fleet.machines, "{strict:?}");
+    assert_eq!((strict.cap, strict.misses_target), (Cap::Target, false));
+    let impossible = deployment.plan(&asked(Some(0.005))).fleet.expect("it fits");
+    assert!(impossible.misses_target && impossible.batch == 1);
+}
+
+/// The same figures reach people in words.
+#[test]
+fn the_answers_come_first() {
+    let plan = deployment("7b", Machine::given(312e12, 2e12, Some(80e9))).plan(&ask(1024, 256, 1));
+    let text = plan.to_string();
+    for line in [
+        "fits?              yes: 14 GB of weights in 80 GB",
+        "how fast?          first token after 47 ms, then one each 7.1 ms (141 tok/s)",
+        "what limits?       decode, 97 % of the answer's time (prefill is bound by compute, decode by memory)",
+        "a token: 14 GFLOP in the weights; floor of its decode 7.0 ms",
+    ] {
+        assert!(text.contains(line), "{line:?} is not in\n{text}");
+    }
+    assert!(plan.svg().starts_with("<svg ") && plan.svg().contains("prompt, tokens"));
+}

@@ -1,0 +1,81 @@
+//! What may be asked in a URL, and what is answered to what may not.
+
+use plan::{Here, Question};
+use serde_json::Value;
+
+fn asked(query: &str) -> Result<Value, plan::Problem> {
+    let pairs = query.split('&').filter(|pair| !pair.is_empty()).map(|pair| pair.split_once('=').unwrap_or((pair, "")));
+    let question = Question::from_parameters(pairs)?;
+    Ok(question.deploy(&Here::default())?.plan(&question.ask).json())
+}
+
+#[test]
+fn good_questions_have_answers() {
+    for query in [
+        "model=7b&flops=312T&bandwidth=2T",
+        "model=7b&flops=312T&bandwidth=2T&memory=80G&prompt=4096&response=1&batch=64",
+        "model=llama-3.1-70b&machine=h100&machines=4&weights=int8&kv=int8&format=svg",
+        "model=llama-3.1-8b&machine=H100&users=1000&rate=2/min&tpot=50&rows=512",
+    ] {
+        let plan = asked(query).unwrap_or_else(|problem| panic!("{query}: {problem}"));
+        assert!(
+            plan["ttft_ms"].as_f64() > Some(0.0) && plan["total_ms"].as_f64() >= plan["ttft_ms"].as_f64(),
+            "{query}"
+        );
+    }
+}
+
+#[test]
+fn wrong_questions_name_the_parameter() {
+    let table = [
+        ("colour=red", "query", "no parameter \"colour\""),
+        ("model=llama-9&machine=h100", "model", "\"llama-9\" is not known; known are llama-2-7b"),
+        ("model=here&machine=h100", "model", "not known"),
+        ("model=../etc/passwd&machine=h100", "model", "not known"),
+        ("model=7b&machine=abacus", "machine", "known are here, a100, h100"),
+        ("model=7b", "machine", "not measured"),
+        ("model=7b&machine=h100&flops=1T&bandwidth=1T", "machine", "not both"),
+        ("model=7b&flops=1T", "bandwidth", "missing"),
+        ("model=7b&bandwidth=1T", "flops", "missing"),
+        ("model=7b&flops=-1T&bandwidth=1T", "flops", "not a number above 0"),
+        ("model=7b&machine=h100&memory=1G", "memory", "goes with"),
+        ("model=7b&machine=h100&prompt=0", "prompt", "whole number from 1"),
+        ("model=7b&machine=h100&prompt=1e3", "prompt", "whole number from 1"),
+        ("model=7b&machine=h100&batch=99999999999999999999", "batch", "whole number from 1"),
+        ("model=7b&machine=h100&batch=2&batch=3", "batch", "twice"),
+        ("model=7b&machine=h100&weights=fp8", "weights", "bf16, fp16, int8, int4"),
+        ("model=7b&machine=h100&kv=int4", "kv", "bf16, fp16, int8"),
+        ("model=llama-2-7b&machine=h100&prompt=5000", "prompt", "reads at most 4096"),
+        ("model=7b&machine=h100&users=5", "rate", "missing"),
+        ("model=7b&machine=h100&rate=5", "rate", "goes with users"),
+        ("model=7b&machine=h100&users=5&rate=soon", "rate", "2/min"),
+        ("model=7b&machine=h100&tpot=50", "tpot", "goes with users"),
+    ];
+    for (query, field, words) in table {
+        let problem = asked(query).expect_err(query);
+        assert_eq!(problem.field, field, "{query}: {problem}");
+        assert!(problem.to_string().contains(words), "{query}: {problem}");
+    }
+}
+
+#[test]
+fn a_message_does_not_grow_with_what_a_stranger_wrote() {
+    for query in [format!("{}=1", "x".repeat(1 << 20)), format!("model={}&machine=h100", "x".repeat(1 << 20))] {
+        assert!(asked(&query).expect_err("nonsense").to_string().len() < 400);
+    }
+}
+
+#[test]
+fn every_preset_can_be_asked_for() {
+    let presets = plan::presets(&Here::default());
+    let names = |what: &str| {
+        let list = presets[what].as_array().expect("a list").clone();
+        list.into_iter().map(|preset| preset["name"].as_str().expect("a name").to_string()).collect::<Vec<_>>()
+    };
+    for model in names("models") {
+        for machine in names("machines") {
+            let query = format!("model={model}&machine={machine}&prompt=1000&response=100");
+            asked(&query).unwrap_or_else(|problem| panic!("{query}: {problem}"));
+        }
+    }
+}

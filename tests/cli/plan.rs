@@ -1,0 +1,93 @@
+//! `twostroke plan`: the answers before a weight is read.
+
+use std::fs;
+
+use serde_json::Value;
+use tests::{root, run, twostroke};
+
+fn plan(arguments: &[&str]) -> Value {
+    let ran = run(&mut twostroke(&[&["plan", "--json"], arguments].concat()));
+    assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{ran:?}");
+    ran.json()
+}
+
+#[test]
+fn the_textbooks_example_to_the_digit() {
+    let plan = plan(&["-m", "7b", "--flops", "312T", "--bandwidth", "2T", "--prompt", "1024"]);
+    assert_eq!(plan["model"]["flops_per_token"], 14e9);
+    assert_eq!(plan["floors"]["ttft_ms"], 45.948718);
+    assert_eq!(plan["floors"]["tpot_ms"], 7.0);
+}
+
+#[test]
+fn a_directory_a_file_and_the_built_in_model_are_one() {
+    let directory = root().join("models/lantern").display().to_string();
+    let file = format!("{directory}/config.json");
+    let [a, b, c] =
+        [directory.as_str(), file.as_str(), "lantern"].map(|model| plan(&["-m", model, "--machine", "a100"]));
+    for key in ["ttft_ms", "tpot_ms", "memory", "prefill", "decode"] {
+        assert_eq!(a[key], b[key], "{key}");
+        assert_eq!(a[key], c[key], "{key}");
+    }
+    // 4.2 million parameters in 16 bits.
+    assert!((8e6..9e6).contains(&a["memory"]["weights"].as_f64().expect("bytes")), "{a}");
+}
+
+#[test]
+fn narrow_weights_decode_faster_and_take_less() {
+    let plan = |weights| plan(&["-m", "llama-3.1-8b", "--machine", "l40s", "--weights", weights]);
+    let number = |plan: &Value, pointer: &str| plan.pointer(pointer).and_then(Value::as_f64).expect(pointer.trim());
+    let [bf16, int8, int4] = ["bf16", "int8", "int4"].map(plan);
+    for pointer in ["/tpot_ms", "/memory/weights"] {
+        assert!(number(&bf16, pointer) > number(&int8, pointer), "{pointer}");
+        assert!(number(&int8, pointer) > number(&int4, pointer), "{pointer}");
+    }
+    assert!(number(&bf16, "/memory/requests") < number(&int4, "/memory/requests"));
+}
+
+#[test]
+fn this_machine_is_measured() {
+    let plan = plan(&["-m", "lantern", "--machine", "here", "--prompt", "200", "--response", "20"]);
+    assert!(plan["machine"]["bandwidth"].as_f64() > Some(1e8), "{plan}");
+    assert!(plan["fits"] == true && plan["ttft_ms"].as_f64() > Some(0.0), "{plan}");
+}
+
+#[test]
+fn a_fleet_and_a_picture() {
+    let svg = std::env::temp_dir().join(format!("twostroke-plan-{}.svg", std::process::id()));
+    let path = svg.display().to_string();
+    let ran = run(&mut twostroke(&["plan", "--users", "1000", "--rate", "2/min", "--svg", &path]));
+    assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{ran:?}");
+    assert!(ran.stdout.contains("machines?") && ran.stdout.contains("for 1,000 users (33.333 requests/s)"), "{ran:?}");
+    let drawn = fs::read_to_string(&svg).expect("it was written");
+    fs::remove_file(&svg).expect("it was made here");
+    for axis in ["prompt, tokens", "requests that decode together", "time per token, ms", "tokens per second"] {
+        assert!(drawn.contains(axis), "{axis}");
+    }
+}
+
+#[test]
+fn what_is_wrong_is_one_line() {
+    let table: &[(&[&str], &str)] = &[
+        (&["-m", "llama-9"], "known are llama-2-7b"),
+        (&["-m", "no/such-model"], "not in the local cache"),
+        (&["--machine", "abacus"], "known are here, a100"),
+        (&["--flops", "1T"], "--bandwidth"),
+        (&["--flops", "fast", "--bandwidth", "1T"], "312T"),
+        (&["--machine", "h100", "--flops", "1T", "--bandwidth", "1T"], "cannot be used with"),
+        (&["--prompt", "0"], "must be at least 1"),
+        (&["--prompt", "200k"], "reads at most 131072"),
+        (&["--users", "10"], "--rate"),
+        (&["--users", "10", "--rate", "often"], "2/min"),
+        (&["--svg", "/no/such/directory/plan.svg"], "--svg"),
+    ];
+    for (arguments, words) in table {
+        let ran = run(&mut twostroke(&[&["plan"], *arguments].concat()));
+        assert_eq!(
+            (ran.code, ran.stdout.as_str(), ran.stderr.lines().count()),
+            (Some(2), "", 1),
+            "{arguments:?}: {ran:?}"
+        );
+        assert!(ran.stderr.contains(words), "{arguments:?}: {}", ran.stderr);
+    }
+}
