@@ -288,6 +288,9 @@ pub(crate) struct ServeFlags {
     /// It holds prompts and answers (as token ids) and is readable by its owner only.
     #[arg(long, value_name = "FILE")]
     pub(crate) record: Option<PathBuf>,
+    /// Serve neither the page at / nor the routes that it is made of (/live/...).
+    #[arg(long)]
+    pub(crate) no_ui: bool,
     /// Print the seven lines about the start as one JSON object.
     #[arg(long)]
     pub(crate) json: bool,

@@ -18,6 +18,7 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use crate::books::Ending;
 use crate::door::ValidatedRequest;
+use crate::live::{End, Ended, InScene, SCENE_EVERY, Scene};
 use crate::lower::{LogitRow, lower};
 use crate::output::{Output, RequestError, Timings, TokenLogprob, Usage};
 use crate::record::{Met, Stats, StepLog};
@@ -55,6 +56,24 @@ struct Active {
     last_token: Option<Nanos>,
     usage: Usage,
     timings: Timings,
+}
+
+impl Active {
+    /// What is told of it when it is over.
+    fn ended(&self, request: RequestId, end: End, at: Nanos) -> Ended {
+        let first_token = self.first_token;
+        let slowest = first_token.map_or(0.0, |first| slowest_ms(&self.answers, first));
+        Ended {
+            request,
+            at,
+            end,
+            ttft_ms: first_token.map(|first| first.since(self.arrived).as_secs_f64() * 1e3),
+            tpot_ms: Some(slowest).filter(|&ms| ms > 0.0),
+            prompt_tokens: self.usage.prompt_tokens,
+            generated: self.usage.completion_tokens,
+            cached: self.usage.cached_tokens,
+        }
+    }
 }
 
 /// One of a request's answers.
@@ -209,6 +228,7 @@ impl EngineCore {
         let mut log = self.log();
         log.stats.finished_cancelled += 1;
         log.books.close(id, Ending::Cancelled, now);
+        log.ended(active.ended(id, End::Cancelled, now));
         self.gauge(&mut log.stats);
         drop(log);
         Some(Cancelled { prompt_tokens: active.usage.prompt_tokens, waiting: active.first_scheduled.is_none() })
@@ -355,7 +375,7 @@ impl EngineCore {
 
     /// The step's record goes to the log, and to the requests whose rows it carried.
     fn write_down(&mut self) {
-        let record = &self.record;
+        let record = &mut self.record;
         let (mut prompt_tokens, mut cached_tokens) = (0, 0);
         for row in &record.prefill {
             let Some(active) = self.active.get_mut(&row.request) else { continue };
@@ -390,9 +410,9 @@ impl EngineCore {
             }
         }
         let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
-        log.push(record);
         log.books.step(record, self.scheduler.cost_model());
         log.fill.observe(record.completed_at, self.scheduler.used_blocks());
+        log.push(record);
         log.stats.prompt_tokens += prompt_tokens;
         log.stats.cached_tokens += cached_tokens;
         self.gauge(&mut log.stats);
@@ -499,8 +519,12 @@ impl EngineCore {
         *active.timings.bill = self.log().books.close(id, Ending::Finished, now);
         let reasons: Vec<_> = active.answers.iter().filter_map(|answer| answer.reason).collect();
         let met = Met::of(&active.request.targets, &active.timings, slowest_ms(&active.answers, first_token));
-        self.log().finished(&active.usage, &active.timings, &reasons);
-        self.log().met(active.request.class, met);
+        let end = reasons.last().map_or(End::Cancelled, |&reason| End::Finished(reason));
+        let mut log = self.log();
+        log.finished(&active.usage, &active.timings, &reasons);
+        log.met(active.request.class, met);
+        log.ended(active.ended(id, end, now));
+        drop(log);
         news.ended += 1;
         send(&active.outputs, Output::Done { usage: active.usage, timings: active.timings });
     }
@@ -515,6 +539,7 @@ impl EngineCore {
                 let mut log = self.log();
                 log.stats.finished_error += 1;
                 log.books.close(id, Ending::Failed, now);
+                log.ended(active.ended(id, End::Failed, now));
                 self.gauge(&mut log.stats);
                 drop(log);
                 send(&active.outputs, Output::Failed(RequestError::NanLogits));
@@ -527,8 +552,9 @@ impl EngineCore {
         let all = std::mem::take(&mut self.active);
         let mut log = self.log();
         log.stats.finished_error += all.len() as u64;
-        for &id in all.keys() {
+        for (&id, active) in &all {
             log.books.close(id, Ending::Failed, now);
+            log.ended(active.ended(id, End::Failed, now));
         }
         drop(log);
         all.into_values()
@@ -560,6 +586,38 @@ impl EngineCore {
             let mut outlook = outlook.lock().unwrap_or_else(PoisonError::into_inner);
             self.scheduler.outlook_into(now, &mut outlook);
         }
+    }
+
+    /// Shows who waits and who runs, unless that was done a moment ago; not while somebody looks.
+    pub(crate) fn show(&self, now: Nanos, scene: &Mutex<Scene>) {
+        if let Ok(mut scene) = scene.try_lock()
+            && now.since(scene.at) >= SCENE_EVERY
+        {
+            self.fill(now, &mut scene);
+        }
+    }
+
+    /// The same, whatever it takes: before the engine's thread waits.
+    pub(crate) fn show_now(&self, now: Nanos, scene: &Mutex<Scene>) {
+        self.fill(now, &mut scene.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    fn fill(&self, now: Nanos, scene: &mut Scene) {
+        let one = |sequence: &Sequence| {
+            let request = sequence.request_id();
+            let active = self.active.get(&request)?;
+            let waits = sequence.block_table().is_empty();
+            Some(InScene {
+                request,
+                answer: sequence.answer(),
+                waits,
+                since: if waits { active.arrived } else { active.first_scheduled.unwrap_or(active.arrived) },
+                prompt_tokens: active.usage.prompt_tokens,
+                computed: sequence.num_computed(),
+                generated: active.answers[sequence.answer()].num_tokens,
+            })
+        };
+        scene.fill(now, self.scheduler.sequences().filter_map(one));
     }
 
     /// The calling thread is the one that steps from now on.

@@ -19,6 +19,7 @@ mod calibrate;
 mod core;
 mod door;
 mod fill;
+mod live;
 mod lower;
 mod memory;
 mod output;
@@ -36,6 +37,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use model::chat_template::ChatTemplate;
+use model::demands::Demands;
 use model::tokenizer::Tokenizer;
 use model::{GenerationDefaults, ModelConfig};
 use scheduler::{Nanos, Newcomer, StepRecord, Targets, TokenId};
@@ -47,6 +49,8 @@ pub use door::{
     MAX_ANSWERS, MAX_LOGIT_BIAS, MAX_LOGPROBS, MAX_SALT_BYTES, MAX_STOP_BYTES, MAX_STOP_STRINGS, MAX_STOP_TOKENS,
     Prompt, RawRequest, Rejection, ServiceClass, ValidatedRequest,
 };
+pub use kernels::limits::Limits as MachineLimits;
+pub use live::{End, Ended, InScene, LoggedStep, Percentiles, Place, Scene, Watch};
 pub use model::chat_template::ChatMessage;
 pub use output::{Output, RequestError, Stream, Timings, TokenLogprob, Usage};
 pub use record::{Histogram, Met, Predictions, Stats};
@@ -112,6 +116,20 @@ pub struct ModelInfo {
     pub calibrated: Option<Calibrated>,
     /// Targets of requests that bring none, unless they are of the batch class.
     pub targets: Targets,
+}
+
+impl ModelInfo {
+    /// What its passes ask of the machine.
+    pub fn demands(&self) -> Demands {
+        Demands {
+            config: self.config.clone(),
+            weights: self.weights,
+            weight_bytes: self.weight_bytes,
+            expert_bytes: self.expert_bytes,
+            kv_bytes_per_token: self.kv_bytes_per_token,
+            kv_dtype: self.kv_dtype,
+        }
+    }
 }
 
 /// Why a request could not be submitted now. Trying again later may work.

@@ -3,6 +3,7 @@
 //! One record per forward pass, with request ids; nothing shown to people is measured anywhere else.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use scheduler::ledger::Totals;
 use scheduler::{FinishReason, Nanos, StepRecord, SwapStats, Targets};
@@ -10,10 +11,13 @@ use scheduler::{FinishReason, Nanos, StepRecord, SwapStats, Targets};
 use crate::books::Books;
 use crate::door::ServiceClass;
 use crate::fill::Fill;
+use crate::live::{Ended, Recent};
 use crate::output::{Timings, Usage};
 
 /// Step records kept for views that look back.
 const KEPT_RECORDS: usize = 4096;
+/// Ends of requests kept for them.
+const KEPT_ENDS: usize = 1024;
 
 /// A histogram with fixed upper bounds, as Prometheus draws them.
 #[derive(Clone, Debug, PartialEq)]
@@ -206,18 +210,25 @@ impl Default for Stats {
     }
 }
 
-/// The log itself, behind the engine's lock: the engine writes once per step, readers copy out.
+/// The log itself, behind the engine's lock: the engine writes once per step, readers take pointers.
 #[derive(Debug, Default)]
 pub(crate) struct StepLog {
-    records: VecDeque<StepRecord>,
+    records: VecDeque<Arc<StepRecord>>,
+    ended: VecDeque<Ended>,
+    num_ended: u64,
     pub(crate) books: Books,
     pub(crate) stats: Stats,
     pub(crate) fill: Fill,
+    /// The last times to first token, in seconds.
+    pub(crate) ttfts: Recent<256>,
+    /// The last times from token to token.
+    pub(crate) gaps: Recent<2048>,
 }
 
 impl StepLog {
-    /// Takes a step's record into the log and its counters.
-    pub(crate) fn push(&mut self, record: &StepRecord) {
+    /// Takes a step's record into the log and its counters. What is left in `record` is memory to write the next one into:
+    /// that of the oldest, unless somebody still reads it, so that a steady step allocates nothing.
+    pub(crate) fn push(&mut self, record: &mut StepRecord) {
         let stats = &mut self.stats;
         let prefill: usize = record.prefill.iter().map(|row| row.len).sum();
         stats.steps += 1;
@@ -230,10 +241,12 @@ impl StepLog {
         stats.step_seconds += record.completed_at.since(record.scheduled_at).as_secs_f64();
         stats.step_tokens.observe((prefill + record.decode.len()) as f64);
         self.judge(record);
-        // The oldest record's memory is reused, so that a steady step allocates nothing.
-        let mut slot =
-            if self.records.len() == KEPT_RECORDS { self.records.pop_front() } else { None }.unwrap_or_default();
-        slot.clone_from(record);
+        let oldest = if self.records.len() == KEPT_RECORDS { self.records.pop_front() } else { None };
+        let mut slot = oldest.unwrap_or_default();
+        match Arc::get_mut(&mut slot) {
+            Some(slot) => std::mem::swap(slot, record),
+            None => slot = Arc::new(std::mem::take(record)),
+        }
         self.records.push_back(slot);
     }
 
@@ -266,6 +279,33 @@ impl StepLog {
         }
     }
 
+    /// A request is over.
+    pub(crate) fn ended(&mut self, ended: Ended) {
+        if self.ended.len() == KEPT_ENDS {
+            self.ended.pop_front();
+        }
+        self.ended.push_back(ended);
+        self.num_ended += 1;
+    }
+
+    /// Requests that are over, since the start.
+    pub(crate) fn num_ended(&self) -> u64 {
+        self.num_ended
+    }
+
+    /// Those from number `from` on that are kept.
+    pub(crate) fn ended_from(&self, from: u64) -> impl Iterator<Item = Ended> {
+        let oldest = self.num_ended - self.ended.len() as u64;
+        self.ended.iter().skip(from.saturating_sub(oldest) as usize).copied()
+    }
+
+    /// The kept steps from number `from` on, with their numbers since the start.
+    pub(crate) fn steps_from(&self, from: u64) -> impl Iterator<Item = (u64, &Arc<StepRecord>)> {
+        let oldest = self.stats.steps - self.records.len() as u64;
+        let first = from.max(oldest);
+        (first..).zip(self.records.range((first - oldest).min(self.records.len() as u64) as usize..))
+    }
+
     /// Takes a finished request into the histograms.
     pub(crate) fn finished(&mut self, usage: &Usage, timings: &Timings, reasons: &[FinishReason]) {
         let stats = &mut self.stats;
@@ -275,6 +315,7 @@ impl StepLog {
                 FinishReason::Length => stats.finished_length += 1,
             }
         }
+        self.ttfts.push(timings.ttft_ms / 1e3);
         stats.time_to_first_token.observe(timings.ttft_ms / 1e3);
         stats.e2e_latency.observe(timings.total_ms / 1e3);
         stats.queue_time.observe(timings.queue_ms / 1e3);
@@ -292,12 +333,13 @@ impl StepLog {
         self.stats.generated_tokens += 1;
         if let Some(seconds) = gap {
             self.stats.inter_token_latency.observe(seconds);
+            self.gaps.push(seconds);
         }
     }
 
     /// Records of the newest steps, oldest first.
     pub(crate) fn records(&self, most: usize) -> Vec<StepRecord> {
         let skip = self.records.len().saturating_sub(most);
-        self.records.iter().skip(skip).cloned().collect()
+        self.records.iter().skip(skip).map(|record| StepRecord::clone(record)).collect()
     }
 }

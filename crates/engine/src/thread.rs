@@ -10,6 +10,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
 use crate::core::{Cancelled, Clock, EngineCore, StepNews};
 use crate::door::ValidatedRequest;
+use crate::live::Scene;
 use crate::output::{Output, RequestError};
 
 /// What other threads ask of the engine's.
@@ -42,6 +43,10 @@ pub(crate) struct Shared {
     pub(crate) open_requests: AtomicUsize,
     /// Who is in line for prefill, renewed before each step.
     pub(crate) outlook: Mutex<Outlook>,
+    /// Those who watch.
+    pub(crate) watchers: AtomicUsize,
+    /// Who waits and who runs, renewed while somebody watches.
+    pub(crate) scene: Mutex<Scene>,
     /// Smoothed nanoseconds between two ends of requests under load: what a full queue drains at.
     pub(crate) drain_interval: AtomicU64,
 }
@@ -75,6 +80,7 @@ pub(crate) fn run(mut core: EngineCore, mut commands: UnboundedReceiver<Command>
                 Err(TryRecvError::Empty) => {
                     shared.busy.store(false, Ordering::Relaxed);
                     core.look_ahead(clock.now(), &shared.outlook);
+                    core.show_now(clock.now(), &shared.scene);
                     let Some(command) = commands.blocking_recv() else { break 'serving };
                     last_end = clock.now();
                     command
@@ -95,6 +101,9 @@ pub(crate) fn run(mut core: EngineCore, mut commands: UnboundedReceiver<Command>
             }
         }
         core.look_ahead(clock.now(), &shared.outlook);
+        if shared.watchers.load(Ordering::Relaxed) > 0 {
+            core.show(clock.now(), &shared.scene);
+        }
         // A panic is a bug, but one that must not take other requests' future with it.
         if catch_unwind(AssertUnwindSafe(|| core.step(&mut std::iter::repeat_with(|| clock.now()), &mut news))).is_err()
         {

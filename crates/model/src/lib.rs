@@ -16,6 +16,7 @@ pub mod batch;
 pub mod chat_template;
 pub mod checkpoint;
 pub mod config;
+pub mod demands;
 pub mod detokenizer;
 mod experts;
 pub mod export;

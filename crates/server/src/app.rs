@@ -8,13 +8,14 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::body::Body;
 use axum::http::{HeaderMap, header};
-use engine::Engine;
+use engine::{Engine, MachineLimits};
 use http_body_util::BodyExt;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::ServerOptions;
 use crate::auth::{ApiKeys, Tenant};
 use crate::error::ApiError;
+use crate::live::feed::MOST_READERS;
 use crate::metrics::HttpMetrics;
 use crate::openai::answer::Form;
 #[cfg(feature = "otel")]
@@ -39,6 +40,12 @@ pub(crate) struct App {
     pub(crate) exporter: Option<Arc<Exporter>>,
     /// Seconds since 1970 at the start.
     pub(crate) started: u64,
+    /// Whether the page and what it is made of are served.
+    pub(crate) ui: bool,
+    /// What the machine can do at most.
+    pub(crate) limits: Option<MachineLimits>,
+    /// Seats of those who watch.
+    pub(crate) readers: Arc<Semaphore>,
     /// Nothing new is taken.
     pub(crate) draining: AtomicBool,
     body_limit: usize,
@@ -59,6 +66,9 @@ impl App {
             #[cfg(feature = "otel")]
             exporter: options.otel.clone().map(|otel| Exporter::start(otel, engine.clone())),
             started: unix_seconds(),
+            ui: options.ui,
+            limits: options.limits,
+            readers: Arc::new(Semaphore::new(MOST_READERS)),
             draining: AtomicBool::new(false),
             body_limit: options.body_limit,
             // One body always fits, whatever the limit.

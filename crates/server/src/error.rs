@@ -131,6 +131,12 @@ impl ApiError {
         ApiError::new(kind, Some("overloaded"), "This server's queue is full.")
     }
 
+    /// 503: as many watch already as may.
+    pub(crate) fn too_many_readers(most: usize) -> ApiError {
+        let kind = Kind::Unavailable { retry_after_s: 10 };
+        ApiError::new(kind, Some("too_many_readers"), format!("{most} feeds are open already: close one of them."))
+    }
+
     /// 503: served now, the request would miss its target.
     pub(crate) fn late(predicted: Duration, target: Duration, retry_after: Duration) -> ApiError {
         // Rounded up: who comes back a moment too early is refused again.

@@ -21,6 +21,7 @@ mod error;
 mod fields;
 mod json;
 mod listen;
+mod live;
 mod metrics;
 mod openai;
 #[cfg(feature = "otel")]
@@ -35,7 +36,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use engine::Engine;
+use engine::{Engine, MachineLimits};
 
 use crate::app::App;
 use crate::listen::Listener;
@@ -69,6 +70,10 @@ pub struct ServerOptions {
     pub text_workers: usize,
     /// How long a drain waits for running requests.
     pub drain_limit: Duration,
+    /// Serve the page at `/` and the routes that it is made of.
+    pub ui: bool,
+    /// What the machine can do at most, for those who look; `None` where nobody measured it.
+    pub limits: Option<MachineLimits>,
     /// Where spans of requests go; nowhere by default.
     #[cfg(feature = "otel")]
     pub otel: Option<OtelOptions>,
@@ -85,6 +90,8 @@ impl Default for ServerOptions {
             max_connections: 4096,
             text_workers: 2,
             drain_limit: Duration::from_secs(30),
+            ui: true,
+            limits: None,
             #[cfg(feature = "otel")]
             otel: None,
         }

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! Denying is the default: the key is asked for before a route is looked up, whatever the path looks like, and only
-//! `GET /health` is exempt.
+//! `GET /health` and the files of the page are exempt.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,12 +22,13 @@ use serde_json::{Value, json};
 use crate::app::App;
 use crate::auth::Tenant;
 use crate::error::ApiError;
-use crate::metrics;
+use crate::live::page::is_page;
 use crate::openai::answer::{Events, Job, Outputs, Plan, collect};
 use crate::openai::{chat, completions, text};
 #[cfg(feature = "otel")]
 use crate::otel::TraceParent;
 use crate::timeline::Asker;
+use crate::{live, metrics};
 
 /// The engine has been stuck for longer than any step takes.
 const STUCK: Duration = Duration::from_secs(5);
@@ -50,6 +51,12 @@ pub const ROUTES: &[(&str, &str)] = &[
     ("GET", "/health"),
     ("GET", "/metrics"),
     ("GET", "/version"),
+    ("GET", "/"),
+    ("GET", "/app.js"),
+    ("GET", "/app.css"),
+    ("GET", "/favicon.svg"),
+    ("GET", "/live/info"),
+    ("GET", "/live/feed"),
 ];
 
 fn handler(path: &str) -> MethodRouter<Arc<App>> {
@@ -64,13 +71,16 @@ fn handler(path: &str) -> MethodRouter<Arc<App>> {
         "/health" => get(health),
         "/metrics" => get(show_metrics),
         "/version" => get(version),
+        "/live/info" => get(live::info),
+        "/live/feed" => get(live::watch),
+        page if is_page(page) => get(live::page::file),
         _ => unreachable!("every entry of ROUTES has a handler"),
     }
 }
 
 pub(crate) fn router(app: Arc<App>) -> Router {
     let mut router = Router::new();
-    for (_, path) in ROUTES {
+    for (_, path) in ROUTES.iter().filter(|(_, path)| app.ui || !live::is_live(path)) {
         router = router.route(path, handler(path));
     }
     router
@@ -99,13 +109,15 @@ async fn front(State(app): State<Arc<App>>, mut request: Request, next: Next) ->
     };
     app.http.answered(route.unwrap_or("other"), response.status());
     response.headers_mut().insert(REQUEST_ID, id);
+    // What a model says is data, whatever it looks like to a browser.
+    response.headers_mut().insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     response
 }
 
 /// Who asked, and by which name the request goes in the log.
 #[derive(Clone)]
-struct Caller {
-    tenant: Option<Tenant>,
+pub(crate) struct Caller {
+    pub(crate) tenant: Option<Tenant>,
     request_id: HeaderValue,
     #[cfg(feature = "otel")]
     parent: Option<TraceParent>,
@@ -129,14 +141,15 @@ fn admit(app: &App, request: &Request) -> Result<Option<Tenant>, ApiError> {
     }
     match app.keys.tenant(request.headers()) {
         Ok(tenant) => Ok(tenant),
-        Err(_) if is_open(request) => Ok(None),
+        Err(_) if is_open(app, request) => Ok(None),
         Err(_) => Err(ApiError::unauthorized()),
     }
 }
 
-/// Load balancers have no keys.
-fn is_open(request: &Request) -> bool {
-    matches!(*request.method(), Method::GET | Method::HEAD) && request.uri().path() == "/health"
+/// Load balancers have no keys, and a browser has none before it has the page that asks for one.
+fn is_open(app: &App, request: &Request) -> bool {
+    let path = request.uri().path();
+    matches!(*request.method(), Method::GET | Method::HEAD) && (path == "/health" || app.ui && is_page(path))
 }
 
 /// The routes are labels of a metric, so only names from the list are.
@@ -283,6 +296,6 @@ async fn version() -> Response {
     json_body(json!({"version": env!("CARGO_PKG_VERSION")}).to_string())
 }
 
-fn json_body(json: String) -> Response {
+pub(crate) fn json_body(json: String) -> Response {
     ([(header::CONTENT_TYPE, "application/json")], json).into_response()
 }

@@ -7,9 +7,9 @@
 //! A request is visible to its own tenant (API key) and to nobody else. Others that appear in it are named if they are
 //! the tenant's own; those of other tenants are numbers that lead nowhere, the same for one request wherever it appears.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use engine::ledger::{Account, Bill, Gap, Named, Owner, Shares, Visit, Wait};
 use engine::{Ending, Engine, RequestId, Timeline};
@@ -49,36 +49,51 @@ pub(crate) struct Asker {
 /// The newest requests by name.
 #[derive(Default)]
 pub(crate) struct Registry {
-    newest: Mutex<VecDeque<Arc<Served>>>,
+    newest: Mutex<Newest>,
     secret: RandomState,
+}
+
+#[derive(Default)]
+struct Newest {
+    served: VecDeque<Arc<Served>>,
+    by_request: BTreeMap<RequestId, Arc<Served>>,
 }
 
 impl Registry {
     pub(crate) fn add(&self, served: Arc<Served>) {
-        let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
-        if newest.len() == KEPT {
-            newest.pop_front();
+        let mut newest = self.lock();
+        if newest.served.len() == KEPT
+            && let Some(oldest) = newest.served.pop_front()
+        {
+            oldest.requests.iter().for_each(|id| _ = newest.by_request.remove(id));
         }
-        newest.push_back(served);
+        newest.by_request.extend(served.requests.iter().map(|&id| (id, served.clone())));
+        newest.served.push_back(served);
     }
 
     /// The tenant's request of this name; of several the newest.
     fn find(&self, tenant: Option<Tenant>, name: &str) -> Option<Arc<Served>> {
-        let newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
         let is_it = |served: &&Arc<Served>| {
             served.tenant == tenant && (served.response_id == name || served.request_id == name)
         };
-        newest.iter().rev().find(is_it).cloned()
+        self.lock().served.iter().rev().find(is_it).cloned()
+    }
+
+    /// Whether it was given a name that is not forgotten.
+    pub(crate) fn knows(&self, id: RequestId) -> bool {
+        self.lock().by_request.contains_key(&id)
     }
 
     /// Another request as `tenant` may see it: its name, or a number.
-    fn name(&self, tenant: Option<Tenant>, id: RequestId) -> Value {
-        let newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_it = |served: &&Arc<Served>| served.requests.contains(&id);
-        match newest.iter().rev().find(is_it) {
+    pub(crate) fn name(&self, tenant: Option<Tenant>, id: RequestId) -> Value {
+        match self.lock().by_request.get(&id) {
             Some(served) if served.tenant == tenant => served.response_id.as_str().into(),
             _ => (self.secret.hash_one(id.0) as u32).into(),
         }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Newest> {
+        self.newest.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -220,7 +235,7 @@ fn phase(work: Owner) -> &'static str {
 }
 
 /// Exact to the nanosecond, so that parts add up on paper too.
-fn ms(nanos: Nanos) -> f64 {
+pub(crate) fn ms(nanos: Nanos) -> f64 {
     nanos.0 as f64 / 1e6
 }
 

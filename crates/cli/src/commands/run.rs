@@ -114,14 +114,7 @@ struct Session<'a> {
 impl Session<'_> {
     fn new(engine: Engine, flags: &RunFlags) -> Result<Session<'_>, Failure> {
         let model = engine.model();
-        let demands = Demands {
-            config: model.config.clone(),
-            weights: model.weights,
-            weight_bytes: model.weight_bytes,
-            expert_bytes: model.expert_bytes,
-            kv_bytes_per_token: model.kv_bytes_per_token,
-            kv_dtype: model.kv_dtype,
-        };
+        let demands = model.demands();
         if model.chat_template.is_none() && !flags.raw {
             if flags.system.is_some() {
                 return Err(Failure::usage("--system: this model has no chat template"));
@@ -262,7 +255,7 @@ impl Session<'_> {
             prefill: phase(timings.prefill_tokens, timings.prefill_ms, &prefill),
             decode: phase(timings.decode_tokens, timings.decode_ms, &decode),
             cached_tokens: timings.cached_tokens,
-            in_cache: demands.fits_in_cache(answer.usage.prompt_tokens + answer.usage.completion_tokens),
+            in_cache: figures::fits_in_cache(demands, answer.usage.prompt_tokens + answer.usage.completion_tokens),
         }
     }
 

@@ -32,7 +32,7 @@ pub(crate) fn serve(flags: &ServeFlags) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(IO_THREADS).enable_all().build()?;
     runtime.block_on(async {
         let stop = Stop::on_signals()?;
-        let server = Server::bind(engine.clone(), server_options(flags)).await.map_err(refused)?;
+        let server = Server::bind(engine.clone(), server_options(flags, &limits)).await.map_err(refused)?;
         announce(flags, &engine, &limits, server.local_addr());
         server.run(stop).await;
         engine.finish_recording(LAST_LINES);
@@ -92,13 +92,15 @@ fn engine_options(flags: &ServeFlags, chosen: Chosen) -> Result<EngineOptions, F
     })
 }
 
-fn server_options(flags: &ServeFlags) -> ServerOptions {
+fn server_options(flags: &ServeFlags, limits: &Limits) -> ServerOptions {
     ServerOptions {
         host: flags.host.clone(),
         port: flags.port,
         api_keys: flags.api_key.clone(),
         served_model_names: flags.served_model_name.clone(),
         drain_limit: Duration::from_secs(flags.drain_timeout),
+        ui: !flags.no_ui,
+        limits: Some(*limits),
         #[cfg(feature = "otel")]
         otel: environment::otel(),
         ..ServerOptions::default()

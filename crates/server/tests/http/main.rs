@@ -7,6 +7,7 @@ mod answers;
 mod client;
 mod connections;
 mod host;
+mod live;
 #[cfg(feature = "otel")]
 mod otel;
 mod refusals;

@@ -20,14 +20,17 @@ fn status(host: &Host, method: &str, path: &str, headers: &[(&str, &str)]) -> u1
 
 // row 75: denying is the default
 #[test]
-fn every_route_but_health_needs_the_key() {
+fn every_route_but_health_and_the_page_needs_the_key() {
     let host = locked();
     let bearer = format!("Bearer {KEY}");
     let mut paths: Vec<_> = server::ROUTES.iter().map(|&(_, path)| path.replace("{*model}", "lantern")).collect();
     assert!(paths.len() >= 9);
     paths.extend(
         [
-            "/",
+            "//",
+            "/index.html",
+            "/app.js/",
+            "/./app.js",
             "//v1/models",
             "/v1//models",
             "/v1/models/",
@@ -56,7 +59,8 @@ fn every_route_but_health_needs_the_key() {
     );
     for path in &paths {
         for method in ["GET", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE"] {
-            let open = path == "/health" && method == "GET";
+            let open =
+                method == "GET" && ["/health", "/", "/app.js", "/app.css", "/favicon.svg"].contains(&path.as_str());
             let expected = if open { 200 } else { 401 };
             assert_eq!(status(&host, method, path, &[]), expected, "{method} {path}");
             for wrong in ["Bearer wrong", "Bearer ", "Basic x", KEY, "Bearer sk-lantern-012345678", "Bearer sk-other2"]
@@ -67,7 +71,10 @@ fn every_route_but_health_needs_the_key() {
                     "{method} {path} {wrong}"
                 );
             }
-            assert_ne!(status(&host, method, path, &[("authorization", &bearer)]), 401, "{method} {path}");
+            // A feed has no end.
+            if path != "/live/feed" {
+                assert_ne!(status(&host, method, path, &[("authorization", &bearer)]), 401, "{method} {path}");
+            }
         }
     }
     // HTTP/1.0 and the absolute form are no way around either.
@@ -128,7 +135,9 @@ fn an_address_that_is_taken_is_an_error_that_names_it() {
 fn unknown_routes_and_methods_have_openais_errors() {
     let host = Host::start();
     for (method, path, expected) in [
-        ("GET", "/", 404),
+        ("GET", "/index.html", 404),
+        ("POST", "/", 405),
+        ("POST", "/live/feed", 405),
         ("POST", "/v1/embeddings", 404),
         ("GET", "/v1/completions", 405),
         ("POST", "/v1/models", 405),

@@ -1,0 +1,248 @@
+//! What somebody sees who watches the engine while it runs.
+//!
+//! ```text
+//! engine's thread --- step records, ends, gaps ---> log (always there: a ring of each)  <--- pointers --- Watch
+//!                 --- who waits and runs ---------> scene (while somebody watches)      <--- a copy ----- Watch
+//! ```
+//!
+//! The engine's thread does the same work whether somebody watches or not, but for the scene: that it fills four times a
+//! second, and not at all while nobody watches or a reader holds it. A reader takes pointers to records under the log's
+//! lock and does everything else, text above all, with the lock released. One that is slow finds that the oldest records
+//! are gone; nothing waits for it.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+
+use scheduler::{FinishReason, Nanos, RequestId, StepRecord};
+
+use crate::{Engine, Inner};
+
+/// Between two scenes.
+pub(crate) const SCENE_EVERY: Nanos = Nanos(250_000_000);
+/// Requests of a scene, of those that wait and of those that run.
+const MOST_IN_SCENE: usize = 256;
+
+/// Who waits and who runs at a moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Scene {
+    /// The moment.
+    pub at: Nanos,
+    /// At most 256 that wait for their first row, or again, and as many that run; in no order.
+    pub sequences: Vec<InScene>,
+}
+
+/// One answer of a request that has not ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InScene {
+    /// Whose.
+    pub request: RequestId,
+    /// Which answer; before the prompt is read there is only the first.
+    pub answer: usize,
+    /// In the queue, or back in it.
+    pub waits: bool,
+    /// When the request came, or got its first rows.
+    pub since: Nanos,
+    /// Tokens of the prompt.
+    pub prompt_tokens: usize,
+    /// Tokens in the cache.
+    pub computed: usize,
+    /// Tokens of the answer.
+    pub generated: usize,
+}
+
+impl Scene {
+    /// Shows these, as far as there is room.
+    pub(crate) fn fill(&mut self, at: Nanos, all: impl Iterator<Item = InScene>) {
+        self.at = at;
+        self.sequences.clear();
+        let mut room = [MOST_IN_SCENE; 2];
+        for one in all {
+            let room = &mut room[usize::from(one.waits)];
+            if *room > 0 {
+                *room -= 1;
+                self.sequences.push(one);
+            }
+        }
+    }
+}
+
+/// How a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// With all its answers; the reason of the last.
+    Finished(FinishReason),
+    /// Its client went away.
+    Cancelled,
+    /// With an error.
+    Failed,
+}
+
+/// A request that is over.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Ended {
+    /// Which.
+    pub request: RequestId,
+    /// When.
+    pub at: Nanos,
+    /// How.
+    pub end: End,
+    /// Arrival to first token, milliseconds; `None` if none came.
+    pub ttft_ms: Option<f64>,
+    /// Mean time between the tokens of its slowest answer; `None` where no answer has two.
+    pub tpot_ms: Option<f64>,
+    /// Tokens of the prompt.
+    pub prompt_tokens: usize,
+    /// Tokens of its answers.
+    pub generated: usize,
+    /// Prompt tokens found in the prefix cache.
+    pub cached: usize,
+}
+
+/// A step of the log.
+#[derive(Clone, Debug)]
+pub struct LoggedStep {
+    /// Its number since the engine started. The scheduler's own number starts again after a step that failed; this does not.
+    pub number: u64,
+    /// What it was.
+    pub record: Arc<StepRecord>,
+}
+
+/// Median and 99th percentile, milliseconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Percentiles {
+    /// The median.
+    pub p50: f64,
+    /// Of a hundred, the second largest.
+    pub p99: f64,
+}
+
+/// Where a reader is in the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The step that it wants next.
+    pub step: u64,
+    /// The end of a request that it wants next.
+    pub end: u64,
+}
+
+/// Somebody who watches. While one exists, scenes are made.
+pub struct Watch(Arc<Inner>);
+
+impl Engine {
+    /// Watches from now on.
+    pub fn watch(&self) -> Watch {
+        self.0.shared.watchers.fetch_add(1, Ordering::Relaxed);
+        Watch(self.0.clone())
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.0.shared.watchers.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Watch {
+    /// The place of one that has seen everything.
+    pub fn newest(&self) -> Place {
+        let log = self.0.log.lock().unwrap_or_else(PoisonError::into_inner);
+        Place { step: log.stats.steps, end: log.num_ended() }
+    }
+
+    /// Appends what the log has at and after `place`, oldest first, at most `most` steps, and moves `place` behind it.
+    /// Returns how many steps are still to come. What is no longer kept is left out.
+    pub fn read(&self, place: &mut Place, most: usize, steps: &mut Vec<LoggedStep>, ended: &mut Vec<Ended>) -> u64 {
+        let log = self.0.log.lock().unwrap_or_else(PoisonError::into_inner);
+        for (number, record) in log.steps_from(place.step).take(most) {
+            steps.push(LoggedStep { number, record: record.clone() });
+        }
+        place.step = steps.last().map_or(log.stats.steps.min(place.step), |step| step.number + 1);
+        ended.extend(log.ended_from(place.end));
+        place.end = log.num_ended();
+        log.stats.steps - place.step
+    }
+
+    /// Copies the newest scene into `scene`.
+    pub fn scene_into(&self, scene: &mut Scene) {
+        scene.clone_from(&self.0.shared.scene.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Of the last times to first token (256) and the last times from token to token (2,048); `None` before the first.
+    pub fn percentiles(&self) -> [Option<Percentiles>; 2] {
+        let log = self.0.log.lock().unwrap_or_else(PoisonError::into_inner);
+        let recent = [log.ttfts.values(), log.gaps.values()];
+        drop(log);
+        recent.map(percentiles)
+    }
+}
+
+fn percentiles(mut seconds: Vec<f32>) -> Option<Percentiles> {
+    let last = seconds.len().checked_sub(1)?;
+    let mut at = |share: f64| {
+        let index = (last as f64 * share).round() as usize;
+        f64::from(*seconds.select_nth_unstable_by(index, f32::total_cmp).1) * 1e3
+    };
+    Some(Percentiles { p50: at(0.5), p99: at(0.99) })
+}
+
+/// The last of many numbers.
+#[derive(Debug)]
+pub(crate) struct Recent<const N: usize> {
+    values: Vec<f32>,
+    next: usize,
+}
+
+impl<const N: usize> Default for Recent<N> {
+    fn default() -> Recent<N> {
+        Recent { values: Vec::with_capacity(N), next: 0 }
+    }
+}
+
+impl<const N: usize> Recent<N> {
+    /// The oldest makes room.
+    pub(crate) fn push(&mut self, value: f64) {
+        if self.values.len() < N {
+            self.values.push(value as f32);
+        } else {
+            self.values[self.next] = value as f32;
+            self.next = (self.next + 1) % N;
+        }
+    }
+
+    fn values(&self) -> Vec<f32> {
+        self.values.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_of_the_newest() {
+        let mut recent = Recent::<4>::default();
+        assert_eq!(percentiles(recent.values()), None);
+        for value in [9.0, 9.0, 0.001, 0.002, 0.003, 0.004] {
+            recent.push(value);
+        }
+        let Percentiles { p50, p99 } = percentiles(recent.values()).expect("there are some");
+        assert!((p50 - 3.0).abs() < 1e-3 && (p99 - 4.0).abs() < 1e-3, "{p50} {p99}");
+    }
+
+    #[test]
+    fn a_scene_is_bounded_on_both_sides() {
+        let mut scene = Scene::default();
+        let one = |number: u64| InScene {
+            request: RequestId(number),
+            answer: 0,
+            waits: number.is_multiple_of(2),
+            since: Nanos(0),
+            prompt_tokens: 1,
+            computed: 0,
+            generated: 0,
+        };
+        scene.fill(Nanos(1), (0..1000).map(one));
+        let waiting = scene.sequences.iter().filter(|one| one.waits).count();
+        assert_eq!((waiting, scene.sequences.len()), (MOST_IN_SCENE, 2 * MOST_IN_SCENE));
+    }
+}

@@ -1,0 +1,127 @@
+//! The engine as it runs, for people who look: the embedded page, and the routes that it is made of.
+//!
+//! ```text
+//! GET /, /app.js, /app.css, /favicon.svg    the page (live/page.rs): holds no data, so it asks for no key
+//! GET /live/info                            what is served, and the limits of the machine
+//! GET /live/feed?after=STEP                 server-sent events, without end (live/feed.rs, live/events.rs)
+//! ```
+//!
+//! Events of the feed, each with one JSON object; readers ignore fields that they do not know:
+//!
+//! | event | when | |
+//! | --- | --- | --- |
+//! | `step` | each step, in batches of 50 ms | `id`, `at` and `took` (ms), `predicted`; `decode` rows `{r, a, start}`, `prefill` rows `{r, a, start, len, samples, cached}`; `preempted` `{r, tokens, verdict}`; `waiting`, `waiting_tokens`, `blocked`; `blocks` `{used, taken, evicted, copied}`; `recomputed`; `flops`, `bytes` that it asked of the machine |
+//! | `requests` | every 250 ms while it changes | `waiting` and `running`, at most 256 each: `{r, a, since, prompt_tokens}`, those that run with `computed` and `generated` |
+//! | `ended` | each request that is over | `r`, `at`, `ending` (stop, length, cancelled, error), `ttft_ms`, `tpot_ms`, `prompt_tokens`, `generated`, `cached` |
+//! | `stats` | every 500 ms | gauges, counters and percentiles, see [`events::stats`] |
+//!
+//! Moments are milliseconds since the engine started. `r` is the id of an answer for the caller's own requests, and a
+//! number for those of others (`timeline.rs`). `id` counts steps since the start.
+//!
+//! Who reads slowly falls behind and goes on with the newest steps; the log keeps 4,096. A feed ends when the server
+//! drains. There are at most [`feed::MOST_READERS`] at once.
+
+pub(crate) mod events;
+pub(crate) mod feed;
+pub(crate) mod page;
+
+use std::sync::Arc;
+
+use axum::extract::{Extension, RawQuery, State};
+use axum::http::{HeaderName, header};
+use axum::response::{IntoResponse, Response};
+use model::demands::peak;
+use scheduler::Nanos;
+use serde_json::{Value, json};
+
+use crate::app::App;
+use crate::error::ApiError;
+use crate::live::feed::Feed;
+use crate::routes::{Caller, json_body};
+use crate::timeline::ms;
+
+/// Whether the route is the page's, and gone with `ServerOptions::ui`.
+pub(crate) fn is_live(path: &str) -> bool {
+    page::is_page(path) || path.starts_with("/live/")
+}
+
+/// What is served, and what the machine can do.
+pub(crate) async fn info(State(app): State<Arc<App>>) -> Response {
+    let model = app.engine.model();
+    let kind = |limits: &engine::MachineLimits| match model.weights.name() {
+        "bf16" => limits.bf16_kind,
+        _ => limits.int8_kind,
+    };
+    let limits = app.limits.as_ref().map(|limits| {
+        json!({
+            "read_bandwidth": limits.read_bandwidth,
+            "matrix_flops": peak(limits, model.weights),
+            "matrix_kind": kind(limits),
+        })
+    });
+    let target = |target: Option<Nanos>| target.map(ms);
+    let info = json!({
+        "name": app.models[0],
+        "version": env!("CARGO_PKG_VERSION"),
+        "weights": model.weights.name(),
+        "kv_dtype": model.kv_dtype.name(),
+        "isa": model.isa.name(),
+        "threads": model.threads,
+        "block_size": model.block_size,
+        "blocks": model.num_blocks,
+        "kv_bytes_per_token": model.kv_bytes_per_token,
+        "weight_bytes": model.weight_bytes,
+        "max_model_len": model.max_model_len,
+        "max_num_seqs": model.max_num_seqs,
+        "max_num_batched_tokens": model.max_num_batched_tokens,
+        "targets": {"ttft_ms": target(model.targets.ttft), "tpot_ms": target(model.targets.tpot)},
+        "limits": limits,
+        "pause_allowed": false,
+        "now_ms": ms(app.engine.now()),
+    });
+    ([(header::CACHE_CONTROL, "no-store")], json_body(info.to_string())).into_response()
+}
+
+/// The feed, from the steps after the one that is named.
+pub(crate) async fn watch(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    RawQuery(query): RawQuery,
+) -> Result<Response, ApiError> {
+    let mut after = None;
+    for (name, value) in pairs(query.as_deref().unwrap_or_default()) {
+        match name {
+            "after" => after = Some(number(name, value)?),
+            _ => return Err(unknown(name)),
+        }
+    }
+    let feed = Feed::open(app, caller.tenant, after)?;
+    let headers = [
+        (header::CONTENT_TYPE, "text/event-stream; charset=utf-8"),
+        (header::CACHE_CONTROL, "no-store"),
+        // Asks proxies to pass each event on at once.
+        (HeaderName::from_static("x-accel-buffering"), "no"),
+    ];
+    Ok((headers, axum::body::Body::new(feed)).into_response())
+}
+
+/// `a=1&b=2`. Names and values of these routes need no escaping, so none is undone.
+fn pairs(query: &str) -> impl Iterator<Item = (&str, &str)> {
+    query.split('&').filter(|pair| !pair.is_empty()).map(|pair| pair.split_once('=').unwrap_or((pair, "")))
+}
+
+fn number(name: &str, value: &str) -> Result<u64, ApiError> {
+    let wrong = || ApiError::bad_request(format!("{name} must be a whole number, 0 or more.")).with_param(name);
+    value.parse().map_err(|_| wrong())
+}
+
+/// Its name is not repeated: it may be long.
+fn unknown(name: &str) -> ApiError {
+    let error = ApiError::bad_request("This URL does not know one of the parameters of its query.");
+    if name.len() <= 32 && name.bytes().all(|byte| byte.is_ascii_graphic()) { error.with_param(name) } else { error }
+}
+
+/// A field that is left out of an object where there is nothing to say.
+fn nullable(value: Option<impl Into<Value>>) -> Value {
+    value.map_or(Value::Null, Into::into)
+}

@@ -1,0 +1,249 @@
+//! The events of a feed as text. A step is written by hand and not through a tree of values: there are hundreds a second
+//! with dozens of rows each, and the core that writes them is one that computes.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use engine::{End, Ended, FinishReason, InScene, LoggedStep, Percentiles, RequestId, Scene, Stats};
+use model::demands::Demands;
+use scheduler::{Blocked, Fate, Nanos, RecordRow, StepRecord};
+use serde_json::{Value, json};
+
+use crate::auth::Tenant;
+use crate::live::nullable;
+use crate::timeline::{Registry, ms};
+
+/// Names that a reader remembers at most.
+const MOST_NAMES: usize = 4096;
+
+/// Requests as one tenant may see them, in JSON.
+pub(crate) struct Names {
+    tenant: Option<Tenant>,
+    known: BTreeMap<RequestId, Box<str>>,
+}
+
+impl Names {
+    pub(crate) fn of(tenant: Option<Tenant>) -> Names {
+        Names { tenant, known: BTreeMap::new() }
+    }
+
+    /// Learns the names of all that appear in a step. False if one has none yet, and the step is fresh: then it may get one.
+    pub(crate) fn learn(&mut self, registry: &Registry, record: &StepRecord, is_fresh: bool) -> bool {
+        let rows = record.decode.iter().chain(&record.prefill).map(|row| row.request);
+        for id in rows.chain(record.preempted.iter().map(|preempted| preempted.request)) {
+            if self.known.contains_key(&id) {
+                continue;
+            }
+            if is_fresh && !registry.knows(id) {
+                return false;
+            }
+            self.look_up(registry, id);
+        }
+        true
+    }
+
+    fn look_up(&mut self, registry: &Registry, id: RequestId) -> &str {
+        if self.known.len() >= MOST_NAMES && !self.known.contains_key(&id) {
+            // The oldest are the least likely to come again.
+            self.known.pop_first();
+        }
+        self.known.entry(id).or_insert_with(|| registry.name(self.tenant, id).to_string().into())
+    }
+
+    fn get(&self, id: RequestId) -> &str {
+        self.known.get(&id).map_or("null", |name| name)
+    }
+}
+
+/// `event: step`.
+pub(crate) fn step(text: &mut String, step: &LoggedStep, names: &Names, demands: &Demands) {
+    let record = &*step.record;
+    text.push_str("event: step\ndata: {\"id\":");
+    integer(text, step.number);
+    text.push_str(",\"at\":");
+    milliseconds(text, record.scheduled_at);
+    text.push_str(",\"took\":");
+    milliseconds(text, record.took());
+    text.push_str(",\"predicted\":");
+    milliseconds(text, record.predicted);
+    text.push_str(",\"decode\":[");
+    for (index, row) in record.decode.iter().enumerate() {
+        begin_row(text, index, row, names);
+        text.push('}');
+    }
+    text.push_str("],\"prefill\":[");
+    for (index, row) in record.prefill.iter().enumerate() {
+        begin_row(text, index, row, names);
+        for (name, value) in
+            [(",\"len\":", row.len), (",\"samples\":", row.samples), (",\"cached\":", row.cached_tokens)]
+        {
+            text.push_str(name);
+            integer(text, value as u64);
+        }
+        text.push('}');
+    }
+    text.push_str("],\"preempted\":[");
+    for (index, preempted) in record.preempted.iter().enumerate() {
+        let verdict = match preempted.verdict.fate {
+            Fate::Recompute => "recompute",
+            Fate::Swap => "swap",
+        };
+        let (comma, name) = (if index > 0 { "," } else { "" }, names.get(preempted.request));
+        let _ = write!(text, "{comma}{{\"r\":{name},\"tokens\":{},\"verdict\":\"{verdict}\"}}", preempted.tokens);
+    }
+    let blocked = match record.blocked {
+        None => "null",
+        Some(Blocked::Kv) => "\"kv\"",
+        Some(Blocked::Seats) => "\"seats\"",
+        Some(Blocked::Budget) => "\"budget\"",
+    };
+    let work = demands.step(
+        record.decode.iter().map(|row| row.start),
+        record.prefill.iter().map(|row| (row.start, row.len)),
+        record.decode.len() + record.prefill.iter().filter(|row| row.samples > 0).count(),
+    );
+    let _ = write!(
+        text,
+        "],\"waiting\":{},\"waiting_tokens\":{},\"blocked\":{blocked},\"blocks\":{{\"used\":{},\"taken\":{},\
+         \"evicted\":{},\"copied\":{}}},\"recomputed\":{},\"flops\":{},\"bytes\":{}}}\n\n",
+        record.waiting_requests,
+        record.waiting_tokens,
+        record.used_blocks,
+        record.taken_blocks,
+        record.evicted_blocks,
+        record.copied_blocks,
+        record.recomputed_rows,
+        work.flops() as u64,
+        work.bytes() as u64,
+    );
+}
+
+/// `{"r":"…","a":0,"start":88`.
+fn begin_row(text: &mut String, index: usize, row: &RecordRow, names: &Names) {
+    text.push_str(if index > 0 { ",{\"r\":" } else { "{\"r\":" });
+    text.push_str(names.get(row.request));
+    text.push_str(",\"a\":");
+    integer(text, row.answer as u64);
+    text.push_str(",\"start\":");
+    integer(text, row.start as u64);
+}
+
+/// Digits, without the machinery of `write!`.
+fn integer(text: &mut String, mut value: u64) {
+    let mut digits = [0; 20];
+    let mut first = digits.len();
+    loop {
+        first -= 1;
+        digits[first] = b'0' + (value % 10) as u8;
+        value /= 10;
+        if value == 0 {
+            break;
+        }
+    }
+    text.push_str(std::str::from_utf8(&digits[first..]).expect("digits are ASCII"));
+}
+
+/// To the microsecond: `1234.567`.
+fn milliseconds(text: &mut String, time: Nanos) {
+    let micros = time.0 / 1000;
+    integer(text, micros / 1000);
+    text.push('.');
+    // A one before the three digits keeps their zeros.
+    let start = text.len();
+    integer(text, 1000 + micros % 1000);
+    text.remove(start);
+}
+
+/// `event: ended`.
+pub(crate) fn ended(text: &mut String, ended: &Ended, names: &mut Names, registry: &Registry) {
+    let ending = match ended.end {
+        End::Finished(FinishReason::Stop(_)) => "stop",
+        End::Finished(FinishReason::Length) => "length",
+        End::Cancelled => "cancelled",
+        End::Failed => "error",
+    };
+    let data = json!({
+        "at": ms(ended.at),
+        "ending": ending,
+        "ttft_ms": nullable(ended.ttft_ms),
+        "tpot_ms": nullable(ended.tpot_ms),
+        "prompt_tokens": ended.prompt_tokens,
+        "generated": ended.generated,
+        "cached": ended.cached,
+    });
+    named_event(text, "ended", names.look_up(registry, ended.request), &data);
+}
+
+/// An event whose object begins with a name that is JSON already.
+fn named_event(text: &mut String, event: &str, name: &str, rest: &Value) {
+    let rest = rest.to_string();
+    let _ = write!(text, "event: {event}\ndata: {{\"r\":{name},{}\n\n", &rest[1..]);
+}
+
+/// `event: requests`.
+pub(crate) fn requests(text: &mut String, scene: &Scene, names: &mut Names, registry: &Registry) {
+    let _ = write!(text, "event: requests\ndata: {{\"at\":{}", ms(scene.at));
+    for (list, waits) in [("waiting", true), ("running", false)] {
+        let _ = write!(text, ",\"{list}\":[");
+        for (index, one) in scene.sequences.iter().filter(|one| one.waits == waits).enumerate() {
+            let &InScene { request, answer, since, prompt_tokens, computed, generated, .. } = one;
+            let (comma, name) = (if index > 0 { "," } else { "" }, names.look_up(registry, request));
+            let since = ms(since);
+            let _ = write!(
+                text,
+                "{comma}{{\"r\":{name},\"a\":{answer},\"since\":{since},\"prompt_tokens\":{prompt_tokens},\
+                 \"computed\":{computed},\"generated\":{generated}}}"
+            );
+        }
+        text.push(']');
+    }
+    text.push_str("}\n\n");
+}
+
+/// `event: stats`: gauges and counters of `/metrics`, and the percentiles of the last 256 times to first token and of the
+/// last 2,048 times from token to token.
+pub(crate) fn stats(text: &mut String, now: Nanos, stats: &Stats, percentiles: [Option<Percentiles>; 2]) {
+    let [ttft, itl] = percentiles;
+    let data = json!({
+        "at": ms(now),
+        "running": stats.running_requests,
+        "waiting": stats.waiting_requests,
+        "used_blocks": stats.used_blocks,
+        "cached_blocks": stats.cached_blocks,
+        "total_blocks": stats.total_blocks,
+        // JSON has no infinity: null is "not as it goes now".
+        "kv_seconds_to_full": nullable(Some(stats.kv_seconds_to_full).filter(|seconds| seconds.is_finite())),
+        "prefill_backlog_ms": stats.prefill_backlog_seconds * 1e3,
+        "steps": stats.steps,
+        "prefill_tokens": stats.prefill_tokens,
+        "decode_tokens": stats.decode_tokens,
+        "prefix_queries": stats.prefix_queries,
+        "prefix_hits": stats.prefix_hits,
+        "preemptions": stats.preemptions,
+        "paused": false,
+        "ttft_p50_ms": nullable(ttft.map(|ttft| ttft.p50)),
+        "ttft_p99_ms": nullable(ttft.map(|ttft| ttft.p99)),
+        "itl_p50_ms": nullable(itl.map(|itl| itl.p50)),
+        "itl_p99_ms": nullable(itl.map(|itl| itl.p99)),
+    });
+    let _ = write!(text, "event: stats\ndata: {data}\n\n");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_written_as_they_are_read() {
+        for value in [0, 7, 10, 1_234_567, u64::MAX] {
+            let mut text = String::new();
+            integer(&mut text, value);
+            assert_eq!(text, value.to_string());
+        }
+        for (nanos, written) in [(0, "0.000"), (1_999, "0.001"), (1_050_000, "1.050"), (12_345_678_900, "12345.678")] {
+            let mut text = String::new();
+            milliseconds(&mut text, Nanos(nanos));
+            assert_eq!(text, written);
+        }
+    }
+}

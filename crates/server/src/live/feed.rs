@@ -1,0 +1,144 @@
+//! A feed: the body of `GET /live/feed`, which ends with its reader or with the server.
+//!
+//! Pulled by the connection: every 50 ms it asks the log what is new and writes it, and while its reader is slow it
+//! writes nothing. All text is made here, on a thread of the server, from records that the engine has let go of.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use engine::{Ended, LoggedStep, Place, Scene, Watch};
+use hyper::body::{Body, Bytes, Frame};
+use model::demands::Demands;
+use scheduler::Nanos;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::{Interval, MissedTickBehavior};
+
+use crate::app::App;
+use crate::auth::Tenant;
+use crate::error::ApiError;
+use crate::live::events::{self, Names};
+
+/// Feeds at once.
+pub(crate) const MOST_READERS: usize = 16;
+/// Between two looks at the log.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// Between two `stats`.
+const STATS_EVERY: Nanos = Nanos(500_000_000);
+/// Steps that a new reader gets who does not say after which.
+const FIRST_STEPS: u64 = 512;
+/// Steps written at once.
+const STEPS_AT_ONCE: usize = 128;
+/// A reader who is so many steps behind goes on with the newest.
+const TOO_FAR_BEHIND: u64 = 1024;
+/// A step waits so long for the name of a request in it: the engine may be faster than the front that names it.
+const NAMED_AFTER: Nanos = Nanos(100_000_000);
+
+/// One reader's.
+pub(crate) struct Feed {
+    app: Arc<App>,
+    watch: Watch,
+    demands: Demands,
+    names: Names,
+    place: Place,
+    /// Has the steps that it asked for, and now wants the newest.
+    is_live: bool,
+    look: Interval,
+    last_stats: Option<Nanos>,
+    scene: Scene,
+    last_scene: Scene,
+    // Kept for their memory.
+    steps: Vec<LoggedStep>,
+    ended: Vec<Ended>,
+    _seat: OwnedSemaphorePermit,
+}
+
+impl Feed {
+    /// A feed of the steps after `after`, or of the last ones.
+    pub(crate) fn open(app: Arc<App>, tenant: Option<Tenant>, after: Option<u64>) -> Result<Feed, ApiError> {
+        let seat = app.readers.clone().try_acquire_owned().map_err(|_| ApiError::too_many_readers(MOST_READERS))?;
+        let watch = app.engine.watch();
+        let mut place = watch.newest();
+        place.step = match after {
+            Some(after) => after.saturating_add(1).min(place.step),
+            None => place.step.saturating_sub(FIRST_STEPS),
+        };
+        let mut look = tokio::time::interval(LOOK_EVERY);
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        Ok(Feed {
+            demands: app.engine.model().demands(),
+            names: Names::of(tenant),
+            watch,
+            place,
+            is_live: false,
+            look,
+            last_stats: None,
+            scene: Scene::default(),
+            last_scene: Scene::default(),
+            steps: Vec::new(),
+            ended: Vec::new(),
+            _seat: seat,
+            app,
+        })
+    }
+
+    /// What is new, as text. Empty if nothing is.
+    fn news(&mut self) -> String {
+        let mut text = String::new();
+        let now = self.app.engine.now();
+        self.steps.clear();
+        self.ended.clear();
+        let newest = self.watch.newest();
+        if self.is_live && newest.step.saturating_sub(self.place.step) > TOO_FAR_BEHIND {
+            self.place.step = newest.step - STEPS_AT_ONCE as u64;
+        }
+        let mut more = self.watch.read(&mut self.place, STEPS_AT_ONCE, &mut self.steps, &mut self.ended);
+        self.is_live |= more == 0;
+        for step in &self.steps {
+            let is_fresh = now.since(step.record.completed_at) < NAMED_AFTER;
+            if !self.names.learn(&self.app.registry, &step.record, is_fresh) {
+                self.place.step = step.number;
+                more = 0;
+                break;
+            }
+            events::step(&mut text, step, &self.names, &self.demands);
+        }
+        for ended in &self.ended {
+            events::ended(&mut text, ended, &mut self.names, &self.app.registry);
+        }
+        if more > 0 {
+            self.look.reset_immediately();
+            return text;
+        }
+        self.watch.scene_into(&mut self.scene);
+        if self.last_stats.is_none() || self.scene.sequences != self.last_scene.sequences {
+            events::requests(&mut text, &self.scene, &mut self.names, &self.app.registry);
+            std::mem::swap(&mut self.scene, &mut self.last_scene);
+        }
+        if self.last_stats.is_none_or(|last| now.since(last) >= STATS_EVERY) {
+            self.last_stats = Some(now);
+            events::stats(&mut text, now, &self.app.engine.stats(), self.watch.percentiles());
+        }
+        text
+    }
+}
+
+impl Body for Feed {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        loop {
+            ready!(self.look.poll_tick(cx));
+            if self.app.is_draining() {
+                return Poll::Ready(None);
+            }
+            let text = self.news();
+            if !text.is_empty() {
+                return Poll::Ready(Some(Ok(Frame::data(text.into()))));
+            }
+        }
+    }
+}

@@ -1,0 +1,314 @@
+//! The page, and the feed that it is made of: what is in it, who may see what, and when it ends.
+
+use serde_json::{Value, json};
+
+use crate::client::Connection;
+use crate::host::{Host, local_server, small_engine, wait};
+
+const PROMPT: &str = "The fox looked at the lantern in the window.";
+
+/// A feed as its reader has it.
+struct Feed {
+    connection: Connection,
+    text: Vec<u8>,
+    events: Vec<(String, Value)>,
+    has_ended: bool,
+}
+
+impl Feed {
+    fn open(host: &Host, query: &str, headers: &[(&str, &str)]) -> Feed {
+        let mut connection = host.connect();
+        connection.request("GET", &format!("/live/feed{query}"), headers, b"");
+        let (status, headers) = connection.head().expect("a head");
+        assert_eq!(status, 200);
+        let kind = headers.iter().find(|(name, _)| name.eq_ignore_ascii_case("content-type"));
+        assert_eq!(kind.map(|(_, value)| value.as_str()), Some("text/event-stream; charset=utf-8"));
+        Feed { connection, text: Vec::new(), events: Vec::new(), has_ended: false }
+    }
+
+    /// Reads until `is_enough`, or until the feed ends.
+    fn until(&mut self, is_enough: impl Fn(&Feed) -> bool) {
+        while !self.has_ended && !is_enough(self) {
+            self.has_ended = !self.connection.chunk(&mut self.text);
+            let text = std::str::from_utf8(&self.text).expect("events are whole in each chunk");
+            for event in text.split("\n\n").filter(|event| !event.is_empty()) {
+                let (name, data) = event.split_once('\n').expect("two lines");
+                let name = name.strip_prefix("event: ").expect("its name").to_owned();
+                let data = data.strip_prefix("data: ").expect("its data");
+                self.events.push((name, serde_json::from_str(data).unwrap_or_else(|_| panic!("not JSON: {data}"))));
+            }
+            self.text.clear();
+        }
+    }
+
+    fn all(&self, name: &str) -> Vec<&Value> {
+        self.events.iter().filter(|(event, _)| event == name).map(|(_, data)| data).collect()
+    }
+
+    /// Reads until so many requests have ended.
+    fn until_ended(&mut self, count: usize) {
+        self.until(|feed| feed.all("ended").len() >= count);
+    }
+
+    /// Every row of every step: the step's number, the phase, the row.
+    fn rows(&self) -> Vec<(u64, &'static str, &Value)> {
+        let mut rows = Vec::new();
+        for step in self.all("step") {
+            let id = step["id"].as_u64().expect("a number");
+            for phase in ["prefill", "decode"] {
+                rows.extend(step[phase].as_array().expect("rows").iter().map(|row| (id, phase, row)));
+            }
+        }
+        rows
+    }
+}
+
+#[test]
+fn the_page_is_served_with_its_policy_and_without_a_key() {
+    let mut options = local_server();
+    options.api_keys = vec!["sk-a".into()];
+    let host = Host::with(small_engine(), options);
+    for (path, kind) in [
+        ("/", "text/html; charset=utf-8"),
+        ("/app.js", "text/javascript; charset=utf-8"),
+        ("/app.css", "text/css; charset=utf-8"),
+        ("/favicon.svg", "image/svg+xml"),
+    ] {
+        let answer = host.get(path);
+        assert_eq!((answer.status, answer.header("content-type")), (200, Some(kind)), "{path}");
+        let policy = answer.header("content-security-policy").expect("a policy");
+        for rule in ["default-src 'none'", "script-src 'self';", "frame-ancestors 'none'", "base-uri 'none'"] {
+            assert!(policy.contains(rule), "{rule} in {policy}");
+        }
+        assert!(!policy.contains("unsafe"), "{policy}");
+        for (name, value) in
+            [("x-content-type-options", "nosniff"), ("x-frame-options", "DENY"), ("referrer-policy", "no-referrer")]
+        {
+            assert_eq!(answer.header(name), Some(value), "{path}");
+        }
+        // Whoever has it does not get it again.
+        let tag = answer.header("etag").expect("a tag").to_owned();
+        let mut connection = host.connect();
+        connection.request("GET", path, &[("if-none-match", &tag), ("connection", "close")], b"");
+        let (status, _) = connection.head().expect("a head");
+        assert_eq!(status, 304, "{path}");
+    }
+    assert_eq!(host.get("/live/info").status, 401);
+    assert_eq!(host.get("/live/feed").status, 401);
+}
+
+#[test]
+fn the_page_asks_nobody_else() {
+    let host = Host::start();
+    for path in ["/", "/app.css"] {
+        let page = host.get(path).text().to_owned();
+        for outside in ["http://", "https://", "//cdn"] {
+            let elsewhere = page.match_indices(outside).any(|(at, _)| !page[at..].starts_with("http://www.w3.org/"));
+            assert!(!elsewhere, "{outside} in {path}");
+        }
+    }
+    let html = host.get("/").text().to_owned();
+    assert!(!html.contains("<style") && !html.contains(" style=") && !html.contains(" onclick"), "nothing inline");
+    let scripts = html.matches("<script").count();
+    assert_eq!(html.matches("<script type=\"module\"").count(), scripts, "no inline script: {html}");
+    assert!(html.match_indices("<script").all(|(at, _)| html[at..].split('>').next().unwrap().contains("src=")));
+}
+
+#[test]
+fn without_the_page_there_is_nothing_of_it() {
+    let mut options = local_server();
+    options.ui = false;
+    let host = Host::with(small_engine(), options);
+    for path in ["/", "/app.js", "/live/info", "/live/feed"] {
+        assert_eq!(host.get(path).status, 404, "{path}");
+    }
+    assert_eq!(host.get("/health").status, 200);
+}
+
+#[test]
+fn info_tells_what_is_served() {
+    let host = Host::start();
+    let info = host.get("/live/info").json();
+    let model = host.engine.model();
+    assert_eq!(info["name"], "lantern");
+    assert_eq!((&info["weights"], &info["kv_dtype"]), (&json!("bf16"), &json!("bf16")));
+    for (name, value) in [
+        ("block_size", model.block_size),
+        ("blocks", model.num_blocks),
+        ("max_model_len", 1024),
+        ("max_num_seqs", 16),
+        ("max_num_batched_tokens", 128),
+        ("threads", 1),
+        ("kv_bytes_per_token", model.kv_bytes_per_token),
+    ] {
+        assert_eq!(info[name], value, "{name}");
+    }
+    assert!(info["limits"].is_null(), "nobody measured them for this server");
+    assert!(info["now_ms"].as_f64() > Some(0.0));
+}
+
+#[test]
+fn a_feed_shows_a_request_from_its_prompt_to_its_end() {
+    let host = Host::start();
+    let mut feed = Feed::open(&host, "", &[]);
+    let body = json!({"prompt": PROMPT.repeat(30), "max_tokens": 9, "temperature": 0, "ignore_eos": true});
+    let answer = host.ask("/v1/completions", &body);
+    feed.until_ended(1);
+    let (id, prompt_tokens) = (&answer["id"], answer["usage"]["prompt_tokens"].as_u64().expect("a count"));
+    // Steps are numbered without a gap, and each says what it was and took.
+    let steps = feed.all("step");
+    assert_eq!(steps[0]["id"], 0);
+    assert!(steps.windows(2).all(|pair| pair[0]["id"].as_u64().map(|id| id + 1) == pair[1]["id"].as_u64()));
+    for step in &steps {
+        for name in ["at", "took", "flops", "bytes"] {
+            assert!(step[name].as_f64() > Some(0.0), "{name} in {step}");
+        }
+        assert!(step["blocked"].is_null() && step["waiting"] == 0 && step["blocks"]["used"].as_u64() > Some(0));
+    }
+    assert!(steps.windows(2).all(|pair| pair[0]["at"].as_f64() < pair[1]["at"].as_f64()));
+    // Its prompt in chunks, then a token at a time, all under the name of the answer.
+    let rows = feed.rows();
+    assert!(rows.iter().all(|(_, _, row)| row["r"] == *id), "{rows:?}");
+    let prefill: Vec<&Value> = rows.iter().filter(|row| row.1 == "prefill").map(|row| row.2).collect();
+    let sum = |name: &str| prefill.iter().map(|row| row[name].as_u64().expect("a count")).sum::<u64>();
+    assert_eq!((sum("len"), sum("samples"), sum("cached")), (prompt_tokens, 1, 0));
+    assert!(prefill.len() > 1, "chunks of at most 128");
+    let decode: Vec<u64> =
+        rows.iter().filter(|row| row.1 == "decode").map(|row| row.2["start"].as_u64().expect("a place")).collect();
+    assert_eq!(decode, (prompt_tokens..prompt_tokens + 8).collect::<Vec<_>>());
+    // What a step asks of the machine: a prompt asks for more arithmetic for each byte.
+    let intensity = |step: &Value| step["flops"].as_f64().expect("a sum") / step["bytes"].as_f64().expect("a sum");
+    assert!(intensity(steps[0]) > 10.0 * intensity(steps[steps.len() - 1]));
+    let ended = feed.all("ended")[0];
+    assert_eq!((&ended["r"], &ended["ending"]), (id, &json!("length")));
+    assert_eq!((&ended["prompt_tokens"], &ended["generated"]), (&json!(prompt_tokens), &json!(9)));
+    let ttft = answer["timings"]["ttft_ms"].as_f64().expect("a time");
+    assert!((ended["ttft_ms"].as_f64().expect("a time") - ttft).abs() < 0.01, "{ended} {ttft}");
+    // In the end nobody is there, and the counters have counted.
+    feed.until(|feed| feed.all("stats").last().is_some_and(|stats| stats["decode_tokens"] == 8));
+    let stats = feed.all("stats").last().copied().expect("stats").clone();
+    assert_eq!((&stats["prefill_tokens"], &stats["steps"]), (&json!(prompt_tokens), &json!(feed.all("step").len())));
+    for name in ["ttft_p50_ms", "ttft_p99_ms", "itl_p50_ms", "itl_p99_ms"] {
+        assert!(stats[name].as_f64() > Some(0.0), "{name} in {stats}");
+    }
+    feed.until(|feed| feed.all("requests").last().is_some_and(|all| all["running"] == json!([])));
+}
+
+#[test]
+fn who_waits_and_who_runs_is_shown_while_it_lasts() {
+    let mut engine = small_engine();
+    engine.max_num_seqs = 1;
+    let host = Host::with(engine, local_server());
+    let mut feed = Feed::open(&host, "", &[]);
+    let body = json!({"prompt": PROMPT, "max_tokens": 600, "temperature": 0, "ignore_eos": true});
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| host.ask("/v1/completions", &body));
+        }
+        let lens = |all: &Value, list: &str| all[list].as_array().map_or(0, Vec::len);
+        feed.until(|feed| {
+            feed.all("requests").iter().any(|all| lens(all, "waiting") == 1 && lens(all, "running") == 1)
+        });
+        let seen = feed.all("requests").into_iter().rfind(|all| lens(all, "waiting") == 1).expect("it was seen");
+        let (waiting, running) = (&seen["waiting"][0], &seen["running"][0]);
+        assert_ne!(waiting["r"], running["r"]);
+        assert_eq!((&waiting["computed"], &waiting["generated"]), (&json!(0), &json!(0)));
+        assert!(running["computed"].as_u64() >= waiting["prompt_tokens"].as_u64(), "{running}");
+        assert!(feed.all("step").iter().any(|step| step["blocked"] == "seats"), "and steps say why it waits");
+    });
+    feed.until_ended(2);
+}
+
+#[test]
+fn a_tenant_sees_its_own_names_and_numbers_for_the_rest() {
+    let mut options = local_server();
+    options.api_keys = vec!["sk-a".into(), "sk-b".into()];
+    let host = Host::with(small_engine(), options);
+    let ask = |key: &str| {
+        let bearer = format!("Bearer {key}");
+        let headers = [("content-type", "application/json"), ("authorization", bearer.as_str())];
+        let body = json!({"prompt": PROMPT, "max_tokens": 3, "temperature": 0, "ignore_eos": true}).to_string();
+        let mut connection = host.connect();
+        connection.request("POST", "/v1/completions", &headers, body.as_bytes());
+        connection.answer().json()["id"].clone()
+    };
+    let mut feed = Feed::open(&host, "?after=0", &[("authorization", "Bearer sk-a")]);
+    let (mine, theirs) = (ask("sk-a"), ask("sk-b"));
+    feed.until_ended(2);
+    let rows = feed.rows();
+    assert!(rows.iter().any(|row| row.2["r"] == mine));
+    let others: Vec<&Value> = rows.iter().map(|row| &row.2["r"]).filter(|name| **name != mine).collect();
+    assert!(!others.is_empty() && others.iter().all(|name| name.is_u64() && *name == others[0]), "{others:?}");
+    let ended: Vec<&Value> = feed.all("ended").into_iter().map(|ended| &ended["r"]).collect();
+    assert_eq!(ended, [&mine, others[0]], "the same names everywhere");
+    let everything = format!("{:?}", feed.events);
+    assert!(!everything.contains(theirs.as_str().expect("an id")));
+}
+
+#[test]
+fn a_reader_says_where_to_begin() {
+    let host = Host::start();
+    host.ask("/v1/completions", &json!({"prompt": PROMPT, "max_tokens": 40, "temperature": 0, "ignore_eos": true}));
+    for (query, first) in [("", 0), ("?after=29", 30), ("?after=30&", 31)] {
+        let mut feed = Feed::open(&host, query, &[]);
+        feed.until(|feed| feed.all("step").last().is_some_and(|step| step["id"] == 39));
+        assert_eq!(feed.all("step")[0]["id"], first, "{query}");
+    }
+    // Who has seen more than there is waits for what comes.
+    let mut feed = Feed::open(&host, "?after=99999", &[]);
+    host.ask("/v1/completions", &json!({"prompt": "Once", "max_tokens": 1}));
+    feed.until_ended(1);
+    assert_eq!(feed.all("step")[0]["id"], 40);
+    for (query, param) in [
+        ("?after=", "after"),
+        ("?after=-1", "after"),
+        ("?after=x", "after"),
+        ("?after=99999999999999999999", "after"),
+        ("?before=1", "before"),
+        ("?after=1&%3cscript%3e", "%3cscript%3e"),
+    ] {
+        let answer = host.get(&format!("/live/feed{query}"));
+        assert_eq!((answer.status, &answer.json()["error"]["param"]), (400, &json!(param)), "{query}");
+    }
+    assert_eq!(host.get(&format!("/live/feed?{}=1", "x".repeat(4000))).json()["error"]["param"], Value::Null);
+}
+
+#[test]
+fn there_are_seats_for_so_many_readers() {
+    let host = Host::start();
+    let mut feeds: Vec<Feed> = (0..16).map(|_| Feed::open(&host, "", &[])).collect();
+    let refused = host.get("/live/feed");
+    assert_eq!((refused.status, &refused.json()["error"]["code"]), (503, &json!("too_many_readers")));
+    assert!(refused.header("retry-after").is_some());
+    // The others go on, and one that leaves makes room.
+    feeds[15].until(|feed| feed.all("stats").len() >= 2);
+    feeds.pop();
+    wait("the seat to be free", || {
+        let mut connection = host.connect();
+        connection.request("GET", "/live/feed", &[], b"");
+        connection.head().expect("a head").0 == 200
+    });
+}
+
+#[test]
+fn a_reader_that_does_not_read_is_not_waited_for() {
+    let host = Host::start();
+    let mut lazy = Feed::open(&host, "", &[]);
+    // More than sockets hold.
+    let body = json!({"prompt": PROMPT, "max_tokens": 900, "temperature": 0, "ignore_eos": true, "n": 16});
+    let answer = host.ask("/v1/completions", &body);
+    assert_eq!(answer["usage"]["completion_tokens"], 900 * 16);
+    let newest = host.engine.stats().steps - 1;
+    lazy.until(|feed| feed.all("step").last().is_some_and(|step| step["id"] == newest));
+}
+
+#[test]
+fn a_feed_ends_when_the_server_drains() {
+    let mut host = Host::start();
+    let mut feed = Feed::open(&host, "", &[]);
+    feed.until(|feed| !feed.all("stats").is_empty());
+    host.stop.drain();
+    feed.until(|_| false);
+    assert!(feed.has_ended);
+    host.join();
+}
