@@ -89,7 +89,9 @@ export function commandLine(question: Question, presets: Presets): string {
   for (const [parameter, flag] of flags) {
     const value = question[parameter];
     if (!value) continue;
-    words.push(flag, quoted(parameter === "model" && value === "here" ? (here?.title ?? value) : value));
+    const name = parameter === "model" && value === "here" ? (here?.title ?? value) : value;
+    // Two names of 16 bits; the command line knows the one that this engine computes in.
+    words.push(flag, quoted(name === "fp16" ? "bf16" : name));
   }
   return words.join(" ");
 }

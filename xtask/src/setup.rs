@@ -78,6 +78,17 @@ pub(crate) fn node() -> Result<String, String> {
     Ok(format!("{}:{path}", programs.display()))
 }
 
+/// Debian's chromium, or another of the family: the browser that the pages are tested in.
+pub(crate) fn browser() -> Result<String, String> {
+    let known = ["chromium", "chromium-browser", "google-chrome"];
+    let found = || known.into_iter().find(|name| answers(name, &["--version"])).map(str::to_owned);
+    if let Some(name) = found() {
+        return Ok(name);
+    }
+    install(&["chromium"])?;
+    found().ok_or_else(|| "chromium was installed and does not start".to_owned())
+}
+
 /// cargo-deny: the one installed, or our own under `target/tools`. Built without optimisation: it runs for two seconds,
 /// and the build takes 100 seconds of a core instead of ten minutes.
 pub(crate) fn cargo_deny() -> Result<PathBuf, String> {

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use crate::chaos;
 use crate::setup;
 use crate::shell::{answers, cargo, command, root, show, show_and_keep, target};
+use crate::web;
 
 /// Tests that ran.
 #[derive(Clone, Copy, Debug, Default)]
@@ -21,8 +22,15 @@ struct Counts {
 /// A stage's name and its work.
 type Stage = (&'static str, fn() -> Result<Counts, String>);
 
-const STAGES: [Stage; 6] =
-    [("fmt", format), ("clippy", clippy), ("tests", tests), ("docs", docs), ("clients", clients), ("deny", deny)];
+const STAGES: [Stage; 7] = [
+    ("fmt", format),
+    ("clippy", clippy),
+    ("tests", tests),
+    ("docs", docs),
+    ("clients", clients),
+    ("web", pages),
+    ("deny", deny),
+];
 
 /// Runs every stage, or one. Ends with one line per stage and `N passed, N failed`.
 pub(crate) fn run(only: Option<&str>) -> Result<(), String> {
@@ -101,6 +109,14 @@ fn clients() -> Result<Counts, String> {
     show(&mut cargo(&["build", "--quiet", "--release"]))?;
     let server = Server::start()?;
     count(command(python, &["-B"]).arg(suite.join("test_client.py")).arg(format!("{}/v1", server.url())))
+}
+
+/// The pages: that what is committed is what `web/` builds, and in a real browser against real servers.
+fn pages() -> Result<Counts, String> {
+    let browser = setup::browser()?;
+    web::check_committed()?;
+    show(&mut cargo(&["build", "--quiet", "--release"]))?;
+    count(&mut web::browser_tests(&binary(), &browser)?)
 }
 
 /// Licences, sources and bans always; known vulnerabilities when their database can be fetched.

@@ -1,6 +1,9 @@
-//! The pages in `web/`: built into `crates/server/ui`, which is committed, so that cargo needs no node.
+//! The pages in `web/`: built into `crates/server/ui`, which is committed, so that cargo needs no node; and tested in a
+//! browser.
 
+use std::collections::BTreeMap;
 use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::setup;
@@ -11,6 +14,47 @@ pub(crate) fn build() -> Result<(), String> {
     let path = setup::node()?;
     packages(&path)?;
     show(&mut node(&path, "npm", &["run", "--silent", "build"]))
+}
+
+/// Builds again: an error if what was there is not what `web/` makes.
+pub(crate) fn check_committed() -> Result<(), String> {
+    let before = built()?;
+    build()?;
+    let after = built()?;
+    let names = before.keys().chain(after.keys()).filter(|name| before.get(*name) != after.get(*name));
+    match names.min() {
+        None => Ok(()),
+        Some(name) => {
+            Err(format!("crates/server/ui/{name} was not what web/ makes. It is now: look at it and commit it"))
+        }
+    }
+}
+
+/// The built files by name.
+fn built() -> Result<BTreeMap<String, Vec<u8>>, String> {
+    let directory = root().join("crates/server/ui");
+    let problem = |error: std::io::Error| format!("{}: {error}", directory.display());
+    let entries = fs::read_dir(&directory).map_err(problem)?;
+    let read = |entry: std::io::Result<fs::DirEntry>| {
+        let entry = entry?;
+        Ok((entry.file_name().to_string_lossy().into_owned(), fs::read(entry.path())?))
+    };
+    entries.map(read).collect::<std::io::Result<_>>().map_err(problem)
+}
+
+/// The tests in `web/tests`, of pages that `binary` serves, seen by `browser`. Pictures of the pages stay in
+/// `target/web`.
+pub(crate) fn browser_tests(binary: &Path, browser: &str) -> Result<Command, String> {
+    let mut tests = node(&setup::node()?, "node", &["tests/run.mjs"]);
+    tests.arg(binary).arg(which(browser)?).arg(target().join("web"));
+    Ok(tests)
+}
+
+/// Where a program lies on the search path: the driver of the browser does not look.
+fn which(program: &str) -> Result<PathBuf, String> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&path).map(|directory| directory.join(program)).find(|file| file.is_file());
+    found.ok_or_else(|| format!("{program} is not on the search path"))
 }
 
 /// A program of node's, run in `web/` with `path` as search path.

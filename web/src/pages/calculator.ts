@@ -253,7 +253,7 @@ function binding({ prefill, decode, dominant, machine, model }: Plan): HTMLEleme
     "p",
     { class: "binding" },
     `Prefill is bound by ${prefill.bound_by}, decode by ${decode.bound_by}; most of the time goes to ${dominant}. `,
-    el("span", { class: "quiet-text" }, `${model.name} in ${model.weights}, keys and values in ${model.kv_dtype}, on ${machine.name}: ${machine.basis}.`),
+    el("span", { class: "quiet-text" }, `${model.name} in ${model.weights}, keys and values in ${model.kv_dtype}, on ${machine.name === "given" ? "the machine described" : machine.name}: ${machine.basis}.`),
   );
 }
 
@@ -337,7 +337,7 @@ function fleetOf(fleet: NonNullable<Plan["fleet"]>): HTMLElement[] {
     el(
       "p",
       { class: "quiet-text" },
-      `${count(fleet.batch, "stream")} decode together on each, capped by ${fleet.batch_capped_by}: ${ms(fleet.tpot_ms)} a token. With the phases on machines of their own: ${fleet.apart.prefill.toFixed(1)} for prefill, ${fleet.apart.decode.toFixed(1)} for decode.`,
+      `${count(fleet.batch, "stream")} decode together on each (${fleet.batch_capped_by}), at ${ms(fleet.tpot_ms)} a token. With the phases on machines of their own: ${fleet.apart.prefill.toFixed(1)} for prefill, ${fleet.apart.decode.toFixed(1)} for decode.`,
     ),
   ];
 }
