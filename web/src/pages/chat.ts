@@ -42,7 +42,7 @@ const turns: Turn[] = [];
 export function mount(root: HTMLElement, app: App): () => void {
   const log = el("div", { class: "conversation", role: "log", "aria-label": "Conversation", tabindex: 0 });
   const status = el("p", { class: "status", role: "status" });
-  const message = el("textarea", { rows: 3, required: true, placeholder: "Ask something", "aria-describedby": "chat-keys" });
+  const message = el("textarea", { rows: 3, required: true, placeholder: "Ask something" });
   const send = el("button", { type: "submit", class: "primary" }, "Send");
   const stop = el("button", { type: "button", disabled: true }, "Stop");
   const clear = el("button", { type: "button" }, "New conversation");
@@ -166,8 +166,7 @@ export function mount(root: HTMLElement, app: App): () => void {
         void answerTo();
       },
     },
-    labelled("Message", message),
-    el("p", { id: "chat-keys", class: "hint" }, "Enter sends, Shift and Enter starts a new line, Escape stops the answer."),
+    labelled("Message", message, "Enter sends, Shift and Enter starts a new line, Escape stops the answer."),
     el("div", { class: "row" }, send, stop, clear),
   );
   message.addEventListener("keydown", (event) => {
