@@ -98,18 +98,18 @@ impl Kernel for PackPair<'_> {
     type Output = bool;
 
     fn define(self) -> bool {
-        self.pack()
+        self.pack(int4::Plain)
     }
 
     #[inline(always)]
-    fn run<S: Simd>(self, _: S) -> bool {
-        self.pack()
+    fn run<S: Simd>(self, s: S) -> bool {
+        self.pack(int4::InLanes(s))
     }
 }
 
 impl PackPair<'_> {
     #[inline(always)]
-    fn pack(mut self) -> bool {
+    fn pack(mut self, by: impl int4::Measure) -> bool {
         let in_features = self.shape.in_features;
         let steps = in_features.div_ceil(self.class.step());
         let row_bytes = if self.class == WeightClass::Int4 { steps * 32 } else { steps * 64 };
@@ -125,7 +125,7 @@ impl PackPair<'_> {
         }
         let first = self.pair * PAIR;
         for row in first..(first + PAIR).min(self.shape.out_features) {
-            self.convert(row, row - first, row_bytes);
+            self.convert(by, row, row - first, row_bytes);
         }
         match self.class {
             WeightClass::Bf16 | WeightClass::Int8 => {
@@ -149,7 +149,7 @@ impl PackPair<'_> {
 
     /// Brings one row, the pair's `index`th, into the class's numbers.
     #[inline(always)]
-    fn convert(&mut self, row: usize, index: usize, row_bytes: usize) {
+    fn convert(&mut self, by: impl int4::Measure, row: usize, index: usize, row_bytes: usize) {
         let Scratch { row: values, converted, q, group_scales, ratios } = &mut *self.scratch;
         let converted = &mut converted[index * row_bytes..][..row_bytes];
         match self.source {
@@ -177,7 +177,7 @@ impl PackPair<'_> {
                 let ratios = &mut ratios[index * (row_bytes / 16)..][..group_scales.len()];
                 let own = &mut q[..values.len()];
                 self.scales[index] = match self.source {
-                    Source::Floats(_) | Source::Int8(_) => int4::quantize(values, own, ratios),
+                    Source::Floats(_) | Source::Int8(_) => int4::quantize(by, values, own, ratios),
                     Source::Int4(_) => int4::import(own, group_scales, ratios),
                 };
                 for (to, q) in converted.as_chunks_mut::<4>().0.iter_mut().zip(q.as_chunks::<8>().0) {
