@@ -1,18 +1,117 @@
-// The KV cache block by block, now and after each step that the log has: what the Step page draws.
+// The KV cache block by block, now and after each step that was seen: one map and the changes, so that it can be moved to
+// and fro in time.
+//
+//   full map at step 100, changes of 101, 102, 103 ...   each change says what a block was and what it became
+//   at(101): the map, with the changes after 101 undone
 
 import type { Name } from "./wire";
 
-/** A block: free, cached without a user (evictable), or used by a request and perhaps shared. */
+/** A block: free, cached without a user (it may be taken), or used by a request and shared by so many. */
 export type Block = { kind: "free" } | { kind: "cached" } | { kind: "used"; by: Name; sharers: number };
 
+/** A block on the wire: 0 free, 1 cached, or its first user and the number of its users. */
+type State = 0 | 1 | [Name, number];
+
+type KvEvent = { step: number; full: true; blocks: State[] } | { step: number; full: false; changed: [number, State][] };
+
+/** Changes that are kept; the step log keeps as many. */
+const KEPT = 4096;
+const [FREE, CACHED] = [0, 1];
+
+interface Change {
+  step: number;
+  /** Block, what it was, what it became: three numbers each. */
+  blocks: Int32Array;
+}
+
 export class Blocks {
+  /** Grows with every event. */
   version = 0;
+  /** After all changes before `cursor`. A block in use is the number of its user, from 2, times 4096, plus its sharers. */
+  private map = new Int32Array(0);
+  private changes: Change[] = [];
+  private cursor = 0;
+  /** The step of the full map; `null` before there is one. */
+  private first: number | null = null;
+  private users: Name[] = [];
+  private numbers = new Map<Name, number>();
 
   clear(): void {
     this.version += 1;
+    this.map = new Int32Array(0);
+    this.changes = [];
+    this.cursor = 0;
+    this.first = null;
+    this.users = [];
+    this.numbers.clear();
   }
 
-  event(_value: unknown): void {
+  /** The step that the map is known from; `null` before there is one. */
+  get since(): number | null {
+    return this.first;
+  }
+
+  get size(): number {
+    return this.map.length;
+  }
+
+  event(value: unknown): void {
+    const event = value as KvEvent;
+    if (event.full) {
+      this.clear();
+      this.first = event.step;
+      this.map = Int32Array.from(event.blocks, (state) => this.encode(state));
+      return;
+    }
+    if (this.first == null) return;
     this.version += 1;
+    this.seek(Infinity);
+    const blocks = new Int32Array(event.changed.length * 3);
+    event.changed.forEach(([block, state], i) => blocks.set([block, this.map[block]!, this.encode(state)], i * 3));
+    this.changes.push({ step: event.step, blocks });
+    if (this.changes.length > KEPT) {
+      const { step } = this.changes.shift()!;
+      this.cursor -= 1;
+      this.first = step;
+    }
+    this.seek(Infinity);
+  }
+
+  /** What each block was after a step, for `decode`; the oldest known map for a step before that. Valid until the next call. */
+  at(step: number): Int32Array {
+    this.seek(step);
+    return this.map;
+  }
+
+  decode(code: number): Block {
+    if (code === FREE) return { kind: "free" };
+    if (code === CACHED) return { kind: "cached" };
+    return { kind: "used", by: this.users[(code >> 12) - 2]!, sharers: code & 0xfff };
+  }
+
+  private encode(state: State): number {
+    if (typeof state === "number") return state;
+    const [name, sharers] = state;
+    let number = this.numbers.get(name);
+    if (number === undefined) {
+      number = this.users.length;
+      this.users.push(name);
+      this.numbers.set(name, number);
+    }
+    return ((number + 2) << 12) | Math.min(sharers, 0xfff);
+  }
+
+  private seek(step: number): void {
+    const { changes, map } = this;
+    while (this.cursor < changes.length && changes[this.cursor]!.step <= step) {
+      const { blocks } = changes[this.cursor]!;
+      for (let i = 0; i < blocks.length; i += 3) map[blocks[i]!] = blocks[i + 2]!;
+      this.cursor += 1;
+    }
+    while (this.cursor > 0 && changes[this.cursor - 1]!.step > step) {
+      this.cursor -= 1;
+      const { blocks } = changes[this.cursor]!;
+      for (let i = blocks.length - 3; i >= 0; i -= 3) map[blocks[i]!] = blocks[i + 1]!;
+    }
   }
 }

@@ -115,8 +115,10 @@ export class Feed {
     this.onInfo(info);
     this.hear(info.now_ms);
 
-    const after = this.log.lastStep ? `after=${this.log.lastStep.id}&` : "";
-    const response = await this.api(`/live/feed?${after}kv=${this.watchers > 0 ? 1 : 0}`, { signal });
+    const wanted = new URLSearchParams();
+    if (this.log.lastStep) wanted.set("after", String(this.log.lastStep.id));
+    if (this.watchers > 0) wanted.set("kv", "1");
+    const response = await this.api(`/live/feed?${wanted}`, { signal });
     if (response.status === 401) return "key";
     if (!response.ok || !response.body) throw new Error(`the feed answered ${response.status}`);
     this.wait = FIRST_WAIT_MS;

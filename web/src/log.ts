@@ -126,6 +126,11 @@ export interface Rates {
 }
 
 export class Log {
+  constructor(
+    /** Steps that are kept. */
+    private kept = KEPT_STEPS,
+  ) {}
+
   steps: Step[] = [];
   requests = new Map<Name, Request>();
   stats: StatsEvent[] = [];
@@ -175,7 +180,7 @@ export class Log {
       this.request(r, event.at).pauses.push({ from: event.at, to: null, verdict });
     }
     this.steps.push(step);
-    if (this.steps.length > KEPT_STEPS) this.steps.splice(0, this.steps.length - KEPT_STEPS);
+    if (this.steps.length > this.kept) this.steps.splice(0, this.steps.length - this.kept);
     this.version += 1;
     this.stepVersion += 1;
   }
@@ -202,6 +207,8 @@ export class Log {
     request.firstPass ??= step.at;
     request.lastPass = step.at + step.took;
     request.gone = false;
+    // Several prompts of one call have one name, and one of them may be over before the others.
+    if (request.ended && request.ended.at < step.at) request.ended = null;
     if (this.laneOf[request.lane] !== request) this.seat(request, step.at);
     return request;
   }
@@ -303,15 +310,19 @@ export class Log {
     return low;
   }
 
-  /** The step of this id, if it is still there. Ids rise by one, but for what a reconnect lost. */
-  stepById(id: number): Step | undefined {
+  /** Where the step of this id is, or the one after it if it is not there: a reconnect may have lost some. */
+  indexOf(id: number): number {
     let [low, high] = [0, this.steps.length];
     while (low < high) {
       const middle = (low + high) >> 1;
       if (this.steps[middle]!.id < id) low = middle + 1;
       else high = middle;
     }
-    const step = this.steps[low];
+    return low;
+  }
+
+  stepById(id: number): Step | undefined {
+    const step = this.steps[this.indexOf(id)];
     return step?.id === id ? step : undefined;
   }
 

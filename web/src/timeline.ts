@@ -4,14 +4,13 @@
 //   lane 1      ....[##prefill##][##pre#]|d|d|
 //               a step is one column: everybody in it pays for all of it
 //
-// Lanes and passes are painted into an image of one pixel per lane and column, which is then stretched: what a frame costs
-// does not depend on how passes and lanes happen to touch. When time moves on, the image is shifted, and only its new
-// columns are painted. Nothing in a frame reads layout.
+// lanes.ts paints lanes and passes; here are the axis, the labels, and what pointing says. Nothing in a frame reads layout.
 
 import type { App } from "./app";
 import { el, fill, show } from "./dom";
-import { FONT, Surface, pixel, theme, tick, watchTheme } from "./draw";
+import { FONT, Surface, theme, tick, watchTheme } from "./draw";
 import { dropFrame, wantFrame } from "./frames";
+import { Lanes } from "./lanes";
 import type { Log, Request, Step, Token } from "./log";
 import { count, ms, shortName } from "./units";
 import type { PrefillRow } from "./wire";
@@ -22,6 +21,8 @@ const LONGEST_SPAN = 120_000;
 const TALLEST_LANE = 26;
 const FLATTEST_LANE = 3;
 const LEAST_LANES = 6;
+/** The feed speaks every 50 ms; so far behind, steps enter at the edge one after another. */
+const BEHIND_MS = 60;
 
 /** What is under the pointer or the keyboard. */
 type Hit =
@@ -30,27 +31,10 @@ type Hit =
   | { kind: "queue"; request: Request; from: number; to: number | null }
   | { kind: "pause"; request: Request; from: number; to: number | null; verdict: string };
 
-/** Which columns of which lanes the image shows. */
-interface Painted {
-  /** Milliseconds of a column. */
-  scale: number;
-  /** The column of the image's left edge, counted from the start of the engine. */
-  column: number;
-  lane: number;
-  version: number;
-  steps: number;
-  /** Up to where everything was known. */
-  until: number;
-}
-
 export class Timeline {
   readonly element: HTMLElement;
   private surface: Surface;
-  private image: ImageData | null = null;
-  private words = new Uint32Array(0);
-  private sheet = document.createElement("canvas");
-  private sheetContext = this.sheet.getContext("2d")!;
-  private painted: Painted | null = null;
+  private lanes: Lanes;
   private span = 8000;
   private right = 0;
   private follow = true;
@@ -67,6 +51,7 @@ export class Timeline {
 
   constructor(private app: App) {
     this.log = app.feed.log;
+    this.lanes = new Lanes(this.log);
     const canvas = el("canvas", {
       class: "timeline",
       tabindex: 0,
@@ -89,7 +74,7 @@ export class Timeline {
     this.stops.push(
       app.feed.subscribe(this.redraw),
       watchTheme(() => {
-        this.painted = null;
+        this.lanes.forget();
         this.redraw();
       }),
     );
@@ -172,7 +157,7 @@ export class Timeline {
     }
     if (this.follow) {
       // At rest the picture rests too: the last thing that happened stays in view, and nothing is drawn.
-      const now = busy ? this.app.feed.now() : (log.lastStep?.end ?? this.app.feed.now());
+      const now = busy ? this.app.feed.now() - BEHIND_MS : (log.lastStep?.end ?? this.app.feed.now());
       const shown = this.calm.matches ? Math.ceil(now / 500) * 500 : now;
       this.right = shown + this.span * 0.02;
     }
@@ -180,8 +165,16 @@ export class Timeline {
     this.scroll = Math.min(Math.max(0, this.scroll), Math.max(0, log.lanes * height - this.plotHeight));
     const context = surface.begin();
     this.grid(context);
-    this.paint();
-    this.blit(context, height);
+    const { ratio } = surface;
+    const first = Math.floor(this.scroll / height);
+    const number = Math.max(1, Math.min(log.lanes - first, Math.ceil(this.plotHeight / height) + 1));
+    this.lanes.paint({ left: this.left, span: this.span, columns: Math.round(this.plotWidth * ratio), lane: first, lanes: number, ratio, now: this.app.feed.now() });
+    context.save();
+    context.beginPath();
+    context.rect(0, AXIS, surface.width, this.plotHeight);
+    context.clip();
+    this.lanes.blit(context, { x: this.gutter, y: AXIS - (this.scroll % height), width: this.plotWidth, height });
+    context.restore();
     this.late(context, height);
     this.labels(context, height);
     this.mark(context, height);
@@ -205,111 +198,6 @@ export class Timeline {
       if (x + 40 < this.surface.width) context.fillText(text, x + 3, 8);
     }
     context.stroke();
-  }
-
-  /** Brings the image up to date with the log and the view. */
-  private paint(): void {
-    const { log, surface } = this;
-    const width = Math.round(this.plotWidth * surface.ratio);
-    const height = this.laneHeight;
-    const lane = Math.floor(this.scroll / height);
-    const lanes = Math.max(1, Math.min(log.lanes - lane, Math.ceil(this.plotHeight / height) + 1));
-    if (!this.image || this.image.width !== width || this.image.height !== lanes) {
-      this.image = this.sheetContext.createImageData(width, lanes);
-      this.words = new Uint32Array(this.image.data.buffer);
-      this.sheet.width = width;
-      this.sheet.height = lanes;
-      this.painted = null;
-    }
-    const scale = this.span / width;
-    const column = Math.round(this.left / scale);
-    const before = this.painted;
-    const events = log.version - log.stepVersion;
-    let from = 0;
-    if (before && before.scale === scale && before.lane === lane && before.version === events) {
-      const shift = column - before.column;
-      const known = Math.floor(before.until / scale) - column - 1;
-      if (shift >= 0 && shift < width && known > 0) {
-        for (let row = 0; row < lanes && shift > 0; row += 1) this.words.copyWithin(row * width, row * width + shift, (row + 1) * width);
-        from = Math.min(known, width - shift);
-      }
-      if (shift === 0 && before.steps === log.stepVersion) from = width;
-    }
-    if (from < width) {
-      this.paintColumns(from, width, lane, lanes, column, scale);
-      this.sheetContext.putImageData(this.image, 0, 0, from === 0 || before?.column !== column ? 0 : from, 0, width, lanes);
-    }
-    // What runs or waits now grows with the time, so everything after the last step is painted again.
-    const until = log.lastStep?.end ?? 0;
-    this.painted = { scale, column, lane, version: events, steps: log.stepVersion, until };
-  }
-
-  private paintColumns(from: number, to: number, lane: number, lanes: number, column: number, scale: number): void {
-    const { log, words } = this;
-    const width = this.image!.width;
-    const colours = theme();
-    const [prefill, decode, idle] = [pixel(colours.prefill), pixel(colours.decode), pixel(colours.lane)];
-    const [queue, cached, out] = [pixel(colours.queue), pixel(colours.cached), pixel(colours.preempted)];
-    const unit = Math.max(1, Math.round(this.surface.ratio));
-    const at = (time: number): number => Math.floor(time / scale) - column;
-    const clamp = (x: number): number => Math.min(to, Math.max(from, x));
-    for (let row = 0; row < lanes; row += 1) words.fill(0, row * width + from, row * width + to);
-
-    const band = (row: number, begin: number, end: number, colour: number): void => {
-      words.fill(colour, row * width + clamp(begin), row * width + clamp(end));
-    };
-    const dots = (row: number, begin: number, end: number, colour: number): void => {
-      for (let x = clamp(begin); x < clamp(end); x += 1) {
-        if ((x + column) % (4 * unit) < 2 * unit) words[row * width + x] = colour;
-      }
-    };
-    const now = Math.max(log.newest, this.app.feed.now());
-    for (const request of log.requests.values()) {
-      const row = request.lane - lane;
-      const open = request.isOpen;
-      if (row < 0 || row >= lanes || at(request.from) >= to || (!open && at(request.to) < from)) continue;
-      if (request.firstPass != null) band(row, at(request.firstPass), at(request.to), idle);
-      if (request.arrived != null) dots(row, at(request.arrived), at(request.firstPass ?? (open ? now : request.to)), queue);
-      for (const pause of request.pauses) dots(row, at(pause.from), at(pause.to ?? (open ? now : request.to)), out);
-    }
-    for (let i = log.firstStepAfter((column + from) * scale); i < log.steps.length; i += 1) {
-      const step = log.steps[i]!;
-      const begin = at(step.at);
-      if (begin >= to) break;
-      const end = Math.max(begin + 1, at(step.end));
-      // Where a pass is wide enough, a gap shows where it ends.
-      const [x0, x1] = [clamp(begin), clamp(end - begin >= 4 * unit ? end - unit : end)];
-      for (const request of step.decodeOf) {
-        const row = request.lane - lane;
-        if (row < 0 || row >= lanes) continue;
-        for (let x = row * width + x0; x < row * width + x1; x += 1) if (words[x] !== prefill) words[x] = decode;
-      }
-      for (let k = 0; k < step.prefillOf.length; k += 1) {
-        const row = step.prefillOf[k]!.lane - lane;
-        if (row < 0 || row >= lanes) continue;
-        words.fill(prefill, row * width + x0, row * width + x1);
-        const chunk = step.prefill[k]!;
-        if (chunk.cached > 0 && chunk.start <= chunk.cached) band(row, begin, Math.min(begin + 4 * unit, end), cached);
-      }
-    }
-  }
-
-  private blit(context: CanvasRenderingContext2D, height: number): void {
-    const { surface } = this;
-    const lanes = this.image!.height;
-    const top = AXIS - (this.scroll % height);
-    context.save();
-    context.beginPath();
-    context.rect(0, AXIS, surface.width, this.plotHeight);
-    context.clip();
-    context.imageSmoothingEnabled = false;
-    context.drawImage(this.sheet, 0, 0, this.sheet.width, lanes, this.gutter, top, this.plotWidth, lanes * height);
-    if (height >= 4) {
-      const gap = height >= 12 ? 3 : 1;
-      context.fillStyle = theme().panel;
-      for (let lane = 0; lane < lanes; lane += 1) context.fillRect(this.gutter, top + (lane + 1) * height - gap, this.plotWidth, gap);
-    }
-    context.restore();
   }
 
   /** Ticks over the tokens that came late, one a pixel at most. */

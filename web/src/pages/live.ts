@@ -2,6 +2,7 @@
 
 import type { App } from "../app";
 import { add, el, say, show } from "../dom";
+import { exampleButton, STORY } from "../examples";
 import { decodeDistance, newest, prefillDistance, type Distance } from "../limits";
 import { Roofline } from "../roofline";
 import { Series } from "../series";
@@ -145,25 +146,5 @@ class Tiles {
 
 /** Before the first request: what to do. */
 function emptyState(app: App): HTMLElement {
-  const said = el("p", { class: "quiet-text", role: "status" });
-  const button = el("button", { type: "button", class: "primary" }, "Send an example chat");
-  button.addEventListener("click", () => {
-    button.disabled = true;
-    say(said, "Sent. It appears here as it is answered.");
-    void example(app)
-      .catch((error: unknown) => say(said, error instanceof Error ? error.message : String(error)))
-      .finally(() => (button.disabled = false));
-  });
-  return el("div", { class: "empty", hidden: true }, el("p", {}, "No request yet. Send one to this server, or let this page do it:"), button, said);
-}
-
-async function example(app: App): Promise<void> {
-  const body = { model: app.info.name, stream: true, max_tokens: 120, messages: [{ role: "user", content: "Tell me a story about a lantern and a fox." }] };
-  const response = await app.api("/v1/chat/completions", { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body) });
-  if (!response.ok) {
-    const told = (await response.json().catch(() => null)) as { error?: { message?: string } } | null;
-    throw new Error(told?.error?.message ?? `The server answered ${response.status}.`);
-  }
-  const reader = response.body!.getReader();
-  while (!(await reader.read()).done);
+  return el("div", { class: "empty", hidden: true }, el("p", {}, "No request yet. Send one to this server, or let this page do it:"), exampleButton(app, "Send an example chat", STORY));
 }

@@ -1,7 +1,227 @@
-import type { App } from "../app";
-import { add, el } from "../dom";
+// Step: one pass of the model at a time. Stop the engine, let it do one step, go back through its log, and see what a step
+// did: the tokens in it, the blocks of the KV cache, what it cost, and which limit of the machine bound it.
 
-export function mount(root: HTMLElement, _app: App): () => void {
-  add(root, el("h1", {}, "Step"), el("p", {}, "This page is not there yet."));
-  return () => undefined;
+import type { App } from "../app";
+import { add, el, say, show } from "../dom";
+import { exampleButton, LONG_PROMPT, STORY } from "../examples";
+import { dropFrame, wantFrame } from "../frames";
+import { KvMap } from "../kvmap";
+import { bound } from "../limits";
+import type { Step } from "../log";
+import { PassView } from "../pass";
+import { count, ms, percent, short, shortName } from "../units";
+import { WhatIf } from "../whatif";
+
+/** While it follows the engine, the page shows another step so often at most: faster nobody reads. */
+const REFRESH_MS = 250;
+
+export function mount(root: HTMLElement, app: App): () => void {
+  const { feed } = app;
+  const pass = new PassView(app);
+  const map = new KvMap(app);
+  const costs = new Costs(app);
+  const whatIf = new WhatIf(app);
+  const controls = new Controls(app);
+  const sentence = el("p", { class: "sentence" });
+  const nothing = el("div", { class: "row" }, "No step yet. ", exampleButton(app, "Send an example chat", STORY));
+
+  // The step that is shown; `null` follows the newest.
+  let chosen: number | null = null;
+  const slider = el("input", { type: "range", min: 0, max: 0, step: 1, "aria-label": "Step" });
+  const where = el("output", { class: "number" });
+  const latest = el("button", { type: "button", "aria-pressed": "true" }, "Newest");
+  const choose = (id: number | null): void => {
+    const { steps } = feed.log;
+    const last = feed.log.lastStep;
+    chosen = id == null || !last || id > last.id ? null : Math.max(id, steps[0]!.id);
+    latest.setAttribute("aria-pressed", String(chosen == null));
+    wantFrame(draw);
+  };
+  slider.addEventListener("input", () => choose(Number(slider.value)));
+  latest.addEventListener("click", () => choose(chosen == null ? (feed.log.lastStep?.id ?? null) : null));
+  const go = (by: number): void => choose((chosen ?? feed.log.lastStep?.id ?? 0) + by);
+  const back = el("button", { type: "button", "aria-label": "One step back", onclick: () => go(-1) }, "◂");
+  const forth = el("button", { type: "button", "aria-label": "One step forward", onclick: () => go(1) }, "▸");
+
+  add(
+    root,
+    el("h1", {}, "Step"),
+    el("p", { class: "lead" }, "The engine works in steps: one pass of the model, in which every running answer gets a token and waiting prompts get what room is left. Here is one at a time."),
+    el(
+      "section",
+      { class: "panel", "aria-label": "Engine and step log" },
+      controls.element,
+      el("div", { class: "scrub" }, back, slider, forth, where, latest),
+      el("p", { class: "quiet-text" }, "The slider goes back through the step log, with the arrow keys too."),
+    ),
+    nothing,
+    el("section", { class: "panel" }, el("h2", {}, "What it did"), sentence, pass.element),
+    el("div", { class: "two" }, el("section", { class: "panel" }, el("h2", {}, "What it cost"), costs.element), el("section", { class: "panel" }, el("h2", {}, "KV cache after it"), map.element)),
+    el(
+      "section",
+      { class: "panel" },
+      el("h2", {}, "With and without chunked prefill"),
+      whatIf.element,
+      el("p", { class: "quiet-text row" }, "To see it, let a long prompt meet a running answer: ", exampleButton(app, "Send two stories and a long prompt", STORY, STORY, LONG_PROMPT)),
+    ),
+  );
+
+  const draw = (): void => {
+    const { log } = feed;
+    const first = log.steps[0];
+    const last = log.lastStep;
+    show(nothing, !last);
+    slider.disabled = back.disabled = forth.disabled = !last;
+    if (!first || !last) return;
+    if (chosen != null && chosen < first.id) chosen = first.id;
+    const shown = log.steps[log.indexOf(chosen ?? last.id)] ?? last;
+    slider.min = String(first.id);
+    slider.max = String(last.id);
+    slider.value = String(shown.id);
+    slider.setAttribute("aria-valuetext", `step ${shown.id}`);
+    say(where, `${shown.id.toLocaleString("en")} of ${first.id.toLocaleString("en")}–${last.id.toLocaleString("en")}`);
+    say(sentence, story(shown));
+    pass.show(shown);
+    costs.show(shown);
+    map.show(shown.id);
+  };
+
+  let timer = 0;
+  const stop = feed.subscribe(() => {
+    controls.tell();
+    timer ||= window.setTimeout(() => {
+      timer = 0;
+      wantFrame(draw);
+    }, REFRESH_MS);
+  });
+  controls.tell();
+  draw();
+  return () => {
+    stop();
+    clearTimeout(timer);
+    dropFrame(draw);
+    for (const part of [pass, map, whatIf]) part.end();
+  };
+}
+
+/** What a step did, as a person would say it. */
+function story(step: Step): string {
+  const parts: string[] = [];
+  step.prefill.forEach((row, i) => {
+    const name = shortName(step.prefillOf[i]!.name);
+    const cached = row.cached > 0 && row.start <= row.cached ? ` (the ${row.cached.toLocaleString("en")} before them came from the prefix cache)` : "";
+    const end = row.samples > 0 ? ", the last ones of the prompt, so its first token came of it" : "";
+    parts.push(`read ${count(row.len, "prompt token")} of ${name} in one go, positions ${row.start} to ${row.start + row.len - 1}${cached}${end}`);
+  });
+  if (step.decode.length > 0) parts.push(`wrote one token for ${step.decode.length === 1 ? `the answer of ${shortName(step.decodeOf[0]!.name)}` : `each of ${count(step.decode.length, "answer")}`}`);
+  for (const { r, tokens, verdict } of step.preempted) parts.push(`took the blocks of ${shortName(r)} away, ${count(tokens, "token")} (${verdict})`);
+  const waiting = step.waiting > 0 ? ` ${count(step.waiting, "request")} waited${step.blocked ? `, for ${{ kv: "KV blocks", seats: "a seat", budget: "room in the step" }[step.blocked]}` : ""}.` : "";
+  const blocks = [
+    step.blocks.taken > 0 && `took ${count(step.blocks.taken, "KV block")}`,
+    step.blocks.evicted > 0 && `${step.blocks.evicted} of which lost a cached prefix`,
+    step.blocks.copied > 0 && `copied ${step.blocks.copied}`,
+  ].filter((part) => part !== false);
+  return `Step ${step.id.toLocaleString("en")} ${parts.join("; it ") || "carried no rows"}.${blocks.length > 0 ? ` It ${blocks.join(", ")}.` : ""}${waiting}`;
+}
+
+/** Pause, one step, resume. */
+class Controls {
+  readonly element: HTMLElement;
+  private said = el("span", { class: "quiet-text", role: "status" });
+  private buttons: Record<"pause" | "step" | "resume", HTMLButtonElement>;
+  private busy = false;
+  private problem = "";
+
+  constructor(private app: App) {
+    const button = (verb: "pause" | "step" | "resume", text: string): HTMLButtonElement => el("button", { type: "button", onclick: () => void this.ask(verb) }, text);
+    this.buttons = { pause: button("pause", "Pause"), step: button("step", "One step"), resume: button("resume", "Resume") };
+    this.element = el("div", { class: "row", role: "group", "aria-label": "Engine" }, ...Object.values(this.buttons), this.said);
+  }
+
+  private get paused(): boolean {
+    const { stats } = this.app.feed.log;
+    return stats[stats.length - 1]?.paused ?? false;
+  }
+
+  private async ask(verb: "pause" | "step" | "resume"): Promise<void> {
+    this.busy = true;
+    this.problem = "";
+    this.tell();
+    try {
+      const response = await this.app.api(`/live/${verb}`, { method: "POST" });
+      if (!response.ok) {
+        const told = (await response.json().catch(() => null)) as { error?: { message?: string } } | null;
+        this.problem = told?.error?.message ?? `The server answered ${response.status}.`;
+      }
+    } catch {
+      this.problem = "The server cannot be reached.";
+    }
+    this.busy = false;
+    this.tell();
+  }
+
+  tell(): void {
+    const { paused } = this;
+    const open = this.app.feed.state.kind === "open";
+    const may = this.app.info.pause_allowed && open && !this.busy;
+    this.buttons.pause.disabled = !may || paused;
+    this.buttons.step.disabled = !may;
+    this.buttons.resume.disabled = !may || !paused;
+    const reason = !this.app.info.pause_allowed
+      ? "This server may not be paused from here: that wants serve --allow-pause, or the admin key."
+      : !open
+        ? "No connection to the server."
+        : paused
+          ? "The engine is paused. Requests wait; none fails. It goes on by itself 30 seconds after the last page is closed."
+          : "The engine is running.";
+    say(this.said, this.problem || reason);
+  }
+}
+
+/** Measured beside predicted, beside the least that each limit of the machine allows. */
+class Costs {
+  readonly element: HTMLElement;
+  private words = el("p", {});
+  private bars: Record<"took" | "predicted" | "compute" | "bandwidth", { bar: HTMLElement; value: HTMLElement; row: HTMLElement }>;
+
+  constructor(private app: App) {
+    const row = (label: string, kind: string): { bar: HTMLElement; value: HTMLElement; row: HTMLElement } => {
+      const [bar, value] = [el("span", { class: `fill ${kind}` }), el("span", { class: "number" })];
+      return { bar, value, row: el("div", { class: "cost" }, el("span", {}, label), el("span", { class: "bar", "aria-hidden": "true" }, bar), value) };
+    };
+    this.bars = { took: row("It took", "ink"), predicted: row("Predicted", "queue"), compute: row("At least, to compute", "prefill"), bandwidth: row("At least, to read", "decode") };
+    this.element = el("div", {}, ...Object.values(this.bars).map(({ row }) => row), this.words);
+  }
+
+  show(step: Step): void {
+    const { limits } = this.app.info;
+    const compute = limits ? (step.flops / limits.matrix_flops) * 1000 : 0;
+    const bandwidth = limits ? (step.bytes / limits.read_bandwidth) * 1000 : 0;
+    const most = Math.max(step.took, step.predicted, compute, bandwidth, 1e-9);
+    const set = (name: keyof Costs["bars"], value: number, shown: boolean): void => {
+      const { bar, value: text, row } = this.bars[name];
+      show(row, shown);
+      bar.style.transform = `scaleX(${value / most})`;
+      say(text, ms(value));
+    };
+    set("took", step.took, true);
+    set("predicted", step.predicted, step.predicted > 0);
+    set("compute", compute, limits != null);
+    set("bandwidth", bandwidth, limits != null);
+    say(this.words, this.explain(step));
+  }
+
+  private explain(step: Step): string {
+    const error = step.predicted > 0 ? (step.predicted - step.took) / step.took : null;
+    const guess = error == null ? "" : ` The cost model was ${Math.abs(error) < 0.005 ? "right" : `${percent(Math.abs(error))} ${error > 0 ? "above" : "below"}`} it.`;
+    const work = `${short(step.flops)}operations over ${short(step.bytes)}B: ${(step.flops / Math.max(1, step.bytes)).toFixed(1)} for each byte.`;
+    const binding = bound(step, this.app.info.limits);
+    if (!binding) return `${work}${guess}`;
+    const why =
+      binding.by === "compute"
+        ? "Arithmetic bound it: so many rows share each weight that reading the weights is the lesser part."
+        : "Memory bandwidth bound it: every weight is read for few rows, and the arithmetic waits.";
+    const rest = binding.share > 1.02 ? " It was faster than memory alone allows, so part of it stayed in the processor's cache." : ` It reached ${percent(binding.share)} of that limit.`;
+    return `${work} ${why}${rest}${guess}`;
+  }
 }

@@ -1,0 +1,98 @@
+// One pass of the model, token by token: what each request brought into it.
+//
+//   A  [cached][ earlier ][#### this pass ####]           a chunk of a prompt: many tokens at once
+//   B  [       earlier        ][#]                        an answer: one token
+
+import type { App } from "./app";
+import { el, say } from "./dom";
+import { FONT, Surface, theme, watchTheme } from "./draw";
+import { dropFrame, wantFrame } from "./frames";
+import type { Request, Step } from "./log";
+import { count, shortName } from "./units";
+
+const ROW = 20;
+const MOST_ROWS = 24;
+const LARGEST_CELL = 11;
+
+interface Row {
+  request: Request;
+  /** Tokens before it that the prefix cache had, tokens before it in all, and tokens in it. */
+  cached: number;
+  start: number;
+  len: number;
+  phase: "prefill" | "decode";
+}
+
+export class PassView {
+  readonly element: HTMLElement;
+  private canvas = el("canvas", { class: "pass", role: "img" });
+  private surface: Surface;
+  private more = el("p", { class: "quiet-text" });
+  private step: Step | null = null;
+  private stop: () => void;
+
+  constructor(_app: App) {
+    this.surface = new Surface(this.canvas, () => wantFrame(this.draw));
+    this.stop = watchTheme(() => wantFrame(this.draw));
+    this.element = el("div", {}, this.canvas, this.more);
+  }
+
+  end(): void {
+    this.stop();
+    dropFrame(this.draw);
+    this.surface.end();
+  }
+
+  show(step: Step): void {
+    if (this.step === step) return;
+    this.step = step;
+    const shown = Math.min(MOST_ROWS, step.prefill.length + step.decode.length);
+    const hidden = step.prefill.length + step.decode.length - shown;
+    say(this.more, hidden > 0 ? `And ${count(hidden, "answer")} more, a token each.` : "");
+    // As high as the highest so far: what is below does not jump from step to step.
+    const height = Math.max(shown * ROW + 18, Number.parseFloat(this.canvas.style.height) || 0);
+    this.canvas.style.height = `${height}px`;
+    this.canvas.setAttribute("aria-label", `Tokens of step ${step.id} by request`);
+    wantFrame(this.draw);
+  }
+
+  private draw = (): void => {
+    const { surface, step } = this;
+    if (!step || surface.width === 0) return;
+    const rows: Row[] = [
+      ...step.prefill.map((row, i): Row => ({ request: step.prefillOf[i]!, cached: Math.min(row.cached, row.start), start: row.start, len: row.len, phase: "prefill" })),
+      ...step.decode.map((row, i): Row => ({ request: step.decodeOf[i]!, cached: 0, start: row.start, len: 1, phase: "decode" })),
+    ].slice(0, MOST_ROWS);
+    const context = surface.begin();
+    const colours = theme();
+    const left = 70;
+    const width = surface.width - left - 8;
+    const longest = Math.max(32, ...rows.map((row) => row.start + row.len));
+    const cell = Math.min(LARGEST_CELL, width / longest);
+    context.font = FONT;
+    rows.forEach((row, i) => {
+      const y = i * ROW + 3;
+      context.fillStyle = colours.quiet;
+      context.textAlign = "right";
+      context.fillText(shortName(row.request.name), left - 8, y + 7);
+      cells(context, left, y, cell, 0, row.cached, colours.cached);
+      cells(context, left, y, cell, row.cached, row.start - row.cached, colours.lane);
+      cells(context, left, y, cell, row.start, row.len, colours[row.phase]);
+    });
+    context.fillStyle = colours.quiet;
+    context.textAlign = "left";
+    const y = rows.length * ROW + 8;
+    context.fillText("position 0", left, y);
+    context.textAlign = "right";
+    context.fillText(String(longest - 1), left + longest * cell, y);
+  };
+}
+
+/** A row of tokens: cells where there is room for them, else a bar. What the pass did is seen however small. */
+function cells(context: CanvasRenderingContext2D, left: number, y: number, cell: number, start: number, len: number, colour: string): void {
+  if (len <= 0) return;
+  context.fillStyle = colour;
+  const x = left + start * cell;
+  if (cell < 3) return context.fillRect(x, y, Math.max(2, len * cell), 13);
+  for (let i = 0; i < len; i += 1) context.fillRect(left + (start + i) * cell, y, cell - 1, 13);
+}

@@ -1,0 +1,162 @@
+// The same minutes twice, through the production scheduler under an imagined clock: prompts in chunks, and prompts in one
+// piece. What it shows: a long prompt in one pass makes every running answer wait for all of it.
+
+import type { App } from "./app";
+import { add, el, fill, say } from "./dom";
+import { FONT, Surface, theme, tick, watchTheme } from "./draw";
+import { dropFrame, wantFrame } from "./frames";
+import { Lanes } from "./lanes";
+import { Log, type Token } from "./log";
+import { count, ms, shortName } from "./units";
+import type { StepEvent } from "./wire";
+
+const CHUNK = 128;
+const MINUTES = 5;
+const LANE = 14;
+const MOST_LANES = 16;
+const AXIS = 18;
+
+/** The part of `GET /live/whatif` that is read here. */
+interface Answer {
+  whatif: unknown;
+  steps: { whatif: StepEvent[] };
+}
+
+/** One of the two courses. */
+interface Course {
+  title: string;
+  log: Log;
+  worst: Token | null;
+  ttft: number | null;
+}
+
+export class WhatIf {
+  readonly element: HTMLElement;
+  private said = el("p", { class: "quiet-text", role: "status" });
+  private results = el("div", { class: "courses" });
+  private views: CourseView[] = [];
+
+  constructor(private app: App) {
+    const button = el("button", { type: "button" }, "Run the last minutes both ways");
+    button.addEventListener("click", () => {
+      button.disabled = true;
+      say(this.said, "Simulating …");
+      this.run()
+        .catch((error: unknown) => say(this.said, error instanceof Error ? error.message : String(error)))
+        .finally(() => (button.disabled = false));
+    });
+    this.element = el(
+      "div",
+      {},
+      el("p", { class: "quiet-text" }, `What this server did in the last ${MINUTES} minutes, simulated with the same arrivals and lengths: once with chunks of ${CHUNK} rows, once with each prompt in one pass.`),
+      el("div", { class: "row" }, button, this.said),
+      this.results,
+    );
+  }
+
+  end(): void {
+    for (const view of this.views) view.end();
+  }
+
+  private async run(): Promise<void> {
+    const whole = this.app.info.max_model_len;
+    const [chunked, unchunked] = [await this.ask(`In chunks of ${CHUNK}`, CHUNK), await this.ask("Each prompt in one pass", whole)];
+    if (chunked.log.steps.length === 0) {
+      say(this.said, "Nothing happened in the last minutes. Send something first, best a long prompt beside a running answer.");
+      return;
+    }
+    this.end();
+    // Where not chunking hurts most, in both.
+    const worst = unchunked.worst ?? chunked.worst;
+    const span = Math.max(400, 5 * (worst?.gap ?? 0));
+    const middle = worst ? worst.at - (worst.gap ?? 0) / 2 : chunked.log.steps[0]!.at + span / 2;
+    const left = Math.max(0, middle - span / 2);
+    this.views = [chunked, unchunked].map((course) => new CourseView(course, left, span));
+    fill(this.results, ...this.views.map((view) => view.element));
+    const [with_, without] = [chunked.worst?.gap, unchunked.worst?.gap];
+    if (with_ == null || without == null) say(this.said, "No answer had two tokens.");
+    else if (without < 1.15 * with_) say(this.said, "It made little difference: no long prompt met a running answer in these minutes.");
+    else say(this.said, `In one piece, the worst wait between two tokens is ${(without / with_).toFixed(1)} times as long.`);
+  }
+
+  private async ask(title: string, rows: number): Promise<Course> {
+    const query = new URLSearchParams({ minutes: String(MINUTES), max_num_batched_tokens: String(rows), max_prefill_chunk: String(rows), tpot_slo: "off", ttft_slo: "off" });
+    const response = await this.app.api(`/live/whatif?${query}`);
+    if (!response.ok) {
+      const told = (await response.json().catch(() => null)) as { error?: { message?: string } } | null;
+      throw new Error(told?.error?.message ?? `The server answered ${response.status}.`);
+    }
+    const answer = (await response.json()) as Answer;
+    const log = new Log(Infinity);
+    for (const step of answer.steps.whatif) log.step(step);
+    let worst: Token | null = null;
+    for (const request of log.requests.values()) {
+      for (const token of request.tokens) if (token.gap != null && token.gap > (worst?.gap ?? 0)) worst = token;
+    }
+    return { title, log, worst, ttft: medianOf(answer.whatif) };
+  }
+}
+
+/** The median time to first token in ms, if the figures have one. */
+function medianOf(figures: unknown): number | null {
+  const ttft = (figures as { ttft?: { p50?: number } } | null)?.ttft;
+  return typeof ttft?.p50 === "number" ? ttft.p50 : null;
+}
+
+/** A stretch of a course, to scale. */
+class CourseView {
+  readonly element: HTMLElement;
+  private surface: Surface;
+  private lanes: Lanes;
+  private stop: () => void;
+
+  constructor(
+    private course: Course,
+    private left: number,
+    private span: number,
+  ) {
+    const { log, worst, ttft, title } = course;
+    this.lanes = new Lanes(log);
+    const canvas = el("canvas", { class: "course", role: "img", "aria-label": `${title}: passes to scale` });
+    this.surface = new Surface(canvas, () => wantFrame(this.draw));
+    canvas.style.height = `${AXIS + Math.min(MOST_LANES, log.lanes) * LANE}px`;
+    this.stop = watchTheme(() => {
+      this.lanes.forget();
+      wantFrame(this.draw);
+    });
+    this.element = el("figure", {}, el("figcaption", {}, el("h3", {}, title)), canvas);
+    const culprit = worst ? log.delayedBy(worst)[0] : undefined;
+    const parts = [`worst gap ${ms(worst?.gap)}${culprit ? ` (behind the prompt of ${shortName(culprit.request.name)}, ${count(culprit.rows, "row")})` : ""}`, `first token ${ms(ttft)} (median)`, count(log.steps.length, "step")];
+    add(this.element, el("p", { class: "quiet-text" }, parts.join(" · ")));
+  }
+
+  end(): void {
+    this.stop();
+    dropFrame(this.draw);
+    this.surface.end();
+  }
+
+  private draw = (): void => {
+    const { surface, course, left, span } = this;
+    if (surface.width === 0) return;
+    const context = surface.begin();
+    const colours = theme();
+    const lanes = Math.min(MOST_LANES, course.log.lanes);
+    const x = (time: number): number => ((time - left) / span) * surface.width;
+    context.font = FONT;
+    context.fillStyle = colours.quiet;
+    context.strokeStyle = colours.line;
+    const distance = tick(span, surface.width / 90);
+    for (let time = Math.ceil(left / distance) * distance; time < left + span; time += distance) {
+      context.fillText(`+${ms(time - left)}`, x(time) + 3, 8);
+      context.fillRect(x(time), 2, 1, surface.height);
+    }
+    this.lanes.paint({ left, span, columns: Math.round(surface.width * surface.ratio), ratio: surface.ratio, lane: 0, lanes, now: 0 });
+    this.lanes.blit(context, { x: 0, y: AXIS, width: surface.width, height: LANE });
+    const { worst } = course;
+    if (!worst || worst.gap == null || worst.request.lane >= lanes) return;
+    context.strokeStyle = colours.late;
+    context.lineWidth = 2;
+    context.strokeRect(x(worst.at - worst.gap), AXIS + worst.request.lane * LANE - 1, (worst.gap / span) * surface.width, LANE - 1);
+  };
+}
