@@ -58,11 +58,12 @@ export function pixel(colour: string): number {
   return (0xff000000 | ((value & 0xff) << 16) | (value & 0xff00) | (value >> 16)) >>> 0;
 }
 
-/** Colours that tell requests apart, stable per request; none is that of a phase. `index` counts requests. */
+/** Colours that tell requests apart, stable per request: none is like those of the phases and of the cache. `index` counts requests. */
 export function requestColour(index: number, dark: boolean): string {
-  // Neighbours are a golden angle apart on the circle of hues, so that any few in a row differ.
-  const hue = (index * 137.508 + 160) % 360;
-  return hex(hue, dark ? 0.5 : 0.55, dark ? 0.62 : 0.48);
+  // Neighbours are a golden angle apart on what is left of the circle of hues: violet to red, yellow to green, cyan.
+  const part = (index * 0.618034 * 200) % 200;
+  const hue = part < 115 ? 232 + part : part < 180 ? 50 + (part - 115) : 172 + (part - 180);
+  return hex(hue, dark ? 0.55 : 0.6, [0.1, 0, -0.1][index % 3]! * 0.9 + (dark ? 0.62 : 0.48));
 }
 
 function hex(hue: number, saturation: number, lightness: number): string {

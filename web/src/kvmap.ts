@@ -11,6 +11,8 @@ import type { Name } from "./wire";
 const [SMALLEST, LARGEST] = [4, 18];
 const MOST_HEIGHT = 300;
 const NAMED = 10;
+/** Blocks behind the last one that was ever in use are left out, but for so many. */
+const LEAST_SHOWN = 1024;
 
 export class KvMap {
   readonly element: HTMLElement;
@@ -26,6 +28,8 @@ export class KvMap {
   private pointed: number | null = null;
   private cell = LARGEST;
   private columns = 1;
+  /** Up to the last block that was seen in use. */
+  private shown = 0;
   private stops: (() => void)[];
 
   constructor(private app: App) {
@@ -72,18 +76,20 @@ export class KvMap {
     if (number === 0) return say(this.summary, this.app.feed.state.kind === "open" ? "The map comes with the next step." : "No map: the server is not there.");
     const map = blocks.at(this.step);
     if (surface.width === 0) return;
-    this.layOut(number);
+    for (let i = this.shown; i < number; i += 1) if (map[i] !== 0) this.shown = i + 1;
+    const shown = Math.min(number, Math.max(LEAST_SHOWN, 2 ** Math.ceil(Math.log2(this.shown * 1.1))));
+    this.layOut(shown);
     const dark = isDark();
     const colours = theme();
     const colourOf = new Map<number, number>();
     const held = new Map<Name, number>();
-    const rows = Math.ceil(number / this.columns);
+    const rows = Math.ceil(shown / this.columns);
     const context = this.sheet.getContext("2d")!;
     const image = context.createImageData(this.columns, rows);
     const words = new Uint32Array(image.data.buffer);
     let [cached, used, shared] = [0, 0, 0];
     const numbered: [number, number][] = [];
-    for (let i = 0; i < number; i += 1) {
+    for (let i = 0; i < shown; i += 1) {
       const code = map[i]!;
       let colour = colourOf.get(code);
       const block = code > 1 || colour === undefined ? blocks.decode(code) : null;
@@ -102,7 +108,7 @@ export class KvMap {
     }
     context.putImageData(image, 0, 0);
     this.paint(rows, numbered);
-    this.write(number, used, shared, cached, held, dark);
+    this.write(number, shown, used, shared, cached, held, dark);
   };
 
   /** So many columns that the whole cache is seen at once, with cells as large as that allows. */
@@ -142,13 +148,13 @@ export class KvMap {
     }
   }
 
-  private write(number: number, used: number, shared: number, cached: number, held: Map<Name, number>, dark: boolean): void {
+  private write(number: number, shown: number, used: number, shared: number, cached: number, held: Map<Name, number>, dark: boolean): void {
     const { log, blocks } = this.app.feed;
     const free = number - used - cached;
     const early = blocks.since != null && this.step < blocks.since ? ` The map is known from step ${blocks.since} on, since this page was opened.` : "";
     say(
       this.summary,
-      `${count(number, "block")} of ${this.app.info.block_size} tokens: ${used.toLocaleString("en")} in use${shared > 0 ? ` (${shared.toLocaleString("en")} by more than one request, with their number)` : ""}, ${cached.toLocaleString("en")} cached and free to be taken, ${free.toLocaleString("en")} empty.${early}`,
+      `${count(number, "block")} of ${this.app.info.block_size} tokens: ${used.toLocaleString("en")} in use${shared > 0 ? ` (${shared.toLocaleString("en")} by more than one request, with their number)` : ""}, ${cached.toLocaleString("en")} cached and free to be taken, ${free.toLocaleString("en")} empty.${number > shown ? ` Of the empty ones, ${(number - shown).toLocaleString("en")} are not drawn.` : ""}${early}`,
     );
     const most = [...held].sort((a, b) => b[1] - a[1]);
     const items = most.slice(0, NAMED).map(([name, blocks]) => {
@@ -167,7 +173,7 @@ export class KvMap {
   private blockAt(x: number, y: number): number | null {
     const column = Math.floor(x / this.cell);
     const block = Math.floor(y / this.cell) * this.columns + column;
-    return column < this.columns && block >= 0 && block < this.app.feed.blocks.size ? block : null;
+    return column < this.columns && block >= 0 && block < this.sheet.height * this.columns && block < this.app.feed.blocks.size ? block : null;
   }
 
   private point(block: number | null, byKeyboard: boolean): void {

@@ -2,6 +2,7 @@
 // piece. What it shows: a long prompt in one pass makes every running answer wait for all of it.
 
 import type { App } from "./app";
+import { told } from "./ask";
 import { add, el, fill, say } from "./dom";
 import { FONT, Surface, theme, tick, watchTheme } from "./draw";
 import { dropFrame, wantFrame } from "./frames";
@@ -82,10 +83,7 @@ export class WhatIf {
   private async ask(title: string, rows: number): Promise<Course> {
     const query = new URLSearchParams({ minutes: String(MINUTES), max_num_batched_tokens: String(rows), max_prefill_chunk: String(rows), tpot_slo: "off", ttft_slo: "off" });
     const response = await this.app.api(`/live/whatif?${query}`);
-    if (!response.ok) {
-      const told = (await response.json().catch(() => null)) as { error?: { message?: string } } | null;
-      throw new Error(told?.error?.message ?? `The server answered ${response.status}.`);
-    }
+    if (!response.ok) throw new Error(await told(response));
     const answer = (await response.json()) as Answer;
     const log = new Log(Infinity);
     for (const step of answer.steps.whatif) log.step(step);

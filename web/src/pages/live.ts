@@ -146,5 +146,5 @@ class Tiles {
 
 /** Before the first request: what to do. */
 function emptyState(app: App): HTMLElement {
-  return el("div", { class: "empty", hidden: true }, el("p", {}, "No request yet. Send one to this server, or let this page do it:"), exampleButton(app, "Send an example chat", STORY));
+  return el("div", { class: "empty", hidden: true }, el("p", {}, "No request yet. Send one to this server, or let this page do it:"), exampleButton(app, "Send an example", STORY));
 }

@@ -2,6 +2,7 @@
 // did: the tokens in it, the blocks of the KV cache, what it cost, and which limit of the machine bound it.
 
 import type { App } from "../app";
+import { told } from "../ask";
 import { add, el, say, show } from "../dom";
 import { exampleButton, LONG_PROMPT, STORY } from "../examples";
 import { dropFrame, wantFrame } from "../frames";
@@ -23,7 +24,7 @@ export function mount(root: HTMLElement, app: App): () => void {
   const whatIf = new WhatIf(app);
   const controls = new Controls(app);
   const sentence = el("p", { class: "sentence" });
-  const nothing = el("div", { class: "row" }, "No step yet. ", exampleButton(app, "Send an example chat", STORY));
+  const nothing = el("div", { class: "row" }, "No step yet. ", exampleButton(app, "Send an example", STORY));
 
   // The step that is shown; `null` follows the newest.
   let chosen: number | null = null;
@@ -149,10 +150,7 @@ class Controls {
     this.tell();
     try {
       const response = await this.app.api(`/live/${verb}`, { method: "POST" });
-      if (!response.ok) {
-        const told = (await response.json().catch(() => null)) as { error?: { message?: string } } | null;
-        this.problem = told?.error?.message ?? `The server answered ${response.status}.`;
-      }
+      if (!response.ok) this.problem = await told(response);
     } catch {
       this.problem = "The server cannot be reached.";
     }
