@@ -121,7 +121,7 @@ export interface Rates {
   at: number;
   prefill: number;
   decode: number;
-  /** Found in the prefix cache, of the prompts asked for in it; `null` without any. */
+  /** Prompt tokens found in the prefix cache, of those looked up in it; `null` without any. */
   hits: number | null;
 }
 

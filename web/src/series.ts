@@ -87,7 +87,7 @@ const CHARTS: Chart[] = [
   },
   {
     title: "Prefix cache hits",
-    about: "Prompts that found a beginning in the cache, of those that came in each half second.",
+    about: "Prompt tokens that were found in the cache, of those asked for in each half second.",
     lines: [{ label: "hits", colour: "cached" }],
     format: percent,
     least: 1,

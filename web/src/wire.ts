@@ -112,6 +112,7 @@ export interface StatsEvent {
   steps: number;
   prefill_tokens: number;
   decode_tokens: number;
+  /** Prompt tokens that were looked up in the prefix cache, and found. */
   prefix_queries: number;
   prefix_hits: number;
   preemptions: number;

@@ -86,7 +86,7 @@ class Gauge {
       "article",
       { class: `panel gauge ${phase}` },
       el("h2", {}, title),
-      el("p", { class: "headline" }, this.number, ` of the ${limit} limit`),
+      el("p", { class: "distance" }, this.number, ` of the ${limit} limit`),
       el("div", { class: "bar", "aria-hidden": "true" }, this.bar),
       this.detail,
     );
@@ -140,7 +140,7 @@ class Tiles {
     const full = stats.kv_seconds_to_full;
     set("KV cache", percent(stats.used_blocks / Math.max(1, stats.total_blocks)), full == null || full > 3600 ? `of ${stats.total_blocks.toLocaleString("en")} blocks` : `full in ${ms(full * 1000)}`);
     const queries = stats.prefix_queries;
-    set("Prefix hits", queries > 0 ? percent(stats.prefix_hits / queries) : "–", queries > 0 ? `of ${queries.toLocaleString("en")} prompts` : "no prompt yet");
+    set("Prefix hits", queries > 0 ? percent(stats.prefix_hits / queries) : "–", queries > 0 ? `of ${short(queries)}prompt tokens` : "no prompt yet");
   }
 }
 
