@@ -1,5 +1,11 @@
 //! `twostroke bench-serve` against a server of ours, and what it says where there is none.
 
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpListener};
+use std::process::Stdio;
+use std::thread;
+use std::time::{Duration, Instant};
+
 use serde_json::Value;
 use tests::{Server, run, twostroke};
 
@@ -65,12 +71,163 @@ fn the_json_holds_every_request_if_asked() {
 }
 
 #[test]
-fn a_sweep_ends_with_a_table() {
+fn a_sweep_ends_with_a_table_and_a_picture() {
     let server = Server::start(&[]);
     let port = server.port().to_string();
-    let ran = run(twostroke(&["bench-serve", "--port", &port, "--sweep-rates", "20,40"]).args(SMALL));
+    let picture = std::env::temp_dir().join(format!("twostroke-sweep-{}.svg", std::process::id()));
+    let svg = picture.to_string_lossy().into_owned();
+    let load = ["bench-serve", "--port", &port, "--goodput", "ttft:60000", "--sweep-svg", &svg];
+    let ran = run(twostroke(&load).args(SMALL).args(["--sweep-request-rate", "20,inf"]));
     let rows: Vec<&str> = ran.stdout.lines().filter(|line| line.starts_with("| ")).collect();
-    assert_eq!((rows.len(), rows[2].starts_with("| 20 "), rows[3].starts_with("| 40 ")), (4, true, true), "{ran:?}");
+    assert_eq!((rows.len(), rows[2].starts_with("| 20 "), rows[3].starts_with("| inf ")), (4, true, true), "{ran:?}");
+    let drawn = std::fs::read_to_string(&picture).expect("the picture is written");
+    std::fs::remove_file(&picture).expect("it is there");
+    assert!(drawn.starts_with("<svg") && drawn.contains(">20<") && drawn.contains("lantern"), "{drawn}");
+}
+
+#[test]
+fn a_sweep_is_one_json_object_and_sends_new_prompts_at_every_point() {
+    let server = Server::start(&[]);
+    let port = server.port().to_string();
+    let file = std::env::temp_dir().join(format!("twostroke-sweep-{}.json", std::process::id()));
+    let path = file.to_string_lossy().into_owned();
+    let load = ["bench-serve", "--port", &port, "--json", "--ignore-eos", "--save-result", "--result-filename", &path];
+    let sweep = ["--sweep-max-concurrency", "1,3", "--sweep-num-prompts-factor", "2"];
+    let ran = run(twostroke(&load).args(sweep).args(["--random-input-len", "200", "--random-output-len", "5"]));
+    let json = ran.json();
+    let saved = std::fs::read_to_string(&file).expect("the result is written");
+    std::fs::remove_file(&file).expect("it is there");
+    assert_eq!(serde_json::from_str::<Value>(&saved).expect("JSON")["points"], json["points"]);
+    let points = json["points"].as_array().expect("points");
+    for (point, concurrency) in points.iter().zip([1_u64, 3]) {
+        let figures = (&point["max_concurrency"], &point["completed"], &point["total_cached_tokens"]);
+        assert_eq!(figures, (&concurrency.into(), &(2 * concurrency).into(), &0.into()), "{point}");
+    }
+    assert!(json["front"].as_array().is_some_and(|front| !front.is_empty()), "{json}");
+}
+
+/// A long prompt arrives beside streams: its milliseconds are found in their late tokens, and under its name.
+#[test]
+fn a_stall_has_the_name_of_the_prompt_that_made_it() {
+    let server = Server::start(&["--api-key", "secret", "--max-num-batched-tokens", "1024"]);
+    let file = std::env::temp_dir().join(format!("twostroke-stalls-{}.jsonl", std::process::id()));
+    let row = |ms: u64, input: u64, output: u64| {
+        let blocks: Vec<u64> = (0..input.div_ceil(512)).map(|block| input * 10 + block).collect();
+        let lengths = format!(r#""input_length": {input}, "output_length": {output}"#);
+        format!(r#"{{"timestamp": {ms}, {lengths}, "hash_ids": {blocks:?}}}"#) + "\n"
+    };
+    std::fs::write(&file, row(0, 30, 400) + &row(1, 40, 400) + &row(150, 3000, 1)).expect("a temporary file");
+    let (port, path) = (server.port().to_string(), file.to_string_lossy().into_owned());
+    let load = ["bench-serve", "--port", &port, "--dataset-name", "trace", "--dataset-path", &path, "--ignore-eos"];
+    let more = ["--json", "--save-detailed", "--result-filename", "/dev/null", "--api-key", "secret"];
+    let ran = run(twostroke(&load).args(more));
+    let json = ran.json();
+    let stalls = &json["stalls"];
+    assert!(stalls["stalls"].as_u64() > Some(0), "{ran:?}");
+    assert_eq!(json["stalled_itls"].as_array().map(Vec::len), Some(3), "{ran:?}");
+    let told = &stalls["server"];
+    assert!(told["explained"].as_u64() > Some(0) && told["explained"].as_u64() <= told["stalls"].as_u64(), "{stalls}");
+    let prompt = &told["prompts"][0];
+    assert_eq!((&prompt["request"], &prompt["prompt_tokens"]), (&2.into(), &3000.into()), "{stalls}");
+    assert!(prompt["ms"].as_f64() <= told["owners_ms"]["other_prefill"].as_f64(), "{stalls}");
+
+    let ran = run(twostroke(&load).args(["--api-key", "secret"]));
+    std::fs::remove_file(&file).expect("it is there");
+    assert!(ran.stdout.contains("Stalls found in the server's timelines:"), "{ran:?}");
+}
+
+#[test]
+fn probes_are_reported_apart() {
+    let server = Server::start(&[]);
+    let port = server.port().to_string();
+    let load = ["bench-serve", "--port", &port, "--request-rate", "20", "--probe-request-rate", "50", "--json"];
+    let json = run(twostroke(&load).args(SMALL)).json();
+    assert_eq!((&json["completed"], &json["probe_failed"]), (&6.into(), &0.into()), "{json}");
+    assert!(json["probe_completed"].as_u64() > Some(2), "{json}");
+    assert!(json["probe_median_e2el_ms"].as_f64() <= json["probe_max_e2el_ms"].as_f64(), "{json}");
+}
+
+/// A server that answers every connection with the same bytes, whatever it is asked, until the test is over.
+fn parrot(answer: &'static str) -> u16 {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+    let port = listener.local_addr().expect("it is bound").port();
+    thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let mut request = [0; 4096];
+            // A client that hangs up early is no failure here.
+            let _ = stream.read(&mut request);
+            let _ = stream.write_all(answer.as_bytes());
+        }
+    });
+    port
+}
+
+#[test]
+fn a_server_that_answers_rubbish_is_told_in_one_line() {
+    let table = [
+        ("SSH-2.0-OpenSSH_9.2\r\n", "HTTP"),
+        ("", "connection closed"),
+        ("HTTP/1.1 200 OK\r\nContent-Length: 15\r\n\r\n<html>hi</html>", "not a stream of events"),
+        ("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n\u{1b}[2J", "not a stream of events"),
+        ("HTTP/1.1 200 OK\r\nContent-Length: 14\r\n\r\ndata: {nope}\n\n", "an event is not JSON"),
+        ("HTTP/1.1 200 OK\r\nContent-Length: 14\r\n\r\ndata: [DONE]\n\n", "the answer has no token"),
+        ("HTTP/1.1 200 OK\r\nContent-Length: 18\r\n\r\ndata: {\"error\":1}\n", "the server reported"),
+        ("HTTP/1.1 500 Oops\r\nContent-Length: 9\r\n\r\nout\nof it", "500 Internal Server Error: out of it"),
+        ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", "the connection broke"),
+    ];
+    for (answer, problem) in table {
+        let port = parrot(answer).to_string();
+        let ran = run(twostroke(&["bench-serve", "--port", &port, "--model", "m"]).args(SMALL));
+        assert_eq!((ran.code, ran.stderr.lines().count()), (Some(2), 1), "{answer:?}: {ran:?}");
+        assert!(ran.stderr.contains(problem) && !ran.stderr.contains('\u{1b}'), "{answer:?}: {ran:?}");
+    }
+    let port = parrot("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}").to_string();
+    let ran = run(twostroke(&["bench-serve", "--port", &port]).args(SMALL));
+    assert_eq!((ran.code, ran.stderr.lines().count()), (Some(2), 1), "{ran:?}");
+    assert!(ran.stderr.contains("names no model: set --model"), "{ran:?}");
+}
+
+/// A server of another kind: the labels are the client's, and the report says so.
+#[test]
+fn a_server_without_timelines_gets_the_clients_labels_alone() {
+    let port = parrot(
+        "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n\
+         data: {\"id\":\"x\",\"choices\":[{\"text\":\"a\"}]}\n\ndata: {\"choices\":[{\"text\":\"b\"}]}\n\ndata: [DONE]\n\n",
+    );
+    let port = port.to_string();
+    let ran = run(twostroke(&["bench-serve", "--port", &port, "--model", "m"]).args(SMALL));
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert!(ran.stdout.contains("Whose time they were: this server keeps no timelines"), "{ran:?}");
+    let json = run(twostroke(&["bench-serve", "--port", &port, "--model", "m", "--json"]).args(SMALL)).json();
+    assert_eq!((&json["stalls"]["steady_gaps"], &json["stalls"]["server"]), (&6.into(), &Value::Null), "{json}");
+}
+
+#[test]
+fn ctrl_c_keeps_the_points_that_were_measured() {
+    let server = Server::start(&[]);
+    let port = server.port().to_string();
+    // The second point would take two minutes.
+    let load = ["bench-serve", "--port", &port, "--sweep-request-rate", "100,0.05", "--json"];
+    let child = twostroke(&load).args(SMALL).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+    let pid = child.id();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let answered = || server.request("GET", "/metrics", &[], "").1;
+    let first_is_done = |page: &str| {
+        let wanted = "vllm:e2e_request_latency_seconds_count";
+        let count = page.lines().find(|line| line.starts_with(wanted)).and_then(|line| line.rsplit(' ').next());
+        count.and_then(|count| count.parse().ok()) >= Some(7) // six, and the one that looks whether there is a server
+    };
+    while !first_is_done(&answered()) && Instant::now() < deadline {
+        thread::sleep(Duration::from_millis(50));
+    }
+    thread::sleep(Duration::from_secs(1)); // the report of the first point
+    tests::signal("INT", pid);
+    let output = child.wait_with_output().expect("it ends");
+    let json: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(output.status.code(), Some(0));
+    assert_eq!((&json["points"][0]["completed"], &json["points"][0]["complete"]), (&6.into(), &true.into()), "{json}");
+    assert_eq!(json["points"][1]["complete"], false, "{json}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("stopped: 0 of 6"), "{output:?}");
 }
 
 #[test]
@@ -97,14 +254,39 @@ fn a_trace_is_sent_as_it_was_recorded() {
 fn what_is_wrong_is_told_in_one_line() {
     let server = Server::start(&[]);
     let url = format!("http://127.0.0.1:{}", server.port());
+    let https = url.replace("http:", "https:");
     let table: &[(&[&str], &str)] = &[
         (&["--port", "1"], "127.0.0.1:1: Connection refused"),
-        (&["--base-url", "https://127.0.0.1"], "https is not spoken"),
+        (&["--base-url", &https], "does not speak https"),
+        (&["--base-url", "https://127.0.0.1:1"], "127.0.0.1:1: Connection refused"),
+        (&["--base-url", "http://no-such-host.invalid"], "no-such-host.invalid:80"),
         (&["--base-url", "localhost:8000"], "does not begin with http://"),
+        (&["--base-url", "http://127.0.0.1:70000"], "has a port that is none"),
         (&["--base-url", &url, "--endpoint", "/nowhere"], "404"),
         (&["--base-url", &url, "--model", "another"], "does not serve the model asked for"),
         (&["--base-url", &url, "--request-rate", "-1"], "--request-rate must be greater than 0"),
         (&["--base-url", &url, "--request-rate", "0"], "--request-rate must be greater than 0"),
+        (&["--base-url", &url, "--request-rate", "nan"], "--request-rate must be greater than 0"),
+        (&["--base-url", &url, "--request-rate", "1e-300"], "--request-rate must be at least 0.000001"),
+        (&["--base-url", &url, "--request-rate", "fast"], "--request-rate"),
+        (&["--base-url", &url, "--sweep-request-rate", "1,-1"], "--request-rate must be greater than 0"),
+        (&["--base-url", &url, "--sweep-request-rate", "nan"], "--request-rate must be greater than 0"),
+        (&["--base-url", &url, "--sweep-max-concurrency", "0"], "at least 1"),
+        (&["--base-url", &url, "--sweep-max-concurrency", "1", "--sweep-request-rate", "1"], "--sweep-"),
+        (&["--base-url", &url, "--sweep-svg", "x.svg"], "--sweep-request-rate or --sweep-max-concurrency"),
+        (
+            &["--base-url", &url, "--sweep-request-rate", "1", "--sweep-svg", "/nowhere/x.svg"],
+            "/nowhere: is not a directory",
+        ),
+        (&["--base-url", &url, "--save-result", "--result-dir", "/nowhere"], "/nowhere: is not a directory"),
+        (&["--base-url", &url, "--probe-request-rate", "0"], "--probe-request-rate"),
+        (&["--base-url", &url, "--probe-request-rate", "nan"], "--probe-request-rate"),
+        (&["--base-url", &url, "--max-concurrency", "0"], "at least 1"),
+        (&["--base-url", &url, "--num-prompts", "1000M"], "prompt tokens are too many"),
+        (&["--base-url", &url, "--temperature", "nan"], "--temperature"),
+        (&["--base-url", &url, "--api-key", "a\u{7f}b"], "unprintable"),
+        (&["--base-url", &url, "--ramp-up-strategy", "linear", "--ramp-up-start-rps", "1"], "--ramp-up-end-rps"),
+        (&["--base-url", &url, "--goodput", "ttft:nan"], "greater than 0"),
         (&["--base-url", &url, "--burstiness", "0"], "--burstiness must be greater than 0"),
         (&["--base-url", &url, "--random-range-ratio", "2"], "--random-range-ratio must be"),
         (&["--base-url", &url, "--num-prompts", "0"], "--num-prompts"),

@@ -37,7 +37,8 @@ pub(crate) enum Command {
     /// Load any OpenAI-compatible server and measure TTFT, TPOT, ITL, rates and goodput from the outside.
     ///
     /// Options, result block and JSON fields are those of `vllm bench serve`. TPOT is (end-to-end latency - TTFT) /
-    /// (output tokens - 1). Ctrl-C ends the run and reports what was answered.
+    /// (output tokens - 1). A gap above twice the median of its answer is a stall; a server that keeps timelines, as this
+    /// one does, is asked whose prompts took that time. Ctrl-C ends the run and reports what was answered.
     BenchServe(Box<BenchServeFlags>),
     /// Measure what weights and KV cache cost in quality, against float32, on a text of yours.
     ///
@@ -349,7 +350,7 @@ pub(crate) enum Output {
 /// Flags of `bench-serve`.
 #[derive(Args, Debug)]
 pub(crate) struct BenchServeFlags {
-    /// The server; its routes begin with /v1.
+    /// The server, http or https; its routes begin with /v1.
     #[arg(long, value_name = "URL", conflicts_with_all = ["host", "port"])]
     pub(crate) base_url: Option<String>,
     /// Host of the server.
@@ -370,6 +371,9 @@ pub(crate) struct BenchServeFlags {
     /// Key sent as a bearer token.
     #[arg(long, value_name = "KEY", env = "OPENAI_API_KEY", hide_env_values = true)]
     pub(crate) api_key: Option<String>,
+    /// https: take any certificate.
+    #[arg(long)]
+    pub(crate) insecure: bool,
     /// A header for every request; may be repeated.
     #[arg(long, value_name = "NAME=VALUE")]
     pub(crate) header: Vec<String>,
@@ -427,9 +431,22 @@ pub(crate) struct BenchServeFlags {
     /// Requests per second at the end.
     #[arg(long, value_name = "X", requires = "ramp_up_strategy", allow_negative_numbers = true)]
     pub(crate) ramp_up_end_rps: Option<f64>,
-    /// Measure at each of these rates in turn, and print throughput against latency.
-    #[arg(long, value_name = "X,..", value_delimiter = ',', conflicts_with_all = ["request_rate", "ramp_up_strategy"])]
-    pub(crate) sweep_rates: Vec<f64>,
+    /// Measure at each of these rates in turn; ends with a table of throughput against latency.
+    #[arg(long, value_name = "X,..", value_delimiter = ',', allow_negative_numbers = true,
+        conflicts_with_all = ["request_rate", "ramp_up_strategy", "sweep_max_concurrency"])]
+    pub(crate) sweep_request_rate: Vec<f64>,
+    /// Measure with so many requests open at once in turn; ends with the same table.
+    #[arg(long, value_name = "N,..", value_delimiter = ',', value_parser = positive, conflicts_with = "max_concurrency")]
+    pub(crate) sweep_max_concurrency: Vec<usize>,
+    /// Send this many requests for each one open at once, instead of --num-prompts at every point.
+    #[arg(long, value_name = "N", value_parser = positive, requires = "sweep_max_concurrency", conflicts_with = "num_prompts")]
+    pub(crate) sweep_num_prompts_factor: Option<usize>,
+    /// Draw the sweep, TTFT against throughput, as SVG.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) sweep_svg: Option<PathBuf>,
+    /// Send requests of one token beside the load, so many per second, and report what they felt apart from it.
+    #[arg(long, value_name = "X", value_parser = rate)]
+    pub(crate) probe_request_rate: Option<f64>,
     /// What a good request keeps, in milliseconds: ttft:500 tpot:50 e2el:10000.
     #[arg(long, value_name = "METRIC:MS", num_args = 1.., value_parser = goal)]
     pub(crate) goodput: Vec<load::Goal>,
@@ -446,7 +463,7 @@ pub(crate) struct BenchServeFlags {
     #[arg(long)]
     pub(crate) ignore_eos: bool,
     /// Randomness of answers. Default: the server's.
-    #[arg(long, value_name = "X")]
+    #[arg(long, value_name = "X", value_parser = number)]
     pub(crate) temperature: Option<f64>,
     /// The same seed sends the same prompts at the same moments.
     #[arg(long, value_name = "N", default_value_t = 0)]
@@ -833,8 +850,18 @@ fn metric(text: &str) -> Result<load::Metric, String> {
 fn goal(text: &str) -> Result<load::Goal, String> {
     let (name, ms) = text.split_once(':').ok_or("not METRIC:MS, such as ttft:500")?;
     let metric = metric(name)?;
-    let ms = ms.parse().ok().filter(|ms: &f64| *ms > 0.0).ok_or("milliseconds are a number greater than 0")?;
+    let ms = ms
+        .parse()
+        .ok()
+        .filter(|ms: &f64| *ms > 0.0 && ms.is_finite())
+        .ok_or("milliseconds are a number greater than 0")?;
     Ok(load::Goal { metric, ms })
+}
+
+/// Things per second that somebody can send.
+fn rate(text: &str) -> Result<f64, String> {
+    let allowed = "not a rate per second from 0.001 to 10000";
+    text.parse().ok().filter(|rate| (0.001..=10_000.0).contains(rate)).ok_or_else(|| allowed.to_string())
 }
 
 fn percentile(text: &str) -> Result<f64, String> {

@@ -4,21 +4,33 @@
 //! Schedule: when and what    | plan.rs      pure: a seed gives the same requests at the same moments
 //!      |                     |
 //!      v  one connection per request, events read as they come
-//! Outcome: when each token came, or why not    client.rs, the only file with sockets and a clock
-//!      |
+//! Outcome: when each token came, or why not    client.rs (the clock), target.rs (the sockets), events.rs (the stream)
+//!      |                       |
+//!      |                       v
+//!      |     Stalls: gaps that were long, and whose prompts took them, if the server says    stalls.rs
 //!      v
 //! Summary: TTFT, TPOT, ITL, E2EL, rates, goodput    summary.rs, report.rs: names and fields as `vllm bench serve` has them
+//!      |
+//!      v
+//! Sweep: throughput against latency over several loads    sweep.rs
 //! ```
 //!
-//! Definitions, the same as vLLM's: TTFT = request sent to first text; ITL = from one event with text to the next; E2EL =
+//! Definitions, the same as vLLM's: TTFT = request sent, on an open connection, to first text; ITL = from one event with text to the next; E2EL =
 //! request sent to the end; TPOT = (E2EL - TTFT) / (output tokens - 1), for answers of two tokens or more.
 
 mod client;
+mod events;
 mod plan;
 mod report;
+mod stalls;
 mod summary;
+mod sweep;
+mod target;
 
-pub use client::{Api, Outcome, Target, TargetError, first_model, probe, run};
+pub use client::{Outcome, beside, first_model, probe, run, timeline};
 pub use plan::{Arrivals, Ask, Dataset, PlanError, Prompt, Ramp, schedule};
-pub use report::{Settings, json, text};
+pub use report::{Measured, Settings, json, text};
+pub use stalls::{Attribution, Prefill, Stalls, stalls, worth_asking};
 pub use summary::{Distribution, Goal, Metric, Summary, summarize};
+pub use sweep::{Point, Swept};
+pub use target::{Api, Target, TargetError};

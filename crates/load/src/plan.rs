@@ -94,10 +94,23 @@ pub enum PlanError {
         /// What was given.
         value: f64,
     },
+    /// More than a client holds.
+    #[error("{tokens:.0} prompt tokens are too many for one run; at most {most:.0}: fewer or shorter prompts")]
+    TooMuch {
+        /// Of all prompts together.
+        tokens: f64,
+        /// What is held.
+        most: f64,
+    },
     /// Nothing to send.
     #[error("there are no requests to send")]
     Empty,
 }
+
+/// Prompt tokens of a run at most: 4 GB of them.
+const MOST_TOKENS: f64 = 1e9;
+/// Below it a run takes years, and its moments leave what clocks can say.
+const LOWEST: f64 = 1e-6;
 
 /// Ids that every vocabulary has and no tokenizer treats as special.
 const IDS: std::ops::Range<u32> = 300..1500;
@@ -111,6 +124,15 @@ pub fn schedule(
     seed: u64,
 ) -> Result<Vec<Ask>, PlanError> {
     let mut random = Random::new(seed);
+    let tokens = count as f64
+        * match dataset {
+            Dataset::Random { input, prefix, .. } => *input as f64 + *prefix as f64,
+            Dataset::PrefixRepetition { prefix, suffix, .. } => *prefix as f64 + *suffix as f64,
+            Dataset::Trace(_) => 0.0,
+        };
+    if tokens > MOST_TOKENS {
+        return Err(PlanError::TooMuch { tokens, most: MOST_TOKENS });
+    }
     let shapes = shapes(dataset, count, &mut random)?;
     if shapes.is_empty() {
         return Err(PlanError::Empty);
@@ -178,9 +200,15 @@ fn around(mean: usize, ratio: f64, random: &mut Random) -> usize {
 
 /// When each of `count` requests is sent.
 fn moments(arrivals: &Arrivals, count: usize, random: &mut Random) -> Result<Vec<Duration>, PlanError> {
-    let positive = |what, value: f64| match value > 0.0 {
-        true => Ok(value),
-        false => Err(PlanError::Number { what, allowed: "greater than 0", value }),
+    let positive = |what, value: f64| match value {
+        // Not a number is none of both.
+        _ if value >= LOWEST => Ok(value),
+        _ if value > 0.0 => Err(PlanError::Number { what, allowed: "at least 0.000001", value }),
+        _ => Err(PlanError::Number { what, allowed: "greater than 0", value }),
+    };
+    let finite = |what, value: f64| match positive(what, value)? {
+        value if value.is_finite() => Ok(value),
+        value => Err(PlanError::Number { what, allowed: "finite", value }),
     };
     let burstiness = positive("--burstiness", arrivals.burstiness)?;
     let rate_at: Box<dyn Fn(usize) -> f64> = match arrivals.ramp {
@@ -190,8 +218,8 @@ fn moments(arrivals: &Arrivals, count: usize, random: &mut Random) -> Result<Vec
         }
         Some(ramp) => {
             let (Ramp::Linear(from, to) | Ramp::Exponential(from, to)) = ramp;
-            let from = positive("--ramp-up-start-rps", from)?;
-            let to = positive("--ramp-up-end-rps", to)?;
+            let from = finite("--ramp-up-start-rps", from)?;
+            let to = finite("--ramp-up-end-rps", to)?;
             let share = move |index: usize| index as f64 / (count - 1).max(1) as f64;
             match ramp {
                 Ramp::Linear(..) => Box::new(move |index| from + (to - from) * share(index)),
@@ -298,9 +326,26 @@ mod tests {
                 Arrivals { ramp: Some(Ramp::Linear(0.0, 1.0)), ..POISSON },
                 "--ramp-up-start-rps must be greater than 0, not 0",
             ),
+            (
+                random(3, 0.0),
+                Arrivals { ramp: Some(Ramp::Exponential(1.0, f64::INFINITY)), ..POISSON },
+                "--ramp-up-end-rps must be finite, not inf",
+            ),
+            (random(3, 0.0), Arrivals { rate: f64::NAN, ..POISSON }, "--request-rate must be greater than 0, not NaN"),
+            (
+                random(3, 0.0),
+                Arrivals { rate: 1e-300, ..POISSON },
+                "--request-rate must be at least 0.000001, not 0.000",
+            ),
+            (
+                random(1_000_000_000, 0.0),
+                POISSON,
+                "5000000000 prompt tokens are too many for one run; at most 1000000000: fewer or shorter prompts",
+            ),
         ];
         for (dataset, arrivals, message) in cases {
-            assert_eq!(schedule(&dataset, 5, &arrivals, false, 1).unwrap_err().to_string(), message);
+            let error = schedule(&dataset, 5, &arrivals, false, 1).unwrap_err().to_string();
+            assert!(error.starts_with(message), "{error:?} is not {message:?}");
         }
         assert_eq!(schedule(&random(3, 0.0), 0, &POISSON, false, 1), Err(PlanError::Empty));
     }

@@ -3,7 +3,24 @@
 use serde_json::{Map, Value, json};
 
 use crate::client::Outcome;
-use crate::summary::{Goal, Metric, Summary};
+use crate::stalls::{Attribution, LATE, Stalls, late};
+use crate::summary::{Distribution, Goal, Metric, Summary};
+
+/// Prompts that are named in the text, and in the JSON.
+const NAMED: (usize, usize) = (5, 100);
+
+/// What came of a run.
+#[derive(Clone, Copy, Debug)]
+pub struct Measured<'a> {
+    /// Every request.
+    pub outcomes: &'a [Outcome],
+    /// Their figures.
+    pub summary: &'a Summary,
+    /// The gaps between their tokens.
+    pub stalls: &'a Stalls,
+    /// Requests of one token that were sent beside them.
+    pub probes: &'a [Outcome],
+}
 
 /// What is shown, and what of the run's settings goes beside the figures.
 #[derive(Clone, Debug)]
@@ -36,7 +53,8 @@ fn title(metric: Metric) -> (&'static str, &'static str) {
 }
 
 /// The block of text.
-pub fn text(summary: &Summary, settings: &Settings) -> String {
+pub fn text(measured: Measured<'_>, settings: &Settings) -> String {
+    let summary = measured.summary;
     let mut lines = vec![format!("{:=^50}", " Serving Benchmark Result ")];
     let mut line = |name: &str, value: String| lines.push(format!("{name:<40} {value:<10}").trim_end().to_owned());
     let fixed = |value: f64| format!("{value:.2}");
@@ -50,6 +68,9 @@ pub fn text(summary: &Summary, settings: &Settings) -> String {
     }
     line("Benchmark duration (s):", fixed(summary.duration));
     line("Total input tokens:", summary.total_input.to_string());
+    if summary.total_cached > 0 {
+        line("  of these in the server's cache:", summary.total_cached.to_string());
+    }
     line("Total generated tokens:", summary.total_output.to_string());
     line("Request throughput (req/s):", fixed(summary.request_throughput()));
     if let Some(goodput) = summary.request_goodput {
@@ -70,12 +91,114 @@ pub fn text(summary: &Summary, settings: &Settings) -> String {
             line(format!("P{p} {short} (ms):"), samples.percentile(p));
         }
     }
+    if measured.stalls.steady.len() + measured.stalls.stalled.len() > 0 {
+        lines.extend(stalls_text(measured.stalls, measured.outcomes));
+    }
+    if !measured.probes.is_empty() {
+        lines.extend(probes_text(&Probes::of(measured.probes)));
+    }
     lines.push("=".repeat(50));
     lines.join("\n")
 }
 
+/// Steady gaps and late ones, and who took the late ones' time.
+fn stalls_text(stalls: &Stalls, outcomes: &[Outcome]) -> Vec<String> {
+    let mut lines = vec![format!("{:-^50}", format!("Stalls (gaps above {LATE} x the answer's median)"))];
+    let mut line = |name: &str, value: String| lines.push(format!("{name:<40} {value:<10}").trim_end().to_owned());
+    let ms = |samples: &Distribution, p: f64| match samples.is_empty() {
+        true => "-".to_owned(),
+        false => format!("{:.2}", samples.percentile(p)),
+    };
+    line("Steady gaps:", stalls.steady.len().to_string());
+    line("Stalls:", format!("{} ({:.1} %)", stalls.stalled.len(), stalls.share() * 100.0));
+    line("Median steady gap (ms):", ms(&stalls.steady, 50.0));
+    line("Median stall (ms):", ms(&stalls.stalled, 50.0));
+    line("Longest stall (ms):", ms(&stalls.stalled, 100.0));
+    line("Stalls beyond the median, sum (ms):", format!("{:.2}", stalls.lost_ms));
+    let Some(server) = &stalls.server else {
+        lines.push("Whose time they were: this server keeps no timelines".to_owned());
+        return lines;
+    };
+    line("Stalls found in the server's timelines:", format!("{} of {}", server.explained, server.stalls));
+    let total = server.total_ms().max(f64::MIN_POSITIVE);
+    for (owner, ms) in &server.owners {
+        line(&format!("  {owner} (ms):"), format!("{ms:.2} ({:.0} %)", ms / total * 100.0));
+    }
+    for prompt in server.prompts.iter().take(NAMED.0) {
+        let who = match prompt.request {
+            Some(index) => format!("request {index}, {} prompt tokens", outcomes[index].prompt_tokens),
+            None => prompt.name.clone(),
+        };
+        let held_up = format!("in {} answer{}", prompt.answers, if prompt.answers == 1 { "" } else { "s" });
+        line(&format!("  prompt of {who}:"), format!("{:.2} {held_up}", prompt.ms));
+    }
+    lines
+}
+
+fn stalls_json(stalls: &Stalls, outcomes: &[Outcome]) -> Value {
+    let server = |server: &Attribution| {
+        let prompts = server.prompts.iter().take(NAMED.1).map(|prompt| {
+            let tokens = prompt.request.map(|index| outcomes[index].prompt_tokens);
+            json!({
+                "id": prompt.name,
+                "request": prompt.request,
+                "prompt_tokens": tokens,
+                "ms": prompt.ms,
+                "answers": prompt.answers,
+            })
+        });
+        json!({
+            "answers": server.answers,
+            "stalls": server.stalls,
+            "explained": server.explained,
+            "owners_ms": server.owners.iter().cloned().map(|(name, ms)| (name, json!(ms))).collect::<Map<_, _>>(),
+            "prompts": prompts.collect::<Vec<_>>(),
+        })
+    };
+    json!({
+        "definition": format!("a gap above {LATE} x the median gap of its answer"),
+        "steady_gaps": stalls.steady.len(),
+        "stalls": stalls.stalled.len(),
+        "answers": stalls.answers,
+        "median_steady_ms": stalls.steady.percentile(50.0),
+        "p99_steady_ms": stalls.steady.percentile(99.0),
+        "median_stall_ms": stalls.stalled.percentile(50.0),
+        "p99_stall_ms": stalls.stalled.percentile(99.0),
+        "max_stall_ms": stalls.stalled.percentile(100.0),
+        "lost_ms": stalls.lost_ms,
+        "server": stalls.server.as_ref().map(server),
+    })
+}
+
+/// What requests of one token felt.
+struct Probes {
+    completed: usize,
+    failed: usize,
+    e2el: Distribution,
+}
+
+impl Probes {
+    fn of(probes: &[Outcome]) -> Probes {
+        let completed = probes.iter().filter(|probe| probe.error.is_none());
+        let e2el = Distribution::of(completed.map(|probe| probe.latency * 1e3).collect());
+        Probes { completed: e2el.len(), failed: probes.len() - e2el.len(), e2el }
+    }
+}
+
+fn probes_text(probes: &Probes) -> Vec<String> {
+    let mut lines = vec![format!("{:-^50}", "Probes (one token each)")];
+    let mut line = |name: &str, value: String| lines.push(format!("{name:<40} {value:<10}").trim_end().to_owned());
+    line("Successful probes:", probes.completed.to_string());
+    line("Failed probes:", probes.failed.to_string());
+    for (name, p) in [("Median", 50.0), ("P99", 99.0), ("Max", 100.0)] {
+        line(&format!("{name} probe E2EL (ms):"), format!("{:.2}", probes.e2el.percentile(p)));
+    }
+    lines
+}
+
 /// The JSON object.
-pub fn json(summary: &Summary, outcomes: &[Outcome], settings: &Settings) -> Value {
+pub fn json(measured: Measured<'_>, settings: &Settings) -> Value {
+    let (summary, outcomes) = (measured.summary, measured.outcomes);
     let mut object: Map<String, Value> = settings.labels.iter().cloned().collect();
     let rate = settings.request_rate;
     let rest = json!({
@@ -86,6 +209,7 @@ pub fn json(summary: &Summary, outcomes: &[Outcome], settings: &Settings) -> Val
         "completed": summary.completed,
         "failed": summary.failed,
         "total_input_tokens": summary.total_input,
+        "total_cached_tokens": summary.total_cached,
         "total_output_tokens": summary.total_output,
         "request_throughput": summary.request_throughput(),
         "request_goodput": summary.request_goodput,
@@ -104,12 +228,23 @@ pub fn json(summary: &Summary, outcomes: &[Outcome], settings: &Settings) -> Val
             object.insert(format!("p{p}_{name}_ms"), json!(samples.percentile(p)));
         }
     }
+    object.insert("stalls".into(), stalls_json(measured.stalls, outcomes));
+    if !measured.probes.is_empty() {
+        let probes = Probes::of(measured.probes);
+        object.insert("probe_completed".into(), json!(probes.completed));
+        object.insert("probe_failed".into(), json!(probes.failed));
+        for (name, p) in [("median", 50.0), ("p99", 99.0), ("max", 100.0)] {
+            object.insert(format!("probe_{name}_e2el_ms"), json!(probes.e2el.percentile(p)));
+        }
+    }
     if settings.detailed {
         let each = |pick: &dyn Fn(&Outcome) -> Value| Value::Array(outcomes.iter().map(pick).collect());
         object.insert("input_lens".into(), each(&|outcome| json!(outcome.prompt_tokens)));
         object.insert("output_lens".into(), each(&|outcome| json!(outcome.output_tokens)));
         object.insert("ttfts".into(), each(&|outcome| json!(outcome.ttft)));
         object.insert("itls".into(), each(&|outcome| json!(outcome.itls)));
+        object.insert("stalled_itls".into(), each(&|outcome| json!(late(&outcome.itls))));
+        object.insert("connect_times".into(), each(&|outcome| json!(outcome.connect)));
         object.insert("latencies".into(), each(&|outcome| json!(outcome.latency)));
         object.insert("start_times".into(), each(&|outcome| json!(outcome.start)));
         object.insert("queue_times".into(), each(&|outcome| json!(outcome.queued)));
@@ -122,6 +257,7 @@ pub fn json(summary: &Summary, outcomes: &[Outcome], settings: &Settings) -> Val
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::stalls::{Prefill, stalls};
     use crate::summary::summarize;
 
     fn settings() -> Settings {
@@ -143,7 +279,9 @@ mod tests {
 
     #[test]
     fn the_block_has_the_lines_that_scripts_look_for() {
-        let text = text(&summarize(&[outcome()], &[]), &settings());
+        let outcomes = [outcome()];
+        let (summary, stalls) = (summarize(&outcomes, &[]), stalls(&outcomes));
+        let text = text(Measured { outcomes: &outcomes, summary: &summary, stalls: &stalls, probes: &[] }, &settings());
         for line in [
             "============ Serving Benchmark Result ============",
             "Successful requests:                     1",
@@ -160,13 +298,52 @@ mod tests {
     #[test]
     fn the_json_has_the_fields_that_scripts_look_for() {
         let outcomes = [outcome()];
-        let json = json(&summarize(&outcomes, &[]), &outcomes, &settings());
+        let (summary, stalls) = (summarize(&outcomes, &[]), stalls(&outcomes));
+        let measured = Measured { outcomes: &outcomes, summary: &summary, stalls: &stalls, probes: &[] };
+        let json = json(measured, &settings());
         assert_eq!(json["p99_ttft_ms"], 250.0);
         assert_eq!(json["p99.9_itl_ms"], 50.0);
         assert_eq!(json["itls"], json!([[0.05]]));
         assert_eq!((&json["completed"], &json["request_goodput"]), (&json!(1), &Value::Null));
         assert_eq!(json["request_rate"], 2.0);
         let infinite = Settings { request_rate: f64::INFINITY, ..settings() };
-        assert_eq!(super::json(&summarize(&outcomes, &[]), &outcomes, &infinite)["request_rate"], "inf");
+        assert_eq!(super::json(measured, &infinite)["request_rate"], "inf");
+    }
+
+    #[test]
+    fn stalls_are_told_with_their_owners_and_without() {
+        let late = Outcome { itls: vec![0.01, 0.01, 0.3], output_tokens: 4, ..outcome() };
+        let outcomes = [Outcome { prompt_tokens: 4096, ..outcome() }, late];
+        let (summary, alone) = (summarize(&outcomes, &[]), stalls(&outcomes));
+        let measured = Measured { outcomes: &outcomes, summary: &summary, stalls: &alone, probes: &outcomes[..1] };
+        let block = text(measured, &settings());
+        for line in
+            ["Stalls:                                  1 (25.0 %)", "Longest stall (ms):                      300.00"]
+        {
+            assert!(block.lines().any(|found| found == line), "{line:?} is missing in\n{block}");
+        }
+        assert!(block.contains("this server keeps no timelines"), "{block}");
+        assert!(block.contains("Successful probes:                       1"), "{block}");
+        let object = json(measured, &settings());
+        assert_eq!((&object["stalls"]["stalls"], &object["stalls"]["server"]), (&json!(1), &Value::Null));
+        assert_eq!((&object["probe_completed"], &object["stalled_itls"]), (&json!(1), &json!([[], [2]])));
+
+        let prompt = |name: &str, request, ms| Prefill { name: name.into(), request, ms, answers: 1 };
+        let owners = vec![("other_prefill".to_owned(), 270.0), ("own_decode".to_owned(), 30.0)];
+        let prompts = vec![prompt("cmpl-1", Some(0), 260.0), prompt("others", None, 10.0)];
+        let server = Attribution { answers: 1, stalls: 1, explained: 1, owners, prompts };
+        let told = Stalls { server: Some(server), ..alone.clone() };
+        let block = text(Measured { stalls: &told, ..measured }, &settings());
+        for line in [
+            "Stalls found in the server's timelines:  1 of 1",
+            "  other_prefill (ms):                    270.00 (90 %)",
+            "  prompt of request 0, 4096 prompt tokens: 260.00 in 1 answer",
+            "  prompt of others:                      10.00 in 1 answer",
+        ] {
+            assert!(block.lines().any(|found| found == line), "{line:?} is missing in\n{block}");
+        }
+        let object = json(Measured { stalls: &told, ..measured }, &settings());
+        assert_eq!(object["stalls"]["server"]["owners_ms"]["other_prefill"], 270.0);
+        assert_eq!(object["stalls"]["server"]["prompts"][0]["prompt_tokens"], 4096);
     }
 }

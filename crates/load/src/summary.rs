@@ -44,7 +44,7 @@ pub struct Goal {
 pub struct Distribution(Vec<f64>);
 
 impl Distribution {
-    fn of(mut values: Vec<f64>) -> Distribution {
+    pub(crate) fn of(mut values: Vec<f64>) -> Distribution {
         values.sort_by(f64::total_cmp);
         Distribution(values)
     }
@@ -91,6 +91,8 @@ pub struct Summary {
     pub failed: usize,
     /// Prompt tokens of completed requests.
     pub total_input: usize,
+    /// Of these, tokens that the server found in its prefix cache, if it says so.
+    pub total_cached: usize,
     /// Tokens of their answers.
     pub total_output: usize,
     /// Completed requests that keep every goal, per second; `None` without goals.
@@ -145,6 +147,7 @@ pub fn summarize(outcomes: &[Outcome], goals: &[Goal]) -> Summary {
         completed: completed.len(),
         failed: outcomes.len() - completed.len(),
         total_input: completed.iter().map(|outcome| outcome.prompt_tokens).sum(),
+        total_cached: completed.iter().map(|outcome| outcome.cached_tokens).sum(),
         total_output: completed.iter().map(|outcome| outcome.output_tokens).sum(),
         request_goodput: (!goals.is_empty() && duration > 0.0).then(|| good as f64 / duration),
         max_output_tokens_per_s,

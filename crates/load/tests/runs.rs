@@ -5,9 +5,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use load::{Api, Arrivals, Dataset, Metric, Outcome, Target, first_model, probe, run, schedule, summarize};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use load::{
+    Api, Arrivals, Dataset, Metric, Outcome, Target, beside, first_model, probe, run, schedule, stalls, summarize,
+    timeline,
+};
+use rustls::ServerConfig;
+use rustls::crypto::ring;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpListener;
+use tokio_rustls::TlsAcceptor;
+
+/// For localhost, valid for a hundred years, made with `openssl req -x509 -newkey ec`.
+const CERTIFICATE: &[u8] = include_bytes!("localhost.pem");
 
 /// What the server does with a request.
 #[derive(Clone, Copy)]
@@ -22,24 +33,46 @@ enum Script {
     Cut,
     /// Something that is no stream of events.
     Rubbish,
+    /// The same without an end.
+    Flood,
 }
 
 const HEAD: &str = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n";
 
 /// A server, its address, and the most requests that it had open at once.
 async fn serve(script: Script) -> (String, Arc<AtomicUsize>) {
+    serve_over(script, None).await
+}
+
+/// The same, encrypted, with a certificate that nobody vouches for.
+async fn serve_https(script: Script) -> (String, Arc<AtomicUsize>) {
+    let certificate = CertificateDer::from_pem_slice(CERTIFICATE).unwrap();
+    let key = PrivateKeyDer::from_pem_slice(CERTIFICATE).unwrap();
+    let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()));
+    let config = config.with_safe_default_protocol_versions().unwrap().with_no_client_auth();
+    serve_over(script, Some(Arc::new(config.with_single_cert(vec![certificate], key).unwrap()))).await
+}
+
+async fn serve_over(script: Script, encryption: Option<Arc<ServerConfig>>) -> (String, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}", listener.local_addr().unwrap());
+    let scheme = if encryption.is_some() { "https" } else { "http" };
+    let url = format!("{scheme}://{}", listener.local_addr().unwrap());
     let (open, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let seen = most.clone();
     tokio::spawn(async move {
         loop {
             let (stream, _) = listener.accept().await.unwrap();
-            let (open, most) = (open.clone(), most.clone());
+            let (open, most, encryption) = (open.clone(), most.clone(), encryption.clone());
             tokio::spawn(async move {
                 most.fetch_max(open.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
                 // A client that gave up is no failure of the server's.
-                let _ = reply(stream, script, &open).await;
+                let _ = match encryption {
+                    None => reply(stream, script, &open).await,
+                    Some(config) => match TlsAcceptor::from(config).accept(stream).await {
+                        Ok(stream) => reply(stream, script, &open).await,
+                        Err(error) => Err(error),
+                    },
+                };
                 open.fetch_sub(1, Ordering::Relaxed);
             });
         }
@@ -47,7 +80,10 @@ async fn serve(script: Script) -> (String, Arc<AtomicUsize>) {
     (url, seen)
 }
 
-async fn reply(mut stream: TcpStream, script: Script, open: &AtomicUsize) -> std::io::Result<()> {
+async fn reply<S>(mut stream: S, script: Script, open: &AtomicUsize) -> std::io::Result<()>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
     let mut request = Vec::new();
     let mut buffer = [0; 4096];
     // Bodies here end with their closing brace.
@@ -56,6 +92,10 @@ async fn reply(mut stream: TcpStream, script: Script, open: &AtomicUsize) -> std
         request.extend_from_slice(&buffer[..count]);
         if count == 0 {
             return Ok(());
+        }
+        // The greeting of https.
+        if request.starts_with(&[0x16]) {
+            return stream.write_all(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n").await;
         }
     }
     if request.starts_with(b"GET") {
@@ -91,6 +131,12 @@ async fn reply(mut stream: TcpStream, script: Script, open: &AtomicUsize) -> std
             let event = "data: {\"choices\":[{\"text\":\"a\"}]}\n\n";
             stream.write_all(format!("{HEAD}{event}").as_bytes()).await
         }
+        Script::Flood => {
+            stream.write_all(HEAD.as_bytes()).await?;
+            loop {
+                stream.write_all(&b"<p>hello</p>\n".repeat(1000)).await?;
+            }
+        }
         Script::Rubbish => stream.write_all(format!("{HEAD}<html>hello</html>\n").as_bytes()).await,
     }
 }
@@ -102,7 +148,7 @@ fn load(count: usize, rate: f64) -> Vec<load::Ask> {
 
 async fn measure(script: Script, count: usize, most: Option<usize>) -> (Vec<Outcome>, usize) {
     let (url, seen) = serve(script).await;
-    let target = Arc::new(Target::new(&url, None, Api::Completions).unwrap());
+    let target = Arc::new(Target::new(&url, None, Api::Completions, true).unwrap());
     let outcomes = run(target, load(count, f64::INFINITY), most, pending(), |_| ()).await;
     (outcomes, seen.load(Ordering::Relaxed))
 }
@@ -124,9 +170,73 @@ async fn every_token_of_every_request_is_timed() {
 #[tokio::test]
 async fn a_thousand_streams_are_open_at_once() {
     let (outcomes, seen) = measure(Script::Together(1000), 1000, None).await;
+    assert_a_thousand(&outcomes, seen);
+}
+
+#[tokio::test]
+async fn a_thousand_encrypted_streams_are_open_at_once() {
+    let (url, seen) = serve_https(Script::Together(1000)).await;
+    let target = Arc::new(Target::new(&url, None, Api::Completions, true).unwrap());
+    let outcomes = run(target, load(1000, f64::INFINITY), None, pending(), |_| ()).await;
+    assert_a_thousand(&outcomes, seen.load(Ordering::Relaxed));
+}
+
+fn assert_a_thousand(outcomes: &[Outcome], seen: usize) {
     let failed: Vec<_> = outcomes.iter().filter_map(|outcome| outcome.error.as_ref()).collect();
     assert!(failed.is_empty(), "{} failed, such as {:?}", failed.len(), failed.first());
     assert_eq!((outcomes.len(), seen), (1000, 1000));
+    let stalls = stalls(outcomes);
+    assert_eq!(stalls.steady.len() + stalls.stalled.len(), 2000, "each gap has a label");
+}
+
+#[tokio::test]
+async fn a_certificate_that_nobody_vouches_for_is_refused_unless_told_otherwise() {
+    let (url, _) = serve_https(Script::Tokens(3, 1)).await;
+    let asked = async |insecure| {
+        let target = Target::new(&url, None, Api::Completions, insecure).unwrap();
+        probe(&target, &load(1, 1.0)[0]).await
+    };
+    let error = asked(false).await.unwrap_err().to_string();
+    assert!(error.contains("certificate is not trusted") && error.contains("--insecure"), "{error}");
+    let outcome = asked(true).await.unwrap();
+    assert_eq!(outcome.output_tokens, 3);
+    assert!(outcome.connect > 0.0, "{outcome:?}");
+}
+
+#[tokio::test]
+async fn http_and_https_are_told_apart() {
+    let (url, _) = serve(Script::Tokens(3, 1)).await;
+    let target = Target::new(&url.replace("http:", "https:"), None, Api::Completions, true).unwrap();
+    let error = probe(&target, &load(1, 1.0)[0]).await.unwrap_err().to_string();
+    assert!(error.contains("does not speak https"), "{error}");
+}
+
+#[tokio::test]
+async fn probes_go_beside_the_load_whatever_became_of_those_before() {
+    // Each takes 60 ms and one leaves every 20.
+    let (url, seen) = serve(Script::Tokens(3, 20)).await;
+    let target = Arc::new(Target::new(&url, None, Api::Completions, true).unwrap());
+    let until = tokio::time::sleep(Duration::from_millis(300));
+    let probes = beside(target, load(1, 1.0)[0].clone(), 50.0, until).await;
+    assert!(probes.len() >= 3 && probes.iter().all(|probe| probe.error.is_none()), "{probes:?}");
+    assert!(seen.load(Ordering::Relaxed) > 1, "none waits for the one before");
+}
+
+#[tokio::test]
+async fn only_a_server_that_keeps_timelines_is_read_as_one() {
+    let (url, _) = serve(Script::Tokens(3, 1)).await;
+    let target = Target::new(&url, None, Api::Completions, true).unwrap();
+    // It answers every GET with 200 and a list of models.
+    assert_eq!(timeline(&target, "c").await, None);
+    assert_eq!(timeline(&target, "../../metrics").await, None, "no id leads elsewhere");
+    assert_eq!(timeline(&target, "").await, None);
+}
+
+#[tokio::test]
+async fn endless_rubbish_ends() {
+    let (outcomes, _) = measure(Script::Flood, 1, None).await;
+    let error = outcomes[0].error.as_deref().unwrap();
+    assert!(error.contains("no events"), "{error}");
 }
 
 #[tokio::test]
@@ -155,7 +265,7 @@ async fn failures_say_what_the_server_did() {
 #[tokio::test]
 async fn a_server_that_is_not_there_is_told_before_the_run() {
     let free = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-    let target = Target::new(&format!("http://{free}"), None, Api::Completions).unwrap();
+    let target = Target::new(&format!("http://{free}"), None, Api::Completions, true).unwrap();
     let error = probe(&target, &load(1, 1.0)[0]).await.unwrap_err().to_string();
     assert!(error.contains(&free.to_string()) && error.contains("refused"), "{error}");
 }
@@ -163,14 +273,14 @@ async fn a_server_that_is_not_there_is_told_before_the_run() {
 #[tokio::test]
 async fn the_models_name_can_be_asked_for() {
     let (url, _) = serve(Script::Rubbish).await;
-    let target = Target::new(&url, None, Api::Chat).unwrap();
+    let target = Target::new(&url, None, Api::Chat, true).unwrap();
     assert_eq!(first_model(&target).await.unwrap(), "the-model");
 }
 
 #[tokio::test]
 async fn stopping_keeps_what_has_ended() {
     let (url, _) = serve(Script::Tokens(2, 1)).await;
-    let target = Arc::new(Target::new(&url, None, Api::Completions).unwrap());
+    let target = Arc::new(Target::new(&url, None, Api::Completions, true).unwrap());
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let mut stop = Some(stop);
     // A request every two seconds: the tenth would come after 20.

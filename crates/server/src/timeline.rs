@@ -122,7 +122,7 @@ impl Reader<'_> {
     pub(crate) fn detail(&self, served: &Served) -> Vec<Value> {
         let sums = |timeline: Timeline| {
             let mut sums = self.sums(&timeline.account.bill);
-            sums.insert("late_tokens".into(), self.late_tokens(&timeline.account));
+            sums.insert("late_tokens".into(), self.gaps(&timeline.account, &timeline.account.late_gaps()));
             Value::Object(sums)
         };
         served.requests.iter().map(|&id| self.engine.timeline(id).map_or(Value::Null, sums)).collect()
@@ -146,7 +146,8 @@ impl Reader<'_> {
         prompt.insert("targets".into(), targets);
         prompt.extend(self.sums(&account.bill));
         prompt.insert("median_gap_ms".into(), ms(account.median_gap()).into());
-        prompt.insert("late_tokens".into(), self.late_tokens(account));
+        prompt.insert("late_tokens".into(), self.gaps(account, &account.late_gaps()));
+        prompt.insert("longest_gaps".into(), self.gaps(account, &account.longest_gaps));
         let wait = |wait: &Wait| {
             json!({
                 "answer": wait.answer,
@@ -192,8 +193,8 @@ impl Reader<'_> {
         sums
     }
 
-    fn late_tokens(&self, account: &Account) -> Value {
-        let late = |gap: &Gap| {
+    fn gaps(&self, account: &Account, gaps: &[Gap]) -> Value {
+        let gap = |gap: &Gap| {
             json!({
                 "answer": gap.answer,
                 "token": gap.token,
@@ -203,7 +204,7 @@ impl Reader<'_> {
                 "delayed_by": self.others(&gap.others),
             })
         };
-        account.late_gaps().iter().map(late).collect()
+        gaps.iter().map(gap).collect()
     }
 
     fn others(&self, named: &Named) -> Value {

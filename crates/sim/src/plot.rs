@@ -38,12 +38,17 @@ const COLOURS: [&str; 4] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7"];
 impl Chart {
     /// The whole SVG document.
     pub fn svg(&self) -> String {
-        stacked(&[(self, &[])])
+        self.svg_with(&[], &[])
+    }
+
+    /// The same with dots, the first in the colour of the first line, and words at points.
+    pub fn svg_with(&self, dots: &[Dots], words: &[Word]) -> String {
+        document(1, |svg| self.drawn(svg, 0.0, dots, words))
     }
 
     /// What is drawn, at the given distance from the top, without the document around it. `dots[i]` are points in the
     /// colour of `lines[i]`: what was measured, where the line is what was fitted to it.
-    fn drawn(&self, svg: &mut String, down: f64, dots: &[Dots]) {
+    fn drawn(&self, svg: &mut String, down: f64, dots: &[Dots], words: &[Word]) {
         let points = || self.lines.iter().flat_map(|line| &line.points).chain(dots.iter().flatten());
         let (x_ticks, x_max) = ticks(points().map(|point| point.0).fold(0.0, f64::max));
         let (y_ticks, y_max) = ticks(points().map(|point| point.1).fold(0.0, f64::max));
@@ -65,6 +70,7 @@ impl Chart {
             let colour = format!(" fill=\"{}\"", COLOURS[index]);
             text(LEFT + 8.0 + 150.0 * index as f64, TOP - 6.0, "start", &colour, &line.name);
         }
+        words.iter().for_each(|word| text(x_at(word.x) + 7.0, y_at(word.y) - 6.0, "start", "", &word.text));
         let mut path = |d: &str, colour: &str, width: f64| {
             let _ = writeln!(svg, "<path d=\"{d}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"{width}\"/>");
         };
@@ -91,16 +97,34 @@ impl Chart {
 /// Points of their own, not joined by a line.
 pub type Dots = Vec<(f64, f64)>;
 
+/// A word above and to the right of a point.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Word {
+    /// Where.
+    pub x: f64,
+    /// Where.
+    pub y: f64,
+    /// What is written there.
+    pub text: String,
+}
+
 /// Charts below each other, as one SVG document. With each come dots, the first in the colour of its first line.
 pub fn stacked(charts: &[(&Chart, &[Dots])]) -> String {
-    let height = HEIGHT * charts.len() as f64;
+    document(charts.len(), |svg| {
+        for (index, (chart, dots)) in charts.iter().enumerate() {
+            chart.drawn(svg, HEIGHT * index as f64, dots, &[]);
+        }
+    })
+}
+
+/// An SVG document with room for so many charts.
+fn document(charts: usize, draw: impl FnOnce(&mut String)) -> String {
+    let height = HEIGHT * charts as f64;
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" font-family=\"sans-serif\" \
          font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
     );
-    for (index, (chart, dots)) in charts.iter().enumerate() {
-        chart.drawn(&mut svg, HEIGHT * index as f64, dots);
-    }
+    draw(&mut svg);
     svg.push_str("</svg>\n");
     svg
 }
@@ -209,5 +233,14 @@ mod tests {
         assert!(svg.contains("time, s") && svg.contains("rows") && svg.contains("a &lt; b"), "{svg}");
         assert!(svg.contains("M70.0 270.0L700.0 40.0"), "from corner to corner: {svg}");
         assert_eq!(svg.matches("<svg").count(), svg.matches("</svg>").count());
+    }
+
+    #[test]
+    fn words_stand_beside_their_points() {
+        let lines = vec![Line { name: "a".to_string(), points: vec![(0.0, 0.0), (2.0, 10.0)] }];
+        let chart = Chart { title: "T".to_string(), x: "x".to_string(), y: "y".to_string(), lines };
+        let word = Word { x: 2.0, y: 10.0, text: "8 & more".to_string() };
+        let svg = chart.svg_with(&[vec![(2.0, 10.0)]], &[word]);
+        assert!(svg.contains("<circle cx=\"700.0\" cy=\"40.0\"") && svg.contains("8 &amp; more"), "{svg}");
     }
 }

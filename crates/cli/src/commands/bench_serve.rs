@@ -1,25 +1,54 @@
 //! `twostroke bench-serve`: loads any OpenAI-compatible server and says what its users feel.
 
-use std::path::{Path, PathBuf};
+use std::future::pending;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use load::{
-    Api, Arrivals, Ask, Dataset, Metric, Outcome, Prompt, Ramp, Settings, Summary, Target, TargetError, summarize,
+    Api, Arrivals, Ask, Attribution, Dataset, Measured, Outcome, Point, Prompt, Ramp, Settings, Stalls, Summary, Swept,
+    Target, TargetError, summarize,
 };
 use serde_json::{Map, Value, json};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::oneshot;
 
 use crate::console::{Progress, note, put_line};
 use crate::environment;
 use crate::failure::Failure;
 use crate::flags::{BenchServeFlags, LoadApi, LoadDataset, RampUp};
 
+/// Answers whose timelines are read: those that lost most time in stalls.
+const TIMELINES: usize = 128;
+
+/// One load of the run; a sweep has several.
+struct Load {
+    /// The rate, or the concurrency in a sweep of that.
+    asked: f64,
+    rate: f64,
+    max_concurrency: Option<usize>,
+    asks: Vec<Ask>,
+}
+
+/// A load and what came of it.
+struct Measurement {
+    outcomes: Vec<Outcome>,
+    probes: Vec<Outcome>,
+    summary: Summary,
+    stalls: Stalls,
+    complete: bool,
+}
+
 /// Runs the command.
 pub(crate) fn bench_serve(flags: &BenchServeFlags) -> Result<(), Failure> {
     let mut target = target(flags)?;
-    // Before anything is sent: a number out of range is told at once.
-    let rates = if flags.sweep_rates.is_empty() { vec![flags.request_rate] } else { flags.sweep_rates.clone() };
-    let loads = rates.iter().map(|&rate| schedule(flags, rate)).collect::<Result<Vec<_>, _>>()?;
+    // Before anything is sent: a number out of range or a file that cannot be written is told at once.
+    let loads = loads(flags)?;
+    let is_sweep = !flags.sweep_request_rate.is_empty() || !flags.sweep_max_concurrency.is_empty();
+    if !is_sweep && flags.sweep_svg.is_some() {
+        return Err(Failure::usage("--sweep-svg draws a sweep: set --sweep-request-rate or --sweep-max-concurrency"));
+    }
+    places(flags)?;
     // Thousands of streams are mostly waiting: one thread leaves the cores to the server.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
@@ -27,28 +56,66 @@ pub(crate) fn bench_serve(flags: &BenchServeFlags) -> Result<(), Failure> {
             Some(name) => target.model = name.clone(),
             None => target.model = load::first_model(&target).await.map_err(Failure::usage)?,
         }
-        let target = Arc::new(target);
-        warm_up(&target, flags, &loads[0][0]).await?;
-        let mut rows = Vec::new();
-        for (&rate, load) in rates.iter().zip(loads) {
-            let planned = load.len();
-            let outcomes = measure(&target, load, flags).await;
-            let interrupted = outcomes.len() < planned;
-            let settings = settings(flags, rate, &target);
-            let summary = summarize(&outcomes, &flags.goodput);
-            tell(flags, &settings, &summary, &outcomes)?;
-            rows.push((rate, summary));
-            if interrupted {
+        let client = Client::connect(Arc::new(target), flags, &loads[0]).await?;
+        let by = if flags.sweep_max_concurrency.is_empty() { "request_rate" } else { "max_concurrency" };
+        let mut swept = Swept { by, points: Vec::new() };
+        // From here on Ctrl-C ends the measurement, not the process.
+        let mut interrupts = signal(SignalKind::interrupt())?;
+        let count = loads.len();
+        for (index, load) in loads.into_iter().enumerate() {
+            let what =
+                if is_sweep { format!("{by} {} ({} of {count})", load.asked, index + 1) } else { "asking".into() };
+            let settings = settings(flags, &load, &client.target);
+            let asked = load.asked;
+            let planned = load.asks.len();
+            let measured = client.measure(load, &what, &mut interrupts).await;
+            let result = tell(flags, &settings, &measured, is_sweep)?;
+            let Measurement { outcomes, summary, stalls, complete, .. } = measured;
+            swept.points.push(Point { asked, summary, stalls, result, complete });
+            if !complete {
                 note(&format!("stopped: {} of {planned} requests were answered", outcomes.len()));
                 break;
             }
         }
-        if !flags.sweep_rates.is_empty() && !flags.json {
-            put_line(&sweep(&rows))?;
+        if is_sweep {
+            tell_sweep(flags, &swept, &client.target.model)?;
         }
-        let answered = rows.iter().any(|(_, summary)| summary.completed > 0);
+        let answered = swept.points.iter().any(|point| point.summary.completed > 0);
         if answered { Ok(()) } else { Err(Failure::Said(1)) }
     })
+}
+
+/// Every load, with prompts of its own: a server that saw them in the load before would have them in its prefix cache.
+fn loads(flags: &BenchServeFlags) -> Result<Vec<Load>, Failure> {
+    let load = |index: usize, asked: f64, rate: f64, max_concurrency: Option<usize>| {
+        let count = match (flags.sweep_num_prompts_factor, max_concurrency) {
+            (Some(factor), Some(most)) => factor.saturating_mul(most),
+            _ => flags.num_prompts,
+        };
+        let seed = flags.seed.wrapping_add(index as u64);
+        Ok(Load { asked, rate, max_concurrency, asks: schedule(flags, rate, count, seed)? })
+    };
+    let rates = flags.sweep_request_rate.iter().enumerate();
+    let concurrencies = flags.sweep_max_concurrency.iter().enumerate();
+    match (flags.sweep_request_rate.is_empty(), flags.sweep_max_concurrency.is_empty()) {
+        (false, _) => rates.map(|(index, &rate)| load(index, rate, rate, flags.max_concurrency)).collect(),
+        (_, false) => {
+            concurrencies.map(|(index, &most)| load(index, most as f64, flags.request_rate, Some(most))).collect()
+        }
+        _ => Ok(vec![load(0, flags.request_rate, flags.request_rate, flags.max_concurrency)?]),
+    }
+}
+
+/// Whether results can be written where they are wanted.
+fn places(flags: &BenchServeFlags) -> Result<(), Failure> {
+    let result = flags.result_dir.clone().filter(|_| flags.save_result || flags.save_detailed);
+    let svg = flags.sweep_svg.as_ref().and_then(|path| path.parent()).map(Path::to_path_buf);
+    for directory in [result, svg].into_iter().flatten().filter(|path| !path.as_os_str().is_empty()) {
+        if !directory.is_dir() {
+            return Err(Failure::usage(format!("{}: is not a directory; make it first", directory.display())));
+        }
+    }
+    Ok(())
 }
 
 fn target(flags: &BenchServeFlags) -> Result<Target, Failure> {
@@ -57,7 +124,7 @@ fn target(flags: &BenchServeFlags) -> Result<Target, Failure> {
         LoadApi::OpenaiChat => Api::Chat,
     };
     let url = flags.base_url.clone().unwrap_or_else(|| format!("http://{}:{}", flags.host, flags.port));
-    let mut target = Target::new(&url, flags.endpoint.as_deref(), api).map_err(Failure::usage)?;
+    let mut target = Target::new(&url, flags.endpoint.as_deref(), api, flags.insecure).map_err(Failure::usage)?;
     let set = |target: &mut Target| -> Result<(), TargetError> {
         flags.header.iter().try_for_each(|header| target.add_header(header))?;
         flags.api_key.iter().try_for_each(|key| target.set_key(key))
@@ -80,7 +147,7 @@ fn fields(flags: &BenchServeFlags) -> Result<Map<String, Value>, Failure> {
     Ok(fields)
 }
 
-fn schedule(flags: &BenchServeFlags, rate: f64) -> Result<Vec<Ask>, Failure> {
+fn schedule(flags: &BenchServeFlags, rate: f64, count: usize, seed: u64) -> Result<Vec<Ask>, Failure> {
     let dataset = match flags.dataset_name {
         LoadDataset::Random => Dataset::Random {
             input: flags.random_input_len,
@@ -106,36 +173,77 @@ fn schedule(flags: &BenchServeFlags, rate: f64) -> Result<Vec<Ask>, Failure> {
     };
     let arrivals = Arrivals { rate, burstiness: flags.burstiness, ramp };
     let words = flags.backend == LoadApi::OpenaiChat;
-    load::schedule(&dataset, flags.num_prompts, &arrivals, words, flags.seed).map_err(Failure::usage)
+    load::schedule(&dataset, count, &arrivals, words, seed).map_err(Failure::usage)
 }
 
-/// One short request that shows whether there is a server at all, then what was asked for.
-async fn warm_up(target: &Arc<Target>, flags: &BenchServeFlags, like: &Ask) -> Result<(), Failure> {
-    let prompt = match &like.prompt {
-        Prompt::Tokens(_) => Prompt::Tokens(vec![300; 8]),
-        Prompt::Words(_) => Prompt::Words("the sun and the sea".into()),
-    };
-    let first = Ask { at: Duration::ZERO, prompt, prompt_tokens: 8, max_tokens: 2 };
-    load::probe(target, &first).await.map_err(Failure::usage)?;
-    let warm_ups = vec![first; flags.num_warmups];
-    load::run(target.clone(), warm_ups, flags.max_concurrency, std::future::pending(), |_| ()).await;
-    Ok(())
+/// A server that answers, and what is sent to it beside the loads.
+struct Client<'a> {
+    target: Arc<Target>,
+    flags: &'a BenchServeFlags,
+    probe: Ask,
+    /// Whether the server keeps timelines.
+    tells_time: bool,
 }
 
-async fn measure(target: &Arc<Target>, load: Vec<Ask>, flags: &BenchServeFlags) -> Vec<Outcome> {
-    let total = load.len() as u64;
-    let progress = Progress::counting("asking", "answers");
-    progress.at(0, total);
-    let stop = async {
-        // Without a handler Ctrl-C ends the process as usual, and nothing is kept.
-        if tokio::signal::ctrl_c().await.is_err() {
-            std::future::pending::<()>().await;
+impl Client<'_> {
+    /// One short request that shows whether there is a server at all, then those that warm it up.
+    async fn connect<'a>(target: Arc<Target>, flags: &'a BenchServeFlags, load: &Load) -> Result<Client<'a>, Failure> {
+        let prompt = match &load.asks[0].prompt {
+            Prompt::Tokens(_) => Prompt::Tokens(vec![300; 8]),
+            Prompt::Words(_) => Prompt::Words("the sun and the sea".into()),
+        };
+        let first = Ask { at: Duration::ZERO, prompt, prompt_tokens: 8, max_tokens: 2 };
+        let answered = load::probe(&target, &first).await.map_err(Failure::usage)?;
+        let tells_time = load::timeline(&target, &answered.id).await.is_some();
+        let warm_ups = vec![first.clone(); flags.num_warmups];
+        load::run(target.clone(), warm_ups, load.max_concurrency, pending(), |_| ()).await;
+        Ok(Client { target, flags, probe: Ask { max_tokens: 1, ..first }, tells_time })
+    }
+
+    async fn measure(&self, load: Load, what: &str, interrupts: &mut Signal) -> Measurement {
+        let planned = load.asks.len();
+        let progress = Progress::counting(what, "answers");
+        progress.at(0, planned as u64);
+        let (ended, end) = oneshot::channel::<()>();
+        let main = async {
+            let stop = async {
+                interrupts.recv().await;
+            };
+            let ended_so_far = |count: usize| progress.at(count as u64, planned as u64);
+            let outcomes = load::run(self.target.clone(), load.asks, load.max_concurrency, stop, ended_so_far).await;
+            drop(ended);
+            outcomes
+        };
+        let beside = async {
+            let Some(rate) = self.flags.probe_request_rate else { return Vec::new() };
+            load::beside(self.target.clone(), self.probe.clone(), rate, async { drop(end.await) }).await
+        };
+        let (outcomes, probes) = tokio::join!(main, beside);
+        let mut stalls = load::stalls(&outcomes);
+        if self.tells_time {
+            progress.naming("reading the server's timelines".into());
+            let timelines = tokio::select! {
+                timelines = self.timelines(&outcomes) => timelines,
+                _ = interrupts.recv() => Vec::new(),
+            };
+            stalls.server = Some(Attribution::of(&outcomes, &timelines));
         }
-    };
-    load::run(target.clone(), load, flags.max_concurrency, stop, |ended| progress.at(ended as u64, total)).await
+        let summary = summarize(&outcomes, &self.flags.goodput);
+        let complete = outcomes.len() == planned;
+        Measurement { outcomes, probes, summary, stalls, complete }
+    }
+
+    async fn timelines(&self, outcomes: &[Outcome]) -> Vec<(usize, Value)> {
+        let mut timelines = Vec::new();
+        for index in load::worth_asking(outcomes, TIMELINES) {
+            let timeline = load::timeline(&self.target, &outcomes[index].id).await;
+            timelines.extend(timeline.map(|timeline| (index, timeline)));
+        }
+        timelines
+    }
 }
 
-fn settings(flags: &BenchServeFlags, rate: f64, target: &Target) -> Settings {
+fn settings(flags: &BenchServeFlags, load: &Load, target: &Target) -> Settings {
     let backend = match flags.backend {
         LoadApi::Openai => "openai",
         LoadApi::OpenaiChat => "openai-chat",
@@ -144,64 +252,77 @@ fn settings(flags: &BenchServeFlags, rate: f64, target: &Target) -> Settings {
         ("date", json!(environment::utc(environment::now()))),
         ("backend", json!(backend)),
         ("model_id", json!(target.model)),
-        ("num_prompts", json!(flags.num_prompts)),
+        ("num_prompts", json!(load.asks.len())),
         ("tpot_definition", json!("(e2el - ttft) / (output tokens - 1)")),
     ];
     Settings {
         metrics: flags.percentile_metrics.clone(),
         percentiles: flags.metric_percentiles.clone(),
         goals: flags.goodput.clone(),
-        request_rate: rate,
+        request_rate: load.rate,
         burstiness: flags.burstiness,
-        max_concurrency: flags.max_concurrency,
+        max_concurrency: load.max_concurrency,
         labels: labels.map(|(name, value)| (name.to_string(), value)).to_vec(),
         detailed: flags.save_detailed,
     }
 }
 
-fn tell(flags: &BenchServeFlags, settings: &Settings, summary: &Summary, outcomes: &[Outcome]) -> Result<(), Failure> {
+/// Shows a load's result and returns its JSON. The points of a sweep are written together, at its end.
+fn tell(
+    flags: &BenchServeFlags,
+    settings: &Settings,
+    measurement: &Measurement,
+    is_sweep: bool,
+) -> Result<Value, Failure> {
+    let Measurement { outcomes, probes, summary, stalls, .. } = measurement;
     for error in outcomes.iter().filter_map(|outcome| outcome.error.as_ref()).take(3) {
         note(&format!("failed: {error}"));
     }
-    let object = load::json(summary, outcomes, settings);
-    put_line(&if flags.json { object.to_string() } else { load::text(summary, settings) })?;
-    if flags.save_result || flags.save_detailed {
-        let path = result_path(flags, settings);
-        let write = std::fs::write(&path, object.to_string() + "\n");
-        write.map_err(|error| Failure::failed(format!("{}: {error}", path.display())))?;
-        note(&format!("written: {}", path.display()));
+    let measured = Measured { outcomes, summary, stalls, probes };
+    let object = load::json(measured, settings);
+    match flags.json {
+        true if is_sweep => {}
+        true => put_line(&object.to_string())?,
+        false => put_line(&load::text(measured, settings))?,
     }
-    Ok(())
+    if !is_sweep {
+        save(flags, &object, settings.request_rate)?;
+    }
+    Ok(object)
 }
 
-fn result_path(flags: &BenchServeFlags, settings: &Settings) -> PathBuf {
-    let rate = if settings.request_rate.is_finite() { settings.request_rate.to_string() } else { "inf".into() };
-    let label = |name: &str| {
-        let found = settings.labels.iter().find(|(label, _)| label == name);
-        found.and_then(|(_, value)| value.as_str()).unwrap_or_default().replace(['/', ':'], "-")
+fn tell_sweep(flags: &BenchServeFlags, swept: &Swept, model: &str) -> Result<(), Failure> {
+    let object = swept.json();
+    put_line(&if flags.json { object.to_string() } else { swept.table() })?;
+    if let Some(path) = &flags.sweep_svg {
+        write(path, &swept.svg(model, &flags.goodput))?;
+    }
+    let Some(first) = object["points"].get(0) else { return Ok(()) };
+    let mut named = object.clone();
+    for label in ["date", "backend", "model_id"] {
+        named[label] = first[label].clone();
+    }
+    save(flags, &named, f64::NAN)
+}
+
+/// Writes the result to a file if that was asked for. `rate` is for its name.
+fn save(flags: &BenchServeFlags, object: &Value, rate: f64) -> Result<(), Failure> {
+    if !(flags.save_result || flags.save_detailed) {
+        return Ok(());
+    }
+    let rate = match rate {
+        _ if rate.is_nan() => "sweep".to_owned(),
+        _ if rate.is_finite() => format!("{rate}qps"),
+        _ => "infqps".to_owned(),
     };
-    let name = format!("{}-{rate}qps-{}-{}.json", label("backend"), label("model_id"), label("date"));
+    let label = |name: &str| object[name].as_str().unwrap_or_default().replace(['/', ':'], "-");
+    let name = format!("{}-{rate}-{}-{}.json", label("backend"), label("model_id"), label("date"));
     let name = flags.result_filename.clone().unwrap_or(name);
-    flags.result_dir.clone().unwrap_or_default().join(name)
+    write(&flags.result_dir.clone().unwrap_or_default().join(name), &(object.to_string() + "\n"))
 }
 
-/// Throughput against latency, a row for each rate.
-fn sweep(rows: &[(f64, Summary)]) -> String {
-    let head =
-        "| req/s asked | req/s | goodput | output tok/s | TTFT p50 ms | TTFT p99 ms | TPOT p50 ms | TPOT p99 ms |";
-    let mut lines = vec![head.to_string(), "| ---: ".repeat(8) + "|"];
-    for (rate, summary) in rows {
-        let [ttft, tpot] = [Metric::Ttft, Metric::Tpot].map(|metric| summary.distribution(metric));
-        lines.push(format!(
-            "| {rate} | {:.2} | {} | {:.1} | {:.1} | {:.1} | {:.1} | {:.1} |",
-            summary.request_throughput(),
-            summary.request_goodput.map_or("".into(), |goodput| format!("{goodput:.2}")),
-            summary.output_throughput(),
-            ttft.percentile(50.0),
-            ttft.percentile(99.0),
-            tpot.percentile(50.0),
-            tpot.percentile(99.0),
-        ));
-    }
-    lines.join("\n")
+fn write(path: &Path, text: &str) -> Result<(), Failure> {
+    std::fs::write(path, text).map_err(|error| Failure::failed(format!("{}: {error}", path.display())))?;
+    note(&format!("written: {}", path.display()));
+    Ok(())
 }

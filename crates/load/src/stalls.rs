@@ -1,0 +1,266 @@
+//! Which gaps between tokens were long, and whose prompts took them.
+//!
+//! ```text
+//! client    first token . . . . . . [-- stall --] . . . . .        longer than twice the median gap of its answer
+//! server    first token . . . . . . [own 4 ms | prompt of B 310 ms] . . . .      its longest gaps, with their owners
+//! ```
+//! Labels come from the client's clock alone, for any server. Both clocks are laid over each other at the first token:
+//! what the network adds to both sides of a gap cancels out. A stall that has no counterpart at the server happened on
+//! the way.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+
+use crate::client::Outcome;
+use crate::summary::Distribution;
+
+/// A gap is a stall if it is longer than this many median gaps of its own answer.
+pub(crate) const LATE: f64 = 2.0;
+
+/// The gaps of a run in two heaps, in milliseconds.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Stalls {
+    /// Gaps that are none.
+    pub steady: Distribution,
+    /// Gaps that are.
+    pub stalled: Distribution,
+    /// What stalls took beyond the medians of their answers, in all.
+    pub lost_ms: f64,
+    /// Answers with a stall.
+    pub answers: usize,
+    /// The server's own account, if it keeps one.
+    pub server: Option<Attribution>,
+}
+
+/// Whose time the stalls were.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Attribution {
+    /// Answers whose timeline was read.
+    pub answers: usize,
+    /// Stalls of these answers.
+    pub stalls: usize,
+    /// Those that the server's account has too; what follows is about them.
+    pub explained: usize,
+    /// Milliseconds by owner, the largest first.
+    pub owners: Vec<(String, f64)>,
+    /// Whose prompts the part `other_prefill` was, the largest first.
+    pub prompts: Vec<Prefill>,
+}
+
+/// A request whose prompt made others wait for their tokens.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Prefill {
+    /// As the server names it to whoever asks: a response id, or a number that stands for somebody else's.
+    pub name: String,
+    /// Which outcome of the run it is; `None`: not one of ours.
+    pub request: Option<usize>,
+    /// Milliseconds of late tokens that it owns.
+    pub ms: f64,
+    /// Answers that it held up.
+    pub answers: usize,
+}
+
+/// Indices of an answer's gaps that are stalls.
+pub(crate) fn late(itls: &[f64]) -> Vec<usize> {
+    let limit = LATE * median(itls);
+    (0..itls.len()).filter(|&index| itls[index] > limit).collect()
+}
+
+fn median(itls: &[f64]) -> f64 {
+    Distribution::of(itls.to_vec()).percentile(50.0)
+}
+
+/// Milliseconds that an answer's stalls took beyond its median gap.
+fn lost_ms(itls: &[f64]) -> f64 {
+    let median = median(itls);
+    late(itls).iter().map(|&index| (itls[index] - median) * 1e3).sum()
+}
+
+/// Labels every gap of the completed answers.
+pub fn stalls(outcomes: &[Outcome]) -> Stalls {
+    let (mut steady, mut stalled) = (Vec::new(), Vec::new());
+    let mut found = Stalls::default();
+    for outcome in outcomes.iter().filter(|outcome| outcome.error.is_none()) {
+        let late = late(&outcome.itls);
+        found.answers += usize::from(!late.is_empty());
+        found.lost_ms += lost_ms(&outcome.itls);
+        let mut late = late.into_iter().peekable();
+        for (index, gap) in outcome.itls.iter().enumerate() {
+            let heap = if late.next_if_eq(&index).is_some() { &mut stalled } else { &mut steady };
+            heap.push(gap * 1e3);
+        }
+    }
+    Stalls { steady: Distribution::of(steady), stalled: Distribution::of(stalled), ..found }
+}
+
+/// The answers, at most `most`, whose timelines tell most: those that lost most time in stalls, the worst first.
+pub fn worth_asking(outcomes: &[Outcome], most: usize) -> Vec<usize> {
+    let completed = outcomes.iter().enumerate().filter(|(_, outcome)| outcome.error.is_none());
+    let lost = completed.map(|(index, outcome)| (lost_ms(&outcome.itls), index));
+    let mut lost: Vec<(f64, usize)> = lost.filter(|(lost, _)| *lost > 0.0).collect();
+    lost.sort_by(|one, other| other.0.total_cmp(&one.0).then(one.1.cmp(&other.1)));
+    lost.into_iter().take(most).map(|(_, index)| index).collect()
+}
+
+/// A gap as the server's timeline has it. Times are in seconds.
+struct ServersGap<'a> {
+    /// Its end, from the first token.
+    end: f64,
+    gap: f64,
+    value: &'a Value,
+}
+
+impl Stalls {
+    /// Part of all gaps that are stalls, 0 to 1.
+    pub fn share(&self) -> f64 {
+        let gaps = self.steady.len() + self.stalled.len();
+        if gaps == 0 { 0.0 } else { self.stalled.len() as f64 / gaps as f64 }
+    }
+}
+
+impl Attribution {
+    /// Lays the timelines of some answers (indices of `outcomes`) over their stalls.
+    pub fn of(outcomes: &[Outcome], timelines: &[(usize, Value)]) -> Attribution {
+        let mut found = Attribution { answers: timelines.len(), ..Attribution::default() };
+        let mut owners: BTreeMap<&str, f64> = BTreeMap::new();
+        let mut prompts: BTreeMap<String, Prefill> = BTreeMap::new();
+        for (index, timeline) in timelines {
+            let mut theirs = servers_gaps(timeline);
+            let mut held_up_by = Vec::new();
+            let (mut end, late) = (0.0, late(&outcomes[*index].itls));
+            found.stalls += late.len();
+            for (place, gap) in outcomes[*index].itls.iter().enumerate() {
+                end += gap;
+                let is_late = late.binary_search(&place).is_ok();
+                let Some(same) = is_late.then(|| nearest(&theirs, end, *gap)).flatten() else { continue };
+                let same = theirs.swap_remove(same);
+                found.explained += 1;
+                for (owner, ms) in same.value["owners"].as_object().into_iter().flatten() {
+                    *owners.entry(owner.trim_end_matches("_ms")).or_default() += ms.as_f64().unwrap_or(0.0);
+                }
+                let delays = same.value["delayed_by"].as_array().into_iter().flatten();
+                held_up_by.extend(delays.map(|delay| (name(&delay["request"]), delay["ms"].as_f64().unwrap_or(0.0))));
+            }
+            let mut counted = BTreeSet::new();
+            for (name, ms) in held_up_by {
+                let request = outcomes.iter().position(|outcome| outcome.id == name);
+                let fresh = Prefill { name: name.clone(), request, ms: 0.0, answers: 0 };
+                let prompt = prompts.entry(name.clone()).or_insert(fresh);
+                prompt.ms += ms;
+                prompt.answers += usize::from(counted.insert(name));
+            }
+        }
+        found.owners = owners.into_iter().map(|(name, ms)| (name.to_owned(), ms)).collect();
+        found.owners.sort_by(|one, other| other.1.total_cmp(&one.1));
+        found.prompts = prompts.into_values().collect();
+        found.prompts.sort_by(|one, other| other.ms.total_cmp(&one.ms));
+        found
+    }
+
+    /// Milliseconds of all owners.
+    pub fn total_ms(&self) -> f64 {
+        self.owners.iter().map(|(_, ms)| ms).sum()
+    }
+}
+
+/// The longest gaps of a timeline's answer.
+fn servers_gaps(timeline: &Value) -> Vec<ServersGap<'_>> {
+    let prompt = &timeline["prompts"][0];
+    let Some(first) = prompt["ttft_ms"].as_f64() else { return Vec::new() };
+    let gaps = prompt["longest_gaps"].as_array().into_iter().flatten();
+    let ms = |value: &Value, field: &str| value[field].as_f64();
+    gaps.filter_map(|value| {
+        Some(ServersGap { end: (ms(value, "at_ms")? - first) / 1e3, gap: ms(value, "gap_ms")? / 1e3, value })
+    })
+    .collect()
+}
+
+/// The gap that ends nearest to `end`, unless that is further away than half of the longer one of the two.
+fn nearest(theirs: &[ServersGap<'_>], end: f64, gap: f64) -> Option<usize> {
+    let distance = |index: &usize| (theirs[*index].end - end).abs();
+    let best = (0..theirs.len()).min_by(|one, other| distance(one).total_cmp(&distance(other)))?;
+    (distance(&best) <= theirs[best].gap.max(gap) / 2.0).then_some(best)
+}
+
+/// Another request as the server names it: its response id, a number, or nothing for many small ones together.
+fn name(request: &Value) -> String {
+    match request {
+        Value::String(id) => id.clone(),
+        Value::Null => "others".to_owned(),
+        number => format!("another key's {number}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn answered(id: &str, itls: &[f64]) -> Outcome {
+        Outcome { id: id.into(), ttft: 0.1, itls: itls.to_vec(), output_tokens: itls.len() + 1, ..Outcome::default() }
+    }
+
+    #[test]
+    fn a_gap_is_a_stall_above_twice_the_median_of_its_own_answer() {
+        // Slow is not late: the second answer is steady.
+        let failed = Outcome { error: Some("no".into()), ..answered("c", &[0.1, 9.0]) };
+        let found = stalls(&[answered("a", &[0.010, 0.010, 0.012, 0.310]), answered("b", &[0.2, 0.2, 0.3]), failed]);
+        assert_eq!((found.steady.len(), found.stalled.len(), found.answers), (6, 1, 1));
+        assert!((found.stalled.percentile(50.0) - 310.0).abs() < 1e-9);
+        assert!((found.lost_ms - 299.0).abs() < 1e-9, "310 ms less a median of 11: {}", found.lost_ms);
+        assert_eq!(late(&[]), Vec::<usize>::new());
+        assert_eq!(stalls(&[]), Stalls::default());
+    }
+
+    #[test]
+    fn answers_that_lost_most_are_asked_for_first_and_steady_ones_not_at_all() {
+        let outcomes =
+            [answered("a", &[0.01, 0.01, 0.1]), answered("b", &[0.01, 0.01, 0.01]), answered("c", &[0.01, 0.01, 0.5])];
+        assert_eq!(worth_asking(&outcomes, 9), [2, 0]);
+        assert_eq!(worth_asking(&outcomes, 1), [2]);
+    }
+
+    fn timeline(ttft_ms: f64, gaps: &[(f64, f64, &str)]) -> Value {
+        let gap = |(at, ms, by): &(f64, f64, &str)| {
+            let by = if by.is_empty() { Value::Null } else { json!(by) };
+            json!({
+                "at_ms": at, "gap_ms": ms,
+                "owners": {"own_decode_ms": 10.0, "other_prefill_ms": ms - 10.0},
+                "delayed_by": [{"request": by, "ms": ms - 10.0}],
+            })
+        };
+        let gaps: Vec<Value> = gaps.iter().map(gap).collect();
+        json!({"object": "request.timeline", "prompts": [{"ttft_ms": ttft_ms, "longest_gaps": gaps}]})
+    }
+
+    #[test]
+    fn a_stall_is_the_servers_gap_that_ends_when_it_does() {
+        let outcomes = [answered("a", &[0.01, 0.01, 0.32, 0.01, 0.2, 0.01, 0.01]), answered("long", &[])];
+        // At the server the first token came after 40 ms; a second stall there is none: it happened on the way.
+        let timelines = [(0, timeline(40.0, &[(380.0, 318.0, "long"), (385.0, 12.0, ""), (60.0, 10.0, "")]))];
+        let found = Attribution::of(&outcomes, &timelines);
+        assert_eq!((found.answers, found.stalls, found.explained), (1, 2, 1));
+        assert_eq!(found.owners, [("other_prefill".to_owned(), 308.0), ("own_decode".to_owned(), 10.0)]);
+        let long = Prefill { name: "long".into(), request: Some(1), ms: 308.0, answers: 1 };
+        assert_eq!((found.prompts.as_slice(), found.total_ms()), (&[long][..], 318.0));
+    }
+
+    #[test]
+    fn other_keys_are_numbers_and_rubbish_is_nothing() {
+        let outcomes = [answered("a", &[0.01, 0.01, 0.3])];
+        let mut one = timeline(0.0, &[(320.0, 300.0, "x")]);
+        one["prompts"][0]["longest_gaps"][0]["delayed_by"][0]["request"] = json!(77);
+        let found = Attribution::of(&outcomes, &[(0, one)]);
+        assert_eq!((found.prompts[0].name.as_str(), found.prompts[0].request), ("another key's 77", None));
+        for rubbish in [
+            json!(null),
+            json!({"prompts": [{"ttft_ms": "x"}]}),
+            json!({"prompts": [{"ttft_ms": 1.0, "longest_gaps": [7]}]}),
+        ] {
+            let found = Attribution::of(&outcomes, &[(0, rubbish)]);
+            assert_eq!((found.stalls, found.explained, found.owners.len()), (1, 0, 0));
+        }
+    }
+}
