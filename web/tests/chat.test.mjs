@@ -35,7 +35,7 @@ test("a chat: the answer streams, its phases are told, and the conversation goes
   // It is still there after a visit elsewhere.
   await page.getByRole("link", { name: "Learn" }).click();
   await page.getByRole("link", { name: "Chat" }).click();
-  assert.equal(await page.locator(".turn").count(), 4);
+  await until("the conversation", async () => (await page.locator(".turn").count()) === 4);
   await page.getByRole("button", { name: "New conversation" }).click();
   assert.equal(await page.locator(".turn").count(), 0);
 });

@@ -14,10 +14,16 @@ const TEST_TIMEOUT_MS = 60_000;
 export const PATIENCE_MS = 15_000;
 
 const tests = [];
+let area = "";
+
+/** What is declared from here on belongs to `name`. */
+export function beginArea(name) {
+  area = name;
+}
 
 /** Declares a test. Its `context` opens pages and servers, and closes them. */
 export function test(name, body) {
-  tests.push({ name, body });
+  tests.push({ name: `${area}: ${name}`, body });
 }
 
 /** Runs all tests whose name holds `filter`; returns how many passed and failed. */
@@ -115,8 +121,8 @@ class Context {
    * Opens `path` of `server` in a browser profile of its own. `expected` matches console messages that belong to the
    * test, such as that of a status which the test provokes; `prepare` gets the page before it loads.
    */
-  async open(server, path, { dark = false, width = 1280, height = 900, expected = null, prepare = null, ready = true } = {}) {
-    const profile = await this.browser.newContext({ colorScheme: dark ? "dark" : "light", viewport: { width, height }, reducedMotion: "reduce" });
+  async open(server, path, { dark = false, width = 1280, height = 900, motion = false, expected = null, prepare = null, ready = true } = {}) {
+    const profile = await this.browser.newContext({ colorScheme: dark ? "dark" : "light", viewport: { width, height }, reducedMotion: motion ? "no-preference" : "reduce" });
     this.profiles.push(profile);
     profile.setDefaultTimeout(PATIENCE_MS);
     const page = await profile.newPage();
@@ -128,8 +134,11 @@ class Context {
     });
     if (prepare) await prepare(page);
     await page.goto(server.origin + path);
-    // The page is there when the server has said what it is.
-    if (ready) await page.locator("#page h1").waitFor();
+    // The page is there when the server has said what it is, and knows what has happened when the feed has begun.
+    if (ready) {
+      await page.locator("#page h1").waitFor();
+      await page.locator(".connection[data-state=open], .connection[data-state=retrying]").waitFor();
+    }
     return page;
   }
 
@@ -161,7 +170,7 @@ class Context {
       if (page.isClosed()) continue;
       const violations = await page.evaluate(() => window.__violations ?? []).catch(() => []);
       this.complaints.push(...violations.map((violation) => `content security policy: ${violation}`));
-      if (failure) await page.screenshot({ path: join(this.artefacts, `failed ${failure.replaceAll("/", " ")}.png`) }).catch(() => {});
+      if (failure) await page.screenshot({ path: join(this.artefacts, `failed ${failure.replaceAll(/[/:]/g, "")}.png`) }).catch(() => {});
     }
     // What happens while a page is closed is no longer the test's.
     const complaints = [...this.complaints];

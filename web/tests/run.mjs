@@ -1,7 +1,7 @@
 // The browser tests: node web/tests/run.mjs BINARY CHROMIUM ARTEFACTS [FILTER]. Ends with `N passed, M failed`.
 
 import { readdirSync } from "node:fs";
-import { runAll } from "./lib.mjs";
+import { beginArea, runAll } from "./lib.mjs";
 
 const [binary, chromiumPath, artefacts, filter = ""] = process.argv.slice(2);
 if (!artefacts) {
@@ -9,7 +9,10 @@ if (!artefacts) {
   process.exit(2);
 }
 const files = readdirSync(new URL(".", import.meta.url)).filter((name) => name.endsWith(".test.mjs"));
-for (const file of files.sort()) await import(`./${file}`);
+for (const file of files.sort()) {
+  beginArea(file.replace(".test.mjs", ""));
+  await import(`./${file}`);
+}
 const { passed, failed } = await runAll({ binary, chromiumPath, artefacts, filter });
 console.log(`${passed} passed, ${failed} failed`);
 process.exit(failed === 0 && passed > 0 ? 0 : 1);

@@ -148,32 +148,37 @@ export function batching(root: HTMLElement, app: App, signal: AbortSignal): void
 }
 
 export function chunks(root: HTMLElement, app: App, signal: AbortSignal): void {
-  const prompt = long(app, 4096);
-  bench(root, signal, "A stream, and a long prompt that comes while it runs", ["passes", "rows of a pass", "time"], [], {
+  const length = long(app, 4096);
+  bench(root, signal, "A long prompt, alone and beside a stream", ["passes", "rows of a pass", "longest pass", "TTFT"], [], {
     "Start a stream and disturb it": async (show) => {
+      const run = async (name: string) => {
+        const answer = await send(app, await longPrompt(app, length), 1, signal);
+        await told(app, answer.id);
+        const passes = app.feed.log.steps.filter((step) => step.prefill.some((row) => row.r === answer.id));
+        const { prefill } = passesOf(app, answer.id);
+        const longest = Math.max(0, ...passes.map((step) => step.took));
+        const rows = prefill.length === 0 ? "–" : Math.min(...prefill) === Math.max(...prefill) ? String(prefill[0]) : `${Math.min(...prefill)} to ${Math.max(...prefill)}`;
+        show({ name, cells: [String(prefill.length), rows, ms(longest), ms(answer.timings!.ttft_ms)], answer });
+        return { answer, longest };
+      };
+      const alone = await run("the prompt, alone");
       const streamEnd = new AbortController();
       signal.addEventListener("abort", () => streamEnd.abort());
-      const [short, heavy] = await Promise.all([longPrompt(app, 16), longPrompt(app, prompt)]);
       let stream = "";
+      const short = await longPrompt(app, 16);
       // It ends when the prompt has been computed, or at the model's own limit.
       const body = { prompt: short, max_tokens: app.info.max_model_len - 16, ignore_eos: true, temperature: 0 };
       const running = ask(app, "/v1/completions", body, streamEnd.signal, (_, answer) => (stream = answer.id));
       await soon(() => stream !== "" || signal.aborted);
-      const answer = await send(app, heavy, 1, signal);
-      await told(app, answer.id);
-      await pause(100);
+      await pause(300); // some of its tokens undisturbed
+      const beside = await run("the prompt, beside a stream");
       streamEnd.abort();
       await running;
-      const { prefill } = passesOf(app, answer.id);
-      const carried = app.feed.log.steps.filter((step) => step.prefill.some((row) => row.r === answer.id));
       const quiet = app.feed.log.steps.filter((step) => step.prefill.length === 0 && step.decode.some((row) => row.r === stream));
-      const [gap, usual] = [Math.max(0, ...carried.map((step) => step.took)), median(quiet.map((step) => step.took))];
-      const rows = prefill.length === 0 ? "–" : `${Math.min(...prefill)} to ${Math.max(...prefill)}`;
-      show({ name: `prompt of ${prompt}`, cells: [String(prefill.length), rows, `${ms(answer.timings!.ttft_ms)} to its first token`], answer });
-      show({ name: "the stream, alone", cells: [String(quiet.length), "1", `${ms(usual)} a pass`], answer: null });
-      show({ name: "the stream, beside it", cells: [String(carried.length), rows, `up to ${ms(gap)} a pass`], answer: null });
-      const all = carried.reduce((sum, step) => sum + step.took, 0);
-      return `The prompt took ${count(prefill.length, "pass", "passes")} and ${ms(all)} of the engine. The stream's tokens came at most ${ms(gap)} apart because of it; in one pass it would have stood still for about ${ms(all)}.`;
+      const usual = median(quiet.map((step) => step.took));
+      show({ name: "the stream, undisturbed", cells: [String(quiet.length), "1", `${ms(usual)} (median)`, ""], answer: null });
+      const whole = alone.answer.timings!.prefill_ms;
+      return `The stream's passes took ${ms(usual)} each, beside the prompt at most ${ms(beside.longest)}. Alone the prompt took ${ms(whole)}: that long the stream would have stood still had it come in one piece.`;
     },
   });
 }

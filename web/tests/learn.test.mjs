@@ -1,0 +1,85 @@
+// Learn: six pages, each with something to try on the running engine and a question that explains every choice.
+
+import assert from "node:assert/strict";
+import { test, until } from "./lib.mjs";
+
+const TITLES = ["Why two phases", "TTFT against TPOT", "Batching", "Chunked prefill", "Prefix cache", "The KV wall"];
+
+/** Runs what the page offers to try and returns what it says of it, and the rows of its table. */
+async function tryIt(page) {
+  await page.locator(".try button").click();
+  const status = page.locator(".try .status");
+  await until("a result", async () => /^(?!The engine is at work).+/.test(await status.textContent()));
+  const rows = await page.locator(".try tbody tr").evaluateAll((rows) => rows.map((row) => [...row.cells].map((cell) => cell.textContent)));
+  return { said: await status.textContent(), rows };
+}
+
+test("the tour goes through six pages, and each question explains each of its choices", async (context) => {
+  const server = await context.server();
+  const page = await context.open(server, "/#/learn");
+  for (const [at, title] of TITLES.entries()) {
+    await page.getByRole("heading", { name: `${at + 1}. ${title}` }).waitFor();
+    assert.equal(await page.locator(".tour [aria-current=step]").textContent(), title);
+    const choices = page.getByRole("radio");
+    const said = [];
+    for (let choice = 0; choice < (await choices.count()); choice += 1) {
+      await choices.nth(choice).check();
+      const verdict = page.locator(".verdict");
+      said.push([await verdict.getAttribute("data-right"), await verdict.textContent()]);
+    }
+    assert.equal(said.length, 3, title);
+    assert.equal(said.filter(([right]) => right === "true").length, 1, title);
+    assert.equal(new Set(said.map(([, text]) => text)).size, 3, title);
+    if (at + 1 < TITLES.length) await page.getByRole("link", { name: `Next: ${TITLES[at + 1]}` }).click();
+  }
+  await page.getByRole("link", { name: "Back: Prefix cache" }).click();
+  await page.getByRole("heading", { name: "5. Prefix cache" }).waitFor();
+});
+
+test("slow to start but streams fast: the page lets a newcomer find out which phase that is", async (context) => {
+  const server = await context.server();
+  const page = await context.open(server, "/#/learn/2");
+  // A long prompt, a short answer: nearly all of the time is prefill, and the page says so in numbers.
+  await page.getByRole("slider", { name: "Tokens of the prompt" }).fill("3072");
+  await page.getByRole("slider", { name: "Tokens of the answer" }).fill("16");
+  const long = await tryIt(page);
+  const share = ([, , , , share]) => Number.parseInt(share, 10);
+  assert.match(long.said, /to the first token \+ 15 × .+ = /);
+  await page.getByRole("slider", { name: "Tokens of the prompt" }).fill("16");
+  await page.getByRole("slider", { name: "Tokens of the answer" }).fill("256");
+  const short = await tryIt(page);
+  assert.ok(share(short.rows[0]) > share(short.rows[1]), JSON.stringify(short.rows));
+  await page.getByRole("group", { name: "slow to start but then streams fast" }).getByText("Prefill, or the queue before it.").click();
+  assert.equal(await page.locator(".verdict").getAttribute("data-right"), "true");
+  await context.picture(page, "learn 2 tried");
+});
+
+test("what each page lets one try runs on the engine, and counts what it did", async (context) => {
+  const server = await context.server();
+  // Rows of the table that are counts and not times: they are the same on any machine.
+  const checks = {
+    1: ({ rows }) => assert.deepEqual([rows[0][1], rows[0][4], rows[0][5], rows[1][1], rows[1][2], rows[1][4], rows[1][5]], ["1,024 tokens", "8 tokens", "7", "16 tokens", "1", "64 tokens", "63"]),
+    3: ({ rows }) => assert.deepEqual(rows.map((row) => row[0]), ["1 stream", "8 streams"]),
+    // Beside a stream a prompt of 3,072 tokens comes in more pieces than alone.
+    4: ({ rows }) => assert.ok(rows.length === 3 && Number(rows[1][1]) > Number(rows[0][1]), JSON.stringify(rows)),
+    5: ({ rows }) => assert.deepEqual(rows.map((row) => row.slice(1, 3)), [["2,048 tokens", "0 tokens"], ["32 tokens", "2,016 tokens"]]),
+    6: ({ rows }) => assert.ok(Number.parseInt(rows[1][1].replace(",", ""), 10) >= 4 * Math.ceil(1536 / 32) - 3, JSON.stringify(rows)),
+  };
+  for (const [number, check] of Object.entries(checks)) {
+    const page = await context.open(server, `/#/learn/${number}`);
+    const result = await tryIt(page);
+    assert.ok(!result.said.startsWith("That did not work"), `${number}: ${result.said}`);
+    check(result);
+    console.log(`figure  learn ${number}: ${result.said}`);
+    await context.picture(page, `learn ${number} tried`);
+    await page.close();
+  }
+});
+
+test("leaving a page ends what it had started", async (context) => {
+  const server = await context.server();
+  const page = await context.open(server, "/#/learn/4");
+  await page.locator(".try button").click();
+  await page.getByRole("link", { name: "Chat" }).click();
+  await until("an idle engine", async () => (await (await fetch(`${server.origin}/health`)).json()).open_requests === 0);
+});
