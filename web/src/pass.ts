@@ -25,7 +25,7 @@ interface Row {
 
 export class PassView {
   readonly element: HTMLElement;
-  private canvas = el("canvas", { class: "pass", role: "img" });
+  private canvas = el("canvas", { class: "pass", role: "img", "aria-label": "The tokens of the step" });
   private surface: Surface;
   private more = el("p", { class: "quiet-text" });
   private step: Step | null = null;

@@ -13,7 +13,7 @@ import { dropFrame, wantFrame } from "./frames";
 import { Lanes } from "./lanes";
 import type { Log, Request, Step, Token } from "./log";
 import { count, ms, shortName } from "./units";
-import type { PrefillRow } from "./wire";
+import type { Name, PrefillRow } from "./wire";
 
 const AXIS = 20;
 const SHORTEST_SPAN = 20;
@@ -85,6 +85,19 @@ export class Timeline {
     for (const stop of this.stops) stop();
     dropFrame(this.draw);
     this.surface.end();
+  }
+
+  /** Brings a request into view as a whole, and says what is known of its first token. False if the log has none of it. */
+  reveal(name: Name): boolean {
+    const request = this.log.requests.get(name);
+    const token = request?.tokens[0];
+    if (!request || !token) return false;
+    this.setFollow(false);
+    this.span = Math.min(LONGEST_SPAN, Math.max(SHORTEST_SPAN, (request.to - request.from) * 1.25));
+    this.right = request.from + this.span * 0.9;
+    this.scroll = request.lane * this.laneHeight - this.plotHeight / 2;
+    this.point({ kind: "token", token, step: this.log.stepById(token.step) }, false);
+    return true;
   }
 
   private redraw = (): void => wantFrame(this.draw);

@@ -1,29 +1,12 @@
 // What holds on every page: headers, keyboard, names, width, colours, nothing drawn for nothing.
 
 import assert from "node:assert/strict";
-import { test, until } from "./lib.mjs";
+import { streams, test, until } from "./lib.mjs";
 
 const PAGES = ["live", "step", "chat", "calculator", "learn"];
 
 const POLICY =
   "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'";
-
-/** Streams of the test's own, so that there is something to see; returns what ends them. */
-export async function streams(server, number, tokens = 4000) {
-  const abort = new AbortController();
-  const headers = { "Content-Type": "application/json" };
-  const started = Array.from({ length: number }, async (_, at) => {
-    const body = JSON.stringify({ prompt: `Story number ${at} begins`, max_tokens: tokens, ignore_eos: true, stream: true, seed: at });
-    const response = await fetch(`${server.origin}/v1/completions`, { method: "POST", headers, body, signal: abort.signal });
-    assert.equal(response.status, 200);
-    const reader = response.body.getReader();
-    void (async () => {
-      while (!(await reader.read()).done);
-    })().catch(() => {});
-  });
-  await Promise.all(started);
-  return () => abort.abort();
-}
 
 test("the page's files say what may run, who may frame them, and that a copy is asked about", async (context) => {
   const server = await context.server();

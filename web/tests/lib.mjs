@@ -190,3 +190,20 @@ export async function until(what, probe) {
   }
   throw new Error(`${what}: not in ${PATIENCE_MS / 1000} s, last ${JSON.stringify(value)}`);
 }
+
+/** Streams of the test's own, so that there is something to see; returns what ends them. */
+export async function streams(server, number, tokens = 4000) {
+  const abort = new AbortController();
+  const headers = { "Content-Type": "application/json" };
+  const started = Array.from({ length: number }, async (_, at) => {
+    const body = JSON.stringify({ prompt: `Story number ${at} begins`, max_tokens: tokens, ignore_eos: true, stream: true, seed: at });
+    const response = await fetch(`${server.origin}/v1/completions`, { method: "POST", headers, body, signal: abort.signal });
+    if (!response.ok) throw new Error(`${response.status} ${await response.text()}`);
+    const reader = response.body.getReader();
+    void (async () => {
+      while (!(await reader.read()).done);
+    })().catch(() => {});
+  });
+  await Promise.all(started);
+  return () => abort.abort();
+}

@@ -59,9 +59,16 @@ export function mount(root: HTMLElement, app: App): () => void {
     tiles.tell();
     show(empty, feed.log.requests.size === 0);
   };
+  // Chat links to the lane of an answer; the feed may tell of it a moment later.
+  let sought = new URLSearchParams(location.hash.split("?")[1]).get("request");
+  const seek = (): void => {
+    if (sought != null && timeline.reveal(sought)) sought = null;
+  };
   const stop = feed.subscribe(() => {
+    seek();
     timer ||= window.setTimeout(refresh, REFRESH_MS);
   });
+  seek();
   refresh();
   return () => {
     stop();

@@ -1,0 +1,68 @@
+// Step: the engine is held, goes one step at a time and on again, and its log is there to go back through.
+
+import assert from "node:assert/strict";
+import { streams, test, until } from "./lib.mjs";
+
+/** The step that is shown, and the newest of the log. */
+async function where(page) {
+  const [shown, , newest] = /([\d,]+) of ([\d,]+)–([\d,]+)/.exec(await page.locator(".scrub output").textContent()).slice(1).map((text) => Number(text.replaceAll(",", "")));
+  return { shown, newest };
+}
+
+test("pause, one step at a time, back through the log, and on: no request fails for it", async (context) => {
+  const server = await context.server("--allow-pause");
+  const page = await context.open(server, "/#/step");
+  const stop = await streams(server, 3, 3000);
+  await page.getByRole("button", { name: "Pause" }).click();
+  await page.getByText("The engine is paused.").waitFor();
+  await until("the last step before the pause", async () => {
+    const { newest } = await where(page);
+    await page.waitForTimeout(400);
+    return (await where(page)).newest === newest;
+  });
+  const { newest } = await where(page);
+  // Paused is not stuck: a load balancer keeps its server.
+  assert.equal((await fetch(`${server.origin}/health`)).status, 200);
+  for (let step = 1; step <= 3; step += 1) {
+    await page.getByRole("button", { name: "One step", exact: true }).click();
+    await until(`step ${step}`, async () => (await where(page)).newest === newest + step);
+    await page.waitForTimeout(200);
+    assert.equal((await where(page)).newest, newest + step, "one step, not more");
+  }
+  await page.locator(".sentence").getByText(`Step ${(newest + 3).toLocaleString("en")} wrote one token for each of 3 answers`).waitFor();
+  // Back through the log, with the keyboard.
+  await page.getByRole("slider", { name: "Step" }).focus();
+  await page.keyboard.press("ArrowLeft");
+  await page.keyboard.press("ArrowLeft");
+  await until("two steps back", async () => (await where(page)).shown === newest + 1);
+  await page.locator(".sentence").getByText(`Step ${(newest + 1).toLocaleString("en")} `).waitFor();
+  await page.getByRole("button", { name: "One step back" }).click();
+  await until("a third one", async () => (await where(page)).shown === newest);
+  await context.picture(page, "step paused");
+  // The map of the cache is that of the step: three requests hold blocks.
+  await until("the map", async () => /in use/.test(await page.locator(".stage").locator("xpath=..").locator("p").first().textContent()));
+  // Each prompt once, as many tokens as it has; each answer one token a step.
+  await page.getByRole("button", { name: "Resume" }).click();
+  await until("the engine runs again", async () => (await where(page)).newest > newest + 20);
+  stop();
+});
+
+test("who may not pause is told what it takes", async (context) => {
+  const server = await context.server();
+  const page = await context.open(server, "/#/step");
+  assert.ok(await page.getByRole("button", { name: "Pause" }).isDisabled());
+  await page.getByText("--allow-pause").waitFor();
+  const response = await fetch(`${server.origin}/live/pause`, { method: "POST" });
+  assert.equal(response.status, 403);
+});
+
+test("the same minutes with and without chunked prefill, side by side", async (context) => {
+  const server = await context.server();
+  const page = await context.open(server, "/#/step");
+  await page.getByRole("button", { name: "Send two stories and a long prompt" }).click();
+  await until("requests", async () => (await (await fetch(`${server.origin}/health`)).json()).open_requests > 0);
+  await until("their end", async () => (await (await fetch(`${server.origin}/health`)).json()).open_requests === 0);
+  await page.getByRole("button", { name: "Run the last minutes both ways" }).click();
+  await until("both courses", async () => (await page.locator("canvas.course").count()) === 2);
+  await context.picture(page, "step with and without chunks");
+});
