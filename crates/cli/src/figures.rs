@@ -8,6 +8,7 @@ use kernels::Isa;
 use kernels::limits::Limits;
 use kernels::threads::Pool;
 pub(crate) use model::demands::{Bound, Demands, Shares, peak};
+pub(crate) use plan::units::{bandwidth, bytes, duration, operations, percent, rate, rounded};
 use serde_json::{Value, json};
 
 use crate::failure::Failure;
@@ -135,60 +136,6 @@ impl fmt::Display for Figures {
     }
 }
 
-/// To three decimals: what is behind them is noise.
-pub(crate) fn rounded(value: f64) -> f64 {
-    (value * 1e3).round() / 1e3
-}
-
-/// `61 %`.
-pub(crate) fn percent(share: f64) -> String {
-    format!("{:.0} %", share * 100.0)
-}
-
-/// `41.3 tok/s`, `8.4k tok/s`.
-pub(crate) fn rate(tokens_per_second: f64) -> String {
-    match tokens_per_second {
-        rate if rate < 99.95 => format!("{rate:.1} tok/s"),
-        rate if rate < 999.5 => format!("{rate:.0} tok/s"),
-        rate if rate < 99_950.0 => format!("{:.1}k tok/s", rate / 1e3),
-        rate => format!("{:.0}k tok/s", rate / 1e3),
-    }
-}
-
-/// `0.8 ms`, `96 ms`, `1.24 s`.
-pub(crate) fn duration(seconds: f64) -> String {
-    match seconds * 1e3 {
-        ms if ms < 9.95 => format!("{ms:.1} ms"),
-        ms if ms < 999.5 => format!("{ms:.0} ms"),
-        ms => format!("{:.2} s", ms / 1e3),
-    }
-}
-
-/// `8.0 MiB`, `3.31 GiB`.
-pub(crate) fn bytes(bytes: u64) -> String {
-    let bytes = bytes as f64;
-    match bytes {
-        b if b < 1024.0 => format!("{b} B"),
-        b if b < 1024.0 * 1024.0 => format!("{:.0} KiB", b / 1024.0),
-        b if b < 1024.0 * 1024.0 * 1024.0 => format!("{:.1} MiB", b / 1024.0 / 1024.0),
-        b => format!("{:.2} GiB", b / 1024.0 / 1024.0 / 1024.0),
-    }
-}
-
-/// `26.1 GB/s`.
-pub(crate) fn bandwidth(bytes_per_second: f64) -> String {
-    format!("{:.1} GB/s", bytes_per_second / 1e9)
-}
-
-/// `3.75 TOP/s`, `412 GFLOP/s`: operations per second with their name.
-pub(crate) fn operations(per_second: f64, name: &str) -> String {
-    if per_second >= 1e12 {
-        format!("{:.2} T{name}/s", per_second / 1e12)
-    } else {
-        format!("{:.0} G{name}/s", per_second / 1e9)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -212,16 +159,5 @@ mod tests {
         assert_eq!(one_token.to_string(), line);
         let small = Figures { decode: phase(1000, 1.0, 0.2, 1.4), in_cache: true, ..figures };
         assert!(small.to_string().contains("decode 1.0k tok/s (140 % of limit, read from cache)"), "{small}");
-    }
-
-    #[test]
-    fn units_are_chosen_for_people() {
-        assert_eq!(
-            [rate(9.96), rate(412.4), rate(8430.0), rate(123_456.0)],
-            ["10.0 tok/s", "412 tok/s", "8.4k tok/s", "123k tok/s"]
-        );
-        assert_eq!([duration(0.0008), duration(0.096), duration(1.239)], ["0.8 ms", "96 ms", "1.24 s"]);
-        assert_eq!([bytes(512), bytes(8 << 20), bytes(7 << 29)], ["512 B", "8.0 MiB", "3.50 GiB"]);
-        assert_eq!([operations(3.751e12, "OP"), operations(4.12e11, "FLOP")], ["3.75 TOP/s", "412 GFLOP/s"]);
     }
 }

@@ -37,7 +37,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use model::chat_template::ChatTemplate;
-use model::demands::Demands;
+use model::demands::{Demands, Shape};
 use model::tokenizer::Tokenizer;
 use model::{GenerationDefaults, ModelConfig};
 use scheduler::{Nanos, Newcomer, StepRecord, Targets, TokenId};
@@ -51,6 +51,7 @@ pub use door::{
 };
 pub use kernels::limits::Limits as MachineLimits;
 pub use live::{End, Ended, InScene, LoggedStep, Percentiles, Place, Scene, Watch};
+pub use memory::available_bytes as available_memory;
 pub use model::chat_template::ChatMessage;
 pub use output::{Output, RequestError, Stream, Timings, TokenLogprob, Usage};
 pub use record::{Histogram, Met, Predictions, Stats};
@@ -122,7 +123,7 @@ impl ModelInfo {
     /// What its passes ask of the machine.
     pub fn demands(&self) -> Demands {
         Demands {
-            config: self.config.clone(),
+            shape: Shape::of(&self.config),
             weights: self.weights,
             weight_bytes: self.weight_bytes,
             expert_bytes: self.expert_bytes,

@@ -3,7 +3,7 @@
 use std::fs;
 
 /// Bytes that can be allocated without swapping, or `None` where the system does not say.
-pub(crate) fn available_bytes() -> Option<u64> {
+pub fn available_bytes() -> Option<u64> {
     let free = meminfo_available(&fs::read_to_string("/proc/meminfo").ok()?)?;
     let limit = cgroup_room();
     Some(limit.map_or(free, |limit| limit.min(free)))

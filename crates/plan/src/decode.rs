@@ -1,9 +1,9 @@
 //! Decode: one token of every running request per pass, and all weights are read for it.
 
+use model::demands::Work;
 use scheduler::Work as Step;
 
 use crate::Deployment;
-use crate::work::Work;
 
 /// No batch is larger.
 const MOST: usize = 1 << 20;

@@ -19,14 +19,14 @@ impl Plan {
         let peaks = deployment.peaks();
         json!({
             "model": {
-                "name": shape.name,
+                "name": deployment.name,
                 "parameters": shape.parameters(),
                 "active_parameters": shape.active_parameters + shape.head_parameters,
                 "weights": deployment.demands.weights.name(),
                 "kv_dtype": deployment.demands.kv_dtype.name(),
                 "context_limit": shape.context_limit,
                 "flops_per_token": shape.flops_per_token() + shape.flops_per_logit_row(),
-                "heads_assumed_of": shape.assumed,
+                "heads_assumed_of": deployment.assumed,
             },
             "machine": {
                 "name": machine.name,

@@ -1,7 +1,7 @@
 //! Before a weight is read: will it fit, how fast, how many at once, and which phase limits.
 //!
 //! ```text
-//! Shape (a config.json, a known model, 7b) --precision--> Demands: FLOPs and bytes of any pass
+//! Named (a config.json, a known model, 7b) --precision--> Demands: FLOPs and bytes of any pass
 //! Machine (a known one, given figures, here) ------------> CostModel: seconds of any step
 //!            \______________ Deployment ______________/
 //!                                |  Ask: prompt, response, batch, users
@@ -20,22 +20,21 @@ mod fleet;
 mod json;
 mod machine;
 mod memory;
+mod named;
 mod picture;
 mod prefill;
 mod question;
-mod shape;
 mod text;
 pub mod units;
-mod work;
 
 pub use fleet::{Cap, Fleet, USE, Users};
 pub use machine::{Basis, Machine, ROWS_HERE};
 pub use memory::Memory;
+pub use named::Named;
 pub use question::{HERE, Here, Loaded, Problem, Question, WhichMachine, presets};
-pub use shape::{Shape, weight_bytes};
-pub use work::{Bound, Demands, Peaks, Shares, Work, peak};
 
 use kernels::{KvDtype, WeightClass};
+use model::demands::{Bound, Demands, Peaks, Shares};
 use scheduler::CostModel;
 
 /// What is asked of a deployment.
@@ -61,6 +60,10 @@ impl Ask {
 /// A model on a machine.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Deployment {
+    /// The model's name, for people.
+    pub name: String,
+    /// The known model whose heads and layers it is taken to have, where only its size is known.
+    pub assumed: Option<&'static str>,
     /// The model, in its precision.
     pub demands: Demands,
     /// Bytes of weights that no pass reads.
@@ -75,10 +78,12 @@ pub struct Deployment {
 
 impl Deployment {
     /// A model that is not loaded.
-    pub fn new(shape: &Shape, weights: WeightClass, kv_dtype: KvDtype, machine: Machine) -> Deployment {
-        let demands = shape.demands(weights, kv_dtype);
+    pub fn new(model: &Named, weights: WeightClass, kv_dtype: KvDtype, machine: Machine) -> Deployment {
+        let demands = model.shape.demands(weights, kv_dtype);
         let cost = machine.cost(&demands);
-        Deployment { unread_bytes: shape.unread_bytes(weights), demands, machine, cost, kv_tokens: None }
+        let unread_bytes = model.shape.unread_bytes(weights);
+        let (name, assumed) = (model.name.clone(), model.assumed);
+        Deployment { name, assumed, unread_bytes, demands, machine, cost, kv_tokens: None }
     }
 
     fn peaks(&self) -> Peaks {
@@ -120,7 +125,7 @@ impl Deployment {
     fn prefill_profile(&self, ask: &Ask) -> Profile {
         let work = self.prefill_work(ask.prompt);
         let times = self.times(ask);
-        let shares = Shares::of(&work, times.ttft_alone, &self.peaks());
+        let shares = Shares::within(&work, times.ttft_alone, &self.peaks());
         Profile {
             passes: ask.prompt.div_ceil(self.chunk(0)),
             tokens: ask.prompt,
@@ -141,7 +146,7 @@ impl Deployment {
         let steps = ask.response.saturating_sub(1);
         let work = self.step_work(ask.batch, ask.mean_context());
         let times = self.times(ask);
-        let shares = Shares::of(&work, times.tpot, &self.peaks());
+        let shares = Shares::within(&work, times.tpot, &self.peaks());
         let own = steps as f64 / ask.batch as f64;
         Profile {
             passes: steps,

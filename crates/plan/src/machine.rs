@@ -5,11 +5,10 @@
 
 use kernels::limits::Limits;
 use kernels::{KvDtype, WeightClass};
+use model::demands::{Demands, Peaks};
 use scheduler::cost::{Knot, Terms};
 use scheduler::presets::{self, MACHINES};
 use scheduler::{CostModel, Hardware};
-
-use crate::work::{Demands, Peaks};
 
 /// Rows of a pass over a prompt on a machine whose engine is not known: what the simulator takes.
 const ROWS: usize = 2048;

@@ -42,7 +42,7 @@ impl Deployment {
     /// beside the weights.
     pub fn memory(&self, ask: &Ask) -> Memory {
         let shape = &self.demands.shape;
-        let weights = (self.demands.weight_bytes + self.unread_bytes) as f64;
+        let weights = self.demands.weight_bytes as f64 + self.unread_bytes as f64;
         let kv_per_token = self.demands.kv_bytes_per_token as f64;
         let tokens = (ask.prompt + ask.response).div_ceil(BLOCK) * BLOCK;
         let kv_per_request = kv_per_token * tokens as f64;

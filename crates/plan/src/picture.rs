@@ -15,7 +15,7 @@ impl Plan {
 
     fn title(&self) -> String {
         let demands = &self.deployment.demands;
-        format!("{} on {}, {}", demands.shape.name, self.deployment.machine.name, demands.weights.name())
+        format!("{} on {}, {}", self.deployment.name, self.deployment.machine.name, demands.weights.name())
     }
 
     /// Time against the length of the prompt, by phase.

@@ -1,9 +1,9 @@
 //! Prefill: the whole prompt in as few passes as rows allow. It is over when the first token is there.
 
+use model::demands::Work;
 use scheduler::Work as Step;
 
 use crate::Deployment;
-use crate::work::Work;
 
 impl Deployment {
     /// Seconds from the start of a prompt of `prompt` tokens to its first token, on a machine where `others` requests decode

@@ -7,12 +7,13 @@
 
 use kernels::limits::Limits;
 use kernels::{KvDtype, WeightClass};
+use model::demands::Demands;
 use scheduler::CostModel;
 use scheduler::presets::{MACHINES, MODELS};
 use serde_json::{Value, json};
 
 use crate::units::{quantity, requests_per_second};
-use crate::{Ask, Basis, Demands, Deployment, Machine, Shape, Users};
+use crate::{Ask, Basis, Deployment, Machine, Named, Users};
 
 /// The name of what runs here: a loaded model, and this machine.
 pub const HERE: &str = "here";
@@ -68,6 +69,8 @@ pub struct Here {
 /// A model that is loaded here, or lies here on disk.
 #[derive(Clone, Debug)]
 pub struct Loaded {
+    /// Its name, for people.
+    pub name: String,
     /// What it asks, as it is held in memory.
     pub demands: Demands,
     /// Bytes of its weights that no pass reads.
@@ -197,11 +200,10 @@ impl Question {
         if let Some(rows) = self.rows {
             deployment.machine.rows = rows;
         }
-        let shape = &deployment.demands.shape;
+        let limit = deployment.demands.shape.context_limit;
         let needed = self.ask.prompt + self.ask.response;
-        if needed > shape.context_limit && shape.assumed.is_none() {
-            let problem =
-                format!("with the response {needed} tokens; {} reads at most {}", shape.name, shape.context_limit);
+        if needed > limit && deployment.assumed.is_none() {
+            let problem = format!("with the response {needed} tokens; {} reads at most {limit}", deployment.name);
             return wrong("prompt", problem);
         }
         Ok(deployment)
@@ -209,10 +211,10 @@ impl Question {
 
     fn on_machine(&self, here: &Here) -> Result<Deployment, Problem> {
         let loaded = here.model.as_ref().filter(|_| self.model == HERE);
-        let shape = match loaded {
-            Some(loaded) => loaded.demands.shape.clone(),
-            None => match Shape::named(&self.model) {
-                Some(shape) => shape,
+        let model = match loaded {
+            Some(loaded) => Named::new(&loaded.name, loaded.demands.shape.clone()),
+            None => match Named::find(&self.model) {
+                Some(model) => model,
                 None => return wrong("model", unknown_model(&self.model, here.model.is_some())),
             },
         };
@@ -222,13 +224,15 @@ impl Question {
         let as_loaded =
             loaded.filter(|loaded| (weights, kv_dtype) == (loaded.demands.weights, loaded.demands.kv_dtype));
         let machine = self.found_machine(here, weights)?.times(self.machines);
-        let Some(loaded) = as_loaded else { return Ok(Deployment::new(&shape, weights, kv_dtype, machine)) };
+        let Some(loaded) = as_loaded else { return Ok(Deployment::new(&model, weights, kv_dtype, machine)) };
         let runs_here = machine.basis == Basis::Limits && self.machines == 1;
         let (cost, machine) = match loaded.cost.as_ref().filter(|_| runs_here) {
             Some(cost) => (cost.clone(), Machine { basis: Basis::Steps, rows: loaded.rows, ..machine }),
             None => (machine.cost(&loaded.demands), machine),
         };
         Ok(Deployment {
+            name: model.name,
+            assumed: None,
             demands: loaded.demands.clone(),
             unread_bytes: loaded.unread_bytes,
             kv_tokens: loaded.kv_tokens.filter(|_| runs_here),
@@ -301,14 +305,14 @@ fn kv_dtype(text: &str) -> Result<KvDtype, Problem> {
 /// Everything that has a name, for those who offer a choice. Rates in operations and bytes per second, memory in bytes.
 pub fn presets(here: &Here) -> Value {
     let models = MODELS.iter().map(|preset| {
-        let shape = Shape::of_preset(preset);
-        json!({ "name": shape.name, "parameters": shape.parameters(), "context_limit": shape.context_limit })
+        let Named { name, shape, .. } = Named::of_preset(preset);
+        json!({ "name": name, "parameters": shape.parameters(), "context_limit": shape.context_limit })
     });
     let loaded = here.model.iter().map(|loaded| {
         let shape = &loaded.demands.shape;
         json!({
             "name": HERE,
-            "title": shape.name,
+            "title": loaded.name,
             "parameters": shape.parameters(),
             "context_limit": shape.context_limit,
             "weights": loaded.demands.weights.name(),

@@ -20,7 +20,7 @@ impl fmt::Display for Plan {
         writeln!(
             f,
             "{} on {}: {} weights, {} keys and values; prompt {}, response {}, batch {}",
-            demands.shape.name,
+            deployment.name,
             machine.name,
             demands.weights.name(),
             demands.kv_dtype.name(),
@@ -29,7 +29,7 @@ impl fmt::Display for Plan {
             thousands(ask.batch as u64),
         )?;
         writeln!(f, "by {}", machine.basis.words())?;
-        if let Some(assumed) = demands.shape.assumed {
+        if let Some(assumed) = deployment.assumed {
             writeln!(f, "only the size is known: heads and layers, for attention and cache, are taken from {assumed}")?;
         }
         writeln!(f)?;

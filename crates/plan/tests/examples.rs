@@ -2,20 +2,21 @@
 
 use kernels::{KvDtype, WeightClass};
 use model::ModelConfig;
-use plan::{Ask, Bound, Cap, Deployment, Machine, Shape, Users};
+use model::demands::{Bound, Shape};
+use plan::{Ask, Cap, Deployment, Machine, Named, Users};
 
 fn ask(prompt: usize, response: usize, batch: usize) -> Ask {
     Ask { prompt, response, batch, users: None }
 }
 
 fn deployment(model: &str, machine: Machine) -> Deployment {
-    let shape = Shape::named(model).unwrap_or_else(|| panic!("{model} is known"));
-    Deployment::new(&shape, WeightClass::Bf16, KvDtype::Bf16, machine)
+    let model = Named::find(model).unwrap_or_else(|| panic!("{model} is known"));
+    Deployment::new(&model, WeightClass::Bf16, KvDtype::Bf16, machine)
 }
 
 /// What `config` says, with one more field.
 fn configured(config: &str) -> Shape {
-    Shape::of_config("test", &ModelConfig::parse(config).unwrap_or_else(|error| panic!("{error}: {config}")))
+    Shape::of(&ModelConfig::parse(config).unwrap_or_else(|error| panic!("{error}: {config}")))
 }
 
 #[track_caller]
@@ -46,7 +47,7 @@ fn seven_billion_parameters_on_an_a100() {
 
 #[test]
 fn a_known_model_is_counted_by_its_shape() {
-    let shape = Shape::named("llama-3.1-8b").expect("known");
+    let shape = Named::find("llama-3.1-8b").expect("known").shape;
     // 32 layers of 4096 x (4096 + 1024 + 1024 + 4096) for attention and 3 x 4096 x 14336 for the MLP; a table of 128,256.
     assert_eq!(shape.layer_parameters, 32 * (4096 * 10240 + 3 * 4096 * 14336));
     assert_eq!(shape.parameters(), shape.layer_parameters + 2 * 128_256 * 4096);
@@ -57,7 +58,7 @@ fn a_known_model_is_counted_by_its_shape() {
     assert_eq!(shape.demands(WeightClass::Int8, KvDtype::Int8).kv_bytes_per_token, 32 * 8 * (2 * 128 + 8));
     // int4: 4 bits and a ratio of 8 for 32 weights; the head stays int8.
     let int4 = shape.demands(WeightClass::Int4, KvDtype::Bf16).weight_bytes;
-    assert_eq!(int4, shape.layer_parameters * 17 / 32 + 128_256 * 4096);
+    assert_eq!(int4 as u64, shape.layer_parameters * 17 / 32 + 128_256 * 4096);
 }
 
 #[test]
@@ -112,7 +113,8 @@ fn a_mixture_holds_all_experts_and_reads_some() {
     close(demands.bytes_of_pass(1.0), rest + 0.25 * demands.expert_bytes as f64);
     close(demands.bytes_of_pass(2.0), rest + (1.0 - 0.75 * 0.75) * demands.expert_bytes as f64);
     // So one request decodes faster than the weights could be read, and a batch does not.
-    let deployment = Deployment::new(&shape, WeightClass::Bf16, KvDtype::Bf16, Machine::given(1e15, 1e9, None));
+    let deployment =
+        Deployment::new(&Named::new("test", shape), WeightClass::Bf16, KvDtype::Bf16, Machine::given(1e15, 1e9, None));
     let all = demands.weight_bytes as f64 / 1e9;
     assert!(deployment.step(1, 1.0) < 0.6 * all && deployment.step(64, 1.0) >= 0.99 * all);
 }

@@ -44,6 +44,8 @@ pub(crate) struct App {
     pub(crate) ui: bool,
     /// What the machine can do at most.
     pub(crate) limits: Option<MachineLimits>,
+    /// The same for planning, with what runs here.
+    pub(crate) here: plan::Here,
     /// Seats of those who watch.
     pub(crate) readers: Arc<Semaphore>,
     /// Nothing new is taken.
@@ -58,8 +60,10 @@ pub(crate) struct App {
 impl App {
     pub(crate) fn new(engine: Engine, options: &ServerOptions) -> App {
         let names = &options.served_model_names;
+        let models = if names.is_empty() { vec![engine.model().name.clone()] } else { names.clone() };
         App {
-            models: if names.is_empty() { vec![engine.model().name.clone()] } else { names.clone() },
+            here: crate::plan::here(&engine, options.limits, &models[0]),
+            models,
             keys: ApiKeys::new(&options.api_keys),
             http: HttpMetrics::default(),
             registry: Registry::default(),

@@ -26,6 +26,7 @@ mod metrics;
 mod openai;
 #[cfg(feature = "otel")]
 mod otel;
+mod plan;
 mod routes;
 mod stop;
 mod timeline;

@@ -28,7 +28,7 @@ use crate::openai::{chat, completions, text};
 #[cfg(feature = "otel")]
 use crate::otel::TraceParent;
 use crate::timeline::Asker;
-use crate::{live, metrics};
+use crate::{live, metrics, plan};
 
 /// The engine has been stuck for longer than any step takes.
 const STUCK: Duration = Duration::from_secs(5);
@@ -55,6 +55,8 @@ pub const ROUTES: &[(&str, &str)] = &[
     ("GET", "/app.js"),
     ("GET", "/app.css"),
     ("GET", "/favicon.svg"),
+    ("GET", "/plan"),
+    ("GET", "/plan/presets"),
     ("GET", "/live/info"),
     ("GET", "/live/feed"),
 ];
@@ -71,6 +73,8 @@ fn handler(path: &str) -> MethodRouter<Arc<App>> {
         "/health" => get(health),
         "/metrics" => get(show_metrics),
         "/version" => get(version),
+        "/plan" => get(plan::answer),
+        "/plan/presets" => get(plan::presets),
         "/live/info" => get(live::info),
         "/live/feed" => get(live::watch),
         page if is_page(page) => get(live::page::file),

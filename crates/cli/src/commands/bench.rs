@@ -13,6 +13,7 @@ use std::time::Instant;
 
 use kernels::limits::Limits;
 use kernels::{Cpu, CpuOptions, Isa, KvDtype, Reference, WeightClass, threads};
+use model::demands::Shape;
 use model::{Batch, Checkpoint, Forward, KvBudget, LoadOptions, ModelConfig, Span};
 use serde_json::{Value, json};
 
@@ -152,14 +153,14 @@ impl Subject {
             (Box::new(loaded.map_err(|error| models::load_failure(checkpoint, &error))?), threads)
         };
         let demands = Demands {
-            config: forward.config().clone(),
+            shape: Shape::of(forward.config()),
             weights: options.weights,
             weight_bytes: forward.weight_bytes(),
             expert_bytes: forward.expert_bytes(),
             kv_bytes_per_token: forward.kv_bytes_per_token(),
             kv_dtype: options.kv_dtype,
         };
-        let logits = vec![0.0; parallel * demands.config.vocab_size];
+        let logits = vec![0.0; parallel * demands.shape.vocab];
         let filename = checkpoint.location();
         let kv_dtype = options.kv_dtype;
         Ok(Subject { forward, threads, isa, kv_dtype, demands, filename, logits })
@@ -167,7 +168,7 @@ impl Subject {
 
     /// Seconds of each repetition. A thread of its own computes, because the one that computes is pinned to a core.
     fn run(&mut self, test: &Test, repetitions: usize) -> Vec<f64> {
-        let vocab_size = self.demands.config.vocab_size;
+        let vocab_size = self.demands.shape.vocab;
         let Subject { forward, logits, .. } = self;
         let work = || {
             forward.adopt_thread();
@@ -187,11 +188,11 @@ impl Subject {
     /// `qwen2 494 M bf16`, and `kv int8` if keys and values are not bf16.
     fn model_type(&self) -> String {
         let kv = if self.kv_dtype == KvDtype::Bf16 { String::new() } else { format!(" kv {}", self.kv_dtype.name()) };
-        format!("{} {} {}{kv}", self.demands.config.family, self.params(), self.demands.weights.name())
+        format!("{} {} {}{kv}", self.forward.config().family, self.params(), self.demands.weights.name())
     }
 
     fn params(&self) -> String {
-        match self.demands.parameters() as f64 {
+        match self.demands.shape.parameters() as f64 {
             n if n >= 1e9 => format!("{:.2} B", n / 1e9),
             n => format!("{:.2} M", n / 1e6),
         }
@@ -324,7 +325,7 @@ impl Row<'_> {
             "model_type": subject.model_type(),
             "model_size": subject.demands.weight_bytes,
             "type_kv": subject.kv_dtype.name(),
-            "model_n_params": subject.demands.parameters(),
+            "model_n_params": subject.demands.shape.parameters(),
             "n_batch": test.n_batch,
             "n_threads": subject.threads,
             "n_prompt": test.n_prompt,

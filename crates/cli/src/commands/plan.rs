@@ -10,10 +10,11 @@ use std::path::Path;
 
 use engine::{Calibration, EngineOptions};
 use kernels::WeightClass;
+use model::demands::Shape;
 use model::hub::HubEnv;
 use model::weights::Weights;
 use model::{Checkpoint, ModelConfig, Source};
-use plan::{Ask, HERE, Here, Loaded, Problem, Question, ROWS_HERE, Shape, Users, WhichMachine};
+use plan::{Ask, HERE, Here, Loaded, Named, Problem, Question, ROWS_HERE, Users, WhichMachine};
 
 use crate::console::put_line;
 use crate::failure::Failure;
@@ -95,7 +96,7 @@ fn found(flags: &PlanFlags) -> Result<Option<Found>, Failure> {
     let name = flags.model.as_str();
     let path = Path::new(name);
     let is_here = path.exists();
-    if !is_here && Shape::named(name).is_some() {
+    if !is_here && Named::find(name).is_some() {
         return Ok(None);
     }
     let config_file = if path.is_dir() { path.join("config.json") } else { path.to_path_buf() };
@@ -139,7 +140,7 @@ fn here(flags: &PlanFlags, found: Option<Found>) -> Result<Here, Failure> {
     let model = found.map(|Found { name, config, stored }| {
         let weights = flags.weights.class().or(stored).unwrap_or(WeightClass::Bf16);
         let kv_dtype = flags.kv_dtype.map(|kv| kv.dtype()).unwrap_or_default();
-        let shape = Shape::of_config(&name, &config);
+        let shape = Shape::of(&config);
         let as_stored = flags.weights.class().is_none() && stored.is_some_and(|class| class != WeightClass::Bf16);
         let options = EngineOptions {
             threads: flags.threads,
@@ -154,6 +155,7 @@ fn here(flags: &PlanFlags, found: Option<Found>) -> Result<Here, Failure> {
             ..EngineOptions::default()
         };
         Loaded {
+            name,
             demands: shape.demands(weights, kv_dtype),
             unread_bytes: shape.unread_bytes(weights),
             cost: options.kept_cost(&config).filter(|_| is_here),

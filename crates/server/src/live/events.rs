@@ -114,7 +114,7 @@ pub(crate) fn step(text: &mut String, step: &LoggedStep, names: &Names, demands:
         record.copied_blocks,
         record.recomputed_rows,
         work.flops() as u64,
-        work.bytes() as u64,
+        work.bytes as u64,
     );
 }
 

@@ -10,6 +10,7 @@ mod host;
 mod live;
 #[cfg(feature = "otel")]
 mod otel;
+mod plan;
 mod refusals;
 mod surfaces;
 mod targets;

@@ -1,0 +1,125 @@
+//! Models that planning knows by name, and those of which only the number of parameters is known.
+//!
+//! ```text
+//! config.json -> ModelConfig --+
+//! llama-3.1-8b -> ModelShape --+--> Named { name, Shape } --precision--> Demands --> FLOPs and bytes of any pass
+//! 7b ------------> 7e9 --------+
+//! ```
+
+use model::demands::Shape;
+use scheduler::presets::{MODELS, ModelShape};
+
+/// A shape with a name.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Named {
+    /// For people.
+    pub name: String,
+    /// What passes cost.
+    pub shape: Shape,
+    /// The model whose heads and layers were taken where only the number of parameters is known.
+    pub assumed: Option<&'static str>,
+}
+
+impl Named {
+    /// A shape that is known in full.
+    pub fn new(name: &str, shape: Shape) -> Named {
+        Named { name: name.to_string(), shape, assumed: None }
+    }
+
+    /// A known model by its name, or a number of parameters such as `7b`, `0.5b`, `135m`.
+    pub fn find(name: &str) -> Option<Named> {
+        let preset = MODELS.iter().find(|preset| preset.name.eq_ignore_ascii_case(name));
+        preset.map(Named::of_preset).or_else(|| Some(Named::of_count(name, count(name)?)))
+    }
+
+    pub(crate) fn of_preset(preset: &ModelShape) -> Named {
+        let ModelShape { layers, hidden, intermediate, heads, kv_heads, head_dim, vocab, .. } = *preset;
+        let parameters = preset.layer_parameters() as u64;
+        // As of a configuration.
+        let widths = 3 * hidden + (2 * heads + 2 * kv_heads) * head_dim + 3 * intermediate;
+        let shape = Shape {
+            layer_parameters: parameters,
+            active_parameters: parameters,
+            expert_parameters: 0,
+            head_parameters: (vocab * hidden) as u64,
+            tables: if preset.tied { 1 } else { 2 },
+            pair_flops: (4 * layers * heads * head_dim) as u64,
+            kv_values: (2 * layers * kv_heads * head_dim) as u64,
+            kv_heads: (layers * kv_heads) as u64,
+            activations: widths as u64,
+            vocab,
+            windows: vec![(None, layers)],
+            experts: None,
+            context_limit: preset.max_model_len,
+        };
+        Named::new(preset.name, shape)
+    }
+
+    /// Of a model of which nothing but its parameters is known: each is multiplied once per token. Heads and layers,
+    /// for attention and cache, are those of the known model that is nearest in size.
+    fn of_count(name: &str, parameters: u64) -> Named {
+        let distance = |preset: &&ModelShape| {
+            let known = Named::of_preset(preset).shape.parameters();
+            (known as f64 / parameters as f64).ln().abs()
+        };
+        let nearest = MODELS.iter().min_by(|a, b| distance(a).total_cmp(&distance(b))).expect("models are known");
+        let shape = Shape {
+            layer_parameters: parameters,
+            active_parameters: parameters,
+            head_parameters: 0,
+            tables: 0,
+            ..Named::of_preset(nearest).shape
+        };
+        Named { name: name.to_string(), shape, assumed: Some(nearest.name) }
+    }
+}
+
+/// `7b` is 7e9, `0.5B` 5e8, `135m` 1.35e8.
+fn count(text: &str) -> Option<u64> {
+    let (number, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
+    let factor = match unit {
+        "m" | "M" => 1e6,
+        "b" | "B" => 1e9,
+        "t" | "T" => 1e12,
+        _ => return None,
+    };
+    let plain = number.chars().all(|c| c.is_ascii_digit() || c == '.');
+    let parameters = number.parse::<f64>().ok().filter(|_| plain)? * factor;
+    (1e6..=1e14).contains(&parameters).then_some(parameters as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters_are_counted_as_people_write_them() {
+        let table = [
+            ("7b", Some(7_000_000_000)),
+            ("0.5B", Some(500_000_000)),
+            ("135m", Some(135_000_000)),
+            ("1t", Some(1_000_000_000_000)),
+            ("b", None),
+            ("", None),
+            ("7", None),
+            ("-7b", None),
+            ("nanb", None),
+            ("1e3b", None),
+            ("0b", None),
+            ("7bb", None),
+            ("7ü", None),
+        ];
+        for (text, wanted) in table {
+            assert_eq!(count(text), wanted, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn the_nearest_known_model_lends_its_heads() {
+        for (name, assumed) in [("7b", "mistral-7b"), ("1b", "llama-3.2-1b"), ("400b", "llama-3.1-70b")] {
+            assert_eq!(Named::find(name).expect("a count").assumed, Some(assumed), "{name}");
+        }
+        assert_eq!(Named::find("llama-3.1-8b").expect("known").assumed, None);
+        assert_eq!(Named::find("llama-9"), None);
+    }
+}

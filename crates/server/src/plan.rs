@@ -1,0 +1,121 @@
+//! `GET /plan` and `GET /plan/presets`: what `twostroke plan` tells, over HTTP, with this server's own model and machine
+//! as `here`. The page's calculator asks it at every move of a slider: the work is some tens of microseconds and touches
+//! nothing of the engine but what was known at its start.
+//!
+//! Parameters are those of [`plan::Question`]; `format` is `json` or `svg`. A server never reads a file for a question, so
+//! a model is `here`, one that planning knows, or a number of parameters.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use axum::extract::{RawQuery, State};
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+use engine::{Engine, MachineLimits};
+use plan::{Here, Loaded, Question};
+
+use crate::app::App;
+use crate::error::ApiError;
+use crate::routes::json_body;
+
+/// What is known of this machine and of what runs on it.
+pub(crate) fn here(engine: &Engine, limits: Option<MachineLimits>, name: &str) -> Here {
+    let model = engine.model();
+    let demands = model.demands();
+    let weights = demands.weight_bytes as f64;
+    Here {
+        limits,
+        // As if this model were not there.
+        memory: engine::available_memory().map(|free| free as f64 + weights),
+        model: Some(Loaded {
+            name: name.to_owned(),
+            unread_bytes: demands.shape.unread_bytes(demands.weights),
+            demands,
+            cost: model.calibrated.as_ref().map(|calibrated| calibrated.cost.clone()),
+            kv_tokens: Some((model.num_blocks * model.block_size) as u64),
+            rows: model.max_num_batched_tokens,
+        }),
+    }
+}
+
+/// The names that there are.
+pub(crate) async fn presets(State(app): State<Arc<App>>) -> Response {
+    json_body(plan::presets(&app.here).to_string())
+}
+
+/// The answer.
+pub(crate) async fn answer(State(app): State<Arc<App>>, RawQuery(query): RawQuery) -> Result<Response, ApiError> {
+    let query = query.unwrap_or_default();
+    let pairs: Vec<(Cow<'_, str>, Cow<'_, str>)> = query
+        .split('&')
+        .filter(|pair| !pair.is_empty())
+        .map(|pair| pair.split_once('=').unwrap_or((pair, "")))
+        .map(|(name, value)| (decoded(name), decoded(value)))
+        .collect();
+    let refused = |problem: plan::Problem| {
+        let message = format!("'{}': {}.", problem.field, problem.problem);
+        ApiError::bad_request(message).with_param(problem.field)
+    };
+    let question = Question::from_parameters(pairs.iter().map(|(name, value)| (&**name, &**value))).map_err(refused)?;
+    let plan = question.deploy(&app.here).map_err(refused)?.plan(&question.ask);
+    let format = pairs.iter().find(|(name, _)| name == "format").map_or("json", |(_, value)| value);
+    match format {
+        "json" => Ok(json_body(plan.json().to_string())),
+        "svg" => {
+            let headers =
+                [(header::CONTENT_TYPE, "image/svg+xml"), (header::CONTENT_SECURITY_POLICY, "default-src 'none'")];
+            Ok((headers, plan.svg()).into_response())
+        }
+        _ => Err(ApiError::bad_request("'format': not one of json, svg.").with_param("format")),
+    }
+}
+
+/// A part of a query as it was meant: `+` is a space, `%2F` a slash. What is no text becomes replacement characters, which
+/// no name and no number has.
+fn decoded(text: &str) -> Cow<'_, str> {
+    if !text.contains(['%', '+']) {
+        return Cow::Borrowed(text);
+    }
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&first, more)) = rest.split_first() {
+        let hex = |digits: &[u8]| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok();
+        match (first, more.get(..2).and_then(hex)) {
+            (b'%', Some(byte)) => {
+                bytes.push(byte);
+                rest = &more[2..];
+            }
+            (b'+', _) => {
+                bytes.push(b' ');
+                rest = more;
+            }
+            _ => {
+                bytes.push(first);
+                rest = more;
+            }
+        }
+    }
+    Cow::Owned(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queries_are_decoded_once() {
+        let table = [
+            ("plain", "plain"),
+            ("2%2Fmin", "2/min"),
+            ("a+b%20c", "a b c"),
+            ("%252F", "%2F"),
+            ("100%", "100%"),
+            ("%zz", "%zz"),
+            ("%ff", "\u{fffd}"),
+            ("%C3%BC", "ü"),
+        ];
+        for (text, wanted) in table {
+            assert_eq!(decoded(text), wanted, "{text}");
+        }
+    }
+}

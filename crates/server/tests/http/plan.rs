@@ -1,0 +1,97 @@
+//! `/plan`: what a calculator asks.
+
+use serde_json::Value;
+
+use crate::host::{Host, local_server, small_engine};
+
+/// With limits, as `serve` measures them.
+fn host() -> Host {
+    let limits = engine::MachineLimits {
+        read_bandwidth: 20e9,
+        int8_ops: 2e12,
+        bf16_flops: 1e12,
+        f32_flops: 1e11,
+        int8_kind: "test",
+        bf16_kind: "test",
+        fastest_int8_ops: 2e12,
+        fastest_int8_kind: "test",
+        fastest_bf16_flops: 1e12,
+        fastest_bf16_kind: "test",
+    };
+    let calibration = Some(engine::Calibration::default());
+    let server = server::ServerOptions { limits: Some(limits), ..local_server() };
+    Host::with(engine::EngineOptions { calibration, ..small_engine() }, server)
+}
+
+fn plan(host: &Host, query: &str) -> Value {
+    let answer = host.get(&format!("/plan?{query}"));
+    assert_eq!(answer.status, 200, "{query}: {}", answer.text());
+    answer.json()
+}
+
+#[test]
+fn the_worked_example_over_http() {
+    let host = host();
+    let plan = plan(&host, "model=7b&flops=312T&bandwidth=2T&memory=80G&weights=fp16&prompt=1024&response=256&batch=1");
+    assert_eq!(plan["floors"]["ttft_ms"], 45.948718);
+    assert_eq!(plan["floors"]["tpot_ms"], 7.0);
+    assert_eq!(plan["model"]["flops_per_token"], 14e9);
+    assert_eq!(plan["fits"], true);
+}
+
+#[test]
+fn what_runs_here_is_planned_by_its_own_steps() {
+    let host = host();
+    let asked = plan(&host, "prompt=200&response=50");
+    assert_eq!(asked["model"]["name"], "lantern");
+    assert_eq!(asked["machine"]["basis"], "steps of this model measured here");
+    let model = host.engine.model();
+    // Whole blocks of the cache that there is.
+    let blocks = 250_usize.div_ceil(model.block_size);
+    assert_eq!(asked["memory"]["requests"], model.num_blocks / blocks);
+    let other = plan(&host, "model=qwen2.5-0.5b&machine=here&prompt=200&response=50");
+    assert_ne!(other["machine"]["basis"], asked["machine"]["basis"], "{other}");
+    let narrow = plan(&host, "weights=int8&prompt=200&response=50");
+    assert_eq!(narrow["model"]["weights"], "int8", "and not as it is loaded: {narrow}");
+}
+
+#[test]
+fn a_picture_and_the_names() {
+    let host = host();
+    let svg = host.get("/plan?model=7b&machine=h100&format=svg");
+    assert_eq!((svg.status, svg.header("content-type")), (200, Some("image/svg+xml")));
+    assert!(svg.text().starts_with("<svg "), "{}", svg.text());
+    let presets = host.get("/plan/presets").json();
+    let names = |what: &str| presets[what].as_array().unwrap().iter().map(|preset| preset["name"].clone()).collect();
+    let (models, machines): (Vec<Value>, Vec<Value>) = (names("models"), names("machines"));
+    assert_eq!((&models[0], &machines[0]), (&"here".into(), &"here".into()));
+    assert!(models.contains(&"llama-3.1-8b".into()) && machines.contains(&"h100".into()), "{presets}");
+}
+
+#[test]
+fn what_is_wrong_is_400_and_named() {
+    let host = host();
+    let table = [
+        ("colour=red", "query"),
+        ("model=%2Fetc%2Fpasswd", "model"),
+        ("model=lantern", "model"),
+        ("machine=abacus", "machine"),
+        ("prompt=0", "prompt"),
+        ("prompt=many", "prompt"),
+        ("prompt=100&prompt=200", "prompt"),
+        ("prompt=100000", "prompt"),
+        ("batch=-1", "batch"),
+        ("weights=fp8", "weights"),
+        ("kv=fp8", "kv"),
+        ("flops=1T", "bandwidth"),
+        ("users=10", "rate"),
+        ("users=10&rate=2%2Fday", "rate"),
+        ("format=png", "format"),
+        ("model=%00%ff", "model"),
+    ];
+    for (query, param) in table {
+        let answer = host.get(&format!("/plan?{query}"));
+        let json = answer.json();
+        assert_eq!((answer.status, &json["error"]["param"]), (400, &param.into()), "{query}: {json}");
+    }
+}
