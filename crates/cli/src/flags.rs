@@ -289,6 +289,10 @@ pub(crate) struct ServeFlags {
     /// It holds prompts and answers (as token ids) and is readable by its owner only.
     #[arg(long, value_name = "FILE")]
     pub(crate) record: Option<PathBuf>,
+    /// Let whoever may ask this server hold it and make it step by step (POST /live/pause, /live/step, /live/resume; the
+    /// buttons of the page at /). A held server makes everybody wait; it moves again 30 seconds after nobody watches.
+    #[arg(long, conflicts_with = "no_ui")]
+    pub(crate) allow_pause: bool,
     /// Serve neither the page at / nor the routes that it is made of (/live/...).
     #[arg(long)]
     pub(crate) no_ui: bool,

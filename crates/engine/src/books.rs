@@ -62,6 +62,14 @@ impl Books {
         self.ledger.step(record, cost);
     }
 
+    pub(crate) fn pause(&mut self, now: Nanos) {
+        self.ledger.pause(now);
+    }
+
+    pub(crate) fn resume(&mut self, now: Nanos) {
+        self.ledger.resume(now);
+    }
+
     pub(crate) fn end_answer(&mut self, id: RequestId, answer: usize) {
         self.ledger.end_answer(id, answer);
     }

@@ -18,7 +18,7 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use crate::books::Ending;
 use crate::door::ValidatedRequest;
-use crate::live::{End, Ended, InScene, SCENE_EVERY, Scene};
+use crate::live::{End, Ended, InScene, KvMap, MAP_EVERY, SCENE_EVERY, Scene};
 use crate::lower::{LogitRow, lower};
 use crate::output::{Output, RequestError, Timings, TokenLogprob, Usage};
 use crate::record::{Met, Stats, StepLog};
@@ -97,6 +97,8 @@ pub(crate) struct EngineCore {
     log: Arc<Mutex<StepLog>>,
     tape: Option<Tape>,
     next_seed: u64,
+    /// Since when somebody holds the engine.
+    held_at: Option<Nanos>,
     // Kept between steps for their memory.
     batch: Batch,
     logit_rows: Vec<LogitRow>,
@@ -138,6 +140,7 @@ impl EngineCore {
             log,
             tape: None,
             next_seed: options.seed,
+            held_at: None,
             batch: Batch::default(),
             logit_rows: Vec::new(),
             logits: vec![0.0; MAX_LOGIT_ROWS.min(options.max_num_seqs) * vocab],
@@ -234,6 +237,21 @@ impl EngineCore {
         Some(Cancelled { prompt_tokens: active.usage.prompt_tokens, waiting: active.first_scheduled.is_none() })
     }
 
+    /// Somebody holds the engine from `now` on. The caller makes no step until [`EngineCore::resume`].
+    pub(crate) fn pause(&mut self, now: Nanos) {
+        self.held_at = Some(now);
+        self.log().books.pause(now);
+        self.tell(|| Line::Pause(now));
+    }
+
+    /// It moves again; no request is late because of the time in between.
+    pub(crate) fn resume(&mut self, now: Nanos) {
+        let Some(held_at) = self.held_at.take() else { return };
+        self.log().books.resume(now);
+        self.scheduler.note_hold(held_at, now);
+        self.tell(|| Line::Resume(now));
+    }
+
     /// Anything admitted and unfinished.
     pub(crate) fn has_work(&self) -> bool {
         self.scheduler.has_work()
@@ -245,8 +263,8 @@ impl EngineCore {
         self.tiers = Some(tiers);
     }
 
-    /// One forward pass: the sentence that the whole engine is. `clock` is asked twice: for the plan, and for its end.
-    pub(crate) fn step(&mut self, clock: &mut dyn Iterator<Item = Nanos>, news: &mut StepNews) {
+    /// One forward pass: the sentence that the whole engine is. False if there was nothing to compute yet. `clock` is asked twice: for the plan, and for its end.
+    pub(crate) fn step(&mut self, clock: &mut dyn Iterator<Item = Nanos>, news: &mut StepNews) -> bool {
         let mut now = || clock.next().expect("time goes on");
         if let Some(tiers) = &mut self.tiers {
             tiers.settle(&mut *self.forward, &mut self.scheduler);
@@ -255,7 +273,8 @@ impl EngineCore {
         self.scheduler.schedule_into(planned, &mut self.step);
         self.transfer();
         if self.step.is_empty() {
-            return self.tell(|| Line::Idle(planned));
+            self.tell(|| Line::Idle(planned));
+            return false;
         }
         self.lower();
         self.forward();
@@ -270,6 +289,7 @@ impl EngineCore {
         self.deliver(now, news);
         self.fail_requests(now, news);
         news.started.append(&mut self.started);
+        true
     }
 
     /// Moves the blocks that the step wants moved. With nothing to compute, waits for one that is on its way.
@@ -600,6 +620,17 @@ impl EngineCore {
     /// The same, whatever it takes: before the engine's thread waits.
     pub(crate) fn show_now(&self, now: Nanos, scene: &Mutex<Scene>) {
         self.fill(now, &mut scene.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Shows what the blocks of the cache are used for, unless that was done a moment ago or somebody looks. Who holds the
+    /// engine sees every step.
+    pub(crate) fn show_map(&self, now: Nanos, always: bool, map: &Mutex<KvMap>) {
+        let Ok(mut map) = map.try_lock() else { return };
+        if always || now.since(map.at) >= MAP_EVERY {
+            map.at = now;
+            map.step = self.log().stats.steps.saturating_sub(1);
+            self.scheduler.block_uses_into(&mut map.uses);
+        }
     }
 
     fn fill(&self, now: Nanos, scene: &mut Scene) {

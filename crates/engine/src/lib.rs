@@ -42,6 +42,7 @@ use model::tokenizer::Tokenizer;
 use model::{GenerationDefaults, ModelConfig};
 use scheduler::{Nanos, Newcomer, StepRecord, Targets, TokenId};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+use tokio::sync::oneshot;
 
 pub use books::{Ending, Timeline};
 pub use calibrate::{Calibrated, Calibration};
@@ -50,7 +51,7 @@ pub use door::{
     Prompt, RawRequest, Rejection, ServiceClass, ValidatedRequest,
 };
 pub use kernels::limits::Limits as MachineLimits;
-pub use live::{End, Ended, InScene, LoggedStep, Percentiles, Place, Scene, Watch};
+pub use live::{End, Ended, InScene, KvMap, LoggedStep, Percentiles, Place, Scene, Watch};
 pub use memory::available_bytes as available_memory;
 pub use model::chat_template::ChatMessage;
 pub use output::{Output, RequestError, Stream, Timings, TokenLogprob, Usage};
@@ -64,7 +65,7 @@ pub use tiers::SwapDisk;
 
 use crate::core::Clock;
 use crate::record::StepLog;
-use crate::thread::{Command, Shared};
+use crate::thread::{Command, Hold, Shared};
 
 /// What is being served.
 #[derive(Debug)]
@@ -345,9 +346,38 @@ impl Engine {
         }
     }
 
-    /// Takes no new requests from now on; running ones go on.
+    /// Makes no further step until [`Engine::resume`]: requests wait and none fails. Resolves when the step in flight is
+    /// done, to whether the engine is held now: it is not if it drains or has stopped.
+    pub async fn pause(&self) -> bool {
+        self.hold(Hold::Pause).await
+    }
+
+    /// Makes one step and stays held; nothing if it is not held, or if there is nothing to compute.
+    pub async fn single_step(&self) -> bool {
+        self.hold(Hold::SingleStep).await
+    }
+
+    /// Moves again.
+    pub async fn resume(&self) -> bool {
+        self.hold(Hold::Resume).await
+    }
+
+    async fn hold(&self, hold: Hold) -> bool {
+        let (told, answer) = oneshot::channel();
+        // An engine that is gone is not held.
+        self.0.commands.send(Command::Hold(hold, Some(told))).is_ok() && answer.await.unwrap_or(false)
+    }
+
+    /// Whether somebody holds it.
+    pub fn is_paused(&self) -> bool {
+        self.0.shared.held.load(Ordering::Relaxed)
+    }
+
+    /// Takes no new requests from now on; running ones go on, also those that somebody held.
     pub fn drain(&self) {
         self.0.shared.draining.store(true, Ordering::Relaxed);
+        // An engine that is gone is not held.
+        let _ = self.0.commands.send(Command::Hold(Hold::Resume, None));
     }
 
     /// Ends every request with [`RequestError::ShuttingDown`] and stops the engine's thread after its current step.

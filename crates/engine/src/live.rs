@@ -13,12 +13,15 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
-use scheduler::{FinishReason, Nanos, RequestId, StepRecord};
+use scheduler::{BlockUse, FinishReason, Nanos, RequestId, StepRecord};
 
+use crate::thread::Command;
 use crate::{Engine, Inner};
 
 /// Between two scenes.
 pub(crate) const SCENE_EVERY: Nanos = Nanos(250_000_000);
+/// Between two maps of the cache.
+pub(crate) const MAP_EVERY: Nanos = Nanos(50_000_000);
 /// Requests of a scene, of those that wait and of those that run.
 const MOST_IN_SCENE: usize = 256;
 
@@ -64,6 +67,16 @@ impl Scene {
             }
         }
     }
+}
+
+/// What every block of the cache is used for, after a step.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KvMap {
+    /// The number of the step that the engine made last; 0 before the first.
+    pub step: u64,
+    /// By block.
+    pub uses: Vec<BlockUse>,
+    pub(crate) at: Nanos,
 }
 
 /// How a request ended.
@@ -125,34 +138,43 @@ pub struct Place {
     pub end: u64,
 }
 
-/// Somebody who watches. While one exists, scenes are made.
-pub struct Watch(Arc<Inner>);
+/// Somebody who watches. While one exists, scenes are made, and maps of the cache if one wants them.
+pub struct Watch {
+    engine: Arc<Inner>,
+    wants_map: bool,
+}
 
 impl Engine {
-    /// Watches from now on.
-    pub fn watch(&self) -> Watch {
-        self.0.shared.watchers.fetch_add(1, Ordering::Relaxed);
-        Watch(self.0.clone())
+    /// Watches from now on, the cache too if `wants_map`.
+    pub fn watch(&self, wants_map: bool) -> Watch {
+        let shared = &self.0.shared;
+        shared.watchers.fetch_add(1, Ordering::Relaxed);
+        shared.map_watchers.fetch_add(usize::from(wants_map), Ordering::Relaxed);
+        // One that has nothing to do shows nothing of itself.
+        let _ = self.0.commands.send(Command::Show);
+        Watch { engine: self.0.clone(), wants_map }
     }
 }
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        self.0.shared.watchers.fetch_sub(1, Ordering::Relaxed);
+        let shared = &self.engine.shared;
+        shared.watchers.fetch_sub(1, Ordering::Relaxed);
+        shared.map_watchers.fetch_sub(usize::from(self.wants_map), Ordering::Relaxed);
     }
 }
 
 impl Watch {
     /// The place of one that has seen everything.
     pub fn newest(&self) -> Place {
-        let log = self.0.log.lock().unwrap_or_else(PoisonError::into_inner);
+        let log = self.engine.log.lock().unwrap_or_else(PoisonError::into_inner);
         Place { step: log.stats.steps, end: log.num_ended() }
     }
 
     /// Appends what the log has at and after `place`, oldest first, at most `most` steps, and moves `place` behind it.
     /// Returns how many steps are still to come. What is no longer kept is left out.
     pub fn read(&self, place: &mut Place, most: usize, steps: &mut Vec<LoggedStep>, ended: &mut Vec<Ended>) -> u64 {
-        let log = self.0.log.lock().unwrap_or_else(PoisonError::into_inner);
+        let log = self.engine.log.lock().unwrap_or_else(PoisonError::into_inner);
         for (number, record) in log.steps_from(place.step).take(most) {
             steps.push(LoggedStep { number, record: record.clone() });
         }
@@ -164,12 +186,23 @@ impl Watch {
 
     /// Copies the newest scene into `scene`.
     pub fn scene_into(&self, scene: &mut Scene) {
-        scene.clone_from(&self.0.shared.scene.lock().unwrap_or_else(PoisonError::into_inner));
+        scene.clone_from(&self.engine.shared.scene.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Copies the newest map of the cache into `map`, if it is another one than `map`. False if not.
+    pub fn map_into(&self, map: &mut KvMap) -> bool {
+        let newest = self.engine.shared.map.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_new = newest.at > map.at;
+        if is_new {
+            (map.step, map.at) = (newest.step, newest.at);
+            map.uses.clone_from(&newest.uses);
+        }
+        is_new
     }
 
     /// Of the last times to first token (256) and the last times from token to token (2,048); `None` before the first.
     pub fn percentiles(&self) -> [Option<Percentiles>; 2] {
-        let log = self.0.log.lock().unwrap_or_else(PoisonError::into_inner);
+        let log = self.engine.log.lock().unwrap_or_else(PoisonError::into_inner);
         let recent = [log.ttfts.values(), log.gaps.values()];
         drop(log);
         recent.map(percentiles)

@@ -27,13 +27,14 @@ pub(crate) struct Asked {
 }
 
 impl Asked {
-    pub(crate) fn of(request: &Request, block_size: usize) -> Asked {
+    /// `arrived` as [`Moving`] has it.
+    pub(crate) fn of(request: &Request, arrived: Nanos, block_size: usize) -> Asked {
         Asked {
             prompt: pieces(&request.prompt, request.salt, block_size),
             priority: request.priority,
             tenant: request.tenant,
             targets: request.targets,
-            arrived: request.arrived,
+            arrived,
             name: request.id.0,
         }
     }
@@ -76,6 +77,29 @@ fn story(asked: &Asked, answer: usize, outcome: Outcome) -> Option<(Arrival, Out
     (outcome.tokens > 0).then_some((arrival, Outcome { arrived: asked.arrived, ..outcome }))
 }
 
+/// The engine's clock without the time in which somebody held it: what a simulation, which nobody holds, is compared with.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Moving {
+    held: u64,
+    since: Option<Nanos>,
+}
+
+impl Moving {
+    pub(crate) fn pause(&mut self, now: Nanos) {
+        self.since = Some(now);
+    }
+
+    pub(crate) fn resume(&mut self, now: Nanos) {
+        self.held += self.since.take().map_or(0, |since| now.since(since).0);
+    }
+
+    /// A moment that is not before the last of these two.
+    pub(crate) fn at(&self, now: Nanos) -> Nanos {
+        let now = self.since.map_or(now, |since| now.min(since));
+        now.since(Nanos(self.held))
+    }
+}
+
 /// A time that is over: who asked for what, what came of it, and what each step cost.
 #[derive(Clone, Debug)]
 pub struct Past {
@@ -101,12 +125,12 @@ impl Past {
     }
 
     /// Steps are noted in their order.
-    pub(crate) fn note_step(&mut self, record: &StepRecord) {
-        let next = (record.work, record.scheduled_at, record.completed_at);
+    pub(crate) fn note_step(&mut self, record: &StepRecord, moving: &Moving) {
+        let next = (record.work, moving.at(record.scheduled_at), moving.at(record.completed_at));
         if let Some((work, from, to)) = self.last.replace(next) {
             // What the engine does between two steps is part of what a step costs, unless it had nothing to do.
-            let pause = record.scheduled_at.since(to);
-            let busy = if pause < BUSY { pause } else { Nanos(0) };
+            let between = next.1.since(to);
+            let busy = if between < BUSY { between } else { Nanos(0) };
             self.steps.push((from, work, Nanos(to.since(from).0 + busy.0)));
         }
         self.preemptions += record.preempted.len();

@@ -7,10 +7,11 @@ use std::sync::{Arc, Mutex};
 use scheduler::{Nanos, Outlook, RequestId, Scheduler};
 use tokio::sync::mpsc::error::TryRecvError;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
+use tokio::sync::oneshot;
 
 use crate::core::{Cancelled, Clock, EngineCore, StepNews};
 use crate::door::ValidatedRequest;
-use crate::live::Scene;
+use crate::live::{KvMap, Scene};
 use crate::output::{Output, RequestError};
 
 /// What other threads ask of the engine's.
@@ -19,8 +20,34 @@ pub(crate) enum Command {
     Submit { id: RequestId, request: Box<ValidatedRequest>, arrived: Nanos, outputs: UnboundedSender<Output> },
     /// Its receiver is gone.
     Cancel(RequestId),
+    /// Make no step, one step, or as many as there are; the answer says whether the engine is held from now on.
+    Hold(Hold, Option<oneshot::Sender<bool>>),
+    /// Somebody began to watch.
+    Show,
     /// End every request with an error and leave.
     Stop,
+}
+
+/// How somebody who looks at the engine holds it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Hold {
+    Pause,
+    SingleStep,
+    Resume,
+}
+
+/// Whether steps are made.
+#[derive(Debug, Default)]
+struct Gate {
+    is_held: bool,
+    /// Steps that are made all the same.
+    steps: usize,
+}
+
+impl Gate {
+    fn is_open(&self) -> bool {
+        !self.is_held || self.steps > 0
+    }
 }
 
 /// Numbers that other threads may read at any time, and the queue's counters: a full queue refuses before the engine's
@@ -33,6 +60,8 @@ pub(crate) struct Shared {
     pub(crate) busy: AtomicBool,
     /// No new request is taken.
     pub(crate) draining: AtomicBool,
+    /// Somebody holds the engine.
+    pub(crate) held: AtomicBool,
     /// The loop has ended.
     pub(crate) dead: AtomicBool,
     /// Submitted and not yet in a step.
@@ -45,6 +74,10 @@ pub(crate) struct Shared {
     pub(crate) outlook: Mutex<Outlook>,
     /// Those who watch.
     pub(crate) watchers: AtomicUsize,
+    /// Those of them who want to see the blocks of the cache.
+    pub(crate) map_watchers: AtomicUsize,
+    /// What the blocks are used for, renewed while somebody wants to see it.
+    pub(crate) map: Mutex<KvMap>,
     /// Who waits and who runs, renewed while somebody watches.
     pub(crate) scene: Mutex<Scene>,
     /// Smoothed nanoseconds between two ends of requests under load: what a full queue drains at.
@@ -70,17 +103,24 @@ pub(crate) fn run(mut core: EngineCore, mut commands: UnboundedReceiver<Command>
     core.adopt_thread();
     let mut last_end = clock.now();
     let mut news = StepNews::default();
+    let mut gate = Gate::default();
     'serving: loop {
         shared.last_beat.store(clock.now().0, Ordering::Relaxed);
         loop {
             let command = match commands.try_recv() {
                 Ok(command) => command,
-                Err(TryRecvError::Empty) if core.has_work() => break,
+                Err(TryRecvError::Empty) if core.has_work() && gate.is_open() => break,
                 Err(TryRecvError::Disconnected) => break 'serving,
                 Err(TryRecvError::Empty) => {
                     shared.busy.store(false, Ordering::Relaxed);
                     core.look_ahead(clock.now(), &shared.outlook);
                     core.show_now(clock.now(), &shared.scene);
+                    if shared.map_watchers.load(Ordering::Relaxed) > 0 {
+                        core.show_map(clock.now(), true, &shared.map);
+                    }
+                    if !core.has_work() {
+                        gate.steps = 0;
+                    }
                     let Some(command) = commands.blocking_recv() else { break 'serving };
                     last_end = clock.now();
                     command
@@ -97,18 +137,40 @@ pub(crate) fn run(mut core: EngineCore, mut commands: UnboundedReceiver<Command>
                         shared.cancelled(cancelled);
                     }
                 }
+                Command::Hold(hold, told) => {
+                    set_gate(&mut gate, hold, &mut core, &shared, clock.now());
+                    if let Some(told) = told {
+                        // Who asked may have left.
+                        let _ = told.send(gate.is_held);
+                    }
+                    last_end = clock.now();
+                }
+                // What there is to see is shown before the thread sleeps.
+                Command::Show => {}
                 Command::Stop => break 'serving,
             }
+        }
+        if gate.is_held {
+            core.resume(clock.now());
         }
         core.look_ahead(clock.now(), &shared.outlook);
         if shared.watchers.load(Ordering::Relaxed) > 0 {
             core.show(clock.now(), &shared.scene);
         }
+        if shared.map_watchers.load(Ordering::Relaxed) > 0 {
+            core.show_map(clock.now(), false, &shared.map);
+        }
         // A panic is a bug, but one that must not take other requests' future with it.
-        if catch_unwind(AssertUnwindSafe(|| core.step(&mut std::iter::repeat_with(|| clock.now()), &mut news))).is_err()
-        {
+        let mut now = std::iter::repeat_with(|| clock.now());
+        let made = catch_unwind(AssertUnwindSafe(|| core.step(&mut now, &mut news))).unwrap_or_else(|_| {
             recover(&mut core, &shared, clock.now());
             news = StepNews::default();
+            true
+        });
+        if gate.is_held {
+            // A step that waits for a block is still to be made.
+            gate.steps -= usize::from(made);
+            core.pause(clock.now());
         }
         for prompt_tokens in news.started.drain(..) {
             shared.left_queue(prompt_tokens);
@@ -124,6 +186,24 @@ pub(crate) fn run(mut core: EngineCore, mut commands: UnboundedReceiver<Command>
     for cancelled in core.fail_all(RequestError::ShuttingDown, clock.now()) {
         shared.cancelled(cancelled);
     }
+}
+
+/// Somebody holds the engine, or lets go of it. Nobody does while it drains.
+fn set_gate(gate: &mut Gate, hold: Hold, core: &mut EngineCore, shared: &Shared, now: Nanos) {
+    let drains = shared.draining.load(Ordering::Relaxed);
+    match hold {
+        Hold::Pause if !gate.is_held && !drains => {
+            *gate = Gate { is_held: true, steps: 0 };
+            core.pause(now);
+        }
+        Hold::SingleStep if gate.is_held && core.has_work() => gate.steps += 1,
+        Hold::Resume if gate.is_held => {
+            *gate = Gate::default();
+            core.resume(now);
+        }
+        _ => {}
+    }
+    shared.held.store(gate.is_held, Ordering::Relaxed);
 }
 
 fn submit(

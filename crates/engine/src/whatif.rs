@@ -19,7 +19,7 @@ use scheduler::{CostModel, Limits, LimitsError, Nanos, Targets, Work};
 use sim::report::{Outcome, Spread};
 use sim::{Arrival, Fleet, Instance, Machine, Pace, Workload};
 
-use crate::past::{Asked, Past, count_token};
+use crate::past::{Asked, Moving, Past, count_token};
 use crate::recording::{Recording, RecordingError, Told, replay};
 
 /// What is to be different; `None`: as it was.
@@ -116,21 +116,24 @@ pub fn past(recording: Recording) -> Result<Past, RecordingError> {
     let block_size = header.limits().block_size;
     let mut past = Past::new(header.limits(), header.cost());
     let mut open: std::collections::BTreeMap<u64, (Asked, Vec<Outcome>)> = std::collections::BTreeMap::new();
+    let mut moving = Moving::default();
     replay(recording, &mut |told| match told {
         Told::Admitted(request) => {
             let answers = vec![Outcome::default(); request.num_answers];
-            open.insert(request.id.0, (Asked::of(request, block_size), answers));
+            open.insert(request.id.0, (Asked::of(request, moving.at(request.arrived), block_size), answers));
         }
         Told::Token(request, answer, now) => {
             if let Some((_, answers)) = open.get_mut(&request.0) {
-                count_token(&mut answers[answer], now);
+                count_token(&mut answers[answer], moving.at(now));
             }
         }
         Told::Ended(request) => {
             let Some((asked, answers)) = open.remove(&request.0) else { return };
             answers.into_iter().enumerate().for_each(|(answer, outcome)| past.note_answer(&asked, answer, outcome));
         }
-        Told::Step(record) => past.note_step(record),
+        Told::Step(record) => past.note_step(record, &moving),
+        Told::Paused(now) => moving.pause(now),
+        Told::Resumed(now) => moving.resume(now),
     })?;
     Ok(past)
 }

@@ -5,7 +5,7 @@ mod common;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use common::{gather, greedy, options, start};
+use common::{gather, greedy, now, options, start};
 use engine::recording::{Recording, RecordingError, Replayed, Told, replay, replay_with_model};
 use engine::whatif::{Settings, past, what_if};
 use engine::{EngineOptions, StartError};
@@ -25,7 +25,7 @@ fn lantern() -> Checkpoint {
 }
 
 /// Records a run with everything in it: streams that come and go, a cache that is too small, several answers, stop
-/// strings, sampling without a seed, log probabilities of a prompt, tenants and classes. Returns the file's lines.
+/// strings, sampling without a seed, log probabilities of a prompt, tenants and classes, somebody who holds it. Returns the file's lines.
 fn recorded(path: &Path) -> Vec<String> {
     let options = EngineOptions {
         kv_cache_bytes: Some(2 << 20),
@@ -52,7 +52,16 @@ fn recorded(path: &Path) -> Vec<String> {
         }
         let request = engine.validate(raw).expect("valid");
         let answers = request.num_answers();
+        let is_held = index % 7 == 5;
+        if is_held {
+            assert!(now(engine.pause()));
+        }
         let mut stream = engine.submit(request).expect("room");
+        if is_held {
+            std::thread::sleep(Duration::from_millis(3));
+            assert!(now(engine.single_step()) && engine.is_paused());
+            assert!(!now(engine.resume()));
+        }
         if index % 8 == 7 {
             stream.blocking_recv();
             drop(stream);
@@ -80,7 +89,10 @@ fn a_run_under_load_is_replayed_step_by_step_and_token_by_token() {
     let lines = recorded(&path);
     let steps = lines.iter().filter(|line| line.starts_with("{\"step\"")).count() as u64;
     let has = |what: &str| lines.iter().any(|line| line.starts_with(what));
-    assert!(steps > 50 && has("{\"cancel\"") && has("{\"stop\""), "there is much to compare: {steps} steps");
+    assert!(
+        steps > 50 && has("{\"cancel\"") && has("{\"stop\"") && has("{\"pause\""),
+        "there is much to compare: {steps} steps"
+    );
     #[cfg(unix)]
     {
         use std::os::unix::fs::PermissionsExt;

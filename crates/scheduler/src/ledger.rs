@@ -14,7 +14,7 @@
 //! one, and a pass costs at least [`ROWS_OF_A_PASS`].
 //!
 //! A step that carried no row of a waiting request is queue time, by what kept the first in line waiting; the time
-//! between steps is overhead. Sums are integers: the parts of a TTFT or of a gap are the whole, to the nanosecond.
+//! between steps is overhead, unless somebody holds the engine to look at it. Sums are integers: the parts of a TTFT or of a gap are the whole, to the nanosecond.
 //!
 //! Waiting costs nothing here: its time is read off running clocks when it ends. A step costs its rows, times the
 //! prompts in it. Memory is bounded per request, and a steady step allocates nothing.
@@ -57,6 +57,8 @@ pub struct Ledger {
     now: Nanos,
     /// The newest step: when it began, and what it counted as.
     last_step: (Nanos, usize),
+    /// Since when the engine is held.
+    paused_at: Option<Nanos>,
     // Kept for their memory.
     items: Vec<Item>,
     groups: Vec<Group>,
@@ -134,7 +136,10 @@ impl Ledger {
         let (began, cause) = self.last_step;
         let in_step = self.now.since(arrived.max(began)).0;
         meter.pending.add([Owner::QueueKv, Owner::QueueSeats, Owner::QueueBudget][cause], in_step);
-        meter.pending.add(Owner::Overhead, self.now.since(arrived).0 - in_step);
+        let rest = self.now.since(arrived).0 - in_step;
+        let held = self.paused_at.map_or(0, |paused_at| self.now.since(arrived.max(paused_at)).0.min(rest));
+        meter.pending.add(Owner::Paused, held);
+        meter.pending.add(Owner::Overhead, rest - held);
         let mut account = Account {
             request,
             tenant,
@@ -169,6 +174,18 @@ impl Ledger {
         self.read_rows(record, &prices);
         self.note_preempted(record, from, &before);
         self.share_out(from, took, &before, &prices);
+    }
+
+    /// Somebody holds the engine from `now` on; between steps.
+    pub fn pause(&mut self, now: Nanos) {
+        self.advance(now);
+        self.paused_at = Some(self.now);
+    }
+
+    /// It moves again.
+    pub fn resume(&mut self, now: Nanos) {
+        self.advance(now);
+        self.paused_at = None;
     }
 
     /// One answer has ended before its request.
@@ -211,7 +228,8 @@ impl Ledger {
 
     /// The time until `to` was between steps.
     fn advance(&mut self, to: Nanos) {
-        self.clocks.between += to.since(self.now).0;
+        let clock = if self.paused_at.is_some() { &mut self.clocks.paused } else { &mut self.clocks.between };
+        *clock += to.since(self.now).0;
         self.now = self.now.max(to);
     }
 

@@ -44,7 +44,7 @@ pub use limits::{Limits, LimitsError};
 pub use outlook::{Newcomer, Outlook};
 pub use pace::Targets;
 pub use request::{AdmitError, FinishReason, Priority, Request, RequestId, StopRules, TokenId};
-pub use scheduler::{Completed, PrefixStats, Scheduler};
+pub use scheduler::{BlockUse, Completed, PrefixStats, Scheduler};
 pub use sequence::{Phase, SeqId, Sequence};
 pub use step::{
     BlockCopy, BlockLoad, Blocked, Chunk, Event, Preempted, RecordRow, RowOutput, Step, StepId, StepOutput, StepRecord,

@@ -46,6 +46,22 @@ pub struct PrefixStats {
     pub hit_tokens: u64,
 }
 
+/// What a block is used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BlockUse {
+    /// Nothing.
+    Free,
+    /// Nobody reads it, and it holds a prefix that somebody may ask for; taken when no free one is left.
+    Cached,
+    /// Somebody reads or writes it.
+    Held {
+        /// The first of them to arrive.
+        by: RequestId,
+        /// Sequences that have it in their tables.
+        holders: u32,
+    },
+}
+
 /// What came of a step.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Completed {
@@ -453,6 +469,13 @@ impl Scheduler {
         }
     }
 
+    /// The engine made no step from `from` to `to` because somebody held it. No target runs in that time, so what comes
+    /// next is decided as if it had not been. Between steps.
+    pub fn note_hold(&mut self, from: Nanos, to: Nanos) {
+        assert!(self.in_flight.is_none(), "the engine is held between steps");
+        self.seqs.iter_mut().for_each(|seq| seq.note_hold(from, to));
+    }
+
     /// Cancels a request: nothing of it is heard again. Its blocks are free at once, or, if the step in flight writes
     /// them, when that completes. False if there is no such unfinished request.
     pub fn abort(&mut self, id: RequestId) -> bool {
@@ -681,6 +704,24 @@ impl Scheduler {
     /// Blocks held by sequences.
     pub fn used_blocks(&self) -> usize {
         self.pool.num_used()
+    }
+
+    /// What each block is used for, into `uses`, whose memory is kept. Cost: the blocks, and the tables of all sequences.
+    pub fn block_uses_into(&self, uses: &mut Vec<BlockUse>) {
+        let free = |block| if self.pool.is_cached(block) { BlockUse::Cached } else { BlockUse::Free };
+        uses.clear();
+        uses.extend((0..self.pool.num_blocks() as u32).map(|block| free(BlockId(block))));
+        for seq in self.seqs.iter() {
+            let request = seq.request_id();
+            for &block in seq.block_table() {
+                let holders = self.pool.refs(block) as u32;
+                let first = match uses[block.index()] {
+                    BlockUse::Held { by, .. } => by.min(request),
+                    _ => request,
+                };
+                uses[block.index()] = BlockUse::Held { by: first, holders };
+            }
+        }
     }
 
     /// Blocks of the pool.

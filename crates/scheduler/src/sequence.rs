@@ -77,7 +77,9 @@ pub struct Sequence {
     pub(crate) num_prompt_rows_served: usize,
     /// Steps in a row in which its decode row was left out for others' targets.
     pub(crate) steps_left_out: u32,
-    /// When its first and its last token came.
+    /// Time since it arrived in which the engine was held: no target runs in it.
+    pub(crate) held: Nanos,
+    /// When its first and its last token came, later by what the engine was held since.
     pub(crate) first_token_at: Nanos,
     pub(crate) last_token_at: Nanos,
     /// Rows in the step in flight.
@@ -112,6 +114,7 @@ impl Sequence {
             num_preemptions: 0,
             num_prompt_rows_served: 0,
             steps_left_out: 0,
+            held: Nanos::default(),
             first_token_at: Nanos::default(),
             last_token_at: Nanos::default(),
             rows_in_flight: 0,
@@ -205,6 +208,18 @@ impl Sequence {
     /// Whether its blocks are still being loaded.
     pub fn is_loading(&self) -> bool {
         self.loads_in_flight > 0 && !planted(Bug::ComputedWhileLoading)
+    }
+
+    /// What its time to first token is measured from: its arrival, later by what the engine was held since.
+    pub(crate) fn started_at(&self) -> Nanos {
+        Nanos(self.request.arrived.0.saturating_add(self.held.0))
+    }
+
+    /// The engine was held from `from` to `to`, between two steps: nobody is late because of that.
+    pub(crate) fn note_hold(&mut self, from: Nanos, to: Nanos) {
+        self.held.0 += to.since(from.max(self.request.arrived)).0;
+        self.first_token_at.0 += to.since(from).0;
+        self.last_token_at.0 += to.since(from).0;
     }
 
     /// Whether it ever held blocks.
@@ -403,6 +418,12 @@ impl Sequences {
         seq.as_mut().filter(|_| *use_count == id.use_count)
     }
 
+    /// All of them.
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Sequence> {
+        self.places.iter_mut().filter_map(|(_, seq)| seq.as_mut())
+    }
+
+    /// All of them.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Sequence> {
         self.places.iter().filter_map(|(_, seq)| seq.as_ref())
     }

@@ -42,6 +42,9 @@ pub(crate) struct App {
     pub(crate) started: u64,
     /// Whether the page and what it is made of are served.
     pub(crate) ui: bool,
+    /// Whether those who watch may hold the engine, and how long it stays held when they have left.
+    pub(crate) allow_pause: bool,
+    pub(crate) pause_limit: Duration,
     /// What the machine can do at most.
     pub(crate) limits: Option<MachineLimits>,
     /// The same for planning, with what runs here.
@@ -71,6 +74,8 @@ impl App {
             exporter: options.otel.clone().map(|otel| Exporter::start(otel, engine.clone())),
             started: unix_seconds(),
             ui: options.ui,
+            allow_pause: options.allow_pause,
+            pause_limit: options.pause_limit,
             limits: options.limits,
             readers: Arc::new(Semaphore::new(MOST_READERS)),
             draining: AtomicBool::new(false),

@@ -23,6 +23,7 @@ pub(crate) struct ApiError {
 enum Kind {
     BadRequest,
     Unauthorized,
+    Forbidden,
     NotFound,
     MethodNotAllowed,
     SlowBody,
@@ -71,6 +72,11 @@ impl ApiError {
     pub(crate) fn unauthorized() -> ApiError {
         let message = "Missing or incorrect API key: send it as 'Authorization: Bearer <key>'.";
         ApiError::new(Kind::Unauthorized, Some("invalid_api_key"), message)
+    }
+
+    /// 403: a thing that whoever started the server has not allowed.
+    pub(crate) fn forbidden(code: &'static str, message: &'static str) -> ApiError {
+        ApiError::new(Kind::Forbidden, Some(code), message)
     }
 
     /// 404: a model that is not served here. Its name is not repeated: it may be a megabyte long.
@@ -187,6 +193,7 @@ impl ApiError {
         match self.kind {
             Kind::BadRequest => StatusCode::BAD_REQUEST,
             Kind::Unauthorized => StatusCode::UNAUTHORIZED,
+            Kind::Forbidden => StatusCode::FORBIDDEN,
             Kind::NotFound => StatusCode::NOT_FOUND,
             Kind::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
             Kind::SlowBody => StatusCode::REQUEST_TIMEOUT,

@@ -73,6 +73,10 @@ pub struct ServerOptions {
     pub drain_limit: Duration,
     /// Serve the page at `/` and the routes that it is made of.
     pub ui: bool,
+    /// Let those who watch hold the engine and make it step by step.
+    pub allow_pause: bool,
+    /// After the last of them has left: how long it stays held.
+    pub pause_limit: Duration,
     /// What the machine can do at most, for those who look; `None` where nobody measured it.
     pub limits: Option<MachineLimits>,
     /// Where spans of requests go; nowhere by default.
@@ -92,6 +96,8 @@ impl Default for ServerOptions {
             text_workers: 2,
             drain_limit: Duration::from_secs(30),
             ui: true,
+            allow_pause: false,
+            pause_limit: Duration::from_secs(30),
             limits: None,
             #[cfg(feature = "otel")]
             otel: None,

@@ -3,7 +3,8 @@
 //! ```text
 //! GET /, /app.js, /app.css, /favicon.svg    the page (live/page.rs): holds no data, so it asks for no key
 //! GET /live/info                            what is served, and the limits of the machine
-//! GET /live/feed?after=STEP                 server-sent events, without end (live/feed.rs, live/events.rs)
+//! GET /live/feed?after=STEP&kv=1                server-sent events, without end (live/feed.rs, live/events.rs)
+//! POST /live/pause, /live/step, /live/resume   hold the engine, one step, let go of it (live/hold.rs)
 //! ```
 //!
 //! Events of the feed, each with one JSON object; readers ignore fields that they do not know:
@@ -11,6 +12,7 @@
 //! | event | when | |
 //! | --- | --- | --- |
 //! | `step` | each step, in batches of 50 ms | `id`, `at` and `took` (ms), `predicted`; `decode` rows `{r, a, start}`, `prefill` rows `{r, a, start, len, samples, cached}`; `preempted` `{r, tokens, verdict}`; `waiting`, `waiting_tokens`, `blocked`; `blocks` `{used, taken, evicted, copied}`; `recomputed`; `flops`, `bytes` that it asked of the machine |
+//! | `kv` | with `kv=1`, every 50 ms while it changes, and after each step of a held engine | `step`, and with `full` all `blocks`, else those that `changed` as `[block, state]`; a state is 0 (free), 1 (nobody's, but a prefix that somebody may ask for) or `[r, holders]`: the first request that holds it, and how many sequences do |
 //! | `requests` | every 250 ms while it changes | `waiting` and `running`, at most 256 each: `{r, a, since, prompt_tokens}`, those that run with `computed` and `generated` |
 //! | `ended` | each request that is over | `r`, `at`, `ending` (stop, length, cancelled, error), `ttft_ms`, `tpot_ms`, `prompt_tokens`, `generated`, `cached` |
 //! | `stats` | every 500 ms | gauges, counters and percentiles, see [`events::stats`] |
@@ -23,6 +25,7 @@
 
 pub(crate) mod events;
 pub(crate) mod feed;
+pub(crate) mod hold;
 pub(crate) mod page;
 
 use std::sync::Arc;
@@ -36,7 +39,7 @@ use serde_json::{Value, json};
 
 use crate::app::App;
 use crate::error::ApiError;
-use crate::live::feed::Feed;
+use crate::live::feed::{Feed, Wishes};
 use crate::routes::{Caller, json_body};
 use crate::timeline::ms;
 
@@ -76,26 +79,28 @@ pub(crate) async fn info(State(app): State<Arc<App>>) -> Response {
         "max_num_batched_tokens": model.max_num_batched_tokens,
         "targets": {"ttft_ms": target(model.targets.ttft), "tpot_ms": target(model.targets.tpot)},
         "limits": limits,
-        "pause_allowed": false,
+        "pause_allowed": app.allow_pause,
         "now_ms": ms(app.engine.now()),
     });
     ([(header::CACHE_CONTROL, "no-store")], json_body(info.to_string())).into_response()
 }
 
-/// The feed, from the steps after the one that is named.
+/// The feed.
 pub(crate) async fn watch(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
     RawQuery(query): RawQuery,
 ) -> Result<Response, ApiError> {
-    let mut after = None;
+    let mut wishes = Wishes::default();
     for (name, value) in pairs(query.as_deref().unwrap_or_default()) {
-        match name {
-            "after" => after = Some(number(name, value)?),
+        match (name, value) {
+            ("after", value) => wishes.after = Some(number(name, value)?),
+            ("kv", "0" | "1") => wishes.map = value == "1",
+            ("kv", _) => return Err(ApiError::bad_request("kv must be 0 or 1.").with_param("kv")),
             _ => return Err(unknown(name)),
         }
     }
-    let feed = Feed::open(app, caller.tenant, after)?;
+    let feed = Feed::open(app, caller.tenant, wishes)?;
     let headers = [
         (header::CONTENT_TYPE, "text/event-stream; charset=utf-8"),
         (header::CACHE_CONTROL, "no-store"),

@@ -59,6 +59,9 @@ pub const ROUTES: &[(&str, &str)] = &[
     ("GET", "/plan/presets"),
     ("GET", "/live/info"),
     ("GET", "/live/feed"),
+    ("POST", "/live/pause"),
+    ("POST", "/live/step"),
+    ("POST", "/live/resume"),
 ];
 
 fn handler(path: &str) -> MethodRouter<Arc<App>> {
@@ -77,6 +80,9 @@ fn handler(path: &str) -> MethodRouter<Arc<App>> {
         "/plan/presets" => get(plan::presets),
         "/live/info" => get(live::info),
         "/live/feed" => get(live::watch),
+        "/live/pause" => post(live::hold::pause),
+        "/live/step" => post(live::hold::step),
+        "/live/resume" => post(live::hold::resume),
         page if is_page(page) => get(live::page::file),
         _ => unreachable!("every entry of ROUTES has a handler"),
     }

@@ -100,6 +100,7 @@ fn server_options(flags: &ServeFlags, limits: &Limits) -> ServerOptions {
         served_model_names: flags.served_model_name.clone(),
         drain_limit: Duration::from_secs(flags.drain_timeout),
         ui: !flags.no_ui,
+        allow_pause: flags.allow_pause,
         limits: Some(*limits),
         #[cfg(feature = "otel")]
         otel: environment::otel(),

@@ -234,6 +234,8 @@ pub(super) enum Entry {
     Stop(u64, usize),
     Idle(u64),
     Step(Box<StepEntry>),
+    Pause(u64),
+    Resume(u64),
     Restart { cost: Option<CostEntry> },
     End,
 }
@@ -359,6 +361,8 @@ impl From<Line> for Entry {
             Line::Stop(id, answer) => Entry::Stop(id.0, answer),
             Line::Idle(now) => Entry::Idle(now.0),
             Line::Step(record, tokens) => Entry::Step(Box::new(StepEntry::of(&record, tokens))),
+            Line::Pause(now) => Entry::Pause(now.0),
+            Line::Resume(now) => Entry::Resume(now.0),
             Line::Restart(cost) => Entry::Restart { cost: cost.as_ref().map(CostEntry::of) },
         }
     }

@@ -47,6 +47,10 @@ pub(crate) enum Line {
     Idle(Nanos),
     /// A step: what it was, and the tokens of each row that gave some, in the plan's order.
     Step(Box<StepRecord>, Vec<Vec<TokenId>>),
+    /// Somebody holds the engine.
+    Pause(Nanos),
+    /// It moves again.
+    Resume(Nanos),
     /// A step failed; everything admitted ended, and a new scheduler began with this model of costs.
     Restart(Option<CostModel>),
 }

@@ -119,6 +119,10 @@ pub enum Told<'a> {
     Ended(RequestId),
     /// A step was the same. Told before its tokens.
     Step(&'a StepRecord),
+    /// The engine was held from here on.
+    Paused(Nanos),
+    /// It moved again.
+    Resumed(Nanos),
 }
 
 /// In the place of an answer's tokens: it is complete.
@@ -126,6 +130,7 @@ const ENDED: usize = usize::MAX;
 
 struct Replaying {
     scheduler: Scheduler,
+    held_at: Option<Nanos>,
     /// Tokens of each answer of the open requests: what must not be asked of the scheduler is seen here.
     open: BTreeMap<u64, Vec<usize>>,
     step: Step,
@@ -140,6 +145,7 @@ impl Replaying {
         scheduler.set_cost_model(recording.header.cost());
         Replaying {
             scheduler,
+            held_at: None,
             open: BTreeMap::new(),
             step: Step::default(),
             output: StepOutput::default(),
@@ -180,6 +186,15 @@ impl Replaying {
                 }
             }
             Entry::Step(ref entry) => return Ok(self.step(entry, tell)),
+            Entry::Pause(now) => {
+                self.held_at = Some(Nanos(now));
+                tell(Told::Paused(Nanos(now)));
+            }
+            Entry::Resume(now) => {
+                let held_at = self.held_at.take().ok_or_else(|| recording.wrong("nobody holds the engine"))?;
+                self.scheduler.note_hold(held_at, Nanos(now));
+                tell(Told::Resumed(Nanos(now)));
+            }
             Entry::Restart { ref cost } => {
                 let cost = cost.as_ref().map(|cost| cost.model().map_err(|problem| recording.wrong(problem)));
                 let mut scheduler = Scheduler::new(recording.header.limits()).expect("its limits were checked");
@@ -382,9 +397,13 @@ fn compute(
             cancelled.ok_or_else(|| recording.wrong(format!("there is no open request {id}")))?;
         }
         Entry::Step(step) => {
-            core.step(&mut [step.from, step.to].map(Nanos).into_iter().cycle(), &mut StepNews::default())
+            core.step(&mut [step.from, step.to].map(Nanos).into_iter().cycle(), &mut StepNews::default());
         }
-        Entry::Idle(now) => core.step(&mut std::iter::repeat(Nanos(*now)), &mut StepNews::default()),
+        Entry::Idle(now) => {
+            core.step(&mut std::iter::repeat(Nanos(*now)), &mut StepNews::default());
+        }
+        Entry::Pause(now) => core.pause(Nanos(*now)),
+        Entry::Resume(now) => core.resume(Nanos(*now)),
         Entry::Restart { cost } => {
             let cost =
                 cost.as_ref().map(|cost| cost.model().map_err(|problem| recording.wrong(problem))).transpose()?;

@@ -25,6 +25,11 @@ pub(crate) fn options() -> EngineOptions {
     }
 }
 
+/// Waits for what holds the engine.
+pub(crate) fn now<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().build().expect("a runtime").block_on(future)
+}
+
 /// One answer, gathered.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Answer {

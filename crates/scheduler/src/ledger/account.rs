@@ -36,10 +36,12 @@ pub enum Owner {
     LeftOut,
     /// Between steps: taking requests in, planning, text, delivery.
     Overhead,
+    /// Somebody held the engine to look at it.
+    Paused,
 }
 
 impl Owner {
-    const COUNT: usize = Owner::Overhead as usize + 1;
+    const COUNT: usize = Owner::Paused as usize + 1;
 
     /// All of them.
     pub const ALL: [Owner; Owner::COUNT] = [
@@ -54,9 +56,10 @@ impl Owner {
         Owner::Waiting,
         Owner::LeftOut,
         Owner::Overhead,
+        Owner::Paused,
     ];
     /// Those of a time to first token.
-    pub const OF_TTFT: [Owner; 7] = [
+    pub const OF_TTFT: [Owner; 8] = [
         Owner::QueueKv,
         Owner::QueueSeats,
         Owner::QueueBudget,
@@ -64,9 +67,10 @@ impl Owner {
         Owner::OtherPrefill,
         Owner::Decode,
         Owner::Overhead,
+        Owner::Paused,
     ];
     /// Those of a gap between two tokens.
-    pub const OF_GAP: [Owner; 7] = [
+    pub const OF_GAP: [Owner; 8] = [
         Owner::OwnDecode,
         Owner::Decode,
         Owner::OtherPrefill,
@@ -74,6 +78,7 @@ impl Owner {
         Owner::Waiting,
         Owner::LeftOut,
         Owner::Overhead,
+        Owner::Paused,
     ];
 
     /// Its name in metrics and answers.
@@ -90,6 +95,7 @@ impl Owner {
             Owner::Waiting => "waiting",
             Owner::LeftOut => "left_out",
             Owner::Overhead => "overhead",
+            Owner::Paused => "paused",
         }
     }
 }
@@ -401,6 +407,7 @@ impl Meter {
         }
         self.pending.merge(&shares);
         self.pending.add(Owner::Overhead, clocks.between - self.at.between);
+        self.pending.add(Owner::Paused, clocks.paused - self.at.paused);
         (self.upto, self.at) = (to, *clocks);
         shares
     }
@@ -414,4 +421,6 @@ pub(super) struct Clocks {
     pub(super) steps: [u64; 3],
     /// Between steps.
     pub(super) between: u64,
+    /// Held.
+    pub(super) paused: u64,
 }

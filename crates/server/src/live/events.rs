@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use engine::{End, Ended, FinishReason, InScene, LoggedStep, Percentiles, RequestId, Scene, Stats};
+use engine::{End, Ended, Engine, FinishReason, InScene, KvMap, LoggedStep, Percentiles, RequestId, Scene};
 use model::demands::Demands;
-use scheduler::{Blocked, Fate, Nanos, RecordRow, StepRecord};
+use scheduler::{BlockUse, Blocked, Fate, Nanos, RecordRow, StepRecord};
 use serde_json::{Value, json};
 
 use crate::auth::Tenant;
@@ -180,6 +180,44 @@ fn named_event(text: &mut String, event: &str, name: &str, rest: &Value) {
     let _ = write!(text, "event: {event}\ndata: {{\"r\":{name},{}\n\n", &rest[1..]);
 }
 
+/// `event: kv`: the whole map if `before` is another cache's or none, else what changed; nothing if nothing did.
+pub(crate) fn map(text: &mut String, map: &KvMap, before: &KvMap, names: &mut Names, registry: &Registry) {
+    let is_full = before.uses.len() != map.uses.len();
+    if !is_full && before.uses == map.uses {
+        return;
+    }
+    let list = if is_full { "blocks" } else { "changed" };
+    let _ = write!(text, "event: kv\ndata: {{\"step\":{},\"full\":{is_full},\"{list}\":[", map.step);
+    let mut comma = "";
+    for (block, &state) in map.uses.iter().enumerate() {
+        if !is_full && before.uses[block] == state {
+            continue;
+        }
+        text.push_str(comma);
+        comma = ",";
+        if !is_full {
+            text.push('[');
+            integer(text, block as u64);
+            text.push(',');
+        }
+        match state {
+            BlockUse::Free => text.push('0'),
+            BlockUse::Cached => text.push('1'),
+            BlockUse::Held { by, holders } => {
+                text.push('[');
+                text.push_str(names.look_up(registry, by));
+                text.push(',');
+                integer(text, u64::from(holders));
+                text.push(']');
+            }
+        }
+        if !is_full {
+            text.push(']');
+        }
+    }
+    text.push_str("]}\n\n");
+}
+
 /// `event: requests`.
 pub(crate) fn requests(text: &mut String, scene: &Scene, names: &mut Names, registry: &Registry) {
     let _ = write!(text, "event: requests\ndata: {{\"at\":{}", ms(scene.at));
@@ -202,8 +240,8 @@ pub(crate) fn requests(text: &mut String, scene: &Scene, names: &mut Names, regi
 
 /// `event: stats`: gauges and counters of `/metrics`, and the percentiles of the last 256 times to first token and of the
 /// last 2,048 times from token to token.
-pub(crate) fn stats(text: &mut String, now: Nanos, stats: &Stats, percentiles: [Option<Percentiles>; 2]) {
-    let [ttft, itl] = percentiles;
+pub(crate) fn stats(text: &mut String, now: Nanos, engine: &Engine, percentiles: [Option<Percentiles>; 2]) {
+    let ([ttft, itl], stats) = (percentiles, engine.stats());
     let data = json!({
         "at": ms(now),
         "running": stats.running_requests,
@@ -220,7 +258,7 @@ pub(crate) fn stats(text: &mut String, now: Nanos, stats: &Stats, percentiles: [
         "prefix_queries": stats.prefix_queries,
         "prefix_hits": stats.prefix_hits,
         "preemptions": stats.preemptions,
-        "paused": false,
+        "paused": engine.is_paused(),
         "ttft_p50_ms": nullable(ttft.map(|ttft| ttft.p50)),
         "ttft_p99_ms": nullable(ttft.map(|ttft| ttft.p99)),
         "itl_p50_ms": nullable(itl.map(|itl| itl.p50)),

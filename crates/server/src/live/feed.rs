@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use engine::{Ended, LoggedStep, Place, Scene, Watch};
+use engine::{Ended, KvMap, LoggedStep, Place, Scene, Watch};
 use hyper::body::{Body, Bytes, Frame};
 use model::demands::Demands;
 use scheduler::Nanos;
@@ -36,6 +36,15 @@ const TOO_FAR_BEHIND: u64 = 1024;
 /// A step waits so long for the name of a request in it: the engine may be faster than the front that names it.
 const NAMED_AFTER: Nanos = Nanos(100_000_000);
 
+/// What a reader asks for.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Wishes {
+    /// The steps after this one; else the last ones.
+    pub(crate) after: Option<u64>,
+    /// The blocks of the cache.
+    pub(crate) map: bool,
+}
+
 /// One reader's.
 pub(crate) struct Feed {
     app: Arc<App>,
@@ -47,6 +56,9 @@ pub(crate) struct Feed {
     is_live: bool,
     look: Interval,
     last_stats: Option<Nanos>,
+    was_paused: bool,
+    /// The newest map of the cache, and the one before it: for one who wants to see them.
+    maps: Option<[KvMap; 2]>,
     scene: Scene,
     last_scene: Scene,
     // Kept for their memory.
@@ -56,12 +68,12 @@ pub(crate) struct Feed {
 }
 
 impl Feed {
-    /// A feed of the steps after `after`, or of the last ones.
-    pub(crate) fn open(app: Arc<App>, tenant: Option<Tenant>, after: Option<u64>) -> Result<Feed, ApiError> {
+    /// A feed from now on.
+    pub(crate) fn open(app: Arc<App>, tenant: Option<Tenant>, wishes: Wishes) -> Result<Feed, ApiError> {
         let seat = app.readers.clone().try_acquire_owned().map_err(|_| ApiError::too_many_readers(MOST_READERS))?;
-        let watch = app.engine.watch();
+        let watch = app.engine.watch(wishes.map);
         let mut place = watch.newest();
-        place.step = match after {
+        place.step = match wishes.after {
             Some(after) => after.saturating_add(1).min(place.step),
             None => place.step.saturating_sub(FIRST_STEPS),
         };
@@ -75,6 +87,8 @@ impl Feed {
             is_live: false,
             look,
             last_stats: None,
+            was_paused: false,
+            maps: wishes.map.then(Default::default),
             scene: Scene::default(),
             last_scene: Scene::default(),
             steps: Vec::new(),
@@ -112,14 +126,21 @@ impl Feed {
             self.look.reset_immediately();
             return text;
         }
+        if let Some([newest, before]) = &mut self.maps
+            && self.watch.map_into(newest)
+        {
+            events::map(&mut text, newest, before, &mut self.names, &self.app.registry);
+            before.uses.clone_from(&newest.uses);
+        }
         self.watch.scene_into(&mut self.scene);
         if self.last_stats.is_none() || self.scene.sequences != self.last_scene.sequences {
             events::requests(&mut text, &self.scene, &mut self.names, &self.app.registry);
             std::mem::swap(&mut self.scene, &mut self.last_scene);
         }
-        if self.last_stats.is_none_or(|last| now.since(last) >= STATS_EVERY) {
-            self.last_stats = Some(now);
-            events::stats(&mut text, now, &self.app.engine.stats(), self.watch.percentiles());
+        let is_paused = self.app.engine.is_paused();
+        if self.last_stats.is_none_or(|last| now.since(last) >= STATS_EVERY) || is_paused != self.was_paused {
+            (self.last_stats, self.was_paused) = (Some(now), is_paused);
+            events::stats(&mut text, now, &self.app.engine, self.watch.percentiles());
         }
         text
     }

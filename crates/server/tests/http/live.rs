@@ -312,3 +312,160 @@ fn a_feed_ends_when_the_server_drains() {
     assert!(feed.has_ended);
     host.join();
 }
+
+/// Those who watch may hold it.
+fn pausable() -> Host {
+    let mut options = local_server();
+    options.allow_pause = true;
+    Host::with(small_engine(), options)
+}
+
+fn post(host: &Host, path: &str) -> Value {
+    let answer = host.post_bytes(path, b"");
+    assert_eq!(answer.status, 200, "{path}: {}", answer.text());
+    answer.json()["paused"].clone()
+}
+
+#[test]
+fn a_held_engine_makes_one_step_at_a_time_and_fails_nobody() {
+    let host = pausable();
+    let body = |prompt: &str| json!({"prompt": prompt, "max_tokens": 300, "temperature": 0, "ignore_eos": true, "timings_detail": true});
+    let alone = host.ask("/v1/completions", &body(PROMPT))["choices"].clone();
+    let mut feed = Feed::open(&host, "?kv=1", &[]);
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| host.ask("/v1/completions", &body(PROMPT)));
+        wait("the stream to begin", || host.engine.health().open_requests == 1);
+        assert_eq!(post(&host, "/live/pause"), json!(true));
+        assert_eq!(post(&host, "/live/pause"), json!(true), "twice is once");
+        let second = scope.spawn(|| host.ask("/v1/completions", &body("Once upon a time")));
+        wait("another to come", || host.engine.health().open_requests == 2);
+        let steps = || host.engine.stats().steps;
+        let before = steps();
+        std::thread::sleep(std::time::Duration::from_millis(60));
+        assert_eq!(steps(), before, "nothing moves");
+        for made in 1..=3 {
+            assert_eq!(post(&host, "/live/step"), json!(true));
+            wait("the step", || steps() == before + made);
+        }
+        std::thread::sleep(std::time::Duration::from_millis(60));
+        assert_eq!(steps(), before + 3, "three steps and no more");
+        let health = host.get("/health");
+        assert_eq!((health.status, &health.json()["stuck_for_ms"]), (200, &json!(0)));
+        // Who watches sees each of them, and the blocks after each.
+        feed.until(|feed| feed.all("kv").last().is_some_and(|map| map["step"] == before + 2));
+        feed.until(|feed| feed.all("stats").last().is_some_and(|stats| stats["paused"] == true));
+        assert_eq!(feed.all("step").last().map(|step| &step["id"]), Some(&json!(before + 2)));
+        assert_eq!(post(&host, "/live/resume"), json!(false));
+        let (first, second) = (first.join().expect("an answer"), second.join().expect("an answer"));
+        assert_eq!(first["choices"], alone, "the same answer, to the byte");
+        for answer in [first, second] {
+            let detail = &answer["timings"]["detail"][0];
+            let paused = detail["ttft"]["paused_ms"].as_f64().zip(detail["gaps"]["paused_ms"].as_f64());
+            assert!(paused.is_some_and(|(ttft, gaps)| ttft + gaps > 100.0), "the time has its owner: {detail}");
+        }
+    });
+    assert_eq!(post(&host, "/live/step"), json!(false), "nothing to step through");
+    host.quiet();
+}
+
+#[test]
+fn holding_the_engine_must_be_allowed() {
+    let host = Host::start();
+    for path in ["/live/pause", "/live/step", "/live/resume"] {
+        let refused = host.post_bytes(path, b"");
+        let error = refused.json()["error"].clone();
+        assert_eq!((refused.status, &error["code"]), (403, &json!("pause_not_allowed")), "{path}");
+        assert!(error["message"].as_str().is_some_and(|message| message.contains("--allow-pause")));
+        assert_eq!(host.get(path).status, 405);
+    }
+    assert_eq!(host.get("/live/info").json()["pause_allowed"], false);
+    drop(host);
+    let host = pausable();
+    assert_eq!(host.get("/live/info").json()["pause_allowed"], true);
+    for (site, expected) in [("cross-site", 403), ("same-site", 403), ("same-origin", 200), ("none", 200)] {
+        let mut connection = host.connect();
+        connection.request("POST", "/live/resume", &[("sec-fetch-site", site), ("connection", "close")], b"");
+        assert_eq!(connection.answer().status, expected, "{site}");
+    }
+}
+
+#[test]
+fn an_engine_that_nobody_watches_any_more_moves_again() {
+    let mut options = local_server();
+    options.allow_pause = true;
+    options.pause_limit = std::time::Duration::from_millis(300);
+    let host = Host::with(small_engine(), options);
+    let mut feed = Feed::open(&host, "", &[]);
+    assert_eq!(post(&host, "/live/pause"), json!(true));
+    // Longer than the limit, but somebody watches.
+    feed.until(|feed| feed.all("stats").len() >= 4);
+    assert!(host.engine.is_paused());
+    drop(feed);
+    wait("it to move", || !host.engine.is_paused());
+    // Nobody watched at all.
+    assert_eq!(post(&host, "/live/pause"), json!(true));
+    wait("it to move", || !host.engine.is_paused());
+    host.ask("/v1/completions", &json!({"prompt": PROMPT, "max_tokens": 3}));
+}
+
+#[test]
+fn a_held_engine_drains_like_any_other() {
+    let mut host = pausable();
+    let body = json!({"prompt": PROMPT, "max_tokens": 300, "temperature": 0, "ignore_eos": true}).to_string();
+    let mut connection = host.connect();
+    connection.request("POST", "/v1/completions", &[("content-type", "application/json")], body.as_bytes());
+    wait("the stream to begin", || host.engine.health().open_requests == 1);
+    assert_eq!(post(&host, "/live/pause"), json!(true));
+    host.stop.drain();
+    let answer = connection.answer();
+    assert_eq!((answer.status, &answer.json()["usage"]["completion_tokens"]), (200, &json!(300)));
+    host.join();
+}
+
+#[test]
+fn the_map_of_the_cache_shows_who_holds_what() {
+    let host = pausable();
+    let block_size = host.engine.model().block_size as u64;
+    let total = host.engine.model().num_blocks;
+    let mut feed = Feed::open(&host, "?kv=1", &[]);
+    feed.until(|feed| !feed.all("kv").is_empty());
+    let first = feed.all("kv")[0].clone();
+    assert_eq!((&first["full"], first["blocks"].as_array().map(Vec::len)), (&json!(true), Some(total)));
+    assert!(first["blocks"].as_array().is_some_and(|blocks| blocks.iter().all(|state| *state == 0)), "all free");
+    let mut map: Vec<Value> = first["blocks"].as_array().expect("blocks").clone();
+    std::thread::scope(|scope| {
+        // Two answers share their prompt's blocks.
+        let body =
+            json!({"prompt": PROMPT.repeat(12), "max_tokens": 300, "n": 2, "temperature": 0, "ignore_eos": true});
+        let host = &host;
+        let answer = scope.spawn(move || host.ask("/v1/completions", &body));
+        wait("both answers to begin", || host.engine.stats().decode_tokens > 10);
+        assert_eq!(post(&host, "/live/pause"), json!(true));
+        let newest = host.engine.stats().steps - 1;
+        feed.until(|feed| feed.all("kv").last().is_some_and(|map| map["step"] == newest));
+        for event in feed.all("kv").iter().skip(1) {
+            assert_eq!(event["full"], false);
+            for change in event["changed"].as_array().expect("changes") {
+                let block = change[0].as_u64().expect("a block") as usize;
+                assert_ne!(map[block], change[1], "only what changed");
+                map[block] = change[1].clone();
+            }
+        }
+        assert_eq!(post(&host, "/live/resume"), json!(false));
+        let answer = answer.join().expect("an answer");
+        let prompt_tokens = answer["usage"]["prompt_tokens"].as_u64().expect("a count");
+        let held = |holders: u64| map.iter().filter(|state| **state == json!([answer["id"], holders])).count() as u64;
+        assert_eq!(held(2), prompt_tokens / block_size, "full blocks of the prompt are shared");
+        assert!(held(1) >= 2, "each has its own after that");
+        assert!(map.iter().all(|state| state.is_array() || *state == 0), "nobody else is there");
+    });
+    // When it is over, its full blocks are kept for whoever begins with the same words.
+    feed.until_ended(1);
+    feed.until(|feed| {
+        let last = feed.all("kv").last().and_then(|map| map["changed"].as_array().cloned()).unwrap_or_default();
+        last.iter().any(|change| change[1] == 1)
+    });
+    for query in ["?kv=2", "?kv=", "?kv=true"] {
+        assert_eq!(host.get(&format!("/live/feed{query}")).json()["error"]["param"], "kv", "{query}");
+    }
+}

@@ -1,0 +1,84 @@
+//! Holding the engine to look at it: no step, one step, as many as there are.
+//!
+//! ```text
+//! pause --> held --step--> one step --> held --resume--> moves
+//!             |                           |
+//!             +-- nobody has watched for 30 s, or the server drains --> moves
+//! ```
+//!
+//! A held engine holds everybody's requests, so this is off unless whoever started the server allows it. Nothing fails
+//! because of it: requests are taken in and wait, `/health` stays good, and the time has an owner of its own
+//! (`paused`, see `scheduler::ledger`). Targets do not run in it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::response::Response;
+use serde_json::json;
+use tokio::time::Instant;
+
+use crate::app::App;
+use crate::error::ApiError;
+use crate::live::feed::MOST_READERS;
+use crate::routes::json_body;
+
+/// Between two looks at who still watches.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// No further step.
+pub(crate) async fn pause(State(app): State<Arc<App>>, headers: HeaderMap) -> Result<Response, ApiError> {
+    allowed(&app, &headers)?;
+    let was_paused = app.engine.is_paused();
+    let is_paused = app.engine.pause().await;
+    if is_paused && !was_paused {
+        tokio::spawn(let_go_when_alone(app));
+    }
+    Ok(state(is_paused))
+}
+
+/// One step.
+pub(crate) async fn step(State(app): State<Arc<App>>, headers: HeaderMap) -> Result<Response, ApiError> {
+    allowed(&app, &headers)?;
+    Ok(state(app.engine.single_step().await))
+}
+
+/// As many steps as there are.
+pub(crate) async fn resume(State(app): State<Arc<App>>, headers: HeaderMap) -> Result<Response, ApiError> {
+    allowed(&app, &headers)?;
+    Ok(state(app.engine.resume().await))
+}
+
+fn state(is_paused: bool) -> Response {
+    json_body(json!({"paused": is_paused}).to_string())
+}
+
+/// Whether whoever started the server wants this, and whether it is not another site's page that asks: a browser sends
+/// such requests without being asked, and says so.
+fn allowed(app: &App, headers: &HeaderMap) -> Result<(), ApiError> {
+    if !app.allow_pause {
+        let message = "Pausing holds every request on this server, so it is off: start the server with --allow-pause.";
+        return Err(ApiError::forbidden("pause_not_allowed", message));
+    }
+    match headers.get("sec-fetch-site").map(|site| site.as_bytes()) {
+        None | Some(b"same-origin" | b"none") => Ok(()),
+        Some(_) => Err(ApiError::forbidden("cross_site", "This can only be asked by this server's own page.")),
+    }
+}
+
+/// Lets go of the engine when nobody has watched for a while. Ends with the pause.
+async fn let_go_when_alone(app: Arc<App>) {
+    let mut alone_since = Instant::now();
+    while app.engine.is_paused() {
+        if app.readers.available_permits() < MOST_READERS {
+            alone_since = Instant::now();
+        }
+        if alone_since.elapsed() >= app.pause_limit {
+            tracing::info!("nobody watches any more: the engine moves again");
+            app.engine.resume().await;
+            return;
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
