@@ -440,7 +440,7 @@ fn the_map_of_the_cache_shows_who_holds_what() {
         let host = &host;
         let answer = scope.spawn(move || host.ask("/v1/completions", &body));
         wait("both answers to begin", || host.engine.stats().decode_tokens > 10);
-        assert_eq!(post(&host, "/live/pause"), json!(true));
+        assert_eq!(post(host, "/live/pause"), json!(true));
         let newest = host.engine.stats().steps - 1;
         feed.until(|feed| feed.all("kv").last().is_some_and(|map| map["step"] == newest));
         for event in feed.all("kv").iter().skip(1) {
@@ -451,7 +451,7 @@ fn the_map_of_the_cache_shows_who_holds_what() {
                 map[block] = change[1].clone();
             }
         }
-        assert_eq!(post(&host, "/live/resume"), json!(false));
+        assert_eq!(post(host, "/live/resume"), json!(false));
         let answer = answer.join().expect("an answer");
         let prompt_tokens = answer["usage"]["prompt_tokens"].as_u64().expect("a count");
         let held = |holders: u64| map.iter().filter(|state| **state == json!([answer["id"], holders])).count() as u64;
