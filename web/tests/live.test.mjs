@@ -5,7 +5,7 @@ import { test, until } from "./lib.mjs";
 
 test("the example of an idle engine, its figures, and its row in the table", async (context) => {
   // A server of its own, to which nobody has spoken.
-  const server = await context.server("--port", "0", "--max-num-seqs", "16");
+  const server = await context.server("--max-num-seqs", "16");
   const page = await context.open(server, "/#/live");
   await page.getByText("No request yet.").waitFor();
   await page.getByRole("button", { name: "Send an example" }).first().click();

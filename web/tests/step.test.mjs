@@ -3,22 +3,24 @@
 import assert from "node:assert/strict";
 import { streams, test, until } from "./lib.mjs";
 
-/** The step that is shown, and the newest of the log. */
+/** The step that is shown, and the newest of the log; -1 before there is one. */
 async function where(page) {
-  const [shown, , newest] = /([\d,]+) of ([\d,]+)–([\d,]+)/.exec(await page.locator(".scrub output").textContent()).slice(1).map((text) => Number(text.replaceAll(",", "")));
+  const found = /([\d,]+) of ([\d,]+)–([\d,]+)/.exec(await page.locator(".scrub output").textContent());
+  const [shown, , newest] = (found?.slice(1) ?? ["-1", "-1", "-1"]).map((text) => Number(text.replaceAll(",", "")));
   return { shown, newest };
 }
 
 test("pause, one step at a time, back through the log, and on: no request fails for it", async (context) => {
   const server = await context.server("--allow-pause");
   const page = await context.open(server, "/#/step");
-  const stop = await streams(server, 3, 3000);
+  const stop = await streams(server, 3, 5000);
+  await until("three streams that write", async () => (await where(page)).newest > 30);
   await page.getByRole("button", { name: "Pause" }).click();
   await page.getByText("The engine is paused.").waitFor();
   await until("the last step before the pause", async () => {
     const { newest } = await where(page);
     await page.waitForTimeout(400);
-    return (await where(page)).newest === newest;
+    return newest >= 0 && (await where(page)).newest === newest;
   });
   const { newest } = await where(page);
   // Paused is not stuck: a load balancer keeps its server.
