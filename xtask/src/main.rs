@@ -15,6 +15,7 @@
 mod chaos;
 mod checks;
 mod oracle;
+mod prometheus;
 mod random_model;
 mod setup;
 mod shell;
@@ -25,7 +26,7 @@ use std::process::ExitCode;
 
 const HELP: &str = "usage: cargo xtask <command>
   test [--only STAGE]       set up what the tests need, run everything
-                            stages: fmt clippy tests docs clients web deny
+                            stages: fmt clippy tests docs clients web prometheus deny
   oracle                    rebuild the reference logits with transformers and compare
   web                       build the pages in web/ into crates/server/ui
   reference                 write docs/reference/flags.md from the flags
@@ -35,7 +36,7 @@ const HELP: &str = "usage: cargo xtask <command>
   chaos [--seeds N] [--minutes M] [--from SEED]
                             the scheduler under seeded chaos, each seed twice (20,000 seeds unless told), and the planted
                             bugs that it must find; Ctrl-C ends it and tells what was done
-  random-model SHAPE DIR    random weights in the shape of qwen2.5-0.5b, llama-3.2-1b, mistral-7b, moe-0.8b or tiny";
+  random-model SHAPE DIR    random weights in the shape of qwen2.5-0.5b, llama-3.2-1b, mistral-7b, moe-0.8b, 100m or tiny";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

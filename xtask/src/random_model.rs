@@ -41,7 +41,7 @@ struct Experts {
     intermediate: usize,
 }
 
-const SHAPES: [Shape; 5] = [
+const SHAPES: [Shape; 6] = [
     Shape {
         name: "qwen2.5-0.5b",
         family: Family::Qwen2,
@@ -106,6 +106,24 @@ const SHAPES: [Shape; 5] = [
         context: 32_768,
         eps: 1e-6,
         experts: Some(Experts { count: 32, per_token: 4, intermediate: 512 }),
+    },
+    // Slow enough that a client's own milliseconds do not show, small enough to be made in a moment; and it says no
+    // token that its tokenizer does not have.
+    Shape {
+        name: "100m",
+        family: Family::Llama,
+        hidden: 768,
+        intermediate: 3072,
+        layers: 12,
+        heads: 12,
+        kv_heads: 4,
+        head_dim: 64,
+        vocab: 2048,
+        tied: true,
+        rope_theta: 1e4,
+        context: 4096,
+        eps: 1e-5,
+        experts: None,
     },
     Shape {
         name: "tiny",

@@ -131,3 +131,42 @@ pub(crate) fn valgrind() -> Result<(), String> {
         false => install(&["valgrind"]),
     }
 }
+
+/// Prometheus and its tool.
+pub(crate) struct Prometheus {
+    pub(crate) prometheus: PathBuf,
+    pub(crate) promtool: PathBuf,
+}
+
+/// Prometheus: the one installed, or Debian's, unpacked under `target/tools` without installing its service.
+pub(crate) fn prometheus() -> Result<Prometheus, String> {
+    if answers("prometheus", &["--version"]) && answers("promtool", &["--version"]) {
+        return Ok(Prometheus { prometheus: "prometheus".into(), promtool: "promtool".into() });
+    }
+    let directory = target().join("tools/prometheus");
+    let own =
+        Prometheus { prometheus: directory.join("usr/bin/prometheus"), promtool: directory.join("usr/bin/promtool") };
+    if answers(&own.prometheus, &["--version"]) && answers(&own.promtool, &["--version"]) {
+        return Ok(own);
+    }
+    if !answers("apt-get", &["--version"]) {
+        return Err("please install prometheus, which has promtool, and try again".into());
+    }
+    fs::create_dir_all(&directory).map_err(|error| format!("{}: {error}", directory.display()))?;
+    let download = || {
+        let mut download = command("apt-get", &["download", "-qq", "prometheus"]);
+        download.current_dir(&directory);
+        show(&mut download)
+    };
+    if download().is_err() {
+        show(&mut command("apt-get", &["update", "-qq"]))?;
+        download()?;
+    }
+    let files = fs::read_dir(&directory).map_err(|error| format!("{}: {error}", directory.display()))?;
+    let mut packages = files.flatten().map(|entry| entry.path());
+    let package = packages.find(|path| path.extension().is_some_and(|extension| extension == "deb"));
+    let package = package.ok_or("apt-get downloaded no package")?;
+    show(command("dpkg", &["-x"]).arg(&package).arg(&directory))?;
+    fs::remove_file(&package).map_err(|error| format!("{}: {error}", package.display()))?;
+    Ok(own)
+}

@@ -8,6 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::chaos;
+use crate::prometheus;
 use crate::setup;
 use crate::shell::{answers, cargo, command, root, show, show_and_keep, target};
 use crate::web;
@@ -22,13 +23,14 @@ struct Counts {
 /// A stage's name and its work.
 type Stage = (&'static str, fn() -> Result<Counts, String>);
 
-const STAGES: [Stage; 7] = [
+const STAGES: [Stage; 8] = [
     ("fmt", format),
     ("clippy", clippy),
     ("tests", tests),
     ("docs", docs),
     ("clients", clients),
     ("web", pages),
+    ("prometheus", metrics),
     ("deny", deny),
 ];
 
@@ -55,7 +57,7 @@ pub(crate) fn run(only: Option<&str>) -> Result<(), String> {
             Ok(Counts { failed, passed }) => format!("FAILED, {passed} passed, {failed} failed"),
             Err(message) => format!("FAILED: {message}"),
         };
-        report.push(format!("{name:<9} {seconds:>6.0} s  {verdict}"));
+        report.push(format!("{name:<10} {seconds:>6.0} s  {verdict}"));
     }
     println!("\n{}\n{} passed, {} failed", report.join("\n"), total.passed, total.failed);
     if total.failed == 0 { Ok(()) } else { Err("not everything passed".into()) }
@@ -117,6 +119,12 @@ fn pages() -> Result<Counts, String> {
     web::check_committed()?;
     show(&mut cargo(&["build", "--quiet", "--release"]))?;
     count(&mut web::browser_tests(&binary(), &browser)?)
+}
+
+/// Metrics, rules and the board, read by Prometheus itself.
+fn metrics() -> Result<Counts, String> {
+    show(&mut cargo(&["build", "--quiet", "--release"]))?;
+    count(&mut prometheus::tests(&binary())?)
 }
 
 /// Licences, sources and bans always; known vulnerabilities when their database can be fetched.

@@ -12,6 +12,7 @@ use std::sync::{Mutex, PoisonError};
 use axum::http::StatusCode;
 use engine::ledger::Owner;
 use engine::{Histogram, Predictions, ServiceClass, Stats};
+use scheduler::Targets;
 
 /// What the HTTP side counts itself.
 #[derive(Default)]
@@ -29,10 +30,19 @@ impl HttpMetrics {
 }
 
 /// The whole page.
-pub(crate) fn render(stats: &Stats, http: &HttpMetrics, model: &str) -> String {
+pub(crate) fn render(stats: &Stats, http: &HttpMetrics, model: &str, targets: Targets) -> String {
     let mut page = Page { text: String::with_capacity(32 << 10), labels: format!("model_name=\"{}\"", escaped(model)) };
     gauges(&mut page, stats);
     outlook(&mut page, stats);
+    // What is late: a board's red lines. A server without targets has none.
+    for (name, help, target) in [
+        ("target_ttft_seconds", "Time to first token that this server aims for.", targets.ttft),
+        ("target_tpot_seconds", "Time per output token that this server aims for.", targets.tpot),
+    ] {
+        if let Some(target) = target {
+            page.own(name, "gauge", help, target.as_secs_f64());
+        }
+    }
     counters(&mut page, stats);
     histograms(&mut page, stats);
     page.single("twostroke_http_connections", "gauge", "Open connections.", http.connections.load(Ordering::Relaxed));
@@ -240,7 +250,8 @@ fn histograms(page: &mut Page, stats: &Stats) {
         ("iteration_tokens_total", "Rows of a forward pass.", &stats.step_tokens),
     ];
     for (name, help, histogram) in histograms {
-        page.histogram(&format!("twostroke_{name}"), "", help, histogram);
+        // vLLM calls a histogram a total; ours are named as Prometheus has it.
+        page.histogram(&format!("twostroke_{}", name.trim_end_matches("_total")), "", help, histogram);
         let labels = page.vllm_labels();
         page.histogram(&format!("vllm:{name}"), &labels, help, histogram);
     }
@@ -312,6 +323,8 @@ fn escaped(value: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use scheduler::Nanos;
+
     use super::*;
 
     #[test]
@@ -331,7 +344,8 @@ mod tests {
 
     #[test]
     fn every_family_is_described_once_and_has_samples() {
-        let page = render(&Stats::default(), &HttpMetrics::default(), "m");
+        let targets = Targets { ttft: Some(Nanos(1_500_000_000)), tpot: None };
+        let page = render(&Stats::default(), &HttpMetrics::default(), "m", targets);
         let mut families = std::collections::BTreeSet::new();
         for line in page.lines() {
             if let Some(rest) = line.strip_prefix("# TYPE ") {
@@ -351,8 +365,11 @@ mod tests {
             "twostroke_slo_requests_total",
             "twostroke_prefill_backlog_milliseconds",
             "twostroke_kv_seconds_to_full",
+            "twostroke_iteration_tokens",
         ] {
             assert!(families.contains(name), "{name}");
         }
+        assert!(page.contains("\ntwostroke_target_ttft_seconds 1.5\n"), "a target in seconds");
+        assert!(!page.contains("target_tpot"), "none that is not there");
     }
 }
