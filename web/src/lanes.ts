@@ -137,7 +137,6 @@ export class Lanes {
     context.drawImage(this.sheet, 0, 0, this.sheet.width, lanes, to.x, to.y, to.width, lanes * to.height);
     if (to.height < 4) return;
     const gap = to.height >= 12 ? 3 : 1;
-    context.fillStyle = theme().panel;
-    for (let lane = 1; lane <= lanes; lane += 1) context.fillRect(to.x, to.y + lane * to.height - gap, to.width, gap);
+    for (let lane = 1; lane <= lanes; lane += 1) context.clearRect(to.x, to.y + lane * to.height - gap, to.width, gap);
   }
 }

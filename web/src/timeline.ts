@@ -7,7 +7,7 @@
 // lanes.ts paints lanes and passes; here are the axis, the labels, and what pointing says. Nothing in a frame reads layout.
 
 import type { App } from "./app";
-import { el, fill, show } from "./dom";
+import { el, fill, say, show } from "./dom";
 import { FONT, Surface, theme, tick, watchTheme } from "./draw";
 import { dropFrame, wantFrame } from "./frames";
 import { Lanes } from "./lanes";
@@ -19,7 +19,7 @@ const AXIS = 20;
 const SHORTEST_SPAN = 20;
 const LONGEST_SPAN = 120_000;
 const TALLEST_LANE = 26;
-const FLATTEST_LANE = 3;
+const FLATTEST_LANE = 4;
 const LEAST_LANES = 6;
 /** The feed speaks every 50 ms; so far behind, steps enter at the edge one after another. */
 const BEHIND_MS = 60;
@@ -45,6 +45,9 @@ export class Timeline {
   private tip = el("div", { class: "tip", hidden: true });
   private spoken = el("div", { class: "visually-hidden", "aria-live": "polite" });
   private followButton: HTMLButtonElement;
+  private lanesText = el("span");
+  private lanesUp = el("button", { type: "button", class: "small", "aria-label": "Lanes above", onclick: () => this.turn(-1) }, "▴");
+  private lanesDown = el("button", { type: "button", class: "small", "aria-label": "Lanes below", onclick: () => this.turn(1) }, "▾");
   private stops: (() => void)[] = [];
   private calm = matchMedia("(prefers-reduced-motion: reduce)");
   private log: Log;
@@ -68,6 +71,7 @@ export class Timeline {
       { class: "timeline-box" },
       el("div", { class: "row toolbar" }, legend(), el("span", { class: "row tools" }, button("−", "Zoom out (-)", () => this.zoom(2)), button("+", "Zoom in (+)", () => this.zoom(0.5)), this.followButton)),
       el("div", { class: "stage" }, canvas, this.tip),
+      el("p", { class: "quiet-text hint" }, "Point at a token to see what it waited for. Drag to go back, pinch or Ctrl and wheel to zoom. ", this.lanesText, this.lanesUp, this.lanesDown),
       this.spoken,
     );
     this.listen(canvas);
@@ -105,6 +109,11 @@ export class Timeline {
   private setFollow(follow: boolean): void {
     this.follow = follow;
     this.followButton.setAttribute("aria-pressed", String(follow));
+    this.redraw();
+  }
+
+  private turn(by: number): void {
+    this.scroll += by * this.plotHeight * 0.8;
     this.redraw();
   }
 
@@ -177,10 +186,14 @@ export class Timeline {
     const height = this.laneHeight;
     this.scroll = Math.min(Math.max(0, this.scroll), Math.max(0, log.lanes * height - this.plotHeight));
     const context = surface.begin();
-    this.grid(context);
     const { ratio } = surface;
     const first = Math.floor(this.scroll / height);
     const number = Math.max(1, Math.min(log.lanes - first, Math.ceil(this.plotHeight / height) + 1));
+    const seen = Math.floor(this.plotHeight / height);
+    const all = seen >= log.lanes;
+    say(this.lanesText, all ? "" : `Lanes ${first + 1} to ${Math.min(log.lanes, first + seen)} of ${log.lanes} `);
+    show(this.lanesUp, !all);
+    show(this.lanesDown, !all);
     this.lanes.paint({ left: this.left, span: this.span, columns: Math.round(this.plotWidth * ratio), lane: first, lanes: number, ratio, now: this.app.feed.now() });
     context.save();
     context.beginPath();
@@ -188,6 +201,7 @@ export class Timeline {
     context.clip();
     this.lanes.blit(context, { x: this.gutter, y: AXIS - (this.scroll % height), width: this.plotWidth, height });
     context.restore();
+    this.grid(context);
     this.late(context, height);
     this.labels(context, height);
     this.mark(context, height);
@@ -202,6 +216,8 @@ export class Timeline {
     context.fillStyle = colours.quiet;
     context.strokeStyle = colours.line;
     context.textAlign = "left";
+    // Behind the lanes, which are drawn already.
+    context.globalCompositeOperation = "destination-over";
     context.beginPath();
     for (let time = Math.ceil(Math.max(0, this.left) / distance) * distance; time < this.right; time += distance) {
       const x = Math.round(this.xAt(time)) + 0.5;
@@ -211,6 +227,7 @@ export class Timeline {
       if (x + 40 < this.surface.width) context.fillText(text, x + 3, 8);
     }
     context.stroke();
+    context.globalCompositeOperation = "source-over";
   }
 
   /** Ticks over the tokens that came late, one a pixel at most. */
