@@ -211,8 +211,8 @@ class Costs {
 
   private explain(step: Step): string {
     const error = step.predicted > 0 ? (step.predicted - step.took) / step.took : null;
-    const guess = error == null ? "" : ` The cost model was ${Math.abs(error) < 0.005 ? "right" : `${percent(Math.abs(error))} ${error > 0 ? "above" : "below"}`} it.`;
-    const work = `${short(step.flops)}operations over ${short(step.bytes)}B: ${(step.flops / Math.max(1, step.bytes)).toFixed(1)} for each byte.`;
+    const guess = error == null ? "" : Math.abs(error) < 0.005 ? " The cost model was right." : ` The cost model was ${percent(Math.abs(error))} ${error > 0 ? "above" : "below"} it.`;
+    const work = `${short(step.flops).trim()} operations over ${short(step.bytes)}B: ${(step.flops / Math.max(1, step.bytes)).toFixed(1)} for each byte.`;
     const binding = bound(step, this.app.info.limits);
     if (!binding) return `${work}${guess}`;
     const why =
