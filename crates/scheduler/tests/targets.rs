@@ -128,8 +128,8 @@ fn a_long_prompt_takes_what_the_streams_target_leaves() {
 }
 
 #[test]
-fn a_prompt_with_time_takes_the_rows_that_are_almost_free() {
-    for (ttft_ms, most) in [(5000, 110), (100, 400)] {
+fn a_prompt_with_time_takes_half_of_what_the_stream_allows() {
+    for (ttft_ms, most) in [(5000, 240), (100, 400)] {
         let mut engine = Engine::new(machine());
         engine.admit(1, 50, None, Some(40));
         engine.step();
@@ -137,6 +137,24 @@ fn a_prompt_with_time_takes_the_rows_that_are_almost_free() {
         let rows = engine.step().0.prefill[0].len;
         assert!(rows <= most && rows > most * 3 / 4, "due in {ttft_ms} ms: {rows} rows");
     }
+}
+
+/// Of a small model a decode step is a hundredth of the target: a prompt beside it must not go row by row.
+#[test]
+fn a_prompt_does_not_trickle_beside_a_fast_stream() {
+    let knots = [(1, 0.0002), (2, 0.0004), (2048, 0.4)].map(|(rows, seconds)| Knot { rows, seconds });
+    let mut engine = Engine::new(CostModel::new(knots.to_vec(), Terms::default()));
+    engine.admit(1, 1, None, Some(60));
+    engine.step();
+    engine.admit(2, 3000, Some(10_000), None);
+    let first_token = |engine: &Engine| {
+        engine.scheduler.sequences().any(|seq| seq.request_id() == RequestId(2) && seq.num_generated() > 0)
+    };
+    let steps = (1..).find(|_| {
+        engine.step();
+        first_token(&engine)
+    });
+    assert!(steps.is_some_and(|steps| steps <= 30), "0.6 s of prompt in steps of 30 ms: {steps:?} steps");
 }
 
 #[test]

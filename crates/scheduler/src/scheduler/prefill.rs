@@ -120,16 +120,17 @@ impl Scheduler {
         self.candidates = candidates;
     }
 
-    /// Where every prompt has time, the step takes no more rows than come almost for free beside its decode rows: those
-    /// that a pass over the weights computes while it waits for memory. Beyond, a prompt's rows cost the streams what
-    /// they cost the machine, and a burst of prompts would leave compute idle in the steps after it.
+    /// Where every prompt has time, the step takes no longer than half of what the streams allow, or than comes almost for
+    /// free beside its decode rows, while a pass over the weights waits for memory. Beyond, a prompt's rows cost the
+    /// streams what they cost the machine, and a burst of prompts would leave compute idle in the steps after it. (Less
+    /// than half gains nothing in the loads of `sim`'s example goodput, and costs first tokens: where a stream's steps
+    /// are much shorter than its target, a prompt would trickle.)
     fn slow_down(&self, candidates: &[Candidate], rows_per_second: f64, now: Nanos, left: &mut Left) {
-        if left.bound.is_some() && !candidates.is_empty() {
-            let gentle = Left { bound: Some(self.at_least_some_growth(Nanos(0))), ..*left };
-            let slower = rows_per_second / self.prefill_rate(&gentle);
-            if pace::have_time(candidates, slower, now) {
-                left.bound = gentle.bound;
-            }
+        let Some(bound) = left.bound.filter(|_| !candidates.is_empty()) else { return };
+        let gentle = Left { bound: Some(self.at_least_some_growth(Nanos(bound.0 / 2))), ..*left };
+        let slower = rows_per_second / self.prefill_rate(&gentle);
+        if pace::have_time(candidates, slower, now) {
+            left.bound = gentle.bound;
         }
     }
 
