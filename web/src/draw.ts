@@ -52,10 +52,10 @@ export function watchTheme(listener: () => void): () => void {
   return () => onTheme.delete(listener);
 }
 
-/** `#rrggbb` as a pixel of `ImageData` seen as 32-bit words (little-endian: alpha, blue, green, red). */
-export function pixel(colour: string): number {
+/** `#rrggbb` as a pixel of `ImageData` seen as 32-bit words (little-endian: alpha, blue, green, red); `alpha` is 255 at most. */
+export function pixel(colour: string, alpha = 255): number {
   const value = Number.parseInt(colour.slice(1), 16);
-  return (0xff000000 | ((value & 0xff) << 16) | (value & 0xff00) | (value >> 16)) >>> 0;
+  return ((alpha << 24) | ((value & 0xff) << 16) | (value & 0xff00) | (value >> 16)) >>> 0;
 }
 
 /** Colours that tell requests apart, stable per request: none is like those of the phases and of the cache. `index` counts requests. */

@@ -11,6 +11,7 @@ import type { Name } from "./wire";
 const [SMALLEST, LARGEST] = [4, 18];
 const MOST_HEIGHT = 300;
 const NAMED = 10;
+const PALE = 110;
 /** Blocks behind the last one that was ever in use are left out, but for so many. */
 const LEAST_SHOWN = 1024;
 
@@ -94,7 +95,9 @@ export class KvMap {
       let colour = colourOf.get(code);
       const block = code > 1 || colour === undefined ? blocks.decode(code) : null;
       if (colour === undefined) {
-        colour = pixel(block!.kind === "free" ? colours.lane : block!.kind === "cached" ? colours.cached : requestColour(log.requests.get(block!.by)?.index ?? hash(block!.by), dark));
+        if (block!.kind === "used") colour = pixel(requestColour(log.requests.get(block!.by)?.index ?? hash(block!.by), dark));
+        // Paler than those in use: it may be taken at any time.
+        else colour = block!.kind === "free" ? pixel(colours.lane) : pixel(colours.cached, PALE);
         colourOf.set(code, colour);
       }
       words[i] = colour;
@@ -162,7 +165,7 @@ export class KvMap {
       swatch.style.background = requestColour(log.requests.get(name)?.index ?? hash(name), dark);
       return el("li", { title: String(name) }, swatch, `${shortName(name)}: ${blocks}`);
     });
-    if (cached > 0) items.push(el("li", {}, el("span", { class: "swatch cached", "aria-hidden": "true" }), "cached"));
+    if (cached > 0) items.push(el("li", {}, el("span", { class: "swatch cached pale", "aria-hidden": "true" }), "cached"));
     if (most.length > NAMED) items.push(el("li", {}, `and ${count(most.length - NAMED, "request")} more`));
     fill(this.users, ...items);
     if (this.pointed != null) this.tell(this.byKeyboard);

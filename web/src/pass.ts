@@ -49,9 +49,9 @@ export class PassView {
     const shown = Math.min(MOST_ROWS, step.prefill.length + step.decode.length);
     const hidden = step.prefill.length + step.decode.length - shown;
     say(this.more, hidden > 0 ? `And ${count(hidden, "answer")} more, a token each.` : "");
-    // As high as the highest so far: what is below does not jump from step to step.
-    const height = Math.max(shown * ROW + 18, Number.parseFloat(this.canvas.style.height) || 0);
-    this.canvas.style.height = `${height}px`;
+    // In fours, so that what is below does not move with every step.
+    const height = `${Math.ceil(shown / 4) * 4 * ROW + 18}px`;
+    if (this.canvas.style.height !== height) this.canvas.style.height = height;
     this.canvas.setAttribute("aria-label", `Tokens of step ${step.id} by request`);
     wantFrame(this.draw);
   }

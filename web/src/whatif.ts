@@ -139,7 +139,9 @@ class CourseView {
     if (surface.width === 0) return;
     const context = surface.begin();
     const colours = theme();
+    const { worst } = course;
     const lanes = Math.min(MOST_LANES, course.log.lanes);
+    const first = Math.max(0, Math.min(course.log.lanes - lanes, (worst?.request.lane ?? 0) - lanes / 2) | 0);
     const x = (time: number): number => ((time - left) / span) * surface.width;
     context.font = FONT;
     context.fillStyle = colours.quiet;
@@ -149,12 +151,11 @@ class CourseView {
       context.fillText(`+${ms(time - left)}`, x(time) + 3, 8);
       context.fillRect(x(time), 2, 1, surface.height);
     }
-    this.lanes.paint({ left, span, columns: Math.round(surface.width * surface.ratio), ratio: surface.ratio, lane: 0, lanes, now: 0 });
+    this.lanes.paint({ left, span, columns: Math.round(surface.width * surface.ratio), ratio: surface.ratio, lane: first, lanes, now: 0 });
     this.lanes.blit(context, { x: 0, y: AXIS, width: surface.width, height: LANE });
-    const { worst } = course;
-    if (!worst || worst.gap == null || worst.request.lane >= lanes) return;
+    if (!worst || worst.gap == null) return;
     context.strokeStyle = colours.late;
     context.lineWidth = 2;
-    context.strokeRect(x(worst.at - worst.gap), AXIS + worst.request.lane * LANE - 1, (worst.gap / span) * surface.width, LANE - 1);
+    context.strokeRect(x(worst.at - worst.gap), AXIS + (worst.request.lane - first) * LANE - 1, (worst.gap / span) * surface.width, LANE - 1);
   };
 }
