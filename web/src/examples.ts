@@ -13,8 +13,8 @@ export const STORY: Example = async () => ({ prompt: "Once upon a time there was
 /** A prompt of half of what the model can read, unlike any before, and a short answer: prefill. */
 export const LONG_PROMPT: Example = async (app) => ({ prompt: await longPrompt(app, Math.min(4096, app.info.max_model_len >> 1)), max_tokens: 8 });
 
-/** A button that sends examples at once, and says what became of them. */
-export function exampleButton(app: App, label: string, ...examples: Example[]): HTMLElement {
+/** A button that sends examples at once, and says what became of them; then calls `done`. */
+export function exampleButton(app: App, label: string, examples: Example[], done: () => void = () => undefined): HTMLElement {
   const said = el("span", { class: "quiet-text", role: "status" });
   const button = el("button", { type: "button" }, label);
   const send = async (example: Example): Promise<void> => {
@@ -25,7 +25,10 @@ export function exampleButton(app: App, label: string, ...examples: Example[]): 
     button.disabled = true;
     say(said, "Sent.");
     Promise.all(examples.map(send))
-      .then(() => say(said, "Answered."))
+      .then(() => {
+        say(said, "Answered.");
+        done();
+      })
       .catch((error: unknown) => say(said, error instanceof Error ? error.message : String(error)))
       .finally(() => (button.disabled = false));
   });

@@ -60,7 +60,7 @@ export class Timeline {
       tabindex: 0,
       role: "application",
       "aria-roledescription": "timeline",
-      "aria-label": "Requests over time. Arrow keys go from token to token and from lane to lane, plus and minus zoom, F follows. The same facts are in the table below.",
+      "aria-label": "Requests over time. Arrow keys go from token to token and from lane to lane, plus and minus zoom, 0 fits, F follows. The same facts are in the table below.",
     });
     this.surface = new Surface(canvas, () => this.redraw());
     const button = (text: string, label: string, act: () => void): HTMLButtonElement => el("button", { type: "button", "aria-label": label, title: label, onclick: act }, text);
@@ -69,7 +69,7 @@ export class Timeline {
     this.element = el(
       "div",
       { class: "timeline-box" },
-      el("div", { class: "row toolbar" }, legend(), el("span", { class: "row tools" }, button("−", "Zoom out (-)", () => this.zoom(2)), button("+", "Zoom in (+)", () => this.zoom(0.5)), this.followButton)),
+      el("div", { class: "row toolbar" }, legend(), el("span", { class: "row tools" }, button("−", "Zoom out (-)", () => this.zoom(2)), button("+", "Zoom in (+)", () => this.zoom(0.5)), button("Fit", "Fit the last stretch of work (0)", () => this.fit()), this.followButton)),
       el("div", { class: "stage" }, canvas, this.tip),
       el("p", { class: "quiet-text hint" }, "Point at a token to see what it waited for. Drag to go back, pinch or Ctrl and wheel to zoom. ", this.lanesText, this.lanesUp, this.lanesDown),
       this.spoken,
@@ -110,6 +110,17 @@ export class Timeline {
     this.follow = follow;
     this.followButton.setAttribute("aria-pressed", String(follow));
     this.redraw();
+  }
+
+  /** Shows the newest stretch of work as a whole: back to where nothing happened for a second. */
+  fit(): void {
+    const { steps } = this.log;
+    const last = steps[steps.length - 1];
+    if (!last) return;
+    let first = last;
+    for (let i = steps.length - 2; i >= 0 && first.at - steps[i]!.end < 1000; i -= 1) first = steps[i]!;
+    this.span = Math.min(LONGEST_SPAN, Math.max(SHORTEST_SPAN, (last.end - first.at) * 1.08));
+    this.setFollow(true);
   }
 
   private turn(by: number): void {
@@ -340,6 +351,7 @@ export class Timeline {
       "+": () => this.zoom(0.5),
       "=": () => this.zoom(0.5),
       "-": () => this.zoom(2),
+      "0": () => this.fit(),
       f: () => this.setFollow(!this.follow),
       Escape: () => this.point(null, true),
     };

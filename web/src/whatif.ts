@@ -19,7 +19,7 @@ const AXIS = 18;
 
 /** The part of `GET /live/whatif` that is read here. */
 interface Answer {
-  whatif: unknown;
+  whatif: { ttft?: { p50: number; p99: number } };
   steps: { whatif: StepEvent[] };
 }
 
@@ -28,7 +28,8 @@ interface Course {
   title: string;
   log: Log;
   worst: Token | null;
-  ttft: number | null;
+  /** Milliseconds to the first token. */
+  ttft: { median: number | null; slowest: number | null };
 }
 
 export class WhatIf {
@@ -70,14 +71,17 @@ export class WhatIf {
     // Where not chunking hurts most, in both.
     const worst = unchunked.worst ?? chunked.worst;
     const span = Math.max(400, 5 * (worst?.gap ?? 0));
-    const middle = worst ? worst.at - (worst.gap ?? 0) / 2 : chunked.log.steps[0]!.at + span / 2;
-    const left = Math.max(0, middle - span / 2);
+    const left = Math.max(0, worst ? worst.at - 1.5 * (worst.gap ?? 0) : chunked.log.steps[0]!.at);
     this.views = [chunked, unchunked].map((course) => new CourseView(course, left, span));
     fill(this.results, ...this.views.map((view) => view.element));
     const [with_, without] = [chunked.worst?.gap, unchunked.worst?.gap];
     if (with_ == null || without == null) say(this.said, "No answer had two tokens.");
     else if (without < 1.15 * with_) say(this.said, "It made little difference: no long prompt met a running answer in these minutes.");
-    else say(this.said, `In one piece, the worst wait between two tokens is ${(without / with_).toFixed(1)} times as long.`);
+    else {
+      const trade = `In one piece, the worst wait between two tokens is ${(without / with_).toFixed(1)} times as long`;
+      const [late, soon] = [chunked.ttft.slowest, unchunked.ttft.slowest];
+      say(this.said, late != null && soon != null && soon < late ? `${trade}; in chunks, the slowest first token comes after ${ms(late)} and not after ${ms(soon)}. That is the trade.` : `${trade}.`);
+    }
   }
 
   private async ask(title: string, rows: number): Promise<Course> {
@@ -91,14 +95,8 @@ export class WhatIf {
     for (const request of log.requests.values()) {
       for (const token of request.tokens) if (token.gap != null && token.gap > (worst?.gap ?? 0)) worst = token;
     }
-    return { title, log, worst, ttft: medianOf(answer.whatif) };
+    return { title, log, worst, ttft: { median: answer.whatif.ttft?.p50 ?? null, slowest: answer.whatif.ttft?.p99 ?? null } };
   }
-}
-
-/** The median time to first token in ms, if the figures have one. */
-function medianOf(figures: unknown): number | null {
-  const ttft = (figures as { ttft?: { p50?: number } } | null)?.ttft;
-  return typeof ttft?.p50 === "number" ? ttft.p50 : null;
 }
 
 /** A stretch of a course, to scale. */
@@ -124,7 +122,7 @@ class CourseView {
     });
     this.element = el("figure", {}, el("figcaption", {}, el("h3", {}, title)), canvas);
     const culprit = worst ? log.delayedBy(worst)[0] : undefined;
-    const parts = [`worst gap ${ms(worst?.gap)}${culprit ? ` (behind the prompt of ${shortName(culprit.request.name)}, ${count(culprit.rows, "row")})` : ""}`, `first token ${ms(ttft)} (median)`, count(log.steps.length, "step")];
+    const parts = [`worst gap ${ms(worst?.gap)}${culprit ? ` (behind the prompt of ${shortName(culprit.request.name)}, ${count(culprit.rows, "row")})` : ""}`, `first token after ${ms(ttft.median)} (median), ${ms(ttft.slowest)} (p99)`, count(log.steps.length, "step")];
     add(this.element, el("p", { class: "quiet-text" }, parts.join(" · ")));
   }
 
@@ -144,15 +142,17 @@ class CourseView {
     const first = Math.max(0, Math.min(course.log.lanes - lanes, (worst?.request.lane ?? 0) - lanes / 2) | 0);
     const x = (time: number): number => ((time - left) / span) * surface.width;
     context.font = FONT;
-    context.fillStyle = colours.quiet;
-    context.strokeStyle = colours.line;
-    const distance = tick(span, surface.width / 90);
-    for (let time = Math.ceil(left / distance) * distance; time < left + span; time += distance) {
-      context.fillText(`+${ms(time - left)}`, x(time) + 3, 8);
-      context.fillRect(x(time), 2, 1, surface.height);
-    }
     this.lanes.paint({ left, span, columns: Math.round(surface.width * surface.ratio), ratio: surface.ratio, lane: first, lanes, now: 0 });
     this.lanes.blit(context, { x: 0, y: AXIS, width: surface.width, height: LANE });
+    context.globalCompositeOperation = "destination-over";
+    const distance = tick(span, surface.width / 90);
+    for (let since = 0; since < span; since += distance) {
+      context.fillStyle = colours.quiet;
+      context.fillText(since === 0 ? "0" : `+${ms(since)}`, x(left + since) + 3, 8);
+      context.fillStyle = colours.line;
+      context.fillRect(x(left + since), 2, 1, surface.height);
+    }
+    context.globalCompositeOperation = "source-over";
     if (!worst || worst.gap == null) return;
     context.strokeStyle = colours.late;
     context.lineWidth = 2;

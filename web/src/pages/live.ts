@@ -22,7 +22,8 @@ export function mount(root: HTMLElement, app: App): () => void {
   const table = new RequestTable(app);
   const gauges = { prefill: new Gauge("prefill", "Prefill", "compute"), decode: new Gauge("decode", "Decode", "bandwidth") };
   const tiles = new Tiles(app);
-  const empty = emptyState(app);
+  // Its last steps come with the feed, a moment after its answer.
+  const empty = emptyState(app, () => setTimeout(() => timeline.fit(), 300));
 
   add(
     root,
@@ -152,6 +153,6 @@ class Tiles {
 }
 
 /** Before the first request: what to do. */
-function emptyState(app: App): HTMLElement {
-  return el("div", { class: "empty", hidden: true }, el("p", {}, "No request yet. Send one to this server, or let this page do it:"), exampleButton(app, "Send an example", STORY));
+function emptyState(app: App, done: () => void): HTMLElement {
+  return el("div", { class: "empty", hidden: true }, el("p", {}, "No request yet. Send one to this server, or let this page do it:"), exampleButton(app, "Send an example", [STORY], done));
 }

@@ -24,7 +24,7 @@ export function mount(root: HTMLElement, app: App): () => void {
   const whatIf = new WhatIf(app);
   const controls = new Controls(app);
   const sentence = el("p", { class: "sentence" });
-  const nothing = el("div", { class: "row" }, "No step yet. ", exampleButton(app, "Send an example", STORY));
+  const nothing = el("div", { class: "row" }, "No step yet. ", exampleButton(app, "Send an example", [STORY]));
 
   // The step that is shown; `null` follows the newest.
   let chosen: number | null = null;
@@ -63,7 +63,7 @@ export function mount(root: HTMLElement, app: App): () => void {
       { class: "panel" },
       el("h2", {}, "With and without chunked prefill"),
       whatIf.element,
-      el("p", { class: "quiet-text row" }, "To see it, let a long prompt meet a running answer: ", exampleButton(app, "Send two stories and a long prompt", STORY, STORY, LONG_PROMPT)),
+      el("p", { class: "quiet-text row" }, "To see it, let a long prompt meet a running answer: ", exampleButton(app, "Send two stories and a long prompt", [STORY, STORY, LONG_PROMPT])),
     ),
   );
 
