@@ -37,7 +37,8 @@ export async function runAll({ binary, chromiumPath, artefacts, filter }) {
       const context = new Context(browser, servers, artefacts);
       const start = performance.now();
       const error = await withTimeout(body(context), TEST_TIMEOUT_MS).then(() => null, (error) => error);
-      const complaints = await context.close(error ? name : null);
+      // A browser that is gone closes nothing.
+      const complaints = await withTimeout(context.close(error ? name : null), TEST_TIMEOUT_MS).catch((error) => [String(error)]);
       const took = `${((performance.now() - start) / 1000).toFixed(1)} s`;
       if (!error && complaints.length === 0) {
         passed += 1;
@@ -50,8 +51,8 @@ export async function runAll({ binary, chromiumPath, artefacts, filter }) {
       }
     }
   } finally {
-    await browser.close();
     await servers.close();
+    await withTimeout(browser.close(), TEST_TIMEOUT_MS).catch(() => {});
   }
   return { passed, failed };
 }
@@ -85,6 +86,7 @@ class Servers {
 
   async close() {
     for (const server of await Promise.allSettled(this.running.values())) server.value?.child.kill("SIGKILL");
+    this.running.clear();
   }
 }
 
@@ -92,7 +94,8 @@ class Servers {
 async function startServer(binary, artefacts, flags) {
   // What one server measures of the machine serves the next.
   const env = { ...process.env, XDG_CACHE_HOME: join(artefacts, "cache") };
-  const child = spawn(binary, ["serve", "--port", "0", "--json", ...flags], { env, stdio: ["ignore", "pipe", "inherit"] });
+  const child = spawn(binary, ["serve", "--port", "0", "--json", ...flags], { env, stdio: ["ignore", "pipe", "ignore"] });
+  process.once("exit", () => child.kill("SIGKILL"));
   const lines = createInterface({ input: child.stdout });
   const first = await Promise.race([
     new Promise((resolve) => lines.once("line", resolve)),
@@ -174,7 +177,7 @@ class Context {
     }
     // What happens while a page is closed is no longer the test's.
     const complaints = [...this.complaints];
-    await Promise.all(this.profiles.map((profile) => profile.close()));
+    await Promise.allSettled(this.profiles.map((profile) => profile.close()));
     return complaints;
   }
 }

@@ -8,6 +8,12 @@ if (!artefacts) {
   console.error("usage: run.mjs BINARY CHROMIUM ARTEFACTS [FILTER]");
   process.exit(2);
 }
+// What nobody waits for fails the run all the same.
+process.on("unhandledRejection", (error) => {
+  console.error(error);
+  console.log("0 passed, 1 failed");
+  process.exit(1);
+});
 const files = readdirSync(new URL(".", import.meta.url)).filter((name) => name.endsWith(".test.mjs"));
 for (const file of files.sort()) {
   beginArea(file.replace(".test.mjs", ""));
