@@ -68,10 +68,7 @@ export class WhatIf {
       return;
     }
     this.end();
-    // Where not chunking hurts most, in both.
-    const worst = unchunked.worst ?? chunked.worst;
-    const span = Math.max(400, 5 * (worst?.gap ?? 0));
-    const left = Math.max(0, worst ? worst.at - 1.5 * (worst.gap ?? 0) : chunked.log.steps[0]!.at);
+    const [left, span] = stretch(chunked.log, unchunked.worst ?? chunked.worst, unchunked.log);
     this.views = [chunked, unchunked].map((course) => new CourseView(course, left, span));
     fill(this.results, ...this.views.map((view) => view.element));
     const [with_, without] = [chunked.worst?.gap, unchunked.worst?.gap];
@@ -97,6 +94,16 @@ export class WhatIf {
     }
     return { title, log, worst, ttft: { median: answer.whatif.ttft?.p50 ?? null, slowest: answer.whatif.ttft?.p99 ?? null } };
   }
+}
+
+/** Where not chunking hurts most: from the beginning of that wait to where the prompt is read in both courses; start and length in ms. */
+function stretch(chunked: Log, worst: Token | null, unchunked: Log): [number, number] {
+  if (!worst || worst.gap == null) return [chunked.steps[0]!.at, 1000];
+  const begin = worst.at - worst.gap;
+  const culprit = unchunked.delayedBy(worst)[0]?.request;
+  const read = culprit && chunked.requests.get(culprit.name)?.firstToken;
+  const length = Math.max(worst.at, read ?? 0) - begin;
+  return [begin - 0.1 * length, 1.25 * length];
 }
 
 /** A stretch of a course, to scale. */

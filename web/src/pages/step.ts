@@ -215,11 +215,13 @@ class Costs {
     const work = `${short(step.flops).trim()} operations over ${short(step.bytes)}B: ${(step.flops / Math.max(1, step.bytes)).toFixed(1)} for each byte.`;
     const binding = bound(step, this.app.info.limits);
     if (!binding) return `${work}${guess}`;
-    const why =
-      binding.by === "compute"
-        ? "Arithmetic bound it: so many rows share each weight that reading the weights is the lesser part."
-        : "Memory bandwidth bound it: every weight is read for few rows, and the arithmetic waits.";
-    const rest = binding.share > 1.02 ? " It was faster than memory alone allows, so part of it stayed in the processor's cache." : ` It reached ${percent(binding.share)} of that limit.`;
+    const rows = step.decode.length + step.prefill.reduce((sum, row) => sum + row.len, 0);
+    const compute = binding.by === "compute";
+    const why = !compute
+      ? "Memory bandwidth bound it: every weight is read for few rows, and the arithmetic waits."
+      : `Arithmetic bound it${rows >= 16 ? ": so many rows share each weight that reading the weights is the lesser part" : ""}.`;
+    const faster = compute ? " It was faster than that limit as it was measured: other programs were busy then." : " It was faster than memory alone allows, so part of it stayed in the processor's cache.";
+    const rest = binding.share > 1.02 ? faster : ` It reached ${percent(binding.share)} of that limit.`;
     return `${work} ${why}${rest}${guess}`;
   }
 }
