@@ -14,6 +14,7 @@
 
 mod chaos;
 mod checks;
+mod crosscheck;
 mod oracle;
 mod prometheus;
 mod random_model;
@@ -26,7 +27,7 @@ use std::process::ExitCode;
 
 const HELP: &str = "usage: cargo xtask <command>
   test [--only STAGE]       set up what the tests need, run everything
-                            stages: fmt clippy tests docs clients web prometheus deny
+                            stages: fmt clippy tests docs clients web prometheus crosscheck deny
   oracle                    rebuild the reference logits with transformers and compare
   web                       build the pages in web/ into crates/server/ui
   reference                 write docs/reference/flags.md from the flags

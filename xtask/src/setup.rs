@@ -51,6 +51,15 @@ fn install(packages: &[&str]) -> Result<(), String> {
 /// A Python environment of its own under `target/`, with `requirements` installed; made again when they change.
 /// Returns its interpreter.
 pub(crate) fn python(name: &str, requirements: &Path) -> Result<PathBuf, String> {
+    environment(name, requirements, &[])
+}
+
+/// The same with what `requirements` lists and nothing else, whatever that says it depends on.
+pub(crate) fn python_exactly(name: &str, requirements: &Path) -> Result<PathBuf, String> {
+    environment(name, requirements, &["--no-deps", "--no-compile"])
+}
+
+fn environment(name: &str, requirements: &Path, flags: &[&str]) -> Result<PathBuf, String> {
     let wanted = fs::read_to_string(requirements).map_err(|error| format!("{}: {error}", requirements.display()))?;
     let directory = target().join(name);
     let (python, stamp) = (directory.join("bin/python"), directory.join("installed.txt"));
@@ -59,8 +68,8 @@ pub(crate) fn python(name: &str, requirements: &Path) -> Result<PathBuf, String>
     }
     let _ = fs::remove_dir_all(&directory); // nothing to remove the first time
     show(command("python3", &["-m", "venv"]).arg(&directory))?;
-    let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r"];
-    show(command(&python, &pip).arg(requirements))?;
+    let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
+    show(command(&python, &pip).args(flags).arg("-r").arg(requirements))?;
     fs::write(&stamp, wanted).map_err(|error| format!("{}: {error}", stamp.display()))?;
     Ok(python)
 }

@@ -8,6 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::chaos;
+use crate::crosscheck;
 use crate::prometheus;
 use crate::setup;
 use crate::shell::{answers, cargo, command, root, show, show_and_keep, target};
@@ -23,7 +24,7 @@ struct Counts {
 /// A stage's name and its work.
 type Stage = (&'static str, fn() -> Result<Counts, String>);
 
-const STAGES: [Stage; 8] = [
+const STAGES: [Stage; 9] = [
     ("fmt", format),
     ("clippy", clippy),
     ("tests", tests),
@@ -31,6 +32,7 @@ const STAGES: [Stage; 8] = [
     ("clients", clients),
     ("web", pages),
     ("prometheus", metrics),
+    ("crosscheck", load_generators),
     ("deny", deny),
 ];
 
@@ -125,6 +127,12 @@ fn pages() -> Result<Counts, String> {
 fn metrics() -> Result<Counts, String> {
     show(&mut cargo(&["build", "--quiet", "--release"]))?;
     count(&mut prometheus::tests(&binary())?)
+}
+
+/// guidellm and aiperf beside bench-serve: the same load, the same figures.
+fn load_generators() -> Result<Counts, String> {
+    show(&mut cargo(&["build", "--quiet", "--release"]))?;
+    count(&mut crosscheck::tests(&binary())?)
 }
 
 /// Licences, sources and bans always; known vulnerabilities when their database can be fetched.
