@@ -6,6 +6,7 @@ mod chat;
 mod deploy;
 mod doctor;
 mod errors;
+mod lab;
 mod plan;
 mod quality;
 mod quantize;

@@ -91,3 +91,20 @@ fn what_is_wrong_is_one_line() {
         assert!(ran.stderr.contains(words), "{arguments:?}: {}", ran.stderr);
     }
 }
+
+/// Whether the figures are near is not asserted: a machine that runs other tests measures nothing.
+#[test]
+fn predictions_are_set_beside_measurements() {
+    let ran = run(&mut twostroke(&["plan", "--check", "-m", "lantern", "--json"]));
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let points = ran.json()["points"].as_array().expect("points").clone();
+    assert!(points.iter().any(|point| point["figure"] == "ttft") && points.iter().any(|point| point["batch"] == 16));
+    for point in &points {
+        for figure in ["measured_ms", "by_limits_ms", "by_steps_ms"] {
+            assert!(point[figure].as_f64() > Some(0.0), "{point}");
+        }
+    }
+    let ran = run(&mut twostroke(&["plan", "--check", "-m", "llama-3.1-8b"]));
+    assert_eq!((ran.code, ran.stderr.lines().count()), (Some(2), 1), "{ran:?}");
+    assert!(ran.stderr.contains("shape without weights"), "{ran:?}");
+}

@@ -34,6 +34,11 @@ pub(crate) enum Command {
     /// Flags and rows are llama-bench's. `pp512` is a prompt of 512 tokens, `tg128` is 128 decode steps, `@ d1024`
     /// starts with 1,024 tokens already in the cache, and `x8` decodes 8 sequences together.
     Bench(BenchFlags),
+    /// Measure both phases as curves: prefill against the prompt's length, decode against position and batch.
+    ///
+    /// Writes a table, CSV, JSON, pictures with the fitted laws and one HTML page that can be opened offline, and says in words
+    /// what bound each phase and how sure that is. Ctrl-C keeps what was measured.
+    Lab(LabFlags),
     /// Load any OpenAI-compatible server and measure TTFT, TPOT, ITL, rates and goodput from the outside.
     ///
     /// Options, result block and JSON fields are those of `vllm bench serve`. TPOT is (end-to-end latency - TTFT) /
@@ -351,6 +356,31 @@ pub(crate) enum Output {
     Csv,
 }
 
+/// Flags of `lab`.
+#[derive(Args, Debug)]
+pub(crate) struct LabFlags {
+    #[command(flatten)]
+    pub(crate) model: ModelFlags,
+    /// Lengths of prompts, separated by commas. Default: 32 to 4,096, as far as the model's context goes.
+    #[arg(long, value_name = "N,..", value_delimiter = ',', value_parser = count)]
+    pub(crate) prompts: Option<Vec<usize>>,
+    /// Tokens in the cache before a decode step. Default: 0 to 4,096, likewise.
+    #[arg(long, value_name = "N,..", value_delimiter = ',', value_parser = count_or_zero)]
+    pub(crate) positions: Option<Vec<usize>>,
+    /// Requests that decode together. Default: 1 to 64.
+    #[arg(long, value_name = "N,..", value_delimiter = ',', value_parser = count)]
+    pub(crate) batches: Option<Vec<usize>>,
+    /// Times that each point is measured, after one that warms up.
+    #[arg(short = 'r', long, value_name = "N", value_parser = count, default_value = "5")]
+    pub(crate) repetitions: usize,
+    /// Directory of the report; made if it is not there.
+    #[arg(short = 'o', long, value_name = "DIR", default_value = "lab")]
+    pub(crate) output: PathBuf,
+    /// Print one JSON object instead of the table.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
 /// Flags of `bench-serve`.
 #[derive(Args, Debug)]
 pub(crate) struct BenchServeFlags {
@@ -590,6 +620,10 @@ pub(crate) struct PlanFlags {
     /// Threads of this machine to count on. Default: one per physical core that this process may use.
     #[arg(short = 't', long, value_name = "N", value_parser = positive)]
     pub(crate) threads: Option<usize>,
+    /// Load the model, measure some points on this machine, and set both predictions beside them: that of the limits alone,
+    /// and that of measured steps.
+    #[arg(long, conflicts_with_all = ["machine", "flops", "prompt", "response", "batch", "users", "svg", "machines_per_instance", "max_num_batched_tokens"])]
+    pub(crate) check: bool,
     /// Print one JSON object: the answer of the server's /plan.
     #[arg(long)]
     pub(crate) json: bool,

@@ -48,6 +48,7 @@ fn run(command: &Command) -> Result<(), Failure> {
         Command::Quality(flags) => commands::quality::quality(flags),
         Command::Quantize(flags) => commands::quantize::quantize(flags),
         Command::Plan(flags) => commands::plan::plan(flags),
+        Command::Lab(flags) => commands::lab::lab(flags),
         Command::Sim(flags) => commands::sim::sim(flags),
         Command::Doctor(flags) => commands::doctor::doctor(flags),
         Command::Replay(flags) => commands::replay::again(flags),

@@ -21,14 +21,14 @@ impl Deployment {
         self.demands.decode(1, batch, batch as f64 * context)
     }
 
-    /// The smallest batch whose step takes longer to compute than to read, by what is reached of both limits; `None` where
-    /// more requests bring more to read than to compute, so that there is none.
-    pub fn knee(&self, context: f64) -> Option<usize> {
+    /// The smallest batch whose rows take longer to multiply with the weights than the weights take to read, by what is
+    /// reached of both limits: from there on a larger batch makes no more tokens per second. `None` where there is none.
+    ///
+    /// Keys and values do not move it: attention is a pass of its own, whose time each request adds.
+    pub fn knee(&self) -> Option<usize> {
         let reached = self.machine.reached(self.demands.weights, self.demands.kv_dtype);
-        let computes = |batch: usize| {
-            let work = self.step_work(batch, context);
-            reached.compute_seconds(&work) > reached.memory_seconds(&work)
-        };
+        let row = (self.demands.shape.flops_per_token() + self.demands.shape.flops_per_logit_row()) / reached.matrix;
+        let computes = |batch: usize| batch as f64 * row > self.demands.bytes_of_pass(batch as f64) / reached.bandwidth;
         let over = (0..).map(|power| 1 << power).take_while(|&batch| batch <= MOST).find(|&batch| computes(batch))?;
         let (mut below, mut above) = (over / 2, over);
         while above - below > 1 {

@@ -31,7 +31,7 @@ pub struct Users {
 pub enum Cap {
     /// No further request fits into memory.
     Memory,
-    /// Decode computes more than it reads from there on.
+    /// A larger one makes no more tokens per second.
     Knee,
     /// The target.
     Target,
@@ -44,7 +44,7 @@ impl Cap {
     pub fn words(self) -> &'static str {
         match self {
             Cap::Memory => "no more fit into memory",
-            Cap::Knee => "beyond it decode computes more than it reads",
+            Cap::Knee => "a larger one makes no more tokens per second",
             Cap::Target => "more would miss the target",
             Cap::Seats => "an engine has no more seats",
         }
@@ -85,7 +85,7 @@ impl Deployment {
         }
         let (context, answer) = (ask.mean_context(), ask.response.saturating_sub(1) as f64);
         let prefill = self.ttft(ask.prompt, 0, 0.0);
-        let knee = self.knee(context).unwrap_or(usize::MAX);
+        let knee = self.knee().unwrap_or(usize::MAX);
         let caps = [(SEATS as u64, Cap::Seats), (knee as u64, Cap::Knee), (fits, Cap::Memory)];
         let (most, mut cap) = caps.into_iter().min_by_key(|&(batch, _)| batch).expect("three of them");
         let tpot = |batch: usize| self.step(batch, context) + batch as f64 * prefill / answer.max(1.0);

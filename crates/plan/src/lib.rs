@@ -106,7 +106,7 @@ impl Deployment {
             times: self.times(ask),
             prefill: self.prefill_profile(ask),
             decode: self.decode_profile(ask),
-            knee: self.knee(ask.mean_context()),
+            knee: self.knee(),
             by_prompt: prompts.iter().map(|&prompt| self.length(&Ask { prompt, ..*ask })).collect(),
             by_batch: batches.iter().map(|&batch| self.seats(&Ask { batch, ..*ask })).collect(),
             fleet: ask.users.as_ref().and_then(|users| self.fleet(ask, users)),
@@ -210,7 +210,7 @@ pub struct Plan {
     pub prefill: Profile,
     /// The answer's part of a request.
     pub decode: Profile,
-    /// The batch at which decode computes for longer than it reads.
+    /// The batch from which on a larger one makes no more tokens per second.
     pub knee: Option<usize>,
     /// As the prompt grows.
     pub by_prompt: Vec<Length>,

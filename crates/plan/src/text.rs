@@ -98,15 +98,12 @@ impl Plan {
             Some(requests) => format!("{} of this length fit; ", thousands(requests)),
         };
         match self.knee {
-            None => format!("{fit}a larger batch always pays: decode never computes more than it reads"),
+            None => format!("{fit}a larger batch always pays"),
             Some(knee) if self.memory.requests.is_some_and(|requests| requests < knee as u64) => {
                 format!("{fit}memory ends before a larger batch stops paying, at {}", thousands(knee as u64))
             }
             Some(knee) => {
-                format!(
-                    "{fit}beyond {} decode computes more than it reads, and more gain little",
-                    thousands(knee as u64)
-                )
+                format!("{fit}beyond a batch of {} no more tokens come per second", thousands(knee as u64))
             }
         }
     }

@@ -86,15 +86,15 @@ fn what_does_not_fit_is_said() {
     assert_eq!(unknown.memory.fits(1), None);
 }
 
-/// Decode computes for longer than it reads from the batch on at which both take equally long.
+/// From the batch on at which the weights take as long to multiply as to read, a larger one gains nothing.
 #[test]
 fn the_knee_is_where_both_limits_meet() {
-    // Hardly any context: 2 P operations a row at 312 T/s against 2 P bytes at 2 TB/s meet at 156.
-    let machine = Machine::given(312e12, 2e12, Some(80e9));
-    let knee = deployment("7b", machine.clone()).knee(1.0).expect("weights are read once for all");
-    assert!((155..=158).contains(&knee), "{knee}");
-    // With 8,192 tokens of context each request brings more to read than to compute.
-    assert_eq!(deployment("7b", machine).knee(8192.0), None);
+    // 2 P operations a row at 312 T/s against 2 P bytes at 2 TB/s meet at 156.
+    let deployment = deployment("7b", Machine::given(312e12, 2e12, Some(80e9)));
+    assert_eq!(deployment.knee(), Some(157));
+    let rate = |batch: usize| batch as f64 / deployment.step(batch, 1.0);
+    assert!(rate(150) > 1.8 * rate(75), "below it a larger batch pays");
+    assert!(rate(400) < 1.01 * rate(200), "above it none does");
 }
 
 #[test]

@@ -43,17 +43,22 @@ impl Chart {
 
     /// The same with dots, the first in the colour of the first line, and words at points.
     pub fn svg_with(&self, dots: &[Dots], words: &[Word]) -> String {
-        document(1, |svg| self.drawn(svg, 0.0, dots, words))
+        document(1, |svg| self.drawn(svg, 0.0, dots, words, Scale::Linear))
+    }
+
+    /// The same with both axes in equal factors, between powers of ten. All numbers are above 0.
+    pub fn svg_logarithmic(&self, dots: &[Dots]) -> String {
+        document(1, |svg| self.drawn(svg, 0.0, dots, &[], Scale::Logarithmic))
     }
 
     /// What is drawn, at the given distance from the top, without the document around it. `dots[i]` are points in the
     /// colour of `lines[i]`: what was measured, where the line is what was fitted to it.
-    fn drawn(&self, svg: &mut String, down: f64, dots: &[Dots], words: &[Word]) {
+    fn drawn(&self, svg: &mut String, down: f64, dots: &[Dots], words: &[Word], scale: Scale) {
         let points = || self.lines.iter().flat_map(|line| &line.points).chain(dots.iter().flatten());
-        let (x_ticks, x_max) = ticks(points().map(|point| point.0).fold(0.0, f64::max));
-        let (y_ticks, y_max) = ticks(points().map(|point| point.1).fold(0.0, f64::max));
-        let x_at = |x: f64| LEFT + x / x_max * (WIDTH - LEFT - RIGHT);
-        let y_at = |y: f64| HEIGHT - BOTTOM - y / y_max * (HEIGHT - TOP - BOTTOM);
+        let x_axis = Axis::of(points().map(|point| point.0), scale);
+        let y_axis = Axis::of(points().map(|point| point.1), scale);
+        let x_at = |x: f64| LEFT + x_axis.share(x) * (WIDTH - LEFT - RIGHT);
+        let y_at = |y: f64| HEIGHT - BOTTOM - y_axis.share(y) * (HEIGHT - TOP - BOTTOM);
         // Writing to a string does not fail.
         let _ = writeln!(svg, "<g transform=\"translate(0 {down})\">");
         let mut text = |x: f64, y: f64, anchor: &str, more: &str, text: &str| {
@@ -64,8 +69,8 @@ impl Chart {
         text((LEFT + WIDTH - RIGHT) / 2.0, HEIGHT - 12.0, "middle", "", &self.x);
         let middle = (TOP + HEIGHT - BOTTOM) / 2.0;
         text(16.0, middle, "middle", &format!(" transform=\"rotate(-90 16 {middle:.1})\""), &self.y);
-        x_ticks.iter().for_each(|&x| text(x_at(x), HEIGHT - BOTTOM + 18.0, "middle", "", &number(x)));
-        y_ticks.iter().for_each(|&y| text(LEFT - 6.0, y_at(y) + 4.0, "end", "", &number(y)));
+        x_axis.ticks.iter().for_each(|&x| text(x_at(x), HEIGHT - BOTTOM + 18.0, "middle", "", &number(x)));
+        y_axis.ticks.iter().for_each(|&y| text(LEFT - 6.0, y_at(y) + 4.0, "end", "", &number(y)));
         for (index, line) in self.lines.iter().enumerate() {
             let colour = format!(" fill=\"{}\"", COLOURS[index]);
             text(LEFT + 8.0 + 150.0 * index as f64, TOP - 6.0, "start", &colour, &line.name);
@@ -75,7 +80,7 @@ impl Chart {
             let _ = writeln!(svg, "<path d=\"{d}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"{width}\"/>");
         };
         let (right, bottom) = (WIDTH - RIGHT, HEIGHT - BOTTOM);
-        y_ticks.iter().for_each(|&y| path(&format!("M{LEFT} {:.1}H{right}", y_at(y)), "#dddddd", 1.0));
+        y_axis.ticks.iter().for_each(|&y| path(&format!("M{LEFT} {:.1}H{right}", y_at(y)), "#dddddd", 1.0));
         path(&format!("M{LEFT} {TOP}V{bottom}H{right}"), "#333333", 1.0);
         for (index, line) in self.lines.iter().enumerate() {
             let mut d = String::new();
@@ -112,7 +117,7 @@ pub struct Word {
 pub fn stacked(charts: &[(&Chart, &[Dots])]) -> String {
     document(charts.len(), |svg| {
         for (index, (chart, dots)) in charts.iter().enumerate() {
-            chart.drawn(svg, HEIGHT * index as f64, dots, &[]);
+            chart.drawn(svg, HEIGHT * index as f64, dots, &[], Scale::Linear);
         }
     })
 }
@@ -127,6 +132,45 @@ fn document(charts: usize, draw: impl FnOnce(&mut String)) -> String {
     draw(&mut svg);
     svg.push_str("</svg>\n");
     svg
+}
+
+/// How numbers become places on both axes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Scale {
+    /// From 0, in equal steps.
+    Linear,
+    /// In equal factors.
+    Logarithmic,
+}
+
+/// An axis: its ticks, rising, from its first to its last.
+struct Axis {
+    ticks: Vec<f64>,
+    scale: Scale,
+}
+
+impl Axis {
+    fn of(values: impl Iterator<Item = f64> + Clone, scale: Scale) -> Axis {
+        let most = values.clone().fold(0.0, f64::max);
+        let ticks = match scale {
+            Scale::Linear => ticks(most).0,
+            Scale::Logarithmic => {
+                let least = values.filter(|&value| value > 0.0).fold(most.max(1.0), f64::min);
+                let (low, high) = (least.log10().floor() as i32, most.max(least).log10().ceil() as i32);
+                (low..=high.max(low + 1)).map(|power| 10_f64.powi(power)).collect()
+            }
+        };
+        Axis { ticks, scale }
+    }
+
+    /// Where on the axis, from 0 to 1.
+    fn share(&self, value: f64) -> f64 {
+        let (first, last) = (self.ticks[0], self.ticks[self.ticks.len() - 1]);
+        match self.scale {
+            Scale::Linear => (value - first) / (last - first),
+            Scale::Logarithmic => (value.max(first) / first).log10() / (last / first).log10(),
+        }
+    }
 }
 
 /// Round numbers from 0 to at least `max`, and the last of them.
@@ -224,6 +268,13 @@ mod tests {
             assert!((ticks[1] - step).abs() < step * 1e-9 && (end - last).abs() < last * 1e-9, "{max}: {ticks:?}");
         }
         assert_eq!(ticks(0.0).1, 1.0);
+    }
+
+    #[test]
+    fn a_logarithmic_axis_has_powers_of_ten() {
+        let axis = Axis::of([2.0, 30.0, 700.0].into_iter(), Scale::Logarithmic);
+        assert_eq!(axis.ticks, [1.0, 10.0, 100.0, 1000.0]);
+        assert!((axis.share(10.0) - 1.0 / 3.0).abs() < 1e-12 && axis.share(1000.0) == 1.0);
     }
 
     #[test]

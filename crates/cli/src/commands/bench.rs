@@ -9,11 +9,12 @@
 //! The machine's limits are measured right before and right after each test, and the higher value counts: a virtual
 //! machine changes its speed as its neighbours come and go, and a share of a limit measured at another time says nothing.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use kernels::limits::Limits;
 use kernels::{Cpu, CpuOptions, Isa, KvDtype, Reference, WeightClass, threads};
-use model::demands::Shape;
+use model::demands::{Shape, Work};
 use model::{Batch, Checkpoint, Forward, KvBudget, LoadOptions, ModelConfig, Span};
 use serde_json::{Value, json};
 
@@ -21,7 +22,7 @@ use crate::commands::cost_model;
 use crate::console::{Progress, put, put_line};
 use crate::failure::Failure;
 use crate::figures::{self, Bound, Demands, Shares, bandwidth, operations, peak};
-use crate::flags::{BenchFlags, Output};
+use crate::flags::{BenchFlags, ModelFlags, Output};
 use crate::{environment, machine, models};
 
 /// Tokens per cache block: the server's default.
@@ -36,11 +37,11 @@ pub(crate) fn bench(flags: &BenchFlags) -> Result<(), Failure> {
     let config = ModelConfig::load(&checkpoint).map_err(|error| models::load_failure(&checkpoint, &error))?;
     let tests = tests(flags, &config)?;
     let output = if flags.json { Output::Json } else { flags.output };
-    let mut subject = Subject::load(&checkpoint, flags, &tests)?;
+    let mut subject = Subject::load(&checkpoint, &flags.model, flags.isa, &tests)?;
     let mut printer = Printer::new(output)?;
     for test in &tests {
         let before = figures::measure_now(subject.threads, subject.isa)?;
-        let samples = subject.run(test, flags.repetitions);
+        let samples = subject.run(test, flags.repetitions, &AtomicBool::new(false));
         let limits = figures::higher(&before, &figures::measure_now(subject.threads, subject.isa)?);
         printer.row(&Row { test: *test, samples, limits, subject: &subject })?;
     }
@@ -49,17 +50,17 @@ pub(crate) fn bench(flags: &BenchFlags) -> Result<(), Failure> {
 
 /// One line of the result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Test {
-    n_prompt: usize,
-    n_gen: usize,
-    n_depth: usize,
-    n_batch: usize,
-    parallel: usize,
+pub(super) struct Test {
+    pub(super) n_prompt: usize,
+    pub(super) n_gen: usize,
+    pub(super) n_depth: usize,
+    pub(super) n_batch: usize,
+    pub(super) parallel: usize,
 }
 
 impl Test {
     /// Tokens of the longest sequence.
-    fn length(&self) -> usize {
+    pub(super) fn length(&self) -> usize {
         self.n_depth + self.n_prompt.max(self.n_gen)
     }
 
@@ -114,10 +115,10 @@ fn tests(flags: &BenchFlags, config: &ModelConfig) -> Result<Vec<Test>, Failure>
 }
 
 /// A loaded model, and what is known about it.
-struct Subject {
+pub(super) struct Subject {
     forward: Box<dyn Forward>,
-    threads: usize,
-    isa: Isa,
+    pub(super) threads: usize,
+    pub(super) isa: Isa,
     kv_dtype: KvDtype,
     demands: Demands,
     filename: String,
@@ -125,10 +126,16 @@ struct Subject {
 }
 
 impl Subject {
-    fn load(checkpoint: &Checkpoint, flags: &BenchFlags, tests: &[Test]) -> Result<Subject, Failure> {
+    /// Loads the model with room for all `tests`. `isa`: one below the best.
+    pub(super) fn load(
+        checkpoint: &Checkpoint,
+        flags: &ModelFlags,
+        isa: Option<Isa>,
+        tests: &[Test],
+    ) -> Result<Subject, Failure> {
         let most = |f: fn(&Test) -> usize| tests.iter().map(f).max().expect("there is a test");
         let parallel = most(|test| test.parallel);
-        let chosen = models::weights(&flags.model, checkpoint)?;
+        let chosen = models::weights(flags, checkpoint)?;
         let options = LoadOptions {
             weights: chosen.class,
             as_stored: chosen.as_stored,
@@ -137,13 +144,13 @@ impl Subject {
             max_model_len: Some(most(Test::length)),
             kv_blocks: KvBudget::Blocks(most(|test| test.parallel * test.length().div_ceil(BLOCK_SIZE))),
             block_size: BLOCK_SIZE,
-            image_directory: models::packed_cache(&flags.model),
-            kv_dtype: flags.model.kv_dtype.dtype(),
+            image_directory: models::packed_cache(flags),
+            kv_dtype: flags.kv_dtype.dtype(),
         };
         let bar = Progress::new("loading");
         let mut progress = |p: model::Progress| bar.at(p.bytes_done, p.bytes_total);
-        let isa = flags.isa.unwrap_or_else(Isa::best);
-        let threads = flags.model.threads.unwrap_or_else(threads::default_threads);
+        let isa = isa.unwrap_or_else(Isa::best);
+        let threads = flags.threads.unwrap_or_else(threads::default_threads);
         let (forward, threads): (Box<dyn Forward>, _) = if isa == Isa::Scalar {
             let loaded = model::load(Reference::new(), checkpoint, &options, &mut progress);
             (Box::new(loaded.map_err(|error| models::load_failure(checkpoint, &error))?), 1)
@@ -166,8 +173,9 @@ impl Subject {
         Ok(Subject { forward, threads, isa, kv_dtype, demands, filename, logits })
     }
 
-    /// Seconds of each repetition. A thread of its own computes, because the one that computes is pinned to a core.
-    fn run(&mut self, test: &Test, repetitions: usize) -> Vec<f64> {
+    /// Seconds of each repetition, fewer if `stop` says so. A thread of its own computes, because the one that computes is
+    /// pinned to a core.
+    pub(super) fn run(&mut self, test: &Test, repetitions: usize, stop: &AtomicBool) -> Vec<f64> {
         let vocab_size = self.demands.shape.vocab;
         let Subject { forward, logits, .. } = self;
         let work = || {
@@ -180,13 +188,28 @@ impl Subject {
                 passes.once();
                 start.elapsed().as_secs_f64()
             };
-            (0..repetitions).map(timed).collect()
+            (0..repetitions).take_while(|_| !stop.load(Ordering::Relaxed)).map(timed).collect()
         };
         std::thread::scope(|scope| scope.spawn(work).join()).unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }
 
+    /// What one repetition asks of the machine.
+    pub(super) fn work(&self, test: &Test) -> Work {
+        if test.n_prompt > 0 {
+            return self.demands.prefill(test.n_depth, test.n_prompt, test.n_batch);
+        }
+        let (steps, rows) = (test.n_gen, test.n_gen * test.parallel);
+        // Step i of a sequence reads the depth, the i tokens before it, and itself.
+        let context = rows as f64 * (test.n_depth as f64 + (steps as f64 + 1.0) / 2.0);
+        self.demands.decode(steps, rows, context)
+    }
+
+    pub(super) fn demands(&self) -> &Demands {
+        &self.demands
+    }
+
     /// `qwen2 494 M bf16`, and `kv int8` if keys and values are not bf16.
-    fn model_type(&self) -> String {
+    pub(super) fn model_type(&self) -> String {
         let kv = if self.kv_dtype == KvDtype::Bf16 { String::new() } else { format!(" kv {}", self.kv_dtype.name()) };
         format!("{} {} {}{kv}", self.forward.config().family, self.params(), self.demands.weights.name())
     }
@@ -284,16 +307,8 @@ impl Row<'_> {
     }
 
     fn shares(&self) -> Shares {
-        let (test, demands) = (&self.test, &self.subject.demands);
-        let work = if test.n_prompt > 0 {
-            demands.prefill(test.n_depth, test.n_prompt, test.n_batch)
-        } else {
-            let (steps, rows) = (test.n_gen, test.n_gen * test.parallel);
-            // Step i of a sequence reads the depth, the i tokens before it, and itself.
-            let context = rows as f64 * (test.n_depth as f64 + (steps as f64 + 1.0) / 2.0);
-            demands.decode(steps, rows, context)
-        };
-        Shares::of(&work, mean(&self.samples), &self.limits, demands.weights)
+        let work = self.subject.work(&self.test);
+        Shares::of(&work, mean(&self.samples), &self.limits, self.subject.demands.weights)
     }
 
     /// The limit that binds this shape: `26.1 GB/s`, or `3.75 TOP/s`.

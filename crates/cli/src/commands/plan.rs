@@ -5,6 +5,8 @@
 //! --machine here -> limits, measured now; steps, if a start of `serve` has measured and kept them --------+--> plan::Plan
 //! ```
 
+mod check;
+
 use std::fs;
 use std::path::Path;
 
@@ -14,7 +16,7 @@ use model::demands::Shape;
 use model::hub::HubEnv;
 use model::weights::Weights;
 use model::{Checkpoint, ModelConfig, Source};
-use plan::{Ask, HERE, Here, Loaded, Named, Problem, Question, ROWS_HERE, Users, WhichMachine};
+use plan::{Ask, Deployment, HERE, Here, Loaded, Machine, Named, Problem, Question, ROWS_HERE, Users, WhichMachine};
 
 use crate::console::put_line;
 use crate::failure::Failure;
@@ -23,6 +25,9 @@ use crate::{environment, figures, machine, models};
 
 /// Runs the command.
 pub(crate) fn plan(flags: &PlanFlags) -> Result<(), Failure> {
+    if flags.check {
+        return checked(flags);
+    }
     let question = question(flags)?;
     let found = found(flags)?;
     let here = here(flags, found)?;
@@ -84,6 +89,48 @@ fn refused(problem: &Problem, model: &str) -> Failure {
     ))
 }
 
+/// `--check`: this model on this machine, predicted and measured.
+fn checked(flags: &PlanFlags) -> Result<(), Failure> {
+    let name =
+        Some(flags.model.as_str()).filter(|_| Path::new(&flags.model).exists() || Named::find(&flags.model).is_none());
+    let checkpoint = match name {
+        Some(name) => models::named(name)?,
+        None => {
+            let problem = format!("-m: {} is a shape without weights; --check takes what can be loaded", flags.model);
+            return Err(Failure::usage(problem));
+        }
+    };
+    let stored = class(&checkpoint);
+    let weights = flags.weights.class().or(stored).unwrap_or(WeightClass::Bf16);
+    let limits = figures::limits(flags.threads)?;
+    let engine = models::start(&checkpoint, &check::options(engine_options(flags, stored, weights)))?;
+    let model = engine.model();
+    let calibrated = model.calibrated.as_ref();
+    let cost = calibrated.ok_or_else(|| Failure::failed("there is too little KV cache to measure steps"))?.cost.clone();
+    let machine = Machine::here(&limits, weights, None);
+    let shape = Named::new(&model.name, Shape::of(&model.config));
+    let by_limits = Deployment::new(&shape, weights, model.kv_dtype, machine);
+    let by_steps = Deployment { cost, ..by_limits.clone() };
+    let done = check::check(&engine, &by_limits, &by_steps, flags.json);
+    engine.stop();
+    done
+}
+
+/// An engine as `serve` starts it, so that what one has measured the other finds.
+fn engine_options(flags: &PlanFlags, stored: Option<WeightClass>, weights: WeightClass) -> EngineOptions {
+    let directory = environment::packed_cache();
+    EngineOptions {
+        threads: flags.threads,
+        weights,
+        as_stored: flags.weights.class().is_none() && stored.is_some_and(|class| class != WeightClass::Bf16),
+        kv_dtype: flags.kv_dtype.map(|kv| kv.dtype()).unwrap_or_default(),
+        max_num_batched_tokens: ROWS_HERE,
+        image_directory: directory.clone(),
+        calibration: Some(Calibration { directory, machine: machine::cpu_name().unwrap_or_default() }),
+        ..EngineOptions::default()
+    }
+}
+
 /// A model on this disk; `None` where the name is one that planning knows, or nothing at all.
 struct Found {
     name: String,
@@ -141,24 +188,11 @@ fn here(flags: &PlanFlags, found: Option<Found>) -> Result<Here, Failure> {
         let weights = flags.weights.class().or(stored).unwrap_or(WeightClass::Bf16);
         let kv_dtype = flags.kv_dtype.map(|kv| kv.dtype()).unwrap_or_default();
         let shape = Shape::of(&config);
-        let as_stored = flags.weights.class().is_none() && stored.is_some_and(|class| class != WeightClass::Bf16);
-        let options = EngineOptions {
-            threads: flags.threads,
-            weights,
-            as_stored,
-            kv_dtype,
-            max_num_batched_tokens: ROWS_HERE,
-            calibration: Some(Calibration {
-                directory: environment::packed_cache(),
-                machine: machine::cpu_name().unwrap_or_default(),
-            }),
-            ..EngineOptions::default()
-        };
         Loaded {
             name,
             demands: shape.demands(weights, kv_dtype),
             unread_bytes: shape.unread_bytes(weights),
-            cost: options.kept_cost(&config).filter(|_| is_here),
+            cost: engine_options(flags, stored, weights).kept_cost(&config).filter(|_| is_here),
             kv_tokens: None,
             rows: ROWS_HERE,
         }

@@ -1,0 +1,387 @@
+//! `twostroke lab`: the two phases measured on a model, with the law of each curve and what bound it.
+//!
+//! ```text
+//! prefill    time of a prompt against its length          a + b n + c n^2      every token through the weights, and against
+//!                                                                              all before it
+//! position   time of a decode step against the tokens     a + b p              the weights once, and all keys and values
+//!            before it
+//! batch      time of a decode step against the requests   a + b B              the weights once for all, and each one's own
+//!            in it
+//! ```
+//! The machine's limits are measured before the first sweep and after each. The forward pass is measured alone, as by
+//! `bench`; what a server adds is seen with `bench-serve`. Ctrl-C ends the measuring and keeps what was measured.
+
+mod fit;
+mod report;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use kernels::limits::Limits;
+use model::ModelConfig;
+use model::demands::{Bound, Peaks, Shares, Work};
+
+use crate::commands::bench::{Subject, Test};
+use crate::commands::quality::Interrupts;
+use crate::console::{Progress, note, put_line};
+use crate::failure::Failure;
+use crate::figures::{self, duration, percent};
+use crate::flags::LabFlags;
+use crate::models;
+use fit::{Fit, median};
+
+/// Rows of a pass over a prompt: what `serve` takes.
+const ROWS: usize = 512;
+/// Decode steps of one repetition.
+const STEPS: usize = 8;
+/// Tokens of each request in the cache when the batch grows.
+const DEPTH: usize = 64;
+/// What is measured where nobody says, as far as the model's context goes.
+const PROMPTS: [usize; 8] = [32, 64, 128, 256, 512, 1024, 2048, 4096];
+const POSITIONS: [usize; 6] = [0, 256, 512, 1024, 2048, 4096];
+const BATCHES: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
+/// Spread, as a share of the median, below which a figure is called steady.
+const STEADY: f64 = 0.10;
+/// A limit binds clearly if the work comes this much nearer to it than to the other.
+const CLEARLY: f64 = 1.5;
+
+/// Runs the command.
+pub(crate) fn lab(flags: &LabFlags) -> Result<(), Failure> {
+    let checkpoint = models::open(flags.model.model.as_deref())?;
+    let config = ModelConfig::load(&checkpoint).map_err(|error| models::load_failure(&checkpoint, &error))?;
+    let plans = plans(flags, &config)?;
+    report::prepare(&flags.output)?;
+    let tests: Vec<Test> = plans.iter().flat_map(|plan| plan.tests.iter().map(|(_, test)| *test)).collect();
+    let mut subject = Subject::load(&checkpoint, &flags.model, None, &tests)?;
+    let found = measure(&mut subject, checkpoint.name(), &plans, flags.repetitions)?;
+    if found.sweeps.iter().all(|sweep| sweep.points.is_empty()) {
+        return Err(Failure::Interrupted);
+    }
+    report::write(&found, &flags.output)?;
+    put_line(&if flags.json { found.json().to_string() } else { found.to_string().trim_end().to_string() })?;
+    if found.interrupted {
+        note("interrupted: what was measured until then is kept");
+    }
+    note(&format!("written: {}/lab.html, lab.csv, lab.json and a picture of each curve", flags.output.display()));
+    Ok(())
+}
+
+/// What is measured against what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Prefill,
+    Position,
+    Batch,
+}
+
+impl Kind {
+    const ALL: [Kind; 3] = [Kind::Prefill, Kind::Position, Kind::Batch];
+
+    /// A word for files and columns.
+    fn name(self) -> &'static str {
+        match self {
+            Kind::Prefill => "prefill",
+            Kind::Position => "position",
+            Kind::Batch => "batch",
+        }
+    }
+
+    fn title(self) -> &'static str {
+        match self {
+            Kind::Prefill => "Prefill time against the length of the prompt",
+            Kind::Position => "Decode time per token against its position",
+            Kind::Batch => "Decode time per step against the batch",
+        }
+    }
+
+    fn x(self) -> &'static str {
+        match self {
+            Kind::Prefill => "prompt, tokens",
+            Kind::Position => "tokens before it",
+            Kind::Batch => "requests that decode together",
+        }
+    }
+
+    fn y(self) -> &'static str {
+        match self {
+            Kind::Prefill => "time of the prompt, ms",
+            Kind::Position => "time of a token, ms",
+            Kind::Batch => "time of a step, ms",
+        }
+    }
+
+    /// The largest power in its law.
+    fn degree(self) -> usize {
+        if self == Kind::Prefill { 2 } else { 1 }
+    }
+
+    fn test(self, x: usize) -> Test {
+        let test = Test { n_prompt: 0, n_gen: STEPS, n_depth: 0, n_batch: ROWS, parallel: 1 };
+        match self {
+            Kind::Prefill => Test { n_prompt: x, n_gen: 0, ..test },
+            Kind::Position => Test { n_depth: x, ..test },
+            Kind::Batch => Test { n_depth: DEPTH, parallel: x, ..test },
+        }
+    }
+}
+
+/// A sweep before it is measured.
+struct Plan {
+    kind: Kind,
+    tests: Vec<(usize, Test)>,
+}
+
+fn plans(flags: &LabFlags, config: &ModelConfig) -> Result<Vec<Plan>, Failure> {
+    let limit = config.context_limit;
+    let plan = |kind: Kind| {
+        let (asked, usual, flag): (_, &[usize], _) = match kind {
+            Kind::Prefill => (&flags.prompts, &PROMPTS, "--prompts"),
+            Kind::Position => (&flags.positions, &POSITIONS, "--positions"),
+            Kind::Batch => (&flags.batches, &BATCHES, "--batches"),
+        };
+        let fits = |x: usize| kind.test(x).length() <= limit;
+        if let Some(&x) = asked.iter().flatten().find(|&&x| !fits(x)) {
+            let length = kind.test(x).length();
+            return Err(Failure::usage(format!("{flag}: {x} needs {length} tokens; this model reads at most {limit}")));
+        }
+        let mut points = asked.clone().unwrap_or_else(|| usual.to_vec());
+        points.retain(|&x| fits(x));
+        points.sort_unstable();
+        points.dedup();
+        Ok(Plan { kind, tests: points.into_iter().map(|x| (x, kind.test(x))).collect() })
+    };
+    Kind::ALL.into_iter().map(plan).collect()
+}
+
+/// Runs every test, until Ctrl-C.
+fn measure(subject: &mut Subject, model: &str, plans: &[Plan], repetitions: usize) -> Result<Lab, Failure> {
+    let interrupts = Interrupts::listen()?;
+    let (stop, over) = (AtomicBool::new(false), AtomicBool::new(false));
+    let all: usize = plans.iter().map(|plan| plan.tests.len()).sum();
+    let bar = Progress::counting("measuring", "tests");
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let interrupts = interrupts;
+            while !over.load(Ordering::Relaxed) {
+                if interrupts.came() {
+                    stop.store(true, Ordering::Relaxed);
+                }
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        });
+        let mut limits = figures::measure_now(subject.threads, subject.isa);
+        let mut sweeps = Vec::new();
+        let mut done = 0;
+        for plan in plans {
+            let mut points = Vec::new();
+            for (x, test) in &plan.tests {
+                bar.naming(format!("{} {x}", plan.kind.name()));
+                bar.at(done, all as u64);
+                let samples = match stop.load(Ordering::Relaxed) {
+                    true => Vec::new(),
+                    false => subject.run(test, repetitions, &stop),
+                };
+                if samples.is_empty() {
+                    break;
+                }
+                done += 1;
+                let work = subject.work(test);
+                let steps = if *x > 0 && plan.kind == Kind::Prefill { 1 } else { test.n_gen };
+                points.push((*x, samples.iter().map(|seconds| seconds / steps as f64).collect(), work, steps));
+            }
+            limits = limits
+                .and_then(|known| Ok(figures::higher(&known, &figures::measure_now(subject.threads, subject.isa)?)));
+            sweeps.push((plan.kind, points));
+        }
+        over.store(true, Ordering::Relaxed);
+        let (limits, demands) = (limits?, subject.demands());
+        let peaks = Peaks::of(&limits, demands.weights, demands.kv_dtype);
+        Ok(Lab {
+            model: model.to_string(),
+            described: subject.model_type(),
+            threads: subject.threads,
+            isa: subject.isa.name(),
+            repetitions,
+            limits,
+            peaks,
+            sweeps: sweeps.into_iter().map(|(kind, points)| Sweep::of(kind, points, &peaks)).collect(),
+            interrupted: stop.load(Ordering::Relaxed),
+        })
+    })
+}
+
+/// Everything that was measured.
+struct Lab {
+    model: String,
+    /// Family, size and precision.
+    described: String,
+    threads: usize,
+    isa: &'static str,
+    repetitions: usize,
+    limits: Limits,
+    peaks: Peaks,
+    sweeps: Vec<Sweep>,
+    interrupted: bool,
+}
+
+/// One curve.
+struct Sweep {
+    kind: Kind,
+    points: Vec<Point>,
+    /// Of medians in seconds.
+    fit: Option<Fit>,
+}
+
+/// One point of it.
+struct Point {
+    x: usize,
+    /// Seconds: of the prompt, or of one step.
+    samples: Vec<f64>,
+    median: f64,
+    /// Largest less smallest, as a share of the median.
+    spread: f64,
+    /// Of one prompt, or one step.
+    work: Work,
+    shares: Shares,
+}
+
+/// A point as it comes from the measurement: what it is of, seconds, work of all steps, their number.
+type Raw = (usize, Vec<f64>, Work, usize);
+
+impl Sweep {
+    fn of(kind: Kind, raw: Vec<Raw>, peaks: &Peaks) -> Sweep {
+        let point = |(x, samples, work, steps): Raw| {
+            let mut sorted = samples.clone();
+            let median = median(&mut sorted);
+            let spread = (sorted[sorted.len() - 1] - sorted[0]) / median;
+            let n = steps as f64;
+            let work = Work {
+                matrix_flops: work.matrix_flops / n,
+                attention_flops: work.attention_flops / n,
+                bytes: work.bytes / n,
+                ..work
+            };
+            Point { x, samples, median, spread, shares: Shares::within(&work, median, peaks), work }
+        };
+        let points: Vec<Point> = raw.into_iter().map(point).collect();
+        let medians: Vec<(f64, f64)> = points.iter().map(|point| (point.x as f64, point.median)).collect();
+        Sweep { kind, fit: Fit::of(&medians, kind.degree()), points }
+    }
+
+    /// The law in words.
+    fn law(&self) -> String {
+        let Some(fit) = &self.fit else { return "too few points for a law".to_string() };
+        let c = &fit.coefficients;
+        let per = |seconds: f64| match seconds {
+            s if s < 1e-6 => format!("{:.2} ns", s * 1e9),
+            s if s < 1e-3 => format!("{:.2} us", s * 1e6),
+            s => format!("{:.2} ms", s * 1e3),
+        };
+        // What is nothing is not said.
+        let sum = |parts: &[(f64, &str)]| {
+            let parts = parts.iter().filter(|part| part.0 > 0.0);
+            parts.map(|&(seconds, of)| format!("{}{of}", per(seconds))).collect::<Vec<_>>().join(" + ")
+        };
+        let last = self.points.last().map_or(0.0, |point| point.x as f64);
+        let law = match self.kind {
+            Kind::Prefill => format!(
+                "a prompt of n tokens takes {}; at {last} tokens the last part is {} of it",
+                sum(&[(c[0], ""), (c[1], " x n"), (c[2], " x n^2")]),
+                percent(c[2] * last * last / fit.at(last)),
+            ),
+            Kind::Position => {
+                format!("a token takes {}", sum(&[(c[0], ""), (c[1] * 1e3, " for each thousand tokens before it")]))
+            }
+            Kind::Batch => format!("a step takes {}", sum(&[(c[0], ""), (c[1], " for each request in it")])),
+        };
+        let doubles = match (self.kind, c[0], c[1]) {
+            (Kind::Batch, fixed, each) if fixed > each && each > 0.0 => {
+                format!("; {:.0} requests take twice what an empty step would", fixed / each)
+            }
+            _ => String::new(),
+        };
+        format!("{law}{doubles} (R^2 {:.4}, points off by {:.1} % in the median)", fit.r2, fit.residual * 100.0)
+    }
+
+    /// The smallest batch that is bound by compute, by the work and the limits. Of the batch's sweep alone.
+    fn knee(&self) -> Option<usize> {
+        let is_compute = |point: &&Point| point.shares.roofline() == Bound::Compute;
+        self.points.iter().filter(|_| self.kind == Kind::Batch).find(is_compute).map(|point| point.x)
+    }
+
+    /// What bound it, and how sure that is.
+    fn finding(&self) -> Option<String> {
+        let point = match self.kind {
+            // The longest prompt is the phase at its purest; the shortest context is decode's.
+            Kind::Prefill => self.points.last()?,
+            Kind::Position | Kind::Batch => self.points.first()?,
+        };
+        let what = match self.kind {
+            Kind::Prefill => format!("Prefill of {} tokens", point.x),
+            Kind::Position => "Decode of one request, near its beginning,".to_string(),
+            Kind::Batch => return self.batch_finding(),
+        };
+        Some(format!("{what} was bound by {}. {}", bound(point), surety(point)))
+    }
+
+    fn batch_finding(&self) -> Option<String> {
+        let (first, last) = (self.points.first()?, self.points.last()?);
+        let rate = |point: &Point| point.x as f64 / point.median;
+        let gain = rate(last) / rate(first);
+        let turn = match self.knee() {
+            Some(knee) => format!(
+                "From a batch of {knee} on, the work of a step is nearer to the matrix peak than to the bandwidth"
+            ),
+            None => "No batch that was measured came nearer to the matrix peak than to the bandwidth".to_string(),
+        };
+        Some(format!(
+            "A batch of {} makes {gain:.1} times the tokens of a batch of {}, each in {} instead of {}. {turn}: at {} it was \
+             bound by {}. {}",
+            last.x,
+            first.x,
+            duration(last.median),
+            duration(first.median),
+            last.x,
+            bound(last),
+            surety(last),
+        ))
+    }
+}
+
+/// `compute (78 % of the matrix peak)`.
+fn bound(point: &Point) -> String {
+    match point.shares.bound() {
+        Bound::Compute => format!("compute ({} of the matrix peak)", percent(point.shares.compute)),
+        Bound::Memory => format!("memory ({} of the read bandwidth)", percent(point.shares.memory)),
+        Bound::Overhead => format!(
+            "neither: {} of the matrix peak and {} of the bandwidth",
+            percent(point.shares.compute),
+            percent(point.shares.memory)
+        ),
+    }
+}
+
+/// How sure it is what bound a point, and why.
+fn surety(point: &Point) -> String {
+    let repetitions = point.samples.len();
+    let Shares { compute, memory } = point.shares;
+    let ratio = compute.max(memory) / compute.min(memory).max(1e-9);
+    let spread = format!("{repetitions} repetitions within {}", percent(point.spread));
+    let other = if compute > memory { ("bandwidth", memory) } else { ("matrix peak", compute) };
+    match () {
+        () if repetitions < 3 => format!("Not sure: {spread}, and fewer than three say little about chance."),
+        () if point.spread > STEADY => {
+            format!("Not sure: {spread}, so something else used the machine; measure again.")
+        }
+        () if ratio < CLEARLY => format!("Not sure: both limits are about equally near ({spread})."),
+        () if point.shares.of_limit() > 1.05 => format!(
+            "Quite sure: {spread}, but faster than the limit that was measured, as from a cache or on a machine whose speed changes."
+        ),
+        () if point.shares.of_limit() < 0.5 => format!(
+            "Not sure: {spread}, but most of the time went to neither limit (of the {} {} was used).",
+            other.0,
+            percent(other.1)
+        ),
+        () => format!("Sure: {spread}, and of the {} only {} was used.", other.0, percent(other.1)),
+    }
+}

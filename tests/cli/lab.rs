@@ -1,0 +1,115 @@
+//! `twostroke lab`: both phases as curves, their laws, and a page to look at.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::Duration;
+
+use serde_json::Value;
+use tests::{run, signal, twostroke};
+
+/// A directory that is gone afterwards.
+struct Directory(PathBuf);
+
+impl Directory {
+    fn new(name: &str) -> Directory {
+        Directory(std::env::temp_dir().join(format!("twostroke-lab-{name}-{}", std::process::id())))
+    }
+
+    fn path(&self) -> String {
+        self.0.display().to_string()
+    }
+
+    fn read(&self, file: &str) -> String {
+        fs::read_to_string(self.0.join(file)).unwrap_or_else(|error| panic!("{file}: {error}"))
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0); // it may never have been made
+    }
+}
+
+#[test]
+fn a_lab_measures_and_explains() {
+    let directory = Directory::new("all");
+    let ran = run(&mut twostroke(&[
+        "lab",
+        "--prompts",
+        "16,32,64,128",
+        "--positions",
+        "0,64,256",
+        "--batches",
+        "1,2,4",
+        "-r",
+        "3",
+        "-o",
+        &directory.path(),
+    ]));
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    for words in ["Prefill time against the length of the prompt", "a prompt of n tokens takes", "R^2", "was bound by"]
+    {
+        assert!(ran.stdout.contains(words), "{words:?}: {}", ran.stdout);
+    }
+    let json: Value = serde_json::from_str(&directory.read("lab.json")).expect("JSON");
+    assert_eq!((&json["model"], &json["interrupted"]), (&"lantern".into(), &false.into()));
+    let points = |index: usize| json["sweeps"][index]["points"].as_array().expect("points").clone();
+    for (index, xs) in [vec![16, 32, 64, 128], vec![0, 64, 256], vec![1, 2, 4]].into_iter().enumerate() {
+        let measured = points(index);
+        assert_eq!(measured.iter().map(|point| point["x"].as_u64().expect("x")).collect::<Vec<_>>(), xs);
+        for point in measured {
+            assert_eq!(point["samples_ms"].as_array().map(Vec::len), Some(3), "{point}");
+            assert!(point["median_ms"].as_f64() > Some(0.0) && point["intensity"].as_f64() > Some(0.0), "{point}");
+        }
+        let law = &json["sweeps"][index]["law"];
+        assert!(law["words"].as_str().is_some_and(|words| words.contains("takes")), "{law}");
+    }
+    // Counted, not measured: a batch makes more of each byte.
+    let intensity = |index: usize| points(2)[index]["intensity"].as_f64().expect("a number");
+    assert!(intensity(0) < intensity(1) && intensity(1) < intensity(2));
+    assert_eq!(directory.read("lab.csv").lines().count(), 1 + 4 + 3 + 3);
+    for name in ["prefill.svg", "position.svg", "batch.svg", "roofline.svg"] {
+        let svg = directory.read(name);
+        assert!(svg.starts_with("<svg ") && svg.contains("<circle"), "{name}");
+    }
+    let html = directory.read("lab.html");
+    assert_eq!(html.matches("<svg ").count(), 4);
+    for absent in ["<script", "http://", "https://", "src=", "href="] {
+        let own = if absent == "http://" { html.matches("http://www.w3.org/2000/svg").count() } else { 0 };
+        assert_eq!(html.matches(absent).count(), own, "{absent}: it opens without network and script");
+    }
+}
+
+#[test]
+fn ctrl_c_keeps_what_was_measured() {
+    let directory = Directory::new("ctrl-c");
+    let arguments =
+        ["lab", "--prompts", "16,32", "--positions", "0", "--batches", "1", "-r", "1000000", "-o", &directory.path()];
+    let mut child = twostroke(&arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts");
+    std::thread::sleep(Duration::from_secs(4));
+    signal("INT", child.id());
+    assert_eq!(child.wait().expect("it ends").code(), Some(0));
+    // The first point would never end with so many repetitions; those that were done are there, the others are not.
+    let json: Value = serde_json::from_str(&directory.read("lab.json")).expect("JSON");
+    assert_eq!(json["interrupted"], true);
+    let points = |index: usize| json["sweeps"][index]["points"].as_array().expect("points").len();
+    assert_eq!([points(0), points(1), points(2)], [1, 0, 0]);
+    assert!(directory.read("lab.html").contains("interrupted"));
+}
+
+#[test]
+fn what_is_wrong_is_one_line() {
+    let table: &[(&[&str], &str)] = &[
+        (&["--prompts", "100000"], "--prompts: 100000 needs 100000 tokens; this model reads at most"),
+        (&["--positions", "1,many"], "many"),
+        (&["--batches", "0"], "must be at least 1"),
+        (&["-r", "0"], "must be at least 1"),
+        (&["-o", "/dev/null/lab"], "--output"),
+    ];
+    for (arguments, words) in table {
+        let ran = run(&mut twostroke(&[&["lab"], *arguments].concat()));
+        assert_eq!((ran.code, ran.stderr.lines().count()), (Some(2), 1), "{arguments:?}: {ran:?}");
+        assert!(ran.stderr.contains(words), "{arguments:?}: {}", ran.stderr);
+    }
+}
