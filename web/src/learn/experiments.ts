@@ -142,7 +142,7 @@ export function batching(root: HTMLElement, app: App, signal: AbortSignal): void
       };
       const alone = await run(1);
       const crowd = await run(many);
-      return `${many} streams wrote ${(crowd.together / alone.together).toFixed(1)} times as many tokens per second as one, and each waited ${(crowd.pace / alone.pace).toFixed(1)} times as long for its next token.`;
+      return `${many} streams wrote ${(crowd.together / alone.together).toFixed(1)} times as many tokens per second as one, and each waited ${(crowd.pace / alone.pace).toFixed(2)} times as long for its next token.`;
     },
   });
 }
@@ -203,7 +203,7 @@ export function prefixCache(root: HTMLElement, app: App, signal: AbortSignal): v
 
 export function kvWall(root: HTMLElement, app: App, signal: AbortSignal): void {
   const { block_size, blocks } = app.info;
-  const [prompt, tokens, requests] = [long(app, 1536), 64, Math.max(1, Math.min(4, app.info.max_num_seqs))];
+  const [prompt, tokens, requests] = [long(app, 1536), 256, Math.max(1, Math.min(4, app.info.max_num_seqs))];
   const each = Math.ceil((prompt + tokens) / block_size);
   bench(root, signal, "Blocks of the pool in use", ["in use", "of the pool"], [], {
     [`Send ${requests} long requests`]: async (show) => {

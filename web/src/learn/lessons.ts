@@ -64,8 +64,8 @@ export const LESSONS: Lesson[] = [
     question: "One stream runs. Seven more join it. What happens to the pace of the first?",
     choices: [
       wrong("It becomes eight times slower, for eight share the machine.", "That would be so if each row had its own reading of the weights. They share one: look at the tokens per second of all streams together."),
-      right("It becomes slower, but by less than eight times.", "The reading of the weights is shared, the arithmetic of the rows and the reading of their caches are not. The server as a whole writes far more tokens per second."),
-      wrong("Nothing at all: batching is free.", "Almost free is not free. Each further row brings its arithmetic and the reading of its own KV cache: compare the time per token in the table."),
+      right("It becomes slower, but by far less than eight times.", "The reading of the weights is shared, the arithmetic of the rows and the reading of their caches are not. The server as a whole writes far more tokens per second."),
+      wrong("Nothing at all: batching is free.", "Almost free is not free. Each further row brings its arithmetic and the reading of its own KV cache. With short contexts, as here, that is little; with long ones it is most of the time."),
     ],
   },
   {
