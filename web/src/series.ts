@@ -159,7 +159,7 @@ function options(chart: Chart, width: number): uPlot.Options {
     legend: { show: true, live: true },
     scales: { x: { time: false }, y: { range }, r: { range } },
     axes: [
-      { ...axis, space: 60, size: 24, values: (_, splits) => splits.map((at) => `${at.toFixed(0)} s`) },
+      { ...axis, space: 60, size: 24, values: (_, splits) => splits.map((at) => `${at.toFixed(splits[1]! - splits[0]! < 1 ? 1 : 0)} s`) },
       { ...axis, size: 54, values, ...(right ? { stroke: () => theme()[chart.lines[0]!.colour] } : {}) },
       ...(right ? [{ ...axis, scale: "r", side: 1 as const, size: 46, values, grid: { show: false }, stroke: () => theme().decode }] : []),
     ],

@@ -431,7 +431,7 @@ export class Timeline {
   private tell(lines: string[]): void {
     const [first, ...rest] = lines;
     fill(this.tip, el("strong", {}, first ?? ""), ...rest.map((line) => el("p", {}, line)));
-    if (this.byKeyboard) fill(this.spoken, lines.join(". "));
+    if (this.byKeyboard) fill(this.spoken, `${first}. ${rest.join(" ")}`);
   }
 
   /** Moves the tip to what it speaks of. */
