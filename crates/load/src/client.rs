@@ -14,7 +14,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{sleep_until, timeout};
 
-use crate::events::{LONGEST_ERROR, Lines, Tokens, shown};
+use crate::events::{LONGEST_LINE, Lines, Tokens, complaint};
 use crate::plan::Ask;
 use crate::target::{Connection, Target, TargetError, chain, patiently};
 
@@ -62,7 +62,7 @@ pub async fn first_model(target: &Target) -> Result<String, TargetError> {
     let body: Value = serde_json::from_slice(&body).unwrap_or_default();
     let name = body["data"][0]["id"].as_str();
     name.map(str::to_owned)
-        .ok_or_else(|| TargetError::Answer(format!("{path} answered {status} and names no model: set --model")))
+        .ok_or_else(|| TargetError::Answer(format!("{target}{path} answered {status} and names no model: set --model")))
 }
 
 /// What the server itself says about a request, if it is one that does: [`crate::stalls`] reads it.
@@ -189,7 +189,7 @@ async fn read(
         let Some(bytes) = frame.data_ref() else { continue };
         if !status.is_success() {
             begin.extend_from_slice(bytes);
-            if begin.len() < LONGEST_ERROR { continue } else { break }
+            if begin.len() < LONGEST_LINE { continue } else { break }
         }
         lines.push(bytes)?;
         while let Some(line) = lines.next() {
@@ -199,7 +199,7 @@ async fn read(
         }
     }
     match stream.finished {
-        _ if !status.is_success() => Err(format!("the server answered {status}: {}", shown(&begin))),
+        _ if !status.is_success() => Err(format!("the server answered {status}: {}", complaint(&begin))),
         true => Ok(()),
         false if outcome.ttft == 0.0 => Err("the answer is not a stream of events (`data: {...}`)".into()),
         false => Err("the connection ended before the answer did".into()),

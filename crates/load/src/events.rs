@@ -8,12 +8,21 @@ use serde_json::Value;
 use crate::client::Outcome;
 
 /// Most bytes of a line of the stream, and of everything that is no event before the next one.
-const LONGEST_LINE: usize = 1 << 20;
+pub(crate) const LONGEST_LINE: usize = 1 << 20;
 /// Most bytes of a body that an error message shows.
-pub(crate) const LONGEST_ERROR: usize = 300;
+const LONGEST_ERROR: usize = 300;
+
+/// What an error's body says: OpenAI's message in it, or its start.
+pub(crate) fn complaint(body: &[u8]) -> String {
+    let parsed: Value = serde_json::from_slice(body).unwrap_or_default();
+    match parsed["error"]["message"].as_str() {
+        Some(message) => shown(message.as_bytes()),
+        None => shown(body),
+    }
+}
 
 /// The start of a body, for an error message.
-pub(crate) fn shown(bytes: &[u8]) -> String {
+fn shown(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(&bytes[..bytes.len().min(LONGEST_ERROR)]);
     text.chars().map(|character| if character.is_control() { ' ' } else { character }).collect()
 }
@@ -83,8 +92,8 @@ impl Tokens {
         }
         let event: Event =
             serde_json::from_slice(data).map_err(|error| format!("an event is not JSON ({error}): {}", shown(data)))?;
-        if let Some(error) = event.error {
-            return Err(format!("the server reported: {}", shown(error.to_string().as_bytes())));
+        if event.error.is_some() {
+            return Err(format!("the server reported: {}", complaint(data)));
         }
         if outcome.id.is_empty() {
             outcome.id = event.id;
@@ -209,7 +218,9 @@ mod tests {
     #[test]
     fn rubbish_is_an_error_that_shows_it() {
         assert!(events(&["data: <html>"]).1.unwrap_err().contains("<html>"));
-        assert!(events(&[r#"data: {"error":{"message":"too hot"}}"#]).1.unwrap_err().contains("too hot"));
+        let error = events(&[r#"data: {"error":{"message":"too hot","code":7}}"#]).1.unwrap_err();
+        assert_eq!(error, "the server reported: too hot");
+        assert_eq!(complaint(b"out of it\n"), "out of it ");
         assert!(events(&["data: [DONE]"]).1.unwrap_err().contains("no token"));
     }
 

@@ -2,6 +2,7 @@
 //!
 //! https is checked against the certificate authorities that browsers trust, or, if told so, against none.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -174,19 +175,11 @@ impl Target {
         format!("{prefix}/v1/{name}")
     }
 
-    fn at(&self) -> String {
-        if self.host.contains(':') {
-            format!("[{}]:{}", self.host, self.port)
-        } else {
-            format!("{}:{}", self.host, self.port)
-        }
-    }
-
     /// Opens a connection, encrypted if the URL says so, ready for a request.
     pub(crate) async fn connect(&self) -> Result<Connection, String> {
         let opening = timeout(CONNECT_LIMIT, self.open()).await;
         let opened = opening.map_err(|_| format!("no connection within {} s", CONNECT_LIMIT.as_secs())).flatten();
-        opened.map(Connection).map_err(|problem| format!("{}: {problem}", self.at()))
+        opened.map(Connection).map_err(|problem| format!("{self}: {problem}"))
     }
 
     async fn open(&self) -> Result<SendRequest<Full<Bytes>>, String> {
@@ -218,7 +211,7 @@ impl Target {
             let body = body.map_err(|error| format!("{path}: {}", chain(error.as_ref())))?;
             Ok((head.status, body.to_bytes()))
         };
-        timeout(LOOKUP_LIMIT, exchange).await.map_err(|_| format!("{}{path}: {}", self.at(), silence(LOOKUP_LIMIT)))?
+        timeout(LOOKUP_LIMIT, exchange).await.map_err(|_| format!("{self}{path}: {}", silence(LOOKUP_LIMIT)))?
     }
 
     async fn send(
@@ -228,7 +221,7 @@ impl Target {
         path: &str,
         body: String,
     ) -> Result<Response<Incoming>, String> {
-        let mut request = Request::builder().method(method).uri(path).header(HOST, self.at());
+        let mut request = Request::builder().method(method).uri(path).header(HOST, self.to_string());
         if let Some(headers) = request.headers_mut() {
             headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
             headers.insert(ACCEPT, HeaderValue::from_static("*/*"));
@@ -236,7 +229,17 @@ impl Target {
         }
         let request = request.body(Full::new(Bytes::from(body))).map_err(|error| error.to_string())?;
         let answer = connection.0.send_request(request).await;
-        answer.map_err(|error| format!("{}: {}", self.at(), chain(&error)))
+        answer.map_err(|error| format!("{self}: {}", chain(&error)))
+    }
+}
+
+/// Host and port, as messages and the header `Host` name it.
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.host.contains(':') {
+            true => write!(f, "[{}]:{}", self.host, self.port),
+            false => write!(f, "{}:{}", self.host, self.port),
+        }
     }
 }
 
