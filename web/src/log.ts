@@ -135,8 +135,6 @@ export class Log {
   requests = new Map<Name, Request>();
   stats: StatsEvent[] = [];
   rates: Rates[] = [];
-  /** Ended requests, oldest first. */
-  ended: Request[] = [];
   /** Lanes in use, or that were. */
   lanes = 0;
   /** Grows with every change. */
@@ -180,6 +178,7 @@ export class Log {
       this.request(r, event.at).pauses.push({ from: event.at, to: null, verdict });
     }
     this.steps.push(step);
+    if (event.id % 256 === 0) this.forget();
     if (this.steps.length > this.kept) this.steps.splice(0, this.steps.length - this.kept);
     this.version += 1;
     this.stepVersion += 1;
@@ -241,10 +240,14 @@ export class Log {
     this.lanes = this.laneOf.length;
   }
 
+  /** Requests that were over before the oldest step, and beyond a number the oldest ones. */
   private forget(): void {
+    const horizon = this.steps[0]?.at ?? 0;
+    let many = this.requests.size - KEPT_REQUESTS * 0.9;
     for (const [name, request] of this.requests) {
-      if (this.requests.size <= KEPT_REQUESTS * 0.9) break;
-      if (!request.isOpen) this.requests.delete(name);
+      if (request.isOpen || (many <= 0 && request.to >= horizon)) continue;
+      this.requests.delete(name);
+      many -= 1;
     }
   }
 
@@ -276,8 +279,6 @@ export class Log {
     request.cached = event.cached;
     request.promptTokens = event.prompt_tokens;
     if (event.ttft_ms != null && request.firstToken != null) request.arrived ??= request.firstToken - event.ttft_ms;
-    this.ended.push(request);
-    if (this.ended.length > KEPT_REQUESTS) this.ended.splice(0, 256);
     this.version += 1;
   }
 
