@@ -36,7 +36,9 @@ fn a_directory_a_file_and_the_built_in_model_are_one() {
 #[test]
 fn narrow_weights_decode_faster_and_take_less() {
     let plan = |weights| plan(&["-m", "llama-3.1-8b", "--machine", "l40s", "--weights", weights]);
-    let number = |plan: &Value, pointer: &str| plan.pointer(pointer).and_then(Value::as_f64).expect(pointer.trim());
+    let number = |plan: &Value, pointer: &str| {
+        plan.pointer(pointer).and_then(Value::as_f64).unwrap_or_else(|| panic!("{pointer}"))
+    };
     let [bf16, int8, int4] = ["bf16", "int8", "int4"].map(plan);
     for pointer in ["/tpot_ms", "/memory/weights"] {
         assert!(number(&bf16, pointer) > number(&int8, pointer), "{pointer}");
