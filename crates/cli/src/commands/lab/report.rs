@@ -226,7 +226,7 @@ const STYLE: &str = ":root{color-scheme:light dark}body{margin:0;font:16px/1.5 s
     main{max-width:52rem;margin:0 auto;padding:1rem}h1{font-size:1.6rem;line-height:1.2}h2{font-size:1.2rem;margin-top:2.2rem}\
     figure{margin:1rem 0}figure svg{display:block;width:100%;height:auto;border-radius:4px}\
     .table{overflow-x:auto}table{border-collapse:collapse;font-size:.85rem;font-variant-numeric:tabular-nums;width:100%}\
-    th,td{padding:.25rem .5rem;text-align:right;border-bottom:1px solid #8884;white-space:nowrap}th{font-weight:600}\
+    th,td{padding:.25rem .5rem;text-align:right;border-bottom:1px solid #8884;white-space:nowrap}th{font-weight:600;white-space:normal}\
     .note{border-left:4px solid #d55e00;padding-left:.7rem}li{margin:.5rem 0}";
 
 impl Sweep {
