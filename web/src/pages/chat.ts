@@ -4,6 +4,7 @@ import type { App } from "../app";
 import { type Answer, ask, longPrompt, longestGap } from "../ask";
 import { add, el, fill } from "../dom";
 import { labelled } from "../form";
+import { dropFrame, wantFrame } from "../frames";
 import { phaseFooter } from "../phases";
 import { count, ms } from "../units";
 import "./chat.css";
@@ -65,13 +66,23 @@ export function mount(root: HTMLElement, app: App): () => void {
     running = abort;
     const body = { messages: conversation(), ...sampling() };
     const turn = say("assistant", "");
-    const text = turn.article.querySelector(".text")!;
+    const text = document.createTextNode("");
+    turn.article.querySelector(".text")!.append(text);
+    // Tokens may come by the thousand a second: they are written once a frame.
+    let fresh = "";
+    const write = () => {
+      text.appendData(fresh);
+      fresh = "";
+      stickToEnd();
+    };
     busy(true);
     const answer = await ask(app, "/v1/chat/completions", body, abort.signal, (piece, answer) => {
       moments = answer.moments;
-      add(text, piece);
-      stickToEnd();
+      fresh += piece;
+      wantFrame(write);
     });
+    dropFrame(write);
+    write();
     running = null;
     turn.content = answer.text;
     finish(turn.article, answer);
