@@ -1,6 +1,7 @@
 //! `twostroke lab`: both phases as curves, their laws, and a page to look at.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
@@ -86,8 +87,13 @@ fn ctrl_c_keeps_what_was_measured() {
     let directory = Directory::new("ctrl-c");
     let arguments =
         ["lab", "--prompts", "16,32", "--positions", "0", "--batches", "1", "-r", "1000000", "-o", &directory.path()];
-    let mut child = twostroke(&arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts");
-    std::thread::sleep(Duration::from_secs(4));
+    let mut child = twostroke(&arguments).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("it starts");
+    let mut line = String::new();
+    let mut stderr = BufReader::new(child.stderr.take().expect("standard error is piped"));
+    stderr.read_line(&mut line).expect("it says when it begins");
+    assert!(line.contains("Ctrl-C keeps"), "{line}");
+    // A repetition takes a millisecond.
+    std::thread::sleep(Duration::from_secs(3));
     signal("INT", child.id());
     assert_eq!(child.wait().expect("it ends").code(), Some(0));
     // The first point would never end with so many repetitions; those that were done are there, the others are not.

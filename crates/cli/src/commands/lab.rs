@@ -170,6 +170,7 @@ fn measure(subject: &mut Subject, model: &str, plans: &[Plan], repetitions: usiz
             }
         });
         let mut limits = figures::measure_now(subject.threads, subject.isa);
+        note(&format!("measuring {all} points; Ctrl-C keeps what was measured"));
         let mut sweeps = Vec::new();
         let mut done = 0;
         for plan in plans {
