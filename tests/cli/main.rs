@@ -14,3 +14,5 @@ mod replay;
 mod run;
 mod serve;
 mod sim;
+mod terminal;
+mod top;

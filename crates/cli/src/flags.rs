@@ -77,6 +77,10 @@ pub(crate) enum Command {
     /// The recorded requests arrive again in the simulator, on a machine as fast as the recorded one was. The first
     /// columns set the same settings, simulated, beside what was recorded: where these two part, the last column is worth no more.
     Whatif(WhatifFlags),
+    /// Watch a server of ours in the terminal: one lane per request, both phases, how far from the machine's limits.
+    ///
+    /// q quits. Prefill and decode have a colour and a sign each, so that a terminal without colours shows them too.
+    Top(TopFlags),
     /// Print the reference of all flags as Markdown.
     #[command(hide = true)]
     FlagReference,
@@ -304,6 +308,23 @@ pub(crate) struct ServeFlags {
     /// Print the seven lines about the start as one JSON object.
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Flags of `top`.
+#[derive(Args, Debug)]
+pub(crate) struct TopFlags {
+    /// The server.
+    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8000")]
+    pub(crate) url: String,
+    /// Key sent as a bearer token.
+    #[arg(long, value_name = "KEY", env = "OPENAI_API_KEY", hide_env_values = true)]
+    pub(crate) api_key: Option<String>,
+    /// Trust any certificate of an https server.
+    #[arg(long)]
+    pub(crate) insecure: bool,
+    /// Print one screen as plain text and end.
+    #[arg(long)]
+    pub(crate) once: bool,
 }
 
 /// Flags of `bench`.

@@ -53,6 +53,7 @@ fn run(command: &Command) -> Result<(), Failure> {
         Command::Doctor(flags) => commands::doctor::doctor(flags),
         Command::Replay(flags) => commands::replay::again(flags),
         Command::Whatif(flags) => commands::whatif::ask(flags),
+        Command::Top(flags) => commands::top::top(flags),
         Command::FlagReference => commands::reference::print(),
     }
 }

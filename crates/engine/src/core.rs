@@ -14,6 +14,7 @@ use scheduler::{
     AdmitError, CostModel, Event, FinishReason, Nanos, Outlook, Preempted, Request, RequestId, RowOutput, Scheduler,
     Sequence, Step, StepOutput, StepRecord, TokenId,
 };
+use sim::report::Outcome;
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::books::Ending;
@@ -21,6 +22,7 @@ use crate::door::ValidatedRequest;
 use crate::live::{End, Ended, InScene, KvMap, MAP_EVERY, SCENE_EVERY, Scene};
 use crate::lower::{LogitRow, lower};
 use crate::output::{Output, RequestError, Timings, TokenLogprob, Usage};
+use crate::past::{Asked, Moving, count_token};
 use crate::record::{Met, Stats, StepLog};
 use crate::recording::{Line, Tape};
 use crate::start::{EngineOptions, MAX_LOGIT_ROWS};
@@ -51,6 +53,8 @@ struct Active {
     answers: Vec<Answer>,
     prompt_logprobs: Vec<Option<TokenLogprob>>,
     arrived: Nanos,
+    /// As [`Moving`] has it.
+    arrived_moving: Nanos,
     first_scheduled: Option<Nanos>,
     first_token: Option<Nanos>,
     last_token: Option<Nanos>,
@@ -83,6 +87,8 @@ struct Answer {
     logprob: Option<TokenLogprob>,
     num_tokens: usize,
     last_token: Option<Nanos>,
+    /// When its tokens came, without what the engine was held.
+    outcome: Outcome,
     reason: Option<FinishReason>,
 }
 
@@ -99,6 +105,7 @@ pub(crate) struct EngineCore {
     next_seed: u64,
     /// Since when somebody holds the engine.
     held_at: Option<Nanos>,
+    moving: Moving,
     // Kept between steps for their memory.
     batch: Batch,
     logit_rows: Vec<LogitRow>,
@@ -141,6 +148,7 @@ impl EngineCore {
             tape: None,
             next_seed: options.seed,
             held_at: None,
+            moving: Moving::default(),
             batch: Batch::default(),
             logit_rows: Vec::new(),
             logits: vec![0.0; MAX_LOGIT_ROWS.min(options.max_num_seqs) * vocab],
@@ -203,6 +211,7 @@ impl EngineCore {
             answers,
             prompt_logprobs: Vec::new(),
             arrived,
+            arrived_moving: self.moving.at(arrived),
             first_scheduled: None,
             first_token: None,
             last_token: None,
@@ -220,7 +229,15 @@ impl EngineCore {
         });
         // Only penalties look at it.
         let history = if request.sampling.needs_history() { History::new(&request.prompt) } else { History::default() };
-        Answer { detokenizer, history, logprob: None, num_tokens: 0, last_token: None, reason: None }
+        Answer {
+            detokenizer,
+            history,
+            logprob: None,
+            num_tokens: 0,
+            last_token: None,
+            outcome: Outcome::default(),
+            reason: None,
+        }
     }
 
     /// Forgets a request; its blocks are free within one step. Returns whether it had left the queue.
@@ -232,6 +249,7 @@ impl EngineCore {
         log.stats.finished_cancelled += 1;
         log.books.close(id, Ending::Cancelled, now);
         log.ended(active.ended(id, End::Cancelled, now));
+        self.remember(id, &active, &mut log);
         self.gauge(&mut log.stats);
         drop(log);
         Some(Cancelled { prompt_tokens: active.usage.prompt_tokens, waiting: active.first_scheduled.is_none() })
@@ -240,6 +258,7 @@ impl EngineCore {
     /// Somebody holds the engine from `now` on. The caller makes no step until [`EngineCore::resume`].
     pub(crate) fn pause(&mut self, now: Nanos) {
         self.held_at = Some(now);
+        self.moving.pause(now);
         self.log().books.pause(now);
         self.tell(|| Line::Pause(now));
     }
@@ -247,6 +266,7 @@ impl EngineCore {
     /// It moves again; no request is late because of the time in between.
     pub(crate) fn resume(&mut self, now: Nanos) {
         let Some(held_at) = self.held_at.take() else { return };
+        self.moving.resume(now);
         self.log().books.resume(now);
         self.scheduler.note_hold(held_at, now);
         self.tell(|| Line::Resume(now));
@@ -432,7 +452,7 @@ impl EngineCore {
         let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
         log.books.step(record, self.scheduler.cost_model());
         log.fill.observe(record.completed_at, self.scheduler.used_blocks());
-        log.push(record);
+        log.push(record, &self.moving);
         log.stats.prompt_tokens += prompt_tokens;
         log.stats.cached_tokens += cached_tokens;
         self.gauge(&mut log.stats);
@@ -480,6 +500,7 @@ impl EngineCore {
             return;
         }
         answer.num_tokens += 1;
+        count_token(&mut answer.outcome, self.moving.at(now));
         active.usage.completion_tokens += 1;
         active.first_token.get_or_insert(now);
         active.last_token = Some(now);
@@ -544,9 +565,18 @@ impl EngineCore {
         log.finished(&active.usage, &active.timings, &reasons);
         log.met(active.request.class, met);
         log.ended(active.ended(id, end, now));
+        self.remember(id, &active, &mut log);
         drop(log);
         news.ended += 1;
         send(&active.outputs, Output::Done { usage: active.usage, timings: active.timings });
+    }
+
+    /// For those who ask what would have been: lengths and moments, and nothing that could be read.
+    fn remember(&self, id: RequestId, active: &Active, log: &mut StepLog) {
+        let asked = Asked::of(id, &active.request, active.arrived_moving, self.scheduler.limits().block_size);
+        for (index, answer) in active.answers.iter().enumerate() {
+            log.history.note_answer(&asked, index, answer.outcome);
+        }
     }
 
     /// Ends the requests whose rows were not numbers, and nobody else.

@@ -40,7 +40,7 @@ use model::chat_template::ChatTemplate;
 use model::demands::{Demands, Shape};
 use model::tokenizer::Tokenizer;
 use model::{GenerationDefaults, ModelConfig};
-use scheduler::{Nanos, Newcomer, StepRecord, Targets, TokenId};
+use scheduler::{Limits, Nanos, Newcomer, StepRecord, Targets, TokenId};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 
@@ -194,6 +194,7 @@ struct Inner {
     next_id: AtomicU64,
     /// The thread that writes the recording, if there is one.
     recorder: Mutex<Option<JoinHandle<()>>>,
+    limits: Limits,
     salt_key: [u8; 32],
     max_queued_requests: usize,
     max_queued_tokens: usize,
@@ -319,6 +320,15 @@ impl Engine {
     /// The newest step records, oldest first, at most `most`.
     pub fn records(&self, most: usize) -> Vec<StepRecord> {
         self.0.log.lock().unwrap_or_else(PoisonError::into_inner).records(most)
+    }
+
+    /// The answers to what came in the last `span` and is over, and the steps, as far as they are remembered: what
+    /// [`whatif::watch`] asks about. It holds lengths and moments, and no content.
+    pub fn past(&self, span: Duration) -> whatif::Past {
+        let begin = self.0.clock.now().since(Nanos(span.as_nanos() as u64));
+        let shared = self.0.log.lock().unwrap_or_else(PoisonError::into_inner).history.share();
+        let cost = self.0.model.calibrated.as_ref().map(|calibrated| calibrated.cost.clone());
+        shared.since(begin, self.0.limits.clone(), cost)
     }
 
     /// Where the time of a request went: one that waits or runs, or one of the last that ended.

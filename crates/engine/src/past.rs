@@ -5,12 +5,16 @@
 //! answer   so many tokens, the first then, the last then, the longest gap
 //! ```
 
+use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
 
-use scheduler::{CostModel, Limits, Nanos, Priority, Request, StepRecord, Targets, TokenId, Work};
+use scheduler::{CostModel, Limits, Nanos, Priority, Request, RequestId, StepRecord, Targets, TokenId, Work};
 use sim::Arrival;
 use sim::report::Outcome;
 use sim::workload::Piece;
+
+use crate::door::ValidatedRequest;
 
 /// Between two steps of a busy engine there is less than this.
 const BUSY: Nanos = Nanos(5_000_000);
@@ -26,17 +30,28 @@ pub(crate) struct Asked {
     name: u64,
 }
 
+/// Tokens, salt, class, tenant and targets of a request, at the door or behind it.
+pub(crate) trait Question {
+    fn parts(&self) -> (&[TokenId], u64, Priority, u64, Targets);
+}
+
+impl Question for Request {
+    fn parts(&self) -> (&[TokenId], u64, Priority, u64, Targets) {
+        (&self.prompt, self.salt, self.priority, self.tenant, self.targets)
+    }
+}
+
+impl Question for ValidatedRequest {
+    fn parts(&self) -> (&[TokenId], u64, Priority, u64, Targets) {
+        (&self.prompt, self.salt, self.priority, self.tenant, self.targets)
+    }
+}
+
 impl Asked {
-    /// `arrived` as [`Moving`] has it.
-    pub(crate) fn of(request: &Request, arrived: Nanos, block_size: usize) -> Asked {
-        Asked {
-            prompt: pieces(&request.prompt, request.salt, block_size),
-            priority: request.priority,
-            tenant: request.tenant,
-            targets: request.targets,
-            arrived,
-            name: request.id.0,
-        }
+    /// `arrived` as [`Moving`] has it. Cost: a hash over the prompt.
+    pub(crate) fn of(id: RequestId, request: &impl Question, arrived: Nanos, block_size: usize) -> Asked {
+        let (tokens, salt, priority, tenant, targets) = request.parts();
+        Asked { prompt: pieces(tokens, salt, block_size), priority, tenant, targets, arrived, name: id.0 }
     }
 }
 
@@ -120,6 +135,11 @@ impl Past {
         Past { limits, cost, stories: Vec::new(), steps: Vec::new(), preemptions: 0, last: None }
     }
 
+    /// Answers in it.
+    pub fn num_answers(&self) -> usize {
+        self.stories.len()
+    }
+
     pub(crate) fn note_answer(&mut self, asked: &Asked, answer: usize, outcome: Outcome) {
         self.stories.extend(story(asked, answer, outcome));
     }
@@ -127,12 +147,102 @@ impl Past {
     /// Steps are noted in their order.
     pub(crate) fn note_step(&mut self, record: &StepRecord, moving: &Moving) {
         let next = (record.work, moving.at(record.scheduled_at), moving.at(record.completed_at));
-        if let Some((work, from, to)) = self.last.replace(next) {
-            // What the engine does between two steps is part of what a step costs, unless it had nothing to do.
-            let between = next.1.since(to);
-            let busy = if between < BUSY { between } else { Nanos(0) };
-            self.steps.push((from, work, Nanos(to.since(from).0 + busy.0)));
-        }
+        self.steps.extend(self.last.replace(next).map(|last| paced(last, next.1)));
         self.preemptions += record.preempted.len();
+    }
+}
+
+/// A step with what the engine did between it and the next, unless it had nothing to do: that is part of what it costs.
+fn paced((work, from, to): (Work, Nanos, Nanos), next: Nanos) -> (Nanos, Work, Nanos) {
+    let between = next.since(to);
+    let busy = if between < BUSY { between } else { Nanos(0) };
+    (from, work, Nanos(to.since(from).0 + busy.0))
+}
+
+/// Answers that a running engine remembers.
+const KEPT_STORIES: usize = 8192;
+/// Blocks of their prompts.
+const KEPT_PIECES: usize = 1 << 18;
+/// Steps are remembered in chunks that are shared with whoever asks for them.
+const CHUNK: usize = 1024;
+/// Chunks.
+const KEPT_CHUNKS: usize = 64;
+
+/// The past of an engine that runs: the newest answers and steps, bounded, some ten megabytes at most.
+#[derive(Debug, Default)]
+pub(crate) struct History {
+    stories: VecDeque<Arc<(Arrival, Outcome)>>,
+    pieces: usize,
+    chunks: VecDeque<Arc<Vec<(Nanos, Work, Nanos)>>>,
+    newest: Vec<(Nanos, Work, Nanos)>,
+    preemptions: VecDeque<Nanos>,
+    last: Option<(Work, Nanos, Nanos)>,
+    /// Steps before this moment are forgotten.
+    forgotten: Nanos,
+}
+
+impl History {
+    pub(crate) fn note_answer(&mut self, asked: &Asked, answer: usize, outcome: Outcome) {
+        let Some(story) = story(asked, answer, outcome) else { return };
+        self.pieces += story.0.prompt.len();
+        self.stories.push_back(Arc::new(story));
+        while self.stories.len() > KEPT_STORIES || self.pieces > KEPT_PIECES {
+            let Some(oldest) = self.stories.pop_front() else { break };
+            self.pieces -= oldest.0.prompt.len();
+        }
+    }
+
+    pub(crate) fn note_step(&mut self, record: &StepRecord, moving: &Moving) {
+        let next = (record.work, moving.at(record.scheduled_at), moving.at(record.completed_at));
+        self.newest.extend(self.last.replace(next).map(|last| paced(last, next.1)));
+        for _ in &record.preempted {
+            if self.preemptions.len() == CHUNK {
+                self.preemptions.pop_front();
+            }
+            self.preemptions.push_back(next.1);
+        }
+        if self.newest.len() == CHUNK {
+            if self.chunks.len() == KEPT_CHUNKS {
+                self.chunks.pop_front();
+                self.forgotten = self.chunks[0][0].0;
+            }
+            self.chunks.push_back(Arc::new(std::mem::replace(&mut self.newest, Vec::with_capacity(CHUNK))));
+        }
+    }
+
+    /// What there is, as pointers: a moment's work.
+    pub(crate) fn share(&self) -> Shared {
+        Shared {
+            stories: self.stories.iter().cloned().collect(),
+            chunks: self.chunks.iter().cloned().collect(),
+            newest: self.newest.clone(),
+            preemptions: self.preemptions.iter().copied().collect(),
+            forgotten: self.forgotten,
+        }
+    }
+}
+
+/// The same, in somebody else's hands.
+pub(crate) struct Shared {
+    stories: Vec<Arc<(Arrival, Outcome)>>,
+    chunks: Vec<Arc<Vec<(Nanos, Work, Nanos)>>>,
+    newest: Vec<(Nanos, Work, Nanos)>,
+    preemptions: Vec<Nanos>,
+    forgotten: Nanos,
+}
+
+impl Shared {
+    /// The past since `begin`, or as far as steps are remembered: answers to what came from then on.
+    pub(crate) fn since(self, begin: Nanos, limits: Limits, cost: Option<CostModel>) -> Past {
+        let steps = || self.chunks.iter().flat_map(|chunk| chunk.iter()).chain(&self.newest);
+        let begin = begin.max(self.forgotten);
+        Past {
+            limits,
+            cost,
+            stories: self.stories.iter().filter(|story| story.0.at >= begin).map(|story| (**story).clone()).collect(),
+            steps: steps().filter(|step| step.0 >= begin).copied().collect(),
+            preemptions: self.preemptions.iter().filter(|&&at| at >= begin).count(),
+            last: None,
+        }
     }
 }

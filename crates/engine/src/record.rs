@@ -13,6 +13,7 @@ use crate::door::ServiceClass;
 use crate::fill::Fill;
 use crate::live::{Ended, Recent};
 use crate::output::{Timings, Usage};
+use crate::past::{History, Moving};
 
 /// Step records kept for views that look back.
 const KEPT_RECORDS: usize = 4096;
@@ -219,6 +220,7 @@ pub(crate) struct StepLog {
     pub(crate) books: Books,
     pub(crate) stats: Stats,
     pub(crate) fill: Fill,
+    pub(crate) history: History,
     /// The last times to first token, in seconds.
     pub(crate) ttfts: Recent<256>,
     /// The last times from token to token.
@@ -228,7 +230,8 @@ pub(crate) struct StepLog {
 impl StepLog {
     /// Takes a step's record into the log and its counters. What is left in `record` is memory to write the next one into:
     /// that of the oldest, unless somebody still reads it, so that a steady step allocates nothing.
-    pub(crate) fn push(&mut self, record: &mut StepRecord) {
+    pub(crate) fn push(&mut self, record: &mut StepRecord, moving: &Moving) {
+        self.history.note_step(record, moving);
         let stats = &mut self.stats;
         let prefill: usize = record.prefill.iter().map(|row| row.len).sum();
         stats.steps += 1;

@@ -282,6 +282,7 @@ impl Engine {
         let tiers = tiers(options, &model, forward.block_bytes(), clock)?;
         let header = Header::of(&model, options.as_stored, scheduler.limits(), scheduler.cost_model());
         let tape = options.record.as_deref().map(|path| recording::record(path, &header)).transpose()?;
+        let limits = scheduler.limits().clone();
         let mut core = EngineCore::new(scheduler, forward, model.tokenizer.clone(), options, log.clone());
         let (tape, recorder) = tape.unzip();
         core.record_to(tape);
@@ -303,6 +304,7 @@ impl Engine {
             clock,
             next_id: AtomicU64::new(1),
             recorder: Mutex::new(recorder),
+            limits,
             salt_key: options.hash_key,
             max_queued_requests: options.max_queued_requests,
             max_queued_tokens: options.max_queued_tokens,

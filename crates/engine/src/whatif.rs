@@ -15,11 +15,13 @@
 use std::fmt;
 
 use scheduler::cost::Knot;
-use scheduler::{CostModel, Limits, LimitsError, Nanos, Targets, Work};
-use sim::report::{Outcome, Spread};
-use sim::{Arrival, Fleet, Instance, Machine, Pace, Workload};
+use scheduler::{CostModel, Limits, LimitsError, Nanos, StepRecord, Targets, Work};
+use sim::report::Outcome;
+pub use sim::report::Spread;
+use sim::{Arrival, Fleet, Instance, Machine, Observer, Pace, Workload};
 
-use crate::past::{Asked, Moving, Past, count_token};
+pub use crate::past::Past;
+use crate::past::{Asked, Moving, count_token};
 use crate::recording::{Recording, RecordingError, Told, replay};
 
 /// What is to be different; `None`: as it was.
@@ -107,6 +109,37 @@ pub enum WhatIfError {
     /// Settings that do not go together.
     #[error(transparent)]
     Limits(#[from] LimitsError),
+    /// Whoever watched has seen enough.
+    #[error("the simulation takes more steps than it may")]
+    TooLong,
+}
+
+/// One of the two courses that are simulated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Course {
+    /// With the settings that it had.
+    Simulated,
+    /// With those that are asked about.
+    WhatIf,
+}
+
+/// Sees each step of a course, and says whether it is to go on.
+pub type Watcher<'a> = dyn FnMut(Course, &StepRecord) -> bool + 'a;
+
+struct Watched<'a, 'b> {
+    course: Course,
+    watcher: &'a mut Watcher<'b>,
+    goes_on: bool,
+}
+
+impl Observer for Watched<'_, '_> {
+    fn step(&mut self, _: usize, record: &StepRecord) {
+        self.goes_on &= (self.watcher)(self.course, record);
+    }
+
+    fn goes_on(&self) -> bool {
+        self.goes_on
+    }
 }
 
 /// Reads a recording into a past. The steps are replayed on the way, so a recording that is not what happened is noticed:
@@ -120,7 +153,10 @@ pub fn past(recording: Recording) -> Result<Past, RecordingError> {
     replay(recording, &mut |told| match told {
         Told::Admitted(request) => {
             let answers = vec![Outcome::default(); request.num_answers];
-            open.insert(request.id.0, (Asked::of(request, moving.at(request.arrived), block_size), answers));
+            open.insert(
+                request.id.0,
+                (Asked::of(request.id, request, moving.at(request.arrived), block_size), answers),
+            );
         }
         Told::Token(request, answer, now) => {
             if let Some((_, answers)) = open.get_mut(&request.0) {
@@ -140,6 +176,11 @@ pub fn past(recording: Recording) -> Result<Past, RecordingError> {
 
 /// Answers the question.
 pub fn what_if(past: &Past, settings: &Settings) -> Result<Answer, WhatIfError> {
+    watch(past, settings, &mut |_, _| true)
+}
+
+/// The same, for one who wants to see the steps. In these, requests are numbered by arrival.
+pub fn watch(past: &Past, settings: &Settings, watcher: &mut Watcher<'_>) -> Result<Answer, WhatIfError> {
     let mut stories: Vec<&(Arrival, Outcome)> = past.stories.iter().collect();
     stories.sort_by_key(|(arrival, _)| arrival.at);
     let first = stories.first().map(|(arrival, _)| arrival.at).ok_or(WhatIfError::Nothing)?;
@@ -150,7 +191,7 @@ pub fn what_if(past: &Past, settings: &Settings) -> Result<Answer, WhatIfError> 
     };
     let machine = machine(past, first);
     let belief = past.cost.as_ref().unwrap_or(&machine.mixed);
-    let simulate = |limits: Limits, believes: bool, targets: &dyn Fn(&Arrival) -> Targets| {
+    let mut simulate = |course, limits: Limits, believes: bool, targets: &dyn Fn(&Arrival) -> Targets| {
         let arrivals = stories.iter().map(|(arrival, _)| Arrival {
             at: arrival.at.since(first),
             targets: targets(arrival),
@@ -158,15 +199,23 @@ pub fn what_if(past: &Past, settings: &Settings) -> Result<Answer, WhatIfError> 
         });
         let workload = Workload { name: String::new(), arrivals: arrivals.collect() };
         let instance = Instance { limits, belief: believes.then(|| belief.clone()), machine: machine.clone() };
-        let report = sim::simulate(&workload, &Fleet::of(1, &instance), &mut ())?;
-        Ok::<Figures, LimitsError>(figures(&report.outcomes, &asked, report.preemptions as usize))
+        let mut watched = Watched { course, watcher: &mut *watcher, goes_on: true };
+        let report = sim::simulate(&workload, &Fleet::of(1, &instance), &mut watched)?;
+        if !watched.goes_on {
+            return Err(WhatIfError::TooLong);
+        }
+        Ok::<Figures, WhatIfError>(figures(&report.outcomes, &asked, report.preemptions as usize))
     };
     let believed = past.cost.is_some();
     let believes = believed || settings.ttft.flatten().is_some() || settings.tpot.flatten().is_some();
     Ok(Answer {
         recorded,
-        simulated: simulate(Settings::default().limits(&past.limits), believed, &|arrival| arrival.targets)?,
-        what_if: simulate(settings.limits(&past.limits), believes, &|arrival| settings.targets(arrival.targets))?,
+        simulated: simulate(Course::Simulated, Settings::default().limits(&past.limits), believed, &|arrival| {
+            arrival.targets
+        })?,
+        what_if: simulate(Course::WhatIf, settings.limits(&past.limits), believes, &|arrival| {
+            settings.targets(arrival.targets)
+        })?,
     })
 }
 

@@ -254,6 +254,34 @@ fn a_recording_needs_its_model() {
 }
 
 #[test]
+fn a_running_engine_remembers_what_its_recording_says() {
+    let path = directory("memory").join("run.jsonl");
+    let engine = start(&EngineOptions { max_num_seqs: 4, record: Some(path.clone()), ..options() });
+    let mut streams = Vec::new();
+    for index in 0..12_i64 {
+        let mut raw = greedy(&"The fox looked at the lantern. ".repeat(1 + index as usize % 5), 10 + index);
+        raw.n = Some(1 + index % 2);
+        let request = engine.validate(raw).expect("valid");
+        let answers = request.num_answers();
+        streams.push((engine.submit(request).expect("room"), answers));
+        if index == 6 {
+            assert!(now(engine.pause()));
+            std::thread::sleep(Duration::from_millis(30));
+            now(engine.resume());
+        }
+    }
+    streams.into_iter().for_each(|(stream, answers)| _ = gather(stream, answers));
+    let remembered = engine.past(Duration::from_secs(3600));
+    engine.stop();
+    engine.finish_recording(Duration::from_secs(20));
+    let recorded = past(Recording::open(&path).expect("a recording")).expect("it can be replayed");
+    let ask = |past| what_if(past, &Settings::default()).expect("there were requests");
+    assert_eq!(ask(&remembered), ask(&recorded));
+    assert_eq!(remembered.num_answers(), 18);
+    assert!(ask(&remembered).recorded.longest_gap < 0.03 * 40.0, "what it was held is in no gap");
+}
+
+#[test]
 fn a_recorded_run_is_asked_what_would_have_been() {
     let directory = directory("whatif");
     let lines = recorded(&directory.join("run.jsonl"));

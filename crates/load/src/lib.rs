@@ -20,6 +20,7 @@
 
 mod client;
 mod events;
+mod feed;
 mod plan;
 mod report;
 mod stalls;
@@ -28,6 +29,7 @@ mod sweep;
 mod target;
 
 pub use client::{Outcome, beside, first_model, probe, run, timeline};
+pub use feed::{Feed, ask};
 pub use plan::{Arrivals, Ask, Dataset, PlanError, Prompt, Ramp, schedule};
 pub use report::{Measured, Settings, json, text};
 pub use stalls::{Attribution, Prefill, Stalls, stalls, worth_asking};

@@ -171,8 +171,18 @@ impl Target {
 
     /// A route beside the one under test: `name` behind `/v1/`.
     pub(crate) fn beside(&self, name: &str) -> String {
+        self.at_root(&format!("/v1/{name}"))
+    }
+
+    /// A route of the server itself: `/live/info`.
+    pub(crate) fn at_root(&self, route: &str) -> String {
         let prefix = self.path.split_once("/v1/").map_or("", |(prefix, _)| prefix);
-        format!("{prefix}/v1/{name}")
+        format!("{prefix}{route}")
+    }
+
+    /// Asks for `path`; returns when the head of the answer has come.
+    pub(crate) async fn get(&self, connection: &mut Connection, path: &str) -> Result<Response<Incoming>, String> {
+        self.send(connection, Method::GET, path, String::new()).await
     }
 
     /// Opens a connection, encrypted if the URL says so, ready for a request.

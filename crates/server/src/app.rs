@@ -51,6 +51,8 @@ pub(crate) struct App {
     pub(crate) here: plan::Here,
     /// Seats of those who watch.
     pub(crate) readers: Arc<Semaphore>,
+    /// Whose turn it is to simulate.
+    pub(crate) simulations: Arc<Semaphore>,
     /// Nothing new is taken.
     pub(crate) draining: AtomicBool,
     body_limit: usize,
@@ -78,6 +80,7 @@ impl App {
             pause_limit: options.pause_limit,
             limits: options.limits,
             readers: Arc::new(Semaphore::new(MOST_READERS)),
+            simulations: Arc::new(Semaphore::new(1)),
             draining: AtomicBool::new(false),
             body_limit: options.body_limit,
             // One body always fits, whatever the limit.

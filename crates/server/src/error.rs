@@ -143,6 +143,12 @@ impl ApiError {
         ApiError::new(kind, Some("too_many_readers"), format!("{most} feeds are open already: close one of them."))
     }
 
+    /// 503: one simulation at a time.
+    pub(crate) fn simulating() -> ApiError {
+        let kind = Kind::Unavailable { retry_after_s: 2 };
+        ApiError::new(kind, Some("simulating"), "Another simulation is running: one at a time.")
+    }
+
     /// 503: served now, the request would miss its target.
     pub(crate) fn late(predicted: Duration, target: Duration, retry_after: Duration) -> ApiError {
         // Rounded up: who comes back a moment too early is refused again.

@@ -5,6 +5,7 @@
 //! GET /live/info                            what is served, and the limits of the machine
 //! GET /live/feed?after=STEP&kv=1                server-sent events, without end (live/feed.rs, live/events.rs)
 //! POST /live/pause, /live/step, /live/resume   hold the engine, one step, let go of it (live/hold.rs)
+//! GET /live/whatif?minutes=5&...            the last minutes with other settings (live/whatif.rs)
 //! ```
 //!
 //! Events of the feed, each with one JSON object; readers ignore fields that they do not know:
@@ -27,6 +28,7 @@ pub(crate) mod events;
 pub(crate) mod feed;
 pub(crate) mod hold;
 pub(crate) mod page;
+pub(crate) mod whatif;
 
 use std::sync::Arc;
 

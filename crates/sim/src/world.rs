@@ -115,6 +115,11 @@ pub trait Observer {
         let _ = (instance, record);
     }
 
+    /// Whether the simulation is to go on; asked before each moment. One that does not ends as it is.
+    fn goes_on(&self) -> bool {
+        true
+    }
+
     /// So many requests of all have ended or were refused.
     fn progress(&mut self, ended: usize, all: usize) {
         let _ = (ended, all);
@@ -128,7 +133,7 @@ impl Observer for () {}
 pub fn simulate(workload: &Workload, fleet: &Fleet, observer: &mut dyn Observer) -> Result<Report, LimitsError> {
     assert!(!fleet.instances.is_empty(), "somebody has to serve");
     let mut world = World::new(workload, fleet)?;
-    while world.next_moment() {
+    while observer.goes_on() && world.next_moment() {
         world.complete(observer);
         world.arrive(observer);
         world.plan();

@@ -13,4 +13,5 @@ pub(crate) mod replay;
 pub(crate) mod run;
 pub(crate) mod serve;
 pub(crate) mod sim;
+pub(crate) mod top;
 pub(crate) mod whatif;

@@ -27,6 +27,12 @@ impl Names {
         Names { tenant, known: BTreeMap::new() }
     }
 
+    /// Requests `0..count` under their numbers.
+    pub(crate) fn numbered(count: u64) -> Names {
+        let known = (0..count).map(|number| (RequestId(number), number.to_string().into())).collect();
+        Names { tenant: None, known }
+    }
+
     /// Learns the names of all that appear in a step. False if one has none yet, and the step is fresh: then it may get one.
     pub(crate) fn learn(&mut self, registry: &Registry, record: &StepRecord, is_fresh: bool) -> bool {
         let rows = record.decode.iter().chain(&record.prefill).map(|row| row.request);
@@ -57,9 +63,15 @@ impl Names {
 
 /// `event: step`.
 pub(crate) fn step(text: &mut String, step: &LoggedStep, names: &Names, demands: &Demands) {
-    let record = &*step.record;
-    text.push_str("event: step\ndata: {\"id\":");
-    integer(text, step.number);
+    text.push_str("event: step\ndata: ");
+    step_object(text, step.number, &step.record, names, demands);
+    text.push_str("\n\n");
+}
+
+/// A step as one object.
+pub(crate) fn step_object(text: &mut String, number: u64, record: &StepRecord, names: &Names, demands: &Demands) {
+    text.push_str("{\"id\":");
+    integer(text, number);
     text.push_str(",\"at\":");
     milliseconds(text, record.scheduled_at);
     text.push_str(",\"took\":");
@@ -105,7 +117,7 @@ pub(crate) fn step(text: &mut String, step: &LoggedStep, names: &Names, demands:
     let _ = write!(
         text,
         "],\"waiting\":{},\"waiting_tokens\":{},\"blocked\":{blocked},\"blocks\":{{\"used\":{},\"taken\":{},\
-         \"evicted\":{},\"copied\":{}}},\"recomputed\":{},\"flops\":{},\"bytes\":{}}}\n\n",
+         \"evicted\":{},\"copied\":{}}},\"recomputed\":{},\"flops\":{},\"bytes\":{}}}",
         record.waiting_requests,
         record.waiting_tokens,
         record.used_blocks,

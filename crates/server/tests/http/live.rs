@@ -469,3 +469,60 @@ fn the_map_of_the_cache_shows_who_holds_what() {
         assert_eq!(host.get(&format!("/live/feed{query}")).json()["error"]["param"], "kv", "{query}");
     }
 }
+
+#[test]
+fn the_last_minutes_are_asked_what_would_have_been() {
+    let host = Host::start();
+    let nothing = host.get("/live/whatif");
+    assert_eq!((nothing.status, &nothing.json()["error"]["param"]), (400, &json!("minutes")));
+    std::thread::scope(|scope| {
+        for turn in 0..6 {
+            let host = &host;
+            let prompt = PROMPT.repeat(1 + 6 * (turn % 3));
+            let body = json!({"prompt": prompt, "max_tokens": 20, "temperature": 0, "ignore_eos": true});
+            scope.spawn(move || host.ask("/v1/completions", &body));
+        }
+    });
+    host.quiet();
+    let same = host.get("/live/whatif?minutes=1");
+    assert_eq!(same.status, 200, "{}", same.text());
+    let same = same.json();
+    for course in ["recorded", "simulated", "whatif"] {
+        assert_eq!((&same[course]["answers"], &same[course]["refused"]), (&json!(6), &json!(0)), "{course}");
+        for time in ["p50", "p90", "p99"] {
+            assert!(same[course]["ttft"][time].as_f64() > Some(0.0) && same[course]["tpot"][time].as_f64() > Some(0.0));
+        }
+    }
+    assert_eq!(same["simulated"], same["whatif"], "nothing was asked");
+    let steps = |answer: &Value, course: &str| answer["steps"][course].as_array().expect("steps").clone();
+    assert_eq!(steps(&same, "simulated"), steps(&same, "whatif"));
+    let lengths = |steps: &[Value]| -> Vec<u64> {
+        let rows = steps.iter().flat_map(|step| step["prefill"].as_array().expect("rows"));
+        rows.map(|row| row["len"].as_u64().expect("a length")).collect()
+    };
+    let small = host.get("/live/whatif?max_prefill_chunk=16&tpot_slo=off&ttft_slo=2s").json();
+    let (was, is) = (lengths(&steps(&small, "simulated")), lengths(&steps(&small, "whatif")));
+    assert!(was.iter().any(|&len| len > 16) && is.iter().all(|&len| len <= 16), "{was:?} {is:?}");
+    assert_eq!((&small["whatif"]["answers"], &small["recorded"]), (&json!(6), &same["recorded"]), "the same past");
+    let numbers = steps(&small, "whatif").iter().all(|step| {
+        step["decode"]
+            .as_array()
+            .is_some_and(|rows| rows.iter().all(|row| row["r"].as_u64().is_some_and(|number| number < 6)))
+    });
+    assert!(numbers, "requests by arrival");
+    for (query, param) in [
+        ("minutes=0", json!("minutes")),
+        ("minutes=61", json!("minutes")),
+        ("minutes=x", json!("minutes")),
+        ("max_prefill_chunk=0", json!("max_prefill_chunk")),
+        ("kv_blocks=-1", json!("kv_blocks")),
+        ("kv_blocks=99999999999", json!("kv_blocks")),
+        ("ttft_slo=soon", json!("ttft_slo")),
+        ("tpot_slo=0ms", json!("tpot_slo")),
+        ("seats=3", json!("seats")),
+        ("max_num_batched_tokens=1", Value::Null),
+    ] {
+        let refused = host.get(&format!("/live/whatif?{query}"));
+        assert_eq!((refused.status, &refused.json()["error"]["param"]), (400, &param), "{query}");
+    }
+}

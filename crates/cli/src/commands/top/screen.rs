@@ -1,0 +1,389 @@
+//! The screen of `twostroke top` as a function of what the feed has said: lines of text, coloured or not.
+//!
+//! ```text
+//! lantern bf16 · amx · 2 threads                                running 3 · waiting 1
+//! prefill   1.2k tok/s ██████░░░░ 61 % of arithmetic, 12 % of bandwidth
+//! decode     412 tok/s ██░░░░░░░░  7 % of arithmetic, 88 % of bandwidth
+//! KV        1,843 of 4,096 blocks ████░░░░░░ 45 %
+//! TTFT p50 96 ms, p99 1.24 s · ITL p50 21 ms, p99 40 ms
+//!
+//! …9f3a  ···███████──────────────────      one lane per request: waiting, prefill, decode
+//! ```
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt::Write;
+
+use serde_json::Value;
+
+use crate::figures::{duration, percent, rate};
+
+/// Seconds that the lanes and the rates look back.
+const SECONDS: f64 = 10.0;
+const MS: f64 = SECONDS * 1e3;
+/// Steps kept, whatever their time.
+const MOST_STEPS: usize = 20_000;
+/// Columns of a name and of a bar.
+const NAME: usize = 12;
+const BAR: usize = 20;
+
+/// What fills a column of a lane.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Mark {
+    Nothing,
+    Waiting,
+    Decode,
+    Prefill,
+}
+
+impl Mark {
+    fn glyph(self) -> char {
+        match self {
+            Mark::Nothing => ' ',
+            Mark::Waiting => '·',
+            Mark::Decode => '─',
+            Mark::Prefill => '█',
+        }
+    }
+
+    /// Of a terminal with eight colours, its own tone of it.
+    fn colour(self) -> &'static str {
+        match self {
+            Mark::Nothing => "",
+            Mark::Waiting => "\x1b[2m",
+            Mark::Decode => "\x1b[36m",
+            Mark::Prefill => "\x1b[33m",
+        }
+    }
+}
+
+/// A step, as far as it is drawn.
+struct Pass {
+    from: f64,
+    to: f64,
+    prefill_tokens: f64,
+    decode_tokens: f64,
+    flops: f64,
+    bytes: f64,
+    rows: Vec<(String, Mark)>,
+}
+
+/// What the feed has said so far.
+#[derive(Default)]
+pub(crate) struct Seen {
+    info: Value,
+    passes: VecDeque<Pass>,
+    requests: Value,
+    stats: Value,
+    now: f64,
+}
+
+impl Seen {
+    pub(crate) fn new(info: Value) -> Seen {
+        Seen { info, ..Seen::default() }
+    }
+
+    /// Takes an event in.
+    pub(crate) fn hear(&mut self, event: &str, data: Value) {
+        let at = data["at"].as_f64().unwrap_or_default();
+        self.now = self.now.max(at);
+        match event {
+            "step" => self.step(at, &data),
+            "requests" => self.requests = data,
+            "stats" => self.stats = data,
+            _ => {}
+        }
+    }
+
+    /// Whether there is enough for a first screen.
+    pub(crate) fn is_complete(&self) -> bool {
+        !self.stats.is_null()
+    }
+
+    fn step(&mut self, at: f64, step: &Value) {
+        let number = |name: &str| step[name].as_f64().unwrap_or_default();
+        let rows = |name: &'static str| step[name].as_array().into_iter().flatten();
+        let named = |row: &Value, mark| (name(&row["r"]), mark);
+        let marks = rows("prefill").map(|row| named(row, Mark::Prefill));
+        self.now = self.now.max(at + number("took"));
+        self.passes.push_back(Pass {
+            from: at,
+            to: at + number("took"),
+            prefill_tokens: rows("prefill").filter_map(|row| row["len"].as_f64()).sum(),
+            decode_tokens: rows("decode").count() as f64,
+            flops: number("flops"),
+            bytes: number("bytes"),
+            rows: marks.chain(rows("decode").map(|row| named(row, Mark::Decode))).collect(),
+        });
+        let is_old = |pass: &Pass| pass.to < self.now - MS;
+        while self.passes.len() > MOST_STEPS || self.passes.front().is_some_and(is_old) {
+            self.passes.pop_front();
+        }
+    }
+
+    /// The screen, at most `height` lines of at most `width` columns.
+    pub(crate) fn lines(&self, width: usize, height: usize, colour: bool) -> Vec<String> {
+        let mut lines = vec![self.title(width)];
+        lines.push(self.phase("prefill", |pass| pass.prefill_tokens, Mark::Prefill, colour));
+        lines.push(self.phase("decode", |pass| pass.decode_tokens, Mark::Decode, colour));
+        lines.push(self.blocks());
+        lines.push(self.latencies());
+        lines.push(String::new());
+        let room = height.saturating_sub(lines.len() + 1);
+        let lanes = self.lanes(width.saturating_sub(NAME + 1));
+        let hidden = lanes.len().saturating_sub(room);
+        let shown = if hidden > 0 { room.saturating_sub(1) } else { room };
+        for (name, marks) in lanes.iter().take(shown) {
+            let mut line = format!("{name:<NAME$} ");
+            line.push_str(&painted(marks, colour));
+            lines.push(line);
+        }
+        if hidden > 0 {
+            lines.push(format!("{} more", lanes.len() - shown));
+        }
+        let legend = format!("last {SECONDS:.0} s: █ prefill ─ decode · waiting    q quits");
+        lines.truncate(height.saturating_sub(1));
+        lines.push(legend);
+        lines.into_iter().map(|line| cut(&line, width)).collect()
+    }
+
+    fn title(&self, width: usize) -> String {
+        let text = |value: &Value| plain(value.as_str().unwrap_or_default());
+        let info = &self.info;
+        let left = format!(
+            "{} {} · {} · {} threads",
+            text(&info["name"]),
+            text(&info["weights"]),
+            text(&info["isa"]),
+            info["threads"].as_u64().unwrap_or_default()
+        );
+        let count = |name: &str| self.stats[name].as_u64().unwrap_or_default();
+        let paused = if self.stats["paused"] == true { "PAUSED · " } else { "" };
+        let right = format!("{paused}running {} · waiting {}", count("running"), count("waiting"));
+        let gap = width.saturating_sub(left.chars().count() + right.chars().count()).max(2);
+        format!("{left}{:gap$}{right}", "")
+    }
+
+    /// Tokens per second of a phase, and what its passes had of both limits while they ran. A pass of both phases counts
+    /// for the one that has more of its rows.
+    fn phase(&self, what: &str, tokens: impl Fn(&Pass) -> f64, mark: Mark, colour: bool) -> String {
+        let seconds = self.span();
+        let sum: f64 = self.passes.iter().map(&tokens).sum();
+        let mut line = format!("{what:<9} {:>11}", rate(if seconds > 0.0 { sum / seconds } else { 0.0 }));
+        let limit = |name: &str| self.info["limits"][name].as_f64().filter(|&limit| limit > 0.0);
+        let (Some(flops), Some(bytes)) = (limit("matrix_flops"), limit("read_bandwidth")) else { return line };
+        let of_phase = |pass: &&Pass| tokens(pass) * 2.0 > pass.prefill_tokens + pass.decode_tokens;
+        let (mut took, mut asked, mut read) = (0.0, 0.0, 0.0);
+        for pass in self.passes.iter().filter(of_phase) {
+            took += (pass.to - pass.from) / 1e3;
+            asked += pass.flops;
+            read += pass.bytes;
+        }
+        let share = |work: f64, limit: f64| if took > 0.0 { work / limit / took } else { 0.0 };
+        let (compute, memory) = (share(asked, flops), share(read, bytes));
+        let of_limit = compute.max(memory);
+        let _ = write!(
+            line,
+            " {} {} of arithmetic, {} of bandwidth",
+            bar(of_limit, mark, colour),
+            percent(compute),
+            percent(memory)
+        );
+        line
+    }
+
+    /// Seconds that the kept steps cover.
+    fn span(&self) -> f64 {
+        let first = self.passes.front().map_or(self.now, |pass| pass.from);
+        (self.now - first).min(MS) / 1e3
+    }
+
+    fn blocks(&self) -> String {
+        let count = |name: &str| self.stats[name].as_u64().unwrap_or_default();
+        let (used, total) = (count("used_blocks"), count("total_blocks").max(1));
+        let share = used as f64 / total as f64;
+        let full = match self.stats["kv_seconds_to_full"].as_f64() {
+            Some(seconds) if share > 0.5 => format!(" · full in {}", duration(seconds)),
+            _ => String::new(),
+        };
+        let blocks = format!("{used} of {total} blocks");
+        format!("{:<9} {} {} {blocks}{full}", "KV", bar(share, Mark::Nothing, false), percent(share))
+    }
+
+    fn latencies(&self) -> String {
+        let time = |name: &str| self.stats[name].as_f64().map_or_else(|| "-".to_string(), |ms| duration(ms / 1e3));
+        format!(
+            "TTFT p50 {}, p99 {} · ITL p50 {}, p99 {}",
+            time("ttft_p50_ms"),
+            time("ttft_p99_ms"),
+            time("itl_p50_ms"),
+            time("itl_p99_ms")
+        )
+    }
+
+    /// One lane for each request that ran or waits in the time shown: the newest first.
+    fn lanes(&self, columns: usize) -> Vec<(String, Vec<Mark>)> {
+        let begin = self.now - MS;
+        let column = |at: f64| (((at - begin) / MS).clamp(0.0, 1.0) * columns as f64) as usize;
+        let mut lanes: BTreeMap<&str, (f64, Vec<Mark>)> = BTreeMap::new();
+        let waiting: Vec<(String, f64)> = (self.requests["waiting"].as_array().into_iter().flatten())
+            .map(|one| (name(&one["r"]), one["since"].as_f64().unwrap_or_default()))
+            .collect();
+        let mut paint = |who, from: f64, to: f64, mark: Mark| {
+            let (first, marks) = lanes.entry(who).or_insert_with(|| (from, vec![Mark::Nothing; columns]));
+            *first = first.min(from);
+            let (from, to) = (column(from), column(to));
+            // A step narrower than a column is seen all the same.
+            let end = to.max(from + 1).min(columns);
+            for cell in &mut marks[from.min(end)..end] {
+                *cell = mark.max(*cell);
+            }
+        };
+        for pass in self.passes.iter().filter(|pass| pass.to >= begin) {
+            for (who, mark) in &pass.rows {
+                paint(who, pass.from, pass.to, *mark);
+            }
+        }
+        for (who, since) in &waiting {
+            paint(who, *since, self.now, Mark::Waiting);
+        }
+        let mut lanes: Vec<_> = lanes.into_iter().collect();
+        lanes.sort_by(|a, b| b.1.0.total_cmp(&a.1.0));
+        lanes.into_iter().map(|(who, (_, marks))| (short(who), marks)).collect()
+    }
+}
+
+/// A request's name as text: an id or a number.
+fn name(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), plain)
+}
+
+/// The end of a name, which is where names differ.
+fn short(name: &str) -> String {
+    let count = name.chars().count();
+    if count <= NAME {
+        name.to_owned()
+    } else {
+        format!("…{}", name.chars().skip(count - NAME + 1).collect::<String>())
+    }
+}
+
+/// Without what a terminal would obey: what comes over the network is text here.
+fn plain(text: &str) -> String {
+    text.chars().map(|character| if character.is_control() { '?' } else { character }).collect()
+}
+
+fn bar(share: f64, mark: Mark, colour: bool) -> String {
+    let full = (share.clamp(0.0, 1.0) * BAR as f64).round() as usize;
+    let begin = if colour { mark.colour() } else { "" };
+    let end = if begin.is_empty() { "" } else { "\x1b[0m" };
+    format!("{begin}{}{end}{}", "█".repeat(full), "░".repeat(BAR - full))
+}
+
+fn painted(marks: &[Mark], colour: bool) -> String {
+    let mut line = String::new();
+    for run in marks.chunk_by(|a, b| a == b) {
+        let begin = if colour { run[0].colour() } else { "" };
+        line.push_str(begin);
+        line.extend(run.iter().map(|mark| mark.glyph()));
+        line.push_str(if begin.is_empty() { "" } else { "\x1b[0m" });
+    }
+    line.trim_end().to_owned()
+}
+
+/// At most `width` columns; what colours takes none.
+fn cut(line: &str, width: usize) -> String {
+    let (mut shown, mut left, mut in_code) = (String::new(), width, false);
+    for character in line.chars() {
+        let begins = character == '\x1b';
+        if !in_code && !begins {
+            if left == 0 {
+                continue;
+            }
+            left -= 1;
+        }
+        in_code = begins || in_code && character != 'm';
+        shown.push(character);
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// Two requests: one read its prompt for a second and now decodes, one waits.
+    fn seen() -> Seen {
+        let info = json!({"name": "fox\u{1b}[31m", "weights": "int8", "isa": "avx2", "threads": 2,
+            "limits": {"matrix_flops": 1e12, "read_bandwidth": 1e10}});
+        let mut seen = Seen::new(info);
+        let step = |at: u64, took: u64, decode: Value, prefill: Value, flops: f64, bytes: f64| json!({"id": at, "at": at, "took": took, "decode": decode, "prefill": prefill, "flops": flops, "bytes": bytes});
+        let row = json!([{"r": "cmpl-0123456789abcdef", "a": 0, "start": 0, "len": 500}]);
+        seen.hear("step", step(1000, 1000, json!([]), row.clone(), 5e11, 1e9));
+        for at in (2000..11_000).step_by(100) {
+            seen.hear("step", step(at, 100, row.clone(), json!([]), 1e9, 8e8));
+        }
+        seen.hear("requests", json!({"at": 11_000, "running": [], "waiting": [{"r": 77, "since": 9000}]}));
+        let stats = json!({"at": 11_000, "running": 1, "waiting": 1, "used_blocks": 30, "total_blocks": 40,
+            "kv_seconds_to_full": 5.0, "ttft_p50_ms": 1000.0, "ttft_p99_ms": null, "itl_p50_ms": 100.0, "itl_p99_ms": 120.0,
+            "paused": true});
+        seen.hear("stats", stats);
+        seen
+    }
+
+    #[test]
+    fn the_screen_says_what_happened() {
+        let seen = seen();
+        assert!(seen.is_complete());
+        let lines = seen.lines(80, 24, false);
+        let text = lines.join("\n");
+        assert!(lines[0].starts_with("fox?[31m int8 · avx2 · 2 threads  "), "{text}");
+        assert!(lines[0].ends_with("PAUSED · running 1 · waiting 1"), "{text}");
+        assert!(
+            lines[1].contains("50.0 tok/s") && lines[1].ends_with("50 % of arithmetic, 10 % of bandwidth"),
+            "{text}"
+        );
+        assert!(lines[2].contains("9.0 tok/s") && lines[2].ends_with("1 % of arithmetic, 80 % of bandwidth"), "{text}");
+        assert!(lines[3].contains("75 % 30 of 40 blocks · full in 5.00 s"), "{text}");
+        assert_eq!(lines[4], "TTFT p50 1.00 s, p99 - · ITL p50 100 ms, p99 120 ms");
+        // The newest first; a tenth of the time was prefill, the rest decode.
+        assert!(lines[6].starts_with("77           ") && lines[6].ends_with("·············"), "{text}");
+        let lane: String = lines[7].chars().skip(NAME + 1).collect();
+        assert!(lines[7].starts_with("…56789abcdef "), "{text}");
+        assert_eq!((lane.matches('█').count(), lane.matches('─').count()), (6, 61), "{text}");
+        assert!(lines.last().is_some_and(|line| line.contains("q quits")));
+    }
+
+    #[test]
+    fn any_size_is_kept() {
+        let seen = seen();
+        for (width, height) in [(0, 0), (1, 1), (10, 3), (20, 8), (300, 50)] {
+            for colour in [false, true] {
+                let lines = seen.lines(width, height, colour);
+                assert!(lines.len() <= height.max(1), "{width} x {height}");
+                for line in lines {
+                    let plain: String = line
+                        .split('\x1b')
+                        .enumerate()
+                        .map(
+                            |(index, part)| {
+                                if index == 0 { part } else { part.split_once('m').map_or("", |(_, rest)| rest) }
+                            },
+                        )
+                        .collect();
+                    assert!(plain.chars().count() <= width, "{width} x {height}: {line:?}");
+                    assert!(colour || !line.contains('\x1b'));
+                }
+            }
+        }
+        // More lanes than lines: the rest are counted.
+        let mut many = seen;
+        for number in 0..30 {
+            let row = json!([{"r": number, "a": 0, "start": 3}]);
+            many.hear("step", json!({"at": 11_000, "took": 10, "decode": row, "prefill": []}));
+        }
+        let lines = many.lines(80, 12, false);
+        assert_eq!((lines.len(), lines[10].as_str()), (12, "28 more"));
+    }
+}

@@ -1,0 +1,193 @@
+//! `GET /live/whatif`: the last minutes of this server with other settings, in the simulator.
+//!
+//! ```text
+//! engine's past --pointers--> a thread of its own: fit the machine, simulate twice --> figures, and the steps of both
+//! ```
+//!
+//! One question at a time, at most [`MOST_STEPS`] simulated steps, and while the engine has work the thread sleeps as long
+//! as it computes: half a core for a second or so.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::extract::{RawQuery, State};
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+use engine::whatif::{self, Answer, Course, Figures, Settings, WhatIfError};
+use scheduler::{Nanos, StepRecord};
+use serde_json::{Value, json};
+use tokio::sync::oneshot;
+
+use crate::app::App;
+use crate::error::ApiError;
+use crate::live::events::{self, Names};
+use crate::live::{number, pairs, unknown};
+use crate::routes::json_body;
+
+/// Minutes that may be asked about.
+const MOST_MINUTES: u64 = 60;
+/// Minutes, if nobody says how many.
+const MINUTES: u64 = 5;
+/// Steps of both simulations together.
+const MOST_STEPS: usize = 400_000;
+/// Bytes of the steps of one course in the answer; those after that are counted.
+const MOST_BYTES: usize = 8 << 20;
+/// Steps between two looks at the clock.
+const BREATH: usize = 64;
+
+/// Answers the question.
+pub(crate) async fn ask(State(app): State<Arc<App>>, RawQuery(query): RawQuery) -> Result<Response, ApiError> {
+    let (minutes, settings) = question(query.as_deref().unwrap_or_default())?;
+    let turn = app.simulations.clone().try_acquire_owned().map_err(|_| ApiError::simulating())?;
+    let (told, answer) = oneshot::channel();
+    let work = move || {
+        // Held until the work is over, also when nobody waits for it any more.
+        let _turn = turn;
+        let _ = told.send(simulate(&app, minutes, &settings));
+    };
+    std::thread::Builder::new().name("whatif".into()).spawn(work).map_err(|_| ApiError::internal())?;
+    let text = answer.await.map_err(|_| ApiError::internal())?.map_err(refused)?;
+    Ok(([(header::CACHE_CONTROL, "no-store")], json_body(text)).into_response())
+}
+
+fn refused(error: WhatIfError) -> ApiError {
+    match error {
+        WhatIfError::Nothing => ApiError::bad_request(
+            "No request that came in these minutes has been answered: there is nothing to simulate.",
+        )
+        .with_param("minutes"),
+        WhatIfError::TooLong => {
+            ApiError::bad_request("The simulation takes too many steps: ask about fewer minutes.").with_param("minutes")
+        }
+        // Fixed text with numbers.
+        WhatIfError::Limits(error) => ApiError::bad_request(format!("These settings do not go together: {error}.")),
+    }
+}
+
+fn question(query: &str) -> Result<(u64, Settings), ApiError> {
+    let mut minutes = MINUTES;
+    let mut settings = Settings::default();
+    for (name, value) in pairs(query) {
+        let count = || match number(name, value)? {
+            count @ 1..=0xffff_ffff => Ok(count as usize),
+            _ => Err(ApiError::bad_request(format!("{name} must be at least 1 and fit 32 bits.")).with_param(name)),
+        };
+        match name {
+            "minutes" => {
+                minutes = number(name, value)?;
+                if !(1..=MOST_MINUTES).contains(&minutes) {
+                    let message = format!("minutes must be between 1 and {MOST_MINUTES}.");
+                    return Err(ApiError::bad_request(message).with_param(name));
+                }
+            }
+            "max_num_batched_tokens" => settings.max_num_batched_tokens = Some(count()?),
+            "max_prefill_chunk" => settings.max_prefill_chunk = Some(count()?),
+            "max_num_partial_prefills" => settings.max_prefill_seqs = Some(count()?),
+            "max_num_seqs" => settings.max_num_seqs = Some(count()?),
+            "kv_blocks" => settings.kv_blocks = Some(count()?),
+            "ttft_slo" => settings.ttft = Some(target(name, value)?),
+            "tpot_slo" => settings.tpot = Some(target(name, value)?),
+            _ => return Err(unknown(name)),
+        }
+    }
+    Ok((minutes, settings))
+}
+
+/// `500ms`, `2s`, a bare number of milliseconds, or `off`.
+fn target(name: &str, value: &str) -> Result<Option<Nanos>, ApiError> {
+    if value == "off" {
+        return Ok(None);
+    }
+    let (digits, unit) = match (value.strip_suffix("ms"), value.strip_suffix('s')) {
+        (Some(digits), _) => (digits, 1.0),
+        (None, Some(digits)) => (digits, 1e3),
+        (None, None) => (value, 1.0),
+    };
+    let plain = digits.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    match digits.parse::<f64>().map(|number| number * unit) {
+        Ok(ms) if plain && (0.1..=3.6e6).contains(&ms) => Ok(Some(Nanos((ms * 1e6) as u64))),
+        _ => {
+            let message = format!("{name} must be a time between 0.1ms and 3600s, such as 500ms or 2s, or off.");
+            Err(ApiError::bad_request(message).with_param(name))
+        }
+    }
+}
+
+/// The steps of a course, as text.
+#[derive(Default)]
+struct Steps {
+    text: String,
+    count: u64,
+    left_out: u64,
+}
+
+fn simulate(app: &App, minutes: u64, settings: &Settings) -> Result<String, WhatIfError> {
+    let past = app.engine.past(Duration::from_secs(60 * minutes));
+    let (names, demands) = (Names::numbered(past.num_answers() as u64), app.engine.model().demands());
+    let mut courses = [Steps::default(), Steps::default()];
+    let (mut all, mut since) = (0, Instant::now());
+    let mut watcher = |course: Course, record: &StepRecord| {
+        let steps = &mut courses[course as usize];
+        if steps.text.len() < MOST_BYTES {
+            steps.text.push_str(if steps.count > 0 { "," } else { "" });
+            events::step_object(&mut steps.text, steps.count, record, &names, &demands);
+            steps.count += 1;
+        } else {
+            steps.left_out += 1;
+        }
+        all += 1;
+        if all % BREATH == 0 {
+            if app.engine.health().open_requests > 0 {
+                std::thread::sleep(since.elapsed());
+            }
+            since = Instant::now();
+        }
+        all < MOST_STEPS
+    };
+    let answer = whatif::watch(&past, settings, &mut watcher)?;
+    Ok(written(minutes, &answer, &courses))
+}
+
+fn written(minutes: u64, answer: &Answer, [simulated, what_if]: &[Steps; 2]) -> String {
+    let head = json!({
+        "minutes": minutes,
+        "recorded": figures(&answer.recorded),
+        "simulated": figures(&answer.simulated),
+        "whatif": figures(&answer.what_if),
+        "steps_left_out": {"simulated": simulated.left_out, "whatif": what_if.left_out},
+    });
+    let head = head.to_string();
+    let open = &head[..head.len() - 1];
+    format!("{open},\"steps\":{{\"simulated\":[{}],\"whatif\":[{}]}}}}", simulated.text, what_if.text)
+}
+
+/// Times in milliseconds.
+fn figures(figures: &Figures) -> Value {
+    let spread = |of: &whatif::Spread| json!({"mean": of.mean * 1e3, "p50": of.p50 * 1e3, "p90": of.p90 * 1e3, "p99": of.p99 * 1e3});
+    json!({
+        "ttft": spread(&figures.ttft),
+        "tpot": spread(&figures.tpot),
+        "longest_gap_ms": figures.longest_gap * 1e3,
+        "goodput_per_second": figures.goodput,
+        "preemptions": figures.preemptions,
+        "answers": figures.completed,
+        "refused": figures.refused,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_read_as_people_write_them() {
+        let read = |value| target("ttft_slo", value).map_err(|error| error.message().to_owned());
+        assert_eq!(read("off"), Ok(None));
+        for (value, ms) in [("500ms", 500), ("2s", 2000), ("1.5s", 1500), ("80", 80)] {
+            assert_eq!(read(value), Ok(Some(Nanos(ms * 1_000_000))), "{value}");
+        }
+        for wrong in ["", "ms", "s", "-1ms", "0", "1e3", "nan", "inf", "5m", "4000s", "1_0"] {
+            assert!(read(wrong).is_err(), "{wrong}");
+        }
+    }
+}
