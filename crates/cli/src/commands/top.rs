@@ -28,7 +28,8 @@ pub(crate) fn top(flags: &TopFlags) -> Result<(), Failure> {
     if let Some(key) = &flags.api_key {
         target.set_key(key).map_err(Failure::usage)?;
     }
-    if !flags.once && !(io::stdout().is_terminal() && io::stdin().is_terminal()) {
+    let is_terminal = io::stdout().is_terminal() && io::stdin().is_terminal();
+    if !flags.once && !is_terminal {
         return Err(Failure::usage("this is no terminal: --once prints one screen as text"));
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
