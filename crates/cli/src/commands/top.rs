@@ -19,6 +19,8 @@ use crate::flags::TopFlags;
 
 /// Between two screens.
 const FRAME: Duration = Duration::from_millis(200);
+/// Everything that the log has: a small model makes more steps in ten seconds than a feed begins with.
+const FEED: &str = "/live/feed?after=0";
 /// Columns and lines of `--once` where there is no terminal that says otherwise.
 const PLAIN: (usize, usize) = (100, 40);
 
@@ -35,7 +37,7 @@ pub(crate) fn top(flags: &TopFlags) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let result = runtime.block_on(async {
         let mut seen = Seen::new(info(&target, flags).await?);
-        let mut feed = Feed::open(&target, "/live/feed").await.map_err(Failure::usage)?;
+        let mut feed = Feed::open(&target, FEED).await.map_err(Failure::usage)?;
         while !seen.is_complete() {
             hear(&mut feed, &mut seen).await?;
         }

@@ -167,7 +167,8 @@ impl Seen {
     /// for the one that has more of its rows.
     fn phase(&self, what: &str, tokens: impl Fn(&Pass) -> f64, mark: Mark, colour: bool) -> String {
         let seconds = self.span();
-        let sum: f64 = self.passes.iter().map(&tokens).sum();
+        // The sum of nothing is -0, which would be shown.
+        let sum = self.passes.iter().fold(0.0, |sum, pass| sum + tokens(pass));
         let mut line = format!("{what:<9} {:>11}", rate(if seconds > 0.0 { sum / seconds } else { 0.0 }));
         let limit = |name: &str| self.info["limits"][name].as_f64().filter(|&limit| limit > 0.0);
         let (Some(flops), Some(bytes)) = (limit("matrix_flops"), limit("read_bandwidth")) else { return line };
@@ -353,6 +354,15 @@ mod tests {
         assert!(lines[7].starts_with("…56789abcdef "), "{text}");
         assert_eq!((lane.matches('█').count(), lane.matches('─').count()), (6, 61), "{text}");
         assert!(lines.last().is_some_and(|line| line.contains("q quits")));
+    }
+
+    #[test]
+    fn an_idle_server_does_nothing() {
+        let mut seen = Seen::new(json!({"name": "fox"}));
+        seen.hear("stats", json!({"at": 5.0, "running": 0, "waiting": 0, "total_blocks": 4, "used_blocks": 0}));
+        let lines = seen.lines(80, 24, false);
+        assert!(lines[1].ends_with(" 0.0 tok/s") && !lines[1].contains('-'), "{lines:?}");
+        assert_eq!(lines[4], "TTFT p50 -, p99 - · ITL p50 -, p99 -");
     }
 
     #[test]
