@@ -7,7 +7,7 @@ use hyper::body::Incoming;
 use serde_json::Value;
 use tokio::time::timeout;
 
-use crate::events::shown;
+use crate::events::complaint;
 use crate::target::{Connection, Target, TargetError};
 
 /// Such a feed says something twice a second.
@@ -42,7 +42,7 @@ impl Feed {
             return Ok(Feed { _connection: connection, body, bytes: Vec::new() });
         }
         let body = http_body_util::Limited::new(body, 4096).collect().await.map(|body| body.to_bytes());
-        let text = body.map(|body| shown(&body)).unwrap_or_default();
+        let text = body.map(|body| complaint(&body)).unwrap_or_default();
         Err(TargetError::Answer(format!("{path} answered {}: {text}", head.status)))
     }
 
