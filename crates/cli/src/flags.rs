@@ -1153,8 +1153,9 @@ mod tests {
         for command in Cli::command().get_subcommands() {
             for argument in command.get_arguments() {
                 let long = argument.get_long().map(|long| format!("--{long}"));
-                let parallel = "--parallel"; // exists in bench, and is llama.cpp's word for something of serve
-                if let Some(long) = long.filter(|long| long != parallel) {
+                // They exist in bench and in plan, and are llama.cpp's words for something of serve and of run.
+                let elsewhere = ["--parallel", "--prompt"];
+                if let Some(long) = long.filter(|long| !elsewhere.contains(&long.as_str())) {
                     assert_eq!(hint(&long), None, "{long} of {}", command.get_name());
                 }
             }

@@ -5,6 +5,8 @@ use serde_json::{Value, json};
 use crate::client::Connection;
 use crate::host::{Host, local_server, small_engine, wait};
 
+/// How long a feed may take to say what is waited for.
+const PATIENCE: std::time::Duration = std::time::Duration::from_secs(60);
 const PROMPT: &str = "The fox looked at the lantern in the window.";
 
 /// A feed as its reader has it.
@@ -26,9 +28,11 @@ impl Feed {
         Feed { connection, text: Vec::new(), events: Vec::new(), has_ended: false }
     }
 
-    /// Reads until `is_enough`, or until the feed ends.
+    /// Reads until `is_enough`, or until the feed ends. A feed never falls silent, so the limit is its own.
     fn until(&mut self, is_enough: impl Fn(&Feed) -> bool) {
+        let begun = std::time::Instant::now();
         while !self.has_ended && !is_enough(self) {
+            assert!(begun.elapsed() < PATIENCE, "not within a minute; the last that came: {:?}", self.events.last());
             self.has_ended = !self.connection.chunk(&mut self.text);
             let text = std::str::from_utf8(&self.text).expect("events are whole in each chunk");
             for event in text.split("\n\n").filter(|event| !event.is_empty()) {
@@ -196,15 +200,20 @@ fn a_feed_shows_a_request_from_its_prompt_to_its_end() {
 
 #[test]
 fn who_waits_and_who_runs_is_shown_while_it_lasts() {
-    let mut engine = small_engine();
+    let (mut engine, mut options) = (small_engine(), local_server());
     engine.max_num_seqs = 1;
-    let host = Host::with(engine, local_server());
+    options.allow_pause = true;
+    let host = Host::with(engine, options);
     let mut feed = Feed::open(&host, "", &[]);
-    let body = json!({"prompt": PROMPT, "max_tokens": 600, "temperature": 0, "ignore_eos": true});
+    // Held, so that it lasts.
+    assert_eq!(post(&host, "/live/pause"), json!(true));
+    let body = json!({"prompt": PROMPT, "max_tokens": 20, "temperature": 0, "ignore_eos": true});
     std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| host.ask("/v1/completions", &body));
         }
+        wait("both to come", || host.engine.health().open_requests == 2);
+        assert_eq!(post(&host, "/live/step"), json!(true));
         let lens = |all: &Value, list: &str| all[list].as_array().map_or(0, Vec::len);
         feed.until(|feed| {
             feed.all("requests").iter().any(|all| lens(all, "waiting") == 1 && lens(all, "running") == 1)
@@ -214,7 +223,8 @@ fn who_waits_and_who_runs_is_shown_while_it_lasts() {
         assert_ne!(waiting["r"], running["r"]);
         assert_eq!((&waiting["computed"], &waiting["generated"]), (&json!(0), &json!(0)));
         assert!(running["computed"].as_u64() >= waiting["prompt_tokens"].as_u64(), "{running}");
-        assert!(feed.all("step").iter().any(|step| step["blocked"] == "seats"), "and steps say why it waits");
+        feed.until(|feed| feed.all("step").iter().any(|step| step["blocked"] == "seats"));
+        assert_eq!(post(&host, "/live/resume"), json!(false));
     });
     feed.until_ended(2);
 }
