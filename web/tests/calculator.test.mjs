@@ -77,3 +77,21 @@ test("a fleet of users, and the phase that limits it", async (context) => {
   await fleet.getByText(/1,000 users send 33\.3 requests per second and need \d+ machines?/).waitFor();
   await fleet.getByText(/The phase that limits them is (prefill|decode)\./).waitFor();
 });
+
+test("a model by its config.json, pasted or from a file", async (context) => {
+  const server = await context.server();
+  const page = await context.open(server, "/#/calculator?model=config.json&machine=a100&prompt=1024&response=256&batch=1", { expected: /status of 400/ });
+  await page.getByText("Paste a config.json").waitFor();
+  const config = {
+    architectures: ["LlamaForCausalLM"], model_type: "llama", hidden_size: 4096, intermediate_size: 14336, num_hidden_layers: 32,
+    num_attention_heads: 32, num_key_value_heads: 8, vocab_size: 128256, max_position_embeddings: 131072, rms_norm_eps: 1e-5,
+    rope_theta: 500000, tie_word_embeddings: false, hidden_act: "silu",
+  };
+  await page.getByLabel("From a file").setInputFiles({ name: "config.json", mimeType: "application/json", buffer: Buffer.from(JSON.stringify(config)) });
+  await ready(page);
+  const known = await (await fetch(`${server.origin}/plan?model=llama-3.1-8b&machine=a100&prompt=1024&response=256&batch=1`)).json();
+  await until("the plan", async () => (await page.locator(".headline dd").first().evaluate((value) => value.firstChild?.textContent)) === `${known.ttft_ms.toFixed(0)} ms`);
+  assert.match(await page.locator(".command code").textContent(), /-m config\.json --machine a100/);
+  await page.getByLabel("config.json", { exact: true }).fill("{}");
+  await page.locator(".result [role=alert]").getByText("no config.json to plan with").waitFor();
+});

@@ -57,3 +57,14 @@ test("who may not pause is told what it takes", async (context) => {
   const response = await fetch(`${server.origin}/live/pause`, { method: "POST" });
   assert.equal(response.status, 403);
 });
+
+test("the same minutes with and without chunked prefill, side by side", async (context) => {
+  const server = await context.server();
+  const page = await context.open(server, "/#/step");
+  await page.getByRole("button", { name: "Send two stories and a long prompt" }).click();
+  await until("requests", async () => (await (await fetch(`${server.origin}/health`)).json()).open_requests > 0);
+  await until("their end", async () => (await (await fetch(`${server.origin}/health`)).json()).open_requests === 0);
+  await page.getByRole("button", { name: "Run the last minutes both ways" }).click();
+  await until("both courses", async () => (await page.locator("canvas.course").count()) === 2);
+  await context.picture(page, "step with and without chunks");
+});

@@ -65,7 +65,7 @@ pub async fn first_model(target: &Target) -> Result<String, TargetError> {
         .ok_or_else(|| TargetError::Answer(format!("{target}{path} answered {status} and names no model: set --model")))
 }
 
-/// What the server itself says about a request, if it is one that does: [`crate::stalls`] reads it.
+/// What the server itself says about a request, if it is one that does: [`mod@crate::stalls`] reads it.
 pub async fn timeline(target: &Target, id: &str) -> Option<Value> {
     // Ids are the server's own words, and become part of a path.
     let is_plain = !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));

@@ -7,13 +7,13 @@
 
 use kernels::limits::Limits;
 use kernels::{KvDtype, WeightClass};
-use model::demands::Demands;
+use model::demands::{Demands, Shape};
 use scheduler::CostModel;
 use scheduler::presets::{MACHINES, MODELS};
 use serde_json::{Value, json};
 
 use crate::units::{quantity, requests_per_second};
-use crate::{Ask, Basis, Deployment, Machine, Named, Users};
+use crate::{Ask, Basis, Deployment, Machine, Named, ROWS_HERE, Users};
 
 /// The name of what runs here: a loaded model, and this machine.
 pub const HERE: &str = "here";
@@ -81,6 +81,18 @@ pub struct Loaded {
     pub kv_tokens: Option<u64>,
     /// Rows of a pass over a prompt.
     pub rows: usize,
+}
+
+impl Here {
+    /// The same machine, with a model of which there is nothing but its shape, held as the question asks.
+    pub fn with_model(&self, name: &str, shape: Shape, question: &Question) -> Here {
+        let weights = question.weights.unwrap_or(WeightClass::Bf16);
+        let demands = shape.demands(weights, question.kv_dtype.unwrap_or_default());
+        let unread_bytes = shape.unread_bytes(weights);
+        let name = name.to_string();
+        let model = Loaded { name, demands, unread_bytes, cost: None, kv_tokens: None, rows: ROWS_HERE };
+        Here { limits: self.limits, memory: self.memory, model: Some(model) }
+    }
 }
 
 /// What is wrong with a question.

@@ -3,15 +3,19 @@
 //! nothing of the engine but what was known at its start.
 //!
 //! Parameters are those of [`plan::Question`]; `format` is `json` or `svg`. A server never reads a file for a question, so
-//! a model is `here`, one that planning knows, or a number of parameters.
+//! a model is `here`, one that planning knows, or a number of parameters; `POST /plan` takes another one's `config.json` as
+//! the body.
 
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use axum::body::Body;
 use axum::extract::{RawQuery, State};
-use axum::http::header;
+use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
 use engine::{Engine, MachineLimits};
+use model::ModelConfig;
+use model::demands::Shape;
 use plan::{Here, Loaded, Question};
 
 use crate::app::App;
@@ -45,7 +49,29 @@ pub(crate) async fn presets(State(app): State<Arc<App>>) -> Response {
 
 /// The answer.
 pub(crate) async fn answer(State(app): State<Arc<App>>, RawQuery(query): RawQuery) -> Result<Response, ApiError> {
+    answered(&query.unwrap_or_default(), None, &app)
+}
+
+/// The answer for the model whose `config.json` is the body.
+pub(crate) async fn answer_of_config(
+    State(app): State<Arc<App>>,
+    RawQuery(query): RawQuery,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, ApiError> {
     let query = query.unwrap_or_default();
+    let planned = move |config: serde_json::Value, app: &App| {
+        let config = ModelConfig::parse(&config.to_string())
+            .map_err(|problem| ApiError::bad_request(format!("The body is no config.json to plan with: {problem}.")))?;
+        answered(&query, Some(Shape::of(&config)), app)
+    };
+    app.with_json(&headers, body, planned).await
+}
+
+/// What a configuration is called where a model has a name.
+const CONFIG: &str = "config.json";
+
+fn answered(query: &str, shape: Option<Shape>, app: &App) -> Result<Response, ApiError> {
     let pairs: Vec<(Cow<'_, str>, Cow<'_, str>)> = query
         .split('&')
         .filter(|pair| !pair.is_empty())
@@ -57,7 +83,15 @@ pub(crate) async fn answer(State(app): State<Arc<App>>, RawQuery(query): RawQuer
         ApiError::bad_request(message).with_param(problem.field)
     };
     let question = Question::from_parameters(pairs.iter().map(|(name, value)| (&**name, &**value))).map_err(refused)?;
-    let plan = question.deploy(&app.here).map_err(refused)?.plan(&question.ask);
+    let deployment = match shape {
+        None => question.deploy(&app.here),
+        Some(_) if pairs.iter().any(|(name, _)| name == "model") => {
+            let message = "'model': the body is the model; leave it out.";
+            return Err(ApiError::bad_request(message).with_param("model"));
+        }
+        Some(shape) => question.deploy(&app.here.with_model(CONFIG, shape, &question)),
+    };
+    let plan = deployment.map_err(refused)?.plan(&question.ask);
     let format = pairs.iter().find(|(name, _)| name == "format").map_or("json", |(_, value)| value);
     match format {
         "json" => Ok(json_body(plan.json().to_string())),

@@ -56,6 +56,7 @@ pub const ROUTES: &[(&str, &str)] = &[
     ("GET", "/app.css"),
     ("GET", "/favicon.svg"),
     ("GET", "/plan"),
+    ("POST", "/plan"),
     ("GET", "/plan/presets"),
     ("GET", "/live/info"),
     ("GET", "/live/feed"),
@@ -65,7 +66,7 @@ pub const ROUTES: &[(&str, &str)] = &[
     ("POST", "/live/resume"),
 ];
 
-fn handler(path: &str) -> MethodRouter<Arc<App>> {
+fn handler(method: &str, path: &str) -> MethodRouter<Arc<App>> {
     match path {
         "/v1/completions" => post(complete),
         "/v1/chat/completions" => post(converse),
@@ -77,6 +78,7 @@ fn handler(path: &str) -> MethodRouter<Arc<App>> {
         "/health" => get(health),
         "/metrics" => get(show_metrics),
         "/version" => get(version),
+        "/plan" if method == "POST" => post(plan::answer_of_config),
         "/plan" => get(plan::answer),
         "/plan/presets" => get(plan::presets),
         "/live/info" => get(live::info),
@@ -92,8 +94,8 @@ fn handler(path: &str) -> MethodRouter<Arc<App>> {
 
 pub(crate) fn router(app: Arc<App>) -> Router {
     let mut router = Router::new();
-    for (_, path) in ROUTES.iter().filter(|(_, path)| app.ui || !live::is_live(path)) {
-        router = router.route(path, handler(path));
+    for (method, path) in ROUTES.iter().filter(|(_, path)| app.ui || !live::is_live(path)) {
+        router = router.route(path, handler(method, path));
     }
     router
         .fallback(|| async { ApiError::unknown_route() })

@@ -16,9 +16,13 @@ const DEFAULT: Question = { model: "here", machine: "here", prompt: "1024", resp
 const PAUSE_MS = 120;
 const OWN = "own figures";
 const COUNTED = "a number of parameters";
+/** Stands for a model in a question: its configuration is sent along. It is a path on the command line. */
+const CONFIG = "config.json";
 
 // Where one was, for the way back from another page.
 let last: Question = DEFAULT;
+/** The text of somebody's config.json. */
+let config = "";
 
 export function mount(root: HTMLElement, app: App): () => void {
   const form = el("div", { class: "panel ask" });
@@ -54,8 +58,14 @@ function ask(form: HTMLElement, result: HTMLElement, app: App, presets: Presets,
     const here = asking;
     signal.addEventListener("abort", () => here.abort());
     result.setAttribute("aria-busy", "true");
+    if (question["model"] === CONFIG && config.trim() === "") {
+      fill(result, el("p", { class: "quiet-text" }, "Paste a config.json, or choose the file."));
+      result.setAttribute("aria-busy", "false");
+      return;
+    }
     try {
-      const response = await app.api(`/plan?${new URLSearchParams(question)}`, { signal: here.signal });
+      const { path, init } = request(question);
+      const response = await app.api(path, { ...init, signal: here.signal });
       if (!response.ok) throw new Error(await told(response));
       const plan = (await response.json()) as Plan;
       if (!here.signal.aborted) fill(result, ...drawn(plan, commandLine(question, presets)));
@@ -86,6 +96,14 @@ function ask(form: HTMLElement, result: HTMLElement, app: App, presets: Presets,
   change({}, 0);
 }
 
+/** How the server is asked: of a model that it does not know, with the configuration as the body. */
+function request(question: Question): { path: string; init: RequestInit } {
+  const { model, ...rest } = question;
+  if (model !== CONFIG) return { path: `/plan?${new URLSearchParams(question)}`, init: {} };
+  const init = { method: "POST", headers: { "Content-Type": "application/json" }, body: config };
+  return { path: `/plan?${new URLSearchParams(rest)}`, init };
+}
+
 /** The question in the address, if there is one: what one sees can be sent to somebody. */
 function fromAddress(): Question | null {
   const query = location.hash.split("?")[1];
@@ -100,7 +118,8 @@ type Change = (changes: Question, wait?: number) => void;
 
 function controls(question: Question, presets: Presets, change: Change, restart: (question: Question) => void): Child[] {
   const model = presets.models.find((model) => model.name === question["model"]);
-  const isCounted = question["model"] !== undefined && !model;
+  const isConfig = question["model"] === CONFIG;
+  const isCounted = question["model"] !== undefined && !model && !isConfig;
   const isOwn = question["flops"] !== undefined || question["bandwidth"] !== undefined;
   const option = (value: string, text: string, chosen: boolean): HTMLElement => el("option", { value, selected: chosen }, text);
 
@@ -110,6 +129,7 @@ function controls(question: Question, presets: Presets, change: Change, restart:
     ...presets.models.map(({ name, title, parameters }) =>
       option(name, title === undefined ? `${name}, ${short(parameters)}` : `${title}, served here`, name === question["model"]),
     ),
+    option(CONFIG, "another, by its config.json", isConfig),
     option(COUNTED, COUNTED, isCounted),
   );
   const machineSelect = el(
@@ -142,6 +162,7 @@ function controls(question: Question, presets: Presets, change: Change, restart:
     el("button", { type: "button", onclick: () => restart(WORKED_EXAMPLE) }, "Worked example: 7B on an A100"),
     labelled("Model", modelSelect),
     isCounted && text("model", "Parameters", "such as 7b or 350m"),
+    ...(isConfig ? configuration(change) : []),
     labelled("Weights", precision("weights", presets.weights, model?.weights)),
     labelled("Keys and values", precision("kv", presets.kv, model?.kv_dtype)),
     labelled("Machine", machineSelect),
@@ -153,6 +174,25 @@ function controls(question: Question, presets: Presets, change: Change, restart:
     slider("Requests that decode together", "batch", question, 1024, change),
     fleet(question, change),
   ];
+}
+
+/** Somebody's config.json, pasted or from a file. It goes to this server and is not kept. */
+function configuration(change: Change): HTMLElement[] {
+  const text: HTMLTextAreaElement = el("textarea", { rows: 6, spellcheck: "false", placeholder: '{"architectures": ["LlamaForCausalLM"], …}' });
+  text.value = config;
+  const take = (value: string): void => {
+    config = value;
+    change({ model: CONFIG });
+  };
+  text.addEventListener("input", () => take(text.value));
+  const file: HTMLInputElement = el("input", { type: "file", accept: ".json,application/json" });
+  file.addEventListener("change", () => {
+    void file.files?.[0]?.text().then((value) => {
+      text.value = value;
+      take(value);
+    });
+  });
+  return [labelled("config.json", text), labelled("From a file", file)];
 }
 
 /** A slider that grows by factors, and the number itself: one value. */

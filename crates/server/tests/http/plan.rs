@@ -95,3 +95,34 @@ fn what_is_wrong_is_400_and_named() {
         assert_eq!((answer.status, &json["error"]["param"]), (400, &param.into()), "{query}: {json}");
     }
 }
+
+#[test]
+fn a_model_may_be_sent_as_its_configuration() {
+    let host = host();
+    let config = include_str!("../../../../models/lantern/config.json");
+    let post = |query: &str, body: &str| {
+        let answer = host.post_bytes(&format!("/plan{query}"), body.as_bytes());
+        (answer.status, answer.json())
+    };
+    let (status, sent) = post("?machine=a100&prompt=200&response=50", config);
+    assert_eq!((status, &sent["model"]["name"]), (200, &Value::from("config.json")), "{sent}");
+    let known = plan(&host, "model=here&machine=a100&prompt=200&response=50");
+    // What is loaded also counts the bytes of norms.
+    for (part, figure) in [("floors", "ttft_ms"), ("prefill", "flops"), ("decode", "flops"), ("memory", "kv_per_token")]
+    {
+        assert_eq!(sent[part][figure], known[part][figure], "the served model's own configuration: {part} {figure}");
+    }
+    let (_, narrow) = post("?machine=a100&weights=int4&kv=int8", config);
+    assert_eq!((&narrow["model"]["weights"], &narrow["model"]["kv_dtype"]), (&"int4".into(), &"int8".into()));
+    for (query, body, part) in [
+        ("?machine=a100&model=7b", config, "leave it out"),
+        ("?machine=a100", "{}", "The body is no config.json to plan with"),
+        ("?machine=a100", "[]", "The body is no config.json to plan with"),
+        ("?machine=a100", "{", "JSON"),
+        ("?machine=nonsense", config, "not known"),
+    ] {
+        let (status, answer) = post(query, body);
+        assert_eq!(status, 400, "{query} {body:.20}: {answer}");
+        assert!(answer["error"]["message"].as_str().is_some_and(|message| message.contains(part)), "{answer}");
+    }
+}
