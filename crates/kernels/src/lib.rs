@@ -31,6 +31,7 @@ pub mod quant;
 pub mod reference;
 pub mod rope;
 pub mod routing;
+pub mod sampling;
 pub mod threads;
 
 pub use cpu::{Cpu, CpuError, CpuOptions};

@@ -17,6 +17,8 @@
 use std::cmp::Ordering;
 use std::collections::HashMap;
 
+use kernels::sampling::{exp_neg, mass, masses};
+
 /// Below this temperature the answer is the largest logit: no draw.
 pub const GREEDY_TEMPERATURE: f32 = 1e-5;
 
@@ -250,9 +252,7 @@ impl Sampler {
     /// Fills `masses` (0 below `min_p`) and `block_sums`; returns the sum of all.
     fn weigh(&mut self, logits: &[f32], weight: Weight, min_p: f32) -> u64 {
         self.masses.resize(self.vocab_size, 0);
-        for (m, &x) in self.masses.iter_mut().zip(logits) {
-            *m = mass(weight.of(x), min_p);
-        }
+        masses(logits, weight.max, weight.scale, min_p, &mut self.masses);
         self.sum_blocks()
     }
 
@@ -366,15 +366,6 @@ impl Sampler {
 /// Best first; the lower id among equals.
 fn order(a: &Candidate, b: &Candidate) -> Ordering {
     b.0.partial_cmp(&a.0).expect("no NaN").then(a.1.cmp(&b.1))
-}
-
-/// Probabilities are summed as integers, in units of 2^-40 of the best token's: the sum is exact, so it does not depend on
-/// the order, and a number below the sum always falls on some token.
-fn mass(weight: f32, min_p: f32) -> u64 {
-    const ROUND: f64 = (1u64 << 52) as f64; // adding it puts the rounded integer into the low bits
-    let scaled = f64::from(weight) * (1u64 << 40) as f64 + ROUND;
-    let integer = scaled.to_bits() - ROUND.to_bits();
-    if weight >= min_p { integer } else { 0 }
 }
 
 /// The mass that is the fraction `p` of `total`.
@@ -496,29 +487,6 @@ fn sum(values: &[f32]) -> f64 {
         }
     }
     lanes.iter().sum()
-}
-
-/// `exp(x)` for `x <= 0`, relative error below 2e-7; 0 from -87 down and for -infinity.
-///
-/// `2^n * p(r)` with `x = n ln 2 + r`, ln 2 in two parts (Cody & Waite, 1980) and the Taylor polynomial of degree 6 on
-/// `|r| <= ln 2 / 2`. Only IEEE additions and multiplications, so the bits are the same everywhere.
-fn exp_neg(x: f32) -> f32 {
-    const LN2_HIGH: f32 = 0.693_359_4;
-    const LN2_LOW: f32 = -2.121_944_4e-4;
-    const ROUND: f32 = 12_582_912.0; // 1.5 * 2^23: adding it rounds to an integer in the low bits
-    let clamped = if x > -87.0 { x } else { -87.0 };
-    let shifted = clamped * std::f32::consts::LOG2_E + ROUND;
-    let n = shifted - ROUND;
-    let r = (clamped - n * LN2_HIGH) - n * LN2_LOW;
-    let p = 1.0 / 720.0;
-    let p = p * r + 1.0 / 120.0;
-    let p = p * r + 1.0 / 24.0;
-    let p = p * r + 1.0 / 6.0;
-    let p = p * r + 0.5;
-    let p = p * r + 1.0;
-    let p = p * r + 1.0;
-    let power = f32::from_bits(shifted.to_bits().wrapping_sub(ROUND.to_bits()).wrapping_add(127) << 23);
-    if x > -87.0 { p * power } else { 0.0 }
 }
 
 /// 53 random bits.
