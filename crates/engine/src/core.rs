@@ -283,7 +283,8 @@ impl EngineCore {
         self.tiers = Some(tiers);
     }
 
-    /// One forward pass: the sentence that the whole engine is. False if there was nothing to compute yet. `clock` is asked twice: for the plan, and for its end.
+    /// One forward pass: the sentence that the whole engine is. False if there was nothing to compute yet. `clock` is asked
+    /// twice: for the plan, and for its end.
     pub(crate) fn step(&mut self, clock: &mut dyn Iterator<Item = Nanos>, news: &mut StepNews) -> bool {
         let mut now = || clock.next().expect("time goes on");
         if let Some(tiers) = &mut self.tiers {
