@@ -166,7 +166,7 @@ class Controls {
     this.buttons.step.disabled = !may;
     this.buttons.resume.disabled = !may || !paused;
     const reason = !this.app.info.pause_allowed
-      ? "This server may not be paused from here: that wants serve --allow-pause, or the admin key."
+      ? "This server may not be paused from here: that wants serve --allow-pause."
       : !open
         ? "No connection to the server."
         : paused
