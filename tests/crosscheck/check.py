@@ -1,190 +1,240 @@
-"""The same load by three clients, bench-serve, guidellm and aiperf: check.py TWOSTROKE MODEL TOKENIZER [ROUNDS].
+"""What three clients count and what their figures mean: check.py TWOSTROKE TOKENIZER.
 
-What each of them counts has to be the same, and TTFT and the time from token to token within 5 %.
-MODEL is slow enough that a client's own milliseconds do not matter, and the server has one thread, so that the clients
-have a core of their own. The clients take turns.
+bench-serve, guidellm and aiperf load the same stand-in for a server (standin.py), which plays scripted answers and logs
+when it wrote each chunk. No figure is held against a time that this machine should keep:
 
-A machine is not equally fast in two moments, and the clients leave it more or less of itself. So what is held against
-5 % are means, each divided by what the server's own counters say a row of that phase took in the same moments: a
-comparison of instruments, not of moments. The medians as they were measured are printed beside. Rounds in which others
-used the machine do not count; if all are such, times are not compared, and the last lines say so.
-Definitions: TTFT is request sent to first token. ITL here is (end - first token) / (tokens - 1) of each request, which
-bench-serve calls TPOT, aiperf and guidellm ITL (guidellm's TPOT has the first token in it).
+counts     are equal, whatever the machine does.
+sums       a client's mean, median and percentiles follow from its own figures of each request.
+moments    a figure means "from the question to that chunk". It cannot be less than what the log says, so a definition
+           that stops too early is seen in any answer. A definition that stops too late, or starts too early, is at least
+           a pause of the script longer; so half of the answers have to be nearer to the log than that. A client that was
+           held up for so long in more of them gets another run, with longer pauses.
+
+Where the three differ, each is held to its own definition. Events without text (a token whose characters are not yet
+complete) end an ITL of bench-serve and of nobody else. bench-serve's E2EL, and so its TPOT, and guidellm's latency end
+with [DONE], aiperf's latency and both others' ITL with the last text. guidellm's mean ITL is of tokens, that of the others
+of requests. guidellm's percentiles are values that occurred, the others' are interpolated; the median of an odd number of
+requests is the same.
 
 Standard library only. Ends with `N passed, M failed`.
 """
 
-import json
-import os
+import collections
+import math
 import pathlib
-import signal
-import socket
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
-import urllib.request
 
-TWOSTROKE, MODEL, TOKENIZER = (pathlib.Path(path).resolve() for path in sys.argv[1:4])
-MOST_ROUNDS = int(sys.argv[4]) if len(sys.argv) > 4 else 4
-HERE = pathlib.Path(__file__).resolve().parent
-PROGRAMS = pathlib.Path(sys.executable).parent
-REQUESTS, PROMPT, ANSWER = 12, 200, 32
-AGREE = 0.05
-# In a round that counts, the server was about as fast for each client: else others used the machine, clients had to wait
-# for a core, and what is compared is who had to wait longest.
-CALM = 1.25
+import clients
+from standin import NAME, StandIn
 
-# Nothing is fetched: the tokenizer is a directory here. aiperf takes directories only while it believes to be online.
-OFFLINE = {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HUB_DISABLE_TELEMETRY": "1", "DO_NOT_TRACK": "1"}
+TWOSTROKE, TOKENIZER = (pathlib.Path(path).resolve() for path in sys.argv[1:3])
+REQUESTS, BROKEN = 8, 2
+# Seconds. A longer one is for a machine on which the one before was too short.
+PAUSES = (0.05, 0.2, 0.8)
+# Clocks are read as floating-point numbers of milliseconds.
+ROUNDING = 0.002
+MONOTONIC, WALL = 0, 1
 
 
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+class Report:
+    """What a client says, in words that all three share. Times in milliseconds."""
+
+    def __init__(self, clock):
+        self.clock = clock
+        self.counts = {}
+        self.tokens = {}  # of each answer: of the prompt, of the answer
+        # By what they mean: an answer, a moment of its script, milliseconds from the question to it as the client says.
+        self.figures = collections.defaultdict(list)
+        self.equal = []  # (what, reported, what it should be)
+
+    def figure(self, name, moment, answer, ms):
+        kind = "last" if moment == answer.texts[-1] else "more" if moment.startswith("more") else moment
+        self.figures[f"{name}: from the question to {kind!r}"].append((answer, moment, ms))
+
+    def sums(self, name, samples, **reported):
+        """Reported figures of a whole run, of its samples."""
+        for what, value in reported.items():
+            p = 50 if what == "median" else int(what[1:]) if what != "mean" else None
+            expected = statistics.fmean(samples) if p is None else percentile(samples, p)
+            self.equal.append((f"{what} {name}", value, expected))
 
 
-def get(path):
-    with urllib.request.urlopen(URL + path, timeout=20) as answer:
-        return answer.read().decode()
+def percentile(samples, p):
+    """By linear interpolation."""
+    samples = sorted(samples)
+    place = (len(samples) - 1) * p / 100
+    below = samples[int(place)]
+    return below + (samples[min(int(place) + 1, len(samples) - 1)] - below) * (place - int(place))
 
 
-def run(command, **environment):
-    environment = {**os.environ, **OFFLINE, **environment}
-    ran = subprocess.run(
-        [str(word) for word in command], capture_output=True, text=True, timeout=300, env=environment, cwd=directory
-    )
-    assert ran.returncode == 0, f"{command[0]}: {ran.returncode}\n{ran.stdout[-2000:]}\n{ran.stderr[-2000:]}"
-    return ran.stdout
+def of_bench_serve(said, answers):
+    report = Report(MONOTONIC)
+    report.counts = {"answered": said["completed"], "failed": said["failed"]}
+    report.counts |= {"prompt tokens": said["total_input_tokens"], "answer tokens": said["total_output_tokens"]}
+    by_id = {answer.id: answer for answer in answers}
+    samples = collections.defaultdict(list)
+    fields = ("request_ids", "errors", "input_lens", "output_lens", "ttfts", "itls", "latencies")
+    for id, error, prompt, output, ttft, itls, latency in zip(*(said[field] for field in fields)):
+        if error:
+            continue
+        answer = by_id[id]
+        report.tokens[id] = prompt, output
+        ttft, itls, latency = ttft * 1e3, [gap * 1e3 for gap in itls], latency * 1e3
+        report.figure("TTFT", "first", answer, ttft)
+        report.figure("E2EL", "done", answer, latency)
+        # An event without text is one with a token whose characters are not complete.
+        report.equal.append((f"number of ITLs of {id}", len(itls), len(answer.events) - 1))
+        for number, event in enumerate(answer.events[1:], 1):
+            report.figure("TTFT + ITLs", event, answer, ttft + sum(itls[:number]))
+        samples["ttft"].append(ttft)
+        samples["tpot"].append((latency - ttft) / (output - 1))
+        samples["itl"] += itls
+        samples["e2el"].append(latency)
+    for name, values in samples.items():
+        reported = {what: said[f"{what}_{name}_ms"] for what in ("mean", "median", "p25", "p99")}
+        report.sums(name.upper(), values, **reported)
+    return report
 
 
-def bench_serve(seed):
-    command = [TWOSTROKE, "bench-serve", "--port", PORT, "--max-concurrency", 1, "--ignore-eos", "--json"]
-    command += ["--num-prompts", REQUESTS, "--random-input-len", PROMPT, "--random-output-len", ANSWER, "--seed", seed]
-    said = json.loads(run(command))
-    counts = said["completed"], said["total_input_tokens"], said["total_output_tokens"]
-    mean_and_median = lambda name: (said[f"mean_{name}_ms"], said[f"median_{name}_ms"])
-    return counts, mean_and_median("ttft"), mean_and_median("tpot")
-
-
-def guidellm(seed):
-    result = pathlib.Path(directory) / "guidellm.json"
-    command = [PROGRAMS / "guidellm", "run", "--disable-console", "--output", f"kind=json,path={result}"]
-    command += ["--backend", f"kind=openai_http,target={URL},model={NAME},request_format=/v1/completions"]
-    command += ["--tokenizer", f"kind=huggingface_auto,model={TOKENIZER}", "--profile", "kind=concurrent,streams=1"]
-    command += ["--constraint", f"kind=max_requests,count={REQUESTS}", "--seed", f"kind=static,value={seed}"]
-    command += ["--data", f"kind=synthetic_text,prompt_tokens={PROMPT},output_tokens={ANSWER}"]
-    run(command, HF_HUB_OFFLINE="1", USE_TORCH="0", PYTHONPATH=str(HERE))
-    metrics = json.loads(result.read_text())["benchmarks"][0]["metrics"]
+def of_guidellm(said, answers):
+    report = Report(WALL)
+    totals, metrics, requests = said["metrics"]["request_totals"], said["metrics"], said["requests"]
     of = lambda name, what: metrics[name]["successful"][what]
-    counts = (
-        metrics["request_totals"]["successful"],
-        of("prompt_token_count", "total_sum"),
-        of("output_token_count", "total_sum"),
-    )
-    mean_and_median = lambda name: (of(name, "mean"), of(name, "median"))
-    return counts, mean_and_median("time_to_first_token_ms"), mean_and_median("inter_token_latency_ms")
+    report.counts = {"answered": totals["successful"], "failed": totals["errored"] + totals["incomplete"]}
+    report.counts |= {"prompt tokens": of("prompt_token_count", "total_sum")}
+    report.counts |= {"answer tokens": of("output_token_count", "total_sum")}
+    by_id = {answer.id: answer for answer in answers}
+    ttfts, itls, gaps = [], [], 0
+    for request in requests["successful"]:
+        answer, after = by_id[request["response_id"]], request["output_tokens"] - 1
+        report.tokens[answer.id] = request["prompt_tokens"], request["output_tokens"]
+        ttft, itl = request["time_to_first_token_ms"], request["inter_token_latency_ms"]
+        report.figure("TTFT", "first", answer, ttft)
+        report.figure("TTFT + (tokens - 1) ITL", answer.texts[-1], answer, ttft + after * itl)
+        report.figure("tokens TPOT", answer.texts[-1], answer, request["time_per_output_token_ms"] * (after + 1))
+        report.figure("latency", "done", answer, request["request_latency"] * 1e3)
+        events = request["info"]["timings"]["token_iterations"]
+        report.equal.append((f"number of events of {answer.id}", events, len(answer.texts)))
+        ttfts.append(ttft)
+        itls.append(after * itl)
+        gaps += after
+    report.sums("TTFT", ttfts, mean=of("time_to_first_token_ms", "mean"), median=of("time_to_first_token_ms", "median"))
+    said, ttfts = metrics["time_to_first_token_ms"]["successful"]["percentiles"], sorted(ttfts)
+    for p in (25, 99):
+        report.equal.append((f"p{p} TTFT", said[f"p{p}"], ttfts[math.ceil(len(ttfts) * p / 100) - 1]))
+    report.equal.append(("mean ITL", of("inter_token_latency_ms", "mean"), sum(itls) / gaps))
+    return report
 
 
-def aiperf(seed):
-    command = [PROGRAMS / "aiperf", "profile", "-m", NAME, "--url", URL, "--endpoint-type", "completions", "--streaming"]
-    command += ["--tokenizer", TOKENIZER, "--concurrency", 1, "--request-count", REQUESTS, "--random-seed", seed]
-    command += ["--isl", PROMPT, "--osl", ANSWER, "--extra-inputs", "ignore_eos:true", "--use-server-token-count"]
-    command += ["--no-gpu-telemetry", "--no-server-metrics", "--ui", "none", "--artifact-dir", directory]
-    run(command)
-    said = json.loads((pathlib.Path(directory) / "profile_export_aiperf.json").read_text())
-    counts = said["request_count"]["avg"], said["input_sequence_length"]["sum"], said["output_sequence_length"]["sum"]
-    mean_and_median = lambda name: (said[name]["avg"], said[name]["p50"])
-    return counts, mean_and_median("time_to_first_token"), mean_and_median("inter_token_latency")
+def of_aiperf(said, answers):
+    report = Report(MONOTONIC)
+    summary, records = said["summary"], said["records"]
+    report.counts = {"answered": summary["request_count"]["avg"], "failed": summary["error_request_count"]["avg"]}
+    report.counts |= {"prompt tokens": summary["input_sequence_length"]["sum"]}
+    report.counts |= {"answer tokens": summary["output_sequence_length"]["sum"]}
+    by_request = {answer.request_id: answer for answer in answers}
+    samples = collections.defaultdict(list)
+    for record in records:
+        if record.get("error"):
+            continue
+        answer = by_request[record["metadata"]["x_request_id"]]
+        of = {name: metric["value"] for name, metric in record["metrics"].items()}
+        report.tokens[answer.id] = of["input_sequence_length"], of["output_sequence_length"]
+        ttft, itl = of["time_to_first_token"], of["inter_token_latency"]
+        report.figure("TTFT", "first", answer, ttft)
+        report.figure("latency", answer.texts[-1], answer, of["request_latency"])
+        report.figure("TTFT + (tokens - 1) ITL", answer.texts[-1], answer, ttft + (of["output_sequence_length"] - 1) * itl)
+        gaps = of["inter_chunk_latency"]
+        report.equal.append((f"number of chunk gaps of {answer.id}", len(gaps), len(answer.texts) - 1))
+        for number, text in enumerate(answer.texts[1:], 1):
+            report.figure("TTFT + chunk gaps", text, answer, ttft + sum(gaps[:number]))
+        for name in ("time_to_first_token", "inter_token_latency", "request_latency"):
+            samples[name].append(of[name])
+    for name, values in samples.items():
+        said = {"mean": summary[name]["avg"], "median": summary[name]["p50"]}
+        report.sums(name, values, **said, p25=summary[name]["p25"], p99=summary[name]["p99"])
+    return report
 
 
-CLIENTS = {"bench-serve": bench_serve, "guidellm": guidellm, "aiperf": aiperf}
+REPORTS = {"bench-serve": of_bench_serve, "guidellm": of_guidellm, "aiperf": of_aiperf}
 
 
-def spent():
-    """Milliseconds and rows of steps of the two phases so far, by the server's own counters."""
-    page = [line.rsplit(" ", 1) for line in get("/metrics").splitlines() if not line.startswith("#")]
-    values = {name: float(value) for name, value in page}
-    of = lambda phase: values[f'twostroke_step_measured_seconds_total{{phase="{phase}"}}'] * 1e3
-    return of("prefill"), values["twostroke_prefill_tokens_total"], of("decode"), values["twostroke_decode_tokens_total"]
+def lost_the_last(name, said, answers):
+    """Whether guidellm left the last answer out of its report without a word, as clients.py explains."""
+    if name != "guidellm":
+        return False
+    told = said["requests"]
+    ids = {request["response_id"] for requests in (told["successful"], told["errored"]) for request in requests}
+    return said["metrics"]["request_totals"]["total"] == REQUESTS - 1 and answers[-1].id not in ids
 
 
-def once(name, seed):
-    before = spent()
-    counts, ttft, itl = CLIENTS[name](seed)
-    prefill_ms, prompt_rows, decode_ms, decode_rows = (after - b for after, b in zip(spent(), before))
-    return {"counts": counts, "ttft": ttft, "itl": itl, "row": prefill_ms / prompt_rows, "step": decode_ms / decode_rows}
+def judge(report, answers, pause):
+    """Checks as (what, problem or None); and which problems are only a machine's, perhaps: figures that are too long."""
+    checks, long = {}, []
+    whole = [answer for answer in answers if "done" in answer.moments and answer.id in report.tokens]
+    wanted = {"answered": REQUESTS - 1, "failed": 1}
+    wanted |= {"prompt tokens": sum(answer.prompt_tokens for answer in whole)}
+    wanted |= {"answer tokens": sum(answer.output_tokens for answer in whole)}
+    for what, count in wanted.items():
+        # guidellm adds up in floating point.
+        checks[what] = None if abs(report.counts[what] - count) < 1e-6 else f"{report.counts[what]}, not {count}"
+    tokens = {answer.id: (answer.prompt_tokens, answer.output_tokens) for answer in whole}
+    same = report.tokens == tokens and len(tokens) == REQUESTS - 1
+    checks["tokens of each answer"] = None if same else f"{report.tokens}, not {tokens}"
+    for what, reported, expected in report.equal:
+        close = abs(reported - expected) <= 1e-6 * abs(expected)
+        checks[what] = None if close else f"{reported}, not {expected}"
+    # Of the clock on the wall, only the time between its steps is time.
+    apart = [wall - monotonic for answer in answers for monotonic, wall in (answer.asked, *answer.moments.values())]
+    rounding = ROUNDING + ((max(apart) - min(apart)) * 1e3 if report.clock == WALL else 0)
+    for what, found in report.figures.items():
+        beyond = [(ms - answer.after(moment, report.clock), ms, answer) for answer, moment, ms in found]
+        beyond.sort(key=lambda found: found[0])
+        (least, ms, answer), (middle, *_) = beyond[0], beyond[(len(beyond) - 1) // 2]
+        checks[what] = None
+        if least < -rounding:
+            checks[what] = f"{ms:.3f} ms in {answer.id}, but it was written {-least:.3f} ms after that"
+        elif middle >= 0.9e3 * pause:  # a clock that is being set may make a pause a little shorter
+            checks[what] = f"{middle:.3f} ms more in half of the answers, and more than a pause of the script"
+            long.append(what)
+    return checks, long
 
 
-def apart(runs, figure, pace):
-    """By how much each client differs from bench-serve: the median as it is, and the mean at the server's own pace."""
-    raw = {name: statistics.median(run[figure][1] for run in all) for name, all in runs.items()}
-    paced = {name: statistics.median(run[figure][0] / run[pace] for run in all) for name, all in runs.items()}
-    ours = "bench-serve"
-    return {name: (raw[name] / raw[ours] - 1, paced[name] / paced[ours] - 1) for name in runs if name != ours}
-
-
-def calm(runs):
-    """The rounds in which the machine was the same for all."""
-    of = lambda name, pace: [run[pace] for run in runs[name]]
-    rounds = range(min(len(all) for all in runs.values()))
-    alike = lambda round, pace: max(of(n, pace)[round] for n in runs) <= CALM * min(of(n, pace)[round] for n in runs)
-    keep = [round for round in rounds if alike(round, "row") and alike(round, "step")]
-    return {name: [runs[name][round] for round in keep] for name in runs} if keep else None
+def once(name, pause):
+    standin = StandIn(pause, BROKEN)
+    try:
+        with tempfile.TemporaryDirectory() as directory:
+            load = clients.Load(
+                TWOSTROKE, TOKENIZER, standin.port, NAME, chat=True, requests=REQUESTS, prompt=50, answer=16, seed=1,
+                directory=pathlib.Path(directory), patience=1 + 10 * pause,
+            )
+            said = clients.ALL[name](load)
+    finally:
+        standin.close()
+    return said, standin.answers
 
 
 def main():
-    runs = {name: [] for name in CLIENTS}
-    for round in range(MOST_ROUNDS):
-        order = list(CLIENTS)[round % 3 :] + list(CLIENTS)[: round % 3]
-        for name in order:
-            runs[name].append(once(name, 100 + round))
-            last = runs[name][-1]
-            print(f"{name:<12} TTFT {last['ttft'][1]:8.2f} ms  ITL {last['itl'][1]:7.3f} ms  (server: "
-                  f"{last['row']:.3f} ms a prompt row, {last['step']:.3f} ms a decode step)", flush=True)
-        quiet = calm(runs)
-        differences = {"TTFT": apart(quiet, "ttft", "row"), "ITL": apart(quiet, "itl", "step")} if quiet else {}
-        worst = [abs(paced) for figure in differences.values() for _, paced in figure.values()]
-        if worst and max(worst) <= AGREE:
-            break
-    if not differences:
-        print("the machine was disturbed in every round: times are not compared")
     passed = failed = 0
-    wanted = (REQUESTS, REQUESTS * PROMPT, REQUESTS * ANSWER)
-    for name in runs:
-        counted = {tuple(run["counts"]) for run in runs[name]}
-        good = counted == {wanted}
-        passed, failed = passed + good, failed + (not good)
-        if not good:
-            print(f"{name} counted {counted} requests, prompt and answer tokens, not {wanted}")
-    for figure, clients in differences.items():
-        for name, (raw, paced) in clients.items():
-            good = abs(paced) <= AGREE
-            passed, failed = passed + good, failed + (not good)
-            print(f"{figure} of {name} beside bench-serve: {paced:+.1%} at equal pace (medians as measured: {raw:+.1%})"
-                  + ("" if good else f"  MORE THAN {AGREE:.0%} APART"))
+    for name in clients.ALL:
+        for pause in PAUSES:
+            said, answers = once(name, pause)
+            if lost_the_last(name, said, answers) and pause != PAUSES[-1]:
+                print(f"{name} lost sight of its last request; once more", flush=True)
+                continue
+            checks, long = judge(REPORTS[name](said, answers), answers, pause)
+            problems = {what: problem for what, problem in checks.items() if problem}
+            if set(problems) - set(long) or not long or pause == PAUSES[-1]:
+                break
+            print(f"{name} was held up for {pause} s in half of the answers; once more, with longer pauses", flush=True)
+        for what, problem in problems.items():
+            print(f"{name}: {what}: {problem}", flush=True)
+        print(f"{name}: {len(checks) - len(problems)} of {len(checks)} figures and counts are as defined", flush=True)
+        passed, failed = passed + len(checks) - len(problems), failed + len(problems)
     print(f"{passed} passed, {failed} failed")
     return 1 if failed else 0
 
 
-with tempfile.TemporaryDirectory() as directory:
-    PORT, NAME = free_port(), MODEL.name
-    URL = f"http://127.0.0.1:{PORT}"
-    serve = [TWOSTROKE, "serve", "-m", MODEL, "--port", str(PORT), "-t", "1", "--no-enable-prefix-caching"]
-    server = subprocess.Popen(serve, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        deadline = time.monotonic() + 120
-        while True:
-            try:
-                get("/health")
-                break
-            except OSError:
-                assert server.poll() is None and time.monotonic() < deadline, "the server did not start"
-                time.sleep(0.2)
-        code = main()
-    finally:
-        server.send_signal(signal.SIGTERM)
-        server.wait(timeout=60)
-sys.exit(code)
+sys.exit(main())

@@ -9,6 +9,7 @@
 //! asan                        the kernels' tests under AddressSanitizer
 //! fuzz [--seconds N]          the readers of model files against files that are wrong in one place
 //! chaos [--seeds N] ...       the scheduler under seeded chaos, long; and the bugs that it must find
+//! crosscheck [--rounds N]     how fast the server is by bench-serve, guidellm and aiperf: a table
 //! random-model SHAPE DIR      random weights in a real model's shape, for speed measurements without a download
 //! ```
 
@@ -37,6 +38,7 @@ const HELP: &str = "usage: cargo xtask <command>
   chaos [--seeds N] [--minutes M] [--from SEED]
                             the scheduler under seeded chaos, each seed twice (20,000 seeds unless told), and the planted
                             bugs that it must find; Ctrl-C ends it and tells what was done
+  crosscheck [--rounds N]   measure the server by bench-serve, guidellm and aiperf in turns (3 rounds), print a table
   random-model SHAPE DIR    random weights in the shape of qwen2.5-0.5b, llama-3.2-1b, mistral-7b, moe-0.8b, 100m or tiny";
 
 fn main() -> ExitCode {
@@ -54,6 +56,11 @@ fn main() -> ExitCode {
         ["fuzz", "--seconds", seconds] => match seconds.parse() {
             Ok(seconds) => checks::fuzz(seconds),
             Err(_) => Err(format!("--seconds: {seconds:?} is not a number")),
+        },
+        ["crosscheck"] => test::crosscheck(3),
+        ["crosscheck", "--rounds", rounds] => match rounds.parse() {
+            Ok(rounds @ 1..) => test::crosscheck(rounds),
+            _ => Err(format!("--rounds: {rounds:?} is not a number of rounds")),
         },
         ["chaos", ref flags @ ..] => chaos::run(flags),
         ["random-model", shape, directory] => random_model::write(shape, directory.as_ref()),

@@ -129,10 +129,16 @@ fn metrics() -> Result<Counts, String> {
     count(&mut prometheus::tests(&binary())?)
 }
 
-/// guidellm and aiperf beside bench-serve: the same load, the same figures.
+/// guidellm and aiperf beside bench-serve: the same counts, and figures that mean what they should.
 fn load_generators() -> Result<Counts, String> {
     show(&mut cargo(&["build", "--quiet", "--release"]))?;
     count(&mut crosscheck::tests(&binary())?)
+}
+
+/// How fast the server is by bench-serve, guidellm and aiperf.
+pub(crate) fn crosscheck(rounds: u32) -> Result<(), String> {
+    show(&mut cargo(&["build", "--quiet", "--release"]))?;
+    crosscheck::compare(&binary(), rounds)
 }
 
 /// Licences, sources and bans always; known vulnerabilities when their database can be fetched.
