@@ -32,16 +32,16 @@ def free_port():
 
 
 def get(url):
-    with urllib.request.urlopen(url, timeout=20) as answer:
+    with urllib.request.urlopen(url, timeout=120) as answer:
         return answer.read().decode()
 
 
 def run(*command, **more):
-    ran = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=120, **more)
+    ran = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=600, **more)
     return ran.returncode, ran.stdout + ran.stderr
 
 
-def until(what, ready, seconds=90):
+def until(what, ready, seconds=300):
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         try:
@@ -144,7 +144,7 @@ finally:
     for child in children:
         child.send_signal(signal.SIGTERM)
     for child in children:
-        child.wait(timeout=60)
+        child.wait(timeout=300)
     directory.cleanup()
 print(f"{passed} passed, {failed} failed")
 sys.exit(1 if failed else 0)

@@ -119,6 +119,7 @@ test("first paint, and frames with 256 lanes: figures, and that every lane is th
   const stop = await streams(server, 256);
   const page = await context.open(server, "/#/live", { motion: true });
   await page.waitForTimeout(3000);
+  await until("frames", () => page.evaluate(() => window.__frames.samples().length > 10));
   const { frames, lanes } = await page.evaluate(() => ({ frames: window.__frames.samples(), lanes: document.querySelectorAll("canvas.timeline").length }));
   const recent = frames.slice(-120);
   const took = recent.map((frame) => frame.took).sort((a, b) => a - b);
@@ -128,7 +129,6 @@ test("first paint, and frames with 256 lanes: figures, and that every lane is th
   await context.picture(page, "live 256 lanes");
   stop();
   assert.equal(lanes, 1);
-  assert.ok(recent.length > 10, `${recent.length} frames`);
 });
 
 test("a server with keys asks for one, refuses a wrong one, and the right one is kept for the tab", async (context) => {

@@ -216,10 +216,15 @@ async fn probes_go_beside_the_load_whatever_became_of_those_before() {
     // Each takes 60 ms and one leaves every 20.
     let (url, seen) = serve(Script::Tokens(3, 20)).await;
     let target = Arc::new(Target::new(&url, None, Api::Completions, true).unwrap());
-    let until = tokio::time::sleep(Duration::from_millis(300));
+    let together = async {
+        while seen.load(Ordering::Relaxed) < 3 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let until = async { tokio::time::timeout(Duration::from_secs(60), together).await.unwrap_or_default() };
     let probes = beside(target, load(1, 1.0)[0].clone(), 50.0, until).await;
     assert!(probes.len() >= 3 && probes.iter().all(|probe| probe.error.is_none()), "{probes:?}");
-    assert!(seen.load(Ordering::Relaxed) > 1, "none waits for the one before");
+    assert!(seen.load(Ordering::Relaxed) >= 3, "none waits for the one before");
 }
 
 #[tokio::test]

@@ -17,7 +17,7 @@ use server::{Server, ServerOptions, Stop, StopHandle};
 use crate::client::{Answer, Connection};
 
 /// A moment at which something that must happen has happened, or never will.
-const LONG: Duration = Duration::from_secs(60);
+const LONG: Duration = Duration::from_secs(300);
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
