@@ -15,7 +15,7 @@ use crate::kv_cache::{KvShape, MAX_HEAD_DIM};
 use crate::lanes::{self, Kernel, LANES, Simd, dispatch};
 use crate::mem::{Buffer, OutOfMemory};
 use crate::pointwise::{self, Shared};
-use crate::quant::{Int4Source, Int8Source, MatrixShape, RowSource, WeightClass};
+use crate::quant::{INT8_GROUP, Int4Source, Int8Source, MatrixShape, RowSource, WeightClass};
 use crate::threads::{Pool, default_threads};
 use crate::{
     Activation, Attention, AttentionRule, Backend, HeadLayout, HeadNorms, Out, RotateAndStore, RoutingRule, routing,
@@ -102,9 +102,11 @@ impl Backend for Float32 {
 
     fn pack_int8(&self, shape: MatrixShape, rows: &Int8Source<'_>) -> Result<Float32Matrix, OutOfMemory> {
         let dequantized = |row: usize, out: &mut [f32]| {
-            let mut q = vec![0; out.len()];
-            let scale = rows.0(row, &mut q);
-            out.iter_mut().zip(q).for_each(|(out, q)| *out = f32::from(q) * scale);
+            let (mut q, mut scales) = (vec![0; out.len()], vec![0.0; out.len().div_ceil(INT8_GROUP)]);
+            rows.0(row, &mut q, &mut scales);
+            for ((out, q), scale) in out.chunks_mut(INT8_GROUP).zip(q.chunks(INT8_GROUP)).zip(scales) {
+                out.iter_mut().zip(q).for_each(|(out, &q)| *out = f32::from(q) * scale);
+            }
         };
         self.pack(shape, WeightClass::Int8, &RowSource(&dequantized))
     }

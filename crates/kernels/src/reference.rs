@@ -3,8 +3,8 @@
 use crate::kv_cache::{KvCache, KvShape};
 use crate::mem::OutOfMemory;
 use crate::quant::{
-    ByteSource, Image, Int4Source, Int8Source, MatrixShape, PackedMatrix, RowSource, SMALLEST_ACTIVATION, WeightClass,
-    quantize_row, round_to_bf16,
+    ByteSource, Digits, Image, Int4Source, Int8Source, MatrixShape, Outlier, PLANES, PackedMatrix, QUAD, RowSource,
+    SMALLEST_ACTIVATION, WeightClass, max_outliers, quantize_activations, round_to_bf16,
 };
 use crate::{
     Activation, Attention, Backend, Isa, Out, RotateAndStore, RoutingRule, attention, cpu, pointwise, routing,
@@ -156,20 +156,37 @@ fn bf16_row(x: &[f32], w: &PackedMatrix) -> Vec<f32> {
     (0..w.shape().out_features).map(column).collect()
 }
 
-/// One row of an int8 or int4 product: an exact sum of integers, rounded once, then the row's scale, then the column's.
+/// One row of an int8 or int4 product: an exact sum of integers for each digit of the activations, the digits joined, then
+/// the row's scale, then the column's.
 fn integer_row(x: &[f32], w: &PackedMatrix) -> Vec<f32> {
-    let mut q = vec![0i8; x.len()];
-    let (scale, _) = quantize_row(x, &mut q);
-    let column = |column: usize| {
-        let weight = |k| match w.class() {
-            WeightClass::Int4 => {
-                let (q, ratio) = w.int4_at(column, k);
-                i64::from(q) * i64::from(ratio)
+    let mut low = vec![0; x.len()];
+    let mut lists = [(); PLANES].map(|()| vec![Outlier::NONE; max_outliers(x.len())]);
+    let [middle, high] = &mut lists;
+    let mut peaks = vec![0; x.len().div_ceil(QUAD)];
+    let to = Digits { low: &mut low, outliers: [middle, high], peaks: &mut peaks };
+    let (scale, counts) = quantize_activations(x, to);
+    let mut digits = vec![low; 1 + PLANES];
+    for ((digits, list), count) in digits[1..].iter_mut().zip(lists).zip(counts) {
+        digits.fill(0);
+        for outlier in &list[..count] {
+            let at = outlier.quad as usize * QUAD;
+            for (to, digit) in digits[at..].iter_mut().zip(outlier.digits) {
+                *to = digit;
             }
-            _ => i64::from(w.int8_at(column, k)),
+        }
+    }
+    let column = |column: usize| {
+        let weight = |k| {
+            let (q, ratio) = match w.class() {
+                WeightClass::Int4 => w.int4_at(column, k),
+                _ => w.int8_at(column, k),
+            };
+            i64::from(q) * i64::from(ratio)
         };
-        let sum: i64 = q.iter().enumerate().map(|(k, &q)| i64::from(q) * weight(k)).sum();
-        (sum as f32 * scale) * w.scales()[column]
+        let sum = |digits: &[i8]| digits.iter().enumerate().map(|(k, &q)| i64::from(q) * weight(k)).sum::<i64>() as f32;
+        let low = sum(&digits[0]);
+        let joined = 65_025f32.mul_add(sum(&digits[2]), 255f32.mul_add(sum(&digits[1]), low));
+        (joined * scale) * w.scales()[column]
     };
     (0..w.shape().out_features).map(column).collect()
 }

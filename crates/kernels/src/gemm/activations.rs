@@ -4,7 +4,10 @@ use super::{Format, Prepare};
 use crate::isa::Isa;
 use crate::mem::Buffer;
 use crate::pointwise::{self, Activation, Shared};
-use crate::quant::{GROUP, SMALLEST_ACTIVATION, quantize_row, round_to_bf16};
+use crate::quant::{
+    Digits, GROUP, INT8_GROUP, Outlier, PLANES, QUAD, SMALLEST_ACTIVATION, max_outliers, quantize_activations,
+    round_to_bf16,
+};
 use crate::threads::{Pool, share};
 use std::ops::Range;
 
@@ -16,9 +19,14 @@ const PARALLEL_FROM: usize = 16_384;
 pub(crate) struct Scratch {
     rows: Buffer<u8>,
     scales: Buffer<f32>,
-    sums: Buffer<i32>,
+    /// `[rows][PLANES][max_outliers]`.
+    outliers: Buffer<Outlier>,
+    /// How many of them there are, `[rows][PLANES]`.
+    counts: Buffer<u32>,
     /// By thread: a row that is computed and converted at once.
     made: Buffer<f32>,
+    /// By thread: the largest magnitude of each quad of a row.
+    peaks: Buffer<u16>,
 }
 
 /// Where the rows of a product come from.
@@ -54,7 +62,8 @@ pub(crate) struct Activations<'a> {
     bytes: &'a [u8],
     stride: usize,
     scales: &'a [f32],
-    sums: &'a [i32],
+    outliers: &'a [Outlier],
+    counts: &'a [u32],
 }
 
 impl Activations<'_> {
@@ -73,9 +82,13 @@ impl Activations<'_> {
         self.scales.get(first..first + count).unwrap_or(&[])
     }
 
-    /// Row sums, where activations are int8.
-    pub(super) fn sums(&self, first: usize, count: usize) -> &[i32] {
-        self.sums.get(first..first + count).unwrap_or(&[])
+    /// The middle (plane 0) or high (plane 1) digits of a row, where activations are int8.
+    pub(super) fn outliers(&self, row: usize, plane: usize) -> &[Outlier] {
+        let list = row * PLANES + plane;
+        match self.counts.get(list) {
+            Some(&count) => &self.outliers[list * (self.outliers.len() / self.counts.len())..][..count as usize],
+            None => &[],
+        }
     }
 }
 
@@ -90,12 +103,16 @@ pub(super) struct PrepareRows<'a> {
     stride: usize,
     /// `[rows]`, where activations are int8.
     scales: *mut f32,
-    /// `[rows]`, where activations are int8.
-    sums: *mut i32,
+    /// `[rows][PLANES][max_outliers]`, where activations are int8.
+    outliers: *mut Outlier,
+    /// `[rows][PLANES]`, where activations are int8.
+    counts: *mut u32,
+    /// Scratch of this thread, one for each quad of a row.
+    peaks: *mut u16,
 }
 
 /// The same, shared by the threads, each of which takes other rows.
-struct Pointers(*mut u8, *mut f32, *mut i32);
+struct Pointers(*mut u8, *mut f32, *mut Outlier, *mut u32, *mut u16);
 // SAFETY: `Scratch::prepare` hands every row to exactly one thread.
 unsafe impl Sync for Pointers {}
 
@@ -114,32 +131,44 @@ impl Scratch {
         let scaled_rows = if matches!(format, Format::Int8 | Format::Int8Grouped) { rows } else { 0 };
         self.rows.reserve(rows * stride).expect("memory for the activations of one matrix product");
         self.scales.reserve(scaled_rows).expect("memory for row scales");
-        self.sums.reserve(scaled_rows).expect("memory for row sums");
+        let list = max_outliers(width);
+        self.outliers.reserve(scaled_rows * PLANES * list).expect("memory for outliers");
+        self.counts.reserve(scaled_rows * PLANES).expect("memory for counts of outliers");
         let (made_rows, cost) = match source {
             Source::Rows(_) => (0, source.len()),
             Source::Gated(..) => (pool.threads(), 4 * source.len()),
         };
         self.made.reserve(made_rows * width).expect("memory for a row of each thread");
-        let to = Pointers(self.rows.as_mut_ptr(), self.scales.as_mut_ptr(), self.sums.as_mut_ptr());
+        let quads = if scaled_rows > 0 { width.div_ceil(QUAD).next_multiple_of(32) } else { 0 };
+        self.peaks.reserve(pool.threads() * quads).expect("memory for the peaks of a row of each thread");
+        let to = Pointers(
+            self.rows.as_mut_ptr(),
+            self.scales.as_mut_ptr(),
+            self.outliers.as_mut_ptr(),
+            self.counts.as_mut_ptr(),
+            self.peaks.as_mut_ptr(),
+        );
         let to = &to;
-        let convert = |x: &[f32], first: usize| {
+        let convert = |thread: usize, x: &[f32], first: usize| {
             let at = if scaled_rows > 0 { first } else { 0 };
-            // SAFETY: the buffers hold `rows` rows, each part covers rows of its own, and the caller chose `prepare`
-            // with a proof of its instructions.
+            // SAFETY: the buffers hold `rows` rows, each part covers rows of its own, each thread has peaks of its own, and
+            // the caller chose `prepare` with a proof of its instructions.
             unsafe {
-                let (bytes, scales, sums) = (to.0.add(first * stride), to.1.add(at), to.2.add(at));
-                prepare(PrepareRows { format, x, width, bytes, stride, scales, sums });
+                let (bytes, scales) = (to.0.add(first * stride), to.1.add(at));
+                let (outliers, counts) = (to.2.add(at * PLANES * list), to.3.add(at * PLANES));
+                let peaks = to.4.add(thread * quads);
+                prepare(PrepareRows { format, x, width, bytes, stride, scales, outliers, counts, peaks });
             }
         };
         let made = Shared::new(&mut self.made[..made_rows * width]);
         let part = |thread: usize, rows: Range<usize>| match source {
-            Source::Rows(x) => convert(&x[rows.start * width..rows.end * width], rows.start),
+            Source::Rows(x) => convert(thread, &x[rows.start * width..rows.end * width], rows.start),
             Source::Gated(isa, activation, gate_up) => {
                 // SAFETY: each thread has a row of its own.
                 let made = unsafe { made.part(thread * width..(thread + 1) * width) };
                 for row in rows {
                     pointwise::gated(None, isa, activation, &gate_up[row * 2 * width..][..2 * width], width, made);
-                    convert(made, row);
+                    convert(thread, made, row);
                 }
             }
         };
@@ -152,7 +181,8 @@ impl Scratch {
             bytes: &self.rows[..rows * stride],
             stride,
             scales: &self.scales[..scaled_rows],
-            sums: &self.sums[..scaled_rows],
+            outliers: &self.outliers[..scaled_rows * PLANES * list],
+            counts: &self.counts[..scaled_rows * PLANES],
         }
     }
 }
@@ -160,7 +190,7 @@ impl Scratch {
 /// Bytes of a converted row. Not a multiple of 2048, since rows at such a distance share a few cache sets.
 fn stride(format: Format, width: usize) -> usize {
     let bytes = match format {
-        Format::Int8 => width.next_multiple_of(64),
+        Format::Int8 => width.next_multiple_of(64) + (width.div_ceil(INT8_GROUP) * 4).next_multiple_of(64),
         Format::Int8Grouped => width.next_multiple_of(64) / GROUP * (GROUP + 4),
         Format::Bf16 => width.next_multiple_of(32) * 2,
         Format::Wide => width.next_multiple_of(32) * 4,
@@ -180,22 +210,23 @@ pub(super) unsafe fn prepare(rows: PrepareRows<'_>) {
             let bytes = rows.bytes.add(row * rows.stride);
             match rows.format {
                 Format::Int8 => {
-                    let q = std::slice::from_raw_parts_mut(bytes.cast::<i8>(), rows.stride);
-                    let (scale, sum) = quantize_row(x, q);
-                    *rows.scales.add(row) = scale;
-                    *rows.sums.add(row) = sum;
+                    let corrections = quantize_into(&rows, row, x);
+                    let q = std::slice::from_raw_parts(bytes.cast::<i8>(), x.len().next_multiple_of(64));
+                    for (group, q) in q.chunks(INT8_GROUP).enumerate() {
+                        let mut sum = 0i32;
+                        for &q in q {
+                            sum += i32::from(q);
+                        }
+                        *corrections.add(group) = (-128 * sum) as u32;
+                    }
                 }
                 Format::Int8Grouped => {
-                    let padded = x.len().next_multiple_of(64);
-                    let q = std::slice::from_raw_parts_mut(bytes.cast::<i8>(), padded);
-                    let corrections = std::slice::from_raw_parts_mut(bytes.add(padded).cast::<u32>(), padded / GROUP);
-                    let (scale, sum) = quantize_row(x, q);
-                    for (correction, group) in corrections.iter_mut().zip(q.as_chunks::<GROUP>().0) {
-                        let sum: i16 = group.iter().map(|&q| i16::from(q)).sum();
-                        *correction = u32::from((-8 * sum) as u16);
+                    let corrections = quantize_into(&rows, row, x);
+                    let q = std::slice::from_raw_parts(bytes.cast::<i8>(), x.len().next_multiple_of(64));
+                    for (group, q) in q.as_chunks::<GROUP>().0.iter().enumerate() {
+                        let sum: i16 = q.iter().map(|&q| i16::from(q)).sum();
+                        *corrections.add(group) = u32::from((-8 * sum) as u16);
                     }
-                    *rows.scales.add(row) = scale;
-                    *rows.sums.add(row) = sum;
                 }
                 Format::Bf16 => {
                     let to = std::slice::from_raw_parts_mut(bytes.cast::<u16>(), rows.stride / 2);
@@ -213,5 +244,28 @@ pub(super) unsafe fn prepare(rows: PrepareRows<'_>) {
                 }
             }
         }
+    }
+}
+
+/// Digits, scale and outliers of one row; returns where the corrections of its groups go.
+///
+/// # Safety
+/// As for [`prepare`].
+#[inline(always)]
+unsafe fn quantize_into(rows: &PrepareRows<'_>, row: usize, x: &[f32]) -> *mut u32 {
+    let (padded, list) = (x.len().next_multiple_of(64), max_outliers(x.len()));
+    // SAFETY: row `row` of each array is there and is this caller's, and so is the scratch.
+    unsafe {
+        let bytes = rows.bytes.add(row * rows.stride);
+        let low = std::slice::from_raw_parts_mut(bytes.cast::<i8>(), padded);
+        let outliers =
+            [0, 1].map(|plane| std::slice::from_raw_parts_mut(rows.outliers.add((row * PLANES + plane) * list), list));
+        let peaks = std::slice::from_raw_parts_mut(rows.peaks, x.len().div_ceil(QUAD));
+        let (scale, counts) = quantize_activations(x, Digits { low, outliers, peaks });
+        *rows.scales.add(row) = scale;
+        for (plane, count) in counts.into_iter().enumerate() {
+            *rows.counts.add(row * PLANES + plane) = count as u32;
+        }
+        bytes.add(padded).cast()
     }
 }

@@ -14,11 +14,12 @@
 //! Int4 weights are unpacked to int8 tiles of `ratio * q`, a K block at a time, and then pass by like int8. Where a
 //! ratio is larger than 15 it is cut into two digits, `ratio = 16 h + l`, and the rows pass by twice: the sums of
 //! `h * q` are multiplied by 16 before those of `l * q` go on top. That is the same integer, so the bits are the same.
+//! Int8 groups with ratios other than 1 are stored and added to the sums by vectors, two steps at a time.
 //! Unpacking a tile costs as many cycles as multiplying it with 30 rows, so int4 panels are taller than others.
 
 use super::{Product, Sums};
 use crate::isa::Amx;
-use crate::quant::{INT4_RATIOS, INT4_TILE, PAIR, TILE, WeightClass};
+use crate::quant::{INT4_RATIOS, INT4_TILE, INT8_GROUP, PAIR, Ratios, TILE, WeightClass};
 use crate::threads::share;
 use std::arch::asm;
 use std::arch::x86_64::*;
@@ -27,6 +28,8 @@ use std::ops::Range;
 
 /// Steps of a K block: 32 KiB of a pair of strips.
 const BLOCK_STEPS: usize = 16;
+/// Steps of an int8 group; two of int4 or bf16 do as well.
+const GROUP_STEPS: usize = INT8_GROUP / 64;
 /// Rows of the two row tiles.
 const BLOCK_ROWS: usize = 32;
 /// Bytes of a row of sums.
@@ -180,13 +183,21 @@ pub(super) fn panel(proof: Amx, product: &Product<'_>, rows: Range<usize>, pairs
     let first_sums = sums.as_mut_ptr().cast::<u32>();
     let mut tiles = Tiles::new(proof);
     let (w, x) = (product.w, &product.activations);
-    let k_blocks = w.steps().div_ceil(BLOCK_STEPS);
+    // Whole groups in each, so that a group's ratios meet the whole of its sum.
+    let groups = w.steps().div_ceil(GROUP_STEPS);
+    let k_blocks = groups.div_ceil(BLOCK_STEPS / GROUP_STEPS);
     let step_bytes = w.class().step_bytes();
-    let digits: &[Digit] = if w.wide_ratios() { &[Digit::High, Digit::Low] } else { &[Digit::Whole] };
+    let digits: &[Digit] = if w.class() == WeightClass::Int4 && w.ratios() == Ratios::Wide {
+        &[Digit::High, Digit::Low]
+    } else {
+        &[Digit::Whole]
+    };
     for pair in pairs {
         for (&digit, k_block) in digits.iter().flat_map(|digit| (0..k_blocks).map(move |k_block| (digit, k_block))) {
-            let steps = share(w.steps(), k_blocks, k_block);
-            let from = &w.pair(pair)[steps.start * step_bytes..steps.end * step_bytes];
+            let part = share(groups, k_blocks, k_block);
+            let steps = part.start * GROUP_STEPS..(part.end * GROUP_STEPS).min(w.steps());
+            let (ratios, from) = w.pair(pair);
+            let from = &from[steps.start * step_bytes..steps.end * step_bytes];
             let block_tiles = match w.class() {
                 WeightClass::Bf16 | WeightClass::Int8 => from.as_ptr(),
                 WeightClass::Int4 => {
@@ -217,6 +228,10 @@ pub(super) fn panel(proof: Amx, product: &Product<'_>, rows: Range<usize>, pairs
                         sums: first_sums.add((first - rows.start) * PAIR),
                         resume: k_block > 0 || digit == Digit::Low,
                     };
+                    if w.class() == WeightClass::Int8 && w.ratios() != Ratios::One {
+                        int8_groups(block, count, &ratios[steps.start * 64 / INT8_GROUP * PAIR..]);
+                        continue;
+                    }
                     match (w.class(), count > 16) {
                         (WeightClass::Int8 | WeightClass::Int4, true) => int8_two(block),
                         (WeightClass::Int8 | WeightClass::Int4, false) => int8_one(block),
@@ -232,7 +247,57 @@ pub(super) fn panel(proof: Amx, product: &Product<'_>, rows: Range<usize>, pairs
             let sums = unsafe {
                 std::slice::from_raw_parts(first_sums.add((first - rows.start) * PAIR).cast::<[u32; PAIR]>(), count)
             };
-            product.finish(sums, first, pair, false);
+            product.finish(sums, first, pair);
+        }
+    }
+}
+
+/// Adds the groups of an int8 block, each by its ratios, to its sums.
+///
+/// # Safety
+/// As for the kernels; where there are tiles there is AVX-512; `ratios` are those of the block's groups, from its first.
+unsafe fn int8_groups(block: TileBlock, rows: usize, ratios: &[u8]) {
+    let mut group = MaybeUninit::<Sums<BLOCK_ROWS>>::uninit();
+    let sums = group.as_mut_ptr().cast::<u32>();
+    for (index, first) in (0..block.steps).step_by(GROUP_STEPS).enumerate() {
+        // SAFETY: the steps are within the block, the group's sums hold its rows, and there are 32 ratios for each group.
+        unsafe {
+            let part = TileBlock {
+                x: block.x.add(first * 64),
+                x_stride: block.x_stride,
+                tiles: block.tiles.add(first * 2 * TILE),
+                steps: GROUP_STEPS.min(block.steps - first),
+                sums,
+                resume: false,
+            };
+            if rows > 16 {
+                int8_two(part)
+            } else {
+                int8_one(part)
+            }
+            add_by_ratio(sums, ratios[index * PAIR..][..PAIR].as_ptr(), rows, block.sums, block.resume || index > 0);
+        }
+    }
+}
+
+/// `to = sums * ratios`, or `to += ..`, for rows of 32.
+///
+/// # Safety
+/// The CPU has AVX-512; `sums` and `to` hold the rows, and there are 32 ratios.
+#[target_feature(enable = "avx512f")]
+unsafe fn add_by_ratio(sums: *const u32, ratios: *const u8, rows: usize, to: *mut u32, add: bool) {
+    for strip in 0..2 {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let ratios = _mm512_cvtepi8_epi32(_mm_loadu_si128(ratios.add(strip * 16).cast()));
+            for row in 0..rows {
+                let at = row * PAIR + strip * 16;
+                let mut sum = _mm512_mullo_epi32(_mm512_loadu_si512(sums.add(at).cast()), ratios);
+                if add {
+                    sum = _mm512_add_epi32(sum, _mm512_loadu_si512(to.add(at).cast()));
+                }
+                _mm512_storeu_si512(to.add(at).cast(), sum);
+            }
         }
     }
 }

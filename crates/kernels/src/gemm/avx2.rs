@@ -1,11 +1,11 @@
 //! AVX2 kernels: `vpmaddubsw` for int8, fused multiply-add for bf16. One tile of 16 columns at a time: 16 registers.
 
-use super::{Block, Format, Kernel, Path, activations, epilogue, in_order};
-use crate::quant::{INT4_RATIOS, INT4_TILE, TILE, WeightClass};
+use super::{Block, Format, Kernel, OutlierBlock, Path, activations, epilogue, in_order};
+use crate::quant::{GROUP, INT4_RATIOS, INT4_TILE, INT8_GROUP, PAIR, QUAD, TILE, WeightClass};
 use std::arch::x86_64::*;
 
 pub(super) static INT8: Path =
-    Path { format: Format::Int8, kernels: &INT8_KERNELS, block_rows: 4, prepare, finish, unsigned_weights: false };
+    Path { format: Format::Int8, kernels: &INT8_KERNELS, block_rows: 4, prepare, finish, outliers: outliers_int8 };
 
 pub(super) static INT4: Path = Path {
     format: Format::Int8Grouped,
@@ -13,11 +13,11 @@ pub(super) static INT4: Path = Path {
     block_rows: 4,
     prepare,
     finish,
-    unsigned_weights: false,
+    outliers: outliers_int4,
 };
 
 pub(super) static BF16: Path =
-    Path { format: Format::Wide, kernels: &BF16_KERNELS, block_rows: 3, prepare, finish, unsigned_weights: false };
+    Path { format: Format::Wide, kernels: &BF16_KERNELS, block_rows: 3, prepare, finish, outliers: super::no_outliers };
 
 static INT8_KERNELS: [Kernel; 4] = [int8::<1>, int8::<2>, int8::<3>, int8::<4>];
 static INT4_KERNELS: [Kernel; 4] = [int4::<1>, int4::<2>, int4::<3>, int4::<4>];
@@ -85,19 +85,93 @@ unsafe fn int8<const ROWS: usize>(block: Block) {
             }
         }
     }
-    let mut sums = [[[_mm256_setzero_si256(); 2]; ROWS]; 2];
-    let (mut tiles, mut x, mut ahead) = (block.tiles, block.x, block.ahead);
-    for _ in 0..block.steps {
-        // SAFETY: step by step the addresses stay within `steps` tiles and activations.
-        unsafe {
-            tile(tiles, x, block.x_stride, ahead, &mut sums[0]);
-            tile(tiles.add(TILE), x, block.x_stride, ahead.wrapping_add(TILE), &mut sums[1]);
-            (tiles, x) = (tiles.add(2 * TILE), x.add(64));
+    // SAFETY: the sums are `[ROWS][32]`. Step by step the addresses stay within the ratios, `steps` tiles and activations.
+    unsafe {
+        block.sums.write_bytes(0, ROWS * 32);
+        let (mut tiles, mut x, mut ahead) = (block.tiles, block.x, block.ahead);
+        let (mut ratios, mut left) = (block.ratios, block.steps);
+        while left > 0 {
+            let steps = left.min(INT8_GROUP / 64);
+            for strip in 0..2 {
+                let mut sums: Strip<ROWS> = [[_mm256_setzero_si256(); 2]; ROWS];
+                for step in 0..steps {
+                    let at = (step * 2 + strip) * TILE;
+                    let ahead = ahead.wrapping_add(step * block.ahead_stride + strip * TILE);
+                    tile(tiles.add(at), x.add(step * 64), block.x_stride, ahead, &mut sums);
+                }
+                for half in 0..2 {
+                    let ratios = _mm_loadl_epi64(ratios.add(strip * 16 + half * 8).cast());
+                    let ratios = _mm256_cvtepi8_epi32(ratios);
+                    for (row, sums) in sums.iter().enumerate() {
+                        let total = block.sums.add(row * 32 + strip * 16 + half * 8).cast::<__m256i>();
+                        let folded = _mm256_mullo_epi32(sums[half], ratios);
+                        _mm256_storeu_si256(total, _mm256_add_epi32(_mm256_loadu_si256(total), folded));
+                    }
+                }
+            }
+            (tiles, x) = (tiles.add(steps * 2 * TILE), x.add(steps * 64));
+            ahead = ahead.wrapping_add(steps * block.ahead_stride);
+            (ratios, left) = (ratios.add(PAIR), left - steps);
         }
-        ahead = ahead.wrapping_add(block.ahead_stride);
     }
-    // SAFETY: the sums are `[ROWS][32]`.
-    unsafe { store(&sums, block.sums) };
+}
+
+/// The sums of digits that few quads have: 4 weights of each column, by the ratio of their group.
+#[target_feature(enable = "avx2")]
+unsafe fn outliers_int8(block: OutlierBlock<'_>) {
+    for outlier in block.outliers {
+        let quad = outlier.quad as usize;
+        let digits = _mm256_set1_epi32(i32::from_le_bytes(outlier.digits.map(|digit| digit as u8)));
+        for (eight, sums) in block.sums.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+            // SAFETY: a quad of the activations is one of the weights, in every column.
+            unsafe {
+                let line = block.tiles.add((quad / 16 * 2 + eight / 2) * TILE + quad % 16 * 64 + eight % 2 * 32);
+                let ratios = block.ratios.add(quad * QUAD / INT8_GROUP * PAIR + eight * 8);
+                let w = _mm256_loadu_si256(line.cast());
+                let pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(digits, w));
+                add_by_ratio(sums, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)), ratios);
+            }
+        }
+    }
+}
+
+/// As [`outliers_int8`].
+#[target_feature(enable = "avx2")]
+unsafe fn outliers_int4(block: OutlierBlock<'_>) {
+    let low = _mm256_set1_epi8(15);
+    for outlier in block.outliers {
+        let quad = outlier.quad as usize;
+        let digits = _mm256_set1_epi32(i32::from_le_bytes(outlier.digits.map(|digit| digit as u8)));
+        let excess = _mm256_set1_epi32(8 * outlier.sum);
+        let shift = _mm_cvtsi32_si128((quad % 2 * 4) as i32);
+        for (eight, sums) in block.sums.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+            let (strip, half) = (eight / 2, eight % 2);
+            // SAFETY: a quad of the activations is one of the weights, in every column.
+            unsafe {
+                let step = block.tiles.add(quad / 16 * WeightClass::Int4.step_bytes());
+                let line = step.add(INT4_RATIOS + strip * INT4_TILE + quad % 16 / 2 * 64 + half * 32);
+                let ratios = step.add(strip * 32 + quad % 16 * QUAD / GROUP * 16 + half * 8);
+                let w = _mm256_and_si256(_mm256_srl_epi16(_mm256_loadu_si256(line.cast()), shift), low);
+                let products = _mm256_madd_epi16(_mm256_maddubs_epi16(w, digits), _mm256_set1_epi16(1));
+                add_by_ratio(sums, _mm256_sub_epi32(products, excess), ratios);
+            }
+        }
+    }
+}
+
+/// `sums += products * ratios`.
+///
+/// # Safety
+/// There are 8 ratios.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn add_by_ratio(sums: &mut [i32; 8], products: __m256i, ratios: *const u8) {
+    // SAFETY: the caller's promise; 8 sums are 32 bytes.
+    unsafe {
+        let ratios = _mm256_cvtepi8_epi32(_mm_loadl_epi64(ratios.cast()));
+        let to = sums.as_mut_ptr().cast::<__m256i>();
+        _mm256_storeu_si256(to, _mm256_add_epi32(_mm256_loadu_si256(to), _mm256_mullo_epi32(products, ratios)));
+    }
 }
 
 /// Sums of a group stay in 16 bits: eight products of pairs, each at most 2 * 15 * 127, in either half of a column's

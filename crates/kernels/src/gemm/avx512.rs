@@ -4,12 +4,12 @@
 //! tiles in turn, the hardware does not see a stream and fetches little ahead (a third of the bandwidth on Zen 4). Weights are loaded and made ready once for all rows (int8: `w ^ 0x80` is `w + 128` as unsigned; int4: two
 //! nibbles; bf16: even and odd halves widened to f32), activations are broadcast from memory, four bytes at a time.
 
-use super::{Block, Format, Kernel, Path, activations, epilogue, in_order};
-use crate::quant::{INT4_RATIOS, INT4_TILE, TILE, WeightClass};
+use super::{Block, Format, Kernel, OutlierBlock, Path, activations, epilogue, in_order};
+use crate::quant::{GROUP, INT4_RATIOS, INT4_TILE, INT8_GROUP, PAIR, QUAD, TILE, WeightClass};
 use std::arch::x86_64::*;
 
 pub(super) static INT8: Path =
-    Path { format: Format::Int8, kernels: &INT8_KERNELS, block_rows: 12, prepare, finish, unsigned_weights: true };
+    Path { format: Format::Int8, kernels: &INT8_KERNELS, block_rows: 12, prepare, finish, outliers: outliers_int8 };
 
 pub(super) static INT4: Path = Path {
     format: Format::Int8Grouped,
@@ -17,11 +17,17 @@ pub(super) static INT4: Path = Path {
     block_rows: 12,
     prepare,
     finish,
-    unsigned_weights: false,
+    outliers: outliers_int4,
 };
 
-pub(super) static BF16: Path =
-    Path { format: Format::Wide, kernels: &BF16_KERNELS, block_rows: 12, prepare, finish, unsigned_weights: false };
+pub(super) static BF16: Path = Path {
+    format: Format::Wide,
+    kernels: &BF16_KERNELS,
+    block_rows: 12,
+    prepare,
+    finish,
+    outliers: super::no_outliers,
+};
 
 static INT8_KERNELS: [Kernel; 12] = [
     int8::<1>, int8::<2>, int8::<3>, int8::<4>, int8::<5>, int8::<6>, int8::<7>, int8::<8>, int8::<9>, int8::<10>,
@@ -61,9 +67,14 @@ unsafe fn finish(results: epilogue::Results<'_>) {
                 let mut y = match results.class {
                     WeightClass::Bf16 => _mm512_loadu_ps(sums.cast()),
                     WeightClass::Int8 | WeightClass::Int4 => {
-                        let excess = if results.unsigned_weights { results.row_sums[row].wrapping_mul(128) } else { 0 };
-                        let sums = _mm512_sub_epi32(_mm512_loadu_si512(sums.cast()), _mm512_set1_epi32(excess));
-                        let scaled = _mm512_mul_ps(_mm512_cvtepi32_ps(sums), _mm512_set1_ps(results.row_scales[row]));
+                        let mut joined = _mm512_cvtepi32_ps(_mm512_loadu_si512(sums.cast()));
+                        if let Some(high) = &results.high[row] {
+                            for (digits, unit) in high.iter().zip(epilogue::UNITS) {
+                                let digits = _mm512_loadu_si512(digits.as_ptr().add(column).cast());
+                                joined = _mm512_fmadd_ps(_mm512_set1_ps(unit), _mm512_cvtepi32_ps(digits), joined);
+                            }
+                        }
+                        let scaled = _mm512_mul_ps(joined, _mm512_set1_ps(results.row_scales[row]));
                         _mm512_mul_ps(scaled, column_scales)
                     }
                 };
@@ -109,30 +120,96 @@ unsafe fn int8<const ROWS: usize>(block: Block) {
             }
         }
     }
-    let mut sums = [[_mm512_setzero_si512(); ROWS]; 2];
-    let (mut tiles, mut x, mut ahead) = (block.tiles, block.x, block.ahead);
-    for _ in 0..block.steps {
-        // SAFETY: step by step the addresses stay within `steps` tiles and activations.
-        unsafe {
-            tile(tiles, x, block.x_stride, ahead, &mut sums[0]);
-            tile(tiles.add(TILE), x, block.x_stride, ahead.wrapping_add(TILE), &mut sums[1]);
-            (tiles, x) = (tiles.add(2 * TILE), x.add(64));
+    // SAFETY: the sums are `[ROWS][32]`. Step by step the addresses stay within the ratios, `steps` tiles and the
+    // activations, behind which lies a correction for each group.
+    unsafe {
+        block.sums.write_bytes(0, ROWS * 32);
+        let (mut tiles, mut x, mut ahead) = (block.tiles, block.x, block.ahead);
+        let (mut ratios, mut corrections) = (block.ratios, block.x.add(block.steps * 64));
+        let mut left = block.steps;
+        while left > 0 {
+            let steps = left.min(INT8_GROUP / 64);
+            let start: Strip<ROWS> = std::array::from_fn(|row| {
+                _mm512_set1_epi32(corrections.add(row * block.x_stride).cast::<i32>().read_unaligned())
+            });
+            let mut sums = [start; 2];
+            for _ in 0..steps {
+                tile(tiles, x, block.x_stride, ahead, &mut sums[0]);
+                tile(tiles.add(TILE), x, block.x_stride, ahead.wrapping_add(TILE), &mut sums[1]);
+                (tiles, x) = (tiles.add(2 * TILE), x.add(64));
+                ahead = ahead.wrapping_add(block.ahead_stride);
+            }
+            for (strip, sums) in sums.into_iter().enumerate() {
+                let ratios = _mm512_cvtepi8_epi32(_mm_loadu_si128(ratios.add(strip * 16).cast()));
+                for (row, sum) in sums.into_iter().enumerate() {
+                    let total = block.sums.add(row * 32 + strip * 16);
+                    let folded = _mm512_add_epi32(_mm512_loadu_si512(total.cast()), _mm512_mullo_epi32(sum, ratios));
+                    _mm512_storeu_si512(total.cast(), folded);
+                }
+            }
+            (ratios, corrections, left) = (ratios.add(PAIR), corrections.add(4), left - steps);
         }
-        ahead = ahead.wrapping_add(block.ahead_stride);
     }
-    // SAFETY: the sums are `[ROWS][32]`.
-    unsafe { store(&sums, block.sums) };
 }
 
-/// Sums of strips to `[ROWS][2][16]`.
+/// The sums of digits that few quads have: 4 weights of each column, by the ratio of their group.
+#[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
+unsafe fn outliers_int8(block: OutlierBlock<'_>) {
+    let flip = _mm512_set1_epi8(-128);
+    let mut sums = [_mm512_setzero_si512(); 2];
+    for outlier in block.outliers {
+        let quad = outlier.quad as usize;
+        let digits = _mm512_set1_epi32(i32::from_le_bytes(outlier.digits.map(|digit| digit as u8)));
+        let start = _mm512_set1_epi32(-128 * outlier.sum);
+        for (strip, sum) in sums.iter_mut().enumerate() {
+            // SAFETY: a quad of the activations is one of the weights, in every column.
+            unsafe {
+                let line = block.tiles.add((quad / 16 * 2 + strip) * TILE + quad % 16 * 64);
+                let ratios = block.ratios.add(quad * QUAD / INT8_GROUP * PAIR + strip * 16);
+                let w = _mm512_xor_si512(_mm512_loadu_si512(line.cast()), flip);
+                let ratios = _mm512_cvtepi8_epi32(_mm_loadu_si128(ratios.cast()));
+                let products = _mm512_mullo_epi32(_mm512_dpbusd_epi32(start, w, digits), ratios);
+                *sum = _mm512_add_epi32(*sum, products);
+            }
+        }
+    }
+    add_to(block.sums, sums);
+}
+
+/// As [`outliers_int8`].
+#[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
+unsafe fn outliers_int4(block: OutlierBlock<'_>) {
+    let low = _mm512_set1_epi8(15);
+    let mut sums = [_mm512_setzero_si512(); 2];
+    for outlier in block.outliers {
+        let quad = outlier.quad as usize;
+        let digits = _mm512_set1_epi32(i32::from_le_bytes(outlier.digits.map(|digit| digit as u8)));
+        let start = _mm512_set1_epi32(-8 * outlier.sum);
+        let shift = _mm_cvtsi32_si128((quad % 2 * 4) as i32);
+        for (strip, sum) in sums.iter_mut().enumerate() {
+            // SAFETY: a quad of the activations is one of the weights, in every column.
+            unsafe {
+                let step = block.tiles.add(quad / 16 * WeightClass::Int4.step_bytes());
+                let line = step.add(INT4_RATIOS + strip * INT4_TILE + quad % 16 / 2 * 64);
+                let ratios = step.add(strip * 32 + quad % 16 * QUAD / GROUP * 16);
+                let w = _mm512_and_si512(_mm512_srl_epi16(_mm512_loadu_si512(line.cast()), shift), low);
+                let ratios = _mm512_cvtepi8_epi32(_mm_loadu_si128(ratios.cast()));
+                let products = _mm512_mullo_epi32(_mm512_dpbusd_epi32(start, w, digits), ratios);
+                *sum = _mm512_add_epi32(*sum, products);
+            }
+        }
+    }
+    add_to(block.sums, sums);
+}
+
 #[inline]
 #[target_feature(enable = "avx512f")]
-unsafe fn store<const ROWS: usize>(sums: &[Strip<ROWS>; 2], to: *mut u32) {
-    for (strip, sums) in sums.iter().enumerate() {
-        for (row, &sum) in sums.iter().enumerate() {
-            // SAFETY: the caller's promise.
-            unsafe { _mm512_storeu_si512(to.add(row * 32 + strip * 16).cast(), sum) };
-        }
+fn add_to(to: &mut [i32; PAIR], sums: [__m512i; 2]) {
+    for (to, sum) in to.as_chunks_mut::<16>().0.iter_mut().zip(sums) {
+        // SAFETY: 16 numbers of 4 bytes, read and written.
+        unsafe {
+            _mm512_storeu_si512(to.as_mut_ptr().cast(), _mm512_add_epi32(_mm512_loadu_si512(to.as_ptr().cast()), sum))
+        };
     }
 }
 

@@ -1,6 +1,6 @@
 //! From sums to results: the scales of int8 and int4, bias, and the residual stream.
 
-use crate::quant::{PAIR, WeightClass};
+use crate::quant::{BASE, PAIR, PLANES, WeightClass};
 
 /// A block's sums and where its results go.
 pub(super) struct Results<'a> {
@@ -9,10 +9,8 @@ pub(super) struct Results<'a> {
     pub(super) class: WeightClass,
     /// Int8 and int4: `[rows]`.
     pub(super) row_scales: &'a [f32],
-    /// Int8: `[rows]`, sum of the quantized activations.
-    pub(super) row_sums: &'a [i32],
-    /// Int8: `sums` were taken with `w + 128`.
-    pub(super) unsigned_weights: bool,
+    /// Int8 and int4: `[rows]`, the sums of the middle and high digits of a row that has some.
+    pub(super) high: &'a [Option<[[i32; PAIR]; PLANES]>],
     /// Int8 and int4: `[columns]`.
     pub(super) column_scales: &'a [f32],
     /// `[columns]`.
@@ -26,6 +24,9 @@ pub(super) struct Results<'a> {
     /// Columns to write: 32, fewer at the edge.
     pub(super) columns: usize,
 }
+
+/// What a middle and a high digit count.
+pub(crate) const UNITS: [f32; PLANES] = [BASE as f32, (BASE * BASE) as f32];
 
 /// The definition of what follows the sum, inlined into a function of each instruction set.
 ///
@@ -49,9 +50,15 @@ pub(super) unsafe fn finish(results: Results<'_>) {
         let mut y = match results.class {
             WeightClass::Bf16 => sums.map(f32::from_bits),
             WeightClass::Int8 | WeightClass::Int4 => {
-                let correction = if results.unsigned_weights { results.row_sums[row].wrapping_mul(128) } else { 0 };
                 let row_scale = results.row_scales[row];
-                let sums = sums.map(|sum| (sum as i32).wrapping_sub(correction) as f32);
+                let mut sums = sums.map(|sum| (sum as i32) as f32);
+                if let Some(high) = &results.high[row] {
+                    for (digits, unit) in high.iter().zip(UNITS) {
+                        for (sum, &digits) in sums.iter_mut().zip(digits) {
+                            *sum = unit.mul_add(digits as f32, *sum);
+                        }
+                    }
+                }
                 std::array::from_fn(|column| (sums[column] * row_scale) * column_scales[column])
             }
         };

@@ -9,8 +9,10 @@
 //! ```
 //! What a result is, row by row and column by column (the cutting above cannot change it):
 //!
-//! * int8: `T` = the exact i32 sum over K, `y = ((T as f32) * row_scale) * column_scale`.
-//! * int4: the same with weights `ratio * q`, where packing has made sure that `T` fits i32.
+//! * int8, int4: weights are `ratio * q`, activations digits `low + 255 * middle + 65,025 * high`
+//!   ([`quantize_activations`](crate::quant::quantize_activations)). For each digit `T` = the exact sum over K; packing has
+//!   made sure that it fits i32. `s = T_low as f32`, then `s = fma(255, T_middle as f32, s)` and
+//!   `s = fma(65025, T_high as f32, s)`; `y = (s * row_scale) * column_scale`.
 //! * bf16: `C = 0`; per 32-deep step `e = o = 0`, for each of its 16 pairs `e = fma(a[2p], b[2p], e)` and
 //!   `o = fma(a[2p + 1], b[2p + 1], o)`, then `C = C + (e + o)`; `y = C`. This is what the tile instruction
 //!   `TDPBF16PS` computes (Intel SDM volume 2), so the other instruction sets follow it.
@@ -30,7 +32,7 @@ pub(crate) use activations::{Activations, Scratch, Source};
 
 use crate::Out;
 use crate::isa::{Amx, Avx2, Avx512, Isa};
-use crate::quant::{PackedMatrix, WeightClass};
+use crate::quant::{Outlier, PAIR, PLANES, PackedMatrix, WeightClass};
 use crate::threads::{Pool, share};
 use std::ops::Range;
 
@@ -54,13 +56,15 @@ pub(crate) struct Block {
     x: *const u8,
     /// Bytes from one activation row to the next.
     x_stride: usize,
+    /// Int8: `[groups][32]`.
+    ratios: *const u8,
     /// `[steps]` of the weight class.
     tiles: *const u8,
     steps: usize,
     /// What will be needed later: the kernel prefetches a step's bytes from here, then from `ahead_stride` further on.
     ahead: *const u8,
     ahead_stride: usize,
-    /// Result, `[rows][32]` f32 or i32 (some kernels: sums that `finish` still has to correct).
+    /// Result, `[rows][32]` f32 or i32.
     sums: *mut u32,
 }
 
@@ -71,12 +75,33 @@ pub(crate) struct Block {
 /// kernel's [`Format`], and the CPU has the kernel's instructions.
 type Kernel = unsafe fn(Block);
 
+/// Some digits of one row that only few quads have, against one pair of strips.
+pub(crate) struct OutlierBlock<'a> {
+    /// Int8: `[groups][32]`.
+    ratios: *const u8,
+    /// `[steps]` of the weight class.
+    tiles: *const u8,
+    outliers: &'a [Outlier],
+    /// What the result is added to.
+    sums: &'a mut [i32; PAIR],
+}
+
+/// Adds the outliers' products to `block.sums`.
+///
+/// # Safety
+/// The pointers cover the pair of strips, the quads lie within it, and the CPU has the kernel's instructions.
+type Outliers = unsafe fn(OutlierBlock<'_>);
+
+/// Bf16 has none.
+unsafe fn no_outliers(_: OutlierBlock<'_>) {}
+
 /// What a kernel wants its activations to look like.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Format {
-    /// i8, K padded to 64, with scales and sums.
+    /// i8, K padded to 64, followed by -128 times the sum of each group of 128, i32: what kernels start a group with that
+    /// take weights as unsigned, `w + 128`. Scales and outliers apart.
     Int8,
-    /// As `Int8`, followed by what int4 kernels start each group of 32 with, u32: the low 16 bits of -8 times the
+    /// As `Int8`, but followed by what int4 kernels start each group of 32 with, u32: the low 16 bits of -8 times the
     /// group's sum. With it, nibbles that stand for `q + 8` give the sum of `q * x`: at most 32 * 8 * 127 = 32 512 in
     /// magnitude, so 16 bits hold it.
     Int8Grouped,
@@ -100,8 +125,8 @@ pub(crate) struct Path {
     block_rows: usize,
     prepare: Prepare,
     finish: Finish,
-    /// Whether kernels treat weights as unsigned, `w + 128`: then `128 * sum(row)` comes off each sum.
-    unsigned_weights: bool,
+    /// Products of digits that few quads have.
+    outliers: Outliers,
 }
 
 /// The instruction sets that products may use, each with its proof.
@@ -242,7 +267,8 @@ impl Product<'_> {
                 let part = share(rows.len(), blocks, block);
                 let (first, count) = (rows.start + part.start, part.len());
                 for pair in group.clone() {
-                    let tiles = self.w.pair(pair).as_ptr();
+                    let (ratios, tiles) = self.w.pair(pair);
+                    let (ratios, tiles) = (ratios.as_ptr(), tiles.as_ptr());
                     // One block asks for what it needs next; of many, each brings in its part of the next group.
                     let ahead = match blocks {
                         1 => prefetch_bytes(count),
@@ -255,6 +281,7 @@ impl Product<'_> {
                     let block = Block {
                         x: self.activations.row(first),
                         x_stride: self.activations.stride(),
+                        ratios,
                         tiles,
                         steps: self.w.steps(),
                         ahead: tiles.wrapping_add(ahead),
@@ -264,23 +291,37 @@ impl Product<'_> {
                     // SAFETY: the path was chosen by proof of its instructions, `prepare` filled `count` rows from
                     // `first` in its format, and `sums` has room for every kernel's rows.
                     unsafe { kernels[count - 1](block) };
-                    self.finish(&sums.0[..count], first, pair, self.path.unsigned_weights);
+                    self.finish(&sums.0[..count], first, pair);
                 }
             }
         }
     }
 
-    /// Scales, bias and residual for rows `first..` and one pair of strips.
-    fn finish(&self, sums: &[[u32; 32]], first: usize, pair: usize, unsigned_weights: bool) {
+    /// Outliers, scales, bias and residual for rows `first..`, at most [`MAX_ROWS`], and one pair of strips.
+    fn finish(&self, sums: &[[u32; PAIR]], first: usize, pair: usize) {
         let width = self.w.shape().out_features;
-        let column = pair * crate::quant::PAIR;
-        let columns = (width - column).min(crate::quant::PAIR);
+        let column = pair * PAIR;
+        let columns = (width - column).min(PAIR);
+        let mut high = [None; MAX_ROWS];
+        for (row, high) in (first..).zip(&mut high[..sums.len()]) {
+            if self.activations.outliers(row, 0).is_empty() {
+                continue; // nor are there high digits
+            }
+            let (ratios, tiles) = self.w.pair(pair);
+            let planes = high.insert([[0; PAIR]; PLANES]);
+            for (plane, sums) in planes.iter_mut().enumerate() {
+                let (ratios, tiles) = (ratios.as_ptr(), tiles.as_ptr());
+                let block = OutlierBlock { ratios, tiles, outliers: self.activations.outliers(row, plane), sums };
+                // SAFETY: the path was chosen by proof of its instructions; the quads are those of a row as wide as the
+                // matrix is deep.
+                unsafe { (self.path.outliers)(block) };
+            }
+        }
         let results = epilogue::Results {
             sums,
             class: self.w.class(),
             row_scales: self.activations.scales(first, sums.len()),
-            row_sums: self.activations.sums(first, sums.len()),
-            unsigned_weights,
+            high: &high[..sums.len()],
             column_scales: self.w.scales().get(column..column + columns).unwrap_or(&[]),
             bias: self.bias.map(|bias| &bias[column..column + columns]),
             add: self.add,

@@ -1,8 +1,8 @@
 //! Kernels in plain Rust, one row at a time: any CPU. The compiler's vectors of 16 columns are welcome; the order of
 //! operations within a column is the definition's.
 
-use super::{Block, Format, Path, activations, epilogue};
-use crate::quant::{INT4_TILE, TILE};
+use super::{Block, Format, OutlierBlock, Path, activations, epilogue};
+use crate::quant::{GROUP, INT4_RATIOS, INT4_TILE, INT8_GROUP, PAIR, QUAD, TILE, WeightClass};
 
 pub(super) static INT8: Path = Path {
     format: Format::Int8,
@@ -10,7 +10,7 @@ pub(super) static INT8: Path = Path {
     block_rows: 1,
     prepare: activations::prepare,
     finish: epilogue::finish,
-    unsigned_weights: false,
+    outliers: outliers_int8,
 };
 
 pub(super) static BF16: Path = Path {
@@ -19,7 +19,7 @@ pub(super) static BF16: Path = Path {
     block_rows: 1,
     prepare: activations::prepare,
     finish: epilogue::finish,
-    unsigned_weights: false,
+    outliers: super::no_outliers,
 };
 
 pub(super) static INT4: Path = Path {
@@ -28,7 +28,7 @@ pub(super) static INT4: Path = Path {
     block_rows: 1,
     prepare: activations::prepare,
     finish: epilogue::finish,
-    unsigned_weights: false,
+    outliers: outliers_int4,
 };
 
 /// The tiles of a step, strip 0 and 1.
@@ -53,14 +53,62 @@ unsafe fn parts<'a, W, X, S, const DEPTH: usize>(block: Block) -> (&'a [W], &'a 
 unsafe fn int8(block: Block) {
     // SAFETY: passed on.
     let (tiles, x, sums) = unsafe { parts::<StepTiles, i8, i32, 64>(block) };
+    // SAFETY: before the tiles of a pair lie the ratios of each of its groups.
+    let ratios: &[[[i8; 16]; 2]] =
+        unsafe { std::slice::from_raw_parts(block.ratios.cast(), block.steps.div_ceil(INT8_GROUP / 64)) };
     *sums = [[0; 16]; 2];
-    for (tiles, x) in tiles.iter().zip(x) {
-        for (tile, sums) in tiles.iter().zip(&mut *sums) {
-            for (line, x) in tile.as_chunks::<64>().0.iter().zip(x.as_chunks::<4>().0) {
-                for (sum, w) in sums.iter_mut().zip(line.as_chunks::<4>().0) {
-                    *sum += w.iter().zip(x).map(|(&w, &x)| i32::from(w as i8) * i32::from(x)).sum::<i32>();
+    for ((tiles, x), ratios) in tiles.chunks(INT8_GROUP / 64).zip(x.chunks(INT8_GROUP / 64)).zip(ratios) {
+        let mut group = [[0i32; 16]; 2];
+        for (tiles, x) in tiles.iter().zip(x) {
+            for (tile, sums) in tiles.iter().zip(&mut group) {
+                for (line, x) in tile.as_chunks::<64>().0.iter().zip(x.as_chunks::<4>().0) {
+                    for (sum, w) in sums.iter_mut().zip(line.as_chunks::<4>().0) {
+                        *sum += w.iter().zip(x).map(|(&w, &x)| i32::from(w as i8) * i32::from(x)).sum::<i32>();
+                    }
                 }
             }
+        }
+        for ((sum, group), &ratio) in
+            sums.as_flattened_mut().iter_mut().zip(group.as_flattened()).zip(ratios.as_flattened())
+        {
+            *sum += group * i32::from(ratio);
+        }
+    }
+}
+
+/// The sums of digits that few quads have: 4 weights of each column, by the ratio of their group.
+unsafe fn outliers_int8(block: OutlierBlock<'_>) {
+    for outlier in block.outliers {
+        let quad = outlier.quad as usize;
+        for (column, sum) in block.sums.iter_mut().enumerate() {
+            // SAFETY: a quad of the activations is one of the weights, in every column.
+            let (w, ratio) = unsafe {
+                let line = block.tiles.add((quad / 16 * 2 + column / 16) * TILE + quad % 16 * 64 + column % 16 * 4);
+                let ratio = block.ratios.add(quad * QUAD / INT8_GROUP * PAIR + column).cast::<i8>();
+                (line.cast::<[i8; 4]>().read(), *ratio)
+            };
+            let dot: i32 = w.iter().zip(outlier.digits).map(|(&w, x)| i32::from(w) * i32::from(x)).sum();
+            *sum += dot * i32::from(ratio);
+        }
+    }
+}
+
+/// As [`outliers_int8`].
+unsafe fn outliers_int4(block: OutlierBlock<'_>) {
+    for outlier in block.outliers {
+        let quad = outlier.quad as usize;
+        for (column, sum) in block.sums.iter_mut().enumerate() {
+            let strip = column / 16;
+            // SAFETY: a quad of the activations is one of the weights, in every column.
+            let (bytes, ratio) = unsafe {
+                let step = block.tiles.add(quad / 16 * WeightClass::Int4.step_bytes());
+                let line = step.add(INT4_RATIOS + strip * INT4_TILE + quad % 16 / 2 * 64 + column % 16 * 4);
+                let ratio = step.add(strip * 32 + quad % 16 * QUAD / GROUP * 16 + column % 16).cast::<i8>();
+                (line.cast::<[u8; 4]>().read(), *ratio)
+            };
+            let w = bytes.map(|byte| i32::from(byte >> (quad % 2 * 4) & 15) - 8);
+            let dot: i32 = w.iter().zip(outlier.digits).map(|(&w, x)| w * i32::from(x)).sum();
+            *sum += dot * i32::from(ratio);
         }
     }
 }

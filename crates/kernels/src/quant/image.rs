@@ -3,14 +3,13 @@
 //! The layout is the same on every instruction set, so an image made by one serves all. Whoever changes the layout, a
 //! quantizer or a rounding raises [`LAYOUT_VERSION`]; a test here holds a digest that changes with them.
 
-use super::int4::MAX_OWN_RATIO;
-use super::{INT4_RATIOS, MatrixShape, PAIR, PackedMatrix, WeightClass};
+use super::{INT4_RATIOS, INT8_GROUP, MatrixShape, PAIR, PackedMatrix, Ratios, WeightClass};
 use crate::mem::{Buffer, OutOfMemory};
 use crate::threads::{Pool, share};
 use std::sync::{Arc, Mutex};
 
 /// Changes whenever packing the same rows gives other bytes.
-pub const LAYOUT_VERSION: u32 = 3;
+pub const LAYOUT_VERSION: u32 = 4;
 
 /// Where bytes of an image come from: `source.0(offset, out)` fills `out` from `offset`, counted from the matrix's first
 /// byte. Called from several threads, each byte once.
@@ -81,17 +80,26 @@ impl PackedMatrix {
         if num_scales > 0 {
             (source.0)(tile_bytes as u64, scales.as_bytes_mut());
         }
-        let wide_ratios = class == WeightClass::Int4 && has_wide_ratios(&tiles);
+        let ratios = ratios_in(class, &tiles, tile_bytes / pairs, shape.in_features);
         let (tiles, scales) = (Arc::new(tiles), Arc::new(scales));
-        Ok(PackedMatrix { shape, class, tiles, scales, wide_ratios })
+        Ok(PackedMatrix { shape, class, tiles, scales, ratios })
     }
 }
 
-/// Whether an int4 ratio is larger than those of our own quantizer: see [`PackedMatrix::wide_ratios`].
-fn has_wide_ratios(tiles: &[u8]) -> bool {
-    let mut steps = tiles.chunks_exact(WeightClass::Int4.step_bytes());
-    let is_wide = |&ratio: &u8| (ratio as i8).unsigned_abs() > MAX_OWN_RATIO.unsigned_abs();
-    steps.any(|step| step[..INT4_RATIOS].iter().any(is_wide))
+/// What the largest ratio in a matrix's bytes is.
+fn ratios_in(class: WeightClass, tiles: &[u8], pair_bytes: usize, in_features: usize) -> Ratios {
+    let of = |bytes: &[u8]| bytes.iter().map(|&byte| Ratios::of(&[byte as i8])).max().unwrap_or(Ratios::One);
+    let pairs = tiles.chunks_exact(pair_bytes);
+    match class {
+        WeightClass::Bf16 => Ratios::One,
+        WeightClass::Int8 => {
+            pairs.map(|pair| of(&pair[..in_features.div_ceil(INT8_GROUP) * PAIR])).max().unwrap_or(Ratios::One)
+        }
+        WeightClass::Int4 => {
+            let steps = tiles.chunks_exact(class.step_bytes());
+            steps.map(|step| of(&step[..INT4_RATIOS])).max().unwrap_or(Ratios::One)
+        }
+    }
 }
 
 /// Bytes of tiles, number of scales.
@@ -100,7 +108,11 @@ fn sizes(shape: MatrixShape, class: WeightClass) -> Option<(usize, usize)> {
         return None;
     }
     let pairs = shape.out_features.div_ceil(PAIR);
-    let pair_bytes = shape.in_features.div_ceil(class.step()).checked_mul(class.step_bytes())?;
+    if shape.in_features > isize::MAX as usize / PAIR {
+        return None;
+    }
+    let steps = shape.in_features.div_ceil(class.step()).checked_mul(class.step_bytes())?;
+    let pair_bytes = steps.checked_add(class.ratio_bytes(shape.in_features))?;
     Some((pairs.checked_mul(pair_bytes)?, if class == WeightClass::Bf16 { 0 } else { pairs * PAIR }))
 }
 
@@ -141,7 +153,7 @@ mod tests {
     fn an_image_knows_whether_ratios_are_wide() {
         let shape = MatrixShape { out_features: 33, in_features: 100 };
         // Scales of `1` and `1 / steps`: as many steps are needed, for 0.03 more than 15.
-        for (other, wide) in [(1.0f32, false), (1.0 / 15.0, false), (0.03, true)] {
+        for (other, wanted) in [(1.0f32, Ratios::One), (1.0 / 15.0, Ratios::Narrow), (0.03, Ratios::Wide)] {
             let rows = |row: usize, q: &mut [i8], scales: &mut [f32]| {
                 q.fill(-8);
                 scales.fill(1.0);
@@ -151,7 +163,7 @@ mod tests {
             let image = matrix.image().pieces().concat();
             let source = |at: u64, out: &mut [u8]| out.copy_from_slice(&image[at as usize..][..out.len()]);
             let back = PackedMatrix::restore(None, shape, WeightClass::Int4, &ByteSource(&source)).unwrap();
-            assert_eq!((matrix.wide_ratios(), back.wide_ratios()), (wide, wide), "scales of 1 and {other}");
+            assert_eq!((matrix.ratios(), back.ratios()), (wanted, wanted), "scales of 1 and {other}");
         }
     }
 
@@ -166,7 +178,7 @@ mod tests {
         });
         assert_eq!(
             (LAYOUT_VERSION, digests),
-            (3, [18_392_729_095_886_358_030, 3_054_469_582_290_133_917, 5_869_070_592_109_334_174]),
+            (4, [18_392_729_095_886_358_030, 17_380_767_523_917_405_574, 5_869_070_592_109_334_174]),
             "other bytes: raise LAYOUT_VERSION, then note them here"
         );
     }

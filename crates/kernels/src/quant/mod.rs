@@ -8,6 +8,7 @@
 //! ```
 //! That is the order in which AMX loads tiles and VNNI loads vectors, and one linear stream for a matrix-vector product.
 //! In both classes a tile is a 16 x 16 transpose of 4-byte groups. N is padded to 32 and K to one step, with zeros.
+//! Before the steps of an int8 pair lie its ratios, `[group of 128 k][32 columns]` i8, padded to 64 bytes.
 //!
 //! Int4 is the same stream with half-size tiles and the group scales of a step before them:
 //!
@@ -20,10 +21,15 @@
 
 mod image;
 mod int4;
+mod int8;
+mod outliers;
 mod pack;
 
 pub use image::{ByteSource, Image, LAYOUT_VERSION};
 pub use int4::{GROUP, quantize_int4_row};
+pub use int8::{INT8_GROUP, quantize_int8_row};
+pub(crate) use outliers::BASE;
+pub use outliers::{Digits, Outlier, PLANES, QUAD, max_outliers, quantize_activations};
 
 use crate::isa::Isa;
 use crate::mem::{Buffer, OutOfMemory};
@@ -36,7 +42,9 @@ use std::sync::Arc;
 pub enum WeightClass {
     /// Two bytes per weight; activations are rounded to bf16, products summed in f32 in the order of `TDPBF16PS`.
     Bf16,
-    /// One byte per weight with a scale per output channel; activations int8 with a scale per row, exact i32 sums.
+    /// One byte per weight, an integer scale of 7 bits per 128 of them (8.06 bits in all) and an f32 scale per output
+    /// channel: `w = scale * ratio * q`. Activations int8 with a scale per row and further digits for outliers
+    /// ([`quantize_activations`]); sums over all of K are exact integers.
     Int8,
     /// Half a byte per weight, a signed integer scale of 8 bits per 32 of them (4.25 bits in all) and an f32 scale per output
     /// channel: `w = scale * ratio * q`, `q` in `-8..=7`. Activations and sums as for int8: the group scales are
@@ -59,6 +67,14 @@ impl WeightClass {
         match self {
             WeightClass::Bf16 => 32,
             WeightClass::Int8 | WeightClass::Int4 => 64,
+        }
+    }
+
+    /// Bytes before the steps of a pair of strips.
+    pub(crate) const fn ratio_bytes(self, in_features: usize) -> usize {
+        match self {
+            WeightClass::Int8 => (in_features.div_ceil(INT8_GROUP) * PAIR).next_multiple_of(64),
+            WeightClass::Bf16 | WeightClass::Int4 => 0,
         }
     }
 
@@ -91,13 +107,15 @@ pub struct RowSource<'a>(pub &'a (dyn Fn(usize, &mut [f32]) + Sync));
 /// A wider group is several groups of 32 with the same scale.
 pub struct Int4Source<'a>(pub &'a Int4Rows<'a>);
 
-/// Where packing reads int8 weights that somebody else quantized: `source.0(row, q)` writes row `0..out_features`,
-/// `[in_features]`, and returns the channel's scale. Any `i8` counts, -128 too; at most 132 000 of them in a row. Called
-/// from several threads, each row once.
+/// Where packing reads int8 weights that somebody else quantized: `source.0(row, q, scales)` writes row `0..out_features`,
+/// `[in_features]`, and the scales of its groups of 128, `[in_features / 128]` rounded up. Any `i8` counts, -128 too; at
+/// most 132 000 of them in a row. Called from several threads, each row once.
+///
+/// One scale per channel is as many equal ones.
 pub struct Int8Source<'a>(pub &'a Int8Rows<'a>);
 
-/// `(row, q) -> scale`, see [`Int8Source`].
-pub type Int8Rows<'a> = dyn Fn(usize, &mut [i8]) -> f32 + Sync + 'a;
+/// `(row, q, scales)`, see [`Int8Source`].
+pub type Int8Rows<'a> = dyn Fn(usize, &mut [i8], &mut [f32]) + Sync + 'a;
 
 /// `(row, q, scales)`, see [`Int4Source`].
 pub type Int4Rows<'a> = dyn Fn(usize, &mut [i8], &mut [f32]) + Sync + 'a;
@@ -109,8 +127,30 @@ pub struct PackedMatrix {
     tiles: Arc<Buffer<u8>>,
     /// Int8 and int4: scale of each output channel, `[padded N]`. Empty for bf16.
     scales: Arc<Buffer<f32>>,
-    /// Int4: a ratio is larger than 15, so that `ratio * q` does not always fit int8.
-    wide_ratios: bool,
+    ratios: Ratios,
+}
+
+/// What the ratios of a matrix allow tiles to do.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Ratios {
+    /// All are 1: the sum over all of K is one chain. What int8 with one scale per channel has.
+    One,
+    /// All are at most 15: `ratio * q` of int4 fits int8. What our own int4 has.
+    Narrow,
+    /// Any.
+    Wide,
+}
+
+impl Ratios {
+    fn of<'a>(ratios: impl IntoIterator<Item = &'a i8>) -> Ratios {
+        let of_one = |&ratio: &i8| match ratio {
+            // Padding and rows of zeros have ratio 0, and nothing to multiply.
+            0 | 1 => Ratios::One,
+            _ if ratio.unsigned_abs() <= int4::MAX_OWN_RATIO.unsigned_abs() => Ratios::Narrow,
+            _ => Ratios::Wide,
+        };
+        ratios.into_iter().map(of_one).max().unwrap_or(Ratios::One)
+    }
 }
 
 /// Columns of a pair of strips.
@@ -185,7 +225,8 @@ impl PackedMatrix {
         pack::pack(pool, isa, shape, class, Source::Floats(rows))
     }
 
-    /// As [`PackedMatrix::pack`], of weights that are int8 already: every `q` and every scale is kept as it is.
+    /// As [`PackedMatrix::pack`], of weights that are int8 already: every `q` is kept as it is, and the scales of a channel
+    /// become `scale * ratio`: exact where all are multiples, up to 127, of one, which one scale per channel is.
     pub fn pack_int8(
         pool: Option<&Pool>,
         isa: Isa,
@@ -224,9 +265,9 @@ impl PackedMatrix {
         self.tiles.bytes() + self.scales.bytes()
     }
 
-    /// Int4: whether some `ratio * q` may not fit int8.
-    pub(crate) fn wide_ratios(&self) -> bool {
-        self.wide_ratios
+    /// What the largest ratio is.
+    pub(crate) fn ratios(&self) -> Ratios {
+        self.ratios
     }
 
     /// k steps of the padded depth.
@@ -241,13 +282,13 @@ impl PackedMatrix {
 
     /// Bytes of a pair of strips.
     pub(crate) fn pair_bytes(&self) -> usize {
-        self.steps() * self.class.step_bytes()
+        self.class.ratio_bytes(self.shape.in_features) + self.steps() * self.class.step_bytes()
     }
 
-    /// The steps of a pair of strips; the next pair follows in memory.
-    pub(crate) fn pair(&self, pair: usize) -> &[u8] {
+    /// The ratios before a pair of strips and its steps; the next pair follows in memory.
+    pub(crate) fn pair(&self, pair: usize) -> (&[u8], &[u8]) {
         let bytes = self.pair_bytes();
-        &self.tiles[pair * bytes..][..bytes]
+        self.tiles[pair * bytes..][..bytes].split_at(self.class.ratio_bytes(self.shape.in_features))
     }
 
     /// Scales of the output channels, padded; empty for bf16.
@@ -259,8 +300,9 @@ impl PackedMatrix {
     pub fn unpack_row(&self, row: usize, out: &mut [f32]) {
         assert!(row < self.shape.out_features && out.len() == self.shape.in_features);
         let (strip, column) = (row % PAIR / 16, row % 16);
-        let steps = self.pair(row / PAIR).chunks_exact(self.class.step_bytes());
-        for (out, step) in out.chunks_mut(self.class.step()).zip(steps) {
+        let (pair_ratios, steps) = self.pair(row / PAIR);
+        let steps = steps.chunks_exact(self.class.step_bytes());
+        for (index, (out, step)) in out.chunks_mut(self.class.step()).zip(steps).enumerate() {
             match self.class {
                 WeightClass::Bf16 => {
                     for (out, &[a, b, c, d]) in out.chunks_mut(2).zip(column_of(&step[strip * TILE..][..TILE], column))
@@ -273,9 +315,10 @@ impl PackedMatrix {
                     }
                 }
                 WeightClass::Int8 => {
+                    let ratio = i32::from(pair_ratios[index * 64 / INT8_GROUP * PAIR + row % PAIR] as i8);
                     for (out, group) in out.chunks_mut(4).zip(column_of(&step[strip * TILE..][..TILE], column)) {
                         for (out, &q) in out.iter_mut().zip(group) {
-                            *out = f32::from(q as i8) * self.scales[row];
+                            *out = (i32::from(q as i8) * ratio) as f32 * self.scales[row];
                         }
                     }
                 }
@@ -298,22 +341,24 @@ impl PackedMatrix {
     pub(crate) fn int4_at(&self, row: usize, k: usize) -> (i8, i8) {
         let (strip, column) = (row % PAIR / 16, row % 16);
         let step_bytes = self.class.step_bytes();
-        let step = &self.pair(row / PAIR)[k / 64 * step_bytes..][..step_bytes];
+        let step = &self.pair(row / PAIR).1[k / 64 * step_bytes..][..step_bytes];
         let (line, high) = (k % 64 / 8, k % 8 / 4);
         let byte = step[INT4_RATIOS + strip * INT4_TILE + line * 64 + column * 4 + k % 4];
         let ratio = step[strip * 32 + k % 64 / GROUP * 16 + column];
         ((byte >> (4 * high) & 15) as i8 - 8, ratio as i8)
     }
 
-    /// The int8 weight at `(row, k)`, or 0 in the padding of K: the layout as a formula, for the definition.
-    pub(crate) fn int8_at(&self, row: usize, k: usize) -> i8 {
-        let tile = &self.pair(row / PAIR)[(k / 64 * 2 + row % PAIR / 16) * TILE..][..TILE];
-        tile[k % 64 / 4 * 64 + row % 16 * 4 + k % 4] as i8
+    /// The int8 weight at `(row, k)`, or 0 in the padding of K, and the ratio of its group: the layout as a formula, for
+    /// the definition.
+    pub(crate) fn int8_at(&self, row: usize, k: usize) -> (i8, i8) {
+        let (ratios, steps) = self.pair(row / PAIR);
+        let tile = &steps[(k / 64 * 2 + row % PAIR / 16) * TILE..][..TILE];
+        (tile[k % 64 / 4 * 64 + row % 16 * 4 + k % 4] as i8, ratios[k / INT8_GROUP * PAIR + row % PAIR] as i8)
     }
 
     /// The bf16 weight at `(row, k)` as f32, or 0 in the padding of K: the layout as a formula, for the definition.
     pub(crate) fn bf16_at(&self, row: usize, k: usize) -> f32 {
-        let tile = &self.pair(row / PAIR)[(k / 32 * 2 + row % PAIR / 16) * TILE..][..TILE];
+        let tile = &self.pair(row / PAIR).1[(k / 32 * 2 + row % PAIR / 16) * TILE..][..TILE];
         let at = k % 32 / 2 * 64 + row % 16 * 4 + k % 2 * 2;
         f32::from_bits(u32::from_le_bytes([0, 0, tile[at], tile[at + 1]]))
     }

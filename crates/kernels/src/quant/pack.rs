@@ -5,16 +5,16 @@
 //!                             then 16 columns x steps are transposed, 4 bytes at a time, into the tiles
 //! ```
 
-use super::int4::{self, GROUP, MAX_OWN_RATIO};
+use super::int4::{self, GROUP};
+use super::int8::{self, INT8_GROUP};
 use super::{
-    INT4_RATIOS, Int4Source, Int8Source, MatrixShape, PAIR, PackedMatrix, RowSource, SMALLEST_WEIGHT, WeightClass,
-    quantize_row, round_to_bf16,
+    INT4_RATIOS, Int4Source, Int8Source, MatrixShape, PAIR, PackedMatrix, Ratios, RowSource, SMALLEST_WEIGHT,
+    WeightClass, round_to_bf16,
 };
 use crate::isa::Isa;
 use crate::lanes::{Kernel, Simd, dispatch};
 use crate::mem::{Buffer, OutOfMemory};
 use crate::threads::Pool;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
 /// What is packed.
@@ -38,7 +38,7 @@ pub(super) fn pack(
     let MatrixShape { out_features, in_features } = shape;
     assert!(out_features > 0 && in_features > 0, "an empty matrix");
     assert!(in_features <= 133_000, "an int8 sum over {in_features} products could leave i32");
-    let pair_bytes = in_features.div_ceil(class.step()) * class.step_bytes();
+    let pair_bytes = class.ratio_bytes(in_features) + in_features.div_ceil(class.step()) * class.step_bytes();
     let pairs = out_features.div_ceil(PAIR);
     let mut tiles = Buffer::<u8>::zeroed(pairs * pair_bytes)?;
     let mut scales = Buffer::<f32>::zeroed(if class == WeightClass::Bf16 { 0 } else { pairs * PAIR })?;
@@ -48,14 +48,14 @@ pub(super) fn pack(
     let parts: Vec<_> =
         tiles.chunks_mut(pair_bytes).map(|tiles| Mutex::new((tiles, scale_parts.next().unwrap_or(&mut [])))).collect();
     let scratch = Mutex::new(Vec::<Scratch>::new());
-    let wide_ratios = AtomicBool::new(false);
+    let ratios = Mutex::new(Ratios::One);
     let task = |pair: usize| {
         let mut own = scratch.lock().unwrap().pop().unwrap_or_default();
         let mut part = parts[pair].lock().unwrap();
         let (tiles, scales) = &mut *part;
-        if dispatch(isa, PackPair { shape, class, pair, source, scratch: &mut own, tiles, scales }) {
-            wide_ratios.store(true, Relaxed);
-        }
+        let of_pair = dispatch(isa, PackPair { shape, class, pair, source, scratch: &mut own, tiles, scales });
+        let mut ratios = ratios.lock().unwrap();
+        *ratios = of_pair.max(*ratios);
         scratch.lock().unwrap().push(own);
     };
     // Contiguous shares rather than whoever is free: the thread that will read a strip writes it first.
@@ -65,7 +65,7 @@ pub(super) fn pack(
     }
     drop(parts);
     let (tiles, scales) = (Arc::new(tiles), Arc::new(scales));
-    Ok(PackedMatrix { shape, class, tiles, scales, wide_ratios: wide_ratios.into_inner() })
+    Ok(PackedMatrix { shape, class, tiles, scales, ratios: ratios.into_inner().unwrap() })
 }
 
 /// A task's memory while packing.
@@ -77,13 +77,13 @@ struct Scratch {
     converted: Vec<u8>,
     /// Int4: one row of integers, padded to a step.
     q: Vec<i8>,
-    /// Int4 from elsewhere: the scales of one row.
+    /// Integers from elsewhere: the scales of one row.
     group_scales: Vec<f32>,
-    /// Int4: the ratios of 32 rows, padded to a step.
+    /// Integers: the ratios of 32 rows, those of int4 padded to a step.
     ratios: Vec<i8>,
 }
 
-/// Packs columns `32 * pair..` of the result; returns whether an int4 ratio is larger than 15.
+/// Packs columns `32 * pair..` of the result; returns what its ratios are.
 struct PackPair<'a> {
     shape: MatrixShape,
     class: WeightClass,
@@ -95,21 +95,21 @@ struct PackPair<'a> {
 }
 
 impl Kernel for PackPair<'_> {
-    type Output = bool;
+    type Output = Ratios;
 
-    fn define(self) -> bool {
+    fn define(self) -> Ratios {
         self.pack(int4::Plain)
     }
 
     #[inline(always)]
-    fn run<S: Simd>(self, s: S) -> bool {
+    fn run<S: Simd>(self, s: S) -> Ratios {
         self.pack(int4::InLanes(s))
     }
 }
 
 impl PackPair<'_> {
     #[inline(always)]
-    fn pack(mut self, by: impl int4::Measure) -> bool {
+    fn pack(mut self, by: impl int4::Measure) -> Ratios {
         let in_features = self.shape.in_features;
         let steps = in_features.div_ceil(self.class.step());
         let row_bytes = if self.class == WeightClass::Int4 { steps * 32 } else { steps * 64 };
@@ -117,24 +117,33 @@ impl PackPair<'_> {
         scratch.row.resize(in_features, 0.0);
         scratch.converted.clear();
         scratch.converted.resize(PAIR * row_bytes, 0);
-        if self.class == WeightClass::Int4 {
+        let (group, groups) = match self.class {
+            WeightClass::Bf16 => (1, 0),
+            WeightClass::Int8 => (INT8_GROUP, in_features.div_ceil(INT8_GROUP)),
+            WeightClass::Int4 => (GROUP, steps * 2),
+        };
+        if groups > 0 {
             scratch.q.resize(steps * 64, 0);
-            scratch.group_scales.resize(in_features.div_ceil(GROUP), 0.0);
-            scratch.ratios.clear();
-            scratch.ratios.resize(PAIR * steps * 2, 0);
+            scratch.group_scales.resize(in_features.div_ceil(group), 0.0);
         }
+        scratch.ratios.clear();
+        scratch.ratios.resize(PAIR * groups, 0);
         let first = self.pair * PAIR;
         for row in first..(first + PAIR).min(self.shape.out_features) {
-            self.convert(by, row, row - first, row_bytes);
+            self.convert(by, row, row - first, (row_bytes, groups));
         }
+        let (pair_ratios, tiles) = self.tiles.split_at_mut(self.class.ratio_bytes(in_features));
         match self.class {
             WeightClass::Bf16 | WeightClass::Int8 => {
-                for (step, to) in self.tiles.chunks_exact_mut(self.class.step_bytes()).enumerate() {
+                for (at, to) in pair_ratios[..PAIR * groups].iter_mut().enumerate() {
+                    *to = self.scratch.ratios[at % PAIR * groups + at / PAIR] as u8;
+                }
+                for (step, to) in tiles.chunks_exact_mut(self.class.step_bytes()).enumerate() {
                     transpose::<64>(&self.scratch.converted, row_bytes, step, to);
                 }
             }
             WeightClass::Int4 => {
-                for (step, to) in self.tiles.chunks_exact_mut(self.class.step_bytes()).enumerate() {
+                for (step, to) in tiles.chunks_exact_mut(self.class.step_bytes()).enumerate() {
                     let (ratios, tiles) = to.split_at_mut(INT4_RATIOS);
                     transpose::<32>(&self.scratch.converted, row_bytes, step, tiles);
                     for (at, to) in ratios.iter_mut().enumerate() {
@@ -144,29 +153,28 @@ impl PackPair<'_> {
                 }
             }
         }
-        self.class == WeightClass::Int4 && self.scratch.ratios.iter().any(|ratio| ratio.abs() > MAX_OWN_RATIO)
+        Ratios::of(&self.scratch.ratios)
     }
 
     /// Brings one row, the pair's `index`th, into the class's numbers.
     #[inline(always)]
-    fn convert(&mut self, by: impl int4::Measure, row: usize, index: usize, row_bytes: usize) {
+    fn convert(&mut self, by: impl int4::Measure, row: usize, index: usize, (row_bytes, groups): (usize, usize)) {
         let Scratch { row: values, converted, q, group_scales, ratios } = &mut *self.scratch;
         let converted = &mut converted[index * row_bytes..][..row_bytes];
         match self.source {
             Source::Floats(rows) => (rows.0)(row, values),
-            Source::Int8(rows) => {
-                q.resize(row_bytes, 0);
-                self.scales[index] = (rows.0)(row, &mut q[..values.len()]);
-            }
+            Source::Int8(rows) => (rows.0)(row, &mut q[..values.len()], group_scales),
             Source::Int4(rows) => (rows.0)(row, &mut q[..values.len()], group_scales),
         }
+        let ratios = &mut ratios[index * groups..][..group_scales.len().min(groups)];
         match self.class {
             WeightClass::Int8 => {
-                if let Source::Floats(_) = self.source {
-                    q.resize(row_bytes, 0);
-                    self.scales[index] = quantize_row(values, q).0;
-                }
-                converted.iter_mut().zip(q).for_each(|(to, q)| *to = *q as u8);
+                let own = &mut q[..values.len()];
+                self.scales[index] = match self.source {
+                    Source::Floats(_) | Source::Int4(_) => int8::quantize_int8_row(values, own, ratios),
+                    Source::Int8(_) => int8::import(own, group_scales, ratios),
+                };
+                converted.iter_mut().zip(own).for_each(|(to, q)| *to = *q as u8);
             }
             WeightClass::Bf16 => {
                 for (to, &x) in converted.as_chunks_mut::<2>().0.iter_mut().zip(&*values) {
@@ -174,7 +182,6 @@ impl PackPair<'_> {
                 }
             }
             WeightClass::Int4 => {
-                let ratios = &mut ratios[index * (row_bytes / 16)..][..group_scales.len()];
                 let own = &mut q[..values.len()];
                 self.scales[index] = match self.source {
                     Source::Floats(_) | Source::Int8(_) => int4::quantize(by, values, own, ratios),

@@ -1,6 +1,8 @@
 //! Seeded cases that judge a matrix product against its definition, shared by the tests of every implementation.
 
-use kernels::{Backend, Cpu, Int4Source, MatrixShape, Out, PackedMatrix, Reference, RowSource, WeightClass};
+use kernels::{
+    Backend, Cpu, Int4Source, Int8Source, MatrixShape, Out, PackedMatrix, Reference, RowSource, WeightClass,
+};
 
 /// Where the weights of a case come from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -9,11 +11,19 @@ pub(crate) enum Kind {
     Own(WeightClass),
     /// Int4 with group scales of any size.
     ImportedInt4,
+    /// Int8, -128 too, with one scale per channel or with group scales of any size.
+    ImportedInt8 { groups: bool },
 }
 
 /// Everything that a product is defined for.
-pub(crate) const KINDS: [Kind; 4] =
-    [Kind::Own(WeightClass::Bf16), Kind::Own(WeightClass::Int8), Kind::Own(WeightClass::Int4), Kind::ImportedInt4];
+pub(crate) const KINDS: [Kind; 6] = [
+    Kind::Own(WeightClass::Bf16),
+    Kind::Own(WeightClass::Int8),
+    Kind::Own(WeightClass::Int4),
+    Kind::ImportedInt4,
+    Kind::ImportedInt8 { groups: false },
+    Kind::ImportedInt8 { groups: true },
+];
 
 /// xorshift64*: the numbers of a seed.
 pub(crate) struct Random(u64);
@@ -68,6 +78,8 @@ enum Weights {
     Own(WeightClass, Vec<f32>),
     /// Integers, and scales by group of 32.
     ImportedInt4(Vec<i8>, Vec<f32>),
+    /// Integers, and scales by group of 128.
+    ImportedInt8(Vec<i8>, Vec<f32>),
 }
 
 impl Case {
@@ -83,8 +95,24 @@ impl Case {
                     (0..out_features * in_features.div_ceil(32)).map(|_| (random.below(1_000) as f32 - 500.0) * 0.01);
                 Weights::ImportedInt4(q, scales.collect())
             }
+            Kind::ImportedInt8 { groups } => {
+                let q = (0..out_features * in_features).map(|_| random.below(256) as u8 as i8).collect();
+                let per_row = in_features.div_ceil(128);
+                let mut scales: Vec<f32> =
+                    (0..out_features * per_row).map(|_| (random.below(1_000) as f32 + 1.0) * 0.01).collect();
+                if !groups {
+                    scales.chunks_mut(per_row).for_each(|row| row.fill(row[0]));
+                }
+                Weights::ImportedInt8(q, scales)
+            }
         };
-        let x = random.values(rows * in_features);
+        let mut x = random.values(rows * in_features);
+        // Outliers of every size in some rows: none, a few of two digits, and some of three.
+        for row in x.chunks_mut(in_features) {
+            for _ in 0..random.below(4) * in_features.div_ceil(200) {
+                row[random.below(in_features)] *= 10f32.powi(random.below(6) as i32);
+            }
+        }
         let bias = (random.below(2) == 0).then(|| random.values(out_features));
         let residual = (random.below(2) == 0).then(|| random.values(rows * out_features));
         let mut case = Case { name, weights, shape, x, bias, residual, expected: Vec::new() };
@@ -105,6 +133,13 @@ impl Case {
                     scales_to.copy_from_slice(&scales[row * scales_to.len()..][..scales_to.len()]);
                 };
                 backend.pack_int4(self.shape, &Int4Source(&rows)).unwrap()
+            }
+            Weights::ImportedInt8(q, scales) => {
+                let rows = |row: usize, q_to: &mut [i8], scales_to: &mut [f32]| {
+                    q_to.copy_from_slice(&q[row * q_to.len()..][..q_to.len()]);
+                    scales_to.copy_from_slice(&scales[row * scales_to.len()..][..scales_to.len()]);
+                };
+                backend.pack_int8(self.shape, &Int8Source(&rows)).unwrap()
             }
         };
         let mut out = vec![f32::NAN; self.x.len() / self.shape.in_features * self.shape.out_features];

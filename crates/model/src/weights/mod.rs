@@ -391,9 +391,9 @@ impl Weights {
             };
             backend.pack_int4(shape, &Int4Source(&fill))
         } else if class == WeightClass::Int8 && tensors.iter().all(|(rows, _)| rows.is_int8()) {
-            let fill = |row: usize, codes: &mut [i8]| {
+            let fill = |row: usize, codes: &mut [i8], scales: &mut [f32]| {
                 let (rows, row) = of_part(row);
-                rows.int8(row, codes)
+                rows.int8(row, codes, scales);
             };
             backend.pack_int8(shape, &Int8Source(&fill))
         } else {
@@ -554,8 +554,8 @@ impl Rows<'_> {
     }
 
     /// A row in the terms of [`Int8Source`].
-    fn int8(&self, row: usize, codes: &mut [i8]) -> f32 {
-        self.codes.as_ref().expect("is_int8").int8_row(row, codes)
+    fn int8(&self, row: usize, codes: &mut [i8], scales: &mut [f32]) {
+        self.codes.as_ref().expect("is_int8").int8_row(row, codes, scales);
     }
 
     /// A row in the terms of [`Int4Source`].

@@ -24,6 +24,7 @@ use super::encoding::Encoding;
 use super::{Entry, Values, Weights};
 use crate::checkpoint::{Checkpoint, LoadError, ModelFile};
 use kernels::WeightClass;
+use kernels::quant::INT8_GROUP;
 use serde_json::{Map, Value};
 
 const CONFIG: &str = "config.json";
@@ -577,18 +578,23 @@ impl Codes {
         }
     }
 
-    /// Whether the codes are those of the int8 class: symmetric, one scale per output.
+    /// Whether the codes are those of the int8 class: symmetric, in groups that are multiples of 128 neighbours.
     pub(super) fn is_int8(&self) -> bool {
+        let group_size = self.shape[1] / self.groups;
+        let regular = self.group_of.is_none() && (group_size.is_multiple_of(INT8_GROUP) || self.groups == 1);
         let symmetric = self.zeros.iter().all(|&zero| zero == 0);
-        self.layout == Layout::Int8 && self.groups == 1 && symmetric && self.shape[1] <= 132_000
+        self.layout == Layout::Int8 && regular && symmetric && self.shape[1] <= 132_000
     }
 
-    /// A row of the int8 class; returns its scale.
-    pub(super) fn int8_row(&self, row: usize, codes: &mut [i8]) -> f32 {
+    /// A row of the int8 class: codes and a scale for each 128 of them.
+    pub(super) fn int8_row(&self, row: usize, codes: &mut [i8], scales: &mut [f32]) {
         for (to, from) in codes.iter_mut().zip(&self.codes[row * self.shape[1]..]) {
             *to = *from as i8;
         }
-        self.scales[row]
+        let group_size = self.shape[1] / self.groups;
+        for (index, scale) in scales.iter_mut().enumerate() {
+            *scale = self.scales[row * self.groups + index * INT8_GROUP / group_size];
+        }
     }
 
     /// Whether the codes are those of the int4 class: symmetric, in groups that are multiples of 32 neighbours.

@@ -1,0 +1,194 @@
+//! Int8 rows: our own quantizer, and the ratios of rows that come quantized.
+//!
+//! ```text
+//! w[k] = scale * ratio[k / 128] * q[k]      scale f32 per row, ratio 1..=127 per group of 128, q in -128..=127
+//! ```
+//! As in int4 the ratios are integers, so that the product of a row is `scale` times the exact integer
+//! `T = sum of ratio * q * x`. It must fit i32 whatever the digits of the activations are (`|x| <= 127`): the largest
+//! ratio of a row is made smaller until `127 * sum of |ratio * q|` fits.
+//!
+//! Our own rows survive a file: their scale has 17 significant bits, so every `scale * ratio` is an f32 without
+//! rounding, and importing those products finds the same weights again.
+
+use super::{SMALLEST_ABSMAX, absmax_bits};
+
+/// Weights that share a ratio.
+pub const INT8_GROUP: usize = 128;
+
+/// Quantizes a row to int8: `x[k]` becomes `scale * ratios[k / 128] * q[k]`, and the scale is returned. `q` is as long as
+/// `x`, `ratios` has one entry for each 128 of them. No weight is clipped by more than the rounding of its scale.
+///
+/// A row with NaN or infinity has `q = 0` and scale NaN, so that its products are NaN and not some number.
+#[inline(always)]
+pub fn quantize_int8_row(x: &[f32], q: &mut [i8], ratios: &mut [i8]) -> f32 {
+    let absmax = f32::from_bits(absmax_bits(x));
+    if !absmax.is_finite() || absmax < SMALLEST_ABSMAX {
+        q.fill(0);
+        ratios.fill(0);
+        return if absmax.is_finite() { 0.0 } else { f32::NAN };
+    }
+    let mut steps = i8::MAX;
+    loop {
+        let scale = shortened(absmax / 127.0 / f32::from(steps));
+        let mut bound = 0u64;
+        for ((x, q), ratio) in x.chunks(INT8_GROUP).zip(q.chunks_mut(INT8_GROUP)).zip(&mut *ratios) {
+            let needed = f32::from_bits(absmax_bits(x)) / (127.0 * scale);
+            *ratio = needed.ceil().clamp(1.0, f32::from(steps)) as i8;
+            bound += quantize_group(x, f32::from(*ratio) * scale, q) * u64::from(ratio.unsigned_abs());
+        }
+        if 127 * bound <= i32::MAX as u64 {
+            return scale;
+        }
+        steps = smaller(steps, bound);
+    }
+}
+
+/// `q = round(x / step)`, to nearest even, within -127..=127. Returns the sum of magnitudes.
+#[inline(always)]
+fn quantize_group(x: &[f32], step: f32, q: &mut [i8]) -> u64 {
+    const MAGIC: f32 = 12_582_912.0;
+    let inverse = 1.0 / step;
+    let mut sum = 0i32;
+    for (q, &x) in q.iter_mut().zip(x) {
+        let integer = ((x * inverse) + MAGIC).to_bits() as i32 - MAGIC.to_bits() as i32;
+        let integer = integer.clamp(-127, 127);
+        sum += integer.abs();
+        *q = integer as i8;
+    }
+    sum as u64
+}
+
+/// The next number of steps to try when the sums of a row could reach `127 * bound`.
+fn smaller(steps: i8, bound: u64) -> i8 {
+    let fitting = f64::from(steps) * f64::from(i32::MAX) / (127.0 * bound as f64);
+    assert!(steps > 1, "a row of int8 whose sum does not fit i32: it is too long");
+    (fitting as i8).clamp(1, steps - 1)
+}
+
+/// Rounded up to 17 significant bits: a product with a ratio of 7 bits is exact then.
+fn shortened(scale: f32) -> f32 {
+    f32::from_bits((scale.to_bits() + 127) & !127)
+}
+
+/// Ratios of a row that is quantized already, by the scales of its groups, and its scale. `q` is kept, unless the row is
+/// broken (a scale is not a number): then `q` is 0 and the scale NaN.
+///
+/// Exact where all scales are multiples, up to 127, of one, as those of one scale per channel and our own are, and the sum
+/// fits; elsewhere a scale is off by at most 1/254 of the largest. A negative scale turns the signs of its group around.
+pub(super) fn import(q: &mut [i8], scales: &[f32], ratios: &mut [i8]) -> f32 {
+    let largest = f32::from_bits(absmax_bits(scales));
+    if !largest.is_finite() || largest < SMALLEST_ABSMAX {
+        q.fill(0);
+        ratios.fill(0);
+        return if largest.is_finite() { 0.0 } else { f32::NAN };
+    }
+    let exact = |&steps: &i8| {
+        let scale = largest / f32::from(steps);
+        scales.iter().all(|s| (s / scale).round_ties_even() * scale == *s)
+    };
+    let mut steps = (1..=i8::MAX).find(exact).unwrap_or(i8::MAX);
+    loop {
+        let scale = largest / f32::from(steps);
+        let mut bound = 0u64;
+        for ((ratio, scale_of_group), q) in ratios.iter_mut().zip(scales).zip(q.chunks(INT8_GROUP)) {
+            *ratio = (scale_of_group / scale).round_ties_even() as i8;
+            bound += u64::from(ratio.unsigned_abs()) * q.iter().map(|q| u64::from(q.unsigned_abs())).sum::<u64>();
+        }
+        if 127 * bound <= i32::MAX as u64 {
+            return scale;
+        }
+        steps = smaller(steps, bound);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(seed: u32, len: usize) -> Vec<f32> {
+        let mut state = seed;
+        let mut uniform = || {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 8) as f32 / (1 << 24) as f32 - 0.5
+        };
+        (0..len).map(|_| (0..6).map(|_| uniform()).sum()).collect()
+    }
+
+    fn quantized(x: &[f32]) -> (f32, Vec<i8>, Vec<i8>) {
+        let (mut q, mut ratios) = (vec![9; x.len()], vec![9; x.len().div_ceil(INT8_GROUP)]);
+        let scale = quantize_int8_row(x, &mut q, &mut ratios);
+        (scale, q, ratios)
+    }
+
+    /// The largest sum that digits of activations can make.
+    fn worst(q: &[i8], ratios: &[i8]) -> i64 {
+        let magnitude = |(k, q): (usize, &i8)| (i64::from(*q) * i64::from(ratios[k / INT8_GROUP])).abs();
+        127 * q.iter().enumerate().map(magnitude).sum::<i64>()
+    }
+
+    #[test]
+    fn every_weight_is_within_half_a_step_of_its_group() {
+        for seed in 0..60 {
+            let len = [1, 127, 128, 129, 777, 4096][seed as usize % 6];
+            let mut x: Vec<f32> = row(seed, len).iter().map(|x| x * 10f32.powi(seed as i32 % 7 - 3)).collect();
+            x[len / 2] *= 30.0;
+            let (scale, q, ratios) = quantized(&x);
+            assert!(worst(&q, &ratios) <= i32::MAX.into(), "seed={seed}");
+            for (group, x) in x.chunks(INT8_GROUP).enumerate() {
+                let absmax = x.iter().fold(0f32, |max, x| max.max(x.abs()));
+                let step = scale * f32::from(ratios[group]);
+                assert!(step <= absmax / 127.0 + scale * 1.001, "seed={seed}: step {step} for {absmax}");
+                for (k, x) in x.iter().enumerate() {
+                    let restored = f32::from(q[group * INT8_GROUP + k]) * step;
+                    assert!((restored - x).abs() <= step * 0.5001, "seed={seed}: {x} became {restored}, step {step}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn sums_fit_whatever_the_weights_are() {
+        for len in [4096, 14_336, 60_000, 130_000] {
+            let (_, q, ratios) = quantized(&vec![1.0; len]);
+            assert!(worst(&q, &ratios) <= i32::MAX.into() && q.iter().all(|q| *q == 127), "{len}");
+        }
+    }
+
+    #[test]
+    fn our_own_rows_are_imported_as_they_are() {
+        for seed in 0..300 {
+            let len = [1, 31, 128, 129, 640, 1000][seed as usize % 6];
+            let x: Vec<f32> = row(seed, len).iter().map(|x| x * 10f32.powi(seed as i32 % 7 - 5)).collect();
+            let (scale, q, ratios) = quantized(&x);
+            let scales: Vec<f32> = ratios.iter().map(|ratio| f32::from(*ratio) * scale).collect();
+            for (ratio, product) in ratios.iter().zip(&scales) {
+                assert_eq!(f64::from(*product), f64::from(*ratio) * f64::from(scale), "seed={seed}: it was rounded");
+            }
+            let (mut imported, mut found_q) = (vec![0; ratios.len()], q.clone());
+            let found = import(&mut found_q, &scales, &mut imported);
+            let of = |scale: f32, ratios: &[i8]| ratios.iter().map(|r| f32::from(*r) * scale).collect::<Vec<_>>();
+            assert_eq!((of(found, &imported), found_q), (of(scale, &ratios), q), "seed={seed} len={len}");
+        }
+    }
+
+    #[test]
+    fn one_scale_per_channel_is_kept() {
+        let mut ratios = [9; 3];
+        let mut q = [-128; 300];
+        assert_eq!(import(&mut q, &[0.013; 3], &mut ratios), 0.013);
+        assert_eq!((q, ratios), ([-128; 300], [1; 3]));
+    }
+
+    #[test]
+    fn rows_without_a_scale() {
+        assert_eq!(quantized(&[0.0; 200]), (0.0, vec![0; 200], vec![0; 2]));
+        for bad in [f32::NAN, f32::INFINITY] {
+            let mut x = [1.0; 200];
+            x[133] = bad;
+            let (scale, q, ratios) = quantized(&x);
+            assert!(scale.is_nan() && q == [0; 200] && ratios == [0; 2]);
+            let (mut q, mut ratios) = ([1; 200], [1; 2]);
+            assert!(import(&mut q, &[bad, 1.0], &mut ratios).is_nan() && q == [0; 200]);
+        }
+    }
+}
