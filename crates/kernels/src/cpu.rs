@@ -5,7 +5,7 @@ use crate::gemm::{self, Proofs, Scratch};
 use crate::isa::{Amx, Isa};
 use crate::kv_cache::{KvCache, KvShape};
 use crate::mem::OutOfMemory;
-use crate::quant::{ByteSource, Image, Int4Source, Int8Source, MatrixShape, PackedMatrix, RowSource, WeightClass};
+use crate::quant::{BlockFormat, BlockSource, ByteSource, Image, Int4Source, Int8Source, MatrixShape, PackedMatrix, RowSource, WeightClass};
 use crate::threads::{Pool, ThreadError, default_threads};
 use crate::{Activation, Attention, Backend, Gated, Out, RotateAndStore, RoutingRule, attention, pointwise, routing};
 use std::sync::{Mutex, PoisonError};
@@ -115,8 +115,17 @@ impl Backend for Cpu {
         PackedMatrix::pack_int4(Some(&self.pool), self.isa, shape, rows)
     }
 
+    fn pack_blocks(
+        &self,
+        shape: MatrixShape,
+        format: BlockFormat,
+        rows: &BlockSource<'_>,
+    ) -> Result<PackedMatrix, OutOfMemory> {
+        PackedMatrix::pack_blocks(Some(&self.pool), self.isa, shape, format, rows)
+    }
+
     fn image(&self, matrix: &PackedMatrix) -> Option<Image> {
-        Some(matrix.image())
+        matrix.image()
     }
 
     fn restore(&self, shape: MatrixShape, class: WeightClass, source: &ByteSource<'_>) -> Option<PackedMatrix> {

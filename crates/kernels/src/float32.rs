@@ -15,7 +15,7 @@ use crate::kv_cache::{KvShape, MAX_HEAD_DIM};
 use crate::lanes::{self, Kernel, LANES, Simd, dispatch};
 use crate::mem::{Buffer, OutOfMemory};
 use crate::pointwise::{self, Shared};
-use crate::quant::{INT8_GROUP, Int4Source, Int8Source, MatrixShape, RowSource, WeightClass};
+use crate::quant::{self, BlockFormat, BlockSource, GroupScale, INT8_GROUP, Int4Source, Int8Source, MatrixShape, RowSource, WeightClass};
 use crate::threads::{Pool, default_threads};
 use crate::{
     Activation, Attention, AttentionRule, Backend, HeadLayout, HeadNorms, Out, RotateAndStore, RoutingRule, routing,
@@ -120,6 +120,26 @@ impl Backend for Float32 {
             }
         };
         self.pack(shape, WeightClass::Int4, &RowSource(&dequantized))
+    }
+
+    fn pack_blocks(
+        &self,
+        shape: MatrixShape,
+        format: BlockFormat,
+        rows: &BlockSource<'_>,
+    ) -> Result<Float32Matrix, OutOfMemory> {
+        let dequantized = |row: usize, out: &mut [f32]| {
+            let mut levels = vec![0; out.len()];
+            let mut scales = vec![GroupScale::ZERO; out.len().div_ceil(format.group)];
+            rows.0(row, &mut levels, &mut scales);
+            for ((out, levels), scale) in out.chunks_mut(format.group).zip(levels.chunks(format.group)).zip(scales) {
+                let (scale, min) = (scale.scale(), scale.min());
+                for (out, &level) in out.iter_mut().zip(levels) {
+                    *out = quant::block_value((level, scale, min), format.mins);
+                }
+            }
+        };
+        self.pack(shape, WeightClass::Int8, &RowSource(&dequantized))
     }
 
     fn matrix_bytes(&self, matrix: &Float32Matrix) -> usize {

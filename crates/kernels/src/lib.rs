@@ -41,7 +41,7 @@ pub use kv_cache::{KvCache, KvDtype, KvShape};
 pub use mem::OutOfMemory;
 pub use pointwise::Activation;
 pub use quant::{
-    ByteSource, Image, Int4Rows, Int4Source, Int8Rows, Int8Source, MatrixShape, PackedMatrix, RowSource, WeightClass,
+    BlockFormat, BlockSource, ByteSource, Image, Int4Rows, Int4Source, Int8Rows, Int8Source, MatrixShape, PackedMatrix, RowSource, WeightClass,
 };
 pub use reference::Reference;
 pub use rope::{RopeScaling, RopeTable};
@@ -210,6 +210,14 @@ pub trait Backend: Send + Sync + 'static {
 
     /// Packs a matrix that is int4 already; see [`PackedMatrix::pack_int4`].
     fn pack_int4(&self, shape: MatrixShape, rows: &Int4Source<'_>) -> Result<Self::Matrix, OutOfMemory>;
+
+    /// Packs a matrix in the groups of a file; see [`PackedMatrix::pack_blocks`].
+    fn pack_blocks(
+        &self,
+        shape: MatrixShape,
+        format: BlockFormat,
+        rows: &BlockSource<'_>,
+    ) -> Result<Self::Matrix, OutOfMemory>;
 
     /// The bytes of a packed matrix as they lie in memory; see [`PackedMatrix::image`]. `None`: this backend has no images.
     fn image(&self, _matrix: &Self::Matrix) -> Option<Image> {

@@ -3,7 +3,7 @@
 use crate::kv_cache::{KvCache, KvShape};
 use crate::mem::OutOfMemory;
 use crate::quant::{
-    ByteSource, Digits, Image, Int4Source, Int8Source, MatrixShape, Outlier, PLANES, PackedMatrix, QUAD, RowSource,
+    BlockFormat, BlockSource, ByteSource, Digits, Image, Int4Source, Int8Source, MatrixShape, Outlier, PLANES, PackedMatrix, QUAD, RowSource,
     SMALLEST_ACTIVATION, WeightClass, max_outliers, quantize_activations, round_to_bf16,
 };
 use crate::{
@@ -41,8 +41,17 @@ impl Backend for Reference {
         PackedMatrix::pack_int4(None, Isa::Scalar, shape, rows)
     }
 
+    fn pack_blocks(
+        &self,
+        shape: MatrixShape,
+        format: BlockFormat,
+        rows: &BlockSource<'_>,
+    ) -> Result<PackedMatrix, OutOfMemory> {
+        PackedMatrix::pack_blocks(None, Isa::Scalar, shape, format, rows)
+    }
+
     fn image(&self, matrix: &PackedMatrix) -> Option<Image> {
-        Some(matrix.image())
+        matrix.image()
     }
 
     fn restore(&self, shape: MatrixShape, class: WeightClass, source: &ByteSource<'_>) -> Option<PackedMatrix> {
@@ -75,9 +84,10 @@ impl Backend for Reference {
         assert_eq!(x.len(), rows * in_features, "x is not [rows, in_features]");
         assert_eq!(out.len(), rows * out_features, "out is not [rows, out_features]");
         for (x, out) in x.chunks_exact(in_features).zip(out.chunks_exact_mut(out_features)) {
-            let product = match w.class() {
-                WeightClass::Bf16 => bf16_row(x, w),
-                WeightClass::Int8 | WeightClass::Int4 => integer_row(x, w),
+            let product = match (w.blocks(), w.class()) {
+                (Some(format), _) => block_row(x, w, format),
+                (None, WeightClass::Bf16) => bf16_row(x, w),
+                (None, WeightClass::Int8 | WeightClass::Int4) => integer_row(x, w),
             };
             for (column, (out, mut y)) in out.iter_mut().zip(product).enumerate() {
                 if let Some(bias) = bias {
@@ -156,25 +166,35 @@ fn bf16_row(x: &[f32], w: &PackedMatrix) -> Vec<f32> {
     (0..w.shape().out_features).map(column).collect()
 }
 
-/// One row of an int8 or int4 product: an exact sum of integers for each digit of the activations, the digits joined, then
-/// the row's scale, then the column's.
-fn integer_row(x: &[f32], w: &PackedMatrix) -> Vec<f32> {
+/// The digits of a row, dense, its scale, and of the middle and high ones which quads are listed.
+fn digits_of(x: &[f32]) -> (f32, Vec<i8>, [Vec<Outlier>; PLANES]) {
     let mut low = vec![0; x.len()];
     let mut lists = [(); PLANES].map(|()| vec![Outlier::NONE; max_outliers(x.len())]);
     let [middle, high] = &mut lists;
     let mut peaks = vec![0; x.len().div_ceil(QUAD)];
     let to = Digits { low: &mut low, outliers: [middle, high], peaks: &mut peaks };
     let (scale, counts) = quantize_activations(x, to);
-    let mut digits = vec![low; 1 + PLANES];
-    for ((digits, list), count) in digits[1..].iter_mut().zip(lists).zip(counts) {
-        digits.fill(0);
-        for outlier in &list[..count] {
+    lists.iter_mut().zip(counts).for_each(|(list, count)| list.truncate(count));
+    (scale, low, lists)
+}
+
+/// `low + 255 * middle + 65,025 * high`.
+fn joined([low, middle, high]: [f32; 1 + PLANES]) -> f32 {
+    65_025f32.mul_add(high, 255f32.mul_add(middle, low))
+}
+
+/// One row of an int8 or int4 product: an exact sum of integers for each digit of the activations, the digits joined, then
+/// the row's scale, then the column's.
+fn integer_row(x: &[f32], w: &PackedMatrix) -> Vec<f32> {
+    let (scale, low, lists) = digits_of(x);
+    let [middle, high] = lists.map(|list| {
+        let mut digits = vec![0i8; x.len()];
+        for outlier in list {
             let at = outlier.quad as usize * QUAD;
-            for (to, digit) in digits[at..].iter_mut().zip(outlier.digits) {
-                *to = digit;
-            }
+            digits[at..].iter_mut().zip(outlier.digits).for_each(|(to, digit)| *to = digit);
         }
-    }
+        digits
+    });
     let column = |column: usize| {
         let weight = |k| {
             let (q, ratio) = match w.class() {
@@ -184,9 +204,32 @@ fn integer_row(x: &[f32], w: &PackedMatrix) -> Vec<f32> {
             i64::from(q) * i64::from(ratio)
         };
         let sum = |digits: &[i8]| digits.iter().enumerate().map(|(k, &q)| i64::from(q) * weight(k)).sum::<i64>() as f32;
-        let low = sum(&digits[0]);
-        let joined = 65_025f32.mul_add(sum(&digits[2]), 255f32.mul_add(sum(&digits[1]), low));
-        (joined * scale) * w.scales()[column]
+        (joined([sum(&low), sum(&middle), sum(&high)]) * scale) * w.scales()[column]
+    };
+    (0..w.shape().out_features).map(column).collect()
+}
+
+/// One row of a product with weights in the groups of a file: for the low digits an exact sum of each group, joined from the
+/// first to the last; for the others of each quad that is listed; the digits joined, then the row's scale.
+fn block_row(x: &[f32], w: &PackedMatrix, format: &BlockFormat) -> Vec<f32> {
+    let (scale, low, lists) = digits_of(x);
+    // Adds the products of some neighbours, all of one group.
+    let add = |total: f32, column: usize, first: usize, digits: &[i8]| {
+        let weights = (first..x.len()).map(|k| w.block_at(format, column, k));
+        let dot: i32 = weights.zip(digits).map(|((level, ..), &digit)| i32::from(level) * i32::from(digit)).sum();
+        let (_, group_scale, min) = w.block_at(format, column, first);
+        let total = (dot as f32).mul_add(group_scale, total);
+        let sum: i32 = digits.iter().map(|&digit| i32::from(digit)).sum();
+        if format.mins { (sum as f32).mul_add(min, total) } else { total }
+    };
+    let column = |column: usize| {
+        let groups = low.chunks(format.group).enumerate();
+        let dense = groups.fold(0f32, |total, (group, digits)| add(total, column, group * format.group, digits));
+        let [middle, high] = [0, 1].map(|plane| {
+            let quads = lists[plane].iter();
+            quads.fold(0f32, |total, quad| add(total, column, quad.quad as usize * QUAD, &quad.digits))
+        });
+        joined([dense, middle, high]) * scale
     };
     (0..w.shape().out_features).map(column).collect()
 }

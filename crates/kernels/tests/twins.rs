@@ -3,11 +3,11 @@
 
 mod common;
 
-use common::{Case, KINDS, Random, SHAPES, cases};
+use common::{Case, KINDS, Kind, Random, SHAPES, cases};
 use kernels::isa::Isa;
 use kernels::threads::max_threads;
 use kernels::{
-    Activation, Backend, Cpu, CpuOptions, Gated, Int4Source, Int8Source, MatrixShape, Out, PackedMatrix, Reference,
+    Activation, Backend, Cpu, CpuOptions, Float32, Gated, Int4Source, Int8Source, MatrixShape, Out, PackedMatrix, Reference,
     RowSource, WeightClass,
 };
 
@@ -286,6 +286,32 @@ fn a_missing_instruction_set_is_an_error_that_names_what_there_is() {
             let text = error.to_string();
             assert!(text.contains(isa.name()) && text.contains("scalar"), "{text}");
         }
+    }
+}
+
+/// Every layout of groups, on every instruction set, in a few shapes: those in [`KINDS`] go through all of them.
+#[test]
+fn groups_of_files_are_computed_as_defined() {
+    for cpu in implementations() {
+        for format in 0..common::formats().len() {
+            for (index, rows) in [1, 2, 5, 13].into_iter().enumerate() {
+                let shape = SHAPES[(format + index) % SHAPES.len()];
+                Case::new(7_000 + format as u64, Kind::Blocks(format), shape, rows).check(&cpu);
+            }
+        }
+    }
+}
+
+/// A product with groups of a file is that of their numbers, up to the rounding of activations.
+#[test]
+fn groups_of_files_mean_what_they_say() {
+    for (index, format) in common::formats().into_iter().enumerate() {
+        let case = Case::new(index as u64, Kind::Blocks(index), MatrixShape { out_features: 40, in_features: 320 }, 3);
+        let exact = case.run(&Float32::new(Some(1)).unwrap());
+        let found = case.run(&Reference::new());
+        let norm = |x: &mut dyn Iterator<Item = f32>| x.map(|x| f64::from(x).powi(2)).sum::<f64>().sqrt();
+        let error = norm(&mut exact.iter().zip(&found).map(|(a, b)| a - b)) / norm(&mut exact.iter().copied());
+        assert!(error < 0.01, "{format:?}: {error}");
     }
 }
 

@@ -128,7 +128,7 @@ impl Scratch {
     ) -> Activations<'_> {
         let rows = source.rows(width);
         let stride = stride(format, width);
-        let scaled_rows = if matches!(format, Format::Int8 | Format::Int8Grouped) { rows } else { 0 };
+        let scaled_rows = if matches!(format, Format::Int8 | Format::Int8Grouped | Format::Int8By32 | Format::Int8By16) { rows } else { 0 };
         self.rows.reserve(rows * stride).expect("memory for the activations of one matrix product");
         self.scales.reserve(scaled_rows).expect("memory for row scales");
         let list = max_outliers(width);
@@ -192,6 +192,8 @@ fn stride(format: Format, width: usize) -> usize {
     let bytes = match format {
         Format::Int8 => width.next_multiple_of(64) + (width.div_ceil(INT8_GROUP) * 4).next_multiple_of(64),
         Format::Int8Grouped => width.next_multiple_of(64) / GROUP * (GROUP + 4),
+        Format::Int8By32 => width.next_multiple_of(64) / 32 * (32 + 4),
+        Format::Int8By16 => width.next_multiple_of(64) / 16 * (16 + 4),
         Format::Bf16 => width.next_multiple_of(32) * 2,
         Format::Wide => width.next_multiple_of(32) * 4,
     };
@@ -209,20 +211,12 @@ pub(super) unsafe fn prepare(rows: PrepareRows<'_>) {
         unsafe {
             let bytes = rows.bytes.add(row * rows.stride);
             match rows.format {
-                Format::Int8 => {
-                    let corrections = quantize_into(&rows, row, x);
-                    let q = std::slice::from_raw_parts(bytes.cast::<i8>(), x.len().next_multiple_of(64));
-                    for (group, q) in q.chunks(INT8_GROUP).enumerate() {
-                        let mut sum = 0i32;
-                        for &q in q {
-                            sum += i32::from(q);
-                        }
-                        *corrections.add(group) = (-128 * sum) as u32;
-                    }
-                }
+                Format::Int8 => correct::<INT8_GROUP>(quantize_into(&rows, row, x), x.len()),
+                Format::Int8By32 => correct::<32>(quantize_into(&rows, row, x), x.len()),
+                Format::Int8By16 => correct::<16>(quantize_into(&rows, row, x), x.len()),
                 Format::Int8Grouped => {
-                    let corrections = quantize_into(&rows, row, x);
-                    let q = std::slice::from_raw_parts(bytes.cast::<i8>(), x.len().next_multiple_of(64));
+                    let (q, corrections) = quantize_into(&rows, row, x);
+                    let q = std::slice::from_raw_parts(q, x.len().next_multiple_of(64));
                     for (group, q) in q.as_chunks::<GROUP>().0.iter().enumerate() {
                         let sum: i16 = q.iter().map(|&q| i16::from(q)).sum();
                         *corrections.add(group) = u32::from((-8 * sum) as u16);
@@ -247,12 +241,30 @@ pub(super) unsafe fn prepare(rows: PrepareRows<'_>) {
     }
 }
 
-/// Digits, scale and outliers of one row; returns where the corrections of its groups go.
+/// Writes -128 times the sum of each group behind the low digits.
+///
+/// # Safety
+/// The pointers are those of [`quantize_into`], and the format has room.
+#[inline(always)]
+unsafe fn correct<const GROUP: usize>((q, corrections): (*const i8, *mut u32), len: usize) {
+    // SAFETY: the caller's promise.
+    let q = unsafe { std::slice::from_raw_parts(q, len.next_multiple_of(64)) };
+    for (group, q) in q.chunks(GROUP).enumerate() {
+        let mut sum = 0i32;
+        for &q in q {
+            sum += i32::from(q);
+        }
+        // SAFETY: the caller's promise.
+        unsafe { *corrections.add(group) = (-128 * sum) as u32 };
+    }
+}
+
+/// Digits, scale and outliers of one row; returns its low digits and where the corrections of its groups go.
 ///
 /// # Safety
 /// As for [`prepare`].
 #[inline(always)]
-unsafe fn quantize_into(rows: &PrepareRows<'_>, row: usize, x: &[f32]) -> *mut u32 {
+unsafe fn quantize_into(rows: &PrepareRows<'_>, row: usize, x: &[f32]) -> (*const i8, *mut u32) {
     let (padded, list) = (x.len().next_multiple_of(64), max_outliers(x.len()));
     // SAFETY: row `row` of each array is there and is this caller's, and so is the scratch.
     unsafe {
@@ -266,6 +278,6 @@ unsafe fn quantize_into(rows: &PrepareRows<'_>, row: usize, x: &[f32]) -> *mut u
         for (plane, count) in counts.into_iter().enumerate() {
             *rows.counts.add(row * PLANES + plane) = count as u32;
         }
-        bytes.add(padded).cast()
+        (bytes.cast_const().cast(), bytes.add(padded).cast())
     }
 }

@@ -1,7 +1,7 @@
 //! AVX2 kernels: `vpmaddubsw` for int8, fused multiply-add for bf16. One tile of 16 columns at a time: 16 registers.
 
-use super::{Block, Format, Kernel, OutlierBlock, Path, activations, epilogue, in_order};
-use crate::quant::{GROUP, INT4_RATIOS, INT4_TILE, INT8_GROUP, PAIR, QUAD, TILE, WeightClass};
+use super::{Block, Format, Groups, Kernel, OutlierBlock, Path, activations, epilogue, in_order};
+use crate::quant::{GROUP, INT4_RATIOS, INT4_TILE, INT8_GROUP, PAIR, QUAD, Scales, TILE, WeightClass};
 use std::arch::x86_64::*;
 
 pub(super) static INT8: Path =
@@ -18,6 +18,27 @@ pub(super) static INT4: Path = Path {
 
 pub(super) static BF16: Path =
     Path { format: Format::Wide, kernels: &BF16_KERNELS, block_rows: 3, prepare, finish, outliers: super::no_outliers };
+
+/// For weights in the groups of a file: by codes of 8 or 4 bits, and groups of 32 or 16.
+pub(super) static BLOCKS: [[Path; 2]; 2] = {
+    const fn path(format: Format, kernels: &'static [Kernel], outliers: super::Outliers) -> Path {
+        Path { format, kernels, block_rows: 4, prepare, finish, outliers }
+    }
+    [
+        [
+            path(Format::Int8By32, &block_kernels::<false, 32>(), block_outliers::<false, 32>),
+            path(Format::Int8By16, &block_kernels::<false, 16>(), block_outliers::<false, 16>),
+        ],
+        [
+            path(Format::Int8By32, &block_kernels::<true, 32>(), block_outliers::<true, 32>),
+            path(Format::Int8By16, &block_kernels::<true, 16>(), block_outliers::<true, 16>),
+        ],
+    ]
+};
+
+const fn block_kernels<const FOUR: bool, const GROUP: usize>() -> [Kernel; 4] {
+    [blocks::<1, FOUR, GROUP>, blocks::<2, FOUR, GROUP>, blocks::<3, FOUR, GROUP>, blocks::<4, FOUR, GROUP>]
+}
 
 static INT8_KERNELS: [Kernel; 4] = [int8::<1>, int8::<2>, int8::<3>, int8::<4>];
 static INT4_KERNELS: [Kernel; 4] = [int4::<1>, int4::<2>, int4::<3>, int4::<4>];
@@ -165,7 +186,7 @@ unsafe fn outliers_int4(block: OutlierBlock<'_>) {
 /// There are 8 ratios.
 #[inline]
 #[target_feature(enable = "avx2")]
-unsafe fn add_by_ratio(sums: &mut [i32; 8], products: __m256i, ratios: *const u8) {
+unsafe fn add_by_ratio(sums: &mut [u32; 8], products: __m256i, ratios: *const u8) {
     // SAFETY: the caller's promise; 8 sums are 32 bytes.
     unsafe {
         let ratios = _mm256_cvtepi8_epi32(_mm_loadl_epi64(ratios.cast()));
@@ -248,6 +269,144 @@ unsafe fn int4<const ROWS: usize>(block: Block) {
     }
     // SAFETY: the sums are `[ROWS][32]`.
     unsafe { store(&totals, block.sums) };
+}
+
+/// The scales, or minima, at `from` of one group in 8 columns.
+///
+/// # Safety
+/// `from` is where those of a step begin.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn scales(groups: &Groups, from: *const u8, group: usize, eight: usize) -> __m256 {
+    let at = group * PAIR + eight * 8;
+    // SAFETY: the caller's promise.
+    unsafe {
+        let half = |from: *const u8| _mm256_cvtph_ps(_mm_loadu_si128(from.cast()));
+        match groups.scales {
+            Scales::Half => half(from.add(at * 2)),
+            Scales::Super => {
+                let ratios = _mm256_cvtepi8_epi32(_mm_loadl_epi64(from.add(PAIR * 2 + at).cast()));
+                _mm256_mul_ps(half(from.add(eight * 16)), _mm256_cvtepi32_ps(ratios))
+            }
+            Scales::Full => _mm256_loadu_ps(from.add(at * 4).cast()),
+        }
+    }
+}
+
+/// The levels of 4 weights in each of 8 columns, `quad` of a tile of groups.
+///
+/// # Safety
+/// `half` is where the 8 columns of the tile's first line begin.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn levels_of<const FOUR: bool>(levels: __m256i, half: *const u8, quad: usize) -> __m256i {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if FOUR {
+            let packed = _mm256_loadu_si256(half.add(quad / 2 * 64).cast());
+            let codes = if quad % 2 == 0 { packed } else { _mm256_srli_epi16::<4>(packed) };
+            _mm256_shuffle_epi8(levels, _mm256_and_si256(codes, _mm256_set1_epi8(15)))
+        } else {
+            _mm256_loadu_si256(half.add(quad * 64).cast())
+        }
+    }
+}
+
+/// Products of 4 signed weights, magnitudes up to 128, and digits: see [`int8`].
+#[inline]
+#[target_feature(enable = "avx2")]
+fn dot(w: __m256i, digits: __m256i) -> __m256i {
+    let pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(digits, w));
+    _mm256_madd_epi16(pairs, _mm256_set1_epi16(1))
+}
+
+/// The levels of 4-bit codes as signed numbers, in both lanes.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn signed_levels(groups: &Groups) -> __m256i {
+    // SAFETY: 16 bytes.
+    let levels = unsafe { _mm_loadu_si128(groups.levels.as_ptr().cast()) };
+    _mm256_broadcastsi128_si256(_mm_xor_si128(levels, _mm_set1_epi8(-128)))
+}
+
+/// Weights in the groups of a file: the exact sums of a group, 8 columns at a time, joined to the totals in f32.
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn blocks<const ROWS: usize, const FOUR: bool, const GROUP: usize>(block: Block) {
+    let groups = block.groups.as_ref().expect("a path of groups");
+    let tile_bytes = if FOUR { INT4_TILE } else { TILE };
+    let levels = signed_levels(groups);
+    // SAFETY: the sums are `[ROWS][32]`. Step by step the addresses stay within `steps` steps and activations, behind
+    // which lies a correction for each group; prefetching past the end is harmless.
+    unsafe {
+        block.sums.write_bytes(0, ROWS * 32);
+        let (mut step, mut x, mut ahead) = (block.tiles, block.x, block.ahead);
+        let mut corrections = block.x.add(block.steps * 64);
+        for _ in 0..block.steps {
+            for line in 0..groups.step_bytes / 64 {
+                _mm_prefetch::<_MM_HINT_T1>(ahead.wrapping_add(line * 64).cast());
+            }
+            for eight in 0..4 {
+                let half = step.add(groups.tiles() + eight / 2 * tile_bytes + eight % 2 * 32);
+                for group in 0..64 / GROUP {
+                    let mut sums = [_mm256_setzero_si256(); ROWS];
+                    for quad in group * GROUP / 4..(group + 1) * GROUP / 4 {
+                        let w = levels_of::<FOUR>(levels, half, quad);
+                        for (row, sum) in sums.iter_mut().enumerate() {
+                            let digits = x.add(row * block.x_stride + quad * 4).cast::<i32>().read_unaligned();
+                            *sum = _mm256_add_epi32(*sum, dot(w, _mm256_set1_epi32(digits)));
+                        }
+                    }
+                    let scale = scales(groups, step, group, eight);
+                    let min = groups.mins.then(|| {
+                        let min = scales(groups, step.add(groups.scale_bytes), group, eight);
+                        _mm256_mul_ps(min, _mm256_set1_ps(-1.0 / 128.0))
+                    });
+                    for (row, sum) in sums.into_iter().enumerate() {
+                        let total = block.sums.add(row * 32 + eight * 8).cast::<f32>();
+                        let mut joined = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum), scale, _mm256_loadu_ps(total));
+                        if let Some(min) = min {
+                            // The correction is -128 times the sum of the digits.
+                            let start = corrections.add(row * block.x_stride + group * 4).cast::<i32>();
+                            let start = _mm256_cvtepi32_ps(_mm256_set1_epi32(start.read_unaligned()));
+                            joined = _mm256_fmadd_ps(start, min, joined);
+                        }
+                        _mm256_storeu_ps(total, joined);
+                    }
+                }
+            }
+            (step, x) = (step.add(groups.step_bytes), x.add(64));
+            corrections = corrections.add(64 / GROUP * 4);
+            ahead = ahead.wrapping_add(block.ahead_stride);
+        }
+    }
+}
+
+/// As [`outliers_int8`], for weights in the groups of a file.
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn block_outliers<const FOUR: bool, const GROUP: usize>(block: OutlierBlock<'_>) {
+    let groups = block.groups.as_ref().expect("a path of groups");
+    let tile_bytes = if FOUR { INT4_TILE } else { TILE };
+    let levels = signed_levels(groups);
+    for outlier in block.outliers {
+        let quad = outlier.quad as usize;
+        let digits = _mm256_set1_epi32(i32::from_le_bytes(outlier.digits.map(|digit| digit as u8)));
+        let group = quad % 16 * QUAD / GROUP;
+        for (eight, totals) in block.sums.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+            // SAFETY: a quad of the activations is one of the weights, in every column; 8 totals are 32 bytes.
+            unsafe {
+                let step = block.tiles.add(quad / 16 * groups.step_bytes);
+                let half = step.add(groups.tiles() + eight / 2 * tile_bytes + eight % 2 * 32);
+                let dot = _mm256_cvtepi32_ps(dot(levels_of::<FOUR>(levels, half, quad % 16), digits));
+                let to = totals.as_mut_ptr().cast::<f32>();
+                let mut joined = _mm256_fmadd_ps(dot, scales(groups, step, group, eight), _mm256_loadu_ps(to));
+                if groups.mins {
+                    let min = scales(groups, step.add(groups.scale_bytes), group, eight);
+                    joined = _mm256_fmadd_ps(_mm256_set1_ps(outlier.sum as f32), min, joined);
+                }
+                _mm256_storeu_ps(to, joined);
+            }
+        }
+    }
 }
 
 #[target_feature(enable = "avx2,fma")]

@@ -4,8 +4,8 @@
 //! tiles in turn, the hardware does not see a stream and fetches little ahead (a third of the bandwidth on Zen 4). Weights are loaded and made ready once for all rows (int8: `w ^ 0x80` is `w + 128` as unsigned; int4: two
 //! nibbles; bf16: even and odd halves widened to f32), activations are broadcast from memory, four bytes at a time.
 
-use super::{Block, Format, Kernel, OutlierBlock, Path, activations, epilogue, in_order};
-use crate::quant::{GROUP, INT4_RATIOS, INT4_TILE, INT8_GROUP, PAIR, QUAD, TILE, WeightClass};
+use super::{Block, Format, Groups, Kernel, OutlierBlock, Path, activations, epilogue, in_order};
+use crate::quant::{GROUP, INT4_RATIOS, INT4_TILE, INT8_GROUP, PAIR, QUAD, Scales, TILE, WeightClass};
 use std::arch::x86_64::*;
 
 pub(super) static INT8: Path =
@@ -28,6 +28,31 @@ pub(super) static BF16: Path = Path {
     finish,
     outliers: super::no_outliers,
 };
+
+/// For weights in the groups of a file: by codes of 8 or 4 bits, and groups of 32 or 16.
+pub(super) static BLOCKS: [[Path; 2]; 2] = {
+    const fn path(format: Format, kernels: &'static [Kernel], outliers: super::Outliers) -> Path {
+        Path { format, kernels, block_rows: 12, prepare, finish, outliers }
+    }
+    [
+        [
+            path(Format::Int8By32, &block_kernels::<false, 32>(), block_outliers::<false, 32>),
+            path(Format::Int8By16, &block_kernels::<false, 16>(), block_outliers::<false, 16>),
+        ],
+        [
+            path(Format::Int8By32, &block_kernels::<true, 32>(), block_outliers::<true, 32>),
+            path(Format::Int8By16, &block_kernels::<true, 16>(), block_outliers::<true, 16>),
+        ],
+    ]
+};
+
+const fn block_kernels<const FOUR: bool, const GROUP: usize>() -> [Kernel; 12] {
+    [
+        blocks::<1, FOUR, GROUP>, blocks::<2, FOUR, GROUP>, blocks::<3, FOUR, GROUP>, blocks::<4, FOUR, GROUP>,
+        blocks::<5, FOUR, GROUP>, blocks::<6, FOUR, GROUP>, blocks::<7, FOUR, GROUP>, blocks::<8, FOUR, GROUP>,
+        blocks::<9, FOUR, GROUP>, blocks::<10, FOUR, GROUP>, blocks::<11, FOUR, GROUP>, blocks::<12, FOUR, GROUP>,
+    ]
+}
 
 static INT8_KERNELS: [Kernel; 12] = [
     int8::<1>, int8::<2>, int8::<3>, int8::<4>, int8::<5>, int8::<6>, int8::<7>, int8::<8>, int8::<9>, int8::<10>,
@@ -59,23 +84,27 @@ unsafe fn finish(results: epilogue::Results<'_>) {
             let load = |from: *const f32| _mm512_maskz_loadu_ps(mask, from.wrapping_add(column));
             let bias = results.bias.map(|bias| load(bias.as_ptr()));
             let column_scales = match results.class {
-                WeightClass::Bf16 => _mm512_setzero_ps(),
-                WeightClass::Int8 | WeightClass::Int4 => load(results.column_scales.as_ptr()),
+                WeightClass::Int8 | WeightClass::Int4 if !results.in_groups => load(results.column_scales.as_ptr()),
+                _ => _mm512_setzero_ps(),
             };
             for (row, sums) in results.sums.iter().enumerate() {
                 let sums = sums.as_ptr().add(column);
                 let mut y = match results.class {
                     WeightClass::Bf16 => _mm512_loadu_ps(sums.cast()),
                     WeightClass::Int8 | WeightClass::Int4 => {
-                        let mut joined = _mm512_cvtepi32_ps(_mm512_loadu_si512(sums.cast()));
+                        let number = |from: *const u32| match results.in_groups {
+                            true => _mm512_loadu_ps(from.cast()),
+                            false => _mm512_cvtepi32_ps(_mm512_loadu_si512(from.cast())),
+                        };
+                        let mut joined = number(sums);
                         if let Some(high) = &results.high[row] {
                             for (digits, unit) in high.iter().zip(epilogue::UNITS) {
-                                let digits = _mm512_loadu_si512(digits.as_ptr().add(column).cast());
-                                joined = _mm512_fmadd_ps(_mm512_set1_ps(unit), _mm512_cvtepi32_ps(digits), joined);
+                                let digits = number(digits.as_ptr().add(column));
+                                joined = _mm512_fmadd_ps(_mm512_set1_ps(unit), digits, joined);
                             }
                         }
                         let scaled = _mm512_mul_ps(joined, _mm512_set1_ps(results.row_scales[row]));
-                        _mm512_mul_ps(scaled, column_scales)
+                        if results.in_groups { scaled } else { _mm512_mul_ps(scaled, column_scales) }
                     }
                 };
                 if let Some(bias) = bias {
@@ -204,7 +233,7 @@ unsafe fn outliers_int4(block: OutlierBlock<'_>) {
 
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn add_to(to: &mut [i32; PAIR], sums: [__m512i; 2]) {
+fn add_to(to: &mut [u32; PAIR], sums: [__m512i; 2]) {
     for (to, sum) in to.as_chunks_mut::<16>().0.iter_mut().zip(sums) {
         // SAFETY: 16 numbers of 4 bytes, read and written.
         unsafe {
@@ -273,6 +302,163 @@ unsafe fn int4<const ROWS: usize>(block: Block) {
             (step, x, corrections) = (step.add(WeightClass::Int4.step_bytes()), x.add(64), corrections.add(8));
             ahead = ahead.wrapping_add(block.ahead_stride);
         }
+    }
+}
+
+/// The scales, or minima, at `from` of one group in 16 columns.
+///
+/// # Safety
+/// `from` is where those of a step begin.
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn scales(groups: &Groups, from: *const u8, group: usize, strip: usize) -> __m512 {
+    let at = group * PAIR + strip * 16;
+    // SAFETY: the caller's promise.
+    unsafe {
+        let half = |from: *const u8| _mm512_cvtph_ps(_mm256_loadu_si256(from.cast()));
+        match groups.scales {
+            Scales::Half => half(from.add(at * 2)),
+            Scales::Super => {
+                let ratios = _mm512_cvtepi8_epi32(_mm_loadu_si128(from.add(PAIR * 2 + at).cast()));
+                _mm512_mul_ps(half(from.add(strip * 32)), _mm512_cvtepi32_ps(ratios))
+            }
+            Scales::Full => _mm512_loadu_ps(from.add(at * 4).cast()),
+        }
+    }
+}
+
+/// Weights in the groups of a file. A group's sum starts at its correction and takes a `vpdpbusd` for each quad; then it
+/// is joined to the total in f32. Sums of a group are in registers, totals in memory.
+#[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
+unsafe fn blocks<const ROWS: usize, const FOUR: bool, const GROUP: usize>(block: Block) {
+    /// One group of one strip: `lines` are its quads, or pairs of them.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
+    unsafe fn group<const ROWS: usize, const FOUR: bool, const GROUP: usize>(
+        (lines, levels): (*const u8, __m512i),
+        (x, corrections): (*const u8, *const u8),
+        x_stride: usize,
+        ahead: *const u8,
+        (scale, min): (__m512, Option<__m512>),
+        totals: *mut f32,
+    ) {
+        let (low, flip) = (_mm512_set1_epi8(15), _mm512_set1_epi8(-128));
+        let (lines, x) = in_order(lines, x);
+        // SAFETY: within the tile, the step of each activation row and its corrections, and the totals; prefetching past
+        // the end is harmless.
+        unsafe {
+            let start = |row: usize| {
+                _mm512_set1_epi32(corrections.add(row * x_stride).cast::<i32>().read_unaligned())
+            };
+            let mut sums: Strip<ROWS> = std::array::from_fn(start);
+            let quads = |row: usize, quad: usize| {
+                _mm512_set1_epi32(x.add(row * x_stride + quad * 4).cast::<i32>().read_unaligned())
+            };
+            if FOUR {
+                for line in 0..GROUP / 8 {
+                    _mm_prefetch::<_MM_HINT_T1>(ahead.wrapping_add(line * 64).cast());
+                    let packed = _mm512_loadu_si512(lines.add(line * 64).cast());
+                    let even = _mm512_shuffle_epi8(levels, _mm512_and_si512(packed, low));
+                    let odd = _mm512_shuffle_epi8(levels, _mm512_and_si512(_mm512_srli_epi16::<4>(packed), low));
+                    for (row, sum) in sums.iter_mut().enumerate() {
+                        *sum = _mm512_dpbusd_epi32(*sum, even, quads(row, line * 2));
+                        *sum = _mm512_dpbusd_epi32(*sum, odd, quads(row, line * 2 + 1));
+                    }
+                }
+            } else {
+                for quad in 0..GROUP / 4 {
+                    _mm_prefetch::<_MM_HINT_T1>(ahead.wrapping_add(quad * 64).cast());
+                    let w = _mm512_xor_si512(_mm512_loadu_si512(lines.add(quad * 64).cast()), flip);
+                    for (row, sum) in sums.iter_mut().enumerate() {
+                        *sum = _mm512_dpbusd_epi32(*sum, w, quads(row, quad));
+                    }
+                }
+            }
+            for (row, sum) in sums.into_iter().enumerate() {
+                let total = totals.add(row * 32);
+                let mut joined = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), scale, _mm512_loadu_ps(total));
+                if let Some(min) = min {
+                    // The correction is -128 times the sum of the digits, so a minimum divided by it is as exact.
+                    joined = _mm512_fmadd_ps(_mm512_cvtepi32_ps(start(row)), min, joined);
+                }
+                _mm512_storeu_ps(total, joined);
+            }
+        }
+    }
+    let groups = block.groups.as_ref().expect("a path of groups");
+    let tile_bytes = if FOUR { INT4_TILE } else { TILE };
+    // SAFETY: the sums are `[ROWS][32]`. Step by step the addresses stay within `steps` steps and activations, behind
+    // which lies a correction for each group.
+    unsafe {
+        let levels = _mm512_broadcast_i32x4(_mm_loadu_si128(groups.levels.as_ptr().cast()));
+        block.sums.write_bytes(0, ROWS * 32);
+        let (mut step, mut x, mut ahead) = (block.tiles, block.x, block.ahead);
+        let mut corrections = block.x.add(block.steps * 64);
+        for _ in 0..block.steps {
+            for line in 0..groups.tiles() / 64 {
+                _mm_prefetch::<_MM_HINT_T1>(ahead.wrapping_add(line * 64).cast());
+            }
+            for strip in 0..2 {
+                for index in 0..64 / GROUP {
+                    let at = groups.tiles() + strip * tile_bytes + index * (tile_bytes / (64 / GROUP));
+                    let scale = scales(groups, step, index, strip);
+                    let min = groups.mins.then(|| {
+                        let min = scales(groups, step.add(groups.scale_bytes), index, strip);
+                        _mm512_mul_ps(min, _mm512_set1_ps(-1.0 / 128.0))
+                    });
+                    group::<ROWS, FOUR, GROUP>(
+                        (step.add(at), levels),
+                        (x.add(index * GROUP), corrections.add(index * 4)),
+                        block.x_stride,
+                        ahead.wrapping_add(at),
+                        (scale, min),
+                        block.sums.add(strip * 16).cast(),
+                    );
+                }
+            }
+            (step, x) = (step.add(groups.step_bytes), x.add(64));
+            corrections = corrections.add(64 / GROUP * 4);
+            ahead = ahead.wrapping_add(block.ahead_stride);
+        }
+    }
+}
+
+/// As [`outliers_int8`], for weights in the groups of a file.
+#[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
+unsafe fn block_outliers<const FOUR: bool, const GROUP: usize>(block: OutlierBlock<'_>) {
+    let groups = block.groups.as_ref().expect("a path of groups");
+    let (low, flip) = (_mm512_set1_epi8(15), _mm512_set1_epi8(-128));
+    let tile_bytes = if FOUR { INT4_TILE } else { TILE };
+    // SAFETY: a quad of the activations is one of the weights, in every column; the sums are 32 numbers.
+    unsafe {
+        let levels = _mm512_broadcast_i32x4(_mm_loadu_si128(groups.levels.as_ptr().cast()));
+        let to = block.sums.as_mut_ptr().cast::<f32>();
+        let mut totals = [_mm512_loadu_ps(to), _mm512_loadu_ps(to.add(16))];
+        for outlier in block.outliers {
+            let quad = outlier.quad as usize;
+            let digits = _mm512_set1_epi32(i32::from_le_bytes(outlier.digits.map(|digit| digit as u8)));
+            let start = _mm512_set1_epi32(-128 * outlier.sum);
+            let step = block.tiles.add(quad / 16 * groups.step_bytes);
+            let group = quad % 16 * QUAD / GROUP;
+            for (strip, total) in totals.iter_mut().enumerate() {
+                let tile = step.add(groups.tiles() + strip * tile_bytes);
+                let w = if FOUR {
+                    let shift = _mm_cvtsi32_si128((quad % 2 * 4) as i32);
+                    let packed = _mm512_loadu_si512(tile.add(quad % 16 / 2 * 64).cast());
+                    _mm512_shuffle_epi8(levels, _mm512_and_si512(_mm512_srl_epi16(packed, shift), low))
+                } else {
+                    _mm512_xor_si512(_mm512_loadu_si512(tile.add(quad % 16 * 64).cast()), flip)
+                };
+                let dot = _mm512_cvtepi32_ps(_mm512_dpbusd_epi32(start, w, digits));
+                *total = _mm512_fmadd_ps(dot, scales(groups, step, group, strip), *total);
+                if groups.mins {
+                    let min = scales(groups, step.add(groups.scale_bytes), group, strip);
+                    *total = _mm512_fmadd_ps(_mm512_set1_ps(outlier.sum as f32), min, *total);
+                }
+            }
+        }
+        _mm512_storeu_ps(to, totals[0]);
+        _mm512_storeu_ps(to.add(16), totals[1]);
     }
 }
 

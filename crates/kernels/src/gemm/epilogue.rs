@@ -7,10 +7,12 @@ pub(super) struct Results<'a> {
     /// `[rows][32]`: i32 or f32 bits.
     pub(super) sums: &'a [[u32; 32]],
     pub(super) class: WeightClass,
+    /// Sums are f32 that hold the scales of their groups.
+    pub(super) in_groups: bool,
     /// Int8 and int4: `[rows]`.
     pub(super) row_scales: &'a [f32],
     /// Int8 and int4: `[rows]`, the sums of the middle and high digits of a row that has some.
-    pub(super) high: &'a [Option<[[i32; PAIR]; PLANES]>],
+    pub(super) high: &'a [Option<[[u32; PAIR]; PLANES]>],
     /// Int8 and int4: `[columns]`.
     pub(super) column_scales: &'a [f32],
     /// `[columns]`.
@@ -43,23 +45,27 @@ pub(super) unsafe fn finish(results: Results<'_>) {
     };
     let bias = results.bias.map(padded);
     let column_scales = match results.class {
-        WeightClass::Bf16 => [0.0; PAIR],
-        WeightClass::Int8 | WeightClass::Int4 => padded(results.column_scales),
+        WeightClass::Int8 | WeightClass::Int4 if !results.in_groups => padded(results.column_scales),
+        _ => [0.0; PAIR],
     };
     for (row, sums) in results.sums.iter().enumerate() {
         let mut y = match results.class {
             WeightClass::Bf16 => sums.map(f32::from_bits),
             WeightClass::Int8 | WeightClass::Int4 => {
                 let row_scale = results.row_scales[row];
-                let mut sums = sums.map(|sum| (sum as i32) as f32);
+                let number = |sum: u32| if results.in_groups { f32::from_bits(sum) } else { (sum as i32) as f32 };
+                let mut sums = sums.map(number);
                 if let Some(high) = &results.high[row] {
                     for (digits, unit) in high.iter().zip(UNITS) {
                         for (sum, &digits) in sums.iter_mut().zip(digits) {
-                            *sum = unit.mul_add(digits as f32, *sum);
+                            *sum = unit.mul_add(number(digits), *sum);
                         }
                     }
                 }
-                std::array::from_fn(|column| (sums[column] * row_scale) * column_scales[column])
+                std::array::from_fn(|column| {
+                    let scaled = sums[column] * row_scale;
+                    if results.in_groups { scaled } else { scaled * column_scales[column] }
+                })
             }
         };
         if let Some(bias) = &bias {

@@ -13,6 +13,10 @@
 //!   ([`quantize_activations`](crate::quant::quantize_activations)). For each digit `T` = the exact sum over K; packing has
 //!   made sure that it fits i32. `s = T_low as f32`, then `s = fma(255, T_middle as f32, s)` and
 //!   `s = fma(65025, T_high as f32, s)`; `y = (s * row_scale) * column_scale`.
+//! * int8, int4 in the groups of a file: for the low digits `C = 0`, and for each group from the first to the last
+//!   `C = fma(T_group as f32, scale, C)` with the exact sum over the group, then `C = fma(X_group as f32, min, C)` with the sum
+//!   of its digits, if there are minima; for the middle and high digits the same, quad by quad of their lists. The digits
+//!   are joined as above; `y = s * row_scale`.
 //! * bf16: `C = 0`; per 32-deep step `e = o = 0`, for each of its 16 pairs `e = fma(a[2p], b[2p], e)` and
 //!   `o = fma(a[2p + 1], b[2p + 1], o)`, then `C = C + (e + o)`; `y = C`. This is what the tile instruction
 //!   `TDPBF16PS` computes (Intel SDM volume 2), so the other instruction sets follow it.
@@ -32,7 +36,7 @@ pub(crate) use activations::{Activations, Scratch, Source};
 
 use crate::Out;
 use crate::isa::{Amx, Avx2, Avx512, Isa};
-use crate::quant::{Outlier, PAIR, PLANES, PackedMatrix, WeightClass};
+use crate::quant::{BlockFormat, Codes, Outlier, PAIR, PLANES, PackedMatrix, Scales, WeightClass};
 use crate::threads::{Pool, share};
 use std::ops::Range;
 
@@ -64,6 +68,8 @@ pub(crate) struct Block {
     /// What will be needed later: the kernel prefetches a step's bytes from here, then from `ahead_stride` further on.
     ahead: *const u8,
     ahead_stride: usize,
+    /// Of weights in the groups of a file, how these lie.
+    groups: Option<Groups>,
     /// Result, `[rows][32]` f32 or i32.
     sums: *mut u32,
 }
@@ -75,6 +81,33 @@ pub(crate) struct Block {
 /// kernel's [`Format`], and the CPU has the kernel's instructions.
 type Kernel = unsafe fn(Block);
 
+/// How the groups of a file lie in a step: [`BlockFormat`](crate::quant::BlockFormat) as a kernel takes it.
+#[derive(Clone, Copy)]
+pub(crate) struct Groups {
+    /// Of 4-bit codes: what each stands for, plus 128.
+    levels: [u8; 16],
+    scales: Scales,
+    mins: bool,
+    scale_bytes: usize,
+    step_bytes: usize,
+}
+
+impl Groups {
+    fn of(format: &BlockFormat) -> Groups {
+        let levels = match format.codes {
+            Codes::Four { levels } => levels.map(|level| (level as u8).wrapping_add(128)),
+            Codes::Eight => [0; 16],
+        };
+        let (scale_bytes, _) = format.scale_bytes();
+        Groups { levels, scales: format.scales, mins: format.mins, scale_bytes, step_bytes: format.step_bytes() }
+    }
+
+    /// Where the tiles of a step begin.
+    fn tiles(&self) -> usize {
+        if self.mins { 2 * self.scale_bytes } else { self.scale_bytes }
+    }
+}
+
 /// Some digits of one row that only few quads have, against one pair of strips.
 pub(crate) struct OutlierBlock<'a> {
     /// Int8: `[groups][32]`.
@@ -82,8 +115,10 @@ pub(crate) struct OutlierBlock<'a> {
     /// `[steps]` of the weight class.
     tiles: *const u8,
     outliers: &'a [Outlier],
-    /// What the result is added to.
-    sums: &'a mut [i32; PAIR],
+    /// As in [`Block`].
+    groups: Option<Groups>,
+    /// What the result is added to: i32, or f32 for the groups of a file.
+    sums: &'a mut [u32; PAIR],
 }
 
 /// Adds the outliers' products to `block.sums`.
@@ -105,6 +140,10 @@ pub(crate) enum Format {
     /// group's sum. With it, nibbles that stand for `q + 8` give the sum of `q * x`: at most 32 * 8 * 127 = 32 512 in
     /// magnitude, so 16 bits hold it.
     Int8Grouped,
+    /// As `Int8`, but followed by -128 times the sum of each group of 32, i32.
+    Int8By32,
+    /// As `Int8`, but followed by -128 times the sum of each group of 16, i32.
+    Int8By16,
     /// bf16 pairs, K padded to 32.
     Bf16,
     /// f32 that are bf16 values, K padded to 32: what fused multiply-add takes.
@@ -151,6 +190,20 @@ impl Proofs {
         Proofs { amx: Some(amx), only_tiles: true, ..Proofs::of(Isa::Avx512) }
     }
 
+    /// The vector path for weights in the groups of a file.
+    fn block_path(&self, format: &BlockFormat) -> &'static Path {
+        #[cfg(target_arch = "x86_64")]
+        let paths = match (self.avx512, self.avx2) {
+            (Some(_), _) => &avx512::BLOCKS,
+            (None, Some(_)) => &avx2::BLOCKS,
+            (None, None) => &scalar::BLOCKS,
+        };
+        #[cfg(not(target_arch = "x86_64"))]
+        let paths = &scalar::BLOCKS;
+        let four = matches!(format.codes, Codes::Four { .. });
+        &paths[usize::from(four)][usize::from(format.group == 16)]
+    }
+
     /// The vector path for a class.
     fn path(&self, class: WeightClass) -> &'static Path {
         #[cfg(target_arch = "x86_64")]
@@ -193,8 +246,11 @@ pub(crate) fn linear(
     if rows == 0 {
         return;
     }
-    let path = proofs.path(w.class());
-    let tiles = tiles_for(proofs, w.class(), rows);
+    let (path, tiles) = match w.blocks() {
+        // Tiles sum over 64 inputs at once, which is more than a group: vectors serve all.
+        Some(format) => (proofs.block_path(format), None),
+        None => (proofs.path(w.class()), tiles_for(proofs, w.class(), rows)),
+    };
     let format = if tiles.is_some() && w.class() == WeightClass::Bf16 { Format::Bf16 } else { path.format };
     let activations = scratch.prepare(pool, path.prepare, format, source, shape.in_features);
     let product = Product { w, path, activations, bias, out: OutPointer(out.as_mut_ptr()), add };
@@ -257,6 +313,7 @@ impl Product<'_> {
 
     /// Computes rows x pairs with the vector kernels.
     fn panel(&self, rows: Range<usize>, pairs: Range<usize>) {
+        let groups = self.w.blocks().map(Groups::of);
         let mut sums = Sums([[0; 32]; MAX_ROWS]);
         let kernels = self.path.kernels;
         let blocks = if rows.len() <= kernels.len() { 1 } else { rows.len().div_ceil(self.path.block_rows) };
@@ -285,7 +342,8 @@ impl Product<'_> {
                         tiles,
                         steps: self.w.steps(),
                         ahead: tiles.wrapping_add(ahead),
-                        ahead_stride: (self.w.class().step_bytes() / blocks).next_multiple_of(64),
+                        ahead_stride: (self.w.step_bytes() / blocks).next_multiple_of(64),
+                        groups,
                         sums: sums.0.as_mut_ptr().cast(),
                     };
                     // SAFETY: the path was chosen by proof of its instructions, `prepare` filled `count` rows from
@@ -310,8 +368,9 @@ impl Product<'_> {
             let (ratios, tiles) = self.w.pair(pair);
             let planes = high.insert([[0; PAIR]; PLANES]);
             for (plane, sums) in planes.iter_mut().enumerate() {
-                let (ratios, tiles) = (ratios.as_ptr(), tiles.as_ptr());
-                let block = OutlierBlock { ratios, tiles, outliers: self.activations.outliers(row, plane), sums };
+                let (ratios, tiles, groups) = (ratios.as_ptr(), tiles.as_ptr(), self.w.blocks().map(Groups::of));
+                let outliers = self.activations.outliers(row, plane);
+                let block = OutlierBlock { ratios, tiles, outliers, groups, sums };
                 // SAFETY: the path was chosen by proof of its instructions; the quads are those of a row as wide as the
                 // matrix is deep.
                 unsafe { (self.path.outliers)(block) };
@@ -320,6 +379,7 @@ impl Product<'_> {
         let results = epilogue::Results {
             sums,
             class: self.w.class(),
+            in_groups: self.w.blocks().is_some(),
             row_scales: self.activations.scales(first, sums.len()),
             high: &high[..sums.len()],
             column_scales: self.w.scales().get(column..column + columns).unwrap_or(&[]),

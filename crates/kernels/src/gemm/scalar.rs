@@ -1,8 +1,9 @@
 //! Kernels in plain Rust, one row at a time: any CPU. The compiler's vectors of 16 columns are welcome; the order of
 //! operations within a column is the definition's.
 
-use super::{Block, Format, OutlierBlock, Path, activations, epilogue};
-use crate::quant::{GROUP, INT4_RATIOS, INT4_TILE, INT8_GROUP, PAIR, QUAD, TILE, WeightClass};
+use super::{Block, Format, Groups, OutlierBlock, Path, activations, epilogue};
+use crate::quant::{GROUP, INT4_RATIOS, INT4_TILE, INT8_GROUP, PAIR, QUAD, Scales, TILE, WeightClass};
+use half::f16;
 
 pub(super) static INT8: Path = Path {
     format: Format::Int8,
@@ -29,6 +30,30 @@ pub(super) static INT4: Path = Path {
     prepare: activations::prepare,
     finish: epilogue::finish,
     outliers: outliers_int4,
+};
+
+/// For weights in the groups of a file: by codes of 8 or 4 bits, and groups of 32 or 16.
+pub(super) static BLOCKS: [[Path; 2]; 2] = {
+    const fn path(format: Format, kernel: &'static [super::Kernel], outliers: super::Outliers) -> Path {
+        Path {
+            format,
+            kernels: kernel,
+            block_rows: 1,
+            prepare: activations::prepare,
+            finish: epilogue::finish,
+            outliers,
+        }
+    }
+    [
+        [
+            path(Format::Int8By32, &[blocks::<false, 32>], block_outliers::<false, 32>),
+            path(Format::Int8By16, &[blocks::<false, 16>], block_outliers::<false, 16>),
+        ],
+        [
+            path(Format::Int8By32, &[blocks::<true, 32>], block_outliers::<true, 32>),
+            path(Format::Int8By16, &[blocks::<true, 16>], block_outliers::<true, 16>),
+        ],
+    ]
 };
 
 /// The tiles of a step, strip 0 and 1.
@@ -88,7 +113,7 @@ unsafe fn outliers_int8(block: OutlierBlock<'_>) {
                 (line.cast::<[i8; 4]>().read(), *ratio)
             };
             let dot: i32 = w.iter().zip(outlier.digits).map(|(&w, x)| i32::from(w) * i32::from(x)).sum();
-            *sum += dot * i32::from(ratio);
+            *sum = sum.wrapping_add_signed(dot * i32::from(ratio));
         }
     }
 }
@@ -108,7 +133,7 @@ unsafe fn outliers_int4(block: OutlierBlock<'_>) {
             };
             let w = bytes.map(|byte| i32::from(byte >> (quad % 2 * 4) & 15) - 8);
             let dot: i32 = w.iter().zip(outlier.digits).map(|(&w, x)| w * i32::from(x)).sum();
-            *sum += dot * i32::from(ratio);
+            *sum = sum.wrapping_add_signed(dot * i32::from(ratio));
         }
     }
 }
@@ -132,6 +157,101 @@ unsafe fn int4(block: Block) {
                 for ((sum, group), &ratio) in sums.iter_mut().zip(group).zip(ratios) {
                     *sum += group * i32::from(ratio);
                 }
+            }
+        }
+    }
+}
+
+/// One weight of a tile of groups, plus 128.
+///
+/// # Safety
+/// `tile` is one of the format's, `k < 64`, `column < 16`.
+unsafe fn level<const FOUR: bool>(groups: &Groups, tile: *const u8, k: usize, column: usize) -> i32 {
+    // SAFETY: the caller's promise.
+    let level = unsafe {
+        match FOUR {
+            true => groups.levels[usize::from(*tile.add(k / 8 * 64 + column * 4 + k % 4) >> (k / 4 % 2 * 4) & 15)],
+            false => (*tile.add(k / 4 * 64 + column * 4 + k % 4)).wrapping_add(128),
+        }
+    };
+    i32::from(level)
+}
+
+/// Bytes of a tile.
+const fn tile_bytes<const FOUR: bool>() -> usize {
+    if FOUR { INT4_TILE } else { TILE }
+}
+
+/// The scales, or minima, at `from` of one group in all columns.
+///
+/// # Safety
+/// `from` is where those of a step begin.
+unsafe fn scales<const GROUP: usize>(groups: &Groups, from: *const u8, group: usize) -> [f32; PAIR] {
+    let half = |at: usize| f16::from_bits(unsafe { from.add(at).cast::<u16>().read_unaligned() }).to_f32();
+    std::array::from_fn(|column| {
+        let at = group * PAIR + column;
+        match groups.scales {
+            Scales::Half => half(at * 2),
+            // SAFETY: the caller's promise.
+            Scales::Super => half(column * 2) * f32::from(unsafe { *from.add(PAIR * 2 + at).cast::<i8>() }),
+            // SAFETY: the caller's promise.
+            Scales::Full => unsafe { from.add(at * 4).cast::<f32>().read_unaligned() },
+        }
+    })
+}
+
+unsafe fn blocks<const FOUR: bool, const GROUP: usize>(block: Block) {
+    let groups = block.groups.as_ref().expect("a path of groups");
+    let mut totals = [0f32; PAIR];
+    for step in 0..block.steps {
+        // SAFETY: within the steps of the pair and the activations, behind which lies a correction for each group.
+        unsafe {
+            let at = block.tiles.add(step * groups.step_bytes);
+            let x = block.x.add(step * 64).cast::<i8>();
+            for group in 0..64 / GROUP {
+                let correction = block.x.add(block.steps * 64 + (step * (64 / GROUP) + group) * 4).cast::<i32>();
+                let start = correction.read_unaligned();
+                let scale = scales::<GROUP>(groups, at, group);
+                let min = groups.mins.then(|| scales::<GROUP>(groups, at.add(groups.scale_bytes), group));
+                for (column, total) in totals.iter_mut().enumerate() {
+                    let tile = at.add(groups.tiles() + column / 16 * tile_bytes::<FOUR>());
+                    let mut sum = start;
+                    for k in group * GROUP..(group + 1) * GROUP {
+                        sum += level::<FOUR>(groups, tile, k, column % 16) * i32::from(*x.add(k));
+                    }
+                    *total = (sum as f32).mul_add(scale[column], *total);
+                    if let Some(min) = &min {
+                        *total = ((start / -128) as f32).mul_add(min[column], *total);
+                    }
+                }
+            }
+        }
+    }
+    // SAFETY: the sums are `[32]`.
+    unsafe { block.sums.cast::<[f32; PAIR]>().write(totals) };
+}
+
+/// As [`outliers_int8`], for weights in the groups of a file.
+unsafe fn block_outliers<const FOUR: bool, const GROUP: usize>(block: OutlierBlock<'_>) {
+    let groups = block.groups.as_ref().expect("a path of groups");
+    for outlier in block.outliers {
+        let (step, first) = (outlier.quad as usize / 16, outlier.quad as usize % 16 * QUAD);
+        // SAFETY: a quad of the activations is one of the weights, in every column.
+        unsafe {
+            let at = block.tiles.add(step * groups.step_bytes);
+            let scale = scales::<GROUP>(groups, at, first / GROUP);
+            let min = groups.mins.then(|| scales::<GROUP>(groups, at.add(groups.scale_bytes), first / GROUP));
+            for (column, total) in block.sums.iter_mut().enumerate() {
+                let tile = at.add(groups.tiles() + column / 16 * tile_bytes::<FOUR>());
+                let mut dot = -128 * outlier.sum;
+                for (i, &digit) in outlier.digits.iter().enumerate() {
+                    dot += level::<FOUR>(groups, tile, first + i, column % 16) * i32::from(digit);
+                }
+                let mut joined = (dot as f32).mul_add(scale[column], f32::from_bits(*total));
+                if let Some(min) = &min {
+                    joined = (outlier.sum as f32).mul_add(min[column], joined);
+                }
+                *total = joined.to_bits();
             }
         }
     }

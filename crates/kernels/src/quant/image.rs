@@ -31,9 +31,11 @@ impl Image {
 }
 
 impl PackedMatrix {
-    /// A second handle to the matrix's bytes; copies nothing.
-    pub fn image(&self) -> Image {
-        Image { tiles: self.tiles.clone(), scales: self.scales.clone() }
+    /// A second handle to the matrix's bytes; copies nothing. `None` of weights in the groups of a file, which are packed
+    /// from it as fast as from an image.
+    pub fn image(&self) -> Option<Image> {
+        let image = || Image { tiles: self.tiles.clone(), scales: self.scales.clone() };
+        self.blocks.is_none().then(image)
     }
 
     /// Bytes of the image of a matrix; `None` when the shape is empty or absurd.
@@ -82,7 +84,7 @@ impl PackedMatrix {
         }
         let ratios = ratios_in(class, &tiles, tile_bytes / pairs, shape.in_features);
         let (tiles, scales) = (Arc::new(tiles), Arc::new(scales));
-        Ok(PackedMatrix { shape, class, tiles, scales, ratios })
+        Ok(PackedMatrix { shape, class, blocks: None, tiles, scales, ratios })
     }
 }
 
@@ -137,13 +139,13 @@ mod tests {
             for (out_features, in_features) in [(1, 1), (33, 65), (100, 200)] {
                 let shape = MatrixShape { out_features, in_features };
                 let matrix = packed(class, shape);
-                let image = matrix.image().pieces().concat();
+                let image = matrix.image().unwrap().pieces().concat();
                 assert_eq!(Some(image.len()), PackedMatrix::image_bytes(shape, class));
                 assert_eq!(image.len(), matrix.bytes());
                 let source = |at: u64, out: &mut [u8]| out.copy_from_slice(&image[at as usize..][..out.len()]);
                 for pool in [None, Some(&pool)] {
                     let back = PackedMatrix::restore(pool, shape, class, &ByteSource(&source)).unwrap();
-                    assert_eq!(back.image().pieces().concat(), image, "{class:?} {shape:?}");
+                    assert_eq!(back.image().unwrap().pieces().concat(), image, "{class:?} {shape:?}");
                 }
             }
         }
@@ -160,7 +162,7 @@ mod tests {
                 scales[0] = if row == 32 { other } else { 1.0 };
             };
             let matrix = PackedMatrix::pack_int4(None, Isa::Scalar, shape, &Int4Source(&rows)).unwrap();
-            let image = matrix.image().pieces().concat();
+            let image = matrix.image().unwrap().pieces().concat();
             let source = |at: u64, out: &mut [u8]| out.copy_from_slice(&image[at as usize..][..out.len()]);
             let back = PackedMatrix::restore(None, shape, WeightClass::Int4, &ByteSource(&source)).unwrap();
             assert_eq!((matrix.ratios(), back.ratios()), (wanted, wanted), "scales of 1 and {other}");
@@ -170,7 +172,7 @@ mod tests {
     #[test]
     fn the_version_changes_with_the_layout() {
         let digests = [WeightClass::Bf16, WeightClass::Int8, WeightClass::Int4].map(|class| {
-            let image = packed(class, MatrixShape { out_features: 70, in_features: 130 }).image().pieces().concat();
+            let image = packed(class, MatrixShape { out_features: 70, in_features: 130 }).image().unwrap().pieces().concat();
             // FNV-1a
             image
                 .iter()

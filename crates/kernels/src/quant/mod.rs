@@ -19,12 +19,15 @@
 //! ratios      [strip][group of 32 k][16 columns] i8
 //! ```
 
+mod blocks;
 mod image;
 mod int4;
 mod int8;
 mod outliers;
 mod pack;
 
+pub(crate) use blocks::value as block_value;
+pub use blocks::{BlockFormat, BlockRows, BlockSource, Codes, GroupScale, Scales};
 pub use image::{ByteSource, Image, LAYOUT_VERSION};
 pub use int4::{GROUP, quantize_int4_row};
 pub use int8::{INT8_GROUP, quantize_int8_row};
@@ -124,8 +127,10 @@ pub type Int4Rows<'a> = dyn Fn(usize, &mut [i8], &mut [f32]) + Sync + 'a;
 pub struct PackedMatrix {
     shape: MatrixShape,
     class: WeightClass,
+    /// Int8 and int4: the groups of a file, instead of the class's own.
+    blocks: Option<BlockFormat>,
     tiles: Arc<Buffer<u8>>,
-    /// Int8 and int4: scale of each output channel, `[padded N]`. Empty for bf16.
+    /// Int8 and int4: scale of each output channel, `[padded N]`. Empty for bf16 and for groups of a file.
     scales: Arc<Buffer<f32>>,
     ratios: Ratios,
 }
@@ -250,6 +255,18 @@ impl PackedMatrix {
         pack::pack(pool, isa, shape, WeightClass::Int4, Source::Int4(rows))
     }
 
+    /// As [`PackedMatrix::pack`], of weights in the groups of a file: every weight is kept as it is. The matrix counts as
+    /// int8 or int4 by the bits of its codes.
+    pub fn pack_blocks(
+        pool: Option<&Pool>,
+        isa: Isa,
+        shape: MatrixShape,
+        format: BlockFormat,
+        rows: &BlockSource<'_>,
+    ) -> Result<PackedMatrix, OutOfMemory> {
+        pack::pack_blocks(pool, isa, shape, format, rows)
+    }
+
     /// Shape without padding.
     pub fn shape(&self) -> MatrixShape {
         self.shape
@@ -270,6 +287,21 @@ impl PackedMatrix {
         self.ratios
     }
 
+    /// The groups of a file, if the weights are kept in these.
+    pub(crate) fn blocks(&self) -> Option<&BlockFormat> {
+        self.blocks.as_ref()
+    }
+
+    /// Bytes before the steps of a pair.
+    fn ratio_bytes(&self) -> usize {
+        if self.blocks.is_some() { 0 } else { self.class.ratio_bytes(self.shape.in_features) }
+    }
+
+    /// Bytes of one k step of a pair of strips.
+    pub(crate) fn step_bytes(&self) -> usize {
+        self.blocks.as_ref().map_or(self.class.step_bytes(), BlockFormat::step_bytes)
+    }
+
     /// k steps of the padded depth.
     pub(crate) fn steps(&self) -> usize {
         self.shape.in_features.div_ceil(self.class.step())
@@ -282,13 +314,13 @@ impl PackedMatrix {
 
     /// Bytes of a pair of strips.
     pub(crate) fn pair_bytes(&self) -> usize {
-        self.class.ratio_bytes(self.shape.in_features) + self.steps() * self.class.step_bytes()
+        self.ratio_bytes() + self.steps() * self.step_bytes()
     }
 
     /// The ratios before a pair of strips and its steps; the next pair follows in memory.
     pub(crate) fn pair(&self, pair: usize) -> (&[u8], &[u8]) {
         let bytes = self.pair_bytes();
-        self.tiles[pair * bytes..][..bytes].split_at(self.class.ratio_bytes(self.shape.in_features))
+        self.tiles[pair * bytes..][..bytes].split_at(self.ratio_bytes())
     }
 
     /// Scales of the output channels, padded; empty for bf16.
@@ -299,6 +331,12 @@ impl PackedMatrix {
     /// The weights of output channel `row`, dequantized, `[in_features]`: one rounding for int8 and int4.
     pub fn unpack_row(&self, row: usize, out: &mut [f32]) {
         assert!(row < self.shape.out_features && out.len() == self.shape.in_features);
+        if let Some(format) = &self.blocks {
+            for (k, out) in out.iter_mut().enumerate() {
+                *out = blocks::value(self.block_at(format, row, k), format.mins);
+            }
+            return;
+        }
         let (strip, column) = (row % PAIR / 16, row % 16);
         let (pair_ratios, steps) = self.pair(row / PAIR);
         let steps = steps.chunks_exact(self.class.step_bytes());
@@ -354,6 +392,12 @@ impl PackedMatrix {
         let (ratios, steps) = self.pair(row / PAIR);
         let tile = &steps[(k / 64 * 2 + row % PAIR / 16) * TILE..][..TILE];
         (tile[k % 64 / 4 * 64 + row % 16 * 4 + k % 4] as i8, ratios[k / INT8_GROUP * PAIR + row % PAIR] as i8)
+    }
+
+    /// Level, scale and minimum of the weight at `(row, k)`: the layout as a formula, for the definition.
+    pub(crate) fn block_at(&self, format: &BlockFormat, row: usize, k: usize) -> (i8, f32, f32) {
+        let bytes = format.step_bytes();
+        format.weight(&self.pair(row / PAIR).1[k / 64 * bytes..][..bytes], k % 64, row % PAIR)
     }
 
     /// The bf16 weight at `(row, k)` as f32, or 0 in the padding of K: the layout as a formula, for the definition.

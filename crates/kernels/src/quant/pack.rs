@@ -8,7 +8,7 @@
 use super::int4::{self, GROUP};
 use super::int8::{self, INT8_GROUP};
 use super::{
-    INT4_RATIOS, Int4Source, Int8Source, MatrixShape, PAIR, PackedMatrix, Ratios, RowSource, SMALLEST_WEIGHT,
+    BlockFormat, BlockSource, Codes, GroupScale, INT4_RATIOS, Int4Source, Int8Source, MatrixShape, PAIR, PackedMatrix, Ratios, RowSource, SMALLEST_WEIGHT,
     WeightClass, round_to_bf16,
 };
 use crate::isa::Isa;
@@ -65,7 +65,112 @@ pub(super) fn pack(
     }
     drop(parts);
     let (tiles, scales) = (Arc::new(tiles), Arc::new(scales));
-    Ok(PackedMatrix { shape, class, tiles, scales, ratios: ratios.into_inner().unwrap() })
+    Ok(PackedMatrix { shape, class, blocks: None, tiles, scales, ratios: ratios.into_inner().unwrap() })
+}
+
+/// See [`PackedMatrix::pack_blocks`].
+pub(super) fn pack_blocks(
+    pool: Option<&Pool>,
+    isa: Isa,
+    shape: MatrixShape,
+    format: BlockFormat,
+    source: &BlockSource<'_>,
+) -> Result<PackedMatrix, OutOfMemory> {
+    let MatrixShape { out_features, in_features } = shape;
+    assert!(out_features > 0 && in_features > 0, "an empty matrix");
+    let steps = in_features.div_ceil(64);
+    let (pair_bytes, pairs) = (steps * format.step_bytes(), out_features.div_ceil(PAIR));
+    let mut tiles = Buffer::<u8>::zeroed(pairs * pair_bytes)?;
+    let parts: Vec<_> = tiles.chunks_mut(pair_bytes).map(Mutex::new).collect();
+    let task = |pair: usize| {
+        let mut tiles = parts[pair].lock().unwrap();
+        dispatch(isa, PackBlocks { shape, format, pair, source, tiles: &mut tiles });
+    };
+    match pool {
+        Some(pool) => pool.run(&|thread| crate::threads::share(pairs, pool.threads(), thread).for_each(&task)),
+        None => (0..pairs).for_each(task),
+    }
+    drop(parts);
+    let class = match format.codes {
+        Codes::Four { .. } => WeightClass::Int4,
+        Codes::Eight => WeightClass::Int8,
+    };
+    let (tiles, scales) = (Arc::new(tiles), Arc::new(Buffer::zeroed(0)?));
+    Ok(PackedMatrix { shape, class, blocks: Some(format), tiles, scales, ratios: Ratios::Wide })
+}
+
+/// Packs columns `32 * pair..` of the groups of a file.
+struct PackBlocks<'a, 'b> {
+    shape: MatrixShape,
+    format: BlockFormat,
+    pair: usize,
+    source: &'a BlockSource<'b>,
+    tiles: &'a mut [u8],
+}
+
+impl Kernel for PackBlocks<'_, '_> {
+    type Output = ();
+
+    fn define(self) {
+        self.pack();
+    }
+
+    #[inline(always)]
+    fn run<S: Simd>(self, _: S) {
+        self.pack();
+    }
+}
+
+impl PackBlocks<'_, '_> {
+    #[inline(always)]
+    fn pack(self) {
+        let PackBlocks { shape, format, pair, source, tiles } = self;
+        let steps = shape.in_features.div_ceil(64);
+        let row_bytes = steps * format.tile_bytes() / 16;
+        let mut levels = vec![0i8; steps * 64];
+        let mut scales = vec![GroupScale::ZERO; steps * format.groups()];
+        let mut converted = vec![0u8; PAIR * row_bytes];
+        let (scale_bytes, min_bytes) = format.scale_bytes();
+        // Of 4 bits: the code of each level.
+        let mut code_of = [0u8; 256];
+        if let Codes::Four { levels } = &format.codes {
+            for (code, level) in levels.iter().enumerate().rev() {
+                code_of[usize::from(*level as u8)] = code as u8;
+            }
+            // What is never read by a weight still has to be a code that stands for something: padding has scale 0.
+        }
+        let first = pair * PAIR;
+        for row in first..(first + PAIR).min(shape.out_features) {
+            let own_groups = shape.in_features.div_ceil(format.group);
+            (source.0)(row, &mut levels[..shape.in_features], &mut scales[..own_groups]);
+            let to = &mut converted[(row - first) * row_bytes..][..row_bytes];
+            match format.codes {
+                Codes::Eight => to.iter_mut().zip(&levels).for_each(|(to, level)| *to = *level as u8),
+                Codes::Four { .. } => {
+                    for (to, levels) in to.as_chunks_mut::<4>().0.iter_mut().zip(levels.as_chunks::<8>().0) {
+                        let code = |i: usize| code_of[usize::from(levels[i] as u8)];
+                        *to = std::array::from_fn(|i| code(i) | code(i + 4) << 4);
+                    }
+                }
+            }
+            for (step, to) in tiles.chunks_exact_mut(format.step_bytes()).enumerate() {
+                let of_step = &scales[step * format.groups()..][..format.groups()];
+                let (to_scales, rest) = to.split_at_mut(scale_bytes);
+                format.write_scales(to_scales, row - first, |group| (of_step[group].d, of_step[group].ratio));
+                if format.mins {
+                    let of_group = |group: usize| (of_step[group].m, of_step[group].min_ratio);
+                    format.write_scales(&mut rest[..min_bytes], row - first, of_group);
+                }
+            }
+        }
+        for (step, to) in tiles.chunks_exact_mut(format.step_bytes()).enumerate() {
+            let tiles = &mut to[scale_bytes + min_bytes..];
+            match format.codes {
+                Codes::Eight => transpose::<64>(&converted, row_bytes, step, tiles),
+                Codes::Four { .. } => transpose::<32>(&converted, row_bytes, step, tiles),
+            }
+        }
+    }
 }
 
 /// A task's memory while packing.

@@ -1,7 +1,8 @@
 //! Seeded cases that judge a matrix product against its definition, shared by the tests of every implementation.
 
+use kernels::quant::{Codes, GroupScale, Scales};
 use kernels::{
-    Backend, Cpu, Int4Source, Int8Source, MatrixShape, Out, PackedMatrix, Reference, RowSource, WeightClass,
+    Backend, BlockFormat, BlockSource, Cpu, Int4Source, Int8Source, MatrixShape, Out, Reference, RowSource, WeightClass,
 };
 
 /// Where the weights of a case come from.
@@ -13,16 +14,38 @@ pub(crate) enum Kind {
     ImportedInt4,
     /// Int8, -128 too, with one scale per channel or with group scales of any size.
     ImportedInt8 { groups: bool },
+    /// Groups of a file, of the format with this number in [`formats`].
+    Blocks(usize),
+}
+
+/// Every way in which groups can lie.
+pub(crate) fn formats() -> Vec<BlockFormat> {
+    let levels = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
+    let mut formats = Vec::new();
+    for codes in [Codes::Eight, Codes::Four { levels }] {
+        for group in [16, 32] {
+            for mins in [false, true] {
+                for scales in [Scales::Half, Scales::Super, Scales::Full] {
+                    formats.push(BlockFormat { codes, group, mins, scales });
+                }
+            }
+        }
+    }
+    formats
 }
 
 /// Everything that a product is defined for.
-pub(crate) const KINDS: [Kind; 6] = [
+pub(crate) const KINDS: [Kind; 10] = [
     Kind::Own(WeightClass::Bf16),
     Kind::Own(WeightClass::Int8),
     Kind::Own(WeightClass::Int4),
     Kind::ImportedInt4,
     Kind::ImportedInt8 { groups: false },
     Kind::ImportedInt8 { groups: true },
+    Kind::Blocks(1),
+    Kind::Blocks(9),
+    Kind::Blocks(12),
+    Kind::Blocks(22),
 ];
 
 /// xorshift64*: the numbers of a seed.
@@ -80,6 +103,8 @@ enum Weights {
     ImportedInt4(Vec<i8>, Vec<f32>),
     /// Integers, and scales by group of 128.
     ImportedInt8(Vec<i8>, Vec<f32>),
+    /// Levels, and scales by group.
+    Blocks(BlockFormat, Vec<i8>, Vec<GroupScale>),
 }
 
 impl Case {
@@ -105,6 +130,36 @@ impl Case {
                 }
                 Weights::ImportedInt8(q, scales)
             }
+            Kind::Blocks(format) => {
+                let format = formats()[format];
+                let level = |random: &mut Random| match format.codes {
+                    Codes::Eight => random.below(256) as u8 as i8,
+                    Codes::Four { levels } => levels[random.below(16)],
+                };
+                let q = (0..out_features * in_features).map(|_| level(&mut random)).collect();
+                let per_row = in_features.div_ceil(format.group);
+                let small = |random: &mut Random| half::f16::from_f32((random.below(2_000) as f32 - 1_000.0) * 1e-4);
+                let mut scales = Vec::new();
+                for group in 0..out_features * per_row {
+                    let ratio = |random: &mut Random| match format.scales {
+                        Scales::Half => 1,
+                        _ => random.below(256) as u8 as i8,
+                    };
+                    let mut scale = GroupScale {
+                        d: small(&mut random),
+                        ratio: ratio(&mut random),
+                        m: small(&mut random),
+                        min_ratio: ratio(&mut random),
+                    };
+                    // 64 weights have one `d`.
+                    if format.scales == Scales::Super && group % per_row % (64 / format.group) != 0 {
+                        let GroupScale { d, m, .. } = scales[group - 1];
+                        scale = GroupScale { d, m, ..scale };
+                    }
+                    scales.push(scale);
+                }
+                Weights::Blocks(format, q, scales)
+            }
         };
         let mut x = random.values(rows * in_features);
         // Outliers of every size in some rows: none, a few of two digits, and some of three.
@@ -121,7 +176,7 @@ impl Case {
     }
 
     /// The product on a backend.
-    pub(crate) fn run<B: Backend<Matrix = PackedMatrix>>(&self, backend: &B) -> Vec<f32> {
+    pub(crate) fn run<B: Backend>(&self, backend: &B) -> Vec<f32> {
         let matrix = match &self.weights {
             Weights::Own(class, weights) => {
                 let rows = |row: usize, to: &mut [f32]| to.copy_from_slice(&weights[row * to.len()..][..to.len()]);
@@ -140,6 +195,13 @@ impl Case {
                     scales_to.copy_from_slice(&scales[row * scales_to.len()..][..scales_to.len()]);
                 };
                 backend.pack_int8(self.shape, &Int8Source(&rows)).unwrap()
+            }
+            Weights::Blocks(format, q, scales) => {
+                let rows = |row: usize, q_to: &mut [i8], scales_to: &mut [GroupScale]| {
+                    q_to.copy_from_slice(&q[row * q_to.len()..][..q_to.len()]);
+                    scales_to.copy_from_slice(&scales[row * scales_to.len()..][..scales_to.len()]);
+                };
+                backend.pack_blocks(self.shape, *format, &BlockSource(&rows)).unwrap()
             }
         };
         let mut out = vec![f32::NAN; self.x.len() / self.shape.in_features * self.shape.out_features];
