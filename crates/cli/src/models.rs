@@ -63,10 +63,13 @@ pub(crate) struct Chosen {
 
 /// What `--weights` asks for; auto looks at the checkpoint and at the free memory, and says so where that is not bf16.
 pub(crate) fn weights(flags: &ModelFlags, checkpoint: &Checkpoint) -> Result<Chosen, Failure> {
+    let failure = |error: LoadError| load_failure(checkpoint, &error);
     if let Some(class) = flags.weights.class() {
+        if class == WeightClass::Int4 && Weights::open(checkpoint).map_err(failure)?.class() == WeightClass::Int8 {
+            note("weights: int4 has fewer bits than the checkpoint, whose weights are quantized once more; auto keeps them");
+        }
         return Ok(Chosen { class, as_stored: false });
     }
-    let failure = |error: LoadError| load_failure(checkpoint, &error);
     let stored = Weights::open(checkpoint).map_err(failure)?.class();
     let config = ModelConfig::load(checkpoint).map_err(failure)?;
     let tables = if config.tie_word_embeddings { 1 } else { 2 } * config.head_parameters();

@@ -12,7 +12,7 @@
 
 use kernels::float32::{Float32Cache, Float32Matrix};
 use kernels::{
-    Activation, Attention, Backend, Float32, Int4Source, Int8Source, KvShape, MatrixShape, Out, OutOfMemory,
+    Activation, Attention, Backend, BlockFormat, BlockSource, Float32, Int4Source, Int8Source, KvShape, MatrixShape, Out, OutOfMemory,
     RotateAndStore, RoutingRule, RowSource, WeightClass,
 };
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -189,6 +189,16 @@ impl<B: Backend> Backend for Watched<B> {
 
     fn pack_int8(&self, shape: MatrixShape, rows: &Int8Source<'_>) -> Result<Self::Matrix, OutOfMemory> {
         Ok(self.join(self.exact.pack_int8(shape, rows)?, self.judged.pack_int8(shape, rows)?, shape))
+    }
+
+    fn pack_blocks(
+        &self,
+        shape: MatrixShape,
+        format: BlockFormat,
+        rows: &BlockSource<'_>,
+    ) -> Result<Self::Matrix, OutOfMemory> {
+        let (exact, judged) = (&self.exact, &self.judged);
+        Ok(self.join(exact.pack_blocks(shape, format, rows)?, judged.pack_blocks(shape, format, rows)?, shape))
     }
 
     fn pack_int4(&self, shape: MatrixShape, rows: &Int4Source<'_>) -> Result<Self::Matrix, OutOfMemory> {

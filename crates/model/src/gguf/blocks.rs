@@ -15,6 +15,7 @@
 //! of Python computes them, so every bit of a dequantized float is the same: `oracle/gguf_cases.py` and `tests/gguf.rs`.
 
 use half::f16;
+use kernels::quant::{BlockFormat, Codes, GroupScale, Scales};
 
 /// A quantized type that weights are read from.
 #[allow(non_camel_case_types, reason = "the format's own names")]
@@ -76,6 +77,80 @@ impl BlockType {
             BlockType::Q5_K => (256, 176),
             BlockType::Q6_K => (256, 210),
         }
+    }
+
+    /// The packed layout that holds these weights as they are.
+    pub(crate) fn format(self) -> BlockFormat {
+        use BlockType::*;
+        // Types of few bits share the table of a wider one, so that a matrix of several types keeps four bits.
+        let four = |first: i8| Codes::Four { levels: std::array::from_fn(|code| code as i8 + first) };
+        let codes = match self {
+            Q4_0 | Q3_K => four(-8),
+            Q4_1 | Q4_K | Q2_K => four(0),
+            IQ4_NL => Codes::Four { levels: LEVELS },
+            Q5_0 | Q5_1 | Q8_0 | Q5_K | Q6_K => Codes::Eight,
+        };
+        let group = if matches!(self, Q2_K | Q3_K | Q6_K) { 16 } else { 32 };
+        let mins = matches!(self, Q4_1 | Q5_1 | Q2_K | Q4_K | Q5_K);
+        let scales = if self.size().0 == 256 { Scales::Super } else { Scales::Half };
+        BlockFormat { codes, group, mins, scales }
+    }
+
+    /// Whole blocks to levels and the scales of their groups: `bytes` are those of `levels`, and `scales` has as many
+    /// groups as [`format`](Self::format) says. `scale * level + min` is what [`decode`](Self::decode) gives, bit by bit.
+    pub(crate) fn groups(self, bytes: &[u8], levels: &mut [i8], scales: &mut [GroupScale]) {
+        let (elements, block_bytes) = self.size();
+        let per_block = elements / self.format().group;
+        let blocks = bytes.chunks_exact(block_bytes).zip(levels.chunks_exact_mut(elements));
+        for ((block, levels), scales) in blocks.zip(scales.chunks_exact_mut(per_block)) {
+            self.block_groups(block, levels, scales);
+        }
+    }
+
+    fn block_groups(self, block: &[u8], levels: &mut [i8], scales: &mut [GroupScale]) {
+        let f16_at = |at: usize| f16::from_le_bytes([block[at], block[at + 1]]);
+        let mut set = |from: &mut dyn Iterator<Item = i8>| levels.iter_mut().zip(from).for_each(|(to, q)| *to = q);
+        // What is added here, K-quants subtract.
+        let k = |(d, ratio): (f16, i8), (m, min_ratio): (f16, i8)| GroupScale { d, ratio, m: -m, min_ratio };
+        let none = (f16::ZERO, 0);
+        match self {
+            BlockType::Q4_0 => set(&mut nibbles(&block[2..]).into_iter().map(|q| q as i8 - 8)),
+            BlockType::IQ4_NL => set(&mut nibbles(&block[2..]).into_iter().map(|q| LEVELS[usize::from(q)])),
+            BlockType::Q4_1 => set(&mut nibbles(&block[4..]).into_iter().map(|q| q as i8)),
+            BlockType::Q5_0 => {
+                set(&mut fifth_bits(&block[2..6], nibbles(&block[6..])).into_iter().map(|q| q as i8 - 16));
+            }
+            BlockType::Q5_1 => set(&mut fifth_bits(&block[4..8], nibbles(&block[8..])).into_iter().map(|q| q as i8)),
+            BlockType::Q8_0 => set(&mut block[2..].iter().map(|&q| q as i8)),
+            BlockType::Q2_K => set(&mut (0..256).map(|i| two_bits(&block[16..80], i) as i8)),
+            BlockType::Q3_K => set(&mut (0..256).map(|i| {
+                two_bits(&block[32..96], i) as i8 - ((one_bit(&block[..32], i) ^ 1) << 2) as i8
+            })),
+            BlockType::Q4_K => set(&mut (0..256).map(|i| four_bits(&block[16..], 32, i) as i8)),
+            BlockType::Q5_K => set(&mut (0..256).map(|i| {
+                (four_bits(&block[48..], 32, i) | one_bit(&block[16..48], i) << 4) as i8
+            })),
+            BlockType::Q6_K => set(&mut (0..256).map(|i| {
+                (four_bits(&block[..128], 64, i) | two_bits(&block[128..192], i) << 4) as i8 - 32
+            })),
+        }
+        let of = |group: usize| match self {
+            BlockType::Q4_0 | BlockType::IQ4_NL | BlockType::Q5_0 | BlockType::Q8_0 => {
+                GroupScale { d: f16_at(0), ratio: 1, ..GroupScale::ZERO }
+            }
+            BlockType::Q4_1 | BlockType::Q5_1 => GroupScale { d: f16_at(0), ratio: 1, m: f16_at(2), min_ratio: 1 },
+            BlockType::Q2_K => {
+                let byte = block[group];
+                k((f16_at(80), (byte & 15) as i8), (f16_at(82), (byte >> 4) as i8))
+            }
+            BlockType::Q3_K => k((f16_at(108), q3_k_scale(&block[96..108], group)), none),
+            BlockType::Q4_K | BlockType::Q5_K => {
+                let (scale, min) = scale_and_min(&block[4..16], group);
+                k((f16_at(0), scale as i8), (f16_at(2), min as i8))
+            }
+            BlockType::Q6_K => k((f16_at(208), block[192 + group] as i8), none),
+        };
+        scales.iter_mut().enumerate().for_each(|(group, scale)| *scale = of(group));
     }
 
     /// Whole blocks to floats: `bytes` are those of `out`.
@@ -174,16 +249,9 @@ fn fifth_bits(high: &[u8], mut q: [u8; 32]) -> [u8; 32] {
     q
 }
 
-/// A block of Q4_0 as its codes, -8 to 7, and their scale, which is returned and may be negative.
-pub(crate) fn q4_0_codes(block: &[u8; 18], codes: &mut [i8; 32]) -> f32 {
-    *codes = nibbles(&block[2..]).map(|q| q as i8 - 8);
-    half(block, 0)
-}
-
 fn q4_0(block: &[u8; 18], out: &mut [f32; 32]) {
-    let mut codes = [0; 32];
-    let d = q4_0_codes(block, &mut codes);
-    *out = codes.map(|q| d * f32::from(q));
+    let d = half(block, 0);
+    *out = nibbles(&block[2..]).map(|q| d * f32::from(q as i8 - 8));
 }
 
 fn q4_1(block: &[u8; 20], out: &mut [f32; 32]) {
@@ -247,13 +315,18 @@ fn q2_k(block: &[u8; 84], out: &mut [f32; 256]) {
     }
 }
 
+/// Scale of group `group`, six bits in the twelve bytes that hold sixteen.
+fn q3_k_scale(bytes: &[u8], group: usize) -> i8 {
+    let scale = bytes[group % 8] >> (group / 8 * 4) & 15 | (bytes[8 + group % 4] >> (group / 4 * 2) & 3) << 4;
+    scale as i8 - 32
+}
+
 fn q3_k(block: &[u8; 110], out: &mut [f32; 256]) {
     let (high, rest) = block.split_at(32);
     let (low, scales) = rest.split_at(64);
     let d = half(block, 108);
     for (group, out) in out.as_chunks_mut::<16>().0.iter_mut().enumerate() {
-        let scale = scales[group % 8] >> (group / 8 * 4) & 15 | (scales[8 + group % 4] >> (group / 4 * 2) & 3) << 4;
-        let d = d * f32::from(scale as i8 - 32);
+        let d = d * f32::from(q3_k_scale(scales, group));
         for (i, out) in out.iter_mut().enumerate() {
             let i = group * 16 + i;
             // A set high bit means that nothing is taken away.

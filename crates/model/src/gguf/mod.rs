@@ -22,7 +22,6 @@ mod names;
 mod tokenizer;
 
 pub use blocks::BlockType;
-pub(crate) use blocks::q4_0_codes;
 pub(crate) use names::in_ggml;
 pub(crate) use tokenizer::pattern_name;
 

@@ -18,12 +18,13 @@ mod quantized;
 mod safetensors;
 
 use crate::checkpoint::{Checkpoint, LoadError, ModelFile};
-use crate::gguf::{BlockType, Gguf, in_ggml, q4_0_codes};
+use crate::gguf::{BlockType, Gguf, in_ggml};
 pub use encoding::class_for;
 use encoding::{CHUNK_BYTES, Encoding};
 pub use image::ImageWriter;
 use image::Packed;
-use kernels::{Backend, Int4Source, Int8Source, MatrixShape, RowSource, WeightClass};
+use kernels::quant::GroupScale;
+use kernels::{Backend, BlockFormat, BlockSource, Int4Source, Int8Source, MatrixShape, RowSource, WeightClass};
 use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -381,13 +382,20 @@ impl Weights {
         };
         // The packing loop knows no errors: the first one is kept here, and the rows after it are zeros.
         let failed = Mutex::new(None);
-        let packed = if class == WeightClass::Int4 && tensors.iter().all(|(rows, _)| rows.is_int4()) {
-            let fill = |row: usize, codes: &mut [i8], scales: &mut [f32]| {
+        let format = tensors.iter().map(|(rows, _)| rows.block_format(class)).reduce(|a, b| Some(a?.join(b?))).flatten();
+        let packed = if let Some(format) = format {
+            let fill = |row: usize, levels: &mut [i8], scales: &mut [GroupScale]| {
                 let (rows, row) = of_part(row);
-                if let Err(error) = rows.int4(row, codes, scales) {
-                    codes.fill(0);
+                if let Err(error) = rows.blocks(row, format.group, levels, scales) {
+                    levels.fill(0);
                     failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
                 }
+            };
+            backend.pack_blocks(shape, format, &BlockSource(&fill))
+        } else if class == WeightClass::Int4 && tensors.iter().all(|(rows, _)| rows.is_int4()) {
+            let fill = |row: usize, codes: &mut [i8], scales: &mut [f32]| {
+                let (rows, row) = of_part(row);
+                rows.int4(row, codes, scales);
             };
             backend.pack_int4(shape, &Int4Source(&fill))
         } else if class == WeightClass::Int8 && tensors.iter().all(|(rows, _)| rows.is_int8()) {
@@ -541,11 +549,7 @@ impl Rows<'_> {
 impl Rows<'_> {
     /// Whether [`int4`](Self::int4) gives these rows without loss.
     fn is_int4(&self) -> bool {
-        match (&self.codes, &self.tensor.entry.values) {
-            (Some(codes), _) => codes.is_int4(),
-            (None, Values::Rows { encoding, .. }) => *encoding == Encoding::Quantized(BlockType::Q4_0),
-            (None, Values::Quantized(_)) => false,
-        }
+        self.codes.as_ref().is_some_and(quantized::Codes::is_int4)
     }
 
     /// Whether [`int8`](Self::int8) gives these rows without loss.
@@ -559,19 +563,53 @@ impl Rows<'_> {
     }
 
     /// A row in the terms of [`Int4Source`].
-    fn int4(&self, row: usize, codes: &mut [i8], scales: &mut [f32]) -> Result<(), LoadError> {
-        match (&self.codes, &self.tensor.entry.values) {
-            (Some(own), _) => own.int4_row(row, codes, scales),
-            (None, &Values::Rows { offset, encoding, stored }) => {
-                let (row, elements) = (stored.row(row), codes.len());
-                let mut groups = codes.as_chunks_mut().0.iter_mut().zip(scales);
-                self.tensor.read_blocks((row, elements), (offset, encoding), |bytes| {
-                    for (block, (codes, scale)) in bytes.as_chunks().0.iter().zip(&mut groups) {
-                        *scale = q4_0_codes(block, codes);
-                    }
-                })?;
+    fn int4(&self, row: usize, codes: &mut [i8], scales: &mut [f32]) {
+        self.codes.as_ref().expect("is_int4").int4_row(row, codes, scales);
+    }
+
+    /// The groups that these rows lie in, if they are blocks of a GGUF file that have no more bits than `class`: such
+    /// weights are computed with as they are.
+    fn block_format(&self, class: WeightClass) -> Option<BlockFormat> {
+        let block = self.block_type()?;
+        let fewer = class == WeightClass::Int4 && class_for(Encoding::Quantized(block)) == WeightClass::Int8;
+        (class != WeightClass::Bf16 && !fewer).then(|| block.format())
+    }
+
+    fn block_type(&self) -> Option<BlockType> {
+        match self.tensor.entry.values {
+            Values::Rows { encoding: Encoding::Quantized(block), .. } => Some(block),
+            _ => None,
+        }
+    }
+
+    /// A row in the terms of [`BlockSource`], in groups of `group`, which divides those of the blocks.
+    fn blocks(
+        &self,
+        row: usize,
+        group: usize,
+        levels: &mut [i8],
+        scales: &mut [GroupScale],
+    ) -> Result<(), LoadError> {
+        let &Values::Rows { offset, encoding, stored } = &self.tensor.entry.values else {
+            unreachable!("only blocks have a format");
+        };
+        let block = self.block_type().expect("only blocks have a format");
+        let (own_group, (elements, block_bytes)) = (block.format().group, block.size());
+        let (mut done, mut own) = (0, [GroupScale::ZERO; 16]);
+        let mut broken = 0;
+        self.tensor.read_blocks((stored.row(row), levels.len()), (offset, encoding), |bytes| {
+            for bytes in bytes.chunks_exact(block_bytes) {
+                let own = &mut own[..elements / own_group];
+                block.groups(bytes, &mut levels[done..done + elements], own);
+                broken += own.iter().filter(|scale| !(scale.scale() + scale.min()).is_finite()).count();
+                for (at, to) in scales[done / group..(done + elements) / group].iter_mut().enumerate() {
+                    *to = own[at * group / own_group];
+                }
+                done += elements;
             }
-            (None, Values::Quantized(_)) => unreachable!("rows() reads the codes"),
+        })?;
+        if broken > 0 {
+            self.tensor.non_finite.fetch_add((broken * own_group) as u64, Ordering::Relaxed);
         }
         Ok(())
     }
