@@ -12,7 +12,7 @@
 //! Our own rows survive a file: their ratios have no common divisor and their scale has 20 significant bits, so every
 //! `scale * ratio` is an f32 without rounding, and importing those products finds the same scale and ratios again.
 
-use super::{SMALLEST_ABSMAX, absmax_bits};
+use super::{SMALLEST_ABSMAX, absmax_bits, greatest_common_divisor};
 use crate::isa::Isa;
 use crate::lanes::{Kernel, LANES, Simd, dispatch, sum};
 
@@ -167,13 +167,9 @@ pub(super) fn quantize(by: impl Measure, x: &[f32], q: &mut [i8], ratios: &mut [
             square += integer * integer;
         }
     }
-    let divisor = ratios.iter().fold(0, |divisor, ratio| greatest_common_divisor(divisor, ratio.unsigned_abs())).max(1);
-    ratios.iter_mut().for_each(|ratio| *ratio /= divisor as i8);
+    let divisor = greatest_common_divisor(ratios);
+    ratios.iter_mut().for_each(|ratio| *ratio /= divisor);
     shortened(if square > 0.0 { (product / square * f64::from(divisor)) as f32 } else { scale })
-}
-
-fn greatest_common_divisor(a: u8, b: u8) -> u8 {
-    if b == 0 { a } else { greatest_common_divisor(b, a % b) }
 }
 
 /// Rounded to 20 significant bits: a product with a ratio of 4 bits is exact then.

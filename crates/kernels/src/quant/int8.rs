@@ -7,16 +7,18 @@
 //! `T = sum of ratio * q * x`. It must fit i32 whatever the digits of the activations are (`|x| <= 127`): the largest
 //! ratio of a row is made smaller until `127 * sum of |ratio * q|` fits.
 //!
-//! Our own rows survive a file: their scale has 17 significant bits, so every `scale * ratio` is an f32 without
-//! rounding, and importing those products finds the same weights again.
+//! Our own rows survive a file: their scale has 17 significant bits before the ratios' common divisor joins it, so every
+//! `scale * ratio` is an f32 without rounding, and importing those products finds the same scale and ratios again. (The
+//! same weights would not do: `T` is rounded to f32, and three times it may be rounded elsewhere than it is.)
 
-use super::{SMALLEST_ABSMAX, absmax_bits};
+use super::{SMALLEST_ABSMAX, absmax_bits, greatest_common_divisor};
 
 /// Weights that share a ratio.
 pub const INT8_GROUP: usize = 128;
 
 /// Quantizes a row to int8: `x[k]` becomes `scale * ratios[k / 128] * q[k]`, and the scale is returned. `q` is as long as
-/// `x`, `ratios` has one entry for each 128 of them. No weight is clipped by more than the rounding of its scale.
+/// `x`, `ratios` has one entry for each 128 of them, without a common divisor. No weight is clipped by more than the
+/// rounding of its scale.
 ///
 /// A row with NaN or infinity has `q = 0` and scale NaN, so that its products are NaN and not some number.
 #[inline(always)]
@@ -37,7 +39,9 @@ pub fn quantize_int8_row(x: &[f32], q: &mut [i8], ratios: &mut [i8]) -> f32 {
             bound += quantize_group(x, f32::from(*ratio) * scale, q) * u64::from(ratio.unsigned_abs());
         }
         if 127 * bound <= i32::MAX as u64 {
-            return scale;
+            let divisor = greatest_common_divisor(ratios);
+            ratios.iter_mut().for_each(|ratio| *ratio /= divisor);
+            return scale * f32::from(divisor); // exact
         }
         steps = smaller(steps, bound);
     }
@@ -77,7 +81,8 @@ fn shortened(scale: f32) -> f32 {
 /// fits; elsewhere a scale is off by at most 1/254 of the largest. A negative scale turns the signs of its group around.
 pub(super) fn import(q: &mut [i8], scales: &[f32], ratios: &mut [i8]) -> f32 {
     let largest = f32::from_bits(absmax_bits(scales));
-    if !largest.is_finite() || largest < SMALLEST_ABSMAX {
+    // 128 times the scale is at least the largest weight, which is what our own rows are measured by.
+    if !largest.is_finite() || largest * 128.0 < SMALLEST_ABSMAX {
         q.fill(0);
         ratios.fill(0);
         return if largest.is_finite() { 0.0 } else { f32::NAN };
@@ -166,8 +171,25 @@ mod tests {
             }
             let (mut imported, mut found_q) = (vec![0; ratios.len()], q.clone());
             let found = import(&mut found_q, &scales, &mut imported);
-            let of = |scale: f32, ratios: &[i8]| ratios.iter().map(|r| f32::from(*r) * scale).collect::<Vec<_>>();
-            assert_eq!((of(found, &imported), found_q), (of(scale, &ratios), q), "seed={seed} len={len}");
+            assert_eq!((found, imported, found_q), (scale, ratios, q), "seed={seed} len={len}");
+        }
+        // The smallest rows that count, and rows that do not.
+        for size in [SMALLEST_ABSMAX, SMALLEST_ABSMAX / 2.0] {
+            let (scale, mut q, ratios) = quantized(&[size; 200]);
+            let scales: Vec<f32> = ratios.iter().map(|ratio| f32::from(*ratio) * scale).collect();
+            let mut imported = [9; 2];
+            assert_eq!((import(&mut q, &scales, &mut imported), &imported[..]), (scale, &ratios[..]), "{size}");
+            assert_eq!(q, [if size == SMALLEST_ABSMAX { 127 } else { 0 }; 200]);
+        }
+    }
+
+    #[test]
+    fn ratios_have_no_common_divisor() {
+        for seed in 0..100 {
+            let len = [1, 128, 256, 300][seed as usize % 4];
+            let (scale, _, ratios) = quantized(&row(seed, len));
+            assert_eq!(greatest_common_divisor(&ratios), 1, "seed={seed}: {ratios:?}");
+            assert!(scale > 0.0 && (ratios.len() > 1 || ratios == [1]), "seed={seed}: {ratios:?}");
         }
     }
 

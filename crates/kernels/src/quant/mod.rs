@@ -192,6 +192,14 @@ fn absmax_bits(x: &[f32]) -> u32 {
     x.iter().fold(0u32, |max, v| max.max(v.to_bits() & 0x7fff_ffff))
 }
 
+/// Of ratios in -127..=127, at least 1.
+fn greatest_common_divisor(ratios: &[i8]) -> i8 {
+    fn of_two(a: u8, b: u8) -> u8 {
+        if b == 0 { a } else { of_two(b, a % b) }
+    }
+    ratios.iter().fold(0, |divisor, ratio| of_two(divisor, ratio.unsigned_abs())).max(1) as i8
+}
+
 /// Symmetric int8 with one scale: `q = round(x * (127 / absmax))` to nearest even, `scale = absmax / 127`.
 /// `q` may be longer than `x`; the rest is zero. Returns the scale and the sum of `q`.
 ///
