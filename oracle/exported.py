@@ -4,7 +4,7 @@
 
 Of every model an int8 and an int4 checkpoint are written and each matrix is decompressed by `compressed_tensors`, with the
 settings that it reads from `config.json`. The result must be, bit by bit, what the definition gives: of int8, computed here
-from the original; of int4, scale times code, scales being integers up to 15 times one number of 20 bits, near the
+from the original, scales too; of int4, scale times code, scales being integers up to 15 times one number of 20 bits, near the
 original. Of models with a tokenizer, GGUF files are written too; `gguf` must read them, and its own quantizers must give the
 same bytes. Everything else must be as it was.
 """
@@ -44,13 +44,33 @@ def same(found, wanted):
         found.contiguous().view(torch.uint8), wanted.contiguous().view(torch.uint8))
 
 
+def int8_row(row):
+    """Scales of the groups of 128 and codes of a row. A scale is a number of 17 bits times an integer: as few as hold the
+    group's largest weight in 127 codes, and at most 127, or fewer where sums over the row would not fit 32 bits."""
+    groups = numpy.split(row, range(128, len(row), 128))
+    largest = numpy.array([numpy.abs(group).max() for group in groups])
+    if largest.max() < 2.0**-100:
+        return numpy.zeros(len(groups), numpy.float32), numpy.zeros(len(row), numpy.int8)
+    steps, seven_bits = 127, numpy.float32(127)
+    while True:
+        scale = largest.max() / seven_bits / numpy.float32(steps)
+        scale = ((scale.view(numpy.uint32) + numpy.uint32(127)) & ~numpy.uint32(127)).view(numpy.float32)
+        ratios = numpy.ceil(largest / (seven_bits * scale)).clip(1, steps)
+        scales = ratios * scale
+        codes = [numpy.rint(group * (numpy.float32(1) / of_group)).clip(-127, 127) for group, of_group in zip(groups, scales)]
+        bound = int(sum(numpy.abs(of_group).sum(dtype=numpy.int64) * int(ratio) for of_group, ratio in zip(codes, ratios)))
+        if 127 * bound < 2**31:
+            return scales, numpy.concatenate(codes).astype(numpy.int8)
+        steps = min(max(int(steps * (2**31 - 1) / (127 * bound)), 1), steps - 1)
+
+
 def int8_definition(weight):
-    """One scale per channel, the largest magnitude as 127, halves to even."""
-    weight = weight.to(torch.float32).numpy()
-    largest = numpy.abs(weight).max(axis=1, keepdims=True)
-    nonzero = numpy.where(largest == 0, numpy.float32(1), largest)
-    codes = numpy.rint(weight * (numpy.float32(127) / nonzero)).clip(-127, 127)
-    return torch.from_numpy(codes.astype(numpy.int8).astype(numpy.float32) * (largest / numpy.float32(127)))
+    """Weights, and scales by groups of 64."""
+    rows = [int8_row(row) for row in weight.to(torch.float32).numpy()]
+    of_weights = [numpy.repeat(scales, 128)[:len(codes)] * codes.astype(numpy.float32) for scales, codes in rows]
+    width = weight.shape[1]
+    of_groups = [numpy.repeat(scales, 2)[:width // 64] for scales, _ in rows]
+    return torch.from_numpy(numpy.stack(of_weights)), torch.from_numpy(numpy.stack(of_groups))
 
 
 def check_int4(name, weight, scales, found):
@@ -88,7 +108,9 @@ def check_compressed(program, model, scratch, weights):
         found = compressor.decompress(state, scheme)["weight"].to(torch.float32)
         weight = original_of(module, original)
         if weights == "int8":
-            assert same(found, int8_definition(weight)), f"{module}: other weights than the definition's"
+            weights_wanted, scales_wanted = int8_definition(weight)
+            assert same(found, weights_wanted), f"{module}: other weights than the definition's"
+            assert same(state["weight_scale"], scales_wanted), f"{module}: other scales than the definition's"
         else:
             check_int4(module, weight, state["weight_scale"], found)
         count += 1

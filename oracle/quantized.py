@@ -44,12 +44,12 @@ CONFIG = {
 AWQ_ORDER = [0, 2, 4, 6, 1, 3, 5, 7]
 
 
-def words(codes, order=range(8)):
-    """Eight 4-bit codes of the last axis to an int32, code `order[i]` in bits 4i."""
-    codes = codes.reshape(*codes.shape[:-1], -1, 8).astype(numpy.uint32)
+def words(codes, order=range(8), bits=4):
+    """Codes of the last axis to an int32, as many as `order` has, code `order[i]` in the bits from `bits * i` on."""
+    codes = codes.reshape(*codes.shape[:-1], -1, len(order)).astype(numpy.uint32)
     packed = numpy.zeros(codes.shape[:-1], numpy.uint32)
     for place, index in enumerate(order):
-        packed |= codes[..., index] << numpy.uint32(4 * place)
+        packed |= codes[..., index] << numpy.uint32(bits * place)
     return packed.view(numpy.int32)
 
 
@@ -61,7 +61,7 @@ class Draw:
     """Codes `[out, in]`, scales and zero points `[out, groups]` of one module."""
 
     def __init__(self, rng, shape, bits, groups, symmetric):
-        self.shape, self.groups = shape, groups
+        self.shape, self.bits, self.groups = shape, bits, groups
         middle = 2 ** (bits - 1)
         self.codes = rng.integers(0, 2 * middle, shape)
         spread = 0.6 / shape[1] ** 0.5 / middle
@@ -97,15 +97,16 @@ def awq(rng, shape):
     }
 
 
-def packed(rng, shape, groups, symmetric):
-    draw = Draw(rng, shape, 4, groups, symmetric)
+def packed(rng, shape, groups, symmetric, bits=4):
+    draw = Draw(rng, shape, bits, groups, symmetric)
+    order = range(32 // bits)
     tensors = {
-        "weight_packed": words(draw.codes),
+        "weight_packed": words(draw.codes, order, bits),
         "weight_scale": draw.scales,
         "weight_shape": numpy.array(shape, numpy.int64),
     }
     if not symmetric:
-        tensors["weight_zero_point"] = transposed(words(transposed(draw.zeros)))
+        tensors["weight_zero_point"] = transposed(words(transposed(draw.zeros), order, bits))
     return draw, tensors
 
 
@@ -161,6 +162,12 @@ CASES = {
     "w4a16-channel-asym": (
         compressed_config("pack-quantized", {"symmetric": False, "strategy": "channel"}),
         lambda rng, shape: packed(rng, shape, 1, False)),
+    "w8a16-group": (
+        compressed_config("pack-quantized", {"num_bits": 8, "symmetric": True, "strategy": "group", "group_size": 32}),
+        lambda rng, shape: packed(rng, shape, shape[1] // 32, True, 8)),
+    "w8a16-channel-asym": (
+        compressed_config("pack-quantized", {"num_bits": 8, "symmetric": False, "strategy": "channel"}),
+        lambda rng, shape: packed(rng, shape, 1, False, 8)),
     "w8a8-channel": (
         compressed_config("int-quantized", {"num_bits": 8, "symmetric": True, "strategy": "channel"}, DYNAMIC),
         lambda rng, shape: int8(rng, shape, False, True)),
@@ -179,10 +186,10 @@ def judge(name, tensors, draw):
         tensor = converter.process({f"m.{key}": value for key, value in tensor.items()})
         tensor = {key.removeprefix("m."): value for key, value in tensor.items()}
     if "weight_packed" in tensor:
-        codes = unpack_from_int32(tensor["weight_packed"], 4, torch.Size(tensor["weight_shape"].tolist()))
+        codes = unpack_from_int32(tensor["weight_packed"], draw.bits, torch.Size(tensor["weight_shape"].tolist()))
         if "weight_zero_point" in tensor:
             zero_shape = torch.Size([draw.shape[0], draw.groups])
-            zero = unpack_from_int32(tensor["weight_zero_point"], 4, zero_shape, packed_dim=0)
+            zero = unpack_from_int32(tensor["weight_zero_point"], draw.bits, zero_shape, packed_dim=0)
     elif "weight" in tensor:
         codes, zero = tensor["weight"], tensor.get("weight_zero_point")
     else:

@@ -84,6 +84,21 @@ fn a_text_is_measured_on() {
 }
 
 #[test]
+fn what_is_kept_is_named_with_its_reason() {
+    let scratch = Scratch::new("kept");
+    let data = root().join("crates/model/tests/data");
+    for (model, class, wanted) in [
+        ("qwen3", "int8", "model.layers.0.mlp.down_proj: rows of 96 weights are no whole groups of 64"),
+        ("llama3", "int4", "model.layers.0.mlp.down_proj: rows of 100 weights are no whole groups of 32"),
+    ] {
+        let ran =
+            quantize(&["-m", &data.join(model).to_string_lossy(), "--weights", class, "-o", &scratch.path(model)]);
+        assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{ran:?}");
+        assert!(ran.stdout.contains(&format!("kept as stored: {wanted}\n")), "{ran:?}");
+    }
+}
+
+#[test]
 fn wrong_inputs_are_one_line_and_leave_nothing() {
     let scratch = Scratch::new("wrong");
     let (out, taken) = (scratch.path("out"), scratch.path("taken"));

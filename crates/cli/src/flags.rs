@@ -826,7 +826,7 @@ impl Layout {
 pub(crate) enum Narrow {
     /// 16 bits as they are stored; GGUF only.
     Bf16,
-    /// 8-bit integers: W8A8 with a scale per output channel, or Q8_0.
+    /// 8-bit integers: W8A16 with a scale per 64 weights, or Q8_0.
     Int8,
     /// 4-bit integers: W4A16 with a scale per 32 weights, or Q4_0.
     Int4,

@@ -4,11 +4,11 @@
 mod common;
 
 use common::*;
-use kernels::{Reference, WeightClass};
+use kernels::{Backend, Reference, WeightClass};
 use model::chat_template::{ChatMessage, ChatTemplate, TemplateOptions};
 use model::export::{Export, ExportError, Format, Reason, Report, check_output, limit};
 use model::tokenizer::Tokenizer;
-use model::weights::Weights;
+use model::weights::{Part, Weights};
 use model::{Checkpoint, LoadOptions, ModelConfig, Progress, Runner, Source};
 use serde_json::{Value, json};
 use std::collections::HashMap;
@@ -62,10 +62,10 @@ fn written(checkpoint: &Checkpoint, class: WeightClass, output: &Path) -> Report
 }
 
 /// Loaded as `--weights auto` does.
-fn load_as_stored(checkpoint: &Checkpoint) -> Runner<Reference> {
+fn load_as_stored<B: Backend>(backend: B, checkpoint: &Checkpoint) -> Runner<B> {
     let class = Weights::open(checkpoint).unwrap().class();
     let options = LoadOptions { as_stored: true, ..options(class) };
-    model::load(Reference::new(), checkpoint, &options, &mut |_| {}).unwrap()
+    model::load(backend, checkpoint, &options, &mut |_| {}).unwrap()
 }
 
 fn json_file(path: &Path) -> Value {
@@ -79,38 +79,142 @@ fn header(path: &Path) -> (serde_json::Map<String, Value>, u64) {
     (serde_json::from_slice(&bytes[8..8 + length as usize]).unwrap(), length)
 }
 
+/// Whether a tensor holds rows that units are made of.
+fn is_quantizable(name: &str, shape: &[usize]) -> bool {
+    let other = ["embed_tokens", "lm_head", ".gate.weight"];
+    shape.len() > 1 && !other.iter().any(|part| name.contains(part))
+}
+
+/// A committed checkpoint whose widths are the smallest multiples of its own that are whole groups of 64, its weights drawn
+/// anew: `None` where that would be large.
+fn widened(name: &str) -> Option<Checkpoint> {
+    let (_, path) = committed_checkpoints().into_iter().find(|(found, _)| found == name).unwrap();
+    let mut tensors: Vec<(String, Vec<usize>)> = Vec::new();
+    for file in names(&path).iter().filter(|file| file.ends_with(".safetensors")) {
+        let (entries, _) = header(&path.join(file));
+        let entries = entries.into_iter().filter(|(name, _)| name != "__metadata__");
+        tensors.extend(entries.map(|(name, entry)| (name, serde_json::from_value(entry["shape"].clone()).unwrap())));
+    }
+    let whole = |factor: &usize| {
+        let fits = |(name, shape): &(String, Vec<usize>)| {
+            !is_quantizable(name, shape) || shape.last().is_some_and(|width| (width * factor).is_multiple_of(64))
+        };
+        tensors.iter().all(fits)
+    };
+    let factor = [1, 2, 4, 8].into_iter().find(whole)?;
+    let mut state = 0x2545_f491_4f6c_dd1du64;
+    let mut uniform = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 40) as f32 / (1 << 24) as f32 * 2.0 - 1.0
+    };
+    let (mut entries, mut data) = (serde_json::Map::new(), Vec::new());
+    for (name, mut shape) in tensors {
+        // Tokens and experts stay as many as they are.
+        let kept = usize::from(shape.len() == 3 || shape.len() == 2 && !is_quantizable(&name, &shape));
+        shape.iter_mut().skip(kept).for_each(|size| *size *= factor);
+        let width = *shape.last().unwrap();
+        let begin = data.len();
+        for at in 0..shape.iter().product() {
+            let value = match shape.len() {
+                1 => 1.0 + 0.2 * uniform(),
+                // Groups of 128 of very different sizes, and a large weight here and there.
+                _ => {
+                    let size = (1.0 + (at / 128 % 5) as f32) / (width as f32).sqrt();
+                    uniform() * size * if at % 97 == 0 { 3.0 } else { 0.5 }
+                }
+            };
+            data.extend(half::bf16::from_f32(value).to_le_bytes());
+        }
+        entries.insert(name, json!({ "dtype": "BF16", "shape": shape, "data_offsets": [begin, data.len()] }));
+    }
+    let entries = Value::Object(entries).to_string().into_bytes();
+    let weights = [&(entries.len() as u64).to_le_bytes()[..], &entries, &data].concat();
+    let mut config = json_file(&path.join("config.json"));
+    for (field, value) in config.as_object_mut().unwrap() {
+        let sizes = ["hidden_size", "intermediate_size", "moe_intermediate_size", "head_dim"];
+        if sizes.contains(&field.as_str()) {
+            *value = json!(value.as_u64().unwrap() as usize * factor);
+        }
+        for list in value.as_object_mut().into_iter().flat_map(|map| map.values_mut()).filter_map(Value::as_array_mut) {
+            *list = list.iter().flat_map(|number| vec![number.clone(); factor]).collect(); // one for each pair of a head
+        }
+    }
+    Some(embedded(vec![("config.json", config.to_string().into_bytes()), ("model.safetensors", weights)]))
+}
+
 #[test]
 fn a_written_model_computes_what_its_original_does_under_the_same_flag() {
     let scratch = Scratch::new("families");
     let mut equal = Vec::new();
-    for (name, path) in committed_checkpoints() {
-        let original = directory(&path);
+    let committed = committed_checkpoints().into_iter().map(|(name, path)| (name, directory(&path)));
+    let wide =
+        committed_checkpoints().into_iter().filter_map(|(name, _)| Some((format!("wide {name}"), widened(&name)?)));
+    let lantern = directory(&PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../models/lantern"));
+    for (name, original) in committed.chain(wide).chain([("lantern".to_string(), lantern)]) {
         let vocab_size = ModelConfig::load(&original).unwrap().vocab_size;
         let tokens = random_tokens(9, 33, vocab_size);
         for class in CLASSES {
             let output = scratch.0.join(format!("{name}-{}", class.name()));
             let report = written(&original, class, &output);
-            let found = run_alone(&mut load_as_stored(&directory(&output)), &tokens);
+            let found = run_alone(&mut load_as_stored(cpu(None, 1), &directory(&output)), &tokens);
             assert!(found.iter().flatten().all(|logit| logit.is_finite()), "{name} {class:?}");
             if report.kept.is_empty() {
-                let wanted = run_alone(&mut load(Reference::new(), &original, class), &tokens);
+                let wanted = run_alone(&mut load(cpu(None, 1), &original, class), &tokens);
                 assert!(found == wanted, "{name} {class:?}: other logits than --weights {}", class.name());
-                equal.push(format!("{name} {}", class.name()));
+                equal.push((name.clone(), class));
             }
-            assert!(report.worst_error > 0.0 && report.worst_error <= limit(class), "{name}: {report:?}");
+            assert_eq!(report.worst_error > 0.0, report.narrow > 0, "{name}: {report:?}");
+            assert!(report.worst_error <= limit(class), "{name}: {report:?}");
+            let all_are_wide = |reason: &Reason| matches!(reason, Reason::Width { width, group } if width % group > 0);
+            assert!(report.kept.iter().all(|kept| all_are_wide(&kept.reason)), "{name}: {report:?}");
             let bytes: u64 = names(&output).iter().map(|file| fs::metadata(output.join(file)).unwrap().len()).sum();
             assert_eq!(report.bytes, bytes, "{name} {class:?}");
+            assert_eq!(same_packed(&original, &output, class), report.narrow, "{name} {class:?}");
         }
     }
-    // The others have matrices whose rows are no whole groups of 32, in int4 only.
-    assert_eq!(equal.len(), 2 * committed_checkpoints().len() - 5, "{equal:?}");
+    let count =
+        |wide: bool, class| equal.iter().filter(|(name, of)| *of == class && name.starts_with("wide") == wide).count();
+    // Int4: the others have matrices whose rows are no whole groups of 32. Int8: all but lantern have some that are no whole
+    // groups of 64, and two have widths of which no small multiple is.
+    let committed = committed_checkpoints().len();
+    assert_eq!(
+        [false, true].map(|wide| count(wide, WeightClass::Int4)),
+        [committed - 5 + 1, committed - 2],
+        "{equal:?}"
+    );
+    assert_eq!([false, true].map(|wide| count(wide, WeightClass::Int8)), [1, committed - 2], "{equal:?}");
 }
 
-/// A committed checkpoint with the rows of one tensor replaced: `change(row, values)`. Its tensors are bf16.
-fn changed(name: &str, tensor: &str, change: impl Fn(usize, &mut [f32])) -> Checkpoint {
-    let (_, path) = committed_checkpoints().into_iter().find(|(found, _)| found == name).unwrap();
-    let (entries, length) = header(&path.join("model.safetensors"));
-    let mut bytes = fs::read(path.join("model.safetensors")).unwrap();
+/// The narrow matrices of a written model. Each is packed to the bytes that its original is packed to, unless that is a part
+/// of a stack.
+fn same_packed(original: &Checkpoint, output: &Path, class: WeightClass) -> usize {
+    let [original, weights] = [original, &directory(output)].map(|checkpoint| Weights::open(checkpoint).unwrap());
+    let (entries, _) = header(&output.join("model.safetensors"));
+    let packed = entries.iter().filter_map(|(name, entry)| Some((name.strip_suffix("_packed")?, entry)));
+    let packed = packed.map(|(name, entry)| {
+        let [rows, words]: [usize; 2] = serde_json::from_value(entry["shape"].clone()).unwrap();
+        let width = words * if class == WeightClass::Int4 { 8 } else { 4 };
+        let bytes = |weights: &Weights| {
+            let part = Part { name: name.to_string(), shape: vec![rows, width], rows: 0..rows };
+            let backend = Reference::new();
+            let packed = weights.pack(&backend, class, width, &[part]).unwrap();
+            backend.image(&packed).expect("the reference has images").pieces().concat()
+        };
+        if original.tensor(name, &[rows, width]).is_ok() {
+            assert!(bytes(&weights) == bytes(&original), "{name} is not packed as its original");
+        }
+    });
+    packed.count()
+}
+
+/// A checkpoint with the rows of one tensor replaced: `change(row, values)`. Its tensors are bf16 in one file.
+fn changed(checkpoint: &Checkpoint, tensor: &str, change: impl Fn(usize, &mut [f32])) -> Checkpoint {
+    let file = checkpoint.open_file("model.safetensors").unwrap().unwrap();
+    let mut bytes = file.read_vec(0, file.len() as usize).unwrap();
+    let length = u64::from_le_bytes(bytes[..8].try_into().unwrap());
+    let entries: Value = serde_json::from_slice(&bytes[8..8 + length as usize]).unwrap();
     let entry = &entries[tensor];
     assert_eq!(entry["dtype"], "BF16");
     let [begin, end]: [usize; 2] = serde_json::from_value(entry["data_offsets"].clone()).unwrap();
@@ -124,7 +228,7 @@ fn changed(name: &str, tensor: &str, change: impl Fn(usize, &mut [f32])) -> Chec
             &values.iter().flat_map(|value| half::bf16::from_f32(*value).to_le_bytes()).collect::<Vec<_>>(),
         );
     }
-    let config = fs::read(path.join("config.json")).unwrap();
+    let config = checkpoint.read_text("config.json").unwrap().unwrap().into_bytes();
     embedded(vec![("config.json", config), ("model.safetensors", bytes)])
 }
 
@@ -137,13 +241,13 @@ const QKV: [&str; 3] =
 #[test]
 fn what_would_lose_too_much_is_kept_and_stays_wide() {
     let scratch = Scratch::new("recipe");
-    let original = committed("qwen3");
+    let original = widened("qwen3").unwrap();
     // In every group one weight of ten times the others' size: four bits do not hold both.
-    let spiked = changed("qwen3", &format!("{DOWN}.weight"), |row, values| {
+    let spiked = changed(&original, &format!("{DOWN}.weight"), |row, values| {
         let size = (values.iter().map(|value| value * value).sum::<f32>() / values.len() as f32).sqrt();
         values.iter_mut().skip(row % 32).step_by(32).for_each(|value| *value = 10.0 * size);
     });
-    let broken = changed("qwen3", &format!("{DOWN}.weight"), |_, values| values[3] = f32::INFINITY);
+    let broken = changed(&original, &format!("{DOWN}.weight"), |_, values| values[3] = f32::INFINITY);
     let qkv = QKV.join(" + ");
     type Case<'a> = (&'a str, WeightClass, &'a Checkpoint, Vec<(&'a str, f64)>, Option<(&'a str, Vec<&'a str>)>);
     use WeightClass::{Int4, Int8};
@@ -168,7 +272,7 @@ fn what_would_lose_too_much_is_kept_and_stays_wide() {
                     Reason::Products(error) => (error == 0.9).then_some("products"),
                     Reason::Weights(error) => (error > limit(class)).then_some("weights"),
                     Reason::NotFinite => Some("not finite"),
-                    Reason::Width(_) => None,
+                    Reason::Width { .. } => None,
                 };
                 assert_eq!(found, Some(*reason), "{what}: {kept:?}");
             }
@@ -188,10 +292,29 @@ fn what_would_lose_too_much_is_kept_and_stays_wide() {
             assert!(!tensors.contains_key(&format!("{name}.weight_scale")), "{what}");
         }
         // Loaded, the kept ones take two bytes for each weight, whatever the others take.
-        let weight_bytes = |checkpoint: &Checkpoint| load_as_stored(checkpoint).resident_weight_bytes();
+        let weight_bytes =
+            |checkpoint: &Checkpoint| load_as_stored(Reference::new(), checkpoint).resident_weight_bytes();
         let all_narrow = load(Reference::new(), &original, class).resident_weight_bytes();
         let wider = weight_bytes(&directory(&output)) > all_narrow;
         assert_eq!(wider, !names.is_empty(), "{what}");
+    }
+}
+
+#[test]
+fn rows_that_are_no_whole_groups_are_kept() {
+    let scratch = Scratch::new("widths");
+    use WeightClass::{Int4, Int8};
+    for (name, class, width, group, narrow) in [
+        ("qwen3", Int8, 96, 64, 12),
+        ("qwen3", Int4, 0, 32, 14),
+        ("olmo2", Int8, 96, 64, 2),
+        ("llama3", Int4, 72, 32, 3),
+    ] {
+        let report = written(&committed(name), class, &scratch.0.join(format!("{name}-{}", class.name())));
+        assert_eq!(report.narrow, narrow, "{name} {class:?}: {report:?}");
+        assert_eq!(report.kept.is_empty(), width == 0, "{name} {class:?}: {report:?}");
+        let wanted = Reason::Width { width, group };
+        assert!(width == 0 || report.kept.iter().any(|kept| kept.reason == wanted), "{name} {class:?}: {report:?}");
     }
 }
 
@@ -200,8 +323,8 @@ fn what_would_lose_too_much_is_kept_and_stays_wide() {
 fn experts_of_a_layer_share_a_class() {
     let scratch = Scratch::new("experts");
     let output = scratch.0.join("out");
-    let name = "model.layers.0.mlp.experts.down_proj[64..96]"; // the third of a stack, as the loader names it
-    let report = written_with(&committed("qwen3-moe-fused"), WeightClass::Int8, &output, &[(name, 0.5)]);
+    let name = "model.layers.0.mlp.experts.down_proj[512..768]"; // the third of a stack, as the loader names it
+    let report = written_with(&widened("qwen3-moe-fused").unwrap(), WeightClass::Int8, &output, &[(name, 0.5)]);
     assert_eq!(report.kept.len(), 1, "{report:?}");
     let (tensors, _) = header(&output.join("model.safetensors"));
     let experts: Vec<&String> = tensors.keys().filter(|name| name.contains("experts")).collect();
@@ -219,7 +342,7 @@ fn the_bytes_do_not_depend_on_the_threads() {
     for class in CLASSES {
         let written = [1, 2, 5].map(|threads| {
             let output = scratch.0.join(format!("{}-{threads}", class.name()));
-            let checkpoint = committed("llama3");
+            let checkpoint = widened("llama2").unwrap();
             let export = Export::open(&checkpoint, Format::Safetensors, class).unwrap();
             export.write(&output, &HashMap::new(), threads, &mut |_| true).unwrap();
             fs::read(output.join("model.safetensors")).unwrap()
@@ -235,15 +358,8 @@ fn the_layout_is_that_of_compressed_tensors() {
     let scratch = Scratch::new("layout");
     let (_, original) = committed_checkpoints().into_iter().find(|(name, _)| name == "qwen2").unwrap();
     let config = fs::read_to_string(original.join("config.json")).unwrap();
-    let table = [
-        (WeightClass::Int8, "int-quantized", vec![("weight", "I8", [96, 64]), ("weight_scale", "F32", [96, 1])]),
-        (
-            WeightClass::Int4,
-            "pack-quantized",
-            vec![("weight_packed", "I32", [96, 8]), ("weight_scale", "F32", [96, 2])],
-        ),
-    ];
-    for (class, format, parts) in table {
+    let table = [(WeightClass::Int8, 8, 64, [[96, 16], [96, 1]]), (WeightClass::Int4, 4, 32, [[96, 8], [96, 2]])];
+    for (class, bits, group_size, [codes, scales]) in table {
         let output = scratch.0.join(class.name());
         written(&committed("qwen2"), class, &output);
         assert_eq!(names(&output), ["config.json", "model.safetensors"]);
@@ -252,8 +368,14 @@ fn the_layout_is_that_of_compressed_tensors() {
         let quantization = &json_file(&output.join("config.json"))["quantization_config"];
         assert_eq!(
             (&quantization["format"], &quantization["quant_method"]),
-            (&json!(format), &json!("compressed-tensors"))
+            (&json!("pack-quantized"), &json!("compressed-tensors"))
         );
+        let group = &quantization["config_groups"]["group_0"];
+        assert_eq!(
+            [&group["weights"]["num_bits"], &group["weights"]["strategy"], &group["weights"]["group_size"]],
+            [&json!(bits), &json!("group"), &json!(group_size)]
+        );
+        assert_eq!(group["input_activations"], Value::Null);
         let (tensors, length) = header(&output.join("model.safetensors"));
         assert_eq!(length % 8, 0);
         let gate = "model.layers.0.mlp.gate_proj";
@@ -261,12 +383,13 @@ fn the_layout_is_that_of_compressed_tensors() {
         let mut found: Vec<(String, Value, Value)> = found
             .map(|(name, e)| (name[gate.len() + 1..].to_string(), e["dtype"].clone(), e["shape"].clone()))
             .collect();
-        let wanted = parts.iter().map(|(name, dtype, shape)| (name.to_string(), json!(dtype), json!(shape)));
-        let shape = (class == WeightClass::Int4).then(|| ("weight_shape".to_string(), json!("I64"), json!([2])));
-        let mut wanted: Vec<_> = wanted.chain(shape).collect();
+        let wanted = [
+            ("weight_packed", json!("I32"), json!(codes)),
+            ("weight_scale", json!("F32"), json!(scales)),
+            ("weight_shape", json!("I64"), json!([2])),
+        ];
         found.sort_by(|a, b| a.0.cmp(&b.0));
-        wanted.sort_by(|a, b| a.0.cmp(&b.0));
-        assert_eq!(found, wanted);
+        assert_eq!(found, wanted.map(|(name, dtype, shape)| (name.to_string(), dtype, shape)));
         for (name, entry) in tensors.iter().filter(|(name, _)| *name != "__metadata__") {
             let size = match entry["dtype"].as_str().unwrap() {
                 "I64" => 8,

@@ -183,6 +183,7 @@ fn what_is_not_computed_is_refused_by_the_name_of_its_field() {
     let groups: &[(&str, &str, Value)] = &[
         ("weights", "type", json!("float")),
         ("weights", "num_bits", json!(3)),
+        ("weights", "num_bits", json!(16)),
         ("weights", "strategy", json!("block")),
         ("weights", "dynamic", json!(true)),
         ("input_activations", "num_bits", json!(4)),
@@ -241,6 +242,78 @@ fn a_broken_module_is_named_with_its_file() {
             |t| edit(t, "o_proj.weight_scale", |t| t.2 = vec![2, 64]),
             &["o_proj.weight_scale", "[2, 64]", "[64, groups]"],
         ),
+        ("w8a16-group", |t| remove(t, "o_proj.weight_shape"), &["o_proj.weight_shape", "missing"]),
+        (
+            "w8a16-group",
+            |t| edit(t, "o_proj.weight_shape", |t| t.3[0] = 65),
+            &["o_proj.weight_packed", "shape [64, 16] does not hold 8-bit codes for 65 x 64"],
+        ),
+        (
+            "w8a16-group",
+            |t| edit(t, "o_proj.weight_shape", |t| (t.1, t.2, t.3) = ("F32".into(), vec![1], vec![0; 4])),
+            &["o_proj.weight_shape", "dtype F32; expected I64 or I32"],
+        ),
+        (
+            "w8a16-group",
+            |t| {
+                edit(t, "o_proj.weight_packed", |t| {
+                    t.2[1] = 8;
+                    t.3.truncate(64 * 8 * 4);
+                })
+            },
+            &["o_proj.weight_packed", "shape [64, 8] does not hold 8-bit codes for 64 x 64"],
+        ),
+        ("w8a16-group", |t| edit(t, "o_proj.weight_packed", |t| t.2 = vec![1024]), &["o_proj.weight_packed", "[1024]"]),
+        (
+            "w8a16-group",
+            |t| edit(t, "o_proj.weight_packed", |t| t.1 = "F32".into()),
+            &["o_proj.weight_packed", "dtype F32; expected I32"],
+        ),
+        (
+            "w8a16-group",
+            |t| edit(t, "o_proj.weight_scale", |t| t.1 = "I16".into()),
+            &["o_proj.weight_scale", "dtype I16"],
+        ),
+        (
+            "w8a16-group",
+            |t| edit(t, "o_proj.weight_scale", |t| t.2 = vec![2, 64]),
+            &["o_proj.weight_scale", "[2, 64]", "[64, groups]"],
+        ),
+        (
+            "w8a16-group",
+            |t| {
+                edit(t, "o_proj.weight_scale", |t| {
+                    t.2[1] = 3;
+                    t.3.resize(64 * 3 * 2, 0);
+                })
+            },
+            &["o_proj.weight_scale", "3 groups do not divide 64 inputs"],
+        ),
+        (
+            "w8a16-group",
+            |t| edit(t, "o_proj.weight_scale", |t| t.3[6..8].copy_from_slice(&[0, 0x7e])),
+            &["o_proj.weight_scale", "scale 3 is NaN"],
+        ),
+        (
+            "w8a16-group",
+            |t| edit(t, "o_proj.weight_scale", |t| t.3[6..8].copy_from_slice(&[0, 0xfc])),
+            &["o_proj.weight_scale", "scale 3 is -inf"],
+        ),
+        (
+            "w8a16-channel-asym",
+            |t| edit(t, "o_proj.weight_zero_point", |t| t.2 = vec![1, 16]),
+            &["o_proj.weight_zero_point", "[1, 16]", "[16, 1]"],
+        ),
+        (
+            "w8a16-channel-asym",
+            |t| edit(t, "o_proj.weight_zero_point", |t| t.1 = "F32".into()),
+            &["o_proj.weight_zero_point", "dtype F32; expected I32"],
+        ),
+        (
+            "gptq-sym",
+            |t| edit(t, "q_proj.scales", |t| t.3[..2].copy_from_slice(&[0, 0x7c])),
+            &["q_proj.scales", "scale 0 is inf"],
+        ),
         ("w8a8-channel", |t| edit(t, "o_proj.weight", |t| t.1 = "U8".into()), &["o_proj.weight", "dtype U8"]),
         ("w8a8-channel", |t| remove(t, "o_proj.weight_scale"), &["o_proj.weight", "dtype I8"]),
         ("w8a8-channel", |t| edit(t, "o_proj.weight", |t| t.2 = vec![4096]), &["o_proj.weight", "two dimensions"]),
@@ -255,14 +328,51 @@ fn a_broken_module_is_named_with_its_file() {
     }
 }
 
+/// What `config.json` says about the width of packed codes has to be true of the tensors.
+#[test]
+fn codes_of_another_width_are_refused() {
+    let table = [
+        ("w4a16-group", json!({"num_bits": 8}), "shape [64, 12] does not hold 8-bit codes for 64 x 96"),
+        ("w8a16-group", json!({"num_bits": 4}), "shape [64, 24] does not hold 4-bit codes for 64 x 96"),
+        ("w8a16-group", json!({"num_bits": null}), "nothing"),
+        ("w8a16-group", json!({"format": "int-quantized"}), "no group of quantization_config in config.json is"),
+    ];
+    for (name, change, wanted) in table {
+        let mut config = json_file(name, "config.json");
+        let group = &mut config["quantization_config"]["config_groups"]["group_0"];
+        for (field, value) in change.as_object().unwrap() {
+            let fields = if field == "format" { &mut *group } else { &mut group["weights"] };
+            fields[field] = value.clone();
+        }
+        let found = complaint(&config, &read(name));
+        assert!(found.contains(wanted), "{name}, {change}: {found}");
+        let named = found.contains("model.safetensors") && found.contains("down_proj.weight_packed");
+        assert!(named || wanted == "nothing", "{name}, {change}: {found}");
+    }
+    // Two groups, of which one has the width.
+    let mut config = json_file("w8a16-group", "config.json");
+    let groups = &mut config["quantization_config"]["config_groups"];
+    groups["group_1"] = json!({"targets": ["re:.*none"], "weights": {"num_bits": 4, "type": "int"}});
+    assert_eq!(complaint(&config, &read("w8a16-group")), "nothing");
+}
+
 #[test]
 fn what_a_checkpoint_is_stored_in_is_what_auto_takes() {
     for name in cases() {
         let class = Weights::open(&open(&name)).unwrap().class();
-        let wanted = if name.starts_with("w8a8") { WeightClass::Int8 } else { WeightClass::Int4 };
+        let wanted = if name.starts_with("w8") { WeightClass::Int8 } else { WeightClass::Int4 };
         assert_eq!(class, wanted, "{name}");
     }
     assert_eq!(Weights::open(&committed("llama2")).unwrap().class(), WeightClass::Bf16);
+}
+
+/// Rows packed as int8, taken out again; and the numbers that they stand for in the files.
+fn through_int8(weights: &Weights, tensor: &str, shape: [usize; 2]) -> (Vec<f32>, Vec<f32>) {
+    let part = Part { name: tensor.to_string(), shape: shape.to_vec(), rows: 0..shape[0] };
+    let packed = weights.pack(&Reference::new(), WeightClass::Int8, shape[1], &[part]).unwrap();
+    let mut found = vec![f32::NAN; shape[0] * shape[1]];
+    found.chunks_exact_mut(shape[1]).enumerate().for_each(|(row, out)| packed.unpack_row(row, out));
+    (found, matrix(weights, tensor, shape))
 }
 
 /// Symmetric int8 rows are not quantized once more, which -128 would not survive.
@@ -271,13 +381,73 @@ fn int8_codes_are_kept_as_they_are() {
     let checkpoint = open("w8a8-channel");
     let weights = Weights::open(&checkpoint).unwrap();
     for (tensor, shape, _) in expected("w8a8-channel") {
-        let values = matrix(&weights, &tensor, shape);
-        let part = Part { name: tensor.clone(), shape: shape.to_vec(), rows: 0..shape[0] };
-        let packed = weights.pack(&Reference::new(), WeightClass::Int8, shape[1], &[part]).unwrap();
-        let mut row = vec![f32::NAN; shape[1]];
-        for (index, wanted) in values.chunks_exact(shape[1]).enumerate() {
-            packed.unpack_row(index, &mut row);
-            assert_eq!(row, wanted, "{tensor}, row {index}");
+        let (found, wanted) = through_int8(&weights, &tensor, shape);
+        assert!(found == wanted, "{tensor}");
+    }
+}
+
+/// One packed module of 8 bits with codes of every size, `shape` and groups of `group`; `scale(row, group)` in f32, and
+/// zero points unless they are all 128.
+fn packed_8_bits(
+    shape: [usize; 2],
+    group: usize,
+    scale: impl Fn(usize, usize) -> f32,
+    zero: Option<u8>,
+) -> (Checkpoint, &'static str) {
+    let [rows, width] = shape;
+    let row_bytes = width.div_ceil(4) * 4;
+    let codes = (0..rows * row_bytes).map(|at| (at * 7 % 256) as u8).collect();
+    let groups = width / group;
+    let scales = (0..rows * groups).flat_map(|at| scale(at / groups, at % groups).to_le_bytes()).collect();
+    let sizes = shape.iter().flat_map(|size| (*size as u64).to_le_bytes()).collect();
+    let mut tensors: Tensors = vec![
+        ("m.weight_packed".into(), "I32".into(), vec![rows, row_bytes / 4], codes),
+        ("m.weight_scale".into(), "F32".into(), vec![rows, groups], scales),
+        ("m.weight_shape".into(), "I64".into(), vec![2], sizes),
+    ];
+    if let Some(zero) = zero {
+        let words = rows.div_ceil(4);
+        tensors.push(("m.weight_zero_point".into(), "I32".into(), vec![words, groups], vec![zero; words * groups * 4]));
+    }
+    let config = json_file("w8a16-group", "config.json").to_string().into_bytes();
+    (embedded(vec![("config.json", config), ("model.safetensors", write(&tensors))]), "m.weight")
+}
+
+/// However the groups are cut: what counts is that 128 neighbours have one scale.
+#[test]
+fn packed_8_bit_codes_are_kept_where_their_scales_allow() {
+    type Scale = fn(usize, usize) -> f32;
+    type Case<'a> = (&'a str, [usize; 2], usize, Scale, Option<u8>, bool);
+    // Of the kept ones every scale of a row is a multiple, up to 127, of one.
+    let table: [Case<'_>; 11] = [
+        ("channel", [6, 200], 200, |row, _| 0.01 * (row + 1) as f32, None, true),
+        ("channel, an odd width", [3, 333], 333, |row, _| 0.01 * (row + 1) as f32, None, true),
+        ("groups of 128", [3, 384], 128, |_, group| [3.0, 127.0, 1.0][group] / 64.0, None, true),
+        ("groups of 256", [3, 512], 256, |_, group| [3.0, 127.0][group] / 64.0, None, true),
+        ("pairs of 64", [3, 320], 64, |_, group| [3.0, 127.0, 1.0][group / 2] / 64.0, None, true),
+        ("fours of 32", [3, 160], 32, |_, group| [3.0, 127.0][group / 4] / 64.0, None, true),
+        ("zero points that say the same", [4, 256], 128, |_, group| [3.0, 2.0][group], Some(128), true),
+        ("negative scales", [3, 256], 64, |_, group| [-3.0, 127.0][group / 2], None, true),
+        ("groups of 64 that differ", [3, 320], 64, |_, group| [3.0, 7.0, 5.0, 4.0, 9.0][group], None, false),
+        ("groups of 96", [3, 288], 96, |_, group| [3.0, 7.0, 5.0][group], None, false),
+        ("other zero points", [4, 256], 128, |_, group| [3.0, 2.0][group], Some(127), false),
+    ];
+    for (what, shape, group, scale, zero, kept) in table {
+        let (checkpoint, tensor) = packed_8_bits(shape, group, scale, zero);
+        let (found, wanted) = through_int8(&Weights::open(&checkpoint).unwrap(), tensor, shape);
+        let zero = i32::from(zero.unwrap_or(128));
+        let row_bytes = shape[1].div_ceil(4) * 4;
+        for (at, wanted) in wanted.iter().enumerate() {
+            let (row, input) = (at / shape[1], at % shape[1]);
+            let code = ((row * row_bytes + input) * 7 % 256) as i32;
+            assert_eq!(*wanted, (code - zero) as f32 * scale(row, input / group), "{what}: {row}, {input}");
+        }
+        assert_eq!(found == wanted, kept, "{what}");
+        // Quantized once more, each is within half a step of 128 weights, the largest of which is 127 steps.
+        for (found, wanted) in found.chunks(shape[1]).zip(wanted.chunks(shape[1])) {
+            let largest = wanted.iter().fold(0f32, |largest, weight| largest.max(weight.abs()));
+            let off = found.iter().zip(wanted).fold(0f32, |off, (found, wanted)| off.max((found - wanted).abs()));
+            assert!(off <= largest / 127.0 * 0.51, "{what}: off by {off} of {largest}");
         }
     }
 }

@@ -141,7 +141,7 @@ fn words(output: &Path, class: WeightClass, report: &Report) -> String {
         let why = match kept.reason {
             Reason::Weights(error) => format!("weights would be off by {}, more than {limit}", percent(error)),
             Reason::Products(error) => format!("products would be off by {}, more than {limit}", percent(error)),
-            Reason::Width(width) => format!("rows of {width} weights are no whole groups of 32"),
+            Reason::Width { width, group } => format!("rows of {width} weights are no whole groups of {group}"),
             Reason::NotFinite => "some weights are NaN or infinite".to_string(),
         };
         text.push_str(&format!("kept as stored: {}: {why}\n", kept.name));

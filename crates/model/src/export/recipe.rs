@@ -18,7 +18,7 @@ use crate::weights::encoding::Encoding;
 use crate::weights::{Part, Weights, class_for};
 use half::{bf16, f16};
 use kernels::WeightClass;
-use kernels::quant::{GROUP, quantize_int4_row, quantize_row};
+use kernels::quant::{GROUP, INT8_GROUP, quantize_int4_row, quantize_int8_row};
 use std::collections::HashMap;
 use std::ops::Range;
 
@@ -31,6 +31,10 @@ pub fn limit(class: WeightClass) -> f64 {
         WeightClass::Int4 => 0.15,
     }
 }
+
+/// Int8 weights that share a scale in what is written. Two of these groups have the scale of one that is computed with;
+/// other engines take this width, and more matrices are made of whole ones (rows of 576 or 896).
+pub(super) const INT8_FILE_GROUP: usize = INT8_GROUP / 2;
 
 /// A unit that was kept as stored.
 #[derive(Clone, Debug, PartialEq)]
@@ -48,8 +52,13 @@ pub enum Reason {
     Weights(f64),
     /// This relative error of its products on the text is above the limit.
     Products(f64),
-    /// Its rows are not made of whole groups of 32.
-    Width(usize),
+    /// Its rows are not made of whole groups.
+    Width {
+        /// Weights in a row.
+        width: usize,
+        /// Weights in a group.
+        group: usize,
+    },
     /// Some of its weights are NaN or infinite.
     NotFinite,
 }
@@ -138,9 +147,10 @@ impl Target {
     /// Weights in a row are a multiple of it.
     fn group(self) -> usize {
         match self {
+            Target::Int8 => INT8_FILE_GROUP,
             Target::Int4 => GROUP,
             Target::Blocks(blocks) => blocks.size().0,
-            _ => 1,
+            Target::Bf16 | Target::F16 => 1,
         }
     }
 
@@ -152,7 +162,7 @@ impl Target {
     /// Bytes of codes, and scales apart, of a row.
     fn row(self, width: usize) -> (usize, usize) {
         match self {
-            Target::Int8 => (width, 1),
+            Target::Int8 => (width, width / INT8_FILE_GROUP),
             Target::Int4 => (width / 2, width / GROUP),
             Target::Blocks(blocks) => (width / blocks.size().0 * blocks.size().1, 0),
             Target::Bf16 | Target::F16 => (2 * width, 0),
@@ -225,9 +235,10 @@ fn modules(part: &Part, in_features: usize, family: Family) -> Vec<Module> {
 /// A matrix as codes and scales.
 pub(super) struct Narrow {
     pub(super) target: Target,
-    /// Int8: `[out, in]`. Int4: two codes in a byte, the first low, each plus 8, `[out, in / 2]`. Else what the file has.
+    /// Int8: each code plus 128, `[out, in]`. Int4: two codes in a byte, the first low, each plus 8, `[out, in / 2]`. Else
+    /// what the file has.
     pub(super) codes: Vec<u8>,
-    /// Int8: `[out]`. Int4: `[out, in / 32]`, of any sign. Else empty.
+    /// Int8: `[out, in / 64]`. Int4: `[out, in / 32]`, of any sign. Else empty.
     pub(super) scales: Vec<f32>,
     /// Relative L2 error of the weights; NaN where some are no numbers.
     pub(super) error: f64,
@@ -252,7 +263,7 @@ pub(super) fn judge(
     let mut narrow = Vec::with_capacity(unit.modules.len());
     let products = unit.matrices.iter().filter_map(|name| measured.get(name)).copied().fold(0.0, f64::max);
     let mut reason = match unit.modules.iter().find(|module| !target.fits(module.in_features)) {
-        Some(module) => Some(Reason::Width(module.in_features)),
+        Some(module) => Some(Reason::Width { width: module.in_features, group: target.group() }),
         None => (products > limit).then_some(Reason::Products(products)),
     };
     for module in &unit.modules {
@@ -339,7 +350,8 @@ struct Row {
 impl Row {
     fn new(target: Target, width: usize) -> Row {
         let (values, restored) = (vec![0.0; width], vec![0.0; width]);
-        Row { target, values, restored, q: vec![0; width], ratios: vec![0; width.div_ceil(GROUP)] }
+        let ratios = width.div_ceil(if target == Target::Int8 { INT8_GROUP } else { GROUP });
+        Row { target, values, restored, q: vec![0; width], ratios: vec![0; ratios] }
     }
 
     /// Writes codes and scales of `values`; returns the squared error and the squared norm.
@@ -347,9 +359,12 @@ impl Row {
         let Row { target, values, restored, q, ratios } = self;
         match target {
             Target::Int8 => {
-                scales[0] = quantize_row(values, q).0;
-                codes.iter_mut().zip(&*q).for_each(|(to, q)| *to = *q as u8);
-                restored.iter_mut().zip(&*q).for_each(|(to, q)| *to = f32::from(*q) * scales[0]);
+                let scale = quantize_int8_row(values, q, ratios);
+                for (to, ratio) in scales.chunks_mut(INT8_GROUP / INT8_FILE_GROUP).zip(ratios) {
+                    to.fill(f32::from(*ratio) * scale); // exact
+                }
+                codes.iter_mut().zip(&*q).for_each(|(to, q)| *to = (*q as u8).wrapping_add(128));
+                restore(restored, q, scales, INT8_FILE_GROUP);
             }
             Target::Int4 => {
                 let scale = quantize_int4_row(values, q, ratios);
@@ -359,9 +374,7 @@ impl Row {
                 for (to, pair) in codes.iter_mut().zip(q.as_chunks::<2>().0) {
                     *to = (pair[0] + 8) as u8 | ((pair[1] + 8) as u8) << 4;
                 }
-                for ((to, q), scale) in restored.chunks_mut(GROUP).zip(q.chunks(GROUP)).zip(&*scales) {
-                    to.iter_mut().zip(q).for_each(|(to, q)| *to = f32::from(*q) * scale);
-                }
+                restore(restored, q, scales, GROUP);
             }
             Target::Blocks(blocks) => {
                 blocks.encode(values, codes);
@@ -384,5 +397,12 @@ impl Row {
             let difference = f64::from(x) - f64::from(restored);
             (error + difference * difference, norm + f64::from(x) * f64::from(x))
         })
+    }
+}
+
+/// What codes stand for, with a scale for each `group` of them.
+fn restore(restored: &mut [f32], q: &[i8], scales: &[f32], group: usize) {
+    for ((to, q), scale) in restored.chunks_mut(group).zip(q.chunks(group)).zip(scales) {
+        to.iter_mut().zip(q).for_each(|(to, q)| *to = f32::from(*q) * scale);
     }
 }

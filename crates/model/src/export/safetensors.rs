@@ -1,20 +1,22 @@
-//! Safetensors in the layout of compressed-tensors.
+//! Safetensors in the layout of compressed-tensors, "pack-quantized".
 //!
 //! ```text
-//! int8  "int-quantized"    weight i8 [out, in]              weight_scale f32 [out, 1]
-//! int4  "pack-quantized"   weight_packed i32 [out, in / 8]  weight_scale f32 [out, in / 32]  weight_shape i64 [2]
-//! config.json              as it was, and quantization_config: W8A8 with dynamic scales per token, or W4A16 in groups of 32
-//! everything else          as it was: other tensors byte by byte, the tokenizer's files, generation_config, templates
+//! int8             weight_packed i32 [out, in / 4]   weight_scale f32 [out, in / 64]   weight_shape i64 [2]
+//! int4             weight_packed i32 [out, in / 8]   weight_scale f32 [out, in / 32]   weight_shape i64 [2]
+//! config.json      as it was, and quantization_config: W8A16 in groups of 64, or W4A16 in groups of 32
+//! everything else  as it was: other tensors byte by byte, the tokenizer's files, generation_config, templates
 //! ```
-//! Scales are f32 and hold exactly what is computed with: of int4 the product of a channel's scale and a group's ratio,
-//! which needs no rounding ([`kernels::quant::quantize_int4_row`]). An engine that computes in 16 bits rounds them when it
-//! loads them. They may be negative, as the format allows.
+//! Scales are f32 and hold exactly what is computed with: the product of a channel's scale and a group's ratio, which needs
+//! no rounding ([`kernels::quant::quantize_int8_row`], [`kernels::quant::quantize_int4_row`]). An engine that computes in
+//! 16 bits rounds them when it loads them. Those of int4 may be negative, as the format allows. Int8 has a ratio for each 128
+//! weights, so groups of 64 have the same scale in pairs: kernels of other engines take groups of 32, 64 and 128, and widths
+//! such as 576 and 896 are no multiples of 128.
 //!
 //! A file's header comes first and is known last. Room is left for it, and what is not needed of that are spaces. The format
 //! allows no gaps between tensors, and readers want each at a multiple of its element's size: tensors whose size is no
 //! multiple of 8 bytes, which real models do not have, are kept until the end of their file.
 
-use super::recipe::{Kept, Module, Target, Unit, Verdict, judge, units};
+use super::recipe::{INT8_FILE_GROUP, Kept, Module, Target, Unit, Verdict, judge, units};
 use super::{CONFIG, Export, ExportError, FIELD, Report, Work};
 use crate::checkpoint::{Checkpoint, LoadError};
 use crate::config::Family;
@@ -115,15 +117,23 @@ pub(super) fn expected_bytes(export: &Export<'_>) -> u64 {
     let layers = Layers::of(export);
     let narrow = layers.units.iter().flat_map(|unit| &unit.modules).map(|module| {
         let (out, width) = (module.out_features() as u64, module.in_features as u64);
-        match export.class {
-            WeightClass::Int4 => out * (width / 2 + width / GROUP as u64 * 4) + 16,
-            _ => out * (width + 4),
-        }
+        let codes = width / codes_per_word(export.class) as u64 * 4;
+        out * (codes + width / group(export.class) as u64 * 4) + 16
     });
     let others = layers.others(export);
     let texts = COPIED.iter().filter_map(|name| Some(export.checkpoint.open_file(name).ok()??.len()));
     let tensors = narrow.sum::<u64>() + others.map(|stored| stored.num_bytes).sum::<u64>();
     tensors + texts.sum::<u64>() + layers.header_bytes(export)
+}
+
+/// Weights that share a scale.
+fn group(class: WeightClass) -> usize {
+    if class == WeightClass::Int4 { GROUP } else { INT8_FILE_GROUP }
+}
+
+/// Codes in 32 bits.
+fn codes_per_word(class: WeightClass) -> usize {
+    if class == WeightClass::Int4 { 8 } else { 4 }
 }
 
 /// The layers' units, and what belongs to none.
@@ -191,14 +201,9 @@ fn add_narrow(
     };
     let scale_bytes: Vec<u8> = scales.iter().flat_map(|scale| scale.to_le_bytes()).collect();
     add("weight_scale", "F32", [out, scales.len() / out], &scale_bytes)?;
-    match class {
-        WeightClass::Int4 => {
-            let shape: Vec<u8> = [out, width].iter().flat_map(|&size| (size as i64).to_le_bytes()).collect();
-            add("weight_shape", "I64", [2, 0], &shape)?;
-            add("weight_packed", "I32", [out, width / 8], codes)
-        }
-        _ => add("weight", "I8", [out, width], codes),
-    }
+    let shape: Vec<u8> = [out, width].iter().flat_map(|&size| (size as i64).to_le_bytes()).collect();
+    add("weight_shape", "I64", [2, 0], &shape)?;
+    add("weight_packed", "I32", [out, width / codes_per_word(class)], codes)
 }
 
 /// A module as it is stored.
@@ -235,29 +240,20 @@ fn copy(
 
 /// What `config.json` says about it.
 fn quantization_config(class: WeightClass, ignore: &[String]) -> Value {
-    let arguments = |bits: u8, strategy: &str, group_size: Option<usize>, dynamic: bool, observer: Option<&str>| {
-        json!({
-            "num_bits": bits, "type": "int", "symmetric": true, "strategy": strategy, "group_size": group_size,
-            "block_structure": null, "dynamic": dynamic, "actorder": null, "observer": observer, "observer_kwargs": {},
-        })
-    };
-    let (format, weights, activations) = match class {
-        WeightClass::Int4 => ("pack-quantized", arguments(4, "group", Some(GROUP), false, Some("mse")), Value::Null),
-        _ => (
-            "int-quantized",
-            arguments(8, "channel", None, false, Some("minmax")),
-            arguments(8, "token", None, true, None),
-        ),
-    };
+    let (bits, observer) = if class == WeightClass::Int4 { (4, "mse") } else { (8, "minmax") };
+    let weights = json!({
+        "num_bits": bits, "type": "int", "symmetric": true, "strategy": "group", "group_size": group(class),
+        "block_structure": null, "dynamic": false, "actorder": null, "observer": observer, "observer_kwargs": {},
+    });
     json!({
         "quant_method": "compressed-tensors",
-        "format": format,
+        "format": "pack-quantized",
         "quantization_status": "compressed",
         "global_compression_ratio": null,
         "kv_cache_scheme": null,
         "ignore": ignore,
         "config_groups": { "group_0": {
-            "targets": ["Linear"], "weights": weights, "input_activations": activations, "output_activations": null,
+            "targets": ["Linear"], "weights": weights, "input_activations": null, "output_activations": null,
         } },
     })
 }

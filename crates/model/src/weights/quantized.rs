@@ -7,18 +7,21 @@
 //! AWQ gemm               qweight i32 [in, out/8]      scales [g, out] qzeros i32 [g, out/8]   scale * (code - zero)
 //! compressed-tensors
 //!   pack-quantized       weight_packed i32 [out, in/8]   weight_scale [out, g]   weight_zero_point i32 [out/8, g]
+//!     of 8 bits                            [out, in/4]                                                 [out/4, g]
 //!   int-quantized        weight i8 [out, in]             weight_scale [out, 1] or [1]    weight_zero_point i8, the same
 //! ```
-//! Eight 4-bit codes share a word. GPTQ packs eight neighbours along the input with the first in the low bits, and notes
-//! in `g_idx` which group each input belongs to when they were sorted by activation (desc_act); AWQ packs eight outputs
-//! in the order 0 2 4 6 1 3 5 7; compressed-tensors packs along the input, codes and zero points offset by 8. Zero points
-//! of GPTQ's first format are stored less one. Layouts as AutoGPTQ, GPTQModel, AutoAWQ and compressed-tensors write them
-//! (GPTQ: Frantar et al., 2022; AWQ: Lin et al., 2023).
+//! Eight 4-bit codes share a word, or four of 8 bits. GPTQ packs eight neighbours along the input with the first in the low
+//! bits, and notes in `g_idx` which group each input belongs to when they were sorted by activation (desc_act); AWQ packs
+//! eight outputs in the order 0 2 4 6 1 3 5 7; compressed-tensors packs along the input, codes and zero points offset by 8,
+//! those of 8 bits by 128. Zero points of GPTQ's first format are stored less one. Layouts as AutoGPTQ, GPTQModel, AutoAWQ
+//! and compressed-tensors write them (GPTQ: Frantar et al., 2022; AWQ: Lin et al., 2023).
 //!
 //! Scales are widened to f32 first, and a weight is one f32 product. Where the codes are what the engine computes with
-//! (symmetric 4 bit in regular groups of a multiple of 32, symmetric int8 per channel), they are packed as they are.
-//! Which modules are quantized is seen from the tensors; `config.json` says in which way, and whatever it says beyond what
-//! is computed here is refused by the name of the field. Memory while a matrix is packed: its bytes in the file, once.
+//! (symmetric 4 bit in regular groups of a multiple of 32; symmetric 8 bit whose scale is one for each 128 neighbours,
+//! whatever the groups), they are packed as they are. A scale that is not finite is an error.
+//! Which modules are quantized is seen from the tensors, and how wide their codes are from their shapes; `config.json` says
+//! in which ways, and whatever it says beyond what is computed here is refused by the name of the field. Memory while a
+//! matrix is packed: its bytes in the file, once.
 
 use super::encoding::Encoding;
 use super::{Entry, Values, Weights};
@@ -38,7 +41,17 @@ enum Scheme {
         zero_offset: u8,
     },
     Awq,
-    CompressedTensors,
+    /// Which packed codes there may be.
+    CompressedTensors {
+        packed: Packed,
+    },
+}
+
+/// Widths of packed codes that some group of `config.json` has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Packed {
+    four: bool,
+    eight: bool,
 }
 
 /// How the codes of a module lie.
@@ -46,7 +59,8 @@ enum Scheme {
 enum Layout {
     Gptq { zero_offset: u8 },
     Awq,
-    Packed,
+    Packed4,
+    Packed8,
     Int8,
 }
 
@@ -83,7 +97,7 @@ pub(super) struct Codes {
     codes: Vec<u8>,
     /// `[out, groups]`.
     scales: Vec<f32>,
-    /// What is subtracted from a code, `[out, groups]`; codes of `Packed` count from 0 here.
+    /// What is subtracted from a code, `[out, groups]`; packed codes count from 0 here.
     zeros: Vec<i16>,
     group_of: Option<Vec<u32>>,
     shape: [usize; 2],
@@ -100,7 +114,7 @@ pub(super) fn assemble(weights: &mut Weights, checkpoint: &Checkpoint) -> Result
         None => None,
     };
     let Some((scheme, plain)) = scheme else { return Ok(()) };
-    let suffix = if scheme == Scheme::CompressedTensors { "weight_scale" } else { "qweight" };
+    let suffix = if matches!(scheme, Scheme::CompressedTensors { .. }) { "weight_scale" } else { "qweight" };
     let mut modules: Vec<String> = weights
         .tensors
         .keys()
@@ -118,7 +132,7 @@ pub(super) fn assemble(weights: &mut Weights, checkpoint: &Checkpoint) -> Result
         let quantized = match scheme {
             Scheme::Gptq { zero_offset } => gptq(weights, module, Layout::Gptq { zero_offset })?,
             Scheme::Awq => gptq(weights, module, Layout::Awq)?,
-            Scheme::CompressedTensors => compressed(weights, module)?,
+            Scheme::CompressedTensors { packed } => compressed(weights, module, packed)?,
         };
         let parts = [Some(&quantized.codes), Some(&quantized.scales), quantized.zeros.as_ref()];
         let num_bytes = parts.iter().flatten().map(|part| part.len).sum();
@@ -229,8 +243,8 @@ fn scheme_of(fields: &Fields<'_>) -> Result<(Scheme, Vec<String>), LoadError> {
             Ok((Scheme::Awq, fields.texts("modules_to_not_convert")?))
         }
         Some("compressed-tensors") => {
-            check_compressed(fields)?;
-            Ok((Scheme::CompressedTensors, fields.texts("ignore")?))
+            let packed = check_compressed(fields)?;
+            Ok((Scheme::CompressedTensors { packed }, fields.texts("ignore")?))
         }
         found => {
             let found = found
@@ -244,7 +258,8 @@ fn scheme_of(fields: &Fields<'_>) -> Result<(Scheme, Vec<String>), LoadError> {
     }
 }
 
-fn check_compressed(fields: &Fields<'_>) -> Result<(), LoadError> {
+/// Returns the widths of packed codes that its groups have.
+fn check_compressed(fields: &Fields<'_>) -> Result<Packed, LoadError> {
     // Formats of single groups count; "mixed-precision" only says that they differ.
     let formats: [Value; 3] = ["int-quantized".into(), "pack-quantized".into(), "mixed-precision".into()];
     fields.only("format", &formats)?;
@@ -261,6 +276,7 @@ fn check_compressed(fields: &Fields<'_>) -> Result<(), LoadError> {
     let Some(groups) = fields.object("config_groups")? else {
         return Err(fields.refuse("config_groups", "missing"));
     };
+    let mut packed = Packed::default();
     for name in groups.map.keys() {
         let Some(group) = groups.object(name)? else { continue };
         group.only("format", &formats)?;
@@ -272,6 +288,10 @@ fn check_compressed(fields: &Fields<'_>) -> Result<(), LoadError> {
         weights.only("num_bits", &[8.into(), 4.into()])?;
         weights.only("strategy", &["channel".into(), "tensor".into(), "group".into()])?;
         weights.only("dynamic", &[false.into()])?;
+        if group.text("format")?.or(fields.text("format")?) != Some("int-quantized") {
+            let four = weights.get("num_bits") == Some(&4.into());
+            packed = Packed { four: packed.four || four, eight: packed.eight || !four };
+        }
         if let Some(activations) = group.object("input_activations")? {
             activations.only("type", &["int".into()])?;
             activations.only("num_bits", &[8.into()])?;
@@ -285,7 +305,7 @@ fn check_compressed(fields: &Fields<'_>) -> Result<(), LoadError> {
             }
         }
     }
-    Ok(())
+    Ok(packed)
 }
 
 /// A stored tensor, taken out of the table.
@@ -398,24 +418,27 @@ fn check_groups(weights: &Weights, scales: &Part, groups: usize, in_features: us
 }
 
 /// A module of compressed-tensors.
-fn compressed(weights: &mut Weights, module: &str) -> Result<Quantized, LoadError> {
+fn compressed(weights: &mut Weights, module: &str, widths: Packed) -> Result<Quantized, LoadError> {
     let (scales, scale_shape) = need(weights, &format!("{module}.weight_scale"))?;
     scales.expect(weights, &FLOATS)?;
     let zeros = take(weights, &format!("{module}.weight_zero_point"));
     let group_of = take(weights, &format!("{module}.weight_g_idx"));
     let packed = take(weights, &format!("{module}.weight_packed"));
-    let (layout, (codes, code_shape)) = match packed {
-        Some(packed) => (Layout::Packed, packed),
-        None => (Layout::Int8, need(weights, &format!("{module}.weight"))?),
+    let (layout, shape, codes) = match packed {
+        Some((codes, code_shape)) => {
+            codes.expect(weights, &["I32"])?;
+            let (layout, shape) = packed_shape(weights, module, (&codes, &code_shape), widths)?;
+            (layout, shape, codes)
+        }
+        None => {
+            let (codes, code_shape) = need(weights, &format!("{module}.weight"))?;
+            let &[out_features, in_features] = code_shape.as_slice() else {
+                return Err(codes.wrong(weights, format!("shape {code_shape:?}; a matrix has two dimensions")));
+            };
+            codes.expect(weights, &["I8"])?;
+            (Layout::Int8, [out_features, in_features], codes)
+        }
     };
-    let shape = match layout {
-        Layout::Packed => packed_shape(weights, module, &codes, &code_shape)?,
-        _ => match code_shape.as_slice() {
-            &[out_features, in_features] => [out_features, in_features],
-            _ => return Err(codes.wrong(weights, format!("shape {code_shape:?}; a matrix has two dimensions"))),
-        },
-    };
-    codes.expect(weights, if layout == Layout::Packed { &["I32"] } else { &["I8"] })?;
     let [out_features, in_features] = shape;
     let per_tensor = scale_shape.iter().product::<usize>() == 1 && out_features != 1;
     let groups = match scale_shape.as_slice() {
@@ -430,12 +453,12 @@ fn compressed(weights: &mut Weights, module: &str) -> Result<Quantized, LoadErro
     };
     check_groups(weights, &scales, groups, in_features)?;
     if let Some((zeros, zero_shape)) = &zeros {
-        match layout {
-            Layout::Packed => {
+        match layout.codes_per_word() {
+            Some(codes) => {
                 zeros.expect(weights, &["I32"])?;
-                zeros.expect_shape(weights, zero_shape, &[out_features.div_ceil(8), groups])?;
+                zeros.expect_shape(weights, zero_shape, &[out_features.div_ceil(codes), groups])?;
             }
-            _ => {
+            None => {
                 zeros.expect(weights, &["I8"])?;
                 zeros.expect_shape(weights, zero_shape, &scale_shape)?;
             }
@@ -449,13 +472,13 @@ fn compressed(weights: &mut Weights, module: &str) -> Result<Quantized, LoadErro
     Ok(Quantized { layout, codes, scales, zeros, group_of, shape, groups, per_tensor })
 }
 
-/// `weight_shape`, which says how many of the packed codes count.
+/// `weight_shape`, which says how many of the packed codes count, and so how wide they are.
 fn packed_shape(
     weights: &mut Weights,
     module: &str,
-    codes: &Part,
-    code_shape: &[usize],
-) -> Result<[usize; 2], LoadError> {
+    (codes, code_shape): (&Part, &[usize]),
+    widths: Packed,
+) -> Result<(Layout, [usize; 2]), LoadError> {
     let (part, _) = need(weights, &format!("{module}.weight_shape"))?;
     part.expect(weights, &["I64", "I32"])?;
     let bytes = part.bytes(&weights.files)?;
@@ -464,11 +487,21 @@ fn packed_shape(
     let Some(&[out_features, in_features]) = shape.as_deref() else {
         return Err(part.wrong(weights, format!("{:?}; expected two sizes", &numbers[..numbers.len().min(4)])));
     };
-    if code_shape != [out_features, in_features.div_ceil(8)] {
-        let problem = format!("shape {code_shape:?} does not hold 4-bit codes for {out_features} x {in_features}");
-        return Err(codes.wrong(weights, problem));
-    }
-    Ok([out_features, in_features])
+    let holds = |per_word: usize| code_shape == [out_features, in_features.div_ceil(per_word)];
+    let layout = match widths {
+        Packed { four: true, .. } if holds(8) => Layout::Packed4,
+        Packed { eight: true, .. } if holds(4) => Layout::Packed8,
+        Packed { four: false, eight: false } => {
+            let problem = format!("packed codes, but no group of {FIELD} in {CONFIG} is \"pack-quantized\"");
+            return Err(codes.wrong(weights, problem));
+        }
+        Packed { four, eight } => {
+            let bits = if four && eight { "4-bit or 8-bit" } else { ["8-bit", "4-bit"][usize::from(four)] };
+            let problem = format!("shape {code_shape:?} does not hold {bits} codes for {out_features} x {in_features}");
+            return Err(codes.wrong(weights, problem));
+        }
+    };
+    Ok((layout, [out_features, in_features]))
 }
 
 /// The numbers of an I32 or I64 tensor.
@@ -487,17 +520,48 @@ fn nibble(words: &[u8], index: usize) -> u8 {
     words[index / 2] >> (index % 2 * 4) & 15
 }
 
+impl Layout {
+    /// The class of its width.
+    fn class(self) -> WeightClass {
+        match self {
+            Layout::Packed8 | Layout::Int8 => WeightClass::Int8,
+            Layout::Gptq { .. } | Layout::Awq | Layout::Packed4 => WeightClass::Int4,
+        }
+    }
+
+    /// Codes that share a word; `None` where they are bytes of their own.
+    fn codes_per_word(self) -> Option<usize> {
+        match self {
+            Layout::Gptq { .. } | Layout::Awq | Layout::Packed4 => Some(8),
+            Layout::Packed8 => Some(4),
+            Layout::Int8 => None,
+        }
+    }
+
+    /// What symmetric codes have as their zero point.
+    fn middle(self) -> i16 {
+        match self {
+            Layout::Gptq { .. } | Layout::Awq | Layout::Packed4 => 8,
+            Layout::Packed8 => 128,
+            Layout::Int8 => 0,
+        }
+    }
+}
+
 impl Quantized {
     /// The class of its width.
     pub(super) fn class(&self) -> WeightClass {
-        if self.layout == Layout::Int8 { WeightClass::Int8 } else { WeightClass::Int4 }
+        self.layout.class()
     }
 
-    /// Reads the module into memory.
+    /// Reads the module into memory. An error where a scale is not finite.
     pub(super) fn read(&self, files: &[ModelFile]) -> Result<Codes, LoadError> {
         let [out_features, in_features] = self.shape;
         let groups = self.groups;
         let stored = self.scales.floats(files)?;
+        if let Some(at) = stored.iter().position(|scale| !scale.is_finite()) {
+            return Err(self.scales.wrong_in(files, format!("scale {at} is {}, not a finite number", stored[at])));
+        }
         let transposed = matches!(self.layout, Layout::Gptq { .. } | Layout::Awq);
         let each = |f: &dyn Fn(usize, usize) -> i16| -> Vec<i16> {
             (0..out_features * groups).map(|at| f(at / groups, at % groups)).collect()
@@ -517,16 +581,18 @@ impl Quantized {
             (Layout::Awq, Some(bytes)) => {
                 each(&|row, group| nibble(&bytes[group * row_bytes..], row / 8 * 8 + AWQ_NIBBLE[row % 8]).into())
             }
-            // Words lie along the outputs here: [out / 8, groups].
-            (Layout::Packed, Some(bytes)) => {
+            // Words lie along the outputs here: [out / 8, groups], or [out / 4, groups].
+            (Layout::Packed4, Some(bytes)) => {
                 each(&|row, group| nibble(&bytes[(row / 8 * groups + group) * 4..], row % 8).into())
+            }
+            (Layout::Packed8, Some(bytes)) => {
+                each(&|row, group| bytes[(row / 4 * groups + group) * 4 + row % 4].into())
             }
             (Layout::Int8, Some(bytes)) => each(&|row, group| {
                 let at = if self.per_tensor { 0 } else { row * groups + group };
                 i16::from(bytes[at] as i8)
             }),
-            (Layout::Int8, None) => each(&|_, _| 0),
-            (_, None) => each(&|_, _| 8),
+            (layout, None) => each(&|_, _| layout.middle()),
         };
         let codes = self.codes.bytes(files)?;
         let group_of = self.group_of.as_ref().map(|part| self.read_groups(part, files)).transpose()?.flatten();
@@ -541,7 +607,7 @@ impl Quantized {
             match u32::try_from(group) {
                 Ok(group) if (group as usize) < self.groups => group_of.push(group),
                 // compressed-tensors' way to say that there is no order
-                _ if group == -1 && self.layout == Layout::Packed => return Ok(None),
+                _ if group == -1 && matches!(self.layout, Layout::Packed4 | Layout::Packed8) => return Ok(None),
                 _ => {
                     let problem = format!("group {group} of input {input}; there are {}", self.groups);
                     return Err(part.wrong_in(files, problem));
@@ -563,7 +629,8 @@ impl Codes {
             Layout::Awq => {
                 nibble(&self.codes[(input * (out_features / 8) + row / 8) * 4..], AWQ_NIBBLE[row % 8]).into()
             }
-            Layout::Packed => nibble(&self.codes[row * in_features.div_ceil(8) * 4..], input).into(),
+            Layout::Packed4 => nibble(&self.codes[row * in_features.div_ceil(8) * 4..], input).into(),
+            Layout::Packed8 => self.codes[row * in_features.div_ceil(4) * 4 + input].into(),
             Layout::Int8 => i16::from(self.codes[row * in_features + input] as i8),
         }
     }
@@ -578,20 +645,39 @@ impl Codes {
         }
     }
 
-    /// Whether the codes are those of the int8 class: symmetric, in groups that are multiples of 128 neighbours.
+    /// Whether the codes are those of the int8 class: symmetric, with one scale for each 128 neighbours, however many
+    /// groups these are.
     pub(super) fn is_int8(&self) -> bool {
-        let group_size = self.shape[1] / self.groups;
-        let regular = self.group_of.is_none() && (group_size.is_multiple_of(INT8_GROUP) || self.groups == 1);
-        let symmetric = self.zeros.iter().all(|&zero| zero == 0);
-        self.layout == Layout::Int8 && regular && symmetric && self.shape[1] <= 132_000
+        let in_features = self.shape[1];
+        let group_size = in_features / self.groups;
+        let one_scale = |scales: &[f32]| {
+            (0..in_features).step_by(INT8_GROUP).all(|first| {
+                let last = (first + INT8_GROUP).min(in_features) - 1;
+                scales[first / group_size..=last / group_size].windows(2).all(|pair| pair[0] == pair[1])
+            })
+        };
+        self.layout.class() == WeightClass::Int8
+            && self.group_of.is_none()
+            && in_features <= 132_000
+            && self.is_symmetric()
+            && self.scales.chunks_exact(self.groups).all(one_scale)
+    }
+
+    fn is_symmetric(&self) -> bool {
+        self.zeros.iter().all(|&zero| zero == self.layout.middle())
     }
 
     /// A row of the int8 class: codes and a scale for each 128 of them.
     pub(super) fn int8_row(&self, row: usize, codes: &mut [i8], scales: &mut [f32]) {
-        for (to, from) in codes.iter_mut().zip(&self.codes[row * self.shape[1]..]) {
-            *to = *from as i8;
+        let in_features = self.shape[1];
+        let (row_bytes, offset) = match self.layout {
+            Layout::Packed8 => (in_features.div_ceil(4) * 4, 128),
+            _ => (in_features, 0),
+        };
+        for (to, from) in codes.iter_mut().zip(&self.codes[row * row_bytes..]) {
+            *to = from.wrapping_sub(offset) as i8;
         }
-        let group_size = self.shape[1] / self.groups;
+        let group_size = in_features / self.groups;
         for (index, scale) in scales.iter_mut().enumerate() {
             *scale = self.scales[row * self.groups + index * INT8_GROUP / group_size];
         }
@@ -601,7 +687,7 @@ impl Codes {
     pub(super) fn is_int4(&self) -> bool {
         let group_size = self.shape[1] / self.groups;
         let regular = self.group_of.is_none() && (group_size.is_multiple_of(32) || self.groups == 1);
-        self.layout != Layout::Int8 && regular && self.zeros.iter().all(|&zero| zero == 8)
+        self.layout.class() == WeightClass::Int4 && regular && self.is_symmetric()
     }
 
     /// A row of the int4 class: codes in -8..=7 and a scale for each 32 of them.
