@@ -63,17 +63,18 @@ fn a_converted_model_gives_the_logits_of_its_directory() {
     assert_eq!(gguf("llama3-v5.gguf").name(), "llama3-v5");
 }
 
-/// Every matrix of another quantized type: what is computed is what the dequantized floats would give.
+/// Every matrix of another quantized type. In bf16 what is computed is what the dequantized floats would give; in float32 it
+/// is so in every class, since a class of as many bits keeps the file's weights and adds nothing.
 #[test]
 fn a_quantized_model_is_the_model_of_its_dequantized_floats() {
     let tokens = random_tokens(6, 40, 128);
     let quantized = gguf("mixed.gguf");
     let floats = dequantized(&quantized);
-    for class in [WeightClass::Bf16, WeightClass::Int8] {
-        let found = run_alone(&mut load(Reference::new(), &quantized, class), &tokens);
-        let wanted = run_alone(&mut load(Reference::new(), &floats, class), &tokens);
-        assert_eq!(found, wanted, "{class:?}");
-    }
+    let found = run_alone(&mut load(Reference::new(), &quantized, WeightClass::Bf16), &tokens);
+    let wanted = run_alone(&mut load(Reference::new(), &floats, WeightClass::Bf16), &tokens);
+    assert!(found == wanted, "other logits in bf16");
+    let exact = |checkpoint, class| run_alone(&mut load(Float32::new(Some(1)).unwrap(), checkpoint, class), &tokens);
+    assert!(exact(&quantized, WeightClass::Int8) == exact(&floats, WeightClass::Bf16), "other logits in float32");
 }
 
 /// The same model with all tensors in float32, in the layout of transformers.
@@ -537,27 +538,28 @@ fn ends_of_turns_are_found_by_their_names() {
     assert_eq!(config["eos_token_id"], serde_json::json!([1, 2]), "of the names, only control tokens");
 }
 
-/// Four-bit codes are kept as they are; only the scales of a row become multiples of one.
+/// A tensor of any type, packed in any class of as many bits: every weight is the one in the file, bit by bit.
 #[test]
-fn q4_0_is_held_in_int4_code_by_code() {
+fn every_type_is_held_as_it_is() {
     let (weights, backend) = (Weights::open(&gguf("blocks.gguf")).unwrap(), Reference::new());
-    let part = Part { name: "Q4_0".to_string(), shape: vec![4, 96], rows: 0..4 };
-    let packed = weights.pack(&backend, WeightClass::Int4, 96, &[part]).unwrap();
-    let mut held = vec![0.0; 4 * 96];
-    kernels::Backend::embed(&backend, &packed, &[0, 1, 2, 3], &mut held);
-    let stored = weights.tensor("Q4_0", &[4, 96]).unwrap().rows().unwrap();
-    for (row, held) in held.chunks_exact(96).enumerate() {
-        let mut wanted = [0.0f32; 96];
-        stored.read(row, &mut wanted).unwrap();
-        let largest = wanted.iter().fold(0.0f32, |largest, value| largest.max(value.abs()));
-        for (held, wanted) in held.chunks_exact(32).zip(wanted.chunks_exact(32)) {
-            // One factor for the group: whatever the scale became, the codes are the same.
-            let factor = held.iter().sum::<f32>() / wanted.iter().sum::<f32>();
-            for (held, wanted) in held.iter().zip(wanted) {
-                assert!((held - wanted).abs() <= largest / 254.0 * 8.01, "{held} for {wanted}, beside {largest}");
-                if factor.is_finite() {
-                    let close = (held - wanted * factor).abs() <= 1e-4 * held.abs().max(wanted.abs() * factor.abs());
-                    assert!(close, "{held} for {wanted} times {factor}");
+    let narrow = ["Q4_0", "Q4_1", "Q2_K", "Q3_K", "Q4_K", "IQ4_NL"];
+    for name in narrow.into_iter().chain(["Q5_0", "Q5_1", "Q8_0", "Q5_K", "Q6_K"]) {
+        let shape = if name.ends_with("_K") { [4, 256] } else { [4, 96] };
+        let [rows, width] = shape;
+        for class in [WeightClass::Int8, WeightClass::Int4] {
+            if class == WeightClass::Int4 && !narrow.contains(&name) {
+                continue;
+            }
+            let part = Part { name: name.to_string(), shape: shape.to_vec(), rows: 0..rows };
+            let packed = weights.pack(&backend, class, width, &[part]).unwrap();
+            let stored = weights.tensor(name, &shape).unwrap().rows().unwrap();
+            let (mut held, mut wanted) = (vec![0.0; width], vec![0.0f32; width]);
+            for row in 0..rows {
+                kernels::Backend::embed(&backend, &packed, &[row as u32], &mut held);
+                stored.read(row, &mut wanted).unwrap();
+                for (i, (held, wanted)) in held.iter().zip(&wanted).enumerate() {
+                    let same = held.to_bits() == wanted.to_bits() || (held.is_nan() && wanted.is_nan());
+                    assert!(same, "{name} in {class:?}: row {row}, number {i}: {held:e}, not {wanted:e}");
                 }
             }
         }
@@ -579,7 +581,7 @@ fn the_error_that_classes_add() {
     };
     let [bf16, int8, int4] = [WeightClass::Bf16, WeightClass::Int8, WeightClass::Int4].map(error);
     println!("relative L2 of logits: bf16 {bf16:.4}, int8 {int8:.4}, int4 {int4:.4}");
-    assert!(bf16 < 0.01 && int8 < 0.03 && int4 < 0.25, "bf16 {bf16}, int8 {int8}, int4 {int4}");
+    assert!(bf16 < 0.01 && int8 < 0.025 && int4 < 0.25, "bf16 {bf16}, int8 {int8}, int4 {int4}");
 }
 
 #[test]
