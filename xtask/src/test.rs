@@ -79,9 +79,11 @@ fn clippy() -> Result<Counts, String> {
 }
 
 /// Unit, integration and end-to-end tests. The binary is built first, for the end-to-end tests run it, and Python is set up,
-/// for the documentation has programs. Last, and built apart, the scheduler with bugs planted into it.
+/// for the documentation has programs; so is a real checkpoint where it can be downloaded. Last, and built apart, the
+/// scheduler with bugs planted into it.
 fn tests() -> Result<Counts, String> {
     let python = client_python()?;
+    let smollm2 = setup::smollm2(&python)?;
     show(&mut cargo(&["build", "--quiet", "--release"]))?;
     let mut run = if answers("cargo-nextest", &["nextest", "--version"]) {
         let quiet = ["--status-level", "slow", "--final-status-level", "fail"];
@@ -89,7 +91,11 @@ fn tests() -> Result<Counts, String> {
     } else {
         cargo(&["test", "--release", "--workspace", "--no-fail-fast", "--lib", "--bins", "--tests"])
     };
-    let product = count(run.env("TWOSTROKE_BINARY", binary()).env("TWOSTROKE_PYTHON", python))?;
+    let product = count(
+        run.env("TWOSTROKE_BINARY", binary())
+            .env("TWOSTROKE_PYTHON", python)
+            .envs(smollm2.map(|file| ("TWOSTROKE_SMOLLM2", file))),
+    )?;
     let planted = count(&mut chaos::planted_bugs())?;
     Ok(Counts { passed: product.passed + planted.passed, failed: product.failed + planted.failed })
 }

@@ -582,6 +582,10 @@ pub(crate) struct QualityFlags {
     /// model's own limit if that is less.
     #[arg(short = 'c', long, value_name = "N", value_parser = count)]
     pub(crate) max_model_len: Option<usize>,
+    /// Tokens at the beginning of each window that are read and not judged; a last window that is not full is then left
+    /// out. `-c 512 --skip 256` judges what llama-perplexity judges with its own -c 512.
+    #[arg(long, value_name = "N", value_parser = count_or_zero, default_value = "0")]
+    pub(crate) skip: usize,
     /// Print one JSON object, with the error of every matrix.
     #[arg(long)]
     pub(crate) json: bool,

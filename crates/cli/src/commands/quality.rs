@@ -6,10 +6,13 @@
 //!   judged pass   ──> logits ──┴──> per token: -ln p(next) of both, KL divergence, same best token
 //!   and in the float32 pass every product a second time in the judged class: the error of each matrix alone
 //! ```
-//! Every token of a window but its first is scored. Memory: four bytes per weight for float32, and the judged class twice.
+//! Every token of a window but its first is scored, or with --skip those behind the first N alone: a token that is told
+//! from little context says little about weights, and llama-perplexity scores the second half of each window.
+//! Memory: four bytes per weight for float32, and the judged class twice.
 
 use std::fs::File;
 use std::io::Read;
+use std::ops::Range;
 use std::path::Path;
 use std::time::Duration;
 
@@ -45,7 +48,9 @@ pub(crate) fn quality(flags: &QualityFlags) -> Result<(), Failure> {
     let load_failure = |error| models::load_failure(&checkpoint, &error);
     let config = ModelConfig::load(&checkpoint).map_err(load_failure)?;
     let tokenizer = Tokenizer::load(&checkpoint, config.vocab_size).map_err(load_failure)?;
-    let corpus = Corpus::new(&text, &tokenizer, window(flags, &config)?)
+    let window = window(flags, &config)?;
+    let corpus = Corpus::new(&text, &tokenizer, window)
+        .and_then(|corpus| corpus.skipping(flags.skip, window))
         .map_err(|problem| Failure::usage(format!("{}: {problem}", flags.text.display())))?;
 
     let chosen = models::weights(&flags.model, &checkpoint)?;
@@ -65,7 +70,7 @@ pub(crate) fn quality(flags: &QualityFlags) -> Result<(), Failure> {
     let bar = Progress::counting("measuring", "tokens");
     let (mut found, mut complete) = (Comparison::default(), true);
     for window in &corpus.windows {
-        complete = pair.measure(window, &mut found, &mut |scored| {
+        complete = pair.measure(window, corpus.skip, &mut found, &mut |scored| {
             bar.at(scored, corpus.scored());
             !interrupts.came()
         });
@@ -105,20 +110,29 @@ pub(super) fn read_text(path: &Path) -> Result<String, Failure> {
 /// Tokens of a window.
 fn window(flags: &QualityFlags, config: &ModelConfig) -> Result<usize, Failure> {
     let limit = config.context_limit;
-    match flags.max_model_len {
+    let window = match flags.max_model_len {
         Some(asked) if asked > limit => {
-            Err(Failure::usage(format!("-c: {asked} tokens, but the model reads at most {limit}")))
+            return Err(Failure::usage(format!("-c: {asked} tokens, but the model reads at most {limit}")));
         }
-        Some(asked) if asked < 2 => Err(Failure::usage("-c: a window of less than 2 tokens scores none")),
-        Some(asked) => Ok(asked),
-        None => Ok(WINDOW.min(limit)),
+        Some(asked) if asked < 2 => return Err(Failure::usage("-c: a window of less than 2 tokens scores none")),
+        Some(asked) => asked,
+        None => WINDOW.min(limit),
+    };
+    if flags.skip > window - 2 {
+        return Err(Failure::usage(format!(
+            "--skip: {} tokens of a window of {window} leave none to score",
+            flags.skip
+        )));
     }
+    Ok(window)
 }
 
 /// A text in windows.
 pub(super) struct Corpus {
     /// Each of at least two tokens.
     pub(super) windows: Vec<Vec<u32>>,
+    /// Rows at the beginning of each that are computed and whose logits are not looked at.
+    skip: usize,
 }
 
 impl Corpus {
@@ -137,7 +151,19 @@ impl Corpus {
             let count = tokens.len();
             return Err(format!("{count} token{}; at least 2 are needed", if count == 1 { "" } else { "s" }));
         }
-        Ok(Corpus { windows })
+        Ok(Corpus { windows, skip: 0 })
+    }
+
+    /// The same, judged behind the first `skip` rows of each window alone. Then a last window shorter than `window` is left
+    /// out, so that every token scored has as much before it.
+    fn skipping(mut self, skip: usize, window: usize) -> Result<Corpus, String> {
+        if skip > 0 {
+            self.windows.retain(|tokens| tokens.len() == window);
+            if self.windows.is_empty() {
+                return Err(format!("--skip judges whole windows, and there are less than {window} tokens"));
+            }
+        }
+        Ok(Corpus { skip, ..self })
     }
 
     pub(super) fn longest(&self) -> usize {
@@ -146,7 +172,7 @@ impl Corpus {
 
     /// Tokens that are scored in all.
     pub(super) fn scored(&self) -> u64 {
-        self.windows.iter().map(|window| window.len() as u64 - 1).sum()
+        self.windows.iter().map(|window| (window.len() - 1 - self.skip) as u64).sum()
     }
 }
 
@@ -176,13 +202,21 @@ impl Pair {
         Ok(Pair { logits: [logits(), logits()], reference, judged, batch: Batch::default() })
     }
 
-    /// Scores a window. `go_on` is told how many tokens are scored in all after each part; false when it says stop.
-    fn measure(&mut self, window: &[u32], found: &mut Comparison, go_on: &mut dyn FnMut(u64) -> bool) -> bool {
+    /// Scores a window from row `skip` on. `go_on` is told how many tokens are scored in all after each part; false when it
+    /// says stop.
+    fn measure(
+        &mut self,
+        window: &[u32],
+        skip: usize,
+        found: &mut Comparison,
+        go_on: &mut dyn FnMut(u64) -> bool,
+    ) -> bool {
         let vocab_size = self.judged.config().vocab_size;
         for start in (0..window.len()).step_by(ROWS) {
             let end = window.len().min(start + ROWS);
-            let scored = (end - start).min(window.len() - 1 - start); // nothing follows the last token
-            fill(&mut self.batch, window, start..end, scored);
+            let unscored = skip.clamp(start, end); // rows before it are read and no more
+            let scored = end.min(window.len() - 1).saturating_sub(unscored); // nothing follows the last token
+            fill(&mut self.batch, window, start..end, unscored..unscored + scored);
             self.reference.compute(&self.batch);
             self.judged.compute(&self.batch);
             for first in (0..scored).step_by(LOGIT_ROWS) {
@@ -193,7 +227,7 @@ impl Pair {
                 self.judged.logits(rows.clone(), &mut judged[..len]);
                 let pairs = reference.chunks_exact(vocab_size).zip(judged.chunks_exact(vocab_size));
                 for (row, (reference, judged)) in rows.zip(pairs) {
-                    found.add(reference, judged, window[start + row + 1]);
+                    found.add(reference, judged, window[unscored + row + 1]);
                 }
                 if !go_on(found.tokens + found.not_finite) {
                     return false;
@@ -210,8 +244,8 @@ impl Pair {
     }
 }
 
-/// Rows `rows` of a sequence whose cache blocks lie one after the other; logits of the first `wanted`.
-pub(super) fn fill(batch: &mut Batch, tokens: &[u32], rows: std::ops::Range<usize>, wanted: usize) {
+/// Rows `rows` of a sequence whose cache blocks lie one after the other; logits of those in `wanted`.
+pub(super) fn fill(batch: &mut Batch, tokens: &[u32], rows: Range<usize>, wanted: Range<usize>) {
     batch.clear();
     batch.token_ids.extend(&tokens[rows.clone()]);
     batch.positions.extend(rows.clone().map(|position| position as u32));
@@ -219,7 +253,7 @@ pub(super) fn fill(batch: &mut Batch, tokens: &[u32], rows: std::ops::Range<usiz
     let blocks = rows.end.div_ceil(BLOCK_SIZE) as u32;
     batch.block_tables.extend(0..blocks);
     batch.spans.push(Span { first_row: 0, num_rows: rows.len() as u32, start: rows.start as u32, table: 0..blocks });
-    batch.logit_rows.extend(0..wanted as u32);
+    batch.logit_rows.extend(wanted.map(|row| (row - rows.start) as u32));
 }
 
 /// Ctrl-C, asked after instead of waited for.
@@ -266,6 +300,7 @@ impl Report<'_> {
             "weights": weights,
             "kv_dtype": self.kv_dtype,
             "window": self.corpus.longest(),
+            "skip": self.corpus.skip,
             "tokens": found.tokens,
             "complete": self.complete,
             "reference_perplexity": found.reference_perplexity(),
@@ -280,9 +315,9 @@ impl Report<'_> {
     }
 
     fn text(&self) -> String {
-        let Report { weights, found, .. } = self;
+        let Report { weights, found, corpus: Corpus { skip, .. }, .. } = self;
         let mut text = format!(
-            "{}, {} weights, {} KV cache, against float32: {} tokens in windows of {}\n\n\
+            "{}, {} weights, {} KV cache, against float32: {} tokens in windows of {}{}\n\n\
              perplexity        {:.4} (float32 {:.4}, {:+.3} %)\n\
              KL divergence     {:.6} nats per token, worst {:.4}\n\
              same best token   {:.2} %\n",
@@ -291,6 +326,7 @@ impl Report<'_> {
             self.kv_dtype,
             found.tokens,
             self.corpus.longest(),
+            if *skip > 0 { format!(", behind the first {skip} of each") } else { String::new() },
             found.perplexity(),
             found.reference_perplexity(),
             found.perplexity_increase() * 100.0,

@@ -114,7 +114,7 @@ fn measure(
     for window in &corpus.windows {
         for start in (0..window.len()).step_by(ROWS) {
             let end = window.len().min(start + ROWS);
-            fill(&mut batch, window, start..end, end - start);
+            fill(&mut batch, window, start..end, start..end);
             runner.compute(&batch);
             done += (end - start) as u64;
             bar.at(done, corpus.windows.iter().map(|window| window.len() as u64).sum());
