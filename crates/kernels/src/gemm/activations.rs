@@ -64,6 +64,8 @@ pub(crate) struct Activations<'a> {
     scales: &'a [f32],
     outliers: &'a [Outlier],
     counts: &'a [u32],
+    /// Of each list.
+    capacity: usize,
 }
 
 impl Activations<'_> {
@@ -82,13 +84,42 @@ impl Activations<'_> {
         self.scales.get(first..first + count).unwrap_or(&[])
     }
 
-    /// The middle (plane 0) or high (plane 1) digits of a row, where activations are int8.
-    pub(super) fn outliers(&self, row: usize, plane: usize) -> &[Outlier] {
+    /// The middle and high digits of some rows; of none where activations are not int8.
+    pub(super) fn lists(&self, first: usize, count: usize) -> Lists<'_> {
+        let (outliers, counts) = match self.counts.get(first * PLANES..(first + count) * PLANES) {
+            Some(counts) => (&self.outliers[first * PLANES * self.capacity..], counts),
+            None => (self.outliers, &self.counts[..0]),
+        };
+        Lists { outliers, counts, capacity: self.capacity }
+    }
+}
+
+/// The middle (plane 0) and high (plane 1) digits of some rows.
+#[derive(Clone, Copy)]
+pub(super) struct Lists<'a> {
+    /// `[rows][PLANES][capacity]`.
+    outliers: &'a [Outlier],
+    /// `[rows][PLANES]`.
+    counts: &'a [u32],
+    capacity: usize,
+}
+
+impl<'a> Lists<'a> {
+    #[inline(always)]
+    pub(super) fn rows(&self) -> usize {
+        self.counts.len() / PLANES
+    }
+
+    #[inline(always)]
+    pub(super) fn of(&self, row: usize, plane: usize) -> &'a [Outlier] {
         let list = row * PLANES + plane;
-        match self.counts.get(list) {
-            Some(&count) => &self.outliers[list * (self.outliers.len() / self.counts.len())..][..count as usize],
-            None => &[],
-        }
+        &self.outliers[list * self.capacity..][..self.counts[list] as usize]
+    }
+
+    /// How many lists of a row are not empty.
+    #[inline(always)]
+    pub(super) fn planes(&self, row: usize) -> usize {
+        self.counts[row * PLANES..][..PLANES].iter().take_while(|count| **count > 0).count()
     }
 }
 
@@ -183,6 +214,7 @@ impl Scratch {
             scales: &self.scales[..scaled_rows],
             outliers: &self.outliers[..scaled_rows * PLANES * list],
             counts: &self.counts[..scaled_rows * PLANES],
+            capacity: list,
         }
     }
 }

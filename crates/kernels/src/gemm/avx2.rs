@@ -1,7 +1,7 @@
 //! AVX2 kernels: `vpmaddubsw` for int8, fused multiply-add for bf16. One tile of 16 columns at a time: 16 registers.
 
 use super::{Block, Format, Groups, Kernel, OutlierBlock, Path, activations, epilogue, in_order};
-use crate::quant::{GROUP, INT4_RATIOS, INT4_TILE, INT8_GROUP, PAIR, QUAD, Scales, TILE, WeightClass};
+use crate::quant::{GROUP, INT4_RATIOS, INT4_TILE, INT8_GROUP, Outlier, PAIR, QUAD, Scales, TILE, WeightClass};
 use std::arch::x86_64::*;
 
 pub(super) static INT8: Path =
@@ -140,44 +140,52 @@ unsafe fn int8<const ROWS: usize>(block: Block) {
 /// The sums of digits that few quads have: 4 weights of each column, by the ratio of their group.
 #[target_feature(enable = "avx2")]
 unsafe fn outliers_int8(block: OutlierBlock<'_>) {
-    for outlier in block.outliers {
-        let quad = outlier.quad as usize;
-        let digits = _mm256_set1_epi32(i32::from_le_bytes(outlier.digits.map(|digit| digit as u8)));
-        for (eight, sums) in block.sums.as_chunks_mut::<8>().0.iter_mut().enumerate() {
-            // SAFETY: a quad of the activations is one of the weights, in every column.
-            unsafe {
-                let line = block.tiles.add((quad / 16 * 2 + eight / 2) * TILE + quad % 16 * 64 + eight % 2 * 32);
-                let ratios = block.ratios.add(quad * QUAD / INT8_GROUP * PAIR + eight * 8);
-                let w = _mm256_loadu_si256(line.cast());
-                let pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(digits, w));
-                add_by_ratio(sums, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)), ratios);
+    let product = |outliers: &[Outlier], sums: &mut [u32; PAIR]| {
+        for outlier in outliers {
+            let quad = outlier.quad as usize;
+            let digits = _mm256_set1_epi32(i32::from_le_bytes(outlier.digits.map(|digit| digit as u8)));
+            for (eight, sums) in sums.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+                // SAFETY: a quad of the activations is one of the weights, in every column.
+                unsafe {
+                    let line = block.tiles.add((quad / 16 * 2 + eight / 2) * TILE + quad % 16 * 64 + eight % 2 * 32);
+                    let ratios = block.ratios.add(quad * QUAD / INT8_GROUP * PAIR + eight * 8);
+                    let w = _mm256_loadu_si256(line.cast());
+                    let pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(digits, w));
+                    add_by_ratio(sums, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)), ratios);
+                }
             }
         }
-    }
+    };
+    // SAFETY: the caller's promise.
+    unsafe { block.each(product) };
 }
 
 /// As [`outliers_int8`].
 #[target_feature(enable = "avx2")]
 unsafe fn outliers_int4(block: OutlierBlock<'_>) {
     let low = _mm256_set1_epi8(15);
-    for outlier in block.outliers {
-        let quad = outlier.quad as usize;
-        let digits = _mm256_set1_epi32(i32::from_le_bytes(outlier.digits.map(|digit| digit as u8)));
-        let excess = _mm256_set1_epi32(8 * outlier.sum);
-        let shift = _mm_cvtsi32_si128((quad % 2 * 4) as i32);
-        for (eight, sums) in block.sums.as_chunks_mut::<8>().0.iter_mut().enumerate() {
-            let (strip, half) = (eight / 2, eight % 2);
-            // SAFETY: a quad of the activations is one of the weights, in every column.
-            unsafe {
-                let step = block.tiles.add(quad / 16 * WeightClass::Int4.step_bytes());
-                let line = step.add(INT4_RATIOS + strip * INT4_TILE + quad % 16 / 2 * 64 + half * 32);
-                let ratios = step.add(strip * 32 + quad % 16 * QUAD / GROUP * 16 + half * 8);
-                let w = _mm256_and_si256(_mm256_srl_epi16(_mm256_loadu_si256(line.cast()), shift), low);
-                let products = _mm256_madd_epi16(_mm256_maddubs_epi16(w, digits), _mm256_set1_epi16(1));
-                add_by_ratio(sums, _mm256_sub_epi32(products, excess), ratios);
+    let product = |outliers: &[Outlier], sums: &mut [u32; PAIR]| {
+        for outlier in outliers {
+            let quad = outlier.quad as usize;
+            let digits = _mm256_set1_epi32(i32::from_le_bytes(outlier.digits.map(|digit| digit as u8)));
+            let excess = _mm256_set1_epi32(outlier.start / -16);
+            let shift = _mm_cvtsi32_si128((quad % 2 * 4) as i32);
+            for (eight, sums) in sums.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+                let (strip, half) = (eight / 2, eight % 2);
+                // SAFETY: a quad of the activations is one of the weights, in every column.
+                unsafe {
+                    let step = block.tiles.add(quad / 16 * WeightClass::Int4.step_bytes());
+                    let line = step.add(INT4_RATIOS + strip * INT4_TILE + quad % 16 / 2 * 64 + half * 32);
+                    let ratios = step.add(strip * 32 + quad % 16 * QUAD / GROUP * 16 + half * 8);
+                    let w = _mm256_and_si256(_mm256_srl_epi16(_mm256_loadu_si256(line.cast()), shift), low);
+                    let products = _mm256_madd_epi16(_mm256_maddubs_epi16(w, digits), _mm256_set1_epi16(1));
+                    add_by_ratio(sums, _mm256_sub_epi32(products, excess), ratios);
+                }
             }
         }
-    }
+    };
+    // SAFETY: the caller's promise.
+    unsafe { block.each(product) };
 }
 
 /// `sums += products * ratios`.
@@ -332,7 +340,8 @@ fn signed_levels(groups: &Groups) -> __m256i {
 /// Weights in the groups of a file: the exact sums of a group, 8 columns at a time, joined to the totals in f32.
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn blocks<const ROWS: usize, const FOUR: bool, const GROUP: usize>(block: Block) {
-    let groups = block.groups.as_ref().expect("a path of groups");
+    // SAFETY: they live while the kernel runs.
+    let groups = unsafe { block.groups.as_ref() }.expect("a path of groups");
     let tile_bytes = if FOUR { INT4_TILE } else { TILE };
     let levels = signed_levels(groups);
     // SAFETY: the sums are `[ROWS][32]`. Step by step the addresses stay within `steps` steps and activations, behind
@@ -384,29 +393,33 @@ unsafe fn blocks<const ROWS: usize, const FOUR: bool, const GROUP: usize>(block:
 /// As [`outliers_int8`], for weights in the groups of a file.
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn block_outliers<const FOUR: bool, const GROUP: usize>(block: OutlierBlock<'_>) {
-    let groups = block.groups.as_ref().expect("a path of groups");
+    let groups = block.groups.expect("a path of groups");
     let tile_bytes = if FOUR { INT4_TILE } else { TILE };
     let levels = signed_levels(groups);
-    for outlier in block.outliers {
-        let quad = outlier.quad as usize;
-        let digits = _mm256_set1_epi32(i32::from_le_bytes(outlier.digits.map(|digit| digit as u8)));
-        let group = quad % 16 * QUAD / GROUP;
-        for (eight, totals) in block.sums.as_chunks_mut::<8>().0.iter_mut().enumerate() {
-            // SAFETY: a quad of the activations is one of the weights, in every column; 8 totals are 32 bytes.
-            unsafe {
-                let step = block.tiles.add(quad / 16 * groups.step_bytes);
-                let half = step.add(groups.tiles() + eight / 2 * tile_bytes + eight % 2 * 32);
-                let dot = _mm256_cvtepi32_ps(dot(levels_of::<FOUR>(levels, half, quad % 16), digits));
-                let to = totals.as_mut_ptr().cast::<f32>();
-                let mut joined = _mm256_fmadd_ps(dot, scales(groups, step, group, eight), _mm256_loadu_ps(to));
-                if groups.mins {
-                    let min = scales(groups, step.add(groups.scale_bytes), group, eight);
-                    joined = _mm256_fmadd_ps(_mm256_set1_ps(outlier.sum as f32), min, joined);
+    let product = |outliers: &[Outlier], sums: &mut [u32; PAIR]| {
+        for outlier in outliers {
+            let quad = outlier.quad as usize;
+            let digits = _mm256_set1_epi32(i32::from_le_bytes(outlier.digits.map(|digit| digit as u8)));
+            let group = quad % 16 * QUAD / GROUP;
+            for (eight, totals) in sums.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+                // SAFETY: a quad of the activations is one of the weights, in every column; 8 totals are 32 bytes.
+                unsafe {
+                    let step = block.tiles.add(quad / 16 * groups.step_bytes);
+                    let half = step.add(groups.tiles() + eight / 2 * tile_bytes + eight % 2 * 32);
+                    let dot = _mm256_cvtepi32_ps(dot(levels_of::<FOUR>(levels, half, quad % 16), digits));
+                    let to = totals.as_mut_ptr().cast::<f32>();
+                    let mut joined = _mm256_fmadd_ps(dot, scales(groups, step, group, eight), _mm256_loadu_ps(to));
+                    if groups.mins {
+                        let min = scales(groups, step.add(groups.scale_bytes), group, eight);
+                        joined = _mm256_fmadd_ps(_mm256_set1_ps((outlier.start / -128) as f32), min, joined);
+                    }
+                    _mm256_storeu_ps(to, joined);
                 }
-                _mm256_storeu_ps(to, joined);
             }
         }
-    }
+    };
+    // SAFETY: the caller's promise.
+    unsafe { block.each(product) };
 }
 
 #[target_feature(enable = "avx2,fma")]

@@ -5,7 +5,7 @@
 //! nibbles; bf16: even and odd halves widened to f32), activations are broadcast from memory, four bytes at a time.
 
 use super::{Block, Format, Groups, Kernel, OutlierBlock, Path, activations, epilogue, in_order};
-use crate::quant::{GROUP, INT4_RATIOS, INT4_TILE, INT8_GROUP, PAIR, QUAD, Scales, TILE, WeightClass};
+use crate::quant::{GROUP, INT4_RATIOS, INT4_TILE, INT8_GROUP, Outlier, PAIR, QUAD, Scales, TILE, WeightClass};
 use std::arch::x86_64::*;
 
 pub(super) static INT8: Path =
@@ -97,11 +97,9 @@ unsafe fn finish(results: epilogue::Results<'_>) {
                             false => _mm512_cvtepi32_ps(_mm512_loadu_si512(from.cast())),
                         };
                         let mut joined = number(sums);
-                        if let Some(high) = &results.high[row] {
-                            for (digits, unit) in high.iter().zip(epilogue::UNITS) {
-                                let digits = number(digits.as_ptr().add(column));
-                                joined = _mm512_fmadd_ps(_mm512_set1_ps(unit), digits, joined);
-                            }
+                        for (plane, unit) in epilogue::UNITS.into_iter().enumerate().take(results.lists.planes(row)) {
+                            let digits = results.high.add(row).cast::<u32>().add(plane * PAIR + column);
+                            joined = _mm512_fmadd_ps(_mm512_set1_ps(unit), number(digits), joined);
                         }
                         let scaled = _mm512_mul_ps(joined, _mm512_set1_ps(results.row_scales[row]));
                         if results.in_groups { scaled } else { _mm512_mul_ps(scaled, column_scales) }
@@ -149,34 +147,48 @@ unsafe fn int8<const ROWS: usize>(block: Block) {
             }
         }
     }
-    // SAFETY: the sums are `[ROWS][32]`. Step by step the addresses stay within the ratios, `steps` tiles and the
-    // activations, behind which lies a correction for each group.
-    unsafe {
-        block.sums.write_bytes(0, ROWS * 32);
+    // Few rows read both strips of a step at once, one linear stream; more rows have no registers for that, and find their
+    // weights in a near cache.
+    let strips_at_once = if ROWS <= 4 { 2 } else { 1 };
+    for first in (0..2).step_by(strips_at_once) {
+        let mut totals = [[_mm512_setzero_si512(); ROWS]; 2];
         let (mut tiles, mut x, mut ahead) = (block.tiles, block.x, block.ahead);
-        let (mut ratios, mut corrections) = (block.ratios, block.x.add(block.steps * 64));
-        let mut left = block.steps;
-        while left > 0 {
-            let steps = left.min(INT8_GROUP / 64);
-            let start: Strip<ROWS> = std::array::from_fn(|row| {
-                _mm512_set1_epi32(corrections.add(row * block.x_stride).cast::<i32>().read_unaligned())
-            });
-            let mut sums = [start; 2];
-            for _ in 0..steps {
-                tile(tiles, x, block.x_stride, ahead, &mut sums[0]);
-                tile(tiles.add(TILE), x, block.x_stride, ahead.wrapping_add(TILE), &mut sums[1]);
-                (tiles, x) = (tiles.add(2 * TILE), x.add(64));
-                ahead = ahead.wrapping_add(block.ahead_stride);
+        let (mut ratios, mut left) = (block.ratios, block.steps);
+        // SAFETY: step by step the addresses stay within the ratios, `steps` tiles and the activations, behind which lies a
+        // correction for each group; the sums are `[ROWS][32]`.
+        unsafe {
+            let mut corrections = block.x.add(block.steps * 64);
+            while left > 0 {
+                let steps = left.min(INT8_GROUP / 64);
+                let start = |row: usize| {
+                    _mm512_set1_epi32(corrections.add(row * block.x_stride).cast::<i32>().read_unaligned())
+                };
+                let mut sums: [Strip<ROWS>; 2] = [[_mm512_setzero_si512(); ROWS]; 2];
+                for sums in &mut sums[..strips_at_once] {
+                    *sums = std::array::from_fn(start);
+                }
+                for _ in 0..steps {
+                    for strip in 0..strips_at_once {
+                        let at = (first + strip) * TILE;
+                        tile(tiles.add(at), x, block.x_stride, ahead.wrapping_add(at), &mut sums[strip]);
+                    }
+                    (tiles, x) = (tiles.add(2 * TILE), x.add(64));
+                    ahead = ahead.wrapping_add(block.ahead_stride);
+                }
+                for strip in 0..strips_at_once {
+                    let ratios = _mm_loadu_si128(ratios.add((first + strip) * 16).cast());
+                    let ratios = _mm512_cvtepi8_epi32(ratios);
+                    for (total, sum) in totals[strip].iter_mut().zip(sums[strip]) {
+                        *total = _mm512_add_epi32(*total, _mm512_mullo_epi32(sum, ratios));
+                    }
+                }
+                (ratios, corrections, left) = (ratios.add(PAIR), corrections.add(4), left - steps);
             }
-            for (strip, sums) in sums.into_iter().enumerate() {
-                let ratios = _mm512_cvtepi8_epi32(_mm_loadu_si128(ratios.add(strip * 16).cast()));
-                for (row, sum) in sums.into_iter().enumerate() {
-                    let total = block.sums.add(row * 32 + strip * 16);
-                    let folded = _mm512_add_epi32(_mm512_loadu_si512(total.cast()), _mm512_mullo_epi32(sum, ratios));
-                    _mm512_storeu_si512(total.cast(), folded);
+            for strip in 0..strips_at_once {
+                for (row, &total) in totals[strip].iter().enumerate() {
+                    _mm512_storeu_si512(block.sums.add(row * 32 + (first + strip) * 16).cast(), total);
                 }
             }
-            (ratios, corrections, left) = (ratios.add(PAIR), corrections.add(4), left - steps);
         }
     }
 }
@@ -185,61 +197,75 @@ unsafe fn int8<const ROWS: usize>(block: Block) {
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
 unsafe fn outliers_int8(block: OutlierBlock<'_>) {
     let flip = _mm512_set1_epi8(-128);
-    let mut sums = [_mm512_setzero_si512(); 2];
-    for outlier in block.outliers {
-        let quad = outlier.quad as usize;
-        let digits = _mm512_set1_epi32(i32::from_le_bytes(outlier.digits.map(|digit| digit as u8)));
-        let start = _mm512_set1_epi32(-128 * outlier.sum);
-        for (strip, sum) in sums.iter_mut().enumerate() {
+    let product = |outliers: &[Outlier], to: &mut [u32; PAIR]| {
+        let mut sums = [_mm512_setzero_si512(); 2];
+        for outlier in outliers {
+            let quad = outlier.quad as usize;
             // SAFETY: a quad of the activations is one of the weights, in every column.
             unsafe {
-                let line = block.tiles.add((quad / 16 * 2 + strip) * TILE + quad % 16 * 64);
-                let ratios = block.ratios.add(quad * QUAD / INT8_GROUP * PAIR + strip * 16);
-                let w = _mm512_xor_si512(_mm512_loadu_si512(line.cast()), flip);
-                let ratios = _mm512_cvtepi8_epi32(_mm_loadu_si128(ratios.cast()));
-                let products = _mm512_mullo_epi32(_mm512_dpbusd_epi32(start, w, digits), ratios);
-                *sum = _mm512_add_epi32(*sum, products);
+                let digits = _mm512_set1_epi32(outlier.digits.as_ptr().cast::<i32>().read_unaligned());
+                let start = _mm512_set1_epi32(outlier.start);
+                let line = block.tiles.add(quad / 16 * (2 * TILE) + quad % 16 * 64);
+                let ratios = block.ratios.add(quad / (INT8_GROUP / QUAD) * PAIR);
+                for (strip, sum) in sums.iter_mut().enumerate() {
+                    let w = _mm512_xor_si512(_mm512_loadu_si512(line.add(strip * TILE).cast()), flip);
+                    let ratios = _mm512_cvtepi8_epi32(_mm_loadu_si128(ratios.add(strip * 16).cast()));
+                    let products = _mm512_mullo_epi32(_mm512_dpbusd_epi32(start, w, digits), ratios);
+                    *sum = _mm512_add_epi32(*sum, products);
+                }
             }
         }
+        // SAFETY: 32 numbers of 4 bytes.
+        unsafe { store(sums, to.as_mut_ptr()) };
+    };
+    // SAFETY: the caller's promise.
+    unsafe { block.each(product) };
+}
+
+/// Sums of two strips.
+///
+/// # Safety
+/// `to` has room for 32 numbers.
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn store(sums: [__m512i; 2], to: *mut u32) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        _mm512_storeu_si512(to.cast(), sums[0]);
+        _mm512_storeu_si512(to.add(16).cast(), sums[1]);
     }
-    add_to(block.sums, sums);
 }
 
 /// As [`outliers_int8`].
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
 unsafe fn outliers_int4(block: OutlierBlock<'_>) {
     let low = _mm512_set1_epi8(15);
-    let mut sums = [_mm512_setzero_si512(); 2];
-    for outlier in block.outliers {
-        let quad = outlier.quad as usize;
-        let digits = _mm512_set1_epi32(i32::from_le_bytes(outlier.digits.map(|digit| digit as u8)));
-        let start = _mm512_set1_epi32(-8 * outlier.sum);
-        let shift = _mm_cvtsi32_si128((quad % 2 * 4) as i32);
-        for (strip, sum) in sums.iter_mut().enumerate() {
+    let product = |outliers: &[Outlier], to: &mut [u32; PAIR]| {
+        let mut sums = [_mm512_setzero_si512(); 2];
+        for outlier in outliers {
+            let quad = outlier.quad as usize;
             // SAFETY: a quad of the activations is one of the weights, in every column.
             unsafe {
+                let digits = _mm512_set1_epi32(outlier.digits.as_ptr().cast::<i32>().read_unaligned());
+                let start = _mm512_srai_epi32::<4>(_mm512_set1_epi32(outlier.start)); // codes are stored as `q + 8`
+                let shift = _mm_cvtsi32_si128((quad % 2 * 4) as i32);
                 let step = block.tiles.add(quad / 16 * WeightClass::Int4.step_bytes());
-                let line = step.add(INT4_RATIOS + strip * INT4_TILE + quad % 16 / 2 * 64);
-                let ratios = step.add(strip * 32 + quad % 16 * QUAD / GROUP * 16);
-                let w = _mm512_and_si512(_mm512_srl_epi16(_mm512_loadu_si512(line.cast()), shift), low);
-                let ratios = _mm512_cvtepi8_epi32(_mm_loadu_si128(ratios.cast()));
-                let products = _mm512_mullo_epi32(_mm512_dpbusd_epi32(start, w, digits), ratios);
-                *sum = _mm512_add_epi32(*sum, products);
+                let line = step.add(INT4_RATIOS + quad % 16 / 2 * 64);
+                let ratios = step.add(quad % 16 * QUAD / GROUP * 16);
+                for (strip, sum) in sums.iter_mut().enumerate() {
+                    let packed = _mm512_loadu_si512(line.add(strip * INT4_TILE).cast());
+                    let w = _mm512_and_si512(_mm512_srl_epi16(packed, shift), low);
+                    let ratios = _mm512_cvtepi8_epi32(_mm_loadu_si128(ratios.add(strip * 32).cast()));
+                    let products = _mm512_mullo_epi32(_mm512_dpbusd_epi32(start, w, digits), ratios);
+                    *sum = _mm512_add_epi32(*sum, products);
+                }
             }
         }
-    }
-    add_to(block.sums, sums);
-}
-
-#[inline]
-#[target_feature(enable = "avx512f")]
-fn add_to(to: &mut [u32; PAIR], sums: [__m512i; 2]) {
-    for (to, sum) in to.as_chunks_mut::<16>().0.iter_mut().zip(sums) {
-        // SAFETY: 16 numbers of 4 bytes, read and written.
-        unsafe {
-            _mm512_storeu_si512(to.as_mut_ptr().cast(), _mm512_add_epi32(_mm512_loadu_si512(to.as_ptr().cast()), sum))
-        };
-    }
+        // SAFETY: 32 numbers of 4 bytes.
+        unsafe { store(sums, to.as_mut_ptr()) };
+    };
+    // SAFETY: the caller's promise.
+    unsafe { block.each(product) };
 }
 
 /// A group's sum starts at its correction (see [`Format::Int8Grouped`]) and takes eight `vpdpbusd`; only its low 16 bits
@@ -385,7 +411,8 @@ unsafe fn blocks<const ROWS: usize, const FOUR: bool, const GROUP: usize>(block:
             }
         }
     }
-    let groups = block.groups.as_ref().expect("a path of groups");
+    // SAFETY: they live while the kernel runs.
+    let groups = unsafe { block.groups.as_ref() }.expect("a path of groups");
     let tile_bytes = if FOUR { INT4_TILE } else { TILE };
     // SAFETY: the sums are `[ROWS][32]`. Step by step the addresses stay within `steps` steps and activations, behind
     // which lies a correction for each group.
@@ -426,40 +453,44 @@ unsafe fn blocks<const ROWS: usize, const FOUR: bool, const GROUP: usize>(block:
 /// As [`outliers_int8`], for weights in the groups of a file.
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
 unsafe fn block_outliers<const FOUR: bool, const GROUP: usize>(block: OutlierBlock<'_>) {
-    let groups = block.groups.as_ref().expect("a path of groups");
+    let groups = block.groups.expect("a path of groups");
     let (low, flip) = (_mm512_set1_epi8(15), _mm512_set1_epi8(-128));
     let tile_bytes = if FOUR { INT4_TILE } else { TILE };
-    // SAFETY: a quad of the activations is one of the weights, in every column; the sums are 32 numbers.
-    unsafe {
-        let levels = _mm512_broadcast_i32x4(_mm_loadu_si128(groups.levels.as_ptr().cast()));
-        let to = block.sums.as_mut_ptr().cast::<f32>();
-        let mut totals = [_mm512_loadu_ps(to), _mm512_loadu_ps(to.add(16))];
-        for outlier in block.outliers {
+    // SAFETY: 16 bytes.
+    let levels = unsafe { _mm512_broadcast_i32x4(_mm_loadu_si128(groups.levels.as_ptr().cast())) };
+    let product = |outliers: &[Outlier], to: &mut [u32; PAIR]| {
+        let mut totals = [_mm512_setzero_ps(); 2];
+        for outlier in outliers {
             let quad = outlier.quad as usize;
-            let digits = _mm512_set1_epi32(i32::from_le_bytes(outlier.digits.map(|digit| digit as u8)));
-            let start = _mm512_set1_epi32(-128 * outlier.sum);
-            let step = block.tiles.add(quad / 16 * groups.step_bytes);
-            let group = quad % 16 * QUAD / GROUP;
-            for (strip, total) in totals.iter_mut().enumerate() {
-                let tile = step.add(groups.tiles() + strip * tile_bytes);
-                let w = if FOUR {
-                    let shift = _mm_cvtsi32_si128((quad % 2 * 4) as i32);
-                    let packed = _mm512_loadu_si512(tile.add(quad % 16 / 2 * 64).cast());
-                    _mm512_shuffle_epi8(levels, _mm512_and_si512(_mm512_srl_epi16(packed, shift), low))
-                } else {
-                    _mm512_xor_si512(_mm512_loadu_si512(tile.add(quad % 16 * 64).cast()), flip)
-                };
-                let dot = _mm512_cvtepi32_ps(_mm512_dpbusd_epi32(start, w, digits));
-                *total = _mm512_fmadd_ps(dot, scales(groups, step, group, strip), *total);
-                if groups.mins {
-                    let min = scales(groups, step.add(groups.scale_bytes), group, strip);
-                    *total = _mm512_fmadd_ps(_mm512_set1_ps(outlier.sum as f32), min, *total);
+            // SAFETY: a quad of the activations is one of the weights, in every column.
+            unsafe {
+                let digits = _mm512_set1_epi32(outlier.digits.as_ptr().cast::<i32>().read_unaligned());
+                let start = _mm512_set1_epi32(outlier.start);
+                let step = block.tiles.add(quad / 16 * groups.step_bytes);
+                let group = quad % 16 * QUAD / GROUP;
+                for (strip, total) in totals.iter_mut().enumerate() {
+                    let tile = step.add(groups.tiles() + strip * tile_bytes);
+                    let w = if FOUR {
+                        let shift = _mm_cvtsi32_si128((quad % 2 * 4) as i32);
+                        let packed = _mm512_loadu_si512(tile.add(quad % 16 / 2 * 64).cast());
+                        _mm512_shuffle_epi8(levels, _mm512_and_si512(_mm512_srl_epi16(packed, shift), low))
+                    } else {
+                        _mm512_xor_si512(_mm512_loadu_si512(tile.add(quad % 16 * 64).cast()), flip)
+                    };
+                    let dot = _mm512_cvtepi32_ps(_mm512_dpbusd_epi32(start, w, digits));
+                    *total = _mm512_fmadd_ps(dot, scales(groups, step, group, strip), *total);
+                    if groups.mins {
+                        let min = scales(groups, step.add(groups.scale_bytes), group, strip);
+                        *total = _mm512_fmadd_ps(_mm512_set1_ps((outlier.start / -128) as f32), min, *total);
+                    }
                 }
             }
         }
-        _mm512_storeu_ps(to, totals[0]);
-        _mm512_storeu_ps(to.add(16), totals[1]);
-    }
+        // SAFETY: 32 numbers of 4 bytes.
+        unsafe { store(totals.map(|total| _mm512_castps_si512(total)), to.as_mut_ptr()) };
+    };
+    // SAFETY: the caller's promise.
+    unsafe { block.each(product) };
 }
 
 #[target_feature(enable = "avx512f,avx512bw")]

@@ -1,5 +1,6 @@
 //! From sums to results: the scales of int8 and int4, bias, and the residual stream.
 
+use super::Lists;
 use crate::quant::{BASE, PAIR, PLANES, WeightClass};
 
 /// A block's sums and where its results go.
@@ -11,8 +12,10 @@ pub(super) struct Results<'a> {
     pub(super) in_groups: bool,
     /// Int8 and int4: `[rows]`.
     pub(super) row_scales: &'a [f32],
-    /// Int8 and int4: `[rows]`, the sums of the middle and high digits of a row that has some.
-    pub(super) high: &'a [Option<[[u32; PAIR]; PLANES]>],
+    /// Int8 and int4: which rows have middle and high digits.
+    pub(super) lists: Lists<'a>,
+    /// Their sums, `[rows]`; written where there are such digits.
+    pub(super) high: *const [[u32; PAIR]; PLANES],
     /// Int8 and int4: `[columns]`.
     pub(super) column_scales: &'a [f32],
     /// `[columns]`.
@@ -55,11 +58,11 @@ pub(super) unsafe fn finish(results: Results<'_>) {
                 let row_scale = results.row_scales[row];
                 let number = |sum: u32| if results.in_groups { f32::from_bits(sum) } else { (sum as i32) as f32 };
                 let mut sums = sums.map(number);
-                if let Some(high) = &results.high[row] {
-                    for (digits, unit) in high.iter().zip(UNITS) {
-                        for (sum, &digits) in sums.iter_mut().zip(digits) {
-                            *sum = unit.mul_add(number(digits), *sum);
-                        }
+                for (plane, unit) in UNITS.into_iter().enumerate().take(results.lists.planes(row)) {
+                    // SAFETY: a list that is not empty has sums.
+                    let digits = unsafe { &*results.high.add(row).cast::<[u32; PAIR]>().add(plane) };
+                    for (sum, &digits) in sums.iter_mut().zip(digits) {
+                        *sum = unit.mul_add(number(digits), *sum);
                     }
                 }
                 std::array::from_fn(|column| {

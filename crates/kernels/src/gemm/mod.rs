@@ -32,12 +32,14 @@ mod avx512;
 mod epilogue;
 mod scalar;
 
+use activations::Lists;
 pub(crate) use activations::{Activations, Scratch, Source};
 
 use crate::Out;
 use crate::isa::{Amx, Avx2, Avx512, Isa};
 use crate::quant::{BlockFormat, Codes, Outlier, PAIR, PLANES, PackedMatrix, Scales, WeightClass};
 use crate::threads::{Pool, share};
+use std::mem::MaybeUninit;
 use std::ops::Range;
 
 /// Rows up to which threads take contiguous shares of the columns, which but for their ends are fixed: the same thread
@@ -68,8 +70,8 @@ pub(crate) struct Block {
     /// What will be needed later: the kernel prefetches a step's bytes from here, then from `ahead_stride` further on.
     ahead: *const u8,
     ahead_stride: usize,
-    /// Of weights in the groups of a file, how these lie.
-    groups: Option<Groups>,
+    /// Of weights in the groups of a file, how these lie: alive while the kernel runs.
+    groups: *const Groups,
     /// Result, `[rows][32]` f32 or i32.
     sums: *mut u32,
 }
@@ -108,20 +110,46 @@ impl Groups {
     }
 }
 
-/// Some digits of one row that only few quads have, against one pair of strips.
+/// The digits that only few quads of a block's rows have, against one pair of strips.
 pub(crate) struct OutlierBlock<'a> {
     /// Int8: `[groups][32]`.
     ratios: *const u8,
     /// `[steps]` of the weight class.
     tiles: *const u8,
-    outliers: &'a [Outlier],
     /// As in [`Block`].
-    groups: Option<Groups>,
-    /// What the result is added to: i32, or f32 for the groups of a file.
-    sums: &'a mut [u32; PAIR],
+    groups: Option<&'a Groups>,
+    /// The block's rows.
+    lists: Lists<'a>,
+    /// Result, `[rows][PLANES][32]` f32 for the groups of a file, else i32. Where a list is empty nothing is written.
+    sums: *mut [[u32; PAIR]; PLANES],
 }
 
-/// Adds the outliers' products to `block.sums`.
+impl OutlierBlock<'_> {
+    /// Calls `product(list, sums)` for each list that is not empty.
+    ///
+    /// # Safety
+    /// The caller's `sums` have room for the rows.
+    #[inline(always)]
+    unsafe fn each(&self, mut product: impl FnMut(&[Outlier], &mut [u32; PAIR])) {
+        for row in 0..self.lists.rows() {
+            for plane in 0..PLANES {
+                let list = self.lists.of(row, plane);
+                if list.is_empty() {
+                    break; // without middle digits there are no high ones
+                }
+                // SAFETY: the caller's promise; zeros are numbers.
+                let sums = unsafe {
+                    let sums = self.sums.add(row).cast::<[u32; PAIR]>().add(plane);
+                    sums.write([0; PAIR]);
+                    &mut *sums
+                };
+                product(list, sums);
+            }
+        }
+    }
+}
+
+/// Writes the outliers' products to `block.sums`.
 ///
 /// # Safety
 /// The pointers cover the pair of strips, the quads lie within it, and the CPU has the kernel's instructions.
@@ -253,7 +281,7 @@ pub(crate) fn linear(
     };
     let format = if tiles.is_some() && w.class() == WeightClass::Bf16 { Format::Bf16 } else { path.format };
     let activations = scratch.prepare(pool, path.prepare, format, source, shape.in_features);
-    let product = Product { w, path, activations, bias, out: OutPointer(out.as_mut_ptr()), add };
+    let product = Product { w, groups: w.blocks().map(Groups::of), path, activations, bias, out: OutPointer(out.as_mut_ptr()), add };
     let panel = |rows: Range<usize>, pairs: Range<usize>| match tiles {
         #[cfg(target_arch = "x86_64")]
         Some(amx) => amx::panel(amx, &product, rows, pairs),
@@ -298,6 +326,8 @@ unsafe impl Sync for OutPointer {}
 /// One call of [`linear`], activations ready.
 pub(crate) struct Product<'a> {
     w: &'a PackedMatrix,
+    /// How its groups lie, if they are those of a file.
+    groups: Option<Groups>,
     path: &'static Path,
     activations: Activations<'a>,
     bias: Option<&'a [f32]>,
@@ -313,7 +343,7 @@ impl Product<'_> {
 
     /// Computes rows x pairs with the vector kernels.
     fn panel(&self, rows: Range<usize>, pairs: Range<usize>) {
-        let groups = self.w.blocks().map(Groups::of);
+        let groups = self.groups.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
         let mut sums = Sums([[0; 32]; MAX_ROWS]);
         let kernels = self.path.kernels;
         let blocks = if rows.len() <= kernels.len() { 1 } else { rows.len().div_ceil(self.path.block_rows) };
@@ -360,28 +390,23 @@ impl Product<'_> {
         let width = self.w.shape().out_features;
         let column = pair * PAIR;
         let columns = (width - column).min(PAIR);
-        let mut high = [None; MAX_ROWS];
-        for (row, high) in (first..).zip(&mut high[..sums.len()]) {
-            if self.activations.outliers(row, 0).is_empty() {
-                continue; // nor are there high digits
-            }
+        let lists = self.activations.lists(first, sums.len());
+        let mut high = MaybeUninit::<[[[u32; PAIR]; PLANES]; MAX_ROWS]>::uninit();
+        if lists.rows() > 0 {
             let (ratios, tiles) = self.w.pair(pair);
-            let planes = high.insert([[0; PAIR]; PLANES]);
-            for (plane, sums) in planes.iter_mut().enumerate() {
-                let (ratios, tiles, groups) = (ratios.as_ptr(), tiles.as_ptr(), self.w.blocks().map(Groups::of));
-                let outliers = self.activations.outliers(row, plane);
-                let block = OutlierBlock { ratios, tiles, outliers, groups, sums };
-                // SAFETY: the path was chosen by proof of its instructions; the quads are those of a row as wide as the
-                // matrix is deep.
-                unsafe { (self.path.outliers)(block) };
-            }
+            let (ratios, tiles) = (ratios.as_ptr(), tiles.as_ptr());
+            let sums = high.as_mut_ptr().cast();
+            // SAFETY: the path was chosen by proof of its instructions; the quads are those of rows as wide as the matrix is
+            // deep; there is room for the sums of `MAX_ROWS` rows.
+            unsafe { (self.path.outliers)(OutlierBlock { ratios, tiles, groups: self.groups.as_ref(), lists, sums }) };
         }
         let results = epilogue::Results {
             sums,
             class: self.w.class(),
-            in_groups: self.w.blocks().is_some(),
+            in_groups: self.groups.is_some(),
             row_scales: self.activations.scales(first, sums.len()),
-            high: &high[..sums.len()],
+            lists,
+            high: high.as_ptr().cast(),
             column_scales: self.w.scales().get(column..column + columns).unwrap_or(&[]),
             bias: self.bias.map(|bias| &bias[column..column + columns]),
             add: self.add,

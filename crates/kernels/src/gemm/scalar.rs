@@ -2,7 +2,7 @@
 //! operations within a column is the definition's.
 
 use super::{Block, Format, Groups, OutlierBlock, Path, activations, epilogue};
-use crate::quant::{GROUP, INT4_RATIOS, INT4_TILE, INT8_GROUP, PAIR, QUAD, Scales, TILE, WeightClass};
+use crate::quant::{GROUP, INT4_RATIOS, INT4_TILE, INT8_GROUP, Outlier, PAIR, QUAD, Scales, TILE, WeightClass};
 use half::f16;
 
 pub(super) static INT8: Path = Path {
@@ -103,39 +103,47 @@ unsafe fn int8(block: Block) {
 
 /// The sums of digits that few quads have: 4 weights of each column, by the ratio of their group.
 unsafe fn outliers_int8(block: OutlierBlock<'_>) {
-    for outlier in block.outliers {
-        let quad = outlier.quad as usize;
-        for (column, sum) in block.sums.iter_mut().enumerate() {
-            // SAFETY: a quad of the activations is one of the weights, in every column.
-            let (w, ratio) = unsafe {
-                let line = block.tiles.add((quad / 16 * 2 + column / 16) * TILE + quad % 16 * 64 + column % 16 * 4);
-                let ratio = block.ratios.add(quad * QUAD / INT8_GROUP * PAIR + column).cast::<i8>();
-                (line.cast::<[i8; 4]>().read(), *ratio)
-            };
-            let dot: i32 = w.iter().zip(outlier.digits).map(|(&w, x)| i32::from(w) * i32::from(x)).sum();
-            *sum = sum.wrapping_add_signed(dot * i32::from(ratio));
+    let product = |outliers: &[Outlier], sums: &mut [u32; PAIR]| {
+        for outlier in outliers {
+            let quad = outlier.quad as usize;
+            for (column, sum) in sums.iter_mut().enumerate() {
+                // SAFETY: a quad of the activations is one of the weights, in every column.
+                let (w, ratio) = unsafe {
+                    let line = block.tiles.add((quad / 16 * 2 + column / 16) * TILE + quad % 16 * 64 + column % 16 * 4);
+                    let ratio = block.ratios.add(quad * QUAD / INT8_GROUP * PAIR + column).cast::<i8>();
+                    (line.cast::<[i8; 4]>().read(), *ratio)
+                };
+                let dot: i32 = w.iter().zip(outlier.digits).map(|(&w, x)| i32::from(w) * i32::from(x)).sum();
+                *sum = sum.wrapping_add_signed(dot * i32::from(ratio));
+            }
         }
-    }
+    };
+    // SAFETY: the caller's promise.
+    unsafe { block.each(product) };
 }
 
 /// As [`outliers_int8`].
 unsafe fn outliers_int4(block: OutlierBlock<'_>) {
-    for outlier in block.outliers {
-        let quad = outlier.quad as usize;
-        for (column, sum) in block.sums.iter_mut().enumerate() {
-            let strip = column / 16;
-            // SAFETY: a quad of the activations is one of the weights, in every column.
-            let (bytes, ratio) = unsafe {
-                let step = block.tiles.add(quad / 16 * WeightClass::Int4.step_bytes());
-                let line = step.add(INT4_RATIOS + strip * INT4_TILE + quad % 16 / 2 * 64 + column % 16 * 4);
-                let ratio = step.add(strip * 32 + quad % 16 * QUAD / GROUP * 16 + column % 16).cast::<i8>();
-                (line.cast::<[u8; 4]>().read(), *ratio)
-            };
-            let w = bytes.map(|byte| i32::from(byte >> (quad % 2 * 4) & 15) - 8);
-            let dot: i32 = w.iter().zip(outlier.digits).map(|(&w, x)| w * i32::from(x)).sum();
-            *sum = sum.wrapping_add_signed(dot * i32::from(ratio));
+    let product = |outliers: &[Outlier], sums: &mut [u32; PAIR]| {
+        for outlier in outliers {
+            let quad = outlier.quad as usize;
+            for (column, sum) in sums.iter_mut().enumerate() {
+                let strip = column / 16;
+                // SAFETY: a quad of the activations is one of the weights, in every column.
+                let (bytes, ratio) = unsafe {
+                    let step = block.tiles.add(quad / 16 * WeightClass::Int4.step_bytes());
+                    let line = step.add(INT4_RATIOS + strip * INT4_TILE + quad % 16 / 2 * 64 + column % 16 * 4);
+                    let ratio = step.add(strip * 32 + quad % 16 * QUAD / GROUP * 16 + column % 16).cast::<i8>();
+                    (line.cast::<[u8; 4]>().read(), *ratio)
+                };
+                let w = bytes.map(|byte| i32::from(byte >> (quad % 2 * 4) & 15) - 8);
+                let dot: i32 = w.iter().zip(outlier.digits).map(|(&w, x)| w * i32::from(x)).sum();
+                *sum = sum.wrapping_add_signed(dot * i32::from(ratio));
+            }
         }
-    }
+    };
+    // SAFETY: the caller's promise.
+    unsafe { block.each(product) };
 }
 
 unsafe fn int4(block: Block) {
@@ -201,7 +209,8 @@ unsafe fn scales<const GROUP: usize>(groups: &Groups, from: *const u8, group: us
 }
 
 unsafe fn blocks<const FOUR: bool, const GROUP: usize>(block: Block) {
-    let groups = block.groups.as_ref().expect("a path of groups");
+    // SAFETY: they live while the kernel runs.
+    let groups = unsafe { block.groups.as_ref() }.expect("a path of groups");
     let mut totals = [0f32; PAIR];
     for step in 0..block.steps {
         // SAFETY: within the steps of the pair and the activations, behind which lies a correction for each group.
@@ -233,28 +242,32 @@ unsafe fn blocks<const FOUR: bool, const GROUP: usize>(block: Block) {
 
 /// As [`outliers_int8`], for weights in the groups of a file.
 unsafe fn block_outliers<const FOUR: bool, const GROUP: usize>(block: OutlierBlock<'_>) {
-    let groups = block.groups.as_ref().expect("a path of groups");
-    for outlier in block.outliers {
-        let (step, first) = (outlier.quad as usize / 16, outlier.quad as usize % 16 * QUAD);
-        // SAFETY: a quad of the activations is one of the weights, in every column.
-        unsafe {
-            let at = block.tiles.add(step * groups.step_bytes);
-            let scale = scales::<GROUP>(groups, at, first / GROUP);
-            let min = groups.mins.then(|| scales::<GROUP>(groups, at.add(groups.scale_bytes), first / GROUP));
-            for (column, total) in block.sums.iter_mut().enumerate() {
-                let tile = at.add(groups.tiles() + column / 16 * tile_bytes::<FOUR>());
-                let mut dot = -128 * outlier.sum;
-                for (i, &digit) in outlier.digits.iter().enumerate() {
-                    dot += level::<FOUR>(groups, tile, first + i, column % 16) * i32::from(digit);
+    let groups = block.groups.expect("a path of groups");
+    let product = |outliers: &[Outlier], sums: &mut [u32; PAIR]| {
+        for outlier in outliers {
+            let (step, first) = (outlier.quad as usize / 16, outlier.quad as usize % 16 * QUAD);
+            // SAFETY: a quad of the activations is one of the weights, in every column.
+            unsafe {
+                let at = block.tiles.add(step * groups.step_bytes);
+                let scale = scales::<GROUP>(groups, at, first / GROUP);
+                let min = groups.mins.then(|| scales::<GROUP>(groups, at.add(groups.scale_bytes), first / GROUP));
+                for (column, total) in sums.iter_mut().enumerate() {
+                    let tile = at.add(groups.tiles() + column / 16 * tile_bytes::<FOUR>());
+                    let mut dot = outlier.start;
+                    for (i, &digit) in outlier.digits.iter().enumerate() {
+                        dot += level::<FOUR>(groups, tile, first + i, column % 16) * i32::from(digit);
+                    }
+                    let mut joined = (dot as f32).mul_add(scale[column], f32::from_bits(*total));
+                    if let Some(min) = &min {
+                        joined = ((outlier.start / -128) as f32).mul_add(min[column], joined);
+                    }
+                    *total = joined.to_bits();
                 }
-                let mut joined = (dot as f32).mul_add(scale[column], f32::from_bits(*total));
-                if let Some(min) = &min {
-                    joined = (outlier.sum as f32).mul_add(min[column], joined);
-                }
-                *total = joined.to_bits();
             }
         }
-    }
+    };
+    // SAFETY: the caller's promise.
+    unsafe { block.each(product) };
 }
 
 unsafe fn bf16(block: Block) {
