@@ -66,7 +66,9 @@ pub(crate) fn weights(flags: &ModelFlags, checkpoint: &Checkpoint) -> Result<Cho
     let failure = |error: LoadError| load_failure(checkpoint, &error);
     if let Some(class) = flags.weights.class() {
         if class == WeightClass::Int4 && Weights::open(checkpoint).map_err(failure)?.class() == WeightClass::Int8 {
-            note("weights: int4 has fewer bits than the checkpoint, whose weights are quantized once more; auto keeps them");
+            note(
+                "weights: int4 has fewer bits than the checkpoint, whose weights are quantized once more; auto keeps them",
+            );
         }
         return Ok(Chosen { class, as_stored: false });
     }

@@ -5,7 +5,10 @@ use crate::gemm::{self, Proofs, Scratch};
 use crate::isa::{Amx, Isa};
 use crate::kv_cache::{KvCache, KvShape};
 use crate::mem::OutOfMemory;
-use crate::quant::{BlockFormat, BlockSource, ByteSource, Image, Int4Source, Int8Source, MatrixShape, PackedMatrix, RowSource, WeightClass};
+use crate::quant::{
+    BlockFormat, BlockSource, ByteSource, Image, Int4Source, Int8Source, MatrixShape, PackedMatrix, RowSource,
+    WeightClass,
+};
 use crate::threads::{Pool, ThreadError, default_threads};
 use crate::{Activation, Attention, Backend, Gated, Out, RotateAndStore, RoutingRule, attention, pointwise, routing};
 use std::sync::{Mutex, PoisonError};

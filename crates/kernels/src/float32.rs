@@ -15,7 +15,9 @@ use crate::kv_cache::{KvShape, MAX_HEAD_DIM};
 use crate::lanes::{self, Kernel, LANES, Simd, dispatch};
 use crate::mem::{Buffer, OutOfMemory};
 use crate::pointwise::{self, Shared};
-use crate::quant::{self, BlockFormat, BlockSource, GroupScale, INT8_GROUP, Int4Source, Int8Source, MatrixShape, RowSource, WeightClass};
+use crate::quant::{
+    self, BlockFormat, BlockSource, GroupScale, INT8_GROUP, Int4Source, Int8Source, MatrixShape, RowSource, WeightClass,
+};
 use crate::threads::{Pool, default_threads};
 use crate::{
     Activation, Attention, AttentionRule, Backend, HeadLayout, HeadNorms, Out, RotateAndStore, RoutingRule, routing,

@@ -80,9 +80,8 @@ impl Avx2 {
     /// `target_feature`: `avx2,fma,f16c`.
     pub fn detect() -> Option<Avx2> {
         #[cfg(target_arch = "x86_64")]
-        let found = is_x86_feature_detected!("avx2")
-            && is_x86_feature_detected!("fma")
-            && is_x86_feature_detected!("f16c");
+        let found =
+            is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c");
         #[cfg(not(target_arch = "x86_64"))]
         let found = false;
         found.then_some(Avx2(()))

@@ -41,7 +41,8 @@ pub use kv_cache::{KvCache, KvDtype, KvShape};
 pub use mem::OutOfMemory;
 pub use pointwise::Activation;
 pub use quant::{
-    BlockFormat, BlockSource, ByteSource, Image, Int4Rows, Int4Source, Int8Rows, Int8Source, MatrixShape, PackedMatrix, RowSource, WeightClass,
+    BlockFormat, BlockSource, ByteSource, Image, Int4Rows, Int4Source, Int8Rows, Int8Source, MatrixShape, PackedMatrix,
+    RowSource, WeightClass,
 };
 pub use reference::Reference;
 pub use rope::{RopeScaling, RopeTable};

@@ -3,8 +3,8 @@
 use crate::kv_cache::{KvCache, KvShape};
 use crate::mem::OutOfMemory;
 use crate::quant::{
-    BlockFormat, BlockSource, ByteSource, Digits, Image, Int4Source, Int8Source, MatrixShape, Outlier, PLANES, PackedMatrix, QUAD, RowSource,
-    SMALLEST_ACTIVATION, WeightClass, max_outliers, quantize_activations, round_to_bf16,
+    BlockFormat, BlockSource, ByteSource, Digits, Image, Int4Source, Int8Source, MatrixShape, Outlier, PLANES,
+    PackedMatrix, QUAD, RowSource, SMALLEST_ACTIVATION, WeightClass, max_outliers, quantize_activations, round_to_bf16,
 };
 use crate::{
     Activation, Attention, Backend, Isa, Out, RotateAndStore, RoutingRule, attention, cpu, pointwise, routing,

@@ -7,8 +7,8 @@ use common::{Case, KINDS, Kind, Random, SHAPES, cases};
 use kernels::isa::Isa;
 use kernels::threads::max_threads;
 use kernels::{
-    Activation, Backend, Cpu, CpuOptions, Float32, Gated, Int4Source, Int8Source, MatrixShape, Out, PackedMatrix, Reference,
-    RowSource, WeightClass,
+    Activation, Backend, Cpu, CpuOptions, Float32, Gated, Int4Source, Int8Source, MatrixShape, Out, PackedMatrix,
+    Reference, RowSource, WeightClass,
 };
 
 /// Every weight class.

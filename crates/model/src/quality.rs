@@ -12,8 +12,8 @@
 
 use kernels::float32::{Float32Cache, Float32Matrix};
 use kernels::{
-    Activation, Attention, Backend, BlockFormat, BlockSource, Float32, Int4Source, Int8Source, KvShape, MatrixShape, Out, OutOfMemory,
-    RotateAndStore, RoutingRule, RowSource, WeightClass,
+    Activation, Attention, Backend, BlockFormat, BlockSource, Float32, Int4Source, Int8Source, KvShape, MatrixShape,
+    Out, OutOfMemory, RotateAndStore, RoutingRule, RowSource, WeightClass,
 };
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

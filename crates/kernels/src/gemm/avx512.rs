@@ -48,9 +48,18 @@ pub(super) static BLOCKS: [[Path; 2]; 2] = {
 
 const fn block_kernels<const FOUR: bool, const GROUP: usize>() -> [Kernel; 12] {
     [
-        blocks::<1, FOUR, GROUP>, blocks::<2, FOUR, GROUP>, blocks::<3, FOUR, GROUP>, blocks::<4, FOUR, GROUP>,
-        blocks::<5, FOUR, GROUP>, blocks::<6, FOUR, GROUP>, blocks::<7, FOUR, GROUP>, blocks::<8, FOUR, GROUP>,
-        blocks::<9, FOUR, GROUP>, blocks::<10, FOUR, GROUP>, blocks::<11, FOUR, GROUP>, blocks::<12, FOUR, GROUP>,
+        blocks::<1, FOUR, GROUP>,
+        blocks::<2, FOUR, GROUP>,
+        blocks::<3, FOUR, GROUP>,
+        blocks::<4, FOUR, GROUP>,
+        blocks::<5, FOUR, GROUP>,
+        blocks::<6, FOUR, GROUP>,
+        blocks::<7, FOUR, GROUP>,
+        blocks::<8, FOUR, GROUP>,
+        blocks::<9, FOUR, GROUP>,
+        blocks::<10, FOUR, GROUP>,
+        blocks::<11, FOUR, GROUP>,
+        blocks::<12, FOUR, GROUP>,
     ]
 }
 
@@ -373,9 +382,7 @@ unsafe fn blocks<const ROWS: usize, const FOUR: bool, const GROUP: usize>(block:
         // SAFETY: within the tile, the step of each activation row and its corrections, and the totals; prefetching past
         // the end is harmless.
         unsafe {
-            let start = |row: usize| {
-                _mm512_set1_epi32(corrections.add(row * x_stride).cast::<i32>().read_unaligned())
-            };
+            let start = |row: usize| _mm512_set1_epi32(corrections.add(row * x_stride).cast::<i32>().read_unaligned());
             let mut sums: Strip<ROWS> = std::array::from_fn(start);
             let quads = |row: usize, quad: usize| {
                 _mm512_set1_epi32(x.add(row * x_stride + quad * 4).cast::<i32>().read_unaligned())

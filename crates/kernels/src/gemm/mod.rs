@@ -281,7 +281,15 @@ pub(crate) fn linear(
     };
     let format = if tiles.is_some() && w.class() == WeightClass::Bf16 { Format::Bf16 } else { path.format };
     let activations = scratch.prepare(pool, path.prepare, format, source, shape.in_features);
-    let product = Product { w, groups: w.blocks().map(Groups::of), path, activations, bias, out: OutPointer(out.as_mut_ptr()), add };
+    let product = Product {
+        w,
+        groups: w.blocks().map(Groups::of),
+        path,
+        activations,
+        bias,
+        out: OutPointer(out.as_mut_ptr()),
+        add,
+    };
     let panel = |rows: Range<usize>, pairs: Range<usize>| match tiles {
         #[cfg(target_arch = "x86_64")]
         Some(amx) => amx::panel(amx, &product, rows, pairs),

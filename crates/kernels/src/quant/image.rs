@@ -172,7 +172,8 @@ mod tests {
     #[test]
     fn the_version_changes_with_the_layout() {
         let digests = [WeightClass::Bf16, WeightClass::Int8, WeightClass::Int4].map(|class| {
-            let image = packed(class, MatrixShape { out_features: 70, in_features: 130 }).image().unwrap().pieces().concat();
+            let image =
+                packed(class, MatrixShape { out_features: 70, in_features: 130 }).image().unwrap().pieces().concat();
             // FNV-1a
             image
                 .iter()

@@ -8,8 +8,8 @@
 use super::int4::{self, GROUP};
 use super::int8::{self, INT8_GROUP};
 use super::{
-    BlockFormat, BlockSource, Codes, GroupScale, INT4_RATIOS, Int4Source, Int8Source, MatrixShape, PAIR, PackedMatrix, Ratios, RowSource, SMALLEST_WEIGHT,
-    WeightClass, round_to_bf16,
+    BlockFormat, BlockSource, Codes, GroupScale, INT4_RATIOS, Int4Source, Int8Source, MatrixShape, PAIR, PackedMatrix,
+    Ratios, RowSource, SMALLEST_WEIGHT, WeightClass, round_to_bf16,
 };
 use crate::isa::Isa;
 use crate::lanes::{Kernel, Simd, dispatch};

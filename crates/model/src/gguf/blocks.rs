@@ -123,16 +123,16 @@ impl BlockType {
             BlockType::Q5_1 => set(&mut fifth_bits(&block[4..8], nibbles(&block[8..])).into_iter().map(|q| q as i8)),
             BlockType::Q8_0 => set(&mut block[2..].iter().map(|&q| q as i8)),
             BlockType::Q2_K => set(&mut (0..256).map(|i| two_bits(&block[16..80], i) as i8)),
-            BlockType::Q3_K => set(&mut (0..256).map(|i| {
-                two_bits(&block[32..96], i) as i8 - ((one_bit(&block[..32], i) ^ 1) << 2) as i8
-            })),
+            BlockType::Q3_K => {
+                set(&mut (0..256)
+                    .map(|i| two_bits(&block[32..96], i) as i8 - ((one_bit(&block[..32], i) ^ 1) << 2) as i8))
+            }
             BlockType::Q4_K => set(&mut (0..256).map(|i| four_bits(&block[16..], 32, i) as i8)),
-            BlockType::Q5_K => set(&mut (0..256).map(|i| {
-                (four_bits(&block[48..], 32, i) | one_bit(&block[16..48], i) << 4) as i8
-            })),
-            BlockType::Q6_K => set(&mut (0..256).map(|i| {
-                (four_bits(&block[..128], 64, i) | two_bits(&block[128..192], i) << 4) as i8 - 32
-            })),
+            BlockType::Q5_K => {
+                set(&mut (0..256).map(|i| (four_bits(&block[48..], 32, i) | one_bit(&block[16..48], i) << 4) as i8))
+            }
+            BlockType::Q6_K => set(&mut (0..256)
+                .map(|i| (four_bits(&block[..128], 64, i) | two_bits(&block[128..192], i) << 4) as i8 - 32)),
         }
         let of = |group: usize| match self {
             BlockType::Q4_0 | BlockType::IQ4_NL | BlockType::Q5_0 | BlockType::Q8_0 => {

@@ -382,7 +382,8 @@ impl Weights {
         };
         // The packing loop knows no errors: the first one is kept here, and the rows after it are zeros.
         let failed = Mutex::new(None);
-        let format = tensors.iter().map(|(rows, _)| rows.block_format(class)).reduce(|a, b| Some(a?.join(b?))).flatten();
+        let format =
+            tensors.iter().map(|(rows, _)| rows.block_format(class)).reduce(|a, b| Some(a?.join(b?))).flatten();
         let packed = if let Some(format) = format {
             let fill = |row: usize, levels: &mut [i8], scales: &mut [GroupScale]| {
                 let (rows, row) = of_part(row);
@@ -583,13 +584,7 @@ impl Rows<'_> {
     }
 
     /// A row in the terms of [`BlockSource`], in groups of `group`, which divides those of the blocks.
-    fn blocks(
-        &self,
-        row: usize,
-        group: usize,
-        levels: &mut [i8],
-        scales: &mut [GroupScale],
-    ) -> Result<(), LoadError> {
+    fn blocks(&self, row: usize, group: usize, levels: &mut [i8], scales: &mut [GroupScale]) -> Result<(), LoadError> {
         let &Values::Rows { offset, encoding, stored } = &self.tensor.entry.values else {
             unreachable!("only blocks have a format");
         };
