@@ -94,7 +94,7 @@ pub(crate) struct ModelFlags {
     /// model.
     #[arg(short = 'm', long, value_name = "DIR|GGUF|HUB_ID")]
     pub(crate) model: Option<String>,
-    /// Precision of the weights in memory: bf16, int8 with one scale per output channel, or int4 with a scale per 32
+    /// Precision of the weights in memory: bf16, int8 with a scale per 128 weights, or int4 with a scale per 32
     /// weights (the embedding and the head stay int8). auto takes what the checkpoint is stored in, and int8 where
     /// bf16 would not fit into the free memory.
     #[arg(long, value_enum, default_value_t = Weights::Auto)]

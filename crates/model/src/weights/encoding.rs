@@ -34,8 +34,8 @@ pub enum Encoding {
 }
 
 /// The class that keeps a stored tensor best without more memory than it needs: floats as bf16, five bits and more as
-/// int8, four bits and fewer as int4. Q4_0 keeps its codes; for every other type quantizing once more adds an error,
-/// which `tests/gguf.rs` measures.
+/// int8, four bits and fewer as int4. In a class of as many bits the weights
+/// are those of the file, none is quantized once more: `tests/gguf.rs`.
 pub fn class_for(encoding: Encoding) -> WeightClass {
     use BlockType::*;
     match encoding {
