@@ -312,7 +312,7 @@ unsafe fn levels_of<const FOUR: bool>(levels: __m256i, half: *const u8, quad: us
     unsafe {
         if FOUR {
             let packed = _mm256_loadu_si256(half.add(quad / 2 * 64).cast());
-            let codes = if quad % 2 == 0 { packed } else { _mm256_srli_epi16::<4>(packed) };
+            let codes = if quad.is_multiple_of(2) { packed } else { _mm256_srli_epi16::<4>(packed) };
             _mm256_shuffle_epi8(levels, _mm256_and_si256(codes, _mm256_set1_epi8(15)))
         } else {
             _mm256_loadu_si256(half.add(quad * 64).cast())

@@ -177,24 +177,24 @@ unsafe fn int8<const ROWS: usize>(block: Block) {
                     *sums = std::array::from_fn(start);
                 }
                 for _ in 0..steps {
-                    for strip in 0..strips_at_once {
+                    for (strip, sums) in sums.iter_mut().enumerate().take(strips_at_once) {
                         let at = (first + strip) * TILE;
-                        tile(tiles.add(at), x, block.x_stride, ahead.wrapping_add(at), &mut sums[strip]);
+                        tile(tiles.add(at), x, block.x_stride, ahead.wrapping_add(at), sums);
                     }
                     (tiles, x) = (tiles.add(2 * TILE), x.add(64));
                     ahead = ahead.wrapping_add(block.ahead_stride);
                 }
-                for strip in 0..strips_at_once {
+                for (strip, (totals, sums)) in totals.iter_mut().zip(sums).enumerate().take(strips_at_once) {
                     let ratios = _mm_loadu_si128(ratios.add((first + strip) * 16).cast());
                     let ratios = _mm512_cvtepi8_epi32(ratios);
-                    for (total, sum) in totals[strip].iter_mut().zip(sums[strip]) {
+                    for (total, sum) in totals.iter_mut().zip(sums) {
                         *total = _mm512_add_epi32(*total, _mm512_mullo_epi32(sum, ratios));
                     }
                 }
                 (ratios, corrections, left) = (ratios.add(PAIR), corrections.add(4), left - steps);
             }
-            for strip in 0..strips_at_once {
-                for (row, &total) in totals[strip].iter().enumerate() {
+            for (strip, totals) in totals.iter().enumerate().take(strips_at_once) {
+                for (row, &total) in totals.iter().enumerate() {
                     _mm512_storeu_si512(block.sums.add(row * 32 + (first + strip) * 16).cast(), total);
                 }
             }

@@ -83,7 +83,7 @@ pub(crate) struct Block {
 /// kernel's [`Format`], and the CPU has the kernel's instructions.
 type Kernel = unsafe fn(Block);
 
-/// How the groups of a file lie in a step: [`BlockFormat`](crate::quant::BlockFormat) as a kernel takes it.
+/// How the groups of a file lie in a step: [`BlockFormat`] as a kernel takes it.
 #[derive(Clone, Copy)]
 pub(crate) struct Groups {
     /// Of 4-bit codes: what each stands for, plus 128.

@@ -195,6 +195,7 @@ const fn tile_bytes<const FOUR: bool>() -> usize {
 /// # Safety
 /// `from` is where those of a step begin.
 unsafe fn scales<const GROUP: usize>(groups: &Groups, from: *const u8, group: usize) -> [f32; PAIR] {
+    // SAFETY: the caller's promise.
     let half = |at: usize| f16::from_bits(unsafe { from.add(at).cast::<u16>().read_unaligned() }).to_f32();
     std::array::from_fn(|column| {
         let at = group * PAIR + column;
