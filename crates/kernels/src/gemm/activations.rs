@@ -159,12 +159,7 @@ impl Scratch {
     ) -> Activations<'_> {
         let rows = source.rows(width);
         let stride = stride(format, width);
-        let scaled_rows = if matches!(format, Format::Int8 | Format::Int8Grouped | Format::Int8By32 | Format::Int8By16)
-        {
-            rows
-        } else {
-            0
-        };
+        let scaled_rows = if format.is_int8() { rows } else { 0 };
         self.rows.reserve(rows * stride).expect("memory for the activations of one matrix product");
         self.scales.reserve(scaled_rows).expect("memory for row scales");
         let list = max_outliers(width);

@@ -1,11 +1,11 @@
 //! Matrix products: any number of rows times a packed matrix.
 //!
 //! ```text
-//! linear      activations -> scratch (int8 + scale + sum, or bf16)       once per call
+//! linear      activations -> scratch (digits and scale, or bf16)         once per call
 //!             rows x pairs cut into panels, panels spread over threads   pairs of strips are 32 output columns
 //! panel       for each group of pairs that fits L2, for each block of 1..=12 rows, for each pair:
 //!               kernel   all of K, sums in registers    scalar.rs  avx2.rs  avx512.rs  amx.rs
-//!               finish   scales, bias, residual         epilogue.rs
+//!               finish   outliers, scales, bias, residual         epilogue.rs
 //! ```
 //! What a result is, row by row and column by column (the cutting above cannot change it):
 //!
@@ -176,6 +176,13 @@ pub(crate) enum Format {
     Bf16,
     /// f32 that are bf16 values, K padded to 32: what fused multiply-add takes.
     Wide,
+}
+
+impl Format {
+    /// Whether rows have a scale and outliers.
+    fn is_int8(self) -> bool {
+        !matches!(self, Format::Bf16 | Format::Wide)
+    }
 }
 
 /// Turns rows of f32 into a kernel's format: `(x, format, smallest k stride in bytes, first row.. of scratch)`.

@@ -12,7 +12,7 @@
 //! Our own rows survive a file: their ratios have no common divisor and their scale has 20 significant bits, so every
 //! `scale * ratio` is an f32 without rounding, and importing those products finds the same scale and ratios again.
 
-use super::{SMALLEST_ABSMAX, absmax_bits, greatest_common_divisor};
+use super::{SMALLEST_ABSMAX, absmax_bits, greatest_common_divisor, ratios_that_fit};
 use crate::isa::Isa;
 use crate::lanes::{Kernel, LANES, Simd, dispatch, sum};
 
@@ -245,19 +245,8 @@ pub(super) fn import(q: &mut [i8], scales: &[f32], ratios: &mut [i8]) -> f32 {
         let scale = largest / f32::from(steps);
         scales.iter().all(|s| (s - (s / scale).round_ties_even() * scale).abs() <= tolerance)
     };
-    let mut steps = (1..=MAX_OWN_RATIO).find(fine).unwrap_or(i8::MAX);
-    loop {
-        let scale = largest / f32::from(steps);
-        let mut bound = 0u64;
-        for ((ratio, scale_of_group), q) in ratios.iter_mut().zip(scales).zip(q.chunks(GROUP)) {
-            *ratio = (scale_of_group / scale).round_ties_even() as i8;
-            bound += u64::from(ratio.unsigned_abs()) * q.iter().map(|q| u64::from(q.unsigned_abs())).sum::<u64>();
-        }
-        if 127 * bound <= i32::MAX as u64 {
-            return scale;
-        }
-        steps -= 1;
-    }
+    let steps = (1..=MAX_OWN_RATIO).find(fine).unwrap_or(i8::MAX);
+    ratios_that_fit(q, scales, GROUP, ratios, steps, |steps, _| steps - 1)
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@
 //! `scale * ratio` is an f32 without rounding, and importing those products finds the same scale and ratios again. (The
 //! same weights would not do: `T` is rounded to f32, and three times it may be rounded elsewhere than it is.)
 
-use super::{SMALLEST_ABSMAX, absmax_bits, greatest_common_divisor};
+use super::{SMALLEST_ABSMAX, absmax_bits, greatest_common_divisor, nearest, ratios_that_fit};
 
 /// Weights that share a ratio.
 pub const INT8_GROUP: usize = 128;
@@ -50,12 +50,10 @@ pub fn quantize_int8_row(x: &[f32], q: &mut [i8], ratios: &mut [i8]) -> f32 {
 /// `q = round(x / step)`, to nearest even, within -127..=127. Returns the sum of magnitudes.
 #[inline(always)]
 fn quantize_group(x: &[f32], step: f32, q: &mut [i8]) -> u64 {
-    const MAGIC: f32 = 12_582_912.0;
     let inverse = 1.0 / step;
     let mut sum = 0i32;
     for (q, &x) in q.iter_mut().zip(x) {
-        let integer = ((x * inverse) + MAGIC).to_bits() as i32 - MAGIC.to_bits() as i32;
-        let integer = integer.clamp(-127, 127);
+        let integer = nearest(x * inverse).clamp(-127, 127);
         sum += integer.abs();
         *q = integer as i8;
     }
@@ -91,19 +89,8 @@ pub(super) fn import(q: &mut [i8], scales: &[f32], ratios: &mut [i8]) -> f32 {
         let scale = largest / f32::from(steps);
         scales.iter().all(|s| (s / scale).round_ties_even() * scale == *s)
     };
-    let mut steps = (1..=i8::MAX).find(exact).unwrap_or(i8::MAX);
-    loop {
-        let scale = largest / f32::from(steps);
-        let mut bound = 0u64;
-        for ((ratio, scale_of_group), q) in ratios.iter_mut().zip(scales).zip(q.chunks(INT8_GROUP)) {
-            *ratio = (scale_of_group / scale).round_ties_even() as i8;
-            bound += u64::from(ratio.unsigned_abs()) * q.iter().map(|q| u64::from(q.unsigned_abs())).sum::<u64>();
-        }
-        if 127 * bound <= i32::MAX as u64 {
-            return scale;
-        }
-        steps = smaller(steps, bound);
-    }
+    let steps = (1..=i8::MAX).find(exact).unwrap_or(i8::MAX);
+    ratios_that_fit(q, scales, INT8_GROUP, ratios, steps, smaller)
 }
 
 #[cfg(test)]

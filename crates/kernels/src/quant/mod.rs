@@ -200,6 +200,39 @@ fn greatest_common_divisor(ratios: &[i8]) -> i8 {
     ratios.iter().fold(0, |divisor, ratio| of_two(divisor, ratio.unsigned_abs())).max(1) as i8
 }
 
+/// The integer nearest to a number of magnitude below 2^22, ties to even: 1.5 * 2^23 added, it is in the low bits of the
+/// sum.
+#[inline(always)]
+fn nearest(x: f32) -> i32 {
+    const MAGIC: f32 = 12_582_912.0;
+    (x + MAGIC).to_bits() as i32 - MAGIC.to_bits() as i32
+}
+
+/// Ratios for rows that are quantized already: of at most `steps`, or fewer, as many as leave `127 * sum of |ratio * q|`
+/// within i32. Returns the row's scale. `fewer` is asked for the next number of steps.
+fn ratios_that_fit(
+    q: &[i8],
+    scales: &[f32],
+    group: usize,
+    ratios: &mut [i8],
+    mut steps: i8,
+    fewer: impl Fn(i8, u64) -> i8,
+) -> f32 {
+    let largest = f32::from_bits(absmax_bits(scales));
+    loop {
+        let scale = largest / f32::from(steps);
+        let mut bound = 0u64;
+        for ((ratio, scale_of_group), q) in ratios.iter_mut().zip(scales).zip(q.chunks(group)) {
+            *ratio = (scale_of_group / scale).round_ties_even() as i8;
+            bound += u64::from(ratio.unsigned_abs()) * q.iter().map(|q| u64::from(q.unsigned_abs())).sum::<u64>();
+        }
+        if 127 * bound <= i32::MAX as u64 {
+            return scale;
+        }
+        steps = fewer(steps, bound);
+    }
+}
+
 /// Symmetric int8 with one scale: `q = round(x * (127 / absmax))` to nearest even, `scale = absmax / 127`.
 /// `q` may be longer than `x`; the rest is zero. Returns the scale and the sum of `q`.
 ///
@@ -213,13 +246,10 @@ pub fn quantize_row(x: &[f32], q: &mut [i8]) -> (f32, i32) {
         q.fill(0);
         return (if absmax.is_finite() { 0.0 } else { f32::NAN }, 0);
     }
-    // Adding 1.5 * 2^23 leaves the integer nearest to a small number (ties to even) in the low bits of the sum.
-    const MAGIC: f32 = 12_582_912.0;
     let inverse = 127.0 / absmax;
     let mut sum = 0i32;
     for (q, &x) in q.iter_mut().zip(x) {
-        let integer = ((x * inverse) + MAGIC).to_bits() as i32 - MAGIC.to_bits() as i32;
-        let integer = integer.clamp(-127, 127);
+        let integer = nearest(x * inverse).clamp(-127, 127);
         sum += integer;
         *q = integer as i8;
     }

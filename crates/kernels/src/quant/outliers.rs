@@ -13,7 +13,7 @@
 //! of steps; here they get digits of their own and the scale is the others'. Every digit's sum is an exact integer, so
 //! it does not matter in which order or by which instruction it is computed.
 
-use super::{SMALLEST_ABSMAX, absmax_bits};
+use super::{SMALLEST_ABSMAX, absmax_bits, nearest};
 
 /// Activations that share an entry of the lists.
 pub const QUAD: usize = 4;
@@ -30,8 +30,6 @@ pub(crate) const BASE: i32 = 255;
 pub const PLANES: usize = 2;
 /// The limit is at least this part of the largest magnitude: integers then stay below 2^22.
 const SMALLEST_LIMIT: f32 = 1.0 / 32_768.0;
-/// Adding 1.5 * 2^23 leaves the integer nearest to a number below 2^22 (ties to even) in the low bits of the sum.
-const MAGIC: f32 = 12_582_912.0;
 
 /// Digits of a quad that passes the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,7 +103,7 @@ pub fn quantize_activations(x: &[f32], to: Digits<'_>) -> (f32, [usize; PLANES])
     let limit = number(limit_bits).max(absmax * SMALLEST_LIMIT);
     let inverse = 127.0 / limit;
     for (q, &x) in low.iter_mut().zip(x) {
-        *q = integer(x, inverse).clamp(-127, 127) as i8;
+        *q = nearest(x * inverse).clamp(-127, 127) as i8;
     }
     let mut counts = [0; PLANES];
     for (first, part) in peaks.chunks(32).enumerate() {
@@ -126,7 +124,7 @@ pub fn quantize_activations(x: &[f32], to: Digits<'_>) -> (f32, [usize; PLANES])
                 Some(four) => *four,
                 None => std::array::from_fn(|i| whole.1.get(i).copied().unwrap_or(0.0)),
             };
-            let (rest, digits) = digit(four.map(|x| integer(x, inverse)));
+            let (rest, digits) = digit(four.map(|x| nearest(x * inverse)));
             let digits = digits.map(|digit| digit as i8);
             match low[first..].first_chunk_mut::<QUAD>() {
                 Some(to) => *to = digits,
@@ -147,17 +145,11 @@ pub fn quantize_activations(x: &[f32], to: Digits<'_>) -> (f32, [usize; PLANES])
     (limit / 127.0, counts)
 }
 
-/// The nearest integer, for magnitudes below 2^22.
-#[inline(always)]
-fn integer(x: f32, inverse: f32) -> i32 {
-    ((x * inverse) + MAGIC).to_bits() as i32 - MAGIC.to_bits() as i32
-}
-
 /// `x = BASE * first + second`, the second in -127..=127, for magnitudes below 2^22.
 #[inline(always)]
 fn digit(x: [i32; QUAD]) -> ([i32; QUAD], [i32; QUAD]) {
     // The quotient is off by less than 2^-9, and 255 is odd: it is never so near to the middle of two integers.
-    let above = x.map(|x| integer(x as f32, 1.0 / BASE as f32));
+    let above = x.map(|x| nearest(x as f32 * (1.0 / BASE as f32)));
     (above, std::array::from_fn(|i| x[i] - BASE * above[i]))
 }
 

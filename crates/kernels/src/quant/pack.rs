@@ -131,13 +131,12 @@ impl PackBlocks<'_, '_> {
         let mut scales = vec![GroupScale::ZERO; steps * format.groups()];
         let mut converted = vec![0u8; PAIR * row_bytes];
         let (scale_bytes, min_bytes) = format.scale_bytes();
-        // Of 4 bits: the code of each level.
+        // Of 4 bits: the code of each level. Padding has any code, and scale 0.
         let mut code_of = [0u8; 256];
         if let Codes::Four { levels } = &format.codes {
             for (code, level) in levels.iter().enumerate().rev() {
                 code_of[usize::from(*level as u8)] = code as u8;
             }
-            // What is never read by a weight still has to be a code that stands for something: padding has scale 0.
         }
         let first = pair * PAIR;
         for row in first..(first + PAIR).min(shape.out_features) {
