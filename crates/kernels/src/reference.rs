@@ -171,7 +171,7 @@ fn digits_of(x: &[f32]) -> (f32, Vec<i8>, [Vec<Outlier>; PLANES]) {
     let mut low = vec![0; x.len()];
     let mut lists = [(); PLANES].map(|()| vec![Outlier::NONE; max_outliers(x.len())]);
     let [middle, high] = &mut lists;
-    let mut peaks = vec![0; x.len().div_ceil(QUAD)];
+    let mut peaks = vec![0; x.len().div_ceil(QUAD).next_multiple_of(32)];
     let to = Digits { low: &mut low, outliers: [middle, high], peaks: &mut peaks };
     let (scale, counts) = quantize_activations(x, to);
     lists.iter_mut().zip(counts).for_each(|(list, count)| list.truncate(count));

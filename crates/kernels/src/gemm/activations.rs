@@ -304,7 +304,7 @@ unsafe fn quantize_into(rows: &PrepareRows<'_>, row: usize, x: &[f32]) -> (*cons
         let low = std::slice::from_raw_parts_mut(bytes.cast::<i8>(), padded);
         let outliers =
             [0, 1].map(|plane| std::slice::from_raw_parts_mut(rows.outliers.add((row * PLANES + plane) * list), list));
-        let peaks = std::slice::from_raw_parts_mut(rows.peaks, x.len().div_ceil(QUAD));
+        let peaks = std::slice::from_raw_parts_mut(rows.peaks, x.len().div_ceil(QUAD).next_multiple_of(32));
         let (scale, counts) = quantize_activations(x, Digits { low, outliers, peaks });
         *rows.scales.add(row) = scale;
         for (plane, count) in counts.into_iter().enumerate() {

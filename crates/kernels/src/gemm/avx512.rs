@@ -156,50 +156,125 @@ unsafe fn int8<const ROWS: usize>(block: Block) {
             }
         }
     }
-    // Few rows read both strips of a step at once, one linear stream; more rows have no registers for that, and find their
-    // weights in a near cache.
-    let strips_at_once = if ROWS <= 4 { 2 } else { 1 };
-    for first in (0..2).step_by(strips_at_once) {
-        let mut totals = [[_mm512_setzero_si512(); ROWS]; 2];
-        let (mut tiles, mut x, mut ahead) = (block.tiles, block.x, block.ahead);
-        let (mut ratios, mut left) = (block.ratios, block.steps);
-        // SAFETY: step by step the addresses stay within the ratios, `steps` tiles and the activations, behind which lies a
-        // correction for each group; the sums are `[ROWS][32]`.
-        unsafe {
-            let mut corrections = block.x.add(block.steps * 64);
-            while left > 0 {
-                let steps = left.min(INT8_GROUP / 64);
-                let start = |row: usize| {
-                    _mm512_set1_epi32(corrections.add(row * block.x_stride).cast::<i32>().read_unaligned())
-                };
-                let mut sums: [Strip<ROWS>; 2] = [[_mm512_setzero_si512(); ROWS]; 2];
-                for sums in &mut sums[..strips_at_once] {
-                    *sums = std::array::from_fn(start);
+    if ROWS > 4 {
+        // SAFETY: the caller's promise.
+        return unsafe { int8_many::<ROWS>(block) };
+    }
+    let mut totals = [[_mm512_setzero_si512(); ROWS]; 2];
+    let (mut tiles, mut x, mut ahead) = (block.tiles, block.x, block.ahead);
+    let (mut ratios, mut left) = (block.ratios, block.steps);
+    // SAFETY: step by step the addresses stay within the ratios, `steps` tiles and the activations, behind which lies a
+    // correction for each group; the sums are `[ROWS][32]`.
+    unsafe {
+        let mut corrections = block.x.add(block.steps * 64);
+        while left > 0 {
+            let steps = left.min(INT8_GROUP / 64);
+            let start =
+                |row: usize| _mm512_set1_epi32(corrections.add(row * block.x_stride).cast::<i32>().read_unaligned());
+            let mut sums: [Strip<ROWS>; 2] = [std::array::from_fn(start); 2];
+            for _ in 0..steps {
+                for (strip, sums) in sums.iter_mut().enumerate() {
+                    let at = strip * TILE;
+                    tile(tiles.add(at), x, block.x_stride, ahead.wrapping_add(at), sums);
                 }
-                for _ in 0..steps {
-                    for (strip, sums) in sums.iter_mut().enumerate().take(strips_at_once) {
-                        let at = (first + strip) * TILE;
-                        tile(tiles.add(at), x, block.x_stride, ahead.wrapping_add(at), sums);
-                    }
-                    (tiles, x) = (tiles.add(2 * TILE), x.add(64));
-                    ahead = ahead.wrapping_add(block.ahead_stride);
-                }
-                for (strip, (totals, sums)) in totals.iter_mut().zip(sums).enumerate().take(strips_at_once) {
-                    let ratios = _mm_loadu_si128(ratios.add((first + strip) * 16).cast());
-                    let ratios = _mm512_cvtepi8_epi32(ratios);
-                    for (total, sum) in totals.iter_mut().zip(sums) {
-                        *total = _mm512_add_epi32(*total, _mm512_mullo_epi32(sum, ratios));
-                    }
-                }
-                (ratios, corrections, left) = (ratios.add(PAIR), corrections.add(4), left - steps);
+                (tiles, x) = (tiles.add(2 * TILE), x.add(64));
+                ahead = ahead.wrapping_add(block.ahead_stride);
             }
-            for (strip, totals) in totals.iter().enumerate().take(strips_at_once) {
-                for (row, &total) in totals.iter().enumerate() {
-                    _mm512_storeu_si512(block.sums.add(row * 32 + (first + strip) * 16).cast(), total);
+            for (strip, (totals, sums)) in totals.iter_mut().zip(sums).enumerate() {
+                let ratios = _mm512_cvtepi8_epi32(_mm_loadu_si128(ratios.add(strip * 16).cast()));
+                for (total, sum) in totals.iter_mut().zip(sums) {
+                    *total = _mm512_add_epi32(*total, _mm512_mullo_epi32(sum, ratios));
+                }
+            }
+            (ratios, corrections, left) = (ratios.add(PAIR), corrections.add(4), left - steps);
+        }
+        for (row, (first, second)) in totals[0].into_iter().zip(totals[1]).enumerate() {
+            store([first, second], block.sums.add(row * 32));
+        }
+    }
+}
+
+/// Many rows: two strips at once, so that an activation is broadcast once for both. Sums of a group are in registers,
+/// totals in memory.
+///
+/// # Safety
+/// As for a [`Kernel`].
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
+unsafe fn int8_many<const ROWS: usize>(block: Block) {
+    /// One group, added to the totals. A function of its own, so that the compiler does not think of keeping totals in
+    /// registers.
+    #[inline(never)]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
+    unsafe fn group<const ROWS: usize>(
+        (tiles, ratios, steps): (*const u8, *const u8, usize),
+        (x, corrections, x_stride): (*const u8, *const u8, usize),
+        (ahead, ahead_stride): (*const u8, usize),
+        totals: *mut u32,
+    ) {
+        let flip = _mm512_set1_epi8(-128);
+        // SAFETY: within the tiles, the ratios, each row of the activations and its corrections, and the totals;
+        // prefetching past the end is harmless.
+        unsafe {
+            let start = |row: usize| {
+                _mm512_set1_epi32(corrections.add(row * x_stride).cast::<i32>().read_unaligned())
+            };
+            let mut sums: [[__m512i; 2]; ROWS] = std::array::from_fn(|row| [start(row); 2]);
+            for step in 0..steps {
+                let (line, ahead) = (tiles.add(step * 2 * TILE), ahead.wrapping_add(step * ahead_stride));
+                let x = rows_by_three(x.add(step * 64), x_stride);
+                for quad in 0..16 {
+                    for strip in 0..2 {
+                        _mm_prefetch::<_MM_HINT_T1>(ahead.wrapping_add((strip * 16 + quad) * 64).cast());
+                    }
+                    let at = line.add(quad * 64);
+                    let w = [0, TILE].map(|tile| _mm512_xor_si512(_mm512_loadu_si512(at.add(tile).cast()), flip));
+                    for (row, sums) in sums.iter_mut().enumerate() {
+                        let four = x[row / 3].add(row % 3 * x_stride + quad * 4).cast::<i32>().read_unaligned();
+                        let four = _mm512_set1_epi32(four);
+                        sums[0] = _mm512_dpbusd_epi32(sums[0], w[0], four);
+                        sums[1] = _mm512_dpbusd_epi32(sums[1], w[1], four);
+                    }
+                }
+            }
+            let ratios = [0, 16].map(|at| _mm512_cvtepi8_epi32(_mm_loadu_si128(ratios.add(at).cast())));
+            for (row, sums) in sums.iter().enumerate() {
+                for strip in 0..2 {
+                    let total = totals.add(row * 32 + strip * 16);
+                    let product = _mm512_mullo_epi32(sums[strip], ratios[strip]);
+                    _mm512_storeu_si512(total.cast(), _mm512_add_epi32(_mm512_loadu_si512(total.cast()), product));
                 }
             }
         }
     }
+    let (mut tiles, mut x, mut ahead) = (block.tiles, block.x, block.ahead);
+    let (mut ratios, mut left) = (block.ratios, block.steps);
+    // SAFETY: as in `int8`.
+    unsafe {
+        block.sums.write_bytes(0, ROWS * 32);
+        let mut corrections = block.x.add(block.steps * 64);
+        while left > 0 {
+            let steps = left.min(INT8_GROUP / 64);
+            let activations = (x, corrections, block.x_stride);
+            group::<ROWS>((tiles, ratios, steps), activations, (ahead, block.ahead_stride), block.sums);
+            (tiles, x) = (tiles.add(steps * 2 * TILE), x.add(steps * 64));
+            ahead = ahead.wrapping_add(steps * block.ahead_stride);
+            (ratios, corrections, left) = (ratios.add(PAIR), corrections.add(4), left - steps);
+        }
+    }
+}
+
+/// Where every third of twelve rows begins: with addresses of that kind two rows more are one addition each, which is part
+/// of a load.
+#[inline(always)]
+#[allow(clippy::pointers_in_nomem_asm_block)] // nothing is read or written there
+fn rows_by_three(x: *const u8, stride: usize) -> [*const u8; 4] {
+    std::array::from_fn(|third| {
+        let mut row = x.wrapping_add(third * 3 * stride);
+        // SAFETY: no instruction at all; the compiler would otherwise derive one address from another, row by row.
+        unsafe { std::arch::asm!("/* {0} */", inout(reg) row, options(nomem, nostack, preserves_flags)) };
+        row
+    })
 }
 
 /// The sums of digits that few quads have: 4 weights of each column, by the ratio of their group.

@@ -3,7 +3,8 @@
 //! ```text
 //! row of x       | 4 | 4 | 4 | ...   in quads, as the integer instructions take them
 //! limit          the bf16 number that all but one in 32 quads stay below, but at most 4 times the one that three quarters
-//!                stay below; scale = limit / 127
+//!                stay below; where the largest magnitude is no more than 1.5 times the first and 4 times the second,
+//!                that; scale = limit / 127
 //! x / scale      low + 255 * middle + 65,025 * high, each digit in -127..=127
 //! low            [K] i8, dense: what the matrix kernels multiply
 //! middle, high   only of quads that pass the limit: a list of (quad, four digits) each
@@ -17,6 +18,8 @@ use super::{SMALLEST_ABSMAX, absmax_bits, nearest};
 
 /// Activations that share an entry of the lists.
 pub const QUAD: usize = 4;
+/// Peaks that are compared at once.
+const LANES: usize = 32;
 /// One quad in so many passes the limit, where the others are of one kind.
 const FEW: usize = 32;
 /// One quad in so many may pass it where there are more outliers than these few: their lists are the price of a scale
@@ -24,6 +27,9 @@ const FEW: usize = 32;
 const MANY: usize = 4;
 /// How far above the many the limit may lie. (Of normal numbers one quad in 32 passes 1.5 times what one in 4 passes.)
 const LIMIT_ABOVE_MANY: f32 = 4.0;
+/// Where what few pass is reached by the largest number over this factor, the row has no outliers: normal numbers, up
+/// to some 5,000 of them, cost no lists.
+const MILD: f32 = 1.5;
 /// What a digit counts in units of the one below it.
 pub(crate) const BASE: i32 = 255;
 /// Lists of digits beyond the dense one.
@@ -62,7 +68,7 @@ pub struct Digits<'a> {
     pub low: &'a mut [i8],
     /// The middle and the high ones, [`max_outliers`] long each.
     pub outliers: [&'a mut [Outlier]; PLANES],
-    /// Scratch, one for each quad.
+    /// Scratch, one for each quad and up to 31 more: a multiple of 32.
     pub peaks: &'a mut [u16],
 }
 
@@ -81,25 +87,20 @@ pub fn quantize_activations(x: &[f32], to: Digits<'_>) -> (f32, [usize; PLANES])
         low.fill(0);
         return (if absmax.is_finite() { 0.0 } else { f32::NAN }, [0; PLANES]);
     }
-    // Largest magnitude of each quad, rounded up to bf16: 16 bits that compare as the numbers do.
-    let peaks = &mut peaks[..x.len().div_ceil(QUAD)];
+    let quads = x.len().div_ceil(QUAD);
+    let (all, _) = peaks[..quads.next_multiple_of(LANES)].as_chunks_mut::<LANES>();
     let whole = x.as_chunks::<QUAD>();
+    // Largest magnitude of each quad, rounded up to bf16: 16 bits that compare as the numbers do.
+    all[all.len() - 1] = [0; LANES];
+    let peaks = &mut all.as_flattened_mut()[..quads];
     for (peak, quad) in peaks.iter_mut().zip(whole.0) {
         *peak = up_to_bf16(quad);
     }
     if !whole.1.is_empty() {
-        let last = peaks.len() - 1;
-        peaks[last] = up_to_bf16(whole.1);
+        peaks[quads - 1] = up_to_bf16(whole.1);
     }
-    let number = |bits: u16| f32::from_bits(u32::from(bits) << 16);
-    let few = nth_largest(peaks, peaks.len() / FEW);
-    let many = nth_largest(peaks, peaks.len() / MANY);
-    // Four times a bf16 number is one, but for overflow, where `few` is the smaller anyway.
-    let limit_bits = if number(few) > LIMIT_ABOVE_MANY * number(many) {
-        ((LIMIT_ABOVE_MANY * number(many)).to_bits() >> 16) as u16
-    } else {
-        few
-    };
+    let limit_bits = limit_of(all, quads, up_to_bf16(&[absmax]));
+    let peaks = &all.as_flattened()[..quads];
     let limit = number(limit_bits).max(absmax * SMALLEST_LIMIT);
     let inverse = 127.0 / limit;
     for (q, &x) in low.iter_mut().zip(x) {
@@ -163,21 +164,56 @@ fn up_to_bf16(x: &[f32]) -> u16 {
     ((largest + 0xffff) >> 16).min(0x7f7f) as u16
 }
 
-/// The number that `n` of them are larger than, or equal to: the largest for `n = 0`. Found bit by bit.
+/// The limit that the peaks of a row ask for, as bf16 bits. Almost every row needs two or three passes over its peaks
+/// to see that it has no outliers, or some ten to find where they begin.
 #[inline(always)]
-fn nth_largest(values: &[u16], n: usize) -> u16 {
+fn limit_of(peaks: &[[u16; LANES]], quads: usize, largest: u16) -> u16 {
+    let is_within = |factor: f32, bits: u16, quads: usize| {
+        let part = (number(bits) / factor).to_bits();
+        reached(peaks, ((part + 0xffff) >> 16) as u16) > quads
+    };
+    let (few, many) = (quads / FEW, quads / MANY);
+    if is_within(MILD, largest, few) && is_within(LIMIT_ABOVE_MANY, largest, many) {
+        return largest;
+    }
+    let limit = nth_largest(peaks, few, largest);
+    if is_within(LIMIT_ABOVE_MANY, limit, many) {
+        return limit;
+    }
+    // Four times a bf16 number is one, and this one is less than what few pass.
+    ((LIMIT_ABOVE_MANY * number(nth_largest(peaks, many, limit))).to_bits() >> 16) as u16
+}
+
+/// A number by its bf16 bits.
+#[inline(always)]
+fn number(bits: u16) -> f32 {
+    f32::from_bits(u32::from(bits) << 16)
+}
+
+/// The number that `n` of them are larger than, or equal to: the largest for `n = 0`. Found bit by bit; none is above
+/// `largest`.
+#[inline(always)]
+fn nth_largest(values: &[[u16; LANES]], n: usize, largest: u16) -> u16 {
     let mut found = 0u16;
     for bit in (0..15).rev() {
         let candidate = found | 1 << bit;
-        let mut reached = 0u32;
-        for &value in values {
-            reached += u32::from(value >= candidate);
-        }
-        if reached as usize > n {
+        if candidate <= largest && reached(values, candidate) > n {
             found = candidate;
         }
     }
     found
+}
+
+/// How many are at least `bound`, of fewer than 2^16.
+#[inline(always)]
+fn reached(values: &[[u16; LANES]], bound: u16) -> usize {
+    let mut counts = [0u16; LANES];
+    for values in values {
+        for (count, value) in counts.iter_mut().zip(values) {
+            *count += u16::from(*value >= bound);
+        }
+    }
+    counts.into_iter().fold(0u16, u16::wrapping_add).into()
 }
 
 #[cfg(test)]
@@ -193,7 +229,7 @@ mod tests {
     fn quantize(x: &[f32]) -> Quantized {
         let mut low = vec![9; x.len().next_multiple_of(64)];
         let mut lists = [(); PLANES].map(|()| vec![Outlier::NONE; max_outliers(x.len())]);
-        let mut peaks = vec![0; x.len().div_ceil(QUAD)];
+        let mut peaks = vec![9; x.len().div_ceil(QUAD).next_multiple_of(LANES)];
         let [middle, high] = &mut lists;
         let (scale, counts) =
             quantize_activations(x, Digits { low: &mut low, outliers: [middle, high], peaks: &mut peaks });
