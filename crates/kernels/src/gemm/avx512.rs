@@ -202,9 +202,8 @@ unsafe fn int8<const ROWS: usize>(block: Block) {
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
 unsafe fn int8_many<const ROWS: usize>(block: Block) {
-    /// One group, added to the totals. A function of its own, so that the compiler does not think of keeping totals in
-    /// registers.
-    #[inline(never)]
+    /// One group, added to the totals.
+    #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
     unsafe fn group<const ROWS: usize>(
         (tiles, ratios, steps): (*const u8, *const u8, usize),
@@ -216,9 +215,8 @@ unsafe fn int8_many<const ROWS: usize>(block: Block) {
         // SAFETY: within the tiles, the ratios, each row of the activations and its corrections, and the totals;
         // prefetching past the end is harmless.
         unsafe {
-            let start = |row: usize| {
-                _mm512_set1_epi32(corrections.add(row * x_stride).cast::<i32>().read_unaligned())
-            };
+            let totals = opaque(totals); // else it keeps them in registers, which all are taken
+            let start = |row: usize| _mm512_set1_epi32(corrections.add(row * x_stride).cast::<i32>().read_unaligned());
             let mut sums: [[__m512i; 2]; ROWS] = std::array::from_fn(|row| [start(row); 2]);
             for step in 0..steps {
                 let (line, ahead) = (tiles.add(step * 2 * TILE), ahead.wrapping_add(step * ahead_stride));
@@ -267,14 +265,18 @@ unsafe fn int8_many<const ROWS: usize>(block: Block) {
 /// Where every third of twelve rows begins: with addresses of that kind two rows more are one addition each, which is part
 /// of a load.
 #[inline(always)]
-#[allow(clippy::pointers_in_nomem_asm_block)] // nothing is read or written there
 fn rows_by_three(x: *const u8, stride: usize) -> [*const u8; 4] {
-    std::array::from_fn(|third| {
-        let mut row = x.wrapping_add(third * 3 * stride);
-        // SAFETY: no instruction at all; the compiler would otherwise derive one address from another, row by row.
-        unsafe { std::arch::asm!("/* {0} */", inout(reg) row, options(nomem, nostack, preserves_flags)) };
-        row
-    })
+    std::array::from_fn(|third| opaque(x.wrapping_add(third * 3 * stride).cast_mut()).cast_const())
+}
+
+/// The same address, but the compiler does not know it: it derives no other from it, and keeps nothing that lies there in
+/// registers.
+#[inline(always)]
+#[allow(clippy::pointers_in_nomem_asm_block)] // nothing is read or written there
+fn opaque<T>(mut address: *mut T) -> *mut T {
+    // SAFETY: no instruction at all.
+    unsafe { std::arch::asm!("/* {0} */", inout(reg) address, options(nomem, nostack, preserves_flags)) };
+    address
 }
 
 /// The sums of digits that few quads have: 4 weights of each column, by the ratio of their group.

@@ -314,10 +314,19 @@ pub(crate) fn linear(
         pool.shares(pairs, &|pairs| panel(0..rows, pairs));
         return;
     }
+    // Panels are of whole blocks: a block with fewer rows than its kernel could take passes over the weights for less.
+    let blocks = match tiles {
+        Some(_) => row_panels,
+        None => rows.div_ceil(path.block_rows).max(row_panels),
+    };
+    let rows_of = |panel: usize| {
+        let blocks_of = share(blocks, row_panels, panel);
+        share(rows, blocks, blocks_of.start).start..share(rows, blocks, blocks_of.end - 1).end
+    };
     // Enough tasks to even out, but no more: a task passes over its pairs with the rows in the nearest cache.
     let pair_groups = (16 * threads).div_ceil(row_panels).max(pairs.div_ceil(product.pairs_in_group())).min(pairs);
     pool.tasks(row_panels * pair_groups, &|task| {
-        panel(share(rows, row_panels, task % row_panels), share(pairs, pair_groups, task / row_panels));
+        panel(rows_of(task % row_panels), share(pairs, pair_groups, task / row_panels));
     });
 }
 
@@ -391,11 +400,23 @@ impl Product<'_> {
                         groups,
                         sums: sums.0.as_mut_ptr().cast(),
                     };
+                    self.ask_for_results(first, count, pair);
                     // SAFETY: the path was chosen by proof of its instructions, `prepare` filled `count` rows from
                     // `first` in its format, and `sums` has room for every kernel's rows.
                     unsafe { kernels[count - 1](block) };
                     self.finish(&sums.0[..count], first, pair);
                 }
+            }
+        }
+    }
+
+    /// Asks for the cache lines of a block of results before its sums are computed. A store that misses holds up all
+    /// stores behind it, of which kernels make many.
+    fn ask_for_results(&self, first: usize, count: usize, pair: usize) {
+        let width = self.w.shape().out_features;
+        for row in first..first + count {
+            for column in [pair * PAIR, pair * PAIR + PAIR / 2] {
+                prefetch(self.out.0.wrapping_add(row * width + column).cast());
             }
         }
     }
@@ -433,6 +454,18 @@ impl Product<'_> {
         // SAFETY: the path's instructions are there, and this panel alone writes these rows and columns.
         unsafe { (self.path.finish)(results) };
     }
+}
+
+/// Asks for a line in the nearest cache; any address is fine.
+#[inline(always)]
+fn prefetch(address: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch is a hint, never a fault.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(address.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = address;
 }
 
 /// The same addresses, but the compiler does not know it. Called before each tile, it keeps the loads of a tile behind
