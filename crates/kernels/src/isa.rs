@@ -72,16 +72,18 @@ impl Isa {
     }
 }
 
-/// Proof that this CPU has AVX2, FMA and F16C.
+/// Proof that this CPU has AVX2, FMA, F16C and POPCNT.
 #[derive(Clone, Copy, Debug)]
 pub struct Avx2(());
 
 impl Avx2 {
-    /// `target_feature`: `avx2,fma,f16c`.
+    /// `target_feature`: `avx2,fma,f16c,popcnt`.
     pub fn detect() -> Option<Avx2> {
         #[cfg(target_arch = "x86_64")]
-        let found =
-            is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c");
+        let found = is_x86_feature_detected!("avx2")
+            && is_x86_feature_detected!("fma")
+            && is_x86_feature_detected!("f16c")
+            && is_x86_feature_detected!("popcnt");
         #[cfg(not(target_arch = "x86_64"))]
         let found = false;
         found.then_some(Avx2(()))

@@ -5,7 +5,7 @@ use crate::isa::Isa;
 use crate::mem::Buffer;
 use crate::pointwise::{self, Activation, Shared};
 use crate::quant::{
-    Digits, GROUP, INT8_GROUP, Outlier, PLANES, QUAD, SMALLEST_ACTIVATION, max_outliers, quantize_activations,
+    Digits, GROUP, INT8_GROUP, Outlier, PLANES, QUAD, Reached, SMALLEST_ACTIVATION, max_outliers, quantize_by,
     round_to_bf16,
 };
 use crate::threads::{Pool, share};
@@ -232,22 +232,22 @@ fn stride(format: Format, width: usize) -> usize {
     if bytes.is_multiple_of(2048) { bytes + 64 } else { bytes }
 }
 
-/// The conversion, inlined into a function of each instruction set.
+/// The conversion, inlined into a function of each instruction set; for `reached` see [`quantize_by`].
 ///
 /// # Safety
 /// The pointers cover the rows of `x`, and nobody else uses them.
 #[inline(always)]
-pub(super) unsafe fn prepare(rows: PrepareRows<'_>) {
+pub(super) unsafe fn prepare(rows: PrepareRows<'_>, reached: impl Reached) {
     for (row, x) in rows.x.chunks_exact(rows.width).enumerate() {
         // SAFETY: row `row` of each array is there and is this caller's.
         unsafe {
             let bytes = rows.bytes.add(row * rows.stride);
             match rows.format {
-                Format::Int8 => correct::<INT8_GROUP>(quantize_into(&rows, row, x), x.len()),
-                Format::Int8By32 => correct::<32>(quantize_into(&rows, row, x), x.len()),
-                Format::Int8By16 => correct::<16>(quantize_into(&rows, row, x), x.len()),
+                Format::Int8 => correct::<INT8_GROUP>(quantize_into(&rows, reached, row, x), x.len()),
+                Format::Int8By32 => correct::<32>(quantize_into(&rows, reached, row, x), x.len()),
+                Format::Int8By16 => correct::<16>(quantize_into(&rows, reached, row, x), x.len()),
                 Format::Int8Grouped => {
-                    let (q, corrections) = quantize_into(&rows, row, x);
+                    let (q, corrections) = quantize_into(&rows, reached, row, x);
                     let q = std::slice::from_raw_parts(q, x.len().next_multiple_of(64));
                     for (group, q) in q.as_chunks::<GROUP>().0.iter().enumerate() {
                         let sum: i16 = q.iter().map(|&q| i16::from(q)).sum();
@@ -296,7 +296,7 @@ unsafe fn correct<const GROUP: usize>((q, corrections): (*const i8, *mut u32), l
 /// # Safety
 /// As for [`prepare`].
 #[inline(always)]
-unsafe fn quantize_into(rows: &PrepareRows<'_>, row: usize, x: &[f32]) -> (*const i8, *mut u32) {
+unsafe fn quantize_into(rows: &PrepareRows<'_>, reached: impl Reached, row: usize, x: &[f32]) -> (*const i8, *mut u32) {
     let (padded, list) = (x.len().next_multiple_of(64), max_outliers(x.len()));
     // SAFETY: row `row` of each array is there and is this caller's, and so is the scratch.
     unsafe {
@@ -305,7 +305,7 @@ unsafe fn quantize_into(rows: &PrepareRows<'_>, row: usize, x: &[f32]) -> (*cons
         let outliers =
             [0, 1].map(|plane| std::slice::from_raw_parts_mut(rows.outliers.add((row * PLANES + plane) * list), list));
         let peaks = std::slice::from_raw_parts_mut(rows.peaks, x.len().div_ceil(QUAD).next_multiple_of(32));
-        let (scale, counts) = quantize_activations(x, Digits { low, outliers, peaks });
+        let (scale, counts) = quantize_by(reached, x, Digits { low, outliers, peaks });
         *rows.scales.add(row) = scale;
         for (plane, count) in counts.into_iter().enumerate() {
             *rows.counts.add(row * PLANES + plane) = count as u32;

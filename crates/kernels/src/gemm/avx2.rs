@@ -1,7 +1,9 @@
 //! AVX2 kernels: `vpmaddubsw` for int8, fused multiply-add for bf16. One tile of 16 columns at a time: 16 registers.
 
 use super::{Block, Format, Groups, Kernel, OutlierBlock, Path, activations, epilogue, in_order};
-use crate::quant::{GROUP, INT4_RATIOS, INT4_TILE, INT8_GROUP, Outlier, PAIR, QUAD, Scales, TILE, WeightClass};
+use crate::quant::{
+    GROUP, INT4_RATIOS, INT4_TILE, INT8_GROUP, Outlier, PAIR, PEAK_LANES, QUAD, Scales, TILE, WeightClass,
+};
 use std::arch::x86_64::*;
 
 pub(super) static INT8: Path =
@@ -44,10 +46,25 @@ static INT8_KERNELS: [Kernel; 4] = [int8::<1>, int8::<2>, int8::<3>, int8::<4>];
 static INT4_KERNELS: [Kernel; 4] = [int4::<1>, int4::<2>, int4::<3>, int4::<4>];
 static BF16_KERNELS: [Kernel; 3] = [bf16::<1>, bf16::<2>, bf16::<3>];
 
-#[target_feature(enable = "avx2,fma")]
+#[target_feature(enable = "avx2,fma,popcnt")]
 unsafe fn prepare(rows: activations::PrepareRows<'_>) {
     // SAFETY: passed on.
-    unsafe { activations::prepare(rows) }
+    unsafe { activations::prepare(rows, |peaks, bound| reached(peaks, bound)) }
+}
+
+/// As [`quant::reached`](crate::quant::reached).
+#[inline]
+#[target_feature(enable = "avx2,popcnt")]
+fn reached(peaks: &[[u16; PEAK_LANES]], bound: u16) -> usize {
+    let bound = _mm256_set1_epi16(bound as i16);
+    let mut count = 0;
+    for half in peaks.as_flattened().as_chunks::<16>().0 {
+        // SAFETY: 32 bytes.
+        let half = unsafe { _mm256_loadu_si256(half.as_ptr().cast()) };
+        let reached = _mm256_cmpeq_epi16(_mm256_max_epu16(half, bound), half);
+        count += _mm256_movemask_epi8(reached).count_ones() / 2; // two bits each
+    }
+    count as usize
 }
 
 #[target_feature(enable = "avx2,fma")]

@@ -5,7 +5,9 @@
 //! nibbles; bf16: even and odd halves widened to f32), activations are broadcast from memory, four bytes at a time.
 
 use super::{Block, Format, Groups, Kernel, OutlierBlock, Path, activations, epilogue, in_order};
-use crate::quant::{GROUP, INT4_RATIOS, INT4_TILE, INT8_GROUP, Outlier, PAIR, QUAD, Scales, TILE, WeightClass};
+use crate::quant::{
+    GROUP, INT4_RATIOS, INT4_TILE, INT8_GROUP, Outlier, PAIR, PEAK_LANES, QUAD, Scales, TILE, WeightClass,
+};
 use std::arch::x86_64::*;
 
 pub(super) static INT8: Path =
@@ -76,10 +78,24 @@ static BF16_KERNELS: [Kernel; 12] = [
     bf16::<11>, bf16::<12>,
 ];
 
-#[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
+#[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,popcnt")]
 unsafe fn prepare(rows: activations::PrepareRows<'_>) {
-    // SAFETY: passed on.
-    unsafe { activations::prepare(rows) }
+    // SAFETY: passed on; the features are this function's.
+    unsafe { activations::prepare(rows, |peaks, bound| reached(peaks, bound)) }
+}
+
+/// As [`quant::reached`](crate::quant::reached).
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,popcnt")]
+fn reached(peaks: &[[u16; PEAK_LANES]], bound: u16) -> usize {
+    let bound = _mm512_set1_epi16(bound as i16);
+    let mut count = 0;
+    for peaks in peaks {
+        // SAFETY: 64 bytes.
+        let peaks = unsafe { _mm512_loadu_si512(peaks.as_ptr().cast()) };
+        count += _mm512_cmpge_epu16_mask(peaks, bound).count_ones();
+    }
+    count as usize
 }
 
 /// As [`epilogue::finish`], a strip at a time, with masks at the edge.

@@ -9,7 +9,7 @@ pub(super) static INT8: Path = Path {
     format: Format::Int8,
     kernels: &[int8],
     block_rows: 1,
-    prepare: activations::prepare,
+    prepare,
     finish: epilogue::finish,
     outliers: outliers_int8,
 };
@@ -18,7 +18,7 @@ pub(super) static BF16: Path = Path {
     format: Format::Wide,
     kernels: &[bf16],
     block_rows: 1,
-    prepare: activations::prepare,
+    prepare,
     finish: epilogue::finish,
     outliers: super::no_outliers,
 };
@@ -27,7 +27,7 @@ pub(super) static INT4: Path = Path {
     format: Format::Int8Grouped,
     kernels: &[int4],
     block_rows: 1,
-    prepare: activations::prepare,
+    prepare,
     finish: epilogue::finish,
     outliers: outliers_int4,
 };
@@ -35,14 +35,7 @@ pub(super) static INT4: Path = Path {
 /// For weights in the groups of a file: by codes of 8 or 4 bits, and groups of 32 or 16.
 pub(super) static BLOCKS: [[Path; 2]; 2] = {
     const fn path(format: Format, kernel: &'static [super::Kernel], outliers: super::Outliers) -> Path {
-        Path {
-            format,
-            kernels: kernel,
-            block_rows: 1,
-            prepare: activations::prepare,
-            finish: epilogue::finish,
-            outliers,
-        }
+        Path { format, kernels: kernel, block_rows: 1, prepare, finish: epilogue::finish, outliers }
     }
     [
         [
@@ -60,6 +53,11 @@ pub(super) static BLOCKS: [[Path; 2]; 2] = {
 type StepTiles = [[u8; TILE]; 2];
 /// The same for int4, the ratios `[strip][group][column]` before them.
 type Int4Step = ([[[i8; 16]; 2]; 2], [[u8; INT4_TILE]; 2]);
+
+unsafe fn prepare(rows: activations::PrepareRows<'_>) {
+    // SAFETY: passed on.
+    unsafe { activations::prepare(rows, crate::quant::reached) }
+}
 
 /// What a kernel reads and writes: the weights of `[steps]`, the `[steps]` activations of one row, the sums of strip 0 and 1.
 ///

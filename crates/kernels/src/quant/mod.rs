@@ -31,7 +31,7 @@ pub use blocks::{BlockFormat, BlockRows, BlockSource, Codes, GroupScale, Scales}
 pub use image::{ByteSource, Image, LAYOUT_VERSION};
 pub use int4::{GROUP, quantize_int4_row};
 pub use int8::{INT8_GROUP, quantize_int8_row};
-pub(crate) use outliers::BASE;
+pub(crate) use outliers::{BASE, LANES as PEAK_LANES, Reached, quantize_by, reached};
 pub use outliers::{Digits, Outlier, PLANES, QUAD, max_outliers, quantize_activations};
 
 use crate::isa::Isa;

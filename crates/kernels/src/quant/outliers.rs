@@ -19,7 +19,7 @@ use super::{SMALLEST_ABSMAX, absmax_bits, nearest};
 /// Activations that share an entry of the lists.
 pub const QUAD: usize = 4;
 /// Peaks that are compared at once.
-const LANES: usize = 32;
+pub(crate) const LANES: usize = 32;
 /// One quad in so many passes the limit, where the others are of one kind.
 const FEW: usize = 32;
 /// One quad in so many may pass it where there are more outliers than these few: their lists are the price of a scale
@@ -77,8 +77,14 @@ pub struct Digits<'a> {
 ///
 /// A row with NaN or infinity has no digits and scale NaN, so that its products are NaN and not some number; one whose
 /// largest magnitude is below [`SMALLEST_ABSMAX`] has no digits and scale 0.
-#[inline(always)]
 pub fn quantize_activations(x: &[f32], to: Digits<'_>) -> (f32, [usize; PLANES]) {
+    quantize_by(reached, x, to)
+}
+
+/// [`quantize_activations`], inlined into a function of each instruction set; `reached` is that of the same name, or the
+/// same in its instructions. (What compilers make of a loop that counts differs by a factor of ten.)
+#[inline(always)]
+pub(crate) fn quantize_by(reached: impl Reached, x: &[f32], to: Digits<'_>) -> (f32, [usize; PLANES]) {
     let Digits { low, outliers: [middle_list, high_list], peaks } = to;
     let (low, rest) = low.split_at_mut(x.len());
     rest.fill(0);
@@ -99,7 +105,7 @@ pub fn quantize_activations(x: &[f32], to: Digits<'_>) -> (f32, [usize; PLANES])
     if !whole.1.is_empty() {
         peaks[quads - 1] = up_to_bf16(whole.1);
     }
-    let limit_bits = limit_of(all, quads, up_to_bf16(&[absmax]));
+    let limit_bits = limit_of(reached, all, quads, up_to_bf16(&[absmax]));
     let peaks = &all.as_flattened()[..quads];
     let limit = number(limit_bits).max(absmax * SMALLEST_LIMIT);
     let inverse = 127.0 / limit;
@@ -167,7 +173,7 @@ fn up_to_bf16(x: &[f32]) -> u16 {
 /// The limit that the peaks of a row ask for, as bf16 bits. Almost every row needs two or three passes over its peaks
 /// to see that it has no outliers, or some ten to find where they begin.
 #[inline(always)]
-fn limit_of(peaks: &[[u16; LANES]], quads: usize, largest: u16) -> u16 {
+fn limit_of(reached: impl Reached, peaks: &[[u16; LANES]], quads: usize, largest: u16) -> u16 {
     let is_within = |factor: f32, bits: u16, quads: usize| {
         let part = (number(bits) / factor).to_bits();
         reached(peaks, ((part + 0xffff) >> 16) as u16) > quads
@@ -176,12 +182,12 @@ fn limit_of(peaks: &[[u16; LANES]], quads: usize, largest: u16) -> u16 {
     if is_within(MILD, largest, few) && is_within(LIMIT_ABOVE_MANY, largest, many) {
         return largest;
     }
-    let limit = nth_largest(peaks, few, largest);
+    let limit = nth_largest(reached, peaks, few, largest);
     if is_within(LIMIT_ABOVE_MANY, limit, many) {
         return limit;
     }
     // Four times a bf16 number is one, and this one is less than what few pass.
-    ((LIMIT_ABOVE_MANY * number(nth_largest(peaks, many, limit))).to_bits() >> 16) as u16
+    ((LIMIT_ABOVE_MANY * number(nth_largest(reached, peaks, many, limit))).to_bits() >> 16) as u16
 }
 
 /// A number by its bf16 bits.
@@ -193,7 +199,7 @@ fn number(bits: u16) -> f32 {
 /// The number that `n` of them are larger than, or equal to: the largest for `n = 0`. Found bit by bit; none is above
 /// `largest`.
 #[inline(always)]
-fn nth_largest(values: &[[u16; LANES]], n: usize, largest: u16) -> u16 {
+fn nth_largest(reached: impl Reached, values: &[[u16; LANES]], n: usize, largest: u16) -> u16 {
     let mut found = 0u16;
     for bit in (0..15).rev() {
         let candidate = found | 1 << bit;
@@ -204,16 +210,14 @@ fn nth_largest(values: &[[u16; LANES]], n: usize, largest: u16) -> u16 {
     found
 }
 
-/// How many are at least `bound`, of fewer than 2^16.
-#[inline(always)]
-fn reached(values: &[[u16; LANES]], bound: u16) -> usize {
-    let mut counts = [0u16; LANES];
-    for values in values {
-        for (count, value) in counts.iter_mut().zip(values) {
-            *count += u16::from(*value >= bound);
-        }
-    }
-    counts.into_iter().fold(0u16, u16::wrapping_add).into()
+/// [`reached`], or the same in other instructions.
+pub(crate) trait Reached: Fn(&[[u16; LANES]], u16) -> usize + Copy {}
+
+impl<F: Fn(&[[u16; LANES]], u16) -> usize + Copy> Reached for F {}
+
+/// How many are at least `bound`.
+pub(crate) fn reached(values: &[[u16; LANES]], bound: u16) -> usize {
+    values.as_flattened().iter().filter(|value| **value >= bound).count()
 }
 
 #[cfg(test)]
