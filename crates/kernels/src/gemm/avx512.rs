@@ -172,16 +172,17 @@ unsafe fn int8<const ROWS: usize>(block: Block) {
             }
         }
     }
-    if ROWS > 4 {
+    if ROWS > 8 {
         // SAFETY: the caller's promise.
         return unsafe { int8_many::<ROWS>(block) };
     }
-    let mut totals = [[_mm512_setzero_si512(); ROWS]; 2];
+    // Tile after tile, one linear stream; sums of both strips are in registers, totals in memory.
     let (mut tiles, mut x, mut ahead) = (block.tiles, block.x, block.ahead);
     let (mut ratios, mut left) = (block.ratios, block.steps);
     // SAFETY: step by step the addresses stay within the ratios, `steps` tiles and the activations, behind which lies a
     // correction for each group; the sums are `[ROWS][32]`.
     unsafe {
+        block.sums.write_bytes(0, ROWS * 32);
         let mut corrections = block.x.add(block.steps * 64);
         while left > 0 {
             let steps = left.min(INT8_GROUP / 64);
@@ -196,16 +197,16 @@ unsafe fn int8<const ROWS: usize>(block: Block) {
                 (tiles, x) = (tiles.add(2 * TILE), x.add(64));
                 ahead = ahead.wrapping_add(block.ahead_stride);
             }
-            for (strip, (totals, sums)) in totals.iter_mut().zip(sums).enumerate() {
+            let totals = opaque(block.sums); // else it keeps them in registers, for which there are too few
+            for (strip, sums) in sums.into_iter().enumerate() {
                 let ratios = _mm512_cvtepi8_epi32(_mm_loadu_si128(ratios.add(strip * 16).cast()));
-                for (total, sum) in totals.iter_mut().zip(sums) {
-                    *total = _mm512_add_epi32(*total, _mm512_mullo_epi32(sum, ratios));
+                for (row, sum) in sums.into_iter().enumerate() {
+                    let total = totals.add(row * 32 + strip * 16);
+                    let product = _mm512_mullo_epi32(sum, ratios);
+                    _mm512_storeu_si512(total.cast(), _mm512_add_epi32(_mm512_loadu_si512(total.cast()), product));
                 }
             }
             (ratios, corrections, left) = (ratios.add(PAIR), corrections.add(4), left - steps);
-        }
-        for (row, (first, second)) in totals[0].into_iter().zip(totals[1]).enumerate() {
-            store([first, second], block.sums.add(row * 32));
         }
     }
 }
