@@ -11,7 +11,7 @@
 //! | | a token and head in memory | a number is |
 //! |---|---|---|
 //! | bf16 | `4 * head_dim` bytes | rounded to bf16, below 2^-40 to 0 |
-//! | int8 | `2 * head_dim + 8` bytes | `q * scale`: `scale = absmax / 127` of the head's key or value, `q` to nearest even |
+//! | int8 | `2 * head_dim + 8` bytes | spread over its head, then `q * scale`: `scale = absmax / 127`, `q` to nearest even |
 //!
 //! **Stale bytes are harmless.** A block keeps what its last owner wrote. Attention gives hidden tokens the weight 0,
 //! and 0 times a finite number is 0; so a value that is not finite is never stored. It becomes 0, and the token's key
@@ -21,6 +21,7 @@
 use crate::lanes::{bf16_bits, bf16_value};
 use crate::mem::{Buffer, OutOfMemory};
 use crate::quant::quantize_row;
+use crate::spread::{gathered_int, run_of, spread};
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, Ordering::Relaxed};
 
 /// Tokens whose keys share a line: the lanes of a score.
@@ -36,7 +37,7 @@ pub enum KvDtype {
     /// 16 bits a number.
     #[default]
     Bf16,
-    /// 8 bits a number and one scale for each key and each value.
+    /// 8 bits a number and one scale for each key and each value, which are spread over their head first.
     Int8,
 }
 
@@ -207,7 +208,7 @@ impl KvCache {
     pub fn key(&self, place: Place, d: usize) -> f32 {
         match self.shape.dtype {
             KvDtype::Bf16 => self.bf16(place, d, self.shape.key_at(place, d)),
-            KvDtype::Int8 => f32::from(self.key_int(place, d)) * self.key_scale(place),
+            KvDtype::Int8 => self.gathered(d, |d| self.key_int(place, d)) as f32 * self.key_scale(place),
         }
     }
 
@@ -215,8 +216,15 @@ impl KvCache {
     pub fn value(&self, place: Place, d: usize) -> f32 {
         match self.shape.dtype {
             KvDtype::Bf16 => self.bf16(place, d, self.shape.value_at(place, d)),
-            KvDtype::Int8 => f32::from(self.value_int(place, d)) * self.value_scale(place),
+            KvDtype::Int8 => self.gathered(d, |d| self.value_int(place, d)) as f32 * self.value_scale(place),
         }
+    }
+
+    /// The number `d` of a head of which the integers are given as they are stored.
+    fn gathered(&self, d: usize, int: impl Fn(usize) -> i8) -> i32 {
+        let run = run_of(self.shape.head_dim);
+        let first = d / run * run;
+        gathered_int((first..first + run).map(int), d)
     }
 
     fn bf16(&self, place: Place, d: usize, at: usize) -> f32 {
@@ -225,14 +233,14 @@ impl KvCache {
         bf16_value(u16::from_ne_bytes([self.data[at], self.data[at + 1]]))
     }
 
-    /// The number `d` of an int8 key, without its scale.
+    /// The number `d` of an int8 key, spread and without its scale.
     pub(crate) fn key_int(&self, place: Place, d: usize) -> i8 {
         self.shape.check(place);
         assert!(d < self.shape.head_dim && self.shape.dtype == KvDtype::Int8);
         self.data[self.shape.key_at(place, d)] as i8
     }
 
-    /// The number `d` of an int8 value, without its scale.
+    /// The number `d` of an int8 value, spread and without its scale.
     pub(crate) fn value_int(&self, place: Place, d: usize) -> i8 {
         self.shape.check(place);
         assert!(d < self.shape.head_dim && self.shape.dtype == KvDtype::Int8);
@@ -266,7 +274,16 @@ impl KvCache {
                 value_bits.iter_mut().zip(value).for_each(|(bits, &x)| *bits = bf16_bits(x));
                 self.writer().store_bf16(place, key_bits, value_bits);
             }
-            KvDtype::Int8 => self.writer().store_int8(place, key, value),
+            KvDtype::Int8 => {
+                let spread = |head: &[f32]| {
+                    let mut numbers = [0.0; MAX_HEAD_DIM];
+                    numbers[..head.len()].copy_from_slice(head);
+                    spread(&mut numbers[..head.len()]);
+                    numbers
+                };
+                let (spread_key, spread_value) = (spread(key), spread(value));
+                self.writer().store_int8(place, &spread_key[..key.len()], &spread_value[..value.len()]);
+            }
         }
     }
 
@@ -366,7 +383,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Stores one head of one token as int8. `key`, `value`: `[head_dim]`.
+    /// Stores one head of one token as int8. `key`, `value`: `[head_dim]`, spread.
     #[inline(always)]
     pub(crate) fn store_int8(&self, place: Place, key: &[f32], value: &[f32]) {
         let shape = &self.shape;
@@ -378,6 +395,8 @@ impl Writer<'_> {
         let (value_scale, _) = quantize_row(value, &mut value_ints[..value.len()]);
         // A value that is not finite was quantized to zeros, and its scale is NaN.
         let (key_scale, value_scale) = if value_scale.is_nan() { (f32::NAN, 0.0) } else { (key_scale, value_scale) };
+        // A power of two. Spread numbers are gathered by the same steps, and come out so many times as large.
+        let run = run_of(shape.head_dim) as f32;
         let (keys, values) = (shape.key_at(place, 0), shape.value_at(place, 0));
         for (i, quad) in key_ints[..key.len()].as_chunks::<4>().0.iter().enumerate() {
             let quad = u32::from_ne_bytes(quad.map(|x| x as u8));
@@ -393,7 +412,7 @@ impl Writer<'_> {
         for (further, scale) in [(0, key_scale), (shape.block_size, value_scale)] {
             let at = shape.scale_at(place) + further * size_of::<f32>();
             // SAFETY: as above; blocks, heads and scales begin at multiples of 64.
-            unsafe { AtomicU32::from_ptr(self.data.add(at).cast()) }.store(scale.to_bits(), Relaxed);
+            unsafe { AtomicU32::from_ptr(self.data.add(at).cast()) }.store((scale / run).to_bits(), Relaxed);
         }
     }
 }

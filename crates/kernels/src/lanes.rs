@@ -151,6 +151,8 @@ pub(crate) trait Simd: Copy {
     /// Per lane: 0 where `x < bound`, else `a` rounded to bf16, where `a` is 0, at least 2^-40, or a NaN whose low half
     /// is zero.
     fn round_weight(self, a: Self::V, x: Self::V, bound: f32) -> Self::V;
+    /// Of lanes at the distance `D`, which is 1, 2, 4 or 8: the first becomes the sum of both, the second first minus second.
+    fn butterfly<const D: usize>(self, a: Self::V) -> Self::V;
     /// [`sum`].
     fn sum(self, a: Self::V) -> f32;
     /// The largest lane; NaN lanes may or may not be seen.
@@ -364,6 +366,20 @@ mod x86 {
         }
 
         #[inline(always)]
+        fn butterfly<const D: usize>(self, a: __m512) -> __m512 {
+            // SAFETY: `self` proves that the CPU has the instructions, and none of them touches memory.
+            unsafe {
+                let (other, second) = match D {
+                    1 => (_mm512_permute_ps::<0b10_11_00_01>(a), 0xaaaa),
+                    2 => (_mm512_permute_ps::<0b01_00_11_10>(a), 0xcccc),
+                    4 => (_mm512_shuffle_f32x4::<0b10_11_00_01>(a, a), 0xf0f0),
+                    _ => (_mm512_shuffle_f32x4::<0b01_00_11_10>(a, a), 0xff00),
+                };
+                _mm512_mask_sub_ps(_mm512_add_ps(a, other), second, other, a)
+            }
+        }
+
+        #[inline(always)]
         unsafe fn load_keys(self, from: *const u8) -> __m512i {
             // SAFETY: the caller gives 64 bytes.
             unsafe { _mm512_xor_si512(_mm512_loadu_si512(from.cast()), _mm512_set1_epi8(-128)) }
@@ -520,6 +536,17 @@ mod x86 {
         }
 
         #[inline(always)]
+        fn butterfly<const D: usize>(self, a: Halves) -> Halves {
+            // SAFETY: `self` proves that the CPU has the instructions, and none of them touches memory.
+            unsafe {
+                if D == 8 {
+                    return Halves(_mm256_add_ps(a.0, a.1), _mm256_sub_ps(a.0, a.1));
+                }
+                Halves(butterfly_8::<D>(a.0), butterfly_8::<D>(a.1))
+            }
+        }
+
+        #[inline(always)]
         unsafe fn load_keys(self, from: *const u8) -> [IntHalves; 2] {
             // SAFETY: the caller gives 64 bytes.
             unsafe {
@@ -656,6 +683,26 @@ mod x86 {
         ]
     }
 
+    /// [`Simd::butterfly`] of lanes at the distance 1, 2 or 4.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn butterfly_8<const D: usize>(a: __m256) -> __m256 {
+        match D {
+            1 => {
+                let other = _mm256_permute_ps::<0b10_11_00_01>(a);
+                _mm256_blend_ps::<0xaa>(_mm256_add_ps(a, other), _mm256_sub_ps(other, a))
+            }
+            2 => {
+                let other = _mm256_permute_ps::<0b01_00_11_10>(a);
+                _mm256_blend_ps::<0xcc>(_mm256_add_ps(a, other), _mm256_sub_ps(other, a))
+            }
+            _ => {
+                let other = _mm256_permute2f128_ps::<1>(a, a);
+                _mm256_blend_ps::<0xf0>(_mm256_add_ps(a, other), _mm256_sub_ps(other, a))
+            }
+        }
+    }
+
     #[inline]
     #[target_feature(enable = "avx2")]
     fn zero_below_8(a: __m256, x: __m256, bound: f32) -> __m256 {
@@ -713,6 +760,7 @@ mod tests {
         first: [f32; LANES],
         loaded: [f32; LANES],
         stored: [f32; LANES],
+        butterflies: [[f32; LANES]; 4],
         sum: f32,
         max: f32,
     }
@@ -732,6 +780,10 @@ mod tests {
                 first: first(-3.0),
                 loaded: first(0.0),
                 stored: first(7.0),
+                butterflies: [1, 2, 4, 8].map(|distance| {
+                    let of = |i: usize| if i & distance == 0 { x[i] + x[i + distance] } else { x[i - distance] - x[i] };
+                    std::array::from_fn(of)
+                }),
                 sum: sum(*x),
                 max: x.iter().copied().fold(f32::NEG_INFINITY, f32::max),
             }
@@ -761,6 +813,8 @@ mod tests {
                     first: out(s.first(n, v, s.splat(-3.0))),
                     loaded: out(s.load_first(n, x.as_ptr())),
                     stored,
+                    butterflies: [s.butterfly::<1>(v), s.butterfly::<2>(v), s.butterfly::<4>(v), s.butterfly::<8>(v)]
+                        .map(out),
                     sum: s.sum(v),
                     max: s.max_lane(v),
                 }
@@ -799,6 +853,9 @@ mod tests {
                 assert_eq!(bits(&got.first), bits(&want.first), "first {n}, {isa:?}");
                 assert_eq!(bits(&got.loaded), bits(&want.loaded), "load_first {n}, {isa:?}");
                 assert_eq!(bits(&got.stored), bits(&want.stored), "store_first {n}, {isa:?}");
+                for (got, want) in got.butterflies.iter().zip(&want.butterflies) {
+                    assert_eq!(bits(got), bits(want), "butterfly, {isa:?}, {x:?}");
+                }
                 assert_eq!(got.sum.to_bits(), want.sum.to_bits(), "sum, {isa:?}, {x:?}");
                 assert_eq!(got.max, want.max, "max, {isa:?}, {x:?}");
             }

@@ -32,6 +32,7 @@ pub mod reference;
 pub mod rope;
 pub mod routing;
 pub mod sampling;
+mod spread;
 pub mod threads;
 
 pub use cpu::{Cpu, CpuError, CpuOptions};

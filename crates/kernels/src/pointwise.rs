@@ -6,6 +6,7 @@
 use crate::isa::Isa;
 use crate::kv_cache::{KvCache, KvDtype, MAX_HEAD_DIM, Place, Writer};
 use crate::lanes::{self, Kernel, LANES, Simd, bf16_bits, dispatch, exp, exp_lanes};
+use crate::spread;
 use crate::threads::Pool;
 use crate::{HeadLayout, HeadNorms, RopeTable, RotateAndStore};
 use std::marker::PhantomData;
@@ -74,6 +75,8 @@ trait RowOps: Copy {
     fn rotate(self, x: &mut [f32], cos: &[f32], sin: &[f32]);
     /// Rounds to bf16.
     fn to_bf16(self, x: &[f32], out: &mut [u16]);
+    /// [`spread::spread`].
+    fn spread(self, head: &mut [f32]);
 }
 
 /// The definitions.
@@ -126,6 +129,10 @@ impl RowOps for Plain {
         for (out, &x) in out.iter_mut().zip(x) {
             *out = bf16_bits(x);
         }
+    }
+
+    fn spread(self, head: &mut [f32]) {
+        spread::spread(head);
     }
 }
 
@@ -240,6 +247,11 @@ impl<S: Simd> RowOps for Vectors<S> {
             unsafe { self.0.store_bf16(self.0.round_bf16(self.load(x, i * LANES)), group.as_mut_ptr()) };
         }
         Plain.to_bf16(&x[tail_at..], tail);
+    }
+
+    #[inline(always)]
+    fn spread(self, head: &mut [f32]) {
+        spread::spread_lanes(self.0, head);
     }
 }
 
@@ -485,7 +497,14 @@ impl RotateRow<'_> {
                     ops.to_bf16(value, &mut value_bits[..head_dim]);
                     self.cache.store_bf16(place, &key_bits[..head_dim], &value_bits[..head_dim]);
                 }
-                KvDtype::Int8 => self.cache.store_int8(place, turned, value),
+                KvDtype::Int8 => {
+                    let mut spread_value = [0.0; MAX_HEAD_DIM];
+                    let spread_value = &mut spread_value[..head_dim];
+                    spread_value.copy_from_slice(value);
+                    ops.spread(turned);
+                    ops.spread(spread_value);
+                    self.cache.store_int8(place, turned, spread_value);
+                }
             }
         }
     }

@@ -5,6 +5,7 @@ use super::{Call, SPLIT};
 use crate::kv_cache::{KvDtype, MAX_HEAD_DIM, Place};
 use crate::lanes::{LANES, MAX_WEIGHT, exp, round_bf16, softcap, softmax_weight, sum, unrounded_weight, weight_digits};
 use crate::quant::quantize_row;
+use crate::spread::{gather, spread};
 use std::ops::Range;
 
 /// Numbers per step of [`dot`].
@@ -63,6 +64,9 @@ fn attend_row(call: &Call<'_>, blocks: &[u32], kv_head: usize, query: &[f32], po
     for (out, value) in out.iter_mut().zip(total.values) {
         *out = value / total.sum;
     }
+    if call.kv.shape().dtype == KvDtype::Int8 {
+        gather(out);
+    }
 }
 
 /// The split at `start`, of which the row sees the positions `start + seen`.
@@ -114,8 +118,11 @@ fn bf16_split(call: &Call<'_>, query: &[f32], seen: Range<usize>, place: impl Fn
 
 fn int8_split(call: &Call<'_>, query: &[f32], seen: Range<usize>, place: impl Fn(usize) -> Place) -> Partial {
     let (kv, head_dim) = (call.kv, call.args.layout.head_dim);
-    let mut ints = [0; MAX_HEAD_DIM];
-    let (query_scale, _) = quantize_row(query, &mut ints[..head_dim]);
+    let (mut spread_query, mut ints) = ([0.0; MAX_HEAD_DIM], [0; MAX_HEAD_DIM]);
+    let spread_query = &mut spread_query[..head_dim];
+    spread_query.copy_from_slice(query);
+    spread(spread_query);
+    let (query_scale, _) = quantize_row(spread_query, &mut ints[..head_dim]);
     let query_scale = query_scale * call.args.rule.scale;
     let (scores, max) = scores(call, &seen, |j| {
         let place = place(j);

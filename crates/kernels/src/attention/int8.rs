@@ -5,13 +5,15 @@
 //! weights  p = e^(s - max) times the scale of the token's value, as integers of 14 bits: two digits of 7
 //! values   i32 [rows, 16 d]      += n [rows, 4 tokens]  x V [4 tokens of 16 d]      once for each digit
 //! ```
-//! No sum can leave 32 bits: 256 numbers of `127 * 127`, and `(128 + 1)` times that for both digits together.
+//! Queries are spread like the keys that the cache holds, and what has become of the values is gathered at the end of the
+//! fold. No sum can leave 32 bits: 256 numbers of `127 * 127`, and `(128 + 1)` times that for both digits together.
 
 use super::SPLIT;
 use super::tile::{Page, ROWS, STRIDE, Scratch, Work, hide, inside, touched, with_rows};
-use crate::kv_cache::{KEY_GROUP, LINE, VALUE_PAGE};
+use crate::kv_cache::{KEY_GROUP, LINE, MAX_HEAD_DIM, VALUE_PAGE};
 use crate::lanes::{LANES, MAX_WEIGHT, Simd, softcap_lanes, unrounded_weights};
 use crate::quant::quantize_row;
+use crate::spread::spread_lanes;
 use std::ops::Range;
 
 /// Lines of 16 numbers of the values of a page.
@@ -47,9 +49,12 @@ impl<S: Simd> Work<'_, S> {
     #[inline(always)]
     pub(super) fn quantize_queries(&self, scratch: &mut Scratch) {
         let ints = &mut scratch.ints;
+        let mut spread_query = [0.0; MAX_HEAD_DIM];
+        let spread_query = &mut spread_query[..self.call.args.layout.head_dim];
         for row in 0..self.rows() {
-            let query = self.query(row);
-            let (scale, sum) = quantize_row(query, &mut ints.queries[row][..query.len()]);
+            spread_query.copy_from_slice(self.query(row));
+            spread_lanes(self.simd, spread_query);
+            let (scale, sum) = quantize_row(spread_query, &mut ints.queries[row][..spread_query.len()]);
             (ints.scales[row], ints.sums[row]) = (scale * self.call.args.rule.scale, sum);
         }
     }

@@ -17,8 +17,9 @@
 //! `l = sum p_j` in 16 lanes (`j mod 16`), `o[d] = dot(p, v[.., d])`. `dot` multiplies bf16 numbers 32 at a time, even and odd elements in two
 //! chains of fused multiply-adds from zero whose sum is then added: what one AMX `TDPBF16PS` computes, bit for bit.
 //!
-//! Where the cache is int8, both products are exact sums of integers. The query is int8 too, with one scale:
-//! `s_j = (sum q_d k_jd * (q scale * scale)) * k_j scale`. Weights `p_j = exp(s_j - m)` (0 below e^-27.5) are not rounded,
+//! Where the cache is int8, both products are exact sums of integers. Queries, keys and values are spread over their heads
+//! first (see `spread`) and the weighted sum of the values is gathered last, after the fold and the division. The query is
+//! int8 too, with one scale: `s_j = (sum q_d k_jd * (q scale * scale)) * k_j scale`. Weights `p_j = exp(s_j - m)` (0 below e^-27.5) are not rounded,
 //! `l = sum p_j` as above. With `w_j = p_j * v_j scale` and `W` their largest, `n_j = w_j * (16383 / W)` to nearest even,
 //! and `o[d] = (sum n_j v_jd) * (W / 16383)`.
 //!

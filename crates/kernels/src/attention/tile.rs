@@ -15,6 +15,7 @@ use super::{Call, SPLIT};
 use crate::AttentionSpan;
 use crate::kv_cache::{KEY_GROUP, KvDtype, LINE, MAX_HEAD_DIM, VALUE_PAGE};
 use crate::lanes::{LANES, Simd, exp_lanes, softcap_lanes, softmax_weights};
+use crate::spread::gather_lanes;
 use std::cell::RefCell;
 use std::ops::Range;
 
@@ -387,7 +388,7 @@ impl<S: Simd> Work<'_, S> {
         }
     }
 
-    /// Divides `total` and writes it out.
+    /// Divides `total` and writes it out, gathered where values were spread.
     #[inline(always)]
     pub(super) fn finish(&self, total: &Sums) {
         let s = self.simd;
@@ -400,6 +401,9 @@ impl<S: Simd> Work<'_, S> {
             for (to, from) in out.as_chunks_mut::<LANES>().0.iter_mut().zip(chunks) {
                 // SAFETY: both are 16 numbers.
                 unsafe { s.store(s.div(s.load(from.as_ptr()), sum), to.as_mut_ptr()) };
+            }
+            if self.call.kv.shape().dtype == KvDtype::Int8 {
+                gather_lanes(s, out);
             }
         }
     }

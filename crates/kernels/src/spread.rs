@@ -1,0 +1,129 @@
+//! A rotation that spreads what is large in a head over many of its numbers, before int8 rounds them with one scale
+//! (QuaRot: Ashkboos et al., 2024). The products of two heads that are both rotated are those of the heads.
+//!
+//! ```text
+//! run          as many neighbours as the largest power of two that divides the head's width: 16 to 256
+//! spread       each number times +1 or -1, then at the distances 1, 2, 4 .. of a run   (a, b) -> (a + b, a - b)
+//! gathered     the same steps, then the signs: a spread head times the length of a run, so what is stored is divided by it
+//! ```
+//! Number `i` of a run has the sign of the Rudin-Shapiro sequence, minus where the ones of `i` have an odd number of ones
+//! as neighbours. Without signs the steps would heap up in one number what all of a run have in common; with them numbers
+//! that are all equal are spread as evenly as a single one.
+
+use crate::kv_cache::MAX_HEAD_DIM;
+use crate::lanes::{LANES, Simd};
+
+/// The signs of a run.
+static SIGNS: [f32; MAX_HEAD_DIM] = signs();
+
+const fn signs() -> [f32; MAX_HEAD_DIM] {
+    let mut signs = [1.0; MAX_HEAD_DIM];
+    let mut i = 0;
+    while i < MAX_HEAD_DIM {
+        if (i & i >> 1).count_ones() % 2 == 1 {
+            signs[i] = -1.0;
+        }
+        i += 1;
+    }
+    signs
+}
+
+/// The length of a run in a head of this width.
+#[inline(always)]
+pub(crate) fn run_of(head_dim: usize) -> usize {
+    1 << head_dim.trailing_zeros()
+}
+
+/// The number `d` of a head whose run it is in is `run`, spread: exact integers, `run.len()` times what it was.
+pub(crate) fn gathered_int(run: impl ExactSizeIterator<Item = i8>, d: usize) -> i32 {
+    let d = d % run.len();
+    let turned = |(j, x): (usize, i8)| if (j & d).count_ones() % 2 == 1 { -i32::from(x) } else { i32::from(x) };
+    let sum: i32 = run.enumerate().map(turned).sum();
+    if SIGNS[d] < 0.0 { -sum } else { sum }
+}
+
+/// Spreads a head.
+pub(crate) fn spread(head: &mut [f32]) {
+    turn_signs(head);
+    butterflies(head);
+}
+
+/// The head that was spread, times the length of a run.
+pub(crate) fn gather(head: &mut [f32]) {
+    butterflies(head);
+    turn_signs(head);
+}
+
+fn turn_signs(head: &mut [f32]) {
+    let len = run_of(head.len());
+    head.iter_mut().enumerate().for_each(|(i, x)| *x *= SIGNS[i % len]);
+}
+
+fn butterflies(head: &mut [f32]) {
+    let len = run_of(head.len());
+    for run in head.chunks_exact_mut(len) {
+        let mut distance = 1;
+        while distance < len {
+            for i in (0..len).filter(|i| i & distance == 0) {
+                let (a, b) = (run[i], run[i + distance]);
+                (run[i], run[i + distance]) = (a + b, a - b);
+            }
+            distance *= 2;
+        }
+    }
+}
+
+/// [`spread`] with vectors. `head`: a multiple of 16 numbers.
+#[inline(always)]
+pub(crate) fn spread_lanes<S: Simd>(s: S, head: &mut [f32]) {
+    turn_sign_lanes(s, head);
+    butterfly_lanes(s, head);
+}
+
+/// [`gather`] with vectors. `head`: a multiple of 16 numbers.
+#[inline(always)]
+pub(crate) fn gather_lanes<S: Simd>(s: S, head: &mut [f32]) {
+    butterfly_lanes(s, head);
+    turn_sign_lanes(s, head);
+}
+
+#[inline(always)]
+fn turn_sign_lanes<S: Simd>(s: S, head: &mut [f32]) {
+    let per_run = run_of(head.len()) / LANES;
+    let (chunks, signs) = (head.as_chunks_mut::<LANES>().0, SIGNS.as_chunks::<LANES>().0);
+    for (i, chunk) in chunks.iter_mut().enumerate() {
+        // SAFETY: both are 16 numbers.
+        unsafe { s.store(s.mul(s.load(chunk.as_ptr()), s.load(signs[i % per_run].as_ptr())), chunk.as_mut_ptr()) };
+    }
+}
+
+#[inline(always)]
+fn butterfly_lanes<S: Simd>(s: S, head: &mut [f32]) {
+    let per_run = run_of(head.len()) / LANES;
+    let chunks = head.as_chunks_mut::<LANES>().0;
+    for chunk in chunks.iter_mut() {
+        // SAFETY: a chunk is 16 numbers.
+        unsafe {
+            let x = s.butterfly::<1>(s.load(chunk.as_ptr()));
+            let x = s.butterfly::<4>(s.butterfly::<2>(x));
+            s.store(s.butterfly::<8>(x), chunk.as_mut_ptr());
+        }
+    }
+    for run in chunks.chunks_exact_mut(per_run) {
+        let mut distance = 1;
+        while distance < per_run {
+            for pairs in run.chunks_exact_mut(2 * distance) {
+                let (first, second) = pairs.split_at_mut(distance);
+                for (a, b) in first.iter_mut().zip(second) {
+                    // SAFETY: both are 16 numbers.
+                    unsafe {
+                        let (x, y) = (s.load(a.as_ptr()), s.load(b.as_ptr()));
+                        s.store(s.add(x, y), a.as_mut_ptr());
+                        s.store(s.sub(x, y), b.as_mut_ptr());
+                    }
+                }
+            }
+            distance *= 2;
+        }
+    }
+}
