@@ -12,6 +12,7 @@
 //! somebody truncates kills the process), allocates no more than the file's own size, and ends in one error that
 //! names the file and the field.
 
+mod balance;
 pub mod batch;
 pub mod chat_template;
 pub mod checkpoint;

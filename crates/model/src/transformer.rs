@@ -13,6 +13,7 @@
 //! Prefill and decode are the same pass over different rows: a row's arithmetic never looks at the other rows.
 //! In the last layer everything after attention is computed for the wanted rows only, since nothing reads the others.
 
+use crate::balance::balance;
 use crate::batch::Batch;
 use crate::checkpoint::LoadError;
 use crate::config::{HeadNorm, ModelConfig, NormPlacement};
@@ -407,7 +408,10 @@ impl<B: Backend> Loader<'_, B> {
         Ok(Transformer {
             embed: self.matrix(&tensors.embedding(), embedding_class(self.class))?,
             layers: (0..self.config.num_layers)
-                .map(|index| self.layer(tensors.layer(index)))
+                .map(|index| {
+                    let rotary_dim = self.config.layers[index].rope.map_or(0, |rope| ropes[rope].rotary_dim());
+                    self.layer(tensors.layer(index), rotary_dim)
+                })
                 .collect::<Result<_, _>>()?,
             final_norm: self.norm(&tensors.final_norm())?,
             head: tensors.head().map(|head| self.matrix(&head, embedding_class(self.class))).transpose()?,
@@ -415,12 +419,17 @@ impl<B: Backend> Loader<'_, B> {
         })
     }
 
-    fn layer(&mut self, layer: tensors::Layer) -> Result<Layer<B>, LoadError> {
+    /// `rotary_dim`: how many numbers of a head rotate.
+    fn layer(&mut self, layer: tensors::Layer, rotary_dim: usize) -> Result<Layer<B>, LoadError> {
         Ok(Layer {
             attention_norms: self.norms(&layer.attention_norms)?,
             qkv: self.linear(&layer.qkv)?,
             head_norms: match &layer.head_norms {
-                Some((q, k)) => Some((self.norm(q)?, self.norm(k)?)),
+                Some((q, k)) => {
+                    let (mut q, mut k) = (self.norm(q)?, self.norm(k)?);
+                    balance(&mut q, &mut k, self.config.head_dim, rotary_dim);
+                    Some((q, k))
+                }
                 None => None,
             },
             o: self.linear(&layer.o)?,
