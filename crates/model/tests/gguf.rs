@@ -48,6 +48,100 @@ fn every_bit_of_a_dequantized_float_is_that_of_the_gguf_package() {
     }
 }
 
+/// A tensor of `blocks.gguf`: where its table entry ends, and its offset in the data.
+fn table_entry(file: &[u8], name: &str) -> (usize, usize) {
+    let key = [&(name.len() as u64).to_le_bytes()[..], name.as_bytes()].concat();
+    let at = file.windows(key.len()).position(|window| window == key).expect(name) + key.len();
+    let dimensions = u32::from_le_bytes(file[at..at + 4].try_into().unwrap()) as usize;
+    let end = at + 4 + 8 * dimensions + 4 + 8;
+    (end, u64::from_le_bytes(file[end - 8..end].try_into().unwrap()) as usize)
+}
+
+/// Block types with the numbers and bytes of a block, and where in it the scales are that every number depends on.
+const SCALES: [(&str, usize, usize, &[usize]); 11] = [
+    ("Q4_0", 32, 18, &[0]),
+    ("Q4_1", 32, 20, &[0, 2]),
+    ("Q5_0", 32, 22, &[0]),
+    ("Q5_1", 32, 24, &[0, 2]),
+    ("Q8_0", 32, 34, &[0]),
+    ("Q2_K", 256, 84, &[80, 82]),
+    ("Q3_K", 256, 110, &[108]),
+    ("Q4_K", 256, 144, &[0, 2]),
+    ("Q5_K", 256, 176, &[0, 2]),
+    ("Q6_K", 256, 210, &[208]),
+    ("IQ4_NL", 32, 18, &[0]),
+];
+
+#[test]
+fn a_scale_that_is_no_number_is_an_error_with_file_and_tensor() {
+    let file = std::fs::read(data("gguf/blocks.gguf")).unwrap();
+    let names = names_by_offset(&file);
+    let data_at = names.iter().map(|name| table_entry(&file, name).0).max().unwrap().next_multiple_of(32);
+    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("broken-scale.gguf");
+    let open = |bytes: &[u8]| {
+        std::fs::write(&path, bytes).unwrap();
+        Weights::open(&Checkpoint::open(Source::Gguf(path.clone())).unwrap()).unwrap()
+    };
+    for (name, elements, block_bytes, fields) in SCALES {
+        let shape = if elements == 256 { [4, 256] } else { [4, 96] };
+        // The second row's last block.
+        let block = 2 * shape[1] / elements - 1;
+        for field in fields {
+            let at = data_at + table_entry(&file, name).1 + block * block_bytes + field;
+            let with = |scale: u16| {
+                let mut file = file.clone();
+                file[at..at + 2].copy_from_slice(&scale.to_le_bytes());
+                open(&file)
+            };
+            let part = || vec![Part { name: name.to_string(), shape: shape.to_vec(), rows: 0..4 }];
+            let classes = [WeightClass::Bf16, WeightClass::Int8, WeightClass::Int4];
+            for scale in [0x7e00, 0xfe00, 0x7c01, 0x7c00, 0xfc00] {
+                let weights = with(scale);
+                let rows = weights.tensor(name, &shape).unwrap().rows().unwrap();
+                let mut row = vec![0.0; shape[1]];
+                rows.read(0, &mut row).unwrap();
+                let mut errors = vec![rows.read(1, &mut row).unwrap_err()];
+                for class in classes {
+                    errors.push(weights.pack(&Reference::new(), class, shape[1], &part()).err().expect("no number"));
+                    let cpu = cpu(None, 2);
+                    errors.push(weights.pack(&cpu, class, shape[1], &part()).err().expect("no number"));
+                }
+                let want = format!(
+                    "broken-scale.gguf: tensor {name:?}: a scale of block {block} of {name} is not a finite number"
+                );
+                errors.iter().for_each(|error| assert_eq!(error.to_string(), want, "{scale:x}"));
+                assert_eq!(weights.num_non_finite(), 0);
+            }
+            // The sign of a scale, zero and the largest number that a half has are all legal.
+            for scale in [0x8000, 0x0000, 0x0001, 0x8001, 0x7bff, 0xfbff, 0xa400] {
+                let weights = with(scale);
+                for class in classes {
+                    weights.pack(&Reference::new(), class, shape[1], &part()).unwrap();
+                }
+            }
+        }
+    }
+    // Data that ends before its shape says.
+    let last = names.last().unwrap();
+    for cut in [1, 33, file.len() / 2] {
+        std::fs::write(&path, &file[..file.len() - cut]).unwrap();
+        let error = Checkpoint::open(Source::Gguf(path.clone()))
+            .and_then(|checkpoint| Weights::open(&checkpoint).map(drop))
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("broken-scale.gguf: tensor") && error.contains("leave the file"), "{error}");
+        assert!(cut > 1 || error.contains(last), "{error}: {last}");
+    }
+}
+
+/// The tensors of `blocks.gguf` by where their data are.
+fn names_by_offset(file: &[u8]) -> Vec<String> {
+    let types = SCALES.iter().map(|(name, ..)| *name).chain(["F16", "BF16"]);
+    let mut names: Vec<String> = types.flat_map(|name| [name.to_string(), format!("{name}.expected")]).collect();
+    names.sort_by_key(|name| table_entry(file, name).1);
+    names
+}
+
 #[test]
 fn a_converted_model_gives_the_logits_of_its_directory() {
     let tokens = random_tokens(5, 40, 128);

@@ -300,6 +300,21 @@ fn a_broken_module_is_named_with_its_file() {
             &["o_proj.weight_scale", "scale 3 is -inf"],
         ),
         (
+            "w8a16-group",
+            |t| edit(t, "o_proj.weight_scale", |t| t.3[6..8].fill(0)),
+            &["o_proj.weight_scale", "scale of group", "of output", "is 0, but its codes are not"],
+        ),
+        (
+            "w8a8-channel",
+            |t| edit(t, "o_proj.weight_scale", |t| t.3[..4].fill(0)),
+            &["o_proj.weight_scale", "the scale of group 0 of output 0 is 0, but its codes are not"],
+        ),
+        (
+            "w4a16-group",
+            |t| edit(t, "o_proj.weight_scale", |t| t.3[..4].fill(0)),
+            &["o_proj.weight_scale", "the scale of group 0 of output 0 is 0, but its codes are not"],
+        ),
+        (
             "w8a16-channel-asym",
             |t| edit(t, "o_proj.weight_zero_point", |t| t.2 = vec![1, 16]),
             &["o_proj.weight_zero_point", "[1, 16]", "[16, 1]"],
@@ -325,6 +340,45 @@ fn a_broken_module_is_named_with_its_file() {
         for wanted in wanted.iter().chain(&["model.safetensors"]) {
             assert!(found.contains(wanted), "{name}: {wanted:?} is not in {found:?}");
         }
+    }
+}
+
+/// A group of zeros has the scale 0 in some files, and a scale may be negative: quantizers that use all levels need it where
+/// the largest number is positive.
+#[test]
+fn groups_of_zeros_and_negative_scales_are_legal() {
+    for name in ["w4a16-group", "w8a16-group", "w8a8-channel"] {
+        let tensors = read(name);
+        let (module, shape) = ("model.layers.0.self_attn.o_proj", [64, 64]);
+        let find = |suffix: &str| {
+            let wanted = format!("{module}.{suffix}");
+            tensors.iter().position(|(name, ..)| *name == wanted)
+        };
+        let (codes, scales) = (find("weight_packed").or(find("weight")).unwrap(), find("weight_scale").unwrap());
+        let config = std::fs::read(directory().join(name).join("config.json")).unwrap();
+        let weights = |tensors: &Tensors| {
+            let files = vec![("config.json", config.clone()), ("model.safetensors", write(tensors))];
+            matrix(&Weights::open(&embedded(files)).unwrap(), &format!("{module}.weight"), shape)
+        };
+        let plain = weights(&tensors);
+        // Output 0: all codes the middle one, all scales 0. Output 1: the signs of its scales are turned.
+        let mut changed = tensors.clone();
+        let (row_bytes, scale_bytes) = (changed[codes].3.len() / 64, changed[scales].3.len() / 64);
+        let size = if changed[scales].1 == "F32" { 4 } else { 2 };
+        let zero = match name {
+            "w4a16-group" => 0x88,
+            "w8a16-group" => 0x80,
+            _ => 0,
+        };
+        changed[codes].3[..row_bytes].fill(zero);
+        changed[scales].3[..scale_bytes].fill(0);
+        for at in (scale_bytes..2 * scale_bytes).step_by(size) {
+            changed[scales].3[at + size - 1] ^= 0x80;
+        }
+        let found = weights(&changed);
+        assert!(found[..64].iter().all(|&weight| weight == 0.0), "{name}");
+        let turned = found[64..128].iter().zip(&plain[64..]).all(|(found, plain)| *found == -plain);
+        assert!(turned && found[128..] == plain[128..], "{name}");
     }
 }
 

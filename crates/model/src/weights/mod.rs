@@ -254,8 +254,8 @@ impl Weights {
         }
     }
 
-    /// NaN and infinite values among the weights read so far. Not an error: some checkpoints carry a few in rows that
-    /// nobody uses. Worth a warning.
+    /// NaN and infinite values among the weights read so far that are stored as floats. Not an error: some checkpoints carry
+    /// a few in rows that nobody uses. Worth a warning. (A scale that is not finite is an error.)
     pub fn num_non_finite(&self) -> u64 {
         self.non_finite.load(Ordering::Relaxed)
     }
@@ -283,9 +283,7 @@ impl Weights {
                 let problem = format!("dtype {}; weights are read from BF16, F16 and F32", encoding.name());
                 Err(LoadError::field(file.name(), format!("tensor {:?}", self.shown(name)), problem))
             }
-            Values::Rows { .. } | Values::Quantized(_) => {
-                Ok(Tensor { name, files: &self.files, entry, non_finite: &self.non_finite })
-            }
+            Values::Rows { .. } | Values::Quantized(_) => Ok(Tensor { name, weights: self, entry }),
         }
     }
 
@@ -380,16 +378,23 @@ impl Weights {
             }
             unreachable!("row {row} beyond the last")
         };
-        // The packing loop knows no errors: the first one is kept here, and the rows after it are zeros.
-        let failed = Mutex::new(None);
+        // The packing loop knows no errors: that of the first row is kept here, and such rows are zeros.
+        let failed = Mutex::new(None::<(usize, LoadError)>);
+        let fail = |row: usize, error: LoadError| {
+            let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
+            if failed.as_ref().is_none_or(|(first, _)| row < *first) {
+                *failed = Some((row, error));
+            }
+        };
         let format =
             tensors.iter().map(|(rows, _)| rows.block_format(class)).reduce(|a, b| Some(a?.join(b?))).flatten();
         let packed = if let Some(format) = format {
             let fill = |row: usize, levels: &mut [i8], scales: &mut [GroupScale]| {
-                let (rows, row) = of_part(row);
-                if let Err(error) = rows.blocks(row, format.group, levels, scales) {
+                let (rows, of_tensor) = of_part(row);
+                if let Err(error) = rows.blocks(of_tensor, format.group, levels, scales) {
                     levels.fill(0);
-                    failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+                    scales.fill(GroupScale::ZERO);
+                    fail(row, error);
                 }
             };
             backend.pack_blocks(shape, format, &BlockSource(&fill))
@@ -407,15 +412,15 @@ impl Weights {
             backend.pack_int8(shape, &Int8Source(&fill))
         } else {
             let fill = |row: usize, out: &mut [f32]| {
-                let (rows, row) = of_part(row);
-                if let Err(error) = rows.read(row, out) {
+                let (rows, of_tensor) = of_part(row);
+                if let Err(error) = rows.read(of_tensor, out) {
                     out.fill(0.0);
-                    failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+                    fail(row, error);
                 }
             };
             backend.pack(shape, class, &RowSource(&fill))
         };
-        if let Some(error) = failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        if let Some((_, error)) = failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
             return Err(error);
         }
         let packed = packed.map_err(|oom| LoadError::OutOfMemory {
@@ -456,9 +461,8 @@ impl Stored<'_> {
 #[derive(Clone, Copy, Debug)]
 pub struct Tensor<'w> {
     name: &'w str,
-    files: &'w [ModelFile],
+    weights: &'w Weights,
     entry: &'w Entry,
-    non_finite: &'w AtomicU64,
 }
 
 /// The rows of a tensor, whatever had to be read before the first one in memory.
@@ -487,7 +491,7 @@ impl<'w> Tensor<'w> {
     pub fn rows(self) -> Result<Rows<'w>, LoadError> {
         let codes = match &self.entry.values {
             Values::Rows { .. } => None,
-            Values::Quantized(quantized) => Some(quantized.read(self.files)?),
+            Values::Quantized(quantized) => Some(quantized.read(&self.weights.files)?),
         };
         Ok(Rows { tensor: self, codes })
     }
@@ -499,7 +503,7 @@ impl<'w> Tensor<'w> {
         (offset, encoding): (u64, Encoding),
         mut decode: impl FnMut(&[u8]),
     ) -> Result<(), LoadError> {
-        let (block, file) = (encoding.block(), &self.files[self.entry.file]);
+        let (block, file) = (encoding.block(), &self.weights.files[self.entry.file]);
         assert!(elements.is_multiple_of(block.elements), "a row of {} is no number of blocks", self.name);
         let row_bytes = elements / block.elements * block.bytes;
         let start = row as u64 * row_bytes as u64;
@@ -514,6 +518,15 @@ impl<'w> Tensor<'w> {
             decode(bytes);
         }
         Ok(())
+    }
+
+    /// The error of a block whose scale is no finite number: no format has a meaning for one, and no weight of the block is
+    /// known. `number`: the first of its numbers that shows it, counted from the start of the tensor in its file.
+    fn broken_block(&self, block: BlockType, number: usize) -> LoadError {
+        let (file, shown) = (&self.weights.files[self.entry.file], self.weights.shown(self.name));
+        let (at, name) = (number / block.size().0, block.name());
+        let problem = format!("a scale of block {at} of {name} is not a finite number");
+        LoadError::field(file.name(), format!("tensor {shown:?}"), problem)
     }
 
     fn stored_row(&self, row: usize, offset: u64, encoding: Encoding, out: &mut [f32]) -> Result<(), LoadError> {
@@ -541,7 +554,12 @@ impl Rows<'_> {
         }
         let non_finite = out.iter().filter(|value| !value.is_finite()).count();
         if non_finite > 0 {
-            self.tensor.non_finite.fetch_add(non_finite as u64, Ordering::Relaxed);
+            if let (Some(block), &Values::Rows { stored, .. }) = (self.block_type(), &self.tensor.entry.values) {
+                // With finite scales every number of a block is finite.
+                let first = out.iter().position(|value| !value.is_finite()).unwrap_or_default();
+                return Err(self.tensor.broken_block(block, stored.row(row) * out.len() + first));
+            }
+            self.tensor.weights.non_finite.fetch_add(non_finite as u64, Ordering::Relaxed);
         }
         Ok(())
     }
@@ -591,22 +609,24 @@ impl Rows<'_> {
         let block = self.block_type().expect("only blocks have a format");
         let (own_group, (elements, block_bytes)) = (block.format().group, block.size());
         let (mut done, mut own) = (0, [GroupScale::ZERO; 16]);
-        let mut broken = 0;
+        let mut broken = None;
         self.tensor.read_blocks((stored.row(row), levels.len()), (offset, encoding), |bytes| {
             for bytes in bytes.chunks_exact(block_bytes) {
                 let own = &mut own[..elements / own_group];
                 block.groups(bytes, &mut levels[done..done + elements], own);
-                broken += own.iter().filter(|scale| !(scale.scale() + scale.min()).is_finite()).count();
+                if own.iter().any(|scale| !(scale.d.is_finite() && scale.m.is_finite())) {
+                    broken.get_or_insert(done);
+                }
                 for (at, to) in scales[done / group..(done + elements) / group].iter_mut().enumerate() {
                     *to = own[at * group / own_group];
                 }
                 done += elements;
             }
         })?;
-        if broken > 0 {
-            self.tensor.non_finite.fetch_add((broken * own_group) as u64, Ordering::Relaxed);
+        match broken {
+            Some(number) => Err(self.tensor.broken_block(block, stored.row(row) * levels.len() + number)),
+            None => Ok(()),
         }
-        Ok(())
     }
 }
 

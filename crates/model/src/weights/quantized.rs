@@ -18,7 +18,9 @@
 //!
 //! Scales are widened to f32 first, and a weight is one f32 product. Where the codes are what the engine computes with
 //! (symmetric 4 bit in regular groups of a multiple of 32; symmetric 8 bit whose scale is one for each 128 neighbours,
-//! whatever the groups), they are packed as they are. A scale that is not finite is an error.
+//! whatever the groups), they are packed as they are. A scale that is not finite is an error, and one of 0 where a group of
+//! compressed-tensors has codes that are not; a negative one turns the signs of its group around, as quantizers use it that
+//! have one level more below zero than above.
 //! Which modules are quantized is seen from the tensors, and how wide their codes are from their shapes; `config.json` says
 //! in which ways, and whatever it says beyond what is computed here is refused by the name of the field. Memory while a
 //! matrix is packed: its bytes in the file, once.
@@ -596,7 +598,13 @@ impl Quantized {
         };
         let codes = self.codes.bytes(files)?;
         let group_of = self.group_of.as_ref().map(|part| self.read_groups(part, files)).transpose()?.flatten();
-        Ok(Codes { layout: self.layout, codes, scales, zeros, group_of, shape: [out_features, in_features], groups })
+        let shape = [out_features, in_features];
+        let codes = Codes { layout: self.layout, codes, scales, zeros, group_of, shape, groups };
+        if !transposed && let Some((row, group)) = codes.lost_group() {
+            let problem = format!("the scale of group {group} of output {row} is 0, but its codes are not");
+            return Err(self.scales.wrong_in(files, problem));
+        }
+        Ok(codes)
     }
 
     /// The group of each input; `None` when they are neighbours after all.
@@ -621,6 +629,29 @@ impl Quantized {
 }
 
 impl Codes {
+    /// A group with the scale 0 in which some code is not its zero point, so that its weights are lost. Groups of nothing
+    /// but zeros have that scale too, in files of ours as of others.
+    fn lost_group(&self) -> Option<(usize, usize)> {
+        let is_lost = |&at: &usize| {
+            let (row, group) = (at / self.groups, at % self.groups);
+            (0..self.shape[1])
+                .filter(|&input| self.group_at(input) == group)
+                .any(|input| self.code(row, input) != self.zeros[at])
+        };
+        (0..self.scales.len())
+            .filter(|&at| self.scales[at] == 0.0)
+            .find(is_lost)
+            .map(|at| (at / self.groups, at % self.groups))
+    }
+
+    /// The group of an input.
+    fn group_at(&self, input: usize) -> usize {
+        match &self.group_of {
+            Some(group_of) => group_of[input] as usize,
+            None => input / (self.shape[1] / self.groups),
+        }
+    }
+
     /// The code at an output and an input, as it is stored.
     fn code(&self, row: usize, input: usize) -> i16 {
         let [out_features, in_features] = self.shape;
@@ -637,10 +668,9 @@ impl Codes {
 
     /// The weights of an output: `scale * (code - zero)`, one product in f32 each.
     pub(super) fn row(&self, row: usize, out: &mut [f32]) {
-        let group_size = self.shape[1] / self.groups;
         let (scales, zeros) = (&self.scales[row * self.groups..], &self.zeros[row * self.groups..]);
         for (input, out) in out.iter_mut().enumerate() {
-            let group = self.group_of.as_ref().map_or(input / group_size, |group_of| group_of[input] as usize);
+            let group = self.group_at(input);
             *out = f32::from(self.code(row, input) - zeros[group]) * scales[group];
         }
     }
