@@ -4,6 +4,7 @@
 //! norm weight * f    ──>  columns of q, k, v or of gate, up  / f      what reads the residual stream
 //! rows of up * f     ──>  columns of down                    / f      inside the MLP
 //! rows of v * f      ──>  columns of o                       / f      what attention reads
+//! rows of k * f      ──>  rows of q                          / f      both of a pair that rotates
 //! ```
 //! `f` is a power of two, so all these models are one function: in float32 and in bf16 they give the same bits, which is
 //! asserted. What int8 loses by them is lost to rounding alone, and there are two roundings to tell apart. Activations:
@@ -18,7 +19,7 @@ mod common;
 
 use common::*;
 use half::bf16;
-use kernels::{Backend, Float32, WeightClass};
+use kernels::{Backend, Float32, KvDtype, WeightClass};
 use model::quality::Comparison;
 use model::tokenizer::Tokenizer;
 use model::{Checkpoint, ModelConfig, Source};
@@ -120,10 +121,13 @@ enum Place {
     Up,
     /// What o reads.
     Values,
+    /// What queries are multiplied by; channels are pairs that rotate.
+    Keys,
 }
 
 const LAYERS: usize = 5;
 const HEAD_DIM: usize = 64;
+const KV_HEADS: usize = 2;
 /// Query heads that share a head of keys and values.
 const SHARED_BY: usize = 2;
 
@@ -131,6 +135,10 @@ const SHARED_BY: usize = 2;
 fn with_outliers(place: Place, count: usize, factor: f32) -> Editable {
     let mut model = Editable::lantern();
     for layer in 0..LAYERS {
+        if place == Place::Keys {
+            scale_keys(&mut model, layer, count, factor);
+            continue;
+        }
         let mut join = |from: &str, to: &[&str], columns: &dyn Fn(usize) -> Vec<usize>| {
             let from = model.tensor(layer, from);
             let len = from.channels();
@@ -153,9 +161,23 @@ fn with_outliers(place: Place, count: usize, factor: f32) -> Editable {
                 let (head, within) = (channel / HEAD_DIM, channel % HEAD_DIM);
                 (0..SHARED_BY).map(|query| (head * SHARED_BY + query) * HEAD_DIM + within).collect()
             }),
+            Place::Keys => unreachable!("they have no columns"),
         }
     }
     model
+}
+
+/// Makes `count` pairs of each head of keys `factor` times as large, and those of queries as much smaller.
+fn scale_keys(model: &mut Editable, layer: usize, count: usize, factor: f32) {
+    let pairs = (0..count).map(|index| (index * HEAD_DIM / 2 / count + 13 * layer + 5) % (HEAD_DIM / 2));
+    for within in pairs.flat_map(|first| [first, first + HEAD_DIM / 2]) {
+        for head in 0..KV_HEADS {
+            model.tensor(layer, "self_attn.k_proj").scale_channel(head * HEAD_DIM + within, factor);
+        }
+        for head in 0..KV_HEADS * SHARED_BY {
+            model.tensor(layer, "self_attn.q_proj").scale_channel(head * HEAD_DIM + within, 1.0 / factor);
+        }
+    }
 }
 
 /// Two windows of 512 tokens of held-out conversations.
@@ -204,7 +226,8 @@ fn outliers_change_nothing_in_float32_and_in_bf16() {
     let in_bf16 = |checkpoint: &Checkpoint| logits(cpu(None, 2), checkpoint, WeightClass::Bf16);
     let (want, want_in_bf16) = (exact(&plain), in_bf16(&plain));
     assert!(want != want_in_bf16);
-    for ((place, count), factor) in FEW.into_iter().zip([64.0, 1024.0, 256.0]) {
+    let places = FEW.into_iter().chain([(Place::Keys, 2)]);
+    for ((place, count), factor) in places.zip([64.0, 1024.0, 256.0, 64.0]) {
         let checkpoint = with_outliers(place, count, factor).checkpoint();
         assert!(exact(&checkpoint) == want, "{place:?}: float32");
         assert!(in_bf16(&checkpoint) == want_in_bf16, "{place:?}: bf16");
@@ -273,4 +296,42 @@ fn few_outliers_cost_activations_nothing() {
             assert!(int8 <= 1.1 * weights + 0.0002, "{place:?} x {factor}: {int8} nats, weights alone {weights}");
         }
     }
+}
+
+/// Outliers of what an int8 cache holds, with weights of 16 bits: KL divergence in nats where it is above the gate. (A scale
+/// for each 32 numbers, in other engines' caches, loses three to seven times as much by such keys.) To be lowered.
+const KNOWN_OF_CACHES: [(Place, usize, f32, f64); 6] = [
+    (Place::Keys, 1, 64.0, 0.002_119),
+    (Place::Keys, 1, 256.0, 0.100_801),
+    (Place::Keys, 2, 64.0, 0.002_312),
+    (Place::Keys, 2, 256.0, 0.115_423),
+    (Place::Values, 2, 256.0, 0.000_623),
+    (Place::Values, 4, 256.0, 0.002_061),
+];
+
+#[test]
+fn int8_keys_and_values_lose_no_more_by_outliers_than_their_gate() {
+    let plain = Editable::lantern().checkpoint();
+    let want = exact(&plain);
+    let in_int8 = |checkpoint: &Checkpoint| {
+        let mut model = load_with_kv(cpu(None, 2), checkpoint, WeightClass::Bf16, KvDtype::Int8);
+        let found: Vec<Vec<f32>> = windows().iter().flat_map(|window| run_alone(&mut model, window)).collect();
+        divergence(&want, &found)
+    };
+    let without = in_int8(&plain);
+    let gate = 1.5 * without + 0.0005;
+    println!("without outliers {without:.6} nats, gate {gate:.6}");
+    let mut complaints = Vec::new();
+    for (place, count) in [(Place::Keys, 1), (Place::Keys, 2), (Place::Values, 2), (Place::Values, 4)] {
+        for factor in [4.0, 16.0, 64.0, 256.0] {
+            let found = in_int8(&with_outliers(place, count, factor).checkpoint());
+            let known = KNOWN_OF_CACHES.iter().find(|known| (known.0, known.1, known.2) == (place, count, factor));
+            let most = known.map_or(gate, |known| 1.02 * known.3);
+            println!("{place:?}, {count} channels x {factor}: {found:.6} nats");
+            if found > most {
+                complaints.push(format!("{place:?}, {count} channels x {factor}: {found:.6} nats, above {most:.6}"));
+            }
+        }
+    }
+    assert!(complaints.is_empty(), "{}", complaints.join("\n"));
 }
