@@ -4,7 +4,7 @@
 //! count (Valgrind's callgrind), so a limit on it holds a pull request to what the code did before. Valgrind knows no
 //! AVX-512, so the kernels counted here are those of AVX2: the structure around them is the same.
 
-use kernels::{Backend, Cpu, CpuOptions, Isa, MatrixShape, PackedMatrix, RowSource, WeightClass};
+use kernels::{Arithmetic, Backend, Cpu, CpuOptions, Isa, MatrixShape, PackedMatrix, RowSource, WeightClass};
 
 /// Numbers around zero, the same in every run.
 pub fn values(len: usize, seed: u64) -> Vec<f32> {
@@ -20,7 +20,7 @@ pub fn values(len: usize, seed: u64) -> Vec<f32> {
 
 /// One thread, so that no count depends on who waits for whom.
 pub fn cpu() -> Cpu {
-    Cpu::new(CpuOptions { threads: Some(1), isa: Some(Isa::Avx2) }).expect("a CPU with AVX2")
+    Cpu::new(CpuOptions { threads: Some(1), isa: Some(Isa::Avx2), arithmetic: Some(Arithmetic::Tiles) }).expect("a CPU with AVX2")
 }
 
 /// Random weights `[out_features, in_features]`.

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::sync::Mutex;
 
-use kernels::Isa;
+use kernels::{Arithmetic, Isa};
 use kernels::limits::Limits;
 use kernels::threads::Pool;
 pub(crate) use model::demands::{Bound, Demands, Shares, peak};
@@ -33,7 +33,7 @@ pub(crate) fn limits(threads: Option<usize>) -> Result<Limits, Failure> {
 /// A fresh measurement: a virtual machine's limits change while it runs.
 pub(crate) fn measure_now(threads: usize, isa: Isa) -> Result<Limits, Failure> {
     let pool = Pool::new(threads).map_err(Failure::usage)?;
-    Ok(kernels::limits::measure(&pool, isa, MEASURE_SECONDS))
+    Ok(kernels::limits::measure(&pool, isa, Arithmetic::best(), MEASURE_SECONDS))
 }
 
 /// Of two measurements on one machine the higher of each limit: whatever disturbs a measurement lowers it.

@@ -566,7 +566,7 @@ fn load_model(
     if isa == Isa::Scalar {
         return Ok(boxed(model::load(Reference::new(), checkpoint, &load, progress)?, 1, isa));
     }
-    let cpu = Cpu::new(CpuOptions { threads: options.threads, isa: Some(isa) })?;
+    let cpu = Cpu::new(CpuOptions { threads: options.threads, isa: Some(isa), arithmetic: None })?;
     let threads = cpu.threads();
     Ok(boxed(model::load(cpu, checkpoint, &load, progress)?, threads, isa))
 }

@@ -1,7 +1,7 @@
 //! How fast attention is, as a share of what this machine can do.
 //!
 //! ```text
-//! cargo run --release -p kernels --example attention_speed [threads] [isa] [cases]
+//! cargo run --release -p kernels --example attention_speed [threads] [isa] [cases] [arithmetic]
 //! ```
 //! Decode is limited by reading keys and values: GB/s. Prefill is limited by fused multiply-adds: GFLOP/s, where a
 //! (query, key) pair that the query sees counts `4 * head_dim` operations.
@@ -10,7 +10,8 @@ use kernels::attention::attend;
 use kernels::kv_cache::Place;
 use kernels::threads::{Pool, default_threads};
 use kernels::{
-    Attention, AttentionRule, AttentionSpan, HeadLayout, Isa, KvCache, KvDtype, KvShape, limits, limits::Limits,
+    Arithmetic, Attention, AttentionRule, AttentionSpan, HeadLayout, Isa, KvCache, KvDtype, KvShape, limits,
+    limits::Limits,
 };
 use std::time::Instant;
 
@@ -55,11 +56,14 @@ fn main() {
     let threads = args.next().map_or_else(default_threads, |n| n.parse().expect("a number of threads"));
     let isa = args.next().map_or_else(Isa::best, |name| Isa::from_name(&name).expect("an instruction set"));
     let pool = Pool::new(threads).expect("a pool");
-    println!("{isa:?}, {threads} threads; shares are of the limits measured just before");
     let cases = args.next().unwrap_or_default();
+    let arithmetic = |name: String| Arithmetic::from_name(&name).expect("an arithmetic");
+    let arithmetic = args.next().map_or_else(Arithmetic::best, arithmetic);
+    println!("{isa:?}, {arithmetic:?}, {threads} threads; shares are of the limits measured just before");
     for case in CASES.iter().filter(|case| case.what.contains(&cases)) {
         for dtype in KvDtype::ALL {
-            let (limits, seconds, bytes, operations) = measure(case, dtype, isa, &pool);
+            let (limits, seconds, bytes, operations) = measure(case, dtype, (isa, arithmetic), &pool);
+            let limit = if dtype == KvDtype::Bf16 { limits.bf16_flops } else { limits.int8_ops };
             println!(
                 "{:40} {} {:9.1} us {:6.1} of {:4.1} GB/s {:4.0} % {:7.1} of {:3.0} GFLOP/s {:4.0} %",
                 case.what,
@@ -69,15 +73,15 @@ fn main() {
                 limits.read_bandwidth / 1e9,
                 100.0 * bytes / seconds / limits.read_bandwidth,
                 operations / seconds / 1e9,
-                limits.f32_flops / 1e9,
-                100.0 * operations / seconds / limits.f32_flops,
+                limit / 1e9,
+                100.0 * operations / seconds / limit,
             );
         }
     }
 }
 
 /// The limits, and then: seconds per call, bytes of cache read, operations.
-fn measure(case: &Case, dtype: KvDtype, isa: Isa, pool: &Pool) -> (Limits, f64, f64, f64) {
+fn measure(case: &Case, dtype: KvDtype, (isa, arithmetic): (Isa, Arithmetic), pool: &Pool) -> (Limits, f64, f64, f64) {
     let &Case { num_heads, num_kv_heads, head_dim, sequences, start, rows, .. } = case;
     let layout = HeadLayout { num_heads, num_kv_heads, head_dim };
     let blocks_each = (start + rows).div_ceil(BLOCK_SIZE);
@@ -111,12 +115,12 @@ fn measure(case: &Case, dtype: KvDtype, isa: Isa, pool: &Pool) -> (Limits, f64, 
     let mut layer = 0;
     let mut call = || {
         let rule = AttentionRule::of_width(head_dim);
-        attend(Some(pool), isa, Attention { qkv: &qkv, layout, rule, spans: &spans, layer }, &kv, &mut out);
+        attend(Some(pool), isa, arithmetic, Attention { qkv: &qkv, layout, rule, spans: &spans, layer }, &kv, &mut out);
         layer = (layer + 1) % shape.layers;
     };
     call();
     // Other tenants of a shared host take their part of the bandwidth, now more, now less.
-    let limits = limits::measure(pool, isa, 0.2);
+    let limits = limits::measure(pool, isa, arithmetic, 0.2);
     // The best of several, because other processes only ever make it slower.
     let mut best = f64::MAX;
     let began = Instant::now();

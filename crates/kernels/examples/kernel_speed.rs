@@ -1,7 +1,7 @@
 //! Speed of the matrix products against what this machine can do at most.
 //!
 //! ```text
-//! cargo run --release -p kernels --example kernel_speed [isa] [threads]
+//! cargo run --release -p kernels --example kernel_speed [isa] [threads] [arithmetic] [classes]
 //! ```
 //! Few rows are judged by memory: the share of read bandwidth at which weights pass. Many rows are judged by
 //! arithmetic: the share of the peak of the multiply instruction. Weights rotate through copies larger than the
@@ -9,7 +9,7 @@
 
 use kernels::isa::Isa;
 use kernels::limits;
-use kernels::{Backend, Cpu, CpuOptions, MatrixShape, Out, PackedMatrix, RowSource, WeightClass};
+use kernels::{Arithmetic, Backend, Cpu, CpuOptions, MatrixShape, Out, PackedMatrix, RowSource, WeightClass};
 use std::time::Instant;
 
 /// The products of a 0.5B model: `(name, N, K)`.
@@ -21,11 +21,13 @@ const BYTES_IN_ROTATION: usize = 192 << 20;
 
 fn main() {
     let mut args = std::env::args().skip(1);
-    let isa = args.next().map(|name| Isa::from_name(&name).expect("scalar, avx2, avx512 or amx"));
+    let isa = args.next().map(|name| Isa::from_name(&name).expect("an instruction set"));
     let threads = args.next().map(|count| count.parse().expect("a number of threads"));
-    let cpu = Cpu::new(CpuOptions { threads, isa }).expect("a backend");
+    let arithmetic = args.next().map(|name| Arithmetic::from_name(&name).expect("pairs or tiles"));
+    let classes = args.next().unwrap_or_else(|| "int4,int8,bf16".into());
+    let cpu = Cpu::new(CpuOptions { threads, isa, arithmetic }).expect("a backend");
     cpu.pool().pin_caller();
-    let limits = limits::measure(cpu.pool(), cpu.isa(), 1.0);
+    let limits = limits::measure(cpu.pool(), cpu.isa(), cpu.arithmetic(), 1.0);
     println!("{}", cpu.describe());
     println!("read bandwidth {:.1} GB/s", limits.read_bandwidth / 1e9);
     println!(
@@ -43,6 +45,9 @@ fn main() {
         limits.fastest_bf16_kind
     );
     for class in [WeightClass::Int4, WeightClass::Int8, WeightClass::Bf16] {
+        if !classes.contains(class.name()) {
+            continue;
+        }
         let peak = if class == WeightClass::Bf16 { limits.bf16_flops } else { limits.int8_ops };
         println!("\n{class:?}: share of bandwidth (measured again before each line) / share of peak");
         println!("{:>20} {:>6}{}", "", "GB/s", ROWS.map(|rows| format!("{:>18}", format!("{rows} rows"))).concat());
@@ -50,7 +55,7 @@ fn main() {
             let shape = MatrixShape { out_features, in_features };
             let matrices = copies(&cpu, shape, class);
             // Other tenants of a shared host take their part of the bandwidth, now more, now less.
-            let read_bandwidth = limits::measure(cpu.pool(), cpu.isa(), 0.6).read_bandwidth;
+            let read_bandwidth = limits::measure(cpu.pool(), cpu.isa(), cpu.arithmetic(), 0.6).read_bandwidth;
             print!("{:>20} {:>6.1}", format!("{name} {out_features}x{in_features}"), read_bandwidth / 1e9);
             for rows in ROWS {
                 let seconds = time(&cpu, &matrices, rows);

@@ -1,6 +1,7 @@
 //! The backend that serves: every operation on the fastest instructions of this CPU, on all its cores, with the bits
 //! of [`Reference`](crate::Reference).
 
+use crate::arithmetic::Arithmetic;
 use crate::gemm::{self, Proofs, Scratch};
 use crate::isa::{Amx, Isa};
 use crate::kv_cache::{KvCache, KvShape};
@@ -20,6 +21,8 @@ pub struct CpuOptions {
     pub threads: Option<usize>,
     /// Instruction set; `None`: the best there is. A lower one gives the same bits, slower.
     pub isa: Option<Isa>,
+    /// Order of sums of 16-bit products; `None`: the fastest here, [`Arithmetic::best`]. Another one gives other bits.
+    pub arithmetic: Option<Arithmetic>,
 }
 
 /// A [`Cpu`] could not be made.
@@ -45,6 +48,7 @@ fn names(isas: &[Isa]) -> String {
 /// Vector and tile kernels over a pool of pinned threads. One operation runs at a time.
 pub struct Cpu {
     isa: Isa,
+    arithmetic: Arithmetic,
     proofs: Proofs,
     pool: Pool,
     scratch: Mutex<Scratch>,
@@ -57,10 +61,12 @@ impl Cpu {
         if !isa.is_available() {
             return Err(CpuError::NoSuchIsa { asked: isa, available: Isa::available() });
         }
-        Cpu::assemble(options.threads, isa, Proofs::of(isa))
+        let arithmetic = options.arithmetic.unwrap_or_else(Arithmetic::best);
+        Cpu::assemble(options.threads, isa, Proofs::of(isa, arithmetic))
     }
 
-    /// Takes the tile kernels for every product, without asking the CPU: for a test that emulates them.
+    /// Takes the tile kernels for every product, without asking the CPU: for a test that emulates them. The arithmetic is
+    /// that of tiles.
     #[doc(hidden)]
     pub fn with_tiles(threads: Option<usize>, tiles: Amx) -> Result<Cpu, CpuError> {
         Cpu::assemble(threads, Isa::Amx, Proofs::with_tiles(tiles))
@@ -68,12 +74,17 @@ impl Cpu {
 
     fn assemble(threads: Option<usize>, isa: Isa, proofs: Proofs) -> Result<Cpu, CpuError> {
         let pool = Pool::new(threads.unwrap_or_else(default_threads))?;
-        Ok(Cpu { isa, proofs, pool, scratch: Mutex::default() })
+        Ok(Cpu { isa, arithmetic: proofs.arithmetic(), proofs, pool, scratch: Mutex::default() })
     }
 
     /// The path taken.
     pub fn isa(&self) -> Isa {
         self.isa
+    }
+
+    /// The order of sums of 16-bit products.
+    pub fn arithmetic(&self) -> Arithmetic {
+        self.arithmetic
     }
 
     /// Threads, the caller's counted.
@@ -96,6 +107,9 @@ impl Backend for Cpu {
             Isa::Scalar => "",
             Isa::Avx2 => " (fma)",
             Isa::Avx512 => " (vnni, fma)",
+            Isa::Avx512Bf16 if self.arithmetic == Arithmetic::Pairs => " (vnni, bf16)",
+            Isa::Avx512Bf16 => " (vnni, fma)",
+            Isa::Amx if self.arithmetic == Arithmetic::Pairs => " (int8 tiles, bf16 vectors)",
             Isa::Amx => " (int8 and bf16 tiles)",
         };
         let threads = self.threads();
@@ -168,7 +182,7 @@ impl Backend for Cpu {
     }
 
     fn attend(&self, args: Attention<'_>, kv: &KvCache, out: &mut [f32]) {
-        attention::attend(Some(&self.pool), self.isa, args, kv, out);
+        attention::attend(Some(&self.pool), self.isa, self.arithmetic, args, kv, out);
     }
 
     fn gated(&self, activation: Activation, gate_up: &[f32], width: usize, out: &mut [f32]) {

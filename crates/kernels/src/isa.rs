@@ -4,7 +4,7 @@
 //! Isa      an order of preference, chosen by the user or by `best()`
 //! Avx2     proofs: holding one means that this CPU has these instructions, so a kernel that asks for one may be
 //! Avx512   called safely. `detect` is the only way to make one.
-//! Amx
+//! Avx512Bf16, Amx
 //! ```
 //! An [`Isa`] is a ceiling, never a promise: `isa.avx512()` gives the proof if the ceiling allows it *and* the CPU has
 //! it. Every path returns the same bits, so the choice is about speed only.
@@ -18,13 +18,15 @@ pub enum Isa {
     Avx2,
     /// AVX-512 F, BW, VL, DQ and VNNI.
     Avx512,
-    /// AMX tiles with int8 and bf16 products (Sapphire Rapids and later); everything else as [`Isa::Avx512`].
+    /// The same and BF16, whose `vdpbf16ps` computes [`Arithmetic::Pairs`](crate::Arithmetic::Pairs).
+    Avx512Bf16,
+    /// AMX tiles with int8 and bf16 products (Sapphire Rapids and later); everything else as [`Isa::Avx512Bf16`].
     Amx,
 }
 
 impl Isa {
     /// All, slowest first.
-    pub const ALL: [Isa; 4] = [Isa::Scalar, Isa::Avx2, Isa::Avx512, Isa::Amx];
+    pub const ALL: [Isa; 5] = [Isa::Scalar, Isa::Avx2, Isa::Avx512, Isa::Avx512Bf16, Isa::Amx];
 
     /// The fastest path that this CPU and operating system allow.
     pub fn best() -> Isa {
@@ -42,16 +44,18 @@ impl Isa {
             Isa::Scalar => true,
             Isa::Avx2 => Avx2::detect().is_some(),
             Isa::Avx512 => Avx512::detect().is_some(),
+            Isa::Avx512Bf16 => Avx512Bf16::detect().is_some(),
             Isa::Amx => Avx512::detect().is_some() && Amx::detect().is_some(),
         }
     }
 
-    /// For people: `scalar`, `avx2`, `avx512`, `amx`.
+    /// For people: `scalar`, `avx2`, `avx512`, `avx512bf16`, `amx`.
     pub fn name(self) -> &'static str {
         match self {
             Isa::Scalar => "scalar",
             Isa::Avx2 => "avx2",
             Isa::Avx512 => "avx512",
+            Isa::Avx512Bf16 => "avx512bf16",
             Isa::Amx => "amx",
         }
     }
@@ -69,6 +73,11 @@ impl Isa {
     /// The right to call AVX-512 kernels, if this ceiling and the CPU allow them. Cheap: a cached load.
     pub fn avx512(self) -> Option<Avx512> {
         if self >= Isa::Avx512 { Avx512::detect() } else { None }
+    }
+
+    /// The right to call AVX-512 BF16 kernels, if this ceiling and the CPU allow them. Cheap: a cached load.
+    pub fn avx512_bf16(self) -> Option<Avx512Bf16> {
+        if self >= Isa::Avx512Bf16 { Avx512Bf16::detect() } else { None }
     }
 }
 
@@ -107,6 +116,21 @@ impl Avx512 {
         #[cfg(not(target_arch = "x86_64"))]
         let found = false;
         found.then_some(Avx512(()))
+    }
+}
+
+/// Proof that this CPU has AVX-512 BF16 beside what [`Avx512`] proves.
+#[derive(Clone, Copy, Debug)]
+pub struct Avx512Bf16(());
+
+impl Avx512Bf16 {
+    /// `target_feature`: those of [`Avx512::detect`] and `avx512bf16`.
+    pub fn detect() -> Option<Avx512Bf16> {
+        #[cfg(target_arch = "x86_64")]
+        let found = Avx512::detect().is_some() && is_x86_feature_detected!("avx512bf16");
+        #[cfg(not(target_arch = "x86_64"))]
+        let found = false;
+        found.then_some(Avx512Bf16(()))
     }
 }
 

@@ -17,6 +17,7 @@
 //!
 //! Activations are `f32`, row-major `[rows, width]`. No function here allocates in a steady state.
 
+pub mod arithmetic;
 pub mod attention;
 pub mod cpu;
 pub mod float32;
@@ -35,6 +36,7 @@ pub mod sampling;
 mod spread;
 pub mod threads;
 
+pub use arithmetic::Arithmetic;
 pub use cpu::{Cpu, CpuError, CpuOptions};
 pub use float32::Float32;
 pub use isa::Isa;

@@ -4,9 +4,10 @@
 //! bounds prefill. Both are taken on all threads of the pool at once, best of several passes. Nothing else should run
 //! meanwhile: a busy core shows up as a lower limit.
 
+use crate::arithmetic::Arithmetic;
 use crate::isa::Isa;
 #[cfg(target_arch = "x86_64")]
-use crate::isa::{Avx2, Avx512};
+use crate::isa::{Avx2, Avx512, Avx512Bf16};
 use crate::mem::Buffer;
 use crate::threads::{Pool, share};
 use std::hint::black_box;
@@ -20,7 +21,7 @@ pub struct Limits {
     pub read_bandwidth: f64,
     /// Operations per second of the int8 instruction that the kernels use.
     pub int8_ops: f64,
-    /// Operations per second of the instruction that the bf16 kernels use.
+    /// Operations per second of the instruction that the bf16 kernels use for the arithmetic in question.
     pub bf16_flops: f64,
     /// Operations per second of f32 multiply-add.
     pub f32_flops: f64,
@@ -32,27 +33,26 @@ pub struct Limits {
     pub fastest_int8_ops: f64,
     /// Which instruction that is.
     pub fastest_int8_kind: &'static str,
-    /// Operations per second of the fastest instruction that multiplies bf16, used or not. `vdpbf16ps` is never used:
-    /// it rounds differently from tiles and from fused multiply-add.
+    /// Operations per second of the fastest instruction that multiplies bf16, used or not: `vdpbf16ps` is not used for
+    /// [`Arithmetic::Tiles`], nor `tdpbf16ps` for [`Arithmetic::Pairs`].
     pub fastest_bf16_flops: f64,
     /// Which instruction that is.
     pub fastest_bf16_kind: &'static str,
 }
 
 /// Measures for about `seconds`, half of it reading.
-pub fn measure(pool: &Pool, isa: Isa, seconds: f64) -> Limits {
+pub fn measure(pool: &Pool, isa: Isa, arithmetic: Arithmetic, seconds: f64) -> Limits {
     let loops = Loop::available();
     let usable = |class: Class| loops.iter().filter(move |l| l.class == class);
     // The kernels use the last loop of a class that the ceiling allows; the CPU's best may be another.
     let share = Duration::from_secs_f64(seconds / 2.0 / loops.len() as f64);
     let rates: Vec<f64> = loops.iter().map(|l| l.rate(pool, share)).collect();
     let rate_of = |wanted: &Loop| rates[loops.iter().position(|l| l.name == wanted.name).expect("from the list")];
-    let used =
-        |class| usable(class).rfind(|l| l.used_from.is_some_and(|from| isa >= from)).expect("scalar is always there");
+    let used = |class| usable(class).rfind(|l| l.serves(isa, arithmetic));
     let fastest =
         |class| usable(class).max_by(|a, b| rate_of(a).total_cmp(&rate_of(b))).expect("scalar is always there");
-    let (int8, float) = (used(Class::Int8), used(Class::Float));
-    let bf16 = usable(Class::Bf16).rfind(|l| l.used_from.is_some_and(|from| isa >= from)).unwrap_or(float);
+    let [int8, float] = [Class::Int8, Class::Float].map(|class| used(class).expect("scalar is always there"));
+    let bf16 = used(Class::Bf16).unwrap_or(float);
     let fastest_int8 = fastest(Class::Int8);
     let fastest_bf16 = [Class::Float, Class::Bf16]
         .into_iter()
@@ -87,8 +87,10 @@ enum Class {
 struct Loop {
     name: &'static str,
     class: Class,
-    /// The lowest ISA whose kernels use this instruction; `None`: they never do.
-    used_from: Option<Isa>,
+    /// The lowest ISA whose kernels use this instruction.
+    used_from: Isa,
+    /// The arithmetic that it computes; `None`: it is exact, or serves both.
+    arithmetic: Option<Arithmetic>,
     /// Runs some rounds and returns the multiply-adds done. Called on CPUs where `available` listed it only.
     run: fn(usize) -> f64,
 }
@@ -96,47 +98,48 @@ struct Loop {
 impl Loop {
     /// Every loop that this CPU can run, slower instruction sets first.
     fn available() -> Vec<Loop> {
+        let serves_all = |name, class, used_from, run| Loop { name, class, used_from, arithmetic: None, run };
         let mut loops = vec![
-            Loop { name: "scalar int8", class: Class::Int8, used_from: Some(Isa::Scalar), run: scalar_int8 },
-            Loop { name: "scalar f32", class: Class::Float, used_from: Some(Isa::Scalar), run: scalar_f32 },
+            serves_all("scalar int8", Class::Int8, Isa::Scalar, scalar_int8 as fn(usize) -> f64),
+            serves_all("scalar f32", Class::Float, Isa::Scalar, scalar_f32),
         ];
         #[cfg(target_arch = "x86_64")]
         {
             use x86::*;
+            let bf16 = |name, used_from, arithmetic, run| Loop {
+                name,
+                class: Class::Bf16,
+                used_from,
+                arithmetic: Some(arithmetic),
+                run,
+            };
             if Avx2::detect().is_some() {
-                loops.push(Loop {
-                    name: "avx2 vpmaddubsw",
-                    class: Class::Int8,
-                    used_from: Some(Isa::Avx2),
-                    run: avx2_int8,
-                });
-                loops.push(Loop {
-                    name: "avx2 vfmadd231ps",
-                    class: Class::Float,
-                    used_from: Some(Isa::Avx2),
-                    run: avx2_fma,
-                });
+                loops.push(serves_all("avx2 vpmaddubsw", Class::Int8, Isa::Avx2, avx2_int8));
+                loops.push(serves_all("avx2 vfmadd231ps", Class::Float, Isa::Avx2, avx2_fma));
             }
             if Avx512::detect().is_some() {
-                let used_from = Some(Isa::Avx512);
-                loops.push(Loop { name: "avx512 vpdpbusd", class: Class::Int8, used_from, run: avx512_int8 });
-                loops.push(Loop { name: "avx512 vfmadd231ps", class: Class::Float, used_from, run: avx512_fma });
-                if is_x86_feature_detected!("avx512bf16") {
-                    loops.push(Loop {
-                        name: "avx512 vdpbf16ps",
-                        class: Class::Bf16,
-                        used_from: None,
-                        run: avx512_bf16,
-                    });
-                }
+                loops.push(serves_all("avx512 vpdpbusd", Class::Int8, Isa::Avx512, avx512_int8));
+                loops.push(serves_all("avx512 vfmadd231ps", Class::Float, Isa::Avx512, avx512_fma));
+            }
+            if Avx512Bf16::detect().is_some() {
+                loops.push(bf16(
+                    "avx512 vdpbf16ps",
+                    Isa::Avx512Bf16,
+                    Arithmetic::Pairs,
+                    avx512_bf16 as fn(usize) -> f64,
+                ));
             }
             if Isa::Amx.is_available() {
-                let used_from = Some(Isa::Amx);
-                loops.push(Loop { name: "amx tdpbssd", class: Class::Int8, used_from, run: amx_int8 });
-                loops.push(Loop { name: "amx tdpbf16ps", class: Class::Bf16, used_from, run: amx_bf16 });
+                loops.push(serves_all("amx tdpbssd", Class::Int8, Isa::Amx, amx_int8));
+                loops.push(bf16("amx tdpbf16ps", Isa::Amx, Arithmetic::Tiles, amx_bf16));
             }
         }
         loops
+    }
+
+    /// Whether kernels below this ceiling use it for this arithmetic.
+    fn serves(&self, isa: Isa, arithmetic: Arithmetic) -> bool {
+        isa >= self.used_from && self.arithmetic.is_none_or(|its| its == arithmetic)
     }
 
     /// Operations per second on all threads.
@@ -420,18 +423,25 @@ mod tests {
     #[test]
     fn every_limit_is_positive_and_named() {
         let pool = Pool::new(1).unwrap();
-        for isa in Isa::available() {
-            let limits = measure(&pool, isa, 0.02);
+        for (isa, arithmetic) in Isa::available().into_iter().flat_map(|isa| Arithmetic::ALL.map(|a| (isa, a))) {
+            let limits = measure(&pool, isa, arithmetic, 0.02);
             let rates = [limits.read_bandwidth, limits.int8_ops, limits.bf16_flops, limits.f32_flops];
             assert!(rates.into_iter().all(|rate| rate.is_finite() && rate > 0.0), "{limits:?}");
             assert!(limits.fastest_int8_ops >= limits.int8_ops && limits.fastest_bf16_flops >= limits.bf16_flops);
-            let expected = [
-                ("scalar int8", "scalar f32"),
-                ("avx2 vpmaddubsw", "avx2 vfmadd231ps"),
-                ("avx512 vpdpbusd", "avx512 vfmadd231ps"),
-                ("amx tdpbssd", "amx tdpbf16ps"),
-            ];
-            assert_eq!((limits.int8_kind, limits.bf16_kind), expected[isa as usize]);
+            let int8 = match isa {
+                Isa::Scalar => "scalar int8",
+                Isa::Avx2 => "avx2 vpmaddubsw",
+                Isa::Avx512 | Isa::Avx512Bf16 => "avx512 vpdpbusd",
+                Isa::Amx => "amx tdpbssd",
+            };
+            let bf16 = match (isa, arithmetic) {
+                (Isa::Scalar, _) => "scalar f32",
+                (Isa::Avx2, _) => "avx2 vfmadd231ps",
+                (Isa::Amx, Arithmetic::Tiles) => "amx tdpbf16ps",
+                (Isa::Avx512Bf16 | Isa::Amx, Arithmetic::Pairs) if Avx512Bf16::detect().is_some() => "avx512 vdpbf16ps",
+                _ => "avx512 vfmadd231ps",
+            };
+            assert_eq!((limits.int8_kind, limits.bf16_kind), (int8, bf16), "{isa:?}, {arithmetic:?}");
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The definition: every operation on one thread in plain loops. Slow, for any CPU, and the judge of every kernel.
 
+use crate::arithmetic::Arithmetic;
 use crate::kv_cache::{KvCache, KvShape};
 use crate::mem::OutOfMemory;
 use crate::quant::{
@@ -11,13 +12,26 @@ use crate::{
 };
 
 /// The backend of definitions.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Reference;
+#[derive(Clone, Copy, Debug)]
+pub struct Reference {
+    arithmetic: Arithmetic,
+}
 
 impl Reference {
-    /// Nothing to prepare.
+    /// In the arithmetic that is fastest here: what a [`Cpu`](crate::Cpu) computes that was told nothing.
     pub fn new() -> Reference {
-        Reference
+        Reference::of(Arithmetic::best())
+    }
+
+    /// In this arithmetic.
+    pub fn of(arithmetic: Arithmetic) -> Reference {
+        Reference { arithmetic }
+    }
+}
+
+impl Default for Reference {
+    fn default() -> Reference {
+        Reference::new()
     }
 }
 
@@ -86,7 +100,7 @@ impl Backend for Reference {
         for (x, out) in x.chunks_exact(in_features).zip(out.chunks_exact_mut(out_features)) {
             let product = match (w.blocks(), w.class()) {
                 (Some(format), _) => block_row(x, w, format),
-                (None, WeightClass::Bf16) => bf16_row(x, w),
+                (None, WeightClass::Bf16) => bf16_row(self.arithmetic, x, w),
                 (None, WeightClass::Int8 | WeightClass::Int4) => integer_row(x, w),
             };
             for (column, (out, mut y)) in out.iter_mut().zip(product).enumerate() {
@@ -103,7 +117,7 @@ impl Backend for Reference {
     }
 
     fn attend(&self, args: Attention<'_>, kv: &KvCache, out: &mut [f32]) {
-        attention::attend(None, Isa::Scalar, args, kv, out);
+        attention::attend(None, Isa::Scalar, self.arithmetic, args, kv, out);
     }
 
     fn gated(&self, activation: Activation, gate_up: &[f32], width: usize, out: &mut [f32]) {
@@ -147,23 +161,11 @@ impl Backend for Reference {
     }
 }
 
-/// One row of a bf16 product: steps of 32, in each an even and an odd sum from zero, both added to the total.
-fn bf16_row(x: &[f32], w: &PackedMatrix) -> Vec<f32> {
+/// One row of a bf16 product.
+fn bf16_row(arithmetic: Arithmetic, x: &[f32], w: &PackedMatrix) -> Vec<f32> {
     let padded = w.steps() * 32;
     let x: Vec<f32> = (0..padded).map(|k| x.get(k).map_or(0.0, |&x| round_to_bf16(x, SMALLEST_ACTIVATION))).collect();
-    let column = |column: usize| {
-        let mut total = 0f32;
-        for step in (0..padded).step_by(32) {
-            let (mut even, mut odd) = (0f32, 0f32);
-            for k in (step..step + 32).step_by(2) {
-                even = x[k].mul_add(w.bf16_at(column, k), even);
-                odd = x[k + 1].mul_add(w.bf16_at(column, k + 1), odd);
-            }
-            total += even + odd;
-        }
-        total
-    };
-    (0..w.shape().out_features).map(column).collect()
+    (0..w.shape().out_features).map(|column| arithmetic.dot(padded, |k| x[k], |k| w.bf16_at(column, k))).collect()
 }
 
 /// The digits of a row, dense, its scale, and of the middle and high ones which quads are listed.

@@ -7,20 +7,23 @@ use common::{Case, KINDS, Kind, Random, SHAPES, cases};
 use kernels::isa::Isa;
 use kernels::threads::max_threads;
 use kernels::{
-    Activation, Backend, Cpu, CpuOptions, Float32, Gated, Int4Source, Int8Source, MatrixShape, Out, PackedMatrix,
-    Reference, RowSource, WeightClass,
+    Activation, Arithmetic, Backend, Cpu, CpuOptions, Float32, Gated, Int4Source, Int8Source, MatrixShape, Out,
+    PackedMatrix, Reference, RowSource, WeightClass,
 };
 
 /// Every weight class.
 const CLASSES: [WeightClass; 3] = [WeightClass::Bf16, WeightClass::Int8, WeightClass::Int4];
 
-/// One and two threads of every instruction set there is here.
+/// One and two threads of every instruction set there is here, in both arithmetics.
 fn implementations() -> Vec<Cpu> {
-    let threads = 1..=max_threads().min(2);
-    let make = |isa| {
-        threads.clone().map(move |threads| Cpu::new(CpuOptions { threads: Some(threads), isa: Some(isa) }).unwrap())
-    };
-    Isa::available().into_iter().flat_map(make).collect()
+    let mut all = Vec::new();
+    for (isa, arithmetic) in Isa::available().into_iter().flat_map(|isa| Arithmetic::ALL.map(|a| (isa, a))) {
+        for threads in 1..=max_threads().min(2) {
+            let (isa, arithmetic) = (Some(isa), Some(arithmetic));
+            all.push(Cpu::new(CpuOptions { threads: Some(threads), isa, arithmetic }).unwrap());
+        }
+    }
+    all
 }
 
 #[test]
@@ -28,7 +31,7 @@ fn every_implementation_returns_the_bits_of_the_definition() {
     let implementations = implementations();
     assert!(implementations.iter().any(|cpu| cpu.isa() == Isa::Scalar));
     for case in cases() {
-        for cpu in &implementations {
+        for cpu in implementations.iter().filter(|cpu| case.concerns(cpu)) {
             case.check(cpu);
         }
     }
@@ -41,7 +44,7 @@ fn every_row_count_of_every_shape_up_to_a_kernel_s_most_rows() {
         for kind in KINDS {
             for rows in 1..=13 {
                 let case = Case::new(1_000 + rows as u64, kind, shape, rows);
-                for cpu in implementations.iter().filter(|cpu| cpu.threads() == 1) {
+                for cpu in implementations.iter().filter(|cpu| cpu.threads() == 1 && case.concerns(cpu)) {
                     case.check(cpu);
                 }
             }
@@ -87,15 +90,17 @@ fn a_gate_on_the_way_into_a_product_changes_no_bit() {
                     out.iter().map(|y| y.to_bits()).collect::<Vec<_>>()
                 };
                 let matrix = Reference::new().pack(shape, class, &rows).unwrap();
-                let mut out = vec![0.5; num_rows * out_features];
-                let two_steps =
-                    |gated: Gated<'_>, out: Out<'_>| Reference::new().gated_linear(gated, &matrix, None, out);
-                let wanted = results(&two_steps, &mut out);
+                let wanted = Arithmetic::ALL.map(|arithmetic| {
+                    let mut out = vec![0.5; num_rows * out_features];
+                    let reference = Reference::of(arithmetic);
+                    results(&|gated, out| reference.gated_linear(gated, &matrix, None, out), &mut out)
+                });
                 for cpu in implementations() {
+                    let wanted = &wanted[usize::from(cpu.arithmetic() == Arithmetic::Tiles)];
                     let matrix = cpu.pack(shape, class, &rows).unwrap();
                     let mut out = vec![0.5; num_rows * out_features];
                     let got = results(&|gated, out| cpu.gated_linear(gated, &matrix, None, out), &mut out);
-                    assert_eq!(got, wanted, "{num_rows} rows of {width}, {class:?}, {}", cpu.describe());
+                    assert_eq!(got, *wanted, "{num_rows} rows of {width}, {class:?}, {}", cpu.describe());
                 }
             }
         }
@@ -280,7 +285,7 @@ fn a_scratch_that_served_a_large_call_serves_a_small_one() {
 #[test]
 fn a_missing_instruction_set_is_an_error_that_names_what_there_is() {
     for isa in Isa::ALL {
-        let made = Cpu::new(CpuOptions { threads: Some(1), isa: Some(isa) });
+        let made = Cpu::new(CpuOptions { threads: Some(1), isa: Some(isa), arithmetic: None });
         assert_eq!(made.is_ok(), Isa::available().contains(&isa));
         if let Err(error) = made {
             let text = error.to_string();
@@ -335,7 +340,7 @@ fn int8_from_elsewhere_is_computed_as_defined() {
             Reference::new().linear(&x, &matrix, None, Out::Store(out));
         });
         for isa in Isa::available() {
-            let cpu = Cpu::new(CpuOptions { threads: Some(1), isa: Some(isa) }).unwrap();
+            let cpu = Cpu::new(CpuOptions { threads: Some(1), isa: Some(isa), arithmetic: None }).unwrap();
             let found = product(&|out| {
                 let matrix = cpu.pack_int8(shape, &Int8Source(&codes)).unwrap();
                 cpu.linear(&x, &matrix, None, Out::Store(out));

@@ -155,7 +155,7 @@ impl Subject {
             let loaded = model::load(Reference::new(), checkpoint, &options, &mut progress);
             (Box::new(loaded.map_err(|error| models::load_failure(checkpoint, &error))?), 1)
         } else {
-            let cpu = Cpu::new(CpuOptions { threads: Some(threads), isa: Some(isa) }).map_err(Failure::usage)?;
+            let cpu = Cpu::new(CpuOptions { threads: Some(threads), isa: Some(isa), arithmetic: None }).map_err(Failure::usage)?;
             let loaded = model::load(cpu, checkpoint, &options, &mut progress);
             (Box::new(loaded.map_err(|error| models::load_failure(checkpoint, &error))?), threads)
         };

@@ -161,7 +161,7 @@ fn self_check(threads: usize) -> Result<Vec<(Isa, bool)>, Failure> {
     for isa in Isa::available().into_iter().filter(|isa| *isa != Isa::Scalar) {
         let mut same = true;
         for (options, defined) in options.iter().zip(&defined) {
-            let cpu = Cpu::new(CpuOptions { threads: Some(threads), isa: Some(isa) }).map_err(Failure::usage)?;
+            let cpu = Cpu::new(CpuOptions { threads: Some(threads), isa: Some(isa), arithmetic: None }).map_err(Failure::usage)?;
             same &= logits(model::load(cpu, &checkpoint, options, &mut |_| {}), &checkpoint)? == *defined;
         }
         checks.push((isa, same));

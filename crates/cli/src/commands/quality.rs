@@ -191,7 +191,7 @@ struct Pair {
 impl Pair {
     fn load(checkpoint: &Checkpoint, flags: &QualityFlags, options: &LoadOptions) -> Result<Pair, Failure> {
         let threads = flags.model.threads;
-        let cpu = || Cpu::new(CpuOptions { threads, isa: None }).map_err(Failure::usage);
+        let cpu = || Cpu::new(CpuOptions { threads, ..CpuOptions::default() }).map_err(Failure::usage);
         let exact = Float32::new(threads).map_err(Failure::usage)?;
         let load_failure = |error| models::load_failure(checkpoint, &error);
         let bar = Progress::new("loading float32");

@@ -6,7 +6,7 @@
 //! ```
 
 use super::tile::{Folded, Scratch, Tile, Work, with_scratch};
-use super::{Call, SPLIT};
+use super::{Call, SPLIT, Unit};
 use crate::lanes::{Kernel, LANES, Simd, dispatch};
 use std::ops::Range;
 
@@ -39,8 +39,8 @@ impl Kernel for Piece<'_> {
     fn run<S: Simd>(self, simd: S) {
         let Piece { call, tile, splits, partials, scratch } = self;
         let (head_dim, len) = (call.args.layout.head_dim, partial_len(call.args.layout.head_dim));
-        let tiles = call.tiles(tile.rows.len());
-        let work = Work { simd, tiles: tiles.as_ref(), call, tile };
+        let unit = call.unit(tile.rows.len());
+        let work = Work { simd, unit: &unit, call, tile };
         work.load_queries(scratch);
         for (split, partials) in splits.zip(partials.chunks_exact_mut(work.rows() * len)) {
             work.split(scratch, (tile.splits().start + split) * SPLIT);
@@ -76,7 +76,7 @@ impl Kernel for Fold<'_> {
     fn run<S: Simd>(self, simd: S) {
         let Fold { call, tile, partials, scratch } = self;
         let (head_dim, len) = (call.args.layout.head_dim, partial_len(call.args.layout.head_dim));
-        let work = Work { simd, tiles: None, call, tile };
+        let work = Work { simd, unit: &Unit::Vectors, call, tile };
         for (split, partials) in tile.splits().zip(partials.chunks_exact(work.rows() * len)) {
             for (row, partial) in partials.chunks_exact(len).enumerate() {
                 let next = Folded { max: partial[head_dim], sum: partial[head_dim + 1], values: &partial[..head_dim] };

@@ -8,26 +8,6 @@ use crate::quant::quantize_row;
 use crate::spread::{gather, spread};
 use std::ops::Range;
 
-/// Numbers per step of [`dot`].
-const STEP: usize = 32;
-
-/// The sum of `a(i) * b(i)` for `i` in `0..len`, both bf16: per 32 numbers, even and odd products are accumulated in
-/// two chains of fused multiply-adds from zero, and the sum of both is added to the total.
-fn dot(len: usize, a: impl Fn(usize) -> f32, b: impl Fn(usize) -> f32) -> f32 {
-    let mut total = 0.0f32;
-    for step in (0..len).step_by(STEP) {
-        let (mut even, mut odd) = (0.0f32, 0.0f32);
-        for i in (step..len.min(step + STEP)).step_by(2) {
-            even = a(i).mul_add(b(i), even);
-            if i + 1 < len {
-                odd = a(i + 1).mul_add(b(i + 1), odd);
-            }
-        }
-        total += even + odd;
-    }
-    total
-}
-
 /// A softmax over some positions, not yet divided: maximum, sum of weights, weighted sum of values.
 struct Partial {
     max: f32,
@@ -98,7 +78,7 @@ fn bf16_split(call: &Call<'_>, query: &[f32], seen: Range<usize>, place: impl Fn
     rounded.iter_mut().zip(query).for_each(|(to, &from)| *to = round_bf16(from));
     let (scores, max) = scores(call, &seen, |j| {
         let place = place(j);
-        dot(head_dim, |d| rounded[d], |d| kv.key(place, d)) * scale
+        call.arithmetic.dot(head_dim, |d| rounded[d], |d| kv.key(place, d)) * scale
     });
 
     let mut weights = [0.0; SPLIT];
@@ -111,7 +91,8 @@ fn bf16_split(call: &Call<'_>, query: &[f32], seen: Range<usize>, place: impl Fn
     let mut values = [0.0; MAX_HEAD_DIM];
     for (d, value) in values[..head_dim].iter_mut().enumerate() {
         // A hidden value is never read; whatever it is, the product with the weight 0 would be 0.
-        *value = dot(seen.end, |j| weights[j], |j| if seen.contains(&j) { kv.value(place(j), d) } else { 0.0 });
+        let seen_value = |j| if seen.contains(&j) { kv.value(place(j), d) } else { 0.0 };
+        *value = call.arithmetic.dot(seen.end, |j| weights[j], seen_value);
     }
     Partial { max, sum: sum(lanes), values }
 }

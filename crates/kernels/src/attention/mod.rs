@@ -14,8 +14,8 @@
 //! [`define`] holds it in plain loops; [`tile`] repeats it with vectors. Within a split (blockwise softmax as in
 //! FlashAttention: Dao et al., 2022; splits as in Flash-Decoding: Dao et al., 2023):
 //! scores `s_j = dot(q, k_j) * scale` (capped by `cap tanh(s_j / cap)` where the rule says so), their maximum `m`, weights `p_j = bf16(exp(s_j - m))` (0 below e^-27.5),
-//! `l = sum p_j` in 16 lanes (`j mod 16`), `o[d] = dot(p, v[.., d])`. `dot` multiplies bf16 numbers 32 at a time, even and odd elements in two
-//! chains of fused multiply-adds from zero whose sum is then added: what one AMX `TDPBF16PS` computes, bit for bit.
+//! `l = sum p_j` in 16 lanes (`j mod 16`), `o[d] = dot(p, v[.., d])`. `dot` is that of the [`Arithmetic`]: what `vdpbf16ps` or AMX's
+//! `TDPBF16PS` computes, bit for bit.
 //!
 //! Where the cache is int8, both products are exact sums of integers. Queries, keys and values are spread over their heads
 //! first (see `spread`) and the weighted sum of the values is gathered last, after the fold and the division. The query is
@@ -36,15 +36,22 @@ mod amx;
 mod decode;
 mod define;
 mod int8;
+#[cfg(target_arch = "x86_64")]
+mod pairs;
+#[cfg(not(target_arch = "x86_64"))]
+#[path = "no_pairs.rs"]
+mod pairs;
 mod prefill;
 mod tile;
 
+use crate::arithmetic::Arithmetic;
 use crate::isa::{Amx, Isa};
 use crate::kv_cache::{KvCache, KvDtype, MAX_HEAD_DIM};
 use crate::pointwise::Shared;
 use crate::threads::{Pool, share};
 use crate::{Attention, HeadLayout};
 use amx::Tiles;
+use pairs::Pairs;
 use std::cell::RefCell;
 use std::ops::Range;
 use tile::{ROWS, Tile};
@@ -55,6 +62,7 @@ const SPLIT: usize = 256;
 /// What every task of a call reads, and the rows it writes.
 struct Call<'a> {
     isa: Isa,
+    arithmetic: Arithmetic,
     amx: Option<Amx>,
     /// Tiles of fewer rows leave the matrix unit empty, and vectors keep up with memory.
     amx_from_rows: usize,
@@ -69,11 +77,18 @@ impl Call<'_> {
         self.args.layout.num_heads / self.args.layout.num_kv_heads
     }
 
-    /// The matrix unit, for a tile of some rows.
-    fn tiles(&self, rows: usize) -> Option<Tiles> {
-        let possible = self.args.layout.head_dim.is_multiple_of(32) && self.kv.shape().dtype == KvDtype::Bf16;
-        let amx = self.amx.filter(|_| rows >= self.amx_from_rows && possible)?;
-        Some(Tiles::configure(amx, rows))
+    /// What does the products of a tile of some rows.
+    fn unit(&self, rows: usize) -> Unit {
+        if self.kv.shape().dtype != KvDtype::Bf16 {
+            return Unit::Vectors;
+        }
+        match self.arithmetic {
+            Arithmetic::Pairs => self.isa.avx512_bf16().map_or(Unit::Vectors, |proof| Unit::Pairs(Pairs::new(proof))),
+            Arithmetic::Tiles => {
+                let possible = rows >= self.amx_from_rows && self.args.layout.head_dim.is_multiple_of(32);
+                self.amx.filter(|_| possible).map_or(Unit::Vectors, |amx| Unit::Tiles(Tiles::configure(amx, rows)))
+            }
+        }
     }
 
     /// The output of one head of one row.
@@ -87,6 +102,23 @@ impl Call<'_> {
         let at = row * self.args.layout.q_width() + head * head_dim;
         // SAFETY: by the caller's word.
         unsafe { self.out.part(at..at + head_dim) }
+    }
+}
+
+/// What computes the products of bf16 numbers.
+enum Unit {
+    /// Fused multiply-adds, on numbers made wide.
+    Vectors,
+    /// `vdpbf16ps`.
+    Pairs(Pairs),
+    /// `TDPBF16PS`.
+    Tiles(Tiles),
+}
+
+impl Unit {
+    /// Whether queries and weights are wanted as bf16.
+    fn is_narrow(&self) -> bool {
+        !matches!(self, Unit::Vectors)
     }
 }
 
@@ -125,17 +157,25 @@ const SHARE_FROM: u64 = 1 << 12;
 ///
 /// Panics when shapes disagree, when spans are not in order of their rows, or when a block table is too short or names
 /// a block that does not exist.
-pub fn attend(pool: Option<&Pool>, isa: Isa, args: Attention<'_>, kv: &KvCache, out: &mut [f32]) {
+pub fn attend(
+    pool: Option<&Pool>,
+    isa: Isa,
+    arithmetic: Arithmetic,
+    args: Attention<'_>,
+    kv: &KvCache,
+    out: &mut [f32],
+) {
     let amx = if isa >= Isa::Amx { Amx::detect() } else { None };
     let isa = if isa.avx2().is_some() { isa } else { Isa::Scalar };
-    run(pool, Call { isa, amx, amx_from_rows: AMX_FROM_ROWS, args, kv, out: Shared::new(out) });
+    run(pool, Call { isa, arithmetic, amx, amx_from_rows: AMX_FROM_ROWS, args, kv, out: Shared::new(out) });
 }
 
 /// As [`attend`], with AMX for every tile and without asking the CPU: for a test that emulates it. Needs AVX2.
 #[doc(hidden)]
 pub fn attend_with_tiles(pool: Option<&Pool>, amx: Amx, args: Attention<'_>, kv: &KvCache, out: &mut [f32]) {
     assert!(Isa::Amx.avx2().is_some(), "there is no CPU with AMX and without AVX2");
-    run(pool, Call { isa: Isa::Amx, amx: Some(amx), amx_from_rows: 1, args, kv, out: Shared::new(out) });
+    let (isa, arithmetic, out) = (Isa::Amx, Arithmetic::Tiles, Shared::new(out));
+    run(pool, Call { isa, arithmetic, amx: Some(amx), amx_from_rows: 1, args, kv, out });
 }
 
 /// Tiles of at least this many rows are computed with AMX.

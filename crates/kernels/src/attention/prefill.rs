@@ -25,8 +25,8 @@ impl Kernel for Whole<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         let Whole { call, tile, scratch } = self;
-        let tiles = call.tiles(tile.rows.len());
-        let work = Work { simd, tiles: tiles.as_ref(), call, tile };
+        let unit = call.unit(tile.rows.len());
+        let work = Work { simd, unit: &unit, call, tile };
         work.load_queries(scratch);
         for split in tile.splits() {
             work.split(scratch, split * SPLIT);

@@ -8,11 +8,11 @@
 //! ```
 //! A cache line serves all rows of the tile: it is expanded to f32 once per pack of `Simd::ROWS` rows.
 
-use super::amx::Tiles;
 use super::decode::partial_len;
 use super::int8::Ints;
-use super::{Call, SPLIT};
+use super::{Call, SPLIT, Unit, pairs};
 use crate::AttentionSpan;
+use crate::arithmetic::Arithmetic;
 use crate::kv_cache::{KEY_GROUP, KvDtype, LINE, MAX_HEAD_DIM, VALUE_PAGE};
 use crate::lanes::{LANES, Simd, exp_lanes, softcap_lanes, softmax_weights};
 use crate::spread::gather_lanes;
@@ -80,7 +80,7 @@ pub(super) struct Scratch {
     queries: [[f32; STRIDE]; ROWS],
     /// Scores of a split, then weights.
     pub(super) scores: [[f32; STRIDE]; ROWS],
-    /// For AMX, as bf16: queries, then weights.
+    /// For AMX and `vdpbf16ps`, as bf16: queries, then weights.
     bf16: [[[u16; STRIDE]; ROWS]; 2],
     /// In place of queries, scores and weights, where keys and values are int8.
     pub(super) ints: Ints,
@@ -123,8 +123,8 @@ pub(super) fn with_scratch<R>(f: impl FnOnce(&mut Scratch) -> R) -> R {
 /// A tile at work.
 pub(super) struct Work<'a, S> {
     pub(super) simd: S,
-    /// The products are done with AMX.
-    pub(super) tiles: Option<&'a Tiles>,
+    /// What does the products of bf16.
+    pub(super) unit: &'a Unit,
     pub(super) call: &'a Call<'a>,
     pub(super) tile: &'a Tile,
 }
@@ -168,7 +168,7 @@ impl<S: Simd> Work<'_, S> {
                 // SAFETY: both are 16 numbers.
                 unsafe { self.simd.store(self.simd.round_bf16(self.simd.load(from.as_ptr())), to.as_mut_ptr()) };
             }
-            if self.tiles.is_some() {
+            if self.unit.is_narrow() {
                 self.narrow(&scratch.queries[row][..head_dim], &mut scratch.bf16[0][row][..head_dim]);
             }
         }
@@ -201,7 +201,7 @@ impl<S: Simd> Work<'_, S> {
             let seen = inside(&self.seen(row), start);
             (scratch.split.max[row], scratch.split.sum[row]) =
                 self.softmax(&mut scratch.scores[row], seen, columns.clone());
-            if self.tiles.is_some() {
+            if self.unit.is_narrow() {
                 let columns = columns.clone();
                 self.narrow(&scratch.scores[row][columns.clone()], &mut scratch.bf16[1][row][columns]);
             }
@@ -261,9 +261,10 @@ impl<S: Simd> Work<'_, S> {
     #[inline(always)]
     fn scores(&self, scratch: &mut Scratch, at: &[Page], pages: &Range<usize>) {
         let (head_dim, scale) = (self.call.args.layout.head_dim, self.call.args.rule.scale);
-        if let Some(tiles) = self.tiles {
+        let to = scratch.scores.as_mut_ptr().cast::<f32>();
+        if let Unit::Tiles(tiles) = self.unit {
             for (page, at) in pages.clone().zip(&at[pages.clone()]) {
-                let (queries, to) = (scratch.bf16[0].as_ptr().cast(), scratch.scores.as_mut_ptr().cast::<f32>());
+                let queries = scratch.bf16[0].as_ptr().cast();
                 // SAFETY: as below; tiles are taken only for heads of whole steps.
                 unsafe { tiles.scores(queries, at.keys, head_dim / 32, to.add(page * VALUE_PAGE)) };
             }
@@ -279,19 +280,35 @@ impl<S: Simd> Work<'_, S> {
             return;
         }
         for page in pages.clone() {
-            let product = Product {
-                simd: self.simd,
-                depth: head_dim,
-                weights: scratch.queries.as_ptr().cast(),
-                lines: at[page].keys,
-                ahead: self.after_keys(at, pages, page),
-                scale: Some(scale),
-            };
-            let to = scratch.scores.as_mut_ptr().cast::<f32>();
+            let (lines, ahead) = (at[page].keys, self.after_keys(at, pages, page));
+            let (rows, columns, to) = (self.rows(), VALUE_PAGE / KEY_GROUP, to.wrapping_add(page * VALUE_PAGE));
             // SAFETY: a page of keys is two groups of `head_dim / 2` lines; queries and scores have STRIDE numbers per
             // row, of which `head_dim` and this page's 32 are used.
-            unsafe { product.rows(self.rows(), VALUE_PAGE / KEY_GROUP, to.add(page * VALUE_PAGE)) };
+            unsafe {
+                if let Unit::Pairs(unit) = self.unit {
+                    let weights = scratch.bf16[0].as_ptr().cast();
+                    let product = pairs::Product { depth: head_dim, weights, lines, ahead, scale: Some(scale) };
+                    unit.product(&product, rows, columns, to);
+                } else {
+                    let weights = scratch.queries.as_ptr().cast();
+                    let product = self.product(head_dim, weights, lines, ahead, Some(scale));
+                    product.rows(rows, columns, to);
+                }
+            }
         }
+    }
+
+    /// A product of numbers made wide.
+    #[inline(always)]
+    fn product(
+        &self,
+        depth: usize,
+        weights: *const f32,
+        lines: *const u8,
+        ahead: *const u8,
+        scale: Option<f32>,
+    ) -> Product<S> {
+        Product { simd: self.simd, arithmetic: self.call.arithmetic, depth, weights, lines, ahead, scale }
     }
 
     #[inline(always)]
@@ -339,7 +356,7 @@ impl<S: Simd> Work<'_, S> {
     #[inline(always)]
     fn values(&self, scratch: &mut Scratch, at: &[Page], pages: &Range<usize>) {
         let head_dim = self.call.args.layout.head_dim;
-        if let Some(tiles) = self.tiles {
+        if let Unit::Tiles(tiles) = self.unit {
             for first in (0..head_dim).step_by(64) {
                 let weights = scratch.bf16[1].as_ptr().cast::<u16>().wrapping_add(pages.start * VALUE_PAGE);
                 let to = scratch.split.values.as_mut_ptr().cast::<f32>();
@@ -353,18 +370,21 @@ impl<S: Simd> Work<'_, S> {
             row[..head_dim].fill(0.0);
         }
         for page in pages.clone() {
-            let product = Product {
-                simd: self.simd,
-                depth: VALUE_PAGE,
-                weights: scratch.scores.as_ptr().cast::<f32>().wrapping_add(page * VALUE_PAGE),
-                lines: at[page].values,
-                ahead: self.after_values(at, pages, page),
-                scale: None,
-            };
+            let (lines, ahead) = (at[page].values, self.after_values(at, pages, page));
+            let (rows, columns, first) = (self.rows(), head_dim / LANES, page * VALUE_PAGE);
             let to = scratch.split.values.as_mut_ptr().cast::<f32>();
             // SAFETY: a page of values is `head_dim / 16` columns of 16 lines; weights have STRIDE numbers per row, 32
             // of them for this page; values have `head_dim` of STRIDE.
-            unsafe { product.rows(self.rows(), head_dim / LANES, to) };
+            unsafe {
+                if let Unit::Pairs(unit) = self.unit {
+                    let weights = scratch.bf16[1].as_ptr().cast::<u16>().wrapping_add(first);
+                    let product = pairs::Product { depth: VALUE_PAGE, weights, lines, ahead, scale: None };
+                    unit.product(&product, rows, columns, to);
+                } else {
+                    let weights = scratch.scores.as_ptr().cast::<f32>().wrapping_add(first);
+                    self.product(VALUE_PAGE, weights, lines, ahead, None).rows(rows, columns, to);
+                }
+            }
         }
     }
 
@@ -527,6 +547,7 @@ pub(super) use with_rows;
 /// A product of broadcast weights with lines of pairs.
 struct Product<S> {
     simd: S,
+    arithmetic: Arithmetic,
     /// Numbers along the depth; `depth / 2` lines.
     depth: usize,
     /// f32 `[rows, depth]`, rows STRIDE apart.
@@ -540,16 +561,61 @@ struct Product<S> {
 }
 
 impl<S: Simd> Product<S> {
+    /// Rows of [`Product::pairs`]: there is one chain for each, where tiles have two and a sum.
+    const PAIR_ROWS: usize = if S::ROWS < 4 { 2 * S::ROWS } else { 8 };
+
     /// For `rows` rows and `columns` columns of 16; `to`: f32 `[rows, 16 * columns]`, rows STRIDE apart.
     ///
     /// # Safety
     /// `weights`, `lines` and `to` are as said.
     #[inline(always)]
     unsafe fn rows(&self, rows: usize, columns: usize, to: *mut f32) {
-        for first in (0..rows).step_by(S::ROWS) {
-            // SAFETY: a pack begins at `first` and ends at `rows` at most.
-            with_rows!(R = (rows - first).min(S::ROWS) => unsafe { self.pack::<R>(first, columns, to) });
+        match self.arithmetic {
+            Arithmetic::Tiles => {
+                for first in (0..rows).step_by(S::ROWS) {
+                    // SAFETY: a pack begins at `first` and ends at `rows` at most.
+                    with_rows!(R = (rows - first).min(S::ROWS) => unsafe { self.tiles::<R>(first, columns, to) });
+                }
+            }
+            Arithmetic::Pairs => {
+                for first in (0..rows).step_by(Self::PAIR_ROWS) {
+                    // SAFETY: as above.
+                    with_rows!(R = (rows - first).min(Self::PAIR_ROWS) => unsafe { self.pairs::<R>(first, columns, to) });
+                }
+            }
         }
+    }
+
+    /// Where a column's lines are, and those to ask for.
+    ///
+    /// # Safety
+    /// There is such a column.
+    #[inline(always)]
+    unsafe fn column(&self, column: usize) -> (*const u8, *const u8) {
+        let at = column * (self.depth / 2) * LINE;
+        // SAFETY: the caller's promise.
+        unsafe { (self.lines.add(at), self.ahead.wrapping_add(at)) }
+    }
+
+    /// What a sum begins with.
+    ///
+    /// # Safety
+    /// `to` is one of the results.
+    #[inline(always)]
+    unsafe fn start(&self, to: *const f32) -> S::V {
+        // SAFETY: the caller's promise.
+        if self.scale.is_some() { self.simd.splat(0.0) } else { unsafe { self.simd.load(to) } }
+    }
+
+    /// Stores a sum.
+    ///
+    /// # Safety
+    /// `to` is one of the results.
+    #[inline(always)]
+    unsafe fn finish(&self, total: S::V, to: *mut f32) {
+        let scaled = self.scale.map(|scale| self.simd.mul(total, self.simd.splat(scale)));
+        // SAFETY: the caller's promise.
+        unsafe { self.simd.store(scaled.unwrap_or(total), to) };
     }
 
     /// For `R` rows from `first`. Lines are read in the order of memory, which is what the hardware's prefetcher follows.
@@ -557,19 +623,15 @@ impl<S: Simd> Product<S> {
     /// # Safety
     /// As for [`Product::rows`].
     #[inline(always)]
-    unsafe fn pack<const R: usize>(&self, first: usize, columns: usize, to: *mut f32) {
+    unsafe fn tiles<const R: usize>(&self, first: usize, columns: usize, to: *mut f32) {
         let (s, pairs) = (self.simd, self.depth / 2);
         let weights = self.weights.wrapping_add(first * STRIDE);
         for column in 0..columns {
             // SAFETY: the caller keeps every address inside its buffer.
             unsafe {
                 let to = to.add(first * STRIDE + column * LANES);
-                let (lines, ahead) =
-                    (self.lines.add(column * pairs * LINE), self.ahead.wrapping_add(column * pairs * LINE));
-                let mut total: [S::V; R] = std::array::from_fn(|r| match self.scale {
-                    Some(_) => s.splat(0.0),
-                    None => s.load(to.add(r * STRIDE)),
-                });
+                let (lines, ahead) = self.column(column);
+                let mut total: [S::V; R] = std::array::from_fn(|r| self.start(to.add(r * STRIDE)));
                 let mut pair = 0;
                 while pair < pairs {
                     let end = pairs.min(pair + 16);
@@ -591,8 +653,62 @@ impl<S: Simd> Product<S> {
                     }
                 }
                 for (r, &total) in total.iter().enumerate() {
-                    let total = if let Some(scale) = self.scale { s.mul(total, s.splat(scale)) } else { total };
-                    s.store(total, to.add(r * STRIDE));
+                    self.finish(total, to.add(r * STRIDE));
+                }
+            }
+        }
+    }
+
+    /// For `R` rows from `first`. Few rows take two columns at a time, or one chain would wait for itself.
+    ///
+    /// # Safety
+    /// As for [`Product::rows`].
+    #[inline(always)]
+    unsafe fn pairs<const R: usize>(&self, first: usize, columns: usize, to: *mut f32) {
+        let mut column = 0;
+        // SAFETY: passed on: there are so many columns.
+        unsafe {
+            while 2 * R <= Self::PAIR_ROWS && column + 2 <= columns {
+                self.pairs_of_columns::<R, 2>(first, column, to);
+                column += 2;
+            }
+            while column < columns {
+                self.pairs_of_columns::<R, 1>(first, column, to);
+                column += 1;
+            }
+        }
+    }
+
+    /// For `C` columns from `column`.
+    ///
+    /// # Safety
+    /// As for [`Product::rows`].
+    #[inline(always)]
+    unsafe fn pairs_of_columns<const R: usize, const C: usize>(&self, first: usize, column: usize, to: *mut f32) {
+        let s = self.simd;
+        let weights = self.weights.wrapping_add(first * STRIDE);
+        let to = |c: usize, r: usize| to.wrapping_add((first + r) * STRIDE + (column + c) * LANES);
+        // SAFETY: the caller keeps every address inside its buffer.
+        unsafe {
+            let from: [_; C] = std::array::from_fn(|c| self.column(column + c));
+            let mut totals: [[S::V; R]; C] =
+                std::array::from_fn(|c| std::array::from_fn(|r| self.start(to(c, r).cast_const())));
+            for pair in 0..self.depth / 2 {
+                for ((lines, ahead), totals) in from.iter().zip(&mut totals) {
+                    let line = s.load_pairs(lines.add(pair * LINE).cast());
+                    if first == 0 {
+                        s.prefetch(ahead.wrapping_add(pair * LINE));
+                    }
+                    for (r, total) in totals.iter_mut().enumerate() {
+                        let weight = weights.add(r * STRIDE + 2 * pair);
+                        *total = s.fma(s.splat(*weight.add(1)), line.1, *total);
+                        *total = s.fma(s.splat(*weight), line.0, *total);
+                    }
+                }
+            }
+            for (c, totals) in totals.into_iter().enumerate() {
+                for (r, total) in totals.into_iter().enumerate() {
+                    self.finish(total, to(c, r));
                 }
             }
         }

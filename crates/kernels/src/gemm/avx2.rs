@@ -47,7 +47,7 @@ static INT4_KERNELS: [Kernel; 4] = [int4::<1>, int4::<2>, int4::<3>, int4::<4>];
 static BF16_KERNELS: [Kernel; 3] = [bf16::<1>, bf16::<2>, bf16::<3>];
 
 #[target_feature(enable = "avx2,fma,popcnt")]
-unsafe fn prepare(rows: activations::PrepareRows<'_>) {
+pub(super) unsafe fn prepare(rows: activations::PrepareRows<'_>) {
     // SAFETY: passed on.
     unsafe { activations::prepare(rows, |peaks, bound| reached(peaks, bound)) }
 }
@@ -68,7 +68,7 @@ fn reached(peaks: &[[u16; PEAK_LANES]], bound: u16) -> usize {
 }
 
 #[target_feature(enable = "avx2,fma")]
-unsafe fn finish(results: epilogue::Results<'_>) {
+pub(super) unsafe fn finish(results: epilogue::Results<'_>) {
     // SAFETY: passed on.
     unsafe { epilogue::finish(results) }
 }

@@ -79,7 +79,7 @@ static BF16_KERNELS: [Kernel; 12] = [
 ];
 
 #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,popcnt")]
-unsafe fn prepare(rows: activations::PrepareRows<'_>) {
+pub(super) unsafe fn prepare(rows: activations::PrepareRows<'_>) {
     // SAFETY: passed on; the features are this function's.
     unsafe { activations::prepare(rows, |peaks, bound| reached(peaks, bound)) }
 }
@@ -100,7 +100,7 @@ fn reached(peaks: &[[u16; PEAK_LANES]], bound: u16) -> usize {
 
 /// As [`epilogue::finish`], a strip at a time, with masks at the edge.
 #[target_feature(enable = "avx512f,avx512bw")]
-unsafe fn finish(results: epilogue::Results<'_>) {
+pub(super) unsafe fn finish(results: epilogue::Results<'_>) {
     for strip in 0..2 {
         let column = strip * 16;
         let mask = ((1u32 << results.columns.saturating_sub(column).min(16)) - 1) as __mmask16;

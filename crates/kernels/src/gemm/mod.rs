@@ -4,7 +4,7 @@
 //! linear      activations -> scratch (digits and scale, or bf16)         once per call
 //!             rows x pairs cut into panels, panels spread over threads   pairs of strips are 32 output columns
 //! panel       for each group of pairs that fits L2, for each block of 1..=12 rows, for each pair:
-//!               kernel   all of K, sums in registers    scalar.rs  avx2.rs  avx512.rs  amx.rs
+//!               kernel   all of K, sums in registers    scalar.rs  avx2.rs  avx512.rs  pairs.rs  amx.rs
 //!               finish   outliers, scales, bias, residual         epilogue.rs
 //! ```
 //! What a result is, row by row and column by column (the cutting above cannot change it):
@@ -17,9 +17,8 @@
 //!   `C = fma(T_group as f32, scale, C)` with the exact sum over the group, then `C = fma(X_group as f32, min, C)` with the sum
 //!   of its digits, if there are minima; for the middle and high digits the same, quad by quad of their lists. The digits
 //!   are joined as above; `y = s * row_scale`.
-//! * bf16: `C = 0`; per 32-deep step `e = o = 0`, for each of its 16 pairs `e = fma(a[2p], b[2p], e)` and
-//!   `o = fma(a[2p + 1], b[2p + 1], o)`, then `C = C + (e + o)`; `y = C`. This is what the tile instruction
-//!   `TDPBF16PS` computes (Intel SDM volume 2), so the other instruction sets follow it.
+//! * bf16: the sum of one of the two [`arithmetic`](crate::arithmetic)s: what `vdpbf16ps` or what the tile instruction
+//!   `TDPBF16PS` computes (Intel SDM volume 2). The other instruction sets follow the one that was chosen.
 //! * then `y + bias`, then `out + y` for [`Out::Add`](crate::Out).
 
 mod activations;
@@ -30,13 +29,16 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod epilogue;
+#[cfg(target_arch = "x86_64")]
+mod pairs;
 mod scalar;
 
 use activations::Lists;
 pub(crate) use activations::{Activations, Scratch, Source};
 
 use crate::Out;
-use crate::isa::{Amx, Avx2, Avx512, Isa};
+use crate::arithmetic::Arithmetic;
+use crate::isa::{Amx, Avx2, Avx512, Avx512Bf16, Isa};
 use crate::quant::{BlockFormat, Codes, Outlier, PAIR, PLANES, PackedMatrix, Scales, WeightClass};
 use crate::threads::{Pool, share};
 use std::mem::MaybeUninit;
@@ -203,11 +205,13 @@ pub(crate) struct Path {
     outliers: Outliers,
 }
 
-/// The instruction sets that products may use, each with its proof.
+/// The instruction sets that products may use, each with its proof, and the arithmetic of bf16.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Proofs {
+    arithmetic: Arithmetic,
     avx2: Option<Avx2>,
     avx512: Option<Avx512>,
+    avx512_bf16: Option<Avx512Bf16>,
     amx: Option<Amx>,
     /// Take tiles for any number of rows, also where vectors would be faster.
     only_tiles: bool,
@@ -215,14 +219,20 @@ pub(crate) struct Proofs {
 
 impl Proofs {
     /// What the ceiling and the CPU allow.
-    pub(crate) fn of(isa: Isa) -> Proofs {
+    pub(crate) fn of(isa: Isa, arithmetic: Arithmetic) -> Proofs {
         let amx = if isa >= Isa::Amx { Amx::detect() } else { None };
-        Proofs { avx2: isa.avx2(), avx512: isa.avx512(), amx, only_tiles: false }
+        let (avx2, avx512, avx512_bf16) = (isa.avx2(), isa.avx512(), isa.avx512_bf16());
+        Proofs { arithmetic, avx2, avx512, avx512_bf16, amx, only_tiles: false }
+    }
+
+    /// The arithmetic of bf16.
+    pub(crate) fn arithmetic(&self) -> Arithmetic {
+        self.arithmetic
     }
 
     /// As [`Proofs::of`] [`Isa::Amx`], on the word of the test that holds the proof, and for every product.
     pub(crate) fn with_tiles(amx: Amx) -> Proofs {
-        Proofs { amx: Some(amx), only_tiles: true, ..Proofs::of(Isa::Avx512) }
+        Proofs { amx: Some(amx), only_tiles: true, ..Proofs::of(Isa::Avx512, Arithmetic::Tiles) }
     }
 
     /// The vector path for weights in the groups of a file.
@@ -241,6 +251,9 @@ impl Proofs {
 
     /// The vector path for a class.
     fn path(&self, class: WeightClass) -> &'static Path {
+        if (class, self.arithmetic) == (WeightClass::Bf16, Arithmetic::Pairs) {
+            return self.pairs_path();
+        }
         #[cfg(target_arch = "x86_64")]
         match (class, self.avx512, self.avx2) {
             (WeightClass::Int8, Some(_), _) => return &avx512::INT8,
@@ -256,6 +269,18 @@ impl Proofs {
             WeightClass::Int4 => &scalar::INT4,
             WeightClass::Bf16 => &scalar::BF16,
         }
+    }
+
+    /// The path for bf16 by [`Arithmetic::Pairs`].
+    fn pairs_path(&self) -> &'static Path {
+        #[cfg(target_arch = "x86_64")]
+        match (self.avx512_bf16, self.avx512, self.avx2) {
+            (Some(_), _, _) => return &pairs::AVX512_BF16,
+            (None, Some(_), _) => return &pairs::AVX512,
+            (None, None, Some(_)) => return &pairs::AVX2,
+            (None, None, None) => {}
+        }
+        &scalar::PAIRS
     }
 }
 
@@ -338,6 +363,9 @@ fn tiles_for(proofs: Proofs, class: WeightClass, rows: usize) -> Option<Amx> {
         WeightClass::Int4 => 9, // these have to be unpacked first, which costs as much as multiplying so many rows
         WeightClass::Bf16 => 3,
     };
+    if (class, proofs.arithmetic) == (WeightClass::Bf16, Arithmetic::Pairs) {
+        return None;
+    }
     proofs.amx.filter(|_| rows >= from || proofs.only_tiles)
 }
 

@@ -23,6 +23,16 @@ pub(super) static BF16: Path = Path {
     outliers: super::no_outliers,
 };
 
+/// Bf16 by [`Arithmetic::Pairs`](crate::Arithmetic::Pairs).
+pub(super) static PAIRS: Path = Path {
+    format: Format::Wide,
+    kernels: &[pairs],
+    block_rows: 1,
+    prepare: activations::prepare,
+    finish: epilogue::finish,
+    outliers: super::no_outliers,
+};
+
 pub(super) static INT4: Path = Path {
     format: Format::Int8Grouped,
     kernels: &[int4],
@@ -285,6 +295,23 @@ unsafe fn bf16(block: Block) {
             }
             for (sum, (even, odd)) in sums.iter_mut().zip(even.iter().zip(odd)) {
                 *sum += even + odd;
+            }
+        }
+    }
+}
+
+unsafe fn pairs(block: Block) {
+    // SAFETY: passed on.
+    let (tiles, x, sums) = unsafe { parts::<StepTiles, f32, f32, 32>(block) };
+    *sums = [[0.0; 16]; 2];
+    for (tiles, x) in tiles.iter().zip(x) {
+        for (tile, sums) in tiles.iter().zip(&mut *sums) {
+            for (line, x) in tile.as_chunks::<64>().0.iter().zip(x.as_chunks::<2>().0) {
+                for (sum, w) in sums.iter_mut().zip(line.as_chunks::<4>().0) {
+                    let pair = u32::from_le_bytes(*w);
+                    let (even, odd) = (f32::from_bits(pair << 16), f32::from_bits(pair & 0xffff_0000));
+                    *sum = x[0].mul_add(even, x[1].mul_add(odd, *sum));
+                }
             }
         }
     }

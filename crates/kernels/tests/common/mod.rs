@@ -2,7 +2,8 @@
 
 use kernels::quant::{Codes, GroupScale, Scales};
 use kernels::{
-    Backend, BlockFormat, BlockSource, Cpu, Int4Source, Int8Source, MatrixShape, Out, Reference, RowSource, WeightClass,
+    Arithmetic, Backend, BlockFormat, BlockSource, Cpu, Int4Source, Int8Source, MatrixShape, Out, Reference, RowSource,
+    WeightClass,
 };
 
 /// Where the weights of a case come from.
@@ -94,7 +95,8 @@ pub(crate) struct Case {
     bias: Option<Vec<f32>>,
     /// What is in the output before, if the product is added to it.
     residual: Option<Vec<f32>>,
-    expected: Vec<f32>,
+    /// In each arithmetic; of integers, for which they are the same, once.
+    expected: Vec<Vec<f32>>,
 }
 
 enum Weights {
@@ -171,8 +173,19 @@ impl Case {
         let bias = (random.below(2) == 0).then(|| random.values(out_features));
         let residual = (random.below(2) == 0).then(|| random.values(rows * out_features));
         let mut case = Case { name, weights, shape, x, bias, residual, expected: Vec::new() };
-        case.expected = case.run(&Reference::new());
+        let arithmetics = Arithmetic::ALL.into_iter().take(if case.is_bf16() { 2 } else { 1 });
+        case.expected = arithmetics.map(|arithmetic| case.run(&Reference::of(arithmetic))).collect();
         case
+    }
+
+    fn is_bf16(&self) -> bool {
+        matches!(self.weights, Weights::Own(WeightClass::Bf16, _))
+    }
+
+    /// Whether this implementation computes the case in another way than the same one in the first arithmetic.
+    #[allow(dead_code)] // some tests have implementations of one arithmetic only
+    pub(crate) fn concerns(&self, cpu: &Cpu) -> bool {
+        self.is_bf16() || cpu.arithmetic() == Arithmetic::ALL[0]
     }
 
     /// The product on a backend.
@@ -219,14 +232,17 @@ impl Case {
     /// Bit for bit.
     pub(crate) fn check(&self, cpu: &Cpu) {
         let got = self.run(cpu);
-        for (at, (got, want)) in got.iter().zip(&self.expected).enumerate() {
+        let arithmetic = Arithmetic::ALL.into_iter().position(|arithmetic| arithmetic == cpu.arithmetic()).unwrap();
+        let expected = self.expected.get(arithmetic).unwrap_or(&self.expected[0]);
+        for (at, (got, want)) in got.iter().zip(expected).enumerate() {
             let (row, column) = (at / self.shape.out_features, at % self.shape.out_features);
             assert_eq!(
                 got.to_bits(),
                 want.to_bits(),
-                "{} on {}: row {row} column {column} is {got:e}, by definition {want:e}",
+                "{} on {}, {:?}: row {row} column {column} is {got:e}, by definition {want:e}",
                 self.name,
-                cpu.describe()
+                cpu.describe(),
+                cpu.arithmetic()
             );
         }
     }

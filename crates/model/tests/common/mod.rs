@@ -75,7 +75,7 @@ pub(crate) fn load_with_kv<B: Backend>(
 }
 
 pub(crate) fn cpu(isa: Option<Isa>, threads: usize) -> Cpu {
-    Cpu::new(CpuOptions { threads: Some(threads), isa }).unwrap()
+    Cpu::new(CpuOptions { threads: Some(threads), isa, arithmetic: None }).unwrap()
 }
 
 /// Appends rows of one sequence to a batch: `tokens[rows]`, the blocks of `table`, logits of all rows or of the last.

@@ -1,0 +1,233 @@
+//! The two orders in which a product of 16-bit numbers is summed.
+//!
+//! ```text
+//! pairs   C = 0; for each pair p in the order of K:
+//!             C = fma(a[2p], b[2p], fma(a[2p+1], b[2p+1], C))              vdpbf16ps of AVX-512
+//! tiles   C = 0; for each 32-deep step: e = o = 0; for each of its pairs
+//!             e = fma(a[2p], b[2p], e); o = fma(a[2p+1], b[2p+1], o)
+//!         then C = C + (e + o)                                             TDPBF16PS of AMX
+//! ```
+//! K is padded with zeros to 32. Every path computes both, bit for bit; which one is fast depends on the machine. Each is
+//! a definition of its own: the same inputs give results that differ in their last bits, so machines that are to agree
+//! must be told the same one.
+//!
+//! **Padding changes nothing.** `C` begins as +0, and a sum rounded to nearest is -0 only if both parts are, so it never
+//! becomes -0; then `fma(0, 0, C)` is `C`. For the same reason a hidden token with the weight +0 changes nothing.
+//!
+//! **Neither order meets a denormal number.** Both instructions read denormal numbers as zero and write zero for them; a
+//! fused multiply-add does not. A number here is 0 or at least 2^-40, as a weight at least 2^-60, with 8 significant
+//! bits: a multiple of 2^-47, or of 2^-67. So each product is a multiple of 2^-114. If `C` is one, then so is the exact
+//! sum that a fused multiply-add rounds; rounding leaves it as it is, or takes it to a multiple of a larger power of
+//! two. By induction every number on the way, in either order, is a multiple of 2^-114, and the smallest of these that is
+//! not 0 is far above 2^-126, where denormal numbers begin.
+
+use crate::isa::Amx;
+
+/// The order in which products of 16-bit numbers are summed: see the module.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub enum Arithmetic {
+    /// That of `vdpbf16ps`: pair after pair in one chain.
+    Pairs,
+    /// That of `TDPBF16PS`: 32-deep steps of an even and an odd chain.
+    Tiles,
+}
+
+impl Arithmetic {
+    /// Both.
+    pub const ALL: [Arithmetic; 2] = [Arithmetic::Pairs, Arithmetic::Tiles];
+
+    /// The one that this machine computes fastest: tiles where there is AMX and leave to use it, else pairs. A lower
+    /// [`Isa`](crate::Isa) does not change it.
+    pub fn best() -> Arithmetic {
+        if Amx::detect().is_some() { Arithmetic::Tiles } else { Arithmetic::Pairs }
+    }
+
+    /// For people: `pairs`, `tiles`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Arithmetic::Pairs => "pairs",
+            Arithmetic::Tiles => "tiles",
+        }
+    }
+
+    /// The one called `name`, as [`Arithmetic::name`] writes it.
+    pub fn from_name(name: &str) -> Option<Arithmetic> {
+        Arithmetic::ALL.into_iter().find(|arithmetic| arithmetic.name() == name)
+    }
+
+    /// The definition: the product of bf16 numbers `a(k)` and `b(k)`, `k` in `0..len`.
+    pub(crate) fn dot(self, len: usize, a: impl Fn(usize) -> f32, b: impl Fn(usize) -> f32) -> f32 {
+        // What is odd at the end meets a zero.
+        let at = |k: usize| if k < len { (a(k), b(k)) } else { (0.0, 0.0) };
+        let add = |k: usize, sum: f32| {
+            let (a, b) = at(k);
+            a.mul_add(b, sum)
+        };
+        let mut total = 0f32;
+        match self {
+            Arithmetic::Pairs => {
+                for even in (0..len).step_by(2) {
+                    total = add(even, add(even + 1, total));
+                }
+            }
+            Arithmetic::Tiles => {
+                for step in (0..len).step_by(STEP) {
+                    let (mut even, mut odd) = (0f32, 0f32);
+                    for k in (step..len.min(step + STEP)).step_by(2) {
+                        even = add(k, even);
+                        odd = add(k + 1, odd);
+                    }
+                    total += even + odd;
+                }
+            }
+        }
+        total
+    }
+}
+
+/// Numbers of a step of tiles.
+const STEP: usize = 32;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::quant::{SMALLEST_ACTIVATION, SMALLEST_WEIGHT};
+
+    /// xorshift64*.
+    struct Random(u64);
+
+    impl Random {
+        fn next(&mut self) -> u64 {
+            self.0 ^= self.0 >> 12;
+            self.0 ^= self.0 << 25;
+            self.0 ^= self.0 >> 27;
+            self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+        }
+
+        fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+            from[(self.next() >> 33) as usize % from.len()]
+        }
+
+        /// A bf16 number of at least `smallest`, a power of two, and less than `2^binades` times that.
+        fn bf16(&mut self, smallest: f32, binades: u64) -> f32 {
+            let bits = self.next();
+            let magnitude = smallest.to_bits() + ((bits >> 32) % binades << 23) as u32 + ((bits as u32 & 0x7f) << 16);
+            f32::from_bits(magnitude | (bits as u32 & 0x8000_0000))
+        }
+
+        /// Two pairs of a kind, and a sum to which their products are added.
+        fn case(&mut self, kind: usize) -> (f32, [f32; 2], [f32; 2]) {
+            let largest = f32::from_bits(0x7f7f_0000);
+            let special = [0.0, -0.0, 1.0, -1.0, 3.0, f32::INFINITY, -f32::INFINITY, f32::NAN, largest, -largest];
+            let (a, b) = match kind {
+                // The smallest there are, and others, and anything.
+                0 => (
+                    [(); 2].map(|()| self.bf16(SMALLEST_ACTIVATION, 2)),
+                    [(); 2].map(|()| self.bf16(SMALLEST_WEIGHT, 2)),
+                ),
+                1 => ([(); 2].map(|()| self.bf16(0.125, 6)), [(); 2].map(|()| self.bf16(0.125, 6))),
+                2 => (
+                    [(); 2].map(|()| self.bf16(SMALLEST_ACTIVATION, 80)),
+                    [(); 2].map(|()| self.bf16(SMALLEST_WEIGHT, 90)),
+                ),
+                // Products that cancel each other, or all but their last bit.
+                3 => {
+                    let (a, b) = (self.bf16(0.125, 20), self.bf16(0.125, 20));
+                    let off = (self.next() >> 60 & 1) as u32;
+                    ([a, f32::from_bits(a.to_bits() ^ 0x8000_0000 ^ (off << 16))], [b, b])
+                }
+                _ => ([(); 2].map(|()| self.pick(&special)), [(); 2].map(|()| self.pick(&special))),
+            };
+            let products = [a[0] * b[0], a[1] * b[1]];
+            let c = match self.next() >> 61 {
+                0 => 0.0,
+                1 => -products[0],
+                2 => -products[1],
+                3 => -(products[0] + products[1]),
+                4 => products[0] * 4_097.0,
+                _ if kind > 3 => self.pick(&special),
+                _ => -products[1] * (1.0 + f32::EPSILON),
+            };
+            (c, a, b)
+        }
+    }
+
+    fn pair(c: f32, a: [f32; 2], b: [f32; 2]) -> f32 {
+        a[0].mul_add(b[0], a[1].mul_add(b[1], c))
+    }
+
+    #[test]
+    fn names_are_read_back() {
+        for arithmetic in Arithmetic::ALL {
+            assert_eq!(Arithmetic::from_name(arithmetic.name()), Some(arithmetic));
+        }
+        assert_eq!(Arithmetic::from_name("threes"), None);
+    }
+
+    #[test]
+    fn the_orders_are_those_of_the_definition() {
+        let (a, b) = ([1e8, 1.0, -1e8, 3.0, 5.0], [1.0, 1.0, 1.0, 1.0, 1.0]);
+        let dot = |arithmetic: Arithmetic, len| arithmetic.dot(len, |k| a[k], |k| b[k]);
+        assert_eq!(
+            dot(Arithmetic::Pairs, 5),
+            pair(pair(pair(0.0, [1e8, 1.0], [1.0; 2]), [-1e8, 3.0], [1.0; 2]), [5.0, 0.0], [1.0, 0.0])
+        );
+        // 1e8 takes up the 1 and the 3 that come to it; the chain of odd numbers keeps them.
+        assert_eq!((dot(Arithmetic::Pairs, 4), dot(Arithmetic::Tiles, 4)), (0.0, 4.0));
+        assert_eq!((dot(Arithmetic::Pairs, 5), dot(Arithmetic::Tiles, 5)), (5.0, 9.0));
+    }
+
+    #[test]
+    fn no_sum_is_denormal_or_minus_zero() {
+        let mut random = Random(1);
+        for _ in 0..200_000 {
+            // Of the smallest numbers, a few, so that many sums cancel.
+            let tiny = |random: &mut Random, smallest: f32| {
+                let sign = if random.next() >> 63 == 0 { 1.0 } else { -1.0 };
+                [0.0, sign * smallest, sign * smallest * (1.0 + 1.0 / 128.0)][(random.next() >> 33) as usize % 3]
+            };
+            let mut sum = 0f32;
+            for _ in 0..8 {
+                let (a, b) = (tiny(&mut random, SMALLEST_ACTIVATION), tiny(&mut random, SMALLEST_WEIGHT));
+                sum = a.mul_add(b, sum);
+                assert!(sum.to_bits() == 0 || sum.is_normal(), "{sum:e}");
+                assert!(sum == 0.0 || sum.abs() >= 2f32.powi(-114), "{sum:e}");
+            }
+        }
+    }
+
+    /// What both vendors' manuals say in pseudo-code: fused multiply-adds of the odd and then the even product.
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn the_instruction_computes_pairs() {
+        use crate::isa::Avx512Bf16;
+        use std::arch::x86_64::*;
+
+        #[target_feature(enable = "avx512f,avx512bf16")]
+        fn multiply(c: &[f32; 16], a: &[u32; 16], b: &[u32; 16]) -> [f32; 16] {
+            // SAFETY: sixteen numbers of 4 bytes each; every bit pattern is valid in all of the types.
+            unsafe {
+                let [a, b] =
+                    [a, b].map(|x| std::mem::transmute::<__m512i, __m512bh>(_mm512_loadu_si512(x.as_ptr().cast())));
+                std::mem::transmute(_mm512_dpbf16_ps(_mm512_loadu_ps(c.as_ptr()), a, b))
+            }
+        }
+        if Avx512Bf16::detect().is_none() {
+            return eprintln!("skipped: no AVX-512 BF16");
+        }
+        let mut random = Random(7);
+        for round in 0..400_000 {
+            let cases: [_; 16] = std::array::from_fn(|i| random.case((round + i) % 5));
+            let packed = |x: [f32; 2]| x[0].to_bits() >> 16 | (x[1].to_bits() & 0xffff_0000);
+            let (c, a, b) =
+                (cases.map(|case| case.0), cases.map(|case| packed(case.1)), cases.map(|case| packed(case.2)));
+            // SAFETY: just detected.
+            let got = unsafe { multiply(&c, &a, &b) };
+            for (&(c, a, b), got) in cases.iter().zip(got) {
+                let want = pair(c, a, b);
+                let same = got.to_bits() == want.to_bits() || got.is_nan() && want.is_nan();
+                assert!(same, "{c:e} + {a:?} x {b:?} is {got:e}, by definition {want:e}");
+            }
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! The two products of a tile with `vdpbf16ps`: a pair of the definition's `dot` in one instruction.
+//!
+//! Two columns of 16 go side by side, so that a pair of weights that is broadcast is used twice: two loads a cycle are all
+//! that there are.
+
+use super::tile::{STRIDE, with_rows};
+use crate::isa::Avx512Bf16;
+use crate::kv_cache::LINE;
+use crate::lanes::LANES;
+use std::arch::x86_64::*;
+
+/// Rows of which two columns fit the registers.
+const ROWS: usize = 8;
+
+/// The right to multiply so.
+pub(super) struct Pairs(());
+
+/// A product of broadcast weights with lines of pairs.
+pub(super) struct Product {
+    /// Numbers along the depth; `depth / 2` lines.
+    pub(super) depth: usize,
+    /// bf16 `[rows, depth]`, rows STRIDE apart.
+    pub(super) weights: *const u16,
+    /// bf16 `[columns][depth / 2][16][2]`.
+    pub(super) lines: *const u8,
+    /// Lines that will be read later, as many.
+    pub(super) ahead: *const u8,
+    /// `Some`: the product times this is stored. `None`: the product is added.
+    pub(super) scale: Option<f32>,
+}
+
+impl Pairs {
+    pub(super) fn new(_proof: Avx512Bf16) -> Pairs {
+        Pairs(())
+    }
+
+    /// For `rows` rows and `columns` columns of 16; `to`: f32 `[rows, 16 * columns]`, rows STRIDE apart.
+    ///
+    /// # Safety
+    /// The product's pointers and `to` are as said.
+    pub(super) unsafe fn product(&self, product: &Product, rows: usize, columns: usize, to: *mut f32) {
+        for first in (0..rows).step_by(ROWS) {
+            // SAFETY: a `Pairs` is made with the proof of the instructions; a pack begins at `first` and ends at `rows` at
+            // most.
+            with_rows!(R = (rows - first).min(ROWS) => unsafe { pack::<R>(product, first, columns, to) });
+        }
+    }
+}
+
+/// For `R` rows from `first`.
+///
+/// # Safety
+/// As for [`Pairs::product`].
+#[target_feature(enable = "avx512f,avx512bf16")]
+unsafe fn pack<const R: usize>(product: &Product, first: usize, columns: usize, to: *mut f32) {
+    for column in (0..columns).step_by(2) {
+        // SAFETY: passed on: there are so many columns.
+        unsafe {
+            if columns - column >= 2 {
+                strips::<R, 2>(product, first, column, to);
+            } else {
+                strips::<R, 1>(product, first, column, to);
+            }
+        }
+    }
+}
+
+/// For `C` columns from `column`.
+///
+/// # Safety
+/// As for [`Pairs::product`].
+#[inline]
+#[target_feature(enable = "avx512f,avx512bf16")]
+unsafe fn strips<const R: usize, const C: usize>(product: &Product, first: usize, column: usize, to: *mut f32) {
+    // SAFETY: both types are 64 bytes in which every bit pattern is valid.
+    let bf16 = |bits: __m512i| unsafe { std::mem::transmute::<__m512i, __m512bh>(bits) };
+    let pairs = product.depth / 2;
+    // SAFETY: the caller keeps every address inside its buffer; prefetching is harmless anywhere.
+    unsafe {
+        let weights = product.weights.add(first * STRIDE);
+        let (lines, ahead) =
+            (product.lines.add(column * pairs * LINE), product.ahead.wrapping_add(column * pairs * LINE));
+        let to: [[*mut f32; R]; C] =
+            std::array::from_fn(|c| std::array::from_fn(|r| to.add((first + r) * STRIDE + (column + c) * LANES)));
+        let mut totals: [[__m512; R]; C] = std::array::from_fn(|c| {
+            std::array::from_fn(|r| match product.scale {
+                Some(_) => _mm512_setzero_ps(),
+                None => _mm512_loadu_ps(to[c][r]),
+            })
+        });
+        for pair in 0..pairs {
+            let line: [__m512bh; C] = std::array::from_fn(|c| {
+                let at = (c * pairs + pair) * LINE;
+                if first == 0 {
+                    _mm_prefetch::<_MM_HINT_T1>(ahead.wrapping_add(at).cast());
+                }
+                bf16(_mm512_loadu_si512(lines.add(at).cast()))
+            });
+            for r in 0..R {
+                let weight = weights.add(r * STRIDE + 2 * pair).cast::<i32>().read_unaligned();
+                let weight = bf16(_mm512_set1_epi32(weight));
+                for c in 0..C {
+                    totals[c][r] = _mm512_dpbf16_ps(totals[c][r], line[c], weight);
+                }
+            }
+        }
+        for (to, totals) in to.iter().zip(totals) {
+            for (&to, total) in to.iter().zip(totals) {
+                let scaled = product.scale.map(|scale| _mm512_mul_ps(total, _mm512_set1_ps(scale)));
+                _mm512_storeu_ps(to, scaled.unwrap_or(total));
+            }
+        }
+    }
+}

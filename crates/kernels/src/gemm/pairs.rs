@@ -1,0 +1,255 @@
+//! Bf16 kernels for [`Arithmetic::Pairs`](crate::Arithmetic::Pairs): one chain for each row and column, pair after pair.
+//!
+//! ```text
+//! avx512 bf16   vdpbf16ps, a pair in one instruction; activations are packed bf16, broadcast 4 bytes at a time
+//! avx512, avx2  two fused multiply-adds, the odd product first; activations are f32
+//! ```
+//! There is one register of sums where tiles need three, so many rows of AVX-512 take both strips of a pair at once, and an
+//! activation that is broadcast is used twice: two loads a cycle are all that there are. Few rows are bound by memory and
+//! take tile after tile, in its order (see [`in_order`]).
+
+use super::{Block, Format, Kernel, Path, avx2, avx512, in_order};
+use crate::quant::TILE;
+use std::arch::x86_64::*;
+
+pub(super) static AVX512_BF16: Path = Path {
+    format: Format::Bf16,
+    kernels: &DOT_512,
+    block_rows: 12,
+    prepare: avx512::prepare,
+    finish: avx512::finish,
+    outliers: super::no_outliers,
+};
+
+pub(super) static AVX512: Path = Path {
+    format: Format::Wide,
+    kernels: &FMA_512,
+    block_rows: 12,
+    prepare: avx512::prepare,
+    finish: avx512::finish,
+    outliers: super::no_outliers,
+};
+
+pub(super) static AVX2: Path = Path {
+    format: Format::Wide,
+    kernels: &[fma_256::<1>, fma_256::<2>, fma_256::<3>, fma_256::<4>],
+    block_rows: 4,
+    prepare: avx2::prepare,
+    finish: avx2::finish,
+    outliers: super::no_outliers,
+};
+
+static DOT_512: [Kernel; 12] = [
+    dot_512::<1>,
+    dot_512::<2>,
+    dot_512::<3>,
+    dot_512::<4>,
+    dot_512::<5>,
+    dot_512::<6>,
+    dot_512::<7>,
+    dot_512::<8>,
+    dot_512::<9>,
+    dot_512::<10>,
+    dot_512::<11>,
+    dot_512::<12>,
+];
+static FMA_512: [Kernel; 12] = [
+    fma_512::<1>,
+    fma_512::<2>,
+    fma_512::<3>,
+    fma_512::<4>,
+    fma_512::<5>,
+    fma_512::<6>,
+    fma_512::<7>,
+    fma_512::<8>,
+    fma_512::<9>,
+    fma_512::<10>,
+    fma_512::<11>,
+    fma_512::<12>,
+];
+
+/// Up to so many rows AVX-512 takes tile after tile.
+const STREAMED_ROWS: usize = 4;
+
+/// The sums of both strips.
+type Totals<const ROWS: usize> = [[__m512; ROWS]; 2];
+
+/// Writes sums to `[ROWS][32]`.
+///
+/// # Safety
+/// There is room for them.
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn store<const ROWS: usize>(totals: &Totals<ROWS>, to: *mut u32) {
+    for (strip, totals) in totals.iter().enumerate() {
+        for (row, &total) in totals.iter().enumerate() {
+            // SAFETY: the caller's promise.
+            unsafe { _mm512_storeu_ps(to.add(row * 32 + strip * 16).cast(), total) };
+        }
+    }
+}
+
+#[target_feature(enable = "avx512f,avx512bf16")]
+unsafe fn dot_512<const ROWS: usize>(block: Block) {
+    /// One pair of `STRIPS` tiles.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bf16")]
+    unsafe fn pair<const ROWS: usize, const STRIPS: usize>(
+        line: *const u8,
+        x: *const u8,
+        x_stride: usize,
+        ahead: *const u8,
+        totals: &mut [[__m512; ROWS]],
+    ) {
+        // SAFETY: both types are 64 bytes in which every bit pattern is valid.
+        let bf16 = |bits: __m512i| unsafe { std::mem::transmute::<__m512i, __m512bh>(bits) };
+        // SAFETY: within the tiles and the step of each activation row; prefetching past the end is harmless.
+        unsafe {
+            let w: [__m512bh; STRIPS] = std::array::from_fn(|strip| {
+                _mm_prefetch::<_MM_HINT_T1>(ahead.wrapping_add(strip * TILE).cast());
+                bf16(_mm512_loadu_si512(line.add(strip * TILE).cast()))
+            });
+            for row in 0..ROWS {
+                let x = bf16(_mm512_set1_epi32(x.add(row * x_stride).cast::<i32>().read_unaligned()));
+                for (totals, w) in totals.iter_mut().zip(w) {
+                    totals[row] = _mm512_dpbf16_ps(totals[row], w, x);
+                }
+            }
+        }
+    }
+    let mut totals: Totals<ROWS> = [[_mm512_setzero_ps(); ROWS]; 2];
+    let (mut tiles, mut x, mut ahead) = (block.tiles, block.x, block.ahead);
+    for _ in 0..block.steps {
+        // SAFETY: step by step the addresses stay within `steps` steps of the tiles and of the activations, 64 bytes each.
+        unsafe {
+            if ROWS <= STREAMED_ROWS {
+                for (strip, totals) in totals.iter_mut().enumerate() {
+                    let (tile, x) = in_order(tiles.add(strip * TILE), x);
+                    let (ahead, totals) = (ahead.wrapping_add(strip * TILE), std::slice::from_mut(totals));
+                    for at in 0..16 {
+                        let ahead = ahead.wrapping_add(at * 64);
+                        pair::<ROWS, 1>(tile.add(at * 64), x.add(at * 4), block.x_stride, ahead, totals);
+                    }
+                }
+            } else {
+                for at in 0..16 {
+                    let ahead = ahead.wrapping_add(at * 64);
+                    pair::<ROWS, 2>(tiles.add(at * 64), x.add(at * 4), block.x_stride, ahead, &mut totals);
+                }
+            }
+            (tiles, x) = (tiles.add(2 * TILE), x.add(64));
+        }
+        ahead = ahead.wrapping_add(block.ahead_stride);
+    }
+    // SAFETY: the sums are `[ROWS][32]`.
+    unsafe { store(&totals, block.sums) };
+}
+
+#[target_feature(enable = "avx512f")]
+unsafe fn fma_512<const ROWS: usize>(block: Block) {
+    /// One pair of `STRIPS` tiles.
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    unsafe fn pair<const ROWS: usize, const STRIPS: usize>(
+        line: *const u8,
+        x: *const u8,
+        x_stride: usize,
+        ahead: *const u8,
+        totals: &mut [[__m512; ROWS]],
+    ) {
+        let high = _mm512_set1_epi32(0xffff_0000_u32 as i32);
+        // SAFETY: within the tiles and the step of each activation row, f32 here; prefetching past the end is harmless.
+        unsafe {
+            let w: [[__m512; 2]; STRIPS] = std::array::from_fn(|strip| {
+                _mm_prefetch::<_MM_HINT_T1>(ahead.wrapping_add(strip * TILE).cast());
+                let w = _mm512_loadu_si512(line.add(strip * TILE).cast());
+                [_mm512_castsi512_ps(_mm512_slli_epi32::<16>(w)), _mm512_castsi512_ps(_mm512_and_si512(w, high))]
+            });
+            for row in 0..ROWS {
+                let x = x.add(row * x_stride).cast::<f32>();
+                let (even, odd) = (_mm512_set1_ps(*x), _mm512_set1_ps(*x.add(1)));
+                for (totals, w) in totals.iter_mut().zip(w) {
+                    totals[row] = _mm512_fmadd_ps(even, w[0], _mm512_fmadd_ps(odd, w[1], totals[row]));
+                }
+            }
+        }
+    }
+    let mut totals: Totals<ROWS> = [[_mm512_setzero_ps(); ROWS]; 2];
+    let (mut tiles, mut x, mut ahead) = (block.tiles, block.x, block.ahead);
+    for _ in 0..block.steps {
+        // SAFETY: step by step the addresses stay within `steps` steps of the tiles, and of the activations, 128 bytes each.
+        unsafe {
+            if ROWS <= STREAMED_ROWS {
+                for (strip, totals) in totals.iter_mut().enumerate() {
+                    let (tile, x) = in_order(tiles.add(strip * TILE), x);
+                    let (ahead, totals) = (ahead.wrapping_add(strip * TILE), std::slice::from_mut(totals));
+                    for at in 0..16 {
+                        let ahead = ahead.wrapping_add(at * 64);
+                        pair::<ROWS, 1>(tile.add(at * 64), x.add(at * 8), block.x_stride, ahead, totals);
+                    }
+                }
+            } else {
+                for at in 0..16 {
+                    let ahead = ahead.wrapping_add(at * 64);
+                    pair::<ROWS, 2>(tiles.add(at * 64), x.add(at * 8), block.x_stride, ahead, &mut totals);
+                }
+            }
+            (tiles, x) = (tiles.add(2 * TILE), x.add(128));
+        }
+        ahead = ahead.wrapping_add(block.ahead_stride);
+    }
+    // SAFETY: the sums are `[ROWS][32]`.
+    unsafe { store(&totals, block.sums) };
+}
+
+#[target_feature(enable = "avx2,fma")]
+unsafe fn fma_256<const ROWS: usize>(block: Block) {
+    /// One tile.
+    #[inline]
+    #[target_feature(enable = "avx2,fma")]
+    unsafe fn tile<const ROWS: usize>(
+        tile: *const u8,
+        x: *const u8,
+        x_stride: usize,
+        ahead: *const u8,
+        totals: &mut [[__m256; 2]; ROWS],
+    ) {
+        let high = _mm256_set1_epi32(0xffff_0000_u32 as i32);
+        let (tile, x) = in_order(tile, x);
+        for pair in 0..16 {
+            // SAFETY: within the tile and the step of each activation row, f32 here; prefetching past the end is harmless.
+            unsafe {
+                _mm_prefetch::<_MM_HINT_T1>(ahead.wrapping_add(pair * 64).cast());
+                for half in 0..2 {
+                    let w = _mm256_loadu_si256(tile.add(pair * 64 + half * 32).cast());
+                    let even = _mm256_castsi256_ps(_mm256_slli_epi32::<16>(w));
+                    let odd = _mm256_castsi256_ps(_mm256_and_si256(w, high));
+                    for (row, totals) in totals.iter_mut().enumerate() {
+                        let x = x.add(row * x_stride + pair * 8).cast::<f32>();
+                        totals[half] = _mm256_fmadd_ps(_mm256_set1_ps(*x.add(1)), odd, totals[half]);
+                        totals[half] = _mm256_fmadd_ps(_mm256_set1_ps(*x), even, totals[half]);
+                    }
+                }
+            }
+        }
+    }
+    let mut totals = [[[_mm256_setzero_ps(); 2]; ROWS]; 2];
+    let (mut tiles, mut x, mut ahead) = (block.tiles, block.x, block.ahead);
+    for _ in 0..block.steps {
+        // SAFETY: as in `fma_512`.
+        unsafe {
+            tile(tiles, x, block.x_stride, ahead, &mut totals[0]);
+            tile(tiles.add(TILE), x, block.x_stride, ahead.wrapping_add(TILE), &mut totals[1]);
+            (tiles, x) = (tiles.add(2 * TILE), x.add(128));
+        }
+        ahead = ahead.wrapping_add(block.ahead_stride);
+    }
+    for (strip, totals) in totals.iter().enumerate() {
+        for (row, halves) in totals.iter().enumerate() {
+            for (half, &total) in halves.iter().enumerate() {
+                // SAFETY: the sums are `[ROWS][32]`.
+                unsafe { _mm256_storeu_ps(block.sums.add(row * 32 + strip * 16 + half * 8).cast(), total) };
+            }
+        }
+    }
+}
