@@ -4,9 +4,9 @@
 use std::fmt;
 use std::sync::Mutex;
 
-use kernels::{Arithmetic, Isa};
 use kernels::limits::Limits;
 use kernels::threads::Pool;
+use kernels::{Arithmetic, Isa};
 pub(crate) use model::demands::{Bound, Demands, Shares, peak};
 pub(crate) use plan::units::{bandwidth, bytes, duration, operations, percent, rate, rounded};
 use serde_json::{Value, json};
@@ -17,23 +17,25 @@ use crate::machine;
 /// How long one measurement of the limits takes, in seconds.
 const MEASURE_SECONDS: f64 = 0.4;
 
-/// The limits of this machine with `threads` threads: measured once in the life of the process.
-pub(crate) fn limits(threads: Option<usize>) -> Result<Limits, Failure> {
-    static MEASURED: Mutex<Option<(usize, Limits)>> = Mutex::new(None);
+/// The limits of this machine with `threads` threads: measured once in the life of the process. `arithmetic`: what is
+/// computed; `None`: what is fastest here.
+pub(crate) fn limits(threads: Option<usize>, arithmetic: Option<Arithmetic>) -> Result<Limits, Failure> {
+    static MEASURED: Mutex<Option<((usize, Arithmetic), Limits)>> = Mutex::new(None);
     let threads = threads.unwrap_or_else(kernels::threads::default_threads);
+    let key = (threads, arithmetic.unwrap_or_else(Arithmetic::best));
     let mut measured = MEASURED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    if let Some((_, limits)) = measured.as_ref().filter(|(with, _)| *with == threads) {
+    if let Some((_, limits)) = measured.as_ref().filter(|(with, _)| *with == key) {
         return Ok(*limits);
     }
-    let limits = measure_now(threads, Isa::best())?;
-    *measured = Some((threads, limits));
+    let limits = measure_now(threads, Isa::best(), key.1)?;
+    *measured = Some((key, limits));
     Ok(limits)
 }
 
 /// A fresh measurement: a virtual machine's limits change while it runs.
-pub(crate) fn measure_now(threads: usize, isa: Isa) -> Result<Limits, Failure> {
+pub(crate) fn measure_now(threads: usize, isa: Isa, arithmetic: Arithmetic) -> Result<Limits, Failure> {
     let pool = Pool::new(threads).map_err(Failure::usage)?;
-    Ok(kernels::limits::measure(&pool, isa, Arithmetic::best(), MEASURE_SECONDS))
+    Ok(kernels::limits::measure(&pool, isa, arithmetic, MEASURE_SECONDS))
 }
 
 /// Of two measurements on one machine the higher of each limit: whatever disturbs a measurement lowers it.

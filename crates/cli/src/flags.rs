@@ -102,6 +102,10 @@ pub(crate) struct ModelFlags {
     /// Precision of keys and values in the KV cache: bf16, or int8 with one scale for each key and each value of a head.
     #[arg(long, visible_alias = "kv-cache-dtype", value_enum, default_value_t = KvPrecision::Bf16)]
     pub(crate) kv_dtype: KvPrecision,
+    /// Order in which products of 16-bit numbers are summed: pairs is fast with AVX-512 BF16, tiles with AMX. auto takes
+    /// tiles where there is AMX, else pairs. Answers differ in their last bits, so name one where machines are to agree.
+    #[arg(long, value_enum, default_value_t = SumOrder::Auto)]
+    pub(crate) arithmetic: SumOrder,
     /// Threads that compute. Default: one per physical core that this process may use.
     #[arg(short = 't', long, value_name = "N", value_parser = positive)]
     pub(crate) threads: Option<usize>,
@@ -155,6 +159,28 @@ impl KvPrecision {
     }
 }
 
+/// `--arithmetic`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum SumOrder {
+    /// Tiles where there is AMX, else pairs.
+    Auto,
+    /// Pair after pair in one chain, as AVX-512 BF16 does.
+    Pairs,
+    /// An even and an odd chain in steps of 32, as AMX does.
+    Tiles,
+}
+
+impl SumOrder {
+    /// As the kernels name it; `None` for auto.
+    pub(crate) fn arithmetic(self) -> Option<kernels::Arithmetic> {
+        match self {
+            SumOrder::Auto => None,
+            SumOrder::Pairs => Some(kernels::Arithmetic::Pairs),
+            SumOrder::Tiles => Some(kernels::Arithmetic::Tiles),
+        }
+    }
+}
+
 /// Flags of `run`.
 #[derive(Args, Debug)]
 pub(crate) struct RunFlags {
@@ -177,7 +203,7 @@ pub(crate) struct RunFlags {
     /// Sample from tokens at least this probable relative to the likeliest.
     #[arg(long, value_name = "X", allow_negative_numbers = true)]
     pub(crate) min_p: Option<f64>,
-    /// The same seed and prompt give the same answer, on any machine. Default: a new one each time.
+    /// The same seed and prompt give the same answer, on any machine with the same --arithmetic. Default: a new one each time.
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub(crate) seed: Option<i64>,
     /// Text that ends the answer; may be repeated.
@@ -621,6 +647,9 @@ pub(crate) struct PlanFlags {
     /// Precision of keys and values. Default: bf16.
     #[arg(long, visible_alias = "kv-cache-dtype", value_enum)]
     pub(crate) kv_dtype: Option<KvPrecision>,
+    /// Order in which this machine sums products of 16-bit numbers; see `serve`. auto is the fastest.
+    #[arg(long, value_enum, default_value_t = SumOrder::Auto)]
+    pub(crate) arithmetic: SumOrder,
     /// Tokens of a prompt (suffix k = 1,000, K = 1,024).
     #[arg(short = 'p', long, value_name = "N", value_parser = count, default_value = "1024")]
     pub(crate) prompt: usize,

@@ -50,6 +50,7 @@ pub use door::{
     MAX_ANSWERS, MAX_LOGIT_BIAS, MAX_LOGPROBS, MAX_SALT_BYTES, MAX_STOP_BYTES, MAX_STOP_STRINGS, MAX_STOP_TOKENS,
     Prompt, RawRequest, Rejection, ServiceClass, ValidatedRequest,
 };
+pub use kernels::Arithmetic;
 pub use kernels::limits::Limits as MachineLimits;
 pub use live::{End, Ended, InScene, KvMap, LoggedStep, Percentiles, Place, Scene, Watch};
 pub use memory::available_bytes as available_memory;
@@ -112,6 +113,8 @@ pub struct ModelInfo {
     pub threads: usize,
     /// Instruction set of the kernels.
     pub isa: kernels::Isa,
+    /// Order of sums of 16-bit products.
+    pub arithmetic: Arithmetic,
     /// Backend, instruction set, threads: for people.
     pub backend: String,
     /// What steps cost, if that was measured.

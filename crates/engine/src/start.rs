@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use kernels::{Backend, Cpu, CpuError, CpuOptions, Isa, KvDtype, KvShape, Reference, WeightClass};
+use kernels::{Arithmetic, Backend, Cpu, CpuError, CpuOptions, Isa, KvDtype, KvShape, Reference, WeightClass};
 use model::chat_template::ChatTemplate;
 use model::sampler::SamplingParams;
 use model::tokenizer::Tokenizer;
@@ -44,6 +44,8 @@ pub struct EngineOptions {
     pub threads: Option<usize>,
     /// Force an instruction set below the best one; `None`: the best.
     pub isa: Option<Isa>,
+    /// Order of sums of 16-bit products; `None`: the one that is fastest here. Tokens depend on it.
+    pub arithmetic: Option<Arithmetic>,
     /// Precision of weights in memory.
     pub weights: WeightClass,
     /// Whether what the checkpoint stores in a wider class keeps it.
@@ -101,6 +103,7 @@ impl Default for EngineOptions {
         EngineOptions {
             threads: None,
             isa: None,
+            arithmetic: None,
             weights: WeightClass::Bf16,
             as_stored: false,
             max_model_len: None,
@@ -222,7 +225,7 @@ impl Engine {
         };
         let chat_template = ChatTemplate::load(checkpoint)?;
         let sizes = Sizes::of(&config, options);
-        let Loaded { mut forward, kv, max_model_len, notices, threads, isa } =
+        let Loaded { mut forward, kv, max_model_len, notices, threads, isa, arithmetic } =
             load_model(checkpoint, options, &sizes, &mut |loaded| progress(Starting::Loading(loaded)))?;
         let room = Room {
             rows: options.max_num_batched_tokens,
@@ -262,6 +265,7 @@ impl Engine {
             weights: options.weights,
             threads,
             isa,
+            arithmetic,
             backend: forward.describe(),
             targets: targets(options, &room, calibrated.as_ref()),
             calibrated,
@@ -328,7 +332,8 @@ impl Calibrating<'_> {
     fn key(&self) -> (String, Option<PathBuf>) {
         let Calibrating { calibration, options, isa, threads, room, config } = self;
         let (machine, weights, keys) = (&calibration.machine, options.weights.name(), options.kv_dtype.name());
-        let what = format!("{machine} {} {threads} {weights} {} {keys}", isa.name(), options.as_stored);
+        let (isa, arithmetic) = (isa.name(), options.arithmetic().name());
+        let what = format!("{machine} {isa} {arithmetic} {threads} {weights} {} {keys}", options.as_stored);
         let version = env!("CARGO_PKG_VERSION");
         let key = calibrate::key(&format!("{version} {what} {} {config:?}", room.name()));
         let path = calibration.directory.as_deref().map(|directory| calibrate::place(directory, &key));
@@ -337,6 +342,11 @@ impl Calibrating<'_> {
 }
 
 impl EngineOptions {
+    /// The one that is asked for, or the machine's.
+    fn arithmetic(&self) -> Arithmetic {
+        self.arithmetic.unwrap_or_else(Arithmetic::best)
+    }
+
     /// What steps of this model cost here, if an earlier start with the same options has measured and kept it. Reads no
     /// weight. The context that an engine gives itself depends on the free memory: where that is short, nothing may be
     /// found.
@@ -542,6 +552,7 @@ struct Loaded {
     notices: Vec<String>,
     threads: usize,
     isa: Isa,
+    arithmetic: Arithmetic,
 }
 
 fn load_model(
@@ -561,17 +572,18 @@ fn load_model(
         image_directory: options.image_directory.clone().filter(|_| sizes.weight_bytes >= IMAGE_FROM_BYTES),
         kv_dtype: options.kv_dtype,
     };
-    let isa = options.isa.unwrap_or_else(Isa::best);
+    let (isa, arithmetic) = (options.isa.unwrap_or_else(Isa::best), options.arithmetic());
     // A CPU without AVX2 is served by the definition itself: slow, and the same bits.
     if isa == Isa::Scalar {
-        return Ok(boxed(model::load(Reference::new(), checkpoint, &load, progress)?, 1, isa));
+        let runner = model::load(Reference::of(arithmetic), checkpoint, &load, progress)?;
+        return Ok(boxed(runner, 1, isa, arithmetic));
     }
-    let cpu = Cpu::new(CpuOptions { threads: options.threads, isa: Some(isa), arithmetic: None })?;
+    let cpu = Cpu::new(CpuOptions { threads: options.threads, isa: Some(isa), arithmetic: Some(arithmetic) })?;
     let threads = cpu.threads();
-    Ok(boxed(model::load(cpu, checkpoint, &load, progress)?, threads, isa))
+    Ok(boxed(model::load(cpu, checkpoint, &load, progress)?, threads, isa, arithmetic))
 }
 
-fn boxed<B: Backend>(mut runner: Runner<B>, threads: usize, isa: Isa) -> Loaded {
+fn boxed<B: Backend>(mut runner: Runner<B>, threads: usize, isa: Isa, arithmetic: Arithmetic) -> Loaded {
     if let Some(writer) = runner.image_writer() {
         keep_image(writer);
     }
@@ -582,6 +594,7 @@ fn boxed<B: Backend>(mut runner: Runner<B>, threads: usize, isa: Isa) -> Loaded 
         forward: Box::new(runner),
         threads,
         isa,
+        arithmetic,
     }
 }
 

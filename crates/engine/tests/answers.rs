@@ -111,14 +111,17 @@ fn answers_do_not_depend_on(cases: Vec<(&str, EngineOptions)>) {
 
 #[test]
 fn every_instruction_set_gives_the_same_answers() {
-    let mut want: Option<Vec<Outcome>> = None;
-    for isa in kernels::Isa::available() {
-        let engine = start(&EngineOptions { isa: Some(isa), max_num_seqs: 8, ..options() });
-        let raw = |prompt: &str| RawRequest { logprobs: Some(0), ..greedy(prompt, 12) };
-        let got = vec![ask(&engine, raw("Tell me a story about a fox.")), ask(&engine, raw("7 + 8 ="))];
-        match &want {
-            None => want = Some(got),
-            Some(want) => assert_same(isa.name(), &got, want),
+    for arithmetic in kernels::Arithmetic::ALL {
+        let mut want: Option<Vec<Outcome>> = None;
+        for isa in kernels::Isa::available() {
+            let (isa, arithmetic) = (Some(isa), Some(arithmetic));
+            let engine = start(&EngineOptions { isa, arithmetic, max_num_seqs: 8, ..options() });
+            let raw = |prompt: &str| RawRequest { logprobs: Some(0), ..greedy(prompt, 12) };
+            let got = vec![ask(&engine, raw("Tell me a story about a fox.")), ask(&engine, raw("7 + 8 ="))];
+            match &want {
+                None => want = Some(got),
+                Some(want) => assert_same(&format!("{isa:?}, {arithmetic:?}"), &got, want),
+            }
         }
     }
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use common::{gather, greedy, now, options, start};
 use engine::recording::{Recording, RecordingError, Replayed, Told, replay, replay_with_model};
 use engine::whatif::{Settings, past, what_if};
-use engine::{EngineOptions, StartError};
+use engine::{Arithmetic, EngineOptions, StartError};
 use model::{Checkpoint, Source};
 
 /// A directory of this test's own, empty.
@@ -25,9 +25,11 @@ fn lantern() -> Checkpoint {
 }
 
 /// Records a run with everything in it: streams that come and go, a cache that is too small, several answers, stop
-/// strings, sampling without a seed, log probabilities of a prompt, tenants and classes, somebody who holds it. Returns the file's lines.
+/// strings, sampling without a seed, log probabilities of a prompt, tenants and classes, somebody who holds it; and in the
+/// arithmetic that this machine would not take. Returns the file's lines.
 fn recorded(path: &Path) -> Vec<String> {
     let options = EngineOptions {
+        arithmetic: Arithmetic::ALL.into_iter().find(|arithmetic| *arithmetic != Arithmetic::best()),
         kv_cache_bytes: Some(2 << 20),
         max_num_seqs: 8,
         max_num_batched_tokens: 48,
@@ -243,6 +245,7 @@ fn a_recording_needs_its_model() {
     let lines = recorded(&path);
     let cases = [
         (0, "\"kv_dtype\":\"bf16\"", "\"kv_dtype\":\"int2\"", "int2 cache"),
+        (0, "\"arithmetic\":\"", "\"arithmetic\":\"no ", "no arithmetic"),
         (1, "\"prompt\":[", "\"prompt\":[4000000000,", "outside the vocabulary"),
     ];
     for (index, from, to, wanted) in cases {
@@ -253,6 +256,18 @@ fn a_recording_needs_its_model() {
         let error = replay_with_model(recording, &lantern(), &options(), &mut |_| {}).expect_err("another model");
         assert!(error.to_string().contains(wanted), "{error}");
     }
+}
+
+#[test]
+fn a_recording_that_names_no_arithmetic_is_of_tiles() {
+    let path = directory("old").join("run.jsonl");
+    let lines = recorded(&path);
+    let arithmetic = Recording::open(&path).expect("a recording").header.arithmetic;
+    assert_ne!(arithmetic, Arithmetic::best().name());
+    let header = lines[0].replacen(&format!("\"arithmetic\":\"{arithmetic}\","), "", 1);
+    assert_ne!(header, lines[0]);
+    std::fs::write(&path, [&[header], &lines[1..]].concat().join("\n")).expect("room for it");
+    assert_eq!(Recording::open(&path).expect("a recording").header.arithmetic, "tiles");
 }
 
 #[test]

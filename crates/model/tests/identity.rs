@@ -7,7 +7,7 @@
 mod common;
 
 use common::*;
-use kernels::{Backend, Isa, KvDtype, Reference, WeightClass};
+use kernels::{Arithmetic, Backend, Isa, KvDtype, Reference, WeightClass};
 use model::{Batch, Forward, Runner};
 use std::sync::{LazyLock, Mutex, PoisonError};
 
@@ -18,28 +18,32 @@ const BLOCKS: usize = LEN.div_ceil(BLOCK as usize);
 /// Ragged widths and grouped heads; biases and norms of q and k; windows, capped scores, norms of results; experts.
 const CHECKPOINTS: [&str; 4] = ["llama3", "qwen3-bias-yarn", "gemma2", "mixtral"];
 
-const PRECISIONS: [(WeightClass, KvDtype); 4] = [
-    (WeightClass::Bf16, KvDtype::Bf16),
-    (WeightClass::Int8, KvDtype::Bf16),
-    (WeightClass::Int4, KvDtype::Bf16),
-    (WeightClass::Bf16, KvDtype::Int8),
+/// Of weights, of the cache, and the order of 16-bit sums: each of these in both.
+const PRECISIONS: [Precision; 5] = [
+    (WeightClass::Bf16, KvDtype::Bf16, Arithmetic::Pairs),
+    (WeightClass::Bf16, KvDtype::Bf16, Arithmetic::Tiles),
+    (WeightClass::Int8, KvDtype::Bf16, Arithmetic::Pairs),
+    (WeightClass::Int4, KvDtype::Bf16, Arithmetic::Tiles),
+    (WeightClass::Bf16, KvDtype::Int8, Arithmetic::Pairs),
 ];
 
-/// A checkpoint in a weight class, a prompt, and the bits of its logits.
+type Precision = (WeightClass, KvDtype, Arithmetic);
+
+/// A checkpoint in some precision, a prompt, and the bits of its logits.
 struct Expectation {
     checkpoint: &'static str,
-    class: WeightClass,
-    kv_dtype: KvDtype,
+    precision: Precision,
     prompt: Vec<u32>,
     rows: Vec<Vec<u32>>,
 }
 
 impl Expectation {
-    fn compute(checkpoint: &'static str, (class, kv_dtype): (WeightClass, KvDtype)) -> Expectation {
-        let mut reference = load_with_kv(Reference::new(), &committed(checkpoint), class, kv_dtype);
+    fn compute(checkpoint: &'static str, precision: Precision) -> Expectation {
+        let (class, kv_dtype, arithmetic) = precision;
+        let mut reference = load_with_kv(Reference::of(arithmetic), &committed(checkpoint), class, kv_dtype);
         let prompt = random_tokens(7, LEN, reference.config().vocab_size);
         let rows = run_alone(&mut reference, &prompt);
-        Expectation { checkpoint, class, kv_dtype, prompt, rows: rows.iter().map(|row| bits(row)).collect() }
+        Expectation { checkpoint, precision, prompt, rows: rows.iter().map(|row| bits(row)).collect() }
     }
 }
 
@@ -77,24 +81,24 @@ fn everywhere(check: impl Fn(&Case<'_>, &mut dyn Forward)) {
         all.map(|(checkpoint, precision)| Expectation::compute(checkpoint, precision)).collect()
     });
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    for Expectation { checkpoint, class, kv_dtype, prompt, rows } in EXPECTATIONS.iter() {
+    for Expectation { checkpoint, precision: (class, kv_dtype, arithmetic), prompt, rows } in EXPECTATIONS.iter() {
         let files = committed(checkpoint);
         let on = |backend: String, model: &mut dyn Forward| {
             check(
                 &Case {
-                    name: format!("{checkpoint} {class:?}, {kv_dtype:?} keys on {backend}"),
+                    name: format!("{checkpoint} {class:?}, {kv_dtype:?} keys, {arithmetic:?} on {backend}"),
                     prompt,
                     expected: rows,
                 },
                 model,
             );
         };
-        on("Reference".to_string(), &mut load_with_kv(Reference::new(), &files, *class, *kv_dtype));
+        on("Reference".to_string(), &mut load_with_kv(Reference::of(*arithmetic), &files, *class, *kv_dtype));
         for isa in Isa::available() {
             // Plain loops on one thread are what the reference is.
             for threads in if isa == Isa::Scalar { 2..=2 } else { 1..=2 } {
                 let name = format!("{} with {threads} threads", isa.name());
-                on(name, &mut load_with_kv(cpu(Some(isa), threads), &files, *class, *kv_dtype));
+                on(name, &mut load_with_kv(cpu_of(Some(isa), threads, *arithmetic), &files, *class, *kv_dtype));
             }
         }
     }
@@ -273,8 +277,8 @@ fn another_history_gives_other_bits() {
         }
     }
     for checkpoint in CHECKPOINTS {
-        for (class, kv_dtype) in PRECISIONS {
-            check(&mut load_with_kv(cpu(None, 1), &committed(checkpoint), class, kv_dtype));
+        for (class, kv_dtype, arithmetic) in PRECISIONS {
+            check(&mut load_with_kv(cpu_of(None, 1, arithmetic), &committed(checkpoint), class, kv_dtype));
         }
     }
 }

@@ -71,6 +71,7 @@ pub(crate) async fn info(State(app): State<Arc<App>>) -> Response {
         "weights": model.weights.name(),
         "kv_dtype": model.kv_dtype.name(),
         "isa": model.isa.name(),
+        "arithmetic": model.arithmetic.name(),
         "threads": model.threads,
         "block_size": model.block_size,
         "blocks": model.num_blocks,

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use kernels::limits::Limits;
-use kernels::{Cpu, CpuOptions, Isa, KvDtype, Reference, WeightClass, threads};
+use kernels::{Arithmetic, Cpu, CpuOptions, Isa, KvDtype, Reference, WeightClass, threads};
 use model::demands::{Shape, Work};
 use model::{Batch, Checkpoint, Forward, KvBudget, LoadOptions, ModelConfig, Span};
 use serde_json::{Value, json};
@@ -40,9 +40,9 @@ pub(crate) fn bench(flags: &BenchFlags) -> Result<(), Failure> {
     let mut subject = Subject::load(&checkpoint, &flags.model, flags.isa, &tests)?;
     let mut printer = Printer::new(output)?;
     for test in &tests {
-        let before = figures::measure_now(subject.threads, subject.isa)?;
+        let before = subject.limits()?;
         let samples = subject.run(test, flags.repetitions, &AtomicBool::new(false));
-        let limits = figures::higher(&before, &figures::measure_now(subject.threads, subject.isa)?);
+        let limits = figures::higher(&before, &subject.limits()?);
         printer.row(&Row { test: *test, samples, limits, subject: &subject })?;
     }
     printer.end()
@@ -119,6 +119,7 @@ pub(super) struct Subject {
     forward: Box<dyn Forward>,
     pub(super) threads: usize,
     pub(super) isa: Isa,
+    pub(super) arithmetic: Arithmetic,
     kv_dtype: KvDtype,
     demands: Demands,
     filename: String,
@@ -150,12 +151,14 @@ impl Subject {
         let bar = Progress::new("loading");
         let mut progress = |p: model::Progress| bar.at(p.bytes_done, p.bytes_total);
         let isa = isa.unwrap_or_else(Isa::best);
+        let arithmetic = flags.arithmetic.arithmetic().unwrap_or_else(Arithmetic::best);
         let threads = flags.threads.unwrap_or_else(threads::default_threads);
         let (forward, threads): (Box<dyn Forward>, _) = if isa == Isa::Scalar {
-            let loaded = model::load(Reference::new(), checkpoint, &options, &mut progress);
+            let loaded = model::load(Reference::of(arithmetic), checkpoint, &options, &mut progress);
             (Box::new(loaded.map_err(|error| models::load_failure(checkpoint, &error))?), 1)
         } else {
-            let cpu = Cpu::new(CpuOptions { threads: Some(threads), isa: Some(isa), arithmetic: None }).map_err(Failure::usage)?;
+            let cpu = Cpu::new(CpuOptions { threads: Some(threads), isa: Some(isa), arithmetic: Some(arithmetic) })
+                .map_err(Failure::usage)?;
             let loaded = model::load(cpu, checkpoint, &options, &mut progress);
             (Box::new(loaded.map_err(|error| models::load_failure(checkpoint, &error))?), threads)
         };
@@ -170,7 +173,12 @@ impl Subject {
         let logits = vec![0.0; parallel * demands.shape.vocab];
         let filename = checkpoint.location();
         let kv_dtype = options.kv_dtype;
-        Ok(Subject { forward, threads, isa, kv_dtype, demands, filename, logits })
+        Ok(Subject { forward, threads, isa, arithmetic, kv_dtype, demands, filename, logits })
+    }
+
+    /// What the machine can do at most, measured now.
+    pub(super) fn limits(&self) -> Result<Limits, Failure> {
+        figures::measure_now(self.threads, self.isa, self.arithmetic)
     }
 
     /// Seconds of each repetition, fewer if `stop` says so. A thread of its own computes, because the one that computes is
@@ -336,6 +344,7 @@ impl Row<'_> {
             "cpu_info": machine::cpu_name(),
             "backends": "CPU",
             "isa": subject.isa.name(),
+            "arithmetic": subject.arithmetic.name(),
             "model_filename": subject.filename,
             "model_type": subject.model_type(),
             "model_size": subject.demands.weight_bytes,
@@ -373,11 +382,12 @@ impl Row<'_> {
             name.push_str(&format!(" b{}", test.n_batch));
         }
         format!(
-            "| {} | {} | {} | CPU {} | {} | {name} | {:.2} ± {:.2} | {limit} | {:.1} % |",
+            "| {} | {} | {} | CPU {}, {} | {} | {name} | {:.2} ± {:.2} | {limit} | {:.1} % |",
             subject.model_type(),
             figures::bytes(subject.demands.weight_bytes as u64),
             subject.params(),
             subject.isa.name(),
+            subject.arithmetic.name(),
             subject.threads,
             mean(&rates),
             deviation(&rates),

@@ -43,6 +43,7 @@ pub(crate) fn cost_model(flags: &BenchFlags) -> Result<(), Failure> {
         as_stored: chosen.as_stored,
         image_directory: models::packed_cache(&flags.model),
         kv_dtype: flags.model.kv_dtype.dtype(),
+        arithmetic: flags.model.arithmetic.arithmetic(),
         max_num_batched_tokens: 512,
         max_num_seqs: 32,
         calibration: Some(Calibration { directory: None, machine: machine::cpu_name().unwrap_or_default() }),

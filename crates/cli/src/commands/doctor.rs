@@ -1,7 +1,7 @@
 //! `twostroke doctor`: what this machine offers, what the kernels make of it, and whether they compute what they define.
 
 use kernels::limits::Limits;
-use kernels::{Cpu, CpuOptions, Isa, KvDtype, Reference, WeightClass, threads};
+use kernels::{Arithmetic, Cpu, CpuOptions, Isa, KvDtype, Reference, WeightClass, threads};
 use model::{Batch, Checkpoint, Forward, KvBudget, LoadError, LoadOptions, Span};
 use serde_json::{Value, json};
 
@@ -17,7 +17,7 @@ const LITTLE_MEMORY: u64 = 1 << 30;
 /// Runs the command. Ends with exit code 1 if something is missing.
 pub(crate) fn doctor(flags: &DoctorFlags) -> Result<(), Failure> {
     let threads = flags.threads.unwrap_or_else(threads::default_threads);
-    let limits = figures::limits(Some(threads))?;
+    let limits = figures::limits(Some(threads), None)?;
     let diagnosis = Diagnosis::of(threads, limits)?;
     let text = if flags.json { diagnosis.json().to_string() } else { diagnosis.text() };
     put_line(&text)?;
@@ -64,6 +64,7 @@ impl Diagnosis {
             "cpu": machine::cpu_name(),
             "features": features.collect::<serde_json::Map<_, _>>(),
             "isa": Isa::best().name(),
+            "arithmetic": Arithmetic::best().name(),
             "isa_available": Isa::available().into_iter().map(Isa::name).collect::<Vec<_>>(),
             "identical_bits": checks.collect::<serde_json::Map<_, _>>(),
             "cpus_online": machine::online_cpus(),
@@ -98,8 +99,9 @@ impl Diagnosis {
         line(
             "kernels",
             format!(
-                "{} (same bits as their definition: {})",
+                "{}, {} arithmetic (same bits as their definition: {})",
                 Isa::best().name(),
+                Arithmetic::best().name(),
                 checked.collect::<Vec<_>>().join(", ")
             ),
         );
@@ -149,19 +151,21 @@ impl Diagnosis {
 }
 
 /// Logits of the built-in model for a short prompt, bit for bit, on every instruction set and on the definition, with
-/// each type of KV cache.
+/// each type of KV cache in each arithmetic.
 fn self_check(threads: usize) -> Result<Vec<(Isa, bool)>, Failure> {
     let checkpoint = models::shipped()?;
-    let options = KvDtype::ALL.map(check_options);
+    let cases = Arithmetic::ALL.map(|arithmetic| KvDtype::ALL.map(|kv_dtype| (arithmetic, check_options(kv_dtype))));
     let mut defined = Vec::new();
-    for options in &options {
-        defined.push(logits(model::load(Reference::new(), &checkpoint, options, &mut |_| {}), &checkpoint)?);
+    for (arithmetic, options) in cases.as_flattened() {
+        let reference = Reference::of(*arithmetic);
+        defined.push(logits(model::load(reference, &checkpoint, options, &mut |_| {}), &checkpoint)?);
     }
     let mut checks = Vec::new();
     for isa in Isa::available().into_iter().filter(|isa| *isa != Isa::Scalar) {
         let mut same = true;
-        for (options, defined) in options.iter().zip(&defined) {
-            let cpu = Cpu::new(CpuOptions { threads: Some(threads), isa: Some(isa), arithmetic: None }).map_err(Failure::usage)?;
+        for ((arithmetic, options), defined) in cases.as_flattened().iter().zip(&defined) {
+            let cpu = Cpu::new(CpuOptions { threads: Some(threads), isa: Some(isa), arithmetic: Some(*arithmetic) })
+                .map_err(Failure::usage)?;
             same &= logits(model::load(cpu, &checkpoint, options, &mut |_| {}), &checkpoint)? == *defined;
         }
         checks.push((isa, same));

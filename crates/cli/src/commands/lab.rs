@@ -169,7 +169,7 @@ fn measure(subject: &mut Subject, model: &str, plans: &[Plan], repetitions: usiz
                 std::thread::sleep(Duration::from_millis(20));
             }
         });
-        let mut limits = figures::measure_now(subject.threads, subject.isa);
+        let mut limits = subject.limits();
         note(&format!("measuring {all} points; Ctrl-C keeps what was measured"));
         let mut sweeps = Vec::new();
         let mut done = 0;
@@ -190,8 +190,7 @@ fn measure(subject: &mut Subject, model: &str, plans: &[Plan], repetitions: usiz
                 let steps = if *x > 0 && plan.kind == Kind::Prefill { 1 } else { test.n_gen };
                 points.push((*x, samples.iter().map(|seconds| seconds / steps as f64).collect(), work, steps));
             }
-            limits = limits
-                .and_then(|known| Ok(figures::higher(&known, &figures::measure_now(subject.threads, subject.isa)?)));
+            limits = limits.and_then(|known| Ok(figures::higher(&known, &subject.limits()?)));
             sweeps.push((plan.kind, points));
         }
         over.store(true, Ordering::Relaxed);
@@ -202,6 +201,7 @@ fn measure(subject: &mut Subject, model: &str, plans: &[Plan], repetitions: usiz
             described: subject.model_type(),
             threads: subject.threads,
             isa: subject.isa.name(),
+            arithmetic: subject.arithmetic.name(),
             repetitions,
             limits,
             peaks,
@@ -218,6 +218,7 @@ struct Lab {
     described: String,
     threads: usize,
     isa: &'static str,
+    arithmetic: &'static str,
     repetitions: usize,
     limits: Limits,
     peaks: Peaks,

@@ -102,7 +102,7 @@ fn checked(flags: &PlanFlags) -> Result<(), Failure> {
     };
     let stored = class(&checkpoint);
     let weights = flags.weights.class().or(stored).unwrap_or(WeightClass::Bf16);
-    let limits = figures::limits(flags.threads)?;
+    let limits = figures::limits(flags.threads, flags.arithmetic.arithmetic())?;
     let engine = models::start(&checkpoint, &check::options(engine_options(flags, stored, weights)))?;
     let model = engine.model();
     let calibrated = model.calibrated.as_ref();
@@ -124,6 +124,7 @@ fn engine_options(flags: &PlanFlags, stored: Option<WeightClass>, weights: Weigh
         weights,
         as_stored: flags.weights.class().is_none() && stored.is_some_and(|class| class != WeightClass::Bf16),
         kv_dtype: flags.kv_dtype.map(|kv| kv.dtype()).unwrap_or_default(),
+        arithmetic: flags.arithmetic.arithmetic(),
         max_num_batched_tokens: ROWS_HERE,
         image_directory: directory.clone(),
         calibration: Some(Calibration { directory, machine: machine::cpu_name().unwrap_or_default() }),
@@ -182,7 +183,7 @@ fn class(checkpoint: &Checkpoint) -> Option<WeightClass> {
 /// What is known of this machine: its limits if they are asked for, and the model if it lies here.
 fn here(flags: &PlanFlags, found: Option<Found>) -> Result<Here, Failure> {
     let is_here = flags.machine.as_deref() == Some(HERE);
-    let limits = is_here.then(|| figures::limits(flags.threads)).transpose()?;
+    let limits = is_here.then(|| figures::limits(flags.threads, flags.arithmetic.arithmetic())).transpose()?;
     let memory = machine::memory().map(|(_, available)| available as f64);
     let model = found.map(|Found { name, config, stored }| {
         let weights = flags.weights.class().or(stored).unwrap_or(WeightClass::Bf16);

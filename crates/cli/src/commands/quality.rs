@@ -16,7 +16,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::time::Duration;
 
-use kernels::{Cpu, CpuOptions, Float32};
+use kernels::{Arithmetic, Cpu, CpuOptions, Float32};
 use model::quality::{Comparison, MatrixError, Watched};
 use model::tokenizer::Tokenizer;
 use model::{Batch, Checkpoint, Forward, KvBudget, LoadOptions, ModelConfig, Runner, Span};
@@ -84,6 +84,7 @@ pub(crate) fn quality(flags: &QualityFlags) -> Result<(), Failure> {
     let report = Report {
         weights,
         kv_dtype,
+        arithmetic: flags.model.arithmetic.arithmetic().unwrap_or_else(Arithmetic::best).name(),
         bits_per_weight: 8.0 * pair.judged.weight_bytes() as f64 / parameters as f64,
         checkpoint: &checkpoint,
         corpus: &corpus,
@@ -191,7 +192,8 @@ struct Pair {
 impl Pair {
     fn load(checkpoint: &Checkpoint, flags: &QualityFlags, options: &LoadOptions) -> Result<Pair, Failure> {
         let threads = flags.model.threads;
-        let cpu = || Cpu::new(CpuOptions { threads, ..CpuOptions::default() }).map_err(Failure::usage);
+        let arithmetic = flags.model.arithmetic.arithmetic();
+        let cpu = || Cpu::new(CpuOptions { threads, isa: None, arithmetic }).map_err(Failure::usage);
         let exact = Float32::new(threads).map_err(Failure::usage)?;
         let load_failure = |error| models::load_failure(checkpoint, &error);
         let bar = Progress::new("loading float32");
@@ -284,6 +286,8 @@ struct Report<'a> {
     weights: &'static str,
     /// Of the KV cache.
     kv_dtype: &'static str,
+    /// Of products of 16-bit numbers.
+    arithmetic: &'static str,
     /// Bits in memory for each weight of the layers and the head, scales and all.
     bits_per_weight: f64,
     checkpoint: &'a Checkpoint,
@@ -304,6 +308,7 @@ impl Report<'_> {
             "model": self.checkpoint.name(),
             "weights": weights,
             "kv_dtype": self.kv_dtype,
+            "arithmetic": self.arithmetic,
             "bits_per_weight": self.bits_per_weight,
             "window": self.corpus.longest(),
             "skip": self.corpus.skip,
@@ -323,13 +328,14 @@ impl Report<'_> {
     fn text(&self) -> String {
         let Report { weights, bits_per_weight, found, corpus: Corpus { skip, .. }, .. } = self;
         let mut text = format!(
-            "{}, {} weights ({bits_per_weight:.2} bits each), {} KV cache, against float32: {} tokens in windows of {}{}\n\n\
+            "{}, {} weights ({bits_per_weight:.2} bits each), {} KV cache, {} arithmetic, against float32: {} tokens in windows of {}{}\n\n\
              perplexity        {:.4} (float32 {:.4}, {:+.3} %)\n\
              KL divergence     {:.6} nats per token, worst {:.4}\n\
              same best token   {:.2} %\n",
             self.checkpoint.name(),
             weights,
             self.kv_dtype,
+            self.arithmetic,
             found.tokens,
             self.corpus.longest(),
             if *skip > 0 { format!(", behind the first {skip} of each") } else { String::new() },

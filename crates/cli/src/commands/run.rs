@@ -81,6 +81,7 @@ fn options(flags: &RunFlags, chosen: Chosen) -> Result<EngineOptions, Failure> {
         as_stored: chosen.as_stored,
         image_directory: models::packed_cache(&flags.model),
         kv_dtype: flags.model.kv_dtype.dtype(),
+        arithmetic: flags.model.arithmetic.arithmetic(),
         max_model_len: flags.max_model_len,
         max_num_seqs: 1,
         max_num_batched_tokens: flags.max_num_batched_tokens,
@@ -227,7 +228,7 @@ impl Session<'_> {
     fn report(&self, answer: &Answer) -> Result<(), Failure> {
         let limits = match self.flags.quiet || answer.ended == Ended::Stopped {
             true => None,
-            false => Some(figures::limits(self.flags.model.threads)?),
+            false => Some(figures::limits(self.flags.model.threads, self.flags.model.arithmetic.arithmetic())?),
         };
         if self.flags.json {
             return put_line(&self.json(answer, limits.as_ref()).to_string());

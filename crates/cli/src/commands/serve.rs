@@ -27,7 +27,7 @@ pub(crate) fn serve(flags: &ServeFlags) -> Result<(), Failure> {
     let name = flags.model_argument.as_deref().or(flags.model.model.as_deref());
     let checkpoint = models::open(name)?;
     // Before the engine: nothing else runs yet, and the memory it reads is free again afterwards.
-    let limits = figures::limits(flags.model.threads)?;
+    let limits = figures::limits(flags.model.threads, flags.model.arithmetic.arithmetic())?;
     let engine = models::start(&checkpoint, &engine_options(flags, models::weights(&flags.model, &checkpoint)?)?)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(IO_THREADS).enable_all().build()?;
     runtime.block_on(async {
@@ -69,6 +69,7 @@ fn engine_options(flags: &ServeFlags, chosen: Chosen) -> Result<EngineOptions, F
         refuse_late: flags.refuse_late,
         threads: flags.model.threads,
         isa: None,
+        arithmetic: flags.model.arithmetic.arithmetic(),
         weights: chosen.class,
         as_stored: chosen.as_stored,
         image_directory: directory,
@@ -137,8 +138,9 @@ fn start_lines(flags: &ServeFlags, model: &ModelInfo, limits: &Limits, address: 
         (
             "precision",
             format!(
-                "{weights} weights, {} KV cache; {} kernels, {} threads",
+                "{weights} weights, {} KV cache, {} arithmetic; {} kernels, {} threads",
                 model.kv_dtype.name(),
+                model.arithmetic.name(),
                 model.isa.name(),
                 model.threads
             ),
@@ -194,6 +196,7 @@ fn start_json(flags: &ServeFlags, model: &ModelInfo, limits: &Limits, address: S
         "threads": model.threads,
         "weight_bytes": model.weight_bytes,
         "kv_dtype": model.kv_dtype.name(),
+        "arithmetic": model.arithmetic.name(),
         "kv_bytes": model.kv_bytes,
         "kv_blocks": model.num_blocks,
         "block_size": model.block_size,

@@ -185,7 +185,7 @@ fn model_size(flags: &SimFlags) -> Result<ModelSize, Failure> {
 
 fn hardware(name: &str) -> Result<Machine, Failure> {
     if name == "this" {
-        let limits = figures::limits(None)?;
+        let limits = figures::limits(None, None)?;
         let (memory, _) = machine::memory().ok_or_else(|| Failure::failed("the size of the memory is unknown"))?;
         let hardware = Hardware {
             name: "this",

@@ -16,7 +16,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
-use kernels::{KvDtype, KvShape, WeightClass};
+use kernels::{Arithmetic, KvDtype, KvShape, WeightClass};
 use model::sampler::SamplingParams;
 use model::{Checkpoint, ModelConfig};
 use scheduler::cost::{Knot, Terms};
@@ -49,8 +49,16 @@ pub struct Header {
     pub as_stored: bool,
     /// Precision of keys and values, as `--kv-dtype` names it.
     pub kv_dtype: String,
+    /// Order of sums of 16-bit products, as `--arithmetic` names it.
+    #[serde(default = "before_there_was_a_choice")]
+    pub arithmetic: String,
     limits: LimitsEntry,
     cost: Option<CostEntry>,
+}
+
+/// The arithmetic of a recording that names none.
+fn before_there_was_a_choice() -> String {
+    Arithmetic::Tiles.name().to_owned()
 }
 
 impl Header {
@@ -62,6 +70,7 @@ impl Header {
             weights: model.weights.name().to_owned(),
             as_stored,
             kv_dtype: model.kv_dtype.name().to_owned(),
+            arithmetic: model.arithmetic.name().to_owned(),
             limits: LimitsEntry::of(limits),
             cost: cost.map(CostEntry::of),
         }
@@ -77,7 +86,7 @@ impl Header {
         self.cost.as_ref().map(|cost| cost.model().expect("it was checked when it was read"))
     }
 
-    /// `options` with the sizes and classes of the recording.
+    /// `options` with the sizes, the classes and the arithmetic of the recording.
     pub(super) fn options(
         &self,
         checkpoint: &Checkpoint,
@@ -89,6 +98,9 @@ impl Header {
         let kv_dtype = [KvDtype::Bf16, KvDtype::Int8].into_iter().find(|dtype| dtype.name() == self.kv_dtype);
         let (Some(weights), Some(kv_dtype)) = (weights, kv_dtype) else {
             return Err(other(format!("there are no {} weights with a {} cache", self.weights, self.kv_dtype)));
+        };
+        let Some(arithmetic) = Arithmetic::from_name(&self.arithmetic) else {
+            return Err(other(format!("there is no arithmetic {:?}", self.arithmetic)));
         };
         let config = ModelConfig::load(checkpoint).map_err(|error| other(error.to_string()))?;
         let limits = self.limits();
@@ -104,6 +116,7 @@ impl Header {
             weights,
             as_stored: self.as_stored,
             kv_dtype,
+            arithmetic: Some(arithmetic),
             max_model_len: Some(limits.max_model_len),
             max_num_seqs: limits.max_num_seqs,
             max_num_batched_tokens: limits.max_num_batched_tokens,

@@ -3,7 +3,7 @@
 
 pub(crate) mod gguf;
 
-use kernels::{Backend, Cpu, CpuOptions, Isa, KvDtype, WeightClass};
+use kernels::{Arithmetic, Backend, Cpu, CpuOptions, Isa, KvDtype, WeightClass};
 use model::{Batch, Checkpoint, Forward, KvBudget, LoadError, LoadOptions, Runner, Source, Span};
 use std::ops::Range;
 use std::path::PathBuf;
@@ -75,7 +75,12 @@ pub(crate) fn load_with_kv<B: Backend>(
 }
 
 pub(crate) fn cpu(isa: Option<Isa>, threads: usize) -> Cpu {
-    Cpu::new(CpuOptions { threads: Some(threads), isa, arithmetic: None }).unwrap()
+    cpu_of(isa, threads, Arithmetic::best())
+}
+
+/// The same in an arithmetic.
+pub(crate) fn cpu_of(isa: Option<Isa>, threads: usize, arithmetic: Arithmetic) -> Cpu {
+    Cpu::new(CpuOptions { threads: Some(threads), isa, arithmetic: Some(arithmetic) }).unwrap()
 }
 
 /// Appends rows of one sequence to a batch: `tokens[rows]`, the blocks of `table`, logits of all rows or of the last.

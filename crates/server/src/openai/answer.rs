@@ -26,8 +26,8 @@ use crate::app::App;
 use crate::error::ApiError;
 use crate::openai::params::Delivery;
 use crate::openai::wire::{
-    ChatChoice, ChatChunk, ChatLogprobs, ChatMessageOut, Delta, Envelope, FINGERPRINT, TextChoice, TextLogprobs,
-    TokenTexts, WireTimings, WireUsage,
+    ChatChoice, ChatChunk, ChatLogprobs, ChatMessageOut, Delta, Envelope, TextChoice, TextLogprobs, TokenTexts,
+    WireTimings, WireUsage, fingerprint,
 };
 #[cfg(feature = "otel")]
 use crate::otel::Guard;
@@ -221,7 +221,7 @@ impl<'a> Format<'a> {
             object,
             created: self.created,
             model: &self.plan.delivery.model,
-            system_fingerprint: FINGERPRINT,
+            system_fingerprint: fingerprint(self.app.engine.model().arithmetic),
             service_tier: self.plan.delivery.tier.map(ServiceClass::name),
             choices,
             usage: None,

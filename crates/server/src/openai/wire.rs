@@ -1,7 +1,7 @@
 //! The shapes of answers, exactly as OpenAI's clients read them, with vLLM's additions (`stop_reason`, `token_ids`,
 //! `prompt_logprobs`) and one of our own (`timings`).
 
-use engine::{Timings, TokenLogprob, Usage};
+use engine::{Arithmetic, Timings, TokenLogprob, Usage};
 use model::tokenizer::Tokenizer;
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -29,8 +29,13 @@ pub(crate) struct Envelope<'a, C> {
     pub(crate) prompt_token_ids: Option<Vec<u32>>,
 }
 
-/// Arithmetic and weights decide the tokens, and this version decides the arithmetic.
-pub(crate) const FINGERPRINT: &str = concat!("twostroke-", env!("CARGO_PKG_VERSION"));
+/// What decides the tokens beside the weights: this version and the order of sums of 16-bit products.
+pub(crate) fn fingerprint(arithmetic: Arithmetic) -> &'static str {
+    match arithmetic {
+        Arithmetic::Pairs => concat!("twostroke-", env!("CARGO_PKG_VERSION"), "-pairs"),
+        Arithmetic::Tiles => concat!("twostroke-", env!("CARGO_PKG_VERSION"), "-tiles"),
+    }
+}
 
 #[derive(Serialize)]
 pub(crate) struct ChatChoice {

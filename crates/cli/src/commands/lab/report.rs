@@ -58,7 +58,7 @@ impl Lab {
 
     fn machine_line(&self) -> String {
         let cpu = machine::cpu_name().unwrap_or_else(|| "unknown CPU".to_string());
-        format!("{cpu}, {} threads, {} kernels", self.threads, self.isa)
+        format!("{cpu}, {} threads, {} kernels, {} arithmetic", self.threads, self.isa, self.arithmetic)
     }
 
     pub(super) fn json(&self) -> Value {
@@ -99,6 +99,7 @@ impl Lab {
             "cpu": machine::cpu_name(),
             "threads": self.threads,
             "isa": self.isa,
+            "arithmetic": self.arithmetic,
             "repetitions": self.repetitions,
             "limits": limits_json(&self.limits),
             "sweeps": self.sweeps.iter().map(sweep).collect::<Vec<_>>(),
