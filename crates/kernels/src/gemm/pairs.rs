@@ -11,6 +11,7 @@
 use super::{Block, Format, Kernel, Path, avx2, avx512, in_order};
 use crate::quant::TILE;
 use std::arch::x86_64::*;
+use std::hint::black_box;
 
 pub(super) static AVX512_BF16: Path = Path {
     format: Format::Bf16,
@@ -68,6 +69,10 @@ static FMA_512: [Kernel; 12] = [
     fma_512::<12>,
 ];
 
+/// Pairs of a tile. Where rows are few the compiler must not know it: it would unroll the loop, broadcast the activations of
+/// all pairs before it multiplies, and has no registers for them.
+const LINES: usize = 16;
+
 /// Up to so many rows AVX-512 takes tile after tile: these are bound by memory. (Zen 5, one core, 8 rows: 102 % of the read
 /// bandwidth, with both strips at once 80 %.)
 const STREAMED_ROWS: usize = 8;
@@ -120,6 +125,7 @@ unsafe fn dot_512<const ROWS: usize>(block: Block) {
             }
         }
     }
+    let lines = black_box(LINES);
     let mut totals: Totals<ROWS> = [[_mm512_setzero_ps(); ROWS]; 2];
     let (mut tiles, mut x, mut ahead) = (block.tiles, block.x, block.ahead);
     for _ in 0..block.steps {
@@ -129,13 +135,13 @@ unsafe fn dot_512<const ROWS: usize>(block: Block) {
                 for (strip, totals) in totals.iter_mut().enumerate() {
                     let (tile, x) = in_order(tiles.add(strip * TILE), x);
                     let (ahead, totals) = (ahead.wrapping_add(strip * TILE), std::slice::from_mut(totals));
-                    for at in 0..16 {
+                    for at in 0..lines {
                         let ahead = ahead.wrapping_add(at * 64);
                         pair::<ROWS, 1>(tile.add(at * 64), x.add(at * 4), block.x_stride, ahead, totals);
                     }
                 }
             } else {
-                for at in 0..16 {
+                for at in 0..LINES {
                     let ahead = ahead.wrapping_add(at * 64);
                     pair::<ROWS, 2>(tiles.add(at * 64), x.add(at * 4), block.x_stride, ahead, &mut totals);
                 }
@@ -177,6 +183,7 @@ unsafe fn fma_512<const ROWS: usize>(block: Block) {
             }
         }
     }
+    let lines = black_box(LINES);
     let mut totals: Totals<ROWS> = [[_mm512_setzero_ps(); ROWS]; 2];
     let (mut tiles, mut x, mut ahead) = (block.tiles, block.x, block.ahead);
     for _ in 0..block.steps {
@@ -186,13 +193,13 @@ unsafe fn fma_512<const ROWS: usize>(block: Block) {
                 for (strip, totals) in totals.iter_mut().enumerate() {
                     let (tile, x) = in_order(tiles.add(strip * TILE), x);
                     let (ahead, totals) = (ahead.wrapping_add(strip * TILE), std::slice::from_mut(totals));
-                    for at in 0..16 {
+                    for at in 0..lines {
                         let ahead = ahead.wrapping_add(at * 64);
                         pair::<ROWS, 1>(tile.add(at * 64), x.add(at * 8), block.x_stride, ahead, totals);
                     }
                 }
             } else {
-                for at in 0..16 {
+                for at in 0..LINES {
                     let ahead = ahead.wrapping_add(at * 64);
                     pair::<ROWS, 2>(tiles.add(at * 64), x.add(at * 8), block.x_stride, ahead, &mut totals);
                 }
@@ -215,11 +222,12 @@ unsafe fn fma_256<const ROWS: usize>(block: Block) {
         x: *const u8,
         x_stride: usize,
         ahead: *const u8,
+        lines: usize,
         totals: &mut [[__m256; 2]; ROWS],
     ) {
         let high = _mm256_set1_epi32(0xffff_0000_u32 as i32);
         let (tile, x) = in_order(tile, x);
-        for pair in 0..16 {
+        for pair in 0..lines {
             // SAFETY: within the tile and the step of each activation row, f32 here; prefetching past the end is harmless.
             unsafe {
                 _mm_prefetch::<_MM_HINT_T1>(ahead.wrapping_add(pair * 64).cast());
@@ -236,13 +244,14 @@ unsafe fn fma_256<const ROWS: usize>(block: Block) {
             }
         }
     }
+    let lines = black_box(LINES);
     let mut totals = [[[_mm256_setzero_ps(); 2]; ROWS]; 2];
     let (mut tiles, mut x, mut ahead) = (block.tiles, block.x, block.ahead);
     for _ in 0..block.steps {
         // SAFETY: as in `fma_512`.
         unsafe {
-            tile(tiles, x, block.x_stride, ahead, &mut totals[0]);
-            tile(tiles.add(TILE), x, block.x_stride, ahead.wrapping_add(TILE), &mut totals[1]);
+            tile(tiles, x, block.x_stride, ahead, lines, &mut totals[0]);
+            tile(tiles.add(TILE), x, block.x_stride, ahead.wrapping_add(TILE), lines, &mut totals[1]);
             (tiles, x) = (tiles.add(2 * TILE), x.add(128));
         }
         ahead = ahead.wrapping_add(block.ahead_stride);
