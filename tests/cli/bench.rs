@@ -92,5 +92,5 @@ fn a_lower_instruction_set_can_be_taken_and_an_unknown_one_is_named() {
     assert!(rows.as_array().is_some_and(|rows| rows.iter().all(|row| row["isa"] == "scalar")), "{ran:?}");
     let ran = run(&mut twostroke(&["bench", "--isa", "sse"]));
     assert_eq!(ran.code, Some(2));
-    assert!(ran.stderr.contains("scalar, avx2, avx512, amx"), "{ran:?}");
+    assert!(ran.stderr.contains("scalar, avx2, avx512, avx512bf16, amx"), "{ran:?}");
 }

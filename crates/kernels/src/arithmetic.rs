@@ -111,7 +111,7 @@ mod tests {
         /// A bf16 number of at least `smallest`, a power of two, and less than `2^binades` times that.
         fn bf16(&mut self, smallest: f32, binades: u64) -> f32 {
             let bits = self.next();
-            let magnitude = smallest.to_bits() + ((bits >> 32) % binades << 23) as u32 + ((bits as u32 & 0x7f) << 16);
+            let magnitude = smallest.to_bits() + (((bits >> 32) % binades) << 23) as u32 + ((bits as u32 & 0x7f) << 16);
             f32::from_bits(magnitude | (bits as u32 & 0x8000_0000))
         }
 

@@ -80,12 +80,12 @@ unsafe fn strips<const R: usize, const C: usize>(product: &Product, first: usize
         let weights = product.weights.add(first * STRIDE);
         let (lines, ahead) =
             (product.lines.add(column * pairs * LINE), product.ahead.wrapping_add(column * pairs * LINE));
-        let to: [[*mut f32; R]; C] =
-            std::array::from_fn(|c| std::array::from_fn(|r| to.add((first + r) * STRIDE + (column + c) * LANES)));
-        let mut totals: [[__m512; R]; C] = std::array::from_fn(|c| {
-            std::array::from_fn(|r| match product.scale {
+        let to: [[*mut f32; C]; R] =
+            std::array::from_fn(|r| std::array::from_fn(|c| to.add((first + r) * STRIDE + (column + c) * LANES)));
+        let mut totals: [[__m512; C]; R] = std::array::from_fn(|r| {
+            std::array::from_fn(|c| match product.scale {
                 Some(_) => _mm512_setzero_ps(),
-                None => _mm512_loadu_ps(to[c][r]),
+                None => _mm512_loadu_ps(to[r][c]),
             })
         });
         for pair in 0..pairs {
@@ -96,11 +96,11 @@ unsafe fn strips<const R: usize, const C: usize>(product: &Product, first: usize
                 }
                 bf16(_mm512_loadu_si512(lines.add(at).cast()))
             });
-            for r in 0..R {
+            for (r, totals) in totals.iter_mut().enumerate() {
                 let weight = weights.add(r * STRIDE + 2 * pair).cast::<i32>().read_unaligned();
                 let weight = bf16(_mm512_set1_epi32(weight));
-                for c in 0..C {
-                    totals[c][r] = _mm512_dpbf16_ps(totals[c][r], line[c], weight);
+                for (total, line) in totals.iter_mut().zip(line) {
+                    *total = _mm512_dpbf16_ps(*total, line, weight);
                 }
             }
         }
