@@ -42,7 +42,7 @@ fn every_row_count_of_every_shape_up_to_a_kernel_s_most_rows() {
     let implementations = implementations();
     for shape in SHAPES {
         for kind in KINDS {
-            for rows in 1..=13 {
+            for rows in 1..=17 {
                 let case = Case::new(1_000 + rows as u64, kind, shape, rows);
                 for cpu in implementations.iter().filter(|cpu| cpu.threads() == 1 && case.concerns(cpu)) {
                     case.check(cpu);

@@ -16,7 +16,7 @@ use std::hint::black_box;
 pub(super) static AVX512_BF16: Path = Path {
     format: Format::Bf16,
     kernels: &DOT_512,
-    block_rows: 12,
+    block_rows: BLOCK_ROWS,
     prepare: avx512::prepare,
     finish: avx512::finish,
     outliers: super::no_outliers,
@@ -40,7 +40,7 @@ pub(super) static AVX2: Path = Path {
     outliers: super::no_outliers,
 };
 
-static DOT_512: [Kernel; 12] = [
+static DOT_512: [Kernel; 16] = [
     dot_512::<1>,
     dot_512::<2>,
     dot_512::<3>,
@@ -53,6 +53,10 @@ static DOT_512: [Kernel; 12] = [
     dot_512::<10>,
     dot_512::<11>,
     dot_512::<12>,
+    dot_512::<13>,
+    dot_512::<14>,
+    dot_512::<15>,
+    dot_512::<16>,
 ];
 static FMA_512: [Kernel; 12] = [
     fma_512::<1>,
@@ -76,7 +80,9 @@ const LINES: usize = 16;
 /// Up to so many rows AVX-512 takes tile after tile: these are bound by memory. (Zen 5, one core, 8 rows: 102 % of the read
 /// bandwidth, with both strips at once 80 %.)
 const STREAMED_ROWS: usize = 8;
-/// The same for fused multiply-adds, which are bound by their own rate sooner.
+/// Rows of which both strips fit the registers. A few more are one block all the same: so their weights pass once.
+const BLOCK_ROWS: usize = 12;
+/// As [`STREAMED_ROWS`] for fused multiply-adds, which are bound by their own rate sooner.
 const STREAMED_FMA_ROWS: usize = 4;
 
 /// The sums of both strips.
@@ -131,7 +137,7 @@ unsafe fn dot_512<const ROWS: usize>(block: Block) {
     for _ in 0..block.steps {
         // SAFETY: step by step the addresses stay within `steps` steps of the tiles and of the activations, 64 bytes each.
         unsafe {
-            if ROWS <= STREAMED_ROWS {
+            if ROWS <= STREAMED_ROWS || ROWS > BLOCK_ROWS {
                 for (strip, totals) in totals.iter_mut().enumerate() {
                     let (tile, x) = in_order(tiles.add(strip * TILE), x);
                     let (ahead, totals) = (ahead.wrapping_add(strip * TILE), std::slice::from_mut(totals));
