@@ -401,6 +401,9 @@ fn exact_row(shape: Shape, rule: AttentionRule, step: &Step, query: &[f32], posi
     out
 }
 
+/// A name, channels of keys and what is added to them, channels of values and how much larger they are.
+type Outliers = (&'static str, &'static [usize], f32, &'static [usize], f32);
+
 /// What the caches of others do: int8 with a scale for each 32 numbers of queries, keys and values.
 const OTHERS_GROUP: usize = 32;
 
@@ -423,7 +426,7 @@ fn last_row(sequence: &Sequence, cached: impl Fn(&[f64]) -> Vec<f64>) -> Vec<f64
 #[test]
 fn int8_keys_and_values_lose_no_more_than_with_a_scale_for_each_32() {
     // Channels that are large in every key, as Qwen2.5's biases make them (both of a pair that rotates), and in values.
-    let cases: [(&str, &[usize], f32, &[usize], f32); 5] = [
+    let cases: [Outliers; 5] = [
         ("plain", &[], 0.0, &[], 0.0),
         ("a pair of keys", &[9], 20.0, &[], 0.0),
         ("two pairs of keys", &[9, 27], 80.0, &[], 0.0),
