@@ -144,6 +144,10 @@ pub(crate) trait Simd: Copy {
     fn first(self, n: usize, a: Self::V, b: Self::V) -> Self::V;
     /// Per lane: 0 where `x < bound`, `x` where it is NaN, else `a`.
     fn zero_below(self, a: Self::V, x: Self::V, bound: f32) -> Self::V;
+    /// Per lane: `a` where `x >= bound`, else `b`.
+    fn at_least(self, x: Self::V, bound: Self::V, a: Self::V, b: Self::V) -> Self::V;
+    /// Per lane: the entry of a table whose index is nearest to `at`, ties to even; `at` is within `0..=31`.
+    fn look_up(self, table: &[f32; 32], at: Self::V) -> Self::V;
     /// Per lane: the low bits of `n` are added to the exponent of `a`.
     fn scale_by_power(self, a: Self::V, n: Self::V) -> Self::V;
     /// [`round_bf16`].
@@ -327,6 +331,12 @@ mod x86 {
                 let nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(x, x);
                 _mm512_mask_mov_ps(_mm512_maskz_mov_ps(keep, a), nan, x)
             };
+            at_least(x: __m512, bound: __m512, a: __m512, b: __m512) -> __m512 =
+                _mm512_mask_mov_ps(b, _mm512_cmp_ps_mask::<_CMP_GE_OQ>(x, bound), a);
+            look_up(table: &[f32; 32], at: __m512) -> __m512 = {
+                let [low, high] = [0, 16].map(|half| _mm512_loadu_ps(table.as_ptr().wrapping_add(half)));
+                _mm512_permutex2var_ps(low, _mm512_cvtps_epi32(at), high)
+            };
             scale_by_power(a: __m512, n: __m512) -> __m512 = {
                 let power = _mm512_slli_epi32::<23>(_mm512_castps_si512(n));
                 _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(a), power))
@@ -481,6 +491,22 @@ mod x86 {
         _mm_cvtss_f32(_mm_max_ss(a, _mm_movehdup_ps(a)))
     }
 
+    /// [`Simd::look_up`] of 8 lanes.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn look_up_8(table: &[f32; 32], at: __m256) -> __m256 {
+        let at = _mm256_cvtps_epi32(at);
+        let of_quarter = |quarter: usize| {
+            // SAFETY: a quarter is 8 numbers.
+            let entries = unsafe { _mm256_loadu_ps(table.as_ptr().add(quarter * 8)) };
+            _mm256_permutevar8x32_ps(entries, at)
+        };
+        let [eights, sixteens] =
+            [_mm256_slli_epi32::<28>(at), _mm256_slli_epi32::<27>(at)].map(|bits| _mm256_castsi256_ps(bits));
+        let low = _mm256_blendv_ps(of_quarter(0), of_quarter(1), eights);
+        _mm256_blendv_ps(low, _mm256_blendv_ps(of_quarter(2), of_quarter(3), eights), sixteens)
+    }
+
     /// Lanes 0 to 7 and 8 to 15.
     #[derive(Clone, Copy)]
     pub(crate) struct Halves(__m256, __m256);
@@ -511,6 +537,11 @@ mod x86 {
             };
             zero_below(a: Halves, x: Halves, bound: f32) -> Halves =
                 Halves(zero_below_8(a.0, x.0, bound), zero_below_8(a.1, x.1, bound));
+            at_least(x: Halves, bound: Halves, a: Halves, b: Halves) -> Halves = Halves(
+                _mm256_blendv_ps(b.0, a.0, _mm256_cmp_ps::<_CMP_GE_OQ>(x.0, bound.0)),
+                _mm256_blendv_ps(b.1, a.1, _mm256_cmp_ps::<_CMP_GE_OQ>(x.1, bound.1)),
+            );
+            look_up(table: &[f32; 32], at: Halves) -> Halves = Halves(look_up_8(table, at.0), look_up_8(table, at.1));
             scale_by_power(a: Halves, n: Halves) -> Halves =
                 Halves(scale_by_power_8(a.0, n.0), scale_by_power_8(a.1, n.1));
             round_bf16(a: Halves) -> Halves = Halves(round_bf16_8(a.0), round_bf16_8(a.1));

@@ -160,11 +160,39 @@ fn int4_sums_are_exact_at_the_extremes() {
 }
 
 #[test]
+fn int4_sums_of_uneven_levels_are_exact_at_the_extremes() {
+    // Rows of one number: all levels are the same, and the ratios the largest whose sum fits i32.
+    let (out_features, in_features) = (33, 130_016);
+    let weight = |row: usize| if row.is_multiple_of(2) { -3.0f32 } else { 0.7 };
+    let rows = RowSource(&|row, to| to.fill(weight(row)));
+    let shape = MatrixShape { out_features, in_features };
+    let product = |backend: &dyn Fn(&mut [f32])| -> Vec<u32> {
+        let mut out = vec![0.0; out_features];
+        backend(&mut out);
+        for (row, y) in out.iter().enumerate() {
+            let exact = weight(row) * 2.0 * in_features as f32;
+            assert!((y.abs() - exact.abs()).abs() <= exact.abs() * 1e-5, "{exact} became {y}");
+        }
+        out.iter().map(|y| y.to_bits()).collect()
+    };
+    for sign in [1.0f32, -1.0] {
+        let x = vec![sign * 2.0; in_features];
+        let matrix = Reference::new().pack(shape, WeightClass::Int4, &rows).unwrap();
+        let wanted = product(&|out| Reference::new().linear(&x, &matrix, None, Out::Store(out)));
+        for cpu in implementations() {
+            let matrix = cpu.pack(shape, WeightClass::Int4, &rows).unwrap();
+            let found = product(&|out| cpu.linear(&x, &matrix, None, Out::Store(out)));
+            assert_eq!(found, wanted, "{sign}, {}", cpu.describe());
+        }
+    }
+}
+
+#[test]
 fn imported_int4_weights_are_kept() {
     // `(scale of a group, what a weight may be off by, per unit of q)`
     let cases: [(GroupScale, f32); 4] = [
         (|_| 0.123, 0.0),                                    // one scale for the whole row
-        (|group| 0.125 * [-15.0, 1.0, 7.0][group % 3], 0.0), // what our own quantizer makes
+        (|group| 0.125 * [-15.0, 1.0, 7.0][group % 3], 0.0), // what files have that we wrote
         (|group| [0.5, 0.0, 2.0][group % 3], 0.0),           // a group of zeros
         (|group| 0.01 - 0.003 * group as f32, 0.02 / 254.0),
     ];

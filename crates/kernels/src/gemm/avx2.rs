@@ -2,7 +2,8 @@
 
 use super::{Block, Format, Groups, Kernel, OutlierBlock, Path, activations, epilogue, in_order};
 use crate::quant::{
-    GROUP, INT4_RATIOS, INT4_TILE, INT8_GROUP, Outlier, PAIR, PEAK_LANES, QUAD, Scales, TILE, WeightClass,
+    GROUP, INT4_RATIOS, INT4_TILE, INT8_GROUP, Outlier, PAIR, PEAK_LANES, QUAD, Scales, TILE, UNEVEN_PLUS_128,
+    WeightClass,
 };
 use std::arch::x86_64::*;
 
@@ -16,6 +17,16 @@ pub(super) static INT4: Path = Path {
     prepare,
     finish,
     outliers: outliers_int4,
+};
+
+/// Int4 with uneven levels.
+pub(super) static UNEVEN: Path = Path {
+    format: Format::Int8By32,
+    kernels: &UNEVEN_KERNELS,
+    block_rows: 4,
+    prepare,
+    finish,
+    outliers: outliers_uneven,
 };
 
 pub(super) static BF16: Path =
@@ -44,6 +55,7 @@ const fn block_kernels<const FOUR: bool, const GROUP: usize>() -> [Kernel; 4] {
 
 static INT8_KERNELS: [Kernel; 4] = [int8::<1>, int8::<2>, int8::<3>, int8::<4>];
 static INT4_KERNELS: [Kernel; 4] = [int4::<1>, int4::<2>, int4::<3>, int4::<4>];
+static UNEVEN_KERNELS: [Kernel; 4] = [uneven::<1>, uneven::<2>, uneven::<3>, uneven::<4>];
 static BF16_KERNELS: [Kernel; 3] = [bf16::<1>, bf16::<2>, bf16::<3>];
 
 #[target_feature(enable = "avx2,fma,popcnt")]
@@ -294,6 +306,116 @@ unsafe fn int4<const ROWS: usize>(block: Block) {
     }
     // SAFETY: the sums are `[ROWS][32]`.
     unsafe { store(&totals, block.sums) };
+}
+
+/// The uneven levels of int4 plus 64, in both lanes.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn uneven_levels() -> __m256i {
+    // SAFETY: 16 bytes.
+    let levels = unsafe { _mm_loadu_si128(UNEVEN_PLUS_128.as_ptr().cast()) };
+    _mm256_broadcastsi128_si256(_mm_sub_epi8(levels, _mm_set1_epi8(64)))
+}
+
+/// Sums of a group begin with half the correction, which is -64 times the sum of its digits: levels plus 64 are below
+/// 128, so that two products (2 * 127 * 127) fit 16 bits. Four are joined in 32 bits, sums multiplied by the ratio.
+#[target_feature(enable = "avx2")]
+unsafe fn uneven<const ROWS: usize>(block: Block) {
+    /// One group of one strip.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    unsafe fn group<const ROWS: usize>(
+        levels: __m256i,
+        (lines, ratios): (*const u8, *const u8),
+        (x, corrections): (*const u8, *const u8),
+        x_stride: usize,
+        ahead: *const u8,
+        totals: *mut u32,
+    ) {
+        let (low, ones) = (_mm256_set1_epi8(15), _mm256_set1_epi16(1));
+        let (lines, x) = in_order(lines, x);
+        // SAFETY: within the tile, the step of each activation row and its corrections, the ratios and the totals;
+        // prefetching past the end is harmless.
+        unsafe {
+            let mut sums: Strip<ROWS> = std::array::from_fn(|row| {
+                let correction = corrections.add(row * x_stride).cast::<i32>().read_unaligned();
+                [_mm256_set1_epi32(correction / 2); 2]
+            });
+            for line in 0..4 {
+                _mm_prefetch::<_MM_HINT_T1>(ahead.wrapping_add(line * 64).cast());
+                let packed = [0, 32].map(|half| _mm256_loadu_si256(lines.add(line * 64 + half).cast()));
+                for high in 0..2 {
+                    let w = packed.map(|packed| {
+                        let codes = if high == 0 { packed } else { _mm256_srli_epi16::<4>(packed) };
+                        _mm256_shuffle_epi8(levels, _mm256_and_si256(codes, low))
+                    });
+                    for (row, sums) in sums.iter_mut().enumerate() {
+                        let quad = x.add(row * x_stride + line * 8 + high * 4).cast::<i32>();
+                        let quad = _mm256_set1_epi32(quad.read_unaligned());
+                        for (sum, w) in sums.iter_mut().zip(w) {
+                            let products = _mm256_madd_epi16(_mm256_maddubs_epi16(w, quad), ones);
+                            *sum = _mm256_add_epi32(*sum, products);
+                        }
+                    }
+                }
+            }
+            for half in 0..2 {
+                let ratios = _mm256_cvtepi8_epi32(_mm_loadl_epi64(ratios.add(half * 8).cast()));
+                for (row, sums) in sums.iter().enumerate() {
+                    let total = totals.add(row * 32 + half * 8).cast::<__m256i>();
+                    let folded = _mm256_mullo_epi32(sums[half], ratios);
+                    _mm256_storeu_si256(total, _mm256_add_epi32(_mm256_loadu_si256(total), folded));
+                }
+            }
+        }
+    }
+    // SAFETY: the sums are `[ROWS][32]`. Step by step the addresses stay within `steps` steps and activations, behind
+    // which lie two corrections a step.
+    unsafe {
+        let levels = uneven_levels();
+        block.sums.write_bytes(0, ROWS * 32);
+        let (mut step, mut x, mut ahead) = (block.tiles, block.x, block.ahead);
+        let mut corrections = block.x.add(block.steps * 64);
+        for _ in 0..block.steps {
+            _mm_prefetch::<_MM_HINT_T1>(ahead.cast());
+            for part in 0..4 {
+                let (strip, half) = (part / 2, part % 2);
+                let at = INT4_RATIOS + part * (INT4_TILE / 2);
+                let weights = (step.add(at), step.add(part * 16));
+                let activations = (x.add(half * 32), corrections.add(half * 4));
+                let totals = block.sums.add(strip * 16);
+                group::<ROWS>(levels, weights, activations, block.x_stride, ahead.wrapping_add(at), totals);
+            }
+            (step, x, corrections) = (step.add(WeightClass::Int4.step_bytes()), x.add(64), corrections.add(8));
+            ahead = ahead.wrapping_add(block.ahead_stride);
+        }
+    }
+}
+
+/// As [`outliers_int8`], for int4 with uneven levels.
+#[target_feature(enable = "avx2")]
+unsafe fn outliers_uneven(block: OutlierBlock<'_>) {
+    let levels = uneven_levels();
+    let product = |outliers: &[Outlier], sums: &mut [u32; PAIR]| {
+        for outlier in outliers {
+            let quad = outlier.quad as usize;
+            let digits = _mm256_set1_epi32(i32::from_le_bytes(outlier.digits.map(|digit| digit as u8)));
+            let start = _mm256_set1_epi32(outlier.start / 2);
+            for (eight, sums) in sums.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+                let (strip, half) = (eight / 2, eight % 2);
+                // SAFETY: a quad of the activations is one of the weights, in every column.
+                unsafe {
+                    let step = block.tiles.add(quad / 16 * WeightClass::Int4.step_bytes());
+                    let w = levels_of::<true>(levels, step.add(INT4_RATIOS + strip * INT4_TILE + half * 32), quad % 16);
+                    let ratios = step.add(strip * 32 + quad % 16 * QUAD / GROUP * 16 + half * 8);
+                    let products = _mm256_madd_epi16(_mm256_maddubs_epi16(w, digits), _mm256_set1_epi16(1));
+                    add_by_ratio(sums, _mm256_add_epi32(products, start), ratios);
+                }
+            }
+        }
+    };
+    // SAFETY: the caller's promise.
+    unsafe { block.each(product) };
 }
 
 /// The scales, or minima, at `from` of one group in 8 columns.

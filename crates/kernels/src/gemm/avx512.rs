@@ -6,7 +6,8 @@
 
 use super::{Block, Format, Groups, Kernel, OutlierBlock, Path, activations, epilogue, in_order};
 use crate::quant::{
-    GROUP, INT4_RATIOS, INT4_TILE, INT8_GROUP, Outlier, PAIR, PEAK_LANES, QUAD, Scales, TILE, WeightClass,
+    GROUP, INT4_RATIOS, INT4_TILE, INT8_GROUP, Outlier, PAIR, PEAK_LANES, QUAD, Scales, TILE, UNEVEN_PLUS_128,
+    WeightClass,
 };
 use std::arch::x86_64::*;
 
@@ -15,11 +16,21 @@ pub(super) static INT8: Path =
 
 pub(super) static INT4: Path = Path {
     format: Format::Int8Grouped,
-    kernels: &INT4_KERNELS,
+    kernels: &int4_kernels::<false>(),
     block_rows: 12,
     prepare,
     finish,
-    outliers: outliers_int4,
+    outliers: outliers_int4::<false>,
+};
+
+/// Int4 with uneven levels.
+pub(super) static UNEVEN: Path = Path {
+    format: Format::Int8By32,
+    kernels: &int4_kernels::<true>(),
+    block_rows: 12,
+    prepare,
+    finish,
+    outliers: outliers_int4::<true>,
 };
 
 pub(super) static BF16: Path = Path {
@@ -65,13 +76,26 @@ const fn block_kernels<const FOUR: bool, const GROUP: usize>() -> [Kernel; 12] {
     ]
 }
 
+const fn int4_kernels<const UNEVEN: bool>() -> [Kernel; 12] {
+    [
+        int4::<1, UNEVEN>,
+        int4::<2, UNEVEN>,
+        int4::<3, UNEVEN>,
+        int4::<4, UNEVEN>,
+        int4::<5, UNEVEN>,
+        int4::<6, UNEVEN>,
+        int4::<7, UNEVEN>,
+        int4::<8, UNEVEN>,
+        int4::<9, UNEVEN>,
+        int4::<10, UNEVEN>,
+        int4::<11, UNEVEN>,
+        int4::<12, UNEVEN>,
+    ]
+}
+
 static INT8_KERNELS: [Kernel; 12] = [
     int8::<1>, int8::<2>, int8::<3>, int8::<4>, int8::<5>, int8::<6>, int8::<7>, int8::<8>, int8::<9>, int8::<10>,
     int8::<11>, int8::<12>,
-];
-static INT4_KERNELS: [Kernel; 12] = [
-    int4::<1>, int4::<2>, int4::<3>, int4::<4>, int4::<5>, int4::<6>, int4::<7>, int4::<8>, int4::<9>, int4::<10>,
-    int4::<11>, int4::<12>,
 ];
 static BF16_KERNELS: [Kernel; 12] = [
     bf16::<1>, bf16::<2>, bf16::<3>, bf16::<4>, bf16::<5>, bf16::<6>, bf16::<7>, bf16::<8>, bf16::<9>, bf16::<10>,
@@ -341,8 +365,8 @@ unsafe fn store(sums: [__m512i; 2], to: *mut u32) {
 
 /// As [`outliers_int8`].
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
-unsafe fn outliers_int4(block: OutlierBlock<'_>) {
-    let low = _mm512_set1_epi8(15);
+unsafe fn outliers_int4<const UNEVEN: bool>(block: OutlierBlock<'_>) {
+    let (low, levels) = (_mm512_set1_epi8(15), uneven_levels());
     let product = |outliers: &[Outlier], to: &mut [u32; PAIR]| {
         let mut sums = [_mm512_setzero_si512(); 2];
         for outlier in outliers {
@@ -350,7 +374,8 @@ unsafe fn outliers_int4(block: OutlierBlock<'_>) {
             // SAFETY: a quad of the activations is one of the weights, in every column.
             unsafe {
                 let digits = _mm512_set1_epi32(outlier.digits.as_ptr().cast::<i32>().read_unaligned());
-                let start = _mm512_srai_epi32::<4>(_mm512_set1_epi32(outlier.start)); // codes are stored as `q + 8`
+                let start = _mm512_set1_epi32(outlier.start);
+                let start = if UNEVEN { start } else { _mm512_srai_epi32::<4>(start) }; // a code is `q + 8`
                 let shift = _mm_cvtsi32_si128((quad % 2 * 4) as i32);
                 let step = block.tiles.add(quad / 16 * WeightClass::Int4.step_bytes());
                 let line = step.add(INT4_RATIOS + quad % 16 / 2 * 64);
@@ -358,6 +383,7 @@ unsafe fn outliers_int4(block: OutlierBlock<'_>) {
                 for (strip, sum) in sums.iter_mut().enumerate() {
                     let packed = _mm512_loadu_si512(line.add(strip * INT4_TILE).cast());
                     let w = _mm512_and_si512(_mm512_srl_epi16(packed, shift), low);
+                    let w = if UNEVEN { _mm512_shuffle_epi8(levels, w) } else { w };
                     let ratios = _mm512_cvtepi8_epi32(_mm_loadu_si128(ratios.add(strip * 32).cast()));
                     let products = _mm512_mullo_epi32(_mm512_dpbusd_epi32(start, w, digits), ratios);
                     *sum = _mm512_add_epi32(*sum, products);
@@ -371,15 +397,24 @@ unsafe fn outliers_int4(block: OutlierBlock<'_>) {
     unsafe { block.each(product) };
 }
 
-/// A group's sum starts at its correction (see [`Format::Int8Grouped`]) and takes eight `vpdpbusd`; only its low 16 bits
-/// count. `vpdpwssd` multiplies those by the ratio, the high ones by zero, and adds to the total. Sums of a group are in
-/// registers, totals in memory.
+/// The uneven levels of int4 plus 128, in each lane of 16 bytes.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn uneven_levels() -> __m512i {
+    // SAFETY: 16 bytes.
+    unsafe { _mm512_broadcast_i32x4(_mm_loadu_si128(UNEVEN_PLUS_128.as_ptr().cast())) }
+}
+
+/// A group's sum starts at its correction and takes eight `vpdpbusd`. Of even levels (see [`Format::Int8Grouped`]) only
+/// its low 16 bits count: `vpdpwssd` multiplies those by the ratio, the high ones by zero, and adds to the total. A sum of
+/// uneven ones is multiplied as it is. Sums of a group are in registers, totals in memory.
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
-unsafe fn int4<const ROWS: usize>(block: Block) {
+unsafe fn int4<const ROWS: usize, const UNEVEN: bool>(block: Block) {
     /// Half a tile: one group.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
-    unsafe fn group<const ROWS: usize>(
+    unsafe fn group<const ROWS: usize, const UNEVEN: bool>(
+        levels: __m512i,
         (lines, ratios): (*const u8, *const u8),
         (x, corrections): (*const u8, *const u8),
         x_stride: usize,
@@ -399,22 +434,31 @@ unsafe fn int4<const ROWS: usize>(block: Block) {
                 let packed = _mm512_loadu_si512(lines.add(line * 64).cast());
                 let even = _mm512_and_si512(packed, low);
                 let odd = _mm512_and_si512(_mm512_srli_epi16::<4>(packed), low);
+                let [even, odd] =
+                    [even, odd].map(|codes| if UNEVEN { _mm512_shuffle_epi8(levels, codes) } else { codes });
                 for (row, sum) in sums.iter_mut().enumerate() {
                     let quads = x.add(row * x_stride + line * 8).cast::<i32>();
                     *sum = _mm512_dpbusd_epi32(*sum, even, _mm512_set1_epi32(quads.read_unaligned()));
                     *sum = _mm512_dpbusd_epi32(*sum, odd, _mm512_set1_epi32(quads.add(1).read_unaligned()));
                 }
             }
-            let ratios = _mm512_and_si512(_mm512_cvtepi8_epi32(_mm_loadu_si128(ratios.cast())), low_half);
+            let ratios = _mm512_cvtepi8_epi32(_mm_loadu_si128(ratios.cast()));
+            let low_ratios = _mm512_and_si512(ratios, low_half);
             for (row, sum) in sums.into_iter().enumerate() {
-                let total = totals.add(row * 32);
-                _mm512_storeu_si512(total.cast(), _mm512_dpwssd_epi32(_mm512_loadu_si512(total.cast()), sum, ratios));
+                let to = totals.add(row * 32);
+                let total = _mm512_loadu_si512(to.cast());
+                let total = match UNEVEN {
+                    true => _mm512_add_epi32(total, _mm512_mullo_epi32(sum, ratios)),
+                    false => _mm512_dpwssd_epi32(total, sum, low_ratios),
+                };
+                _mm512_storeu_si512(to.cast(), total);
             }
         }
     }
     // SAFETY: the sums are `[ROWS][32]`. Step by step the addresses stay within `steps` steps and activations, behind
     // which lie two corrections a step.
     unsafe {
+        let levels = uneven_levels();
         block.sums.write_bytes(0, ROWS * 32);
         let (mut step, mut x, mut ahead) = (block.tiles, block.x, block.ahead);
         let mut corrections = block.x.add(block.steps * 64);
@@ -426,7 +470,7 @@ unsafe fn int4<const ROWS: usize>(block: Block) {
                 let weights = (step.add(at), step.add(part * 16));
                 let activations = (x.add(half * 32), corrections.add(half * 4));
                 let totals = block.sums.add(strip * 16);
-                group::<ROWS>(weights, activations, block.x_stride, ahead.wrapping_add(at), totals);
+                group::<ROWS, UNEVEN>(levels, weights, activations, block.x_stride, ahead.wrapping_add(at), totals);
             }
             (step, x, corrections) = (step.add(WeightClass::Int4.step_bytes()), x.add(64), corrections.add(8));
             ahead = ahead.wrapping_add(block.ahead_stride);

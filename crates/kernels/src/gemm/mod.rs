@@ -9,7 +9,7 @@
 //! ```
 //! What a result is, row by row and column by column (the cutting above cannot change it):
 //!
-//! * int8, int4: weights are `ratio * q`, activations digits `low + 255 * middle + 65,025 * high`
+//! * int8, int4: weights are `ratio * q` (int4 with uneven levels: `ratio * level`), activations digits `low + 255 * middle + 65,025 * high`
 //!   ([`quantize_activations`](crate::quant::quantize_activations)). For each digit `T` = the exact sum over K; packing has
 //!   made sure that it fits i32. `s = T_low as f32`, then `s = fma(255, T_middle as f32, s)` and
 //!   `s = fma(65025, T_high as f32, s)`; `y = (s * row_scale) * column_scale`.
@@ -39,7 +39,7 @@ pub(crate) use activations::{Activations, Scratch, Source};
 use crate::Out;
 use crate::arithmetic::Arithmetic;
 use crate::isa::{Amx, Avx2, Avx512, Avx512Bf16, Isa};
-use crate::quant::{BlockFormat, Codes, Outlier, PAIR, PLANES, PackedMatrix, Scales, WeightClass};
+use crate::quant::{BlockFormat, Codes, Levels, Outlier, PAIR, PLANES, PackedMatrix, Scales, WeightClass};
 use crate::threads::{Pool, share};
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -249,8 +249,17 @@ impl Proofs {
         &paths[usize::from(four)][usize::from(format.group == 16)]
     }
 
-    /// The vector path for a class.
-    fn path(&self, class: WeightClass) -> &'static Path {
+    /// The vector path for a matrix of a class's own numbers.
+    fn path(&self, class: WeightClass, levels: Levels) -> &'static Path {
+        if levels == Levels::Uneven {
+            #[cfg(target_arch = "x86_64")]
+            match (self.avx512, self.avx2) {
+                (Some(_), _) => return &avx512::UNEVEN,
+                (None, Some(_)) => return &avx2::UNEVEN,
+                (None, None) => {}
+            }
+            return &scalar::UNEVEN;
+        }
         if (class, self.arithmetic) == (WeightClass::Bf16, Arithmetic::Pairs) {
             return self.pairs_path();
         }
@@ -309,7 +318,9 @@ pub(crate) fn linear(
     let (path, tiles) = match w.blocks() {
         // Tiles sum over 64 inputs at once, which is more than a group: vectors serve all.
         Some(format) => (proofs.block_path(format), None),
-        None => (proofs.path(w.class()), tiles_for(proofs, w.class(), rows)),
+        // Here too: `ratio * level` does not fit the tiles' 8 bits.
+        None if w.levels() == Levels::Uneven => (proofs.path(w.class(), Levels::Uneven), None),
+        None => (proofs.path(w.class(), Levels::Even), tiles_for(proofs, w.class(), rows)),
     };
     let format = if tiles.is_some() && w.class() == WeightClass::Bf16 { Format::Bf16 } else { path.format };
     let activations = scratch.prepare(pool, path.prepare, format, source, shape.in_features);

@@ -2,7 +2,7 @@
 //! operations within a column is the definition's.
 
 use super::{Block, Format, Groups, OutlierBlock, Path, activations, epilogue};
-use crate::quant::{GROUP, INT4_RATIOS, INT4_TILE, INT8_GROUP, Outlier, PAIR, QUAD, Scales, TILE, WeightClass};
+use crate::quant::{GROUP, INT4_RATIOS, INT4_TILE, INT8_GROUP, Levels, Outlier, PAIR, QUAD, Scales, TILE, WeightClass};
 use half::f16;
 
 pub(super) static INT8: Path = Path {
@@ -35,11 +35,21 @@ pub(super) static PAIRS: Path = Path {
 
 pub(super) static INT4: Path = Path {
     format: Format::Int8Grouped,
-    kernels: &[int4],
+    kernels: &[int4::<false>],
     block_rows: 1,
     prepare,
     finish: epilogue::finish,
-    outliers: outliers_int4,
+    outliers: outliers_int4::<false>,
+};
+
+/// Int4 with uneven levels.
+pub(super) static UNEVEN: Path = Path {
+    format: Format::Int8By32,
+    kernels: &[int4::<true>],
+    block_rows: 1,
+    prepare,
+    finish: epilogue::finish,
+    outliers: outliers_int4::<true>,
 };
 
 /// For weights in the groups of a file: by codes of 8 or 4 bits, and groups of 32 or 16.
@@ -130,8 +140,14 @@ unsafe fn outliers_int8(block: OutlierBlock<'_>) {
     unsafe { block.each(product) };
 }
 
+/// What a code of int4 stands for.
+#[inline(always)]
+fn int4_level<const UNEVEN: bool>(code: u8) -> i32 {
+    if UNEVEN { i32::from(Levels::Uneven.table()[usize::from(code)]) } else { i32::from(code) - 8 }
+}
+
 /// As [`outliers_int8`].
-unsafe fn outliers_int4(block: OutlierBlock<'_>) {
+unsafe fn outliers_int4<const UNEVEN: bool>(block: OutlierBlock<'_>) {
     let product = |outliers: &[Outlier], sums: &mut [u32; PAIR]| {
         for outlier in outliers {
             let quad = outlier.quad as usize;
@@ -144,7 +160,7 @@ unsafe fn outliers_int4(block: OutlierBlock<'_>) {
                     let ratio = step.add(strip * 32 + quad % 16 * QUAD / GROUP * 16 + column % 16).cast::<i8>();
                     (line.cast::<[u8; 4]>().read(), *ratio)
                 };
-                let w = bytes.map(|byte| i32::from(byte >> (quad % 2 * 4) & 15) - 8);
+                let w = bytes.map(|byte| int4_level::<UNEVEN>(byte >> (quad % 2 * 4) & 15));
                 let dot: i32 = w.iter().zip(outlier.digits).map(|(&w, x)| w * i32::from(x)).sum();
                 *sum = sum.wrapping_add_signed(dot * i32::from(ratio));
             }
@@ -154,7 +170,7 @@ unsafe fn outliers_int4(block: OutlierBlock<'_>) {
     unsafe { block.each(product) };
 }
 
-unsafe fn int4(block: Block) {
+unsafe fn int4<const UNEVEN: bool>(block: Block) {
     // SAFETY: passed on.
     let (steps, x, sums) = unsafe { parts::<Int4Step, i8, i32, 64>(block) };
     *sums = [[0; 16]; 2];
@@ -165,8 +181,8 @@ unsafe fn int4(block: Block) {
                 for (line, x) in lines.as_chunks::<64>().0.iter().zip(x.as_chunks::<8>().0) {
                     for (sum, bytes) in group.iter_mut().zip(line.as_chunks::<4>().0) {
                         for (i, &byte) in bytes.iter().enumerate() {
-                            *sum += (i32::from(byte & 15) - 8) * i32::from(x[i]);
-                            *sum += (i32::from(byte >> 4) - 8) * i32::from(x[i + 4]);
+                            *sum += int4_level::<UNEVEN>(byte & 15) * i32::from(x[i]);
+                            *sum += int4_level::<UNEVEN>(byte >> 4) * i32::from(x[i + 4]);
                         }
                     }
                 }

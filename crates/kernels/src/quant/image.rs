@@ -3,13 +3,13 @@
 //! The layout is the same on every instruction set, so an image made by one serves all. Whoever changes the layout, a
 //! quantizer or a rounding raises [`LAYOUT_VERSION`]; a test here holds a digest that changes with them.
 
-use super::{INT4_RATIOS, INT8_GROUP, MatrixShape, PAIR, PackedMatrix, Ratios, WeightClass};
+use super::{INT4_RATIOS, INT8_GROUP, Levels, MatrixShape, PAIR, PackedMatrix, Ratios, WeightClass};
 use crate::mem::{Buffer, OutOfMemory};
 use crate::threads::{Pool, share};
 use std::sync::{Arc, Mutex};
 
 /// Changes whenever packing the same rows gives other bytes.
-pub const LAYOUT_VERSION: u32 = 5;
+pub const LAYOUT_VERSION: u32 = 6;
 
 /// Where bytes of an image come from: `source.0(offset, out)` fills `out` from `offset`, counted from the matrix's first
 /// byte. Called from several threads, each byte once.
@@ -21,12 +21,14 @@ pub struct ByteSource<'a>(pub &'a (dyn Fn(u64, &mut [u8]) + Sync));
 pub struct Image {
     tiles: Arc<Buffer<u8>>,
     scales: Arc<Buffer<f32>>,
+    /// Of int4: what the codes stand for.
+    levels: Option<Levels>,
 }
 
 impl Image {
-    /// The bytes, one piece after the other: [`PackedMatrix::bytes`] in all.
-    pub fn pieces(&self) -> [&[u8]; 2] {
-        [&self.tiles, self.scales.as_bytes()]
+    /// The bytes, one piece after the other: [`PackedMatrix::image_bytes`] in all. The last is the 16 levels of int4.
+    pub fn pieces(&self) -> [&[u8]; 3] {
+        [&self.tiles, self.scales.as_bytes(), self.levels.map_or(&[], |levels| levels.bytes())]
     }
 }
 
@@ -34,14 +36,15 @@ impl PackedMatrix {
     /// A second handle to the matrix's bytes; copies nothing. `None` of weights in the groups of a file, which are packed
     /// from it as fast as from an image.
     pub fn image(&self) -> Option<Image> {
-        let image = || Image { tiles: self.tiles.clone(), scales: self.scales.clone() };
+        let levels = (self.class == WeightClass::Int4).then_some(self.levels);
+        let image = || Image { tiles: self.tiles.clone(), scales: self.scales.clone(), levels };
         self.blocks.is_none().then(image)
     }
 
     /// Bytes of the image of a matrix; `None` when the shape is empty or absurd.
     pub fn image_bytes(shape: MatrixShape, class: WeightClass) -> Option<usize> {
         let (tiles, scales) = sizes(shape, class)?;
-        tiles.checked_add(scales * size_of::<f32>())
+        tiles.checked_add(scales * size_of::<f32>() + level_bytes(class))
     }
 
     /// What [`image`](Self::image) was, copied by all threads at the speed of memory, each into its own share.
@@ -82,9 +85,14 @@ impl PackedMatrix {
         if num_scales > 0 {
             (source.0)(tile_bytes as u64, scales.as_bytes_mut());
         }
+        let mut levels = [0; 16];
+        if class == WeightClass::Int4 {
+            (source.0)((tile_bytes + num_scales * size_of::<f32>()) as u64, &mut levels);
+        }
+        let levels = if levels == *Levels::Uneven.bytes() { Levels::Uneven } else { Levels::Even };
         let ratios = ratios_in(class, &tiles, tile_bytes / pairs, shape.in_features);
         let (tiles, scales) = (Arc::new(tiles), Arc::new(scales));
-        Ok(PackedMatrix { shape, class, blocks: None, tiles, scales, ratios })
+        Ok(PackedMatrix { shape, class, blocks: None, tiles, scales, ratios, levels })
     }
 }
 
@@ -102,6 +110,11 @@ fn ratios_in(class: WeightClass, tiles: &[u8], pair_bytes: usize, in_features: u
             steps.map(|step| of(&step[..INT4_RATIOS])).max().unwrap_or(Ratios::One)
         }
     }
+}
+
+/// Bytes of the levels behind the scales.
+fn level_bytes(class: WeightClass) -> usize {
+    if class == WeightClass::Int4 { Levels::Even.bytes().len() } else { 0 }
 }
 
 /// Bytes of tiles, number of scales.
@@ -141,11 +154,12 @@ mod tests {
                 let matrix = packed(class, shape);
                 let image = matrix.image().unwrap().pieces().concat();
                 assert_eq!(Some(image.len()), PackedMatrix::image_bytes(shape, class));
-                assert_eq!(image.len(), matrix.bytes());
+                assert_eq!(image.len(), matrix.bytes() + level_bytes(class));
                 let source = |at: u64, out: &mut [u8]| out.copy_from_slice(&image[at as usize..][..out.len()]);
                 for pool in [None, Some(&pool)] {
                     let back = PackedMatrix::restore(pool, shape, class, &ByteSource(&source)).unwrap();
                     assert_eq!(back.image().unwrap().pieces().concat(), image, "{class:?} {shape:?}");
+                    assert_eq!(back.levels(), matrix.levels());
                 }
             }
         }
@@ -166,6 +180,7 @@ mod tests {
             let source = |at: u64, out: &mut [u8]| out.copy_from_slice(&image[at as usize..][..out.len()]);
             let back = PackedMatrix::restore(None, shape, WeightClass::Int4, &ByteSource(&source)).unwrap();
             assert_eq!((matrix.ratios(), back.ratios()), (wanted, wanted), "scales of 1 and {other}");
+            assert_eq!((matrix.levels(), back.levels()), (Levels::Even, Levels::Even));
         }
     }
 
@@ -181,7 +196,7 @@ mod tests {
         });
         assert_eq!(
             (LAYOUT_VERSION, digests),
-            (5, [18_392_729_095_886_358_030, 7_164_047_360_571_553_296, 5_869_070_592_109_334_174]),
+            (6, [18_392_729_095_886_358_030, 7_164_047_360_571_553_296, 6_320_172_504_422_449_953]),
             "other bytes: raise LAYOUT_VERSION, then note them here"
         );
     }

@@ -1,4 +1,5 @@
-//! Int4 rows: our own quantizer, and the ratios of rows that come quantized.
+//! Int4 rows with even levels: the quantizer of files that we write, and the ratios of rows that come quantized.
+//! (What `--weights int4` makes of numbers has uneven levels: [`super::uneven`].)
 //!
 //! ```text
 //! w[k] = scale * ratio[k / 32] * q[k]       scale f32 per row, ratio -127..=127 per group of 32, q in -8..=7
@@ -6,10 +7,10 @@
 //! Ratios have a sign so that a group's largest weight may be -8 steps whatever its own sign is, as in GGUF's Q4_0.
 //!
 //! The product of a row is `scale` times the exact integer `T = sum of ratio * q * x`, so it must fit i32 whatever the
-//! activations are (`|x| <= 127`): our own ratios are at most 15, and 133 000 * 15 * 8 * 127 < 2^31; imported ones are
+//! activations are (`|x| <= 127`): ratios that we choose are at most 15, and 133 000 * 15 * 8 * 127 < 2^31; imported ones are
 //! made smaller where a row's own `127 * sum of |ratio * q|` would not fit.
 //!
-//! Our own rows survive a file: their ratios have no common divisor and their scale has 20 significant bits, so every
+//! Rows that we quantize survive a file: their ratios have no common divisor and their scale has 20 significant bits, so every
 //! `scale * ratio` is an f32 without rounding, and importing those products finds the same scale and ratios again.
 
 use super::{SMALLEST_ABSMAX, absmax_bits, greatest_common_divisor, ratios_that_fit};
@@ -19,7 +20,7 @@ use crate::lanes::{Kernel, LANES, Simd, dispatch, sum};
 /// Weights that share a ratio.
 pub const GROUP: usize = 32;
 
-/// Largest ratio of our own quantizer. `ratio * q` then fits int8, so that tiles take a group as it is.
+/// Largest ratio of this quantizer. `ratio * q` then fits int8, so that tiles take a group as it is.
 pub(crate) const MAX_OWN_RATIO: i8 = 15;
 
 /// Scales that are tried for a row, as parts of the one that clips nothing: a large scale clips no weight, a smaller
@@ -98,7 +99,7 @@ impl Measure for Plain {
 
 impl<S: Simd> InLanes<S> {
     #[inline(always)]
-    fn halves(self, group: &[f32; GROUP]) -> (S::V, S::V) {
+    pub(super) fn halves(self, group: &[f32; GROUP]) -> (S::V, S::V) {
         // SAFETY: a group is two times 16 numbers.
         unsafe { (self.0.load(group.as_ptr()), self.0.load(group.as_ptr().add(LANES))) }
     }
@@ -131,7 +132,7 @@ impl<S: Simd> Measure for InLanes<S> {
 
 /// See [`quantize_int4_row`]; inlined into a function of each instruction set.
 #[inline(always)]
-pub(super) fn quantize(by: impl Measure, x: &[f32], q: &mut [i8], ratios: &mut [i8]) -> f32 {
+fn quantize(by: impl Measure, x: &[f32], q: &mut [i8], ratios: &mut [i8]) -> f32 {
     let absmax = f32::from_bits(absmax_bits(x));
     if !absmax.is_finite() || absmax < SMALLEST_ABSMAX {
         q.fill(0);
@@ -179,7 +180,7 @@ fn shortened(scale: f32) -> f32 {
 
 /// The groups of a row, the last one filled up with zeros.
 #[inline(always)]
-fn groups(x: &[f32]) -> impl Iterator<Item = [f32; GROUP]> {
+pub(super) fn groups(x: &[f32]) -> impl Iterator<Item = [f32; GROUP]> {
     x.chunks(GROUP).map(|part| {
         let mut group = [0.0; GROUP];
         group[..part.len()].copy_from_slice(part);
@@ -214,7 +215,7 @@ fn best_ratio(by: impl Measure, group: &[f32; GROUP], scale: f32) -> (i8, f32) {
 }
 
 #[inline(always)]
-fn inverse(step: f32) -> f32 {
+pub(super) fn inverse(step: f32) -> f32 {
     if step == 0.0 { 0.0 } else { 1.0 / step }
 }
 

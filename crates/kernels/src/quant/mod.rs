@@ -15,7 +15,8 @@
 //! ```text
 //! k step 0    ratios (64 B)   tile 0 (512 B)   tile 1 (512 B)          64 deep, 17 cache lines for 32 columns
 //! tile        [8 lines][16 columns][4]: the low halves of line j are quad 2j of an int8 tile, the high ones quad
-//!             2j + 1, each nibble q + 8: unpacking is one `and`, or one shift and one `and`
+//!             2j + 1, each nibble q + 8 or the code of an uneven level: unpacking is one `and`, or one shift and one
+//!             `and`, and for levels a shuffle
 //! ratios      [strip][group of 32 k][16 columns] i8
 //! ```
 
@@ -25,6 +26,7 @@ mod int4;
 mod int8;
 mod outliers;
 mod pack;
+mod uneven;
 
 pub(crate) use blocks::value as block_value;
 pub use blocks::{BlockFormat, BlockRows, BlockSource, Codes, GroupScale, Scales};
@@ -33,6 +35,7 @@ pub use int4::{GROUP, quantize_int4_row};
 pub use int8::{INT8_GROUP, quantize_int8_row};
 pub(crate) use outliers::{BASE, LANES as PEAK_LANES, Reached, quantize_by, reached};
 pub use outliers::{Digits, Outlier, PLANES, QUAD, max_outliers, quantize_activations};
+pub(crate) use uneven::{Levels, UNEVEN_PLUS_128};
 
 use crate::isa::Isa;
 use crate::mem::{Buffer, OutOfMemory};
@@ -50,8 +53,9 @@ pub enum WeightClass {
     /// ([`quantize_activations`]); sums over all of K are exact integers.
     Int8,
     /// Half a byte per weight, a signed integer scale of 8 bits per 32 of them (4.25 bits in all) and an f32 scale per output
-    /// channel: `w = scale * ratio * q`, `q` in `-8..=7`. Activations and sums as for int8: the group scales are
-    /// integers so that the sum over all of K stays one exact integer.
+    /// channel: `w = scale * ratio * level`, the level one of 16 integers: -8 to 7 where somebody else quantized the weights,
+    /// else uneven ones that lie closer near zero, which rounds a quarter better. Activations and sums as for int8: the
+    /// group scales and levels are integers so that the sum over all of K stays one exact integer.
     Int4,
 }
 
@@ -133,6 +137,8 @@ pub struct PackedMatrix {
     /// Int8 and int4: scale of each output channel, `[padded N]`. Empty for bf16 and for groups of a file.
     scales: Arc<Buffer<f32>>,
     ratios: Ratios,
+    /// What codes of int4 stand for; even in other classes.
+    levels: Levels,
 }
 
 /// What the ratios of a matrix allow tiles to do.
@@ -140,7 +146,7 @@ pub struct PackedMatrix {
 pub(crate) enum Ratios {
     /// All are 1: the sum over all of K is one chain. What int8 with one scale per channel has.
     One,
-    /// All are at most 15: `ratio * q` of int4 fits int8. What our own int4 has.
+    /// All are at most 15: `ratio * q` of int4 fits int8. What int4 files have that we wrote.
     Narrow,
     /// Any.
     Wide,
@@ -325,6 +331,11 @@ impl PackedMatrix {
         self.ratios
     }
 
+    /// What codes of int4 stand for.
+    pub(crate) fn levels(&self) -> Levels {
+        self.levels
+    }
+
     /// The groups of a file, if the weights are kept in these.
     pub(crate) fn blocks(&self) -> Option<&BlockFormat> {
         self.blocks.as_ref()
@@ -404,7 +415,8 @@ impl PackedMatrix {
                     for (line, (out, bytes)) in out.chunks_mut(8).zip(lines).enumerate() {
                         let nibbles = bytes.iter().map(|byte| byte & 15).chain(bytes.iter().map(|byte| byte >> 4));
                         for (out, nibble) in out.iter_mut().zip(nibbles) {
-                            *out = (ratios[line / 4] * (i32::from(nibble) - 8)) as f32 * self.scales[row];
+                            let level = i32::from(self.levels.table()[usize::from(nibble)]);
+                            *out = (ratios[line / 4] * level) as f32 * self.scales[row];
                         }
                     }
                 }
@@ -412,7 +424,7 @@ impl PackedMatrix {
         }
     }
 
-    /// The int4 weight at `(row, k)` and the ratio of its group, or `(0, 0)` in the padding of K: the layout as a
+    /// The level of the int4 weight at `(row, k)` and the ratio of its group, anything and 0 in the padding of K: the layout as a
     /// formula, for the definition.
     pub(crate) fn int4_at(&self, row: usize, k: usize) -> (i8, i8) {
         let (strip, column) = (row % PAIR / 16, row % 16);
@@ -421,7 +433,7 @@ impl PackedMatrix {
         let (line, high) = (k % 64 / 8, k % 8 / 4);
         let byte = step[INT4_RATIOS + strip * INT4_TILE + line * 64 + column * 4 + k % 4];
         let ratio = step[strip * 32 + k % 64 / GROUP * 16 + column];
-        ((byte >> (4 * high) & 15) as i8 - 8, ratio as i8)
+        (self.levels.table()[usize::from(byte >> (4 * high) & 15)], ratio as i8)
     }
 
     /// The int8 weight at `(row, k)`, or 0 in the padding of K, and the ratio of its group: the layout as a formula, for

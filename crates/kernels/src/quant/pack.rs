@@ -7,6 +7,7 @@
 
 use super::int4::{self, GROUP};
 use super::int8::{self, INT8_GROUP};
+use super::uneven::{self, Fit, Levels};
 use super::{
     BlockFormat, BlockSource, Codes, GroupScale, INT4_RATIOS, Int4Source, Int8Source, MatrixShape, PAIR, PackedMatrix,
     Ratios, RowSource, SMALLEST_WEIGHT, WeightClass, round_to_bf16,
@@ -65,7 +66,11 @@ pub(super) fn pack(
     }
     drop(parts);
     let (tiles, scales) = (Arc::new(tiles), Arc::new(scales));
-    Ok(PackedMatrix { shape, class, blocks: None, tiles, scales, ratios: ratios.into_inner().unwrap() })
+    let levels = match (class, source) {
+        (WeightClass::Int4, Source::Floats(_) | Source::Int8(_)) => Levels::Uneven,
+        _ => Levels::Even,
+    };
+    Ok(PackedMatrix { shape, class, blocks: None, tiles, scales, ratios: ratios.into_inner().unwrap(), levels })
 }
 
 /// See [`PackedMatrix::pack_blocks`].
@@ -96,7 +101,7 @@ pub(super) fn pack_blocks(
         Codes::Eight => WeightClass::Int8,
     };
     let (tiles, scales) = (Arc::new(tiles), Arc::new(Buffer::zeroed(0)?));
-    Ok(PackedMatrix { shape, class, blocks: Some(format), tiles, scales, ratios: Ratios::Wide })
+    Ok(PackedMatrix { shape, class, blocks: Some(format), tiles, scales, ratios: Ratios::Wide, levels: Levels::Even })
 }
 
 /// Packs columns `32 * pair..` of the groups of a file.
@@ -181,7 +186,7 @@ struct Scratch {
     converted: Vec<u8>,
     /// Int4: one row of integers, padded to a step.
     q: Vec<i8>,
-    /// Integers from elsewhere: the scales of one row.
+    /// Integers from elsewhere: the scales of one row. Of uneven levels: steps.
     group_scales: Vec<f32>,
     /// Integers: the ratios of 32 rows, those of int4 padded to a step.
     ratios: Vec<i8>,
@@ -213,7 +218,7 @@ impl Kernel for PackPair<'_> {
 
 impl PackPair<'_> {
     #[inline(always)]
-    fn pack(mut self, by: impl int4::Measure) -> Ratios {
+    fn pack(mut self, by: impl Fit) -> Ratios {
         let in_features = self.shape.in_features;
         let steps = in_features.div_ceil(self.class.step());
         let row_bytes = if self.class == WeightClass::Int4 { steps * 32 } else { steps * 64 };
@@ -262,7 +267,7 @@ impl PackPair<'_> {
 
     /// Brings one row, the pair's `index`th, into the class's numbers.
     #[inline(always)]
-    fn convert(&mut self, by: impl int4::Measure, row: usize, index: usize, (row_bytes, groups): (usize, usize)) {
+    fn convert(&mut self, by: impl Fit, row: usize, index: usize, (row_bytes, groups): (usize, usize)) {
         let Scratch { row: values, converted, q, group_scales, ratios } = &mut *self.scratch;
         let converted = &mut converted[index * row_bytes..][..row_bytes];
         match self.source {
@@ -287,12 +292,19 @@ impl PackPair<'_> {
             }
             WeightClass::Int4 => {
                 let own = &mut q[..values.len()];
-                self.scales[index] = match self.source {
-                    Source::Floats(_) | Source::Int8(_) => int4::quantize(by, values, own, ratios),
-                    Source::Int4(_) => int4::import(own, group_scales, ratios),
+                // Uneven levels have codes of 0..=15 already.
+                let first = match self.source {
+                    Source::Floats(_) | Source::Int8(_) => {
+                        self.scales[index] = uneven::quantize(by, values, own, ratios, group_scales);
+                        0
+                    }
+                    Source::Int4(_) => {
+                        self.scales[index] = int4::import(own, group_scales, ratios);
+                        8
+                    }
                 };
                 for (to, q) in converted.as_chunks_mut::<4>().0.iter_mut().zip(q.as_chunks::<8>().0) {
-                    *to = std::array::from_fn(|i| (q[i] + 8) as u8 | ((q[i + 4] + 8) as u8) << 4);
+                    *to = std::array::from_fn(|i| (q[i] + first) as u8 | ((q[i + 4] + first) as u8) << 4);
                 }
             }
         }

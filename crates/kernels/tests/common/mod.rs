@@ -11,8 +11,8 @@ use kernels::{
 pub(crate) enum Kind {
     /// Numbers, packed into a class.
     Own(WeightClass),
-    /// Int4 with group scales of any size.
-    ImportedInt4,
+    /// Int4 with group scales of any size, or multiples of one, up to 15.
+    ImportedInt4 { narrow: bool },
     /// Int8, -128 too, with one scale per channel or with group scales of any size.
     ImportedInt8 { groups: bool },
     /// Groups of a file, of the format with this number in [`formats`].
@@ -36,11 +36,12 @@ pub(crate) fn formats() -> Vec<BlockFormat> {
 }
 
 /// Everything that a product is defined for.
-pub(crate) const KINDS: [Kind; 10] = [
+pub(crate) const KINDS: [Kind; 11] = [
     Kind::Own(WeightClass::Bf16),
     Kind::Own(WeightClass::Int8),
     Kind::Own(WeightClass::Int4),
-    Kind::ImportedInt4,
+    Kind::ImportedInt4 { narrow: false },
+    Kind::ImportedInt4 { narrow: true },
     Kind::ImportedInt8 { groups: false },
     Kind::ImportedInt8 { groups: true },
     Kind::Blocks(1),
@@ -116,10 +117,12 @@ impl Case {
         let mut random = Random::new(seed);
         let weights = match kind {
             Kind::Own(class) => Weights::Own(class, random.values(out_features * in_features)),
-            Kind::ImportedInt4 => {
+            Kind::ImportedInt4 { narrow } => {
                 let q = (0..out_features * in_features).map(|_| random.below(16) as i8 - 8).collect();
-                let scales =
-                    (0..out_features * in_features.div_ceil(32)).map(|_| (random.below(1_000) as f32 - 500.0) * 0.01);
+                let scales = (0..out_features * in_features.div_ceil(32)).map(|_| match narrow {
+                    true => (random.below(31) as f32 - 15.0) * 0.125,
+                    false => (random.below(1_000) as f32 - 500.0) * 0.01,
+                });
                 Weights::ImportedInt4(q, scales.collect())
             }
             Kind::ImportedInt8 { groups } => {
