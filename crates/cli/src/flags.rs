@@ -124,7 +124,7 @@ pub(crate) enum Weights {
     Bf16,
     /// 8-bit integers: half the memory, faster decode, a small loss of precision.
     Int8,
-    /// 4-bit integers, 4.25 bits with their scales: a quarter of the memory, a larger loss of precision.
+    /// 16 levels, 4.25 bits with their scales: a quarter of the memory, a larger loss of precision.
     Int4,
 }
 

@@ -4,7 +4,8 @@
 mod common;
 
 use common::*;
-use kernels::{Backend, Reference, WeightClass};
+use kernels::quant::quantize_int4_row;
+use kernels::{Backend, Int4Source, MatrixShape, Reference, WeightClass};
 use model::chat_template::{ChatMessage, ChatTemplate, TemplateOptions};
 use model::export::{Export, ExportError, Format, Reason, Report, check_output, limit};
 use model::tokenizer::Tokenizer;
@@ -145,9 +146,9 @@ fn widened(name: &str) -> Option<Checkpoint> {
 }
 
 #[test]
-fn a_written_model_computes_what_its_original_does_under_the_same_flag() {
+fn a_written_model_has_the_codes_of_its_original() {
     let scratch = Scratch::new("families");
-    let mut equal = Vec::new();
+    let mut whole = Vec::new();
     let committed = committed_checkpoints().into_iter().map(|(name, path)| (name, directory(&path)));
     let wide =
         committed_checkpoints().into_iter().filter_map(|(name, _)| Some((format!("wide {name}"), widened(&name)?)));
@@ -161,9 +162,12 @@ fn a_written_model_computes_what_its_original_does_under_the_same_flag() {
             let found = run_alone(&mut load_as_stored(cpu(None, 1), &directory(&output)), &tokens);
             assert!(found.iter().flatten().all(|logit| logit.is_finite()), "{name} {class:?}");
             if report.kept.is_empty() {
-                let wanted = run_alone(&mut load(cpu(None, 1), &original, class), &tokens);
-                assert!(found == wanted, "{name} {class:?}: other logits than --weights {}", class.name());
-                equal.push((name.clone(), class));
+                // Files have no uneven levels: what is written as int4 differs from what `--weights int4` computes with.
+                if class == WeightClass::Int8 {
+                    let wanted = run_alone(&mut load(cpu(None, 1), &original, class), &tokens);
+                    assert!(found == wanted, "{name}: other logits than --weights int8");
+                }
+                whole.push((name.clone(), class));
             }
             assert_eq!(report.worst_error > 0.0, report.narrow > 0, "{name}: {report:?}");
             assert!(report.worst_error <= limit(class), "{name}: {report:?}");
@@ -175,20 +179,20 @@ fn a_written_model_computes_what_its_original_does_under_the_same_flag() {
         }
     }
     let count =
-        |wide: bool, class| equal.iter().filter(|(name, of)| *of == class && name.starts_with("wide") == wide).count();
+        |wide: bool, class| whole.iter().filter(|(name, of)| *of == class && name.starts_with("wide") == wide).count();
     // Int4: the others have matrices whose rows are no whole groups of 32. Int8: all but lantern have some that are no whole
     // groups of 64, and two have widths of which no small multiple is.
     let committed = committed_checkpoints().len();
     assert_eq!(
         [false, true].map(|wide| count(wide, WeightClass::Int4)),
         [committed - 5 + 1, committed - 2],
-        "{equal:?}"
+        "{whole:?}"
     );
-    assert_eq!([false, true].map(|wide| count(wide, WeightClass::Int8)), [1, committed - 2], "{equal:?}");
+    assert_eq!([false, true].map(|wide| count(wide, WeightClass::Int8)), [1, committed - 2], "{whole:?}");
 }
 
-/// The narrow matrices of a written model. Each is packed to the bytes that its original is packed to, unless that is a part
-/// of a stack.
+/// The narrow matrices of a written model. Each is packed to the bytes that its original is packed to (int4: as even levels),
+/// unless that is a part of a stack.
 fn same_packed(original: &Checkpoint, output: &Path, class: WeightClass) -> usize {
     let [original, weights] = [original, &directory(output)].map(|checkpoint| Weights::open(checkpoint).unwrap());
     let (entries, _) = header(&output.join("model.safetensors"));
@@ -202,8 +206,24 @@ fn same_packed(original: &Checkpoint, output: &Path, class: WeightClass) -> usiz
             let packed = weights.pack(&backend, class, width, &[part]).unwrap();
             backend.image(&packed).expect("the reference has images").pieces().concat()
         };
-        if original.tensor(name, &[rows, width]).is_ok() {
-            assert!(bytes(&weights) == bytes(&original), "{name} is not packed as its original");
+        if let Ok(tensor) = original.tensor(name, &[rows, width]) {
+            let wanted = match class {
+                WeightClass::Int4 => {
+                    let from = tensor.rows().unwrap();
+                    let even = |row: usize, q: &mut [i8], scales: &mut [f32]| {
+                        let (mut values, mut ratios) = (vec![0.0; width], vec![0; scales.len()]);
+                        from.read(row, &mut values).unwrap();
+                        let scale = quantize_int4_row(&values, q, &mut ratios);
+                        scales.iter_mut().zip(ratios).for_each(|(to, ratio)| *to = f32::from(ratio) * scale);
+                    };
+                    let shape = MatrixShape { out_features: rows, in_features: width };
+                    let backend = Reference::new();
+                    let packed = backend.pack_int4(shape, &Int4Source(&even)).unwrap();
+                    backend.image(&packed).expect("the reference has images").pieces().concat()
+                }
+                _ => bytes(&original),
+            };
+            assert!(bytes(&weights) == wanted, "{name} is not packed as its original");
         }
     });
     packed.count()

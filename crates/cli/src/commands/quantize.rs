@@ -104,7 +104,7 @@ fn measure(
         kv_dtype: KvDtype::Bf16,
     };
     let cpu = Cpu::new(CpuOptions { threads: flags.threads, ..CpuOptions::default() }).map_err(Failure::usage)?;
-    let watched = Watched::new(Float32::new(flags.threads).map_err(Failure::usage)?, cpu);
+    let watched = Watched::as_written(Float32::new(flags.threads).map_err(Failure::usage)?, cpu);
     let bar = Progress::new("loading float32");
     let loaded = model::load(watched, checkpoint, &options, &mut |p| bar.at(p.bytes_done, p.bytes_total));
     drop(bar);

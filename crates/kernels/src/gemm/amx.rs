@@ -11,7 +11,8 @@
 //! Both operands from L2 would halve the rate, so K is cut into blocks whose part of a pair of strips stays in L1
 //! while the rows pass by; sums wait in memory between blocks, exactly (f32 and i32 tiles are stored as they are).
 //!
-//! Int4 weights are unpacked to int8 tiles of `ratio * q`, a K block at a time, and then pass by like int8. Where a
+//! Int4 weights with even levels are unpacked to int8 tiles of `ratio * q`, a K block at a time, and then pass by like
+//! int8 (uneven ones, whose products do not fit int8, are left to vectors). Where a
 //! ratio is larger than 15 it is cut into two digits, `ratio = 16 h + l`, and the rows pass by twice: the sums of
 //! `h * q` are multiplied by 16 before those of `l * q` go on top. That is the same integer, so the bits are the same.
 //! Int8 groups with ratios other than 1 are stored and added to the sums by vectors, two steps at a time.

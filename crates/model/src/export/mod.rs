@@ -9,9 +9,9 @@
 //! A *unit* is what has to share one class: q, k and v; gate and up; o; down; all experts of a layer. Other engines compute
 //! its parts as one matrix, and so does this one. Embedding, head, router, norms and biases stay as they are stored.
 //!
-//! **What is written is what is computed.** Codes and scales in safetensors come from the quantizers that `--weights int8` and `--weights
-//! int4` use at load ([`kernels::quant`]), and are read back as they are. So a model that was written and loaded gives the
-//! bits of the original under the same flag, as long as no unit was kept wide.
+//! **What is written is what is computed.** Codes and scales in safetensors come from the quantizers of [`kernels::quant`] and are
+//! read back as they are. That of int8 is the one that `--weights int8` uses at load, so a model that was written and loaded gives the
+//! bits of the original under that flag, as long as no unit was kept wide. Int4 in files has even levels, in memory uneven ones.
 //!
 //! Memory: one unit, as stored and narrow. Files appear under a temporary name beside their place ([`staging`]), are
 //! brought to the disk, and renamed: there is never half a model under the name that was asked for.
