@@ -21,7 +21,9 @@ pub(crate) fn recorded(name: &str) -> PathBuf {
             let server = &server;
             scope.spawn(move || {
                 let prompt = "Once upon a time there was a fox. ".repeat(number + 1);
-                let body = format!(r#"{{"prompt":"{prompt}","max_tokens":{},"stop":["the"]}}"#, 10 + 5 * number);
+                // Every second answer may end early; how early depends on the arithmetic, and so on the machine.
+                let stop = if number % 2 == 0 { r#"["the"]"# } else { "null" };
+                let body = format!(r#"{{"prompt":"{prompt}","max_tokens":{},"stop":{stop}}}"#, 10 + 5 * number);
                 assert_eq!(server.request("POST", "/v1/completions", &[], &body).0, 200);
             });
         }
