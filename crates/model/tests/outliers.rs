@@ -234,6 +234,9 @@ fn outliers_change_nothing_in_float32_and_in_bf16() {
     }
 }
 
+/// How far above a known shortfall one may lie: it is a little different in either arithmetic.
+const MARGIN: f64 = 1.08;
+
 /// Shortfalls that are known: KL divergence in nats, where it is above the gate. Those of `FEW` are the rounding of the
 /// weights, to a tenth; those of `MANY` too for the most part. To be lowered.
 const KNOWN: [(Place, usize, f32, f64); 16] = [
@@ -268,7 +271,7 @@ fn int8_loses_no_more_by_outliers_than_its_gate() {
         for factor in FACTORS {
             let found = in_int8(&with_outliers(place, count, factor).checkpoint());
             let known = KNOWN.iter().find(|known| (known.0, known.1, known.2) == (place, count, factor));
-            let most = known.map_or(gate, |known| 1.02 * known.3);
+            let most = known.map_or(gate, |known| MARGIN * known.3);
             let verdict = match known {
                 Some(_) if found <= gate => "within the gate: no shortfall any more",
                 Some(_) => "known shortfall",
@@ -326,7 +329,7 @@ fn int8_keys_and_values_lose_no_more_by_outliers_than_their_gate() {
         for factor in [4.0, 16.0, 64.0, 256.0] {
             let found = in_int8(&with_outliers(place, count, factor).checkpoint());
             let known = KNOWN_OF_CACHES.iter().find(|known| (known.0, known.1, known.2) == (place, count, factor));
-            let most = known.map_or(gate, |known| 1.02 * known.3);
+            let most = known.map_or(gate, |known| MARGIN * known.3);
             println!("{place:?}, {count} channels x {factor}: {found:.6} nats");
             if found > most {
                 complaints.push(format!("{place:?}, {count} channels x {factor}: {found:.6} nats, above {most:.6}"));
