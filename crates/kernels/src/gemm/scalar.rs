@@ -28,7 +28,7 @@ pub(super) static PAIRS: Path = Path {
     format: Format::Wide,
     kernels: &[pairs],
     block_rows: 1,
-    prepare: prepare,
+    prepare,
     finish: epilogue::finish,
     outliers: super::no_outliers,
 };
