@@ -30,8 +30,13 @@ const sse = (events) => events.map(([event, data]) => `${event ? `event: ${event
 /** Changes what `/live/info` says. */
 async function withInfo(page, change) {
   await page.route("**/live/info", async (route) => {
-    const response = await route.fetch();
-    await route.fulfill({ json: { ...(await response.json()), ...change } });
+    try {
+      const response = await route.fetch();
+      await route.fulfill({ json: { ...(await response.json()), ...change } });
+    } catch (error) {
+      // The page was closed meanwhile, and nobody waits for it.
+      if (!/disposed|closed/.test(String(error))) throw error;
+    }
   });
 }
 
