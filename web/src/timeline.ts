@@ -191,7 +191,9 @@ export class Timeline {
     if (this.follow) {
       // At rest the picture rests too: the last thing that happened stays in view, and nothing is drawn.
       const now = busy ? this.app.feed.now() - BEHIND_MS : (log.lastStep?.end ?? this.app.feed.now());
-      const shown = this.calm.matches ? Math.ceil(now / 500) * 500 : now;
+      // Calm is to move rarely, but never so far that what happened last is out of view.
+      const stride = Math.min(500, this.span / 4);
+      const shown = this.calm.matches ? Math.ceil(now / stride) * stride : now;
       this.right = shown + this.span * 0.02;
     }
     const height = this.laneHeight;

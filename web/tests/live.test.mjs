@@ -24,7 +24,8 @@ test("the keyboard goes from token to token, and says what each waited for", asy
   const page = await context.open(server, "/#/live");
   const spoken = page.locator(".timeline-box .visually-hidden");
   const number = async () => Number(/token (\d+)/.exec(await spoken.textContent())?.[1] ?? 0);
-  // What came before the page was opened reaches it piece by piece, so the keys are pressed until there are two tokens.
+  // What came before the page was opened reaches it piece by piece. The answer takes a few milliseconds: it has to stay in
+  // view however far one zooms in.
   let last = 0;
   await until("two tokens", async () => {
     await page.locator("canvas.timeline").focus();
