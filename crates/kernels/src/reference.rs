@@ -4,8 +4,9 @@ use crate::arithmetic::Arithmetic;
 use crate::kv_cache::{KvCache, KvShape};
 use crate::mem::OutOfMemory;
 use crate::quant::{
-    BlockFormat, BlockSource, ByteSource, Digits, Image, Int4Source, Int8Source, MatrixShape, Outlier, PLANES,
-    PackedMatrix, QUAD, RowSource, SMALLEST_ACTIVATION, WeightClass, max_outliers, quantize_activations, round_to_bf16,
+    BlockFormat, BlockSource, ByteSource, Digits, Image, Int4Source, Int8Source, MatrixShape, Outlier, PEAK_LANES,
+    PLANES, PackedMatrix, QUAD, RowSource, SMALLEST_ACTIVATION, WeightClass, max_outliers, quantize_activations,
+    round_to_bf16,
 };
 use crate::{
     Activation, Attention, Backend, Isa, Out, RotateAndStore, RoutingRule, attention, cpu, pointwise, routing,
@@ -173,7 +174,7 @@ fn digits_of(x: &[f32]) -> (f32, Vec<i8>, [Vec<Outlier>; PLANES]) {
     let mut low = vec![0; x.len()];
     let mut lists = [(); PLANES].map(|()| vec![Outlier::NONE; max_outliers(x.len())]);
     let [middle, high] = &mut lists;
-    let mut peaks = vec![0; x.len().div_ceil(QUAD).next_multiple_of(32)];
+    let mut peaks = vec![0; x.len().div_ceil(QUAD).next_multiple_of(PEAK_LANES)];
     let to = Digits { low: &mut low, outliers: [middle, high], peaks: &mut peaks };
     let (scale, counts) = quantize_activations(x, to);
     lists.iter_mut().zip(counts).for_each(|(list, count)| list.truncate(count));

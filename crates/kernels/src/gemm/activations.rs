@@ -5,8 +5,8 @@ use crate::isa::Isa;
 use crate::mem::Buffer;
 use crate::pointwise::{self, Activation, Shared};
 use crate::quant::{
-    Digits, GROUP, INT8_GROUP, Outlier, PLANES, QUAD, Reached, SMALLEST_ACTIVATION, max_outliers, quantize_by,
-    round_to_bf16,
+    Digits, GROUP, INT8_GROUP, Outlier, PEAK_LANES, PLANES, QUAD, Reached, SMALLEST_ACTIVATION, max_outliers,
+    quantize_by, round_to_bf16,
 };
 use crate::threads::{Pool, share};
 use std::ops::Range;
@@ -170,7 +170,7 @@ impl Scratch {
             Source::Gated(..) => (pool.threads(), 4 * source.len()),
         };
         self.made.reserve(made_rows * width).expect("memory for a row of each thread");
-        let quads = if scaled_rows > 0 { width.div_ceil(QUAD).next_multiple_of(32) } else { 0 };
+        let quads = if scaled_rows > 0 { width.div_ceil(QUAD).next_multiple_of(PEAK_LANES) } else { 0 };
         self.peaks.reserve(pool.threads() * quads).expect("memory for the peaks of a row of each thread");
         let to = Pointers(
             self.rows.as_mut_ptr(),
@@ -304,7 +304,7 @@ unsafe fn quantize_into(rows: &PrepareRows<'_>, reached: impl Reached, row: usiz
         let low = std::slice::from_raw_parts_mut(bytes.cast::<i8>(), padded);
         let outliers =
             [0, 1].map(|plane| std::slice::from_raw_parts_mut(rows.outliers.add((row * PLANES + plane) * list), list));
-        let peaks = std::slice::from_raw_parts_mut(rows.peaks, x.len().div_ceil(QUAD).next_multiple_of(32));
+        let peaks = std::slice::from_raw_parts_mut(rows.peaks, x.len().div_ceil(QUAD).next_multiple_of(PEAK_LANES));
         let (scale, counts) = quantize_by(reached, x, Digits { low, outliers, peaks });
         *rows.scales.add(row) = scale;
         for (plane, count) in counts.into_iter().enumerate() {

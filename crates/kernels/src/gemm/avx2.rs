@@ -2,8 +2,7 @@
 
 use super::{Block, Format, Groups, Kernel, OutlierBlock, Path, activations, epilogue, in_order};
 use crate::quant::{
-    GROUP, INT4_RATIOS, INT4_TILE, INT8_GROUP, Outlier, PAIR, PEAK_LANES, QUAD, Scales, TILE, UNEVEN_PLUS_128,
-    WeightClass,
+    GROUP, INT4_RATIOS, INT4_TILE, INT8_GROUP, Levels, Outlier, PAIR, PEAK_LANES, QUAD, Scales, TILE, WeightClass,
 };
 use std::arch::x86_64::*;
 
@@ -313,8 +312,8 @@ unsafe fn int4<const ROWS: usize>(block: Block) {
 #[target_feature(enable = "avx2")]
 fn uneven_levels() -> __m256i {
     // SAFETY: 16 bytes.
-    let levels = unsafe { _mm_loadu_si128(UNEVEN_PLUS_128.as_ptr().cast()) };
-    _mm256_broadcastsi128_si256(_mm_sub_epi8(levels, _mm_set1_epi8(64)))
+    let levels = unsafe { _mm_loadu_si128(Levels::Uneven.table().as_ptr().cast()) };
+    _mm256_broadcastsi128_si256(_mm_add_epi8(levels, _mm_set1_epi8(64)))
 }
 
 /// Sums of a group begin with half the correction, which is -64 times the sum of its digits: levels plus 64 are below

@@ -1,13 +1,13 @@
 //! AVX-512 kernels: `vpdpbusd` for int8, fused multiply-add for bf16.
 //!
 //! A kernel takes 1..=12 rows x 32 columns and walks down K once, tile by tile in the order of memory: with lines of two
-//! tiles in turn, the hardware does not see a stream and fetches little ahead (a third of the bandwidth on Zen 4). Weights are loaded and made ready once for all rows (int8: `w ^ 0x80` is `w + 128` as unsigned; int4: two
+//! tiles in turn, the hardware does not see a stream and fetches little ahead (a third of the bandwidth on Zen 4). Only
+//! int8 of more than eight rows, which is bound by its loads, takes both tiles in turn. Weights are loaded and made ready once for all rows (int8: `w ^ 0x80` is `w + 128` as unsigned; int4: two
 //! nibbles; bf16: even and odd halves widened to f32), activations are broadcast from memory, four bytes at a time.
 
-use super::{Block, Format, Groups, Kernel, OutlierBlock, Path, activations, epilogue, in_order};
+use super::{Block, Format, Groups, Kernel, OutlierBlock, Path, activations, epilogue, in_order, opaque};
 use crate::quant::{
-    GROUP, INT4_RATIOS, INT4_TILE, INT8_GROUP, Outlier, PAIR, PEAK_LANES, QUAD, Scales, TILE, UNEVEN_PLUS_128,
-    WeightClass,
+    GROUP, INT4_RATIOS, INT4_TILE, INT8_GROUP, Levels, Outlier, PAIR, PEAK_LANES, QUAD, Scales, TILE, WeightClass,
 };
 use std::arch::x86_64::*;
 
@@ -310,16 +310,6 @@ fn rows_by_three(x: *const u8, stride: usize) -> [*const u8; 4] {
     std::array::from_fn(|third| opaque(x.wrapping_add(third * 3 * stride).cast_mut()).cast_const())
 }
 
-/// The same address, but the compiler does not know it: it derives no other from it, and keeps nothing that lies there in
-/// registers.
-#[inline(always)]
-#[allow(clippy::pointers_in_nomem_asm_block)] // nothing is read or written there
-fn opaque<T>(mut address: *mut T) -> *mut T {
-    // SAFETY: no instruction at all.
-    unsafe { std::arch::asm!("/* {0} */", inout(reg) address, options(nomem, nostack, preserves_flags)) };
-    address
-}
-
 /// The sums of digits that few quads have: 4 weights of each column, by the ratio of their group.
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
 unsafe fn outliers_int8(block: OutlierBlock<'_>) {
@@ -402,7 +392,8 @@ unsafe fn outliers_int4<const UNEVEN: bool>(block: OutlierBlock<'_>) {
 #[target_feature(enable = "avx512f")]
 fn uneven_levels() -> __m512i {
     // SAFETY: 16 bytes.
-    unsafe { _mm512_broadcast_i32x4(_mm_loadu_si128(UNEVEN_PLUS_128.as_ptr().cast())) }
+    let levels = unsafe { _mm_loadu_si128(Levels::Uneven.table().as_ptr().cast()) };
+    _mm512_xor_si512(_mm512_broadcast_i32x4(levels), _mm512_set1_epi8(-128))
 }
 
 /// A group's sum starts at its correction and takes eight `vpdpbusd`. Of even levels (see [`Format::Int8Grouped`]) only

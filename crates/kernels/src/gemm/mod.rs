@@ -507,18 +507,24 @@ fn prefetch(address: *const u8) {
     let _ = address;
 }
 
-/// The same addresses, but the compiler does not know it. Called before each tile, it keeps the loads of a tile behind
+/// The same addresses, and the compiler does not know it. Called before each tile, it keeps the loads of a tile behind
 /// those of the one before: the compiler would otherwise broadcast an activation once for two tiles and read these line
 /// by line in turn, which is no stream to the hardware prefetcher.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
+fn in_order(tile: *const u8, x: *const u8) -> (*const u8, *const u8) {
+    (opaque(tile.cast_mut()), opaque(x.cast_mut()))
+}
+
+/// The same address, but the compiler does not know it: it derives no other from it, and keeps nothing that lies there in
+/// registers.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
 #[allow(clippy::pointers_in_nomem_asm_block)] // nothing is read or written there
-fn in_order(mut tile: *const u8, mut x: *const u8) -> (*const u8, *const u8) {
+fn opaque<T>(mut address: *mut T) -> *mut T {
     // SAFETY: no instruction at all.
-    unsafe {
-        std::arch::asm!("/* {0} {1} */", inout(reg) tile, inout(reg) x, options(nomem, nostack, preserves_flags));
-    }
-    (tile, x)
+    unsafe { std::arch::asm!("/* {0} */", inout(reg) address, options(nomem, nostack, preserves_flags)) };
+    address
 }
 
 /// Most rows of a vector kernel.

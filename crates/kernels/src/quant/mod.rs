@@ -35,7 +35,7 @@ pub use int4::{GROUP, quantize_int4_row};
 pub use int8::{INT8_GROUP, quantize_int8_row};
 pub(crate) use outliers::{BASE, LANES as PEAK_LANES, Reached, quantize_by, reached};
 pub use outliers::{Digits, Outlier, PLANES, QUAD, max_outliers, quantize_activations};
-pub(crate) use uneven::{Levels, UNEVEN_PLUS_128};
+pub(crate) use uneven::Levels;
 
 use crate::isa::Isa;
 use crate::mem::{Buffer, OutOfMemory};

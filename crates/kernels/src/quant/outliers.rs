@@ -27,8 +27,8 @@ const FEW: usize = 32;
 const MANY: usize = 4;
 /// How far above the many the limit may lie. (Of normal numbers one quad in 32 passes 1.5 times what one in 4 passes.)
 const LIMIT_ABOVE_MANY: f32 = 4.0;
-/// Where what few pass is reached by the largest number over this factor, the row has no outliers: normal numbers, up
-/// to some 5,000 of them, cost no lists.
+/// Where the largest number is at most so many times what few pass, the row counts as one without outliers. (A scale that
+/// much coarser costs less than lists do. KL by factors 1, 2 and 3 on 9 kB of text: SmolLM2 0.0016, 0.0027, 0.0071.)
 const MILD: f32 = 1.5;
 /// What a digit counts in units of the one below it.
 pub(crate) const BASE: i32 = 255;
@@ -68,7 +68,7 @@ pub struct Digits<'a> {
     pub low: &'a mut [i8],
     /// The middle and the high ones, [`max_outliers`] long each.
     pub outliers: [&'a mut [Outlier]; PLANES],
-    /// Scratch, one for each quad and up to 31 more: a multiple of 32.
+    /// Scratch, one for each quad and as many more as make a multiple of 32.
     pub peaks: &'a mut [u16],
 }
 
@@ -113,7 +113,7 @@ pub(crate) fn quantize_by(reached: impl Reached, x: &[f32], to: Digits<'_>) -> (
         *q = nearest(x * inverse).clamp(-127, 127) as i8;
     }
     let mut counts = [0; PLANES];
-    for (first, part) in peaks.chunks(32).enumerate() {
+    for (first, part) in peaks.chunks(LANES).enumerate() {
         let mut any = false;
         for &peak in part {
             any |= peak > limit_bits;
@@ -125,7 +125,7 @@ pub(crate) fn quantize_by(reached: impl Reached, x: &[f32], to: Digits<'_>) -> (
             if peak <= limit_bits {
                 continue;
             }
-            let quad = first * 32 + at;
+            let quad = first * LANES + at;
             let first = quad * QUAD;
             let four = match whole.0.get(quad) {
                 Some(four) => *four,
@@ -170,8 +170,8 @@ fn up_to_bf16(x: &[f32]) -> u16 {
     ((largest + 0xffff) >> 16).min(0x7f7f) as u16
 }
 
-/// The limit that the peaks of a row ask for, as bf16 bits. Almost every row needs two or three passes over its peaks
-/// to see that it has no outliers, or some ten to find where they begin.
+/// The limit that the peaks of a row ask for, as bf16 bits. Two passes over the peaks tell a row without outliers; to find
+/// where they begin takes at most 33.
 #[inline(always)]
 fn limit_of(reached: impl Reached, peaks: &[[u16; LANES]], quads: usize, largest: u16) -> u16 {
     let is_within = |factor: f32, bits: u16, quads: usize| {

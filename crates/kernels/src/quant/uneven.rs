@@ -56,17 +56,6 @@ impl Levels {
 /// The uneven levels; magnitudes are at most 64, which the AVX2 kernel counts on.
 const UNEVEN: [i8; 16] = [-58, -45, -35, -27, -21, -15, -9, -4, 1, 6, 11, 16, 22, 29, 37, 47];
 
-/// As kernels take them that multiply unsigned weights.
-pub(crate) static UNEVEN_PLUS_128: [u8; 16] = {
-    let mut levels = [0; 16];
-    let mut code = 0;
-    while code < 16 {
-        levels[code] = (UNEVEN[code] as i16 + 128) as u8;
-        code += 1;
-    }
-    levels
-};
-
 /// Where a code ends and the next one begins: half way.
 const BOUNDS: [f32; 15] = {
     let mut bounds = [0.0; 15];
