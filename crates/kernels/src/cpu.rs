@@ -11,7 +11,7 @@ use crate::quant::{
     WeightClass,
 };
 use crate::threads::{Pool, ThreadError, default_threads};
-use crate::{Activation, Attention, Backend, Gated, Out, RotateAndStore, RoutingRule, attention, pointwise, routing};
+use crate::{Attention, Backend, Out, RotateAndStore, RoutingRule, attention, pointwise, routing};
 use std::sync::{Mutex, PoisonError};
 
 /// How to use this machine.
@@ -167,14 +167,7 @@ impl Backend for Cpu {
 
     fn linear(&self, x: &[f32], w: &PackedMatrix, bias: Option<&[f32]>, out: Out<'_>) {
         let mut scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
-        gemm::linear(&self.pool, self.proofs, &mut scratch, gemm::Source::Rows(x), w, bias, out);
-    }
-
-    fn gated_linear(&self, gated: Gated<'_>, w: &PackedMatrix, bias: Option<&[f32]>, out: Out<'_>) {
-        assert_eq!(gated.width, w.shape().in_features, "the MLP is not as wide as what follows");
-        let mut scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
-        let source = gemm::Source::Gated(self.isa, gated.activation, gated.gate_up);
-        gemm::linear(&self.pool, self.proofs, &mut scratch, source, w, bias, out);
+        gemm::linear(&self.pool, self.proofs, &mut scratch, x, w, bias, out);
     }
 
     fn rotate_and_store(&self, args: RotateAndStore<'_>, kv: &mut KvCache) {
@@ -183,10 +176,6 @@ impl Backend for Cpu {
 
     fn attend(&self, args: Attention<'_>, kv: &KvCache, out: &mut [f32]) {
         attention::attend(Some(&self.pool), self.isa, self.arithmetic, args, kv, out);
-    }
-
-    fn gated(&self, activation: Activation, gate_up: &[f32], width: usize, out: &mut [f32]) {
-        pointwise::gated(Some(&self.pool), self.isa, activation, gate_up, width, out);
     }
 
     fn add_scaled(&self, y: &[f32], scale: f32, x: &mut [f32]) {

@@ -19,9 +19,7 @@ use crate::quant::{
     self, BlockFormat, BlockSource, GroupScale, INT8_GROUP, Int4Source, Int8Source, MatrixShape, RowSource, WeightClass,
 };
 use crate::threads::{Pool, default_threads};
-use crate::{
-    Activation, Attention, AttentionRule, Backend, HeadLayout, HeadNorms, Out, RotateAndStore, RoutingRule, routing,
-};
+use crate::{Attention, AttentionRule, Backend, HeadLayout, HeadNorms, Out, RotateAndStore, RoutingRule, routing};
 use std::ops::Range;
 
 /// Columns of a product that one task computes for all rows.
@@ -168,11 +166,17 @@ impl Backend for Float32 {
 
     fn linear(&self, x: &[f32], w: &Float32Matrix, bias: Option<&[f32]>, out: Out<'_>) {
         let MatrixShape { out_features, in_features } = w.shape;
+        let rows = x.len() / in_features;
         let (out, add) = match out {
             Out::Store(out) => (out, false),
             Out::Add(out) => (out, true),
+            Out::Gated(activation, out) => {
+                let mut gate_up = vec![0.0; rows * out_features];
+                self.linear(x, w, bias, Out::Store(&mut gate_up));
+                pointwise::gated(Some(&self.pool), self.isa, activation, &gate_up, out_features / 2, out);
+                return;
+            }
         };
-        let rows = x.len() / in_features;
         assert_eq!(x.len(), rows * in_features, "x is not [rows, in_features]");
         assert_eq!(out.len(), rows * out_features, "out is not [rows, out_features]");
         let out = Shared::new(out);
@@ -243,10 +247,6 @@ impl Backend for Float32 {
                 dispatch(self.isa, AttendRow { query: &qkv[at..][..head_dim], rule, seen, token, out });
             });
         }
-    }
-
-    fn gated(&self, activation: Activation, gate_up: &[f32], width: usize, out: &mut [f32]) {
-        pointwise::gated(Some(&self.pool), self.isa, activation, gate_up, width, out);
     }
 
     fn add_scaled(&self, y: &[f32], scale: f32, x: &mut [f32]) {

@@ -42,7 +42,7 @@ pub use float32::Float32;
 pub use isa::Isa;
 pub use kv_cache::{KvCache, KvDtype, KvShape};
 pub use mem::OutOfMemory;
-pub use pointwise::Activation;
+pub use pointwise::{Activation, gate_up_row};
 pub use quant::{
     BlockFormat, BlockSource, ByteSource, Image, Int4Rows, Int4Source, Int8Rows, Int8Source, MatrixShape, PackedMatrix,
     RowSource, WeightClass,
@@ -81,18 +81,9 @@ pub enum Out<'a> {
     Store(&'a mut [f32]),
     /// `out = out + y` (one rounding): the residual stream.
     Add(&'a mut [f32]),
-}
-
-/// The middle of a gated MLP: what its last product multiplies. See [`Backend::gated_linear`].
-pub struct Gated<'a> {
-    /// What multiplies `up`.
-    pub activation: Activation,
-    /// f32 `[rows, gate | up]`, each `width` wide.
-    pub gate_up: &'a [f32],
-    /// Of the MLP.
-    pub width: usize,
-    /// Scratch, f32 `[rows, width]`; undefined afterwards.
-    pub activated: &'a mut [f32],
+    /// `out = activation(gate) * up`, half as wide as `y`: the middle of a gated MLP. The rows of the matrix and its bias are in
+    /// the order of [`gate_up_row`], so that a number meets its factor while both are in registers' reach.
+    Gated(Activation, &'a mut [f32]),
 }
 
 /// A root-mean-square norm of queries and keys before rotation; values are never normed.
@@ -245,7 +236,7 @@ pub trait Backend: Send + Sync + 'static {
     /// Root-mean-square norm of each row: `x / sqrt(mean(x^2) + eps) * weight` (Zhang & Sennrich, 2019).
     fn rms_norm(&self, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]);
 
-    /// `y = x w^T + bias` for each row of `x` `[rows, in_features]`; `y` `[rows, out_features]`.
+    /// `y = x w^T + bias` for each row of `x` `[rows, in_features]`; `y` `[rows, out_features]`, see [`Out`].
     /// Activations are converted as the weight class says (bf16 rounding, or int8 with one scale per row).
     fn linear(&self, x: &[f32], w: &Self::Matrix, bias: Option<&[f32]>, out: Out<'_>);
 
@@ -254,15 +245,6 @@ pub trait Backend: Send + Sync + 'static {
 
     /// Causal attention of every row over the cache, and nothing but the cache. `out`: `[rows, layout.q_width()]`.
     fn attend(&self, args: Attention<'_>, kv: &Self::KvCache, out: &mut [f32]);
-
-    /// `out = activation(gate) * up`; a row of `gate_up` is `[gate | up]`, each `width` wide.
-    fn gated(&self, activation: Activation, gate_up: &[f32], width: usize, out: &mut [f32]);
-
-    /// [`gated`](Backend::gated), then [`linear`](Backend::linear) of the result: a backend may do both in one pass.
-    fn gated_linear(&self, gated: Gated<'_>, w: &Self::Matrix, bias: Option<&[f32]>, out: Out<'_>) {
-        self.gated(gated.activation, gated.gate_up, gated.width, gated.activated);
-        self.linear(gated.activated, w, bias, out);
-    }
 
     /// `x = scale * y + x`, rounded once: a residual stream whose blocks are scaled, or normed after they are computed.
     fn add_scaled(&self, y: &[f32], scale: f32, x: &mut [f32]);

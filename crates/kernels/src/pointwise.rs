@@ -321,7 +321,16 @@ impl Activation {
     }
 }
 
-/// `activation(gate) * up`. `gate_up`: f32 `[rows, 2 * width]`, a row is `[gate | up]`; `out`: `[rows, width]`.
+/// Of an MLP of `width`, which row of `[gate | up]`, one above the other, is row `index` of the matrix that
+/// [`Out::Gated`](crate::Out::Gated) wants: 16 of the gate, then the 16 that they multiply, and so on; of a last part of fewer than 16
+/// likewise.
+pub fn gate_up_row(index: usize, width: usize) -> usize {
+    let first = index / (2 * LANES) * LANES;
+    let (within, count) = (index % (2 * LANES), LANES.min(width - first));
+    if within < count { first + within } else { width + first + within - count }
+}
+
+/// `activation(gate) * up`. `gate_up`: f32 `[rows, 2 * width]` in the order of [`gate_up_row`]; `out`: `[rows, width]`.
 pub fn gated(pool: Option<&Pool>, isa: Isa, activation: Activation, gate_up: &[f32], width: usize, out: &mut [f32]) {
     struct Rows<'a>(Activation, &'a [f32], usize, &'a mut [f32]);
 
@@ -330,8 +339,10 @@ pub fn gated(pool: Option<&Pool>, isa: Isa, activation: Activation, gate_up: &[f
         fn each(self, ops: impl RowOps) {
             let Rows(activation, gate_up, width, out) = self;
             for (row, out) in gate_up.chunks_exact(2 * width).zip(out.chunks_exact_mut(width)) {
-                let (gate, up) = row.split_at(width);
-                ops.gated(activation, gate, up, out);
+                for (part, out) in row.chunks(2 * LANES).zip(out.chunks_mut(LANES)) {
+                    let (gate, up) = part.split_at(out.len());
+                    ops.gated(activation, gate, up, out);
+                }
             }
         }
     }
@@ -358,6 +369,61 @@ pub fn gated(pool: Option<&Pool>, isa: Isa, activation: Activation, gate_up: &[f
         let out = unsafe { out.part(rows.start * width..rows.end * width) };
         dispatch(isa, Rows(activation, &gate_up[rows.start * 2 * width..rows.end * 2 * width], width, out));
     });
+}
+
+/// [`gated`] of a block: `rows` (the first, and how many) of 32 columns, of which the first `columns`, an even number, count;
+/// to `out`, rows `width` apart.
+///
+/// # Safety
+/// The first `columns` of each row are there; `out` covers `columns / 2` numbers of each, and nobody else uses them.
+pub(crate) unsafe fn gated_block(
+    isa: Isa,
+    activation: Activation,
+    rows: (*const [f32; 2 * LANES], usize),
+    columns: usize,
+    out: *mut f32,
+    width: usize,
+) {
+    struct Block(Activation, (*const [f32; 2 * LANES], usize), usize, *mut f32, usize);
+
+    impl Block {
+        #[inline(always)]
+        fn each(self, ops: impl RowOps) {
+            // Whole vectors are a case of their own, for the compiler.
+            let count = self.2;
+            if count == LANES { self.rows(ops, LANES) } else { self.rows(ops, count) }
+        }
+
+        #[inline(always)]
+        fn rows(self, ops: impl RowOps, count: usize) {
+            let Block(activation, (first, rows), _, out, width) = self;
+            for row in 0..rows {
+                // SAFETY: the caller's promise.
+                let (gate_up, out) = unsafe {
+                    let gate_up = std::slice::from_raw_parts(first.add(row).cast::<f32>(), 2 * count);
+                    (gate_up, std::slice::from_raw_parts_mut(out.add(row * width), count))
+                };
+                let (gate, up) = gate_up.split_at(count);
+                ops.gated(activation, gate, up, out);
+            }
+        }
+    }
+
+    impl Kernel for Block {
+        type Output = ();
+
+        fn define(self) {
+            self.each(Plain);
+        }
+
+        #[inline(always)]
+        fn run<S: Simd>(self, s: S) {
+            self.each(Vectors(s));
+        }
+    }
+
+    assert!(columns <= 2 * LANES && columns.is_multiple_of(2), "{columns} columns are no gates and their factors");
+    dispatch(isa, Block(activation, rows, columns / 2, out, width));
 }
 
 /// `x = scale * y + x`, rounded once. f32 of one length.

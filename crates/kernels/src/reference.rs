@@ -8,9 +8,7 @@ use crate::quant::{
     PLANES, PackedMatrix, QUAD, RowSource, SMALLEST_ACTIVATION, WeightClass, max_outliers, quantize_activations,
     round_to_bf16,
 };
-use crate::{
-    Activation, Attention, Backend, Isa, Out, RotateAndStore, RoutingRule, attention, cpu, pointwise, routing,
-};
+use crate::{Attention, Backend, Isa, Out, RotateAndStore, RoutingRule, attention, cpu, pointwise, routing};
 
 /// The backend of definitions.
 #[derive(Clone, Copy, Debug)]
@@ -91,24 +89,27 @@ impl Backend for Reference {
 
     fn linear(&self, x: &[f32], w: &PackedMatrix, bias: Option<&[f32]>, out: Out<'_>) {
         let MatrixShape { out_features, in_features } = w.shape();
-        let (out, add) = match out {
-            Out::Store(out) => (out, false),
-            Out::Add(out) => (out, true),
-        };
         let rows = x.len() / in_features;
         assert_eq!(x.len(), rows * in_features, "x is not [rows, in_features]");
-        assert_eq!(out.len(), rows * out_features, "out is not [rows, out_features]");
-        for (x, out) in x.chunks_exact(in_features).zip(out.chunks_exact_mut(out_features)) {
-            let product = match (w.blocks(), w.class()) {
+        let row = |x: &[f32]| {
+            let mut product = match (w.blocks(), w.class()) {
                 (Some(format), _) => block_row(x, w, format),
                 (None, WeightClass::Bf16) => bf16_row(self.arithmetic, x, w),
                 (None, WeightClass::Int8 | WeightClass::Int4) => integer_row(x, w),
             };
-            for (column, (out, mut y)) in out.iter_mut().zip(product).enumerate() {
-                if let Some(bias) = bias {
-                    y += bias[column];
-                }
-                *out = if add { *out + y } else { y };
+            product.iter_mut().zip(bias.into_iter().flatten()).for_each(|(y, bias)| *y += bias);
+            product
+        };
+        let product = x.chunks_exact(in_features).flat_map(row);
+        match out {
+            Out::Store(out) | Out::Add(out) if out.len() != rows * out_features => {
+                panic!("out is not [rows, out_features]")
+            }
+            Out::Store(out) => out.iter_mut().zip(product).for_each(|(out, y)| *out = y),
+            Out::Add(out) => out.iter_mut().zip(product).for_each(|(out, y)| *out += y),
+            Out::Gated(activation, out) => {
+                let gate_up: Vec<f32> = product.collect();
+                pointwise::gated(None, Isa::Scalar, activation, &gate_up, out_features / 2, out);
             }
         }
     }
@@ -119,10 +120,6 @@ impl Backend for Reference {
 
     fn attend(&self, args: Attention<'_>, kv: &KvCache, out: &mut [f32]) {
         attention::attend(None, Isa::Scalar, self.arithmetic, args, kv, out);
-    }
-
-    fn gated(&self, activation: Activation, gate_up: &[f32], width: usize, out: &mut [f32]) {
-        pointwise::gated(None, Isa::Scalar, activation, gate_up, width, out);
     }
 
     fn add_scaled(&self, y: &[f32], scale: f32, x: &mut [f32]) {

@@ -7,6 +7,7 @@ use kernels::pointwise::{add_scaled, gated, rms_norm, rotate_and_store, softcap}
 use kernels::threads::Pool;
 use kernels::{
     Activation, HeadLayout, HeadNorms, Isa, KvCache, KvDtype, KvShape, RopeScaling, RopeTable, RotateAndStore,
+    gate_up_row,
 };
 use paths::{bits, every_path, numbers};
 
@@ -75,12 +76,14 @@ fn gated_activations_are_silu_and_gelu_of_the_gate_times_up() {
     };
     let width = 4096;
     for (activation, exact, lowest) in [(Activation::Silu, silu, -80.0), (Activation::GeluTanh, gelu, -9.0)] {
-        let mut gate_up = numbers(5, 2 * width);
-        gate_up[..width].iter_mut().for_each(|gate| *gate = gate.max(lowest));
-        gate_up[..6].copy_from_slice(&[0.0, -0.0, 100.0, lowest, 3e38, -5.0]);
+        let mut gate_then_up = numbers(5, 2 * width);
+        gate_then_up[..width].iter_mut().for_each(|gate| *gate = gate.max(lowest));
+        gate_then_up[..6].copy_from_slice(&[0.0, -0.0, 100.0, lowest, 3e38, -5.0]);
+        let gate_up: Vec<f32> = (0..2 * width).map(|at| gate_then_up[gate_up_row(at, width)]).collect();
         let mut out = vec![0.0; width];
         gated(None, Isa::Scalar, activation, &gate_up, width, &mut out);
-        let want: Vec<f64> = (0..width).map(|i| exact(gate_up[i] as f64) * gate_up[width + i] as f64).collect();
+        let want: Vec<f64> =
+            (0..width).map(|i| exact(gate_then_up[i] as f64) * gate_then_up[width + i] as f64).collect();
         // An argument of 80 is off by 80 half ulps before the exponential.
         let tolerance = if activation == Activation::Silu { 1e-6 } else { 1e-5 };
         assert_close(&out, &want, tolerance);

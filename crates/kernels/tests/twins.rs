@@ -5,14 +5,19 @@ mod common;
 
 use common::{Case, KINDS, Kind, Random, SHAPES, cases};
 use kernels::isa::Isa;
+use kernels::pointwise::gated;
 use kernels::threads::max_threads;
 use kernels::{
-    Activation, Arithmetic, Backend, Cpu, CpuOptions, Float32, Gated, Int4Source, Int8Source, MatrixShape, Out,
-    PackedMatrix, Reference, RowSource, WeightClass,
+    Activation, Arithmetic, Backend, Cpu, CpuOptions, Float32, Int4Source, Int8Source, MatrixShape, Out, PackedMatrix,
+    Reference, RowSource, WeightClass, gate_up_row,
 };
 
 /// Every weight class.
 const CLASSES: [WeightClass; 3] = [WeightClass::Bf16, WeightClass::Int8, WeightClass::Int4];
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|value| value.to_bits()).collect()
+}
 
 /// One and two threads of every instruction set there is here, in both arithmetics.
 fn implementations() -> Vec<Cpu> {
@@ -73,37 +78,65 @@ fn a_row_has_the_same_bits_alone_and_among_others() {
 }
 
 #[test]
-fn a_gate_on_the_way_into_a_product_changes_no_bit() {
+fn a_gate_behind_a_product_changes_no_bit() {
     let mut random = Random::new(6);
-    for (width, out_features) in [(33, 40), (416, 80), (4864, 64)] {
-        let shape = MatrixShape { out_features, in_features: width };
-        let (weights, gate_up) = (random.values(out_features * width), random.values(40 * 2 * width));
-        let rows = RowSource(&|row, to| to.copy_from_slice(&weights[row * width..][..width]));
-        for class in CLASSES {
-            for num_rows in [1, 2, 7, 40] {
-                let results = |backend: &dyn Fn(Gated<'_>, Out<'_>), out: &mut [f32]| {
-                    let (gate_up, mut activated) = (&gate_up[..num_rows * 2 * width], vec![f32::NAN; num_rows * width]);
-                    backend(
-                        Gated { activation: Activation::Silu, gate_up, width, activated: &mut activated },
-                        Out::Add(out),
-                    );
-                    out.iter().map(|y| y.to_bits()).collect::<Vec<_>>()
-                };
-                let matrix = Reference::new().pack(shape, class, &rows).unwrap();
-                let wanted = Arithmetic::ALL.map(|arithmetic| {
-                    let mut out = vec![0.5; num_rows * out_features];
-                    let reference = Reference::of(arithmetic);
-                    results(&|gated, out| reference.gated_linear(gated, &matrix, None, out), &mut out)
-                });
-                for cpu in implementations() {
-                    let wanted = &wanted[usize::from(cpu.arithmetic() == Arithmetic::Tiles)];
-                    let matrix = cpu.pack(shape, class, &rows).unwrap();
-                    let mut out = vec![0.5; num_rows * out_features];
-                    let got = results(&|gated, out| cpu.gated_linear(gated, &matrix, None, out), &mut out);
-                    assert_eq!(got, *wanted, "{num_rows} rows of {width}, {class:?}, {}", cpu.describe());
-                }
+    for (width, in_features) in [(1, 33), (7, 64), (16, 100), (33, 129), (416, 256)] {
+        let shape = MatrixShape { out_features: 2 * width, in_features };
+        let (weights, bias) = (random.values(2 * width * in_features), random.values(2 * width));
+        let x = random.values(40 * in_features);
+        let row_of = |row: usize| &weights[row * in_features..][..in_features];
+        let stored = RowSource(&|row, to| to.copy_from_slice(row_of(row)));
+        let gate_up = RowSource(&|row, to| to.copy_from_slice(row_of(gate_up_row(row, width))));
+        let gate_up_bias: Vec<f32> = (0..2 * width).map(|row| bias[gate_up_row(row, width)]).collect();
+        for (class, num_rows) in CLASSES.into_iter().flat_map(|class| [1, 2, 7, 40].map(|rows| (class, rows))) {
+            let x = &x[..num_rows * in_features];
+            // The product of the rows as they are stored, put in order afterwards, and gated: three steps.
+            let wanted = Arithmetic::ALL.map(|arithmetic| {
+                let reference = Reference::of(arithmetic);
+                let mut y = vec![f32::NAN; num_rows * 2 * width];
+                let matrix = reference.pack(shape, class, &stored).unwrap();
+                reference.linear(x, &matrix, Some(&bias), Out::Store(&mut y));
+                let ordered: Vec<f32> = y
+                    .chunks_exact(2 * width)
+                    .flat_map(|y| (0..2 * width).map(|at| y[gate_up_row(at, width)]))
+                    .collect();
+                let mut out = vec![f32::NAN; num_rows * width];
+                gated(None, Isa::Scalar, Activation::Silu, &ordered, width, &mut out);
+                bits(&out)
+            });
+            let got = |backend: &dyn Fn(Out<'_>)| {
+                let mut out = vec![f32::NAN; num_rows * width];
+                backend(Out::Gated(Activation::Silu, &mut out));
+                bits(&out)
+            };
+            let what = format!("{num_rows} rows, {in_features} to {width}, {class:?}");
+            for (arithmetic, wanted) in Arithmetic::ALL.into_iter().zip(&wanted) {
+                let reference = Reference::of(arithmetic);
+                let matrix = reference.pack(shape, class, &gate_up).unwrap();
+                let got = got(&|out| reference.linear(x, &matrix, Some(&gate_up_bias), out));
+                assert_eq!(got, *wanted, "{what}, reference, {arithmetic:?}");
+            }
+            for cpu in implementations() {
+                let wanted = &wanted[usize::from(cpu.arithmetic() == Arithmetic::Tiles)];
+                let matrix = cpu.pack(shape, class, &gate_up).unwrap();
+                let got = got(&|out| cpu.linear(x, &matrix, Some(&gate_up_bias), out));
+                assert_eq!(got, *wanted, "{what}, {}", cpu.describe());
             }
         }
+    }
+}
+
+#[test]
+fn rows_of_gate_and_up_are_each_in_their_place() {
+    for width in [1, 15, 16, 17, 32, 40, 4864] {
+        let mut rows: Vec<usize> = (0..2 * width).map(|row| gate_up_row(row, width)).collect();
+        for (part, of_part) in rows.chunks(32).enumerate() {
+            let (gate, up) = of_part.split_at(of_part.len() / 2);
+            assert!(gate.iter().copied().eq(part * 16..part * 16 + gate.len()), "width {width}, part {part}: {gate:?}");
+            assert!(gate.iter().zip(up).all(|(gate, up)| gate + width == *up), "width {width}, part {part}");
+        }
+        rows.sort_unstable();
+        assert!(rows.into_iter().eq(0..2 * width), "width {width}: every row once");
     }
 }
 

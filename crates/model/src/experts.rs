@@ -91,13 +91,12 @@ impl Groups {
 }
 
 impl<B: Backend> Experts<B> {
-    /// `rows` rows of `input`. `gate_up` and `activated` are scratch, wide enough for an expert.
+    /// `rows` rows of `input`. `activated` is scratch, wide enough for an expert.
     pub(crate) fn apply(
         &self,
         pass: &Pass<'_, B>,
         (input, rows): (&[f32], usize),
         scratch: &mut ExpertScratch,
-        gate_up: &mut [f32],
         activated: &mut [f32],
         out: Out<'_>,
     ) {
@@ -116,6 +115,7 @@ impl<B: Backend> Experts<B> {
                 out.fill(0.0);
                 out
             }
+            Out::Gated(..) => unreachable!("experts end in the residual stream"),
         };
         let hidden = config.hidden_size;
         for (index, expert) in self.experts.iter().enumerate() {
@@ -125,7 +125,7 @@ impl<B: Backend> Experts<B> {
             }
             let (gathered, results) = (&mut gathered[..rows.len() * hidden], &mut results[..rows.len() * hidden]);
             backend.gather(input, hidden, rows, gathered);
-            expert.apply(pass, (gathered, rows.len()), gate_up, activated, Out::Store(results));
+            expert.apply(pass, (gathered, rows.len()), activated, Out::Store(results));
             backend.scatter_add(results, weights, rows, hidden, x);
         }
     }

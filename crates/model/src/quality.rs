@@ -11,10 +11,11 @@
 //! al., 2024) shows up, and what a recipe of wider classes is decided by.
 
 use kernels::float32::{Float32Cache, Float32Matrix};
+use kernels::pointwise::gated;
 use kernels::quant::quantize_int4_row;
 use kernels::{
-    Activation, Attention, Backend, BlockFormat, BlockSource, Float32, Int4Source, Int8Source, KvShape, MatrixShape,
-    Out, OutOfMemory, RotateAndStore, RoutingRule, RowSource, WeightClass,
+    Attention, Backend, BlockFormat, BlockSource, Float32, Int4Source, Int8Source, Isa, KvShape, MatrixShape, Out,
+    OutOfMemory, RotateAndStore, RoutingRule, RowSource, WeightClass,
 };
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -148,7 +149,7 @@ pub struct Watched<B: Backend> {
 pub struct WatchedMatrix<M> {
     exact: Float32Matrix,
     judged: M,
-    out_features: usize,
+    shape: MatrixShape,
     index: usize,
 }
 
@@ -175,7 +176,7 @@ impl<B: Backend> Watched<B> {
     fn join(&self, exact: Float32Matrix, judged: B::Matrix, shape: MatrixShape) -> WatchedMatrix<B::Matrix> {
         let mut errors = self.lock();
         errors.push(MatrixError::default());
-        WatchedMatrix { exact, judged, out_features: shape.out_features, index: errors.len() - 1 }
+        WatchedMatrix { exact, judged, shape, index: errors.len() - 1 }
     }
 }
 
@@ -241,16 +242,16 @@ impl<B: Backend> Backend for Watched<B> {
     }
 
     fn linear(&self, x: &[f32], w: &Self::Matrix, bias: Option<&[f32]>, out: Out<'_>) {
-        let len = match &out {
-            Out::Store(out) | Out::Add(out) => out.len(),
-        };
+        let MatrixShape { out_features, in_features } = w.shape;
+        let len = x.len() / in_features * out_features;
         let (mut exact, mut judged) = (vec![0.0; len], vec![0.0; len]);
         self.exact.linear(x, &w.exact, bias, Out::Store(&mut exact));
         self.judged.linear(x, &w.judged, bias, Out::Store(&mut judged));
-        self.lock()[w.index].add(&exact, &judged, w.out_features);
+        self.lock()[w.index].add(&exact, &judged, out_features);
         match out {
             Out::Store(out) => out.copy_from_slice(&exact),
             Out::Add(out) => out.iter_mut().zip(&exact).for_each(|(out, y)| *out += y),
+            Out::Gated(activation, out) => gated(None, Isa::best(), activation, &exact, out_features / 2, out),
         }
     }
 
@@ -260,10 +261,6 @@ impl<B: Backend> Backend for Watched<B> {
 
     fn attend(&self, args: Attention<'_>, kv: &Float32Cache, out: &mut [f32]) {
         self.exact.attend(args, kv, out);
-    }
-
-    fn gated(&self, activation: Activation, gate_up: &[f32], width: usize, out: &mut [f32]) {
-        self.exact.gated(activation, gate_up, width, out);
     }
 
     fn add_scaled(&self, y: &[f32], scale: f32, x: &mut [f32]) {

@@ -20,8 +20,8 @@ use crate::config::{HeadNorm, ModelConfig, NormPlacement};
 use crate::experts::{ExpertScratch, Experts};
 use crate::forward::embedding_class;
 use crate::tensors::{self, Feed, Norms, Tensors};
-use crate::weights::{Part, Weights};
-use kernels::{Attention, AttentionSpan, Backend, Gated, HeadNorms, Out, RopeTable, RotateAndStore, WeightClass};
+use crate::weights::{Part, RowOrder, Weights};
+use kernels::{Attention, AttentionSpan, Backend, HeadNorms, Out, RopeTable, RotateAndStore, WeightClass};
 use std::ops::Range;
 
 /// Weights of a model in a backend's layout.
@@ -56,7 +56,7 @@ enum MlpBlock<B: Backend> {
 
 /// The gated MLP, or one expert of many.
 pub(crate) struct Mlp<B: Backend> {
-    /// `[gate | up] x hidden_size`.
+    /// `2 * width x hidden_size`, in the order of [`kernels::gate_up_row`].
     pub(crate) gate_up: Linear<B>,
     /// `[hidden_size, width]`.
     pub(crate) down: Linear<B>,
@@ -81,20 +81,17 @@ impl<B: Backend> Linear<B> {
 }
 
 impl<B: Backend> Mlp<B> {
-    /// `rows` rows of `input`. `gate_up` and `activated` are scratch.
+    /// `rows` rows of `input`. `activated` is scratch.
     pub(crate) fn apply(
         &self,
         pass: &Pass<'_, B>,
         (input, rows): (&[f32], usize),
-        gate_up: &mut [f32],
         activated: &mut [f32],
         out: Out<'_>,
     ) {
-        let gate_up = &mut gate_up[..rows * 2 * self.width];
         let activated = &mut activated[..rows * self.width];
-        self.gate_up.apply(pass.backend, input, Out::Store(gate_up));
-        let gated = Gated { activation: pass.config.activation, gate_up, width: self.width, activated };
-        pass.backend.gated_linear(gated, &self.down.matrix, self.down.bias.as_deref(), out);
+        self.gate_up.apply(pass.backend, input, Out::Gated(pass.config.activation, activated));
+        self.down.apply(pass.backend, activated, out);
     }
 
     pub(crate) fn bytes(&self, backend: &B) -> usize {
@@ -127,9 +124,7 @@ struct BlockScratch {
     normed: Vec<f32>,
     /// A block's output where it is not added to the residual stream at once, `[max_rows, hidden_size]`; or empty.
     result: Vec<f32>,
-    /// `[max_rows, 2 * width]` of the widest MLP.
-    gate_up: Vec<f32>,
-    /// `[max_rows, width]`.
+    /// `[max_rows, width]` of the widest MLP.
     activated: Vec<f32>,
     experts: Option<ExpertScratch>,
 }
@@ -141,7 +136,6 @@ impl Scratch {
         let blocks = BlockScratch {
             normed: zeros(max_rows, hidden)?,
             result: zeros(if adds_at_once(config) { 0 } else { max_rows }, hidden)?,
-            gate_up: zeros(max_rows, 2 * config.widest_mlp())?,
             activated: zeros(max_rows, config.widest_mlp())?,
             experts: config.experts.map(|experts| ExpertScratch::new(&experts, hidden, max_rows)).transpose()?,
         };
@@ -357,17 +351,17 @@ impl<B: Backend> Layer<B> {
 
     /// The output projection and the MLP, each added to the residual stream `x`.
     fn finish(&self, pass: &Pass<'_, B>, attended: &[f32], scratch: &mut BlockScratch, x: &mut [f32]) {
-        let BlockScratch { normed, result, gate_up, activated, experts } = scratch;
+        let BlockScratch { normed, result, activated, experts } = scratch;
         self.o.apply(pass.backend, attended, exit(pass, x, result));
         add_result(pass, &self.attention_norms, result, normed, x);
 
         let rows = x.len() / pass.config.hidden_size;
         let (input, out) = enter(pass, &self.mlp_norms, x, normed, result);
         match &self.mlp {
-            MlpBlock::Dense(mlp) => mlp.apply(pass, (input, rows), gate_up, activated, out),
+            MlpBlock::Dense(mlp) => mlp.apply(pass, (input, rows), activated, out),
             MlpBlock::Experts(mlp) => {
                 let scratch = experts.as_mut().expect("a model with experts has scratch for them");
-                mlp.apply(pass, (input, rows), scratch, gate_up, activated, out);
+                mlp.apply(pass, (input, rows), scratch, activated, out);
             }
         }
         add_result(pass, &self.mlp_norms, result, normed, x);
@@ -447,28 +441,43 @@ impl<B: Backend> Loader<'_, B> {
 
     fn mlp(&mut self, mlp: &tensors::Mlp) -> Result<Mlp<B>, LoadError> {
         let width = mlp.down.in_features;
-        Ok(Mlp { gate_up: self.linear(&mlp.gate_up)?, down: self.linear(&mlp.down)?, width })
+        let gate_up = self.linear_in_order(&mlp.gate_up, RowOrder::GateUp)?;
+        Ok(Mlp { gate_up, down: self.linear(&mlp.down)?, width })
     }
 
     /// Fused projections: rows, and bias entries, one part after the other.
     fn linear(&mut self, linear: &tensors::Linear) -> Result<Linear<B>, LoadError> {
+        self.linear_in_order(linear, RowOrder::AsStored)
+    }
+
+    fn linear_in_order(&mut self, linear: &tensors::Linear, order: RowOrder) -> Result<Linear<B>, LoadError> {
         let class = match self.as_stored {
             true => self.weights.at_least_as_stored(self.class, &linear.parts),
             false => self.class,
         };
-        let matrix = self.matrix(linear, class)?;
+        let matrix = self.matrix_in_order(linear, class, order)?;
         let biases = linear.biases.iter().map(|bias| self.weights.vector(&bias.name, bias.len));
-        let bias = biases.collect::<Result<Vec<_>, _>>()?.concat();
+        let stored = biases.collect::<Result<Vec<_>, _>>()?.concat();
+        let bias: Vec<f32> = (0..stored.len()).map(|row| stored[order.source(row, stored.len())]).collect();
         Ok(Linear { matrix, bias: (!bias.is_empty()).then_some(bias) })
     }
 
     fn matrix(&mut self, linear: &tensors::Linear, class: WeightClass) -> Result<B::Matrix, LoadError> {
+        self.matrix_in_order(linear, class, RowOrder::AsStored)
+    }
+
+    fn matrix_in_order(
+        &mut self,
+        linear: &tensors::Linear,
+        class: WeightClass,
+        order: RowOrder,
+    ) -> Result<B::Matrix, LoadError> {
         let mut bytes = 0;
         for part in &linear.parts {
             let rows = part.shape[..part.shape.len() - 1].iter().product::<usize>() as u64;
             bytes += self.weights.tensor(&part.name, &part.shape)?.num_bytes() / rows * part.rows.len() as u64;
         }
-        let matrix = self.weights.pack(self.backend, class, linear.in_features, &linear.parts)?;
+        let matrix = self.weights.pack_in_order(self.backend, class, linear.in_features, &linear.parts, order)?;
         self.names.push(linear.parts.iter().map(Part::to_string).collect::<Vec<_>>().join(" + "));
         (self.progress)(bytes);
         Ok(matrix)

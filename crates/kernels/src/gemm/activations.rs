@@ -1,9 +1,7 @@
 //! Activations in the form that a kernel reads, kept in memory that only grows.
 
 use super::{Format, Prepare};
-use crate::isa::Isa;
 use crate::mem::Buffer;
-use crate::pointwise::{self, Activation, Shared};
 use crate::quant::{
     Digits, GROUP, INT8_GROUP, Outlier, PEAK_LANES, PLANES, QUAD, Reached, SMALLEST_ACTIVATION, max_outliers,
     quantize_by, round_to_bf16,
@@ -23,37 +21,8 @@ pub(crate) struct Scratch {
     outliers: Buffer<Outlier>,
     /// How many of them there are, `[rows][PLANES]`.
     counts: Buffer<u32>,
-    /// By thread: a row that is computed and converted at once.
-    made: Buffer<f32>,
     /// By thread: the largest magnitude of each quad of a row.
     peaks: Buffer<u16>,
-}
-
-/// Where the rows of a product come from.
-#[derive(Clone, Copy)]
-pub(crate) enum Source<'a> {
-    /// f32 `[rows, width]`.
-    Rows(&'a [f32]),
-    /// `[rows, gate | up]`, each `width` wide: a row is [`pointwise::gated`] of it, made in the nearest cache and read from there.
-    Gated(Isa, Activation, &'a [f32]),
-}
-
-impl Source<'_> {
-    /// How many rows of so many numbers.
-    pub(super) fn rows(&self, width: usize) -> usize {
-        match self {
-            Source::Rows(x) => x.len() / width,
-            Source::Gated(_, _, gate_up) => gate_up.len() / (2 * width),
-        }
-    }
-
-    /// Numbers of all rows together.
-    pub(super) fn len(&self) -> usize {
-        match self {
-            Source::Rows(x) => x.len(),
-            Source::Gated(_, _, gate_up) => gate_up.len() / 2,
-        }
-    }
 }
 
 /// Converted activations.
@@ -154,10 +123,10 @@ impl Scratch {
         pool: &Pool,
         prepare: Prepare,
         format: Format,
-        source: Source<'_>,
+        x: &[f32],
         width: usize,
     ) -> Activations<'_> {
-        let rows = source.rows(width);
+        let rows = x.len() / width;
         let stride = stride(format, width);
         let scaled_rows = if format.is_int8() { rows } else { 0 };
         self.rows.reserve(rows * stride).expect("memory for the activations of one matrix product");
@@ -165,11 +134,6 @@ impl Scratch {
         let list = max_outliers(width);
         self.outliers.reserve(scaled_rows * PLANES * list).expect("memory for outliers");
         self.counts.reserve(scaled_rows * PLANES).expect("memory for counts of outliers");
-        let (made_rows, cost) = match source {
-            Source::Rows(_) => (0, source.len()),
-            Source::Gated(..) => (pool.threads(), 4 * source.len()),
-        };
-        self.made.reserve(made_rows * width).expect("memory for a row of each thread");
         let quads = if scaled_rows > 0 { width.div_ceil(QUAD).next_multiple_of(PEAK_LANES) } else { 0 };
         self.peaks.reserve(pool.threads() * quads).expect("memory for the peaks of a row of each thread");
         let to = Pointers(
@@ -180,8 +144,9 @@ impl Scratch {
             self.peaks.as_mut_ptr(),
         );
         let to = &to;
-        let convert = |thread: usize, x: &[f32], first: usize| {
-            let at = if scaled_rows > 0 { first } else { 0 };
+        let convert = |thread: usize, rows: Range<usize>| {
+            let (first, at) = (rows.start, if scaled_rows > 0 { rows.start } else { 0 });
+            let x = &x[rows.start * width..rows.end * width];
             // SAFETY: the buffers hold `rows` rows, each part covers rows of its own, each thread has peaks of its own, and
             // the caller chose `prepare` with a proof of its instructions.
             unsafe {
@@ -191,22 +156,10 @@ impl Scratch {
                 prepare(PrepareRows { format, x, width, bytes, stride, scales, outliers, counts, peaks });
             }
         };
-        let made = Shared::new(&mut self.made[..made_rows * width]);
-        let part = |thread: usize, rows: Range<usize>| match source {
-            Source::Rows(x) => convert(thread, &x[rows.start * width..rows.end * width], rows.start),
-            Source::Gated(isa, activation, gate_up) => {
-                // SAFETY: each thread has a row of its own.
-                let made = unsafe { made.part(thread * width..(thread + 1) * width) };
-                for row in rows {
-                    pointwise::gated(None, isa, activation, &gate_up[row * 2 * width..][..2 * width], width, made);
-                    convert(thread, made, row);
-                }
-            }
-        };
-        if rows == 1 || cost < PARALLEL_FROM {
-            part(0, 0..rows);
+        if rows == 1 || x.len() < PARALLEL_FROM {
+            convert(0, 0..rows);
         } else {
-            pool.run(&|thread| part(thread, share(rows, pool.threads(), thread)));
+            pool.run(&|thread| convert(thread, share(rows, pool.threads(), thread)));
         }
         Activations {
             bytes: &self.rows[..rows * stride],

@@ -6,6 +6,7 @@
 //! panel       for each group of pairs that fits L2, for each block of 1..=12 rows, for each pair:
 //!               kernel   all of K, sums in registers    scalar.rs  avx2.rs  avx512.rs  pairs.rs  amx.rs
 //!               finish   outliers, scales, bias, residual         epilogue.rs
+//!               gate     32 columns of gate and up become 16
 //! ```
 //! What a result is, row by row and column by column (the cutting above cannot change it):
 //!
@@ -19,7 +20,7 @@
 //!   are joined as above; `y = s * row_scale`.
 //! * bf16: the sum of one of the two [`arithmetic`](crate::arithmetic)s: what `vdpbf16ps` or what the tile instruction
 //!   `TDPBF16PS` computes (Intel SDM volume 2). The other instruction sets follow the one that was chosen.
-//! * then `y + bias`, then `out + y` for [`Out::Add`](crate::Out).
+//! * then `y + bias`, then `out + y` for [`Out::Add`], or [`pointwise::gated`] for [`Out::Gated`].
 
 mod activations;
 #[cfg(target_arch = "x86_64")]
@@ -34,11 +35,12 @@ mod pairs;
 mod scalar;
 
 use activations::Lists;
-pub(crate) use activations::{Activations, Scratch, Source};
+pub(crate) use activations::{Activations, Scratch};
 
 use crate::Out;
 use crate::arithmetic::Arithmetic;
 use crate::isa::{Amx, Avx2, Avx512, Avx512Bf16, Isa};
+use crate::pointwise::{self, Activation};
 use crate::quant::{BlockFormat, Codes, Levels, Outlier, PAIR, PLANES, PackedMatrix, Scales, WeightClass};
 use crate::threads::{Pool, share};
 use std::mem::MaybeUninit;
@@ -213,6 +215,8 @@ pub(crate) struct Proofs {
     avx512: Option<Avx512>,
     avx512_bf16: Option<Avx512Bf16>,
     amx: Option<Amx>,
+    /// For what is no product.
+    isa: Isa,
     /// Take tiles for any number of rows, also where vectors would be faster.
     only_tiles: bool,
 }
@@ -222,7 +226,7 @@ impl Proofs {
     pub(crate) fn of(isa: Isa, arithmetic: Arithmetic) -> Proofs {
         let amx = if isa >= Isa::Amx { Amx::detect() } else { None };
         let (avx2, avx512, avx512_bf16) = (isa.avx2(), isa.avx512(), isa.avx512_bf16());
-        Proofs { arithmetic, avx2, avx512, avx512_bf16, amx, only_tiles: false }
+        Proofs { arithmetic, avx2, avx512, avx512_bf16, amx, isa, only_tiles: false }
     }
 
     /// The arithmetic of bf16.
@@ -293,24 +297,25 @@ impl Proofs {
     }
 }
 
-/// `y = x w^T`, see the module. `source`: the rows of `x`, K wide. Two fork-joins at most; allocates only when `scratch` must grow.
+/// `y = x w^T`, see the module. `x`: rows, K wide. Two fork-joins at most; allocates only when `scratch` must grow.
 pub(crate) fn linear(
     pool: &Pool,
     proofs: Proofs,
     scratch: &mut Scratch,
-    source: Source<'_>,
+    x: &[f32],
     w: &PackedMatrix,
     bias: Option<&[f32]>,
     out: Out<'_>,
 ) {
     let shape = w.shape();
-    let rows = source.rows(shape.in_features);
-    let (out, add) = match out {
-        Out::Store(out) => (out, false),
-        Out::Add(out) => (out, true),
+    let rows = x.len() / shape.in_features;
+    let (out, then, width) = match out {
+        Out::Store(out) => (out, Then::Store, shape.out_features),
+        Out::Add(out) => (out, Then::Add, shape.out_features),
+        Out::Gated(activation, out) => (out, Then::Gate(proofs.isa, activation), shape.out_features / 2),
     };
-    assert_eq!(source.len(), rows * shape.in_features, "x is not [rows, in_features]");
-    assert_eq!(out.len(), rows * shape.out_features, "out is not [rows, out_features]");
+    assert_eq!(x.len(), rows * shape.in_features, "x is not [rows, in_features]");
+    assert_eq!(out.len(), rows * width, "out is not [rows, {width}]");
     assert!(bias.is_none_or(|bias| bias.len() == shape.out_features), "bias is not [out_features]");
     if rows == 0 {
         return;
@@ -323,7 +328,7 @@ pub(crate) fn linear(
         None => (proofs.path(w.class(), Levels::Even), tiles_for(proofs, w.class(), rows)),
     };
     let format = if tiles.is_some() && w.class() == WeightClass::Bf16 { Format::Bf16 } else { path.format };
-    let activations = scratch.prepare(pool, path.prepare, format, source, shape.in_features);
+    let activations = scratch.prepare(pool, path.prepare, format, x, shape.in_features);
     let product = Product {
         w,
         groups: w.blocks().map(Groups::of),
@@ -331,7 +336,8 @@ pub(crate) fn linear(
         activations,
         bias,
         out: OutPointer(out.as_mut_ptr()),
-        add,
+        width,
+        then,
     };
     let panel = |rows: Range<usize>, pairs: Range<usize>| match tiles {
         #[cfg(target_arch = "x86_64")]
@@ -395,7 +401,17 @@ pub(crate) struct Product<'a> {
     activations: Activations<'a>,
     bias: Option<&'a [f32]>,
     out: OutPointer,
-    add: bool,
+    /// Numbers in a row of it.
+    width: usize,
+    then: Then,
+}
+
+/// What becomes of results: [`Out`].
+#[derive(Clone, Copy)]
+enum Then {
+    Store,
+    Add,
+    Gate(Isa, Activation),
 }
 
 impl Product<'_> {
@@ -452,19 +468,26 @@ impl Product<'_> {
     /// Asks for the cache lines of a block of results before its sums are computed. A store that misses holds up all
     /// stores behind it, of which kernels make many.
     fn ask_for_results(&self, first: usize, count: usize, pair: usize) {
-        let width = self.w.shape().out_features;
+        let lines = if let Then::Gate(..) = self.then { 1 } else { 2 };
         for row in first..first + count {
-            for column in [pair * PAIR, pair * PAIR + PAIR / 2] {
-                prefetch(self.out.0.wrapping_add(row * width + column).cast());
+            for line in 0..lines {
+                let column = (pair * lines + line) * PAIR / 2;
+                prefetch(self.out.0.wrapping_add(row * self.width + column).cast());
             }
         }
     }
 
     /// Outliers, scales, bias and residual for rows `first..`, at most [`MAX_ROWS`], and one pair of strips.
     fn finish(&self, sums: &[[u32; PAIR]], first: usize, pair: usize) {
-        let width = self.w.shape().out_features;
         let column = pair * PAIR;
-        let columns = (width - column).min(PAIR);
+        let columns = (self.w.shape().out_features - column).min(PAIR);
+        let mut ungated = MaybeUninit::<[[f32; PAIR]; MAX_ROWS]>::uninit();
+        // SAFETY: within the output, which is `[rows, width]`.
+        let to = |column: usize| unsafe { self.out.0.add(first * self.width + column) };
+        let (out, width) = match self.then {
+            Then::Gate(..) => (ungated.as_mut_ptr().cast(), PAIR),
+            Then::Store | Then::Add => (to(column), self.width),
+        };
         let lists = self.activations.lists(first, sums.len());
         let mut high = MaybeUninit::<[[[u32; PAIR]; PLANES]; MAX_ROWS]>::uninit();
         if lists.rows() > 0 {
@@ -484,14 +507,18 @@ impl Product<'_> {
             high: high.as_ptr().cast(),
             column_scales: self.w.scales().get(column..column + columns).unwrap_or(&[]),
             bias: self.bias.map(|bias| &bias[column..column + columns]),
-            add: self.add,
-            // SAFETY: within the output, which is `[rows, width]`.
-            out: unsafe { self.out.0.add(first * width + column) },
+            add: matches!(self.then, Then::Add),
+            out,
             width,
             columns,
         };
         // SAFETY: the path's instructions are there, and this panel alone writes these rows and columns.
         unsafe { (self.path.finish)(results) };
+        if let Then::Gate(isa, activation) = self.then {
+            let rows = ungated.as_ptr().cast();
+            // SAFETY: as above, and `finish` wrote `columns` of each row; two of these are one of the output.
+            unsafe { pointwise::gated_block(isa, activation, (rows, sums.len()), columns, to(column / 2), self.width) };
+        }
     }
 }
 

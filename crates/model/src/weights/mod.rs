@@ -24,7 +24,9 @@ use encoding::{CHUNK_BYTES, Encoding};
 pub use image::ImageWriter;
 use image::Packed;
 use kernels::quant::GroupScale;
-use kernels::{Backend, BlockFormat, BlockSource, Int4Source, Int8Source, MatrixShape, RowSource, WeightClass};
+use kernels::{
+    Backend, BlockFormat, BlockSource, Int4Source, Int8Source, MatrixShape, RowSource, WeightClass, gate_up_row,
+};
 use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -61,6 +63,25 @@ pub struct Part {
     pub shape: Vec<usize>,
     /// Which of its rows, all outer dimensions counted through.
     pub rows: Range<usize>,
+}
+
+/// Which row of the parts, one under the other, is which row of the packed matrix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RowOrder {
+    /// The same.
+    AsStored,
+    /// Gate and up in the order of [`gate_up_row`].
+    GateUp,
+}
+
+impl RowOrder {
+    /// Of `rows` in all, where packed row `row` comes from.
+    pub(crate) fn source(self, row: usize, rows: usize) -> usize {
+        match self {
+            RowOrder::AsStored => row,
+            RowOrder::GateUp => gate_up_row(row, rows / 2),
+        }
+    }
 }
 
 /// The module's name, and which of its rows if not all.
@@ -358,9 +379,22 @@ impl Weights {
         in_features: usize,
         parts: &[Part],
     ) -> Result<B::Matrix, LoadError> {
+        self.pack_in_order(backend, class, in_features, parts, RowOrder::AsStored)
+    }
+
+    /// As [`Weights::pack`], rows in another order.
+    pub(crate) fn pack_in_order<B: Backend>(
+        &self,
+        backend: &B,
+        class: WeightClass,
+        in_features: usize,
+        parts: &[Part],
+        order: RowOrder,
+    ) -> Result<B::Matrix, LoadError> {
         let out_features = parts.iter().map(|part| part.rows.len()).sum();
         let shape = MatrixShape { out_features, in_features };
         let name = parts.iter().map(|part| format!("{}{:?}", part.name, part.rows)).collect::<Vec<_>>().join("+");
+        let name = if order == RowOrder::GateUp { format!("{name}, gated") } else { name };
         let mut image = self.packed.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(matrix) = image.restore(backend, &name, shape, class) {
             return Ok(matrix);
@@ -369,7 +403,8 @@ impl Weights {
             .iter()
             .map(|part| Ok((self.tensor(&part.name, &part.shape)?.rows()?, part.rows.clone())))
             .collect::<Result<Vec<_>, LoadError>>()?;
-        let of_part = |mut row: usize| {
+        let of_part = |row: usize| {
+            let mut row = order.source(row, out_features);
             for (rows, range) in &tensors {
                 if row < range.len() {
                     return (rows, range.start + row);
