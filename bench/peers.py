@@ -98,7 +98,7 @@ class Report:
         if found is None:
             found = {"shape": shape, "kind": kind, "engine": engine, "format": format, "case": case, "unit": unit, "values": [], "shares": []}
             self.data["figures"].append(found)
-        found["values"] += [round(value, 4) for value in values]
+        found["values"] += [round(value, 6) for value in values]
         found["shares"] += [] if share is None else [round(share, 1)]
         print(f"{shape:12s} {engine:12s} {format:6s} {case:32s} {statistics.median(found['values']):10.4g} {unit:5s} {values}", flush=True)
         RESULTS.parent.mkdir(exist_ok=True)
@@ -163,7 +163,7 @@ def load(report, shape, kind, engines, _):
 
 
 def quality(report, shape, kind, engines, _):
-    for engine in engines:
+    for engine in (engine for engine in engines if hasattr(engine, "kl")):
         try:
             report.add(shape, kind, engine.name, engine.format, "KL", [engine.kl(ROOT / "tests/real/text.txt")], "nats")
         except Broken as reason:
