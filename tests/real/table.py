@@ -3,7 +3,7 @@
 
     table.py TWOSTROKE [--peer DIR] NAME=FILE.gguf ...        `cargo xtask real` calls it
 
-NAME is a name in gates.json. DIR is a folder in which ik_llama.cpp was built. Everything is measured on text.txt, in the second
+NAME is a name in gates.json. DIR is a folder in which ik_llama.cpp was built. Everything is measured on the calibration text, in the second
 half of windows of 512 tokens, against float32. The exit status is 1 if a gate is missed. Standard library only.
 """
 
@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-TEXT = HERE / "text.txt"
+TEXT = HERE.parent.parent / "crates/cli/calibration.txt"
 PEERS = ["Q8_0", "Q4_K_M", "Q4_0", "IQ4_KS"]
 ROW = "{:<12} {:<31} {:>6} {:>10} {:>11} {:>10}  {}"
 
