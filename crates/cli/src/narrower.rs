@@ -5,7 +5,7 @@
 //! shapes ──> memory, to the byte                                ├── Facts ──> two lines on standard error
 //! what `quality` has kept of this checkpoint ──> KL             ┘
 //! ```
-//! Nothing is measured for them: what is not known is left out. Only where nobody chose and 16 bits are taken.
+//! Nothing is measured for them: what is not known, or was measured badly, is left out. Only where nobody chose and 16 bits are taken.
 
 use kernels::WeightClass;
 use kernels::limits::Limits;
@@ -64,12 +64,18 @@ pub(crate) fn start_lines(
     let precision = Precision { weights: WeightClass::Int8, kv_dtype, arithmetic };
     let facts = Facts {
         stored: weights.most_stored(),
-        gain: limits.map(gain),
+        gain: limits.filter(is_plausible).map(gain),
         memory: bytes(WeightClass::Int8).zip(bytes(WeightClass::Bf16)).map(|(narrow, wide)| narrow / wide),
         loss: directory.and_then(|directory| precision.kept(&directory, checkpoint)),
         command: command(flags, model),
     };
     lines(&facts).to_vec()
+}
+
+/// Whether these may be limits: no machine multiplies integers more slowly than 16-bit numbers, but one whose other processes
+/// took the time meanwhile seems to.
+fn is_plausible(limits: &Limits) -> bool {
+    limits.int8_ops >= limits.bf16_flops
 }
 
 /// The facts in words.
