@@ -174,7 +174,7 @@ fn no_answer_runs_in_circles_in_any_weight_class() {
 #[test]
 fn each_class_loses_no_more_than_its_gate() {
     let Some(file) = file() else { return };
-    let (file, sample) = (file.to_string_lossy(), root().join("tests/real/text.txt"));
+    let (file, sample) = (file.to_string_lossy(), root().join("crates/cli/calibration.txt"));
     let gates: Value = serde_json::from_str(&text("tests/real/gates.json").expect("it is there")).expect("an object");
     let gates = gates["smollm2"].as_array().expect("a list");
     assert!(gates.len() >= 5, "{gates:?}");

@@ -61,6 +61,26 @@ fn each_class_stays_within_its_bound_on_held_out_text() {
     }
 }
 
+/// The one in the binary, as `docs/quality.md` takes it: halves of windows of 512, unless somebody says otherwise.
+#[test]
+fn without_a_text_there_is_one_in_the_binary() {
+    let measure = |flags: &[&str]| {
+        let ran = run(&mut twostroke(&[&["quality", "--weights", "bf16", "--json"], flags].concat()));
+        assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{ran:?}");
+        ran.json()
+    };
+    let path = root().join("crates/cli/calibration.txt");
+    let file = path.to_string_lossy();
+    let (bare, given) = (measure(&[]), measure(&["--text", &file, "-c", "512", "--skip", "256"]));
+    assert_eq!((&bare["text"], &given["text"]), (&Value::from("the calibration text"), &Value::from(&*file)));
+    for name in ["tokens", "window", "skip", "mean_kl", "perplexity", "reference_perplexity"] {
+        assert_eq!(bare[name], given[name], "{name}");
+    }
+    assert_eq!((bare["window"].as_u64(), bare["skip"].as_u64()), (Some(512), Some(256)));
+    let other = measure(&["-c", "100", "--skip", "0"]);
+    assert_eq!((other["window"].as_u64(), other["skip"].as_u64()), (Some(100), Some(0)));
+}
+
 #[test]
 fn people_get_the_same_in_words() {
     let path = file("words", held_out(600).as_bytes());
@@ -122,7 +142,9 @@ fn a_text_that_cannot_be_measured_is_one_line() {
         (&["--text", &good, "-c", "1M"], "the model reads at most 6144"),
         (&["--text", &good, "-c", "64", "--skip", "63"], "--skip: 63 tokens of a window of 64 leave none to score"),
         (&["--text", &good, "-c", "64", "--skip", "8"], "tokens; at least 64 are needed"),
-        (&["-c", "64"], "--text"),
+        (&["-c", "1"], "-c: a window of less than 2 tokens"),
+        (&["-c", "8", "--skip", "7"], "--skip: 7 tokens of a window of 8 leave none to score"),
+        (&["--skip", "511"], "--skip: 511 tokens of a window of 512 leave none to score"),
     ];
     for (arguments, wanted) in table {
         let ran = run(&mut twostroke(&[&["quality"], *arguments].concat()));

@@ -14,9 +14,10 @@ fn an_argument_is_answered_on_standard_output_and_the_phases_on_standard_error()
     assert_eq!(ran.code, Some(0), "{ran:?}");
     assert!(!ran.stdout.trim().is_empty(), "{ran:?}");
     let lines: Vec<&str> = ran.stderr.lines().collect();
-    assert_eq!(lines.len(), 1, "one line about the phases: {ran:?}");
+    assert_eq!(lines.len(), 3, "two lines about the weights, one about the phases: {ran:?}");
+    assert!(lines[0].starts_with("weights: bf16") && lines[1].starts_with("int8 would bring: "), "{lines:?}");
     for part in ["prefill ", " tok in ", " tok/s, ", " % of limit", " · decode ", " · bound by "] {
-        assert!(lines[0].contains(part), "{part:?} in {:?}", lines[0]);
+        assert!(lines[2].contains(part), "{part:?} in {:?}", lines[2]);
     }
 }
 
@@ -115,7 +116,7 @@ fn the_answer_to_one_prompt_does_not_wait_for_standard_input() {
 #[test]
 fn ctrl_c_ends_the_answer_with_130() {
     // To the end of the context, if nobody stops it.
-    let mut command = twostroke(&["run", "Once upon a time", "--ignore-eos"]);
+    let mut command = twostroke(&["run", "Once upon a time", "--ignore-eos", "--weights", "bf16"]);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
     let mut stdout = child.stdout.take().expect("standard output is piped");
     stdout.read_exact(&mut [0]).expect("it begins to answer");

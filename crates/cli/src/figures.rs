@@ -12,7 +12,8 @@ pub(crate) use plan::units::{bandwidth, bytes, duration, operations, percent, ra
 use serde_json::{Value, json};
 
 use crate::failure::Failure;
-use crate::machine;
+use crate::flags::ModelFlags;
+use crate::{kept, machine, models};
 
 /// How long one measurement of the limits takes, in seconds.
 const MEASURE_SECONDS: f64 = 0.4;
@@ -29,6 +30,18 @@ pub(crate) fn limits(threads: Option<usize>, arithmetic: Option<Arithmetic>) -> 
     }
     let limits = measure_now(threads, Isa::best(), key.1)?;
     *measured = Some((key, limits));
+    Ok(limits)
+}
+
+/// As [`limits`], and kept for the line at the start of a later `run`, which has no time to measure them.
+pub(crate) fn limits_kept(flags: &ModelFlags) -> Result<Limits, Failure> {
+    let limits = limits(flags.threads, flags.arithmetic.arithmetic())?;
+    if let Some(directory) = models::packed_cache(flags) {
+        let on = kept::On::of(flags);
+        let highest = kept::limits(&directory, on).map_or(limits, |earlier| higher(&limits, &earlier));
+        // Nobody waits for it, and a start that finds none does without.
+        let _ = kept::keep_limits(&directory, on, &highest);
+    }
     Ok(limits)
 }
 

@@ -45,7 +45,7 @@ pub(crate) enum Command {
     /// (output tokens - 1). A gap above twice the median of its answer is a stall; a server that keeps timelines, as this
     /// one does, is asked whose prompts took that time. Ctrl-C ends the run and reports what was answered.
     BenchServe(Box<BenchServeFlags>),
-    /// Measure what weights and KV cache cost in quality, against float32, on a text of yours.
+    /// Measure what weights and KV cache cost in quality, against float32, on a text of yours or on one in the binary.
     ///
     /// Perplexity, KL divergence of the next-token distributions, how often the likeliest token is the same, and the
     /// error of each matrix. Needs memory for the weights in float32 beside the chosen ones.
@@ -109,8 +109,8 @@ pub(crate) struct ModelFlags {
     /// Threads that compute. Default: one per physical core that this process may use.
     #[arg(short = 't', long, value_name = "N", value_parser = positive)]
     pub(crate) threads: Option<usize>,
-    /// Neither use nor keep packed weights on disk. They make the next start faster and take the room of the weights
-    /// in memory; `doctor` says where they are.
+    /// Neither use nor keep packed weights on disk, nor the small results beside them. They make the next start faster and
+    /// take the room of the weights in memory; `doctor` says where they are.
     #[arg(long)]
     pub(crate) no_packed_cache: bool,
 }
@@ -221,7 +221,7 @@ pub(crate) struct RunFlags {
     /// Print one JSON object per answer instead of text: answer, usage, timings, limits.
     #[arg(long)]
     pub(crate) json: bool,
-    /// Do not measure limits and do not print the line about the phases.
+    /// Do not measure limits, and print neither the lines about the weights nor the one about the phases.
     #[arg(short, long)]
     pub(crate) quiet: bool,
     /// Most tokens of prompt and answer together (suffix k = 1,000, K = 1,024). Default: the model's own.
@@ -601,17 +601,19 @@ pub(crate) enum RampUp {
 pub(crate) struct QualityFlags {
     #[command(flatten)]
     pub(crate) model: ModelFlags,
-    /// The text to measure on: a file in UTF-8. Special tokens written in it are parsed.
+    /// The text to measure on: a file in UTF-8. Special tokens written in it are parsed. Default: the calibration text, 11
+    /// kB of technical English in the binary.
     #[arg(long, value_name = "FILE")]
-    pub(crate) text: PathBuf,
-    /// Tokens of a window; the text is cut into such windows (suffix k = 1,000, K = 1,024). Default: 2,048, or the
-    /// model's own limit if that is less.
+    pub(crate) text: Option<PathBuf>,
+    /// Tokens of a window; the text is cut into such windows (suffix k = 1,000, K = 1,024). Default: 2,048 of a text of
+    /// yours, 512 of the calibration text, or the model's own limit if that is less.
     #[arg(short = 'c', long, value_name = "N", value_parser = count)]
     pub(crate) max_model_len: Option<usize>,
     /// Tokens at the beginning of each window that are read and not judged; a last window that is not full is then left
-    /// out. `-c 512 --skip 256` judges what llama-perplexity judges with its own -c 512.
-    #[arg(long, value_name = "N", value_parser = count_or_zero, default_value = "0")]
-    pub(crate) skip: usize,
+    /// out. `-c 512 --skip 256` judges what llama-perplexity judges with its own -c 512. Default: 0 of a text of yours,
+    /// half a window of the calibration text.
+    #[arg(long, value_name = "N", value_parser = count_or_zero)]
+    pub(crate) skip: Option<usize>,
     /// Print one JSON object, with the error of every matrix.
     #[arg(long)]
     pub(crate) json: bool,

@@ -13,8 +13,10 @@ mod environment;
 mod failure;
 mod figures;
 mod flags;
+mod kept;
 mod machine;
 mod models;
+mod narrower;
 
 use std::process::ExitCode;
 

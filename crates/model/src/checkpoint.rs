@@ -346,6 +346,14 @@ impl ModelFile {
         }
     }
 
+    /// The bytes of a file that is built in.
+    pub(crate) fn in_binary(&self) -> Option<&'static [u8]> {
+        match &self.bytes {
+            Bytes::Disk(_) => None,
+            Bytes::Memory(bytes) => Some(bytes),
+        }
+    }
+
     /// Fills `buffer` from `offset`. May be called from many threads at once.
     pub fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<(), LoadError> {
         match &self.bytes {

@@ -35,4 +35,5 @@ pub use batch::{Batch, Span};
 pub use checkpoint::{Checkpoint, LoadError, Source};
 pub use config::{Family, GenerationDefaults, ModelConfig};
 pub use forward::{Forward, KvBudget, LoadOptions, Progress, Runner, embedding_class, load};
+pub use tensors::bytes_in_memory;
 pub use weights::ImageWriter;

@@ -9,7 +9,10 @@
 //! Names are those of transformers. The lists here are what is checked before anything is packed, and what is packed.
 
 use crate::checkpoint::LoadError;
+use kernels::{MatrixShape, PackedMatrix, WeightClass};
+
 use crate::config::{ExpertConfig, HeadNorm, ModelConfig, NormPlacement};
+use crate::forward::embedding_class;
 use crate::weights::{Part, Weights};
 
 /// A tensor `[len]`.
@@ -127,6 +130,11 @@ pub(crate) struct Tensors<'c> {
 }
 
 impl<'c> Tensors<'c> {
+    /// The names that transformers writes now.
+    fn usual(config: &'c ModelConfig) -> Tensors<'c> {
+        Tensors { config, prefix: PREFIXES[0], experts: ExpertNames::Named }
+    }
+
     /// The names that `weights` uses.
     pub(crate) fn of(config: &'c ModelConfig, weights: &Weights) -> Tensors<'c> {
         let prefix = PREFIXES.into_iter().find(|prefix| weights.has(&format!("{prefix}embed_tokens.weight")));
@@ -277,4 +285,35 @@ impl<'c> Tensors<'c> {
             visit(&layer.matrices(), &layer.vectors())
         })
     }
+}
+
+/// Bytes in memory of all weights of a model in `class`, by the shapes alone: what a loaded one reports, to the byte, where
+/// the checkpoint's weights are numbers. Matrices that a GGUF file has quantized keep the file's groups, and other sizes.
+/// `None` where the shapes are absurd.
+pub fn bytes_in_memory(config: &ModelConfig, class: WeightClass) -> Option<u64> {
+    let matrix = |linear: &Linear, class| {
+        let out_features = linear.parts.iter().map(|part| part.rows.len()).sum();
+        let bytes = PackedMatrix::bytes_of(MatrixShape { out_features, in_features: linear.in_features }, class)?;
+        Some(bytes as u64 + linear.biases.iter().map(vector).sum::<u64>())
+    };
+    let tensors = Tensors::usual(config);
+    let tables = [Some(tensors.embedding()), tensors.head()];
+    let mut bytes = vector(&tensors.final_norm());
+    for table in tables.iter().flatten() {
+        bytes += matrix(table, embedding_class(class))?;
+    }
+    for index in 0..config.num_layers {
+        let layer = tensors.layer(index);
+        for linear in layer.matrices() {
+            let is_router = matches!(&layer.feed, Feed::Experts { router, .. } if std::ptr::eq(router, linear));
+            bytes += matrix(linear, if is_router { WeightClass::Bf16 } else { class })?;
+        }
+        bytes += layer.vectors().into_iter().map(vector).sum::<u64>();
+    }
+    Some(bytes)
+}
+
+/// Bytes of a tensor `[len]` in memory.
+fn vector(vector: &Vector) -> u64 {
+    (vector.len * size_of::<f32>()) as u64
 }

@@ -93,6 +93,18 @@ fn figures_of_a_loaded_model() {
 }
 
 #[test]
+fn memory_is_known_from_the_shapes_to_the_byte() {
+    for (name, _) in committed_checkpoints() {
+        let checkpoint = committed(&name);
+        for class in [WeightClass::Bf16, WeightClass::Int8, WeightClass::Int4] {
+            let loaded = load(Reference::new(), &checkpoint, class);
+            let counted = model::bytes_in_memory(loaded.config(), class);
+            assert_eq!(counted, Some(loaded.resident_weight_bytes() as u64), "{name} in {class:?}");
+        }
+    }
+}
+
+#[test]
 fn a_model_in_the_binary_is_the_same_model() {
     let (name, directory) = committed_checkpoints().remove(0);
     let files: Vec<(&'static str, &'static [u8])> = ["config.json", "model.safetensors"]

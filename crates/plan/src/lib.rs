@@ -17,6 +17,7 @@
 
 mod decode;
 mod fleet;
+mod gain;
 mod json;
 mod machine;
 mod memory;
@@ -28,6 +29,7 @@ mod text;
 pub mod units;
 
 pub use fleet::{Cap, Fleet, USE, Users};
+pub use gain::Gain;
 pub use machine::{Basis, Machine, ROWS_HERE};
 pub use memory::Memory;
 pub use named::Named;

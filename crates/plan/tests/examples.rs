@@ -199,3 +199,28 @@ fn the_answers_come_first() {
     }
     assert!(plan.svg().starts_with("<svg ") && plan.svg().contains("prompt, tokens"));
 }
+
+/// Half the bytes for each pass, and twice the operations of a second: what int8 brings where nothing is lost besides.
+#[test]
+fn narrow_weights_bring_what_the_limits_say() {
+    let model = Named::find("7b").expect("a number of parameters is a model");
+    let on = |weights, int8_ops| {
+        let machine = Machine { int8_ops, ..Machine::given(1e12, 1e11, None) };
+        Deployment::new(&model, weights, KvDtype::Bf16, machine)
+    };
+    let wide = on(WeightClass::Bf16, 1e12);
+    let usual = Ask::usual(4096);
+    assert_eq!((usual.prompt, usual.response, usual.batch), (1024, 256, 1));
+    for (int8_ops, prefill) in [(2e12, 2.0), (1e12, 1.0), (0.5e12, 0.5)] {
+        let gain = wide.gain(&on(WeightClass::Int8, int8_ops), &usual);
+        // Attention over keys of 16 bits, and their reading, stay.
+        assert!((gain.prefill - prefill).abs() < 0.1 && (1.8..=2.0).contains(&gain.decode), "{int8_ops}: {gain:?}");
+    }
+    let same = wide.gain(&wide, &usual);
+    close(same.prefill, 1.0);
+    close(same.decode, 1.0);
+    for limit in [1, 2, 100, 1279, 1280] {
+        let Ask { prompt, response, .. } = Ask::usual(limit);
+        assert!(prompt >= 1 && response >= 1 && prompt + response <= limit.max(2), "{limit}: {prompt} and {response}");
+    }
+}

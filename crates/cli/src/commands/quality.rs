@@ -1,4 +1,5 @@
-//! `twostroke quality`: what a weight class and a KV cache type cost, measured on a text of the user's.
+//! `twostroke quality`: what a weight class and a KV cache type cost, measured on a text of the user's or on the
+//! calibration text. What int8 costs is kept for the line at the start of `run` and `serve`.
 //!
 //! ```text
 //! text ──tokens──> windows of -c tokens, each read from its beginning (the beginning-of-text token in front, if any)
@@ -16,7 +17,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::time::Duration;
 
-use kernels::{Arithmetic, Cpu, CpuOptions, Float32};
+use kernels::{Arithmetic, Cpu, CpuOptions, Float32, WeightClass};
 use model::quality::{Comparison, MatrixError, Watched};
 use model::tokenizer::Tokenizer;
 use model::{Batch, Checkpoint, Forward, KvBudget, LoadOptions, ModelConfig, Runner, Span};
@@ -26,6 +27,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::console::{Progress, note, put, put_line};
 use crate::failure::Failure;
 use crate::flags::QualityFlags;
+use crate::kept::{self, Loss, Precision};
 use crate::models;
 
 /// Tokens of a window unless -c says otherwise: what perplexities are usually quoted at.
@@ -43,14 +45,14 @@ const LISTED: usize = 8;
 
 /// Runs the command.
 pub(crate) fn quality(flags: &QualityFlags) -> Result<(), Failure> {
-    let text = read_text(&flags.text)?;
+    let text = Text::of(flags)?;
     let checkpoint = models::open(flags.model.model.as_deref())?;
     let load_failure = |error| models::load_failure(&checkpoint, &error);
     let config = ModelConfig::load(&checkpoint).map_err(load_failure)?;
     let tokenizer = Tokenizer::load(&checkpoint, config.vocab_size).map_err(load_failure)?;
-    let window = window(flags, &config)?;
-    let corpus = Corpus::new(&text, &tokenizer, window, flags.skip)
-        .map_err(|problem| Failure::usage(format!("{}: {problem}", flags.text.display())))?;
+    let (window, skip) = window(flags, &text, &config)?;
+    let corpus = Corpus::new(&text.body, &tokenizer, window, skip)
+        .map_err(|problem| Failure::usage(format!("{}: {problem}", text.name)))?;
 
     let chosen = models::weights(&flags.model, &checkpoint)?;
     let options = LoadOptions {
@@ -87,15 +89,71 @@ pub(crate) fn quality(flags: &QualityFlags) -> Result<(), Failure> {
         arithmetic: flags.model.arithmetic.arithmetic().unwrap_or_else(Arithmetic::best).name(),
         bits_per_weight: 8.0 * pair.judged.weight_bytes() as f64 / parameters as f64,
         checkpoint: &checkpoint,
+        text: &text.name,
         corpus: &corpus,
         found,
         complete,
         errors: pair.errors(),
     };
+    if complete && chosen.class == WeightClass::Int8 && !chosen.as_stored {
+        keep(flags, &report, &text);
+    }
     if found.tokens > 0 {
         if flags.json { put_line(&report.json().to_string())? } else { put(&report.text())? }
     }
     if complete { Ok(()) } else { Err(Failure::Interrupted) }
+}
+
+/// Keeps the figure that the start of `run` and `serve` names, unless nobody wants anything kept.
+fn keep(flags: &QualityFlags, report: &Report<'_>, text: &Text) {
+    let Some(directory) = models::packed_cache(&flags.model) else { return };
+    let loss = Loss {
+        mean_kl: report.found.mean_kl(),
+        tokens: report.found.tokens,
+        window: report.corpus.longest() as u64,
+        skip: report.corpus.skip as u64,
+        text: text.short_name(),
+    };
+    let precision = Precision {
+        weights: WeightClass::Int8,
+        kv_dtype: flags.model.kv_dtype.dtype(),
+        arithmetic: flags.model.arithmetic.arithmetic().unwrap_or_else(Arithmetic::best),
+    };
+    // A model with logits that are no numbers has no figure.
+    if report.found.not_finite == 0
+        && let Err(error) = precision.keep(&directory, report.checkpoint, &loss)
+    {
+        note(&format!("the figure could not be kept in {}: {error}", directory.display()));
+    }
+}
+
+/// Technical English of our own, for a figure without a text.
+const CALIBRATION: &str = include_str!("../../calibration.txt");
+/// Tokens of a window of it, the second half of which is judged: what `docs/quality.md` and llama-perplexity take.
+const CALIBRATION_WINDOW: usize = 512;
+
+/// What is measured on.
+struct Text {
+    /// For people: a path, or what it is.
+    name: String,
+    body: String,
+    /// The one in the binary.
+    is_calibration: bool,
+}
+
+impl Text {
+    /// Without the directories of a path.
+    fn short_name(&self) -> String {
+        let file = Path::new(&self.name).file_name().filter(|_| !self.is_calibration);
+        file.map_or_else(|| self.name.clone(), |file| file.to_string_lossy().into_owned())
+    }
+
+    fn of(flags: &QualityFlags) -> Result<Text, Failure> {
+        Ok(match &flags.text {
+            Some(path) => Text { name: path.display().to_string(), body: read_text(path)?, is_calibration: false },
+            None => Text { name: kept::CALIBRATION.to_string(), body: CALIBRATION.to_string(), is_calibration: true },
+        })
+    }
 }
 
 /// The text, which must be a regular file of reasonable size in UTF-8.
@@ -116,24 +174,23 @@ pub(super) fn read_text(path: &Path) -> Result<String, Failure> {
     String::from_utf8(bytes).map_err(|error| wrong(format!("not UTF-8 at byte {}", error.utf8_error().valid_up_to())))
 }
 
-/// Tokens of a window.
-fn window(flags: &QualityFlags, config: &ModelConfig) -> Result<usize, Failure> {
+/// Tokens of a window, and how many of them are skipped.
+fn window(flags: &QualityFlags, text: &Text, config: &ModelConfig) -> Result<(usize, usize), Failure> {
     let limit = config.context_limit;
+    let usual = if text.is_calibration { CALIBRATION_WINDOW } else { WINDOW };
     let window = match flags.max_model_len {
         Some(asked) if asked > limit => {
             return Err(Failure::usage(format!("-c: {asked} tokens, but the model reads at most {limit}")));
         }
         Some(asked) if asked < 2 => return Err(Failure::usage("-c: a window of less than 2 tokens scores none")),
         Some(asked) => asked,
-        None => WINDOW.min(limit),
+        None => usual.min(limit),
     };
-    if flags.skip > window - 2 {
-        return Err(Failure::usage(format!(
-            "--skip: {} tokens of a window of {window} leave none to score",
-            flags.skip
-        )));
+    let skip = flags.skip.unwrap_or(if text.is_calibration { (window / 2).min(window - 2) } else { 0 });
+    if skip > window - 2 {
+        return Err(Failure::usage(format!("--skip: {skip} tokens of a window of {window} leave none to score")));
     }
-    Ok(window)
+    Ok((window, skip))
 }
 
 /// A text in windows.
@@ -291,6 +348,8 @@ struct Report<'a> {
     /// Bits in memory for each weight of the layers and the head, scales and all.
     bits_per_weight: f64,
     checkpoint: &'a Checkpoint,
+    /// Name of the text.
+    text: &'a str,
     corpus: &'a Corpus,
     found: Comparison,
     complete: bool,
@@ -310,6 +369,7 @@ impl Report<'_> {
             "kv_dtype": self.kv_dtype,
             "arithmetic": self.arithmetic,
             "bits_per_weight": self.bits_per_weight,
+            "text": self.text,
             "window": self.corpus.longest(),
             "skip": self.corpus.skip,
             "tokens": found.tokens,

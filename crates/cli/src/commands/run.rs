@@ -18,7 +18,7 @@ use crate::failure::Failure;
 use crate::figures::{self, Demands, Figures, Phase, Shares, rounded};
 use crate::flags::RunFlags;
 use crate::models::Chosen;
-use crate::{environment, models};
+use crate::{environment, models, narrower};
 
 /// Longest text taken from standard input: far above any context, far below any memory.
 const MAX_INPUT_BYTES: u64 = 64 << 20;
@@ -32,8 +32,13 @@ Ctrl-C  stop the answer and keep the conversation";
 pub(crate) fn run(flags: &RunFlags) -> Result<(), Failure> {
     let question = question(flags)?;
     let checkpoint = models::open(flags.model.model.as_deref())?;
-    let engine = models::start(&checkpoint, &options(flags, models::weights(&flags.model, &checkpoint)?)?)?;
-    let mut session = Session::new(engine, flags)?;
+    let chosen = models::weights(&flags.model, &checkpoint)?;
+    let lines = match flags.quiet || flags.json {
+        true => Vec::new(),
+        false => narrower::start_lines(&flags.model, flags.model.model.as_deref(), &checkpoint, chosen, None),
+    };
+    let engine = models::start(&checkpoint, &options(flags, chosen)?)?;
+    let mut session = Session { start_lines: lines, ..Session::new(engine, flags)? };
     match question {
         Some(question) => match session.answer(question)? {
             Ended::Stopped => Err(Failure::Interrupted),
@@ -110,6 +115,8 @@ struct Session<'a> {
     interrupts: Signal,
     demands: Demands,
     messages: Vec<ChatMessage>,
+    /// Not told yet: who asks wrongly hears one line about that and no other.
+    start_lines: Vec<String>,
 }
 
 impl Session<'_> {
@@ -124,7 +131,8 @@ impl Session<'_> {
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let interrupts = runtime.block_on(async { signal(SignalKind::interrupt()) })?;
-        let mut session = Session { engine, flags, runtime, interrupts, demands, messages: Vec::new() };
+        let (messages, start_lines) = (Vec::new(), Vec::new());
+        let mut session = Session { engine, flags, runtime, interrupts, demands, messages, start_lines };
         session.clear();
         Ok(session)
     }
@@ -179,10 +187,15 @@ impl Session<'_> {
         }
     }
 
+    fn tell_start(&mut self) {
+        self.start_lines.drain(..).for_each(|line| note(&line));
+    }
+
     /// Streams one answer to standard output (or collects it for `--json`).
     fn ask(&mut self, prompt: Prompt) -> Result<Answer, Failure> {
         let request = self.engine.validate(self.request(prompt)).map_err(Failure::usage)?;
         let mut stream = self.engine.submit(request).map_err(Failure::failed)?;
+        self.tell_start();
         let mut answer = Answer::default();
         let Session { flags, runtime, interrupts, .. } = self;
         let show = |text: &str| if flags.json { Ok(()) } else { put(text) };
@@ -228,7 +241,7 @@ impl Session<'_> {
     fn report(&self, answer: &Answer) -> Result<(), Failure> {
         let limits = match self.flags.quiet || answer.ended == Ended::Stopped {
             true => None,
-            false => Some(figures::limits(self.flags.model.threads, self.flags.model.arithmetic.arithmetic())?),
+            false => Some(figures::limits_kept(&self.flags.model)?),
         };
         if self.flags.json {
             return put_line(&self.json(answer, limits.as_ref()).to_string());
@@ -322,6 +335,7 @@ impl Default for Answer {
 /// A conversation at the terminal.
 fn chat(session: &mut Session<'_>) -> Result<(), Failure> {
     let mut editor = DefaultEditor::new().map_err(|error| Failure::failed(format!("terminal: {error}")))?;
+    session.tell_start();
     note(&format!("{} · /help lists commands, Ctrl-D leaves", session.engine.model().backend));
     loop {
         session.forget_interrupts();

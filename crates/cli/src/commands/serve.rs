@@ -15,7 +15,7 @@ use crate::failure::Failure;
 use crate::figures::{self, bandwidth, bytes, operations, peak};
 use crate::flags::ServeFlags;
 use crate::models::Chosen;
-use crate::{environment, machine, models};
+use crate::{environment, machine, models, narrower};
 
 /// Threads that move bytes between sockets and the engine. The cores belong to the kernels; these mostly sleep.
 const IO_THREADS: usize = 2;
@@ -27,13 +27,19 @@ pub(crate) fn serve(flags: &ServeFlags) -> Result<(), Failure> {
     let name = flags.model_argument.as_deref().or(flags.model.model.as_deref());
     let checkpoint = models::open(name)?;
     // Before the engine: nothing else runs yet, and the memory it reads is free again afterwards.
-    let limits = figures::limits(flags.model.threads, flags.model.arithmetic.arithmetic())?;
-    let engine = models::start(&checkpoint, &engine_options(flags, models::weights(&flags.model, &checkpoint)?)?)?;
+    let limits = figures::limits_kept(&flags.model)?;
+    let chosen = models::weights(&flags.model, &checkpoint)?;
+    let lines = match flags.json {
+        true => Vec::new(),
+        false => narrower::start_lines(&flags.model, name, &checkpoint, chosen, Some(limits)),
+    };
+    let engine = models::start(&checkpoint, &engine_options(flags, chosen)?)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(IO_THREADS).enable_all().build()?;
     runtime.block_on(async {
         let stop = Stop::on_signals()?;
         let server = Server::bind(engine.clone(), server_options(flags, &limits)).await.map_err(refused)?;
         announce(flags, &engine, &limits, server.local_addr());
+        lines.iter().for_each(|line| note(line));
         server.run(stop).await;
         engine.finish_recording(LAST_LINES);
         Ok(())

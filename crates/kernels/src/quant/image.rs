@@ -43,8 +43,13 @@ impl PackedMatrix {
 
     /// Bytes of the image of a matrix; `None` when the shape is empty or absurd.
     pub fn image_bytes(shape: MatrixShape, class: WeightClass) -> Option<usize> {
+        PackedMatrix::bytes_of(shape, class)?.checked_add(level_bytes(class))
+    }
+
+    /// Bytes in memory of a matrix that is packed from numbers; `None` when the shape is empty or absurd.
+    pub fn bytes_of(shape: MatrixShape, class: WeightClass) -> Option<usize> {
         let (tiles, scales) = sizes(shape, class)?;
-        tiles.checked_add(scales * size_of::<f32>() + level_bytes(class))
+        tiles.checked_add(scales * size_of::<f32>())
     }
 
     /// What [`image`](Self::image) was, copied by all threads at the speed of memory, each into its own share.

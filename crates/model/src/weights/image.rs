@@ -92,19 +92,11 @@ impl Packed {
     /// Looks for the image of these weights in `directory`. `purpose`: what else the bytes follow from, and tells
     /// images of one checkpoint apart: class or recipe.
     pub(super) fn look(directory: &Path, checkpoint: &Checkpoint, files: &[ModelFile], purpose: &str) -> Packed {
-        let Some(path) = checkpoint.path() else { return Packed::Forgotten };
-        let mut key = Sha256::new();
-        key.update(format!("{LAYOUT_VERSION} {} {purpose}\n", env!("CARGO_PKG_VERSION")));
-        // It says how quantized tensors are to be read.
-        key.update(checkpoint.read_text(CONFIG).ok().flatten().unwrap_or_default());
-        for file in files {
-            let Some((seconds, nanos)) = file.modified() else { return Packed::Forgotten };
-            key.update(format!("{} {} {seconds}.{nanos}\n", file.name(), file.len()));
+        if checkpoint.path().is_none() {
+            return Packed::Forgotten;
         }
-        let key = hex(&key.finalize());
-        let place = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
-        let place = hex(&Sha256::digest(format!("{} {purpose}", place.display())));
-        let path = directory.join(format!("{}.packed", &place[..32]));
+        let Some(key) = key(checkpoint, files, purpose) else { return Packed::Forgotten };
+        let path = directory.join(format!("{}.packed", place(checkpoint, purpose)));
         match Found::open(&path, &key) {
             Some(found) => Packed::Found(found),
             None => Packed::Kept(Kept { path, key, matrices: Vec::new() }),
@@ -229,7 +221,46 @@ fn remove_stale(directory: &Path) {
     }
 }
 
+/// A name for what is kept about a checkpoint, one for each purpose: a newer result takes the older one's place.
+fn place(checkpoint: &Checkpoint, purpose: &str) -> String {
+    let path = checkpoint.path().map(|path| path.canonicalize().unwrap_or_else(|_| path.to_path_buf()));
+    let place = path.map_or_else(|| checkpoint.location(), |path| path.display().to_string());
+    hex(&Sha256::digest(format!("{place} {purpose}")))[..32].to_string()
+}
+
+/// The digest of everything that bytes made of these weights follow from; `None` where a file does not say when it was
+/// changed. Files in the binary count with their bytes.
+fn key(checkpoint: &Checkpoint, files: &[ModelFile], purpose: &str) -> Option<String> {
+    let mut key = Sha256::new();
+    key.update(format!("{LAYOUT_VERSION} {} {purpose}\n", env!("CARGO_PKG_VERSION")));
+    // It says how quantized tensors are to be read.
+    key.update(checkpoint.read_text(CONFIG).ok().flatten().unwrap_or_default());
+    for file in files {
+        match file.in_binary() {
+            Some(bytes) => key.update(Sha256::digest(bytes)),
+            None => {
+                let (seconds, nanos) = file.modified()?;
+                key.update(format!("{} {} {seconds}.{nanos}\n", file.name(), file.len()));
+            }
+        }
+    }
+    Some(hex(&key.finalize()))
+}
+
 impl Weights {
+    /// The beginning of the name of a file in which a result of `purpose` about a checkpoint is kept. Another checkpoint, or
+    /// another purpose, has another one.
+    pub fn place(checkpoint: &Checkpoint, purpose: &str) -> String {
+        place(checkpoint, purpose)
+    }
+
+    /// What such a result follows from, as a digest: the layout of packed weights, the configuration, and name, size and time
+    /// of change of each file. A result with another key is out of date. `None` where nobody could tell. Of a built-in model
+    /// it reads the weights.
+    pub fn key(&self, checkpoint: &Checkpoint, purpose: &str) -> Option<String> {
+        key(checkpoint, &self.files, purpose)
+    }
+
     /// From here on matrices come from their image in `directory` if a fitting one is there, and are remembered for one
     /// otherwise. `purpose`: see [`Packed::look`].
     pub(crate) fn use_image(&mut self, directory: &Path, checkpoint: &Checkpoint, purpose: &str) {

@@ -347,6 +347,20 @@ impl Weights {
         counts.iter().fold(counts[0], |most, &next| if next.1 > most.1 { next } else { most }).0
     }
 
+    /// The type that most of the layers' weights are stored in, as files write it; `None` where they are quantized in a way
+    /// that has no name.
+    pub fn most_stored(&self) -> Option<&'static str> {
+        let mut counts: Vec<(&'static str, u64)> = Vec::new();
+        for (_, entry) in self.tensors.iter().filter(|(name, entry)| entry.shape.len() > 1 && !is_table(name)) {
+            let Values::Rows { encoding, .. } = &entry.values else { continue };
+            match counts.iter_mut().find(|(name, _)| *name == encoding.name()) {
+                Some((_, bytes)) => *bytes += entry.num_bytes,
+                None => counts.push((encoding.name(), entry.num_bytes)),
+            }
+        }
+        counts.into_iter().max_by_key(|&(name, bytes)| (bytes, name)).map(|(name, _)| name)
+    }
+
     /// The class that keeps a stored tensor.
     fn class_of(&self, name: &str) -> WeightClass {
         match self.tensors.get(name).map(|entry| &entry.values) {

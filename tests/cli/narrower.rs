@@ -1,0 +1,186 @@
+//! The lines at the start that say which weights were taken, and what int8 would bring.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::Stdio;
+
+use serde_json::{Value, json};
+use tests::{Ran, root, run, signal, twostroke};
+
+/// A cache of this test's own and a copy of the built-in model, removed when dropped.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Scratch {
+        let path = std::env::temp_dir().join(format!("twostroke-narrower-{}-{name}", std::process::id()));
+        let _ = fs::remove_dir_all(&path); // of an earlier process with the same number
+        let model = path.join("a model");
+        fs::create_dir_all(&model).expect("the temporary directory can be written to");
+        for entry in root().join("models/lantern").read_dir().expect("it is there").flatten() {
+            if entry.path().is_file() {
+                fs::copy(entry.path(), model.join(entry.file_name())).expect("it can be written to");
+            }
+        }
+        Scratch(path)
+    }
+
+    fn model(&self) -> String {
+        self.0.join("a model").to_string_lossy().into_owned()
+    }
+
+    /// Files that are kept, by the end of their names.
+    fn kept(&self, ending: &str) -> Vec<PathBuf> {
+        let entries = self.0.join("cache/twostroke/packed").read_dir().into_iter().flatten().flatten();
+        entries.map(|entry| entry.path()).filter(|path| path.to_string_lossy().ends_with(ending)).collect()
+    }
+
+    fn call(&self, arguments: &[&str]) -> Ran {
+        let ran = run(twostroke(arguments).env("XDG_CACHE_HOME", self.0.join("cache")));
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        ran
+    }
+
+    /// Standard error of a short answer but for the line about the phases.
+    fn start(&self, flags: &[&str]) -> Vec<String> {
+        let ran = self.call(&[&["run", "Hello", "-n", "1", "--temperature", "0"], flags].concat());
+        ran.stderr.lines().filter(|line| !line.starts_with("prefill ")).map(String::from).collect()
+    }
+
+    fn brings(&self, flags: &[&str]) -> String {
+        let lines = self.start(flags);
+        assert_eq!((lines.len(), lines[0].as_str()), (2, "weights: bf16, as the checkpoint is stored"), "{lines:?}");
+        lines[1].strip_prefix("int8 would bring: ").unwrap_or_else(|| panic!("{lines:?}")).to_string()
+    }
+
+    /// Replaces the limits that were kept by some that no measurement exceeds.
+    fn keep_limits(&self, int8_ops: f64, bf16_flops: f64) {
+        let file = self.kept("limits.json").remove(0);
+        let text = fs::read_to_string(&file).expect("it is there");
+        let mut value: Value = serde_json::from_str(&text).expect("an object");
+        value["found"] =
+            json!({ "int8_ops": int8_ops, "bf16_flops": bf16_flops, "read_bandwidth": 1e12, "f32_flops": 1e18 });
+        fs::write(&file, value.to_string()).expect("it can be written to");
+    }
+
+    /// On a short text of that name.
+    fn measure(&self, text: &str, flags: &[&str]) {
+        let path = self.0.join(text);
+        fs::write(&path, "A small model is built into the binary, so this needs no download.\n")
+            .expect("it can be written to");
+        self.call(&[&["quality", "--text", &path.to_string_lossy()], flags].concat());
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn what_is_not_known_is_left_out() {
+    let scratch = Scratch::new("unknown");
+    let rest = "0.51 of the memory; quality: twostroke quality --weights int8 tells";
+    // Nothing is measured for the line; the answer measures the limits, and the next start knows them.
+    assert_eq!(scratch.brings(&[]), rest);
+    scratch.keep_limits(4e18, 2e18);
+    let brings = scratch.brings(&[]);
+    let factors: Vec<f64> = brings.split(", ").filter_map(|part| part.split('x').next()?.parse().ok()).collect();
+    assert!(factors.len() == 2 && factors.iter().all(|factor| (1.0..=2.0).contains(factor)), "{brings}");
+    assert_eq!(brings, format!("{:.1}x prefill, {:.1}x decode, {rest}", factors[0], factors[1]));
+    // Whoever measured that was disturbed.
+    scratch.keep_limits(1e18, 2e18);
+    assert_eq!(scratch.brings(&[]), rest);
+    fs::remove_file(&scratch.kept("limits.json")[0]).expect("it is there");
+    assert!(scratch.brings(&["--no-packed-cache"]).starts_with("0.51 of the memory; "));
+    assert_eq!(scratch.kept("").len(), 0, "nothing is kept where nobody wants it");
+}
+
+#[test]
+fn the_command_measures_what_was_asked_for() {
+    let scratch = Scratch::new("command");
+    let model = scratch.model();
+    let brings = scratch.brings(&["-m", &model, "--kv-dtype", "int8", "--arithmetic", "tiles"]);
+    let command = format!("twostroke quality -m '{model}' --weights int8 --kv-dtype int8 --arithmetic tiles");
+    assert!(brings.ends_with(&format!("; quality: {command} tells")), "{brings}");
+}
+
+#[test]
+fn only_who_chose_nothing_and_listens_is_told() {
+    let scratch = Scratch::new("chosen");
+    for flags in [&["--weights", "bf16"][..], &["--weights", "int8"], &["-q"], &["--json"]] {
+        assert_eq!(scratch.start(flags), [""; 0], "{flags:?}");
+    }
+    let narrow = scratch.0.join("int8").to_string_lossy().into_owned();
+    scratch.call(&["quantize", "--weights", "int8", "-o", &narrow]);
+    assert_eq!(scratch.start(&["-m", &narrow]), ["weights: int8, as the checkpoint is stored"]);
+}
+
+#[test]
+fn the_figure_of_quality_is_named_as_long_as_it_holds() {
+    let scratch = Scratch::new("figure");
+    let model = scratch.model();
+    let of_model = ["-m", model.as_str()];
+    let has_figure = |flags: &[&str]| scratch.brings(&[&of_model, flags].concat()).contains("; KL 0.0");
+    for flags in [&["--weights", "bf16"][..], &["--weights", "int4"], &["--weights", "int8", "--no-packed-cache"]] {
+        scratch.measure("notes.txt", &[&of_model, flags].concat());
+        assert!(scratch.kept(".quality").is_empty() && !has_figure(&[]), "{flags:?}");
+    }
+    scratch.measure("notes.txt", &[&of_model[..], &["--weights", "int8"]].concat());
+    let brings = scratch.brings(&of_model);
+    assert!(brings.contains("; KL 0.0") && brings.ends_with(" tokens of notes.txt)"), "{brings}");
+    // Of another precision, another model, and for those who want nothing of it.
+    assert!(!has_figure(&["--kv-dtype", "int8"]) && !has_figure(&["--no-packed-cache"]));
+    let both = ["pairs", "tiles"].map(|arithmetic| has_figure(&["--arithmetic", arithmetic]));
+    assert!(both[0] != both[1], "one of them is what this machine took: {both:?}");
+    assert!(!scratch.brings(&[]).contains("KL"));
+    // Another text takes its place; its name goes to a terminal.
+    scratch.measure("oth\u{1b}er.txt", &["-m", &model, "--weights", "int8"]);
+    assert!(scratch.brings(&of_model).ends_with(" tokens of other.txt)"));
+    assert_eq!(scratch.kept(".quality").len(), 1);
+    // What is broken is as good as nothing.
+    let file = scratch.kept(".quality").remove(0);
+    let good = fs::read_to_string(&file).expect("it is there");
+    for bad in ["", "[]", &good[..good.len() / 2], &good.replace("\"tokens\"", "\"t\""), &good.replace("0.0", "-0.0")] {
+        assert_ne!(bad, good);
+        fs::write(&file, bad).expect("it can be written to");
+        assert!(!has_figure(&[]), "{bad}");
+    }
+    fs::write(&file, &good).expect("it can be written to");
+    assert!(has_figure(&[]));
+    // Other weights.
+    let weights = scratch.0.join("a model/model.safetensors");
+    let bytes = fs::read(&weights).expect("it is there");
+    fs::write(&weights, bytes).expect("it can be written to");
+    assert!(!has_figure(&[]));
+}
+
+#[test]
+fn the_built_in_model_has_a_figure_too() {
+    let scratch = Scratch::new("built-in");
+    scratch.call(&["quality", "--weights", "int8"]);
+    let brings = scratch.brings(&[]);
+    assert!(brings.contains("; KL 0.00") && brings.ends_with(" tokens of the calibration text)"), "{brings}");
+}
+
+#[test]
+fn a_server_says_it_beside_its_lines() {
+    let scratch = Scratch::new("server");
+    scratch.start(&[]);
+    scratch.keep_limits(4e18, 2e18);
+    for (flags, told) in [(&[][..], true), (&["--json"][..], false)] {
+        let mut command = twostroke(&[&["serve", "--port", "0"], flags].concat());
+        command.env("XDG_CACHE_HOME", scratch.0.join("cache"));
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+        let stdout = BufReader::new(child.stdout.take().expect("piped"));
+        let last = if told { "serving " } else { "{" };
+        assert!(stdout.lines().map_while(Result::ok).any(|line| line.starts_with(last)), "{flags:?}");
+        signal("TERM", child.id());
+        let output = child.wait_with_output().expect("it ends");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        let brings = stderr.lines().find(|line| line.starts_with("int8 would bring: "));
+        assert_eq!(brings.is_some(), told, "{flags:?}: {stderr}");
+        assert!(brings.is_none_or(|line| line.contains("x prefill, ") && line.contains("x decode, ")), "{stderr}");
+    }
+}
