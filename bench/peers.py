@@ -165,7 +165,7 @@ def load(report, shape, kind, engines, _):
 def quality(report, shape, kind, engines, _):
     for engine in (engine for engine in engines if hasattr(engine, "kl")):
         try:
-            report.add(shape, kind, engine.name, engine.format, "KL", [engine.kl(ROOT / "tests/real/text.txt")], "nats")
+            report.add(shape, kind, engine.name, engine.format, "KL", [engine.kl(ROOT / "crates/cli/calibration.txt")], "nats")
         except Broken as reason:
             print(f"left out: {reason}", file=sys.stderr)
 
