@@ -37,8 +37,8 @@ fn product(class: WeightClass, rows: usize) -> Product {
 #[bench::int8_1_row(args = (WeightClass::Int8, 1), setup = product, config = at_most(321_000))]
 #[bench::int8_64_rows(args = (WeightClass::Int8, 64), setup = product, config = at_most(13_700_000))]
 #[bench::bf16_1_row(args = (WeightClass::Bf16, 1), setup = product, config = at_most(650_000))]
-#[bench::int4_1_row(args = (WeightClass::Int4, 1), setup = product, config = at_most(234_000))]
-#[bench::int4_64_rows(args = (WeightClass::Int4, 64), setup = product, config = at_most(11_700_000))]
+#[bench::int4_1_row(args = (WeightClass::Int4, 1), setup = product, config = at_most(366_000))]
+#[bench::int4_64_rows(args = (WeightClass::Int4, 64), setup = product, config = at_most(15_400_000))]
 #[bench::bf16_64_rows(args = (WeightClass::Bf16, 64), setup = product, config = at_most(28_400_000))]
 fn linear(mut product: Product) -> Product {
     let Product { cpu, matrix, x, out } = &mut product;
