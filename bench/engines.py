@@ -125,10 +125,11 @@ class LlamaCpp:
 
 
 class IkLlamaCpp(LlamaCpp):
-    """Weights in the order of its fastest kernels (`-rtr`), its own 4-bit types too."""
+    """Weights in the order of its fastest kernels (`-rtr`), its own 4-bit types too. Its flash attention ends in an assertion when
+    several sequences decode together, so there it is off."""
 
     name, folder = "ik_llama.cpp", "ik_llama.cpp"
-    bench_options, options, server_options = ["-rtr", "1"], ["-rtr"], ["--webui", "none", "-rtr"]
+    bench_options, options, server_options = ["-rtr", "1"], ["-rtr"], ["--webui", "none", "-rtr", "-no-fa"]
     formats = {"int8": ["Q8_0"], "int4": ["Q4_0", "IQ4_KS"], "bf16": ["BF16"]}
 
     def decode_one(self, depth):
@@ -137,7 +138,6 @@ class IkLlamaCpp(LlamaCpp):
 
     def batched(self, options, depth):
         """The table for people: | PP | TG | B | N_KV | T_PP s | S_PP t/s | T_TG s | S_TG t/s | ..."""
-        # Its flash attention ends in an assertion when sequences decode together.
         output = self.run("llama-batched-bench", "-no-fa", *self.options, *options, both=True)
         rows = [line.strip("| ").split("|") for line in output.splitlines() if re.match(r"\|\s*\d", line)]
         return [float(row[7]) for row in rows if int(row[0]) == depth]

@@ -67,21 +67,37 @@ fn a_written_model_answers() {
     assert_eq!(scratch.names(), ["int4", "int8"]);
 }
 
-/// The text decides with: int4's limit on the weights is passed by none of our matrices, int8's products by none either.
+/// Int8: the text decides with, and none of our matrices stands out. Int4: it is rounded by the text.
 #[test]
-fn a_text_is_measured_on() {
+fn a_text_is_measured_on_or_rounded_by() {
     let scratch = Scratch::new("text");
     let text = scratch.path("text");
-    fs::write(&text, "<|user|>\nTell me a story.<|end|>\n<|assistant|>\nOnce there was a fox.<|end|>\n")
-        .expect("it can");
-    let output = scratch.path("out");
-    let ran = quantize(&["--weights", "int4", "-o", &output, "--text", &text, "-t", "1"]);
-    assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{ran:?}");
-    assert!(ran.stdout.contains("35 matrices in int4"), "{ran:?}");
-    let plain = scratch.path("plain");
-    assert_eq!(quantize(&["--weights", "int4", "-o", &plain]).code, Some(0));
+    let story = "<|user|>\nTell me a story.<|end|>\n<|assistant|>\nOnce there was a fox.<|end|>\n";
+    fs::write(&text, story).expect("it can");
     let weights = |directory: &str| fs::read(Path::new(directory).join("model.safetensors")).expect("it is there");
-    assert!(weights(&output) == weights(&plain), "nothing stood out, so the files are the same");
+    for class in ["int8", "int4"] {
+        let (output, plain) = (scratch.path(class), scratch.path(&format!("{class}-plain")));
+        let ran = quantize(&["--weights", class, "-o", &output, "--text", &text, "-t", "1"]);
+        assert_eq!((ran.code, ran.stderr.as_str(), ran.stdout.lines().count()), (Some(0), "", 1), "{ran:?}");
+        assert!(ran.stdout.contains(&format!("35 matrices in {class}")), "{ran:?}");
+        assert_eq!(quantize(&["--weights", class, "-o", &plain]).code, Some(0));
+        assert_eq!(weights(&output) == weights(&plain), class == "int8", "{class}");
+        assert!(answer(&["-m", &output]).len() > 20);
+    }
+    // The recipe is told, and a long text is cut.
+    let long = scratch.path("long");
+    fs::write(&long, story.repeat(3000)).expect("it can");
+    let cut = "--text: the first 16384 tokens are used\n";
+    for (format, name, text, notice) in [("safetensors", "directory", &text, ""), ("gguf", "file.gguf", &long, cut)] {
+        let output = scratch.path(name);
+        let arguments = ["--weights", "int4", "--format", format, "-o", &output, "--text", text, "--bits", "5"];
+        let ran = quantize(&arguments);
+        assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), notice), "{ran:?}");
+        let lines: Vec<&str> = ran.stdout.lines().collect();
+        assert!(lines[0].contains("bits for each code") && lines.len() > 2, "{ran:?}");
+        assert!(lines[1..].iter().all(|line| line.starts_with("int8: model.layers.")), "{ran:?}");
+        assert!(answer(&["-m", &output]).len() > 20);
+    }
 }
 
 #[test]
@@ -119,6 +135,13 @@ fn wrong_inputs_are_one_line_and_leave_nothing() {
         (&["-o", &out, "--weights", "int8", "-m", &quantized], "quantized already, by \"compressed-tensors\""),
         (&["-o", &out, "--weights", "int8", "-m", &gguf], "a GGUF file"),
         (&["-o", &out, "--weights", "int8", "--text", "/no/such/file"], "--text: /no/such/file"),
+        (&["-o", &out, "--weights", "int4", "--text", "/no/such/file"], "--text: /no/such/file"),
+        (&["-o", &out, "--weights", "int4", "--bits", "5"], "--text"),
+        (&["-o", &out, "--weights", "int8", "--text", "README.md", "--bits", "5"], "--bits: goes with --weights int4"),
+        (&["-o", &out, "--weights", "int4", "--text", "README.md", "--bits", "3"], "from 4 to 8"),
+        (&["-o", &out, "--weights", "int4", "--text", "README.md", "--bits", "9"], "from 4 to 8"),
+        (&["-o", &out, "--weights", "int4", "--text", "README.md", "--bits", "NaN"], "from 4 to 8"),
+        (&["-o", &out, "--weights", "int4", "--text", "README.md", "--bits", "many"], "not a number"),
         // It has no tokenizer, which only a text needs.
         (&["-o", &out, "--weights", "int8", "-m", &tiny, "--text", "README.md"], "tokenizer.json"),
     ];

@@ -40,6 +40,11 @@ pub struct Float32Matrix {
 }
 
 impl Float32Matrix {
+    /// Shape.
+    pub fn shape(&self) -> MatrixShape {
+        self.shape
+    }
+
     fn row(&self, row: usize) -> &[f32] {
         &self.values[row * self.shape.in_features..][..self.shape.in_features]
     }
@@ -73,6 +78,11 @@ impl Float32 {
     #[doc(hidden)]
     pub fn with_isa(threads: Option<usize>, isa: Isa) -> Result<Float32, CpuError> {
         Ok(Float32 { isa, pool: Pool::new(threads.unwrap_or_else(default_threads))? })
+    }
+
+    /// The threads that compute, and with which instructions: for work between products.
+    pub fn means(&self) -> (&Pool, Isa) {
+        (&self.pool, self.isa)
     }
 }
 

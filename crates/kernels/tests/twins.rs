@@ -177,12 +177,13 @@ fn int4_sums_are_exact_at_the_extremes() {
     // largest but the first. The first sums come close to 2^31; the second would pass it, so packing takes smaller ratios.
     for (in_features, ratio) in [(16_640, 127), (132_992, 15)] {
         for cpu in implementations() {
-            let scale = |group: usize| if group == 0 { 0.37 } else { 1.0 };
+            // No integers up to 127 have this ratio: those that have one keep it, and fewer steps.
+            let scale = |group: usize| if group == 0 { std::f32::consts::FRAC_1_PI } else { 1.0 };
             let matrix = pack_int4(&cpu, MatrixShape { out_features: 33, in_features }, |_| -8, scale);
             for (sign, name) in [(1.0f32, "positive"), (-1.0, "negative")] {
                 let mut out = vec![0.0; 33];
                 cpu.linear(&vec![sign * 2.0; in_features], &matrix, None, Out::Store(&mut out));
-                let first = (0.37 * ratio as f32).round_ties_even() as i64;
+                let first = (std::f32::consts::FRAC_1_PI * ratio as f32).round_ties_even() as i64;
                 let sum = -8 * 127 * (32 * first + (in_features as i64 - 32) * ratio);
                 assert!(sum > i64::from(i32::MIN) && sum < -2_000_000_000, "{sum}");
                 let expected = (sum as f32 * sign * (2.0f32 / 127.0)) * (1.0 / ratio as f32);

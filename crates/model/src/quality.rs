@@ -12,7 +12,6 @@
 
 use kernels::float32::{Float32Cache, Float32Matrix};
 use kernels::pointwise::gated;
-use kernels::quant::quantize_int4_row;
 use kernels::{
     Attention, Backend, BlockFormat, BlockSource, Float32, Int4Source, Int8Source, Isa, KvShape, MatrixShape, Out,
     OutOfMemory, RotateAndStore, RoutingRule, RowSource, WeightClass,
@@ -140,8 +139,6 @@ fn relative(squared_error: f64, squared_norm: f64) -> f64 {
 pub struct Watched<B: Backend> {
     exact: Float32,
     judged: B,
-    /// Judge int4 as files hold it.
-    written: bool,
     errors: Mutex<Vec<MatrixError>>,
 }
 
@@ -156,12 +153,7 @@ pub struct WatchedMatrix<M> {
 impl<B: Backend> Watched<B> {
     /// Judges the products of `judged`.
     pub fn new(exact: Float32, judged: B) -> Watched<B> {
-        Watched { exact, judged, written: false, errors: Mutex::default() }
-    }
-
-    /// The same of weights as [`crate::export`] writes them: int4 in files has even levels, which err more.
-    pub fn as_written(exact: Float32, judged: B) -> Watched<B> {
-        Watched { written: true, ..Watched::new(exact, judged) }
+        Watched { exact, judged, errors: Mutex::default() }
     }
 
     /// The errors so far, one per matrix, in the order of packing.
@@ -193,17 +185,7 @@ impl<B: Backend> Backend for Watched<B> {
     }
 
     fn pack(&self, shape: MatrixShape, class: WeightClass, rows: &RowSource<'_>) -> Result<Self::Matrix, OutOfMemory> {
-        let judged = if self.written && class == WeightClass::Int4 {
-            let written = |row: usize, q: &mut [i8], scales: &mut [f32]| {
-                let (mut values, mut ratios) = (vec![0.0; q.len()], vec![0; scales.len()]);
-                (rows.0)(row, &mut values);
-                let scale = quantize_int4_row(&values, q, &mut ratios);
-                scales.iter_mut().zip(ratios).for_each(|(to, ratio)| *to = f32::from(ratio) * scale);
-            };
-            self.judged.pack_int4(shape, &Int4Source(&written))?
-        } else {
-            self.judged.pack(shape, class, rows)?
-        };
+        let judged = self.judged.pack(shape, class, rows)?;
         Ok(self.join(self.exact.pack(shape, class, rows)?, judged, shape))
     }
 

@@ -21,7 +21,9 @@ use crate::experts::{ExpertScratch, Experts};
 use crate::forward::embedding_class;
 use crate::tensors::{self, Feed, Norms, Tensors};
 use crate::weights::{Part, RowOrder, Weights};
-use kernels::{Attention, AttentionSpan, Backend, HeadNorms, Out, RopeTable, RotateAndStore, WeightClass};
+use kernels::{
+    Attention, AttentionRule, AttentionSpan, Backend, HeadNorms, Out, RopeTable, RotateAndStore, WeightClass,
+};
 use std::ops::Range;
 
 /// Weights of a model in a backend's layout.
@@ -37,7 +39,7 @@ pub(crate) struct Transformer<B: Backend> {
     ropes: Vec<RopeTable>,
 }
 
-struct Layer<B: Backend> {
+pub(crate) struct Layer<B: Backend> {
     attention_norms: Norms<Vec<f32>>,
     /// `[q heads | k heads | v heads] x hidden_size`.
     qkv: Linear<B>,
@@ -92,6 +94,10 @@ impl<B: Backend> Mlp<B> {
         let activated = &mut activated[..rows * self.width];
         self.gate_up.apply(pass.backend, input, Out::Gated(pass.config.activation, activated));
         self.down.apply(pass.backend, activated, out);
+    }
+
+    fn matrices_mut(&mut self) -> [&mut B::Matrix; 2] {
+        [&mut self.gate_up.matrix, &mut self.down.matrix]
     }
 
     pub(crate) fn bytes(&self, backend: &B) -> usize {
@@ -368,8 +374,55 @@ impl<B: Backend> Layer<B> {
     }
 }
 
+/// What a layer is told about its place.
+pub(crate) struct Place<'a> {
+    pub(crate) rope: Option<&'a RopeTable>,
+    pub(crate) rule: AttentionRule,
+    pub(crate) positions: &'a [u32],
+    /// `0..` of them, and so many blocks of a cache of one layer.
+    pub(crate) blocks: &'a [u32],
+}
+
+impl<B: Backend> Layer<B> {
+    /// The whole layer by itself, over one sequence from its beginning: `x` is `[rows, hidden_size]`.
+    pub(crate) fn apply(
+        &self,
+        pass: &Pass<'_, B>,
+        place: &Place<'_>,
+        x: &mut [f32],
+        kv: &mut B::KvCache,
+        scratch: &mut Scratch,
+    ) {
+        let &Pass { backend, config } = pass;
+        let (layout, rows) = (config.heads(), x.len() / config.hidden_size);
+        let Scratch { qkv, attended, blocks, .. } = scratch;
+        let (qkv, attended) = (&mut qkv[..rows * layout.qkv_width()], &mut attended[..rows * layout.q_width()]);
+        let &Place { rope, rule, positions, blocks: table } = place;
+        self.project(pass, x, blocks, qkv);
+        let head_norms = self.head_norms(config);
+        let slots = positions;
+        backend.rotate_and_store(RotateAndStore { qkv, layout, head_norms, rope, positions, slots, layer: 0 }, kv);
+        let spans = &[AttentionSpan { first_row: 0, num_rows: rows, start: 0, blocks: table }];
+        backend.attend(Attention { qkv, layout, rule, spans, layer: 0 }, kv, attended);
+        self.finish(pass, attended, blocks, x);
+    }
+
+    /// Its matrices, in the order of packing.
+    pub(crate) fn matrices_mut(&mut self) -> Vec<&mut B::Matrix> {
+        let mut matrices = vec![&mut self.qkv.matrix, &mut self.o.matrix];
+        match &mut self.mlp {
+            MlpBlock::Dense(mlp) => matrices.extend(mlp.matrices_mut()),
+            MlpBlock::Experts(mlp) => {
+                matrices.push(&mut mlp.router);
+                matrices.extend(mlp.experts.iter_mut().flat_map(Mlp::matrices_mut));
+            }
+        }
+        matrices
+    }
+}
+
 /// Multiplies every number. By 1 in most models, and then not at all.
-fn scale(values: &mut [f32], by: f32) {
+pub(crate) fn scale(values: &mut [f32], by: f32) {
     if by != 1.0 {
         values.iter_mut().for_each(|value| *value *= by);
     }
@@ -414,7 +467,7 @@ impl<B: Backend> Loader<'_, B> {
     }
 
     /// `rotary_dim`: how many numbers of a head rotate.
-    fn layer(&mut self, layer: tensors::Layer, rotary_dim: usize) -> Result<Layer<B>, LoadError> {
+    pub(crate) fn layer(&mut self, layer: tensors::Layer, rotary_dim: usize) -> Result<Layer<B>, LoadError> {
         Ok(Layer {
             attention_norms: self.norms(&layer.attention_norms)?,
             qkv: self.linear(&layer.qkv)?,

@@ -496,6 +496,154 @@ fn nothing_is_overwritten_and_nothing_is_left_behind() {
     );
 }
 
+fn lantern() -> Checkpoint {
+    directory(&PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../models/lantern"))
+}
+
+/// Windows of a text that lantern has never seen, `part` of `of`.
+fn windows(part: usize, of: usize) -> Vec<Vec<u32>> {
+    let tokenizer = Tokenizer::load(&lantern(), 2048).unwrap();
+    let text = fs::read_to_string(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../models/lantern/heldout.jsonl"));
+    let tokens = tokenizer.encode(&text.unwrap()[..16_000], false).unwrap();
+    let share = tokens.len() / of;
+    tokens[part * share..][..share].chunks_exact(256).map(<[u32]>::to_vec).collect()
+}
+
+fn opened(path: &Path) -> Checkpoint {
+    let source = if path.is_dir() { Source::Directory(path.into()) } else { Source::Gguf(path.into()) };
+    Checkpoint::open(source).unwrap()
+}
+
+/// Rounds lantern by the first half of the text.
+fn calibrated(format: Format, bits: Option<f64>, threads: usize, output: &Path) -> Report {
+    let checkpoint = lantern();
+    let export = Export::open(&checkpoint, format, WeightClass::Int4).unwrap().calibrated(windows(0, 2), bits);
+    export.write(output, &HashMap::new(), threads, &mut |_| true).unwrap()
+}
+
+/// Squared error of the logits on the other half.
+fn logits_error(path: &Path) -> f64 {
+    let (mut original, mut judged) =
+        (load(cpu(None, 1), &lantern(), WeightClass::Bf16), load_as_stored(cpu(None, 1), &opened(path)));
+    let error = |window: &Vec<u32>| {
+        let (wanted, found) = (run_alone(&mut original, window), run_alone(&mut judged, window));
+        let pairs = wanted.iter().flatten().zip(found.iter().flatten());
+        pairs.map(|(&a, &b)| f64::from(a - b).powi(2)).sum::<f64>()
+    };
+    windows(1, 2).iter().map(error).sum()
+}
+
+#[test]
+fn a_text_makes_int4_lose_less() {
+    let scratch = Scratch::new("calibrated");
+    for format in [Format::Safetensors, Format::Gguf] {
+        let path = |name: &str| scratch.0.join(format!("{format:?}-{name}"));
+        let report = calibrated(format, None, 1, &path("one"));
+        assert_eq!((report.narrow, report.bits(), report.raised.len(), report.kept.len()), (35, 4.0, 0, 0));
+        assert!((0.0..0.15).contains(&report.worst_error), "{report:?}");
+        let checkpoint = lantern();
+        let export = Export::open(&checkpoint, format, WeightClass::Int4).unwrap();
+        export.write(&path("plain"), &HashMap::new(), 2, &mut |_| true).unwrap();
+        let (plain, by_text) = (logits_error(&path("plain")), logits_error(&path("one")));
+        println!("{format:?}: squared error of the logits {by_text:.0}, {plain:.0} without the text");
+        assert!(by_text < 0.6 * plain, "{format:?}: {by_text}, {plain} without the text");
+        if kernels::threads::max_threads() > 1 {
+            calibrated(format, None, 2, &path("two"));
+            let bytes = |name: &str| match format {
+                Format::Safetensors => fs::read(path(name).join("model.safetensors")).unwrap(),
+                Format::Gguf => fs::read(path(name)).unwrap(),
+            };
+            assert!(bytes("one") == bytes("two"), "{format:?}: other bits with another number of threads");
+        }
+    }
+}
+
+#[test]
+fn bits_are_spent_where_they_do_the_most() {
+    let scratch = Scratch::new("bits");
+    let mut before = (0, f64::INFINITY);
+    for bits in [4.0, 4.5, 6.0, 8.0] {
+        let path = scratch.0.join(bits.to_string());
+        let report = calibrated(Format::Safetensors, Some(bits), 1, &path);
+        assert!((bits - 0.35..=bits).contains(&report.bits()), "{bits} were asked for: {}", report.bits());
+        let error = logits_error(&path);
+        println!("{bits} bits: {} units in int8, squared error of the logits {error:.0}", report.raised.len());
+        assert!(report.raised.len() >= before.0 && error < before.1, "{bits} bits: {error} after {before:?}");
+        before = (report.raised.len(), error);
+        // Files say which is which.
+        let groups = json_file(&path.join("config.json"))["quantization_config"]["config_groups"].clone();
+        let (entries, _) = header(&path.join("model.safetensors"));
+        let mut raised = Vec::new();
+        for (name, entry) in &entries {
+            let Some(module) = name.strip_suffix(".weight_packed") else { continue };
+            let shape = &entries[&format!("{module}.weight_scale")]["shape"];
+            let per_word = shape[1].as_u64().unwrap() * 32 / entry["shape"][1].as_u64().unwrap();
+            // 8 codes in a word and 32 to a scale, or 4 and 64.
+            raised.extend((per_word == 2).then(|| module.to_string()));
+        }
+        let mut named: Vec<String> = serde_json::from_value(groups["group_1"]["targets"].clone()).unwrap_or_default();
+        named.sort();
+        raised.sort();
+        assert_eq!(raised, named, "{bits} bits");
+        assert_eq!(groups["group_0"]["targets"] == json!(["Linear"]), raised.is_empty());
+    }
+    assert_eq!(before.0, 20, "all units of five layers");
+    // Then it is an int8 model like any other.
+    let int8 = scratch.0.join("int8");
+    written(&lantern(), WeightClass::Int8, &int8);
+    let bytes = |path: &Path| fs::read(path.join("model.safetensors")).unwrap();
+    assert!(
+        bytes(&int8)[bytes(&int8).len() - 100_000..] == bytes(&scratch.0.join("8"))[bytes(&int8).len() - 100_000..]
+    );
+    let gguf = scratch.0.join("gguf");
+    let report = calibrated(Format::Gguf, Some(5.0), 1, &gguf);
+    assert!((4.7..=5.0).contains(&report.bits()) && logits_error(&gguf).is_finite(), "{report:?}");
+}
+
+/// Experts see few tokens or none, matrices have no whole groups, and some inputs are always zero.
+#[test]
+fn any_model_can_be_rounded_by_any_text() {
+    let scratch = Scratch::new("families");
+    let committed = committed_checkpoints().into_iter().map(|(name, path)| (name, directory(&path)));
+    let wide =
+        committed_checkpoints().into_iter().filter_map(|(name, _)| Some((format!("wide {name}"), widened(&name)?)));
+    for (name, original) in committed.chain(wide) {
+        let vocab_size = ModelConfig::load(&original).unwrap().vocab_size;
+        let tokens = random_tokens(3, 40, vocab_size);
+        let output = scratch.0.join(&name);
+        let export = Export::open(&original, Format::Safetensors, WeightClass::Int4).unwrap();
+        let export = export.calibrated(vec![tokens[..33].to_vec(), tokens[33..].to_vec()], Some(5.0));
+        let report = export.write(&output, &HashMap::new(), 1, &mut |_| true).unwrap();
+        let found = run_alone(&mut load_as_stored(cpu(None, 1), &directory(&output)), &tokens[..33]);
+        assert!(found.iter().flatten().all(|logit| logit.is_finite()), "{name}");
+        assert!(report.bits() <= 5.0 && report.narrow + report.kept.len() > 0, "{name}: {report:?}");
+    }
+}
+
+#[test]
+fn rounding_by_a_text_can_be_stopped_anywhere() {
+    let scratch = Scratch::new("stopped");
+    let checkpoint = lantern();
+    let export = Export::open(&checkpoint, Format::Safetensors, WeightClass::Int4).unwrap();
+    let export = export.calibrated(vec![windows(0, 2)[0][..32].to_vec()], Some(5.0));
+    let mut totals = Vec::new();
+    let whole = export.write(&scratch.0.join("whole"), &HashMap::new(), 1, &mut |p| {
+        totals.push((p.bytes_done, p.bytes_total));
+        true
+    });
+    whole.unwrap();
+    assert!(totals.is_sorted() && totals.last().is_some_and(|(done, total)| done == total), "{totals:?}");
+    for stop in (1..=totals.len()).step_by(totals.len() / 9) {
+        let mut left = stop;
+        let stopped = export.write(&scratch.0.join("stopped"), &HashMap::new(), 1, &mut |_| {
+            left -= 1;
+            left > 0
+        });
+        assert!(matches!(stopped, Err(ExportError::Interrupted)), "at call {stop} of {}", totals.len());
+    }
+    assert_eq!(scratch.names(), ["whole"]);
+}
+
 /// A committed checkpoint with a tokenizer: bytes, a few merges, added tokens, and ids without one behind them.
 fn with_tokenizer(name: &str) -> Checkpoint {
     let (_, path) = committed_checkpoints().into_iter().find(|(found, _)| found == name).unwrap();

@@ -7,6 +7,7 @@
 //!   judged pass   ──> logits ──┴──> per token: -ln p(next) of both, KL divergence, same best token
 //!   and in the float32 pass every product a second time in the judged class: the error of each matrix alone
 //! ```
+//! With --reference the float32 pass is that of another model, and its matrices are not looked at one by one.
 //! Every token of a window but its first is scored, or with --skip those behind the first N alone: a token that is told
 //! from little context says little about weights, and llama-perplexity scores the second half of each window.
 //! Memory: four bytes per weight for float32, and the judged class twice.
@@ -40,6 +41,8 @@ pub(super) const ROWS: usize = 256;
 const LOGIT_ROWS: usize = 32;
 /// Longest text: tokenizing it takes about twenty times its size in memory.
 const MAX_TEXT_BYTES: u64 = 256 << 20;
+/// How much of the text two tokenizers are compared on.
+const SAMPLE_CHARS: usize = 10_000;
 /// Matrices that the report for people lists.
 const LISTED: usize = 8;
 
@@ -66,7 +69,11 @@ pub(crate) fn quality(flags: &QualityFlags) -> Result<(), Failure> {
         image_directory: None,
         kv_dtype: flags.model.kv_dtype.dtype(),
     };
-    let mut pair = Pair::load(&checkpoint, flags, &options)?;
+    let other = flags.reference.as_deref().map(|name| models::open(Some(name))).transpose()?;
+    if let Some(other) = &other {
+        check_reference(other, &config, &tokenizer, &text.body)?;
+    }
+    let mut pair = Pair::load(&checkpoint, other.as_ref(), flags, &options)?;
     let interrupts = Interrupts::listen()?;
     let bar = Progress::counting("measuring", "tokens");
     let (mut found, mut complete) = (Comparison::default(), true);
@@ -90,12 +97,13 @@ pub(crate) fn quality(flags: &QualityFlags) -> Result<(), Failure> {
         bits_per_weight: 8.0 * pair.judged.weight_bytes() as f64 / parameters as f64,
         checkpoint: &checkpoint,
         text: &text.name,
+        reference: other.as_ref(),
         corpus: &corpus,
         found,
         complete,
         errors: pair.errors(),
     };
-    if complete && chosen.class == WeightClass::Int8 && !chosen.as_stored {
+    if complete && other.is_none() && chosen.class == WeightClass::Int8 && !chosen.as_stored {
         keep(flags, &report, &text);
     }
     if found.tokens > 0 {
@@ -174,6 +182,23 @@ pub(super) fn read_text(path: &Path) -> Result<String, Failure> {
     String::from_utf8(bytes).map_err(|error| wrong(format!("not UTF-8 at byte {}", error.utf8_error().valid_up_to())))
 }
 
+/// A model is judged by one that reads the same tokens.
+fn check_reference(other: &Checkpoint, config: &ModelConfig, tokenizer: &Tokenizer, text: &str) -> Result<(), Failure> {
+    let load_failure = |error| models::load_failure(other, &error);
+    let theirs = ModelConfig::load(other).map_err(load_failure)?;
+    let differ = |problem: String| Err(Failure::usage(format!("--reference: {problem}")));
+    if theirs.vocab_size != config.vocab_size {
+        return differ(format!("{} tokens, but the judged model has {}", theirs.vocab_size, config.vocab_size));
+    }
+    let sample: String = text.chars().take(SAMPLE_CHARS).collect();
+    let encode =
+        |tokenizer: &Tokenizer| tokenizer.encode(&sample, true).map_err(|error| Failure::usage(error.to_string()));
+    if encode(&Tokenizer::load(other, theirs.vocab_size).map_err(load_failure)?)? != encode(tokenizer)? {
+        return differ("the text is other tokens than for the judged model".to_string());
+    }
+    Ok(())
+}
+
 /// Tokens of a window, and how many of them are skipped.
 fn window(flags: &QualityFlags, text: &Text, config: &ModelConfig) -> Result<(usize, usize), Failure> {
     let limit = config.context_limit;
@@ -237,9 +262,26 @@ impl Corpus {
     }
 }
 
+/// What is right.
+enum Reference {
+    /// The judged model's own weights in float32, each product beside it in the judged class.
+    Own(Box<Runner<Watched<Cpu>>>),
+    /// Another model.
+    Other(Box<Runner<Float32>>),
+}
+
+impl Reference {
+    fn forward(&mut self) -> &mut dyn Forward {
+        match self {
+            Reference::Own(runner) => &mut **runner,
+            Reference::Other(runner) => &mut **runner,
+        }
+    }
+}
+
 /// The reference and what is judged by it.
 struct Pair {
-    reference: Runner<Watched<Cpu>>,
+    reference: Reference,
     judged: Runner<Cpu>,
     /// Rows of logits of both, `[LOGIT_ROWS, vocab_size]` each.
     logits: [Vec<f32>; 2],
@@ -247,7 +289,13 @@ struct Pair {
 }
 
 impl Pair {
-    fn load(checkpoint: &Checkpoint, flags: &QualityFlags, options: &LoadOptions) -> Result<Pair, Failure> {
+    /// `other`: the model that is right, if it is not the judged one in float32.
+    fn load(
+        checkpoint: &Checkpoint,
+        other: Option<&Checkpoint>,
+        flags: &QualityFlags,
+        options: &LoadOptions,
+    ) -> Result<Pair, Failure> {
         let threads = flags.model.threads;
         let arithmetic = flags.model.arithmetic.arithmetic();
         let cpu = || Cpu::new(CpuOptions { threads, isa: None, arithmetic }).map_err(Failure::usage);
@@ -255,8 +303,17 @@ impl Pair {
         let load_failure = |error| models::load_failure(checkpoint, &error);
         let bar = Progress::new("loading float32");
         let mut progress = |p: model::Progress| bar.at(p.bytes_done, p.bytes_total);
-        let watched = Watched::new(exact, cpu()?);
-        let reference = model::load(watched, checkpoint, options, &mut progress).map_err(load_failure)?;
+        let reference = match other {
+            None => {
+                let watched = Watched::new(exact, cpu()?);
+                let runner = model::load(watched, checkpoint, options, &mut progress).map_err(load_failure)?;
+                Reference::Own(Box::new(runner))
+            }
+            Some(other) => {
+                let runner = model::load(exact, other, options, &mut progress);
+                Reference::Other(Box::new(runner.map_err(|error| models::load_failure(other, &error))?))
+            }
+        };
         bar.naming("loading".to_string());
         let judged = model::load(cpu()?, checkpoint, options, &mut progress).map_err(load_failure)?;
         judged.notices().iter().for_each(|notice| note(notice));
@@ -279,13 +336,13 @@ impl Pair {
             let unscored = skip.clamp(start, end); // rows before it are read and no more
             let scored = end.min(window.len() - 1).saturating_sub(unscored); // nothing follows the last token
             fill(&mut self.batch, window, start..end, unscored..unscored + scored);
-            self.reference.compute(&self.batch);
+            self.reference.forward().compute(&self.batch);
             self.judged.compute(&self.batch);
             for first in (0..scored).step_by(LOGIT_ROWS) {
                 let rows = first..scored.min(first + LOGIT_ROWS);
                 let [reference, judged] = &mut self.logits;
                 let len = rows.len() * vocab_size;
-                self.reference.logits(rows.clone(), &mut reference[..len]);
+                self.reference.forward().logits(rows.clone(), &mut reference[..len]);
                 self.judged.logits(rows.clone(), &mut judged[..len]);
                 let pairs = reference.chunks_exact(vocab_size).zip(judged.chunks_exact(vocab_size));
                 for (row, (reference, judged)) in rows.zip(pairs) {
@@ -299,10 +356,11 @@ impl Pair {
         true
     }
 
-    /// The error of every matrix with its name.
+    /// The error of every matrix with its name; none by another model.
     fn errors(&self) -> Vec<(String, MatrixError)> {
-        let names = self.reference.matrix_names().iter().cloned();
-        names.zip(self.reference.backend().errors()).collect()
+        let Reference::Own(reference) = &self.reference else { return Vec::new() };
+        let names = reference.matrix_names().iter().cloned();
+        names.zip(reference.backend().errors()).collect()
     }
 }
 
@@ -350,6 +408,8 @@ struct Report<'a> {
     checkpoint: &'a Checkpoint,
     /// Name of the text.
     text: &'a str,
+    /// What it is judged by, if not by itself in float32.
+    reference: Option<&'a Checkpoint>,
     corpus: &'a Corpus,
     found: Comparison,
     complete: bool,
@@ -365,6 +425,7 @@ impl Report<'_> {
         json!({
             "build_version": env!("CARGO_PKG_VERSION"),
             "model": self.checkpoint.name(),
+            "reference": self.reference.map(Checkpoint::name),
             "weights": weights,
             "kv_dtype": self.kv_dtype,
             "arithmetic": self.arithmetic,
@@ -388,7 +449,7 @@ impl Report<'_> {
     fn text(&self) -> String {
         let Report { weights, bits_per_weight, found, corpus: Corpus { skip, .. }, .. } = self;
         let mut text = format!(
-            "{}, {} weights ({bits_per_weight:.2} bits each), {} KV cache, {} arithmetic, against float32: {} tokens in windows of {}{}\n\n\
+            "{}, {} weights ({bits_per_weight:.2} bits each), {} KV cache, {} arithmetic, against {}float32: {} tokens in windows of {}{}\n\n\
              perplexity        {:.4} (float32 {:.4}, {:+.3} %)\n\
              KL divergence     {:.6} nats per token, worst {:.4}\n\
              same best token   {:.2} %\n",
@@ -396,6 +457,7 @@ impl Report<'_> {
             weights,
             self.kv_dtype,
             self.arithmetic,
+            self.reference.map_or(String::new(), |reference| format!("{} in ", reference.name())),
             found.tokens,
             self.corpus.longest(),
             if *skip > 0 { format!(", behind the first {skip} of each") } else { String::new() },
@@ -408,6 +470,9 @@ impl Report<'_> {
         );
         if found.not_finite > 0 {
             text.push_str(&format!("not scored        {} tokens with logits that are no numbers\n", found.not_finite));
+        }
+        if self.reference.is_some() {
+            return text;
         }
         let mut errors: Vec<_> = self.errors.iter().collect();
         errors.sort_by(|a, b| b.1.relative().total_cmp(&a.1.relative()));

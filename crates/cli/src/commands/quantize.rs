@@ -1,9 +1,10 @@
 //! `twostroke quantize`: a model with narrow weights, written to disk.
 //!
 //! ```text
-//! --text ──> float32 pass, every product in the narrow class beside it ──> errors ┐
-//! -m     ──> headers, configuration: what is refused is refused now               ├──> model::export ──> -o
-//!            free space, name of the result                                       ┘
+//! --text ──> int8: float32 pass, every product in the narrow class beside it ──> errors ┐
+//!            int4: windows of tokens, which model::export rounds by                      ├──> model::export ──> -o
+//! -m     ──> headers, configuration: what is refused is refused now                      │
+//!            free space, name of the result                                              ┘
 //! ```
 
 use std::collections::HashMap;
@@ -17,15 +18,25 @@ use model::tokenizer::Tokenizer;
 use model::{Batch, Checkpoint, Forward, KvBudget, LoadOptions, ModelConfig};
 
 use super::quality::{BLOCK_SIZE, Corpus, Interrupts, ROWS, WINDOW, fill, read_text};
-use crate::console::{Progress, put};
+use crate::console::{Progress, note, put};
 use crate::failure::Failure;
 use crate::flags::QuantizeFlags;
 use crate::{machine, models};
 
+/// Tokens of a window that int4 is rounded by.
+const CALIBRATION_WINDOW: usize = 512;
+/// Most tokens of a text that int4 is rounded by.
+const MOST_TOKENS: usize = 16_384;
+/// Longest tokens that a text is cut for.
+const MOST_TOKEN_BYTES: usize = 32;
+
 /// Runs the command.
 pub(crate) fn quantize(flags: &QuantizeFlags) -> Result<(), Failure> {
-    let text = flags.text.as_deref().map(read_text).transpose()?;
     let class = flags.weights.class();
+    if flags.bits.is_some() && class != WeightClass::Int4 {
+        return Err(Failure::usage(format!("--bits: goes with --weights int4, not with {}", class.name())));
+    }
+    let text = flags.text.as_deref().map(read_text).transpose()?;
     let threads = match (flags.threads, max_threads()) {
         (Some(asked), allowed) if asked > allowed => {
             return Err(Failure::usage(ThreadError::TooMany { asked, allowed }));
@@ -36,13 +47,17 @@ pub(crate) fn quantize(flags: &QuantizeFlags) -> Result<(), Failure> {
     let checkpoint = models::open(flags.model.as_deref())?;
     let failure = |error| failure(&checkpoint, error);
     export::check_output(&flags.output).map_err(failure)?;
-    let export = Export::open(&checkpoint, flags.format.format(), class).map_err(failure)?;
+    let mut export = Export::open(&checkpoint, flags.format.format(), class).map_err(failure)?;
     check_space(&flags.output, export.expected_bytes())?;
 
     let interrupts = Interrupts::listen()?;
     let measured = match &text {
         // Nothing is lost in 16 bits.
         _ if class == WeightClass::Bf16 => HashMap::new(),
+        Some(text) if class == WeightClass::Int4 => {
+            export = export.calibrated(windows(&checkpoint, text)?, flags.bits);
+            HashMap::new()
+        }
         Some(text) => measure(&checkpoint, text, flags, &interrupts)?,
         None => HashMap::new(),
     };
@@ -53,7 +68,7 @@ pub(crate) fn quantize(flags: &QuantizeFlags) -> Result<(), Failure> {
     };
     let report = export.write(&flags.output, &measured, threads, &mut progress);
     drop(bar);
-    put(&words(&flags.output, class, &report.map_err(failure)?))
+    put(&words(flags, &report.map_err(failure)?))
 }
 
 /// A wrong model or a wrong name is the user's; a disk that is full is not.
@@ -80,6 +95,24 @@ fn check_space(output: &Path, wanted: u64) -> Result<(), Failure> {
     }
 }
 
+/// The text that int4 is rounded by, in windows of tokens; of a long one the beginning.
+fn windows(checkpoint: &Checkpoint, text: &str) -> Result<Vec<Vec<u32>>, Failure> {
+    let load_failure = |error| models::load_failure(checkpoint, &error);
+    let config = ModelConfig::load(checkpoint).map_err(load_failure)?;
+    let tokenizer = Tokenizer::load(checkpoint, config.vocab_size).map_err(load_failure)?;
+    let most_bytes = MOST_TOKENS * MOST_TOKEN_BYTES;
+    let beginning = &text[..text.floor_char_boundary(most_bytes)];
+    let corpus = Corpus::new(beginning, &tokenizer, CALIBRATION_WINDOW.min(config.context_limit), 0)
+        .map_err(|problem| Failure::usage(format!("--text: {problem}")))?;
+    let mut windows = corpus.windows;
+    let tokens = |windows: &[Vec<u32>]| windows.iter().map(Vec::len).sum::<usize>();
+    if tokens(&windows) > MOST_TOKENS || beginning.len() < text.len() {
+        windows.truncate(MOST_TOKENS / CALIBRATION_WINDOW);
+        note(&format!("--text: the first {} tokens are used", tokens(&windows)));
+    }
+    Ok(windows)
+}
+
 /// The relative error of each matrix's products on a text, by the matrix's name.
 fn measure(
     checkpoint: &Checkpoint,
@@ -104,7 +137,7 @@ fn measure(
         kv_dtype: KvDtype::Bf16,
     };
     let cpu = Cpu::new(CpuOptions { threads: flags.threads, ..CpuOptions::default() }).map_err(Failure::usage)?;
-    let watched = Watched::as_written(Float32::new(flags.threads).map_err(Failure::usage)?, cpu);
+    let watched = Watched::new(Float32::new(flags.threads).map_err(Failure::usage)?, cpu);
     let bar = Progress::new("loading float32");
     let loaded = model::load(watched, checkpoint, &options, &mut |p| bar.at(p.bytes_done, p.bytes_total));
     drop(bar);
@@ -128,14 +161,20 @@ fn measure(
 }
 
 /// What was done, for people.
-fn words(output: &Path, class: WeightClass, report: &Report) -> String {
+fn words(flags: &QuantizeFlags, report: &Report) -> String {
+    let (output, class) = (&flags.output, flags.weights.class());
     let percent = |error: f64| format!("{:.2} %", error * 100.0);
     let mut text = format!("{}: {:.1} MB", output.display(), report.bytes as f64 / 1e6);
     if class != WeightClass::Bf16 {
         let (count, error) = (report.narrow, percent(report.worst_error));
-        text.push_str(&format!(", {count} matrices in {}, their weights off by {error} at most", class.name()));
+        let what = if flags.text.is_some() && class == WeightClass::Int4 { "products" } else { "weights" };
+        text.push_str(&format!(", {count} matrices in {}, their {what} off by {error} at most", class.name()));
+    }
+    if flags.bits.is_some() {
+        text.push_str(&format!(", {:.2} bits for each code", report.bits()));
     }
     text.push('\n');
+    report.raised.iter().for_each(|name| text.push_str(&format!("int8: {name}\n")));
     let limit = percent(export::limit(class));
     for kept in &report.kept {
         let why = match kept.reason {

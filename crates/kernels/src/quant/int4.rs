@@ -10,7 +10,8 @@
 //! activations are (`|x| <= 127`): ratios that we choose are at most 15, and 133 000 * 15 * 8 * 127 < 2^31; imported ones are
 //! made smaller where a row's own `127 * sum of |ratio * q|` would not fit.
 //!
-//! Rows that we quantize survive a file: their ratios have no common divisor and their scale has 20 significant bits, so every
+//! Rows that we quantize survive a file: their ratios have no common divisor and their scale has 20 significant bits (17 where
+//! [`super::feedback`] made them, with ratios of up to 127), so every
 //! `scale * ratio` is an f32 without rounding, and importing those products finds the same scale and ratios again.
 
 use super::{SMALLEST_ABSMAX, absmax_bits, greatest_common_divisor, ratios_that_fit};
@@ -246,13 +247,31 @@ pub(super) fn import(q: &mut [i8], scales: &[f32], ratios: &mut [i8]) -> f32 {
         let scale = largest / f32::from(steps);
         scales.iter().all(|s| (s - (s / scale).round_ties_even() * scale).abs() <= tolerance)
     };
-    let steps = (1..=MAX_OWN_RATIO).find(fine).unwrap_or(i8::MAX);
+    // Multiples of one scale stay what they are, if these are more than that.
+    let exact = |&steps: &i8| {
+        let scale = largest / f32::from(steps);
+        scales.iter().all(|s| (s - (s / scale).round_ties_even() * scale).abs() <= largest * f32::EPSILON)
+    };
+    let steps = (1..=MAX_OWN_RATIO).find(fine).or_else(|| (MAX_OWN_RATIO + 1..=i8::MAX).find(exact));
+    let steps = steps.unwrap_or(i8::MAX);
     ratios_that_fit(q, scales, GROUP, ratios, steps, |steps, _| steps - 1)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn multiples_of_one_scale_stay_what_they_are() {
+        let base = f32::from_bits(0.003f32.to_bits() & !127); // 17 bits
+        for ratios in [[1i8, 2, 3], [15, -7, 4], [97, 50, -3], [127, 126, 125], [16, 101, 0]] {
+            let scales = ratios.map(|ratio| f32::from(ratio) * base);
+            let (mut q, mut found) = ([3i8; 96], [0i8; 3]);
+            let scale = import(&mut q, &scales, &mut found);
+            let restored = found.map(|ratio| f32::from(ratio) * scale);
+            assert_eq!(restored, scales, "{ratios:?}");
+        }
+    }
 
     /// Gaussian-like numbers: sums of uniform ones.
     fn row(seed: u32, len: usize) -> Vec<f32> {

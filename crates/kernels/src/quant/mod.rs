@@ -21,6 +21,7 @@
 //! ```
 
 mod blocks;
+mod feedback;
 mod image;
 mod int4;
 mod int8;
@@ -30,6 +31,7 @@ mod uneven;
 
 pub(crate) use blocks::value as block_value;
 pub use blocks::{BlockFormat, BlockRows, BlockSource, Codes, GroupScale, Scales};
+pub use feedback::{Factor, Gram, ROUNDED_ROWS, ScaleGrid};
 pub use image::{ByteSource, Image, LAYOUT_VERSION};
 pub use int4::{GROUP, quantize_int4_row};
 pub use int8::{INT8_GROUP, quantize_int8_row};
@@ -146,7 +148,7 @@ pub struct PackedMatrix {
 pub(crate) enum Ratios {
     /// All are 1: the sum over all of K is one chain. What int8 with one scale per channel has.
     One,
-    /// All are at most 15: `ratio * q` of int4 fits int8. What int4 files have that we wrote.
+    /// All are at most 15: `ratio * q` of int4 fits int8. What int4 files have that we wrote without a text.
     Narrow,
     /// Any.
     Wide,
@@ -289,7 +291,7 @@ impl PackedMatrix {
 
     /// As [`PackedMatrix::pack`], of weights that are int4 already: every `q` is kept as it is. The scales of a channel
     /// become `scale * ratio`, where the ratios are as fine as the format allows (off by at most 1/254 of the channel's
-    /// largest scale, and exact where all scales are multiples, up to 15, of one).
+    /// largest scale, and exact where all scales are multiples, up to 127, of one).
     pub fn pack_int4(
         pool: Option<&Pool>,
         isa: Isa,

@@ -13,7 +13,8 @@
 //! Written are the families in [`FAMILIES`], which were loaded by llama.cpp and compared with it. Of their settings,
 //! whatever the format has no word for is refused by name.
 
-use super::recipe::{Kept, Module, Narrow, Target, Unit, Verdict, interleaved, judge, quantize, units};
+use super::calibration::{Judge, targets};
+use super::recipe::{Kept, Module, Narrow, Target, Unit, Verdict, interleaved, quantize, units};
 use super::vocabulary::vocabulary;
 use super::{Export, ExportError, Report, Work};
 use crate::checkpoint::LoadError;
@@ -144,7 +145,7 @@ impl Plan {
         }
         for index in 0..config.num_layers {
             let layer = tensors.layer(index);
-            let mut units = units(&layer, config.family);
+            let mut units = units(index, &layer, config.family);
             for module in units.iter_mut().flat_map(|unit| &mut unit.modules) {
                 module.interleaved = plan.is_rotated(&format!("{}.weight", module.name)).then_some(config.head_dim);
             }
@@ -334,14 +335,14 @@ pub(super) fn write(
         let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         out.add(name, &[values.len()], "F32", &bytes)?;
     }
-    for unit in &plan.units {
-        let verdict = match matrix_type(*class) {
-            Some(blocks) => Some(judge(unit, Target::Blocks(blocks), weights, measured, work)?),
-            None => None,
-        };
+    let target = matrix_type(*class).map(Target::Blocks);
+    let (narrow, eight) = (target.unwrap_or(Target::Bf16), Target::Blocks(BlockType::Q8_0));
+    let targets = targets(export, &plan.units, (narrow, eight), work)?;
+    let mut judge = Judge::new(export, &plan.units, &targets, measured, work.threads)?;
+    for (unit, chosen) in plan.units.iter().zip(&targets) {
+        let verdict = target.map(|_| judge.next(unit, work)).transpose()?;
         if let Some(Verdict::Narrow(made, error)) = verdict {
-            report.narrow += made.len();
-            report.worst_error = report.worst_error.max(error);
+            report.add(unit, *chosen != narrow, &made, error);
             unit.modules.iter().zip(&made).try_for_each(|(module, made)| out.matrix(module, made))?;
             continue;
         }

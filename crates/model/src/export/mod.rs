@@ -13,10 +13,14 @@
 //! read back as they are. That of int8 is the one that `--weights int8` uses at load, so a model that was written and loaded gives the
 //! bits of the original under that flag, as long as no unit was kept wide. Int4 in files has even levels, in memory uneven ones.
 //!
+//! **Int4 by a text** ([`calibration`]) takes the place of the judge: layers are rounded one after the other by what they see.
+//!
 //! Memory: one unit, as stored and narrow. Files appear under a temporary name beside their place ([`staging`]), are
 //! brought to the disk, and renamed: there is never half a model under the name that was asked for.
 
+mod calibration;
 mod gguf;
+mod observed;
 mod recipe;
 mod safetensors;
 mod staging;
@@ -90,8 +94,35 @@ pub struct Report {
     pub narrow: usize,
     /// The largest relative error of a unit's weights among them.
     pub worst_error: f64,
+    /// Units that are int8 among int4, by name.
+    pub raised: Vec<String>,
+    /// Weights of the narrow matrices, and bits of all their codes.
+    pub weights: u64,
+    /// See `weights`.
+    pub code_bits: u64,
     /// Units that were kept as stored, and why.
     pub kept: Vec<Kept>,
+}
+
+impl Report {
+    /// A unit that was made narrow: `raised`, as int8 among int4.
+    fn add(&mut self, unit: &recipe::Unit, raised: bool, made: &[recipe::Narrow], error: f64) {
+        self.narrow += made.len();
+        self.worst_error = self.worst_error.max(error);
+        if raised {
+            self.raised.push(unit.name());
+        }
+        for (module, made) in unit.modules.iter().zip(made) {
+            let weights = (module.out_features() * module.in_features) as u64;
+            self.weights += weights;
+            self.code_bits += weights * made.target.code_bits();
+        }
+    }
+
+    /// Bits of the codes of a weight, on average over the narrow matrices.
+    pub fn bits(&self) -> f64 {
+        self.code_bits as f64 / self.weights.max(1) as f64
+    }
 }
 
 /// Whether a result can be called so: nothing is there yet, and its directory is.
@@ -116,6 +147,10 @@ pub struct Export<'c> {
     weights: Weights,
     /// Of a GGUF file.
     plan: Option<gguf::Plan>,
+    /// The text that int4 is rounded by, in windows of tokens.
+    windows: Vec<Vec<u32>>,
+    /// Bits of the codes of a weight, on average.
+    bits: Option<f64>,
 }
 
 impl<'c> Export<'c> {
@@ -132,11 +167,19 @@ impl<'c> Export<'c> {
         let config = ModelConfig::load(checkpoint)?;
         let weights = Weights::open(checkpoint)?;
         Tensors::of(&config, &weights).each(|name, shape, _| weights.tensor(name, shape).map(|_| ()))?;
-        let mut export = Export { checkpoint, class, config, weights, plan: None };
+        let mut export = Export { checkpoint, class, config, weights, plan: None, windows: Vec::new(), bits: None };
         if format == Format::Gguf {
             export.plan = Some(gguf::Plan::of(&export)?);
         }
         Ok(export)
+    }
+
+    /// Int4 is rounded by this text: windows of tokens, none of them empty. With `bits` (4 to 8), some units are int8: those that
+    /// gain the most, until the codes of a weight have so many bits on average.
+    pub fn calibrated(mut self, windows: Vec<Vec<u32>>, bits: Option<f64>) -> Export<'c> {
+        assert!(self.class == WeightClass::Int4 && !windows.is_empty(), "a text rounds to int4");
+        (self.windows, self.bits) = (windows, bits);
+        self
     }
 
     /// Bytes that [`write`](Self::write) takes if no unit is kept wide.
@@ -199,18 +242,41 @@ fn check_fields(checkpoint: &Checkpoint) -> Result<(), LoadError> {
 struct Work<'p> {
     threads: usize,
     done: Progress,
+    /// Bytes of the original before the part that is being dealt with.
+    before: u64,
     progress: &'p mut dyn FnMut(Progress) -> bool,
 }
 
 impl<'p> Work<'p> {
     fn new(export: &Export<'_>, threads: usize, progress: &'p mut dyn FnMut(Progress) -> bool) -> Work<'p> {
-        let bytes_total = export.weights.stored().iter().map(|stored| stored.num_bytes).sum();
-        Work { threads: threads.max(1), done: Progress { bytes_done: 0, bytes_total }, progress }
+        let stored: u64 = export.weights.stored().iter().map(|stored| stored.num_bytes).sum();
+        // With a budget of bits, the layers are walked through twice.
+        let again = if export.bits.is_some() { calibration::bytes_of_layers(export) } else { 0 };
+        let bytes_total = stored + again;
+        Work { threads: threads.max(1), done: Progress { bytes_done: 0, bytes_total }, before: 0, progress }
     }
 
     /// So many bytes of the original are dealt with.
     fn advance(&mut self, bytes: u64) -> Result<(), ExportError> {
         self.done.bytes_done += bytes;
+        self.before = self.done.bytes_done;
+        self.told()
+    }
+
+    /// Of so many bytes a share is dealt with.
+    fn part(&mut self, bytes: u64, done: u64, of: u64) -> Result<(), ExportError> {
+        self.done.bytes_done = self.before + (bytes as f64 * (done as f64 / of as f64)) as u64;
+        self.told()
+    }
+
+    /// What was dealt with in shares is done.
+    fn whole(&mut self, bytes: u64) -> Result<(), ExportError> {
+        self.part(bytes, 1, 1)?;
+        self.before = self.done.bytes_done;
+        Ok(())
+    }
+
+    fn told(&mut self) -> Result<(), ExportError> {
         if (self.progress)(self.done) { Ok(()) } else { Err(ExportError::Interrupted) }
     }
 }

@@ -15,10 +15,10 @@ use crate::config::Family;
 use crate::gguf::BlockType;
 use crate::tensors::{Feed, Layer, Linear, Mlp};
 use crate::weights::encoding::Encoding;
-use crate::weights::{Part, Weights, class_for};
+use crate::weights::{Part, RowOrder, Weights, class_for};
 use half::{bf16, f16};
-use kernels::WeightClass;
-use kernels::quant::{GROUP, INT8_GROUP, quantize_int4_row, quantize_int8_row};
+use kernels::quant::{Factor, GROUP, INT8_GROUP, ROUNDED_ROWS, ScaleGrid, quantize_int4_row, quantize_int8_row};
+use kernels::{Isa, WeightClass};
 use std::collections::HashMap;
 use std::ops::Range;
 
@@ -35,6 +35,9 @@ pub fn limit(class: WeightClass) -> f64 {
 /// Int8 weights that share a scale in what is written. Two of these groups have the scale of one that is computed with;
 /// other engines take this width, and more matrices are made of whole ones (rows of 576 or 896).
 pub(super) const INT8_FILE_GROUP: usize = INT8_GROUP / 2;
+
+/// Largest ratio of a group's scale to that of its row where a text was given: what is computed with has room for it.
+const MOST_RATIO: i8 = i8::MAX;
 
 /// A unit that was kept as stored.
 #[derive(Clone, Debug, PartialEq)]
@@ -65,9 +68,15 @@ pub enum Reason {
 
 /// What has to share one class.
 pub(super) struct Unit {
+    pub(super) layer: usize,
     /// Names of its matrices as [`crate::Runner::matrix_names`] has them.
-    matrices: Vec<String>,
+    pub(super) matrices: Vec<String>,
+    /// In which their rows are packed.
+    pub(super) orders: Vec<RowOrder>,
+    /// Those of the first matrix, then those of the next.
     pub(super) modules: Vec<Module>,
+    /// Where the modules of each matrix end.
+    ends: Vec<usize>,
 }
 
 /// A matrix under the name that it has in what is written.
@@ -123,6 +132,11 @@ impl Target {
         }
     }
 
+    /// Whether it is 4 bits, which a text improves.
+    pub(super) fn is_four(self) -> bool {
+        matches!(self, Target::Int4 | Target::Blocks(BlockType::Q4_0))
+    }
+
     /// As GGUF calls it.
     pub(super) fn name(self) -> &'static str {
         match self {
@@ -135,12 +149,21 @@ impl Target {
     }
 
     /// The class that has about as many bits.
-    fn class(self) -> WeightClass {
+    pub(super) fn class(self) -> WeightClass {
         match self {
             Target::Int8 => WeightClass::Int8,
             Target::Int4 => WeightClass::Int4,
             Target::Blocks(blocks) => class_for(Encoding::Quantized(blocks)),
             Target::Bf16 | Target::F16 => WeightClass::Bf16,
+        }
+    }
+
+    /// Bits of a weight's code.
+    pub(super) fn code_bits(self) -> u64 {
+        match self.class() {
+            WeightClass::Int4 => 4,
+            WeightClass::Int8 => 8,
+            WeightClass::Bf16 => 16,
         }
     }
 
@@ -171,27 +194,41 @@ impl Target {
 }
 
 /// The units of a layer, in the order of the forward pass.
-pub(super) fn units(layer: &Layer, family: Family) -> Vec<Unit> {
-    let mut units = vec![Unit::of(&[&layer.qkv], family), Unit::of(&[&layer.o], family)];
+pub(super) fn units(index: usize, layer: &Layer, family: Family) -> Vec<Unit> {
+    let unit = |matrices: &[(&Linear, RowOrder)]| Unit::of(index, matrices, family);
+    let plain = |linear| [(linear, RowOrder::AsStored)];
+    let mut units = vec![unit(&plain(&layer.qkv)), unit(&plain(&layer.o))];
     match &layer.feed {
         Feed::Dense(Mlp { gate_up, down }) => {
-            units.extend([Unit::of(&[gate_up], family), Unit::of(&[down], family)]);
+            units.extend([unit(&[(gate_up, RowOrder::GateUp)]), unit(&plain(down))]);
         }
         Feed::Experts { experts, .. } => {
-            let matrices: Vec<&Linear> = experts.iter().flat_map(|mlp| [&mlp.gate_up, &mlp.down]).collect();
-            units.push(Unit::of(&matrices, family));
+            let matrices =
+                experts.iter().flat_map(|mlp| [(&mlp.gate_up, RowOrder::GateUp), (&mlp.down, RowOrder::AsStored)]);
+            units.push(unit(&matrices.collect::<Vec<_>>()));
         }
     }
     units
 }
 
 impl Unit {
-    fn of(matrices: &[&Linear], family: Family) -> Unit {
-        let name = |linear: &&Linear| linear.parts.iter().map(Part::to_string).collect::<Vec<_>>().join(" + ");
-        let modules = matrices
-            .iter()
-            .flat_map(|linear| linear.parts.iter().flat_map(|part| modules(part, linear.in_features, family)));
-        Unit { matrices: matrices.iter().map(name).collect(), modules: modules.collect() }
+    fn of(layer: usize, matrices: &[(&Linear, RowOrder)], family: Family) -> Unit {
+        let name = |(linear, _): &(&Linear, RowOrder)| {
+            linear.parts.iter().map(Part::to_string).collect::<Vec<_>>().join(" + ")
+        };
+        let (mut all, mut ends) = (Vec::new(), Vec::new());
+        for (linear, _) in matrices {
+            all.extend(linear.parts.iter().flat_map(|part| modules(part, linear.in_features, family)));
+            ends.push(all.len());
+        }
+        let orders = matrices.iter().map(|(_, order)| *order).collect();
+        Unit { layer, matrices: matrices.iter().map(name).collect(), orders, modules: all, ends }
+    }
+
+    /// The modules of one of its matrices.
+    pub(super) fn of_matrix(&self, index: usize) -> &[Module] {
+        let first = if index == 0 { 0 } else { self.ends[index - 1] };
+        &self.modules[first..self.ends[index]]
     }
 
     /// The modules, for people: of many the first and the last.
@@ -326,6 +363,142 @@ pub(super) fn quantize(
     done?;
     let (error, norm) = errors.iter().fold((0.0, 0.0), |sum, row| (sum.0 + row.0, sum.1 + row.1));
     Ok(Narrow { target, codes, scales, error: if error == 0.0 { 0.0 } else { (error / norm).sqrt() } })
+}
+
+/// What keeps a unit wide whatever a text says: its shape, or weights that are no numbers.
+pub(super) fn judged_alone(unit: &Unit, target: Target, weights: &Weights) -> Result<Option<Reason>, LoadError> {
+    if let Some(module) = unit.modules.iter().find(|module| !target.fits(module.in_features)) {
+        return Ok(Some(Reason::Width { width: module.in_features, group: target.group() }));
+    }
+    for module in &unit.modules {
+        let rows = weights.tensor(&module.source.name, &module.source.shape)?.rows()?;
+        let mut row = vec![0.0; module.in_features];
+        for at in module.source.rows.clone() {
+            rows.read(at, &mut row)?;
+            if !row.iter().all(|x| x.is_finite()) {
+                return Ok(Some(Reason::NotFinite));
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// As [`quantize`], to 4 bits by the inputs that `factor` is of; with the squared error of the products.
+pub(super) fn rounded(
+    target: Target,
+    weights: &Weights,
+    module: &Module,
+    factor: &Factor,
+    threads: usize,
+) -> Result<(Narrow, f64), LoadError> {
+    let rows = weights.tensor(&module.source.name, &module.source.shape)?.rows()?;
+    let (out_features, width) = (module.out_features(), module.in_features);
+    let (row_bytes, row_scales) = target.row(width);
+    let mut codes = zeros::<u8>(out_features * row_bytes)?;
+    let mut scales = zeros::<f32>(out_features * row_scales)?;
+    let tiles = out_features.div_ceil(ROUNDED_ROWS);
+    let mut errors = vec![(0.0, 0.0, 0.0); tiles];
+    let first = module.source.rows.start;
+    let tile_scales = (ROUNDED_ROWS * row_scales).max(1);
+    let mut parts: Vec<_> = codes.chunks_mut(ROUNDED_ROWS * row_bytes).zip(&mut errors).enumerate().collect();
+    let mut scale_parts: Vec<&mut [f32]> = scales.chunks_mut(tile_scales).collect();
+    scale_parts.resize_with(tiles, Default::default);
+    let mut parts: Vec<_> = parts.drain(..).zip(scale_parts).collect();
+    let share = parts.len().div_ceil(threads);
+    let done: Result<Vec<()>, LoadError> = std::thread::scope(|scope| {
+        let tasks = parts.chunks_mut(share).map(|parts| {
+            let rows = &rows;
+            scope.spawn(move || {
+                for ((tile, (codes, error)), scales) in parts {
+                    let begin = *tile * ROUNDED_ROWS;
+                    let count = ROUNDED_ROWS.min(out_features - begin);
+                    let mut values = vec![0.0; count * width];
+                    for (at, row) in values.chunks_exact_mut(width).enumerate() {
+                        let from = module.interleaved.map_or(begin + at, |head_dim| interleaved(begin + at, head_dim));
+                        rows.read(first + from, row)?;
+                    }
+                    **error = round_tile(target, factor, &values, codes, scales);
+                }
+                Ok(())
+            })
+        });
+        let tasks: Vec<_> = tasks.collect();
+        tasks.into_iter().map(|task| task.join().expect("rounding does not panic")).collect()
+    });
+    done?;
+    let (mut error, mut norm, mut loss) = (0.0f64, 0.0f64, 0.0f64);
+    for of_tile in errors {
+        (error, norm, loss) = (error + of_tile.0, norm + of_tile.1, loss + of_tile.2);
+    }
+    let error = if error == 0.0 { 0.0 } else { (error / norm).sqrt() };
+    Ok((Narrow { target, codes, scales, error }, loss))
+}
+
+/// Codes and scales of some rows; returns their squared error, squared norm, and the squared error of their products.
+fn round_tile(
+    target: Target,
+    factor: &Factor,
+    values: &[f32],
+    codes: &mut [u8],
+    scales: &mut [f32],
+) -> (f64, f64, f64) {
+    let (mut q, mut steps) = (vec![0; values.len()], vec![0.0; values.len() / GROUP]);
+    let grid = match target {
+        Target::Int4 => ScaleGrid::Ratios(MOST_RATIO),
+        _ => ScaleGrid::Half,
+    };
+    let loss = factor.round(Isa::best(), grid, values, &mut q, &mut steps);
+    match target {
+        Target::Int4 => {
+            scales.copy_from_slice(&steps);
+            for (to, pair) in codes.iter_mut().zip(q.as_chunks::<2>().0) {
+                *to = (pair[0] + 8) as u8 | ((pair[1] + 8) as u8) << 4;
+            }
+        }
+        _ => {
+            let groups = q.as_chunks::<GROUP>().0.iter().zip(&steps);
+            for (block, (q, step)) in codes.as_chunks_mut::<18>().0.iter_mut().zip(groups) {
+                block[..2].copy_from_slice(&f16::from_f32(*step).to_le_bytes());
+                for (i, byte) in block[2..].iter_mut().enumerate() {
+                    *byte = (q[i] + 8) as u8 | ((q[i + 16] + 8) as u8) << 4;
+                }
+            }
+        }
+    }
+    let mut restored = vec![0.0; values.len()];
+    restore(&mut restored, &q, &steps, GROUP);
+    values.iter().zip(&restored).fold((0.0, 0.0, loss), |(error, norm, loss), (&x, &restored)| {
+        let difference = f64::from(x) - f64::from(restored);
+        (error + difference * difference, norm + f64::from(x) * f64::from(x), loss)
+    })
+}
+
+/// What a module's codes stand for, its rows in the order of the original.
+pub(super) fn restored(module: &Module, narrow: &Narrow) -> Vec<f32> {
+    let width = module.in_features;
+    let (row_bytes, row_scales) = narrow.target.row(width);
+    let mut all = vec![0.0; module.out_features() * width];
+    let mut q = vec![0i8; width];
+    for (at, codes) in narrow.codes.chunks_exact(row_bytes).enumerate() {
+        let from = module.interleaved.map_or(at, |head_dim| interleaved(at, head_dim));
+        let row = &mut all[from * width..][..width];
+        let scales = &narrow.scales[at * row_scales..][..row_scales];
+        match narrow.target {
+            Target::Int8 => {
+                q.iter_mut().zip(codes).for_each(|(q, code)| *q = code.wrapping_sub(128) as i8);
+                restore(row, &q, scales, INT8_FILE_GROUP);
+            }
+            Target::Int4 => {
+                for (q, code) in q.as_chunks_mut::<2>().0.iter_mut().zip(codes) {
+                    *q = [(code & 15) as i8 - 8, (code >> 4) as i8 - 8];
+                }
+                restore(row, &q, scales, GROUP);
+            }
+            Target::Blocks(blocks) => blocks.decode(codes, row),
+            Target::Bf16 | Target::F16 => unreachable!("not narrow"),
+        }
+    }
+    all
 }
 
 fn zeros<T: Clone + Default>(len: usize) -> Result<Vec<T>, LoadError> {

@@ -3,7 +3,7 @@
 //! ```text
 //! int8             weight_packed i32 [out, in / 4]   weight_scale f32 [out, in / 64]   weight_shape i64 [2]
 //! int4             weight_packed i32 [out, in / 8]   weight_scale f32 [out, in / 32]   weight_shape i64 [2]
-//! config.json      as it was, and quantization_config: W8A16 in groups of 64, or W4A16 in groups of 32
+//! config.json      as it was, and quantization_config: W8A16 in groups of 64, or W4A16 in groups of 32, or both, by name
 //! everything else  as it was: other tensors byte by byte, the tokenizer's files, generation_config, templates
 //! ```
 //! Scales are f32 and hold exactly what is computed with: the product of a channel's scale and a group's ratio, which needs
@@ -16,7 +16,8 @@
 //! allows no gaps between tensors, and readers want each at a multiple of its element's size: tensors whose size is no
 //! multiple of 8 bytes, which real models do not have, are kept until the end of their file.
 
-use super::recipe::{INT8_FILE_GROUP, Kept, Module, Target, Unit, Verdict, judge, units};
+use super::calibration::{Judge, targets};
+use super::recipe::{INT8_FILE_GROUP, Kept, Module, Target, Unit, Verdict, units};
 use super::{CONFIG, Export, ExportError, FIELD, Report, Work};
 use crate::checkpoint::{Checkpoint, LoadError};
 use crate::config::Family;
@@ -80,13 +81,18 @@ pub(super) fn write(
         })?;
     }
     let mut report = Report::default();
-    for unit in &layers.units {
-        match judge(unit, Target::of(*class), weights, measured, work)? {
+    let (narrow, eight) = (Target::of(*class), Target::Int8);
+    let targets = targets(export, &layers.units, (narrow, eight), work)?;
+    let mut judge = Judge::new(export, &layers.units, &targets, measured, work.threads)?;
+    let mut groups = Groups::default();
+    for (unit, target) in layers.units.iter().zip(&targets) {
+        match judge.next(unit, work)? {
             Verdict::Narrow(made, error) => {
-                report.narrow += made.len();
-                report.worst_error = report.worst_error.max(error);
-                for (module, narrow) in unit.modules.iter().zip(&made) {
-                    add_narrow(&mut shards, *class, module, &narrow.codes, &narrow.scales)?;
+                report.add(unit, *target != narrow, &made, error);
+                let of_group = if *target == narrow { &mut groups.own } else { &mut groups.raised };
+                for (module, made) in unit.modules.iter().zip(&made) {
+                    of_group.push(module.name.clone());
+                    add_narrow(&mut shards, target.class(), module, &made.codes, &made.scales)?;
                 }
             }
             Verdict::Wide(reason) => {
@@ -105,7 +111,8 @@ pub(super) fn write(
         ignore.insert(0, "lm_head".to_string());
     }
     let text = export.checkpoint.read_text(CONFIG)?.unwrap_or_default();
-    report.bytes += put(directory, CONFIG, with_field(&text, &quantization_config(*class, &ignore)).as_bytes())?;
+    report.bytes +=
+        put(directory, CONFIG, with_field(&text, &quantization_config(*class, &ignore, &groups)).as_bytes())?;
     for name in COPIED {
         report.bytes += copy_file(export.checkpoint, name, directory)?;
     }
@@ -147,8 +154,8 @@ struct Layers {
 impl Layers {
     fn of(export: &Export<'_>) -> Layers {
         let (config, tensors) = (&export.config, Tensors::of(&export.config, &export.weights));
-        let layers = (0..config.num_layers).map(|index| tensors.layer(index));
-        let units: Vec<Unit> = layers.flat_map(|layer| units(&layer, config.family)).collect();
+        let layers = (0..config.num_layers).map(|index| (index, tensors.layer(index)));
+        let units: Vec<Unit> = layers.flat_map(|(index, layer)| units(index, &layer, config.family)).collect();
         let modules = || units.iter().flat_map(|unit| &unit.modules);
         let sources = modules().map(|module| module.source.name.clone()).collect();
         let stacked = modules().any(|module| module.source.shape.len() == 3);
@@ -238,13 +245,21 @@ fn copy(
     Ok(())
 }
 
-/// What `config.json` says about it.
-fn quantization_config(class: WeightClass, ignore: &[String]) -> Value {
-    let (bits, observer) = if class == WeightClass::Int4 { (4, "mse") } else { (8, "minmax") };
-    let weights = json!({
-        "num_bits": bits, "type": "int", "symmetric": true, "strategy": "group", "group_size": group(class),
-        "block_structure": null, "dynamic": false, "actorder": null, "observer": observer, "observer_kwargs": {},
-    });
+/// Modules by what they became.
+#[derive(Default)]
+struct Groups {
+    /// What was asked for.
+    own: Vec<String>,
+    /// Int8 among int4.
+    raised: Vec<String>,
+}
+
+/// What `config.json` says about it. Where widths are mixed, every module is named.
+fn quantization_config(class: WeightClass, ignore: &[String], groups: &Groups) -> Value {
+    let config_groups = match groups.raised.is_empty() {
+        true => json!({ "group_0": scheme(class, &["Linear".to_string()]) }),
+        false => json!({ "group_0": scheme(class, &groups.own), "group_1": scheme(WeightClass::Int8, &groups.raised) }),
+    };
     json!({
         "quant_method": "compressed-tensors",
         "format": "pack-quantized",
@@ -252,9 +267,21 @@ fn quantization_config(class: WeightClass, ignore: &[String]) -> Value {
         "global_compression_ratio": null,
         "kv_cache_scheme": null,
         "ignore": ignore,
-        "config_groups": { "group_0": {
-            "targets": ["Linear"], "weights": weights, "input_activations": null, "output_activations": null,
-        } },
+        "config_groups": config_groups,
+    })
+}
+
+/// One way in which modules are quantized, and which.
+fn scheme(class: WeightClass, targets: &[String]) -> Value {
+    let (bits, observer) = if class == WeightClass::Int4 { (4, "mse") } else { (8, "minmax") };
+    json!({
+        "targets": targets,
+        "weights": {
+            "num_bits": bits, "type": "int", "symmetric": true, "strategy": "group", "group_size": group(class),
+            "block_structure": null, "dynamic": false, "actorder": null, "observer": observer, "observer_kwargs": {},
+        },
+        "input_activations": null,
+        "output_activations": null,
     })
 }
 
