@@ -5,12 +5,15 @@ Each has `name` and `format` (which of its files), and of `prefill(tokens)`, `de
 """
 
 import json
+import math
 import os
 import pathlib
 import re
 import subprocess
 import sys
 import tempfile
+
+from perplexity import figures, ours
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BINARY = ROOT / "target/release/twostroke"
@@ -27,11 +30,11 @@ class Broken(Exception):
     """A measurement that did not work out; said, recorded as absent, and the others go on."""
 
 
-def run(command, env=None, both=False):
+def run(command, env=None, both=False, cwd=None):
     """Standard output (with `both`, the errors too) of a command."""
     with tempfile.TemporaryFile("w+") as errors:
         where = subprocess.STDOUT if both else errors
-        done = subprocess.run(list(map(str, command)), stdout=subprocess.PIPE, stderr=where, stdin=subprocess.DEVNULL, env=env)
+        done = subprocess.run(list(map(str, command)), stdout=subprocess.PIPE, stderr=where, stdin=subprocess.DEVNULL, env=env, cwd=cwd)
         output = done.stdout.decode(errors="replace")
         if done.returncode != 0:
             errors.seek(0)
@@ -44,6 +47,7 @@ class Twostroke:
 
     def __init__(self, at, kind):
         self.kind = self.format = kind
+        self.at = at
         # With fewer than 16 bits, 8-bit keys and values too, as OpenVINO has them by default.
         kv = ["--kv-dtype", "bf16" if kind == "bf16" else "int8"]
         self.options = ["-m", at / "hf", "--weights", kind, *kv]
@@ -60,7 +64,7 @@ class Twostroke:
         return row["samples_ts"], row["limit_percent"]
 
     def kl(self, text):
-        return json.loads(run([BINARY, "quality", *self.options, "--text", text, "-c", "512", "--skip", "256", "--json"]))["mean_kl"]
+        return ours(BINARY, self.kind, self.options[-1], "-m", self.at / "hf", "--text", text)["mean_kl"]
 
     def server(self):
         return [BINARY, "serve", *self.options, "--max-model-len", "8192", "--max-num-seqs", "64", "--port"]
@@ -74,6 +78,7 @@ class LlamaCpp:
     formats = {"int8": ["Q8_0"], "int4": ["Q4_0"], "bf16": ["BF16"]}
 
     def __init__(self, at, format, peers):
+        at, peers = at.resolve(), peers.resolve()
         self.format, self.at, self.file, self.bin = format, at, at / f"{format}.gguf", peers / self.folder / "bin"
         if not self.file.exists() or not (self.bin / "llama-bench").exists():
             raise Broken(f"{self.file} or {self.bin} is missing")
@@ -107,16 +112,15 @@ class LlamaCpp:
     def kl(self, text):
         """Against its own float32, of the tokens that `twostroke quality -c 512 --skip 256` scores."""
         with tempfile.TemporaryDirectory() as folder:
-            base = pathlib.Path(folder) / "base.kl"
-            narrow, self.file = self.file, self.at / "F32.gguf"
-            measure = ["-f", text, "-c", "512", "--kl-divergence-base", base]
-            self.run("llama-perplexity", *measure)
-            self.file = narrow
-            log = self.run("llama-perplexity", *measure, "--kl-divergence", both=True)
-        found = re.search(r"Mean\s+KLD:\s*([-\d.einf]+)", log)
-        if not found:
+            measure = ["-t", THREADS, "-f", text, "-c", "512", "--kl-divergence-base", "base.kl"]
+            judge = [self.bin / "llama-perplexity", *measure]
+            # It writes a log where it is started.
+            run([*judge, "-m", self.at / "F32.gguf"], env=self.env, cwd=folder)
+            log = run([*judge, "-m", self.file, "--kl-divergence"], env=self.env, both=True, cwd=folder)
+        found = figures(log, self.format, "f16")["mean_kl"]
+        if math.isnan(found):
             raise Broken(f"no divergence in the words of llama-perplexity: {log[-600:]}")
-        return float(found[1])
+        return found
 
     def server(self):
         context = ["-np", "33", "-c", 33 * 4352, *self.server_options, "--cache-ram", "0"]

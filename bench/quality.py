@@ -105,10 +105,9 @@ def measure(arguments):
 TITLES = {"lantern": "Lantern, the built-in model", "smollm2-135m": "SmolLM2-135M-Instruct", "gemma3-270m": "Gemma 3 270M"}
 
 NOTES = {
-    "lantern": ["Its text has special tokens, which llama-perplexity does not parse, so nobody stands beside it."],
+    "lantern": ["Its text has special tokens in it; llama-perplexity was not tried on it, so nobody stands beside it."],
     "smollm2-135m": [
-        "The file is Q4_1. In large passes ik_llama.cpp loses much of it, in this build on this machine; `-ub 16` keeps passes small. Tried by",
-        "hand, that changes its rows of Q8_0, Q4_K_M, IQ4_KS and Q4_0 by less than 0.001 nats.",
+        "The file is Q4_1. In large passes ik_llama.cpp loses much of it, in this build on this machine; `-ub 16` keeps passes small.",
     ],
     "gemma3-270m": [
         "The file is Q4_K_M: what quantizes its weights to Q4_K_M once more finds them on the grid already, so that row says little about the",
