@@ -253,6 +253,11 @@ pub(crate) struct ServeFlags {
     /// its own for the prefix cache. In the environment, commas separate keys.
     #[arg(long, value_name = "KEY", env = "TWOSTROKE_API_KEY", hide_env_values = true, value_delimiter = ',')]
     pub(crate) api_key: Vec<String>,
+    /// More keys, one on a line, in a file that others cannot read. The word `priority` after a key lets its requests ask
+    /// for that class (service_tier, or a priority below 0), which weighs four times as much as the usual one beside
+    /// other keys; with one key alone it always may. # begins a comment.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) api_key_file: Option<PathBuf>,
     /// Names that requests may use for the model; the first is the one reported. Default: the model's name.
     #[arg(long, value_name = "NAME", num_args = 1..)]
     pub(crate) served_model_name: Vec<String>,

@@ -14,6 +14,7 @@ mod failure;
 mod figures;
 mod flags;
 mod kept;
+mod keys;
 mod machine;
 mod models;
 mod narrower;

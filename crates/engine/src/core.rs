@@ -27,6 +27,7 @@ use crate::record::{Met, Stats, StepLog};
 use crate::recording::{Line, Tape};
 use crate::start::{EngineOptions, MAX_LOGIT_ROWS};
 use crate::tiers::Tiers;
+use crate::waiting::QueuePlace;
 
 /// How long the engine's thread waits for a block when it has nothing else to do, before it looks for commands again.
 const LOAD_WAIT: Duration = Duration::from_millis(5);
@@ -63,6 +64,10 @@ struct Active {
 }
 
 impl Active {
+    fn cancelled(&self) -> Cancelled {
+        Cancelled { waiting: self.first_scheduled.is_none().then(|| self.request.place()) }
+    }
+
     /// What is told of it when it is over.
     fn ended(&self, request: RequestId, end: End, at: Nanos) -> Ended {
         let first_token = self.first_token;
@@ -116,14 +121,14 @@ pub(crate) struct EngineCore {
     events: Vec<Event>,
     record: StepRecord,
     failed: Vec<RequestId>,
-    started: Vec<usize>,
+    started: Vec<QueuePlace>,
 }
 
 /// What the engine's thread learns from a step.
 #[derive(Debug, Default)]
 pub(crate) struct StepNews {
-    /// Prompt lengths of the requests that left the queue in this step.
-    pub(crate) started: Vec<usize>,
+    /// Places of the requests that left the queue in this step.
+    pub(crate) started: Vec<QueuePlace>,
     /// Requests that ended.
     pub(crate) ended: usize,
 }
@@ -252,7 +257,7 @@ impl EngineCore {
         self.remember(id, &active, &mut log);
         self.gauge(&mut log.stats);
         drop(log);
-        Some(Cancelled { prompt_tokens: active.usage.prompt_tokens, waiting: active.first_scheduled.is_none() })
+        Some(active.cancelled())
     }
 
     /// Somebody holds the engine from `now` on. The caller makes no step until [`EngineCore::resume`].
@@ -426,7 +431,7 @@ impl EngineCore {
                 active.timings.cached_tokens = row.cached_tokens;
                 prompt_tokens += active.usage.prompt_tokens as u64;
                 cached_tokens += row.cached_tokens as u64;
-                self.started.push(active.usage.prompt_tokens);
+                self.started.push(active.request.place());
             }
             active.timings.prefill_tokens += row.len;
         }
@@ -611,7 +616,7 @@ impl EngineCore {
         all.into_values()
             .map(|active| {
                 send(&active.outputs, Output::Failed(error));
-                Cancelled { prompt_tokens: active.usage.prompt_tokens, waiting: active.first_scheduled.is_none() }
+                active.cancelled()
             })
             .collect()
     }
@@ -709,8 +714,8 @@ fn slowest_ms(answers: &[Answer], first_token: Nanos) -> f64 {
 /// What a request that was removed had been.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cancelled {
-    pub(crate) prompt_tokens: usize,
-    pub(crate) waiting: bool,
+    /// Its place in the queue, if it was still there.
+    pub(crate) waiting: Option<QueuePlace>,
 }
 
 /// A receiver that is gone has cancelled; its command is on the way.

@@ -15,6 +15,7 @@ use scheduler::{Nanos, Priority, StopRules, Targets, TokenId};
 use serde_json::{Map, Value};
 
 use crate::ModelInfo;
+use crate::waiting::QueuePlace;
 
 /// Most answers that one request may ask for.
 pub const MAX_ANSWERS: i64 = 128;
@@ -54,15 +55,16 @@ pub enum Prompt {
     },
 }
 
-/// How urgent a request is, in the words of OpenAI's `service_tier`.
+/// How urgent a request is, in the words of OpenAI's `service_tier`: its place among its tenant's own, and a weight beside
+/// those of others ([`Priority::charge`]).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ServiceClass {
-    /// Before all others: priority -1.
+    /// Priority -1: before its tenant's others, with four times their weight beside those of other tenants.
     Priority,
     /// Priority 0, and the server's targets.
     #[default]
     Default,
-    /// Batch work: priority 1, and no targets but its own. It gets what the others leave.
+    /// Batch work: priority 1, and no targets but its own; after its tenant's others, with a quarter of their weight.
     Flex,
 }
 
@@ -112,6 +114,8 @@ pub struct RawRequest {
     pub tpot_slo_ms: Option<f64>,
     /// Digest of the caller's API key: prefix-cache blocks are never shared between tenants.
     pub tenant: Option<[u8; 32]>,
+    /// May ask for a class above the usual one.
+    pub may_be_urgent: bool,
     /// Now, in seconds since 1970, for chat templates that write the date.
     pub now: Option<i64>,
 }
@@ -146,6 +150,7 @@ impl RawRequest {
             ttft_slo_ms: None,
             tpot_slo_ms: None,
             tenant: None,
+            may_be_urgent: true,
             now: None,
         }
     }
@@ -192,6 +197,10 @@ pub struct ValidatedRequest {
 }
 
 impl ValidatedRequest {
+    pub(crate) fn place(&self) -> QueuePlace {
+        QueuePlace { tenant: self.tenant, prompt_tokens: self.prompt.len() }
+    }
+
     /// The prompt as tokens.
     pub fn prompt(&self) -> &[TokenId] {
         &self.prompt
@@ -220,7 +229,7 @@ pub(crate) fn validate(raw: RawRequest, model: &ModelInfo, salt_key: &[u8; 32]) 
     let targets = targets(&raw, model)?;
     let prompt_logprobs = logprob_count("prompt_logprobs", raw.prompt_logprobs)?;
     let class = raw.class.unwrap_or_default();
-    let priority = priority(raw.priority, class)?;
+    let priority = priority(raw.priority, class, raw.may_be_urgent)?;
     let stop_token_ids = stop_tokens(&raw, model)?;
     let prompt = tokenize(&raw, model)?;
     let stop = stop_rules(&raw, stop_token_ids, prompt.len(), prompt_logprobs.is_some(), model)?;
@@ -352,7 +361,7 @@ fn stop_tokens(raw: &RawRequest, model: &ModelInfo) -> Result<Vec<TokenId>, Reje
     Ok(ids)
 }
 
-fn priority(priority: Option<i64>, class: ServiceClass) -> Result<Priority, Rejection> {
+fn priority(priority: Option<i64>, class: ServiceClass, may_be_urgent: bool) -> Result<Priority, Rejection> {
     let of_class = match class {
         ServiceClass::Priority => -1,
         ServiceClass::Default => 0,
@@ -361,7 +370,13 @@ fn priority(priority: Option<i64>, class: ServiceClass) -> Result<Priority, Reje
     if priority.is_some() && of_class != 0 {
         return Err(Rejection::of("priority", "the service tier has a priority of its own: send one of the two"));
     }
+    let param = if priority.is_some() { "priority" } else { "service_tier" };
     let priority = priority.unwrap_or(of_class);
+    if priority < 0 && !may_be_urgent {
+        let message = "this API key may not ask for more than the usual class: 'service_tier' may be 'auto', 'default' or \
+                       'flex', and 'priority' 0 or more";
+        return Err(Rejection { param: Some(param), code: Some("class_not_allowed"), message: message.to_string() });
+    }
     i32::try_from(priority).map(Priority).map_err(|_| Rejection::of("priority", "priority must fit 32 bits"))
 }
 

@@ -24,11 +24,13 @@ mod lower;
 mod memory;
 mod output;
 mod past;
+pub mod quota;
 mod record;
 pub mod recording;
 mod start;
 mod thread;
 mod tiers;
+mod waiting;
 pub mod whatif;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -65,6 +67,7 @@ pub use tiers::Store;
 pub use tiers::SwapDisk;
 
 use crate::core::Clock;
+use crate::quota::NoRoom;
 use crate::record::StepLog;
 use crate::thread::{Command, Hold, Shared};
 
@@ -148,6 +151,14 @@ pub enum SubmitError {
         /// When a place is likely to be free, from the measured rate at which requests end.
         retry_after: Duration,
     },
+    /// This tenant has as much in the queue as it leaves free for others ([`quota`]).
+    #[error("{waiting_requests} requests of this key wait, which is its share of the queue")]
+    ShareTaken {
+        /// The tenant's requests that wait.
+        waiting_requests: usize,
+        /// As for a full queue.
+        retry_after: Duration,
+    },
     /// Its first token would come later than its target, and late requests are to be refused.
     #[error("the first token would come after {} ms; the target is {} ms", .predicted.as_millis(), .target.as_millis())]
     Late {
@@ -199,8 +210,6 @@ struct Inner {
     recorder: Mutex<Option<JoinHandle<()>>>,
     limits: Limits,
     salt_key: [u8; 32],
-    max_queued_requests: usize,
-    max_queued_tokens: usize,
     refuse_late: bool,
 }
 
@@ -245,17 +254,17 @@ impl Engine {
         }
         let arrived = self.0.clock.now();
         let predicted_ttft = self.in_time(&request, arrived)?;
-        let tokens = request.prompt.len();
-        let waiting_requests = shared.queued_requests.fetch_add(1, Ordering::Relaxed);
-        let waiting_tokens = shared.queued_tokens.fetch_add(tokens, Ordering::Relaxed);
-        // An empty queue takes any request, however long.
-        let full = waiting_requests >= self.0.max_queued_requests
-            || waiting_requests > 0 && waiting_tokens + tokens > self.0.max_queued_tokens;
-        if full {
-            shared.queued_requests.fetch_sub(1, Ordering::Relaxed);
-            shared.queued_tokens.fetch_sub(tokens, Ordering::Relaxed);
-            return Err(SubmitError::QueueFull { waiting_requests, retry_after: self.retry_after() });
+        let mut waiting = shared.waiting();
+        if let Err(no_room) = waiting.enter(request.place()) {
+            let retry_after = self.retry_after();
+            return Err(match no_room {
+                NoRoom::Full => SubmitError::QueueFull { waiting_requests: waiting.requests(), retry_after },
+                NoRoom::ShareTaken => {
+                    SubmitError::ShareTaken { waiting_requests: waiting.requests_of(request.tenant), retry_after }
+                }
+            });
         }
+        drop(waiting);
         shared.open_requests.fetch_add(1, Ordering::Relaxed);
         let id = RequestId(self.0.next_id.fetch_add(1, Ordering::Relaxed));
         let (sender, outputs) = unbounded_channel();
@@ -311,8 +320,9 @@ impl Engine {
         let outlook = self.0.shared.outlook.lock().unwrap_or_else(PoisonError::into_inner);
         stats.prefill_backlog_seconds = outlook.backlog().as_secs_f64();
         drop(outlook);
-        stats.waiting_requests = self.0.shared.queued_requests.load(Ordering::Relaxed);
-        stats.waiting_tokens = self.0.shared.queued_tokens.load(Ordering::Relaxed);
+        let waiting = self.0.shared.waiting();
+        (stats.waiting_requests, stats.waiting_tokens) = (waiting.requests(), waiting.tokens());
+        drop(waiting);
         let open = self.0.shared.open_requests.load(Ordering::Relaxed);
         stats.running_requests = open.saturating_sub(stats.waiting_requests);
         stats.total_blocks = self.0.model.num_blocks;

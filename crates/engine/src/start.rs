@@ -23,6 +23,7 @@ use crate::record::StepLog;
 use crate::recording::{self, Header, RecordingError};
 use crate::thread::{Shared, run};
 use crate::tiers::{Store, SwapDisk, Tiers, open_unnamed};
+use crate::waiting::Waiting;
 use crate::{Engine, Inner, ModelInfo, memory};
 
 /// Share of the free memory that the KV cache takes when nobody says how much.
@@ -81,6 +82,8 @@ pub struct EngineOptions {
     pub max_queued_requests: usize,
     /// Prompt tokens that may wait.
     pub max_queued_tokens: usize,
+    /// Several tenants may come, and none of them may fill the queue ([`crate::quota`]).
+    pub share_queue: bool,
     /// Where the run is recorded; the file must not exist. See [`recording`].
     pub record: Option<PathBuf>,
     /// Seed of the seeds of requests that name none.
@@ -121,6 +124,7 @@ impl Default for EngineOptions {
             kv_swap_store: None,
             max_queued_requests: 256,
             max_queued_tokens: 1 << 20,
+            share_queue: false,
             record: None,
             seed: 0,
             calibration: None,
@@ -282,7 +286,11 @@ impl Engine {
     ) -> Result<Engine, StartError> {
         let clock = Clock::start();
         let log = Arc::new(Mutex::new(StepLog::default()));
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(Shared::new(Waiting::new(
+            options.max_queued_requests,
+            options.max_queued_tokens,
+            options.share_queue,
+        )));
         let tiers = tiers(options, &model, forward.block_bytes(), clock)?;
         let header = Header::of(&model, options.as_stored, scheduler.limits(), scheduler.cost_model());
         let tape = options.record.as_deref().map(|path| recording::record(path, &header)).transpose()?;
@@ -310,8 +318,6 @@ impl Engine {
             recorder: Mutex::new(recorder),
             limits,
             salt_key: options.hash_key,
-            max_queued_requests: options.max_queued_requests,
-            max_queued_tokens: options.max_queued_tokens,
             refuse_late: options.refuse_late,
         })))
     }

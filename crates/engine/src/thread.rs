@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use scheduler::{Nanos, Outlook, RequestId, Scheduler};
 use tokio::sync::mpsc::error::TryRecvError;
@@ -13,6 +13,7 @@ use crate::core::{Cancelled, Clock, EngineCore, StepNews};
 use crate::door::ValidatedRequest;
 use crate::live::{KvMap, Scene};
 use crate::output::{Output, RequestError};
+use crate::waiting::Waiting;
 
 /// What other threads ask of the engine's.
 pub(crate) enum Command {
@@ -50,9 +51,9 @@ impl Gate {
     }
 }
 
-/// Numbers that other threads may read at any time, and the queue's counters: a full queue refuses before the engine's
-/// thread is asked.
-#[derive(Debug, Default)]
+/// Numbers that other threads may read at any time, and who waits: a full queue refuses before the engine's thread is
+/// asked.
+#[derive(Debug)]
 pub(crate) struct Shared {
     /// When the loop last moved, nanoseconds of the engine's clock.
     pub(crate) last_beat: AtomicU64,
@@ -65,9 +66,7 @@ pub(crate) struct Shared {
     /// The loop has ended.
     pub(crate) dead: AtomicBool,
     /// Submitted and not yet in a step.
-    pub(crate) queued_requests: AtomicUsize,
-    /// Their prompt tokens.
-    pub(crate) queued_tokens: AtomicUsize,
+    pub(crate) waiting: Mutex<Waiting>,
     /// Submitted and not ended.
     pub(crate) open_requests: AtomicUsize,
     /// Who is in line for prefill, renewed before each step.
@@ -85,15 +84,34 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    fn left_queue(&self, prompt_tokens: usize) {
-        self.queued_requests.fetch_sub(1, Ordering::Relaxed);
-        self.queued_tokens.fetch_sub(prompt_tokens, Ordering::Relaxed);
+    /// Of an engine that has done nothing yet.
+    pub(crate) fn new(waiting: Waiting) -> Shared {
+        Shared {
+            last_beat: AtomicU64::default(),
+            busy: AtomicBool::default(),
+            draining: AtomicBool::default(),
+            held: AtomicBool::default(),
+            dead: AtomicBool::default(),
+            waiting: Mutex::new(waiting),
+            open_requests: AtomicUsize::default(),
+            outlook: Mutex::default(),
+            watchers: AtomicUsize::default(),
+            map_watchers: AtomicUsize::default(),
+            map: Mutex::default(),
+            scene: Mutex::default(),
+            drain_interval: AtomicU64::default(),
+        }
+    }
+
+    /// Who waits.
+    pub(crate) fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn cancelled(&self, cancelled: Cancelled) {
         self.open_requests.fetch_sub(1, Ordering::Relaxed);
-        if cancelled.waiting {
-            self.left_queue(cancelled.prompt_tokens);
+        if let Some(place) = cancelled.waiting {
+            self.waiting().leave(place);
         }
     }
 }
@@ -172,8 +190,8 @@ pub(crate) fn run(mut core: EngineCore, mut commands: UnboundedReceiver<Command>
             gate.steps -= usize::from(made);
             core.pause(clock.now());
         }
-        for prompt_tokens in news.started.drain(..) {
-            shared.left_queue(prompt_tokens);
+        for place in news.started.drain(..) {
+            shared.waiting().leave(place);
         }
         for _ in 0..std::mem::take(&mut news.ended) {
             shared.open_requests.fetch_sub(1, Ordering::Relaxed);
@@ -215,12 +233,12 @@ fn submit(
     shared: &Shared,
     now: Nanos,
 ) {
-    let prompt_tokens = request.prompt.len();
+    let place = request.place();
     if let Err(error) = core.admit(id, request, arrived, outputs.clone(), now) {
         // The door and the queue's counters refuse everything that the scheduler would.
         tracing::error!(request = id.0, ?error, "the scheduler refused a request that had passed the door");
         let _ = outputs.send(Output::Failed(RequestError::Internal));
-        shared.cancelled(Cancelled { prompt_tokens, waiting: true });
+        shared.cancelled(Cancelled { waiting: Some(place) });
     }
 }
 

@@ -12,19 +12,20 @@
 //!
 //! A victim keeps its tokens, gives up its blocks, and waits at its old rank. Full blocks stay in the prefix cache, from
 //! where they go to a tier if there is one ([`crate::swap`]); the rest is recomputed (Kwon et al., SOSP 2023). The victim
-//! comes from the lowest class, within that class from the tenant that was served most ([`crate::fairness`]), and of that
-//! tenant's it is the one that loses least for the blocks it frees: tokens, of which those that a tier keeps count as
+//! is of the tenant that was served most ([`crate::fairness`]), of its lowest class, and there it is the one that loses
+//! least for the blocks it frees: tokens, of which those that a tier keeps count as
 //! little as moving them costs. A sequence that lost its blocks [`MAX_PREEMPTIONS`] times is let in again only
 //! with room for its whole course set aside, and is then never a victim: so preemptions are bounded, and somebody
 //! always runs to the end.
 
 use alloc::vec::Vec;
+use core::cmp::Ordering;
 
 use crate::fairness::{Shares, Turn};
 use crate::kv::{BlockId, BlockPool};
 use crate::planted::{Bug, planted};
 use crate::sequence::{Course, Phase, Rank, Sequence, Sequences, State};
-use crate::{BlockLoad, Limits, SeqId};
+use crate::{BlockLoad, Limits, Priority, SeqId};
 
 /// After so many preemptions a sequence runs with its whole course set aside.
 pub(crate) const MAX_PREEMPTIONS: u32 = 4;
@@ -131,8 +132,8 @@ impl Sharers {
     }
 }
 
-/// The victim among `candidates` (in rank order): of the lowest class, of its most served tenant, the one that loses
-/// the fewest computed tokens per block it frees; the youngest of equals.
+/// The victim among `candidates` (in rank order): of the most served tenant, of its lowest class, the one that loses the
+/// fewest computed tokens per block it frees; the youngest of equals.
 fn cheapest_victim(
     candidates: &[(Rank, SeqId)],
     seqs: &Sequences,
@@ -141,19 +142,20 @@ fn cheapest_victim(
     swap_weight: usize,
 ) -> Option<SeqId> {
     let can_go = |seq: &Sequence| !is_protected(seq) && !seq.is_loading();
-    let mut candidates = candidates.iter().rev().filter(|(_, id)| can_go(&seqs[*id])).peekable();
-    let lowest_class = candidates.peek()?.0.priority;
-    let in_class =
-        candidates.take_while(|(rank, _)| rank.priority == lowest_class || planted(Bug::HigherClassPreempted));
-    let mut best: Option<(Turn, Loss, SeqId)> = None;
-    for &(_, id) in in_class {
+    let mut best: Option<(Turn, Priority, Loss, SeqId)> = None;
+    for &(rank, id) in candidates.iter().rev().filter(|(_, id)| can_go(&seqs[*id])) {
+        let class = if planted(Bug::HigherClassPreempted) { Priority(0) } else { rank.priority };
         let (turn, loss) = (shares.turn(&seqs[id]), Loss::of(&seqs[id], pool, swap_weight));
-        let is_better = |(most, least, _): (Turn, Loss, SeqId)| turn > most || turn == most && loss.is_less_than(least);
+        let is_better =
+            |(most, lowest, least, _): (Turn, Priority, Loss, SeqId)| match (turn, class).cmp(&(most, lowest)) {
+                Ordering::Equal => loss.is_less_than(least),
+                order => order == Ordering::Greater,
+            };
         if best.is_none_or(is_better) {
-            best = Some((turn, loss, id));
+            best = Some((turn, class, loss, id));
         }
     }
-    best.map(|(_, _, id)| id)
+    best.map(|(.., id)| id)
 }
 
 /// A token that is lost counts as so many parts.

@@ -1,4 +1,4 @@
-//! Whose turn it is: tenants of one class share what there is by the tokens they were served.
+//! Whose turn it is: tenants share what there is by the tokens they were served.
 //!
 //! ```text
 //! served    A |##############          A floods: its next prompt waits
@@ -6,29 +6,31 @@
 //!           C |         |...           C was idle: it comes back level with the least served that is active
 //! ```
 //!
-//! A Virtual Token Counter for each tenant and class (Sheng et al., "Fairness in Serving Large Language Models",
-//! OSDI 2024): a computed prompt token counts 1, a sampled token 2, and of all tenants that want something the one
-//! with the smallest counter goes first. Saved rights do not pile up: who comes back from idle is lifted to the
-//! least served tenant that is active. What the prefix cache had counts nothing, because it costs nothing; what is
-//! computed again after a preemption counts nothing, because nobody asked for it.
+//! A Virtual Token Counter for each tenant (Sheng et al., "Fairness in Serving Large Language Models", OSDI 2024): a
+//! computed prompt token counts 1, a sampled token 2, times what the request's class is charged; and of all tenants that
+//! want something the one with the smallest counter goes first. Saved rights do not pile up: who comes back from idle is
+//! lifted to the least served tenant that is active. What the prefix cache had counts nothing, because it costs nothing;
+//! what is computed again after a preemption counts nothing, because nobody asked for it.
 //!
 //! Counted in tokens and not in the cost model's seconds, so that it is the same with and without a model, exact (no
 //! rounding, no drift), and a number that a tenant can check against the usage it was told.
 //!
+//! **A class is a right of way among a tenant's own requests, and a weight between tenants** ([`Priority::charge`]): who
+//! asks urgently pays a quarter for each token, so beside one who does not it gets four tokens of five, and never five.
+//! Were it a right of way between tenants too, one key with urgent requests could silence all the others.
+//!
 //! How it goes together with the other rules of order, strongest first:
 //!
-//! 1. A class goes before a lower one. Each class has counters of its own: batch work does not cost its tenant the
-//!    turn in a higher class.
-//! 2. Patience: the oldest prompt goes first when it was passed over too often ([`crate::prefill`]). The bound on
+//! 1. Patience: the oldest prompt goes first when it was passed over too often ([`crate::prefill`]). The bound on
 //!    waiting holds for everybody, also for one who floods.
-//! 3. The tenant with the smallest counter; of equals the one with the fewest open requests.
-//! 4. Within a tenant deadlines ([`crate::pace`]), or arrival without a cost model.
+//! 2. The tenant with the smallest counter; of equals the one with the fewest open requests.
+//! 3. Within a tenant the higher class; in it deadlines ([`crate::pace`]), or arrival without a cost model.
 //!
 //! Tenants come before deadlines, because a deadline is a wish of the one who sends: by deadlines first, whoever asks
 //! for the earliest would always go first. Deadlines are judged as if each tenant had its share of the machine alone.
 //!
-//! Two more places where a flood would press others out: the victim of a preemption is of the most served tenant in
-//! the lowest class ([`crate::decode`]; only among sequences behind the one that needs the block, so that the oldest
+//! Two more places where a flood would press others out: the victim of a preemption is of the most served tenant
+//! ([`crate::decode`]; only among sequences behind the one that needs the block, so that the oldest of the highest class
 //! never loses), and [`Shares::leaves_last_seat`] keeps one seat for who comes back.
 //!
 //! One tenant alone has the order that there was without tenants.
@@ -43,7 +45,7 @@ use crate::{Limits, Priority};
 
 /// What a sampled token counts, in computed prompt tokens (the paper's weights, close to what providers charge).
 const SAMPLED: u64 = 2;
-/// Tenants and classes that are remembered; beyond, the least served idle one is forgotten, which loses a debt at most.
+/// Tenants that are remembered; beyond, the least served idle one is forgotten, which loses a debt at most.
 const MOST_KNOWN: usize = 1024;
 
 /// Whose turn it is, smallest first: weighted tokens served, then open requests.
@@ -52,7 +54,7 @@ pub(crate) type Turn = (u64, usize);
 /// The counters.
 #[derive(Default)]
 pub(crate) struct Shares {
-    tenants: BTreeMap<(Priority, u64), Share>,
+    tenants: BTreeMap<u64, Share>,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -63,9 +65,9 @@ struct Share {
 
 impl Shares {
     /// A request was admitted.
-    pub(crate) fn join(&mut self, class: Priority, tenant: u64) {
-        let level = self.level(class);
-        let share = self.tenants.entry((class, tenant)).or_default();
+    pub(crate) fn join(&mut self, tenant: u64) {
+        let level = self.level();
+        let share = self.tenants.entry(tenant).or_default();
         if share.num_open == 0 && !planted(Bug::RightsSavedUp) {
             share.served = share.served.max(level);
         }
@@ -80,23 +82,23 @@ impl Shares {
 
     /// Where one that comes back begins: the least served of the active; if nobody is, nobody was kept waiting, and
     /// all begin level with the most served.
-    fn level(&self, class: Priority) -> u64 {
-        let known = || self.tenants.range((class, 0)..=(class, u64::MAX)).map(|(_, share)| share);
+    fn level(&self) -> u64 {
+        let known = || self.tenants.values();
         let active = known().filter(|share| share.num_open > 0).map(|share| share.served).min();
         active.or(known().map(|share| share.served).max()).unwrap_or(0)
     }
 
     /// A request ended.
-    pub(crate) fn leave(&mut self, class: Priority, tenant: u64) {
-        self.tenants.get_mut(&(class, tenant)).expect("it joined").num_open -= 1;
+    pub(crate) fn leave(&mut self, tenant: u64) {
+        self.tenants.get_mut(&tenant).expect("it joined").num_open -= 1;
     }
 
-    /// Panics unless the open requests of each tenant and class are counted right.
-    pub(crate) fn check(&self, open: impl Iterator<Item = (Priority, u64)>) {
-        let mut counts: BTreeMap<(Priority, u64), usize> = BTreeMap::new();
-        open.for_each(|line| *counts.entry(line).or_default() += 1);
-        for (line, share) in &self.tenants {
-            assert_eq!(share.num_open, counts.remove(line).unwrap_or(0), "I33: open requests of {line:?}");
+    /// Panics unless the open requests of each tenant are counted right.
+    pub(crate) fn check(&self, open: impl Iterator<Item = u64>) {
+        let mut counts: BTreeMap<u64, usize> = BTreeMap::new();
+        open.for_each(|tenant| *counts.entry(tenant).or_default() += 1);
+        for (tenant, share) in &self.tenants {
+            assert_eq!(share.num_open, counts.remove(tenant).unwrap_or(0), "I33: open requests of tenant {tenant}");
         }
         assert!(counts.is_empty(), "I33: {counts:?} are not counted");
     }
@@ -109,23 +111,24 @@ impl Shares {
         seq.num_prompt_rows_served = end.max(seq.num_prompt_rows_served);
         // Alone, a tenant need not be counted: all who come later begin level with it.
         if self.tenants.len() > 1 {
-            let key = (seq.rank.priority, seq.request.tenant);
             let samples = if planted(Bug::AnswersNotCharged) { 0 } else { samples as u64 };
-            self.tenants.get_mut(&key).expect("it joined").served += prompt_rows + SAMPLED * samples;
+            let class = if planted(Bug::ClassNotWeighed) { Priority(0) } else { seq.rank.priority };
+            let share = self.tenants.get_mut(&seq.request.tenant).expect("it joined");
+            share.served += class.charge() * (prompt_rows + SAMPLED * samples);
         }
     }
 
-    /// Whose turn a sequence's tenant is. Equal for all of one tenant and class.
+    /// Whose turn a sequence's tenant is. Equal for all of one tenant.
     pub(crate) fn turn(&self, seq: &Sequence) -> Turn {
         if self.tenants.len() <= 1 {
             return (0, 0);
         }
-        let share = self.tenants[&(seq.rank.priority, seq.request.tenant)];
+        let share = self.tenants[&seq.request.tenant];
         (share.served, share.num_open)
     }
 
     /// Whether `seq`, which waits, is to leave the last free seat to others: its tenant has its equal share of all
-    /// seats, and there are or were others in its class or above, who would else wait for an answer to end.
+    /// seats, and there are or were others, who would else wait for an answer to end.
     pub(crate) fn leaves_last_seat(
         &self,
         seq: &Sequence,
@@ -133,14 +136,12 @@ impl Shares {
         seqs: &Sequences,
         limits: &Limits,
     ) -> bool {
-        let (class, tenant) = (seq.rank.priority, seq.request.tenant);
-        let others = self.tenants.keys().filter(|&&(other, id)| other <= class && id != tenant).count();
-        if self.tenants.len() <= 1 || others == 0 {
+        if self.tenants.len() <= 1 {
             return false;
         }
-        let own = running.iter().map(|&(_, id)| &seqs[id]).filter(|other| other.request.tenant == tenant);
+        let own = running.iter().map(|&(_, id)| &seqs[id]).filter(|other| other.request.tenant == seq.request.tenant);
         let held: usize = own.map(Sequence::num_seats).sum();
         let is_last = seats_taken(running, seqs) + seq.num_seats() >= limits.max_num_seqs;
-        is_last && held > 0 && held * (others + 1) >= limits.max_num_seqs
+        is_last && held > 0 && held * self.tenants.len() >= limits.max_num_seqs
     }
 }

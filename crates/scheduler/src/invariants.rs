@@ -100,7 +100,7 @@ impl Scheduler {
         assert!(num_new <= 1 || num_new_tokens <= limits.max_queued_tokens, "I11: too many tokens wait");
         let waiting: usize = self.queue.iter().map(|id| self.seqs[id].num_tokens()).sum();
         assert_eq!(waiting, self.queue.num_tokens(), "I33: waiting tokens");
-        self.shares.check(self.requests.values().map(|active| (active.class, active.tenant)));
+        self.shares.check(self.requests.values().map(|active| active.tenant));
         let reserved = reserved_blocks(&self.running, &self.seqs, &self.pool, limits);
         assert!(reserved <= self.pool.num_free(), "I13: protected sequences lack {reserved} blocks");
         for seq in self.seqs.iter() {

@@ -66,35 +66,35 @@ pub(crate) struct Candidate {
 }
 
 impl Candidate {
-    /// Whether both are of one tenant and class.
+    /// Whether both are of one tenant.
     pub(crate) fn is_in_line_with(&self, other: &Candidate) -> bool {
-        (self.priority, self.tenant) == (other.priority, other.tenant)
+        self.tenant == other.tenant
     }
 }
 
-/// Puts prompts in the order in which they are to advance: classes apart; in each class tenants take turns
-/// ([`crate::fairness`]); of each tenant those that resume, then those that can be on time by deadline, then those put
-/// off, then those without a deadline by arrival.
+/// Puts prompts in the order in which they are to advance: tenants take turns ([`crate::fairness`]); of each tenant's the
+/// higher class, and in it those that resume, then those that can be on time by deadline, then those put off, then those
+/// without a deadline by arrival.
 /// Cost: n log n, plus n for each put off.
 pub(crate) fn order(candidates: &mut [Candidate], now: Nanos) {
     let due = |c: &Candidate| c.due.filter(|_| !c.resumes);
-    candidates.sort_unstable_by_key(|c| (c.priority, c.tenant, !c.resumes, due(c).is_none(), due(c), c.arrival));
-    for class in candidates.chunk_by_mut(|a, b| a.priority == b.priority) {
-        let num_tenants = class.chunk_by(|a, b| a.tenant == b.tenant).count();
-        for line in class.chunk_by_mut(|a, b| a.tenant == b.tenant) {
-            let begin = line.iter().take_while(|c| c.resumes).count();
-            let len = line[begin..].iter().take_while(|c| c.due.is_some()).count();
-            put_off_late(&mut line[begin..][..len], num_tenants as f64, now);
-            // Each one's turn comes when those before it in its line have been served.
-            let mut served = line[0].turn.0;
-            for candidate in &mut *line {
-                candidate.turn.0 = served;
-                served += candidate.rows as u64;
-            }
+    candidates.sort_unstable_by_key(|c| (c.tenant, c.priority, !c.resumes, due(c).is_none(), due(c), c.arrival));
+    let num_tenants = candidates.chunk_by(|a, b| a.tenant == b.tenant).count();
+    for line in candidates.chunk_by_mut(|a, b| a.tenant == b.tenant) {
+        for class in line.chunk_by_mut(|a, b| a.priority == b.priority) {
+            let begin = class.iter().take_while(|c| c.resumes).count();
+            let len = class[begin..].iter().take_while(|c| c.due.is_some()).count();
+            put_off_late(&mut class[begin..][..len], num_tenants as f64, now);
         }
-        if num_tenants > 1 {
-            class.sort_unstable_by_key(|c| (c.turn, c.arrival));
+        // Each one's turn comes when those before it in its line have been served.
+        let mut served = line[0].turn.0;
+        for candidate in &mut *line {
+            candidate.turn.0 = served;
+            served += candidate.priority.charge() * candidate.rows as u64;
         }
+    }
+    if num_tenants > 1 {
+        candidates.sort_unstable_by_key(|c| (c.turn, c.arrival));
     }
 }
 

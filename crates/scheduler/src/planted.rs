@@ -78,19 +78,21 @@ bugs! {
     TokensLostWhenPreempted,
     /// The first in line loses its blocks to those behind it.
     OldestPreempted,
-    /// A request of a higher class loses its blocks while a lower one keeps them.
+    /// A request of a higher class loses its blocks while a lower one of its tenant keeps them.
     HigherClassPreempted,
     /// Nothing bounds how often one request loses its blocks (vLLM #546).
     PreemptedWithoutEnd,
     /// Blocks set aside for protected sequences are given away: in the end nobody can finish (Dynamo #11016).
     ReserveGivenAway,
-    /// Low classes wait for ever behind high ones.
+    /// The oldest prompt waits for ever behind those whose turn it is.
     PromptStarved,
     /// Who comes back from idle has saved rights and is served alone until they are used up (the lift of Sheng et al.,
     /// OSDI 2024, left out).
     RightsSavedUp,
     /// A tenant pays for prompts and not for answers, so long answers are free.
     AnswersNotCharged,
+    /// All classes are charged alike, so batch work costs others as much as what somebody waits for.
+    ClassNotWeighed,
     /// Neighbours in the queue change places.
     OutOfOrder,
     /// A chunk takes more rows than the step has left.

@@ -9,13 +9,13 @@
 //! enters and leaves at any step (iteration-level scheduling, Orca: Yu et al., OSDI 2022). Both bounds matter: many
 //! short prompts in one step stall decode as well as one long one.
 //!
-//! Prompts advance by class, then as tenants take turns ([`crate::fairness`]), then by arrival. A waiting sequence enters only if it gets, at once, a block for
-//! *every* token it knows, and nobody enters past one that does not fit: what waits holds nothing, so no two can wait
-//! for each other's blocks. Entering never preempts. While others run, one more free block per growing sequence must
-//! remain, or the newcomer would soon be thrown out again for their growth.
+//! Prompts advance as tenants take turns ([`crate::fairness`]), within a tenant by class, then by arrival. A waiting
+//! sequence enters only if it gets, at once, a block for *every* token it knows, and nobody enters past one that does not
+//! fit: what waits holds nothing, so no two can wait for each other's blocks. Entering never preempts. While others run,
+//! one more free block per growing sequence must remain, or the newcomer would soon be thrown out again for their growth.
 //!
-//! Lower classes do not starve: after [`PATIENCE`] steps in which prompts advanced but the longest-waiting one did not,
-//! it goes first, whatever its class.
+//! Nobody starves: after [`PATIENCE`] steps in which prompts advanced but the longest-waiting one did not, it goes first,
+//! whatever its class and whoever's turn it is.
 
 use crate::decode::{Running, blocks_to_end, is_protected, reserved_blocks};
 use crate::kv::{BlockPool, Hit, blocks_for};

@@ -13,9 +13,23 @@ pub type TokenId = u32;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(pub u64);
 
-/// Lower runs first. Requests of one priority are served first come, first served.
+/// A request's class. Lower runs first among a tenant's own requests; those of one priority are served first come, first
+/// served. Between tenants it is a weight: [`Priority::charge`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Priority(pub i32);
+
+impl Priority {
+    /// What a token of such a request counts when tenants share the machine ([`crate::fairness`]): four for the usual
+    /// class, a quarter of it for an urgent one (below 0), four times as much for batch work (above). So between two
+    /// tenants that want more than there is, one class makes four tokens of five, and two make sixteen of seventeen.
+    pub fn charge(self) -> u64 {
+        match self.0.signum() {
+            -1 => 1,
+            0 => 4,
+            _ => 16,
+        }
+    }
+}
 
 /// When a sequence ends. All the rules that can be decided on token ids; stop *strings* are text and are found by the
 /// engine's detokenizer, which then calls [`crate::Scheduler::stop`].
@@ -47,7 +61,7 @@ pub struct Request {
     /// False: neither reads nor feeds the prefix cache. A request that wants the logits of its prompt's rows must
     /// compute them all, so it sets this to false.
     pub use_prefix_cache: bool,
-    /// Whose it is: tenants of one class share what there is (one number per API key).
+    /// Whose it is: tenants share what there is (one number per API key).
     pub tenant: u64,
     /// When its tokens are wanted.
     pub targets: Targets,

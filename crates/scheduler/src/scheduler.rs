@@ -30,8 +30,8 @@ use crate::sequence::{Course, Rank, Sequences, State};
 use crate::step::RecordRow;
 use crate::swap::{self, Fate, GivenUp, TransferTimes, Verdict, Way};
 use crate::{
-    AdmitError, BlockId, BlockLoad, Event, FinishReason, Limits, LimitsError, Nanos, Priority, Request, RequestId,
-    SeqId, Sequence, SlotSpill, Step, StepId, StepOutput, StepRecord, SwapStats, Tier, TierSizes, TokenId,
+    AdmitError, BlockId, BlockLoad, Event, FinishReason, Limits, LimitsError, Nanos, Request, RequestId, SeqId,
+    Sequence, SlotSpill, Step, StepId, StepOutput, StepRecord, SwapStats, Tier, TierSizes, TokenId,
 };
 
 mod decode;
@@ -73,7 +73,6 @@ pub struct Completed {
 
 /// A request that is not finished.
 pub(crate) struct Active {
-    pub(crate) class: Priority,
     pub(crate) tenant: u64,
     /// The sequence of each answer: none before it is forked, none when it has ended.
     answers: Vec<Option<SeqId>>,
@@ -185,13 +184,13 @@ impl Scheduler {
         };
         self.next_arrival += 1;
         let (id, num_answers) = (request.id, request.num_answers);
-        let (class, tenant) = (request.priority, request.tenant);
-        self.shares.join(class, tenant);
+        let tenant = request.tenant;
+        self.shares.join(tenant);
         let seq = self.seqs.add(Arc::new(request), rank, self.limits.block_size);
         self.queue.insert(&self.seqs[seq]);
         let mut answers = vec![None; num_answers];
         answers[0] = Some(seq);
-        let active = Active { class, tenant, answers, num_unfinished: num_answers, cached_tokens: None };
+        let active = Active { tenant, answers, num_unfinished: num_answers, cached_tokens: None };
         self.requests.insert(id, active);
         Ok(())
     }
@@ -480,7 +479,7 @@ impl Scheduler {
     /// them, when that completes. False if there is no such unfinished request.
     pub fn abort(&mut self, id: RequestId) -> bool {
         let Some(active) = self.requests.remove(&id) else { return false };
-        self.shares.leave(active.class, active.tenant);
+        self.shares.leave(active.tenant);
         active.answers.into_iter().flatten().for_each(|seq| self.retire(seq));
         true
     }
@@ -504,7 +503,7 @@ impl Scheduler {
         active.answers[answer] = None;
         active.num_unfinished -= 1;
         if active.num_unfinished == 0 {
-            self.shares.leave(active.class, active.tenant);
+            self.shares.leave(active.tenant);
             self.requests.remove(&id);
         }
     }

@@ -28,7 +28,7 @@ fn limits() -> Limits {
         max_num_batched_tokens: 512,
         max_prefill_chunk: 512,
         max_prefill_seqs: 4,
-        max_queued_requests: 1000,
+        max_queued_requests: 10_000,
         max_queued_tokens: 10_000_000,
         enable_prefix_caching: true,
         hash_key: [0; 32],
@@ -40,6 +40,7 @@ fn limits() -> Limits {
 struct Ask {
     at_ms: u64,
     tenant: u64,
+    priority: i32,
     prompt: Vec<TokenId>,
     max_tokens: usize,
     targets: Targets,
@@ -79,7 +80,7 @@ impl Machine {
             prompt: Arc::from(ask.prompt.clone()),
             num_answers: 1,
             stop: StopRules { max_tokens: ask.max_tokens, min_tokens: 0, stop_token_ids: vec![] },
-            priority: Priority(0),
+            priority: Priority(ask.priority),
             salt: ask.tenant,
             use_prefix_cache: true,
             tenant: ask.tenant,
@@ -119,8 +120,14 @@ impl Machine {
 
     /// Serves all of `asks`, sorted by time.
     fn serve(mut self, asks: &[Ask]) -> Machine {
+        self.serve_until(asks, u64::MAX / MS);
+        self
+    }
+
+    /// As [`serve`](Self::serve), and goes home at `until_ms`.
+    fn serve_until(&mut self, asks: &[Ask], until_ms: u64) {
         let mut next = 0;
-        loop {
+        while self.now.0 < until_ms * MS {
             while let Some(ask) = asks.get(next).filter(|ask| ask.at_ms * MS <= self.now.0) {
                 self.admit(ask);
                 next += 1;
@@ -131,7 +138,6 @@ impl Machine {
             }
         }
         self.scheduler.check_invariants();
-        self
     }
 
     fn ttft_p99_ms(&self, tenant: u64) -> f64 {
@@ -158,6 +164,7 @@ fn guest(targets: Targets) -> Vec<Ask> {
     let ask = |index: u64| Ask {
         at_ms: 700 + index * 1300 + index * index * 37 % 400,
         tenant: GUEST,
+        priority: 0,
         prompt: prompt(4000, 0, GUEST, index),
         max_tokens: 40,
         targets,
@@ -170,6 +177,7 @@ fn flood(targets: Targets) -> Vec<Ask> {
     let ask = |index: u64| Ask {
         at_ms: if index < 300 { 0 } else { (index - 300) * 140 },
         tenant: FLOOD,
+        priority: 0,
         prompt: prompt(200 + (index * 7919 % 1800) as usize, 0, FLOOD, index),
         max_tokens: 20 + (index * 104_729 % 180) as usize,
         targets,
@@ -202,7 +210,7 @@ fn a_flood_leaves_the_other_tenants_first_tokens_where_they_were() {
 
 /// An ask of `tenant` now, with `len` own prompt tokens.
 fn ask(tenant: u64, len: usize, max_tokens: usize, own: u64) -> Ask {
-    Ask { at_ms: 0, tenant, prompt: prompt(len, 0, tenant, own), max_tokens, targets: Targets::default() }
+    Ask { at_ms: 0, tenant, priority: 0, prompt: prompt(len, 0, tenant, own), max_tokens, targets: Targets::default() }
 }
 
 /// Prompt rows of each tenant in the steps since `from`.
@@ -231,6 +239,59 @@ fn tenants_that_both_want_more_than_there_is_get_the_same() {
         let apart = rows[&1].abs_diff(rows[&2]);
         assert!(rows[&1] + rows[&2] > 40_000 && apart <= 4000, "within one prompt of each other: {rows:?}");
     }
+}
+
+#[test]
+fn between_tenants_a_class_is_a_weight() {
+    // The class of tenant 1, of tenant 2, and how many times as many tokens tenant 1 gets.
+    let cases = [(-1, 0, 4.0), (i32::MIN, 0, 4.0), (0, 1, 4.0), (-1, 1, 16.0), (0, 0, 1.0), (1, i32::MAX, 1.0)];
+    for (one, two, ratio) in cases {
+        for predicts in [false, true] {
+            let mut machine = Machine::new(limits(), predicts);
+            let mut owner = BTreeMap::new();
+            for (tenant, priority) in [(1, one), (2, two)] {
+                for index in 0..400 {
+                    let ask = Ask { priority, ..ask(tenant, 500, 1, index) };
+                    owner.insert(machine.admit(&ask), tenant);
+                }
+            }
+            (0..200).for_each(|_| _ = machine.step());
+            let rows = prompt_rows(&machine, &owner, 0);
+            let got = rows[&1] as f64 / rows[&2] as f64;
+            let apart = (got / ratio - 1.0).abs();
+            assert!(apart < 0.2, "{one} against {two}, predicts {predicts}: {got:.2} times as much, {ratio} wanted");
+        }
+    }
+}
+
+#[test]
+fn urgent_requests_of_one_do_not_silence_another() {
+    for priority in [-1, i32::MIN] {
+        for predicts in [false, true] {
+            // Room for two of the flood's long answers, so that blocks and seats are as short as rows.
+            let limits = Limits { num_blocks: 300, max_num_seqs: 4, ..limits() };
+            let alone = Machine::new(limits.clone(), predicts).serve(&short_guest()).ttft_p99_ms(GUEST);
+            let flood = (0..2000).map(|index| Ask {
+                at_ms: index * 20,
+                priority,
+                ..ask(FLOOD, 100 + (index * 7919 % 900) as usize, 200, index)
+            });
+            let mut asks: Vec<Ask> = flood.chain(short_guest()).collect();
+            asks.sort_by_key(|ask| ask.at_ms);
+            let mut machine = Machine::new(limits, predicts);
+            let until = asks.iter().filter(|ask| ask.tenant == GUEST).map(|ask| ask.at_ms).max().unwrap() + 60_000;
+            machine.serve_until(&asks, until);
+            let beside = machine.ttft_p99_ms(GUEST);
+            println!("{priority}, {predicts}: p99 TTFT alone {alone:.1} ms, beside the flood {beside:.1} ms");
+            assert_eq!(machine.first_tokens.iter().filter(|(tenant, _)| *tenant == GUEST).count(), 30);
+            assert!(beside <= alone + 3000.0, "{priority}, {predicts}: {beside} ms beside the flood, {alone} ms alone");
+        }
+    }
+}
+
+/// Thirty short prompts, one a second.
+fn short_guest() -> Vec<Ask> {
+    (0..30).map(|index| Ask { at_ms: 500 + index * 1000, ..ask(GUEST, 20, 20, index) }).collect()
 }
 
 #[test]

@@ -8,12 +8,50 @@ use subtle::{Choice, ConstantTimeEq};
 /// The digest of an API key: the tenant whose prefix-cache blocks a request may share.
 pub(crate) type Tenant = [u8; 32];
 
+/// A key and what it may.
+#[derive(Clone)]
+pub struct ApiKey {
+    /// The key, as clients send it.
+    pub key: String,
+    /// Its requests may ask for a class above the usual one. Whoever holds the only key may in any case: there is nobody
+    /// to press ahead of.
+    pub may_be_urgent: bool,
+}
+
+impl From<&str> for ApiKey {
+    /// A key that may what all may.
+    fn from(key: &str) -> ApiKey {
+        ApiKey { key: key.to_string(), may_be_urgent: false }
+    }
+}
+
+impl std::fmt::Debug for ApiKey {
+    /// Everything but the key, which is a secret.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ApiKey").field("may_be_urgent", &self.may_be_urgent).finish_non_exhaustive()
+    }
+}
+
 /// The keys that are accepted. None at all: everybody may ask.
-pub(crate) struct ApiKeys(Vec<Tenant>);
+pub(crate) struct ApiKeys(Vec<Known>);
+
+struct Known {
+    tenant: Tenant,
+    may_be_urgent: bool,
+}
 
 impl ApiKeys {
-    pub(crate) fn new(keys: &[String]) -> ApiKeys {
-        ApiKeys(keys.iter().map(|key| digest(key.as_bytes())).collect())
+    pub(crate) fn new(keys: &[ApiKey]) -> ApiKeys {
+        let known = |key: &ApiKey| Known {
+            tenant: digest(key.key.as_bytes()),
+            may_be_urgent: key.may_be_urgent || keys.len() == 1,
+        };
+        ApiKeys(keys.iter().map(known).collect())
+    }
+
+    /// Whether requests of `tenant`, which has passed [`tenant`](Self::tenant), may ask for a class above the usual one.
+    pub(crate) fn may_be_urgent(&self, tenant: Option<&Tenant>) -> bool {
+        tenant.is_none_or(|tenant| self.0.iter().any(|known| known.tenant == *tenant && known.may_be_urgent))
     }
 
     /// Whose request this is: `Ok(None)` where no keys are asked for, `Err` for a missing or wrong one.
@@ -25,7 +63,7 @@ impl ApiKeys {
         let offered = digest(bearer(headers).unwrap_or_default());
         let mut known = Choice::from(0);
         for key in &self.0 {
-            known |= key.ct_eq(&offered);
+            known |= key.tenant.ct_eq(&offered);
         }
         if bool::from(known) { Ok(Some(offered)) } else { Err(WrongKey) }
     }
@@ -78,6 +116,10 @@ mod tests {
         let alpha = keys.tenant(&headers(&["Bearer alpha"])).unwrap();
         let beta = keys.tenant(&headers(&["bearer  beta "])).unwrap();
         assert!(alpha.is_some() && beta.is_some() && alpha != beta);
+        assert!(!keys.may_be_urgent(alpha.as_ref()) && keys.may_be_urgent(None));
+        let keys = ApiKeys::new(&[ApiKey { may_be_urgent: true, ..ApiKey::from("alpha") }, "beta".into()]);
+        assert!(keys.may_be_urgent(alpha.as_ref()) && !keys.may_be_urgent(beta.as_ref()));
+        assert!(ApiKeys::new(&["beta".into()]).may_be_urgent(beta.as_ref()), "who is alone may");
         assert_eq!(ApiKeys::new(&[]).tenant(&headers(&["Bearer anything"])).unwrap(), None);
     }
 }

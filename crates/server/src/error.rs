@@ -30,6 +30,10 @@ enum Kind {
     TooLarge,
     UnsupportedMediaType,
     Internal,
+    /// This caller holds its share: come back in so many seconds.
+    TooMany {
+        retry_after_s: u64,
+    },
     /// Come back in so many seconds, on a new connection.
     ShuttingDown {
         retry_after_s: u64,
@@ -137,6 +141,13 @@ impl ApiError {
         ApiError::new(kind, Some("overloaded"), "This server's queue is full.")
     }
 
+    /// 429: as much waits for this key as may, and others still get in.
+    pub(crate) fn share_taken(waiting_requests: usize, retry_after_s: u64) -> ApiError {
+        let kind = Kind::TooMany { retry_after_s };
+        let message = format!("{waiting_requests} requests of this API key wait, which is its share of the queue.");
+        ApiError::new(kind, Some("rate_limit_exceeded"), message)
+    }
+
     /// 503: as many watch already as may.
     pub(crate) fn too_many_readers(most: usize) -> ApiError {
         let kind = Kind::Unavailable { retry_after_s: 10 };
@@ -205,6 +216,7 @@ impl ApiError {
             Kind::SlowBody => StatusCode::REQUEST_TIMEOUT,
             Kind::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Kind::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            Kind::TooMany { .. } => StatusCode::TOO_MANY_REQUESTS,
             Kind::Internal => StatusCode::INTERNAL_SERVER_ERROR,
             Kind::ShuttingDown { .. } | Kind::Unavailable { .. } => StatusCode::SERVICE_UNAVAILABLE,
         }
@@ -234,7 +246,7 @@ impl IntoResponse for ApiError {
                 headers.insert(header::RETRY_AFTER, HeaderValue::from(retry_after_s));
                 headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
             }
-            Kind::Unavailable { retry_after_s } => {
+            Kind::Unavailable { retry_after_s } | Kind::TooMany { retry_after_s } => {
                 headers.insert(header::RETRY_AFTER, HeaderValue::from(retry_after_s));
             }
             // What is left of the body is not read, so the connection cannot be used again.
@@ -251,6 +263,9 @@ impl From<SubmitError> for ApiError {
     fn from(error: SubmitError) -> ApiError {
         match error {
             SubmitError::QueueFull { retry_after, .. } => ApiError::overloaded(retry_after.as_secs().max(1)),
+            SubmitError::ShareTaken { waiting_requests, retry_after } => {
+                ApiError::share_taken(waiting_requests, retry_after.as_secs().max(1))
+            }
             SubmitError::Late { predicted, target, retry_after } => ApiError::late(predicted, target, retry_after),
             SubmitError::NeverInTime { alone, target } => ApiError::never_in_time(alone, target),
             SubmitError::ShuttingDown => ApiError::shutting_down(),

@@ -43,6 +43,7 @@ use crate::app::App;
 use crate::listen::Listener;
 use crate::stop::Ending;
 
+pub use auth::ApiKey;
 #[cfg(feature = "otel")]
 pub use otel::OtelOptions;
 pub use routes::ROUTES;
@@ -60,7 +61,7 @@ pub struct ServerOptions {
     pub port: u16,
     /// Keys of which a request must bring one; none at all: no key is asked for. Each key is a tenant of its own: prefix
     /// cache blocks are not shared between them.
-    pub api_keys: Vec<String>,
+    pub api_keys: Vec<ApiKey>,
     /// Names that the model answers to, the first being the one it gives itself; none: the checkpoint's.
     pub served_model_names: Vec<String>,
     /// Bytes of a request body.
@@ -145,7 +146,7 @@ pub struct Server {
 impl Server {
     /// Binds the address. Call it inside a tokio runtime with its time and IO drivers on.
     pub async fn bind(engine: Engine, options: ServerOptions) -> Result<Server, ServeError> {
-        if options.api_keys.iter().any(|key| key.trim_ascii().is_empty()) {
+        if options.api_keys.iter().any(|key| key.key.trim_ascii().is_empty()) {
             return Err(ServeError::EmptyApiKey);
         }
         if options.served_model_names.iter().any(String::is_empty) {

@@ -8,14 +8,14 @@ use kernels::WeightClass;
 use kernels::limits::Limits;
 use scheduler::{Nanos, Targets};
 use serde_json::{Value, json};
-use server::{ServeError, Server, ServerOptions, Stop};
+use server::{ApiKey, ServeError, Server, ServerOptions, Stop};
 
 use crate::console::{note, put_line};
 use crate::failure::Failure;
 use crate::figures::{self, bandwidth, bytes, operations, peak};
 use crate::flags::ServeFlags;
 use crate::models::Chosen;
-use crate::{environment, machine, models, narrower};
+use crate::{environment, keys, machine, models, narrower};
 
 /// Threads that move bytes between sockets and the engine. The cores belong to the kernels; these mostly sleep.
 const IO_THREADS: usize = 2;
@@ -25,6 +25,7 @@ const LAST_LINES: Duration = Duration::from_secs(5);
 /// Runs the command.
 pub(crate) fn serve(flags: &ServeFlags) -> Result<(), Failure> {
     let name = flags.model_argument.as_deref().or(flags.model.model.as_deref());
+    let api_keys = keys::of(flags)?;
     let checkpoint = models::open(name)?;
     // Before the engine: nothing else runs yet, and the memory it reads is free again afterwards.
     let limits = figures::limits_kept(&flags.model)?;
@@ -33,12 +34,16 @@ pub(crate) fn serve(flags: &ServeFlags) -> Result<(), Failure> {
         true => Vec::new(),
         false => narrower::start_lines(&flags.model, name, &checkpoint, chosen, Some(limits)),
     };
-    let engine = models::start(&checkpoint, &engine_options(flags, chosen)?)?;
+    let engine = models::start(
+        &checkpoint,
+        &EngineOptions { share_queue: api_keys.len() > 1, ..engine_options(flags, chosen)? },
+    )?;
+    let asks_for_keys = !api_keys.is_empty();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(IO_THREADS).enable_all().build()?;
     runtime.block_on(async {
         let stop = Stop::on_signals()?;
-        let server = Server::bind(engine.clone(), server_options(flags, &limits)).await.map_err(refused)?;
-        announce(flags, &engine, &limits, server.local_addr());
+        let server = Server::bind(engine.clone(), server_options(flags, api_keys, &limits)).await.map_err(refused)?;
+        announce(flags, &engine, &limits, server.local_addr(), asks_for_keys);
         lines.iter().for_each(|line| note(line));
         server.run(stop).await;
         engine.finish_recording(LAST_LINES);
@@ -93,17 +98,18 @@ fn engine_options(flags: &ServeFlags, chosen: Chosen) -> Result<EngineOptions, F
         kv_swap_store: None,
         max_queued_requests: flags.max_queued_requests,
         max_queued_tokens: flags.max_queued_tokens,
+        share_queue: false,
         seed: flags.seed.unwrap_or(chance),
         record: flags.record.clone(),
         hash_key: random,
     })
 }
 
-fn server_options(flags: &ServeFlags, limits: &Limits) -> ServerOptions {
+fn server_options(flags: &ServeFlags, api_keys: Vec<ApiKey>, limits: &Limits) -> ServerOptions {
     ServerOptions {
         host: flags.host.clone(),
         port: flags.port,
-        api_keys: flags.api_key.clone(),
+        api_keys,
         served_model_names: flags.served_model_name.clone(),
         drain_limit: Duration::from_secs(flags.drain_timeout),
         ui: !flags.no_ui,
@@ -116,7 +122,7 @@ fn server_options(flags: &ServeFlags, limits: &Limits) -> ServerOptions {
 }
 
 /// Seven lines, or one JSON object, and what a person should know. A server whose output nobody reads serves all the same.
-fn announce(flags: &ServeFlags, engine: &Engine, limits: &Limits, address: SocketAddr) {
+fn announce(flags: &ServeFlags, engine: &Engine, limits: &Limits, address: SocketAddr, asks_for_keys: bool) {
     let model = engine.model();
     let text = match flags.json {
         true => start_json(flags, model, limits, address).to_string(),
@@ -126,7 +132,7 @@ fn announce(flags: &ServeFlags, engine: &Engine, limits: &Limits, address: Socke
     for notice in &model.notices {
         note(&format!("note: {notice}"));
     }
-    if !address.ip().is_loopback() && flags.api_key.is_empty() {
+    if !address.ip().is_loopback() && !asks_for_keys {
         note(&format!("warning: {address} is open to the network and asks for no key; set --api-key"));
     }
 }

@@ -70,7 +70,7 @@ impl Scheduler {
         while left.rows > 0 && left.prompts > 0 {
             let started = self.started.iter().copied().filter(|&(_, id)| self.seqs[id].rows_in_flight == 0);
             let waiting = self.queue.firsts().filter(|&(_, id)| self.may_enter(id, left));
-            let turn = |&(rank, id): &(Rank, SeqId)| (rank.priority, self.shares.turn(&self.seqs[id]), rank);
+            let turn = |&(rank, id): &(Rank, SeqId)| (self.shares.turn(&self.seqs[id]), rank);
             let next = started.chain(waiting).min_by_key(turn);
             let Some((_, id)) = next else { return self.note_seats(left) };
             self.advance_prompt(id, left, step);

@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use scheduler::{Nanos, Phase, Priority, RequestId, Scheduler, SeqId, Sequence, Step, StepRecord, Work};
 
 use crate::model::LoweredRows;
-use crate::turns::Line;
 use crate::weather::{Clock, Knowledge};
 use crate::world::{Chaos, held_blocks};
 
@@ -192,8 +191,8 @@ impl Chaos {
             let survivors = before.seqs.values().filter(|seq| seq.runs && !step.preempted.contains(&seq.id));
             let is_ahead = |seq: &Seen| seq.rank < victim.rank && !self.has_left(seq);
             assert!(survivors.clone().any(is_ahead), "I14: the first in line was preempted");
-            let mut lower_class = survivors.filter(|seq| seq.rank.0 > victim.rank.0);
-            assert!(lower_class.all(Seen::stays), "I14: a lower class was spared");
+            let is_lower = |seq: &&Seen| seq.tenant == victim.tenant && seq.rank.0 > victim.rank.0;
+            assert!(survivors.filter(is_lower).all(Seen::stays), "I14: a lower class of the same tenant was spared");
         }
         if !step.preempted.is_empty() && !step.copies.is_empty() {
             self.seen.saw("fork while blocks ran out");
@@ -269,11 +268,11 @@ impl Chaos {
         }
     }
 
-    /// I15: nobody enters while one of a higher class waits that holds nothing; without a cost model, also while such a
-    /// one of another tenant waits that was served less. The oldest, when its patience is out, may always.
+    /// I15: nobody enters while one of a higher class of the same tenant waits; without a cost model, also while one of
+    /// another tenant waits that holds nothing and was served less. The oldest, when its patience is out, may always.
     fn check_turns(&mut self, before: &Snapshot, step: &Step) {
         let after = Snapshot::of(&self.scheduler);
-        let open = self.open_lines();
+        let open = self.open_tenants();
         let oldest = before.seqs.values().filter(|seq| seq.is_prompt()).min_by_key(|seq| (seq.rank.1, seq.rank.2));
         let oldest = oldest.map(|seq| seq.id);
         let holds =
@@ -284,18 +283,22 @@ impl Chaos {
         }
         for chunk in &step.prefill {
             let entered = &before.seqs[&chunk.seq];
-            let line = (entered.rank.0, entered.tenant);
-            let others = after.waiting().filter(|other| other.tenant != entered.tenant && !holds(other.tenant));
-            for other in others.filter(|_| !entered.runs && oldest != Some(entered.id)) {
-                let other_line = (other.rank.0, other.tenant);
-                assert!(line.0 <= other_line.0, "I15: {:?} enters before {:?} of a higher class", entered.id, other.id);
-                if line.0 == other_line.0
+            let may_always = entered.runs || oldest == Some(entered.id);
+            for other in after.waiting().filter(|_| !may_always) {
+                let (own, others) = (entered.rank.0, other.rank.0);
+                if other.tenant == entered.tenant {
+                    assert!(own <= others, "I15: {:?} enters before {:?} of a higher class", entered.id, other.id);
+                } else if !holds(other.tenant)
                     && self.knowledge == Knowledge::None
                     && step.decode.iter().all(|id| before.seqs[id].runs)
                 {
-                    let turn = |line| (self.turns.served(line), open[&line]);
-                    assert!(turn(line) <= turn(other_line), "I15: {:?} takes the turn of {:?}", entered.id, other.id);
+                    let turn = |tenant| (self.turns.served(tenant), open[&tenant]);
+                    let in_turn = turn(entered.tenant) <= turn(other.tenant);
+                    assert!(in_turn, "I15: {:?} takes the turn of {:?}", entered.id, other.id);
                     self.seen.saw("tenant entered in its turn");
+                    if own > others {
+                        self.seen.saw("lower class of one tenant before a higher one of another");
+                    }
                 }
             }
             let seq = self.scheduler.sequence(chunk.seq).expect("it is planned");
@@ -303,11 +306,11 @@ impl Chaos {
         }
     }
 
-    /// Open requests of each tenant and class.
-    pub(crate) fn open_lines(&self) -> BTreeMap<Line, usize> {
+    /// Open requests of each tenant.
+    pub(crate) fn open_tenants(&self) -> BTreeMap<u64, usize> {
         let mut open = BTreeMap::new();
         for client in self.clients.values().filter(|client| !client.is_done()) {
-            *open.entry((client.request.priority, client.request.tenant)).or_default() += 1;
+            *open.entry(client.request.tenant).or_default() += 1;
         }
         open
     }

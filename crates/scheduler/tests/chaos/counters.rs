@@ -40,6 +40,7 @@ const FLOORS: &[(&str, u64)] = &[
     ("fork while blocks ran out", 6),
     ("given up in the queue", 2_000),
     ("left out for a target", 20_000),
+    ("lower class of one tenant before a higher one of another", 500),
     ("load ended in flight", 5_000),
     ("load failed", 100),
     ("never fits", 10_000),

@@ -422,7 +422,7 @@ impl Chaos {
             prompt: Arc::from(prompt),
             num_answers,
             stop: StopRules { max_tokens, min_tokens: rng.in_range(0..=max_tokens), stop_token_ids },
-            priority: Priority(rng.in_range(1..=self.weather.priorities) as i32),
+            priority: Priority(rng.in_range(1..=self.weather.priorities) as i32 - 2), // urgent, usual, and two of batch work
             salt: rng.in_range(1..=self.weather.salts) as u64,
             use_prefix_cache: rng.percent(90),
             tenant: rng.in_range(1..=self.weather.tenants) as u64,
@@ -447,7 +447,7 @@ impl Chaos {
                 self.seen.saw("admitted");
                 let longest = (request.prompt.len() + max_tokens).min(max_model_len);
                 self.row_allowance += longest * num_answers * (crate::checks::MAX_PREEMPTIONS as usize + 1);
-                self.turns.join((request.priority, request.tenant), &self.open_lines());
+                self.turns.join(request.tenant, &self.open_tenants());
                 let client = Client { request, seed, answers, cancelled: false, entered: false };
                 self.clients.insert(client.request.id, client);
             }

@@ -16,6 +16,7 @@ pub(crate) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Job
     let delivery = params::delivery(&mut fields, app)?;
     let mut raw = RawRequest::new(prompt(&mut fields)?);
     raw.tenant = tenant;
+    raw.may_be_urgent = app.keys.may_be_urgent(tenant.as_ref());
     raw.class = delivery.tier;
     raw.now = Some(app.now() as i64);
     params::sampling(&mut fields, &mut raw)?;

@@ -21,6 +21,7 @@ pub(crate) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Job
     let delivery = params::delivery(&mut fields, app)?;
     let mut raw = RawRequest::new(Prompt::Tokens(Vec::new()));
     raw.tenant = tenant;
+    raw.may_be_urgent = app.keys.may_be_urgent(tenant.as_ref());
     raw.class = delivery.tier;
     params::sampling(&mut fields, &mut raw)?;
     raw.max_tokens = fields.integer("max_tokens")?;

@@ -1,0 +1,83 @@
+//! The keys that `serve` asks for: from flags, and from a file that also says what each may.
+//!
+//! ```text
+//! # who            what it may beyond the usual
+//! sk-team-a        priority
+//! sk-team-b
+//! ```
+
+use std::path::Path;
+
+use server::ApiKey;
+
+use crate::failure::Failure;
+use crate::flags::ServeFlags;
+
+/// Most bytes of a key file: many thousand keys.
+const MAX_BYTES: u64 = 1 << 20;
+
+/// All keys; none at all: everybody may ask.
+pub(crate) fn of(flags: &ServeFlags) -> Result<Vec<ApiKey>, Failure> {
+    let mut keys: Vec<ApiKey> = flags.api_key.iter().map(|key| ApiKey::from(key.as_str())).collect();
+    if let Some(path) = &flags.api_key_file {
+        keys.extend(read(path)?);
+    }
+    Ok(keys)
+}
+
+fn read(path: &Path) -> Result<Vec<ApiKey>, Failure> {
+    let wrong = |problem: String| Failure::usage(format!("--api-key-file {}: {problem}", path.display()));
+    let bytes = std::fs::metadata(path).map_err(|error| wrong(error.to_string()))?.len();
+    if bytes > MAX_BYTES {
+        return Err(wrong(format!("{bytes} bytes; at most {MAX_BYTES}")));
+    }
+    let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
+    parse(&text).map_err(wrong)
+}
+
+/// The error names the line and never the key.
+fn parse(text: &str) -> Result<Vec<ApiKey>, String> {
+    let mut keys: Vec<ApiKey> = Vec::new();
+    for (at, line) in text.lines().enumerate() {
+        let line = line.split('#').next().unwrap_or_default();
+        let mut words = line.split_whitespace();
+        let Some(key) = words.next() else { continue };
+        if keys.iter().any(|known| known.key == key) {
+            return Err(format!("line {}: this key is there already", at + 1));
+        }
+        let mut key = ApiKey::from(key);
+        for right in words {
+            match right {
+                "priority" => key.may_be_urgent = true,
+                _ => return Err(format!("line {}: after the key only the word `priority` has a meaning", at + 1)),
+            }
+        }
+        keys.push(key);
+    }
+    if keys.is_empty() { Err("no key in it, so nobody could ask".to_string()) } else { Ok(keys) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_on_each_line_and_what_it_may() {
+        let keys = parse("# teams\nsk-a priority # the paying one\n\n  sk-b\r\n").unwrap();
+        let shown: Vec<(&str, bool)> = keys.iter().map(|key| (key.key.as_str(), key.may_be_urgent)).collect();
+        assert_eq!(shown, [("sk-a", true), ("sk-b", false)]);
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_by_its_line_and_no_key_is_shown() {
+        let cases = [
+            ("", "no key in it, so nobody could ask"),
+            ("# only words\n", "no key in it, so nobody could ask"),
+            ("sk-a\nsk-b urgent\n", "line 2: after the key only the word `priority` has a meaning"),
+            ("sk-a\nsk-a\n", "line 2: this key is there already"),
+        ];
+        for (text, message) in cases {
+            assert_eq!(parse(text).map(|_| ()), Err(message.to_string()), "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! Something bounded that strangers share: places in a queue, memory for answers.
+//!
+//! ```text
+//! limit |AAAAAAAAAAAAAAAAAAAA|BBBBBB|             |
+//!        taken by A            by B   free          nobody may hold more than is left free
+//! ```
+//!
+//! Where tenants share, one may take more only while it then holds no more than what it leaves free: alone it gets half,
+//! two who both want all get a third each, and there is always room for the next to come. The rule needs no count of
+//! tenants and takes nothing from who is alone in wanting (dynamic thresholds: Choudhury and Hahne, "Dynamic Queue Length
+//! Thresholds for Shared-Memory Packet Switches", IEEE/ACM Transactions on Networking 6(2), 1998, with alpha 1).
+
+use std::collections::BTreeMap;
+
+/// Why there was nothing left. Nothing was taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoRoom {
+    /// All together hold too much.
+    Full,
+    /// This tenant holds its share of what others may need as well.
+    ShareTaken,
+}
+
+/// See the module's picture. Amounts are whatever is counted: requests, tokens, bytes.
+#[derive(Clone, Debug)]
+pub struct Quota {
+    limit: u64,
+    is_shared: bool,
+    taken: u64,
+    /// Who holds something, and how much.
+    holders: BTreeMap<u64, u64>,
+}
+
+impl Quota {
+    /// So much for all. `is_shared`: several tenants may come, and none of them may take it all.
+    pub fn new(limit: u64, is_shared: bool) -> Quota {
+        Quota { limit, is_shared, taken: 0, holders: BTreeMap::new() }
+    }
+
+    /// Takes `amount` for `tenant`, or nothing.
+    pub fn take(&mut self, tenant: u64, amount: u64) -> Result<(), NoRoom> {
+        let free = self.limit.saturating_sub(self.taken);
+        if amount > free {
+            return Err(NoRoom::Full);
+        }
+        if self.is_shared && self.held_by(tenant) + amount > (free - amount).max(1) {
+            return Err(NoRoom::ShareTaken);
+        }
+        self.hold(tenant, amount);
+        Ok(())
+    }
+
+    /// Takes `amount` whether there is room or not.
+    pub fn hold(&mut self, tenant: u64, amount: u64) {
+        self.taken = self.taken.saturating_add(amount);
+        let held = self.holders.entry(tenant).or_default();
+        *held = held.saturating_add(amount);
+    }
+
+    /// Gives back what [`take`](Self::take) or [`hold`](Self::hold) gave.
+    pub fn give_back(&mut self, tenant: u64, amount: u64) {
+        self.taken = self.taken.saturating_sub(amount);
+        if let Some(held) = self.holders.get_mut(&tenant) {
+            *held = held.saturating_sub(amount);
+            if *held == 0 {
+                self.holders.remove(&tenant);
+            }
+        }
+    }
+
+    /// What all hold together.
+    pub fn taken(&self) -> u64 {
+        self.taken
+    }
+
+    /// What one tenant holds.
+    pub fn held_by(&self, tenant: u64) -> u64 {
+        self.holders.get(&tenant).copied().unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: u64 = 1;
+    const B: u64 = 2;
+    const C: u64 = 3;
+
+    /// Takes as much as there is to have, one by one.
+    fn grab(quota: &mut Quota, tenant: u64) -> (u64, NoRoom) {
+        loop {
+            if let Err(no_room) = quota.take(tenant, 1) {
+                return (quota.held_by(tenant), no_room);
+            }
+        }
+    }
+
+    #[test]
+    fn who_shares_with_nobody_gets_all() {
+        let mut quota = Quota::new(100, false);
+        assert_eq!(grab(&mut quota, A), (100, NoRoom::Full));
+        quota.give_back(A, 1);
+        assert_eq!(grab(&mut quota, A), (100, NoRoom::Full));
+    }
+
+    #[test]
+    fn there_is_always_room_for_the_next_to_come() {
+        let mut quota = Quota::new(120, true);
+        assert_eq!(grab(&mut quota, A), (60, NoRoom::ShareTaken));
+        assert_eq!(grab(&mut quota, B), (30, NoRoom::ShareTaken));
+        assert_eq!(grab(&mut quota, C), (15, NoRoom::ShareTaken));
+        // What A gives back is shared out anew.
+        quota.give_back(A, 60);
+        assert_eq!(grab(&mut quota, B), (52, NoRoom::ShareTaken));
+        assert_eq!(quota.taken(), 67);
+    }
+
+    #[test]
+    fn however_small_one_tenant_gets_one() {
+        for limit in 1..4 {
+            let mut quota = Quota::new(limit, true);
+            assert_eq!(quota.take(A, 1), Ok(()), "limit {limit}");
+        }
+        assert_eq!(Quota::new(0, true).take(A, 1), Err(NoRoom::Full));
+    }
+
+    #[test]
+    fn amounts_at_the_end_of_the_numbers_do_not_wrap() {
+        let mut quota = Quota::new(u64::MAX, true);
+        assert_eq!(quota.take(A, u64::MAX), Err(NoRoom::ShareTaken));
+        quota.hold(A, u64::MAX);
+        quota.hold(A, u64::MAX);
+        assert_eq!(quota.take(B, 1), Err(NoRoom::Full));
+        quota.give_back(B, 5);
+        assert_eq!(quota.held_by(A), u64::MAX);
+    }
+}

@@ -1,0 +1,105 @@
+//! Who may still join the queue: counted by the handle, so that a full queue refuses before the engine's thread is asked.
+
+use crate::quota::{NoRoom, Quota};
+
+/// Requests that were submitted and are in no step yet, and the tokens of their prompts.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    requests: Quota,
+    tokens: Quota,
+}
+
+/// A request's place in the queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct QueuePlace {
+    pub(crate) tenant: u64,
+    pub(crate) prompt_tokens: usize,
+}
+
+impl Waiting {
+    /// `is_shared`: several tenants may come, and none of them may fill the queue.
+    pub(crate) fn new(max_requests: usize, max_tokens: usize, is_shared: bool) -> Waiting {
+        Waiting {
+            requests: Quota::new(max_requests as u64, is_shared),
+            tokens: Quota::new(max_tokens as u64, is_shared),
+        }
+    }
+
+    /// Takes the place, or none. However long its prompt, one that finds the queue empty gets in; and a tenant that has
+    /// nothing in it gets in as long as the queue has room at all.
+    pub(crate) fn enter(&mut self, place: QueuePlace) -> Result<(), NoRoom> {
+        let QueuePlace { tenant, prompt_tokens } = place;
+        let is_first = self.requests.taken() == 0;
+        let is_first_of_tenant = self.requests.held_by(tenant) == 0;
+        self.requests.take(tenant, 1)?;
+        match self.tokens.take(tenant, prompt_tokens as u64) {
+            Ok(()) => Ok(()),
+            Err(no_room) if is_first || no_room == NoRoom::ShareTaken && is_first_of_tenant => {
+                self.tokens.hold(tenant, prompt_tokens as u64);
+                Ok(())
+            }
+            Err(no_room) => {
+                self.requests.give_back(tenant, 1);
+                Err(no_room)
+            }
+        }
+    }
+
+    /// The request runs, or is gone.
+    pub(crate) fn leave(&mut self, place: QueuePlace) {
+        self.requests.give_back(place.tenant, 1);
+        self.tokens.give_back(place.tenant, place.prompt_tokens as u64);
+    }
+
+    /// All of them.
+    pub(crate) fn requests(&self) -> usize {
+        self.requests.taken() as usize
+    }
+
+    /// Those of one tenant.
+    pub(crate) fn requests_of(&self, tenant: u64) -> usize {
+        self.requests.held_by(tenant) as usize
+    }
+
+    /// Prompt tokens of all.
+    pub(crate) fn tokens(&self) -> usize {
+        self.tokens.taken() as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(tenant: u64, prompt_tokens: usize) -> QueuePlace {
+        QueuePlace { tenant, prompt_tokens }
+    }
+
+    #[test]
+    fn a_flood_leaves_room_for_the_next_key() {
+        let mut waiting = Waiting::new(8, 1000, true);
+        let entered = (0..20).filter(|_| waiting.enter(place(1, 10)).is_ok()).count();
+        assert_eq!((entered, waiting.requests_of(1)), (4, 4));
+        assert_eq!(waiting.enter(place(1, 10)), Err(NoRoom::ShareTaken));
+        assert_eq!(waiting.enter(place(2, 10)), Ok(()));
+        // By tokens as well: 1 may have half of what is left, and 3, who has nothing, whatever fits.
+        let mut waiting = Waiting::new(8, 1000, true);
+        assert_eq!(waiting.enter(place(1, 400)), Ok(()));
+        assert_eq!(waiting.enter(place(1, 400)), Err(NoRoom::ShareTaken));
+        assert_eq!(waiting.requests(), 1, "what is refused holds nothing");
+        assert_eq!(waiting.enter(place(3, 600)), Ok(()));
+        assert_eq!(waiting.enter(place(4, 1)), Err(NoRoom::Full));
+    }
+
+    #[test]
+    fn an_empty_queue_takes_any_prompt() {
+        for is_shared in [false, true] {
+            let mut waiting = Waiting::new(2, 10, is_shared);
+            assert_eq!(waiting.enter(place(1, 1_000_000)), Ok(()));
+            assert_eq!(waiting.enter(place(2, 1)), Err(NoRoom::Full));
+            waiting.leave(place(1, 1_000_000));
+            assert_eq!((waiting.requests(), waiting.tokens()), (0, 0));
+            assert_eq!(waiting.enter(place(2, 1)), Ok(()));
+        }
+    }
+}
