@@ -15,13 +15,12 @@ use scheduler::{
     Sequence, Step, StepOutput, StepRecord, TokenId,
 };
 use sim::report::Outcome;
-use tokio::sync::mpsc::UnboundedSender;
 
 use crate::books::Ending;
 use crate::door::ValidatedRequest;
 use crate::live::{End, Ended, InScene, KvMap, MAP_EVERY, SCENE_EVERY, Scene};
 use crate::lower::{LogitRow, lower};
-use crate::output::{Output, RequestError, Timings, TokenLogprob, Usage};
+use crate::output::{Outlet, Output, RequestError, Timings, TokenLogprob, Usage};
 use crate::past::{Asked, Moving, count_token};
 use crate::record::{Met, Stats, StepLog};
 use crate::recording::{Line, Tape};
@@ -50,7 +49,7 @@ impl Clock {
 struct Active {
     request: ValidatedRequest,
     seed: u64,
-    outputs: UnboundedSender<Output>,
+    outputs: Outlet,
     answers: Vec<Answer>,
     prompt_logprobs: Vec<Option<TokenLogprob>>,
     arrived: Nanos,
@@ -121,6 +120,7 @@ pub(crate) struct EngineCore {
     events: Vec<Event>,
     record: StepRecord,
     failed: Vec<RequestId>,
+    overfull: Vec<RequestId>,
     started: Vec<QueuePlace>,
 }
 
@@ -163,6 +163,7 @@ impl EngineCore {
             events: Vec::new(),
             record: StepRecord::default(),
             failed: Vec::new(),
+            overfull: Vec::new(),
             started: Vec::new(),
         }
     }
@@ -184,7 +185,7 @@ impl EngineCore {
         id: RequestId,
         mut request: ValidatedRequest,
         arrived: Nanos,
-        outputs: UnboundedSender<Output>,
+        outputs: Outlet,
         now: Nanos,
     ) -> Result<(), AdmitError> {
         let asked = Request {
@@ -314,6 +315,7 @@ impl EngineCore {
         self.write_down();
         self.deliver(now, news);
         self.fail_requests(now, news);
+        self.end_unread(now, news);
         news.started.append(&mut self.started);
         true
     }
@@ -415,7 +417,7 @@ impl EngineCore {
         }
         if active.prompt_logprobs.len() == prompt.len() {
             active.request.prompt_logprobs = None;
-            send(&active.outputs, Output::PromptLogprobs(std::mem::take(&mut active.prompt_logprobs)));
+            active.outputs.send(Output::PromptLogprobs(std::mem::take(&mut active.prompt_logprobs)));
         }
     }
 
@@ -525,7 +527,10 @@ impl EngineCore {
             _ => Default::default(),
         };
         let logprob = answer.logprob.take();
-        send(&active.outputs, Output::Token { answer: index, token, text: piece.text, logprob });
+        active.outputs.send(Output::Token { answer: index, token, text: piece.text, logprob });
+        if active.outputs.is_overfull() {
+            self.overfull.push(id);
+        }
         self.log().token(gap);
         if let Some(stop_string) = piece.stopped {
             self.scheduler.stop(id, index);
@@ -546,7 +551,7 @@ impl EngineCore {
             Some(detokenizer) if stop_string.is_none() => detokenizer.finish(),
             _ => String::new(),
         };
-        send(&active.outputs, Output::Finished { answer: index, reason, stop_string, text });
+        active.outputs.send(Output::Finished { answer: index, reason, stop_string, text });
     }
 
     fn finish_request(&mut self, id: RequestId, now: Nanos, news: &mut StepNews) {
@@ -574,7 +579,7 @@ impl EngineCore {
         self.remember(id, &active, &mut log);
         drop(log);
         news.ended += 1;
-        send(&active.outputs, Output::Done { usage: active.usage, timings: active.timings });
+        active.outputs.send(Output::Done { usage: active.usage, timings: active.timings });
     }
 
     /// For those who ask what would have been: lengths and moments, and nothing that could be read.
@@ -598,8 +603,18 @@ impl EngineCore {
                 log.ended(active.ended(id, End::Failed, now));
                 self.gauge(&mut log.stats);
                 drop(log);
-                send(&active.outputs, Output::Failed(RequestError::NanLogits));
+                active.outputs.send(Output::Failed(RequestError::NanLogits));
             }
+        }
+    }
+
+    /// Ends the requests whose clients are too far behind.
+    fn end_unread(&mut self, now: Nanos, news: &mut StepNews) {
+        for id in std::mem::take(&mut self.overfull) {
+            let Some(active) = self.active.get(&id) else { continue };
+            active.outputs.send(Output::Failed(RequestError::Unread));
+            self.cancel(id, now);
+            news.ended += 1;
         }
     }
 
@@ -615,7 +630,7 @@ impl EngineCore {
         drop(log);
         all.into_values()
             .map(|active| {
-                send(&active.outputs, Output::Failed(error));
+                active.outputs.send(Output::Failed(error));
                 active.cancelled()
             })
             .collect()
@@ -633,6 +648,7 @@ impl EngineCore {
         self.output.rows.clear();
         self.events.clear();
         self.failed.clear();
+        self.overfull.clear();
         self.started.clear();
     }
 
@@ -716,9 +732,4 @@ fn slowest_ms(answers: &[Answer], first_token: Nanos) -> f64 {
 pub(crate) struct Cancelled {
     /// Its place in the queue, if it was still there.
     pub(crate) waiting: Option<QueuePlace>,
-}
-
-/// A receiver that is gone has cancelled; its command is on the way.
-fn send(outputs: &UnboundedSender<Output>, output: Output) {
-    let _ = outputs.send(output);
 }

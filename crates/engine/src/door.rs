@@ -211,6 +211,16 @@ impl ValidatedRequest {
         self.num_answers
     }
 
+    /// Log probabilities of each token, if asked for: so many of the likeliest beside its own.
+    pub fn logprobs(&self) -> Option<u32> {
+        self.sampling.logprobs
+    }
+
+    /// The same for the tokens of the prompt.
+    pub fn prompt_logprobs(&self) -> Option<u32> {
+        self.prompt_logprobs
+    }
+
     /// Tokens that each answer may have.
     pub fn max_tokens(&self) -> usize {
         self.stop.max_tokens

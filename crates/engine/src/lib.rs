@@ -43,7 +43,7 @@ use model::demands::{Demands, Shape};
 use model::tokenizer::Tokenizer;
 use model::{GenerationDefaults, ModelConfig};
 use scheduler::{Limits, Nanos, Newcomer, StepRecord, Targets, TokenId};
-use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
 pub use books::{Ending, Timeline};
@@ -267,11 +267,11 @@ impl Engine {
         drop(waiting);
         shared.open_requests.fetch_add(1, Ordering::Relaxed);
         let id = RequestId(self.0.next_id.fetch_add(1, Ordering::Relaxed));
-        let (sender, outputs) = unbounded_channel();
+        let (outlet, outputs, unread) = output::outlet();
         let prompt = request.prompt.clone();
-        let command = Command::Submit { id, request: Box::new(request), arrived, outputs: sender };
+        let command = Command::Submit { id, request: Box::new(request), arrived, outputs: outlet };
         commands.send(command).map_err(|_| SubmitError::ShuttingDown)?;
-        Ok(Stream { id, outputs, commands: commands.clone(), prompt, predicted_ttft, ended: false })
+        Ok(Stream { id, outputs, unread, commands: commands.clone(), prompt, predicted_ttft, ended: false })
     }
 
     /// When the request's first token will come, as far as can be known; refused if that is too late and late requests

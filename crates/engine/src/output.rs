@@ -1,11 +1,12 @@
 //! What comes back from the engine: a stream of outputs per request, closed by exactly one `Done` or `Failed`.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use scheduler::ledger::Bill;
 use scheduler::{FinishReason, RequestId, TokenId};
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::thread::Command;
 
@@ -87,6 +88,9 @@ pub enum RequestError {
     /// A step that carried it failed; the engine went on without it.
     #[error("an internal error ended this request")]
     Internal,
+    /// Its outputs were not read ([`Stream::limit_unread`]).
+    #[error("the answer was not read as fast as it was written")]
+    Unread,
     /// The server is going down and did not wait longer.
     #[error("the server is shutting down")]
     ShuttingDown,
@@ -130,10 +134,45 @@ pub enum Output {
     Failed(RequestError),
 }
 
+/// The engine's end of a [`Stream`]: it never waits, and it knows how far behind the reader is.
+#[derive(Clone, Debug)]
+pub(crate) struct Outlet {
+    outputs: UnboundedSender<Output>,
+    unread: Arc<Unread>,
+}
+
+/// Outputs that were sent and not read.
+#[derive(Debug)]
+pub(crate) struct Unread {
+    count: AtomicUsize,
+    most: AtomicUsize,
+}
+
+/// Both ends, with room for any number of outputs.
+pub(crate) fn outlet() -> (Outlet, UnboundedReceiver<Output>, Arc<Unread>) {
+    let (outputs, receiver) = unbounded_channel();
+    let unread = Arc::new(Unread { count: AtomicUsize::new(0), most: AtomicUsize::new(usize::MAX) });
+    (Outlet { outputs, unread: unread.clone() }, receiver, unread)
+}
+
+impl Outlet {
+    /// A receiver that is gone has cancelled; its command is on the way.
+    pub(crate) fn send(&self, output: Output) {
+        self.unread.count.fetch_add(1, Ordering::Relaxed);
+        let _ = self.outputs.send(output);
+    }
+
+    /// Whether more waits to be read than may.
+    pub(crate) fn is_overfull(&self) -> bool {
+        self.unread.count.load(Ordering::Relaxed) > self.unread.most.load(Ordering::Relaxed)
+    }
+}
+
 /// A request's outputs. Dropping it cancels the request: its blocks are free within one step.
 pub struct Stream {
     pub(crate) id: RequestId,
     pub(crate) outputs: UnboundedReceiver<Output>,
+    pub(crate) unread: Arc<Unread>,
     pub(crate) commands: UnboundedSender<Command>,
     pub(crate) prompt: Arc<[TokenId]>,
     pub(crate) predicted_ttft: Option<Duration>,
@@ -168,7 +207,14 @@ impl Stream {
         self.predicted_ttft
     }
 
+    /// From now on the request ends with [`RequestError::Unread`] when more than `most` outputs wait to be read. Without
+    /// this call any number may.
+    pub fn limit_unread(&self, most: usize) {
+        self.unread.most.store(most, Ordering::Relaxed);
+    }
+
     fn note(&mut self, output: Option<Output>) -> Option<Output> {
+        self.unread.count.fetch_sub(usize::from(output.is_some()), Ordering::Relaxed);
         self.ended |= matches!(output, None | Some(Output::Done { .. } | Output::Failed(_)));
         output
     }

@@ -5,20 +5,20 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use scheduler::{Nanos, Outlook, RequestId, Scheduler};
+use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::mpsc::error::TryRecvError;
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 use tokio::sync::oneshot;
 
 use crate::core::{Cancelled, Clock, EngineCore, StepNews};
 use crate::door::ValidatedRequest;
 use crate::live::{KvMap, Scene};
-use crate::output::{Output, RequestError};
+use crate::output::{Outlet, Output, RequestError};
 use crate::waiting::Waiting;
 
 /// What other threads ask of the engine's.
 pub(crate) enum Command {
     /// Take this request in.
-    Submit { id: RequestId, request: Box<ValidatedRequest>, arrived: Nanos, outputs: UnboundedSender<Output> },
+    Submit { id: RequestId, request: Box<ValidatedRequest>, arrived: Nanos, outputs: Outlet },
     /// Its receiver is gone.
     Cancel(RequestId),
     /// Make no step, one step, or as many as there are; the answer says whether the engine is held from now on.
@@ -229,7 +229,7 @@ fn submit(
     id: RequestId,
     request: ValidatedRequest,
     arrived: Nanos,
-    outputs: UnboundedSender<Output>,
+    outputs: Outlet,
     shared: &Shared,
     now: Nanos,
 ) {
@@ -237,7 +237,7 @@ fn submit(
     if let Err(error) = core.admit(id, request, arrived, outputs.clone(), now) {
         // The door and the queue's counters refuse everything that the scheduler would.
         tracing::error!(request = id.0, ?error, "the scheduler refused a request that had passed the door");
-        let _ = outputs.send(Output::Failed(RequestError::Internal));
+        outputs.send(Output::Failed(RequestError::Internal));
         shared.cancelled(Cancelled { waiting: Some(place) });
     }
 }

@@ -118,6 +118,23 @@ fn a_dropped_stream_gives_its_blocks_back() {
 }
 
 #[test]
+fn a_stream_that_nobody_reads_ends_and_holds_no_more_than_it_may() {
+    let engine = start(&options());
+    let mut unread = engine.submit(engine.validate(greedy("Hello", 900)).expect("valid")).expect("room");
+    unread.limit_unread(40);
+    assert_eq!(used_blocks_when_quiet(&engine), 0);
+    let outputs: Vec<Output> = std::iter::from_fn(|| unread.blocking_recv()).collect();
+    assert_eq!(outputs.len(), 42, "what may wait, the one too many, and the end");
+    assert_eq!(outputs.last(), Some(&Output::Failed(RequestError::Unread)));
+    // Who reads may have any number.
+    let mut read = engine.submit(engine.validate(greedy("Hello", 300)).expect("valid")).expect("room");
+    read.limit_unread(299 + 2);
+    let last = std::iter::from_fn(|| read.blocking_recv()).last();
+    assert!(matches!(last, Some(Output::Done { .. })), "{last:?}");
+    assert_eq!(engine.stats().finished_cancelled, 1);
+}
+
+#[test]
 fn a_full_queue_refuses_at_once_and_says_when_to_come_back() {
     let engine = start(&EngineOptions { max_num_seqs: 1, max_queued_requests: 3, ..options() });
     let submit = || engine.submit(engine.validate(greedy("Hello", 900)).expect("valid"));

@@ -14,6 +14,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::ServerOptions;
 use crate::auth::{ApiKeys, Tenant};
+use crate::charge::AnswerMemory;
 use crate::error::ApiError;
 use crate::live::feed::MOST_READERS;
 use crate::metrics::HttpMetrics;
@@ -24,6 +25,8 @@ use crate::timeline::{Reader, Registry};
 
 /// Time for a whole body to arrive. Every body that fits the limit arrives in it at 300 kB/s.
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
+/// Memory that all open answers together may take.
+const ANSWER_BUDGET: u64 = 256 << 20;
 /// Memory that all bodies together may take, in KiB.
 const BODY_BUDGET_KIB: usize = 256 << 10;
 
@@ -55,6 +58,8 @@ pub(crate) struct App {
     pub(crate) simulations: Arc<Semaphore>,
     /// Nothing new is taken.
     pub(crate) draining: AtomicBool,
+    /// Memory for answers that nobody has read yet.
+    pub(crate) answers: Arc<AnswerMemory>,
     body_limit: usize,
     body_budget: Arc<Semaphore>,
     text_workers: Arc<Semaphore>,
@@ -82,6 +87,7 @@ impl App {
             readers: Arc::new(Semaphore::new(MOST_READERS)),
             simulations: Arc::new(Semaphore::new(1)),
             draining: AtomicBool::new(false),
+            answers: AnswerMemory::new(ANSWER_BUDGET, options.api_keys.len() > 1),
             body_limit: options.body_limit,
             // One body always fits, whatever the limit.
             body_budget: Arc::new(Semaphore::new(BODY_BUDGET_KIB.max(kib(options.body_limit)))),

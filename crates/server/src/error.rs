@@ -148,6 +148,23 @@ impl ApiError {
         ApiError::new(kind, Some("rate_limit_exceeded"), message)
     }
 
+    /// 429: this key's open answers take as much memory as they leave free for those of others.
+    pub(crate) fn answers_share_taken(retry_after_s: u64) -> ApiError {
+        let message = "The open answers of this API key hold its share of the memory for answers.";
+        ApiError::new(Kind::TooMany { retry_after_s }, Some("rate_limit_exceeded"), message)
+    }
+
+    /// 400: more than this server ever sets aside for one request.
+    pub(crate) fn answer_too_large(bytes: u64, most: u64) -> ApiError {
+        let message = format!(
+            "The answers may take {} MiB and this server sets aside {} MiB at most: ask for fewer answers, tokens or log \
+             probabilities ('n', 'max_tokens', 'top_logprobs'), or for a stream.",
+            bytes.div_ceil(1 << 20),
+            most >> 20
+        );
+        ApiError::new(Kind::BadRequest, Some("answer_too_large"), message).with_param("max_tokens")
+    }
+
     /// 503: as many watch already as may.
     pub(crate) fn too_many_readers(most: usize) -> ApiError {
         let kind = Kind::Unavailable { retry_after_s: 10 };
@@ -279,6 +296,10 @@ impl From<RequestError> for ApiError {
             RequestError::NanLogits => {
                 let message = "The model produced values that are not numbers for this request.";
                 ApiError::new(Kind::Internal, Some("nan_logits"), message)
+            }
+            RequestError::Unread => {
+                let message = "The answer was not read as fast as it was written.";
+                ApiError::new(Kind::SlowBody, Some("slow_reader"), message)
             }
             RequestError::Internal => ApiError::internal(),
             RequestError::ShuttingDown => ApiError::shutting_down(),

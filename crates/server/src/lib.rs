@@ -17,6 +17,7 @@
 
 mod app;
 mod auth;
+mod charge;
 mod error;
 mod fields;
 mod json;

@@ -238,7 +238,11 @@ async fn deliver(app: Arc<App>, plan: Plan, outputs: Outputs) -> Caught<Response
         ];
         return Ok((headers, Body::new(Events::new(app, plan, outputs))).into_response());
     }
-    Ok(json_body(collect(&app, &plan, outputs).await?))
+    let mut whole = collect(&app, &plan, outputs).await?;
+    Ok(match whole.short() {
+        Some(json) => json_body(json),
+        None => ([(header::CONTENT_TYPE, "application/json")], Body::new(whole)).into_response(),
+    })
 }
 
 async fn tokenize(State(app): State<Arc<App>>, headers: HeaderMap, body: Body) -> Caught<Response> {

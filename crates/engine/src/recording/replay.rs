@@ -8,12 +8,12 @@ use scheduler::{
     Event, Nanos, Priority, Request, RequestId, RowOutput, Scheduler, Step, StepOutput, StepRecord, StopRules, Targets,
     TokenId,
 };
-use tokio::sync::mpsc::unbounded_channel;
 
 use super::format::{AdmitEntry, Entry, StepEntry};
 use super::{Recording, RecordingError};
 use crate::core::{EngineCore, StepNews};
 use crate::door::{self, Prompt, RawRequest, ValidatedRequest};
+use crate::output::outlet;
 use crate::record::StepLog;
 use crate::start::Starting;
 use crate::{Engine, EngineOptions, ModelInfo, RequestError, StartError};
@@ -388,7 +388,7 @@ fn compute(
         Entry::Admit(entry) => {
             let request = validated(entry, model)?;
             // Nobody listens; the core does not mind.
-            let (outputs, _) = unbounded_channel();
+            let (outputs, ..) = outlet();
             let admitted = core.admit(RequestId(entry.id), request, Nanos(entry.arrived), outputs, Nanos(entry.now));
             admitted.map_err(|error| recording.wrong(format!("request {}: {error}", entry.id)))?;
         }

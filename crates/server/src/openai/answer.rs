@@ -23,8 +23,10 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::app::App;
+use crate::charge::{self, Charge};
 use crate::error::ApiError;
 use crate::openai::params::Delivery;
+use crate::openai::whole::{List, Numbers, Whole};
 use crate::openai::wire::{
     ChatChoice, ChatChunk, ChatLogprobs, ChatMessageOut, Delta, Envelope, TextChoice, TextLogprobs, TokenTexts,
     WireTimings, WireUsage, fingerprint,
@@ -61,12 +63,21 @@ pub(crate) struct Plan {
     pub(crate) echo: Vec<String>,
 }
 
+/// Outputs of each answer of a stream that may wait to be read, beyond what the connection's buffers hold.
+const MOST_UNREAD: usize = 4096;
+
+fn most_unread(plan: &Plan) -> usize {
+    MOST_UNREAD * plan.num_answers
+}
+
 /// The outputs of all prompts of a request, as they come.
 pub(crate) struct Outputs {
     streams: Vec<Option<Stream>>,
     served: Arc<Served>,
     /// Prompt to ask first, so that none is starved.
     turn: usize,
+    /// Memory set aside for what they say.
+    charge: Option<Charge>,
     /// Dropped last, with the streams: then the request has ended, or is cancelled.
     #[cfg(feature = "otel")]
     _span: Option<Guard>,
@@ -80,11 +91,18 @@ impl Outputs {
         asker: Asker,
         requests: Vec<ValidatedRequest>,
     ) -> Result<Outputs, ApiError> {
+        let streamed = plan.delivery.stream;
+        let bytes = |request: &ValidatedRequest| charge::bytes_of(request, streamed, most_unread(plan));
+        let bytes = requests.iter().map(bytes).fold(0, u64::saturating_add);
+        let charge = app.answers.charge(asker.tenant.as_ref(), bytes)?;
         #[cfg(feature = "otel")]
         let prompt_tokens = requests.iter().map(|request| request.prompt().len()).collect();
         let submit = |request| Ok(Some(app.engine.submit(request)?));
         // When a later one finds the queue full, dropping the earlier ones cancels them.
         let streams = requests.into_iter().map(submit).collect::<Result<Vec<_>, ApiError>>()?;
+        if streamed {
+            streams.iter().flatten().for_each(|stream: &Stream| stream.limit_unread(most_unread(plan)));
+        }
         let requests = streams.iter().flatten().map(Stream::id).collect();
         let response_id = app.response_id(plan.form);
         let served = Arc::new(Served {
@@ -105,6 +123,7 @@ impl Outputs {
             streams,
             served,
             turn: 0,
+            charge: Some(charge),
             #[cfg(feature = "otel")]
             _span: span,
         })
@@ -232,8 +251,8 @@ impl<'a> Format<'a> {
     }
 }
 
-/// Waits for the whole answer and writes it as one body.
-pub(crate) async fn collect(app: &App, plan: &Plan, mut outputs: Outputs) -> Result<String, ApiError> {
+/// Waits for the whole answer; its body is written while it is read.
+pub(crate) async fn collect(app: &Arc<App>, plan: &Plan, mut outputs: Outputs) -> Result<Whole, ApiError> {
     let prompts = outputs.prompts();
     let mut answers: Vec<Answer> = Vec::new();
     answers.resize_with(prompts.len() * plan.num_answers, Answer::default);
@@ -260,76 +279,79 @@ pub(crate) async fn collect(app: &App, plan: &Plan, mut outputs: Outputs) -> Res
             Output::Failed(error) => return Err(error.into()),
         }
     }
+    let logprobs = answers.iter_mut().map(|answer| std::mem::take(&mut answer.logprobs)).collect();
     let frame = Format { app, plan, served: &outputs.served, created: app.now() };
-    Ok(match plan.form {
-        Form::Chat => frame.whole_chat(answers, &prompts, &prompt_logprobs, &totals),
-        Form::Completion => frame.whole_text(answers, &prompts, &prompt_logprobs, &totals),
-    })
+    let (json, lists) = match plan.form {
+        Form::Chat => frame.whole_chat(answers, &prompts, &totals),
+        Form::Completion => frame.whole_text(answers, &prompts, &totals),
+    };
+    let numbers = Numbers {
+        prompts,
+        prompt_logprobs,
+        logprobs,
+        num_answers: plan.num_answers,
+        echoes: plan.logprobs && !plan.echo.is_empty(),
+        as_ids: plan.delivery.tokens_as_ids,
+    };
+    Ok(Whole::new(app.clone(), numbers, &json, &lists, outputs.charge.take()))
 }
 
+/// A body whose lists are still empty, and which they are, in their order.
+type Skeleton = (String, Vec<(List, usize)>);
+
 impl Format<'_> {
-    fn whole_chat(
-        &self,
-        answers: Vec<Answer>,
-        prompts: &[Vec<u32>],
-        prompt_logprobs: &[Vec<Option<TokenLogprob>>],
-        totals: &Totals,
-    ) -> String {
-        let (plan, texts) = (self.plan, self.texts());
+    fn whole_chat(&self, answers: Vec<Answer>, prompts: &[Vec<u32>], totals: &Totals) -> Skeleton {
+        let plan = self.plan;
         let choice = |(index, answer): (usize, Answer)| ChatChoice {
             index,
             message: ChatMessageOut { role: "assistant", content: answer.text, refusal: None },
-            logprobs: plan.logprobs.then(|| ChatLogprobs {
-                content: answer.logprobs.iter().map(|logprob| texts.chat(logprob)).collect(),
-                refusal: None,
-            }),
+            logprobs: plan.logprobs.then(|| ChatLogprobs { content: Vec::new(), refusal: None }),
             finish_reason: answer.finish_reason.unwrap_or("stop"),
             stop_reason: answer.stop_reason,
             token_ids: plan.delivery.token_ids.then_some(answer.tokens),
         };
+        let with_logprobs = if plan.logprobs { answers.len() } else { 0 };
+        let mut lists: Vec<_> = (0..with_logprobs).map(|index| (List::Content, index)).collect();
+        lists.extend(plan.prompt_logprobs.then_some((List::PromptLogprobs, 0)));
         let choices = answers.into_iter().enumerate().map(choice).collect();
         let mut envelope = self.envelope("chat.completion", choices);
         envelope.usage = Some(Some(WireUsage::of(&totals.usage)));
         envelope.timings = Some(self.timings(totals));
-        envelope.prompt_logprobs = plan.prompt_logprobs.then(|| texts.prompt(&prompt_logprobs[0]));
+        envelope.prompt_logprobs = plan.prompt_logprobs.then(Vec::new);
         envelope.prompt_token_ids = plan.delivery.token_ids.then(|| prompts[0].clone());
-        json(&envelope)
+        (json(&envelope), lists)
     }
 
-    fn whole_text(
-        &self,
-        answers: Vec<Answer>,
-        prompts: &[Vec<u32>],
-        prompt_logprobs: &[Vec<Option<TokenLogprob>>],
-        totals: &Totals,
-    ) -> String {
-        let (plan, texts) = (self.plan, self.texts());
+    fn whole_text(&self, answers: Vec<Answer>, prompts: &[Vec<u32>], totals: &Totals) -> Skeleton {
+        let plan = self.plan;
         let choice = |(index, answer): (usize, Answer)| {
             let prompt = index / plan.num_answers;
-            let mut offset = 0;
-            let mut lists = self.echoed_logprobs(&prompts[prompt], &prompt_logprobs[prompt], &mut offset);
-            for logprob in &answer.logprobs {
-                texts.push(&mut lists, &mut offset, logprob.token, Some(logprob));
-            }
             TextChoice {
                 index,
                 text: match plan.echo.get(prompt) {
                     Some(echo) => format!("{echo}{}", answer.text),
                     None => answer.text,
                 },
-                logprobs: plan.logprobs.then_some(lists),
+                logprobs: plan.logprobs.then(TextLogprobs::default),
                 finish_reason: answer.finish_reason,
                 stop_reason: answer.stop_reason,
-                prompt_logprobs: plan.prompt_logprobs.then(|| texts.prompt(&prompt_logprobs[prompt])),
+                prompt_logprobs: plan.prompt_logprobs.then(Vec::new),
                 token_ids: plan.delivery.token_ids.then_some(answer.tokens),
                 prompt_token_ids: plan.delivery.token_ids.then(|| prompts[prompt].clone()),
             }
         };
+        let four = [List::TextOffset, List::TokenLogprobs, List::Tokens, List::TopLogprobs];
+        let of_choice = |index: usize| {
+            let logprobs = four.into_iter().filter(|_| plan.logprobs);
+            let lists = logprobs.chain(plan.prompt_logprobs.then_some(List::PromptLogprobs));
+            lists.map(move |list| (list, index))
+        };
+        let lists = (0..answers.len()).flat_map(of_choice).collect();
         let choices = answers.into_iter().enumerate().map(choice).collect();
         let mut envelope = self.envelope("text_completion", choices);
         envelope.usage = Some(Some(WireUsage::of(&totals.usage)));
         envelope.timings = Some(self.timings(totals));
-        json(&envelope)
+        (json(&envelope), lists)
     }
 
     /// The lists for an echoed prompt: empty without `echo` or without `logprobs`.

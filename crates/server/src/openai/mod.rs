@@ -8,4 +8,5 @@ pub(crate) mod chat;
 pub(crate) mod completions;
 pub(crate) mod params;
 pub(crate) mod text;
+mod whole;
 mod wire;

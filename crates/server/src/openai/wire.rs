@@ -195,7 +195,7 @@ pub(crate) struct TokenTexts<'a> {
 }
 
 impl TokenTexts<'_> {
-    fn text(&self, token: u32) -> String {
+    pub(crate) fn text(&self, token: u32) -> String {
         match self.tokenizer {
             Some(tokenizer) if !self.as_ids => tokenizer.token_text(token),
             _ => format!("token_id:{token}"),
@@ -226,27 +226,33 @@ impl TokenTexts<'_> {
         lists.text_offset.push(*offset);
         *offset += text.chars().count();
         lists.tokens.push(text);
-        lists.token_logprobs.push(logprob.map(|logprob| finite(logprob.logprob)));
-        lists.top_logprobs.push(logprob.map(|logprob| self.top(logprob)));
+        lists.token_logprobs.push(self.logprob(logprob));
+        lists.top_logprobs.push(self.top(logprob));
+    }
+
+    pub(crate) fn logprob(&self, logprob: Option<&TokenLogprob>) -> Option<f32> {
+        logprob.map(|logprob| finite(logprob.logprob))
     }
 
     /// The likeliest tokens, and the token itself if it was not among them, as OpenAI promises.
-    fn top(&self, logprob: &TokenLogprob) -> Map<String, Value> {
+    pub(crate) fn top(&self, logprob: Option<&TokenLogprob>) -> Option<Map<String, Value>> {
+        let logprob = logprob?;
         let mut map = Map::new();
         for &(token, value) in &logprob.top {
             // Different tokens may look alike (parts of a character); the likeliest stands for them.
             map.entry(self.text(token)).or_insert_with(|| number(value));
         }
         map.entry(self.text(logprob.token)).or_insert_with(|| number(logprob.logprob));
-        map
+        Some(map)
     }
 
     /// vLLM's `prompt_logprobs`: one object per token, keyed by token id.
     pub(crate) fn prompt(&self, logprobs: &[Option<TokenLogprob>]) -> Vec<Value> {
-        logprobs.iter().map(|logprob| logprob.as_ref().map_or(Value::Null, |logprob| self.by_id(logprob))).collect()
+        logprobs.iter().map(|logprob| self.by_id(logprob.as_ref())).collect()
     }
 
-    fn by_id(&self, logprob: &TokenLogprob) -> Value {
+    pub(crate) fn by_id(&self, logprob: Option<&TokenLogprob>) -> Value {
+        let Some(logprob) = logprob else { return Value::Null };
         let entry = |token: u32, value: f32, rank: Option<usize>| serde_json::json!({"logprob": number(value), "rank": rank, "decoded_token": self.text(token)});
         let mut map = Map::new();
         for (at, &(token, value)) in logprob.top.iter().enumerate() {

@@ -14,4 +14,5 @@ mod plan;
 mod refusals;
 mod surfaces;
 mod targets;
+mod tenants;
 mod timeline;

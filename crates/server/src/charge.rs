@@ -1,0 +1,82 @@
+//! Memory for answers, charged before they are admitted.
+//!
+//! ```text
+//! request --bytes_of--> what its answers may take until they are read --Quota--> Charge, given back when it is dropped
+//! ```
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use engine::ValidatedRequest;
+use engine::quota::{NoRoom, Quota};
+
+use crate::auth::Tenant;
+use crate::error::ApiError;
+
+/// Bytes that a token takes until its answer is whole: its text, its id, and what vectors grow ahead.
+const WHOLE_TOKEN: u64 = 32;
+/// Bytes that a token of a stream takes until it is read.
+const STREAMED_TOKEN: u64 = 160;
+/// Bytes of a token's log probability, and of each of the likeliest beside it.
+const LOGPROB: u64 = 96;
+const TOP_LOGPROB: u64 = 8;
+/// Bytes of one entry of `prompt_logprobs` in a stream, where its first event has them all.
+const STREAMED_PROMPT_LOGPROB: u64 = 320;
+
+/// Bytes that the answers to one request take at most until they are read. `unread`: outputs of a stream that may wait to
+/// be read.
+pub(crate) fn bytes_of(request: &ValidatedRequest, streamed: bool, unread: usize) -> u64 {
+    let per_logprob = |top: u32| LOGPROB + TOP_LOGPROB * u64::from(top);
+    let logprobs = request.logprobs().map_or(0, per_logprob);
+    let kept = if streamed { request.max_tokens().min(unread) } else { request.max_tokens() } as u64;
+    let token = if streamed { STREAMED_TOKEN } else { WHOLE_TOKEN };
+    let answers = (request.num_answers() as u64).saturating_mul(kept.saturating_mul(token + logprobs));
+    let prompt = match request.prompt_logprobs() {
+        None => 0,
+        Some(top) if streamed => per_logprob(top) + STREAMED_PROMPT_LOGPROB * (u64::from(top) + 1),
+        Some(top) => per_logprob(top),
+    };
+    answers.saturating_add(prompt.saturating_mul(request.prompt().len() as u64))
+}
+
+/// What all answers together may take.
+#[derive(Debug)]
+pub(crate) struct AnswerMemory {
+    quota: Mutex<Quota>,
+    /// What the answers to one request may take: what one tenant can always have, if it waits.
+    most: u64,
+}
+
+impl AnswerMemory {
+    /// `is_shared`: several tenants may come.
+    pub(crate) fn new(bytes: u64, is_shared: bool) -> Arc<AnswerMemory> {
+        Arc::new(AnswerMemory { quota: Mutex::new(Quota::new(bytes, is_shared)), most: bytes / 2 })
+    }
+
+    /// Sets `bytes` aside for `tenant`.
+    pub(crate) fn charge(self: &Arc<AnswerMemory>, tenant: Option<&Tenant>, bytes: u64) -> Result<Charge, ApiError> {
+        if bytes > self.most {
+            return Err(ApiError::answer_too_large(bytes, self.most));
+        }
+        let tenant = tenant.map_or(0, |digest| u64::from_le_bytes(digest[..8].try_into().expect("8 of 32 bytes")));
+        let mut quota = self.quota.lock().unwrap_or_else(PoisonError::into_inner);
+        quota.take(tenant, bytes).map_err(|no_room| match no_room {
+            NoRoom::Full => ApiError::overloaded(1),
+            NoRoom::ShareTaken => ApiError::answers_share_taken(1),
+        })?;
+        Ok(Charge { memory: self.clone(), tenant, bytes })
+    }
+}
+
+/// Memory set aside for one request's answers; dropping it gives it back.
+#[derive(Debug)]
+pub(crate) struct Charge {
+    memory: Arc<AnswerMemory>,
+    tenant: u64,
+    bytes: u64,
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.memory.quota.lock().unwrap_or_else(PoisonError::into_inner).give_back(self.tenant, self.bytes);
+    }
+}
