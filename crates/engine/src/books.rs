@@ -9,6 +9,8 @@ use std::collections::VecDeque;
 use scheduler::ledger::{Account, Bill, Totals};
 use scheduler::{CostModel, Ledger, Nanos, Request, RequestId, StepRecord};
 
+use crate::quota;
+
 /// Steps kept per request; of further ones only the sums.
 const KEPT_VISITS: usize = 1024;
 /// Requests that are over and can still be asked about.
@@ -82,7 +84,8 @@ impl Books {
         self.closed_bytes += account.bytes();
         self.closed.push_back(Timeline { account, ending: Some(ending), until: now });
         while self.closed.len() > KEPT_REQUESTS || self.closed_bytes > KEPT_BYTES {
-            let Some(oldest) = self.closed.pop_front() else { break };
+            let owners = self.closed.iter().map(|closed| closed.account.tenant);
+            let Some(oldest) = quota::to_forget(owners).and_then(|at| self.closed.remove(at)) else { break };
             self.closed_bytes -= oldest.account.bytes();
         }
         bill

@@ -262,7 +262,9 @@ pub(crate) fn validate(raw: RawRequest, model: &ModelInfo, salt_key: &[u8; 32]) 
 }
 
 fn answers(n: Option<i64>, model: &ModelInfo) -> Result<usize, Rejection> {
-    let most = MAX_ANSWERS.min(model.max_num_seqs as i64);
+    // Where tenants share, the answers to one request leave a seat to the others.
+    let seats = if model.share_queue { model.max_num_seqs.saturating_sub(1).max(1) } else { model.max_num_seqs };
+    let most = MAX_ANSWERS.min(seats as i64);
     match n.unwrap_or(1) {
         n if (1..=most).contains(&n) => Ok(n as usize),
         n => Err(Rejection::of("n", format!("n must be between 1 and {most}, got {n}"))),

@@ -90,6 +90,8 @@ pub struct ModelInfo {
     pub max_model_len: usize,
     /// Sequences in one step.
     pub max_num_seqs: usize,
+    /// Several tenants share it, and none of them may take it all.
+    pub share_queue: bool,
     /// Rows of one step.
     pub max_num_batched_tokens: usize,
     /// Tokens per KV block.

@@ -79,9 +79,26 @@ impl Quota {
     }
 }
 
+/// Which of several things to forget, given whose they are, oldest first: the oldest of the tenant that has the most. So
+/// whoever fills a memory of bounded size pushes out what is its own. `None` of nothing.
+pub fn to_forget<T: Ord>(owners: impl Iterator<Item = T> + Clone) -> Option<usize> {
+    let mut counts: BTreeMap<T, usize> = BTreeMap::new();
+    owners.clone().for_each(|owner| *counts.entry(owner).or_default() += 1);
+    let most = counts.into_iter().max_by_key(|&(_, count)| count)?.0;
+    owners.into_iter().position(|owner| owner == most)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_has_the_most_is_forgotten_first() {
+        assert_eq!(to_forget([0u64; 0].iter()), None);
+        assert_eq!(to_forget([A].iter()), Some(0));
+        assert_eq!(to_forget([A, B, B, A, B].iter()), Some(1));
+        assert_eq!(to_forget([A, B, C, C].iter()), Some(2));
+    }
 
     const A: u64 = 1;
     const B: u64 = 2;

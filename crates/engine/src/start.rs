@@ -256,6 +256,7 @@ impl Engine {
             chat_template,
             max_model_len,
             max_num_seqs: options.max_num_seqs,
+            share_queue: options.share_queue,
             max_num_batched_tokens: options.max_num_batched_tokens,
             block_size: options.block_size,
             num_blocks: kv.blocks,

@@ -372,3 +372,24 @@ fn the_victim_is_of_the_tenant_that_was_served_most() {
     }
     assert_eq!(machine.records.last().unwrap().preempted[0].request, flood[1]);
 }
+
+#[test]
+fn a_flood_that_fills_the_cache_leaves_others_their_first_tokens() {
+    for predicts in [false, true] {
+        for num_blocks in [400, 1000, 2000] {
+            let limits = Limits { num_blocks, max_model_len: 4000, ..limits() };
+            let flood = (0..200).map(|index| ask(FLOOD, 100, 3000, index));
+            let guests = (0..20).map(|index| Ask { at_ms: 5000 + index * 3000, ..ask(GUEST, 40, 20, index) });
+            let mut machine = Machine::new(limits, predicts);
+            machine.serve_until(&flood.chain(guests).collect::<Vec<Ask>>(), 120_000);
+            let of_guest = machine.first_tokens.iter().filter(|(tenant, _)| *tenant == GUEST);
+            let mut waited: Vec<u64> = of_guest.map(|&(_, ttft)| ttft.0 / MS).collect();
+            waited.sort_unstable();
+            assert_eq!(waited.len(), 20, "{num_blocks} blocks: everybody was served");
+            // Seconds only in the moment at which the cache fills up for the first time: nobody is thrown out for one who
+            // comes, so it waits for the first of the flood to lose its blocks.
+            let (median, most) = (waited[10], waited[19]);
+            assert!(median <= 20 && most <= 5000, "{num_blocks} blocks: {median} ms in the median, {most} ms at most");
+        }
+    }
+}

@@ -12,6 +12,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use engine::ledger::{Account, Bill, Gap, Named, Owner, Shares, Visit, Wait};
+use engine::quota::to_forget;
 use engine::{Ending, Engine, RequestId, Timeline};
 use scheduler::Nanos;
 use serde_json::{Map, Value, json};
@@ -63,7 +64,8 @@ impl Registry {
     pub(crate) fn add(&self, served: Arc<Served>) {
         let mut newest = self.lock();
         if newest.served.len() == KEPT
-            && let Some(oldest) = newest.served.pop_front()
+            && let Some(at) = to_forget(newest.served.iter().map(|served| served.tenant))
+            && let Some(oldest) = newest.served.remove(at)
         {
             oldest.requests.iter().for_each(|id| _ = newest.by_request.remove(id));
         }

@@ -136,9 +136,14 @@ fn memory_for_answers_is_set_aside_before_they_are_admitted() {
         (body["n"], body["logprobs"], body["temperature"]) = (json!(n), json!(20), json!(1));
         body
     };
-    // Sixteen answers of a thousand tokens each for one prompt are 4.5 MiB; for 128 prompts they are more than any
+    // One seat is always for the next to come.
+    let mut all = long(1);
+    all["n"] = json!(16);
+    let refused = ask(&host, A, &all);
+    assert_eq!((refused.status, &refused.json()["error"]["param"]), (400, &json!("n")));
+    // Fifteen answers of a thousand tokens each for one prompt are 4.3 MiB; for 128 prompts they are more than any
     // request may take.
-    let mut many = logprobs(16, 1000);
+    let mut many = logprobs(15, 1000);
     many["prompt"] = json!(vec!["Once upon"; 128]);
     let refused = ask(&host, A, &many);
     let error = refused.json()["error"].clone();
