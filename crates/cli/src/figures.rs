@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Mutex;
 
 use kernels::limits::Limits;
+use kernels::room::Limit;
 use kernels::threads::Pool;
 use kernels::{Arithmetic, Isa};
 pub(crate) use model::demands::{Bound, Demands, Shares, peak};
@@ -62,6 +63,17 @@ pub(crate) fn higher(a: &Limits, b: &Limits) -> Limits {
         fastest_bf16_flops: a.fastest_bf16_flops.max(b.fastest_bf16_flops),
         ..*a
     }
+}
+
+/// A limit on memory that somebody has set: which, how much, where; `null` for the free memory of the machine.
+pub(crate) fn memory_limit_json(limit: Option<&Limit>) -> Value {
+    let kind = match limit {
+        None | Some(Limit::Machine) => return Value::Null,
+        Some(Limit::Group { .. }) => "control group",
+        Some(Limit::AddressSpace { .. }) => "address space",
+        Some(Limit::Data { .. }) => "data",
+    };
+    json!({ "kind": kind, "bytes": limit.and_then(Limit::bytes), "source": limit.map(Limit::source) })
 }
 
 /// The limits as JSON.

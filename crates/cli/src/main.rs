@@ -29,6 +29,7 @@ use crate::flags::{Cli, Command};
 const _: () = assert!(!scheduler::BUGS_CAN_BE_PLANTED);
 
 fn main() -> ExitCode {
+    kernels::room::spare_address_space();
     failure::install_panic_hook();
     let result = match Cli::try_parse() {
         Ok(cli) => run(&cli.command),

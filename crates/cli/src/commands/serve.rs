@@ -162,6 +162,9 @@ fn start_lines(flags: &ServeFlags, model: &ModelInfo, limits: &Limits, address: 
         WeightClass::Int8 | WeightClass::Int4 => operations(peak(limits, model.weights), "OP") + " int8",
     };
     let (family, layers) = (model.config.family, model.config.num_layers);
+    // What somebody has set is worth a word; that a machine's memory ends is not.
+    let bound = model.memory_limit.as_ref().filter(|limit| limit.bytes().is_some());
+    let bound = bound.map_or_else(String::new, |limit| format!(" ({limit})"));
     let mut lines = vec![
         ("model", format!("{} ({family}, {layers} layers), context {} tokens", model.name, model.max_model_len)),
         (
@@ -174,7 +177,10 @@ fn start_lines(flags: &ServeFlags, model: &ModelInfo, limits: &Limits, address: 
                 model.threads
             ),
         ),
-        ("memory", format!("{} weights + {} KV cache", bytes(model.weight_bytes as u64), bytes(model.kv_bytes as u64))),
+        (
+            "memory",
+            format!("{} weights + {} KV cache{bound}", bytes(model.weight_bytes as u64), bytes(model.kv_bytes as u64)),
+        ),
         (
             "kv blocks",
             format!(
@@ -228,6 +234,7 @@ fn start_json(flags: &ServeFlags, model: &ModelInfo, limits: &Limits, address: &
         "kv_dtype": model.kv_dtype.name(),
         "arithmetic": model.arithmetic.name(),
         "kv_bytes": model.kv_bytes,
+        "memory_limit": figures::memory_limit_json(model.memory_limit.as_ref()),
         "kv_blocks": model.num_blocks,
         "block_size": model.block_size,
         "limits": figures::limits_json(limits),
