@@ -6,7 +6,7 @@ use std::sync::Mutex;
 
 use kernels::limits::Limits;
 use kernels::room::Limit;
-use kernels::threads::Pool;
+use kernels::threads::{Pool, ThreadError};
 use kernels::{Arithmetic, Isa};
 pub(crate) use model::demands::{Bound, Demands, Shares, peak};
 pub(crate) use plan::units::{bandwidth, bytes, duration, operations, percent, rate, rounded};
@@ -48,7 +48,10 @@ pub(crate) fn limits_kept(flags: &ModelFlags) -> Result<Limits, Failure> {
 
 /// A fresh measurement: a virtual machine's limits change while it runs.
 pub(crate) fn measure_now(threads: usize, isa: Isa, arithmetic: Arithmetic) -> Result<Limits, Failure> {
-    let pool = Pool::new(threads).map_err(Failure::usage)?;
+    let pool = Pool::new(threads).map_err(|error| match error {
+        ThreadError::Spawn(_) => models::without_memory(&error),
+        _ => Failure::usage(error),
+    })?;
     Ok(kernels::limits::measure(&pool, isa, arithmetic, MEASURE_SECONDS))
 }
 

@@ -306,7 +306,7 @@ pub(crate) struct ServeFlags {
     #[arg(long, value_name = "N", value_parser = count, default_value = "32")]
     pub(crate) block_size: usize,
     /// Memory of the KV cache (4GiB, 500MB, 2G; a bare number is bytes). Default: enough for every sequence at full
-    /// length, at most half of the free memory.
+    /// length, at most half of what the machine has free and what limits of the process (control group, ulimit) leave.
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub(crate) kv_cache_memory_bytes: Option<u64>,
     /// Host memory for blocks that the KV cache has no room for, of preempted requests and of the prefix cache. On a CPU
@@ -323,7 +323,7 @@ pub(crate) struct ServeFlags {
     /// Prompt tokens that may wait, over all requests.
     #[arg(long, value_name = "N", value_parser = count, default_value = "1M")]
     pub(crate) max_queued_tokens: usize,
-    /// Seconds that running requests get to finish after SIGTERM or Ctrl-C; a second signal ends at once.
+    /// Seconds that running requests get to finish after SIGTERM, SIGHUP or Ctrl-C; a second signal ends at once.
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     pub(crate) drain_timeout: u64,
     /// Seed of the seeds of requests that name none. Default: a new one each start.

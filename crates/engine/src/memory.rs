@@ -1,17 +1,19 @@
 //! How much of the memory that this process may take the KV cache gets.
 //!
 //! ```text
-//! room |  weights  |      KV cache: half of the rest, or what all seats can use      |  everything else: at least RESERVE  |
+//! room |  weights  |      KV cache: half of the rest, or what all seats can use      |  everything else: at least a reserve  |
 //! ```
 //! Where half is less than the shortest context that is of use, the cache gets that, as long as the reserve stays. Which
 //! limit decides the room, and what is left of it, is found by [`kernels::room`].
 
-use kernels::room::{Room, room};
+use kernels::room::{Limit, Room, room};
 
 /// Share of the free memory that the KV cache takes when nobody says how much.
 const SHARE: f64 = 0.5;
-/// What is left for activations, requests, text and stacks: an idle server of a small model takes half of it.
-const RESERVE: u64 = 96 << 20;
+/// What is left for requests, text and stacks: the server of a small model takes some 45 MiB for them under load.
+const RESERVE: u64 = 64 << 20;
+/// The same in mapped memory: stacks and what the allocator holds, touched or not.
+const MAPPED_RESERVE: u64 = 128 << 20;
 
 /// Bytes that can be allocated without swapping or reaching a limit of this process, or `None` where the system does not say.
 pub fn available_bytes() -> Option<u64> {
@@ -23,6 +25,8 @@ pub fn available_bytes() -> Option<u64> {
 pub(crate) struct Wants {
     pub(crate) weight_bytes: u64,
     pub(crate) block_bytes: u64,
+    /// What a pass holds besides.
+    pub(crate) activation_bytes: u64,
     /// Blocks without which it is of no use.
     pub(crate) fewest: u64,
     /// Blocks beyond which it is of no more use.
@@ -37,29 +41,40 @@ pub(crate) struct TooLittle {
     pub(crate) room: Room,
 }
 
+/// Bytes that a cache can have beside everything else.
+pub(crate) fn beside(wants: &Wants, room: &Room) -> u64 {
+    room.bytes.saturating_sub(wants.weight_bytes).saturating_sub(reserve(wants, &room.limit))
+}
+
+fn reserve(wants: &Wants, limit: &Limit) -> u64 {
+    let rest = match limit {
+        Limit::Machine | Limit::Group { .. } => RESERVE,
+        Limit::AddressSpace { .. } | Limit::Data { .. } => MAPPED_RESERVE,
+    };
+    wants.activation_bytes.saturating_add(rest)
+}
+
 /// Blocks of a cache whose size nobody chose.
 pub(crate) fn blocks(wants: &Wants, room: &Room) -> Result<u64, TooLittle> {
     let free = room.bytes.saturating_sub(wants.weight_bytes);
     let within = |bytes: u64| bytes / wants.block_bytes.max(1);
-    let (half, all) = (within((free as f64 * SHARE) as u64), within(free.saturating_sub(RESERVE)));
+    let (half, all) = (within((free as f64 * SHARE) as u64), within(beside(wants, room)));
     let blocks = half.max(wants.fewest).min(wants.most.max(wants.fewest)).min(all);
     if blocks >= wants.fewest {
         return Ok(blocks);
     }
     let needed = wants.fewest.saturating_mul(wants.block_bytes).saturating_add(wants.weight_bytes);
-    Err(TooLittle { needed: needed.saturating_add(RESERVE), room: room.clone() })
+    Err(TooLittle { needed: needed.saturating_add(reserve(wants, &room.limit)), room: room.clone() })
 }
 
 #[cfg(test)]
 mod tests {
-    use kernels::room::Limit;
-
     use super::*;
 
     #[test]
     fn the_cache_gets_half_of_the_rest_or_less_and_is_never_useless() {
         const MIB: u64 = 1 << 20;
-        let reserve = RESERVE / MIB;
+        let reserve = RESERVE / MIB + 36;
         // Room, weights, fewest and most blocks of 1 MiB; what it gets.
         let table = [
             (10_000, 2_000, 10, 1 << 40, Some(4_000)),
@@ -76,11 +91,17 @@ mod tests {
             (0, 0, 1, 1, None),
         ];
         for (room, weights, fewest, most, expected) in table {
-            let wants = Wants { weight_bytes: weights * MIB, block_bytes: MIB, fewest, most };
-            let room = Room { bytes: room * MIB, limit: Limit::AddressSpace { bytes: 1 } };
+            let (weight_bytes, activation_bytes) = (weights * MIB, 36 * MIB);
+            let wants = Wants { weight_bytes, block_bytes: MIB, activation_bytes, fewest, most };
+            let room = Room { bytes: room * MIB, limit: Limit::Machine };
             assert_eq!(blocks(&wants, &room).ok(), expected, "{room:?} {wants:?}");
+            // What is mapped counts in a limit of the process's own, so more of it must be left.
+            let mapped = room.bytes + MAPPED_RESERVE - RESERVE;
+            let mapped = Room { bytes: mapped, limit: Limit::AddressSpace { bytes: 1 } };
+            assert_eq!(beside(&wants, &mapped), beside(&wants, &room));
         }
-        let wants = Wants { weight_bytes: 5 * MIB, block_bytes: MIB, fewest: 7, most: 9 };
+        let activation_bytes = 36 * MIB;
+        let wants = Wants { weight_bytes: 5 * MIB, block_bytes: MIB, activation_bytes, fewest: 7, most: 9 };
         let room = Room { bytes: 0, limit: Limit::Machine };
         assert_eq!(blocks(&wants, &room), Err(TooLittle { needed: (12 + reserve) * MIB, room }));
     }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use kernels::room::{Limit, Room as MemoryRoom, room as memory_room};
 use kernels::{Arithmetic, Backend, Cpu, CpuError, CpuOptions, Isa, KvDtype, KvShape, Reference, WeightClass};
 use model::chat_template::ChatTemplate;
+use model::demands::Shape;
 use model::sampler::SamplingParams;
 use model::tokenizer::Tokenizer;
 use model::{
@@ -546,16 +547,21 @@ impl Sizes {
         .max(1) as u64;
         let weight_bytes = weight_bytes(config, options.weights);
         let room = room.unwrap_or(MemoryRoom { bytes: 4 << 30, limit: Limit::Machine });
+        // A length that somebody asked for is not cut; one that the model cannot read is refused when it is loaded.
+        let shortest = options.max_model_len.unwrap_or(SHORTEST_CONTEXT).min(config.context_limit);
+        let wants = memory::Wants {
+            weight_bytes,
+            block_bytes,
+            activation_bytes: activation_bytes(config, options),
+            fewest: shortest.div_ceil(block_size) as u64,
+            most: plenty as u64,
+        };
         let (blocks, limit) = match options.kv_cache_bytes {
             Some(bytes) => {
-                check_wish(bytes, &room)?;
+                check_wish(bytes, &wants, &room)?;
                 ((bytes / block_bytes) as usize, None)
             }
             None => {
-                // A length that somebody asked for is not cut.
-                let shortest = options.max_model_len.unwrap_or(max_model_len.min(SHORTEST_CONTEXT));
-                let fewest = shortest.div_ceil(block_size);
-                let wants = memory::Wants { weight_bytes, block_bytes, fewest: fewest as u64, most: plenty as u64 };
                 let blocks = memory::blocks(&wants, &room).map_err(|little| StartError::Memory {
                     weight_bytes,
                     tokens: shortest,
@@ -575,13 +581,24 @@ impl Sizes {
 
 /// A size that somebody asked for is kept, unless a limit makes sure that it never can be: the machine's free memory may
 /// grow, but a control group would kill the server when the cache fills.
-fn check_wish(bytes: u64, room: &MemoryRoom) -> Result<(), StartError> {
-    if bytes <= room.bytes || room.limit == Limit::Machine {
+fn check_wish(bytes: u64, wants: &memory::Wants, room: &MemoryRoom) -> Result<(), StartError> {
+    let left = memory::beside(wants, room);
+    if bytes <= left || room.limit == Limit::Machine {
         return Ok(());
     }
-    let (limit, left) = (&room.limit, room.bytes >> 20);
-    let problem = format!("{} MiB are more than the {left} MiB left by the {limit} ({})", bytes >> 20, limit.source());
+    let (limit, asked, left) = (&room.limit, bytes.div_ceil(1 << 20), left >> 20);
+    let problem = format!(
+        "{asked} MiB are more than the {left} MiB left beside weights and requests; what binds is the {limit} ({})",
+        limit.source()
+    );
     Err(StartError::Option { option: "--kv-cache-memory-bytes", problem })
+}
+
+/// About what the largest step holds besides weights and cache.
+fn activation_bytes(config: &ModelConfig, options: &EngineOptions) -> u64 {
+    let rows = options.max_num_batched_tokens.saturating_mul(Shape::of(config).activations as usize);
+    let logits = MAX_LOGIT_ROWS.min(options.max_num_seqs).saturating_mul(config.vocab_size);
+    4 * rows.saturating_add(logits) as u64
 }
 
 /// About what the weights will take.

@@ -48,7 +48,7 @@ use crate::stop::Ending;
 #[cfg(feature = "otel")]
 pub use otel::OtelOptions;
 pub use routes::ROUTES;
-pub use stop::{Stop, StopHandle};
+pub use stop::{Stop, StopHandle, hangups};
 
 /// After the drain limit: time for the requests that were ended by it to say so to their clients.
 const LAST_WORDS: Duration = Duration::from_secs(2);
