@@ -83,9 +83,9 @@ mod tests {
             // Half of the rest would leave less than the reserve.
             (reserve + 50, 0, 10, 1 << 40, Some(50)),
             // Half would be too little, and there is more.
-            (reserve + 100, 0, 99, 1 << 40, Some(99)),
-            (reserve + 100, 0, 100, 1 << 40, Some(100)),
-            (reserve + 100, 0, 101, 1 << 40, None),
+            (reserve + 160, 0, 140, 1 << 40, Some(140)),
+            (reserve + 160, 0, 160, 1 << 40, Some(160)),
+            (reserve + 160, 0, 161, 1 << 40, None),
             (reserve, 0, 1, 1 << 40, None),
             (1_000, 2_000, 1, 1 << 40, None),
             (0, 0, 1, 1, None),
