@@ -143,6 +143,18 @@ impl Server {
         self.child.wait().expect("it ends").code()
     }
 
+    /// Waits for its end and gives what is left of its output, as far as it was piped.
+    pub fn output(mut self) -> (String, String) {
+        let read = |from: Option<&mut dyn Read>| {
+            let mut text = String::new();
+            from.map(|from| from.read_to_string(&mut text).expect("output is UTF-8"));
+            text
+        };
+        let (mut stdout, mut stderr) = (self.child.stdout.take(), self.child.stderr.take());
+        let stdout = read(stdout.as_mut().map(|from| from as &mut dyn Read));
+        (stdout, read(stderr.as_mut().map(|from| from as &mut dyn Read)))
+    }
+
     /// One HTTP/1.1 exchange on a connection of its own: status and body.
     pub fn request(&self, method: &str, path: &str, headers: &[&str], body: &str) -> (u16, String) {
         let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port())).expect("it listens");

@@ -204,6 +204,15 @@ fn a_server_without_timelines_gets_the_clients_labels_alone() {
 
 #[test]
 fn ctrl_c_keeps_the_points_that_were_measured() {
+    keeps_what_was_measured("INT");
+}
+
+#[test]
+fn a_terminal_that_goes_takes_no_measured_point_along() {
+    keeps_what_was_measured("HUP");
+}
+
+fn keeps_what_was_measured(by: &str) {
     let server = Server::start(&[]);
     let port = server.port().to_string();
     // The second point would take two minutes.
@@ -221,7 +230,7 @@ fn ctrl_c_keeps_the_points_that_were_measured() {
         thread::sleep(Duration::from_millis(50));
     }
     thread::sleep(Duration::from_secs(1)); // the report of the first point
-    tests::signal("INT", pid);
+    tests::signal(by, pid);
     let output = child.wait_with_output().expect("it ends");
     let json: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!(output.status.code(), Some(0));

@@ -7,6 +7,7 @@ mod deploy;
 mod doctor;
 mod errors;
 mod lab;
+mod limits;
 mod narrower;
 mod plan;
 mod quality;

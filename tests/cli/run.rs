@@ -114,13 +114,17 @@ fn the_answer_to_one_prompt_does_not_wait_for_standard_input() {
 }
 
 #[test]
-fn ctrl_c_ends_the_answer_with_130() {
+fn ctrl_c_and_a_terminal_that_goes_end_the_answer_with_130() {
+    ["INT", "HUP"].into_iter().for_each(ends_the_answer);
+}
+
+fn ends_the_answer(by: &str) {
     // To the end of the context, if nobody stops it.
     let mut command = twostroke(&["run", "Once upon a time", "--ignore-eos", "--weights", "bf16"]);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
     let mut stdout = child.stdout.take().expect("standard output is piped");
     stdout.read_exact(&mut [0]).expect("it begins to answer");
-    signal("INT", child.id());
+    signal(by, child.id());
     stdout.read_to_end(&mut Vec::new()).expect("the rest of the answer");
     let output = child.wait_with_output().expect("it ends");
     assert_eq!((output.status.code(), String::from_utf8_lossy(&output.stderr).as_ref()), (Some(130), ""));

@@ -1,7 +1,7 @@
 //! `twostroke serve`: start, keys, signals. What it answers is the server crate's own matter.
 
 use std::io::{BufRead, BufReader};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 use tests::{Server, run, signal, twostroke};
@@ -17,6 +17,79 @@ fn it_answers_and_ends_on_sigterm() {
     assert_eq!((status, &answer["object"]), (200, &"chat.completion".into()), "{body}");
     signal("TERM", server.pid());
     assert_eq!(server.wait(), Some(0));
+}
+
+#[test]
+fn a_terminal_that_goes_drains_unless_that_is_to_be_ignored() {
+    let mut server = Server::start(&[]);
+    signal("HUP", server.pid());
+    assert_eq!(server.wait(), Some(0), "drained, like SIGTERM");
+    // As under nohup.
+    let serve = twostroke(&["serve", "--port", "0", "--json"]);
+    let mut command = Command::new("bash");
+    command.args(["-c", "trap '' HUP; exec \"$@\"", "bash"]).arg(serve.get_program()).args(serve.get_args());
+    for (name, value) in serve.get_envs() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("it starts");
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().expect("piped")).read_line(&mut line).expect("it prints its start");
+    let mut server = Server::adopt(child, &line);
+    signal("HUP", server.pid());
+    assert_eq!(server.request("GET", "/health", &[], "").0, 200);
+    signal("HUP", server.pid());
+    let question = r#"{"prompt":"The fox","max_tokens":4}"#;
+    assert_eq!(server.request("POST", "/v1/completions", &[], question).0, 200);
+    signal("TERM", server.pid());
+    assert_eq!(server.wait(), Some(0));
+}
+
+#[test]
+fn a_link_holds_the_engine_and_the_start_alone_tells_it() {
+    let mut child = twostroke(&["serve", "--port", "0", "--allow-pause"])
+        .env("TWOSTROKE_LOG", "trace")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let stdout = BufReader::new(child.stdout.take().expect("piped"));
+    let lines: Vec<String> = stdout.lines().take(8).map(|line| line.expect("a line")).collect();
+    let page = lines[7].strip_prefix("page").map(str::trim).expect("the eighth line");
+    let (address, token) = page.split_once("/#/step?hold=").expect("the token is in the fragment");
+    let token = token.to_owned();
+    assert!(token.len() == 32 && token.bytes().all(|byte| byte.is_ascii_hexdigit()), "{page}");
+    let port: u16 = address.rsplit(':').next().and_then(|port| port.parse().ok()).expect("a port");
+    let server = Server::adopt(child, &format!("{{\"port\":{port}}}"));
+    assert_eq!(server.request("POST", "/live/pause", &[], "").0, 403);
+    let (header, path) = (format!("X-Hold-Token: {token}"), format!("/live/pause?hold={token}"));
+    assert_eq!(server.request("POST", &path, &[], "").0, 403, "an address is no place for a secret");
+    assert_eq!(server.request("POST", "/live/pause", &[&header], "").0, 200);
+    assert_eq!(server.request("POST", "/live/resume", &[&header], "").0, 200);
+    signal("TERM", server.pid());
+    let (_, stderr) = server.output();
+    assert!(!stderr.contains(&token), "{stderr}");
+    assert!(stderr.contains("draining"), "the log was there: {stderr}");
+}
+
+#[test]
+fn names_and_origins_that_nobody_can_have_are_one_line() {
+    for (flag, value) in [("--allowed-host", "http://llm"), ("--allowed-host", "llm:80"), ("--allowed-origin", "llm")] {
+        let ran = run(&mut twostroke(&["serve", "--port", "0", flag, value]));
+        assert_eq!((ran.code, ran.stderr.lines().count()), (Some(2), 1), "{ran:?}");
+        assert!(ran.stderr.contains(flag) && ran.stderr.contains(value), "{ran:?}");
+    }
+    let server = Server::start(&["--allowed-host", "llm"]);
+    let port = server.port();
+    for (host, status) in [("llm", "200"), ("evil.example", "403")] {
+        let ask = format!(
+            "exec 3<>/dev/tcp/127.0.0.1/{port}; printf 'GET /health HTTP/1.1\\r\\nHost: {host}\\r\\nConnection: close\\r\\n\\r\\n' >&3; head -1 <&3"
+        );
+        let ran = run(Command::new("bash").args(["-c", &ask]));
+        assert!(ran.stdout.contains(status), "{host}: {ran:?}");
+    }
 }
 
 #[test]

@@ -12,6 +12,8 @@ export const PAGES = ["live", "step", "chat", "calculator", "learn"] as const;
 export type Page = (typeof PAGES)[number];
 
 export interface App {
+  /** What holds the engine: the token of the link that the server printed at its start, if this tab was opened with it. */
+  hold: Hold;
   /** `fetch` on this server, with the key. An answer that asks for one brings up the form; the answer is returned all the same. */
   api(path: string, init?: RequestInit): Promise<Response>;
   feed: Feed;
@@ -20,12 +22,44 @@ export interface App {
   navigate(page: Page): void;
 }
 
+/** A secret of this tab. It is out of the address bar before anybody can copy it from there. */
+export class Hold {
+  private static readonly NAME = "twostroke-hold";
+
+  /** Takes the token out of an address such as `#/step?hold=0123`, and returns what is left. */
+  takeFrom(hash: string): string {
+    const [path, query] = hash.split("?", 2);
+    const asked = new URLSearchParams(query ?? "");
+    const token = asked.get("hold");
+    if (token == null) return hash;
+    // What no token is made of never becomes a header.
+    if (/^[0-9a-f]{1,64}$/.test(token)) sessionStorage.setItem(Hold.NAME, token);
+    asked.delete("hold");
+    return asked.size > 0 ? `${path}?${asked}` : path!;
+  }
+
+  get token(): string | null {
+    return sessionStorage.getItem(Hold.NAME);
+  }
+
+  /** The server did not know it: it was started again. */
+  forget(): void {
+    sessionStorage.removeItem(Hold.NAME);
+  }
+}
+
 const KEY = "twostroke-key";
 const THEME = "twostroke-theme";
 const TITLES: Record<Page, string> = { live: "Live", step: "Step", chat: "Chat", calculator: "Calculator", learn: "Learn" };
 
 /** Runs the shell in the document. */
 export function start(mounts: Record<Page, Mount>): void {
+  const hold = new Hold();
+  const strip = (): void => {
+    const hash = hold.takeFrom(location.hash);
+    if (hash !== location.hash) history.replaceState(null, "", hash || "#");
+  };
+  strip();
   const main = document.getElementById("main")!;
   const key = new KeyForm(() => feed.start());
   const api = async (path: string, init: RequestInit = {}): Promise<Response> => {
@@ -44,7 +78,7 @@ export function start(mounts: Record<Page, Mount>): void {
     model.title = `${info.name} ${info.version}: weights ${info.weights}, KV ${info.kv_dtype}, ${info.isa}, ${info.threads} threads`;
     mount();
   });
-  const app: App = { api, feed, info, navigate: (page) => (location.hash = `#/${page}`) };
+  const app: App = { hold, api, feed, info, navigate: (page) => (location.hash = `#/${page}`) };
 
   const model = el("span", { class: "model" });
   const connection = el("span", { class: "connection", role: "status" });
@@ -77,6 +111,7 @@ export function start(mounts: Record<Page, Mount>): void {
     unmount = mounts[page](root, app);
   };
   window.addEventListener("hashchange", () => {
+    strip();
     mount();
     main.focus({ preventScroll: true });
     window.scrollTo(0, 0);

@@ -12,7 +12,9 @@ async function where(page) {
 
 test("pause, one step at a time, back through the log, and on: no request fails for it", async (context) => {
   const server = await context.server("--allow-pause");
-  const page = await context.open(server, "/#/step");
+  const page = await context.open(server, `/#/step?hold=${server.token}`);
+  // The token is out of sight and out of reach of whoever is sent the address.
+  assert.equal(page.url(), `${server.origin}/#/step`);
   const stop = await streams(server, 3, 5000);
   await until("three streams that write", async () => (await where(page)).newest > 30);
   await page.getByRole("button", { name: "Pause" }).click();
@@ -56,6 +58,31 @@ test("who may not pause is told what it takes", async (context) => {
   await page.getByText("--allow-pause").waitFor();
   const response = await fetch(`${server.origin}/live/pause`, { method: "POST" });
   assert.equal(response.status, 403);
+});
+
+test("who has no link may not pause, and a link of an earlier start is told so", async (context) => {
+  const server = await context.server("--allow-pause");
+  assert.match(server.token, /^[0-9a-f]{32}$/);
+  assert.equal(server.page, `${server.origin}/#/step?hold=${server.token}`);
+  const page = await context.open(server, "/#/step", { expected: /status of 403/ });
+  const pause = page.getByRole("button", { name: "Pause" });
+  await page.getByText("the link that the server printed when it started").waitFor();
+  assert.ok(await pause.isDisabled());
+  // An old link: the token looks like one.
+  await page.evaluate(() => (location.hash = "#/step?hold=0123456789abcdef0123456789abcdef"));
+  await until("the address without it", () => page.url() === `${server.origin}/#/step`);
+  await until("the button", async () => !(await pause.isDisabled()));
+  await pause.click();
+  await page.getByText("takes the token of this start").waitFor();
+  await until("the button to go", () => pause.isDisabled());
+  // The right one, in a tab that is open already.
+  await page.evaluate((token) => (location.hash = `#/live?hold=${token}`), server.token);
+  await page.getByRole("link", { name: "Step" }).click();
+  await until("the button", async () => !(await pause.isDisabled()));
+  await pause.click();
+  await page.getByText("The engine is paused.").waitFor();
+  await page.getByRole("button", { name: "Resume" }).click();
+  await page.getByText("The engine is running.").waitFor();
 });
 
 test("the same minutes with and without chunked prefill, side by side", async (context) => {

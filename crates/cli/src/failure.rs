@@ -17,7 +17,7 @@ pub(crate) enum Failure {
     Failed(String),
     /// The reader of the output went away, as `head` does: not an error of ours.
     OutputClosed,
-    /// Ctrl-C: exit code 130, as shells expect.
+    /// Ctrl-C or SIGHUP: exit code 130, as shells expect.
     Interrupted,
     /// What had to be said is on the terminal already; only the code is left.
     Said(u8),

@@ -5,7 +5,8 @@ use std::fmt;
 use std::sync::Mutex;
 
 use kernels::limits::Limits;
-use kernels::threads::Pool;
+use kernels::room::Limit;
+use kernels::threads::{Pool, ThreadError};
 use kernels::{Arithmetic, Isa};
 pub(crate) use model::demands::{Bound, Demands, Shares, peak};
 pub(crate) use plan::units::{bandwidth, bytes, duration, operations, percent, rate, rounded};
@@ -47,7 +48,10 @@ pub(crate) fn limits_kept(flags: &ModelFlags) -> Result<Limits, Failure> {
 
 /// A fresh measurement: a virtual machine's limits change while it runs.
 pub(crate) fn measure_now(threads: usize, isa: Isa, arithmetic: Arithmetic) -> Result<Limits, Failure> {
-    let pool = Pool::new(threads).map_err(Failure::usage)?;
+    let pool = Pool::new(threads).map_err(|error| match error {
+        ThreadError::Spawn(_) => models::without_memory(&error),
+        _ => Failure::usage(error),
+    })?;
     Ok(kernels::limits::measure(&pool, isa, arithmetic, MEASURE_SECONDS))
 }
 
@@ -62,6 +66,17 @@ pub(crate) fn higher(a: &Limits, b: &Limits) -> Limits {
         fastest_bf16_flops: a.fastest_bf16_flops.max(b.fastest_bf16_flops),
         ..*a
     }
+}
+
+/// A limit on memory that somebody has set: which, how much, where; `null` for the free memory of the machine.
+pub(crate) fn memory_limit_json(limit: Option<&Limit>) -> Value {
+    let kind = match limit {
+        None | Some(Limit::Machine) => return Value::Null,
+        Some(Limit::Group { .. }) => "control group",
+        Some(Limit::AddressSpace { .. }) => "address space",
+        Some(Limit::Data { .. }) => "data",
+    };
+    json!({ "kind": kind, "bytes": limit.and_then(Limit::bytes), "source": limit.map(Limit::source) })
 }
 
 /// The limits as JSON.

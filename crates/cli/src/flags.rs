@@ -258,6 +258,15 @@ pub(crate) struct ServeFlags {
     /// other keys; with one key alone it always may. # begins a comment.
     #[arg(long, value_name = "FILE")]
     pub(crate) api_key_file: Option<PathBuf>,
+    /// A name that requests may be sent to (their Host header), beside localhost, IP addresses and the name given as --host;
+    /// may be repeated. Without keys every other name is refused, because a page on the web can make its own name lead
+    /// here; with --api-key every name is served unless some are given.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) allowed_host: Vec<String>,
+    /// An origin (https://app.example) whose pages may ask this server from a browser and read the answers; may be
+    /// repeated. Pages of all others may not.
+    #[arg(long, value_name = "ORIGIN")]
+    pub(crate) allowed_origin: Vec<String>,
     /// Names that requests may use for the model; the first is the one reported. Default: the model's name.
     #[arg(long, value_name = "NAME", num_args = 1..)]
     pub(crate) served_model_name: Vec<String>,
@@ -302,7 +311,7 @@ pub(crate) struct ServeFlags {
     #[arg(long, value_name = "N", value_parser = count, default_value = "32")]
     pub(crate) block_size: usize,
     /// Memory of the KV cache (4GiB, 500MB, 2G; a bare number is bytes). Default: enough for every sequence at full
-    /// length, at most half of the free memory.
+    /// length, at most half of what the machine has free and what limits of the process (control group, ulimit) leave.
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub(crate) kv_cache_memory_bytes: Option<u64>,
     /// Host memory for blocks that the KV cache has no room for, of preempted requests and of the prefix cache. On a CPU
@@ -319,7 +328,7 @@ pub(crate) struct ServeFlags {
     /// Prompt tokens that may wait, over all requests.
     #[arg(long, value_name = "N", value_parser = count, default_value = "1M")]
     pub(crate) max_queued_tokens: usize,
-    /// Seconds that running requests get to finish after SIGTERM or Ctrl-C; a second signal ends at once.
+    /// Seconds that running requests get to finish after SIGTERM, SIGHUP or Ctrl-C; a second signal ends at once.
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     pub(crate) drain_timeout: u64,
     /// Seed of the seeds of requests that name none. Default: a new one each start.
@@ -329,8 +338,9 @@ pub(crate) struct ServeFlags {
     /// It holds prompts and answers (as token ids) and is readable by its owner only.
     #[arg(long, value_name = "FILE")]
     pub(crate) record: Option<PathBuf>,
-    /// Let whoever may ask this server hold it and make it step by step (POST /live/pause, /live/step, /live/resume; the
-    /// buttons of the page at /). A held server makes everybody wait; it moves again 30 seconds after nobody watches.
+    /// Let whoever has the link that the start prints hold this server and make it step by step (the buttons of the page;
+    /// POST /live/pause, /live/step, /live/resume with the link's token). A held server makes everybody wait; it moves
+    /// again 30 seconds after nobody watches.
     #[arg(long, conflicts_with = "no_ui")]
     pub(crate) allow_pause: bool,
     /// Serve neither the page at / nor the routes that it is made of (/live/...).
@@ -1122,6 +1132,10 @@ pub(crate) fn hint(flag: &str) -> Option<&'static str> {
         "--tokenizer" | "--tokenizer-mode" | "--chat-template" | "--hf-config-path" | "--generation-config" => {
             "tokenizer, template and defaults are read from the model's directory"
         }
+        "--allowed-origins" | "--cors-origins" => {
+            "--allowed-origin ORIGIN, repeated, names those that may ask from a browser"
+        }
+        "--allowed-hosts" => "--allowed-host NAME, repeated, names what the server goes by",
         "--disable-log-requests" | "--disable-log-stats" | "--uvicorn-log-level" => {
             "the environment variable TWOSTROKE_LOG sets what is logged, e.g. TWOSTROKE_LOG=warn"
         }

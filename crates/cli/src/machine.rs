@@ -5,6 +5,8 @@ use std::fs;
 use std::path::Path;
 use std::sync::OnceLock;
 
+use kernels::room::Limit;
+
 /// One level of cache, as core 0 sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Cache {
@@ -95,15 +97,16 @@ pub(crate) fn numa_nodes() -> usize {
     entries.flatten().filter(|entry| entry.file_name().to_str().is_some_and(is_node)).count().max(1)
 }
 
-/// Bytes of memory: all, and what can be had without swapping.
+/// Bytes of memory: all, and what this process can have of it without swapping and within its limits.
 pub(crate) fn memory() -> Option<(u64, u64)> {
     let info = fs::read_to_string("/proc/meminfo").ok()?;
-    Some((meminfo(&info, "MemTotal")?, meminfo(&info, "MemAvailable")?))
+    Some((meminfo(&info, "MemTotal")?, kernels::room::room()?.bytes))
 }
 
-/// Bytes that the control group (version 2) allows; `None` without a limit.
-pub(crate) fn cgroup_memory() -> Option<u64> {
-    fs::read_to_string("/sys/fs/cgroup/memory.max").ok()?.trim().parse().ok()
+/// The tightest limit on this process's memory that somebody has set: a control group's or its own.
+pub(crate) fn memory_limit() -> Option<Limit> {
+    let set = kernels::room::rooms().into_iter().filter(|room| room.limit != Limit::Machine);
+    set.min_by_key(|room| room.bytes).map(|room| room.limit)
 }
 
 /// Policy of transparent huge pages: `always`, `madvise` or `never`.

@@ -4,7 +4,8 @@
 //! flags --typed--> commands/*.rs --> engine, server, model, kernels, sim, plan, load
 //! environment ------^      (the only crate that reads the environment)
 //! ```
-//! Exit codes: 0 done, 1 it did not work out, 2 a wrong flag, value or file (one line says which), 101 a bug, 130 Ctrl-C.
+//! Exit codes: 0 done, 1 it did not work out, 2 a wrong flag, value or file (one line says which), 101 a bug, 130 Ctrl-C
+//! or a terminal that is gone.
 //! Answers and figures go to standard output, everything else to standard error.
 
 mod commands;
@@ -18,6 +19,7 @@ mod keys;
 mod machine;
 mod models;
 mod narrower;
+mod signals;
 
 use std::process::ExitCode;
 
@@ -30,6 +32,7 @@ use crate::flags::{Cli, Command};
 const _: () = assert!(!scheduler::BUGS_CAN_BE_PLANTED);
 
 fn main() -> ExitCode {
+    kernels::room::spare_address_space();
     failure::install_panic_hook();
     let result = match Cli::try_parse() {
         Ok(cli) => run(&cli.command),

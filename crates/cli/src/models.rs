@@ -3,7 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use engine::{Engine, EngineOptions, StartError, Starting};
-use kernels::WeightClass;
+use kernels::room::{Limit, Room, room};
+use kernels::threads::ThreadError;
+use kernels::{CpuError, WeightClass};
 use model::hub::HubError;
 use model::weights::Weights;
 use model::{Checkpoint, LoadError, ModelConfig, Source};
@@ -130,15 +132,24 @@ pub(crate) fn start(checkpoint: &Checkpoint, options: &EngineOptions) -> Result<
 pub(crate) fn start_failure(checkpoint: &Checkpoint, error: StartError) -> Failure {
     match &error {
         StartError::Load(load) => load_failure(checkpoint, load),
-        StartError::Thread(_) => Failure::failed(error),
+        StartError::Thread(_) | StartError::Cpu(CpuError::Threads(ThreadError::Spawn(_))) => without_memory(&error),
+        StartError::Memory { .. } => Failure::failed(error),
         _ => Failure::usage(error),
+    }
+}
+
+/// The system gave no memory, or no thread for want of it: names the limit, if somebody has set one.
+pub(crate) fn without_memory(error: &dyn std::fmt::Display) -> Failure {
+    match room() {
+        Some(Room { limit: Limit::Machine, .. }) | None => Failure::failed(error),
+        Some(Room { limit, .. }) => Failure::failed(format!("{error}; what binds is the {limit} ({})", limit.source())),
     }
 }
 
 /// A model that cannot be loaded is a wrong file; one that does not fit is not.
 pub(crate) fn load_failure(checkpoint: &Checkpoint, error: &LoadError) -> Failure {
     match error {
-        LoadError::OutOfMemory { .. } => Failure::failed(error),
+        LoadError::OutOfMemory { .. } => without_memory(error),
         LoadError::Option { option: "kv_blocks", problem } => {
             Failure::usage(format!("--kv-cache-memory-bytes: {problem}"))
         }

@@ -54,6 +54,7 @@ pub use door::{
 };
 pub use kernels::Arithmetic;
 pub use kernels::limits::Limits as MachineLimits;
+pub use kernels::room::Limit as MemoryLimit;
 pub use live::{End, Ended, InScene, KvMap, LoggedStep, Percentiles, Place, Scene, Watch};
 pub use memory::available_bytes as available_memory;
 pub use model::chat_template::ChatMessage;
@@ -102,6 +103,8 @@ pub struct ModelInfo {
     pub kv_dtype: kernels::KvDtype,
     /// Bytes of the KV cache.
     pub kv_bytes: usize,
+    /// What made that less than all seats could use at full length; `None` if nothing did, or if somebody chose the size.
+    pub memory_limit: Option<MemoryLimit>,
     /// Bytes of weights read by one step, every expert counted.
     pub weight_bytes: usize,
     /// Of these, bytes of experts, of which a step reads those that its rows go to.

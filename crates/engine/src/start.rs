@@ -5,8 +5,10 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use kernels::room::{Limit, Room as MemoryRoom, room as memory_room};
 use kernels::{Arithmetic, Backend, Cpu, CpuError, CpuOptions, Isa, KvDtype, KvShape, Reference, WeightClass};
 use model::chat_template::ChatTemplate;
+use model::demands::Shape;
 use model::sampler::SamplingParams;
 use model::tokenizer::Tokenizer;
 use model::{
@@ -26,8 +28,8 @@ use crate::tiers::{Store, SwapDisk, Tiers, open_unnamed};
 use crate::waiting::Waiting;
 use crate::{Engine, Inner, ModelInfo, memory};
 
-/// Share of the free memory that the KV cache takes when nobody says how much.
-const KV_MEMORY_SHARE: f64 = 0.5;
+/// Tokens of the shortest context that is of use where memory is short: a question and an answer.
+const SHORTEST_CONTEXT: usize = 512;
 /// Weights below this are packed in a blink and need no image on disk.
 const IMAGE_FROM_BYTES: u64 = 64 << 20;
 /// Blocks that a tier holds at most: what is known of each takes a quarter of a kilobyte.
@@ -192,6 +194,24 @@ pub enum StartError {
         /// What is wrong and what is allowed.
         problem: String,
     },
+    /// What this process may take holds no useful KV cache.
+    #[error(
+        "not enough memory: weights of {} MiB and the smallest useful KV cache ({tokens} tokens) need about {} MiB, and {} MiB \
+         are left; what binds is the {limit} ({})",
+        weight_bytes >> 20, needed.div_ceil(1 << 20), left >> 20, limit.source()
+    )]
+    Memory {
+        /// What the weights take.
+        weight_bytes: u64,
+        /// Tokens of the smallest cache.
+        tokens: usize,
+        /// Bytes of both and of what else a server needs.
+        needed: u64,
+        /// Bytes that the limit leaves.
+        left: u64,
+        /// The limit.
+        limit: Limit,
+    },
     /// The recording.
     #[error("--record: {0}")]
     Record(#[from] RecordingError),
@@ -228,7 +248,7 @@ impl Engine {
             false => None,
         };
         let chat_template = ChatTemplate::load(checkpoint)?;
-        let sizes = Sizes::of(&config, options);
+        let sizes = Sizes::of(&config, options, memory_room())?;
         let Loaded { mut forward, kv, max_model_len, notices, threads, isa, arithmetic } =
             load_model(checkpoint, options, &sizes, &mut |loaded| progress(Starting::Loading(loaded)))?;
         let room = Room {
@@ -262,6 +282,7 @@ impl Engine {
             num_blocks: kv.blocks,
             kv_dtype: kv.dtype,
             kv_bytes: kv.bytes(),
+            memory_limit: sizes.limit,
             weight_bytes: forward.weight_bytes(),
             expert_bytes: forward.expert_bytes(),
             swap: tier_sizes(options, &kv, forward.block_bytes())?,
@@ -361,7 +382,7 @@ impl EngineOptions {
         let isa = self.isa.unwrap_or_else(Isa::best);
         let threads =
             if isa == Isa::Scalar { 1 } else { self.threads.unwrap_or_else(kernels::threads::default_threads) };
-        let len = Sizes::of(config, self).max_model_len;
+        let len = Sizes::of(config, self, memory_room()).ok()?.max_model_len;
         let room = Room {
             rows: self.max_num_batched_tokens,
             seqs: self.max_num_seqs,
@@ -509,35 +530,82 @@ struct Sizes {
     kv: KvBudget,
     /// About what the weights will take.
     weight_bytes: u64,
+    /// What made the cache smaller than it could have been used.
+    limit: Option<Limit>,
 }
 
 impl Sizes {
-    fn of(config: &ModelConfig, options: &EngineOptions) -> Sizes {
+    /// `room`: what this process may take; `None` where the system does not say.
+    fn of(config: &ModelConfig, options: &EngineOptions, room: Option<MemoryRoom>) -> Result<Sizes, StartError> {
         let max_model_len = options.max_model_len.unwrap_or(config.context_limit);
-        let blocks_per_seq = max_model_len.div_ceil(options.block_size);
-        let all_seats = blocks_per_seq.saturating_mul(options.max_num_seqs);
-        let bytes_per_block = KvShape {
+        let block_size = options.block_size;
+        let blocks_per_seq = max_model_len.div_ceil(block_size);
+        // Memory for more than every seat at full length is only prefix cache: twice that is plenty.
+        let plenty = blocks_per_seq.saturating_mul(options.max_num_seqs).saturating_mul(2);
+        let block_bytes = KvShape {
             dtype: options.kv_dtype,
             layers: config.num_layers,
             blocks: 1,
-            block_size: options.block_size,
+            block_size,
             num_kv_heads: config.num_kv_heads,
             head_dim: config.head_dim,
         }
-        .bytes();
+        .bytes()
+        .max(1) as u64;
         let weight_bytes = weight_bytes(config, options.weights);
-        let bytes = options.kv_cache_bytes.unwrap_or_else(|| {
-            let free = memory::available_bytes().unwrap_or(4 << 30);
-            (free.saturating_sub(weight_bytes) as f64 * KV_MEMORY_SHARE) as u64
-        });
-        let affordable = (bytes / bytes_per_block.max(1) as u64) as usize;
-        // Memory for more than every seat at full length is only prefix cache: twice that is plenty.
-        let blocks = if options.kv_cache_bytes.is_some() { affordable } else { affordable.min(all_seats * 2) };
+        let room = room.unwrap_or(MemoryRoom { bytes: 4 << 30, limit: Limit::Machine });
+        // A length that somebody asked for is not cut; one that the model cannot read is refused when it is loaded.
+        let shortest = options.max_model_len.unwrap_or(SHORTEST_CONTEXT).min(config.context_limit);
+        let wants = memory::Wants {
+            weight_bytes,
+            block_bytes,
+            activation_bytes: activation_bytes(config, options),
+            fewest: shortest.div_ceil(block_size) as u64,
+            most: plenty as u64,
+        };
+        let (blocks, limit) = match options.kv_cache_bytes {
+            Some(bytes) => {
+                check_wish(bytes, &wants, &room)?;
+                ((bytes / block_bytes) as usize, None)
+            }
+            None => {
+                let blocks = memory::blocks(&wants, &room).map_err(|little| StartError::Memory {
+                    weight_bytes,
+                    tokens: shortest,
+                    needed: little.needed,
+                    left: little.room.bytes,
+                    limit: little.room.limit,
+                })?;
+                (blocks as usize, Some(room.limit).filter(|_| blocks < plenty as u64))
+            }
+        };
         // Without a wish of the user's, the context is what the cache can hold.
-        let holds = blocks * options.block_size;
+        let holds = blocks.saturating_mul(block_size);
         let max_model_len = if options.max_model_len.is_none() { max_model_len.min(holds) } else { max_model_len };
-        Sizes { max_model_len, kv: KvBudget::Blocks(blocks), weight_bytes }
+        Ok(Sizes { max_model_len, kv: KvBudget::Blocks(blocks), weight_bytes, limit })
     }
+}
+
+/// A size that somebody asked for is kept, unless a limit makes sure that it never can be: the machine's free memory may
+/// grow, but a control group would kill the server when the cache fills.
+fn check_wish(bytes: u64, wants: &memory::Wants, room: &MemoryRoom) -> Result<(), StartError> {
+    let left = memory::beside(wants, room);
+    if bytes <= left || room.limit == Limit::Machine {
+        return Ok(());
+    }
+    let (limit, asked, left) = (&room.limit, bytes.div_ceil(1 << 20), left >> 20);
+    let problem = format!(
+        "{asked} MiB are more than the {left} MiB left beside weights and requests; what binds is the {limit} ({})",
+        limit.source()
+    );
+    Err(StartError::Option { option: "--kv-cache-memory-bytes", problem })
+}
+
+/// About what the largest step holds besides weights and cache.
+fn activation_bytes(config: &ModelConfig, options: &EngineOptions) -> u64 {
+    let rows = options.max_num_batched_tokens.saturating_mul(Shape::of(config).activations as usize);
+    let logits = MAX_LOGIT_ROWS.min(options.max_num_seqs).saturating_mul(config.vocab_size);
+    4 * rows.saturating_add(logits) as u64
 }
 
 /// About what the weights will take.

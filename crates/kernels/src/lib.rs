@@ -30,6 +30,7 @@ pub mod mem;
 pub mod pointwise;
 pub mod quant;
 pub mod reference;
+pub mod room;
 pub mod rope;
 pub mod routing;
 pub mod sampling;

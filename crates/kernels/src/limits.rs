@@ -408,12 +408,9 @@ fn last_level_cache() -> usize {
     (0..8).filter_map(size).max().unwrap_or(64 << 20)
 }
 
-/// Memory that can be had without swapping, or a guess.
+/// Memory that this process may take, or a guess.
 fn available_memory() -> usize {
-    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
-    let kib = line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<usize>().ok());
-    kib.map_or(1 << 30, |kib| kib << 10)
+    crate::room::room().map_or(1 << 30, |room| usize::try_from(room.bytes).unwrap_or(usize::MAX))
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use http_body_util::BodyExt;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::ServerOptions;
-use crate::auth::{ApiKeys, Tenant};
+use crate::auth::{ApiKeys, HoldToken, Tenant};
 use crate::charge::AnswerMemory;
 use crate::error::ApiError;
 use crate::live::feed::MOST_READERS;
@@ -21,6 +21,7 @@ use crate::metrics::HttpMetrics;
 use crate::openai::answer::Form;
 #[cfg(feature = "otel")]
 use crate::otel::Exporter;
+use crate::site::Site;
 use crate::timeline::{Reader, Registry};
 
 /// Time for a whole body to arrive. Every body that fits the limit arrives in it at 300 kB/s.
@@ -35,6 +36,8 @@ pub(crate) struct App {
     /// Names that the model answers to, the first being its own.
     pub(crate) models: Vec<String>,
     pub(crate) keys: ApiKeys,
+    /// Whose pages may ask.
+    pub(crate) site: Site,
     pub(crate) http: HttpMetrics,
     /// Which names answers were given.
     pub(crate) registry: Registry,
@@ -45,8 +48,8 @@ pub(crate) struct App {
     pub(crate) started: u64,
     /// Whether the page and what it is made of are served.
     pub(crate) ui: bool,
-    /// Whether those who watch may hold the engine, and how long it stays held when they have left.
-    pub(crate) allow_pause: bool,
+    /// What those bring who may hold the engine, and how long it stays held when they have left.
+    pub(crate) hold_token: Option<HoldToken>,
     pub(crate) pause_limit: Duration,
     /// What the machine can do at most.
     pub(crate) limits: Option<MachineLimits>,
@@ -68,20 +71,21 @@ pub(crate) struct App {
 }
 
 impl App {
-    pub(crate) fn new(engine: Engine, options: &ServerOptions) -> App {
+    pub(crate) fn new(engine: Engine, options: &ServerOptions, site: Site) -> App {
         let names = &options.served_model_names;
         let models = if names.is_empty() { vec![engine.model().name.clone()] } else { names.clone() };
         App {
             here: crate::plan::here(&engine, options.limits, &models[0]),
             models,
             keys: ApiKeys::new(&options.api_keys),
+            site,
             http: HttpMetrics::default(),
             registry: Registry::default(),
             #[cfg(feature = "otel")]
             exporter: options.otel.clone().map(|otel| Exporter::start(otel, engine.clone())),
             started: unix_seconds(),
             ui: options.ui,
-            allow_pause: options.allow_pause,
+            hold_token: options.hold_token.as_deref().map(HoldToken::new),
             pause_limit: options.pause_limit,
             limits: options.limits,
             readers: Arc::new(Semaphore::new(MOST_READERS)),

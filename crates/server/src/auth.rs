@@ -1,7 +1,7 @@
 //! Who may ask. Keys are compared as SHA-256 digests, all of them, in constant time: neither the time nor the answer
 //! says how close a guess came. The digest doubles as the tenant's name, so that no key is kept in memory as text.
 
-use axum::http::{HeaderMap, header};
+use axum::http::{HeaderMap, HeaderName, header};
 use sha2::{Digest, Sha256};
 use subtle::{Choice, ConstantTimeEq};
 
@@ -69,6 +69,25 @@ impl ApiKeys {
     }
 }
 
+/// What whoever started the server was given to hold the engine with: one secret of one start.
+pub(crate) struct HoldToken(Tenant);
+
+/// The header that brings it. A header of our own, so that no form and no picture of another site can send one.
+pub(crate) const HOLD_TOKEN: HeaderName = HeaderName::from_static("x-hold-token");
+
+impl HoldToken {
+    pub(crate) fn new(token: &str) -> HoldToken {
+        HoldToken(digest(token.as_bytes()))
+    }
+
+    /// Whether the request brings it. In constant time, like keys.
+    pub(crate) fn is_in(&self, headers: &HeaderMap) -> bool {
+        let mut values = headers.get_all(HOLD_TOKEN).iter();
+        let offered = values.next().map_or(&b""[..], |value| value.as_bytes());
+        values.next().is_none() && bool::from(self.0.ct_eq(&digest(offered)))
+    }
+}
+
 /// No key, or one that is not accepted.
 #[derive(Debug)]
 pub(crate) struct WrongKey;
@@ -94,6 +113,19 @@ mod tests {
 
     fn headers(values: &[&str]) -> HeaderMap {
         values.iter().map(|value| (header::AUTHORIZATION, value.parse().unwrap())).collect()
+    }
+
+    #[test]
+    fn one_token_holds_and_nothing_like_it() {
+        let token = HoldToken::new("0123abcd");
+        let brought = |values: &[&str]| {
+            let headers: HeaderMap = values.iter().map(|value| (HOLD_TOKEN, value.parse().unwrap())).collect();
+            token.is_in(&headers)
+        };
+        assert!(brought(&["0123abcd"]));
+        for wrong in [&[][..], &[""], &["0123abc"], &["0123abcde"], &["0123ABCD"], &["0123abcd", "0123abcd"]] {
+            assert!(!brought(wrong), "{wrong:?}");
+        }
     }
 
     #[test]

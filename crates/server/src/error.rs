@@ -83,6 +83,26 @@ impl ApiError {
         ApiError::new(Kind::Forbidden, Some(code), message)
     }
 
+    /// 400: HTTP/1.1 wants one `Host`, and it must name something.
+    pub(crate) fn bad_host() -> ApiError {
+        let message = "A request needs exactly one 'Host' header that names this server.";
+        ApiError::new(Kind::BadRequest, Some("bad_host"), message)
+    }
+
+    /// 403: a name that is not this server's. It is not repeated: whoever asked knows it.
+    pub(crate) fn unknown_host() -> ApiError {
+        let message = "The 'Host' of this request is no name that this server knows: ask by IP address or as localhost, or \
+            start the server with --allowed-host NAME (or with keys, --api-key, which serve every name).";
+        ApiError::forbidden("unknown_host", message)
+    }
+
+    /// 403: a browser asks on behalf of another site's page.
+    pub(crate) fn cross_origin() -> ApiError {
+        let message =
+            "A page of another origin asked for this: start the server with --allowed-origin ORIGIN if it may.";
+        ApiError::forbidden("cross_origin", message)
+    }
+
     /// 404: a model that is not served here. Its name is not repeated: it may be a megabyte long.
     pub(crate) fn unknown_model() -> ApiError {
         let message = "This server does not serve the model asked for; GET /v1/models lists what it serves.";

@@ -29,6 +29,7 @@ mod openai;
 mod otel;
 mod plan;
 mod routes;
+mod site;
 mod stop;
 mod timeline;
 
@@ -42,13 +43,14 @@ use engine::{Engine, MachineLimits};
 
 use crate::app::App;
 use crate::listen::Listener;
+use crate::site::{Site, Told, Unusable};
 use crate::stop::Ending;
 
 pub use auth::ApiKey;
 #[cfg(feature = "otel")]
 pub use otel::OtelOptions;
 pub use routes::ROUTES;
-pub use stop::{Stop, StopHandle};
+pub use stop::{Stop, StopHandle, hangups};
 
 /// After the drain limit: time for the requests that were ended by it to say so to their clients.
 const LAST_WORDS: Duration = Duration::from_secs(2);
@@ -63,6 +65,12 @@ pub struct ServerOptions {
     /// Keys of which a request must bring one; none at all: no key is asked for. Each key is a tenant of its own: prefix
     /// cache blocks are not shared between them.
     pub api_keys: Vec<ApiKey>,
+    /// Names that requests may give in `Host`, beside `localhost`, what ends in it, addresses and `host` itself. Without any,
+    /// a server with keys takes every name: a page whose name was rebound to this machine has no key.
+    pub allowed_hosts: Vec<String>,
+    /// Origins (`https://app.example`) whose pages may ask and read the answers; a browser gets CORS headers for them. No
+    /// other page of another origin may, unless it has a key.
+    pub allowed_origins: Vec<String>,
     /// Names that the model answers to, the first being the one it gives itself; none: the checkpoint's.
     pub served_model_names: Vec<String>,
     /// Bytes of a request body.
@@ -75,8 +83,8 @@ pub struct ServerOptions {
     pub drain_limit: Duration,
     /// Serve the page at `/` and the routes that it is made of.
     pub ui: bool,
-    /// Let those who watch hold the engine and make it step by step.
-    pub allow_pause: bool,
+    /// Let those who bring this token hold the engine and make it step by step; `None`: nobody.
+    pub hold_token: Option<String>,
     /// After the last of them has left: how long it stays held.
     pub pause_limit: Duration,
     /// What the machine can do at most, for those who look; `None` where nobody measured it.
@@ -92,13 +100,15 @@ impl Default for ServerOptions {
             host: "127.0.0.1".to_owned(),
             port: 8000,
             api_keys: Vec::new(),
+            allowed_hosts: Vec::new(),
+            allowed_origins: Vec::new(),
             served_model_names: Vec::new(),
             body_limit: 8 << 20,
             max_connections: 4096,
             text_workers: 2,
             drain_limit: Duration::from_secs(30),
             ui: true,
-            allow_pause: false,
+            hold_token: None,
             pause_limit: Duration::from_secs(30),
             limits: None,
             #[cfg(feature = "otel")]
@@ -131,6 +141,12 @@ pub enum ServeError {
     /// An empty key would let everybody in who sends none.
     #[error("an API key must not be empty")]
     EmptyApiKey,
+    /// A name that no request could have in `Host`.
+    #[error("--allowed-host: '{0}' is no name of a server: give it without scheme, port and path, in ASCII")]
+    HostName(String),
+    /// An origin that no browser could send.
+    #[error("--allowed-origin: '{0}' is no origin: give scheme, host and port alone, as in https://app.example")]
+    Origin(String),
     /// A name that no request could ask for.
     #[error("a served model name must not be empty")]
     EmptyModelName,
@@ -153,6 +169,16 @@ impl Server {
         if options.served_model_names.iter().any(String::is_empty) {
             return Err(ServeError::EmptyModelName);
         }
+        let site = Site::new(&Told {
+            host: &options.host,
+            allowed_hosts: &options.allowed_hosts,
+            allowed_origins: &options.allowed_origins,
+            has_keys: !options.api_keys.is_empty(),
+        });
+        let site = site.map_err(|unusable| match unusable {
+            Unusable::Host(name) => ServeError::HostName(name),
+            Unusable::Origin(origin) => ServeError::Origin(origin),
+        })?;
         let port = options.port;
         let unknown = |source| ServeError::Resolve { host: options.host.clone(), source };
         let addresses: Vec<SocketAddr> =
@@ -160,7 +186,8 @@ impl Server {
         let refused = |source| ServeError::Bind { host: options.host.clone(), port, source };
         let listener = Listener::bind(&addresses, options.max_connections).await.map_err(refused)?;
         let address = listener.local_addr().map_err(refused)?;
-        Ok(Server { app: Arc::new(App::new(engine, &options)), listener, address, drain_limit: options.drain_limit })
+        let app = Arc::new(App::new(engine, &options, site));
+        Ok(Server { app, listener, address, drain_limit: options.drain_limit })
     }
 
     /// The address that clients connect to.

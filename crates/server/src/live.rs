@@ -82,7 +82,7 @@ pub(crate) async fn info(State(app): State<Arc<App>>) -> Response {
         "max_num_batched_tokens": model.max_num_batched_tokens,
         "targets": {"ttft_ms": target(model.targets.ttft), "tpot_ms": target(model.targets.tpot)},
         "limits": limits,
-        "pause_allowed": app.allow_pause,
+        "pause_allowed": app.hold_token.is_some(),
         "now_ms": ms(app.engine.now()),
     });
     ([(header::CACHE_CONTROL, "no-store")], json_body(info.to_string())).into_response()

@@ -1,10 +1,12 @@
 //! The routes, and what every request passes on its way to one: draining, the key, its name, the count.
 //!
 //! ```text
-//! request --> draining? 503 --> key? 401 --> route? 404, 405 --> handler --> X-Request-Id, counters
+//! request --> Host? 400, 403 --> draining? 503 --> key? 401 --> Origin? 403 --> route? 404, 405 --> handler
+//!                                                                                                      |
+//!                                                      answer <-- X-Request-Id, counters, CORS <-------+
 //! ```
 //!
-//! Denying is the default: the key is asked for before a route is looked up, whatever the path looks like, and only
+//! Whose pages may ask is `site.rs`. Denying is the default: the key is asked for before a route is looked up, whatever the path looks like, and only
 //! `GET /health` and the files of the page are exempt.
 
 use std::sync::Arc;
@@ -108,8 +110,10 @@ pub(crate) fn router(app: Arc<App>) -> Router {
 async fn front(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
     let id = echoed_id(request.headers()).unwrap_or_else(|| own_id(&app));
     let route = request.extensions().get::<MatchedPath>().and_then(|path| known_route(path.as_str()));
+    let share = app.site.sharing(request.headers());
     let mut response = match admit(&app, &request) {
-        Ok(tenant) => {
+        Ok(Admitted::Preflight(answer)) => answer,
+        Ok(Admitted::Caller(tenant)) => {
             let caller = Caller {
                 tenant,
                 request_id: id.clone(),
@@ -121,6 +125,7 @@ async fn front(State(app): State<Arc<App>>, mut request: Request, next: Next) ->
         }
         Err(refusal) => refusal.into_response(),
     };
+    share(&mut response);
     app.http.answered(route.unwrap_or("other"), response.status());
     response.headers_mut().insert(REQUEST_ID, id);
     // What a model says is data, whatever it looks like to a browser.
@@ -148,16 +153,28 @@ impl Caller {
     }
 }
 
-fn admit(app: &App, request: &Request) -> Result<Option<Tenant>, ApiError> {
+enum Admitted {
+    Caller(Option<Tenant>),
+    /// A browser asks whether a page of an allowed origin may ask; it brings no key.
+    Preflight(Response),
+}
+
+fn admit(app: &App, request: &Request) -> Result<Admitted, ApiError> {
+    app.site.check_name(request)?;
     // Counters are wanted most when a server goes down.
     if app.is_draining() && request.uri().path() != "/metrics" {
         return Err(ApiError::shutting_down());
     }
-    match app.keys.tenant(request.headers()) {
-        Ok(tenant) => Ok(tenant),
-        Err(_) if is_open(app, request) => Ok(None),
-        Err(_) => Err(ApiError::unauthorized()),
+    if let Some(answer) = app.site.preflight(request) {
+        return Ok(Admitted::Preflight(answer));
     }
+    let tenant = match app.keys.tenant(request.headers()) {
+        Ok(tenant) => tenant,
+        Err(_) if is_open(app, request) => None,
+        Err(_) => return Err(ApiError::unauthorized()),
+    };
+    app.site.check_origin(request)?;
+    Ok(Admitted::Caller(tenant))
 }
 
 /// Load balancers have no keys, and a browser has none before it has the page that asks for one.

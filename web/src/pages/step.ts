@@ -149,7 +149,9 @@ class Controls {
     this.problem = "";
     this.tell();
     try {
-      const response = await this.app.api(`/live/${verb}`, { method: "POST" });
+      const headers = { "X-Hold-Token": this.app.hold.token ?? "" };
+      const response = await this.app.api(`/live/${verb}`, { method: "POST", headers });
+      if (response.status === 403) this.app.hold.forget();
       if (!response.ok) this.problem = await told(response);
     } catch {
       this.problem = "The server cannot be reached.";
@@ -161,12 +163,15 @@ class Controls {
   tell(): void {
     const { paused } = this;
     const open = this.app.feed.state.kind === "open";
-    const may = this.app.info.pause_allowed && open && !this.busy;
+    const hasToken = this.app.hold.token != null;
+    const may = this.app.info.pause_allowed && hasToken && open && !this.busy;
     this.buttons.pause.disabled = !may || paused;
     this.buttons.step.disabled = !may;
     this.buttons.resume.disabled = !may || !paused;
     const reason = !this.app.info.pause_allowed
       ? "This server may not be paused from here: that wants serve --allow-pause."
+      : !hasToken
+        ? "Pausing takes the link that the server printed when it started: open the page with it."
       : !open
         ? "No connection to the server."
         : paused

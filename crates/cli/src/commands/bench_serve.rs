@@ -10,13 +10,13 @@ use load::{
     Target, TargetError, summarize,
 };
 use serde_json::{Map, Value, json};
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 
 use crate::console::{Progress, note, put_line};
 use crate::environment;
 use crate::failure::Failure;
 use crate::flags::{BenchServeFlags, LoadApi, LoadDataset, RampUp};
+use crate::signals::Ends;
 
 /// Answers whose timelines are read: those that lost most time in stalls.
 const TIMELINES: usize = 128;
@@ -59,8 +59,8 @@ pub(crate) fn bench_serve(flags: &BenchServeFlags) -> Result<(), Failure> {
         let client = Client::connect(Arc::new(target), flags, &loads[0]).await?;
         let by = if flags.sweep_max_concurrency.is_empty() { "request_rate" } else { "max_concurrency" };
         let mut swept = Swept { by, points: Vec::new() };
-        // From here on Ctrl-C ends the measurement, not the process.
-        let mut interrupts = signal(SignalKind::interrupt())?;
+        // From here on Ctrl-C and SIGHUP end the measurement, not the process.
+        let mut interrupts = Ends::listen()?;
         let count = loads.len();
         for (index, load) in loads.into_iter().enumerate() {
             let what =
@@ -200,7 +200,7 @@ impl Client<'_> {
         Ok(Client { target, flags, probe: Ask { max_tokens: 1, ..first }, tells_time })
     }
 
-    async fn measure(&self, load: Load, what: &str, interrupts: &mut Signal) -> Measurement {
+    async fn measure(&self, load: Load, what: &str, interrupts: &mut Ends) -> Measurement {
         let planned = load.asks.len();
         let progress = Progress::counting(what, "answers");
         progress.at(0, planned as u64);

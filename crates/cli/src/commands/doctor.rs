@@ -75,7 +75,7 @@ impl Diagnosis {
             "caches": caches.collect::<Vec<_>>(),
             "memory_bytes": memory.map(|(total, _)| total),
             "memory_available_bytes": memory.map(|(_, available)| available),
-            "cgroup_memory_bytes": machine::cgroup_memory(),
+            "memory_limit": figures::memory_limit_json(machine::memory_limit().as_ref()),
             "huge_pages": machine::huge_pages(),
             "limits": figures::limits_json(&self.limits),
             "model_cache": environment::hub_cache(),
@@ -117,8 +117,8 @@ impl Diagnosis {
         });
         line("caches", caches.collect::<Vec<_>>().join(", "));
         let memory = machine::memory().map(|(total, free)| format!("{} of {} available", bytes(free), bytes(total)));
-        let limit =
-            machine::cgroup_memory().map_or_else(String::new, |limit| format!(", cgroup limit {}", bytes(limit)));
+        let limit = machine::memory_limit();
+        let limit = limit.map_or_else(String::new, |limit| format!(", {limit} ({})", limit.source()));
         line(
             "memory",
             format!(

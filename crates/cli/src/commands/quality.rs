@@ -23,13 +23,13 @@ use model::quality::{Comparison, MatrixError, Watched};
 use model::tokenizer::Tokenizer;
 use model::{Batch, Checkpoint, Forward, KvBudget, LoadOptions, ModelConfig, Runner, Span};
 use serde_json::{Value, json};
-use tokio::signal::unix::{SignalKind, signal};
 
 use crate::console::{Progress, note, put, put_line};
 use crate::failure::Failure;
 use crate::flags::QualityFlags;
 use crate::kept::{self, Loss, Precision};
 use crate::models;
+use crate::signals::Ends;
 
 /// Tokens of a window unless -c says otherwise: what perplexities are usually quoted at.
 pub(super) const WINDOW: usize = 2048;
@@ -376,22 +376,22 @@ pub(super) fn fill(batch: &mut Batch, tokens: &[u32], rows: Range<usize>, wanted
     batch.logit_rows.extend(wanted.map(|row| (row - rows.start) as u32));
 }
 
-/// Ctrl-C, asked after instead of waited for.
+/// Ctrl-C or SIGHUP, asked after instead of waited for.
 pub(super) struct Interrupts {
     runtime: tokio::runtime::Runtime,
-    signal: std::cell::RefCell<tokio::signal::unix::Signal>,
+    ends: std::cell::RefCell<Ends>,
 }
 
 impl Interrupts {
     pub(super) fn listen() -> Result<Interrupts, Failure> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let signal = runtime.block_on(async { signal(SignalKind::interrupt()) })?;
-        Ok(Interrupts { runtime, signal: signal.into() })
+        let ends = runtime.block_on(async { Ends::listen() })?;
+        Ok(Interrupts { runtime, ends: ends.into() })
     }
 
     pub(super) fn came(&self) -> bool {
-        let mut signal = self.signal.borrow_mut();
-        self.runtime.block_on(async { tokio::time::timeout(Duration::ZERO, signal.recv()).await.is_ok() })
+        let mut ends = self.ends.borrow_mut();
+        self.runtime.block_on(async { tokio::time::timeout(Duration::ZERO, ends.recv()).await.is_ok() })
     }
 }
 

@@ -11,13 +11,13 @@ use rustyline::DefaultEditor;
 use rustyline::error::ReadlineError;
 use serde_json::{Map, Value, json};
 use tokio::runtime::Runtime;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::console::{note, put, put_line};
 use crate::failure::Failure;
 use crate::figures::{self, Demands, Figures, Phase, Shares, rounded};
 use crate::flags::RunFlags;
 use crate::models::Chosen;
+use crate::signals::Ends;
 use crate::{environment, models, narrower};
 
 /// Longest text taken from standard input: far above any context, far below any memory.
@@ -102,7 +102,7 @@ fn options(flags: &RunFlags, chosen: Chosen) -> Result<EngineOptions, Failure> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ended {
     Finished,
-    /// By Ctrl-C.
+    /// By Ctrl-C or SIGHUP.
     Stopped,
 }
 
@@ -111,8 +111,8 @@ struct Session<'a> {
     engine: Engine,
     flags: &'a RunFlags,
     runtime: Runtime,
-    /// Ctrl-C. Heard from the start: without a listener it would end the process.
-    interrupts: Signal,
+    /// Heard from the start: without a listener they would end the process.
+    interrupts: Ends,
     demands: Demands,
     messages: Vec<ChatMessage>,
     /// Not told yet: who asks wrongly hears one line about that and no other.
@@ -130,7 +130,7 @@ impl Session<'_> {
             note("this model has no chat template: the prompt is continued as plain text");
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let interrupts = runtime.block_on(async { signal(SignalKind::interrupt()) })?;
+        let interrupts = runtime.block_on(async { Ends::listen() })?;
         let (messages, start_lines) = (Vec::new(), Vec::new());
         let mut session = Session { engine, flags, runtime, interrupts, demands, messages, start_lines };
         session.clear();
@@ -339,6 +339,9 @@ fn chat(session: &mut Session<'_>) -> Result<(), Failure> {
     note(&format!("{} · /help lists commands, Ctrl-D leaves", session.engine.model().backend));
     loop {
         session.forget_interrupts();
+        if session.interrupts.hung_up() {
+            return Err(Failure::Interrupted);
+        }
         let line = match editor.readline(">>> ") {
             Ok(line) => line,
             Err(ReadlineError::Interrupted) => continue,

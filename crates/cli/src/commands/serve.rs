@@ -34,16 +34,16 @@ pub(crate) fn serve(flags: &ServeFlags) -> Result<(), Failure> {
         true => Vec::new(),
         false => narrower::start_lines(&flags.model, name, &checkpoint, chosen, Some(limits)),
     };
-    let engine = models::start(
-        &checkpoint,
-        &EngineOptions { share_queue: api_keys.len() > 1, ..engine_options(flags, chosen)? },
-    )?;
+    let token = if flags.allow_pause { Some(hold_token()?) } else { None };
     let asks_for_keys = !api_keys.is_empty();
+    let options = EngineOptions { share_queue: api_keys.len() > 1, ..engine_options(flags, chosen)? };
+    let engine = models::start(&checkpoint, &options)?;
+    let options = server_options(flags, api_keys, &limits, &token);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(IO_THREADS).enable_all().build()?;
     runtime.block_on(async {
         let stop = Stop::on_signals()?;
-        let server = Server::bind(engine.clone(), server_options(flags, api_keys, &limits)).await.map_err(refused)?;
-        announce(flags, &engine, &limits, server.local_addr(), asks_for_keys);
+        let server = Server::bind(engine.clone(), options).await.map_err(refused)?;
+        announce(flags, &engine, &limits, &Address { socket: server.local_addr(), token, asks_for_keys });
         lines.iter().for_each(|line| note(line));
         server.run(stop).await;
         engine.finish_recording(LAST_LINES);
@@ -56,6 +56,27 @@ fn refused(error: ServeError) -> Failure {
     match error {
         ServeError::Bind { .. } => Failure::failed(error),
         _ => Failure::usage(error),
+    }
+}
+
+/// What the engine may be held with until this process ends: 128 bits that nobody can guess.
+fn hold_token() -> Result<String, Failure> {
+    Ok(environment::random_bytes()?[..16].iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// Where the server is found.
+struct Address {
+    socket: SocketAddr,
+    token: Option<String>,
+    /// Whether requests need a key.
+    asks_for_keys: bool,
+}
+
+impl Address {
+    /// The page with the token that holds the engine, for those who may. The token is in the fragment, which a browser
+    /// sends to nobody.
+    fn page(&self) -> Option<String> {
+        self.token.as_ref().map(|token| format!("http://{}/#/step?hold={token}", self.socket))
     }
 }
 
@@ -105,15 +126,22 @@ fn engine_options(flags: &ServeFlags, chosen: Chosen) -> Result<EngineOptions, F
     })
 }
 
-fn server_options(flags: &ServeFlags, api_keys: Vec<ApiKey>, limits: &Limits) -> ServerOptions {
+fn server_options(
+    flags: &ServeFlags,
+    api_keys: Vec<ApiKey>,
+    limits: &Limits,
+    hold_token: &Option<String>,
+) -> ServerOptions {
     ServerOptions {
         host: flags.host.clone(),
         port: flags.port,
         api_keys,
+        allowed_hosts: flags.allowed_host.clone(),
+        allowed_origins: flags.allowed_origin.clone(),
         served_model_names: flags.served_model_name.clone(),
         drain_limit: Duration::from_secs(flags.drain_timeout),
         ui: !flags.no_ui,
-        allow_pause: flags.allow_pause,
+        hold_token: hold_token.clone(),
         limits: Some(*limits),
         #[cfg(feature = "otel")]
         otel: environment::otel(),
@@ -121,8 +149,9 @@ fn server_options(flags: &ServeFlags, api_keys: Vec<ApiKey>, limits: &Limits) ->
     }
 }
 
-/// Seven lines, or one JSON object, and what a person should know. A server whose output nobody reads serves all the same.
-fn announce(flags: &ServeFlags, engine: &Engine, limits: &Limits, address: SocketAddr, asks_for_keys: bool) {
+/// Seven lines (eight with the link that may hold the engine), or one JSON object, and what a person should know. A server
+/// whose output nobody reads serves all the same.
+fn announce(flags: &ServeFlags, engine: &Engine, limits: &Limits, address: &Address) {
     let model = engine.model();
     let text = match flags.json {
         true => start_json(flags, model, limits, address).to_string(),
@@ -132,12 +161,13 @@ fn announce(flags: &ServeFlags, engine: &Engine, limits: &Limits, address: Socke
     for notice in &model.notices {
         note(&format!("note: {notice}"));
     }
-    if !address.ip().is_loopback() && !asks_for_keys {
-        note(&format!("warning: {address} is open to the network and asks for no key; set --api-key"));
+    let socket = address.socket;
+    if !socket.ip().is_loopback() && !address.asks_for_keys {
+        note(&format!("warning: {socket} is open to the network and asks for no key; set --api-key"));
     }
 }
 
-fn start_lines(flags: &ServeFlags, model: &ModelInfo, limits: &Limits, address: SocketAddr) -> String {
+fn start_lines(flags: &ServeFlags, model: &ModelInfo, limits: &Limits, address: &Address) -> String {
     let tokens = model.num_blocks * model.block_size;
     let weights = model.weights.name();
     let peak = match model.weights {
@@ -145,7 +175,10 @@ fn start_lines(flags: &ServeFlags, model: &ModelInfo, limits: &Limits, address: 
         WeightClass::Int8 | WeightClass::Int4 => operations(peak(limits, model.weights), "OP") + " int8",
     };
     let (family, layers) = (model.config.family, model.config.num_layers);
-    let lines = [
+    // What somebody has set is worth a word; that a machine's memory ends is not.
+    let bound = model.memory_limit.as_ref().filter(|limit| limit.bytes().is_some());
+    let bound = bound.map_or_else(String::new, |limit| format!(" ({limit})"));
+    let mut lines = vec![
         ("model", format!("{} ({family}, {layers} layers), context {} tokens", model.name, model.max_model_len)),
         (
             "precision",
@@ -157,7 +190,10 @@ fn start_lines(flags: &ServeFlags, model: &ModelInfo, limits: &Limits, address: 
                 model.threads
             ),
         ),
-        ("memory", format!("{} weights + {} KV cache", bytes(model.weight_bytes as u64), bytes(model.kv_bytes as u64))),
+        (
+            "memory",
+            format!("{} weights + {} KV cache{bound}", bytes(model.weight_bytes as u64), bytes(model.kv_bytes as u64)),
+        ),
         (
             "kv blocks",
             format!(
@@ -169,9 +205,10 @@ fn start_lines(flags: &ServeFlags, model: &ModelInfo, limits: &Limits, address: 
         ),
         ("limits", format!("{} read (decode), {peak} (prefill)", bandwidth(limits.read_bandwidth))),
         ("targets", targets_line(flags, model)),
-        ("serving", format!("http://{address}/v1")),
+        ("serving", format!("http://{}/v1", address.socket)),
     ];
-    lines.map(|(name, value)| format!("{name:<10} {value}")).join("\n")
+    lines.extend(address.page().map(|page| ("page", page)));
+    lines.iter().map(|(name, value)| format!("{name:<10} {value}")).collect::<Vec<_>>().join("\n")
 }
 
 /// `first token within 1 s, then one each 50 ms; steps measured in 0.4 s`.
@@ -200,7 +237,7 @@ fn time(target: Nanos) -> String {
     }
 }
 
-fn start_json(flags: &ServeFlags, model: &ModelInfo, limits: &Limits, address: SocketAddr) -> Value {
+fn start_json(flags: &ServeFlags, model: &ModelInfo, limits: &Limits, address: &Address) -> Value {
     json!({
         "model": model.name,
         "max_model_len": model.max_model_len,
@@ -210,6 +247,7 @@ fn start_json(flags: &ServeFlags, model: &ModelInfo, limits: &Limits, address: S
         "kv_dtype": model.kv_dtype.name(),
         "arithmetic": model.arithmetic.name(),
         "kv_bytes": model.kv_bytes,
+        "memory_limit": figures::memory_limit_json(model.memory_limit.as_ref()),
         "kv_blocks": model.num_blocks,
         "block_size": model.block_size,
         "limits": figures::limits_json(limits),
@@ -220,7 +258,9 @@ fn start_json(flags: &ServeFlags, model: &ModelInfo, limits: &Limits, address: S
             "seconds": calibrated.took.as_secs_f64(),
             "from_disk": calibrated.from_disk,
         })),
-        "url": format!("http://{address}/v1"),
-        "port": address.port(),
+        "url": format!("http://{}/v1", address.socket),
+        "port": address.socket.port(),
+        "page": address.page(),
+        "hold_token": address.token,
     })
 }

@@ -16,6 +16,7 @@ use crate::commands::top::screen::Seen;
 use crate::console::{put, put_line};
 use crate::failure::Failure;
 use crate::flags::TopFlags;
+use crate::signals::Ends;
 
 /// Between two screens.
 const FRAME: Duration = Duration::from_millis(200);
@@ -75,14 +76,13 @@ async fn hear(feed: &mut Feed, seen: &mut Seen) -> Result<(), Failure> {
 
 /// Draws until somebody says q, Ctrl-C or Ctrl-D, or the feed ends. The terminal is then as it was.
 async fn watch(feed: &mut Feed, seen: &mut Seen) -> Result<(), Failure> {
-    let mut ends = [signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?, signal(SignalKind::hangup())?];
+    let (mut ends, mut terminate) = (Ends::listen()?, signal(SignalKind::terminate())?);
     let term = Term::stdout();
     let colour = console::colors_enabled();
     let _borrowed = Borrowed::take()?;
     let mut keys = keys();
     let mut frames = interval(FRAME);
     frames.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let [interrupt, terminate, hangup] = &mut ends;
     loop {
         tokio::select! {
             heard = hear(feed, seen) => heard?,
@@ -93,9 +93,8 @@ async fn watch(feed: &mut Feed, seen: &mut Seen) -> Result<(), Failure> {
                 put(&format!("\x1b[H{}\x1b[K\x1b[J", lines.join("\x1b[K\r\n")))?;
             }
             key = keys.recv() => if matches!(key, None | Some(b'q' | b'Q' | 3 | 4)) { return Ok(()) },
-            _ = interrupt.recv() => return Ok(()),
+            () = ends.recv() => return Ok(()),
             _ = terminate.recv() => return Ok(()),
-            _ = hangup.recv() => return Ok(()),
         }
     }
 }

@@ -6,7 +6,8 @@
 //!             +-- nobody has watched for 30 s, or the server drains --> moves
 //! ```
 //!
-//! A held engine holds everybody's requests, so this is off unless whoever started the server allows it. Nothing fails
+//! A held engine holds everybody's requests, so this is off unless whoever started the server allows it, and then takes
+//! the token of this start, which only those have who were given the link that the start printed. Nothing fails
 //! because of it: requests are taken in and wait, `/health` stays good, and the time has an owner of its own
 //! (`paused`, see `scheduler::ledger`). Targets do not run in it.
 
@@ -54,17 +55,18 @@ fn state(is_paused: bool) -> Response {
     json_body(json!({"paused": is_paused}).to_string())
 }
 
-/// Whether whoever started the server wants this, and whether it is not another site's page that asks: a browser sends
-/// such requests without being asked, and says so.
+/// Whether whoever started the server wants this, and this caller.
 fn allowed(app: &App, headers: &HeaderMap) -> Result<(), ApiError> {
-    if !app.allow_pause {
+    let Some(token) = &app.hold_token else {
         let message = "Pausing holds every request on this server, so it is off: start the server with --allow-pause.";
         return Err(ApiError::forbidden("pause_not_allowed", message));
+    };
+    if token.is_in(headers) {
+        return Ok(());
     }
-    match headers.get("sec-fetch-site").map(|site| site.as_bytes()) {
-        None | Some(b"same-origin" | b"none") => Ok(()),
-        Some(_) => Err(ApiError::forbidden("cross_site", "This can only be asked by this server's own page.")),
-    }
+    let message = "Holding the engine takes the token of this start in the header 'x-hold-token': it is in the link to \
+        the page that the server printed when it started.";
+    Err(ApiError::forbidden("hold_token", message))
 }
 
 /// Lets go of the engine when nobody has watched for a while. Ends with the pause.

@@ -204,7 +204,7 @@ fn a_head_that_never_ends_is_cut_off_and_an_idle_connection_is_not() {
     idle.request("GET", "/version", &[], b"");
     assert_eq!(idle.answer().status, 200);
     let mut slow = host.connect();
-    slow.send(b"GET /version HTTP/1.1\r\nhost: x\r\n");
+    slow.send(b"GET /version HTTP/1.1\r\nhost: localhost\r\n");
     let (sender, dripping) = mpsc::channel::<()>();
     std::thread::scope(|scope| {
         scope.spawn(|| {

@@ -7,6 +7,8 @@ use crate::host::{Host, local_server, small_engine, wait};
 
 /// How long a feed may take to say what is waited for.
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(300);
+/// What holds the engine.
+const TOKEN: &str = "0123456789abcdef";
 const PROMPT: &str = "The fox looked at the lantern in the window.";
 
 /// A feed as its reader has it.
@@ -202,7 +204,7 @@ fn a_feed_shows_a_request_from_its_prompt_to_its_end() {
 fn who_waits_and_who_runs_is_shown_while_it_lasts() {
     let (mut engine, mut options) = (small_engine(), local_server());
     engine.max_num_seqs = 1;
-    options.allow_pause = true;
+    options.hold_token = Some(TOKEN.into());
     let host = Host::with(engine, options);
     let mut feed = Feed::open(&host, "", &[]);
     // Held, so that it lasts.
@@ -326,12 +328,14 @@ fn a_feed_ends_when_the_server_drains() {
 /// Those who watch may hold it.
 fn pausable() -> Host {
     let mut options = local_server();
-    options.allow_pause = true;
+    options.hold_token = Some(TOKEN.into());
     Host::with(small_engine(), options)
 }
 
 fn post(host: &Host, path: &str) -> Value {
-    let answer = host.post_bytes(path, b"");
+    let mut connection = host.connect();
+    connection.request("POST", path, &[("x-hold-token", TOKEN), ("connection", "close")], b"");
+    let answer = connection.answer();
     assert_eq!(answer.status, 200, "{path}: {}", answer.text());
     answer.json()["paused"].clone()
 }
@@ -404,17 +408,38 @@ fn holding_the_engine_must_be_allowed() {
     drop(host);
     let host = pausable();
     assert_eq!(host.get("/live/info").json()["pause_allowed"], true);
-    for (site, expected) in [("cross-site", 403), ("same-site", 403), ("same-origin", 200), ("none", 200)] {
+    let refused = host.post_bytes("/live/pause", b"");
+    assert_eq!(
+        (refused.status, &refused.json()["error"]["code"]),
+        (403, &json!("hold_token")),
+        "allowed, but not for all"
+    );
+    let holds = |headers: &[(&str, &str)]| {
         let mut connection = host.connect();
-        connection.request("POST", "/live/resume", &[("sec-fetch-site", site), ("connection", "close")], b"");
-        assert_eq!(connection.answer().status, expected, "{site}");
+        connection.request("POST", "/live/resume", &[headers, &[("connection", "close")]].concat(), b"");
+        connection.answer().status
+    };
+    for (site, expected) in [("cross-site", 403), ("same-site", 403), ("same-origin", 200), ("none", 200)] {
+        assert_eq!(holds(&[("x-hold-token", TOKEN), ("sec-fetch-site", site)]), expected, "{site}");
+    }
+    for wrong in ["", "x", &TOKEN[1..], &TOKEN.to_uppercase(), &format!("{TOKEN}0")] {
+        for path in ["/live/pause", "/live/step", "/live/resume", "/live/resume?hold=0123456789abcdef"] {
+            let mut connection = host.connect();
+            connection.request("POST", path, &[("x-hold-token", wrong), ("connection", "close")], b"");
+            assert_eq!(connection.answer().status, 403, "{path} {wrong:?}");
+        }
+    }
+    assert_eq!(holds(&[("x-hold-token", TOKEN), ("x-hold-token", TOKEN)]), 403);
+    assert!(!host.engine.is_paused());
+    for path in ["/live/info", "/metrics", "/", "/app.js"] {
+        assert!(!host.get(path).text().contains(TOKEN), "{path} gives the token away");
     }
 }
 
 #[test]
 fn an_engine_that_nobody_watches_any_more_moves_again() {
     let mut options = local_server();
-    options.allow_pause = true;
+    options.hold_token = Some(TOKEN.into());
     options.pause_limit = std::time::Duration::from_millis(300);
     let host = Host::with(small_engine(), options);
     let mut feed = Feed::open(&host, "", &[]);

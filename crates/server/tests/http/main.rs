@@ -12,6 +12,7 @@ mod live;
 mod otel;
 mod plan;
 mod refusals;
+mod site;
 mod surfaces;
 mod targets;
 mod tenants;

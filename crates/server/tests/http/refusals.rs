@@ -112,12 +112,12 @@ fn a_body_ends_at_the_limit_however_it_is_sent() {
 
     // Announced only: the refusal does not wait for a byte of it.
     let mut connection = host.connect();
-    connection.send(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 9999999999\r\n\r\n");
+    connection.send(b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 9999999999\r\n\r\n");
     assert_eq!(connection.answer().status, 413);
 
     // In chunks, without an announced length, and without an end.
     let mut connection = host.connect();
-    connection.send(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n");
+    connection.send(b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n");
     let chunk = format!("{:x}\r\n{}\r\n", 16 << 10, " ".repeat(16 << 10));
     for _ in 0..5 {
         connection.send(chunk.as_bytes());
@@ -127,7 +127,7 @@ fn a_body_ends_at_the_limit_however_it_is_sent() {
 
     // Chunks within the limit are a body like any other.
     let mut connection = host.connect();
-    connection.send(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n");
+    connection.send(b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n");
     for piece in [r#"{"prompt": "The fox","#, r#" "max_tokens": 1}"#] {
         connection.send(format!("{:x}\r\n{piece}\r\n", piece.len()).as_bytes());
     }
@@ -143,9 +143,9 @@ fn headers_and_urls_have_an_end() {
     let long = "x".repeat(64 << 10);
     let many: String = (0..20_000).map(|at| format!("h{at}: 1\r\n")).collect();
     for (head, statuses) in [
-        (format!("GET /health HTTP/1.1\r\nhost: x\r\nlong: {long}\r\n\r\n"), [431, 431]),
-        (format!("GET /health HTTP/1.1\r\nhost: x\r\n{many}\r\n"), [431, 431]),
-        (format!("GET /{long} HTTP/1.1\r\nhost: x\r\n\r\n"), [414, 431]),
+        (format!("GET /health HTTP/1.1\r\nhost: localhost\r\nlong: {long}\r\n\r\n"), [431, 431]),
+        (format!("GET /health HTTP/1.1\r\nhost: localhost\r\n{many}\r\n"), [431, 431]),
+        (format!("GET /{long} HTTP/1.1\r\nhost: localhost\r\n\r\n"), [414, 431]),
     ] {
         let mut connection = host.connect();
         connection.send(head.as_bytes());
