@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use kernels::{Arithmetic, Backend, Cpu, CpuError, CpuOptions, Isa, KvDtype, KvShape, Reference, WeightClass};
-use model::chat_template::ChatTemplate;
+use model::chat_template::{ChatTemplate, Renderer};
 use model::sampler::SamplingParams;
 use model::tokenizer::Tokenizer;
 use model::{
@@ -94,6 +94,9 @@ pub struct EngineOptions {
     pub tpot: DefaultTarget,
     /// Refuse a request whose first token would come later than its target, instead of serving it late.
     pub refuse_late: bool,
+    /// Where the model's chat template is compiled and run. In this process, if nobody says otherwise: then a template can end
+    /// the process, so that is for models whose template you trust.
+    pub template_renderer: Renderer,
     /// Key of the prefix cache's hashes: random per start, so that nobody can construct a collision.
     pub hash_key: [u8; 32],
 }
@@ -127,6 +130,7 @@ impl Default for EngineOptions {
             ttft: DefaultTarget::None,
             tpot: DefaultTarget::None,
             refuse_late: false,
+            template_renderer: Renderer::InProcess,
             hash_key: [0; 32],
         }
     }
@@ -223,7 +227,7 @@ impl Engine {
             true => Some(Arc::new(Tokenizer::load(checkpoint, config.vocab_size)?)),
             false => None,
         };
-        let chat_template = ChatTemplate::load(checkpoint)?;
+        let chat_template = ChatTemplate::load_with(checkpoint, &options.template_renderer)?;
         let sizes = Sizes::of(&config, options);
         let Loaded { mut forward, kv, max_model_len, notices, threads, isa, arithmetic } =
             load_model(checkpoint, options, &sizes, &mut |loaded| progress(Starting::Loading(loaded)))?;
