@@ -15,5 +15,6 @@ mod replay;
 mod run;
 mod serve;
 mod sim;
+mod templates;
 mod terminal;
 mod top;

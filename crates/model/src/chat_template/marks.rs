@@ -32,8 +32,9 @@ use super::{ChatMessage, TemplateError, TemplateOptions};
 const POOLS: [std::ops::RangeInclusive<char>; 4] =
     ['\u{1D300}'..='\u{1D356}', '\u{1F030}'..='\u{1F093}', '\u{F0000}'..='\u{FFFFD}', '\u{100000}'..='\u{10FFFD}'];
 
-/// Filters whose result depends on which sign it is. Templates that use one see marks only in whole special tokens.
-const SIGN_SENSITIVE: [&str; 5] = ["escape", "e", "urlencode", "sort", "dictsort"];
+/// Filters and methods whose result depends on which sign it is. Templates that use one see marks only in whole special
+/// tokens.
+const SIGN_SENSITIVE: [&str; 6] = ["escape", "e", "urlencode", "sort", "dictsort", "title"];
 
 /// The texts of a tokenizer's added tokens, as far as they matter here.
 #[derive(Debug)]
@@ -119,7 +120,8 @@ impl Words {
                 let before = at.checked_sub(1).map(|before| &tokens[before]);
                 match token {
                     Token::Name(name) => {
-                        sign_sensitive |= before == Some(&Token::Sign('|')) && SIGN_SENSITIVE.contains(name);
+                        sign_sensitive |=
+                            matches!(before, Some(Token::Sign('|' | '.'))) && SIGN_SENSITIVE.contains(name);
                         words.insert(name.to_string());
                     }
                     Token::Sign(_) => {}
