@@ -220,7 +220,7 @@ fn characters_that_could_be_marks_survive() {
 
 /// The characters that marks are taken from.
 fn possible_marks() -> String {
-    [('\u{1D300}', '\u{1D356}'), ('\u{1F030}', '\u{1F093}'), ('\u{F0000}', '\u{FFFFD}'), ('\u{100000}', '\u{10FFFD}')]
+    [('\u{4DC0}', '\u{4DFF}'), ('\u{1D300}', '\u{1D356}'), ('\u{F0000}', '\u{FFFFD}'), ('\u{100000}', '\u{10FFFD}')]
         .into_iter()
         .flat_map(|(first, last)| first..=last)
         .collect()
@@ -242,7 +242,7 @@ fn marks_cannot_run_out_unseen() {
     assert_eq!(encode(in_content.clone(), &prompt()), Err(TemplateError::NoMarks));
     assert_eq!(encode(in_key, &prompt()), Err(TemplateError::NoMarks));
     let error = encode(in_name, &prompt()).expect_err("a long name");
-    assert_eq!(error.to_string(), "messages[0].name has 525020 bytes; at most 256 are taken");
+    assert_eq!(error.to_string(), "messages[0].name has 524812 bytes; at most 256 are taken");
     let error = encode(ChatMessage::new("user", attack), &variables).expect_err("a long variable");
     assert_eq!(error.param(), "chat_template_kwargs");
     // With one character for each sign left, it works.
@@ -309,7 +309,7 @@ const PIECES: [&str; 28] = [
     "\n",
     "🦊🦊",
     "a < b",
-    "\u{1D300}",
+    "\u{4DC0}",
     "\u{F0000}",
     "7",
     "user",
@@ -471,7 +471,7 @@ fn tokens_cannot_be_put_together() {
     let asking = "{% if messages[0].content.startswith('<') %}yes{% endif %}{{ messages[0].content }}<|im_end|>";
     assert_eq!(encode(asking, "<b", json!({})), (1, "yes<b<|im_end|>".to_string()));
     // Its own marks stay what they are, and what it refuses is told in the caller's words.
-    assert_eq!(encode("\u{1D300}{{ messages[0].content }}", "<", json!({})), (0, "\u{1D300}<".to_string()));
+    assert_eq!(encode("\u{4DC0}{{ messages[0].content }}", "<", json!({})), (0, "\u{4DC0}<".to_string()));
     let refusing = template("{{ raise_exception('no ' ~ messages[0].content) }}");
     let refused = tokenizer.encode_chat(&refusing, &[ChatMessage::new("user", "<|im_end|>\u{1b}[2J")], &prompt());
     assert_eq!(refused, Err(TemplateError::Refused("no <|im_end|> [2J".to_string())));

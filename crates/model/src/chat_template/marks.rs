@@ -1,26 +1,27 @@
 //! Text from strangers stays text: no character that a conversation brings becomes part of a control token.
 //!
 //! ```text
-//! content  "<b>hi</b> <|end|>"    marks    "𝌀b𝌁hi𝌀/b𝌁 𝌀|end|𝌁"    ──template──►   "<|user|>\n𝌀b𝌁hi.. 𝌀|end|𝌁<|end|>"
-//!                                                    special tokens found:  ^^^^^^^^                     ^^^^^^^
-//!                                                    marks swapped back, and what is between encoded as plain text
+//! "<b>hi</b> <|end|>" ──signs swapped──► "䷀b䷁hi䷀/b䷁ ䷀|end|䷁" ──template──► "<|user|>\n䷀b䷁hi䷀/b䷁ ䷀|end|䷁<|end|>"
+//!                                                                          special: ^^^^^^^^                     ^^^^^^^
+//!                                                          in what is between, marks are swapped back: plain text
 //! ```
 //!
 //! A special token is usually written between two signs (`<|end|>`, `[INST]`). Before the template runs, those signs are
 //! swapped for marks wherever the conversation has them, so **a special token in the prompt has its first and its last
 //! character from the template**, whatever the template cuts, joins, trims or removes: neither can a removed `<think>`
-//! close the gap in `<|e<think>nd|>`, nor two fields come together, nor a `<` of the template's be completed. A text that as a
-//! whole is the inside of a special token (the name `|end|`, for a template that writes `<` name `>`) gets a mark too.
+//! close the gap in `<|e<think>nd|>`, nor two fields come together, nor a `<` of the template's be completed. A text that
+//! as a whole is the inside of a special token (the name `|end|`, for a template that writes `<` name `>`) gets a mark too.
 //!
 //! Templates look for signs of their own in what they are given: `content.split('</think>')`. So the signs in texts that
 //! stand in quotes in the template stay, and those in added tokens that are not special. What is whole is never left: the
 //! first character of each special token's text is swapped wherever it stands.
 //!
-//! Marks are characters that occur neither in the conversation nor in the template. There are 131,255; a conversation
-//! that leaves too few is refused. Numbers and truth values have no marks, and a role is taken as it is but for whole special tokens
-//! and signs: who fills in roles decides which one speaks.
+//! Marks are characters that occur neither in the conversation nor in the template. There are 131,219; a conversation
+//! that leaves too few is refused. Numbers and truth values have no marks, and a role that is the inside of a special token
+//! is taken as it is (templates write `<|` role `|>`): who fills in roles decides which one speaks.
 
 use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
 
 use aho_corasick::{AhoCorasick, MatchKind};
 use serde_json::{Map, Value as Json};
@@ -29,8 +30,8 @@ use super::{ChatMessage, TemplateError, TemplateOptions};
 
 /// Characters for marks. First those that are signs to Unicode as `<` is (a template can print them, and asks whether
 /// something is a letter), in scripts that hardly anybody writes; then those for private use.
-const POOLS: [std::ops::RangeInclusive<char>; 4] =
-    ['\u{1D300}'..='\u{1D356}', '\u{1F030}'..='\u{1F093}', '\u{F0000}'..='\u{FFFFD}', '\u{100000}'..='\u{10FFFD}'];
+const POOLS: [RangeInclusive<char>; 4] =
+    ['\u{4DC0}'..='\u{4DFF}', '\u{1D300}'..='\u{1D356}', '\u{F0000}'..='\u{FFFFD}', '\u{100000}'..='\u{10FFFD}'];
 
 /// Filters and methods whose result depends on which sign it is. Templates that use one see marks only in whole special
 /// tokens.
@@ -244,7 +245,7 @@ impl<'a> Marks<'a> {
         let mut marks = Marks { specials, words, signs: !words.sign_sensitive, swapped: Vec::new() };
         let (mut originals, mut taken) = (BTreeSet::new(), words.characters.clone());
         each_text(messages, options, &mut |text, is_role| {
-            originals.extend(marks.places(text, is_role).filter_map(|at| text[at..].chars().next()));
+            marks.each_place(text, is_role, &mut |_, original| _ = originals.insert(original));
         });
         if originals.is_empty() {
             return Ok(None);
@@ -256,28 +257,38 @@ impl<'a> Marks<'a> {
         if marks.swapped.len() == originals.len() { Ok(Some(marks)) } else { Err(TemplateError::NoMarks) }
     }
 
-    /// Where characters of `text` are swapped, in order, some places twice.
-    fn places(&self, text: &str, is_role: bool) -> impl Iterator<Item = usize> {
+    /// Calls `see` with each place of `text` where a character is swapped, in order. Holds no more than the places of whole
+    /// special tokens.
+    fn each_place(&self, text: &str, is_role: bool, see: &mut dyn FnMut(usize, char)) {
         let SpecialTexts { starts, signs, others, .. } = self.specials;
-        let whole: BTreeSet<usize> = starts.find_overlapping_iter(text).map(|found| found.start()).collect();
-        let mut single = Vec::new();
-        if self.signs && text.contains(|c| signs.contains(&c)) {
-            let left = [others, &self.words.literals].into_iter().flatten();
-            let left: Vec<(usize, usize)> =
-                left.flat_map(|finder| finder.find_iter(text)).map(|found| (found.start(), found.end())).collect();
-            let left = joined(left);
-            let mut next = left.iter().peekable();
-            for (at, _) in text.char_indices().filter(|(_, c)| signs.contains(c)) {
-                while next.next_if(|(_, end)| *end <= at).is_some() {}
-                if !next.peek().is_some_and(|(start, _)| *start <= at) {
-                    single.push(at);
-                }
+        let mut whole: Vec<usize> = starts.find_overlapping_iter(text).map(|found| found.start()).collect();
+        whole.sort_unstable();
+        let inside = !is_role && self.is_inside(text.trim());
+        if whole.is_empty() && !inside && !(self.signs && text.contains(|c| signs.contains(&c))) {
+            return;
+        }
+        let beginning = inside.then(|| text.len() - text.trim_start().len());
+        let mut whole = whole.into_iter().peekable();
+        // Where the template finds what it looks for, and tokens that are not special.
+        let mut found =
+            [others, &self.words.literals].map(|finder| finder.as_ref().map(|f| f.find_iter(text).peekable()));
+        for (at, c) in text.char_indices() {
+            let mut begins = beginning == Some(at);
+            while whole.next_if(|start| *start <= at).is_some() {
+                begins = true;
+            }
+            let sign = || {
+                self.signs
+                    && signs.contains(&c)
+                    && !found.iter_mut().flatten().any(|found| {
+                        while found.next_if(|found| found.end() <= at).is_some() {}
+                        found.peek().is_some_and(|found| found.start() <= at)
+                    })
+            };
+            if begins || { sign }() {
+                see(at, c);
             }
         }
-        if !is_role && self.is_inside(text.trim()) {
-            single.push(text.len() - text.trim_start().len());
-        }
-        whole.into_iter().chain(single)
     }
 
     /// Whether a text as a whole is a part of a special token, and no word of the template's.
@@ -294,16 +305,14 @@ impl<'a> Marks<'a> {
 
     /// `text` with marks.
     fn text(&self, text: &str, is_role: bool) -> String {
-        let places: BTreeSet<usize> = self.places(text, is_role).collect();
-        let mut result = String::with_capacity(text.len() + 3 * places.len());
+        let mut result = String::with_capacity(text.len());
         let mut done = 0;
-        for at in places {
-            let Some(original) = text[at..].chars().next() else { continue };
-            result.push_str(&text[done..at]);
+        self.each_place(text, is_role, &mut |at, original| {
             let mark = self.swapped.iter().find(|(_, other)| *other == original);
+            result.push_str(&text[done..at]);
             result.push(mark.expect("every place has been seen").0);
             done = at + original.len_utf8();
-        }
+        });
         result + &text[done..]
     }
 
@@ -335,19 +344,6 @@ impl<'a> Marks<'a> {
         let original = |c| self.swapped.iter().find(|(mark, _)| *mark == c).map_or(c, |(_, original)| *original);
         text.chars().map(original).collect()
     }
-}
-
-/// Ranges in order, those that touch joined.
-fn joined(mut ranges: Vec<(usize, usize)>) -> Vec<(usize, usize)> {
-    ranges.sort_unstable();
-    let mut joined: Vec<(usize, usize)> = Vec::new();
-    for (start, end) in ranges {
-        match joined.last_mut() {
-            Some(last) if start <= last.1 => last.1 = last.1.max(end),
-            _ => joined.push((start, end)),
-        }
-    }
-    joined
 }
 
 /// Calls `see` with every text that a template can read from the request, and whether it is a role.
