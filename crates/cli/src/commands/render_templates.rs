@@ -6,7 +6,7 @@
 use std::io;
 
 use model::chat_template::{MAX_RENDER_MEMORY, MAX_RENDER_TIME, RENDER_STACK_BYTES, serve_renderings};
-use nix::sys::resource::{Resource, UsageWho, getrusage, setrlimit};
+use nix::sys::resource::{Resource, UsageWho, getrlimit, getrusage, setrlimit};
 
 use crate::failure::Failure;
 
@@ -47,7 +47,9 @@ fn confine() -> nix::Result<()> {
     limit(Resource::RLIMIT_AS, (1 << 30) + RENDER_STACK_BYTES + MAX_RENDER_MEMORY)
 }
 
+/// Sets a limit for good, or leaves the one that whoever started the program has set below it.
 fn limit(resource: Resource, most: u64) -> nix::Result<()> {
+    let most = most.min(getrlimit(resource)?.1);
     setrlimit(resource, most, most)
 }
 
@@ -75,6 +77,6 @@ fn close_inherited() {
 fn more_time() {
     let Ok(used) = getrusage(UsageWho::RUSAGE_SELF) else { return };
     let used = used.user_time().tv_sec() + used.system_time().tv_sec();
-    let soft = used.unsigned_abs() + CPU_SECONDS;
-    let _ = setrlimit(Resource::RLIMIT_CPU, soft, nix::libc::RLIM_INFINITY);
+    let Ok((_, hard)) = getrlimit(Resource::RLIMIT_CPU) else { return };
+    let _ = setrlimit(Resource::RLIMIT_CPU, hard.min(used.unsigned_abs() + CPU_SECONDS), hard);
 }
