@@ -16,5 +16,6 @@ mod replay;
 mod run;
 mod serve;
 mod sim;
+mod templates;
 mod terminal;
 mod top;

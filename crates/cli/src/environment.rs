@@ -2,9 +2,10 @@
 
 use std::fs::File;
 use std::io::Read;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use model::chat_template::Renderer;
 use model::hub::HubEnv;
 #[cfg(feature = "otel")]
 use server::OtelOptions;
@@ -82,6 +83,18 @@ fn otel_of(get: impl Fn(&str) -> Option<String>) -> Option<OtelOptions> {
         headers: headers.split(',').filter_map(pair).collect(),
         service_name: get("OTEL_SERVICE_NAME").unwrap_or_else(|| "twostroke".to_owned()),
     })
+}
+
+/// Chat templates run in child processes of this very program. On Linux that is the file that runs, also when another one
+/// has its name by now (an upgrade in place); elsewhere the file of that name, and a child of another version is refused.
+pub(crate) fn template_renderer() -> Renderer {
+    let running = Path::new("/proc/self/exe");
+    let program = match running.exists() {
+        true => Some(running.to_owned()),
+        false => std::env::current_exe().ok(),
+    };
+    let program = program.unwrap_or_else(|| "twostroke".into());
+    Renderer::Child(vec![program.into(), "render-templates".into()])
 }
 
 /// Whether somebody is hunting a bug.

@@ -84,6 +84,9 @@ pub(crate) enum Command {
     /// Print the reference of all flags as Markdown.
     #[command(hide = true)]
     FlagReference,
+    /// Render chat templates for another process of this program.
+    #[command(hide = true)]
+    RenderTemplates,
 }
 
 /// Which model, and how it is held in memory.

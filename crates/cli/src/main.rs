@@ -42,10 +42,12 @@ fn main() -> ExitCode {
 }
 
 fn run(command: &Command) -> Result<(), Failure> {
-    environment::start_logging(match command {
-        Command::Serve(_) => "info",
-        _ => "warn",
-    });
+    match command {
+        // Its standard error is nobody's.
+        Command::RenderTemplates => {}
+        Command::Serve(_) => environment::start_logging("info"),
+        _ => environment::start_logging("warn"),
+    }
     match command {
         Command::Run(flags) => commands::run::run(flags),
         Command::Serve(flags) => commands::serve::serve(flags),
@@ -61,5 +63,6 @@ fn run(command: &Command) -> Result<(), Failure> {
         Command::Whatif(flags) => commands::whatif::ask(flags),
         Command::Top(flags) => commands::top::top(flags),
         Command::FlagReference => commands::reference::print(),
+        Command::RenderTemplates => commands::render_templates::render(),
     }
 }

@@ -114,11 +114,13 @@ pub(crate) fn is_hub_id(name: &str) -> bool {
     name.split_once('/').is_some_and(|(organisation, rest)| good(organisation) && good(rest))
 }
 
-/// Starts an engine, with progress bars for people while weights are read and steps are measured.
+/// Starts an engine, with progress bars for people while weights are read and steps are measured. Whatever the options say,
+/// its chat template runs in child processes.
 pub(crate) fn start(checkpoint: &Checkpoint, options: &EngineOptions) -> Result<Engine, Failure> {
     let loading = Progress::new("loading");
     let mut measuring = None;
-    let started = Engine::start(checkpoint, options, &mut |starting| match starting {
+    let options = EngineOptions { template_renderer: environment::template_renderer(), ..options.clone() };
+    let started = Engine::start(checkpoint, &options, &mut |starting| match starting {
         Starting::Loading(progress) => loading.at(progress.bytes_done, progress.bytes_total),
         Starting::Calibrating { done, total } => {
             measuring.get_or_insert_with(|| Progress::counting("calibrating", "steps")).at(done as u64, total as u64);

@@ -478,7 +478,8 @@ fn render_chat(
         Rejection::of("messages", "this model has no chat template: use /v1/completions with a plain prompt")
     })?;
     let options = TemplateOptions { add_generation_prompt, kwargs: kwargs.clone(), now: raw.now };
-    tokenizer.encode_chat(template, messages, &options).map_err(|error| Rejection::of("messages", error.to_string()))
+    let encoded = tokenizer.encode_chat(template, messages, &options);
+    encoded.map_err(|error| Rejection::of(error.param(), error.to_string()))
 }
 
 fn no_tokenizer(param: &'static str) -> Rejection {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use kernels::room::{Limit, Room as MemoryRoom, room as memory_room};
 use kernels::{Arithmetic, Backend, Cpu, CpuError, CpuOptions, Isa, KvDtype, KvShape, Reference, WeightClass};
-use model::chat_template::ChatTemplate;
+use model::chat_template::{ChatTemplate, Renderer};
 use model::demands::Shape;
 use model::sampler::SamplingParams;
 use model::tokenizer::Tokenizer;
@@ -99,6 +99,9 @@ pub struct EngineOptions {
     pub tpot: DefaultTarget,
     /// Refuse a request whose first token would come later than its target, instead of serving it late.
     pub refuse_late: bool,
+    /// Where the model's chat template is compiled and run. In this process, if nobody says otherwise: then a template can end
+    /// the process, so that is for models whose template you trust.
+    pub template_renderer: Renderer,
     /// Key of the prefix cache's hashes: random per start, so that nobody can construct a collision.
     pub hash_key: [u8; 32],
 }
@@ -133,6 +136,7 @@ impl Default for EngineOptions {
             ttft: DefaultTarget::None,
             tpot: DefaultTarget::None,
             refuse_late: false,
+            template_renderer: Renderer::InProcess,
             hash_key: [0; 32],
         }
     }
@@ -247,7 +251,7 @@ impl Engine {
             true => Some(Arc::new(Tokenizer::load(checkpoint, config.vocab_size)?)),
             false => None,
         };
-        let chat_template = ChatTemplate::load(checkpoint)?;
+        let chat_template = ChatTemplate::load_with(checkpoint, &options.template_renderer)?;
         let sizes = Sizes::of(&config, options, memory_room())?;
         let Loaded { mut forward, kv, max_model_len, notices, threads, isa, arithmetic } =
             load_model(checkpoint, options, &sizes, &mut |loaded| progress(Starting::Loading(loaded)))?;

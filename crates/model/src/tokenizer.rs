@@ -19,12 +19,12 @@
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use aho_corasick::{AhoCorasick, MatchKind};
 use serde::Deserialize;
 use tokenizers::normalizers::NormalizerWrapper;
 use tokenizers::tokenizer::{AddedVocabulary, Model as _, Normalizer as _, PreTokenizer as _};
 use tokenizers::{AddedToken, OffsetType, PreTokenizedString};
 
+use crate::chat_template::SpecialTexts;
 use crate::checkpoint::{Checkpoint, LoadError};
 
 /// The file that makes a tokenizer.
@@ -60,7 +60,7 @@ pub struct Tokenizer {
     names: SpecialNames,
     add_bos: bool,
     /// Finds the text of special tokens; `None` when there are none.
-    special_texts: Option<AhoCorasick>,
+    special_texts: Option<SpecialTexts>,
 }
 
 /// The bytes and the kind of every token id.
@@ -353,7 +353,7 @@ impl Tokenizer {
     }
 
     /// Finds the text of special tokens, overlapping ones too.
-    pub(crate) fn special_texts(&self) -> Option<&AhoCorasick> {
+    pub(crate) fn special_texts(&self) -> Option<&SpecialTexts> {
         self.special_texts.as_ref()
     }
 }
@@ -603,12 +603,7 @@ fn decode_rules(inner: &tokenizers::Tokenizer) -> Result<(DecodeRules, PieceRule
     Ok((rules, pieces))
 }
 
-fn special_texts(inner: &tokenizers::Tokenizer) -> Option<AhoCorasick> {
+fn special_texts(inner: &tokenizers::Tokenizer) -> Option<SpecialTexts> {
     let tokens = inner.get_added_vocabulary().get_added_tokens_decoder();
-    let texts: Vec<&str> = tokens.values().filter(|token| token.special).map(|token| token.content.as_str()).collect();
-    if texts.is_empty() {
-        return None;
-    }
-    let built = AhoCorasick::builder().match_kind(MatchKind::Standard).build(texts);
-    Some(built.expect("a bounded number of short patterns"))
+    SpecialTexts::new(tokens.values().map(|token| (token.content.as_str(), token.special)))
 }

@@ -9,6 +9,7 @@ pub(crate) mod plan;
 pub(crate) mod quality;
 pub(crate) mod quantize;
 pub(crate) mod reference;
+pub(crate) mod render_templates;
 pub(crate) mod replay;
 pub(crate) mod run;
 pub(crate) mod serve;

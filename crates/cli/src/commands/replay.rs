@@ -5,6 +5,7 @@ use engine::recording::{Recording, ReplayError, Replayed, replay, replay_with_mo
 use serde_json::json;
 
 use crate::console::{Progress, note, put_line};
+use crate::environment;
 use crate::failure::Failure;
 use crate::flags::ReplayFlags;
 use crate::models;
@@ -29,7 +30,8 @@ pub(crate) fn again(flags: &ReplayFlags) -> Result<(), Failure> {
 
 fn with_model(flags: &ReplayFlags, recording: Recording, name: &str) -> Result<Replayed, Failure> {
     let checkpoint = models::named(name)?;
-    let options = EngineOptions { threads: flags.threads, ..EngineOptions::default() };
+    let template_renderer = environment::template_renderer();
+    let options = EngineOptions { threads: flags.threads, template_renderer, ..EngineOptions::default() };
     let bar = Progress::new("loading");
     let replayed = replay_with_model(recording, &checkpoint, &options, &mut |p| bar.at(p.bytes_done, p.bytes_total));
     drop(bar);

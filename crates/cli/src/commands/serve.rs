@@ -123,6 +123,7 @@ fn engine_options(flags: &ServeFlags, chosen: Chosen) -> Result<EngineOptions, F
         seed: flags.seed.unwrap_or(chance),
         record: flags.record.clone(),
         hash_key: random,
+        template_renderer: environment::template_renderer(),
     })
 }
 

@@ -56,7 +56,7 @@ pub(crate) fn tokenize(body: Value, app: &App) -> Result<String, ApiError> {
 
 fn template_refused(error: &TemplateError) -> ApiError {
     // These errors are made of fixed text, except for what the template itself says to whoever calls it.
-    ApiError::bad_request(format!("{error}.")).with_param("messages")
+    ApiError::bad_request(format!("{error}.")).with_param(error.param())
 }
 
 /// Ids to the text they stand for.
