@@ -7,7 +7,6 @@
 //! ```
 //! Only ever a saving of time: whatever is wrong with such a file, it is as if there were none. Each is whole or absent.
 
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -149,28 +148,19 @@ pub(crate) fn limits(directory: &Path, on: On) -> Option<Limits> {
 }
 
 fn write(path: &Path, key: &str, found: Value) -> io::Result<()> {
-    fs::create_dir_all(path.parent().unwrap_or(Path::new(".")))?;
-    let temporary = path.with_extension(format!("{}.tmp", std::process::id()));
-    let text = json!({ "key": key, "found": found }).to_string();
-    let written = fs::write(&temporary, text).and_then(|()| fs::rename(&temporary, path));
-    if written.is_err() {
-        let _ = fs::remove_file(&temporary); // it may not exist
-    }
-    written
+    files::replace_with(path, json!({ "key": key, "found": found }).to_string().as_bytes())
 }
 
 /// What is kept at `path` for `key`; `None` for anything else.
 fn read(path: &Path, key: &str) -> Option<Value> {
-    let metadata = path.metadata().ok()?;
-    if !metadata.is_file() || metadata.len() > MAX_BYTES {
-        return None;
-    }
-    let mut value: Value = serde_json::from_slice(&fs::read(path).ok()?).ok()?;
+    let mut value: Value = serde_json::from_slice(&files::read(path, MAX_BYTES).ok()?).ok()?;
     (value["key"] == key).then(|| value["found"].take())
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

@@ -13,7 +13,6 @@
 //! slots before it reads it.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -34,6 +33,8 @@ const LEAST_REPEATS: usize = 3;
 const MOST_REPEATS: usize = 15;
 /// Memory of the cache that is written to have something to read. More than caches of processors hold.
 const MOST_KV_BYTES: usize = 128 << 20;
+/// No file of costs is longer.
+const MAX_KEPT_BYTES: u64 = 64 << 10;
 /// Context of a decode row whose attention hardly counts.
 const SHORT: usize = 64;
 /// Context of one whose attention does.
@@ -307,7 +308,7 @@ pub(crate) fn place(directory: &Path, key: &str) -> PathBuf {
 
 /// The result kept at `path` for `key`; `None` for anything but a whole one.
 pub(crate) fn read(path: &Path, key: &str) -> Option<CostModel> {
-    let value: Value = serde_json::from_slice(&fs::read(path).ok()?).ok()?;
+    let value: Value = serde_json::from_slice(&files::read(path, MAX_KEPT_BYTES).ok()?).ok()?;
     if value["key"] != key {
         return None;
     }
@@ -341,11 +342,5 @@ pub(crate) fn write(path: &Path, key: &str, cost: &CostModel) -> io::Result<()> 
         "knots": knots.collect::<Vec<_>>(),
         "terms": { "pair": pair, "key": key_term, "row": row, "prompt": prompt, "head": head, "logits": logits },
     });
-    fs::create_dir_all(path.parent().unwrap_or(Path::new(".")))?;
-    let temporary = path.with_extension(format!("cost.{}.tmp", std::process::id()));
-    let written = fs::write(&temporary, value.to_string()).and_then(|()| fs::rename(&temporary, path));
-    if written.is_err() {
-        let _ = fs::remove_file(&temporary); // it may not exist
-    }
-    written
+    files::replace_with(path, value.to_string().as_bytes())
 }

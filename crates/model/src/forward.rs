@@ -190,6 +190,7 @@ pub fn load<B: Backend>(
     if weights.num_non_finite() > 0 {
         notices.push(format!("{} of the weights are NaN or infinite", weights.num_non_finite()));
     }
+    notices.extend(weights.image_damage());
     let options = options.clone();
     let image_writer = weights.into_image_writer();
     Ok(Runner {
@@ -280,7 +281,7 @@ impl<B: Backend> Runner<B> {
         self.max_model_len
     }
 
-    /// What a person should know about this load: a clamped length, NaN weights. Often empty.
+    /// What a person should know about this load: a clamped length, NaN weights, a damaged image. Often empty.
     pub fn notices(&self) -> &[String] {
         &self.notices
     }

@@ -91,6 +91,9 @@ impl Arrival {
     }
 }
 
+/// Requests of a load, at most: they take two gigabytes.
+pub const MAX_REQUESTS: usize = 10_000_000;
+
 /// Tells the names of prompts and answers apart.
 const ASKED: u64 = 1 << 63;
 

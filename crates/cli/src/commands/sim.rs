@@ -159,7 +159,7 @@ fn model_size(flags: &SimFlags) -> Result<ModelSize, Failure> {
     }
     let path = Path::new(&flags.model);
     let path = if path.is_dir() { path.join("config.json") } else { path.to_path_buf() };
-    let text = fs::read_to_string(&path).map_err(|error| {
+    let text = files::read_text(&path, ModelConfig::MAX_BYTES).map_err(|error| {
         let names: Vec<&str> = MODELS.iter().map(|shape| shape.name).collect();
         Failure::usage(format!(
             "--model: {} is none of {} and no directory with a config.json: {}: {error}",

@@ -396,10 +396,7 @@ impl Recording {
     /// Opens the file and reads its header.
     pub fn open(path: &Path) -> Result<Recording, RecordingError> {
         let io = |error| RecordingError::Io { path: path.to_owned(), error };
-        if !std::fs::metadata(path).map_err(io)?.is_file() {
-            return Err(RecordingError::NotAFile { path: path.to_owned() });
-        }
-        let mut file = BufReader::new(File::open(path).map_err(io)?);
+        let mut file = BufReader::new(files::open(path).map_err(io)?);
         let mut first = Vec::new();
         (&mut file).take(MAX_LINE_BYTES).read_until(b'\n', &mut first).map_err(io)?;
         let wrong = |problem: String| RecordingError::NotARecording { path: path.to_owned(), problem };

@@ -411,6 +411,9 @@ impl Weights {
         let name = if order == RowOrder::GateUp { format!("{name}, gated") } else { name };
         let mut image = self.packed.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(matrix) = image.restore(backend, &name, shape, class) {
+            if let Some(bytes) = backend.image(&matrix) {
+                image.keep(name, shape, class, bytes);
+            }
             return Ok(matrix);
         }
         let tensors = parts
