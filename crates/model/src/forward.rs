@@ -153,12 +153,7 @@ pub fn load<B: Backend>(
         weights.use_image(directory, checkpoint, options.weights.name());
     }
     let tensors = Tensors::of(&config, &weights);
-    let mut bytes_total = 0;
-    tensors.each(|name, shape, in_matrix| {
-        let bytes = weights.tensor(name, shape)?.num_bytes();
-        bytes_total += if in_matrix { bytes } else { 0 };
-        Ok(())
-    })?;
+    let bytes_total = tensors.check(&weights)?;
 
     let out_of_memory = |purpose: &'static str| {
         move |oom: OutOfMemory| LoadError::OutOfMemory { bytes: oom.bytes, purpose: purpose.to_string() }
