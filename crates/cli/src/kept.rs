@@ -10,6 +10,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use engine::kept;
 use kernels::limits::Limits;
 use kernels::{Arithmetic, Isa, KvDtype, WeightClass};
 use model::Checkpoint;
@@ -21,8 +22,6 @@ use crate::machine;
 
 /// What the text in the binary is called.
 pub(crate) const CALIBRATION: &str = "the calibration text";
-/// No file of these is longer.
-const MAX_BYTES: u64 = 64 << 10;
 /// Characters of a text's name.
 const NAME_LENGTH: usize = 60;
 
@@ -148,12 +147,12 @@ pub(crate) fn limits(directory: &Path, on: On) -> Option<Limits> {
 }
 
 fn write(path: &Path, key: &str, found: Value) -> io::Result<()> {
-    files::replace_with(path, json!({ "key": key, "found": found }).to_string().as_bytes())
+    kept::write(path, &json!({ "key": key, "found": found }))
 }
 
 /// What is kept at `path` for `key`; `None` for anything else.
 fn read(path: &Path, key: &str) -> Option<Value> {
-    let mut value: Value = serde_json::from_slice(&files::read(path, MAX_BYTES).ok()?).ok()?;
+    let mut value = kept::read(path)?;
     (value["key"] == key).then(|| value["found"].take())
 }
 

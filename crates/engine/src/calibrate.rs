@@ -23,6 +23,8 @@ use scheduler::cost::{Knot, Terms};
 use scheduler::{CostModel, Nanos, Work};
 use serde_json::{Value, json};
 
+use crate::kept;
+
 /// Repetitions end here.
 const SOFT_LIMIT: Duration = Duration::from_secs(2);
 /// No step begins that would end after this, by what the ones before it took. The very first is always run.
@@ -33,8 +35,6 @@ const LEAST_REPEATS: usize = 3;
 const MOST_REPEATS: usize = 15;
 /// Memory of the cache that is written to have something to read. More than caches of processors hold.
 const MOST_KV_BYTES: usize = 128 << 20;
-/// No file of costs is longer.
-const MAX_KEPT_BYTES: u64 = 64 << 10;
 /// Context of a decode row whose attention hardly counts.
 const SHORT: usize = 64;
 /// Context of one whose attention does.
@@ -308,7 +308,7 @@ pub(crate) fn place(directory: &Path, key: &str) -> PathBuf {
 
 /// The result kept at `path` for `key`; `None` for anything but a whole one.
 pub(crate) fn read(path: &Path, key: &str) -> Option<CostModel> {
-    let value: Value = serde_json::from_slice(&files::read(path, MAX_KEPT_BYTES).ok()?).ok()?;
+    let value = kept::read(path)?;
     if value["key"] != key {
         return None;
     }
@@ -342,5 +342,5 @@ pub(crate) fn write(path: &Path, key: &str, cost: &CostModel) -> io::Result<()> 
         "knots": knots.collect::<Vec<_>>(),
         "terms": { "pair": pair, "key": key_term, "row": row, "prompt": prompt, "head": head, "logits": logits },
     });
-    files::replace_with(path, value.to_string().as_bytes())
+    kept::write(path, &value)
 }

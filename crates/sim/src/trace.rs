@@ -56,9 +56,9 @@ const HEADER: &str = "TIMESTAMP,ContextTokens,GeneratedTokens";
 /// Longest line that is read: a prompt of the largest size has a third of it in hash ids.
 const MAX_LINE_BYTES: u64 = 1 << 20;
 /// A compressed file may unpack to this, whatever its size,
-const ANY_UNPACKED_BYTES: u64 = 64 << 20;
+const ANY_UNPACKED_BYTES: u64 = 16 << 20;
 /// and beyond that to so many times its size. Traces come to 3 to 20 times.
-const MAX_RATIO: u64 = 100;
+const MAX_RATIO: u64 = 30;
 
 /// Reads a trace file; the first line tells its format. `index` makes the names of its requests differ from those of
 /// other files of the same load.
