@@ -8,6 +8,7 @@ mod doctor;
 mod errors;
 mod lab;
 mod narrower;
+mod numbers;
 mod plan;
 mod quality;
 mod quantize;
