@@ -9,13 +9,14 @@ use tests::{files, root, text};
 const ARROWS: &[(&str, &[&str])] = &[
     ("scheduler", &[]),
     ("kernels", &[]),
-    ("model", &["kernels"]),
-    ("engine", &["scheduler", "model", "kernels", "sim"]),
+    ("files", &[]),
+    ("model", &["kernels", "files"]),
+    ("engine", &["scheduler", "model", "kernels", "sim", "files"]),
     ("plan", &["model", "kernels", "scheduler", "sim"]),
     ("server", &["engine", "model", "scheduler", "plan"]),
-    ("sim", &["scheduler"]),
+    ("sim", &["scheduler", "files"]),
     ("load", &["sim"]),
-    ("cli", &["server", "engine", "model", "kernels", "scheduler", "sim", "load", "plan"]),
+    ("cli", &["server", "engine", "model", "kernels", "scheduler", "sim", "load", "plan", "files"]),
 ];
 
 /// Every complaint at once: one failing run shows all there is to mend.
@@ -136,6 +137,43 @@ fn only_the_command_line_reads_the_environment() {
     assert_none("values are passed down from crates/cli/src/environment.rs and flags.rs", reads);
     let flags = sources("cli").into_iter().filter(|path| !path.ends_with("environment.rs"));
     assert_none("one file of the cli reads it", flags.flat_map(|path| lines_with(&path, &["env::var"])).collect());
+}
+
+/// Who opens something without the door in `crates/files`, and why.
+const OTHER_OPENS: &[(&str, &str)] = &[
+    ("crates/cli/src/environment.rs", "/dev/urandom, so many bytes"),
+    ("crates/cli/src/machine.rs", "asks the kernel: /proc and /sys"),
+    ("crates/engine/src/memory.rs", "asks the kernel: /proc and /sys"),
+    ("crates/kernels/src/limits.rs", "asks the kernel: /proc and /sys"),
+    ("crates/kernels/src/threads.rs", "asks the kernel: /sys"),
+    ("crates/server/src/listen.rs", "asks the kernel: /proc"),
+    ("crates/model/src/export/staging.rs", "a directory, to sync it"),
+];
+
+#[test]
+fn files_have_one_door() {
+    const WORDS: [&str; 6] =
+        ["File::open(", "fs::read(", "fs::read_to_string(", "OpenOptions", "File::options(", "File::create("];
+    let paths = crates().into_iter().filter(|krate| krate != "files").flat_map(|krate| sources(&krate));
+    let (known, others): (Vec<PathBuf>, _) =
+        paths.partition(|path| OTHER_OPENS.iter().any(|(known, _)| Path::new(known) == path));
+    let opens = |path: &PathBuf| {
+        // Tests at the end of a file open what they have made.
+        let body = text(path).unwrap_or_default();
+        let tests = body.lines().position(|line| line == "#[cfg(test)]").map_or(usize::MAX, |index| index + 1);
+        let hits = code(path)
+            .into_iter()
+            .filter(|(number, line)| *number < tests && WORDS.iter().any(|word| line.contains(word)));
+        hits.map(|(number, line)| format!("{}:{number}: {}", path.display(), line.trim())).collect::<Vec<_>>()
+    };
+    assert_none(
+        "crates/files opens files: nothing waits at a pipe or reads a device",
+        others.iter().flat_map(opens).collect(),
+    );
+    let idle = OTHER_OPENS
+        .iter()
+        .filter(|(path, _)| !known.iter().any(|known| known == Path::new(path) && !opens(known).is_empty()));
+    assert_none("no longer an exception", idle.map(|(path, _)| path.to_string()).collect());
 }
 
 #[test]

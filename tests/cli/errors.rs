@@ -62,7 +62,7 @@ fn wrong_flags_and_values() {
         (&["sim", "--trace", "no-such-trace.jsonl"], "no-such-trace.jsonl"),
         (&["sim", "--trace", "Cargo.toml"], "line 1"),
         (&["sim", "--trace", "x", "--input-tokens", "5"], "--input-tokens"),
-        (&["sim", "--rate", "0"], "above 0"),
+        (&["sim", "--rate", "0"], "must be from 0.001"),
         (&["sim", "--ttft-slo", "fast"], "500ms"),
         (&["sim", "--requests", "0"], "at least 1"),
         (&["sim", "--max-num-batched-tokens", "8", "--max-num-seqs", "16"], "max_num_batched_tokens"),

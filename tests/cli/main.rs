@@ -9,6 +9,7 @@ mod errors;
 mod lab;
 mod limits;
 mod narrower;
+mod numbers;
 mod plan;
 mod quality;
 mod quantize;

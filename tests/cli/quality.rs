@@ -136,7 +136,7 @@ fn a_text_that_cannot_be_measured_is_one_line() {
         (&["--text", "/no/such/file"], "--text: /no/such/file: No such file"),
         (&["--text", &directory], "not a regular file"),
         (&["--text", &path("empty", b"")], "the file is empty"),
-        (&["--text", &path("latin1", b"caf\xe9")], "not UTF-8 at byte 3"),
+        (&["--text", &path("latin1", b"caf\xe9")], "not UTF-8 text at byte 3"),
         (&["--text", &path("short", b"a")], "1 token; at least 2 are needed"),
         (&["--text", &good, "-c", "1"], "-c: a window of less than 2 tokens"),
         (&["--text", &good, "-c", "1M"], "the model reads at most 6144"),

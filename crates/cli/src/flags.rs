@@ -231,7 +231,7 @@ pub(crate) struct RunFlags {
     #[arg(short = 'c', long, value_name = "N", value_parser = count)]
     pub(crate) max_model_len: Option<usize>,
     /// Rows of one forward pass: prompts are read in chunks of this size.
-    #[arg(long, value_name = "N", value_parser = count, default_value = "512")]
+    #[arg(long, value_name = "N", value_parser = rows, default_value = "512")]
     pub(crate) max_num_batched_tokens: usize,
     /// Memory of the KV cache (4GiB, 500MB, 2G; a bare number is bytes). Default: what the context needs.
     #[arg(long, value_name = "SIZE", value_parser = size)]
@@ -278,7 +278,7 @@ pub(crate) struct ServeFlags {
     #[arg(short = 'c', long, value_name = "N", value_parser = count)]
     pub(crate) max_model_len: Option<usize>,
     /// Sequences that run together.
-    #[arg(long, value_name = "N", value_parser = count, default_value = "64")]
+    #[arg(long, value_name = "N", value_parser = seats, default_value = "64")]
     pub(crate) max_num_seqs: usize,
     /// Wanted time from arrival to the first token (500ms, 2s), for requests that name none themselves (ttft_slo_ms). off:
     /// no target. auto: what is comfortable, as far as this machine can do it; the line "targets" of the start tells.
@@ -295,14 +295,14 @@ pub(crate) struct ServeFlags {
     /// For benchmarks: rows of one forward pass, decode rows first, prompt chunks in what is left. Giving it or
     /// --max-prefill-chunk turns automatic targets off, so that steps have a fixed size; targets that are given as well
     /// are heeded within it. Default: 512, where targets make the steps' size.
-    #[arg(long, value_name = "N", value_parser = count)]
+    #[arg(long, value_name = "N", value_parser = rows)]
     pub(crate) max_num_batched_tokens: Option<usize>,
     /// Prompts that may be in prefill in one forward pass.
-    #[arg(long, value_name = "N", value_parser = count, default_value = "4")]
+    #[arg(long, value_name = "N", value_parser = seats, default_value = "4")]
     pub(crate) max_num_partial_prefills: usize,
     /// For benchmarks: rows of one prompt in one forward pass at most; 0 means all that the pass has left. See
     /// --max-num-batched-tokens.
-    #[arg(long, visible_alias = "long-prefill-token-threshold", value_name = "N", value_parser = count_or_zero, default_value = "0")]
+    #[arg(long, visible_alias = "long-prefill-token-threshold", value_name = "N", value_parser = rows_or_zero, default_value = "0")]
     pub(crate) max_prefill_chunk: usize,
     /// Share computed prompt blocks between requests of one tenant (the default).
     #[arg(long, overrides_with = "no_enable_prefix_caching")]
@@ -311,7 +311,7 @@ pub(crate) struct ServeFlags {
     #[arg(long, overrides_with = "enable_prefix_caching")]
     pub(crate) no_enable_prefix_caching: bool,
     /// Tokens per KV block, a multiple of 32.
-    #[arg(long, value_name = "N", value_parser = count, default_value = "32")]
+    #[arg(long, value_name = "N", value_parser = seats, default_value = "32")]
     pub(crate) block_size: usize,
     /// Memory of the KV cache (4GiB, 500MB, 2G; a bare number is bytes). Default: enough for every sequence at full
     /// length, at most half of what the machine has free and what limits of the process (control group, ulimit) leave.
@@ -329,10 +329,10 @@ pub(crate) struct ServeFlags {
     #[arg(long, value_name = "N", value_parser = count, default_value = "256")]
     pub(crate) max_queued_requests: usize,
     /// Prompt tokens that may wait, over all requests.
-    #[arg(long, value_name = "N", value_parser = count, default_value = "1M")]
+    #[arg(long, value_name = "N", value_parser = many, default_value = "1M")]
     pub(crate) max_queued_tokens: usize,
     /// Seconds that running requests get to finish after SIGTERM, SIGHUP or Ctrl-C; a second signal ends at once.
-    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(..=604_800))]
     pub(crate) drain_timeout: u64,
     /// Seed of the seeds of requests that name none. Default: a new one each start.
     #[arg(long, value_name = "N")]
@@ -386,10 +386,10 @@ pub(crate) struct BenchFlags {
     #[arg(short = 'd', long, value_name = "N,..", value_delimiter = ',', default_value = "0", value_parser = count_or_zero)]
     pub(crate) n_depth: Vec<usize>,
     /// Rows of one forward pass in prefill.
-    #[arg(short = 'b', long, value_name = "N,..", value_delimiter = ',', default_value = "512", value_parser = count)]
+    #[arg(short = 'b', long, value_name = "N,..", value_delimiter = ',', default_value = "512", value_parser = rows)]
     pub(crate) batch_size: Vec<usize>,
     /// Sequences that decode together.
-    #[arg(short = 'B', long, value_name = "N,..", value_delimiter = ',', default_value = "1", value_parser = count)]
+    #[arg(short = 'B', long, value_name = "N,..", value_delimiter = ',', default_value = "1", value_parser = seats)]
     pub(crate) parallel: Vec<usize>,
     /// Take a lower instruction set than the best one of this CPU: the same bits, slower.
     #[arg(long, value_name = "NAME", value_parser = instruction_set)]
@@ -398,7 +398,7 @@ pub(crate) struct BenchFlags {
     #[arg(long, conflicts_with_all = ["n_prompt", "n_gen", "n_depth", "batch_size", "parallel", "repetitions", "output"])]
     pub(crate) cost_model: bool,
     /// Repetitions of each test.
-    #[arg(short = 'r', long, value_name = "N", value_parser = count, default_value = "5")]
+    #[arg(short = 'r', long, value_name = "N", value_parser = seats, default_value = "5")]
     pub(crate) repetitions: usize,
     /// Form of the result.
     #[arg(short = 'o', long, value_enum, default_value_t = Output::Md)]
@@ -433,10 +433,10 @@ pub(crate) struct LabFlags {
     #[arg(long, value_name = "N,..", value_delimiter = ',', value_parser = count_or_zero)]
     pub(crate) positions: Option<Vec<usize>>,
     /// Requests that decode together. Default: 1 to 64.
-    #[arg(long, value_name = "N,..", value_delimiter = ',', value_parser = count)]
+    #[arg(long, value_name = "N,..", value_delimiter = ',', value_parser = seats)]
     pub(crate) batches: Option<Vec<usize>>,
     /// Times that each point is measured, after one that warms up.
-    #[arg(short = 'r', long, value_name = "N", value_parser = count, default_value = "5")]
+    #[arg(short = 'r', long, value_name = "N", value_parser = seats, default_value = "5")]
     pub(crate) repetitions: usize,
     /// Directory of the report; made if it is not there.
     #[arg(short = 'o', long, value_name = "DIR", default_value = "lab")]
@@ -486,7 +486,7 @@ pub(crate) struct BenchServeFlags {
     #[arg(long, value_name = "FILE", required_if_eq("dataset_name", "trace"))]
     pub(crate) dataset_path: Option<PathBuf>,
     /// Requests to send.
-    #[arg(long, value_name = "N", value_parser = count, default_value = "1000")]
+    #[arg(long, value_name = "N", value_parser = load, default_value = "1000")]
     pub(crate) num_prompts: usize,
     /// random: tokens of a prompt after the shared prefix.
     #[arg(long, visible_alias = "input-len", value_name = "N", value_parser = count, default_value = "1024")]
@@ -507,7 +507,7 @@ pub(crate) struct BenchServeFlags {
     #[arg(long, value_name = "N", value_parser = count, default_value = "256")]
     pub(crate) prefix_repetition_suffix_len: usize,
     /// prefix_repetition: different prefixes.
-    #[arg(long, value_name = "N", value_parser = count, default_value = "10")]
+    #[arg(long, value_name = "N", value_parser = seats, default_value = "10")]
     pub(crate) prefix_repetition_num_prefixes: usize,
     /// prefix_repetition: tokens of an answer.
     #[arg(long, value_name = "N", value_parser = count, default_value = "128")]
@@ -556,7 +556,7 @@ pub(crate) struct BenchServeFlags {
     #[arg(long, value_name = "P,..", value_delimiter = ',', default_value = "99", value_parser = percentile)]
     pub(crate) metric_percentiles: Vec<f64>,
     /// Requests before the measurement that do not count.
-    #[arg(long, value_name = "N", value_parser = count_or_zero, default_value = "0")]
+    #[arg(long, value_name = "N", value_parser = load_or_zero, default_value = "0")]
     pub(crate) num_warmups: usize,
     /// Do not end answers at the model's end-of-text token, so that all have the length asked for.
     #[arg(long)]
@@ -663,7 +663,7 @@ pub(crate) struct PlanFlags {
     #[arg(long, value_name = "X", value_parser = quantity, requires = "flops")]
     pub(crate) memory: Option<f64>,
     /// Machines of one instance, as if nothing were lost between them.
-    #[arg(long, value_name = "N", value_parser = count, default_value = "1")]
+    #[arg(long, value_name = "N", value_parser = positive, default_value = "1")]
     pub(crate) machines_per_instance: usize,
     /// Precision of the weights; auto is what the checkpoint is stored in, or bf16.
     #[arg(long, value_enum, default_value_t = Weights::Auto)]
@@ -681,10 +681,10 @@ pub(crate) struct PlanFlags {
     #[arg(short = 'n', long, value_name = "N", value_parser = count, default_value = "256")]
     pub(crate) response: usize,
     /// Requests that decode together.
-    #[arg(short = 'b', long, value_name = "N", value_parser = count, default_value = "1")]
+    #[arg(short = 'b', long, value_name = "N", value_parser = seats, default_value = "1")]
     pub(crate) batch: usize,
     /// Rows of one pass over a prompt. Default: 512 here, as serve takes; 2,048 elsewhere.
-    #[arg(long, value_name = "N", value_parser = count)]
+    #[arg(long, value_name = "N", value_parser = rows)]
     pub(crate) max_num_batched_tokens: Option<usize>,
     /// How many machines so many users need, each of whom asks at --rate.
     #[arg(long, value_name = "N", value_parser = count, requires = "rate")]
@@ -739,10 +739,10 @@ pub(crate) struct SimFlags {
     #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with_all = ["workload", "input_tokens", "output_tokens", "length_cv"])]
     pub(crate) trace: Vec<PathBuf>,
     /// Requests per second. Default: 1, or as the trace says.
-    #[arg(long, value_name = "X", value_parser = positive_number)]
+    #[arg(long, value_name = "X", value_parser = sim_rate)]
     pub(crate) rate: Option<f64>,
     /// Requests in all. Default: 1,000, or all of the trace.
-    #[arg(long, value_name = "N", value_parser = count)]
+    #[arg(long, value_name = "N", value_parser = load)]
     pub(crate) requests: Option<usize>,
     /// Mean tokens of a prompt; with shared prefixes and in sessions, of what is new in it.
     #[arg(long, value_name = "N", value_parser = count, default_value = "400")]
@@ -751,22 +751,22 @@ pub(crate) struct SimFlags {
     #[arg(long, value_name = "N", value_parser = count, default_value = "100")]
     pub(crate) output_tokens: usize,
     /// Coefficient of variation of both lengths; 0: all alike.
-    #[arg(long, value_name = "X", value_parser = number, default_value = "0.5")]
+    #[arg(long, value_name = "X", value_parser = spread, default_value = "0.5")]
     pub(crate) length_cv: f64,
     /// Of bursty loads: coefficient of variation of the gaps between arrivals (Poisson has 1).
-    #[arg(long, value_name = "X", value_parser = number, default_value = "3")]
+    #[arg(long, value_name = "X", value_parser = spread, default_value = "3")]
     pub(crate) burst_cv: f64,
     /// Of shared prefixes: how many there are.
-    #[arg(long, value_name = "N", value_parser = count, default_value = "10")]
+    #[arg(long, value_name = "N", value_parser = seats, default_value = "10")]
     pub(crate) prefixes: usize,
     /// Of shared prefixes: tokens of each.
     #[arg(long, value_name = "N", value_parser = count, default_value = "2000")]
     pub(crate) prefix_tokens: usize,
     /// Of sessions: turns of each.
-    #[arg(long, value_name = "N", value_parser = count, default_value = "5")]
+    #[arg(long, value_name = "N", value_parser = turns, default_value = "5")]
     pub(crate) turns: usize,
     /// Of sessions: mean pause between an answer and the next question.
-    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "10s")]
+    #[arg(long, value_name = "TIME", value_parser = pause, default_value = "10s")]
     pub(crate) pause: f64,
     /// Target for the time from arrival to first token (500ms, 2s).
     #[arg(long, value_name = "TIME", value_parser = duration)]
@@ -776,19 +776,19 @@ pub(crate) struct SimFlags {
     pub(crate) tpot_slo: Option<f64>,
     /// Rows of one step, whatever the targets: they are judged and not heeded (static chunks). Default: what the
     /// targets allow; without targets 2,048.
-    #[arg(long, value_name = "N", value_parser = count)]
+    #[arg(long, value_name = "N", value_parser = rows)]
     pub(crate) max_num_batched_tokens: Option<usize>,
     /// Sequences that run together on an instance.
-    #[arg(long, value_name = "N", value_parser = count, default_value = "256")]
+    #[arg(long, value_name = "N", value_parser = seats, default_value = "256")]
     pub(crate) max_num_seqs: usize,
     /// Prompts that may be in prefill in one step.
-    #[arg(long, value_name = "N", value_parser = count, default_value = "16")]
+    #[arg(long, value_name = "N", value_parser = seats, default_value = "16")]
     pub(crate) max_num_partial_prefills: usize,
     /// Tokens per KV block.
-    #[arg(long, value_name = "N", value_parser = count, default_value = "32")]
+    #[arg(long, value_name = "N", value_parser = seats, default_value = "32")]
     pub(crate) block_size: usize,
     /// KV blocks of an instance. Default: what its memory holds beside the weights.
-    #[arg(long, value_name = "N", value_parser = count)]
+    #[arg(long, value_name = "N", value_parser = blocks)]
     pub(crate) kv_blocks: Option<usize>,
     /// Compute every prompt in full.
     #[arg(long)]
@@ -924,19 +924,19 @@ pub(crate) struct WhatifFlags {
     #[arg(long, value_name = "TIME|off", value_parser = fixed_target)]
     pub(crate) tpot_slo: Option<Target>,
     /// KV blocks.
-    #[arg(long, value_name = "N", value_parser = count)]
+    #[arg(long, value_name = "N", value_parser = blocks)]
     pub(crate) kv_blocks: Option<usize>,
     /// Rows of one forward pass.
-    #[arg(long, value_name = "N", value_parser = count)]
+    #[arg(long, value_name = "N", value_parser = rows)]
     pub(crate) max_num_batched_tokens: Option<usize>,
     /// Rows of one prompt in one forward pass.
-    #[arg(long, visible_alias = "long-prefill-token-threshold", value_name = "N", value_parser = count)]
+    #[arg(long, visible_alias = "long-prefill-token-threshold", value_name = "N", value_parser = rows)]
     pub(crate) max_prefill_chunk: Option<usize>,
     /// Prompts that may be in prefill in one forward pass.
-    #[arg(long, value_name = "N", value_parser = count)]
+    #[arg(long, value_name = "N", value_parser = seats)]
     pub(crate) max_num_partial_prefills: Option<usize>,
     /// Sequences that run together.
-    #[arg(long, value_name = "N", value_parser = count)]
+    #[arg(long, value_name = "N", value_parser = seats)]
     pub(crate) max_num_seqs: Option<usize>,
     /// Compute every prompt in full.
     #[arg(long)]
@@ -1024,10 +1024,10 @@ fn instruction_set(text: &str) -> Result<kernels::Isa, String> {
     kernels::Isa::from_name(text).ok_or_else(|| format!("not one of {names}"))
 }
 
+/// Of numbers that are not tokens, without a suffix.
 fn positive(text: &str) -> Result<usize, String> {
     match text.parse() {
-        Ok(0) => Err("must be at least 1".into()),
-        Ok(number) => Ok(number),
+        Ok(number) => within(number, 1, SEATS),
         Err(_) => Err("not a whole number".into()),
     }
 }
@@ -1037,9 +1037,21 @@ fn number(text: &str) -> Result<f64, String> {
     text.parse().ok().filter(|number: &f64| number.is_finite() && *number >= 0.0).ok_or("not a number from 0".into())
 }
 
-fn positive_number(text: &str) -> Result<f64, String> {
-    number(text)?.partial_cmp(&0.0).filter(|order| order.is_gt()).ok_or("must be above 0")?;
-    number(text)
+/// Requests per second of a simulated load.
+fn sim_rate(text: &str) -> Result<f64, String> {
+    let allowed = "must be from 0.001 to 1000000";
+    number(text).ok().filter(|rate| (0.001..=1e6).contains(rate)).ok_or_else(|| allowed.to_string())
+}
+
+/// A coefficient of variation.
+fn spread(text: &str) -> Result<f64, String> {
+    number(text).ok().filter(|cv| *cv <= 100.0).ok_or_else(|| "must be from 0 to 100".to_string())
+}
+
+/// A time that somebody waits before the next question.
+fn pause(text: &str) -> Result<f64, String> {
+    duration(text)
+        .and_then(|seconds| if seconds <= 86_400.0 { Ok(seconds) } else { Err("must be at most 1440min".into()) })
 }
 
 /// A positive number with a decimal suffix: `312T`.
@@ -1059,17 +1071,70 @@ fn duration(text: &str) -> Result<f64, String> {
     parsed.filter(|seconds| (1e-6..1e9).contains(seconds)).ok_or("not a time; examples: 500ms, 2s, 1min".into())
 }
 
-/// A number of tokens or sequences: `512`, `8k` (8,000), `8K` (8,192), as vLLM reads them.
+/// Tokens of a sequence, or of what becomes one: more than any model reads.
+const TOKENS: usize = 1 << 24;
+/// Sequences, threads, machines, repetitions: more than anybody has.
+const SEATS: usize = 1 << 16;
+
+/// A number of tokens: `512`, `8k` (8,000), `8K` (8,192), as vLLM reads them.
 fn count(text: &str) -> Result<usize, String> {
-    match count_or_zero(text)? {
-        0 => Err("must be at least 1".into()),
-        number => Ok(number),
-    }
+    within(whole(text)?, 1, TOKENS)
 }
 
 fn count_or_zero(text: &str) -> Result<usize, String> {
+    within(whole(text)?, 0, TOKENS)
+}
+
+/// Sequences that run together, and other things of which there are few.
+fn seats(text: &str) -> Result<usize, String> {
+    within(whole(text)?, 1, SEATS)
+}
+
+/// Rows of a forward pass.
+fn rows(text: &str) -> Result<usize, String> {
+    within(whole(text)?, 1, scheduler::Limits::MOST_ROWS)
+}
+
+fn rows_or_zero(text: &str) -> Result<usize, String> {
+    within(whole(text)?, 0, scheduler::Limits::MOST_ROWS)
+}
+
+/// Blocks of a KV cache.
+fn blocks(text: &str) -> Result<usize, String> {
+    within(whole(text)?, 1, scheduler::Limits::MOST_BLOCKS)
+}
+
+/// Requests of a load.
+fn load(text: &str) -> Result<usize, String> {
+    within(whole(text)?, 1, sim::workload::MAX_REQUESTS)
+}
+
+fn load_or_zero(text: &str) -> Result<usize, String> {
+    within(whole(text)?, 0, sim::workload::MAX_REQUESTS)
+}
+
+/// Turns of a conversation.
+fn turns(text: &str) -> Result<usize, String> {
+    within(whole(text)?, 1, sim::workload::MAX_TURNS)
+}
+
+/// Tokens of many requests together.
+fn many(text: &str) -> Result<usize, String> {
+    within(whole(text)?, 1, 1 << 40)
+}
+
+fn whole(text: &str) -> Result<usize, String> {
     let bytes = size(text).map_err(|_| "not a whole number, with or without k, K, m or M behind it".to_string())?;
     usize::try_from(bytes).map_err(|_| "too large".into())
+}
+
+/// The number, or where it has to lie.
+fn within(number: usize, least: usize, most: usize) -> Result<usize, String> {
+    match number {
+        _ if number < least => Err(format!("must be at least {least}")),
+        _ if number > most => Err(format!("must be at most {most}")),
+        _ => Ok(number),
+    }
 }
 
 /// A directory and a size, apart at the last colon.

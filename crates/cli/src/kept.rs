@@ -7,10 +7,10 @@
 //! ```
 //! Only ever a saving of time: whatever is wrong with such a file, it is as if there were none. Each is whole or absent.
 
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use engine::kept;
 use kernels::limits::Limits;
 use kernels::{Arithmetic, Isa, KvDtype, WeightClass};
 use model::Checkpoint;
@@ -22,8 +22,6 @@ use crate::machine;
 
 /// What the text in the binary is called.
 pub(crate) const CALIBRATION: &str = "the calibration text";
-/// No file of these is longer.
-const MAX_BYTES: u64 = 64 << 10;
 /// Characters of a text's name.
 const NAME_LENGTH: usize = 60;
 
@@ -149,28 +147,19 @@ pub(crate) fn limits(directory: &Path, on: On) -> Option<Limits> {
 }
 
 fn write(path: &Path, key: &str, found: Value) -> io::Result<()> {
-    fs::create_dir_all(path.parent().unwrap_or(Path::new(".")))?;
-    let temporary = path.with_extension(format!("{}.tmp", std::process::id()));
-    let text = json!({ "key": key, "found": found }).to_string();
-    let written = fs::write(&temporary, text).and_then(|()| fs::rename(&temporary, path));
-    if written.is_err() {
-        let _ = fs::remove_file(&temporary); // it may not exist
-    }
-    written
+    kept::write(path, &json!({ "key": key, "found": found }))
 }
 
 /// What is kept at `path` for `key`; `None` for anything else.
 fn read(path: &Path, key: &str) -> Option<Value> {
-    let metadata = path.metadata().ok()?;
-    if !metadata.is_file() || metadata.len() > MAX_BYTES {
-        return None;
-    }
-    let mut value: Value = serde_json::from_slice(&fs::read(path).ok()?).ok()?;
+    let mut value = kept::read(path)?;
     (value["key"] == key).then(|| value["found"].take())
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

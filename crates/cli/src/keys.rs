@@ -27,11 +27,7 @@ pub(crate) fn of(flags: &ServeFlags) -> Result<Vec<ApiKey>, Failure> {
 
 fn read(path: &Path) -> Result<Vec<ApiKey>, Failure> {
     let wrong = |problem: String| Failure::usage(format!("--api-key-file {}: {problem}", path.display()));
-    let bytes = std::fs::metadata(path).map_err(|error| wrong(error.to_string()))?.len();
-    if bytes > MAX_BYTES {
-        return Err(wrong(format!("{bytes} bytes; at most {MAX_BYTES}")));
-    }
-    let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
+    let text = files::read_text(path, MAX_BYTES).map_err(|error| wrong(error.to_string()))?;
     parse(&text).map_err(wrong)
 }
 

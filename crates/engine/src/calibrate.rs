@@ -13,7 +13,6 @@
 //! slots before it reads it.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -23,6 +22,8 @@ use model::{Batch, Forward, Span};
 use scheduler::cost::{Knot, Terms};
 use scheduler::{CostModel, Nanos, Work};
 use serde_json::{Value, json};
+
+use crate::kept;
 
 /// Repetitions end here.
 const SOFT_LIMIT: Duration = Duration::from_secs(2);
@@ -307,7 +308,7 @@ pub(crate) fn place(directory: &Path, key: &str) -> PathBuf {
 
 /// The result kept at `path` for `key`; `None` for anything but a whole one.
 pub(crate) fn read(path: &Path, key: &str) -> Option<CostModel> {
-    let value: Value = serde_json::from_slice(&fs::read(path).ok()?).ok()?;
+    let value = kept::read(path)?;
     if value["key"] != key {
         return None;
     }
@@ -341,11 +342,5 @@ pub(crate) fn write(path: &Path, key: &str, cost: &CostModel) -> io::Result<()> 
         "knots": knots.collect::<Vec<_>>(),
         "terms": { "pair": pair, "key": key_term, "row": row, "prompt": prompt, "head": head, "logits": logits },
     });
-    fs::create_dir_all(path.parent().unwrap_or(Path::new(".")))?;
-    let temporary = path.with_extension(format!("cost.{}.tmp", std::process::id()));
-    let written = fs::write(&temporary, value.to_string()).and_then(|()| fs::rename(&temporary, path));
-    if written.is_err() {
-        let _ = fs::remove_file(&temporary); // it may not exist
-    }
-    written
+    kept::write(path, &value)
 }

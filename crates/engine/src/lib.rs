@@ -19,6 +19,7 @@ mod calibrate;
 mod core;
 mod door;
 mod fill;
+pub mod kept;
 mod live;
 mod lower;
 mod memory;

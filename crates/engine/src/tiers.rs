@@ -19,9 +19,9 @@
 //! the process ends, however it ends, it is gone.
 
 use std::fmt::Debug;
-use std::fs::{File, OpenOptions, remove_file};
+use std::fs::{File, remove_file};
 use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
@@ -65,11 +65,9 @@ impl Store for File {
 
 /// Opens a file in `directory` that nobody else can open, now or later.
 pub(crate) fn open_unnamed(directory: &Path) -> io::Result<File> {
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).create_new(true).mode(0o600);
     for number in 0.. {
         let path = directory.join(format!(".twostroke-kv-{}-{number}", std::process::id()));
-        match options.open(&path) {
+        match files::create_private(&path) {
             // Somebody else's, or left by a crash between these two lines: empty, and never read.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             Err(error) => return Err(error),

@@ -204,7 +204,27 @@ fn what_is_no_recording_says_so_in_one_line() {
     let admit = lines.iter().find(|line| line.starts_with("{\"admit\"")).expect("there is one");
     let zero = header.replacen("\"num_blocks\":", "\"num_blocks\":0,\"x\":", 1);
     let huge = header.replacen("\"num_blocks\":", "\"num_blocks\":1", 1).replacen(":1", ":1111111111", 1);
+    // The number of a field replaced by another.
+    let with = |line: &str, field: &str, number: &str| {
+        let (before, after) = line.split_once(&format!("\"{field}\":")).expect("it has the field");
+        let digits = after.find(|c: char| !c.is_ascii_digit()).expect("more follows");
+        format!("{before}\"{field}\":{number}{}", &after[digits..])
+    };
+    let limit = |field: &str, number: &str| with(header, field, number).into_bytes();
+    let admitted = |field: &str, number: &str| format!("{header}\n{}\n", with(admit, field, number)).into_bytes();
     let cases: &[(&str, Vec<u8>, &str)] = &[
+        ("blocks", limit("num_blocks", "67108864"), "line 1: limits.num_blocks: 67108864 is not from 1 to 2097152"),
+        ("rows", limit("max_num_batched_tokens", "9999999999"), "line 1: limits.max_num_batched_tokens: 9999999999"),
+        ("seqs", limit("max_num_seqs", "18446744073709551615"), "line 1: limits.max_num_seqs: 1844674407370955"),
+        ("arrived", admitted("arrived", "9223372036854775808"), "line 2: admit.arrived: 9223372036854775808"),
+        ("now", admitted("now", "18446744073709551615"), "line 2: admit.now: 18446744073709551615 is not from 0"),
+        ("answers", admitted("n", "1152921504606846976"), "line 2: admit.n: 1152921504606846976 is not from 1 to 8"),
+        ("tokens", admitted("max_tokens", "9223372036854775807"), "line 2: admit.max_tokens: 9223372036854775807"),
+        (
+            "time goes back",
+            format!("{header}\n{{\"idle\":1000}}\n{{\"idle\":999}}\n").into_bytes(),
+            "line 3: idle: 999 is not from 1000",
+        ),
         ("empty", vec![], "the file is empty"),
         ("garbage", (0..4096_u32).map(|i| ((i * 7919) >> 3) as u8).collect(), "no JSON"),
         ("text", b"Once upon a time\n".to_vec(), "no JSON"),
@@ -217,7 +237,7 @@ fn what_is_no_recording_says_so_in_one_line() {
         ("kind", format!("{header}\n{{\"dance\":1}}\n").into_bytes(), "line 2: unknown variant `dance`"),
         ("nobody", format!("{header}\n{{\"cancel\":[7,0]}}\n").into_bytes(), "line 2: there is no open request 7"),
         ("stop", format!("{header}\n{admit}\n{{\"stop\":[1,0]}}\n").into_bytes(), "line 3: answer 0 of request 1"),
-        ("twice", format!("{header}\n{admit}\n{admit}\n").into_bytes(), "line 3: request 1 is open already"),
+        ("twice", format!("{header}\n{admit}\n{admit}\n").into_bytes(), "line 3: admit.id: request 1 is open already"),
         ("bytes", [header.as_bytes(), b"\n\xff\xfe\n"].concat(), "line 2"),
     ];
     for (name, bytes, wanted) in cases {
@@ -227,7 +247,7 @@ fn what_is_no_recording_says_so_in_one_line() {
         let line = error.expect_err(name).to_string();
         assert!(line.contains(wanted) && line.contains(name) && !line.contains('\n'), "{name}: {line}");
     }
-    assert!(matches!(Recording::open(&directory), Err(RecordingError::NotAFile { .. })));
+    assert!(Recording::open(&directory).err().unwrap().to_string().contains("a directory, not a regular file"));
     assert!(matches!(Recording::open(&directory.join("missing")), Err(RecordingError::Io { .. })));
 
     // No recording writes over a file, and a place that does not exist is no place.

@@ -283,16 +283,11 @@ impl Checkpoint {
         };
         match (&self.source, beside) {
             (_, Some(path)) => {
-                // Before the open: opening a FIFO would wait for a writer for ever.
-                let metadata = match path.metadata() {
-                    Ok(metadata) => metadata,
+                let handle = match files::open(&path) {
+                    Ok(handle) => handle,
                     Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
                     Err(error) => return Err(LoadError::io(file, error)),
                 };
-                if !metadata.is_file() {
-                    return Err(LoadError::io(file, io::Error::other("not a regular file")));
-                }
-                let handle = File::open(&path).map_err(|error| LoadError::io(file, error))?;
                 let len = handle.metadata().map_err(|error| LoadError::io(file, error))?.len();
                 Ok(Some(ModelFile { name: file.to_string(), len, bytes: Bytes::Disk(handle) }))
             }
@@ -338,10 +333,14 @@ impl ModelFile {
         self.len == 0
     }
 
-    /// When the file was last changed, seconds and nanoseconds since 1970; `None` for what is built in.
-    pub fn modified(&self) -> Option<(i64, i64)> {
+    /// When the file was last changed, seconds and nanoseconds since 1970: as programs set it, and as the file system
+    /// noted it. `None` for what is built in.
+    pub fn times(&self) -> Option<[(i64, i64); 2]> {
         match &self.bytes {
-            Bytes::Disk(file) => file.metadata().ok().map(|metadata| (metadata.mtime(), metadata.mtime_nsec())),
+            Bytes::Disk(file) => {
+                let now = file.metadata().ok()?;
+                Some([(now.mtime(), now.mtime_nsec()), (now.ctime(), now.ctime_nsec())])
+            }
             Bytes::Memory(_) => None,
         }
     }

@@ -111,6 +111,9 @@ pub struct LayerConfig {
 }
 
 impl ModelConfig {
+    /// No config.json that is read is longer.
+    pub const MAX_BYTES: u64 = MAX_CONFIG_BYTES;
+
     /// Reads `config.json`.
     pub fn load(checkpoint: &Checkpoint) -> Result<ModelConfig, LoadError> {
         let text = checkpoint

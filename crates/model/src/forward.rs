@@ -153,12 +153,7 @@ pub fn load<B: Backend>(
         weights.use_image(directory, checkpoint, options.weights.name());
     }
     let tensors = Tensors::of(&config, &weights);
-    let mut bytes_total = 0;
-    tensors.each(|name, shape, in_matrix| {
-        let bytes = weights.tensor(name, shape)?.num_bytes();
-        bytes_total += if in_matrix { bytes } else { 0 };
-        Ok(())
-    })?;
+    let bytes_total = tensors.check(&weights)?;
 
     let out_of_memory = |purpose: &'static str| {
         move |oom: OutOfMemory| LoadError::OutOfMemory { bytes: oom.bytes, purpose: purpose.to_string() }
@@ -190,6 +185,7 @@ pub fn load<B: Backend>(
     if weights.num_non_finite() > 0 {
         notices.push(format!("{} of the weights are NaN or infinite", weights.num_non_finite()));
     }
+    notices.extend(weights.image_damage());
     let options = options.clone();
     let image_writer = weights.into_image_writer();
     Ok(Runner {
@@ -280,7 +276,7 @@ impl<B: Backend> Runner<B> {
         self.max_model_len
     }
 
-    /// What a person should know about this load: a clamped length, NaN weights. Often empty.
+    /// What a person should know about this load: a clamped length, NaN weights, a damaged image. Often empty.
     pub fn notices(&self) -> &[String] {
         &self.notices
     }

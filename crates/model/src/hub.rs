@@ -20,7 +20,7 @@
 //! host and port. Names that come from the network become paths only after a check that they are plain.
 
 use std::collections::BTreeSet;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -206,6 +206,8 @@ const INDEX: &str = "model.safetensors.index.json";
 const MAX_JSON_BYTES: u64 = 64 << 20;
 /// Redirects of one request.
 const MAX_REDIRECTS: usize = 5;
+/// Of the files with a token or a commit in them.
+const MAX_LINE_BYTES: u64 = 4096;
 /// Attempts in a row that bring no byte, before a download is given up.
 const MAX_IDLE_ATTEMPTS: u32 = 4;
 
@@ -311,7 +313,8 @@ impl<'a> Hub<'a> {
             return Err(HubError::Io { path: PathBuf::from("~"), error });
         };
         let given = env.token.as_deref().map(str::trim).filter(|token| !token.is_empty()).map(str::to_string);
-        let saved = || fs::read_to_string(home?.join("token")).ok().map(|token| token.trim().to_string());
+        let saved =
+            || files::read_text(&home?.join("token"), MAX_LINE_BYTES).ok().map(|token| token.trim().to_string());
         let token = given.or_else(saved).filter(|token| !token.is_empty());
         let endpoint = env.endpoint.as_deref().filter(|endpoint| !endpoint.is_empty());
         let endpoint = endpoint.unwrap_or("https://huggingface.co").trim_end_matches('/').to_string();
@@ -359,7 +362,8 @@ impl<'a> Hub<'a> {
         if is_commit(self.revision) {
             return Some(self.revision.to_string());
         }
-        let commit = fs::read_to_string(self.directory.join("refs").join(self.revision)).ok()?;
+        let path = self.directory.join("refs").join(self.revision);
+        let commit = files::read_text(&path, MAX_LINE_BYTES).ok()?;
         Some(commit.trim().to_string()).filter(|commit| is_commit(commit))
     }
 
@@ -464,7 +468,7 @@ impl<'a> Hub<'a> {
         }
         // Python takes the same lock: of two that download a model at once, one waits and finds it done.
         let lock_path = self.locks.join(format!("{}.lock", metadata.etag));
-        let lock = File::create(&lock_path).map_err(|error| self.io(&lock_path, error))?;
+        let lock = files::append(&lock_path).map_err(|error| self.io(&lock_path, error))?;
         lock.lock().map_err(|error| self.io(&lock_path, error))?;
         if !blob.exists() {
             let partial = blobs.join(format!("{}.incomplete", metadata.etag));
@@ -516,8 +520,7 @@ impl<'a> Hub<'a> {
         partial: &Path,
         report: &mut dyn FnMut(u64),
     ) -> Result<(), HubError> {
-        let output = OpenOptions::new().create(true).append(true).read(true).open(partial);
-        let mut output = output.map_err(|error| self.io(partial, error))?;
+        let mut output = files::append(partial).map_err(|error| self.io(partial, error))?;
         let mut done = output.metadata().map_err(|error| self.io(partial, error))?.len();
         let mut idle_attempts = 0;
         loop {
@@ -710,7 +713,7 @@ fn same_origin(url: &str, endpoint: &str) -> bool {
 
 /// The weights files that an index names.
 fn shards(index: &Path) -> Result<BTreeSet<String>, String> {
-    let json = fs::read(index).map_err(|error| format!("{INDEX}: {error}"))?;
+    let json = files::read(index, MAX_JSON_BYTES).map_err(|error| format!("{INDEX}: {error}"))?;
     let index: ShardIndex = serde_json::from_slice(&json).map_err(|error| format!("{INDEX}: {error}"))?;
     let shards: BTreeSet<String> = index.weight_map.into_values().collect();
     match shards.iter().find(|name| !is_plain(name) || !name.ends_with(".safetensors")) {
@@ -750,7 +753,7 @@ fn gguf_files(snapshot: &Path) -> Vec<String> {
 }
 
 fn sha256(path: &Path) -> io::Result<String> {
-    let (mut file, mut hash, mut buffer) = (File::open(path)?, Sha256::new(), vec![0; 1 << 20]);
+    let (mut file, mut hash, mut buffer) = (files::open(path)?, Sha256::new(), vec![0; 1 << 20]);
     loop {
         let len = file.read(&mut buffer)?;
         if len == 0 {
@@ -770,8 +773,5 @@ fn link(etag: &str, depth: usize, pointer: &Path) -> io::Result<()> {
 }
 
 fn write_atomically(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    fs::create_dir_all(path.parent().expect("a file in a directory"))?;
-    let temporary = path.with_added_extension(format!("{}.new", std::process::id()));
-    fs::write(&temporary, bytes)?;
-    fs::rename(&temporary, path)
+    files::replace_with(path, bytes)
 }

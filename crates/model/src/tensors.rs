@@ -10,6 +10,7 @@
 
 use crate::checkpoint::LoadError;
 use kernels::{MatrixShape, PackedMatrix, WeightClass};
+use std::collections::HashSet;
 
 use crate::config::{ExpertConfig, HeadNorm, ModelConfig, NormPlacement};
 use crate::forward::embedding_class;
@@ -261,6 +262,72 @@ impl<'c> Tensors<'c> {
         }
     }
 
+    /// Compares the checkpoint with what its configuration asks for: each tensor is there in its shape, and none is there
+    /// that nobody reads, for half a model answers too. Returns the bytes in the files of all matrices.
+    pub(crate) fn check(&self, weights: &Weights) -> Result<u64, LoadError> {
+        let (mut bytes, mut read) = (0, HashSet::new());
+        self.each(|name, shape, in_matrix| {
+            let tensor = weights.tensor(name, shape)?;
+            bytes += if in_matrix { tensor.num_bytes() } else { 0 };
+            read.insert(name.to_string());
+            Ok(())
+        })?;
+        let mut unread: Vec<&str> = Vec::new();
+        for name in weights.names().filter(|name| !read.contains(*name)) {
+            if !self.is_known_extra(name, &read) && !weights.is_zero_bias(name, &read)? {
+                unread.push(name);
+            }
+        }
+        match unread.is_empty() {
+            true => Ok(bytes),
+            false => Err(self.unread(weights, unread)),
+        }
+    }
+
+    /// Tensors that files of these families have and that no forward pass needs.
+    fn is_known_extra(&self, name: &str, read: &HashSet<String>) -> bool {
+        // Of a text model within something larger, the other parts: vision, and what joins it.
+        let whole = self.prefix.strip_suffix("model.").unwrap_or(self.prefix);
+        let other_part = self.prefix != PREFIXES[0] && !name.starts_with(whole) && name != "lm_head.weight";
+        // A copy of the embedding, which the configuration says is the head.
+        let tied_head = self.config.tie_word_embeddings && name.ends_with("lm_head.weight");
+        // Frequencies of rotations, which follow from the configuration: as buffers of old checkpoints, and in GGUF files,
+        // where the reader of its settings takes what it needs of them.
+        let rotation = name.ends_with("rotary_emb.inv_freq")
+            || name.ends_with(".attn_rot_embd.weight")
+            || ["rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"].contains(&name);
+        // What quantizers note of activations and of the cache, beside a module whose weights are read.
+        let beside = ["input_scale", "input_zero_point", "output_scale", "output_zero_point", "weight_g_idx"];
+        let noted = name
+            .rsplit_once('.')
+            .is_some_and(|(module, note)| beside.contains(&note) && read.contains(&format!("{module}.weight")));
+        other_part || tied_head || rotation || noted
+    }
+
+    fn unread(&self, weights: &Weights, mut unread: Vec<&str>) -> LoadError {
+        const SHOWN: usize = 3;
+        let layers = format!("{}layers.", self.prefix);
+        let layer = |name: &str| name.strip_prefix(&layers)?.split('.').next()?.parse::<usize>().ok();
+        unread.sort_by_key(|name| (layer(name), name.to_string()));
+        let more = unread.iter().filter_map(|name| layer(name)).max().filter(|&last| last >= self.config.num_layers);
+        let why = match more {
+            Some(last) => {
+                format!("{} says {}, and there is a layer {last}", weights.layers_key(), self.config.num_layers)
+            }
+            None => "the configuration has no place for them".to_string(),
+        };
+        let mut names: Vec<String> = unread.iter().map(|name| shortened(&weights.shown(name))).collect();
+        names.dedup();
+        let (count, of) = (names.len(), if names.len() == 1 { "tensor" } else { "tensors" });
+        names.truncate(SHOWN);
+        let such_as = if count > SHOWN { "such as " } else { "" };
+        let problem = format!(
+            "the checkpoint holds {count} {of} that this model does not read, {such_as}{}: {why}",
+            names.join(", ")
+        );
+        LoadError::field(weights.listing(), "tensors", problem)
+    }
+
     /// Calls `check` with the name and shape of every tensor that the configuration asks for, and whether it is part of a
     /// matrix. Layer by layer, so that a configuration that claims too much fails at the first tensor that is not there.
     pub(crate) fn each(
@@ -284,6 +351,15 @@ impl<'c> Tensors<'c> {
             let layer = self.layer(index);
             visit(&layer.matrices(), &layer.vectors())
         })
+    }
+}
+
+/// A stranger's name in quotes, cut where it is longer than names are.
+fn shortened(name: &str) -> String {
+    const LONGEST: usize = 100;
+    match name.char_indices().nth(LONGEST) {
+        Some((end, _)) => format!("{:?}...", &name[..end]),
+        None => format!("{name:?}"),
     }
 }
 

@@ -8,7 +8,7 @@ use kernels::{Reference, WeightClass};
 use model::weights::{Part, Weights};
 use model::{Checkpoint, Forward, GenerationDefaults, KvBudget, LoadError, LoadOptions, Source};
 use serde_json::{Value, json};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 const HIDDEN: usize = 32;
 const VOCAB: usize = 40;
@@ -92,6 +92,11 @@ fn file(header: &str, data: &[u8]) -> Vec<u8> {
     [&(header.len() as u64).to_le_bytes(), header.as_bytes(), data].concat()
 }
 
+/// A file or directory of the committed data.
+fn data(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name)
+}
+
 /// Loads on a small stack. `Err` holds the message.
 fn try_load(files: Files) -> Result<(), String> {
     let thread = std::thread::Builder::new().stack_size(256 << 10);
@@ -112,6 +117,90 @@ fn check(what: &str, files: Files, expected: &[&str]) {
         assert!(message.contains(part), "{what}: {part:?} is not in the error: {message}");
     }
     assert!(!message.contains('\n') && message.len() < 600, "{what}: not one clear line: {message}");
+}
+
+/// What [`good_tensors`] has, and more.
+fn with_tensors(more: &[(&str, &'static str, &[usize])]) -> Files {
+    let mut tensors = good_tensors();
+    tensors.extend(more.iter().map(|(name, dtype, shape)| (name.to_string(), *dtype, shape.to_vec())));
+    let mut files = Files::good();
+    files.set("model.safetensors", pack_tensors(&tensors));
+    files
+}
+
+#[test]
+fn tensors_that_nobody_reads_are_counted() {
+    let long = format!("model.{}", "x".repeat(200));
+    type Case<'a> = (&'a str, &'a [(&'a str, &'static str, &'a [usize])], &'a [&'a str]);
+    let cases: [Case<'_>; 8] = [
+        (
+            "a layer more than the configuration says",
+            &[
+                ("model.layers.1.input_layernorm.weight", "BF16", &[HIDDEN]),
+                ("model.layers.1.mlp.down_proj.weight", "BF16", &[HIDDEN, 64]),
+                ("model.layers.1.mlp.up_proj.weight", "BF16", &[64, HIDDEN]),
+                ("model.layers.10.mlp.up_proj.weight", "BF16", &[64, HIDDEN]),
+            ],
+            &[
+                "model.safetensors: tensors: the checkpoint holds 4 tensors that this model does not read",
+                "such as \"model.layers.1.input_layernorm.weight\", \"model.layers.1.mlp.down_proj.weight\"",
+                "num_hidden_layers of config.json says 1, and there is a layer 10",
+            ],
+        ),
+        (
+            "a norm",
+            &[("model.layers.0.self_attn.q_norm.weight", "BF16", &[HIDDEN])],
+            &["1 tensor ", "q_norm", "no place"],
+        ),
+        ("an adapter", &[("model.layers.0.mlp.up_proj.lora_A.weight", "BF16", &[4, HIDDEN])], &["lora_A", "no place"]),
+        ("a further predictor", &[("mtp.layers.0.mlp.up_proj.weight", "BF16", &[64, HIDDEN])], &["\"mtp.layers.0"]),
+        ("a vision tower of its own", &[("vision_tower.a.weight", "BF16", &[4])], &["\"vision_tower.a.weight\""]),
+        (
+            "scales of a module that is not there",
+            &[("model.a.input_scale", "BF16", &[1])],
+            &["\"model.a.input_scale\""],
+        ),
+        ("a bias without its module", &[("model.a.bias", "BF16", &[1])], &["\"model.a.bias\""]),
+        ("a long name", &[(&long, "BF16", &[1])], &["tensors: the checkpoint holds 1 tensor", "xxx\"..."]),
+    ];
+    for (what, more, expected) in cases {
+        check(what, with_tensors(more), expected);
+    }
+    // An untied head that is not asked for is a copy; one that is asked for is read.
+    let extras: [(&str, &'static str, &[usize]); 5] = [
+        ("lm_head.weight", "BF16", &[VOCAB, HIDDEN]),
+        ("model.layers.0.self_attn.rotary_emb.inv_freq", "F32", &[HIDDEN / 2]),
+        ("model.rotary_emb.inv_freq", "F32", &[HIDDEN / 2]),
+        ("model.layers.0.mlp.down_proj.input_scale", "F32", &[1]),
+        ("model.layers.0.mlp.down_proj.bias", "F16", &[HIDDEN]), // zeros
+    ];
+    try_load(with_tensors(&extras)).expect("these are known");
+    // A bias that is not zero is part of the model.
+    let bias = [("model.layers.0.mlp.down_proj.bias", "F16", &[HIDDEN] as &[usize])];
+    let Files(mut files) = with_tensors(&bias);
+    let (_, bytes) = files.iter_mut().find(|(name, _)| name == "model.safetensors").unwrap();
+    *bytes.last_mut().unwrap() = 0x3c;
+    check("a bias", Files(files), &["down_proj.bias", "no place"]);
+}
+
+#[test]
+fn layers_of_a_gguf_file_that_nobody_reads_are_counted() {
+    let mut bytes = std::fs::read(data("gguf/llama3-v5.gguf")).unwrap();
+    let key = b".block_count";
+    let at = bytes.windows(key.len()).position(|window| window == key).unwrap() + key.len();
+    assert_eq!(bytes[at..at + 8], [4, 0, 0, 0, 2, 0, 0, 0], "a u32 of 2");
+    bytes[at + 4] = 1;
+    let directory = std::env::temp_dir().join(format!("twostroke-unread-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let path = directory.join("half.gguf");
+    std::fs::write(&path, bytes).unwrap();
+    let checkpoint = Checkpoint::open(Source::Gguf(path)).unwrap();
+    let error = model::load(Reference::new(), &checkpoint, &options(WeightClass::Bf16), &mut |_| {}).err().unwrap();
+    let message = error.to_string();
+    for part in ["that this model does not read", "\"blk.1.attn_", ".block_count says 1, and there is a layer 1"] {
+        assert!(message.contains(part), "{message}");
+    }
+    std::fs::remove_dir_all(&directory).unwrap();
 }
 
 /// Peak resident memory of this process in KiB.
@@ -255,8 +344,8 @@ fn damaged_headers() {
 #[test]
 fn zero_size_tensors_and_odd_offsets_are_allowed() {
     let mut tensors = good_tensors();
-    tensors.insert(1, ("empty".to_string(), "F32", vec![0, 5]));
-    tensors.insert(1, ("odd".to_string(), "I64", vec![1]));
+    tensors.insert(1, ("model.rotary_emb.inv_freq".to_string(), "F32", vec![0, 5]));
+    tensors.insert(1, ("model.layers.0.self_attn.rotary_emb.inv_freq".to_string(), "I64", vec![1]));
     let mut bytes = pack_tensors(&tensors);
     let mut files = Files::good();
     files.set("model.safetensors", bytes.clone());
@@ -719,6 +808,53 @@ fn non_finite_weights_are_counted_and_said_so() {
     }
 }
 
+/// A checkpoint's one weights file with `bytes` at the beginning of its first tensor whose name ends so; its name.
+fn with_scale(directory: &Path, suffix: &str, value: f32) -> Option<(Files, String)> {
+    let mut files = Files(Vec::new());
+    for entry in directory.read_dir().unwrap().flatten() {
+        files.set(entry.file_name().to_str().unwrap(), std::fs::read(entry.path()).unwrap());
+    }
+    let (_, bytes) = files.0.iter_mut().find(|(name, _)| name == "model.safetensors")?;
+    let data = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let header: Value = serde_json::from_slice(&bytes[8..data]).unwrap();
+    let mut found: Vec<(&String, &Value)> = header.as_object().unwrap().iter().collect();
+    found.sort_by_key(|(name, _)| *name);
+    let (name, tensor) = found.into_iter().find(|(name, _)| name.ends_with(suffix))?;
+    let at = data + tensor["data_offsets"][0].as_u64().unwrap() as usize;
+    let number = match tensor["dtype"].as_str().unwrap() {
+        "F32" => value.to_le_bytes().to_vec(),
+        "BF16" => value.to_le_bytes()[2..].to_vec(),
+        // A number beyond half precision is infinite there.
+        _ => [0, if value.is_nan() { 0x7e } else { 0x7c }].to_vec(),
+    };
+    bytes[at..at + number.len()].copy_from_slice(&number);
+    let name = name.clone();
+    Some((files, name))
+}
+
+#[test]
+fn scales_that_are_no_numbers_are_refused_by_name() {
+    let mut tried = 0;
+    for checkpoint in data("quantized").read_dir().unwrap().map(|entry| entry.unwrap().path()) {
+        for (suffix, value) in
+            [".scales", ".weight_scale"].iter().flat_map(|s| [f32::NAN, f32::INFINITY, 3e38].map(|v| (s, v)))
+        {
+            let Some((files, name)) = with_scale(&checkpoint, suffix, value) else { continue };
+            for class in [WeightClass::Bf16, WeightClass::Int8, WeightClass::Int4] {
+                let loaded = model::load(Reference::new(), &files.clone().checkpoint(), &options(class), &mut |_| {});
+                let message =
+                    loaded.map(|runner| runner.notices().to_vec()).expect_err("no weight by it is known").to_string();
+                assert!(
+                    message.contains(&name) && message.contains("finite number"),
+                    "{checkpoint:?} {class:?}: {message}"
+                );
+                tried += 1;
+            }
+        }
+    }
+    assert!(tried >= 9 * 8, "{tried}: each kind of quantized checkpoint");
+}
+
 /// A fresh directory for one test.
 fn directory(name: &str) -> PathBuf {
     let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("bad_files-{name}"));
@@ -727,7 +863,7 @@ fn directory(name: &str) -> PathBuf {
     path
 }
 
-fn write(directory: &std::path::Path, files: &Files) {
+fn write(directory: &Path, files: &Files) {
     for (name, bytes) in &files.0 {
         std::fs::write(directory.join(name), bytes).unwrap();
     }
@@ -780,7 +916,8 @@ fn things_that_are_not_files() {
     let weights = path.join("model.safetensors");
     let refused = |kind: &str| {
         let message = load_directory(path.clone()).unwrap_err();
-        assert!(message.contains("model.safetensors: not a regular file"), "{kind}: {message}");
+        let said = message.starts_with("model.safetensors: ") && message.contains("not a regular file");
+        assert!(said, "{kind}: {message}");
     };
 
     std::fs::create_dir(&weights).unwrap();

@@ -107,6 +107,111 @@ fn an_image_that_does_not_fit_is_replaced() {
     }
 }
 
+/// The line about a damaged image.
+fn complaint(runner: &Runner<kernels::Cpu>) -> Option<String> {
+    runner.notices().iter().find(|notice| notice.contains("are damaged")).cloned()
+}
+
+/// Whether a byte of an image lies between matrices, where nobody reads.
+fn is_padding(image: &[u8], at: usize) -> bool {
+    let trailer = image.len() - 48;
+    let index_len = u64::from_le_bytes(image[trailer..trailer + 8].try_into().unwrap()) as usize;
+    let index: serde_json::Value = serde_json::from_slice(&image[trailer - index_len..trailer]).unwrap();
+    let number = |record: &serde_json::Value, name: &str| record[name].as_u64().unwrap() as usize;
+    let inside = |record: &serde_json::Value| {
+        (number(record, "offset")..number(record, "offset") + number(record, "bytes")).contains(&at)
+    };
+    at < trailer - index_len && !index["matrices"].as_array().unwrap().iter().any(inside)
+}
+
+#[test]
+fn no_flipped_bit_is_silent() {
+    const FLIPS: usize = 350;
+    let mut noticed = 0;
+    for (class, checkpoint) in
+        [(WeightClass::Bf16, "llama3"), (WeightClass::Int8, "qwen2"), (WeightClass::Int4, "mixtral")]
+    {
+        let place = Place::new(&format!("flips-{}", class.name()));
+        let checkpoint = place.checkpoint(checkpoint);
+        let (mut first, _) = load_with(&place.images(), &checkpoint, class);
+        let (want, image) = (bits(&mut first), only_file(&place.images()));
+        let whole = fs::read(&image).unwrap();
+        let options = LoadOptions { image_directory: Some(place.images()), ..options(class) };
+        for flip in 0..FLIPS {
+            // Evenly over the file, the last ones in its trailer byte by byte.
+            let at = match FLIPS - flip {
+                from_end @ ..=50 => whole.len() - from_end,
+                _ => flip * whole.len() / FLIPS,
+            };
+            let mut bytes = whole.clone();
+            bytes[at] ^= 1 << (flip % 8);
+            fs::write(&image, bytes).unwrap();
+            let mut runner = model::load(cpu(None, 1 + flip % 2), &checkpoint, &options, &mut |_| {}).unwrap();
+            let told = complaint(&runner);
+            assert_eq!(bits(&mut runner), want, "{class:?}: byte {at}, bit {}: other answers", flip % 8);
+            // Behind the magic's seventh byte stands the form: with another one it is another version's image.
+            let harmless = is_padding(&whole, at) || at == whole.len() - 1;
+            assert_eq!(told.is_none(), harmless, "{class:?}: byte {at} of {}: {told:?}", whole.len());
+            let writer = runner.image_writer();
+            assert_eq!(writer.is_some(), told.is_some() || at == whole.len() - 1);
+            if told.is_some() {
+                noticed += 1;
+                assert!(told.unwrap().contains(image.to_str().unwrap()));
+            }
+            if let Some(writer) = writer.filter(|_| flip % 16 == 0) {
+                writer.write().unwrap();
+                assert_eq!(fs::read(&image).unwrap(), whole, "{class:?}: byte {at}: what replaced it");
+            }
+        }
+    }
+    assert!(noticed > 2 * FLIPS, "{noticed} flips met something that is read");
+}
+
+#[test]
+fn what_is_no_file_is_no_image() {
+    let place = Place::new("kinds");
+    let checkpoint = place.checkpoint("llama3");
+    let (mut first, _) = load_with(&place.images(), &checkpoint, WeightClass::Int8);
+    let image = only_file(&place.images());
+    let pipe = |path: &Path| assert!(std::process::Command::new("mkfifo").arg(path).status().unwrap().success());
+    let zeros = |path: &Path| std::os::unix::fs::symlink("/dev/zero", path).unwrap();
+    for put in [&pipe as &dyn Fn(&Path), &zeros, &|path: &Path| fs::create_dir(path).unwrap()] {
+        fs::remove_file(&image).unwrap();
+        put(&image);
+        let options = LoadOptions { image_directory: Some(place.images()), ..options(WeightClass::Int8) };
+        let mut runner = model::load(cpu(None, 1), &checkpoint, &options, &mut |_| {}).unwrap();
+        assert_eq!(bits(&mut runner), bits(&mut first));
+        let told = complaint(&runner).expect("somebody should know");
+        assert!(told.contains("not a regular file"), "{told}");
+        if image.is_dir() {
+            break; // nothing replaces a directory
+        }
+        runner.image_writer().unwrap().write().unwrap();
+        assert!(!load_with(&place.images(), &checkpoint, WeightClass::Int8).1, "the image was not used");
+    }
+}
+
+#[test]
+fn a_replaced_file_is_noticed_whatever_its_size_and_time() {
+    let place = Place::new("replaced");
+    let checkpoint = place.checkpoint("llama3");
+    let (mut before, _) = load_with(&place.images(), &checkpoint, WeightClass::Bf16);
+    let weights = checkpoint.path().unwrap().join("model.safetensors");
+    let (mut bytes, was) = (fs::read(&weights).unwrap(), weights.metadata().unwrap());
+    // One bit, written as a program that wants to hide it would.
+    let len = bytes.len();
+    bytes[len - 3000] ^= 0x40;
+    fs::write(&weights, bytes).unwrap();
+    let times = fs::FileTimes::new().set_modified(was.modified().unwrap()).set_accessed(was.accessed().unwrap());
+    fs::File::options().write(true).open(&weights).unwrap().set_times(times).unwrap();
+    let now = weights.metadata().unwrap();
+    assert_eq!((now.len(), now.modified().unwrap()), (was.len(), was.modified().unwrap()));
+    let (mut after, packed) = load_with(&place.images(), &checkpoint, WeightClass::Bf16);
+    assert!(packed, "the old image was used for new weights");
+    assert_ne!(bits(&mut before), bits(&mut after));
+    assert!(complaint(&after).is_none(), "the image was not damaged");
+}
+
 #[test]
 fn a_changed_checkpoint_is_packed_anew() {
     let place = Place::new("changed");

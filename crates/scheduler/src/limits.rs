@@ -86,6 +86,16 @@ impl fmt::Display for LimitsError {
 impl core::error::Error for LimitsError {}
 
 impl Limits {
+    /// More blocks than caches have: of 32 tokens each, and a small model's 12 KiB per token, some 800 GB. Bookkeeping of so
+    /// many takes a few hundred megabytes. Whoever takes limits from a file or a flag compares.
+    pub const MOST_BLOCKS: usize = 1 << 21;
+    /// More rows than a step has.
+    pub const MOST_ROWS: usize = 1 << 18;
+    /// More sequences than run together.
+    pub const MOST_SEQS: usize = 1 << 16;
+    /// More tokens than a sequence has.
+    pub const MOST_TOKENS: usize = 1 << 24;
+
     pub(crate) fn check(&self) -> Result<(), LimitsError> {
         let at_least_one = [
             ("block_size", self.block_size),

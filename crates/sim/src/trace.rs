@@ -9,8 +9,7 @@
 //! begin with the same tokens, so prefix hits come out as they were. Without `hash_ids` nothing is shared. Times count
 //! from the first line. Files may be compressed with gzip.
 
-use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use flate2::read::MultiGzDecoder;
@@ -18,7 +17,7 @@ use scheduler::Nanos;
 use serde::Deserialize;
 
 use crate::random::mix;
-use crate::workload::{Arrival, Piece, Workload};
+use crate::workload::{Arrival, MAX_REQUESTS, Piece, Workload};
 
 /// Tokens that one of Mooncake's hash ids stands for.
 pub const HASHED_TOKENS: usize = 512;
@@ -54,28 +53,65 @@ pub enum TraceError {
 
 const HEADER: &str = "TIMESTAMP,ContextTokens,GeneratedTokens";
 
+/// Longest line that is read: a prompt of the largest size has a third of it in hash ids.
+const MAX_LINE_BYTES: u64 = 1 << 20;
+/// A compressed file may unpack to this, whatever its size,
+const ANY_UNPACKED_BYTES: u64 = 16 << 20;
+/// and beyond that to so many times its size. Traces come to 3 to 20 times.
+const MAX_RATIO: u64 = 30;
+
 /// Reads a trace file; the first line tells its format. `index` makes the names of its requests differ from those of
 /// other files of the same load.
+///
+/// Takes the memory of the requests and of one line: text is read, and unpacked, as it is needed.
 pub fn read(path: &Path, index: u64) -> Result<Workload, TraceError> {
     let unreadable = |error| TraceError::Unreadable { path: path.to_path_buf(), error };
-    let mut bytes = Vec::new();
-    File::open(path).and_then(|mut file| file.read_to_end(&mut bytes)).map_err(unreadable)?;
-    if bytes.starts_with(&[0x1f, 0x8b]) {
-        let mut plain = Vec::new();
-        MultiGzDecoder::new(&bytes[..]).read_to_end(&mut plain).map_err(unreadable)?;
-        bytes = plain;
-    }
-    let text = String::from_utf8(bytes).map_err(|_| unreadable(io::Error::other("not text in UTF-8")))?;
+    let file = files::open(path).map_err(unreadable)?;
+    let len = file.metadata().map_err(unreadable)?.len();
+    let mut file = BufReader::with_capacity(BUFFER_BYTES, file);
+    let is_gzip = file.fill_buf().map_err(unreadable)?.starts_with(&[0x1f, 0x8b]);
+    let text: Box<dyn BufRead> = match is_gzip {
+        true => {
+            let unpacked = Bounded { inner: MultiGzDecoder::new(file), left: most_unpacked(len) };
+            Box::new(BufReader::with_capacity(BUFFER_BYTES, unpacked))
+        }
+        false => Box::new(file),
+    };
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let arrivals = parse(&text, mix(index)).map_err(|(line, problem)| TraceError::Line {
-        path: path.to_path_buf(),
-        line,
-        problem,
+    let arrivals = parse(text, mix(index)).map_err(|problem| match problem {
+        Problem::Read(error) => unreadable(error),
+        Problem::Line(line, problem) => TraceError::Line { path: path.to_path_buf(), line, problem },
     })?;
     if arrivals.is_empty() {
         return Err(TraceError::Empty { path: path.to_path_buf() });
     }
     Ok(Workload { name, arrivals })
+}
+
+const BUFFER_BYTES: usize = 1 << 16;
+
+/// Bytes that a compressed file of `len` bytes may hold.
+fn most_unpacked(len: u64) -> u64 {
+    ANY_UNPACKED_BYTES.max(len.saturating_mul(MAX_RATIO))
+}
+
+/// A reader that is an error once too much has come out of it.
+struct Bounded<R> {
+    inner: R,
+    left: u64,
+}
+
+impl<R: Read> Read for Bounded<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let len = self.inner.read(buffer)?;
+        self.left = self.left.checked_sub(len as u64).ok_or_else(|| {
+            let problem = format!(
+                "it unpacks to more than {MAX_RATIO} times its size, as no trace does; if it is one, unpack it"
+            );
+            io::Error::new(io::ErrorKind::FileTooLarge, problem)
+        })?;
+        Ok(len)
+    }
 }
 
 /// Several files as one load: their clocks begin together.
@@ -90,19 +126,42 @@ pub fn read_all(paths: &[PathBuf]) -> Result<Workload, TraceError> {
     Ok(all)
 }
 
-fn parse(text: &str, file: u64) -> Result<Vec<Arrival>, (usize, String)> {
-    let mut lines = text.lines().enumerate().map(|(index, line)| (index + 1, line.trim()));
-    let mut lines = lines.by_ref().filter(|(_, line)| !line.is_empty()).peekable();
-    let is_csv = lines.next_if(|(_, line)| line.eq_ignore_ascii_case(HEADER)).is_some();
-    let mut arrivals = Vec::new();
-    let mut start = None;
-    for (number, line) in lines {
+/// What stops a reader: the file, or a line of it.
+enum Problem {
+    Read(io::Error),
+    Line(usize, String),
+}
+
+fn parse(mut text: impl BufRead, file: u64) -> Result<Vec<Arrival>, Problem> {
+    let mut arrivals: Vec<Arrival> = Vec::new();
+    let (mut start, mut is_csv, mut is_first, mut bytes) = (None, false, true, Vec::new());
+    for number in 1.. {
+        bytes.clear();
+        let read = text.by_ref().take(MAX_LINE_BYTES + 1).read_until(b'\n', &mut bytes).map_err(Problem::Read)?;
+        let wrong = |problem: String| Problem::Line(number, problem);
+        if read == 0 {
+            break;
+        }
+        if bytes.len() as u64 > MAX_LINE_BYTES {
+            return Err(wrong(format!("longer than {MAX_LINE_BYTES} bytes, as no line of a trace is")));
+        }
+        let line = std::str::from_utf8(&bytes).map_err(|_| wrong("not text in UTF-8".to_string()))?.trim();
+        if line.is_empty() {
+            continue;
+        }
+        if std::mem::take(&mut is_first) && line.eq_ignore_ascii_case(HEADER) {
+            is_csv = true;
+            continue;
+        }
         let name = file.wrapping_add(number as u64);
         let parsed = if is_csv { csv_line(line, name) } else { json_line(line, name, file) };
-        let mut arrival = parsed.map_err(|problem| (number, problem))?;
+        let mut arrival = parsed.map_err(wrong)?;
         let start = *start.get_or_insert(arrival.at);
         if arrival.at < start {
-            return Err((number, "is earlier than the first line".to_string()));
+            return Err(wrong("is earlier than the first line".to_string()));
+        }
+        if arrivals.len() == MAX_REQUESTS {
+            return Err(wrong(format!("more than {MAX_REQUESTS} requests; simulate a part of the trace")));
         }
         arrival.at = arrival.at.since(start);
         arrivals.push(arrival);

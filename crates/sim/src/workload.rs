@@ -91,6 +91,15 @@ impl Arrival {
     }
 }
 
+/// Requests of a load, at most: they take two gigabytes.
+pub const MAX_REQUESTS: usize = 10_000_000;
+/// Turns of a session, at most: each quotes all before it.
+pub const MAX_TURNS: usize = 1000;
+/// Longest prompt, answer or shared prefix of a load.
+const MAX_TOKENS: usize = 1 << 24;
+/// Nothing comes later than this: thirty years.
+const MAX_NANOS: f64 = 1e18;
+
 /// Tells the names of prompts and answers apart.
 const ASKED: u64 = 1 << 63;
 
@@ -116,7 +125,7 @@ pub struct Lengths {
 
 impl Lengths {
     fn draw(&self, mean: usize, random: &mut Random) -> usize {
-        ((mean as f64 * random.gamma(self.cv)).round() as usize).max(1)
+        ((mean as f64 * random.gamma(self.cv)).round() as usize).clamp(1, MAX_TOKENS)
     }
 }
 
@@ -149,6 +158,7 @@ pub enum Shape {
 impl Workload {
     /// `requests` requests (turns count) that arrive at `rate` per second, drawn from `seed`. In sessions, `rate` is
     /// that of sessions times turns, so that a fleet that keeps up sees this many requests per second.
+    /// Takes the memory of a few hundred bytes for each request; of sessions, of 16 bytes for each turn before it as well.
     /// Panics if `rate` is not positive.
     pub fn synthetic(shape: Shape, lengths: Lengths, rate: f64, requests: usize, seed: u64) -> Workload {
         assert!(rate > 0.0, "requests per second");
@@ -163,7 +173,7 @@ impl Workload {
                 Shape::Poisson | Shape::SharedPrefix { .. } => random.exponential(),
             };
             seconds += gap / rate;
-            let at = Nanos((seconds * 1e9) as u64);
+            let at = Nanos((seconds * 1e9).min(MAX_NANOS) as u64);
             let input = lengths.draw(lengths.input_tokens, &mut random);
             let output = lengths.draw(lengths.output_tokens, &mut random);
             let mut arrival = Arrival::new(at, mix(seed).wrapping_add(index), input, output);
@@ -206,7 +216,7 @@ impl Workload {
         let seconds = open().map(|arrival| arrival.at.as_secs_f64()).fold(0.0, f64::max);
         let factor = self.arrivals.len() as f64 / rate / seconds.max(1e-9);
         for arrival in self.arrivals.iter_mut().filter(|arrival| arrival.follows.is_none()) {
-            arrival.at = Nanos((arrival.at.0 as f64 * factor) as u64);
+            arrival.at = Nanos((arrival.at.0 as f64 * factor).min(MAX_NANOS) as u64);
         }
         self
     }
@@ -224,7 +234,7 @@ fn follow_up(arrivals: &mut Vec<Arrival>, lengths: Lengths, pause: Nanos, seed: 
     let before = &arrivals[index - 1];
     let mut prompt = before.prompt.clone();
     prompt.push(Piece { name: before.answer, len: before.output_tokens });
-    let at = Nanos((pause.0 as f64 * random.exponential()) as u64);
+    let at = Nanos((pause.0 as f64 * random.exponential()).min(MAX_NANOS) as u64);
     let input = lengths.draw(lengths.input_tokens, random);
     let output = lengths.draw(lengths.output_tokens, random);
     let mut arrival = Arrival::new(at, mix(seed).wrapping_add(index as u64), input, output);

@@ -59,7 +59,7 @@ impl Pace {
             }
             (now, left, pace) = (at, left - done, other);
         }
-        Nanos(now.0 + (left * pace) as u64)
+        Nanos(now.0.saturating_add((left * pace) as u64))
     }
 }
 
@@ -246,7 +246,7 @@ impl<'a> World<'a> {
                         self.collector.ended();
                         if let Some(next) = self.followers.get(request).copied().flatten() {
                             let pause = self.workload.arrivals[next].at;
-                            self.due.push(Reverse((Nanos(self.now.0 + pause.0), next)));
+                            self.due.push(Reverse((Nanos(self.now.0.saturating_add(pause.0)), next)));
                         }
                     }
                 }
@@ -333,7 +333,7 @@ impl Engine {
             assert!(!self.step.is_empty(), "the scheduler has work and plans none of it");
         }
         let planned = self.scheduler.planned();
-        self.busy_until = Some(Nanos(now.0 + self.machine.step_time_at(now, &planned.work).0.max(1)));
+        self.busy_until = Some(Nanos(now.0.saturating_add(self.machine.step_time_at(now, &planned.work).0.max(1))));
         self.output.step = self.step.id;
         let decode = planned.decode.iter();
         let sampled = self.step.prefill.iter().zip(&planned.prefill).filter(|(chunk, _)| chunk.samples > 0);

@@ -15,11 +15,11 @@ use std::time::Instant;
 use kernels::limits::Limits;
 use kernels::{Arithmetic, Cpu, CpuOptions, Isa, KvDtype, Reference, WeightClass, threads};
 use model::demands::{Shape, Work};
-use model::{Batch, Checkpoint, Forward, KvBudget, LoadOptions, ModelConfig, Span};
+use model::{Batch, Checkpoint, Forward, KvBudget, LoadOptions, ModelConfig, Runner, Span};
 use serde_json::{Value, json};
 
 use crate::commands::cost_model;
-use crate::console::{Progress, put, put_line};
+use crate::console::{Progress, note, put, put_line};
 use crate::failure::Failure;
 use crate::figures::{self, Bound, Demands, Shares, bandwidth, operations, peak};
 use crate::flags::{BenchFlags, ModelFlags, Output};
@@ -114,6 +114,12 @@ fn tests(flags: &BenchFlags, config: &ModelConfig) -> Result<Vec<Test>, Failure>
     Ok(tests)
 }
 
+/// The runner, once a person was told what there is to know about its load.
+fn noted<B: kernels::Backend>(runner: Runner<B>) -> Runner<B> {
+    runner.notices().iter().for_each(|notice| note(&format!("note: {notice}")));
+    runner
+}
+
 /// A loaded model, and what is known about it.
 pub(super) struct Subject {
     forward: Box<dyn Forward>,
@@ -155,12 +161,12 @@ impl Subject {
         let threads = flags.threads.unwrap_or_else(threads::default_threads);
         let (forward, threads): (Box<dyn Forward>, _) = if isa == Isa::Scalar {
             let loaded = model::load(Reference::of(arithmetic), checkpoint, &options, &mut progress);
-            (Box::new(loaded.map_err(|error| models::load_failure(checkpoint, &error))?), 1)
+            (Box::new(noted(loaded.map_err(|error| models::load_failure(checkpoint, &error))?)), 1)
         } else {
             let cpu = Cpu::new(CpuOptions { threads: Some(threads), isa: Some(isa), arithmetic: Some(arithmetic) })
                 .map_err(Failure::usage)?;
             let loaded = model::load(cpu, checkpoint, &options, &mut progress);
-            (Box::new(loaded.map_err(|error| models::load_failure(checkpoint, &error))?), threads)
+            (Box::new(noted(loaded.map_err(|error| models::load_failure(checkpoint, &error))?)), threads)
         };
         let demands = Demands {
             shape: Shape::of(forward.config()),

@@ -150,7 +150,7 @@ fn found(flags: &PlanFlags) -> Result<Option<Found>, Failure> {
     let config_file = if path.is_dir() { path.join("config.json") } else { path.to_path_buf() };
     if is_here && config_file.extension().is_some_and(|extension| extension == "json") {
         let wrong = |error: &dyn std::fmt::Display| Failure::usage(format!("-m: {}: {error}", config_file.display()));
-        let text = fs::read_to_string(&config_file).map_err(|error| wrong(&error))?;
+        let text = files::read_text(&config_file, ModelConfig::MAX_BYTES).map_err(|error| wrong(&error))?;
         let config = ModelConfig::parse(&text).map_err(|error| wrong(&error))?;
         let stored = Checkpoint::open(Source::at(path.to_path_buf())).ok().and_then(|checkpoint| class(&checkpoint));
         let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();

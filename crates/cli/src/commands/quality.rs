@@ -12,8 +12,6 @@
 //! from little context says little about weights, and llama-perplexity scores the second half of each window.
 //! Memory: four bytes per weight for float32, and the judged class twice.
 
-use std::fs::File;
-use std::io::Read;
 use std::ops::Range;
 use std::path::Path;
 use std::time::Duration;
@@ -167,19 +165,13 @@ impl Text {
 /// The text, which must be a regular file of reasonable size in UTF-8.
 pub(super) fn read_text(path: &Path) -> Result<String, Failure> {
     let wrong = |problem: String| Failure::usage(format!("--text: {}: {problem}", path.display()));
-    let io = |error: std::io::Error| wrong(error.to_string());
-    if !path.metadata().map_err(io)?.is_file() {
-        return Err(wrong("not a regular file".into()));
-    }
-    let mut bytes = Vec::new();
-    File::open(path).and_then(|file| file.take(MAX_TEXT_BYTES + 1).read_to_end(&mut bytes)).map_err(io)?;
-    if bytes.is_empty() {
-        return Err(wrong("the file is empty".into()));
-    }
-    if bytes.len() as u64 > MAX_TEXT_BYTES {
-        return Err(wrong(format!("more than {MAX_TEXT_BYTES} bytes; a part of it says as much")));
-    }
-    String::from_utf8(bytes).map_err(|error| wrong(format!("not UTF-8 at byte {}", error.utf8_error().valid_up_to())))
+    let text = files::read_text(path, MAX_TEXT_BYTES).map_err(|error| match error.kind() {
+        std::io::ErrorKind::FileTooLarge => {
+            wrong(format!("more than {MAX_TEXT_BYTES} bytes; a part of it says as much"))
+        }
+        _ => wrong(error.to_string()),
+    })?;
+    if text.is_empty() { Err(wrong("the file is empty".into())) } else { Ok(text) }
 }
 
 /// A model is judged by one that reads the same tokens.

@@ -129,6 +129,7 @@ impl Session<'_> {
             }
             note("this model has no chat template: the prompt is continued as plain text");
         }
+        model.notices.iter().for_each(|notice| note(&format!("note: {notice}")));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let interrupts = runtime.block_on(async { Ends::listen() })?;
         let (messages, start_lines) = (Vec::new(), Vec::new());

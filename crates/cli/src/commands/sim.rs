@@ -21,6 +21,8 @@ use crate::failure::Failure;
 use crate::flags::{KvPrecision, SimFlags, Weights, Workload as Kind};
 use crate::{figures, machine};
 
+/// Requests of sessions times the turns of each, at most: they take two gigabytes.
+const MOST_TURNS: usize = 100_000_000;
 /// Rows of a step where neither targets nor the user bound it.
 const ROWS: usize = 2048;
 /// Rows of a step where targets do.
@@ -86,6 +88,10 @@ fn workload(flags: &SimFlags) -> Result<Workload, Failure> {
         let SimFlags { input_tokens, output_tokens, length_cv: cv, .. } = *flags;
         let lengths = Lengths { input_tokens, output_tokens, cv };
         let requests = flags.requests.unwrap_or(1000);
+        if flags.workload == Kind::Sessions && requests * flags.turns > MOST_TURNS {
+            let problem = format!("{} of {requests} requests are more than {MOST_TURNS} in all", flags.turns);
+            return Err(Failure::usage(format!("--turns: {problem}, and each quotes all before it")));
+        }
         Workload::synthetic(shape, lengths, flags.rate.unwrap_or(1.0), requests, flags.seed)
     } else {
         let mut workload =
@@ -116,6 +122,13 @@ fn instance(flags: &SimFlags) -> Result<Instance, Failure> {
             flags.machines_per_instance,
             flags.hardware,
             gb(machine.memory)
+        )));
+    }
+    let most = Limits::MOST_BLOCKS;
+    if num_blocks > most {
+        return Err(Failure::usage(format!(
+            "--machines-per-instance: {num_blocks} KV blocks; at most {most} are simulated: --kv-blocks or a larger \
+             --block-size may help"
         )));
     }
     let has_targets = flags.ttft_slo.is_some() || flags.tpot_slo.is_some();
@@ -159,7 +172,7 @@ fn model_size(flags: &SimFlags) -> Result<ModelSize, Failure> {
     }
     let path = Path::new(&flags.model);
     let path = if path.is_dir() { path.join("config.json") } else { path.to_path_buf() };
-    let text = fs::read_to_string(&path).map_err(|error| {
+    let text = files::read_text(&path, ModelConfig::MAX_BYTES).map_err(|error| {
         let names: Vec<&str> = MODELS.iter().map(|shape| shape.name).collect();
         Failure::usage(format!(
             "--model: {} is none of {} and no directory with a config.json: {}: {error}",

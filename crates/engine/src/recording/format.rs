@@ -12,6 +12,7 @@
 //! everything in its record. Seconds of the cost model are text, because they must come back with the same bits.
 //! A last line that was cut off is left out; without `"end"` the recording was cut off.
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -30,9 +31,16 @@ use crate::{EngineOptions, ModelInfo};
 pub(super) const VERSION: u64 = 1;
 /// Longest line that is read: a prompt of some ten million tokens.
 const MAX_LINE_BYTES: u64 = 64 << 20;
-/// Larger pools and batches than any machine has are refused before memory is taken for them.
-const MAX_BLOCKS: usize = 1 << 26;
-const MAX_SEQS: usize = 1 << 16;
+/// Times are of one run: ten years. Sums of a few of them are still times.
+const MAX_NANOS: u64 = 10 * 366 * 86_400 * 1_000_000_000;
+/// Points of a cost model: one for each power of two, and some between.
+const MAX_KNOTS: usize = 4096;
+/// Seconds of a step, of one row of it, and of one key that a row sees: a thousand times as slow as the slowest machine.
+const MAX_STEP_SECONDS: f64 = 1e6;
+const MAX_ROW_SECONDS: f64 = 1e3;
+const MAX_KEY_SECONDS: f64 = 1e-6;
+/// How far off a model of costs may be.
+const MAX_DRIFT: f64 = 100.0;
 
 /// What was recorded, and on what.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -127,11 +135,20 @@ impl Header {
     }
 
     fn check(&self) -> Result<(), String> {
+        // Before memory is taken for them.
         let limits = self.limits();
-        if limits.num_blocks > MAX_BLOCKS || limits.max_num_seqs > MAX_SEQS || limits.max_model_len > MAX_BLOCKS {
-            return Err("its limits are larger than any machine's".into());
+        for (field, found, most) in [
+            ("block_size", limits.block_size, 1 << 16),
+            ("num_blocks", limits.num_blocks, Limits::MOST_BLOCKS),
+            ("max_model_len", limits.max_model_len, Limits::MOST_TOKENS),
+            ("max_num_seqs", limits.max_num_seqs, Limits::MOST_SEQS),
+            ("max_num_batched_tokens", limits.max_num_batched_tokens, Limits::MOST_ROWS),
+            ("max_prefill_chunk", limits.max_prefill_chunk, Limits::MOST_ROWS),
+            ("max_prefill_seqs", limits.max_prefill_seqs, Limits::MOST_SEQS),
+        ] {
+            within(&format!("limits.{field}"), found as u64, 1, most as u64)?;
         }
-        scheduler::Scheduler::new(limits).map_err(|error| error.to_string())?;
+        scheduler::Scheduler::new(limits).map_err(|error| format!("limits: {error}"))?;
         self.cost.as_ref().map_or(Ok(()), |cost| cost.model().map(|_| ()))
     }
 }
@@ -216,24 +233,29 @@ impl CostEntry {
     }
 
     pub(super) fn model(&self) -> Result<CostModel, String> {
-        let number = |text: &String| match text.parse::<f64>() {
-            Ok(seconds) if seconds.is_finite() && seconds >= 0.0 => Ok(seconds),
-            _ => Err(format!("{text:?} is no number of seconds")),
+        let number = |field: &str, text: &String, most: f64| match text.parse::<f64>() {
+            Ok(number) if (0.0..=most).contains(&number) => Ok(number),
+            _ => Err(format!("cost.{field}: {text:.40?} is not a number from 0 to {most:e}")),
         };
-        let knots = self.knots.iter().map(|(rows, text)| Ok(Knot { rows: *rows, seconds: number(text)? }));
+        within("cost.knots", self.knots.len() as u64, 1, MAX_KNOTS as u64)?;
+        let knots = self.knots.iter().map(|(rows, text)| {
+            within("cost.knots", *rows as u64, 0, Limits::MOST_ROWS as u64)?;
+            Ok(Knot { rows: *rows, seconds: number("knots", text, MAX_STEP_SECONDS)? })
+        });
         let knots = knots.collect::<Result<Vec<_>, String>>()?;
-        if knots.is_empty() || !knots.is_sorted_by(|a, b| a.rows < b.rows) {
-            return Err("the points of its cost model do not rise".into());
+        if !knots.is_sorted_by(|a, b| a.rows < b.rows) {
+            return Err("cost.knots: its points do not rise".into());
         }
         let terms = Terms {
-            pair: number(&self.pair)?,
-            key: number(&self.key)?,
-            row: number(&self.row)?,
-            prompt: number(&self.prompt)?,
-            head: number(&self.head)?,
-            logits: number(&self.logits)?,
+            pair: number("pair", &self.pair, MAX_KEY_SECONDS)?,
+            key: number("key", &self.key, MAX_KEY_SECONDS)?,
+            row: number("row", &self.row, MAX_ROW_SECONDS)?,
+            prompt: number("prompt", &self.prompt, MAX_ROW_SECONDS)?,
+            head: number("head", &self.head, MAX_ROW_SECONDS)?,
+            logits: number("logits", &self.logits, MAX_ROW_SECONDS)?,
         };
-        Ok(CostModel::new(knots, terms).drifted([number(&self.drift[0])?, number(&self.drift[1])?]))
+        let drift = [number("drift", &self.drift[0], MAX_DRIFT)?, number("drift", &self.drift[1], MAX_DRIFT)?];
+        Ok(CostModel::new(knots, terms).drifted(drift))
     }
 }
 
@@ -381,6 +403,57 @@ impl From<Line> for Entry {
     }
 }
 
+/// A field of the file that has to lie in a range, and where it does not.
+fn within(field: &str, found: u64, least: u64, most: u64) -> Result<(), String> {
+    match (least..=most).contains(&found) {
+        true => Ok(()),
+        false => Err(format!("{field}: {found} is not from {least} to {most}")),
+    }
+}
+
+/// What the lines so far say of the next ones: time goes on, and no request comes twice.
+#[derive(Default)]
+struct SoFar {
+    now: u64,
+    admitted: HashSet<u64>,
+}
+
+impl SoFar {
+    /// Nothing that passes can be too large for whoever replays it: sums of times fit, and nothing is allocated that the
+    /// limits do not allow.
+    fn check(&mut self, entry: &Entry, limits: &LimitsEntry) -> Result<(), String> {
+        match *entry {
+            Entry::Admit(ref admit) => {
+                self.time("admit.now", admit.now)?;
+                within("admit.arrived", admit.arrived, 0, MAX_NANOS)?;
+                within("admit.ttft", admit.ttft.unwrap_or(0), 0, MAX_NANOS)?;
+                within("admit.tpot", admit.tpot.unwrap_or(0), 0, MAX_NANOS)?;
+                within("admit.n", admit.n as u64, 1, limits.max_num_seqs as u64)?;
+                within("admit.max_tokens", admit.max_tokens as u64, 0, Limits::MOST_TOKENS as u64)?;
+                within("admit.min_tokens", admit.min_tokens as u64, 0, Limits::MOST_TOKENS as u64)?;
+                within("admit.prompt", admit.prompt.len() as u64, 1, limits.max_model_len as u64)?;
+                match self.admitted.insert(admit.id) {
+                    true => Ok(()),
+                    false => Err(format!("admit.id: request {} is open already, or was before", admit.id)),
+                }
+            }
+            Entry::Cancel(_, now) => self.time("cancel", now),
+            Entry::Idle(now) => self.time("idle", now),
+            Entry::Pause(now) => self.time("pause", now),
+            Entry::Resume(now) => self.time("resume", now),
+            Entry::Step(ref step) => self.time("step.from", step.from).and_then(|()| self.time("step.to", step.to)),
+            Entry::Restart { ref cost } => cost.as_ref().map_or(Ok(()), |cost| cost.model().map(|_| ())),
+            Entry::Failed(_) | Entry::Stop(..) | Entry::End => Ok(()),
+        }
+    }
+
+    fn time(&mut self, field: &str, now: u64) -> Result<(), String> {
+        within(field, now, self.now, MAX_NANOS)?;
+        self.now = now;
+        Ok(())
+    }
+}
+
 /// A recording that is read from the start.
 pub struct Recording {
     /// What was recorded.
@@ -388,6 +461,7 @@ pub struct Recording {
     path: PathBuf,
     file: BufReader<File>,
     line: usize,
+    so_far: SoFar,
     /// Whether `"end"` was read.
     pub(super) has_end: bool,
 }
@@ -396,10 +470,7 @@ impl Recording {
     /// Opens the file and reads its header.
     pub fn open(path: &Path) -> Result<Recording, RecordingError> {
         let io = |error| RecordingError::Io { path: path.to_owned(), error };
-        if !std::fs::metadata(path).map_err(io)?.is_file() {
-            return Err(RecordingError::NotAFile { path: path.to_owned() });
-        }
-        let mut file = BufReader::new(File::open(path).map_err(io)?);
+        let mut file = BufReader::new(files::open(path).map_err(io)?);
         let mut first = Vec::new();
         (&mut file).take(MAX_LINE_BYTES).read_until(b'\n', &mut first).map_err(io)?;
         let wrong = |problem: String| RecordingError::NotARecording { path: path.to_owned(), problem };
@@ -415,8 +486,8 @@ impl Recording {
             None => return Err(wrong("its first line has no \"twostroke_recording\"".into())),
         }
         let header: Header = serde_json::from_value(value).map_err(|error| wrong(error.to_string()))?;
-        header.check().map_err(wrong)?;
-        Ok(Recording { header, path: path.to_owned(), file, line: 1, has_end: false })
+        header.check().map_err(|problem| wrong(format!("line 1: {problem}")))?;
+        Ok(Recording { header, path: path.to_owned(), file, line: 1, so_far: SoFar::default(), has_end: false })
     }
 
     /// The next line; `None` at the end, and at a last line that was cut off.
@@ -433,7 +504,10 @@ impl Recording {
                 self.has_end = true;
                 Ok(None)
             }
-            Ok(entry) => Ok(Some(entry)),
+            Ok(entry) => match self.so_far.check(&entry, &self.header.limits) {
+                Ok(()) => Ok(Some(entry)),
+                Err(problem) => Err(self.wrong(problem)),
+            },
             Err(_) if !text.ends_with(b"\n") && (text.len() as u64) < MAX_LINE_BYTES => Ok(None),
             Err(error) => Err(self.wrong(error.to_string())),
         }

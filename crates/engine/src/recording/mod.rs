@@ -69,12 +69,6 @@ pub enum RecordingError {
         /// Why.
         error: std::io::Error,
     },
-    /// A directory, a device.
-    #[error("{}: not a file", path.display())]
-    NotAFile {
-        /// What there is.
-        path: PathBuf,
-    },
     /// Something else.
     #[error("{}: not a recording: {problem}", path.display())]
     NotARecording {

@@ -215,9 +215,6 @@ impl Replaying {
         recording: &Recording,
         tell: &mut dyn FnMut(Told<'_>),
     ) -> Result<(), RecordingError> {
-        if entry.n == 0 || self.open.contains_key(&entry.id) {
-            return Err(recording.wrong(format!("request {} is open already, or wants no answer", entry.id)));
-        }
         let request = asked(entry);
         tell(Told::Admitted(&request));
         let admitted = self.scheduler.admit(request, Nanos(entry.now));

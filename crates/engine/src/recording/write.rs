@@ -1,6 +1,6 @@
 //! The thread that writes: takes lines from a bounded channel, and flushes whenever it has caught up.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,7 +17,8 @@ const MOST_WAITING: usize = 8192;
 /// Begins a recording. The file must not exist yet. The thread ends when the tape is dropped and all is written.
 pub(crate) fn record(path: &Path, header: &Header) -> Result<(Tape, JoinHandle<()>), RecordingError> {
     let failed = |error| RecordingError::Io { path: path.to_owned(), error };
-    let mut file = BufWriter::new(create(path).map_err(failed)?);
+    // Readable by nobody else: prompts are in it.
+    let mut file = BufWriter::new(files::create_private(path).map_err(failed)?);
     put(&mut file, header).and_then(|()| file.flush()).map_err(failed)?;
     let (sender, lines) = sync_channel(MOST_WAITING);
     let is_cut = Arc::new(AtomicBool::new(false));
@@ -25,15 +26,6 @@ pub(crate) fn record(path: &Path, header: &Header) -> Result<(Tape, JoinHandle<(
     let writer = std::thread::Builder::new().name("recorder".into());
     let writer = writer.spawn(move || write(file, &place, &lines, &was_cut)).map_err(failed)?;
     Ok((tape(sender, path.to_owned(), is_cut), writer))
-}
-
-/// Readable by nobody else: prompts are in it.
-fn create(path: &Path) -> io::Result<File> {
-    let mut options = OpenOptions::new();
-    options.write(true).create_new(true);
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    options.open(path)
 }
 
 fn tape(sender: SyncSender<Line>, path: PathBuf, is_cut: Arc<AtomicBool>) -> Tape {

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 pub const LAYOUT_VERSION: u32 = 7;
 
 /// Where bytes of an image come from: `source.0(offset, out)` fills `out` from `offset`, counted from the matrix's first
-/// byte. Called from several threads, each byte once.
+/// byte. Called from several threads, each byte once, and each time for whole pieces ([`PackedMatrix::image_pieces`]).
 pub struct ByteSource<'a>(pub &'a (dyn Fn(u64, &mut [u8]) + Sync));
 
 /// A packed matrix as it lies in memory, kept alive by this handle: a thread of its own may write it to disk while the
@@ -44,6 +44,19 @@ impl PackedMatrix {
     /// Bytes of the image of a matrix; `None` when the shape is empty or absurd.
     pub fn image_bytes(shape: MatrixShape, class: WeightClass) -> Option<usize> {
         PackedMatrix::bytes_of(shape, class)?.checked_add(level_bytes(class))
+    }
+
+    /// Where the pieces of an image end, in their order: some outputs of the matrix each, then what they have in common. A
+    /// reader is asked for whole pieces, on however many threads, so each can have a digest of its own. `None` as
+    /// [`image_bytes`](Self::image_bytes).
+    pub fn image_pieces(shape: MatrixShape, class: WeightClass) -> Option<impl Iterator<Item = u64> + Clone> {
+        let (tiles, scales) = sizes(shape, class)?;
+        let pair = tiles / shape.out_features.div_ceil(PAIR);
+        let scales_end = tiles + scales * size_of::<f32>();
+        let behind = [scales_end, scales_end + level_bytes(class)];
+        let mut last = tiles;
+        let behind = behind.into_iter().filter(move |&end| std::mem::replace(&mut last, end) < end);
+        Some((pair..=tiles).step_by(pair).chain(behind).map(|end| end as u64))
     }
 
     /// Bytes in memory of a matrix that is packed from numbers; `None` when the shape is empty or absurd.
@@ -160,7 +173,14 @@ mod tests {
                 let image = matrix.image().unwrap().pieces().concat();
                 assert_eq!(Some(image.len()), PackedMatrix::image_bytes(shape, class));
                 assert_eq!(image.len(), matrix.bytes() + level_bytes(class));
-                let source = |at: u64, out: &mut [u8]| out.copy_from_slice(&image[at as usize..][..out.len()]);
+                let ends: Vec<u64> = PackedMatrix::image_pieces(shape, class).unwrap().collect();
+                assert_eq!(ends.last(), Some(&(image.len() as u64)));
+                assert!(ends.is_sorted_by(|a, b| a < b), "no piece is empty");
+                let source = |at: u64, out: &mut [u8]| {
+                    let whole = |at: u64| at == 0 || ends.contains(&at);
+                    assert!(whole(at) && whole(at + out.len() as u64), "{class:?} {shape:?}: a part of a piece");
+                    out.copy_from_slice(&image[at as usize..][..out.len()]);
+                };
                 for pool in [None, Some(&pool)] {
                     let back = PackedMatrix::restore(pool, shape, class, &ByteSource(&source)).unwrap();
                     assert_eq!(back.image().unwrap().pieces().concat(), image, "{class:?} {shape:?}");

@@ -166,7 +166,7 @@ impl<'c> Export<'c> {
         check_fields(checkpoint)?;
         let config = ModelConfig::load(checkpoint)?;
         let weights = Weights::open(checkpoint)?;
-        Tensors::of(&config, &weights).each(|name, shape, _| weights.tensor(name, shape).map(|_| ()))?;
+        Tensors::of(&config, &weights).check(&weights)?;
         let mut export = Export { checkpoint, class, config, weights, plan: None, windows: Vec::new(), bits: None };
         if format == Format::Gguf {
             export.plan = Some(gguf::Plan::of(&export)?);

@@ -28,7 +28,7 @@ use kernels::{
     Backend, BlockFormat, BlockSource, Int4Source, Int8Source, MatrixShape, RowSource, WeightClass, gate_up_row,
 };
 use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -268,7 +268,7 @@ impl Weights {
     }
 
     /// A tensor's name in its file.
-    fn shown(&self, name: &str) -> String {
+    pub(crate) fn shown(&self, name: &str) -> String {
         match &self.gguf {
             Some(architecture) => in_ggml(architecture, name),
             None => name.to_string(),
@@ -328,6 +328,36 @@ impl Weights {
         let mut all: Vec<(usize, Stored<'_>)> = all.collect();
         all.sort_by(|(a_file, a), (b_file, b)| (a_file, a.offset, a.name).cmp(&(b_file, b.offset, b.name)));
         all.into_iter().map(|(_, stored)| stored).collect()
+    }
+
+    /// The names of all tensors, in no order.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.tensors.keys().map(String::as_str)
+    }
+
+    /// The file that lists the tensors, for messages.
+    pub(crate) fn listing(&self) -> &str {
+        &self.listing
+    }
+
+    /// Where the number of layers stands, for messages.
+    pub(crate) fn layers_key(&self) -> String {
+        match &self.gguf {
+            Some(architecture) => format!("{architecture}.block_count"),
+            None => "num_hidden_layers of config.json".to_string(),
+        }
+    }
+
+    /// Whether a tensor is a bias of zeros beside a module that is in `read`, as some quantizers write for every module.
+    pub(crate) fn is_zero_bias(&self, name: &str, read: &HashSet<String>) -> Result<bool, LoadError> {
+        let of_read = name.strip_suffix(".bias").is_some_and(|module| read.contains(&format!("{module}.weight")));
+        match self.tensors.get(name) {
+            Some(Entry { shape, values: Values::Rows { encoding, .. }, .. }) if of_read && encoding.is_decoded() => {
+                let &[len] = shape.as_slice() else { return Ok(false) };
+                Ok(self.vector(name, len)?.iter().all(|&value| value == 0.0))
+            }
+            _ => Ok(false),
+        }
     }
 
     /// Whether there is a tensor of that name.
@@ -411,6 +441,9 @@ impl Weights {
         let name = if order == RowOrder::GateUp { format!("{name}, gated") } else { name };
         let mut image = self.packed.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(matrix) = image.restore(backend, &name, shape, class) {
+            if let Some(bytes) = backend.image(&matrix) {
+                image.keep(name, shape, class, bytes);
+            }
             return Ok(matrix);
         }
         let tensors = parts

@@ -106,6 +106,8 @@ pub(super) struct Codes {
     groups: usize,
 }
 
+/// A code less its zero point is no further from 0.
+const MOST_STEPS: f32 = 256.0;
 /// Most bytes of a `config.json`.
 const MAX_CONFIG_BYTES: u64 = 8 << 20;
 
@@ -556,13 +558,17 @@ impl Quantized {
         self.layout.class()
     }
 
-    /// Reads the module into memory. An error where a scale is not finite.
+    /// Reads the module into memory. An error where a scale, or a weight by it, is not finite.
     pub(super) fn read(&self, files: &[ModelFile]) -> Result<Codes, LoadError> {
         let [out_features, in_features] = self.shape;
         let groups = self.groups;
         let stored = self.scales.floats(files)?;
-        if let Some(at) = stored.iter().position(|scale| !scale.is_finite()) {
-            return Err(self.scales.wrong_in(files, format!("scale {at} is {}, not a finite number", stored[at])));
+        if let Some(at) = stored.iter().position(|scale| !(scale * MOST_STEPS).is_finite()) {
+            let problem = match stored[at].is_finite() {
+                true => "whose multiples are not finite numbers",
+                false => "not a finite number",
+            };
+            return Err(self.scales.wrong_in(files, format!("scale {at} is {:e}, {problem}", stored[at])));
         }
         let transposed = matches!(self.layout, Layout::Gptq { .. } | Layout::Awq);
         let each = |f: &dyn Fn(usize, usize) -> i16| -> Vec<i16> {
