@@ -247,6 +247,59 @@ fn changed(value: Value, dice: &mut Dice) -> Value {
     }
 }
 
+/// Changes a text: a piece of it over and over, marks and letters that tokenizers have rules for.
+pub fn text(bytes: &mut Vec<u8>, dice: &mut Dice) {
+    const PIECES: [&str; 20] = [
+        "<|end|>",
+        "<|system|>",
+        "<|en",
+        "d|>",
+        " ",
+        "\n",
+        "\r\n",
+        "\t",
+        "\u{a0}",
+        "\u{2581}",
+        "\u{301}",
+        "\u{200d}",
+        "\u{1f469}\u{200d}\u{1f680}",
+        "\u{e000}",
+        "\u{10fffd}",
+        "\u{65e5}\u{672c}",
+        "'s",
+        "'LL",
+        "7",
+        "\u{0}",
+    ];
+    let text = String::from_utf8_lossy(bytes).into_owned();
+    let at = dice.roll(text.len() + 1);
+    let at = (at..=text.len()).find(|&at| text.is_char_boundary(at)).unwrap_or(text.len());
+    let piece = match dice.roll(6) {
+        0 => return any_bytes(bytes, dice),
+        1 => text[..at].repeat(1 + dice.roll(8)),
+        2 => PIECES[dice.roll(PIECES.len())].repeat(1 << dice.roll(10)),
+        3 => char::from_u32(dice.roll(0x11_0000) as u32).unwrap_or('x').to_string(),
+        _ => PIECES[dice.roll(PIECES.len())].to_owned(),
+    };
+    *bytes = [&text[..at], &piece, &text[at..]].concat().into_bytes();
+    bytes.truncate(1 << 14);
+    while std::str::from_utf8(bytes).is_err() {
+        bytes.pop();
+    }
+}
+
+/// Changes the body of a request: one byte that says which route, and JSON.
+pub fn body(bytes: &mut Vec<u8>, dice: &mut Dice) {
+    if bytes.is_empty() || dice.roll(12) == 0 {
+        bytes.resize(bytes.len().max(1), b'{');
+        bytes[0] = b'0' + dice.roll(6) as u8;
+        return;
+    }
+    let mut rest = bytes.split_off(1);
+    json(&mut rest, dice);
+    bytes.extend(rest);
+}
+
 /// Changes one line of a file of lines, or the lines' order: a recording, a trace.
 pub fn lines(bytes: &mut Vec<u8>, dice: &mut Dice) {
     let mut lines: Vec<Vec<u8>> = bytes.split(|&byte| byte == b'\n').map(<[u8]>::to_vec).collect();

@@ -136,7 +136,7 @@ impl Base {
         for (_, shape) in &tensors {
             for _ in 0..shape.iter().product::<usize>() {
                 // Norms are one, weights between a 32nd and an eighth, of either sign.
-                let bits = if shape.len() == 1 { 0x3F80 } else { 0x3D00 + dice.roll(256) | dice.roll(2) << 15 };
+                let bits = if shape.len() == 1 { 0x3F80 } else { (0x3D00 + dice.roll(256)) | (dice.roll(2) << 15) };
                 file.write_all(&(bits as u16).to_le_bytes())?;
             }
         }
@@ -164,7 +164,20 @@ pub(crate) const ANSWER: [&str; 8] = ["--raw", "-q", "-n", "4", "--temperature",
 
 /// The same with the model's template.
 pub(crate) fn converse(model: &Path, prompt: &str) -> Command {
-    twostroke(&["run", "--no-packed-cache", "-m", text(model), "-q", "-n", "1", "--temperature", "0", "-t", "1", prompt])
+    twostroke(&[
+        "run",
+        "--no-packed-cache",
+        "-m",
+        text(model),
+        "-q",
+        "-n",
+        "1",
+        "--temperature",
+        "0",
+        "-t",
+        "1",
+        prompt,
+    ])
 }
 
 /// Loads by way of the packed image.

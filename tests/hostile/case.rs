@@ -17,8 +17,7 @@ pub(crate) struct Bound {
 }
 
 /// Of a file: less than a second, less than 300 MiB.
-pub(crate) const FILE: Bound =
-    Bound { cpu: Duration::from_secs(1), wall: Duration::from_secs(15), mib: 300 };
+pub(crate) const FILE: Bound = Bound { cpu: Duration::from_secs(1), wall: Duration::from_secs(15), mib: 300 };
 
 impl Bound {
     /// The same with other processor time.
@@ -43,7 +42,11 @@ pub(crate) struct Spent {
 impl Spent {
     pub(crate) fn within(&self, bound: &Bound) -> Result<(), String> {
         if self.cpu > bound.cpu {
-            return Err(format!("{:.1} s of processor time, {:.0} at most", self.cpu.as_secs_f64(), bound.cpu.as_secs_f64()));
+            return Err(format!(
+                "{:.1} s of processor time, {:.0} at most",
+                self.cpu.as_secs_f64(),
+                bound.cpu.as_secs_f64()
+            ));
         }
         if self.mib > bound.mib {
             return Err(format!("{} MiB, {} at most", self.mib, bound.mib));
@@ -68,6 +71,9 @@ impl Outcome {
         }
     }
 }
+
+/// A row of a table: a name, and what makes the bad thing.
+pub(crate) type Named<T> = (&'static str, fn() -> T);
 
 type Check = Box<dyn Fn(&Scratch) -> Outcome + Send + Sync>;
 

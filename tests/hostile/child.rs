@@ -156,12 +156,8 @@ pub(crate) fn measure(arguments: &[OsString]) -> ExitCode {
     let usage = getrusage(UsageWho::RUSAGE_CHILDREN).expect("a system tells");
     let (user, system) = (usage.user_time(), usage.system_time());
     let cpu_ms = (user.tv_sec() + system.tv_sec()) * 1000 + (user.tv_usec() + system.tv_usec()) / 1000;
-    let numbers = format!(
-        "{} {} {cpu_ms} {}\n",
-        status.code().unwrap_or(-1),
-        status.signal().unwrap_or(-1),
-        usage.max_rss()
-    );
+    let numbers =
+        format!("{} {} {cpu_ms} {}\n", status.code().unwrap_or(-1), status.signal().unwrap_or(-1), usage.max_rss());
     match fs::write(&place, pid + &numbers) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

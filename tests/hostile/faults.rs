@@ -227,14 +227,18 @@ fn pipes(base: &Arc<Base>) -> Vec<Case> {
             });
             Outcome::of(judged, ran.spent)
         }));
-        cases.push(Case::new(FAMILY, format!("{} into a pipe that nobody reads", arguments.join(" ")), move |scratch| {
-            let words = [tests::binary().to_str().expect("text")].into_iter().chain(arguments.iter().copied());
-            let line: Vec<String> = words.map(|word| format!("'{word}'")).collect();
-            let mut shell = Command::new("bash");
-            shell.args(["-c", &format!("set -o pipefail; {} | true", line.join(" "))]);
-            let ran = child::run(&shell, scratch, &FILE.seconds(5), &[]);
-            Outcome::of(ran.sane(&FILE.seconds(5)), ran.spent)
-        }));
+        cases.push(Case::new(
+            FAMILY,
+            format!("{} into a pipe that nobody reads", arguments.join(" ")),
+            move |scratch| {
+                let words = [tests::binary().to_str().expect("text")].into_iter().chain(arguments.iter().copied());
+                let line: Vec<String> = words.map(|word| format!("'{word}'")).collect();
+                let mut shell = Command::new("bash");
+                shell.args(["-c", &format!("set -o pipefail; {} | true", line.join(" "))]);
+                let ran = child::run(&shell, scratch, &FILE.seconds(5), &[]);
+                Outcome::of(ran.sane(&FILE.seconds(5)), ran.spent)
+            },
+        ));
     }
     cases
 }
@@ -467,7 +471,8 @@ fn limits(base: &Arc<Base>) -> Vec<Case> {
             let server = start(&mut shell);
             let alone = answered(server.port())?;
             // Enough tokens to touch all of a cache that is too large.
-            let many = json!({ "prompt": "The fox", "max_tokens": 5000, "temperature": 1, "ignore_eos": true, "n": 32 });
+            let many =
+                json!({ "prompt": "The fox", "max_tokens": 5000, "temperature": 1, "ignore_eos": true, "n": 32 });
             let stream = &mut http::connect(server.port(), Duration::from_secs(20)).map_err(|e| e.to_string())?;
             let bytes = http::request("POST", COMPLETIONS, None, "", many.to_string().as_bytes());
             stream.write_all(&bytes).map_err(|error| error.to_string())?;

@@ -43,6 +43,7 @@ pub(crate) fn answer(stream: &mut TcpStream, patience: Duration) -> io::Result<A
         match stream.read(&mut piece) {
             Ok(0) => break,
             Ok(count) => bytes.extend(&piece[..count]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             // What came before a reset is an answer all the same.
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset && !bytes.is_empty() => break,
             Err(error) => return Err(error),
@@ -65,7 +66,8 @@ pub(crate) fn answer(stream: &mut TcpStream, patience: Duration) -> io::Result<A
 pub(crate) fn request(method: &str, path: &str, key: Option<&str>, headers: &str, body: &[u8]) -> Vec<u8> {
     let key = key.map(|key| format!("Authorization: Bearer {key}\r\n")).unwrap_or_default();
     let host = if headers.to_ascii_lowercase().contains("host:") { "" } else { "Host: localhost\r\n" };
-    let kind = if headers.to_ascii_lowercase().contains("content-type:") { "" } else { "Content-Type: application/json\r\n" };
+    let kind =
+        if headers.to_ascii_lowercase().contains("content-type:") { "" } else { "Content-Type: application/json\r\n" };
     let head = format!(
         "{method} {path} HTTP/1.1\r\n{host}Connection: close\r\n{kind}{key}{headers}Content-Length: {}\r\n\r\n",
         body.len()

@@ -184,7 +184,7 @@ pub(crate) fn built(base: &Arc<Base>) -> Vec<Case> {
                 std::thread::sleep(Duration::from_millis(20));
             }
             let mut bytes = fs::read(&path).expect("it is there");
-            let middle = bytes.len() / 2 | 1;
+            let middle = (bytes.len() / 2) | 1;
             (0..weights).for_each(|index| bytes[middle + 2 * index] ^= 0x03);
             fs::write(&path, bytes).expect("room for it");
             File::options().write(true).open(&path).and_then(|file| file.set_modified(times)).expect("it can be set");

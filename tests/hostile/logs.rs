@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tests::twostroke;
 
 use crate::base::{Base, Verdict, text};
-use crate::case::{Bound, Case, FILE, Outcome, Scratch};
+use crate::case::{Bound, Case, FILE, Named, Outcome, Scratch};
 use crate::child::{self, End, Ran};
 use crate::mutate::{self, Dice};
 
@@ -196,7 +196,7 @@ pub(crate) fn built_recordings(base: &Arc<Base>) -> Vec<Case> {
         let path = scratch.file("recording", lines.iter().map(|line| format!("{line}\n")).collect::<String>());
         told(&child::run(&twostroke(&["replay", text(&path), "-m", "lantern"]), scratch, &FILE, &[]), &FILE)
     }));
-    let bytes: &[(&str, fn() -> Vec<u8>)] = &[
+    let bytes: &[Named<Vec<u8>>] = &[
         ("a line of 70 MB", || vec![b'{'; 70 << 20]),
         ("a header 100,000 deep", || b"{\"a\":".repeat(100_000)),
         ("zeros", || vec![0; 1 << 20]),
@@ -252,7 +252,10 @@ pub(crate) fn built_traces() -> Vec<Case> {
         }),
         ("gzip of gzip", zipped(&zipped(&trace(true)))),
         ("gzip of nothing", zipped(b"")),
-        ("an Azure line of 2^64", b"TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9,18446744073709551616,1\n".to_vec()),
+        (
+            "an Azure line of 2^64",
+            b"TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9,18446744073709551616,1\n".to_vec(),
+        ),
         ("an Azure time of nothing", b"TIMESTAMP,ContextTokens,GeneratedTokens\n9999-99-99 99:99:99.9,1,1\n".to_vec()),
     ];
     let mut cases = Vec::new();
@@ -275,12 +278,18 @@ pub(crate) fn built_traces() -> Vec<Case> {
             let first = line(r#"{"timestamp": 1000000, "input_length": 5, "output_length": 5}"#);
             [first, line(r#"{"timestamp": 0, "input_length": 5, "output_length": 5}"#)].concat()
         }),
-        ("ids that are fewer than the tokens", line(r#"{"timestamp": 0, "input_length": 9000, "output_length": 5, "hash_ids": [1]}"#)),
+        (
+            "ids that are fewer than the tokens",
+            line(r#"{"timestamp": 0, "input_length": 9000, "output_length": 5, "hash_ids": [1]}"#),
+        ),
         ("ids that are more than the tokens", {
             let ids: Vec<u64> = (0..100_000).collect();
             line(&json!({ "timestamp": 0, "input_length": 5, "output_length": 5, "hash_ids": ids }).to_string())
         }),
-        ("a name with control characters", line("{\"timestamp\": 0, \"input_length\": 5, \"output_length\": 5, \"\\u001b[2J\": 1}")),
+        (
+            "a name with control characters",
+            line("{\"timestamp\": 0, \"input_length\": 5, \"output_length\": 5, \"\\u001b[2J\": 1}"),
+        ),
     ];
     for (name, bytes) in either {
         let check = move |scratch: &Scratch| simulated(scratch, &bytes, &Verdict::RefusedOr(vec!["trace"]));
@@ -303,7 +312,8 @@ pub(crate) fn built_traces() -> Vec<Case> {
         let line = b"{\"timestamp\": 0, \"input_length\": 1, \"output_length\": 1}\n".repeat(1000);
         (0..5400).for_each(|_| encoder.write_all(&line).expect("room for it"));
         encoder.finish().and_then(|mut file| file.flush()).expect("room for it");
-        let ran = child::run(&twostroke(&["sim", "--trace", text(&path), "--requests", "10"]), scratch, &SIMULATED, &[]);
+        let ran =
+            child::run(&twostroke(&["sim", "--trace", text(&path), "--requests", "10"]), scratch, &SIMULATED, &[]);
         Verdict::RefusedOr(vec!["trace"]).judge(&ran, &SIMULATED)
     }));
     cases.push(Case::new(TRACE, "a FIFO (row 12)", |scratch| {

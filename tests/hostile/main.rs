@@ -34,6 +34,7 @@ mod weights;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -179,14 +180,24 @@ impl Suite {
         let name: String = name.chars().take(100).collect();
         let work = self.place.join("work").join(&name);
         let begin = Instant::now();
-        let outcome = (case.check)(&Scratch::new(work.clone()));
+        let scratch = Scratch::new(work.clone());
+        // A case that the suite itself cannot carry out, because a server does not even start, is one that failed.
+        let outcome = catch_unwind(AssertUnwindSafe(|| (case.check)(&scratch)));
+        let outcome = outcome.unwrap_or_else(|panic| {
+            let text = panic.downcast_ref::<String>().map_or("it cannot be carried out", String::as_str);
+            Outcome::Failed(text.to_owned(), Spent { wall: begin.elapsed(), ..Spent::default() })
+        });
         let mut kept = None;
         if let Outcome::Failed(why, spent) = &outcome {
             let failed = self.place.join("failed").join(&name);
             let moved = fs::create_dir_all(self.place.join("failed")).and_then(|()| fs::rename(&work, &failed));
             kept = moved.is_ok().then_some(failed);
             let Spent { cpu, wall, mib } = spent;
-            println!("FAILED {case}\n       {why}\n       {:.1} s, {:.1} s of processor time, {mib} MiB", wall.as_secs_f64(), cpu.as_secs_f64());
+            println!(
+                "FAILED {case}\n       {why}\n       {:.1} s, {:.1} s of processor time, {mib} MiB",
+                wall.as_secs_f64(),
+                cpu.as_secs_f64()
+            );
         }
         if begin.elapsed() > SLOW {
             println!("{:>6.1} s {case}", begin.elapsed().as_secs_f64());
@@ -203,12 +214,19 @@ impl Suite {
         for result in &results {
             families.entry(result.family).or_default().count(result);
         }
-        println!("\n{:<14} {:>6} {:>7} {:>8} {:>10} {:>10}", "family", "tried", "failed", "skipped", "worst time", "worst mem");
+        println!(
+            "\n{:<14} {:>6} {:>7} {:>8} {:>10} {:>10}",
+            "family", "tried", "failed", "skipped", "worst time", "worst mem"
+        );
         for (family, row) in &families {
             let Row { tried, failed, skipped, slowest, largest } = row;
             let (seconds, slow) = slowest.as_ref().map_or((0.0, ""), |(time, name)| (time.as_secs_f64(), name));
             let (mib, large) = largest.as_ref().map_or((0, ""), |(mib, name)| (*mib, name));
-            println!("{family:<14} {tried:>6} {failed:>7} {skipped:>8} {seconds:>8.2} s {mib:>6} MiB  {} | {}", short(slow), short(large));
+            println!(
+                "{family:<14} {tried:>6} {failed:>7} {skipped:>8} {seconds:>8.2} s {mib:>6} MiB  {} | {}",
+                short(slow),
+                short(large)
+            );
         }
         for result in &results {
             if let Outcome::Skipped(why) = &result.outcome {

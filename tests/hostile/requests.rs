@@ -9,7 +9,7 @@
 
 use std::io::{Read, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -54,7 +54,7 @@ impl Edge {
     }
 
     fn running(&self) -> MutexGuard<'_, Option<Running>> {
-        let mut slot = self.server.lock().expect("nobody panics with it");
+        let mut slot = self.server.lock().unwrap_or_else(PoisonError::into_inner);
         if slot.as_ref().is_none_or(|running| http::get(running.server.port(), None, "/health", ANSWER).is_err()) {
             let keys = if self.keyed { &["--api-key", A, "--api-key", B][..] } else { &[] };
             let server = Server::start(&[&self.flags[..], keys].concat());
@@ -305,7 +305,11 @@ fn bodies(edge: &Arc<Edge>) -> Vec<Case> {
         ("row 11", "presence_penalty", &["1e30", "-9"]),
         ("row 11", "frequency_penalty", &["1e30"]),
         ("row 11", "repetition_penalty", &["0", "-1", "1e39"]),
-        ("row 12", "logit_bias", &["{\"999999\":1}", "{\"AI\":1}", "{\"1\":101}", "{\"1\":\"x\"}", "[1]", "{\"-1\":1}"]),
+        (
+            "row 12",
+            "logit_bias",
+            &["{\"999999\":1}", "{\"AI\":1}", "{\"1\":101}", "{\"1\":\"x\"}", "[1]", "{\"-1\":1}"],
+        ),
         ("row 13", "logprobs", &["1000000", "-1"]),
         ("row 13", "prompt_logprobs", &["1000000", "-5"]),
         ("row 14", "stop", &["\"\"", "[\"\"]", "[1]", "{}"]),
@@ -362,22 +366,44 @@ fn heads(edge: &Arc<Edge>) -> Vec<Case> {
     let table: &[(&str, Build, &[u16])] = &[
         ("row 1: another content type", || post("Content-Type: text/plain\r\n"), &[415]),
         ("row 1: a content type of 1 kB", || post(&format!("Content-Type: {}\r\n", "x".repeat(1000))), &[415]),
-        ("row 3: chunks without end", || {
-            let head = format!("POST {COMPLETIONS} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {B}\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n");
-            let chunk = [b"100000\r\n".to_vec(), vec![b'x'; 1 << 20], b"\r\n".to_vec()].concat();
-            [head.into_bytes(), chunk.repeat(12)].concat()
-        }, &[413, 400, 0]),
+        (
+            "row 3: chunks without end",
+            || {
+                let head = format!(
+                    "POST {COMPLETIONS} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {B}\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+                );
+                let chunk = [b"100000\r\n".to_vec(), vec![b'x'; 1 << 20], b"\r\n".to_vec()].concat();
+                [head.into_bytes(), chunk.repeat(12)].concat()
+            },
+            &[413, 400, 0],
+        ),
         ("row 3: a gzip bomb", || post("Content-Encoding: gzip\r\n"), &[200, 400, 415]),
-        ("row 3: 10^18 bytes claimed", || {
-            format!("POST {COMPLETIONS} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {B}\r\nContent-Type: application/json\r\nContent-Length: 1000000000000000000\r\n\r\n{{").into_bytes()
-        }, &[413, 0]),
+        (
+            "row 3: 10^18 bytes claimed",
+            || {
+                format!("POST {COMPLETIONS} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {B}\r\nContent-Type: application/json\r\nContent-Length: 1000000000000000000\r\n\r\n{{").into_bytes()
+            },
+            &[413, 0],
+        ),
         ("row 4: a header of 1 MB", || post(&format!("X-Big: {}\r\n", "b".repeat(1 << 20))), &[431, 400, 0]),
-        ("row 4: 20,000 headers", || post(&(0..20_000).map(|i| format!("X-{i}: y\r\n")).collect::<String>()), &[431, 400, 0]),
+        (
+            "row 4: 20,000 headers",
+            || post(&(0..20_000).map(|i| format!("X-{i}: y\r\n")).collect::<String>()),
+            &[431, 400, 0],
+        ),
         ("row 4: a URL of 1 MB", || get(&format!("/{}", "u".repeat(1 << 20)), Some(B)), &[414, 431, 404, 400, 0]),
         ("row 4: no line end", || vec![b'G'; 4 << 20], &[431, 400, 0]),
-        ("row 21: a request id of 1 MB", || post(&format!("X-Request-Id: {}\r\n", "i".repeat(1 << 20))), &[431, 400, 0]),
+        (
+            "row 21: a request id of 1 MB",
+            || post(&format!("X-Request-Id: {}\r\n", "i".repeat(1 << 20))),
+            &[431, 400, 0],
+        ),
         ("row 21: a request id with controls", || post("X-Request-Id: a\tb\x7f\r\n"), &[200, 400]),
-        ("row 21: forwarded addresses", || post("X-Forwarded-For: 169.254.169.254\r\nForwarded: for=\"[::1]\"\r\n"), &[200]),
+        (
+            "row 21: forwarded addresses",
+            || post("X-Forwarded-For: 169.254.169.254\r\nForwarded: for=\"[::1]\"\r\n"),
+            &[200],
+        ),
         ("row 42: two lengths", || post("Content-Length: 5\r\n"), &[400]),
         ("row 42: a length and chunks", || post("Transfer-Encoding: chunked\r\n"), &[400, 200, 408]),
         ("row 42: HTTP/2 by preface", || b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(), &[400, 405, 505, 401, 0]),
@@ -385,8 +411,16 @@ fn heads(edge: &Arc<Edge>) -> Vec<Case> {
         ("row 42: an upgrade", || post("Upgrade: h2c\r\nConnection: upgrade\r\n"), &[200, 400, 101]),
         ("row 74: no key", || http::request("POST", COMPLETIONS, None, "", BODY), &[401]),
         ("row 74: half a key", || http::request("POST", COMPLETIONS, Some(&B[..B.len() - 1]), "", BODY), &[401]),
-        ("row 74: both keys", || http::request("POST", COMPLETIONS, Some(B), &format!("Authorization: Bearer {A}\r\n"), BODY), &[200, 400, 401]),
-        ("row 74: a key of 100 kB", || http::request("POST", COMPLETIONS, Some(&"k".repeat(100_000)), "", BODY), &[401, 431, 400]),
+        (
+            "row 74: both keys",
+            || http::request("POST", COMPLETIONS, Some(B), &format!("Authorization: Bearer {A}\r\n"), BODY),
+            &[200, 400, 401],
+        ),
+        (
+            "row 74: a key of 100 kB",
+            || http::request("POST", COMPLETIONS, Some(&"k".repeat(100_000)), "", BODY),
+            &[401, 431, 400],
+        ),
         ("row 75: //v1/models", || get("//v1/models", None), &[401]),
         ("row 75: /v1/../metrics", || get("/v1/../metrics", None), &[401]),
         ("row 75: /%6detrics", || get("/%6detrics", None), &[401]),
@@ -401,25 +435,50 @@ fn heads(edge: &Arc<Edge>) -> Vec<Case> {
         ("row 75: /plan", || get("/plan", None), &[401]),
         ("row 75: /v1/requests/x/timeline", || get("/v1/requests/x/timeline", None), &[401]),
         ("a timeline of somebody else", || get("/v1/requests/cmpl-1/timeline", Some(B)), &[404]),
-        ("a timeline of 10 kB", || get(&format!("/v1/requests/{}/timeline", "9".repeat(10_000)), Some(B)), &[404, 400, 431]),
-        ("plan: numbers without end", || get("/plan?prompt=18446744073709551615&batch=18446744073709551615", Some(B)), &[200, 400]),
-        ("plan: 100 kB of question", || get(&format!("/plan?{}", "a=1&".repeat(25_000)), Some(B)), &[200, 400, 414, 431, 0]),
-        ("whatif: numbers without end", || get("/live/whatif?kv_blocks=18446744073709551615&max_num_seqs=18446744073709551615&seconds=1e300", Some(B)), &[200, 400, 403]),
+        (
+            "a timeline of 10 kB",
+            || get(&format!("/v1/requests/{}/timeline", "9".repeat(10_000)), Some(B)),
+            &[404, 400, 431],
+        ),
+        (
+            "plan: numbers without end",
+            || get("/plan?prompt=18446744073709551615&batch=18446744073709551615", Some(B)),
+            &[200, 400],
+        ),
+        (
+            "plan: 100 kB of question",
+            || get(&format!("/plan?{}", "a=1&".repeat(25_000)), Some(B)),
+            &[200, 400, 414, 431, 0],
+        ),
+        (
+            "whatif: numbers without end",
+            || {
+                get(
+                    "/live/whatif?kv_blocks=18446744073709551615&max_num_seqs=18446744073709551615&seconds=1e300",
+                    Some(B),
+                )
+            },
+            &[200, 400, 403],
+        ),
         ("pause without leave", || http::request("POST", "/live/pause", Some(B), "", b""), &[403]),
         ("a method that is none", || http::request("BREW", COMPLETIONS, Some(B), "", BODY), &[405]),
         ("TRACE", || http::request("TRACE", "/health", Some(B), "", b""), &[405]),
         ("CONNECT", || b"CONNECT 169.254.169.254:80 HTTP/1.1\r\nHost: x\r\n\r\n".to_vec(), &[400, 401, 404, 405, 0]),
         ("Expect: 100-continue", || post("Expect: 100-continue\r\n"), &[200, 100]),
-        ("no host", || format!("POST {COMPLETIONS} HTTP/1.1\r\nAuthorization: Bearer {B}\r\nConnection: close\r\nContent-Length: 0\r\n\r\n").into_bytes(), &[400, 415]),
+        (
+            "no host",
+            || {
+                format!("POST {COMPLETIONS} HTTP/1.1\r\nAuthorization: Bearer {B}\r\nConnection: close\r\nContent-Length: 0\r\n\r\n").into_bytes()
+            },
+            &[400, 415],
+        ),
         ("garbage", || (0..=255).cycle().take(100_000).collect(), &[400, 0]),
         ("TLS", || b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03".to_vec(), &[400, 0]),
     ];
     let mut cases = Vec::new();
     for &(name, build, statuses) in table {
         let own = Arc::clone(edge);
-        cases.push(Case::new(FAMILY, name, move |_| {
-            watched(&own, TERMS, &|port, _| raw(port, &build(), statuses))
-        }));
+        cases.push(Case::new(FAMILY, name, move |_| watched(&own, TERMS, &|port, _| raw(port, &build(), statuses))));
     }
     cases
 }
@@ -485,12 +544,8 @@ fn texts(edge: &Arc<Edge>) -> Vec<Case> {
         })
     });
     // 8 s of work and 40 bytes of memory per byte of text, at most; others do not wait for it.
-    const HEAVY: Terms = Terms {
-        canary: Duration::from_secs(4),
-        wall: Duration::from_secs(40),
-        peak_mib: 1300,
-        growth_mib: 200,
-    };
+    const HEAVY: Terms =
+        Terms { canary: Duration::from_secs(4), wall: Duration::from_secs(40), peak_mib: 1300, growth_mib: 200 };
     const OK: &[u16] = &[200, 400, 413, 429, 503];
     fn four(port: u16, path: &'static str, text: &str) -> Result<(), String> {
         let body = if path == CHAT {
@@ -508,7 +563,8 @@ fn texts(edge: &Arc<Edge>) -> Vec<Case> {
                 .map(|_| {
                     scope.spawn(|| {
                         let request = http::request("POST", path, Some(B), "", body.as_bytes());
-                        let answer = http::exchange(port, &request, Duration::from_secs(60)).map_err(|e| e.to_string())?;
+                        let answer =
+                            http::exchange(port, &request, Duration::from_secs(60)).map_err(|e| e.to_string())?;
                         match OK.contains(&answer.status) {
                             true => clean(&answer),
                             false => Err(format!("{} {}", answer.status, first(&answer.body, 100))),
@@ -529,7 +585,9 @@ fn texts(edge: &Arc<Edge>) -> Vec<Case> {
     case("row 32: 7.9 MB of digits to completions, four at once", HEAVY, |port| {
         four(port, COMPLETIONS, &"7".repeat(7_900_000))
     });
-    case("row 32: 1 MB of dots to /tokenize, four at once", HEAVY, |port| four(port, "/tokenize", &".".repeat(1_000_000)));
+    case("row 32: 1 MB of dots to /tokenize, four at once", HEAVY, |port| {
+        four(port, "/tokenize", &".".repeat(1_000_000))
+    });
     case("row 32: 1 MB of emoji to /tokenize, four at once", HEAVY, |port| {
         four(port, "/tokenize", &"\u{1f642}".repeat(250_000))
     });
@@ -610,7 +668,9 @@ fn clients(edge: &Arc<Edge>, sample: bool) -> Vec<Case> {
     });
     let slow = Terms { wall: Duration::from_secs(75), ..TERMS };
     case("row 40: 300 slow heads and 300 slow bodies", slow, |port, sample| {
-        let part = format!("POST {COMPLETIONS} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {B}\r\nContent-Type: application/json\r\nContent-Length: 500\r\n\r\n{{");
+        let part = format!(
+            "POST {COMPLETIONS} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {B}\r\nContent-Type: application/json\r\nContent-Length: 500\r\n\r\n{{"
+        );
         let mut streams = Vec::new();
         for index in 0..600 {
             let mut stream = http::connect(port, Duration::from_secs(1)).map_err(|error| error.to_string())?;
@@ -744,9 +804,7 @@ fn tenants(edge: &Arc<Edge>, sample: bool) -> Vec<Case> {
             body["max_tokens"] = json!(2);
         })
     });
-    case("24 clients of eight answers", TERMS, |port, long| {
-        crowd(port, long, &|body| body["n"] = json!(8))
-    });
+    case("24 clients of eight answers", TERMS, |port, long| crowd(port, long, &|body| body["n"] = json!(8)));
     case("24 clients that ask for the prompt's logprobs", TERMS, |port, long| {
         crowd(port, long, &|body| {
             body["prompt"] = json!("fox and lantern ".repeat(300));
@@ -796,17 +854,31 @@ fn pages() -> Vec<Case> {
         ("row 7 of the list: a rebound name asks", || post(COMPLETIONS, "Host: evil.example\r\n", CHATTER), NO),
         ("row 7 of the list: a name that begins well", || get("/live/info", "Host: localhost.evil.example\r\n"), NO),
         ("row 7 of the list: a name that ends well", || get("/live/info", "Host: evil.localhost.example\r\n"), NO),
-        ("row 7 of the list: an address that looks like a name", || get("/live/info", "Host: 127.0.0.1.evil.example\r\n"), NO),
+        (
+            "row 7 of the list: an address that looks like a name",
+            || get("/live/info", "Host: 127.0.0.1.evil.example\r\n"),
+            NO,
+        ),
         ("row 7 of the list: userinfo", || get("/live/info", "Host: localhost@evil.example\r\n"), NO),
         ("row 7 of the list: another site asks", || post(COMPLETIONS, "Origin: http://evil.example\r\n", CHATTER), NO),
-        ("row 7 of the list: another site asks as plain text",
-            || post(COMPLETIONS, "Origin: http://evil.example\r\nContent-Type: text/plain\r\n", CHATTER), &[400, 401, 403, 415, 421]),
+        (
+            "row 7 of the list: another site asks as plain text",
+            || post(COMPLETIONS, "Origin: http://evil.example\r\nContent-Type: text/plain\r\n", CHATTER),
+            &[400, 401, 403, 415, 421],
+        ),
         ("row 7 of the list: another site holds", || post("/live/pause", "Origin: http://evil.example\r\n", b""), NO),
         ("row 7 of the list: a site of no name holds", || post("/live/pause", "Origin: null\r\n", b""), NO),
         ("row 7 of the list: somebody without a token holds", || post("/live/pause", "", b""), NO),
-        ("row 7 of the list: another site's form holds",
-            || post("/live/pause", "Content-Type: application/x-www-form-urlencoded\r\n", b"a=b"), NO),
-        ("row 77: no leave for other origins", || post(COMPLETIONS, "Origin: http://evil.example\r\nAccess-Control-Request-Method: POST\r\n", CHATTER), NO),
+        (
+            "row 7 of the list: another site's form holds",
+            || post("/live/pause", "Content-Type: application/x-www-form-urlencoded\r\n", b"a=b"),
+            NO,
+        ),
+        (
+            "row 77: no leave for other origins",
+            || post(COMPLETIONS, "Origin: http://evil.example\r\nAccess-Control-Request-Method: POST\r\n", CHATTER),
+            NO,
+        ),
     ];
     let mut cases = Vec::new();
     for &(name, build, statuses) in table {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use crate::base::{Base, Verdict, converse, load, load_with};
-use crate::case::{Bound, Case, FILE, Outcome, Scratch};
+use crate::case::{Bound, Case, FILE, Named, Outcome, Scratch};
 use crate::child;
 use crate::mutate;
 use crate::weights::changes;
@@ -128,7 +128,11 @@ pub(crate) fn built_tokenizers(base: &Arc<Base>) -> Vec<Case> {
             with(good, "normalizer", serde_json::from_str(&text).expect("60 deep is JSON"))
         }),
         ("100,000 normalizers in a row", |good| {
-            with(good, "normalizer", json!({ "type": "Sequence", "normalizers": vec![json!({ "type": "NFC" }); 100_000] }))
+            with(
+                good,
+                "normalizer",
+                json!({ "type": "Sequence", "normalizers": vec![json!({ "type": "NFC" }); 100_000] }),
+            )
         }),
         ("an empty added token", |good| added(good, json!({ "content": "" }))),
         ("an empty added token that strips", |good| {
@@ -137,7 +141,9 @@ pub(crate) fn built_tokenizers(base: &Arc<Base>) -> Vec<Case> {
         ("an added token beyond the vocabulary", |good| added(good, json!({ "id": 4_000_000_000u64 }))),
         ("an added token of id 2^64-1", |good| added(good, json!({ "id": u64::MAX }))),
         ("an added token of id -1", |good| added(good, json!({ "id": -1 }))),
-        ("an id twice", |good| added(added(good, json!({ "id": 5, "content": "p" })), json!({ "id": 5, "content": "q" }))),
+        ("an id twice", |good| {
+            added(added(good, json!({ "id": 5, "content": "p" })), json!({ "id": 5, "content": "q" }))
+        }),
         ("70,000 added tokens", |good| {
             (0..70_000).fold(good, |mut good, index| {
                 let token = json!({ "id": 2040 + index % 8, "content": format!("x{index}"), "single_word": false,
@@ -310,15 +316,14 @@ pub(crate) fn built_tokenizers(base: &Arc<Base>) -> Vec<Case> {
 
 /// Templates as nobody should write them. Each is one request's error at most, within two seconds.
 pub(crate) fn built_templates(base: &Arc<Base>) -> Vec<Case> {
-    let table: &[(&str, fn() -> String)] = &[
-        ("a namespace that holds itself (row 5)", || {
-            "{% set ns = namespace() %}{% set ns.a = ns %}{{ ns }}".into()
-        }),
+    let table: &[Named<String>] = &[
+        ("a namespace that holds itself (row 5)", || "{% set ns = namespace() %}{% set ns.a = ns %}{{ ns }}".into()),
         ("a namespace in a list that holds it (row 5)", || {
             "{% set ns = namespace() %}{% set ns.a = [ns] %}{{ ns.a|tojson }}".into()
         }),
         ("a namespace compared with itself", || {
-            "{% set ns = namespace() %}{% set ns.a = ns %}{% set m = namespace() %}{% set m.a = ns %}{{ ns == m }}".into()
+            "{% set ns = namespace() %}{% set ns.a = ns %}{% set m = namespace() %}{% set m.a = ns %}{{ ns == m }}"
+                .into()
         }),
         ("indent(2000000000) (row 5)", || "{{ 'a\\nb'|indent(2000000000) }}".into()),
         ("format with a width (row 5)", || "{{ '%2000000000d'|format(1) }}".into()),
@@ -329,7 +334,8 @@ pub(crate) fn built_templates(base: &Arc<Base>) -> Vec<Case> {
             "{% set a = 'a' * 200000 %}{% set b = 'a' * 100000 ~ 'b' %}{% for i in range(100000) %}{% if a.find(b) > 0 %}x{% endif %}{% endfor %}".into()
         }),
         ("count in a loop", || {
-            "{% set a = 'a' * 1000000 %}{% for i in range(100000) %}{% if a.count('aa') == 1 %}x{% endif %}{% endfor %}".into()
+            "{% set a = 'a' * 1000000 %}{% for i in range(100000) %}{% if a.count('aa') == 1 %}x{% endif %}{% endfor %}"
+                .into()
         }),
         ("split and join in a loop", || {
             "{% set ns = namespace(a='a b ') %}{% for i in range(60) %}{% set ns.a = (ns.a ~ ns.a).split(' ')|join(' ') %}{% endfor %}".into()
@@ -341,7 +347,8 @@ pub(crate) fn built_templates(base: &Arc<Base>) -> Vec<Case> {
             "{% set ns = namespace(a=[1]) %}{% for i in range(60) %}{% set ns.a = ns.a + ns.a %}{% endfor %}{{ ns.a|length }}".into()
         }),
         ("a list in a list, 100,000 deep", || {
-            "{% set ns = namespace(a=[]) %}{% for i in range(100000) %}{% set ns.a = [ns.a] %}{% endfor %}{{ ns.a }}".into()
+            "{% set ns = namespace(a=[]) %}{% for i in range(100000) %}{% set ns.a = [ns.a] %}{% endfor %}{{ ns.a }}"
+                .into()
         }),
         ("a list in a list, 100,000 deep, dropped", || {
             "{% set ns = namespace(a=[]) %}{% for i in range(100000) %}{% set ns.a = [ns.a] %}{% endfor %}x".into()
@@ -350,7 +357,9 @@ pub(crate) fn built_templates(base: &Arc<Base>) -> Vec<Case> {
         ("[0] * 10^9", || "{{ ([0] * 1000000000)|length }}".into()),
         ("range(10^9)", || "{% for i in range(1000000000) %}{% endfor %}".into()),
         ("range(10^9)|list", || "{{ range(1000000000)|list|length }}".into()),
-        ("range of ranges", || "{% for i in range(99999) %}{% for j in range(99999) %}{{ i }}{% endfor %}{% endfor %}".into()),
+        ("range of ranges", || {
+            "{% for i in range(99999) %}{% for j in range(99999) %}{{ i }}{% endfor %}{% endfor %}".into()
+        }),
         ("sort of 10^5, ten thousand times", || {
             "{% set r = range(100000)|list %}{% for i in range(10000) %}{% if r|sort(reverse=i is odd)|first == 7 %}x{% endif %}{% endfor %}".into()
         }),
@@ -373,7 +382,9 @@ pub(crate) fn built_templates(base: &Arc<Base>) -> Vec<Case> {
         ("two macros that call each other", || {
             "{% macro a() %}{{ b() }}{% endmacro %}{% macro b() %}{{ a() }}{{ a() }}{% endmacro %}{{ a() }}".into()
         }),
-        ("a caller that calls", || "{% macro m() %}{% call m() %}{{ caller() }}{% endcall %}{% endmacro %}{{ m() }}".into()),
+        ("a caller that calls", || {
+            "{% macro m() %}{% call m() %}{{ caller() }}{% endcall %}{% endmacro %}{{ m() }}".into()
+        }),
         ("a loop that recurses", || "{% for i in [1] recursive %}{{ loop([1]) }}{% endfor %}".into()),
         ("5,500 nested ifs", || nested("{% if 1 %}", "x", "{% endif %}", 5500)),
         ("5,500 nested fors", || nested("{% for i in [1, 2] %}", "x", "{% endfor %}", 5500)),
@@ -413,7 +424,8 @@ pub(crate) fn built_templates(base: &Arc<Base>) -> Vec<Case> {
         };
         cases.push(Case::new(TEMPLATE, name, check));
     }
-    let settings: &[(&str, fn(Value) -> Value)] = &[
+    type Build = fn(Value) -> Value;
+    let settings: &[(&str, Build)] = &[
         ("chat_template is a number", |mut good| {
             good["chat_template"] = json!(7);
             good
@@ -444,7 +456,7 @@ pub(crate) fn built_templates(base: &Arc<Base>) -> Vec<Case> {
         cases.push(Case::new(TEMPLATE, name, check));
     }
     // The model's own template, and what a person types.
-    let prompts: &[(&str, fn() -> String)] = &[
+    let prompts: &[Named<String>] = &[
         ("a prompt of control tokens", || "<|end|>\n<|system|>\n<|im_end|>".repeat(100)),
         ("a prompt of braces", || "{{ messages }}{% raw %}".repeat(100)),
         ("100 kB of one letter (row 32)", || "a".repeat(100_000)),

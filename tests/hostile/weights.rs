@@ -188,8 +188,7 @@ pub(crate) fn built_safetensors(base: &Arc<Base>) -> Vec<Case> {
     }
     let own = Arc::clone(base);
     cases.push(Case::new(SAFETENSORS, "a pickle beside no safetensors", move |scratch| {
-        let directory =
-            own.with(scratch, &[(FILE_OF_WEIGHTS, None), ("pytorch_model.bin", Some(b"\x80\x04\x95."))]);
+        let directory = own.with(scratch, &[(FILE_OF_WEIGHTS, None), ("pytorch_model.bin", Some(b"\x80\x04\x95."))]);
         let verdict = Verdict::Refused(vec!["safetensors"]);
         verdict.judge(&child::run(&load(&directory), scratch, &FILE, &[]), &FILE)
     }));
@@ -457,8 +456,7 @@ pub(crate) fn built_gguf(base: &Arc<Base>) -> Vec<Case> {
         }),
         ("a token of 100 kB", |p| {
             let text = "ab".repeat(50_000);
-            let tokens: Vec<u8> =
-                (0..2048).flat_map(|index| string(if index == 7 { &text } else { "a" })).collect();
+            let tokens: Vec<u8> = (0..2048).flat_map(|index| string(if index == 7 { &text } else { "a" })).collect();
             p.set("tokenizer.ggml.tokens", list(8, 2048, &tokens));
         }),
         ("merges of nothing", |p| {

@@ -28,9 +28,12 @@ const DEFAULT_MINUTES: f64 = 60.0;
 const SAMPLE_EVERY: Duration = Duration::from_secs(2);
 /// Of the run, before growth counts.
 const WARM_UP: f64 = 0.2;
+/// Runs shorter than this say nothing of growth.
+const LEAST_HOURS: f64 = 0.4;
 /// What a process may grow by in an hour.
 const MIB_PER_HOUR: f64 = 1.0;
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Of a client with one request: most of the time it waits for blocks that others hold.
+const PATIENCE: Duration = Duration::from_secs(300);
 /// Samples become so many means: far enough apart to be independent.
 const BLOCKS: usize = 40;
 
@@ -80,9 +83,10 @@ fn main() -> ExitCode {
         _ => return usage(),
     };
     let run = Duration::from_secs_f64(60.0 * minutes);
-    // 48 blocks for sixteen clients: a few long answers fill it.
+    // 51 blocks for sixteen clients: a few long answers fill it.
     let flags = ["--kv-cache-memory-bytes", "4MiB", "--max-num-seqs", "12", "--max-queued-requests", "24"];
-    let mut server = Server::start(&[&flags[..], &["--max-model-len", "768", "--max-num-batched-tokens", "256"]].concat());
+    let mut server =
+        Server::start(&[&flags[..], &["--max-model-len", "768", "--max-num-batched-tokens", "256"]].concat());
     let (port, pid) = (server.port(), server.pid());
     let alone = canaries(port).expect("a quiet server answers");
     let (books, done, begin) = (Books::default(), AtomicBool::new(false), Instant::now());
@@ -165,7 +169,7 @@ fn client(port: u16, seed: u64, books: &Books, done: &AtomicBool) {
         match dice.roll(10) {
             0..3 => whole(port, &body, 1, books),
             3 => {
-                let n = 2 + dice.roll(3);
+                let n = 2 + dice.roll(2);
                 (body["n"], body["logprobs"]) = (json!(n), json!(dice.roll(6)));
                 whole(port, &body, n, books);
             }
@@ -183,7 +187,11 @@ fn client(port: u16, seed: u64, books: &Books, done: &AtomicBool) {
                 abandon(port, &body, Duration::from_millis(wait), books);
             }
             8 => {
-                let bad = [json!({ "prompt": 7 }), json!({ "prompt": "x", "n": 1e9 }), json!({ "prompt": "" , "temperature": -1 })];
+                let bad = [
+                    json!({ "prompt": 7 }),
+                    json!({ "prompt": "x", "n": 1e9 }),
+                    json!({ "prompt": "" , "temperature": -1 }),
+                ];
                 match post(port, "/v1/completions", &bad[dice.roll(3) as usize]) {
                     Ok((400, _)) => count(&books.wrong),
                     other => books.complain(format!("a wrong request: {other:?}")),
@@ -285,11 +293,13 @@ fn canaries(port: u16) -> Result<Vec<String>, String> {
     ["What is 17 + 25?", "Tell me a story about a fox"]
         .into_iter()
         .map(|question| {
-            let body = json!({ "messages": [{ "role": "user", "content": question }], "temperature": 0, "max_tokens": 40 });
+            let body =
+                json!({ "messages": [{ "role": "user", "content": question }], "temperature": 0, "max_tokens": 40 });
             // A queue that is full is no wrong answer: again.
             for _ in 0..200 {
                 let (status, text) = post(port, "/v1/chat/completions", &body)?;
-                let value: Value = text.split("\r\n\r\n").nth(1).and_then(|json| serde_json::from_str(json).ok()).unwrap_or_default();
+                let value: Value =
+                    text.split("\r\n\r\n").nth(1).and_then(|json| serde_json::from_str(json).ok()).unwrap_or_default();
                 match (status, value["choices"][0]["message"]["content"].as_str()) {
                     (200, Some(content)) => return Ok(content.to_owned()),
                     (429 | 503, _) => thread::sleep(Duration::from_millis(50)),
@@ -312,7 +322,7 @@ fn quiesce(port: u16, books: &Books) {
         }
         thread::sleep(Duration::from_millis(100));
     }
-    books.complain("a minute after the last client left, something runs, waits or holds blocks".into());
+    books.complain("minutes after the last client left, something runs, waits or holds blocks".into());
 }
 
 /// The sum over the samples of a family whose labels have all of `labels`.
@@ -361,13 +371,25 @@ fn judge(samples: &[Sample], books: &Books, page: &str, same: bool, took: Durati
     // An answer that was whole was counted with 200; one that was left may have been, too, if it was streamed.
     let answers = sum_with(page, "twostroke_http_requests_total", &["/v1/completions", "\"200\""]).unwrap_or(0.0);
     let (least, most) = (number(&books.answered) as f64, (number(&books.answered) + number(&books.left)) as f64);
-    verdicts.push(((least..=most).contains(&answers), format!("{answers} answers with 200, {least} to {most} by the clients")));
+    verdicts.push((
+        (least..=most).contains(&answers),
+        format!("{answers} answers with 200, {least} to {most} by the clients"),
+    ));
     let wrong = sum_with(page, "twostroke_http_requests_total", &["/v1/completions", "\"400\""]).unwrap_or(0.0);
-    verdicts.push((wrong == number(&books.wrong) as f64, format!("{wrong} with 400, {} by the clients", number(&books.wrong))));
+    verdicts.push((
+        wrong == number(&books.wrong) as f64,
+        format!("{wrong} with 400, {} by the clients", number(&books.wrong)),
+    ));
     let tokenized = sum_with(page, "twostroke_http_requests_total", &["/tokenize", "\"200\""]).unwrap_or(0.0);
-    verdicts.push((tokenized == number(&books.tokenized) as f64, format!("{tokenized} tokenized, {} by the clients", number(&books.tokenized))));
+    verdicts.push((
+        tokenized == number(&books.tokenized) as f64,
+        format!("{tokenized} tokenized, {} by the clients", number(&books.tokenized)),
+    ));
     let tokens = sum(page, "twostroke_generation_tokens_total").unwrap_or(0.0);
-    verdicts.push((tokens >= number(&books.tokens) as f64, format!("{tokens} tokens, {} in whole answers", number(&books.tokens))));
+    verdicts.push((
+        tokens >= number(&books.tokens) as f64,
+        format!("{tokens} tokens, {} in whole answers", number(&books.tokens)),
+    ));
     let threads = warm.iter().map(|sample| sample.threads).max().unwrap_or(0);
     let first = warm.first().map_or(0, |sample| sample.threads);
     verdicts.push((threads <= first + 4, format!("{first} threads became {threads} at most")));
@@ -391,12 +413,14 @@ fn growth(samples: &[Sample], took: Duration) -> (bool, String) {
     };
     let text = format!("{slope:+.2} MiB/h ({low:+.2} to {high:+.2} with 95 %)");
     match took.as_secs_f64() / 3600.0 {
-        // A whole hour must show that it does not grow; less must not show that it does.
+        // A whole hour must show that it does not grow; less must not show that it does. What the engine remembers of
+        // closed requests and past steps fills its rings in the first quarter of an hour, so less says nothing.
         hours if hours > 0.95 => (high <= MIB_PER_HOUR, format!("{text}, {MIB_PER_HOUR} at most")),
-        hours => (
-            low <= MIB_PER_HOUR,
-            format!("{text}; in {:.0} minutes a growth below {:.1} MiB/h cannot be told from none", 60.0 * hours, high - slope),
-        ),
+        hours => {
+            let told =
+                format!("{text}; in {:.0} minutes {:.1} MiB/h cannot be told from none", 60.0 * hours, high - slope);
+            (hours < LEAST_HOURS || low <= MIB_PER_HOUR, told)
+        }
     }
 }
 

@@ -7,7 +7,7 @@
 //! reference                   write docs/reference/flags.md from the flags
 //! guards                      count the instructions of the hot operations and hold them against their limits
 //! asan                        the kernels' tests under AddressSanitizer
-//! fuzz [--seconds N]          the readers of model files against files that are wrong in one place
+//! fuzz [--seconds N]          readers of strangers' files, texts and requests against what is wrong in one place
 //! chaos [--seeds N] ...       the scheduler under seeded chaos, long; and the bugs that it must find
 //! hostile [--minutes N] ...   bad files, bad requests and faults against the built binary, each with its bounds: a table
 //! soak [--minutes N]          a server under sixteen clients of every kind: what grows, what changes
@@ -39,7 +39,8 @@ const HELP: &str = "usage: cargo xtask <command>
   reference                 write docs/reference/flags.md from the flags
   guards                    count instructions of the hot operations (valgrind), hold them against their limits
   asan                      run the kernels' tests under AddressSanitizer (nightly toolchain)
-  fuzz [--seconds N]        fuzz the readers of model files, 60 seconds each (nightly toolchain)
+  fuzz [--seconds N]        fuzz the readers of files, texts, recordings, traces and requests, 60 seconds each
+                            (nightly toolchain)
   chaos [--seeds N] [--minutes M] [--from SEED]
                             the scheduler under seeded chaos, each seed twice (20,000 seeds unless told), and the planted
                             bugs that it must find; Ctrl-C ends it and tells what was done
