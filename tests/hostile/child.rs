@@ -1,5 +1,5 @@
-//! One run of the program, with what it took: each under a helper process of its own, because a system tells the memory of
-//! children that have ended only as the largest of all.
+//! One run of the program, with what it took: each under a helper process of its own, because a system tells the memory
+//! of children that have ended only as the largest of all.
 //!
 //! ```text
 //! suite ──spawn──► hostile --measure FILE [--limit NAME BYTES].. -- twostroke ...   sets limits, waits, writes FILE

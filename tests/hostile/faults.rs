@@ -20,6 +20,8 @@ use crate::child::{self, End, status_kib};
 use crate::http;
 
 const FAMILY: &str = "fault";
+/// Of verbs that measure the machine's limits, over some hundred megabytes.
+const MEASURES: Bound = FILE.seconds(5).mib(600);
 const COMPLETIONS: &str = "/v1/completions";
 
 pub(crate) fn cases(base: &Arc<Base>) -> Vec<Case> {
@@ -219,9 +221,9 @@ fn pipes(base: &Arc<Base>) -> Vec<Case> {
             }
             command.stdin(Stdio::null());
             shell.args(["-c", &format!("exec {} > /dev/full", line.join(" "))]);
-            let ran = child::run(&shell, scratch, &FILE.seconds(5), &[]);
+            let ran = child::run(&shell, scratch, &MEASURES, &[]);
             // Exit 0 would say that the answer was written.
-            let judged = ran.sane(&FILE.seconds(5)).and_then(|()| match ran.end {
+            let judged = ran.sane(&MEASURES).and_then(|()| match ran.end {
                 End::Exit(0) => Err("exit 0, though nothing could be written".into()),
                 _ => Ok(()),
             });
@@ -235,8 +237,8 @@ fn pipes(base: &Arc<Base>) -> Vec<Case> {
                 let line: Vec<String> = words.map(|word| format!("'{word}'")).collect();
                 let mut shell = Command::new("bash");
                 shell.args(["-c", &format!("set -o pipefail; {} | true", line.join(" "))]);
-                let ran = child::run(&shell, scratch, &FILE.seconds(5), &[]);
-                Outcome::of(ran.sane(&FILE.seconds(5)), ran.spent)
+                let ran = child::run(&shell, scratch, &MEASURES, &[]);
+                Outcome::of(ran.sane(&MEASURES), ran.spent)
             },
         ));
     }

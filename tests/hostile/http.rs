@@ -17,7 +17,8 @@ pub(crate) struct Answer {
 
 /// A connection whose reads and writes end after `patience`.
 pub(crate) fn connect(port: u16, patience: Duration) -> io::Result<TcpStream> {
-    let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
+    // A queue of connections that is full makes a connection wait for minutes.
+    let stream = TcpStream::connect_timeout(&(Ipv4Addr::LOCALHOST, port).into(), patience)?;
     stream.set_read_timeout(Some(patience))?;
     stream.set_write_timeout(Some(patience))?;
     Ok(stream)

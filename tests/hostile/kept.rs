@@ -1,4 +1,4 @@
-//! What earlier starts have kept: packed weights, costs, limits. Whatever is wrong with it, the answer is the one without.
+//! What earlier starts have kept: packed weights, costs, limits. Whatever is wrong with it, the answer is that without.
 
 use std::fs::{self, File};
 use std::os::unix::fs::symlink;
@@ -167,7 +167,7 @@ pub(crate) fn built(base: &Arc<Base>) -> Vec<Case> {
             same(&own, &own.large, scratch, &cache)
         }));
     }
-    // Another file of weights with the size and the time of the one that was packed: the answer must be the other one's.
+    // Other weights with the size and the time of those that were packed: the answer must be the other one's.
     for (name, weights) in [("weights replaced", 100_000), ("one weight replaced", 1)] {
         let own = Arc::clone(base);
         cases.push(Case::new(IMAGE, format!("{name}, size and time kept (row 4)"), move |scratch| {

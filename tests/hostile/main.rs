@@ -9,11 +9,11 @@
 //!    v
 //! case.rs      a bound of time and memory, a verdict   child.rs   one run, measured
 //!    v
-//! a table: tried, failed, skipped, the worst of each family; a line per failure with its seed and the place of its files
+//! a table: tried, failed, skipped, the worst of each family; a line per failure with seed and the place of its files
 //! ```
 //!
-//! Rows are those of the fault catalogue that the project is built against, as in `crates/server/tests/http`; "(row N)" in a
-//! name is a defect that was found once. The promise is in SECURITY.md: any bytes as a file are one clear error or an
+//! Rows are those of the fault catalogue that the project is built against, as in `crates/server/tests/http`; those "of
+//! the list" are defects that were found once. The promise: any bytes as a file are one clear error or an
 //! answer, in less than a second and 300 MiB; any bytes on the port hurt nobody else.
 
 mod base;

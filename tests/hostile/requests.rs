@@ -241,6 +241,20 @@ fn bodies(edge: &Arc<Edge>) -> Vec<Case> {
     fn user(content: &str) -> String {
         format!("{{\"max_tokens\":4,\"messages\":[{{\"role\":\"user\",\"content\":{content}}}]}}")
     }
+    /// A conversation with something more.
+    fn chatting(more: &str) -> String {
+        format!("{{\"messages\":[{{\"role\":\"user\",\"content\":\"x\"}}],\"max_tokens\":1,{more}}}")
+    }
+    /// A text part's address.
+    fn image(url: &str) -> String {
+        user(&format!("[{{\"type\":\"image_url\",\"image_url\":{{\"url\":\"{url}\"}}}}]"))
+    }
+    let one = "{\"role\":\"user\",\"content\":\"x\"}";
+    let crowd = format!("{{\"messages\":[{}]}}", vec![one; 100_000].join(","));
+    let part = "{\"type\":\"text\",\"text\":\"x\"}";
+    let long_role = format!("{{\"messages\":[{{\"role\":\"{}\",\"content\":\"x\"}}]}}", "r".repeat(1 << 20));
+    let fields: String = (0..100_000).map(|i| format!("\"f{i}\":1,")).collect();
+    let million = "1,".repeat(1_000_000);
     let mut table: Vec<(&str, &str, String, &[u16])> = vec![
         ("row 1: nothing", COMPLETIONS, String::new(), BAD),
         ("row 1: half an object", COMPLETIONS, "{\"prompt\":\"x\"".into(), BAD),
@@ -264,32 +278,38 @@ fn bodies(edge: &Arc<Edge>) -> Vec<Case> {
         ("row 6: a million ids", COMPLETIONS, format!("{{\"prompt\":[{}1]}}", "1,".repeat(1_000_000)), BAD),
         ("row 7: longer than the context", COMPLETIONS, format!("{{\"prompt\":\"{}\"}}", "fox ".repeat(100_000)), BAD),
         ("row 8: more than the cache", COMPLETIONS, with("max_tokens", "100000000"), BAD),
-        ("row 16: tools", CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"tools\":[{\"type\":7}]}".into(), BAD),
+        ("row 16: tools", CHAT, chatting("\"tools\":[{\"type\":7}]"), BAD),
         ("row 16: a field that is none", COMPLETIONS, with("frobnicate", "1"), BAD),
         ("row 18: a model that is none", COMPLETIONS, with("model", "\"gpt-9\""), &[404]),
         ("row 18: a model of 1 MB", COMPLETIONS, with("model", &format!("\"{}\"", "m".repeat(1 << 20))), &[404, 400]),
         ("row 19: a lone surrogate", COMPLETIONS, "{\"prompt\":\"\\ud800\",\"max_tokens\":1}".into(), BAD),
         ("row 19: NUL", COMPLETIONS, "{\"prompt\":\"a\\u0000b\",\"max_tokens\":1}".into(), ANY),
         ("row 19: right to left", COMPLETIONS, "{\"prompt\":\"\u{202e}fox\",\"max_tokens\":1}".into(), ANY),
-        ("row 20: an image", CHAT, user("[{\"type\":\"image_url\",\"image_url\":{\"url\":\"http://169.254.169.254/\"}}]"), BAD),
-        ("row 20: a file", CHAT, user("[{\"type\":\"image_url\",\"image_url\":{\"url\":\"file:///etc/passwd\"}}]"), BAD),
-        ("row 28: a template", CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"chat_template\":\"x\"}".into(), BAD),
-        ("row 28: a template in kwargs", CHAT,
-            "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"max_tokens\":1,\"chat_template_kwargs\":{\"chat_template\":\"x\"}}".into(), ANY),
-        ("kwargs that shadow messages", CHAT,
-            "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"max_tokens\":1,\"chat_template_kwargs\":{\"messages\":[],\"raise_exception\":1}}".into(), ANY),
-        ("a role of 1 MB", CHAT, format!("{{\"messages\":[{{\"role\":\"{}\",\"content\":\"x\"}}]}}", "r".repeat(1 << 20)), BAD),
-        ("100,000 messages", CHAT,
-            format!("{{\"messages\":[{}]}}", vec!["{\"role\":\"user\",\"content\":\"x\"}"; 100_000].join(",")), BAD),
-        ("100,000 parts", CHAT, user(&format!("[{}]", vec!["{\"type\":\"text\",\"text\":\"x\"}"; 100_000].join(","))), BAD),
-        ("100,000 fields", COMPLETIONS,
-            format!("{{\"prompt\":\"x\",{}\"a\":1}}", (0..100_000).map(|i| format!("\"f{i}\":1,")).collect::<String>()), BAD),
+        ("row 20: an image", CHAT, image("http://169.254.169.254/"), BAD),
+        ("row 20: a file", CHAT, image("file:///etc/passwd"), BAD),
+        ("row 28: a template", CHAT, chatting("\"chat_template\":\"x\""), BAD),
+        ("row 28: a template in kwargs", CHAT, chatting("\"chat_template_kwargs\":{\"chat_template\":\"x\"}"), ANY),
+        (
+            "kwargs that shadow messages",
+            CHAT,
+            chatting("\"chat_template_kwargs\":{\"messages\":[],\"raise_exception\":1}"),
+            ANY,
+        ),
+        ("a role of 1 MB", CHAT, long_role, BAD),
+        ("100,000 messages", CHAT, crowd, BAD),
+        ("100,000 parts", CHAT, user(&format!("[{}]", vec![part; 100_000].join(","))), BAD),
+        ("100,000 fields", COMPLETIONS, format!("{{\"prompt\":\"x\",{fields}\"a\":1}}"), BAD),
         ("detokenize: ids beyond", "/detokenize", "{\"tokens\":[2048]}".into(), BAD),
-        ("detokenize: a million ids", "/detokenize", format!("{{\"tokens\":[{}1]}}", "1,".repeat(1_000_000)), &[200, 400, 413]),
+        ("detokenize: a million ids", "/detokenize", format!("{{\"tokens\":[{million}1]}}"), &[200, 400, 413]),
         ("detokenize: ids that are texts", "/detokenize", "{\"tokens\":[\"a\"]}".into(), BAD),
         ("tokenize: neither", "/tokenize", "{}".into(), BAD),
         ("tokenize: both", "/tokenize", "{\"prompt\":\"x\",\"messages\":[]}".into(), BAD),
-        ("plan: a config of 10^9 layers", "/plan", "{\"config\":{\"num_hidden_layers\":1000000000}}".into(), &[200, 400]),
+        (
+            "plan: a config of 10^9 layers",
+            "/plan",
+            "{\"config\":{\"num_hidden_layers\":1000000000}}".into(),
+            &[200, 400],
+        ),
         ("plan: nested", "/plan", deep(100_000), BAD),
         ("plan: half an object", "/plan", "{".into(), BAD),
     ];
@@ -370,7 +390,8 @@ fn heads(edge: &Arc<Edge>) -> Vec<Case> {
             "row 3: chunks without end",
             || {
                 let head = format!(
-                    "POST {COMPLETIONS} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {B}\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+                    "POST {COMPLETIONS} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer \
+                        {B}\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
                 );
                 let chunk = [b"100000\r\n".to_vec(), vec![b'x'; 1 << 20], b"\r\n".to_vec()].concat();
                 [head.into_bytes(), chunk.repeat(12)].concat()
@@ -381,7 +402,11 @@ fn heads(edge: &Arc<Edge>) -> Vec<Case> {
         (
             "row 3: 10^18 bytes claimed",
             || {
-                format!("POST {COMPLETIONS} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {B}\r\nContent-Type: application/json\r\nContent-Length: 1000000000000000000\r\n\r\n{{").into_bytes()
+                format!(
+                    "POST {COMPLETIONS} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer \
+                    {B}\r\nContent-Type: application/json\r\nContent-Length: 1000000000000000000\r\n\r\n{{"
+                )
+                .into_bytes()
             },
             &[413, 0],
         ),
@@ -468,7 +493,11 @@ fn heads(edge: &Arc<Edge>) -> Vec<Case> {
         (
             "no host",
             || {
-                format!("POST {COMPLETIONS} HTTP/1.1\r\nAuthorization: Bearer {B}\r\nConnection: close\r\nContent-Length: 0\r\n\r\n").into_bytes()
+                format!(
+                    "POST {COMPLETIONS} HTTP/1.1\r\nAuthorization: Bearer {B}\r\nConnection: \
+                    close\r\nContent-Length: 0\r\n\r\n"
+                )
+                .into_bytes()
             },
             &[400, 415],
         ),
@@ -669,7 +698,8 @@ fn clients(edge: &Arc<Edge>, sample: bool) -> Vec<Case> {
     let slow = Terms { wall: Duration::from_secs(75), ..TERMS };
     case("row 40: 300 slow heads and 300 slow bodies", slow, |port, sample| {
         let part = format!(
-            "POST {COMPLETIONS} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {B}\r\nContent-Type: application/json\r\nContent-Length: 500\r\n\r\n{{"
+            "POST {COMPLETIONS} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {B}\r\nContent-Type: \
+                application/json\r\nContent-Length: 500\r\n\r\n{{"
         );
         let mut streams = Vec::new();
         for index in 0..600 {

@@ -215,14 +215,14 @@ pub(crate) fn built_tokenizers(base: &Arc<Base>) -> Vec<Case> {
             with(good, "padding", value)
         }),
         ("a template of tokens that are not there", |good| {
-            let value = json!({ "type": "TemplateProcessing", "single": [{ "SpecialToken": { "id": "<x>", "type_id": 0 } }],
-                "pair": [], "special_tokens": {} });
+            let one = json!({ "SpecialToken": { "id": "<x>", "type_id": 0 } });
+            let value = json!({ "type": "TemplateProcessing", "single": [one], "pair": [], "special_tokens": {} });
             with(good, "post_processor", value)
         }),
         ("a template of a million tokens", |good| {
             let one = json!({ "SpecialToken": { "id": "a", "type_id": 0 } });
             let value = json!({ "type": "TemplateProcessing", "single": vec![one; 200_000], "pair": [],
-                "special_tokens": { "a": { "id": "a", "ids": [1, 2, 3, 4, 5], "tokens": ["a", "a", "a", "a", "a"] } } });
+                "special_tokens": { "a": { "id": "a", "ids": [1, 2, 3, 4, 5], "tokens": vec!["a"; 5] } } });
             with(good, "post_processor", value)
         }),
         ("a unigram of NaN scores", |good| {
@@ -331,20 +331,28 @@ pub(crate) fn built_templates(base: &Arc<Base>) -> Vec<Case> {
         ("join (row 5)", || "{{ range(100000)|join('x' * 100000) }}".into()),
         ("replace (row 5)", || "{% set a = 'a' * 30000 %}{{ a|replace('a', a)|replace('a', a)|length }}".into()),
         ("find in a loop (row 5)", || {
-            "{% set a = 'a' * 200000 %}{% set b = 'a' * 100000 ~ 'b' %}{% for i in range(100000) %}{% if a.find(b) > 0 %}x{% endif %}{% endfor %}".into()
+            "{% set a = 'a' * 200000 %}{% set b = 'a' * 100000 ~ 'b' %}{% for i in range(100000) %}{% if \
+                a.find(b) > 0 %}x{% endif %}{% endfor %}"
+                .into()
         }),
         ("count in a loop", || {
             "{% set a = 'a' * 1000000 %}{% for i in range(100000) %}{% if a.count('aa') == 1 %}x{% endif %}{% endfor %}"
                 .into()
         }),
         ("split and join in a loop", || {
-            "{% set ns = namespace(a='a b ') %}{% for i in range(60) %}{% set ns.a = (ns.a ~ ns.a).split(' ')|join(' ') %}{% endfor %}".into()
+            "{% set ns = namespace(a='a b ') %}{% for i in range(60) %}{% set ns.a = (ns.a ~ ns.a).split(' \
+                ')|join(' ') %}{% endfor %}"
+                .into()
         }),
         ("a text that doubles 60 times", || {
-            "{% set ns = namespace(a='ab') %}{% for i in range(60) %}{% set ns.a = ns.a ~ ns.a %}{% endfor %}{{ ns.a|length }}".into()
+            "{% set ns = namespace(a='ab') %}{% for i in range(60) %}{% set ns.a = ns.a ~ ns.a %}{% endfor %}{{ \
+                ns.a|length }}"
+                .into()
         }),
         ("a list that doubles 60 times", || {
-            "{% set ns = namespace(a=[1]) %}{% for i in range(60) %}{% set ns.a = ns.a + ns.a %}{% endfor %}{{ ns.a|length }}".into()
+            "{% set ns = namespace(a=[1]) %}{% for i in range(60) %}{% set ns.a = ns.a + ns.a %}{% endfor %}{{ \
+                ns.a|length }}"
+                .into()
         }),
         ("a list in a list, 100,000 deep", || {
             "{% set ns = namespace(a=[]) %}{% for i in range(100000) %}{% set ns.a = [ns.a] %}{% endfor %}{{ ns.a }}"
@@ -361,10 +369,14 @@ pub(crate) fn built_templates(base: &Arc<Base>) -> Vec<Case> {
             "{% for i in range(99999) %}{% for j in range(99999) %}{{ i }}{% endfor %}{% endfor %}".into()
         }),
         ("sort of 10^5, ten thousand times", || {
-            "{% set r = range(100000)|list %}{% for i in range(10000) %}{% if r|sort(reverse=i is odd)|first == 7 %}x{% endif %}{% endfor %}".into()
+            "{% set r = range(100000)|list %}{% for i in range(10000) %}{% if r|sort(reverse=i is odd)|first == \
+                7 %}x{% endif %}{% endfor %}"
+                .into()
         }),
         ("unique, groupby, batch, slice", || {
-            "{% set r = range(100000)|list %}{{ r|batch(1)|list|length }}{{ r|slice(100000)|list|length }}{{ r|unique|list|length }}".into()
+            "{% set r = range(100000)|list %}{{ r|batch(1)|list|length }}{{ r|slice(100000)|list|length }}{{ \
+                r|unique|list|length }}"
+                .into()
         }),
         ("slice(10^9)", || "{{ [1]|slice(1000000000)|list|length }}".into()),
         ("batch filled to 10^9", || "{{ [1]|batch(1000000000, 'x')|list|length }}".into()),
