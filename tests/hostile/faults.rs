@@ -515,7 +515,7 @@ fn serving(scratch: &Scratch, flags: &[&str], limits: &[(&str, u64)], crowd: Opt
             let port = start["port"].as_u64().ok_or("no port")? as u16;
             let alone = answered(port)?;
             let crowd: Vec<_> =
-                (0..crowd.unwrap_or(0)).filter_map(|_| http::connect(port, Duration::from_secs(1)).ok()).collect();
+                (0..crowd.unwrap_or(0)).filter_map(|_| http::connect(port, Duration::from_millis(50)).ok()).collect();
             thread::sleep(Duration::from_millis(500));
             drop(crowd);
             if answered(port)? == alone { Ok(()) } else { Err("another answer".into()) }
