@@ -1,7 +1,7 @@
 //! The readers as a stranger's bytes meet them. Each returns whether they took the file; a panic is a finding.
 
 use kernels::{KvDtype, Reference, WeightClass};
-use model::chat_template::ChatTemplate;
+use model::chat_template::{ChatMessage, ChatTemplate, TemplateOptions};
 use model::tokenizer::Tokenizer;
 use model::{Checkpoint, GenerationDefaults, KvBudget, LoadError, LoadOptions, ModelConfig, Source};
 use std::path::PathBuf;
@@ -34,6 +34,96 @@ pub fn tokenizer(bytes: &[u8]) -> bool {
     let template = judge("tokenizer", ChatTemplate::from_sources(None, Some(text), None).map(drop));
     let tokenizer = Tokenizer::from_json(text, None, None, 1 << 16);
     judge("tokenizer", tokenizer.map(|tokenizer| read_and_write(&tokenizer))) && template
+}
+
+/// A text, by the tokenizers that there are: what is encoded comes back, and is nothing but text.
+pub fn text(bytes: &[u8]) -> bool {
+    static TOKENIZERS: OnceLock<(Vec<Tokenizer>, ChatTemplate)> = OnceLock::new();
+    let (tokenizers, template) = TOKENIZERS.get_or_init(|| {
+        const LANTERN: &str = include_str!("../../models/lantern/tokenizer.json");
+        const SETTINGS: &str = include_str!("../../models/lantern/tokenizer_config.json");
+        let files = [
+            LANTERN,
+            include_str!("../../crates/model/tests/data/text/byte_level.json"),
+            include_str!("../../crates/model/tests/data/text/byte_fallback.json"),
+            include_str!("../../crates/model/tests/data/text/metaspace.json"),
+            include_str!("../../crates/model/tests/data/text/gemma.json"),
+        ];
+        let read = |json: &str| Tokenizer::from_json(json, None, None, 1 << 16).expect("a committed tokenizer");
+        let template = ChatTemplate::from_sources(None, Some(SETTINGS), None).expect("a committed template");
+        (files.map(read).into(), template.expect("it has one"))
+    });
+    let Ok(text) = std::str::from_utf8(bytes) else { return false };
+    for (index, tokenizer) in tokenizers.iter().enumerate() {
+        let (Ok(marked), Ok(plain)) = (tokenizer.encode(text, false), tokenizer.encode_plain(text)) else {
+            return false;
+        };
+        assert!(marked.iter().chain(&plain).all(|id| (*id as usize) < 1 << 16), "an id of no token");
+        assert!(!plain.iter().any(|id| tokenizer.is_special(*id)), "a text became a control token");
+        // The first writes bytes, has one for each, and normalizes nothing.
+        if index == 0 {
+            assert_eq!(tokenizer.decode(&plain, false), text, "a text did not come back");
+            assert_eq!(tokenizer.decode(&marked, false), text, "a text with marks did not come back");
+        }
+        let shown = tokenizer.decode(&marked, true);
+        assert!(shown.len() <= 64 + 16 * text.len(), "a text of {} bytes became {}", text.len(), shown.len());
+    }
+    let message = ChatMessage::new("user", text);
+    let options = TemplateOptions { add_generation_prompt: true, ..TemplateOptions::default() };
+    let Ok(ids) = tokenizers[0].encode_chat(template, &[message], &options) else { return false };
+    // <|user|>, <|end|>, <|assistant|>: those of the template, whatever the text says.
+    assert_eq!(ids.iter().filter(|id| tokenizers[0].is_special(**id)).count(), 3, "a text wrote a control token");
+    true
+}
+
+/// What no count of instructions bounds inside a process. The program renders in children with limits, where each of
+/// these is one request's error; here they would end the fuzzer, which knows it already.
+const UNBOUNDED: [&str; 19] = [
+    "set ",
+    "*",
+    "indent",
+    "format",
+    "join",
+    "replace",
+    "find",
+    "count",
+    "split",
+    "range",
+    "sort",
+    "slice",
+    "batch",
+    "center",
+    "just",
+    "fill",
+    "macro",
+    "recursive",
+    "tojson",
+];
+
+/// The source of a chat template: compiled, and rendered if nothing in it is without bound. The same twice.
+pub fn template(bytes: &[u8]) -> bool {
+    let Ok(source) = std::str::from_utf8(bytes) else { return false };
+    let template = match ChatTemplate::from_sources(Some(source), None, None) {
+        Ok(template) => template.expect("there is a source"),
+        Err(error) => return judge("chat_template", Err(error)),
+    };
+    if UNBOUNDED.iter().any(|word| source.contains(word)) {
+        return true;
+    }
+    let messages = [ChatMessage::new("system", "be brief"), ChatMessage::new("user", "hi {{ there }}")];
+    let options =
+        TemplateOptions { add_generation_prompt: true, now: Some(1_700_000_000), ..TemplateOptions::default() };
+    let (once, again) = (template.render(&messages, &options), template.render(&messages, &options));
+    match (once, again) {
+        (Ok(once), Ok(again)) => assert_eq!(once, again, "a template rendered otherwise the second time"),
+        (Err(error), Err(_)) => {
+            let message = error.to_string();
+            assert!(message.len() < 1 << 20, "an error of {} bytes", message.len());
+            return false;
+        }
+        _ => panic!("a template failed one time of two"),
+    }
+    true
 }
 
 fn whole_model(files: &[(&str, &[u8])]) -> Result<(), LoadError> {

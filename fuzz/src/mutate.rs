@@ -11,7 +11,8 @@ impl Dice {
         Dice(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0xD1B5_4A32_D192_ED03 | 1)
     }
 
-    fn roll(&mut self, sides: usize) -> usize {
+    /// A number below `sides`; 0 where there is none.
+    pub fn roll(&mut self, sides: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
@@ -246,8 +247,130 @@ fn changed(value: Value, dice: &mut Dice) -> Value {
     }
 }
 
+/// Changes a text: a piece of it over and over, marks and letters that tokenizers have rules for.
+pub fn text(bytes: &mut Vec<u8>, dice: &mut Dice) {
+    const PIECES: [&str; 20] = [
+        "<|end|>",
+        "<|system|>",
+        "<|en",
+        "d|>",
+        " ",
+        "\n",
+        "\r\n",
+        "\t",
+        "\u{a0}",
+        "\u{2581}",
+        "\u{301}",
+        "\u{200d}",
+        "\u{1f469}\u{200d}\u{1f680}",
+        "\u{e000}",
+        "\u{10fffd}",
+        "\u{65e5}\u{672c}",
+        "'s",
+        "'LL",
+        "7",
+        "\u{0}",
+    ];
+    let text = String::from_utf8_lossy(bytes).into_owned();
+    let at = dice.roll(text.len() + 1);
+    let at = (at..=text.len()).find(|&at| text.is_char_boundary(at)).unwrap_or(text.len());
+    let piece = match dice.roll(6) {
+        0 => return any_bytes(bytes, dice),
+        1 => text[..at].repeat(1 + dice.roll(8)),
+        2 => PIECES[dice.roll(PIECES.len())].repeat(1 << dice.roll(10)),
+        3 => char::from_u32(dice.roll(0x11_0000) as u32).unwrap_or('x').to_string(),
+        _ => PIECES[dice.roll(PIECES.len())].to_owned(),
+    };
+    *bytes = [&text[..at], &piece, &text[at..]].concat().into_bytes();
+    bytes.truncate(1 << 14);
+    while std::str::from_utf8(bytes).is_err() {
+        bytes.pop();
+    }
+}
+
+/// Changes the body of a request: one byte that says which route, and JSON.
+pub fn body(bytes: &mut Vec<u8>, dice: &mut Dice) {
+    if bytes.is_empty() || dice.roll(12) == 0 {
+        bytes.resize(bytes.len().max(1), b'{');
+        bytes[0] = b'0' + dice.roll(6) as u8;
+        return;
+    }
+    let mut rest = bytes.split_off(1);
+    json(&mut rest, dice);
+    bytes.extend(rest);
+}
+
+/// Changes one line of a file of lines, or the lines' order: a recording, a trace.
+pub fn lines(bytes: &mut Vec<u8>, dice: &mut Dice) {
+    let mut lines: Vec<Vec<u8>> = bytes.split(|&byte| byte == b'\n').map(<[u8]>::to_vec).collect();
+    let at = dice.roll(lines.len());
+    match dice.roll(10) {
+        0 => lines.insert(at, lines[at].clone()),
+        1 => drop(lines.remove(at)),
+        2 => {
+            let other = dice.roll(lines.len());
+            lines.swap(at, other);
+        }
+        3 => any_bytes(&mut lines[at], dice),
+        _ if lines[at].first() == Some(&b'{') => json(&mut lines[at], dice),
+        // Comma separated.
+        _ => {
+            let mut fields: Vec<String> = String::from_utf8_lossy(&lines[at]).split(',').map(str::to_owned).collect();
+            let field = dice.roll(fields.len());
+            fields[field] = NUMBERS[dice.roll(NUMBERS.len())].to_string();
+            lines[at] = fields.join(",").into_bytes();
+        }
+    }
+    *bytes = lines.join(&b'\n');
+}
+
+/// Changes one thing in a chat template: a statement or an expression doubled, left out, wrapped, or its bytes.
+pub fn template(bytes: &mut Vec<u8>, dice: &mut Dice) {
+    const PIECES: [&str; 24] = [
+        "{% for m in messages %}",
+        "{% endfor %}",
+        "{% if messages %}",
+        "{% endif %}",
+        "{% set ns = namespace(a=messages) %}",
+        "{% set ns.a = ns %}",
+        "{{ ns.a }}",
+        "{% macro f(x) %}{{ x }}{{ f(x) }}{% endmacro %}",
+        "{{ f(messages) }}",
+        "{{ messages|tojson(indent=4) }}",
+        "{{ 'a' * 100000000 }}",
+        "{{ range(1000000)|join('x') }}",
+        "{{ messages[0].content|replace('e', 'ee' * 1000)|indent(1000000) }}",
+        "{{ messages|map(attribute='content')|join }}",
+        "{{ raise_exception('no') }}",
+        "{{ strftime_now('%d %b %Y') }}",
+        "{% raw %}",
+        "{%- generation %}",
+        "{{ messages[-1]['content'][::-1] }}",
+        "{{ messages[::0] }}",
+        "{{ bos_token ~ eos_token }}",
+        "{{ (messages|length) ** 99 }}",
+        "{{ '%99999d'|format(1) }}",
+        "{% break %}",
+    ];
+    let text = String::from_utf8_lossy(bytes).into_owned();
+    let starts: Vec<usize> = text.match_indices('{').map(|(at, _)| at).collect();
+    if starts.is_empty() || dice.roll(6) == 0 {
+        return any_bytes(bytes, dice);
+    }
+    let at = starts[dice.roll(starts.len())];
+    let end = text[at..].find('}').map_or(text.len(), |length| (at + length + 2).min(text.len()));
+    let end = (end..=text.len()).find(|&end| text.is_char_boundary(end)).unwrap_or(text.len());
+    let piece = match dice.roll(4) {
+        0 => String::new(),
+        1 => text[at..end].repeat(1 + dice.roll(50)),
+        2 => format!("{}{}", text[at..end].to_owned(), PIECES[dice.roll(PIECES.len())]),
+        _ => PIECES[dice.roll(PIECES.len())].to_owned(),
+    };
+    *bytes = [&text[..at], &piece, &text[end..]].concat().into_bytes();
+}
+
 /// A byte changed, a piece cut out, doubled, or the end cut off.
-fn any_bytes(bytes: &mut Vec<u8>, dice: &mut Dice) {
+pub fn any_bytes(bytes: &mut Vec<u8>, dice: &mut Dice) {
     if bytes.is_empty() {
         return bytes.push(dice.roll(256) as u8);
     }

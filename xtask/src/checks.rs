@@ -23,11 +23,15 @@ pub(crate) fn asan() -> Result<(), String> {
     show(test.env("RUSTFLAGS", "-Zsanitizer=address").env("CARGO_TARGET_DIR", target().join("asan")))
 }
 
+/// Those of `fuzz/fuzz_targets`, each with its corpus.
+const TARGETS: [&str; 9] =
+    ["gguf", "safetensors", "config", "tokenizer", "text", "template", "recording", "trace", "body"];
+
 /// Every fuzz target for so many seconds. Starts from `fuzz/corpus` and from what earlier runs kept; a finding ends it,
 /// and its input stays in `fuzz/artifacts`. Needs a nightly toolchain.
 pub(crate) fn fuzz(seconds: u32) -> Result<(), String> {
     let program = setup::cargo_fuzz()?;
-    for name in ["gguf", "safetensors", "config", "tokenizer"] {
+    for name in TARGETS {
         let (kept, given) = (target().join("fuzz-corpus").join(name), root().join("fuzz/corpus").join(name));
         fs::create_dir_all(&kept).map_err(|error| format!("{}: {error}", kept.display()))?;
         let mut fuzz = command(&program, &["fuzz", "run", name, "--target-dir"]);

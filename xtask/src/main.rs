@@ -7,8 +7,10 @@
 //! reference                   write docs/reference/flags.md from the flags
 //! guards                      count the instructions of the hot operations and hold them against their limits
 //! asan                        the kernels' tests under AddressSanitizer
-//! fuzz [--seconds N]          the readers of model files against files that are wrong in one place
+//! fuzz [--seconds N]          readers of strangers' files, texts and requests against what is wrong in one place
 //! chaos [--seeds N] ...       the scheduler under seeded chaos, long; and the bugs that it must find
+//! hostile [--minutes N] ...   bad files, bad requests and faults against the built binary, each with its bounds: a table
+//! soak [--minutes N]          a server under sixteen clients of every kind: what grows, what changes
 //! crosscheck [--rounds N]     how fast the server is by bench-serve, guidellm and aiperf: a table
 //! real [--peer DIR]           what narrow weights cost on real checkpoints, each gate held, ik_llama.cpp beside: a table
 //! random-model SHAPE DIR      random weights in a real model's shape, for speed measurements without a download
@@ -17,6 +19,7 @@
 mod chaos;
 mod checks;
 mod crosscheck;
+mod hostile;
 mod oracle;
 mod prometheus;
 mod random_model;
@@ -30,16 +33,23 @@ use std::process::ExitCode;
 
 const HELP: &str = "usage: cargo xtask <command>
   test [--only STAGE]       set up what the tests need, run everything
-                            stages: fmt clippy tests docs clients web prometheus crosscheck deny
+                            stages: fmt clippy tests hostile docs clients web prometheus crosscheck deny
   oracle                    rebuild the reference logits with transformers and compare
   web                       build the pages in web/ into crates/server/ui
   reference                 write docs/reference/flags.md from the flags
   guards                    count instructions of the hot operations (valgrind), hold them against their limits
   asan                      run the kernels' tests under AddressSanitizer (nightly toolchain)
-  fuzz [--seconds N]        fuzz the readers of model files, 60 seconds each (nightly toolchain)
+  fuzz [--seconds N]        fuzz the readers of files, texts, recordings, traces and requests, 60 seconds each
+                            (nightly toolchain)
   chaos [--seeds N] [--minutes M] [--from SEED]
                             the scheduler under seeded chaos, each seed twice (20,000 seeds unless told), and the planted
                             bugs that it must find; Ctrl-C ends it and tells what was done
+  hostile [--minutes N] [--seed S] [--only WORD] [--sample]
+                            bad files (mutated and built by hand), bad requests and faults of the process against the built
+                            binary, each with a bound of time and memory; prints a table, keeps what failed in
+                            target/hostile/failed. --minutes goes on with mutations from further seeds
+  soak [--minutes N]        sixteen clients against a server with too small a cache (60 minutes); fails if memory grows, an
+                            answer changes, counters disagree or a block stays held
   crosscheck [--rounds N]   measure the server by bench-serve, guidellm and aiperf in turns (3 rounds), print a table
   real [--peer DIR]         download SmolLM2 and Gemma 3 270M, hold int8, int4, auto and int8 KV against their gates; with
                             DIR, where ik_llama.cpp was built, its quantizations beside; fails if a gate is missed
@@ -67,6 +77,8 @@ fn main() -> ExitCode {
             _ => Err(format!("--rounds: {rounds:?} is not a number of rounds")),
         },
         ["chaos", ref flags @ ..] => chaos::run(flags),
+        ["hostile", ref flags @ ..] => hostile::run("hostile", flags),
+        ["soak", ref flags @ ..] => hostile::run("soak", flags),
         ["real"] => real::run(None),
         ["real", "--peer", directory] => real::run(Some(directory.as_ref())),
         ["random-model", shape, directory] => random_model::write(shape, directory.as_ref()),

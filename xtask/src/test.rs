@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::chaos;
 use crate::crosscheck;
+use crate::hostile;
 use crate::prometheus;
 use crate::setup;
 use crate::shell::{answers, cargo, command, root, show, show_and_keep, target};
@@ -24,10 +25,11 @@ struct Counts {
 /// A stage's name and its work.
 type Stage = (&'static str, fn() -> Result<Counts, String>);
 
-const STAGES: [Stage; 9] = [
+const STAGES: [Stage; 10] = [
     ("fmt", format),
     ("clippy", clippy),
     ("tests", tests),
+    ("hostile", hostile_sample),
     ("docs", docs),
     ("clients", clients),
     ("web", pages),
@@ -98,6 +100,12 @@ fn tests() -> Result<Counts, String> {
     )?;
     let planted = count(&mut chaos::planted_bugs())?;
     Ok(Counts { passed: product.passed + planted.passed, failed: product.failed + planted.failed })
+}
+
+/// Bad files, bad requests and faults of the process, a sample: every case that was built by hand and some mutations.
+fn hostile_sample() -> Result<Counts, String> {
+    show(&mut cargo(&["build", "--quiet", "--release"]))?;
+    count(&mut hostile::sample(&binary())?)
 }
 
 /// The code's own documentation: links that lead nowhere are errors, and examples are run.

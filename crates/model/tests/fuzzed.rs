@@ -4,75 +4,15 @@
 #[allow(unreachable_pub, reason = "public to the fuzzer")]
 #[path = "../../../fuzz/src/doors.rs"]
 mod doors;
-#[allow(unreachable_pub, reason = "public to the fuzzer")]
+#[allow(dead_code, unreachable_pub, reason = "public to the fuzzer")]
 #[path = "../../../fuzz/src/mutate.rs"]
 mod mutate;
 
-use mutate::Dice;
-use std::path::PathBuf;
+#[allow(unreachable_pub, reason = "public to the other tests")]
+#[path = "../../../fuzz/src/replay.rs"]
+mod replay;
 
-/// Changed files per file of a corpus.
-const CHANGED: u64 = 1000;
-/// Changes, one on top of the other, to a file at most.
-const CHANGES: u64 = 4;
-
-type Door = fn(&[u8]) -> bool;
-type Change = fn(&mut Vec<u8>, &mut Dice);
-
-/// `good`: how many files of the corpus the door takes as they are.
-fn replay(corpus: &str, good: usize, door: Door, change: Change) {
-    // The readers catch panics of the tokenizers crate and tell them as errors: not a text for this test's output.
-    let hook = std::panic::take_hook();
-    std::panic::set_hook(Box::new(|_| {}));
-    let seen = run(corpus, door, change);
-    std::panic::set_hook(hook);
-    assert!(seen.failures.is_empty(), "{:?}", seen.failures);
-    assert_eq!(seen.good, good, "files of the corpus that are taken");
-    // Changes that all are refused, or none, would test little.
-    let share = seen.taken as f64 / seen.changed as f64;
-    assert!((0.005..0.95).contains(&share), "{} of {} changed files are taken", seen.taken, seen.changed);
-}
-
-#[derive(Default)]
-struct Seen {
-    /// Files taken as they are.
-    good: usize,
-    /// Changed files, and how many of them were taken.
-    changed: usize,
-    taken: usize,
-    /// Files and seeds for which the door panicked.
-    failures: Vec<String>,
-}
-
-fn run(corpus: &str, door: Door, change: Change) -> Seen {
-    let directory = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(corpus);
-    let mut paths: Vec<PathBuf> = directory.read_dir().unwrap().map(|entry| entry.unwrap().path()).collect();
-    paths.sort();
-    assert!(!paths.is_empty());
-    let mut seen = Seen::default();
-    for path in paths {
-        let good = std::fs::read(&path).unwrap();
-        for seed in 0..=CHANGED {
-            let mut bytes = good.clone();
-            let mut dice = Dice::new(seed);
-            for _ in 0..seed.min(1 + seed % CHANGES) {
-                change(&mut bytes, &mut dice); // seed 0 is the file as it is
-            }
-            match std::panic::catch_unwind(|| door(&bytes)) {
-                Ok(taken) if seed == 0 => seen.good += usize::from(taken),
-                Ok(taken) => {
-                    seen.changed += 1;
-                    seen.taken += usize::from(taken);
-                }
-                Err(panic) => {
-                    let text = panic.downcast_ref::<String>().map_or("a panic", String::as_str);
-                    seen.failures.push(format!("{} with seed {seed}: {text}", path.display()));
-                }
-            }
-        }
-    }
-    seen
-}
+use replay::replay;
 
 #[test]
 fn gguf() {
@@ -92,4 +32,14 @@ fn config() {
 #[test]
 fn tokenizer() {
     replay("tokenizer", 3, doors::tokenizer, mutate::json);
+}
+
+#[test]
+fn text() {
+    replay("text", 3, doors::text, mutate::text);
+}
+
+#[test]
+fn template() {
+    replay("template", 3, doors::template, mutate::template);
 }

@@ -1,0 +1,30 @@
+//! What fuzzing of runs and requests starts from and what it found, on stable: the corpora in `fuzz/corpus` through their
+//! doors, and changes to them from fixed seeds. `cargo xtask fuzz` goes on from there; model files and texts are in
+//! `crates/model/tests/fuzzed.rs`.
+
+#[allow(dead_code, unreachable_pub, reason = "public to the fuzzer")]
+#[path = "../fuzz/src/mutate.rs"]
+mod mutate;
+#[allow(unreachable_pub, reason = "public to the other tests")]
+#[path = "../fuzz/src/replay.rs"]
+mod replay;
+#[allow(unreachable_pub, reason = "public to the fuzzer")]
+#[path = "../fuzz/src/runs.rs"]
+mod runs;
+
+use replay::replay;
+
+#[test]
+fn recording() {
+    replay("recording", 1, runs::recording, mutate::lines);
+}
+
+#[test]
+fn trace() {
+    replay("trace", 2, runs::trace, mutate::lines);
+}
+
+#[test]
+fn body() {
+    replay("body", 7, runs::body, mutate::body);
+}
