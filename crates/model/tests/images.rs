@@ -154,9 +154,9 @@ fn no_flipped_bit_is_silent() {
             assert_eq!(told.is_none(), harmless, "{class:?}: byte {at} of {}: {told:?}", whole.len());
             let writer = runner.image_writer();
             assert_eq!(writer.is_some(), told.is_some() || at == whole.len() - 1);
-            if told.is_some() {
+            if let Some(told) = told {
                 noticed += 1;
-                assert!(told.unwrap().contains(image.to_str().unwrap()));
+                assert!(told.contains(image.to_str().unwrap()));
             }
             if let Some(writer) = writer.filter(|_| flip % 16 == 0) {
                 writer.write().unwrap();
