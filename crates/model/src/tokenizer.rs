@@ -26,6 +26,7 @@ use tokenizers::tokenizer::{AddedVocabulary, Model as _, Normalizer as _, PreTok
 use tokenizers::{AddedToken, OffsetType, PreTokenizedString};
 
 use crate::checkpoint::{Checkpoint, LoadError};
+use crate::encode::{MAX_WHOLE_BYTES, Plan, Specials};
 
 /// The file that makes a tokenizer.
 const TOKENIZER: &str = "tokenizer.json";
@@ -47,12 +48,25 @@ pub enum TextError {
     /// The tokenizer's rules failed on this text, for example for want of an unknown token.
     #[error("the tokenizer could not encode this text")]
     Encode,
+    /// The tokenizer has rules that take much memory and time, and texts for it have a limit.
+    #[error("the text has {bytes} bytes; this model's tokenizer takes at most {limit} at once")]
+    TooLong {
+        /// Bytes of the text.
+        bytes: usize,
+        /// Bytes that are taken.
+        limit: usize,
+    },
+    /// Whoever wanted the result does not want it any more; see [`crate::pace`].
+    #[error("encoding was stopped")]
+    Dropped,
 }
 
 /// A model's tokenizer. Immutable after load; share it behind an `Arc`.
 #[derive(Debug)]
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
+    /// How texts are encoded; `None`: by `inner`.
+    plan: Option<Plan>,
     /// The added tokens of `inner`, set to leave special ones unparsed.
     plain: AddedVocabulary,
     table: TokenTable,
@@ -203,6 +217,9 @@ impl Tokenizer {
         let inner =
             built.unwrap_or_else(|_| Err(LoadError::field(TOKENIZER, "model", "the tokenizer cannot be built")))?;
         check_patterns(&inner)?;
+        let merges = merges(json)?;
+        let plan = catch_unwind(AssertUnwindSafe(|| Plan::compile(&inner, &merges))).unwrap_or(None);
+        drop(merges);
         let (rules, pieces) = decode_rules(&inner)?;
         let table = TokenTable::new(&inner, &pieces, vocab_size)?;
         let mut plain = inner.get_added_vocabulary().clone();
@@ -210,7 +227,7 @@ impl Tokenizer {
         let special_texts = special_texts(&inner);
         let add_bos = config.add_bos_token.unwrap_or(false);
         let names = config.names(fallback);
-        Ok(Tokenizer { inner, plain, table, rules, names, add_bos, special_texts })
+        Ok(Tokenizer { inner, plan, plain, table, rules, names, add_bos, special_texts })
     }
 
     /// Text to ids, special tokens in the text parsed. `add_special`: with what the tokenizer puts around a text, usually
@@ -219,6 +236,10 @@ impl Tokenizer {
     /// O(n log n) in the text's bytes; see `tests/tokenizer.rs` for the inputs that are hard on tokenizers.
     pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>, TextError> {
         let ids = guarded(|| {
+            if let Some(plan) = &self.plan {
+                return plan.encode(text, Specials::Parsed, add_special);
+            }
+            check_whole(text)?;
             let encoding = self.inner.encode_fast(text, add_special).map_err(|_| TextError::Encode)?;
             Ok(encoding.get_ids().to_vec())
         })?;
@@ -229,13 +250,23 @@ impl Tokenizer {
     ///
     /// Added tokens that are not special (a `<tool_call>` marked so) are still parsed, as the tokenizer asks for.
     pub fn encode_plain(&self, text: &str) -> Result<Vec<u32>, TextError> {
-        guarded(|| self.encode_pieces(self.plain.extract_and_normalize(self.inner.get_normalizer(), text)))
+        guarded(|| {
+            if let Some(plan) = &self.plan {
+                return plan.encode(text, Specials::Plain, false);
+            }
+            check_whole(text)?;
+            self.encode_pieces(self.plain.extract_and_normalize(self.inner.get_normalizer(), text))
+        })
     }
 
     /// Special tokens of `text` parsed; then, in what is left, every character that is a key of `restore` replaced by its
     /// value, and the result taken as plain text. See [`crate::chat_template`] for what this is good for.
     pub(crate) fn encode_restoring(&self, text: &str, restore: &[(char, char)]) -> Result<Vec<u32>, TextError> {
         guarded(|| {
+            if let Some(plan) = &self.plan {
+                return plan.encode_restoring(text, restore);
+            }
+            check_whole(text)?;
             // Without a normalizer: it must not see the marks, which it may not leave alone.
             let mut pieces = self.inner.get_added_vocabulary().extract_and_normalize::<NormalizerWrapper>(None, text);
             let normalizer = self.inner.get_normalizer();
@@ -444,13 +475,28 @@ impl PieceRules {
 
 /// The byte that a character of GPT-2's alphabet stands for: printable Latin-1 is itself, the other 68 bytes follow from
 /// U+0100 (Radford et al., 2019, `bytes_to_unicode`).
-fn byte_of(c: char) -> Option<u8> {
-    let itself = |byte: u8| matches!(byte, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF);
+pub(crate) fn byte_of(c: char) -> Option<u8> {
     match u32::from(c) {
-        code @ 0..=0xFF => Some(code as u8).filter(|&byte| itself(byte)),
-        code @ 0x100..=0x143 => (0..=255u8).filter(|&byte| !itself(byte)).nth(code as usize - 0x100),
+        code @ 0..=0xFF => Some(code as u8).filter(|&byte| is_itself(byte)),
+        code @ 0x100..=0x143 => (0..=255u8).filter(|&byte| !is_itself(byte)).nth(code as usize - 0x100),
         _ => None,
     }
+}
+
+fn is_itself(byte: u8) -> bool {
+    matches!(byte, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF)
+}
+
+/// The characters that stand for the bytes 0 to 255, in order: [`byte_of`] the other way.
+pub(crate) fn byte_alphabet() -> impl Iterator<Item = char> {
+    let mut others = '\u{100}'..;
+    (0..=255u8).map(move |byte| if is_itself(byte) { char::from(byte) } else { others.next().expect("68 of them") })
+}
+
+/// What only the crate can encode has a limit of its own.
+fn check_whole(text: &str) -> Result<(), TextError> {
+    let (bytes, limit) = (text.len(), MAX_WHOLE_BYTES);
+    if bytes > limit { Err(TextError::TooLong { bytes, limit }) } else { Ok(()) }
 }
 
 /// Runs a call into the crate; a panic in there is the text's failure and nobody else's.
@@ -490,6 +536,35 @@ fn check_outline(json: &str, vocab_size: usize) -> Result<(), LoadError> {
 fn id_too_large(token: &str, id: u64, vocab_size: usize) -> LoadError {
     let problem = format!("token {} has id {id}, but the model has rows for {vocab_size} tokens", short(token));
     LoadError::field(TOKENIZER, "id", problem)
+}
+
+/// `model.merges` in either of its forms, in order; none for a model without.
+fn merges(json: &str) -> Result<Vec<(String, String)>, LoadError> {
+    #[derive(Deserialize)]
+    struct File {
+        model: Model,
+    }
+    #[derive(Deserialize)]
+    struct Model {
+        #[serde(default)]
+        merges: Vec<Merge>,
+    }
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Merge {
+        Pair(String, String),
+        Line(String),
+    }
+    let file: File = serde_json::from_str(json).map_err(|error| LoadError::field(TOKENIZER, "model.merges", error))?;
+    let pair = |merge| match merge {
+        Merge::Pair(left, right) => Some(Ok((left, right))),
+        Merge::Line(line) if line.starts_with("#version") => None,
+        Merge::Line(line) => match line.split_once(' ') {
+            Some((left, right)) if !right.contains(' ') => Some(Ok((left.to_owned(), right.to_owned()))),
+            _ => Some(Err(LoadError::field(TOKENIZER, "model.merges", "a merge is not two tokens"))),
+        },
+    };
+    file.model.merges.into_iter().filter_map(pair).collect()
 }
 
 /// A token's name for a message: quoted, escaped, at most 40 characters.
