@@ -338,6 +338,12 @@ impl Tokenizer {
         text.extend_from_slice(bytes);
     }
 
+    /// Most bytes of text that one token can stand for, so that a text of more bytes than tokens times this has more
+    /// tokens. `None` where there is no such number: a token stands for any number of spaces or unknown characters.
+    pub fn max_bytes_per_token(&self) -> Option<usize> {
+        self.plan.as_ref()?.max_bytes_per_token()
+    }
+
     /// One more than the largest token id. Ids below it without a token decode to nothing.
     pub fn vocab_size(&self) -> usize {
         self.table.kinds.len()
@@ -351,6 +357,11 @@ impl Tokenizer {
     /// The token's own bytes; `None` for an id without a token.
     pub fn token_bytes(&self, id: u32) -> Option<Vec<u8>> {
         (self.table.kind(id) != TokenKind::Hole).then(|| self.table.bytes(id).to_vec())
+    }
+
+    /// Bytes of the token's own text; 0 for an id without a token.
+    pub fn token_len(&self, id: u32) -> usize {
+        self.table.bytes(id).len()
     }
 
     /// True for tokens that are structure, not text: skipped in answers, and never parsed from plain text.

@@ -48,8 +48,14 @@ impl Both {
         let start: String = text.chars().take(60).collect();
         for add_special in [false, true] {
             let expected = self.whole.encode_fast(text, add_special).expect("the crate encodes it");
-            let got = self.ours.encode(text, add_special).unwrap_or_else(|error| panic!("{} {start:?}: {error}", self.name));
-            assert!(got == expected.get_ids(), "{} {start:?}: {got:?}, the crate says {:?}", self.name, expected.get_ids());
+            let got =
+                self.ours.encode(text, add_special).unwrap_or_else(|error| panic!("{} {start:?}: {error}", self.name));
+            assert!(
+                got == expected.get_ids(),
+                "{} {start:?}: {got:?}, the crate says {:?}",
+                self.name,
+                expected.get_ids()
+            );
         }
         let expected = self.plain.encode_fast(text, false).expect("the crate encodes it");
         let got = self.ours.encode_plain(text).expect("encodes");
@@ -118,9 +124,7 @@ fn families() -> &'static [Both] {
         for (name, json) in [("byte level", BYTE_LEVEL), ("byte fallback", BYTE_FALLBACK), ("gemma", GEMMA)] {
             all.push(Both::new(format!("{name}, added tokens"), &with_added_tokens(json)));
         }
-        let bytes = |regex: bool, space: bool| {
-            json!({"type": "ByteLevel", "add_prefix_space": space, "trim_offsets": true, "use_regex": regex})
-        };
+        let bytes = |regex: bool, space: bool| json!({"type": "ByteLevel", "add_prefix_space": space, "trim_offsets": true, "use_regex": regex});
         let digits = |individual: bool| json!({"type": "Digits", "individual_digits": individual});
         let mut splits = vec![
             ("gpt-2".to_string(), bytes(true, false)),
@@ -198,9 +202,46 @@ fn families() -> &'static [Both] {
 }
 
 const ALPHABET: [&str; 40] = [
-    "a", "e", "lamp", " ", "  ", "\n", "\r\n", "\t", "1", "23", "0", "é", "e\u{301}", "\u{301}", "日", "本", "ア", "한", "\u{1112}\u{1161}\u{11AB}",
-    "🦊", "👩\u{200D}👩", "\u{FE0F}", "'s", "'LL", "<|im_end|>", "<|im", "<left>", "<right>", "word", "<special word>",
-    "Ångström", "A\u{30a}", "a b", "▁", "_", "!", "...", "/", "\u{2003}", "\u{3000}",
+    "a",
+    "e",
+    "lamp",
+    " ",
+    "  ",
+    "\n",
+    "\r\n",
+    "\t",
+    "1",
+    "23",
+    "0",
+    "é",
+    "e\u{301}",
+    "\u{301}",
+    "日",
+    "本",
+    "ア",
+    "한",
+    "\u{1112}\u{1161}\u{11AB}",
+    "🦊",
+    "👩\u{200D}👩",
+    "\u{FE0F}",
+    "'s",
+    "'LL",
+    "<|im_end|>",
+    "<|im",
+    "<left>",
+    "<right>",
+    "word",
+    "<special word>",
+    "Ångström",
+    "A\u{30a}",
+    "a b",
+    "▁",
+    "_",
+    "!",
+    "...",
+    "/",
+    "\u{2003}",
+    "\u{3000}",
 ];
 
 /// Long runs of every class, and mixtures in which stages meet.

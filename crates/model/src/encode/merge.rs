@@ -5,14 +5,16 @@
 //! merges   lo w er ──► low er     the pair of lowest rank first, the leftmost of equals
 //! ```
 //!
-//! The crate's own algorithm (a heap of pairs; Sennrich et al., 2016), with twelve bytes for a symbol and as many for a
-//! pair on the heap, where the crate takes some two hundred. A long piece, which for a tokenizer without a split pattern
-//! is the whole text, is cut further: between two characters that no merge ever joins, nothing can happen, so that what
-//! lies before and after can be merged apart. A merge across `a|b` needs a left part whose text ends in `a` and a right
+//! The crate's own order of merges (Sennrich et al., 2016) on twelve bytes for a symbol. A short piece has its pairs on a
+//! heap; in a long one that would be a cache miss at every level, so its pairs lie in a queue for each rank, four bytes
+//! each, which are walked from front to back.
+//!
+//! A long piece, which for a tokenizer without a split pattern is the whole text, is cut further: between two characters
+//! that no merge ever joins, nothing can happen, so that what lies before and after can be merged apart. A merge across `a|b` needs a left part whose text ends in `a` and a right
 //! part whose text begins with `b`; the pairs of which that is true are collected at load.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap, HashSet};
+use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet};
 use std::hash::{BuildHasher, Hasher, RandomState};
 
 use tokenizers::models::bpe::BPE;
@@ -25,16 +27,18 @@ use crate::tokenizer::{TextError, byte_alphabet};
 const CUT_FROM: usize = 64;
 /// Merges between two pauses.
 const MERGES_PER_PAUSE: usize = 1 << 15;
-/// Symbols of scratch that are kept for the next piece.
-const KEPT_SYMBOLS: usize = 1 << 14;
+/// Pieces of more symbols are long: queues by rank, and memory that is not kept for the next piece.
+const LONG_SYMBOLS: usize = 1 << 12;
 /// No symbol: the end of a list, or one that has been merged away.
 const NONE: u32 = u32::MAX;
+
+/// Two ids to the rank of their merge and the id it makes.
+type Merges = HashMap<u64, (u32, u32), PairHash>;
 
 /// A BPE model.
 #[derive(Debug)]
 pub(super) struct Bpe {
-    /// Two ids to the rank of their merge and the id it makes.
-    merges: HashMap<u64, (u32, u32), PairHash>,
+    merges: Merges,
     /// Pairs of characters, as ids of their symbols, that some merge joins; `None`: not known, nothing is cut.
     joined: Option<HashSet<u64, PairHash>>,
     symbols: Symbols,
@@ -113,7 +117,9 @@ impl Bpe {
         };
         let unknown = match model.get_unk_token() {
             None => Unknown::Dropped,
-            Some(token) => id_of(model, token).map_or(Unknown::Missing, |id| Unknown::Token { id, fused: model.fuse_unk }),
+            Some(token) => {
+                id_of(model, token).map_or(Unknown::Missing, |id| Unknown::Token { id, fused: model.fuse_unk })
+            }
         };
         let hash = PairHash::new();
         let mut ranks = HashMap::with_capacity_and_hasher(merges.len(), hash);
@@ -251,7 +257,7 @@ impl Scratch {
     }
 
     /// Merges the symbols, appends what is left of them to `out`, and is empty again.
-    fn merge(&mut self, merges: &HashMap<u64, (u32, u32), PairHash>, out: &mut Vec<u32>) -> Result<(), TextError> {
+    fn merge(&mut self, merges: &Merges, out: &mut Vec<u32>) -> Result<(), TextError> {
         let len = self.ids.len();
         if len < 2 {
             out.append(&mut self.ids);
@@ -261,50 +267,13 @@ impl Scratch {
         let places = 0..len as u32;
         self.previous.extend(places.clone().map(|at| at.wrapping_sub(1)));
         self.next.extend(places.map(|at| if at as usize + 1 == len { NONE } else { at + 1 }));
-        let ids = &mut self.ids;
-        let first = ids.windows(2).zip(0..).filter_map(|(two, at)| {
-            let &(rank, made) = merges.get(&pair(two[0], two[1]))?;
-            Some(Reverse((rank, at, made)))
-        });
-        let mut queued = std::mem::take(&mut self.heap).into_vec();
-        queued.clear();
-        queued.extend(first);
-        self.heap = BinaryHeap::from(queued);
-        let mut count = 0;
-        while let Some(Reverse((_, at, made))) = self.heap.pop() {
-            count += 1;
-            if count % MERGES_PER_PAUSE == 0 {
-                pace::pause(0)?;
-            }
-            let left = at as usize;
-            let right = self.next[left];
-            if ids[left] == NONE || right == NONE {
-                continue;
-            }
-            let right = right as usize;
-            // Not what it was when it was queued.
-            if merges.get(&pair(ids[left], ids[right])).is_none_or(|&(_, now)| now != made) {
-                continue;
-            }
-            ids[left] = made;
-            ids[right] = NONE;
-            let after = self.next[right];
-            self.next[left] = after;
-            if after != NONE {
-                self.previous[after as usize] = at;
-                if let Some(&(rank, made)) = merges.get(&pair(made, ids[after as usize])) {
-                    self.heap.push(Reverse((rank, at, made)));
-                }
-            }
-            let before = self.previous[left];
-            if before != NONE
-                && let Some(&(rank, made)) = merges.get(&pair(ids[before as usize], made))
-            {
-                self.heap.push(Reverse((rank, before, made)));
-            }
+        if len <= LONG_SYMBOLS {
+            self.merge_short(merges);
+        } else {
+            self.merge_long(merges)?;
         }
-        out.extend(ids.iter().filter(|&&id| id != NONE));
-        if len > KEPT_SYMBOLS {
+        out.extend(self.ids.iter().filter(|&&id| id != NONE));
+        if len > LONG_SYMBOLS {
             *self = Scratch::default();
         } else {
             self.ids.clear();
@@ -312,6 +281,141 @@ impl Scratch {
             self.next.clear();
         }
         Ok(())
+    }
+
+    fn merge_short(&mut self, merges: &Merges) {
+        let mut heap = std::mem::take(&mut self.heap).into_vec();
+        heap.clear();
+        heap.extend(pairs(&self.ids, merges).map(|(rank, at, made)| Reverse((rank, at, made))));
+        let mut heap = BinaryHeap::from(heap);
+        while let Some(Reverse((_, at, made))) = heap.pop() {
+            if self.join(merges, at, made) {
+                for (rank, at, made) in self.new_pairs(merges, at).into_iter().flatten() {
+                    heap.push(Reverse((rank, at, made)));
+                }
+            }
+        }
+        self.heap = heap;
+    }
+
+    fn merge_long(&mut self, merges: &Merges) -> Result<(), TextError> {
+        let mut queues: BTreeMap<u32, Queue> = BTreeMap::new();
+        for (rank, at, made) in pairs(&self.ids, merges) {
+            queues.entry(rank).or_insert_with(|| Queue::new(made)).push(at);
+        }
+        let mut count = 0;
+        while let Some(mut first) = queues.first_entry() {
+            let rank = *first.key();
+            let made = first.get().made;
+            // Until it is empty, or a merge has made a pair that comes before.
+            let mut overtaken = false;
+            while !overtaken {
+                let Some(at) = first.get_mut().pop() else {
+                    first.remove();
+                    break;
+                };
+                count += 1;
+                if count % MERGES_PER_PAUSE == 0 {
+                    pace::pause(0)?;
+                }
+                if !self.join(merges, at, made) {
+                    continue;
+                }
+                for (new_rank, at, made) in self.new_pairs(merges, at).into_iter().flatten() {
+                    overtaken |= new_rank < rank;
+                    queues.entry(new_rank).or_insert_with(|| Queue::new(made)).push(at);
+                }
+                // The map may have been rearranged.
+                match queues.first_entry() {
+                    Some(entry) => first = entry,
+                    None => return Ok(()),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes one symbol of that at `at` and the next one, unless they are not any more what was queued.
+    fn join(&mut self, merges: &Merges, at: u32, made: u32) -> bool {
+        let (ids, left) = (&mut self.ids, at as usize);
+        let right = self.next[left];
+        if ids[left] == NONE || right == NONE {
+            return false;
+        }
+        let right = right as usize;
+        if merges.get(&pair(ids[left], ids[right])).is_none_or(|&(_, now)| now != made) {
+            return false;
+        }
+        ids[left] = made;
+        ids[right] = NONE;
+        let after = self.next[right];
+        self.next[left] = after;
+        if after != NONE {
+            self.previous[after as usize] = at;
+        }
+        true
+    }
+
+    /// What the symbol at `at` can be merged with: rank, place, and what it makes.
+    fn new_pairs(&self, merges: &Merges, at: u32) -> [Option<(u32, u32, u32)>; 2] {
+        let made = self.ids[at as usize];
+        let (before, after) = (self.previous[at as usize], self.next[at as usize]);
+        let found = |left, right, at| merges.get(&pair(left, right)).map(|&(rank, made)| (rank, at, made));
+        let with_before = (before != NONE).then(|| found(self.ids[before as usize], made, before)).flatten();
+        let with_after = (after != NONE).then(|| found(made, self.ids[after as usize], at)).flatten();
+        [with_before, with_after]
+    }
+}
+
+/// Neighbours that can be merged: rank, place, and what it makes.
+fn pairs<'s>(ids: &'s [u32], merges: &'s Merges) -> impl Iterator<Item = (u32, u32, u32)> + 's {
+    ids.windows(2).zip(0..).filter_map(|(two, at)| {
+        let &(rank, made) = merges.get(&pair(two[0], two[1]))?;
+        Some((rank, at, made))
+    })
+}
+
+/// Places of pairs of one rank, which come out from left to right.
+struct Queue {
+    made: u32,
+    /// In order from the first [`pop`](Queue::pop) on.
+    places: Vec<u32>,
+    popped: usize,
+    opened: bool,
+    /// What came after that.
+    late: BinaryHeap<Reverse<u32>>,
+}
+
+impl Queue {
+    fn new(made: u32) -> Queue {
+        Queue { made, places: Vec::new(), popped: 0, opened: false, late: BinaryHeap::new() }
+    }
+
+    fn push(&mut self, at: u32) {
+        if self.opened {
+            self.late.push(Reverse(at));
+        } else {
+            self.places.push(at);
+        }
+    }
+
+    fn pop(&mut self) -> Option<u32> {
+        if !self.opened {
+            self.opened = true;
+            // Mostly in order already, which this sort is quick to find.
+            self.places.sort();
+        }
+        let next = self.places.get(self.popped).copied();
+        match self.late.peek() {
+            Some(&Reverse(late)) if next.is_none_or(|next| late < next) => {
+                self.late.pop();
+                Some(late)
+            }
+            _ => {
+                self.popped += 1;
+                next
+            }
+        }
     }
 }
 

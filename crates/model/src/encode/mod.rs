@@ -120,7 +120,8 @@ impl Plan {
                     Found::Text(range) => {
                         let first = offset + range.start == 0;
                         restored.clear();
-                        let original = |c| restore.iter().find(|(mark, _)| *mark == c).map_or(c, |(_, original)| *original);
+                        let original =
+                            |c| restore.iter().find(|(mark, _)| *mark == c).map_or(c, |(_, original)| *original);
                         restored.extend(part[range].chars().map(original));
                         let segment = self.normalizer.normalize(&restored)?;
                         run.pieces(&segment, first)

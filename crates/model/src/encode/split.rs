@@ -30,11 +30,21 @@ pub(super) struct Stages {
 
 #[derive(Debug)]
 enum Stage {
-    Pattern { pattern: Pattern, behavior: Behavior, invert: bool },
-    Digits { behavior: Behavior },
+    Pattern {
+        pattern: Pattern,
+        behavior: Behavior,
+        invert: bool,
+    },
+    Digits {
+        behavior: Behavior,
+    },
     /// A space before a piece that has none.
     PrefixSpace,
-    Metaspace { mark: char, prepend: Prepend, split: bool },
+    Metaspace {
+        mark: char,
+        prepend: Prepend,
+        split: bool,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
