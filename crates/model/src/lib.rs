@@ -14,6 +14,7 @@
 
 mod balance;
 pub mod batch;
+pub mod caught;
 pub mod chat_template;
 pub mod checkpoint;
 pub mod config;

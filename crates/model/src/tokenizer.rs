@@ -16,8 +16,9 @@
 //! added token, or a pattern that needs backtracking ends in an error that names the field; a panic inside the crate is
 //! caught and is an error too.
 
+mod check;
+
 use std::collections::HashMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use aho_corasick::{AhoCorasick, MatchKind};
 use serde::Deserialize;
@@ -25,8 +26,11 @@ use tokenizers::normalizers::NormalizerWrapper;
 use tokenizers::tokenizer::{AddedVocabulary, Model as _, Normalizer as _, PreTokenizer as _};
 use tokenizers::{AddedToken, OffsetType, PreTokenizedString};
 
+use crate::caught::catch;
 use crate::checkpoint::{Checkpoint, LoadError};
-use crate::encode::{MAX_WHOLE_BYTES, Plan, Specials};
+use crate::encode::{MAX_LOOKED_BACK_BYTES, MAX_WHOLE_BYTES, Plan, Specials};
+pub use check::MAX_ADDED_BYTES;
+pub(crate) use check::MergeList;
 
 /// The file that makes a tokenizer.
 const TOKENIZER: &str = "tokenizer.json";
@@ -122,20 +126,6 @@ pub(crate) struct SpecialNames {
     pub(crate) pad: Option<String>,
 }
 
-/// What is checked in `tokenizer.json` before the crate sees it.
-#[derive(Deserialize)]
-struct Outline {
-    #[serde(default)]
-    added_tokens: Vec<OutlineToken>,
-    model: Option<serde::de::IgnoredAny>,
-}
-
-#[derive(Deserialize)]
-struct OutlineToken {
-    id: u64,
-    content: String,
-}
-
 /// The parts of `tokenizer_config.json` that matter for encoding, and the names in `special_tokens_map.json`.
 #[derive(Default, Deserialize)]
 pub(crate) struct Config {
@@ -209,17 +199,15 @@ impl Tokenizer {
             let (file, bytes) = (TOKENIZER.to_string(), json.len() as u64);
             return Err(LoadError::TooLarge { file, bytes, limit: MAX_TOKENIZER_BYTES });
         }
-        check_outline(json, vocab_size)?;
+        let outline = check::check(json, vocab_size)?;
         let mut config = Config::parse(CONFIG, config)?;
         let fallback = Config::parse(SPECIAL_TOKENS, special_tokens_map)?;
         let added = std::mem::take(&mut config.added_tokens_decoder);
-        let built = catch_unwind(AssertUnwindSafe(|| build(json, added)));
-        let inner =
-            built.unwrap_or_else(|_| Err(LoadError::field(TOKENIZER, "model", "the tokenizer cannot be built")))?;
-        check_patterns(&inner)?;
-        let merges = merges(json)?;
-        let plan = catch_unwind(AssertUnwindSafe(|| Plan::compile(&inner, &merges))).unwrap_or(None);
-        drop(merges);
+        let inner = catch(|| build(json, added))
+            .unwrap_or_else(|| Err(LoadError::field(TOKENIZER, "model", "the tokenizer cannot be built")))?;
+        check_surroundings(&inner, vocab_size)?;
+        let plan = catch(|| Plan::compile(&inner, &outline.merges)).flatten();
+        drop(outline);
         let (rules, pieces) = decode_rules(&inner)?;
         let table = TokenTable::new(&inner, &pieces, vocab_size)?;
         let mut plain = inner.get_added_vocabulary().clone();
@@ -239,7 +227,7 @@ impl Tokenizer {
             if let Some(plan) = &self.plan {
                 return plan.encode(text, Specials::Parsed, add_special);
             }
-            check_whole(text)?;
+            self.check_whole(text)?;
             let encoding = self.inner.encode_fast(text, add_special).map_err(|_| TextError::Encode)?;
             Ok(encoding.get_ids().to_vec())
         })?;
@@ -254,7 +242,7 @@ impl Tokenizer {
             if let Some(plan) = &self.plan {
                 return plan.encode(text, Specials::Plain, false);
             }
-            check_whole(text)?;
+            self.check_whole(text)?;
             self.encode_pieces(self.plain.extract_and_normalize(self.inner.get_normalizer(), text))
         })
     }
@@ -266,7 +254,7 @@ impl Tokenizer {
             if let Some(plan) = &self.plan {
                 return plan.encode_restoring(text, restore);
             }
-            check_whole(text)?;
+            self.check_whole(text)?;
             // Without a normalizer: it must not see the marks, which it may not leave alone.
             let mut pieces = self.inner.get_added_vocabulary().extract_and_normalize::<NormalizerWrapper>(None, text);
             let normalizer = self.inner.get_normalizer();
@@ -282,6 +270,14 @@ impl Tokenizer {
             restored.map_err(|_| TextError::Encode)?;
             self.encode_pieces(pieces)
         })
+    }
+
+    /// What only the crate can encode has a limit of its own.
+    fn check_whole(&self, text: &str) -> Result<(), TextError> {
+        let added = self.inner.get_added_vocabulary().get_added_tokens_decoder();
+        let looks_back = added.values().any(|token| token.lstrip || token.single_word);
+        let (bytes, limit) = (text.len(), if looks_back { MAX_LOOKED_BACK_BYTES } else { MAX_WHOLE_BYTES });
+        if bytes > limit { Err(TextError::TooLong { bytes, limit }) } else { Ok(()) }
     }
 
     /// The last two stages, for a text whose special tokens are already found.
@@ -504,78 +500,14 @@ pub(crate) fn byte_alphabet() -> impl Iterator<Item = char> {
     (0..=255u8).map(move |byte| if is_itself(byte) { char::from(byte) } else { others.next().expect("68 of them") })
 }
 
-/// What only the crate can encode has a limit of its own.
-fn check_whole(text: &str) -> Result<(), TextError> {
-    let (bytes, limit) = (text.len(), MAX_WHOLE_BYTES);
-    if bytes > limit { Err(TextError::TooLong { bytes, limit }) } else { Ok(()) }
-}
-
 /// Runs a call into the crate; a panic in there is the text's failure and nobody else's.
 fn guarded(encode: impl FnOnce() -> Result<Vec<u32>, TextError>) -> Result<Vec<u32>, TextError> {
-    catch_unwind(AssertUnwindSafe(encode)).unwrap_or(Err(TextError::Encode))
-}
-
-/// The checks that must come before the crate parses the file.
-fn check_outline(json: &str, vocab_size: usize) -> Result<(), LoadError> {
-    let outline: Outline = serde_json::from_str(json).map_err(|error| LoadError::field(TOKENIZER, "JSON", error))?;
-    if outline.model.is_none() {
-        return Err(LoadError::field(TOKENIZER, "model", "missing"));
-    }
-    if outline.added_tokens.len() > MAX_ADDED_TOKENS {
-        let problem = format!("{} entries; at most {MAX_ADDED_TOKENS} are read", outline.added_tokens.len());
-        return Err(LoadError::field(TOKENIZER, "added_tokens", problem));
-    }
-    let mut contents = HashMap::new();
-    for (i, token) in outline.added_tokens.iter().enumerate() {
-        let field = |part: &str| format!("added_tokens[{i}].{part}");
-        if token.content.is_empty() {
-            return Err(LoadError::field(TOKENIZER, field("content"), "empty"));
-        }
-        if token.id >= vocab_size as u64 {
-            return Err(id_too_large(&token.content, token.id, vocab_size));
-        }
-        if let Some(other) = contents.insert(token.id, &token.content)
-            && *other != token.content
-        {
-            let problem = format!("{}: {} has it too", token.id, short(other));
-            return Err(LoadError::field(TOKENIZER, field("id"), problem));
-        }
-    }
-    Ok(())
+    catch(encode).unwrap_or(Err(TextError::Encode))
 }
 
 fn id_too_large(token: &str, id: u64, vocab_size: usize) -> LoadError {
     let problem = format!("token {} has id {id}, but the model has rows for {vocab_size} tokens", short(token));
     LoadError::field(TOKENIZER, "id", problem)
-}
-
-/// `model.merges` in either of its forms, in order; none for a model without.
-fn merges(json: &str) -> Result<Vec<(String, String)>, LoadError> {
-    #[derive(Deserialize)]
-    struct File {
-        model: Model,
-    }
-    #[derive(Deserialize)]
-    struct Model {
-        #[serde(default)]
-        merges: Vec<Merge>,
-    }
-    #[derive(Deserialize)]
-    #[serde(untagged)]
-    enum Merge {
-        Pair(String, String),
-        Line(String),
-    }
-    let file: File = serde_json::from_str(json).map_err(|error| LoadError::field(TOKENIZER, "model.merges", error))?;
-    let pair = |merge| match merge {
-        Merge::Pair(left, right) => Some(Ok((left, right))),
-        Merge::Line(line) if line.starts_with("#version") => None,
-        Merge::Line(line) => match line.split_once(' ') {
-            Some((left, right)) if !right.contains(' ') => Some(Ok((left.to_owned(), right.to_owned()))),
-            _ => Some(Err(LoadError::field(TOKENIZER, "model.merges", "a merge is not two tokens"))),
-        },
-    };
-    file.model.merges.into_iter().filter_map(pair).collect()
 }
 
 /// A token's name for a message: quoted, escaped, at most 40 characters.
@@ -587,8 +519,8 @@ fn short(token: &str) -> String {
 /// The crate's tokenizer, with the added tokens that only `tokenizer_config.json` lists, and without truncation or padding.
 fn build(json: &str, extra: HashMap<String, AddedToken>) -> Result<tokenizers::Tokenizer, LoadError> {
     let inner: Result<tokenizers::Tokenizer, _> = json.parse();
-    let mut inner = inner.map_err(|error| LoadError::field(TOKENIZER, "model", error))?;
-    let failed = |error| LoadError::field(TOKENIZER, "added_tokens", error);
+    let mut inner = inner.map_err(|error| LoadError::field(TOKENIZER, "model", check::brief(error)))?;
+    let failed = |error| LoadError::field(TOKENIZER, "added_tokens", check::brief(error));
     let field = |id: &str| format!("added_tokens_decoder.{}", short(id));
     if extra.len() > MAX_ADDED_TOKENS {
         return Err(LoadError::field(CONFIG, "added_tokens_decoder", "too many entries"));
@@ -598,6 +530,10 @@ fn build(json: &str, extra: HashMap<String, AddedToken>) -> Result<tokenizers::T
         let id: u32 = key.parse().map_err(|_| LoadError::field(CONFIG, field(&key), "not a token id"))?;
         if token.content.is_empty() {
             return Err(LoadError::field(CONFIG, field(&key), "empty content"));
+        }
+        if token.content.len() > MAX_ADDED_BYTES {
+            let problem = format!("{} bytes; an added token may have {MAX_ADDED_BYTES}", token.content.len());
+            return Err(LoadError::field(CONFIG, field(&key), problem));
         }
         if !inner.get_added_vocabulary().get_added_tokens_decoder().contains_key(&id) {
             missing.push((id, token));
@@ -617,35 +553,20 @@ fn build(json: &str, extra: HashMap<String, AddedToken>) -> Result<tokenizers::T
     Ok(inner)
 }
 
-/// Split patterns run on a backtracking engine when they look around; only the one look-ahead that every tokenizer in use
-/// has (`(?!\S)`, which looks at one character) is let through, so that matching stays linear.
-fn check_patterns(inner: &tokenizers::Tokenizer) -> Result<(), LoadError> {
-    const BACKTRACKING: [&str; 9] = ["(?=", "(?!", "(?<=", "(?<!", "(?>", "(?(", "(?P=", "\\k", "\\g"];
-    let check = |field: &str, value: Result<serde_json::Value, serde_json::Error>| {
-        let value = value.map_err(|error| LoadError::field(TOKENIZER, field, error))?;
-        for pattern in regexes(&value) {
-            let rest = pattern.replace(r"(?!\S)", "");
-            let back_reference = rest.split('\\').skip(1).any(|after| after.starts_with(|c: char| c.is_ascii_digit()));
-            if back_reference || BACKTRACKING.iter().any(|construct| rest.contains(construct)) {
-                let problem = "a pattern looks around or back, which can take exponential time; not supported";
-                return Err(LoadError::field(TOKENIZER, field, problem));
-            }
-        }
-        Ok(())
+/// What the post-processor puts around a text must be tokens of the model, and not a text of its own.
+fn check_surroundings(inner: &tokenizers::Tokenizer, vocab_size: usize) -> Result<(), LoadError> {
+    const MOST: usize = 64;
+    let refuse = |problem: String| Err(LoadError::field(TOKENIZER, "post_processor", problem));
+    let Some(around) = catch(|| inner.encode_fast("", true).map(|encoding| encoding.get_ids().to_vec())) else {
+        return refuse("it cannot be applied".into());
     };
-    check("pre_tokenizer", serde_json::to_value(inner.get_pre_tokenizer()))?;
-    check("normalizer", serde_json::to_value(inner.get_normalizer()))
-}
-
-/// Every `{"Regex": "..."}` in a part of `tokenizer.json`.
-fn regexes(value: &serde_json::Value) -> Vec<&str> {
-    match value {
-        serde_json::Value::Array(items) => items.iter().flat_map(regexes).collect(),
-        serde_json::Value::Object(map) => {
-            let own = map.get("Regex").and_then(serde_json::Value::as_str);
-            own.into_iter().chain(map.values().flat_map(regexes)).collect()
-        }
-        _ => Vec::new(),
+    let Ok(around) = around else { return refuse("it cannot be applied".into()) };
+    if around.len() > MOST {
+        return refuse(format!("it puts {} tokens around a text; at most {MOST}", around.len()));
+    }
+    match around.iter().find(|&&id| id as usize >= vocab_size) {
+        Some(id) => refuse(format!("it adds token {id}, but the model has rows for {vocab_size} tokens")),
+        None => Ok(()),
     }
 }
 

@@ -21,7 +21,7 @@ use tokenizers::models::bpe::BPE;
 
 use super::id_of;
 use crate::pace;
-use crate::tokenizer::{TextError, byte_alphabet};
+use crate::tokenizer::{MergeList, TextError, byte_alphabet};
 
 /// Pieces of fewer symbols are merged as they are: looking for cuts would take longer.
 const CUT_FROM: usize = 64;
@@ -84,7 +84,7 @@ fn pair(left: u32, right: u32) -> u64 {
 
 impl Bpe {
     /// `None` for a model with a prefix or suffix on parts of words, or one that drops merges at random.
-    pub(super) fn compile(model: &BPE, merges: &[(String, String)], byte_level: bool) -> Option<Bpe> {
+    pub(super) fn compile(model: &BPE, merges: &MergeList, byte_level: bool) -> Option<Bpe> {
         let settled = model.dropout.is_none_or(|dropout| dropout == 0.0);
         if !settled || model.continuing_subword_prefix.is_some() || model.end_of_word_suffix.is_some() {
             return None;
@@ -126,7 +126,7 @@ impl Bpe {
         let mut whole = String::new();
         for (rank, (left, right)) in merges.iter().enumerate() {
             whole.clear();
-            whole.extend([left.as_str(), right]);
+            whole.extend([left, right]);
             let ids = (id_of(model, left)?, id_of(model, right)?, id_of(model, &whole)?);
             ranks.insert(pair(ids.0, ids.1), (u32::try_from(rank).ok()?, ids.2));
         }
@@ -425,7 +425,7 @@ fn joined(
     model: &BPE,
     symbols: &Symbols,
     unknown: Unknown,
-    merges: &[(String, String)],
+    merges: &MergeList,
     hash: PairHash,
 ) -> Option<HashSet<u64, PairHash>> {
     let fallback: HashSet<u32> = match symbols {
@@ -434,7 +434,7 @@ fn joined(
     };
     let mut joined = HashSet::with_hasher(hash);
     let symbol = |c: Option<char>| id_of(model, c?.encode_utf8(&mut [0; 4]));
-    for (left, right) in merges {
+    for (left, right) in merges.iter() {
         for part in [left, right] {
             let id = id_of(model, part)?;
             if fallback.contains(&id) || matches!(unknown, Unknown::Token { id: unknown, .. } if unknown == id) {

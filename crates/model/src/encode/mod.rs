@@ -32,11 +32,14 @@ use self::merge::{Bpe, Scratch};
 use self::normalize::Normalizer;
 use self::split::Stages;
 use crate::pace;
-use crate::tokenizer::TextError;
+use crate::tokenizer::{MergeList, TextError};
 
 /// Longest text for a tokenizer with a stage that only the crate has. It takes about 300 bytes of memory for each byte,
 /// and for some stages time that grows with the square.
 pub(crate) const MAX_WHOLE_BYTES: usize = 256 << 10;
+/// The same where an added token looks at what is before it: the crate then reads the text from its beginning for every
+/// one that it finds.
+pub(crate) const MAX_LOOKED_BACK_BYTES: usize = 32 << 10;
 
 /// The stages of one tokenizer.
 #[derive(Debug)]
@@ -61,7 +64,7 @@ pub(crate) enum Specials {
 
 impl Plan {
     /// `None`: a stage is not one of those that are known here. `merges`: of the file's `model`, in order.
-    pub(crate) fn compile(inner: &tokenizers::Tokenizer, merges: &[(String, String)]) -> Option<Plan> {
+    pub(crate) fn compile(inner: &tokenizers::Tokenizer, merges: &MergeList) -> Option<Plan> {
         let ModelWrapper::BPE(bpe) = inner.get_model() else { return None };
         let stages = Stages::compile(inner.get_pre_tokenizer())?;
         let model = Bpe::compile(bpe, merges, stages.byte_level())?;

@@ -14,4 +14,5 @@ mod plan;
 mod refusals;
 mod surfaces;
 mod targets;
+mod texts;
 mod timeline;
