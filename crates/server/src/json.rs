@@ -29,7 +29,12 @@ pub(crate) fn parse(bytes: &[u8], most_values: usize) -> Result<Value, ApiError>
 
 fn refusal(error: &serde_json::Error, state: &State, most_values: usize) -> ApiError {
     let place = format!("line {}, column {}", error.line(), error.column());
-    let param = (!state.path.is_empty()).then(|| state.path_text());
+    let param = match state.path.first() {
+        // The list that is too long, not the item that was one too many.
+        Some(Place::Key(key)) if state.too_many => Some(shortened(key)),
+        Some(_) => Some(state.path_text()),
+        None => None,
+    };
     let message = match &state.duplicate {
         Some(key) => format!("The request body names the key '{key}' twice ({place})."),
         None if state.too_many => format!("The request body has more than {most_values} JSON values."),
@@ -221,7 +226,7 @@ mod tests {
         let more = body.replace("[0,", "[0,0,");
         let (message, param) = refused(more.as_bytes());
         assert_eq!(message, "The request body has more than 1000 JSON values.");
-        assert_eq!(param.as_deref(), Some("tokens[998]"));
+        assert_eq!(param.as_deref(), Some("tokens"));
     }
 
     #[test]

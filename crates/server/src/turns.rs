@@ -35,6 +35,8 @@ pub(crate) struct Turns {
     bytes: usize,
     jobs: BTreeMap<JobId, Job>,
     tenants: HashMap<Payer, Tenant>,
+    /// Jobs at work.
+    working: usize,
     next_id: JobId,
     /// Where the tenants stood whose windows began last.
     now: Service,
@@ -79,6 +81,7 @@ impl Turns {
             bytes: 0,
             jobs: BTreeMap::new(),
             tenants: HashMap::new(),
+            working: 0,
             next_id: 0,
             now: 0,
         }
@@ -118,8 +121,7 @@ impl Turns {
 
     /// The job whose turn it is, if a worker is free; it is at work from now on.
     pub(crate) fn next(&mut self) -> Option<JobId> {
-        let working = self.jobs.values().filter(|job| job.state == State::Working).count();
-        if working >= self.workers {
+        if self.working >= self.workers {
             return None;
         }
         let id = self.first_waiting()?;
@@ -129,6 +131,7 @@ impl Turns {
             tenant.long += 1;
         }
         job.state = State::Working;
+        self.working += 1;
         self.now = self.now.max(tenant.served);
         Some(id)
     }
@@ -140,6 +143,7 @@ impl Turns {
         let rests = job.long && self.first_waiting().is_some_and(|other| self.place(other) < self.place(id));
         if rests && let Some(job) = self.jobs.get_mut(&id) {
             job.state = State::Resting;
+            self.working -= 1;
         }
         rests
     }
@@ -148,6 +152,7 @@ impl Turns {
     pub(crate) fn leave(&mut self, id: JobId, cost: Service) {
         self.pay(id, cost);
         let Some(job) = self.jobs.remove(&id) else { return };
+        self.working -= usize::from(job.state == State::Working);
         if let Some(tenant) = self.tenants.get_mut(&job.payer) {
             tenant.jobs -= 1;
             if job.long && job.state != State::Waiting {

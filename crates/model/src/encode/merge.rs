@@ -43,9 +43,17 @@ pub(super) struct Bpe {
     joined: Option<HashSet<u64, PairHash>>,
     symbols: Symbols,
     unknown: Unknown,
-    /// Whole pieces that are tokens, by their text, and the longest of them in bytes, where those come before merges.
-    words: Option<(HashMap<Box<[u8]>, u32>, usize)>,
+    /// Where whole pieces that are tokens come before merges.
+    words: Option<Words>,
     longest_token: Option<usize>,
+}
+
+/// Whole pieces that are tokens.
+#[derive(Debug)]
+struct Words {
+    ids: HashMap<Box<[u8]>, u32>,
+    /// Bytes of the longest.
+    longest: usize,
 }
 
 /// What a piece is made of.
@@ -136,10 +144,10 @@ impl Bpe {
                 true => name.chars().map(crate::tokenizer::byte_of).collect::<Option<Vec<u8>>>(),
                 false => Some(name.as_bytes().to_vec()),
             };
-            let words: HashMap<Box<[u8]>, u32> =
+            let ids: HashMap<Box<[u8]>, u32> =
                 vocab.iter().filter_map(|(name, &id)| Some((own(name)?.into_boxed_slice(), id))).collect();
-            let longest = words.keys().map(|word| word.len()).max().unwrap_or(0);
-            (words, longest)
+            let longest = ids.keys().map(|word| word.len()).max().unwrap_or(0);
+            Words { ids, longest }
         });
         // A token of the byte alphabet has no more bytes than its name.
         let longest = vocab.keys().map(String::len).max().unwrap_or(0);
@@ -154,9 +162,9 @@ impl Bpe {
 
     /// Appends the ids of a piece.
     pub(super) fn append(&self, piece: &str, scratch: &mut Scratch, ids: &mut Vec<u32>) -> Result<(), TextError> {
-        if let Some((words, longest)) = &self.words
-            && piece.len() <= *longest
-            && let Some(&id) = words.get(piece.as_bytes())
+        if let Some(words) = &self.words
+            && piece.len() <= words.longest
+            && let Some(&id) = words.ids.get(piece.as_bytes())
         {
             ids.push(id);
             return Ok(());

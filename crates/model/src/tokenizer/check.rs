@@ -658,7 +658,7 @@ fn character_map(base64: &str, name: &str) -> Result<(), LoadError> {
         return refuse(format!("{} bytes; a map begins with four that say the size of its table", map.len()));
     };
     let size = u32::from_le_bytes(*size) as usize;
-    if size > rest.len() || size % 4 != 0 || size == 0 {
+    if size > rest.len() || !size.is_multiple_of(4) || size == 0 {
         return refuse(format!("a table of {size} bytes in a map of {}", map.len()));
     }
     let (table, texts) = rest.split_at(size);
@@ -689,7 +689,7 @@ fn character_map(base64: &str, name: &str) -> Result<(), LoadError> {
 
 fn decode_base64(text: &str) -> Option<Vec<u8>> {
     let text = text.as_bytes();
-    if text.len() % 4 != 0 {
+    if !text.len().is_multiple_of(4) {
         return None;
     }
     let body = text.strip_suffix(b"==").or_else(|| text.strip_suffix(b"=")).unwrap_or(text);
