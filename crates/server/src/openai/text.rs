@@ -17,8 +17,24 @@ use crate::openai::{chat, params};
 struct Tokenized<'t> {
     count: usize,
     max_model_len: usize,
-    tokens: &'t [u32],
+    tokens: TokenIds<'t>,
     token_strs: Option<TokenTexts<'t>>,
+}
+
+/// Ids, millions of them: written with pauses.
+struct TokenIds<'t>(&'t [u32]);
+
+impl Serialize for TokenIds<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut list = serializer.serialize_seq(Some(self.0.len()))?;
+        for tokens in self.0.chunks(1 << 16) {
+            pace::pause(0).map_err(S::Error::custom)?;
+            for token in tokens {
+                list.serialize_element(token)?;
+            }
+        }
+        list.end()
+    }
 }
 
 /// The texts of tokens, made one by one as they are written.
@@ -73,7 +89,8 @@ pub(crate) fn tokenize(body: Value, app: &App) -> Result<String, ApiError> {
     };
     let tokens = tokens.as_slice();
     let token_strs = strings.then_some(TokenTexts { tokens, tokenizer });
-    let answer = Tokenized { count: tokens.len(), max_model_len: model.max_model_len, tokens, token_strs };
+    let answer =
+        Tokenized { count: tokens.len(), max_model_len: model.max_model_len, tokens: TokenIds(tokens), token_strs };
     // Numbers and strings serialize; what can end this is that nobody waits for it any more.
     serde_json::to_string(&answer).map_err(|_| ApiError::internal())
 }
