@@ -106,6 +106,10 @@ pub(crate) fn install_panic_hook() {
     let default = std::panic::take_hook();
     let wants_trace = crate::environment::wants_backtrace();
     std::panic::set_hook(Box::new(move |info| {
+        // Of a library, on bad input: an error says what is wrong.
+        if model::caught::is_caught() {
+            return;
+        }
         if wants_trace {
             return default(info);
         }

@@ -33,8 +33,8 @@ pub const MAX_STOP_TOKENS: usize = 128;
 pub const MAX_SALT_BYTES: usize = 128;
 /// What a target may be: a tenth of a millisecond to an hour.
 pub(crate) const SANE_TARGET: RangeInclusive<Duration> = Duration::from_micros(100)..=Duration::from_secs(3600);
-/// No token of a real vocabulary stands for more bytes than this: text longer than the context times it is refused
-/// before it is tokenized.
+/// No token of a real vocabulary stands for more bytes than this: longer messages are refused before they are rendered.
+/// A template may leave parts of them out, so the tokenizer's own longest token is no bound here.
 const MAX_BYTES_PER_TOKEN: usize = 128;
 
 /// A prompt as it was given.
@@ -445,8 +445,11 @@ fn tokenize(raw: &RawRequest, model: &ModelInfo) -> Result<Vec<TokenId>, Rejecti
             ("prompt", ids.iter().map(|&id| token_id("prompt", id, &model.config)).collect::<Result<Vec<_>, _>>()?)
         }
         Prompt::Text(text) => {
-            check_bytes("prompt", text.len(), model)?;
             let tokenizer = model.tokenizer.as_ref().ok_or_else(|| no_tokenizer("prompt"))?;
+            // A bound, not a guess: text beyond it cannot fit.
+            if let Some(per_token) = tokenizer.max_bytes_per_token() {
+                check_bytes("prompt", text.len(), per_token, model)?;
+            }
             ("prompt", tokenizer.encode(text, true).map_err(|error| Rejection::of("prompt", error.to_string()))?)
         }
         Prompt::Chat { messages, template_kwargs, add_generation_prompt } => {
@@ -472,8 +475,8 @@ fn render_chat(
         return Err(Rejection::of("messages", "messages must not be empty"));
     }
     let bytes = messages.iter().map(|message| message.content.as_deref().map_or(0, str::len)).sum();
-    check_bytes("messages", bytes, model)?;
     let tokenizer = model.tokenizer.as_ref().ok_or_else(|| no_tokenizer("messages"))?;
+    check_bytes("messages", bytes, tokenizer.max_bytes_per_token().unwrap_or(0).max(MAX_BYTES_PER_TOKEN), model)?;
     let template = model.chat_template.as_ref().ok_or_else(|| {
         Rejection::of("messages", "this model has no chat template: use /v1/completions with a plain prompt")
     })?;
@@ -486,8 +489,8 @@ fn no_tokenizer(param: &'static str) -> Rejection {
     Rejection::of(param, "this model has no tokenizer: send token ids")
 }
 
-fn check_bytes(param: &'static str, bytes: usize, model: &ModelInfo) -> Result<(), Rejection> {
-    let most = model.max_model_len.saturating_mul(MAX_BYTES_PER_TOKEN);
+fn check_bytes(param: &'static str, bytes: usize, per_token: usize, model: &ModelInfo) -> Result<(), Rejection> {
+    let most = model.max_model_len.saturating_mul(per_token);
     if bytes <= most {
         return Ok(());
     }

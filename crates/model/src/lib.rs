@@ -14,16 +14,19 @@
 
 mod balance;
 pub mod batch;
+pub mod caught;
 pub mod chat_template;
 pub mod checkpoint;
 pub mod config;
 pub mod demands;
 pub mod detokenizer;
+mod encode;
 mod experts;
 pub mod export;
 pub mod forward;
 pub mod gguf;
 pub mod hub;
+pub mod pace;
 pub mod quality;
 pub mod sampler;
 mod tensors;

@@ -16,16 +16,21 @@
 //! added token, or a pattern that needs backtracking ends in an error that names the field; a panic inside the crate is
 //! caught and is an error too.
 
+mod check;
+
 use std::collections::HashMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use serde::Deserialize;
 use tokenizers::normalizers::NormalizerWrapper;
 use tokenizers::tokenizer::{AddedVocabulary, Model as _, Normalizer as _, PreTokenizer as _};
 use tokenizers::{AddedToken, OffsetType, PreTokenizedString};
 
+use crate::caught::catch;
 use crate::chat_template::SpecialTexts;
 use crate::checkpoint::{Checkpoint, LoadError};
+use crate::encode::{MAX_LOOKED_BACK_BYTES, MAX_WHOLE_BYTES, Plan, Specials};
+pub use check::MAX_ADDED_BYTES;
+pub(crate) use check::MergeList;
 
 /// The file that makes a tokenizer.
 const TOKENIZER: &str = "tokenizer.json";
@@ -47,12 +52,25 @@ pub enum TextError {
     /// The tokenizer's rules failed on this text, for example for want of an unknown token.
     #[error("the tokenizer could not encode this text")]
     Encode,
+    /// The tokenizer has rules that take much memory and time, and texts for it have a limit.
+    #[error("the text has {bytes} bytes; this model's tokenizer takes at most {limit} at once")]
+    TooLong {
+        /// Bytes of the text.
+        bytes: usize,
+        /// Bytes that are taken.
+        limit: usize,
+    },
+    /// Whoever wanted the result does not want it any more; see [`crate::pace`].
+    #[error("encoding was stopped")]
+    Dropped,
 }
 
 /// A model's tokenizer. Immutable after load; share it behind an `Arc`.
 #[derive(Debug)]
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
+    /// How texts are encoded; `None`: by `inner`.
+    plan: Option<Plan>,
     /// The added tokens of `inner`, set to leave special ones unparsed.
     plain: AddedVocabulary,
     table: TokenTable,
@@ -106,20 +124,6 @@ pub(crate) struct SpecialNames {
     pub(crate) eos: Option<String>,
     pub(crate) unk: Option<String>,
     pub(crate) pad: Option<String>,
-}
-
-/// What is checked in `tokenizer.json` before the crate sees it.
-#[derive(Deserialize)]
-struct Outline {
-    #[serde(default)]
-    added_tokens: Vec<OutlineToken>,
-    model: Option<serde::de::IgnoredAny>,
-}
-
-#[derive(Deserialize)]
-struct OutlineToken {
-    id: u64,
-    content: String,
 }
 
 /// The parts of `tokenizer_config.json` that matter for encoding, and the names in `special_tokens_map.json`.
@@ -195,14 +199,15 @@ impl Tokenizer {
             let (file, bytes) = (TOKENIZER.to_string(), json.len() as u64);
             return Err(LoadError::TooLarge { file, bytes, limit: MAX_TOKENIZER_BYTES });
         }
-        check_outline(json, vocab_size)?;
+        let outline = check::check(json, vocab_size)?;
         let mut config = Config::parse(CONFIG, config)?;
         let fallback = Config::parse(SPECIAL_TOKENS, special_tokens_map)?;
         let added = std::mem::take(&mut config.added_tokens_decoder);
-        let built = catch_unwind(AssertUnwindSafe(|| build(json, added)));
-        let inner =
-            built.unwrap_or_else(|_| Err(LoadError::field(TOKENIZER, "model", "the tokenizer cannot be built")))?;
-        check_patterns(&inner)?;
+        let inner = catch(|| build(json, added))
+            .unwrap_or_else(|| Err(LoadError::field(TOKENIZER, "model", "the tokenizer cannot be built")))?;
+        check_surroundings(&inner, vocab_size)?;
+        let plan = catch(|| Plan::compile(&inner, &outline.merges)).flatten();
+        drop(outline);
         let (rules, pieces) = decode_rules(&inner)?;
         let table = TokenTable::new(&inner, &pieces, vocab_size)?;
         let mut plain = inner.get_added_vocabulary().clone();
@@ -210,7 +215,7 @@ impl Tokenizer {
         let special_texts = special_texts(&inner);
         let add_bos = config.add_bos_token.unwrap_or(false);
         let names = config.names(fallback);
-        Ok(Tokenizer { inner, plain, table, rules, names, add_bos, special_texts })
+        Ok(Tokenizer { inner, plan, plain, table, rules, names, add_bos, special_texts })
     }
 
     /// Text to ids, special tokens in the text parsed. `add_special`: with what the tokenizer puts around a text, usually
@@ -219,6 +224,10 @@ impl Tokenizer {
     /// O(n log n) in the text's bytes; see `tests/tokenizer.rs` for the inputs that are hard on tokenizers.
     pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>, TextError> {
         let ids = guarded(|| {
+            if let Some(plan) = &self.plan {
+                return plan.encode(text, Specials::Parsed, add_special);
+            }
+            self.check_whole(text)?;
             let encoding = self.inner.encode_fast(text, add_special).map_err(|_| TextError::Encode)?;
             Ok(encoding.get_ids().to_vec())
         })?;
@@ -229,13 +238,23 @@ impl Tokenizer {
     ///
     /// Added tokens that are not special (a `<tool_call>` marked so) are still parsed, as the tokenizer asks for.
     pub fn encode_plain(&self, text: &str) -> Result<Vec<u32>, TextError> {
-        guarded(|| self.encode_pieces(self.plain.extract_and_normalize(self.inner.get_normalizer(), text)))
+        guarded(|| {
+            if let Some(plan) = &self.plan {
+                return plan.encode(text, Specials::Plain, false);
+            }
+            self.check_whole(text)?;
+            self.encode_pieces(self.plain.extract_and_normalize(self.inner.get_normalizer(), text))
+        })
     }
 
     /// Special tokens of `text` parsed; then, in what is left, every character that is a key of `restore` replaced by its
     /// value, and the result taken as plain text. See [`crate::chat_template`] for what this is good for.
     pub(crate) fn encode_restoring(&self, text: &str, restore: &[(char, char)]) -> Result<Vec<u32>, TextError> {
         guarded(|| {
+            if let Some(plan) = &self.plan {
+                return plan.encode_restoring(text, restore);
+            }
+            self.check_whole(text)?;
             // Without a normalizer: it must not see the marks, which it may not leave alone.
             let mut pieces = self.inner.get_added_vocabulary().extract_and_normalize::<NormalizerWrapper>(None, text);
             let normalizer = self.inner.get_normalizer();
@@ -251,6 +270,14 @@ impl Tokenizer {
             restored.map_err(|_| TextError::Encode)?;
             self.encode_pieces(pieces)
         })
+    }
+
+    /// What only the crate can encode has a limit of its own.
+    fn check_whole(&self, text: &str) -> Result<(), TextError> {
+        let added = self.inner.get_added_vocabulary().get_added_tokens_decoder();
+        let looks_back = added.values().any(|token| token.lstrip || token.single_word);
+        let (bytes, limit) = (text.len(), if looks_back { MAX_LOOKED_BACK_BYTES } else { MAX_WHOLE_BYTES });
+        if bytes > limit { Err(TextError::TooLong { bytes, limit }) } else { Ok(()) }
     }
 
     /// The last two stages, for a text whose special tokens are already found.
@@ -307,6 +334,12 @@ impl Tokenizer {
         text.extend_from_slice(bytes);
     }
 
+    /// Most bytes of text that one token can stand for, so that a text of more bytes than tokens times this has more
+    /// tokens. `None` where there is no such number: a token stands for any number of spaces or unknown characters.
+    pub fn max_bytes_per_token(&self) -> Option<usize> {
+        self.plan.as_ref()?.max_bytes_per_token()
+    }
+
     /// One more than the largest token id. Ids below it without a token decode to nothing.
     pub fn vocab_size(&self) -> usize {
         self.table.kinds.len()
@@ -320,6 +353,11 @@ impl Tokenizer {
     /// The token's own bytes; `None` for an id without a token.
     pub fn token_bytes(&self, id: u32) -> Option<Vec<u8>> {
         (self.table.kind(id) != TokenKind::Hole).then(|| self.table.bytes(id).to_vec())
+    }
+
+    /// Bytes of the token's own text; 0 for an id without a token.
+    pub fn token_len(&self, id: u32) -> usize {
+        self.table.bytes(id).len()
     }
 
     /// True for tokens that are structure, not text: skipped in answers, and never parsed from plain text.
@@ -444,47 +482,27 @@ impl PieceRules {
 
 /// The byte that a character of GPT-2's alphabet stands for: printable Latin-1 is itself, the other 68 bytes follow from
 /// U+0100 (Radford et al., 2019, `bytes_to_unicode`).
-fn byte_of(c: char) -> Option<u8> {
-    let itself = |byte: u8| matches!(byte, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF);
+pub(crate) fn byte_of(c: char) -> Option<u8> {
     match u32::from(c) {
-        code @ 0..=0xFF => Some(code as u8).filter(|&byte| itself(byte)),
-        code @ 0x100..=0x143 => (0..=255u8).filter(|&byte| !itself(byte)).nth(code as usize - 0x100),
+        code @ 0..=0xFF => Some(code as u8).filter(|&byte| is_itself(byte)),
+        code @ 0x100..=0x143 => (0..=255u8).filter(|&byte| !is_itself(byte)).nth(code as usize - 0x100),
         _ => None,
     }
 }
 
-/// Runs a call into the crate; a panic in there is the text's failure and nobody else's.
-fn guarded(encode: impl FnOnce() -> Result<Vec<u32>, TextError>) -> Result<Vec<u32>, TextError> {
-    catch_unwind(AssertUnwindSafe(encode)).unwrap_or(Err(TextError::Encode))
+fn is_itself(byte: u8) -> bool {
+    matches!(byte, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF)
 }
 
-/// The checks that must come before the crate parses the file.
-fn check_outline(json: &str, vocab_size: usize) -> Result<(), LoadError> {
-    let outline: Outline = serde_json::from_str(json).map_err(|error| LoadError::field(TOKENIZER, "JSON", error))?;
-    if outline.model.is_none() {
-        return Err(LoadError::field(TOKENIZER, "model", "missing"));
-    }
-    if outline.added_tokens.len() > MAX_ADDED_TOKENS {
-        let problem = format!("{} entries; at most {MAX_ADDED_TOKENS} are read", outline.added_tokens.len());
-        return Err(LoadError::field(TOKENIZER, "added_tokens", problem));
-    }
-    let mut contents = HashMap::new();
-    for (i, token) in outline.added_tokens.iter().enumerate() {
-        let field = |part: &str| format!("added_tokens[{i}].{part}");
-        if token.content.is_empty() {
-            return Err(LoadError::field(TOKENIZER, field("content"), "empty"));
-        }
-        if token.id >= vocab_size as u64 {
-            return Err(id_too_large(&token.content, token.id, vocab_size));
-        }
-        if let Some(other) = contents.insert(token.id, &token.content)
-            && *other != token.content
-        {
-            let problem = format!("{}: {} has it too", token.id, short(other));
-            return Err(LoadError::field(TOKENIZER, field("id"), problem));
-        }
-    }
-    Ok(())
+/// The characters that stand for the bytes 0 to 255, in order: [`byte_of`] the other way.
+pub(crate) fn byte_alphabet() -> impl Iterator<Item = char> {
+    let mut others = '\u{100}'..;
+    (0..=255u8).map(move |byte| if is_itself(byte) { char::from(byte) } else { others.next().expect("68 of them") })
+}
+
+/// Runs a call into the crate; a panic in there is the text's failure and nobody else's.
+fn guarded(encode: impl FnOnce() -> Result<Vec<u32>, TextError>) -> Result<Vec<u32>, TextError> {
+    catch(encode).unwrap_or(Err(TextError::Encode))
 }
 
 fn id_too_large(token: &str, id: u64, vocab_size: usize) -> LoadError {
@@ -501,8 +519,8 @@ fn short(token: &str) -> String {
 /// The crate's tokenizer, with the added tokens that only `tokenizer_config.json` lists, and without truncation or padding.
 fn build(json: &str, extra: HashMap<String, AddedToken>) -> Result<tokenizers::Tokenizer, LoadError> {
     let inner: Result<tokenizers::Tokenizer, _> = json.parse();
-    let mut inner = inner.map_err(|error| LoadError::field(TOKENIZER, "model", error))?;
-    let failed = |error| LoadError::field(TOKENIZER, "added_tokens", error);
+    let mut inner = inner.map_err(|error| LoadError::field(TOKENIZER, "model", check::brief(error)))?;
+    let failed = |error| LoadError::field(TOKENIZER, "added_tokens", check::brief(error));
     let field = |id: &str| format!("added_tokens_decoder.{}", short(id));
     if extra.len() > MAX_ADDED_TOKENS {
         return Err(LoadError::field(CONFIG, "added_tokens_decoder", "too many entries"));
@@ -512,6 +530,10 @@ fn build(json: &str, extra: HashMap<String, AddedToken>) -> Result<tokenizers::T
         let id: u32 = key.parse().map_err(|_| LoadError::field(CONFIG, field(&key), "not a token id"))?;
         if token.content.is_empty() {
             return Err(LoadError::field(CONFIG, field(&key), "empty content"));
+        }
+        if token.content.len() > MAX_ADDED_BYTES {
+            let problem = format!("{} bytes; an added token may have {MAX_ADDED_BYTES}", token.content.len());
+            return Err(LoadError::field(CONFIG, field(&key), problem));
         }
         if !inner.get_added_vocabulary().get_added_tokens_decoder().contains_key(&id) {
             missing.push((id, token));
@@ -531,35 +553,20 @@ fn build(json: &str, extra: HashMap<String, AddedToken>) -> Result<tokenizers::T
     Ok(inner)
 }
 
-/// Split patterns run on a backtracking engine when they look around; only the one look-ahead that every tokenizer in use
-/// has (`(?!\S)`, which looks at one character) is let through, so that matching stays linear.
-fn check_patterns(inner: &tokenizers::Tokenizer) -> Result<(), LoadError> {
-    const BACKTRACKING: [&str; 9] = ["(?=", "(?!", "(?<=", "(?<!", "(?>", "(?(", "(?P=", "\\k", "\\g"];
-    let check = |field: &str, value: Result<serde_json::Value, serde_json::Error>| {
-        let value = value.map_err(|error| LoadError::field(TOKENIZER, field, error))?;
-        for pattern in regexes(&value) {
-            let rest = pattern.replace(r"(?!\S)", "");
-            let back_reference = rest.split('\\').skip(1).any(|after| after.starts_with(|c: char| c.is_ascii_digit()));
-            if back_reference || BACKTRACKING.iter().any(|construct| rest.contains(construct)) {
-                let problem = "a pattern looks around or back, which can take exponential time; not supported";
-                return Err(LoadError::field(TOKENIZER, field, problem));
-            }
-        }
-        Ok(())
+/// What the post-processor puts around a text must be tokens of the model, and not a text of its own.
+fn check_surroundings(inner: &tokenizers::Tokenizer, vocab_size: usize) -> Result<(), LoadError> {
+    const MOST: usize = 64;
+    let refuse = |problem: String| Err(LoadError::field(TOKENIZER, "post_processor", problem));
+    let Some(around) = catch(|| inner.encode_fast("", true).map(|encoding| encoding.get_ids().to_vec())) else {
+        return refuse("it cannot be applied".into());
     };
-    check("pre_tokenizer", serde_json::to_value(inner.get_pre_tokenizer()))?;
-    check("normalizer", serde_json::to_value(inner.get_normalizer()))
-}
-
-/// Every `{"Regex": "..."}` in a part of `tokenizer.json`.
-fn regexes(value: &serde_json::Value) -> Vec<&str> {
-    match value {
-        serde_json::Value::Array(items) => items.iter().flat_map(regexes).collect(),
-        serde_json::Value::Object(map) => {
-            let own = map.get("Regex").and_then(serde_json::Value::as_str);
-            own.into_iter().chain(map.values().flat_map(regexes)).collect()
-        }
-        _ => Vec::new(),
+    let Ok(around) = around else { return refuse("it cannot be applied".into()) };
+    if around.len() > MOST {
+        return refuse(format!("it puts {} tokens around a text; at most {MOST}", around.len()));
+    }
+    match around.iter().find(|&&id| id as usize >= vocab_size) {
+        Some(id) => refuse(format!("it adds token {id}, but the model has rows for {vocab_size} tokens")),
+        None => Ok(()),
     }
 }
 

@@ -383,12 +383,12 @@ fn a_bad_tokenizer_is_one_error_that_names_the_field() {
                 t["normalizer"] =
                     (0..200).fold(json!({"type": "NFC"}), |n, _| json!({"type": "Sequence", "normalizers": [n]}));
             },
-            "recursion limit",
+            "normalizer: nested more than 24 levels deep",
         ),
         (
             "bad character map",
             |t| t["normalizer"] = json!({"type": "Precompiled", "precompiled_charsmap": "AAAA"}),
-            "model",
+            "normalizer.precompiled_charsmap: 3 bytes",
         ),
     ];
     for (name, change, expected) in table {

@@ -10,7 +10,7 @@ use axum::body::Body;
 use axum::http::{HeaderMap, header};
 use engine::{Engine, MachineLimits};
 use http_body_util::BodyExt;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 
 use crate::ServerOptions;
 use crate::auth::{ApiKeys, HoldToken, Tenant};
@@ -22,14 +22,16 @@ use crate::openai::answer::Form;
 #[cfg(feature = "otel")]
 use crate::otel::Exporter;
 use crate::site::Site;
+use crate::text_pool::{Room, TextPool};
 use crate::timeline::{Reader, Registry};
 
 /// Time for a whole body to arrive. Every body that fits the limit arrives in it at 300 kB/s.
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 /// Memory that all open answers together may take.
 const ANSWER_BUDGET: u64 = 256 << 20;
-/// Memory that all bodies together may take, in KiB.
-const BODY_BUDGET_KIB: usize = 256 << 10;
+/// Values in a body; a model with a longer context takes twice its tokens. A value takes up to 100 bytes of memory, and as
+/// little as two bytes of the body.
+const MOST_VALUES: usize = 1 << 18;
 
 pub(crate) struct App {
     pub(crate) engine: Engine,
@@ -63,9 +65,9 @@ pub(crate) struct App {
     pub(crate) draining: AtomicBool,
     /// Memory for answers that nobody has read yet.
     pub(crate) answers: Arc<AnswerMemory>,
+    /// Where text is worked on.
+    pub(crate) text: TextPool,
     body_limit: usize,
-    body_budget: Arc<Semaphore>,
-    text_workers: Arc<Semaphore>,
     boot: u64,
     next_id: AtomicU64,
 }
@@ -92,10 +94,8 @@ impl App {
             simulations: Arc::new(Semaphore::new(1)),
             draining: AtomicBool::new(false),
             answers: AnswerMemory::new(ANSWER_BUDGET, options.api_keys.len() > 1),
+            text: TextPool::new(options.text_workers, options.body_limit),
             body_limit: options.body_limit,
-            // One body always fits, whatever the limit.
-            body_budget: Arc::new(Semaphore::new(BODY_BUDGET_KIB.max(kib(options.body_limit)))),
-            text_workers: Arc::new(Semaphore::new(options.text_workers.max(1))),
             // Random per process: names of answers do not repeat over restarts. Nothing secret rests on it.
             boot: RandomState::new().build_hasher().finish(),
             next_id: AtomicU64::new(0),
@@ -137,37 +137,35 @@ impl App {
         self.draining.load(Ordering::Relaxed)
     }
 
-    /// Reads a JSON body and hands it to `work` on a thread of its own kind: parsing, templates and tokenizers take
-    /// time in proportion to what a stranger sent. At most [`ServerOptions::text_workers`] of them run at once.
+    /// Reads a JSON body and hands it to `work` on a thread of the text pool: parsing, templates and tokenizers take time
+    /// in proportion to what a stranger sent. The tenant is charged for it.
     pub(crate) async fn with_json<T: Send + 'static>(
         self: &Arc<App>,
         headers: &HeaderMap,
         body: Body,
+        tenant: Option<Tenant>,
         work: impl FnOnce(serde_json::Value, &App) -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
         check_content_type(headers)?;
-        let (bytes, room) = self.read(headers, body).await?;
-        let worker = self.text_workers.clone().acquire_owned().await.map_err(|_| ApiError::shutting_down())?;
+        let (bytes, room) = self.read(headers, body, tenant).await?;
         let app = self.clone();
-        let job = tokio::task::spawn_blocking(move || {
-            // Held until the work is over, also when nobody waits for it any more.
-            let _held = (worker, room);
-            let value = crate::json::parse(&bytes)?;
+        let most_values = MOST_VALUES.max(2 * self.engine.model().max_model_len);
+        let job = move || {
+            let value = crate::json::parse(&bytes, most_values)?;
             drop(bytes);
             work(value, &app)
-        });
-        // A panic in there is a bug of ours, and this request's only.
-        job.await.unwrap_or_else(|_| Err(ApiError::internal()))
+        };
+        self.text.run(room, job).await
     }
 
     /// Collects a body within its limits of size, time and memory.
-    async fn read(&self, headers: &HeaderMap, body: Body) -> Result<(Vec<u8>, Option<OwnedSemaphorePermit>), ApiError> {
+    async fn read(&self, headers: &HeaderMap, body: Body, tenant: Option<Tenant>) -> Result<(Vec<u8>, Room), ApiError> {
         let announced =
             headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
         if announced.is_some_and(|bytes| bytes > self.body_limit) {
             return Err(ApiError::body_too_large(self.body_limit));
         }
-        match tokio::time::timeout(BODY_TIMEOUT, self.frames(body)).await {
+        match tokio::time::timeout(BODY_TIMEOUT, self.frames(body, tenant)).await {
             Ok(read) => read,
             Err(_) => Err(ApiError::slow_body(BODY_TIMEOUT.as_secs())),
         }
@@ -175,9 +173,9 @@ impl App {
 
     /// Memory is taken for what has arrived, not for what was announced: a client that promises much and sends little
     /// holds little.
-    async fn frames(&self, mut body: Body) -> Result<(Vec<u8>, Option<OwnedSemaphorePermit>), ApiError> {
+    async fn frames(&self, mut body: Body, tenant: Option<Tenant>) -> Result<(Vec<u8>, Room), ApiError> {
         let mut bytes: Vec<u8> = Vec::new();
-        let mut room: Option<OwnedSemaphorePermit> = None;
+        let mut room = self.text.room(tenant);
         while let Some(frame) = body.frame().await {
             // On an error the connection broke in the middle, and nobody reads this.
             let frame = frame.map_err(|_| ApiError::bad_request("The request body could not be read."))?;
@@ -185,21 +183,11 @@ impl App {
             if bytes.len() + data.len() > self.body_limit {
                 return Err(ApiError::body_too_large(self.body_limit));
             }
-            let more = kib(bytes.len() + data.len()) - kib(bytes.len());
-            let taken = self.body_budget.clone().try_acquire_many_owned(more as u32);
-            let taken = taken.map_err(|_| ApiError::overloaded(1))?;
-            match &mut room {
-                Some(room) => room.merge(taken),
-                None => room = Some(taken),
-            }
+            room.grow(data.len())?;
             bytes.extend_from_slice(&data);
         }
         Ok((bytes, room))
     }
-}
-
-fn kib(bytes: usize) -> usize {
-    bytes.div_ceil(1024)
 }
 
 /// JSON in UTF-8, as it is: no other type, no other character set, no compression.

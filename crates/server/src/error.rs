@@ -225,6 +225,12 @@ impl ApiError {
         self
     }
 
+    /// Names the kind of fault.
+    pub(crate) fn with_code(mut self, code: &'static str) -> ApiError {
+        self.code = Some(code);
+        self
+    }
+
     /// Renames the field at fault, where the door knows it by another name than the API.
     pub(crate) fn rename_param(mut self, from: &str, to: &str) -> ApiError {
         if self.param.as_deref() == Some(from) {

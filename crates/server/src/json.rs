@@ -16,22 +16,28 @@ use crate::error::ApiError;
 /// Parses a request body.
 ///
 /// Errors name the place in lines and columns, and the field when parsing had got that far. Nothing of the input is
-/// repeated but the key at fault, shortened.
-pub(crate) fn parse(bytes: &[u8]) -> Result<Value, ApiError> {
-    let state = RefCell::new(State::default());
+/// repeated but the key at fault, shortened. A body of more than `most_values` values is refused when that many are read.
+pub(crate) fn parse(bytes: &[u8], most_values: usize) -> Result<Value, ApiError> {
+    let state = RefCell::new(State { left: most_values, ..State::default() });
     let mut deserializer = serde_json::Deserializer::from_slice(bytes);
     let parsed = Strict(&state).deserialize(&mut deserializer);
     match parsed.and_then(|value| deserializer.end().map(|()| value)) {
         Ok(value) => Ok(value),
-        Err(error) => Err(refusal(&error, &state.into_inner())),
+        Err(error) => Err(refusal(&error, &state.into_inner(), most_values)),
     }
 }
 
-fn refusal(error: &serde_json::Error, state: &State) -> ApiError {
+fn refusal(error: &serde_json::Error, state: &State, most_values: usize) -> ApiError {
     let place = format!("line {}, column {}", error.line(), error.column());
-    let param = (!state.path.is_empty()).then(|| state.path_text());
+    let param = match state.path.first() {
+        // The list that is too long, not the item that was one too many.
+        Some(Place::Key(key)) if state.too_many => Some(shortened(key)),
+        Some(_) => Some(state.path_text()),
+        None => None,
+    };
     let message = match &state.duplicate {
         Some(key) => format!("The request body names the key '{key}' twice ({place})."),
+        None if state.too_many => format!("The request body has more than {most_values} JSON values."),
         None if error.is_eof() => format!("The request body ends before its JSON value does ({place})."),
         None => format!("The request body is not valid JSON ({place})."),
     };
@@ -47,6 +53,9 @@ fn refusal(error: &serde_json::Error, state: &State) -> ApiError {
 struct State {
     path: Vec<Place>,
     duplicate: Option<String>,
+    /// Values that may still come.
+    left: usize,
+    too_many: bool,
 }
 
 enum Place {
@@ -91,6 +100,16 @@ impl<'de> DeserializeSeed<'de> for Strict<'_> {
     type Value = Value;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        {
+            let mut state = self.0.borrow_mut();
+            match state.left.checked_sub(1) {
+                Some(left) => state.left = left,
+                None => {
+                    state.too_many = true;
+                    return Err(D::Error::custom("too many values"));
+                }
+            }
+        }
         deserializer.deserialize_any(self)
     }
 }
@@ -165,7 +184,7 @@ mod tests {
     use super::*;
 
     fn refused(body: &[u8]) -> (String, Option<String>) {
-        let error = parse(body).expect_err(&String::from_utf8_lossy(body));
+        let error = parse(body, 1000).expect_err(&String::from_utf8_lossy(body));
         (error.message().to_owned(), error.param().map(str::to_owned))
     }
 
@@ -177,7 +196,7 @@ mod tests {
             "18446744073709551615",
             "\"\\ud83e\\udd8a\"",
         ] {
-            assert_eq!(parse(text.as_bytes()).unwrap(), serde_json::from_str::<Value>(text).unwrap(), "{text}");
+            assert_eq!(parse(text.as_bytes(), 1000).unwrap(), serde_json::from_str::<Value>(text).unwrap(), "{text}");
         }
     }
 
@@ -201,14 +220,24 @@ mod tests {
     }
 
     #[test]
+    fn values_are_counted() {
+        let body = format!("{{\"tokens\": [{}]}}", vec!["0"; 998].join(","));
+        assert!(parse(body.as_bytes(), 1000).is_ok());
+        let more = body.replace("[0,", "[0,0,");
+        let (message, param) = refused(more.as_bytes());
+        assert_eq!(message, "The request body has more than 1000 JSON values.");
+        assert_eq!(param.as_deref(), Some("tokens"));
+    }
+
+    #[test]
     fn nesting_ends_at_the_limit_and_not_at_the_end_of_the_stack() {
         let nested = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
-        assert!(parse(nested(100).as_bytes()).is_ok());
+        assert!(parse(nested(100).as_bytes(), 1000).is_ok());
         for depth in [128, 100_000, 4_000_000] {
             // A quarter of a megabyte of stack is far less than a server thread has.
             let body = nested(depth);
             let thread = std::thread::Builder::new().stack_size(256 << 10);
-            let outcome = thread.spawn(move || parse(body.as_bytes()).is_err()).unwrap().join();
+            let outcome = thread.spawn(move || parse(body.as_bytes(), 1000).is_err()).unwrap().join();
             assert!(outcome.unwrap(), "depth {depth} was accepted");
         }
     }

@@ -31,7 +31,9 @@ mod plan;
 mod routes;
 mod site;
 mod stop;
+mod text_pool;
 mod timeline;
+mod turns;
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -77,7 +79,7 @@ pub struct ServerOptions {
     pub body_limit: usize,
     /// Connections at once; lowered to what the limit of open files allows. Further ones wait to be accepted.
     pub max_connections: usize,
-    /// Threads for parsing, templates and tokenizers.
+    /// Threads at work on parsing, templates and tokenizers.
     pub text_workers: usize,
     /// How long a drain waits for running requests.
     pub drain_limit: Duration,

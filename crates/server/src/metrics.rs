@@ -14,6 +14,8 @@ use engine::ledger::Owner;
 use engine::{Histogram, Predictions, ServiceClass, Stats};
 use scheduler::Targets;
 
+use crate::text_pool::TextStats;
+
 /// What the HTTP side counts itself.
 #[derive(Default)]
 pub(crate) struct HttpMetrics {
@@ -30,7 +32,7 @@ impl HttpMetrics {
 }
 
 /// The whole page.
-pub(crate) fn render(stats: &Stats, http: &HttpMetrics, model: &str, targets: Targets) -> String {
+pub(crate) fn render(stats: &Stats, http: &HttpMetrics, text: &TextStats, model: &str, targets: Targets) -> String {
     let mut page = Page { text: String::with_capacity(32 << 10), labels: format!("model_name=\"{}\"", escaped(model)) };
     gauges(&mut page, stats);
     outlook(&mut page, stats);
@@ -46,6 +48,11 @@ pub(crate) fn render(stats: &Stats, http: &HttpMetrics, model: &str, targets: Ta
     counters(&mut page, stats);
     histograms(&mut page, stats);
     page.single("twostroke_http_connections", "gauge", "Open connections.", http.connections.load(Ordering::Relaxed));
+    page.own("text_jobs", "gauge", "Bodies that are parsed, rendered and tokenized, or wait for it.", text.jobs);
+    let help = "Time that went into parsing, rendering and tokenizing bodies.";
+    page.own("text_seconds_total", "counter", help, text.working.as_secs_f64());
+    let help = "Time that bodies waited for the first turn of that work.";
+    page.own("text_wait_seconds_total", "counter", help, text.waiting.as_secs_f64());
     page.family("twostroke_http_requests_total", "counter", "Requests answered, by route and status.");
     for ((route, status), count) in http.answers.lock().unwrap_or_else(PoisonError::into_inner).iter() {
         page.sample("twostroke_http_requests_total", &format!("route=\"{route}\",status=\"{status}\""), count);
@@ -345,7 +352,7 @@ mod tests {
     #[test]
     fn every_family_is_described_once_and_has_samples() {
         let targets = Targets { ttft: Some(Nanos(1_500_000_000)), tpot: None };
-        let page = render(&Stats::default(), &HttpMetrics::default(), "m", targets);
+        let page = render(&Stats::default(), &HttpMetrics::default(), &TextStats::default(), "m", targets);
         let mut families = std::collections::BTreeSet::new();
         for line in page.lines() {
             if let Some(rest) = line.strip_prefix("# TYPE ") {

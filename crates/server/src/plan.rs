@@ -10,7 +10,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::{RawQuery, State};
+use axum::extract::{Extension, RawQuery, State};
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
 use engine::{Engine, MachineLimits};
@@ -20,7 +20,7 @@ use plan::{Here, Loaded, Question};
 
 use crate::app::App;
 use crate::error::ApiError;
-use crate::routes::json_body;
+use crate::routes::{Caller, json_body};
 
 /// What is known of this machine and of what runs on it.
 pub(crate) fn here(engine: &Engine, limits: Option<MachineLimits>, name: &str) -> Here {
@@ -55,6 +55,7 @@ pub(crate) async fn answer(State(app): State<Arc<App>>, RawQuery(query): RawQuer
 /// The answer for the model whose `config.json` is the body.
 pub(crate) async fn answer_of_config(
     State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
     RawQuery(query): RawQuery,
     headers: HeaderMap,
     body: Body,
@@ -65,7 +66,7 @@ pub(crate) async fn answer_of_config(
             .map_err(|problem| ApiError::bad_request(format!("The body is no config.json to plan with: {problem}.")))?;
         answered(&query, Some(Shape::of(&config)), app)
     };
-    app.with_json(&headers, body, planned).await
+    app.with_json(&headers, body, caller.tenant, planned).await
 }
 
 /// What a configuration is called where a model has a name.

@@ -215,7 +215,7 @@ async fn complete(
     body: Body,
 ) -> Caught<Response> {
     let tenant = caller.tenant;
-    let job = app.with_json(&headers, body, move |value, app| completions::read(value, app, tenant)).await?;
+    let job = app.with_json(&headers, body, tenant, move |value, app| completions::read(value, app, tenant)).await?;
     answer(app, &caller, job).await
 }
 
@@ -226,7 +226,7 @@ async fn converse(
     body: Body,
 ) -> Caught<Response> {
     let tenant = caller.tenant;
-    let job = app.with_json(&headers, body, move |value, app| chat::read(value, app, tenant)).await?;
+    let job = app.with_json(&headers, body, tenant, move |value, app| chat::read(value, app, tenant)).await?;
     answer(app, &caller, job).await
 }
 
@@ -262,12 +262,22 @@ async fn deliver(app: Arc<App>, plan: Plan, outputs: Outputs) -> Caught<Response
     })
 }
 
-async fn tokenize(State(app): State<Arc<App>>, headers: HeaderMap, body: Body) -> Caught<Response> {
-    Ok(json_body(app.with_json(&headers, body, text::tokenize).await?))
+async fn tokenize(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
+    body: Body,
+) -> Caught<Response> {
+    Ok(json_body(app.with_json(&headers, body, caller.tenant, text::tokenize).await?))
 }
 
-async fn detokenize(State(app): State<Arc<App>>, headers: HeaderMap, body: Body) -> Caught<Response> {
-    Ok(json_body(app.with_json(&headers, body, text::detokenize).await?))
+async fn detokenize(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
+    body: Body,
+) -> Caught<Response> {
+    Ok(json_body(app.with_json(&headers, body, caller.tenant, text::detokenize).await?))
 }
 
 async fn list_models(State(app): State<Arc<App>>) -> Response {
@@ -323,7 +333,8 @@ async fn health(State(app): State<Arc<App>>) -> Response {
 }
 
 async fn show_metrics(State(app): State<Arc<App>>) -> Response {
-    let text = metrics::render(&app.engine.stats(), &app.http, &app.models[0], app.engine.model().targets);
+    let text =
+        metrics::render(&app.engine.stats(), &app.http, &app.text.stats(), &app.models[0], app.engine.model().targets);
     ([(header::CONTENT_TYPE, METRICS_TYPE)], text).into_response()
 }
 

@@ -60,11 +60,16 @@ pub(crate) fn prompt(fields: &mut Fields) -> Result<Prompt, ApiError> {
     };
     let messages =
         items.into_iter().enumerate().map(|(at, item)| message(at, item)).collect::<Result<Vec<_>, ApiError>>()?;
+    params::check_text("messages", messages.iter().map(text_bytes).sum())?;
     let add_generation_prompt = fields.boolean("add_generation_prompt")?.unwrap_or(true);
     let template_kwargs = fields.object("chat_template_kwargs")?.map(Fields::into_map).unwrap_or_default();
     fields.unsupported("chat_template", "a template in a request is not supported: the model's own is used")?;
     fields.only("continue_final_message", &json!(false), "continuing the last message is not supported")?;
     Ok(Prompt::Chat { messages, template_kwargs, add_generation_prompt })
+}
+
+fn text_bytes(message: &ChatMessage) -> usize {
+    message.content.as_deref().map_or(0, str::len)
 }
 
 fn message(at: usize, item: Value) -> Result<ChatMessage, ApiError> {

@@ -30,6 +30,8 @@ pub(crate) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Job
     best_of(&mut fields, raw.n)?;
     fields.only("suffix", &json!(""), "text is continued at its end only: 'suffix' is not supported")?;
     let prompts = prompts(fields.take("prompt"))?;
+    let text_bytes = |prompt: &Prompt| if let Prompt::Text(text) = prompt { text.len() } else { 0 };
+    params::check_text("prompt", prompts.iter().map(text_bytes).sum())?;
     params::refuse_what_is_missing(&mut fields)?;
     fields.finish()?;
 

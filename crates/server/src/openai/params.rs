@@ -10,6 +10,19 @@ use crate::fields::{Fields, integer, number, wrong_type};
 /// Longest `user` in bytes.
 const MAX_USER_BYTES: usize = 512;
 
+/// Bytes of text in one request, prompts or messages together, or of what ids are turned to. A million tokens, the longest
+/// context that models have, of the four bytes that a token of English has.
+pub(crate) const MAX_TEXT_BYTES: usize = 4 << 20;
+
+/// Refuses a request with more text than [`MAX_TEXT_BYTES`] before any of it is worked on.
+pub(crate) fn check_text(param: &str, bytes: usize) -> Result<(), ApiError> {
+    if bytes <= MAX_TEXT_BYTES {
+        return Ok(());
+    }
+    let message = format!("'{param}' has {bytes} bytes of text; at most {MAX_TEXT_BYTES} are read in one request.");
+    Err(ApiError::bad_request(message).with_param(param).with_code("string_above_max_length"))
+}
+
 /// How an answer is to be delivered.
 pub(crate) struct Delivery {
     /// The name the model was asked for by.

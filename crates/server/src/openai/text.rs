@@ -2,7 +2,10 @@
 
 use engine::Prompt;
 use model::chat_template::{TemplateError, TemplateOptions};
+use model::pace;
+use model::tokenizer::{TextError, Tokenizer};
 use serde::Serialize;
+use serde::ser::{Error as _, SerializeSeq, Serializer};
 use serde_json::{Value, json};
 
 use crate::app::App;
@@ -11,11 +14,46 @@ use crate::fields::Fields;
 use crate::openai::{chat, params};
 
 #[derive(Serialize)]
-struct Tokenized {
+struct Tokenized<'t> {
     count: usize,
     max_model_len: usize,
-    tokens: Vec<u32>,
-    token_strs: Option<Vec<String>>,
+    tokens: TokenIds<'t>,
+    token_strs: Option<TokenTexts<'t>>,
+}
+
+/// Ids, millions of them: written with pauses.
+struct TokenIds<'t>(&'t [u32]);
+
+impl Serialize for TokenIds<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut list = serializer.serialize_seq(Some(self.0.len()))?;
+        for tokens in self.0.chunks(1 << 16) {
+            pace::pause(0).map_err(S::Error::custom)?;
+            for token in tokens {
+                list.serialize_element(token)?;
+            }
+        }
+        list.end()
+    }
+}
+
+/// The texts of tokens, made one by one as they are written.
+struct TokenTexts<'t> {
+    tokens: &'t [u32],
+    tokenizer: &'t Tokenizer,
+}
+
+impl Serialize for TokenTexts<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut list = serializer.serialize_seq(Some(self.tokens.len()))?;
+        for tokens in self.tokens.chunks(4096) {
+            pace::pause(0).map_err(S::Error::custom)?;
+            for &token in tokens {
+                list.serialize_element(&self.tokenizer.token_text(token))?;
+            }
+        }
+        list.end()
+    }
 }
 
 /// Text or a conversation to the ids that the model would read. Not for the threads that serve connections.
@@ -30,8 +68,8 @@ pub(crate) fn tokenize(body: Value, app: &App) -> Result<String, ApiError> {
         Some(text) => {
             let add_special = fields.boolean("add_special_tokens")?.unwrap_or(true);
             fields.finish()?;
-            let refused = |_| ApiError::bad_request("The tokenizer could not encode this text.").with_param("prompt");
-            tokenizer.encode(&text, add_special).map_err(refused)?
+            params::check_text("prompt", text.len())?;
+            tokenizer.encode(&text, add_special).map_err(|error| text_refused(&error))?
         }
         None => {
             let Prompt::Chat { messages, template_kwargs, add_generation_prompt } = chat::prompt(&mut fields)? else {
@@ -49,9 +87,22 @@ pub(crate) fn tokenize(body: Value, app: &App) -> Result<String, ApiError> {
             tokenizer.encode_chat(template, &messages, &options).map_err(|error| template_refused(&error))?
         }
     };
-    let token_strs = strings.then(|| tokens.iter().map(|&token| tokenizer.token_text(token)).collect());
-    let answer = Tokenized { count: tokens.len(), max_model_len: model.max_model_len, tokens, token_strs };
-    Ok(serde_json::to_string(&answer).expect("numbers and strings serialize"))
+    let tokens = tokens.as_slice();
+    let token_strs = strings.then_some(TokenTexts { tokens, tokenizer });
+    let answer =
+        Tokenized { count: tokens.len(), max_model_len: model.max_model_len, tokens: TokenIds(tokens), token_strs };
+    // Numbers and strings serialize; what can end this is that nobody waits for it any more.
+    serde_json::to_string(&answer).map_err(|_| ApiError::internal())
+}
+
+fn text_refused(error: &TextError) -> ApiError {
+    let message = match error {
+        TextError::TooLong { bytes, limit } => {
+            format!("'prompt' has {bytes} bytes of text; this model's tokenizer takes at most {limit} at once.")
+        }
+        _ => "The tokenizer could not encode this text.".to_owned(),
+    };
+    ApiError::bad_request(message).with_param("prompt")
 }
 
 fn template_refused(error: &TemplateError) -> ApiError {
@@ -68,9 +119,7 @@ pub(crate) fn detokenize(body: Value, app: &App) -> Result<String, ApiError> {
     };
     fields.finish()?;
     let model = app.engine.model();
-    if model.tokenizer.is_none() {
-        return Err(no_tokenizer());
-    }
+    let Some(tokenizer) = &model.tokenizer else { return Err(no_tokenizer()) };
     let vocab = model.config.vocab_size;
     let mut ids = Vec::with_capacity(items.len());
     for (at, id) in params::token_ids(&items, |at| format!("tokens[{at}]"))?.into_iter().enumerate() {
@@ -82,6 +131,7 @@ pub(crate) fn detokenize(body: Value, app: &App) -> Result<String, ApiError> {
             }
         }
     }
+    params::check_text("tokens", ids.iter().map(|&id| tokenizer.token_len(id)).sum())?;
     Ok(json!({ "prompt": app.decode(&ids) }).to_string())
 }
 

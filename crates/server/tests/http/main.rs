@@ -16,4 +16,5 @@ mod site;
 mod surfaces;
 mod targets;
 mod tenants;
+mod texts;
 mod timeline;

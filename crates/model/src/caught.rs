@@ -1,0 +1,36 @@
+//! Panics of the `tokenizers` crate are answers: the file or the text is bad. Nobody is to read of them.
+//!
+//! A panic that is caught has been printed by then, by the process's hook. So the hook has to know: a binary's own asks
+//! [`is_caught`] and says nothing.
+
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+thread_local! {
+    static DEPTH: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Whether a panic on this thread, now, is caught and made an error.
+pub fn is_caught() -> bool {
+    DEPTH.get() > 0
+}
+
+/// What `work` gives; `None`: it panicked.
+pub(crate) fn catch<T>(work: impl FnOnce() -> T) -> Option<T> {
+    DEPTH.set(DEPTH.get() + 1);
+    let done = catch_unwind(AssertUnwindSafe(work));
+    DEPTH.set(DEPTH.get() - 1);
+    done.ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_knows_whether_it_is_caught() {
+        assert_eq!(catch(|| catch(is_caught)), Some(Some(true)));
+        assert_eq!(catch(|| [1, 2][usize::from(is_caught()) * 2]), None);
+        assert!(!is_caught());
+    }
+}
