@@ -86,7 +86,7 @@ fn a_lab_measures_and_explains() {
 fn ctrl_c_keeps_what_was_measured() {
     let directory = Directory::new("ctrl-c");
     let arguments =
-        ["lab", "--prompts", "16,32", "--positions", "0", "--batches", "1", "-r", "1000000", "-o", &directory.path()];
+        ["lab", "--prompts", "16,32", "--positions", "0", "--batches", "1", "-r", "65536", "-o", &directory.path()];
     let mut child = twostroke(&arguments).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("it starts");
     let mut line = String::new();
     let mut stderr = BufReader::new(child.stderr.take().expect("standard error is piped"));

@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::Stdio;
 
-use serde_json::{Value, json};
+use serde_json::json;
 use tests::{Ran, root, run, signal, twostroke};
 
 /// A cache of this test's own and a copy of the built-in model, removed when dropped.
@@ -56,11 +56,10 @@ impl Scratch {
     /// Replaces the limits that were kept by some that no measurement exceeds.
     fn keep_limits(&self, int8_ops: f64, bf16_flops: f64) {
         let file = self.kept("limits.json").remove(0);
-        let text = fs::read_to_string(&file).expect("it is there");
-        let mut value: Value = serde_json::from_str(&text).expect("an object");
+        let mut value = engine::kept::read(&file).expect("it is there, and whole");
         value["found"] =
             json!({ "int8_ops": int8_ops, "bf16_flops": bf16_flops, "read_bandwidth": 1e12, "f32_flops": 1e18 });
-        fs::write(&file, value.to_string()).expect("it can be written to");
+        engine::kept::write(&file, &value).expect("it can be written to");
     }
 
     /// On a short text of that name.

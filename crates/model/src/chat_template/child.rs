@@ -96,6 +96,16 @@ pub(super) enum Unready {
     Child(TemplateError),
 }
 
+impl Unready {
+    /// Of templates that a child has compiled before.
+    fn into_error(self) -> TemplateError {
+        match self {
+            Unready::Child(error) => error,
+            Unready::Wrong(_) => TemplateError::ProcessEnded,
+        }
+    }
+}
+
 /// The children that render one model's templates.
 #[derive(Debug)]
 pub(super) struct Pool {
@@ -139,7 +149,14 @@ impl Pool {
             return Err(TemplateError::TooLong);
         }
         let mut seat = self.seat()?;
-        let frame = seat.worker().ask(request, MAX_RENDER_TIME)?;
+        let frame = match seat.worker().ask(request, MAX_RENDER_TIME) {
+            // Somebody may have ended it while it had nothing to do, and it was still ending when it was asked.
+            Err(error) if !seat.is_new && error != TemplateError::TooSlow => {
+                seat.replace(self.start().map_err(Unready::into_error)?);
+                seat.worker().ask(wire::render_request(conversation), MAX_RENDER_TIME)?
+            }
+            asked => asked?,
+        };
         let rendered = wire::rendered(&frame).ok_or(TemplateError::ProcessEnded)?;
         if sent.max(frame.len()) <= MAX_KEPT_BYTES {
             seat.keep();
@@ -154,16 +171,13 @@ impl Pool {
             match state.idle.pop() {
                 // One that ended while it had nothing to do (somebody was short of memory) is nobody's error.
                 Some(worker) if worker.has_ended() => state.children -= 1,
-                Some(worker) => return Ok(Seat { pool: self, worker: Some(worker) }),
+                Some(worker) => return Ok(Seat { pool: self, worker: Some(worker), is_new: false }),
                 None if state.children < MAX_CHILDREN => {
                     state.children += 1;
                     drop(state);
                     // Counts as a child from here on, also when it does not start.
-                    let mut seat = Seat { pool: self, worker: None };
-                    seat.worker = Some(self.start().map_err(|unready| match unready {
-                        Unready::Child(error) => error,
-                        Unready::Wrong(_) => TemplateError::ProcessEnded,
-                    })?);
+                    let mut seat = Seat { pool: self, worker: None, is_new: true };
+                    seat.worker = Some(self.start().map_err(Unready::into_error)?);
                     return Ok(seat);
                 }
                 None => state = self.freed.wait(state).unwrap_or_else(PoisonError::into_inner),
@@ -190,9 +204,16 @@ impl Pool {
 struct Seat<'a> {
     pool: &'a Pool,
     worker: Option<Worker>,
+    /// It has rendered nothing yet.
+    is_new: bool,
 }
 
 impl Seat<'_> {
+    fn replace(&mut self, worker: Worker) {
+        self.worker = Some(worker);
+        self.is_new = true;
+    }
+
     fn worker(&mut self) -> &mut Worker {
         self.worker.as_mut().expect("a seat has a child until it is left")
     }
