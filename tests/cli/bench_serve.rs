@@ -291,7 +291,7 @@ fn what_is_wrong_is_told_in_one_line() {
         (&["--base-url", &url, "--probe-request-rate", "0"], "--probe-request-rate"),
         (&["--base-url", &url, "--probe-request-rate", "nan"], "--probe-request-rate"),
         (&["--base-url", &url, "--max-concurrency", "0"], "at least 1"),
-        (&["--base-url", &url, "--num-prompts", "10000000"], "prompt tokens are too many"),
+        (&["--base-url", &url, "--num-prompts", "1000M"], "must be at most 1000000"),
         (&["--base-url", &url, "--temperature", "nan"], "--temperature"),
         (&["--base-url", &url, "--api-key", "a\u{7f}b"], "unprintable"),
         (&["--base-url", &url, "--ramp-up-strategy", "linear", "--ramp-up-start-rps", "1"], "--ramp-up-end-rps"),

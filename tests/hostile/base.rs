@@ -254,7 +254,7 @@ impl Served {
         let answer = answer.map_err(|error| error.to_string())?;
         let value: Value = serde_json::from_str(&answer.body).unwrap_or_default();
         match answer.status {
-            200 => Ok(value["choices"].to_string()),
+            200 if value["choices"].is_array() => Ok(value["choices"].to_string()),
             status => Err(format!("{status} {}", child::first(&answer.body, 160))),
         }
     }

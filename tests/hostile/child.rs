@@ -191,7 +191,7 @@ impl Ran {
             return Err(format!("not refused: {:?}, it wrote {:?}", self.end, first(&self.stdout, 80)));
         }
         // What was found out before is told before; the refusal is the one line after it.
-        let said = |line: &&str| !line.starts_with("weights: ") && !line.starts_with("model ");
+        let said = |line: &&str| !["weights: ", "model ", "note: "].iter().any(|told| line.starts_with(told));
         let line = self.stderr.lines().filter(said).collect::<Vec<_>>().join("\n");
         if line.contains('\n') || !line.starts_with("twostroke: ") || line.len() > 2048 {
             return Err(format!("not one clear line: {}", self.first_lines()));

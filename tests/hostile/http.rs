@@ -60,7 +60,23 @@ pub(crate) fn answer(stream: &mut TcpStream, patience: Duration) -> io::Result<A
     let (head, body) = text.split_once("\r\n\r\n").ok_or_else(|| io::Error::other("an answer without a head"))?;
     let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
     let status = status.ok_or_else(|| io::Error::other("an answer without a status"))?;
-    Ok(Answer { status, head: head.to_ascii_lowercase(), body: body.to_string() })
+    let head = head.to_ascii_lowercase();
+    let body = match head.contains("transfer-encoding: chunked") {
+        true => unchunked(body).ok_or_else(|| io::Error::other("an answer whose chunks are none"))?,
+        false => body.to_string(),
+    };
+    Ok(Answer { status, head, body })
+}
+
+/// A body in chunks, as far as it came.
+fn unchunked(mut rest: &str) -> Option<String> {
+    let mut body = String::new();
+    while let Some((size, after)) = rest.split_once("\r\n") {
+        let size = usize::from_str_radix(size, 16).ok()?;
+        body.push_str(&after[..after.floor_char_boundary(size)]);
+        rest = after.get(size..).unwrap_or_default().trim_start_matches("\r\n");
+    }
+    Some(body)
 }
 
 /// The bytes of a request that is right.

@@ -486,7 +486,7 @@ pub(crate) struct BenchServeFlags {
     #[arg(long, value_name = "FILE", required_if_eq("dataset_name", "trace"))]
     pub(crate) dataset_path: Option<PathBuf>,
     /// Requests to send.
-    #[arg(long, value_name = "N", value_parser = load, default_value = "1000")]
+    #[arg(long, value_name = "N", value_parser = sent, default_value = "1000")]
     pub(crate) num_prompts: usize,
     /// random: tokens of a prompt after the shared prefix.
     #[arg(long, visible_alias = "input-len", value_name = "N", value_parser = count, default_value = "1024")]
@@ -1116,6 +1116,11 @@ fn load_or_zero(text: &str) -> Result<usize, String> {
 /// Turns of a conversation.
 fn turns(text: &str) -> Result<usize, String> {
     within(whole(text)?, 1, sim::workload::MAX_TURNS)
+}
+
+/// Requests that are sent: a client holds about a kilobyte for each.
+fn sent(text: &str) -> Result<usize, String> {
+    within(whole(text)?, 1, 1_000_000)
 }
 
 /// Tokens of many requests together.

@@ -258,7 +258,7 @@ async fn deliver(app: Arc<App>, plan: Plan, outputs: Outputs) -> Caught<Response
     let mut whole = collect(&app, &plan, outputs).await?;
     Ok(match whole.short() {
         Some(json) => json_body(json),
-        None => ([(header::CONTENT_TYPE, "application/json")], Body::new(whole)).into_response(),
+        None => json_body(Body::new(whole)),
     })
 }
 
@@ -342,6 +342,6 @@ async fn version() -> Response {
     json_body(json!({"version": env!("CARGO_PKG_VERSION")}).to_string())
 }
 
-pub(crate) fn json_body(json: String) -> Response {
-    ([(header::CONTENT_TYPE, "application/json")], json).into_response()
+pub(crate) fn json_body(json: impl Into<Body>) -> Response {
+    ([(header::CONTENT_TYPE, "application/json")], json.into()).into_response()
 }

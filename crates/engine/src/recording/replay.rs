@@ -86,9 +86,18 @@ impl std::fmt::Display for Difference {
             None => write!(f, "line {} differs", self.line)?,
         }
         for (name, recorded, replayed) in &self.what {
-            write!(f, "; {name}: recorded {recorded}, replayed {replayed}")?;
+            write!(f, "; {name}: recorded {}, replayed {}", shown(recorded), shown(replayed))?;
         }
         Ok(())
+    }
+}
+
+/// The beginning of what may be megabytes.
+fn shown(text: &str) -> String {
+    const MOST: usize = 200;
+    match text.char_indices().nth(MOST) {
+        Some((end, _)) => format!("{}... ({} bytes)", &text[..end], text.len()),
+        None => text.to_string(),
     }
 }
 

@@ -150,8 +150,8 @@ impl Pool {
         }
         let mut seat = self.seat()?;
         let frame = match seat.worker().ask(request, MAX_RENDER_TIME) {
-            // Somebody may have ended it while it had nothing to do, and it was still ending when it was asked.
-            Err(error) if !seat.is_new && error != TemplateError::TooSlow => {
+            // Somebody may have killed it while it had nothing to do, and it was still ending when it was asked.
+            Err(_) if !seat.is_new && seat.worker().was_killed() => {
                 seat.replace(self.start().map_err(Unready::into_error)?);
                 seat.worker().ask(wire::render_request(conversation), MAX_RENDER_TIME)?
             }
@@ -241,6 +241,8 @@ struct Worker {
     process: Arc<Mutex<Child>>,
     requests: Sender<Vec<u8>>,
     answers: Receiver<Vec<u8>>,
+    /// It took too long and was ended.
+    given_up: bool,
 }
 
 impl Worker {
@@ -264,7 +266,7 @@ impl Worker {
         let thread = thread::Builder::new().name("template".to_string()).spawn(work);
         thread.map_err(|_| TemplateError::NoProcess)?;
         let process = starting.recv().map_err(|_| TemplateError::NoProcess)?;
-        let worker = Worker { process, requests, answers };
+        let worker = Worker { process, requests, answers, given_up: false };
         match worker.answers.recv_timeout(MAX_START_TIME) {
             Ok(hello) if hello == HELLO => Ok(worker),
             _ => Err(TemplateError::NoProcess),
@@ -278,12 +280,22 @@ impl Worker {
         match self.answers.recv_timeout(limit) {
             Ok(answer) => Ok(answer),
             Err(RecvTimeoutError::Timeout) => {
+                self.given_up = true;
                 self.end();
                 Err(TemplateError::TooSlow)
             }
             // It closed its output, or wrote what is not an answer.
             Err(RecvTimeoutError::Disconnected) => Err(why(self.end())),
         }
+    }
+
+    /// Whether it has ended by SIGKILL, which neither we nor its own limits sent.
+    fn was_killed(&self) -> bool {
+        #[cfg(unix)]
+        if let Ok(Some(status)) = self.process().try_wait() {
+            return !self.given_up && std::os::unix::process::ExitStatusExt::signal(&status) == Some(9);
+        }
+        false
     }
 
     fn has_ended(&self) -> bool {

@@ -23,7 +23,7 @@
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 
-use aho_corasick::{AhoCorasick, MatchKind};
+use aho_corasick::{AhoCorasick, AhoCorasickKind, MatchKind};
 use serde_json::{Map, Value as Json};
 
 use super::{ChatMessage, TemplateError, TemplateOptions};
@@ -94,8 +94,14 @@ fn finder(texts: Vec<&str>) -> Option<AhoCorasick> {
     if texts.is_empty() {
         return None;
     }
-    AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(texts).ok()
+    // The table of all transitions takes quadratic time to build where a long text repeats itself.
+    let mut builder = AhoCorasick::builder();
+    builder.kind(Some(AhoCorasickKind::ContiguousNFA)).match_kind(MatchKind::LeftmostLongest);
+    builder.build(texts).ok()
 }
+
+/// Longest text in quotes that a template may look for in a message with signs in it.
+const MAX_LITERAL_BYTES: usize = 1024;
 
 /// What a template's source says about the texts that it looks for.
 #[derive(Debug, Default)]
@@ -130,7 +136,10 @@ impl Words {
                         // `c == '<'` asks for the sign alone; `'<' + name` writes it.
                         let asks =
                             before.is_some_and(Token::asks) || tokens.get(at + 1).is_some_and(Token::asks_before);
-                        if text.contains(is_sign) && (text.chars().nth(1).is_some() || asks) {
+                        if text.len() <= MAX_LITERAL_BYTES
+                            && text.contains(is_sign)
+                            && (text.chars().nth(1).is_some() || asks)
+                        {
                             literals.insert(text.clone());
                         }
                         words.insert(text.clone());

@@ -83,6 +83,8 @@ pub(crate) struct Whole {
     app: Arc<App>,
     numbers: Numbers,
     parts: VecDeque<Part>,
+    /// Written and not sent.
+    written: Vec<u8>,
     _charge: Option<Charge>,
 }
 
@@ -106,15 +108,13 @@ impl Whole {
             rest = &rest[at..];
         }
         parts.push_back(Part::Text(rest.to_string()));
-        Whole { app, numbers, parts, _charge: charge }
+        Whole { app, numbers, parts, written: Vec::new(), _charge: charge }
     }
 
-    /// The body in one piece, if nothing in it is long.
-    pub(crate) fn short(&mut self) -> Option<String> {
-        match self.parts.make_contiguous() {
-            [Part::Text(text)] => Some(std::mem::take(text)),
-            _ => None,
-        }
+    /// The body, if one piece is all there is; then its length is known.
+    pub(crate) fn short(&mut self) -> Option<Vec<u8>> {
+        self.written = self.piece();
+        self.parts.is_empty().then(|| std::mem::take(&mut self.written))
     }
 
     /// The next piece; empty after the last.
@@ -194,7 +194,7 @@ impl Body for Whole {
     type Error = Infallible;
 
     fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        let piece = self.piece();
+        let piece = if self.written.is_empty() { self.piece() } else { std::mem::take(&mut self.written) };
         Poll::Ready((!piece.is_empty()).then(|| Ok(Frame::data(piece.into()))))
     }
 }
