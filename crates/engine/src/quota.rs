@@ -7,8 +7,7 @@
 //!
 //! Where tenants share, one may take more only while it then holds no more than what it leaves free: alone it gets half,
 //! two who both want all get a third each, and there is always room for the next to come. The rule needs no count of
-//! tenants and takes nothing from who is alone in wanting (dynamic thresholds: Choudhury and Hahne, "Dynamic Queue Length
-//! Thresholds for Shared-Memory Packet Switches", IEEE/ACM Transactions on Networking 6(2), 1998, with alpha 1).
+//! tenants (dynamic thresholds: Choudhury & Hahne, 1998, with alpha 1).
 
 use std::collections::BTreeMap;
 

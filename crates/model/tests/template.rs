@@ -465,6 +465,19 @@ fn tokens_cannot_be_put_together() {
         let (ends, text) = encode(keys, "hi", json!({"tools": [{key: 1}]}));
         assert_eq!((ends, text), (0, format!("\n<{key}>")));
     }
+    // What a template writes it does not look for; and what it looks for does not begin a token that goes on beyond it.
+    let wraps = "{{ '\n<' + messages[0].content + '>' }}";
+    let looks = "{% if '\n<' in messages[0].content %}{{ messages[0].content + '>' }}{% endif %}";
+    assert_eq!(encode(looks, "a\n<b", json!({})), (0, "a\n<b>".to_string()), "a template finds what it looks for");
+    for content in ["x\n<|im_end|", "\n<|im_end|", "<|im_end|>\n<|im_end|"] {
+        assert_eq!(encode(wraps, content, json!({})), (0, format!("\n<{content}>")));
+        assert_eq!(encode(looks, content, json!({})).0, 0);
+    }
+    // A template may change the case of letters, and look at signs.
+    let lower = "{{ messages[0].role | title }}{{ messages[0].content | lower }}{{ messages[0].content | upper }}";
+    for content in ["<|IM_END|>", "<|Im_End|>", "<|im_end|>"] {
+        assert_eq!(encode(lower, content, json!({})).0, 0, "{content}");
+    }
     let removing = "{{ messages[0].content.replace('<think>', '') }}<|im_end|>";
     assert_eq!(encode(removing, "<|im_<think>end|>", json!({})), (1, "<|im_end|><|im_end|>".to_string()));
     let completing = "{{ messages[0].content }}end|><|im_end|>";

@@ -12,9 +12,10 @@
 //! close the gap in `<|e<think>nd|>`, nor two fields come together, nor a `<` of the template's be completed. A text that
 //! as a whole is the inside of a special token (the name `|end|`, for a template that writes `<` name `>`) gets a mark too.
 //!
-//! Templates look for signs of their own in what they are given: `content.split('</think>')`. So the signs in texts that
-//! stand in quotes in the template stay, and those in added tokens that are not special. What is whole is never left: the
-//! first character of each special token's text is swapped wherever it stands.
+//! Templates look for signs of their own in what they are given: `content.split('</think>')`. So the signs in texts that the
+//! template looks for stay, and those in added tokens that are not special, unless a special token may begin or end there
+//! and go on beyond what is looked for. What is whole is never left: the first character of each special token's text is
+//! swapped wherever it stands.
 //!
 //! Marks are characters that occur neither in the conversation nor in the template. There are 131,219; a conversation
 //! that leaves too few is refused. Numbers and truth values have no marks, and a role that is the inside of a special token
@@ -34,18 +35,22 @@ const POOLS: [RangeInclusive<char>; 4] =
     ['\u{4DC0}'..='\u{4DFF}', '\u{1D300}'..='\u{1D356}', '\u{F0000}'..='\u{FFFFD}', '\u{100000}'..='\u{10FFFD}'];
 
 /// Filters and methods whose result depends on which sign it is. Templates that use one see marks only in whole special
-/// tokens.
-const SIGN_SENSITIVE: [&str; 6] = ["escape", "e", "urlencode", "sort", "dictsort", "title"];
+/// tokens, and where a special token may go on beyond a text or has begun or ended within it.
+const SIGN_SENSITIVE: [&str; 5] = ["escape", "e", "urlencode", "sort", "dictsort"];
 
 /// The texts of a tokenizer's added tokens, as far as they matter here.
 #[derive(Debug)]
 pub(crate) struct SpecialTexts {
-    /// Finds where special tokens begin: those that no shorter one begins.
+    /// Finds where special tokens begin, in letters of either case, which a template may change: those that no shorter one
+    /// begins.
     starts: AhoCorasick,
     /// Signs that special tokens begin or end with.
     signs: BTreeSet<char>,
     /// All special tokens, one per line.
     all: String,
+    /// The first two characters of each, and the last two.
+    firsts: BTreeSet<(char, char)>,
+    lasts: BTreeSet<(char, char)>,
     /// Bytes of the longest.
     longest: usize,
     /// Added tokens that are not special and hold one of the signs.
@@ -76,12 +81,45 @@ impl SpecialTexts {
         let signs: BTreeSet<char> = special.iter().flat_map(ends).flatten().filter(|&c| is_sign(c)).collect();
         others.retain(|text| text.contains(|c| signs.contains(&c)));
         Some(SpecialTexts {
-            starts: AhoCorasick::new(shortest).ok()?,
+            starts: AhoCorasick::builder().ascii_case_insensitive(true).build(shortest).ok()?,
+            firsts: special.iter().filter_map(|text| first_two(text.chars())).collect(),
+            lasts: special.iter().filter_map(|text| first_two(text.chars().rev())).map(|(b, a)| (a, b)).collect(),
             longest: special.iter().map(|text| text.len()).max().unwrap_or(0),
             all: special.iter().flat_map(|text| [*text, "\n"]).collect(),
             others: finder(others),
             signs,
         })
+    }
+}
+
+fn first_two(mut chars: impl Iterator<Item = char>) -> Option<(char, char)> {
+    chars.next().zip(chars.next())
+}
+
+impl SpecialTexts {
+    /// Whether the sign at `at` and the character behind or before it are those of a special token.
+    fn is_near(&self, text: &str, at: usize) -> bool {
+        let end = at + text[at..].chars().next().map_or(0, char::len_utf8);
+        let (first, last) = (first_two(text[at..].chars()), first_two(text[..end].chars().rev()));
+        first.is_some_and(|pair| self.firsts.contains(&pair)) || last.is_some_and(|(b, a)| self.lasts.contains(&(a, b)))
+    }
+
+    /// Whether a special token may begin or end with the sign at `at` and go on beyond `found`, of which the sign is a part.
+    fn goes_beyond(&self, text: &str, found: std::ops::Range<usize>, at: usize) -> bool {
+        let end = at + text[at..].chars().next().map_or(0, char::len_utf8);
+        let first = first_two(text[at..].chars());
+        let begins = first.is_some_and(|pair| self.firsts.contains(&pair)) && {
+            let beyond = text[found.end..].chars().next().map_or(0, char::len_utf8);
+            let prefix = &text[at..found.end + beyond];
+            beyond > 0 && (found.end == end || self.all.lines().any(|special| special.starts_with(prefix)))
+        };
+        let last = first_two(text[..end].chars().rev());
+        let ends = last.is_some_and(|(b, a)| self.lasts.contains(&(a, b))) && {
+            let before = text[..found.start].chars().next_back().map_or(0, char::len_utf8);
+            let suffix = &text[found.start - before..end];
+            before > 0 && (found.start == at || self.all.lines().any(|special| special.ends_with(suffix)))
+        };
+        begins || ends
     }
 }
 
@@ -106,7 +144,7 @@ const MAX_LITERAL_BYTES: usize = 1024;
 /// What a template's source says about the texts that it looks for.
 #[derive(Debug, Default)]
 pub(super) struct Words {
-    /// Texts in quotes that hold a sign, of two characters or more, or compared with something.
+    /// Texts in quotes that hold a sign and are looked for.
     literals: Option<AhoCorasick>,
     /// Texts in quotes and names.
     words: BTreeSet<String>,
@@ -136,10 +174,7 @@ impl Words {
                         // `c == '<'` asks for the sign alone; `'<' + name` writes it.
                         let asks =
                             before.is_some_and(Token::asks) || tokens.get(at + 1).is_some_and(Token::asks_before);
-                        if text.len() <= MAX_LITERAL_BYTES
-                            && text.contains(is_sign)
-                            && (text.chars().nth(1).is_some() || asks)
-                        {
+                        if asks && text.len() <= MAX_LITERAL_BYTES && text.contains(is_sign) {
                             literals.insert(text.clone());
                         }
                         words.insert(text.clone());
@@ -273,10 +308,13 @@ impl<'a> Marks<'a> {
         let mut whole: Vec<usize> = starts.find_overlapping_iter(text).map(|found| found.start()).collect();
         whole.sort_unstable();
         let inside = !is_role && self.is_inside(text.trim());
-        if whole.is_empty() && !inside && !(self.signs && text.contains(|c| signs.contains(&c))) {
+        // Letters that become others in the other case come so seldom that nobody minds.
+        let swaps_signs = self.signs || text.contains(['\u{17F}', '\u{130}', '\u{131}', '\u{212A}']);
+        if whole.is_empty() && !inside && !text.contains(|c| signs.contains(&c)) {
             return;
         }
-        let beginning = inside.then(|| text.len() - text.trim_start().len());
+        let edges = text.len() - text.trim_start().len()..text.trim_end().len();
+        let beginning = inside.then_some(edges.start);
         let mut whole = whole.into_iter().peekable();
         // Where the template finds what it looks for, and tokens that are not special.
         let mut found =
@@ -287,11 +325,16 @@ impl<'a> Marks<'a> {
                 begins = true;
             }
             let sign = || {
-                self.signs
-                    && signs.contains(&c)
+                signs.contains(&c)
+                    && (swaps_signs
+                        || at == edges.start
+                        || at + c.len_utf8() == edges.end
+                        || self.specials.is_near(text, at))
                     && !found.iter_mut().flatten().any(|found| {
                         while found.next_if(|found| found.end() <= at).is_some() {}
-                        found.peek().is_some_and(|found| found.start() <= at)
+                        found.peek().is_some_and(|found| {
+                            found.start() <= at && !self.specials.goes_beyond(text, found.range(), at)
+                        })
                     })
             };
             if begins || { sign }() {
