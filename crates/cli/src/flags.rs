@@ -266,7 +266,7 @@ pub(crate) struct ServeFlags {
     /// here; with --api-key every name is served unless some are given.
     #[arg(long, value_name = "NAME")]
     pub(crate) allowed_host: Vec<String>,
-    /// An origin (https://app.example) whose pages may ask this server from a browser and read the answers; may be
+    /// An origin (`https://app.example`) whose pages may ask this server from a browser and read the answers; may be
     /// repeated. Pages of all others may not.
     #[arg(long, value_name = "ORIGIN")]
     pub(crate) allowed_origin: Vec<String>,

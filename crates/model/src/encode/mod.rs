@@ -18,7 +18,7 @@
 //! The crate stays the definition. A tokenizer with a stage that is not in the list of [`Plan::compile`] is left to the
 //! crate, on texts of [`MAX_WHOLE_BYTES`] at most, and tests compare the two on every family of tokenizers.
 //!
-//! Long work calls [`pace::pause`](crate::pace::pause) between pieces and within a long one.
+//! Long work calls [`pace::pause`] between pieces and within a long one.
 
 mod added;
 mod merge;
