@@ -41,9 +41,11 @@ pub(crate) async fn ask(State(app): State<Arc<App>>, RawQuery(query): RawQuery) 
     let turn = app.simulations.clone().try_acquire_owned().map_err(|_| ApiError::simulating())?;
     let (told, answer) = oneshot::channel();
     let work = move || {
-        // Held until the work is over, also when nobody waits for it any more.
-        let _turn = turn;
-        let _ = told.send(simulate(&app, minutes, &settings));
+        // Held until the work is over, also when nobody waits for it any more; and given back before the answer is told,
+        // for who hears it may ask again at once.
+        let simulated = simulate(&app, minutes, &settings);
+        drop(turn);
+        let _ = told.send(simulated);
     };
     std::thread::Builder::new().name("whatif".into()).spawn(work).map_err(|_| ApiError::internal())?;
     let text = answer.await.map_err(|_| ApiError::internal())?.map_err(refused)?;
