@@ -211,6 +211,11 @@ impl ValidatedRequest {
         self.num_answers
     }
 
+    /// Whose it is: one number per API key.
+    pub fn tenant(&self) -> u64 {
+        self.tenant
+    }
+
     /// Log probabilities of each token, if asked for: so many of the likeliest beside its own.
     pub fn logprobs(&self) -> Option<u32> {
         self.sampling.logprobs
@@ -263,7 +268,7 @@ pub(crate) fn validate(raw: RawRequest, model: &ModelInfo, salt_key: &[u8; 32]) 
 
 fn answers(n: Option<i64>, model: &ModelInfo) -> Result<usize, Rejection> {
     // Where tenants share, the answers to one request leave a seat to the others.
-    let seats = if model.share_queue { model.max_num_seqs.saturating_sub(1).max(1) } else { model.max_num_seqs };
+    let seats = if model.is_shared { model.max_num_seqs.saturating_sub(1).max(1) } else { model.max_num_seqs };
     let most = MAX_ANSWERS.min(seats as i64);
     match n.unwrap_or(1) {
         n if (1..=most).contains(&n) => Ok(n as usize),

@@ -93,7 +93,7 @@ pub struct ModelInfo {
     /// Sequences in one step.
     pub max_num_seqs: usize,
     /// Several tenants share it, and none of them may take it all.
-    pub share_queue: bool,
+    pub is_shared: bool,
     /// Rows of one step.
     pub max_num_batched_tokens: usize,
     /// Tokens per KV block.

@@ -84,8 +84,8 @@ pub struct EngineOptions {
     pub max_queued_requests: usize,
     /// Prompt tokens that may wait.
     pub max_queued_tokens: usize,
-    /// Several tenants may come, and none of them may fill the queue ([`crate::quota`]).
-    pub share_queue: bool,
+    /// Several tenants may come, and none of them may fill the queue ([`crate::quota`]) or take every seat at once.
+    pub is_shared: bool,
     /// Where the run is recorded; the file must not exist. See [`recording`].
     pub record: Option<PathBuf>,
     /// Seed of the seeds of requests that name none.
@@ -129,7 +129,7 @@ impl Default for EngineOptions {
             kv_swap_store: None,
             max_queued_requests: 256,
             max_queued_tokens: 1 << 20,
-            share_queue: false,
+            is_shared: false,
             record: None,
             seed: 0,
             calibration: None,
@@ -280,7 +280,7 @@ impl Engine {
             chat_template,
             max_model_len,
             max_num_seqs: options.max_num_seqs,
-            share_queue: options.share_queue,
+            is_shared: options.is_shared,
             max_num_batched_tokens: options.max_num_batched_tokens,
             block_size: options.block_size,
             num_blocks: kv.blocks,
@@ -315,7 +315,7 @@ impl Engine {
         let shared = Arc::new(Shared::new(Waiting::new(
             options.max_queued_requests,
             options.max_queued_tokens,
-            options.share_queue,
+            options.is_shared,
         )));
         let tiers = tiers(options, &model, forward.block_bytes(), clock)?;
         let header = Header::of(&model, options.as_stored, scheduler.limits(), scheduler.cost_model());

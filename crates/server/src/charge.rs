@@ -9,7 +9,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use engine::ValidatedRequest;
 use engine::quota::{NoRoom, Quota};
 
-use crate::auth::Tenant;
 use crate::error::ApiError;
 
 /// Bytes that a token takes until its answer is whole: its text, its id, and what vectors grow ahead.
@@ -53,11 +52,10 @@ impl AnswerMemory {
     }
 
     /// Sets `bytes` aside for `tenant`.
-    pub(crate) fn charge(self: &Arc<AnswerMemory>, tenant: Option<&Tenant>, bytes: u64) -> Result<Charge, ApiError> {
+    pub(crate) fn charge(self: &Arc<AnswerMemory>, tenant: u64, bytes: u64) -> Result<Charge, ApiError> {
         if bytes > self.most {
             return Err(ApiError::answer_too_large(bytes, self.most));
         }
-        let tenant = tenant.map_or(0, |digest| u64::from_le_bytes(digest[..8].try_into().expect("8 of 32 bytes")));
         let mut quota = self.quota.lock().unwrap_or_else(PoisonError::into_inner);
         quota.take(tenant, bytes).map_err(|no_room| match no_room {
             NoRoom::Full => ApiError::overloaded(1),

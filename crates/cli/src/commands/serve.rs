@@ -36,7 +36,7 @@ pub(crate) fn serve(flags: &ServeFlags) -> Result<(), Failure> {
     };
     let token = if flags.allow_pause { Some(hold_token()?) } else { None };
     let asks_for_keys = !api_keys.is_empty();
-    let options = EngineOptions { share_queue: api_keys.len() > 1, ..engine_options(flags, chosen)? };
+    let options = EngineOptions { is_shared: api_keys.len() > 1, ..engine_options(flags, chosen)? };
     let engine = models::start(&checkpoint, &options)?;
     let options = server_options(flags, api_keys, &limits, &token);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(IO_THREADS).enable_all().build()?;
@@ -119,7 +119,7 @@ fn engine_options(flags: &ServeFlags, chosen: Chosen) -> Result<EngineOptions, F
         kv_swap_store: None,
         max_queued_requests: flags.max_queued_requests,
         max_queued_tokens: flags.max_queued_tokens,
-        share_queue: false,
+        is_shared: false,
         seed: flags.seed.unwrap_or(chance),
         record: flags.record.clone(),
         hash_key: random,

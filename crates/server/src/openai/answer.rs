@@ -94,7 +94,8 @@ impl Outputs {
         let streamed = plan.delivery.stream;
         let bytes = |request: &ValidatedRequest| charge::bytes_of(request, streamed, most_unread(plan));
         let bytes = requests.iter().map(bytes).fold(0, u64::saturating_add);
-        let charge = app.answers.charge(asker.tenant.as_ref(), bytes)?;
+        let tenant = requests.first().map_or(0, ValidatedRequest::tenant);
+        let charge = app.answers.charge(tenant, bytes)?;
         #[cfg(feature = "otel")]
         let prompt_tokens = requests.iter().map(|request| request.prompt().len()).collect();
         let submit = |request| Ok(Some(app.engine.submit(request)?));

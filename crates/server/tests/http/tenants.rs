@@ -19,7 +19,7 @@ fn two_keys() -> ServerOptions {
 }
 
 fn shared(engine: EngineOptions) -> EngineOptions {
-    EngineOptions { share_queue: true, ..engine }
+    EngineOptions { is_shared: true, ..engine }
 }
 
 fn begin(host: &Host, key: &str, path: &str, body: &Value) -> Connection {
