@@ -288,9 +288,7 @@ fn changes(base: &Arc<Base>) -> Vec<Case> {
             if answered(server.port())? == alone { Ok(()) } else { Err("another answer".into()) }
         })
     }));
-    let own = Arc::clone(base);
     cases.push(Case::new(FAMILY, "a recording truncated while it is written", move |scratch| {
-        let _ = &own;
         let path = scratch.path("recording");
         timed(|| {
             let mut server = Server::start(&["--record", text(&path), "--kv-cache-memory-bytes", "8MiB"]);

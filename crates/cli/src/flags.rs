@@ -256,7 +256,7 @@ pub(crate) struct ServeFlags {
     /// its own for the prefix cache. In the environment, commas separate keys.
     #[arg(long, value_name = "KEY", env = "TWOSTROKE_API_KEY", hide_env_values = true, value_delimiter = ',')]
     pub(crate) api_key: Vec<String>,
-    /// More keys, one on a line, in a file that others cannot read. The word `priority` after a key lets its requests ask
+    /// More keys, one on a line; nobody else should be able to read the file. The word `priority` after a key lets its requests ask
     /// for that class (service_tier, or a priority below 0), which weighs four times as much as the usual one beside
     /// other keys; with one key alone it always may. # begins a comment.
     #[arg(long, value_name = "FILE")]
