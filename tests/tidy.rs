@@ -8,10 +8,11 @@ use tests::{files, root, text};
 /// Which of our crates each crate may depend on. Decisions and numbers never meet but in the engine.
 const ARROWS: &[(&str, &[&str])] = &[
     ("scheduler", &[]),
+    ("ledger", &["scheduler"]),
     ("kernels", &[]),
     ("files", &[]),
     ("model", &["kernels", "files"]),
-    ("engine", &["scheduler", "model", "kernels", "sim", "files"]),
+    ("engine", &["scheduler", "ledger", "model", "kernels", "sim", "files"]),
     ("plan", &["model", "kernels", "scheduler", "sim"]),
     ("server", &["engine", "model", "scheduler", "plan"]),
     ("sim", &["scheduler", "files"]),

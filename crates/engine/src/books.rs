@@ -6,8 +6,8 @@
 
 use std::collections::VecDeque;
 
-use scheduler::ledger::{Account, Bill, Totals};
-use scheduler::{CostModel, Ledger, Nanos, Request, RequestId, StepRecord};
+use ledger::{Account, Bill, Ledger, Totals};
+use scheduler::{CostModel, Nanos, Request, RequestId, StepRecord};
 
 use crate::quota;
 

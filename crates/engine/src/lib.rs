@@ -56,12 +56,12 @@ pub use door::{
 pub use kernels::Arithmetic;
 pub use kernels::limits::Limits as MachineLimits;
 pub use kernels::room::Limit as MemoryLimit;
+pub use ledger;
 pub use live::{End, Ended, InScene, KvMap, LoggedStep, Percentiles, Place, Scene, Watch};
 pub use memory::available_bytes as available_memory;
 pub use model::chat_template::ChatMessage;
 pub use output::{Output, RequestError, Stream, Timings, TokenLogprob, Usage};
 pub use record::{Histogram, Met, Predictions, Stats};
-pub use scheduler::ledger;
 pub use scheduler::{FinishReason, RequestId};
 pub use start::{DefaultTarget, EngineOptions, StartError, Starting};
 #[doc(hidden)]

@@ -5,7 +5,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use scheduler::ledger::Totals;
+use ledger::Totals;
 use scheduler::{FinishReason, Nanos, StepRecord, SwapStats, Targets};
 
 use crate::books::Books;

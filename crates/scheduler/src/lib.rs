@@ -12,7 +12,6 @@ extern crate alloc;
 
 pub mod cost;
 pub mod kv;
-pub mod ledger;
 pub mod presets;
 pub mod request;
 pub mod router;
@@ -39,7 +38,6 @@ mod queue;
 pub use cost::{CostModel, Hardware, ModelCost, Work};
 pub use defaults::House;
 pub use kv::{BlockId, BlockSave, BlockTable, SlotSpill, SwapStats, Tier, TierSizes, TierSlot};
-pub use ledger::Ledger;
 pub use limits::{Limits, LimitsError};
 pub use outlook::{Newcomer, Outlook};
 pub use pace::Targets;

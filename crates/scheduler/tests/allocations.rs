@@ -1,10 +1,8 @@
-//! A steady decode step allocates nothing, its place in the ledger included: vectors and tables are sized when a sequence
-//! enters.
+//! A steady decode step allocates nothing: vectors and tables are sized when a sequence enters.
 
 use allocation_counter::measure;
 use scheduler::{
-    Ledger, Limits, Nanos, Priority, Request, RequestId, RowOutput, Scheduler, Step, StepOutput, StepRecord, StopRules,
-    Targets,
+    Limits, Nanos, Priority, Request, RequestId, RowOutput, Scheduler, Step, StepOutput, StepRecord, StopRules, Targets,
 };
 
 #[test]
@@ -23,7 +21,6 @@ fn a_steady_decode_step_allocates_nothing() {
         hash_key: [5; 32],
     };
     let mut scheduler = Scheduler::new(limits).expect("good limits");
-    let mut ledger = Ledger::new(1024);
     for id in 0..28 {
         let request = Request {
             id: RequestId(id),
@@ -37,7 +34,6 @@ fn a_steady_decode_step_allocates_nothing() {
             targets: Targets::default(),
             arrived: Nanos(0),
         };
-        ledger.admit(request.id, Nanos(0), request.num_answers, request.tenant, request.targets);
         scheduler.admit(request, Nanos(0)).expect("there is room");
     }
     let (mut step, mut output) = (Step::default(), StepOutput::default());
@@ -61,7 +57,6 @@ fn a_steady_decode_step_allocates_nothing() {
         output.rows.truncate(num_rows);
         events.clear();
         scheduler.complete_into(&output, Nanos(number), &mut events, &mut record);
-        ledger.step(&record, scheduler.cost_model());
         (step.decode.len(), record.taken_blocks)
     };
     (0..8).for_each(|number| _ = one_step(number));
@@ -75,6 +70,5 @@ fn a_steady_decode_step_allocates_nothing() {
         }
     });
     assert_eq!((rows, taken), (300 * 32, 300 * 32 / 4), "32 sequences decode, and take a block every 4 tokens");
-    assert!(ledger.totals().gaps.total() > Nanos(0));
     assert_eq!(allocations.count_total, 0, "allocations in 300 steady decode steps");
 }

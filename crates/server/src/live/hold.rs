@@ -9,7 +9,7 @@
 //! A held engine holds everybody's requests, so this is off unless whoever started the server allows it, and then takes
 //! the token of this start, which only those have who were given the link that the start printed. Nothing fails
 //! because of it: requests are taken in and wait, `/health` stays good, and the time has an owner of its own
-//! (`paused`, see `scheduler::ledger`). Targets do not run in it.
+//! (`paused`, see `engine::ledger`). Targets do not run in it.
 
 use std::sync::Arc;
 use std::time::Duration;

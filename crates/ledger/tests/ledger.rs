@@ -4,11 +4,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use ledger::{Account, Ledger, Owner, Shares};
 use scheduler::cost::{Knot, Terms};
-use scheduler::ledger::{Account, Owner, Shares};
 use scheduler::{
-    CostModel, Event, Ledger, Limits, Nanos, Priority, Request, RequestId, RowOutput, Scheduler, Step, StepOutput,
-    StepRecord, StopRules, Targets, TokenId,
+    CostModel, Event, Limits, Nanos, Priority, Request, RequestId, RowOutput, Scheduler, Step, StepOutput, StepRecord,
+    StopRules, Targets, TokenId,
 };
 
 const MS: u64 = 1_000_000;

@@ -7,17 +7,24 @@
 //! B's cost to A                           |------------------------|                              the same nanoseconds
 //! ```
 //!
-//! A step that carried rows of a request is shared out: what its own rows would have cost alone is its own; what the step
-//! cost beyond that belongs to the other rows, each by what it adds. Costs are those of the [`CostModel`], scaled so that
-//! the parts are the measured time. One pass over the weights serves all rows: whoever asks, its own rows pay for it as if
-//! they were alone, and the others for what more rows make of it, in proportion to their rows. Without a model a row costs
-//! one, and a pass costs at least [`ROWS_OF_A_PASS`].
+//! A step that carried rows of a request is shared out: what its own rows would have cost alone is its own; what the
+//! step cost beyond that belongs to the other rows, each by what it adds. Costs are those of the [`CostModel`], scaled
+//! so that the parts are the measured time. One pass over the weights serves all rows: whoever asks, its own rows pay
+//! for it as if they were alone, and the others for what more rows make of it, in proportion to their rows. Without a
+//! model a row costs one, and a pass costs at least [`ROWS_OF_A_PASS`].
 //!
 //! A step that carried no row of a waiting request is queue time, by what kept the first in line waiting; the time
-//! between steps is overhead, unless somebody holds the engine to look at it. Sums are integers: the parts of a TTFT or of a gap are the whole, to the nanosecond.
+//! between steps is overhead, unless somebody holds the engine to look at it. Sums are integers: the parts of a TTFT or
+//! of a gap are the whole, to the nanosecond.
 //!
 //! Waiting costs nothing here: its time is read off running clocks when it ends. A step costs its rows, times the
 //! prompts in it. Memory is bounded per request, and a steady step allocates nothing.
+//!
+//! The ledger decides nothing, so it is no part of the scheduler: it reads what the scheduler writes down, and whoever
+//! has the records gets the same answers, the engine while it runs, a replay and the simulator. It has no clock and no
+//! IO (`no_std`).
+#![no_std]
+extern crate alloc;
 
 mod account;
 
@@ -28,9 +35,9 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use crate::cost::{CostModel, Terms, Work};
-use crate::{Blocked, Nanos, Preempted, RequestId, StepRecord, Targets};
 use account::{Clocks, Meter};
+use scheduler::cost::Terms;
+use scheduler::{Blocked, CostModel, Nanos, Preempted, RequestId, StepRecord, Targets, Work};
 
 /// Without a cost model: a pass over the weights costs as much as computing so many rows, about what a CPU with matrix
 /// units computes while it reads them.
@@ -123,7 +130,8 @@ struct Prompt {
 }
 
 impl Ledger {
-    /// An empty ledger that keeps up to `max_visits` steps of each request for [`Account::visits`]; with 0 it keeps sums.
+    /// An empty ledger that keeps up to `max_visits` steps of each request for [`Account::visits`]; with 0 it keeps
+    /// sums.
     pub fn new(max_visits: usize) -> Ledger {
         Ledger { max_visits, ..Ledger::default() }
     }
@@ -293,7 +301,8 @@ impl Ledger {
             rows += group.decode.rows + group.prefill.rows;
         }
         let pass = prices.pass(rows);
-        // Nanoseconds that decode rows took of others, and what one unit of price and one row of the pass cost them all.
+        // Nanoseconds that decode rows took of others, and what one unit of price and one row of the pass cost them
+        // all.
         let (mut decoded, mut scales, mut row_scales) = ([0; 2], [0.0; 2], [0.0; 2]);
         for index in 0..self.groups.len() {
             let group = &mut self.groups[index];

@@ -9,7 +9,7 @@
 use alloc::vec::Vec;
 use core::cmp::Reverse;
 
-use crate::{Nanos, RequestId, Targets};
+use scheduler::{Nanos, RequestId, Targets};
 
 /// Who a nanosecond of a request's waiting belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -116,7 +116,7 @@ impl Shares {
     }
 
     /// Gives `owner` so many nanoseconds more.
-    pub(super) fn add(&mut self, owner: Owner, nanos: u64) {
+    pub(crate) fn add(&mut self, owner: Owner, nanos: u64) {
         self.0[owner as usize] += nanos;
     }
 
@@ -155,7 +155,7 @@ impl Named {
     }
 
     /// A newcomer takes the place of the smallest if it is larger; who is not kept counts to the rest.
-    pub(super) fn add(&mut self, id: RequestId, nanos: u64) {
+    pub(crate) fn add(&mut self, id: RequestId, nanos: u64) {
         if nanos == 0 {
             return;
         }
@@ -172,7 +172,7 @@ impl Named {
         }
     }
 
-    pub(super) fn merge(&mut self, other: &Named) {
+    pub(crate) fn merge(&mut self, other: &Named) {
         other.entries.iter().flatten().for_each(|&(id, nanos)| self.add(id, nanos));
         self.rest += other.rest;
     }
@@ -284,7 +284,7 @@ pub struct Account {
     pub waits: Vec<Wait>,
     /// Its longest gaps, up to a limit, in no order.
     pub longest_gaps: Vec<Gap>,
-    pub(super) answers: Vec<Meter>,
+    pub(crate) answers: Vec<Meter>,
 }
 
 /// Longest gaps kept with their owners.
@@ -339,13 +339,13 @@ impl Account {
             + self.longest_gaps.capacity() * size_of::<Gap>()
     }
 
-    pub(super) fn keep_wait(&mut self, wait: Wait) {
+    pub(crate) fn keep_wait(&mut self, wait: Wait) {
         if self.waits.len() < MOST_WAITS {
             self.waits.push(wait);
         }
     }
 
-    pub(super) fn keep_visit(&mut self, visit: Visit, most: usize) {
+    pub(crate) fn keep_visit(&mut self, visit: Visit, most: usize) {
         if self.visits.len() < most {
             self.visits.push(visit);
         } else {
@@ -353,7 +353,7 @@ impl Account {
         }
     }
 
-    pub(super) fn keep_gap(&mut self, gap: Gap) {
+    pub(crate) fn keep_gap(&mut self, gap: Gap) {
         if self.longest_gaps.len() < MOST_GAPS {
             self.longest_gaps.push(gap);
         } else if let Some(shortest) = self.longest_gaps.iter_mut().min_by_key(|gap| gap.shares.total())
@@ -364,7 +364,7 @@ impl Account {
     }
 
     /// Room for what steady steps add, so that they allocate nothing.
-    pub(super) fn make_ready(&mut self, visits: usize) {
+    pub(crate) fn make_ready(&mut self, visits: usize) {
         if self.visits.capacity() == 0 && visits > 0 {
             self.visits.reserve_exact(visits);
             self.longest_gaps.reserve_exact(MOST_GAPS);
@@ -374,25 +374,25 @@ impl Account {
 
 /// How far one answer's time has been given to owners.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Meter {
+pub(crate) struct Meter {
     /// Everything before this moment has an owner.
-    pub(super) upto: Nanos,
+    pub(crate) upto: Nanos,
     /// The clocks of that moment.
-    pub(super) at: Clocks,
+    pub(crate) at: Clocks,
     /// Since the last token, or since arrival.
-    pub(super) pending: Shares,
-    pub(super) others: Named,
+    pub(crate) pending: Shares,
+    pub(crate) others: Named,
     /// It has blocks: false in the queue.
-    pub(super) is_in: bool,
+    pub(crate) is_in: bool,
     /// The rows it had last were not the end of its known tokens.
-    pub(super) mid_prompt: bool,
-    pub(super) tokens: u32,
-    pub(super) ended: bool,
+    pub(crate) mid_prompt: bool,
+    pub(crate) tokens: u32,
+    pub(crate) ended: bool,
 }
 
 impl Meter {
     /// Gives the time until `to`, in which it had no row, to its owners. Returns what steps took of it.
-    pub(super) fn settle(&mut self, to: Nanos, clocks: &Clocks) -> Shares {
+    pub(crate) fn settle(&mut self, to: Nanos, clocks: &Clocks) -> Shares {
         let mut shares = Shares::default();
         let steps = clocks.steps.iter().zip(&self.at.steps).map(|(now, then)| now - then);
         let queue = [Owner::QueueKv, Owner::QueueSeats, Owner::QueueBudget];
@@ -413,14 +413,14 @@ impl Meter {
     }
 }
 
-/// Time since the ledger began, by what the engine did: what a waiting request's time is read off, without a look at the
-/// request while it waits.
+/// Time since the ledger began, by what the engine did: what a waiting request's time is read off, without a look at
+/// the request while it waits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Clocks {
+pub(crate) struct Clocks {
     /// Steps, by what kept the first in line waiting: KV, seats, budget.
-    pub(super) steps: [u64; 3],
+    pub(crate) steps: [u64; 3],
     /// Between steps.
-    pub(super) between: u64,
+    pub(crate) between: u64,
     /// Held.
-    pub(super) paused: u64,
+    pub(crate) paused: u64,
 }

@@ -1,0 +1,66 @@
+//! A steady decode step allocates nothing in the ledger: what an account keeps is sized when its request enters.
+
+use allocation_counter::measure;
+use ledger::Ledger;
+use scheduler::{
+    Limits, Nanos, Priority, Request, RequestId, RowOutput, Scheduler, StepOutput, StepRecord, StopRules, Targets,
+};
+
+const REQUESTS: u64 = 28;
+
+fn request(id: u64) -> Request {
+    Request {
+        id: RequestId(id),
+        prompt: (0..20).map(|token| token + id as u32 * 100).collect(),
+        num_answers: 1 + usize::from(id == 7) * 4,
+        stop: StopRules { max_tokens: 400, min_tokens: 0, stop_token_ids: vec![1] },
+        priority: Priority(0),
+        salt: 0,
+        use_prefix_cache: true,
+        tenant: 0,
+        targets: Targets::default(),
+        arrived: Nanos(0),
+    }
+}
+
+/// What the scheduler writes down of so many steps with [`REQUESTS`] requests, one of them with five answers.
+fn records(steps: u64) -> Vec<StepRecord> {
+    let limits = Limits {
+        block_size: 4,
+        num_blocks: 4096,
+        max_model_len: 1000,
+        max_num_seqs: 32,
+        max_num_batched_tokens: 2048,
+        max_prefill_chunk: 512,
+        max_prefill_seqs: 32,
+        max_queued_requests: 64,
+        max_queued_tokens: 100_000,
+        enable_prefix_caching: true,
+        hash_key: [5; 32],
+    };
+    let mut scheduler = Scheduler::new(limits).expect("good limits");
+    (0..REQUESTS).for_each(|id| scheduler.admit(request(id), Nanos(0)).expect("there is room"));
+    let one_step = |number| {
+        let step = scheduler.schedule(Nanos(number));
+        let prompts = step.prefill.iter().map(|chunk| (chunk.seq, chunk.samples));
+        let samples = step.decode.iter().map(|&seq| (seq, 1)).chain(prompts);
+        let rows = samples.map(|(seq, samples)| RowOutput { seq, tokens: vec![5000 + number as u32; samples] });
+        scheduler.complete(StepOutput { step: step.id, rows: rows.collect() }, Nanos(number + 1)).record
+    };
+    (0..steps).map(one_step).collect()
+}
+
+#[test]
+fn a_steady_decode_step_allocates_nothing() {
+    let mut ledger = Ledger::new(1024);
+    (0..REQUESTS).map(request).for_each(|request| {
+        ledger.admit(request.id, Nanos(0), request.num_answers, request.tenant, request.targets);
+    });
+    let records = records(308);
+    let (first, steady) = records.split_at(8);
+    first.iter().for_each(|record| ledger.step(record, None));
+    assert!(steady.iter().all(|record| record.decode.len() == 32), "32 sequences decode");
+    let allocations = measure(|| steady.iter().for_each(|record| ledger.step(record, None)));
+    assert!(ledger.totals().gaps.total() > Nanos(0));
+    assert_eq!(allocations.count_total, 0, "allocations in 300 steady decode steps");
+}
