@@ -14,11 +14,16 @@
 //! One thread owns the scheduler, the model and the cache. Handles ([`Engine`]) are cheap to clone and can be used from
 //! any thread, with or without an async runtime.
 
-mod books;
+mod accounts;
 mod calibrate;
+#[cfg(test)]
+mod chaos;
+mod clock;
 mod core;
+mod counters;
 mod door;
 mod fill;
+mod journal;
 pub mod kept;
 mod live;
 mod lower;
@@ -26,18 +31,19 @@ mod memory;
 mod output;
 mod past;
 pub mod quota;
-mod record;
+mod recent;
 pub mod recording;
 mod start;
 mod thread;
 mod tiers;
+mod turnover;
 mod waiting;
 pub mod whatif;
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use model::chat_template::ChatTemplate;
 use model::demands::{Demands, Shape};
@@ -47,8 +53,9 @@ use scheduler::{Limits, Nanos, Newcomer, StepRecord, Targets, TokenId};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
-pub use books::{Ending, Timeline};
+pub use accounts::{Ending, Timeline};
 pub use calibrate::{Calibrated, Calibration};
+pub use counters::{Histogram, Met, Predictions, Stats};
 pub use door::{
     MAX_ANSWERS, MAX_LOGIT_BIAS, MAX_LOGPROBS, MAX_SALT_BYTES, MAX_STOP_BYTES, MAX_STOP_STRINGS, MAX_STOP_TOKENS,
     Prompt, RawRequest, Rejection, ServiceClass, ValidatedRequest,
@@ -61,16 +68,16 @@ pub use live::{End, Ended, InScene, KvMap, LoggedStep, Percentiles, Place, Scene
 pub use memory::available_bytes as available_memory;
 pub use model::chat_template::ChatMessage;
 pub use output::{Output, RequestError, Stream, Timings, TokenLogprob, Usage};
-pub use record::{Histogram, Met, Predictions, Stats};
 pub use scheduler::{FinishReason, RequestId};
 pub use start::{DefaultTarget, EngineOptions, StartError, Starting};
 #[doc(hidden)]
 pub use tiers::Store;
 pub use tiers::SwapDisk;
 
-use crate::core::Clock;
+use crate::clock::Clock;
+use crate::core::Arrived;
+use crate::journal::Log;
 use crate::quota::NoRoom;
-use crate::record::StepLog;
 use crate::thread::{Command, Hold, Shared};
 
 /// What is being served.
@@ -209,7 +216,7 @@ struct Inner {
     model: Arc<ModelInfo>,
     commands: UnboundedSender<Command>,
     shared: Arc<Shared>,
-    log: Arc<Mutex<StepLog>>,
+    log: Arc<Mutex<Log>>,
     clock: Clock,
     next_id: AtomicU64,
     /// The thread that writes the recording, if there is one.
@@ -236,19 +243,16 @@ impl Engine {
 
     /// A request that alone needs more cache than there is would wait for ever.
     fn fits(&self, request: &ValidatedRequest) -> Result<(), Rejection> {
-        let model = &self.0.model;
-        let blocks = |tokens: usize| tokens.div_ceil(model.block_size);
-        let shared = request.prompt.len() / model.block_size;
-        let longest = blocks(request.prompt.len() + request.stop.max_tokens);
-        let needed = shared + request.num_answers * (longest - shared);
-        if needed <= model.num_blocks {
+        let (limits, num_answers) = (&self.0.limits, request.num_answers);
+        let needed = limits.blocks_needed(request.prompt.len(), request.stop.max_tokens, num_answers);
+        if needed <= limits.num_blocks {
             return Ok(());
         }
         let message = format!(
             "this request may need {needed} KV blocks of {} tokens; the server has {}: ask for fewer tokens or answers",
-            model.block_size, model.num_blocks
+            limits.block_size, limits.num_blocks
         );
-        let param = if request.num_answers > 1 { "n" } else { "max_tokens" };
+        let param = if num_answers > 1 { "n" } else { "max_tokens" };
         Err(Rejection { param: Some(param), code: Some("kv_cache_too_small"), message })
     }
 
@@ -258,41 +262,43 @@ impl Engine {
         if shared.draining.load(Ordering::Relaxed) || shared.dead.load(Ordering::Relaxed) {
             return Err(SubmitError::ShuttingDown);
         }
-        let arrived = self.0.clock.now();
-        let predicted_ttft = self.in_time(&request, arrived)?;
-        let mut waiting = shared.waiting();
-        if let Err(no_room) = waiting.enter(request.place()) {
-            let retry_after = self.retry_after();
-            return Err(match no_room {
+        let (at, held) = self.0.clock.now_and_held();
+        let ticket = shared.requests.enter(request.place()).map_err(|no_room| {
+            let (waiting, retry_after) = (shared.requests.waiting(), self.retry_after());
+            match no_room {
                 NoRoom::Full => SubmitError::QueueFull { waiting_requests: waiting.requests(), retry_after },
                 NoRoom::ShareTaken => {
                     SubmitError::ShareTaken { waiting_requests: waiting.requests_of(request.tenant), retry_after }
                 }
-            });
-        }
-        drop(waiting);
-        shared.open_requests.fetch_add(1, Ordering::Relaxed);
+            }
+        })?;
+        let predicted_ttft = self.in_time(&request, at)?;
         let id = RequestId(self.0.next_id.fetch_add(1, Ordering::Relaxed));
         let (outlet, outputs, unread) = output::outlet();
-        let prompt = request.prompt.clone();
+        let (prompt, line) = (request.prompt.clone(), newcomer(&request));
+        let arrived = Arrived { at, held, ticket: Some(ticket) };
         let command = Command::Submit { id, request: Box::new(request), arrived, outputs: outlet };
         commands.send(command).map_err(|_| SubmitError::ShuttingDown)?;
+        if predicted_ttft.is_some() {
+            // Until the engine's thread renews it, those who come next see it in line.
+            shared.outlook.lock().unwrap_or_else(PoisonError::into_inner).add(&line, at);
+        }
         Ok(Stream { id, outputs, unread, commands: commands.clone(), prompt, predicted_ttft, ended: false })
     }
 
     /// When the request's first token will come, as far as can be known; refused if that is too late and late requests
-    /// are not wanted. It stands in line from here on.
+    /// are not wanted.
     fn in_time(&self, request: &ValidatedRequest, now: Nanos) -> Result<Option<Duration>, SubmitError> {
         if self.0.model.calibrated.is_none() {
             return Ok(None);
         }
-        let (prompt_tokens, priority, ttft) = (request.prompt.len(), request.priority, request.targets.ttft);
-        let new = Newcomer { prompt_tokens, priority, ttft };
-        let turnover = Nanos(self.0.shared.drain_interval.load(Ordering::Relaxed));
-        let mut outlook = self.0.shared.outlook.lock().unwrap_or_else(PoisonError::into_inner);
-        let (predicted, alone) = (outlook.ttft(&new, now, turnover), outlook.alone(prompt_tokens));
+        let new = newcomer(request);
+        let turnover = self.log().turnover.interval();
+        let outlook = self.0.shared.outlook.lock().unwrap_or_else(PoisonError::into_inner);
+        let (predicted, alone) = (outlook.ttft(&new, now, turnover), outlook.alone(new.prompt_tokens));
+        drop(outlook);
         let duration = |time: Nanos| Duration::from_nanos(time.0);
-        match ttft.filter(|_| self.0.refuse_late) {
+        match new.ttft.filter(|_| self.0.refuse_late) {
             Some(target) if alone > target => {
                 Err(SubmitError::NeverInTime { alone: duration(alone), target: duration(target) })
             }
@@ -302,34 +308,36 @@ impl Engine {
                 // The line becomes shorter by a second each second.
                 retry_after: duration(predicted.since(target)),
             }),
-            _ => {
-                outlook.add(&new, now);
-                Ok(Some(duration(predicted)))
-            }
+            _ => Ok(Some(duration(predicted))),
         }
     }
 
     /// One place of the queue at the measured rate, between 1 and 60 seconds.
     fn retry_after(&self) -> Duration {
-        let interval = Duration::from_nanos(self.0.shared.drain_interval.load(Ordering::Relaxed));
+        let interval = Duration::from_nanos(self.log().turnover.interval().0);
         interval.clamp(Duration::from_secs(1), Duration::from_secs(60))
+    }
+
+    fn log(&self) -> MutexGuard<'_, Log> {
+        self.0.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Gauges, counters and histograms, all read off the step log.
     pub fn stats(&self) -> Stats {
-        let now = self.0.clock.now();
-        let log = self.0.log.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut stats = log.stats.clone();
-        stats.owners = *log.books.totals();
+        let (now, held) = self.0.clock.now_and_held();
+        let log = self.log();
+        let mut stats = log.counters.clone();
+        stats.held_seconds = held.as_secs_f64();
+        stats.owners = *log.accounts.totals();
         stats.kv_seconds_to_full = log.fill.seconds_to_full(now, self.0.model.num_blocks);
         drop(log);
         let outlook = self.0.shared.outlook.lock().unwrap_or_else(PoisonError::into_inner);
         stats.prefill_backlog_seconds = outlook.backlog().as_secs_f64();
         drop(outlook);
-        let waiting = self.0.shared.waiting();
+        let waiting = self.0.shared.requests.waiting();
         (stats.waiting_requests, stats.waiting_tokens) = (waiting.requests(), waiting.tokens());
         drop(waiting);
-        let open = self.0.shared.open_requests.load(Ordering::Relaxed);
+        let open = self.0.shared.requests.open();
         stats.running_requests = open.saturating_sub(stats.waiting_requests);
         stats.total_blocks = self.0.model.num_blocks;
         stats.block_bytes = (self.0.model.kv_bytes_per_token * self.0.model.block_size) as u64;
@@ -337,28 +345,40 @@ impl Engine {
     }
 
     /// The newest step records, oldest first, at most `most`.
-    pub fn records(&self, most: usize) -> Vec<StepRecord> {
-        self.0.log.lock().unwrap_or_else(PoisonError::into_inner).records(most)
+    pub fn records(&self, most: usize) -> Vec<Arc<StepRecord>> {
+        let log = self.log();
+        let from = log.recent.num_steps().saturating_sub(most as u64);
+        log.recent.steps_from(from).map(|(_, record)| record.clone()).collect()
     }
 
     /// The answers to what came in the last `span` and is over, and the steps, as far as they are remembered: what
     /// [`whatif::watch`] asks about. It holds lengths and moments, and no content.
     pub fn past(&self, span: Duration) -> whatif::Past {
         let begin = self.0.clock.now().since(Nanos(span.as_nanos() as u64));
-        let shared = self.0.log.lock().unwrap_or_else(PoisonError::into_inner).history.share();
+        let shared = self.log().history.share();
         let cost = self.0.model.calibrated.as_ref().map(|calibrated| calibrated.cost.clone());
         shared.since(begin, self.0.limits.clone(), cost)
     }
 
     /// Where the time of a request went: one that waits or runs, or one of the last that ended.
     pub fn timeline(&self, id: RequestId) -> Option<Timeline> {
-        let log = self.0.log.lock().unwrap_or_else(PoisonError::into_inner);
-        log.books.timeline(id, self.0.clock.now())
+        let (now, held) = self.0.clock.now_and_held();
+        self.log().accounts.timeline(id, now, held)
     }
 
-    /// Nanoseconds since the engine started: what a [`Timeline`]'s moments are measured from.
+    /// Nanoseconds since the engine started, without those in which somebody held it: what all moments are measured in.
     pub fn now(&self) -> Nanos {
         self.0.clock.now()
+    }
+
+    /// Nanoseconds between the start of the engine and one of its moments, on the machine's clock: with what it was held.
+    pub fn since_start(&self, at: Nanos) -> Nanos {
+        self.0.clock.since_start(at)
+    }
+
+    /// For how long it was held until now.
+    pub fn held(&self) -> Nanos {
+        self.0.clock.held()
     }
 
     /// Whether the engine moves: tied to the loop itself, not to this handle.
@@ -371,7 +391,7 @@ impl Engine {
             dead: shared.dead.load(Ordering::Relaxed),
             draining: shared.draining.load(Ordering::Relaxed),
             stuck_for: Duration::from_nanos(stuck),
-            open_requests: shared.open_requests.load(Ordering::Relaxed),
+            open_requests: shared.requests.open(),
         }
     }
 
@@ -420,9 +440,14 @@ impl Engine {
     /// there is none.
     pub fn finish_recording(&self, limit: Duration) {
         let Some(recorder) = self.0.recorder.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
-        let begun = self.0.clock.now();
-        while !recorder.is_finished() && self.0.clock.now().since(begun).0 < limit.as_nanos() as u64 {
+        let begun = Instant::now();
+        while !recorder.is_finished() && begun.elapsed() < limit {
             std::thread::sleep(Duration::from_millis(2));
         }
     }
+}
+
+/// Its place in line.
+fn newcomer(request: &ValidatedRequest) -> Newcomer {
+    Newcomer { prompt_tokens: request.prompt.len(), priority: request.priority, ttft: request.targets.ttft }
 }

@@ -168,20 +168,20 @@ impl Watch {
     /// The place of one that has seen everything.
     pub fn newest(&self) -> Place {
         let log = self.engine.log.lock().unwrap_or_else(PoisonError::into_inner);
-        Place { step: log.stats.steps, end: log.num_ended() }
+        Place { step: log.recent.num_steps(), end: log.recent.num_ended() }
     }
 
     /// Appends what the log has at and after `place`, oldest first, at most `most` steps, and moves `place` behind it.
     /// Returns how many steps are still to come. What is no longer kept is left out.
     pub fn read(&self, place: &mut Place, most: usize, steps: &mut Vec<LoggedStep>, ended: &mut Vec<Ended>) -> u64 {
         let log = self.engine.log.lock().unwrap_or_else(PoisonError::into_inner);
-        for (number, record) in log.steps_from(place.step).take(most) {
+        for (number, record) in log.recent.steps_from(place.step).take(most) {
             steps.push(LoggedStep { number, record: record.clone() });
         }
-        place.step = steps.last().map_or(log.stats.steps.min(place.step), |step| step.number + 1);
-        ended.extend(log.ended_from(place.end));
-        place.end = log.num_ended();
-        log.stats.steps - place.step
+        place.step = steps.last().map_or(log.recent.num_steps().min(place.step), |step| step.number + 1);
+        ended.extend(log.recent.ended_from(place.end));
+        place.end = log.recent.num_ended();
+        log.recent.num_steps() - place.step
     }
 
     /// Copies the newest scene into `scene`.
@@ -203,7 +203,7 @@ impl Watch {
     /// Of the last times to first token (256) and the last times from token to token (2,048); `None` before the first.
     pub fn percentiles(&self) -> [Option<Percentiles>; 2] {
         let log = self.engine.log.lock().unwrap_or_else(PoisonError::into_inner);
-        let recent = [log.ttfts.values(), log.gaps.values()];
+        let recent = [log.recent.ttfts.values(), log.recent.gaps.values()];
         drop(log);
         recent.map(percentiles)
     }
@@ -218,42 +218,14 @@ fn percentiles(mut seconds: Vec<f32>) -> Option<Percentiles> {
     Some(Percentiles { p50: at(0.5), p99: at(0.99) })
 }
 
-/// The last of many numbers.
-#[derive(Debug)]
-pub(crate) struct Recent<const N: usize> {
-    values: Vec<f32>,
-    next: usize,
-}
-
-impl<const N: usize> Default for Recent<N> {
-    fn default() -> Recent<N> {
-        Recent { values: Vec::with_capacity(N), next: 0 }
-    }
-}
-
-impl<const N: usize> Recent<N> {
-    /// The oldest makes room.
-    pub(crate) fn push(&mut self, value: f64) {
-        if self.values.len() < N {
-            self.values.push(value as f32);
-        } else {
-            self.values[self.next] = value as f32;
-            self.next = (self.next + 1) % N;
-        }
-    }
-
-    fn values(&self) -> Vec<f32> {
-        self.values.clone()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::recent::Newest;
 
     #[test]
     fn percentiles_are_of_the_newest() {
-        let mut recent = Recent::<4>::default();
+        let mut recent = Newest::<4>::default();
         assert_eq!(percentiles(recent.values()), None);
         for value in [9.0, 9.0, 0.001, 0.002, 0.003, 0.004] {
             recent.push(value);

@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use ledger::Bill;
-use scheduler::{FinishReason, RequestId, TokenId};
+use ledger::{Account, Bill};
+use scheduler::{FinishReason, Nanos, RequestId, TokenId};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
+use crate::accounts::Closed;
 use crate::thread::Command;
 
 /// The log probability of a token, and of the likeliest ones at its place.
@@ -59,11 +60,45 @@ pub struct Timings {
     pub decode_context_tokens: u64,
     /// Times it lost its blocks and was recomputed.
     pub preemptions: usize,
+    /// For how long the engine was held meanwhile: no part of the other times.
+    pub held_ms: f64,
     /// The same times by owner: who they were spent on, and what the request cost others.
     pub bill: Box<Bill>,
 }
 
+impl Usage {
+    pub(crate) fn of(account: &Account) -> Usage {
+        Usage {
+            prompt_tokens: account.prompt_tokens,
+            completion_tokens: account.num_tokens(),
+            cached_tokens: account.cached_tokens,
+        }
+    }
+}
+
 impl Timings {
+    pub(crate) fn of(closed: &Closed) -> Timings {
+        let Closed { account, until, held, .. } = closed;
+        let ms = |from: Nanos, to: Nanos| to.since(from).as_secs_f64() * 1e3;
+        let first_scheduled = account.first_scheduled.unwrap_or(*until);
+        let first_token = account.first_token.unwrap_or(*until);
+        Timings {
+            queue_ms: ms(account.arrived, first_scheduled),
+            prefill_ms: ms(first_scheduled, first_token),
+            decode_ms: ms(first_token, account.last_token.unwrap_or(first_token)),
+            ttft_ms: ms(account.arrived, first_token),
+            total_ms: ms(account.arrived, *until),
+            prefill_tokens: account.prefill_rows,
+            cached_tokens: account.cached_tokens,
+            decode_tokens: account.answers().map(|answer| answer.tokens.saturating_sub(1)).sum(),
+            decode_steps: account.decode_rows,
+            decode_context_tokens: account.decode_context,
+            preemptions: account.preemptions,
+            held_ms: held.as_secs_f64() * 1e3,
+            bill: Box::new(account.bill),
+        }
+    }
+
     /// Computed prompt tokens per second of the prefill phase (0 when nothing was computed).
     pub fn prefill_tok_s(&self) -> f64 {
         rate(self.prefill_tokens, self.prefill_ms)
@@ -213,7 +248,7 @@ impl Stream {
         self.unread.most.store(most, Ordering::Relaxed);
     }
 
-    fn note(&mut self, output: Option<Output>) -> Option<Output> {
+    pub(crate) fn note(&mut self, output: Option<Output>) -> Option<Output> {
         self.unread.count.fetch_sub(usize::from(output.is_some()), Ordering::Relaxed);
         self.ended |= matches!(output, None | Some(Output::Done { .. } | Output::Failed(_)));
         output

@@ -5,16 +5,17 @@
 //! answer   so many tokens, the first then, the last then, the longest gap
 //! ```
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
+use ledger::{Account, Answer};
 use scheduler::{CostModel, Limits, Nanos, Priority, Request, RequestId, StepRecord, Targets, TokenId, Work};
 use sim::Arrival;
 use sim::report::Outcome;
 use sim::workload::Piece;
 
-use crate::door::ValidatedRequest;
+use crate::accounts::Closed;
 
 /// Between two steps of a busy engine there is less than this.
 const BUSY: Nanos = Nanos(5_000_000);
@@ -30,28 +31,11 @@ pub(crate) struct Asked {
     name: u64,
 }
 
-/// Tokens, salt, class, tenant and targets of a request, at the door or behind it.
-pub(crate) trait Question {
-    fn parts(&self) -> (&[TokenId], u64, Priority, u64, Targets);
-}
-
-impl Question for Request {
-    fn parts(&self) -> (&[TokenId], u64, Priority, u64, Targets) {
-        (&self.prompt, self.salt, self.priority, self.tenant, self.targets)
-    }
-}
-
-impl Question for ValidatedRequest {
-    fn parts(&self) -> (&[TokenId], u64, Priority, u64, Targets) {
-        (&self.prompt, self.salt, self.priority, self.tenant, self.targets)
-    }
-}
-
 impl Asked {
-    /// `arrived` as [`Moving`] has it. Cost: a hash over the prompt.
-    pub(crate) fn of(id: RequestId, request: &impl Question, arrived: Nanos, block_size: usize) -> Asked {
-        let (tokens, salt, priority, tenant, targets) = request.parts();
-        Asked { prompt: pieces(tokens, salt, block_size), priority, tenant, targets, arrived, name: id.0 }
+    /// Cost: a hash over the prompt.
+    pub(crate) fn of(request: &Request, block_size: usize) -> Asked {
+        let &Request { id, salt, priority, tenant, targets, arrived, .. } = request;
+        Asked { prompt: pieces(&request.prompt, salt, block_size), priority, tenant, targets, arrived, name: id.0 }
     }
 }
 
@@ -66,53 +50,22 @@ fn pieces(tokens: &[TokenId], salt: u64, block_size: usize) -> Vec<Piece> {
     tokens.chunks(block_size).map(name).collect()
 }
 
-/// A token of an answer came.
-pub(crate) fn count_token(outcome: &mut Outcome, now: Nanos) {
-    if outcome.tokens == 0 {
-        outcome.first_token = now;
-    } else {
-        outcome.longest_gap = outcome.longest_gap.max(now.since(outcome.last_token));
-    }
-    outcome.tokens += 1;
-    outcome.last_token = now;
-}
-
-fn story(asked: &Asked, answer: usize, outcome: Outcome) -> Option<(Arrival, Outcome)> {
+fn story(asked: &Asked, index: usize, answer: Answer) -> Option<(Arrival, Outcome)> {
     let arrival = Arrival {
         at: asked.arrived,
         follows: None,
         prompt: asked.prompt.clone(),
-        output_tokens: outcome.tokens,
+        output_tokens: answer.tokens,
         // Whatever it is called, nobody quotes it: what a later prompt repeats of it is not found in the cache.
-        answer: asked.name.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ answer as u64,
+        answer: asked.name.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ index as u64,
         priority: asked.priority,
         tenant: asked.tenant,
         targets: asked.targets,
     };
-    (outcome.tokens > 0).then_some((arrival, Outcome { arrived: asked.arrived, ..outcome }))
-}
-
-/// The engine's clock without the time in which somebody held it: what a simulation, which nobody holds, is compared with.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Moving {
-    held: u64,
-    since: Option<Nanos>,
-}
-
-impl Moving {
-    pub(crate) fn pause(&mut self, now: Nanos) {
-        self.since = Some(now);
-    }
-
-    pub(crate) fn resume(&mut self, now: Nanos) {
-        self.held += self.since.take().map_or(0, |since| now.since(since).0);
-    }
-
-    /// A moment that is not before the last of these two.
-    pub(crate) fn at(&self, now: Nanos) -> Nanos {
-        let now = self.since.map_or(now, |since| now.min(since));
-        now.since(Nanos(self.held))
-    }
+    let Answer { tokens, first_token, last_token, longest_gap, .. } = answer;
+    let arrived = asked.arrived;
+    let outcome = Outcome { arrived, first_token, last_token, longest_gap, tokens, ..Outcome::default() };
+    (tokens > 0).then_some((arrival, outcome))
 }
 
 /// A time that is over: who asked for what, what came of it, and what each step cost.
@@ -140,13 +93,13 @@ impl Past {
         self.stories.len()
     }
 
-    pub(crate) fn note_answer(&mut self, asked: &Asked, answer: usize, outcome: Outcome) {
-        self.stories.extend(story(asked, answer, outcome));
+    pub(crate) fn closed(&mut self, asked: &Asked, account: &Account) {
+        self.stories.extend(account.answers().enumerate().filter_map(|(index, answer)| story(asked, index, answer)));
     }
 
     /// Steps are noted in their order.
-    pub(crate) fn note_step(&mut self, record: &StepRecord, moving: &Moving) {
-        let next = (record.work, moving.at(record.scheduled_at), moving.at(record.completed_at));
+    pub(crate) fn step(&mut self, record: &StepRecord) {
+        let next = (record.work, record.scheduled_at, record.completed_at);
         self.steps.extend(self.last.replace(next).map(|last| paced(last, next.1)));
         self.preemptions += record.preempted.len();
     }
@@ -171,6 +124,9 @@ const KEPT_CHUNKS: usize = 64;
 /// The past of an engine that runs: the newest answers and steps, bounded, some ten megabytes at most.
 #[derive(Debug, Default)]
 pub(crate) struct History {
+    block_size: usize,
+    /// What the open requests asked for.
+    open: BTreeMap<RequestId, Asked>,
     stories: VecDeque<Arc<(Arrival, Outcome)>>,
     pieces: usize,
     chunks: VecDeque<Arc<Vec<(Nanos, Work, Nanos)>>>,
@@ -182,18 +138,32 @@ pub(crate) struct History {
 }
 
 impl History {
-    pub(crate) fn note_answer(&mut self, asked: &Asked, answer: usize, outcome: Outcome) {
-        let Some(story) = story(asked, answer, outcome) else { return };
-        self.pieces += story.0.prompt.len();
-        self.stories.push_back(Arc::new(story));
+    /// Remembers what prompts ask for by blocks of so many tokens.
+    pub(crate) fn new(block_size: usize) -> History {
+        History { block_size, ..History::default() }
+    }
+
+    /// A request came.
+    pub(crate) fn admitted(&mut self, request: &Request) {
+        self.open.insert(request.id, Asked::of(request, self.block_size));
+    }
+
+    /// It is over.
+    pub(crate) fn closed(&mut self, closed: &Closed) {
+        let Some(asked) = self.open.remove(&closed.account.request) else { return };
+        for story in closed.account.answers().enumerate().filter_map(|(index, answer)| story(&asked, index, answer)) {
+            self.pieces += story.0.prompt.len();
+            self.stories.push_back(Arc::new(story));
+        }
         while self.stories.len() > KEPT_STORIES || self.pieces > KEPT_PIECES {
             let Some(oldest) = self.stories.pop_front() else { break };
             self.pieces -= oldest.0.prompt.len();
         }
     }
 
-    pub(crate) fn note_step(&mut self, record: &StepRecord, moving: &Moving) {
-        let next = (record.work, moving.at(record.scheduled_at), moving.at(record.completed_at));
+    /// A step is complete.
+    pub(crate) fn step(&mut self, record: &StepRecord) {
+        let next = (record.work, record.scheduled_at, record.completed_at);
         self.newest.extend(self.last.replace(next).map(|last| paced(last, next.1)));
         for _ in &record.preempted {
             if self.preemptions.len() == CHUNK {

@@ -19,13 +19,14 @@ use scheduler::{CostModel, House, Limits, LimitsError, Nanos, Scheduler, Targets
 use tokio::sync::mpsc::unbounded_channel;
 
 use crate::calibrate::{self, Calibrated, Calibration, Room};
-use crate::core::{Clock, EngineCore};
+use crate::clock::Clock;
+use crate::core::EngineCore;
 use crate::door::{self, SANE_TARGET};
-use crate::record::StepLog;
+use crate::journal::Log;
 use crate::recording::{self, Header, RecordingError};
 use crate::thread::{Shared, run};
 use crate::tiers::{Store, SwapDisk, Tiers, open_unnamed};
-use crate::waiting::Waiting;
+use crate::waiting::{Counted, Waiting};
 use crate::{Engine, Inner, ModelInfo, memory};
 
 /// Tokens of the shortest context that is of use where memory is short: a question and an answer.
@@ -311,13 +312,10 @@ impl Engine {
         options: &EngineOptions,
     ) -> Result<Engine, StartError> {
         let clock = Clock::start();
-        let log = Arc::new(Mutex::new(StepLog::default()));
-        let shared = Arc::new(Shared::new(Waiting::new(
-            options.max_queued_requests,
-            options.max_queued_tokens,
-            options.is_shared,
-        )));
-        let tiers = tiers(options, &model, forward.block_bytes(), clock)?;
+        let log = Arc::new(Mutex::new(Log::new(options.block_size)));
+        let waiting = Waiting::new(options.max_queued_requests, options.max_queued_tokens, options.is_shared);
+        let shared = Arc::new(Shared::new(Counted::new(waiting)));
+        let tiers = tiers(options, &model, forward.block_bytes(), clock.clone())?;
         let header = Header::of(&model, options.as_stored, scheduler.limits(), scheduler.cost_model());
         let tape = options.record.as_deref().map(|path| recording::record(path, &header)).transpose()?;
         let limits = scheduler.limits().clone();
@@ -329,10 +327,10 @@ impl Engine {
             core.set_tiers(tiers);
         }
         let (commands, receiver) = unbounded_channel();
-        let thread_shared = shared.clone();
+        let (thread_shared, thread_clock) = (shared.clone(), clock.clone());
         std::thread::Builder::new()
             .name("engine".into())
-            .spawn(move || run(core, receiver, thread_shared, clock))
+            .spawn(move || run(core, receiver, thread_shared, thread_clock))
             .map_err(StartError::Thread)?;
         Ok(Engine(Arc::new(Inner {
             model,

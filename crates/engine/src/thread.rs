@@ -2,23 +2,24 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
-use scheduler::{Nanos, Outlook, RequestId, Scheduler};
+use scheduler::{Nanos, Outlook, RequestId};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::mpsc::error::TryRecvError;
 use tokio::sync::oneshot;
 
-use crate::core::{Cancelled, Clock, EngineCore, StepNews};
+use crate::clock::Clock;
+use crate::core::{Arrived, EngineCore};
 use crate::door::ValidatedRequest;
 use crate::live::{KvMap, Scene};
 use crate::output::{Outlet, Output, RequestError};
-use crate::waiting::Waiting;
+use crate::waiting::Counted;
 
 /// What other threads ask of the engine's.
 pub(crate) enum Command {
     /// Take this request in.
-    Submit { id: RequestId, request: Box<ValidatedRequest>, arrived: Nanos, outputs: Outlet },
+    Submit { id: RequestId, request: Box<ValidatedRequest>, arrived: Arrived, outputs: Outlet },
     /// Its receiver is gone.
     Cancel(RequestId),
     /// Make no step, one step, or as many as there are; the answer says whether the engine is held from now on.
@@ -65,10 +66,8 @@ pub(crate) struct Shared {
     pub(crate) held: AtomicBool,
     /// The loop has ended.
     pub(crate) dead: AtomicBool,
-    /// Submitted and not yet in a step.
-    pub(crate) waiting: Mutex<Waiting>,
-    /// Submitted and not ended.
-    pub(crate) open_requests: AtomicUsize,
+    /// Requests that were submitted, and those of them that wait.
+    pub(crate) requests: Arc<Counted>,
     /// Who is in line for prefill, renewed before each step.
     pub(crate) outlook: Mutex<Outlook>,
     /// Those who watch.
@@ -79,98 +78,175 @@ pub(crate) struct Shared {
     pub(crate) map: Mutex<KvMap>,
     /// Who waits and who runs, renewed while somebody watches.
     pub(crate) scene: Mutex<Scene>,
-    /// Smoothed nanoseconds between two ends of requests under load: what a full queue drains at.
-    pub(crate) drain_interval: AtomicU64,
 }
 
 impl Shared {
     /// Of an engine that has done nothing yet.
-    pub(crate) fn new(waiting: Waiting) -> Shared {
+    pub(crate) fn new(requests: Arc<Counted>) -> Shared {
         Shared {
             last_beat: AtomicU64::default(),
             busy: AtomicBool::default(),
             draining: AtomicBool::default(),
             held: AtomicBool::default(),
             dead: AtomicBool::default(),
-            waiting: Mutex::new(waiting),
-            open_requests: AtomicUsize::default(),
+            requests,
             outlook: Mutex::default(),
             watchers: AtomicUsize::default(),
             map_watchers: AtomicUsize::default(),
             map: Mutex::default(),
             scene: Mutex::default(),
-            drain_interval: AtomicU64::default(),
-        }
-    }
-
-    /// Who waits.
-    pub(crate) fn waiting(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn cancelled(&self, cancelled: Cancelled) {
-        self.open_requests.fetch_sub(1, Ordering::Relaxed);
-        if let Some(place) = cancelled.waiting {
-            self.waiting().leave(place);
         }
     }
 }
 
 /// Runs until told to stop, or until every handle is gone.
-pub(crate) fn run(mut core: EngineCore, mut commands: UnboundedReceiver<Command>, shared: Arc<Shared>, clock: Clock) {
+pub(crate) fn run(core: EngineCore, mut commands: UnboundedReceiver<Command>, shared: Arc<Shared>, clock: Clock) {
     core.adopt_thread();
-    let mut last_end = clock.now();
-    let mut news = StepNews::default();
-    let mut gate = Gate::default();
+    let mut driver = Driver::new(core, shared, clock);
     'serving: loop {
-        shared.last_beat.store(clock.now().0, Ordering::Relaxed);
+        driver.beat();
         loop {
             let command = match commands.try_recv() {
                 Ok(command) => command,
-                Err(TryRecvError::Empty) if core.has_work() && gate.is_open() => break,
+                Err(TryRecvError::Empty) if driver.is_ready() => break,
                 Err(TryRecvError::Disconnected) => break 'serving,
                 Err(TryRecvError::Empty) => {
-                    shared.busy.store(false, Ordering::Relaxed);
-                    core.look_ahead(clock.now(), &shared.outlook);
-                    core.show_now(clock.now(), &shared.scene);
-                    if shared.map_watchers.load(Ordering::Relaxed) > 0 {
-                        core.show_map(clock.now(), true, &shared.map);
-                    }
-                    if !core.has_work() {
-                        gate.steps = 0;
-                    }
+                    driver.rest();
                     let Some(command) = commands.blocking_recv() else { break 'serving };
-                    last_end = clock.now();
                     command
                 }
             };
-            shared.busy.store(true, Ordering::Relaxed);
-            shared.last_beat.store(clock.now().0, Ordering::Relaxed);
-            match command {
-                Command::Submit { id, request, arrived, outputs } => {
-                    submit(&mut core, id, *request, arrived, outputs, &shared, clock.now());
-                }
-                Command::Cancel(id) => {
-                    if let Some(cancelled) = core.cancel(id, clock.now()) {
-                        shared.cancelled(cancelled);
-                    }
-                }
-                Command::Hold(hold, told) => {
-                    set_gate(&mut gate, hold, &mut core, &shared, clock.now());
-                    if let Some(told) = told {
-                        // Who asked may have left.
-                        let _ = told.send(gate.is_held);
-                    }
-                    last_end = clock.now();
-                }
-                // What there is to see is shown before the thread sleeps.
-                Command::Show => {}
-                Command::Stop => break 'serving,
+            if !driver.take(command) {
+                break 'serving;
             }
         }
-        if gate.is_held {
-            core.resume(clock.now());
+        driver.step();
+    }
+    driver.end();
+}
+
+/// What the thread does between its waits: commands and steps, each at the time that the clock shows.
+pub(crate) struct Driver {
+    core: EngineCore,
+    shared: Arc<Shared>,
+    clock: Clock,
+    gate: Gate,
+    /// The last step was abandoned.
+    has_abandoned: bool,
+    /// Times that a step's failure took everything with it, and times that its plan was given up.
+    #[cfg(test)]
+    failures: (u64, u64),
+}
+
+impl Driver {
+    pub(crate) fn new(core: EngineCore, shared: Arc<Shared>, clock: Clock) -> Driver {
+        Driver {
+            core,
+            shared,
+            clock,
+            gate: Gate::default(),
+            has_abandoned: false,
+            #[cfg(test)]
+            failures: (0, 0),
         }
+    }
+
+    /// Whether there is a step to make, and it may be made.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.core.has_work() && self.gate.is_open()
+    }
+
+    fn beat(&self) {
+        self.shared.last_beat.store(self.clock.now().0, Ordering::Relaxed);
+    }
+
+    /// Before the thread waits for a command: what there is to see is shown.
+    pub(crate) fn rest(&mut self) {
+        let Driver { core, shared, clock, .. } = self;
+        shared.busy.store(false, Ordering::Relaxed);
+        core.look_ahead(clock.now(), &shared.outlook);
+        core.show_now(clock.now(), &shared.scene);
+        if shared.map_watchers.load(Ordering::Relaxed) > 0 {
+            core.show_map(clock.now(), true, &shared.map);
+        }
+        if !core.has_work() {
+            self.gate.steps = 0;
+        }
+    }
+
+    /// Takes a command in. False: it was the last.
+    pub(crate) fn take(&mut self, command: Command) -> bool {
+        self.shared.busy.store(true, Ordering::Relaxed);
+        self.beat();
+        match command {
+            Command::Submit { id, request, arrived, outputs } => {
+                self.guard(|core, now| submit(core, id, *request, arrived, outputs, now));
+            }
+            Command::Cancel(id) => self.guard(|core, now| _ = core.cancel(id, now)),
+            Command::Hold(hold, told) => {
+                self.hold(hold);
+                if let Some(told) = told {
+                    // Who asked may have left.
+                    let _ = told.send(self.gate.is_held);
+                }
+            }
+            // What there is to see is shown before the thread sleeps.
+            Command::Show => {}
+            Command::Stop => return false,
+        }
+        true
+    }
+
+    /// Makes a step.
+    pub(crate) fn step(&mut self) {
+        if self.gate.is_held {
+            self.let_go();
+        }
+        self.show();
+        let clock = self.clock.clone();
+        let mut made = true;
+        self.guard(|core, _| made = core.step(&mut std::iter::repeat_with(|| clock.now())));
+        if self.gate.is_held {
+            // A step that waits for a block is still to be made.
+            self.gate.steps -= usize::from(made);
+            self.clock.hold();
+        }
+    }
+
+    /// A panic is a bug, but one that must not take the engine with it.
+    fn guard(&mut self, work: impl FnOnce(&mut EngineCore, Nanos)) {
+        let now = self.clock.now();
+        match catch_unwind(AssertUnwindSafe(|| work(&mut self.core, now))) {
+            Ok(()) => self.has_abandoned = false,
+            Err(_) => self.recover(),
+        }
+    }
+
+    /// After a panic around the rows of a step. A plan that is under way is given up, once; after it, and where there is
+    /// none, the scheduler may be in disorder.
+    fn recover(&mut self) {
+        if self.core.is_in_flight() && !self.has_abandoned {
+            tracing::error!("a step failed before its rows were computed; it is planned again");
+            self.has_abandoned = true;
+            if catch_unwind(AssertUnwindSafe(|| self.core.abandon())).is_ok() {
+                #[cfg(test)]
+                {
+                    self.failures.1 += 1;
+                }
+                return;
+            }
+        }
+        tracing::error!("a step failed; every request ends with an error and the engine goes on");
+        self.has_abandoned = false;
+        #[cfg(test)]
+        {
+            self.failures.0 += 1;
+        }
+        self.core.start_over(self.core.cost_model(), self.clock.now());
+    }
+
+    fn show(&self) {
+        let Driver { core, shared, clock, .. } = self;
         core.look_ahead(clock.now(), &shared.outlook);
         if shared.watchers.load(Ordering::Relaxed) > 0 {
             core.show(clock.now(), &shared.scene);
@@ -178,84 +254,62 @@ pub(crate) fn run(mut core: EngineCore, mut commands: UnboundedReceiver<Command>
         if shared.map_watchers.load(Ordering::Relaxed) > 0 {
             core.show_map(clock.now(), false, &shared.map);
         }
-        // A panic is a bug, but one that must not take other requests' future with it.
-        let mut now = std::iter::repeat_with(|| clock.now());
-        let made = catch_unwind(AssertUnwindSafe(|| core.step(&mut now, &mut news))).unwrap_or_else(|_| {
-            recover(&mut core, &shared, clock.now());
-            news = StepNews::default();
-            true
-        });
-        if gate.is_held {
-            // A step that waits for a block is still to be made.
-            gate.steps -= usize::from(made);
-            core.pause(clock.now());
-        }
-        for place in news.started.drain(..) {
-            shared.waiting().leave(place);
-        }
-        for _ in 0..std::mem::take(&mut news.ended) {
-            shared.open_requests.fetch_sub(1, Ordering::Relaxed);
-            let now = clock.now();
-            smooth(&shared.drain_interval, now.since(last_end).0);
-            last_end = now;
-        }
     }
-    shared.dead.store(true, Ordering::Relaxed);
-    for cancelled in core.fail_all(RequestError::ShuttingDown, clock.now()) {
-        shared.cancelled(cancelled);
-    }
-}
 
-/// Somebody holds the engine, or lets go of it. Nobody does while it drains.
-fn set_gate(gate: &mut Gate, hold: Hold, core: &mut EngineCore, shared: &Shared, now: Nanos) {
-    let drains = shared.draining.load(Ordering::Relaxed);
-    match hold {
-        Hold::Pause if !gate.is_held && !drains => {
-            *gate = Gate { is_held: true, steps: 0 };
-            core.pause(now);
-        }
-        Hold::SingleStep if gate.is_held && core.has_work() => gate.steps += 1,
-        Hold::Resume if gate.is_held => {
-            *gate = Gate::default();
-            core.resume(now);
-        }
-        _ => {}
+    /// Nothing more is done: what is open ends with an error.
+    pub(crate) fn end(mut self) {
+        self.shared.dead.store(true, Ordering::Relaxed);
+        self.core.end_all(RequestError::ShuttingDown, self.clock.now());
     }
-    shared.held.store(gate.is_held, Ordering::Relaxed);
+
+    /// Somebody holds the engine, or lets go of it. Nobody does while it drains.
+    fn hold(&mut self, hold: Hold) {
+        let drains = self.shared.draining.load(Ordering::Relaxed);
+        match hold {
+            Hold::Pause if !self.gate.is_held && !drains => {
+                self.gate = Gate { is_held: true, steps: 0 };
+                self.clock.hold();
+            }
+            Hold::SingleStep if self.gate.is_held && self.core.has_work() => self.gate.steps += 1,
+            Hold::Resume if self.gate.is_held => {
+                self.gate = Gate::default();
+                self.let_go();
+            }
+            _ => {}
+        }
+        self.shared.held.store(self.gate.is_held, Ordering::Relaxed);
+    }
+
+    /// The clock runs again.
+    fn let_go(&mut self) {
+        self.clock.let_go();
+        self.core.was_held(self.clock.held());
+    }
+
+    /// Times that it had to start over, and times that a plan was given up.
+    #[cfg(test)]
+    pub(crate) fn failures(&self) -> (u64, u64) {
+        self.failures
+    }
+
+    /// Panics where the scheduler's books disagree.
+    #[cfg(test)]
+    pub(crate) fn check_invariants(&self) {
+        self.core.check_invariants();
+    }
 }
 
 fn submit(
     core: &mut EngineCore,
     id: RequestId,
     request: ValidatedRequest,
-    arrived: Nanos,
+    arrived: Arrived,
     outputs: Outlet,
-    shared: &Shared,
     now: Nanos,
 ) {
-    let place = request.place();
     if let Err(error) = core.admit(id, request, arrived, outputs.clone(), now) {
         // The door and the queue's counters refuse everything that the scheduler would.
         tracing::error!(request = id.0, ?error, "the scheduler refused a request that had passed the door");
         outputs.send(Output::Failed(RequestError::Internal));
-        shared.cancelled(Cancelled { waiting: Some(place) });
     }
-}
-
-/// After a panic inside a step: everything admitted ends with an error, and the engine starts over with an empty cache.
-fn recover(core: &mut EngineCore, shared: &Shared, now: Nanos) {
-    tracing::error!("a step failed; its requests end with an error and the engine goes on");
-    for cancelled in core.fail_all(RequestError::Internal, now) {
-        shared.cancelled(cancelled);
-    }
-    let mut scheduler = Scheduler::new(core.limits().clone()).expect("these limits have made a scheduler before");
-    scheduler.set_cost_model(core.cost_model());
-    core.replace_scheduler(scheduler);
-}
-
-/// An exponential average with weight 1/8.
-fn smooth(average: &AtomicU64, sample: u64) {
-    let before = average.load(Ordering::Relaxed);
-    let after = if before == 0 { sample } else { before - before / 8 + sample / 8 };
-    average.store(after.max(1), Ordering::Relaxed);
 }

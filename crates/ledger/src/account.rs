@@ -9,7 +9,7 @@
 use alloc::vec::Vec;
 use core::cmp::Reverse;
 
-use scheduler::{Nanos, RequestId, Targets};
+use scheduler::{FinishReason, Nanos, RequestId, Targets};
 
 /// Who a nanosecond of a request's waiting belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -36,12 +36,10 @@ pub enum Owner {
     LeftOut,
     /// Between steps: taking requests in, planning, text, delivery.
     Overhead,
-    /// Somebody held the engine to look at it.
-    Paused,
 }
 
 impl Owner {
-    const COUNT: usize = Owner::Paused as usize + 1;
+    const COUNT: usize = Owner::Overhead as usize + 1;
 
     /// All of them.
     pub const ALL: [Owner; Owner::COUNT] = [
@@ -56,10 +54,9 @@ impl Owner {
         Owner::Waiting,
         Owner::LeftOut,
         Owner::Overhead,
-        Owner::Paused,
     ];
     /// Those of a time to first token.
-    pub const OF_TTFT: [Owner; 8] = [
+    pub const OF_TTFT: [Owner; 7] = [
         Owner::QueueKv,
         Owner::QueueSeats,
         Owner::QueueBudget,
@@ -67,10 +64,9 @@ impl Owner {
         Owner::OtherPrefill,
         Owner::Decode,
         Owner::Overhead,
-        Owner::Paused,
     ];
     /// Those of a gap between two tokens.
-    pub const OF_GAP: [Owner; 8] = [
+    pub const OF_GAP: [Owner; 7] = [
         Owner::OwnDecode,
         Owner::Decode,
         Owner::OtherPrefill,
@@ -78,7 +74,6 @@ impl Owner {
         Owner::Waiting,
         Owner::LeftOut,
         Owner::Overhead,
-        Owner::Paused,
     ];
 
     /// Its name in metrics and answers.
@@ -95,7 +90,6 @@ impl Owner {
             Owner::Waiting => "waiting",
             Owner::LeftOut => "left_out",
             Owner::Overhead => "overhead",
-            Owner::Paused => "paused",
         }
     }
 }
@@ -268,12 +262,28 @@ pub struct Account {
     pub request: RequestId,
     /// Whose, again: the API key's number.
     pub tenant: u64,
+    /// Tokens of its prompt.
+    pub prompt_tokens: usize,
     /// When it came.
     pub arrived: Nanos,
     /// What it wanted.
     pub targets: Targets,
+    /// When the first step with a row of it was planned.
+    pub first_scheduled: Option<Nanos>,
     /// When its first token came.
     pub first_token: Option<Nanos>,
+    /// When its last token came, of all answers.
+    pub last_token: Option<Nanos>,
+    /// Prompt tokens that the prefix cache had when it entered.
+    pub cached_tokens: usize,
+    /// Rows of its prompt that were computed, again after preemptions too.
+    pub prefill_rows: usize,
+    /// Its decode rows.
+    pub decode_rows: usize,
+    /// Positions of the cache that these read, summed.
+    pub decode_context: u64,
+    /// Times that it lost its blocks.
+    pub preemptions: usize,
     /// The sums.
     pub bill: Bill,
     /// Its steps, the first ones up to the ledger's limit.
@@ -285,6 +295,21 @@ pub struct Account {
     /// Its longest gaps, up to a limit, in no order.
     pub longest_gaps: Vec<Gap>,
     pub(crate) answers: Vec<Meter>,
+}
+
+/// What came of one answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Answer {
+    /// Its tokens.
+    pub tokens: usize,
+    /// When the first came; without tokens 0, as the two below.
+    pub first_token: Nanos,
+    /// When the last came.
+    pub last_token: Nanos,
+    /// The longest time between two.
+    pub longest_gap: Nanos,
+    /// Why it ended, if it has.
+    pub reason: Option<FinishReason>,
 }
 
 /// Longest gaps kept with their owners.
@@ -301,6 +326,30 @@ impl Account {
         let mut late: Vec<Gap> = late.copied().collect();
         late.sort_unstable_by_key(|gap| (gap.at, gap.answer));
         late
+    }
+
+    /// Its answers, in their order. Before the prompt is read only the first can have anything.
+    pub fn answers(&self) -> impl Iterator<Item = Answer> {
+        self.answers.iter().map(|meter| Answer {
+            tokens: meter.tokens as usize,
+            first_token: meter.first_token,
+            last_token: meter.last_token,
+            longest_gap: meter.longest_gap,
+            reason: meter.reason,
+        })
+    }
+
+    /// Arrival to first token.
+    pub fn ttft(&self) -> Option<Nanos> {
+        self.first_token.map(|first| first.since(self.arrived))
+    }
+
+    /// The mean time between the tokens of its slowest answer, in seconds; `None` where no answer has two.
+    pub fn tpot(&self) -> Option<f64> {
+        let means = self.answers.iter().filter(|meter| meter.tokens > 1);
+        let means =
+            means.map(|meter| meter.last_token.since(meter.first_token).as_secs_f64() / f64::from(meter.tokens - 1));
+        means.fold(None, |slowest, mean| Some(slowest.map_or(mean, |slowest: f64| slowest.max(mean))))
     }
 
     /// Tokens that have come, of all answers.
@@ -387,7 +436,10 @@ pub(crate) struct Meter {
     /// The rows it had last were not the end of its known tokens.
     pub(crate) mid_prompt: bool,
     pub(crate) tokens: u32,
-    pub(crate) ended: bool,
+    pub(crate) first_token: Nanos,
+    pub(crate) last_token: Nanos,
+    pub(crate) longest_gap: Nanos,
+    pub(crate) reason: Option<FinishReason>,
 }
 
 impl Meter {
@@ -407,7 +459,6 @@ impl Meter {
         }
         self.pending.merge(&shares);
         self.pending.add(Owner::Overhead, clocks.between - self.at.between);
-        self.pending.add(Owner::Paused, clocks.paused - self.at.paused);
         (self.upto, self.at) = (to, *clocks);
         shares
     }
@@ -421,6 +472,4 @@ pub(crate) struct Clocks {
     pub(crate) steps: [u64; 3],
     /// Between steps.
     pub(crate) between: u64,
-    /// Held.
-    pub(crate) paused: u64,
 }

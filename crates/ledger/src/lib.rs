@@ -28,7 +28,7 @@ extern crate alloc;
 
 mod account;
 
-pub use account::{Account, Bill, Cost, Gap, Named, Owner, Shares, Visit, Wait};
+pub use account::{Account, Answer, Bill, Cost, Gap, Named, Owner, Shares, Visit, Wait};
 
 use alloc::collections::BTreeMap;
 use alloc::vec;
@@ -37,7 +37,7 @@ use core::ops::Range;
 
 use account::{Clocks, Meter};
 use scheduler::cost::Terms;
-use scheduler::{Blocked, CostModel, Nanos, Preempted, RequestId, StepRecord, Targets, Work};
+use scheduler::{Blocked, CostModel, FinishReason, Nanos, Preempted, Request, RequestId, StepRecord, Work};
 
 /// Without a cost model: a pass over the weights costs as much as computing so many rows, about what a CPU with matrix
 /// units computes while it reads them.
@@ -52,6 +52,18 @@ pub struct Totals {
     pub gaps: Shares,
 }
 
+/// What a step brought, as the ledger sees it.
+#[derive(Clone, Copy, Debug)]
+pub enum News<'a> {
+    /// The first rows of a request were computed.
+    Entered(&'a Account),
+    /// A token came.
+    Token {
+        /// The time since the one before it in its answer; `None` for the first.
+        gap: Option<Nanos>,
+    },
+}
+
 /// Gives every nanosecond that a request waits to an owner. Feed it each admission, each step's record and each end, in
 /// order; see the module's picture.
 #[derive(Debug, Default)]
@@ -64,8 +76,6 @@ pub struct Ledger {
     now: Nanos,
     /// The newest step: when it began, and what it counted as.
     last_step: (Nanos, usize),
-    /// Since when the engine is held.
-    paused_at: Option<Nanos>,
     // Kept for their memory.
     items: Vec<Item>,
     groups: Vec<Group>,
@@ -78,6 +88,7 @@ struct Item {
     request: RequestId,
     answer: usize,
     prefill: bool,
+    start: usize,
     rows: usize,
     /// What it costs beyond the pass over the weights.
     beyond: f64,
@@ -137,23 +148,29 @@ impl Ledger {
     }
 
     /// Opens the account of a request. Its time runs from `arrived`, which may lie in the step that is over.
-    pub fn admit(&mut self, request: RequestId, arrived: Nanos, num_answers: usize, tenant: u64, targets: Targets) {
+    pub fn admit(&mut self, request: &Request) {
+        let &Request { id, arrived, num_answers, tenant, targets, .. } = request;
         self.advance(arrived);
         let mut meter = Meter { upto: self.now, at: self.clocks, ..Meter::default() };
         // What has passed since, it has waited: for the step under way, and before that for nobody.
         let (began, cause) = self.last_step;
         let in_step = self.now.since(arrived.max(began)).0;
         meter.pending.add([Owner::QueueKv, Owner::QueueSeats, Owner::QueueBudget][cause], in_step);
-        let rest = self.now.since(arrived).0 - in_step;
-        let held = self.paused_at.map_or(0, |paused_at| self.now.since(arrived.max(paused_at)).0.min(rest));
-        meter.pending.add(Owner::Paused, held);
-        meter.pending.add(Owner::Overhead, rest - held);
+        meter.pending.add(Owner::Overhead, self.now.since(arrived).0 - in_step);
         let mut account = Account {
-            request,
+            request: id,
             tenant,
+            prompt_tokens: request.prompt.len(),
             arrived,
             targets,
+            first_scheduled: None,
             first_token: None,
+            last_token: None,
+            cached_tokens: 0,
+            prefill_rows: 0,
+            decode_rows: 0,
+            decode_context: 0,
+            preemptions: 0,
             bill: Bill::default(),
             visits: Vec::new(),
             visits_left_out: 0,
@@ -162,11 +179,11 @@ impl Ledger {
             answers: vec![Meter::default(); num_answers],
         };
         account.answers[0] = meter;
-        self.accounts.insert(request, account);
+        self.accounts.insert(id, account);
     }
 
-    /// Takes a completed step in. `cost`: what predicted it.
-    pub fn step(&mut self, record: &StepRecord, cost: Option<&CostModel>) {
+    /// Takes a completed step in. `cost`: what predicted it. `news` hears what it brought to whom, in no order.
+    pub fn step(&mut self, record: &StepRecord, cost: Option<&CostModel>, news: &mut dyn FnMut(News<'_>)) {
         self.advance(record.scheduled_at);
         let (from, before) = (self.now, self.clocks);
         let took = record.completed_at.since(from).0;
@@ -181,25 +198,13 @@ impl Ledger {
         let prices = Prices::of(cost);
         self.read_rows(record, &prices);
         self.note_preempted(record, from, &before);
-        self.share_out(from, took, &before, &prices);
+        self.share_out(from, took, &before, &prices, news);
     }
 
-    /// Somebody holds the engine from `now` on; between steps.
-    pub fn pause(&mut self, now: Nanos) {
-        self.advance(now);
-        self.paused_at = Some(self.now);
-    }
-
-    /// It moves again.
-    pub fn resume(&mut self, now: Nanos) {
-        self.advance(now);
-        self.paused_at = None;
-    }
-
-    /// One answer has ended before its request.
-    pub fn end_answer(&mut self, request: RequestId, answer: usize) {
+    /// One answer has ended, before its request or with it.
+    pub fn end_answer(&mut self, request: RequestId, answer: usize, reason: FinishReason) {
         if let Some(account) = self.accounts.get_mut(&request) {
-            account.answers[answer].ended = true;
+            account.answers[answer].reason = Some(reason);
         }
     }
 
@@ -229,6 +234,11 @@ impl Ledger {
         Some(account)
     }
 
+    /// An open account as the last step left it: its waiting since then has no owner yet.
+    pub fn of(&self, request: RequestId) -> Option<&Account> {
+        self.accounts.get(&request)
+    }
+
     /// Sums over all requests since the start.
     pub fn totals(&self) -> &Totals {
         &self.totals
@@ -236,8 +246,7 @@ impl Ledger {
 
     /// The time until `to` was between steps.
     fn advance(&mut self, to: Nanos) {
-        let clock = if self.paused_at.is_some() { &mut self.clocks.paused } else { &mut self.clocks.between };
-        *clock += to.since(self.now).0;
+        self.clocks.between += to.since(self.now).0;
         self.now = self.now.max(to);
     }
 
@@ -249,6 +258,7 @@ impl Ledger {
                 request: row.request,
                 answer: row.answer,
                 prefill,
+                start: row.start,
                 rows: row.len,
                 beyond: prices.beyond(prefill, row.start, row.len, row.samples > 0),
                 samples: row.samples,
@@ -278,11 +288,12 @@ impl Ledger {
     fn note_preempted(&mut self, record: &StepRecord, from: Nanos, before: &Clocks) {
         for Preempted { request, .. } in &record.preempted {
             let Some(account) = self.accounts.get_mut(request) else { continue };
+            account.preemptions += 1;
             let items = &self.items;
             let has_row = |answer| items.iter().any(|item| item.request == *request && item.answer == answer);
             let victim = (0..account.answers.len()).rev().find(|&answer| {
                 let meter = &account.answers[answer];
-                meter.is_in && !meter.ended && !has_row(answer)
+                meter.is_in && meter.reason.is_none() && !has_row(answer)
             });
             if let Some(answer) = victim {
                 rowless(account, answer, from, before);
@@ -292,7 +303,14 @@ impl Ledger {
     }
 
     /// Gives the step's time to owners, once for each answer that it carried.
-    fn share_out(&mut self, from: Nanos, took: u64, before: &Clocks, prices: &Prices) {
+    fn share_out(
+        &mut self,
+        from: Nanos,
+        took: u64,
+        before: &Clocks,
+        prices: &Prices<'_>,
+        news: &mut dyn FnMut(News<'_>),
+    ) {
         let to = Nanos(from.0 + took);
         let (mut decode, mut rows) = (Price::default(), 0.0);
         for group in &self.groups {
@@ -334,7 +352,7 @@ impl Ledger {
             }
             for item in &self.items[group.items.clone()] {
                 rowless(account, item.answer, from, before);
-                enter(account, item, self.max_visits, prices.cost);
+                enter(account, item, from, self.max_visits, prices.cost, news);
                 let meter = &mut account.answers[item.answer];
                 let has_token = meter.tokens > 0;
                 let work = match (has_token, item.prefill) {
@@ -366,7 +384,7 @@ impl Ledger {
                 };
                 account.keep_visit(visit, self.max_visits);
                 if item.samples > 0 {
-                    take_tokens(account, item, to, &self.clocks, &mut self.totals, self.max_visits > 0);
+                    take_tokens(account, item, to, &self.clocks, &mut self.totals, self.max_visits > 0, news);
                 }
             }
         }
@@ -418,9 +436,18 @@ fn rowless(account: &mut Account, answer: usize, to: Nanos, clocks: &Clocks) {
     }
 }
 
-/// The request's first rows: what the cache saved it, and room for what is kept.
-fn enter(account: &mut Account, item: &Item, max_visits: usize, cost: Option<&CostModel>) {
-    if account.bill.saved_by_cache.is_none() && account.first_token.is_none() {
+/// Rows of the request are computed. With the first of them: what the cache saved it, and room for what is kept.
+fn enter(
+    account: &mut Account,
+    item: &Item,
+    now: Nanos,
+    max_visits: usize,
+    cost: Option<&CostModel>,
+    news: &mut dyn FnMut(News<'_>),
+) {
+    if account.first_scheduled.is_none() {
+        account.first_scheduled = Some(now);
+        account.cached_tokens = item.cached_tokens;
         account.make_ready(max_visits);
         account.bill.saved_by_cache = cost.map(|cost| {
             let mut work = Work::default();
@@ -429,12 +456,28 @@ fn enter(account: &mut Account, item: &Item, max_visits: usize, cost: Option<&Co
             }
             if work.rows() > 0 { cost.step_time(&work) } else { Nanos(0) }
         });
+        news(News::Entered(account));
+    }
+    if item.prefill {
+        account.prefill_rows += item.rows;
+    } else {
+        account.decode_rows += 1;
+        account.decode_context += item.start as u64 + 1;
     }
     account.answers[item.answer].is_in = true;
 }
 
 /// The tokens of a row have come: what was pending is a TTFT or a gap.
-fn take_tokens(account: &mut Account, item: &Item, now: Nanos, clocks: &Clocks, totals: &mut Totals, keeps_gaps: bool) {
+fn take_tokens(
+    account: &mut Account,
+    item: &Item,
+    now: Nanos,
+    clocks: &Clocks,
+    totals: &mut Totals,
+    keeps_gaps: bool,
+    news: &mut dyn FnMut(News<'_>),
+) {
+    account.last_token = Some(now);
     let meter = &mut account.answers[item.answer];
     let (shares, others) = (core::mem::take(&mut meter.pending), core::mem::take(&mut meter.others));
     if meter.tokens == 0 {
@@ -442,19 +485,32 @@ fn take_tokens(account: &mut Account, item: &Item, now: Nanos, clocks: &Clocks, 
         (account.bill.ttft, account.bill.ttft_others) = (shares, others);
         totals.ttft.merge(&shares);
         // The other answers of the request begin here.
+        let first = Meter {
+            upto: now,
+            at: *clocks,
+            is_in: true,
+            tokens: 1,
+            first_token: now,
+            last_token: now,
+            ..Meter::default()
+        };
         for meter in &mut account.answers[item.answer..item.answer + item.samples] {
-            *meter = Meter { upto: now, at: *clocks, is_in: true, tokens: 1, ..Meter::default() };
+            *meter = first.clone();
+            news(News::Token { gap: None });
         }
         return;
     }
-    let token = meter.tokens;
+    let (token, gap) = (meter.tokens, now.since(meter.last_token));
     meter.tokens += 1;
+    meter.last_token = now;
+    meter.longest_gap = meter.longest_gap.max(gap);
     account.bill.gaps.merge(&shares);
     account.bill.gaps_others.merge(&others);
     totals.gaps.merge(&shares);
     if keeps_gaps {
         account.keep_gap(Gap { answer: item.answer as u16, token, at: now, shares, others });
     }
+    news(News::Token { gap: Some(gap) });
 }
 
 /// What rows cost, in units that are scaled away: the model's seconds, or rows.

@@ -53,14 +53,12 @@ fn records(steps: u64) -> Vec<StepRecord> {
 #[test]
 fn a_steady_decode_step_allocates_nothing() {
     let mut ledger = Ledger::new(1024);
-    (0..REQUESTS).map(request).for_each(|request| {
-        ledger.admit(request.id, Nanos(0), request.num_answers, request.tenant, request.targets);
-    });
+    (0..REQUESTS).map(request).for_each(|request| ledger.admit(&request));
     let records = records(308);
     let (first, steady) = records.split_at(8);
-    first.iter().for_each(|record| ledger.step(record, None));
+    first.iter().for_each(|record| ledger.step(record, None, &mut |_| {}));
     assert!(steady.iter().all(|record| record.decode.len() == 32), "32 sequences decode");
-    let allocations = measure(|| steady.iter().for_each(|record| ledger.step(record, None)));
+    let allocations = measure(|| steady.iter().for_each(|record| ledger.step(record, None, &mut |_| {})));
     assert!(ledger.totals().gaps.total() > Nanos(0));
     assert_eq!(allocations.count_total, 0, "allocations in 300 steady decode steps");
 }

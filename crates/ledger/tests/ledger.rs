@@ -89,9 +89,9 @@ impl World {
 
     fn admit(&mut self, request: Request) {
         let seen = Seen { arrived: request.arrived, num_answers: request.num_answers, ..Seen::default() };
-        let Request { id, arrived, num_answers, tenant, targets, .. } = request;
-        if self.scheduler.admit(request, self.now).is_ok() {
-            self.ledger.admit(id, arrived, num_answers, tenant, targets);
+        let id = request.id;
+        if self.scheduler.admit(request.clone(), self.now).is_ok() {
+            self.ledger.admit(&request);
             self.seen.insert(id, seen);
         }
     }
@@ -107,28 +107,13 @@ impl World {
             let rows = rows.map(|(seq, samples)| RowOutput { seq, tokens: vec![7; samples] }).collect();
             let completed = self.scheduler.complete(StepOutput { step: step.id, rows }, self.now);
             self.record = completed.record;
-            self.ledger.step(&self.record, self.scheduler.cost_model());
+            self.ledger.step(&self.record, self.scheduler.cost_model(), &mut |_| {});
             for event in completed.events {
                 self.see(event);
             }
         }
         self.now.0 += after;
         step
-    }
-
-    /// The engine is held; so much later it is still. Returns since when.
-    fn hold(&mut self, for_now: u64) -> Nanos {
-        let held = self.now;
-        self.ledger.pause(held);
-        self.now.0 += for_now;
-        held
-    }
-
-    /// It moves again, so much later.
-    fn let_go(&mut self, held: Nanos, later: u64) {
-        self.now.0 += later;
-        self.scheduler.note_hold(held, self.now);
-        self.ledger.resume(self.now);
     }
 
     fn see(&mut self, event: Event) {
@@ -143,8 +128,8 @@ impl World {
                 }
                 *token += 1;
             }
-            Event::Finished { .. } => {
-                self.ledger.end_answer(request, answer);
+            Event::Finished { reason, .. } => {
+                self.ledger.end_answer(request, answer, reason);
                 seen.ended += 1;
                 if seen.ended == seen.num_answers {
                     self.close(request);
@@ -229,8 +214,6 @@ fn random_run(seed: u64) -> (Shares, Shares) {
     let mut next_id = 0;
     let mut before = world.now;
     for round in 0..400 {
-        // Somebody holds the engine; who comes meanwhile is let in.
-        let held = rng.one_in(25).then(|| world.hold(rng.below(100 * MS)));
         for _ in 0..if round < 200 { rng.below(3).saturating_sub(1) } else { 0 } {
             // It came at some time since the step before began, or even earlier.
             let arrived = Nanos(world.now.0.saturating_sub(rng.below(world.now.since(before).0 * 5 / 4 + 1)));
@@ -247,9 +230,6 @@ fn random_run(seed: u64) -> (Shares, Shares) {
         }
         if cancels && rng.one_in(12) {
             world.cancel(RequestId(rng.below(next_id + 1)));
-        }
-        if let Some(held) = held {
-            world.let_go(held, rng.below(100 * MS));
         }
         before = world.now;
         let after = if rng.one_in(20) { rng.below(40 * MS) } else { rng.below(MS) };
@@ -379,25 +359,6 @@ fn who_comes_in_the_middle_of_a_step_waits_for_it() {
     let ttft = world.account(2).bill.ttft;
     assert_eq!((ttft.of(Owner::QueueBudget), ttft.of(Owner::Overhead)), (Nanos(6 * MS), Nanos(2 * MS)));
     assert_eq!(ttft.total(), Nanos(13 * MS));
-}
-
-#[test]
-fn the_time_in_which_the_engine_is_held_has_an_owner() {
-    let mut world = World::new(limits(), None);
-    world.admit(request(1, 100, 3, world.now));
-    world.step(10 * MS, MS);
-    let held = world.hold(30 * MS);
-    let arrived = Nanos(world.now.0 - 10 * MS);
-    world.admit(request(2, 10, 1, arrived));
-    world.let_go(held, 20 * MS);
-    world.step(5 * MS, 0);
-    world.step(10 * MS, 0);
-    let ttft = micros(&world.account(2).bill.ttft, &Owner::OF_TTFT);
-    assert_eq!(ttft.iter().find(|part| part.0 == "paused"), Some(&("paused", 30_000)), "since it came: {ttft:?}");
-    assert_eq!(world.account(2).bill.ttft.total(), Nanos(35 * MS));
-    let gaps = &world.account(1).bill.gaps;
-    assert_eq!((gaps.of(Owner::Paused), gaps.of(Owner::Overhead)), (Nanos(50 * MS), Nanos(MS)));
-    assert_eq!(gaps.total(), Nanos((1 + 50 + 5 + 10) * MS));
 }
 
 #[test]

@@ -48,6 +48,28 @@ impl Batch {
         self.token_ids.len()
     }
 
+    /// Some of its sequences as a batch of their own: what they compute does not depend on who computes beside them. The
+    /// second: which of `logit_rows` those are.
+    pub fn part(&self, spans: Range<usize>) -> (Batch, Range<usize>) {
+        let at = |index: usize| self.spans.get(index).map_or(self.num_rows() as u32, |span| span.first_row);
+        let rows = at(spans.start)..at(spans.end);
+        let wanted = self.logit_rows.partition_point(|&row| row < rows.start)
+            ..self.logit_rows.partition_point(|&row| row < rows.end);
+        let of = |all: &[u32]| all[rows.start as usize..rows.end as usize].to_vec();
+        let part = Batch {
+            token_ids: of(&self.token_ids),
+            positions: of(&self.positions),
+            slots: of(&self.slots),
+            spans: self.spans[spans]
+                .iter()
+                .map(|span| Span { first_row: span.first_row - rows.start, ..span.clone() })
+                .collect(),
+            block_tables: self.block_tables.clone(),
+            logit_rows: self.logit_rows[wanted.clone()].iter().map(|row| row - rows.start).collect(),
+        };
+        (part, wanted)
+    }
+
     /// Empties the arrays and keeps their memory.
     pub fn clear(&mut self) {
         self.token_ids.clear();

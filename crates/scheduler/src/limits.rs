@@ -2,6 +2,8 @@
 
 use core::fmt;
 
+use crate::sequence::Course;
+
 /// Sizes and bounds, fixed at start.
 #[derive(Clone)]
 pub struct Limits {
@@ -86,6 +88,13 @@ impl fmt::Display for LimitsError {
 impl core::error::Error for LimitsError {}
 
 impl Limits {
+    /// KV blocks that a request holds at its longest: what it is refused for if there are fewer. Of an answer the last
+    /// token is never computed; the answers share the prompt's full blocks.
+    pub fn blocks_needed(&self, prompt_tokens: usize, max_tokens: usize, num_answers: usize) -> usize {
+        let course = Course::new(prompt_tokens, max_tokens, self.max_model_len);
+        course.blocks_of_answers(num_answers, self.block_size)
+    }
+
     /// More blocks than caches have: of 32 tokens each, and a small model's 12 KiB per token, some 800 GB. Bookkeeping of so
     /// many takes a few hundred megabytes. Whoever takes limits from a file or a flag compares.
     pub const MOST_BLOCKS: usize = 1 << 21;

@@ -140,7 +140,7 @@ impl Scheduler {
         for seq in started.chain(self.queue.iter()).map(|id| &self.seqs[id]).filter(|s| s.phase() == Phase::Prefill) {
             // Somebody is reading who has seen some of it.
             let resumes = seq.num_generated() > 0;
-            let due = if resumes { Nanos(0) } else { due(seq.started_at(), seq.request.targets.ttft) };
+            let due = if resumes { Nanos(0) } else { due(seq.request.arrived, seq.request.targets.ttft) };
             let seconds = outlook.pace.seconds(seq.num_computed(), seq.num_uncomputed());
             outlook.line.push(InLine { priority: seq.rank.priority, due, seconds });
         }

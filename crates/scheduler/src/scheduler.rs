@@ -26,7 +26,7 @@ use crate::pace::{self, Candidate};
 use crate::planted::{Bug, planted};
 use crate::prefill::Patience;
 use crate::queue::Queue;
-use crate::sequence::{Course, Rank, Sequences, State};
+use crate::sequence::{Rank, Sequences, State};
 use crate::step::RecordRow;
 use crate::swap::{self, Fate, GivenUp, TransferTimes, Verdict, Way};
 use crate::{
@@ -209,8 +209,7 @@ impl Scheduler {
         if num_answers > limits.max_num_seqs && !planted(Bug::AnswersUnbounded) {
             return Err(AdmitError::TooManyAnswers { num_answers, max_num_seqs: limits.max_num_seqs });
         }
-        let course = Course::of(request, limits.max_model_len);
-        let needed_blocks = course.blocks_of_answers(num_answers, limits.block_size);
+        let needed_blocks = limits.blocks_needed(prompt_tokens, request.stop.max_tokens, num_answers);
         if needed_blocks > limits.num_blocks && !planted(Bug::NeverFitsUnchecked) {
             return Err(AdmitError::NeverFits { needed_blocks, total_blocks: limits.num_blocks });
         }
@@ -468,13 +467,6 @@ impl Scheduler {
         }
     }
 
-    /// The engine made no step from `from` to `to` because somebody held it. No target runs in that time, so what comes
-    /// next is decided as if it had not been. Between steps.
-    pub fn note_hold(&mut self, from: Nanos, to: Nanos) {
-        assert!(self.in_flight.is_none(), "the engine is held between steps");
-        self.seqs.iter_mut().for_each(|seq| seq.note_hold(from, to));
-    }
-
     /// Cancels a request: nothing of it is heard again. Its blocks are free at once, or, if the step in flight writes
     /// them, when that completes. False if there is no such unfinished request.
     pub fn abort(&mut self, id: RequestId) -> bool {
@@ -482,6 +474,14 @@ impl Scheduler {
         self.shares.leave(active.tenant);
         active.answers.into_iter().flatten().for_each(|seq| self.retire(seq));
         true
+    }
+
+    /// Ends a request whose rows in the step in flight could not be computed, or gave no numbers: as [`Scheduler::abort`],
+    /// and the step's record will say that nothing was sampled from them. Others' rows stand.
+    pub fn fail(&mut self, id: RequestId) -> bool {
+        let rows = self.record.decode.iter_mut().chain(&mut self.record.prefill);
+        rows.filter(|row| row.request == id).for_each(|row| row.samples = 0);
+        self.abort(id)
     }
 
     /// Ends one answer with [`FinishReason::Stop`]`(None)`: the engine found a stop string in its text, and needs no

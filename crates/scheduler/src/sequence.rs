@@ -77,9 +77,7 @@ pub struct Sequence {
     pub(crate) num_prompt_rows_served: usize,
     /// Steps in a row in which its decode row was left out for others' targets.
     pub(crate) steps_left_out: u32,
-    /// Time since it arrived in which the engine was held: no target runs in it.
-    pub(crate) held: Nanos,
-    /// When its first and its last token came, later by what the engine was held since.
+    /// When its first and its last token came.
     pub(crate) first_token_at: Nanos,
     pub(crate) last_token_at: Nanos,
     /// Rows in the step in flight.
@@ -114,7 +112,6 @@ impl Sequence {
             num_preemptions: 0,
             num_prompt_rows_served: 0,
             steps_left_out: 0,
-            held: Nanos::default(),
             first_token_at: Nanos::default(),
             last_token_at: Nanos::default(),
             rows_in_flight: 0,
@@ -208,18 +205,6 @@ impl Sequence {
     /// Whether its blocks are still being loaded.
     pub fn is_loading(&self) -> bool {
         self.loads_in_flight > 0 && !planted(Bug::ComputedWhileLoading)
-    }
-
-    /// What its time to first token is measured from: its arrival, later by what the engine was held since.
-    pub(crate) fn started_at(&self) -> Nanos {
-        Nanos(self.request.arrived.0.saturating_add(self.held.0))
-    }
-
-    /// The engine was held from `from` to `to`, between two steps: nobody is late because of that.
-    pub(crate) fn note_hold(&mut self, from: Nanos, to: Nanos) {
-        self.held.0 += to.since(from.max(self.request.arrived)).0;
-        self.first_token_at.0 += to.since(from).0;
-        self.last_token_at.0 += to.since(from).0;
     }
 
     /// Whether it ever held blocks.
@@ -339,8 +324,11 @@ pub(crate) struct Course {
 
 impl Course {
     pub(crate) fn of(request: &Request, max_model_len: usize) -> Course {
-        let num_prompt_tokens = request.prompt.len();
-        let num_tokens = num_prompt_tokens.saturating_add(request.stop.max_tokens).min(max_model_len);
+        Course::new(request.prompt.len(), request.stop.max_tokens, max_model_len)
+    }
+
+    pub(crate) fn new(num_prompt_tokens: usize, max_tokens: usize, max_model_len: usize) -> Course {
+        let num_tokens = num_prompt_tokens.saturating_add(max_tokens).min(max_model_len);
         Course { num_prompt_tokens, num_tokens: num_tokens.max(num_prompt_tokens) }
     }
 
@@ -416,11 +404,6 @@ impl Sequences {
     pub(crate) fn get_mut(&mut self, id: SeqId) -> Option<&mut Sequence> {
         let (use_count, seq) = self.places.get_mut(id.place as usize)?;
         seq.as_mut().filter(|_| *use_count == id.use_count)
-    }
-
-    /// All of them.
-    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Sequence> {
-        self.places.iter_mut().filter_map(|(_, seq)| seq.as_mut())
     }
 
     /// All of them.

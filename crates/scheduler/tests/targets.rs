@@ -158,30 +158,6 @@ fn a_prompt_does_not_trickle_beside_a_fast_stream() {
 }
 
 #[test]
-fn a_hold_changes_no_decision() {
-    // Two engines with the same requests; one is held for a minute before every third step, or after a request came.
-    let run = |held: u64| {
-        let mut engine = Engine::new(machine());
-        let mut plans = Vec::new();
-        for round in 0..60_u64 {
-            if round % 4 == 0 {
-                let ttft = [None, Some(300), Some(2000)][(round / 4 % 3) as usize];
-                engine.admit(round, 200 + 150 * (round as usize % 7), ttft, [Some(30), None][(round / 8 % 2) as usize]);
-            }
-            if round % 3 == 2 {
-                let from = engine.now;
-                engine.now.0 += held;
-                engine.scheduler.note_hold(from, engine.now);
-            }
-            let (step, took) = engine.step();
-            plans.push((step.decode, step.prefill, step.preempted, took));
-        }
-        plans
-    };
-    assert_eq!(run(0), run(60_000 * MS));
-}
-
-#[test]
 fn nobody_reading_means_no_bound() {
     let mut engine = Engine::new(machine());
     engine.admit(1, 2000, None, Some(40));

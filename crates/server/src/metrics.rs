@@ -158,6 +158,7 @@ fn counters(page: &mut Page, stats: &Stats) {
     }
     swap(page, stats);
     page.own("step_seconds_total", "counter", "Seconds that forward passes took.", stats.step_seconds);
+    page.own("held_seconds_total", "counter", "Seconds in which somebody held the engine.", stats.held_seconds);
     let owned = [
         (
             "ttft_seconds_total",

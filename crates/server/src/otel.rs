@@ -299,7 +299,7 @@ impl Sender {
 }
 
 /// A token that came late: an event of the decode span.
-fn late_token(times: &Times, gap: &Gap) -> Value {
+fn late_token(times: &Times<'_>, gap: &Gap) -> Value {
     json!({
         "timeUnixNano": times.unix(gap.at),
         "name": "late token",
@@ -319,21 +319,22 @@ fn seconds(key: &str, nanos: Nanos) -> Value {
     attribute(key, json!({"doubleValue": nanos.as_secs_f64()}))
 }
 
-/// From the engine's time to the wall's, as of one moment.
-struct Times {
-    engine: Nanos,
-    unix: u64,
+/// From the engine's time, which stands still while somebody holds it, to the wall's, as of one moment.
+struct Times<'a> {
+    engine: &'a Engine,
+    /// When the engine started.
+    start: u64,
 }
 
-impl Times {
-    fn now(engine: &Engine) -> Times {
+impl Times<'_> {
+    fn now(engine: &Engine) -> Times<'_> {
         let unix = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64);
-        Times { engine: engine.now(), unix }
+        Times { engine, start: unix.saturating_sub(engine.now().0 + engine.held().0) }
     }
 
     /// Nanoseconds since 1970, as OTLP's JSON writes 64 bits: in a string.
     fn unix(&self, moment: Nanos) -> String {
-        (self.unix - self.engine.since(moment).0.min(self.unix)).to_string()
+        (self.start + self.engine.since_start(moment).0).to_string()
     }
 }
 

@@ -143,6 +143,7 @@ impl Reader<'_> {
         let mut prompt = Map::new();
         prompt.insert("state".into(), state.into());
         prompt.insert("until_ms".into(), since(timeline.until).into());
+        prompt.insert("held_ms".into(), ms(timeline.held).into());
         prompt.insert("ttft_ms".into(), account.first_token.map(since).into());
         let targets = json!({"ttft_ms": account.targets.ttft.map(ms), "tpot_ms": account.targets.tpot.map(ms)});
         prompt.insert("targets".into(), targets);

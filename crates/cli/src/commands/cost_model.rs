@@ -8,6 +8,7 @@
 //! first column of errors is that of the predictions that the scheduler worked with, corrected by each step before;
 //! the second is what the measured model says without any correction.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -76,11 +77,11 @@ pub(crate) fn cost_model(flags: &BenchFlags) -> Result<(), Failure> {
 }
 
 /// Lets the clients ask, and returns the records of all steps meanwhile.
-fn drive(engine: &Engine) -> Vec<StepRecord> {
+fn drive(engine: &Engine) -> Vec<Arc<StepRecord>> {
     let bar = Progress::counting("asking", "s");
     let over = AtomicBool::new(false);
     let begun = Instant::now();
-    let mut records: Vec<StepRecord> = Vec::new();
+    let mut records: Vec<Arc<StepRecord>> = Vec::new();
     std::thread::scope(|scope| {
         for client in 0..CLIENTS {
             let over = &over;
@@ -142,10 +143,10 @@ struct Errors {
     uncorrected: Vec<f64>,
 }
 
-fn errors(records: &[StepRecord], cost: &CostModel, which: impl Fn(&StepRecord) -> bool) -> Errors {
+fn errors(records: &[Arc<StepRecord>], cost: &CostModel, which: impl Fn(&StepRecord) -> bool) -> Errors {
     let which: Vec<_> = records.iter().filter(|record| record.took().0 > 0 && which(record)).collect();
     let sorted = |predicted: &dyn Fn(&StepRecord) -> f64| {
-        let error = |record: &&StepRecord| (predicted(record) / record.took().as_secs_f64() - 1.0).abs();
+        let error = |record: &&Arc<StepRecord>| (predicted(record) / record.took().as_secs_f64() - 1.0).abs();
         let mut errors: Vec<f64> = which.iter().map(error).collect();
         errors.sort_by(f64::total_cmp);
         errors

@@ -1,10 +1,10 @@
 //! The file: a header, then one JSON object per line.
 //!
 //! ```text
-//! {"twostroke_recording":1,"model":"lantern","limits":{..},"cost":{..},..}
+//! {"twostroke_recording":2,"model":"lantern","limits":{..},"cost":{..},..}
 //! {"admit":{"id":1,"now":..,"arrived":..,"prompt":[..],..}}
-//! {"step":{"n":0,"from":..,"to":..,"decode":[],"prefill":[[1,0,12,0]],"tokens":[[411]],..,"digest":".."}}
-//! {"stop":[1,0]}   {"cancel":[2,..]}   {"failed":3}   {"idle":..}   {"restart":{..}}
+//! {"step":{"n":0,"from":..,"to":..,"decode":[],"prefill":[[1,0,12,0]],"tokens":[[411]],"failed":[],..,"digest":".."}}
+//! {"stop":[1,0]}   {"cancel":[2,..]}   {"idle":..}   {"abandoned":..}   {"restart":{..}}
 //! "end"
 //! ```
 //!
@@ -21,14 +21,14 @@ use kernels::{Arithmetic, KvDtype, KvShape, WeightClass};
 use model::sampler::SamplingParams;
 use model::{Checkpoint, ModelConfig};
 use scheduler::cost::{Knot, Terms};
-use scheduler::{CostModel, Limits, Nanos, StepRecord, TokenId};
+use scheduler::{CostModel, Limits, Nanos, RequestId, StepRecord, TokenId};
 use serde::{Deserialize, Serialize};
 
 use super::{Line, RecordingError};
 use crate::{EngineOptions, ModelInfo};
 
 /// Of the format. A reader takes only its own.
-pub(super) const VERSION: u64 = 1;
+pub(super) const VERSION: u64 = 2;
 /// Longest line that is read: a prompt of some ten million tokens.
 const MAX_LINE_BYTES: u64 = 64 << 20;
 /// Times are of one run: ten years. Sums of a few of them are still times.
@@ -265,12 +265,10 @@ impl CostEntry {
 pub(super) enum Entry {
     Admit(Box<AdmitEntry>),
     Cancel(u64, u64),
-    Failed(u64),
     Stop(u64, usize),
     Idle(u64),
     Step(Box<StepEntry>),
-    Pause(u64),
-    Resume(u64),
+    Abandoned(u64),
     Restart { cost: Option<CostEntry> },
     End,
 }
@@ -326,6 +324,8 @@ pub(super) struct StepEntry {
     /// Request, first position, rows and cached tokens of each chunk.
     prefill: Vec<(u64, usize, usize, usize)>,
     pub(super) tokens: Vec<Vec<TokenId>>,
+    /// Requests whose rows could not be computed, or gave no numbers: they ended.
+    pub(super) failed: Vec<u64>,
     preempted: usize,
     waiting: usize,
     used_blocks: usize,
@@ -335,7 +335,7 @@ pub(super) struct StepEntry {
 }
 
 impl StepEntry {
-    pub(super) fn of(record: &StepRecord, tokens: Vec<Vec<TokenId>>) -> StepEntry {
+    pub(super) fn of(record: &StepRecord, tokens: Vec<Vec<TokenId>>, failed: &[RequestId]) -> StepEntry {
         let digest = blake3::hash(format!("{record:?}").as_bytes()).to_hex();
         StepEntry {
             n: record.step.0,
@@ -344,6 +344,7 @@ impl StepEntry {
             decode: record.decode.iter().map(|row| (row.request.0, row.start)).collect(),
             prefill: record.prefill.iter().map(|row| (row.request.0, row.start, row.len, row.cached_tokens)).collect(),
             tokens,
+            failed: failed.iter().map(|id| id.0).collect(),
             preempted: record.preempted.len(),
             waiting: record.waiting_requests,
             used_blocks: record.used_blocks,
@@ -392,12 +393,10 @@ impl From<Line> for Entry {
                 }))
             }
             Line::Cancel(id, now) => Entry::Cancel(id.0, now.0),
-            Line::Failed(id) => Entry::Failed(id.0),
             Line::Stop(id, answer) => Entry::Stop(id.0, answer),
             Line::Idle(now) => Entry::Idle(now.0),
-            Line::Step(record, tokens) => Entry::Step(Box::new(StepEntry::of(&record, tokens))),
-            Line::Pause(now) => Entry::Pause(now.0),
-            Line::Resume(now) => Entry::Resume(now.0),
+            Line::Step(record, tokens, failed) => Entry::Step(Box::new(StepEntry::of(&record, tokens, &failed))),
+            Line::Abandoned(now) => Entry::Abandoned(now.0),
             Line::Restart(cost) => Entry::Restart { cost: cost.as_ref().map(CostEntry::of) },
         }
     }
@@ -439,11 +438,10 @@ impl SoFar {
             }
             Entry::Cancel(_, now) => self.time("cancel", now),
             Entry::Idle(now) => self.time("idle", now),
-            Entry::Pause(now) => self.time("pause", now),
-            Entry::Resume(now) => self.time("resume", now),
+            Entry::Abandoned(now) => self.time("abandoned", now),
             Entry::Step(ref step) => self.time("step.from", step.from).and_then(|()| self.time("step.to", step.to)),
             Entry::Restart { ref cost } => cost.as_ref().map_or(Ok(()), |cost| cost.model().map(|_| ())),
-            Entry::Failed(_) | Entry::Stop(..) | Entry::End => Ok(()),
+            Entry::Stop(..) | Entry::End => Ok(()),
         }
     }
 

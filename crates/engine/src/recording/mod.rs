@@ -39,18 +39,14 @@ pub(crate) enum Line {
     Admit { id: RequestId, request: Box<ValidatedRequest>, arrived: Nanos, now: Nanos },
     /// Its client is gone.
     Cancel(RequestId, Nanos),
-    /// The model's output was not a number for it.
-    Failed(RequestId),
     /// An answer's text holds a stop string.
     Stop(RequestId, usize),
     /// A plan without rows.
     Idle(Nanos),
-    /// A step: what it was, and the tokens of each row that gave some, in the plan's order.
-    Step(Box<StepRecord>, Vec<Vec<TokenId>>),
-    /// Somebody holds the engine.
-    Pause(Nanos),
-    /// It moves again.
-    Resume(Nanos),
+    /// A step: what it was, the tokens of each row that gave some, in the plan's order, and the requests whose rows failed.
+    Step(Box<StepRecord>, Vec<Vec<TokenId>>, Vec<RequestId>),
+    /// A plan that was not computed: its sequences went back to the queue.
+    Abandoned(Nanos),
     /// A step failed; everything admitted ended, and a new scheduler began with this model of costs.
     Restart(Option<CostModel>),
 }

@@ -5,18 +5,18 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use model::{Checkpoint, Progress};
 use scheduler::{
-    Event, Nanos, Priority, Request, RequestId, RowOutput, Scheduler, Step, StepOutput, StepRecord, StopRules, Targets,
-    TokenId,
+    Event, Nanos, Priority, Request, RequestId, RowOutput, Scheduler, Sequence, Step, StepOutput, StepRecord,
+    StopRules, Targets, TokenId,
 };
 
 use super::format::{AdmitEntry, Entry, StepEntry};
 use super::{Recording, RecordingError};
-use crate::core::{EngineCore, StepNews};
+use crate::core::{Arrived, EngineCore};
 use crate::door::{self, Prompt, RawRequest, ValidatedRequest};
+use crate::journal::Log;
 use crate::output::outlet;
-use crate::record::StepLog;
 use crate::start::Starting;
-use crate::{Engine, EngineOptions, ModelInfo, RequestError, StartError};
+use crate::{Engine, EngineOptions, ModelInfo, StartError};
 
 /// What a replay came to.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -122,16 +122,10 @@ pub fn replay(mut recording: Recording, tell: &mut dyn FnMut(Told<'_>)) -> Resul
 pub enum Told<'a> {
     /// A request was admitted.
     Admitted(&'a Request),
-    /// A token of this answer came, at this time.
-    Token(RequestId, usize, Nanos),
     /// A request has all of its answers, was cancelled, or failed.
     Ended(RequestId),
-    /// A step was the same. Told before its tokens.
+    /// A step was the same. Told before the ends that came of it.
     Step(&'a StepRecord),
-    /// The engine was held from here on.
-    Paused(Nanos),
-    /// It moved again.
-    Resumed(Nanos),
 }
 
 /// In the place of an answer's tokens: it is complete.
@@ -139,7 +133,6 @@ const ENDED: usize = usize::MAX;
 
 struct Replaying {
     scheduler: Scheduler,
-    held_at: Option<Nanos>,
     /// Tokens of each answer of the open requests: what must not be asked of the scheduler is seen here.
     open: BTreeMap<u64, Vec<usize>>,
     step: Step,
@@ -154,7 +147,6 @@ impl Replaying {
         scheduler.set_cost_model(recording.header.cost());
         Replaying {
             scheduler,
-            held_at: None,
             open: BTreeMap::new(),
             step: Step::default(),
             output: StepOutput::default(),
@@ -172,7 +164,7 @@ impl Replaying {
     ) -> Result<Option<Difference>, RecordingError> {
         match *entry {
             Entry::Admit(ref entry) => self.admit(entry, recording, tell)?,
-            Entry::Cancel(id, _) | Entry::Failed(id) => {
+            Entry::Cancel(id, _) => {
                 self.open.remove(&id);
                 if !self.scheduler.abort(RequestId(id)) {
                     return Err(recording.wrong(format!("there is no open request {id}")));
@@ -194,15 +186,10 @@ impl Replaying {
                     return Ok(Some(Difference { line: 0, step: None, what }));
                 }
             }
-            Entry::Step(ref entry) => return Ok(self.step(entry, tell)),
-            Entry::Pause(now) => {
-                self.held_at = Some(Nanos(now));
-                tell(Told::Paused(Nanos(now)));
-            }
-            Entry::Resume(now) => {
-                let held_at = self.held_at.take().ok_or_else(|| recording.wrong("nobody holds the engine"))?;
-                self.scheduler.note_hold(held_at, Nanos(now));
-                tell(Told::Resumed(Nanos(now)));
+            Entry::Step(ref entry) => return self.step(entry, recording, tell),
+            Entry::Abandoned(now) => {
+                self.scheduler.schedule_into(Nanos(now), &mut self.step);
+                self.scheduler.abandon();
             }
             Entry::Restart { ref cost } => {
                 let cost = cost.as_ref().map(|cost| cost.model().map_err(|problem| recording.wrong(problem)));
@@ -232,45 +219,57 @@ impl Replaying {
         Ok(())
     }
 
-    fn step(&mut self, recorded: &StepEntry, tell: &mut dyn FnMut(Told<'_>)) -> Option<Difference> {
+    fn step(
+        &mut self,
+        recorded: &StepEntry,
+        recording: &Recording,
+        tell: &mut dyn FnMut(Told<'_>),
+    ) -> Result<Option<Difference>, RecordingError> {
         let (from, to) = (Nanos(recorded.from), Nanos(recorded.to));
         self.scheduler.schedule_into(from, &mut self.step);
         if self.step.is_empty() {
             let what = vec![("plan".into(), "rows".into(), "no rows".into())];
-            return Some(Difference { line: 0, step: Some(recorded.n), what });
+            return Ok(Some(Difference { line: 0, step: Some(recorded.n), what }));
         }
+        let failed: Vec<RequestId> = recorded.failed.iter().copied().map(RequestId).collect();
         let decode = self.step.decode.iter().map(|&seq| (seq, 1));
         let prefill =
             self.step.prefill.iter().filter(|chunk| chunk.samples > 0).map(|chunk| (chunk.seq, chunk.samples));
+        let request = |seq| self.scheduler.sequence(seq).map(Sequence::request_id);
+        let rows = decode.chain(prefill).filter(|&(seq, _)| request(seq).is_none_or(|id| !failed.contains(&id)));
         self.output.step = self.step.id;
         self.output.rows.clear();
-        for (index, (seq, samples)) in decode.chain(prefill).enumerate() {
+        for (index, (seq, samples)) in rows.enumerate() {
             // Where the plan is another one there is a difference, and any token will do to see the record.
             let tokens = recorded.tokens.get(index).filter(|tokens| tokens.len() == samples);
             self.output.rows.push(RowOutput { seq, tokens: tokens.cloned().unwrap_or_else(|| vec![0; samples]) });
         }
+        for &id in &failed {
+            if self.open.remove(&id.0).is_none() || !self.scheduler.fail(id) {
+                return Err(recording.wrong(format!("there is no open request {}", id.0)));
+            }
+        }
         self.events.clear();
         self.scheduler.complete_into(&self.output, to, &mut self.events, &mut self.record);
         let tokens: Vec<Vec<TokenId>> = self.output.rows.drain(..).map(|row| row.tokens).collect();
-        let replayed = StepEntry::of(&self.record, tokens);
+        let replayed = StepEntry::of(&self.record, tokens, &failed);
         if replayed != *recorded {
-            return Some(Difference { line: 0, step: Some(recorded.n), what: differences(recorded, &replayed) });
+            let what = differences(recorded, &replayed);
+            return Ok(Some(Difference { line: 0, step: Some(recorded.n), what }));
         }
         tell(Told::Step(&self.record));
+        failed.into_iter().for_each(|id| tell(Told::Ended(id)));
         for event in std::mem::take(&mut self.events) {
-            self.note(&event, to, tell);
+            self.note(&event, tell);
         }
-        None
+        Ok(None)
     }
 
     /// An answer had a token, or ended.
-    fn note(&mut self, event: &Event, now: Nanos, tell: &mut dyn FnMut(Told<'_>)) {
+    fn note(&mut self, event: &Event, tell: &mut dyn FnMut(Told<'_>)) {
         let (Event::Token { request, answer, .. } | Event::Finished { request, answer, .. }) = *event;
         match event {
-            Event::Token { .. } => {
-                self.open.get_mut(&request.0).expect("it is open")[answer] += 1;
-                tell(Told::Token(request, answer, now));
-            }
+            Event::Token { .. } => self.open.get_mut(&request.0).expect("it is open")[answer] += 1,
             Event::Finished { .. } => self.ended(request, answer, tell),
         }
     }
@@ -358,7 +357,7 @@ pub fn replay_with_model(
         forward,
         model.tokenizer.clone(),
         &options,
-        Arc::new(Mutex::new(StepLog::default())),
+        Arc::new(Mutex::new(Log::new(options.block_size))),
     );
     core.record_to(Some(Box::new(hear)));
     core.adopt_thread();
@@ -368,7 +367,7 @@ pub fn replay_with_model(
         let next = || heard.lock().unwrap_or_else(PoisonError::into_inner).pop_front().map(Entry::from);
         // Of what the core said, everything must be in the recording, and in this order.
         let came = match &entry {
-            Entry::Stop(..) | Entry::Failed(_) => next(),
+            Entry::Stop(..) => next(),
             _ => next()
                 .map_or_else(|| compute(&mut core, &entry, &recording, &model).map(|()| next()), |it| Ok(Some(it)))?,
         };
@@ -395,30 +394,29 @@ fn compute(
             let request = validated(entry, model)?;
             // Nobody listens; the core does not mind.
             let (outputs, ..) = outlet();
-            let admitted = core.admit(RequestId(entry.id), request, Nanos(entry.arrived), outputs, Nanos(entry.now));
+            let arrived = Arrived { at: Nanos(entry.arrived), held: Nanos(0), ticket: None };
+            let admitted = core.admit(RequestId(entry.id), request, arrived, outputs, Nanos(entry.now));
             admitted.map_err(|error| recording.wrong(format!("request {}: {error}", entry.id)))?;
         }
         Entry::Cancel(id, now) => {
-            let cancelled = core.cancel(RequestId(*id), Nanos(*now));
-            cancelled.ok_or_else(|| recording.wrong(format!("there is no open request {id}")))?;
+            if !core.cancel(RequestId(*id), Nanos(*now)) {
+                return Err(recording.wrong(format!("there is no open request {id}")));
+            }
         }
         Entry::Step(step) => {
-            core.step(&mut [step.from, step.to].map(Nanos).into_iter().cycle(), &mut StepNews::default());
+            core.step(&mut [step.from, step.to].map(Nanos).into_iter().cycle());
         }
         Entry::Idle(now) => {
-            core.step(&mut std::iter::repeat(Nanos(*now)), &mut StepNews::default());
+            core.step(&mut std::iter::repeat(Nanos(*now)));
         }
-        Entry::Pause(now) => core.pause(Nanos(*now)),
-        Entry::Resume(now) => core.resume(Nanos(*now)),
         Entry::Restart { cost } => {
             let cost =
                 cost.as_ref().map(|cost| cost.model().map_err(|problem| recording.wrong(problem))).transpose()?;
-            let mut scheduler = Scheduler::new(recording.header.limits()).expect("its limits were checked");
-            scheduler.set_cost_model(cost);
-            core.fail_all(RequestError::Internal, Nanos(0));
-            core.replace_scheduler(scheduler);
+            core.start_over(cost, Nanos(0));
         }
-        Entry::Stop(..) | Entry::Failed(_) | Entry::End => unreachable!("these come of a step"),
+        // What failed then does not fail now, or it would have been told.
+        Entry::Abandoned(_) => {}
+        Entry::Stop(..) | Entry::End => unreachable!("these come of a step"),
     }
     Ok(())
 }

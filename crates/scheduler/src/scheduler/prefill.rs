@@ -144,7 +144,7 @@ impl Scheduler {
             rows: seq.num_uncomputed(),
             arrival: (seq.rank.arrival, seq.rank.answer),
             resumes: seq.num_generated() > 0,
-            due: seq.request.targets.ttft.map(|ttft| Nanos(seq.started_at().0.saturating_add(ttft.0))),
+            due: seq.request.targets.ttft.map(|ttft| Nanos(seq.request.arrived.0.saturating_add(ttft.0))),
             seconds: seq.num_uncomputed() as f64 / rows_per_second,
         }
     }

@@ -183,6 +183,7 @@ impl Totals {
             (&mut sum.decode_ms, timings.decode_ms),
             (&mut sum.ttft_ms, timings.ttft_ms),
             (&mut sum.total_ms, timings.total_ms),
+            (&mut sum.held_ms, timings.held_ms),
         ] {
             *longest = longest.max(this);
         }

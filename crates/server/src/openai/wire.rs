@@ -160,6 +160,9 @@ pub(crate) struct WireTimings {
     prefill_tokens_per_second: f64,
     decode_tokens_per_second: f64,
     preemptions: usize,
+    /// For how long somebody held the engine meanwhile, if anybody did: no part of the other times.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    held_ms: Option<f64>,
     /// If asked for: the same times by owner, one object per prompt.
     #[serde(skip_serializing_if = "Option::is_none")]
     detail: Option<Vec<Value>>,
@@ -181,6 +184,7 @@ impl WireTimings {
             prefill_tokens_per_second: round(timings.prefill_tok_s()),
             decode_tokens_per_second: round(timings.decode_tok_s()),
             preemptions: timings.preemptions,
+            held_ms: Some(round(timings.held_ms)).filter(|&ms| ms > 0.0),
             detail,
         }
     }

@@ -385,9 +385,21 @@ fn a_held_engine_makes_one_step_at_a_time_and_fails_nobody() {
         let (first, second) = (first.join().expect("an answer"), second.join().expect("an answer"));
         assert_eq!(first["choices"], alone, "the same answer, to the byte");
         for answer in [first, second] {
-            let detail = &answer["timings"]["detail"][0];
-            let paused = detail["ttft"]["paused_ms"].as_f64().zip(detail["gaps"]["paused_ms"].as_f64());
-            assert!(paused.is_some_and(|(ttft, gaps)| ttft + gaps > 100.0), "the time has its owner: {detail}");
+            let timings = &answer["timings"];
+            let held = timings["held_ms"].as_f64().expect("it says how long it was held");
+            let spent = timings["total_ms"].as_f64().expect("it has a total");
+            let detail = &timings["detail"][0];
+            assert!(held > 100.0, "held: {timings}");
+            assert!(detail["ttft"].get("paused_ms").is_none() && detail["gaps"].get("paused_ms").is_none(), "{detail}");
+            // The clock stood: no time of the answer has the hold in it.
+            let owners = |part: &str| -> f64 {
+                let parts = detail[part].as_object().expect("owners").iter();
+                parts
+                    .filter(|(name, _)| name.ends_with("_ms") && *name != "total_ms")
+                    .filter_map(|(_, ms)| ms.as_f64())
+                    .sum()
+            };
+            assert!(owners("ttft") + owners("gaps") <= spent + 1.0, "{timings}");
         }
     });
     assert_eq!(post(&host, "/live/step"), json!(false), "nothing to step through");

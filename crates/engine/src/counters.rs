@@ -1,24 +1,13 @@
-//! The step log and the views that are kept up to date with it: counters, gauges and histograms.
-//!
-//! One record per forward pass, with request ids; nothing shown to people is measured anywhere else.
+//! Counters, gauges and histograms: a view of step records and closed accounts. Nothing here is measured, and nothing is
+//! counted anywhere else.
 
-use std::collections::VecDeque;
-use std::sync::Arc;
+use ledger::{Account, News, Totals};
+use scheduler::{FinishReason, Nanos, StepRecord, SwapStats};
 
-use ledger::Totals;
-use scheduler::{FinishReason, Nanos, StepRecord, SwapStats, Targets};
-
-use crate::books::Books;
+use crate::accounts::{Closed, Ending};
 use crate::door::ServiceClass;
-use crate::fill::Fill;
-use crate::live::{Ended, Recent};
-use crate::output::{Timings, Usage};
-use crate::past::{History, Moving};
-
-/// Step records kept for views that look back.
-const KEPT_RECORDS: usize = 4096;
-/// Ends of requests kept for them.
-const KEPT_ENDS: usize = 1024;
+use crate::journal::Gauges;
+use crate::output::Timings;
 
 /// A histogram with fixed upper bounds, as Prometheus draws them.
 #[derive(Clone, Debug, PartialEq)]
@@ -89,9 +78,12 @@ pub struct Met {
 }
 
 impl Met {
-    pub(crate) fn of(targets: &Targets, timings: &Timings, slowest_ms: f64) -> Met {
-        let within = |target: Option<Nanos>, ms: f64| target.map(|target| ms <= target.0 as f64 / 1e6);
-        Met { ttft: within(targets.ttft, timings.ttft_ms), tpot: within(targets.tpot, slowest_ms) }
+    fn of(account: &Account) -> Met {
+        let tpot = account.tpot().unwrap_or(0.0);
+        Met {
+            ttft: account.targets.ttft.zip(account.ttft()).map(|(target, ttft)| ttft <= target),
+            tpot: account.targets.tpot.map(|target: Nanos| tpot <= target.as_secs_f64()),
+        }
     }
 
     /// All that it had; `None` where it had none.
@@ -141,6 +133,8 @@ pub struct Stats {
     pub finished_error: u64,
     /// Seconds that steps took, summed.
     pub step_seconds: f64,
+    /// Seconds in which somebody held the engine: no part of any other time.
+    pub held_seconds: f64,
     /// Waiting of clients for tokens that came, by owner.
     pub owners: Totals,
     /// What the cost model said of steps of decode alone, of prefill alone, and of both.
@@ -193,6 +187,7 @@ impl Default for Stats {
             finished_cancelled: 0,
             finished_error: 0,
             step_seconds: 0.0,
+            held_seconds: 0.0,
             owners: Totals::default(),
             predictions: Default::default(),
             targets_met: [[0; 3]; 3],
@@ -211,46 +206,36 @@ impl Default for Stats {
     }
 }
 
-/// The log itself, behind the engine's lock: the engine writes once per step, readers take pointers.
-#[derive(Debug, Default)]
-pub(crate) struct StepLog {
-    records: VecDeque<Arc<StepRecord>>,
-    ended: VecDeque<Ended>,
-    num_ended: u64,
-    pub(crate) books: Books,
-    pub(crate) stats: Stats,
-    pub(crate) fill: Fill,
-    pub(crate) history: History,
-    /// The last times to first token, in seconds.
-    pub(crate) ttfts: Recent<256>,
-    /// The last times from token to token.
-    pub(crate) gaps: Recent<2048>,
-}
-
-impl StepLog {
-    /// Takes a step's record into the log and its counters. What is left in `record` is memory to write the next one into:
-    /// that of the oldest, unless somebody still reads it, so that a steady step allocates nothing.
-    pub(crate) fn push(&mut self, record: &mut StepRecord, moving: &Moving) {
-        self.history.note_step(record, moving);
-        let stats = &mut self.stats;
-        let prefill: usize = record.prefill.iter().map(|row| row.len).sum();
-        stats.steps += 1;
-        stats.prefill_tokens += prefill as u64;
-        stats.decode_tokens += record.decode.len() as u64;
-        stats.preemptions += record.preempted.len() as u64;
-        stats.recomputed_tokens += record.recomputed_rows as u64;
-        stats.evicted_blocks += record.evicted_blocks as u64;
-        stats.copied_blocks += record.copied_blocks as u64;
-        stats.step_seconds += record.completed_at.since(record.scheduled_at).as_secs_f64();
-        stats.step_tokens.observe((prefill + record.decode.len()) as f64);
-        self.judge(record);
-        let oldest = if self.records.len() == KEPT_RECORDS { self.records.pop_front() } else { None };
-        let mut slot = oldest.unwrap_or_default();
-        match Arc::get_mut(&mut slot) {
-            Some(slot) => std::mem::swap(slot, record),
-            None => slot = Arc::new(std::mem::take(record)),
+impl Stats {
+    /// What a step brought.
+    pub(crate) fn news(&mut self, news: News<'_>) {
+        match news {
+            News::Entered(account) => {
+                self.prompt_tokens += account.prompt_tokens as u64;
+                self.cached_tokens += account.cached_tokens as u64;
+            }
+            News::Token { gap } => {
+                self.generated_tokens += 1;
+                if let Some(gap) = gap {
+                    self.inter_token_latency.observe(gap.as_secs_f64());
+                }
+            }
         }
-        self.records.push_back(slot);
+    }
+
+    /// A step is complete.
+    pub(crate) fn step(&mut self, record: &StepRecord) {
+        let prefill: usize = record.prefill.iter().map(|row| row.len).sum();
+        self.steps += 1;
+        self.prefill_tokens += prefill as u64;
+        self.decode_tokens += record.decode.len() as u64;
+        self.preemptions += record.preempted.len() as u64;
+        self.recomputed_tokens += record.recomputed_rows as u64;
+        self.evicted_blocks += record.evicted_blocks as u64;
+        self.copied_blocks += record.copied_blocks as u64;
+        self.step_seconds += record.took().as_secs_f64();
+        self.step_tokens.observe((prefill + record.decode.len()) as f64);
+        self.judge(record);
     }
 
     /// Sets what the step was predicted to take beside what it took.
@@ -264,85 +249,62 @@ impl StepLog {
             (true, false) => 1,
             (false, false) => 2,
         };
-        let predictions = &mut self.stats.predictions[phase];
+        let predictions = &mut self.predictions[phase];
         predictions.error.observe((predicted - measured).abs() / measured);
         predictions.predicted_seconds += predicted;
         predictions.measured_seconds += measured;
     }
 
+    /// A request is over: by its end, and, if it has its answers, by its times and targets.
+    pub(crate) fn closed(&mut self, closed: &Closed, timings: &Timings) {
+        let account = &closed.account;
+        match closed.ending {
+            Ending::Cancelled => self.finished_cancelled += 1,
+            Ending::Failed => self.finished_error += 1,
+            Ending::Finished => {
+                for reason in account.answers().filter_map(|answer| answer.reason) {
+                    match reason {
+                        FinishReason::Stop(_) => self.finished_stop += 1,
+                        FinishReason::Length => self.finished_length += 1,
+                    }
+                }
+                self.finished(account, timings);
+                self.met(closed.class, Met::of(account));
+            }
+        }
+    }
+
+    fn finished(&mut self, account: &Account, timings: &Timings) {
+        self.time_to_first_token.observe(timings.ttft_ms / 1e3);
+        self.e2e_latency.observe(timings.total_ms / 1e3);
+        self.queue_time.observe(timings.queue_ms / 1e3);
+        self.prefill_time.observe(timings.prefill_ms / 1e3);
+        self.decode_time.observe(timings.decode_ms / 1e3);
+        if timings.decode_steps > 0 {
+            self.time_per_output_token.observe(timings.decode_ms / 1e3 / timings.decode_steps as f64);
+        }
+        self.request_prompt_tokens.observe(account.prompt_tokens as f64);
+        self.request_generation_tokens.observe(account.num_tokens() as f64);
+    }
+
     /// Counts a request that ended by the targets that it had.
-    pub(crate) fn met(&mut self, class: ServiceClass, met: Met) {
+    fn met(&mut self, class: ServiceClass, met: Met) {
         for (index, met) in [met.ttft, met.tpot, met.all()].into_iter().enumerate() {
             let counts = match met {
-                Some(true) => &mut self.stats.targets_met,
-                Some(false) => &mut self.stats.targets_missed,
+                Some(true) => &mut self.targets_met,
+                Some(false) => &mut self.targets_missed,
                 None => continue,
             };
             counts[class as usize][index] += 1;
         }
     }
 
-    /// A request is over.
-    pub(crate) fn ended(&mut self, ended: Ended) {
-        if self.ended.len() == KEPT_ENDS {
-            self.ended.pop_front();
-        }
-        self.ended.push_back(ended);
-        self.num_ended += 1;
-    }
-
-    /// Requests that are over, since the start.
-    pub(crate) fn num_ended(&self) -> u64 {
-        self.num_ended
-    }
-
-    /// Those from number `from` on that are kept.
-    pub(crate) fn ended_from(&self, from: u64) -> impl Iterator<Item = Ended> {
-        let oldest = self.num_ended - self.ended.len() as u64;
-        self.ended.iter().skip(from.saturating_sub(oldest) as usize).copied()
-    }
-
-    /// The kept steps from number `from` on, with their numbers since the start.
-    pub(crate) fn steps_from(&self, from: u64) -> impl Iterator<Item = (u64, &Arc<StepRecord>)> {
-        let oldest = self.stats.steps - self.records.len() as u64;
-        let first = from.max(oldest);
-        (first..).zip(self.records.range((first - oldest).min(self.records.len() as u64) as usize..))
-    }
-
-    /// Takes a finished request into the histograms.
-    pub(crate) fn finished(&mut self, usage: &Usage, timings: &Timings, reasons: &[FinishReason]) {
-        let stats = &mut self.stats;
-        for reason in reasons {
-            match reason {
-                FinishReason::Stop(_) => stats.finished_stop += 1,
-                FinishReason::Length => stats.finished_length += 1,
-            }
-        }
-        self.ttfts.push(timings.ttft_ms / 1e3);
-        stats.time_to_first_token.observe(timings.ttft_ms / 1e3);
-        stats.e2e_latency.observe(timings.total_ms / 1e3);
-        stats.queue_time.observe(timings.queue_ms / 1e3);
-        stats.prefill_time.observe(timings.prefill_ms / 1e3);
-        stats.decode_time.observe(timings.decode_ms / 1e3);
-        if timings.decode_steps > 0 {
-            stats.time_per_output_token.observe(timings.decode_ms / 1e3 / timings.decode_steps as f64);
-        }
-        stats.request_prompt_tokens.observe(usage.prompt_tokens as f64);
-        stats.request_generation_tokens.observe(usage.completion_tokens as f64);
-    }
-
-    /// Takes a generated token, and the seconds since the one before it in its answer.
-    pub(crate) fn token(&mut self, gap: Option<f64>) {
-        self.stats.generated_tokens += 1;
-        if let Some(seconds) = gap {
-            self.stats.inter_token_latency.observe(seconds);
-            self.gaps.push(seconds);
-        }
-    }
-
-    /// Records of the newest steps, oldest first.
-    pub(crate) fn records(&self, most: usize) -> Vec<StepRecord> {
-        let skip = self.records.len().saturating_sub(most);
-        self.records.iter().skip(skip).map(|record| StepRecord::clone(record)).collect()
+    /// The gauges as they are now.
+    pub(crate) fn gauge(&mut self, gauges: &Gauges) {
+        self.used_blocks = gauges.used_blocks;
+        self.cached_blocks = gauges.cached_blocks;
+        self.prefix_queries = gauges.prefix.queried_tokens;
+        self.prefix_hits = gauges.prefix.hit_tokens;
+        self.swap = gauges.swap;
     }
 }

@@ -1,0 +1,186 @@
+//! The ledger of the running engine, and the accounts of requests that are over: what answers "why was this slow".
+//!
+//! ```text
+//! admitted --> ledger: one account per open request --> closed: the newest, bounded in number and in bytes
+//! ```
+
+use std::collections::{BTreeMap, VecDeque};
+
+use ledger::{Account, Ledger, News, Totals};
+use scheduler::{CostModel, FinishReason, Nanos, Request, RequestId, StepRecord};
+
+use crate::door::ServiceClass;
+use crate::quota;
+
+/// Steps kept per request; of further ones only the sums.
+const KEPT_VISITS: usize = 1024;
+/// Requests that are over and can still be asked about.
+const KEPT_REQUESTS: usize = 1024;
+/// Bytes that these may take together.
+const KEPT_BYTES: usize = 16 << 20;
+
+/// How a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// With all its answers.
+    Finished,
+    /// Its client went away.
+    Cancelled,
+    /// With an error.
+    Failed,
+}
+
+/// Where the time of one request went, step by step. It holds no content: lengths, moments and numbers of requests.
+#[derive(Clone, Debug)]
+pub struct Timeline {
+    /// The account, in the engine's time: nanoseconds since its start.
+    pub account: Account,
+    /// `None` while it waits or runs.
+    pub ending: Option<Ending>,
+    /// When it ended; now for one that has not.
+    pub until: Nanos,
+    /// For how long the engine was held since it came: no part of any other time.
+    pub held: Nanos,
+}
+
+/// A request that is over, as every view sees it.
+#[derive(Clone, Debug)]
+pub(crate) struct Closed {
+    pub(crate) account: Account,
+    pub(crate) ending: Ending,
+    /// When it ended.
+    pub(crate) until: Nanos,
+    pub(crate) class: ServiceClass,
+    /// For how long the engine was held while it was open.
+    pub(crate) held: Nanos,
+}
+
+/// Of an open request, what its account does not have.
+#[derive(Clone, Copy, Debug)]
+struct Open {
+    class: ServiceClass,
+    /// For how long the engine had been held when it came.
+    held: Nanos,
+}
+
+/// See the module's picture.
+#[derive(Debug)]
+pub(crate) struct Accounts {
+    ledger: Ledger,
+    open: BTreeMap<RequestId, Open>,
+    closed: VecDeque<Timeline>,
+    closed_bytes: usize,
+}
+
+impl Default for Accounts {
+    fn default() -> Accounts {
+        let ledger = Ledger::new(KEPT_VISITS);
+        Accounts { ledger, open: BTreeMap::new(), closed: VecDeque::new(), closed_bytes: 0 }
+    }
+}
+
+impl Accounts {
+    /// `held`: for how long the engine had been held when the request came.
+    pub(crate) fn open(&mut self, request: &Request, class: ServiceClass, held: Nanos) {
+        self.ledger.admit(request);
+        self.open.insert(request.id, Open { class, held });
+    }
+
+    pub(crate) fn step(&mut self, record: &StepRecord, cost: Option<&CostModel>, news: &mut dyn FnMut(News<'_>)) {
+        self.ledger.step(record, cost, news);
+    }
+
+    pub(crate) fn end_answer(&mut self, id: RequestId, answer: usize, reason: FinishReason) {
+        self.ledger.end_answer(id, answer, reason);
+    }
+
+    /// The request is over. `held`: for how long the engine was held until now.
+    pub(crate) fn close(&mut self, id: RequestId, ending: Ending, now: Nanos, held: Nanos) -> Option<Closed> {
+        let open = self.open.remove(&id)?;
+        let account = self.ledger.end(id)?;
+        Some(Closed { account, ending, until: now, class: open.class, held: held.since(open.held) })
+    }
+
+    /// It gets a place among those that can be asked about.
+    pub(crate) fn keep(&mut self, closed: Closed) {
+        let Closed { mut account, ending, until, held, .. } = closed;
+        account.shrink();
+        self.closed_bytes += account.bytes();
+        self.closed.push_back(Timeline { account, ending: Some(ending), until, held });
+        while self.closed.len() > KEPT_REQUESTS || self.closed_bytes > KEPT_BYTES {
+            let owners = self.closed.iter().map(|closed| closed.account.tenant);
+            let Some(oldest) = quota::to_forget(owners).and_then(|at| self.closed.remove(at)) else { break };
+            self.closed_bytes -= oldest.account.bytes();
+        }
+    }
+
+    /// Requests that are open.
+    pub(crate) fn num_open(&self) -> usize {
+        self.open.len()
+    }
+
+    /// Which these are.
+    pub(crate) fn open_requests(&self) -> Vec<RequestId> {
+        self.open.keys().copied().collect()
+    }
+
+    /// An open account as it was after the last step.
+    pub(crate) fn of(&self, id: RequestId) -> Option<&Account> {
+        self.ledger.of(id)
+    }
+
+    /// One request's time; `None` if it is unknown or forgotten. `held`: for how long the engine was held until now.
+    pub(crate) fn timeline(&self, id: RequestId, now: Nanos, held: Nanos) -> Option<Timeline> {
+        match self.ledger.account(id).zip(self.open.get(&id)) {
+            Some((account, open)) => Some(Timeline { account, ending: None, until: now, held: held.since(open.held) }),
+            None => self.closed.iter().rev().find(|closed| closed.account.request == id).cloned(),
+        }
+    }
+
+    /// Sums over all requests.
+    pub(crate) fn totals(&self) -> &Totals {
+        self.ledger.totals()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use scheduler::{Priority, StopRules, Targets};
+
+    use super::*;
+
+    fn request(id: u64) -> Request {
+        Request {
+            id: RequestId(id),
+            prompt: Arc::new([1]),
+            num_answers: 1,
+            stop: StopRules { max_tokens: 1, min_tokens: 0, stop_token_ids: Vec::new() },
+            priority: Priority(0),
+            salt: 0,
+            use_prefix_cache: false,
+            tenant: 0,
+            targets: Targets::default(),
+            arrived: Nanos(id),
+        }
+    }
+
+    #[test]
+    fn the_oldest_is_forgotten_and_the_open_never() {
+        let mut accounts = Accounts::default();
+        let last = KEPT_REQUESTS as u64 + 2;
+        for id in 0..=last {
+            accounts.open(&request(id), ServiceClass::Default, Nanos(0));
+            if id > 0 {
+                let closed = accounts.close(RequestId(id), Ending::Finished, Nanos(id), Nanos(0));
+                accounts.keep(closed.expect("it is open"));
+            }
+        }
+        let ending = |id| accounts.timeline(RequestId(id), Nanos(9), Nanos(0)).map(|timeline| timeline.ending);
+        assert_eq!([ending(0), ending(1), ending(2)], [Some(None), None, None]);
+        assert_eq!([ending(3), ending(last)], [Some(Some(Ending::Finished)); 2]);
+        assert_eq!(accounts.closed_bytes, accounts.closed.iter().map(|closed| closed.account.bytes()).sum::<usize>());
+        assert!(accounts.closed_bytes <= KEPT_BYTES);
+    }
+}

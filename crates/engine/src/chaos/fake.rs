@@ -1,0 +1,204 @@
+//! A model without weights: what a row's logits are follows from the tokens that its cache holds, and from nothing else.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use model::{Batch, Forward, ModelConfig};
+
+/// Tokens of the vocabulary. The last ones are letters that break things.
+pub(super) const VOCAB: usize = 24;
+/// A row of this token panics in the pass, each time.
+pub(super) const POISON: u32 = 23;
+/// The logits behind this token are no numbers.
+pub(super) const NAN: u32 = 22;
+/// Ends answers.
+pub(super) const EOS: u32 = 0;
+/// How a panic that was asked for begins.
+pub(super) const PLANNED: &str = "planned:";
+
+/// What goes wrong, and when: by the number of the call.
+#[derive(Debug, Default)]
+pub(super) struct Faults {
+    pub(super) computes: u64,
+    /// This pass panics, and if it is made again it does not.
+    pub(super) panic_at: Option<u64>,
+    /// As `panic_at`, in the head.
+    pub(super) panic_in_logits_at: Option<u64>,
+    /// The next copy of blocks panics.
+    pub(super) panic_in_copy: bool,
+    /// Nanoseconds that a pass takes, and that a row adds.
+    pub(super) pass: u64,
+    pub(super) row: u64,
+}
+
+/// One position of the cache: the token there, and a hash of all up to it.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Cell {
+    token: u32,
+    hash: u64,
+}
+
+pub(super) struct Fake {
+    config: ModelConfig,
+    block_size: usize,
+    cells: Vec<Cell>,
+    /// Hashes of the last batch's rows of logits, and their tokens.
+    hidden: Vec<Cell>,
+    faults: Arc<Mutex<Faults>>,
+    clock: Arc<AtomicU64>,
+}
+
+pub(super) fn config() -> ModelConfig {
+    let text = r#"{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 24, "hidden_size": 32,
+        "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": 32,
+        "max_position_embeddings": 4096, "rope_theta": 10000.0, "rms_norm_eps": 1e-05, "hidden_act": "silu",
+        "tie_word_embeddings": true, "eos_token_id": 0}"#;
+    ModelConfig::parse(text).expect("a configuration")
+}
+
+/// `hash` of a prefix, one token longer.
+pub(super) fn grow(hash: u64, token: u32) -> u64 {
+    mix(hash ^ (u64::from(token) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15))
+}
+
+pub(super) fn mix(mut x: u64) -> u64 {
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+/// What follows a prefix that ends with `token`. Letters that break things are rare.
+pub(super) fn logits(hash: u64, token: u32, out: &mut [f32]) {
+    for (id, logit) in out.iter_mut().enumerate() {
+        *logit = (mix(hash ^ ((id as u64) << 40)) % 1000) as f32 / 250.0;
+        if id as u32 >= NAN {
+            *logit -= 1.0;
+        }
+    }
+    if token == NAN {
+        out[3] = f32::NAN;
+    }
+}
+
+impl Fake {
+    pub(super) fn new(blocks: usize, block_size: usize, faults: Arc<Mutex<Faults>>, clock: Arc<AtomicU64>) -> Fake {
+        let cells = vec![Cell::default(); blocks * block_size];
+        Fake { config: config(), block_size, cells, hidden: Vec::new(), faults, clock }
+    }
+
+    /// The hash of `positions` tokens, read as attention reads them: each from its own place.
+    fn prefix(&self, table: &[u32], positions: usize) -> u64 {
+        let mut hash = 0;
+        for position in 0..positions {
+            let cell =
+                self.cells[table[position / self.block_size] as usize * self.block_size + position % self.block_size];
+            hash = grow(hash, cell.token);
+            assert_eq!(cell.hash, hash, "a row reads position {position}, which another wrote");
+        }
+        hash
+    }
+}
+
+impl Forward for Fake {
+    fn config(&self) -> &ModelConfig {
+        &self.config
+    }
+
+    fn compute(&mut self, batch: &Batch) {
+        let (time, planned) = {
+            let mut faults = self.faults.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            faults.computes += 1;
+            let computes = faults.computes;
+            let planned = faults.panic_at.take_if(|at| *at <= computes).is_some();
+            (faults.pass + faults.row * batch.token_ids.len() as u64, planned)
+        };
+        self.clock.fetch_add(time, Ordering::Relaxed);
+        let mut rows = vec![Cell::default(); batch.token_ids.len()];
+        // What a pass writes before it fails is anybody's guess: here, the first half of it.
+        let half = if planned { batch.token_ids.len() / 2 } else { batch.token_ids.len() };
+        for span in &batch.spans {
+            let table = &batch.block_tables[span.table.start as usize..span.table.end as usize];
+            let mut hash = self.prefix(table, span.start as usize);
+            for row in span.first_row as usize..(span.first_row + span.num_rows) as usize {
+                if row >= half {
+                    std::panic::panic_any(PLANNED);
+                }
+                let token = batch.token_ids[row];
+                if token == POISON {
+                    std::panic::panic_any(PLANNED);
+                }
+                hash = grow(hash, token);
+                rows[row] = Cell { token, hash };
+                self.cells[batch.slots[row] as usize] = rows[row];
+            }
+        }
+        self.hidden.clear();
+        self.hidden.extend(batch.logit_rows.iter().map(|&row| rows[row as usize]));
+    }
+
+    fn logits(&mut self, rows: Range<usize>, out: &mut [f32]) {
+        {
+            let mut faults = self.faults.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            let computes = faults.computes;
+            if faults.panic_in_logits_at.take_if(|at| *at <= computes).is_some() {
+                drop(faults);
+                std::panic::panic_any(PLANNED);
+            }
+        }
+        for (row, out) in rows.zip(out.chunks_mut(VOCAB)) {
+            logits(self.hidden[row].hash, self.hidden[row].token, out);
+        }
+    }
+
+    fn adopt_thread(&self) {}
+
+    fn copy_blocks(&mut self, copies: &[(u32, u32)]) {
+        let mut faults = self.faults.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let fails = std::mem::take(&mut faults.panic_in_copy);
+        drop(faults);
+        if fails {
+            std::panic::panic_any(PLANNED);
+        }
+        for &(from, to) in copies {
+            let (from, to) = (from as usize * self.block_size, to as usize * self.block_size);
+            self.cells.copy_within(from..from + self.block_size, to);
+        }
+    }
+
+    fn read_block(&self, block: u32, out: &mut [u8]) {
+        let first = block as usize * self.block_size;
+        for (cell, out) in self.cells[first..first + self.block_size].iter().zip(out.chunks_mut(12)) {
+            out[..4].copy_from_slice(&cell.token.to_le_bytes());
+            out[4..].copy_from_slice(&cell.hash.to_le_bytes());
+        }
+    }
+
+    fn write_block(&mut self, block: u32, bytes: &[u8]) {
+        let first = block as usize * self.block_size;
+        for (cell, bytes) in self.cells[first..first + self.block_size].iter_mut().zip(bytes.chunks(12)) {
+            cell.token = u32::from_le_bytes(bytes[..4].try_into().expect("four bytes"));
+            cell.hash = u64::from_le_bytes(bytes[4..].try_into().expect("eight bytes"));
+        }
+    }
+
+    fn block_bytes(&self) -> usize {
+        12 * self.block_size
+    }
+
+    fn weight_bytes(&self) -> usize {
+        1
+    }
+
+    fn expert_bytes(&self) -> usize {
+        0
+    }
+
+    fn kv_bytes_per_token(&self) -> usize {
+        12
+    }
+
+    fn describe(&self) -> String {
+        "a hash".to_owned()
+    }
+}

@@ -1,0 +1,747 @@
+//! One seed: an engine, its clients, and what an outsider sees.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use kernels::{Arithmetic, Isa, KvDtype, WeightClass};
+use model::GenerationDefaults;
+use model::sampler::{History, SampleKey, Sampler};
+use model::tokenizer::Tokenizer;
+use scheduler::cost::{Knot, Terms};
+use scheduler::{CostModel, FinishReason, Limits, Nanos, Scheduler, Targets, TierSizes, TokenId};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+use super::fake::{self, EOS, Fake, Faults, NAN, POISON, VOCAB};
+use crate::calibrate::Calibrated;
+use crate::clock::Clock;
+use crate::core::EngineCore;
+use crate::door::{Prompt, RawRequest, ServiceClass, ValidatedRequest};
+use crate::journal::Log;
+use crate::output::{Output, RequestError, Stream};
+use crate::recording::{self, Header, Line, Recording, Tape};
+use crate::thread::{Command, Driver, Hold, Shared};
+use crate::tiers::Tiers;
+use crate::waiting::{Counted, Waiting};
+use crate::{Engine, EngineOptions, Inner, ModelInfo, SubmitError};
+
+/// Turns after the last client came; whoever is open then waits for ever.
+const MOST_TURNS: usize = 20_000;
+
+/// What a run provoked.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Report {
+    pub(super) trace: u64,
+    steps: u64,
+    requests: u64,
+    finished: u64,
+    cancelled: u64,
+    refused: u64,
+    too_large: u64,
+    abandoned: u64,
+    failed_passes: u64,
+    own_faults: u64,
+    unread: u64,
+    holds: u64,
+    preemptions: u64,
+    restarts: u64,
+    replays: u64,
+}
+
+impl Report {
+    pub(super) fn add(&mut self, other: &Report) {
+        self.trace ^= other.trace;
+        let pairs = [
+            (&mut self.steps, other.steps),
+            (&mut self.requests, other.requests),
+            (&mut self.finished, other.finished),
+            (&mut self.cancelled, other.cancelled),
+            (&mut self.refused, other.refused),
+            (&mut self.too_large, other.too_large),
+            (&mut self.abandoned, other.abandoned),
+            (&mut self.failed_passes, other.failed_passes),
+            (&mut self.own_faults, other.own_faults),
+            (&mut self.unread, other.unread),
+            (&mut self.holds, other.holds),
+            (&mut self.preemptions, other.preemptions),
+            (&mut self.restarts, other.restarts),
+            (&mut self.replays, other.replays),
+        ];
+        for (sum, more) in pairs {
+            *sum += more;
+        }
+    }
+
+    /// A run in which nothing happened shows nothing.
+    pub(super) fn check_floors(&self) {
+        let floors = [
+            ("requests that finish", self.finished),
+            ("requests that are cancelled", self.cancelled),
+            ("requests that are refused", self.refused),
+            ("requests that are too large", self.too_large),
+            ("plans that are given up", self.abandoned),
+            ("passes that fail", self.failed_passes),
+            ("requests at fault", self.own_faults),
+            ("requests that nobody reads", self.unread),
+            ("holds", self.holds),
+            ("preemptions", self.preemptions),
+            ("restarts", self.restarts),
+            ("replays", self.replays),
+        ];
+        for (what, count) in floors {
+            assert!(count >= 20, "too few {what}: {count}");
+        }
+    }
+}
+
+struct Rng(u64);
+
+impl Rng {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        fake::mix(self.0)
+    }
+
+    fn within(&mut self, range: std::ops::RangeInclusive<usize>) -> usize {
+        range.start() + (self.next() % (range.end() - range.start() + 1) as u64) as usize
+    }
+
+    fn percent(&mut self, percent: u64) -> bool {
+        self.next() % 100 < percent
+    }
+}
+
+/// How wild a seed is, in percent per turn unless said otherwise.
+struct Weather {
+    turns: usize,
+    arrival: u64,
+    cancel: u64,
+    hold: u64,
+    /// A pass that fails and does not fail again.
+    hiccup: u64,
+    /// Of requests: their own fault, sooner or later.
+    poisoned: u64,
+    slow_readers: u64,
+    several_answers: u64,
+    prompt_len: usize,
+    max_tokens: usize,
+    /// The journal's reader panics, at most this often in a seed.
+    journal_panics: u64,
+}
+
+/// How an answer ends when its request is alone.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Fate {
+    Finished(FinishReason),
+    Fault(RequestError),
+}
+
+struct Client {
+    stream: Stream,
+    /// As if alone.
+    alone: Vec<(Vec<TokenId>, Fate)>,
+    heard: Vec<Vec<TokenId>>,
+    ends: Vec<Option<FinishReason>>,
+    arrived: Nanos,
+    first: Vec<Option<Nanos>>,
+    last: Vec<Nanos>,
+    reads_slowly: bool,
+    prompt_logprobs: bool,
+}
+
+pub(super) struct World {
+    rng: Rng,
+    weather: Weather,
+    nanos: Arc<AtomicU64>,
+    engine: Engine,
+    driver: Driver,
+    commands: UnboundedReceiver<Command>,
+    faults: Arc<Mutex<Faults>>,
+    journal_panics: Arc<AtomicU64>,
+    tokenizer: Arc<Tokenizer>,
+    clients: BTreeMap<u64, Client>,
+    documents: Vec<Vec<TokenId>>,
+    limits: Limits,
+    is_held: bool,
+    heard_tokens: u64,
+    ends: [u64; 4],
+    report: Report,
+    recording: Option<(PathBuf, JoinHandle<()>)>,
+}
+
+/// A letter for each token.
+fn tokenizer() -> Tokenizer {
+    let vocab: Vec<String> = (0..VOCAB).map(|id| format!("\"{}\": {id}", (b'a' + id as u8) as char)).collect();
+    let json = format!(
+        r#"{{"version": "1.0", "added_tokens": [], "normalizer": null, "pre_tokenizer": null, "post_processor": null,
+            "decoder": {{"type": "Fuse"}}, "model": {{"type": "BPE", "vocab": {{{}}}, "merges": []}}}}"#,
+        vocab.join(", ")
+    );
+    Tokenizer::from_json(&json, None, None, VOCAB).expect("a tokenizer of letters")
+}
+
+fn cost(pass: u64, row: u64) -> CostModel {
+    let seconds = |rows: usize| (pass + row * rows as u64) as f64 / 1e9;
+    let knots = [1, 4, 16, 64, 256].map(|rows| Knot { rows, seconds: seconds(rows) });
+    CostModel::new(knots.to_vec(), Terms::default())
+}
+
+impl World {
+    pub(super) fn new(seed: u64) -> World {
+        let mut rng = Rng(fake::mix(seed));
+        let block_size = rng.within(1..=6);
+        let max_model_len = rng.within(12..=64);
+        let crowded = rng.percent(50);
+        let blocks = max_model_len.div_ceil(block_size) + if crowded { rng.within(0..=6) } else { 64 };
+        let max_num_seqs = rng.within(2..=8);
+        let limits = Limits {
+            block_size,
+            num_blocks: blocks,
+            max_model_len,
+            max_num_seqs,
+            max_num_batched_tokens: rng.within(max_num_seqs..=32),
+            max_prefill_chunk: rng.within(1..=16),
+            max_prefill_seqs: rng.within(1..=4),
+            max_queued_requests: 1000,
+            max_queued_tokens: usize::MAX,
+            enable_prefix_caching: rng.percent(80),
+            hash_key: [7; 32],
+        };
+        let weather = Weather {
+            turns: rng.within(60..=300),
+            arrival: rng.within(5..=60) as u64,
+            cancel: rng.within(0..=6) as u64,
+            hold: if rng.percent(30) { rng.within(1..=15) as u64 } else { 0 },
+            hiccup: if rng.percent(60) { rng.within(1..=10) as u64 } else { 0 },
+            poisoned: if rng.percent(60) { rng.within(2..=25) as u64 } else { 0 },
+            slow_readers: if rng.percent(30) { 20 } else { 0 },
+            several_answers: rng.within(0..=40) as u64,
+            prompt_len: rng.within(2..=max_model_len - 4),
+            max_tokens: rng.within(2..=max_model_len / 2),
+            journal_panics: u64::from(rng.percent(15)),
+        };
+        let (pass, row) = (rng.within(1000..=2_000_000) as u64, rng.within(10..=100_000) as u64);
+        let faults = Arc::new(Mutex::new(Faults { pass, row, ..Faults::default() }));
+        let nanos = Arc::new(AtomicU64::new(5));
+        let clock = Clock::scripted(nanos.clone());
+        let calibrated =
+            rng.percent(60).then(|| Calibrated { cost: cost(pass, row), took: Duration::ZERO, from_disk: false });
+        let tokenizer = Arc::new(tokenizer());
+        let swap = if limits.enable_prefix_caching && rng.percent(30) {
+            TierSizes { host_slots: rng.within(1..=12), disk_slots: 0 }
+        } else {
+            TierSizes::default()
+        };
+        let max_queued = rng.within(1..=12);
+        let model = Arc::new(model_info(&limits, &tokenizer, calibrated, swap));
+        let options = EngineOptions {
+            max_num_seqs,
+            max_queued_requests: max_queued,
+            refuse_late: rng.percent(50) && model.calibrated.is_some(),
+            is_shared: rng.percent(40),
+            ..EngineOptions::default()
+        };
+        let mut scheduler = Scheduler::new(limits.clone()).expect("limits");
+        scheduler.set_cost_model(model.calibrated.as_ref().map(|calibrated| calibrated.cost.clone()));
+        let forward = Box::new(Fake::new(blocks, block_size, faults.clone(), nanos.clone()));
+        let log = Arc::new(Mutex::new(Log::new(block_size)));
+        let shared = Arc::new(Shared::new(Counted::new(Waiting::new(max_queued, 1 << 20, options.is_shared))));
+        let recording = (swap.host_slots == 0 && rng.percent(30)).then(|| {
+            let name = format!("twostroke-chaos-{}-{seed}-{:?}", std::process::id(), std::thread::current().id());
+            let path = std::env::temp_dir().join(name.replace(['(', ')'], ""));
+            let _ = std::fs::remove_file(&path);
+            let header = Header::of(&model, false, scheduler.limits(), scheduler.cost_model());
+            let (tape, recorder) = recording::record(&path, &header).expect("a recording");
+            (tape, path, recorder)
+        });
+        let mut core = EngineCore::new(scheduler, forward, Some(tokenizer.clone()), &options, log.clone());
+        let (tape, recording) = match recording {
+            Some((tape, path, recorder)) => (Some(tape), Some((path, recorder))),
+            None => (None, None),
+        };
+        let journal_panics = Arc::new(AtomicU64::new(weather.journal_panics));
+        core.record_to(Some(fragile(tape, journal_panics.clone())));
+        if swap.host_slots > 0 {
+            core.set_tiers(Tiers::new(swap, 12 * block_size, None, clock.clone()).expect("no thread is needed"));
+        }
+        let (sender, commands) = unbounded_channel();
+        let engine = Engine(Arc::new(Inner {
+            model,
+            commands: sender,
+            shared: shared.clone(),
+            log,
+            clock: clock.clone(),
+            next_id: AtomicU64::new(1),
+            recorder: Mutex::new(None),
+            limits: limits.clone(),
+            salt_key: [1; 32],
+            refuse_late: options.refuse_late,
+        }));
+        let documents = (0..4).map(|_| (0..80).map(|_| rng.within(1..=21) as TokenId).collect()).collect();
+        World {
+            rng,
+            weather,
+            nanos,
+            engine,
+            driver: Driver::new(core, shared, clock),
+            commands,
+            faults,
+            journal_panics,
+            tokenizer,
+            clients: BTreeMap::new(),
+            documents,
+            limits,
+            is_held: false,
+            heard_tokens: 0,
+            ends: [0; 4],
+            report: Report::default(),
+            recording,
+        }
+    }
+
+    pub(super) fn run(mut self) -> Report {
+        for _ in 0..self.weather.turns {
+            while self.rng.percent(self.weather.arrival) {
+                self.arrive();
+            }
+            if self.rng.percent(self.weather.cancel) {
+                self.cancel();
+            }
+            if self.rng.percent(self.weather.hiccup) {
+                let mut faults = self.faults.lock().unwrap_or_else(PoisonError::into_inner);
+                // Who fails twice in a row is at fault.
+                if faults.panic_at.or(faults.panic_in_logits_at).is_none() {
+                    let next = Some(faults.computes + 1);
+                    match self.rng.within(0..=9) {
+                        0..=5 => faults.panic_at = next,
+                        6..=8 => faults.panic_in_logits_at = next,
+                        _ => faults.panic_in_copy = true,
+                    }
+                    self.report.failed_passes += 1;
+                }
+            }
+            if self.rng.percent(self.weather.hold) {
+                self.hold();
+            }
+            self.turn();
+        }
+        self.is_held = false;
+        self.send(Command::Hold(Hold::Resume, None));
+        for turn in 0.. {
+            self.turn();
+            if self.clients.is_empty() && self.commands.is_empty() && !self.driver.is_ready() {
+                break;
+            }
+            assert!(turn < MOST_TURNS, "{} requests wait for ever", self.clients.len());
+        }
+        self.check_quiet();
+        self.replay()
+    }
+
+    fn send(&self, command: Command) {
+        assert!(self.engine.0.commands.send(command).is_ok(), "the driver is here");
+    }
+
+    /// What the engine's thread does from one wait to the next, and what clients make of it.
+    fn turn(&mut self) {
+        self.nanos.fetch_add(self.rng.next() % 50_000, Ordering::Relaxed);
+        while let Ok(command) = self.commands.try_recv() {
+            assert!(self.driver.take(command), "nobody stops it");
+            self.nanos.fetch_add(self.rng.next() % 500, Ordering::Relaxed);
+        }
+        if self.driver.is_ready() {
+            self.driver.step();
+        } else {
+            self.driver.rest();
+        }
+        (self.report.restarts, self.report.abandoned) = self.driver.failures();
+        self.driver.check_invariants();
+        let ids: Vec<u64> = self.clients.keys().copied().collect();
+        for id in ids {
+            if !self.clients[&id].reads_slowly || self.rng.percent(10) {
+                self.read(id);
+            }
+        }
+        self.check_gauges();
+    }
+
+    fn arrive(&mut self) {
+        let raw = self.request();
+        let asked = self.engine.validate(raw.clone());
+        let request = match asked {
+            Ok(request) => request,
+            Err(rejection) => {
+                assert_eq!(rejection.code, Some("kv_cache_too_small"), "{rejection}");
+                self.report.too_large += 1;
+                return self.check_rejection(&raw);
+            }
+        };
+        let alone = alone(&request, &self.tokenizer);
+        let backlog = self.backlog();
+        let arrived = self.engine.now();
+        let num_answers = request.num_answers;
+        let prompt_logprobs = request.prompt_logprobs.is_some();
+        match self.engine.submit(request) {
+            Ok(stream) => {
+                self.report.requests += 1;
+                let reads_slowly = self.rng.percent(self.weather.slow_readers);
+                if reads_slowly {
+                    stream.limit_unread(self.rng.within(1..=12));
+                }
+                let client = Client {
+                    alone,
+                    heard: vec![Vec::new(); num_answers],
+                    ends: vec![None; num_answers],
+                    arrived,
+                    first: vec![None; num_answers],
+                    last: vec![Nanos(0); num_answers],
+                    reads_slowly,
+                    prompt_logprobs,
+                    stream,
+                };
+                self.clients.insert(client.stream.id().0, client);
+            }
+            Err(error) => {
+                self.report.refused += 1;
+                assert!(!matches!(error, SubmitError::ShuttingDown), "{error}");
+                assert_eq!(self.backlog(), backlog, "a refused request stands in line");
+            }
+        }
+    }
+
+    fn backlog(&self) -> Nanos {
+        self.engine.0.shared.outlook.lock().unwrap_or_else(PoisonError::into_inner).backlog()
+    }
+
+    fn request(&mut self) -> RawRequest {
+        let heeds_targets = self.engine.model().calibrated.is_some();
+        let rng = &mut self.rng;
+        let len = rng.within(1..=self.weather.prompt_len);
+        let document = &self.documents[rng.within(0..=3)];
+        let shared = rng.within(0..=len);
+        let mut prompt: Vec<i64> = document[..shared].iter().map(|&token| i64::from(token)).collect();
+        prompt.extend((shared..len).map(|_| rng.within(1..=21) as i64));
+        if rng.percent(self.weather.poisoned) {
+            let at = if rng.percent(50) { prompt.len() - 1 } else { rng.within(0..=prompt.len() - 1) };
+            prompt[at] = i64::from(if rng.percent(60) { POISON } else { NAN });
+        }
+        // Otherwise no answer comes upon them.
+        let clean = [POISON, NAN].map(|token| (i64::from(token), -100.0)).to_vec();
+        let room = self.limits.max_model_len - len;
+        let max_tokens = rng.within(1..=self.weather.max_tokens.min(room).max(1));
+        RawRequest {
+            max_tokens: Some(max_tokens as i64),
+            min_tokens: rng.percent(30).then(|| rng.within(0..=max_tokens) as i64),
+            n: rng
+                .percent(self.weather.several_answers)
+                .then(|| rng.within(1..=(self.limits.max_num_seqs - 1).min(4)) as i64),
+            temperature: Some([0.0, 0.7, 1.0][rng.within(0..=2)]),
+            repetition_penalty: rng.percent(20).then_some(1.2),
+            logit_bias: if self.weather.poisoned > 0 && rng.percent(self.weather.poisoned) {
+                Vec::new()
+            } else {
+                clean
+            },
+            seed: Some(rng.within(0..=1 << 20) as i64),
+            stop: if rng.percent(30) { vec![["b", "cd", "q"][rng.within(0..=2)].to_owned()] } else { Vec::new() },
+            stop_token_ids: if rng.percent(20) { vec![rng.within(1..=21) as i64] } else { Vec::new() },
+            ignore_eos: rng.percent(60),
+            logprobs: rng.percent(20).then_some(2),
+            prompt_logprobs: rng.percent(10).then_some(1),
+            class: rng.percent(30).then(|| ServiceClass::ALL[rng.within(0..=2)]),
+            ttft_slo_ms: (heeds_targets && rng.percent(40)).then(|| rng.within(1..=400) as f64),
+            tpot_slo_ms: (heeds_targets && rng.percent(40)).then(|| rng.within(1..=40) as f64),
+            tenant: rng.percent(50).then(|| [rng.within(0..=2) as u8; 32]),
+            ..RawRequest::new(Prompt::Tokens(prompt))
+        }
+    }
+
+    /// Only what the cache cannot hold is refused by the door.
+    fn check_rejection(&self, raw: &RawRequest) {
+        let (Prompt::Tokens(prompt), Some(most)) = (&raw.prompt, raw.max_tokens) else { unreachable!() };
+        if raw.n.unwrap_or(1) == 1 {
+            // The last token of an answer is never computed.
+            let slots = (prompt.len() + most as usize - 1).max(prompt.len());
+            let needed = slots.div_ceil(self.limits.block_size);
+            assert!(needed > self.limits.num_blocks, "{needed} blocks fit a cache of {}", self.limits.num_blocks);
+        }
+    }
+
+    fn cancel(&mut self) {
+        let ids: Vec<u64> = self.clients.keys().copied().collect();
+        if !ids.is_empty() {
+            let id = ids[self.rng.within(0..=ids.len() - 1)];
+            self.read(id);
+            if self.clients.remove(&id).is_some() {
+                self.report.cancelled += 1;
+                self.ends[2] += 1;
+            }
+        }
+    }
+
+    fn hold(&mut self) {
+        self.report.holds += 1;
+        let hold = match (self.is_held, self.rng.within(0..=2)) {
+            (false, _) => Hold::Pause,
+            (true, 0 | 1) => Hold::SingleStep,
+            (true, _) => Hold::Resume,
+        };
+        self.is_held = !matches!(hold, Hold::Resume);
+        self.send(Command::Hold(hold, None));
+    }
+
+    /// A client reads what has come.
+    fn read(&mut self, id: u64) {
+        let now = self.engine.now();
+        while let Some(client) = self.clients.get_mut(&id) {
+            let Ok(output) = client.stream.outputs.try_recv() else { break };
+            let output = client.stream.note(Some(output)).expect("it is one");
+            self.report.trace = fake::mix(self.report.trace ^ fake::mix(id) ^ now.0 ^ trace_of(&output));
+            match output {
+                Output::PromptLogprobs(_) => assert!(std::mem::take(&mut client.prompt_logprobs), "they come once"),
+                Output::Token { answer, token, .. } => {
+                    let place = client.heard[answer].len();
+                    let alone = client.alone[answer].0.get(place);
+                    assert_eq!(alone, Some(&token), "token {place} of answer {answer} of request {id}");
+                    assert_eq!(client.ends[answer], None, "a token after the end of request {id}");
+                    client.heard[answer].push(token);
+                    client.first[answer].get_or_insert(now);
+                    client.last[answer] = now;
+                    self.heard_tokens += 1;
+                }
+                Output::Finished { answer, reason, .. } => {
+                    let (tokens, fate) = &client.alone[answer];
+                    assert_eq!((&client.heard[answer], Fate::Finished(reason)), (tokens, *fate), "request {id}");
+                    assert_eq!(client.ends[answer].replace(reason), None, "two ends of an answer of request {id}");
+                }
+                Output::Done { usage, timings } => {
+                    let client = self.clients.remove(&id).expect("it is here");
+                    assert!(!client.prompt_logprobs, "the prompt's log probabilities of request {id} did not come");
+                    let tokens: usize = client.heard.iter().map(Vec::len).sum();
+                    assert_eq!(usage.completion_tokens, tokens, "request {id}");
+                    for reason in client.ends.iter().map(|end| end.expect("each answer has its end")) {
+                        self.ends[usize::from(reason == FinishReason::Length)] += 1;
+                    }
+                    self.report.finished += 1;
+                    if !client.reads_slowly {
+                        check_times(id, &client, &timings, now);
+                    }
+                }
+                Output::Failed(error) => {
+                    let client = self.clients.remove(&id).expect("it is here");
+                    let own = client.alone.iter().any(|(_, fate)| *fate == Fate::Fault(error));
+                    match error {
+                        RequestError::Unread => {
+                            assert!(client.reads_slowly, "request {id} is read");
+                            self.report.unread += 1;
+                            self.ends[2] += 1;
+                        }
+                        _ if own => {
+                            self.report.own_faults += 1;
+                            self.ends[3] += 1;
+                        }
+                        _ => {
+                            let fates: Vec<Fate> = client.alone.iter().map(|alone| alone.1).collect();
+                            assert!(
+                                self.has_started_over(),
+                                "request {id} failed ({error}) by another's fault; alone {fates:?}"
+                            );
+                            self.ends[3] += 1;
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// The journal's reader has panicked: then everything open ends.
+    fn has_started_over(&self) -> bool {
+        self.journal_panics.load(Ordering::Relaxed) < self.weather.journal_panics
+    }
+
+    fn check_gauges(&self) {
+        let open = self.engine.health().open_requests;
+        let waiting = self.engine.0.shared.requests.waiting().requests();
+        assert!(waiting <= open, "{waiting} wait of {open}");
+        let commands = self.commands.len();
+        if commands == 0 && self.clients.values().all(|client| !client.reads_slowly) {
+            assert_eq!(open, self.clients.len(), "open requests");
+        }
+    }
+
+    fn check_quiet(&mut self) {
+        self.driver.rest();
+        let stats = self.engine.stats();
+        assert_eq!(self.engine.health().open_requests, 0, "open requests when all is quiet");
+        assert_eq!((stats.waiting_requests, stats.waiting_tokens), (0, 0), "the queue when all is quiet");
+        assert_eq!((stats.used_blocks, stats.running_requests), (0, 0), "blocks and requests when all is quiet");
+        // Where the journal itself failed, it has lost what it was told last.
+        if self.report.restarts == 0 {
+            assert_eq!(stats.generated_tokens, self.heard_tokens, "generated tokens");
+            let ends = [stats.finished_stop, stats.finished_length, stats.finished_cancelled, stats.finished_error];
+            assert_eq!(ends, self.ends, "answers stopped and at their length, requests cancelled and failed");
+        }
+        assert_eq!(self.backlog(), Nanos(0), "nobody is in line");
+        self.report.steps = stats.steps;
+        self.report.preemptions = stats.preemptions;
+    }
+
+    /// What was recorded is what was run.
+    fn replay(self) -> Report {
+        let World { driver, engine, commands, recording, mut report, .. } = self;
+        let steps = engine.stats().steps;
+        driver.end();
+        drop((engine, commands));
+        let Some((path, recorder)) = recording else { return report };
+        recorder.join().expect("the recorder wrote");
+        let recorded = Recording::open(&path).expect("a recording");
+        let replayed = recording::replay(recorded, &mut |_| {}).expect("it can be replayed");
+        let _ = std::fs::remove_file(&path);
+        assert_eq!(replayed.difference, None, "the replay took another course");
+        assert!(!replayed.was_cut_off, "the recording has its end");
+        if report.restarts == 0 {
+            assert_eq!((replayed.steps, replayed.requests), (steps, report.requests), "steps and requests replayed");
+        }
+        report.replays += 1;
+        report
+    }
+}
+
+/// A tape that panics when it is told of an answer's or a request's early end, as often as `left` says.
+fn fragile(mut tape: Option<Tape>, left: Arc<AtomicU64>) -> Tape {
+    Box::new(move |line| {
+        let is_end = matches!(line, Line::Stop(..) | Line::Cancel(..));
+        if let Some(tape) = &mut tape {
+            tape(line);
+        }
+        let take = |left: u64| left.checked_sub(1);
+        if is_end && left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok() {
+            std::panic::panic_any(fake::PLANNED);
+        }
+    })
+}
+
+fn trace_of(output: &Output) -> u64 {
+    match output {
+        Output::PromptLogprobs(all) => 1 + all.len() as u64,
+        Output::Token { answer, token, .. } => 2 + ((*answer as u64) << 32) + u64::from(*token),
+        Output::Finished { answer, .. } => 3 + ((*answer as u64) << 32),
+        Output::Done { timings, .. } => 4 + timings.prefill_tokens as u64,
+        Output::Failed(_) => 5,
+    }
+}
+
+/// The client's clock, the answer's times and the ledger's sums are one.
+fn check_times(id: u64, client: &Client, timings: &crate::Timings, now: Nanos) {
+    let first = client.first.iter().flatten().min().copied();
+    let Some(first) = first else { return };
+    let ttft = first.since(client.arrived);
+    assert_eq!(timings.bill.ttft.total(), ttft, "the ledger's time to first token of request {id}");
+    let ms = |nanos: Nanos| nanos.as_secs_f64() * 1e3;
+    assert_eq!(timings.ttft_ms, ms(ttft), "time to first token of request {id}");
+    assert!((timings.queue_ms + timings.prefill_ms - timings.ttft_ms).abs() < 1e-6, "request {id}: {timings:?}");
+    let gaps = client.first.iter().zip(&client.last).flat_map(|(first, last)| first.map(|first| last.since(first).0));
+    assert_eq!(timings.bill.gaps.total().0, gaps.sum::<u64>(), "the ledger's gaps of request {id}");
+    let last = client.last.iter().max().expect("there are answers");
+    assert_eq!(timings.decode_ms, ms(last.since(first)), "decode of request {id}");
+    assert_eq!(timings.total_ms, ms(now.since(client.arrived)), "total of request {id}");
+}
+
+/// Every answer of a request that nobody shares the engine with.
+fn alone(request: &ValidatedRequest, tokenizer: &Tokenizer) -> Vec<(Vec<TokenId>, Fate)> {
+    let prompt = &request.prompt;
+    let fault = |error| vec![(Vec::new(), Fate::Fault(error)); request.num_answers];
+    let scored = if request.prompt_logprobs.is_some() { prompt.len() } else { 0 };
+    let poison = prompt.iter().position(|&token| token == POISON);
+    let nan = prompt[..scored].iter().position(|&token| token == NAN);
+    match (poison, nan) {
+        // In one pass or in another: whichever the chunks bring first.
+        (Some(_), Some(_)) => {
+            let mut both = fault(RequestError::Internal);
+            both.extend(fault(RequestError::NanLogits));
+            return both;
+        }
+        (Some(_), None) => return fault(RequestError::Internal),
+        (None, Some(_)) => return fault(RequestError::NanLogits),
+        (None, None) => {}
+    }
+    (0..request.num_answers).map(|answer| answer_alone(request, answer, tokenizer)).collect()
+}
+
+fn answer_alone(request: &ValidatedRequest, answer: usize, tokenizer: &Tokenizer) -> (Vec<TokenId>, Fate) {
+    let mut sampler = Sampler::new(VOCAB);
+    let mut history = History::new(&request.prompt);
+    let (mut tokens, mut text) = (Vec::new(), String::new());
+    let mut hash = request.prompt.iter().fold(0, |hash, &token| fake::grow(hash, token));
+    let mut last = *request.prompt.last().expect("a prompt");
+    loop {
+        if last == POISON {
+            return (tokens, Fate::Fault(RequestError::Internal));
+        }
+        let mut logits = vec![0.0; VOCAB];
+        fake::logits(hash, last, &mut logits);
+        let banned: &[TokenId] =
+            if tokens.len() < request.stop.min_tokens { &request.stop.stop_token_ids } else { &[] };
+        let position = (request.prompt.len() + tokens.len()) as u64;
+        let key = SampleKey { seed: request.seed.expect("it has one"), stream: answer as u32, position };
+        let Ok(sampled) = sampler.sample(&mut logits, &request.sampling, &history, banned, key) else {
+            return (tokens, Fate::Fault(RequestError::NanLogits));
+        };
+        last = sampled.token;
+        hash = fake::grow(hash, last);
+        history.push(last);
+        tokens.push(last);
+        if request.stop.stop_token_ids.contains(&last) {
+            return (tokens, Fate::Finished(FinishReason::Stop(Some(last))));
+        }
+        if tokens.len() > request.stop.min_tokens {
+            text.push_str(&tokenizer.decode(&[last], false));
+            if request.stop_strings.iter().any(|stop| text.contains(stop.as_str())) {
+                return (tokens, Fate::Finished(FinishReason::Stop(None)));
+            }
+        }
+        if tokens.len() == request.stop.max_tokens {
+            return (tokens, Fate::Finished(FinishReason::Length));
+        }
+    }
+}
+
+fn model_info(
+    limits: &Limits,
+    tokenizer: &Arc<Tokenizer>,
+    calibrated: Option<Calibrated>,
+    swap: TierSizes,
+) -> ModelInfo {
+    ModelInfo {
+        name: "chaos".to_owned(),
+        config: fake::config(),
+        generation_defaults: GenerationDefaults::default(),
+        eos_token_ids: vec![EOS],
+        tokenizer: Some(tokenizer.clone()),
+        chat_template: None,
+        max_model_len: limits.max_model_len,
+        max_num_seqs: limits.max_num_seqs,
+        is_shared: false,
+        max_num_batched_tokens: limits.max_num_batched_tokens,
+        block_size: limits.block_size,
+        num_blocks: limits.num_blocks,
+        kv_dtype: KvDtype::Bf16,
+        kv_bytes: 0,
+        memory_limit: None,
+        weight_bytes: 1,
+        expert_bytes: 0,
+        swap,
+        kv_bytes_per_token: 12,
+        notices: Vec::new(),
+        weights: WeightClass::Bf16,
+        threads: 1,
+        isa: Isa::Scalar,
+        arithmetic: Arithmetic::best(),
+        backend: "a hash".to_owned(),
+        calibrated,
+        targets: Targets::default(),
+    }
+}

@@ -1,0 +1,172 @@
+//! The engine's time: it runs while the engine may, and stands still while somebody holds it.
+//!
+//! ```text
+//! the machine's    0 ----- 5 ===== 9 -------- 14 === 16 ----> nanoseconds since the start
+//! the engine's     0 ----- 5       5 -------- 10     10 ---->
+//!                          held 4             held 2
+//! ```
+//!
+//! Time is an argument everywhere below: this is where it comes from. A hold is no event for the scheduler, the ledger, a
+//! recording or a simulation: nothing happens in it, no target runs, nobody is late because of it. Who wants to show it
+//! asks here ([`Clock::held`]), and so does who writes the machine's times ([`Clock::since_start`]).
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use scheduler::Nanos;
+
+/// Holds that are remembered one by one; of older ones only the sum.
+const KEPT_HOLDS: usize = 1024;
+
+/// Monotonic time since the engine started, without what it was held. Clones show the same.
+#[derive(Clone, Debug)]
+pub(crate) struct Clock(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    source: Source,
+    holds: Mutex<Holds>,
+}
+
+#[derive(Debug)]
+enum Source {
+    Machine(Instant),
+    /// Tests say what time it is.
+    #[cfg(test)]
+    Scripted(Arc<std::sync::atomic::AtomicU64>),
+}
+
+impl Source {
+    fn now(&self) -> u64 {
+        match self {
+            Source::Machine(start) => start.elapsed().as_nanos() as u64,
+            #[cfg(test)]
+            Source::Scripted(nanos) => nanos.load(std::sync::atomic::Ordering::Relaxed),
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Holds {
+    /// Where the machine's clock was when the hold began that lasts.
+    since: Option<u64>,
+    /// What all ended holds took.
+    held: u64,
+    /// Of ended holds: when, on the engine's clock, and what all took until then.
+    ended: VecDeque<(Nanos, u64)>,
+}
+
+impl Clock {
+    /// Begins now.
+    pub(crate) fn start() -> Clock {
+        Clock(Arc::new(Inner { source: Source::Machine(Instant::now()), holds: Mutex::default() }))
+    }
+
+    /// A clock over what `nanos` holds.
+    #[cfg(test)]
+    pub(crate) fn scripted(nanos: Arc<std::sync::atomic::AtomicU64>) -> Clock {
+        Clock(Arc::new(Inner { source: Source::Scripted(nanos), holds: Mutex::default() }))
+    }
+
+    /// The engine's time.
+    pub(crate) fn now(&self) -> Nanos {
+        let holds = self.holds();
+        Nanos(holds.since.unwrap_or_else(|| self.0.source.now()) - holds.held)
+    }
+
+    /// The engine's time, and for how long the engine was held until now.
+    pub(crate) fn now_and_held(&self) -> (Nanos, Nanos) {
+        let holds = self.holds();
+        let machine = self.0.source.now();
+        let now = holds.since.unwrap_or(machine) - holds.held;
+        (Nanos(now), Nanos(machine - now))
+    }
+
+    /// For how long the engine was held until now.
+    pub(crate) fn held(&self) -> Nanos {
+        self.now_and_held().1
+    }
+
+    /// It stands still from now on.
+    pub(crate) fn hold(&self) {
+        let mut holds = self.holds();
+        let now = self.0.source.now();
+        holds.since.get_or_insert(now);
+    }
+
+    /// It runs again.
+    pub(crate) fn let_go(&self) {
+        let mut holds = self.holds();
+        let Some(since) = holds.since.take() else { return };
+        let at = Nanos(since - holds.held);
+        holds.held += self.0.source.now() - since;
+        let held = holds.held;
+        match holds.ended.back_mut() {
+            // Steps that are made one by one take hardly any time; holds at one moment are one hold.
+            Some(last) if last.0 == at => last.1 = held,
+            _ => {
+                if holds.ended.len() == KEPT_HOLDS {
+                    holds.ended.pop_front();
+                }
+                holds.ended.push_back((at, held));
+            }
+        }
+    }
+
+    /// What the machine's clock showed, from the start of the engine, at a moment of the engine's; at the moment of a hold,
+    /// when that began.
+    pub(crate) fn since_start(&self, at: Nanos) -> Nanos {
+        let holds = self.holds();
+        let before = holds.ended.partition_point(|hold| hold.0 < at);
+        let held = before.checked_sub(1).map_or(0, |last| holds.ended[last].1);
+        Nanos(at.0 + held)
+    }
+
+    fn holds(&self) -> MutexGuard<'_, Holds> {
+        self.0.holds.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn it_stands_while_the_engine_is_held() {
+        let machine = Arc::new(AtomicU64::new(0));
+        let clock = Clock::scripted(machine.clone());
+        let mut shown = Vec::new();
+        for (at, what) in
+            [(5, "hold"), (7, "hold"), (9, "let go"), (14, "hold"), (16, "let go"), (20, ""), (20, "let go")]
+        {
+            machine.store(at, Ordering::Relaxed);
+            match what {
+                "hold" => clock.hold(),
+                "let go" => clock.let_go(),
+                _ => {}
+            }
+            shown.push((at, clock.now().0, clock.held().0));
+        }
+        assert_eq!(shown, [(5, 5, 0), (7, 5, 2), (9, 5, 4), (14, 10, 4), (16, 10, 6), (20, 14, 6), (20, 14, 6)]);
+        let machine: Vec<u64> = [0, 5, 6, 10, 11, 14].map(|at| clock.since_start(Nanos(at)).0).to_vec();
+        assert_eq!(machine, [0, 5, 10, 14, 17, 20]);
+    }
+
+    #[test]
+    fn old_holds_are_forgotten_one_by_one() {
+        let machine = Arc::new(AtomicU64::new(0));
+        let clock = Clock::scripted(machine.clone());
+        for _ in 0..2 * KEPT_HOLDS {
+            machine.fetch_add(1, Ordering::Relaxed);
+            clock.hold();
+            machine.fetch_add(1, Ordering::Relaxed);
+            clock.let_go();
+        }
+        assert_eq!((clock.now().0, clock.held().0), (2 * KEPT_HOLDS as u64, 2 * KEPT_HOLDS as u64));
+        assert_eq!(clock.since_start(clock.now()), Nanos(4 * KEPT_HOLDS as u64 - 1), "the last hold is at this moment");
+        assert_eq!(clock.holds().ended.len(), KEPT_HOLDS);
+    }
+}

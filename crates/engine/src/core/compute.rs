@@ -1,0 +1,145 @@
+//! The rows of a step: lowered, computed, sampled. A row that cannot be computed costs nobody else's.
+//!
+//! ```text
+//! pass over all rows --panics--> pass over each half --panics--> ... --> one sequence, twice --panics--> its request ends
+//! ```
+
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use model::Batch;
+use model::sampler::{SampleKey, Sampled, TokenLogProbs};
+use scheduler::{RowOutput, Sequence, TokenId};
+
+use super::EngineCore;
+use crate::lower::{LogitRow, lower};
+use crate::output::{Output, RequestError, TokenLogprob};
+
+impl EngineCore {
+    pub(super) fn lower(&mut self) {
+        let scores = |sequence: &Sequence| {
+            self.active.get(&sequence.request_id()).is_some_and(|active| active.request.prompt_logprobs.is_some())
+        };
+        lower(&self.step, &self.scheduler, scores, &mut self.batch, &mut self.logit_rows);
+    }
+
+    /// Computes and samples every row. The requests of rows that cannot be are in `failed` afterwards.
+    pub(super) fn compute(&mut self) {
+        self.output.step = self.step.id;
+        self.output.rows.clear();
+        let batch = std::mem::take(&mut self.batch);
+        let rows = 0..self.logit_rows.len();
+        if self.attempt(&batch, rows).is_err() {
+            tracing::error!(rows = batch.num_rows(), "a pass panicked; its rows are computed again in parts");
+            self.bisect(&batch, 0..batch.spans.len());
+        }
+        self.batch = batch;
+    }
+
+    /// Computes some of the step's sequences, in halves until those are found that fail alone. Those that do not are as
+    /// they would have been: what a row computes does not depend on who computes beside it.
+    fn bisect(&mut self, batch: &Batch, spans: Range<usize>) {
+        let middle = spans.start + spans.len() / 2;
+        for part in [spans.start..middle, middle..spans.end].into_iter().filter(|part| !part.is_empty()) {
+            let (rows, wanted) = batch.part(part.clone());
+            if self.attempt(&rows, wanted.clone()).is_ok() {
+                continue;
+            }
+            if part.len() > 1 {
+                self.bisect(batch, part);
+                continue;
+            }
+            // It may not have been its own failure. One that is comes again.
+            if self.attempt(&rows, wanted).is_ok() {
+                continue;
+            }
+            let chunks = self.step.prefill.iter().map(|chunk| chunk.seq);
+            let seq = self.step.decode.iter().copied().chain(chunks).nth(part.start).expect("a span is of a sequence");
+            let sequence = self.scheduler.sequence(seq).expect("a planned sequence lives until its step completes");
+            tracing::error!(request = sequence.request_id().0, "its rows panic; the request ends");
+            self.failed.push((sequence.request_id(), RequestError::Internal));
+        }
+    }
+
+    /// One pass over `batch`, whose rows of logits are `rows` of the step's. After a panic nothing of it is in the output.
+    fn attempt(&mut self, batch: &Batch, rows: Range<usize>) -> Result<(), ()> {
+        let (num_rows, num_failed) = (self.output.rows.len(), self.failed.len());
+        let attempt = catch_unwind(AssertUnwindSafe(|| {
+            self.forward.compute(batch);
+            self.sample(rows);
+        }));
+        attempt.map_err(|_| {
+            self.output.rows.truncate(num_rows);
+            self.failed.truncate(num_failed);
+        })
+    }
+
+    /// Draws a token from every row that ended its known tokens, and judges the prompts that want it. `rows`: which of the
+    /// step's rows of logits the last pass had.
+    fn sample(&mut self, rows: Range<usize>) {
+        let vocab = self.forward.config().vocab_size;
+        let group = self.logits.len() / vocab;
+        for first in rows.clone().step_by(group) {
+            let group = first..rows.end.min(first + group);
+            let in_pass = group.start - rows.start..group.end - rows.start;
+            self.forward.logits(in_pass, &mut self.logits[..group.len() * vocab]);
+            for row in group {
+                let logits = (row - first) * vocab..(row - first + 1) * vocab;
+                if self.logit_rows[row].scores {
+                    self.score_row(row, logits.clone());
+                }
+                if self.logit_rows[row].samples > 0 {
+                    self.sample_row(row, logits);
+                }
+            }
+        }
+    }
+
+    fn sample_row(&mut self, row: usize, logits: Range<usize>) {
+        let LogitRow { seq, position, samples, .. } = self.logit_rows[row];
+        let sequence = self.scheduler.sequence(seq).expect("a planned sequence lives until its step completes");
+        let (id, first_answer) = (sequence.request_id(), sequence.answer());
+        let active = self.active.get_mut(&id).expect("nobody leaves while a step is computed");
+        let mut tokens = Vec::with_capacity(samples);
+        for index in first_answer..first_answer + samples {
+            let (answer, stop, params) = (&mut active.answers[index], &active.request.stop, &active.request.sampling);
+            let banned: &[TokenId] = if answer.num_tokens < stop.min_tokens { &stop.stop_token_ids } else { &[] };
+            let key = SampleKey { seed: active.seed, stream: index as u32, position: position as u64 + 1 };
+            self.logit_row.copy_from_slice(&self.logits[logits.clone()]);
+            match self.sampler.sample(&mut self.logit_row, params, &answer.history, banned, key) {
+                Ok(Sampled { token, logprob, top }) => {
+                    answer.logprob = params.logprobs.map(|_| TokenLogprob { token, logprob, top });
+                    tokens.push(token);
+                }
+                Err(_) => return self.failed.push((id, RequestError::NanLogits)),
+            }
+        }
+        self.output.rows.push(RowOutput { seq, tokens });
+    }
+
+    /// The log probability of the prompt token after this row, for a request that asked.
+    fn score_row(&mut self, row: usize, logits: Range<usize>) {
+        let LogitRow { seq, position, .. } = self.logit_rows[row];
+        let sequence = self.scheduler.sequence(seq).expect("a planned sequence lives until its step completes");
+        let id = sequence.request_id();
+        let Some(active) = self.active.get_mut(&id) else { return };
+        let (Some(top), prompt) = (active.request.prompt_logprobs, &active.request.prompt) else { return };
+        if position == 0 {
+            active.prompt_logprobs = vec![None];
+        }
+        // Rows that come again after a preemption have been judged.
+        let next = position + 1;
+        if next < prompt.len() && active.prompt_logprobs.len() == next {
+            match self.sampler.log_probs_of(&self.logits[logits], prompt[next], top as usize) {
+                Ok(TokenLogProbs { logprob, top, .. }) => {
+                    active.prompt_logprobs.push(Some(TokenLogprob { token: prompt[next], logprob, top }));
+                }
+                Err(_) => self.failed.push((id, RequestError::NanLogits)),
+            }
+        }
+        if active.prompt_logprobs.len() == prompt.len() {
+            active.request.prompt_logprobs = None;
+            active.outputs.send(Output::PromptLogprobs(std::mem::take(&mut active.prompt_logprobs)));
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! What clients hear of a step: tokens as text, and the ends of answers.
+
+use model::detokenizer::Piece;
+use scheduler::{Event, FinishReason, Nanos, RequestId, TokenId};
+
+use super::EngineCore;
+use crate::journal::Fact;
+use crate::output::Output;
+
+impl EngineCore {
+    /// Turns events into text and sends them to whoever asked.
+    pub(super) fn deliver(&mut self, now: Nanos) {
+        let mut events = std::mem::take(&mut self.events);
+        for (index, event) in events.iter().enumerate() {
+            match *event {
+                Event::Token { request, answer, token } => {
+                    // What the scheduler says of its end follows at once.
+                    let end = match events.get(index + 1) {
+                        Some(&Event::Finished { request: r, answer: a, reason }) if (r, a) == (request, answer) => {
+                            Some(reason)
+                        }
+                        _ => None,
+                    };
+                    self.deliver_token(request, answer, token, end, now);
+                }
+                Event::Finished { request, answer, reason } => self.finish_answer(request, answer, reason, None, now),
+            }
+        }
+        events.clear();
+        self.events = events;
+    }
+
+    /// `end`: how the scheduler ended the answer with this token.
+    fn deliver_token(&mut self, id: RequestId, index: usize, token: TokenId, end: Option<FinishReason>, now: Nanos) {
+        let Some(active) = self.active.get_mut(&id) else { return };
+        let answer = &mut active.answers[index];
+        if answer.has_ended {
+            return;
+        }
+        answer.num_tokens += 1;
+        if active.request.sampling.needs_history() {
+            answer.history.push(token);
+        }
+        // A stop token's own text is not part of the answer, unless asked for.
+        let withhold = matches!(end, Some(FinishReason::Stop(Some(_)))) && !active.request.include_stop_string;
+        let piece = match &mut answer.detokenizer {
+            // Before `min_tokens` a stop string is text like any other.
+            Some(detokenizer) if answer.num_tokens <= active.request.stop.min_tokens => {
+                Piece { text: detokenizer.push_unstoppable(token), stopped: None }
+            }
+            Some(detokenizer) if !withhold => detokenizer.push(token),
+            _ => Default::default(),
+        };
+        let logprob = answer.logprob.take();
+        active.outputs.send(Output::Token { answer: index, token, text: piece.text, logprob });
+        if active.outputs.is_overfull() {
+            self.overfull.push(id);
+        }
+        if let Some(stop_string) = piece.stopped {
+            // The scheduler does not have to be told of what it has ended itself.
+            if end.is_none() {
+                self.scheduler.stop(id, index);
+                self.journal.take(Fact::Stopped(id, index));
+            }
+            self.finish_answer(id, index, FinishReason::Stop(None), Some(stop_string), now);
+        }
+    }
+
+    /// With its last answer a request is complete. Its client hears of that when the journal has its account.
+    fn finish_answer(
+        &mut self,
+        id: RequestId,
+        index: usize,
+        reason: FinishReason,
+        stop_string: Option<usize>,
+        now: Nanos,
+    ) {
+        let Some(active) = self.active.get_mut(&id) else { return };
+        let answer = &mut active.answers[index];
+        if std::mem::replace(&mut answer.has_ended, true) {
+            return;
+        }
+        self.journal.take(Fact::AnswerEnded(id, index, reason));
+        let text = match &mut answer.detokenizer {
+            Some(detokenizer) if stop_string.is_none() => detokenizer.finish(),
+            _ => String::new(),
+        };
+        active.outputs.send(Output::Finished { answer: index, reason, stop_string, text });
+        if active.answers.iter().all(|answer| answer.has_ended) {
+            self.journal.take(Fact::Finished(id, now));
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! What others are shown of the engine between two steps. Nobody waits for it.
+
+use std::sync::{Mutex, PoisonError};
+
+use scheduler::{Nanos, Outlook, Sequence};
+
+use super::EngineCore;
+use crate::live::{InScene, KvMap, MAP_EVERY, SCENE_EVERY, Scene};
+
+impl EngineCore {
+    /// Tells other threads who is in line for prefill.
+    pub(crate) fn look_ahead(&self, now: Nanos, outlook: &Mutex<Outlook>) {
+        if self.scheduler.cost_model().is_some() {
+            let mut outlook = outlook.lock().unwrap_or_else(PoisonError::into_inner);
+            self.scheduler.outlook_into(now, &mut outlook);
+        }
+    }
+
+    /// Shows who waits and who runs, unless that was done a moment ago; not while somebody looks.
+    pub(crate) fn show(&self, now: Nanos, scene: &Mutex<Scene>) {
+        if let Ok(mut scene) = scene.try_lock()
+            && now.since(scene.at) >= SCENE_EVERY
+        {
+            self.fill(now, &mut scene);
+        }
+    }
+
+    /// The same, whatever it takes: before the engine's thread waits.
+    pub(crate) fn show_now(&self, now: Nanos, scene: &Mutex<Scene>) {
+        self.fill(now, &mut scene.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Shows what the blocks of the cache are used for, unless that was done a moment ago or somebody looks. Who holds the
+    /// engine sees every step.
+    pub(crate) fn show_map(&self, now: Nanos, always: bool, map: &Mutex<KvMap>) {
+        let Ok(mut map) = map.try_lock() else { return };
+        if always || now.since(map.at) >= MAP_EVERY {
+            map.at = now;
+            map.step = self.journal.log().recent.num_steps().saturating_sub(1);
+            self.scheduler.block_uses_into(&mut map.uses);
+        }
+    }
+
+    fn fill(&self, now: Nanos, scene: &mut Scene) {
+        let log = self.journal.log();
+        let one = |sequence: &Sequence| {
+            let request = sequence.request_id();
+            let account = log.accounts.of(request)?;
+            let waits = sequence.block_table().is_empty();
+            let answer = account.answers().nth(sequence.answer())?;
+            Some(InScene {
+                request,
+                answer: sequence.answer(),
+                waits,
+                since: if waits { account.arrived } else { account.first_scheduled.unwrap_or(account.arrived) },
+                prompt_tokens: account.prompt_tokens,
+                computed: sequence.num_computed(),
+                generated: answer.tokens,
+            })
+        };
+        scene.fill(now, self.scheduler.sequences().filter_map(one));
+    }
+}

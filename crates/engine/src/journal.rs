@@ -1,0 +1,232 @@
+//! Facts are counted once: what the core says happened, and the views that are made of it.
+//!
+//! ```text
+//! core --take(Fact)--> pending --write--> tape         a recording, if there is one (recording/)
+//!                                    \--> accounts     whose every millisecond was; the only clock of a request
+//!                                           \--> counters   what /metrics shows
+//!                                            --> recent     steps, ends and gaps for those who watch
+//!                                            --> history    lengths and moments for what-if
+//!                                            --> fill       when the cache will be full
+//!                                            --> turnover   how often a request ends
+//! ```
+//!
+//! The core makes one call per fact and knows none of the views; a view sees facts and closed accounts, and never the core.
+//! Facts of a step are gathered and written together: the lock that readers share is taken once per step.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use scheduler::{CostModel, FinishReason, Nanos, PrefixStats, Request, RequestId, StepRecord, SwapStats, TokenId};
+
+use crate::accounts::{Accounts, Closed, Ending};
+use crate::counters::Stats;
+use crate::door::ValidatedRequest;
+use crate::fill::Fill;
+use crate::output::{Timings, Usage};
+use crate::past::History;
+use crate::recent::Recent;
+use crate::recording::{Line, Tape};
+use crate::turnover::Turnover;
+
+/// Something that happened to the engine. Times are the engine's.
+#[derive(Debug)]
+pub(crate) enum Fact {
+    /// A request came in: as the scheduler has it, and as the door let it in, its seed settled.
+    Admitted {
+        request: Request,
+        validated: Box<ValidatedRequest>,
+        /// When it was taken in.
+        now: Nanos,
+        /// For how long the engine had been held when the request came.
+        held: Nanos,
+    },
+    /// A plan without rows.
+    Idle(Nanos),
+    /// A plan that was not computed: its sequences went back to the queue.
+    Abandoned(Nanos),
+    /// A step is complete. `tokens`: of each row that gave some, in the plan's order; empty where nobody records.
+    Step { record: StepRecord, tokens: Vec<Vec<TokenId>>, failed: Vec<RequestId> },
+    /// The text of an answer holds a stop string. Its end follows.
+    Stopped(RequestId, usize),
+    /// An answer is complete.
+    AnswerEnded(RequestId, usize, FinishReason),
+    /// A request has all its answers.
+    Finished(RequestId, Nanos),
+    /// Its client went away, or does not read.
+    Cancelled(RequestId, Nanos),
+    /// Its rows failed, in the step that was told last.
+    Failed(RequestId, Nanos),
+    /// Everything open ended with an error, and a new scheduler began with this model of costs.
+    Restarted(Option<CostModel>, Nanos),
+    /// The same, and nothing begins.
+    Over(Nanos),
+}
+
+/// What the scheduler holds at a moment.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Gauges {
+    pub(crate) used_blocks: usize,
+    pub(crate) cached_blocks: usize,
+    pub(crate) prefix: PrefixStats,
+    pub(crate) swap: SwapStats,
+}
+
+/// What a finished request is told.
+#[derive(Debug)]
+pub(crate) struct Receipt {
+    pub(crate) request: RequestId,
+    pub(crate) usage: Usage,
+    pub(crate) timings: Timings,
+}
+
+/// Takes facts, in their order. Belongs to the engine's thread; the views are behind a lock.
+pub(crate) struct Journal {
+    log: Arc<Mutex<Log>>,
+    tape: Option<Tape>,
+    pending: Vec<Fact>,
+    /// Memory for the next step's record.
+    spare: StepRecord,
+}
+
+impl Journal {
+    pub(crate) fn new(log: Arc<Mutex<Log>>) -> Journal {
+        Journal { log, tape: None, pending: Vec::new(), spare: StepRecord::default() }
+    }
+
+    /// From now on everything that the scheduler hears is told to `tape`.
+    pub(crate) fn record_to(&mut self, tape: Option<Tape>) {
+        self.tape = tape;
+    }
+
+    /// Whether somebody wants to know the tokens of steps.
+    pub(crate) fn records(&self) -> bool {
+        self.tape.is_some()
+    }
+
+    /// A record to write the next step into.
+    pub(crate) fn spare(&mut self) -> StepRecord {
+        std::mem::take(&mut self.spare)
+    }
+
+    /// Notes a fact. It is seen after the next [`Journal::write`].
+    pub(crate) fn take(&mut self, fact: Fact) {
+        self.pending.push(fact);
+    }
+
+    /// Brings every view up to date. `held`: for how long the engine was held until now. What finished requests are to be
+    /// told is appended to `receipts`.
+    pub(crate) fn write(&mut self, gauges: Gauges, cost: Option<&CostModel>, held: Nanos, receipts: &mut Vec<Receipt>) {
+        if let Some(tape) = &mut self.tape {
+            self.pending.iter().filter_map(line).for_each(tape);
+        }
+        let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
+        for fact in self.pending.drain(..) {
+            if let Some(spare) = log.take(fact, &gauges, cost, held, receipts) {
+                self.spare = spare;
+            }
+        }
+        log.counters.gauge(&gauges);
+    }
+
+    /// Forgets what was not written.
+    pub(crate) fn clear(&mut self) {
+        self.pending.clear();
+    }
+
+    /// The views.
+    pub(crate) fn log(&self) -> MutexGuard<'_, Log> {
+        self.log.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a recording says of a fact.
+fn line(fact: &Fact) -> Option<Line> {
+    Some(match fact {
+        Fact::Admitted { request, validated, now, .. } => {
+            let (id, arrived) = (request.id, request.arrived);
+            Line::Admit { id, request: validated.clone(), arrived, now: *now }
+        }
+        Fact::Idle(now) => Line::Idle(*now),
+        Fact::Abandoned(now) => Line::Abandoned(*now),
+        Fact::Step { record, tokens, failed } => Line::Step(Box::new(record.clone()), tokens.clone(), failed.clone()),
+        Fact::Stopped(id, answer) => Line::Stop(*id, *answer),
+        Fact::Cancelled(id, now) => Line::Cancel(*id, *now),
+        Fact::Restarted(cost, _) => Line::Restart(cost.clone()),
+        Fact::AnswerEnded(..) | Fact::Finished(..) | Fact::Failed(..) | Fact::Over(_) => return None,
+    })
+}
+
+/// Every view of what happened.
+#[derive(Debug, Default)]
+pub(crate) struct Log {
+    pub(crate) accounts: Accounts,
+    pub(crate) counters: Stats,
+    pub(crate) recent: Recent,
+    pub(crate) history: History,
+    pub(crate) fill: Fill,
+    pub(crate) turnover: Turnover,
+}
+
+impl Log {
+    /// Of an engine that has done nothing yet, whose KV blocks have so many tokens.
+    pub(crate) fn new(block_size: usize) -> Log {
+        Log { history: History::new(block_size), ..Log::default() }
+    }
+
+    /// Takes one fact into every view that it concerns. Returns memory of a record that is no longer kept.
+    fn take(
+        &mut self,
+        fact: Fact,
+        gauges: &Gauges,
+        cost: Option<&CostModel>,
+        held: Nanos,
+        receipts: &mut Vec<Receipt>,
+    ) -> Option<StepRecord> {
+        match fact {
+            Fact::Admitted { request, validated, held, .. } => {
+                if self.accounts.num_open() == 0 {
+                    self.turnover.begins(request.arrived);
+                }
+                self.history.admitted(&request);
+                self.accounts.open(&request, validated.class, held);
+            }
+            Fact::Step { record, .. } => {
+                let Log { accounts, counters, recent, .. } = self;
+                accounts.step(&record, cost, &mut |news| {
+                    counters.news(news);
+                    recent.news(news);
+                });
+                counters.step(&record);
+                self.fill.observe(record.completed_at, gauges.used_blocks);
+                self.history.step(&record);
+                return Some(self.recent.step(record));
+            }
+            Fact::AnswerEnded(id, answer, reason) => self.accounts.end_answer(id, answer, reason),
+            Fact::Finished(id, now) => {
+                if let Some(closed) = self.close(id, Ending::Finished, now, held) {
+                    receipts.push(closed);
+                }
+            }
+            Fact::Cancelled(id, now) => _ = self.close(id, Ending::Cancelled, now, held),
+            Fact::Failed(id, now) => _ = self.close(id, Ending::Failed, now, held),
+            Fact::Restarted(_, now) | Fact::Over(now) => {
+                for id in self.accounts.open_requests() {
+                    self.close(id, Ending::Failed, now, held);
+                }
+            }
+            Fact::Idle(_) | Fact::Abandoned(_) | Fact::Stopped(..) => {}
+        }
+        None
+    }
+
+    fn close(&mut self, id: RequestId, ending: Ending, now: Nanos, held: Nanos) -> Option<Receipt> {
+        let closed: Closed = self.accounts.close(id, ending, now, held)?;
+        let timings = Timings::of(&closed);
+        self.counters.closed(&closed, &timings);
+        self.recent.closed(&closed);
+        self.history.closed(&closed);
+        self.turnover.closed(&closed);
+        let receipt = Receipt { request: id, usage: Usage::of(&closed.account), timings };
+        self.accounts.keep(closed);
+        Some(receipt)
+    }
+}

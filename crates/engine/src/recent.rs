@@ -1,0 +1,134 @@
+//! The newest steps, ends and gaps: what those see who watch. Readers take pointers.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use ledger::News;
+use scheduler::StepRecord;
+
+use crate::accounts::{Closed, Ending};
+use crate::live::{End, Ended};
+
+/// Step records kept for views that look back.
+const KEPT_RECORDS: usize = 4096;
+/// Ends of requests kept for them.
+const KEPT_ENDS: usize = 1024;
+
+/// See the module's head.
+#[derive(Debug, Default)]
+pub(crate) struct Recent {
+    records: VecDeque<Arc<StepRecord>>,
+    num_steps: u64,
+    ended: VecDeque<Ended>,
+    num_ended: u64,
+    /// The last times to first token, in seconds.
+    pub(crate) ttfts: Newest<256>,
+    /// The last times from token to token.
+    pub(crate) gaps: Newest<2048>,
+}
+
+impl Recent {
+    /// Takes a step's record. Returns memory to write the next one into: that of the oldest, unless somebody still reads
+    /// it, so that a steady step allocates nothing.
+    pub(crate) fn step(&mut self, record: StepRecord) -> StepRecord {
+        let oldest = if self.records.len() == KEPT_RECORDS { self.records.pop_front() } else { None };
+        let mut slot = oldest.unwrap_or_default();
+        let spare = match Arc::get_mut(&mut slot) {
+            Some(slot) => std::mem::replace(slot, record),
+            None => {
+                slot = Arc::new(record);
+                StepRecord::default()
+            }
+        };
+        self.records.push_back(slot);
+        self.num_steps += 1;
+        spare
+    }
+
+    /// What a step brought.
+    pub(crate) fn news(&mut self, news: News<'_>) {
+        if let News::Token { gap: Some(gap) } = news {
+            self.gaps.push(gap.as_secs_f64());
+        }
+    }
+
+    /// A request is over.
+    pub(crate) fn closed(&mut self, closed: &Closed) {
+        let account = &closed.account;
+        if let (Ending::Finished, Some(ttft)) = (closed.ending, account.ttft()) {
+            self.ttfts.push(ttft.as_secs_f64());
+        }
+        if self.ended.len() == KEPT_ENDS {
+            self.ended.pop_front();
+        }
+        let last_reason = account.answers().filter_map(|answer| answer.reason).last();
+        self.ended.push_back(Ended {
+            request: account.request,
+            at: closed.until,
+            end: match (closed.ending, last_reason) {
+                (Ending::Finished, Some(reason)) => End::Finished(reason),
+                (Ending::Finished, None) | (Ending::Cancelled, _) => End::Cancelled,
+                (Ending::Failed, _) => End::Failed,
+            },
+            ttft_ms: account.ttft().map(|ttft| ttft.as_secs_f64() * 1e3),
+            tpot_ms: account.tpot().map(|seconds| seconds * 1e3).filter(|&ms| ms > 0.0),
+            prompt_tokens: account.prompt_tokens,
+            generated: account.num_tokens(),
+            cached: account.cached_tokens,
+        });
+        self.num_ended += 1;
+    }
+
+    /// Steps since the start.
+    pub(crate) fn num_steps(&self) -> u64 {
+        self.num_steps
+    }
+
+    /// Requests that are over, since the start.
+    pub(crate) fn num_ended(&self) -> u64 {
+        self.num_ended
+    }
+
+    /// Those from number `from` on that are kept.
+    pub(crate) fn ended_from(&self, from: u64) -> impl Iterator<Item = Ended> {
+        let oldest = self.num_ended - self.ended.len() as u64;
+        self.ended.iter().skip(from.saturating_sub(oldest) as usize).copied()
+    }
+
+    /// The kept steps from number `from` on, with their numbers since the start.
+    pub(crate) fn steps_from(&self, from: u64) -> impl Iterator<Item = (u64, &Arc<StepRecord>)> {
+        let oldest = self.num_steps - self.records.len() as u64;
+        let first = from.max(oldest);
+        (first..).zip(self.records.range((first - oldest).min(self.records.len() as u64) as usize..))
+    }
+}
+
+/// The last of many numbers.
+#[derive(Debug)]
+pub(crate) struct Newest<const N: usize> {
+    values: Vec<f32>,
+    next: usize,
+}
+
+impl<const N: usize> Default for Newest<N> {
+    fn default() -> Newest<N> {
+        Newest { values: Vec::with_capacity(N), next: 0 }
+    }
+}
+
+impl<const N: usize> Newest<N> {
+    /// The oldest makes room.
+    pub(crate) fn push(&mut self, value: f64) {
+        if self.values.len() < N {
+            self.values.push(value as f32);
+        } else {
+            self.values[self.next] = value as f32;
+            self.next = (self.next + 1) % N;
+        }
+    }
+
+    /// All of them, in no order.
+    pub(crate) fn values(&self) -> Vec<f32> {
+        self.values.clone()
+    }
+}

@@ -1,0 +1,35 @@
+//! How often a request ends under load: at what rate a full queue drains.
+
+use scheduler::Nanos;
+
+use crate::accounts::{Closed, Ending};
+
+/// An exponential average, with weight 1/8, of the time between two ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Turnover {
+    interval: Nanos,
+    last_end: Nanos,
+}
+
+impl Turnover {
+    /// After a time without requests one comes.
+    pub(crate) fn begins(&mut self, now: Nanos) {
+        self.last_end = self.last_end.max(now);
+    }
+
+    /// A request is over. One that was cancelled says nothing of how long requests take.
+    pub(crate) fn closed(&mut self, closed: &Closed) {
+        if closed.ending == Ending::Cancelled {
+            return;
+        }
+        let sample = closed.until.since(self.last_end).0;
+        let before = self.interval.0;
+        let after = if before == 0 { sample } else { before - before / 8 + sample / 8 };
+        *self = Turnover { interval: Nanos(after.max(1)), last_end: closed.until.max(self.last_end) };
+    }
+
+    /// The mean time between two ends; 0 before the first.
+    pub(crate) fn interval(&self) -> Nanos {
+        self.interval
+    }
+}
