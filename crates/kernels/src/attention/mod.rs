@@ -277,8 +277,10 @@ fn check(call: &Call<'_>) {
     let mut next_row = 0;
     for span in *spans {
         assert!(span.first_row >= next_row, "spans must come in the order of their rows");
-        next_row = span.first_row + span.num_rows;
-        let blocks = (span.start + span.num_rows).div_ceil(shape.block_size);
+        // Checked, since a row that wraps would be another span's: two tasks would write it.
+        let end = |start: usize| start.checked_add(span.num_rows).expect("a span ends within numbers");
+        next_row = end(span.first_row);
+        let blocks = end(span.start).div_ceil(shape.block_size);
         assert!(blocks <= span.blocks.len(), "a table of {} blocks for {blocks}", span.blocks.len());
         let known = span.blocks[..blocks].iter().all(|&block| (block as usize) < shape.blocks);
         assert!(known, "a block of {:?} is not among {}", span.blocks, shape.blocks);
