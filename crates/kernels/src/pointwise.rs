@@ -150,9 +150,9 @@ impl<S: Simd> Vectors<S> {
     /// Up to 16 numbers from `at`, then zeros.
     #[inline(always)]
     fn load(self, x: &[f32], at: usize) -> S::V {
-        let n = x.len() - at;
+        let (n, from) = (x.len() - at, x[at..].as_ptr());
         // SAFETY: at least `min(n, 16)` numbers follow `at`.
-        unsafe { if n >= LANES { self.0.load(x.as_ptr().add(at)) } else { self.0.load_first(n, x.as_ptr().add(at)) } }
+        unsafe { if n >= LANES { self.0.load(from) } else { self.0.load_first(n, from) } }
     }
 
     /// Up to 16 numbers to `at`.
@@ -606,5 +606,33 @@ impl Kernel for RotateRow<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         self.each(Vectors(s));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    /// A load from beyond the end.
+    struct Beyond<'a>(&'a [f32]);
+
+    impl Kernel for Beyond<'_> {
+        type Output = bool;
+
+        fn define(self) -> bool {
+            true
+        }
+
+        #[inline(always)]
+        fn run<S: Simd>(self, s: S) -> bool {
+            catch_unwind(AssertUnwindSafe(|| s.sum(Vectors(s).load(self.0, self.0.len() + 1)))).is_err()
+        }
+    }
+
+    #[test]
+    fn nothing_is_loaded_from_beyond_the_end() {
+        let numbers = [1.0; 64];
+        assert!(Isa::available().into_iter().all(|isa| dispatch(isa, Beyond(&numbers[..20]))));
     }
 }
