@@ -36,6 +36,8 @@ pub mod routing;
 pub mod sampling;
 mod spread;
 pub mod threads;
+#[cfg(target_arch = "x86_64")]
+mod tiles;
 
 pub use arithmetic::Arithmetic;
 pub use cpu::{Cpu, CpuError, CpuOptions};

@@ -5,7 +5,7 @@
 mod emulator;
 
 use kernels::attention::{attend, attend_with_tiles};
-use kernels::isa::Amx;
+use kernels::isa::{Amx, Avx512};
 use kernels::kv_cache::Place;
 use kernels::threads::{Pool, max_threads};
 use kernels::{Arithmetic, Attention, AttentionRule, AttentionSpan, HeadLayout, Isa, KvCache, KvDtype, KvShape};
@@ -313,13 +313,13 @@ fn every_path_returns_the_bits_of_the_definition() {
 fn amx_returns_the_bits_of_the_definition() {
     use std::sync::atomic::Ordering::Relaxed;
 
-    if Isa::Amx.avx2().is_none() {
-        return eprintln!("skipped: the tile path needs AVX2 beside it");
-    }
+    let Some(vectors) = Avx512::detect() else {
+        return eprintln!("skipped: a proof of tiles is one of AVX-512 too");
+    };
     let amx = Amx::detect().unwrap_or_else(|| {
         emulator::install();
         // SAFETY: from here on SIGILL executes tile instructions.
-        unsafe { Amx::assume() }
+        unsafe { Amx::assume(vectors) }
     });
     let steps = steps().into_iter().filter(|(shape, _)| shape.arithmetic == Arithmetic::Tiles);
     for (index, (shape, step)) in steps.enumerate() {

@@ -10,6 +10,7 @@
 use super::tile::{Page, STRIDE};
 use crate::isa::Amx;
 use crate::kv_cache::VALUE_PAGE;
+use crate::tiles;
 use std::arch::asm;
 
 /// Bytes of a tile of keys or values.
@@ -19,32 +20,18 @@ const F32_STRIDE: usize = STRIDE * size_of::<f32>();
 /// Bytes from row to row of queries and weights.
 const BF16_STRIDE: usize = STRIDE * size_of::<u16>();
 
-/// The operand of `LDTILECFG`, palette 1 (Intel SDM volume 1, 18.2).
-#[repr(C, align(64))]
-struct Configuration {
-    palette: u8,
-    start_row: u8,
-    reserved: [u8; 14],
-    row_bytes: [u16; 16],
-    rows: [u8; 16],
+/// This thread's tiles, configured for some rows.
+pub(super) struct Tiles {
+    _configured: tiles::Tiles,
 }
-
-/// This thread's tiles, configured for some rows. Given back at the end, so that the operating system need not save
-/// them at every switch.
-pub(super) struct Tiles(());
 
 impl Tiles {
     /// For products of `rows` rows, 1 to 16.
-    pub(super) fn configure(_proof: Amx, rows: usize) -> Tiles {
-        assert!((1..=16).contains(&rows));
-        let mut configuration =
-            Configuration { palette: 1, start_row: 0, reserved: [0; 14], row_bytes: [0; 16], rows: [0; 16] };
-        configuration.row_bytes[..8].fill(64);
-        configuration.rows[..8].fill(rows as u8);
-        configuration.rows[2..4].fill(16);
-        // SAFETY: the proof says that tile instructions work; the operand is 64 bytes of a valid configuration.
-        unsafe { asm!("ldtilecfg [{at}]", at = in(reg) &configuration, options(nostack, readonly)) };
-        Tiles(())
+    pub(super) fn configure(proof: Amx, rows: usize) -> Tiles {
+        let rows = rows as u8;
+        let mut tiles = tiles::Tiles::new(proof);
+        tiles.configure([rows, rows, 16, 16, rows, rows, rows, rows]);
+        Tiles { _configured: tiles }
     }
 
     /// `scores = q k^T` of one page of 32 positions.
@@ -142,12 +129,5 @@ impl Tiles {
                 options(nostack)
             );
         }
-    }
-}
-
-impl Drop for Tiles {
-    fn drop(&mut self) {
-        // SAFETY: a `Tiles` is made with the proof that tile instructions work.
-        unsafe { asm!("tilerelease", options(nostack, nomem)) };
     }
 }

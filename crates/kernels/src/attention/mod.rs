@@ -165,15 +165,14 @@ pub fn attend(
     kv: &KvCache,
     out: &mut [f32],
 ) {
-    let amx = if isa >= Isa::Amx { Amx::detect() } else { None };
+    let amx = isa.amx();
     let isa = if isa.avx2().is_some() { isa } else { Isa::Scalar };
     run(pool, Call { isa, arithmetic, amx, amx_from_rows: AMX_FROM_ROWS, args, kv, out: Shared::new(out) });
 }
 
-/// As [`attend`], with AMX for every tile and without asking the CPU: for a test that emulates it. Needs AVX2.
+/// As [`attend`], with AMX for every tile and without asking the CPU: for a test that emulates it.
 #[doc(hidden)]
 pub fn attend_with_tiles(pool: Option<&Pool>, amx: Amx, args: Attention<'_>, kv: &KvCache, out: &mut [f32]) {
-    assert!(Isa::Amx.avx2().is_some(), "there is no CPU with AMX and without AVX2");
     let (isa, arithmetic, out) = (Isa::Amx, Arithmetic::Tiles, Shared::new(out));
     run(pool, Call { isa, arithmetic, amx: Some(amx), amx_from_rows: 1, args, kv, out });
 }

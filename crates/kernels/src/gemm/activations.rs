@@ -1,6 +1,6 @@
 //! Activations in the form that a kernel reads, kept in memory that only grows.
 
-use super::{Format, Prepare};
+use super::{Format, Path};
 use crate::mem::Buffer;
 use crate::quant::{
     Digits, GROUP, INT8_GROUP, Outlier, PEAK_LANES, PLANES, QUAD, Reached, SMALLEST_ACTIVATION, max_outliers,
@@ -121,7 +121,7 @@ impl Scratch {
     pub(super) fn prepare(
         &mut self,
         pool: &Pool,
-        prepare: Prepare,
+        path: Path,
         format: Format,
         x: &[f32],
         width: usize,
@@ -147,13 +147,12 @@ impl Scratch {
         let convert = |thread: usize, rows: Range<usize>| {
             let (first, at) = (rows.start, if scaled_rows > 0 { rows.start } else { 0 });
             let x = &x[rows.start * width..rows.end * width];
-            // SAFETY: the buffers hold `rows` rows, each part covers rows of its own, each thread has peaks of its own, and
-            // the caller chose `prepare` with a proof of its instructions.
+            // SAFETY: the buffers hold `rows` rows, each part covers rows of its own, and each thread has peaks of its own.
             unsafe {
                 let (bytes, scales) = (to.0.add(first * stride), to.1.add(at));
                 let (outliers, counts) = (to.2.add(at * PLANES * list), to.3.add(at * PLANES));
                 let peaks = to.4.add(thread * quads);
-                prepare(PrepareRows { format, x, width, bytes, stride, scales, outliers, counts, peaks });
+                path.prepare(PrepareRows { format, x, width, bytes, stride, scales, outliers, counts, peaks });
             }
         };
         if rows == 1 || x.len() < PARALLEL_FROM {

@@ -5,59 +5,46 @@
 //! int8 of more than eight rows, which is bound by its loads, takes both tiles in turn. Weights are loaded and made ready once for all rows (int8: `w ^ 0x80` is `w + 128` as unsigned; int4: two
 //! nibbles; bf16: even and odd halves widened to f32), activations are broadcast from memory, four bytes at a time.
 
-use super::{Block, Format, Groups, Kernel, OutlierBlock, Path, activations, epilogue, in_order, opaque};
+use super::{Block, Format, Functions, Groups, Kernel, OutlierBlock, Table, activations, epilogue, in_order, opaque};
+use crate::isa::Avx512;
 use crate::quant::{
     GROUP, INT4_RATIOS, INT4_TILE, INT8_GROUP, Levels, Outlier, PAIR, PEAK_LANES, QUAD, Scales, TILE, WeightClass,
 };
 use std::arch::x86_64::*;
 
-pub(super) static INT8: Path =
-    Path { format: Format::Int8, kernels: &INT8_KERNELS, block_rows: 12, prepare, finish, outliers: outliers_int8 };
+/// The table for a class's own numbers.
+pub(super) fn table(class: WeightClass, levels: Levels) -> &'static Table<Avx512> {
+    match (class, levels) {
+        (WeightClass::Int8, _) => &INT8,
+        (WeightClass::Int4, Levels::Even) => &INT4,
+        (WeightClass::Int4, Levels::Uneven) => &UNEVEN,
+        (WeightClass::Bf16, _) => &BF16,
+    }
+}
 
-pub(super) static INT4: Path = Path {
-    format: Format::Int8Grouped,
-    kernels: &int4_kernels::<false>(),
-    block_rows: 12,
-    prepare,
-    finish,
-    outliers: outliers_int4::<false>,
-};
-
+static INT8: Table<Avx512> = of(Format::Int8, &INT8_KERNELS, outliers_int8);
+static INT4: Table<Avx512> = of(Format::Int8Grouped, &int4_kernels::<false>(), outliers_int4::<false>);
 /// Int4 with uneven levels.
-pub(super) static UNEVEN: Path = Path {
-    format: Format::Int8By32,
-    kernels: &int4_kernels::<true>(),
-    block_rows: 12,
-    prepare,
-    finish,
-    outliers: outliers_int4::<true>,
-};
-
-pub(super) static BF16: Path = Path {
-    format: Format::Wide,
-    kernels: &BF16_KERNELS,
-    block_rows: 12,
-    prepare,
-    finish,
-    outliers: super::no_outliers,
-};
+static UNEVEN: Table<Avx512> = of(Format::Int8By32, &int4_kernels::<true>(), outliers_int4::<true>);
+static BF16: Table<Avx512> = of(Format::Wide, &BF16_KERNELS, super::no_outliers);
 
 /// For weights in the groups of a file: by codes of 8 or 4 bits, and groups of 32 or 16.
-pub(super) static BLOCKS: [[Path; 2]; 2] = {
-    const fn path(format: Format, kernels: &'static [Kernel], outliers: super::Outliers) -> Path {
-        Path { format, kernels, block_rows: 12, prepare, finish, outliers }
-    }
+pub(super) static BLOCKS: [[Table<Avx512>; 2]; 2] = [
     [
-        [
-            path(Format::Int8By32, &block_kernels::<false, 32>(), block_outliers::<false, 32>),
-            path(Format::Int8By16, &block_kernels::<false, 16>(), block_outliers::<false, 16>),
-        ],
-        [
-            path(Format::Int8By32, &block_kernels::<true, 32>(), block_outliers::<true, 32>),
-            path(Format::Int8By16, &block_kernels::<true, 16>(), block_outliers::<true, 16>),
-        ],
-    ]
-};
+        of(Format::Int8By32, &block_kernels::<false, 32>(), block_outliers::<false, 32>),
+        of(Format::Int8By16, &block_kernels::<false, 16>(), block_outliers::<false, 16>),
+    ],
+    [
+        of(Format::Int8By32, &block_kernels::<true, 32>(), block_outliers::<true, 32>),
+        of(Format::Int8By16, &block_kernels::<true, 16>(), block_outliers::<true, 16>),
+    ],
+];
+
+/// A table of functions of this file.
+const fn of(format: Format, kernels: &'static [Kernel], outliers: super::Outliers) -> Table<Avx512> {
+    // SAFETY: no function of this file has features other than those of AVX-512 F, BW, VL, DQ and VNNI, and of `Avx2`.
+    unsafe { Table::new(Functions { format, kernels, block_rows: kernels.len(), prepare, finish, outliers }) }
+}
 
 const fn block_kernels<const FOUR: bool, const GROUP: usize>() -> [Kernel; 12] {
     [

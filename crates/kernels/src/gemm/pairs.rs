@@ -8,38 +8,34 @@
 //! activation that is broadcast is used twice: two loads a cycle are all that there are. Few rows are bound by memory and
 //! take tile after tile, in its order (see [`in_order`]).
 
-use super::{Block, Format, Kernel, Path, avx2, avx512, in_order};
+use super::{Block, Format, Functions, Kernel, Table, avx2, avx512, in_order};
+use crate::isa::{Avx2, Avx512, Avx512Bf16};
 use crate::quant::TILE;
 use std::arch::x86_64::*;
 use std::hint::black_box;
 
-pub(super) static AVX512_BF16: Path = Path {
-    format: Format::Bf16,
-    kernels: &DOT_512,
-    block_rows: BLOCK_ROWS,
-    prepare: avx512::prepare,
-    finish: avx512::finish,
-    outliers: super::no_outliers,
+pub(super) static AVX512_BF16: Table<Avx512Bf16> = {
+    let (kernels, block_rows): (&[Kernel], _) = (&DOT_512, BLOCK_ROWS);
+    let (prepare, finish, outliers) = (avx512::prepare, avx512::finish, super::no_outliers);
+    // SAFETY: `dot_512` asks for AVX-512 F and BF16, the others for what `Avx512` proves.
+    unsafe { Table::new(Functions { format: Format::Bf16, kernels, block_rows, prepare, finish, outliers }) }
 };
 
-pub(super) static AVX512: Path = Path {
-    format: Format::Wide,
-    kernels: &FMA_512,
-    block_rows: 12,
-    prepare: avx512::prepare,
-    finish: avx512::finish,
-    outliers: super::no_outliers,
+pub(super) static AVX512: Table<Avx512> = {
+    let (kernels, block_rows): (&[Kernel], _) = (&FMA_512, FMA_512.len());
+    let (prepare, finish, outliers) = (avx512::prepare, avx512::finish, super::no_outliers);
+    // SAFETY: `fma_512` asks for AVX-512 F, the others for what `Avx512` proves.
+    unsafe { Table::new(Functions { format: Format::Wide, kernels, block_rows, prepare, finish, outliers }) }
 };
 
-pub(super) static AVX2: Path = Path {
-    format: Format::Wide,
-    kernels: &[fma_256::<1>, fma_256::<2>, fma_256::<3>, fma_256::<4>],
-    block_rows: 4,
-    prepare: avx2::prepare,
-    finish: avx2::finish,
-    outliers: super::no_outliers,
+pub(super) static AVX2: Table<Avx2> = {
+    let (kernels, block_rows): (&[Kernel], _) = (&FMA_256, FMA_256.len());
+    let (prepare, finish, outliers) = (avx2::prepare, avx2::finish, super::no_outliers);
+    // SAFETY: `fma_256` asks for AVX2 and FMA, the others for what `Avx2` proves.
+    unsafe { Table::new(Functions { format: Format::Wide, kernels, block_rows, prepare, finish, outliers }) }
 };
 
+static FMA_256: [Kernel; 4] = [fma_256::<1>, fma_256::<2>, fma_256::<3>, fma_256::<4>];
 static DOT_512: [Kernel; 16] = [
     dot_512::<1>,
     dot_512::<2>,
