@@ -474,6 +474,11 @@ enum Then {
 }
 
 impl Product<'_> {
+    /// Whether columns have scales of their own, apart from those of their groups.
+    fn has_column_scales(&self) -> bool {
+        self.w.class() != WeightClass::Bf16 && self.groups.is_none()
+    }
+
     /// Pairs of strips that fill [`GROUP_BYTES`].
     fn pairs_in_group(&self) -> usize {
         (GROUP_BYTES / self.w.pair_bytes()).clamp(1, 8)
@@ -562,7 +567,7 @@ impl Product<'_> {
             row_scales: self.activations.scales(first, sums.len()),
             lists,
             high: high.as_ptr().cast(),
-            column_scales: self.w.scales().get(column..column + columns).unwrap_or(&[]),
+            column_scales: if self.has_column_scales() { &self.w.scales()[column..column + columns] } else { &[] },
             bias: self.bias.map(|bias| &bias[column..column + columns]),
             add: matches!(self.then, Then::Add),
             out,
