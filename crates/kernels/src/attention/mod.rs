@@ -33,7 +33,6 @@ mod amx;
 #[cfg(not(target_arch = "x86_64"))]
 #[path = "no_amx.rs"]
 mod amx;
-mod decode;
 mod define;
 mod int8;
 #[cfg(target_arch = "x86_64")]
@@ -41,8 +40,9 @@ mod pairs;
 #[cfg(not(target_arch = "x86_64"))]
 #[path = "no_pairs.rs"]
 mod pairs;
-mod prefill;
+mod shared;
 mod tile;
+mod whole;
 
 use crate::arithmetic::Arithmetic;
 use crate::isa::{Amx, Isa};
@@ -246,9 +246,9 @@ impl Plan {
                 let len = tile.partials_len(call);
                 // SAFETY: each split of a tile is in one task, and tiles have partials of their own.
                 let partials = unsafe { shared.part(at + splits.start * len..at + splits.end * len) };
-                decode::partials(call, tile, splits, partials);
+                shared::partials(call, tile, splits, partials);
             } else {
-                prefill::tile(call, tile);
+                whole::tile(call, tile);
             }
         });
         if !shards.is_empty() {
@@ -256,7 +256,7 @@ impl Plan {
                 let Shard { tile, partials: at } = shards[shard];
                 let tile = &tiles[tile as usize];
                 let len = tile.splits().len() * tile.partials_len(call);
-                decode::fold(call, tile, &partials[at..at + len]);
+                shared::fold(call, tile, &partials[at..at + len]);
             });
         }
     }
