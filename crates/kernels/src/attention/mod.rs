@@ -6,27 +6,32 @@
 //! fold       splits are joined from left to right
 //!
 //! tile       up to 16 rows that share a kv head (tokens x heads of its group): each key and value is read once for all
-//! prefill    a tile walks through its splits and folds as it goes
-//! decode     splits of one tile on several threads; their results are folded in the same order afterwards
+//! whole      a tile walks through its splits and folds as it goes
+//! shared     splits of one tile on several threads; their results are folded in the same order afterwards
 //! ```
+//! Which of the two is a matter of cost alone: whether one tile would keep all threads waiting. A decode row and a row
+//! of a prompt may go either way.
+//!
 //! # The definition
 //!
 //! [`define`] holds it in plain loops; [`tile`] repeats it with vectors. Within a split (blockwise softmax as in
 //! FlashAttention: Dao et al., 2022; splits as in Flash-Decoding: Dao et al., 2023):
-//! scores `s_j = dot(q, k_j) * scale` (capped by `cap tanh(s_j / cap)` where the rule says so), their maximum `m`, weights `p_j = bf16(exp(s_j - m))` (0 below e^-27.5),
-//! `l = sum p_j` in 16 lanes (`j mod 16`), `o[d] = dot(p, v[.., d])`. `dot` is that of the [`Arithmetic`]: what `vdpbf16ps` or AMX's
-//! `TDPBF16PS` computes, bit for bit.
+//! scores `s_j = dot(q, k_j) * scale` (capped by `cap tanh(s_j / cap)` where the rule says so), their maximum `m`,
+//! weights `p_j = bf16(exp(s_j - m))` (0 below e^-27.5), `l = sum p_j` in 16 lanes (`j mod 16`),
+//! `o[d] = dot(p, v[.., d])`. `dot` is that of the [`Arithmetic`]: what `vdpbf16ps` or AMX's `TDPBF16PS` computes, bit
+//! for bit.
 //!
-//! Where the cache is int8, both products are exact sums of integers. Queries, keys and values are spread over their heads
-//! first (see `spread`) and the weighted sum of the values is gathered last, after the fold and the division. The query is
-//! int8 too, with one scale: `s_j = (sum q_d k_jd * (q scale * scale)) * k_j scale`. Weights `p_j = exp(s_j - m)` (0 below e^-27.5) are not rounded,
-//! `l = sum p_j` as above. With `w_j = p_j * v_j scale` and `W` their largest, `n_j = w_j * (16383 / W)` to nearest even,
-//! and `o[d] = (sum n_j v_jd) * (W / 16383)`.
+//! Where the cache is int8, both products are exact sums of integers. Queries, keys and values are spread over their
+//! heads first (see `spread`) and the weighted sum of the values is gathered last, after the fold and the division. The
+//! query is int8 too, with one scale: `s_j = (sum q_d k_jd * (q scale * scale)) * k_j scale`. Weights
+//! `p_j = exp(s_j - m)` (0 below e^-27.5) are not rounded, `l = sum p_j` as above. With `w_j = p_j * v_j scale` and `W`
+//! their largest, `n_j = w_j * (16383 / W)` to nearest even, and `o[d] = (sum n_j v_jd) * (W / 16383)`.
 //!
 //! Nothing here depends on the other rows, on the chunk a row came in, on where blocks lie, or on who computed what:
-//! hidden positions have the weight +0, and adding `0 * v` changes no bit while `v` is finite (see [`crate::kv_cache`]).
-//! For the same reason 32 positions that are all hidden, behind a window as after the row, may be left out of a split.
-//! A split of which a row sees nothing is left out of its fold: the first split that it sees begins it.
+//! hidden positions have the weight +0, and adding `0 * v` changes no bit while `v` is finite (see
+//! [`crate::kv_cache`]). For the same reason 32 positions that are all hidden, behind a window as after the row, may be
+//! left out of a split. A split of which a row sees nothing is left out of its fold: the first split that it sees
+//! begins it.
 
 #[cfg(target_arch = "x86_64")]
 mod amx;
