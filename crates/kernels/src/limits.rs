@@ -208,7 +208,10 @@ mod x86 {
 
     /// A loop over independent accumulators, enough to hide the latency of two pipes.
     macro_rules! register_loop {
-        ($name:ident, $proof:ty, $features:literal, $count:literal, $zero:expr, $x:expr, $w:expr, $step:expr, $macs:literal) => {
+        (
+            $name:ident, $proof:ty, $features:literal,
+            $count:literal, $zero:expr, $x:expr, $w:expr, $step:expr, $macs:literal
+        ) => {
             pub(super) fn $name(_proof: $proof, rounds: usize) -> f64 {
                 #[target_feature(enable = $features)]
                 fn inner(rounds: usize) {
@@ -296,8 +299,8 @@ mod x86 {
     }
 }
 
-/// Ways to read: streams that a thread reads side by side (more pages in flight than one stream's prefetcher opens), and
-/// whether it asks for lines ahead. No way is the best on every CPU.
+/// Ways to read: streams that a thread reads side by side (more pages in flight than one stream's prefetcher opens),
+/// and whether it asks for lines ahead. No way is the best on every CPU.
 const WAYS: [(usize, bool); 3] = [(2, false), (4, false), (4, true)];
 
 /// Parts of the buffer that are timed one by one.
