@@ -80,7 +80,8 @@ impl Isa {
         if self >= Isa::Avx512Bf16 { Avx512Bf16::detect() } else { None }
     }
 
-    /// The right to call AMX kernels, if this ceiling, the CPU and the operating system allow them. Cheap: a cached load.
+    /// The right to call AMX kernels, if this ceiling, the CPU and the operating system allow them. Cheap: a cached
+    /// load.
     pub fn amx(self) -> Option<Amx> {
         if self >= Isa::Amx { Amx::detect() } else { None }
     }
@@ -148,8 +149,8 @@ impl Avx512Bf16 {
     }
 }
 
-/// Proof that tile instructions (TILE, INT8, BF16) may be executed beside what [`Avx512`] proves: by the CPU and by leave
-/// of the operating system, which this process asks for once.
+/// Proof that tile instructions (TILE, INT8, BF16) may be executed beside what [`Avx512`] proves: by the CPU and by
+/// leave of the operating system, which this process asks for once.
 #[derive(Clone, Copy, Debug)]
 pub struct Amx(Avx512);
 

@@ -162,7 +162,8 @@ pub(crate) trait Simd: Copy {
     /// Per lane: 0 where `x < bound`, else `a` rounded to bf16, where `a` is 0, at least 2^-40, or a NaN whose low half
     /// is zero.
     fn round_weight(self, a: Self::V, x: Self::V, bound: f32) -> Self::V;
-    /// Of lanes at the distance `D`, which is 1, 2, 4 or 8: the first becomes the sum of both, the second first minus second.
+    /// Of lanes at the distance `D`, which is 1, 2, 4 or 8: the first becomes the sum of both, the second first minus
+    /// second.
     fn butterfly<const D: usize>(self, a: Self::V) -> Self::V;
     /// [`sum`].
     fn sum(self, a: Self::V) -> f32;
@@ -190,7 +191,8 @@ pub(crate) trait Simd: Copy {
     /// # Safety
     /// 16 writable bf16.
     unsafe fn store_bf16(self, a: Self::V, to: *mut u16);
-    /// Asks for a cache line in the nearest cache but one (of the nearest, misses are few at a time); any address is fine.
+    /// Asks for a cache line in the nearest cache but one (of the nearest, misses are few at a time); any address is
+    /// fine.
     fn prefetch(self, address: *const u8);
 
     /// Zeros.

@@ -322,8 +322,8 @@ impl Activation {
 }
 
 /// Of an MLP of `width`, which row of `[gate | up]`, one above the other, is row `index` of the matrix that
-/// [`Out::Gated`](crate::Out::Gated) wants: 16 of the gate, then the 16 that they multiply, and so on; of a last part of fewer than 16
-/// likewise.
+/// [`Out::Gated`](crate::Out::Gated) wants: 16 of the gate, then the 16 that they multiply, and so on; of a last part
+/// of fewer than 16 likewise.
 pub fn gate_up_row(index: usize, width: usize) -> usize {
     let first = index / (2 * LANES) * LANES;
     let (within, count) = (index % (2 * LANES), LANES.min(width - first));
@@ -371,8 +371,8 @@ pub fn gated(pool: Option<&Pool>, isa: Isa, activation: Activation, gate_up: &[f
     });
 }
 
-/// [`gated`] of a block: `rows` (the first, and how many) of 32 columns, of which the first `columns`, an even number, count;
-/// to `out`, rows `width` apart.
+/// [`gated`] of a block: `rows` (the first, and how many) of 32 columns, of which the first `columns`, an even number,
+/// count; to `out`, rows `width` apart.
 ///
 /// # Safety
 /// The first `columns` of each row are there; `out` covers `columns / 2` numbers of each, and nobody else uses them.

@@ -24,8 +24,9 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::{Arc, PoisonError};
 use sync::{AtomicBool, AtomicU32, AtomicUsize, Condvar, JoinHandle, Mutex, UnsafeCell, fence};
 
-/// Pauses before a waiting thread begins to yield: about 100 us, longer than the gaps within a step. (Four times as many
-/// halve the yields of a quiet machine, but threads that share a core with others then spin away what they could leave.)
+/// Pauses before a waiting thread begins to yield: about 100 us, longer than the gaps within a step. (Four times as
+/// many halve the yields of a quiet machine, but threads that share a core with others then spin away what they could
+/// leave.)
 const SPINS: u32 = if cfg!(loom) { 0 } else { 4096 };
 /// Yields before an idle worker sleeps: about a millisecond on an otherwise idle core.
 const YIELDS: u32 = if cfg!(loom) { 1 } else { 2048 };
@@ -80,7 +81,8 @@ unsafe impl Sync for Shared {}
 // SAFETY: the pointer in `job` is only followed during the region whose caller keeps the closure alive.
 unsafe impl Send for Shared {}
 
-/// Fork-join over pinned threads. One region at a time: a second caller, or a region inside a region, is a bug and panics.
+/// Fork-join over pinned threads. One region at a time: a second caller, or a region inside a region, is a bug and
+/// panics.
 pub struct Pool {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
@@ -103,7 +105,8 @@ impl Pool {
         Ok(Pool::start(threads, cpus_by_core())?)
     }
 
-    /// Starts the workers, each on one of `cpus`, the first of which is for the caller; further ones go where they like.
+    /// Starts the workers, each on one of `cpus`, the first of which is for the caller; further ones go where they
+    /// like.
     fn start(threads: usize, cpus: Vec<usize>) -> std::io::Result<Pool> {
         let shared = Arc::new(Shared {
             generation: Padded(AtomicU32::new(0)),
@@ -177,8 +180,8 @@ impl Pool {
     }
 
     /// Calls `f` for ranges that cover `0..count`: for even work that reads memory, which cores are not given evenly.
-    /// Each thread takes [`share`], in every call the same (so it may lie near it); only the last eighth of each goes in
-    /// pieces, the last of them to whoever is free. Results must not depend on who ran what.
+    /// Each thread takes [`share`], in every call the same (so it may lie near it); only the last eighth of each goes
+    /// in pieces, the last of them to whoever is free. Results must not depend on who ran what.
     pub fn shares(&self, count: usize, f: &(dyn Fn(Range<usize>) + Sync)) {
         let threads = self.threads();
         if threads == 1 {

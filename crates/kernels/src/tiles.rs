@@ -16,8 +16,8 @@ struct TileConfig {
     rows: [u8; 16],
 }
 
-/// This thread's tiles while it multiplies. Given back at the end, so that the operating system need not save them at every
-/// switch.
+/// This thread's tiles while it multiplies. Given back at the end, so that the operating system need not save them at
+/// every switch.
 pub(crate) struct Tiles {
     _proof: Amx,
     /// Rows of each register; zeros before the first configuration.

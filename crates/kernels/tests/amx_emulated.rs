@@ -20,8 +20,8 @@ use kernels::isa::{Amx, Avx512};
 use kernels::threads::max_threads;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// A proof of AMX: real, or by grace of the emulator. `None`, with a line that says so, where there is no AVX-512 beside it:
-/// tile kernels unpack and rescale with vectors.
+/// A proof of AMX: real, or by grace of the emulator. `None`, with a line that says so, where there is no AVX-512
+/// beside it: tile kernels unpack and rescale with vectors.
 fn tiles() -> Option<Amx> {
     let Some(vectors) = Avx512::detect() else {
         eprintln!("skipped: the tile path needs AVX-512 beside it");

@@ -107,8 +107,8 @@ impl Sequence {
     }
 }
 
-/// A head spread over itself as the module `spread` says, in f64 and with the length that it had; its own inverse but for
-/// the order of signs and sums.
+/// A head spread over itself as the module `spread` says, in f64 and with the length that it had; its own inverse but
+/// for the order of signs and sums.
 fn spread(head: &[f64], back: bool) -> Vec<f64> {
     let len = 1 << head.len().trailing_zeros();
     let sign = |i: usize| if (i & i >> 1).count_ones() % 2 == 1 { -1.0 } else { 1.0 };

@@ -4,8 +4,8 @@
 //! scores   tmm0 = 16 rows x 32 d of q        tmm2, tmm3 = two groups of keys        tmm4, tmm5 += one page of scores
 //! values   tmm0 = 16 rows x 32 weights       tmm2       = 16 d of a page of values  tmm4..7    += 64 d
 //! ```
-//! Keys and values lie in the cache as tiles, so nothing is rearranged. Rows that a tile of the batch lacks are left out
-//! of the configuration.
+//! Keys and values lie in the cache as tiles, so nothing is rearranged. Rows that a tile of the batch lacks are left
+//! out of the configuration.
 
 use super::tile::{Page, STRIDE};
 use crate::isa::Amx;
@@ -37,8 +37,8 @@ impl Tiles {
     /// `scores = q k^T` of one page of 32 positions.
     ///
     /// # Safety
-    /// `queries`: bf16 `[rows, 32 * steps]`, rows STRIDE apart; `keys`: `[2][16 * steps]` lines; `to`: f32 `[rows, 32]`,
-    /// rows STRIDE apart; for the rows of the configuration.
+    /// `queries`: bf16 `[rows, 32 * steps]`, rows STRIDE apart; `keys`: `[2][16 * steps]` lines; `to`: f32
+    /// `[rows, 32]`, rows STRIDE apart; for the rows of the configuration.
     pub(super) unsafe fn scores(&self, queries: *const u16, keys: *const u8, steps: usize, to: *mut f32) {
         // SAFETY: the caller's promise; every tile register used is declared.
         unsafe {
@@ -75,8 +75,8 @@ impl Tiles {
     /// `values = p v` of all `pages`, for 64 numbers of the heads if `wide`, else for 32.
     ///
     /// # Safety
-    /// `weights`: bf16 `[rows, 32 * pages.len()]`, rows STRIDE apart; `inside`: the bytes from the start of a page to its
-    /// first column that is wanted; `to`: f32 `[rows, 64]` or `[rows, 32]`, rows STRIDE apart; for the rows of the
+    /// `weights`: bf16 `[rows, 32 * pages.len()]`, rows STRIDE apart; `inside`: the bytes from the start of a page to
+    /// its first column that is wanted; `to`: f32 `[rows, 64]` or `[rows, 32]`, rows STRIDE apart; for the rows of the
     /// configuration. There is a page.
     pub(super) unsafe fn values(&self, weights: *const u16, pages: &[Page], inside: usize, wide: bool, to: *mut f32) {
         const { assert!(VALUE_PAGE == 32) };

@@ -1,7 +1,7 @@
 //! The two products of a tile with `vdpbf16ps`: a pair of the definition's `dot` in one instruction.
 //!
-//! Two columns of 16 go side by side, so that a pair of weights that is broadcast is used twice: two loads a cycle are all
-//! that there are.
+//! Two columns of 16 go side by side, so that a pair of weights that is broadcast is used twice: two loads a cycle are
+//! all that there are.
 
 use super::tile::{STRIDE, with_rows};
 use crate::isa::Avx512Bf16;

@@ -618,7 +618,8 @@ impl<S: Simd> Product<S> {
         unsafe { self.simd.store(scaled.unwrap_or(total), to) };
     }
 
-    /// For `R` rows from `first`. Lines are read in the order of memory, which is what the hardware's prefetcher follows.
+    /// For `R` rows from `first`. Lines are read in the order of memory, which is what the hardware's prefetcher
+    /// follows.
     ///
     /// # Safety
     /// As for [`Product::rows`].

@@ -152,7 +152,8 @@ impl Scratch {
         let convert = |thread: usize, rows: Range<usize>| {
             let (first, at) = (rows.start, if scaled_rows > 0 { rows.start } else { 0 });
             let x = &x[rows.start * width..rows.end * width];
-            // SAFETY: the buffers hold `rows` rows, each part covers rows of its own, and each thread has peaks of its own.
+            // SAFETY: the buffers hold `rows` rows, each part covers rows of its own, and each thread has peaks of its
+            // own.
             unsafe {
                 let (bytes, scales) = (to.0.add(first * stride), to.1.add(at));
                 let (outliers, counts) = (to.2.add(at * PLANES * list), to.3.add(at * PLANES));
@@ -177,7 +178,8 @@ impl Scratch {
     }
 }
 
-/// Bytes of a converted row: a multiple of 8. Not a multiple of 2048, since rows at such a distance share a few cache sets.
+/// Bytes of a converted row: a multiple of 8. Not a multiple of 2048, since rows at such a distance share a few cache
+/// sets.
 fn stride(format: Format, width: usize) -> usize {
     let bytes = match format {
         Format::Int8 => width.next_multiple_of(64) + (width.div_ceil(INT8_GROUP) * 4).next_multiple_of(64),

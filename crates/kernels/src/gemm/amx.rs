@@ -89,9 +89,9 @@ enum Digit {
 
 /// Int4 steps to int8 tiles, `[steps][2]`.
 ///
-/// Two weights at a time: with `a = |ratio|` and nibbles `x`, `y`, `(x + 256 y) * a` leaves `x * a` and `y * a` in their
-/// bytes, since neither passes 15 * 15. A nibble is `q + 8`, so `8 a` comes off; where the ratio is negative, the nibble
-/// is inverted first, which makes it `7 - q`, and `7 a` comes off.
+/// Two weights at a time: with `a = |ratio|` and nibbles `x`, `y`, `(x + 256 y) * a` leaves `x * a` and `y * a` in
+/// their bytes, since neither passes 15 * 15. A nibble is `q + 8`, so `8 a` comes off; where the ratio is negative, the
+/// nibble is inverted first, which makes it `7 - q`, and `7 a` comes off.
 ///
 /// # Safety
 /// `to` has room for the steps, aligned to 64.
@@ -224,8 +224,8 @@ unsafe fn int8_groups(_proof: Avx512, block: TileBlock, rows: usize, ratios: &[u
     let mut group = MaybeUninit::<Sums<BLOCK_ROWS>>::uninit();
     let sums = group.as_mut_ptr().cast::<u32>();
     for (index, first) in (0..block.steps).step_by(GROUP_STEPS).enumerate() {
-        // SAFETY: the steps are within the block, the group's sums hold its rows, there are 32 ratios for each group, and a
-        // proof of the instructions.
+        // SAFETY: the steps are within the block, the group's sums hold its rows, there are 32 ratios for each group,
+        // and a proof of the instructions.
         unsafe {
             let part = TileBlock {
                 x: block.x.add(first * 64),

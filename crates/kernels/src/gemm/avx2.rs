@@ -127,7 +127,8 @@ unsafe fn int8<const ROWS: usize>(block: Block) {
             }
         }
     }
-    // SAFETY: the sums are `[ROWS][32]`. Step by step the addresses stay within the ratios, `steps` tiles and activations.
+    // SAFETY: the sums are `[ROWS][32]`. Step by step the addresses stay within the ratios, `steps` tiles and
+    // activations.
     unsafe {
         block.sums.write_bytes(0, ROWS * 32);
         let (mut tiles, mut x, mut ahead) = (block.tiles, block.x, block.ahead);
@@ -225,9 +226,9 @@ unsafe fn add_by_ratio(sums: &mut [u32; 8], products: __m256i, ratios: *const u8
 }
 
 /// Sums of a group stay in 16 bits: eight products of pairs, each at most 2 * 15 * 127, in either half of a column's
-/// lane, and the correction (see [`Format::Int8Grouped`]) in the low half. There the sum is that of `(q + 8) * x` over 16
-/// weights and `-8 * x` over all 32: at most 32 512 at the end, whatever wrapped on the way. `vpmaddwd` with the ratio
-/// in both halves then adds the two.
+/// lane, and the correction (see [`Format::Int8Grouped`]) in the low half. There the sum is that of `(q + 8) * x` over
+/// 16 weights and `-8 * x` over all 32: at most 32 512 at the end, whatever wrapped on the way. `vpmaddwd` with the
+/// ratio in both halves then adds the two.
 #[target_feature(enable = "avx2")]
 unsafe fn int4<const ROWS: usize>(block: Block) {
     /// One tile, with its 32 ratios.
@@ -284,7 +285,8 @@ unsafe fn int4<const ROWS: usize>(block: Block) {
     let (mut step, mut x, mut ahead) = (block.tiles, block.x, block.ahead);
     let mut corrections = block.x.wrapping_add(block.steps * 64);
     for _ in 0..block.steps {
-        // SAFETY: step by step the addresses stay within `steps` steps and activations, behind which lie the corrections.
+        // SAFETY: step by step the addresses stay within `steps` steps and activations, behind which lie the
+        // corrections.
         unsafe {
             _mm_prefetch::<_MM_HINT_T1>(ahead.cast());
             for (strip, totals) in totals.iter_mut().enumerate() {
@@ -570,7 +572,8 @@ unsafe fn bf16<const ROWS: usize>(block: Block) {
         let mut odd = [[_mm256_setzero_ps(); 2]; ROWS];
         let (tile, x) = in_order(tile, x);
         for pair in 0..16 {
-            // SAFETY: within the tile and the step of each activation row, f32 here; prefetching past the end is harmless.
+            // SAFETY: within the tile and the step of each activation row, f32 here; prefetching past the end is
+            // harmless.
             unsafe {
                 _mm_prefetch::<_MM_HINT_T1>(ahead.wrapping_add(pair * 64).cast());
                 for half in 0..2 {

@@ -10,14 +10,14 @@
 //! ```
 //! What a result is, row by row and column by column (the cutting above cannot change it):
 //!
-//! * int8, int4: weights are `ratio * q` (int4 with uneven levels: `ratio * level`), activations digits `low + 255 * middle + 65,025 * high`
-//!   ([`quantize_activations`](crate::quant::quantize_activations)). For each digit `T` = the exact sum over K; packing has
-//!   made sure that it fits i32. `s = T_low as f32`, then `s = fma(255, T_middle as f32, s)` and
-//!   `s = fma(65025, T_high as f32, s)`; `y = (s * row_scale) * column_scale`.
+//! * int8, int4: weights are `ratio * q` (int4 with uneven levels: `ratio * level`), activations digits
+//!   `low + 255 * middle + 65,025 * high` ([`quantize_activations`](crate::quant::quantize_activations)). For each
+//!   digit `T` = the exact sum over K; packing has made sure that it fits i32. `s = T_low as f32`, then
+//!   `s = fma(255, T_middle as f32, s)` and `s = fma(65025, T_high as f32, s)`; `y = (s * row_scale) * column_scale`.
 //! * int8, int4 in the groups of a file: for the low digits `C = 0`, and for each group from the first to the last
-//!   `C = fma(T_group as f32, scale, C)` with the exact sum over the group, then `C = fma(X_group as f32, min, C)` with the sum
-//!   of its digits, if there are minima; for the middle and high digits the same, quad by quad of their lists. The digits
-//!   are joined as above; `y = s * row_scale`.
+//!   `C = fma(T_group as f32, scale, C)` with the exact sum over the group, then `C = fma(X_group as f32, min, C)` with
+//!   the sum of its digits, if there are minima; for the middle and high digits the same, quad by quad of their lists.
+//!   The digits are joined as above; `y = s * row_scale`.
 //! * bf16: the sum of one of the two [`arithmetic`](crate::arithmetic)s: what `vdpbf16ps` or what the tile instruction
 //!   `TDPBF16PS` computes (Intel SDM volume 2). The other instruction sets follow the one that was chosen.
 //! * then `y + bias`, then `out + y` for [`Out::Add`], or [`pointwise::gated`] for [`Out::Gated`].
@@ -54,8 +54,8 @@ const PANEL_ROWS: usize = 96;
 /// use and the one on its way, stay in an L2 cache of 1 MiB.
 const GROUP_BYTES: usize = 320 << 10;
 /// How far ahead a single block of rows asks for its weights. One or two rows pass so fast that the hardware's own
-/// prefetcher does most of the work and a long lead only disturbs it (Zen 4: int8 38 GB/s at 2 KiB, 31 at 8; with six rows
-/// 30 and 33, with eight 17 and 28).
+/// prefetcher does most of the work and a long lead only disturbs it (Zen 4: int8 38 GB/s at 2 KiB, 31 at 8; with six
+/// rows 30 and 33, with eight 17 and 28).
 const fn prefetch_bytes(rows: usize) -> usize {
     if rows <= 2 { 2 << 10 } else { 8 << 10 }
 }
@@ -166,8 +166,8 @@ unsafe fn no_outliers(_: OutlierBlock<'_>) {}
 /// What a kernel wants its activations to look like.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Format {
-    /// i8, K padded to 64, followed by -128 times the sum of each group of 128, i32: what kernels start a group with that
-    /// take weights as unsigned, `w + 128`. Scales and outliers apart.
+    /// i8, K padded to 64, followed by -128 times the sum of each group of 128, i32: what kernels start a group with
+    /// that take weights as unsigned, `w + 128`. Scales and outliers apart.
     Int8,
     /// As `Int8`, but followed by what int4 kernels start each group of 32 with, u32: the low 16 bits of -8 times the
     /// group's sum. With it, nibbles that stand for `q + 8` give the sum of `q * x`: at most 32 * 8 * 127 = 32 512 in
@@ -227,8 +227,8 @@ impl<Proof> Table<Proof> {
     }
 }
 
-/// How a product is computed, on a CPU that can: made of a table and the proof that it asks for, and of nothing else. So what
-/// a caller of its functions promises is about memory alone.
+/// How a product is computed, on a CPU that can: made of a table and the proof that it asks for, and of nothing else.
+/// So what a caller of its functions promises is about memory alone.
 #[derive(Clone, Copy)]
 pub(crate) struct Path(&'static Functions);
 
@@ -260,7 +260,8 @@ impl Path {
     /// Computes the sums of a block of so many rows, 1 to [`Path::most_rows`].
     ///
     /// # Safety
-    /// The block's pointers cover the rows, the strides and steps say the truth, and the activations are in the path's format.
+    /// The block's pointers cover the rows, the strides and steps say the truth, and the activations are in the path's
+    /// format.
     unsafe fn multiply(self, rows: usize, block: Block) {
         // SAFETY: as above.
         unsafe { self.0.kernels[rows - 1](block) }
@@ -557,7 +558,8 @@ impl Product<'_> {
             let (ratios, tiles) = self.w.pair(pair);
             let (ratios, tiles) = (ratios.as_ptr(), tiles.as_ptr());
             let sums = high.as_mut_ptr().cast();
-            // SAFETY: the quads are those of rows as wide as the matrix is deep; there is room for the sums of `MAX_ROWS` rows.
+            // SAFETY: the quads are those of rows as wide as the matrix is deep; there is room for the sums of
+            // `MAX_ROWS` rows.
             unsafe { self.path.outliers(OutlierBlock { ratios, tiles, groups: self.groups.as_ref(), lists, sums }) };
         }
         let results = epilogue::Results {
@@ -605,8 +607,8 @@ fn in_order(tile: *const u8, x: *const u8) -> (*const u8, *const u8) {
     (opaque(tile.cast_mut()), opaque(x.cast_mut()))
 }
 
-/// The same address, but the compiler does not know it: it derives no other from it, and keeps nothing that lies there in
-/// registers.
+/// The same address, but the compiler does not know it: it derives no other from it, and keeps nothing that lies there
+/// in registers.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 #[allow(clippy::pointers_in_nomem_asm_block)] // nothing is read or written there

@@ -52,7 +52,8 @@ unsafe fn prepare(rows: activations::PrepareRows<'_>) {
     unsafe { activations::prepare(rows, crate::quant::reached) }
 }
 
-/// What a kernel reads and writes: the weights of `[steps]`, the `[steps]` activations of one row, the sums of strip 0 and 1.
+/// What a kernel reads and writes: the weights of `[steps]`, the `[steps]` activations of one row, the sums of strip 0
+/// and 1.
 ///
 /// # Safety
 /// As for every kernel; `W` is a step of the class, `X` the activation type of the format, `DEPTH` of them in a step,

@@ -1,5 +1,5 @@
-//! A model of the pool: the real code over `loom`, which runs it in every order that the memory model allows (with a bound on
-//! how often a thread is interrupted), and reports data races, deadlocks and lost wake-ups.
+//! A model of the pool: the real code over `loom`, which runs it in every order that the memory model allows (with a
+//! bound on how often a thread is interrupted), and reports data races, deadlocks and lost wake-ups.
 //!
 //! ```text
 //! publication    what the caller wrote before a region, workers see; what they wrote, it sees after
@@ -49,7 +49,8 @@ impl Slots {
     }
 }
 
-/// What the pool says to who comes second. Loom shows panics that nobody catches; those that are caught here are not shown.
+/// What the pool says to who comes second. Loom shows panics that nobody catches; those that are caught here are not
+/// shown.
 fn refused(f: impl FnOnce()) -> bool {
     const REFUSAL: &str = "a Pool runs one region at a time";
     static QUIET: std::sync::Once = std::sync::Once::new();
