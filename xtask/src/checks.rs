@@ -3,6 +3,7 @@
 use crate::setup;
 use crate::shell::{cargo, command, root, show, target};
 use std::fs;
+use std::process::Command;
 
 /// Instruction counts of the hot operations against the limits in `guards/benches/instructions.rs`.
 pub(crate) fn guards() -> Result<(), String> {
@@ -21,6 +22,52 @@ pub(crate) fn asan() -> Result<(), String> {
     // Rustup's cargo chooses the toolchain; this variable, set for our own run, would overrule it.
     test.env_remove("RUSTUP_TOOLCHAIN");
     show(test.env("RUSTFLAGS", "-Zsanitizer=address").env("CARGO_TARGET_DIR", target().join("asan")))
+}
+
+/// The kernels' pool of threads in every order in which its threads can meet: `crates/kernels/src/threads/model.rs`.
+/// Built apart, for the flag that puts loom in place of the standard library reaches every crate.
+pub(crate) fn loom() -> Command {
+    let mut test = cargo(&["test", "--quiet", "--release", "--package", "kernels", "--lib", "threads::model"]);
+    test.env("RUSTFLAGS", "--cfg loom").env("CARGO_TARGET_DIR", target().join("loom"));
+    test
+}
+
+/// Plain paths of the kernels under Miri, which sees what neither the sanitizer nor a wrong result shows: addresses
+/// beyond what a pointer may reach, references that exclude each other, values that no type has, races. It knows no
+/// vectors of this crate, so it takes the paths that any CPU has. Needs a nightly toolchain with Miri.
+pub(crate) fn miri() -> Result<(), String> {
+    setup::miri()?;
+    let mut test = command("cargo", &["+nightly", "miri", "test", "--quiet", "--package", "kernels"]);
+    test.args(["--test", "plain", "--target-dir"]).arg(target().join("miri"));
+    // As for `asan`. The clock and /proc are the host's.
+    test.env_remove("RUSTUP_TOOLCHAIN");
+    show(test.env("MIRIFLAGS", "-Zmiri-disable-isolation"))
+}
+
+/// Compiles for what no test machine is: everything for AArch64, which is served by the plain kernels, and the
+/// scheduler for a machine without an operating system, as `no_std` promises. Says so where a target cannot be
+/// installed.
+pub(crate) fn targets() -> Result<(), String> {
+    if setup::target_libraries("aarch64-unknown-linux-gnu") {
+        // Nothing is linked, so what dependencies have of C need not be compiled either: `true` stands for its
+        // compiler.
+        let mut check =
+            cargo(&["check", "--quiet", "--release", "--workspace", "--target", "aarch64-unknown-linux-gnu"]);
+        check.env("CC_aarch64_unknown_linux_gnu", "true").env("AR_aarch64_unknown_linux_gnu", "true");
+        show(&mut check)?;
+    }
+    if setup::target_libraries("x86_64-unknown-none") {
+        show(&mut cargo(&[
+            "build",
+            "--quiet",
+            "--release",
+            "--package",
+            "scheduler",
+            "--target",
+            "x86_64-unknown-none",
+        ]))?;
+    }
+    Ok(())
 }
 
 /// Those of `fuzz/fuzz_targets`, each with its corpus.

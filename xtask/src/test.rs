@@ -1,5 +1,5 @@
-//! `cargo xtask test`: set-up, then every stage, all of them even when one fails. What the compiler builds for the first
-//! serves the rest: there is one profile.
+//! `cargo xtask test`: set-up, then every stage, all of them even when one fails. What the compiler builds for the
+//! first serves the rest: there is one profile.
 
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -8,6 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::chaos;
+use crate::checks;
 use crate::crosscheck;
 use crate::hostile;
 use crate::prometheus;
@@ -25,9 +26,11 @@ struct Counts {
 /// A stage's name and its work.
 type Stage = (&'static str, fn() -> Result<Counts, String>);
 
-const STAGES: [Stage; 10] = [
+const STAGES: [Stage; 12] = [
     ("fmt", format),
     ("clippy", clippy),
+    ("targets", targets),
+    ("loom", pool),
     ("tests", tests),
     ("hostile", hostile_sample),
     ("docs", docs),
@@ -80,9 +83,20 @@ fn clippy() -> Result<Counts, String> {
     Ok(Counts::default())
 }
 
-/// Unit, integration and end-to-end tests. The binary is built first, for the end-to-end tests run it, and Python is set up,
-/// for the documentation has programs; so is a real checkpoint where it can be downloaded. Last, and built apart, the
-/// scheduler with bugs planted into it.
+/// Machines that no test runs on: see [`checks::targets`].
+fn targets() -> Result<Counts, String> {
+    checks::targets()?;
+    Ok(Counts::default())
+}
+
+/// The pool of threads in every order: see [`checks::loom`].
+fn pool() -> Result<Counts, String> {
+    count(&mut checks::loom())
+}
+
+/// Unit, integration and end-to-end tests. The binary is built first, for the end-to-end tests run it, and Python is
+/// set up, for the documentation has programs; so is a real checkpoint where it can be downloaded. Last, and built
+/// apart, the scheduler with bugs planted into it.
 fn tests() -> Result<Counts, String> {
     let python = setup::client_python()?;
     let smollm2 = setup::smollm2(&python)?;

@@ -7,19 +7,19 @@
 //!             e = fma(a[2p], b[2p], e); o = fma(a[2p+1], b[2p+1], o)
 //!         then C = C + (e + o)                                             TDPBF16PS of AMX
 //! ```
-//! K is padded with zeros to 32. Every path computes both, bit for bit; which one is fast depends on the machine. Each is
-//! a definition of its own: the same inputs give results that differ in their last bits, so machines that are to agree
-//! must be told the same one.
+//! K is padded with zeros to 32. Every path computes both, bit for bit; which one is fast depends on the machine. Each
+//! is a definition of its own: the same inputs give results that differ in their last bits, so machines that are to
+//! agree must be told the same one.
 //!
-//! **Padding changes nothing.** `C` begins as +0, and a sum rounded to nearest is -0 only if both parts are, so it never
-//! becomes -0; then `fma(0, 0, C)` is `C`. For the same reason a hidden token with the weight +0 changes nothing.
+//! **Padding changes nothing.** `C` begins as +0, and a sum rounded to nearest is -0 only if both parts are, so it
+//! never becomes -0; then `fma(0, 0, C)` is `C`. For the same reason a hidden token with the weight +0 changes nothing.
 //!
-//! **Neither order meets a denormal number.** Both instructions read denormal numbers as zero and write zero for them; a
-//! fused multiply-add does not. A number here is 0 or at least 2^-40, as a weight at least 2^-60, with 8 significant
+//! **Neither order meets a denormal number.** Both instructions read denormal numbers as zero and write zero for them;
+//! a fused multiply-add does not. A number here is 0 or at least 2^-40, as a weight at least 2^-60, with 8 significant
 //! bits: a multiple of 2^-47, or of 2^-67. So each product is a multiple of 2^-114. If `C` is one, then so is the exact
 //! sum that a fused multiply-add rounds; rounding leaves it as it is, or takes it to a multiple of a larger power of
-//! two. By induction every number on the way, in either order, is a multiple of 2^-114, and the smallest of these that is
-//! not 0 is far above 2^-126, where denormal numbers begin.
+//! two. By induction every number on the way, in either order, is a multiple of 2^-114, and the smallest of these that
+//! is not 0 is far above 2^-126, where denormal numbers begin.
 
 use crate::isa::Amx;
 

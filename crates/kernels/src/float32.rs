@@ -394,14 +394,9 @@ impl<S: Simd> Vectors<S> {
     /// The `n <= 16` numbers from `at` on, which are there, then zeros.
     #[inline(always)]
     fn load(self, from: &[f32], at: usize, n: usize) -> S::V {
-        debug_assert!(at + n <= from.len());
-        // SAFETY: `at + n` numbers are there: `dots` compared the lengths, and its loop ends with the first slice.
-        unsafe {
-            match n {
-                LANES => self.0.load(from.as_ptr().add(at)),
-                _ => self.0.load_first(n, from.as_ptr().add(at)),
-            }
-        }
+        let from = &from[at..at + n];
+        // SAFETY: these are `n <= 16` numbers.
+        unsafe { if n >= LANES { self.0.load(from.as_ptr()) } else { self.0.load_first(n, from.as_ptr()) } }
     }
 }
 
@@ -551,5 +546,35 @@ impl<'k, F: Fn(usize) -> (&'k [f32], &'k [f32])> Kernel for AttendRow<'_, F> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         self.each(Vectors(s));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    /// Loads of 16 and of 3 numbers, where there are two.
+    struct Beyond<'a>(&'a [f32]);
+
+    impl Kernel for Beyond<'_> {
+        type Output = bool;
+
+        fn define(self) -> bool {
+            true
+        }
+
+        #[inline(always)]
+        fn run<S: Simd>(self, s: S) -> bool {
+            let from = self.0.len() - 2;
+            let load = |n: usize| catch_unwind(AssertUnwindSafe(|| s.sum(Vectors(s).load(self.0, from, n))));
+            [LANES, 3].into_iter().all(|n| load(n).is_err())
+        }
+    }
+
+    #[test]
+    fn nothing_is_loaded_from_beyond_the_end() {
+        let numbers = [1.0; 64];
+        assert!(Isa::available().into_iter().all(|isa| dispatch(isa, Beyond(&numbers[..20]))));
     }
 }

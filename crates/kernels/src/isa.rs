@@ -3,8 +3,8 @@
 //! ```text
 //! Isa      an order of preference, chosen by the user or by `best()`
 //! Avx2     proofs: holding one means that this CPU has these instructions, so a kernel that asks for one may be
-//! Avx512   called safely. `detect` is the only way to make one.
-//! Avx512Bf16, Amx
+//! Avx512   called safely. `detect` is the only way to make one. Each holds the proof of what it builds on, and gives
+//! Avx512Bf16, Amx    it: who has tiles has AVX-512, who has that has AVX2.
 //! ```
 //! An [`Isa`] is a ceiling, never a promise: `isa.avx512()` gives the proof if the ceiling allows it *and* the CPU has
 //! it. Every path returns the same bits, so the choice is about speed only.
@@ -45,7 +45,7 @@ impl Isa {
             Isa::Avx2 => Avx2::detect().is_some(),
             Isa::Avx512 => Avx512::detect().is_some(),
             Isa::Avx512Bf16 => Avx512Bf16::detect().is_some(),
-            Isa::Amx => Avx512::detect().is_some() && Amx::detect().is_some(),
+            Isa::Amx => Amx::detect().is_some(),
         }
     }
 
@@ -79,6 +79,12 @@ impl Isa {
     pub fn avx512_bf16(self) -> Option<Avx512Bf16> {
         if self >= Isa::Avx512Bf16 { Avx512Bf16::detect() } else { None }
     }
+
+    /// The right to call AMX kernels, if this ceiling, the CPU and the operating system allow them. Cheap: a cached
+    /// load.
+    pub fn amx(self) -> Option<Amx> {
+        if self >= Isa::Amx { Amx::detect() } else { None }
+    }
 }
 
 /// Proof that this CPU has AVX2, FMA, F16C and POPCNT.
@@ -101,45 +107,59 @@ impl Avx2 {
 
 /// Proof that this CPU has AVX-512 F, BW, VL, DQ and VNNI (and AVX2 with FMA).
 #[derive(Clone, Copy, Debug)]
-pub struct Avx512(());
+pub struct Avx512(Avx2);
 
 impl Avx512 {
+    /// What it builds on.
+    pub fn avx2(self) -> Avx2 {
+        self.0
+    }
+
     /// `target_feature`: `avx2,fma,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni`.
     pub fn detect() -> Option<Avx512> {
         #[cfg(target_arch = "x86_64")]
-        let found = Avx2::detect().is_some()
-            && is_x86_feature_detected!("avx512f")
+        let found = is_x86_feature_detected!("avx512f")
             && is_x86_feature_detected!("avx512bw")
             && is_x86_feature_detected!("avx512vl")
             && is_x86_feature_detected!("avx512dq")
             && is_x86_feature_detected!("avx512vnni");
         #[cfg(not(target_arch = "x86_64"))]
         let found = false;
-        found.then_some(Avx512(()))
+        Avx2::detect().filter(|_| found).map(Avx512)
     }
 }
 
 /// Proof that this CPU has AVX-512 BF16 beside what [`Avx512`] proves.
 #[derive(Clone, Copy, Debug)]
-pub struct Avx512Bf16(());
+pub struct Avx512Bf16(Avx512);
 
 impl Avx512Bf16 {
+    /// What it builds on.
+    pub fn avx512(self) -> Avx512 {
+        self.0
+    }
+
     /// `target_feature`: those of [`Avx512::detect`] and `avx512bf16`.
     pub fn detect() -> Option<Avx512Bf16> {
         #[cfg(target_arch = "x86_64")]
-        let found = Avx512::detect().is_some() && is_x86_feature_detected!("avx512bf16");
+        let found = is_x86_feature_detected!("avx512bf16");
         #[cfg(not(target_arch = "x86_64"))]
         let found = false;
-        found.then_some(Avx512Bf16(()))
+        Avx512::detect().filter(|_| found).map(Avx512Bf16)
     }
 }
 
-/// Proof that tile instructions (TILE, INT8, BF16) may be executed: by the CPU and by leave of the operating system,
-/// which this process asks for once.
+/// Proof that tile instructions (TILE, INT8, BF16) may be executed beside what [`Avx512`] proves: by the CPU and by
+/// leave of the operating system, which this process asks for once.
 #[derive(Clone, Copy, Debug)]
-pub struct Amx(());
+pub struct Amx(Avx512);
 
 impl Amx {
+    /// What it builds on: tile kernels unpack and rescale with vectors.
+    pub fn avx512(self) -> Avx512 {
+        self.0
+    }
+
     /// Asks CPUID, XCR0 and the kernel; the answer is kept for the life of the process.
     pub fn detect() -> Option<Amx> {
         #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
@@ -149,16 +169,17 @@ impl Amx {
         };
         #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
         let found = false;
-        found.then_some(Amx(()))
+        Avx512::detect().filter(|_| found).map(Amx)
     }
 
-    /// A proof without proof, so that a test may run the tile kernels where an emulator executes them.
+    /// A proof of tiles without proof, so that a test may run the tile kernels where an emulator executes them. Of the
+    /// vectors that they use beside tiles there is a real one.
     ///
     /// # Safety
     /// Tile instructions must work in this process: natively, or through a SIGILL handler that executes them.
     #[doc(hidden)]
-    pub unsafe fn assume() -> Amx {
-        Amx(())
+    pub unsafe fn assume(vectors: Avx512) -> Amx {
+        Amx(vectors)
     }
 }
 

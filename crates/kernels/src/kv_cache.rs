@@ -11,7 +11,8 @@
 //! | | a token and head in memory | a number is |
 //! |---|---|---|
 //! | bf16 | `4 * head_dim` bytes | rounded to bf16, below 2^-40 to 0 |
-//! | int8 | `2 * head_dim + 8` bytes | spread over its head, then `q * scale`: `scale = absmax / 127`, `q` to nearest even |
+//! | int8 | `2 * head_dim + 8` bytes | spread over its head, then `q * scale`: `scale = absmax / 127`, `q` to nearest
+//! even |
 //!
 //! **Stale bytes are harmless.** A block keeps what its last owner wrote. Attention gives hidden tokens the weight 0,
 //! and 0 times a finite number is 0; so a value that is not finite is never stored. It becomes 0, and the token's key
@@ -128,7 +129,8 @@ impl KvShape {
         self.keys_at(layer, block, kv_head) + self.block_size * self.head_dim * self.dtype.size()
     }
 
-    /// Where the scales of the keys of a head of a block begin; those of the values follow. There are some only of int8.
+    /// Where the scales of the keys of a head of a block begin; those of the values follow. There are some only of
+    /// int8.
     pub(crate) fn scales_at(&self, layer: usize, block: usize, kv_head: usize) -> usize {
         self.values_at(layer, block, kv_head) + self.block_size * self.head_dim * self.dtype.size()
     }

@@ -17,6 +17,9 @@
 //!
 //! Activations are `f32`, row-major `[rows, width]`. No function here allocates in a steady state.
 
+// What serves vectors and tiles has no caller on a CPU that is served by plain loops.
+#![cfg_attr(not(target_arch = "x86_64"), allow(dead_code, unused_mut, unused_variables))]
+
 pub mod arithmetic;
 pub mod attention;
 pub mod cpu;
@@ -36,6 +39,8 @@ pub mod routing;
 pub mod sampling;
 mod spread;
 pub mod threads;
+#[cfg(target_arch = "x86_64")]
+mod tiles;
 
 pub use arithmetic::Arithmetic;
 pub use cpu::{Cpu, CpuError, CpuOptions};

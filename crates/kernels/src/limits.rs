@@ -7,7 +7,7 @@
 use crate::arithmetic::Arithmetic;
 use crate::isa::Isa;
 #[cfg(target_arch = "x86_64")]
-use crate::isa::{Avx2, Avx512, Avx512Bf16};
+use crate::isa::{Amx, Avx2, Avx512, Avx512Bf16};
 use crate::mem::Buffer;
 use crate::threads::{Pool, share};
 use std::hint::black_box;
@@ -91,47 +91,53 @@ struct Loop {
     used_from: Isa,
     /// The arithmetic that it computes; `None`: it is exact, or serves both.
     arithmetic: Option<Arithmetic>,
-    /// Runs some rounds and returns the multiply-adds done. Called on CPUs where `available` listed it only.
-    run: fn(usize) -> f64,
+    /// Runs some rounds and returns the multiply-adds done.
+    run: Box<dyn Fn(usize) -> f64 + Sync>,
 }
 
 impl Loop {
-    /// Every loop that this CPU can run, slower instruction sets first.
+    /// One that serves both arithmetics.
+    fn new(name: &'static str, class: Class, used_from: Isa, run: impl Fn(usize) -> f64 + Sync + 'static) -> Loop {
+        Loop { name, class, used_from, arithmetic: None, run: Box::new(run) }
+    }
+
+    /// One that computes a single arithmetic.
+    #[cfg(target_arch = "x86_64")]
+    fn of(self, arithmetic: Arithmetic) -> Loop {
+        Loop { arithmetic: Some(arithmetic), ..self }
+    }
+
+    /// Every loop that this CPU can run, slower instruction sets first. Each holds the proof of its instructions.
     fn available() -> Vec<Loop> {
-        let serves_all = |name, class, used_from, run| Loop { name, class, used_from, arithmetic: None, run };
         let mut loops = vec![
-            serves_all("scalar int8", Class::Int8, Isa::Scalar, scalar_int8 as fn(usize) -> f64),
-            serves_all("scalar f32", Class::Float, Isa::Scalar, scalar_f32),
+            Loop::new("scalar int8", Class::Int8, Isa::Scalar, scalar_int8),
+            Loop::new("scalar f32", Class::Float, Isa::Scalar, scalar_f32),
         ];
         #[cfg(target_arch = "x86_64")]
         {
+            use crate::gemm::amx::peak;
+            use crate::quant::WeightClass;
             use x86::*;
-            let bf16 = |name, used_from, arithmetic, run| Loop {
-                name,
-                class: Class::Bf16,
-                used_from,
-                arithmetic: Some(arithmetic),
-                run,
-            };
-            if Avx2::detect().is_some() {
-                loops.push(serves_all("avx2 vpmaddubsw", Class::Int8, Isa::Avx2, avx2_int8));
-                loops.push(serves_all("avx2 vfmadd231ps", Class::Float, Isa::Avx2, avx2_fma));
+            if let Some(proof) = Avx2::detect() {
+                let (int8, fma) = (move |rounds| avx2_int8(proof, rounds), move |rounds| avx2_fma(proof, rounds));
+                loops.push(Loop::new("avx2 vpmaddubsw", Class::Int8, Isa::Avx2, int8));
+                loops.push(Loop::new("avx2 vfmadd231ps", Class::Float, Isa::Avx2, fma));
             }
-            if Avx512::detect().is_some() {
-                loops.push(serves_all("avx512 vpdpbusd", Class::Int8, Isa::Avx512, avx512_int8));
-                loops.push(serves_all("avx512 vfmadd231ps", Class::Float, Isa::Avx512, avx512_fma));
+            if let Some(proof) = Avx512::detect() {
+                let (int8, fma) = (move |rounds| avx512_int8(proof, rounds), move |rounds| avx512_fma(proof, rounds));
+                loops.push(Loop::new("avx512 vpdpbusd", Class::Int8, Isa::Avx512, int8));
+                loops.push(Loop::new("avx512 vfmadd231ps", Class::Float, Isa::Avx512, fma));
             }
-            if Avx512Bf16::detect().is_some() {
-                loops.push(bf16(
-                    "avx512 vdpbf16ps",
-                    Isa::Avx512Bf16,
-                    Arithmetic::Pairs,
-                    avx512_bf16 as fn(usize) -> f64,
-                ));
+            if let Some(proof) = Avx512Bf16::detect() {
+                let bf16 = move |rounds| avx512_bf16(proof, rounds);
+                let bf16 = Loop::new("avx512 vdpbf16ps", Class::Bf16, Isa::Avx512Bf16, bf16);
+                loops.push(bf16.of(Arithmetic::Pairs));
             }
-            if Isa::Amx.is_available() {
-                loops.push(serves_all("amx tdpbssd", Class::Int8, Isa::Amx, amx_int8));
-                loops.push(bf16("amx tdpbf16ps", Isa::Amx, Arithmetic::Tiles, amx_bf16));
+            if let Some(proof) = Amx::detect() {
+                let int8 = move |rounds| peak(proof, WeightClass::Int8, rounds);
+                let bf16 = move |rounds| peak(proof, WeightClass::Bf16, rounds);
+                loops.push(Loop::new("amx tdpbssd", Class::Int8, Isa::Amx, int8));
+                loops.push(Loop::new("amx tdpbf16ps", Class::Bf16, Isa::Amx, bf16).of(Arithmetic::Tiles));
             }
         }
         loops
@@ -196,16 +202,17 @@ fn scalar_f32(rounds: usize) -> f64 {
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use crate::gemm::amx;
-    use crate::isa::Amx;
-    use crate::quant::WeightClass;
+    use crate::isa::{Avx2, Avx512, Avx512Bf16};
     use std::arch::x86_64::*;
     use std::hint::black_box;
 
     /// A loop over independent accumulators, enough to hide the latency of two pipes.
     macro_rules! register_loop {
-        ($name:ident, $features:literal, $count:literal, $zero:expr, $x:expr, $w:expr, $step:expr, $macs:literal) => {
-            pub(super) fn $name(rounds: usize) -> f64 {
+        (
+            $name:ident, $proof:ty, $features:literal,
+            $count:literal, $zero:expr, $x:expr, $w:expr, $step:expr, $macs:literal
+        ) => {
+            pub(super) fn $name(_proof: $proof, rounds: usize) -> f64 {
                 #[target_feature(enable = $features)]
                 fn inner(rounds: usize) {
                     let (x, w) = (black_box($x), black_box($w));
@@ -217,7 +224,7 @@ mod x86 {
                     }
                     black_box(sums);
                 }
-                // SAFETY: `Loop::available` lists this function only where the features were detected.
+                // SAFETY: the features are among those of the proof.
                 unsafe { inner(rounds) };
                 (rounds * $count * $macs) as f64
             }
@@ -226,6 +233,7 @@ mod x86 {
 
     register_loop!(
         avx2_int8,
+        Avx2,
         "avx2",
         12,
         _mm256_set1_epi8(-7),
@@ -237,6 +245,7 @@ mod x86 {
     );
     register_loop!(
         avx2_fma,
+        Avx2,
         "avx2,fma",
         12,
         _mm256_setzero_ps(),
@@ -247,6 +256,7 @@ mod x86 {
     );
     register_loop!(
         avx512_int8,
+        Avx512,
         "avx512f,avx512vnni",
         16,
         _mm512_setzero_si512(),
@@ -257,6 +267,7 @@ mod x86 {
     );
     register_loop!(
         avx512_fma,
+        Avx512,
         "avx512f",
         16,
         _mm512_setzero_ps(),
@@ -267,7 +278,7 @@ mod x86 {
     );
 
     /// Sixteen chains of `vdpbf16ps` on zeros.
-    pub(super) fn avx512_bf16(rounds: usize) -> f64 {
+    pub(super) fn avx512_bf16(_proof: Avx512Bf16, rounds: usize) -> f64 {
         #[target_feature(enable = "avx512f,avx512bf16")]
         fn inner(rounds: usize) {
             let mut sums = [_mm512_setzero_ps(); 16];
@@ -282,22 +293,14 @@ mod x86 {
             }
             black_box(sums);
         }
-        // SAFETY: `Loop::available` lists this function only where the features were detected.
+        // SAFETY: the features are among those of the proof.
         unsafe { inner(rounds) };
         (rounds * 16 * 32) as f64
     }
-
-    pub(super) fn amx_int8(rounds: usize) -> f64 {
-        amx::peak(Amx::detect().expect("listed only with AMX"), WeightClass::Int8, rounds)
-    }
-
-    pub(super) fn amx_bf16(rounds: usize) -> f64 {
-        amx::peak(Amx::detect().expect("listed only with AMX"), WeightClass::Bf16, rounds)
-    }
 }
 
-/// Ways to read: streams that a thread reads side by side (more pages in flight than one stream's prefetcher opens), and
-/// whether it asks for lines ahead. No way is the best on every CPU.
+/// Ways to read: streams that a thread reads side by side (more pages in flight than one stream's prefetcher opens),
+/// and whether it asks for lines ahead. No way is the best on every CPU.
 const WAYS: [(usize, bool); 3] = [(2, false), (4, false), (4, true)];
 
 /// Parts of the buffer that are timed one by one.
@@ -369,20 +372,20 @@ fn read(lines: &[[u64; 8]], way: (usize, bool)) -> u64 {
     #[cfg(target_arch = "x86_64")]
     {
         #[target_feature(enable = "avx512f")]
-        fn avx512(lines: &[[u64; 8]], way: (usize, bool)) -> u64 {
+        fn avx512(lines: &[[u64; 8]], way: (usize, bool), _proof: Avx512) -> u64 {
             choose(lines, way)
         }
         #[target_feature(enable = "avx2")]
-        fn avx2(lines: &[[u64; 8]], way: (usize, bool)) -> u64 {
+        fn avx2(lines: &[[u64; 8]], way: (usize, bool), _proof: Avx2) -> u64 {
             choose(lines, way)
         }
-        if Avx512::detect().is_some() {
-            // SAFETY: just detected.
-            return unsafe { avx512(lines, way) };
+        if let Some(proof) = Avx512::detect() {
+            // SAFETY: the feature is among those of the proof.
+            return unsafe { avx512(lines, way, proof) };
         }
-        if Avx2::detect().is_some() {
-            // SAFETY: just detected.
-            return unsafe { avx2(lines, way) };
+        if let Some(proof) = Avx2::detect() {
+            // SAFETY: the feature is among those of the proof.
+            return unsafe { avx2(lines, way, proof) };
         }
     }
     choose(lines, way)

@@ -150,9 +150,9 @@ impl<S: Simd> Vectors<S> {
     /// Up to 16 numbers from `at`, then zeros.
     #[inline(always)]
     fn load(self, x: &[f32], at: usize) -> S::V {
-        let n = x.len() - at;
+        let (n, from) = (x.len() - at, x[at..].as_ptr());
         // SAFETY: at least `min(n, 16)` numbers follow `at`.
-        unsafe { if n >= LANES { self.0.load(x.as_ptr().add(at)) } else { self.0.load_first(n, x.as_ptr().add(at)) } }
+        unsafe { if n >= LANES { self.0.load(from) } else { self.0.load_first(n, from) } }
     }
 
     /// Up to 16 numbers to `at`.
@@ -322,8 +322,8 @@ impl Activation {
 }
 
 /// Of an MLP of `width`, which row of `[gate | up]`, one above the other, is row `index` of the matrix that
-/// [`Out::Gated`](crate::Out::Gated) wants: 16 of the gate, then the 16 that they multiply, and so on; of a last part of fewer than 16
-/// likewise.
+/// [`Out::Gated`](crate::Out::Gated) wants: 16 of the gate, then the 16 that they multiply, and so on; of a last part
+/// of fewer than 16 likewise.
 pub fn gate_up_row(index: usize, width: usize) -> usize {
     let first = index / (2 * LANES) * LANES;
     let (within, count) = (index % (2 * LANES), LANES.min(width - first));
@@ -371,8 +371,8 @@ pub fn gated(pool: Option<&Pool>, isa: Isa, activation: Activation, gate_up: &[f
     });
 }
 
-/// [`gated`] of a block: `rows` (the first, and how many) of 32 columns, of which the first `columns`, an even number, count;
-/// to `out`, rows `width` apart.
+/// [`gated`] of a block: `rows` (the first, and how many) of 32 columns, of which the first `columns`, an even number,
+/// count; to `out`, rows `width` apart.
 ///
 /// # Safety
 /// The first `columns` of each row are there; `out` covers `columns / 2` numbers of each, and nobody else uses them.
@@ -606,5 +606,33 @@ impl Kernel for RotateRow<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         self.each(Vectors(s));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    /// A load from beyond the end.
+    struct Beyond<'a>(&'a [f32]);
+
+    impl Kernel for Beyond<'_> {
+        type Output = bool;
+
+        fn define(self) -> bool {
+            true
+        }
+
+        #[inline(always)]
+        fn run<S: Simd>(self, s: S) -> bool {
+            catch_unwind(AssertUnwindSafe(|| s.sum(Vectors(s).load(self.0, self.0.len() + 1)))).is_err()
+        }
+    }
+
+    #[test]
+    fn nothing_is_loaded_from_beyond_the_end() {
+        let numbers = [1.0; 64];
+        assert!(Isa::available().into_iter().all(|isa| dispatch(isa, Beyond(&numbers[..20]))));
     }
 }

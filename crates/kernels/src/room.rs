@@ -12,7 +12,8 @@
 //! The smallest counts. Swap does not: a model that swaps answers no one. A group's cache of files is given back when
 //! memory is short, so it is not taken for used.
 //!
-//! A decision about texts: [`rooms_of`] takes whatever reads files, so that tests can be machines that they do not run on.
+//! A decision about texts: [`rooms_of`] takes whatever reads files, so that tests can be machines that they do not run
+//! on.
 
 use std::fmt;
 
@@ -93,8 +94,8 @@ pub fn rooms() -> Vec<Room> {
     rooms_of(&|path| std::fs::read_to_string(path).ok())
 }
 
-/// Keeps the C library from reserving 64 MiB of address space for each thread, if there is a limit on that: it would take
-/// what the KV cache could have. Call it before there is a second thread; without such a limit it does nothing.
+/// Keeps the C library from reserving 64 MiB of address space for each thread, if there is a limit on that: it would
+/// take what the KV cache could have. Call it before there is a second thread; without such a limit it does nothing.
 pub fn spare_address_space() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     if rooms().iter().any(|room| matches!(room.limit, Limit::AddressSpace { .. } | Limit::Data { .. })) {

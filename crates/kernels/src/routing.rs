@@ -26,7 +26,8 @@ pub struct RoutingRule {
 /// Chooses `rule.top_k` experts for each row of `logits` `[rows, num_experts]`.
 ///
 /// `chosen`, `weights`: `[rows, top_k]`, by falling logit in the order of [`f32::total_cmp`], of equal logits the lower
-/// index first. A weight is `exp(logit - largest) / sum`, the sum in the order of `chosen`, or over all experts by index.
+/// index first. A weight is `exp(logit - largest) / sum`, the sum in the order of `chosen`, or over all experts by
+/// index.
 pub fn route(
     pool: Option<&Pool>,
     isa: Isa,

@@ -32,8 +32,8 @@ pub fn exp_neg(x: f32) -> f32 {
     if x > -87.0 { p * power } else { 0.0 }
 }
 
-/// Probabilities are summed as integers, in units of 2^-40 of the best token's: the sum is exact, so it does not depend on
-/// the order, and a number below the sum always falls on some token.
+/// Probabilities are summed as integers, in units of 2^-40 of the best token's: the sum is exact, so it does not depend
+/// on the order, and a number below the sum always falls on some token.
 #[inline(always)]
 pub fn mass(weight: f32, min_p: f32) -> u64 {
     const ROUND: f64 = (1u64 << 52) as f64; // adding it puts the rounded integer into the low bits
@@ -42,8 +42,8 @@ pub fn mass(weight: f32, min_p: f32) -> u64 {
     if weight >= min_p { integer } else { 0 }
 }
 
-/// The mass of every logit of a row, `exp_neg((x - max) * scale)`, into `out` of the same length. Cost: one exponential a
-/// logit.
+/// The mass of every logit of a row, `exp_neg((x - max) * scale)`, into `out` of the same length. Cost: one exponential
+/// a logit.
 pub fn masses(logits: &[f32], max: f32, scale: f32, min_p: f32, out: &mut [u64]) {
     assert_eq!(logits.len(), out.len(), "a mass for each logit");
     dispatch(Isa::best(), Masses { logits, max, scale, min_p, out });

@@ -6,9 +6,9 @@
 //! spread       each number times +1 or -1, then at the distances 1, 2, 4 .. of a run   (a, b) -> (a + b, a - b)
 //! gathered     the same steps, then the signs: a spread head times the length of a run, so what is stored is divided by it
 //! ```
-//! Number `i` of a run has the sign of the Rudin-Shapiro sequence, minus where the ones of `i` have an odd number of ones
-//! as neighbours. Without signs the steps would heap up in one number what all of a run have in common; with them numbers
-//! that are all equal are spread as evenly as a single one.
+//! Number `i` of a run has the sign of the Rudin-Shapiro sequence, minus where the ones of `i` have an odd number of
+//! ones as neighbours. Without signs the steps would heap up in one number what all of a run have in common; with them
+//! numbers that are all equal are spread as evenly as a single one.
 
 use crate::kv_cache::MAX_HEAD_DIM;
 use crate::lanes::{LANES, Simd};

@@ -9,21 +9,27 @@
 //! cost more than the work. An idle server must not burn a core either: after about a millisecond a worker sleeps.
 //!
 //! The caller is thread 0. A panic inside a region is carried to the caller once every thread has left the region.
+//!
+//! There is one region at a time: whoever wants to run one must hold the pool's [`Claim`], and what a region shares is
+//! touched through the claim alone. `loom` goes through the interleavings of all this in `threads/model.rs`.
+
+#[cfg(all(test, loom))]
+mod model;
+mod sync;
 
 use std::any::Any;
-use std::cell::UnsafeCell;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::thread::JoinHandle;
+use std::sync::{Arc, PoisonError};
+use sync::{AtomicBool, AtomicU32, AtomicUsize, Condvar, JoinHandle, Mutex, UnsafeCell, fence};
 
-/// Pauses before a waiting thread begins to yield: about 100 us, longer than the gaps within a step. (Four times as many
-/// halve the yields of a quiet machine, but threads that share a core with others then spin away what they could leave.)
-const SPINS: u32 = 4096;
+/// Pauses before a waiting thread begins to yield: about 100 us, longer than the gaps within a step. (Four times as
+/// many halve the yields of a quiet machine, but threads that share a core with others then spin away what they could
+/// leave.)
+const SPINS: u32 = if cfg!(loom) { 0 } else { 4096 };
 /// Yields before an idle worker sleeps: about a millisecond on an otherwise idle core.
-const YIELDS: u32 = 2048;
+const YIELDS: u32 = if cfg!(loom) { 1 } else { 2048 };
 
 /// Which part of a share is handed out in pieces at the end, and in how many: see [`Pool::shares`].
 const TAIL_SHARE: usize = 8;
@@ -69,13 +75,14 @@ struct Shared {
     wake: Condvar,
 }
 
-// SAFETY: `job` is the only field that is not Sync. The caller writes it before the release store of `generation` and
-// only while `active` is 0; workers read it after the acquire load that saw the change.
+// SAFETY: `job` is the only field that is not Sync. Who holds the pool's claim writes it before the release store of
+// `generation` and only while `active` is 0; workers read it after the acquire load that saw the change.
 unsafe impl Sync for Shared {}
 // SAFETY: the pointer in `job` is only followed during the region whose caller keeps the closure alive.
 unsafe impl Send for Shared {}
 
-/// Fork-join over pinned threads. One region at a time: a second caller, or a region inside a region, is a bug and panics.
+/// Fork-join over pinned threads. One region at a time: a second caller, or a region inside a region, is a bug and
+/// panics.
 pub struct Pool {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
@@ -95,6 +102,12 @@ impl Pool {
         if threads > allowed {
             return Err(ThreadError::TooMany { asked: threads, allowed });
         }
+        Ok(Pool::start(threads, cpus_by_core())?)
+    }
+
+    /// Starts the workers, each on one of `cpus`, the first of which is for the caller; further ones go where they
+    /// like.
+    fn start(threads: usize, cpus: Vec<usize>) -> std::io::Result<Pool> {
         let shared = Arc::new(Shared {
             generation: Padded(AtomicU32::new(0)),
             active: Padded(AtomicUsize::new(0)),
@@ -106,11 +119,11 @@ impl Pool {
             wake: Condvar::new(),
         });
         let taken = (0..threads).map(|_| Padded(AtomicUsize::new(0))).collect();
-        let mut pool = Pool { shared, workers: Vec::new(), busy: AtomicBool::new(false), taken, cpus: cpus_by_core() };
+        let mut pool = Pool { shared, workers: Vec::new(), busy: AtomicBool::new(false), taken, cpus };
         for thread in 1..threads {
             let shared = pool.shared.clone();
             let cpu = pool.cpus.get(thread).copied();
-            let worker = std::thread::Builder::new().name(format!("kernels-{thread}")).spawn(move || {
+            let worker = sync::Builder::new().name(format!("kernels-{thread}")).spawn(move || {
                 if let Some(cpu) = cpu {
                     pin_this_thread(cpu);
                 }
@@ -139,25 +152,13 @@ impl Pool {
         if self.workers.is_empty() {
             return f(0);
         }
-        assert!(!self.busy.swap(true, Acquire), "a Pool runs one region at a time");
-        let shared = &*self.shared;
-        // SAFETY: the lifetime is erased only until the end of this function: no worker is active after the wait below.
-        let job = unsafe { std::mem::transmute::<&(dyn Fn(usize) + Sync), Job>(f) };
-        // SAFETY: `busy` was free, so the last region is over and no worker reads `job`.
-        unsafe { *shared.job.get() = Some(job) };
-        shared.active.0.store(self.workers.len(), Relaxed);
-        shared.publish();
+        self.claim().run(f);
+    }
 
-        let mine = catch_unwind(AssertUnwindSafe(|| f(0)));
-        let mut waited = 0u32;
-        while shared.active.0.load(Acquire) != 0 {
-            pause(&mut waited);
-        }
-        let theirs = shared.panic.lock().unwrap_or_else(PoisonError::into_inner).take();
-        self.busy.store(false, Release);
-        if let Some(panic) = mine.err().or(theirs) {
-            resume_unwind(panic);
-        }
+    /// The right to run a region. Panics where there is one.
+    fn claim(&self) -> Claim<'_> {
+        assert!(!self.busy.swap(true, Acquire), "a Pool runs one region at a time");
+        Claim(self)
     }
 
     /// Calls `f(task)` once for every task in `0..count`, each on whichever thread is free: for uneven work.
@@ -179,8 +180,8 @@ impl Pool {
     }
 
     /// Calls `f` for ranges that cover `0..count`: for even work that reads memory, which cores are not given evenly.
-    /// Each thread takes [`share`], in every call the same (so it may lie near it); only the last eighth of each goes in
-    /// pieces, the last of them to whoever is free. Results must not depend on who ran what.
+    /// Each thread takes [`share`], in every call the same (so it may lie near it); only the last eighth of each goes
+    /// in pieces, the last of them to whoever is free. Results must not depend on who ran what.
     pub fn shares(&self, count: usize, f: &(dyn Fn(Range<usize>) + Sync)) {
         let threads = self.threads();
         if threads == 1 {
@@ -190,8 +191,9 @@ impl Pool {
             let share = share(count, threads, thread);
             share.end - share.len() / TAIL_SHARE..share.end
         };
+        let claim = self.claim(); // before anything that a region reads is touched: it may be somebody else's
         self.taken.iter().for_each(|taken| taken.0.store(0, Relaxed));
-        self.run(&|thread| {
+        claim.run(&|thread| {
             f(share(count, threads, thread).start..tail(thread).start);
             for owner in (thread..threads).chain(0..thread) {
                 let tail = tail(owner);
@@ -208,6 +210,39 @@ impl Pool {
     }
 }
 
+/// A region's time, while nobody else can have one. Ends when it is dropped.
+struct Claim<'a>(&'a Pool);
+
+impl Claim<'_> {
+    /// [`Pool::run`], where there are workers.
+    fn run(self, f: &(dyn Fn(usize) + Sync)) {
+        let shared = &*self.0.shared;
+        // SAFETY: the lifetime is erased only until the end of this function: no worker is active after the wait below.
+        let job = unsafe { std::mem::transmute::<&(dyn Fn(usize) + Sync), Job>(f) };
+        // SAFETY: this is the only claim, so the last region is over and no worker reads `job`.
+        shared.job.with_mut(|to| unsafe { *to = Some(job) });
+        shared.active.0.store(self.0.workers.len(), Relaxed);
+        shared.publish();
+
+        let mine = catch_unwind(AssertUnwindSafe(|| f(0)));
+        let mut waited = 0u32;
+        while shared.active.0.load(Acquire) != 0 {
+            pause(&mut waited);
+        }
+        let theirs = shared.panic.lock().unwrap_or_else(PoisonError::into_inner).take();
+        drop(self); // whoever catches the panic may run the next region
+        if let Some(panic) = mine.err().or(theirs) {
+            resume_unwind(panic);
+        }
+    }
+}
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        self.0.busy.store(false, Release);
+    }
+}
+
 impl Drop for Pool {
     fn drop(&mut self) {
         self.shared.stop.store(true, Relaxed);
@@ -221,10 +256,11 @@ impl Drop for Pool {
 impl Shared {
     /// Lets the workers see what was written before.
     fn publish(&self) {
-        self.generation.0.fetch_add(1, SeqCst);
+        self.generation.0.fetch_add(1, Release);
         // Either this load sees the sleeper, or the sleeper's check of `generation` (made after it was counted) sees
-        // the new one: both sides are SeqCst.
-        if self.sleeping.load(SeqCst) > 0 {
+        // the new one: one of the two fences comes first.
+        fence(SeqCst);
+        if self.sleeping.load(Relaxed) > 0 {
             drop(self.sleep.lock().unwrap_or_else(PoisonError::into_inner));
             self.wake.notify_all();
         }
@@ -241,15 +277,16 @@ impl Shared {
             pause(&mut waited);
         }
         let mut guard = self.sleep.lock().unwrap_or_else(PoisonError::into_inner);
-        self.sleeping.fetch_add(1, SeqCst);
+        self.sleeping.fetch_add(1, Relaxed);
+        fence(SeqCst);
         let generation = loop {
-            let generation = self.generation.0.load(SeqCst);
+            let generation = self.generation.0.load(Acquire);
             if generation != seen {
                 break generation;
             }
             guard = self.wake.wait(guard).unwrap_or_else(PoisonError::into_inner);
         };
-        self.sleeping.fetch_sub(1, SeqCst);
+        self.sleeping.fetch_sub(1, Relaxed);
         generation
     }
 }
@@ -262,12 +299,10 @@ fn work(shared: &Shared, thread: usize) {
         if shared.stop.load(Relaxed) {
             return;
         }
-        // SAFETY: the generation changed, so the caller has written `job` and keeps the closure alive until `active`
-        // is 0, which this thread delays until it is done with it.
-        let result = unsafe {
-            let job = (*shared.job.get()).expect("a region was published with its job");
-            catch_unwind(AssertUnwindSafe(|| (*job)(thread)))
-        };
+        // SAFETY: the generation changed, so the caller has written `job` and writes no other until `active` is 0.
+        let job = shared.job.with(|job| unsafe { *job }).expect("a region was published with its job");
+        // SAFETY: the caller keeps the closure alive until `active` is 0, which this thread delays until it is done.
+        let result = catch_unwind(AssertUnwindSafe(|| unsafe { (*job)(thread) }));
         if let Err(panic) = result {
             shared.panic.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(panic);
         }
@@ -280,7 +315,7 @@ fn pause(waited: &mut u32) {
     if *waited < SPINS {
         std::hint::spin_loop();
     } else {
-        std::thread::yield_now();
+        sync::yield_now();
     }
     *waited = waited.saturating_add(1);
 }
@@ -363,7 +398,7 @@ fn allowed_cpus() -> Vec<usize> {
 #[cfg(not(target_os = "linux"))]
 fn pin_this_thread(_cpu: usize) {}
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 
@@ -432,7 +467,7 @@ mod tests {
     fn sleeping_workers_wake_for_the_next_region() {
         for pool in pools() {
             for _ in 0..3 {
-                while pool.shared.sleeping.load(SeqCst) < pool.workers.len() {
+                while pool.shared.sleeping.load(Relaxed) < pool.workers.len() {
                     std::thread::yield_now();
                 }
                 let count = AtomicUsize::new(0);

@@ -5,10 +5,11 @@
 mod emulator;
 
 use kernels::attention::{attend, attend_with_tiles};
-use kernels::isa::Amx;
+use kernels::isa::{Amx, Avx512};
 use kernels::kv_cache::Place;
 use kernels::threads::{Pool, max_threads};
 use kernels::{Arithmetic, Attention, AttentionRule, AttentionSpan, HeadLayout, Isa, KvCache, KvDtype, KvShape};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// A small generator (splitmix64): the same numbers on every machine.
 struct Random(u64);
@@ -106,8 +107,8 @@ impl Sequence {
     }
 }
 
-/// A head spread over itself as the module `spread` says, in f64 and with the length that it had; its own inverse but for
-/// the order of signs and sums.
+/// A head spread over itself as the module `spread` says, in f64 and with the length that it had; its own inverse but
+/// for the order of signs and sums.
 fn spread(head: &[f64], back: bool) -> Vec<f64> {
     let len = 1 << head.len().trailing_zeros();
     let sign = |i: usize| if (i & i >> 1).count_ones() % 2 == 1 { -1.0 } else { 1.0 };
@@ -312,13 +313,13 @@ fn every_path_returns_the_bits_of_the_definition() {
 fn amx_returns_the_bits_of_the_definition() {
     use std::sync::atomic::Ordering::Relaxed;
 
-    if Isa::Amx.avx2().is_none() {
-        return eprintln!("skipped: the tile path needs AVX2 beside it");
-    }
+    let Some(vectors) = Avx512::detect() else {
+        return eprintln!("skipped: a proof of tiles is one of AVX-512 too");
+    };
     let amx = Amx::detect().unwrap_or_else(|| {
         emulator::install();
         // SAFETY: from here on SIGILL executes tile instructions.
-        unsafe { Amx::assume() }
+        unsafe { Amx::assume(vectors) }
     });
     let steps = steps().into_iter().filter(|(shape, _)| shape.arithmetic == Arithmetic::Tiles);
     for (index, (shape, step)) in steps.enumerate() {
@@ -334,6 +335,36 @@ fn amx_returns_the_bits_of_the_definition() {
     if Amx::detect().is_none() {
         for (name, count) in emulator::executed().into_iter().filter(|(name, _)| *name != "tdpbssd") {
             assert!(count.load(Relaxed) > 0, "no {name} was executed: this was not the tile path");
+        }
+    }
+}
+
+/// Two tiles would write row 0, each on a thread of its own.
+#[test]
+fn spans_that_wrap_around_are_refused_before_a_row_is_written() {
+    let shape = Shape { dtype: KvDtype::Bf16, ..shape(16, 1, 32, 32) };
+    let kv = KvCache::new(shape.cache(1, 1)).unwrap();
+    let layout = HeadLayout { num_heads: 16, num_kv_heads: 1, head_dim: 32 };
+    let qkv = vec![0.5; layout.qkv_width()];
+    let span = |first_row, num_rows, start| AttentionSpan { first_row, num_rows, start, blocks: &[0] };
+    let wrapping = [
+        [span(0, 1, 0), span(usize::MAX - 1, 3, 0)],
+        [span(0, 1, 0), span(1, usize::MAX, 1)],
+        [span(0, 0, 0), span(0, 1, usize::MAX)],
+    ];
+    for spans in wrapping {
+        for isa in Isa::available() {
+            let mut out = vec![7.0; layout.q_width()];
+            let rule = AttentionRule::of_width(32);
+            let args = Attention { qkv: &qkv, layout, rule, spans: &spans, layer: 0 };
+            let attend = || attend(None, isa, Arithmetic::Pairs, args, &kv, &mut out);
+            let panic = catch_unwind(AssertUnwindSafe(attend)).expect_err("spans of more rows than there are numbers");
+            assert_eq!(
+                panic.downcast_ref::<String>().map(String::as_str),
+                Some("a span ends within numbers"),
+                "{spans:?}"
+            );
+            assert!(out.iter().all(|&x| x == 7.0), "{spans:?}, {isa:?}");
         }
     }
 }

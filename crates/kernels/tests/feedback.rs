@@ -1,5 +1,5 @@
-//! Int4 by inputs: the same bits from every implementation, the error that is told is the error of the products, and it is less
-//! than that of rounding each weight for itself.
+//! Int4 by inputs: the same bits from every implementation, the error that is told is the error of the products, and it
+//! is less than that of rounding each weight for itself.
 
 use kernels::Isa;
 use kernels::quant::{Factor, Gram, ROUNDED_ROWS, ScaleGrid, quantize_int4_row};
@@ -20,8 +20,8 @@ impl Random {
     }
 }
 
-/// Inputs of this width, `[rows, width]`: each is mixed from a few, so that they correlate; every seventh is always zero
-/// if asked for.
+/// Inputs of this width, `[rows, width]`: each is mixed from a few, so that they correlate; every seventh is always
+/// zero if asked for.
 fn inputs(seed: u64, rows: usize, width: usize, with_dead: bool) -> Vec<f32> {
     let mut random = Random(seed);
     let (few, mixing) = (width / 4, random.values(width / 4 * width));

@@ -1,4 +1,5 @@
-//! The float32 backend: one set of bits for every instruction set, thread count and batch, and close to exact arithmetic.
+//! The float32 backend: one set of bits for every instruction set, thread count and batch, and close to exact
+//! arithmetic.
 
 use kernels::{
     Attention, AttentionRule, AttentionSpan, Backend, Float32, HeadLayout, HeadNorms, Int4Source, Isa, KvDtype,

@@ -174,7 +174,8 @@ fn pack_int4(cpu: &Cpu, shape: MatrixShape, q: fn(usize) -> i8, scale: GroupScal
 #[test]
 fn int4_sums_are_exact_at_the_extremes() {
     // `(K, the largest ratio that keeps the sum within i32)`: every weight -8, every activation +-127, all ratios the
-    // largest but the first. The first sums come close to 2^31; the second would pass it, so packing takes smaller ratios.
+    // largest but the first. The first sums come close to 2^31; the second would pass it, so packing takes smaller
+    // ratios.
     for (in_features, ratio) in [(16_640, 127), (132_992, 15)] {
         for cpu in implementations() {
             // No integers up to 127 have this ratio: those that have one keep it, and fewer steps.

@@ -4,12 +4,13 @@
 //! scores   tmm0 = 16 rows x 32 d of q        tmm2, tmm3 = two groups of keys        tmm4, tmm5 += one page of scores
 //! values   tmm0 = 16 rows x 32 weights       tmm2       = 16 d of a page of values  tmm4..7    += 64 d
 //! ```
-//! Keys and values lie in the cache as tiles, so nothing is rearranged. Rows that a tile of the batch lacks are left out
-//! of the configuration.
+//! Keys and values lie in the cache as tiles, so nothing is rearranged. Rows that a tile of the batch lacks are left
+//! out of the configuration.
 
 use super::tile::{Page, STRIDE};
 use crate::isa::Amx;
 use crate::kv_cache::VALUE_PAGE;
+use crate::tiles;
 use std::arch::asm;
 
 /// Bytes of a tile of keys or values.
@@ -19,39 +20,25 @@ const F32_STRIDE: usize = STRIDE * size_of::<f32>();
 /// Bytes from row to row of queries and weights.
 const BF16_STRIDE: usize = STRIDE * size_of::<u16>();
 
-/// The operand of `LDTILECFG`, palette 1 (Intel SDM volume 1, 18.2).
-#[repr(C, align(64))]
-struct Configuration {
-    palette: u8,
-    start_row: u8,
-    reserved: [u8; 14],
-    row_bytes: [u16; 16],
-    rows: [u8; 16],
+/// This thread's tiles, configured for some rows.
+pub(super) struct Tiles {
+    _configured: tiles::Tiles,
 }
-
-/// This thread's tiles, configured for some rows. Given back at the end, so that the operating system need not save
-/// them at every switch.
-pub(super) struct Tiles(());
 
 impl Tiles {
     /// For products of `rows` rows, 1 to 16.
-    pub(super) fn configure(_proof: Amx, rows: usize) -> Tiles {
-        assert!((1..=16).contains(&rows));
-        let mut configuration =
-            Configuration { palette: 1, start_row: 0, reserved: [0; 14], row_bytes: [0; 16], rows: [0; 16] };
-        configuration.row_bytes[..8].fill(64);
-        configuration.rows[..8].fill(rows as u8);
-        configuration.rows[2..4].fill(16);
-        // SAFETY: the proof says that tile instructions work; the operand is 64 bytes of a valid configuration.
-        unsafe { asm!("ldtilecfg [{at}]", at = in(reg) &configuration, options(nostack, readonly)) };
-        Tiles(())
+    pub(super) fn configure(proof: Amx, rows: usize) -> Tiles {
+        let rows = rows as u8;
+        let mut tiles = tiles::Tiles::new(proof);
+        tiles.configure([rows, rows, 16, 16, rows, rows, rows, rows]);
+        Tiles { _configured: tiles }
     }
 
     /// `scores = q k^T` of one page of 32 positions.
     ///
     /// # Safety
-    /// `queries`: bf16 `[rows, 32 * steps]`, rows STRIDE apart; `keys`: `[2][16 * steps]` lines; `to`: f32 `[rows, 32]`,
-    /// rows STRIDE apart; for the rows of the configuration.
+    /// `queries`: bf16 `[rows, 32 * steps]`, rows STRIDE apart; `keys`: `[2][16 * steps]` lines; `to`: f32
+    /// `[rows, 32]`, rows STRIDE apart; for the rows of the configuration.
     pub(super) unsafe fn scores(&self, queries: *const u16, keys: *const u8, steps: usize, to: *mut f32) {
         // SAFETY: the caller's promise; every tile register used is declared.
         unsafe {
@@ -88,8 +75,8 @@ impl Tiles {
     /// `values = p v` of all `pages`, for 64 numbers of the heads if `wide`, else for 32.
     ///
     /// # Safety
-    /// `weights`: bf16 `[rows, 32 * pages.len()]`, rows STRIDE apart; `inside`: the bytes from the start of a page to its
-    /// first column that is wanted; `to`: f32 `[rows, 64]` or `[rows, 32]`, rows STRIDE apart; for the rows of the
+    /// `weights`: bf16 `[rows, 32 * pages.len()]`, rows STRIDE apart; `inside`: the bytes from the start of a page to
+    /// its first column that is wanted; `to`: f32 `[rows, 64]` or `[rows, 32]`, rows STRIDE apart; for the rows of the
     /// configuration. There is a page.
     pub(super) unsafe fn values(&self, weights: *const u16, pages: &[Page], inside: usize, wide: bool, to: *mut f32) {
         const { assert!(VALUE_PAGE == 32) };
@@ -142,12 +129,5 @@ impl Tiles {
                 options(nostack)
             );
         }
-    }
-}
-
-impl Drop for Tiles {
-    fn drop(&mut self) {
-        // SAFETY: a `Tiles` is made with the proof that tile instructions work.
-        unsafe { asm!("tilerelease", options(nostack, nomem)) };
     }
 }

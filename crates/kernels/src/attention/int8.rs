@@ -5,8 +5,8 @@
 //! weights  p = e^(s - max) times the scale of the token's value, as integers of 14 bits: two digits of 7
 //! values   i32 [rows, 16 d]      += n [rows, 4 tokens]  x V [4 tokens of 16 d]      once for each digit
 //! ```
-//! Queries are spread like the keys that the cache holds, and what has become of the values is gathered at the end of the
-//! fold. No sum can leave 32 bits: 256 numbers of `127 * 127`, and `(128 + 1)` times that for both digits together.
+//! Queries are spread like the keys that the cache holds, and what has become of the values is gathered at the end of
+//! the fold. No sum can leave 32 bits: 256 numbers of `127 * 127`, and `(128 + 1)` times that for both digits together.
 
 use super::SPLIT;
 use super::tile::{Page, ROWS, STRIDE, Scratch, Work, hide, inside, touched, with_rows};
@@ -137,8 +137,8 @@ impl<S: Simd> Work<'_, S> {
         }
     }
 
-    /// Turns the sums of a row into digits of weights, which outside of `seen` are zero; notes the maximum of the scores,
-    /// the sum of the weights and the scale of the digits.
+    /// Turns the sums of a row into digits of weights, which outside of `seen` are zero; notes the maximum of the
+    /// scores, the sum of the weights and the scale of the digits.
     #[inline(always)]
     fn int8_softmax(&self, scratch: &mut Scratch, row: usize, seen: Range<usize>, pages: &Range<usize>, at: &[Page]) {
         const PER_PAGE: usize = VALUE_PAGE / LANES;

@@ -6,34 +6,38 @@
 //! fold       splits are joined from left to right
 //!
 //! tile       up to 16 rows that share a kv head (tokens x heads of its group): each key and value is read once for all
-//! prefill    a tile walks through its splits and folds as it goes
-//! decode     splits of one tile on several threads; their results are folded in the same order afterwards
+//! whole      a tile walks through its splits and folds as it goes
+//! shared     splits of one tile on several threads; their results are folded in the same order afterwards
 //! ```
+//! Which of the two is a matter of cost alone: whether one tile would keep all threads waiting. A decode row and a row
+//! of a prompt may go either way.
+//!
 //! # The definition
 //!
 //! [`define`] holds it in plain loops; [`tile`] repeats it with vectors. Within a split (blockwise softmax as in
 //! FlashAttention: Dao et al., 2022; splits as in Flash-Decoding: Dao et al., 2023):
-//! scores `s_j = dot(q, k_j) * scale` (capped by `cap tanh(s_j / cap)` where the rule says so), their maximum `m`, weights `p_j = bf16(exp(s_j - m))` (0 below e^-27.5),
-//! `l = sum p_j` in 16 lanes (`j mod 16`), `o[d] = dot(p, v[.., d])`. `dot` is that of the [`Arithmetic`]: what `vdpbf16ps` or AMX's
-//! `TDPBF16PS` computes, bit for bit.
+//! scores `s_j = dot(q, k_j) * scale` (capped by `cap tanh(s_j / cap)` where the rule says so), their maximum `m`,
+//! weights `p_j = bf16(exp(s_j - m))` (0 below e^-27.5), `l = sum p_j` in 16 lanes (`j mod 16`),
+//! `o[d] = dot(p, v[.., d])`. `dot` is that of the [`Arithmetic`]: what `vdpbf16ps` or AMX's `TDPBF16PS` computes, bit
+//! for bit.
 //!
-//! Where the cache is int8, both products are exact sums of integers. Queries, keys and values are spread over their heads
-//! first (see `spread`) and the weighted sum of the values is gathered last, after the fold and the division. The query is
-//! int8 too, with one scale: `s_j = (sum q_d k_jd * (q scale * scale)) * k_j scale`. Weights `p_j = exp(s_j - m)` (0 below e^-27.5) are not rounded,
-//! `l = sum p_j` as above. With `w_j = p_j * v_j scale` and `W` their largest, `n_j = w_j * (16383 / W)` to nearest even,
-//! and `o[d] = (sum n_j v_jd) * (W / 16383)`.
+//! Where the cache is int8, both products are exact sums of integers. Queries, keys and values are spread over their
+//! heads first (see `spread`) and the weighted sum of the values is gathered last, after the fold and the division. The
+//! query is int8 too, with one scale: `s_j = (sum q_d k_jd * (q scale * scale)) * k_j scale`. Weights
+//! `p_j = exp(s_j - m)` (0 below e^-27.5) are not rounded, `l = sum p_j` as above. With `w_j = p_j * v_j scale` and `W`
+//! their largest, `n_j = w_j * (16383 / W)` to nearest even, and `o[d] = (sum n_j v_jd) * (W / 16383)`.
 //!
 //! Nothing here depends on the other rows, on the chunk a row came in, on where blocks lie, or on who computed what:
-//! hidden positions have the weight +0, and adding `0 * v` changes no bit while `v` is finite (see [`crate::kv_cache`]).
-//! For the same reason 32 positions that are all hidden, behind a window as after the row, may be left out of a split.
-//! A split of which a row sees nothing is left out of its fold: the first split that it sees begins it.
+//! hidden positions have the weight +0, and adding `0 * v` changes no bit while `v` is finite (see
+//! [`crate::kv_cache`]). For the same reason 32 positions that are all hidden, behind a window as after the row, may be
+//! left out of a split. A split of which a row sees nothing is left out of its fold: the first split that it sees
+//! begins it.
 
 #[cfg(target_arch = "x86_64")]
 mod amx;
 #[cfg(not(target_arch = "x86_64"))]
 #[path = "no_amx.rs"]
 mod amx;
-mod decode;
 mod define;
 mod int8;
 #[cfg(target_arch = "x86_64")]
@@ -41,8 +45,9 @@ mod pairs;
 #[cfg(not(target_arch = "x86_64"))]
 #[path = "no_pairs.rs"]
 mod pairs;
-mod prefill;
+mod shared;
 mod tile;
+mod whole;
 
 use crate::arithmetic::Arithmetic;
 use crate::isa::{Amx, Isa};
@@ -165,15 +170,14 @@ pub fn attend(
     kv: &KvCache,
     out: &mut [f32],
 ) {
-    let amx = if isa >= Isa::Amx { Amx::detect() } else { None };
+    let amx = isa.amx();
     let isa = if isa.avx2().is_some() { isa } else { Isa::Scalar };
     run(pool, Call { isa, arithmetic, amx, amx_from_rows: AMX_FROM_ROWS, args, kv, out: Shared::new(out) });
 }
 
-/// As [`attend`], with AMX for every tile and without asking the CPU: for a test that emulates it. Needs AVX2.
+/// As [`attend`], with AMX for every tile and without asking the CPU: for a test that emulates it.
 #[doc(hidden)]
 pub fn attend_with_tiles(pool: Option<&Pool>, amx: Amx, args: Attention<'_>, kv: &KvCache, out: &mut [f32]) {
-    assert!(Isa::Amx.avx2().is_some(), "there is no CPU with AMX and without AVX2");
     let (isa, arithmetic, out) = (Isa::Amx, Arithmetic::Tiles, Shared::new(out));
     run(pool, Call { isa, arithmetic, amx: Some(amx), amx_from_rows: 1, args, kv, out });
 }
@@ -247,9 +251,9 @@ impl Plan {
                 let len = tile.partials_len(call);
                 // SAFETY: each split of a tile is in one task, and tiles have partials of their own.
                 let partials = unsafe { shared.part(at + splits.start * len..at + splits.end * len) };
-                decode::partials(call, tile, splits, partials);
+                shared::partials(call, tile, splits, partials);
             } else {
-                prefill::tile(call, tile);
+                whole::tile(call, tile);
             }
         });
         if !shards.is_empty() {
@@ -257,7 +261,7 @@ impl Plan {
                 let Shard { tile, partials: at } = shards[shard];
                 let tile = &tiles[tile as usize];
                 let len = tile.splits().len() * tile.partials_len(call);
-                decode::fold(call, tile, &partials[at..at + len]);
+                shared::fold(call, tile, &partials[at..at + len]);
             });
         }
     }
@@ -277,8 +281,10 @@ fn check(call: &Call<'_>) {
     let mut next_row = 0;
     for span in *spans {
         assert!(span.first_row >= next_row, "spans must come in the order of their rows");
-        next_row = span.first_row + span.num_rows;
-        let blocks = (span.start + span.num_rows).div_ceil(shape.block_size);
+        // Checked, since a row that wraps would be another span's: two tasks would write it.
+        let end = |start: usize| start.checked_add(span.num_rows).expect("a span ends within numbers");
+        next_row = end(span.first_row);
+        let blocks = end(span.start).div_ceil(shape.block_size);
         assert!(blocks <= span.blocks.len(), "a table of {} blocks for {blocks}", span.blocks.len());
         let known = span.blocks[..blocks].iter().all(|&block| (block as usize) < shape.blocks);
         assert!(known, "a block of {:?} is not among {}", span.blocks, shape.blocks);

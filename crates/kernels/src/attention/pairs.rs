@@ -1,7 +1,7 @@
 //! The two products of a tile with `vdpbf16ps`: a pair of the definition's `dot` in one instruction.
 //!
-//! Two columns of 16 go side by side, so that a pair of weights that is broadcast is used twice: two loads a cycle are all
-//! that there are.
+//! Two columns of 16 go side by side, so that a pair of weights that is broadcast is used twice: two loads a cycle are
+//! all that there are.
 
 use super::tile::{STRIDE, with_rows};
 use crate::isa::Avx512Bf16;
@@ -13,7 +13,9 @@ use std::arch::x86_64::*;
 const ROWS: usize = 8;
 
 /// The right to multiply so.
-pub(super) struct Pairs(());
+pub(super) struct Pairs {
+    _proof: Avx512Bf16,
+}
 
 /// A product of broadcast weights with lines of pairs.
 pub(super) struct Product {
@@ -30,8 +32,8 @@ pub(super) struct Product {
 }
 
 impl Pairs {
-    pub(super) fn new(_proof: Avx512Bf16) -> Pairs {
-        Pairs(())
+    pub(super) fn new(proof: Avx512Bf16) -> Pairs {
+        Pairs { _proof: proof }
     }
 
     /// For `rows` rows and `columns` columns of 16; `to`: f32 `[rows, 16 * columns]`, rows STRIDE apart.
@@ -40,7 +42,7 @@ impl Pairs {
     /// The product's pointers and `to` are as said.
     pub(super) unsafe fn product(&self, product: &Product, rows: usize, columns: usize, to: *mut f32) {
         for first in (0..rows).step_by(ROWS) {
-            // SAFETY: a `Pairs` is made with the proof of the instructions; a pack begins at `first` and ends at `rows` at
+            // SAFETY: a `Pairs` holds the proof of the instructions; a pack begins at `first` and ends at `rows` at
             // most.
             with_rows!(R = (rows - first).min(ROWS) => unsafe { pack::<R>(product, first, columns, to) });
         }

@@ -8,8 +8,8 @@
 //! ```
 //! A cache line serves all rows of the tile: it is expanded to f32 once per pack of `Simd::ROWS` rows.
 
-use super::decode::partial_len;
 use super::int8::Ints;
+use super::shared::partial_len;
 use super::{Call, SPLIT, Unit, pairs};
 use crate::AttentionSpan;
 use crate::arithmetic::Arithmetic;
@@ -618,7 +618,8 @@ impl<S: Simd> Product<S> {
         unsafe { self.simd.store(scaled.unwrap_or(total), to) };
     }
 
-    /// For `R` rows from `first`. Lines are read in the order of memory, which is what the hardware's prefetcher follows.
+    /// For `R` rows from `first`. Lines are read in the order of memory, which is what the hardware's prefetcher
+    /// follows.
     ///
     /// # Safety
     /// As for [`Product::rows`].

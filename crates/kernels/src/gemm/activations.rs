@@ -1,6 +1,6 @@
 //! Activations in the form that a kernel reads, kept in memory that only grows.
 
-use super::{Format, Prepare};
+use super::{Format, Path};
 use crate::mem::Buffer;
 use crate::quant::{
     Digits, GROUP, INT8_GROUP, Outlier, PEAK_LANES, PLANES, QUAD, Reached, SMALLEST_ACTIVATION, max_outliers,
@@ -30,6 +30,8 @@ pub(crate) struct Scratch {
 pub(crate) struct Activations<'a> {
     bytes: &'a [u8],
     stride: usize,
+    /// Whether rows have scales and lists.
+    scaled: bool,
     scales: &'a [f32],
     outliers: &'a [Outlier],
     counts: &'a [u32],
@@ -43,21 +45,24 @@ impl Activations<'_> {
         self.bytes[row * self.stride..].as_ptr()
     }
 
-    /// Bytes between rows: a multiple of 64.
+    /// Bytes between rows: a multiple of 8, so that corrections behind the numbers are aligned.
     pub(super) fn stride(&self) -> usize {
         self.stride
     }
 
-    /// Row scales, where activations are int8.
+    /// Row scales; none where activations are not int8.
     pub(super) fn scales(&self, first: usize, count: usize) -> &[f32] {
-        self.scales.get(first..first + count).unwrap_or(&[])
+        if self.scaled { &self.scales[first..first + count] } else { &[] }
     }
 
     /// The middle and high digits of some rows; of none where activations are not int8.
     pub(super) fn lists(&self, first: usize, count: usize) -> Lists<'_> {
-        let (outliers, counts) = match self.counts.get(first * PLANES..(first + count) * PLANES) {
-            Some(counts) => (&self.outliers[first * PLANES * self.capacity..], counts),
-            None => (self.outliers, &self.counts[..0]),
+        let (outliers, counts) = match self.scaled {
+            true => (
+                &self.outliers[first * PLANES * self.capacity..],
+                &self.counts[first * PLANES..(first + count) * PLANES],
+            ),
+            false => (self.outliers, self.counts),
         };
         Lists { outliers, counts, capacity: self.capacity }
     }
@@ -121,7 +126,7 @@ impl Scratch {
     pub(super) fn prepare(
         &mut self,
         pool: &Pool,
-        prepare: Prepare,
+        path: Path,
         format: Format,
         x: &[f32],
         width: usize,
@@ -147,13 +152,13 @@ impl Scratch {
         let convert = |thread: usize, rows: Range<usize>| {
             let (first, at) = (rows.start, if scaled_rows > 0 { rows.start } else { 0 });
             let x = &x[rows.start * width..rows.end * width];
-            // SAFETY: the buffers hold `rows` rows, each part covers rows of its own, each thread has peaks of its own, and
-            // the caller chose `prepare` with a proof of its instructions.
+            // SAFETY: the buffers hold `rows` rows, each part covers rows of its own, and each thread has peaks of its
+            // own.
             unsafe {
                 let (bytes, scales) = (to.0.add(first * stride), to.1.add(at));
                 let (outliers, counts) = (to.2.add(at * PLANES * list), to.3.add(at * PLANES));
                 let peaks = to.4.add(thread * quads);
-                prepare(PrepareRows { format, x, width, bytes, stride, scales, outliers, counts, peaks });
+                path.prepare(PrepareRows { format, x, width, bytes, stride, scales, outliers, counts, peaks });
             }
         };
         if rows == 1 || x.len() < PARALLEL_FROM {
@@ -164,6 +169,7 @@ impl Scratch {
         Activations {
             bytes: &self.rows[..rows * stride],
             stride,
+            scaled: format.is_int8(),
             scales: &self.scales[..scaled_rows],
             outliers: &self.outliers[..scaled_rows * PLANES * list],
             counts: &self.counts[..scaled_rows * PLANES],
@@ -172,7 +178,8 @@ impl Scratch {
     }
 }
 
-/// Bytes of a converted row. Not a multiple of 2048, since rows at such a distance share a few cache sets.
+/// Bytes of a converted row: a multiple of 8. Not a multiple of 2048, since rows at such a distance share a few cache
+/// sets.
 fn stride(format: Format, width: usize) -> usize {
     let bytes = match format {
         Format::Int8 => width.next_multiple_of(64) + (width.div_ceil(INT8_GROUP) * 4).next_multiple_of(64),

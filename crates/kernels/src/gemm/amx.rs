@@ -19,9 +19,10 @@
 //! Unpacking a tile costs as many cycles as multiplying it with 30 rows, so int4 panels are taller than others.
 
 use super::{Product, Sums};
-use crate::isa::Amx;
+use crate::isa::{Amx, Avx512};
 use crate::quant::{INT4_RATIOS, INT4_TILE, INT8_GROUP, PAIR, Ratios, TILE, WeightClass};
 use crate::threads::share;
+use crate::tiles::Tiles;
 use std::arch::asm;
 use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
@@ -36,56 +37,11 @@ const BLOCK_ROWS: usize = 32;
 /// Bytes of a row of sums.
 const SUMS_STRIDE: usize = PAIR * 4;
 
-/// The operand of `LDTILECFG`, palette 1.
-#[repr(C, align(64))]
-struct TileConfig {
-    palette: u8,
-    start_row: u8,
-    reserved: [u8; 14],
-    row_bytes: [u16; 16],
-    rows: [u8; 16],
-}
-
-impl TileConfig {
-    /// For `rows` in `1..=32`, tiles as in the module's picture.
-    fn new(rows: usize) -> TileConfig {
-        let low = rows.min(16) as u8;
-        let high = rows.saturating_sub(16).max(1) as u8; // a tile that is configured must have a row
-        let mut config = TileConfig { palette: 1, start_row: 0, reserved: [0; 14], row_bytes: [0; 16], rows: [0; 16] };
-        config.rows[..8].copy_from_slice(&[low, high, 16, 16, low, low, high, high]);
-        config.row_bytes[..8].fill(64);
-        config
-    }
-}
-
-/// This thread's tile configuration while a panel is computed; gives the tiles back at the end, so that the operating
-/// system need not save them at every switch.
-struct Tiles {
-    configured_rows: usize,
-}
-
-impl Tiles {
-    fn new(_proof: Amx) -> Tiles {
-        Tiles { configured_rows: 0 }
-    }
-
-    fn configure(&mut self, rows: usize) {
-        if self.configured_rows != rows {
-            let config = TileConfig::new(rows);
-            // SAFETY: a `Tiles` is made with the proof of AMX; the operand is 64 bytes of a valid configuration.
-            unsafe { asm!("ldtilecfg [{config}]", config = in(reg) &config, options(nostack, readonly)) };
-            self.configured_rows = rows;
-        }
-    }
-}
-
-impl Drop for Tiles {
-    fn drop(&mut self) {
-        if self.configured_rows != 0 {
-            // SAFETY: as in `configure`.
-            unsafe { asm!("tilerelease", options(nostack, nomem)) };
-        }
-    }
+/// Rows of the registers for `rows` in `1..=32`, as in the module's picture.
+fn rows_of_tiles(rows: usize) -> [u8; 8] {
+    let low = rows.min(16) as u8;
+    let high = rows.saturating_sub(16).max(1) as u8; // a tile that is configured must have a row
+    [low, high, 16, 16, low, low, high, high]
 }
 
 /// A block of up to 32 rows against some steps of one pair of strips.
@@ -133,14 +89,21 @@ enum Digit {
 
 /// Int4 steps to int8 tiles, `[steps][2]`.
 ///
-/// Two weights at a time: with `a = |ratio|` and nibbles `x`, `y`, `(x + 256 y) * a` leaves `x * a` and `y * a` in their
-/// bytes, since neither passes 15 * 15. A nibble is `q + 8`, so `8 a` comes off; where the ratio is negative, the nibble
-/// is inverted first, which makes it `7 - q`, and `7 a` comes off.
+/// Two weights at a time: with `a = |ratio|` and nibbles `x`, `y`, `(x + 256 y) * a` leaves `x * a` and `y * a` in
+/// their bytes, since neither passes 15 * 15. A nibble is `q + 8`, so `8 a` comes off; where the ratio is negative, the
+/// nibble is inverted first, which makes it `7 - q`, and `7 a` comes off.
 ///
 /// # Safety
-/// The CPU has AVX-512 BW; `to` has room for the steps, aligned to 64.
+/// `to` has room for the steps, aligned to 64.
+unsafe fn unpack_int4(_proof: Avx512, steps: &[u8], digit: Digit, to: *mut u8) {
+    // SAFETY: there is a proof of the instructions; the rest is the caller's promise.
+    unsafe { unpack_int4_steps(steps, digit, to) }
+}
+
+/// # Safety
+/// As for [`unpack_int4`].
 #[target_feature(enable = "avx512f,avx512bw")]
-unsafe fn unpack_int4(steps: &[u8], digit: Digit, to: *mut u8) {
+unsafe fn unpack_int4_steps(steps: &[u8], digit: Digit, to: *mut u8) {
     let nibble = _mm512_set1_epi8(15);
     for (step, from) in steps.chunks_exact(WeightClass::Int4.step_bytes()).enumerate() {
         for part in 0..4 {
@@ -203,8 +166,8 @@ pub(super) fn panel(proof: Amx, product: &Product<'_>, rows: Range<usize>, pairs
                 WeightClass::Bf16 | WeightClass::Int8 => from.as_ptr(),
                 WeightClass::Int4 => {
                     let to = unpacked.as_mut_ptr().cast();
-                    // SAFETY: where there are tiles there is AVX-512; a K block has at most `BLOCK_STEPS` steps.
-                    unsafe { unpack_int4(from, digit, to) };
+                    // SAFETY: a K block has at most `BLOCK_STEPS` steps.
+                    unsafe { unpack_int4(proof.avx512(), from, digit, to) };
                     to.cast_const()
                 }
             };
@@ -216,7 +179,7 @@ pub(super) fn panel(proof: Amx, product: &Product<'_>, rows: Range<usize>, pairs
             }
             for first in rows.clone().step_by(BLOCK_ROWS) {
                 let count = BLOCK_ROWS.min(rows.end - first);
-                tiles.configure(count);
+                tiles.configure(rows_of_tiles(count));
                 // SAFETY: rows and steps are within the activations and the matrix, whose formats `linear` chose for
                 // tiles; `sums` holds `MAX_PANEL_ROWS` rows and those of earlier K blocks were written; the tiles are
                 // configured for `count` rows.
@@ -230,7 +193,7 @@ pub(super) fn panel(proof: Amx, product: &Product<'_>, rows: Range<usize>, pairs
                         resume: k_block > 0 || digit == Digit::Low,
                     };
                     if w.class() == WeightClass::Int8 && w.ratios() != Ratios::One {
-                        int8_groups(block, count, &ratios[steps.start * 64 / INT8_GROUP * PAIR..]);
+                        int8_groups(proof.avx512(), block, count, &ratios[steps.start * 64 / INT8_GROUP * PAIR..]);
                         continue;
                     }
                     match (w.class(), count > 16) {
@@ -256,12 +219,13 @@ pub(super) fn panel(proof: Amx, product: &Product<'_>, rows: Range<usize>, pairs
 /// Adds the groups of an int8 block, each by its ratios, to its sums.
 ///
 /// # Safety
-/// As for the kernels; where there are tiles there is AVX-512; `ratios` are those of the block's groups, from its first.
-unsafe fn int8_groups(block: TileBlock, rows: usize, ratios: &[u8]) {
+/// As for the kernels; `ratios` are those of the block's groups, from its first.
+unsafe fn int8_groups(_proof: Avx512, block: TileBlock, rows: usize, ratios: &[u8]) {
     let mut group = MaybeUninit::<Sums<BLOCK_ROWS>>::uninit();
     let sums = group.as_mut_ptr().cast::<u32>();
     for (index, first) in (0..block.steps).step_by(GROUP_STEPS).enumerate() {
-        // SAFETY: the steps are within the block, the group's sums hold its rows, and there are 32 ratios for each group.
+        // SAFETY: the steps are within the block, the group's sums hold its rows, there are 32 ratios for each group,
+        // and a proof of the instructions.
         unsafe {
             let part = TileBlock {
                 x: block.x.add(first * 64),
@@ -417,7 +381,7 @@ kernels!(bf16_two, bf16_one, "tdpbf16ps");
 /// measuring the peak of the tile unit.
 pub(crate) fn peak(proof: Amx, class: WeightClass, rounds: usize) -> f64 {
     let mut tiles = Tiles::new(proof);
-    tiles.configure(BLOCK_ROWS);
+    tiles.configure(rows_of_tiles(BLOCK_ROWS));
     macro_rules! rounds {
         ($multiply:literal) => {
             // SAFETY: the tiles are configured and declared; zeros stay zeros.

@@ -1,52 +1,45 @@
 //! AVX2 kernels: `vpmaddubsw` for int8, fused multiply-add for bf16. One tile of 16 columns at a time: 16 registers.
 
-use super::{Block, Format, Groups, Kernel, OutlierBlock, Path, activations, epilogue, in_order};
+use super::{Block, Format, Functions, Groups, Kernel, OutlierBlock, Table, activations, epilogue, in_order};
+use crate::isa::Avx2;
 use crate::quant::{
     GROUP, INT4_RATIOS, INT4_TILE, INT8_GROUP, Levels, Outlier, PAIR, PEAK_LANES, QUAD, Scales, TILE, WeightClass,
 };
 use std::arch::x86_64::*;
 
-pub(super) static INT8: Path =
-    Path { format: Format::Int8, kernels: &INT8_KERNELS, block_rows: 4, prepare, finish, outliers: outliers_int8 };
+/// The table for a class's own numbers.
+pub(super) fn table(class: WeightClass, levels: Levels) -> &'static Table<Avx2> {
+    match (class, levels) {
+        (WeightClass::Int8, _) => &INT8,
+        (WeightClass::Int4, Levels::Even) => &INT4,
+        (WeightClass::Int4, Levels::Uneven) => &UNEVEN,
+        (WeightClass::Bf16, _) => &BF16,
+    }
+}
 
-pub(super) static INT4: Path = Path {
-    format: Format::Int8Grouped,
-    kernels: &INT4_KERNELS,
-    block_rows: 4,
-    prepare,
-    finish,
-    outliers: outliers_int4,
-};
-
+static INT8: Table<Avx2> = of(Format::Int8, &INT8_KERNELS, outliers_int8);
+static INT4: Table<Avx2> = of(Format::Int8Grouped, &INT4_KERNELS, outliers_int4);
 /// Int4 with uneven levels.
-pub(super) static UNEVEN: Path = Path {
-    format: Format::Int8By32,
-    kernels: &UNEVEN_KERNELS,
-    block_rows: 4,
-    prepare,
-    finish,
-    outliers: outliers_uneven,
-};
-
-pub(super) static BF16: Path =
-    Path { format: Format::Wide, kernels: &BF16_KERNELS, block_rows: 3, prepare, finish, outliers: super::no_outliers };
+static UNEVEN: Table<Avx2> = of(Format::Int8By32, &UNEVEN_KERNELS, outliers_uneven);
+static BF16: Table<Avx2> = of(Format::Wide, &BF16_KERNELS, super::no_outliers);
 
 /// For weights in the groups of a file: by codes of 8 or 4 bits, and groups of 32 or 16.
-pub(super) static BLOCKS: [[Path; 2]; 2] = {
-    const fn path(format: Format, kernels: &'static [Kernel], outliers: super::Outliers) -> Path {
-        Path { format, kernels, block_rows: 4, prepare, finish, outliers }
-    }
+pub(super) static BLOCKS: [[Table<Avx2>; 2]; 2] = [
     [
-        [
-            path(Format::Int8By32, &block_kernels::<false, 32>(), block_outliers::<false, 32>),
-            path(Format::Int8By16, &block_kernels::<false, 16>(), block_outliers::<false, 16>),
-        ],
-        [
-            path(Format::Int8By32, &block_kernels::<true, 32>(), block_outliers::<true, 32>),
-            path(Format::Int8By16, &block_kernels::<true, 16>(), block_outliers::<true, 16>),
-        ],
-    ]
-};
+        of(Format::Int8By32, &block_kernels::<false, 32>(), block_outliers::<false, 32>),
+        of(Format::Int8By16, &block_kernels::<false, 16>(), block_outliers::<false, 16>),
+    ],
+    [
+        of(Format::Int8By32, &block_kernels::<true, 32>(), block_outliers::<true, 32>),
+        of(Format::Int8By16, &block_kernels::<true, 16>(), block_outliers::<true, 16>),
+    ],
+];
+
+/// A table of functions of this file.
+const fn of(format: Format, kernels: &'static [Kernel], outliers: super::Outliers) -> Table<Avx2> {
+    // SAFETY: no function of this file has features other than AVX2, FMA, F16C and POPCNT.
+    unsafe { Table::new(Functions { format, kernels, block_rows: kernels.len(), prepare, finish, outliers }) }
+}
 
 const fn block_kernels<const FOUR: bool, const GROUP: usize>() -> [Kernel; 4] {
     [blocks::<1, FOUR, GROUP>, blocks::<2, FOUR, GROUP>, blocks::<3, FOUR, GROUP>, blocks::<4, FOUR, GROUP>]
@@ -134,7 +127,8 @@ unsafe fn int8<const ROWS: usize>(block: Block) {
             }
         }
     }
-    // SAFETY: the sums are `[ROWS][32]`. Step by step the addresses stay within the ratios, `steps` tiles and activations.
+    // SAFETY: the sums are `[ROWS][32]`. Step by step the addresses stay within the ratios, `steps` tiles and
+    // activations.
     unsafe {
         block.sums.write_bytes(0, ROWS * 32);
         let (mut tiles, mut x, mut ahead) = (block.tiles, block.x, block.ahead);
@@ -232,9 +226,9 @@ unsafe fn add_by_ratio(sums: &mut [u32; 8], products: __m256i, ratios: *const u8
 }
 
 /// Sums of a group stay in 16 bits: eight products of pairs, each at most 2 * 15 * 127, in either half of a column's
-/// lane, and the correction (see [`Format::Int8Grouped`]) in the low half. There the sum is that of `(q + 8) * x` over 16
-/// weights and `-8 * x` over all 32: at most 32 512 at the end, whatever wrapped on the way. `vpmaddwd` with the ratio
-/// in both halves then adds the two.
+/// lane, and the correction (see [`Format::Int8Grouped`]) in the low half. There the sum is that of `(q + 8) * x` over
+/// 16 weights and `-8 * x` over all 32: at most 32 512 at the end, whatever wrapped on the way. `vpmaddwd` with the
+/// ratio in both halves then adds the two.
 #[target_feature(enable = "avx2")]
 unsafe fn int4<const ROWS: usize>(block: Block) {
     /// One tile, with its 32 ratios.
@@ -291,7 +285,8 @@ unsafe fn int4<const ROWS: usize>(block: Block) {
     let (mut step, mut x, mut ahead) = (block.tiles, block.x, block.ahead);
     let mut corrections = block.x.wrapping_add(block.steps * 64);
     for _ in 0..block.steps {
-        // SAFETY: step by step the addresses stay within `steps` steps and activations, behind which lie the corrections.
+        // SAFETY: step by step the addresses stay within `steps` steps and activations, behind which lie the
+        // corrections.
         unsafe {
             _mm_prefetch::<_MM_HINT_T1>(ahead.cast());
             for (strip, totals) in totals.iter_mut().enumerate() {
@@ -577,7 +572,8 @@ unsafe fn bf16<const ROWS: usize>(block: Block) {
         let mut odd = [[_mm256_setzero_ps(); 2]; ROWS];
         let (tile, x) = in_order(tile, x);
         for pair in 0..16 {
-            // SAFETY: within the tile and the step of each activation row, f32 here; prefetching past the end is harmless.
+            // SAFETY: within the tile and the step of each activation row, f32 here; prefetching past the end is
+            // harmless.
             unsafe {
                 _mm_prefetch::<_MM_HINT_T1>(ahead.wrapping_add(pair * 64).cast());
                 for half in 0..2 {

@@ -1,63 +1,51 @@
 //! AVX-512 kernels: `vpdpbusd` for int8, fused multiply-add for bf16.
 //!
-//! A kernel takes 1..=12 rows x 32 columns and walks down K once, tile by tile in the order of memory: with lines of two
-//! tiles in turn, the hardware does not see a stream and fetches little ahead (a third of the bandwidth on Zen 4). Only
-//! int8 of more than eight rows, which is bound by its loads, takes both tiles in turn. Weights are loaded and made ready once for all rows (int8: `w ^ 0x80` is `w + 128` as unsigned; int4: two
-//! nibbles; bf16: even and odd halves widened to f32), activations are broadcast from memory, four bytes at a time.
+//! A kernel takes 1..=12 rows x 32 columns and walks down K once, tile by tile in the order of memory: with lines of
+//! two tiles in turn, the hardware does not see a stream and fetches little ahead (a third of the bandwidth on Zen 4).
+//! Only int8 of more than eight rows, which is bound by its loads, takes both tiles in turn. Weights are loaded and
+//! made ready once for all rows (int8: `w ^ 0x80` is `w + 128` as unsigned; int4: two nibbles; bf16: even and odd
+//! halves widened to f32), activations are broadcast from memory, four bytes at a time.
 
-use super::{Block, Format, Groups, Kernel, OutlierBlock, Path, activations, epilogue, in_order, opaque};
+use super::{Block, Format, Functions, Groups, Kernel, OutlierBlock, Table, activations, epilogue, in_order, opaque};
+use crate::isa::Avx512;
 use crate::quant::{
     GROUP, INT4_RATIOS, INT4_TILE, INT8_GROUP, Levels, Outlier, PAIR, PEAK_LANES, QUAD, Scales, TILE, WeightClass,
 };
 use std::arch::x86_64::*;
 
-pub(super) static INT8: Path =
-    Path { format: Format::Int8, kernels: &INT8_KERNELS, block_rows: 12, prepare, finish, outliers: outliers_int8 };
+/// The table for a class's own numbers.
+pub(super) fn table(class: WeightClass, levels: Levels) -> &'static Table<Avx512> {
+    match (class, levels) {
+        (WeightClass::Int8, _) => &INT8,
+        (WeightClass::Int4, Levels::Even) => &INT4,
+        (WeightClass::Int4, Levels::Uneven) => &UNEVEN,
+        (WeightClass::Bf16, _) => &BF16,
+    }
+}
 
-pub(super) static INT4: Path = Path {
-    format: Format::Int8Grouped,
-    kernels: &int4_kernels::<false>(),
-    block_rows: 12,
-    prepare,
-    finish,
-    outliers: outliers_int4::<false>,
-};
-
+static INT8: Table<Avx512> = of(Format::Int8, &INT8_KERNELS, outliers_int8);
+static INT4: Table<Avx512> = of(Format::Int8Grouped, &int4_kernels::<false>(), outliers_int4::<false>);
 /// Int4 with uneven levels.
-pub(super) static UNEVEN: Path = Path {
-    format: Format::Int8By32,
-    kernels: &int4_kernels::<true>(),
-    block_rows: 12,
-    prepare,
-    finish,
-    outliers: outliers_int4::<true>,
-};
-
-pub(super) static BF16: Path = Path {
-    format: Format::Wide,
-    kernels: &BF16_KERNELS,
-    block_rows: 12,
-    prepare,
-    finish,
-    outliers: super::no_outliers,
-};
+static UNEVEN: Table<Avx512> = of(Format::Int8By32, &int4_kernels::<true>(), outliers_int4::<true>);
+static BF16: Table<Avx512> = of(Format::Wide, &BF16_KERNELS, super::no_outliers);
 
 /// For weights in the groups of a file: by codes of 8 or 4 bits, and groups of 32 or 16.
-pub(super) static BLOCKS: [[Path; 2]; 2] = {
-    const fn path(format: Format, kernels: &'static [Kernel], outliers: super::Outliers) -> Path {
-        Path { format, kernels, block_rows: 12, prepare, finish, outliers }
-    }
+pub(super) static BLOCKS: [[Table<Avx512>; 2]; 2] = [
     [
-        [
-            path(Format::Int8By32, &block_kernels::<false, 32>(), block_outliers::<false, 32>),
-            path(Format::Int8By16, &block_kernels::<false, 16>(), block_outliers::<false, 16>),
-        ],
-        [
-            path(Format::Int8By32, &block_kernels::<true, 32>(), block_outliers::<true, 32>),
-            path(Format::Int8By16, &block_kernels::<true, 16>(), block_outliers::<true, 16>),
-        ],
-    ]
-};
+        of(Format::Int8By32, &block_kernels::<false, 32>(), block_outliers::<false, 32>),
+        of(Format::Int8By16, &block_kernels::<false, 16>(), block_outliers::<false, 16>),
+    ],
+    [
+        of(Format::Int8By32, &block_kernels::<true, 32>(), block_outliers::<true, 32>),
+        of(Format::Int8By16, &block_kernels::<true, 16>(), block_outliers::<true, 16>),
+    ],
+];
+
+/// A table of functions of this file.
+const fn of(format: Format, kernels: &'static [Kernel], outliers: super::Outliers) -> Table<Avx512> {
+    // SAFETY: no function of this file has features other than those of AVX-512 F, BW, VL, DQ and VNNI, and of `Avx2`.
+    unsafe { Table::new(Functions { format, kernels, block_rows: kernels.len(), prepare, finish, outliers }) }
+}
 
 const fn block_kernels<const FOUR: bool, const GROUP: usize>() -> [Kernel; 12] {
     [
@@ -303,8 +291,8 @@ unsafe fn int8_many<const ROWS: usize>(block: Block) {
     }
 }
 
-/// Where every third of twelve rows begins: with addresses of that kind two rows more are one addition each, which is part
-/// of a load.
+/// Where every third of twelve rows begins: with addresses of that kind two rows more are one addition each, which is
+/// part of a load.
 #[inline(always)]
 fn rows_by_three(x: *const u8, stride: usize) -> [*const u8; 4] {
     std::array::from_fn(|third| opaque(x.wrapping_add(third * 3 * stride).cast_mut()).cast_const())
@@ -397,8 +385,8 @@ fn uneven_levels() -> __m512i {
 }
 
 /// A group's sum starts at its correction and takes eight `vpdpbusd`. Of even levels (see [`Format::Int8Grouped`]) only
-/// its low 16 bits count: `vpdpwssd` multiplies those by the ratio, the high ones by zero, and adds to the total. A sum of
-/// uneven ones is multiplied as it is. Sums of a group are in registers, totals in memory.
+/// its low 16 bits count: `vpdpwssd` multiplies those by the ratio, the high ones by zero, and adds to the total. A sum
+/// of uneven ones is multiplied as it is. Sums of a group are in registers, totals in memory.
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
 unsafe fn int4<const ROWS: usize, const UNEVEN: bool>(block: Block) {
     /// Half a tile: one group.
@@ -414,8 +402,8 @@ unsafe fn int4<const ROWS: usize, const UNEVEN: bool>(block: Block) {
     ) {
         let (low, low_half) = (_mm512_set1_epi8(15), _mm512_set1_epi32(0xffff));
         let (lines, x) = in_order(lines, x);
-        // SAFETY: within the tile, the step of each activation row and its corrections, and the totals; prefetching past
-        // the end is harmless.
+        // SAFETY: within the tile, the step of each activation row and its corrections, and the totals; prefetching
+        // past the end is harmless.
         unsafe {
             let mut sums: Strip<ROWS> = std::array::from_fn(|row| {
                 _mm512_set1_epi32(corrections.add(row * x_stride).cast::<i32>().read_unaligned())
@@ -491,8 +479,8 @@ unsafe fn scales(groups: &Groups, from: *const u8, group: usize, strip: usize) -
     }
 }
 
-/// Weights in the groups of a file. A group's sum starts at its correction and takes a `vpdpbusd` for each quad; then it
-/// is joined to the total in f32. Sums of a group are in registers, totals in memory.
+/// Weights in the groups of a file. A group's sum starts at its correction and takes a `vpdpbusd` for each quad; then
+/// it is joined to the total in f32. Sums of a group are in registers, totals in memory.
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
 unsafe fn blocks<const ROWS: usize, const FOUR: bool, const GROUP: usize>(block: Block) {
     /// One group of one strip: `lines` are its quads, or pairs of them.
@@ -508,8 +496,8 @@ unsafe fn blocks<const ROWS: usize, const FOUR: bool, const GROUP: usize>(block:
     ) {
         let (low, flip) = (_mm512_set1_epi8(15), _mm512_set1_epi8(-128));
         let (lines, x) = in_order(lines, x);
-        // SAFETY: within the tile, the step of each activation row and its corrections, and the totals; prefetching past
-        // the end is harmless.
+        // SAFETY: within the tile, the step of each activation row and its corrections, and the totals; prefetching
+        // past the end is harmless.
         unsafe {
             let start = |row: usize| _mm512_set1_epi32(corrections.add(row * x_stride).cast::<i32>().read_unaligned());
             let mut sums: Strip<ROWS> = std::array::from_fn(start);
@@ -646,7 +634,8 @@ unsafe fn bf16<const ROWS: usize>(block: Block) {
         let mut odd = [_mm512_setzero_ps(); ROWS];
         let (tile, x) = in_order(tile, x);
         for pair in 0..16 {
-            // SAFETY: within the tile and the step of each activation row, f32 here; prefetching past the end is harmless.
+            // SAFETY: within the tile and the step of each activation row, f32 here; prefetching past the end is
+            // harmless.
             unsafe {
                 _mm_prefetch::<_MM_HINT_T1>(ahead.wrapping_add(pair * 64).cast());
                 let w = _mm512_loadu_si512(tile.add(pair * 64).cast());

@@ -10,14 +10,14 @@
 //! ```
 //! What a result is, row by row and column by column (the cutting above cannot change it):
 //!
-//! * int8, int4: weights are `ratio * q` (int4 with uneven levels: `ratio * level`), activations digits `low + 255 * middle + 65,025 * high`
-//!   ([`quantize_activations`](crate::quant::quantize_activations)). For each digit `T` = the exact sum over K; packing has
-//!   made sure that it fits i32. `s = T_low as f32`, then `s = fma(255, T_middle as f32, s)` and
-//!   `s = fma(65025, T_high as f32, s)`; `y = (s * row_scale) * column_scale`.
+//! * int8, int4: weights are `ratio * q` (int4 with uneven levels: `ratio * level`), activations digits
+//!   `low + 255 * middle + 65,025 * high` ([`quantize_activations`](crate::quant::quantize_activations)). For each
+//!   digit `T` = the exact sum over K; packing has made sure that it fits i32. `s = T_low as f32`, then
+//!   `s = fma(255, T_middle as f32, s)` and `s = fma(65025, T_high as f32, s)`; `y = (s * row_scale) * column_scale`.
 //! * int8, int4 in the groups of a file: for the low digits `C = 0`, and for each group from the first to the last
-//!   `C = fma(T_group as f32, scale, C)` with the exact sum over the group, then `C = fma(X_group as f32, min, C)` with the sum
-//!   of its digits, if there are minima; for the middle and high digits the same, quad by quad of their lists. The digits
-//!   are joined as above; `y = s * row_scale`.
+//!   `C = fma(T_group as f32, scale, C)` with the exact sum over the group, then `C = fma(X_group as f32, min, C)` with
+//!   the sum of its digits, if there are minima; for the middle and high digits the same, quad by quad of their lists.
+//!   The digits are joined as above; `y = s * row_scale`.
 //! * bf16: the sum of one of the two [`arithmetic`](crate::arithmetic)s: what `vdpbf16ps` or what the tile instruction
 //!   `TDPBF16PS` computes (Intel SDM volume 2). The other instruction sets follow the one that was chosen.
 //! * then `y + bias`, then `out + y` for [`Out::Add`], or [`pointwise::gated`] for [`Out::Gated`].
@@ -43,6 +43,7 @@ use crate::isa::{Amx, Avx2, Avx512, Avx512Bf16, Isa};
 use crate::pointwise::{self, Activation};
 use crate::quant::{BlockFormat, Codes, Levels, Outlier, PAIR, PLANES, PackedMatrix, Scales, WeightClass};
 use crate::threads::{Pool, share};
+use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
@@ -53,8 +54,8 @@ const PANEL_ROWS: usize = 96;
 /// use and the one on its way, stay in an L2 cache of 1 MiB.
 const GROUP_BYTES: usize = 320 << 10;
 /// How far ahead a single block of rows asks for its weights. One or two rows pass so fast that the hardware's own
-/// prefetcher does most of the work and a long lead only disturbs it (Zen 4: int8 38 GB/s at 2 KiB, 31 at 8; with six rows
-/// 30 and 33, with eight 17 and 28).
+/// prefetcher does most of the work and a long lead only disturbs it (Zen 4: int8 38 GB/s at 2 KiB, 31 at 8; with six
+/// rows 30 and 33, with eight 17 and 28).
 const fn prefetch_bytes(rows: usize) -> usize {
     if rows <= 2 { 2 << 10 } else { 8 << 10 }
 }
@@ -84,7 +85,7 @@ pub(crate) struct Block {
 ///
 /// # Safety
 /// The pointers of the block cover the kernel's rows, the strides and steps say the truth, the activations are in the
-/// kernel's [`Format`], and the CPU has the kernel's instructions.
+/// kernel's [`Format`], and the CPU has the kernel's instructions, which is what a [`Path`] stands for.
 type Kernel = unsafe fn(Block);
 
 /// How the groups of a file lie in a step: [`BlockFormat`] as a kernel takes it.
@@ -165,8 +166,8 @@ unsafe fn no_outliers(_: OutlierBlock<'_>) {}
 /// What a kernel wants its activations to look like.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Format {
-    /// i8, K padded to 64, followed by -128 times the sum of each group of 128, i32: what kernels start a group with that
-    /// take weights as unsigned, `w + 128`. Scales and outliers apart.
+    /// i8, K padded to 64, followed by -128 times the sum of each group of 128, i32: what kernels start a group with
+    /// that take weights as unsigned, `w + 128`. Scales and outliers apart.
     Int8,
     /// As `Int8`, but followed by what int4 kernels start each group of 32 with, u32: the low 16 bits of -8 times the
     /// group's sum. With it, nibbles that stand for `q + 8` give the sum of `q * x`: at most 32 * 8 * 127 = 32 512 in
@@ -194,8 +195,8 @@ type Prepare = unsafe fn(activations::PrepareRows<'_>);
 /// Turns sums into results: see [`epilogue`].
 type Finish = unsafe fn(epilogue::Results<'_>);
 
-/// The functions of one instruction set for one weight class.
-pub(crate) struct Path {
+/// The functions of one instruction set for one kind of matrix.
+struct Functions {
     format: Format,
     /// By number of rows, from 1. That many rows need the weights once.
     kernels: &'static [Kernel],
@@ -205,6 +206,84 @@ pub(crate) struct Path {
     finish: Finish,
     /// Products of digits that few quads have.
     outliers: Outliers,
+}
+
+/// Functions that whoever holds a `Proof` may call.
+struct Table<Proof> {
+    functions: Functions,
+    proof: PhantomData<Proof>,
+}
+
+impl<Proof> Table<Proof> {
+    /// # Safety
+    /// A CPU of which there is a `Proof` has the instructions of every function.
+    const unsafe fn new(functions: Functions) -> Table<Proof> {
+        Table { functions, proof: PhantomData }
+    }
+
+    /// Here is the proof.
+    fn by(&'static self, _proof: Proof) -> Path {
+        Path(&self.functions)
+    }
+}
+
+/// How a product is computed, on a CPU that can: made of a table and the proof that it asks for, and of nothing else.
+/// So what a caller of its functions promises is about memory alone.
+#[derive(Clone, Copy)]
+pub(crate) struct Path(&'static Functions);
+
+impl Path {
+    /// What its kernels read.
+    fn format(self) -> Format {
+        self.0.format
+    }
+
+    /// Most rows that need the weights once.
+    fn most_rows(self) -> usize {
+        self.0.kernels.len()
+    }
+
+    /// Rows of a block when there are more than that.
+    fn block_rows(self) -> usize {
+        self.0.block_rows
+    }
+
+    /// Converts activations.
+    ///
+    /// # Safety
+    /// The pointers cover the rows, and nobody else uses them.
+    unsafe fn prepare(self, rows: activations::PrepareRows<'_>) {
+        // SAFETY: a path is made by proof of its instructions; the rest is the caller's promise.
+        unsafe { (self.0.prepare)(rows) }
+    }
+
+    /// Computes the sums of a block of so many rows, 1 to [`Path::most_rows`].
+    ///
+    /// # Safety
+    /// The block's pointers cover the rows, the strides and steps say the truth, and the activations are in the path's
+    /// format.
+    unsafe fn multiply(self, rows: usize, block: Block) {
+        // SAFETY: as above.
+        unsafe { self.0.kernels[rows - 1](block) }
+    }
+
+    /// Computes the sums of outliers.
+    ///
+    /// # Safety
+    /// The pointers cover the pair of strips and the sums of the lists' rows, and the quads lie within the pair.
+    unsafe fn outliers(self, block: OutlierBlock<'_>) {
+        // SAFETY: as above.
+        unsafe { (self.0.outliers)(block) }
+    }
+
+    /// Turns sums into results.
+    ///
+    /// # Safety
+    /// `out` covers the rows and columns, and nobody else uses them.
+    unsafe fn finish(self, results: epilogue::Results<'_>) {
+        // SAFETY: as above.
+        unsafe { (self.0.finish)(results) }
+    }
 }
 
 /// The instruction sets that products may use, each with its proof, and the arithmetic of bf16.
@@ -224,8 +303,7 @@ pub(crate) struct Proofs {
 impl Proofs {
     /// What the ceiling and the CPU allow.
     pub(crate) fn of(isa: Isa, arithmetic: Arithmetic) -> Proofs {
-        let amx = if isa >= Isa::Amx { Amx::detect() } else { None };
-        let (avx2, avx512, avx512_bf16) = (isa.avx2(), isa.avx512(), isa.avx512_bf16());
+        let (avx2, avx512, avx512_bf16, amx) = (isa.avx2(), isa.avx512(), isa.avx512_bf16(), isa.amx());
         Proofs { arithmetic, avx2, avx512, avx512_bf16, amx, isa, only_tiles: false }
     }
 
@@ -240,60 +318,42 @@ impl Proofs {
     }
 
     /// The vector path for weights in the groups of a file.
-    fn block_path(&self, format: &BlockFormat) -> &'static Path {
-        #[cfg(target_arch = "x86_64")]
-        let paths = match (self.avx512, self.avx2) {
-            (Some(_), _) => &avx512::BLOCKS,
-            (None, Some(_)) => &avx2::BLOCKS,
-            (None, None) => &scalar::BLOCKS,
-        };
-        #[cfg(not(target_arch = "x86_64"))]
-        let paths = &scalar::BLOCKS;
+    fn block_path(&self, format: &BlockFormat) -> Path {
         let four = matches!(format.codes, Codes::Four { .. });
-        &paths[usize::from(four)][usize::from(format.group == 16)]
+        let (codes, group) = (usize::from(four), usize::from(format.group == 16));
+        #[cfg(target_arch = "x86_64")]
+        match (self.avx512, self.avx2) {
+            (Some(proof), _) => return avx512::BLOCKS[codes][group].by(proof),
+            (None, Some(proof)) => return avx2::BLOCKS[codes][group].by(proof),
+            (None, None) => {}
+        }
+        scalar::BLOCKS[codes][group].by(())
     }
 
     /// The vector path for a matrix of a class's own numbers.
-    fn path(&self, class: WeightClass, levels: Levels) -> &'static Path {
-        if levels == Levels::Uneven {
-            #[cfg(target_arch = "x86_64")]
-            match (self.avx512, self.avx2) {
-                (Some(_), _) => return &avx512::UNEVEN,
-                (None, Some(_)) => return &avx2::UNEVEN,
-                (None, None) => {}
-            }
-            return &scalar::UNEVEN;
-        }
+    fn path(&self, class: WeightClass, levels: Levels) -> Path {
         if (class, self.arithmetic) == (WeightClass::Bf16, Arithmetic::Pairs) {
             return self.pairs_path();
         }
         #[cfg(target_arch = "x86_64")]
-        match (class, self.avx512, self.avx2) {
-            (WeightClass::Int8, Some(_), _) => return &avx512::INT8,
-            (WeightClass::Int4, Some(_), _) => return &avx512::INT4,
-            (WeightClass::Bf16, Some(_), _) => return &avx512::BF16,
-            (WeightClass::Int8, None, Some(_)) => return &avx2::INT8,
-            (WeightClass::Int4, None, Some(_)) => return &avx2::INT4,
-            (WeightClass::Bf16, None, Some(_)) => return &avx2::BF16,
-            (_, None, None) => {}
+        match (self.avx512, self.avx2) {
+            (Some(proof), _) => return avx512::table(class, levels).by(proof),
+            (None, Some(proof)) => return avx2::table(class, levels).by(proof),
+            (None, None) => {}
         }
-        match class {
-            WeightClass::Int8 => &scalar::INT8,
-            WeightClass::Int4 => &scalar::INT4,
-            WeightClass::Bf16 => &scalar::BF16,
-        }
+        scalar::table(class, levels).by(())
     }
 
     /// The path for bf16 by [`Arithmetic::Pairs`].
-    fn pairs_path(&self) -> &'static Path {
+    fn pairs_path(&self) -> Path {
         #[cfg(target_arch = "x86_64")]
         match (self.avx512_bf16, self.avx512, self.avx2) {
-            (Some(_), _, _) => return &pairs::AVX512_BF16,
-            (None, Some(_), _) => return &pairs::AVX512,
-            (None, None, Some(_)) => return &pairs::AVX2,
+            (Some(proof), _, _) => return pairs::AVX512_BF16.by(proof),
+            (None, Some(proof), _) => return pairs::AVX512.by(proof),
+            (None, None, Some(proof)) => return pairs::AVX2.by(proof),
             (None, None, None) => {}
         }
-        &scalar::PAIRS
+        scalar::PAIRS.by(())
     }
 }
 
@@ -327,8 +387,8 @@ pub(crate) fn linear(
         None if w.levels() == Levels::Uneven => (proofs.path(w.class(), Levels::Uneven), None),
         None => (proofs.path(w.class(), Levels::Even), tiles_for(proofs, w.class(), rows)),
     };
-    let format = if tiles.is_some() && w.class() == WeightClass::Bf16 { Format::Bf16 } else { path.format };
-    let activations = scratch.prepare(pool, path.prepare, format, x, shape.in_features);
+    let format = if tiles.is_some() && w.class() == WeightClass::Bf16 { Format::Bf16 } else { path.format() };
+    let activations = scratch.prepare(pool, path, format, x, shape.in_features);
     let product = Product {
         w,
         groups: w.blocks().map(Groups::of),
@@ -359,7 +419,7 @@ pub(crate) fn linear(
     // Panels are of whole blocks: a block with fewer rows than its kernel could take passes over the weights for less.
     let blocks = match tiles {
         Some(_) => row_panels,
-        None => rows.div_ceil(path.block_rows).max(row_panels),
+        None => rows.div_ceil(path.block_rows()).max(row_panels),
     };
     let rows_of = |panel: usize| {
         let blocks_of = share(blocks, row_panels, panel);
@@ -397,7 +457,7 @@ pub(crate) struct Product<'a> {
     w: &'a PackedMatrix,
     /// How its groups lie, if they are those of a file.
     groups: Option<Groups>,
-    path: &'static Path,
+    path: Path,
     activations: Activations<'a>,
     bias: Option<&'a [f32]>,
     out: OutPointer,
@@ -415,6 +475,11 @@ enum Then {
 }
 
 impl Product<'_> {
+    /// Whether columns have scales of their own, apart from those of their groups.
+    fn has_column_scales(&self) -> bool {
+        self.w.class() != WeightClass::Bf16 && self.groups.is_none()
+    }
+
     /// Pairs of strips that fill [`GROUP_BYTES`].
     fn pairs_in_group(&self) -> usize {
         (GROUP_BYTES / self.w.pair_bytes()).clamp(1, 8)
@@ -424,8 +489,7 @@ impl Product<'_> {
     fn panel(&self, rows: Range<usize>, pairs: Range<usize>) {
         let groups = self.groups.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
         let mut sums = Sums([[0; 32]; MAX_ROWS]);
-        let kernels = self.path.kernels;
-        let blocks = if rows.len() <= kernels.len() { 1 } else { rows.len().div_ceil(self.path.block_rows) };
+        let blocks = if rows.len() <= self.path.most_rows() { 1 } else { rows.len().div_ceil(self.path.block_rows()) };
         let (pair_bytes, in_group) = (self.w.pair_bytes(), self.pairs_in_group());
         for group in pairs.clone().step_by(in_group) {
             let group = group..(group + in_group).min(pairs.end);
@@ -456,9 +520,9 @@ impl Product<'_> {
                         sums: sums.0.as_mut_ptr().cast(),
                     };
                     self.ask_for_results(first, count, pair);
-                    // SAFETY: the path was chosen by proof of its instructions, `prepare` filled `count` rows from
-                    // `first` in its format, and `sums` has room for every kernel's rows.
-                    unsafe { kernels[count - 1](block) };
+                    // SAFETY: `prepare` filled `count` rows from `first` in the path's format, and `sums` has room for
+                    // every kernel's rows.
+                    unsafe { self.path.multiply(count, block) };
                     self.finish(&sums.0[..count], first, pair);
                 }
             }
@@ -494,9 +558,9 @@ impl Product<'_> {
             let (ratios, tiles) = self.w.pair(pair);
             let (ratios, tiles) = (ratios.as_ptr(), tiles.as_ptr());
             let sums = high.as_mut_ptr().cast();
-            // SAFETY: the path was chosen by proof of its instructions; the quads are those of rows as wide as the matrix is
-            // deep; there is room for the sums of `MAX_ROWS` rows.
-            unsafe { (self.path.outliers)(OutlierBlock { ratios, tiles, groups: self.groups.as_ref(), lists, sums }) };
+            // SAFETY: the quads are those of rows as wide as the matrix is deep; there is room for the sums of
+            // `MAX_ROWS` rows.
+            unsafe { self.path.outliers(OutlierBlock { ratios, tiles, groups: self.groups.as_ref(), lists, sums }) };
         }
         let results = epilogue::Results {
             sums,
@@ -505,15 +569,15 @@ impl Product<'_> {
             row_scales: self.activations.scales(first, sums.len()),
             lists,
             high: high.as_ptr().cast(),
-            column_scales: self.w.scales().get(column..column + columns).unwrap_or(&[]),
+            column_scales: if self.has_column_scales() { &self.w.scales()[column..column + columns] } else { &[] },
             bias: self.bias.map(|bias| &bias[column..column + columns]),
             add: matches!(self.then, Then::Add),
             out,
             width,
             columns,
         };
-        // SAFETY: the path's instructions are there, and this panel alone writes these rows and columns.
-        unsafe { (self.path.finish)(results) };
+        // SAFETY: this panel alone writes these rows and columns.
+        unsafe { self.path.finish(results) };
         if let Then::Gate(isa, activation) = self.then {
             let rows = ungated.as_ptr().cast();
             // SAFETY: as above, and `finish` wrote `columns` of each row; two of these are one of the output.
@@ -543,8 +607,8 @@ fn in_order(tile: *const u8, x: *const u8) -> (*const u8, *const u8) {
     (opaque(tile.cast_mut()), opaque(x.cast_mut()))
 }
 
-/// The same address, but the compiler does not know it: it derives no other from it, and keeps nothing that lies there in
-/// registers.
+/// The same address, but the compiler does not know it: it derives no other from it, and keeps nothing that lies there
+/// in registers.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 #[allow(clippy::pointers_in_nomem_asm_block)] // nothing is read or written there

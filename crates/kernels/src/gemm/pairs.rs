@@ -1,45 +1,42 @@
-//! Bf16 kernels for [`Arithmetic::Pairs`](crate::Arithmetic::Pairs): one chain for each row and column, pair after pair.
+//! Bf16 kernels for [`Arithmetic::Pairs`](crate::Arithmetic::Pairs): one chain for each row and column, pair after
+//! pair.
 //!
 //! ```text
 //! avx512 bf16   vdpbf16ps, a pair in one instruction; activations are packed bf16, broadcast 4 bytes at a time
 //! avx512, avx2  two fused multiply-adds, the odd product first; activations are f32
 //! ```
-//! There is one register of sums where tiles need three, so many rows of AVX-512 take both strips of a pair at once, and an
-//! activation that is broadcast is used twice: two loads a cycle are all that there are. Few rows are bound by memory and
-//! take tile after tile, in its order (see [`in_order`]).
+//! There is one register of sums where tiles need three, so many rows of AVX-512 take both strips of a pair at once,
+//! and an activation that is broadcast is used twice: two loads a cycle are all that there are. Few rows are bound by
+//! memory and take tile after tile, in its order (see [`in_order`]).
 
-use super::{Block, Format, Kernel, Path, avx2, avx512, in_order};
+use super::{Block, Format, Functions, Kernel, Table, avx2, avx512, in_order};
+use crate::isa::{Avx2, Avx512, Avx512Bf16};
 use crate::quant::TILE;
 use std::arch::x86_64::*;
 use std::hint::black_box;
 
-pub(super) static AVX512_BF16: Path = Path {
-    format: Format::Bf16,
-    kernels: &DOT_512,
-    block_rows: BLOCK_ROWS,
-    prepare: avx512::prepare,
-    finish: avx512::finish,
-    outliers: super::no_outliers,
+pub(super) static AVX512_BF16: Table<Avx512Bf16> = {
+    let (kernels, block_rows): (&[Kernel], _) = (&DOT_512, BLOCK_ROWS);
+    let (prepare, finish, outliers) = (avx512::prepare, avx512::finish, super::no_outliers);
+    // SAFETY: `dot_512` asks for AVX-512 F and BF16, the others for what `Avx512` proves.
+    unsafe { Table::new(Functions { format: Format::Bf16, kernels, block_rows, prepare, finish, outliers }) }
 };
 
-pub(super) static AVX512: Path = Path {
-    format: Format::Wide,
-    kernels: &FMA_512,
-    block_rows: 12,
-    prepare: avx512::prepare,
-    finish: avx512::finish,
-    outliers: super::no_outliers,
+pub(super) static AVX512: Table<Avx512> = {
+    let (kernels, block_rows): (&[Kernel], _) = (&FMA_512, FMA_512.len());
+    let (prepare, finish, outliers) = (avx512::prepare, avx512::finish, super::no_outliers);
+    // SAFETY: `fma_512` asks for AVX-512 F, the others for what `Avx512` proves.
+    unsafe { Table::new(Functions { format: Format::Wide, kernels, block_rows, prepare, finish, outliers }) }
 };
 
-pub(super) static AVX2: Path = Path {
-    format: Format::Wide,
-    kernels: &[fma_256::<1>, fma_256::<2>, fma_256::<3>, fma_256::<4>],
-    block_rows: 4,
-    prepare: avx2::prepare,
-    finish: avx2::finish,
-    outliers: super::no_outliers,
+pub(super) static AVX2: Table<Avx2> = {
+    let (kernels, block_rows): (&[Kernel], _) = (&FMA_256, FMA_256.len());
+    let (prepare, finish, outliers) = (avx2::prepare, avx2::finish, super::no_outliers);
+    // SAFETY: `fma_256` asks for AVX2 and FMA, the others for what `Avx2` proves.
+    unsafe { Table::new(Functions { format: Format::Wide, kernels, block_rows, prepare, finish, outliers }) }
 };
 
+static FMA_256: [Kernel; 4] = [fma_256::<1>, fma_256::<2>, fma_256::<3>, fma_256::<4>];
 static DOT_512: [Kernel; 16] = [
     dot_512::<1>,
     dot_512::<2>,
@@ -73,12 +70,12 @@ static FMA_512: [Kernel; 12] = [
     fma_512::<12>,
 ];
 
-/// Pairs of a tile. Where rows are few the compiler must not know it: it would unroll the loop, broadcast the activations of
-/// all pairs before it multiplies, and has no registers for them.
+/// Pairs of a tile. Where rows are few the compiler must not know it: it would unroll the loop, broadcast the
+/// activations of all pairs before it multiplies, and has no registers for them.
 const LINES: usize = 16;
 
-/// Up to so many rows AVX-512 takes tile after tile: these are bound by memory. (Zen 5, one core, 8 rows: 102 % of the read
-/// bandwidth, with both strips at once 80 %.)
+/// Up to so many rows AVX-512 takes tile after tile: these are bound by memory. (Zen 5, one core, 8 rows: 102 % of the
+/// read bandwidth, with both strips at once 80 %.)
 const STREAMED_ROWS: usize = 8;
 /// Rows of which both strips fit the registers. A few more are one block all the same: so their weights pass once.
 const BLOCK_ROWS: usize = 12;
@@ -135,7 +132,8 @@ unsafe fn dot_512<const ROWS: usize>(block: Block) {
     let mut totals: Totals<ROWS> = [[_mm512_setzero_ps(); ROWS]; 2];
     let (mut tiles, mut x, mut ahead) = (block.tiles, block.x, block.ahead);
     for _ in 0..block.steps {
-        // SAFETY: step by step the addresses stay within `steps` steps of the tiles and of the activations, 64 bytes each.
+        // SAFETY: step by step the addresses stay within `steps` steps of the tiles and of the activations, 64 bytes
+        // each.
         unsafe {
             if ROWS <= STREAMED_ROWS || ROWS > BLOCK_ROWS {
                 for (strip, totals) in totals.iter_mut().enumerate() {
@@ -193,7 +191,8 @@ unsafe fn fma_512<const ROWS: usize>(block: Block) {
     let mut totals: Totals<ROWS> = [[_mm512_setzero_ps(); ROWS]; 2];
     let (mut tiles, mut x, mut ahead) = (block.tiles, block.x, block.ahead);
     for _ in 0..block.steps {
-        // SAFETY: step by step the addresses stay within `steps` steps of the tiles, and of the activations, 128 bytes each.
+        // SAFETY: step by step the addresses stay within `steps` steps of the tiles, and of the activations, 128 bytes
+        // each.
         unsafe {
             if ROWS <= STREAMED_FMA_ROWS {
                 for (strip, totals) in totals.iter_mut().enumerate() {
@@ -234,7 +233,8 @@ unsafe fn fma_256<const ROWS: usize>(block: Block) {
         let high = _mm256_set1_epi32(0xffff_0000_u32 as i32);
         let (tile, x) = in_order(tile, x);
         for pair in 0..lines {
-            // SAFETY: within the tile and the step of each activation row, f32 here; prefetching past the end is harmless.
+            // SAFETY: within the tile and the step of each activation row, f32 here; prefetching past the end is
+            // harmless.
             unsafe {
                 _mm_prefetch::<_MM_HINT_T1>(ahead.wrapping_add(pair * 64).cast());
                 for half in 0..2 {

@@ -1,73 +1,46 @@
 //! Kernels in plain Rust, one row at a time: any CPU. The compiler's vectors of 16 columns are welcome; the order of
 //! operations within a column is the definition's.
 
-use super::{Block, Format, Groups, OutlierBlock, Path, activations, epilogue};
+use super::{Block, Format, Functions, Groups, Kernel, OutlierBlock, Table, activations, epilogue};
 use crate::quant::{GROUP, INT4_RATIOS, INT4_TILE, INT8_GROUP, Levels, Outlier, PAIR, QUAD, Scales, TILE, WeightClass};
 use half::f16;
 
-pub(super) static INT8: Path = Path {
-    format: Format::Int8,
-    kernels: &[int8],
-    block_rows: 1,
-    prepare,
-    finish: epilogue::finish,
-    outliers: outliers_int8,
-};
+/// The table for a class's own numbers.
+pub(super) fn table(class: WeightClass, levels: Levels) -> &'static Table<()> {
+    match (class, levels) {
+        (WeightClass::Int8, _) => &INT8,
+        (WeightClass::Int4, Levels::Even) => &INT4,
+        (WeightClass::Int4, Levels::Uneven) => &UNEVEN,
+        (WeightClass::Bf16, _) => &BF16,
+    }
+}
 
-pub(super) static BF16: Path = Path {
-    format: Format::Wide,
-    kernels: &[bf16],
-    block_rows: 1,
-    prepare,
-    finish: epilogue::finish,
-    outliers: super::no_outliers,
-};
-
-/// Bf16 by [`Arithmetic::Pairs`](crate::Arithmetic::Pairs).
-pub(super) static PAIRS: Path = Path {
-    format: Format::Wide,
-    kernels: &[pairs],
-    block_rows: 1,
-    prepare,
-    finish: epilogue::finish,
-    outliers: super::no_outliers,
-};
-
-pub(super) static INT4: Path = Path {
-    format: Format::Int8Grouped,
-    kernels: &[int4::<false>],
-    block_rows: 1,
-    prepare,
-    finish: epilogue::finish,
-    outliers: outliers_int4::<false>,
-};
-
+static INT8: Table<()> = of(Format::Int8, &[int8], outliers_int8);
+static INT4: Table<()> = of(Format::Int8Grouped, &[int4::<false>], outliers_int4::<false>);
 /// Int4 with uneven levels.
-pub(super) static UNEVEN: Path = Path {
-    format: Format::Int8By32,
-    kernels: &[int4::<true>],
-    block_rows: 1,
-    prepare,
-    finish: epilogue::finish,
-    outliers: outliers_int4::<true>,
-};
+static UNEVEN: Table<()> = of(Format::Int8By32, &[int4::<true>], outliers_int4::<true>);
+static BF16: Table<()> = of(Format::Wide, &[bf16], super::no_outliers);
+/// Bf16 by [`Arithmetic::Pairs`](crate::Arithmetic::Pairs).
+pub(super) static PAIRS: Table<()> = of(Format::Wide, &[pairs], super::no_outliers);
 
 /// For weights in the groups of a file: by codes of 8 or 4 bits, and groups of 32 or 16.
-pub(super) static BLOCKS: [[Path; 2]; 2] = {
-    const fn path(format: Format, kernel: &'static [super::Kernel], outliers: super::Outliers) -> Path {
-        Path { format, kernels: kernel, block_rows: 1, prepare, finish: epilogue::finish, outliers }
-    }
+pub(super) static BLOCKS: [[Table<()>; 2]; 2] = [
     [
-        [
-            path(Format::Int8By32, &[blocks::<false, 32>], block_outliers::<false, 32>),
-            path(Format::Int8By16, &[blocks::<false, 16>], block_outliers::<false, 16>),
-        ],
-        [
-            path(Format::Int8By32, &[blocks::<true, 32>], block_outliers::<true, 32>),
-            path(Format::Int8By16, &[blocks::<true, 16>], block_outliers::<true, 16>),
-        ],
-    ]
-};
+        of(Format::Int8By32, &[blocks::<false, 32>], block_outliers::<false, 32>),
+        of(Format::Int8By16, &[blocks::<false, 16>], block_outliers::<false, 16>),
+    ],
+    [
+        of(Format::Int8By32, &[blocks::<true, 32>], block_outliers::<true, 32>),
+        of(Format::Int8By16, &[blocks::<true, 16>], block_outliers::<true, 16>),
+    ],
+];
+
+/// A table of functions of this file.
+const fn of(format: Format, kernels: &'static [Kernel], outliers: super::Outliers) -> Table<()> {
+    let finish = epilogue::finish;
+    // SAFETY: no function of this file asks for any feature.
+    unsafe { Table::new(Functions { format, kernels, block_rows: kernels.len(), prepare, finish, outliers }) }
+}
 
 /// The tiles of a step, strip 0 and 1.
 type StepTiles = [[u8; TILE]; 2];
@@ -79,7 +52,8 @@ unsafe fn prepare(rows: activations::PrepareRows<'_>) {
     unsafe { activations::prepare(rows, crate::quant::reached) }
 }
 
-/// What a kernel reads and writes: the weights of `[steps]`, the `[steps]` activations of one row, the sums of strip 0 and 1.
+/// What a kernel reads and writes: the weights of `[steps]`, the `[steps]` activations of one row, the sums of strip 0
+/// and 1.
 ///
 /// # Safety
 /// As for every kernel; `W` is a step of the class, `X` the activation type of the format, `DEPTH` of them in a step,

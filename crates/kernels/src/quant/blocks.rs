@@ -80,9 +80,9 @@ impl GroupScale {
 }
 
 /// Where packing reads weights in groups: `source.0(row, levels, scales)` writes row `0..out_features` as levels,
-/// `[in_features]`, and the scales of its groups, `[in_features / group]` rounded up. Of 4-bit codes the levels are among
-/// the 16; of [`Scales::Super`] the groups of 64 weights have equal `d` and `m`; of [`Scales::Half`] all ratios are 1.
-/// Called from several threads, each row once.
+/// `[in_features]`, and the scales of its groups, `[in_features / group]` rounded up. Of 4-bit codes the levels are
+/// among the 16; of [`Scales::Super`] the groups of 64 weights have equal `d` and `m`; of [`Scales::Half`] all ratios
+/// are 1. Called from several threads, each row once.
 pub struct BlockSource<'a>(pub &'a BlockRows<'a>);
 
 /// `(row, levels, scales)`, see [`BlockSource`].

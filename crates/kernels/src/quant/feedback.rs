@@ -1,17 +1,19 @@
-//! Int4 by the inputs that a matrix sees: what rounding one weight loses is made good by the weights that are rounded after it
-//! (GPTQ: Frantar et al., 2022; in the form of LDLQ: Chee et al., 2023, which is the same numbers without an inverse).
+//! Int4 by the inputs that a matrix sees: what rounding one weight loses is made good by the weights that are rounded
+//! after it (GPTQ: Frantar et al., 2022; in the form of LDLQ: Chee et al., 2023, which is the same numbers without an
+//! inverse).
 //!
 //! ```text
 //! H = sum of x x^T over the inputs          Gram: the upper triangle, in panels of 32 columns
 //! H + damping = M^T D M                     Factor: M has ones on its diagonal and zeros below, D > 0
 //! error = sum over k of D[k] (v[k] - w'[k])^2     where  v[k] = w[k] + sum over j > k of M[k][j] (w[j] - w'[j])
 //! ```
-//! The last line is the squared error of the products, regrouped: going through the columns from the last to the first, each
-//! `w'[k]` is the level nearest to a `v[k]` that is known by then. The scale of a group of 32 is chosen when the group is
-//! reached: of several candidates the one with the least error in that sum, in each of which the group is rounded to its end.
+//! The last line is the squared error of the products, regrouped: going through the columns from the last to the first,
+//! each `w'[k]` is the level nearest to a `v[k]` that is known by then. The scale of a group of 32 is chosen when the
+//! group is reached: of several candidates the one with the least error in that sum, in each of which the group is
+//! rounded to its end.
 //!
-//! A panel is `[row][32]`, one below the other: rows of the panels before, then its own. The same tile, `to += a^T b`, sums inputs
-//! and factorizes. Every sum has one order, so bits depend neither on threads nor on the instruction set.
+//! A panel is `[row][32]`, one below the other: rows of the panels before, then its own. The same tile, `to += a^T b`,
+//! sums inputs and factorizes. Every sum has one order, so bits depend neither on threads nor on the instruction set.
 
 use super::{GROUP, SMALLEST_ABSMAX};
 use crate::isa::Isa;

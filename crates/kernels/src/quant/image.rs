@@ -11,8 +11,9 @@ use std::sync::{Arc, Mutex};
 /// Changes whenever packing the same rows gives other bytes.
 pub const LAYOUT_VERSION: u32 = 7;
 
-/// Where bytes of an image come from: `source.0(offset, out)` fills `out` from `offset`, counted from the matrix's first
-/// byte. Called from several threads, each byte once, and each time for whole pieces ([`PackedMatrix::image_pieces`]).
+/// Where bytes of an image come from: `source.0(offset, out)` fills `out` from `offset`, counted from the matrix's
+/// first byte. Called from several threads, each byte once, and each time for whole pieces
+/// ([`PackedMatrix::image_pieces`]).
 pub struct ByteSource<'a>(pub &'a (dyn Fn(u64, &mut [u8]) + Sync));
 
 /// A packed matrix as it lies in memory, kept alive by this handle: a thread of its own may write it to disk while the
@@ -33,8 +34,8 @@ impl Image {
 }
 
 impl PackedMatrix {
-    /// A second handle to the matrix's bytes; copies nothing. `None` of weights in the groups of a file, which are packed
-    /// from it as fast as from an image.
+    /// A second handle to the matrix's bytes; copies nothing. `None` of weights in the groups of a file, which are
+    /// packed from it as fast as from an image.
     pub fn image(&self) -> Option<Image> {
         let levels = (self.class == WeightClass::Int4).then_some(self.levels);
         let image = || Image { tiles: self.tiles.clone(), scales: self.scales.clone(), levels };
@@ -46,9 +47,9 @@ impl PackedMatrix {
         PackedMatrix::bytes_of(shape, class)?.checked_add(level_bytes(class))
     }
 
-    /// Where the pieces of an image end, in their order: some outputs of the matrix each, then what they have in common. A
-    /// reader is asked for whole pieces, on however many threads, so each can have a digest of its own. `None` as
-    /// [`image_bytes`](Self::image_bytes).
+    /// Where the pieces of an image end, in their order: some outputs of the matrix each, then what they have in
+    /// common. A reader is asked for whole pieces, on however many threads, so each can have a digest of its own.
+    /// `None` as [`image_bytes`](Self::image_bytes).
     pub fn image_pieces(shape: MatrixShape, class: WeightClass) -> Option<impl Iterator<Item = u64> + Clone> {
         let (tiles, scales) = sizes(shape, class)?;
         let pair = tiles / shape.out_features.div_ceil(PAIR);

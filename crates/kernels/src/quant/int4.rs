@@ -7,11 +7,11 @@
 //! Ratios have a sign so that a group's largest weight may be -8 steps whatever its own sign is, as in GGUF's Q4_0.
 //!
 //! The product of a row is `scale` times the exact integer `T = sum of ratio * q * x`, so it must fit i32 whatever the
-//! activations are (`|x| <= 127`): ratios that we choose are at most 15, and 133 000 * 15 * 8 * 127 < 2^31; imported ones are
-//! made smaller where a row's own `127 * sum of |ratio * q|` would not fit.
+//! activations are (`|x| <= 127`): ratios that we choose are at most 15, and 133 000 * 15 * 8 * 127 < 2^31; imported
+//! ones are made smaller where a row's own `127 * sum of |ratio * q|` would not fit.
 //!
-//! Rows that we quantize survive a file: their ratios have no common divisor and their scale has 20 significant bits (17 where
-//! [`super::feedback`] made them, with ratios of up to 127), so every
+//! Rows that we quantize survive a file: their ratios have no common divisor and their scale has 20 significant bits
+//! (17 where [`super::feedback`] made them, with ratios of up to 127), so every
 //! `scale * ratio` is an f32 without rounding, and importing those products finds the same scale and ratios again.
 
 use super::{SMALLEST_ABSMAX, absmax_bits, greatest_common_divisor, ratios_that_fit};
@@ -74,7 +74,8 @@ pub(super) trait Measure: Copy {
 #[derive(Clone, Copy)]
 pub(super) struct Plain;
 
-/// The same bits in lanes. (Compilers make little of the loops: a first start of the 0.5B shape took 8.2 s and takes 5.2.)
+/// The same bits in lanes. (Compilers make little of the loops: a first start of the 0.5B shape took 8.2 s and takes
+/// 5.2.)
 #[derive(Clone, Copy)]
 pub(super) struct InLanes<S>(pub(super) S);
 

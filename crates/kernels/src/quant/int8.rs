@@ -7,17 +7,18 @@
 //! `T = sum of ratio * q * x`. It must fit i32 whatever the digits of the activations are (`|x| <= 127`): the largest
 //! ratio of a row is made smaller until `127 * sum of |ratio * q|` fits.
 //!
-//! Our own rows survive a file: their scale has 17 significant bits before the ratios' common divisor joins it, so every
-//! `scale * ratio` is an f32 without rounding, and importing those products finds the same scale and ratios again. (The
-//! same weights would not do: `T` is rounded to f32, and three times it may be rounded elsewhere than it is.)
+//! Our own rows survive a file: their scale has 17 significant bits before the ratios' common divisor joins it, so
+//! every `scale * ratio` is an f32 without rounding, and importing those products finds the same scale and ratios
+//! again. (The same weights would not do: `T` is rounded to f32, and three times it may be rounded elsewhere than it
+//! is.)
 
 use super::{SMALLEST_ABSMAX, absmax_bits, greatest_common_divisor, nearest, ratios_that_fit};
 
 /// Weights that share a ratio.
 pub const INT8_GROUP: usize = 128;
 
-/// Quantizes a row to int8: `x[k]` becomes `scale * ratios[k / 128] * q[k]`, and the scale is returned. `q` is as long as
-/// `x`, `ratios` has one entry for each 128 of them, without a common divisor. No weight is clipped by more than the
+/// Quantizes a row to int8: `x[k]` becomes `scale * ratios[k / 128] * q[k]`, and the scale is returned. `q` is as long
+/// as `x`, `ratios` has one entry for each 128 of them, without a common divisor. No weight is clipped by more than the
 /// rounding of its scale.
 ///
 /// A row with NaN or infinity has `q = 0` and scale NaN, so that its products are NaN and not some number.
@@ -72,11 +73,12 @@ fn shortened(scale: f32) -> f32 {
     f32::from_bits((scale.to_bits() + 127) & !127)
 }
 
-/// Ratios of a row that is quantized already, by the scales of its groups, and its scale. `q` is kept, unless the row is
-/// broken (a scale is not a number): then `q` is 0 and the scale NaN.
+/// Ratios of a row that is quantized already, by the scales of its groups, and its scale. `q` is kept, unless the row
+/// is broken (a scale is not a number): then `q` is 0 and the scale NaN.
 ///
-/// Exact where all scales are multiples, up to 127, of one, as those of one scale per channel and our own are, and the sum
-/// fits; elsewhere a scale is off by at most 1/254 of the largest. A negative scale turns the signs of its group around.
+/// Exact where all scales are multiples, up to 127, of one, as those of one scale per channel and our own are, and the
+/// sum fits; elsewhere a scale is off by at most 1/254 of the largest. A negative scale turns the signs of its group
+/// around.
 pub(super) fn import(q: &mut [i8], scales: &[f32], ratios: &mut [i8]) -> f32 {
     let largest = f32::from_bits(absmax_bits(scales));
     // 128 times the scale is at least the largest weight, which is what our own rows are measured by.

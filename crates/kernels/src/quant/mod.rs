@@ -6,9 +6,9 @@
 //! k step 1                    tile 2  tile 3 |  next pair, after         bf16 [16 pairs of k][16 columns][2]   32 deep
 //! ...                         ...            |  the whole of this one    int8 [16 quads of k][16 columns][4]   64 deep
 //! ```
-//! That is the order in which AMX loads tiles and VNNI loads vectors, and one linear stream for a matrix-vector product.
-//! In both classes a tile is a 16 x 16 transpose of 4-byte groups. N is padded to 32 and K to one step, with zeros.
-//! Before the steps of an int8 pair lie its ratios, `[group of 128 k][32 columns]` i8, padded to 64 bytes.
+//! That is the order in which AMX loads tiles and VNNI loads vectors, and one linear stream for a matrix-vector
+//! product. In both classes a tile is a 16 x 16 transpose of 4-byte groups. N is padded to 32 and K to one step, with
+//! zeros. Before the steps of an int8 pair lie its ratios, `[group of 128 k][32 columns]` i8, padded to 64 bytes.
 //!
 //! Int4 is the same stream with half-size tiles and the group scales of a step before them:
 //!
@@ -54,10 +54,10 @@ pub enum WeightClass {
     /// channel: `w = scale * ratio * q`. Activations int8 with a scale per row and further digits for outliers
     /// ([`quantize_activations`]); sums over all of K are exact integers.
     Int8,
-    /// Half a byte per weight, a signed integer scale of 8 bits per 32 of them (4.25 bits in all) and an f32 scale per output
-    /// channel: `w = scale * ratio * level`, the level one of 16 integers: -8 to 7 where somebody else quantized the weights,
-    /// else uneven ones that lie closer near zero, which rounds a quarter better. Activations and sums as for int8: the
-    /// group scales and levels are integers so that the sum over all of K stays one exact integer.
+    /// Half a byte per weight, a signed integer scale of 8 bits per 32 of them (4.25 bits in all) and an f32 scale per
+    /// output channel: `w = scale * ratio * level`, the level one of 16 integers: -8 to 7 where somebody else quantized
+    /// the weights, else uneven ones that lie closer near zero, which rounds a quarter better. Activations and sums as
+    /// for int8: the group scales and levels are integers so that the sum over all of K stays one exact integer.
     Int4,
 }
 
@@ -116,9 +116,9 @@ pub struct RowSource<'a>(pub &'a (dyn Fn(usize, &mut [f32]) + Sync));
 /// A wider group is several groups of 32 with the same scale.
 pub struct Int4Source<'a>(pub &'a Int4Rows<'a>);
 
-/// Where packing reads int8 weights that somebody else quantized: `source.0(row, q, scales)` writes row `0..out_features`,
-/// `[in_features]`, and the scales of its groups of 128, `[in_features / 128]` rounded up. Any `i8` counts, -128 too; at
-/// most 132 000 of them in a row. Called from several threads, each row once.
+/// Where packing reads int8 weights that somebody else quantized: `source.0(row, q, scales)` writes row
+/// `0..out_features`, `[in_features]`, and the scales of its groups of 128, `[in_features / 128]` rounded up. Any `i8`
+/// counts, -128 too; at most 132 000 of them in a row. Called from several threads, each row once.
 ///
 /// One scale per channel is as many equal ones.
 pub struct Int8Source<'a>(pub &'a Int8Rows<'a>);
@@ -208,16 +208,16 @@ fn greatest_common_divisor(ratios: &[i8]) -> i8 {
     ratios.iter().fold(0, |divisor, ratio| of_two(divisor, ratio.unsigned_abs())).max(1) as i8
 }
 
-/// The integer nearest to a number of magnitude below 2^22, ties to even: 1.5 * 2^23 added, it is in the low bits of the
-/// sum.
+/// The integer nearest to a number of magnitude below 2^22, ties to even: 1.5 * 2^23 added, it is in the low bits of
+/// the sum.
 #[inline(always)]
 fn nearest(x: f32) -> i32 {
     const MAGIC: f32 = 12_582_912.0;
     (x + MAGIC).to_bits() as i32 - MAGIC.to_bits() as i32
 }
 
-/// Ratios for rows that are quantized already: of at most `steps`, or fewer, as many as leave `127 * sum of |ratio * q|`
-/// within i32. Returns the row's scale. `fewer` is asked for the next number of steps.
+/// Ratios for rows that are quantized already: of at most `steps`, or fewer, as many as leave
+/// `127 * sum of |ratio * q|` within i32. Returns the row's scale. `fewer` is asked for the next number of steps.
 fn ratios_that_fit(
     q: &[i8],
     scales: &[f32],
@@ -276,8 +276,9 @@ impl PackedMatrix {
         pack::pack(pool, isa, shape, class, Source::Floats(rows))
     }
 
-    /// As [`PackedMatrix::pack`], of weights that are int8 already: every `q` is kept as it is, and the scales of a channel
-    /// become `scale * ratio`: exact where all are multiples, up to 127, of one, which one scale per channel is.
+    /// As [`PackedMatrix::pack`], of weights that are int8 already: every `q` is kept as it is, and the scales of a
+    /// channel become `scale * ratio`: exact where all are multiples, up to 127, of one, which one scale per channel
+    /// is.
     pub fn pack_int8(
         pool: Option<&Pool>,
         isa: Isa,
@@ -301,8 +302,8 @@ impl PackedMatrix {
         pack::pack(pool, isa, shape, WeightClass::Int4, Source::Int4(rows))
     }
 
-    /// As [`PackedMatrix::pack`], of weights in the groups of a file: every weight is kept as it is. The matrix counts as
-    /// int8 or int4 by the bits of its codes.
+    /// As [`PackedMatrix::pack`], of weights in the groups of a file: every weight is kept as it is. The matrix counts
+    /// as int8 or int4 by the bits of its codes.
     pub fn pack_blocks(
         pool: Option<&Pool>,
         isa: Isa,
@@ -426,8 +427,8 @@ impl PackedMatrix {
         }
     }
 
-    /// The level of the int4 weight at `(row, k)` and the ratio of its group, anything and 0 in the padding of K: the layout as a
-    /// formula, for the definition.
+    /// The level of the int4 weight at `(row, k)` and the ratio of its group, anything and 0 in the padding of K: the
+    /// layout as a formula, for the definition.
     pub(crate) fn int4_at(&self, row: usize, k: usize) -> (i8, i8) {
         let (strip, column) = (row % PAIR / 16, row % 16);
         let step_bytes = self.class.step_bytes();
@@ -438,8 +439,8 @@ impl PackedMatrix {
         (self.levels.table()[usize::from(byte >> (4 * high) & 15)], ratio as i8)
     }
 
-    /// The int8 weight at `(row, k)`, or 0 in the padding of K, and the ratio of its group: the layout as a formula, for
-    /// the definition.
+    /// The int8 weight at `(row, k)`, or 0 in the padding of K, and the ratio of its group: the layout as a formula,
+    /// for the definition.
     pub(crate) fn int8_at(&self, row: usize, k: usize) -> (i8, i8) {
         let (ratios, steps) = self.pair(row / PAIR);
         let tile = &steps[(k / 64 * 2 + row % PAIR / 16) * TILE..][..TILE];

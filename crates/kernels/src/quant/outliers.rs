@@ -27,8 +27,9 @@ const FEW: usize = 32;
 const MANY: usize = 4;
 /// How far above the many the limit may lie. (Of normal numbers one quad in 32 passes 1.5 times what one in 4 passes.)
 const LIMIT_ABOVE_MANY: f32 = 4.0;
-/// Where the largest number is at most so many times what few pass, the row counts as one without outliers. (A scale that
-/// much coarser costs less than lists do. KL by factors 1, 2 and 3 on 9 kB of text: SmolLM2 0.0016, 0.0027, 0.0071.)
+/// Where the largest number is at most so many times what few pass, the row counts as one without outliers. (A scale
+/// that much coarser costs less than lists do. KL by factors 1, 2 and 3 on 9 kB of text: SmolLM2 0.0016, 0.0027,
+/// 0.0071.)
 const MILD: f32 = 1.5;
 /// What a digit counts in units of the one below it.
 pub(crate) const BASE: i32 = 255;
@@ -81,8 +82,8 @@ pub fn quantize_activations(x: &[f32], to: Digits<'_>) -> (f32, [usize; PLANES])
     quantize_by(reached, x, to)
 }
 
-/// [`quantize_activations`], inlined into a function of each instruction set; `reached` is that of the same name, or the
-/// same in its instructions. (What compilers make of a loop that counts differs by a factor of ten.)
+/// [`quantize_activations`], inlined into a function of each instruction set; `reached` is that of the same name, or
+/// the same in its instructions. (What compilers make of a loop that counts differs by a factor of ten.)
 #[inline(always)]
 pub(crate) fn quantize_by(reached: impl Reached, x: &[f32], to: Digits<'_>) -> (f32, [usize; PLANES]) {
     let Digits { low, outliers: [middle_list, high_list], peaks } = to;
@@ -170,8 +171,8 @@ fn up_to_bf16(x: &[f32]) -> u16 {
     ((largest + 0xffff) >> 16).min(0x7f7f) as u16
 }
 
-/// The limit that the peaks of a row ask for, as bf16 bits. Two passes over the peaks tell a row without outliers; to find
-/// where they begin takes at most 33.
+/// The limit that the peaks of a row ask for, as bf16 bits. Two passes over the peaks tell a row without outliers; to
+/// find where they begin takes at most 33.
 #[inline(always)]
 fn limit_of(reached: impl Reached, peaks: &[[u16; LANES]], quads: usize, largest: u16) -> u16 {
     let is_within = |factor: f32, bits: u16, quads: usize| {

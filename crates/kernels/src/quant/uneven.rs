@@ -9,7 +9,8 @@
 //! Ratios have a sign, so the longer arm of the table may serve either side.
 //!
 //! The product of a row is `scale` times the exact integer `T = sum of ratio * level * x`. It must fit i32 whatever the
-//! digits of the activations are (`|x| <= 127`): a row's ratios are made smaller until `127 * sum of |ratio * level|` fits.
+//! digits of the activations are (`|x| <= 127`): a row's ratios are made smaller until `127 * sum of |ratio * level|`
+//! fits.
 
 use super::int4::{GROUP, InLanes, Measure, Plain, groups, inverse};
 use super::{SMALLEST_ABSMAX, absmax_bits};
@@ -116,7 +117,8 @@ const SMALLEST_GROUP: f32 = 1.0 / 65_536.0;
 
 /// What the search asks of a group; nearly all of its time.
 pub(super) trait Fit: Measure {
-    /// With the levels nearest to `x / step`: the sums of `level * x` and of `level * level`. 16 sums each, then [`sum`].
+    /// With the levels nearest to `x / step`: the sums of `level * x` and of `level * level`. 16 sums each, then
+    /// [`sum`].
     fn fit(self, group: &[f32; GROUP], step: f32) -> (f32, f32);
     /// The squared error of a group in steps of this size.
     fn uneven_error(self, group: &[f32; GROUP], step: f32) -> f32;
@@ -211,11 +213,11 @@ impl<S: Simd> Fit for InLanes<S> {
     }
 }
 
-/// Quantizes a row: `x[k]` becomes `scale * ratios[k / 32] * UNEVEN[codes[k]]`, and the scale is returned. `codes` is as
-/// long as `x`, `ratios` has one entry for each 32 of them. `steps`: scratch.
+/// Quantizes a row: `x[k]` becomes `scale * ratios[k / 32] * UNEVEN[codes[k]]`, and the scale is returned. `codes` is
+/// as long as `x`, `ratios` has one entry for each 32 of them. `steps`: scratch.
 ///
-/// Least squared error over a small search: for each group of both signs the step that fits best, ratios that are next to
-/// it, at the end the scale that fits the chosen integers best.
+/// Least squared error over a small search: for each group of both signs the step that fits best, ratios that are next
+/// to it, at the end the scale that fits the chosen integers best.
 /// A row with NaN or infinity has scale NaN, so that its products are NaN and not some number.
 #[inline(always)]
 pub(super) fn quantize(by: impl Fit, x: &[f32], codes: &mut [i8], ratios: &mut [i8], steps: &mut Vec<f32>) -> f32 {
@@ -292,15 +294,16 @@ fn best_step(by: impl Fit, group: &[f32; GROUP], smallest: f32) -> f32 {
     best.1
 }
 
-/// The better of the two ratios next to a step.
+/// The better of the two ratios next to a step. Next to 127 there is -128, which eight bits have at their other end: for
+/// a negative step that is one further, for a positive one its errors tell that every sign is turned.
 #[inline(always)]
 fn best_ratio(by: impl Fit, group: &[f32; GROUP], scale: f32, step: f32, most: i8) -> i8 {
     let sign = if step < 0.0 { -1 } else { 1 };
     let below = ((step.abs() / scale) as i8).min(most);
-    let above = (below + 1).min(most);
-    let [errors_below, errors_above] =
-        [below, above].map(|ratio| by.uneven_error(group, f32::from(ratio * sign) * scale));
-    sign * if errors_above < errors_below { above } else { below }
+    let above = below.wrapping_add(1).min(most);
+    let [below, above] = [below, above].map(|ratio| ratio.wrapping_mul(sign));
+    let [errors_below, errors_above] = [below, above].map(|ratio| by.uneven_error(group, f32::from(ratio) * scale));
+    if errors_above < errors_below { above } else { below }
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! Tile instructions in software: a handler of SIGILL executes them as the Intel SDM (volume 2, and volume 1 chapter 18)
-//! defines them.
+//! Tile instructions in software: a handler of SIGILL executes them as the Intel SDM (volume 2, and volume 1 chapter
+//! 18) defines them.
 
 use std::cell::UnsafeCell;
 use std::sync::Once;

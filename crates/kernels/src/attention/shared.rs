@@ -1,5 +1,6 @@
 //! The splits of a tile on several threads, when few sequences with long contexts leave threads idle otherwise
-//! (Flash-Decoding: Dao et al., 2023). The fold makes the same steps in the same order as `prefill`, hence the same bits.
+//! (Flash-Decoding: Dao et al., 2023). The fold makes the same steps in the same order as [`whole`](super::whole),
+//! hence the same bits.
 //!
 //! ```text
 //! partials  f32 [splits, rows, head_dim + 16]: values, maximum, sum

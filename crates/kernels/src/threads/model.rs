@@ -1,0 +1,145 @@
+//! A model of the pool: the real code over `loom`, which runs it in every order that the memory model allows (with a
+//! bound on how often a thread is interrupted), and reports data races, deadlocks and lost wake-ups.
+//!
+//! ```text
+//! publication    what the caller wrote before a region, workers see; what they wrote, it sees after
+//! parking        a worker that goes to sleep while a region is published wakes up
+//! panic          of any thread: it reaches the caller, and the next region runs
+//! claim          who comes second is refused, from within or from outside, and repeats nothing
+//! ```
+//! `cargo xtask loom` runs it; `RUSTFLAGS` has to say `--cfg loom`.
+
+use super::sync::{AtomicUsize, UnsafeCell};
+use super::*;
+use loom::model::Builder;
+use loom::thread;
+
+/// Runs `f` in every order in which no more than `interruptions` threads are interrupted where they need not be.
+fn explore(interruptions: usize, f: impl Fn() + Sync + Send + 'static) {
+    let mut builder = Builder::new();
+    builder.preemption_bound = Some(interruptions);
+    builder.max_branches = 20_000;
+    builder.check(f);
+}
+
+/// Of threads that are no CPUs: the model has no use for them.
+fn pool(threads: usize) -> Pool {
+    Pool::start(threads, Vec::new()).expect("loom has threads")
+}
+
+/// Plain memory, one number for each thread. Loom sees who touches it at the same time.
+struct Slots(Vec<UnsafeCell<usize>>);
+
+// SAFETY: none is needed, for that is what the model is about: loom reports whoever breaks the rules.
+unsafe impl Sync for Slots {}
+
+impl Slots {
+    fn new(len: usize) -> Slots {
+        Slots((0..len).map(|_| UnsafeCell::new(0)).collect())
+    }
+
+    fn add(&self, slot: usize, n: usize) {
+        // SAFETY: loom reports a second access at the same time before it happens.
+        self.0[slot].with_mut(|to| unsafe { *to += n });
+    }
+
+    fn values(&self) -> Vec<usize> {
+        // SAFETY: as above.
+        self.0.iter().map(|slot| slot.with(|from| unsafe { *from })).collect()
+    }
+}
+
+/// What the pool says to who comes second. Loom shows panics that nobody catches; those that are caught here are not
+/// shown.
+fn refused(f: impl FnOnce()) -> bool {
+    const REFUSAL: &str = "a Pool runs one region at a time";
+    static QUIET: std::sync::Once = std::sync::Once::new();
+    QUIET.call_once(|| {
+        let show = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            if panic.payload().downcast_ref() != Some(&REFUSAL) {
+                show(panic);
+            }
+        }));
+    });
+    let Err(panic) = catch_unwind(AssertUnwindSafe(f)) else { return false };
+    if panic.downcast_ref() != Some(&REFUSAL) {
+        resume_unwind(panic);
+    }
+    true
+}
+
+/// Two regions one after the other, and the end of the pool: publication, parking, wake-up, stop.
+fn regions_in_turn(threads: usize) {
+    let (pool, slots) = (pool(threads), Slots::new(threads));
+    for region in 1..=2 {
+        pool.run(&|thread| slots.add(thread, region));
+        assert_eq!(slots.values(), vec![region * (region + 1) / 2; threads]);
+    }
+}
+
+#[test]
+fn regions_are_published_and_waited_for() {
+    explore(3, || regions_in_turn(2));
+}
+
+#[test]
+fn so_they_are_with_two_workers() {
+    explore(1, || regions_in_turn(3));
+}
+
+#[test]
+fn a_panic_of_any_thread_reaches_the_caller() {
+    for culprit in 0..2 {
+        explore(3, move || {
+            let (pool, slots) = (pool(2), Slots::new(2));
+            let region = || {
+                pool.run(&|thread| {
+                    slots.add(thread, 1);
+                    if thread == culprit {
+                        resume_unwind(Box::new("planned"));
+                    }
+                });
+            };
+            let panic = catch_unwind(AssertUnwindSafe(region)).expect_err("a panic that was lost");
+            assert_eq!(panic.downcast_ref(), Some(&"planned"));
+            pool.run(&|thread| slots.add(thread, 1));
+            assert_eq!(slots.values(), [2, 2]);
+        });
+    }
+}
+
+/// Indices enough for a tail of one piece in each share.
+const COUNT: usize = 2 * TAIL_SHARE;
+
+#[test]
+fn a_region_within_a_region_is_refused_and_repeats_nothing() {
+    explore(2, || {
+        let (pool, slots, attempts) = (pool(2), Slots::new(COUNT), AtomicUsize::new(0));
+        pool.shares(COUNT, &|range| {
+            range.for_each(|index| slots.add(index, 1));
+            if attempts.fetch_add(1, Relaxed) < 3 {
+                assert!(refused(|| pool.shares(COUNT, &|_| unreachable!("there is a region already"))));
+            }
+        });
+        assert_eq!(slots.values(), [1; COUNT]);
+    });
+}
+
+#[test]
+fn a_stranger_is_refused_and_repeats_nothing() {
+    explore(2, || {
+        let pool = Arc::new(pool(2));
+        let shares = |pool: &Pool| {
+            let slots = Slots::new(COUNT);
+            let refused = refused(|| pool.shares(COUNT, &|range| range.for_each(|index| slots.add(index, 1))));
+            assert_eq!(slots.values(), [usize::from(!refused); COUNT]);
+        };
+        let stranger = {
+            let pool = pool.clone();
+            thread::spawn(move || shares(&pool))
+        };
+        shares(&pool);
+        stranger.join().expect("a stranger without panics");
+    });
+}

@@ -1,0 +1,56 @@
+//! The tile registers of AMX: eight of up to 16 rows of 64 bytes, which a thread configures before it multiplies.
+
+use crate::isa::Amx;
+use std::arch::asm;
+
+/// Registers, `tmm0` to `tmm7`.
+const COUNT: usize = 8;
+
+/// The operand of `LDTILECFG`, palette 1 (Intel SDM volume 1, 18.2).
+#[repr(C, align(64))]
+struct TileConfig {
+    palette: u8,
+    start_row: u8,
+    reserved: [u8; 14],
+    row_bytes: [u16; 16],
+    rows: [u8; 16],
+}
+
+/// This thread's tiles while it multiplies. Given back at the end, so that the operating system need not save them at
+/// every switch.
+pub(crate) struct Tiles {
+    _proof: Amx,
+    /// Rows of each register; zeros before the first configuration.
+    rows: [u8; COUNT],
+}
+
+impl Tiles {
+    /// Not yet configured.
+    pub(crate) fn new(proof: Amx) -> Tiles {
+        Tiles { _proof: proof, rows: [0; COUNT] }
+    }
+
+    /// Gives each register its rows, 1 to 16; what they held is lost, unless they have so many already.
+    #[inline]
+    pub(crate) fn configure(&mut self, rows: [u8; COUNT]) {
+        if self.rows == rows {
+            return;
+        }
+        assert!(rows.iter().all(|rows| (1..=16).contains(rows)), "{rows:?}");
+        let mut config = TileConfig { palette: 1, start_row: 0, reserved: [0; 14], row_bytes: [0; 16], rows: [0; 16] };
+        config.row_bytes[..COUNT].fill(64);
+        config.rows[..COUNT].copy_from_slice(&rows);
+        // SAFETY: the proof says that tile instructions work; the operand is 64 bytes of a valid configuration.
+        unsafe { asm!("ldtilecfg [{config}]", config = in(reg) &config, options(nostack, readonly)) };
+        self.rows = rows;
+    }
+}
+
+impl Drop for Tiles {
+    fn drop(&mut self) {
+        if self.rows != [0; COUNT] {
+            // SAFETY: as in `configure`.
+            unsafe { asm!("tilerelease", options(nostack, nomem)) };
+        }
+    }
+}
