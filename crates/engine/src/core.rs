@@ -200,7 +200,7 @@ impl EngineCore {
             targets: request.targets,
             arrived,
         };
-        self.scheduler.admit(asked.clone(), now)?;
+        self.scheduler.admit(asked.clone())?;
         self.log().books.open(&asked);
         let seed = request.seed.unwrap_or_else(|| {
             self.next_seed = self.next_seed.wrapping_add(0x9e37_79b9_7f4a_7c15);

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Outcome, ask, gather, greedy, options, start};
-use engine::ledger::{Owner, Shares};
+use engine::ledger::{Gap, Owner, Shares};
 use engine::{Ending, Engine, EngineOptions, Output, RawRequest};
 
 fn ms(shares: &Shares, owners: &[Owner]) -> f64 {
@@ -112,7 +112,7 @@ fn a_stream_names_the_long_prompt_that_delayed_it() {
     let cost = engine.timeline(long_id).expect("it is remembered").account.bill.cost;
     assert_eq!(cost.prefill_in_gaps, outcome.timings.bill.gaps.of(Owner::OtherPrefill), "seen from both sides");
     let late = engine.timeline(id).expect("it is remembered").account.late_gaps();
-    let blamed = |gap: &engine::ledger::Gap| gap.others.entries().any(|(id, _)| id == long_id);
+    let blamed = |gap: &Gap| gap.others.entries().any(|(id, _)| id == long_id);
     assert!(late.iter().any(blamed), "a late token names it: {late:?}");
 }
 

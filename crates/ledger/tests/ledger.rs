@@ -90,7 +90,7 @@ impl World {
     fn admit(&mut self, request: Request) {
         let seen = Seen { arrived: request.arrived, num_answers: request.num_answers, ..Seen::default() };
         let Request { id, arrived, num_answers, tenant, targets, .. } = request;
-        if self.scheduler.admit(request, self.now).is_ok() {
+        if self.scheduler.admit(request).is_ok() {
             self.ledger.admit(id, arrived, num_answers, tenant, targets);
             self.seen.insert(id, seen);
         }

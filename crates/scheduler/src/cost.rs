@@ -328,8 +328,8 @@ fn amounts(work: &Work) -> [f64; NUM_TERMS] {
     ]
 }
 
-/// The two of `len` points between which `rows` lies, and their shares. Before the first point the curve is flat; beyond
-/// the last one its last slope goes on.
+/// The two of `len` points between which `rows` lies, and their shares. Before the first point the curve is flat;
+/// beyond the last one its last slope goes on.
 fn around(len: usize, rows_at: impl Fn(usize) -> usize, rows: usize) -> [(usize, f64); 2] {
     let (mut low, mut high) = (0, len);
     while high - low > 1 {

@@ -1,7 +1,7 @@
 //! Every decision of the engine, and nothing else: who runs in a step, with how many tokens, on which blocks.
 //!
 //! ```text
-//! admit(request, now) -> schedule(now) -> Step -> (the engine computes it) -> complete(output, now) -> events
+//! admit(request) -> schedule(now) -> Step -> (the engine computes it) -> complete(output, now) -> events
 //! ```
 //!
 //! The crate is a pure state machine. It has no clock (time is an argument), no IO, no thread, no random hasher, and it
@@ -32,8 +32,10 @@ mod pace;
 pub mod planted;
 #[cfg(not(feature = "planted"))]
 mod planted;
+mod policy;
 mod prefill;
 mod queue;
+mod state;
 
 pub use cost::{CostModel, Hardware, ModelCost, Work};
 pub use defaults::House;
@@ -47,7 +49,7 @@ pub use sequence::{Phase, SeqId, Sequence};
 pub use step::{
     BlockCopy, BlockLoad, Blocked, Chunk, Event, Preempted, RecordRow, RowOutput, Step, StepId, StepOutput, StepRecord,
 };
-pub use swap::{Fate, Reason, TransferTimes, Verdict, Way};
+pub use swap::{Fate, Reason, Verdict, Way};
 pub use time::Nanos;
 
 /// Whether bugs can be planted: in a test of this crate perhaps, in a program never.

@@ -86,8 +86,8 @@ impl fmt::Display for LimitsError {
 impl core::error::Error for LimitsError {}
 
 impl Limits {
-    /// More blocks than caches have: of 32 tokens each, and a small model's 12 KiB per token, some 800 GB. Bookkeeping of so
-    /// many takes a few hundred megabytes. Whoever takes limits from a file or a flag compares.
+    /// More blocks than caches have: of 32 tokens each, and a small model's 12 KiB per token, some 800 GB. Bookkeeping
+    /// of so many takes a few hundred megabytes. Whoever takes limits from a file or a flag compares.
     pub const MOST_BLOCKS: usize = 1 << 21;
     /// More rows than a step has.
     pub const MOST_ROWS: usize = 1 << 18;

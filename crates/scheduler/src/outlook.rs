@@ -4,15 +4,14 @@
 //! now |#### A: rest of a prompt ####|## B: waits ##|# the new one #|  first token
 //!     |<---------- backlog, those before it ------>|<---- own ---->|
 //! ```
-//! All at the pace of the moment: the rows of prompts that a step takes beside the sequences that decode now, within their
-//! targets. That is a forecast and no promise: streams end and begin, a prefix may be found in the cache, and what comes
-//! later with less time goes first. It leaves out what is left of the step in flight.
+//! All at the pace of the moment: the rows of prompts that a step takes beside the sequences that decode now, within
+//! their targets. That is a forecast and no promise: streams end and begin, a prefix may be found in the cache, and
+//! what comes later with less time goes first. It leaves out what is left of the step in flight.
 
 use alloc::vec::Vec;
 
 use crate::cost::{CostModel, Work};
 use crate::kv::blocks_for;
-use crate::prefill::seats_taken;
 use crate::{Nanos, Phase, Priority, Scheduler};
 
 /// A prompt in line.
@@ -129,33 +128,33 @@ impl Scheduler {
         outlook.ends = 0;
         let Some(cost) = self.cost_model() else { return };
         let (mut decode, mut bound) = (Work::default(), None::<Nanos>);
-        for seq in self.running.iter().map(|&(_, id)| &self.seqs[id]).filter(|seq| seq.phase() == Phase::Decode) {
+        for seq in
+            self.state.running.iter().map(|&(_, id)| &self.state.seqs[id]).filter(|seq| seq.phase() == Phase::Decode)
+        {
             decode.add_decode(seq.num_tokens());
             bound = [bound, seq.request.targets.tpot].into_iter().flatten().min();
         }
         let limits = self.limits();
         let most = limits.max_num_batched_tokens.saturating_sub(decode.rows()).min(limits.max_prefill_chunk).max(1);
         outlook.pace = Pace::of(cost, &decode, bound, most);
-        let started = self.running.iter().map(|&(_, id)| id);
-        for seq in started.chain(self.queue.iter()).map(|id| &self.seqs[id]).filter(|s| s.phase() == Phase::Prefill) {
+        let started = self.state.running.iter().map(|&(_, id)| id);
+        for seq in started
+            .chain(self.state.queue.iter())
+            .map(|id| &self.state.seqs[id])
+            .filter(|s| s.phase() == Phase::Prefill)
+        {
             // Somebody is reading who has seen some of it.
             let resumes = seq.num_generated() > 0;
             let due = if resumes { Nanos(0) } else { due(seq.started_at(), seq.request.targets.ttft) };
             let seconds = outlook.pace.seconds(seq.num_computed(), seq.num_uncomputed());
             outlook.line.push(InLine { priority: seq.rank.priority, due, seconds });
         }
-        let fits = |(_, id)| blocks_for(self.seqs[id].num_tokens(), limits.block_size) <= self.pool.num_free();
-        let no_blocks = self.queue.len() > 0 && !self.queue.firsts().any(fits);
-        if no_blocks || seats_taken(&self.running, &self.seqs) >= limits.max_num_seqs {
-            outlook.ends = self.queue.len() + 1;
+        let fits =
+            |(_, id)| blocks_for(self.state.seqs[id].num_tokens(), limits.block_size) <= self.state.pool.num_free();
+        let no_blocks = self.state.queue.len() > 0 && !self.state.queue.firsts().any(fits);
+        if no_blocks || self.state.seats_taken() >= limits.max_num_seqs {
+            outlook.ends = self.state.queue.len() + 1;
         }
-    }
-
-    /// The outlook at `now`.
-    pub fn outlook(&self, now: Nanos) -> Outlook {
-        let mut outlook = Outlook::default();
-        self.outlook_into(now, &mut outlook);
-        outlook
     }
 }
 

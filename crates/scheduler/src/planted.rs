@@ -24,7 +24,8 @@ macro_rules! bugs {
 }
 
 bugs! {
-    /// Blocks of a cancelled request are free while the step in flight still writes them (vLLM #52360, pegaflow 0.24.2).
+    /// Blocks of a cancelled request are free while the step in flight still writes them (vLLM #52360, pegaflow
+    /// 0.24.2).
     FreeBeforeFence,
     /// Blocks of a request that is cancelled in flight are never freed (vLLM #9428, #24584).
     BlocksLeakedOnCancel,
@@ -74,7 +75,8 @@ bugs! {
     ForkUncounted,
     /// Blocks of a prefix hit are counted as free as well (vLLM #32255: one block, two owners).
     HitsCountedFree,
-    /// What was generated before a preemption is forgotten and generated again (Dynamo: replay without the emitted tokens).
+    /// What was generated before a preemption is forgotten and generated again (Dynamo: replay without the emitted
+    /// tokens).
     TokensLostWhenPreempted,
     /// The first in line loses its blocks to those behind it.
     OldestPreempted,
@@ -103,7 +105,8 @@ bugs! {
     DecodeRowForgotten,
     /// Streams without a target are left out for ever while others have one.
     LeftOutForEver,
-    /// Prompts take as long as they like whatever the streams' target is (the long prompt that freezes a stranger's stream).
+    /// Prompts take as long as they like whatever the streams' target is (the long prompt that freezes a stranger's
+    /// stream).
     TargetIgnored,
     /// The end of an answer is told twice.
     EndToldTwice,

@@ -1,5 +1,5 @@
-//! Who waits, in three orders: by rank, to be served; of each tenant by rank, so that tenants can take turns; and by age,
-//! so that nobody is forgotten.
+//! Who waits, in three orders: by rank, to be served; of each tenant by rank, so that tenants can take turns; and by
+//! age, so that nobody is forgotten.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 

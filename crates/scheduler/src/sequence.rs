@@ -49,7 +49,7 @@ impl Rank {
 
 /// Where a sequence is. Exactly one, and only these moves: `Waiting <-> Running -> Leaving`, and out of any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum State {
+pub(crate) enum Status {
     /// In the queue. Holds no block.
     Waiting,
     /// Holds a block for each of its known tokens.
@@ -64,7 +64,7 @@ pub struct Sequence {
     pub(crate) id: SeqId,
     pub(crate) request: Arc<Request>,
     pub(crate) rank: Rank,
-    pub(crate) state: State,
+    pub(crate) status: Status,
     /// Empty until the first run; see [`Sequence::tokens`].
     tokens: Vec<TokenId>,
     pub(crate) num_computed: usize,
@@ -106,7 +106,7 @@ impl Sequence {
         Sequence {
             id,
             rank,
-            state: State::Waiting,
+            status: Status::Waiting,
             tokens: Vec::new(),
             num_computed: 0,
             table: BlockTable::new(block_size),
@@ -195,11 +195,6 @@ impl Sequence {
         self.table.slot(position)
     }
 
-    /// Slots that its blocks have: at least `num_computed` of them are written.
-    pub fn num_slots(&self) -> usize {
-        self.table.capacity()
-    }
-
     /// Times that it lost its blocks to make room.
     pub fn num_preemptions(&self) -> u32 {
         self.num_preemptions
@@ -273,7 +268,7 @@ impl Sequence {
     pub(crate) fn fork(&self, id: SeqId, answer: usize, max_model_len: usize) -> Sequence {
         let mut fork = Sequence::new(id, self.request.clone(), Rank { answer, ..self.rank }, self.table.block_size());
         fork.make_ready(max_model_len);
-        fork.state = State::Running;
+        fork.status = Status::Running;
         fork.num_forks = 0;
         fork.num_computed = self.num_computed;
         fork.most_computed = self.most_computed;
@@ -292,7 +287,7 @@ impl Sequence {
         if planted(Bug::TokensLostWhenPreempted) {
             self.tokens.truncate(self.request.prompt.len());
         }
-        self.state = State::Waiting;
+        self.status = Status::Waiting;
         self.num_computed = 0;
         self.cached_tokens = 0;
         self.first_lost = None;

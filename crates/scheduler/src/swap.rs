@@ -5,8 +5,8 @@
 //! recompute   prefill its tokens again                                                     the cost model's answer
 //! ```
 //!
-//! Both ways recompute what is not in a full block. Which is faster depends on the machine, the model and the length, so
-//! it is asked each time (recompute or swap: Kwon et al., SOSP 2023, who choose once for all).
+//! Both ways recompute what is not in a full block. Which is faster depends on the machine, the model and the length,
+//! so it is asked each time (recompute or swap: Kwon et al., SOSP 2023, who choose once for all).
 
 use crate::kv::Tier;
 use crate::{CostModel, Nanos, Work};
@@ -116,8 +116,18 @@ pub(crate) struct GivenUp {
     pub(crate) through_disk: bool,
 }
 
+/// Hits that would have to be loaded.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TierHits {
+    /// In each tier.
+    pub(crate) blocks: [usize; 2],
+    /// Position of their first token, and how many there are.
+    pub(crate) start: usize,
+    pub(crate) tokens: usize,
+}
+
 /// Decides. `times` is `None` without tiers.
-pub(crate) fn judge(given_up: GivenUp, times: Option<&TransferTimes>, cost: Option<&CostModel>) -> Verdict {
+pub(crate) fn judge(given_up: &GivenUp, times: Option<&TransferTimes>, cost: Option<&CostModel>) -> Verdict {
     let recompute = cost.map_or(Nanos(0), |cost| prefill_time(cost, given_up.start, given_up.tokens));
     let verdict = |fate, reason, swap| Verdict { fate, reason, swap, recompute };
     let Some(times) = times else { return verdict(Fate::Recompute, Reason::NoTier, Nanos(0)) };
@@ -131,18 +141,12 @@ pub(crate) fn judge(given_up: GivenUp, times: Option<&TransferTimes>, cost: Opti
     }
 }
 
-/// Whether `blocks` hits in each tier are worth loading, in place of computing their `tokens` from position `start`.
-pub(crate) fn is_worth_loading(
-    blocks: [usize; 2],
-    start: usize,
-    tokens: usize,
-    times: &TransferTimes,
-    cost: Option<&CostModel>,
-) -> bool {
+/// Whether hits in tiers are worth loading, in place of computing their tokens.
+pub(crate) fn is_worth_loading(hits: &TierHits, times: &TransferTimes, cost: Option<&CostModel>) -> bool {
     let Some(cost) = cost else { return true };
-    let load = |tier: Tier| times.of(Way::Load(tier)).unwrap_or(0.0) * blocks[tier as usize] as f64;
+    let load = |tier: Tier| times.of(Way::Load(tier)).unwrap_or(0.0) * hits.blocks[tier as usize] as f64;
     let load = Nanos((load(Tier::Host) + load(Tier::Disk)) as u64);
-    load <= prefill_time(cost, start, tokens)
+    load <= prefill_time(cost, hits.start, hits.tokens)
 }
 
 /// What so many prompt rows add to a step that decodes anyway.
@@ -196,7 +200,7 @@ mod tests {
             (of(4, false), None, Some(&cost), Fate::Recompute, Reason::NoTier, 0, 6400),
         ];
         for (case, (given_up, times, cost, fate, reason, swap_us, recompute_us)) in cases.into_iter().enumerate() {
-            let verdict = judge(given_up, times, cost);
+            let verdict = judge(&given_up, times, cost);
             let micros = (verdict.swap.0 / 1000, (verdict.recompute.0 + 500) / 1000);
             assert_eq!((verdict.fate, verdict.reason, micros), (fate, reason, (swap_us, recompute_us)), "case {case}");
         }
@@ -205,9 +209,10 @@ mod tests {
     #[test]
     fn a_hit_in_a_tier_is_loaded_where_that_is_faster_than_its_prefill() {
         let (cost, times) = (cost(), times(0, 1, 5));
-        let worth = |blocks: [usize; 2]| is_worth_loading(blocks, 0, (blocks[0] + blocks[1]) * 16, &times, Some(&cost));
+        let of = |blocks: [usize; 2]| TierHits { blocks, start: 0, tokens: (blocks[0] + blocks[1]) * 16 };
+        let worth = |blocks| is_worth_loading(&of(blocks), &times, Some(&cost));
         assert_eq!([[3, 0], [9, 1], [1, 1], [0, 1]].map(worth), [true, true, false, false]);
-        assert!(is_worth_loading([0, 1], 0, 16, &times, None), "who cannot predict trusts the tier");
+        assert!(is_worth_loading(&of([0, 1]), &times, None), "who cannot predict trusts the tier");
     }
 
     #[test]

@@ -84,9 +84,9 @@ impl ChainHasher {
 /// Bytes that are hashed in one call.
 const PIECE: usize = 1024;
 
-/// Hash -> where that content is. Open addressing with linear probing and no tombstones (Knuth, TAOCP 6.4, algorithm R),
-/// sized once for every place there is: it neither allocates nor rehashes later, and needs no random hasher since its
-/// keys are hashes.
+/// Hash -> where that content is. Open addressing with linear probing and no tombstones (Knuth, TAOCP 6.4, algorithm
+/// R), sized once for every place there is: it neither allocates nor rehashes later, and needs no random hasher since
+/// its keys are hashes.
 pub(super) struct PrefixIndex {
     entries: Vec<Option<(BlockHash, Place)>>,
     len: usize,

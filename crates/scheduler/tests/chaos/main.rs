@@ -1,5 +1,5 @@
-//! Seeded chaos: random requests, cancels, stops, failed steps and clocks that lie, against random, mostly far too small
-//! limits, on machines with random costs and a model that notices everything (`model.rs`).
+//! Seeded chaos: random requests, cancels, stops, failed steps and clocks that lie, against random, mostly far too
+//! small limits, on machines with random costs and a model that notices everything (`model.rs`).
 //!
 //! ```text
 //! weather.rs    limits, load, faults, machine and clock, all drawn from the seed
@@ -39,8 +39,9 @@
 //! Not in this room: I23 and I24 (speculation and grammars, which do not exist yet), I25 (UTF-8:
 //! `crates/engine/tests/answers.rs`), I32 (buffers: `crates/server/tests/http`), I35 (health: the same).
 //!
-//! `cargo xtask chaos` runs it long. By hand: `TWOSTROKE_CHAOS_SEEDS=20000` that many seeds, `TWOSTROKE_CHAOS_MINUTES=5`
-//! as many as fit, `TWOSTROKE_CHAOS_FROM=1000000` others than the first, `TWOSTROKE_CHAOS_SEED=7` only that one.
+//! `cargo xtask chaos` runs it long. By hand: `TWOSTROKE_CHAOS_SEEDS=20000` that many seeds,
+//! `TWOSTROKE_CHAOS_MINUTES=5` as many as fit, `TWOSTROKE_CHAOS_FROM=1000000` others than the first,
+//! `TWOSTROKE_CHAOS_SEED=7` only that one.
 
 mod checks;
 mod counters;

@@ -1,4 +1,5 @@
-//! The checker's own check: bugs that real engines had are planted into the scheduler, one at a time, and must be found.
+//! The checker's own check: bugs that real engines had are planted into the scheduler, one at a time, and must be
+//! found.
 //!
 //! The feature `planted` compiles them in: `cargo xtask test` and `cargo xtask chaos` run this with it.
 
