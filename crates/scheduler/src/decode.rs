@@ -21,7 +21,6 @@ use core::cmp::Ordering;
 
 use crate::fairness::Turn;
 use crate::kv::{BlockId, BlockPool};
-use crate::planted::{Bug, planted};
 use crate::sequence::{Course, Phase, Rank, Sequence, Status};
 use crate::state::State;
 use crate::step::Preempted;
@@ -92,14 +91,11 @@ impl Scheduler {
         if seq.phase() != Phase::Decode || stalled == Some(id) || seq.is_loading() {
             return;
         }
-        if planted(Bug::DecodeRowForgotten) && step.decode.len() >= 3 {
-            return;
-        }
         seq.steps_left_out = 0;
         let block = seq.num_computed / self.state.limits.block_size;
         match seq.table.get(block).copied() {
             None => seq.table.push(self.state.pool.take().expect("room was made")),
-            Some(src) if self.state.pool.refs(src) > 1 && !planted(Bug::SharedBlockWritten) => {
+            Some(src) if self.state.pool.refs(src) > 1 => {
                 let dst = self.state.pool.take().expect("room was made");
                 self.state.pool.release(src);
                 seq.table.replace(block, dst);
@@ -119,7 +115,7 @@ impl Scheduler {
         }
         let mut work = self.plan.record.work;
         work.add_decode(seq.num_tokens());
-        let may_stay_out = seq.steps_left_out < MOST_LEFT_OUT || planted(Bug::LeftOutForEver);
+        let may_stay_out = seq.steps_left_out < MOST_LEFT_OUT;
         // In a step without rows nobody gains by it: who has the target may itself wait for this one's blocks.
         let stays_out = may_stay_out && self.plan.record.work.rows() > 0 && cost.step_time(&work) > bound;
         seq.steps_left_out += u32::from(stays_out);
@@ -162,9 +158,6 @@ impl State {
                 continue;
             }
             let behind = &self.running[index + 1..];
-            if planted(Bug::OldestPreempted) {
-                return Room::Preempt(self.running[0].1);
-            }
             return match self.cheapest_victim(behind, swap_weight) {
                 Some(victim) => Room::Preempt(victim),
                 None if behind.is_empty() && !self.blocks_come_back() => Room::Preempt(seq.id),
@@ -181,9 +174,6 @@ impl State {
 
     /// Blocks that protected sequences may still take before they end: nobody else gets those.
     pub(crate) fn reserved_blocks(&self) -> usize {
-        if planted(Bug::ReserveGivenAway) {
-            return 0;
-        }
         let mut sharers = Sharers::default();
         let protected = self.running().filter(|seq| is_protected(seq));
         protected.map(|seq| self.blocks_to_end(seq) - seq.table.len() + sharers.copies_to_write(seq, &self.pool)).sum()
@@ -202,8 +192,8 @@ impl State {
         let mut best: Option<(Turn, Priority, Loss, SeqId)> = None;
         for &(rank, id) in candidates.iter().rev().filter(|(_, id)| can_go(&self.seqs[*id])) {
             let seq = &self.seqs[id];
-            let class = if planted(Bug::HigherClassPreempted) { Priority(0) } else { rank.priority };
-            let (turn, loss) = (self.shares.turn(seq), Loss::of(seq, &self.pool, swap_weight));
+            let (turn, class) = (self.shares.turn(seq), rank.priority);
+            let loss = Loss::of(seq, &self.pool, swap_weight);
             let is_better =
                 |(most, lowest, least, _): (Turn, Priority, Loss, SeqId)| match (turn, class).cmp(&(most, lowest)) {
                     Ordering::Equal => loss.is_less_than(least),
@@ -219,7 +209,7 @@ impl State {
 
 /// Whether a sequence may no longer be preempted.
 pub(crate) fn is_protected(seq: &Sequence) -> bool {
-    seq.num_preemptions >= MAX_PREEMPTIONS && !planted(Bug::PreemptedWithoutEnd)
+    seq.num_preemptions >= MAX_PREEMPTIONS
 }
 
 /// Counts copies-on-write before they happen. Of `r` answers that share a block, `r - 1` copy it and the last writes in

@@ -15,7 +15,7 @@
 //! Counted in tokens and not in the cost model's seconds, so that it is the same with and without a model, exact (no
 //! rounding, no drift), and a number that a tenant can check against the usage it was told.
 //!
-//! **A class is a right of way among a tenant's own requests, and a weight between tenants** ([`Priority::charge`]): who
+//! **A class is a right of way among a tenant's own requests, and a weight between tenants** ([`crate::Priority::charge`]): who
 //! asks urgently pays a quarter for each token, so beside one who does not it gets four tokens of five, and never five.
 //! Were it a right of way between tenants too, one key with urgent requests could silence all the others.
 //!
@@ -37,8 +37,6 @@
 
 use alloc::collections::BTreeMap;
 
-use crate::Priority;
-use crate::planted::{Bug, planted};
 use crate::sequence::Sequence;
 use crate::state::State;
 
@@ -67,7 +65,7 @@ impl Shares {
     pub(crate) fn join(&mut self, tenant: u64) {
         let level = self.level();
         let share = self.tenants.entry(tenant).or_default();
-        if share.num_open == 0 && !planted(Bug::RightsSavedUp) {
+        if share.num_open == 0 {
             share.served = share.served.max(level);
         }
         share.num_open += 1;
@@ -110,10 +108,8 @@ impl Shares {
         seq.num_prompt_rows_served = end.max(seq.num_prompt_rows_served);
         // Alone, a tenant need not be counted: all who come later begin level with it.
         if self.tenants.len() > 1 {
-            let samples = if planted(Bug::AnswersNotCharged) { 0 } else { samples as u64 };
-            let class = if planted(Bug::ClassNotWeighed) { Priority(0) } else { seq.rank.priority };
             let share = self.tenants.get_mut(&seq.request.tenant).expect("it joined");
-            share.served += class.charge() * (prompt_rows + SAMPLED * samples);
+            share.served += seq.rank.priority.charge() * (prompt_rows + SAMPLED * samples as u64);
         }
     }
 

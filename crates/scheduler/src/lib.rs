@@ -28,10 +28,6 @@ mod invariants;
 mod limits;
 mod outlook;
 mod pace;
-#[cfg(feature = "planted")]
-pub mod planted;
-#[cfg(not(feature = "planted"))]
-mod planted;
 mod policy;
 mod prefill;
 mod queue;
@@ -51,6 +47,3 @@ pub use step::{
 };
 pub use swap::{Fate, Reason, Verdict, Way};
 pub use time::Nanos;
-
-/// Whether bugs can be planted: in a test of this crate perhaps, in a program never.
-pub const BUGS_CAN_BE_PLANTED: bool = cfg!(feature = "planted");

@@ -21,7 +21,6 @@
 use crate::decode::is_protected;
 use crate::kv::{FullBlock, Hit, Place, blocks_for};
 use crate::pace::{self, Candidate};
-use crate::planted::{Bug, planted};
 use crate::sequence::{Rank, Status};
 use crate::state::State;
 use crate::swap::TierHits;
@@ -55,7 +54,7 @@ impl Scheduler {
             prompts: self.state.limits.max_prefill_seqs,
             // Nobody enters in a step that threw somebody out.
             door_is_open: step.preempted.is_empty(),
-            bound: bound.filter(|_| !planted(Bug::TargetIgnored)).map(|bound| self.at_least_some_growth(bound)),
+            bound: bound.map(|bound| self.at_least_some_growth(bound)),
         };
         self.plan.record.blocked = Some(if left.door_is_open { Blocked::Budget } else { Blocked::Kv });
         self.plan.started.clear();
@@ -202,7 +201,7 @@ impl Scheduler {
             left.rows -= 1;
         } else {
             left.rows -= self.plan_chunk(id, left, step);
-            left.prompts -= usize::from(!planted(Bug::PromptsUnbounded));
+            left.prompts -= 1;
         }
     }
 
@@ -222,11 +221,6 @@ impl Scheduler {
         }
         self.find_prefix(id);
         if !self.state.fits(&self.state.seqs[id], &self.plan.hits) {
-            if planted(Bug::HoldAndWait)
-                && let Some(block) = self.state.pool.take()
-            {
-                self.state.seqs[id].table.push(block);
-            }
             return Err(Blocked::Kv);
         }
         self.state.enter(id, &self.plan.hits, &mut step.loads);
@@ -290,7 +284,7 @@ impl State {
     /// and what must remain free for those that run. Depends on what others hold, not on what they might free.
     fn fits(&self, seq: &Sequence, hits: &[Hit]) -> bool {
         let in_pool = hits.iter().filter_map(Hit::block);
-        let is_idle = |block: &BlockId| self.pool.refs(*block) == 0 && !planted(Bug::HitsCountedFree);
+        let is_idle = |block: &BlockId| self.pool.refs(*block) == 0;
         let not_for_it = in_pool.clone().filter(is_idle).count() + self.reserved_blocks();
         let Some(room) = self.pool.num_free().checked_sub(not_for_it) else { return false };
         self.blocks_to_enter(seq) - in_pool.count() <= room
@@ -314,7 +308,6 @@ impl State {
 
 /// Rows for a prompt with `num_uncomputed` tokens to go.
 fn chunk_len(num_uncomputed: usize, rows_left: usize, limits: &Limits) -> usize {
-    let rows_left = if planted(Bug::ChunkExceedsStep) { usize::MAX } else { rows_left };
     num_uncomputed.min(rows_left).min(limits.max_prefill_chunk)
 }
 
@@ -328,7 +321,7 @@ pub(crate) struct Patience {
 impl Patience {
     /// Whether the oldest prompt goes first in this step.
     pub(crate) fn is_out(&self, oldest: SeqId) -> bool {
-        self.oldest == Some(oldest) && self.passed_over >= PATIENCE && !planted(Bug::PromptStarved)
+        self.oldest == Some(oldest) && self.passed_over >= PATIENCE
     }
 
     /// What happened in a step: did prompts advance, and did the oldest one?

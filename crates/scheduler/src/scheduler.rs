@@ -18,7 +18,6 @@ use alloc::vec::Vec;
 use crate::cost::CostModel;
 use crate::kv::{ChainHasher, Hit};
 use crate::pace::Candidate;
-use crate::planted::{Bug, planted};
 use crate::policy::Policy;
 use crate::prefill;
 use crate::sequence::{Course, Status};
@@ -159,17 +158,17 @@ impl Scheduler {
         if prompt_tokens + request.stop.max_tokens.min(1) > limits.max_model_len {
             return Err(AdmitError::TooLong { prompt_tokens, max_model_len: limits.max_model_len });
         }
-        if num_answers > limits.max_num_seqs && !planted(Bug::AnswersUnbounded) {
+        if num_answers > limits.max_num_seqs {
             return Err(AdmitError::TooManyAnswers { num_answers, max_num_seqs: limits.max_num_seqs });
         }
         let course = Course::of(request, limits.max_model_len);
         let needed_blocks = course.blocks_of_answers(num_answers, limits.block_size);
-        if needed_blocks > limits.num_blocks && !planted(Bug::NeverFitsUnchecked) {
+        if needed_blocks > limits.num_blocks {
             return Err(AdmitError::NeverFits { needed_blocks, total_blocks: limits.num_blocks });
         }
         let (waiting_requests, waiting_tokens) = (self.state.queue.num_new(), self.state.queue.num_new_tokens());
         let too_many_tokens = waiting_requests > 0 && waiting_tokens + prompt_tokens > limits.max_queued_tokens;
-        if (waiting_requests >= limits.max_queued_requests || too_many_tokens) && !planted(Bug::QueueUnbounded) {
+        if waiting_requests >= limits.max_queued_requests || too_many_tokens {
             return Err(AdmitError::QueueFull { waiting_requests, waiting_tokens });
         }
         Ok(())
@@ -228,7 +227,7 @@ impl Scheduler {
         let cached_tokens = core::mem::take(&mut seq.cached_tokens);
         seq.rows_in_flight = len;
         self.plan.rows.push(PlannedRows { seq: id, len, samples });
-        let row = RecordRow {
+        RecordRow {
             request: seq.request.id,
             seq: id,
             answer: seq.answer(),
@@ -236,13 +235,7 @@ impl Scheduler {
             len,
             samples,
             cached_tokens,
-        };
-        if planted(Bug::RegisteredBeforeComplete) {
-            seq.num_computed += len;
-            self.state.feed_prefix_cache(id);
-            self.state.seqs[id].num_computed -= len;
         }
-        row
     }
 
     /// Takes a step's results: see [`Scheduler::complete_into`].
@@ -269,9 +262,7 @@ impl Scheduler {
             seq.rows_in_flight = 0;
             let tokens = seq.output_row.take().map_or(&[][..], |row| &output.rows[row].tokens);
             if seq.status == Status::Leaving {
-                if !planted(Bug::BlocksLeakedOnCancel) {
-                    self.release_blocks(planned.seq);
-                }
+                self.release_blocks(planned.seq);
                 self.state.seqs.remove(planned.seq);
                 continue;
             }
@@ -302,10 +293,6 @@ impl Scheduler {
                 self.release_blocks(id);
                 self.state.seqs.remove(id);
             } else {
-                if planted(Bug::FailedStepCached) {
-                    seq.num_computed += self.plan.rows[index].len;
-                    self.state.feed_prefix_cache(id);
-                }
                 self.leave_running(id);
                 self.state.return_to_queue(id);
             }
@@ -336,15 +323,11 @@ impl Scheduler {
                 _ => self.state.requests[&request].answers[answer].expect("it waits for this token"),
             };
             let ended = self.state.seqs[id].push(token, self.state.limits.max_model_len, now);
-            let told = if planted(Bug::TokenToWrongAnswer) { 0 } else { answer };
-            events.push(Event::Token { request, answer: told, token });
+            events.push(Event::Token { request, answer, token });
             if let Some(reason) = ended {
                 self.retire(id);
                 self.state.finish_answer(request, answer);
                 events.push(Event::Finished { request, answer, reason });
-                if planted(Bug::EndToldTwice) {
-                    events.push(Event::Finished { request, answer, reason });
-                }
             }
         }
     }
@@ -382,15 +365,11 @@ impl Scheduler {
     fn retire(&mut self, id: SeqId) {
         let seq = &mut self.state.seqs[id];
         match seq.status {
-            Status::Waiting if planted(Bug::CancelForgottenInQueue) => return,
             Status::Waiting => self.state.queue.remove(seq),
             Status::Running if seq.rows_in_flight + seq.loads_in_flight > 0 => {
                 seq.status = Status::Leaving;
                 let rank = seq.rank;
                 self.state.remove_from_running(rank);
-                if planted(Bug::FreeBeforeFence) {
-                    self.release_blocks(id);
-                }
                 return;
             }
             Status::Running => _ = self.leave_running(id),
@@ -437,7 +416,6 @@ impl Scheduler {
     pub fn load_ended(&mut self, load: BlockLoad, good: bool, took: Nanos) {
         let place = self.state.loads.iter().position(|other| *other == load).expect("a load ends once");
         self.state.loads.swap_remove(place);
-        let good = good || planted(Bug::BadLoadBelieved);
         if good && load.slot.tier == Tier::Disk {
             self.policy.transfer_times.observe(Way::Load(Tier::Disk), 1, took);
         }
@@ -458,9 +436,7 @@ impl Scheduler {
         // What has come is true, whoever wanted it.
         self.state.feed_prefix_cache(load.seq);
         if self.state.seqs[load.seq].status == Status::Leaving {
-            if !planted(Bug::BlocksLeakedOnLoad) {
-                self.release_blocks(load.seq);
-            }
+            self.release_blocks(load.seq);
             self.state.seqs.remove(load.seq);
         } else if first_lost.is_some() {
             self.leave_running(load.seq);

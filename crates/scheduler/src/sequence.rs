@@ -14,7 +14,6 @@ use alloc::vec::Vec;
 use core::ops::{Index, IndexMut};
 
 use crate::kv::{BlockHash, BlockTable, ChainHasher, ContentName, blocks_for};
-use crate::planted::{Bug, planted};
 use crate::{BlockId, FinishReason, Nanos, Priority, Request, RequestId, TokenId};
 
 /// Names a sequence; never used twice. A request with one answer has one sequence; with several, the first carries the
@@ -202,7 +201,7 @@ impl Sequence {
 
     /// Whether its blocks are still being loaded.
     pub fn is_loading(&self) -> bool {
-        self.loads_in_flight > 0 && !planted(Bug::ComputedWhileLoading)
+        self.loads_in_flight > 0
     }
 
     /// What its time to first token is measured from: its arrival, later by what the engine was held since.
@@ -251,13 +250,12 @@ impl Sequence {
         }
         self.last_token_at = now;
         let stop = &self.request.stop;
-        let heeds_stop_tokens = self.num_generated() >= stop.min_tokens || planted(Bug::MinTokensIgnored);
+        let heeds_stop_tokens = self.num_generated() >= stop.min_tokens;
         let is_stop_token = heeds_stop_tokens && stop.stop_token_ids.contains(&token);
-        let max_tokens = stop.max_tokens + usize::from(planted(Bug::OneTokenTooMany));
         self.tokens.push(token);
         if is_stop_token {
             Some(FinishReason::Stop(Some(token)))
-        } else if self.num_generated() >= max_tokens || self.num_tokens() >= max_model_len {
+        } else if self.num_generated() >= stop.max_tokens || self.num_tokens() >= max_model_len {
             Some(FinishReason::Length)
         } else {
             None
@@ -284,9 +282,6 @@ impl Sequence {
     /// Back to where it was before it ran, but with all it knows: tokens and hashes stay. The table is empty already.
     pub(crate) fn rewind(&mut self) {
         assert!(self.table.is_empty(), "its blocks are released first");
-        if planted(Bug::TokensLostWhenPreempted) {
-            self.tokens.truncate(self.request.prompt.len());
-        }
         self.status = Status::Waiting;
         self.num_computed = 0;
         self.cached_tokens = 0;

@@ -16,7 +16,6 @@ use alloc::vec::Vec;
 
 use crate::fairness::Shares;
 use crate::kv::{BlockPool, ChainHasher, FullBlock, Hit, Place, blocks_for};
-use crate::planted::{Bug, planted};
 use crate::queue::Queue;
 use crate::sequence::{Rank, Sequence, Sequences, Status};
 use crate::swap::GivenUp;
@@ -81,11 +80,7 @@ impl State {
 
     /// A request that may be admitted joins the queue.
     pub(crate) fn add(&mut self, request: Request) {
-        let rank = Rank {
-            priority: request.priority,
-            arrival: self.next_arrival ^ u64::from(planted(Bug::OutOfOrder)),
-            answer: 0,
-        };
+        let rank = Rank { priority: request.priority, arrival: self.next_arrival, answer: 0 };
         self.next_arrival += 1;
         let (id, tenant, num_answers) = (request.id, request.tenant, request.num_answers);
         self.shares.join(tenant);
@@ -170,7 +165,7 @@ impl State {
     pub(crate) fn feed_prefix_cache(&mut self, id: SeqId) {
         let seq = &mut self.seqs[id];
         let (mut count, mut last) = seq.registered();
-        let num_full = (seq.num_computed + usize::from(planted(Bug::PartialBlockRegistered))) / self.limits.block_size;
+        let num_full = seq.num_computed / self.limits.block_size;
         if !(self.limits.enable_prefix_caching && seq.request.use_prefix_cache) || num_full == count {
             return;
         }
@@ -203,8 +198,7 @@ impl State {
         for answer in 1..=num_forks {
             let fork_id = self.seqs.next_id();
             let fork = self.seqs[id].fork(fork_id, answer, self.limits.max_model_len);
-            let counted = fork.table.iter().filter(|_| !planted(Bug::ForkUncounted));
-            counted.for_each(|&block| self.pool.share(block));
+            fork.table.iter().for_each(|&block| self.pool.share(block));
             let active = self.requests.get_mut(&fork.request.id).expect("its request is active");
             active.answers[answer] = Some(self.seqs.insert(fork));
             self.join_running(fork_id);

@@ -19,7 +19,6 @@ use super::prefix::PrefixIndex;
 use super::tiers::Tiers;
 use super::{BlockHash, BlockId, BlockSave, ChainHasher, SlotSpill, SwapStats, Tier, TierSizes, TierSlot};
 use crate::TokenId;
-use crate::planted::{Bug, planted};
 
 /// Names a *content* of the prefix cache, wherever it is. Numbers are never used twice: when a content is lost, its old
 /// name finds nothing instead of something else.
@@ -186,9 +185,7 @@ impl BlockPool {
         self.free.remove(block.index());
         if self.is_cached(block) {
             self.num_evicted += 1;
-            if !planted(Bug::EvictedStillFound) {
-                self.demote(block);
-            }
+            self.demote(block);
         }
         self.blocks[block.index()].refs = 1;
         self.num_taken += 1;
@@ -224,10 +221,10 @@ impl BlockPool {
         let &FullBlock { hash, parent, salt, tokens } = full;
         let place = self.index.get(&hash)?;
         let content = self.content_at(place);
-        let same_salt = content.salt == salt || planted(Bug::SaltIgnored);
-        let equal = content.parent == parent.map(|parent| parent.id) && same_salt && self.tokens_at(place) == tokens;
+        let follows = content.parent == parent.map(|parent| parent.id);
+        let equal = follows && content.salt == salt && self.tokens_at(place) == tokens;
         let name = ContentName { hash, id: content.id };
-        (equal || planted(Bug::HashBelieved)).then_some(Hit { place, name })
+        equal.then_some(Hit { place, name })
     }
 
     /// Puts a full, computed, held block into the prefix cache, and returns the name under which its content is known.
@@ -258,7 +255,7 @@ impl BlockPool {
             self.forget(other);
         }
         let id = self.next_id;
-        self.next_id += u64::from(!planted(Bug::NameUsedTwice));
+        self.next_id += 1;
         let parent = parent.map(|parent| parent.id);
         self.index.insert(hash, Place::Block(block));
         self.hold(block, Content { hash, id, parent, salt, keep: true }, tokens);
@@ -424,9 +421,6 @@ impl BlockPool {
     /// The saves that [`BlockPool::take`] has made necessary since the last call, in order.
     pub(crate) fn drain_saves(&mut self, saves: &mut Vec<BlockSave>) {
         self.tiers.stats.saved += self.saves.len() as u64;
-        if planted(Bug::SaveForgotten) {
-            self.saves.pop();
-        }
         saves.append(&mut self.saves);
     }
 
@@ -455,9 +449,7 @@ impl BlockPool {
 
     /// Begins to read a slot: it keeps its content until the read has ended.
     pub(crate) fn begin_load(&mut self, slot: TierSlot) {
-        if !planted(Bug::SlotNotPinned) {
-            self.tiers.pin(slot);
-        }
+        self.tiers.pin(slot);
     }
 
     /// A read has ended; if it failed, its content is lost.

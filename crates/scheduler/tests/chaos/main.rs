@@ -7,8 +7,9 @@
 //! checks.rs     what an outsider sees must hold, after every call
 //! turns.rs      a naive twin of the counters by which tenants take turns
 //! counters.rs   what a run must have provoked: with too little of it, it fails
-//! planted.rs    bugs that real engines had, planted, must be found
 //! ```
+//!
+//! Bugs that real engines had, planted into the scheduler, must be found by it: `tests/planted`, `cargo xtask planted`.
 //!
 //! The invariants by name, and where each is checked after every call:
 //!
@@ -46,8 +47,6 @@
 mod checks;
 mod counters;
 mod model;
-#[cfg(feature = "planted")]
-mod planted;
 mod turns;
 mod weather;
 mod world;
@@ -102,12 +101,6 @@ fn bugs_of_the_engine_around_it_are_noticed() {
         println!("{bug:?} was noticed in {times} of 40 seeds");
         assert!(times >= 5, "{bug:?} was noticed in {times} of 40 seeds only");
     }
-}
-
-/// A program with bugs that can be planted is not for anybody's use; this build, with the feature or without, says so.
-#[test]
-fn bugs_can_be_planted_only_with_the_feature() {
-    assert_eq!(scheduler::BUGS_CAN_BE_PLANTED, cfg!(feature = "planted"));
 }
 
 fn finds(seed: u64, bug: Option<EngineBug>) -> bool {
