@@ -11,8 +11,8 @@ use model::sampler::{History, SampleKey, Sampled, Sampler, TokenLogProbs};
 use model::tokenizer::Tokenizer;
 use model::{Batch, Forward};
 use scheduler::{
-    AdmitError, CostModel, Event, FinishReason, Nanos, Outlook, Preempted, Request, RequestId, RowOutput, Scheduler,
-    Sequence, Step, StepOutput, StepRecord, TokenId,
+    AdmissionForecast, AdmitError, CostModel, Event, FinishReason, Nanos, Preempted, Request, RequestId, RowOutput,
+    Scheduler, Sequence, Step, StepOutput, StepRecord, TokenId,
 };
 use sim::report::Outcome;
 
@@ -443,14 +443,14 @@ impl EngineCore {
             active.timings.decode_context_tokens += row.start as u64 + 1;
         }
         for preempted in &record.preempted {
-            let Preempted { request, tokens, verdict } = preempted;
+            let Preempted { request, tokens, decision } = preempted;
             tracing::info!(
                 request = request.0,
                 tokens,
-                fate = ?verdict.fate,
-                reason = ?verdict.reason,
-                swap_ms = verdict.swap.as_secs_f64() * 1e3,
-                recompute_ms = verdict.recompute.as_secs_f64() * 1e3,
+                fate = ?decision.mode,
+                reason = ?decision.reason,
+                swap_ms = decision.swap.as_secs_f64() * 1e3,
+                recompute_ms = decision.recompute.as_secs_f64() * 1e3,
                 "preempted: the KV cache is full"
             );
             if let Some(active) = self.active.get_mut(request) {
@@ -653,10 +653,10 @@ impl EngineCore {
     }
 
     /// Tells other threads who is in line for prefill.
-    pub(crate) fn look_ahead(&self, now: Nanos, outlook: &Mutex<Outlook>) {
+    pub(crate) fn look_ahead(&self, now: Nanos, outlook: &Mutex<AdmissionForecast>) {
         if self.scheduler.cost_model().is_some() {
             let mut outlook = outlook.lock().unwrap_or_else(PoisonError::into_inner);
-            self.scheduler.outlook_into(now, &mut outlook);
+            self.scheduler.forecast_into(now, &mut outlook);
         }
     }
 

@@ -43,7 +43,7 @@ use model::chat_template::ChatTemplate;
 use model::demands::{Demands, Shape};
 use model::tokenizer::Tokenizer;
 use model::{GenerationDefaults, ModelConfig};
-use scheduler::{Limits, Nanos, Newcomer, StepRecord, Targets, TokenId};
+use scheduler::{IncomingRequest, Limits, Nanos, StepRecord, Targets, TokenId};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
@@ -287,7 +287,7 @@ impl Engine {
             return Ok(None);
         }
         let (prompt_tokens, priority, ttft) = (request.prompt.len(), request.priority, request.targets.ttft);
-        let new = Newcomer { prompt_tokens, priority, ttft };
+        let new = IncomingRequest { prompt_tokens, priority, ttft };
         let turnover = Nanos(self.0.shared.drain_interval.load(Ordering::Relaxed));
         let mut outlook = self.0.shared.outlook.lock().unwrap_or_else(PoisonError::into_inner);
         let (predicted, alone) = (outlook.ttft(&new, now, turnover), outlook.alone(prompt_tokens));

@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use scheduler::{Nanos, Outlook, RequestId, Scheduler};
+use scheduler::{AdmissionForecast, Nanos, RequestId, Scheduler};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::mpsc::error::TryRecvError;
 use tokio::sync::oneshot;
@@ -70,7 +70,7 @@ pub(crate) struct Shared {
     /// Submitted and not ended.
     pub(crate) open_requests: AtomicUsize,
     /// Who is in line for prefill, renewed before each step.
-    pub(crate) outlook: Mutex<Outlook>,
+    pub(crate) outlook: Mutex<AdmissionForecast>,
     /// Those who watch.
     pub(crate) watchers: AtomicUsize,
     /// Those of them who want to see the blocks of the cache.

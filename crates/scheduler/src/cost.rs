@@ -230,9 +230,9 @@ impl CostModel {
         }
     }
 
-    /// Most rows, up to `len`, of a prompt with `start` tokens computed that a step with `work` besides can take and
-    /// still end within `bound`; 0 if none. `len` is what the prompt has to go.
-    pub fn rows_within(&self, work: &Work, start: usize, len: usize, uncomputed: usize, bound: Nanos) -> usize {
+    /// Most rows of `prompt` that a step with `work` besides can take and still end within `bound`; 0 if none.
+    pub(crate) fn rows_within(&self, work: &Work, prompt: PromptRows, bound: Nanos) -> usize {
+        let PromptRows { start, most: len, uncomputed } = prompt;
         let fits = |rows: usize| {
             let mut work = *work;
             work.add_chunk(start, rows, rows == uncomputed);
@@ -289,6 +289,24 @@ impl CostModel {
     fn weights(&self, rows: usize) -> f64 {
         let parts = around(self.knots.len(), |index| self.knots[index].rows, rows);
         parts.into_iter().map(|(index, weight)| self.knots[index].seconds * weight).sum()
+    }
+}
+
+/// Rows of one prompt that a step could take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PromptRows {
+    /// Tokens of it that are computed.
+    pub(crate) start: usize,
+    /// So many rows, no more.
+    pub(crate) most: usize,
+    /// What it has to go; the row that ends it has logits.
+    pub(crate) uncomputed: usize,
+}
+
+impl PromptRows {
+    /// The first `most` rows of a prompt that does not end with them.
+    pub(crate) fn first(most: usize) -> PromptRows {
+        PromptRows { start: 0, most, uncomputed: usize::MAX }
     }
 }
 

@@ -24,7 +24,7 @@ use crate::kv::{BlockId, BlockPool};
 use crate::sequence::{Course, Phase, Rank, Sequence, Status};
 use crate::state::State;
 use crate::step::Preempted;
-use crate::swap::{Fate, GivenUp};
+use crate::swap::{GivenUp, PreemptionMode};
 use crate::{BlockCopy, Nanos, Priority, Scheduler, SeqId, Step};
 
 /// After so many preemptions a sequence runs with its whole course set aside.
@@ -50,8 +50,8 @@ impl Scheduler {
 
     fn preempt(&mut self, id: SeqId) {
         let (request, tokens) = (self.state.seqs[id].request_id(), self.state.seqs[id].num_computed());
-        let verdict = self.leave_running(id);
-        self.plan.record.preempted.push(Preempted { request, tokens, verdict });
+        let decision = self.leave_running(id);
+        self.plan.record.preempted.push(Preempted { request, tokens, decision });
         self.state.seqs[id].num_preemptions += 1;
         self.state.return_to_queue(id);
     }
@@ -61,11 +61,11 @@ impl Scheduler {
     fn swap_weight(&self) -> usize {
         let (tokens, through_disk) = (self.state.limits.block_size, self.state.pool.swaps_to_disk());
         let given_up = GivenUp { blocks: 1, start: 0, tokens, through_disk };
-        let verdict = self.policy.judge(&given_up, &self.state.pool);
-        match verdict.fate {
-            Fate::Recompute => WHOLE,
-            Fate::Swap if verdict.recompute.0 == 0 => 0,
-            Fate::Swap => (verdict.swap.0.saturating_mul(WHOLE as u64) / verdict.recompute.0) as usize,
+        let decision = self.policy.judge(&given_up, &self.state.pool);
+        match decision.mode {
+            PreemptionMode::Recompute => WHOLE,
+            PreemptionMode::Swap if decision.recompute.0 == 0 => 0,
+            PreemptionMode::Swap => (decision.swap.0.saturating_mul(WHOLE as u64) / decision.recompute.0) as usize,
         }
     }
 
@@ -222,6 +222,7 @@ struct Sharers {
 
 impl Sharers {
     /// Blocks that the next token of `seq` takes from the pool: 0 or 1.
+    #[inline]
     fn blocks_to_write(&mut self, seq: &Sequence, pool: &BlockPool) -> usize {
         let grows = seq.num_computed == seq.table.capacity();
         usize::from(grows) + self.copies_to_write(seq, pool)

@@ -24,9 +24,9 @@ pub mod time;
 mod decode;
 mod defaults;
 mod fairness;
+mod forecast;
 mod invariants;
 mod limits;
-mod outlook;
 mod pace;
 mod policy;
 mod prefill;
@@ -35,9 +35,9 @@ mod state;
 
 pub use cost::{CostModel, Hardware, ModelCost, Work};
 pub use defaults::House;
+pub use forecast::{AdmissionForecast, IncomingRequest};
 pub use kv::{BlockId, BlockSave, BlockTable, SlotSpill, SwapStats, Tier, TierSizes, TierSlot};
 pub use limits::{Limits, LimitsError};
-pub use outlook::{Newcomer, Outlook};
 pub use pace::Targets;
 pub use request::{AdmitError, FinishReason, Priority, Request, RequestId, StopRules, TokenId};
 pub use scheduler::{BlockUse, Completed, PrefixStats, Scheduler};
@@ -45,5 +45,5 @@ pub use sequence::{Phase, SeqId, Sequence};
 pub use step::{
     BlockCopy, BlockLoad, Blocked, Chunk, Event, Preempted, RecordRow, RowOutput, Step, StepId, StepOutput, StepRecord,
 };
-pub use swap::{Fate, Reason, Verdict, Way};
+pub use swap::{PreemptionMode, SwapDecision, SwapReason, Transfer};
 pub use time::Nanos;

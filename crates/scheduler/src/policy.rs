@@ -6,7 +6,7 @@ use crate::kv::BlockPool;
 use crate::pace;
 use crate::prefill::Patience;
 use crate::state::State;
-use crate::swap::{self, GivenUp, TierHits, TransferTimes, Verdict, Way};
+use crate::swap::{self, GivenUp, SwapDecision, TierHits, Transfer, TransferTimes};
 use crate::{CostModel, Nanos, StepRecord, Tier};
 
 /// Predictions, and the patience of the oldest prompt.
@@ -23,8 +23,8 @@ impl Policy {
     pub(crate) fn predict(&self, record: &StepRecord) -> Nanos {
         let Some(cost) = &self.cost else { return Nanos(0) };
         let nanos = |way, blocks: usize| self.transfer_times.of(way).unwrap_or(0.0) * blocks as f64;
-        let saves = nanos(Way::Save, record.saved_blocks);
-        let loads = nanos(Way::Load(Tier::Host), record.loaded_blocks[0]);
+        let saves = nanos(Transfer::Save, record.saved_blocks);
+        let loads = nanos(Transfer::Load(Tier::Host), record.loaded_blocks[0]);
         Nanos(cost.step_time(&record.work).0 + (saves + loads) as u64)
     }
 
@@ -36,7 +36,7 @@ impl Policy {
     }
 
     /// What becomes of blocks that are given up.
-    pub(crate) fn judge(&self, given_up: &GivenUp, pool: &BlockPool) -> Verdict {
+    pub(crate) fn judge(&self, given_up: &GivenUp, pool: &BlockPool) -> SwapDecision {
         let times = pool.has_tiers().then_some(&self.transfer_times);
         swap::judge(given_up, times, self.cost.as_ref())
     }

@@ -18,6 +18,7 @@
 //! Nobody starves: after [`PATIENCE`] steps in which prompts advanced but the longest-waiting one did not, it goes
 //! first, whatever its class and whoever's turn it is.
 
+use crate::cost::PromptRows;
 use crate::decode::is_protected;
 use crate::kv::{FullBlock, Hit, Place, blocks_for};
 use crate::pace::{self, Candidate};
@@ -43,6 +44,8 @@ struct Left {
     door_is_open: bool,
     /// How long the step may take; `None`: as long as it likes.
     bound: Option<Nanos>,
+    /// Prompt rows per second at the pace that this allows, where steps can be predicted.
+    rows_per_second: f64,
 }
 
 impl Scheduler {
@@ -55,6 +58,7 @@ impl Scheduler {
             // Nobody enters in a step that threw somebody out.
             door_is_open: step.preempted.is_empty(),
             bound: bound.map(|bound| self.at_least_some_growth(bound)),
+            rows_per_second: f64::INFINITY,
         };
         self.plan.record.blocked = Some(if left.door_is_open { Blocked::Budget } else { Blocked::Kv });
         self.plan.started.clear();
@@ -104,15 +108,15 @@ impl Scheduler {
     fn advance_by_deadline(&mut self, now: Nanos, left: &mut Left, step: &mut Step) {
         let mut candidates = core::mem::take(&mut self.plan.candidates);
         candidates.clear();
-        let rows_per_second = self.prefill_rate(left);
+        left.rows_per_second = self.prefill_rate(left);
         let started = self.plan.started.iter().map(|&(_, id)| id);
         for id in started.chain(self.state.queue.firsts_evenly(LOOKAHEAD)) {
-            candidates.push(self.candidate(id, rows_per_second));
+            candidates.push(self.candidate(id, left));
         }
         if candidates.len() > 1 {
             pace::order(&mut candidates, now);
         }
-        self.slow_down(&candidates, rows_per_second, now, left);
+        self.slow_down(&candidates, now, left);
         let mut seat_is_left = false;
         for (index, candidate) in candidates.iter().enumerate() {
             if left.rows == 0 || left.prompts == 0 || !self.has_time(left) {
@@ -137,16 +141,16 @@ impl Scheduler {
     /// the streams what they cost the machine, and a burst of prompts would leave compute idle in the steps after it.
     /// (Less than half gains nothing in the loads of `sim`'s example goodput, and costs first tokens: where a stream's
     /// steps are much shorter than its target, a prompt would trickle.)
-    fn slow_down(&self, candidates: &[Candidate], rows_per_second: f64, now: Nanos, left: &mut Left) {
+    fn slow_down(&self, candidates: &[Candidate], now: Nanos, left: &mut Left) {
         let Some(bound) = left.bound.filter(|_| !candidates.is_empty()) else { return };
         let gentle = Left { bound: Some(self.at_least_some_growth(Nanos(bound.0 / 2))), ..*left };
-        let slower = rows_per_second / self.prefill_rate(&gentle);
+        let slower = left.rows_per_second / self.prefill_rate(&gentle);
         if pace::have_time(candidates, slower, now) {
             left.bound = gentle.bound;
         }
     }
 
-    fn candidate(&self, id: SeqId, rows_per_second: f64) -> Candidate {
+    fn candidate(&self, id: SeqId, left: &Left) -> Candidate {
         let seq = &self.state.seqs[id];
         Candidate {
             seq: id,
@@ -157,7 +161,7 @@ impl Scheduler {
             arrival: (seq.rank.arrival, seq.rank.answer),
             resumes: seq.num_generated() > 0,
             due: seq.request.targets.ttft.map(|ttft| Nanos(seq.started_at().0.saturating_add(ttft.0))),
-            seconds: seq.num_uncomputed() as f64 / rows_per_second,
+            seconds: seq.num_uncomputed() as f64 / left.rows_per_second,
         }
     }
 
@@ -166,7 +170,7 @@ impl Scheduler {
         let Some(cost) = &self.policy.cost else { return f64::INFINITY };
         let mut work = self.plan.record.work;
         let most = left.rows.min(self.state.limits.max_prefill_chunk).max(1);
-        let rows = left.bound.map_or(most, |bound| cost.rows_within(&work, 0, most, usize::MAX, bound).max(1));
+        let rows = left.bound.map_or(most, |bound| cost.rows_within(&work, PromptRows::first(most), bound).max(1));
         work.add_chunk(0, rows, false);
         rows as f64 / cost.seconds(&work).max(1e-9)
     }
@@ -174,7 +178,7 @@ impl Scheduler {
     /// Whether one more prompt row ends in time.
     fn has_time(&self, left: &Left) -> bool {
         let (Some(cost), Some(bound)) = (&self.policy.cost, left.bound) else { return true };
-        self.plan.record.prefill.is_empty() || cost.rows_within(&self.plan.record.work, 0, 1, usize::MAX, bound) > 0
+        self.plan.record.prefill.is_empty() || cost.rows_within(&self.plan.record.work, PromptRows::first(1), bound) > 0
     }
 
     /// A chunk for one prompt, which enters first if it waits. If it does not fit, nobody enters after it.
@@ -261,7 +265,8 @@ impl Scheduler {
         let (start, uncomputed) = (seq.num_computed(), seq.num_uncomputed());
         let mut len = chunk_len(uncomputed, left.rows, &self.state.limits);
         if let (Some(cost), Some(bound)) = (&self.policy.cost, left.bound) {
-            len = cost.rows_within(&self.plan.record.work, start, len, uncomputed, bound).max(1);
+            let rows = PromptRows { start, most: len, uncomputed };
+            len = cost.rows_within(&self.plan.record.work, rows, bound).max(1);
         }
         let samples = if len == seq.num_uncomputed() { seq.num_samples() } else { 0 };
         self.plan.record.recomputed_rows += seq.most_computed.saturating_sub(start).min(len);

@@ -23,7 +23,7 @@ use crate::prefill;
 use crate::sequence::{Course, Status};
 use crate::state::{Running, State};
 use crate::step::RecordRow;
-use crate::swap::{Fate, Verdict, Way};
+use crate::swap::{PreemptionMode, SwapDecision, Transfer};
 use crate::{
     AdmitError, BlockId, BlockLoad, Event, FinishReason, Limits, LimitsError, Nanos, Request, RequestId, SeqId,
     Sequence, SlotSpill, Step, StepId, StepOutput, StepRecord, SwapStats, Tier, TierSizes, TokenId,
@@ -378,16 +378,16 @@ impl Scheduler {
         self.state.seqs.remove(id);
     }
 
-    pub(crate) fn leave_running(&mut self, id: SeqId) -> Verdict {
+    pub(crate) fn leave_running(&mut self, id: SeqId) -> SwapDecision {
         self.state.remove_from_running(self.state.seqs[id].rank);
         self.release_blocks(id)
     }
 
     /// Says what becomes of those blocks that nobody else holds.
-    fn release_blocks(&mut self, id: SeqId) -> Verdict {
-        let verdict = self.policy.judge(&self.state.given_up(id), &self.state.pool);
-        self.state.release_blocks(id, verdict.fate == Fate::Swap);
-        verdict
+    fn release_blocks(&mut self, id: SeqId) -> SwapDecision {
+        let decision = self.policy.judge(&self.state.given_up(id), &self.state.pool);
+        self.state.release_blocks(id, decision.mode == PreemptionMode::Swap);
+        decision
     }
 }
 
@@ -395,7 +395,7 @@ impl Scheduler {
 impl Scheduler {
     /// The saves, or the loads from host memory, of the last step took `took` together: part of its time. With what is
     /// known of the disk, this decides between swapping and recompute.
-    pub fn transfers_took(&mut self, way: Way, blocks: usize, took: Nanos) {
+    pub fn transfers_took(&mut self, way: Transfer, blocks: usize, took: Nanos) {
         if blocks > 0 {
             self.policy.transfer_times.observe(way, blocks, took);
             self.plan.record.transfers_took.0 += took.0;
@@ -405,7 +405,7 @@ impl Scheduler {
     /// A write to disk has ended, `good` if every byte was written. Panics if no step asked for it.
     pub fn spill_ended(&mut self, spill: SlotSpill, good: bool, took: Nanos) {
         if good {
-            self.policy.transfer_times.observe(Way::Spill, 1, took);
+            self.policy.transfer_times.observe(Transfer::Spill, 1, took);
         }
         self.state.pool.end_spill(spill, good);
     }
@@ -417,7 +417,7 @@ impl Scheduler {
         let place = self.state.loads.iter().position(|other| *other == load).expect("a load ends once");
         self.state.loads.swap_remove(place);
         if good && load.slot.tier == Tier::Disk {
-            self.policy.transfer_times.observe(Way::Load(Tier::Disk), 1, took);
+            self.policy.transfer_times.observe(Transfer::Load(Tier::Disk), 1, took);
         }
         self.state.pool.end_load(load.slot, good);
         let seq = &mut self.state.seqs[load.seq];

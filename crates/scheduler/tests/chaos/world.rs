@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use scheduler::{
     AdmitError, BlockLoad, CostModel, Event, FinishReason, Nanos, Priority, Request, RequestId, RowOutput, Scheduler,
-    SeqId, Sequence, SlotSpill, Step, StepOutput, StopRules, SwapStats, Tier, TokenId, Way, Work,
+    SeqId, Sequence, SlotSpill, Step, StepOutput, StopRules, SwapStats, Tier, TokenId, Transfer, Work,
 };
 
 use crate::EngineBug;
@@ -333,7 +333,7 @@ impl Chaos {
         self.loads.extend(&step.loads);
         let took = self.rng.next() % 1_000_000;
         if self.weather.clock != Clock::Still && !step.is_empty() && !step.saves.is_empty() {
-            self.scheduler.transfers_took(Way::Save, step.saves.len(), Nanos(took));
+            self.scheduler.transfers_took(Transfer::Save, step.saves.len(), Nanos(took));
             self.now += took;
         }
     }
