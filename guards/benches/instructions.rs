@@ -159,7 +159,7 @@ fn scheduler(sequences: u64) -> (Scheduler, StepOutput) {
             targets: Targets::default(),
             arrived: Nanos(0),
         };
-        scheduler.admit(request, Nanos(0)).expect("there is room");
+        scheduler.admit(request).expect("there is room");
     }
     let mut output = StepOutput::default();
     for _ in 0..4 {

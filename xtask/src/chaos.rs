@@ -1,13 +1,14 @@
 //! The chaos test of the scheduler, long: `crates/scheduler/tests/chaos`.
 //!
 //! ```text
-//! planted bugs     the scheduler built with the feature `planted`: each bug must be found
+//! planted bugs     a copy of the scheduler with bugs in it: each must be found
 //! seeds            the scheduler as it is: nothing must be found
 //! ```
 
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
+use crate::planted;
 use crate::shell::cargo;
 
 /// Seeds unless told otherwise: a nightly run.
@@ -37,17 +38,10 @@ pub(crate) fn run(flags: &[&str]) -> Result<(), String> {
     if !has_end {
         seeds.env("TWOSTROKE_CHAOS_SEEDS", SEEDS.to_string());
     }
-    let mut bugs = planted_bugs();
+    let mut bugs = planted::search()?;
     bugs.env("TWOSTROKE_CHAOS_TRIALS", TRIALS.to_string()).env("TWOSTROKE_CHAOS_BUDGET", BUDGET.to_string());
     watch(&mut bugs)?;
     watch(&mut seeds)
-}
-
-/// The test that plants bugs, as one runner with its closing line.
-pub(crate) fn planted_bugs() -> Command {
-    let planted =
-        ["test", "--quiet", "--release", "--package", "scheduler", "--features", "planted", "--test", "chaos"];
-    cargo(&[&planted[..], &["planted_bugs", "--", "--nocapture"]].concat())
 }
 
 /// Runs in a process group of its own: Ctrl-C ends this program alone, its end of the pipe closes, and the test, which

@@ -11,6 +11,7 @@
 //! miri                        the kernels' plain paths under Miri
 //! fuzz [--seconds N]          readers of strangers' files, texts and requests against what is wrong in one place
 //! chaos [--seeds N] ...       the scheduler under seeded chaos, long; and the bugs that it must find
+//! planted [BUG]               bugs of real engines, put into a copy of the scheduler: each must be found; a table
 //! hostile [--minutes N] ...   bad files, bad requests and faults against the built binary, each with its bounds: a table
 //! soak [--minutes N]          a server under sixteen clients of every kind: what grows, what changes
 //! crosscheck [--rounds N]     how fast the server is by bench-serve, guidellm and aiperf: a table
@@ -23,6 +24,7 @@ mod checks;
 mod crosscheck;
 mod hostile;
 mod oracle;
+mod planted;
 mod prometheus;
 mod random_model;
 mod real;
@@ -30,6 +32,12 @@ mod setup;
 mod shell;
 mod test;
 mod web;
+
+// The list of bugs lies beside the tests that must find them.
+#[path = "../../crates/scheduler/tests/planted/catalogue.rs"]
+mod catalogue;
+#[path = "../../crates/scheduler/tests/planted/weave.rs"]
+mod weave;
 
 use std::process::ExitCode;
 
@@ -48,6 +56,8 @@ const HELP: &str = "usage: cargo xtask <command>
   chaos [--seeds N] [--minutes M] [--from SEED]
                             the scheduler under seeded chaos, each seed twice (20,000 seeds unless told), and the planted
                             bugs that it must find; Ctrl-C ends it and tells what was done
+  planted [BUG]             put each bug of crates/scheduler/tests/planted into a copy of the scheduler, and look for it with
+                            chaos: a table of how many seeds that takes, and what finds it
   hostile [--minutes N] [--seed S] [--only WORD] [--sample]
                             bad files (mutated and built by hand), bad requests and faults of the process against the built
                             binary, each with a bound of time and memory; prints a table, keeps what failed in
@@ -77,6 +87,8 @@ fn main() -> ExitCode {
             Ok(seconds) => checks::fuzz(seconds),
             Err(_) => Err(format!("--seconds: {seconds:?} is not a number")),
         },
+        ["planted"] => planted::run(None),
+        ["planted", bug] => planted::run(Some(bug)),
         ["crosscheck"] => test::crosscheck(3),
         ["crosscheck", "--rounds", rounds] => match rounds.parse() {
             Ok(rounds @ 1..) => test::crosscheck(rounds),

@@ -7,10 +7,10 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::chaos;
 use crate::checks;
 use crate::crosscheck;
 use crate::hostile;
+use crate::planted;
 use crate::prometheus;
 use crate::setup;
 use crate::shell::{answers, cargo, command, root, show, show_and_keep, target};
@@ -77,9 +77,6 @@ fn format() -> Result<Counts, String> {
 
 fn clippy() -> Result<Counts, String> {
     show(&mut cargo(&["clippy", "--quiet", "--release", "--workspace", "--all-targets", "--", "-D", "warnings"]))?;
-    let planted = ["--package", "scheduler", "--features", "planted"];
-    let flags = ["--all-targets", "--", "-D", "warnings"];
-    show(&mut cargo(&[&["clippy", "--quiet", "--release"][..], &planted, &flags].concat()))?;
     Ok(Counts::default())
 }
 
@@ -96,7 +93,7 @@ fn pool() -> Result<Counts, String> {
 
 /// Unit, integration and end-to-end tests. The binary is built first, for the end-to-end tests run it, and Python is
 /// set up, for the documentation has programs; so is a real checkpoint where it can be downloaded. Last, and built
-/// apart, the scheduler with bugs planted into it.
+/// apart, a copy of the scheduler with bugs planted into it.
 fn tests() -> Result<Counts, String> {
     let python = setup::client_python()?;
     let smollm2 = setup::smollm2(&python)?;
@@ -112,7 +109,7 @@ fn tests() -> Result<Counts, String> {
             .env("TWOSTROKE_PYTHON", python)
             .envs(smollm2.map(|file| ("TWOSTROKE_SMOLLM2", file))),
     )?;
-    let planted = count(&mut chaos::planted_bugs())?;
+    let planted = count(&mut planted::search()?)?;
     Ok(Counts { passed: product.passed + planted.passed, failed: product.failed + planted.failed })
 }
 

@@ -28,9 +28,6 @@ use clap::Parser;
 use crate::failure::Failure;
 use crate::flags::{Cli, Command};
 
-// What people run has no bugs in it that a test could plant.
-const _: () = assert!(!scheduler::BUGS_CAN_BE_PLANTED);
-
 fn main() -> ExitCode {
     kernels::room::spare_address_space();
     failure::install_panic_hook();

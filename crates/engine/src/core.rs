@@ -146,7 +146,7 @@ impl EngineCore {
             targets: validated.targets,
             arrived: arrived.at,
         };
-        self.scheduler.admit(request.clone(), now)?;
+        self.scheduler.admit(request.clone())?;
         let seed = validated.seed.unwrap_or_else(|| {
             self.next_seed = self.next_seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
             self.next_seed
@@ -369,14 +369,14 @@ impl EngineCore {
 
 /// One line of the log for each.
 fn tell_preempted(record: &StepRecord) {
-    for Preempted { request, tokens, verdict } in &record.preempted {
+    for Preempted { request, tokens, decision } in &record.preempted {
         tracing::info!(
             request = request.0,
             tokens,
-            fate = ?verdict.fate,
-            reason = ?verdict.reason,
-            swap_ms = verdict.swap.as_secs_f64() * 1e3,
-            recompute_ms = verdict.recompute.as_secs_f64() * 1e3,
+            fate = ?decision.mode,
+            reason = ?decision.reason,
+            swap_ms = decision.swap.as_secs_f64() * 1e3,
+            recompute_ms = decision.recompute.as_secs_f64() * 1e3,
             "preempted: the KV cache is full"
         );
     }

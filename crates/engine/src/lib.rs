@@ -49,7 +49,7 @@ use model::chat_template::ChatTemplate;
 use model::demands::{Demands, Shape};
 use model::tokenizer::Tokenizer;
 use model::{GenerationDefaults, ModelConfig};
-use scheduler::{Limits, Nanos, Newcomer, StepRecord, Targets, TokenId};
+use scheduler::{IncomingRequest, Limits, Nanos, StepRecord, Targets, TokenId};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
@@ -448,6 +448,6 @@ impl Engine {
 }
 
 /// Its place in line.
-fn newcomer(request: &ValidatedRequest) -> Newcomer {
-    Newcomer { prompt_tokens: request.prompt.len(), priority: request.priority, ttft: request.targets.ttft }
+fn newcomer(request: &ValidatedRequest) -> IncomingRequest {
+    IncomingRequest { prompt_tokens: request.prompt.len(), priority: request.priority, ttft: request.targets.ttft }
 }

@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use scheduler::{Nanos, Outlook, RequestId};
+use scheduler::{AdmissionForecast, Nanos, RequestId};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::mpsc::error::TryRecvError;
 use tokio::sync::oneshot;
@@ -69,7 +69,7 @@ pub(crate) struct Shared {
     /// Requests that were submitted, and those of them that wait.
     pub(crate) requests: Arc<Counted>,
     /// Who is in line for prefill, renewed before each step.
-    pub(crate) outlook: Mutex<Outlook>,
+    pub(crate) outlook: Mutex<AdmissionForecast>,
     /// Those who watch.
     pub(crate) watchers: AtomicUsize,
     /// Those of them who want to see the blocks of the cache.

@@ -39,7 +39,7 @@ fn records(steps: u64) -> Vec<StepRecord> {
         hash_key: [5; 32],
     };
     let mut scheduler = Scheduler::new(limits).expect("good limits");
-    (0..REQUESTS).for_each(|id| scheduler.admit(request(id), Nanos(0)).expect("there is room"));
+    (0..REQUESTS).for_each(|id| scheduler.admit(request(id)).expect("there is room"));
     let one_step = |number| {
         let step = scheduler.schedule(Nanos(number));
         let prompts = step.prefill.iter().map(|chunk| (chunk.seq, chunk.samples));

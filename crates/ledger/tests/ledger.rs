@@ -90,7 +90,7 @@ impl World {
     fn admit(&mut self, request: Request) {
         let seen = Seen { arrived: request.arrived, num_answers: request.num_answers, ..Seen::default() };
         let id = request.id;
-        if self.scheduler.admit(request.clone(), self.now).is_ok() {
+        if self.scheduler.admit(request.clone()).is_ok() {
             self.ledger.admit(&request);
             self.seen.insert(id, seen);
         }

@@ -230,9 +230,9 @@ impl CostModel {
         }
     }
 
-    /// Most rows, up to `len`, of a prompt with `start` tokens computed that a step with `work` besides can take and
-    /// still end within `bound`; 0 if none. `len` is what the prompt has to go.
-    pub fn rows_within(&self, work: &Work, start: usize, len: usize, uncomputed: usize, bound: Nanos) -> usize {
+    /// Most rows of `prompt` that a step with `work` besides can take and still end within `bound`; 0 if none.
+    pub(crate) fn rows_within(&self, work: &Work, prompt: PromptRows, bound: Nanos) -> usize {
+        let PromptRows { start, most: len, uncomputed } = prompt;
         let fits = |rows: usize| {
             let mut work = *work;
             work.add_chunk(start, rows, rows == uncomputed);
@@ -292,6 +292,24 @@ impl CostModel {
     }
 }
 
+/// Rows of one prompt that a step could take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PromptRows {
+    /// Tokens of it that are computed.
+    pub(crate) start: usize,
+    /// So many rows, no more.
+    pub(crate) most: usize,
+    /// What it has to go; the row that ends it has logits.
+    pub(crate) uncomputed: usize,
+}
+
+impl PromptRows {
+    /// The first `most` rows of a prompt that does not end with them.
+    pub(crate) fn first(most: usize) -> PromptRows {
+        PromptRows { start: 0, most, uncomputed: usize::MAX }
+    }
+}
+
 /// A step's predicted seconds, by what they are spent on.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Parts {
@@ -328,8 +346,8 @@ fn amounts(work: &Work) -> [f64; NUM_TERMS] {
     ]
 }
 
-/// The two of `len` points between which `rows` lies, and their shares. Before the first point the curve is flat; beyond
-/// the last one its last slope goes on.
+/// The two of `len` points between which `rows` lies, and their shares. Before the first point the curve is flat;
+/// beyond the last one its last slope goes on.
 fn around(len: usize, rows_at: impl Fn(usize) -> usize, rows: usize) -> [(usize, f64); 2] {
     let (mut low, mut high) = (0, len);
     while high - low > 1 {

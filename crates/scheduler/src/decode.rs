@@ -10,99 +10,206 @@
 //! Every decoding sequence gets a row in every step: one row is cheap, and a person is watching each of those tokens
 //! (decode-first mixed steps: Sarathi-Serve, Agrawal et al., OSDI 2024).
 //!
-//! A victim keeps its tokens, gives up its blocks, and waits at its old rank. Full blocks stay in the prefix cache, from
-//! where they go to a tier if there is one ([`crate::swap`]); the rest is recomputed (Kwon et al., SOSP 2023). The victim
-//! is of the tenant that was served most ([`crate::fairness`]), of its lowest class, and there it is the one that loses
-//! least for the blocks it frees: tokens, of which those that a tier keeps count as
-//! little as moving them costs. A sequence that lost its blocks [`MAX_PREEMPTIONS`] times is let in again only
-//! with room for its whole course set aside, and is then never a victim: so preemptions are bounded, and somebody
-//! always runs to the end.
+//! A victim keeps its tokens, gives up its blocks, and waits at its old rank. Full blocks stay in the prefix cache,
+//! from where they go to a tier if there is one ([`crate::swap`]); the rest is recomputed (Kwon et al., SOSP 2023). The
+//! victim is of the tenant that was served most ([`crate::fairness`]), of its lowest class, and there it is the one
+//! that loses least for the blocks it frees: tokens, of which those that a tier keeps count as little as moving them
+//! costs. A sequence that lost its blocks [`MAX_PREEMPTIONS`] times is let in again only with room for its whole course
+//! set aside, and is then never a victim: so preemptions are bounded, and somebody always runs to the end.
 
-use alloc::vec::Vec;
 use core::cmp::Ordering;
 
-use crate::fairness::{Shares, Turn};
+use crate::fairness::Turn;
 use crate::kv::{BlockId, BlockPool};
-use crate::planted::{Bug, planted};
-use crate::sequence::{Course, Phase, Rank, Sequence, Sequences, State};
-use crate::{BlockLoad, Limits, Priority, SeqId};
+use crate::sequence::{Course, Phase, Rank, Sequence, Status};
+use crate::state::State;
+use crate::step::Preempted;
+use crate::swap::{GivenUp, PreemptionMode};
+use crate::{BlockCopy, Nanos, Priority, Scheduler, SeqId, Step};
 
 /// After so many preemptions a sequence runs with its whole course set aside.
 pub(crate) const MAX_PREEMPTIONS: u32 = 4;
 
-/// The sequences that hold blocks, in rank order.
-pub(crate) type Running = Vec<(Rank, SeqId)>;
+/// A decode row without a target is left out for others' targets so many steps in a row at most.
+const MOST_LEFT_OUT: u32 = 8;
+
+impl Scheduler {
+    /// Preempts until every decoding sequence has a slot for its token, but for the one returned.
+    pub(crate) fn make_room_for_decode(&mut self, step: &mut Step) -> Option<SeqId> {
+        let weight = self.swap_weight();
+        loop {
+            match self.state.room_for_decode(weight) {
+                Room::Enough { stalled } => return stalled,
+                Room::Preempt(victim) => {
+                    self.preempt(victim);
+                    step.preempted.push(victim);
+                }
+            }
+        }
+    }
+
+    fn preempt(&mut self, id: SeqId) {
+        let (request, tokens) = (self.state.seqs[id].request_id(), self.state.seqs[id].num_computed());
+        let decision = self.leave_running(id);
+        self.plan.record.preempted.push(Preempted { request, tokens, decision });
+        self.state.seqs[id].num_preemptions += 1;
+        self.state.return_to_queue(id);
+    }
+
+    /// What a token that a tier keeps counts as lost: the time to move it over the time to compute it. Nothing as long
+    /// as nobody has measured; all of it without tiers.
+    fn swap_weight(&self) -> usize {
+        let (tokens, through_disk) = (self.state.limits.block_size, self.state.pool.swaps_to_disk());
+        let given_up = GivenUp { blocks: 1, start: 0, tokens, through_disk };
+        let decision = self.policy.judge(&given_up, &self.state.pool);
+        match decision.mode {
+            PreemptionMode::Recompute => WHOLE,
+            PreemptionMode::Swap if decision.recompute.0 == 0 => 0,
+            PreemptionMode::Swap => (decision.swap.0.saturating_mul(WHOLE as u64) / decision.recompute.0) as usize,
+        }
+    }
+
+    /// One row for every decoding sequence, and a slot for it: a new block at a block's end, or a copy of a shared one.
+    /// Those without a target come last, and sit the step out where it would take longer than `bound`.
+    pub(crate) fn plan_decode(&mut self, stalled: Option<SeqId>, bound: Option<Nanos>, step: &mut Step) {
+        for index in 0..self.state.running.len() {
+            let (_, id) = self.state.running[index];
+            if bound.is_none() || self.state.seqs[id].request.targets.tpot.is_some() {
+                self.decode_unless(stalled, id, step);
+            }
+        }
+        for index in 0..if bound.is_some() { self.state.running.len() } else { 0 } {
+            let (_, id) = self.state.running[index];
+            if self.state.seqs[id].request.targets.tpot.is_none() && !self.leaves_out(id, bound) {
+                self.decode_unless(stalled, id, step);
+            }
+        }
+    }
+
+    fn decode_unless(&mut self, stalled: Option<SeqId>, id: SeqId, step: &mut Step) {
+        let seq = &mut self.state.seqs[id];
+        if seq.phase() != Phase::Decode || stalled == Some(id) || seq.is_loading() {
+            return;
+        }
+        seq.steps_left_out = 0;
+        let block = seq.num_computed / self.state.limits.block_size;
+        match seq.table.get(block).copied() {
+            None => seq.table.push(self.state.pool.take().expect("room was made")),
+            Some(src) if self.state.pool.refs(src) > 1 => {
+                let dst = self.state.pool.take().expect("room was made");
+                self.state.pool.release(src);
+                seq.table.replace(block, dst);
+                step.copies.push(BlockCopy { src, dst });
+            }
+            Some(_) => {}
+        }
+        self.plan_decode_row(id, step);
+    }
+
+    /// Whether a decode row without a target stays out of the step, for those with one.
+    fn leaves_out(&mut self, id: SeqId, bound: Option<Nanos>) -> bool {
+        let (Some(cost), Some(bound)) = (&self.policy.cost, bound) else { return false };
+        let seq = &mut self.state.seqs[id];
+        if seq.phase() != Phase::Decode || seq.is_loading() {
+            return false;
+        }
+        let mut work = self.plan.record.work;
+        work.add_decode(seq.num_tokens());
+        let may_stay_out = seq.steps_left_out < MOST_LEFT_OUT;
+        // In a step without rows nobody gains by it: who has the target may itself wait for this one's blocks.
+        let stays_out = may_stay_out && self.plan.record.work.rows() > 0 && cost.step_time(&work) > bound;
+        seq.steps_left_out += u32::from(stays_out);
+        stays_out
+    }
+
+    pub(crate) fn plan_decode_row(&mut self, id: SeqId, step: &mut Step) {
+        step.decode.push(id);
+        let row = self.plan_rows(id, 1, 1);
+        self.plan.record.work.add_decode(row.start + 1);
+        self.plan.record.decode.push(row);
+    }
+}
 
 /// What must happen before every decoding sequence has a slot for its token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Room {
     /// Nothing. At most one sequence sits this step out: it is short, and all that are ranked after it are protected or
-    /// being loaded, or none is and somebody who left holds blocks until a load has ended. It keeps its blocks; they run
-    /// to their end without it, or are victims once they are loaded; and what is held for those who left comes back.
+    /// being loaded, or none is and somebody who left holds blocks until a load has ended. It keeps its blocks; they
+    /// run to their end without it, or are victims once they are loaded; and what is held for those who left comes
+    /// back.
     Enough { stalled: Option<SeqId> },
     /// This one gives up its blocks; then ask again.
     Preempt(SeqId),
 }
 
-/// One decision: see [`Room`]. Changes nothing.
-/// `swap_weight`: what a token in a tier counts as lost, in parts of [`WHOLE`].
-pub(crate) fn room_for_decode(
-    running: &Running,
-    seqs: &Sequences,
-    pool: &BlockPool,
-    loads: &[BlockLoad],
-    shares: &Shares,
-    limits: &Limits,
-    swap_weight: usize,
-) -> Room {
-    let mut unreserved = pool.num_free() - reserved_blocks(running, seqs, pool, limits);
-    let mut sharers = Sharers::default();
-    for (index, &(_, id)) in running.iter().enumerate() {
-        let seq = &seqs[id];
-        if seq.phase() != Phase::Decode || is_protected(seq) || seq.is_loading() {
-            continue;
+/// What decode asks of the state. Changes nothing.
+impl State {
+    /// One decision: see [`Room`]. `swap_weight`: what a token in a tier counts as lost, in parts of [`WHOLE`].
+    fn room_for_decode(&self, swap_weight: usize) -> Room {
+        let mut unreserved = self.pool.num_free() - self.reserved_blocks();
+        let mut sharers = Sharers::default();
+        for (index, seq) in self.running().enumerate() {
+            if seq.phase() != Phase::Decode || is_protected(seq) || seq.is_loading() {
+                continue;
+            }
+            let needed = sharers.blocks_to_write(seq, &self.pool);
+            if needed <= unreserved {
+                unreserved -= needed;
+                continue;
+            }
+            let behind = &self.running[index + 1..];
+            return match self.cheapest_victim(behind, swap_weight) {
+                Some(victim) => Room::Preempt(victim),
+                None if behind.is_empty() && !self.blocks_come_back() => Room::Preempt(seq.id),
+                None => Room::Enough { stalled: Some(seq.id) },
+            };
         }
-        let needed = sharers.blocks_to_write(seq, pool);
-        if needed <= unreserved {
-            unreserved -= needed;
-            continue;
-        }
-        let behind = &running[index + 1..];
-        if planted(Bug::OldestPreempted) {
-            return Room::Preempt(running[0].1);
-        }
-        return match cheapest_victim(behind, seqs, pool, shares, swap_weight) {
-            Some(victim) => Room::Preempt(victim),
-            None if behind.is_empty() && !blocks_come_back(loads, seqs) => Room::Preempt(id),
-            None => Room::Enough { stalled: Some(id) },
-        };
+        Room::Enough { stalled: None }
     }
-    Room::Enough { stalled: None }
-}
 
-/// Whether blocks are held for sequences that left while they were loaded: the last of the loads frees them.
-fn blocks_come_back(loads: &[BlockLoad], seqs: &Sequences) -> bool {
-    loads.iter().any(|load| seqs[load.seq].state == State::Leaving)
+    /// Whether blocks are held for sequences that left while they were loaded: the last of the loads frees them.
+    fn blocks_come_back(&self) -> bool {
+        self.loads.iter().any(|load| self.seqs[load.seq].status == Status::Leaving)
+    }
+
+    /// Blocks that protected sequences may still take before they end: nobody else gets those.
+    pub(crate) fn reserved_blocks(&self) -> usize {
+        let mut sharers = Sharers::default();
+        let protected = self.running().filter(|seq| is_protected(seq));
+        protected.map(|seq| self.blocks_to_end(seq) - seq.table.len() + sharers.copies_to_write(seq, &self.pool)).sum()
+    }
+
+    /// Blocks of a sequence's whole course, its forks included.
+    pub(crate) fn blocks_to_end(&self, seq: &Sequence) -> usize {
+        let course = Course::of(&seq.request, self.limits.max_model_len);
+        course.blocks_of_answers(seq.num_seats(), self.limits.block_size)
+    }
+
+    /// The victim among `candidates` (in rank order): of the most served tenant, of its lowest class, the one that
+    /// loses the fewest computed tokens per block it frees; the youngest of equals.
+    fn cheapest_victim(&self, candidates: &[(Rank, SeqId)], swap_weight: usize) -> Option<SeqId> {
+        let can_go = |seq: &Sequence| !is_protected(seq) && !seq.is_loading();
+        let mut best: Option<(Turn, Priority, Loss, SeqId)> = None;
+        for &(rank, id) in candidates.iter().rev().filter(|(_, id)| can_go(&self.seqs[*id])) {
+            let seq = &self.seqs[id];
+            let (turn, class) = (self.shares.turn(seq), rank.priority);
+            let loss = Loss::of(seq, &self.pool, swap_weight);
+            let is_better =
+                |(most, lowest, least, _): (Turn, Priority, Loss, SeqId)| match (turn, class).cmp(&(most, lowest)) {
+                    Ordering::Equal => loss.is_less_than(least),
+                    order => order == Ordering::Greater,
+                };
+            if best.is_none_or(is_better) {
+                best = Some((turn, class, loss, id));
+            }
+        }
+        best.map(|(.., id)| id)
+    }
 }
 
 /// Whether a sequence may no longer be preempted.
 pub(crate) fn is_protected(seq: &Sequence) -> bool {
-    seq.num_preemptions >= MAX_PREEMPTIONS && !planted(Bug::PreemptedWithoutEnd)
-}
-
-/// Blocks that protected sequences may still take before they end: nobody else gets those.
-pub(crate) fn reserved_blocks(running: &Running, seqs: &Sequences, pool: &BlockPool, limits: &Limits) -> usize {
-    if planted(Bug::ReserveGivenAway) {
-        return 0;
-    }
-    let mut sharers = Sharers::default();
-    let protected = running.iter().map(|&(_, id)| &seqs[id]).filter(|seq| is_protected(seq));
-    protected.map(|seq| blocks_to_end(seq, limits) - seq.table.len() + sharers.copies_to_write(seq, pool)).sum()
-}
-
-/// Blocks of a sequence's whole course, its forks included.
-pub(crate) fn blocks_to_end(seq: &Sequence, limits: &Limits) -> usize {
-    Course::of(&seq.request, limits.max_model_len).blocks_of_answers(seq.num_seats(), limits.block_size)
+    seq.num_preemptions >= MAX_PREEMPTIONS
 }
 
 /// Counts copies-on-write before they happen. Of `r` answers that share a block, `r - 1` copy it and the last writes in
@@ -115,6 +222,7 @@ struct Sharers {
 
 impl Sharers {
     /// Blocks that the next token of `seq` takes from the pool: 0 or 1.
+    #[inline]
     fn blocks_to_write(&mut self, seq: &Sequence, pool: &BlockPool) -> usize {
         let grows = seq.num_computed == seq.table.capacity();
         usize::from(grows) + self.copies_to_write(seq, pool)
@@ -132,34 +240,8 @@ impl Sharers {
     }
 }
 
-/// The victim among `candidates` (in rank order): of the most served tenant, of its lowest class, the one that loses the
-/// fewest computed tokens per block it frees; the youngest of equals.
-fn cheapest_victim(
-    candidates: &[(Rank, SeqId)],
-    seqs: &Sequences,
-    pool: &BlockPool,
-    shares: &Shares,
-    swap_weight: usize,
-) -> Option<SeqId> {
-    let can_go = |seq: &Sequence| !is_protected(seq) && !seq.is_loading();
-    let mut best: Option<(Turn, Priority, Loss, SeqId)> = None;
-    for &(rank, id) in candidates.iter().rev().filter(|(_, id)| can_go(&seqs[*id])) {
-        let class = if planted(Bug::HigherClassPreempted) { Priority(0) } else { rank.priority };
-        let (turn, loss) = (shares.turn(&seqs[id]), Loss::of(&seqs[id], pool, swap_weight));
-        let is_better =
-            |(most, lowest, least, _): (Turn, Priority, Loss, SeqId)| match (turn, class).cmp(&(most, lowest)) {
-                Ordering::Equal => loss.is_less_than(least),
-                order => order == Ordering::Greater,
-            };
-        if best.is_none_or(is_better) {
-            best = Some((turn, class, loss, id));
-        }
-    }
-    best.map(|(.., id)| id)
-}
-
 /// A token that is lost counts as so many parts.
-pub(crate) const WHOLE: usize = 1024;
+const WHOLE: usize = 1024;
 
 /// What a preemption throws away, and what it brings. Blocks that others share count on neither side: they stay.
 #[derive(Clone, Copy)]

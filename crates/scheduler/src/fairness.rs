@@ -7,15 +7,15 @@
 //! ```
 //!
 //! A Virtual Token Counter for each tenant (Sheng et al., "Fairness in Serving Large Language Models", OSDI 2024): a
-//! computed prompt token counts 1, a sampled token 2, times what the request's class is charged; and of all tenants that
-//! want something the one with the smallest counter goes first. Saved rights do not pile up: who comes back from idle is
-//! lifted to the least served tenant that is active. What the prefix cache had counts nothing, because it costs nothing;
-//! what is computed again after a preemption counts nothing, because nobody asked for it.
+//! computed prompt token counts 1, a sampled token 2, times what the request's class is charged; and of all tenants
+//! that want something the one with the smallest counter goes first. Saved rights do not pile up: who comes back from
+//! idle is lifted to the least served tenant that is active. What the prefix cache had counts nothing, because it costs
+//! nothing; what is computed again after a preemption counts nothing, because nobody asked for it.
 //!
 //! Counted in tokens and not in the cost model's seconds, so that it is the same with and without a model, exact (no
 //! rounding, no drift), and a number that a tenant can check against the usage it was told.
 //!
-//! **A class is a right of way among a tenant's own requests, and a weight between tenants** ([`Priority::charge`]): who
+//! **A class is a right of way among a tenant's own requests, and a weight between tenants** ([`crate::Priority::charge`]): who
 //! asks urgently pays a quarter for each token, so beside one who does not it gets four tokens of five, and never five.
 //! Were it a right of way between tenants too, one key with urgent requests could silence all the others.
 //!
@@ -30,18 +30,15 @@
 //! for the earliest would always go first. Deadlines are judged as if each tenant had its share of the machine alone.
 //!
 //! Two more places where a flood would press others out: the victim of a preemption is of the most served tenant
-//! ([`crate::decode`]; only among sequences behind the one that needs the block, so that the oldest of the highest class
-//! never loses), and [`Shares::leaves_last_seat`] keeps one seat for who comes back.
+//! ([`crate::decode`]; only among sequences behind the one that needs the block, so that the oldest of the highest
+//! class never loses), and [`State::leaves_last_seat`] keeps one seat for who comes back.
 //!
 //! One tenant alone has the order that there was without tenants.
 
 use alloc::collections::BTreeMap;
 
-use crate::decode::Running;
-use crate::planted::{Bug, planted};
-use crate::prefill::seats_taken;
-use crate::sequence::{Sequence, Sequences};
-use crate::{Limits, Priority};
+use crate::sequence::Sequence;
+use crate::state::State;
 
 /// What a sampled token counts, in computed prompt tokens (the paper's weights, close to what providers charge).
 const SAMPLED: u64 = 2;
@@ -68,7 +65,7 @@ impl Shares {
     pub(crate) fn join(&mut self, tenant: u64) {
         let level = self.level();
         let share = self.tenants.entry(tenant).or_default();
-        if share.num_open == 0 && !planted(Bug::RightsSavedUp) {
+        if share.num_open == 0 {
             share.served = share.served.max(level);
         }
         share.num_open += 1;
@@ -111,10 +108,8 @@ impl Shares {
         seq.num_prompt_rows_served = end.max(seq.num_prompt_rows_served);
         // Alone, a tenant need not be counted: all who come later begin level with it.
         if self.tenants.len() > 1 {
-            let samples = if planted(Bug::AnswersNotCharged) { 0 } else { samples as u64 };
-            let class = if planted(Bug::ClassNotWeighed) { Priority(0) } else { seq.rank.priority };
             let share = self.tenants.get_mut(&seq.request.tenant).expect("it joined");
-            share.served += class.charge() * (prompt_rows + SAMPLED * samples);
+            share.served += seq.rank.priority.charge() * (prompt_rows + SAMPLED * samples as u64);
         }
     }
 
@@ -126,22 +121,19 @@ impl Shares {
         let share = self.tenants[&seq.request.tenant];
         (share.served, share.num_open)
     }
+}
 
+impl State {
     /// Whether `seq`, which waits, is to leave the last free seat to others: its tenant has its equal share of all
     /// seats, and there are or were others, who would else wait for an answer to end.
-    pub(crate) fn leaves_last_seat(
-        &self,
-        seq: &Sequence,
-        running: &Running,
-        seqs: &Sequences,
-        limits: &Limits,
-    ) -> bool {
-        if self.tenants.len() <= 1 {
+    pub(crate) fn leaves_last_seat(&self, seq: &Sequence) -> bool {
+        let (num_tenants, num_seats) = (self.shares.tenants.len(), self.limits.max_num_seqs);
+        if num_tenants <= 1 {
             return false;
         }
-        let own = running.iter().map(|&(_, id)| &seqs[id]).filter(|other| other.request.tenant == seq.request.tenant);
+        let own = self.running().filter(|other| other.request.tenant == seq.request.tenant);
         let held: usize = own.map(Sequence::num_seats).sum();
-        let is_last = seats_taken(running, seqs) + seq.num_seats() >= limits.max_num_seqs;
-        is_last && held > 0 && held * self.tenants.len() >= limits.max_num_seqs
+        let is_last = self.seats_taken() + seq.num_seats() >= num_seats;
+        is_last && held > 0 && held * num_tenants >= num_seats
     }
 }

@@ -3,10 +3,8 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
-use crate::decode::reserved_blocks;
 use crate::kv::blocks_for;
-use crate::prefill::seats_taken;
-use crate::sequence::State;
+use crate::sequence::Status;
 use crate::{Phase, Scheduler};
 
 /// Hashes of all cached blocks are computed again in one of so many steps: that costs more than all the rest.
@@ -20,39 +18,45 @@ impl Scheduler {
         self.check_caps();
     }
 
-    /// I1-I4, I6, I7: every block in one class, references equal to the tables, nobody about to write a shared block; what
-    /// is cached is computed, under its own hash, and what those who hold it think it is.
+    /// I1-I4, I6, I7: every block in one class, references equal to the tables, nobody about to write a shared block;
+    /// what is cached is computed, under its own hash, and what those who hold it think it is.
     fn check_blocks(&self) {
-        let mut held = vec![0; self.pool.num_blocks()];
-        for seq in self.seqs.iter() {
+        let mut held = vec![0; self.state.pool.num_blocks()];
+        for seq in self.state.seqs.iter() {
             for &block in seq.block_table() {
                 held[block.index()] += 1;
             }
         }
-        let loads: Vec<_> = self.loads.iter().map(|load| load.slot).collect();
-        self.pool.check(&held, &loads);
-        if self.next_step.0.is_multiple_of(AUDIT_EVERY) {
-            self.pool.check_contents(&self.hasher);
+        let loads: Vec<_> = self.state.loads.iter().map(|load| load.slot).collect();
+        self.state.pool.check(&held, &loads);
+        if self.plan.next_step.0.is_multiple_of(AUDIT_EVERY) {
+            self.state.pool.check_contents(&self.state.hasher);
         }
-        for seq in self.seqs.iter() {
-            let loads = self.loads.iter().filter(|load| load.seq == seq.id());
+        for seq in self.state.seqs.iter() {
+            let loads = self.state.loads.iter().filter(|load| load.seq == seq.id());
             assert!(loads.clone().all(|load| seq.block_table().contains(&load.block)), "I9: {:?} is written", seq.id());
             assert_eq!(loads.count(), seq.loads_in_flight, "I2: loads of {:?}", seq.id());
             assert!(seq.loads_in_flight == 0 || seq.rows_in_flight == 0, "I8: {:?} computes what is loaded", seq.id());
         }
-        let known = self.loads.iter().all(|load| self.seqs.get(load.seq).is_some());
+        let known = self.state.loads.iter().all(|load| self.state.seqs.get(load.seq).is_some());
         assert!(known, "I9: a block is being loaded for nobody");
         let block_size = self.limits().block_size;
-        for seq in self.seqs.iter() {
+        for seq in self.state.seqs.iter() {
             let computed = seq.num_computed();
             let written = computed..computed + seq.rows_in_flight;
             for (index, &block) in seq.block_table().iter().enumerate() {
                 let (first, end) = (index * block_size, (index + 1) * block_size);
                 let is_written = !written.is_empty() && written.start < end && first < written.end;
-                assert!(!is_written || self.pool.refs(block) == 1, "I4: the step in flight writes {block:?}, shared");
-                assert!(end <= computed || !self.pool.is_cached(block), "I7: {block:?} is cached but not computed");
+                assert!(
+                    !is_written || self.state.pool.refs(block) == 1,
+                    "I4: the step in flight writes {block:?}, shared"
+                );
+                assert!(
+                    end <= computed || !self.state.pool.is_cached(block),
+                    "I7: {block:?} is cached but not computed"
+                );
                 let tokens = seq.tokens().get(first..end).unwrap_or_default();
-                let is_its_own = self.pool.may_hold(block, seq.request.salt, tokens);
+                let is_its_own = self.state.pool.may_hold(block, seq.request.salt, tokens);
                 assert!(is_its_own, "I6: {block:?} is cached as something else than {:?} has there", seq.id());
             }
         }
@@ -61,17 +65,17 @@ impl Scheduler {
     /// I5, I12, I19: each sequence in one state, with the blocks that state allows.
     fn check_sequences(&self) {
         let block_size = self.limits().block_size;
-        for seq in self.seqs.iter() {
+        for seq in self.state.seqs.iter() {
             let (id, held) = (seq.id(), seq.block_table().len());
-            let waits = self.queue.iter().any(|waiting| waiting == id);
-            let runs = self.running.iter().any(|&(rank, running)| running == id && rank == seq.rank);
-            let expected = match seq.state {
-                State::Waiting => (true, false),
-                State::Running => (false, true),
-                State::Leaving => (false, false),
+            let waits = self.state.queue.iter().any(|waiting| waiting == id);
+            let runs = self.state.running.iter().any(|&(rank, running)| running == id && rank == seq.rank);
+            let expected = match seq.status {
+                Status::Waiting => (true, false),
+                Status::Running => (false, true),
+                Status::Leaving => (false, false),
             };
-            assert_eq!((waits, runs), expected, "I12: {id:?} is {:?}", seq.state);
-            if seq.state == State::Waiting {
+            assert_eq!((waits, runs), expected, "I12: {id:?} is {:?}", seq.status);
+            if seq.status == Status::Waiting {
                 assert_eq!((held, seq.num_computed()), (0, 0), "I19: {id:?} waits and holds blocks");
             } else {
                 let tokens = seq.num_tokens();
@@ -83,32 +87,36 @@ impl Scheduler {
                 assert!(seq.num_computed() + seq.rows_in_flight <= tokens, "{id:?} computes what it does not know");
             }
             let is_written = seq.rows_in_flight + seq.loads_in_flight > 0;
-            assert!(seq.state != State::Leaving || is_written, "I16: {id:?} should be gone");
+            assert!(seq.status != Status::Leaving || is_written, "I16: {id:?} should be gone");
             assert!(seq.rows_in_flight == 0 || self.in_flight().is_some(), "{id:?} is in no step");
         }
-        assert!(self.running.is_sorted(), "I15: running is in rank order");
+        assert!(self.state.running.is_sorted(), "I15: running is in rank order");
     }
 
     /// I11: nothing above its cap; what is set aside is there.
     fn check_caps(&self) {
         let limits = self.limits();
-        assert!(seats_taken(&self.running, &self.seqs) <= limits.max_num_seqs, "I11: too many sequences run");
-        let new = self.queue.iter().map(|id| &self.seqs[id]).filter(|seq| !seq.has_run());
+        assert!(self.state.seats_taken() <= limits.max_num_seqs, "I11: too many sequences run");
+        let new = self.state.queue.iter().map(|id| &self.state.seqs[id]).filter(|seq| !seq.has_run());
         let (num_new, num_new_tokens) = new.fold((0, 0), |(n, tokens), seq| (n + 1, tokens + seq.num_tokens()));
-        assert_eq!((num_new, num_new_tokens), (self.queue.num_new(), self.queue.num_new_tokens()), "I33: new requests");
+        assert_eq!(
+            (num_new, num_new_tokens),
+            (self.state.queue.num_new(), self.state.queue.num_new_tokens()),
+            "I33: new requests"
+        );
         assert!(num_new <= limits.max_queued_requests, "I11: too many requests wait");
         assert!(num_new <= 1 || num_new_tokens <= limits.max_queued_tokens, "I11: too many tokens wait");
-        let waiting: usize = self.queue.iter().map(|id| self.seqs[id].num_tokens()).sum();
-        assert_eq!(waiting, self.queue.num_tokens(), "I33: waiting tokens");
-        self.shares.check(self.requests.values().map(|active| active.tenant));
-        let reserved = reserved_blocks(&self.running, &self.seqs, &self.pool, limits);
-        assert!(reserved <= self.pool.num_free(), "I13: protected sequences lack {reserved} blocks");
-        for seq in self.seqs.iter() {
+        let waiting: usize = self.state.queue.iter().map(|id| self.state.seqs[id].num_tokens()).sum();
+        assert_eq!(waiting, self.state.queue.num_tokens(), "I33: waiting tokens");
+        self.state.shares.check(self.state.requests.values().map(|active| active.tenant));
+        let reserved = self.state.reserved_blocks();
+        assert!(reserved <= self.state.pool.num_free(), "I13: protected sequences lack {reserved} blocks");
+        for seq in self.state.seqs.iter() {
             assert!(seq.num_preemptions() <= crate::decode::MAX_PREEMPTIONS, "I14: preempted too often");
             assert!(seq.num_tokens() <= limits.max_model_len, "I11: longer than the context");
         }
-        if self.seqs.iter().next().is_none() {
-            assert_eq!(self.pool.num_used(), 0, "I10: blocks held by nobody");
+        if self.state.seqs.iter().next().is_none() {
+            assert_eq!(self.state.pool.num_used(), 0, "I10: blocks held by nobody");
         }
     }
 }

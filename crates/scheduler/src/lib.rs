@@ -1,7 +1,7 @@
 //! Every decision of the engine, and nothing else: who runs in a step, with how many tokens, on which blocks.
 //!
 //! ```text
-//! admit(request, now) -> schedule(now) -> Step -> (the engine computes it) -> complete(output, now) -> events
+//! admit(request) -> schedule(now) -> Step -> (the engine computes it) -> complete(output, now) -> events
 //! ```
 //!
 //! The crate is a pure state machine. It has no clock (time is an argument), no IO, no thread, no random hasher, and it
@@ -24,22 +24,20 @@ pub mod time;
 mod decode;
 mod defaults;
 mod fairness;
+mod forecast;
 mod invariants;
 mod limits;
-mod outlook;
 mod pace;
-#[cfg(feature = "planted")]
-pub mod planted;
-#[cfg(not(feature = "planted"))]
-mod planted;
+mod policy;
 mod prefill;
 mod queue;
+mod state;
 
 pub use cost::{CostModel, Hardware, ModelCost, Work};
 pub use defaults::House;
+pub use forecast::{AdmissionForecast, IncomingRequest};
 pub use kv::{BlockId, BlockSave, BlockTable, SlotSpill, SwapStats, Tier, TierSizes, TierSlot};
 pub use limits::{Limits, LimitsError};
-pub use outlook::{Newcomer, Outlook};
 pub use pace::Targets;
 pub use request::{AdmitError, FinishReason, Priority, Request, RequestId, StopRules, TokenId};
 pub use scheduler::{BlockUse, Completed, PrefixStats, Scheduler};
@@ -47,8 +45,5 @@ pub use sequence::{Phase, SeqId, Sequence};
 pub use step::{
     BlockCopy, BlockLoad, Blocked, Chunk, Event, Preempted, RecordRow, RowOutput, Step, StepId, StepOutput, StepRecord,
 };
-pub use swap::{Fate, Reason, TransferTimes, Verdict, Way};
+pub use swap::{PreemptionMode, SwapDecision, SwapReason, Transfer};
 pub use time::Nanos;
-
-/// Whether bugs can be planted: in a test of this crate perhaps, in a program never.
-pub const BUGS_CAN_BE_PLANTED: bool = cfg!(feature = "planted");

@@ -95,8 +95,8 @@ impl Limits {
         course.blocks_of_answers(num_answers, self.block_size)
     }
 
-    /// More blocks than caches have: of 32 tokens each, and a small model's 12 KiB per token, some 800 GB. Bookkeeping of so
-    /// many takes a few hundred megabytes. Whoever takes limits from a file or a flag compares.
+    /// More blocks than caches have: of 32 tokens each, and a small model's 12 KiB per token, some 800 GB. Bookkeeping
+    /// of so many takes a few hundred megabytes. Whoever takes limits from a file or a flag compares.
     pub const MOST_BLOCKS: usize = 1 << 21;
     /// More rows than a step has.
     pub const MOST_ROWS: usize = 1 << 18;

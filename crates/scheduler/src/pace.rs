@@ -72,10 +72,9 @@ impl Candidate {
     }
 }
 
-/// Puts prompts in the order in which they are to advance: tenants take turns ([`crate::fairness`]); of each tenant's the
-/// higher class, and in it those that resume, then those that can be on time by deadline, then those put off, then those
-/// without a deadline by arrival.
-/// Cost: n log n, plus n for each put off.
+/// Puts prompts in the order in which they are to advance: tenants take turns ([`crate::fairness`]); of each tenant's
+/// the higher class, and in it those that resume, then those that can be on time by deadline, then those put off, then
+/// those without a deadline by arrival. Cost: n log n, plus n for each put off.
 pub(crate) fn order(candidates: &mut [Candidate], now: Nanos) {
     let due = |c: &Candidate| c.due.filter(|_| !c.resumes);
     candidates.sort_unstable_by_key(|c| (c.tenant, c.priority, !c.resumes, due(c).is_none(), due(c), c.arrival));

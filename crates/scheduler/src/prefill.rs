@@ -10,65 +10,310 @@
 //! short prompts in one step stall decode as well as one long one.
 //!
 //! Prompts advance as tenants take turns ([`crate::fairness`]), within a tenant by class, then by arrival. A waiting
-//! sequence enters only if it gets, at once, a block for *every* token it knows, and nobody enters past one that does not
-//! fit: what waits holds nothing, so no two can wait for each other's blocks. Entering never preempts. While others run,
-//! one more free block per growing sequence must remain, or the newcomer would soon be thrown out again for their growth.
+//! sequence enters only if it gets, at once, a block for *every* token it knows, and nobody enters past one that does
+//! not fit: what waits holds nothing, so no two can wait for each other's blocks. Entering never preempts. While others
+//! run, one more free block per growing sequence must remain, or the newcomer would soon be thrown out again for their
+//! growth.
 //!
-//! Nobody starves: after [`PATIENCE`] steps in which prompts advanced but the longest-waiting one did not, it goes first,
-//! whatever its class and whoever's turn it is.
+//! Nobody starves: after [`PATIENCE`] steps in which prompts advanced but the longest-waiting one did not, it goes
+//! first, whatever its class and whoever's turn it is.
 
-use crate::decode::{Running, blocks_to_end, is_protected, reserved_blocks};
-use crate::kv::{BlockPool, Hit, blocks_for};
-use crate::planted::{Bug, planted};
-use crate::sequence::{Sequence, Sequences};
-use crate::{BlockId, Limits, SeqId};
+use crate::cost::PromptRows;
+use crate::decode::is_protected;
+use crate::kv::{FullBlock, Hit, Place, blocks_for};
+use crate::pace::{self, Candidate};
+use crate::sequence::{Rank, Status};
+use crate::state::State;
+use crate::swap::TierHits;
+use crate::{BlockId, Blocked, Chunk, Limits, Nanos, Phase, Scheduler, SeqId, Sequence, Step};
 
 /// Steps that the oldest unfinished prompt may be passed over.
 pub(crate) const PATIENCE: u32 = 16;
 
-/// Rows for a prompt with `num_uncomputed` tokens to go.
-pub(crate) fn chunk_len(num_uncomputed: usize, rows_left: usize, limits: &Limits) -> usize {
-    let rows_left = if planted(Bug::ChunkExceedsStep) { usize::MAX } else { rows_left };
-    num_uncomputed.min(rows_left).min(limits.max_prefill_chunk)
+/// Waiting prompts that are compared with each other for the next place.
+pub(crate) const LOOKAHEAD: usize = 256;
+/// A step may always grow by this factor for prompts, whatever the targets say: they must move too.
+const LEAST_GROWTH: f64 = 1.1;
+
+/// What decode and the prompts so far have left of a step.
+#[derive(Clone, Copy)]
+struct Left {
+    rows: usize,
+    prompts: usize,
+    /// Whether waiting sequences may still enter.
+    door_is_open: bool,
+    /// How long the step may take; `None`: as long as it likes.
+    bound: Option<Nanos>,
+    /// Prompt rows per second at the pace that this allows, where steps can be predicted.
+    rows_per_second: f64,
 }
 
-/// Whether there is a seat for each answer of a waiting sequence.
-pub(crate) fn has_seats(seq: &Sequence, running: &Running, seqs: &Sequences, limits: &Limits) -> bool {
-    seats_taken(running, seqs) + seq.num_seats() <= limits.max_num_seqs
+impl Scheduler {
+    /// Prompt chunks in the rows and the time that decode left, the oldest first when its patience is out. The others
+    /// follow as tenants take turns; each tenant's in rank order, or as their deadlines ask.
+    pub(crate) fn plan_prefill(&mut self, now: Nanos, bound: Option<Nanos>, step: &mut Step) {
+        let mut left = Left {
+            rows: self.state.limits.max_num_batched_tokens - step.decode.len(),
+            prompts: self.state.limits.max_prefill_seqs,
+            // Nobody enters in a step that threw somebody out.
+            door_is_open: step.preempted.is_empty(),
+            bound: bound.map(|bound| self.at_least_some_growth(bound)),
+            rows_per_second: f64::INFINITY,
+        };
+        self.plan.record.blocked = Some(if left.door_is_open { Blocked::Budget } else { Blocked::Kv });
+        self.plan.started.clear();
+        let is_prompt = |seq: &Sequence| seq.phase() == Phase::Prefill && !seq.is_loading();
+        self.plan.started.extend(self.state.running.iter().filter(|(_, id)| is_prompt(&self.state.seqs[*id])));
+        let oldest = self.oldest_prompt();
+        if let Some(oldest) = oldest.filter(|&oldest| self.policy.patience.is_out(oldest)) {
+            self.advance_prompt(oldest, &mut left, step);
+        }
+        match self.policy.cost {
+            Some(_) => self.advance_by_deadline(now, &mut left, step),
+            None => self.advance_by_rank(&mut left, step),
+        }
+        let oldest_advanced = oldest.is_some_and(|id| self.state.seqs[id].rows_in_flight > 0);
+        self.policy.patience.note(oldest, !step.prefill.is_empty(), oldest_advanced);
+    }
+
+    /// A bound that leaves prompts something even where decode alone exceeds it.
+    fn at_least_some_growth(&self, bound: Nanos) -> Nanos {
+        let decode = self.policy.cost.as_ref().map_or(0.0, |cost| cost.seconds(&self.plan.record.work));
+        bound.max(Nanos((decode * LEAST_GROWTH * 1e9) as u64))
+    }
+
+    fn advance_by_rank(&mut self, left: &mut Left, step: &mut Step) {
+        while left.rows > 0 && left.prompts > 0 {
+            let started = self.plan.started.iter().copied().filter(|&(_, id)| self.state.seqs[id].rows_in_flight == 0);
+            let waiting = self.state.queue.firsts().filter(|&(_, id)| self.may_enter(id, left));
+            let turn = |&(rank, id): &(Rank, SeqId)| (self.state.shares.turn(&self.state.seqs[id]), rank);
+            let next = started.chain(waiting).min_by_key(turn);
+            let Some((_, id)) = next else { return self.note_seats(left) };
+            self.advance_prompt(id, left, step);
+        }
+    }
+
+    /// Somebody stays outside, though the step has rows left: if the door is open, for want of a seat.
+    fn note_seats(&mut self, left: &Left) {
+        if left.door_is_open {
+            self.plan.record.blocked = Some(Blocked::Seats);
+        }
+    }
+
+    /// Whether the door is open for this waiting sequence, which may have to leave the last seat to another tenant.
+    fn may_enter(&self, id: SeqId, left: &Left) -> bool {
+        left.door_is_open && !self.state.leaves_last_seat(&self.state.seqs[id])
+    }
+
+    fn advance_by_deadline(&mut self, now: Nanos, left: &mut Left, step: &mut Step) {
+        let mut candidates = core::mem::take(&mut self.plan.candidates);
+        candidates.clear();
+        left.rows_per_second = self.prefill_rate(left);
+        let started = self.plan.started.iter().map(|&(_, id)| id);
+        for id in started.chain(self.state.queue.firsts_evenly(LOOKAHEAD)) {
+            candidates.push(self.candidate(id, left));
+        }
+        if candidates.len() > 1 {
+            pace::order(&mut candidates, now);
+        }
+        self.slow_down(&candidates, now, left);
+        let mut seat_is_left = false;
+        for (index, candidate) in candidates.iter().enumerate() {
+            if left.rows == 0 || left.prompts == 0 || !self.has_time(left) {
+                break;
+            }
+            let waits = |other: &Candidate| self.state.seqs[other.seq].status == Status::Waiting;
+            // Who leaves a seat to another tenant does not lose it to one behind it in its own line.
+            let waits_ahead = |other: &Candidate| other.is_in_line_with(candidate) && waits(other);
+            let is_behind = seat_is_left && candidates[..index].iter().any(waits_ahead);
+            if !waits(candidate) || !is_behind && self.may_enter(candidate.seq, left) {
+                self.advance_prompt(candidate.seq, left, step);
+            } else {
+                seat_is_left = true;
+                self.note_seats(left);
+            }
+        }
+        self.plan.candidates = candidates;
+    }
+
+    /// Where every prompt has time, the step takes no longer than half of what the streams allow, or than comes almost
+    /// for free beside its decode rows, while a pass over the weights waits for memory. Beyond, a prompt's rows cost
+    /// the streams what they cost the machine, and a burst of prompts would leave compute idle in the steps after it.
+    /// (Less than half gains nothing in the loads of `sim`'s example goodput, and costs first tokens: where a stream's
+    /// steps are much shorter than its target, a prompt would trickle.)
+    fn slow_down(&self, candidates: &[Candidate], now: Nanos, left: &mut Left) {
+        let Some(bound) = left.bound.filter(|_| !candidates.is_empty()) else { return };
+        let gentle = Left { bound: Some(self.at_least_some_growth(Nanos(bound.0 / 2))), ..*left };
+        let slower = left.rows_per_second / self.prefill_rate(&gentle);
+        if pace::have_time(candidates, slower, now) {
+            left.bound = gentle.bound;
+        }
+    }
+
+    fn candidate(&self, id: SeqId, left: &Left) -> Candidate {
+        let seq = &self.state.seqs[id];
+        Candidate {
+            seq: id,
+            priority: seq.rank.priority,
+            tenant: seq.request.tenant,
+            turn: self.state.shares.turn(seq),
+            rows: seq.num_uncomputed(),
+            arrival: (seq.rank.arrival, seq.rank.answer),
+            resumes: seq.num_generated() > 0,
+            due: seq.request.targets.ttft.map(|ttft| Nanos(seq.request.arrived.0.saturating_add(ttft.0))),
+            seconds: seq.num_uncomputed() as f64 / left.rows_per_second,
+        }
+    }
+
+    /// Prompt rows per second at the pace of this step.
+    fn prefill_rate(&self, left: &Left) -> f64 {
+        let Some(cost) = &self.policy.cost else { return f64::INFINITY };
+        let mut work = self.plan.record.work;
+        let most = left.rows.min(self.state.limits.max_prefill_chunk).max(1);
+        let rows = left.bound.map_or(most, |bound| cost.rows_within(&work, PromptRows::first(most), bound).max(1));
+        work.add_chunk(0, rows, false);
+        rows as f64 / cost.seconds(&work).max(1e-9)
+    }
+
+    /// Whether one more prompt row ends in time.
+    fn has_time(&self, left: &Left) -> bool {
+        let (Some(cost), Some(bound)) = (&self.policy.cost, left.bound) else { return true };
+        self.plan.record.prefill.is_empty() || cost.rows_within(&self.plan.record.work, PromptRows::first(1), bound) > 0
+    }
+
+    /// A chunk for one prompt, which enters first if it waits. If it does not fit, nobody enters after it.
+    fn advance_prompt(&mut self, id: SeqId, left: &mut Left, step: &mut Step) {
+        let seq = &self.state.seqs[id];
+        if seq.status == Status::Waiting {
+            if !left.door_is_open {
+                return;
+            }
+            if let Err(blocked) = self.enter(id, step) {
+                left.door_is_open = false;
+                self.plan.record.blocked = Some(blocked);
+                return;
+            }
+        } else if seq.rows_in_flight > 0 {
+            return; // it was the oldest and went first
+        }
+        if self.state.seqs[id].is_loading() {
+            return; // what it has in a tier comes first
+        }
+        if self.state.seqs[id].phase() == Phase::Decode {
+            // It resumes, and all but its last token was still cached.
+            self.plan_decode_row(id, step);
+            left.rows -= 1;
+        } else {
+            left.rows -= self.plan_chunk(id, left, step);
+            left.prompts -= 1;
+        }
+    }
+
+    /// Of all sequences with prompt rows to go, running or waiting, the one that arrived first.
+    fn oldest_prompt(&self) -> Option<SeqId> {
+        let started = self.plan.started.iter().map(|&(_, id)| id);
+        started.chain(self.state.queue.oldest()).min_by_key(|&id| {
+            let rank = self.state.seqs[id].rank;
+            (rank.arrival, rank.answer)
+        })
+    }
+
+    /// A waiting sequence gets all its blocks and runs, or nothing happens. Hits in a tier are to be loaded first.
+    fn enter(&mut self, id: SeqId, step: &mut Step) -> Result<(), Blocked> {
+        if !self.state.has_seats(&self.state.seqs[id]) {
+            return Err(Blocked::Seats);
+        }
+        self.find_prefix(id);
+        if !self.state.fits(&self.state.seqs[id], &self.plan.hits) {
+            return Err(Blocked::Kv);
+        }
+        self.state.enter(id, &self.plan.hits, &mut step.loads);
+        Ok(())
+    }
+
+    /// The longest prefix of its known tokens that the cache has, into `self.plan.hits`; from the first hit in a tier
+    /// on, only if loading is worth it.
+    fn find_prefix(&mut self, id: SeqId) {
+        self.plan.hits.clear();
+        let seq = &mut self.state.seqs[id];
+        if !(self.state.limits.enable_prefix_caching && seq.request.use_prefix_cache) {
+            return;
+        }
+        let salt = seq.request.salt;
+        let mut in_tiers = [0, 0];
+        for index in 0..seq.num_blocks_to_look_up() {
+            let (hash, tokens) = seq.content(index, &self.state.hasher);
+            let parent = self.plan.hits.last().map(|hit| hit.name);
+            let Some(hit) = self.state.pool.find(&FullBlock { hash, parent, salt, tokens }) else { break };
+            if let Place::Slot(slot) = hit.place {
+                in_tiers[slot.tier as usize] += 1;
+            }
+            self.plan.hits.push(hit);
+        }
+        if in_tiers != [0, 0] {
+            let block_size = self.state.limits.block_size;
+            let in_pool = self.plan.hits.iter().take_while(|hit| hit.block().is_some()).count();
+            let (start, tokens) = (in_pool * block_size, (self.plan.hits.len() - in_pool) * block_size);
+            if !self.policy.is_worth_loading(&TierHits { blocks: in_tiers, start, tokens }) {
+                self.plan.hits.truncate(in_pool);
+            }
+        }
+    }
+
+    fn plan_chunk(&mut self, id: SeqId, left: &Left, step: &mut Step) -> usize {
+        let seq = &self.state.seqs[id];
+        let (start, uncomputed) = (seq.num_computed(), seq.num_uncomputed());
+        let mut len = chunk_len(uncomputed, left.rows, &self.state.limits);
+        if let (Some(cost), Some(bound)) = (&self.policy.cost, left.bound) {
+            let rows = PromptRows { start, most: len, uncomputed };
+            len = cost.rows_within(&self.plan.record.work, rows, bound).max(1);
+        }
+        let samples = if len == seq.num_uncomputed() { seq.num_samples() } else { 0 };
+        self.plan.record.recomputed_rows += seq.most_computed.saturating_sub(start).min(len);
+        step.prefill.push(Chunk { seq: id, start: seq.num_computed(), len, samples });
+        let row = self.plan_rows(id, len, samples);
+        self.plan.record.work.add_chunk(row.start, len, samples > 0);
+        self.plan.record.prefill.push(row);
+        len
+    }
 }
 
-/// Whether a waiting sequence can enter now: a block for each of its tokens beyond the prefix `hits` in the pool, and
-/// what must remain free for those that run. Depends on what others hold, not on what they might free.
-pub(crate) fn fits(
-    seq: &Sequence,
-    hits: &[Hit],
-    running: &Running,
-    seqs: &Sequences,
-    pool: &BlockPool,
-    limits: &Limits,
-) -> bool {
-    let in_pool = hits.iter().filter_map(Hit::block);
-    let is_idle = |block: &BlockId| pool.refs(*block) == 0 && !planted(Bug::HitsCountedFree);
-    let num_idle_hits = in_pool.clone().filter(is_idle).count();
-    let not_for_it = num_idle_hits + reserved_blocks(running, seqs, pool, limits);
-    let Some(room) = pool.num_free().checked_sub(not_for_it) else { return false };
-    let num_blocks = blocks_for(seq.num_tokens(), limits.block_size);
-    let needed = if is_protected(seq) {
-        blocks_to_end(seq, limits)
-    } else {
-        let growing =
-            |seq: &Sequence, num_blocks| usize::from(num_blocks < blocks_to_end(seq, limits)) * seq.num_seats();
-        let others = running.iter().map(|&(_, id)| &seqs[id]).filter(|other| !is_protected(other));
+/// What prefill asks of the state. Changes nothing.
+impl State {
+    /// Whether there is a seat for each answer of a waiting sequence.
+    fn has_seats(&self, seq: &Sequence) -> bool {
+        self.seats_taken() + seq.num_seats() <= self.limits.max_num_seqs
+    }
+
+    /// Whether a waiting sequence can enter now: a block for each of its tokens beyond the prefix `hits` in the pool,
+    /// and what must remain free for those that run. Depends on what others hold, not on what they might free.
+    fn fits(&self, seq: &Sequence, hits: &[Hit]) -> bool {
+        let in_pool = hits.iter().filter_map(Hit::block);
+        let is_idle = |block: &BlockId| self.pool.refs(*block) == 0;
+        let not_for_it = in_pool.clone().filter(is_idle).count() + self.reserved_blocks();
+        let Some(room) = self.pool.num_free().checked_sub(not_for_it) else { return false };
+        self.blocks_to_enter(seq) - in_pool.count() <= room
+    }
+
+    /// Blocks for a waiting sequence, hits and what others need to grow included.
+    fn blocks_to_enter(&self, seq: &Sequence) -> usize {
+        if is_protected(seq) {
+            return self.blocks_to_end(seq);
+        }
+        let num_blocks = blocks_for(seq.num_tokens(), self.limits.block_size);
+        if self.running.is_empty() {
+            return num_blocks;
+        }
+        let growing = |seq: &Sequence, num_blocks| usize::from(num_blocks < self.blocks_to_end(seq)) * seq.num_seats();
+        let others = self.running().filter(|other| !is_protected(other));
         let headroom: usize = others.map(|other| growing(other, other.table.len())).sum();
-        let headroom = if running.is_empty() { 0 } else { headroom + growing(seq, num_blocks) };
-        num_blocks + headroom
-    };
-    needed - in_pool.count() <= room
+        num_blocks + headroom + growing(seq, num_blocks)
+    }
 }
 
-/// Seats that the running sequences occupy.
-pub(crate) fn seats_taken(running: &Running, seqs: &Sequences) -> usize {
-    running.iter().map(|&(_, id)| seqs[id].num_seats()).sum()
+/// Rows for a prompt with `num_uncomputed` tokens to go.
+fn chunk_len(num_uncomputed: usize, rows_left: usize, limits: &Limits) -> usize {
+    num_uncomputed.min(rows_left).min(limits.max_prefill_chunk)
 }
 
 /// How often the oldest unfinished prompt was passed over.
@@ -81,7 +326,7 @@ pub(crate) struct Patience {
 impl Patience {
     /// Whether the oldest prompt goes first in this step.
     pub(crate) fn is_out(&self, oldest: SeqId) -> bool {
-        self.oldest == Some(oldest) && self.passed_over >= PATIENCE && !planted(Bug::PromptStarved)
+        self.oldest == Some(oldest) && self.passed_over >= PATIENCE
     }
 
     /// What happened in a step: did prompts advance, and did the oldest one?

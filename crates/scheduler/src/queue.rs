@@ -1,10 +1,9 @@
-//! Who waits, in three orders: by rank, to be served; of each tenant by rank, so that tenants can take turns; and by age,
-//! so that nobody is forgotten.
+//! Who waits, in three orders: by rank, to be served; of each tenant by rank, so that tenants can take turns; and by
+//! age, so that nobody is forgotten.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 
 use crate::SeqId;
-use crate::planted::{Bug, planted};
 use crate::sequence::{Rank, Sequence};
 
 /// The waiting sequences. One that was preempted is among them at its old rank, before all that came after it.
@@ -38,10 +37,8 @@ impl Queue {
         assert!(self.by_rank.remove(&(seq.rank, seq.id)), "a sequence leaves the queue once");
         self.by_tenant.remove(&(seq.request.tenant, seq.rank));
         self.num_tenants -= usize::from(!self.has_tenant(seq.request.tenant));
-        if !(seq.has_run() && planted(Bug::GaugeDrifts)) {
-            self.num_tokens -= seq.num_tokens();
-        }
-        if !seq.has_run() && !planted(Bug::QueuePlaceKept) {
+        self.num_tokens -= seq.num_tokens();
+        if !seq.has_run() {
             self.num_new -= 1;
             self.num_new_tokens -= seq.num_tokens();
         }

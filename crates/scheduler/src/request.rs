@@ -13,8 +13,8 @@ pub type TokenId = u32;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(pub u64);
 
-/// A request's class. Lower runs first among a tenant's own requests; those of one priority are served first come, first
-/// served. Between tenants it is a weight: [`Priority::charge`].
+/// A request's class. Lower runs first among a tenant's own requests; those of one priority are served first come,
+/// first served. Between tenants it is a weight: [`Priority::charge`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Priority(pub i32);
 

@@ -83,16 +83,16 @@ impl Scheduler {
     /// Cost: linear in what runs.
     pub fn snapshot(&self, chain: &[BlockHash]) -> Snapshot {
         let limits = self.limits();
-        let cached_blocks = chain.iter().take_while(|hash| self.pool.holds(hash)).count();
+        let cached_blocks = chain.iter().take_while(|hash| self.state.pool.holds(hash)).count();
         let mut snapshot = Snapshot {
-            prefill_tokens: self.waiting_tokens(),
+            prefill_tokens: self.state.queue.num_tokens(),
             rows_per_step: limits.max_num_batched_tokens,
             cached_tokens: cached_blocks * limits.block_size,
-            free_tokens: self.pool.num_free() * limits.block_size,
+            free_tokens: self.state.pool.num_free() * limits.block_size,
             ..Snapshot::default()
         };
-        for &(_, id) in &self.running {
-            let seq = &self.seqs[id];
+        for &(_, id) in &self.state.running {
+            let seq = &self.state.seqs[id];
             match seq.phase() {
                 Phase::Decode => {
                     snapshot.decode_rows += 1;

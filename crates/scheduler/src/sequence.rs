@@ -14,7 +14,6 @@ use alloc::vec::Vec;
 use core::ops::{Index, IndexMut};
 
 use crate::kv::{BlockHash, BlockTable, ChainHasher, ContentName, blocks_for};
-use crate::planted::{Bug, planted};
 use crate::{BlockId, FinishReason, Nanos, Priority, Request, RequestId, TokenId};
 
 /// Names a sequence; never used twice. A request with one answer has one sequence; with several, the first carries the
@@ -49,7 +48,7 @@ impl Rank {
 
 /// Where a sequence is. Exactly one, and only these moves: `Waiting <-> Running -> Leaving`, and out of any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum State {
+pub(crate) enum Status {
     /// In the queue. Holds no block.
     Waiting,
     /// Holds a block for each of its known tokens.
@@ -64,7 +63,7 @@ pub struct Sequence {
     pub(crate) id: SeqId,
     pub(crate) request: Arc<Request>,
     pub(crate) rank: Rank,
-    pub(crate) state: State,
+    pub(crate) status: Status,
     /// Empty until the first run; see [`Sequence::tokens`].
     tokens: Vec<TokenId>,
     pub(crate) num_computed: usize,
@@ -104,7 +103,7 @@ impl Sequence {
         Sequence {
             id,
             rank,
-            state: State::Waiting,
+            status: Status::Waiting,
             tokens: Vec::new(),
             num_computed: 0,
             table: BlockTable::new(block_size),
@@ -192,11 +191,6 @@ impl Sequence {
         self.table.slot(position)
     }
 
-    /// Slots that its blocks have: at least `num_computed` of them are written.
-    pub fn num_slots(&self) -> usize {
-        self.table.capacity()
-    }
-
     /// Times that it lost its blocks to make room.
     pub fn num_preemptions(&self) -> u32 {
         self.num_preemptions
@@ -204,7 +198,7 @@ impl Sequence {
 
     /// Whether its blocks are still being loaded.
     pub fn is_loading(&self) -> bool {
-        self.loads_in_flight > 0 && !planted(Bug::ComputedWhileLoading)
+        self.loads_in_flight > 0
     }
 
     /// Whether it ever held blocks.
@@ -241,13 +235,12 @@ impl Sequence {
         }
         self.last_token_at = now;
         let stop = &self.request.stop;
-        let heeds_stop_tokens = self.num_generated() >= stop.min_tokens || planted(Bug::MinTokensIgnored);
+        let heeds_stop_tokens = self.num_generated() >= stop.min_tokens;
         let is_stop_token = heeds_stop_tokens && stop.stop_token_ids.contains(&token);
-        let max_tokens = stop.max_tokens + usize::from(planted(Bug::OneTokenTooMany));
         self.tokens.push(token);
         if is_stop_token {
             Some(FinishReason::Stop(Some(token)))
-        } else if self.num_generated() >= max_tokens || self.num_tokens() >= max_model_len {
+        } else if self.num_generated() >= stop.max_tokens || self.num_tokens() >= max_model_len {
             Some(FinishReason::Length)
         } else {
             None
@@ -258,7 +251,7 @@ impl Sequence {
     pub(crate) fn fork(&self, id: SeqId, answer: usize, max_model_len: usize) -> Sequence {
         let mut fork = Sequence::new(id, self.request.clone(), Rank { answer, ..self.rank }, self.table.block_size());
         fork.make_ready(max_model_len);
-        fork.state = State::Running;
+        fork.status = Status::Running;
         fork.num_forks = 0;
         fork.num_computed = self.num_computed;
         fork.most_computed = self.most_computed;
@@ -274,10 +267,7 @@ impl Sequence {
     /// Back to where it was before it ran, but with all it knows: tokens and hashes stay. The table is empty already.
     pub(crate) fn rewind(&mut self) {
         assert!(self.table.is_empty(), "its blocks are released first");
-        if planted(Bug::TokensLostWhenPreempted) {
-            self.tokens.truncate(self.request.prompt.len());
-        }
-        self.state = State::Waiting;
+        self.status = Status::Waiting;
         self.num_computed = 0;
         self.cached_tokens = 0;
         self.first_lost = None;

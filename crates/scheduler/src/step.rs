@@ -9,7 +9,7 @@
 use alloc::vec::Vec;
 
 use crate::cost::Work;
-use crate::{BlockId, BlockSave, FinishReason, Nanos, RequestId, SeqId, SlotSpill, TierSlot, TokenId, Verdict};
+use crate::{BlockId, BlockSave, FinishReason, Nanos, RequestId, SeqId, SlotSpill, SwapDecision, TierSlot, TokenId};
 
 /// Names a step; consecutive from 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -174,7 +174,7 @@ pub struct Preempted {
     /// Computed tokens in these blocks.
     pub tokens: usize,
     /// What becomes of them, and why.
-    pub verdict: Verdict,
+    pub decision: SwapDecision,
 }
 
 /// What a step was and what it cost. Written by the scheduler; the engine adds the measured times.

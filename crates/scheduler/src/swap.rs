@@ -5,15 +5,15 @@
 //! recompute   prefill its tokens again                                                     the cost model's answer
 //! ```
 //!
-//! Both ways recompute what is not in a full block. Which is faster depends on the machine, the model and the length, so
-//! it is asked each time (recompute or swap: Kwon et al., SOSP 2023, who choose once for all).
+//! Both ways recompute what is not in a full block. Which is faster depends on the machine, the model and the length,
+//! so it is asked each time (recompute or swap: Kwon et al., SOSP 2023, who choose once for all).
 
 use crate::kv::Tier;
 use crate::{CostModel, Nanos, Work};
 
 /// What becomes of a sequence's full blocks when they are taken from it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Fate {
+pub enum PreemptionMode {
     /// They are lost when others need the space, and computed again.
     #[default]
     Recompute,
@@ -23,7 +23,7 @@ pub enum Fate {
 
 /// Why.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Reason {
+pub enum SwapReason {
     /// There is no tier to move to.
     #[default]
     NoTier,
@@ -37,11 +37,11 @@ pub enum Reason {
 
 /// A decision, and what it stands on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Verdict {
+pub struct SwapDecision {
     /// The decision.
-    pub fate: Fate,
+    pub mode: PreemptionMode,
     /// Why.
-    pub reason: Reason,
+    pub reason: SwapReason,
     /// Predicted time to save the blocks and load them again; zero if not measured.
     pub swap: Nanos,
     /// Predicted time to compute them again; zero without a cost model.
@@ -50,7 +50,7 @@ pub struct Verdict {
 
 /// Nanoseconds that moving a block takes each way, averaged over what the engine reported.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct TransferTimes {
+pub(crate) struct TransferTimes {
     save: Option<f64>,
     load: Option<f64>,
     write: Option<f64>,
@@ -59,7 +59,7 @@ pub struct TransferTimes {
 
 /// Which way a block went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Way {
+pub enum Transfer {
     /// Pool to host memory.
     Save,
     /// A tier to the pool.
@@ -73,24 +73,24 @@ const WEIGHT: f64 = 0.125;
 
 impl TransferTimes {
     /// `blocks` blocks took `took` together.
-    pub(crate) fn observe(&mut self, way: Way, blocks: usize, took: Nanos) {
+    pub(crate) fn observe(&mut self, way: Transfer, blocks: usize, took: Nanos) {
         let average = match way {
-            Way::Save => &mut self.save,
-            Way::Load(Tier::Host) => &mut self.load,
-            Way::Spill => &mut self.write,
-            Way::Load(Tier::Disk) => &mut self.read,
+            Transfer::Save => &mut self.save,
+            Transfer::Load(Tier::Host) => &mut self.load,
+            Transfer::Spill => &mut self.write,
+            Transfer::Load(Tier::Disk) => &mut self.read,
         };
         let sample = took.0 as f64 / blocks.max(1) as f64;
         *average = Some(average.map_or(sample, |average| average + WEIGHT * (sample - average)));
     }
 
     /// Nanoseconds to move a block, if that was ever seen.
-    pub fn of(&self, way: Way) -> Option<f64> {
+    pub(crate) fn of(&self, way: Transfer) -> Option<f64> {
         match way {
-            Way::Save => self.save,
-            Way::Load(Tier::Host) => self.load,
-            Way::Spill => self.write,
-            Way::Load(Tier::Disk) => self.read,
+            Transfer::Save => self.save,
+            Transfer::Load(Tier::Host) => self.load,
+            Transfer::Spill => self.write,
+            Transfer::Load(Tier::Disk) => self.read,
         }
     }
 
@@ -116,33 +116,37 @@ pub(crate) struct GivenUp {
     pub(crate) through_disk: bool,
 }
 
+/// Hits that would have to be loaded.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TierHits {
+    /// In each tier.
+    pub(crate) blocks: [usize; 2],
+    /// Position of their first token, and how many there are.
+    pub(crate) start: usize,
+    pub(crate) tokens: usize,
+}
+
 /// Decides. `times` is `None` without tiers.
-pub(crate) fn judge(given_up: GivenUp, times: Option<&TransferTimes>, cost: Option<&CostModel>) -> Verdict {
+pub(crate) fn judge(given_up: &GivenUp, times: Option<&TransferTimes>, cost: Option<&CostModel>) -> SwapDecision {
     let recompute = cost.map_or(Nanos(0), |cost| prefill_time(cost, given_up.start, given_up.tokens));
-    let verdict = |fate, reason, swap| Verdict { fate, reason, swap, recompute };
-    let Some(times) = times else { return verdict(Fate::Recompute, Reason::NoTier, Nanos(0)) };
+    let decision = |mode, reason, swap| SwapDecision { mode, reason, swap, recompute };
+    let Some(times) = times else { return decision(PreemptionMode::Recompute, SwapReason::NoTier, Nanos(0)) };
     if given_up.blocks == 0 {
-        return verdict(Fate::Recompute, Reason::NothingToKeep, Nanos(0));
+        return decision(PreemptionMode::Recompute, SwapReason::NothingToKeep, Nanos(0));
     }
     match (times.round_trip(given_up.blocks, given_up.through_disk), cost) {
-        (Some(swap), Some(_)) if swap <= recompute => verdict(Fate::Swap, Reason::Faster, swap),
-        (Some(swap), Some(_)) => verdict(Fate::Recompute, Reason::Faster, swap),
-        (swap, _) => verdict(Fate::Swap, Reason::NotMeasured, swap.unwrap_or_default()),
+        (Some(swap), Some(_)) if swap <= recompute => decision(PreemptionMode::Swap, SwapReason::Faster, swap),
+        (Some(swap), Some(_)) => decision(PreemptionMode::Recompute, SwapReason::Faster, swap),
+        (swap, _) => decision(PreemptionMode::Swap, SwapReason::NotMeasured, swap.unwrap_or_default()),
     }
 }
 
-/// Whether `blocks` hits in each tier are worth loading, in place of computing their `tokens` from position `start`.
-pub(crate) fn is_worth_loading(
-    blocks: [usize; 2],
-    start: usize,
-    tokens: usize,
-    times: &TransferTimes,
-    cost: Option<&CostModel>,
-) -> bool {
+/// Whether hits in tiers are worth loading, in place of computing their tokens.
+pub(crate) fn is_worth_loading(hits: &TierHits, times: &TransferTimes, cost: Option<&CostModel>) -> bool {
     let Some(cost) = cost else { return true };
-    let load = |tier: Tier| times.of(Way::Load(tier)).unwrap_or(0.0) * blocks[tier as usize] as f64;
+    let load = |tier: Tier| times.of(Transfer::Load(tier)).unwrap_or(0.0) * hits.blocks[tier as usize] as f64;
     let load = Nanos((load(Tier::Host) + load(Tier::Disk)) as u64);
-    load <= prefill_time(cost, start, tokens)
+    load <= prefill_time(cost, hits.start, hits.tokens)
 }
 
 /// What so many prompt rows add to a step that decodes anyway.
@@ -174,10 +178,10 @@ mod tests {
 
     fn times(save_ms: u64, load_ms: u64, disk_ms: u64) -> TransferTimes {
         let mut times = TransferTimes::default();
-        times.observe(Way::Save, 2, Nanos(2 * save_ms * MS));
-        times.observe(Way::Load(Tier::Host), 1, Nanos(load_ms * MS));
-        times.observe(Way::Spill, 1, Nanos(disk_ms * MS));
-        times.observe(Way::Load(Tier::Disk), 1, Nanos(disk_ms * MS));
+        times.observe(Transfer::Save, 2, Nanos(2 * save_ms * MS));
+        times.observe(Transfer::Load(Tier::Host), 1, Nanos(load_ms * MS));
+        times.observe(Transfer::Spill, 1, Nanos(disk_ms * MS));
+        times.observe(Transfer::Load(Tier::Disk), 1, Nanos(disk_ms * MS));
         times
     }
 
@@ -187,33 +191,46 @@ mod tests {
         let of = |blocks: usize, through_disk| GivenUp { blocks, start: 0, tokens: blocks * 16, through_disk };
         let (cost, fast, slow) = (cost(), times(0, 1, 5), times(1, 1, 5));
         let cases = [
-            (of(4, false), Some(&fast), Some(&cost), Fate::Swap, Reason::Faster, 4000, 6400),
-            (of(4, true), Some(&fast), Some(&cost), Fate::Recompute, Reason::Faster, 44_000, 6400),
-            (of(4, false), Some(&slow), Some(&cost), Fate::Recompute, Reason::Faster, 8000, 6400),
-            (of(4, false), Some(&fast), None, Fate::Swap, Reason::NotMeasured, 4000, 0),
-            (of(4, false), Some(&TransferTimes::default()), Some(&cost), Fate::Swap, Reason::NotMeasured, 0, 6400),
-            (of(0, false), Some(&fast), Some(&cost), Fate::Recompute, Reason::NothingToKeep, 0, 0),
-            (of(4, false), None, Some(&cost), Fate::Recompute, Reason::NoTier, 0, 6400),
+            (of(4, false), Some(&fast), Some(&cost), PreemptionMode::Swap, SwapReason::Faster, 4000, 6400),
+            (of(4, true), Some(&fast), Some(&cost), PreemptionMode::Recompute, SwapReason::Faster, 44_000, 6400),
+            (of(4, false), Some(&slow), Some(&cost), PreemptionMode::Recompute, SwapReason::Faster, 8000, 6400),
+            (of(4, false), Some(&fast), None, PreemptionMode::Swap, SwapReason::NotMeasured, 4000, 0),
+            (
+                of(4, false),
+                Some(&TransferTimes::default()),
+                Some(&cost),
+                PreemptionMode::Swap,
+                SwapReason::NotMeasured,
+                0,
+                6400,
+            ),
+            (of(0, false), Some(&fast), Some(&cost), PreemptionMode::Recompute, SwapReason::NothingToKeep, 0, 0),
+            (of(4, false), None, Some(&cost), PreemptionMode::Recompute, SwapReason::NoTier, 0, 6400),
         ];
-        for (case, (given_up, times, cost, fate, reason, swap_us, recompute_us)) in cases.into_iter().enumerate() {
-            let verdict = judge(given_up, times, cost);
-            let micros = (verdict.swap.0 / 1000, (verdict.recompute.0 + 500) / 1000);
-            assert_eq!((verdict.fate, verdict.reason, micros), (fate, reason, (swap_us, recompute_us)), "case {case}");
+        for (case, (given_up, times, cost, mode, reason, swap_us, recompute_us)) in cases.into_iter().enumerate() {
+            let decision = judge(&given_up, times, cost);
+            let micros = (decision.swap.0 / 1000, (decision.recompute.0 + 500) / 1000);
+            assert_eq!(
+                (decision.mode, decision.reason, micros),
+                (mode, reason, (swap_us, recompute_us)),
+                "case {case}"
+            );
         }
     }
 
     #[test]
     fn a_hit_in_a_tier_is_loaded_where_that_is_faster_than_its_prefill() {
         let (cost, times) = (cost(), times(0, 1, 5));
-        let worth = |blocks: [usize; 2]| is_worth_loading(blocks, 0, (blocks[0] + blocks[1]) * 16, &times, Some(&cost));
+        let of = |blocks: [usize; 2]| TierHits { blocks, start: 0, tokens: (blocks[0] + blocks[1]) * 16 };
+        let worth = |blocks| is_worth_loading(&of(blocks), &times, Some(&cost));
         assert_eq!([[3, 0], [9, 1], [1, 1], [0, 1]].map(worth), [true, true, false, false]);
-        assert!(is_worth_loading([0, 1], 0, 16, &times, None), "who cannot predict trusts the tier");
+        assert!(is_worth_loading(&of([0, 1]), &times, None), "who cannot predict trusts the tier");
     }
 
     #[test]
     fn averages_follow_what_is_reported() {
         let mut times = times(2, 1, 1);
-        (0..60).for_each(|_| times.observe(Way::Save, 4, Nanos(4 * MS)));
-        assert!((times.of(Way::Save).unwrap() / MS as f64 - 1.0).abs() < 0.01);
+        (0..60).for_each(|_| times.observe(Transfer::Save, 4, Nanos(4 * MS)));
+        assert!((times.of(Transfer::Save).unwrap() / MS as f64 - 1.0).abs() < 0.01);
     }
 }

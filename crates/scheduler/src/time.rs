@@ -1,9 +1,9 @@
 //! Time is an argument: the caller says what time it is, in nanoseconds since any fixed moment, from a clock that does
 //! not go back.
 //!
-//! If it lies all the same, nothing breaks. Time decides three things only: how long a step may be beside a stream with a
-//! target, in which order prompts with deadlines come, and what the cost model learns. Whatever the clock says, that it
-//! stands still, jumps by days or goes back:
+//! If it lies all the same, nothing breaks. Time decides three things only: how long a step may be beside a stream with
+//! a target, in which order prompts with deadlines come, and what the cost model learns. Whatever the clock says, that
+//! it stands still, jumps by days or goes back:
 //!
 //! - every output stays the same, and every invariant but the targets holds: blocks, classes, turns of tenants, patience
 //!   and the bounds on preemption and on being left out count steps and tokens, not nanoseconds;

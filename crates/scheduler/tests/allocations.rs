@@ -34,7 +34,7 @@ fn a_steady_decode_step_allocates_nothing() {
             targets: Targets::default(),
             arrived: Nanos(0),
         };
-        scheduler.admit(request, Nanos(0)).expect("there is room");
+        scheduler.admit(request).expect("there is room");
     }
     let (mut step, mut output) = (Step::default(), StepOutput::default());
     let (mut events, mut record) = (Vec::new(), StepRecord::default());

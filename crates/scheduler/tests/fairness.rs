@@ -87,9 +87,18 @@ impl Machine {
             targets: ask.targets,
             arrived,
         };
-        self.scheduler.admit(request, self.now).unwrap();
+        self.scheduler.admit(request).unwrap();
         self.arrived.insert(id, (ask.tenant, arrived));
         id
+    }
+
+    /// Sequences in the queue hold no blocks.
+    fn num_waiting(&self) -> usize {
+        self.scheduler.sequences().filter(|seq| seq.block_table().is_empty()).count()
+    }
+
+    fn num_running(&self) -> usize {
+        self.scheduler.sequences().filter(|seq| !seq.block_table().is_empty()).count()
     }
 
     /// One step, in exactly the time that the model says. False if there is nothing to do.
@@ -326,7 +335,7 @@ fn what_the_prefix_cache_had_is_not_charged() {
             owner.insert(machine.admit(&document(tenant, 10 + index)), tenant);
         }
     }
-    while machine.scheduler.num_waiting() > 20 {
+    while machine.num_waiting() > 20 {
         machine.step();
     }
     let waiting = |tenant| machine.scheduler.sequences().filter(|seq| seq.request().tenant == tenant).count();
@@ -342,7 +351,7 @@ fn a_seat_is_left_for_the_tenant_that_comes_back() {
         machine.admit(&ask(GUEST, 16, 1, 0));
         (0..40).for_each(|index| _ = machine.admit(&ask(FLOOD, 16, 10_000, 100 + index)));
         (0..100).for_each(|_| _ = machine.step());
-        assert_eq!(machine.scheduler.num_running(), 31, "the flood has all seats but one");
+        assert_eq!(machine.num_running(), 31, "the flood has all seats but one");
         assert_eq!(machine.records.last().unwrap().blocked, Some(Blocked::Seats));
         let id = machine.admit(&ask(GUEST, 16, 1, 1));
         machine.step();
@@ -355,13 +364,13 @@ fn alone_a_tenant_has_every_seat() {
     let mut machine = Machine::new(limits(), false);
     (0..40).for_each(|index| _ = machine.admit(&ask(FLOOD, 16, 1000, index)));
     (0..100).for_each(|_| _ = machine.step());
-    assert_eq!(machine.scheduler.num_running(), 32);
+    assert_eq!(machine.num_running(), 32);
 }
 
 #[test]
 fn the_victim_is_of_the_tenant_that_was_served_most() {
-    // The oldest is the flood's and grows; behind it one more of the flood's with a long context, and the guest's, which
-    // would be cheaper to compute again.
+    // The oldest is the flood's and grows; behind it one more of the flood's with a long context, and the guest's,
+    // which would be cheaper to compute again.
     let mut machine = Machine::new(Limits { num_blocks: 68, enable_prefix_caching: false, ..limits() }, false);
     let flood = [machine.admit(&ask(FLOOD, 160, 500, 0)), machine.admit(&ask(FLOOD, 500, 300, 1))];
     machine.step();
@@ -386,8 +395,8 @@ fn a_flood_that_fills_the_cache_leaves_others_their_first_tokens() {
             let mut waited: Vec<u64> = of_guest.map(|&(_, ttft)| ttft.0 / MS).collect();
             waited.sort_unstable();
             assert_eq!(waited.len(), 20, "{num_blocks} blocks: everybody was served");
-            // Seconds only in the moment at which the cache fills up for the first time: nobody is thrown out for one who
-            // comes, so it waits for the first of the flood to lose its blocks.
+            // Seconds only in the moment at which the cache fills up for the first time: nobody is thrown out for one
+            // who comes, so it waits for the first of the flood to lose its blocks.
             let (median, most) = (waited[10], waited[19]);
             assert!(median <= 20 && most <= 5000, "{num_blocks} blocks: {median} ms in the median, {most} ms at most");
         }

@@ -571,7 +571,8 @@ fn an_answer_ends_at_the_end_of_the_context() {
 #[test]
 fn what_a_preempted_sequence_lost_comes_back_from_the_host_tier() {
     // As without a tier, but in step 11 the content that A's block held is saved, and in step 15 B loads it instead of
-    // computing it. Then blocks of A's answer, which is over, are pushed out; the second slot has room for the last one.
+    // computing it. Then blocks of A's answer, which is over, are pushed out; the second slot has room for the last
+    // one.
     check(
         "block_size=4 blocks=6 seqs=3 tokens_per_step=32 host=2",
         "
@@ -667,8 +668,8 @@ fn others_go_on_while_one_waits_for_the_disk() {
 
 #[test]
 fn the_only_stream_waits_for_blocks_of_one_that_left_while_it_was_loaded() {
-    // C leaves and its three blocks stay until the disk has answered; in step 9 X, which runs alone, needs one more than
-    // is left. It keeps its own and sits the step out.
+    // C leaves and its three blocks stay until the disk has answered; in step 9 X, which runs alone, needs one more
+    // than is left. It keeps its own and sits the step out.
     check(
         "block_size=4 blocks=6 seqs=3 host=2 disk=8",
         "
@@ -832,7 +833,7 @@ impl World {
             }
         }
         let used = self.scheduler.used_blocks().to_string();
-        let waiting = self.scheduler.num_waiting().to_string();
+        let waiting = self.scheduler.sequences().filter(|seq| seq.block_table().is_empty()).count().to_string();
         Outcome { plan, ends: ends.join(", "), used, waiting }
     }
 
@@ -914,7 +915,7 @@ impl World {
         request.prompt = prompt.into();
         self.names.insert(request.id, name.clone());
         self.asked.insert(name, (request.clone(), eos));
-        self.scheduler.admit(request, Nanos(0))
+        self.scheduler.admit(request)
     }
 
     /// The model: it says tokens that never repeat, and the stop token when it was told to.

@@ -84,7 +84,7 @@ impl Engine {
     }
 
     fn admit_request(&mut self, request: Request) {
-        self.scheduler.admit(Request { arrived: self.now, ..request }, self.now).unwrap();
+        self.scheduler.admit(Request { arrived: self.now, ..request }).unwrap();
     }
 
     /// Plans and computes one step in exactly the time that the model says; returns the plan and how long it took.
@@ -216,8 +216,8 @@ fn rows_without_a_target_sit_out_what_they_would_make_late() {
     assert!(least >= 3, "and nobody is forgotten");
 }
 
-/// A stream with a target may have to wait until those behind it, which can no longer be preempted, have ended. They are
-/// not left out for its sake: that would be a step in which nobody computes.
+/// A stream with a target may have to wait until those behind it, which can no longer be preempted, have ended. They
+/// are not left out for its sake: that would be a step in which nobody computes.
 #[test]
 fn nobody_is_left_out_for_a_stream_that_cannot_move() {
     let small = Limits { block_size: 1, num_blocks: 20, max_model_len: 20, ..limits() };
@@ -227,7 +227,7 @@ fn nobody_is_left_out_for_a_stream_that_cannot_move() {
     engine.step();
     // Four times a higher class takes its blocks.
     for id in 2..=5 {
-        let free = engine.scheduler.total_blocks() - engine.scheduler.used_blocks();
+        let free = engine.scheduler.limits().num_blocks - engine.scheduler.used_blocks();
         engine.admit_for(id, free - 3, 4, high, None, None);
         while engine.scheduler.sequences().any(|seq| seq.request_id() == RequestId(id)) {
             engine.step();

@@ -293,7 +293,7 @@ impl<'a> World<'a> {
         };
         let instance = self.route(&request);
         self.collector.arrived(index, instance, self.now);
-        self.engines[instance].scheduler.admit(request, self.now)
+        self.engines[instance].scheduler.admit(request)
     }
 
     /// The instance that the production router chooses.

@@ -2,17 +2,17 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use scheduler::{Nanos, Outlook, Sequence};
+use scheduler::{AdmissionForecast, Nanos, Sequence};
 
 use super::EngineCore;
 use crate::live::{InScene, KvMap, MAP_EVERY, SCENE_EVERY, Scene};
 
 impl EngineCore {
     /// Tells other threads who is in line for prefill.
-    pub(crate) fn look_ahead(&self, now: Nanos, outlook: &Mutex<Outlook>) {
+    pub(crate) fn look_ahead(&self, now: Nanos, outlook: &Mutex<AdmissionForecast>) {
         if self.scheduler.cost_model().is_some() {
             let mut outlook = outlook.lock().unwrap_or_else(PoisonError::into_inner);
-            self.scheduler.outlook_into(now, &mut outlook);
+            self.scheduler.forecast_into(now, &mut outlook);
         }
     }
 

@@ -213,7 +213,7 @@ impl Replaying {
     ) -> Result<(), RecordingError> {
         let request = asked(entry);
         tell(Told::Admitted(&request));
-        let admitted = self.scheduler.admit(request, Nanos(entry.now));
+        let admitted = self.scheduler.admit(request);
         admitted.map_err(|error| recording.wrong(format!("request {}: {error}", entry.id)))?;
         self.open.insert(entry.id, vec![0; entry.n]);
         Ok(())

@@ -15,7 +15,7 @@ impl BlockId {
 }
 
 /// Blocks that `tokens` tokens fill, the last one perhaps in part.
-pub fn blocks_for(tokens: usize, block_size: usize) -> usize {
+pub(crate) fn blocks_for(tokens: usize, block_size: usize) -> usize {
     tokens.div_ceil(block_size)
 }
 

@@ -10,14 +10,20 @@
 //!
 //! Invariants: a block is in the free list with refs = 0, or held with refs = the tables naming it. A block that the
 //! index names is never written. A content is in one place. A hit compares parent, salt and every token id, not only
-//! the hash. This module counts blocks and never touches bytes; those are the kernels' `KvCache` and the engine's tiers.
+//! the hash. This module counts blocks and never touches bytes; those are the kernels' `KvCache` and the engine's
+//! tiers.
 
 mod block;
+mod list;
 mod pool;
 mod prefix;
 mod tiers;
 
-pub use block::{BlockId, BlockTable, blocks_for};
-pub use pool::{BlockPool, ContentName, Hit, Place};
+pub(crate) use block::blocks_for;
+pub use block::{BlockId, BlockTable};
+pub(crate) use pool::{BlockPool, ContentName, FullBlock, Hit, Place};
 pub use prefix::{BlockHash, ChainHasher};
 pub use tiers::{BlockSave, SlotSpill, SwapStats, Tier, TierSizes, TierSlot};
+
+#[cfg(test)]
+mod tests;

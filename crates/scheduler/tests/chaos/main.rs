@@ -1,5 +1,5 @@
-//! Seeded chaos: random requests, cancels, stops, failed steps and clocks that lie, against random, mostly far too small
-//! limits, on machines with random costs and a model that notices everything (`model.rs`).
+//! Seeded chaos: random requests, cancels, stops, failed steps and clocks that lie, against random, mostly far too
+//! small limits, on machines with random costs and a model that notices everything (`model.rs`).
 //!
 //! ```text
 //! weather.rs    limits, load, faults, machine and clock, all drawn from the seed
@@ -7,8 +7,9 @@
 //! checks.rs     what an outsider sees must hold, after every call
 //! turns.rs      a naive twin of the counters by which tenants take turns
 //! counters.rs   what a run must have provoked: with too little of it, it fails
-//! planted.rs    bugs that real engines had, planted, must be found
 //! ```
+//!
+//! Bugs that real engines had, planted into the scheduler, must be found by it: `tests/planted`, `cargo xtask planted`.
 //!
 //! The invariants by name, and where each is checked after every call:
 //!
@@ -39,14 +40,13 @@
 //! Not in this room: I23 and I24 (speculation and grammars, which do not exist yet), I25 (UTF-8:
 //! `crates/engine/tests/answers.rs`), I32 (buffers: `crates/server/tests/http`), I35 (health: the same).
 //!
-//! `cargo xtask chaos` runs it long. By hand: `TWOSTROKE_CHAOS_SEEDS=20000` that many seeds, `TWOSTROKE_CHAOS_MINUTES=5`
-//! as many as fit, `TWOSTROKE_CHAOS_FROM=1000000` others than the first, `TWOSTROKE_CHAOS_SEED=7` only that one.
+//! `cargo xtask chaos` runs it long. By hand: `TWOSTROKE_CHAOS_SEEDS=20000` that many seeds,
+//! `TWOSTROKE_CHAOS_MINUTES=5` as many as fit, `TWOSTROKE_CHAOS_FROM=1000000` others than the first,
+//! `TWOSTROKE_CHAOS_SEED=7` only that one.
 
 mod checks;
 mod counters;
 mod model;
-#[cfg(feature = "planted")]
-mod planted;
 mod turns;
 mod weather;
 mod world;
@@ -101,12 +101,6 @@ fn bugs_of_the_engine_around_it_are_noticed() {
         println!("{bug:?} was noticed in {times} of 40 seeds");
         assert!(times >= 5, "{bug:?} was noticed in {times} of 40 seeds only");
     }
-}
-
-/// A program with bugs that can be planted is not for anybody's use; this build, with the feature or without, says so.
-#[test]
-fn bugs_can_be_planted_only_with_the_feature() {
-    assert_eq!(scheduler::BUGS_CAN_BE_PLANTED, cfg!(feature = "planted"));
 }
 
 fn finds(seed: u64, bug: Option<EngineBug>) -> bool {

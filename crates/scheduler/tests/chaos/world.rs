@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use scheduler::{
     AdmitError, BlockLoad, CostModel, Event, FinishReason, Nanos, Priority, Request, RequestId, RowOutput, Scheduler,
-    SeqId, Sequence, SlotSpill, Step, StepOutput, StopRules, SwapStats, Tier, TokenId, Way, Work,
+    SeqId, Sequence, SlotSpill, Step, StepOutput, StopRules, SwapStats, Tier, TokenId, Transfer, Work,
 };
 
 use crate::EngineBug;
@@ -168,7 +168,7 @@ impl Chaos {
             assert!(self.steps <= most_steps, "I13: what was admitted does not end");
         }
         assert_eq!(self.scheduler.used_blocks(), 0, "I10: blocks are held when all is quiet");
-        assert_eq!((self.scheduler.num_running(), self.scheduler.num_waiting()), (0, 0));
+        assert_eq!(self.scheduler.sequences().count(), 0, "I10: sequences are left when all is quiet");
         for (id, client) in &self.clients {
             assert!(client.is_done(), "I13: {id:?} never ended");
         }
@@ -210,7 +210,10 @@ impl Chaos {
         self.end_transfers();
         for row in &rows {
             let seq = self.scheduler.sequence(row.seq).expect("I9: what is in flight exists");
-            assert!(slots_of(seq) == row.slots, "I9: what is in flight keeps its blocks");
+            assert!(
+                slots_of(seq, self.scheduler.limits().block_size) == row.slots,
+                "I9: what is in flight keeps its blocks"
+            );
         }
         self.compute_for(&work);
 
@@ -330,7 +333,7 @@ impl Chaos {
         self.loads.extend(&step.loads);
         let took = self.rng.next() % 1_000_000;
         if self.weather.clock != Clock::Still && !step.is_empty() && !step.saves.is_empty() {
-            self.scheduler.transfers_took(Way::Save, step.saves.len(), Nanos(took));
+            self.scheduler.transfers_took(Transfer::Save, step.saves.len(), Nanos(took));
             self.now += took;
         }
     }
@@ -440,7 +443,7 @@ impl Chaos {
         });
         let answers = answers.collect();
         self.next_request += 1;
-        let outcome = self.scheduler.admit(request.clone(), Nanos(self.now));
+        let outcome = self.scheduler.admit(request.clone());
         self.note(&outcome);
         match outcome {
             Ok(()) => {
@@ -456,7 +459,10 @@ impl Chaos {
                 let full = waiting_requests >= limits.max_queued_requests
                     || waiting_tokens + request.prompt.len() > limits.max_queued_tokens;
                 assert!(full && waiting_requests > 0, "a request is refused and the queue is not full");
-                assert!(waiting_requests <= self.scheduler.num_waiting(), "I33: the queue counts those that left it");
+                assert!(
+                    waiting_requests <= waiting(&self.scheduler).count(),
+                    "I33: the queue counts those that left it"
+                );
                 self.seen.saw("queue full");
             }
             Err(AdmitError::NeverFits { needed_blocks, total_blocks }) => {
@@ -493,7 +499,8 @@ impl Chaos {
     /// The engine's deadline for those that wait.
     fn give_up_on_the_oldest(&mut self) {
         let Some(deadline) = self.weather.queue_deadline else { return };
-        let Some((id, arrived)) = self.scheduler.oldest_waiting() else { return };
+        let oldest = waiting(&self.scheduler).min_by_key(|seq| (seq.request_id(), seq.answer()));
+        let Some((id, arrived)) = oldest.map(|seq| (seq.request_id(), seq.request().arrived)) else { return };
         if Nanos(self.now).since(arrived) > deadline {
             self.seen.saw("given up in the queue");
             self.cancel(id);
@@ -568,7 +575,7 @@ impl Chaos {
                 salt: client.request.salt,
                 seed: client.seed,
                 tokens: seq.tokens().to_vec(),
-                slots: slots_of(seq),
+                slots: slots_of(seq, self.scheduler.limits().block_size),
                 start,
                 len,
                 samples,
@@ -632,8 +639,13 @@ impl Chaos {
     }
 }
 
-fn slots_of(seq: &Sequence) -> Vec<usize> {
-    (0..seq.num_slots()).map(|position| seq.slot(position)).collect()
+fn slots_of(seq: &Sequence, block_size: usize) -> Vec<usize> {
+    (0..seq.block_table().len() * block_size).map(|position| seq.slot(position)).collect()
+}
+
+/// The sequences in the queue: they hold nothing.
+fn waiting(scheduler: &Scheduler) -> impl Iterator<Item = &Sequence> {
+    scheduler.sequences().filter(|seq| seq.block_table().is_empty())
 }
 
 /// Blocks that somebody holds.

@@ -6,7 +6,7 @@ use std::fmt::Write;
 
 use engine::{End, Ended, Engine, FinishReason, InScene, KvMap, LoggedStep, Percentiles, RequestId, Scene};
 use model::demands::Demands;
-use scheduler::{BlockUse, Blocked, Fate, Nanos, RecordRow, StepRecord};
+use scheduler::{BlockUse, Blocked, Nanos, PreemptionMode, RecordRow, StepRecord};
 use serde_json::{Value, json};
 
 use crate::auth::Tenant;
@@ -96,9 +96,9 @@ pub(crate) fn step_object(text: &mut String, number: u64, record: &StepRecord, n
     }
     text.push_str("],\"preempted\":[");
     for (index, preempted) in record.preempted.iter().enumerate() {
-        let verdict = match preempted.verdict.fate {
-            Fate::Recompute => "recompute",
-            Fate::Swap => "swap",
+        let verdict = match preempted.decision.mode {
+            PreemptionMode::Recompute => "recompute",
+            PreemptionMode::Swap => "swap",
         };
         let (comma, name) = (if index > 0 { "," } else { "" }, names.get(preempted.request));
         let _ = write!(text, "{comma}{{\"r\":{name},\"tokens\":{},\"verdict\":\"{verdict}\"}}", preempted.tokens);

@@ -4,15 +4,14 @@
 //! now |#### A: rest of a prompt ####|## B: waits ##|# the new one #|  first token
 //!     |<---------- backlog, those before it ------>|<---- own ---->|
 //! ```
-//! All at the pace of the moment: the rows of prompts that a step takes beside the sequences that decode now, within their
-//! targets. That is a forecast and no promise: streams end and begin, a prefix may be found in the cache, and what comes
-//! later with less time goes first. It leaves out what is left of the step in flight.
+//! All at the pace of the moment: the rows of prompts that a step takes beside the sequences that decode now, within
+//! their targets. That is a forecast and no promise: streams end and begin, a prefix may be found in the cache, and
+//! what comes later with less time goes first. It leaves out what is left of the step in flight.
 
 use alloc::vec::Vec;
 
-use crate::cost::{CostModel, Work};
+use crate::cost::{CostModel, PromptRows, Work};
 use crate::kv::blocks_for;
-use crate::prefill::seats_taken;
 use crate::{Nanos, Phase, Priority, Scheduler};
 
 /// A prompt in line.
@@ -27,7 +26,7 @@ struct InLine {
 
 /// Who comes, as far as its place in line depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Newcomer {
+pub struct IncomingRequest {
     /// Tokens of its prompt.
     pub prompt_tokens: usize,
     /// Its class.
@@ -36,9 +35,9 @@ pub struct Newcomer {
     pub ttft: Option<Nanos>,
 }
 
-/// The line of prompts at a moment, and its pace. Made by [`Scheduler::outlook_into`]; copies may be asked anywhere.
+/// The line of prompts at a moment, and its pace. Made by [`Scheduler::forecast_into`]; copies may be asked anywhere.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Outlook {
+pub struct AdmissionForecast {
     at: Nanos,
     line: Vec<InLine>,
     pace: Pace,
@@ -61,7 +60,7 @@ struct Pace {
 
 impl Pace {
     fn of(cost: &CostModel, decode: &Work, bound: Option<Nanos>, most: usize) -> Pace {
-        let rows = bound.map_or(most, |bound| cost.rows_within(decode, 0, most, usize::MAX, bound).max(1));
+        let rows = bound.map_or(most, |bound| cost.rows_within(decode, PromptRows::first(most), bound).max(1));
         let with = |rows| {
             let mut work = *decode;
             work.add_chunk(0, rows, false);
@@ -85,7 +84,7 @@ impl Pace {
     }
 }
 
-impl Outlook {
+impl AdmissionForecast {
     /// How long the prompts in line take: all of them, whatever their class.
     pub fn backlog(&self) -> Nanos {
         nanos(self.line.iter().map(|prompt| prompt.seconds).sum())
@@ -93,7 +92,7 @@ impl Outlook {
 
     /// When the first token of `new` would come if it came at `now`. `turnover` is the mean time between two ends of
     /// requests, which counts where seats or blocks are short.
-    pub fn ttft(&self, new: &Newcomer, now: Nanos, turnover: Nanos) -> Nanos {
+    pub fn ttft(&self, new: &IncomingRequest, now: Nanos, turnover: Nanos) -> Nanos {
         let due = due(now, new.ttft);
         let is_before = |prompt: &&InLine| (prompt.priority, prompt.due) <= (new.priority, due);
         let line = nanos(self.line.iter().filter(is_before).map(|prompt| prompt.seconds).sum());
@@ -113,49 +112,49 @@ impl Outlook {
     }
 
     /// Puts one into the line that the scheduler has not heard of yet.
-    pub fn add(&mut self, new: &Newcomer, now: Nanos) {
+    pub fn add(&mut self, new: &IncomingRequest, now: Nanos) {
         let seconds = self.pace.seconds(0, new.prompt_tokens);
         self.line.push(InLine { priority: new.priority, due: due(now, new.ttft), seconds });
     }
 }
 
 impl Scheduler {
-    /// The line as it is at `now`, into `outlook`, whose buffers are kept. Without a cost model it is empty.
+    /// The line as it is at `now`, into `forecast`, whose buffers are kept. Without a cost model it is empty.
     /// Cost: linear in what runs and waits.
-    pub fn outlook_into(&self, now: Nanos, outlook: &mut Outlook) {
-        outlook.at = now;
-        outlook.line.clear();
-        outlook.pace = Pace::default();
-        outlook.ends = 0;
+    pub fn forecast_into(&self, now: Nanos, forecast: &mut AdmissionForecast) {
+        forecast.at = now;
+        forecast.line.clear();
+        forecast.pace = Pace::default();
+        forecast.ends = 0;
         let Some(cost) = self.cost_model() else { return };
         let (mut decode, mut bound) = (Work::default(), None::<Nanos>);
-        for seq in self.running.iter().map(|&(_, id)| &self.seqs[id]).filter(|seq| seq.phase() == Phase::Decode) {
+        for seq in
+            self.state.running.iter().map(|&(_, id)| &self.state.seqs[id]).filter(|seq| seq.phase() == Phase::Decode)
+        {
             decode.add_decode(seq.num_tokens());
             bound = [bound, seq.request.targets.tpot].into_iter().flatten().min();
         }
         let limits = self.limits();
         let most = limits.max_num_batched_tokens.saturating_sub(decode.rows()).min(limits.max_prefill_chunk).max(1);
-        outlook.pace = Pace::of(cost, &decode, bound, most);
-        let started = self.running.iter().map(|&(_, id)| id);
-        for seq in started.chain(self.queue.iter()).map(|id| &self.seqs[id]).filter(|s| s.phase() == Phase::Prefill) {
+        forecast.pace = Pace::of(cost, &decode, bound, most);
+        let started = self.state.running.iter().map(|&(_, id)| id);
+        for seq in started
+            .chain(self.state.queue.iter())
+            .map(|id| &self.state.seqs[id])
+            .filter(|s| s.phase() == Phase::Prefill)
+        {
             // Somebody is reading who has seen some of it.
             let resumes = seq.num_generated() > 0;
             let due = if resumes { Nanos(0) } else { due(seq.request.arrived, seq.request.targets.ttft) };
-            let seconds = outlook.pace.seconds(seq.num_computed(), seq.num_uncomputed());
-            outlook.line.push(InLine { priority: seq.rank.priority, due, seconds });
+            let seconds = forecast.pace.seconds(seq.num_computed(), seq.num_uncomputed());
+            forecast.line.push(InLine { priority: seq.rank.priority, due, seconds });
         }
-        let fits = |(_, id)| blocks_for(self.seqs[id].num_tokens(), limits.block_size) <= self.pool.num_free();
-        let no_blocks = self.queue.len() > 0 && !self.queue.firsts().any(fits);
-        if no_blocks || seats_taken(&self.running, &self.seqs) >= limits.max_num_seqs {
-            outlook.ends = self.queue.len() + 1;
+        let fits =
+            |(_, id)| blocks_for(self.state.seqs[id].num_tokens(), limits.block_size) <= self.state.pool.num_free();
+        let no_blocks = self.state.queue.len() > 0 && !self.state.queue.firsts().any(fits);
+        if no_blocks || self.state.seats_taken() >= limits.max_num_seqs {
+            forecast.ends = self.state.queue.len() + 1;
         }
-    }
-
-    /// The outlook at `now`.
-    pub fn outlook(&self, now: Nanos) -> Outlook {
-        let mut outlook = Outlook::default();
-        self.outlook_into(now, &mut outlook);
-        outlook
     }
 }
 

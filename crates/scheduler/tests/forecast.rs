@@ -5,11 +5,17 @@ use std::sync::Arc;
 
 use scheduler::cost::{Knot, Terms};
 use scheduler::{
-    CostModel, Limits, Nanos, Newcomer, Outlook, Priority, Request, RequestId, RowOutput, Scheduler, StepOutput,
-    StopRules, Targets, Work,
+    AdmissionForecast, CostModel, IncomingRequest, Limits, Nanos, Priority, Request, RequestId, RowOutput, Scheduler,
+    StepOutput, StopRules, Targets, Work,
 };
 
 const MS: u64 = 1_000_000;
+
+fn forecast(scheduler: &Scheduler, now: Nanos) -> AdmissionForecast {
+    let mut forecast = AdmissionForecast::default();
+    scheduler.forecast_into(now, &mut forecast);
+    forecast
+}
 
 struct Engine {
     scheduler: Scheduler,
@@ -66,7 +72,7 @@ impl Engine {
             targets: Targets { ttft: target(asks.ttft), tpot: target(asks.tpot) },
             arrived: self.now,
         };
-        self.scheduler.admit(request, self.now).expect("there is room");
+        self.scheduler.admit(request).expect("there is room");
     }
 
     fn step(&mut self) {
@@ -117,12 +123,12 @@ fn what_is_said_is_what_happens() {
         for asks in waiting {
             engine.admit(ids.next().expect("no end"), asks);
         }
-        let new = Newcomer {
+        let new = IncomingRequest {
             prompt_tokens: newcomer.prompt,
             priority: Priority(newcomer.priority),
             ttft: newcomer.ttft.map(|ms| Nanos(ms * MS)),
         };
-        let said = engine.scheduler.outlook(engine.now).ttft(&new, engine.now, Nanos(0)).as_secs_f64();
+        let said = forecast(&engine.scheduler, engine.now).ttft(&new, engine.now, Nanos(0)).as_secs_f64();
         let (came, id) = (engine.now, ids.next().expect("no end"));
         engine.admit(id, newcomer);
         while !engine.has_answered(id) {
@@ -137,14 +143,14 @@ fn what_is_said_is_what_happens() {
 fn the_line_moves_while_nobody_looks() {
     let mut engine = Engine::new(Terms::default(), 64);
     engine.admit(1, asks(5000));
-    let mut outlook = engine.scheduler.outlook(Nanos(0));
-    let new = Newcomer { prompt_tokens: 1000, priority: Priority(0), ttft: None };
-    let ms = |outlook: &Outlook, at: u64| outlook.ttft(&new, Nanos(at * MS), Nanos(0)).0 / MS;
-    let (now, later, much_later) = (ms(&outlook, 0), ms(&outlook, 200), ms(&outlook, 10_000));
-    assert_eq!((later, much_later), (now - 200, outlook.alone(1000).0 / MS));
+    let mut forecast = forecast(&engine.scheduler, Nanos(0));
+    let new = IncomingRequest { prompt_tokens: 1000, priority: Priority(0), ttft: None };
+    let ms = |forecast: &AdmissionForecast, at: u64| forecast.ttft(&new, Nanos(at * MS), Nanos(0)).0 / MS;
+    let (now, later, much_later) = (ms(&forecast, 0), ms(&forecast, 200), ms(&forecast, 10_000));
+    assert_eq!((later, much_later), (now - 200, forecast.alone(1000).0 / MS));
     // One that was submitted since stands in line too.
-    outlook.add(&new, Nanos(0));
-    let with_it = ms(&outlook, 0);
+    forecast.add(&new, Nanos(0));
+    let with_it = ms(&forecast, 0);
     assert!(with_it > now + 90, "{with_it} {now}");
 }
 
@@ -154,16 +160,16 @@ fn where_seats_are_short_somebody_must_end_first() {
     engine.admit(1, asks(10));
     engine.step();
     engine.admit(2, asks(10));
-    let new = Newcomer { prompt_tokens: 10, priority: Priority(0), ttft: None };
-    let outlook = engine.scheduler.outlook(engine.now);
-    let said = outlook.ttft(&new, engine.now, Nanos(500 * MS));
+    let new = IncomingRequest { prompt_tokens: 10, priority: Priority(0), ttft: None };
+    let forecast = forecast(&engine.scheduler, engine.now);
+    let said = forecast.ttft(&new, engine.now, Nanos(500 * MS));
     assert!(said.0 >= 1000 * MS, "the one that runs and the one that waits end before it: {said:?}");
 }
 
 #[test]
 fn the_backlog_is_all_that_is_not_computed() {
     let mut engine = Engine::new(Terms::default(), 64);
-    let backlog = |engine: &Engine| engine.scheduler.outlook(engine.now).backlog().as_secs_f64();
+    let backlog = |engine: &Engine| forecast(&engine.scheduler, engine.now).backlog().as_secs_f64();
     assert_eq!(backlog(&engine), 0.0);
     engine.admit(1, asks(3000));
     engine.admit(2, Asks { priority: 5, ..asks(2000) });

@@ -1,0 +1,229 @@
+//! What is true between two calls: the requests, their sequences, who waits, who runs, and on which blocks.
+//!
+//! ```text
+//!  add               enter                         return_to_queue
+//! -----> queue --------------> running ------------------------------> queue, at its old rank
+//!                all its blocks           its blocks are released
+//! ```
+//!
+//! The moves are here, and what can be counted; who moves is decided in `prefill.rs` and `decode.rs`, which add the
+//! questions of their phase to [`State`].
+
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+use alloc::vec;
+use alloc::vec::Vec;
+
+use crate::fairness::Shares;
+use crate::kv::{BlockPool, ChainHasher, FullBlock, Hit, Place, blocks_for};
+use crate::queue::Queue;
+use crate::sequence::{Rank, Sequence, Sequences, Status};
+use crate::swap::GivenUp;
+use crate::{BlockId, BlockLoad, Limits, PrefixStats, Request, RequestId, SeqId};
+
+/// The sequences that hold blocks, in rank order.
+pub(crate) type Running = Vec<(Rank, SeqId)>;
+
+/// A request that is not finished.
+pub(crate) struct Active {
+    pub(crate) tenant: u64,
+    /// The sequence of each answer: none before it is forked, none when it has ended.
+    pub(crate) answers: Vec<Option<SeqId>>,
+    num_unfinished: usize,
+    /// Whether it is known what its prefix hits were worth.
+    has_entered: bool,
+}
+
+/// Everything that a decision may look at. See the module's picture.
+pub(crate) struct State {
+    pub(crate) limits: Limits,
+    pub(crate) hasher: ChainHasher,
+    pub(crate) pool: BlockPool,
+    pub(crate) seqs: Sequences,
+    pub(crate) requests: BTreeMap<RequestId, Active>,
+    pub(crate) queue: Queue,
+    pub(crate) running: Running,
+    pub(crate) shares: Shares,
+    /// Loads that have not ended.
+    pub(crate) loads: Vec<BlockLoad>,
+    pub(crate) prefix_stats: PrefixStats,
+    next_arrival: u64,
+}
+
+impl State {
+    /// Nobody is there, and every block is free.
+    pub(crate) fn new(limits: Limits) -> State {
+        State {
+            hasher: ChainHasher::new(limits.hash_key),
+            pool: BlockPool::new(limits.num_blocks, limits.block_size),
+            seqs: Sequences::default(),
+            requests: BTreeMap::new(),
+            queue: Queue::default(),
+            running: Vec::with_capacity(limits.max_num_seqs),
+            shares: Shares::default(),
+            loads: Vec::new(),
+            prefix_stats: PrefixStats::default(),
+            next_arrival: 0,
+            limits,
+        }
+    }
+
+    /// The sequences that hold blocks and advance, in rank order.
+    pub(crate) fn running(&self) -> impl Iterator<Item = &Sequence> {
+        self.running.iter().map(|&(_, id)| &self.seqs[id])
+    }
+
+    /// Seats that they occupy.
+    pub(crate) fn seats_taken(&self) -> usize {
+        self.running().map(Sequence::num_seats).sum()
+    }
+
+    /// A request that may be admitted joins the queue.
+    pub(crate) fn add(&mut self, request: Request) {
+        let rank = Rank { priority: request.priority, arrival: self.next_arrival, answer: 0 };
+        self.next_arrival += 1;
+        let (id, tenant, num_answers) = (request.id, request.tenant, request.num_answers);
+        self.shares.join(tenant);
+        let seq = self.seqs.add(Arc::new(request), rank, self.limits.block_size);
+        self.queue.insert(&self.seqs[seq]);
+        let mut answers = vec![None; num_answers];
+        answers[0] = Some(seq);
+        let active = Active { tenant, answers, num_unfinished: num_answers, has_entered: false };
+        self.requests.insert(id, active);
+    }
+
+    /// A waiting sequence that fits gets all its blocks and runs: first those of its `hits`, which are to be loaded
+    /// where they are in a tier (into `loads`), then new ones.
+    pub(crate) fn enter(&mut self, id: SeqId, hits: &[Hit], loads: &mut Vec<BlockLoad>) {
+        let seq = &mut self.seqs[id];
+        self.queue.remove(seq);
+        seq.make_ready(self.limits.max_model_len);
+        // What was found must be held before taking blocks can push it out.
+        for hit in hits {
+            match hit.place {
+                Place::Block(block) => self.pool.share(block),
+                Place::Slot(slot) => self.pool.begin_load(slot),
+            }
+        }
+        let loads_before = loads.len();
+        for index in 0..blocks_for(seq.num_tokens(), self.limits.block_size) {
+            let place = hits.get(index).map(|hit| hit.place);
+            let block = match place {
+                Some(Place::Block(block)) => block,
+                _ => self.pool.take().expect("it fits"),
+            };
+            if let Some(Place::Slot(slot)) = place {
+                loads.push(BlockLoad { seq: id, slot, block });
+            }
+            seq.table.push(block);
+        }
+        self.loads.extend_from_slice(&loads[loads_before..]);
+        seq.loads_in_flight = loads.len() - loads_before;
+        seq.num_computed = hits.len() * self.limits.block_size;
+        seq.cached_tokens = seq.num_computed;
+        let in_pool = hits.iter().take_while(|hit| hit.block().is_some()).count();
+        let last = in_pool.checked_sub(1).map(|last| hits[last].name);
+        seq.set_registered(in_pool, last);
+        seq.status = Status::Running;
+        let is_loading = seq.is_loading();
+        self.join_running(id);
+        if !is_loading {
+            self.note_prefix_stats(id);
+        }
+    }
+
+    /// One that ran and has no blocks any more waits at its old rank, with all it knows.
+    pub(crate) fn return_to_queue(&mut self, id: SeqId) {
+        self.seqs[id].rewind();
+        self.queue.insert(&self.seqs[id]);
+    }
+
+    /// What a sequence has that a tier could keep: full blocks that nobody else holds and that the prefix cache knows.
+    pub(crate) fn given_up(&self, id: SeqId) -> GivenUp {
+        let block_size = self.limits.block_size;
+        let seq = &self.seqs[id];
+        let mine = |&&block: &&BlockId| self.pool.refs(block) == 1 && self.pool.is_cached(block);
+        let blocks = if self.pool.has_tiers() { seq.table.iter().filter(mine).count() } else { 0 };
+        let full = seq.num_computed / block_size;
+        let start = full.saturating_sub(blocks) * block_size;
+        GivenUp { blocks, start, tokens: blocks * block_size, through_disk: self.pool.swaps_to_disk() }
+    }
+
+    /// From the table's end, so that in the order of eviction a prefix outlives what follows it. `keep`: blocks that
+    /// nobody else holds are worth a place in a tier.
+    pub(crate) fn release_blocks(&mut self, id: SeqId, keep: bool) {
+        let table = &mut self.seqs[id].table;
+        while let Some(block) = table.pop() {
+            if self.pool.refs(block) == 1 {
+                self.pool.set_keep(block, keep);
+            }
+            self.pool.release(block);
+        }
+    }
+
+    /// Registers the blocks that have become full, now that their content is computed.
+    pub(crate) fn feed_prefix_cache(&mut self, id: SeqId) {
+        let seq = &mut self.seqs[id];
+        let (mut count, mut last) = seq.registered();
+        let num_full = seq.num_computed / self.limits.block_size;
+        if !(self.limits.enable_prefix_caching && seq.request.use_prefix_cache) || num_full == count {
+            return;
+        }
+        let salt = seq.request.salt;
+        while count < num_full && (count == 0 || last.is_some()) {
+            let block = seq.table[count];
+            let (hash, tokens) = seq.content(count, &self.hasher);
+            // A hit behind one that had to be loaded is cached already.
+            let known = self.pool.name_of(block);
+            last = known.or_else(|| self.pool.register(block, &FullBlock { hash, parent: last, salt, tokens }));
+            count += 1;
+        }
+        seq.set_registered(num_full, last);
+    }
+
+    /// Once per request, when it is known what its prefix hits were worth.
+    pub(crate) fn note_prefix_stats(&mut self, id: SeqId) {
+        let seq = &self.seqs[id];
+        let active = self.requests.get_mut(&seq.request.id).expect("its request is active");
+        let is_first = !core::mem::replace(&mut active.has_entered, true);
+        if is_first && self.limits.enable_prefix_caching && seq.request.use_prefix_cache {
+            self.prefix_stats.queried_tokens += seq.num_prompt_tokens() as u64;
+            self.prefix_stats.hit_tokens += seq.cached_tokens as u64;
+        }
+    }
+
+    /// The prompt is done: one sequence for each further answer, sharing every block.
+    pub(crate) fn fork_answers(&mut self, id: SeqId) {
+        let num_forks = core::mem::take(&mut self.seqs[id].num_forks);
+        for answer in 1..=num_forks {
+            let fork_id = self.seqs.next_id();
+            let fork = self.seqs[id].fork(fork_id, answer, self.limits.max_model_len);
+            fork.table.iter().for_each(|&block| self.pool.share(block));
+            let active = self.requests.get_mut(&fork.request.id).expect("its request is active");
+            active.answers[answer] = Some(self.seqs.insert(fork));
+            self.join_running(fork_id);
+        }
+    }
+
+    /// An answer has ended; with the last one, so has the request.
+    pub(crate) fn finish_answer(&mut self, id: RequestId, answer: usize) {
+        let active = self.requests.get_mut(&id).expect("its request is active");
+        active.answers[answer] = None;
+        active.num_unfinished -= 1;
+        if active.num_unfinished == 0 {
+            self.shares.leave(active.tenant);
+            self.requests.remove(&id);
+        }
+    }
+
+    fn join_running(&mut self, id: SeqId) {
+        let rank = self.seqs[id].rank;
+        let place = self.running.binary_search_by_key(&rank, |&(rank, _)| rank).expect_err("ranks differ");
+        self.running.insert(place, (rank, id));
+    }
+
+    pub(crate) fn remove_from_running(&mut self, rank: Rank) {
+        let place = self.running.binary_search_by_key(&rank, |&(rank, _)| rank).expect("it runs");
+        self.running.remove(place);
+    }
+}

@@ -1,0 +1,342 @@
+//! Bugs that real engines had, as mutations of this scheduler: what to find in its source, and what to put there.
+//!
+//! ```text
+//! file  "find"  ->  "replace"      find: an expression, or whole statements, that occur exactly once in the file,
+//!                                  however they are wrapped; replace: what a tired person might have written
+//! ```
+//!
+//! The source knows nothing of this. Where a bug comes from stands beside it: an incident of another engine, or the rule
+//! that it breaks.
+
+/// One bug.
+pub(crate) struct Mutation {
+    /// What it is called in tables, and on the command line.
+    pub(crate) name: &'static str,
+    /// What it does, and where it happened.
+    pub(crate) origin: &'static str,
+    /// Nearly always one.
+    pub(crate) edits: &'static [Edit],
+}
+
+/// A change in one place.
+pub(crate) struct Edit {
+    /// Below `crates/scheduler/src`.
+    pub(crate) file: &'static str,
+    /// Expression or statements.
+    pub(crate) find: &'static str,
+    /// The same with the bug. Empty: left out.
+    pub(crate) replace: &'static str,
+}
+
+const fn bug(name: &'static str, origin: &'static str, edits: &'static [Edit]) -> Mutation {
+    Mutation { name, origin, edits }
+}
+
+const fn edit(file: &'static str, find: &'static str, replace: &'static str) -> Edit {
+    Edit { file, find, replace }
+}
+
+/// Every one.
+pub(crate) const MUTATIONS: &[Mutation] = &[
+    bug(
+        "FreeBeforeFence",
+        "Blocks of a cancelled request are free while the step in flight still writes them (vLLM #52360, pegaflow 0.24.2).",
+        &[edit(
+            "scheduler.rs",
+            "self.state.remove_from_running(rank);",
+            "self.state.remove_from_running(rank); self.release_blocks(id);",
+        )],
+    ),
+    bug(
+        "BlocksLeakedOnCancel",
+        "Blocks of a request that is cancelled in flight are never freed (vLLM #9428, #24584).",
+        &[edit("scheduler.rs", "self.release_blocks(planned.seq);", "")],
+    ),
+    bug(
+        "CancelForgottenInQueue",
+        "A request that is cancelled in the queue stays there and runs for nobody (vLLM #54947).",
+        &[edit("scheduler.rs", "self.state.queue.remove(seq)", "return")],
+    ),
+    bug(
+        "QueuePlaceKept",
+        "A place in the queue is not given back, until every request is refused (vLLM #53130).",
+        &[edit("queue.rs", "self.num_new -= 1; self.num_new_tokens -= seq.num_tokens();", "")],
+    ),
+    bug(
+        "HoldAndWait",
+        "One that waits for room holds a block meanwhile, and so does everybody else (Dynamo #11016).",
+        &[edit(
+            "prefill.rs",
+            "return Err(Blocked::Kv);",
+            "if let Some(block) = self.state.pool.take() {
+                self.state.seqs[id].table.push(block);
+            }
+            return Err(Blocked::Kv);",
+        )],
+    ),
+    bug(
+        "NeverFitsUnchecked",
+        "A request that can never fit is admitted and waits for ever (Dynamo #11016).",
+        &[edit("scheduler.rs", "needed_blocks > limits.num_blocks", "false")],
+    ),
+    bug(
+        "AnswersUnbounded",
+        "Any number of answers is admitted (CVE-2026-34756).",
+        &[edit("scheduler.rs", "num_answers > limits.max_num_seqs", "false")],
+    ),
+    bug(
+        "QueueUnbounded",
+        "The queue takes any number of tokens (vLLM before #49445).",
+        &[edit("scheduler.rs", "waiting_requests >= limits.max_queued_requests || too_many_tokens", "false")],
+    ),
+    bug(
+        "MinTokensIgnored",
+        "`min_tokens` is not heeded (kin of CVE-2026-114051: limits checked on other values than those used).",
+        &[edit("sequence.rs", "self.num_generated() >= stop.min_tokens", "true")],
+    ),
+    bug(
+        "OneTokenTooMany",
+        "One token more than asked for: usage and text disagree.",
+        &[edit("sequence.rs", "self.num_generated() >= stop.max_tokens", "self.num_generated() > stop.max_tokens")],
+    ),
+    bug(
+        "HashBelieved",
+        "A prefix hit is believed by its hash alone (CVE-2025-25183).",
+        &[edit("kv/pool.rs", "equal.then_some(Hit { place, name })", "Some(Hit { place, name })")],
+    ),
+    bug(
+        "SaltIgnored",
+        "Blocks are shared between tenants (CVE-2025-46570).",
+        &[
+            edit("kv/prefix.rs", "salt.to_le_bytes()", "0u64.to_le_bytes()"),
+            edit(
+                "kv/pool.rs",
+                "content.salt == salt && self.tokens_at(place) == tokens",
+                "self.tokens_at(place) == tokens",
+            ),
+        ],
+    ),
+    bug(
+        "NameUsedTwice",
+        "Two contents have one name, so the children of one are believed to follow the other (PYSEC-2025-43).",
+        &[edit("kv/pool.rs", "self.next_id += 1;", "")],
+    ),
+    bug(
+        "EvictedStillFound",
+        "An evicted block is still found under its old prefix (vLLM #37076).",
+        &[edit("kv/pool.rs", "self.demote(block);", "")],
+    ),
+    bug(
+        "RegisteredBeforeComplete",
+        "A block is offered to others before it is computed (vLLM #52470).",
+        &[
+            edit(
+                "prefill.rs",
+                "self.plan.record.prefill.push(row);",
+                "self.plan.record.prefill.push(row);
+                self.state.seqs[id].num_computed += len;
+                self.state.feed_prefix_cache(id);
+                self.state.seqs[id].num_computed -= len;",
+            ),
+            edit(
+                "decode.rs",
+                "self.plan.record.decode.push(row);",
+                "self.plan.record.decode.push(row);
+                self.state.seqs[id].num_computed += 1;
+                self.state.feed_prefix_cache(id);
+                self.state.seqs[id].num_computed -= 1;",
+            ),
+        ],
+    ),
+    bug(
+        "PartialBlockRegistered",
+        "A block is offered to others when all but its last token is computed.",
+        &[edit(
+            "state.rs",
+            "seq.num_computed / self.limits.block_size",
+            "(seq.num_computed + 1) / self.limits.block_size",
+        )],
+    ),
+    bug(
+        "FailedStepCached",
+        "After a failed step its blocks are offered to others as if it had happened (LMCache #1981).",
+        &[edit(
+            "scheduler.rs",
+            "self.leave_running(id); self.state.return_to_queue(id);",
+            "self.state.seqs[id].num_computed += self.plan.rows[index].len;
+            self.state.feed_prefix_cache(id);
+            self.leave_running(id);
+            self.state.return_to_queue(id);",
+        )],
+    ),
+    bug(
+        "ComputedWhileLoading",
+        "A sequence computes on blocks that are still being loaded (vLLM #52360 read the other way).",
+        &[edit("sequence.rs", "self.loads_in_flight > 0", "false")],
+    ),
+    bug(
+        "SlotNotPinned",
+        "A slot is handed out while it is being read (vLLM #52470).",
+        &[edit("kv/pool.rs", "self.tiers.pin(slot);", "")],
+    ),
+    bug(
+        "SaveForgotten",
+        "The bytes of an evicted block are not copied to the slot that they are said to be in (a lost write).",
+        &[edit("kv/pool.rs", "saves.append(&mut self.saves);", "self.saves.pop(); saves.append(&mut self.saves);")],
+    ),
+    bug(
+        "BadLoadBelieved",
+        "A load that failed, or whose checksum is wrong, is believed (LMCache #2420, #3207).",
+        &[
+            edit(
+                "scheduler.rs",
+                "self.state.pool.end_load(load.slot, good);",
+                "self.state.pool.end_load(load.slot, true);",
+            ),
+            edit("scheduler.rs", "!good", "false"),
+        ],
+    ),
+    bug(
+        "BlocksLeakedOnLoad",
+        "Blocks of a request that is cancelled while it loads are never freed (vLLM #46283).",
+        &[edit("scheduler.rs", "self.release_blocks(load.seq);", "")],
+    ),
+    bug(
+        "SharedBlockWritten",
+        "An answer writes into a block that its siblings still read.",
+        &[edit("decode.rs", "self.state.pool.refs(src) > 1", "false")],
+    ),
+    bug(
+        "ForkUncounted",
+        "Forked answers share blocks without counting.",
+        &[edit("state.rs", "fork.table.iter().for_each(|&block| self.pool.share(block));", "")],
+    ),
+    bug(
+        "HitsCountedFree",
+        "Blocks of a prefix hit are counted as free as well (vLLM #32255: one block, two owners).",
+        &[edit("prefill.rs", "self.pool.refs(*block) == 0", "false")],
+    ),
+    bug(
+        "TokensLostWhenPreempted",
+        "What was generated before a preemption is forgotten and generated again (Dynamo: replay without the emitted tokens).",
+        &[edit(
+            "sequence.rs",
+            "self.status = Status::Waiting;",
+            "self.tokens.truncate(self.request.prompt.len()); self.status = Status::Waiting;",
+        )],
+    ),
+    bug(
+        "OldestPreempted",
+        "The first in line loses its blocks to those behind it.",
+        &[edit("decode.rs", "self.cheapest_victim(behind, swap_weight)", "Some(self.running[0].1)")],
+    ),
+    bug(
+        "HigherClassPreempted",
+        "A request of a higher class loses its blocks while a lower one of its tenant keeps them.",
+        &[edit("decode.rs", "rank.priority", "Priority(0)")],
+    ),
+    bug(
+        "PreemptedWithoutEnd",
+        "Nothing bounds how often one request loses its blocks (vLLM #546).",
+        &[edit("decode.rs", "seq.num_preemptions >= MAX_PREEMPTIONS", "false")],
+    ),
+    bug(
+        "ReserveGivenAway",
+        "Blocks set aside for protected sequences are given away: in the end nobody can finish (Dynamo #11016).",
+        &[edit(
+            "decode.rs",
+            "protected
+                .map(|seq| self.blocks_to_end(seq) - seq.table.len() + sharers.copies_to_write(seq, &self.pool))
+                .sum()",
+            "0",
+        )],
+    ),
+    bug(
+        "PromptStarved",
+        "The oldest prompt waits for ever behind those whose turn it is.",
+        &[edit("prefill.rs", "self.passed_over >= PATIENCE", "false")],
+    ),
+    bug(
+        "RightsSavedUp",
+        "Who comes back from idle has saved rights and is served alone until they are used up (the lift of Sheng et al., \
+         OSDI 2024, left out).",
+        &[edit("fairness.rs", "share.served = share.served.max(level);", "")],
+    ),
+    bug(
+        "AnswersNotCharged",
+        "A tenant pays for prompts and not for answers, so long answers are free.",
+        &[edit("fairness.rs", "SAMPLED * samples as u64", "0")],
+    ),
+    bug(
+        "ClassNotWeighed",
+        "All classes are charged alike, so batch work costs others as much as what somebody waits for.",
+        &[edit("fairness.rs", "seq.rank.priority.charge()", "crate::Priority(0).charge()")],
+    ),
+    bug(
+        "OutOfOrder",
+        "Neighbours in the queue change places.",
+        &[edit(
+            "state.rs",
+            "Rank { priority: request.priority, arrival: self.next_arrival, answer: 0 }",
+            "Rank { priority: request.priority, arrival: self.next_arrival ^ 1, answer: 0 }",
+        )],
+    ),
+    bug(
+        "ChunkExceedsStep",
+        "A chunk takes more rows than the step has left.",
+        &[edit(
+            "prefill.rs",
+            "num_uncomputed.min(rows_left).min(limits.max_prefill_chunk)",
+            "num_uncomputed.min(limits.max_prefill_chunk)",
+        )],
+    ),
+    bug(
+        "PromptsUnbounded",
+        "Any number of prompts advances in a step.",
+        &[edit("prefill.rs", "left.prompts -= 1;", "")],
+    ),
+    bug(
+        "DecodeRowForgotten",
+        "In a large step the last decode rows are left out.",
+        &[edit("decode.rs", "stalled == Some(id)", "stalled == Some(id) || step.decode.len() >= 3")],
+    ),
+    bug(
+        "LeftOutForEver",
+        "Streams without a target are left out for ever while others have one.",
+        &[edit("decode.rs", "seq.steps_left_out < MOST_LEFT_OUT", "true")],
+    ),
+    bug(
+        "TargetIgnored",
+        "Prompts take as long as they like whatever the streams' target is (the long prompt that freezes a stranger's \
+         stream).",
+        &[edit("prefill.rs", "bound.map(|bound| self.at_least_some_growth(bound))", "None")],
+    ),
+    bug(
+        "EndToldTwice",
+        "The end of an answer is told twice.",
+        &[edit(
+            "scheduler.rs",
+            "events.push(Event::Finished { request, answer, reason });",
+            "events.push(Event::Finished { request, answer, reason });
+            events.push(Event::Finished { request, answer, reason });",
+        )],
+    ),
+    bug(
+        "TokenToWrongAnswer",
+        "A token goes to the request's first answer whichever it belongs to (kin of CVE-2026-105755).",
+        &[edit(
+            "scheduler.rs",
+            "events.push(Event::Token { request, answer, token });",
+            "events.push(Event::Token { request, answer: 0, token });",
+        )],
+    ),
+    bug(
+        "GaugeDrifts",
+        "The tokens that wait are miscounted after a preemption.",
+        &[edit(
+            "queue.rs",
+            "self.num_tokens -= seq.num_tokens();",
+            "if !seq.has_run() { self.num_tokens -= seq.num_tokens(); }",
+        )],
+    ),
+];
