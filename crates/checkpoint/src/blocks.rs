@@ -80,7 +80,7 @@ impl BlockType {
     }
 
     /// The packed layout that holds these weights as they are.
-    pub(crate) fn format(self) -> BlockFormat {
+    pub fn format(self) -> BlockFormat {
         use BlockType::*;
         // Types of few bits share the table of a wider one, so that a matrix of several types keeps four bits.
         let four = |first: i8| Codes::Four { levels: std::array::from_fn(|code| code as i8 + first) };
@@ -98,7 +98,7 @@ impl BlockType {
 
     /// Whole blocks to levels and the scales of their groups: `bytes` are those of `levels`, and `scales` has as many
     /// groups as [`format`](Self::format) says. `scale * level + min` is what [`decode`](Self::decode) gives, bit by bit.
-    pub(crate) fn groups(self, bytes: &[u8], levels: &mut [i8], scales: &mut [GroupScale]) {
+    pub fn groups(self, bytes: &[u8], levels: &mut [i8], scales: &mut [GroupScale]) {
         let (elements, block_bytes) = self.size();
         let per_block = elements / self.format().group;
         let blocks = bytes.chunks_exact(block_bytes).zip(levels.chunks_exact_mut(elements));
@@ -154,7 +154,7 @@ impl BlockType {
     }
 
     /// Whole blocks to floats: `bytes` are those of `out`.
-    pub(crate) fn decode(self, bytes: &[u8], out: &mut [f32]) {
+    pub fn decode(self, bytes: &[u8], out: &mut [f32]) {
         match self {
             BlockType::Q4_0 => each(bytes, out, q4_0),
             BlockType::Q4_1 => each(bytes, out, q4_1),
@@ -174,7 +174,7 @@ impl BlockType {
 impl BlockType {
     /// Floats to whole blocks, as ggml's reference quantizers do it and the `gguf` package byte by byte: the number of largest
     /// magnitude gives the scale. For Q8_0 and Q4_0, which this program writes.
-    pub(crate) fn encode(self, values: &[f32], bytes: &mut [u8]) {
+    pub fn encode(self, values: &[f32], bytes: &mut [u8]) {
         match self {
             BlockType::Q8_0 => {
                 for (values, block) in values.as_chunks().0.iter().zip(bytes.as_chunks_mut().0) {

@@ -5,13 +5,16 @@
 //!                                                       Q4_K:  a block is 256 numbers in 144 bytes
 //! ```
 
-use crate::gguf::BlockType;
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 use kernels::WeightClass;
+use std::ops::Range;
+
+use crate::blocks::BlockType;
+use crate::files::{LoadError, ModelFile};
 
 /// Bytes of a row that are decoded at a time, on the stack of the thread that packs.
-pub(super) const CHUNK_BYTES: usize = 8192;
+pub(crate) const CHUNK_BYTES: usize = 8192;
 
 /// The element type of a tensor in its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,7 +102,7 @@ impl Encoding {
     }
 
     /// Little-endian file bytes to `f32`, exactly. `bytes` holds the blocks of `out` and at most [`CHUNK_BYTES`].
-    pub(super) fn decode(self, bytes: &[u8], out: &mut [f32]) {
+    pub(crate) fn decode(self, bytes: &[u8], out: &mut [f32]) {
         let block = self.block();
         debug_assert_eq!(bytes.len() * block.elements, out.len() * block.bytes, "bytes hold the blocks of out");
         match self {
@@ -125,4 +128,23 @@ impl Encoding {
             Encoding::Other { name, .. } => unreachable!("Weights::tensor refuses {name}"),
         }
     }
+}
+
+/// Reads `bytes` of a file some blocks at a time, at most [`CHUNK_BYTES`] on the stack.
+pub(crate) fn in_chunks(
+    file: &ModelFile,
+    bytes: Range<u64>,
+    block: Block,
+    mut decode: impl FnMut(&[u8]),
+) -> Result<(), LoadError> {
+    let Range { start: mut at, end } = bytes;
+    let mut bytes = [0; CHUNK_BYTES];
+    while at < end {
+        let most = (CHUNK_BYTES / block.bytes * block.bytes) as u64;
+        let bytes = &mut bytes[..(end - at).min(most) as usize];
+        file.read_at(at, bytes)?;
+        at += bytes.len() as u64;
+        decode(bytes);
+    }
+    Ok(())
 }

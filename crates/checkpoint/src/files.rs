@@ -1,24 +1,23 @@
-//! The files of a model, by name: a Hugging Face directory, a GGUF file, or a model built into the binary.
+//! Where a model's files are, opened by name: a directory, a GGUF file and what lies beside it, or bytes in the binary.
 //!
 //! ```text
 //! Source::Directory   config.json  model.safetensors  tokenizer.json ...   (symlinks are followed: the hub's cache is made of them)
+//! Source::Gguf        model.gguf, and its other parts beside it
 //! Source::Embedded    the same names, bytes in the binary
-//! Source::Gguf        model.gguf: config.json and tokenizer.json are made from its settings, see [`crate::gguf`]
 //!         │
-//!         └── read_text(name)   small text files, size-capped
-//!             open(name)        ModelFile: length fixed at open, positioned reads from any thread
+//!       Files ── read_text(name)   small text files, size-capped
+//!             └─ open(name)        ModelFile: length fixed at open, positioned reads from any thread
 //! ```
+//! The ground floor of the crate: what the files mean is the business of the containers above.
 //!
 //! Nothing is memory-mapped. A mapped file that somebody truncates ends the process with SIGBUS; a positioned read of
 //! the same file is an error that names it.
 
-use crate::gguf::{Gguf, only_model};
 use std::fmt;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 /// Where a model's files are.
 #[derive(Clone, Debug)]
@@ -125,7 +124,7 @@ pub enum LoadError {
     /// A load option contradicts the model or the other options.
     #[error("{option}: {problem}")]
     Option {
-        /// Name in [`crate::LoadOptions`], which is the flag's name with underscores.
+        /// Name in the options of a load, which is the flag's name with underscores.
         option: &'static str,
         /// What is wrong and what is possible.
         problem: String,
@@ -151,20 +150,16 @@ impl LoadError {
     }
 }
 
-/// A model's files. Opening one reads nothing but the directory, and the header of a GGUF file.
+/// The files of one model, by name. Opening reads nothing.
 #[derive(Clone, Debug)]
-pub struct Checkpoint {
+pub(crate) struct Files {
     source: Source,
     name: String,
-    gguf: Option<Arc<Gguf>>,
 }
 
-impl Checkpoint {
-    /// Largest text file that [`read_text`](Self::read_text) returns: the biggest tokenizers in use are a third of it.
-    pub const MAX_TEXT_BYTES: u64 = 128 << 20;
-
-    /// Fails when a directory is not there, and when a GGUF file is damaged.
-    pub fn open(source: Source) -> Result<Checkpoint, LoadError> {
+impl Files {
+    /// Fails when a directory is not there.
+    pub(crate) fn at(source: Source) -> Result<Files, LoadError> {
         let name = match &source {
             Source::Directory(path) => {
                 if !path.is_dir() {
@@ -178,50 +173,21 @@ impl Checkpoint {
             }
             Source::Embedded { name, .. } => name.to_string(),
         };
-        let mut checkpoint = Checkpoint { source, name, gguf: None };
-        if let Some(file) = checkpoint.gguf_file()? {
-            checkpoint.gguf = Some(Arc::new(Gguf::open(&checkpoint, &file)?));
-        }
-        Ok(checkpoint)
+        Ok(Files { source, name })
     }
 
-    /// The GGUF file that is this model; `None` for the layout of transformers, which wins where both are there.
-    fn gguf_file(&self) -> Result<Option<String>, LoadError> {
-        let names: Vec<String> = match &self.source {
-            Source::Gguf(path) => return Ok(path.file_name().map(|name| name.to_string_lossy().into_owned())),
-            Source::Directory(path) => {
-                let entries = path.read_dir().into_iter().flatten().flatten();
-                entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
-            }
-            Source::Embedded { files, .. } => files.iter().map(|(name, _)| name.to_string()).collect(),
-        };
-        if names.iter().any(|name| name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json")) {
-            return Ok(None);
-        }
-        let wrong = |problem| LoadError::NoWeights { checkpoint: self.location(), problem };
-        only_model(&names).transpose().map_err(wrong)
-    }
-
-    /// The model's GGUF, if it is one.
-    pub(crate) fn gguf(&self) -> Option<&Gguf> {
-        self.gguf.as_deref()
-    }
-
-    /// An error about a text that this checkpoint gave, in the words of the file where it stands.
-    pub(crate) fn in_its_words(&self, error: LoadError) -> LoadError {
-        match &self.gguf {
-            Some(gguf) => gguf.in_its_words(error),
-            None => error,
-        }
+    /// Where they are.
+    pub(crate) fn source(&self) -> &Source {
+        &self.source
     }
 
     /// The directory's last component, the GGUF file's name without its ending, or the embedded model's name.
-    pub fn name(&self) -> &str {
+    pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
     /// The directory or file; `None` for an embedded model.
-    pub fn path(&self) -> Option<&Path> {
+    pub(crate) fn path(&self) -> Option<&Path> {
         match &self.source {
             Source::Directory(path) | Source::Gguf(path) => Some(path),
             Source::Embedded { .. } => None,
@@ -229,19 +195,29 @@ impl Checkpoint {
     }
 
     /// Where the files are, for messages.
-    pub fn location(&self) -> String {
+    pub(crate) fn location(&self) -> String {
         match &self.source {
             Source::Directory(path) | Source::Gguf(path) => path.display().to_string(),
             Source::Embedded { name, .. } => format!("the built-in model {name}"),
         }
     }
 
-    /// Whether a file of that name is there; of a GGUF model, whether its settings have something to say in its stead,
-    /// right or wrong.
-    pub fn has(&self, file: &str) -> bool {
-        if self.gguf.is_some() && !matches!(self.read_text(file), Ok(None)) {
-            return true;
+    /// The names in the directory, in no order; of a GGUF file its own alone.
+    pub(crate) fn names(&self) -> Vec<String> {
+        match &self.source {
+            Source::Gguf(path) => {
+                path.file_name().map(|name| name.to_string_lossy().into_owned()).into_iter().collect()
+            }
+            Source::Directory(path) => {
+                let entries = path.read_dir().into_iter().flatten().flatten();
+                entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+            }
+            Source::Embedded { files, .. } => files.iter().map(|(name, _)| name.to_string()).collect(),
         }
+    }
+
+    /// Whether there is a file of that name.
+    pub(crate) fn has(&self, file: &str) -> bool {
         match &self.source {
             Source::Directory(path) => path.join(file).exists(),
             Source::Gguf(path) => path.with_file_name(file).exists(),
@@ -249,18 +225,9 @@ impl Checkpoint {
         }
     }
 
-    /// A UTF-8 text file of at most [`MAX_TEXT_BYTES`](Self::MAX_TEXT_BYTES); `None` when there is no such file. Of a
-    /// GGUF model, what its settings say in that file's format.
-    pub fn read_text(&self, file: &str) -> Result<Option<String>, LoadError> {
-        self.read_text_capped(file, Self::MAX_TEXT_BYTES)
-    }
-
     /// A UTF-8 text file of at most `limit` bytes; `None` when there is no such file.
-    pub fn read_text_capped(&self, file: &str, limit: u64) -> Result<Option<String>, LoadError> {
-        if let Some(gguf) = &self.gguf {
-            return gguf.text(self, file);
-        }
-        let Some(open) = self.open_file(file)? else { return Ok(None) };
+    pub(crate) fn read_text(&self, file: &str, limit: u64) -> Result<Option<String>, LoadError> {
+        let Some(open) = self.open(file)? else { return Ok(None) };
         if open.len() > limit {
             return Err(LoadError::TooLarge { file: file.to_string(), bytes: open.len(), limit });
         }
@@ -275,31 +242,31 @@ impl Checkpoint {
     }
 
     /// Opens a regular file for positioned reads; `None` when there is none of that name.
-    pub fn open_file(&self, file: &str) -> Result<Option<ModelFile>, LoadError> {
-        let beside = match &self.source {
-            Source::Directory(directory) => Some(directory.join(file)),
-            Source::Gguf(path) => Some(path.with_file_name(file)),
-            Source::Embedded { .. } => None,
-        };
-        match (&self.source, beside) {
-            (_, Some(path)) => {
-                let handle = match files::open(&path) {
-                    Ok(handle) => handle,
-                    Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-                    Err(error) => return Err(LoadError::io(file, error)),
-                };
-                let len = handle.metadata().map_err(|error| LoadError::io(file, error))?.len();
-                Ok(Some(ModelFile { name: file.to_string(), len, bytes: Bytes::Disk(handle) }))
-            }
-            (Source::Embedded { files, .. }, None) => {
-                Ok(files.iter().find(|(name, _)| *name == file).map(|(name, bytes)| ModelFile {
+    pub(crate) fn open(&self, file: &str) -> Result<Option<ModelFile>, LoadError> {
+        let path = match &self.source {
+            Source::Directory(directory) => directory.join(file),
+            Source::Gguf(path) => path.with_file_name(file),
+            Source::Embedded { files, .. } => {
+                return Ok(files.iter().find(|(name, _)| *name == file).map(|(name, bytes)| ModelFile {
                     name: name.to_string(),
                     len: bytes.len() as u64,
                     bytes: Bytes::Memory(bytes),
-                }))
+                }));
             }
-            (_, None) => Ok(None),
-        }
+        };
+        let handle = match files::open(&path) {
+            Ok(handle) => handle,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(LoadError::io(file, error)),
+        };
+        let len = handle.metadata().map_err(|error| LoadError::io(file, error))?.len();
+        Ok(Some(ModelFile { name: file.to_string(), len, bytes: Bytes::Disk(handle) }))
+    }
+
+    /// A file that has to be there.
+    pub(crate) fn require(&self, file: &str) -> Result<ModelFile, LoadError> {
+        let missing = || LoadError::NoFile { file: file.to_string(), checkpoint: self.location() };
+        self.open(file)?.ok_or_else(missing)
     }
 }
 

@@ -5,10 +5,10 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use model::chat_template::Renderer;
-use model::hub::HubEnv;
+use hub::HubEnv;
 #[cfg(feature = "otel")]
 use server::OtelOptions;
+use text::chat_template::Renderer;
 use tracing_subscriber::EnvFilter;
 
 use crate::console::note;

@@ -10,11 +10,11 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use checkpoint::Checkpoint;
+use checkpoint::weights::Weights;
 use engine::kept;
 use kernels::limits::Limits;
 use kernels::{Arithmetic, Isa, KvDtype, WeightClass};
-use model::Checkpoint;
-use model::weights::Weights;
 use serde_json::{Value, json};
 
 use crate::flags::ModelFlags;

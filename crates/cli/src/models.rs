@@ -2,13 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
+use checkpoint::weights::Weights;
+use checkpoint::{Checkpoint, LoadError, Source};
 use engine::{Engine, EngineOptions, StartError, Starting};
+use hub::HubError;
 use kernels::room::{Limit, Room, room};
 use kernels::threads::ThreadError;
 use kernels::{CpuError, WeightClass};
-use model::hub::HubError;
-use model::weights::Weights;
-use model::{Checkpoint, LoadError, ModelConfig, Source};
+use model::ModelConfig;
 
 use crate::console::{Progress, note};
 use crate::failure::Failure;
@@ -37,7 +38,7 @@ pub(crate) fn shipped() -> Result<Checkpoint, Failure> {
 pub(crate) fn open(name: Option<&str>) -> Result<Checkpoint, Failure> {
     let Some(name) = name else { return shipped() };
     let bar = Progress::new(name);
-    let path = model::hub::resolve(name, &environment::hub(), &mut |progress| {
+    let path = hub::resolve(name, &environment::hub(), &mut |progress| {
         bar.naming(progress.file.to_string());
         bar.at(progress.bytes_done, progress.bytes_total.unwrap_or(progress.bytes_done));
     });

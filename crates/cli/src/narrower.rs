@@ -7,11 +7,12 @@
 //! ```
 //! Nothing is measured for them: what is not known, or was measured badly, is left out. Only where nobody chose and 16 bits are taken.
 
+use checkpoint::Checkpoint;
+use checkpoint::weights::Weights;
 use kernels::WeightClass;
 use kernels::limits::Limits;
+use model::ModelConfig;
 use model::demands::Shape;
-use model::weights::Weights;
-use model::{Checkpoint, ModelConfig};
 use plan::{Ask, Deployment, Gain, Machine, Named};
 
 use crate::flags::{ModelFlags, SumOrder};

@@ -6,15 +6,15 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use model::detokenizer::{Detokenizer, Piece, StopStrings};
 use model::sampler::{History, SampleKey, Sampled, Sampler, TokenLogProbs};
-use model::tokenizer::Tokenizer;
 use model::{Batch, Forward};
 use scheduler::{
     AdmitError, CostModel, Event, FinishReason, Nanos, Outlook, Preempted, Request, RequestId, RowOutput, Scheduler,
     Sequence, Step, StepOutput, StepRecord, TokenId,
 };
 use sim::report::Outcome;
+use text::detokenizer::{Detokenizer, Piece, StopStrings};
+use text::tokenizer::Tokenizer;
 
 use crate::books::Ending;
 use crate::door::ValidatedRequest;

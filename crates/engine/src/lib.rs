@@ -39,11 +39,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use model::chat_template::ChatTemplate;
 use model::demands::{Demands, Shape};
-use model::tokenizer::Tokenizer;
 use model::{GenerationDefaults, ModelConfig};
 use scheduler::{Limits, Nanos, Newcomer, StepRecord, Targets, TokenId};
+use text::chat_template::ChatTemplate;
+use text::tokenizer::Tokenizer;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
@@ -58,12 +58,12 @@ pub use kernels::limits::Limits as MachineLimits;
 pub use kernels::room::Limit as MemoryLimit;
 pub use live::{End, Ended, InScene, KvMap, LoggedStep, Percentiles, Place, Scene, Watch};
 pub use memory::available_bytes as available_memory;
-pub use model::chat_template::ChatMessage;
 pub use output::{Output, RequestError, Stream, Timings, TokenLogprob, Usage};
 pub use record::{Histogram, Met, Predictions, Stats};
 pub use scheduler::ledger;
 pub use scheduler::{FinishReason, RequestId};
 pub use start::{DefaultTarget, EngineOptions, StartError, Starting};
+pub use text::chat_template::ChatMessage;
 #[doc(hidden)]
 pub use tiers::Store;
 pub use tiers::SwapDisk;

@@ -5,17 +5,15 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use checkpoint::{Checkpoint, ImageWriter, LoadError};
 use kernels::room::{Limit, Room as MemoryRoom, room as memory_room};
 use kernels::{Arithmetic, Backend, Cpu, CpuError, CpuOptions, Isa, KvDtype, KvShape, Reference, WeightClass};
-use model::chat_template::{ChatTemplate, Renderer};
 use model::demands::Shape;
 use model::sampler::SamplingParams;
-use model::tokenizer::Tokenizer;
-use model::{
-    Checkpoint, Forward, GenerationDefaults, ImageWriter, KvBudget, LoadError, LoadOptions, ModelConfig, Progress,
-    Runner,
-};
+use model::{Forward, GenerationDefaults, KvBudget, LoadOptions, ModelConfig, Progress, Runner};
 use scheduler::{CostModel, House, Limits, LimitsError, Nanos, Scheduler, Targets, TierSizes};
+use text::chat_template::{ChatTemplate, Renderer};
+use text::tokenizer::Tokenizer;
 use tokio::sync::mpsc::unbounded_channel;
 
 use crate::calibrate::{self, Calibrated, Calibration, Room};

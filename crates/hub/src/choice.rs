@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{is_model, split_name};
+use checkpoint::gguf::{is_model, split_name};
 
 /// The name after which llama.cpp looks when none is given: about 4.8 bits a weight.
 const USUAL: &str = "Q4_K_M";

@@ -19,6 +19,8 @@
 //! The token goes to the endpoint and to nobody else: redirects are followed by hand and carry it only to the same scheme,
 //! host and port. Names that come from the network become paths only after a check that they are plain.
 
+mod choice;
+
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -30,7 +32,7 @@ use sha2::{Digest, Sha256};
 use ureq::http::{Response, Uri};
 use ureq::{Agent, Body, Proxy};
 
-use crate::gguf::choice::{NoChoice, choose};
+use crate::choice::{NoChoice, choose};
 
 /// The variables that `huggingface_hub` obeys, as the command line read them. Empty values count as absent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -4,11 +4,11 @@
 //! memory. After it [`Forward::forward`] cannot fail and allocates nothing.
 
 use crate::batch::Batch;
-use crate::checkpoint::{Checkpoint, LoadError};
 use crate::config::ModelConfig;
 use crate::tensors::Tensors;
 use crate::transformer::{Loader, Scratch, Transformer};
-use crate::weights::{ImageWriter, Weights};
+use checkpoint::weights::{ImageWriter, Weights};
+use checkpoint::{Checkpoint, LoadError};
 use kernels::{Backend, KvDtype, KvShape, OutOfMemory, RopeTable, WeightClass};
 use std::ops::Range;
 use std::path::PathBuf;

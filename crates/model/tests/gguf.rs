@@ -3,14 +3,15 @@
 
 mod common;
 
+use checkpoint::weights::{Part, Weights};
+use checkpoint::{Checkpoint, Source};
 use common::*;
 use kernels::{Float32, Reference, WeightClass};
-use model::chat_template::{ChatMessage, ChatTemplate, TemplateOptions};
-use model::tokenizer::Tokenizer;
-use model::weights::{Part, Weights};
-use model::{Checkpoint, Forward, ModelConfig, Source};
+use model::{Forward, ModelConfig};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
+use text::chat_template::{ChatMessage, ChatTemplate, TemplateOptions};
+use text::tokenizer::Tokenizer;
 
 fn data(file: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(file)
@@ -680,9 +681,9 @@ fn the_error_that_classes_add() {
 
 #[test]
 fn the_class_of_each_type() {
-    use model::gguf::BlockType::*;
-    use model::weights::class_for;
-    use model::weights::encoding::Encoding;
+    use checkpoint::BlockType::*;
+    use checkpoint::encoding::Encoding;
+    use checkpoint::encoding::class_for;
     for encoding in [Encoding::F32, Encoding::F16, Encoding::Bf16] {
         assert_eq!(class_for(encoding), WeightClass::Bf16);
     }

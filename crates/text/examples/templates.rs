@@ -1,14 +1,14 @@
 //! What it costs to render a chat in a child process: median times of a rendering in and out of process, of one that
 //! starts its child, and of the ids.
 //!
-//! `cargo run --release -p model --example templates -- target/release/twostroke models/lantern`
+//! `cargo run --release -p text --example templates -- target/release/twostroke models/lantern`
 
 use std::path::PathBuf;
 use std::time::Instant;
 
-use model::chat_template::{ChatMessage, ChatTemplate, Renderer, TemplateOptions};
-use model::tokenizer::Tokenizer;
-use model::{Checkpoint, Source};
+use checkpoint::{Checkpoint, Source};
+use text::chat_template::{ChatMessage, ChatTemplate, Renderer, TemplateOptions};
+use text::tokenizer::Tokenizer;
 
 fn main() {
     let mut arguments = std::env::args().skip(1);

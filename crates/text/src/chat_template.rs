@@ -39,8 +39,8 @@ pub(crate) use self::marks::SpecialTexts;
 use self::child::{Pool, Unready};
 use self::jinja::{Compiled, NotATemplate, PROBLEMS};
 use self::marks::{Marks, Words};
-use crate::checkpoint::{Checkpoint, LoadError};
 use crate::tokenizer::{CONFIG, Config, MAX_CONFIG_BYTES, SPECIAL_TOKENS, SpecialNames, TextError, Tokenizer};
+use checkpoint::{Checkpoint, LoadError};
 
 /// The file of a template that is not part of the tokenizer's settings.
 const TEMPLATE: &str = "chat_template.jinja";

@@ -27,10 +27,10 @@ use tokenizers::{AddedToken, OffsetType, PreTokenizedString};
 
 use crate::caught::catch;
 use crate::chat_template::SpecialTexts;
-use crate::checkpoint::{Checkpoint, LoadError};
 use crate::encode::{MAX_LOOKED_BACK_BYTES, MAX_WHOLE_BYTES, Plan, Specials};
 pub use check::MAX_ADDED_BYTES;
 pub(crate) use check::MergeList;
+use checkpoint::{Checkpoint, LoadError};
 
 /// The file that makes a tokenizer.
 const TOKENIZER: &str = "tokenizer.json";

@@ -5,15 +5,15 @@
 
 use std::sync::LazyLock;
 
-use model::tokenizer::Tokenizer;
-use model::{Checkpoint, Source};
+use checkpoint::{Checkpoint, Source};
 use proptest::prelude::*;
 use serde_json::{Value, json};
+use text::tokenizer::Tokenizer;
 
-const BYTE_LEVEL: &str = include_str!("data/text/byte_level.json");
-const BYTE_FALLBACK: &str = include_str!("data/text/byte_fallback.json");
-const METASPACE: &str = include_str!("data/text/metaspace.json");
-const GEMMA: &str = include_str!("data/text/gemma.json");
+const BYTE_LEVEL: &str = include_str!("data/byte_level.json");
+const BYTE_FALLBACK: &str = include_str!("data/byte_fallback.json");
+const METASPACE: &str = include_str!("data/metaspace.json");
+const GEMMA: &str = include_str!("data/gemma.json");
 
 /// Patterns of models in use: GPT-4 and Llama 3, Qwen, GPT-4o, Tekken, DeepSeek.
 const PATTERNS: [&str; 6] = [
@@ -284,7 +284,7 @@ fn the_committed_tokenizers_encode_as_the_whole_does() {
     let lantern = include_str!("../../../models/lantern/tokenizer.json");
     let mut all = vec![Both::new("lantern", lantern)];
     for file in ["bpe.gguf", "spm.gguf"] {
-        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/gguf").join(file);
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/tests/data/gguf").join(file);
         let checkpoint = Checkpoint::open(Source::at(path)).expect("opens");
         let json = checkpoint.read_text("tokenizer.json").expect("reads").expect("has one");
         all.push(Both::new(file, &json));

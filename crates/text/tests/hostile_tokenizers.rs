@@ -3,13 +3,13 @@
 
 use std::time::{Duration, Instant};
 
-use model::tokenizer::Tokenizer;
 use serde_json::{Value, json};
+use text::tokenizer::Tokenizer;
 
-const BYTE_LEVEL: &str = include_str!("data/text/byte_level.json");
-const BYTE_FALLBACK: &str = include_str!("data/text/byte_fallback.json");
-const METASPACE: &str = include_str!("data/text/metaspace.json");
-const GEMMA: &str = include_str!("data/text/gemma.json");
+const BYTE_LEVEL: &str = include_str!("data/byte_level.json");
+const BYTE_FALLBACK: &str = include_str!("data/byte_fallback.json");
+const METASPACE: &str = include_str!("data/metaspace.json");
+const GEMMA: &str = include_str!("data/gemma.json");
 
 const VOCAB: usize = 1000;
 /// Ten times what is promised: machines differ, and a bomb misses it by far more.

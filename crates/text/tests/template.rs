@@ -1,28 +1,28 @@
 //! Messages to a prompt: agreement with Python's Jinja, special tokens that stay text, and templates from strangers.
 //!
-//! `tests/data/text/make.py` renders the templates with Python's Jinja in the environment of transformers.
+//! `tests/data/make.py` renders the templates with Python's Jinja in the environment of transformers.
 
-use model::chat_template::{ChatMessage, ChatTemplate, MAX_SOURCE_BYTES, TemplateError, TemplateOptions};
-use model::tokenizer::Tokenizer;
-use model::{Checkpoint, Source};
+use checkpoint::{Checkpoint, Source};
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
+use text::chat_template::{ChatMessage, ChatTemplate, MAX_SOURCE_BYTES, TemplateError, TemplateOptions};
+use text::tokenizer::Tokenizer;
 
-const BYTE_LEVEL: &str = include_str!("data/text/byte_level.json");
-const METASPACE: &str = include_str!("data/text/metaspace.json");
+const BYTE_LEVEL: &str = include_str!("data/byte_level.json");
+const METASPACE: &str = include_str!("data/metaspace.json");
 const CONFIG: &str = r#"{"bos_token": "<|begin|>", "eos_token": {"content": "<|im_end|>"}}"#;
 
 const TEMPLATES: [(&str, &str); 10] = [
-    ("chatml", include_str!("data/text/templates/chatml.jinja")),
-    ("llama3", include_str!("data/text/templates/llama3.jinja")),
-    ("mistral", include_str!("data/text/templates/mistral.jinja")),
-    ("qwen3", include_str!("data/text/templates/qwen3.jinja")),
-    ("gemma2", include_str!("data/text/templates/gemma2.jinja")),
-    ("gemma3", include_str!("data/text/templates/gemma3.jinja")),
-    ("phi", include_str!("data/text/templates/phi.jinja")),
-    ("granite", include_str!("data/text/templates/granite.jinja")),
-    ("smollm3", include_str!("data/text/templates/smollm3.jinja")),
-    ("features", include_str!("data/text/templates/features.jinja")),
+    ("chatml", include_str!("data/templates/chatml.jinja")),
+    ("llama3", include_str!("data/templates/llama3.jinja")),
+    ("mistral", include_str!("data/templates/mistral.jinja")),
+    ("qwen3", include_str!("data/templates/qwen3.jinja")),
+    ("gemma2", include_str!("data/templates/gemma2.jinja")),
+    ("gemma3", include_str!("data/templates/gemma3.jinja")),
+    ("phi", include_str!("data/templates/phi.jinja")),
+    ("granite", include_str!("data/templates/granite.jinja")),
+    ("smollm3", include_str!("data/templates/smollm3.jinja")),
+    ("features", include_str!("data/templates/features.jinja")),
 ];
 
 fn template(source: &str) -> ChatTemplate {
@@ -57,7 +57,7 @@ fn render(source: &str, content: &str) -> Result<String, TemplateError> {
 
 #[test]
 fn prompts_are_those_of_pythons_jinja() {
-    let golden: Value = serde_json::from_str(include_str!("data/text/template_golden.json")).expect("golden data");
+    let golden: Value = serde_json::from_str(include_str!("data/template_golden.json")).expect("golden data");
     let tokenizer = tokenizer(BYTE_LEVEL);
     for case in golden.as_array().expect("a list") {
         let (name, label) = (case["template"].as_str().expect("a name"), case["case"].as_str().expect("a label"));

@@ -1,19 +1,19 @@
 //! Text to tokens and back: agreement with Hugging Face on recorded texts, streaming, and files from strangers.
 //!
-//! `tests/data/text/make.py` builds the four tokenizers and records what Python's `tokenizers` does with them.
+//! `tests/data/make.py` builds the four tokenizers and records what Python's `tokenizers` does with them.
 
 use std::sync::{Arc, LazyLock};
 
-use model::detokenizer::{Detokenizer, StopStrings};
-use model::tokenizer::{MAX_TOKENIZER_BYTES, Tokenizer};
-use model::{Checkpoint, LoadError, Source};
+use checkpoint::{Checkpoint, LoadError, Source};
 use proptest::prelude::*;
 use serde_json::{Value, json};
+use text::detokenizer::{Detokenizer, StopStrings};
+use text::tokenizer::{MAX_TOKENIZER_BYTES, Tokenizer};
 
-const BYTE_LEVEL: &str = include_str!("data/text/byte_level.json");
-const BYTE_FALLBACK: &str = include_str!("data/text/byte_fallback.json");
-const METASPACE: &str = include_str!("data/text/metaspace.json");
-const GEMMA: &str = include_str!("data/text/gemma.json");
+const BYTE_LEVEL: &str = include_str!("data/byte_level.json");
+const BYTE_FALLBACK: &str = include_str!("data/byte_fallback.json");
+const METASPACE: &str = include_str!("data/metaspace.json");
+const GEMMA: &str = include_str!("data/gemma.json");
 const KINDS: [(&str, &str); 4] =
     [("byte_level", BYTE_LEVEL), ("byte_fallback", BYTE_FALLBACK), ("metaspace", METASPACE), ("gemma", GEMMA)];
 
@@ -33,7 +33,7 @@ fn load(json: &str) -> Tokenizer {
 }
 
 fn golden() -> Value {
-    serde_json::from_str(include_str!("data/text/tokenizer_golden.json")).expect("golden data")
+    serde_json::from_str(include_str!("data/tokenizer_golden.json")).expect("golden data")
 }
 
 fn ids(value: &Value) -> Vec<u32> {

@@ -12,8 +12,7 @@
 
 use super::Gguf;
 use super::header::{Metadata, quoted};
-use crate::checkpoint::{Checkpoint, LoadError};
-use crate::weights::Weights;
+use crate::files::{Files, LoadError};
 use serde_json::{Map, Value, json};
 
 /// An architecture: ggml's name, and that of transformers. Mistral is `llama` to ggml, and so is Mixtral: see [`class`].
@@ -123,7 +122,7 @@ pub(super) fn head_dim(metadata: &Metadata) -> Result<usize, LoadError> {
 }
 
 /// The text of a `config.json` with the same meaning.
-pub(super) fn config_json(gguf: &Gguf, checkpoint: &Checkpoint) -> Result<Value, LoadError> {
+pub(super) fn config_json(gguf: &Gguf, files: &Files) -> Result<Value, LoadError> {
     let metadata = &gguf.metadata;
     let settings = Settings::of(metadata)?;
     let mut config = Map::new();
@@ -157,7 +156,7 @@ pub(super) fn config_json(gguf: &Gguf, checkpoint: &Checkpoint) -> Result<Value,
     config.insert("attention_bias".into(), gguf.tensor("blk.0.attn_q.bias").is_some().into());
     config.insert("mlp_bias".into(), gguf.tensor("blk.0.ffn_gate.bias").is_some().into());
     own_fields(&settings, head_dim, &mut config)?;
-    if let Some(scaling) = rope_scaling(gguf, checkpoint, &settings, head_dim)? {
+    if let Some(scaling) = rope_scaling(gguf, files, &settings, head_dim)? {
         config.insert("rope_scaling".into(), scaling);
     }
     let (bos, eos) = super::tokenizer::end_points(metadata)?;
@@ -228,7 +227,7 @@ pub(super) fn key_of(metadata: &Metadata, field: &str) -> String {
 
 fn rope_scaling(
     gguf: &Gguf,
-    checkpoint: &Checkpoint,
+    files: &Files,
     settings: &Settings<'_>,
     head_dim: Option<u64>,
 ) -> Result<Option<Value>, LoadError> {
@@ -258,8 +257,7 @@ fn rope_scaling(
     }
     let rotated = settings.integer("rope.dimension_count")?.or(head_dim).unwrap_or_default() as usize;
     if gguf.tensor(LONG_FACTORS).is_some() {
-        let weights = Weights::of_gguf(gguf, checkpoint)?;
-        let factors = |name| -> Result<Value, LoadError> { Ok(json!(weights.vector(name, rotated / 2)?)) };
+        let factors = |name| -> Result<Value, LoadError> { Ok(json!(gguf.vector(files, name, rotated / 2)?)) };
         let original = settings.integer("rope.scaling.original_context_length")?;
         return Ok(Some(json!({
             "rope_type": "longrope", "short_factor": factors(SHORT_FACTORS)?, "long_factor": factors(LONG_FACTORS)?,
@@ -267,7 +265,7 @@ fn rope_scaling(
         })));
     }
     let Some((file, _)) = gguf.tensor(ROPE_FREQS) else { return Ok(None) };
-    let divisors = Weights::of_gguf(gguf, checkpoint)?.vector(ROPE_FREQS, rotated / 2)?;
+    let divisors = gguf.vector(files, ROPE_FREQS, rotated / 2)?;
     let theta = metadata.float(&settings.key("rope.freq_base"))?.unwrap_or(10_000.0);
     let context = settings.integer("context_length")?.unwrap_or_default();
     let found = Llama3::find(&divisors, theta, context).ok_or_else(|| {

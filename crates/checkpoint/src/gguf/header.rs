@@ -11,10 +11,10 @@
 //! taken for it; the settings stay the bytes that they are, so an array of a million strings costs its own size; tensors
 //! must follow each other in the data with nothing but padding between, as every writer lays them out.
 
-use super::blocks::BlockType;
-use crate::checkpoint::{LoadError, ModelFile};
-use crate::weights::encoding::{Block, Encoding};
-use crate::weights::{StoredAs, TensorInfo};
+use crate::blocks::BlockType;
+use crate::container::{StoredAs, TensorInfo};
+use crate::encoding::{Block, Encoding};
+use crate::files::{LoadError, ModelFile};
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 

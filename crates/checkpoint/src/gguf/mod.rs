@@ -4,29 +4,27 @@
 //! model.gguf ──header──┬── settings ──config.rs────► config.json            as if the model were a directory in the
 //!                      │           └─tokenizer.rs──► tokenizer.json, ...    layout of transformers: the same readers,
 //!                      └── tensors ──names.rs──────► model.layers.0. ...    the same checks, the same forward pass
-//!                                └──blocks.rs──────► rows of f32
+//!                                └──../blocks.rs──────► rows of f32
 //! ```
 //!
 //! A file's settings are translated to the texts of a Hugging Face directory, and its tensors to the names in one. So
 //! there is one definition of what a model is and one place that checks it; an error about a translated text is told in
-//! the file's own words ([`Gguf::in_its_words`]).
+//! the file's own words (`Gguf::in_its_words`).
 //!
 //! What is not read: big-endian files, version 1, adapters, tokenizers other than `gpt2` and `llama`, and the types of
-//! [`blocks::BlockType`]'s neighbours (IQ1 to IQ3, IQ4_XS, TQ, MXFP4). Each is refused by name.
+//! [`BlockType`](crate::BlockType)'s neighbours (IQ1 to IQ3, IQ4_XS, TQ, MXFP4). Each is refused by name.
 
-pub(crate) mod blocks;
-pub(crate) mod choice;
 mod config;
 mod header;
 mod names;
 mod tokenizer;
 
-pub use blocks::BlockType;
-pub(crate) use names::in_ggml;
-pub(crate) use tokenizer::pattern_name;
+pub use names::in_ggml;
+pub use tokenizer::pattern_name;
 
-use crate::checkpoint::{Checkpoint, LoadError, ModelFile};
-use crate::weights::TensorInfo;
+use crate::container::{AddFile, Container, TensorInfo, broken_block, readable};
+use crate::encoding::{Encoding, in_chunks};
+use crate::files::{Files, LoadError};
 use header::{Metadata, quoted};
 
 /// Parts of one model; the format numbers them with 16 bits, and nobody has this many.
@@ -42,15 +40,15 @@ pub(crate) struct Gguf {
 
 impl Gguf {
     /// Reads the header of `file`, and of the other parts of the model beside it. Cost: the headers, once.
-    pub(crate) fn open(checkpoint: &Checkpoint, file: &str) -> Result<Gguf, LoadError> {
-        let first = header::read(&open_part(checkpoint, file)?)?;
+    pub(crate) fn open(files: &Files, file: &str) -> Result<Gguf, LoadError> {
+        let first = header::read(&files.require(file)?)?;
         let metadata = first.metadata;
         let mut parts = vec![(file.to_string(), first.tensors)];
         let num_parts = metadata.integer("split.count")?.unwrap_or(1);
         if num_parts > 1 {
             let names = part_names(&metadata, file, num_parts)?;
             for (index, name) in names.into_iter().enumerate().skip(1) {
-                let header = header::read(&open_part(checkpoint, &name)?)?;
+                let header = header::read(&files.require(&name)?)?;
                 let (number, count) = (header.metadata.integer("split.no")?, header.metadata.integer("split.count")?);
                 if (number, count) != (Some(index as u64), Some(num_parts)) {
                     let problem = format!("this is not part {} of the {num_parts} that {file} begins", index + 1);
@@ -68,18 +66,74 @@ impl Gguf {
         Ok(Gguf { metadata, parts })
     }
 
-    /// A text of the Hugging Face layout, made from the settings; `None` for those that a GGUF model has nothing for.
-    pub(crate) fn text(&self, checkpoint: &Checkpoint, name: &str) -> Result<Option<String>, LoadError> {
+    /// File names, and the tensors in each under the names that the forward pass asks for.
+    fn translated(&self) -> Result<Vec<(&str, Vec<TensorInfo>)>, LoadError> {
+        let each = |tensors: &[TensorInfo]| -> Result<Vec<TensorInfo>, LoadError> {
+            let translated = tensors.iter().map(|tensor| names::translated(&self.metadata, tensor));
+            Ok(translated.collect::<Result<Vec<_>, LoadError>>()?.concat())
+        };
+        self.parts.iter().map(|(file, tensors)| Ok((file.as_str(), each(tensors)?))).collect()
+    }
+
+    /// ggml's name of the architecture; empty for a file that is no language model.
+    fn architecture(&self) -> Result<&str, LoadError> {
+        Ok(self.metadata.text("general.architecture")?.unwrap_or_default())
+    }
+
+    /// A tensor under its name in the file.
+    fn tensor(&self, name: &str) -> Option<(&str, &TensorInfo)> {
+        let mut all = self.parts.iter().flat_map(|(file, tensors)| tensors.iter().map(move |t| (file.as_str(), t)));
+        all.find(|(_, tensor)| tensor.name == name)
+    }
+
+    /// A tensor `[len]` in memory, under its name in the file: what the settings leave to a tensor.
+    fn vector(&self, files: &Files, name: &str, len: usize) -> Result<Vec<f32>, LoadError> {
+        let Some((file, tensor)) = self.tensor(name) else {
+            let (file, tensor) = (self.parts[0].0.clone(), name.to_string());
+            return Err(LoadError::NoTensor { file, tensor, expected: vec![len] });
+        };
+        readable(file, name, (&tensor.shape, Some(tensor.encoding)), &[len])?;
+        let (block, mut done) = (tensor.encoding.block(), 0);
+        let mut values = vec![0.0; len]; // no more than the file holds: the shape was checked
+        in_chunks(&files.require(file)?, tensor.offset..tensor.offset + tensor.len, block, |bytes| {
+            let next = done + bytes.len() / block.bytes * block.elements;
+            tensor.encoding.decode(bytes, &mut values[std::mem::replace(&mut done, next)..next]);
+        })?;
+        match (tensor.encoding, values.iter().position(|value| !value.is_finite())) {
+            (Encoding::Quantized(block), Some(number)) => Err(broken_block(file, name, block, number)),
+            _ => Ok(values),
+        }
+    }
+}
+
+impl Container for Gguf {
+    fn text(&self, files: &Files, name: &str, _limit: u64) -> Result<Option<String>, LoadError> {
         Ok(match name {
-            "config.json" => Some(config::config_json(self, checkpoint)?.to_string()),
+            "config.json" => Some(config::config_json(self, files)?.to_string()),
             "tokenizer.json" => Some(tokenizer::tokenizer_json(&self.metadata)?),
             "tokenizer_config.json" => Some(tokenizer::settings_json(&self.metadata)?.to_string()),
             _ => None,
         })
     }
 
-    /// An error about a translated text, in the words of the file that it was made from.
-    pub(crate) fn in_its_words(&self, error: LoadError) -> LoadError {
+    fn tensors(&self, files: &Files, add: &mut AddFile<'_>) -> Result<String, LoadError> {
+        let parts = self.translated()?;
+        self.architecture()?;
+        for (name, tensors) in parts {
+            add(files.require(name)?, tensors)?;
+        }
+        Ok(self.parts[0].0.clone())
+    }
+
+    fn quantization(&self, _files: &Files, _limit: u64) -> Result<Option<String>, LoadError> {
+        Ok(None)
+    }
+
+    fn stands_for(&self, files: &Files, name: &str) -> bool {
+        !matches!(self.text(files, name, u64::MAX), Ok(None))
+    }
+
+    fn in_its_words(&self, error: LoadError) -> LoadError {
         let file = &self.parts[0].0;
         match error {
             LoadError::Field { file: text, field, problem } if text == "config.json" => {
@@ -92,30 +146,13 @@ impl Gguf {
         }
     }
 
-    /// File names, and the tensors in each under the names that the forward pass asks for.
-    pub(crate) fn tensors(&self) -> Result<Vec<(&str, Vec<TensorInfo>)>, LoadError> {
-        let translated = |tensors: &[TensorInfo]| -> Result<Vec<TensorInfo>, LoadError> {
-            let translated = tensors.iter().map(|tensor| names::translated(&self.metadata, tensor));
-            Ok(translated.collect::<Result<Vec<_>, LoadError>>()?.concat())
-        };
-        self.parts.iter().map(|(file, tensors)| Ok((file.as_str(), translated(tensors)?))).collect()
+    fn shown(&self, name: &str) -> String {
+        in_ggml(self.architecture().unwrap_or_default(), name)
     }
 
-    /// ggml's name of the architecture; empty for a file that is no language model.
-    pub(crate) fn architecture(&self) -> Result<&str, LoadError> {
-        Ok(self.metadata.text("general.architecture")?.unwrap_or_default())
+    fn layers_key(&self) -> String {
+        format!("{}.block_count", self.architecture().unwrap_or_default())
     }
-
-    /// A tensor under its name in the file.
-    fn tensor(&self, name: &str) -> Option<(&str, &TensorInfo)> {
-        let mut all = self.parts.iter().flat_map(|(file, tensors)| tensors.iter().map(move |t| (file.as_str(), t)));
-        all.find(|(_, tensor)| tensor.name == name)
-    }
-}
-
-fn open_part(checkpoint: &Checkpoint, name: &str) -> Result<ModelFile, LoadError> {
-    let missing = || LoadError::NoFile { file: name.to_string(), checkpoint: checkpoint.location() };
-    checkpoint.open_file(name)?.ok_or_else(missing)
 }
 
 /// The names of all parts, given that of the first.
@@ -139,7 +176,7 @@ fn part_names(metadata: &Metadata, file: &str, num_parts: u64) -> Result<Vec<Str
 }
 
 /// `NAME-00002-of-00003.gguf` as `(NAME, 2, 3)`.
-fn split_name(file: &str) -> Option<(&str, u64, u64)> {
+pub fn split_name(file: &str) -> Option<(&str, u64, u64)> {
     let stem = file.strip_suffix(".gguf")?;
     let (rest, count) = stem.rsplit_once("-of-")?;
     let (prefix, part) = rest.rsplit_once('-')?;
@@ -151,7 +188,7 @@ fn split_name(file: &str) -> Option<(&str, u64, u64)> {
 }
 
 /// Whether a GGUF file is a model by its name: vision projectors (`mmproj`) and importance matrices are not.
-fn is_model(name: &str) -> bool {
+pub fn is_model(name: &str) -> bool {
     let plain = name.rsplit('/').next().unwrap_or(name).to_ascii_lowercase();
     plain.ends_with(".gguf") && !plain.contains("mmproj") && !plain.contains("imatrix")
 }

@@ -13,8 +13,8 @@
 //! forward pass adds it, the number in the file.
 
 use super::header::Metadata;
-use crate::checkpoint::LoadError;
-use crate::weights::{StoredAs, TensorInfo};
+use crate::container::{StoredAs, TensorInfo};
+use crate::files::LoadError;
 
 /// Modules outside the layers.
 const OUTER: [(&str, &str); 3] =
@@ -76,7 +76,7 @@ fn in_transformers(architecture: &str, name: &str) -> Option<String> {
 }
 
 /// The name that ggml has for a tensor of transformers, for messages; the same name where it has none.
-pub(crate) fn in_ggml(architecture: &str, name: &str) -> String {
+pub fn in_ggml(architecture: &str, name: &str) -> String {
     let translated = || {
         let (module, kind) = name.rsplit_once('.')?;
         let module = match module.strip_prefix("model.layers.").and_then(|rest| rest.split_once('.')) {

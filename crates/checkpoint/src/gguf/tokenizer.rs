@@ -13,7 +13,7 @@
 //! pattern gives wrong tokens without a word. `add_eos_token` has no effect: a prompt is there to be continued.
 
 use super::header::{Metadata, quoted};
-use crate::checkpoint::LoadError;
+use crate::files::LoadError;
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -61,7 +61,7 @@ fn byte_level(use_regex: bool) -> Value {
 
 /// ggml's name for what cuts text in a `tokenizer.json`. Of names with the same pattern, the one with this normalizer and
 /// rule about merges if there is one: ggml itself has no normalizer.
-pub(crate) fn pattern_name(pre_tokenizer: &Value, normalizer: &Value, ignores_merges: bool) -> Option<&'static str> {
+pub fn pattern_name(pre_tokenizer: &Value, normalizer: &Value, ignores_merges: bool) -> Option<&'static str> {
     // Offsets concern nobody here; without the field the pattern is used.
     let shape = |value: &Value| {
         let mut value = value.clone();

@@ -10,9 +10,9 @@
 //! different models in one file), a name occurs once, and a shape's size must equal its byte range. Memory taken is
 //! bounded by the header's own bytes; nothing is allocated for what a number merely claims.
 
-use super::encoding::{Block, Encoding};
-use super::{StoredAs, TensorInfo};
-use crate::checkpoint::{LoadError, ModelFile};
+use crate::container::{StoredAs, TensorInfo};
+use crate::encoding::{Block, Encoding};
+use crate::files::{LoadError, ModelFile};
 use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use std::fmt;
 use std::marker::PhantomData;

@@ -24,7 +24,8 @@
 //! were none, and if it cannot be written, nothing else happens. An image of ours that is damaged is worth a line.
 
 use super::Weights;
-use crate::checkpoint::{Checkpoint, LoadError, ModelFile};
+use crate::checkpoint::Checkpoint;
+use crate::files::{LoadError, ModelFile};
 use kernels::quant::LAYOUT_VERSION;
 use kernels::{Backend, ByteSource, Image, MatrixShape, PackedMatrix, WeightClass};
 use serde::{Deserialize, Serialize};
@@ -406,12 +407,12 @@ impl Weights {
 
     /// From here on matrices come from their image in `directory` if a fitting one is there, and are remembered for one
     /// otherwise. `purpose`: see [`Packed::look`].
-    pub(crate) fn use_image(&mut self, directory: &Path, checkpoint: &Checkpoint, purpose: &str) {
+    pub fn use_image(&mut self, directory: &Path, checkpoint: &Checkpoint, purpose: &str) {
         self.packed = Mutex::new(Packed::look(directory, checkpoint, &self.files, purpose));
     }
 
     /// The image of what was packed, to be written when nobody waits for it; `None` when there is nothing to write.
-    pub(crate) fn into_image_writer(self) -> Option<ImageWriter> {
+    pub fn into_image_writer(self) -> Option<ImageWriter> {
         // A checkpoint with NaN weights is packed anew each time, for the packing counts them.
         let finite = self.num_non_finite() == 0;
         match self.packed.into_inner().unwrap_or_else(PoisonError::into_inner) {
@@ -423,7 +424,7 @@ impl Weights {
     }
 
     /// What a person should know of an image that could not be used, though it is one of ours.
-    pub(crate) fn image_damage(&self) -> Option<String> {
+    pub fn image_damage(&self) -> Option<String> {
         self.packed.lock().unwrap_or_else(PoisonError::into_inner).damage()
     }
 }
@@ -435,7 +436,7 @@ fn hex(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checkpoint::Source;
+    use crate::files::Source;
 
     #[test]
     fn a_sample_has_the_listing_both_ends_and_pages_between() {

@@ -25,9 +25,10 @@
 //! in which ways, and whatever it says beyond what is computed here is refused by the name of the field. Memory while a
 //! matrix is packed: its bytes in the file, once.
 
-use super::encoding::Encoding;
 use super::{Entry, Values, Weights};
-use crate::checkpoint::{Checkpoint, LoadError, ModelFile};
+use crate::checkpoint::Checkpoint;
+use crate::encoding::Encoding;
+use crate::files::{LoadError, ModelFile};
 use kernels::WeightClass;
 use kernels::quant::INT8_GROUP;
 use serde_json::{Map, Value};
@@ -113,7 +114,7 @@ const MAX_CONFIG_BYTES: u64 = 8 << 20;
 
 /// Joins the parts of every quantized module of `weights` to one tensor `<module>.weight`.
 pub(super) fn assemble(weights: &mut Weights, checkpoint: &Checkpoint) -> Result<(), LoadError> {
-    let scheme = match checkpoint.read_text_capped(CONFIG, MAX_CONFIG_BYTES)? {
+    let scheme = match checkpoint.container().quantization(checkpoint.files(), MAX_CONFIG_BYTES)? {
         Some(text) => read_scheme(&text)?,
         None => None,
     };
@@ -366,7 +367,7 @@ impl Part {
         let bytes = self.bytes(files)?;
         let size = self.encoding.block().bytes;
         let mut values = vec![0.0; bytes.len() / size];
-        let chunk = super::encoding::CHUNK_BYTES / size;
+        let chunk = crate::encoding::CHUNK_BYTES / size;
         for (bytes, values) in bytes.chunks(chunk * size).zip(values.chunks_mut(chunk)) {
             self.encoding.decode(bytes, values);
         }

@@ -12,10 +12,11 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
+use checkpoint::Checkpoint;
 use kernels::limits::Limits;
 use kernels::{Arithmetic, Cpu, CpuOptions, Isa, KvDtype, Reference, WeightClass, threads};
 use model::demands::{Shape, Work};
-use model::{Batch, Checkpoint, Forward, KvBudget, LoadOptions, ModelConfig, Runner, Span};
+use model::{Batch, Forward, KvBudget, LoadOptions, ModelConfig, Runner, Span};
 use serde_json::{Value, json};
 
 use crate::commands::cost_model;

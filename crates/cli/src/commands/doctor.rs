@@ -1,8 +1,9 @@
 //! `twostroke doctor`: what this machine offers, what the kernels make of it, and whether they compute what they define.
 
+use checkpoint::{Checkpoint, LoadError};
 use kernels::limits::Limits;
 use kernels::{Arithmetic, Cpu, CpuOptions, Isa, KvDtype, Reference, WeightClass, threads};
-use model::{Batch, Checkpoint, Forward, KvBudget, LoadError, LoadOptions, Span};
+use model::{Batch, Forward, KvBudget, LoadOptions, Span};
 use serde_json::{Value, json};
 
 use crate::console::put_line;

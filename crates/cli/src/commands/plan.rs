@@ -10,12 +10,13 @@ mod check;
 use std::fs;
 use std::path::Path;
 
+use checkpoint::weights::Weights;
+use checkpoint::{Checkpoint, Source};
 use engine::{Calibration, EngineOptions};
+use hub::HubEnv;
 use kernels::WeightClass;
+use model::ModelConfig;
 use model::demands::Shape;
-use model::hub::HubEnv;
-use model::weights::Weights;
-use model::{Checkpoint, ModelConfig, Source};
 use plan::{Ask, Deployment, HERE, Here, Loaded, Machine, Named, Problem, Question, ROWS_HERE, Users, WhichMachine};
 
 use crate::console::put_line;
@@ -171,7 +172,7 @@ fn found(flags: &PlanFlags) -> Result<Option<Found>, Failure> {
 fn in_cache(name: &str) -> Result<Checkpoint, Failure> {
     let missing = format!("-m: {name} is not in the local cache, and planning downloads nothing; run -m {name} does");
     let hub = HubEnv { offline: true, ..environment::hub() };
-    let path = model::hub::resolve(name, &hub, &mut |_| {}).map_err(|_| Failure::Usage(missing))?;
+    let path = hub::resolve(name, &hub, &mut |_| {}).map_err(|_| Failure::Usage(missing))?;
     Checkpoint::open(Source::at(path)).map_err(|error| Failure::usage(format!("-m: {error}")))
 }
 

@@ -10,12 +10,13 @@
 use std::collections::HashMap;
 use std::path::Path;
 
+use checkpoint::Checkpoint;
 use kernels::threads::{ThreadError, default_threads, max_threads};
 use kernels::{Cpu, CpuOptions, Float32, KvDtype, WeightClass};
 use model::export::{self, Export, ExportError, Reason, Report};
 use model::quality::Watched;
-use model::tokenizer::Tokenizer;
-use model::{Batch, Checkpoint, Forward, KvBudget, LoadOptions, ModelConfig};
+use model::{Batch, Forward, KvBudget, LoadOptions, ModelConfig};
+use text::tokenizer::Tokenizer;
 
 use super::quality::{BLOCK_SIZE, Corpus, Interrupts, ROWS, WINDOW, fill, read_text};
 use crate::console::{Progress, note, put};

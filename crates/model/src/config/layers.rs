@@ -3,7 +3,7 @@
 use super::family::{ExpertFields, Traits, Windows};
 use super::fields::{Fields, kind, quoted};
 use super::{LayerConfig, MAX_WIDTH};
-use crate::checkpoint::LoadError;
+use checkpoint::LoadError;
 use kernels::RoutingRule;
 use serde_json::Value;
 

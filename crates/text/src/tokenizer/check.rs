@@ -19,7 +19,7 @@ use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess,
 use serde_json::{Map, Value};
 
 use super::{MAX_ADDED_TOKENS, TOKENIZER, id_too_large, short};
-use crate::checkpoint::LoadError;
+use checkpoint::LoadError;
 
 /// Bytes of one added token, and of all of them. The automata that find them are built in time that grows with both;
 /// the longest in use have 60 bytes.
