@@ -16,6 +16,7 @@
 
 mod books;
 mod calibrate;
+mod comfortable;
 mod core;
 mod door;
 mod fill;
@@ -39,8 +40,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use model::demands::{Demands, Shape};
 use model::{GenerationDefaults, ModelConfig};
+use roofline::Demands;
 use scheduler::{Limits, Nanos, Newcomer, StepRecord, Targets, TokenId};
 use text::chat_template::ChatTemplate;
 use text::tokenizer::Tokenizer;
@@ -136,7 +137,7 @@ impl ModelInfo {
     /// What its passes ask of the machine.
     pub fn demands(&self) -> Demands {
         Demands {
-            shape: Shape::of(&self.config),
+            shape: self.config.shape(),
             weights: self.weights,
             weight_bytes: self.weight_bytes,
             expert_bytes: self.expert_bytes,

@@ -13,6 +13,7 @@ mod family;
 mod fields;
 mod layers;
 mod rope;
+mod shape;
 
 pub use family::{Family, HeadNorm, NormPlacement};
 pub use layers::ExpertConfig;

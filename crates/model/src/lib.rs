@@ -11,16 +11,14 @@
 mod balance;
 pub mod batch;
 pub mod config;
-pub mod demands;
 mod experts;
 pub mod export;
 pub mod forward;
-pub mod quality;
 pub mod sampler;
 mod tensors;
 mod transformer;
 
 pub use batch::{Batch, Span};
 pub use config::{Family, GenerationDefaults, ModelConfig};
-pub use forward::{Forward, KvBudget, LoadOptions, Progress, Runner, embedding_class, load};
+pub use forward::{Forward, KvBudget, LoadOptions, Progress, Runner, load};
 pub use tensors::bytes_in_memory;

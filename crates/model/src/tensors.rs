@@ -10,10 +10,10 @@
 
 use checkpoint::LoadError;
 use kernels::{MatrixShape, PackedMatrix, WeightClass};
+use roofline::embedding_class;
 use std::collections::HashSet;
 
 use crate::config::{ExpertConfig, HeadNorm, ModelConfig, NormPlacement};
-use crate::forward::embedding_class;
 use checkpoint::weights::{Part, Weights};
 
 /// A tensor `[len]`.

@@ -567,7 +567,7 @@ fn byte_level_ids_are_those_of_the_original_tokenizer() {
 #[test]
 fn patterns_cut_text_as_their_models_do() {
     use common::gguf::*;
-    let byte_level = std::fs::read_to_string(data("text/byte_level.json")).unwrap();
+    let byte_level = std::fs::read_to_string(data("../../../text/tests/data/byte_level.json")).unwrap();
     let mut json: Value = serde_json::from_str(&byte_level).unwrap();
     json["normalizer"] = Value::Null; // of the names with this pattern, none normalizes
     let original = Tokenizer::from_json(&json.to_string(), None, None, 1000).unwrap();

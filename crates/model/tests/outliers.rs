@@ -22,7 +22,7 @@ use common::*;
 use half::bf16;
 use kernels::{Backend, Float32, KvDtype, WeightClass};
 use model::ModelConfig;
-use model::quality::Comparison;
+use quality::Comparison;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::path::PathBuf;

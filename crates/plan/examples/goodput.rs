@@ -1,7 +1,7 @@
 //! Goodput with targets beside every static chunk size: the same production scheduler, the same arrivals, three loads.
 //!
 //! ```text
-//! cargo run --release -p sim --example goodput
+//! cargo run --release -p plan --example goodput
 //! ```
 //!
 //! *chat*: questions of about 180 tokens, answers of about 90. *documents*: every tenth prompt has about 4,000 tokens and
@@ -9,7 +9,8 @@
 //! start. A request is good that meets both of its targets; goodput is good requests per second of arrivals. Each rate
 //! is drawn three times. The best static chunk is chosen for each row after the fact, which no operator can do.
 
-use scheduler::presets::{Machine, ModelShape};
+use plan::{Simulated, hardware};
+use roofline::{Machine, ModelShape};
 use scheduler::{CostModel, Limits, Nanos, Priority, Targets};
 use sim::workload::{Lengths, Shape};
 use sim::{Fleet, Instance, Workload, simulate};
@@ -112,12 +113,13 @@ fn workload(setting: &Setting, load: &str, rate: f64, seed: u64) -> Workload {
 
 fn instance(setting: &Setting, chunk: Option<usize>) -> Instance {
     let machine = Machine::named(setting.machine).expect("a preset");
-    let size = ModelShape::named(setting.model).expect("a preset").size(setting.weight_bytes, 2.0);
-    let cost = CostModel::roofline(&size.cost, &machine.hardware);
+    let shape = ModelShape::named(setting.model).expect("a preset");
+    let size = Simulated::of(&shape, setting.weight_bytes, 2.0);
+    let cost = CostModel::roofline(&size.cost, &hardware(&machine));
     let rows = chunk.unwrap_or(2048).max(64);
     let limits = Limits {
         block_size: 32,
-        num_blocks: size.kv_blocks(machine.memory, 32).min(20_000),
+        num_blocks: size.kv_blocks(machine.memory.expect("it is known"), 32).min(20_000),
         max_model_len: 16_384,
         max_num_seqs: 64,
         max_num_batched_tokens: rows,

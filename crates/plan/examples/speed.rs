@@ -1,12 +1,13 @@
 //! Simulated requests per minute: one instance, 500 tokens each, and nothing else around it.
 //!
-//! `cargo run --release -p sim --example speed -- INPUT OUTPUT RATE REQUESTS`
+//! `cargo run --release -p plan --example speed -- INPUT OUTPUT RATE REQUESTS`
 
 use std::time::Instant;
 
+use plan::{Simulated, hardware};
+use roofline::{Machine, ModelShape};
 use scheduler::CostModel;
 use scheduler::Limits;
-use scheduler::presets::{Machine, ModelShape};
 use sim::{Fleet, Instance, Lengths, Shape, Workload, simulate};
 
 fn main() {
@@ -14,11 +15,11 @@ fn main() {
     let &[input, output, rate, requests] = &arguments[..] else {
         return eprintln!("usage: speed INPUT OUTPUT RATE REQUESTS");
     };
-    let size = ModelShape::named("llama-3.1-8b").expect("a known model").size(2.0, 2.0);
+    let size = Simulated::of(&ModelShape::named("llama-3.1-8b").expect("a known model"), 2.0, 2.0);
     let machine = Machine::named("h100").expect("a known machine");
     let limits = Limits {
         block_size: 32,
-        num_blocks: size.kv_blocks(machine.memory, 32),
+        num_blocks: size.kv_blocks(machine.memory.expect("it is known"), 32),
         max_model_len: size.max_model_len,
         max_num_seqs: 256,
         max_num_batched_tokens: 2048,
@@ -29,7 +30,7 @@ fn main() {
         enable_prefix_caching: true,
         hash_key: [0; 32],
     };
-    let cost = CostModel::roofline(&size.cost, &machine.hardware);
+    let cost = CostModel::roofline(&size.cost, &hardware(&machine));
     let lengths = Lengths { input_tokens: input as usize, output_tokens: output as usize, cv: 0.0 };
     for (name, belief) in [("static chunks", None), ("with a cost model", Some(cost.clone()))] {
         let fleet = Fleet::of(1, &Instance { limits: limits.clone(), machine: cost.clone().into(), belief });

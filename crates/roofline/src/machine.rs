@@ -1,23 +1,35 @@
 //! What a machine can do: a known one, one of given figures, or the one at hand as it was measured.
 //!
-//! The time of a step on it is a [`CostModel`], either one that was fitted to measured steps, or the roofline of the
-//! figures times the share of them that an engine gets.
+//! Peaks are the vendors' published dense figures for bf16 and their memory bandwidth. The shares say how much of them a
+//! serving engine gets, and stand on measurements where there are any:
+//!
+//! | machine | peaks | shares |
+//! | --- | --- | --- |
+//! | a100, h100 | NVIDIA's data sheets, SXM, 80 GB | Llama-2-70B on two GPUs, prompts of 1k to 8k tokens and decode at batch 1, in the data of Splitwise (Patel et al., ISCA 2024): of an engine of 2023, so newer ones get more |
+//! | h200 | NVIDIA's data sheet | the H100's: the same chip with faster memory |
+//! | l40s | NVIDIA's data sheet | those of an RTX PRO 6000 with vLLM 0.19, by the layer profiles of LLMServingSim (Cho et al., IISWC 2024): also one card with GDDR |
+//! | mi300x | AMD's data sheet | not measured: the H100's |
+//! | xeon-8480 | Intel: 56 cores at 2.0 GHz with 1,024 bf16 operations per cycle (AMX), 8 channels of DDR5-4800 | this engine's on another CPU (docs/performance.md) |
+//! | epyc-2core | measured: docs/performance.md, bf16, 2 cores of a virtual machine | measured: the same page |
+//!
+//! A step's overhead on a GPU is what the measured steps of vLLM 0.19 take beyond their layers: about a millisecond
+//! (docs/performance.md, section Simulator).
 
 use kernels::limits::Limits;
 use kernels::{KvDtype, WeightClass};
-use model::demands::{Demands, Peaks};
-use scheduler::cost::{Knot, Terms};
-use scheduler::presets::{self, MACHINES};
-use scheduler::{CostModel, Hardware};
+
+use crate::limits::Peaks;
 
 /// Rows of a pass over a prompt on a machine whose engine is not known: what the simulator takes.
 const ROWS: usize = 2048;
+/// Share of a machine's memory that weights and cache may take: the rest is for activations and the system.
+pub const MEMORY_SHARE: f64 = 0.88;
 /// What `serve` takes here.
 pub const ROWS_HERE: usize = 512;
+/// Seconds of a step of an engine on a GPU beyond its passes.
+const OVERHEAD_OF_ENGINES: f64 = 1e-3;
 /// Seconds of a step here beyond its passes.
 const OVERHEAD_HERE: f64 = 1e-4;
-/// Largest pass of the curve of the weights, as a power of two.
-const LARGEST_PASS: u32 = 17;
 
 /// A machine.
 #[derive(Clone, Debug, PartialEq)]
@@ -47,7 +59,7 @@ pub struct Machine {
 /// Where a machine's figures come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Basis {
-    /// The vendor's peaks and measured shares of them: [`scheduler::presets`].
+    /// The vendor's peaks and measured shares of them: the table at the head.
     Preset,
     /// Given, and taken as reached.
     Given,
@@ -70,23 +82,14 @@ impl Basis {
 }
 
 impl Machine {
-    /// A known machine.
+    /// The machines that are known by name.
+    pub fn known() -> impl Iterator<Item = Machine> {
+        KNOWN.iter().map(Known::machine)
+    }
+
+    /// A known machine; upper and lower case are the same.
     pub fn named(name: &str) -> Option<Machine> {
-        let presets::Machine { hardware, memory } =
-            *MACHINES.iter().find(|machine| machine.hardware.name.eq_ignore_ascii_case(name))?;
-        let Hardware { name, flops, bandwidth, flops_share, bandwidth_share, step_overhead } = hardware;
-        Some(Machine {
-            name: name.to_string(),
-            bf16_flops: flops,
-            int8_ops: flops,
-            bandwidth,
-            flops_share,
-            bandwidth_share,
-            step_overhead,
-            memory: Some(memory),
-            rows: ROWS,
-            basis: Basis::Preset,
-        })
+        KNOWN.iter().find(|known| known.name.eq_ignore_ascii_case(name)).map(Known::machine)
     }
 
     /// One of given figures: operations and bytes per second that are reached, and bytes of memory.
@@ -159,28 +162,46 @@ impl Machine {
             bandwidth: bandwidth * self.bandwidth_share,
         }
     }
+}
 
-    /// What steps of a model cost on it: the larger of reading and computing, for the weights; what rows see comes on top.
-    /// As [`CostModel::roofline`], but a mixture's passes read the experts that their rows go to.
-    pub fn cost(&self, demands: &Demands) -> CostModel {
-        let reached = self.reached(demands.weights, demands.kv_dtype);
-        let row = demands.shape.flops_per_token() / reached.matrix;
-        let at = |rows: usize| {
-            let read = demands.bytes_of_pass(rows as f64) / reached.bandwidth;
-            Knot { rows, seconds: self.step_overhead + read.max(rows as f64 * row) }
-        };
-        // Where a dense model's curve bends; the points beside it make the interpolation exact.
-        let bend = (demands.weight_bytes as f64 / reached.bandwidth / row) as usize;
-        let mut rows: Vec<usize> = (0..=LARGEST_PASS).map(|power| 1 << power).collect();
-        rows.extend([bend.max(1), bend.max(1) + 1]);
-        rows.sort_unstable();
-        rows.dedup();
-        let terms = Terms {
-            pair: demands.shape.pair_flops as f64 / reached.attention,
-            key: demands.kv_bytes_per_token as f64 / reached.bandwidth,
-            logits: demands.shape.flops_per_logit_row() / reached.matrix,
-            ..Terms::default()
-        };
-        CostModel::new(rows.into_iter().map(at).collect(), terms)
+/// A row of the table.
+struct Known {
+    name: &'static str,
+    flops: f64,
+    bandwidth: f64,
+    shares: [f64; 2],
+    memory: f64,
+}
+
+/// Every known machine: bf16 operations and bytes per second, the shares of both that are reached, bytes of memory.
+const KNOWN: &[Known] = &[
+    machine("a100", 312e12, 2039e9, [0.62, 0.62], 80e9),
+    machine("h100", 989.4e12, 3350e9, [0.45, 0.55], 80e9),
+    machine("h200", 989.4e12, 4800e9, [0.45, 0.55], 141e9),
+    machine("l40s", 362.05e12, 864e9, [0.74, 0.86], 48e9),
+    machine("mi300x", 1307.4e12, 5300e9, [0.45, 0.55], 192e9),
+    machine("xeon-8480", 114.7e12, 307.2e9, [0.75, 0.90], 512e9),
+    machine("epyc-2core", 236.4e9, 37.0e9, [0.90, 0.92], 8e9),
+];
+
+const fn machine(name: &'static str, flops: f64, bandwidth: f64, shares: [f64; 2], memory: f64) -> Known {
+    Known { name, flops, bandwidth, shares, memory }
+}
+
+impl Known {
+    fn machine(&self) -> Machine {
+        let [flops_share, bandwidth_share] = self.shares;
+        Machine {
+            name: self.name.to_string(),
+            bf16_flops: self.flops,
+            int8_ops: self.flops,
+            bandwidth: self.bandwidth,
+            flops_share,
+            bandwidth_share,
+            step_overhead: OVERHEAD_OF_ENGINES,
+            memory: Some(self.memory),
+            rows: ROWS,
+            basis: Basis::Preset,
+        }
     }
 }

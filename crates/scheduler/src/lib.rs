@@ -13,7 +13,6 @@ extern crate alloc;
 pub mod cost;
 pub mod kv;
 pub mod ledger;
-pub mod presets;
 pub mod request;
 pub mod router;
 pub mod scheduler;
@@ -23,7 +22,6 @@ pub mod swap;
 pub mod time;
 
 mod decode;
-mod defaults;
 mod fairness;
 mod invariants;
 mod limits;
@@ -37,7 +35,6 @@ mod prefill;
 mod queue;
 
 pub use cost::{CostModel, Hardware, ModelCost, Work};
-pub use defaults::House;
 pub use kv::{BlockId, BlockSave, BlockTable, SlotSpill, SwapStats, Tier, TierSizes, TierSlot};
 pub use ledger::Ledger;
 pub use limits::{Limits, LimitsError};

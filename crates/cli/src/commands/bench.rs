@@ -15,8 +15,8 @@ use std::time::Instant;
 use checkpoint::Checkpoint;
 use kernels::limits::Limits;
 use kernels::{Arithmetic, Cpu, CpuOptions, Isa, KvDtype, Reference, WeightClass, threads};
-use model::demands::{Shape, Work};
 use model::{Batch, Forward, KvBudget, LoadOptions, ModelConfig, Runner, Span};
+use roofline::PassWork;
 use serde_json::{Value, json};
 
 use crate::commands::cost_model;
@@ -170,7 +170,7 @@ impl Subject {
             (Box::new(noted(loaded.map_err(|error| models::load_failure(checkpoint, &error))?)), threads)
         };
         let demands = Demands {
-            shape: Shape::of(forward.config()),
+            shape: forward.config().shape(),
             weights: options.weights,
             weight_bytes: forward.weight_bytes(),
             expert_bytes: forward.expert_bytes(),
@@ -209,7 +209,7 @@ impl Subject {
     }
 
     /// What one repetition asks of the machine.
-    pub(super) fn work(&self, test: &Test) -> Work {
+    pub(super) fn work(&self, test: &Test) -> PassWork {
         if test.n_prompt > 0 {
             return self.demands.prefill(test.n_depth, test.n_prompt, test.n_batch);
         }

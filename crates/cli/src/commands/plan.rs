@@ -16,8 +16,8 @@ use engine::{Calibration, EngineOptions};
 use hub::HubEnv;
 use kernels::WeightClass;
 use model::ModelConfig;
-use model::demands::Shape;
-use plan::{Ask, Deployment, HERE, Here, Loaded, Machine, Named, Problem, Question, ROWS_HERE, Users, WhichMachine};
+use plan::{Ask, Deployment, HERE, Here, Loaded, Named, Problem, Question, Users, WhichMachine};
+use roofline::{Machine, ROWS_HERE};
 
 use crate::console::put_line;
 use crate::failure::Failure;
@@ -109,7 +109,7 @@ fn checked(flags: &PlanFlags) -> Result<(), Failure> {
     let calibrated = model.calibrated.as_ref();
     let cost = calibrated.ok_or_else(|| Failure::failed("there is too little KV cache to measure steps"))?.cost.clone();
     let machine = Machine::here(&limits, weights, None);
-    let shape = Named::new(&model.name, Shape::of(&model.config));
+    let shape = Named::new(&model.name, model.config.shape());
     let by_limits = Deployment::new(&shape, weights, model.kv_dtype, machine);
     let by_steps = Deployment { cost, ..by_limits.clone() };
     let done = check::check(&engine, &by_limits, &by_steps, flags.json);
@@ -189,7 +189,7 @@ fn here(flags: &PlanFlags, found: Option<Found>) -> Result<Here, Failure> {
     let model = found.map(|Found { name, config, stored }| {
         let weights = flags.weights.class().or(stored).unwrap_or(WeightClass::Bf16);
         let kv_dtype = flags.kv_dtype.map(|kv| kv.dtype()).unwrap_or_default();
-        let shape = Shape::of(&config);
+        let shape = config.shape();
         Loaded {
             name,
             demands: shape.demands(weights, kv_dtype),

@@ -18,8 +18,8 @@ use std::time::Duration;
 
 use checkpoint::Checkpoint;
 use kernels::{Arithmetic, Cpu, CpuOptions, Float32, WeightClass};
-use model::quality::{Comparison, MatrixError, Watched};
 use model::{Batch, Forward, KvBudget, LoadOptions, ModelConfig, Runner, Span};
+use quality::{Comparison, MatrixError, Watched};
 use serde_json::{Value, json};
 use text::tokenizer::Tokenizer;
 

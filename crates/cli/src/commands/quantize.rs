@@ -14,8 +14,8 @@ use checkpoint::Checkpoint;
 use kernels::threads::{ThreadError, default_threads, max_threads};
 use kernels::{Cpu, CpuOptions, Float32, KvDtype, WeightClass};
 use model::export::{self, Export, ExportError, Reason, Report};
-use model::quality::Watched;
 use model::{Batch, Forward, KvBudget, LoadOptions, ModelConfig};
+use quality::Watched;
 use text::tokenizer::Tokenizer;
 
 use super::quality::{BLOCK_SIZE, Corpus, Interrupts, ROWS, WINDOW, fill, read_text};
