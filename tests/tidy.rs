@@ -20,6 +20,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("plan", &["roofline", "kernels", "scheduler", "sim"]),
     ("server", &["engine", "model", "text", "roofline", "scheduler", "plan"]),
     ("sim", &["scheduler", "files"]),
+    ("launch", &["engine", "model", "text", "checkpoint", "hub", "kernels"]),
     ("load", &["sim"]),
     (
         "cli",
@@ -136,6 +137,7 @@ const NOT_COMPILED: &[(&str, &[&str], &str)] = &[
         "a file is read without a network, a template or a text",
     ),
     ("engine", &["ureq", "hyper", "clap"], "an engine is given its model's files"),
+    ("launch", &["clap"], "a command line parses, launch resolves"),
     ("load", &["kernels", "model", "engine"], "a load is sent from the outside"),
 ];
 
@@ -149,6 +151,17 @@ fn crates_compile_what_they_need() {
         complaints.extend(found.map(|name| format!("{krate} compiles {name}: {why}")));
     }
     assert_none("a room has what it needs, so that it can be read, built and reused alone", complaints);
+}
+
+#[test]
+fn engine_options_are_made_in_one_place() {
+    // The type and its defaults, what a recording overrides, and the place.
+    let known =
+        ["crates/engine/src/start.rs", "crates/engine/src/recording/format.rs", "crates/launch/src/settings.rs"];
+    let all = crates().into_iter().flat_map(|krate| sources(&krate));
+    let others = all.filter(|path| !known.iter().any(|known| Path::new(known) == path));
+    let made = others.flat_map(|path| lines_with(&path, &["EngineOptions {", "EngineOptions::default"])).collect();
+    assert_none("verbs fill launch::Settings, and Settings::options decides what they left open", made);
 }
 
 #[test]
@@ -208,7 +221,7 @@ fn only_the_command_line_reads_the_environment() {
 const OTHER_OPENS: &[(&str, &str)] = &[
     ("crates/cli/src/environment.rs", "/dev/urandom, so many bytes"),
     ("crates/cli/src/commands/render_templates.rs", "asks the kernel: /proc"),
-    ("crates/cli/src/machine.rs", "asks the kernel: /proc and /sys"),
+    ("crates/launch/src/machine.rs", "asks the kernel: /proc and /sys"),
     ("crates/kernels/src/limits.rs", "asks the kernel: /proc and /sys"),
     ("crates/kernels/src/room.rs", "asks the kernel: /proc and control groups"),
     ("crates/kernels/src/threads.rs", "asks the kernel: /sys"),

@@ -29,7 +29,7 @@ pub(crate) use self::doctor::DoctorFlags;
 pub(crate) use self::lab::LabFlags;
 pub(crate) use self::plan::PlanFlags;
 pub(crate) use self::quality::QualityFlags;
-pub(crate) use self::quantize::{Layout, Narrow, QuantizeFlags};
+pub(crate) use self::quantize::QuantizeFlags;
 pub(crate) use self::replay::ReplayFlags;
 pub(crate) use self::run::RunFlags;
 pub(crate) use self::serve::ServeFlags;

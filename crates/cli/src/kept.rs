@@ -15,10 +15,10 @@ use checkpoint::weights::Weights;
 use engine::kept;
 use kernels::limits::Limits;
 use kernels::{Arithmetic, Isa, KvDtype, WeightClass};
+use launch::machine;
 use serde_json::{Value, json};
 
 use crate::flags::ModelFlags;
-use crate::machine;
 
 /// What the text in the binary is called.
 pub(crate) const CALIBRATION: &str = "the calibration text";

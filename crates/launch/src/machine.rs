@@ -9,16 +9,17 @@ use kernels::room::Limit;
 
 /// One level of cache, as core 0 sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Cache {
+pub struct Cache {
     /// `L1d`, `L1i`, `L2`, `L3`.
-    pub(crate) name: String,
-    pub(crate) bytes: u64,
+    pub name: String,
+    /// Of one instance.
+    pub bytes: u64,
     /// Cores that share one instance.
-    pub(crate) shared_by: usize,
+    pub shared_by: usize,
 }
 
 /// The caches of core 0, smallest first.
-pub(crate) fn caches() -> Vec<Cache> {
+pub fn caches() -> Vec<Cache> {
     let mut caches = Vec::new();
     for index in 0..16 {
         let directory = format!("/sys/devices/system/cpu/cpu0/cache/index{index}");
@@ -37,27 +38,27 @@ pub(crate) fn caches() -> Vec<Cache> {
 }
 
 /// Size of the largest cache, found once.
-pub(crate) fn last_level_cache() -> Option<u64> {
+pub fn last_level_cache() -> Option<u64> {
     static SIZE: OnceLock<Option<u64>> = OnceLock::new();
     *SIZE.get_or_init(|| caches().iter().map(|cache| cache.bytes).max())
 }
 
 /// Bytes that may still be written in the directory of `path`.
-pub(crate) fn free_space(path: &Path) -> Option<u64> {
+pub fn free_space(path: &Path) -> Option<u64> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let found = nix::sys::statvfs::statvfs(parent).ok()?;
     found.blocks_available().checked_mul(found.fragment_size())
 }
 
 /// The CPU's name in words.
-pub(crate) fn cpu_name() -> Option<String> {
+pub fn cpu_name() -> Option<String> {
     let info = fs::read_to_string("/proc/cpuinfo").ok()?;
     let line = info.lines().find(|line| line.starts_with("model name"))?;
     Some(line.split_once(':')?.1.trim().to_string())
 }
 
 /// Features that decide how fast this machine is, and whether it has them.
-pub(crate) fn cpu_features() -> Vec<(&'static str, bool)> {
+pub fn cpu_features() -> Vec<(&'static str, bool)> {
     const WANTED: [&str; 13] = [
         "avx2",
         "fma",
@@ -80,44 +81,44 @@ pub(crate) fn cpu_features() -> Vec<(&'static str, bool)> {
 }
 
 /// CPUs that are switched on.
-pub(crate) fn online_cpus() -> Option<usize> {
+pub fn online_cpus() -> Option<usize> {
     let list = fs::read_to_string("/sys/devices/system/cpu/online").ok()?;
     Some(count_cpu_list(list.trim()))
 }
 
 /// Cores' worth of time that the control group (version 2) allows; `None` without a limit.
-pub(crate) fn cgroup_cores() -> Option<f64> {
+pub fn cgroup_cores() -> Option<f64> {
     parse_cpu_max(&fs::read_to_string("/sys/fs/cgroup/cpu.max").ok()?)
 }
 
 /// Memory nodes (NUMA).
-pub(crate) fn numa_nodes() -> usize {
+pub fn numa_nodes() -> usize {
     let Ok(entries) = fs::read_dir("/sys/devices/system/node") else { return 1 };
     let is_node = |name: &str| name.strip_prefix("node").is_some_and(|n| n.parse::<u32>().is_ok());
     entries.flatten().filter(|entry| entry.file_name().to_str().is_some_and(is_node)).count().max(1)
 }
 
 /// Bytes of memory: all, and what this process can have of it without swapping and within its limits.
-pub(crate) fn memory() -> Option<(u64, u64)> {
+pub fn memory() -> Option<(u64, u64)> {
     let info = fs::read_to_string("/proc/meminfo").ok()?;
     Some((meminfo(&info, "MemTotal")?, kernels::room::room()?.bytes))
 }
 
 /// The tightest limit on this process's memory that somebody has set: a control group's or its own.
-pub(crate) fn memory_limit() -> Option<Limit> {
+pub fn memory_limit() -> Option<Limit> {
     let set = kernels::room::rooms().into_iter().filter(|room| room.limit != Limit::Machine);
     set.min_by_key(|room| room.bytes).map(|room| room.limit)
 }
 
 /// Policy of transparent huge pages: `always`, `madvise` or `never`.
-pub(crate) fn huge_pages() -> Option<String> {
+pub fn huge_pages() -> Option<String> {
     let text = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").ok()?;
     let chosen = text.split('[').nth(1)?.split(']').next()?;
     Some(chosen.to_string())
 }
 
 /// Whether a directory, or the nearest one above it that exists, can be written to.
-pub(crate) fn can_write(path: &Path) -> bool {
+pub fn can_write(path: &Path) -> bool {
     let existing = path.ancestors().find(|ancestor| ancestor.is_dir());
     existing.is_some_and(|directory| fs::metadata(directory).is_ok_and(|m| !m.permissions().readonly()))
 }

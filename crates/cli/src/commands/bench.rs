@@ -15,6 +15,7 @@ use std::time::Instant;
 use checkpoint::Checkpoint;
 use kernels::limits::Limits;
 use kernels::{Arithmetic, Cpu, CpuOptions, Isa, KvDtype, Reference, WeightClass, threads};
+use launch::machine;
 use model::{Batch, Forward, KvBudget, LoadOptions, ModelConfig, Runner, Span};
 use roofline::PassWork;
 use serde_json::{Value, json};
@@ -24,7 +25,7 @@ use crate::console::{Progress, note, put, put_line};
 use crate::failure::Failure;
 use crate::figures::{self, Bound, Demands, Shares, bandwidth, operations, peak};
 use crate::flags::{BenchFlags, ModelFlags, Output};
-use crate::{environment, machine, models};
+use crate::{environment, models};
 
 /// Tokens per cache block: the server's default.
 const BLOCK_SIZE: usize = 32;

@@ -10,6 +10,7 @@ use std::fs;
 use std::path::Path;
 
 use kernels::WeightClass;
+use launch::machine;
 use model::ModelConfig;
 use plan::{Simulated, hardware};
 use roofline::{Machine, ModelShape};
@@ -20,8 +21,8 @@ use sim::{Fleet, Instance, Observer, Workload};
 
 use crate::console::{Progress, put_line};
 use crate::failure::Failure;
+use crate::figures;
 use crate::flags::{KvPrecision, SimFlags, Weights, Workload as Kind};
-use crate::{figures, machine};
 
 /// Requests of sessions times the turns of each, at most: they take two gigabytes.
 const MOST_TURNS: usize = 100_000_000;
