@@ -9,7 +9,7 @@
 
 use std::cell::RefCell;
 
-use crate::tokenizer::TextError;
+use crate::error::TextError;
 
 /// Text between two pauses: about a millisecond of work, at most some tens on inputs that are hard on tokenizers.
 pub const WINDOW_BYTES: usize = 16 << 10;

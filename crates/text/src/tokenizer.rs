@@ -16,55 +16,23 @@
 //! added token, or a pattern that needs backtracking ends in an error that names the field; a panic inside the crate is
 //! caught and is an error too.
 
-mod check;
-
 use std::collections::HashMap;
 
-use serde::Deserialize;
+use checkpoint::{Checkpoint, LoadError};
 use tokenizers::normalizers::NormalizerWrapper;
 use tokenizers::tokenizer::{AddedVocabulary, Model as _, Normalizer as _, PreTokenizer as _};
 use tokenizers::{AddedToken, OffsetType, PreTokenizedString};
 
+use crate::alphabet::byte_of;
 use crate::caught::catch;
-use crate::chat_template::SpecialTexts;
+use crate::check::{self, TOKENIZER, id_too_large, short};
+pub use crate::check::{MAX_ADDED_BYTES, MAX_ADDED_TOKENS};
 use crate::encode::{MAX_LOOKED_BACK_BYTES, MAX_WHOLE_BYTES, Plan, Specials};
-pub use check::MAX_ADDED_BYTES;
-pub(crate) use check::MergeList;
-use checkpoint::{Checkpoint, LoadError};
-
-/// The file that makes a tokenizer.
-const TOKENIZER: &str = "tokenizer.json";
-/// The file with its settings.
-pub(crate) const CONFIG: &str = "tokenizer_config.json";
-/// Older place of the names of special tokens.
-pub(crate) const SPECIAL_TOKENS: &str = "special_tokens_map.json";
+pub use crate::error::TextError;
+use crate::specials::{CONFIG, Config, MAX_CONFIG_BYTES, SPECIAL_TOKENS, SpecialNames, SpecialTexts};
 
 /// Largest `tokenizer.json` that is parsed; the largest in use are half of it.
 pub const MAX_TOKENIZER_BYTES: u64 = 64 << 20;
-/// Largest `tokenizer_config.json` that is parsed.
-pub(crate) const MAX_CONFIG_BYTES: u64 = 8 << 20;
-/// Most added tokens that a tokenizer may have.
-pub const MAX_ADDED_TOKENS: usize = 1 << 16;
-
-/// Why a text could not be encoded. The text itself never enters the message.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum TextError {
-    /// The tokenizer's rules failed on this text, for example for want of an unknown token.
-    #[error("the tokenizer could not encode this text")]
-    Encode,
-    /// The tokenizer has rules that take much memory and time, and texts for it have a limit.
-    #[error("the text has {bytes} bytes; this model's tokenizer takes at most {limit} at once")]
-    TooLong {
-        /// Bytes of the text.
-        bytes: usize,
-        /// Bytes that are taken.
-        limit: usize,
-    },
-    /// Whoever wanted the result does not want it any more; see [`crate::pace`].
-    #[error("encoding was stopped")]
-    Dropped,
-}
-
 /// A model's tokenizer. Immutable after load; share it behind an `Arc`.
 #[derive(Debug)]
 pub struct Tokenizer {
@@ -115,61 +83,6 @@ pub(crate) struct DecodeState {
     started: bool,
     stripped: usize,
     past_spaces: bool,
-}
-
-/// Names of the special tokens that have a role.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct SpecialNames {
-    pub(crate) bos: Option<String>,
-    pub(crate) eos: Option<String>,
-    pub(crate) unk: Option<String>,
-    pub(crate) pad: Option<String>,
-}
-
-/// The parts of `tokenizer_config.json` that matter for encoding, and the names in `special_tokens_map.json`.
-#[derive(Default, Deserialize)]
-pub(crate) struct Config {
-    bos_token: Option<NamedToken>,
-    eos_token: Option<NamedToken>,
-    unk_token: Option<NamedToken>,
-    pad_token: Option<NamedToken>,
-    add_bos_token: Option<bool>,
-    #[serde(default)]
-    added_tokens_decoder: HashMap<String, AddedToken>,
-}
-
-/// A token's name: a string, or an object with its `content`.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum NamedToken {
-    Name(String),
-    Object { content: String },
-}
-
-impl NamedToken {
-    fn name(self) -> String {
-        match self {
-            NamedToken::Name(name) | NamedToken::Object { content: name } => name,
-        }
-    }
-}
-
-impl Config {
-    pub(crate) fn parse(file: &str, json: Option<&str>) -> Result<Config, LoadError> {
-        let Some(json) = json else { return Ok(Config::default()) };
-        serde_json::from_str(json).map_err(|error| LoadError::field(file, "JSON", error))
-    }
-
-    /// Names of the special tokens, with those of `fallback` where this file has none.
-    pub(crate) fn names(self, fallback: Config) -> SpecialNames {
-        let name = |own: Option<NamedToken>, other: Option<NamedToken>| own.or(other).map(NamedToken::name);
-        SpecialNames {
-            bos: name(self.bos_token, fallback.bos_token),
-            eos: name(self.eos_token, fallback.eos_token),
-            unk: name(self.unk_token, fallback.unk_token),
-            pad: name(self.pad_token, fallback.pad_token),
-        }
-    }
 }
 
 impl Tokenizer {
@@ -480,40 +393,9 @@ impl PieceRules {
     }
 }
 
-/// The byte that a character of GPT-2's alphabet stands for: printable Latin-1 is itself, the other 68 bytes follow from
-/// U+0100 (Radford et al., 2019, `bytes_to_unicode`).
-pub(crate) fn byte_of(c: char) -> Option<u8> {
-    match u32::from(c) {
-        code @ 0..=0xFF => Some(code as u8).filter(|&byte| is_itself(byte)),
-        code @ 0x100..=0x143 => (0..=255u8).filter(|&byte| !is_itself(byte)).nth(code as usize - 0x100),
-        _ => None,
-    }
-}
-
-fn is_itself(byte: u8) -> bool {
-    matches!(byte, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF)
-}
-
-/// The characters that stand for the bytes 0 to 255, in order: [`byte_of`] the other way.
-pub(crate) fn byte_alphabet() -> impl Iterator<Item = char> {
-    let mut others = '\u{100}'..;
-    (0..=255u8).map(move |byte| if is_itself(byte) { char::from(byte) } else { others.next().expect("68 of them") })
-}
-
 /// Runs a call into the crate; a panic in there is the text's failure and nobody else's.
 fn guarded(encode: impl FnOnce() -> Result<Vec<u32>, TextError>) -> Result<Vec<u32>, TextError> {
     catch(encode).unwrap_or(Err(TextError::Encode))
-}
-
-fn id_too_large(token: &str, id: u64, vocab_size: usize) -> LoadError {
-    let problem = format!("token {} has id {id}, but the model has rows for {vocab_size} tokens", short(token));
-    LoadError::field(TOKENIZER, "id", problem)
-}
-
-/// A token's name for a message: quoted, escaped, at most 40 characters.
-fn short(token: &str) -> String {
-    let cut: String = token.chars().take(40).collect();
-    format!("{cut:?}")
 }
 
 /// The crate's tokenizer, with the added tokens that only `tokenizer_config.json` lists, and without truncation or padding.

@@ -22,22 +22,14 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use super::conversation::{Conversation, MAX_RENDER_TIME, RENDER_STACK_BYTES, Sources, TemplateError};
 use super::jinja::{Compiled, NotATemplate, PROBLEMS};
 use super::wire::{self, HELLO, MAX_ANSWER_BYTES, MAX_REQUEST_BYTES, Request};
-use super::{Conversation, Sources, TemplateError};
 
-/// Longest that one rendering, or the compilation of a template, may take. The longest that a real template takes is a
-/// hundredth of it: 10,000 messages.
-pub const MAX_RENDER_TIME: Duration = Duration::from_secs(2);
-/// Memory that a child may use beside its program and its stack. A prompt of [`super::MAX_OUTPUT_BYTES`] from as much text
-/// takes two thirds of it.
-pub const MAX_RENDER_MEMORY: u64 = 256 << 20;
-/// Stack of a child. Real templates nest a few levels; a thousand of the deepest kind fit.
-pub const RENDER_STACK_BYTES: u64 = 64 << 20;
 /// Longest that a child may take to start: a busy machine that reads the program from a slow disk.
 const MAX_START_TIME: Duration = Duration::from_secs(20);
 /// Most children at once. Two would keep one slow rendering from stopping everybody; each costs some 10 MiB while it
-/// waits, and all together at most this many times [`MAX_RENDER_MEMORY`].
+/// waits, and all together at most this many times `MAX_RENDER_MEMORY`.
 const MAX_CHILDREN: usize = 4;
 /// A child that has read or written this much in one rendering is replaced, so that its memory goes back.
 const MAX_KEPT_BYTES: usize = 1 << 20;

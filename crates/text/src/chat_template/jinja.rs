@@ -18,7 +18,7 @@ use minijinja::value::{Kwargs, ValueKind};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, Value};
 use serde_json::Value as Json;
 
-use super::{ChatMessage, Conversation, MAX_OUTPUT_BYTES, Sources, TemplateError};
+use super::conversation::{ChatMessage, Conversation, MAX_OUTPUT_BYTES, Sources, TemplateError};
 
 /// Most instructions that one rendering may run: a thousand messages take about 100,000.
 const MAX_INSTRUCTIONS: u64 = 4_000_000;

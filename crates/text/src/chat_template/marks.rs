@@ -24,10 +24,11 @@
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 
-use aho_corasick::{AhoCorasick, AhoCorasickKind, MatchKind};
+use aho_corasick::AhoCorasick;
 use serde_json::{Map, Value as Json};
 
-use super::{ChatMessage, TemplateError, TemplateOptions};
+use super::conversation::{ChatMessage, TemplateError, TemplateOptions};
+use crate::specials::{SpecialTexts, finder, is_sign};
 
 /// Characters for marks. First those that are signs to Unicode as `<` is (a template can print them, and asks whether
 /// something is a letter), in scripts that hardly anybody writes; then those for private use.
@@ -37,106 +38,6 @@ const POOLS: [RangeInclusive<char>; 4] =
 /// Filters and methods whose result depends on which sign it is. Templates that use one see marks only in whole special
 /// tokens, and where a special token may go on beyond a text or has begun or ended within it.
 const SIGN_SENSITIVE: [&str; 5] = ["escape", "e", "urlencode", "sort", "dictsort"];
-
-/// The texts of a tokenizer's added tokens, as far as they matter here.
-#[derive(Debug)]
-pub(crate) struct SpecialTexts {
-    /// Finds where special tokens begin, in letters of either case, which a template may change: those that no shorter one
-    /// begins.
-    starts: AhoCorasick,
-    /// Signs that special tokens begin or end with.
-    signs: BTreeSet<char>,
-    /// All special tokens, one per line.
-    all: String,
-    /// The first two characters of each, and the last two.
-    firsts: BTreeSet<(char, char)>,
-    lasts: BTreeSet<(char, char)>,
-    /// Bytes of the longest.
-    longest: usize,
-    /// Added tokens that are not special and hold one of the signs.
-    others: Option<AhoCorasick>,
-}
-
-impl SpecialTexts {
-    /// `tokens`: each added token's text, and whether it is special. `None` when no token is.
-    pub(crate) fn new<'a>(tokens: impl Iterator<Item = (&'a str, bool)>) -> Option<SpecialTexts> {
-        let (mut special, mut others) = (BTreeSet::new(), Vec::new());
-        for (text, is_special) in tokens.filter(|(text, _)| !text.is_empty()) {
-            match is_special {
-                true => _ = special.insert(text),
-                false => others.push(text),
-            }
-        }
-        // In order, a text stands behind all that it begins with.
-        let mut shortest: Vec<&str> = Vec::new();
-        for &text in &special {
-            if !shortest.last().is_some_and(|last| text.starts_with(last)) {
-                shortest.push(text);
-            }
-        }
-        if shortest.is_empty() {
-            return None;
-        }
-        let ends = |text: &&str| [text.chars().next(), text.chars().next_back()];
-        let signs: BTreeSet<char> = special.iter().flat_map(ends).flatten().filter(|&c| is_sign(c)).collect();
-        others.retain(|text| text.contains(|c| signs.contains(&c)));
-        Some(SpecialTexts {
-            starts: AhoCorasick::builder().ascii_case_insensitive(true).build(shortest).ok()?,
-            firsts: special.iter().filter_map(|text| first_two(text.chars())).collect(),
-            lasts: special.iter().filter_map(|text| first_two(text.chars().rev())).map(|(b, a)| (a, b)).collect(),
-            longest: special.iter().map(|text| text.len()).max().unwrap_or(0),
-            all: special.iter().flat_map(|text| [*text, "\n"]).collect(),
-            others: finder(others),
-            signs,
-        })
-    }
-}
-
-fn first_two(mut chars: impl Iterator<Item = char>) -> Option<(char, char)> {
-    chars.next().zip(chars.next())
-}
-
-impl SpecialTexts {
-    /// Whether the sign at `at` and the character behind or before it are those of a special token.
-    fn is_near(&self, text: &str, at: usize) -> bool {
-        let end = at + text[at..].chars().next().map_or(0, char::len_utf8);
-        let (first, last) = (first_two(text[at..].chars()), first_two(text[..end].chars().rev()));
-        first.is_some_and(|pair| self.firsts.contains(&pair)) || last.is_some_and(|(b, a)| self.lasts.contains(&(a, b)))
-    }
-
-    /// Whether a special token may begin or end with the sign at `at` and go on beyond `found`, of which the sign is a part.
-    fn goes_beyond(&self, text: &str, found: std::ops::Range<usize>, at: usize) -> bool {
-        let end = at + text[at..].chars().next().map_or(0, char::len_utf8);
-        let first = first_two(text[at..].chars());
-        let begins = first.is_some_and(|pair| self.firsts.contains(&pair)) && {
-            let beyond = text[found.end..].chars().next().map_or(0, char::len_utf8);
-            let prefix = &text[at..found.end + beyond];
-            beyond > 0 && (found.end == end || self.all.lines().any(|special| special.starts_with(prefix)))
-        };
-        let last = first_two(text[..end].chars().rev());
-        let ends = last.is_some_and(|(b, a)| self.lasts.contains(&(a, b))) && {
-            let before = text[..found.start].chars().next_back().map_or(0, char::len_utf8);
-            let suffix = &text[found.start - before..end];
-            before > 0 && (found.start == at || self.all.lines().any(|special| special.ends_with(suffix)))
-        };
-        begins || ends
-    }
-}
-
-/// Letters, digits and space are too common in texts, and too telling to templates, to be swapped one by one.
-fn is_sign(c: char) -> bool {
-    !c.is_alphanumeric() && !c.is_whitespace() && !c.is_control()
-}
-
-fn finder(texts: Vec<&str>) -> Option<AhoCorasick> {
-    if texts.is_empty() {
-        return None;
-    }
-    // The table of all transitions takes quadratic time to build where a long text repeats itself.
-    let mut builder = AhoCorasick::builder();
-    builder.kind(Some(AhoCorasickKind::ContiguousNFA)).match_kind(MatchKind::LeftmostLongest);
-    builder.build(texts).ok()
-}
 
 /// Longest text in quotes that a template may look for in a message with signs in it.
 const MAX_LITERAL_BYTES: usize = 1024;

@@ -14,12 +14,12 @@ use std::io::{self, Read, Write};
 
 use serde_json::{Map, Number, Value as Json};
 
-use super::jinja::{NotATemplate, PROBLEMS, printable};
-use super::{
+use super::conversation::{
     ChatMessage, Conversation, MAX_INPUT_BYTES, MAX_OUTPUT_BYTES, MAX_VALUE_DEPTH, Sources, TemplateError,
     TemplateOptions,
 };
-use crate::tokenizer::SpecialNames;
+use super::jinja::{NotATemplate, PROBLEMS, printable};
+use crate::specials::SpecialNames;
 
 /// What a child says first: both ends are of one build, or nothing works.
 pub(super) const HELLO: &[u8] = concat!("twostroke ", env!("CARGO_PKG_VERSION"), " templates 1").as_bytes();

@@ -6,7 +6,7 @@ use aho_corasick::{AhoCorasick, MatchKind};
 use tokenizers::AddedVocabulary;
 
 use super::{Specials, added_tokens};
-use crate::tokenizer::TextError;
+use crate::error::TextError;
 
 /// Added tokens of one tokenizer: those found in the text as it is, and those found in the normalized text.
 #[derive(Debug)]

@@ -20,8 +20,10 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use tokenizers::models::bpe::BPE;
 
 use super::id_of;
+use crate::alphabet::{byte_alphabet, byte_of};
+use crate::check::MergeList;
+use crate::error::TextError;
 use crate::pace;
-use crate::tokenizer::{MergeList, TextError, byte_alphabet};
 
 /// Pieces of fewer symbols are merged as they are: looking for cuts would take longer.
 const CUT_FROM: usize = 64;
@@ -141,7 +143,7 @@ impl Bpe {
         let joined = joined(model, &symbols, unknown, merges, hash);
         let words = model.ignore_merges.then(|| {
             let own = |name: &str| match byte_level {
-                true => name.chars().map(crate::tokenizer::byte_of).collect::<Option<Vec<u8>>>(),
+                true => name.chars().map(byte_of).collect::<Option<Vec<u8>>>(),
                 false => Some(name.as_bytes().to_vec()),
             };
             let ids: HashMap<Box<[u8]>, u32> =

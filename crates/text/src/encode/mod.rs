@@ -31,8 +31,9 @@ use self::added::{AddedTokens, Found};
 use self::merge::{Bpe, Scratch};
 use self::normalize::Normalizer;
 use self::split::Stages;
+use crate::check::MergeList;
+use crate::error::TextError;
 use crate::pace;
-use crate::tokenizer::{MergeList, TextError};
 
 /// Longest text for a tokenizer with a stage that only the crate has. It takes about 300 bytes of memory for each byte,
 /// and for some stages time that grows with the square.

@@ -5,8 +5,8 @@ use std::borrow::Cow;
 use tokenizers::NormalizerWrapper;
 use unicode_normalization_alignments::UnicodeNormalization;
 
+use crate::error::TextError;
 use crate::pace;
-use crate::tokenizer::TextError;
 
 /// A text may grow by this factor: NFKC makes 33 bytes of 3, and the rules of tokenizers in use make 3 of 1.
 const MAX_GROWTH: usize = 16;

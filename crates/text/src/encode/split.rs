@@ -11,7 +11,7 @@ use regex_automata::{Anchored, Input};
 use serde_json::Value;
 use tokenizers::PreTokenizerWrapper;
 
-use crate::tokenizer::TextError;
+use crate::error::TextError;
 
 /// GPT-2's pattern (Radford et al., 2019), as `ByteLevel` uses it.
 const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";

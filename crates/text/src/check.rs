@@ -14,13 +14,15 @@ use std::cell::Cell;
 use std::collections::HashMap;
 use std::fmt;
 
+use checkpoint::LoadError;
 use regex_automata::nfa::thompson;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
-use super::{MAX_ADDED_TOKENS, TOKENIZER, id_too_large, short};
-use checkpoint::LoadError;
-
+/// The file that makes a tokenizer.
+pub(crate) const TOKENIZER: &str = "tokenizer.json";
+/// Most added tokens that a tokenizer may have.
+pub const MAX_ADDED_TOKENS: usize = 1 << 16;
 /// Bytes of one added token, and of all of them. The automata that find them are built in time that grows with both;
 /// the longest in use have 60 bytes.
 pub const MAX_ADDED_BYTES: usize = 1 << 10;
@@ -49,8 +51,8 @@ const MAX_WORD_CHARS: u64 = 200;
 
 /// What was found on the way.
 #[derive(Debug, Default)]
-pub(super) struct Outline {
-    pub(super) merges: MergeList,
+pub(crate) struct Outline {
+    pub(crate) merges: MergeList,
 }
 
 /// `model.merges`, in order.
@@ -84,7 +86,7 @@ impl MergeList {
 }
 
 /// Everything that can be said before the crate reads the file. `vocab_size`: rows of the model.
-pub(super) fn check(json: &str, vocab_size: usize) -> Result<Outline, LoadError> {
+pub(crate) fn check(json: &str, vocab_size: usize) -> Result<Outline, LoadError> {
     let limits =
         Limits { vocab_size, values: Cell::new(MAX_VALUES), text: Cell::new(MAX_TEXT_BYTES), error: Cell::new(None) };
     let mut deserializer = serde_json::Deserializer::from_str(json);
@@ -111,7 +113,7 @@ pub(super) fn check(json: &str, vocab_size: usize) -> Result<Outline, LoadError>
 }
 
 /// A parser's error, which may repeat the file: its first words, on one line.
-pub(super) fn brief(error: impl fmt::Display) -> String {
+pub(crate) fn brief(error: impl fmt::Display) -> String {
     const MOST: usize = 300;
     let text = error.to_string();
     let mut line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(MOST).collect();
@@ -711,4 +713,15 @@ fn decode_base64(text: &str) -> Option<Vec<u8>> {
         bytes.extend_from_slice(&bits.to_be_bytes()[1..group.len()]);
     }
     Some(bytes)
+}
+
+pub(crate) fn id_too_large(token: &str, id: u64, vocab_size: usize) -> LoadError {
+    let problem = format!("token {} has id {id}, but the model has rows for {vocab_size} tokens", short(token));
+    LoadError::field(TOKENIZER, "id", problem)
+}
+
+/// A token's name for a message: quoted, escaped, at most 40 characters.
+pub(crate) fn short(token: &str) -> String {
+    let cut: String = token.chars().take(40).collect();
+    format!("{cut:?}")
 }
