@@ -23,7 +23,6 @@
 //! An image is only ever a saving of time. Whatever is wrong with it, the weights are packed from their files as if there
 //! were none, and if it cannot be written, nothing else happens. An image of ours that is damaged is worth a line.
 
-use super::Weights;
 use crate::checkpoint::Checkpoint;
 use crate::files::{LoadError, ModelFile};
 use kernels::quant::LAYOUT_VERSION;
@@ -170,6 +169,16 @@ impl Packed {
         let MatrixShape { out_features, in_features } = shape;
         let (class, digest) = (class.name().to_string(), String::new());
         kept.matrices.push((Record { name, class, out_features, in_features, offset: 0, bytes, digest }, image));
+    }
+
+    /// The image of what was packed; `None` when there is nothing to write.
+    pub(super) fn into_writer(self) -> Option<ImageWriter> {
+        match self {
+            Packed::Imaged(Imaged { kept, found, damage }) if found.is_none() || damage.is_some() => {
+                Some(ImageWriter(kept))
+            }
+            _ => None,
+        }
     }
 
     /// What a person should know of an image that could not be used, though it is one of ours.
@@ -338,7 +347,7 @@ fn remove_stale(directory: &Path) {
 }
 
 /// A name for what is kept about a checkpoint, one for each purpose: a newer result takes the older one's place.
-fn place(checkpoint: &Checkpoint, purpose: &str) -> String {
+pub(super) fn place(checkpoint: &Checkpoint, purpose: &str) -> String {
     let path = checkpoint.path().map(|path| path.canonicalize().unwrap_or_else(|_| path.to_path_buf()));
     let place = path.map_or_else(|| checkpoint.location(), |path| path.display().to_string());
     hex(&Sha256::digest(format!("{place} {purpose}")))[..32].to_string()
@@ -346,7 +355,7 @@ fn place(checkpoint: &Checkpoint, purpose: &str) -> String {
 
 /// The digest of everything that bytes made of these weights follow from; `None` where a file does not say when it was
 /// changed. Files in the binary count with their bytes.
-fn key(checkpoint: &Checkpoint, files: &[ModelFile], purpose: &str) -> Option<String> {
+pub(super) fn key(checkpoint: &Checkpoint, files: &[ModelFile], purpose: &str) -> Option<String> {
     let mut key = Sha256::new();
     key.update(format!("{LAYOUT_VERSION} {} {purpose}\n", env!("CARGO_PKG_VERSION")));
     // It says how quantized tensors are to be read.
@@ -389,44 +398,6 @@ fn sample(file: &ModelFile, pages: u64) -> Result<u128, LoadError> {
         bytes.extend(file.read_vec(start, (file.len() - start) as usize)?);
     }
     Ok(XxHash3_128::oneshot(&bytes))
-}
-
-impl Weights {
-    /// The beginning of the name of a file in which a result of `purpose` about a checkpoint is kept. Another checkpoint, or
-    /// another purpose, has another one.
-    pub fn place(checkpoint: &Checkpoint, purpose: &str) -> String {
-        place(checkpoint, purpose)
-    }
-
-    /// What such a result follows from, as a digest: the layout of packed weights, the configuration, and name, size, times
-    /// of change and a sample of each file. A result with another key is out of date. `None` where nobody could tell. Of a built-in model
-    /// it reads the weights.
-    pub fn key(&self, checkpoint: &Checkpoint, purpose: &str) -> Option<String> {
-        key(checkpoint, &self.files, purpose)
-    }
-
-    /// From here on matrices come from their image in `directory` if a fitting one is there, and are remembered for one
-    /// otherwise. `purpose`: see [`Packed::look`].
-    pub fn use_image(&mut self, directory: &Path, checkpoint: &Checkpoint, purpose: &str) {
-        self.packed = Mutex::new(Packed::look(directory, checkpoint, &self.files, purpose));
-    }
-
-    /// The image of what was packed, to be written when nobody waits for it; `None` when there is nothing to write.
-    pub fn into_image_writer(self) -> Option<ImageWriter> {
-        // A checkpoint with NaN weights is packed anew each time, for the packing counts them.
-        let finite = self.num_non_finite() == 0;
-        match self.packed.into_inner().unwrap_or_else(PoisonError::into_inner) {
-            Packed::Imaged(Imaged { kept, found, damage }) if finite && (found.is_none() || damage.is_some()) => {
-                Some(ImageWriter(kept))
-            }
-            _ => None,
-        }
-    }
-
-    /// What a person should know of an image that could not be used, though it is one of ours.
-    pub fn image_damage(&self) -> Option<String> {
-        self.packed.lock().unwrap_or_else(PoisonError::into_inner).damage()
-    }
 }
 
 fn hex(bytes: &[u8]) -> String {

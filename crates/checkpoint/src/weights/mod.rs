@@ -13,9 +13,10 @@
 mod image;
 mod quantized;
 mod rows;
+mod table;
 
 use crate::checkpoint::Checkpoint;
-use crate::container::{Container, StoredAs, TensorInfo, readable};
+use crate::container::{Container, readable};
 use crate::encoding::{Encoding, class_for};
 use crate::files::{LoadError, ModelFile};
 pub use image::ImageWriter;
@@ -23,19 +24,18 @@ use image::Packed;
 use kernels::quant::GroupScale;
 use kernels::{Backend, BlockSource, Int4Source, Int8Source, MatrixShape, RowSource, WeightClass, gate_up_row};
 pub use rows::{Rows, Tensor};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::fmt;
 use std::ops::Range;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use table::{Entry, Table, Values};
 
 /// The tensors of a checkpoint, their files open.
 #[derive(Debug)]
 pub struct Weights {
-    files: Vec<ModelFile>,
-    tensors: HashMap<String, Entry>,
-    /// The file that lists the tensors, for messages.
-    listing: String,
+    table: Table,
     /// Messages name tensors as the files do.
     container: Arc<dyn Container>,
     non_finite: AtomicU64,
@@ -81,66 +81,15 @@ impl fmt::Display for Part {
     }
 }
 
-/// A tensor of the checkpoint, wherever its numbers come from.
-#[derive(Debug)]
-struct Entry {
-    /// Dimensions, outermost first.
-    shape: Vec<usize>,
-    /// Bytes in the files.
-    num_bytes: u64,
-    /// Index of its file, or of the one that messages about it name.
-    file: usize,
-    values: Values,
-}
-
-/// Where a tensor's numbers come from: one variant for each way in which files keep them.
-#[derive(Debug)]
-enum Values {
-    /// Rows one after the other.
-    Rows {
-        /// First byte, counted from the start of the file.
-        offset: u64,
-        /// What the rows are made of.
-        encoding: Encoding,
-        /// What the file has instead of the tensor itself.
-        stored: StoredAs,
-    },
-    /// Codes, scales and zero points of a quantized module.
-    Quantized(Box<quantized::Quantized>),
-}
-
 impl Weights {
     /// Opens every file and checks every header. Reads no tensor.
     pub fn open(checkpoint: &Checkpoint) -> Result<Weights, LoadError> {
-        let container = checkpoint.container();
-        let mut weights = Weights {
-            files: Vec::new(),
-            tensors: HashMap::new(),
-            listing: String::new(),
-            container: container.clone(),
-            non_finite: AtomicU64::new(0),
-            packed: Mutex::default(),
-        };
-        let listing = container.tensors(checkpoint.files(), &mut |file, tensors| weights.add(file, tensors))?;
-        weights.listing = listing;
-        quantized::assemble(&mut weights, checkpoint)?;
-        Ok(weights)
-    }
-
-    /// Takes a file and the tensors in it.
-    fn add(&mut self, file: ModelFile, tensors: Vec<TensorInfo>) -> Result<(), LoadError> {
-        let index = self.files.len();
-        for TensorInfo { name, encoding, shape, offset, len, stored } in tensors {
-            if let Some(first) = self.tensors.get(&name) {
-                let shown = self.shown(&name);
-                let problem = format!("also in {}", self.files[first.file].name());
-                return Err(LoadError::field(file.name(), format!("tensor {shown:?}"), problem));
-            }
-            let values = Values::Rows { offset, encoding, stored };
-            self.tensors.insert(name, Entry { shape, num_bytes: len, file: index, values });
-        }
-        self.files.push(file);
-        Ok(())
+        let (container, mut table) = (checkpoint.container().clone(), Table::default());
+        let add = &mut |file, tensors| table.add(&*container, file, tensors);
+        let listing = container.tensors(checkpoint.files(), add)?;
+        table.listing = listing;
+        quantized::assemble(&mut table, checkpoint)?;
+        Ok(Weights { table, container, non_finite: AtomicU64::new(0), packed: Mutex::default() })
     }
 
     /// A tensor's name in its file.
@@ -156,9 +105,9 @@ impl Weights {
 
     /// A tensor that must be there, with that shape, in a floating-point type.
     pub fn tensor(&self, name: &str, shape: &[usize]) -> Result<Tensor<'_>, LoadError> {
-        let Some((name, entry)) = self.tensors.get_key_value(name) else {
+        let Some((name, entry)) = self.table.tensors.get_key_value(name) else {
             return Err(LoadError::NoTensor {
-                file: self.listing.clone(),
+                file: self.table.listing.clone(),
                 tensor: self.shown(name),
                 expected: shape.to_vec(),
             });
@@ -167,7 +116,7 @@ impl Weights {
             Values::Rows { encoding, .. } => Some(*encoding),
             Values::Quantized(_) => None,
         };
-        readable(self.files[entry.file].name(), &self.shown(name), (&entry.shape, encoding), shape)?;
+        readable(self.table.files[entry.file].name(), &self.shown(name), (&entry.shape, encoding), shape)?;
         Ok(Tensor { name, weights: self, entry })
     }
 
@@ -181,10 +130,13 @@ impl Weights {
 
     /// Every tensor that lies in a file as rows, in the order of the files and of their bytes.
     pub fn stored(&self) -> Vec<Stored<'_>> {
-        let all = self.tensors.iter().filter_map(|(name, entry)| match &entry.values {
+        let all = self.table.tensors.iter().filter_map(|(name, entry)| match &entry.values {
             &Values::Rows { offset, encoding, .. } => {
                 let (shape, num_bytes) = (entry.shape.as_slice(), entry.num_bytes);
-                Some((entry.file, Stored { name, shape, encoding, num_bytes, file: &self.files[entry.file], offset }))
+                Some((
+                    entry.file,
+                    Stored { name, shape, encoding, num_bytes, file: &self.table.files[entry.file], offset },
+                ))
             }
             Values::Quantized(_) => None,
         });
@@ -195,12 +147,12 @@ impl Weights {
 
     /// The names of all tensors, in no order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.tensors.keys().map(String::as_str)
+        self.table.tensors.keys().map(String::as_str)
     }
 
     /// The file that lists the tensors, for messages.
     pub fn listing(&self) -> &str {
-        &self.listing
+        &self.table.listing
     }
 
     /// Where the number of layers stands, for messages.
@@ -211,7 +163,7 @@ impl Weights {
     /// Whether a tensor is a bias of zeros beside a module that is in `read`, as some quantizers write for every module.
     pub fn is_zero_bias(&self, name: &str, read: &HashSet<String>) -> Result<bool, LoadError> {
         let of_read = name.strip_suffix(".bias").is_some_and(|module| read.contains(&format!("{module}.weight")));
-        match self.tensors.get(name) {
+        match self.table.tensors.get(name) {
             Some(Entry { shape, values: Values::Rows { encoding, .. }, .. }) if of_read && encoding.is_decoded() => {
                 let &[len] = shape.as_slice() else { return Ok(false) };
                 Ok(self.vector(name, len)?.iter().all(|&value| value == 0.0))
@@ -222,13 +174,14 @@ impl Weights {
 
     /// Whether there is a tensor of that name.
     pub fn has(&self, name: &str) -> bool {
-        self.tensors.contains_key(name)
+        self.table.tensors.contains_key(name)
     }
 
     /// The class that most of the layers' weights are stored in: see [`class_for`].
     pub fn class(&self) -> WeightClass {
         let mut counts = [(WeightClass::Bf16, 0u64), (WeightClass::Int8, 0), (WeightClass::Int4, 0)];
-        for (name, entry) in self.tensors.iter().filter(|(name, entry)| entry.shape.len() > 1 && !is_table(name)) {
+        for (name, entry) in self.table.tensors.iter().filter(|(name, entry)| entry.shape.len() > 1 && !is_table(name))
+        {
             let class = self.class_of(name);
             let weights = entry.shape.iter().map(|&dim| dim as u64).product::<u64>();
             counts.iter_mut().filter(|(of, _)| *of == class).for_each(|(_, count)| *count += weights);
@@ -241,7 +194,7 @@ impl Weights {
     /// that has no name.
     pub fn most_stored(&self) -> Option<&'static str> {
         let mut counts: Vec<(&'static str, u64)> = Vec::new();
-        for (_, entry) in self.tensors.iter().filter(|(name, entry)| entry.shape.len() > 1 && !is_table(name)) {
+        for (_, entry) in self.table.tensors.iter().filter(|(name, entry)| entry.shape.len() > 1 && !is_table(name)) {
             let Values::Rows { encoding, .. } = &entry.values else { continue };
             match counts.iter_mut().find(|(name, _)| *name == encoding.name()) {
                 Some((_, bytes)) => *bytes += entry.num_bytes,
@@ -253,7 +206,7 @@ impl Weights {
 
     /// The class that keeps a stored tensor.
     fn class_of(&self, name: &str) -> WeightClass {
-        match self.tensors.get(name).map(|entry| &entry.values) {
+        match self.table.tensors.get(name).map(|entry| &entry.values) {
             Some(Values::Rows { encoding, .. }) => class_for(*encoding),
             Some(Values::Quantized(quantized)) => quantized.class(),
             None => WeightClass::Bf16,
@@ -373,6 +326,41 @@ impl Weights {
             image.keep(name, shape, class, bytes);
         }
         Ok(packed)
+    }
+}
+
+impl Weights {
+    /// The beginning of the name of a file in which a result of `purpose` about a checkpoint is kept. Another checkpoint, or
+    /// another purpose, has another one.
+    pub fn place(checkpoint: &Checkpoint, purpose: &str) -> String {
+        image::place(checkpoint, purpose)
+    }
+
+    /// What such a result follows from, as a digest: the layout of packed weights, the configuration, and name, size, times
+    /// of change and a sample of each file. A result with another key is out of date. `None` where nobody could tell. Of a built-in model
+    /// it reads the weights.
+    pub fn key(&self, checkpoint: &Checkpoint, purpose: &str) -> Option<String> {
+        image::key(checkpoint, &self.table.files, purpose)
+    }
+
+    /// From here on matrices come from their image in `directory` if a fitting one is there, and are remembered for one
+    /// otherwise. `purpose`: see `Packed::look`.
+    pub fn use_image(&mut self, directory: &Path, checkpoint: &Checkpoint, purpose: &str) {
+        self.packed = Mutex::new(Packed::look(directory, checkpoint, &self.table.files, purpose));
+    }
+
+    /// The image of what was packed, to be written when nobody waits for it; `None` when there is nothing to write.
+    pub fn into_image_writer(self) -> Option<ImageWriter> {
+        // A checkpoint with NaN weights is packed anew each time, for the packing counts them.
+        if self.num_non_finite() > 0 {
+            return None;
+        }
+        self.packed.into_inner().unwrap_or_else(PoisonError::into_inner).into_writer()
+    }
+
+    /// What a person should know of an image that could not be used, though it is one of ours.
+    pub fn image_damage(&self) -> Option<String> {
+        self.packed.lock().unwrap_or_else(PoisonError::into_inner).damage()
     }
 }
 

@@ -25,7 +25,7 @@
 //! in which ways, and whatever it says beyond what is computed here is refused by the name of the field. Memory while a
 //! matrix is packed: its bytes in the file, once.
 
-use super::{Entry, Values, Weights};
+use super::table::{Entry, Table, Values};
 use crate::checkpoint::Checkpoint;
 use crate::encoding::Encoding;
 use crate::files::{LoadError, ModelFile};
@@ -112,15 +112,15 @@ const MOST_STEPS: f32 = 256.0;
 /// Most bytes of a `config.json`.
 const MAX_CONFIG_BYTES: u64 = 8 << 20;
 
-/// Joins the parts of every quantized module of `weights` to one tensor `<module>.weight`.
-pub(super) fn assemble(weights: &mut Weights, checkpoint: &Checkpoint) -> Result<(), LoadError> {
+/// Joins the parts of every quantized module of `table` to one tensor `<module>.weight`.
+pub(super) fn assemble(table: &mut Table, checkpoint: &Checkpoint) -> Result<(), LoadError> {
     let scheme = match checkpoint.container().quantization(checkpoint.files(), MAX_CONFIG_BYTES)? {
         Some(text) => read_scheme(&text)?,
         None => None,
     };
     let Some((scheme, plain)) = scheme else { return Ok(()) };
     let suffix = if matches!(scheme, Scheme::CompressedTensors { .. }) { "weight_scale" } else { "qweight" };
-    let mut modules: Vec<String> = weights
+    let mut modules: Vec<String> = table
         .tensors
         .keys()
         .filter_map(|name| Some(name.strip_suffix(suffix)?.strip_suffix('.')?.to_string()))
@@ -135,16 +135,16 @@ pub(super) fn assemble(weights: &mut Weights, checkpoint: &Checkpoint) -> Result
             return Err(LoadError::field(CONFIG, format!("{FIELD}.{name}"), problem));
         }
         let quantized = match scheme {
-            Scheme::Gptq { zero_offset } => gptq(weights, module, Layout::Gptq { zero_offset })?,
-            Scheme::Awq => gptq(weights, module, Layout::Awq)?,
-            Scheme::CompressedTensors { packed } => compressed(weights, module, packed)?,
+            Scheme::Gptq { zero_offset } => gptq(table, module, Layout::Gptq { zero_offset })?,
+            Scheme::Awq => gptq(table, module, Layout::Awq)?,
+            Scheme::CompressedTensors { packed } => compressed(table, module, packed)?,
         };
         let parts = [Some(&quantized.codes), Some(&quantized.scales), quantized.zeros.as_ref()];
         let num_bytes = parts.iter().flatten().map(|part| part.len).sum();
         let (shape, file) = (quantized.shape.to_vec(), quantized.codes.file);
         let values = Values::Quantized(Box::new(quantized));
         let name = format!("{module}.weight");
-        weights.tensors.insert(name, Entry { shape, num_bytes, file, values });
+        table.tensors.insert(name, Entry { shape, num_bytes, file, values });
     }
     Ok(())
 }
@@ -314,48 +314,46 @@ fn check_compressed(fields: &Fields<'_>) -> Result<Packed, LoadError> {
 }
 
 /// A stored tensor, taken out of the table.
-fn take(weights: &mut Weights, name: &str) -> Option<(Part, Vec<usize>)> {
-    let Some(Entry { values: Values::Rows { .. }, .. }) = weights.tensors.get(name) else { return None };
-    let Entry { shape, num_bytes, file, values } = weights.tensors.remove(name)?;
+fn take(table: &mut Table, name: &str) -> Option<(Part, Vec<usize>)> {
+    let Some(Entry { values: Values::Rows { .. }, .. }) = table.tensors.get(name) else { return None };
+    let Entry { shape, num_bytes, file, values } = table.tensors.remove(name)?;
     let Values::Rows { offset, encoding, .. } = values else { unreachable!("seen above") };
     Some((Part { name: name.to_string(), file, offset, len: num_bytes, encoding }, shape))
 }
 
 /// A stored tensor that must be there.
-fn need(weights: &mut Weights, name: &str) -> Result<(Part, Vec<usize>), LoadError> {
-    match take(weights, name) {
+fn need(table: &mut Table, name: &str) -> Result<(Part, Vec<usize>), LoadError> {
+    match take(table, name) {
         Some(found) => Ok(found),
         None => {
             let problem = format!("missing, although {FIELD} of {CONFIG} and the module's other tensors ask for it");
-            Err(LoadError::field(&weights.listing, format!("tensor {name:?}"), problem))
+            Err(LoadError::field(&table.listing, format!("tensor {name:?}"), problem))
         }
     }
 }
 
 impl Part {
-    fn wrong(&self, weights: &Weights, problem: impl std::fmt::Display) -> LoadError {
-        self.wrong_in(&weights.files, problem)
+    fn wrong(&self, table: &Table, problem: impl std::fmt::Display) -> LoadError {
+        self.wrong_in(&table.files, problem)
     }
 
     fn wrong_in(&self, files: &[ModelFile], problem: impl std::fmt::Display) -> LoadError {
         LoadError::field(files[self.file].name(), format!("tensor {:?}", self.name), problem)
     }
 
-    fn expect(&self, weights: &Weights, dtypes: &[&str]) -> Result<(), LoadError> {
+    fn expect(&self, table: &Table, dtypes: &[&str]) -> Result<(), LoadError> {
         match dtypes.contains(&self.encoding.name()) {
             true => Ok(()),
             false => {
-                Err(self.wrong(weights, format!("dtype {}; expected {}", self.encoding.name(), dtypes.join(" or "))))
+                Err(self.wrong(table, format!("dtype {}; expected {}", self.encoding.name(), dtypes.join(" or "))))
             }
         }
     }
 
-    fn expect_shape(&self, weights: &Weights, found: &[usize], wanted: &[usize]) -> Result<(), LoadError> {
+    fn expect_shape(&self, table: &Table, found: &[usize], wanted: &[usize]) -> Result<(), LoadError> {
         match found == wanted {
             true => Ok(()),
-            false => {
-                Err(self.wrong(weights, format!("shape {found:?}; the module's other tensors ask for {wanted:?}")))
-            }
+            false => Err(self.wrong(table, format!("shape {found:?}; the module's other tensors ask for {wanted:?}"))),
         }
     }
 
@@ -378,16 +376,16 @@ impl Part {
 const FLOATS: [&str; 3] = ["F16", "BF16", "F32"];
 
 /// A module of GPTQ or AWQ.
-fn gptq(weights: &mut Weights, module: &str, layout: Layout) -> Result<Quantized, LoadError> {
-    let (codes, code_shape) = need(weights, &format!("{module}.qweight"))?;
-    let (scales, scale_shape) = need(weights, &format!("{module}.scales"))?;
-    let zeros = take(weights, &format!("{module}.qzeros"));
-    let group_of = take(weights, &format!("{module}.g_idx")).filter(|_| layout != Layout::Awq);
-    codes.expect(weights, &["I32"])?;
-    scales.expect(weights, &FLOATS)?;
+fn gptq(table: &mut Table, module: &str, layout: Layout) -> Result<Quantized, LoadError> {
+    let (codes, code_shape) = need(table, &format!("{module}.qweight"))?;
+    let (scales, scale_shape) = need(table, &format!("{module}.scales"))?;
+    let zeros = take(table, &format!("{module}.qzeros"));
+    let group_of = take(table, &format!("{module}.g_idx")).filter(|_| layout != Layout::Awq);
+    codes.expect(table, &["I32"])?;
+    scales.expect(table, &FLOATS)?;
     let (&[rows, columns], &[groups, _]) = (code_shape.as_slice(), scale_shape.as_slice()) else {
         return Err(
-            codes.wrong(weights, format!("shape {code_shape:?}, scales {scale_shape:?}; both have two dimensions"))
+            codes.wrong(table, format!("shape {code_shape:?}, scales {scale_shape:?}; both have two dimensions"))
         );
     };
     let sizes = match layout {
@@ -395,52 +393,52 @@ fn gptq(weights: &mut Weights, module: &str, layout: Layout) -> Result<Quantized
         _ => rows.checked_mul(8).map(|in_features| [columns, in_features]),
     };
     let Some(shape @ [out_features, in_features]) = sizes else {
-        return Err(codes.wrong(weights, format!("shape {code_shape:?} is out of range")));
+        return Err(codes.wrong(table, format!("shape {code_shape:?} is out of range")));
     };
-    scales.expect_shape(weights, &scale_shape, &[groups, out_features])?;
+    scales.expect_shape(table, &scale_shape, &[groups, out_features])?;
     if let Some((zeros, zero_shape)) = &zeros {
-        zeros.expect(weights, &["I32"])?;
-        zeros.expect_shape(weights, zero_shape, &[groups, out_features.div_ceil(8)])?;
+        zeros.expect(table, &["I32"])?;
+        zeros.expect_shape(table, zero_shape, &[groups, out_features.div_ceil(8)])?;
     } else if layout != Layout::Awq {
-        return Err(codes.wrong(weights, "no qzeros beside it"));
+        return Err(codes.wrong(table, "no qzeros beside it"));
     }
     if let Some((group_of, group_shape)) = &group_of {
-        group_of.expect(weights, &["I32"])?;
-        group_of.expect_shape(weights, group_shape, &[in_features])?;
+        group_of.expect(table, &["I32"])?;
+        group_of.expect_shape(table, group_shape, &[in_features])?;
     }
-    check_groups(weights, &scales, groups, in_features)?;
+    check_groups(table, &scales, groups, in_features)?;
     let (zeros, group_of) = (zeros.map(|(part, _)| part), group_of.map(|(part, _)| part));
     Ok(Quantized { layout, codes, scales, zeros, group_of, shape, groups, per_tensor: false })
 }
 
 /// Groups are of one size.
-fn check_groups(weights: &Weights, scales: &Part, groups: usize, in_features: usize) -> Result<(), LoadError> {
+fn check_groups(table: &Table, scales: &Part, groups: usize, in_features: usize) -> Result<(), LoadError> {
     if groups == 0 || in_features == 0 || !in_features.is_multiple_of(groups) {
         let problem = format!("{groups} groups do not divide {in_features} inputs");
-        return Err(scales.wrong(weights, problem));
+        return Err(scales.wrong(table, problem));
     }
     Ok(())
 }
 
 /// A module of compressed-tensors.
-fn compressed(weights: &mut Weights, module: &str, widths: Packed) -> Result<Quantized, LoadError> {
-    let (scales, scale_shape) = need(weights, &format!("{module}.weight_scale"))?;
-    scales.expect(weights, &FLOATS)?;
-    let zeros = take(weights, &format!("{module}.weight_zero_point"));
-    let group_of = take(weights, &format!("{module}.weight_g_idx"));
-    let packed = take(weights, &format!("{module}.weight_packed"));
+fn compressed(table: &mut Table, module: &str, widths: Packed) -> Result<Quantized, LoadError> {
+    let (scales, scale_shape) = need(table, &format!("{module}.weight_scale"))?;
+    scales.expect(table, &FLOATS)?;
+    let zeros = take(table, &format!("{module}.weight_zero_point"));
+    let group_of = take(table, &format!("{module}.weight_g_idx"));
+    let packed = take(table, &format!("{module}.weight_packed"));
     let (layout, shape, codes) = match packed {
         Some((codes, code_shape)) => {
-            codes.expect(weights, &["I32"])?;
-            let (layout, shape) = packed_shape(weights, module, (&codes, &code_shape), widths)?;
+            codes.expect(table, &["I32"])?;
+            let (layout, shape) = packed_shape(table, module, (&codes, &code_shape), widths)?;
             (layout, shape, codes)
         }
         None => {
-            let (codes, code_shape) = need(weights, &format!("{module}.weight"))?;
+            let (codes, code_shape) = need(table, &format!("{module}.weight"))?;
             let &[out_features, in_features] = code_shape.as_slice() else {
-                return Err(codes.wrong(weights, format!("shape {code_shape:?}; a matrix has two dimensions")));
+                return Err(codes.wrong(table, format!("shape {code_shape:?}; a matrix has two dimensions")));
             };
-            codes.expect(weights, &["I8"])?;
+            codes.expect(table, &["I8"])?;
             (Layout::Int8, [out_features, in_features], codes)
         }
     };
@@ -453,25 +451,25 @@ fn compressed(weights: &mut Weights, module: &str, widths: Packed) -> Result<Qua
         _ => {
             let problem =
                 format!("shape {scale_shape:?}; expected [1], [{out_features}, 1] or [{out_features}, groups]");
-            return Err(scales.wrong(weights, problem));
+            return Err(scales.wrong(table, problem));
         }
     };
-    check_groups(weights, &scales, groups, in_features)?;
+    check_groups(table, &scales, groups, in_features)?;
     if let Some((zeros, zero_shape)) = &zeros {
         match layout.codes_per_word() {
             Some(codes) => {
-                zeros.expect(weights, &["I32"])?;
-                zeros.expect_shape(weights, zero_shape, &[out_features.div_ceil(codes), groups])?;
+                zeros.expect(table, &["I32"])?;
+                zeros.expect_shape(table, zero_shape, &[out_features.div_ceil(codes), groups])?;
             }
             None => {
-                zeros.expect(weights, &["I8"])?;
-                zeros.expect_shape(weights, zero_shape, &scale_shape)?;
+                zeros.expect(table, &["I8"])?;
+                zeros.expect_shape(table, zero_shape, &scale_shape)?;
             }
         }
     }
     if let Some((group_of, group_shape)) = &group_of {
-        group_of.expect(weights, &["I32", "I64"])?;
-        group_of.expect_shape(weights, group_shape, &[in_features])?;
+        group_of.expect(table, &["I32", "I64"])?;
+        group_of.expect_shape(table, group_shape, &[in_features])?;
     }
     let (zeros, group_of) = (zeros.map(|(part, _)| part), group_of.map(|(part, _)| part));
     Ok(Quantized { layout, codes, scales, zeros, group_of, shape, groups, per_tensor })
@@ -479,18 +477,18 @@ fn compressed(weights: &mut Weights, module: &str, widths: Packed) -> Result<Qua
 
 /// `weight_shape`, which says how many of the packed codes count, and so how wide they are.
 fn packed_shape(
-    weights: &mut Weights,
+    table: &mut Table,
     module: &str,
     (codes, code_shape): (&Part, &[usize]),
     widths: Packed,
 ) -> Result<(Layout, [usize; 2]), LoadError> {
-    let (part, _) = need(weights, &format!("{module}.weight_shape"))?;
-    part.expect(weights, &["I64", "I32"])?;
-    let bytes = part.bytes(&weights.files)?;
+    let (part, _) = need(table, &format!("{module}.weight_shape"))?;
+    part.expect(table, &["I64", "I32"])?;
+    let bytes = part.bytes(&table.files)?;
     let numbers = integers(&part, &bytes);
     let shape: Option<Vec<usize>> = numbers.iter().map(|&number| usize::try_from(number).ok()).collect();
     let Some(&[out_features, in_features]) = shape.as_deref() else {
-        return Err(part.wrong(weights, format!("{:?}; expected two sizes", &numbers[..numbers.len().min(4)])));
+        return Err(part.wrong(table, format!("{:?}; expected two sizes", &numbers[..numbers.len().min(4)])));
     };
     let holds = |per_word: usize| code_shape == [out_features, in_features.div_ceil(per_word)];
     let layout = match widths {
@@ -498,12 +496,12 @@ fn packed_shape(
         Packed { eight: true, .. } if holds(4) => Layout::Packed8,
         Packed { four: false, eight: false } => {
             let problem = format!("packed codes, but no group of {FIELD} in {CONFIG} is \"pack-quantized\"");
-            return Err(codes.wrong(weights, problem));
+            return Err(codes.wrong(table, problem));
         }
         Packed { four, eight } => {
             let bits = if four && eight { "4-bit or 8-bit" } else { ["8-bit", "4-bit"][usize::from(four)] };
             let problem = format!("shape {code_shape:?} does not hold {bits} codes for {out_features} x {in_features}");
-            return Err(codes.wrong(weights, problem));
+            return Err(codes.wrong(table, problem));
         }
     };
     Ok((layout, [out_features, in_features]))

@@ -10,7 +10,8 @@ use std::sync::atomic::Ordering;
 use kernels::quant::GroupScale;
 use kernels::{BlockFormat, WeightClass};
 
-use super::{Entry, Values, Weights, quantized};
+use super::table::{Entry, Values};
+use super::{Weights, quantized};
 use crate::blocks::BlockType;
 use crate::container::broken_block;
 use crate::encoding::{Encoding, class_for, in_chunks};
@@ -50,7 +51,7 @@ impl<'w> Tensor<'w> {
     pub fn rows(self) -> Result<Rows<'w>, LoadError> {
         let codes = match &self.entry.values {
             Values::Rows { .. } => None,
-            Values::Quantized(quantized) => Some(quantized.read(&self.weights.files)?),
+            Values::Quantized(quantized) => Some(quantized.read(&self.weights.table.files)?),
         };
         Ok(Rows { tensor: self, codes })
     }
@@ -62,7 +63,7 @@ impl<'w> Tensor<'w> {
         (offset, encoding): (u64, Encoding),
         decode: impl FnMut(&[u8]),
     ) -> Result<(), LoadError> {
-        let (block, file) = (encoding.block(), &self.weights.files[self.entry.file]);
+        let (block, file) = (encoding.block(), &self.weights.table.files[self.entry.file]);
         assert!(elements.is_multiple_of(block.elements), "a row of {} is no number of blocks", self.name);
         let row_bytes = elements / block.elements * block.bytes;
         let start = row as u64 * row_bytes as u64;
@@ -72,7 +73,7 @@ impl<'w> Tensor<'w> {
 
     /// See [`broken_block`].
     fn broken_block(&self, block: BlockType, number: usize) -> LoadError {
-        let file = &self.weights.files[self.entry.file];
+        let file = &self.weights.table.files[self.entry.file];
         broken_block(file.name(), &self.weights.shown(self.name), block, number)
     }
 
