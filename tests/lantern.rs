@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
+use checkpoint::{Checkpoint, Source};
 use engine::{ChatMessage, Engine, EngineOptions, Output, Prompt, RawRequest, Stream};
-use model::{Checkpoint, Source};
 use serde_json::{Map, Value};
 use tests::{root, text};
 

@@ -10,13 +10,14 @@
 
 use std::path::{Path, PathBuf};
 
+use checkpoint::{Checkpoint, Source};
 use engine::{ChatMessage, Engine, EngineOptions, Output, Prompt, RawRequest, Stream};
 use kernels::WeightClass;
-use model::chat_template::{ChatTemplate, TemplateOptions};
-use model::tokenizer::Tokenizer;
-use model::{Checkpoint, ModelConfig, Source};
+use model::ModelConfig;
 use serde_json::Value;
 use tests::{root, run, text, twostroke};
+use text::chat_template::{ChatTemplate, TemplateOptions};
+use text::tokenizer::Tokenizer;
 
 /// Two tokens as good as each other: rounding to bf16 may choose either. In nats.
 const TIE: f32 = 0.15;

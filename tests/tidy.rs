@@ -11,13 +11,35 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("ledger", &["scheduler"]),
     ("kernels", &[]),
     ("files", &[]),
-    ("model", &["kernels", "files"]),
-    ("engine", &["scheduler", "ledger", "model", "kernels", "sim", "files"]),
-    ("plan", &["model", "kernels", "scheduler", "sim"]),
-    ("server", &["engine", "model", "scheduler", "plan"]),
+    ("roofline", &["kernels"]),
+    ("quality", &["kernels"]),
+    ("checkpoint", &["kernels", "files"]),
+    ("hub", &["checkpoint", "files"]),
+    ("text", &["checkpoint"]),
+    ("model", &["checkpoint", "text", "roofline", "kernels"]),
+    ("engine", &["scheduler", "ledger", "model", "text", "checkpoint", "roofline", "kernels", "sim", "files"]),
+    ("plan", &["roofline", "kernels", "scheduler", "sim"]),
+    ("server", &["engine", "model", "text", "roofline", "scheduler", "plan"]),
     ("sim", &["scheduler", "files"]),
+    ("launch", &["engine", "model", "text", "checkpoint", "hub", "kernels"]),
     ("load", &["sim"]),
-    ("cli", &["server", "engine", "model", "kernels", "scheduler", "sim", "load", "plan", "files"]),
+    (
+        "cli",
+        &[
+            "server",
+            "engine",
+            "model",
+            "text",
+            "checkpoint",
+            "hub",
+            "kernels",
+            "scheduler",
+            "sim",
+            "load",
+            "plan",
+            "files",
+        ],
+    ),
 ];
 
 /// Every complaint at once: one failing run shows all there is to mend.
@@ -87,6 +109,62 @@ fn arrows_between_crates_point_down() {
     assert_none("an arrow points up, or joins rooms that must not know each other (ARCHITECTURE.md)", complaints);
 }
 
+/// Every crate that `krate` compiles, itself left out: our manifests say what ours need, `Cargo.lock` what the others do (all
+/// of their features and platforms, so a little too much).
+fn compiled_by(krate: &str) -> BTreeSet<String> {
+    let lock = text("Cargo.lock").expect("it is committed");
+    let locked = |name: &str| -> Vec<String> {
+        let packages = lock.split("[[package]]").filter(|package| package.contains(&format!("\nname = \"{name}\"\n")));
+        let lists = packages.filter_map(|package| Some(package.split_once("dependencies = [")?.1.split_once(']')?.0));
+        // An entry is a name, and its version where there are several.
+        let entries = lists.flat_map(|list| list.split('"').skip(1).step_by(2));
+        entries.map(|entry| entry.split(' ').next().unwrap_or_default().to_string()).collect()
+    };
+    let ours = crates();
+    let (mut found, mut open) = (BTreeSet::new(), vec![krate.to_string()]);
+    while let Some(name) = open.pop() {
+        let needs = if ours.contains(&name) { table(&manifest(&name), "dependencies") } else { locked(&name) };
+        open.extend(needs.into_iter().filter(|need| found.insert(need.clone())));
+    }
+    found
+}
+
+/// What a crate must not compile, however far below, and why.
+const NOT_COMPILED: &[(&str, &[&str], &str)] = &[
+    ("plan", &["ureq", "minijinja", "tokenizers", "hyper", "tokio", "rustls", "model"], "planning is arithmetic"),
+    (
+        "checkpoint",
+        &["ureq", "minijinja", "tokenizers", "tokio"],
+        "a file is read without a network, a template or a text",
+    ),
+    ("engine", &["ureq", "hyper", "clap"], "an engine is given its model's files"),
+    ("launch", &["clap"], "a command line parses, launch resolves"),
+    ("load", &["kernels", "model", "engine"], "a load is sent from the outside"),
+];
+
+#[test]
+fn crates_compile_what_they_need() {
+    let mut complaints = Vec::new();
+    for (krate, banned, why) in NOT_COMPILED {
+        let compiled = compiled_by(krate);
+        assert!(compiled.contains("serde_json"), "{krate}: the walk found {compiled:?}");
+        let found = banned.iter().filter(|name| compiled.contains(**name));
+        complaints.extend(found.map(|name| format!("{krate} compiles {name}: {why}")));
+    }
+    assert_none("a room has what it needs, so that it can be read, built and reused alone", complaints);
+}
+
+#[test]
+fn engine_options_are_made_in_one_place() {
+    // The type and its defaults, what a recording overrides, and the place.
+    let known =
+        ["crates/engine/src/start.rs", "crates/engine/src/recording/format.rs", "crates/launch/src/settings.rs"];
+    let all = crates().into_iter().flat_map(|krate| sources(&krate));
+    let others = all.filter(|path| !known.iter().any(|known| Path::new(known) == path));
+    let made = others.flat_map(|path| lines_with(&path, &["EngineOptions {", "EngineOptions::default"])).collect();
+    assert_none("verbs fill launch::Settings, and Settings::options decides what they left open", made);
+}
+
 #[test]
 fn scheduler_and_ledger_cannot_do_io() {
     for krate in ["scheduler", "ledger"] {
@@ -137,7 +215,7 @@ fn only_the_command_line_reads_the_environment() {
 const OTHER_OPENS: &[(&str, &str)] = &[
     ("crates/cli/src/environment.rs", "/dev/urandom, so many bytes"),
     ("crates/cli/src/commands/render_templates.rs", "asks the kernel: /proc"),
-    ("crates/cli/src/machine.rs", "asks the kernel: /proc and /sys"),
+    ("crates/launch/src/machine.rs", "asks the kernel: /proc and /sys"),
     ("crates/kernels/src/limits.rs", "asks the kernel: /proc and /sys"),
     ("crates/kernels/src/room.rs", "asks the kernel: /proc and control groups"),
     ("crates/kernels/src/threads.rs", "asks the kernel: /sys"),

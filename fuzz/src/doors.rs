@@ -1,11 +1,12 @@
 //! The readers as a stranger's bytes meet them. Each returns whether they took the file; a panic is a finding.
 
+use checkpoint::{Checkpoint, LoadError, Source};
 use kernels::{KvDtype, Reference, WeightClass};
-use model::chat_template::{ChatMessage, ChatTemplate, TemplateOptions};
-use model::tokenizer::Tokenizer;
-use model::{Checkpoint, GenerationDefaults, KvBudget, LoadError, LoadOptions, ModelConfig, Source};
+use model::{GenerationDefaults, KvBudget, LoadOptions, ModelConfig};
 use std::path::PathBuf;
 use std::sync::OnceLock;
+use text::chat_template::{ChatMessage, ChatTemplate, TemplateOptions};
+use text::tokenizer::Tokenizer;
 
 /// Everything that loading and serving do with a file before the first token.
 pub fn gguf(bytes: &[u8]) -> bool {
@@ -44,10 +45,10 @@ pub fn text(bytes: &[u8]) -> bool {
         const SETTINGS: &str = include_str!("../../models/lantern/tokenizer_config.json");
         let files = [
             LANTERN,
-            include_str!("../../crates/model/tests/data/text/byte_level.json"),
-            include_str!("../../crates/model/tests/data/text/byte_fallback.json"),
-            include_str!("../../crates/model/tests/data/text/metaspace.json"),
-            include_str!("../../crates/model/tests/data/text/gemma.json"),
+            include_str!("../../crates/text/tests/data/byte_level.json"),
+            include_str!("../../crates/text/tests/data/byte_fallback.json"),
+            include_str!("../../crates/text/tests/data/metaspace.json"),
+            include_str!("../../crates/text/tests/data/gemma.json"),
         ];
         let read = |json: &str| Tokenizer::from_json(json, None, None, 1 << 16).expect("a committed tokenizer");
         let template = ChatTemplate::from_sources(None, Some(SETTINGS), None).expect("a committed template");

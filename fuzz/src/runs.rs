@@ -7,10 +7,10 @@ use std::sync::OnceLock;
 use std::sync::mpsc;
 use std::time::Duration;
 
+use checkpoint::{Checkpoint, Source};
 use engine::recording::{Recording, replay};
 use engine::whatif::{Settings, past, what_if};
 use engine::{Engine, EngineOptions, MachineLimits};
-use model::{Checkpoint, Source};
 use scheduler::cost::{Knot, Terms};
 use scheduler::{CostModel, Limits};
 use serde_json::Value;

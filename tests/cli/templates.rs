@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use model::chat_template::{ChatMessage, ChatTemplate, Renderer, TemplateError, TemplateOptions};
-use model::{Checkpoint, Source};
+use checkpoint::{Checkpoint, Source};
 use serde_json::{Value, json};
 use tests::{Server, binary, root, run, signal, text, twostroke};
+use text::chat_template::{ChatMessage, ChatTemplate, Renderer, TemplateError, TemplateOptions};
 
 /// What a user says, and what the template then does instead of writing the message.
 const BOMBS: [(&str, &str, &str); 9] = [

@@ -2,52 +2,20 @@
 
 use std::fs::File;
 use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use model::chat_template::Renderer;
-use model::hub::HubEnv;
+use launch::Variables;
 #[cfg(feature = "otel")]
 use server::OtelOptions;
+use text::chat_template::Renderer;
 use tracing_subscriber::EnvFilter;
 
 use crate::console::note;
 
-/// The Hugging Face variables, as `huggingface_hub` in Python understands them.
-pub(crate) fn hub() -> HubEnv {
-    hub_of(text, std::env::home_dir())
-}
-
-fn hub_of(get: impl Fn(&str) -> Option<String>, home: Option<PathBuf>) -> HubEnv {
-    let first = |names: &[&str]| names.iter().find_map(|name| get(name));
-    let path = |names: &[&str]| {
-        let path = PathBuf::from(first(names)?);
-        // A shell has replaced the tilde; a service's configuration file has not.
-        Some(match (path.strip_prefix("~"), &home) {
-            (Ok(rest), Some(home)) => home.join(rest),
-            _ => path,
-        })
-    };
-    let cache = path(&["XDG_CACHE_HOME"]).or_else(|| Some(home.as_ref()?.join(".cache")));
-    HubEnv {
-        hf_home: path(&["HF_HOME"]).or_else(|| Some(cache?.join("huggingface"))),
-        hub_cache: path(&["HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"]),
-        token: first(&["HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"]),
-        offline: first(&["HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"]).is_some_and(|value| is_true(&value)),
-        endpoint: get("HF_ENDPOINT"),
-    }
-}
-
-/// Where the hub's models are kept; `None` where there is not even a home directory.
-pub(crate) fn hub_cache() -> Option<PathBuf> {
-    let hub = hub();
-    hub.hub_cache.or_else(|| Some(hub.hf_home?.join("hub")))
-}
-
-/// Where packed weights are kept; `None` where there is not even a home directory.
-pub(crate) fn packed_cache() -> Option<PathBuf> {
-    let cache = text("XDG_CACHE_HOME").map(PathBuf::from).or_else(|| Some(std::env::home_dir()?.join(".cache")));
-    Some(cache?.join("twostroke/packed"))
+/// What the variables say about models.
+pub(crate) fn variables() -> Variables {
+    Variables::read(text, std::env::home_dir())
 }
 
 /// Logs go to standard error. `TWOSTROKE_LOG` filters them (`warn`, `info`, `engine=debug`) instead of `default`.
@@ -139,6 +107,7 @@ fn text(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
+#[cfg(feature = "otel")]
 fn is_true(value: &str) -> bool {
     ["1", "on", "yes", "true"].contains(&value.to_ascii_lowercase().as_str())
 }
@@ -146,27 +115,6 @@ fn is_true(value: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_hubs_variables_mean_what_they_mean_in_python() {
-        let hub = |set: &[(&str, &str)]| {
-            let get = |name: &str| set.iter().find(|(set, _)| *set == name).map(|(_, value)| value.to_string());
-            hub_of(get, Some(PathBuf::from("/h")))
-        };
-        let path = |text: &str| Some(PathBuf::from(text));
-        assert_eq!(hub(&[]), HubEnv { hf_home: path("/h/.cache/huggingface"), ..HubEnv::default() });
-        assert_eq!(hub(&[("XDG_CACHE_HOME", "/x")]).hf_home, path("/x/huggingface"));
-        assert_eq!(hub(&[("XDG_CACHE_HOME", "/x"), ("HF_HOME", "~/hf")]).hf_home, path("/h/hf"));
-        assert_eq!(hub(&[("HUGGINGFACE_HUB_CACHE", "/old")]).hub_cache, path("/old"));
-        assert_eq!(hub(&[("HUGGINGFACE_HUB_CACHE", "/old"), ("HF_HUB_CACHE", "/new")]).hub_cache, path("/new"));
-        for (value, offline) in [("1", true), ("ON", true), ("Yes", true), ("true", true), ("0", false), ("no", false)]
-        {
-            assert_eq!(hub(&[("HF_HUB_OFFLINE", value)]).offline, offline, "{value}");
-            assert_eq!(hub(&[("TRANSFORMERS_OFFLINE", value)]).offline, offline, "{value}");
-        }
-        let given = hub(&[("HF_TOKEN", "secret"), ("HF_ENDPOINT", "http://localhost")]);
-        assert_eq!((given.token.as_deref(), given.endpoint.as_deref()), (Some("secret"), Some("http://localhost")));
-    }
 
     #[cfg(feature = "otel")]
     #[test]

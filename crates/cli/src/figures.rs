@@ -1,4 +1,4 @@
-//! What both phases cost beside what the machine allows, as people read it. The arithmetic is [`model::demands`]; limits
+//! What both phases cost beside what the machine allows, as people read it. The arithmetic is [`roofline`]; limits
 //! are measured on this machine, moments before or after the work.
 
 use std::fmt;
@@ -8,13 +8,14 @@ use kernels::limits::Limits;
 use kernels::room::Limit;
 use kernels::threads::{Pool, ThreadError};
 use kernels::{Arithmetic, Isa};
-pub(crate) use model::demands::{Bound, Demands, Shares, peak};
+use launch::machine;
 pub(crate) use plan::units::{bandwidth, bytes, duration, operations, percent, rate, rounded};
+pub(crate) use roofline::{Bound, Demands, Shares, peak};
 use serde_json::{Value, json};
 
 use crate::failure::Failure;
 use crate::flags::ModelFlags;
-use crate::{kept, machine, models};
+use crate::{kept, models};
 
 /// How long one measurement of the limits takes, in seconds.
 const MEASURE_SECONDS: f64 = 0.4;

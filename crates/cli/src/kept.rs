@@ -10,15 +10,15 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use checkpoint::Checkpoint;
+use checkpoint::weights::Weights;
 use engine::kept;
 use kernels::limits::Limits;
 use kernels::{Arithmetic, Isa, KvDtype, WeightClass};
-use model::Checkpoint;
-use model::weights::Weights;
+use launch::machine;
 use serde_json::{Value, json};
 
 use crate::flags::ModelFlags;
-use crate::machine;
 
 /// What the text in the binary is called.
 pub(crate) const CALIBRATION: &str = "the calibration text";

@@ -1,7 +1,7 @@
 //! The `twostroke` command: flags in, one command run, an exit code out.
 //!
 //! ```text
-//! flags --typed--> commands/*.rs --> engine, server, model, kernels, sim, plan, load
+//! flags --typed--> commands/*.rs --> launch, server, model, kernels, sim, plan, load
 //! environment ------^      (the only crate that reads the environment)
 //! ```
 //! Exit codes: 0 done, 1 it did not work out, 2 a wrong flag, value or file (one line says which), 101 a bug, 130 Ctrl-C
@@ -16,7 +16,6 @@ mod figures;
 mod flags;
 mod kept;
 mod keys;
-mod machine;
 mod models;
 mod narrower;
 mod signals;

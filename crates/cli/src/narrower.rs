@@ -7,12 +7,13 @@
 //! ```
 //! Nothing is measured for them: what is not known, or was measured badly, is left out. Only where nobody chose and 16 bits are taken.
 
+use checkpoint::Checkpoint;
+use checkpoint::weights::Weights;
 use kernels::WeightClass;
 use kernels::limits::Limits;
-use model::demands::Shape;
-use model::weights::Weights;
-use model::{Checkpoint, ModelConfig};
-use plan::{Ask, Deployment, Gain, Machine, Named};
+use model::ModelConfig;
+use plan::{Ask, Deployment, Gain, Named};
+use roofline::Machine;
 
 use crate::flags::{ModelFlags, SumOrder};
 use crate::kept::{self, Loss, On, Precision};
@@ -54,7 +55,7 @@ pub(crate) fn start_lines(
     let limits = directory.as_deref().and_then(|directory| kept::limits(directory, On::of(flags))).or(limits);
     let model_on = |limits: &Limits, weights| {
         let machine = Machine::here(limits, weights, None);
-        Deployment::new(&Named::new(checkpoint.name(), Shape::of(&config)), weights, kv_dtype, machine)
+        Deployment::new(&Named::new(checkpoint.name(), config.shape()), weights, kv_dtype, machine)
     };
     let gain = |limits: Limits| {
         let (wide, narrow) = (model_on(&limits, WeightClass::Bf16), model_on(&limits, WeightClass::Int8));

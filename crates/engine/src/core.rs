@@ -13,13 +13,13 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use model::detokenizer::{Detokenizer, StopStrings};
 use model::sampler::{History, Sampler};
-use model::tokenizer::Tokenizer;
 use model::{Batch, Forward};
 use scheduler::{
     AdmitError, CostModel, Event, Nanos, Preempted, Request, RequestId, Scheduler, Step, StepOutput, StepRecord,
 };
+use text::detokenizer::{Detokenizer, StopStrings};
+use text::tokenizer::Tokenizer;
 
 use crate::door::ValidatedRequest;
 use crate::journal::{Fact, Gauges, Journal, Log, Receipt};

@@ -8,11 +8,11 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
-use model::chat_template::{ChatMessage, TemplateOptions};
 use model::sampler::SamplingParams;
 use model::{GenerationDefaults, ModelConfig};
 use scheduler::{Nanos, Priority, StopRules, Targets, TokenId};
 use serde_json::{Map, Value};
+use text::chat_template::{ChatMessage, TemplateOptions};
 
 use crate::ModelInfo;
 use crate::waiting::QueuePlace;

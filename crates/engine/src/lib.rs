@@ -19,6 +19,7 @@ mod calibrate;
 #[cfg(test)]
 mod chaos;
 mod clock;
+mod comfortable;
 mod core;
 mod counters;
 mod door;
@@ -45,11 +46,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use model::chat_template::ChatTemplate;
-use model::demands::{Demands, Shape};
-use model::tokenizer::Tokenizer;
 use model::{GenerationDefaults, ModelConfig};
+use roofline::Demands;
 use scheduler::{IncomingRequest, Limits, Nanos, StepRecord, Targets, TokenId};
+use text::chat_template::ChatTemplate;
+use text::tokenizer::Tokenizer;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
@@ -66,10 +67,10 @@ pub use kernels::room::Limit as MemoryLimit;
 pub use ledger;
 pub use live::{End, Ended, InScene, KvMap, LoggedStep, Percentiles, Place, Scene, Watch};
 pub use memory::available_bytes as available_memory;
-pub use model::chat_template::ChatMessage;
 pub use output::{Output, RequestError, Stream, Timings, TokenLogprob, Usage};
 pub use scheduler::{FinishReason, RequestId};
 pub use start::{DefaultTarget, EngineOptions, StartError, Starting};
+pub use text::chat_template::ChatMessage;
 #[doc(hidden)]
 pub use tiers::Store;
 pub use tiers::SwapDisk;
@@ -143,7 +144,7 @@ impl ModelInfo {
     /// What its passes ask of the machine.
     pub fn demands(&self) -> Demands {
         Demands {
-            shape: Shape::of(&self.config),
+            shape: self.config.shape(),
             weights: self.weights,
             weight_bytes: self.weight_bytes,
             expert_bytes: self.expert_bytes,

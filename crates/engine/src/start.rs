@@ -5,21 +5,19 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use checkpoint::{Checkpoint, ImageWriter, LoadError};
 use kernels::room::{Limit, Room as MemoryRoom, room as memory_room};
 use kernels::{Arithmetic, Backend, Cpu, CpuError, CpuOptions, Isa, KvDtype, KvShape, Reference, WeightClass};
-use model::chat_template::{ChatTemplate, Renderer};
-use model::demands::Shape;
 use model::sampler::SamplingParams;
-use model::tokenizer::Tokenizer;
-use model::{
-    Checkpoint, Forward, GenerationDefaults, ImageWriter, KvBudget, LoadError, LoadOptions, ModelConfig, Progress,
-    Runner,
-};
-use scheduler::{CostModel, House, Limits, LimitsError, Nanos, Scheduler, Targets, TierSizes};
+use model::{Forward, GenerationDefaults, KvBudget, LoadOptions, ModelConfig, Progress, Runner};
+use scheduler::{CostModel, Limits, LimitsError, Nanos, Scheduler, Targets, TierSizes};
+use text::chat_template::{ChatTemplate, Renderer};
+use text::tokenizer::Tokenizer;
 use tokio::sync::mpsc::unbounded_channel;
 
 use crate::calibrate::{self, Calibrated, Calibration, Room};
 use crate::clock::Clock;
+use crate::comfortable::{Capacity, comfortable};
 use crate::core::EngineCore;
 use crate::door::{self, SANE_TARGET};
 use crate::journal::Log;
@@ -149,7 +147,7 @@ pub enum DefaultTarget {
     /// As soon as others allow.
     #[default]
     None,
-    /// What is comfortable, as far as this machine can do it: [`Targets::comfortable`].
+    /// What is comfortable, as far as this machine can do it (`comfortable.rs`).
     Comfortable,
     /// This.
     Fixed(Duration),
@@ -430,8 +428,8 @@ fn calibrated(
 /// The targets of requests that bring none.
 fn targets(options: &EngineOptions, room: &Room, calibrated: Option<&Calibrated>) -> Targets {
     let tokens_each = (room.blocks * room.block_size / room.seqs).min(room.len).min(TOKENS_EACH);
-    let house = House { seqs: room.seqs, tokens_each, rows: room.rows };
-    let comfortable = calibrated.map(|calibrated| Targets::comfortable(&calibrated.cost, &house)).unwrap_or_default();
+    let capacity = Capacity { seqs: room.seqs, tokens_each, rows: room.rows };
+    let comfortable = calibrated.map(|calibrated| comfortable(&calibrated.cost, &capacity)).unwrap_or_default();
     Targets { ttft: options.ttft.resolve(comfortable.ttft), tpot: options.tpot.resolve(comfortable.tpot) }
 }
 
@@ -605,7 +603,7 @@ fn check_wish(bytes: u64, wants: &memory::Wants, room: &MemoryRoom) -> Result<()
 
 /// About what the largest step holds besides weights and cache.
 fn activation_bytes(config: &ModelConfig, options: &EngineOptions) -> u64 {
-    let rows = options.max_num_batched_tokens.saturating_mul(Shape::of(config).activations as usize);
+    let rows = options.max_num_batched_tokens.saturating_mul(config.shape().activations as usize);
     let logits = MAX_LOGIT_ROWS.min(options.max_num_seqs).saturating_mul(config.vocab_size);
     4 * rows.saturating_add(logits) as u64
 }
@@ -618,7 +616,7 @@ fn weight_bytes(config: &ModelConfig, class: WeightClass) -> u64 {
         WeightClass::Int8 => parameters,
         WeightClass::Int4 => parameters * 17 / 32, // a ratio of 8 bits for 32 weights of 4
     };
-    bytes(class, config.layer_parameters()) + bytes(model::embedding_class(class), heads * config.head_parameters())
+    bytes(class, config.layer_parameters()) + bytes(roofline::embedding_class(class), heads * config.head_parameters())
 }
 
 /// A model in memory, whatever backend computes it.

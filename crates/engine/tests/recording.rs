@@ -5,11 +5,11 @@ mod common;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use checkpoint::{Checkpoint, Source};
 use common::{gather, greedy, now, options, start};
 use engine::recording::{Recording, RecordingError, Replayed, Told, replay, replay_with_model};
 use engine::whatif::{Settings, past, what_if};
 use engine::{Arithmetic, EngineOptions, StartError};
-use model::{Checkpoint, Source};
 
 /// A directory of this test's own, empty.
 fn directory(name: &str) -> PathBuf {

@@ -10,8 +10,9 @@
 //! Every sequence has the context in the cache before. The three are timed in turns, and medians are compared: a machine
 //! that changes its speed meanwhile changes all three.
 
+use checkpoint::{Checkpoint, Source};
 use kernels::{Cpu, CpuOptions, KvDtype, WeightClass};
-use model::{Batch, Checkpoint, Forward, KvBudget, LoadOptions, Source, Span, load};
+use model::{Batch, Forward, KvBudget, LoadOptions, Span, load};
 use std::ops::Range;
 use std::time::Instant;
 

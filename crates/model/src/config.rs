@@ -13,12 +13,13 @@ mod family;
 mod fields;
 mod layers;
 mod rope;
+mod shape;
 
 pub use family::{Family, HeadNorm, NormPlacement};
 pub use layers::ExpertConfig;
 pub use rope::RopeConfig;
 
-use crate::checkpoint::{Checkpoint, LoadError};
+use checkpoint::{Checkpoint, LoadError};
 use family::{AttentionBias, Factors, Traits};
 use fields::{Fields, parse_object, quoted};
 use kernels::{Activation, AttentionRule, HeadLayout};

@@ -9,9 +9,9 @@
 //! Experts are walked through by rising index, so a row sums its experts' results in that order, whoever else is in the
 //! batch: its bits depend on itself alone. Experts without a row are not read.
 
-use crate::checkpoint::LoadError;
 use crate::config::ExpertConfig;
 use crate::transformer::{Mlp, Pass, zeros};
+use checkpoint::LoadError;
 use kernels::{Backend, Out, RoutingRule};
 
 /// The experts of a layer.

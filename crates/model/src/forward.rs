@@ -4,11 +4,11 @@
 //! memory. After it [`Forward::forward`] cannot fail and allocates nothing.
 
 use crate::batch::Batch;
-use crate::checkpoint::{Checkpoint, LoadError};
 use crate::config::ModelConfig;
 use crate::tensors::Tensors;
 use crate::transformer::{Loader, Scratch, Transformer};
-use crate::weights::{ImageWriter, Weights};
+use checkpoint::weights::{ImageWriter, Weights};
+use checkpoint::{Checkpoint, LoadError};
 use kernels::{Backend, KvDtype, KvShape, OutOfMemory, RopeTable, WeightClass};
 use std::ops::Range;
 use std::path::PathBuf;
@@ -57,7 +57,7 @@ pub trait Forward: Send {
     fn weight_bytes(&self) -> usize;
 
     /// Those of [`weight_bytes`](Self::weight_bytes) that belong to experts. Of them a step reads the share that its rows
-    /// go to (about [`ExpertConfig::share_read`](crate::config::ExpertConfig::share_read)). 0 for most models.
+    /// go to (about [`Mixture::share_read`](roofline::Mixture::share_read)). 0 for most models.
     fn expert_bytes(&self) -> usize;
 
     /// Bytes of keys and values that one token adds to the cache: what a decode row reads per token of its context.
@@ -79,7 +79,7 @@ pub enum KvBudget {
 /// How to load a model. All memory that a pass needs follows from it.
 #[derive(Clone, Debug)]
 pub struct LoadOptions {
-    /// Weights in memory; see [`embedding_class`] for the embedding and the head.
+    /// Weights in memory; see [`roofline::embedding_class`] for the embedding and the head.
     pub weights: WeightClass,
     /// Whether matrices of the layers that the checkpoint stores in a wider class than `weights` keep that one.
     pub as_stored: bool,
@@ -98,15 +98,6 @@ pub struct LoadOptions {
     pub image_directory: Option<PathBuf>,
     /// How keys and values are stored.
     pub kv_dtype: KvDtype,
-}
-
-/// The class of the embedding and the head in a model of this class: int8 instead of int4, since an error in the head
-/// goes straight into every logit, and the tables are read far less than they weigh.
-pub fn embedding_class(weights: WeightClass) -> WeightClass {
-    match weights {
-        WeightClass::Int4 => WeightClass::Int8,
-        same => same,
-    }
 }
 
 /// How far loading is, in bytes of weight files.

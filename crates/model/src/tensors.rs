@@ -8,13 +8,13 @@
 //! ```
 //! Names are those of transformers. The lists here are what is checked before anything is packed, and what is packed.
 
-use crate::checkpoint::LoadError;
+use checkpoint::LoadError;
 use kernels::{MatrixShape, PackedMatrix, WeightClass};
+use roofline::embedding_class;
 use std::collections::HashSet;
 
 use crate::config::{ExpertConfig, HeadNorm, ModelConfig, NormPlacement};
-use crate::forward::embedding_class;
-use crate::weights::{Part, Weights};
+use checkpoint::weights::{Part, Weights};
 
 /// A tensor `[len]`.
 #[derive(Debug)]

@@ -15,15 +15,15 @@
 
 use crate::balance::balance;
 use crate::batch::Batch;
-use crate::checkpoint::LoadError;
 use crate::config::{HeadNorm, ModelConfig, NormPlacement};
 use crate::experts::{ExpertScratch, Experts};
-use crate::forward::embedding_class;
 use crate::tensors::{self, Feed, Norms, Tensors};
-use crate::weights::{Part, RowOrder, Weights};
+use checkpoint::LoadError;
+use checkpoint::weights::{Part, RowOrder, Weights};
 use kernels::{
     Attention, AttentionRule, AttentionSpan, Backend, HeadNorms, Out, RopeTable, RotateAndStore, WeightClass,
 };
+use roofline::embedding_class;
 use std::ops::Range;
 
 /// Weights of a model in a backend's layout.

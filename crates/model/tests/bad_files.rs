@@ -3,10 +3,11 @@
 
 mod common;
 
+use checkpoint::weights::{Part, Weights};
+use checkpoint::{Checkpoint, LoadError, Source};
 use common::*;
 use kernels::{Reference, WeightClass};
-use model::weights::{Part, Weights};
-use model::{Checkpoint, Forward, GenerationDefaults, KvBudget, LoadError, LoadOptions, Source};
+use model::{Forward, GenerationDefaults, KvBudget, LoadOptions};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 

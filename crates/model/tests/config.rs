@@ -428,7 +428,7 @@ fn the_cost_of_a_token_counts_the_experts_that_it_goes_to() {
     assert_eq!(config.layer_parameters(), dense + attention + router + 8 * expert);
     assert_eq!(config.active_layer_parameters(), dense + attention + router + 2 * expert);
     assert_eq!(config.flops_per_token(), 2 * config.active_layer_parameters());
-    let experts = config.experts.unwrap();
+    let experts = config.shape().experts.unwrap();
     assert_eq!((experts.share_read(0.0), experts.share_read(1.0)), (0.0, 0.25));
     assert!((experts.share_read(2.0) - (1.0 - 0.75 * 0.75)).abs() < 1e-12);
     assert!(experts.share_read(100.0) > 0.999);

@@ -3,18 +3,19 @@
 
 mod common;
 
+use checkpoint::weights::{Part, Weights};
+use checkpoint::{Checkpoint, Source};
 use common::*;
 use kernels::quant::quantize_int4_row;
 use kernels::{Backend, Int4Source, MatrixShape, Reference, WeightClass};
-use model::chat_template::{ChatMessage, ChatTemplate, TemplateOptions};
 use model::export::{Export, ExportError, Format, Reason, Report, check_output, limit};
-use model::tokenizer::Tokenizer;
-use model::weights::{Part, Weights};
-use model::{Checkpoint, LoadOptions, ModelConfig, Progress, Runner, Source};
+use model::{LoadOptions, ModelConfig, Progress, Runner};
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use text::chat_template::{ChatMessage, ChatTemplate, TemplateOptions};
+use text::tokenizer::Tokenizer;
 
 const CLASSES: [WeightClass; 2] = [WeightClass::Int8, WeightClass::Int4];
 

@@ -3,14 +3,15 @@
 
 mod common;
 
+use checkpoint::weights::{Part, Weights};
+use checkpoint::{Checkpoint, Source};
 use common::*;
 use kernels::{Float32, Reference, WeightClass};
-use model::chat_template::{ChatMessage, ChatTemplate, TemplateOptions};
-use model::tokenizer::Tokenizer;
-use model::weights::{Part, Weights};
-use model::{Checkpoint, Forward, ModelConfig, Source};
+use model::{Forward, ModelConfig};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
+use text::chat_template::{ChatMessage, ChatTemplate, TemplateOptions};
+use text::tokenizer::Tokenizer;
 
 fn data(file: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(file)
@@ -566,7 +567,7 @@ fn byte_level_ids_are_those_of_the_original_tokenizer() {
 #[test]
 fn patterns_cut_text_as_their_models_do() {
     use common::gguf::*;
-    let byte_level = std::fs::read_to_string(data("text/byte_level.json")).unwrap();
+    let byte_level = std::fs::read_to_string(data("../../../text/tests/data/byte_level.json")).unwrap();
     let mut json: Value = serde_json::from_str(&byte_level).unwrap();
     json["normalizer"] = Value::Null; // of the names with this pattern, none normalizes
     let original = Tokenizer::from_json(&json.to_string(), None, None, 1000).unwrap();
@@ -680,9 +681,9 @@ fn the_error_that_classes_add() {
 
 #[test]
 fn the_class_of_each_type() {
-    use model::gguf::BlockType::*;
-    use model::weights::class_for;
-    use model::weights::encoding::Encoding;
+    use checkpoint::BlockType::*;
+    use checkpoint::encoding::Encoding;
+    use checkpoint::encoding::class_for;
     for encoding in [Encoding::F32, Encoding::F16, Encoding::Bf16] {
         assert_eq!(class_for(encoding), WeightClass::Bf16);
     }

@@ -7,9 +7,9 @@ mod common;
 use common::gguf::*;
 use common::*;
 use kernels::{Reference, WeightClass};
-use model::chat_template::ChatTemplate;
-use model::tokenizer::Tokenizer;
 use std::time::{Duration, Instant};
+use text::chat_template::ChatTemplate;
+use text::tokenizer::Tokenizer;
 
 const U8: u32 = 0;
 const I32: u32 = 5;

@@ -3,9 +3,10 @@
 
 mod common;
 
+use checkpoint::{Checkpoint, Source};
 use common::*;
 use kernels::WeightClass;
-use model::{Checkpoint, LoadOptions, Runner, Source};
+use model::{LoadOptions, Runner};
 use std::fs;
 use std::path::{Path, PathBuf};
 

@@ -2,11 +2,12 @@
 
 mod common;
 
+use checkpoint::weights::Weights;
+use checkpoint::{Checkpoint, Source};
 use common::*;
 use half::{bf16, f16};
 use kernels::{Reference, WeightClass};
-use model::weights::Weights;
-use model::{Batch, Checkpoint, Forward, Progress, Source};
+use model::{Batch, Forward, Progress};
 
 /// A file with one tensor, as a built-in model.
 fn one_tensor(dtype: &str, shape: &[usize], data: Vec<u8>) -> Checkpoint {

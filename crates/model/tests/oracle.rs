@@ -12,9 +12,10 @@
 
 mod common;
 
+use checkpoint::{Checkpoint, Source};
 use common::*;
 use kernels::{Backend, KvDtype, Reference, WeightClass};
-use model::{Checkpoint, Forward, LoadOptions, ModelConfig, Runner, Source};
+use model::{Forward, LoadOptions, ModelConfig, Runner};
 use serde_json::{Value, json};
 use std::path::Path;
 

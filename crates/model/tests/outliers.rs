@@ -17,15 +17,16 @@
 
 mod common;
 
+use checkpoint::{Checkpoint, Source};
 use common::*;
 use half::bf16;
 use kernels::{Backend, Float32, KvDtype, WeightClass};
-use model::quality::Comparison;
-use model::tokenizer::Tokenizer;
-use model::{Checkpoint, ModelConfig, Source};
+use model::ModelConfig;
+use quality::Comparison;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use text::tokenizer::Tokenizer;
 
 fn lantern() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../models/lantern")

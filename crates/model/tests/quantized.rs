@@ -3,10 +3,10 @@
 
 mod common;
 
+use checkpoint::weights::{Part, Weights};
+use checkpoint::{Checkpoint, LoadError, Source};
 use common::*;
 use kernels::{Reference, WeightClass};
-use model::weights::{Part, Weights};
-use model::{Checkpoint, LoadError, Source};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use std::path::PathBuf;

@@ -1,7 +1,7 @@
 //! Decode: one token of every running request per pass, and all weights are read for it.
 
-use model::demands::Work;
-use scheduler::Work as Step;
+use roofline::PassWork;
+use scheduler::Work;
 
 use crate::Deployment;
 
@@ -12,12 +12,12 @@ impl Deployment {
     /// Seconds of a step that carries `batch` requests, each of which sees `context` keys.
     pub fn step(&self, batch: usize, context: f64) -> f64 {
         let seen = batch as f64 * self.demands.shape.mean_over_layers(|window| context.min(window as f64));
-        let step = Step { decode_rows: batch, decode_context: seen as u64, logit_rows: batch, ..Step::default() };
+        let step = Work { decode_rows: batch, decode_context: seen as u64, logit_rows: batch, ..Work::default() };
         self.cost.seconds(&step)
     }
 
     /// What such a step asks of the machine.
-    pub fn step_work(&self, batch: usize, context: f64) -> Work {
+    pub fn step_work(&self, batch: usize, context: f64) -> PassWork {
         self.demands.decode(1, batch, batch as f64 * context)
     }
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! Named (a config.json, a known model, 7b) --precision--> Demands: FLOPs and bytes of any pass
-//! Machine (a known one, given figures, here) ------------> CostModel: seconds of any step
+//! Machine (a known one, given figures, here) --cost.rs---> CostModel: seconds of any step
 //!            \______________ Deployment ______________/
 //!                                |  Ask: prompt, response, batch, users
 //!                                v
@@ -15,11 +15,11 @@
 //! each token, decode reads every weight once for each pass. A *prediction* is what the cost model of the simulator and
 //! the scheduler says, with attention, keys and values, logits and the share of a machine's peaks that engines reach.
 
+mod cost;
 mod decode;
 mod fleet;
 mod gain;
 mod json;
-mod machine;
 mod memory;
 mod named;
 mod picture;
@@ -28,15 +28,15 @@ mod question;
 mod text;
 pub mod units;
 
+pub use cost::{Simulated, hardware};
 pub use fleet::{Cap, Fleet, USE, Users};
 pub use gain::Gain;
-pub use machine::{Basis, Machine, ROWS_HERE};
 pub use memory::Memory;
 pub use named::Named;
 pub use question::{HERE, Here, Loaded, Problem, Question, WhichMachine, presets};
 
 use kernels::{KvDtype, WeightClass};
-use model::demands::{Bound, Demands, Peaks, Shares};
+use roofline::{Bound, Demands, Machine, Peaks, Shares};
 use scheduler::CostModel;
 
 /// What is asked of a deployment.
@@ -82,7 +82,7 @@ impl Deployment {
     /// A model that is not loaded.
     pub fn new(model: &Named, weights: WeightClass, kv_dtype: KvDtype, machine: Machine) -> Deployment {
         let demands = model.shape.demands(weights, kv_dtype);
-        let cost = machine.cost(&demands);
+        let cost = cost::cost(&machine, &demands);
         let unread_bytes = model.shape.unread_bytes(weights);
         let (name, assumed) = (model.name.clone(), model.assumed);
         Deployment { name, assumed, unread_bytes, demands, machine, cost, kv_tokens: None }

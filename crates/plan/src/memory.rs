@@ -1,6 +1,6 @@
 //! What has to fit into memory, and how many requests do.
 
-use scheduler::presets::MEMORY_SHARE;
+use roofline::MEMORY_SHARE;
 
 use crate::{Ask, Deployment};
 

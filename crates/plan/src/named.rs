@@ -2,12 +2,11 @@
 //!
 //! ```text
 //! config.json -> ModelConfig --+
-//! llama-3.1-8b -> ModelShape --+--> Named { name, Shape } --precision--> Demands --> FLOPs and bytes of any pass
+//! llama-3.1-8b ---------------+--> Named { name, ModelShape } --precision--> Demands --> FLOPs and bytes of any pass
 //! 7b ------------> 7e9 --------+
 //! ```
 
-use model::demands::Shape;
-use scheduler::presets::{MODELS, ModelShape};
+use roofline::ModelShape;
 
 /// A shape with a name.
 #[derive(Clone, Debug, PartialEq)]
@@ -15,62 +14,37 @@ pub struct Named {
     /// For people.
     pub name: String,
     /// What passes cost.
-    pub shape: Shape,
+    pub shape: ModelShape,
     /// The model whose heads and layers were taken where only the number of parameters is known.
     pub assumed: Option<&'static str>,
 }
 
 impl Named {
     /// A shape that is known in full.
-    pub fn new(name: &str, shape: Shape) -> Named {
+    pub fn new(name: &str, shape: ModelShape) -> Named {
         Named { name: name.to_string(), shape, assumed: None }
     }
 
     /// A known model by its name, or a number of parameters such as `7b`, `0.5b`, `135m`.
     pub fn find(name: &str) -> Option<Named> {
-        let preset = MODELS.iter().find(|preset| preset.name.eq_ignore_ascii_case(name));
-        preset.map(Named::of_preset).or_else(|| Some(Named::of_count(name, count(name)?)))
-    }
-
-    pub(crate) fn of_preset(preset: &ModelShape) -> Named {
-        let ModelShape { layers, hidden, intermediate, heads, kv_heads, head_dim, vocab, .. } = *preset;
-        let parameters = preset.layer_parameters() as u64;
-        // As of a configuration.
-        let widths = 3 * hidden + (2 * heads + 2 * kv_heads) * head_dim + 3 * intermediate;
-        let shape = Shape {
-            layer_parameters: parameters,
-            active_parameters: parameters,
-            expert_parameters: 0,
-            head_parameters: (vocab * hidden) as u64,
-            tables: if preset.tied { 1 } else { 2 },
-            pair_flops: (4 * layers * heads * head_dim) as u64,
-            kv_values: (2 * layers * kv_heads * head_dim) as u64,
-            kv_heads: (layers * kv_heads) as u64,
-            activations: widths as u64,
-            vocab,
-            windows: vec![(None, layers)],
-            experts: None,
-            context_limit: preset.max_model_len,
-        };
-        Named::new(preset.name, shape)
+        let known = ModelShape::known().find(|(known, _)| known.eq_ignore_ascii_case(name));
+        known.map(|(name, shape)| Named::new(name, shape)).or_else(|| Some(Named::of_count(name, count(name)?)))
     }
 
     /// Of a model of which nothing but its parameters is known: each is multiplied once per token. Heads and layers,
     /// for attention and cache, are those of the known model that is nearest in size.
     fn of_count(name: &str, parameters: u64) -> Named {
-        let distance = |preset: &&ModelShape| {
-            let known = Named::of_preset(preset).shape.parameters();
-            (known as f64 / parameters as f64).ln().abs()
-        };
-        let nearest = MODELS.iter().min_by(|a, b| distance(a).total_cmp(&distance(b))).expect("models are known");
-        let shape = Shape {
+        let distance = |shape: &ModelShape| (shape.parameters() as f64 / parameters as f64).ln().abs();
+        let nearest = ModelShape::known().min_by(|(_, a), (_, b)| distance(a).total_cmp(&distance(b)));
+        let (known, nearest) = nearest.expect("models are known");
+        let shape = ModelShape {
             layer_parameters: parameters,
             active_parameters: parameters,
             head_parameters: 0,
             tables: 0,
-            ..Named::of_preset(nearest).shape
+            ..nearest
         };
-        Named { name: name.to_string(), shape, assumed: Some(nearest.name) }
+        Named { name: name.to_string(), shape, assumed: Some(known) }
     }
 }
 

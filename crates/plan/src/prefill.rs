@@ -1,7 +1,7 @@
 //! Prefill: the whole prompt in as few passes as rows allow. It is over when the first token is there.
 
-use model::demands::Work;
-use scheduler::Work as Step;
+use roofline::PassWork;
+use scheduler::Work;
 
 use crate::Deployment;
 
@@ -16,7 +16,7 @@ impl Deployment {
         let (before, last) = (full * chunk, prompt - full * chunk);
         let shape = &self.demands.shape;
         let beside = others as f64 * shape.mean_over_layers(|window| context.min(window as f64));
-        let step = |rows: usize, pairs: f64, ends: usize| Step {
+        let step = |rows: usize, pairs: f64, ends: usize| Work {
             prefill_rows: rows,
             prefill_pairs: pairs as u64,
             prefill_seqs: 1,
@@ -29,7 +29,7 @@ impl Deployment {
     }
 
     /// What the passes over a prompt ask of the machine, logits of the last row included.
-    pub fn prefill_work(&self, prompt: usize) -> Work {
+    pub fn prefill_work(&self, prompt: usize) -> PassWork {
         self.demands.prefill(0, prompt, self.chunk(0))
     }
 

@@ -7,13 +7,13 @@
 
 use kernels::limits::Limits;
 use kernels::{KvDtype, WeightClass};
-use model::demands::{Demands, Shape};
+use roofline::{Basis, Demands, Machine, ModelShape, ROWS_HERE};
 use scheduler::CostModel;
-use scheduler::presets::{MACHINES, MODELS};
 use serde_json::{Value, json};
 
+use crate::cost::cost;
 use crate::units::{quantity, requests_per_second};
-use crate::{Ask, Basis, Deployment, Machine, Named, ROWS_HERE, Users};
+use crate::{Ask, Deployment, Named, Users};
 
 /// The name of what runs here: a loaded model, and this machine.
 pub const HERE: &str = "here";
@@ -85,7 +85,7 @@ pub struct Loaded {
 
 impl Here {
     /// The same machine, with a model of which there is nothing but its shape, held as the question asks.
-    pub fn with_model(&self, name: &str, shape: Shape, question: &Question) -> Here {
+    pub fn with_model(&self, name: &str, shape: ModelShape, question: &Question) -> Here {
         let weights = question.weights.unwrap_or(WeightClass::Bf16);
         let demands = shape.demands(weights, question.kv_dtype.unwrap_or_default());
         let unread_bytes = shape.unread_bytes(weights);
@@ -240,7 +240,7 @@ impl Question {
         let runs_here = machine.basis == Basis::Limits && self.machines == 1;
         let (cost, machine) = match loaded.cost.as_ref().filter(|_| runs_here) {
             Some(cost) => (cost.clone(), Machine { basis: Basis::Steps, rows: loaded.rows, ..machine }),
-            None => (machine.cost(&loaded.demands), machine),
+            None => (cost(&machine, &loaded.demands), machine),
         };
         Ok(Deployment {
             name: model.name,
@@ -263,7 +263,7 @@ impl Question {
             WhichMachine::Named(name) => match Machine::named(name) {
                 Some(machine) => Ok(machine),
                 None => {
-                    let names: Vec<&str> = MACHINES.iter().map(|machine| machine.hardware.name).collect();
+                    let names: Vec<String> = Machine::known().map(|machine| machine.name).collect();
                     wrong(
                         "machine",
                         format!(
@@ -285,7 +285,7 @@ fn shown(name: &str) -> String {
 }
 
 fn unknown_model(name: &str, is_here: bool) -> String {
-    let names: Vec<&str> = MODELS.iter().map(|preset| preset.name).collect();
+    let names: Vec<&str> = ModelShape::known().map(|(name, _)| name).collect();
     let here = if is_here { "here, " } else { "" };
     format!("{} is not known; known are {here}{}, or a number of parameters such as 7b", shown(name), names.join(", "))
 }
@@ -316,10 +316,9 @@ fn kv_dtype(text: &str) -> Result<KvDtype, Problem> {
 
 /// Everything that has a name, for those who offer a choice. Rates in operations and bytes per second, memory in bytes.
 pub fn presets(here: &Here) -> Value {
-    let models = MODELS.iter().map(|preset| {
-        let Named { name, shape, .. } = Named::of_preset(preset);
-        json!({ "name": name, "parameters": shape.parameters(), "context_limit": shape.context_limit })
-    });
+    let models = ModelShape::known().map(
+        |(name, shape)| json!({ "name": name, "parameters": shape.parameters(), "context_limit": shape.context_limit }),
+    );
     let loaded = here.model.iter().map(|loaded| {
         let shape = &loaded.demands.shape;
         json!({
@@ -341,7 +340,7 @@ pub fn presets(here: &Here) -> Value {
         })
     };
     let this = here.limits.iter().map(|limits| machine(&Machine::here(limits, WeightClass::Bf16, here.memory)));
-    let known = MACHINES.iter().filter_map(|preset| Some(machine(&Machine::named(preset.hardware.name)?)));
+    let known = Machine::known().map(|known| machine(&known));
     json!({
         "models": loaded.chain(models).collect::<Vec<_>>(),
         "machines": this.chain(known).collect::<Vec<_>>(),

@@ -2,8 +2,10 @@
 
 use std::fmt;
 
+use roofline::Basis;
+
 use crate::units::{duration, percent, prefixed, rate, thousands};
-use crate::{Basis, Plan, Profile, USE};
+use crate::{Plan, Profile, USE};
 
 /// Bytes with a decimal prefix, as memories and models are sold.
 fn size(bytes: f64) -> String {

@@ -2,8 +2,8 @@
 
 use kernels::{KvDtype, WeightClass};
 use model::ModelConfig;
-use model::demands::{Bound, Shape};
-use plan::{Ask, Cap, Deployment, Machine, Named, Users};
+use plan::{Ask, Cap, Deployment, Named, Users};
+use roofline::{Bound, Machine, ModelShape};
 
 fn ask(prompt: usize, response: usize, batch: usize) -> Ask {
     Ask { prompt, response, batch, users: None }
@@ -15,8 +15,8 @@ fn deployment(model: &str, machine: Machine) -> Deployment {
 }
 
 /// What `config` says, with one more field.
-fn configured(config: &str) -> Shape {
-    Shape::of(&ModelConfig::parse(config).unwrap_or_else(|error| panic!("{error}: {config}")))
+fn configured(config: &str) -> ModelShape {
+    ModelConfig::parse(config).unwrap_or_else(|error| panic!("{error}: {config}")).shape()
 }
 
 #[track_caller]
@@ -129,9 +129,9 @@ fn a_window_bounds_what_is_read_and_not_what_is_kept() {
     };
     let (all, windowed) = (configured(&config("null")), configured(&config("256")));
     assert_eq!(windowed.windows, [(Some(256), 1), (None, 1)]);
-    let demands = |shape: &Shape| shape.demands(WeightClass::Bf16, KvDtype::Bf16);
+    let demands = |shape: &ModelShape| shape.demands(WeightClass::Bf16, KvDtype::Bf16);
     assert_eq!(demands(&all).kv_bytes_per_token, demands(&windowed).kv_bytes_per_token);
-    let read = |shape: &Shape| {
+    let read = |shape: &ModelShape| {
         let demands = demands(shape);
         demands.decode(1, 1, 2048.0).bytes - demands.bytes_of_pass(1.0)
     };

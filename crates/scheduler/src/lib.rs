@@ -12,7 +12,6 @@ extern crate alloc;
 
 pub mod cost;
 pub mod kv;
-pub mod presets;
 pub mod request;
 pub mod router;
 pub mod scheduler;
@@ -22,7 +21,6 @@ pub mod swap;
 pub mod time;
 
 mod decode;
-mod defaults;
 mod fairness;
 mod forecast;
 mod invariants;
@@ -34,7 +32,6 @@ mod queue;
 mod state;
 
 pub use cost::{CostModel, Hardware, ModelCost, Work};
-pub use defaults::House;
 pub use forecast::{AdmissionForecast, IncomingRequest};
 pub use kv::{BlockId, BlockSave, BlockTable, SlotSpill, SwapStats, Tier, TierSizes, TierSlot};
 pub use limits::{Limits, LimitsError};

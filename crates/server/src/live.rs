@@ -35,7 +35,7 @@ use std::sync::Arc;
 use axum::extract::{Extension, RawQuery, State};
 use axum::http::{HeaderName, header};
 use axum::response::{IntoResponse, Response};
-use model::demands::peak;
+use roofline::peak;
 use scheduler::Nanos;
 use serde_json::{Value, json};
 

@@ -15,8 +15,8 @@ use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
 use engine::{Engine, MachineLimits};
 use model::ModelConfig;
-use model::demands::Shape;
 use plan::{Here, Loaded, Question};
+use roofline::ModelShape;
 
 use crate::app::App;
 use crate::error::ApiError;
@@ -64,7 +64,7 @@ pub(crate) async fn answer_of_config(
     let planned = move |config: serde_json::Value, app: &App| {
         let config = ModelConfig::parse(&config.to_string())
             .map_err(|problem| ApiError::bad_request(format!("The body is no config.json to plan with: {problem}.")))?;
-        answered(&query, Some(Shape::of(&config)), app)
+        answered(&query, Some(config.shape()), app)
     };
     app.with_json(&headers, body, caller.tenant, planned).await
 }
@@ -72,7 +72,7 @@ pub(crate) async fn answer_of_config(
 /// What a configuration is called where a model has a name.
 const CONFIG: &str = "config.json";
 
-fn answered(query: &str, shape: Option<Shape>, app: &App) -> Result<Response, ApiError> {
+fn answered(query: &str, shape: Option<ModelShape>, app: &App) -> Result<Response, ApiError> {
     let pairs: Vec<(Cow<'_, str>, Cow<'_, str>)> = query
         .split('&')
         .filter(|pair| !pair.is_empty())

@@ -12,10 +12,12 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
+use checkpoint::Checkpoint;
 use kernels::limits::Limits;
 use kernels::{Arithmetic, Cpu, CpuOptions, Isa, KvDtype, Reference, WeightClass, threads};
-use model::demands::{Shape, Work};
-use model::{Batch, Checkpoint, Forward, KvBudget, LoadOptions, ModelConfig, Runner, Span};
+use launch::machine;
+use model::{Batch, Forward, KvBudget, LoadOptions, ModelConfig, Runner, Span};
+use roofline::PassWork;
 use serde_json::{Value, json};
 
 use crate::commands::cost_model;
@@ -23,7 +25,7 @@ use crate::console::{Progress, note, put, put_line};
 use crate::failure::Failure;
 use crate::figures::{self, Bound, Demands, Shares, bandwidth, operations, peak};
 use crate::flags::{BenchFlags, ModelFlags, Output};
-use crate::{environment, machine, models};
+use crate::{environment, models};
 
 /// Tokens per cache block: the server's default.
 const BLOCK_SIZE: usize = 32;
@@ -169,7 +171,7 @@ impl Subject {
             (Box::new(noted(loaded.map_err(|error| models::load_failure(checkpoint, &error))?)), threads)
         };
         let demands = Demands {
-            shape: Shape::of(forward.config()),
+            shape: forward.config().shape(),
             weights: options.weights,
             weight_bytes: forward.weight_bytes(),
             expert_bytes: forward.expert_bytes(),
@@ -208,7 +210,7 @@ impl Subject {
     }
 
     /// What one repetition asks of the machine.
-    pub(super) fn work(&self, test: &Test) -> Work {
+    pub(super) fn work(&self, test: &Test) -> PassWork {
         if test.n_prompt > 0 {
             return self.demands.prefill(test.n_depth, test.n_prompt, test.n_batch);
         }

@@ -12,14 +12,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use engine::{Calibration, DefaultTarget, Engine, EngineOptions, Prompt, RawRequest};
+use engine::{DefaultTarget, Engine, Prompt, RawRequest};
+use launch::{Calibrate, Settings};
 use scheduler::{CostModel, StepRecord};
 use serde_json::{Value, json};
 
 use crate::console::{Progress, put_line};
 use crate::failure::Failure;
 use crate::flags::BenchFlags;
-use crate::{machine, models};
+use crate::models;
 
 /// Clients, each of which asks, reads the answer and pauses.
 const CLIENTS: u64 = 8;
@@ -37,22 +38,16 @@ const READ_EVERY: Duration = Duration::from_millis(200);
 pub(crate) fn cost_model(flags: &BenchFlags) -> Result<(), Failure> {
     let checkpoint = models::open(flags.model.model.as_deref())?;
     let chosen = models::weights(&flags.model, &checkpoint)?;
-    let options = EngineOptions {
-        threads: flags.model.threads,
+    let settings = Settings {
         isa: flags.isa,
-        weights: chosen.class,
-        as_stored: chosen.as_stored,
-        image_directory: models::packed_cache(&flags.model),
-        kv_dtype: flags.model.kv_dtype.dtype(),
-        arithmetic: flags.model.arithmetic.arithmetic(),
-        max_num_batched_tokens: 512,
+        max_num_batched_tokens: Some(512),
         max_num_seqs: 32,
-        calibration: Some(Calibration { directory: None, machine: machine::cpu_name().unwrap_or_default() }),
-        ttft: DefaultTarget::Comfortable,
-        tpot: DefaultTarget::Comfortable,
-        ..EngineOptions::default()
+        calibrate: Calibrate::Afresh,
+        ttft: Some(DefaultTarget::Comfortable),
+        tpot: Some(DefaultTarget::Comfortable),
+        ..models::settings(&flags.model)
     };
-    let engine = models::start(&checkpoint, &options)?;
+    let engine = models::start(&checkpoint, &settings, chosen)?;
     let calibrated = engine.model().calibrated.as_ref();
     let calibrated = calibrated.ok_or_else(|| Failure::failed("there is too little KV cache to measure steps"))?;
     let records = drive(&engine);

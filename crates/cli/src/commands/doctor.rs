@@ -1,15 +1,17 @@
 //! `twostroke doctor`: what this machine offers, what the kernels make of it, and whether they compute what they define.
 
+use checkpoint::{Checkpoint, LoadError};
 use kernels::limits::Limits;
 use kernels::{Arithmetic, Cpu, CpuOptions, Isa, KvDtype, Reference, WeightClass, threads};
-use model::{Batch, Checkpoint, Forward, KvBudget, LoadError, LoadOptions, Span};
+use launch::machine;
+use model::{Batch, Forward, KvBudget, LoadOptions, Span};
 use serde_json::{Value, json};
 
 use crate::console::put_line;
 use crate::failure::Failure;
 use crate::figures::{self, bandwidth, bytes, operations};
 use crate::flags::DoctorFlags;
-use crate::{environment, machine, models};
+use crate::{environment, models};
 
 /// Below this much free memory nothing but the built-in model fits.
 const LITTLE_MEMORY: u64 = 1 << 30;
@@ -46,7 +48,7 @@ impl Diagnosis {
         if machine::memory().is_some_and(|(_, available)| available < LITTLE_MEMORY) {
             problems.push("less than 1 GiB of memory is available".to_string());
         }
-        if let Some(cache) = environment::hub_cache().filter(|cache| !machine::can_write(cache)) {
+        if let Some(cache) = environment::variables().hub_cache().filter(|cache| !machine::can_write(cache)) {
             problems.push(format!("the model cache {} cannot be written to", cache.display()));
         }
         Ok(Diagnosis { threads, limits, checks, problems })
@@ -78,8 +80,8 @@ impl Diagnosis {
             "memory_limit": figures::memory_limit_json(machine::memory_limit().as_ref()),
             "huge_pages": machine::huge_pages(),
             "limits": figures::limits_json(&self.limits),
-            "model_cache": environment::hub_cache(),
-            "packed_cache": environment::packed_cache(),
+            "model_cache": environment::variables().hub_cache(),
+            "packed_cache": environment::variables().packed_cache,
             "problems": self.problems,
         })
     }
@@ -140,8 +142,8 @@ impl Diagnosis {
         line("", format!("bf16    {} ({}{bf16})", operations(limits.bf16_flops, "FLOP"), limits.bf16_kind));
         line("", format!("int8    {} ({}{int8})", operations(limits.int8_ops, "OP"), limits.int8_kind));
         line("", format!("f32     {}", operations(limits.f32_flops, "FLOP")));
-        line("models", known(environment::hub_cache().map(|cache| cache.display().to_string())));
-        line("packed", known(environment::packed_cache().map(|cache| cache.display().to_string())));
+        line("models", known(environment::variables().hub_cache().map(|cache| cache.display().to_string())));
+        line("packed", known(environment::variables().packed_cache.map(|cache| cache.display().to_string())));
         match self.problems.is_empty() {
             true => line("verdict", "nothing is missing".to_string()),
             false => self.problems.iter().for_each(|problem| line("PROBLEM", problem.clone())),

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use kernels::limits::Limits;
 use model::ModelConfig;
-use model::demands::{Bound, Peaks, Shares, Work};
+use roofline::{Bound, PassWork, Peaks, Shares};
 
 use crate::commands::bench::{Subject, Test};
 use crate::commands::quality::Interrupts;
@@ -243,12 +243,12 @@ struct Point {
     /// Largest less smallest, as a share of the median.
     spread: f64,
     /// Of one prompt, or one step.
-    work: Work,
+    work: PassWork,
     shares: Shares,
 }
 
 /// A point as it comes from the measurement: what it is of, seconds, work of all steps, their number.
-type Raw = (usize, Vec<f64>, Work, usize);
+type Raw = (usize, Vec<f64>, PassWork, usize);
 
 impl Sweep {
     fn of(kind: Kind, raw: Vec<Raw>, peaks: &Peaks) -> Sweep {
@@ -257,7 +257,7 @@ impl Sweep {
             let median = median(&mut sorted);
             let spread = (sorted[sorted.len() - 1] - sorted[0]) / median;
             let n = steps as f64;
-            let work = Work {
+            let work = PassWork {
                 matrix_flops: work.matrix_flops / n,
                 attention_flops: work.attention_flops / n,
                 bytes: work.bytes / n,

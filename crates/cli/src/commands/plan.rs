@@ -10,18 +10,19 @@ mod check;
 use std::fs;
 use std::path::Path;
 
-use engine::{Calibration, EngineOptions};
+use checkpoint::weights::Weights;
+use checkpoint::{Checkpoint, Source};
+use hub::HubEnv;
 use kernels::WeightClass;
-use model::demands::Shape;
-use model::hub::HubEnv;
-use model::weights::Weights;
-use model::{Checkpoint, ModelConfig, Source};
-use plan::{Ask, Deployment, HERE, Here, Loaded, Machine, Named, Problem, Question, ROWS_HERE, Users, WhichMachine};
+use launch::{Calibrate, Chosen, ModelSettings, SHIPPED_NAME, Settings, machine};
+use model::ModelConfig;
+use plan::{Ask, Deployment, HERE, Here, Loaded, Named, Problem, Question, Users, WhichMachine};
+use roofline::{Machine, ROWS_HERE};
 
 use crate::console::put_line;
 use crate::failure::Failure;
 use crate::flags::PlanFlags;
-use crate::{environment, figures, machine, models};
+use crate::{environment, figures, models};
 
 /// Runs the command.
 pub(crate) fn plan(flags: &PlanFlags) -> Result<(), Failure> {
@@ -100,16 +101,15 @@ fn checked(flags: &PlanFlags) -> Result<(), Failure> {
             return Err(Failure::usage(problem));
         }
     };
-    let stored = class(&checkpoint);
-    let weights = flags.weights.class().or(stored).unwrap_or(WeightClass::Bf16);
+    let chosen = chosen(flags, class(&checkpoint));
     let limits = figures::limits(flags.threads, flags.arithmetic.arithmetic())?;
-    let engine = models::start(&checkpoint, &check::options(engine_options(flags, stored, weights)))?;
+    let engine = models::start(&checkpoint, &check::settings(settings(flags)), chosen)?;
     let model = engine.model();
     let calibrated = model.calibrated.as_ref();
     let cost = calibrated.ok_or_else(|| Failure::failed("there is too little KV cache to measure steps"))?.cost.clone();
-    let machine = Machine::here(&limits, weights, None);
-    let shape = Named::new(&model.name, Shape::of(&model.config));
-    let by_limits = Deployment::new(&shape, weights, model.kv_dtype, machine);
+    let machine = Machine::here(&limits, chosen.class, None);
+    let shape = Named::new(&model.name, model.config.shape());
+    let by_limits = Deployment::new(&shape, chosen.class, model.kv_dtype, machine);
     let by_steps = Deployment { cost, ..by_limits.clone() };
     let done = check::check(&engine, &by_limits, &by_steps, flags.json);
     engine.stop();
@@ -117,19 +117,23 @@ fn checked(flags: &PlanFlags) -> Result<(), Failure> {
 }
 
 /// An engine as `serve` starts it, so that what one has measured the other finds.
-fn engine_options(flags: &PlanFlags, stored: Option<WeightClass>, weights: WeightClass) -> EngineOptions {
-    let directory = environment::packed_cache();
-    EngineOptions {
-        threads: flags.threads,
-        weights,
-        as_stored: flags.weights.class().is_none() && stored.is_some_and(|class| class != WeightClass::Bf16),
+fn settings(flags: &PlanFlags) -> Settings {
+    let model = ModelSettings {
+        weights: flags.weights.class(),
         kv_dtype: flags.kv_dtype.map(|kv| kv.dtype()).unwrap_or_default(),
         arithmetic: flags.arithmetic.arithmetic(),
-        max_num_batched_tokens: ROWS_HERE,
-        image_directory: directory.clone(),
-        calibration: Some(Calibration { directory, machine: machine::cpu_name().unwrap_or_default() }),
-        ..EngineOptions::default()
-    }
+        threads: flags.threads,
+        cache: environment::variables().packed_cache,
+    };
+    let max_num_batched_tokens = Some(ROWS_HERE);
+    Settings { max_num_batched_tokens, calibrate: Calibrate::Kept, ..models::settings_of(model) }
+}
+
+/// The weights that planning counts on, of which `stored` is what lies in the checkpoint: what fits is part of the answer.
+fn chosen(flags: &PlanFlags, stored: Option<WeightClass>) -> Chosen {
+    let class = flags.weights.class().or(stored).unwrap_or(WeightClass::Bf16);
+    let as_stored = flags.weights.class().is_none() && stored.is_some_and(|class| class != WeightClass::Bf16);
+    Chosen { class, as_stored, why: None }
 }
 
 /// A model on this disk; `None` where the name is one that planning knows, or nothing at all.
@@ -156,7 +160,7 @@ fn found(flags: &PlanFlags) -> Result<Option<Found>, Failure> {
         let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
         return Ok(Some(Found { name, config, stored }));
     }
-    let checkpoint = if is_here || name == models::SHIPPED_NAME {
+    let checkpoint = if is_here || name == SHIPPED_NAME {
         models::named(name)?
     } else if models::is_hub_id(name.split(['@', ':']).next().unwrap_or(name)) {
         in_cache(name)?
@@ -170,8 +174,8 @@ fn found(flags: &PlanFlags) -> Result<Option<Found>, Failure> {
 /// Planning downloads nothing.
 fn in_cache(name: &str) -> Result<Checkpoint, Failure> {
     let missing = format!("-m: {name} is not in the local cache, and planning downloads nothing; run -m {name} does");
-    let hub = HubEnv { offline: true, ..environment::hub() };
-    let path = model::hub::resolve(name, &hub, &mut |_| {}).map_err(|_| Failure::Usage(missing))?;
+    let hub = HubEnv { offline: true, ..environment::variables().hub };
+    let path = hub::resolve(name, &hub, &mut |_| {}).map_err(|_| Failure::Usage(missing))?;
     Checkpoint::open(Source::at(path)).map_err(|error| Failure::usage(format!("-m: {error}")))
 }
 
@@ -186,14 +190,14 @@ fn here(flags: &PlanFlags, found: Option<Found>) -> Result<Here, Failure> {
     let limits = is_here.then(|| figures::limits(flags.threads, flags.arithmetic.arithmetic())).transpose()?;
     let memory = machine::memory().map(|(_, available)| available as f64);
     let model = found.map(|Found { name, config, stored }| {
-        let weights = flags.weights.class().or(stored).unwrap_or(WeightClass::Bf16);
-        let kv_dtype = flags.kv_dtype.map(|kv| kv.dtype()).unwrap_or_default();
-        let shape = Shape::of(&config);
+        let (settings, chosen) = (settings(flags), chosen(flags, stored));
+        let (weights, kv_dtype) = (chosen.class, settings.model.kv_dtype);
+        let shape = config.shape();
         Loaded {
             name,
             demands: shape.demands(weights, kv_dtype),
             unread_bytes: shape.unread_bytes(weights),
-            cost: engine_options(flags, stored, weights).kept_cost(&config).filter(|_| is_here),
+            cost: settings.options(chosen).kept_cost(&config).filter(|_| is_here),
             kv_tokens: None,
             rows: ROWS_HERE,
         }

@@ -16,11 +16,12 @@ use std::ops::Range;
 use std::path::Path;
 use std::time::Duration;
 
+use checkpoint::Checkpoint;
 use kernels::{Arithmetic, Cpu, CpuOptions, Float32, WeightClass};
-use model::quality::{Comparison, MatrixError, Watched};
-use model::tokenizer::Tokenizer;
-use model::{Batch, Checkpoint, Forward, KvBudget, LoadOptions, ModelConfig, Runner, Span};
+use model::{Batch, Forward, KvBudget, LoadOptions, ModelConfig, Runner, Span};
+use quality::{Comparison, MatrixError, Watched};
 use serde_json::{Value, json};
+use text::tokenizer::Tokenizer;
 
 use crate::console::{Progress, note, put, put_line};
 use crate::failure::Failure;

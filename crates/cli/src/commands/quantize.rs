@@ -10,18 +10,20 @@
 use std::collections::HashMap;
 use std::path::Path;
 
+use checkpoint::Checkpoint;
 use kernels::threads::{ThreadError, default_threads, max_threads};
 use kernels::{Cpu, CpuOptions, Float32, KvDtype, WeightClass};
+use launch::machine;
 use model::export::{self, Export, ExportError, Reason, Report};
-use model::quality::Watched;
-use model::tokenizer::Tokenizer;
-use model::{Batch, Checkpoint, Forward, KvBudget, LoadOptions, ModelConfig};
+use model::{Batch, Forward, KvBudget, LoadOptions, ModelConfig};
+use quality::Watched;
+use text::tokenizer::Tokenizer;
 
 use super::quality::{BLOCK_SIZE, Corpus, Interrupts, ROWS, WINDOW, fill, read_text};
 use crate::console::{Progress, note, put};
 use crate::failure::Failure;
 use crate::flags::QuantizeFlags;
-use crate::{machine, models};
+use crate::models;
 
 /// Tokens of a window that int4 is rounded by.
 const CALIBRATION_WINDOW: usize = 512;

@@ -1,12 +1,12 @@
 //! `twostroke render-templates`: the child process that compiles and runs a model's chat template. Nobody calls it by hand.
 //!
-//! The program starts itself with this verb (`model::chat_template` says why), and the child puts limits on itself before
+//! The program starts itself with this verb (`text::chat_template` says why), and the child puts limits on itself before
 //! it reads its first byte: memory, time, no files, no more rights, and an end when the one that started it ends.
 
 use std::io;
 
-use model::chat_template::{MAX_RENDER_MEMORY, MAX_RENDER_TIME, RENDER_STACK_BYTES, serve_renderings};
 use nix::sys::resource::{Resource, UsageWho, getrlimit, getrusage, setrlimit};
+use text::chat_template::{MAX_RENDER_MEMORY, MAX_RENDER_TIME, RENDER_STACK_BYTES, serve_renderings};
 
 use crate::failure::Failure;
 

@@ -1,11 +1,11 @@
 //! `twostroke replay`: a recorded run again, each step compared, with `-m` each token too.
 
-use engine::EngineOptions;
 use engine::recording::{Recording, ReplayError, Replayed, replay, replay_with_model};
+use kernels::WeightClass;
+use launch::{Chosen, ModelSettings};
 use serde_json::json;
 
 use crate::console::{Progress, note, put_line};
-use crate::environment;
 use crate::failure::Failure;
 use crate::flags::ReplayFlags;
 use crate::models;
@@ -30,8 +30,10 @@ pub(crate) fn again(flags: &ReplayFlags) -> Result<(), Failure> {
 
 fn with_model(flags: &ReplayFlags, recording: Recording, name: &str) -> Result<Replayed, Failure> {
     let checkpoint = models::named(name)?;
-    let template_renderer = environment::template_renderer();
-    let options = EngineOptions { threads: flags.threads, template_renderer, ..EngineOptions::default() };
+    let model = ModelSettings { threads: flags.threads, ..ModelSettings::default() };
+    // Sizes and classes are the recording's.
+    let chosen = Chosen { class: WeightClass::Bf16, as_stored: false, why: None };
+    let options = models::settings_of(model).options(chosen);
     let bar = Progress::new("loading");
     let replayed = replay_with_model(recording, &checkpoint, &options, &mut |p| bar.at(p.bytes_done, p.bytes_total));
     drop(bar);

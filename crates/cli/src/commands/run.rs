@@ -5,8 +5,9 @@
 use std::io::{self, IsTerminal, Read};
 use std::time::Duration;
 
-use engine::{ChatMessage, Engine, EngineOptions, FinishReason, Output, Prompt, RawRequest, Timings, Usage};
+use engine::{ChatMessage, Engine, FinishReason, Output, Prompt, RawRequest, Timings, Usage};
 use kernels::limits::Limits;
+use launch::Settings;
 use rustyline::DefaultEditor;
 use rustyline::error::ReadlineError;
 use serde_json::{Map, Value, json};
@@ -16,7 +17,6 @@ use crate::console::{note, put, put_line};
 use crate::failure::Failure;
 use crate::figures::{self, Demands, Figures, Phase, Shares, rounded};
 use crate::flags::RunFlags;
-use crate::models::Chosen;
 use crate::signals::Ends;
 use crate::{environment, models, narrower};
 
@@ -37,7 +37,7 @@ pub(crate) fn run(flags: &RunFlags) -> Result<(), Failure> {
         true => Vec::new(),
         false => narrower::start_lines(&flags.model, flags.model.model.as_deref(), &checkpoint, chosen, None),
     };
-    let engine = models::start(&checkpoint, &options(flags, chosen)?)?;
+    let engine = models::start(&checkpoint, &settings(flags)?, chosen)?;
     let mut session = Session { start_lines: lines, ..Session::new(engine, flags)? };
     match question {
         Some(question) => match session.answer(question)? {
@@ -79,22 +79,15 @@ fn read_standard_input() -> Result<String, Failure> {
 }
 
 /// One sequence at a time; everything else is the engine's default.
-fn options(flags: &RunFlags, chosen: Chosen) -> Result<EngineOptions, Failure> {
-    Ok(EngineOptions {
-        threads: flags.model.threads,
-        weights: chosen.class,
-        as_stored: chosen.as_stored,
-        image_directory: models::packed_cache(&flags.model),
-        kv_dtype: flags.model.kv_dtype.dtype(),
-        arithmetic: flags.model.arithmetic.arithmetic(),
+fn settings(flags: &RunFlags) -> Result<Settings, Failure> {
+    Ok(Settings {
         max_model_len: flags.max_model_len,
         max_num_seqs: 1,
-        max_num_batched_tokens: flags.max_num_batched_tokens,
+        max_num_batched_tokens: Some(flags.max_num_batched_tokens),
         kv_cache_bytes: flags.kv_cache_memory_bytes,
-        record: None,
         hash_key: environment::random_bytes()?,
         seed: u64::from_le_bytes(environment::random_bytes()?[..8].try_into().expect("8 of 32 bytes")),
-        ..EngineOptions::default()
+        ..models::settings(&flags.model)
     })
 }
 

@@ -3,9 +3,10 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use engine::{Calibration, DefaultTarget, Engine, EngineOptions, ModelInfo};
+use engine::{Engine, ModelInfo};
 use kernels::WeightClass;
 use kernels::limits::Limits;
+use launch::{Calibrate, Settings};
 use scheduler::{Nanos, Targets};
 use serde_json::{Value, json};
 use server::{ApiKey, ServeError, Server, ServerOptions, Stop};
@@ -14,8 +15,7 @@ use crate::console::{note, put_line};
 use crate::failure::Failure;
 use crate::figures::{self, bandwidth, bytes, operations, peak};
 use crate::flags::ServeFlags;
-use crate::models::Chosen;
-use crate::{environment, keys, machine, models, narrower};
+use crate::{environment, keys, models, narrower};
 
 /// Threads that move bytes between sockets and the engine. The cores belong to the kernels; these mostly sleep.
 const IO_THREADS: usize = 2;
@@ -36,14 +36,15 @@ pub(crate) fn serve(flags: &ServeFlags) -> Result<(), Failure> {
     };
     let token = if flags.allow_pause { Some(hold_token()?) } else { None };
     let asks_for_keys = !api_keys.is_empty();
-    let options = EngineOptions { is_shared: api_keys.len() > 1, ..engine_options(flags, chosen)? };
-    let engine = models::start(&checkpoint, &options)?;
+    let settings = settings(flags, api_keys.len() > 1)?;
+    let engine = models::start(&checkpoint, &settings, chosen)?;
     let options = server_options(flags, api_keys, &limits, &token);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(IO_THREADS).enable_all().build()?;
     runtime.block_on(async {
         let stop = Stop::on_signals()?;
         let server = Server::bind(engine.clone(), options).await.map_err(refused)?;
-        announce(flags, &engine, &limits, &Address { socket: server.local_addr(), token, asks_for_keys });
+        let address = Address { socket: server.local_addr(), token, asks_for_keys };
+        announce(flags, &settings, (&engine, &limits), &address);
         lines.iter().for_each(|line| note(line));
         server.run(stop).await;
         engine.finish_recording(LAST_LINES);
@@ -80,35 +81,13 @@ impl Address {
     }
 }
 
-/// Rows of a step whose size targets decide: an idle machine reads prompts at nearly full speed with so many.
-const ROWS: usize = 512;
-
-/// Whether steps have a fixed size, because somebody asked for one.
-fn is_static(flags: &ServeFlags) -> bool {
-    flags.max_num_batched_tokens.is_some() || flags.max_prefill_chunk > 0
-}
-
-fn engine_options(flags: &ServeFlags, chosen: Chosen) -> Result<EngineOptions, Failure> {
-    let random = environment::random_bytes()?;
+/// Steps are measured, and their size is left to targets unless the flags name one.
+fn settings(flags: &ServeFlags, is_shared: bool) -> Result<Settings, Failure> {
     let chance = u64::from_le_bytes(environment::random_bytes()?[..8].try_into().expect("8 of 32 bytes"));
-    let default = if is_static(flags) { DefaultTarget::None } else { DefaultTarget::Comfortable };
-    let directory = models::packed_cache(&flags.model);
-    let machine = machine::cpu_name().unwrap_or_default();
-    Ok(EngineOptions {
-        calibration: Some(Calibration { directory: directory.clone(), machine }),
-        ttft: flags.ttft_slo.unwrap_or(default),
-        tpot: flags.tpot_slo.unwrap_or(default),
-        refuse_late: flags.refuse_late,
-        threads: flags.model.threads,
-        isa: None,
-        arithmetic: flags.model.arithmetic.arithmetic(),
-        weights: chosen.class,
-        as_stored: chosen.as_stored,
-        image_directory: directory,
-        kv_dtype: flags.model.kv_dtype.dtype(),
+    Ok(Settings {
         max_model_len: flags.max_model_len,
         max_num_seqs: flags.max_num_seqs,
-        max_num_batched_tokens: flags.max_num_batched_tokens.unwrap_or(ROWS.max(flags.max_num_seqs)),
+        max_num_batched_tokens: flags.max_num_batched_tokens,
         max_prefill_chunk: Some(flags.max_prefill_chunk).filter(|&rows| rows > 0),
         max_prefill_seqs: flags.max_num_partial_prefills,
         kv_cache_bytes: flags.kv_cache_memory_bytes,
@@ -116,14 +95,17 @@ fn engine_options(flags: &ServeFlags, chosen: Chosen) -> Result<EngineOptions, F
         enable_prefix_caching: !flags.no_enable_prefix_caching,
         kv_swap_bytes: flags.kv_swap_memory,
         kv_swap_disk: flags.kv_swap_disk.clone(),
-        kv_swap_store: None,
         max_queued_requests: flags.max_queued_requests,
         max_queued_tokens: flags.max_queued_tokens,
-        is_shared: false,
-        seed: flags.seed.unwrap_or(chance),
+        is_shared,
+        calibrate: Calibrate::Kept,
+        ttft: flags.ttft_slo,
+        tpot: flags.tpot_slo,
+        refuse_late: flags.refuse_late,
         record: flags.record.clone(),
-        hash_key: random,
-        template_renderer: environment::template_renderer(),
+        seed: flags.seed.unwrap_or(chance),
+        hash_key: environment::random_bytes()?,
+        ..models::settings(&flags.model)
     })
 }
 
@@ -152,11 +134,11 @@ fn server_options(
 
 /// Seven lines (eight with the link that may hold the engine), or one JSON object, and what a person should know. A server
 /// whose output nobody reads serves all the same.
-fn announce(flags: &ServeFlags, engine: &Engine, limits: &Limits, address: &Address) {
+fn announce(flags: &ServeFlags, settings: &Settings, (engine, limits): (&Engine, &Limits), address: &Address) {
     let model = engine.model();
     let text = match flags.json {
-        true => start_json(flags, model, limits, address).to_string(),
-        false => start_lines(flags, model, limits, address),
+        true => start_json(settings, model, limits, address).to_string(),
+        false => start_lines(settings, model, limits, address),
     };
     let _ = put_line(&text);
     for notice in &model.notices {
@@ -168,7 +150,7 @@ fn announce(flags: &ServeFlags, engine: &Engine, limits: &Limits, address: &Addr
     }
 }
 
-fn start_lines(flags: &ServeFlags, model: &ModelInfo, limits: &Limits, address: &Address) -> String {
+fn start_lines(settings: &Settings, model: &ModelInfo, limits: &Limits, address: &Address) -> String {
     let tokens = model.num_blocks * model.block_size;
     let weights = model.weights.name();
     let peak = match model.weights {
@@ -205,7 +187,7 @@ fn start_lines(flags: &ServeFlags, model: &ModelInfo, limits: &Limits, address: 
             ),
         ),
         ("limits", format!("{} read (decode), {peak} (prefill)", bandwidth(limits.read_bandwidth))),
-        ("targets", targets_line(flags, model)),
+        ("targets", targets_line(settings, model)),
         ("serving", format!("http://{}/v1", address.socket)),
     ];
     lines.extend(address.page().map(|page| ("page", page)));
@@ -213,13 +195,13 @@ fn start_lines(flags: &ServeFlags, model: &ModelInfo, limits: &Limits, address: 
 }
 
 /// `first token within 1 s, then one each 50 ms; steps measured in 0.4 s`.
-fn targets_line(flags: &ServeFlags, model: &ModelInfo) -> String {
+fn targets_line(settings: &Settings, model: &ModelInfo) -> String {
     let Targets { ttft, tpot } = model.targets;
     let wanted = match (ttft.map(time), tpot.map(time)) {
         (Some(ttft), Some(tpot)) => format!("first token within {ttft}, then one each {tpot}"),
         (Some(ttft), None) => format!("first token within {ttft}"),
         (None, Some(tpot)) => format!("a token each {tpot}"),
-        (None, None) if is_static(flags) => "none: steps of a fixed size".to_string(),
+        (None, None) if settings.has_fixed_steps() => "none: steps of a fixed size".to_string(),
         (None, None) => "none".to_string(),
     };
     let calibrated = match &model.calibrated {
@@ -238,7 +220,7 @@ fn time(target: Nanos) -> String {
     }
 }
 
-fn start_json(flags: &ServeFlags, model: &ModelInfo, limits: &Limits, address: &Address) -> Value {
+fn start_json(settings: &Settings, model: &ModelInfo, limits: &Limits, address: &Address) -> Value {
     json!({
         "model": model.name,
         "max_model_len": model.max_model_len,
@@ -254,7 +236,7 @@ fn start_json(flags: &ServeFlags, model: &ModelInfo, limits: &Limits, address: &
         "limits": figures::limits_json(limits),
         "ttft_slo_ms": model.targets.ttft.map(|target| target.as_secs_f64() * 1e3),
         "tpot_slo_ms": model.targets.tpot.map(|target| target.as_secs_f64() * 1e3),
-        "static_steps": is_static(flags),
+        "static_steps": settings.has_fixed_steps(),
         "calibration": model.calibrated.as_ref().map(|calibrated| json!({
             "seconds": calibrated.took.as_secs_f64(),
             "from_disk": calibrated.from_disk,

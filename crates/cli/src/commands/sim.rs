@@ -1,7 +1,7 @@
 //! `twostroke sim`: a load on imagined hardware.
 //!
 //! ```text
-//! --model ----> ModelSize --+
+//! --model ----> Simulated --+
 //! --hardware -> Machine ----+--> CostModel, KV blocks --> Fleet --+
 //! --workload, --trace ------------------------------> Workload ---+--> sim::simulate --> table, JSON, SVG
 //! ```
@@ -9,17 +9,20 @@
 use std::fs;
 use std::path::Path;
 
+use kernels::WeightClass;
+use launch::machine;
 use model::ModelConfig;
-use scheduler::presets::{MACHINES, MODELS, Machine, ModelShape, ModelSize};
-use scheduler::{CostModel, Hardware, Limits, ModelCost, Nanos, Targets};
+use plan::{Simulated, hardware};
+use roofline::{Machine, ModelShape};
+use scheduler::{CostModel, Limits, Nanos, Targets};
 use serde_json::json;
 use sim::workload::{Lengths, Shape};
 use sim::{Fleet, Instance, Observer, Workload};
 
 use crate::console::{Progress, put_line};
 use crate::failure::Failure;
+use crate::figures;
 use crate::flags::{KvPrecision, SimFlags, Weights, Workload as Kind};
-use crate::{figures, machine};
 
 /// Requests of sessions times the turns of each, at most: they take two gigabytes.
 const MOST_TURNS: usize = 100_000_000;
@@ -108,20 +111,22 @@ fn workload(flags: &SimFlags) -> Result<Workload, Failure> {
 }
 
 fn instance(flags: &SimFlags) -> Result<Instance, Failure> {
-    let size = model_size(flags)?;
-    let machine = hardware(&flags.hardware)?.times(flags.machines_per_instance);
-    let cost = CostModel::roofline(&size.cost, &machine.hardware);
-    let num_blocks = flags.kv_blocks.unwrap_or_else(|| size.kv_blocks(machine.memory, flags.block_size));
+    let (weights, kv) = widths(flags);
+    let model = Simulated::of(&shape(&flags.model)?, weights, kv);
+    let machine = named_machine(&flags.hardware)?.times(flags.machines_per_instance);
+    let cost = CostModel::roofline(&model.cost, &hardware(&machine));
+    let memory = machine.memory.expect("a known machine has some");
+    let num_blocks = flags.kv_blocks.unwrap_or_else(|| model.kv_blocks(memory, flags.block_size));
     if num_blocks == 0 {
         let gb = |bytes: f64| format!("{:.1} GB", bytes / 1e9);
         return Err(Failure::usage(format!(
             "--model: the weights of {} take {}, {} x {} has {} and nothing is left for the KV cache; \
              --machines-per-instance or --weights int8 may help",
             flags.model,
-            gb(size.resident_bytes),
+            gb(model.resident_bytes),
             flags.machines_per_instance,
             flags.hardware,
-            gb(machine.memory)
+            gb(memory)
         )));
     }
     let most = Limits::MOST_BLOCKS;
@@ -137,7 +142,7 @@ fn instance(flags: &SimFlags) -> Result<Instance, Failure> {
     let limits = Limits {
         block_size: flags.block_size,
         num_blocks,
-        max_model_len: size.max_model_len.min(num_blocks * flags.block_size),
+        max_model_len: model.max_model_len.min(num_blocks * flags.block_size),
         max_num_seqs: flags.max_num_seqs,
         max_num_batched_tokens: rows,
         max_prefill_chunk: rows,
@@ -165,54 +170,36 @@ fn widths(flags: &SimFlags) -> (f64, f64) {
     (weights, kv)
 }
 
-fn model_size(flags: &SimFlags) -> Result<ModelSize, Failure> {
-    let (weights, kv) = widths(flags);
-    if let Some(shape) = ModelShape::named(&flags.model) {
-        return Ok(shape.size(weights, kv));
+/// A known model's, or that of a `config.json`.
+fn shape(model: &str) -> Result<ModelShape, Failure> {
+    if let Some(shape) = ModelShape::named(model) {
+        return Ok(shape);
     }
-    let path = Path::new(&flags.model);
+    let path = Path::new(model);
     let path = if path.is_dir() { path.join("config.json") } else { path.to_path_buf() };
     let text = files::read_text(&path, ModelConfig::MAX_BYTES).map_err(|error| {
-        let names: Vec<&str> = MODELS.iter().map(|shape| shape.name).collect();
+        let names: Vec<&str> = ModelShape::known().map(|(name, _)| name).collect();
         Failure::usage(format!(
-            "--model: {} is none of {} and no directory with a config.json: {}: {error}",
-            flags.model,
+            "--model: {model} is none of {} and no directory with a config.json: {}: {error}",
             names.join(", "),
             path.display()
         ))
     })?;
     let config =
         ModelConfig::parse(&text).map_err(|error| Failure::usage(format!("--model: {}: {error}", path.display())))?;
-    let (layers, head) = (config.layer_parameters() as f64, config.head_parameters() as f64);
-    let embeddings = if config.tie_word_embeddings { head } else { 2.0 * head };
-    let cost = ModelCost {
-        // Of a mixture, a batch soon reads every expert.
-        weight_bytes: (layers + head) * weights,
-        row_flops: config.flops_per_token() as f64,
-        logit_flops: config.flops_per_logit_row() as f64,
-        pair_flops: config.attention_flops(1) as f64,
-        kv_bytes: (2 * config.num_layers * config.num_kv_heads * config.head_dim) as f64 * kv,
-    };
-    Ok(ModelSize { cost, resident_bytes: (layers + embeddings) * weights, max_model_len: config.context_limit })
+    Ok(config.shape())
 }
 
-fn hardware(name: &str) -> Result<Machine, Failure> {
+fn named_machine(name: &str) -> Result<Machine, Failure> {
     if name == "this" {
         let limits = figures::limits(None, None)?;
         let (memory, _) = machine::memory().ok_or_else(|| Failure::failed("the size of the memory is unknown"))?;
-        let hardware = Hardware {
-            name: "this",
-            flops: limits.bf16_flops,
-            bandwidth: limits.read_bandwidth,
-            // What this engine reaches, by docs/performance.md.
-            flops_share: 0.9,
-            bandwidth_share: 0.9,
-            step_overhead: 1e-4,
-        };
-        return Ok(Machine { hardware, memory: memory as f64 });
+        let here = Machine::here(&limits, WeightClass::Bf16, Some(memory as f64));
+        // What this engine reaches, by docs/performance.md.
+        return Ok(Machine { flops_share: 0.9, bandwidth_share: 0.9, ..here });
     }
-    Machine::named(name).ok_or_else(|| {
-        let names: Vec<&str> = MACHINES.iter().map(|machine| machine.hardware.name).collect();
+    Machine::known().find(|machine| machine.name == name).ok_or_else(|| {
+        let names: Vec<String> = Machine::known().map(|machine| machine.name).collect();
         Failure::usage(format!("--hardware: {name} is none of {}, this", names.join(", ")))
     })
 }

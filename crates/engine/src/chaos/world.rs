@@ -10,9 +10,9 @@ use std::time::Duration;
 use kernels::{Arithmetic, Isa, KvDtype, WeightClass};
 use model::GenerationDefaults;
 use model::sampler::{History, SampleKey, Sampler};
-use model::tokenizer::Tokenizer;
 use scheduler::cost::{Knot, Terms};
 use scheduler::{CostModel, FinishReason, Limits, Nanos, Scheduler, Targets, TierSizes, TokenId};
+use text::tokenizer::Tokenizer;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use super::fake::{self, EOS, Fake, Faults, NAN, POISON, VOCAB};

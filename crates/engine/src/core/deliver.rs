@@ -1,7 +1,7 @@
 //! What clients hear of a step: tokens as text, and the ends of answers.
 
-use model::detokenizer::Piece;
 use scheduler::{Event, FinishReason, Nanos, RequestId, TokenId};
+use text::detokenizer::Piece;
 
 use super::EngineCore;
 use crate::journal::Fact;

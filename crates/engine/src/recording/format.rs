@@ -17,9 +17,10 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
+use checkpoint::Checkpoint;
 use kernels::{Arithmetic, KvDtype, KvShape, WeightClass};
+use model::ModelConfig;
 use model::sampler::SamplingParams;
-use model::{Checkpoint, ModelConfig};
 use scheduler::cost::{Knot, Terms};
 use scheduler::{CostModel, Limits, Nanos, RequestId, StepRecord, TokenId};
 use serde::{Deserialize, Serialize};

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use model::{Checkpoint, Progress};
+use checkpoint::Checkpoint;
+use model::Progress;
 use scheduler::{
     Event, Nanos, Priority, Request, RequestId, RowOutput, Scheduler, Sequence, Step, StepOutput, StepRecord,
     StopRules, Targets, TokenId,

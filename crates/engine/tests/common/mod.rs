@@ -3,8 +3,8 @@
 
 use std::path::PathBuf;
 
+use checkpoint::{Checkpoint, Source};
 use engine::{Engine, EngineOptions, FinishReason, Output, Prompt, RawRequest, Timings, Usage};
-use model::{Checkpoint, Source};
 
 /// Loads the shipped model with `options`.
 pub(crate) fn start(options: &EngineOptions) -> Engine {

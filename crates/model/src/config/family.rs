@@ -4,7 +4,7 @@
 //! says is written into [`ModelConfig`](super::ModelConfig), and the forward pass knows no names.
 
 use super::fields::{Fields, kind, quoted};
-use crate::checkpoint::LoadError;
+use checkpoint::LoadError;
 use kernels::Activation;
 use serde_json::Value;
 use std::fmt;

@@ -1,6 +1,6 @@
 //! A JSON object's fields by name, type and range: a value that is wrong is refused under its own name.
 
-use crate::checkpoint::LoadError;
+use checkpoint::LoadError;
 use serde_json::{Map, Value};
 use std::fmt;
 use std::ops::RangeInclusive;

@@ -3,7 +3,7 @@
 use super::family::{ExpertFields, Traits, Windows};
 use super::fields::{Fields, kind, quoted};
 use super::{LayerConfig, MAX_WIDTH};
-use crate::checkpoint::LoadError;
+use checkpoint::LoadError;
 use kernels::RoutingRule;
 use serde_json::Value;
 
@@ -19,12 +19,6 @@ pub struct ExpertConfig {
 }
 
 impl ExpertConfig {
-    /// The share of a layer's experts that a step of `rows` rows reads on average, if a row is as likely to go to one as
-    /// to another. Exact for one row.
-    pub fn share_read(&self, rows: f64) -> f64 {
-        1.0 - (1.0 - self.rule.top_k as f64 / self.num_experts as f64).powf(rows)
-    }
-
     pub(super) fn read(fields: &Fields<'_>, traits: &Traits) -> Result<Option<ExpertConfig>, LoadError> {
         if traits.experts == ExpertFields::None {
             return Ok(None);

@@ -2,7 +2,7 @@
 
 use super::family::Traits;
 use super::fields::{Fields, quoted};
-use crate::checkpoint::LoadError;
+use checkpoint::LoadError;
 use kernels::RopeScaling;
 use kernels::rope::yarn_attention_factor as attention_factor_of_scales;
 use std::ops::RangeInclusive;

@@ -13,10 +13,10 @@ use super::recipe::{
     Narrow, Reason, Target, Unit, Verdict, judge, judged_alone, limit, quantize, restored, rounded, units,
 };
 use super::{Export, ExportError, Work};
-use crate::checkpoint::LoadError;
 use crate::tensors::Tensors;
 use crate::transformer::{Layer, Loader, Pass, Place, Scratch, scale};
-use crate::weights::Weights;
+use checkpoint::LoadError;
+use checkpoint::weights::Weights;
 use kernels::float32::{Float32Cache, Float32Matrix};
 use kernels::quant::{Factor, Gram};
 use kernels::{Backend, Float32, KvDtype, KvShape, MatrixShape, OutOfMemory, RopeTable, RowSource, WeightClass};

@@ -28,11 +28,11 @@ mod vocabulary;
 
 pub use recipe::{Kept, Reason, limit};
 
-use crate::checkpoint::{Checkpoint, LoadError};
 use crate::config::ModelConfig;
 use crate::forward::Progress;
 use crate::tensors::Tensors;
-use crate::weights::Weights;
+use checkpoint::weights::Weights;
+use checkpoint::{Checkpoint, LoadError};
 use kernels::WeightClass;
 use serde_json::Value;
 use staging::Staging;
@@ -156,7 +156,7 @@ pub struct Export<'c> {
 impl<'c> Export<'c> {
     /// Reads and checks the headers, the configuration, and for GGUF the tokenizer.
     pub fn open(checkpoint: &'c Checkpoint, format: Format, class: WeightClass) -> Result<Export<'c>, ExportError> {
-        if checkpoint.gguf().is_some() {
+        if checkpoint.is_gguf() {
             let problem = "a GGUF file; quantize reads a directory in the layout of transformers";
             return Err(ExportError::Refused(format!("{}: {problem}", checkpoint.location())));
         }

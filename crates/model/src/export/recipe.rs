@@ -10,12 +10,13 @@
 //! Yang et al., 2024), which only a text shows. The decision is made here, once, and is a part of the files.
 
 use super::{ExportError, Work};
-use crate::checkpoint::LoadError;
 use crate::config::Family;
-use crate::gguf::BlockType;
 use crate::tensors::{Feed, Layer, Linear, Mlp};
-use crate::weights::encoding::Encoding;
-use crate::weights::{Part, RowOrder, Weights, class_for};
+use checkpoint::BlockType;
+use checkpoint::LoadError;
+use checkpoint::encoding::Encoding;
+use checkpoint::encoding::class_for;
+use checkpoint::weights::{Part, RowOrder, Weights};
 use half::{bf16, f16};
 use kernels::quant::{Factor, GROUP, INT8_GROUP, ROUNDED_ROWS, ScaleGrid, quantize_int4_row, quantize_int8_row};
 use kernels::{Isa, WeightClass};

@@ -19,10 +19,10 @@
 use super::calibration::{Judge, targets};
 use super::recipe::{INT8_FILE_GROUP, Kept, Module, Target, Unit, Verdict, units};
 use super::{CONFIG, Export, ExportError, FIELD, Report, Work};
-use crate::checkpoint::{Checkpoint, LoadError};
 use crate::config::Family;
 use crate::tensors::Tensors;
-use crate::weights::Stored;
+use checkpoint::weights::Stored;
+use checkpoint::{Checkpoint, LoadError};
 use kernels::WeightClass;
 use kernels::quant::GROUP;
 use serde_json::{Map, Value, json};
@@ -504,9 +504,9 @@ mod tests {
         let files =
             ["t0", "t1", "t2", "t3", "t4"].map(|name| index["weight_map"][name].as_str().unwrap()[6..11].to_string());
         assert_eq!(files, ["00001", "00001", "00002", "00002", "00003"]);
-        let checkpoint = Checkpoint::open(crate::Source::Directory(directory.clone())).unwrap();
+        let checkpoint = Checkpoint::open(checkpoint::Source::Directory(directory.clone())).unwrap();
         fs::write(directory.join(CONFIG), "{}").unwrap();
-        let weights = crate::weights::Weights::open(&checkpoint).unwrap();
+        let weights = checkpoint::weights::Weights::open(&checkpoint).unwrap();
         for (index, (name, ..)) in tensors.iter().enumerate() {
             let mut row = [0.0; 16];
             weights.tensor(name, &[4, 4]).unwrap().rows().unwrap().read(0, &mut row).unwrap();
@@ -534,8 +534,8 @@ mod tests {
         for (index, (name, ..)) in tensors.iter().enumerate().filter(|(_, tensor)| tensor.3 > 0) {
             assert_eq!(bytes[8 + 1024 + offset(name) as usize], index as u8, "{name}");
         }
-        let checkpoint = Checkpoint::open(crate::Source::Directory(directory.clone())).unwrap();
-        assert!(crate::weights::Weights::open(&checkpoint).is_ok(), "our own strict reader takes it");
+        let checkpoint = Checkpoint::open(checkpoint::Source::Directory(directory.clone())).unwrap();
+        assert!(checkpoint::weights::Weights::open(&checkpoint).is_ok(), "our own strict reader takes it");
         fs::remove_dir_all(directory).unwrap();
     }
 

@@ -11,11 +11,11 @@
 
 use super::ExportError;
 use super::gguf::Settings;
-use crate::checkpoint::{Checkpoint, LoadError};
 use crate::config::ModelConfig;
-use crate::gguf::pattern_name;
-use crate::tokenizer::Tokenizer;
+use checkpoint::gguf::pattern_name;
+use checkpoint::{Checkpoint, LoadError};
 use serde_json::{Map, Value};
+use text::tokenizer::Tokenizer;
 
 const TOKENIZER: &str = "tokenizer.json";
 const SETTINGS: &str = "tokenizer_config.json";

@@ -3,8 +3,9 @@
 
 pub(crate) mod gguf;
 
+use checkpoint::{Checkpoint, LoadError, Source};
 use kernels::{Arithmetic, Backend, Cpu, CpuOptions, Isa, KvDtype, WeightClass};
-use model::{Batch, Checkpoint, Forward, KvBudget, LoadError, LoadOptions, Runner, Source, Span};
+use model::{Batch, Forward, KvBudget, LoadOptions, Runner, Span};
 use std::ops::Range;
 use std::path::PathBuf;
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use engine::{End, Ended, Engine, FinishReason, InScene, KvMap, LoggedStep, Percentiles, RequestId, Scene};
-use model::demands::Demands;
+use roofline::Demands;
 use scheduler::{BlockUse, Blocked, Nanos, PreemptionMode, RecordRow, StepRecord};
 use serde_json::{Value, json};
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use engine::{Ended, KvMap, LoggedStep, Place, Scene, Watch};
 use hyper::body::{Body, Bytes, Frame};
-use model::demands::Demands;
+use roofline::Demands;
 use scheduler::Nanos;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Interval, MissedTickBehavior};

@@ -1,12 +1,12 @@
 //! `POST /tokenize` and `POST /detokenize`, in vLLM's shapes.
 
 use engine::Prompt;
-use model::chat_template::{TemplateError, TemplateOptions};
-use model::pace;
-use model::tokenizer::{TextError, Tokenizer};
 use serde::Serialize;
 use serde::ser::{Error as _, SerializeSeq, Serializer};
 use serde_json::{Value, json};
+use text::chat_template::{TemplateError, TemplateOptions};
+use text::pace;
+use text::tokenizer::{TextError, Tokenizer};
 
 use crate::app::App;
 use crate::error::ApiError;

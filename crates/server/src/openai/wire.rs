@@ -2,9 +2,9 @@
 //! `prompt_logprobs`) and one of our own (`timings`).
 
 use engine::{Arithmetic, Timings, TokenLogprob, Usage};
-use model::tokenizer::Tokenizer;
 use serde::Serialize;
 use serde_json::{Map, Value};
+use text::tokenizer::Tokenizer;
 
 /// What every answer says about itself. `C`: a choice, whole or a piece of one.
 #[derive(Serialize)]

@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use checkpoint::{Checkpoint, Source};
 use engine::{Engine, EngineOptions};
-use model::{Checkpoint, Source};
 use serde_json::{Value, json};
 use server::{Server, ServerOptions, Stop, StopHandle};
 

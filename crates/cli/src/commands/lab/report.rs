@@ -6,13 +6,13 @@ use std::fmt::{self, Write};
 use std::fs;
 use std::path::Path;
 
+use launch::machine;
 use serde_json::{Value, json};
 use sim::plot::{Chart, Line};
 
 use super::{Kind, Lab, Point, Sweep};
 use crate::failure::Failure;
 use crate::figures::{bandwidth, duration, limits_json, operations, percent, rounded};
-use crate::machine;
 
 /// Points of a drawn law.
 const POINTS: usize = 60;

@@ -9,7 +9,8 @@
 
 use std::time::{Duration, Instant};
 
-use engine::{Calibration, Engine, EngineOptions, Output, Prompt, RawRequest};
+use engine::{Engine, Output, Prompt, RawRequest};
+use launch::{Calibrate, Settings};
 use plan::{Ask, Deployment};
 use serde_json::{Value, json};
 
@@ -28,9 +29,8 @@ const WANTED: f64 = 0.15;
 
 /// What the engine is told: prompts are computed, whatever was asked before, and steps are measured now, whatever an
 /// earlier start has kept.
-pub(super) fn options(options: EngineOptions) -> EngineOptions {
-    let calibration = options.calibration.map(|calibration| Calibration { directory: None, ..calibration });
-    EngineOptions { enable_prefix_caching: false, calibration, ..options }
+pub(super) fn settings(settings: Settings) -> Settings {
+    Settings { enable_prefix_caching: false, calibrate: Calibrate::Afresh, ..settings }
 }
 
 /// Measures all points that fit into the engine's context, and prints them beside both predictions.

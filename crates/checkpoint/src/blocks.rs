@@ -1,0 +1,382 @@
+//! The block types of GGUF: quantized numbers and their scales, as bytes, and the float that each stands for.
+//!
+//! ```text
+//! Q8_0   [ d: f16 | 32 x i8 ]                                   w = d q
+//! Q4_0   [ d: f16 | 32 x 4 bits ]                               w = d (q - 8)
+//! Q4_1   [ d: f16 | m: f16 | 32 x 4 bits ]                      w = d q + m
+//! Q5_0   [ d: f16 | 32 high bits | 32 x 4 bits ]                w = d (q - 16)          Q5_1: as Q4_1
+//! IQ4_NL [ d: f16 | 32 x 4 bits ]                               w = d LEVELS[q]
+//! Q4_K   [ d, dmin: f16 | 8 x (6 + 6 bits) | 256 x 4 bits ]     w = (d s) q - dmin m    Q2_K, Q5_K alike
+//! Q6_K   [ 256 x 4 bits | 256 x 2 bits | 16 x i8 | d: f16 ]     w = (d s) (q - 32)      Q3_K alike
+//! ```
+//!
+//! Four-bit numbers of a block lie in two halves: the low nibbles are its first half, the high nibbles its second.
+//! The formats are ggml's (Gerganov et al., 2023). Products and sums are rounded in the order in which the `gguf` package
+//! of Python computes them, so every bit of a dequantized float is the same: `oracle/gguf_cases.py` and `tests/gguf.rs`.
+
+use half::f16;
+use kernels::quant::{BlockFormat, Codes, GroupScale, Scales};
+
+/// A quantized type that weights are read from.
+#[allow(non_camel_case_types, reason = "the format's own names")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BlockType {
+    /// 4 bits, a scale for 32.
+    Q4_0,
+    /// 4 bits, a scale and a minimum for 32.
+    Q4_1,
+    /// 5 bits, a scale for 32.
+    Q5_0,
+    /// 5 bits, a scale and a minimum for 32.
+    Q5_1,
+    /// 8 bits, a scale for 32.
+    Q8_0,
+    /// 2 bits, a 4-bit scale and minimum for 16.
+    Q2_K,
+    /// 3 bits, a 6-bit scale for 16.
+    Q3_K,
+    /// 4 bits, a 6-bit scale and minimum for 32.
+    Q4_K,
+    /// 5 bits, a 6-bit scale and minimum for 32.
+    Q5_K,
+    /// 6 bits, an 8-bit scale for 16.
+    Q6_K,
+    /// 4 bits that choose one of 16 uneven levels, a scale for 32.
+    IQ4_NL,
+}
+
+impl BlockType {
+    /// As ggml writes it.
+    pub fn name(self) -> &'static str {
+        match self {
+            BlockType::Q4_0 => "Q4_0",
+            BlockType::Q4_1 => "Q4_1",
+            BlockType::Q5_0 => "Q5_0",
+            BlockType::Q5_1 => "Q5_1",
+            BlockType::Q8_0 => "Q8_0",
+            BlockType::Q2_K => "Q2_K",
+            BlockType::Q3_K => "Q3_K",
+            BlockType::Q4_K => "Q4_K",
+            BlockType::Q5_K => "Q5_K",
+            BlockType::Q6_K => "Q6_K",
+            BlockType::IQ4_NL => "IQ4_NL",
+        }
+    }
+
+    /// Numbers in a block, and its bytes.
+    pub fn size(self) -> (usize, usize) {
+        match self {
+            BlockType::Q4_0 | BlockType::IQ4_NL => (32, 18),
+            BlockType::Q4_1 => (32, 20),
+            BlockType::Q5_0 => (32, 22),
+            BlockType::Q5_1 => (32, 24),
+            BlockType::Q8_0 => (32, 34),
+            BlockType::Q2_K => (256, 84),
+            BlockType::Q3_K => (256, 110),
+            BlockType::Q4_K => (256, 144),
+            BlockType::Q5_K => (256, 176),
+            BlockType::Q6_K => (256, 210),
+        }
+    }
+
+    /// The packed layout that holds these weights as they are.
+    pub fn format(self) -> BlockFormat {
+        use BlockType::*;
+        // Types of few bits share the table of a wider one, so that a matrix of several types keeps four bits.
+        let four = |first: i8| Codes::Four { levels: std::array::from_fn(|code| code as i8 + first) };
+        let codes = match self {
+            Q4_0 | Q3_K => four(-8),
+            Q4_1 | Q4_K | Q2_K => four(0),
+            IQ4_NL => Codes::Four { levels: LEVELS },
+            Q5_0 | Q5_1 | Q8_0 | Q5_K | Q6_K => Codes::Eight,
+        };
+        let group = if matches!(self, Q2_K | Q3_K | Q6_K) { 16 } else { 32 };
+        let mins = matches!(self, Q4_1 | Q5_1 | Q2_K | Q4_K | Q5_K);
+        let scales = if self.size().0 == 256 { Scales::Super } else { Scales::Half };
+        BlockFormat { codes, group, mins, scales }
+    }
+
+    /// Whole blocks to levels and the scales of their groups: `bytes` are those of `levels`, and `scales` has as many
+    /// groups as [`format`](Self::format) says. `scale * level + min` is what [`decode`](Self::decode) gives, bit by bit.
+    pub fn groups(self, bytes: &[u8], levels: &mut [i8], scales: &mut [GroupScale]) {
+        let (elements, block_bytes) = self.size();
+        let per_block = elements / self.format().group;
+        let blocks = bytes.chunks_exact(block_bytes).zip(levels.chunks_exact_mut(elements));
+        for ((block, levels), scales) in blocks.zip(scales.chunks_exact_mut(per_block)) {
+            self.block_groups(block, levels, scales);
+        }
+    }
+
+    fn block_groups(self, block: &[u8], levels: &mut [i8], scales: &mut [GroupScale]) {
+        let f16_at = |at: usize| f16::from_le_bytes([block[at], block[at + 1]]);
+        let mut set = |from: &mut dyn Iterator<Item = i8>| levels.iter_mut().zip(from).for_each(|(to, q)| *to = q);
+        // What is added here, K-quants subtract.
+        let k = |(d, ratio): (f16, i8), (m, min_ratio): (f16, i8)| GroupScale { d, ratio, m: -m, min_ratio };
+        let none = (f16::ZERO, 0);
+        match self {
+            BlockType::Q4_0 => set(&mut nibbles(&block[2..]).into_iter().map(|q| q as i8 - 8)),
+            BlockType::IQ4_NL => set(&mut nibbles(&block[2..]).into_iter().map(|q| LEVELS[usize::from(q)])),
+            BlockType::Q4_1 => set(&mut nibbles(&block[4..]).into_iter().map(|q| q as i8)),
+            BlockType::Q5_0 => {
+                set(&mut fifth_bits(&block[2..6], nibbles(&block[6..])).into_iter().map(|q| q as i8 - 16));
+            }
+            BlockType::Q5_1 => set(&mut fifth_bits(&block[4..8], nibbles(&block[8..])).into_iter().map(|q| q as i8)),
+            BlockType::Q8_0 => set(&mut block[2..].iter().map(|&q| q as i8)),
+            BlockType::Q2_K => set(&mut (0..256).map(|i| two_bits(&block[16..80], i) as i8)),
+            BlockType::Q3_K => {
+                set(&mut (0..256)
+                    .map(|i| two_bits(&block[32..96], i) as i8 - ((one_bit(&block[..32], i) ^ 1) << 2) as i8))
+            }
+            BlockType::Q4_K => set(&mut (0..256).map(|i| four_bits(&block[16..], 32, i) as i8)),
+            BlockType::Q5_K => {
+                set(&mut (0..256).map(|i| (four_bits(&block[48..], 32, i) | one_bit(&block[16..48], i) << 4) as i8))
+            }
+            BlockType::Q6_K => set(&mut (0..256)
+                .map(|i| (four_bits(&block[..128], 64, i) | two_bits(&block[128..192], i) << 4) as i8 - 32)),
+        }
+        let of = |group: usize| match self {
+            BlockType::Q4_0 | BlockType::IQ4_NL | BlockType::Q5_0 | BlockType::Q8_0 => {
+                GroupScale { d: f16_at(0), ratio: 1, ..GroupScale::ZERO }
+            }
+            BlockType::Q4_1 | BlockType::Q5_1 => GroupScale { d: f16_at(0), ratio: 1, m: f16_at(2), min_ratio: 1 },
+            BlockType::Q2_K => {
+                let byte = block[group];
+                k((f16_at(80), (byte & 15) as i8), (f16_at(82), (byte >> 4) as i8))
+            }
+            BlockType::Q3_K => k((f16_at(108), q3_k_scale(&block[96..108], group)), none),
+            BlockType::Q4_K | BlockType::Q5_K => {
+                let (scale, min) = scale_and_min(&block[4..16], group);
+                k((f16_at(0), scale as i8), (f16_at(2), min as i8))
+            }
+            BlockType::Q6_K => k((f16_at(208), block[192 + group] as i8), none),
+        };
+        scales.iter_mut().enumerate().for_each(|(group, scale)| *scale = of(group));
+    }
+
+    /// Whole blocks to floats: `bytes` are those of `out`.
+    pub fn decode(self, bytes: &[u8], out: &mut [f32]) {
+        match self {
+            BlockType::Q4_0 => each(bytes, out, q4_0),
+            BlockType::Q4_1 => each(bytes, out, q4_1),
+            BlockType::Q5_0 => each(bytes, out, q5_0),
+            BlockType::Q5_1 => each(bytes, out, q5_1),
+            BlockType::Q8_0 => each(bytes, out, q8_0),
+            BlockType::Q2_K => each(bytes, out, q2_k),
+            BlockType::Q3_K => each(bytes, out, q3_k),
+            BlockType::Q4_K => each(bytes, out, q4_k),
+            BlockType::Q5_K => each(bytes, out, q5_k),
+            BlockType::Q6_K => each(bytes, out, q6_k),
+            BlockType::IQ4_NL => each(bytes, out, iq4_nl),
+        }
+    }
+}
+
+impl BlockType {
+    /// Floats to whole blocks, as ggml's reference quantizers do it and the `gguf` package byte by byte: the number of largest
+    /// magnitude gives the scale. For Q8_0 and Q4_0, which this program writes.
+    pub fn encode(self, values: &[f32], bytes: &mut [u8]) {
+        match self {
+            BlockType::Q8_0 => {
+                for (values, block) in values.as_chunks().0.iter().zip(bytes.as_chunks_mut().0) {
+                    encode_q8_0(values, block);
+                }
+            }
+            BlockType::Q4_0 => {
+                for (values, block) in values.as_chunks().0.iter().zip(bytes.as_chunks_mut().0) {
+                    encode_q4_0(values, block);
+                }
+            }
+            other => unreachable!("{} is not written", other.name()),
+        }
+    }
+}
+
+fn encode_q8_0(values: &[f32; 32], block: &mut [u8; 34]) {
+    let d = values.iter().fold(0f32, |largest, x| largest.max(x.abs())) / 127.0;
+    let inverse = if d == 0.0 { 0.0 } else { 1.0 / d };
+    block[..2].copy_from_slice(&f16::from_f32(d).to_le_bytes());
+    for (q, x) in block[2..].iter_mut().zip(values) {
+        *q = (x * inverse).round() as i8 as u8; // halves away from zero
+    }
+}
+
+fn encode_q4_0(values: &[f32; 32], block: &mut [u8; 18]) {
+    // Of equals the first.
+    let largest = values.iter().fold(values[0], |largest, x| if x.abs() > largest.abs() { *x } else { largest });
+    let d = largest / -8.0;
+    let inverse = if d == 0.0 { 0.0 } else { 1.0 / d };
+    let q = values.map(|x| ((x * inverse + 8.5) as u8).min(15));
+    block[..2].copy_from_slice(&f16::from_f32(d).to_le_bytes());
+    for (i, byte) in block[2..].iter_mut().enumerate() {
+        *byte = q[i] | q[i + 16] << 4;
+    }
+}
+
+/// The levels of IQ4_NL.
+const LEVELS: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
+
+fn each<const BYTES: usize, const ELEMENTS: usize>(
+    bytes: &[u8],
+    out: &mut [f32],
+    decode: fn(&[u8; BYTES], &mut [f32; ELEMENTS]),
+) {
+    let (blocks, out) = (bytes.as_chunks::<BYTES>().0, out.as_chunks_mut::<ELEMENTS>().0);
+    assert_eq!(blocks.len(), out.len(), "bytes hold the blocks of out");
+    for (block, out) in blocks.iter().zip(out) {
+        decode(block, out);
+    }
+}
+
+fn half(bytes: &[u8], at: usize) -> f32 {
+    f16::from_le_bytes([bytes[at], bytes[at + 1]]).to_f32()
+}
+
+/// The nibbles of 16 bytes: 32 numbers.
+fn nibbles(bytes: &[u8]) -> [u8; 32] {
+    let mut q = [0; 32];
+    for (i, byte) in bytes[..16].iter().enumerate() {
+        (q[i], q[i + 16]) = (byte & 15, byte >> 4);
+    }
+    q
+}
+
+/// Adds bit `i` of `high` to the nibbles as number `i`'s fifth bit.
+fn fifth_bits(high: &[u8], mut q: [u8; 32]) -> [u8; 32] {
+    let high = u32::from_le_bytes([high[0], high[1], high[2], high[3]]);
+    for (i, q) in q.iter_mut().enumerate() {
+        *q |= ((high >> i & 1) as u8) << 4;
+    }
+    q
+}
+
+fn q4_0(block: &[u8; 18], out: &mut [f32; 32]) {
+    let d = half(block, 0);
+    *out = nibbles(&block[2..]).map(|q| d * f32::from(q as i8 - 8));
+}
+
+fn q4_1(block: &[u8; 20], out: &mut [f32; 32]) {
+    let (d, m) = (half(block, 0), half(block, 2));
+    for (out, q) in out.iter_mut().zip(nibbles(&block[4..])) {
+        *out = d * f32::from(q) + m;
+    }
+}
+
+fn q5_0(block: &[u8; 22], out: &mut [f32; 32]) {
+    let d = half(block, 0);
+    for (out, q) in out.iter_mut().zip(fifth_bits(&block[2..6], nibbles(&block[6..]))) {
+        *out = d * f32::from(q as i8 - 16);
+    }
+}
+
+fn q5_1(block: &[u8; 24], out: &mut [f32; 32]) {
+    let (d, m) = (half(block, 0), half(block, 2));
+    for (out, q) in out.iter_mut().zip(fifth_bits(&block[4..8], nibbles(&block[8..]))) {
+        *out = d * f32::from(q) + m;
+    }
+}
+
+fn q8_0(block: &[u8; 34], out: &mut [f32; 32]) {
+    let d = half(block, 0);
+    for (out, q) in out.iter_mut().zip(&block[2..]) {
+        *out = f32::from(*q as i8) * d;
+    }
+}
+
+fn iq4_nl(block: &[u8; 18], out: &mut [f32; 32]) {
+    let d = half(block, 0);
+    for (out, q) in out.iter_mut().zip(nibbles(&block[2..])) {
+        *out = d * f32::from(LEVELS[q as usize]);
+    }
+}
+
+/// Number `i` of 256 two-bit ones: each run of 32 bytes holds four runs of 32 numbers.
+fn two_bits(bytes: &[u8], i: usize) -> u8 {
+    bytes[i / 128 * 32 + i % 32] >> (i / 32 % 4 * 2) & 3
+}
+
+/// Number `i` of 256 four-bit ones, low nibbles of `run` bytes first.
+fn four_bits(bytes: &[u8], run: usize, i: usize) -> u8 {
+    bytes[i / (2 * run) * run + i % run] >> (i / run % 2 * 4) & 15
+}
+
+/// Number `i` of 256 bits: 32 bytes, and a bit of them for each run of 32 numbers.
+fn one_bit(bytes: &[u8], i: usize) -> u8 {
+    bytes[i % 32] >> (i / 32) & 1
+}
+
+fn q2_k(block: &[u8; 84], out: &mut [f32; 256]) {
+    let (scales, q) = block.split_at(16);
+    let (d, dmin) = (half(block, 80), half(block, 82));
+    for (group, (out, scale)) in out.as_chunks_mut::<16>().0.iter_mut().zip(scales).enumerate() {
+        let (d, m) = (d * f32::from(scale & 15), dmin * f32::from(scale >> 4));
+        for (i, out) in out.iter_mut().enumerate() {
+            *out = d * f32::from(two_bits(q, group * 16 + i)) - m;
+        }
+    }
+}
+
+/// Scale of group `group`, six bits in the twelve bytes that hold sixteen.
+fn q3_k_scale(bytes: &[u8], group: usize) -> i8 {
+    let scale = bytes[group % 8] >> (group / 8 * 4) & 15 | (bytes[8 + group % 4] >> (group / 4 * 2) & 3) << 4;
+    scale as i8 - 32
+}
+
+fn q3_k(block: &[u8; 110], out: &mut [f32; 256]) {
+    let (high, rest) = block.split_at(32);
+    let (low, scales) = rest.split_at(64);
+    let d = half(block, 108);
+    for (group, out) in out.as_chunks_mut::<16>().0.iter_mut().enumerate() {
+        let d = d * f32::from(q3_k_scale(scales, group));
+        for (i, out) in out.iter_mut().enumerate() {
+            let i = group * 16 + i;
+            // A set high bit means that nothing is taken away.
+            let q = two_bits(low, i) as i8 - ((one_bit(high, i) ^ 1) << 2) as i8;
+            *out = d * f32::from(q);
+        }
+    }
+}
+
+/// Scale and minimum of group `j`, six bits each, of the twelve bytes that hold eight of both.
+fn scale_and_min(bytes: &[u8], j: usize) -> (u8, u8) {
+    match j {
+        0..4 => (bytes[j] & 63, bytes[4 + j] & 63),
+        _ => {
+            let k = j - 4;
+            (bytes[8 + k] & 15 | bytes[k] >> 2 & 0x30, bytes[8 + k] >> 4 | bytes[4 + k] >> 2 & 0x30)
+        }
+    }
+}
+
+fn q4_k(block: &[u8; 144], out: &mut [f32; 256]) {
+    let (d, dmin, scales, q) = (half(block, 0), half(block, 2), &block[4..16], &block[16..]);
+    for (group, out) in out.as_chunks_mut::<32>().0.iter_mut().enumerate() {
+        let (scale, min) = scale_and_min(scales, group);
+        let (d, m) = (d * f32::from(scale), dmin * f32::from(min));
+        for (i, out) in out.iter_mut().enumerate() {
+            *out = d * f32::from(four_bits(q, 32, group * 32 + i)) - m;
+        }
+    }
+}
+
+fn q5_k(block: &[u8; 176], out: &mut [f32; 256]) {
+    let (d, dmin, scales, high, low) = (half(block, 0), half(block, 2), &block[4..16], &block[16..48], &block[48..]);
+    for (group, out) in out.as_chunks_mut::<32>().0.iter_mut().enumerate() {
+        let (scale, min) = scale_and_min(scales, group);
+        let (d, m) = (d * f32::from(scale), dmin * f32::from(min));
+        for (i, out) in out.iter_mut().enumerate() {
+            let i = group * 32 + i;
+            *out = d * f32::from(four_bits(low, 32, i) | one_bit(high, i) << 4) - m;
+        }
+    }
+}
+
+fn q6_k(block: &[u8; 210], out: &mut [f32; 256]) {
+    let (low, high, scales, d) = (&block[..128], &block[128..192], &block[192..208], half(block, 208));
+    for (group, out) in out.as_chunks_mut::<16>().0.iter_mut().enumerate() {
+        let d = d * f32::from(scales[group] as i8);
+        for (i, out) in out.iter_mut().enumerate() {
+            let i = group * 16 + i;
+            *out = d * f32::from((four_bits(low, 64, i) | two_bits(high, i) << 4) as i8 - 32);
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! How numbers lie in a file: floats, blocks of quantized numbers, and (for types that are read past) just their size.
+//!
+//! ```text
+//! a row of a tensor  =  blocks, one after the other     F32:   a block is one number in 4 bytes
+//!                                                       Q4_K:  a block is 256 numbers in 144 bytes
+//! ```
+
+use half::f16;
+use half::slice::HalfFloatSliceExt;
+use kernels::WeightClass;
+use std::ops::Range;
+
+use crate::blocks::BlockType;
+use crate::files::{LoadError, ModelFile};
+
+/// Bytes of a row that are decoded at a time, on the stack of the thread that packs.
+pub(crate) const CHUNK_BYTES: usize = 8192;
+
+/// The element type of a tensor in its file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Encoding {
+    /// 32-bit float.
+    F32,
+    /// IEEE half.
+    F16,
+    /// The upper half of a 32-bit float.
+    Bf16,
+    /// Blocks of quantized numbers (GGUF).
+    Quantized(BlockType),
+    /// One that weights are not read from: kept for its name and size.
+    Other {
+        /// As in the file.
+        name: &'static str,
+        /// See [`Encoding::block`].
+        block: Block,
+    },
+}
+
+/// The class that keeps a stored tensor best without more memory than it needs: floats as bf16, five bits and more as
+/// int8, four bits and fewer as int4. In a class of as many bits the weights
+/// are those of the file, none is quantized once more: `tests/gguf.rs`.
+pub fn class_for(encoding: Encoding) -> WeightClass {
+    use BlockType::*;
+    match encoding {
+        Encoding::F32 | Encoding::F16 | Encoding::Bf16 | Encoding::Other { .. } => WeightClass::Bf16,
+        Encoding::Quantized(Q5_0 | Q5_1 | Q8_0 | Q5_K | Q6_K) => WeightClass::Int8,
+        Encoding::Quantized(Q4_0 | Q4_1 | Q2_K | Q3_K | Q4_K | IQ4_NL) => WeightClass::Int4,
+    }
+}
+
+/// The smallest piece of a tensor that fills whole bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Block {
+    /// Numbers in it.
+    pub elements: usize,
+    /// Bytes that they take.
+    pub bytes: usize,
+}
+
+impl Encoding {
+    /// As files write it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Encoding::F32 => "F32",
+            Encoding::F16 => "F16",
+            Encoding::Bf16 => "BF16",
+            Encoding::Quantized(block) => block.name(),
+            Encoding::Other { name, .. } => name,
+        }
+    }
+
+    /// The unit that rows are made of.
+    pub fn block(self) -> Block {
+        match self {
+            Encoding::F32 => Block { elements: 1, bytes: 4 },
+            Encoding::F16 | Encoding::Bf16 => Block { elements: 1, bytes: 2 },
+            Encoding::Quantized(block) => {
+                let (elements, bytes) = block.size();
+                Block { elements, bytes }
+            }
+            Encoding::Other { block, .. } => block,
+        }
+    }
+
+    /// Whether [`decode`](Self::decode) knows it.
+    pub fn is_decoded(self) -> bool {
+        !matches!(self, Encoding::Other { .. })
+    }
+
+    /// Bytes of a tensor; the problem in words where its size is no number of blocks or leaves 64 bits.
+    pub(crate) fn num_bytes(self, shape: &[usize]) -> Result<u64, String> {
+        let Block { elements: block_elements, bytes } = self.block();
+        let overflow = || format!("shape {shape:?} of {} has more than 2^64 bits", self.name());
+        let elements =
+            shape.iter().try_fold(1u64, |product, &dim| product.checked_mul(dim as u64)).ok_or_else(overflow)?;
+        // Counted in bits, so that no reader of a smaller type can wrap where this one does not.
+        let bits = (elements / block_elements as u64).checked_mul(8 * bytes as u64).ok_or_else(overflow)?;
+        if elements % block_elements as u64 != 0 {
+            return Err(format!("shape {shape:?} of {} does not fill whole bytes", self.name()));
+        }
+        Ok(bits / 8)
+    }
+
+    /// Little-endian file bytes to `f32`, exactly. `bytes` holds the blocks of `out` and at most [`CHUNK_BYTES`].
+    pub(crate) fn decode(self, bytes: &[u8], out: &mut [f32]) {
+        let block = self.block();
+        debug_assert_eq!(bytes.len() * block.elements, out.len() * block.bytes, "bytes hold the blocks of out");
+        match self {
+            Encoding::F32 => {
+                for (out, bytes) in out.iter_mut().zip(bytes.as_chunks().0) {
+                    *out = f32::from_le_bytes(*bytes);
+                }
+            }
+            Encoding::Bf16 => {
+                for (out, bytes) in out.iter_mut().zip(bytes.as_chunks().0) {
+                    *out = f32::from_bits(u32::from(u16::from_le_bytes(*bytes)) << 16);
+                }
+            }
+            Encoding::F16 => {
+                let mut halves = [f16::ZERO; CHUNK_BYTES / 2];
+                let halves = &mut halves[..out.len()];
+                for (half, bytes) in halves.iter_mut().zip(bytes.as_chunks().0) {
+                    *half = f16::from_le_bytes(*bytes);
+                }
+                halves.convert_to_f32_slice(out);
+            }
+            Encoding::Quantized(block) => block.decode(bytes, out),
+            Encoding::Other { name, .. } => unreachable!("Weights::tensor refuses {name}"),
+        }
+    }
+}
+
+/// Reads `bytes` of a file some blocks at a time, at most [`CHUNK_BYTES`] on the stack.
+pub(crate) fn in_chunks(
+    file: &ModelFile,
+    bytes: Range<u64>,
+    block: Block,
+    mut decode: impl FnMut(&[u8]),
+) -> Result<(), LoadError> {
+    let Range { start: mut at, end } = bytes;
+    let mut bytes = [0; CHUNK_BYTES];
+    while at < end {
+        let most = (CHUNK_BYTES / block.bytes * block.bytes) as u64;
+        let bytes = &mut bytes[..(end - at).min(most) as usize];
+        file.read_at(at, bytes)?;
+        at += bytes.len() as u64;
+        decode(bytes);
+    }
+    Ok(())
+}

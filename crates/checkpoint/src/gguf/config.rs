@@ -1,0 +1,320 @@
+//! A file's settings as a `config.json`.
+//!
+//! ```text
+//! general.architecture = "llama"           architectures: ["LlamaForCausalLM"]
+//! llama.attention.head_count_kv = 8   ──►  num_key_value_heads: 8
+//! no tensor output.weight                  tie_word_embeddings: true
+//! ```
+//!
+//! Llama 3's stretched rotations have no setting: the converter writes the divisor of each frequency as the tensor
+//! `rope_freqs.weight`, computed in float32. The parameters that made it are found again and must give every divisor, so
+//! the rotations are those of the original model, to the last bit.
+
+use super::Gguf;
+use super::header::{Metadata, quoted};
+use crate::files::{Files, LoadError};
+use serde_json::{Map, Value, json};
+
+/// An architecture: ggml's name, and that of transformers. Mistral is `llama` to ggml, and so is Mixtral: see [`class`].
+const ARCHITECTURES: [(&str, &str); 10] = [
+    ("llama", "LlamaForCausalLM"),
+    ("qwen2", "Qwen2ForCausalLM"),
+    ("qwen3", "Qwen3ForCausalLM"),
+    ("qwen3moe", "Qwen3MoeForCausalLM"),
+    ("gemma2", "Gemma2ForCausalLM"),
+    ("gemma3", "Gemma3ForCausalLM"),
+    ("phi3", "Phi3ForCausalLM"),
+    ("olmo2", "Olmo2ForCausalLM"),
+    ("granite", "GraniteForCausalLM"),
+    ("smollm3", "SmolLM3ForCausalLM"),
+];
+
+/// Whole numbers: the field of `config.json`, and the key after the architecture's name.
+const INTEGERS: [(&str, &str); 8] = [
+    ("max_position_embeddings", "context_length"),
+    ("hidden_size", "embedding_length"),
+    ("num_hidden_layers", "block_count"),
+    ("num_attention_heads", "attention.head_count"),
+    ("num_key_value_heads", "attention.head_count_kv"),
+    ("num_experts", "expert_count"),
+    ("num_experts_per_tok", "expert_used_count"),
+    ("moe_intermediate_size", "expert_feed_forward_length"),
+];
+const FEED_FORWARD: (&str, &str) = ("intermediate_size", "feed_forward_length");
+/// Numbers.
+const FLOATS: [(&str, &str); 9] = [
+    ("rms_norm_eps", "attention.layer_norm_rms_epsilon"),
+    ("rope_theta", "rope.freq_base"),
+    ("rope_local_base_freq", "rope.freq_base_swa"),
+    ("attn_logit_softcapping", "attn_logit_softcapping"),
+    ("final_logit_softcapping", "final_logit_softcapping"),
+    ("attention_multiplier", "attention.scale"),
+    ("embedding_multiplier", "embedding_scale"),
+    ("residual_multiplier", "residual_scale"),
+    ("logits_scaling", "logit_scale"),
+];
+const WINDOW: (&str, &str) = ("sliding_window", "attention.sliding_window");
+const HEAD_DIM: (&str, &str) = ("head_dim", "attention.key_length");
+/// Of `rope_parameters`.
+const ROPE: [(&str, &str); 5] = [
+    ("factor", "rope.scaling.factor"),
+    ("original_max_position_embeddings", "rope.scaling.original_context_length"),
+    ("attention_factor", "rope.scaling.attn_factor"),
+    ("beta_fast", "rope.scaling.yarn_beta_fast"),
+    ("beta_slow", "rope.scaling.yarn_beta_slow"),
+];
+const ARCHITECTURE: &str = "general.architecture";
+const ROPE_FREQS: &str = "rope_freqs.weight";
+const SHORT_FACTORS: &str = "rope_factors_short.weight";
+const LONG_FACTORS: &str = "rope_factors_long.weight";
+
+/// Settings of one architecture: keys without its name in front.
+struct Settings<'m> {
+    metadata: &'m Metadata,
+    architecture: &'m str,
+}
+
+impl<'m> Settings<'m> {
+    fn of(metadata: &'m Metadata) -> Result<Settings<'m>, LoadError> {
+        let known = || ARCHITECTURES.map(|(ggml, _)| ggml).join(", ");
+        match metadata.text(ARCHITECTURE)? {
+            None => Err(metadata.error(ARCHITECTURE, "missing: is this a language model?")),
+            Some(name) if ARCHITECTURES.iter().any(|(ggml, _)| *ggml == name) => {
+                Ok(Settings { metadata, architecture: name })
+            }
+            Some(other) => {
+                Err(metadata.error(ARCHITECTURE, format!("{} is not known; known are {}", quoted(other), known())))
+            }
+        }
+    }
+
+    fn key(&self, name: &str) -> String {
+        format!("{}.{name}", self.architecture)
+    }
+
+    /// A whole number; a list of one number per layer counts when all are the same.
+    fn integer(&self, name: &str) -> Result<Option<u64>, LoadError> {
+        let key = self.key(name);
+        if !self.metadata.is_list(&key) {
+            return self.metadata.integer(&key);
+        }
+        let numbers = self.metadata.floats(&key)?.unwrap_or_default();
+        match numbers.first() {
+            Some(&first) if numbers.iter().all(|&number| number == first) && first >= 0.0 => Ok(Some(first as u64)),
+            _ => Err(self.metadata.error(&key, "a list of different numbers: layers that differ are not supported")),
+        }
+    }
+
+    fn head_dim(&self) -> Result<Option<u64>, LoadError> {
+        if let Some(stated) = self.integer(HEAD_DIM.1)? {
+            return Ok(Some(stated));
+        }
+        let (hidden, heads) = (self.integer("embedding_length")?, self.integer("attention.head_count")?);
+        Ok(hidden.zip(heads).filter(|(hidden, heads)| *heads > 0 && hidden % heads == 0).map(|(h, n)| h / n))
+    }
+}
+
+/// Width of a head: what the rows of queries and keys are ordered by.
+pub(super) fn head_dim(metadata: &Metadata) -> Result<usize, LoadError> {
+    let settings = Settings::of(metadata)?;
+    let missing = || metadata.error(&settings.key(HEAD_DIM.1), "missing, and not to be had from the number of heads");
+    Ok(settings.head_dim()?.filter(|dim| *dim > 0).ok_or_else(missing)? as usize)
+}
+
+/// The text of a `config.json` with the same meaning.
+pub(super) fn config_json(gguf: &Gguf, files: &Files) -> Result<Value, LoadError> {
+    let metadata = &gguf.metadata;
+    let settings = Settings::of(metadata)?;
+    let mut config = Map::new();
+    config.insert("architectures".into(), json!([class(&settings)?]));
+    for (field, key) in INTEGERS.into_iter().chain([FEED_FORWARD]) {
+        if let Some(number) = settings.integer(key)? {
+            config.insert(field.into(), number.into());
+        }
+    }
+    for (field, key) in FLOATS {
+        if let Some(number) = metadata.float(&settings.key(key))? {
+            config.insert(field.into(), number.into());
+        }
+    }
+    let head_dim = settings.head_dim()?;
+    if let Some(head_dim) = head_dim {
+        config.insert(HEAD_DIM.0.into(), head_dim.into());
+        if let Some(values) = settings.integer("attention.value_length")?.filter(|values| *values != head_dim) {
+            let problem = format!("{values}, and keys have {head_dim}; heads of two widths are not supported");
+            return Err(metadata.error(&settings.key("attention.value_length"), problem));
+        }
+        if let Some(rotated) = settings.integer("rope.dimension_count")?.filter(|rotated| *rotated != head_dim) {
+            config.insert("partial_rotary_factor".into(), json!(rotated as f64 / head_dim as f64));
+        }
+    }
+    let embedding = gguf.tensor("token_embd.weight");
+    if let Some(rows) = embedding.and_then(|(_, tensor)| tensor.shape.first()) {
+        config.insert("vocab_size".into(), (*rows).into());
+    }
+    config.insert("tie_word_embeddings".into(), gguf.tensor("output.weight").is_none().into());
+    config.insert("attention_bias".into(), gguf.tensor("blk.0.attn_q.bias").is_some().into());
+    config.insert("mlp_bias".into(), gguf.tensor("blk.0.ffn_gate.bias").is_some().into());
+    own_fields(&settings, head_dim, &mut config)?;
+    if let Some(scaling) = rope_scaling(gguf, files, &settings, head_dim)? {
+        config.insert("rope_scaling".into(), scaling);
+    }
+    let (bos, eos) = super::tokenizer::end_points(metadata)?;
+    config.insert("bos_token_id".into(), json!(bos));
+    config.insert("eos_token_id".into(), json!(eos));
+    Ok(Value::Object(config))
+}
+
+/// The class of transformers that computes what the file holds.
+fn class(settings: &Settings<'_>) -> Result<&'static str, LoadError> {
+    if settings.architecture == "llama" && settings.integer("expert_count")?.is_some_and(|experts| experts > 0) {
+        return Ok("MixtralForCausalLM");
+    }
+    let (_, class) = ARCHITECTURES.iter().find(|(ggml, _)| *ggml == settings.architecture).expect("it is known");
+    Ok(class)
+}
+
+/// Fields of single architectures, and those for which ggml has no key because it knows the models.
+fn own_fields(
+    settings: &Settings<'_>,
+    head_dim: Option<u64>,
+    config: &mut Map<String, Value>,
+) -> Result<(), LoadError> {
+    let window = settings.integer(WINDOW.1)?;
+    match settings.architecture {
+        "gemma2" | "gemma3" => {
+            // Scores are scaled by the width of a head, in the largest models by the embedding's share of one.
+            let layers = settings.integer("block_count")?;
+            let largest = if settings.architecture == "gemma2" { 46 } else { 62 };
+            let scalar = match (settings.integer("embedding_length")?, settings.integer("attention.head_count")?) {
+                (Some(hidden), Some(heads)) if layers == Some(largest) && heads > 0 => Some(hidden / heads),
+                _ => head_dim,
+            };
+            config.insert("query_pre_attn_scalar".into(), json!(scalar));
+            config.insert(WINDOW.0.into(), json!(window));
+        }
+        "qwen3moe" => {
+            config.insert("norm_topk_prob".into(), true.into());
+        }
+        "phi3" => {
+            config.insert(WINDOW.0.into(), json!(window));
+        }
+        // Of the two families that ggml calls so, the other has windows.
+        "olmo2" if window.is_some() => {
+            let problem = "this is OLMo 3, which is not supported";
+            return Err(settings.metadata.error(&settings.key(WINDOW.1), problem));
+        }
+        "llama" => {
+            config.insert(WINDOW.0.into(), json!(window)); // of Mixtral; Llama has none
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+/// The key behind a field of the translated text, for messages.
+pub(super) fn key_of(metadata: &Metadata, field: &str) -> String {
+    let architecture = metadata.text(ARCHITECTURE).ok().flatten().unwrap_or_default();
+    let name = field.rsplit('.').next().unwrap_or(field);
+    let mut fields = INTEGERS.into_iter().chain(FLOATS).chain(ROPE).chain([FEED_FORWARD, HEAD_DIM, WINDOW]);
+    match (field, fields.find(|(theirs, _)| *theirs == name)) {
+        (_, Some((_, key))) => format!("{architecture}.{key}"),
+        ("vocab_size", _) => "tensor \"token_embd.weight\"".to_string(),
+        ("partial_rotary_factor", _) => format!("{architecture}.rope.dimension_count"),
+        _ => field.to_string(),
+    }
+}
+
+fn rope_scaling(
+    gguf: &Gguf,
+    files: &Files,
+    settings: &Settings<'_>,
+    head_dim: Option<u64>,
+) -> Result<Option<Value>, LoadError> {
+    let metadata = settings.metadata;
+    let key = settings.key("rope.scaling.type");
+    let mut scaling = Map::new();
+    for (field, name) in ROPE {
+        if let Some(number) = metadata.float(&settings.key(name))? {
+            let number = if number.fract() == 0.0 { json!(number as i64) } else { json!(number) };
+            scaling.insert(field.into(), number);
+        }
+    }
+    match metadata.text(&key)? {
+        None | Some("none") => {}
+        Some("longrope") if gguf.tensor(LONG_FACTORS).is_some() => {}
+        Some("longrope") => {
+            return Err(metadata.error(&key, format!("longrope, but there is no tensor {LONG_FACTORS:?}")));
+        }
+        Some(kind @ ("linear" | "yarn")) => {
+            scaling.insert("rope_type".into(), kind.into());
+            return Ok(Some(Value::Object(scaling)));
+        }
+        Some(other) => {
+            return Err(metadata
+                .error(&key, format!("{} is not supported; none, linear, yarn and longrope are", quoted(other))));
+        }
+    }
+    let rotated = settings.integer("rope.dimension_count")?.or(head_dim).unwrap_or_default() as usize;
+    if gguf.tensor(LONG_FACTORS).is_some() {
+        let factors = |name| -> Result<Value, LoadError> { Ok(json!(gguf.vector(files, name, rotated / 2)?)) };
+        let original = settings.integer("rope.scaling.original_context_length")?;
+        return Ok(Some(json!({
+            "rope_type": "longrope", "short_factor": factors(SHORT_FACTORS)?, "long_factor": factors(LONG_FACTORS)?,
+            "original_max_position_embeddings": original,
+        })));
+    }
+    let Some((file, _)) = gguf.tensor(ROPE_FREQS) else { return Ok(None) };
+    let divisors = gguf.vector(files, ROPE_FREQS, rotated / 2)?;
+    let theta = metadata.float(&settings.key("rope.freq_base"))?.unwrap_or(10_000.0);
+    let context = settings.integer("context_length")?.unwrap_or_default();
+    let found = Llama3::find(&divisors, theta, context).ok_or_else(|| {
+        let problem = "these divisors of the frequencies are not those of Llama 3; others are not supported";
+        LoadError::field(file, format!("tensor {ROPE_FREQS:?}"), problem)
+    })?;
+    Ok(Some(json!({
+        "rope_type": "llama3", "factor": found.factor, "low_freq_factor": Llama3::LOW, "high_freq_factor": Llama3::HIGH,
+        "original_max_position_embeddings": found.original,
+    })))
+}
+
+/// Parameters of Llama 3's rotations (Grattafiori et al., 2024). All its models have the same two borders.
+struct Llama3 {
+    factor: f64,
+    original: u64,
+}
+
+impl Llama3 {
+    const LOW: f64 = 1.0;
+    const HIGH: f64 = 4.0;
+
+    /// Those that give these divisors, but for the rounding of float32. The factor is the largest; a divisor between one and it tells the
+    /// original length, and where there is none the power of two that fits is the length.
+    fn find(divisors: &[f32], theta: f64, context: u64) -> Option<Llama3> {
+        let factor = f64::from(divisors.iter().copied().fold(1.0, f32::max));
+        let wavelength =
+            |i: usize| 2.0 * std::f64::consts::PI * theta.powf(2.0 * i as f64 / (2 * divisors.len()) as f64);
+        let between = divisors.iter().position(|&d| d > 1.0 && f64::from(d) < factor);
+        let computed = between.map(|i| {
+            let smooth = (1.0 / f64::from(divisors[i]) - 1.0 / factor) / (1.0 - 1.0 / factor);
+            (wavelength(i) * (Self::LOW + smooth * (Self::HIGH - Self::LOW))).round() as u64
+        });
+        let powers = (5..28).map(|power| 1u64 << power).filter(|&length| length <= context.max(8192));
+        computed.into_iter().chain(powers).map(|original| Llama3 { factor, original }).find(|candidate| {
+            let same = |(i, &d): (usize, &f32)| (candidate.divisor(wavelength(i)) / f64::from(d) - 1.0).abs() < 1e-5;
+            divisors.iter().enumerate().all(same)
+        })
+    }
+
+    fn divisor(&self, wavelength: f64) -> f64 {
+        let original = self.original as f64;
+        if wavelength < original / Self::HIGH {
+            1.0
+        } else if wavelength > original / Self::LOW {
+            self.factor
+        } else {
+            let smooth = (original / wavelength - Self::LOW) / (Self::HIGH - Self::LOW);
+            1.0 / ((1.0 - smooth) / self.factor + smooth)
+        }
+    }
+}

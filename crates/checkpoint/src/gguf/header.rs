@@ -1,0 +1,540 @@
+//! The front of a GGUF file: settings by key, and where each tensor lies.
+//!
+//! ```text
+//! "GGUF" | version | tensors | keys | key, kind, value ... | name, dims, type, offset ... | padding | data
+//!  4       u32       u64       u64    bounded, kept as bytes   checked against the data       to the alignment
+//! ```
+//!
+//! Versions 2 and 3, little-endian. The format is that of ggml's `docs/gguf.md`.
+//!
+//! Files come from strangers. Every count and length is compared with what is left of the file before anything is
+//! taken for it; the settings stay the bytes that they are, so an array of a million strings costs its own size; tensors
+//! must follow each other in the data with nothing but padding between, as every writer lays them out.
+
+use crate::blocks::BlockType;
+use crate::container::{StoredAs, TensorInfo};
+use crate::encoding::{Block, Encoding};
+use crate::files::{LoadError, ModelFile};
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
+
+/// Settings and tensor table together. The largest vocabularies in use take 20 MB.
+const MAX_HEADER_BYTES: u64 = 128 << 20;
+/// Settings in one file; real ones have about 50.
+const MAX_KEYS: u64 = 1 << 16;
+/// Tensors in one file; the largest models have about 2,000.
+const MAX_TENSORS: u64 = 100_000;
+/// ggml's own limit on a key.
+const MAX_KEY_BYTES: u64 = (1 << 16) - 1;
+/// ggml keeps a name in 64 bytes with a zero at the end.
+const MAX_NAME_BYTES: u64 = 63;
+/// ggml's `GGML_MAX_DIMS`.
+const MAX_RANK: u32 = 4;
+/// Arrays in arrays in arrays; nobody writes more than one.
+const MAX_DEPTH: usize = 4;
+/// Read at once.
+const READ_BYTES: usize = 256 << 10;
+/// Where tensors begin, unless `general.alignment` says otherwise.
+const DEFAULT_ALIGNMENT: u64 = 32;
+
+const ALIGNMENT: &str = "general.alignment";
+
+/// The front of one file.
+#[derive(Debug)]
+pub(crate) struct Header {
+    /// The settings.
+    pub(crate) metadata: Metadata,
+    /// The tensors, in the order of their bytes.
+    pub(crate) tensors: Vec<TensorInfo>,
+}
+
+/// Settings by key, as the bytes of the file.
+#[derive(Debug)]
+pub(crate) struct Metadata {
+    file: String,
+    bytes: Vec<u8>,
+    values: HashMap<String, Value>,
+}
+
+/// One value: its kind and its bytes.
+#[derive(Clone, Debug)]
+struct Value {
+    kind: Kind,
+    bytes: Range<usize>,
+}
+
+/// The kinds of values, numbered as in the format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    U8,
+    I8,
+    U16,
+    I16,
+    U32,
+    I32,
+    F32,
+    Bool,
+    Text,
+    List,
+    U64,
+    I64,
+    F64,
+}
+
+impl Kind {
+    const ALL: [Kind; 13] = {
+        use Kind::*;
+        [U8, I8, U16, I16, U32, I32, F32, Bool, Text, List, U64, I64, F64]
+    };
+
+    fn parse(number: u32) -> Option<Kind> {
+        Self::ALL.get(number as usize).copied()
+    }
+
+    /// Bytes of a value; `None` where they vary.
+    fn size(self) -> Option<usize> {
+        match self {
+            Kind::U8 | Kind::I8 | Kind::Bool => Some(1),
+            Kind::U16 | Kind::I16 => Some(2),
+            Kind::U32 | Kind::I32 | Kind::F32 => Some(4),
+            Kind::U64 | Kind::I64 | Kind::F64 => Some(8),
+            Kind::Text | Kind::List => None,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Kind::U8 => "an 8-bit number",
+            Kind::I8 => "a signed 8-bit number",
+            Kind::U16 => "a 16-bit number",
+            Kind::I16 => "a signed 16-bit number",
+            Kind::U32 => "a 32-bit number",
+            Kind::I32 => "a signed 32-bit number",
+            Kind::F32 => "a 32-bit float",
+            Kind::Bool => "true or false",
+            Kind::Text => "a text",
+            Kind::List => "a list",
+            Kind::U64 => "a 64-bit number",
+            Kind::I64 => "a signed 64-bit number",
+            Kind::F64 => "a 64-bit float",
+        }
+    }
+}
+
+/// Element types by their number in the format, those that weights are not read from too: their sizes are checked.
+fn encoding(number: u32) -> Option<Encoding> {
+    let other = |name, elements, bytes| Encoding::Other { name, block: Block { elements, bytes } };
+    Some(match number {
+        0 => Encoding::F32,
+        1 => Encoding::F16,
+        2 => Encoding::Quantized(BlockType::Q4_0),
+        3 => Encoding::Quantized(BlockType::Q4_1),
+        6 => Encoding::Quantized(BlockType::Q5_0),
+        7 => Encoding::Quantized(BlockType::Q5_1),
+        8 => Encoding::Quantized(BlockType::Q8_0),
+        9 => other("Q8_1", 32, 36),
+        10 => Encoding::Quantized(BlockType::Q2_K),
+        11 => Encoding::Quantized(BlockType::Q3_K),
+        12 => Encoding::Quantized(BlockType::Q4_K),
+        13 => Encoding::Quantized(BlockType::Q5_K),
+        14 => Encoding::Quantized(BlockType::Q6_K),
+        15 => other("Q8_K", 256, 292),
+        16 => other("IQ2_XXS", 256, 66),
+        17 => other("IQ2_XS", 256, 74),
+        18 => other("IQ3_XXS", 256, 98),
+        19 => other("IQ1_S", 256, 50),
+        20 => Encoding::Quantized(BlockType::IQ4_NL),
+        21 => other("IQ3_S", 256, 110),
+        22 => other("IQ2_S", 256, 82),
+        23 => other("IQ4_XS", 256, 136),
+        24 => other("I8", 1, 1),
+        25 => other("I16", 1, 2),
+        26 => other("I32", 1, 4),
+        27 => other("I64", 1, 8),
+        28 => other("F64", 1, 8),
+        29 => other("IQ1_M", 256, 56),
+        30 => Encoding::Bf16,
+        34 => other("TQ1_0", 256, 54),
+        35 => other("TQ2_0", 256, 66),
+        39 => other("MXFP4", 32, 17),
+        40 => other("NVFP4", 64, 36),
+        41 => other("Q1_0", 128, 18),
+        _ => return None,
+    })
+}
+
+/// Reads and checks the front of a file. Cost: its bytes, once.
+pub(crate) fn read(file: &ModelFile) -> Result<Header, LoadError> {
+    let mut cursor = Cursor { file, bytes: Vec::new(), at: 0 };
+    let magic = cursor.take(4, "magic")?;
+    if cursor.bytes[magic] != *b"GGUF" {
+        return Err(cursor.error("magic", "the file does not begin with GGUF"));
+    }
+    let version = cursor.u32("version")?;
+    match version {
+        2 | 3 => {}
+        1 => return Err(cursor.error("version", "1 is not read; convert the model again, which writes version 3")),
+        _ if version & 0xFFFF == 0 => {
+            return Err(cursor.error("version", "the file is big-endian; little-endian files are read"));
+        }
+        _ => return Err(cursor.error("version", format!("{version} is not known; 2 and 3 are read"))),
+    }
+    let num_tensors = cursor.count("number of tensors", MAX_TENSORS, 8 + 4 + 4 + 8)?;
+    let num_keys = cursor.count("number of keys", MAX_KEYS, 8 + 1 + 4 + 1)?;
+    let values = read_values(&mut cursor, num_keys)?;
+    let metadata_len = cursor.at;
+    let metadata = |bytes| Metadata { file: file.name().to_string(), bytes, values };
+
+    let entries = read_tensors(&mut cursor, num_tensors)?;
+    let header_len = cursor.at as u64;
+    let mut bytes = cursor.bytes;
+    bytes.truncate(metadata_len);
+    bytes.shrink_to_fit();
+    let metadata = metadata(bytes);
+    let alignment = alignment(&metadata)?;
+    let tensors = lay_out(file, entries, header_len, alignment)?;
+    Ok(Header { metadata, tensors })
+}
+
+fn read_values(cursor: &mut Cursor<'_>, num_keys: u64) -> Result<HashMap<String, Value>, LoadError> {
+    let mut values = HashMap::new();
+    for index in 0..num_keys {
+        let field = format!("key {index}");
+        let key = cursor.text(&field, MAX_KEY_BYTES)?;
+        let key = match std::str::from_utf8(&cursor.bytes[key]) {
+            Ok("") => return Err(cursor.error(&field, "has no name")),
+            Ok(key) => key.to_string(),
+            Err(_) => return Err(cursor.error(&field, "its name is not UTF-8")),
+        };
+        let field = format!("key {}", quoted(&key));
+        let kind = cursor.kind(&field)?;
+        let start = cursor.at;
+        cursor.skip_value(kind, &field, 0)?;
+        let value = Value { kind, bytes: start..cursor.at };
+        if values.insert(key, value).is_some() {
+            return Err(cursor.error(&field, "occurs twice"));
+        }
+    }
+    Ok(values)
+}
+
+/// A row of the tensor table before its place in the data is checked.
+struct TableEntry {
+    name: String,
+    encoding: Encoding,
+    shape: Vec<usize>,
+    offset: u64,
+}
+
+fn read_tensors(cursor: &mut Cursor<'_>, num_tensors: u64) -> Result<Vec<TableEntry>, LoadError> {
+    let mut entries: Vec<TableEntry> = Vec::new();
+    for index in 0..num_tensors {
+        let field = format!("tensor {index}");
+        let name = cursor.text(&field, MAX_NAME_BYTES)?;
+        let name = match std::str::from_utf8(&cursor.bytes[name]) {
+            Ok("") => return Err(cursor.error(&field, "has no name")),
+            Ok(name) => name.to_string(),
+            Err(_) => return Err(cursor.error(&field, "its name is not UTF-8")),
+        };
+        let field = format!("tensor {}", quoted(&name));
+        let rank = cursor.u32(&field)?;
+        if rank > MAX_RANK {
+            return Err(cursor.error(&field, format!("{rank} dimensions; at most {MAX_RANK} are possible")));
+        }
+        let mut shape = Vec::new();
+        for _ in 0..rank {
+            let dim = cursor.u64(&field)?;
+            // ggml's dimensions are signed.
+            let dim = i64::try_from(dim).ok().and_then(|dim| usize::try_from(dim).ok());
+            shape.push(dim.ok_or_else(|| cursor.error(&field, "a dimension is more than 2^63"))?);
+        }
+        shape.reverse(); // the file has the innermost first
+        let number = cursor.u32(&field)?;
+        let encoding = encoding(number)
+            .ok_or_else(|| cursor.error(&field, format!("type {number} is not a type of tensor that is known")))?;
+        let block = encoding.block().elements;
+        let row = shape.last().copied().unwrap_or(1);
+        if !row.is_multiple_of(block) {
+            let problem = format!("rows of {row} numbers; {} comes in blocks of {block}", encoding.name());
+            return Err(cursor.error(&field, problem));
+        }
+        entries.push(TableEntry { name, encoding, shape, offset: cursor.u64(&field)? });
+    }
+    let mut names = HashSet::new();
+    if let Some(entry) = entries.iter().find(|entry| !names.insert(entry.name.as_str())) {
+        return Err(cursor.error(&format!("tensor {}", quoted(&entry.name)), "occurs twice"));
+    }
+    Ok(entries)
+}
+
+fn alignment(metadata: &Metadata) -> Result<u64, LoadError> {
+    let Some(value) = metadata.values.get(ALIGNMENT) else { return Ok(DEFAULT_ALIGNMENT) };
+    if value.kind != Kind::U32 {
+        return Err(metadata.error(ALIGNMENT, format!("is {}; it must be {}", value.kind.name(), Kind::U32.name())));
+    }
+    let alignment = metadata.integer(ALIGNMENT)?.unwrap_or_default();
+    if !alignment.is_power_of_two() {
+        return Err(metadata.error(ALIGNMENT, format!("{alignment} is not a power of two")));
+    }
+    Ok(alignment)
+}
+
+/// Gives the tensors their bytes: one after the other, each at the next multiple of the alignment, all within the file.
+fn lay_out(
+    file: &ModelFile,
+    entries: Vec<TableEntry>,
+    header_len: u64,
+    alignment: u64,
+) -> Result<Vec<TensorInfo>, LoadError> {
+    let data = header_len.next_multiple_of(alignment); // both far below 2^63
+    let mut expected = 0u64;
+    let mut tensors = Vec::with_capacity(entries.len());
+    for TableEntry { name, encoding, shape, offset } in entries {
+        let error = |problem: String| LoadError::field(file.name(), format!("tensor {}", quoted(&name)), problem);
+        let len = encoding.num_bytes(&shape).map_err(error)?;
+        if offset != expected {
+            return Err(error(format!("offset {offset}; after the tensors before it, it must be {expected}")));
+        }
+        let end = data.checked_add(offset).and_then(|start| start.checked_add(len));
+        if end.is_none_or(|end| end > file.len()) {
+            let problem = format!("its {len} bytes at offset {offset} of the data leave the file of {}", file.len());
+            return Err(error(problem));
+        }
+        expected = (offset + len).next_multiple_of(alignment);
+        tensors.push(TensorInfo { name, encoding, shape, offset: data + offset, len, stored: StoredAs::Itself });
+    }
+    Ok(tensors)
+}
+
+/// Reads forward through the front of a file, and keeps what it read.
+struct Cursor<'f> {
+    file: &'f ModelFile,
+    bytes: Vec<u8>,
+    at: usize,
+}
+
+impl Cursor<'_> {
+    fn error(&self, field: &str, problem: impl std::fmt::Display) -> LoadError {
+        LoadError::field(self.file.name(), field, problem)
+    }
+
+    /// The next `len` bytes, which must be in the file.
+    fn take(&mut self, len: u64, field: &str) -> Result<Range<usize>, LoadError> {
+        let left = self.file.len() - self.at as u64;
+        if len > left {
+            let problem = format!("{len} bytes at byte {}, where the file has {left} left", self.at);
+            return Err(self.error(field, problem));
+        }
+        let end = self.at as u64 + len;
+        if end > MAX_HEADER_BYTES {
+            return Err(self.error(field, format!("the header is longer than {MAX_HEADER_BYTES} bytes")));
+        }
+        let end = end as usize;
+        if end > self.bytes.len() {
+            let from = self.bytes.len();
+            let to = end.max((from + READ_BYTES).min(self.file.len() as usize));
+            let oom = |_| LoadError::OutOfMemory { bytes: to, purpose: self.file.name().to_string() };
+            self.bytes.try_reserve(to - from).map_err(oom)?;
+            self.bytes.resize(to, 0);
+            self.file.read_at(from as u64, &mut self.bytes[from..])?;
+        }
+        let start = std::mem::replace(&mut self.at, end);
+        Ok(start..end)
+    }
+
+    fn u32(&mut self, field: &str) -> Result<u32, LoadError> {
+        let at = self.take(4, field)?;
+        Ok(u32::from_le_bytes(self.bytes[at].try_into().expect("four bytes")))
+    }
+
+    fn u64(&mut self, field: &str) -> Result<u64, LoadError> {
+        let at = self.take(8, field)?;
+        Ok(u64::from_le_bytes(self.bytes[at].try_into().expect("eight bytes")))
+    }
+
+    /// How many of something follow, each at least `size` bytes.
+    fn count(&mut self, field: &str, limit: u64, size: u64) -> Result<u64, LoadError> {
+        let count = self.u64(field)?;
+        let left = self.file.len() - self.at as u64;
+        if count > left / size {
+            return Err(self.error(field, format!("{count}, but the file has only {left} bytes left")));
+        }
+        if count > limit {
+            return Err(self.error(field, format!("{count}; at most {limit} are read")));
+        }
+        Ok(count)
+    }
+
+    /// A length and that many bytes.
+    fn text(&mut self, field: &str, limit: u64) -> Result<Range<usize>, LoadError> {
+        let len = self.u64(field)?;
+        if len > limit {
+            return Err(self.error(field, format!("a name of {len} bytes; at most {limit} are possible")));
+        }
+        self.take(len, field)
+    }
+
+    fn kind(&mut self, field: &str) -> Result<Kind, LoadError> {
+        let number = self.u32(field)?;
+        Kind::parse(number).ok_or_else(|| self.error(field, format!("kind of value {number} is not known")))
+    }
+
+    fn skip_value(&mut self, kind: Kind, field: &str, depth: usize) -> Result<(), LoadError> {
+        match (kind.size(), kind) {
+            (Some(size), _) => self.take(size as u64, field).map(drop),
+            (None, Kind::Text) => {
+                let len = self.u64(field)?;
+                self.take(len, field).map(drop)
+            }
+            (None, _) => {
+                if depth == MAX_DEPTH {
+                    return Err(self.error(field, format!("lists are nested deeper than {MAX_DEPTH}")));
+                }
+                let element = self.kind(field)?;
+                // A text takes its length at least, a list its kind and length.
+                let smallest = element.size().unwrap_or(if element == Kind::Text { 8 } else { 12 });
+                let len = self.count(field, u64::MAX, smallest as u64)?;
+                match element.size() {
+                    Some(size) => self.take(len * size as u64, field).map(drop),
+                    None => (0..len).try_for_each(|_| self.skip_value(element, field, depth + 1)),
+                }
+            }
+        }
+    }
+}
+
+impl Metadata {
+    /// A [`LoadError::Field`] about a key.
+    pub(crate) fn error(&self, key: &str, problem: impl std::fmt::Display) -> LoadError {
+        LoadError::field(&self.file, key, problem)
+    }
+
+    /// Whether the key is there.
+    pub(crate) fn has(&self, key: &str) -> bool {
+        self.values.contains_key(key)
+    }
+
+    fn wrong(&self, key: &str, expected: &str, found: &Value) -> LoadError {
+        self.error(key, format!("expected {expected}, found {}", found.kind.name()))
+    }
+
+    /// A text; `None` when the key is absent.
+    pub(crate) fn text(&self, key: &str) -> Result<Option<&str>, LoadError> {
+        let Some(value) = self.values.get(key) else { return Ok(None) };
+        if value.kind != Kind::Text {
+            return Err(self.wrong(key, "a text", value));
+        }
+        let text = &self.bytes[value.bytes.start + 8..value.bytes.end];
+        std::str::from_utf8(text).map(Some).map_err(|_| self.error(key, "is not UTF-8"))
+    }
+
+    /// A whole number that is not negative, of any width.
+    pub(crate) fn integer(&self, key: &str) -> Result<Option<u64>, LoadError> {
+        let Some(value) = self.values.get(key) else { return Ok(None) };
+        let number = number(value.kind, &self.bytes[value.bytes.clone()]);
+        match number {
+            Some(Number::Integer(number)) => {
+                u64::try_from(number).map(Some).map_err(|_| self.error(key, format!("{number}; it cannot be negative")))
+            }
+            _ => Err(self.wrong(key, "a whole number", value)),
+        }
+    }
+
+    /// A number of any kind.
+    pub(crate) fn float(&self, key: &str) -> Result<Option<f64>, LoadError> {
+        let Some(value) = self.values.get(key) else { return Ok(None) };
+        match number(value.kind, &self.bytes[value.bytes.clone()]) {
+            Some(Number::Float(number)) if number.is_finite() => Ok(Some(number)),
+            Some(Number::Float(number)) => Err(self.error(key, format!("{number} is not a finite number"))),
+            Some(Number::Integer(number)) => Ok(Some(number as f64)),
+            None => Err(self.wrong(key, "a number", value)),
+        }
+    }
+
+    /// True or false.
+    pub(crate) fn flag(&self, key: &str) -> Result<Option<bool>, LoadError> {
+        match self.values.get(key) {
+            None => Ok(None),
+            Some(value) if value.kind == Kind::Bool => Ok(Some(self.bytes[value.bytes.start] != 0)),
+            Some(value) => Err(self.wrong(key, "true or false", value)),
+        }
+    }
+
+    /// The texts of a list.
+    pub(crate) fn texts(&self, key: &str) -> Result<Option<Vec<&str>>, LoadError> {
+        let Some((kind, bytes)) = self.list(key)? else { return Ok(None) };
+        if kind != Kind::Text {
+            return Err(self.error(key, format!("expected a list of texts; each is {}", kind.name())));
+        }
+        let (mut texts, mut rest) = (Vec::new(), bytes);
+        while let Some((len, after)) = rest.split_first_chunk() {
+            let (text, after) = after.split_at(u64::from_le_bytes(*len) as usize); // checked when it was read
+            let text = std::str::from_utf8(text);
+            texts.push(text.map_err(|_| self.error(key, format!("entry {} is not UTF-8", texts.len())))?);
+            rest = after;
+        }
+        Ok(Some(texts))
+    }
+
+    /// The numbers of a list.
+    pub(crate) fn floats(&self, key: &str) -> Result<Option<Vec<f64>>, LoadError> {
+        let Some((kind, bytes)) = self.list(key)? else { return Ok(None) };
+        let wrong = || self.error(key, format!("expected a list of numbers; each is {}", kind.name()));
+        let size = kind.size().ok_or_else(wrong)?;
+        let numbers = bytes.chunks_exact(size).map(|bytes| match number(kind, bytes) {
+            Some(Number::Integer(number)) => Some(number as f64),
+            Some(Number::Float(number)) => Some(number),
+            None => None,
+        });
+        numbers.collect::<Option<Vec<_>>>().ok_or_else(wrong).map(Some)
+    }
+
+    /// Whether the value is a list.
+    pub(crate) fn is_list(&self, key: &str) -> bool {
+        self.values.get(key).is_some_and(|value| value.kind == Kind::List)
+    }
+
+    /// Kind and bytes of a list's elements.
+    fn list(&self, key: &str) -> Result<Option<(Kind, &[u8])>, LoadError> {
+        let Some(value) = self.values.get(key) else { return Ok(None) };
+        if value.kind != Kind::List {
+            return Err(self.wrong(key, "a list", value));
+        }
+        let bytes = &self.bytes[value.bytes.clone()];
+        let (kind, bytes) = bytes.split_first_chunk().expect("a list has a kind");
+        let kind = Kind::parse(u32::from_le_bytes(*kind)).expect("checked when it was read");
+        Ok(Some((kind, &bytes[8..])))
+    }
+}
+
+enum Number {
+    Integer(i128),
+    Float(f64),
+}
+
+fn number(kind: Kind, bytes: &[u8]) -> Option<Number> {
+    macro_rules! le {
+        ($type:ty) => {
+            <$type>::from_le_bytes(bytes.try_into().expect("as many bytes as the kind has"))
+        };
+    }
+    Some(match kind {
+        Kind::U8 => Number::Integer(le!(u8).into()),
+        Kind::I8 => Number::Integer(le!(i8).into()),
+        Kind::U16 => Number::Integer(le!(u16).into()),
+        Kind::I16 => Number::Integer(le!(i16).into()),
+        Kind::U32 => Number::Integer(le!(u32).into()),
+        Kind::I32 => Number::Integer(le!(i32).into()),
+        Kind::U64 => Number::Integer(le!(u64).into()),
+        Kind::I64 => Number::Integer(le!(i64).into()),
+        Kind::F32 => Number::Float(le!(f32).into()),
+        Kind::F64 => Number::Float(le!(f64)),
+        Kind::Bool | Kind::Text | Kind::List => return None,
+    })
+}
+
+/// A name from a file, short enough for one line and without control characters.
+pub(crate) fn quoted(text: &str) -> String {
+    let short: String = text.chars().take(60).collect();
+    format!("{short:?}")
+}

@@ -1,0 +1,167 @@
+//! Names of tensors: ggml's to those of transformers, and what its converter did to some of them.
+//!
+//! ```text
+//! blk.3.attn_q.weight         ──►   model.layers.3.self_attn.q_proj.weight
+//! blk.3.ffn_up_exps.weight    ──►   model.layers.3.mlp.experts.0.up_proj.weight, .1., .2. ...
+//! ```
+//!
+//! **Rows of queries and keys.** ggml rotates neighbours (0, 1), (2, 3), ... in some architectures; transformers rotates
+//! the halves of a head (0, d/2), (1, d/2 + 1), .... The converter therefore stores the rows of both projections in
+//! another order. Reading them back by the inverse order gives the original rows, exactly.
+//!
+//! **Norms of Gemma** multiply by one plus their weight; the converter adds the one. Taking it away again gives, when the
+//! forward pass adds it, the number in the file.
+
+use super::header::Metadata;
+use crate::container::{StoredAs, TensorInfo};
+use crate::files::LoadError;
+
+/// Modules outside the layers.
+const OUTER: [(&str, &str); 3] =
+    [("token_embd", "model.embed_tokens"), ("output_norm", "model.norm"), ("output", "lm_head")];
+
+/// Modules of a layer. What an architecture calls otherwise comes before them, see [`layer_modules`].
+const LAYER: [(&str, &str); 15] = [
+    ("attn_norm", "input_layernorm"),
+    ("attn_q", "self_attn.q_proj"),
+    ("attn_k", "self_attn.k_proj"),
+    ("attn_v", "self_attn.v_proj"),
+    ("attn_qkv", "self_attn.qkv_proj"),
+    ("attn_output", "self_attn.o_proj"),
+    ("attn_q_norm", "self_attn.q_norm"),
+    ("attn_k_norm", "self_attn.k_norm"),
+    ("ffn_norm", "post_attention_layernorm"),
+    ("post_attention_norm", "post_attention_layernorm"),
+    ("post_ffw_norm", "post_feedforward_layernorm"),
+    ("ffn_gate_inp", "mlp.gate"),
+    ("ffn_gate", "mlp.gate_proj"),
+    ("ffn_up", "mlp.up_proj"),
+    ("ffn_down", "mlp.down_proj"),
+];
+
+/// Stacks of all experts' matrices, and the module of one expert's.
+const EXPERTS: [(&str, &str); 3] =
+    [("ffn_gate_exps", "gate_proj"), ("ffn_up_exps", "up_proj"), ("ffn_down_exps", "down_proj")];
+
+/// Most experts of a layer that are looked at.
+const MAX_EXPERTS: usize = 1024;
+
+/// Architectures whose queries and keys are stored interleaved.
+const INTERLEAVED: [&str; 3] = ["llama", "granite", "smollm3"];
+
+/// Modules of a layer, the architecture's own before those of all.
+fn layer_modules(architecture: &str) -> impl Iterator<Item = &'static (&'static str, &'static str)> {
+    let own: &[(&str, &str)] = match architecture {
+        "gemma2" | "gemma3" => {
+            &[("ffn_norm", "pre_feedforward_layernorm"), ("post_attention_norm", "post_attention_layernorm")]
+        }
+        "olmo2" => &[("post_attention_norm", "post_attention_layernorm")],
+        "phi3" => &[("ffn_up", "mlp.gate_up_proj")],
+        _ => &[],
+    };
+    own.iter().chain(&LAYER)
+}
+
+/// The name that transformers has for a tensor; `None` where it has none.
+fn in_transformers(architecture: &str, name: &str) -> Option<String> {
+    let (module, kind) = name.rsplit_once('.')?;
+    let module = match module.strip_prefix("blk.").and_then(|rest| rest.split_once('.')) {
+        Some((index, module)) => {
+            let (_, theirs) = layer_modules(architecture).find(|(ggml, _)| *ggml == module)?;
+            format!("model.layers.{index}.{theirs}")
+        }
+        None => OUTER.iter().find(|(ggml, _)| *ggml == module)?.1.to_string(),
+    };
+    Some(format!("{module}.{kind}"))
+}
+
+/// The name that ggml has for a tensor of transformers, for messages; the same name where it has none.
+pub fn in_ggml(architecture: &str, name: &str) -> String {
+    let translated = || {
+        let (module, kind) = name.rsplit_once('.')?;
+        let module = match module.strip_prefix("model.layers.").and_then(|rest| rest.split_once('.')) {
+            Some((index, module)) => {
+                let expert = module.strip_prefix("mlp.experts.").and_then(|rest| rest.split_once('.'));
+                let ggml = match expert {
+                    Some((_, part)) => EXPERTS.iter().find(|(_, theirs)| *theirs == part)?.0,
+                    None => layer_modules(architecture).find(|(_, theirs)| *theirs == module)?.0,
+                };
+                format!("blk.{index}.{ggml}")
+            }
+            None => OUTER.iter().find(|(_, theirs)| *theirs == module)?.0.to_string(),
+        };
+        Some(format!("{module}.{kind}"))
+    };
+    translated().unwrap_or_else(|| name.to_string())
+}
+
+/// A tensor under the name that the forward pass asks for, or one for each expert. Others keep their names.
+pub(super) fn translated(metadata: &Metadata, tensor: &TensorInfo) -> Result<Vec<TensorInfo>, LoadError> {
+    let architecture = metadata.text("general.architecture")?.unwrap_or_default();
+    if let Some(experts) = of_experts(tensor) {
+        return Ok(experts);
+    }
+    let Some(name) = in_transformers(architecture, &tensor.name) else { return Ok(vec![tensor.clone()]) };
+    let rotated = name.contains(".q_proj.") || name.contains(".k_proj.");
+    let stored = if rotated && INTERLEAVED.contains(&architecture) {
+        StoredAs::Interleaved { head_dim: super::config::head_dim(metadata)? }
+    } else if architecture.starts_with("gemma") && name.ends_with("norm.weight") {
+        StoredAs::PlusOne
+    } else {
+        StoredAs::Itself
+    };
+    Ok(vec![TensorInfo { name, stored, ..tensor.clone() }])
+}
+
+/// The matrices in a stack `[experts, rows, in_features]`, each under its own name.
+fn of_experts(tensor: &TensorInfo) -> Option<Vec<TensorInfo>> {
+    let (index, module) = tensor.name.strip_prefix("blk.")?.strip_suffix(".weight")?.split_once('.')?;
+    let (_, part) = EXPERTS.iter().find(|(ggml, _)| *ggml == module)?;
+    let &[experts, rows, in_features] = tensor.shape.as_slice() else { return None };
+    if experts == 0 || experts > MAX_EXPERTS || !tensor.len.is_multiple_of(experts as u64) {
+        return None;
+    }
+    let len = tensor.len / experts as u64;
+    let one = |expert: usize| TensorInfo {
+        name: format!("model.layers.{index}.mlp.experts.{expert}.{part}.weight"),
+        shape: vec![rows, in_features],
+        offset: tensor.offset + expert as u64 * len,
+        len,
+        ..tensor.clone()
+    };
+    Some((0..experts).map(one).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_go_both_ways() {
+        for (architecture, ggml, theirs) in [
+            ("llama", "token_embd.weight", "model.embed_tokens.weight"),
+            ("llama", "output_norm.weight", "model.norm.weight"),
+            ("llama", "output.weight", "lm_head.weight"),
+            ("llama", "blk.0.attn_norm.weight", "model.layers.0.input_layernorm.weight"),
+            ("llama", "blk.31.attn_k.bias", "model.layers.31.self_attn.k_proj.bias"),
+            ("llama", "blk.7.ffn_down.weight", "model.layers.7.mlp.down_proj.weight"),
+            ("llama", "blk.7.ffn_up.weight", "model.layers.7.mlp.up_proj.weight"),
+            ("llama", "blk.7.ffn_norm.weight", "model.layers.7.post_attention_layernorm.weight"),
+            ("gemma2", "blk.7.ffn_norm.weight", "model.layers.7.pre_feedforward_layernorm.weight"),
+            ("gemma3", "blk.7.post_attention_norm.weight", "model.layers.7.post_attention_layernorm.weight"),
+            ("olmo2", "blk.7.post_attention_norm.weight", "model.layers.7.post_attention_layernorm.weight"),
+            ("olmo2", "blk.7.post_ffw_norm.weight", "model.layers.7.post_feedforward_layernorm.weight"),
+            ("phi3", "blk.7.ffn_up.weight", "model.layers.7.mlp.gate_up_proj.weight"),
+            ("phi3", "blk.7.attn_qkv.weight", "model.layers.7.self_attn.qkv_proj.weight"),
+            ("qwen3moe", "blk.7.ffn_gate_inp.weight", "model.layers.7.mlp.gate.weight"),
+        ] {
+            assert_eq!(in_transformers(architecture, ggml).as_deref(), Some(theirs));
+            assert_eq!(in_ggml(architecture, theirs), ggml);
+        }
+        for other in ["rope_freqs.weight", "blk.0.attn_rot_embd.weight", "blk.0", "output", ""] {
+            assert_eq!(in_transformers("llama", other), None, "{other}");
+            assert_eq!(in_ggml("llama", other), other);
+        }
+        assert_eq!(in_ggml("qwen3moe", "model.layers.1.mlp.experts.9.up_proj.weight"), "blk.1.ffn_up_exps.weight");
+    }
+}

@@ -1,0 +1,389 @@
+//! A file's vocabulary as a `tokenizer.json`, and its other settings as a `tokenizer_config.json`.
+//!
+//! ```text
+//! model "gpt2"    tokens, merges, and the name of a split pattern ──► BPE over bytes
+//! model "llama"   tokens, scores (SentencePiece)                  ──► BPE over characters, with bytes to fall back on
+//! ```
+//!
+//! SentencePiece joins, of all neighbours, the pair whose union has the best score. As a list of merges that is: every
+//! way to cut every token in two tokens, best score first. `transformers` converts such models by the same rule, so the
+//! ids are those of its `tokenizer.json`.
+//!
+//! Patterns are those of the models' own `tokenizer.json`; a name that is not in [`SPLITS`] is refused, because a wrong
+//! pattern gives wrong tokens without a word. `add_eos_token` has no effect: a prompt is there to be continued.
+
+use super::header::{Metadata, quoted};
+use crate::files::LoadError;
+use serde_json::{Map, Value, json};
+use std::collections::{BTreeSet, HashMap, HashSet};
+
+const MODEL: &str = "tokenizer.ggml.model";
+const PRE: &str = "tokenizer.ggml.pre";
+const TOKENS: &str = "tokenizer.ggml.tokens";
+const SCORES: &str = "tokenizer.ggml.scores";
+const MERGES: &str = "tokenizer.ggml.merges";
+const TYPES: &str = "tokenizer.ggml.token_type";
+const TEMPLATE: &str = "tokenizer.chat_template";
+
+/// Longest token of a SentencePiece model that is cut in two in every way; the longest in use have about 100 bytes.
+const MAX_PIECE_BYTES: usize = 256;
+/// All tokens of a SentencePiece model together; the largest vocabularies in use have 3 MB.
+const MAX_PIECES_BYTES: usize = 16 << 20;
+
+/// How text is cut before merges are applied.
+enum Split {
+    /// GPT-2's pattern (Radford et al., 2019).
+    Gpt2,
+    /// Each digit alone, then GPT-2's pattern.
+    DigitsGpt2,
+    /// A pattern of its own.
+    Pattern(&'static str),
+}
+
+impl Split {
+    /// As `tokenizer.json` has it.
+    fn pre_tokenizer(&self) -> Value {
+        match self {
+            Split::Gpt2 => byte_level(true),
+            Split::DigitsGpt2 => json!({"type": "Sequence", "pretokenizers": [
+                {"type": "Digits", "individual_digits": true}, byte_level(true),
+            ]}),
+            Split::Pattern(pattern) => json!({"type": "Sequence", "pretokenizers": [
+                {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": false}, byte_level(false),
+            ]}),
+        }
+    }
+}
+
+fn byte_level(use_regex: bool) -> Value {
+    json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": use_regex})
+}
+
+/// ggml's name for what cuts text in a `tokenizer.json`. Of names with the same pattern, the one with this normalizer and
+/// rule about merges if there is one: ggml itself has no normalizer.
+pub fn pattern_name(pre_tokenizer: &Value, normalizer: &Value, ignores_merges: bool) -> Option<&'static str> {
+    // Offsets concern nobody here; without the field the pattern is used.
+    let shape = |value: &Value| {
+        let mut value = value.clone();
+        let parts = match value.get("pretokenizers").is_some() {
+            true => value["pretokenizers"].as_array_mut().map(|parts| parts.iter_mut().collect()).unwrap_or_default(),
+            false => vec![&mut value],
+        };
+        for part in parts.into_iter().filter_map(Value::as_object_mut) {
+            part.remove("trim_offsets");
+            if part.get("type").is_some_and(|kind| kind == "ByteLevel") {
+                part.entry("use_regex").or_insert(true.into());
+            }
+        }
+        value
+    };
+    let wanted = shape(pre_tokenizer);
+    let names: Vec<_> = SPLITS
+        .iter()
+        .filter(|(_, split, _, ignores)| *ignores == ignores_merges && shape(&split.pre_tokenizer()) == wanted)
+        .collect();
+    let same = names.iter().find(|(_, _, normalizes, _)| *normalizes != normalizer.is_null());
+    same.or(names.first()).map(|(name, ..)| *name)
+}
+
+/// GPT-4's pattern, digits in groups of three at most.
+const CL100K: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+/// The same with each digit alone.
+const QWEN2: &str =
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+
+/// `tokenizer.ggml.pre`: the pattern; whether text is normalized (NFC); whether a word that is a token is taken whole,
+/// merges or not.
+const SPLITS: [(&str, Split, bool, bool); 11] = [
+    ("gpt-2", Split::Gpt2, false, false),
+    ("llama-bpe", Split::Pattern(CL100K), false, true),
+    ("llama3", Split::Pattern(CL100K), false, true),
+    ("llama-v3", Split::Pattern(CL100K), false, true),
+    ("smaug-bpe", Split::Pattern(CL100K), false, true),
+    ("dbrx", Split::Pattern(CL100K), false, false),
+    ("qwen2", Split::Pattern(QWEN2), true, false),
+    ("deepseek-r1-qwen", Split::Pattern(QWEN2), true, false),
+    ("smollm", Split::DigitsGpt2, false, false),
+    ("starcoder", Split::DigitsGpt2, false, false),
+    ("refact", Split::DigitsGpt2, false, false),
+];
+
+/// What a token is, as the format numbers it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum TokenType {
+    Normal,
+    Unknown,
+    /// Structure: `<|im_end|>`.
+    Control,
+    /// Found in text before anything else, but text.
+    UserDefined,
+    Unused,
+    Byte,
+}
+
+/// The vocabulary: texts and types by id.
+struct Vocabulary<'m> {
+    tokens: Vec<&'m str>,
+    types: Vec<TokenType>,
+}
+
+impl<'m> Vocabulary<'m> {
+    fn read(metadata: &'m Metadata) -> Result<Vocabulary<'m>, LoadError> {
+        let tokens = metadata.texts(TOKENS)?.ok_or_else(|| metadata.error(TOKENS, "missing"))?;
+        let types = match metadata.floats(TYPES)? {
+            None => vec![TokenType::Normal; tokens.len()],
+            Some(types) if types.len() != tokens.len() => {
+                let problem = format!("{} types for {} tokens", types.len(), tokens.len());
+                return Err(metadata.error(TYPES, problem));
+            }
+            Some(types) => {
+                let parse = |number: f64| match number as i64 {
+                    1 => Ok(TokenType::Normal),
+                    2 => Ok(TokenType::Unknown),
+                    3 => Ok(TokenType::Control),
+                    4 => Ok(TokenType::UserDefined),
+                    5 => Ok(TokenType::Unused),
+                    6 => Ok(TokenType::Byte),
+                    _ => Err(metadata.error(TYPES, format!("type {number} is not known"))),
+                };
+                types.into_iter().map(parse).collect::<Result<_, _>>()?
+            }
+        };
+        Ok(Vocabulary { tokens, types })
+    }
+
+    /// Ids that have a token. A converter fills holes of the vocabulary with names like `[PAD7]`.
+    fn ids(&self) -> impl Iterator<Item = usize> {
+        (0..self.tokens.len())
+            .filter(|&id| self.types[id] != TokenType::Unused || self.tokens[id] != format!("[PAD{id}]"))
+    }
+
+    /// `model.vocab`: ids by text.
+    fn map(&self, metadata: &Metadata) -> Result<Map<String, Value>, LoadError> {
+        let mut map = Map::new();
+        for id in self.ids() {
+            if map.insert(self.tokens[id].to_string(), id.into()).is_some() {
+                let problem = format!("token {} occurs twice, the second time as {id}", quoted(self.tokens[id]));
+                return Err(metadata.error(TOKENS, problem));
+            }
+        }
+        Ok(map)
+    }
+
+    /// `added_tokens`: those that are found in a text before anything else.
+    fn added(&self) -> Vec<Value> {
+        let added = self.ids().filter_map(|id| match self.types[id] {
+            TokenType::Control | TokenType::Unknown => Some((id, true)),
+            TokenType::UserDefined => Some((id, false)),
+            _ => None,
+        });
+        let entry = |(id, special): (usize, bool)| {
+            json!({
+                "id": id, "content": self.tokens[id], "single_word": false, "lstrip": false, "rstrip": false,
+                "normalized": false, "special": special,
+            })
+        };
+        added.map(entry).collect()
+    }
+}
+
+/// The text of a `tokenizer.json` with the same meaning.
+pub(super) fn tokenizer_json(metadata: &Metadata) -> Result<String, LoadError> {
+    let parts = match metadata.text(MODEL)? {
+        Some("gpt2") => bytes_bpe(metadata)?,
+        Some("llama") => sentence_piece(metadata)?,
+        Some(other) => {
+            let problem = format!("{} is not supported; gpt2 and llama are", quoted(other));
+            return Err(metadata.error(MODEL, problem));
+        }
+        None => return Err(metadata.error(MODEL, "missing: the file has no tokenizer")),
+    };
+    Ok(parts.to_string())
+}
+
+fn bytes_bpe(metadata: &Metadata) -> Result<Value, LoadError> {
+    let vocabulary = Vocabulary::read(metadata)?;
+    let Some(name) = metadata.text(PRE)? else {
+        let problem =
+            "missing, so it is not known how text is split; convert the model again with a converter of 2024 or later";
+        return Err(metadata.error(PRE, problem));
+    };
+    let Some((_, split, normalize, ignore_merges)) = SPLITS.iter().find(|(known, ..)| *known == name) else {
+        let known: Vec<&str> = SPLITS.iter().map(|(known, ..)| *known).collect();
+        return Err(metadata.error(PRE, format!("{} is not known; known are {}", quoted(name), known.join(", "))));
+    };
+    let merges = metadata.texts(MERGES)?.ok_or_else(|| metadata.error(MERGES, "missing"))?;
+    let tokens: HashSet<&str> = vocabulary.tokens.iter().copied().collect();
+    let mut pairs = Vec::with_capacity(merges.len());
+    for (index, merge) in merges.iter().enumerate() {
+        // Neither half holds a space: the byte alphabet writes it as another character.
+        let pair = merge.split_once(' ').filter(|(a, b)| {
+            let whole = [*a, *b].concat();
+            tokens.contains(a) && tokens.contains(b) && tokens.contains(whole.as_str())
+        });
+        let (left, right) = pair.ok_or_else(|| {
+            metadata.error(MERGES, format!("entry {index}, {}, does not join two tokens to a third", quoted(merge)))
+        })?;
+        pairs.push(json!([left, right]));
+    }
+    Ok(json!({
+        "version": "1.0",
+        "added_tokens": vocabulary.added(),
+        "normalizer": normalize.then(|| json!({"type": "NFC"})),
+        "pre_tokenizer": split.pre_tokenizer(),
+        "decoder": byte_level(true),
+        "model": {
+            "type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
+            "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false, "ignore_merges": ignore_merges,
+            "vocab": vocabulary.map(metadata)?, "merges": pairs,
+        },
+    }))
+}
+
+fn sentence_piece(metadata: &Metadata) -> Result<Value, LoadError> {
+    let vocabulary = Vocabulary::read(metadata)?;
+    let scores = metadata.floats(SCORES)?.ok_or_else(|| metadata.error(SCORES, "missing"))?;
+    if scores.len() != vocabulary.tokens.len() {
+        let problem = format!("{} scores for {} tokens", scores.len(), vocabulary.tokens.len());
+        return Err(metadata.error(SCORES, problem));
+    }
+    let merges = merges_of_scores(metadata, &vocabulary, &scores)?;
+    let prefix = metadata.flag("tokenizer.ggml.add_space_prefix")?.unwrap_or(true);
+    let spaces = json!({"type": "Replace", "pattern": {"String": " "}, "content": "\u{2581}"});
+    let normalizer = match prefix {
+        true => json!({"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "\u{2581}"}, spaces]}),
+        false => spaces,
+    };
+    let mut decoders = vec![
+        json!({"type": "Replace", "pattern": {"String": "\u{2581}"}, "content": " "}),
+        json!({"type": "ByteFallback"}),
+        json!({"type": "Fuse"}),
+    ];
+    if prefix {
+        decoders.push(json!({"type": "Strip", "content": " ", "start": 1, "stop": 0}));
+    }
+    let unknown = match metadata.integer("tokenizer.ggml.unknown_token_id")? {
+        Some(id) => Some(id as usize),
+        None => vocabulary.types.iter().position(|kind| *kind == TokenType::Unknown),
+    };
+    let unknown = unknown.and_then(|id| vocabulary.tokens.get(id));
+    Ok(json!({
+        "version": "1.0",
+        "added_tokens": vocabulary.added(),
+        "normalizer": normalizer,
+        "pre_tokenizer": null,
+        "decoder": {"type": "Sequence", "decoders": decoders},
+        "model": {
+            "type": "BPE", "dropout": null, "unk_token": unknown, "continuing_subword_prefix": null,
+            "end_of_word_suffix": null, "fuse_unk": true, "byte_fallback": vocabulary.types.contains(&TokenType::Byte),
+            "ignore_merges": false, "vocab": vocabulary.map(metadata)?, "merges": merges,
+        },
+    }))
+}
+
+/// Every way to make a token of two tokens, in the order in which SentencePiece prefers the results.
+fn merges_of_scores(metadata: &Metadata, vocabulary: &Vocabulary<'_>, scores: &[f64]) -> Result<Vec<Value>, LoadError> {
+    let total: usize = vocabulary.tokens.iter().map(|token| token.len()).sum();
+    if total > MAX_PIECES_BYTES {
+        return Err(metadata.error(TOKENS, format!("{total} bytes of text; at most {MAX_PIECES_BYTES} are read")));
+    }
+    let is_piece = |id: &usize| matches!(vocabulary.types[*id], TokenType::Normal | TokenType::Unused);
+    let ids: HashMap<&str, usize> = vocabulary.ids().filter(is_piece).map(|id| (vocabulary.tokens[id], id)).collect();
+    let mut merges = Vec::new();
+    for id in vocabulary.ids().filter(is_piece) {
+        let token = vocabulary.tokens[id];
+        if token.len() > MAX_PIECE_BYTES {
+            let problem = format!("token {id} has {} bytes; at most {MAX_PIECE_BYTES} are read", token.len());
+            return Err(metadata.error(TOKENS, problem));
+        }
+        let cuts = token.char_indices().skip(1).map(|(at, _)| token.split_at(at));
+        merges.extend(cuts.filter_map(|(left, right)| Some((id, *ids.get(left)?, *ids.get(right)?))));
+    }
+    let length = |id: usize| vocabulary.tokens[id].chars().count();
+    // Ties as transformers breaks them: longer halves first, then by the ids of whole and halves.
+    merges.sort_by(|a, b| {
+        let by_score = scores[b.0].total_cmp(&scores[a.0]);
+        by_score.then_with(|| (length(b.1), length(b.2)).cmp(&(length(a.1), length(a.2)))).then_with(|| a.cmp(b))
+    });
+    let pair = |(_, left, right): (usize, usize, usize)| json!([vocabulary.tokens[left], vocabulary.tokens[right]]);
+    Ok(merges.into_iter().map(pair).collect())
+}
+
+/// Begin-of-text and end-of-text ids. A file names one of the latter, rarely two; chat models end their turns with
+/// others, which are known by their texts.
+pub(super) fn end_points(metadata: &Metadata) -> Result<(Vec<u64>, Vec<u64>), LoadError> {
+    const ENDS: [&str; 9] = [
+        "<|eot_id|>",
+        "<|eom_id|>",
+        "<|im_end|>",
+        "<|end|>",
+        "<|endoftext|>",
+        "<|end_of_text|>",
+        "<|end_of_turn|>",
+        "<end_of_turn>",
+        "<|end_of_role|>",
+    ];
+    let bos = metadata.integer("tokenizer.ggml.bos_token_id")?;
+    let mut eos = BTreeSet::new();
+    for name in ["eos", "eot", "eom"] {
+        eos.extend(metadata.integer(&format!("tokenizer.ggml.{name}_token_id"))?);
+    }
+    if metadata.has(TOKENS) {
+        let vocabulary = Vocabulary::read(metadata)?;
+        let ends = vocabulary.ids().filter(|&id| vocabulary.types[id] == TokenType::Control);
+        eos.extend(ends.filter(|&id| ENDS.contains(&vocabulary.tokens[id])).map(|id| id as u64));
+    }
+    Ok((bos.into_iter().collect(), eos.into_iter().collect()))
+}
+
+/// The text of a `tokenizer_config.json` with the same meaning.
+pub(super) fn settings_json(metadata: &Metadata) -> Result<Value, LoadError> {
+    let vocabulary = Vocabulary::read(metadata)?;
+    let mut settings = Map::new();
+    for (field, name) in
+        [("bos_token", "bos"), ("eos_token", "eos"), ("unk_token", "unknown"), ("pad_token", "padding")]
+    {
+        let key = format!("tokenizer.ggml.{name}_token_id");
+        let Some(id) = metadata.integer(&key)? else { continue };
+        let token = usize::try_from(id)
+            .ok()
+            .and_then(|id| vocabulary.tokens.get(id))
+            .ok_or_else(|| metadata.error(&key, format!("{id}, but there are {} tokens", vocabulary.tokens.len())))?;
+        settings.insert(field.into(), (*token).into());
+    }
+    let add_bos = match metadata.flag("tokenizer.ggml.add_bos_token")? {
+        Some(stated) => stated,
+        // What ggml does for a file that does not say.
+        None => {
+            metadata.text(MODEL)? == Some("llama")
+                || matches!(metadata.text(PRE)?, Some("llama-bpe" | "llama3" | "llama-v3"))
+        }
+    };
+    settings.insert("add_bos_token".into(), add_bos.into());
+    let mut templates = Vec::new();
+    if let Some(template) = metadata.text(TEMPLATE)? {
+        templates.push(json!({"name": "default", "template": template}));
+    }
+    for name in metadata.texts("tokenizer.chat_templates")?.unwrap_or_default() {
+        if let Some(template) = metadata.text(&format!("{TEMPLATE}.{name}"))? {
+            templates.push(json!({"name": name, "template": template}));
+        }
+    }
+    if !templates.is_empty() {
+        settings.insert("chat_template".into(), templates.into());
+    }
+    Ok(Value::Object(settings))
+}
+
+/// The key behind a field of the translated texts, for messages.
+pub(super) fn key_of(field: &str) -> String {
+    let key = match field.split(['.', '[', ' ']).next().unwrap_or(field) {
+        "chat_template" => TEMPLATE,
+        "added_tokens" | "id" => TOKENS,
+        "model" if field == "model.vocab" => TOKENS,
+        "model" => MODEL,
+        "pre_tokenizer" => PRE,
+        _ => field,
+    };
+    key.to_string()
+}

@@ -1,0 +1,393 @@
+//! A checkpoint's tensors by name, whichever files they lie in, read as `f32` rows.
+//!
+//! ```text
+//! Container ── each file, the tensors in it ──┐
+//!                                             │
+//! Weights ── tensor(name, shape) ──> Tensor ── row(i) ──> f32 row      q rows, k rows, v rows ──┐
+//!                                                                      one packed matrix <── Backend::pack
+//! ```
+//!
+//! Rows go from the file straight into the backend's packed layout, through a few kilobytes of stack: loading takes
+//! the memory of the packed weights and nothing on top. Reads are positioned, so packing threads do not share a cursor.
+
+mod image;
+mod quantized;
+mod rows;
+mod table;
+
+use crate::checkpoint::Checkpoint;
+use crate::container::{Container, readable};
+use crate::encoding::{Encoding, class_for};
+use crate::files::{LoadError, ModelFile};
+pub use image::ImageWriter;
+use image::Packed;
+use kernels::quant::GroupScale;
+use kernels::{Backend, BlockSource, Int4Source, Int8Source, MatrixShape, RowSource, WeightClass, gate_up_row};
+pub use rows::{Rows, Tensor};
+use std::collections::HashSet;
+use std::fmt;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use table::{Entry, Table, Values};
+
+/// The tensors of a checkpoint, their files open.
+#[derive(Debug)]
+pub struct Weights {
+    table: Table,
+    /// Messages name tensors as the files do.
+    container: Arc<dyn Container>,
+    non_finite: AtomicU64,
+    packed: Mutex<Packed>,
+}
+
+/// Rows of a tensor that become rows of a packed matrix.
+#[derive(Clone, Debug)]
+pub struct Part {
+    /// Full name.
+    pub name: String,
+    /// The tensor's, outermost dimension first; the last is the matrix's `in_features`.
+    pub shape: Vec<usize>,
+    /// Which of its rows, all outer dimensions counted through.
+    pub rows: Range<usize>,
+}
+
+/// Which row of the parts, one under the other, is which row of the packed matrix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RowOrder {
+    /// The same.
+    AsStored,
+    /// Gate and up in the order of [`gate_up_row`].
+    GateUp,
+}
+
+impl RowOrder {
+    /// Of `rows` in all, where packed row `row` comes from.
+    pub fn source(self, row: usize, rows: usize) -> usize {
+        match self {
+            RowOrder::AsStored => row,
+            RowOrder::GateUp => gate_up_row(row, rows / 2),
+        }
+    }
+}
+
+/// The module's name, and which of its rows if not all.
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name.strip_suffix(".weight").unwrap_or(&self.name))?;
+        let all: usize = self.shape.iter().rev().skip(1).product();
+        if self.rows.len() == all { Ok(()) } else { write!(f, "[{}..{}]", self.rows.start, self.rows.end) }
+    }
+}
+
+impl Weights {
+    /// Opens every file and checks every header. Reads no tensor.
+    pub fn open(checkpoint: &Checkpoint) -> Result<Weights, LoadError> {
+        let (container, mut table) = (checkpoint.container().clone(), Table::default());
+        let add = &mut |file, tensors| table.add(&*container, file, tensors);
+        let listing = container.tensors(checkpoint.files(), add)?;
+        table.listing = listing;
+        quantized::assemble(&mut table, checkpoint)?;
+        Ok(Weights { table, container, non_finite: AtomicU64::new(0), packed: Mutex::default() })
+    }
+
+    /// A tensor's name in its file.
+    pub fn shown(&self, name: &str) -> String {
+        self.container.shown(name)
+    }
+
+    /// NaN and infinite values among the weights read so far that are stored as floats. Not an error: some checkpoints carry
+    /// a few in rows that nobody uses. Worth a warning. (A scale that is not finite is an error.)
+    pub fn num_non_finite(&self) -> u64 {
+        self.non_finite.load(Ordering::Relaxed)
+    }
+
+    /// A tensor that must be there, with that shape, in a floating-point type.
+    pub fn tensor(&self, name: &str, shape: &[usize]) -> Result<Tensor<'_>, LoadError> {
+        let Some((name, entry)) = self.table.tensors.get_key_value(name) else {
+            return Err(LoadError::NoTensor {
+                file: self.table.listing.clone(),
+                tensor: self.shown(name),
+                expected: shape.to_vec(),
+            });
+        };
+        let encoding = match &entry.values {
+            Values::Rows { encoding, .. } => Some(*encoding),
+            Values::Quantized(_) => None,
+        };
+        readable(self.table.files[entry.file].name(), &self.shown(name), (&entry.shape, encoding), shape)?;
+        Ok(Tensor { name, weights: self, entry })
+    }
+
+    /// A tensor `[len]` in memory.
+    pub fn vector(&self, name: &str, len: usize) -> Result<Vec<f32>, LoadError> {
+        let tensor = self.tensor(name, &[len])?;
+        let mut values = vec![0.0; len]; // no more than the file holds: the shape was checked
+        tensor.rows()?.read(0, &mut values)?;
+        Ok(values)
+    }
+
+    /// Every tensor that lies in a file as rows, in the order of the files and of their bytes.
+    pub fn stored(&self) -> Vec<Stored<'_>> {
+        let all = self.table.tensors.iter().filter_map(|(name, entry)| match &entry.values {
+            &Values::Rows { offset, encoding, .. } => {
+                let (shape, num_bytes) = (entry.shape.as_slice(), entry.num_bytes);
+                Some((
+                    entry.file,
+                    Stored { name, shape, encoding, num_bytes, file: &self.table.files[entry.file], offset },
+                ))
+            }
+            Values::Quantized(_) => None,
+        });
+        let mut all: Vec<(usize, Stored<'_>)> = all.collect();
+        all.sort_by(|(a_file, a), (b_file, b)| (a_file, a.offset, a.name).cmp(&(b_file, b.offset, b.name)));
+        all.into_iter().map(|(_, stored)| stored).collect()
+    }
+
+    /// The names of all tensors, in no order.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.table.tensors.keys().map(String::as_str)
+    }
+
+    /// The file that lists the tensors, for messages.
+    pub fn listing(&self) -> &str {
+        &self.table.listing
+    }
+
+    /// Where the number of layers stands, for messages.
+    pub fn layers_key(&self) -> String {
+        self.container.layers_key()
+    }
+
+    /// Whether a tensor is a bias of zeros beside a module that is in `read`, as some quantizers write for every module.
+    pub fn is_zero_bias(&self, name: &str, read: &HashSet<String>) -> Result<bool, LoadError> {
+        let of_read = name.strip_suffix(".bias").is_some_and(|module| read.contains(&format!("{module}.weight")));
+        match self.table.tensors.get(name) {
+            Some(Entry { shape, values: Values::Rows { encoding, .. }, .. }) if of_read && encoding.is_decoded() => {
+                let &[len] = shape.as_slice() else { return Ok(false) };
+                Ok(self.vector(name, len)?.iter().all(|&value| value == 0.0))
+            }
+            _ => Ok(false),
+        }
+    }
+
+    /// Whether there is a tensor of that name.
+    pub fn has(&self, name: &str) -> bool {
+        self.table.tensors.contains_key(name)
+    }
+
+    /// The class that most of the layers' weights are stored in: see [`class_for`].
+    pub fn class(&self) -> WeightClass {
+        let mut counts = [(WeightClass::Bf16, 0u64), (WeightClass::Int8, 0), (WeightClass::Int4, 0)];
+        for (name, entry) in self.table.tensors.iter().filter(|(name, entry)| entry.shape.len() > 1 && !is_table(name))
+        {
+            let class = self.class_of(name);
+            let weights = entry.shape.iter().map(|&dim| dim as u64).product::<u64>();
+            counts.iter_mut().filter(|(of, _)| *of == class).for_each(|(_, count)| *count += weights);
+        }
+        // Of equals the first: the widest.
+        counts.iter().fold(counts[0], |most, &next| if next.1 > most.1 { next } else { most }).0
+    }
+
+    /// The type that most of the layers' weights are stored in, as files write it; `None` where they are quantized in a way
+    /// that has no name.
+    pub fn most_stored(&self) -> Option<&'static str> {
+        let mut counts: Vec<(&'static str, u64)> = Vec::new();
+        for (_, entry) in self.table.tensors.iter().filter(|(name, entry)| entry.shape.len() > 1 && !is_table(name)) {
+            let Values::Rows { encoding, .. } = &entry.values else { continue };
+            match counts.iter_mut().find(|(name, _)| *name == encoding.name()) {
+                Some((_, bytes)) => *bytes += entry.num_bytes,
+                None => counts.push((encoding.name(), entry.num_bytes)),
+            }
+        }
+        counts.into_iter().max_by_key(|&(name, bytes)| (bytes, name)).map(|(name, _)| name)
+    }
+
+    /// The class that keeps a stored tensor.
+    fn class_of(&self, name: &str) -> WeightClass {
+        match self.table.tensors.get(name).map(|entry| &entry.values) {
+            Some(Values::Rows { encoding, .. }) => class_for(*encoding),
+            Some(Values::Quantized(quantized)) => quantized.class(),
+            None => WeightClass::Bf16,
+        }
+    }
+
+    /// `class`, or a wider one that some part is stored in: what a mixed recipe left wide stays so.
+    pub fn at_least_as_stored(&self, class: WeightClass, parts: &[Part]) -> WeightClass {
+        let width = |class: WeightClass| match class {
+            WeightClass::Int4 => 4,
+            WeightClass::Int8 => 8,
+            WeightClass::Bf16 => 16,
+        };
+        parts
+            .iter()
+            .map(|part| self.class_of(&part.name))
+            .chain([class])
+            .max_by_key(|&class| width(class))
+            .unwrap_or(class)
+    }
+
+    /// Packs rows of `in_features` from several tensors, one part under the other, as one matrix.
+    pub fn pack<B: Backend>(
+        &self,
+        backend: &B,
+        class: WeightClass,
+        in_features: usize,
+        parts: &[Part],
+    ) -> Result<B::Matrix, LoadError> {
+        self.pack_in_order(backend, class, in_features, parts, RowOrder::AsStored)
+    }
+
+    /// As [`Weights::pack`], rows in another order.
+    pub fn pack_in_order<B: Backend>(
+        &self,
+        backend: &B,
+        class: WeightClass,
+        in_features: usize,
+        parts: &[Part],
+        order: RowOrder,
+    ) -> Result<B::Matrix, LoadError> {
+        let out_features = parts.iter().map(|part| part.rows.len()).sum();
+        let shape = MatrixShape { out_features, in_features };
+        let name = parts.iter().map(|part| format!("{}{:?}", part.name, part.rows)).collect::<Vec<_>>().join("+");
+        let name = if order == RowOrder::GateUp { format!("{name}, gated") } else { name };
+        let mut image = self.packed.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(matrix) = image.restore(backend, &name, shape, class) {
+            if let Some(bytes) = backend.image(&matrix) {
+                image.keep(name, shape, class, bytes);
+            }
+            return Ok(matrix);
+        }
+        let tensors = parts
+            .iter()
+            .map(|part| Ok((self.tensor(&part.name, &part.shape)?.rows()?, part.rows.clone())))
+            .collect::<Result<Vec<_>, LoadError>>()?;
+        let of_part = |row: usize| {
+            let mut row = order.source(row, out_features);
+            for (rows, range) in &tensors {
+                if row < range.len() {
+                    return (rows, range.start + row);
+                }
+                row -= range.len();
+            }
+            unreachable!("row {row} beyond the last")
+        };
+        // The packing loop knows no errors: that of the first row is kept here, and such rows are zeros.
+        let failed = Mutex::new(None::<(usize, LoadError)>);
+        let fail = |row: usize, error: LoadError| {
+            let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
+            if failed.as_ref().is_none_or(|(first, _)| row < *first) {
+                *failed = Some((row, error));
+            }
+        };
+        let format =
+            tensors.iter().map(|(rows, _)| rows.block_format(class)).reduce(|a, b| Some(a?.join(b?))).flatten();
+        let packed = if let Some(format) = format {
+            let fill = |row: usize, levels: &mut [i8], scales: &mut [GroupScale]| {
+                let (rows, of_tensor) = of_part(row);
+                if let Err(error) = rows.blocks(of_tensor, format.group, levels, scales) {
+                    levels.fill(0);
+                    scales.fill(GroupScale::ZERO);
+                    fail(row, error);
+                }
+            };
+            backend.pack_blocks(shape, format, &BlockSource(&fill))
+        } else if class == WeightClass::Int4 && tensors.iter().all(|(rows, _)| rows.is_int4()) {
+            let fill = |row: usize, codes: &mut [i8], scales: &mut [f32]| {
+                let (rows, row) = of_part(row);
+                rows.int4(row, codes, scales);
+            };
+            backend.pack_int4(shape, &Int4Source(&fill))
+        } else if class == WeightClass::Int8 && tensors.iter().all(|(rows, _)| rows.is_int8()) {
+            let fill = |row: usize, codes: &mut [i8], scales: &mut [f32]| {
+                let (rows, row) = of_part(row);
+                rows.int8(row, codes, scales);
+            };
+            backend.pack_int8(shape, &Int8Source(&fill))
+        } else {
+            let fill = |row: usize, out: &mut [f32]| {
+                let (rows, of_tensor) = of_part(row);
+                if let Err(error) = rows.read(of_tensor, out) {
+                    out.fill(0.0);
+                    fail(row, error);
+                }
+            };
+            backend.pack(shape, class, &RowSource(&fill))
+        };
+        if let Some((_, error)) = failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            return Err(error);
+        }
+        let packed = packed.map_err(|oom| LoadError::OutOfMemory {
+            bytes: oom.bytes,
+            purpose: format!("weights {}", parts[0].name),
+        })?;
+        if let Some(bytes) = backend.image(&packed) {
+            image.keep(name, shape, class, bytes);
+        }
+        Ok(packed)
+    }
+}
+
+impl Weights {
+    /// The beginning of the name of a file in which a result of `purpose` about a checkpoint is kept. Another checkpoint, or
+    /// another purpose, has another one.
+    pub fn place(checkpoint: &Checkpoint, purpose: &str) -> String {
+        image::place(checkpoint, purpose)
+    }
+
+    /// What such a result follows from, as a digest: the layout of packed weights, the configuration, and name, size, times
+    /// of change and a sample of each file. A result with another key is out of date. `None` where nobody could tell. Of a built-in model
+    /// it reads the weights.
+    pub fn key(&self, checkpoint: &Checkpoint, purpose: &str) -> Option<String> {
+        image::key(checkpoint, &self.table.files, purpose)
+    }
+
+    /// From here on matrices come from their image in `directory` if a fitting one is there, and are remembered for one
+    /// otherwise. `purpose`: see `Packed::look`.
+    pub fn use_image(&mut self, directory: &Path, checkpoint: &Checkpoint, purpose: &str) {
+        self.packed = Mutex::new(Packed::look(directory, checkpoint, &self.table.files, purpose));
+    }
+
+    /// The image of what was packed, to be written when nobody waits for it; `None` when there is nothing to write.
+    pub fn into_image_writer(self) -> Option<ImageWriter> {
+        // A checkpoint with NaN weights is packed anew each time, for the packing counts them.
+        if self.num_non_finite() > 0 {
+            return None;
+        }
+        self.packed.into_inner().unwrap_or_else(PoisonError::into_inner).into_writer()
+    }
+
+    /// What a person should know of an image that could not be used, though it is one of ours.
+    pub fn image_damage(&self) -> Option<String> {
+        self.packed.lock().unwrap_or_else(PoisonError::into_inner).damage()
+    }
+}
+
+/// A tensor as it lies in its file.
+#[derive(Clone, Copy, Debug)]
+pub struct Stored<'w> {
+    /// Full name.
+    pub name: &'w str,
+    /// Dimensions, outermost first.
+    pub shape: &'w [usize],
+    /// Element type.
+    pub encoding: Encoding,
+    /// Bytes in the file.
+    pub num_bytes: u64,
+    file: &'w ModelFile,
+    offset: u64,
+}
+
+impl Stored<'_> {
+    /// Its bytes from `at` on.
+    pub fn read(&self, at: u64, out: &mut [u8]) -> Result<(), LoadError> {
+        assert!(at + out.len() as u64 <= self.num_bytes, "a read outside {}", self.name);
+        self.file.read_at(self.offset + at, out)
+    }
+}
+
+/// The embedding and the head, which have rules of their own.
+fn is_table(name: &str) -> bool {
+    name.contains("embed_tokens") || name.contains("lm_head")
+}

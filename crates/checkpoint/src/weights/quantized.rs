@@ -1,0 +1,738 @@
+//! Quantized safetensors: a module's integer codes, scales and zero points, seen as one tensor `[out, in]`.
+//!
+//! ```text
+//!                        codes                        scales         zero points        w[n, k] =
+//! GPTQ                   qweight i32 [in/8, out]      scales [g, out] qzeros i32 [g, out/8]   scale * (code - (zero + 1))
+//!   gptq_v2                                                                                    scale * (code - zero)
+//! AWQ gemm               qweight i32 [in, out/8]      scales [g, out] qzeros i32 [g, out/8]   scale * (code - zero)
+//! compressed-tensors
+//!   pack-quantized       weight_packed i32 [out, in/8]   weight_scale [out, g]   weight_zero_point i32 [out/8, g]
+//!     of 8 bits                            [out, in/4]                                                 [out/4, g]
+//!   int-quantized        weight i8 [out, in]             weight_scale [out, 1] or [1]    weight_zero_point i8, the same
+//! ```
+//! Eight 4-bit codes share a word, or four of 8 bits. GPTQ packs eight neighbours along the input with the first in the low
+//! bits, and notes in `g_idx` which group each input belongs to when they were sorted by activation (desc_act); AWQ packs
+//! eight outputs in the order 0 2 4 6 1 3 5 7; compressed-tensors packs along the input, codes and zero points offset by 8,
+//! those of 8 bits by 128. Zero points of GPTQ's first format are stored less one. Layouts as AutoGPTQ, GPTQModel, AutoAWQ
+//! and compressed-tensors write them (GPTQ: Frantar et al., 2022; AWQ: Lin et al., 2023).
+//!
+//! Scales are widened to f32 first, and a weight is one f32 product. Where the codes are what the engine computes with
+//! (symmetric 4 bit in regular groups of a multiple of 32; symmetric 8 bit whose scale is one for each 128 neighbours,
+//! whatever the groups), they are packed as they are. A scale that is not finite is an error, and one of 0 where a group of
+//! compressed-tensors has codes that are not; a negative one turns the signs of its group around, as quantizers use it that
+//! have one level more below zero than above.
+//! Which modules are quantized is seen from the tensors, and how wide their codes are from their shapes; `config.json` says
+//! in which ways, and whatever it says beyond what is computed here is refused by the name of the field. Memory while a
+//! matrix is packed: its bytes in the file, once.
+
+use super::table::{Entry, Table, Values};
+use crate::checkpoint::Checkpoint;
+use crate::encoding::Encoding;
+use crate::files::{LoadError, ModelFile};
+use kernels::WeightClass;
+use kernels::quant::INT8_GROUP;
+use serde_json::{Map, Value};
+
+const CONFIG: &str = "config.json";
+const FIELD: &str = "quantization_config";
+
+/// How a checkpoint's quantized modules are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Scheme {
+    /// `zero_offset` is added to every stored zero point: 1 in the first format, 0 in `gptq_v2`.
+    Gptq {
+        zero_offset: u8,
+    },
+    Awq,
+    /// Which packed codes there may be.
+    CompressedTensors {
+        packed: Packed,
+    },
+}
+
+/// Widths of packed codes that some group of `config.json` has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Packed {
+    four: bool,
+    eight: bool,
+}
+
+/// How the codes of a module lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Layout {
+    Gptq { zero_offset: u8 },
+    Awq,
+    Packed4,
+    Packed8,
+    Int8,
+}
+
+/// A quantized module in its files.
+#[derive(Debug)]
+pub(super) struct Quantized {
+    layout: Layout,
+    codes: Part,
+    scales: Part,
+    zeros: Option<Part>,
+    /// The group of each input, where groups are not neighbours.
+    group_of: Option<Part>,
+    /// `[out, in]`.
+    shape: [usize; 2],
+    groups: usize,
+    /// One scale for all outputs.
+    per_tensor: bool,
+}
+
+/// One stored tensor of a module.
+#[derive(Debug)]
+struct Part {
+    name: String,
+    file: usize,
+    offset: u64,
+    len: u64,
+    encoding: Encoding,
+}
+
+/// A quantized module in memory: its rows can be read.
+#[derive(Debug)]
+pub(super) struct Codes {
+    layout: Layout,
+    codes: Vec<u8>,
+    /// `[out, groups]`.
+    scales: Vec<f32>,
+    /// What is subtracted from a code, `[out, groups]`; packed codes count from 0 here.
+    zeros: Vec<i16>,
+    group_of: Option<Vec<u32>>,
+    shape: [usize; 2],
+    groups: usize,
+}
+
+/// A code less its zero point is no further from 0.
+const MOST_STEPS: f32 = 256.0;
+/// Most bytes of a `config.json`.
+const MAX_CONFIG_BYTES: u64 = 8 << 20;
+
+/// Joins the parts of every quantized module of `table` to one tensor `<module>.weight`.
+pub(super) fn assemble(table: &mut Table, checkpoint: &Checkpoint) -> Result<(), LoadError> {
+    let scheme = match checkpoint.container().quantization(checkpoint.files(), MAX_CONFIG_BYTES)? {
+        Some(text) => read_scheme(&text)?,
+        None => None,
+    };
+    let Some((scheme, plain)) = scheme else { return Ok(()) };
+    let suffix = if matches!(scheme, Scheme::CompressedTensors { .. }) { "weight_scale" } else { "qweight" };
+    let mut modules: Vec<String> = table
+        .tensors
+        .keys()
+        .filter_map(|name| Some(name.strip_suffix(suffix)?.strip_suffix('.')?.to_string()))
+        .collect();
+    modules.sort_unstable();
+    for module in &modules {
+        // AutoAWQ matches parts of names, compressed-tensors whole ones (and expressions, which are left to the tensors).
+        let listed = |entry: &&String| if scheme == Scheme::Awq { module.contains(*entry) } else { *entry == module };
+        if let Some(entry) = plain.iter().find(listed) {
+            let name = if scheme == Scheme::Awq { "modules_to_not_convert" } else { "ignore" };
+            let problem = format!("{entry:?} is not quantized, it says, but {module:?} is, by its tensors");
+            return Err(LoadError::field(CONFIG, format!("{FIELD}.{name}"), problem));
+        }
+        let quantized = match scheme {
+            Scheme::Gptq { zero_offset } => gptq(table, module, Layout::Gptq { zero_offset })?,
+            Scheme::Awq => gptq(table, module, Layout::Awq)?,
+            Scheme::CompressedTensors { packed } => compressed(table, module, packed)?,
+        };
+        let parts = [Some(&quantized.codes), Some(&quantized.scales), quantized.zeros.as_ref()];
+        let num_bytes = parts.iter().flatten().map(|part| part.len).sum();
+        let (shape, file) = (quantized.shape.to_vec(), quantized.codes.file);
+        let values = Values::Quantized(Box::new(quantized));
+        let name = format!("{module}.weight");
+        table.tensors.insert(name, Entry { shape, num_bytes, file, values });
+    }
+    Ok(())
+}
+
+/// What `quantization_config` says: the scheme, and the list of modules that are not quantized.
+fn read_scheme(config: &str) -> Result<Option<(Scheme, Vec<String>)>, LoadError> {
+    // A config.json that is no JSON object is refused by `ModelConfig`, in its own words.
+    let Ok(Value::Object(config)) = serde_json::from_str(config) else { return Ok(None) };
+    match config.get(FIELD) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::Object(fields)) => scheme_of(&Fields { path: FIELD.to_string(), map: fields }).map(Some),
+        Some(_) => Err(LoadError::field(CONFIG, FIELD, "not an object")),
+    }
+}
+
+/// An object of the configuration.
+struct Fields<'a> {
+    path: String,
+    map: &'a Map<String, Value>,
+}
+
+impl<'a> Fields<'a> {
+    fn refuse(&self, name: &str, problem: impl std::fmt::Display) -> LoadError {
+        LoadError::field(CONFIG, format!("{}.{name}", self.path), problem)
+    }
+
+    /// A field that is there and not null.
+    fn get(&self, name: &str) -> Option<&'a Value> {
+        self.map.get(name).filter(|value| !value.is_null())
+    }
+
+    fn text(&self, name: &str) -> Result<Option<&'a str>, LoadError> {
+        match self.get(name) {
+            None => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text)),
+            Some(_) => Err(self.refuse(name, "not a text")),
+        }
+    }
+
+    fn object(&self, name: &str) -> Result<Option<Fields<'a>>, LoadError> {
+        match self.get(name) {
+            None => Ok(None),
+            Some(Value::Object(map)) => Ok(Some(Fields { path: format!("{}.{name}", self.path), map })),
+            Some(_) => Err(self.refuse(name, "not an object")),
+        }
+    }
+
+    /// Refuses a field whose value is none of `allowed`; one that is absent counts as the first of them.
+    fn only(&self, name: &str, allowed: &[Value]) -> Result<(), LoadError> {
+        match self.get(name) {
+            Some(value) if !allowed.contains(value) => {
+                let allowed: Vec<String> = allowed.iter().map(Value::to_string).collect();
+                let mut found = value.to_string();
+                found.truncate(found.floor_char_boundary(60));
+                Err(self.refuse(name, format!("{found} is not computed; {} is", allowed.join(" or "))))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// A list of texts; absent is empty.
+    fn texts(&self, name: &str) -> Result<Vec<String>, LoadError> {
+        let wrong = || self.refuse(name, "not a list of texts");
+        match self.get(name) {
+            None => Ok(Vec::new()),
+            Some(Value::Array(list)) => {
+                list.iter().map(|text| text.as_str().map(str::to_string).ok_or_else(wrong)).collect()
+            }
+            Some(_) => Err(wrong()),
+        }
+    }
+}
+
+/// Checks every field that would change the arithmetic.
+fn scheme_of(fields: &Fields<'_>) -> Result<(Scheme, Vec<String>), LoadError> {
+    match fields.text("quant_method")? {
+        Some("gptq") => {
+            fields.only("bits", &[4.into()])?;
+            fields.only("pack_dtype", &["int32".into()])?;
+            fields.only("is_marlin_format", &[false.into()])?;
+            if let Some(dynamic) = fields.object("dynamic")? {
+                // "-:pattern" leaves a module alone, which its tensors show; "+:pattern" changes its bits.
+                if let Some(pattern) = dynamic.map.keys().find(|pattern| !pattern.starts_with("-:")) {
+                    return Err(dynamic.refuse(pattern, "settings of single modules are not read"));
+                }
+            }
+            let zero_offset = match fields.text("checkpoint_format")?.unwrap_or("gptq") {
+                "gptq" => 1,
+                "gptq_v2" => 0,
+                other => {
+                    let problem = format!("{other:?} is not read; \"gptq\" and \"gptq_v2\" are");
+                    return Err(fields.refuse("checkpoint_format", problem));
+                }
+            };
+            Ok((Scheme::Gptq { zero_offset }, Vec::new()))
+        }
+        Some("awq") => {
+            fields.only("bits", &[4.into()])?;
+            fields.only("w_bit", &[4.into()])?;
+            fields.only("version", &["gemm".into(), "GEMM".into()])?;
+            Ok((Scheme::Awq, fields.texts("modules_to_not_convert")?))
+        }
+        Some("compressed-tensors") => {
+            let packed = check_compressed(fields)?;
+            Ok((Scheme::CompressedTensors { packed }, fields.texts("ignore")?))
+        }
+        found => {
+            let found = found
+                .map_or("nothing".to_string(), |method| format!("{:?}", method.chars().take(40).collect::<String>()));
+            let problem = format!(
+                "{found} is not read; \"gptq\", \"awq\" and \"compressed-tensors\" are, and the original bf16 or f16 \
+                 checkpoint with --weights int8 or int4"
+            );
+            Err(fields.refuse("quant_method", problem))
+        }
+    }
+}
+
+/// Returns the widths of packed codes that its groups have.
+fn check_compressed(fields: &Fields<'_>) -> Result<Packed, LoadError> {
+    // Formats of single groups count; "mixed-precision" only says that they differ.
+    let formats: [Value; 3] = ["int-quantized".into(), "pack-quantized".into(), "mixed-precision".into()];
+    fields.only("format", &formats)?;
+    fields.only("kv_cache_scheme", &[Value::Null])?;
+    fields.only("quantization_status", &["compressed".into()])?;
+    if let Some(sparsity) = fields.object("sparsity_config")? {
+        sparsity.only("format", &["dense".into()])?;
+    }
+    if let Some(transform) = fields.object("transform_config")?
+        && !transform.map.is_empty()
+    {
+        return Err(fields.refuse("transform_config", "transforms are not computed"));
+    }
+    let Some(groups) = fields.object("config_groups")? else {
+        return Err(fields.refuse("config_groups", "missing"));
+    };
+    let mut packed = Packed::default();
+    for name in groups.map.keys() {
+        let Some(group) = groups.object(name)? else { continue };
+        group.only("format", &formats)?;
+        group.only("output_activations", &[Value::Null])?;
+        let Some(weights) = group.object("weights")? else {
+            return Err(group.refuse("weights", "missing: a group without quantized weights"));
+        };
+        weights.only("type", &["int".into()])?;
+        weights.only("num_bits", &[8.into(), 4.into()])?;
+        weights.only("strategy", &["channel".into(), "tensor".into(), "group".into()])?;
+        weights.only("dynamic", &[false.into()])?;
+        if group.text("format")?.or(fields.text("format")?) != Some("int-quantized") {
+            let four = weights.get("num_bits") == Some(&4.into());
+            packed = Packed { four: packed.four || four, eight: packed.eight || !four };
+        }
+        if let Some(activations) = group.object("input_activations")? {
+            activations.only("type", &["int".into()])?;
+            activations.only("num_bits", &[8.into()])?;
+            activations.only("symmetric", &[true.into()])?;
+            activations.only("strategy", &["token".into()])?;
+            // Absent means static scales.
+            if activations.get("dynamic") != Some(&Value::Bool(true)) {
+                return Err(
+                    activations.refuse("dynamic", "static activation scales are not computed; dynamic ones are")
+                );
+            }
+        }
+    }
+    Ok(packed)
+}
+
+/// A stored tensor, taken out of the table.
+fn take(table: &mut Table, name: &str) -> Option<(Part, Vec<usize>)> {
+    let Some(Entry { values: Values::Rows { .. }, .. }) = table.tensors.get(name) else { return None };
+    let Entry { shape, num_bytes, file, values } = table.tensors.remove(name)?;
+    let Values::Rows { offset, encoding, .. } = values else { unreachable!("seen above") };
+    Some((Part { name: name.to_string(), file, offset, len: num_bytes, encoding }, shape))
+}
+
+/// A stored tensor that must be there.
+fn need(table: &mut Table, name: &str) -> Result<(Part, Vec<usize>), LoadError> {
+    match take(table, name) {
+        Some(found) => Ok(found),
+        None => {
+            let problem = format!("missing, although {FIELD} of {CONFIG} and the module's other tensors ask for it");
+            Err(LoadError::field(&table.listing, format!("tensor {name:?}"), problem))
+        }
+    }
+}
+
+impl Part {
+    fn wrong(&self, table: &Table, problem: impl std::fmt::Display) -> LoadError {
+        self.wrong_in(&table.files, problem)
+    }
+
+    fn wrong_in(&self, files: &[ModelFile], problem: impl std::fmt::Display) -> LoadError {
+        LoadError::field(files[self.file].name(), format!("tensor {:?}", self.name), problem)
+    }
+
+    fn expect(&self, table: &Table, dtypes: &[&str]) -> Result<(), LoadError> {
+        match dtypes.contains(&self.encoding.name()) {
+            true => Ok(()),
+            false => {
+                Err(self.wrong(table, format!("dtype {}; expected {}", self.encoding.name(), dtypes.join(" or "))))
+            }
+        }
+    }
+
+    fn expect_shape(&self, table: &Table, found: &[usize], wanted: &[usize]) -> Result<(), LoadError> {
+        match found == wanted {
+            true => Ok(()),
+            false => Err(self.wrong(table, format!("shape {found:?}; the module's other tensors ask for {wanted:?}"))),
+        }
+    }
+
+    fn bytes(&self, files: &[ModelFile]) -> Result<Vec<u8>, LoadError> {
+        files[self.file].read_vec(self.offset, self.len as usize)
+    }
+
+    fn floats(&self, files: &[ModelFile]) -> Result<Vec<f32>, LoadError> {
+        let bytes = self.bytes(files)?;
+        let size = self.encoding.block().bytes;
+        let mut values = vec![0.0; bytes.len() / size];
+        let chunk = crate::encoding::CHUNK_BYTES / size;
+        for (bytes, values) in bytes.chunks(chunk * size).zip(values.chunks_mut(chunk)) {
+            self.encoding.decode(bytes, values);
+        }
+        Ok(values)
+    }
+}
+
+const FLOATS: [&str; 3] = ["F16", "BF16", "F32"];
+
+/// A module of GPTQ or AWQ.
+fn gptq(table: &mut Table, module: &str, layout: Layout) -> Result<Quantized, LoadError> {
+    let (codes, code_shape) = need(table, &format!("{module}.qweight"))?;
+    let (scales, scale_shape) = need(table, &format!("{module}.scales"))?;
+    let zeros = take(table, &format!("{module}.qzeros"));
+    let group_of = take(table, &format!("{module}.g_idx")).filter(|_| layout != Layout::Awq);
+    codes.expect(table, &["I32"])?;
+    scales.expect(table, &FLOATS)?;
+    let (&[rows, columns], &[groups, _]) = (code_shape.as_slice(), scale_shape.as_slice()) else {
+        return Err(
+            codes.wrong(table, format!("shape {code_shape:?}, scales {scale_shape:?}; both have two dimensions"))
+        );
+    };
+    let sizes = match layout {
+        Layout::Awq => columns.checked_mul(8).map(|out_features| [out_features, rows]),
+        _ => rows.checked_mul(8).map(|in_features| [columns, in_features]),
+    };
+    let Some(shape @ [out_features, in_features]) = sizes else {
+        return Err(codes.wrong(table, format!("shape {code_shape:?} is out of range")));
+    };
+    scales.expect_shape(table, &scale_shape, &[groups, out_features])?;
+    if let Some((zeros, zero_shape)) = &zeros {
+        zeros.expect(table, &["I32"])?;
+        zeros.expect_shape(table, zero_shape, &[groups, out_features.div_ceil(8)])?;
+    } else if layout != Layout::Awq {
+        return Err(codes.wrong(table, "no qzeros beside it"));
+    }
+    if let Some((group_of, group_shape)) = &group_of {
+        group_of.expect(table, &["I32"])?;
+        group_of.expect_shape(table, group_shape, &[in_features])?;
+    }
+    check_groups(table, &scales, groups, in_features)?;
+    let (zeros, group_of) = (zeros.map(|(part, _)| part), group_of.map(|(part, _)| part));
+    Ok(Quantized { layout, codes, scales, zeros, group_of, shape, groups, per_tensor: false })
+}
+
+/// Groups are of one size.
+fn check_groups(table: &Table, scales: &Part, groups: usize, in_features: usize) -> Result<(), LoadError> {
+    if groups == 0 || in_features == 0 || !in_features.is_multiple_of(groups) {
+        let problem = format!("{groups} groups do not divide {in_features} inputs");
+        return Err(scales.wrong(table, problem));
+    }
+    Ok(())
+}
+
+/// A module of compressed-tensors.
+fn compressed(table: &mut Table, module: &str, widths: Packed) -> Result<Quantized, LoadError> {
+    let (scales, scale_shape) = need(table, &format!("{module}.weight_scale"))?;
+    scales.expect(table, &FLOATS)?;
+    let zeros = take(table, &format!("{module}.weight_zero_point"));
+    let group_of = take(table, &format!("{module}.weight_g_idx"));
+    let packed = take(table, &format!("{module}.weight_packed"));
+    let (layout, shape, codes) = match packed {
+        Some((codes, code_shape)) => {
+            codes.expect(table, &["I32"])?;
+            let (layout, shape) = packed_shape(table, module, (&codes, &code_shape), widths)?;
+            (layout, shape, codes)
+        }
+        None => {
+            let (codes, code_shape) = need(table, &format!("{module}.weight"))?;
+            let &[out_features, in_features] = code_shape.as_slice() else {
+                return Err(codes.wrong(table, format!("shape {code_shape:?}; a matrix has two dimensions")));
+            };
+            codes.expect(table, &["I8"])?;
+            (Layout::Int8, [out_features, in_features], codes)
+        }
+    };
+    let [out_features, in_features] = shape;
+    let per_tensor = scale_shape.iter().product::<usize>() == 1 && out_features != 1;
+    let groups = match scale_shape.as_slice() {
+        _ if per_tensor => 1,
+        [rows] if *rows == out_features => 1,
+        [rows, groups] if *rows == out_features => *groups,
+        _ => {
+            let problem =
+                format!("shape {scale_shape:?}; expected [1], [{out_features}, 1] or [{out_features}, groups]");
+            return Err(scales.wrong(table, problem));
+        }
+    };
+    check_groups(table, &scales, groups, in_features)?;
+    if let Some((zeros, zero_shape)) = &zeros {
+        match layout.codes_per_word() {
+            Some(codes) => {
+                zeros.expect(table, &["I32"])?;
+                zeros.expect_shape(table, zero_shape, &[out_features.div_ceil(codes), groups])?;
+            }
+            None => {
+                zeros.expect(table, &["I8"])?;
+                zeros.expect_shape(table, zero_shape, &scale_shape)?;
+            }
+        }
+    }
+    if let Some((group_of, group_shape)) = &group_of {
+        group_of.expect(table, &["I32", "I64"])?;
+        group_of.expect_shape(table, group_shape, &[in_features])?;
+    }
+    let (zeros, group_of) = (zeros.map(|(part, _)| part), group_of.map(|(part, _)| part));
+    Ok(Quantized { layout, codes, scales, zeros, group_of, shape, groups, per_tensor })
+}
+
+/// `weight_shape`, which says how many of the packed codes count, and so how wide they are.
+fn packed_shape(
+    table: &mut Table,
+    module: &str,
+    (codes, code_shape): (&Part, &[usize]),
+    widths: Packed,
+) -> Result<(Layout, [usize; 2]), LoadError> {
+    let (part, _) = need(table, &format!("{module}.weight_shape"))?;
+    part.expect(table, &["I64", "I32"])?;
+    let bytes = part.bytes(&table.files)?;
+    let numbers = integers(&part, &bytes);
+    let shape: Option<Vec<usize>> = numbers.iter().map(|&number| usize::try_from(number).ok()).collect();
+    let Some(&[out_features, in_features]) = shape.as_deref() else {
+        return Err(part.wrong(table, format!("{:?}; expected two sizes", &numbers[..numbers.len().min(4)])));
+    };
+    let holds = |per_word: usize| code_shape == [out_features, in_features.div_ceil(per_word)];
+    let layout = match widths {
+        Packed { four: true, .. } if holds(8) => Layout::Packed4,
+        Packed { eight: true, .. } if holds(4) => Layout::Packed8,
+        Packed { four: false, eight: false } => {
+            let problem = format!("packed codes, but no group of {FIELD} in {CONFIG} is \"pack-quantized\"");
+            return Err(codes.wrong(table, problem));
+        }
+        Packed { four, eight } => {
+            let bits = if four && eight { "4-bit or 8-bit" } else { ["8-bit", "4-bit"][usize::from(four)] };
+            let problem = format!("shape {code_shape:?} does not hold {bits} codes for {out_features} x {in_features}");
+            return Err(codes.wrong(table, problem));
+        }
+    };
+    Ok((layout, [out_features, in_features]))
+}
+
+/// The numbers of an I32 or I64 tensor.
+fn integers(part: &Part, bytes: &[u8]) -> Vec<i64> {
+    match part.encoding.block().bytes {
+        4 => bytes.as_chunks().0.iter().map(|bytes| i32::from_le_bytes(*bytes).into()).collect(),
+        _ => bytes.as_chunks().0.iter().map(|bytes| i64::from_le_bytes(*bytes)).collect(),
+    }
+}
+
+/// Place of output `j` of eight within an AWQ word.
+const AWQ_NIBBLE: [usize; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
+
+/// Code `index` of a run of words with eight codes each, the first in the low bits.
+fn nibble(words: &[u8], index: usize) -> u8 {
+    words[index / 2] >> (index % 2 * 4) & 15
+}
+
+impl Layout {
+    /// The class of its width.
+    fn class(self) -> WeightClass {
+        match self {
+            Layout::Packed8 | Layout::Int8 => WeightClass::Int8,
+            Layout::Gptq { .. } | Layout::Awq | Layout::Packed4 => WeightClass::Int4,
+        }
+    }
+
+    /// Codes that share a word; `None` where they are bytes of their own.
+    fn codes_per_word(self) -> Option<usize> {
+        match self {
+            Layout::Gptq { .. } | Layout::Awq | Layout::Packed4 => Some(8),
+            Layout::Packed8 => Some(4),
+            Layout::Int8 => None,
+        }
+    }
+
+    /// What symmetric codes have as their zero point.
+    fn middle(self) -> i16 {
+        match self {
+            Layout::Gptq { .. } | Layout::Awq | Layout::Packed4 => 8,
+            Layout::Packed8 => 128,
+            Layout::Int8 => 0,
+        }
+    }
+}
+
+impl Quantized {
+    /// The class of its width.
+    pub(super) fn class(&self) -> WeightClass {
+        self.layout.class()
+    }
+
+    /// Reads the module into memory. An error where a scale, or a weight by it, is not finite.
+    pub(super) fn read(&self, files: &[ModelFile]) -> Result<Codes, LoadError> {
+        let [out_features, in_features] = self.shape;
+        let groups = self.groups;
+        let stored = self.scales.floats(files)?;
+        if let Some(at) = stored.iter().position(|scale| !(scale * MOST_STEPS).is_finite()) {
+            let problem = match stored[at].is_finite() {
+                true => "whose multiples are not finite numbers",
+                false => "not a finite number",
+            };
+            return Err(self.scales.wrong_in(files, format!("scale {at} is {:e}, {problem}", stored[at])));
+        }
+        let transposed = matches!(self.layout, Layout::Gptq { .. } | Layout::Awq);
+        let each = |f: &dyn Fn(usize, usize) -> i16| -> Vec<i16> {
+            (0..out_features * groups).map(|at| f(at / groups, at % groups)).collect()
+        };
+        let scale = |row: usize, group: usize| match transposed {
+            _ if self.per_tensor => stored[0],
+            true => stored[group * out_features + row],
+            false => stored[row * groups + group],
+        };
+        let scales = (0..out_features * groups).map(|at| scale(at / groups, at % groups)).collect();
+        let bytes = self.zeros.as_ref().map(|zeros| zeros.bytes(files)).transpose()?;
+        let row_bytes = out_features.div_ceil(8) * 4;
+        let zeros = match (self.layout, bytes) {
+            (Layout::Gptq { zero_offset }, Some(bytes)) => {
+                each(&|row, group| i16::from(nibble(&bytes[group * row_bytes..], row) + zero_offset))
+            }
+            (Layout::Awq, Some(bytes)) => {
+                each(&|row, group| nibble(&bytes[group * row_bytes..], row / 8 * 8 + AWQ_NIBBLE[row % 8]).into())
+            }
+            // Words lie along the outputs here: [out / 8, groups], or [out / 4, groups].
+            (Layout::Packed4, Some(bytes)) => {
+                each(&|row, group| nibble(&bytes[(row / 8 * groups + group) * 4..], row % 8).into())
+            }
+            (Layout::Packed8, Some(bytes)) => {
+                each(&|row, group| bytes[(row / 4 * groups + group) * 4 + row % 4].into())
+            }
+            (Layout::Int8, Some(bytes)) => each(&|row, group| {
+                let at = if self.per_tensor { 0 } else { row * groups + group };
+                i16::from(bytes[at] as i8)
+            }),
+            (layout, None) => each(&|_, _| layout.middle()),
+        };
+        let codes = self.codes.bytes(files)?;
+        let group_of = self.group_of.as_ref().map(|part| self.read_groups(part, files)).transpose()?.flatten();
+        let shape = [out_features, in_features];
+        let codes = Codes { layout: self.layout, codes, scales, zeros, group_of, shape, groups };
+        if !transposed && let Some((row, group)) = codes.lost_group() {
+            let problem = format!("the scale of group {group} of output {row} is 0, but its codes are not");
+            return Err(self.scales.wrong_in(files, problem));
+        }
+        Ok(codes)
+    }
+
+    /// The group of each input; `None` when they are neighbours after all.
+    fn read_groups(&self, part: &Part, files: &[ModelFile]) -> Result<Option<Vec<u32>>, LoadError> {
+        let bytes = part.bytes(files)?;
+        let mut group_of = Vec::with_capacity(self.shape[1]);
+        for (input, group) in integers(part, &bytes).into_iter().enumerate() {
+            match u32::try_from(group) {
+                Ok(group) if (group as usize) < self.groups => group_of.push(group),
+                // compressed-tensors' way to say that there is no order
+                _ if group == -1 && matches!(self.layout, Layout::Packed4 | Layout::Packed8) => return Ok(None),
+                _ => {
+                    let problem = format!("group {group} of input {input}; there are {}", self.groups);
+                    return Err(part.wrong_in(files, problem));
+                }
+            }
+        }
+        let size = self.shape[1] / self.groups;
+        let regular = group_of.iter().enumerate().all(|(input, &group)| group as usize == input / size);
+        Ok((!regular).then_some(group_of))
+    }
+}
+
+impl Codes {
+    /// A group with the scale 0 in which some code is not its zero point, so that its weights are lost. Groups of nothing
+    /// but zeros have that scale too, in files of ours as of others.
+    fn lost_group(&self) -> Option<(usize, usize)> {
+        let is_lost = |&at: &usize| {
+            let (row, group) = (at / self.groups, at % self.groups);
+            (0..self.shape[1])
+                .filter(|&input| self.group_at(input) == group)
+                .any(|input| self.code(row, input) != self.zeros[at])
+        };
+        (0..self.scales.len())
+            .filter(|&at| self.scales[at] == 0.0)
+            .find(is_lost)
+            .map(|at| (at / self.groups, at % self.groups))
+    }
+
+    /// The group of an input.
+    fn group_at(&self, input: usize) -> usize {
+        match &self.group_of {
+            Some(group_of) => group_of[input] as usize,
+            None => input / (self.shape[1] / self.groups),
+        }
+    }
+
+    /// The code at an output and an input, as it is stored.
+    fn code(&self, row: usize, input: usize) -> i16 {
+        let [out_features, in_features] = self.shape;
+        match self.layout {
+            Layout::Gptq { .. } => nibble(&self.codes[(input / 8 * out_features + row) * 4..], input % 8).into(),
+            Layout::Awq => {
+                nibble(&self.codes[(input * (out_features / 8) + row / 8) * 4..], AWQ_NIBBLE[row % 8]).into()
+            }
+            Layout::Packed4 => nibble(&self.codes[row * in_features.div_ceil(8) * 4..], input).into(),
+            Layout::Packed8 => self.codes[row * in_features.div_ceil(4) * 4 + input].into(),
+            Layout::Int8 => i16::from(self.codes[row * in_features + input] as i8),
+        }
+    }
+
+    /// The weights of an output: `scale * (code - zero)`, one product in f32 each.
+    pub(super) fn row(&self, row: usize, out: &mut [f32]) {
+        let (scales, zeros) = (&self.scales[row * self.groups..], &self.zeros[row * self.groups..]);
+        for (input, out) in out.iter_mut().enumerate() {
+            let group = self.group_at(input);
+            *out = f32::from(self.code(row, input) - zeros[group]) * scales[group];
+        }
+    }
+
+    /// Whether the codes are those of the int8 class: symmetric, with one scale for each 128 neighbours, however many
+    /// groups these are.
+    pub(super) fn is_int8(&self) -> bool {
+        let in_features = self.shape[1];
+        let group_size = in_features / self.groups;
+        let one_scale = |scales: &[f32]| {
+            (0..in_features).step_by(INT8_GROUP).all(|first| {
+                let last = (first + INT8_GROUP).min(in_features) - 1;
+                scales[first / group_size..=last / group_size].windows(2).all(|pair| pair[0] == pair[1])
+            })
+        };
+        self.layout.class() == WeightClass::Int8
+            && self.group_of.is_none()
+            && in_features <= 132_000
+            && self.is_symmetric()
+            && self.scales.chunks_exact(self.groups).all(one_scale)
+    }
+
+    fn is_symmetric(&self) -> bool {
+        self.zeros.iter().all(|&zero| zero == self.layout.middle())
+    }
+
+    /// A row of the int8 class: codes and a scale for each 128 of them.
+    pub(super) fn int8_row(&self, row: usize, codes: &mut [i8], scales: &mut [f32]) {
+        let in_features = self.shape[1];
+        let (row_bytes, offset) = match self.layout {
+            Layout::Packed8 => (in_features.div_ceil(4) * 4, 128),
+            _ => (in_features, 0),
+        };
+        for (to, from) in codes.iter_mut().zip(&self.codes[row * row_bytes..]) {
+            *to = from.wrapping_sub(offset) as i8;
+        }
+        let group_size = in_features / self.groups;
+        for (index, scale) in scales.iter_mut().enumerate() {
+            *scale = self.scales[row * self.groups + index * INT8_GROUP / group_size];
+        }
+    }
+
+    /// Whether the codes are those of the int4 class: symmetric, in groups that are multiples of 32 neighbours.
+    pub(super) fn is_int4(&self) -> bool {
+        let group_size = self.shape[1] / self.groups;
+        let regular = self.group_of.is_none() && (group_size.is_multiple_of(32) || self.groups == 1);
+        self.layout.class() == WeightClass::Int4 && regular && self.is_symmetric()
+    }
+
+    /// A row of the int4 class: codes in -8..=7 and a scale for each 32 of them.
+    pub(super) fn int4_row(&self, row: usize, codes: &mut [i8], scales: &mut [f32]) {
+        let group_size = self.shape[1] / self.groups;
+        for (input, code) in codes.iter_mut().enumerate() {
+            *code = (self.code(row, input) - 8) as i8;
+        }
+        for (index, scale) in scales.iter_mut().enumerate() {
+            *scale = self.scales[row * self.groups + index * 32 / group_size];
+        }
+    }
+}

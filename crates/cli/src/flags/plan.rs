@@ -1,0 +1,77 @@
+//! Flags of `plan`: a model, a machine, the lengths of a request.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::shared::{KvPrecision, SumOrder, Weights};
+use super::values::{count, duration, positive, quantity, requests, rows, seats};
+
+/// Flags of `plan`.
+#[derive(Args, Debug)]
+pub(crate) struct PlanFlags {
+    /// A known model (llama-2-7b, llama-2-70b, llama-3.1-8b, llama-3.1-70b, llama-3.2-1b, mistral-7b, qwen2.5-0.5b,
+    /// qwen2.5-7b), a number of parameters (7b), lantern (the built-in model), a directory with a config.json, a GGUF
+    /// file, or a hub id that is in the local cache.
+    #[arg(short = 'm', long, value_name = "NAME|7b|DIR|GGUF|HUB_ID", default_value = "llama-3.1-8b")]
+    pub(crate) model: String,
+    /// A known machine (a100, h100, h200, l40s, mi300x, xeon-8480, epyc-2core), or `here`: this machine, its limits
+    /// measured now, or the steps of this model where a start of `serve` has measured them. Default: h100.
+    #[arg(long, value_name = "NAME|here", conflicts_with_all = ["flops", "bandwidth", "memory"])]
+    pub(crate) machine: Option<String>,
+    /// Instead of a known machine: operations per second that it reaches (312T).
+    #[arg(long, value_name = "X", value_parser = quantity, requires = "bandwidth")]
+    pub(crate) flops: Option<f64>,
+    /// Bytes per second that it reads from memory (2T).
+    #[arg(long, value_name = "X", value_parser = quantity, requires = "flops")]
+    pub(crate) bandwidth: Option<f64>,
+    /// Bytes of its memory (80G). Without it nobody knows what fits.
+    #[arg(long, value_name = "X", value_parser = quantity, requires = "flops")]
+    pub(crate) memory: Option<f64>,
+    /// Machines of one instance, as if nothing were lost between them.
+    #[arg(long, value_name = "N", value_parser = positive, default_value = "1")]
+    pub(crate) machines_per_instance: usize,
+    /// Precision of the weights; auto is what the checkpoint is stored in, or bf16.
+    #[arg(long, value_enum, default_value_t = Weights::Auto)]
+    pub(crate) weights: Weights,
+    /// Precision of keys and values. Default: bf16.
+    #[arg(long, visible_alias = "kv-cache-dtype", value_enum)]
+    pub(crate) kv_dtype: Option<KvPrecision>,
+    /// Order in which this machine sums products of 16-bit numbers; see `serve`. auto is the fastest.
+    #[arg(long, value_enum, default_value_t = SumOrder::Auto)]
+    pub(crate) arithmetic: SumOrder,
+    /// Tokens of a prompt (suffix k = 1,000, K = 1,024).
+    #[arg(short = 'p', long, value_name = "N", value_parser = count, default_value = "1024")]
+    pub(crate) prompt: usize,
+    /// Tokens of an answer.
+    #[arg(short = 'n', long, value_name = "N", value_parser = count, default_value = "256")]
+    pub(crate) response: usize,
+    /// Requests that decode together.
+    #[arg(short = 'b', long, value_name = "N", value_parser = seats, default_value = "1")]
+    pub(crate) batch: usize,
+    /// Rows of one pass over a prompt. Default: 512 here, as serve takes; 2,048 elsewhere.
+    #[arg(long, value_name = "N", value_parser = rows)]
+    pub(crate) max_num_batched_tokens: Option<usize>,
+    /// How many machines so many users need, each of whom asks at --rate.
+    #[arg(long, value_name = "N", value_parser = count, requires = "rate")]
+    pub(crate) users: Option<usize>,
+    /// Requests of one user in a time: 2/min, 0.1/s, 30/h.
+    #[arg(long, value_name = "X/min", value_parser = requests, requires = "users")]
+    pub(crate) rate: Option<f64>,
+    /// Of a fleet: most time from a token to the next (50ms). Batches stay small enough for it.
+    #[arg(long, value_name = "TIME", value_parser = duration, requires = "users")]
+    pub(crate) tpot_slo: Option<f64>,
+    /// Threads of this machine to count on. Default: one per physical core that this process may use.
+    #[arg(short = 't', long, value_name = "N", value_parser = positive)]
+    pub(crate) threads: Option<usize>,
+    /// Load the model, measure some points on this machine, and set both predictions beside them: that of the limits alone,
+    /// and that of measured steps.
+    #[arg(long, conflicts_with_all = ["machine", "flops", "prompt", "response", "batch", "users", "svg", "machines_per_instance", "max_num_batched_tokens"])]
+    pub(crate) check: bool,
+    /// Print one JSON object: the answer of the server's /plan.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Write charts into this file: time against the prompt's length, and against the batch.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) svg: Option<PathBuf>,
+}

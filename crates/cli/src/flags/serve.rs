@@ -1,0 +1,125 @@
+//! Flags of `serve`: where it listens, whom it answers, how a step is bounded, what may wait.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use engine::SwapDisk;
+
+use super::shared::ModelFlags;
+use super::values::{count, many, rows, rows_or_zero, seats, size, swap_disk, target};
+
+/// Flags of `serve`.
+#[derive(Args, Debug)]
+pub(crate) struct ServeFlags {
+    /// The same as --model.
+    #[arg(value_name = "DIR|GGUF|HUB_ID", conflicts_with = "model")]
+    pub(crate) model_argument: Option<String>,
+    #[command(flatten)]
+    pub(crate) model: ModelFlags,
+    /// Address to listen on. Anything but loopback is open to the network: set --api-key then.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
+    pub(crate) host: String,
+    /// Port to listen on; 0 takes a free one.
+    #[arg(long, value_name = "PORT", default_value_t = 8000)]
+    pub(crate) port: u16,
+    /// Refuse requests without one of these keys (Authorization: Bearer KEY). May be repeated; each key is a tenant of
+    /// its own for the prefix cache. In the environment, commas separate keys.
+    #[arg(long, value_name = "KEY", env = "TWOSTROKE_API_KEY", hide_env_values = true, value_delimiter = ',')]
+    pub(crate) api_key: Vec<String>,
+    /// More keys, one on a line; nobody else should be able to read the file. The word `priority` after a key lets its requests ask
+    /// for that class (service_tier, or a priority below 0), which weighs four times as much as the usual one beside
+    /// other keys; with one key alone it always may. # begins a comment.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) api_key_file: Option<PathBuf>,
+    /// A name that requests may be sent to (their Host header), beside localhost, IP addresses and the name given as --host;
+    /// may be repeated. Without keys every other name is refused, because a page on the web can make its own name lead
+    /// here; with --api-key every name is served unless some are given.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) allowed_host: Vec<String>,
+    /// An origin (`https://app.example`) whose pages may ask this server from a browser and read the answers; may be
+    /// repeated. Pages of all others may not.
+    #[arg(long, value_name = "ORIGIN")]
+    pub(crate) allowed_origin: Vec<String>,
+    /// Names that requests may use for the model; the first is the one reported. Default: the model's name.
+    #[arg(long, value_name = "NAME", num_args = 1..)]
+    pub(crate) served_model_name: Vec<String>,
+    /// Most tokens of prompt and answer together (suffix k = 1,000, K = 1,024). Default: the model's own, or what the
+    /// KV cache holds if that is less.
+    #[arg(short = 'c', long, value_name = "N", value_parser = count)]
+    pub(crate) max_model_len: Option<usize>,
+    /// Sequences that run together.
+    #[arg(long, value_name = "N", value_parser = seats, default_value = "64")]
+    pub(crate) max_num_seqs: usize,
+    /// Wanted time from arrival to the first token (500ms, 2s), for requests that name none themselves (ttft_slo_ms). off:
+    /// no target. auto: what is comfortable, as far as this machine can do it; the line "targets" of the start tells.
+    #[arg(long, value_name = "TIME|auto|off", value_parser = target)]
+    pub(crate) ttft_slo: Option<engine::DefaultTarget>,
+    /// Wanted time from a token to the next (50ms), likewise (tpot_slo_ms). Prompts get what running streams can spare,
+    /// so this is the balance between steady streams and fast prompts: larger means faster prompts.
+    #[arg(long, value_name = "TIME|auto|off", value_parser = target)]
+    pub(crate) tpot_slo: Option<engine::DefaultTarget>,
+    /// Refuse a request whose first token would come later than its target, with 503 and a Retry-After that says when the
+    /// target can be met, instead of serving it late.
+    #[arg(long)]
+    pub(crate) refuse_late: bool,
+    /// For benchmarks: rows of one forward pass, decode rows first, prompt chunks in what is left. Giving it or
+    /// --max-prefill-chunk turns automatic targets off, so that steps have a fixed size; targets that are given as well
+    /// are heeded within it. Default: 512, where targets make the steps' size.
+    #[arg(long, value_name = "N", value_parser = rows)]
+    pub(crate) max_num_batched_tokens: Option<usize>,
+    /// Prompts that may be in prefill in one forward pass.
+    #[arg(long, value_name = "N", value_parser = seats, default_value = "4")]
+    pub(crate) max_num_partial_prefills: usize,
+    /// For benchmarks: rows of one prompt in one forward pass at most; 0 means all that the pass has left. See
+    /// --max-num-batched-tokens.
+    #[arg(long, visible_alias = "long-prefill-token-threshold", value_name = "N", value_parser = rows_or_zero, default_value = "0")]
+    pub(crate) max_prefill_chunk: usize,
+    /// Share computed prompt blocks between requests of one tenant (the default).
+    #[arg(long, overrides_with = "no_enable_prefix_caching")]
+    pub(crate) enable_prefix_caching: bool,
+    /// Compute every prompt in full.
+    #[arg(long, overrides_with = "enable_prefix_caching")]
+    pub(crate) no_enable_prefix_caching: bool,
+    /// Tokens per KV block, a multiple of 32.
+    #[arg(long, value_name = "N", value_parser = seats, default_value = "32")]
+    pub(crate) block_size: usize,
+    /// Memory of the KV cache (4GiB, 500MB, 2G; a bare number is bytes). Default: enough for every sequence at full
+    /// length, at most half of what the machine has free and what limits of the process (control group, ulimit) leave.
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub(crate) kv_cache_memory_bytes: Option<u64>,
+    /// Host memory for blocks that the KV cache has no room for, of preempted requests and of the prefix cache. On a CPU
+    /// that is memory which the KV cache itself could have, so none by default.
+    #[arg(long, value_name = "SIZE", value_parser = size, default_value = "0")]
+    pub(crate) kv_swap_memory: u64,
+    /// A directory and how much of its disk (/var/tmp:20GiB) for blocks that leave that memory. The file has no name, only
+    /// this process can read it, and it is gone when the process ends. It holds what people said.
+    #[arg(long, value_name = "DIR:SIZE", value_parser = swap_disk)]
+    pub(crate) kv_swap_disk: Option<SwapDisk>,
+    /// Requests that may wait; one more is refused with 503 and Retry-After.
+    #[arg(long, value_name = "N", value_parser = count, default_value = "256")]
+    pub(crate) max_queued_requests: usize,
+    /// Prompt tokens that may wait, over all requests.
+    #[arg(long, value_name = "N", value_parser = many, default_value = "1M")]
+    pub(crate) max_queued_tokens: usize,
+    /// Seconds that running requests get to finish after SIGTERM, SIGHUP or Ctrl-C; a second signal ends at once.
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(..=604_800))]
+    pub(crate) drain_timeout: u64,
+    /// Seed of the seeds of requests that name none. Default: a new one each start.
+    #[arg(long, value_name = "N")]
+    pub(crate) seed: Option<u64>,
+    /// Record the run into this file, which must not exist: requests, cancels and every step, for `replay`.
+    /// It holds prompts and answers (as token ids) and is readable by its owner only.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) record: Option<PathBuf>,
+    /// Let whoever has the link that the start prints hold this server and make it step by step (the buttons of the page;
+    /// POST /live/pause, /live/step, /live/resume with the link's token). A held server makes everybody wait; it moves
+    /// again 30 seconds after nobody watches.
+    #[arg(long, conflicts_with = "no_ui")]
+    pub(crate) allow_pause: bool,
+    /// Serve neither the page at / nor the routes that it is made of (/live/...).
+    #[arg(long)]
+    pub(crate) no_ui: bool,
+    /// Print the seven lines about the start as one JSON object.
+    #[arg(long)]
+    pub(crate) json: bool,
+}

@@ -1,0 +1,100 @@
+//! Flags that several verbs have: which model, and how it is held in memory.
+
+use clap::{Args, ValueEnum};
+
+use super::values::positive;
+
+/// Which model, and how it is held in memory.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ModelFlags {
+    /// A directory in Hugging Face layout, a GGUF file (of several parts, the first), or a hub id such as
+    /// Qwen/Qwen2.5-0.5B-Instruct, taken from the local Hugging Face cache or downloaded into it. Default: the built-in
+    /// model.
+    #[arg(short = 'm', long, value_name = "DIR|GGUF|HUB_ID")]
+    pub(crate) model: Option<String>,
+    /// Precision of the weights in memory: bf16, int8 with a scale per 128 weights, or int4 with a scale per 32
+    /// weights (the embedding and the head stay int8). auto takes what the checkpoint is stored in, and int8 where
+    /// bf16 would not fit into the free memory.
+    #[arg(long, value_enum, default_value_t = Weights::Auto)]
+    pub(crate) weights: Weights,
+    /// Precision of keys and values in the KV cache: bf16, or int8 with one scale for each key and each value of a head.
+    #[arg(long, visible_alias = "kv-cache-dtype", value_enum, default_value_t = KvPrecision::Bf16)]
+    pub(crate) kv_dtype: KvPrecision,
+    /// Order in which products of 16-bit numbers are summed: pairs is fast with AVX-512 BF16, tiles with AMX. auto takes
+    /// tiles where there is AMX, else pairs. Answers differ in their last bits, so name one where machines are to agree.
+    #[arg(long, value_enum, default_value_t = SumOrder::Auto)]
+    pub(crate) arithmetic: SumOrder,
+    /// Threads that compute. Default: one per physical core that this process may use.
+    #[arg(short = 't', long, value_name = "N", value_parser = positive)]
+    pub(crate) threads: Option<usize>,
+    /// Neither use nor keep packed weights on disk, nor the small results beside them. They make the next start faster and
+    /// take the room of the weights in memory; `doctor` says where they are.
+    #[arg(long)]
+    pub(crate) no_packed_cache: bool,
+}
+
+/// `--weights`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Weights {
+    /// As the checkpoint is stored, or int8 where that does not fit.
+    Auto,
+    /// 16-bit brain floats, as most checkpoints are stored.
+    Bf16,
+    /// 8-bit integers: half the memory, faster decode, a small loss of precision.
+    Int8,
+    /// 16 levels, 4.25 bits with their scales: a quarter of the memory, a larger loss of precision.
+    Int4,
+}
+
+impl Weights {
+    /// As the kernels name it; `None` for auto.
+    pub(crate) fn class(self) -> Option<kernels::WeightClass> {
+        match self {
+            Weights::Auto => None,
+            Weights::Bf16 => Some(kernels::WeightClass::Bf16),
+            Weights::Int8 => Some(kernels::WeightClass::Int8),
+            Weights::Int4 => Some(kernels::WeightClass::Int4),
+        }
+    }
+}
+
+/// `--kv-dtype`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum KvPrecision {
+    /// 16-bit brain floats.
+    Bf16,
+    /// 8-bit integers: half the memory, faster attention over long contexts, a small loss of precision.
+    Int8,
+}
+
+impl KvPrecision {
+    /// As the kernels name it.
+    pub(crate) fn dtype(self) -> kernels::KvDtype {
+        match self {
+            KvPrecision::Bf16 => kernels::KvDtype::Bf16,
+            KvPrecision::Int8 => kernels::KvDtype::Int8,
+        }
+    }
+}
+
+/// `--arithmetic`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum SumOrder {
+    /// Tiles where there is AMX, else pairs.
+    Auto,
+    /// Pair after pair in one chain, as AVX-512 BF16 does.
+    Pairs,
+    /// An even and an odd chain in steps of 32, as AMX does.
+    Tiles,
+}
+
+impl SumOrder {
+    /// As the kernels name it; `None` for auto.
+    pub(crate) fn arithmetic(self) -> Option<kernels::Arithmetic> {
+        match self {
+            SumOrder::Auto => None,
+            SumOrder::Pairs => Some(kernels::Arithmetic::Pairs),
+            SumOrder::Tiles => Some(kernels::Arithmetic::Tiles),
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! How values of flags are written, and where they have to lie: sizes, counts, times, rates, names.
+
+use engine::SwapDisk;
+
+pub(crate) fn metric(text: &str) -> Result<load::Metric, String> {
+    let found = load::Metric::ALL.into_iter().find(|metric| metric.name() == text);
+    found.ok_or_else(|| "not one of ttft, tpot, itl, e2el".to_string())
+}
+
+pub(crate) fn goal(text: &str) -> Result<load::Goal, String> {
+    let (name, ms) = text.split_once(':').ok_or("not METRIC:MS, such as ttft:500")?;
+    let metric = metric(name)?;
+    let ms = ms
+        .parse()
+        .ok()
+        .filter(|ms: &f64| *ms > 0.0 && ms.is_finite())
+        .ok_or("milliseconds are a number greater than 0")?;
+    Ok(load::Goal { metric, ms })
+}
+
+/// Things per second that somebody can send.
+pub(crate) fn rate(text: &str) -> Result<f64, String> {
+    let allowed = "not a rate per second from 0.001 to 10000";
+    text.parse().ok().filter(|rate| (0.001..=10_000.0).contains(rate)).ok_or_else(|| allowed.to_string())
+}
+
+pub(crate) fn percentile(text: &str) -> Result<f64, String> {
+    text.parse().ok().filter(|p| (0.0..=100.0).contains(p)).ok_or_else(|| "not a number from 0 to 100".to_string())
+}
+
+/// `auto`, `off`, or a time: `500ms`, `2s`, `1.5s`, `1m`.
+pub(crate) fn target(text: &str) -> Result<engine::DefaultTarget, String> {
+    use engine::DefaultTarget;
+    match text {
+        "auto" => return Ok(DefaultTarget::Comfortable),
+        "off" => return Ok(DefaultTarget::None),
+        _ => {}
+    }
+    let wrong = || "not a time; examples: 500ms, 2s, auto, off".to_string();
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(wrong)?;
+    let (number, unit) = text.split_at(digits);
+    let ms = match unit {
+        "ms" => 1.0,
+        "s" => 1e3,
+        "m" | "min" => 6e4,
+        _ => return Err(wrong()),
+    };
+    let ms = number.parse::<f64>().map_err(|_| wrong())? * ms;
+    if !(0.1..=3.6e6).contains(&ms) {
+        return Err("must be between 0.1ms and 60m".into());
+    }
+    Ok(DefaultTarget::Fixed(std::time::Duration::from_secs_f64(ms / 1e3)))
+}
+
+pub(crate) fn instruction_set(text: &str) -> Result<kernels::Isa, String> {
+    let names = kernels::Isa::ALL.map(kernels::Isa::name).join(", ");
+    kernels::Isa::from_name(text).ok_or_else(|| format!("not one of {names}"))
+}
+
+/// Of numbers that are not tokens, without a suffix.
+pub(crate) fn positive(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(number) => within(number, 1, SEATS),
+        Err(_) => Err("not a whole number".into()),
+    }
+}
+
+/// A number that is not negative.
+pub(crate) fn number(text: &str) -> Result<f64, String> {
+    text.parse().ok().filter(|number: &f64| number.is_finite() && *number >= 0.0).ok_or("not a number from 0".into())
+}
+
+/// Requests per second of a simulated load.
+pub(crate) fn sim_rate(text: &str) -> Result<f64, String> {
+    let allowed = "must be from 0.001 to 1000000";
+    number(text).ok().filter(|rate| (0.001..=1e6).contains(rate)).ok_or_else(|| allowed.to_string())
+}
+
+/// A coefficient of variation.
+pub(crate) fn spread(text: &str) -> Result<f64, String> {
+    number(text).ok().filter(|cv| *cv <= 100.0).ok_or_else(|| "must be from 0 to 100".to_string())
+}
+
+/// A time that somebody waits before the next question.
+pub(crate) fn pause(text: &str) -> Result<f64, String> {
+    duration(text)
+        .and_then(|seconds| if seconds <= 86_400.0 { Ok(seconds) } else { Err("must be at most 1440min".into()) })
+}
+
+/// A positive number with a decimal suffix: `312T`.
+pub(crate) fn quantity(text: &str) -> Result<f64, String> {
+    plan::units::quantity(text).ok_or_else(|| "not a number above 0; examples: 312T, 2T, 80G".to_string())
+}
+
+/// `2/min`, in requests per second.
+pub(crate) fn requests(text: &str) -> Result<f64, String> {
+    plan::units::requests_per_second(text).ok_or_else(|| "not requests in a time; examples: 2/min, 0.1/s".to_string())
+}
+
+/// A length of time in seconds: `500ms`, `2s`, `1.5s`, `1min`.
+pub(crate) fn duration(text: &str) -> Result<f64, String> {
+    let units = [("ms", 1e-3), ("us", 1e-6), ("min", 60.0), ("s", 1.0)];
+    let parsed = units.iter().find_map(|(unit, seconds)| Some(text.strip_suffix(unit)?.parse::<f64>().ok()? * seconds));
+    parsed.filter(|seconds| (1e-6..1e9).contains(seconds)).ok_or("not a time; examples: 500ms, 2s, 1min".into())
+}
+
+/// Tokens of a sequence, or of what becomes one: more than any model reads.
+const TOKENS: usize = 1 << 24;
+
+/// Sequences, threads, machines, repetitions: more than anybody has.
+const SEATS: usize = 1 << 16;
+
+/// A number of tokens: `512`, `8k` (8,000), `8K` (8,192), as vLLM reads them.
+pub(crate) fn count(text: &str) -> Result<usize, String> {
+    within(whole(text)?, 1, TOKENS)
+}
+
+pub(crate) fn count_or_zero(text: &str) -> Result<usize, String> {
+    within(whole(text)?, 0, TOKENS)
+}
+
+/// Sequences that run together, and other things of which there are few.
+pub(crate) fn seats(text: &str) -> Result<usize, String> {
+    within(whole(text)?, 1, SEATS)
+}
+
+/// Rows of a forward pass.
+pub(crate) fn rows(text: &str) -> Result<usize, String> {
+    within(whole(text)?, 1, scheduler::Limits::MOST_ROWS)
+}
+
+pub(crate) fn rows_or_zero(text: &str) -> Result<usize, String> {
+    within(whole(text)?, 0, scheduler::Limits::MOST_ROWS)
+}
+
+/// Blocks of a KV cache.
+pub(crate) fn blocks(text: &str) -> Result<usize, String> {
+    within(whole(text)?, 1, scheduler::Limits::MOST_BLOCKS)
+}
+
+/// Requests of a load.
+pub(crate) fn load(text: &str) -> Result<usize, String> {
+    within(whole(text)?, 1, sim::workload::MAX_REQUESTS)
+}
+
+pub(crate) fn load_or_zero(text: &str) -> Result<usize, String> {
+    within(whole(text)?, 0, sim::workload::MAX_REQUESTS)
+}
+
+/// Turns of a conversation.
+pub(crate) fn turns(text: &str) -> Result<usize, String> {
+    within(whole(text)?, 1, sim::workload::MAX_TURNS)
+}
+
+/// Requests that are sent: a client holds about a kilobyte for each.
+pub(crate) fn sent(text: &str) -> Result<usize, String> {
+    within(whole(text)?, 1, 1_000_000)
+}
+
+/// Tokens of many requests together.
+pub(crate) fn many(text: &str) -> Result<usize, String> {
+    within(whole(text)?, 1, 1 << 40)
+}
+
+fn whole(text: &str) -> Result<usize, String> {
+    let bytes = size(text).map_err(|_| "not a whole number, with or without k, K, m or M behind it".to_string())?;
+    usize::try_from(bytes).map_err(|_| "too large".into())
+}
+
+/// The number, or where it has to lie.
+fn within(number: usize, least: usize, most: usize) -> Result<usize, String> {
+    match number {
+        _ if number < least => Err(format!("must be at least {least}")),
+        _ if number > most => Err(format!("must be at most {most}")),
+        _ => Ok(number),
+    }
+}
+
+/// A directory and a size, apart at the last colon.
+pub(crate) fn swap_disk(text: &str) -> Result<SwapDisk, String> {
+    let (directory, bytes) = text.rsplit_once(':').ok_or("not DIR:SIZE, such as /var/tmp:20GiB")?;
+    let bytes = size(bytes)?;
+    if directory.is_empty() || bytes == 0 {
+        return Err("not DIR:SIZE, such as /var/tmp:20GiB".to_string());
+    }
+    Ok(SwapDisk { directory: directory.into(), bytes })
+}
+
+/// A size in bytes: `4GiB`, `4G` (2^30 each), `4GB`, `4g` (10^9 each), `1.5GiB`, `1048576`.
+pub(crate) fn size(text: &str) -> Result<u64, String> {
+    let wrong = || "not a size; examples: 4GiB, 500MB, 1073741824".to_string();
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, suffix) = text.split_at(digits);
+    let factor: u64 = match suffix {
+        "" | "B" => 1,
+        "k" | "kB" | "KB" => 1000,
+        "m" | "MB" => 1000 * 1000,
+        "g" | "GB" => 1000 * 1000 * 1000,
+        "t" | "TB" => 1000 * 1000 * 1000 * 1000,
+        "K" | "KiB" => 1 << 10,
+        "M" | "MiB" => 1 << 20,
+        "G" | "GiB" => 1 << 30,
+        "T" | "TiB" => 1 << 40,
+        _ => return Err(wrong()),
+    };
+    if let Ok(whole) = number.parse::<u64>() {
+        return whole.checked_mul(factor).ok_or_else(|| "too large".to_string());
+    }
+    let value = number.parse::<f64>().map_err(|_| wrong())? * factor as f64;
+    if factor == 1 || value.fract() > 1e-6 * value || value >= u64::MAX as f64 {
+        return Err(wrong());
+    }
+    Ok(value as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_follow_the_written_unit() {
+        let table = [
+            ("0", Some(0)),
+            ("4096", Some(4096)),
+            ("4GiB", Some(4 << 30)),
+            ("4G", Some(4 << 30)),
+            ("4GB", Some(4_000_000_000)),
+            ("4g", Some(4_000_000_000)),
+            ("1.5GiB", Some(3 << 29)),
+            ("25.6k", Some(25_600)),
+            ("8K", Some(8192)),
+            ("16777216T", None),
+            ("1.5", None),
+            ("", None),
+            ("-1", None),
+            ("4 GB", None),
+            ("nanG", None),
+            ("GiB", None),
+        ];
+        for (text, want) in table {
+            assert_eq!(size(text).ok(), want, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_target_is_a_time_or_a_word() {
+        use engine::DefaultTarget::{Comfortable, Fixed, None as Off};
+        let ms = |ms| Some(Fixed(std::time::Duration::from_millis(ms)));
+        let table = [
+            ("500ms", ms(500)),
+            ("2s", ms(2000)),
+            ("1.5s", ms(1500)),
+            ("2m", ms(120_000)),
+            ("60m", ms(3_600_000)),
+            ("auto", Some(Comfortable)),
+            ("off", Some(Off)),
+            ("", None),
+            ("0", None),
+            ("0ms", None),
+            ("0.05ms", None),
+            ("500", None),
+            ("-5ms", None),
+            ("2h", None),
+            ("1..5s", None),
+            ("nans", None),
+            ("infs", None),
+            ("61m", None),
+            ("2 s", None),
+        ];
+        for (text, want) in table {
+            assert_eq!(target(text).ok(), want, "{text:?}");
+        }
+    }
+}

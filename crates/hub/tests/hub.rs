@@ -1,0 +1,648 @@
+//! Models by name, against a hub written here that listens on the loopback.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use hub::{HubEnv, HubError, resolve};
+use sha2::{Digest, Sha256};
+
+const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
+const OTHER_COMMIT: &str = "fedcba9876543210fedcba9876543210fedcba98";
+
+// ---------------------------------------------------------------------------------------------- the hub
+
+/// One request as the hub saw it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Seen {
+    /// `GET /path`.
+    line: String,
+    token: Option<String>,
+    range: Option<String>,
+}
+
+/// What the hub answers to one request line; `cut_after` ends the connection within the body,
+/// `no_ranges` sends all of it whatever was asked for.
+#[derive(Clone, Debug, Default)]
+struct Answer {
+    status: u16,
+    headers: Vec<(String, String)>,
+    body: Vec<u8>,
+    cut_after: Option<usize>,
+    no_ranges: bool,
+}
+
+impl Answer {
+    fn new(status: u16, body: impl Into<Vec<u8>>) -> Answer {
+        Answer { status, body: body.into(), ..Answer::default() }
+    }
+
+    fn with(mut self, name: &str, value: impl ToString) -> Answer {
+        self.headers.push((name.to_string(), value.to_string()));
+        self
+    }
+}
+
+/// A server of fixed answers, by request line. Answers in a list are used up one by one; the last one stays.
+struct FakeHub {
+    endpoint: String,
+    answers: Arc<Mutex<HashMap<String, Vec<Answer>>>>,
+    seen: Arc<Mutex<Vec<Seen>>>,
+}
+
+impl FakeHub {
+    fn start() -> FakeHub {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let endpoint = format!("http://{}", listener.local_addr().expect("bound"));
+        let hub = FakeHub { endpoint, answers: Arc::default(), seen: Arc::default() };
+        let (answers, seen) = (hub.answers.clone(), hub.seen.clone());
+        // Ends with the process: the listener has no other owner.
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let (answers, seen) = (answers.clone(), seen.clone());
+                std::thread::spawn(move || serve(stream.expect("a connection"), &answers, &seen));
+            }
+        });
+        hub
+    }
+
+    fn answer(&self, line: &str, answers: impl Into<Vec<Answer>>) {
+        self.answers.lock().expect("not poisoned").insert(line.to_string(), answers.into());
+    }
+
+    /// The list of files of `org/tiny` at `main`.
+    fn list(&self, files: &[&str]) {
+        let siblings: Vec<_> = files.iter().map(|file| serde_json::json!({"rfilename": file})).collect();
+        let body = serde_json::json!({"sha": COMMIT, "siblings": siblings, "private": false}).to_string();
+        self.answer("GET /api/models/org/tiny/revision/main", [Answer::new(200, body)]);
+    }
+
+    /// A file served by the hub itself, named by a git hash.
+    fn small(&self, file: &str, content: &str) {
+        let answer = Answer::new(200, content)
+            .with("etag", format!("\"{:040x}\"", content.len() + file.len() * 1000))
+            .with("x-repo-commit", COMMIT);
+        self.answer(&format!("GET {}", path(file)), [answer.clone()]);
+        self.answer(&format!("HEAD {}", path(file)), [answer]);
+    }
+
+    /// A file on another host, named by its SHA-256.
+    fn large(&self, file: &str, etag: &str, size: usize, location: &str) {
+        let answer = Answer::new(302, "")
+            .with("x-linked-etag", format!("\"{etag}\""))
+            .with("x-linked-size", size)
+            .with("x-repo-commit", COMMIT)
+            .with("etag", "\"of-the-redirect\"")
+            .with("location", location);
+        self.answer(&format!("GET {}", path(file)), [answer.clone()]);
+        self.answer(&format!("HEAD {}", path(file)), [answer]);
+    }
+
+    fn seen(&self) -> Vec<Seen> {
+        self.seen.lock().expect("not poisoned").clone()
+    }
+
+    fn lines(&self) -> Vec<String> {
+        self.seen().into_iter().map(|seen| seen.line).collect()
+    }
+
+    fn env(&self, home: &Path) -> HubEnv {
+        HubEnv {
+            hf_home: Some(home.to_path_buf()),
+            hub_cache: None,
+            token: Some("secret".to_string()),
+            offline: false,
+            endpoint: Some(self.endpoint.clone()),
+        }
+    }
+}
+
+fn path(file: &str) -> String {
+    format!("/org/tiny/resolve/{COMMIT}/{file}")
+}
+
+fn serve(stream: TcpStream, answers: &Mutex<HashMap<String, Vec<Answer>>>, seen: &Mutex<Vec<Seen>>) {
+    let mut reader = BufReader::new(stream.try_clone().expect("a second handle"));
+    let mut output = stream;
+    loop {
+        let mut first = String::new();
+        if reader.read_line(&mut first).unwrap_or(0) == 0 {
+            return;
+        }
+        let mut headers = HashMap::new();
+        loop {
+            let mut line = String::new();
+            if reader.read_line(&mut line).unwrap_or(0) == 0 || line.trim().is_empty() {
+                break;
+            }
+            let (name, value) = line.split_once(':').expect("a header");
+            headers.insert(name.trim().to_lowercase(), value.trim().to_string());
+        }
+        let line = first.trim().trim_end_matches(" HTTP/1.1").to_string();
+        let range = headers.get("range").cloned();
+        seen.lock().expect("not poisoned").push(Seen {
+            line: line.clone(),
+            token: headers.get("authorization").cloned(),
+            range: range.clone(),
+        });
+        let mut answer = match answers.lock().expect("not poisoned").get_mut(&line) {
+            Some(list) if list.len() > 1 => list.remove(0),
+            Some(list) => list[0].clone(),
+            None => Answer::new(404, "nothing here"),
+        };
+        let start: usize =
+            range.map_or(0, |r| r.trim_start_matches("bytes=").trim_end_matches('-').parse().expect("a range"));
+        if start > 0 && answer.status == 200 && !answer.no_ranges {
+            let total = answer.body.len();
+            answer = Answer { status: 206, body: answer.body.split_off(start), ..answer }
+                .with("content-range", format!("bytes {start}-{}/{total}", total - 1));
+        }
+        let mut head = format!("HTTP/1.1 {} x\r\ncontent-length: {}\r\n", answer.status, answer.body.len());
+        for (name, value) in &answer.headers {
+            head += &format!("{name}: {value}\r\n");
+        }
+        let body: &[u8] = if line.starts_with("HEAD") { &[] } else { &answer.body };
+        let sent = answer.cut_after.map_or(body, |bytes| &body[..bytes.min(body.len())]);
+        let written = output.write_all((head + "\r\n").as_bytes()).and_then(|()| output.write_all(sent));
+        if written.is_err() || sent.len() < body.len() {
+            return; // the connection is cut
+        }
+    }
+}
+
+// ---------------------------------------------------------------------------------------------- helpers
+
+/// A directory that is gone when the test is over.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Scratch {
+        let path = std::env::temp_dir().join(format!("twostroke-hub-{}-{name}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(&path).expect("a temporary directory");
+        Scratch(path)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn sha256(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn weights() -> Vec<u8> {
+    (0..300_000u32).map(|i| (i * 7 % 251) as u8).collect()
+}
+
+/// A hub with a small model; the weights are on a second host.
+fn model() -> (FakeHub, FakeHub) {
+    let (hub, storage) = (FakeHub::start(), FakeHub::start());
+    hub.list(&["README.md", "config.json", "model.safetensors", "tokenizer.json", "pytorch_model.bin"]);
+    hub.small("config.json", "{\"a\": 1}");
+    hub.small("tokenizer.json", "{}");
+    hub.large("model.safetensors", &sha256(&weights()), weights().len(), &format!("{}/blob?sig=1", storage.endpoint));
+    storage.answer("GET /blob?sig=1", [Answer::new(200, weights())]);
+    (hub, storage)
+}
+
+fn get(env: &HubEnv) -> Result<PathBuf, HubError> {
+    resolve("org/tiny", env, &mut |_| {})
+}
+
+fn message(result: Result<PathBuf, HubError>) -> String {
+    result.expect_err("must fail").to_string()
+}
+
+// ---------------------------------------------------------------------------------------------- downloads
+
+#[test]
+fn a_model_is_downloaded_into_the_layout_that_python_uses() {
+    let (scratch, (hub, storage)) = (Scratch::new("fresh"), model());
+    let mut reports = Vec::new();
+    let snapshot = resolve("org/tiny", &hub.env(&scratch.0), &mut |p| {
+        reports.push((p.file.to_string(), p.index, p.num_files, p.bytes_done, p.bytes_total));
+    });
+    let repo = scratch.0.join("hub/models--org--tiny");
+    assert_eq!(snapshot.expect("downloads"), repo.join("snapshots").join(COMMIT));
+    assert_eq!(fs::read_to_string(repo.join("refs/main")).expect("a ref"), COMMIT);
+    let pointer = repo.join("snapshots").join(COMMIT).join("model.safetensors");
+    assert_eq!(fs::read_link(&pointer).expect("a link"), Path::new("../../blobs").join(sha256(&weights())));
+    assert_eq!(fs::read(&pointer).expect("readable"), weights());
+    assert_eq!(
+        fs::read_to_string(repo.join("snapshots").join(COMMIT).join("config.json")).expect("readable"),
+        "{\"a\": 1}"
+    );
+    // Only what is read, and nothing half done.
+    let names = |path: PathBuf| {
+        let mut names: Vec<String> = fs::read_dir(path)
+            .expect("a directory")
+            .map(|e| e.expect("an entry").file_name().into_string().expect("text"))
+            .collect();
+        names.sort();
+        names
+    };
+    assert_eq!(names(repo.join("snapshots").join(COMMIT)), ["config.json", "model.safetensors", "tokenizer.json"]);
+    assert_eq!(names(repo.join("blobs")).len(), 3);
+    let total = Some(weights().len() as u64);
+    assert_eq!(
+        reports.iter().find(|r| r.0 == "model.safetensors"),
+        Some(&("model.safetensors".to_string(), 2, 3, 0, total))
+    );
+    assert_eq!(reports.last(), Some(&("model.safetensors".to_string(), 2, 3, weights().len() as u64, total)));
+    // The token went to the hub with every request, and to nobody else.
+    assert!(hub.seen().iter().all(|seen| seen.token.as_deref() == Some("Bearer secret")), "{:?}", hub.seen());
+    assert_eq!(storage.seen(), [Seen { line: "GET /blob?sig=1".to_string(), token: None, range: None }]);
+}
+
+#[test]
+fn what_is_cached_is_not_downloaded_again() {
+    let (scratch, (hub, storage)) = (Scratch::new("cached"), model());
+    let env = hub.env(&scratch.0);
+    let first = get(&env).expect("downloads");
+    let (requests, blobs) = (hub.seen().len(), storage.seen().len());
+    // Online: one question, whether `main` has moved.
+    assert_eq!(get(&env).expect("cached"), first);
+    assert_eq!(hub.lines()[requests..], ["GET /api/models/org/tiny/revision/main"]);
+    // Offline, or by commit: none.
+    assert_eq!(get(&HubEnv { offline: true, ..env.clone() }).expect("cached"), first);
+    assert_eq!(resolve(&format!("org/tiny@{COMMIT}"), &env, &mut |_| {}).expect("cached"), first);
+    assert_eq!((hub.seen().len(), storage.seen().len()), (requests + 1, blobs));
+    // A hub that is away does not matter to what is here.
+    let away = HubEnv { endpoint: Some("http://127.0.0.1:1".to_string()), ..env };
+    assert_eq!(get(&away).expect("cached"), first);
+}
+
+#[test]
+fn a_branch_that_moved_is_downloaded_and_shares_what_did_not_change() {
+    let (scratch, (hub, storage)) = (Scratch::new("moved"), model());
+    let env = hub.env(&scratch.0);
+    get(&env).expect("downloads");
+    let listing = serde_json::json!({"sha": OTHER_COMMIT, "siblings": [{"rfilename": "config.json"}, {"rfilename": "model.safetensors"}]});
+    hub.answer("GET /api/models/org/tiny/revision/main", [Answer::new(200, listing.to_string())]);
+    let config = Answer::new(200, "{\"a\": 2}").with("etag", "\"new\"").with("x-repo-commit", OTHER_COMMIT);
+    let weights =
+        Answer::new(302, "").with("x-linked-etag", sha256(&weights())).with("location", "http://127.0.0.1:1/");
+    for method in ["GET", "HEAD"] {
+        hub.answer(&format!("{method} /org/tiny/resolve/{OTHER_COMMIT}/config.json"), [config.clone()]);
+        hub.answer(&format!("{method} /org/tiny/resolve/{OTHER_COMMIT}/model.safetensors"), [weights.clone()]);
+    }
+    let snapshot = get(&env).expect("downloads");
+    assert!(snapshot.ends_with(OTHER_COMMIT));
+    assert_eq!(fs::read_to_string(snapshot.join("config.json")).expect("readable"), "{\"a\": 2}");
+    assert!(snapshot.join("model.safetensors").exists());
+    assert_eq!(storage.seen().len(), 1, "the weights have the same name and were there");
+}
+
+#[test]
+fn a_quantization_is_named_behind_a_colon() {
+    let (scratch, hub) = (Scratch::new("quant"), FakeHub::start());
+    let env = hub.env(&scratch.0);
+    let parts = ["F16/t-F16-00001-of-00002.gguf", "F16/t-F16-00002-of-00002.gguf"];
+    hub.list(&["config.json", "t-Q8_0.gguf", "t-Q4_K_M.gguf", parts[0], parts[1]]);
+    for (file, content) in [("t-Q8_0.gguf", "eight"), ("t-Q4_K_M.gguf", "four"), (parts[0], "first"), (parts[1], "2nd")]
+    {
+        hub.small(file, content);
+    }
+    let snapshot = scratch.0.join("hub/models--org--tiny/snapshots").join(COMMIT);
+    let table = [
+        ("org/tiny:Q8_0", Ok(("t-Q8_0.gguf", "eight"))),
+        ("org/tiny:q8_0", Ok(("t-Q8_0.gguf", "eight"))),
+        ("org/tiny@main:F16", Ok((parts[0], "first"))),
+        ("org/tiny", Ok(("t-Q4_K_M.gguf", "four"))),
+        ("org/tiny:Q2_K", Err("org/tiny: no GGUF file of Q2_K; it has F16, Q4_K_M, Q8_0")),
+        ("org/tiny:", Err("no such directory")),
+        ("org/tiny:../x", Err("no such directory")),
+    ];
+    for env in [env.clone(), HubEnv { offline: true, ..env }] {
+        for (spec, expected) in &table {
+            match (resolve(spec, &env, &mut |_| {}), expected) {
+                (Ok(path), Ok((file, content))) => {
+                    assert_eq!(path, snapshot.join(file), "{spec}");
+                    assert_eq!(&fs::read_to_string(path).expect("readable"), content, "{spec}");
+                }
+                (Err(HubError::Offline { .. }), Err(_)) if env.offline => {}
+                (Err(error), Err(part)) => assert!(error.to_string().contains(part), "{spec}: {error}"),
+                (result, _) => panic!("{spec}: {result:?}"),
+            }
+        }
+    }
+    assert_eq!(fs::read_to_string(snapshot.join(parts[1])).expect("all parts are fetched"), "2nd");
+}
+
+#[test]
+fn of_several_gguf_files_none_is_guessed() {
+    let (scratch, hub) = (Scratch::new("guess"), FakeHub::start());
+    hub.list(&["t-Q8_0.gguf", "t-Q2_K.gguf", "mmproj-t.gguf"]);
+    let expected = "org/tiny: several GGUF files, name one as org/tiny:QUANT; it has Q2_K, Q8_0";
+    assert_eq!(message(get(&hub.env(&scratch.0))), expected);
+    hub.list(&["README.md"]);
+    let named = resolve("org/tiny:Q8_0", &hub.env(&scratch.0), &mut |_| {});
+    assert_eq!(message(named), "org/tiny: no GGUF model in the repository");
+    hub.list(&["a/../../t-Q8_0.gguf"]);
+    let named = resolve("org/tiny:Q8_0", &hub.env(&scratch.0), &mut |_| {});
+    assert!(message(named).contains("is not a plain name"));
+}
+
+#[test]
+fn a_cut_connection_resumes_where_it_stopped() {
+    let (scratch, (hub, storage)) = (Scratch::new("cut"), model());
+    let whole = Answer::new(200, weights());
+    storage.answer("GET /blob?sig=1", [Answer { cut_after: Some(100_000), ..whole.clone() }, whole]);
+    let snapshot = get(&hub.env(&scratch.0)).expect("downloads");
+    assert_eq!(fs::read(snapshot.join("model.safetensors")).expect("readable"), weights());
+    let ranges: Vec<Option<String>> = storage.seen().into_iter().map(|seen| seen.range).collect();
+    assert_eq!(ranges, [None, Some("bytes=100000-".to_string())]);
+}
+
+#[test]
+fn another_start_resumes_what_an_earlier_one_left() {
+    let (scratch, (hub, storage)) = (Scratch::new("resume"), model());
+    let blobs = scratch.0.join("hub/models--org--tiny/blobs");
+    fs::create_dir_all(&blobs).expect("a directory");
+    let partial = blobs.join(format!("{}.incomplete", sha256(&weights())));
+    fs::write(&partial, &weights()[..250_000]).expect("writes");
+    let snapshot = get(&hub.env(&scratch.0)).expect("downloads");
+    assert_eq!(fs::read(snapshot.join("model.safetensors")).expect("readable"), weights());
+    assert_eq!(storage.seen()[0].range.as_deref(), Some("bytes=250000-"));
+    assert!(!partial.exists());
+    // A remainder longer than the file cannot be its beginning.
+    let _ = fs::remove_dir_all(scratch.0.join("hub"));
+    fs::create_dir_all(&blobs).expect("a directory");
+    fs::write(&partial, vec![0; weights().len() + 1]).expect("writes");
+    get(&hub.env(&scratch.0)).expect("downloads");
+    assert_eq!(storage.seen()[1].range, None);
+}
+
+#[test]
+fn a_server_without_ranges_sends_the_file_again() {
+    let (scratch, (hub, storage)) = (Scratch::new("ranges"), model());
+    let blobs = scratch.0.join("hub/models--org--tiny/blobs");
+    fs::create_dir_all(&blobs).expect("a directory");
+    fs::write(blobs.join(format!("{}.incomplete", sha256(&weights()))), &weights()[..10]).expect("writes");
+    // One refuses the range, one ignores it.
+    let whole = Answer { no_ranges: true, ..Answer::new(200, weights()) };
+    storage.answer("GET /blob?sig=1", [Answer::new(416, ""), whole.clone()]);
+    let snapshot = get(&hub.env(&scratch.0)).expect("downloads");
+    assert_eq!(fs::read(snapshot.join("model.safetensors")).expect("readable"), weights());
+    assert_eq!(storage.seen().len(), 2);
+    storage.answer("GET /blob?sig=1", [Answer { cut_after: Some(50_000), ..whole.clone() }, whole]);
+    fs::remove_dir_all(scratch.0.join("hub")).expect("removes");
+    let snapshot = get(&hub.env(&scratch.0)).expect("downloads");
+    assert_eq!(fs::read(snapshot.join("model.safetensors")).expect("readable"), weights());
+    assert_eq!(storage.seen().last().expect("a request").range.as_deref(), Some("bytes=50000-"));
+}
+
+#[test]
+fn damaged_content_is_refused_and_deleted() {
+    let (scratch, (hub, storage)) = (Scratch::new("damaged"), model());
+    let mut wrong = weights();
+    wrong[1234] ^= 1;
+    storage.answer("GET /blob?sig=1", [Answer::new(200, wrong)]);
+    let env = hub.env(&scratch.0);
+    let error = message(get(&env));
+    assert!(error.contains("model.safetensors") && error.contains("SHA-256"), "{error}");
+    let blobs = scratch.0.join("hub/models--org--tiny/blobs");
+    assert!(fs::read_dir(&blobs).expect("a directory").count() == 2, "config and tokenizer only");
+    assert!(!scratch.0.join("hub/models--org--tiny/refs/main").exists(), "an incomplete snapshot has no name");
+    // The next attempt starts over.
+    storage.answer("GET /blob?sig=1", [Answer::new(200, weights())]);
+    get(&env).expect("downloads");
+    assert_eq!(storage.seen().last().expect("a request").range, None);
+}
+
+#[test]
+fn sharded_weights_are_those_of_the_index() {
+    let (scratch, hub) = (Scratch::new("shards"), FakeHub::start());
+    let shards = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"];
+    hub.list(&["config.json", "model.safetensors.index.json", shards[0], shards[1], "consolidated.safetensors"]);
+    hub.small("config.json", "{}");
+    let index = serde_json::json!({"weight_map": {"a": shards[0], "b": shards[1], "c": shards[0]}});
+    hub.small("model.safetensors.index.json", &index.to_string());
+    hub.small(shards[0], "one");
+    hub.small(shards[1], "second");
+    let env = hub.env(&scratch.0);
+    let snapshot = get(&env).expect("downloads");
+    assert_eq!(fs::read_to_string(snapshot.join(shards[1])).expect("readable"), "second");
+    assert!(!snapshot.join("consolidated.safetensors").exists());
+    // Offline, a missing shard is missed.
+    fs::remove_file(snapshot.join(shards[1])).expect("removes");
+    let error = message(get(&HubEnv { offline: true, ..env }));
+    assert!(error.contains(shards[1]) && error.contains("HF_HUB_OFFLINE"), "{error}");
+}
+
+// ---------------------------------------------------------------------------------------------- refusals
+
+#[test]
+fn errors_say_what_to_do() {
+    let listing = "GET /api/models/org/tiny/revision/main";
+    let table: [(&str, Answer, Option<&str>, &[&str]); 8] = [
+        ("no such model", Answer::new(404, ""), None, &["org/tiny", "no such model", "private", "HF_TOKEN"]),
+        ("without a token", Answer::new(401, ""), None, &["no such model", "private", "HF_TOKEN"]),
+        ("bad token", Answer::new(401, ""), Some("wrong"), &["access refused (401)", "HF_TOKEN"]),
+        (
+            "gated",
+            Answer::new(403, "").with("x-error-code", "GatedRepo"),
+            Some("t"),
+            &["access refused (403)", "terms"],
+        ),
+        (
+            "gated, no token",
+            Answer::new(401, "").with("x-error-code", "GatedRepo"),
+            None,
+            &["access refused (401)", "terms"],
+        ),
+        (
+            "no such revision",
+            Answer::new(404, "").with("x-error-code", "RevisionNotFound"),
+            None,
+            &["no revision \"main\""],
+        ),
+        ("server error", Answer::new(500, ""), None, &["HTTP status 500"]),
+        ("not JSON", Answer::new(200, "<html>"), None, &["bad answer", "the list of files"]),
+    ];
+    for (name, answer, token, expected) in table {
+        let (scratch, hub) = (Scratch::new(&format!("refusal-{}", name.replace(' ', "-"))), FakeHub::start());
+        hub.answer(listing, [answer]);
+        let error = message(get(&HubEnv { token: token.map(str::to_string), ..hub.env(&scratch.0) }));
+        for part in expected {
+            assert!(error.contains(part), "{name}: {error}");
+        }
+        assert!(!error.contains("wrong"), "{name}: the token is in {error}");
+    }
+}
+
+#[test]
+fn offline_and_not_cached_is_one_clear_error() {
+    let (scratch, (hub, _storage)) = (Scratch::new("offline"), model());
+    let error = message(get(&HubEnv { offline: true, ..hub.env(&scratch.0) }));
+    assert!(error.contains("config.json is not in the cache") && error.contains("HF_HUB_OFFLINE"), "{error}");
+    assert_eq!(hub.lines(), [""; 0]);
+    let nobody = HubEnv { endpoint: Some("http://127.0.0.1:1".to_string()), ..hub.env(&scratch.0) };
+    let error = message(get(&nobody));
+    assert!(error.contains("http://127.0.0.1:1") && error.contains("org/tiny"), "{error}");
+}
+
+#[test]
+fn a_repository_without_a_readable_model_says_so() {
+    for (files, expected) in [
+        (&["README.md"][..], "no config.json"),
+        (&["config.json", "pytorch_model.bin", "mmproj.gguf"][..], "no GGUF model"),
+        (&["config.json", "pytorch_model.bin"][..], "no model.safetensors"),
+    ] {
+        let (scratch, hub) = (Scratch::new("unreadable"), FakeHub::start());
+        hub.list(files);
+        hub.small("config.json", "{}");
+        let error = message(get(&hub.env(&scratch.0)));
+        assert!(error.contains(expected), "{error}");
+    }
+}
+
+/// Nothing that the network says becomes a path, unless it is a plain name.
+#[test]
+fn names_from_the_network_cannot_leave_the_cache() {
+    let config = |hub: &FakeHub, etag: &str| {
+        let answer = Answer::new(200, "{}").with("etag", format!("\"{etag}\""));
+        hub.answer(&format!("GET {}", path("config.json")), [answer.clone()]);
+        hub.answer(&format!("HEAD {}", path("config.json")), [answer]);
+    };
+    // The commit.
+    let (scratch, hub) = (Scratch::new("escape-commit"), FakeHub::start());
+    let listing = serde_json::json!({"sha": "../../../../outside", "siblings": [{"rfilename": "config.json"}]});
+    hub.answer("GET /api/models/org/tiny/revision/main", [Answer::new(200, listing.to_string())]);
+    assert!(message(get(&hub.env(&scratch.0))).contains("commit"));
+    // The ETag.
+    for etag in ["../../outside", "/etc/passwd", "..", "", ".hidden", "a\\b"] {
+        let (scratch, hub) = (Scratch::new("escape-etag"), FakeHub::start());
+        hub.list(&["config.json", "model.safetensors"]);
+        config(&hub, etag);
+        let error = message(get(&hub.env(&scratch.0)));
+        assert!(error.contains("ETag"), "{etag:?}: {error}");
+    }
+    // The shards of an index.
+    for shard in ["../outside.safetensors", "/tmp/outside.safetensors", "..", "a/b.safetensors", "model.bin"] {
+        let (scratch, hub) = (Scratch::new("escape-shard"), FakeHub::start());
+        hub.list(&["config.json", "model.safetensors.index.json"]);
+        hub.small("config.json", "{}");
+        hub.small("model.safetensors.index.json", &serde_json::json!({"weight_map": {"a": shard}}).to_string());
+        let error = message(get(&hub.env(&scratch.0)));
+        assert!(error.contains("plain name"), "{shard:?}: {error}");
+    }
+}
+
+#[test]
+fn a_file_of_another_commit_is_refused() {
+    let (scratch, (hub, _storage)) = (Scratch::new("commit"), model());
+    let answer = Answer::new(200, "{}").with("etag", "\"x\"").with("x-repo-commit", OTHER_COMMIT);
+    hub.answer(&format!("HEAD {}", path("config.json")), [answer]);
+    assert!(message(get(&hub.env(&scratch.0))).contains("another commit"));
+}
+
+#[test]
+fn redirects_end() {
+    let (scratch, hub) = (Scratch::new("loop"), FakeHub::start());
+    hub.answer(
+        "GET /api/models/org/tiny/revision/main",
+        [Answer::new(302, "").with("location", "/api/models/org/tiny/revision/main")],
+    );
+    assert!(message(get(&hub.env(&scratch.0))).contains("too many redirects"));
+    let hub = FakeHub::start();
+    hub.answer("GET /api/models/org/tiny/revision/main", [Answer::new(302, "").with("location", "file:///etc/passwd")]);
+    assert!(message(get(&hub.env(&scratch.0))).contains("strange place"));
+}
+
+/// A renamed repository answers with a redirect on the same host; the token goes along.
+#[test]
+fn a_redirect_on_the_same_host_keeps_the_token() {
+    let (scratch, (hub, _storage)) = (Scratch::new("renamed"), model());
+    let listing = hub.answers.lock().expect("not poisoned")["GET /api/models/org/tiny/revision/main"].clone();
+    hub.answer(
+        "GET /api/models/org/tiny/revision/main",
+        [Answer::new(307, "").with("location", "/api/models/org/new/revision/main")],
+    );
+    hub.answer("GET /api/models/org/new/revision/main", listing);
+    get(&hub.env(&scratch.0)).expect("downloads");
+    assert!(hub.seen().iter().all(|seen| seen.token.is_some()));
+}
+
+// ---------------------------------------------------------------------------------------------- names
+
+#[test]
+fn a_directory_wins_over_a_model_id() {
+    let scratch = Scratch::new("directory");
+    let directory = scratch.0.join("org/tiny");
+    fs::create_dir_all(&directory).expect("a directory");
+    let spec = directory.to_str().expect("text");
+    let env = HubEnv { endpoint: Some("http://127.0.0.1:1".to_string()), ..HubEnv::default() };
+    assert_eq!(resolve(spec, &env, &mut |_| {}).expect("is there"), directory);
+    let file = scratch.0.join("weights.gguf");
+    fs::write(&file, "x").expect("writes");
+    assert_eq!(resolve(file.to_str().expect("text"), &env, &mut |_| {}).expect("a GGUF file is a model"), file);
+    let file = scratch.0.join("model.safetensors");
+    fs::write(&file, "x").expect("writes");
+    let error = message(resolve(file.to_str().expect("text"), &env, &mut |_| {}));
+    assert!(error.contains("is a file"), "{error}");
+}
+
+#[test]
+fn what_is_not_a_model_id_is_refused_before_any_request() {
+    let (scratch, hub) = (Scratch::new("names"), FakeHub::start());
+    for spec in [
+        "",
+        "tiny",
+        "a/b/c",
+        "/no/such/place",
+        "./missing",
+        "../x/y",
+        "org/..",
+        "../tiny",
+        "org/tiny@",
+        "org/tiny@../main",
+        "org/tiny@a//b",
+        "org/.tiny",
+        "-org/tiny",
+        "org/ti ny",
+        "org/tiny?x",
+        "org/tiny#x",
+        "org/t\u{ef}ny",
+        "http://a/b",
+        "org/tiny@a@b",
+        &"x/".repeat(3),
+        &format!("org/{}", "x".repeat(100)),
+    ] {
+        let error = message(resolve(spec, &hub.env(&scratch.0), &mut |_| {}));
+        assert!(error.contains("no such directory"), "{spec:?}: {error}");
+    }
+    assert_eq!(hub.lines(), [""; 0]);
+}
+
+#[test]
+fn a_revision_may_be_a_branch_a_tag_or_a_commit() {
+    let (scratch, (hub, _storage)) = (Scratch::new("revision"), model());
+    let listing = hub.answers.lock().expect("not poisoned")["GET /api/models/org/tiny/revision/main"].clone();
+    hub.answer("GET /api/models/org/tiny/revision/refs%2Fpr%2F1", listing.clone());
+    hub.answer(&format!("GET /api/models/org/tiny/revision/{COMMIT}"), listing);
+    let by_commit = resolve(&format!("org/tiny@{COMMIT}"), &hub.env(&scratch.0), &mut |_| {}).expect("downloads");
+    let by_branch = resolve("org/tiny@refs/pr/1", &hub.env(&scratch.0), &mut |_| {}).expect("downloads");
+    assert_eq!(by_commit, by_branch);
+    let refs = scratch.0.join("hub/models--org--tiny/refs");
+    assert_eq!(fs::read_to_string(refs.join("refs/pr/1")).expect("a ref"), COMMIT);
+    assert!(!refs.join(COMMIT).exists());
+}
+
+#[test]
+fn the_environment_names_the_cache_and_the_token() {
+    let (scratch, (hub, _storage)) = (Scratch::new("environment"), model());
+    let cache = scratch.0.join("elsewhere");
+    let env = HubEnv { hub_cache: Some(cache.clone()), token: None, ..hub.env(&scratch.0) };
+    fs::write(scratch.0.join("token"), "saved\n").expect("writes");
+    let snapshot = get(&env).expect("downloads");
+    assert!(snapshot.starts_with(cache.join("models--org--tiny")));
+    assert!(hub.seen().iter().all(|seen| seen.token.as_deref() == Some("Bearer saved")));
+}

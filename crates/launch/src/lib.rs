@@ -1,0 +1,20 @@
+//! From names, settings and variables to a running engine. A command line parses, this resolves; so does whatever else
+//! wants an engine.
+//!
+//! ```text
+//! a name, variables ──open──> Checkpoint ──────────────────────────────┐
+//! ModelSettings ──choose─────────┴──> Chosen: the class of the weights ─┤
+//! Settings: what somebody asked for, the rest left open ──options───────┴──> EngineOptions ──start──> Engine
+//! ```
+//! [`Settings`] has a field for each thing that can be asked for, most of them optional; [`Settings::options`] is the one
+//! place that decides what holds where nobody said anything, and the one that makes [`EngineOptions`](engine::EngineOptions).
+//! Nothing here reads the environment: variables come in as a function ([`Variables::read`]).
+
+pub mod machine;
+mod named;
+mod settings;
+mod variables;
+
+pub use named::{OpenError, SHIPPED_NAME, is_hub_id, open, shipped};
+pub use settings::{Calibrate, Chosen, ModelSettings, Settings, Why};
+pub use variables::Variables;

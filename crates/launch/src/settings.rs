@@ -1,0 +1,317 @@
+//! What somebody asked for, and what an engine is told: the one place where the two meet.
+
+use std::path::PathBuf;
+
+use checkpoint::weights::Weights;
+use checkpoint::{Checkpoint, LoadError};
+use engine::{Calibration, DefaultTarget, Engine, EngineOptions, StartError, Starting, SwapDisk};
+use kernels::{Arithmetic, Isa, KvDtype, WeightClass};
+use model::ModelConfig;
+use text::chat_template::Renderer;
+
+use crate::machine;
+
+/// Rows of a step whose size targets decide: an idle machine reads prompts at nearly full speed with so many.
+const ROWS: usize = 512;
+
+/// How a model is held in memory, whatever is done with it.
+#[derive(Clone, Debug, Default)]
+pub struct ModelSettings {
+    /// Precision of the weights; `None`: as the checkpoint is stored, or int8 where that does not fit.
+    pub weights: Option<WeightClass>,
+    /// Precision of keys and values.
+    pub kv_dtype: KvDtype,
+    /// Order of sums of 16-bit products; `None`: the one that is fastest here.
+    pub arithmetic: Option<Arithmetic>,
+    /// Threads that compute; `None`: one per core that the process may use.
+    pub threads: Option<usize>,
+    /// Where packed weights and measured steps are kept between starts; `None`: nowhere.
+    pub cache: Option<PathBuf>,
+}
+
+/// The weights that a model is loaded with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Chosen {
+    /// Their class.
+    pub class: WeightClass,
+    /// Whether what the checkpoint stores wider stays wider.
+    pub as_stored: bool,
+    /// What a person should know of the choice.
+    pub why: Option<Why>,
+}
+
+/// Why a class was chosen, or what is odd about it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// The checkpoint is stored so.
+    AsStored,
+    /// bf16 would leave too little of the free memory.
+    Memory,
+    /// int4 was asked for, and the checkpoint's eight bits are quantized once more.
+    Twice,
+}
+
+impl Chosen {
+    /// The reason in a line; `None` where there is nothing to say.
+    pub fn notice(&self) -> Option<String> {
+        let class = self.class.name();
+        Some(match self.why? {
+            Why::AsStored => format!("weights: {class}, as the checkpoint is stored"),
+            Why::Memory => format!("weights: {class}, bf16 would not fit into the free memory"),
+            Why::Twice => format!(
+                "weights: {class} has fewer bits than the checkpoint, whose weights are quantized once more; auto keeps them"
+            ),
+        })
+    }
+}
+
+impl ModelSettings {
+    /// The weights that a checkpoint is loaded with. Reads headers, and how much memory is free.
+    pub fn choose(&self, checkpoint: &Checkpoint) -> Result<Chosen, LoadError> {
+        if let Some(class) = self.weights {
+            let twice = class == WeightClass::Int4 && Weights::open(checkpoint)?.class() == WeightClass::Int8;
+            return Ok(Chosen { class, as_stored: false, why: twice.then_some(Why::Twice) });
+        }
+        let stored = Weights::open(checkpoint)?.class();
+        let config = ModelConfig::load(checkpoint)?;
+        let tables = if config.tie_word_embeddings { 1 } else { 2 } * config.head_parameters();
+        let bf16_bytes = 2 * (config.layer_parameters() + tables);
+        let available = machine::memory().map(|(_, available)| available);
+        let class = choose(stored, bf16_bytes, available);
+        let why = match (class, stored) {
+            (WeightClass::Bf16, _) => None,
+            (_, WeightClass::Bf16) => Some(Why::Memory),
+            _ => Some(Why::AsStored),
+        };
+        Ok(Chosen { class, as_stored: stored != WeightClass::Bf16, why })
+    }
+}
+
+/// The class where none was asked for: the one that the checkpoint is stored in; int8 for bf16 that would leave less than a
+/// fifth of the free memory to everything else.
+fn choose(stored: WeightClass, bf16_bytes: u64, available: Option<u64>) -> WeightClass {
+    match (stored, available) {
+        (WeightClass::Bf16, Some(available)) if bf16_bytes > available / 5 * 4 => WeightClass::Int8,
+        _ => stored,
+    }
+}
+
+/// Whether steps are measured at the start, so that their times are predicted and targets are heeded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Calibrate {
+    /// They are not.
+    #[default]
+    No,
+    /// They are, unless an earlier start has kept what it measured.
+    Kept,
+    /// They are, whatever was kept.
+    Afresh,
+}
+
+/// What an engine was asked to be, in the words of a command line; what nobody asked for is settled by
+/// [`options`](Self::options). See [`EngineOptions`] for what the fields mean in full.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// How the model is held.
+    pub model: ModelSettings,
+    /// An instruction set below the best one; `None`: the best.
+    pub isa: Option<Isa>,
+    /// Tokens of prompt and answer together; `None`: the model's own, or what the KV cache holds.
+    pub max_model_len: Option<usize>,
+    /// Sequences that run together.
+    pub max_num_seqs: usize,
+    /// Rows of one step; `None`: so many that targets decide. Whoever names a number wants steps of that size.
+    pub max_num_batched_tokens: Option<usize>,
+    /// Rows of one prompt in one step; likewise.
+    pub max_prefill_chunk: Option<usize>,
+    /// Prompts in prefill per step.
+    pub max_prefill_seqs: usize,
+    /// Bytes of the KV cache; `None`: see [`EngineOptions::kv_cache_bytes`].
+    pub kv_cache_bytes: Option<u64>,
+    /// Tokens per KV block, a multiple of 32.
+    pub block_size: usize,
+    /// Share computed prompt blocks between requests.
+    pub enable_prefix_caching: bool,
+    /// Bytes of host memory for blocks that leave the cache.
+    pub kv_swap_bytes: u64,
+    /// Disk for blocks that leave that memory.
+    pub kv_swap_disk: Option<SwapDisk>,
+    /// Requests that may wait.
+    pub max_queued_requests: usize,
+    /// Prompt tokens that may wait.
+    pub max_queued_tokens: usize,
+    /// Several tenants may come.
+    pub is_shared: bool,
+    /// Whether steps are measured.
+    pub calibrate: Calibrate,
+    /// Target for the first token; `None`: a comfortable one where steps are measured and have no fixed size.
+    pub ttft: Option<DefaultTarget>,
+    /// Target from a token to the next, likewise.
+    pub tpot: Option<DefaultTarget>,
+    /// Refuse what would come too late.
+    pub refuse_late: bool,
+    /// Where the run is recorded.
+    pub record: Option<PathBuf>,
+    /// Seed of the seeds of requests that name none.
+    pub seed: u64,
+    /// Key of the prefix cache's hashes: nobody may guess it where strangers ask.
+    pub hash_key: [u8; 32],
+    /// Where chat templates run.
+    pub template_renderer: Renderer,
+}
+
+/// The engine's own defaults; nothing is kept on disk and nothing measured.
+impl Default for Settings {
+    fn default() -> Settings {
+        let options = EngineOptions::default();
+        Settings {
+            model: ModelSettings::default(),
+            isa: options.isa,
+            max_model_len: options.max_model_len,
+            max_num_seqs: options.max_num_seqs,
+            max_num_batched_tokens: None,
+            max_prefill_chunk: options.max_prefill_chunk,
+            max_prefill_seqs: options.max_prefill_seqs,
+            kv_cache_bytes: options.kv_cache_bytes,
+            block_size: options.block_size,
+            enable_prefix_caching: options.enable_prefix_caching,
+            kv_swap_bytes: options.kv_swap_bytes,
+            kv_swap_disk: options.kv_swap_disk,
+            max_queued_requests: options.max_queued_requests,
+            max_queued_tokens: options.max_queued_tokens,
+            is_shared: options.is_shared,
+            calibrate: Calibrate::No,
+            ttft: None,
+            tpot: None,
+            refuse_late: options.refuse_late,
+            record: options.record,
+            seed: options.seed,
+            hash_key: options.hash_key,
+            template_renderer: options.template_renderer,
+        }
+    }
+}
+
+impl Settings {
+    /// Whether steps have a fixed size, because somebody asked for one.
+    pub fn has_fixed_steps(&self) -> bool {
+        self.max_num_batched_tokens.is_some() || self.max_prefill_chunk.is_some()
+    }
+
+    /// What the engine is told. The only place that makes [`EngineOptions`].
+    pub fn options(&self, chosen: Chosen) -> EngineOptions {
+        let has_fixed_steps = self.has_fixed_steps();
+        let asked = self.clone();
+        let directory = asked.model.cache;
+        let calibration = |directory| Calibration { directory, machine: machine::cpu_name().unwrap_or_default() };
+        let target = match asked.calibrate {
+            Calibrate::Kept | Calibrate::Afresh if !has_fixed_steps => DefaultTarget::Comfortable,
+            _ => DefaultTarget::None,
+        };
+        EngineOptions {
+            threads: asked.model.threads,
+            isa: asked.isa,
+            arithmetic: asked.model.arithmetic,
+            weights: chosen.class,
+            as_stored: chosen.as_stored,
+            kv_dtype: asked.model.kv_dtype,
+            max_model_len: asked.max_model_len,
+            max_num_seqs: asked.max_num_seqs,
+            max_num_batched_tokens: asked.max_num_batched_tokens.unwrap_or(ROWS.max(asked.max_num_seqs)),
+            max_prefill_chunk: asked.max_prefill_chunk,
+            max_prefill_seqs: asked.max_prefill_seqs,
+            kv_cache_bytes: asked.kv_cache_bytes,
+            block_size: asked.block_size,
+            enable_prefix_caching: asked.enable_prefix_caching,
+            kv_swap_bytes: asked.kv_swap_bytes,
+            kv_swap_disk: asked.kv_swap_disk,
+            kv_swap_store: None,
+            max_queued_requests: asked.max_queued_requests,
+            max_queued_tokens: asked.max_queued_tokens,
+            is_shared: asked.is_shared,
+            calibration: match asked.calibrate {
+                Calibrate::No => None,
+                Calibrate::Kept => Some(calibration(directory.clone())),
+                Calibrate::Afresh => Some(calibration(None)),
+            },
+            image_directory: directory,
+            ttft: asked.ttft.unwrap_or(target),
+            tpot: asked.tpot.unwrap_or(target),
+            refuse_late: asked.refuse_late,
+            record: asked.record,
+            seed: asked.seed,
+            hash_key: asked.hash_key,
+            template_renderer: asked.template_renderer,
+        }
+    }
+
+    /// Starts the engine. `progress` hears of loading and of measuring.
+    pub fn start(
+        &self,
+        checkpoint: &Checkpoint,
+        chosen: Chosen,
+        progress: &mut (dyn FnMut(Starting) + Send),
+    ) -> Result<Engine, StartError> {
+        Engine::start(checkpoint, &self.options(chosen), progress)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn auto_keeps_what_is_stored_and_halves_what_does_not_fit() {
+        use WeightClass::{Bf16, Int4, Int8};
+        const GIB: u64 = 1 << 30;
+        let table = [
+            (Bf16, 2 * GIB, Some(16 * GIB), Bf16),
+            (Bf16, 12 * GIB, Some(16 * GIB), Bf16),
+            (Bf16, 14 * GIB, Some(16 * GIB), Int8),
+            (Bf16, 140 * GIB, None, Bf16),
+            (Int8, 14 * GIB, Some(16 * GIB), Int8),
+            (Int4, 140 * GIB, Some(GIB), Int4),
+        ];
+        for (stored, bytes, available, wanted) in table {
+            assert_eq!(choose(stored, bytes, available), wanted, "{stored:?} {bytes} {available:?}");
+        }
+    }
+
+    #[test]
+    fn targets_are_comfortable_where_steps_are_measured_and_nobody_named_a_size() {
+        use Calibrate::{Afresh, Kept, No};
+        use DefaultTarget::{Comfortable, None as Off};
+        let chosen = Chosen { class: WeightClass::Bf16, as_stored: false, why: None };
+        // (measured, rows, rows of a prompt, target) and the target and rows that hold.
+        let table = [
+            (No, None, None, None, Off, 512),
+            (Kept, None, None, None, Comfortable, 512),
+            (Afresh, None, None, None, Comfortable, 512),
+            (Kept, Some(256), None, None, Off, 256),
+            (Kept, None, Some(16), None, Off, 512),
+            (Kept, Some(256), None, Some(Comfortable), Comfortable, 256),
+            (No, None, None, Some(Comfortable), Comfortable, 512),
+        ];
+        for (calibrate, max_num_batched_tokens, max_prefill_chunk, tpot, wanted, rows) in table {
+            let settings =
+                Settings { calibrate, max_num_batched_tokens, max_prefill_chunk, tpot, ..Settings::default() };
+            let options = settings.options(chosen);
+            let case = format!("{calibrate:?} {max_num_batched_tokens:?} {max_prefill_chunk:?} {tpot:?}");
+            assert_eq!((options.tpot, options.max_num_batched_tokens), (wanted, rows), "{case}");
+        }
+        let many = Settings { max_num_seqs: 600, ..Settings::default() };
+        assert_eq!(many.options(chosen).max_num_batched_tokens, 600, "every seat has a row");
+    }
+
+    #[test]
+    fn what_was_kept_counts_unless_it_is_measured_afresh() {
+        let chosen = Chosen { class: WeightClass::Int8, as_stored: true, why: None };
+        let cache = Some(PathBuf::from("/somewhere"));
+        let model = ModelSettings { cache: cache.clone(), ..ModelSettings::default() };
+        for (calibrate, directory) in [(Calibrate::Kept, cache.clone()), (Calibrate::Afresh, None)] {
+            let options = Settings { model: model.clone(), calibrate, ..Settings::default() }.options(chosen);
+            assert_eq!(options.calibration.expect("it is measured").directory, directory);
+            assert_eq!((options.image_directory, options.as_stored), (cache.clone(), true));
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! A configuration as planning sees it: parameters, operations of a pair, numbers in the cache.
+
+use roofline::{Mixture, ModelShape};
+
+use super::{ExpertConfig, ModelConfig};
+
+impl ModelConfig {
+    /// What planning needs to know of it.
+    pub fn shape(&self) -> ModelShape {
+        let heads = self.heads();
+        let mut windows: Vec<(Option<usize>, usize)> = Vec::new();
+        for layer in &self.layers {
+            match windows.iter_mut().find(|(window, _)| *window == layer.window) {
+                Some((_, count)) => *count += 1,
+                None => windows.push((layer.window, 1)),
+            }
+        }
+        let with_experts = self.layers.iter().filter(|layer| layer.has_experts).count();
+        let experts = self.experts.filter(|_| with_experts > 0);
+        let each = |experts: ExpertConfig| 3 * experts.num_experts * experts.intermediate_size * self.hidden_size;
+        // The residual stream, a block's input and output, queries, keys and values, what attention gives, the MLP.
+        let widths = 3 * self.hidden_size + heads.qkv_width() + heads.q_width() + 3 * self.widest_mlp();
+        ModelShape {
+            layer_parameters: self.layer_parameters(),
+            active_parameters: self.active_layer_parameters(),
+            expert_parameters: experts.map_or(0, |experts| (with_experts * each(experts)) as u64),
+            head_parameters: self.head_parameters(),
+            tables: if self.tie_word_embeddings { 1 } else { 2 },
+            pair_flops: self.attention_flops(1),
+            kv_values: 2 * (self.num_layers * self.num_kv_heads * self.head_dim) as u64,
+            kv_heads: (self.num_layers * self.num_kv_heads) as u64,
+            activations: widths as u64,
+            vocab: self.vocab_size,
+            windows,
+            experts: experts.map(|experts| Mixture { num_experts: experts.num_experts, top_k: experts.rule.top_k }),
+            context_limit: self.context_limit,
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! Goodput with targets beside every static chunk size: the same production scheduler, the same arrivals, three loads.
+//!
+//! ```text
+//! cargo run --release -p plan --example goodput
+//! ```
+//!
+//! *chat*: questions of about 180 tokens, answers of about 90. *documents*: every tenth prompt has about 4,000 tokens and
+//! eight times the TTFT target. *batch*: chat beside a queue of jobs without targets, of a lower class, there from the
+//! start. A request is good that meets both of its targets; goodput is good requests per second of arrivals. Each rate
+//! is drawn three times. The best static chunk is chosen for each row after the fact, which no operator can do.
+
+use plan::{Simulated, hardware};
+use roofline::{Machine, ModelShape};
+use scheduler::{CostModel, Limits, Nanos, Priority, Targets};
+use sim::workload::{Lengths, Shape};
+use sim::{Fleet, Instance, Workload, simulate};
+
+const STATIC: [usize; 8] = [16, 32, 64, 128, 256, 512, 1024, 2048];
+const SEEDS: [u64; 3] = [1, 2, 3];
+
+struct Setting {
+    machine: &'static str,
+    model: &'static str,
+    weight_bytes: f64,
+    ttft_ms: u64,
+    tpot_ms: u64,
+    /// Chat requests per second, from light to overload.
+    rates: [f64; 4],
+    seconds: f64,
+}
+
+const SETTINGS: [Setting; 2] = [
+    Setting {
+        machine: "epyc-2core",
+        model: "qwen2.5-0.5b",
+        weight_bytes: 2.0,
+        ttft_ms: 2000,
+        tpot_ms: 100,
+        rates: [0.3, 0.6, 0.8, 1.0],
+        seconds: 1200.0,
+    },
+    Setting {
+        machine: "h100",
+        model: "llama-3.1-8b",
+        weight_bytes: 2.0,
+        ttft_ms: 500,
+        tpot_ms: 25,
+        rates: [20.0, 40.0, 60.0, 80.0],
+        seconds: 60.0,
+    },
+];
+
+fn main() {
+    println!("| machine, model, targets | load | chat req/s | targets | best static (chunk) | ratio |");
+    println!("| --- | --- | ---: | ---: | ---: | ---: |");
+    for setting in &SETTINGS {
+        for load in ["chat", "documents", "batch"] {
+            for rate in setting.rates {
+                let goodput =
+                    |chunk| SEEDS.map(|seed| goodput(setting, load, rate, seed, chunk)).iter().sum::<f64>() / 3.0;
+                let ours = goodput(None);
+                let best = STATIC.map(|chunk| (goodput(Some(chunk)), chunk));
+                let (best, chunk) = best.into_iter().max_by(|a, b| a.0.total_cmp(&b.0)).expect("there are some");
+                let Setting { machine, model, ttft_ms, tpot_ms, .. } = setting;
+                let ratio = ours / best;
+                println!(
+                    "| {machine}, {model}, {ttft_ms}/{tpot_ms} ms | {load} | {rate} | {ours:.2} | {best:.2} ({chunk}) | {ratio:.2} |"
+                );
+            }
+        }
+    }
+}
+
+/// Good requests per second.
+fn goodput(setting: &Setting, load: &str, rate: f64, seed: u64, chunk: Option<usize>) -> f64 {
+    let workload = workload(setting, load, rate, seed);
+    let fleet = Fleet::of(1, &instance(setting, chunk));
+    let report = simulate(&workload, &fleet, &mut Nobody).expect("the limits go together");
+    let good = workload.arrivals.iter().zip(&report.outcomes).filter(|(arrival, outcome)| {
+        let Targets { ttft: Some(ttft), tpot: Some(tpot) } = arrival.targets else { return false };
+        let in_time = outcome.ttft() <= ttft.as_secs_f64();
+        outcome.tokens > 0 && in_time && outcome.tpot().unwrap_or(0.0) <= tpot.as_secs_f64()
+    });
+    good.count() as f64 / setting.seconds
+}
+
+struct Nobody;
+
+impl sim::Observer for Nobody {}
+
+fn workload(setting: &Setting, load: &str, rate: f64, seed: u64) -> Workload {
+    let ms = |ms: u64| Some(Nanos(ms * 1_000_000));
+    let targets = Targets { ttft: ms(setting.ttft_ms), tpot: ms(setting.tpot_ms) };
+    let requests = |rate: f64| (rate * setting.seconds) as usize;
+    let chat = Lengths { input_tokens: 180, output_tokens: 90, cv: 0.9 };
+    let mut all = Workload::synthetic(Shape::Poisson, chat, rate, requests(rate), seed).with_targets(targets);
+    if load == "documents" {
+        let long = Lengths { input_tokens: 4000, output_tokens: 100, cv: 0.5 };
+        let patient = Targets { ttft: ms(8 * setting.ttft_ms), ..targets };
+        let some = Workload::synthetic(Shape::Poisson, long, rate / 9.0, requests(rate / 9.0), seed + 100);
+        all.arrivals.extend(some.with_targets(patient).arrivals);
+    }
+    if load == "batch" {
+        let long = Lengths { input_tokens: 500, output_tokens: 150, cv: 0.7 };
+        let count = requests(rate / 4.0);
+        let mut jobs = Workload::synthetic(Shape::Poisson, long, 1e6, count, seed + 200);
+        jobs.arrivals.iter_mut().for_each(|job| job.priority = Priority(10));
+        all.arrivals.extend(jobs.arrivals);
+    }
+    all.arrivals.sort_by_key(|arrival| arrival.at);
+    all
+}
+
+fn instance(setting: &Setting, chunk: Option<usize>) -> Instance {
+    let machine = Machine::named(setting.machine).expect("a preset");
+    let shape = ModelShape::named(setting.model).expect("a preset");
+    let size = Simulated::of(&shape, setting.weight_bytes, 2.0);
+    let cost = CostModel::roofline(&size.cost, &hardware(&machine));
+    let rows = chunk.unwrap_or(2048).max(64);
+    let limits = Limits {
+        block_size: 32,
+        num_blocks: size.kv_blocks(machine.memory.expect("it is known"), 32).min(20_000),
+        max_model_len: 16_384,
+        max_num_seqs: 64,
+        max_num_batched_tokens: rows,
+        max_prefill_chunk: chunk.unwrap_or(rows),
+        max_prefill_seqs: 4,
+        max_queued_requests: usize::MAX,
+        max_queued_tokens: usize::MAX / 2,
+        enable_prefix_caching: false,
+        hash_key: [0; 32],
+    };
+    Instance { limits, belief: chunk.is_none().then(|| cost.clone()), machine: cost.into() }
+}

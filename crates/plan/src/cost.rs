@@ -1,0 +1,82 @@
+//! What steps of a model cost on a machine: the curve that the scheduler and the simulator go by, from figures alone.
+
+use roofline::{Demands, MEMORY_SHARE, Machine, ModelShape};
+use scheduler::cost::{Knot, Terms};
+use scheduler::{CostModel, Hardware, ModelCost};
+
+/// Largest pass of the curve of the weights, as a power of two.
+const LARGEST_PASS: u32 = 17;
+
+/// What steps of a model cost on a machine: the larger of reading and computing, for the weights; what rows see comes on top.
+/// As [`CostModel::roofline`], but a mixture's passes read the experts that their rows go to.
+pub(crate) fn cost(machine: &Machine, demands: &Demands) -> CostModel {
+    let reached = machine.reached(demands.weights, demands.kv_dtype);
+    let row = demands.shape.flops_per_token() / reached.matrix;
+    let at = |rows: usize| {
+        let read = demands.bytes_of_pass(rows as f64) / reached.bandwidth;
+        Knot { rows, seconds: machine.step_overhead + read.max(rows as f64 * row) }
+    };
+    // Where a dense model's curve bends; the points beside it make the interpolation exact.
+    let bend = (demands.weight_bytes as f64 / reached.bandwidth / row) as usize;
+    let mut rows: Vec<usize> = (0..=LARGEST_PASS).map(|power| 1 << power).collect();
+    rows.extend([bend.max(1), bend.max(1) + 1]);
+    rows.sort_unstable();
+    rows.dedup();
+    let terms = Terms {
+        pair: demands.shape.pair_flops as f64 / reached.attention,
+        key: demands.kv_bytes_per_token as f64 / reached.bandwidth,
+        logits: demands.shape.flops_per_logit_row() / reached.matrix,
+        ..Terms::default()
+    };
+    CostModel::new(rows.into_iter().map(at).collect(), terms)
+}
+
+/// A model in the simulator: bytes of each weight, and of each key and value, are numbers of the caller's choice.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Simulated {
+    /// What its steps cost.
+    pub cost: ModelCost,
+    /// Bytes of all weights in memory.
+    pub resident_bytes: f64,
+    /// Tokens that a sequence may have.
+    pub max_model_len: usize,
+}
+
+impl Simulated {
+    /// With weights of `weight_bytes` each and keys and values of `kv_bytes` each. Of a mixture, a batch soon reads every
+    /// expert.
+    pub fn of(shape: &ModelShape, weight_bytes: f64, kv_bytes: f64) -> Simulated {
+        let (layers, head) = (shape.layer_parameters as f64, shape.head_parameters as f64);
+        Simulated {
+            cost: ModelCost {
+                weight_bytes: (layers + head) * weight_bytes,
+                row_flops: shape.flops_per_token(),
+                logit_flops: shape.flops_per_logit_row(),
+                pair_flops: shape.pair_flops as f64,
+                kv_bytes: shape.kv_values as f64 * kv_bytes,
+            },
+            resident_bytes: (layers + shape.tables as f64 * head) * weight_bytes,
+            max_model_len: shape.context_limit,
+        }
+    }
+
+    /// Blocks of `block_size` tokens that fit into `memory` bytes beside the weights; 0 if not even those do.
+    pub fn kv_blocks(&self, memory: f64, block_size: usize) -> usize {
+        let left = memory * MEMORY_SHARE - self.resident_bytes;
+        let blocks = (left / (self.cost.kv_bytes * block_size as f64)).max(0.0) as usize;
+        // Slots are counted in 32 bits.
+        blocks.min((u32::MAX as usize - 1) / block_size)
+    }
+}
+
+/// A machine in the simulator's terms: one peak for all precisions.
+pub fn hardware(machine: &Machine) -> Hardware {
+    Hardware {
+        name: "", // the machine has it
+        flops: machine.bf16_flops,
+        bandwidth: machine.bandwidth,
+        flops_share: machine.flops_share,
+        bandwidth_share: machine.bandwidth_share,
+        step_overhead: machine.step_overhead,
+    }
+}

@@ -1,0 +1,119 @@
+//! Normalizers: a text to the text that is split.
+
+use std::borrow::Cow;
+
+use tokenizers::NormalizerWrapper;
+use unicode_normalization_alignments::UnicodeNormalization;
+
+use crate::error::TextError;
+use crate::pace;
+
+/// A text may grow by this factor: NFKC makes 33 bytes of 3, and the rules of tokenizers in use make 3 of 1.
+const MAX_GROWTH: usize = 16;
+/// A short text may grow to this many bytes, whatever the factor.
+const MAX_SHORT_BYTES: usize = 4096;
+
+/// What happens to a text before it is split, in order.
+#[derive(Debug)]
+pub(super) struct Normalizer(Vec<Step>);
+
+#[derive(Debug)]
+enum Step {
+    Prepend(String),
+    Replace { from: String, to: String },
+    Nfc,
+    Nfd,
+    Nfkc,
+    Nfkd,
+    Lowercase,
+}
+
+impl Normalizer {
+    /// `None` for a rule that is not in [`Step`].
+    pub(super) fn compile(normalizer: Option<&NormalizerWrapper>) -> Option<Normalizer> {
+        let mut steps = Vec::new();
+        if let Some(normalizer) = normalizer {
+            flatten(normalizer, &mut steps)?;
+        }
+        Some(Normalizer(steps))
+    }
+
+    /// Borrows where nothing changes. A text that grows beyond all measure is an error.
+    pub(super) fn normalize<'t>(&self, text: &'t str) -> Result<Cow<'t, str>, TextError> {
+        let limit = (text.len() * MAX_GROWTH).max(MAX_SHORT_BYTES);
+        let mut text = Cow::Borrowed(text);
+        for step in &self.0 {
+            // Each of them is a pass over the text.
+            if text.len() >= pace::WINDOW_BYTES {
+                pace::pause(0)?;
+            }
+            if let Some(changed) = step.apply(&text, limit)? {
+                text = Cow::Owned(changed);
+            }
+        }
+        Ok(text)
+    }
+
+    /// By how much a text can lose bytes here at most, as a factor; `None`: no bound is known.
+    pub(super) fn shrinks_by(&self) -> Option<usize> {
+        self.0.iter().try_fold(1, |factor, step| match step {
+            Step::Prepend(_) | Step::Nfd => Some(factor),
+            Step::Replace { from, to } => (to.len() >= from.len()).then_some(factor),
+            // Three Hangul letters of three bytes each make one character of three, four Greek signs of two one of three.
+            Step::Nfc | Step::Nfkc => Some(factor * 4),
+            Step::Nfkd | Step::Lowercase => Some(factor * 4),
+        })
+    }
+}
+
+fn flatten(normalizer: &NormalizerWrapper, steps: &mut Vec<Step>) -> Option<()> {
+    steps.push(match normalizer {
+        NormalizerWrapper::Sequence(sequence) => {
+            return sequence.as_ref().iter().try_for_each(|part| flatten(part, steps));
+        }
+        NormalizerWrapper::Prepend(prepend) => Step::Prepend(prepend.prepend.clone()),
+        NormalizerWrapper::Replace(_) => {
+            let fields = serde_json::to_value(normalizer).ok()?;
+            let from = fields["pattern"]["String"].as_str().filter(|from| !from.is_empty())?;
+            Step::Replace { from: from.to_owned(), to: fields["content"].as_str()?.to_owned() }
+        }
+        NormalizerWrapper::NFC(_) => Step::Nfc,
+        NormalizerWrapper::NFD(_) => Step::Nfd,
+        NormalizerWrapper::NFKC(_) => Step::Nfkc,
+        NormalizerWrapper::NFKD(_) => Step::Nfkd,
+        NormalizerWrapper::Lowercase(_) => Step::Lowercase,
+        _ => return None,
+    });
+    Some(())
+}
+
+impl Step {
+    /// `None`: the text stays as it is.
+    fn apply(&self, text: &str, limit: usize) -> Result<Option<String>, TextError> {
+        if text.is_empty() {
+            return Ok(None);
+        }
+        Ok(match self {
+            Step::Prepend(prefix) if text.len() + prefix.len() > limit => return Err(TextError::Encode),
+            Step::Prepend(prefix) => Some([prefix.as_str(), text].concat()),
+            Step::Replace { from, to } => {
+                let found = text.matches(from.as_str()).count();
+                if found == 0 {
+                    return Ok(None);
+                }
+                if text.len() - found * from.len() + found.saturating_mul(to.len()) > limit {
+                    return Err(TextError::Encode);
+                }
+                Some(text.replace(from.as_str(), to))
+            }
+            // ASCII is its own normal form.
+            Step::Nfc | Step::Nfd | Step::Nfkc | Step::Nfkd if text.is_ascii() => None,
+            Step::Nfc => Some(text.nfc().map(|(c, _)| c).collect()),
+            Step::Nfd => Some(text.nfd().map(|(c, _)| c).collect()),
+            Step::Nfkc => Some(text.nfkc().map(|(c, _)| c).collect()),
+            Step::Nfkd => Some(text.nfkd().map(|(c, _)| c).collect()),
+            // Character by character, as the crate does it: no rule about a sigma at the end of a word.
+            Step::Lowercase => Some(text.chars().flat_map(char::to_lowercase).collect()),
+        })
+    }
+}

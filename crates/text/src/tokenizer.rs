@@ -1,0 +1,498 @@
+//! Text to token ids and back, by the rules in a model's `tokenizer.json`.
+//!
+//! ```text
+//! encode        "<|user|>hi"  ──special tokens parsed──►  [2042, 3921]      prompts written by whoever chose the format
+//! encode_plain  "<|user|>hi"  ──all of it plain text──►   [27, 91, ...]     text from strangers
+//! decode        ids ──bytes of each token, concatenated──► UTF-8, U+FFFD for what is not
+//! ```
+//!
+//! Encoding is the `tokenizers` crate's, so it agrees with Hugging Face by construction. Decoding is a table made at load:
+//! the bytes of every token, and what happens to leading spaces. That makes decoding a plain concatenation, which is what
+//! lets [`Detokenizer`](crate::detokenizer::Detokenizer) cut it anywhere. It agrees with the crate's decoder on all valid
+//! text; where a run of byte tokens is not UTF-8, the crate replaces every byte of the run and this table only the bytes
+//! that are wrong.
+//!
+//! A tokenizer is a file from a stranger. Its size is capped before it is parsed; an id the model has no row for, an empty
+//! added token, or a pattern that needs backtracking ends in an error that names the field; a panic inside the crate is
+//! caught and is an error too.
+
+use std::collections::HashMap;
+
+use checkpoint::{Checkpoint, LoadError};
+use tokenizers::normalizers::NormalizerWrapper;
+use tokenizers::tokenizer::{AddedVocabulary, Model as _, Normalizer as _, PreTokenizer as _};
+use tokenizers::{AddedToken, OffsetType, PreTokenizedString};
+
+use crate::alphabet::byte_of;
+use crate::caught::catch;
+use crate::check::{self, TOKENIZER, id_too_large, short};
+pub use crate::check::{MAX_ADDED_BYTES, MAX_ADDED_TOKENS};
+use crate::encode::{MAX_LOOKED_BACK_BYTES, MAX_WHOLE_BYTES, Plan, Specials};
+pub use crate::error::TextError;
+use crate::specials::{CONFIG, Config, MAX_CONFIG_BYTES, SPECIAL_TOKENS, SpecialNames, SpecialTexts};
+
+/// Largest `tokenizer.json` that is parsed; the largest in use are half of it.
+pub const MAX_TOKENIZER_BYTES: u64 = 64 << 20;
+/// A model's tokenizer. Immutable after load; share it behind an `Arc`.
+#[derive(Debug)]
+pub struct Tokenizer {
+    inner: tokenizers::Tokenizer,
+    /// How texts are encoded; `None`: by `inner`.
+    plan: Option<Plan>,
+    /// The added tokens of `inner`, set to leave special ones unparsed.
+    plain: AddedVocabulary,
+    table: TokenTable,
+    rules: DecodeRules,
+    names: SpecialNames,
+    add_bos: bool,
+    /// Finds the text of special tokens; `None` when there are none.
+    special_texts: Option<SpecialTexts>,
+}
+
+/// The bytes and the kind of every token id.
+#[derive(Debug, Default)]
+struct TokenTable {
+    bytes: Vec<u8>,
+    /// `[ids]`, where each token's bytes end.
+    ends: Vec<u32>,
+    kinds: Vec<TokenKind>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum TokenKind {
+    /// No token has this id.
+    Hole,
+    Text,
+    Special,
+}
+
+/// How the bytes of tokens make a text: the parts of `tokenizer.json`'s `decoder` that span tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct DecodeRules {
+    /// Spaces dropped from the very beginning of the text (Llama 2's `Strip`).
+    strip_start: usize,
+    /// The first token loses its spaces (`Metaspace`).
+    first_loses_spaces: bool,
+    /// Tokens are words: a space between any two (no decoder at all).
+    spaced: bool,
+}
+
+/// Where a text being decoded stands; `Default` is its beginning.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct DecodeState {
+    started: bool,
+    stripped: usize,
+    past_spaces: bool,
+}
+
+impl Tokenizer {
+    /// Reads `tokenizer.json`, `tokenizer_config.json` and, where the latter is silent, `special_tokens_map.json`.
+    ///
+    /// `vocab_size`: rows of the model's embedding; a token with a larger id is an error, since the model could not read it.
+    pub fn load(checkpoint: &Checkpoint, vocab_size: usize) -> Result<Tokenizer, LoadError> {
+        let Some(json) = checkpoint.read_text_capped(TOKENIZER, MAX_TOKENIZER_BYTES)? else {
+            let checkpoint = checkpoint.location();
+            let file = format!("{TOKENIZER} (the tokenizer in the format of Hugging Face `tokenizers`)");
+            return Err(LoadError::NoFile { file, checkpoint });
+        };
+        let config = checkpoint.read_text_capped(CONFIG, MAX_CONFIG_BYTES)?;
+        let specials = checkpoint.read_text_capped(SPECIAL_TOKENS, MAX_CONFIG_BYTES)?;
+        let tokenizer = Tokenizer::from_json(&json, config.as_deref(), specials.as_deref(), vocab_size);
+        tokenizer.map_err(|error| checkpoint.in_its_words(error))
+    }
+
+    /// [`load`](Self::load) from the text of the files.
+    pub fn from_json(
+        json: &str,
+        config: Option<&str>,
+        special_tokens_map: Option<&str>,
+        vocab_size: usize,
+    ) -> Result<Tokenizer, LoadError> {
+        if json.len() as u64 > MAX_TOKENIZER_BYTES {
+            let (file, bytes) = (TOKENIZER.to_string(), json.len() as u64);
+            return Err(LoadError::TooLarge { file, bytes, limit: MAX_TOKENIZER_BYTES });
+        }
+        let outline = check::check(json, vocab_size)?;
+        let mut config = Config::parse(CONFIG, config)?;
+        let fallback = Config::parse(SPECIAL_TOKENS, special_tokens_map)?;
+        let added = std::mem::take(&mut config.added_tokens_decoder);
+        let inner = catch(|| build(json, added))
+            .unwrap_or_else(|| Err(LoadError::field(TOKENIZER, "model", "the tokenizer cannot be built")))?;
+        check_surroundings(&inner, vocab_size)?;
+        let plan = catch(|| Plan::compile(&inner, &outline.merges)).flatten();
+        drop(outline);
+        let (rules, pieces) = decode_rules(&inner)?;
+        let table = TokenTable::new(&inner, &pieces, vocab_size)?;
+        let mut plain = inner.get_added_vocabulary().clone();
+        plain.set_encode_special_tokens(true);
+        let special_texts = special_texts(&inner);
+        let add_bos = config.add_bos_token.unwrap_or(false);
+        let names = config.names(fallback);
+        Ok(Tokenizer { inner, plan, plain, table, rules, names, add_bos, special_texts })
+    }
+
+    /// Text to ids, special tokens in the text parsed. `add_special`: with what the tokenizer puts around a text, usually
+    /// the beginning-of-sequence token.
+    ///
+    /// O(n log n) in the text's bytes; see `tests/tokenizer.rs` for the inputs that are hard on tokenizers.
+    pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>, TextError> {
+        let ids = guarded(|| {
+            if let Some(plan) = &self.plan {
+                return plan.encode(text, Specials::Parsed, add_special);
+            }
+            self.check_whole(text)?;
+            let encoding = self.inner.encode_fast(text, add_special).map_err(|_| TextError::Encode)?;
+            Ok(encoding.get_ids().to_vec())
+        })?;
+        Ok(if add_special { self.with_bos(ids) } else { ids })
+    }
+
+    /// Text to ids with nothing added and the text of special tokens taken as any other text.
+    ///
+    /// Added tokens that are not special (a `<tool_call>` marked so) are still parsed, as the tokenizer asks for.
+    pub fn encode_plain(&self, text: &str) -> Result<Vec<u32>, TextError> {
+        guarded(|| {
+            if let Some(plan) = &self.plan {
+                return plan.encode(text, Specials::Plain, false);
+            }
+            self.check_whole(text)?;
+            self.encode_pieces(self.plain.extract_and_normalize(self.inner.get_normalizer(), text))
+        })
+    }
+
+    /// Special tokens of `text` parsed; then, in what is left, every character that is a key of `restore` replaced by its
+    /// value, and the result taken as plain text. See [`crate::chat_template`] for what this is good for.
+    pub(crate) fn encode_restoring(&self, text: &str, restore: &[(char, char)]) -> Result<Vec<u32>, TextError> {
+        guarded(|| {
+            if let Some(plan) = &self.plan {
+                return plan.encode_restoring(text, restore);
+            }
+            self.check_whole(text)?;
+            // Without a normalizer: it must not see the marks, which it may not leave alone.
+            let mut pieces = self.inner.get_added_vocabulary().extract_and_normalize::<NormalizerWrapper>(None, text);
+            let normalizer = self.inner.get_normalizer();
+            let restored = pieces.split(|_, mut piece| {
+                for (mark, original) in restore {
+                    piece.replace(*mark, original.encode_utf8(&mut [0; 4]))?;
+                }
+                if let Some(normalizer) = normalizer {
+                    normalizer.normalize(&mut piece)?;
+                }
+                Ok(Some(piece))
+            });
+            restored.map_err(|_| TextError::Encode)?;
+            self.encode_pieces(pieces)
+        })
+    }
+
+    /// What only the crate can encode has a limit of its own.
+    fn check_whole(&self, text: &str) -> Result<(), TextError> {
+        let added = self.inner.get_added_vocabulary().get_added_tokens_decoder();
+        let looks_back = added.values().any(|token| token.lstrip || token.single_word);
+        let (bytes, limit) = (text.len(), if looks_back { MAX_LOOKED_BACK_BYTES } else { MAX_WHOLE_BYTES });
+        if bytes > limit { Err(TextError::TooLong { bytes, limit }) } else { Ok(()) }
+    }
+
+    /// The last two stages, for a text whose special tokens are already found.
+    fn encode_pieces(&self, mut pieces: PreTokenizedString) -> Result<Vec<u32>, TextError> {
+        let failed = |_| TextError::Encode;
+        if let Some(pre_tokenizer) = self.inner.get_pre_tokenizer() {
+            pre_tokenizer.pre_tokenize(&mut pieces).map_err(failed)?;
+        }
+        pieces.tokenize(|piece| self.inner.get_model().tokenize(piece.get())).map_err(failed)?;
+        let encoding = pieces.into_encoding(None, 0, OffsetType::None).map_err(failed)?;
+        Ok(encoding.get_ids().to_vec())
+    }
+
+    /// `add_bos_token` in the settings asks for a first token that older `tokenizer.json` files leave out.
+    fn with_bos(&self, mut ids: Vec<u32>) -> Vec<u32> {
+        if self.add_bos
+            && let Some(bos) = self.bos_id()
+            && ids.first() != Some(&bos)
+        {
+            ids.insert(0, bos);
+        }
+        ids
+    }
+
+    /// Ids to text. Ids without a token give nothing; bytes that are not UTF-8 give U+FFFD.
+    pub fn decode(&self, ids: &[u32], skip_special: bool) -> String {
+        let (mut bytes, mut state) = (Vec::new(), DecodeState::default());
+        for &id in ids {
+            self.append(id, skip_special, &mut state, &mut bytes);
+        }
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// Appends what `id` adds to a text in `state`. Appending token by token gives the bytes of [`decode`](Self::decode).
+    pub(crate) fn append(&self, id: u32, skip_special: bool, state: &mut DecodeState, text: &mut Vec<u8>) {
+        let kind = self.table.kind(id);
+        if kind == TokenKind::Hole || (skip_special && kind == TokenKind::Special) {
+            return;
+        }
+        let (rules, mut bytes) = (self.rules, self.table.bytes(id));
+        let first = !std::mem::replace(&mut state.started, true);
+        if rules.spaced && !first {
+            text.push(b' ');
+        }
+        if rules.first_loses_spaces && first {
+            text.extend(bytes.iter().filter(|&&byte| byte != b' '));
+            return;
+        }
+        while !state.past_spaces && state.stripped < rules.strip_start && bytes.first() == Some(&b' ') {
+            state.stripped += 1;
+            bytes = &bytes[1..];
+        }
+        state.past_spaces |= !bytes.is_empty();
+        text.extend_from_slice(bytes);
+    }
+
+    /// Most bytes of text that one token can stand for, so that a text of more bytes than tokens times this has more
+    /// tokens. `None` where there is no such number: a token stands for any number of spaces or unknown characters.
+    pub fn max_bytes_per_token(&self) -> Option<usize> {
+        self.plan.as_ref()?.max_bytes_per_token()
+    }
+
+    /// One more than the largest token id. Ids below it without a token decode to nothing.
+    pub fn vocab_size(&self) -> usize {
+        self.table.kinds.len()
+    }
+
+    /// The token's own text, for showing it: U+FFFD where it is a part of a character. Empty for an id without a token.
+    pub fn token_text(&self, id: u32) -> String {
+        String::from_utf8_lossy(self.table.bytes(id)).into_owned()
+    }
+
+    /// The token's own bytes; `None` for an id without a token.
+    pub fn token_bytes(&self, id: u32) -> Option<Vec<u8>> {
+        (self.table.kind(id) != TokenKind::Hole).then(|| self.table.bytes(id).to_vec())
+    }
+
+    /// Bytes of the token's own text; 0 for an id without a token.
+    pub fn token_len(&self, id: u32) -> usize {
+        self.table.bytes(id).len()
+    }
+
+    /// True for tokens that are structure, not text: skipped in answers, and never parsed from plain text.
+    pub fn is_special(&self, id: u32) -> bool {
+        self.table.kind(id) == TokenKind::Special
+    }
+
+    /// The id of the token whose name in the vocabulary is exactly `token`.
+    pub fn token_id(&self, token: &str) -> Option<u32> {
+        self.inner.token_to_id(token)
+    }
+
+    /// Text of the beginning-of-sequence token.
+    pub fn bos_token(&self) -> Option<&str> {
+        self.names.bos.as_deref()
+    }
+
+    /// Text of the end-of-sequence token.
+    pub fn eos_token(&self) -> Option<&str> {
+        self.names.eos.as_deref()
+    }
+
+    /// Id of the beginning-of-sequence token.
+    pub fn bos_id(&self) -> Option<u32> {
+        self.token_id(self.bos_token()?)
+    }
+
+    /// Id of the end-of-sequence token.
+    pub fn eos_id(&self) -> Option<u32> {
+        self.token_id(self.eos_token()?)
+    }
+
+    /// Finds the text of special tokens, overlapping ones too.
+    pub(crate) fn special_texts(&self) -> Option<&SpecialTexts> {
+        self.special_texts.as_ref()
+    }
+}
+
+impl TokenTable {
+    fn new(inner: &tokenizers::Tokenizer, pieces: &PieceRules, vocab_size: usize) -> Result<TokenTable, LoadError> {
+        let vocab = inner.get_vocab(true);
+        let added = inner.get_added_vocabulary();
+        let mut names = vec![None; vocab.values().max().map_or(0, |&max| max as usize + 1).min(vocab_size)];
+        for (token, &id) in &vocab {
+            let Some(slot) = names.get_mut(id as usize) else { return Err(id_too_large(token, id.into(), vocab_size)) };
+            if let Some(other) = slot.replace(token.as_str()) {
+                let problem = format!("tokens {} and {} share id {id}", short(token), short(other));
+                return Err(LoadError::field(TOKENIZER, "model.vocab", problem));
+            }
+        }
+        let mut table = TokenTable::default();
+        for (id, name) in names.iter().enumerate() {
+            let token = added.get_added_tokens_decoder().get(&(id as u32));
+            table.kinds.push(match (name, token) {
+                (None, _) => TokenKind::Hole,
+                (Some(_), Some(token)) if token.special => TokenKind::Special,
+                (Some(_), _) => TokenKind::Text,
+            });
+            if let Some(name) = name {
+                pieces.append(name, token.is_some(), &mut table.bytes);
+            }
+            let end = u32::try_from(table.bytes.len());
+            table.ends.push(end.map_err(|_| LoadError::field(TOKENIZER, "model.vocab", "more than 4 GiB of text"))?);
+        }
+        Ok(table)
+    }
+
+    fn kind(&self, id: u32) -> TokenKind {
+        self.kinds.get(id as usize).copied().unwrap_or(TokenKind::Hole)
+    }
+
+    fn bytes(&self, id: u32) -> &[u8] {
+        let id = id as usize;
+        let Some(&end) = self.ends.get(id) else { return &[] };
+        let start = if id == 0 { 0 } else { self.ends[id - 1] };
+        &self.bytes[start as usize..end as usize]
+    }
+}
+
+/// How a token's name in the vocabulary becomes its bytes: the parts of the `decoder` that act on one token.
+#[derive(Debug, Default)]
+struct PieceRules {
+    /// Applied in order.
+    replace: Vec<(String, String)>,
+    /// `<0x41>` stands for the byte 0x41.
+    byte_fallback: bool,
+    /// Each character stands for a byte (GPT-2's alphabet).
+    byte_level: bool,
+}
+
+impl PieceRules {
+    fn append(&self, name: &str, added: bool, bytes: &mut Vec<u8>) {
+        // An added token is written as it reads, not in the byte alphabet.
+        if self.byte_level && !added {
+            let start = bytes.len();
+            for c in name.chars() {
+                match byte_of(c) {
+                    Some(byte) => bytes.push(byte),
+                    None => {
+                        bytes.truncate(start);
+                        bytes.extend_from_slice(name.as_bytes());
+                        return;
+                    }
+                }
+            }
+            return;
+        }
+        if self.byte_fallback
+            && let Some(hex) = name.strip_prefix("<0x").and_then(|rest| rest.strip_suffix('>'))
+            && hex.len() == 2
+            && let Ok(byte) = u8::from_str_radix(hex, 16)
+        {
+            return bytes.push(byte);
+        }
+        let mut text = name.to_string();
+        for (pattern, content) in &self.replace {
+            text = text.replace(pattern, content);
+        }
+        bytes.extend_from_slice(text.as_bytes());
+    }
+}
+
+/// Runs a call into the crate; a panic in there is the text's failure and nobody else's.
+fn guarded(encode: impl FnOnce() -> Result<Vec<u32>, TextError>) -> Result<Vec<u32>, TextError> {
+    catch(encode).unwrap_or(Err(TextError::Encode))
+}
+
+/// The crate's tokenizer, with the added tokens that only `tokenizer_config.json` lists, and without truncation or padding.
+fn build(json: &str, extra: HashMap<String, AddedToken>) -> Result<tokenizers::Tokenizer, LoadError> {
+    let inner: Result<tokenizers::Tokenizer, _> = json.parse();
+    let mut inner = inner.map_err(|error| LoadError::field(TOKENIZER, "model", check::brief(error)))?;
+    let failed = |error| LoadError::field(TOKENIZER, "added_tokens", check::brief(error));
+    let field = |id: &str| format!("added_tokens_decoder.{}", short(id));
+    if extra.len() > MAX_ADDED_TOKENS {
+        return Err(LoadError::field(CONFIG, "added_tokens_decoder", "too many entries"));
+    }
+    let mut missing = Vec::new();
+    for (key, token) in extra {
+        let id: u32 = key.parse().map_err(|_| LoadError::field(CONFIG, field(&key), "not a token id"))?;
+        if token.content.is_empty() {
+            return Err(LoadError::field(CONFIG, field(&key), "empty content"));
+        }
+        if token.content.len() > MAX_ADDED_BYTES {
+            let problem = format!("{} bytes; an added token may have {MAX_ADDED_BYTES}", token.content.len());
+            return Err(LoadError::field(CONFIG, field(&key), problem));
+        }
+        if !inner.get_added_vocabulary().get_added_tokens_decoder().contains_key(&id) {
+            missing.push((id, token));
+        }
+    }
+    missing.sort_by_key(|(id, _)| *id);
+    let ids: Vec<(u32, String)> = missing.iter().map(|(id, token)| (*id, token.content.clone())).collect();
+    inner.add_tokens(missing.into_iter().map(|(_, token)| token)).map_err(failed)?;
+    for (id, content) in ids {
+        if inner.token_to_id(&content) != Some(id) {
+            let problem = format!("{} does not get this id in {TOKENIZER}", short(&content));
+            return Err(LoadError::field(CONFIG, field(&id.to_string()), problem));
+        }
+    }
+    inner.with_truncation(None).map_err(failed)?;
+    inner.with_padding(None);
+    Ok(inner)
+}
+
+/// What the post-processor puts around a text must be tokens of the model, and not a text of its own.
+fn check_surroundings(inner: &tokenizers::Tokenizer, vocab_size: usize) -> Result<(), LoadError> {
+    const MOST: usize = 64;
+    let refuse = |problem: String| Err(LoadError::field(TOKENIZER, "post_processor", problem));
+    let Some(around) = catch(|| inner.encode_fast("", true).map(|encoding| encoding.get_ids().to_vec())) else {
+        return refuse("it cannot be applied".into());
+    };
+    let Ok(around) = around else { return refuse("it cannot be applied".into()) };
+    if around.len() > MOST {
+        return refuse(format!("it puts {} tokens around a text; at most {MOST}", around.len()));
+    }
+    match around.iter().find(|&&id| id as usize >= vocab_size) {
+        Some(id) => refuse(format!("it adds token {id}, but the model has rows for {vocab_size} tokens")),
+        None => Ok(()),
+    }
+}
+
+/// Reads the `decoder` as what it does to one token and what it does across tokens.
+fn decode_rules(inner: &tokenizers::Tokenizer) -> Result<(DecodeRules, PieceRules), LoadError> {
+    let unknown = |problem: String| LoadError::field(TOKENIZER, "decoder", problem);
+    let decoder = serde_json::to_value(inner.get_decoder()).map_err(|error| unknown(error.to_string()))?;
+    let (mut rules, mut pieces) = (DecodeRules::default(), PieceRules::default());
+    let steps = match decoder["type"].as_str() {
+        None => {
+            rules.spaced = true;
+            return Ok((rules, pieces));
+        }
+        Some("Sequence") => decoder["decoders"].as_array().cloned().unwrap_or_default(),
+        Some(_) => vec![decoder],
+    };
+    let mut fused = false;
+    for step in &steps {
+        match step["type"].as_str().unwrap_or_default() {
+            "ByteLevel" => pieces.byte_level = true,
+            "ByteFallback" => pieces.byte_fallback = true,
+            "Fuse" => fused = true,
+            "Replace" if !fused => {
+                let (pattern, content) = (step["pattern"]["String"].as_str(), step["content"].as_str());
+                let (Some(pattern), Some(content)) = (pattern.filter(|p| !p.is_empty()), content) else {
+                    return Err(unknown("Replace: only a non-empty string pattern is supported".to_string()));
+                };
+                pieces.replace.push((pattern.to_string(), content.to_string()));
+            }
+            "Metaspace" if steps.len() == 1 => {
+                let replacement = step["replacement"].as_str().unwrap_or("\u{2581}");
+                pieces.replace.push((replacement.to_string(), " ".to_string()));
+                rules.first_loses_spaces = step["prepend_scheme"] != "never";
+            }
+            "Strip" if fused && step["content"] == " " && step["stop"] == 0 => {
+                rules.strip_start = step["start"].as_u64().unwrap_or(0) as usize;
+            }
+            other => return Err(unknown(format!("{}: not supported here", short(other)))),
+        }
+    }
+    Ok((rules, pieces))
+}
+
+fn special_texts(inner: &tokenizers::Tokenizer) -> Option<SpecialTexts> {
+    let tokens = inner.get_added_vocabulary().get_added_tokens_decoder();
+    SpecialTexts::new(tokens.values().map(|token| (token.content.as_str(), token.special)))
+}
