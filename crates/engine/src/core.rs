@@ -2,14 +2,13 @@
 //! blocks or waits.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use model::detokenizer::{Detokenizer, Piece, StopStrings};
 use model::sampler::{History, SampleKey, Sampled, Sampler, TokenLogProbs};
 use model::tokenizer::Tokenizer;
-use model::{Batch, Forward};
+use model::{Batch, Forward, Logits};
 use scheduler::{
     AdmitError, CostModel, Event, FinishReason, Nanos, Outlook, Preempted, Request, RequestId, RowOutput, Scheduler,
     Sequence, Step, StepOutput, StepRecord, TokenId,
@@ -24,7 +23,7 @@ use crate::output::{Outlet, Output, RequestError, Timings, TokenLogprob, Usage};
 use crate::past::{Asked, Moving, count_token};
 use crate::record::{Met, Stats, StepLog};
 use crate::recording::{Line, Tape};
-use crate::start::{EngineOptions, MAX_LOGIT_ROWS};
+use crate::start::EngineOptions;
 use crate::tiers::Tiers;
 use crate::waiting::QueuePlace;
 
@@ -113,7 +112,6 @@ pub(crate) struct EngineCore {
     // Kept between steps for their memory.
     batch: Batch,
     logit_rows: Vec<LogitRow>,
-    logits: Vec<f32>,
     logit_row: Vec<f32>,
     output: StepOutput,
     step: Step,
@@ -156,7 +154,6 @@ impl EngineCore {
             moving: Moving::default(),
             batch: Batch::default(),
             logit_rows: Vec::new(),
-            logits: vec![0.0; MAX_LOGIT_ROWS.min(options.max_num_seqs) * vocab],
             logit_row: vec![0.0; vocab],
             output: StepOutput::default(),
             step: Step::default(),
@@ -304,8 +301,8 @@ impl EngineCore {
             return false;
         }
         self.lower();
-        self.forward();
-        self.sample();
+        let logits = self.forward();
+        self.sample(&logits);
         let now = now();
         self.scheduler.complete_into(&self.output, now, &mut self.events, &mut self.record);
         if let Some(tape) = &mut self.tape {
@@ -336,36 +333,30 @@ impl EngineCore {
         lower(&self.step, &self.scheduler, scores, &mut self.batch, &mut self.logit_rows);
     }
 
-    fn forward(&mut self) {
+    fn forward(&mut self) -> Logits {
         if !self.step.copies.is_empty() {
             let copies: Vec<_> = self.step.copies.iter().map(|copy| (copy.src.0, copy.dst.0)).collect();
             self.forward.copy_blocks(&copies);
         }
-        self.forward.compute(&self.batch);
+        let ticket = self.forward.launch(&self.batch);
+        self.forward.wait(ticket)
     }
 
     /// Draws a token from every row that ended its known tokens, and judges the prompts that want it.
-    fn sample(&mut self) {
+    fn sample(&mut self, logits: &Logits) {
         self.output.step = self.step.id;
         self.output.rows.clear();
-        let vocab = self.forward.config().vocab_size;
-        let (wanted, group) = (self.logit_rows.len(), self.logits.len() / vocab);
-        for first in (0..wanted).step_by(group) {
-            let rows = first..wanted.min(first + group);
-            self.forward.logits(rows.clone(), &mut self.logits[..rows.len() * vocab]);
-            for row in rows {
-                let logits = (row - first) * vocab..(row - first + 1) * vocab;
-                if self.logit_rows[row].scores {
-                    self.score_row(row, logits.clone());
-                }
-                if self.logit_rows[row].samples > 0 {
-                    self.sample_row(row, logits);
-                }
+        for row in 0..self.logit_rows.len() {
+            if self.logit_rows[row].scores {
+                self.score_row(row, logits);
+            }
+            if self.logit_rows[row].samples > 0 {
+                self.sample_row(row, logits);
             }
         }
     }
 
-    fn sample_row(&mut self, row: usize, logits: Range<usize>) {
+    fn sample_row(&mut self, row: usize, logits: &Logits) {
         let LogitRow { seq, position, samples, .. } = self.logit_rows[row];
         let sequence = self.scheduler.sequence(seq).expect("a planned sequence lives until its step completes");
         let (id, first_answer) = (sequence.request_id(), sequence.answer());
@@ -379,7 +370,7 @@ impl EngineCore {
             let (answer, stop, params) = (&mut active.answers[index], &active.request.stop, &active.request.sampling);
             let banned: &[TokenId] = if answer.num_tokens < stop.min_tokens { &stop.stop_token_ids } else { &[] };
             let key = SampleKey { seed: active.seed, stream: index as u32, position: position as u64 + 1 };
-            self.logit_row.copy_from_slice(&self.logits[logits.clone()]);
+            self.forward.read_logits(logits, row, &mut self.logit_row);
             match self.sampler.sample(&mut self.logit_row, params, &answer.history, banned, key) {
                 Ok(Sampled { token, logprob, top }) => {
                     answer.logprob = params.logprobs.map(|_| TokenLogprob { token, logprob, top });
@@ -396,7 +387,7 @@ impl EngineCore {
     }
 
     /// The log probability of the prompt token after this row, for a request that asked.
-    fn score_row(&mut self, row: usize, logits: Range<usize>) {
+    fn score_row(&mut self, row: usize, logits: &Logits) {
         let LogitRow { seq, position, .. } = self.logit_rows[row];
         let sequence = self.scheduler.sequence(seq).expect("a planned sequence lives until its step completes");
         let id = sequence.request_id();
@@ -408,7 +399,8 @@ impl EngineCore {
         // Rows that come again after a preemption have been judged.
         let next = position + 1;
         if next < prompt.len() && active.prompt_logprobs.len() == next {
-            match self.sampler.log_probs_of(&self.logits[logits], prompt[next], top as usize) {
+            self.forward.read_logits(logits, row, &mut self.logit_row);
+            match self.sampler.log_probs_of(&self.logit_row, prompt[next], top as usize) {
                 Ok(TokenLogProbs { logprob, top, .. }) => {
                     active.prompt_logprobs.push(Some(TokenLogprob { token: prompt[next], logprob, top }));
                 }

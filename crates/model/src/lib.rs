@@ -37,6 +37,6 @@ pub mod weights;
 pub use batch::{Batch, Span};
 pub use checkpoint::{Checkpoint, LoadError, Source};
 pub use config::{Family, GenerationDefaults, ModelConfig};
-pub use forward::{Forward, KvBudget, LoadOptions, Progress, Runner, embedding_class, load};
+pub use forward::{Forward, KvBudget, LoadOptions, Logits, Progress, Runner, Ticket, embedding_class, load};
 pub use tensors::bytes_in_memory;
 pub use weights::ImageWriter;

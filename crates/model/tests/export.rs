@@ -5,7 +5,7 @@ mod common;
 
 use common::*;
 use kernels::quant::quantize_int4_row;
-use kernels::{Backend, Int4Source, MatrixShape, Reference, WeightClass};
+use kernels::{Backend, Device, Int4Source, MatrixShape, Reference, WeightClass};
 use model::chat_template::{ChatMessage, ChatTemplate, TemplateOptions};
 use model::export::{Export, ExportError, Format, Reason, Report, check_output, limit};
 use model::tokenizer::Tokenizer;
