@@ -145,8 +145,8 @@ fn fill(batch: &mut Batch, positions: std::ops::Range<u32>) {
 }
 
 #[library_benchmark]
-#[bench::decode_1_row(args = (1), setup = pass, config = at_most(1_000_000_000))]
-#[bench::prefill_64_rows(args = (64), setup = pass, config = at_most(1_000_000_000))]
+#[bench::decode_1_row(args = (1), setup = pass, config = at_most(325_000))]
+#[bench::prefill_64_rows(args = (64), setup = pass, config = at_most(12_900_000))]
 fn forward(mut pass: Pass) -> Pass {
     let Pass { model, batch, logits } = &mut pass;
     model.forward(black_box(batch), logits);
