@@ -10,7 +10,7 @@ use std::time::Duration;
 use checkpoint::{Checkpoint, Source};
 use engine::recording::{Recording, replay};
 use engine::whatif::{Settings, past, what_if};
-use engine::{Engine, EngineOptions, MachineLimits};
+use engine::{DeviceLimits, Engine, EngineOptions};
 use scheduler::cost::{Knot, Terms};
 use scheduler::{CostModel, Limits};
 use serde_json::Value;
@@ -120,7 +120,7 @@ fn post(route: &str, body: &[u8]) -> (u16, String) {
 }
 
 /// Of an imagined machine: without any, nothing can be planned.
-const LIMITS: MachineLimits = MachineLimits {
+const LIMITS: DeviceLimits = DeviceLimits {
     read_bandwidth: 4e10,
     int8_ops: 2e12,
     bf16_flops: 1e12,

@@ -4,9 +4,10 @@
 use guards::{cpu, matrix, values};
 use gungraun::{Callgrind, EventKind, LibraryBenchmarkConfig, library_benchmark, library_benchmark_group, main};
 use kernels::{
-    Attention, AttentionRule, AttentionSpan, Backend, Cpu, HeadLayout, HeadNorms, KvCache, KvDtype, KvShape, Out,
+    Attention, AttentionRule, AttentionSpan, Device, HostBackend, Cpu, HeadLayout, HeadNorms, KvCache, KvDtype, KvShape, Out,
     PackedMatrix, RotateAndStore, WeightClass,
 };
+use model::{Batch, Checkpoint, Forward, KvBudget, LoadOptions, Runner, Source, Span};
 use model::sampler::{History, SampleKey, Sampler, SamplingParams};
 use scheduler::{
     Limits, Nanos, Priority, Request, RequestId, RowOutput, Scheduler, Step, StepOutput, StepRecord, StopRules, Targets,
@@ -100,6 +101,58 @@ fn attend(mut attend: Attend) -> Attend {
     attend
 }
 
+struct Pass {
+    model: Runner<Cpu>,
+    batch: Batch,
+    logits: Vec<f32>,
+}
+
+/// So many rows at the end of a sequence of 256 tokens, in a model so small that what lies around its products counts.
+fn pass(rows: u32) -> Pass {
+    let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/../crates/model/tests/data/llama3");
+    let checkpoint = Checkpoint::open(Source::Directory(directory.into())).expect("a committed checkpoint");
+    let options = LoadOptions {
+        weights: WeightClass::Int8,
+        as_stored: false,
+        max_rows: 256,
+        max_logit_rows: 1,
+        max_model_len: None,
+        kv_blocks: KvBudget::Blocks(8),
+        block_size: 32,
+        image_directory: None,
+        kv_dtype: KvDtype::Bf16,
+    };
+    let model = model::load(cpu(), &checkpoint, &options, &mut |_| {}).expect("memory");
+    let logits = vec![0.0; model.config().vocab_size];
+    let mut pass = Pass { model, batch: Batch::default(), logits };
+    fill(&mut pass.batch, 0..256);
+    pass.model.forward(&pass.batch, &mut pass.logits);
+    fill(&mut pass.batch, 256 - rows..256);
+    pass.model.forward(&pass.batch, &mut pass.logits);
+    pass
+}
+
+/// These positions of a sequence in the first blocks; logits of the last.
+fn fill(batch: &mut Batch, positions: std::ops::Range<u32>) {
+    batch.clear();
+    batch.token_ids.extend(positions.clone().map(|position| position % 64));
+    batch.positions.extend(positions.clone());
+    batch.slots.extend(positions.clone());
+    batch.block_tables.extend(0..8);
+    let num_rows = positions.len() as u32;
+    batch.spans.push(Span { first_row: 0, num_rows, start: positions.start, table: 0..8 });
+    batch.logit_rows.push(num_rows - 1);
+}
+
+#[library_benchmark]
+#[bench::decode_1_row(args = (1), setup = pass, config = at_most(325_000))]
+#[bench::prefill_64_rows(args = (64), setup = pass, config = at_most(12_900_000))]
+fn forward(mut pass: Pass) -> Pass {
+    let Pass { model, batch, logits } = &mut pass;
+    model.forward(black_box(batch), logits);
+    pass
+}
+
 struct Draw {
     sampler: Sampler,
     row: Vec<f32>,
@@ -185,5 +238,5 @@ fn schedule((mut scheduler, mut output): (Scheduler, StepOutput)) -> (Scheduler,
     (scheduler, output)
 }
 
-library_benchmark_group!(name = hot; benchmarks = linear, attend, sample, schedule);
+library_benchmark_group!(name = hot; benchmarks = linear, attend, forward, sample, schedule);
 main!(library_benchmark_groups = hot);

@@ -18,7 +18,7 @@ use crate::flags::ModelFlags;
 use crate::{kept, models};
 
 /// How long one measurement of the limits takes, in seconds.
-const MEASURE_SECONDS: f64 = 0.4;
+pub(crate) const MEASURE_SECONDS: f64 = 0.4;
 
 /// The limits of this machine with `threads` threads: measured once in the life of the process. `arithmetic`: what is
 /// computed; `None`: what is fastest here.
@@ -48,12 +48,16 @@ pub(crate) fn limits_kept(flags: &ModelFlags) -> Result<Limits, Failure> {
 }
 
 /// A fresh measurement: a virtual machine's limits change while it runs.
-pub(crate) fn measure_now(threads: usize, isa: Isa, arithmetic: Arithmetic) -> Result<Limits, Failure> {
-    let pool = Pool::new(threads).map_err(|error| match error {
+fn measure_now(threads: usize, isa: Isa, arithmetic: Arithmetic) -> Result<Limits, Failure> {
+    measured(Pool::new(threads).map(|pool| kernels::limits::measure(&pool, isa, arithmetic, MEASURE_SECONDS)))
+}
+
+/// A measurement that may have found no threads.
+pub(crate) fn measured(limits: Result<Limits, ThreadError>) -> Result<Limits, Failure> {
+    limits.map_err(|error| match error {
         ThreadError::Spawn(_) => models::without_memory(&error),
         _ => Failure::usage(error),
-    })?;
-    Ok(kernels::limits::measure(&pool, isa, arithmetic, MEASURE_SECONDS))
+    })
 }
 
 /// Of two measurements on one machine the higher of each limit: whatever disturbs a measurement lowers it.

@@ -72,8 +72,6 @@ pub(crate) struct Room {
     /// Blocks of the cache, and tokens of each.
     pub(crate) blocks: usize,
     pub(crate) block_size: usize,
-    /// Rows of logits that are computed together.
-    pub(crate) logit_rows: usize,
 }
 
 impl Room {
@@ -179,7 +177,6 @@ pub(crate) fn measure(
         sampler: Sampler::new(vocab),
         vocab,
         batch: Batch::default(),
-        logits: vec![0.0; room.logit_rows * vocab],
         logit_row: vec![0.0; vocab],
     };
     let started = Instant::now();
@@ -212,7 +209,6 @@ struct Stand<'a> {
     sampler: Sampler,
     vocab: usize,
     batch: Batch,
-    logits: Vec<f32>,
     logit_row: Vec<f32>,
 }
 
@@ -222,7 +218,8 @@ impl Stand<'_> {
         let len = self.room.block_size.min(self.room.rows).min(self.room.len);
         self.batch.clear();
         self.rows(0, 0, len);
-        self.forward.compute(&self.batch);
+        let ticket = self.forward.launch(&self.batch);
+        self.forward.wait(ticket);
         let copies: Vec<_> = (1..blocks as u32).map(|block| (0, block)).collect();
         self.forward.copy_blocks(&copies);
     }
@@ -247,18 +244,13 @@ impl Stand<'_> {
     fn step(&mut self, shape: &Shape) -> Duration {
         let started = Instant::now();
         self.lower(shape);
-        self.forward.compute(&self.batch);
-        let (wanted, group) = (self.batch.logit_rows.len(), self.room.logit_rows);
-        for first in (0..wanted).step_by(group) {
-            let rows = first..wanted.min(first + group);
-            self.forward.logits(rows.clone(), &mut self.logits[..rows.len() * self.vocab]);
-            for row in rows {
-                let logits = (row - first) * self.vocab..(row - first + 1) * self.vocab;
-                self.logit_row.copy_from_slice(&self.logits[logits]);
-                let key = SampleKey { seed: 0, stream: row as u32, position: shape.context as u64 };
-                // A model whose logits are not numbers is told so by its first request.
-                let _ = self.sampler.sample(&mut self.logit_row, self.sampling, &History::default(), &[], key);
-            }
+        let ticket = self.forward.launch(&self.batch);
+        let logits = self.forward.wait(ticket);
+        for row in 0..logits.rows() {
+            self.forward.read_logits(&logits, row, &mut self.logit_row);
+            let key = SampleKey { seed: 0, stream: row as u32, position: shape.context as u64 };
+            // A model whose logits are not numbers is told so by its first request.
+            let _ = self.sampler.sample(&mut self.logit_row, self.sampling, &History::default(), &[], key);
         }
         started.elapsed()
     }

@@ -26,7 +26,7 @@ use crate::journal::{Fact, Gauges, Journal, Log, Receipt};
 use crate::lower::LogitRow;
 use crate::output::{Outlet, Output, RequestError, TokenLogprob};
 use crate::recording::Tape;
-use crate::start::{EngineOptions, MAX_LOGIT_ROWS};
+use crate::start::EngineOptions;
 use crate::tiers::Tiers;
 use crate::waiting::Ticket;
 
@@ -78,7 +78,6 @@ pub(crate) struct EngineCore {
     // Kept between steps for their memory.
     batch: Batch,
     logit_rows: Vec<LogitRow>,
-    logits: Vec<f32>,
     logit_row: Vec<f32>,
     output: StepOutput,
     step: Step,
@@ -109,7 +108,6 @@ impl EngineCore {
             held: Nanos(0),
             batch: Batch::default(),
             logit_rows: Vec::new(),
-            logits: vec![0.0; MAX_LOGIT_ROWS.min(options.max_num_seqs) * vocab],
             logit_row: vec![0.0; vocab],
             output: StepOutput::default(),
             step: Step::default(),

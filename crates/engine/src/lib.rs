@@ -61,9 +61,8 @@ pub use door::{
     MAX_ANSWERS, MAX_LOGIT_BIAS, MAX_LOGPROBS, MAX_SALT_BYTES, MAX_STOP_BYTES, MAX_STOP_STRINGS, MAX_STOP_TOKENS,
     Prompt, RawRequest, Rejection, ServiceClass, ValidatedRequest,
 };
-pub use kernels::Arithmetic;
-pub use kernels::limits::Limits as MachineLimits;
 pub use kernels::room::Limit as MemoryLimit;
+pub use kernels::{Arithmetic, DeviceInfo, DeviceLimits};
 pub use ledger;
 pub use live::{End, Ended, InScene, KvMap, LoggedStep, Percentiles, Place, Scene, Watch};
 pub use memory::available_bytes as available_memory;
@@ -126,10 +125,8 @@ pub struct ModelInfo {
     pub notices: Vec<String>,
     /// Precision of the weights in memory.
     pub weights: kernels::WeightClass,
-    /// Threads that compute.
-    pub threads: usize,
-    /// Instruction set of the kernels.
-    pub isa: kernels::Isa,
+    /// What computes.
+    pub device: DeviceInfo,
     /// Order of sums of 16-bit products.
     pub arithmetic: Arithmetic,
     /// Backend, instruction set, threads: for people.

@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 
 use checkpoint::{Checkpoint, ImageWriter, LoadError};
 use kernels::room::{Limit, Room as MemoryRoom, room as memory_room};
-use kernels::{Arithmetic, Backend, Cpu, CpuError, CpuOptions, Isa, KvDtype, KvShape, Reference, WeightClass};
+use kernels::{
+    Arithmetic, Backend, Cpu, CpuError, CpuOptions, DeviceInfo, Isa, KvDtype, KvShape, Reference, WeightClass,
+};
 use model::sampler::SamplingParams;
 use model::{Forward, GenerationDefaults, KvBudget, LoadOptions, ModelConfig, Progress, Runner};
 use scheduler::{CostModel, Limits, LimitsError, Nanos, Scheduler, Targets, TierSizes};
@@ -252,19 +254,19 @@ impl Engine {
         };
         let chat_template = ChatTemplate::load_with(checkpoint, &options.template_renderer)?;
         let sizes = Sizes::of(&config, options, memory_room())?;
-        let Loaded { mut forward, kv, max_model_len, notices, threads, isa, arithmetic } =
+        let Loaded { mut forward, kv, max_model_len, notices, arithmetic } =
             load_model(checkpoint, options, &sizes, &mut |loaded| progress(Starting::Loading(loaded)))?;
+        let device = forward.device();
         let room = Room {
             rows: options.max_num_batched_tokens,
             seqs: options.max_num_seqs,
             len: max_model_len,
             blocks: kv.blocks,
             block_size: options.block_size,
-            logit_rows: MAX_LOGIT_ROWS.min(options.max_num_seqs),
         };
         let calibrated = match &options.calibration {
             Some(calibration) => {
-                let what = Calibrating { calibration, options, isa, threads, room: &room, config: &config };
+                let what = Calibrating { calibration, options, device: &device, room: &room, config: &config };
                 let sampling = door::default_sampling(&config, &generation_defaults);
                 calibrated(&mut *forward, &what, &sampling, progress)
             }
@@ -292,8 +294,7 @@ impl Engine {
             kv_bytes_per_token: forward.kv_bytes_per_token(),
             notices,
             weights: options.weights,
-            threads,
-            isa,
+            device,
             arithmetic,
             backend: forward.describe(),
             targets: targets(options, &room, calibrated.as_ref()),
@@ -349,8 +350,7 @@ impl Engine {
 struct Calibrating<'a> {
     calibration: &'a Calibration,
     options: &'a EngineOptions,
-    isa: Isa,
-    threads: usize,
+    device: &'a DeviceInfo,
     room: &'a Room,
     config: &'a ModelConfig,
 }
@@ -358,10 +358,11 @@ struct Calibrating<'a> {
 impl Calibrating<'_> {
     /// The result's name, and the file that it is kept in.
     fn key(&self) -> (String, Option<PathBuf>) {
-        let Calibrating { calibration, options, isa, threads, room, config } = self;
+        let Calibrating { calibration, options, device, room, config } = self;
+        let DeviceInfo { kernels, threads, .. } = device;
         let (machine, weights, keys) = (&calibration.machine, options.weights.name(), options.kv_dtype.name());
-        let (isa, arithmetic) = (isa.name(), options.arithmetic().name());
-        let what = format!("{machine} {isa} {arithmetic} {threads} {weights} {} {keys}", options.as_stored);
+        let arithmetic = options.arithmetic().name();
+        let what = format!("{machine} {kernels} {arithmetic} {threads} {weights} {} {keys}", options.as_stored);
         let version = env!("CARGO_PKG_VERSION");
         let key = calibrate::key(&format!("{version} {what} {} {config:?}", room.name()));
         let path = calibration.directory.as_deref().map(|directory| calibrate::place(directory, &key));
@@ -389,10 +390,10 @@ impl EngineOptions {
             len,
             blocks: 0,
             block_size: self.block_size,
-            logit_rows: 1,
         };
         let calibration = self.calibration.as_ref()?;
-        let (key, path) = Calibrating { calibration, options: self, isa, threads, room: &room, config }.key();
+        let device = &DeviceInfo::cpu(isa, threads);
+        let (key, path) = Calibrating { calibration, options: self, device, room: &room, config }.key();
         calibrate::read(&path?, &key)
     }
 }
@@ -625,8 +626,6 @@ struct Loaded {
     kv: KvShape,
     max_model_len: usize,
     notices: Vec<String>,
-    threads: usize,
-    isa: Isa,
     arithmetic: Arithmetic,
 }
 
@@ -651,14 +650,13 @@ fn load_model(
     // A CPU without AVX2 is served by the definition itself: slow, and the same bits.
     if isa == Isa::Scalar {
         let runner = model::load(Reference::of(arithmetic), checkpoint, &load, progress)?;
-        return Ok(boxed(runner, 1, isa, arithmetic));
+        return Ok(boxed(runner, arithmetic));
     }
     let cpu = Cpu::new(CpuOptions { threads: options.threads, isa: Some(isa), arithmetic: Some(arithmetic) })?;
-    let threads = cpu.threads();
-    Ok(boxed(model::load(cpu, checkpoint, &load, progress)?, threads, isa, arithmetic))
+    Ok(boxed(model::load(cpu, checkpoint, &load, progress)?, arithmetic))
 }
 
-fn boxed<B: Backend>(mut runner: Runner<B>, threads: usize, isa: Isa, arithmetic: Arithmetic) -> Loaded {
+fn boxed<B: Backend>(mut runner: Runner<B>, arithmetic: Arithmetic) -> Loaded {
     if let Some(writer) = runner.image_writer() {
         keep_image(writer);
     }
@@ -667,8 +665,6 @@ fn boxed<B: Backend>(mut runner: Runner<B>, threads: usize, isa: Isa, arithmetic
         max_model_len: runner.max_model_len(),
         notices: runner.notices().to_vec(),
         forward: Box::new(runner),
-        threads,
-        isa,
         arithmetic,
     }
 }

@@ -9,7 +9,9 @@
 
 use kernels::isa::Isa;
 use kernels::limits;
-use kernels::{Arithmetic, Backend, Cpu, CpuOptions, MatrixShape, Out, PackedMatrix, RowSource, WeightClass};
+use kernels::{
+    Arithmetic, Cpu, CpuOptions, Device, HostBackend, MatrixShape, Out, PackedMatrix, RowSource, WeightClass,
+};
 use std::time::Instant;
 
 /// The products of a 0.5B model: `(name, N, K)`.

@@ -2,16 +2,18 @@
 //! of [`Reference`](crate::Reference).
 
 use crate::arithmetic::Arithmetic;
+use crate::device::{Device, DeviceInfo, DeviceLimits};
 use crate::gemm::{self, Proofs, Scratch};
 use crate::isa::{Amx, Isa};
 use crate::kv_cache::{KvCache, KvShape};
+use crate::limits;
 use crate::mem::OutOfMemory;
 use crate::quant::{
     BlockFormat, BlockSource, ByteSource, Image, Int4Source, Int8Source, MatrixShape, PackedMatrix, RowSource,
     WeightClass,
 };
 use crate::threads::{Pool, ThreadError, default_threads};
-use crate::{Attention, Backend, Out, RotateAndStore, RoutingRule, attention, pointwise, routing};
+use crate::{Attention, HostBackend, Out, RotateAndStore, RoutingRule, attention, pointwise, routing};
 use std::sync::{Mutex, PoisonError};
 
 /// How to use this machine.
@@ -98,7 +100,7 @@ impl Cpu {
     }
 }
 
-impl Backend for Cpu {
+impl Device for Cpu {
     type Matrix = PackedMatrix;
     type KvCache = KvCache;
 
@@ -114,6 +116,14 @@ impl Backend for Cpu {
         };
         let threads = self.threads();
         format!("{}{detail}, {threads} thread{}", self.isa.name(), if threads == 1 { "" } else { "s" })
+    }
+
+    fn info(&self) -> DeviceInfo {
+        DeviceInfo::cpu(self.isa, self.threads())
+    }
+
+    fn limits(&self, seconds: f64) -> Result<DeviceLimits, ThreadError> {
+        Ok(limits::measure(&self.pool, self.isa, self.arithmetic, seconds))
     }
 
     fn adopt_thread(&self) {
@@ -149,6 +159,10 @@ impl Backend for Cpu {
         PackedMatrix::restore(Some(&self.pool), shape, class, source).ok()
     }
 
+    fn shape(&self, matrix: &PackedMatrix) -> MatrixShape {
+        matrix.shape()
+    }
+
     fn matrix_bytes(&self, matrix: &PackedMatrix) -> usize {
         matrix.bytes()
     }
@@ -157,6 +171,24 @@ impl Backend for Cpu {
         KvCache::new(shape)
     }
 
+    fn copy_blocks(&self, kv: &mut KvCache, copies: &[(u32, u32)]) {
+        kv.copy_blocks(copies);
+    }
+
+    fn block_bytes(&self, kv: &KvCache) -> usize {
+        kv.shape().block_bytes()
+    }
+
+    fn read_block(&self, kv: &KvCache, block: u32, out: &mut [u8]) {
+        kv.read_block(block, out);
+    }
+
+    fn write_block(&self, kv: &mut KvCache, block: u32, bytes: &[u8]) {
+        kv.write_block(block, bytes);
+    }
+}
+
+impl HostBackend for Cpu {
     fn embed(&self, table: &PackedMatrix, ids: &[u32], out: &mut [f32]) {
         embed(table, ids, out);
     }
@@ -196,22 +228,6 @@ impl Backend for Cpu {
 
     fn scatter_add(&self, y: &[f32], weights: &[f32], rows: &[u32], width: usize, x: &mut [f32]) {
         routing::scatter_add(Some(&self.pool), self.isa, y, weights, rows, width, x);
-    }
-
-    fn copy_blocks(&self, kv: &mut KvCache, copies: &[(u32, u32)]) {
-        kv.copy_blocks(copies);
-    }
-
-    fn block_bytes(&self, kv: &KvCache) -> usize {
-        kv.shape().block_bytes()
-    }
-
-    fn read_block(&self, kv: &KvCache, block: u32, out: &mut [u8]) {
-        kv.read_block(block, out);
-    }
-
-    fn write_block(&self, kv: &mut KvCache, block: u32, bytes: &[u8]) {
-        kv.write_block(block, bytes);
     }
 }
 

@@ -9,17 +9,20 @@
 //! there to be right. Its bits do not depend on threads, batch or instruction set, but they are not those of
 //! [`Reference`](crate::Reference), whose classes round on purpose.
 
+use crate::arithmetic::Arithmetic;
 use crate::cpu::CpuError;
+use crate::device::{Device, DeviceInfo, DeviceLimits};
 use crate::isa::Isa;
 use crate::kv_cache::{KvShape, MAX_HEAD_DIM};
 use crate::lanes::{self, Kernel, LANES, Simd, dispatch};
+use crate::limits;
 use crate::mem::{Buffer, OutOfMemory};
 use crate::pointwise::{self, Shared};
 use crate::quant::{
     self, BlockFormat, BlockSource, GroupScale, INT8_GROUP, Int4Source, Int8Source, MatrixShape, RowSource, WeightClass,
 };
-use crate::threads::{Pool, default_threads};
-use crate::{Attention, AttentionRule, Backend, HeadLayout, HeadNorms, Out, RotateAndStore, RoutingRule, routing};
+use crate::threads::{Pool, ThreadError, default_threads};
+use crate::{Attention, AttentionRule, HeadLayout, HeadNorms, HostBackend, Out, RotateAndStore, RoutingRule, routing};
 use std::ops::Range;
 
 /// Columns of a product that one task computes for all rows.
@@ -86,12 +89,20 @@ impl Float32 {
     }
 }
 
-impl Backend for Float32 {
+impl Device for Float32 {
     type Matrix = Float32Matrix;
     type KvCache = Float32Cache;
 
     fn describe(&self) -> String {
         format!("float32 ({}), {} threads", self.isa.name(), self.pool.threads())
+    }
+
+    fn info(&self) -> DeviceInfo {
+        DeviceInfo::cpu(self.isa, self.pool.threads())
+    }
+
+    fn limits(&self, seconds: f64) -> Result<DeviceLimits, ThreadError> {
+        Ok(limits::measure(&self.pool, self.isa, Arithmetic::best(), seconds))
     }
 
     fn adopt_thread(&self) {
@@ -152,6 +163,10 @@ impl Backend for Float32 {
         self.pack(shape, WeightClass::Int8, &RowSource(&dequantized))
     }
 
+    fn shape(&self, matrix: &Float32Matrix) -> MatrixShape {
+        matrix.shape()
+    }
+
     fn matrix_bytes(&self, matrix: &Float32Matrix) -> usize {
         matrix.values.bytes()
     }
@@ -162,6 +177,42 @@ impl Backend for Float32 {
         Ok(Float32Cache { shape, data: Buffer::zeroed(len.ok_or(OutOfMemory { bytes: usize::MAX })?)? })
     }
 
+    fn copy_blocks(&self, kv: &mut Float32Cache, copies: &[(u32, u32)]) {
+        let len = kv.shape.block_size * kv.token_len();
+        for layer in 0..kv.shape.layers {
+            for &(src, dst) in copies {
+                let [src, dst] = [src, dst].map(|block| kv.token_at(layer, block as usize * kv.shape.block_size));
+                kv.data.copy_within(src..src + len, dst);
+            }
+        }
+    }
+
+    fn block_bytes(&self, kv: &Float32Cache) -> usize {
+        kv.shape.layers * kv.shape.block_size * kv.token_len() * size_of::<f32>()
+    }
+
+    fn read_block(&self, kv: &Float32Cache, block: u32, out: &mut [u8]) {
+        let len = kv.shape.block_size * kv.token_len();
+        assert_eq!(out.len(), self.block_bytes(kv), "a block of every layer");
+        for (layer, out) in out.chunks_exact_mut(len * size_of::<f32>()).enumerate() {
+            let first = kv.token_at(layer, block as usize * kv.shape.block_size);
+            let numbers = out.as_chunks_mut().0.iter_mut().zip(&kv.data[first..first + len]);
+            numbers.for_each(|(bytes, number)| *bytes = number.to_ne_bytes());
+        }
+    }
+
+    fn write_block(&self, kv: &mut Float32Cache, block: u32, bytes: &[u8]) {
+        let len = kv.shape.block_size * kv.token_len();
+        assert_eq!(bytes.len(), self.block_bytes(kv), "a block of every layer");
+        for (layer, bytes) in bytes.chunks_exact(len * size_of::<f32>()).enumerate() {
+            let first = kv.token_at(layer, block as usize * kv.shape.block_size);
+            let numbers = bytes.as_chunks().0.iter().zip(&mut kv.data[first..first + len]);
+            numbers.for_each(|(bytes, number)| *number = f32::from_ne_bytes(*bytes));
+        }
+    }
+}
+
+impl HostBackend for Float32 {
     fn embed(&self, table: &Float32Matrix, ids: &[u32], out: &mut [f32]) {
         let width = table.shape.in_features;
         assert_eq!(out.len(), ids.len() * width, "out is not [ids, in_features]");
@@ -277,40 +328,6 @@ impl Backend for Float32 {
 
     fn scatter_add(&self, y: &[f32], weights: &[f32], rows: &[u32], width: usize, x: &mut [f32]) {
         routing::scatter_add(Some(&self.pool), self.isa, y, weights, rows, width, x);
-    }
-
-    fn copy_blocks(&self, kv: &mut Float32Cache, copies: &[(u32, u32)]) {
-        let len = kv.shape.block_size * kv.token_len();
-        for layer in 0..kv.shape.layers {
-            for &(src, dst) in copies {
-                let [src, dst] = [src, dst].map(|block| kv.token_at(layer, block as usize * kv.shape.block_size));
-                kv.data.copy_within(src..src + len, dst);
-            }
-        }
-    }
-
-    fn block_bytes(&self, kv: &Float32Cache) -> usize {
-        kv.shape.layers * kv.shape.block_size * kv.token_len() * size_of::<f32>()
-    }
-
-    fn read_block(&self, kv: &Float32Cache, block: u32, out: &mut [u8]) {
-        let len = kv.shape.block_size * kv.token_len();
-        assert_eq!(out.len(), self.block_bytes(kv), "a block of every layer");
-        for (layer, out) in out.chunks_exact_mut(len * size_of::<f32>()).enumerate() {
-            let first = kv.token_at(layer, block as usize * kv.shape.block_size);
-            let numbers = out.as_chunks_mut().0.iter_mut().zip(&kv.data[first..first + len]);
-            numbers.for_each(|(bytes, number)| *bytes = number.to_ne_bytes());
-        }
-    }
-
-    fn write_block(&self, kv: &mut Float32Cache, block: u32, bytes: &[u8]) {
-        let len = kv.shape.block_size * kv.token_len();
-        assert_eq!(bytes.len(), self.block_bytes(kv), "a block of every layer");
-        for (layer, bytes) in bytes.chunks_exact(len * size_of::<f32>()).enumerate() {
-            let first = kv.token_at(layer, block as usize * kv.shape.block_size);
-            let numbers = bytes.as_chunks().0.iter().zip(&mut kv.data[first..first + len]);
-            numbers.for_each(|(bytes, number)| *number = f32::from_ne_bytes(*bytes));
-        }
     }
 }
 

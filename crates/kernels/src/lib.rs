@@ -2,7 +2,9 @@
 //! This crate knows shapes, not models and not requests.
 //!
 //! ```text
-//! trait Backend          the operations a transformer needs
+//! trait Device           what keeps weights and cache, and what it is called
+//! trait Backend          the operations a transformer needs, over rows that lie wherever the device computes
+//! trait HostBackend      the same over slices, for those whose rows are memory of this process; each is a Backend by that
 //!   Reference            their definition, in plain loops; serves any CPU, judges every other implementation
 //!   Float32              no rounding anywhere: what the error of the others is measured against
 //!   Cpu                  AVX2, AVX-512 and AMX paths chosen at start; the same bits as Reference, always
@@ -22,9 +24,12 @@
 
 pub mod arithmetic;
 pub mod attention;
+pub mod backend;
 pub mod cpu;
+pub mod device;
 pub mod float32;
 pub mod gemm;
+pub mod host;
 pub mod isa;
 pub mod kv_cache;
 mod lanes;
@@ -43,11 +48,14 @@ pub mod threads;
 mod tiles;
 
 pub use arithmetic::Arithmetic;
+pub use backend::{AttentionLayer, Backend, Extent, Rotation, StepArrays};
 pub use cpu::{Cpu, CpuError, CpuOptions};
+pub use device::{Device, DeviceInfo, DeviceLimits};
 pub use float32::Float32;
+pub use host::HostBackend;
 pub use isa::Isa;
 pub use kv_cache::{KvCache, KvDtype, KvShape};
-pub use mem::OutOfMemory;
+pub use mem::{Buffer, OutOfMemory};
 pub use pointwise::{Activation, gate_up_row};
 pub use quant::{
     BlockFormat, BlockSource, ByteSource, Image, Int4Rows, Int4Source, Int8Rows, Int8Source, MatrixShape, PackedMatrix,
@@ -55,7 +63,7 @@ pub use quant::{
 };
 pub use reference::Reference;
 pub use rope::{RopeScaling, RopeTable};
-pub use routing::RoutingRule;
+pub use routing::{Routes, RoutingRule};
 
 /// How the heads of one attention layer lie in a row of the fused q/k/v product:
 /// `[q head 0 .. q head num_heads | k heads | v heads]`, each `head_dim` wide.
@@ -81,40 +89,60 @@ impl HeadLayout {
     }
 }
 
-/// Where [`Backend::linear`] puts its result.
-pub enum Out<'a> {
+/// Where [`Backend::linear`] puts its result. `R`: rows of a backend, or those of a slice.
+pub enum Out<'a, R: ?Sized = [f32]> {
     /// `out = y`.
-    Store(&'a mut [f32]),
+    Store(&'a mut R),
     /// `out = out + y` (one rounding): the residual stream.
-    Add(&'a mut [f32]),
+    Add(&'a mut R),
     /// `out = activation(gate) * up`, half as wide as `y`: the middle of a gated MLP. The rows of the matrix and its bias are in
     /// the order of [`gate_up_row`], so that a number meets its factor while both are in registers' reach.
-    Gated(Activation, &'a mut [f32]),
+    Gated(Activation, &'a mut R),
 }
 
-/// A root-mean-square norm of queries and keys before rotation; values are never normed.
-#[derive(Clone, Copy, Debug)]
-pub enum HeadNorms<'a> {
+/// A root-mean-square norm of queries and keys before rotation; values are never normed. `V`: a vector of
+/// a backend, or a slice.
+#[derive(Debug)]
+pub enum HeadNorms<'a, V: ?Sized = [f32]> {
     /// None.
     None,
     /// Each head by itself (Qwen3, Gemma 3): weights `[head_dim]`, the same for all heads.
     PerHead {
         /// Of queries.
-        q: &'a [f32],
+        q: &'a V,
         /// Of keys.
-        k: &'a [f32],
+        k: &'a V,
         /// Added under the root.
         eps: f32,
     },
     /// All heads of a row together (OLMo 2): weights `[num_heads * head_dim]` and `[num_kv_heads * head_dim]`.
     WholeWidth {
         /// Of queries.
-        q: &'a [f32],
+        q: &'a V,
         /// Of keys.
-        k: &'a [f32],
+        k: &'a V,
         /// Added under the root.
         eps: f32,
     },
+}
+
+impl<V: ?Sized> Clone for HeadNorms<'_, V> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<V: ?Sized> Copy for HeadNorms<'_, V> {}
+
+impl<'a, V: ?Sized> HeadNorms<'a, V> {
+    /// The same norms with their weights seen as something else.
+    pub fn map<W: ?Sized>(self, weight: impl Fn(&'a V) -> &'a W) -> HeadNorms<'a, W> {
+        match self {
+            HeadNorms::None => HeadNorms::None,
+            HeadNorms::PerHead { q, k, eps } => HeadNorms::PerHead { q: weight(q), k: weight(k), eps },
+            HeadNorms::WholeWidth { q, k, eps } => HeadNorms::WholeWidth { q: weight(q), k: weight(k), eps },
+        }
+    }
 }
 
 /// What happens to a fused q/k/v row before attention: norms of q and k, rotation, and the write of k and v to the
@@ -186,96 +214,4 @@ pub struct Attention<'a> {
     pub spans: &'a [AttentionSpan<'a>],
     /// Which layer of the cache.
     pub layer: usize,
-}
-
-/// The operations a transformer needs. `Reference` is their definition; every implementation returns the same bits.
-///
-/// Methods panic when shapes disagree: the caller (the model) made an error that no input can cause.
-pub trait Backend: Send + Sync + 'static {
-    /// A weight matrix in the backend's packed layout.
-    type Matrix: Send + Sync + 'static;
-    /// The KV cache's bytes.
-    type KvCache: Send + 'static;
-
-    /// For people: instruction set and threads, e.g. `avx512 (vnni), 2 threads`.
-    fn describe(&self) -> String;
-
-    /// Makes the calling thread the one that computes from now on; a backend may pin it to a core.
-    fn adopt_thread(&self) {}
-
-    /// Packs a matrix `[out_features, in_features]` once, at load. Rows come from `rows`, exact f32 values.
-    fn pack(&self, shape: MatrixShape, class: WeightClass, rows: &RowSource<'_>) -> Result<Self::Matrix, OutOfMemory>;
-
-    /// Packs a matrix that is int8 already; see [`PackedMatrix::pack_int8`].
-    fn pack_int8(&self, shape: MatrixShape, rows: &Int8Source<'_>) -> Result<Self::Matrix, OutOfMemory>;
-
-    /// Packs a matrix that is int4 already; see [`PackedMatrix::pack_int4`].
-    fn pack_int4(&self, shape: MatrixShape, rows: &Int4Source<'_>) -> Result<Self::Matrix, OutOfMemory>;
-
-    /// Packs a matrix in the groups of a file; see [`PackedMatrix::pack_blocks`].
-    fn pack_blocks(
-        &self,
-        shape: MatrixShape,
-        format: BlockFormat,
-        rows: &BlockSource<'_>,
-    ) -> Result<Self::Matrix, OutOfMemory>;
-
-    /// The bytes of a packed matrix as they lie in memory; see [`PackedMatrix::image`]. `None`: this backend has no images.
-    fn image(&self, _matrix: &Self::Matrix) -> Option<Image> {
-        None
-    }
-
-    /// The matrix of an image; see [`PackedMatrix::restore`]. `None`: no images, or no memory.
-    fn restore(&self, _shape: MatrixShape, _class: WeightClass, _source: &ByteSource<'_>) -> Option<Self::Matrix> {
-        None
-    }
-
-    /// Bytes that a packed matrix occupies, padding included: what one decode step reads of it.
-    fn matrix_bytes(&self, matrix: &Self::Matrix) -> usize;
-
-    /// A zeroed cache.
-    fn kv_cache(&self, shape: KvShape) -> Result<Self::KvCache, OutOfMemory>;
-
-    /// `out[i] = table[ids[i]]`, dequantized. `out`: `[ids.len(), in_features]`.
-    fn embed(&self, table: &Self::Matrix, ids: &[u32], out: &mut [f32]);
-
-    /// Root-mean-square norm of each row: `x / sqrt(mean(x^2) + eps) * weight` (Zhang & Sennrich, 2019).
-    fn rms_norm(&self, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]);
-
-    /// `y = x w^T + bias` for each row of `x` `[rows, in_features]`; `y` `[rows, out_features]`, see [`Out`].
-    /// Activations are converted as the weight class says (bf16 rounding, or int8 with one scale per row).
-    fn linear(&self, x: &[f32], w: &Self::Matrix, bias: Option<&[f32]>, out: Out<'_>);
-
-    /// See [`RotateAndStore`].
-    fn rotate_and_store(&self, args: RotateAndStore<'_>, kv: &mut Self::KvCache);
-
-    /// Causal attention of every row over the cache, and nothing but the cache. `out`: `[rows, layout.q_width()]`.
-    fn attend(&self, args: Attention<'_>, kv: &Self::KvCache, out: &mut [f32]);
-
-    /// `x = scale * y + x`, rounded once: a residual stream whose blocks are scaled, or normed after they are computed.
-    fn add_scaled(&self, y: &[f32], scale: f32, x: &mut [f32]);
-
-    /// `x = cap * tanh(x / cap)`.
-    fn softcap(&self, cap: f32, x: &mut [f32]);
-
-    /// The experts of each row and their weights: see [`routing::route`].
-    fn route(&self, logits: &[f32], num_experts: usize, rule: RoutingRule, chosen: &mut [u32], weights: &mut [f32]);
-
-    /// `out[i] = from[rows[i]]`, rows of `width` numbers.
-    fn gather(&self, from: &[f32], width: usize, rows: &[u32], out: &mut [f32]);
-
-    /// `x[rows[i]] = weights[i] * y[i] + x[rows[i]]`, rounded once; rows of `width` numbers; `rows` rises.
-    fn scatter_add(&self, y: &[f32], weights: &[f32], rows: &[u32], width: usize, x: &mut [f32]);
-
-    /// Copies whole blocks `(src, dst)` in every layer (copy-on-write).
-    fn copy_blocks(&self, kv: &mut Self::KvCache, copies: &[(u32, u32)]);
-
-    /// Bytes of one block of every layer, as this backend stores them.
-    fn block_bytes(&self, kv: &Self::KvCache) -> usize;
-
-    /// Copies one block's bytes of every layer out of the cache. `out`: [`Backend::block_bytes`] long.
-    fn read_block(&self, kv: &Self::KvCache, block: u32, out: &mut [u8]);
-
-    /// Copies one block's bytes of every layer into the cache: bytes that [`Backend::read_block`] gave, of any block.
-    fn write_block(&self, kv: &mut Self::KvCache, block: u32, bytes: &[u8]);
 }

@@ -5,6 +5,7 @@
 //! meanwhile: a busy core shows up as a lower limit.
 
 use crate::arithmetic::Arithmetic;
+pub use crate::device::DeviceLimits as Limits;
 use crate::isa::Isa;
 #[cfg(target_arch = "x86_64")]
 use crate::isa::{Amx, Avx2, Avx512, Avx512Bf16};
@@ -13,32 +14,6 @@ use crate::threads::{Pool, share};
 use std::hint::black_box;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
-
-/// Limits of all threads of a pool together. A multiply-add counts as two operations.
-#[derive(Clone, Copy, Debug)]
-pub struct Limits {
-    /// Bytes per second read from memory, far out of cache.
-    pub read_bandwidth: f64,
-    /// Operations per second of the int8 instruction that the kernels use.
-    pub int8_ops: f64,
-    /// Operations per second of the instruction that the bf16 kernels use for the arithmetic in question.
-    pub bf16_flops: f64,
-    /// Operations per second of f32 multiply-add.
-    pub f32_flops: f64,
-    /// Which instruction gave `int8_ops`.
-    pub int8_kind: &'static str,
-    /// Which instruction gave `bf16_flops`.
-    pub bf16_kind: &'static str,
-    /// Operations per second of the fastest int8 instruction that this CPU has, used or not.
-    pub fastest_int8_ops: f64,
-    /// Which instruction that is.
-    pub fastest_int8_kind: &'static str,
-    /// Operations per second of the fastest instruction that multiplies bf16, used or not: `vdpbf16ps` is not used for
-    /// [`Arithmetic::Tiles`], nor `tdpbf16ps` for [`Arithmetic::Pairs`].
-    pub fastest_bf16_flops: f64,
-    /// Which instruction that is.
-    pub fastest_bf16_kind: &'static str,
-}
 
 /// Measures for about `seconds`, half of it reading.
 pub fn measure(pool: &Pool, isa: Isa, arithmetic: Arithmetic, seconds: f64) -> Limits {

@@ -1,14 +1,17 @@
 //! The definition: every operation on one thread in plain loops. Slow, for any CPU, and the judge of every kernel.
 
 use crate::arithmetic::Arithmetic;
+use crate::device::{Device, DeviceInfo, DeviceLimits};
 use crate::kv_cache::{KvCache, KvShape};
+use crate::limits;
 use crate::mem::OutOfMemory;
 use crate::quant::{
     BlockFormat, BlockSource, ByteSource, Digits, Image, Int4Source, Int8Source, MatrixShape, Outlier, PEAK_LANES,
     PLANES, PackedMatrix, QUAD, RowSource, SMALLEST_ACTIVATION, WeightClass, max_outliers, quantize_activations,
     round_to_bf16,
 };
-use crate::{Attention, Backend, Isa, Out, RotateAndStore, RoutingRule, attention, cpu, pointwise, routing};
+use crate::threads::{Pool, ThreadError};
+use crate::{Attention, HostBackend, Isa, Out, RotateAndStore, RoutingRule, attention, cpu, pointwise, routing};
 
 /// The backend of definitions.
 #[derive(Clone, Copy, Debug)]
@@ -34,12 +37,20 @@ impl Default for Reference {
     }
 }
 
-impl Backend for Reference {
+impl Device for Reference {
     type Matrix = PackedMatrix;
     type KvCache = KvCache;
 
     fn describe(&self) -> String {
         "reference (plain loops), 1 thread".into()
+    }
+
+    fn info(&self) -> DeviceInfo {
+        DeviceInfo::cpu(Isa::Scalar, 1)
+    }
+
+    fn limits(&self, seconds: f64) -> Result<DeviceLimits, ThreadError> {
+        Ok(limits::measure(&Pool::new(1)?, Isa::Scalar, self.arithmetic, seconds))
     }
 
     fn pack(&self, shape: MatrixShape, class: WeightClass, rows: &RowSource<'_>) -> Result<PackedMatrix, OutOfMemory> {
@@ -71,6 +82,10 @@ impl Backend for Reference {
         PackedMatrix::restore(None, shape, class, source).ok()
     }
 
+    fn shape(&self, matrix: &PackedMatrix) -> MatrixShape {
+        matrix.shape()
+    }
+
     fn matrix_bytes(&self, matrix: &PackedMatrix) -> usize {
         matrix.bytes()
     }
@@ -79,6 +94,24 @@ impl Backend for Reference {
         KvCache::new(shape)
     }
 
+    fn copy_blocks(&self, kv: &mut KvCache, copies: &[(u32, u32)]) {
+        kv.copy_blocks(copies);
+    }
+
+    fn block_bytes(&self, kv: &KvCache) -> usize {
+        kv.shape().block_bytes()
+    }
+
+    fn read_block(&self, kv: &KvCache, block: u32, out: &mut [u8]) {
+        kv.read_block(block, out);
+    }
+
+    fn write_block(&self, kv: &mut KvCache, block: u32, bytes: &[u8]) {
+        kv.write_block(block, bytes);
+    }
+}
+
+impl HostBackend for Reference {
     fn embed(&self, table: &PackedMatrix, ids: &[u32], out: &mut [f32]) {
         cpu::embed(table, ids, out);
     }
@@ -140,22 +173,6 @@ impl Backend for Reference {
 
     fn scatter_add(&self, y: &[f32], weights: &[f32], rows: &[u32], width: usize, x: &mut [f32]) {
         routing::scatter_add(None, Isa::Scalar, y, weights, rows, width, x);
-    }
-
-    fn copy_blocks(&self, kv: &mut KvCache, copies: &[(u32, u32)]) {
-        kv.copy_blocks(copies);
-    }
-
-    fn block_bytes(&self, kv: &KvCache) -> usize {
-        kv.shape().block_bytes()
-    }
-
-    fn read_block(&self, kv: &KvCache, block: u32, out: &mut [u8]) {
-        kv.read_block(block, out);
-    }
-
-    fn write_block(&self, kv: &mut KvCache, block: u32, bytes: &[u8]) {
-        kv.write_block(block, bytes);
     }
 }
 

@@ -142,11 +142,11 @@ impl RopeScaling {
     }
 }
 
-/// cos and sin of every position: f32 `[max_positions, 2, rotary_dim / 2]`.
-pub struct RopeTable {
+/// cos and sin of every position: f32 `[max_positions, 2, rotary_dim / 2]`. `V`: where they lie, a vector of a backend.
+pub struct RopeTable<V = Buffer<f32>> {
     rotary_dim: usize,
     max_positions: usize,
-    table: Buffer<f32>,
+    table: V,
 }
 
 impl RopeTable {
@@ -174,6 +174,16 @@ impl RopeTable {
         Ok(RopeTable { rotary_dim, max_positions, table })
     }
 
+    /// cos and sin for one position, each `[rotary_dim / 2]`.
+    ///
+    /// Panics if the position is not in the table.
+    pub fn at(&self, position: usize) -> (&[f32], &[f32]) {
+        assert!(position < self.max_positions, "position {position} of a table of {}", self.max_positions);
+        self.table[position * self.rotary_dim..][..self.rotary_dim].split_at(self.rotary_dim / 2)
+    }
+}
+
+impl<V> RopeTable<V> {
     /// How many numbers of a head rotate: the first `rotary_dim`, number `i` with number `i + rotary_dim / 2`.
     pub fn rotary_dim(&self) -> usize {
         self.rotary_dim
@@ -184,12 +194,10 @@ impl RopeTable {
         self.max_positions
     }
 
-    /// cos and sin for one position, each `[rotary_dim / 2]`.
-    ///
-    /// Panics if the position is not in the table.
-    pub fn at(&self, position: usize) -> (&[f32], &[f32]) {
-        assert!(position < self.max_positions, "position {position} of a table of {}", self.max_positions);
-        self.table[position * self.rotary_dim..][..self.rotary_dim].split_at(self.rotary_dim / 2)
+    /// The same table with its numbers elsewhere, or whatever stands for them there.
+    pub fn try_map<W, E>(&self, elsewhere: impl FnOnce(&V) -> Result<W, E>) -> Result<RopeTable<W>, E> {
+        let table = elsewhere(&self.table)?;
+        Ok(RopeTable { rotary_dim: self.rotary_dim, max_positions: self.max_positions, table })
     }
 }
 

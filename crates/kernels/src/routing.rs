@@ -11,6 +11,7 @@
 
 use crate::isa::Isa;
 use crate::lanes::{Kernel, Simd, dispatch, exp};
+use crate::mem::{Buffer, OutOfMemory};
 use crate::pointwise::{AddScaled, Shared, share_rows};
 use crate::threads::Pool;
 
@@ -154,4 +155,90 @@ pub fn scatter_add(
             dispatch(isa, AddScaled { y: &y[i * width..(i + 1) * width], scale: weights[i], x });
         }
     });
+}
+
+/// The rows of a step by expert, in memory of this process.
+///
+/// ```text
+/// chosen        row 0 [3,1]   row 1 [0,3]   row 2 [3,2]
+/// grouped       expert 0: row 1 | 1: row 0 | 2: row 2 | 3: rows 0 1 2
+/// ```
+pub struct Routes {
+    rule: RoutingRule,
+    /// `[max_rows, top_k]`.
+    chosen: Buffer<u32>,
+    /// `[max_rows, top_k]`.
+    weights: Buffer<f32>,
+    /// `[num_experts]`: where each expert's rows end; they start where those of the expert before end.
+    ends: Buffer<u32>,
+    /// `[max_rows * top_k]`, sorted by expert, the rows of each rising.
+    rows: Buffer<u32>,
+    /// Of `rows`.
+    row_weights: Buffer<f32>,
+}
+
+impl Routes {
+    /// Memory for at most `max_rows` rows, none of which goes anywhere yet.
+    pub fn new(max_rows: usize, num_experts: usize, rule: RoutingRule) -> Result<Routes, OutOfMemory> {
+        let len = max_rows.checked_mul(rule.top_k).ok_or(OutOfMemory { bytes: usize::MAX })?;
+        Ok(Routes {
+            rule,
+            chosen: Buffer::zeroed(len)?,
+            weights: Buffer::zeroed(len)?,
+            ends: Buffer::zeroed(num_experts)?,
+            rows: Buffer::zeroed(len)?,
+            row_weights: Buffer::zeroed(len)?,
+        })
+    }
+
+    /// Sends `rows` rows to experts: `choose` has the number of experts, the rule, and fills the chosen ones and their weights,
+    /// `[rows, top_k]` each.
+    pub fn fill(&mut self, rows: usize, choose: impl FnOnce(usize, RoutingRule, &mut [u32], &mut [f32])) {
+        let len = rows * self.rule.top_k;
+        choose(self.ends.len(), self.rule, &mut self.chosen[..len], &mut self.weights[..len]);
+        // Sorts by counting.
+        self.ends.fill(0);
+        for &expert in &self.chosen[..len] {
+            self.ends[expert as usize] += 1;
+        }
+        let mut start = 0;
+        for end in self.ends.iter_mut() {
+            start += std::mem::replace(end, start); // where the expert's next row goes
+        }
+        for (index, (&expert, &weight)) in self.chosen[..len].iter().zip(&self.weights[..len]).enumerate() {
+            let at = &mut self.ends[expert as usize];
+            self.rows[*at as usize] = (index / self.rule.top_k) as u32;
+            self.row_weights[*at as usize] = weight;
+            *at += 1;
+        }
+    }
+
+    /// The rows of an expert and their weights.
+    pub fn of(&self, expert: usize) -> (&[u32], &[f32]) {
+        let start = if expert == 0 { 0 } else { self.ends[expert - 1] as usize };
+        let range = start..self.ends[expert] as usize;
+        (&self.rows[range.clone()], &self.row_weights[range])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_grouped_by_expert_and_rise() {
+        let rule = RoutingRule { top_k: 2, over_chosen: true };
+        let mut routes = Routes::new(4, 5, rule).unwrap();
+        routes.rows.fill(9);
+        routes.fill(3, |num_experts, given, chosen, weights| {
+            assert_eq!((num_experts, given), (5, rule));
+            chosen.copy_from_slice(&[3, 1, 0, 3, 3, 2]);
+            weights.copy_from_slice(&[0.6, 0.4, 0.9, 0.1, 0.8, 0.2]);
+        });
+        let expected: [(&[u32], &[f32]); 5] =
+            [(&[1], &[0.9]), (&[0], &[0.4]), (&[2], &[0.2]), (&[0, 1, 2], &[0.6, 0.1, 0.8]), (&[], &[])];
+        for (expert, expected) in expected.into_iter().enumerate() {
+            assert_eq!(routes.of(expert), expected, "expert {expert}");
+        }
+    }
 }

@@ -2,8 +2,8 @@
 //! arithmetic.
 
 use kernels::{
-    Attention, AttentionRule, AttentionSpan, Backend, Float32, HeadLayout, HeadNorms, Int4Source, Isa, KvDtype,
-    KvShape, MatrixShape, Out, RopeScaling, RopeTable, RotateAndStore, RowSource, WeightClass,
+    Attention, AttentionRule, AttentionSpan, Device, Float32, HeadLayout, HeadNorms, HostBackend, Int4Source, Isa,
+    KvDtype, KvShape, MatrixShape, Out, RopeScaling, RopeTable, RotateAndStore, RowSource, WeightClass,
 };
 
 /// A small generator (xorshift64*): the same numbers on every machine.
@@ -108,7 +108,7 @@ fn attended(backend: &Float32, layout: HeadLayout, rule: AttentionRule, qkv: &[f
         let mut part = qkv[start * layout.qkv_width()..end * layout.qkv_width()].to_vec();
         let positions: Vec<u32> = (start as u32..end as u32).collect();
         let slots: Vec<u32> = positions.iter().map(|&p| blocks[p as usize / 32] * 32 + p % 32).collect();
-        let head_norms = HeadNorms::PerHead { q: &weights, k: &weights, eps: 1e-6 };
+        let head_norms = HeadNorms::PerHead { q: &weights[..], k: &weights, eps: 1e-6 };
         let args = RotateAndStore {
             qkv: &mut part,
             layout,

@@ -8,8 +8,8 @@ use kernels::isa::Isa;
 use kernels::pointwise::gated;
 use kernels::threads::max_threads;
 use kernels::{
-    Activation, Arithmetic, Backend, Cpu, CpuOptions, Float32, Int4Source, Int8Source, MatrixShape, Out, PackedMatrix,
-    Reference, RowSource, WeightClass, gate_up_row,
+    Activation, Arithmetic, Cpu, CpuOptions, Device, Float32, HostBackend, Int4Source, Int8Source, MatrixShape, Out,
+    PackedMatrix, Reference, RowSource, WeightClass, gate_up_row,
 };
 
 /// Every weight class.
@@ -274,7 +274,7 @@ fn what_is_not_a_number_stays_visible() {
 }
 
 /// `weights` through `pack` and back by `embed`.
-fn round_trip<B: Backend>(backend: &B, shape: MatrixShape, class: WeightClass, weights: &[f32]) -> Vec<f32> {
+fn round_trip<B: HostBackend>(backend: &B, shape: MatrixShape, class: WeightClass, weights: &[f32]) -> Vec<f32> {
     let rows = RowSource(&|row, to| to.copy_from_slice(&weights[row * shape.in_features..][..to.len()]));
     let matrix = backend.pack(shape, class, &rows).unwrap();
     let ids: Vec<u32> = (0..shape.out_features as u32).collect();

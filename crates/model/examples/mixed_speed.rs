@@ -105,7 +105,8 @@ fn fill(model: &mut dyn Forward, vocab_size: usize, others: usize, chunk: usize)
         let mut batch = Batch::default();
         rows(&mut batch, vocab_size, 0, start..context.min(start + chunk));
         batch.logit_rows.clear();
-        model.compute(&batch);
+        let ticket = model.launch(&batch);
+        model.wait(ticket);
     }
     let blocks = (BLOCKS..BLOCKS * (others + 1)).map(|block| ((block % BLOCKS) as u32, block as u32));
     model.copy_blocks(&blocks.collect::<Vec<_>>());

@@ -1,40 +1,101 @@
-//! A loaded model: weights, KV cache and scratch behind one virtual call per step.
+//! A loaded model: weights, KV cache and scratch behind a few virtual calls per step.
 //!
+//! ```text
+//! launch(batch) ─> Ticket    the whole pass is asked for; a device begins, and the host may go on
+//! wait(ticket)  ─> Logits    blocks until it is done; the logits stay where they were computed
+//! read_logits(.., row)       one row to the host
+//! ```
 //! [`load`] does everything that can fail: it reads and checks the files, settles the longest sequence, and takes all
-//! memory. After it [`Forward::forward`] cannot fail and allocates nothing.
+//! memory. After it a pass cannot fail and allocates nothing.
 
 use crate::batch::Batch;
 use crate::config::ModelConfig;
 use crate::tensors::Tensors;
-use crate::transformer::{Loader, Scratch, Transformer};
+use crate::transformer::{Loader, Scratch, Transformer, out_of_memory};
 use checkpoint::weights::{ImageWriter, Weights};
 use checkpoint::{Checkpoint, LoadError};
-use kernels::{Backend, KvDtype, KvShape, OutOfMemory, RopeTable, WeightClass};
+use kernels::threads::ThreadError;
+use kernels::{Backend, DeviceInfo, DeviceLimits, KvDtype, KvShape, RopeTable, WeightClass};
 use std::ops::Range;
 use std::path::PathBuf;
 
-/// A model that turns batches into logits. The engine holds it as `Box<dyn Forward>`: one virtual call per step,
+/// A pass that was launched: [`Forward::wait`] takes it.
+#[derive(Debug)]
+#[must_use]
+pub struct Ticket {
+    pass: u64,
+    rows: usize,
+}
+
+impl Ticket {
+    /// `pass`: a number that no other pass of this [`Forward`] has. `rows`: how many rows have logits.
+    pub fn new(pass: u64, rows: usize) -> Ticket {
+        Ticket { pass, rows }
+    }
+
+    /// The number of the pass.
+    pub fn pass(&self) -> u64 {
+        self.pass
+    }
+
+    /// The pass is done.
+    pub fn done(self) -> Logits {
+        Logits { pass: self.pass, rows: self.rows }
+    }
+}
+
+/// The logits of a pass that is done, where they were computed: [`Forward::read_logits`] brings them to the host.
+#[derive(Debug)]
+pub struct Logits {
+    pass: u64,
+    rows: usize,
+}
+
+impl Logits {
+    /// The number of the pass.
+    pub fn pass(&self) -> u64 {
+        self.pass
+    }
+
+    /// How many rows there are: the batch's `logit_rows`, in their order.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+}
+
+/// A model that turns batches into logits. The engine holds it as `Box<dyn Forward>`: few virtual calls per step,
 /// everything inside is static.
 pub trait Forward: Send {
     /// What the checkpoint says about itself.
     fn config(&self) -> &ModelConfig;
 
-    /// Computes every row of `batch`: keys and values go to the cache, and the final hidden states of
-    /// `batch.logit_rows` are kept until the next call.
+    /// Asks for every row of `batch`: keys and values go to the cache, and the logits of `batch.logit_rows` are kept until the
+    /// next launch. Need not block: a device may have computed nothing when this returns, and `batch` may change then. On a CPU
+    /// all is done.
     ///
     /// Panics when the batch breaks the limits of [`LoadOptions`], names a token, position or block that does not
     /// exist, or is inconsistent: the caller made an error that no input can cause.
-    fn compute(&mut self, batch: &Batch);
+    fn launch(&mut self, batch: &Batch) -> Ticket;
 
-    /// Logits of some of the last batch's `logit_rows`, by their index in it: `out` is `[rows.len(), vocab_size]`.
-    /// In groups of the caller's choice, because a prompt's log probabilities need every row, and no buffer should have
-    /// to hold `rows * vocab_size` floats. At most [`LoadOptions::max_logit_rows`] at once.
-    fn logits(&mut self, rows: Range<usize>, out: &mut [f32]);
+    /// Blocks until a pass is done.
+    fn wait(&mut self, ticket: Ticket) -> Logits;
 
-    /// Both in one: `logits` is `[batch.logit_rows.len(), vocab_size]`.
+    /// One row of logits to the host: `row` counts among the batch's `logit_rows`, `out` is `[vocab_size]`. In any order and as
+    /// often as you like; rising is cheapest, because of more than [`LoadOptions::max_logit_rows`] only so many are held at a
+    /// time (a prompt's log probabilities need every row) and others are computed anew, which blocks.
+    ///
+    /// Panics if another pass was launched since, or the row was not wanted.
+    fn read_logits(&mut self, logits: &Logits, row: usize, out: &mut [f32]);
+
+    /// All in one: `logits` is `[batch.logit_rows.len(), vocab_size]`.
     fn forward(&mut self, batch: &Batch, logits: &mut [f32]) {
-        self.compute(batch);
-        self.logits(0..batch.logit_rows.len(), logits);
+        let vocab_size = self.config().vocab_size;
+        assert_eq!(logits.len(), batch.logit_rows.len() * vocab_size, "logits are [logit_rows, vocab_size]");
+        let ticket = self.launch(batch);
+        let done = self.wait(ticket);
+        for (row, out) in logits.chunks_exact_mut(vocab_size).enumerate() {
+            self.read_logits(&done, row, out);
+        }
     }
 
     /// Makes the calling thread the one that computes from now on (it may be pinned to a core).
@@ -65,6 +126,12 @@ pub trait Forward: Send {
 
     /// One line for people: model, weights, backend.
     fn describe(&self) -> String;
+
+    /// What computes.
+    fn device(&self) -> DeviceInfo;
+
+    /// What that can do at most, measured now, for about `seconds`.
+    fn limits(&self, seconds: f64) -> Result<DeviceLimits, ThreadError>;
 }
 
 /// How large the KV cache is.
@@ -85,7 +152,7 @@ pub struct LoadOptions {
     pub as_stored: bool,
     /// Rows of the largest step.
     pub max_rows: usize,
-    /// Rows of logits that are computed together.
+    /// Rows of logits that are computed together, and held. 0 for who runs passes and reads no logits.
     pub max_logit_rows: usize,
     /// Longest sequence; `None` takes the model's own limit or what the cache holds, whichever is less.
     pub max_model_len: Option<usize>,
@@ -116,7 +183,13 @@ pub struct Runner<B: Backend> {
     transformer: Transformer<B>,
     kv: B::KvCache,
     kv_shape: KvShape,
-    scratch: Scratch,
+    scratch: Scratch<B>,
+    /// `[max_logit_rows, vocab_size]`.
+    logits: B::Rows,
+    /// Of the last pass: its number, how many of its rows have logits, and which of these are in `logits`.
+    pass: u64,
+    num_wanted: usize,
+    held: Range<usize>,
     options: LoadOptions,
     max_model_len: usize,
     notices: Vec<String>,
@@ -146,14 +219,16 @@ pub fn load<B: Backend>(
     let tensors = Tensors::of(&config, &weights);
     let bytes_total = tensors.check(&weights)?;
 
-    let out_of_memory = |purpose: &'static str| {
-        move |oom: OutOfMemory| LoadError::OutOfMemory { bytes: oom.bytes, purpose: purpose.to_string() }
-    };
-    let scratch = Scratch::new(&config, options.max_rows)?;
-    let ropes =
-        config.ropes.iter().map(|rope| RopeTable::new(rope.rotary_dim, rope.theta, &rope.scaling, max_model_len));
-    let ropes = ropes.collect::<Result<Vec<_>, _>>().map_err(out_of_memory("the tables of rotations"))?;
-    let kv = backend.kv_cache(kv_shape).map_err(out_of_memory("the KV cache"))?;
+    let scratch = Scratch::new(&backend, &config, options.max_rows)?;
+    let logits = backend.rows(options.max_logit_rows, config.vocab_size);
+    let logits = logits.map_err(|oom| out_of_memory(oom, format!("logits of {} rows", options.max_logit_rows)))?;
+    let ropes = config.ropes.iter().map(|rope| {
+        let table = RopeTable::new(rope.rotary_dim, rope.theta, &rope.scaling, max_model_len)?;
+        table.try_map(|numbers| backend.vector(numbers))
+    });
+    let ropes = ropes.collect::<Result<Vec<_>, _>>();
+    let ropes = ropes.map_err(|oom| out_of_memory(oom, "the tables of rotations".to_string()))?;
+    let kv = backend.kv_cache(kv_shape).map_err(|oom| out_of_memory(oom, "the KV cache".to_string()))?;
 
     let mut bytes_done = 0;
     progress(Progress { bytes_done, bytes_total });
@@ -186,6 +261,10 @@ pub fn load<B: Backend>(
         kv,
         kv_shape,
         scratch,
+        logits,
+        pass: 0,
+        num_wanted: 0,
+        held: 0..0,
         options,
         max_model_len,
         notices,
@@ -314,26 +393,51 @@ impl<B: Backend> Runner<B> {
     }
 }
 
+impl<B: Backend> Runner<B> {
+    /// Asks for the logits of wanted rows from `first` on, as many as are held at a time.
+    fn hold(&mut self, first: usize) {
+        let rows = first..self.num_wanted.min(first + self.options.max_logit_rows);
+        if !rows.is_empty() {
+            let Runner { backend, config, transformer, scratch, logits, .. } = self;
+            transformer.logits(backend, config, rows.clone(), scratch, logits);
+        }
+        self.held = rows;
+    }
+}
+
 impl<B: Backend> Forward for Runner<B> {
     fn config(&self) -> &ModelConfig {
         &self.config
     }
 
-    fn compute(&mut self, batch: &Batch) {
+    fn launch(&mut self, batch: &Batch) -> Ticket {
         self.check(batch);
+        // Of a pass that panics nothing is left to read.
+        (self.pass, self.num_wanted, self.held) = (self.pass + 1, 0, 0..0);
         let Runner { backend, config, transformer, kv, scratch, .. } = self;
         transformer.compute(backend, config, batch, kv, scratch);
+        self.num_wanted = batch.logit_rows.len();
+        self.hold(0);
+        self.backend.submit();
+        Ticket::new(self.pass, self.num_wanted)
     }
 
-    fn logits(&mut self, rows: Range<usize>, out: &mut [f32]) {
-        let (most, vocab) = (self.options.max_logit_rows, self.config.vocab_size);
-        assert!(rows.len() <= most, "{} rows of logits at once, at most {most}", rows.len());
-        let wanted = self.scratch.num_wanted();
-        assert!(rows.end <= wanted, "logit rows up to {} of the last batch's {wanted}", rows.end);
-        assert_eq!(out.len(), rows.len() * vocab, "logits are [rows, vocab_size]");
-        if !rows.is_empty() {
-            self.transformer.logits(&self.backend, &self.config, rows, &mut self.scratch, out);
+    fn wait(&mut self, ticket: Ticket) -> Logits {
+        self.backend.wait();
+        ticket.done()
+    }
+
+    fn read_logits(&mut self, logits: &Logits, row: usize, out: &mut [f32]) {
+        let vocab_size = self.config.vocab_size;
+        assert_eq!(logits.pass, self.pass, "logits of another pass than the last");
+        assert!(row < self.num_wanted, "row {row} of the last batch's {} with logits", self.num_wanted);
+        assert_eq!(out.len(), vocab_size, "a row of logits is [vocab_size]");
+        assert!(self.options.max_logit_rows > 0, "loaded to read no logits");
+        if !self.held.contains(&row) {
+            self.hold(row);
         }
+        let at = row - self.held.start;
+        self.backend.read(&self.logits, at..at + 1, vocab_size, out);
     }
 
     fn adopt_thread(&self) {
@@ -381,5 +485,13 @@ impl<B: Backend> Forward for Runner<B> {
             self.resident_weight_bytes() as f64 / 1e6,
             self.backend.describe(),
         )
+    }
+
+    fn device(&self) -> DeviceInfo {
+        self.backend.info()
+    }
+
+    fn limits(&self, seconds: f64) -> Result<DeviceLimits, ThreadError> {
+        self.backend.limits(seconds)
     }
 }

@@ -10,7 +10,8 @@
 //! `before` and `after` are norms, or nothing; `m` and `r` are 1 in most models. What a model has of this is in its
 //! [`ModelConfig`] and its weights: no step here asks for its name.
 //!
-//! Prefill and decode are the same pass over different rows: a row's arithmetic never looks at the other rows.
+//! Prefill and decode are the same pass over different rows: a row's arithmetic never looks at the other rows. Rows lie where
+//! the backend computes, and nothing here reads them: the pass is a list of operations, asked for in this order.
 //! In the last layer everything after attention is computed for the wanted rows only, since nothing reads the others.
 
 use crate::balance::balance;
@@ -21,7 +22,8 @@ use crate::tensors::{self, Feed, Norms, Tensors};
 use checkpoint::LoadError;
 use checkpoint::weights::{Part, RowOrder, Weights};
 use kernels::{
-    Attention, AttentionRule, AttentionSpan, Backend, HeadNorms, Out, RopeTable, RotateAndStore, WeightClass,
+    AttentionLayer, AttentionRule, AttentionSpan, Backend, Extent, HeadNorms, Out, OutOfMemory, RopeTable, Rotation,
+    StepArrays, WeightClass,
 };
 use roofline::embedding_class;
 use std::ops::Range;
@@ -32,22 +34,22 @@ pub(crate) struct Transformer<B: Backend> {
     embed: B::Matrix,
     layers: Vec<Layer<B>>,
     /// `[hidden_size]`.
-    final_norm: Vec<f32>,
+    final_norm: B::Vector,
     /// `[vocab_size, hidden_size]`; `None` when the embedding serves as the head.
     head: Option<B::Matrix>,
     /// By the layers' index.
-    ropes: Vec<RopeTable>,
+    ropes: Vec<RopeTable<B::Vector>>,
 }
 
 pub(crate) struct Layer<B: Backend> {
-    attention_norms: Norms<Vec<f32>>,
+    attention_norms: Norms<B::Vector>,
     /// `[q heads | k heads | v heads] x hidden_size`.
     qkv: Linear<B>,
     /// q and k norm weights, `[head_dim]` each or `[heads * head_dim]`.
-    head_norms: Option<(Vec<f32>, Vec<f32>)>,
+    head_norms: Option<(B::Vector, B::Vector)>,
     /// `[hidden_size, num_heads * head_dim]`.
     o: Linear<B>,
-    mlp_norms: Norms<Vec<f32>>,
+    mlp_norms: Norms<B::Vector>,
     mlp: MlpBlock<B>,
 }
 
@@ -62,38 +64,35 @@ pub(crate) struct Mlp<B: Backend> {
     pub(crate) gate_up: Linear<B>,
     /// `[hidden_size, width]`.
     pub(crate) down: Linear<B>,
-    /// Of the MLP.
-    pub(crate) width: usize,
 }
 
 pub(crate) struct Linear<B: Backend> {
     matrix: B::Matrix,
     /// `[out_features]`.
-    bias: Option<Vec<f32>>,
+    bias: Option<B::Vector>,
 }
 
 impl<B: Backend> Linear<B> {
-    pub(crate) fn apply(&self, backend: &B, x: &[f32], out: Out<'_>) {
-        backend.linear(x, &self.matrix, self.bias.as_deref(), out);
+    pub(crate) fn apply(&self, backend: &B, x: &B::Rows, rows: usize, out: Out<'_, B::Rows>) {
+        backend.linear(x, rows, &self.matrix, self.bias.as_ref(), out);
     }
 
     pub(crate) fn bytes(&self, backend: &B) -> usize {
-        backend.matrix_bytes(&self.matrix) + self.bias.as_ref().map_or(0, |bias| size_of_val(&bias[..]))
+        backend.matrix_bytes(&self.matrix) + self.bias.as_ref().map_or(0, |bias| backend.vector_bytes(bias))
     }
 }
 
 impl<B: Backend> Mlp<B> {
-    /// `rows` rows of `input`. `activated` is scratch.
+    /// The first `rows` of `input`. `activated` is scratch.
     pub(crate) fn apply(
         &self,
         pass: &Pass<'_, B>,
-        (input, rows): (&[f32], usize),
-        activated: &mut [f32],
-        out: Out<'_>,
+        (input, rows): (&B::Rows, usize),
+        activated: &mut B::Rows,
+        out: Out<'_, B::Rows>,
     ) {
-        let activated = &mut activated[..rows * self.width];
-        self.gate_up.apply(pass.backend, input, Out::Gated(pass.config.activation, activated));
-        self.down.apply(pass.backend, activated, out);
+        self.gate_up.apply(pass.backend, input, rows, Out::Gated(pass.config.activation, activated));
+        self.down.apply(pass.backend, activated, rows, out);
     }
 
     fn matrices_mut(&mut self) -> [&mut B::Matrix; 2] {
@@ -106,73 +105,60 @@ impl<B: Backend> Mlp<B> {
 }
 
 /// Activations of one pass, sized once for the largest step.
-pub(crate) struct Scratch {
+pub(crate) struct Scratch<B: Backend> {
     /// The residual stream `[max_rows, hidden_size]`.
-    x: Vec<f32>,
+    x: B::Rows,
     /// `[max_rows, qkv_width]`.
-    qkv: Vec<f32>,
+    qkv: B::Rows,
     /// `[max_rows, q_width]`.
-    attended: Vec<f32>,
-    blocks: BlockScratch,
+    attended: B::Rows,
+    blocks: BlockScratch<B>,
     /// The wanted rows of `x` in the last layer, `[max_rows, hidden_size]`; the final hidden states until the next pass.
-    wanted_x: Vec<f32>,
+    wanted_x: B::Rows,
     /// The wanted rows of `attended` in the last layer, `[max_rows, q_width]`.
-    wanted_attended: Vec<f32>,
-    /// Rows of `wanted_x` that the last pass left.
-    num_wanted: usize,
+    wanted_attended: B::Rows,
     /// Kept for its memory; always empty between passes.
     spans: Vec<AttentionSpan<'static>>,
 }
 
 /// What lives within a block.
-struct BlockScratch {
+struct BlockScratch<B: Backend> {
     /// A block's input, `[max_rows, hidden_size]`.
-    normed: Vec<f32>,
+    normed: B::Rows,
     /// A block's output where it is not added to the residual stream at once, `[max_rows, hidden_size]`; or empty.
-    result: Vec<f32>,
+    result: B::Rows,
     /// `[max_rows, width]` of the widest MLP.
-    activated: Vec<f32>,
-    experts: Option<ExpertScratch>,
+    activated: B::Rows,
+    experts: Option<ExpertScratch<B>>,
 }
 
-impl Scratch {
+impl<B: Backend> Scratch<B> {
     /// Memory for steps of at most `max_rows` rows.
-    pub(crate) fn new(config: &ModelConfig, max_rows: usize) -> Result<Scratch, LoadError> {
+    pub(crate) fn new(backend: &B, config: &ModelConfig, max_rows: usize) -> Result<Scratch<B>, LoadError> {
+        let of_rows = |oom: OutOfMemory| out_of_memory(oom, format!("activations of {max_rows} rows"));
+        let rows = |width: usize| backend.rows(max_rows, width).map_err(of_rows);
         let (hidden, heads) = (config.hidden_size, config.heads());
+        let experts = config.experts.map(|experts| ExpertScratch::new(backend, &experts, hidden, max_rows));
         let blocks = BlockScratch {
-            normed: zeros(max_rows, hidden)?,
-            result: zeros(if adds_at_once(config) { 0 } else { max_rows }, hidden)?,
-            activated: zeros(max_rows, config.widest_mlp())?,
-            experts: config.experts.map(|experts| ExpertScratch::new(&experts, hidden, max_rows)).transpose()?,
+            normed: rows(hidden)?,
+            result: rows(if adds_at_once(config) { 0 } else { hidden })?,
+            activated: rows(config.widest_mlp())?,
+            experts: experts.transpose().map_err(of_rows)?,
         };
         Ok(Scratch {
-            x: zeros(max_rows, hidden)?,
-            qkv: zeros(max_rows, heads.qkv_width())?,
-            attended: zeros(max_rows, heads.q_width())?,
+            x: rows(hidden)?,
+            qkv: rows(heads.qkv_width())?,
+            attended: rows(heads.q_width())?,
             blocks,
-            wanted_x: zeros(max_rows, hidden)?,
-            wanted_attended: zeros(max_rows, heads.q_width())?,
-            num_wanted: 0,
+            wanted_x: rows(hidden)?,
+            wanted_attended: rows(heads.q_width())?,
             spans: Vec::with_capacity(max_rows),
         })
     }
-
-    /// How many rows of the last pass have logits.
-    pub(crate) fn num_wanted(&self) -> usize {
-        self.num_wanted
-    }
 }
 
-/// Memory of `rows` rows of `width` numbers, or rather zeros.
-pub(crate) fn zeros<T: Clone + Default>(rows: usize, width: usize) -> Result<Vec<T>, LoadError> {
-    let len = rows.saturating_mul(width);
-    let mut values = Vec::new();
-    values.try_reserve_exact(len).map_err(|_| LoadError::OutOfMemory {
-        bytes: len.saturating_mul(size_of::<T>()),
-        purpose: format!("activations of {rows} rows"),
-    })?;
-    values.resize(len, T::default());
-    Ok(values)
+pub(crate) fn out_of_memory(oom: OutOfMemory, purpose: String) -> LoadError {
+    LoadError::OutOfMemory { bytes: oom.bytes, purpose }
 }
 
 impl<B: Backend> Transformer<B> {
@@ -183,15 +169,11 @@ impl<B: Backend> Transformer<B> {
         config: &ModelConfig,
         batch: &Batch,
         kv: &mut B::KvCache,
-        scratch: &mut Scratch,
+        scratch: &mut Scratch<B>,
     ) {
         let (rows, wanted) = (batch.num_rows(), batch.logit_rows.len());
-        let (hidden, heads) = (config.hidden_size, config.heads());
-        scratch.num_wanted = wanted;
-        let Scratch { x, qkv, attended, blocks, wanted_x, wanted_attended, spans, .. } = scratch;
-        let x = &mut x[..rows * hidden];
-        let attended = &mut attended[..rows * heads.q_width()];
-        let qkv = &mut qkv[..rows * heads.qkv_width()];
+        let (hidden, layout) = (config.hidden_size, config.heads());
+        let Scratch { x, qkv, attended, blocks, wanted_x, wanted_attended, spans } = scratch;
         let mut attention_spans = recycle(std::mem::take(spans));
         attention_spans.extend(batch.spans.iter().map(|span| AttentionSpan {
             first_row: span.first_row as usize,
@@ -201,51 +183,55 @@ impl<B: Backend> Transformer<B> {
         }));
         let pass = Pass { backend, config };
 
-        backend.embed(&self.embed, &batch.token_ids, x);
-        scale(x, config.embedding_multiplier);
+        let step = backend.begin(StepArrays {
+            token_ids: &batch.token_ids,
+            positions: &batch.positions,
+            slots: &batch.slots,
+            spans: &attention_spans,
+            wanted: &batch.logit_rows,
+        });
+        backend.embed(&step, &self.embed, x);
+        scale(backend, config.embedding_multiplier, x, Extent { rows, width: hidden });
         for (index, layer) in self.layers.iter().enumerate() {
+            layer.project(&pass, x, rows, blocks, qkv);
             let rope = config.layers[index].rope.map(|rope| &self.ropes[rope]);
-            layer.project(&pass, x, blocks, qkv);
-            let (head_norms, positions, slots) = (layer.head_norms(config), &batch.positions, &batch.slots);
-            let layout = heads;
-            backend
-                .rotate_and_store(RotateAndStore { qkv, layout, head_norms, rope, positions, slots, layer: index }, kv);
+            let head_norms = layer.head_norms(config);
+            backend.rotate_and_store(&step, Rotation { layout, head_norms, rope, layer: index }, qkv, kv);
             let last = index + 1 == self.layers.len();
             if last && wanted == 0 {
                 break; // the cache has all that these rows leave behind
             }
-            let (rule, spans) = (config.attention_rule(index), &attention_spans);
-            backend.attend(Attention { qkv, layout, rule, spans, layer: index }, kv, attended);
+            let how = AttentionLayer { layout, rule: config.attention_rule(index), layer: index };
+            backend.attend(&step, how, qkv, kv, attended);
             if last {
-                let (wanted_x, wanted_attended) =
-                    (&mut wanted_x[..wanted * hidden], &mut wanted_attended[..wanted * heads.q_width()]);
-                backend.gather(x, hidden, &batch.logit_rows, wanted_x);
-                backend.gather(attended, heads.q_width(), &batch.logit_rows, wanted_attended);
-                layer.finish(&pass, wanted_attended, blocks, wanted_x);
+                backend.gather_wanted(&step, x, hidden, wanted_x);
+                backend.gather_wanted(&step, attended, layout.q_width(), wanted_attended);
+                layer.finish(&pass, wanted_attended, wanted, blocks, wanted_x);
             } else {
-                layer.finish(&pass, attended, blocks, x);
+                layer.finish(&pass, attended, rows, blocks, x);
             }
         }
+        drop(step);
         *spans = recycle(attention_spans);
     }
 
-    /// Logits of wanted rows of the last pass, by their index among them: `out` is `[rows.len(), vocab_size]`.
+    /// Logits of wanted rows of the last pass, by their index among them: the first of `out`, `[rows.len(), vocab_size]`.
     pub(crate) fn logits(
         &self,
         backend: &B,
         config: &ModelConfig,
         rows: Range<usize>,
-        scratch: &mut Scratch,
-        out: &mut [f32],
+        scratch: &mut Scratch<B>,
+        out: &mut B::Rows,
     ) {
-        let hidden = config.hidden_size;
-        let normed = &mut scratch.blocks.normed[..rows.len() * hidden];
-        let x = &scratch.wanted_x[rows.start * hidden..rows.end * hidden];
-        backend.rms_norm(x, &self.final_norm, config.rms_norm_eps, normed);
-        backend.linear(normed, self.head.as_ref().unwrap_or(&self.embed), None, Out::Store(out));
-        scale(out, config.logits_multiplier);
+        let extent = Extent { rows: rows.len(), width: config.vocab_size };
+        let normed = &mut scratch.blocks.normed;
+        backend.rms_norm(&scratch.wanted_x, rows, &self.final_norm, config.rms_norm_eps, normed);
+        let head = self.head.as_ref().unwrap_or(&self.embed);
+        backend.linear(normed, extent.rows, head, None, Out::Store(out));
+        scale(backend, config.logits_multiplier, out, extent);
         if let Some(cap) = config.logits_softcap {
-            backend.softcap(cap, out);
+            backend.softcap(cap, out, extent);
         }
     }
 
@@ -262,10 +248,10 @@ impl<B: Backend> Transformer<B> {
             layer.qkv.bytes(backend)
                 + layer.o.bytes(backend)
                 + mlp
-                + vectors.map(|v| size_of_val(&v[..])).sum::<usize>()
+                + vectors.map(|vector| backend.vector_bytes(vector)).sum::<usize>()
         };
         let head = backend.matrix_bytes(self.head.as_ref().unwrap_or(&self.embed));
-        self.layers.iter().map(layer).sum::<usize>() + head + size_of_val(&self.final_norm[..])
+        self.layers.iter().map(layer).sum::<usize>() + head + backend.vector_bytes(&self.final_norm)
     }
 
     /// Those of experts.
@@ -295,58 +281,60 @@ fn adds_at_once(config: &ModelConfig) -> bool {
 }
 
 /// Where a block's last product goes.
-fn exit<'a, B>(pass: &Pass<'_, B>, x: &'a mut [f32], result: &'a mut [f32]) -> Out<'a> {
-    if adds_at_once(pass.config) { Out::Add(x) } else { Out::Store(&mut result[..x.len()]) }
+fn exit<'a, B: Backend>(pass: &Pass<'_, B>, x: &'a mut B::Rows, result: &'a mut B::Rows) -> Out<'a, B::Rows> {
+    if adds_at_once(pass.config) { Out::Add(x) } else { Out::Store(result) }
 }
 
 /// A block's input, which is the normed residual stream in `normed` or the stream itself, and where its result goes.
 fn enter<'a, B: Backend>(
     pass: &Pass<'_, B>,
-    norms: &Norms<Vec<f32>>,
-    x: &'a mut [f32],
-    normed: &'a mut [f32],
-    result: &'a mut [f32],
-) -> (&'a [f32], Out<'a>) {
-    let Some(weight) = &norms.before else {
-        let result = &mut result[..x.len()];
-        return (x, Out::Store(result));
-    };
-    let normed = &mut normed[..x.len()];
-    pass.backend.rms_norm(x, weight, pass.config.rms_norm_eps, normed);
+    norms: &Norms<B::Vector>,
+    (x, rows): (&'a mut B::Rows, usize),
+    normed: &'a mut B::Rows,
+    result: &'a mut B::Rows,
+) -> (&'a B::Rows, Out<'a, B::Rows>) {
+    let Some(weight) = &norms.before else { return (x, Out::Store(result)) };
+    pass.backend.rms_norm(x, 0..rows, weight, pass.config.rms_norm_eps, normed);
     (normed, exit(pass, x, result))
 }
 
 /// Adds what the product left in `result`, if it has not been added.
 fn add_result<B: Backend>(
     pass: &Pass<'_, B>,
-    norms: &Norms<Vec<f32>>,
-    result: &[f32],
-    normed: &mut [f32],
-    x: &mut [f32],
+    norms: &Norms<B::Vector>,
+    result: &B::Rows,
+    normed: &mut B::Rows,
+    (x, rows): (&mut B::Rows, usize),
 ) {
     let &Pass { backend, config } = pass;
     if adds_at_once(config) {
         return;
     }
-    let (result, normed) = (&result[..x.len()], &mut normed[..x.len()]);
     let result = match &norms.after {
         Some(weight) => {
-            backend.rms_norm(result, weight, config.rms_norm_eps, normed);
+            backend.rms_norm(result, 0..rows, weight, config.rms_norm_eps, normed);
             normed
         }
         None => result,
     };
-    backend.add_scaled(result, config.residual_multiplier, x);
+    backend.add_scaled(result, config.residual_multiplier, x, Extent { rows, width: config.hidden_size });
 }
 
 impl<B: Backend> Layer<B> {
     /// Queries, keys and values of the rows of `x`.
-    fn project(&self, pass: &Pass<'_, B>, x: &mut [f32], scratch: &mut BlockScratch, qkv: &mut [f32]) {
-        let (input, _) = enter(pass, &self.attention_norms, x, &mut scratch.normed, &mut scratch.result);
-        self.qkv.apply(pass.backend, input, Out::Store(qkv));
+    fn project(
+        &self,
+        pass: &Pass<'_, B>,
+        x: &mut B::Rows,
+        rows: usize,
+        scratch: &mut BlockScratch<B>,
+        qkv: &mut B::Rows,
+    ) {
+        let (input, _) = enter(pass, &self.attention_norms, (x, rows), &mut scratch.normed, &mut scratch.result);
+        self.qkv.apply(pass.backend, input, rows, Out::Store(qkv));
     }
 
-    fn head_norms(&self, config: &ModelConfig) -> HeadNorms<'_> {
+    fn head_norms(&self, config: &ModelConfig) -> HeadNorms<'_, B::Vector> {
         let eps = config.rms_norm_eps;
         match (&self.head_norms, config.head_norm) {
             (None, _) | (_, HeadNorm::None) => HeadNorms::None,
@@ -356,13 +344,19 @@ impl<B: Backend> Layer<B> {
     }
 
     /// The output projection and the MLP, each added to the residual stream `x`.
-    fn finish(&self, pass: &Pass<'_, B>, attended: &[f32], scratch: &mut BlockScratch, x: &mut [f32]) {
+    fn finish(
+        &self,
+        pass: &Pass<'_, B>,
+        attended: &B::Rows,
+        rows: usize,
+        scratch: &mut BlockScratch<B>,
+        x: &mut B::Rows,
+    ) {
         let BlockScratch { normed, result, activated, experts } = scratch;
-        self.o.apply(pass.backend, attended, exit(pass, x, result));
-        add_result(pass, &self.attention_norms, result, normed, x);
+        self.o.apply(pass.backend, attended, rows, exit(pass, x, result));
+        add_result(pass, &self.attention_norms, result, normed, (x, rows));
 
-        let rows = x.len() / pass.config.hidden_size;
-        let (input, out) = enter(pass, &self.mlp_norms, x, normed, result);
+        let (input, out) = enter(pass, &self.mlp_norms, (x, rows), normed, result);
         match &self.mlp {
             MlpBlock::Dense(mlp) => mlp.apply(pass, (input, rows), activated, out),
             MlpBlock::Experts(mlp) => {
@@ -370,13 +364,13 @@ impl<B: Backend> Layer<B> {
                 mlp.apply(pass, (input, rows), scratch, activated, out);
             }
         }
-        add_result(pass, &self.mlp_norms, result, normed, x);
+        add_result(pass, &self.mlp_norms, result, normed, (x, rows));
     }
 }
 
 /// What a layer is told about its place.
-pub(crate) struct Place<'a> {
-    pub(crate) rope: Option<&'a RopeTable>,
+pub(crate) struct Place<'a, V> {
+    pub(crate) rope: Option<&'a RopeTable<V>>,
     pub(crate) rule: AttentionRule,
     pub(crate) positions: &'a [u32],
     /// `0..` of them, and so many blocks of a cache of one layer.
@@ -384,27 +378,26 @@ pub(crate) struct Place<'a> {
 }
 
 impl<B: Backend> Layer<B> {
-    /// The whole layer by itself, over one sequence from its beginning: `x` is `[rows, hidden_size]`.
+    /// The whole layer by itself, over one sequence from its beginning: `x` is `[positions, hidden_size]`.
     pub(crate) fn apply(
         &self,
         pass: &Pass<'_, B>,
-        place: &Place<'_>,
-        x: &mut [f32],
+        place: &Place<'_, B::Vector>,
+        x: &mut B::Rows,
         kv: &mut B::KvCache,
-        scratch: &mut Scratch,
+        scratch: &mut Scratch<B>,
     ) {
         let &Pass { backend, config } = pass;
-        let (layout, rows) = (config.heads(), x.len() / config.hidden_size);
         let Scratch { qkv, attended, blocks, .. } = scratch;
-        let (qkv, attended) = (&mut qkv[..rows * layout.qkv_width()], &mut attended[..rows * layout.q_width()]);
         let &Place { rope, rule, positions, blocks: table } = place;
-        self.project(pass, x, blocks, qkv);
-        let head_norms = self.head_norms(config);
-        let slots = positions;
-        backend.rotate_and_store(RotateAndStore { qkv, layout, head_norms, rope, positions, slots, layer: 0 }, kv);
+        let (layout, rows) = (config.heads(), positions.len());
         let spans = &[AttentionSpan { first_row: 0, num_rows: rows, start: 0, blocks: table }];
-        backend.attend(Attention { qkv, layout, rule, spans, layer: 0 }, kv, attended);
-        self.finish(pass, attended, blocks, x);
+        let step = backend.begin(StepArrays { token_ids: &[], positions, slots: positions, spans, wanted: &[] });
+        self.project(pass, x, rows, blocks, qkv);
+        let head_norms = self.head_norms(config);
+        backend.rotate_and_store(&step, Rotation { layout, head_norms, rope, layer: 0 }, qkv, kv);
+        backend.attend(&step, AttentionLayer { layout, rule, layer: 0 }, qkv, kv, attended);
+        self.finish(pass, attended, rows, blocks, x);
     }
 
     /// Its matrices, in the order of packing.
@@ -422,9 +415,9 @@ impl<B: Backend> Layer<B> {
 }
 
 /// Multiplies every number. By 1 in most models, and then not at all.
-pub(crate) fn scale(values: &mut [f32], by: f32) {
+fn scale<B: Backend>(backend: &B, by: f32, x: &mut B::Rows, extent: Extent) {
     if by != 1.0 {
-        values.iter_mut().for_each(|value| *value *= by);
+        backend.scale(by, x, extent);
     }
 }
 
@@ -451,7 +444,11 @@ pub(crate) struct Loader<'a, B: Backend> {
 
 impl<B: Backend> Loader<'_, B> {
     /// Packs every weight.
-    pub(crate) fn load(&mut self, tensors: &Tensors<'_>, ropes: Vec<RopeTable>) -> Result<Transformer<B>, LoadError> {
+    pub(crate) fn load(
+        &mut self,
+        tensors: &Tensors<'_>,
+        ropes: Vec<RopeTable<B::Vector>>,
+    ) -> Result<Transformer<B>, LoadError> {
         Ok(Transformer {
             embed: self.matrix(&tensors.embedding(), embedding_class(self.class))?,
             layers: (0..self.config.num_layers)
@@ -472,10 +469,10 @@ impl<B: Backend> Loader<'_, B> {
             attention_norms: self.norms(&layer.attention_norms)?,
             qkv: self.linear(&layer.qkv)?,
             head_norms: match &layer.head_norms {
-                Some((q, k)) => {
-                    let (mut q, mut k) = (self.norm(q)?, self.norm(k)?);
+                Some((q_norm, k_norm)) => {
+                    let (mut q, mut k) = (self.factors(q_norm)?, self.factors(k_norm)?);
                     balance(&mut q, &mut k, self.config.head_dim, rotary_dim);
-                    Some((q, k))
+                    Some((self.placed(&q, &q_norm.name)?, self.placed(&k, &k_norm.name)?))
                 }
                 None => None,
             },
@@ -493,9 +490,8 @@ impl<B: Backend> Loader<'_, B> {
     }
 
     fn mlp(&mut self, mlp: &tensors::Mlp) -> Result<Mlp<B>, LoadError> {
-        let width = mlp.down.in_features;
         let gate_up = self.linear_in_order(&mlp.gate_up, RowOrder::GateUp)?;
-        Ok(Mlp { gate_up, down: self.linear(&mlp.down)?, width })
+        Ok(Mlp { gate_up, down: self.linear(&mlp.down)? })
     }
 
     /// Fused projections: rows, and bias entries, one part after the other.
@@ -512,7 +508,11 @@ impl<B: Backend> Loader<'_, B> {
         let biases = linear.biases.iter().map(|bias| self.weights.vector(&bias.name, bias.len));
         let stored = biases.collect::<Result<Vec<_>, _>>()?.concat();
         let bias: Vec<f32> = (0..stored.len()).map(|row| stored[order.source(row, stored.len())]).collect();
-        Ok(Linear { matrix, bias: (!bias.is_empty()).then_some(bias) })
+        let bias = match bias.is_empty() {
+            true => None,
+            false => Some(self.placed(&bias, &linear.biases[0].name)?),
+        };
+        Ok(Linear { matrix, bias })
     }
 
     fn matrix(&mut self, linear: &tensors::Linear, class: WeightClass) -> Result<B::Matrix, LoadError> {
@@ -536,18 +536,27 @@ impl<B: Backend> Loader<'_, B> {
         Ok(matrix)
     }
 
-    fn norms(&self, norms: &Norms<tensors::Vector>) -> Result<Norms<Vec<f32>>, LoadError> {
+    fn norms(&self, norms: &Norms<tensors::Vector>) -> Result<Norms<B::Vector>, LoadError> {
         let norm = |norm: &Option<tensors::Vector>| norm.as_ref().map(|norm| self.norm(norm)).transpose();
         Ok(Norms { before: norm(&norms.before)?, after: norm(&norms.after)? })
     }
 
+    fn norm(&self, norm: &tensors::Vector) -> Result<B::Vector, LoadError> {
+        self.placed(&self.factors(norm)?, &norm.name)
+    }
+
     /// The factors of a norm.
-    fn norm(&self, norm: &tensors::Vector) -> Result<Vec<f32>, LoadError> {
+    fn factors(&self, norm: &tensors::Vector) -> Result<Vec<f32>, LoadError> {
         let mut weight = self.weights.vector(&norm.name, norm.len)?;
         if self.config.norms_around_zero {
             weight.iter_mut().for_each(|weight| *weight += 1.0);
         }
         Ok(weight)
+    }
+
+    /// A vector where the backend computes.
+    fn placed(&self, numbers: &[f32], name: &str) -> Result<B::Vector, LoadError> {
+        self.backend.vector(numbers).map_err(|oom| out_of_memory(oom, format!("weights {name}")))
     }
 }
 

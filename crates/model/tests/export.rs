@@ -7,7 +7,7 @@ use checkpoint::weights::{Part, Weights};
 use checkpoint::{Checkpoint, Source};
 use common::*;
 use kernels::quant::quantize_int4_row;
-use kernels::{Backend, Int4Source, MatrixShape, Reference, WeightClass};
+use kernels::{Backend, Device, Int4Source, MatrixShape, Reference, WeightClass};
 use model::export::{Export, ExportError, Format, Reason, Report, check_output, limit};
 use model::{LoadOptions, ModelConfig, Progress, Runner};
 use serde_json::{Value, json};

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! Comparison    two rows of logits and the token that came  ──>  perplexity of both, KL divergence, same best token
-//! Watched<B>    a Backend: the float32 pass of `kernels::Float32`, and beside every product the same one in class B
+//! Watched<B>    a backend: the float32 pass of `kernels::Float32`, and beside every product the same one in class B
 //!                 x ──> float32 product ──> the pass goes on with it
 //!                  └──> product in class B ──> relative L2 error, kept per matrix
 //! ```
@@ -12,9 +12,10 @@
 
 use kernels::float32::{Float32Cache, Float32Matrix};
 use kernels::pointwise::gated;
+use kernels::threads::ThreadError;
 use kernels::{
-    Attention, Backend, BlockFormat, BlockSource, Float32, Int4Source, Int8Source, Isa, KvShape, MatrixShape, Out,
-    OutOfMemory, RotateAndStore, RoutingRule, RowSource, WeightClass,
+    Attention, BlockFormat, BlockSource, Device, DeviceInfo, DeviceLimits, Float32, HostBackend, Int4Source,
+    Int8Source, Isa, KvShape, MatrixShape, Out, OutOfMemory, RotateAndStore, RoutingRule, RowSource, WeightClass,
 };
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -134,9 +135,9 @@ fn relative(squared_error: f64, squared_norm: f64) -> f64 {
     if squared_error == 0.0 { 0.0 } else { (squared_error / squared_norm).sqrt() }
 }
 
-/// A [`Backend`] whose results are those of [`Float32`], and which computes every product in a class of `B` as well.
+/// A [`HostBackend`] whose results are those of [`Float32`], and which computes every product in a class of `B` as well.
 /// Takes the memory of both. Its errors are in the order of packing: [`crate::Runner::matrix_names`] has their names.
-pub struct Watched<B: Backend> {
+pub struct Watched<B: Device> {
     exact: Float32,
     judged: B,
     errors: Mutex<Vec<MatrixError>>,
@@ -150,7 +151,7 @@ pub struct WatchedMatrix<M> {
     index: usize,
 }
 
-impl<B: Backend> Watched<B> {
+impl<B: Device> Watched<B> {
     /// Judges the products of `judged`.
     pub fn new(exact: Float32, judged: B) -> Watched<B> {
         Watched { exact, judged, errors: Mutex::default() }
@@ -172,12 +173,20 @@ impl<B: Backend> Watched<B> {
     }
 }
 
-impl<B: Backend> Backend for Watched<B> {
+impl<B: HostBackend> Device for Watched<B> {
     type Matrix = WatchedMatrix<B::Matrix>;
     type KvCache = Float32Cache;
 
     fn describe(&self) -> String {
         format!("{} beside {}", self.exact.describe(), self.judged.describe())
+    }
+
+    fn info(&self) -> DeviceInfo {
+        self.exact.info()
+    }
+
+    fn limits(&self, seconds: f64) -> Result<DeviceLimits, ThreadError> {
+        self.exact.limits(seconds)
     }
 
     fn adopt_thread(&self) {
@@ -207,6 +216,10 @@ impl<B: Backend> Backend for Watched<B> {
         Ok(self.join(self.exact.pack_int4(shape, rows)?, self.judged.pack_int4(shape, rows)?, shape))
     }
 
+    fn shape(&self, matrix: &Self::Matrix) -> MatrixShape {
+        matrix.shape
+    }
+
     fn matrix_bytes(&self, matrix: &Self::Matrix) -> usize {
         self.exact.matrix_bytes(&matrix.exact) + self.judged.matrix_bytes(&matrix.judged)
     }
@@ -215,6 +228,24 @@ impl<B: Backend> Backend for Watched<B> {
         self.exact.kv_cache(shape)
     }
 
+    fn copy_blocks(&self, kv: &mut Float32Cache, copies: &[(u32, u32)]) {
+        self.exact.copy_blocks(kv, copies);
+    }
+
+    fn block_bytes(&self, kv: &Float32Cache) -> usize {
+        self.exact.block_bytes(kv)
+    }
+
+    fn read_block(&self, kv: &Float32Cache, block: u32, out: &mut [u8]) {
+        self.exact.read_block(kv, block, out);
+    }
+
+    fn write_block(&self, kv: &mut Float32Cache, block: u32, bytes: &[u8]) {
+        self.exact.write_block(kv, block, bytes);
+    }
+}
+
+impl<B: HostBackend> HostBackend for Watched<B> {
     fn embed(&self, table: &Self::Matrix, ids: &[u32], out: &mut [f32]) {
         self.exact.embed(&table.exact, ids, out);
     }
@@ -263,22 +294,6 @@ impl<B: Backend> Backend for Watched<B> {
 
     fn scatter_add(&self, y: &[f32], weights: &[f32], rows: &[u32], width: usize, x: &mut [f32]) {
         self.exact.scatter_add(y, weights, rows, width, x);
-    }
-
-    fn copy_blocks(&self, kv: &mut Float32Cache, copies: &[(u32, u32)]) {
-        self.exact.copy_blocks(kv, copies);
-    }
-
-    fn block_bytes(&self, kv: &Float32Cache) -> usize {
-        self.exact.block_bytes(kv)
-    }
-
-    fn read_block(&self, kv: &Float32Cache, block: u32, out: &mut [u8]) {
-        self.exact.read_block(kv, block, out);
-    }
-
-    fn write_block(&self, kv: &mut Float32Cache, block: u32, bytes: &[u8]) {
-        self.exact.write_block(kv, block, bytes);
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::body::Body;
 use axum::http::{HeaderMap, header};
-use engine::{Engine, MachineLimits};
+use engine::{DeviceLimits, Engine};
 use http_body_util::BodyExt;
 use tokio::sync::Semaphore;
 
@@ -54,7 +54,7 @@ pub(crate) struct App {
     pub(crate) hold_token: Option<HoldToken>,
     pub(crate) pause_limit: Duration,
     /// What the machine can do at most.
-    pub(crate) limits: Option<MachineLimits>,
+    pub(crate) limits: Option<DeviceLimits>,
     /// The same for planning, with what runs here.
     pub(crate) here: plan::Here,
     /// Seats of those who watch.

@@ -41,7 +41,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use engine::{Engine, MachineLimits};
+use engine::{DeviceLimits, Engine};
 
 use crate::app::App;
 use crate::listen::Listener;
@@ -90,7 +90,7 @@ pub struct ServerOptions {
     /// After the last of them has left: how long it stays held.
     pub pause_limit: Duration,
     /// What the machine can do at most, for those who look; `None` where nobody measured it.
-    pub limits: Option<MachineLimits>,
+    pub limits: Option<DeviceLimits>,
     /// Where spans of requests go; nowhere by default.
     #[cfg(feature = "otel")]
     pub otel: Option<OtelOptions>,

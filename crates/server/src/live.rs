@@ -53,7 +53,7 @@ pub(crate) fn is_live(path: &str) -> bool {
 /// What is served, and what the machine can do.
 pub(crate) async fn info(State(app): State<Arc<App>>) -> Response {
     let model = app.engine.model();
-    let kind = |limits: &engine::MachineLimits| match model.weights.name() {
+    let kind = |limits: &engine::DeviceLimits| match model.weights.name() {
         "bf16" => limits.bf16_kind,
         _ => limits.int8_kind,
     };
@@ -70,9 +70,9 @@ pub(crate) async fn info(State(app): State<Arc<App>>) -> Response {
         "version": env!("CARGO_PKG_VERSION"),
         "weights": model.weights.name(),
         "kv_dtype": model.kv_dtype.name(),
-        "isa": model.isa.name(),
+        "isa": model.device.kernels,
         "arithmetic": model.arithmetic.name(),
-        "threads": model.threads,
+        "threads": model.device.threads,
         "block_size": model.block_size,
         "blocks": model.num_blocks,
         "kv_bytes_per_token": model.kv_bytes_per_token,

@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use checkpoint::Checkpoint;
 use kernels::limits::Limits;
-use kernels::{Arithmetic, Cpu, CpuOptions, Isa, KvDtype, Reference, WeightClass, threads};
+use kernels::{Arithmetic, Cpu, CpuOptions, DeviceInfo, Isa, KvDtype, Reference, WeightClass, threads};
 use launch::machine;
 use model::{Batch, Forward, KvBudget, LoadOptions, ModelConfig, Runner, Span};
 use roofline::PassWork;
@@ -125,13 +125,11 @@ fn noted<B: kernels::Backend>(runner: Runner<B>) -> Runner<B> {
 /// A loaded model, and what is known about it.
 pub(super) struct Subject {
     forward: Box<dyn Forward>,
-    pub(super) threads: usize,
-    pub(super) isa: Isa,
+    pub(super) device: DeviceInfo,
     pub(super) arithmetic: Arithmetic,
     kv_dtype: KvDtype,
     demands: Demands,
     filename: String,
-    logits: Vec<f32>,
 }
 
 impl Subject {
@@ -161,14 +159,14 @@ impl Subject {
         let isa = isa.unwrap_or_else(Isa::best);
         let arithmetic = flags.arithmetic.arithmetic().unwrap_or_else(Arithmetic::best);
         let threads = flags.threads.unwrap_or_else(threads::default_threads);
-        let (forward, threads): (Box<dyn Forward>, _) = if isa == Isa::Scalar {
+        let forward: Box<dyn Forward> = if isa == Isa::Scalar {
             let loaded = model::load(Reference::of(arithmetic), checkpoint, &options, &mut progress);
-            (Box::new(noted(loaded.map_err(|error| models::load_failure(checkpoint, &error))?)), 1)
+            Box::new(noted(loaded.map_err(|error| models::load_failure(checkpoint, &error))?))
         } else {
             let cpu = Cpu::new(CpuOptions { threads: Some(threads), isa: Some(isa), arithmetic: Some(arithmetic) })
                 .map_err(Failure::usage)?;
             let loaded = model::load(cpu, checkpoint, &options, &mut progress);
-            (Box::new(noted(loaded.map_err(|error| models::load_failure(checkpoint, &error))?)), threads)
+            Box::new(noted(loaded.map_err(|error| models::load_failure(checkpoint, &error))?))
         };
         let demands = Demands {
             shape: forward.config().shape(),
@@ -178,25 +176,24 @@ impl Subject {
             kv_bytes_per_token: forward.kv_bytes_per_token(),
             kv_dtype: options.kv_dtype,
         };
-        let logits = vec![0.0; parallel * demands.shape.vocab];
         let filename = checkpoint.location();
         let kv_dtype = options.kv_dtype;
-        Ok(Subject { forward, threads, isa, arithmetic, kv_dtype, demands, filename, logits })
+        Ok(Subject { device: forward.device(), forward, arithmetic, kv_dtype, demands, filename })
     }
 
     /// What the machine can do at most, measured now.
     pub(super) fn limits(&self) -> Result<Limits, Failure> {
-        figures::measure_now(self.threads, self.isa, self.arithmetic)
+        figures::measured(self.forward.limits(figures::MEASURE_SECONDS))
     }
 
     /// Seconds of each repetition, fewer if `stop` says so. A thread of its own computes, because the one that computes is
     /// pinned to a core.
     pub(super) fn run(&mut self, test: &Test, repetitions: usize, stop: &AtomicBool) -> Vec<f64> {
         let vocab_size = self.demands.shape.vocab;
-        let Subject { forward, logits, .. } = self;
+        let forward = &mut self.forward;
         let work = || {
             forward.adopt_thread();
-            let mut passes = Passes { forward: &mut **forward, logits, vocab_size, test, batch: Batch::default() };
+            let mut passes = Passes { forward: &mut **forward, vocab_size, test, batch: Batch::default() };
             passes.fill();
             passes.once(); // warms up caches, pages and threads
             let timed = |_| {
@@ -241,7 +238,6 @@ impl Subject {
 /// Forward passes of one test.
 struct Passes<'a> {
     forward: &'a mut dyn Forward,
-    logits: &'a mut [f32],
     vocab_size: usize,
     test: &'a Test,
     batch: Batch,
@@ -284,9 +280,10 @@ impl Passes<'_> {
         }
     }
 
+    /// The logits stay where they are computed: the sampler is not measured, and neither is its reading them.
     fn pass(&mut self) {
-        let wanted = self.batch.logit_rows.len() * self.vocab_size;
-        self.forward.forward(&self.batch, &mut self.logits[..wanted]);
+        let ticket = self.forward.launch(&self.batch);
+        self.forward.wait(ticket);
     }
 
     /// Adds rows of one sequence to the batch. Its blocks lie one after the other; speed does not depend on the tokens,
@@ -350,8 +347,8 @@ impl Row<'_> {
         json!({
             "build_version": env!("CARGO_PKG_VERSION"),
             "cpu_info": machine::cpu_name(),
-            "backends": "CPU",
-            "isa": subject.isa.name(),
+            "backends": subject.device.kind,
+            "isa": subject.device.kernels,
             "arithmetic": subject.arithmetic.name(),
             "model_filename": subject.filename,
             "model_type": subject.model_type(),
@@ -359,7 +356,7 @@ impl Row<'_> {
             "type_kv": subject.kv_dtype.name(),
             "model_n_params": subject.demands.shape.parameters(),
             "n_batch": test.n_batch,
-            "n_threads": subject.threads,
+            "n_threads": subject.device.threads,
             "n_prompt": test.n_prompt,
             "n_gen": test.n_gen,
             "n_depth": test.n_depth,
@@ -390,13 +387,14 @@ impl Row<'_> {
             name.push_str(&format!(" b{}", test.n_batch));
         }
         format!(
-            "| {} | {} | {} | CPU {}, {} | {} | {name} | {:.2} ± {:.2} | {limit} | {:.1} % |",
+            "| {} | {} | {} | {} {}, {} | {} | {name} | {:.2} ± {:.2} | {limit} | {:.1} % |",
             subject.model_type(),
             figures::bytes(subject.demands.weight_bytes as u64),
             subject.params(),
-            subject.isa.name(),
+            subject.device.kind,
+            subject.device.kernels,
             subject.arithmetic.name(),
-            subject.threads,
+            subject.device.threads,
             mean(&rates),
             deviation(&rates),
             self.shares().of_limit() * 100.0,

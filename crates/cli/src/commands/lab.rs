@@ -199,8 +199,8 @@ fn measure(subject: &mut Subject, model: &str, plans: &[Plan], repetitions: usiz
         Ok(Lab {
             model: model.to_string(),
             described: subject.model_type(),
-            threads: subject.threads,
-            isa: subject.isa.name(),
+            threads: subject.device.threads,
+            isa: subject.device.kernels.clone(),
             arithmetic: subject.arithmetic.name(),
             repetitions,
             limits,
@@ -217,7 +217,7 @@ struct Lab {
     /// Family, size and precision.
     described: String,
     threads: usize,
-    isa: &'static str,
+    isa: String,
     arithmetic: &'static str,
     repetitions: usize,
     limits: Limits,

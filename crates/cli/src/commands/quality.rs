@@ -276,7 +276,7 @@ impl Reference {
 struct Pair {
     reference: Reference,
     judged: Runner<Cpu>,
-    /// Rows of logits of both, `[LOGIT_ROWS, vocab_size]` each.
+    /// A row of logits of both, `[vocab_size]` each.
     logits: [Vec<f32>; 2],
     batch: Batch,
 }
@@ -310,7 +310,7 @@ impl Pair {
         bar.naming("loading".to_string());
         let judged = model::load(cpu()?, checkpoint, options, &mut progress).map_err(load_failure)?;
         judged.notices().iter().for_each(|notice| note(notice));
-        let logits = || vec![0.0; LOGIT_ROWS * judged.config().vocab_size];
+        let logits = || vec![0.0; judged.config().vocab_size];
         Ok(Pair { logits: [logits(), logits()], reference, judged, batch: Batch::default() })
     }
 
@@ -323,22 +323,18 @@ impl Pair {
         found: &mut Comparison,
         go_on: &mut dyn FnMut(u64) -> bool,
     ) -> bool {
-        let vocab_size = self.judged.config().vocab_size;
         for start in (0..window.len()).step_by(ROWS) {
             let end = window.len().min(start + ROWS);
             let unscored = skip.clamp(start, end); // rows before it are read and no more
             let scored = end.min(window.len() - 1).saturating_sub(unscored); // nothing follows the last token
             fill(&mut self.batch, window, start..end, unscored..unscored + scored);
-            self.reference.forward().compute(&self.batch);
-            self.judged.compute(&self.batch);
+            let [launched, judging] = [self.reference.forward().launch(&self.batch), self.judged.launch(&self.batch)];
+            let [exact, narrow] = [self.reference.forward().wait(launched), self.judged.wait(judging)];
             for first in (0..scored).step_by(LOGIT_ROWS) {
-                let rows = first..scored.min(first + LOGIT_ROWS);
-                let [reference, judged] = &mut self.logits;
-                let len = rows.len() * vocab_size;
-                self.reference.forward().logits(rows.clone(), &mut reference[..len]);
-                self.judged.logits(rows.clone(), &mut judged[..len]);
-                let pairs = reference.chunks_exact(vocab_size).zip(judged.chunks_exact(vocab_size));
-                for (row, (reference, judged)) in rows.zip(pairs) {
+                for row in first..scored.min(first + LOGIT_ROWS) {
+                    let [reference, judged] = &mut self.logits;
+                    self.reference.forward().read_logits(&exact, row, reference);
+                    self.judged.read_logits(&narrow, row, judged);
                     found.add(reference, judged, window[unscored + row + 1]);
                 }
                 if !go_on(found.tokens + found.not_finite) {

@@ -131,7 +131,7 @@ fn measure(
         weights: flags.weights.class(),
         as_stored: false,
         max_rows: ROWS,
-        max_logit_rows: 1,
+        max_logit_rows: 0, // nobody looks at them
         max_model_len: Some(corpus.longest()),
         kv_blocks: KvBudget::Blocks(corpus.longest().div_ceil(BLOCK_SIZE)),
         block_size: BLOCK_SIZE,
@@ -150,7 +150,8 @@ fn measure(
         for start in (0..window.len()).step_by(ROWS) {
             let end = window.len().min(start + ROWS);
             fill(&mut batch, window, start..end, start..end);
-            runner.compute(&batch);
+            let ticket = runner.launch(&batch);
+            runner.wait(ticket);
             done += (end - start) as u64;
             bar.at(done, corpus.windows.iter().map(|window| window.len() as u64).sum());
             if interrupts.came() {

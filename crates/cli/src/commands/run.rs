@@ -273,7 +273,7 @@ impl Session<'_> {
         let mut object = json!({
             "model": model.name,
             "backend": model.backend,
-            "threads": model.threads,
+            "threads": model.device.threads,
             "text": answer.text,
             "finish_reason": match answer.reason {
                 Some(FinishReason::Stop(_)) => "stop",

@@ -169,8 +169,8 @@ fn start_lines(settings: &Settings, model: &ModelInfo, limits: &Limits, address:
                 "{weights} weights, {} KV cache, {} arithmetic; {} kernels, {} threads",
                 model.kv_dtype.name(),
                 model.arithmetic.name(),
-                model.isa.name(),
-                model.threads
+                model.device.kernels,
+                model.device.threads
             ),
         ),
         (
@@ -225,7 +225,7 @@ fn start_json(settings: &Settings, model: &ModelInfo, limits: &Limits, address: 
         "model": model.name,
         "max_model_len": model.max_model_len,
         "backend": model.backend,
-        "threads": model.threads,
+        "threads": model.device.threads,
         "weight_bytes": model.weight_bytes,
         "kv_dtype": model.kv_dtype.name(),
         "arithmetic": model.arithmetic.name(),

@@ -1,10 +1,11 @@
 //! A model without weights: what a row's logits are follows from the tokens that its cache holds, and from nothing else.
 
-use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use model::{Batch, Forward, ModelConfig};
+use kernels::threads::ThreadError;
+use kernels::{DeviceInfo, DeviceLimits, Isa};
+use model::{Batch, Forward, Logits, ModelConfig, Ticket};
 
 /// Tokens of the vocabulary. The last ones are letters that break things.
 pub(super) const VOCAB: usize = 24;
@@ -105,13 +106,13 @@ impl Forward for Fake {
         &self.config
     }
 
-    fn compute(&mut self, batch: &Batch) {
-        let (time, planned) = {
+    fn launch(&mut self, batch: &Batch) -> Ticket {
+        let (pass, time, planned) = {
             let mut faults = self.faults.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
             faults.computes += 1;
             let computes = faults.computes;
             let planned = faults.panic_at.take_if(|at| *at <= computes).is_some();
-            (faults.pass + faults.row * batch.token_ids.len() as u64, planned)
+            (computes, faults.pass + faults.row * batch.token_ids.len() as u64, planned)
         };
         self.clock.fetch_add(time, Ordering::Relaxed);
         let mut rows = vec![Cell::default(); batch.token_ids.len()];
@@ -135,20 +136,22 @@ impl Forward for Fake {
         }
         self.hidden.clear();
         self.hidden.extend(batch.logit_rows.iter().map(|&row| rows[row as usize]));
+        Ticket::new(pass, self.hidden.len())
     }
 
-    fn logits(&mut self, rows: Range<usize>, out: &mut [f32]) {
-        {
-            let mut faults = self.faults.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-            let computes = faults.computes;
-            if faults.panic_in_logits_at.take_if(|at| *at <= computes).is_some() {
-                drop(faults);
-                std::panic::panic_any(PLANNED);
-            }
+    fn wait(&mut self, ticket: Ticket) -> Logits {
+        ticket.done()
+    }
+
+    fn read_logits(&mut self, _: &Logits, row: usize, out: &mut [f32]) {
+        let mut faults = self.faults.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let computes = faults.computes;
+        let planned = faults.panic_in_logits_at.take_if(|at| *at <= computes).is_some();
+        drop(faults);
+        if planned {
+            std::panic::panic_any(PLANNED);
         }
-        for (row, out) in rows.zip(out.chunks_mut(VOCAB)) {
-            logits(self.hidden[row].hash, self.hidden[row].token, out);
-        }
+        logits(self.hidden[row].hash, self.hidden[row].token, out);
     }
 
     fn adopt_thread(&self) {}
@@ -200,5 +203,13 @@ impl Forward for Fake {
 
     fn describe(&self) -> String {
         "a hash".to_owned()
+    }
+
+    fn device(&self) -> DeviceInfo {
+        DeviceInfo::cpu(Isa::Scalar, 1)
+    }
+
+    fn limits(&self, _: f64) -> Result<DeviceLimits, ThreadError> {
+        unreachable!("nobody asks how fast a hash is")
     }
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use kernels::{Arithmetic, Isa, KvDtype, WeightClass};
+use kernels::{Arithmetic, DeviceInfo, Isa, KvDtype, WeightClass};
 use model::GenerationDefaults;
 use model::sampler::{History, SampleKey, Sampler};
 use scheduler::cost::{Knot, Terms};
@@ -737,8 +737,7 @@ fn model_info(
         kv_bytes_per_token: 12,
         notices: Vec::new(),
         weights: WeightClass::Bf16,
-        threads: 1,
-        isa: Isa::Scalar,
+        device: DeviceInfo::cpu(Isa::Scalar, 1),
         arithmetic: Arithmetic::best(),
         backend: "a hash".to_owned(),
         calibrated,

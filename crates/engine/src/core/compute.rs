@@ -7,8 +7,8 @@
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use model::Batch;
 use model::sampler::{SampleKey, Sampled, TokenLogProbs};
+use model::{Batch, Logits};
 use scheduler::{RowOutput, Sequence, TokenId};
 
 use super::EngineCore;
@@ -65,8 +65,9 @@ impl EngineCore {
     fn attempt(&mut self, batch: &Batch, rows: Range<usize>) -> Result<(), ()> {
         let (num_rows, num_failed) = (self.output.rows.len(), self.failed.len());
         let attempt = catch_unwind(AssertUnwindSafe(|| {
-            self.forward.compute(batch);
-            self.sample(rows);
+            let ticket = self.forward.launch(batch);
+            let logits = self.forward.wait(ticket);
+            self.sample(&logits, rows);
         }));
         attempt.map_err(|_| {
             self.output.rows.truncate(num_rows);
@@ -75,27 +76,19 @@ impl EngineCore {
     }
 
     /// Draws a token from every row that ended its known tokens, and judges the prompts that want it. `rows`: which of the
-    /// step's rows of logits the last pass had.
-    fn sample(&mut self, rows: Range<usize>) {
-        let vocab = self.forward.config().vocab_size;
-        let group = self.logits.len() / vocab;
-        for first in rows.clone().step_by(group) {
-            let group = first..rows.end.min(first + group);
-            let in_pass = group.start - rows.start..group.end - rows.start;
-            self.forward.logits(in_pass, &mut self.logits[..group.len() * vocab]);
-            for row in group {
-                let logits = (row - first) * vocab..(row - first + 1) * vocab;
-                if self.logit_rows[row].scores {
-                    self.score_row(row, logits.clone());
-                }
-                if self.logit_rows[row].samples > 0 {
-                    self.sample_row(row, logits);
-                }
+    /// step's rows of logits the pass had.
+    fn sample(&mut self, logits: &Logits, rows: Range<usize>) {
+        for (in_pass, row) in rows.enumerate() {
+            if self.logit_rows[row].scores {
+                self.score_row(row, logits, in_pass);
+            }
+            if self.logit_rows[row].samples > 0 {
+                self.sample_row(row, logits, in_pass);
             }
         }
     }
 
-    fn sample_row(&mut self, row: usize, logits: Range<usize>) {
+    fn sample_row(&mut self, row: usize, logits: &Logits, in_pass: usize) {
         let LogitRow { seq, position, samples, .. } = self.logit_rows[row];
         let sequence = self.scheduler.sequence(seq).expect("a planned sequence lives until its step completes");
         let (id, first_answer) = (sequence.request_id(), sequence.answer());
@@ -105,7 +98,7 @@ impl EngineCore {
             let (answer, stop, params) = (&mut active.answers[index], &active.request.stop, &active.request.sampling);
             let banned: &[TokenId] = if answer.num_tokens < stop.min_tokens { &stop.stop_token_ids } else { &[] };
             let key = SampleKey { seed: active.seed, stream: index as u32, position: position as u64 + 1 };
-            self.logit_row.copy_from_slice(&self.logits[logits.clone()]);
+            self.forward.read_logits(logits, in_pass, &mut self.logit_row);
             match self.sampler.sample(&mut self.logit_row, params, &answer.history, banned, key) {
                 Ok(Sampled { token, logprob, top }) => {
                     answer.logprob = params.logprobs.map(|_| TokenLogprob { token, logprob, top });
@@ -118,7 +111,7 @@ impl EngineCore {
     }
 
     /// The log probability of the prompt token after this row, for a request that asked.
-    fn score_row(&mut self, row: usize, logits: Range<usize>) {
+    fn score_row(&mut self, row: usize, logits: &Logits, in_pass: usize) {
         let LogitRow { seq, position, .. } = self.logit_rows[row];
         let sequence = self.scheduler.sequence(seq).expect("a planned sequence lives until its step completes");
         let id = sequence.request_id();
@@ -130,7 +123,8 @@ impl EngineCore {
         // Rows that come again after a preemption have been judged.
         let next = position + 1;
         if next < prompt.len() && active.prompt_logprobs.len() == next {
-            match self.sampler.log_probs_of(&self.logits[logits], prompt[next], top as usize) {
+            self.forward.read_logits(logits, in_pass, &mut self.logit_row);
+            match self.sampler.log_probs_of(&self.logit_row, prompt[next], top as usize) {
                 Ok(TokenLogProbs { logprob, top, .. }) => {
                     active.prompt_logprobs.push(Some(TokenLogprob { token: prompt[next], logprob, top }));
                 }

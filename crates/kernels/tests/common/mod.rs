@@ -2,8 +2,8 @@
 
 use kernels::quant::{Codes, GroupScale, Scales};
 use kernels::{
-    Arithmetic, Backend, BlockFormat, BlockSource, Cpu, Int4Source, Int8Source, MatrixShape, Out, Reference, RowSource,
-    WeightClass,
+    Arithmetic, BlockFormat, BlockSource, Cpu, Device, HostBackend, Int4Source, Int8Source, MatrixShape, Out,
+    Reference, RowSource, WeightClass,
 };
 
 /// Where the weights of a case come from.
@@ -192,7 +192,7 @@ impl Case {
     }
 
     /// The product on a backend.
-    pub(crate) fn run<B: Backend>(&self, backend: &B) -> Vec<f32> {
+    pub(crate) fn run<B: HostBackend>(&self, backend: &B) -> Vec<f32> {
         let matrix = match &self.weights {
             Weights::Own(class, weights) => {
                 let rows = |row: usize, to: &mut [f32]| to.copy_from_slice(&weights[row * to.len()..][..to.len()]);
@@ -224,9 +224,9 @@ impl Case {
         let to = match &self.residual {
             Some(residual) => {
                 out.copy_from_slice(residual);
-                Out::Add(&mut out)
+                Out::Add(&mut out[..])
             }
-            None => Out::Store(&mut out),
+            None => Out::Store(&mut out[..]),
         };
         backend.linear(&self.x, &matrix, self.bias.as_deref(), to);
         out

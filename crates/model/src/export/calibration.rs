@@ -14,12 +14,14 @@ use super::recipe::{
 };
 use super::{Export, ExportError, Work};
 use crate::tensors::Tensors;
-use crate::transformer::{Layer, Loader, Pass, Place, Scratch, scale};
+use crate::transformer::{Layer, Loader, Pass, Place, Scratch};
 use checkpoint::LoadError;
 use checkpoint::weights::Weights;
 use kernels::float32::{Float32Cache, Float32Matrix};
 use kernels::quant::{Factor, Gram};
-use kernels::{Backend, Float32, KvDtype, KvShape, MatrixShape, OutOfMemory, RopeTable, RowSource, WeightClass};
+use kernels::{
+    Buffer, Device, Float32, HostBackend, KvDtype, KvShape, MatrixShape, OutOfMemory, RopeTable, RowSource, WeightClass,
+};
 use std::collections::{HashMap, VecDeque};
 
 /// Sums of inputs that are held together. A single matrix may take more.
@@ -81,7 +83,9 @@ pub(super) struct Calibrator<'e> {
     table: Vec<u32>,
     ropes: Vec<RopeTable>,
     kv: Float32Cache,
-    scratch: Scratch,
+    scratch: Scratch<Observed>,
+    /// A window where the backend computes, `[longest, hidden_size]`.
+    rows: Buffer<f32>,
     next_unit: usize,
     ready: VecDeque<Verdict>,
 }
@@ -118,18 +122,22 @@ impl<'e> Calibrator<'e> {
             for (row, &token) in rows.chunks_exact_mut(hidden).zip(window) {
                 table.read(token as usize, row)?;
             }
-            scale(&mut rows, config.embedding_multiplier);
+            if config.embedding_multiplier != 1.0 {
+                backend.scale(config.embedding_multiplier, &mut rows);
+            }
             Ok(rows)
         };
+        let windows = windows.iter().map(embedded).collect::<Result<_, _>>()?;
         Ok(Calibrator {
             export,
-            backend,
-            windows: windows.iter().map(embedded).collect::<Result<_, _>>()?,
+            windows,
             positions: (0..longest as u32).collect(),
             table: (0..blocks as u32).collect(),
             ropes,
             kv,
-            scratch: Scratch::new(config, longest)?,
+            scratch: Scratch::new(&backend, config, longest)?,
+            rows: Buffer::zeroed(longest * hidden).map_err(memory)?,
+            backend,
             next_unit: 0,
             ready: VecDeque::new(),
         })
@@ -297,7 +305,9 @@ impl<'e> Calibrator<'e> {
             positions: &self.positions[..rows],
             blocks: &self.table[..rows.div_ceil(BLOCK_SIZE)],
         };
-        layer.apply(&pass, &place, x, &mut self.kv, &mut self.scratch);
+        self.rows[..x.len()].copy_from_slice(x);
+        layer.apply(&pass, &place, &mut self.rows, &mut self.kv, &mut self.scratch);
+        x.copy_from_slice(&self.rows[..x.len()]);
     }
 
     /// How errors spread among these inputs.

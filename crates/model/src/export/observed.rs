@@ -1,11 +1,12 @@
-//! A [`Backend`] that computes in float32 and sums up what each matrix sees.
+//! A [`HostBackend`] that computes in float32 and sums up what each matrix sees.
 
 use kernels::float32::{Float32Cache, Float32Matrix};
 use kernels::pointwise::gated;
 use kernels::quant::Gram;
+use kernels::threads::ThreadError;
 use kernels::{
-    Attention, Backend, BlockFormat, BlockSource, Float32, Int4Source, Int8Source, KvShape, MatrixShape, Out,
-    OutOfMemory, RotateAndStore, RoutingRule, RowSource, WeightClass,
+    Attention, BlockFormat, BlockSource, Device, DeviceInfo, DeviceLimits, Float32, HostBackend, Int4Source,
+    Int8Source, KvShape, MatrixShape, Out, OutOfMemory, RotateAndStore, RoutingRule, RowSource, WeightClass,
 };
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -84,12 +85,20 @@ fn factor(mean_square: f64) -> f32 {
     if mean_square > 0.0 { (1.0 / mean_square.sqrt()) as f32 } else { 0.0 }
 }
 
-impl Backend for Observed {
+impl Device for Observed {
     type Matrix = ObservedMatrix;
     type KvCache = Float32Cache;
 
     fn describe(&self) -> String {
         self.exact.describe()
+    }
+
+    fn info(&self) -> DeviceInfo {
+        self.exact.info()
+    }
+
+    fn limits(&self, seconds: f64) -> Result<DeviceLimits, ThreadError> {
+        self.exact.limits(seconds)
     }
 
     fn pack(&self, shape: MatrixShape, class: WeightClass, rows: &RowSource<'_>) -> Result<Self::Matrix, OutOfMemory> {
@@ -113,6 +122,10 @@ impl Backend for Observed {
         Ok(self.numbered(self.exact.pack_blocks(shape, format, rows)?))
     }
 
+    fn shape(&self, matrix: &Self::Matrix) -> MatrixShape {
+        matrix.exact.shape()
+    }
+
     fn matrix_bytes(&self, matrix: &Self::Matrix) -> usize {
         self.exact.matrix_bytes(&matrix.exact)
     }
@@ -121,6 +134,24 @@ impl Backend for Observed {
         self.exact.kv_cache(shape)
     }
 
+    fn copy_blocks(&self, kv: &mut Float32Cache, copies: &[(u32, u32)]) {
+        self.exact.copy_blocks(kv, copies);
+    }
+
+    fn block_bytes(&self, kv: &Float32Cache) -> usize {
+        self.exact.block_bytes(kv)
+    }
+
+    fn read_block(&self, kv: &Float32Cache, block: u32, out: &mut [u8]) {
+        self.exact.read_block(kv, block, out);
+    }
+
+    fn write_block(&self, kv: &mut Float32Cache, block: u32, bytes: &[u8]) {
+        self.exact.write_block(kv, block, bytes);
+    }
+}
+
+impl HostBackend for Observed {
     fn embed(&self, table: &Self::Matrix, ids: &[u32], out: &mut [f32]) {
         self.exact.embed(&table.exact, ids, out);
     }
@@ -189,21 +220,5 @@ impl Backend for Observed {
 
     fn scatter_add(&self, y: &[f32], weights: &[f32], rows: &[u32], width: usize, x: &mut [f32]) {
         self.exact.scatter_add(y, weights, rows, width, x);
-    }
-
-    fn copy_blocks(&self, kv: &mut Float32Cache, copies: &[(u32, u32)]) {
-        self.exact.copy_blocks(kv, copies);
-    }
-
-    fn block_bytes(&self, kv: &Float32Cache) -> usize {
-        self.exact.block_bytes(kv)
-    }
-
-    fn read_block(&self, kv: &Float32Cache, block: u32, out: &mut [u8]) {
-        self.exact.read_block(kv, block, out);
-    }
-
-    fn write_block(&self, kv: &mut Float32Cache, block: u32, bytes: &[u8]) {
-        self.exact.write_block(kv, block, bytes);
     }
 }

@@ -6,7 +6,7 @@ use crate::host::{Host, local_server, small_engine};
 
 /// With limits, as `serve` measures them.
 fn host() -> Host {
-    let limits = engine::MachineLimits {
+    let limits = engine::DeviceLimits {
         read_bandwidth: 20e9,
         int8_ops: 2e12,
         bf16_flops: 1e12,

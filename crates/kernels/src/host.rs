@@ -1,0 +1,179 @@
+//! Backends whose rows are memory of this process: operations on slices, and one adapter from rows to slices for all of them.
+
+use crate::backend::{AttentionLayer, Backend, Extent, Rotation, StepArrays};
+use crate::device::Device;
+use crate::mem::{Buffer, OutOfMemory};
+use crate::routing::{Routes, RoutingRule};
+use crate::{Attention, Out, RotateAndStore};
+use std::ops::Range;
+
+/// The operations of [`Backend`] on slices, whose lengths say how many rows there are. Each computes at once. A `Backend` by
+/// that alone.
+///
+/// Methods panic when shapes disagree.
+pub trait HostBackend: Device {
+    /// `out[i] = table[ids[i]]`, dequantized. `out`: `[ids.len(), in_features]`.
+    fn embed(&self, table: &Self::Matrix, ids: &[u32], out: &mut [f32]);
+
+    /// Root-mean-square norm of each row: `x / sqrt(mean(x^2) + eps) * weight` (Zhang & Sennrich, 2019).
+    fn rms_norm(&self, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]);
+
+    /// `y = x w^T + bias` for each row of `x` `[rows, in_features]`; `y` `[rows, out_features]`, see [`Out`].
+    fn linear(&self, x: &[f32], w: &Self::Matrix, bias: Option<&[f32]>, out: Out<'_>);
+
+    /// See [`RotateAndStore`].
+    fn rotate_and_store(&self, args: RotateAndStore<'_>, kv: &mut Self::KvCache);
+
+    /// Causal attention of every row over the cache. `out`: `[rows, layout.q_width()]`.
+    fn attend(&self, args: Attention<'_>, kv: &Self::KvCache, out: &mut [f32]);
+
+    /// `x = by * x`.
+    fn scale(&self, by: f32, x: &mut [f32]) {
+        x.iter_mut().for_each(|x| *x *= by);
+    }
+
+    /// `x = scale * y + x`, rounded once.
+    fn add_scaled(&self, y: &[f32], scale: f32, x: &mut [f32]);
+
+    /// `x = cap * tanh(x / cap)`.
+    fn softcap(&self, cap: f32, x: &mut [f32]);
+
+    /// The experts of each row and their weights: see [`route`](crate::routing::route).
+    fn route(&self, logits: &[f32], num_experts: usize, rule: RoutingRule, chosen: &mut [u32], weights: &mut [f32]);
+
+    /// `out[i] = from[rows[i]]`, rows of `width` numbers.
+    fn gather(&self, from: &[f32], width: usize, rows: &[u32], out: &mut [f32]);
+
+    /// `x[rows[i]] = weights[i] * y[i] + x[rows[i]]`, rounded once; rows of `width` numbers; `rows` rises.
+    fn scatter_add(&self, y: &[f32], weights: &[f32], rows: &[u32], width: usize, x: &mut [f32]);
+}
+
+impl<H: HostBackend> Backend for H {
+    type Rows = Buffer<f32>;
+    type Vector = Buffer<f32>;
+    type Step<'a> = StepArrays<'a>;
+    type Routes = Routes;
+
+    fn rows(&self, max_rows: usize, width: usize) -> Result<Buffer<f32>, OutOfMemory> {
+        Buffer::zeroed(max_rows.checked_mul(width).ok_or(OutOfMemory { bytes: usize::MAX })?)
+    }
+
+    fn vector(&self, numbers: &[f32]) -> Result<Buffer<f32>, OutOfMemory> {
+        let mut vector = Buffer::zeroed(numbers.len())?;
+        vector.copy_from_slice(numbers);
+        Ok(vector)
+    }
+
+    fn vector_bytes(&self, vector: &Buffer<f32>) -> usize {
+        vector.bytes()
+    }
+
+    fn routes(&self, max_rows: usize, num_experts: usize, rule: RoutingRule) -> Result<Routes, OutOfMemory> {
+        Routes::new(max_rows, num_experts, rule)
+    }
+
+    fn begin<'a>(&self, arrays: StepArrays<'a>) -> StepArrays<'a> {
+        arrays
+    }
+
+    fn embed(&self, step: &StepArrays<'_>, table: &Self::Matrix, out: &mut Buffer<f32>) {
+        let width = self.shape(table).in_features;
+        HostBackend::embed(self, table, step.token_ids, &mut out[..step.token_ids.len() * width]);
+    }
+
+    fn rms_norm(&self, x: &Buffer<f32>, rows: Range<usize>, weight: &Buffer<f32>, eps: f32, out: &mut Buffer<f32>) {
+        let width = weight.len();
+        let (x, out) = (&x[rows.start * width..rows.end * width], &mut out[..rows.len() * width]);
+        HostBackend::rms_norm(self, x, weight, eps, out);
+    }
+
+    fn linear(
+        &self,
+        x: &Buffer<f32>,
+        rows: usize,
+        w: &Self::Matrix,
+        bias: Option<&Buffer<f32>>,
+        out: Out<'_, Buffer<f32>>,
+    ) {
+        let shape = self.shape(w);
+        let out = match out {
+            Out::Store(out) => Out::Store(&mut out[..rows * shape.out_features]),
+            Out::Add(out) => Out::Add(&mut out[..rows * shape.out_features]),
+            Out::Gated(activation, out) => Out::Gated(activation, &mut out[..rows * shape.out_features / 2]),
+        };
+        HostBackend::linear(self, &x[..rows * shape.in_features], w, bias.map(|bias| &bias[..]), out);
+    }
+
+    fn rotate_and_store(
+        &self,
+        step: &StepArrays<'_>,
+        how: Rotation<'_, Buffer<f32>>,
+        qkv: &mut Buffer<f32>,
+        kv: &mut Self::KvCache,
+    ) {
+        let Rotation { layout, head_norms, rope, layer } = how;
+        let &StepArrays { positions, slots, .. } = step;
+        let qkv = &mut qkv[..positions.len() * layout.qkv_width()];
+        let head_norms = head_norms.map(|weight| &weight[..]);
+        let args = RotateAndStore { qkv, layout, head_norms, rope, positions, slots, layer };
+        HostBackend::rotate_and_store(self, args, kv);
+    }
+
+    fn attend(
+        &self,
+        step: &StepArrays<'_>,
+        how: AttentionLayer,
+        qkv: &Buffer<f32>,
+        kv: &Self::KvCache,
+        out: &mut Buffer<f32>,
+    ) {
+        let AttentionLayer { layout, rule, layer } = how;
+        let (rows, spans) = (step.positions.len(), step.spans);
+        let (qkv, out) = (&qkv[..rows * layout.qkv_width()], &mut out[..rows * layout.q_width()]);
+        HostBackend::attend(self, Attention { qkv, layout, rule, spans, layer }, kv, out);
+    }
+
+    fn scale(&self, by: f32, x: &mut Buffer<f32>, extent: Extent) {
+        HostBackend::scale(self, by, &mut x[..extent.numbers()]);
+    }
+
+    fn add_scaled(&self, y: &Buffer<f32>, scale: f32, x: &mut Buffer<f32>, extent: Extent) {
+        HostBackend::add_scaled(self, &y[..extent.numbers()], scale, &mut x[..extent.numbers()]);
+    }
+
+    fn softcap(&self, cap: f32, x: &mut Buffer<f32>, extent: Extent) {
+        HostBackend::softcap(self, cap, &mut x[..extent.numbers()]);
+    }
+
+    fn clear(&self, x: &mut Buffer<f32>, extent: Extent) {
+        x[..extent.numbers()].fill(0.0);
+    }
+
+    fn gather_wanted(&self, step: &StepArrays<'_>, from: &Buffer<f32>, width: usize, out: &mut Buffer<f32>) {
+        HostBackend::gather(self, from, width, step.wanted, &mut out[..step.wanted.len() * width]);
+    }
+
+    fn route(&self, logits: &Buffer<f32>, rows: usize, routes: &mut Routes) {
+        routes.fill(rows, |num_experts, rule, chosen, weights| {
+            HostBackend::route(self, &logits[..rows * num_experts], num_experts, rule, chosen, weights);
+        });
+    }
+
+    fn num_routed(&self, routes: &Routes, expert: usize) -> usize {
+        routes.of(expert).0.len()
+    }
+
+    fn gather_routed(&self, routes: &Routes, expert: usize, from: &Buffer<f32>, width: usize, out: &mut Buffer<f32>) {
+        let (rows, _) = routes.of(expert);
+        HostBackend::gather(self, from, width, rows, &mut out[..rows.len() * width]);
+    }
+
+    fn scatter_routed(&self, routes: &Routes, expert: usize, y: &Buffer<f32>, width: usize, x: &mut Buffer<f32>) {
+        let (rows, weights) = routes.of(expert);
+        HostBackend::scatter_add(self, &y[..rows.len() * width], weights, rows, width, x);
+    }
+
+    fn read(&self, from: &Buffer<f32>, rows: Range<usize>, width: usize, out: &mut [f32]) {
+        out.copy_from_slice(&from[rows.start * width..rows.end * width]);
+    }
+}

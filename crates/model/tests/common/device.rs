@@ -1,0 +1,430 @@
+//! A device that is not this process's memory, as far as the model can tell: a thread with an arena of its own. The host sends
+//! it operations and holds numbers of places; nothing comes back but through what blocks. Inside, [`Reference`] computes.
+//!
+//! ```text
+//! host     begin ─ embed ─ rms_norm ─ ... ─ submit                          wait, read, num_routed: an answer
+//! queue        [ arrays | operation | ... ]  held back until submit     ──>   or a question
+//! device                                      takes them in order         ──> arena: rows, vectors, steps, routes
+//! ```
+//! It begins late on purpose: nothing is computed before `submit` or a question, so that a pass that looked at rows, or
+//! changed its arrays too early, would see what was there before.
+
+use kernels::threads::ThreadError;
+use kernels::{
+    Activation, AttentionLayer, AttentionSpan, Backend, BlockFormat, BlockSource, Buffer, ByteSource, Device,
+    DeviceInfo, DeviceLimits, Extent, HeadNorms, Image, Int4Source, Int8Source, KvCache, KvShape, MatrixShape, Out,
+    OutOfMemory, PackedMatrix, Reference, Rotation, Routes, RoutingRule, RowSource, StepArrays, WeightClass,
+};
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+
+/// What lies on the device, by number. Things are taken out while an operation changes them.
+#[derive(Default)]
+struct Arena {
+    rows: HashMap<usize, Buffer<f32>>,
+    vectors: HashMap<usize, Arc<Buffer<f32>>>,
+    caches: HashMap<usize, KvCache>,
+    routes: HashMap<usize, Routes>,
+    steps: HashMap<usize, OwnedStep>,
+}
+
+/// A step's arrays, uploaded.
+struct OwnedStep {
+    token_ids: Vec<u32>,
+    positions: Vec<u32>,
+    slots: Vec<u32>,
+    spans: Vec<Span>,
+    wanted: Vec<u32>,
+}
+
+struct Span {
+    first_row: usize,
+    num_rows: usize,
+    start: usize,
+    blocks: Vec<u32>,
+}
+
+impl Span {
+    fn of(&AttentionSpan { first_row, num_rows, start, blocks }: &AttentionSpan<'_>) -> Span {
+        Span { first_row, num_rows, start, blocks: blocks.to_vec() }
+    }
+
+    fn borrowed(&self) -> AttentionSpan<'_> {
+        let &Span { first_row, num_rows, start, ref blocks } = self;
+        AttentionSpan { first_row, num_rows, start, blocks }
+    }
+}
+
+impl OwnedStep {
+    fn of(arrays: StepArrays<'_>) -> OwnedStep {
+        OwnedStep {
+            token_ids: arrays.token_ids.to_vec(),
+            positions: arrays.positions.to_vec(),
+            slots: arrays.slots.to_vec(),
+            spans: arrays.spans.iter().map(Span::of).collect(),
+            wanted: arrays.wanted.to_vec(),
+        }
+    }
+
+    /// The arrays as the reference wants them.
+    fn with<T>(&self, work: impl FnOnce(&StepArrays<'_>) -> T) -> T {
+        let spans: Vec<AttentionSpan<'_>> = self.spans.iter().map(Span::borrowed).collect();
+        work(&StepArrays {
+            token_ids: &self.token_ids,
+            positions: &self.positions,
+            slots: &self.slots,
+            spans: &spans,
+            wanted: &self.wanted,
+        })
+    }
+}
+
+/// [`Out`] without its rows.
+enum To {
+    Store,
+    Add,
+    Gated(Activation),
+}
+
+type Operation = Box<dyn FnOnce(&Reference, &mut Arena) + Send>;
+
+/// The host's side.
+pub(crate) struct Remote {
+    reference: Reference,
+    /// Asked for, and not sent yet.
+    held: Mutex<Vec<Operation>>,
+    queue: Sender<Vec<Operation>>,
+    next: AtomicUsize,
+    /// How often the host blocked.
+    waits: Arc<AtomicUsize>,
+}
+
+/// A place on the device.
+pub(crate) struct Place(usize);
+
+/// A cache on the device. Its size is known here.
+pub(crate) struct RemoteCache(usize, usize);
+
+impl Remote {
+    pub(crate) fn new(reference: Reference) -> Remote {
+        let (queue, work): (_, Receiver<Vec<Operation>>) = channel();
+        std::thread::spawn(move || {
+            let mut arena = Arena::default();
+            work.into_iter().flatten().for_each(|operation| operation(&reference, &mut arena));
+        });
+        Remote { reference, held: Mutex::default(), queue, next: AtomicUsize::new(0), waits: Arc::default() }
+    }
+
+    /// How often the host has blocked, whoever asks: the counter outlives the device.
+    pub(crate) fn waits(&self) -> Arc<AtomicUsize> {
+        self.waits.clone()
+    }
+
+    fn ask(&self, operation: impl FnOnce(&Reference, &mut Arena) + Send + 'static) {
+        self.held.lock().unwrap().push(Box::new(operation));
+    }
+
+    fn flush(&self) {
+        let held = std::mem::take(&mut *self.held.lock().unwrap());
+        self.queue.send(held).expect("the device is there");
+    }
+
+    /// Asks and blocks for the answer.
+    fn answer<T: Send + 'static>(&self, question: impl FnOnce(&Reference, &mut Arena) -> T + Send + 'static) -> T {
+        let (answer, answered) = channel();
+        self.ask(move |reference, arena| drop(answer.send(question(reference, arena))));
+        self.flush();
+        self.waits.fetch_add(1, Ordering::Relaxed);
+        answered.recv().expect("the device answers")
+    }
+
+    fn place(&self) -> usize {
+        self.next.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
+impl Arena {
+    /// Work over rows that change, taken out meanwhile.
+    fn change(&mut self, rows: usize, work: impl FnOnce(&mut Arena, &mut Buffer<f32>)) {
+        let mut out = self.rows.remove(&rows).expect("rows of this device, not two times at once");
+        work(self, &mut out);
+        self.rows.insert(rows, out);
+    }
+}
+
+impl Device for Remote {
+    type Matrix = Arc<PackedMatrix>;
+    type KvCache = RemoteCache;
+
+    fn describe(&self) -> String {
+        "a thread that computes elsewhere".to_string()
+    }
+
+    fn info(&self) -> DeviceInfo {
+        DeviceInfo { kind: "remote", ..self.reference.info() }
+    }
+
+    fn limits(&self, seconds: f64) -> Result<DeviceLimits, ThreadError> {
+        self.reference.limits(seconds)
+    }
+
+    fn pack(&self, shape: MatrixShape, class: WeightClass, rows: &RowSource<'_>) -> Result<Self::Matrix, OutOfMemory> {
+        self.reference.pack(shape, class, rows).map(Arc::new)
+    }
+
+    fn pack_int8(&self, shape: MatrixShape, rows: &Int8Source<'_>) -> Result<Self::Matrix, OutOfMemory> {
+        self.reference.pack_int8(shape, rows).map(Arc::new)
+    }
+
+    fn pack_int4(&self, shape: MatrixShape, rows: &Int4Source<'_>) -> Result<Self::Matrix, OutOfMemory> {
+        self.reference.pack_int4(shape, rows).map(Arc::new)
+    }
+
+    fn pack_blocks(
+        &self,
+        shape: MatrixShape,
+        format: BlockFormat,
+        rows: &BlockSource<'_>,
+    ) -> Result<Self::Matrix, OutOfMemory> {
+        self.reference.pack_blocks(shape, format, rows).map(Arc::new)
+    }
+
+    fn image(&self, matrix: &Self::Matrix) -> Option<Image> {
+        self.reference.image(matrix)
+    }
+
+    fn restore(&self, shape: MatrixShape, class: WeightClass, source: &ByteSource<'_>) -> Option<Self::Matrix> {
+        self.reference.restore(shape, class, source).map(Arc::new)
+    }
+
+    fn shape(&self, matrix: &Self::Matrix) -> MatrixShape {
+        matrix.shape()
+    }
+
+    fn matrix_bytes(&self, matrix: &Self::Matrix) -> usize {
+        matrix.bytes()
+    }
+
+    fn kv_cache(&self, shape: KvShape) -> Result<RemoteCache, OutOfMemory> {
+        let (place, cache) = (self.place(), self.reference.kv_cache(shape)?);
+        self.ask(move |_, arena| drop(arena.caches.insert(place, cache)));
+        Ok(RemoteCache(place, shape.block_bytes()))
+    }
+
+    fn copy_blocks(&self, kv: &mut RemoteCache, copies: &[(u32, u32)]) {
+        let (kv, copies) = (kv.0, copies.to_vec());
+        self.ask(move |reference, arena| reference.copy_blocks(arena.caches.get_mut(&kv).unwrap(), &copies));
+    }
+
+    fn block_bytes(&self, kv: &RemoteCache) -> usize {
+        kv.1
+    }
+
+    fn read_block(&self, kv: &RemoteCache, block: u32, out: &mut [u8]) {
+        let (kv, len) = (kv.0, out.len());
+        out.copy_from_slice(&self.answer(move |reference, arena| {
+            let mut bytes = vec![0; len];
+            reference.read_block(&arena.caches[&kv], block, &mut bytes);
+            bytes
+        }));
+    }
+
+    fn write_block(&self, kv: &mut RemoteCache, block: u32, bytes: &[u8]) {
+        let (kv, bytes) = (kv.0, bytes.to_vec());
+        self.ask(move |reference, arena| reference.write_block(arena.caches.get_mut(&kv).unwrap(), block, &bytes));
+    }
+}
+
+impl Backend for Remote {
+    type Rows = Place;
+    type Vector = Place;
+    type Step<'a> = Place;
+    type Routes = Place;
+
+    fn rows(&self, max_rows: usize, width: usize) -> Result<Place, OutOfMemory> {
+        let (place, rows) = (self.place(), self.reference.rows(max_rows, width)?);
+        self.ask(move |_, arena| drop(arena.rows.insert(place, rows)));
+        Ok(Place(place))
+    }
+
+    fn vector(&self, numbers: &[f32]) -> Result<Place, OutOfMemory> {
+        let (place, vector) = (self.place(), Arc::new(self.reference.vector(numbers)?));
+        self.ask(move |_, arena| drop(arena.vectors.insert(place, vector)));
+        Ok(Place(place))
+    }
+
+    fn vector_bytes(&self, vector: &Place) -> usize {
+        let vector = vector.0;
+        self.answer(move |_, arena| arena.vectors[&vector].bytes())
+    }
+
+    fn routes(&self, max_rows: usize, num_experts: usize, rule: RoutingRule) -> Result<Place, OutOfMemory> {
+        let (place, routes) = (self.place(), self.reference.routes(max_rows, num_experts, rule)?);
+        self.ask(move |_, arena| drop(arena.routes.insert(place, routes)));
+        Ok(Place(place))
+    }
+
+    fn begin<'a>(&self, arrays: StepArrays<'a>) -> Place {
+        let (place, step) = (self.place(), OwnedStep::of(arrays));
+        self.ask(move |_, arena| {
+            arena.steps.clear(); // one at a time
+            arena.steps.insert(place, step);
+        });
+        Place(place)
+    }
+
+    fn embed(&self, step: &Place, table: &Arc<PackedMatrix>, out: &mut Place) {
+        let (step, table, out) = (step.0, table.clone(), out.0);
+        self.ask(move |reference, arena| {
+            arena.change(out, |arena, out| arena.steps[&step].with(|step| reference.embed(step, &table, out)));
+        });
+    }
+
+    fn rms_norm(&self, x: &Place, rows: Range<usize>, weight: &Place, eps: f32, out: &mut Place) {
+        let (x, weight, out) = (x.0, weight.0, out.0);
+        self.ask(move |reference, arena| {
+            arena.change(out, |arena, out| {
+                reference.rms_norm(&arena.rows[&x], rows, &arena.vectors[&weight], eps, out);
+            });
+        });
+    }
+
+    fn linear(&self, x: &Place, rows: usize, w: &Arc<PackedMatrix>, bias: Option<&Place>, out: Out<'_, Place>) {
+        let (x, w, bias) = (x.0, w.clone(), bias.map(|bias| bias.0));
+        let (out, to) = match out {
+            Out::Store(out) => (out.0, To::Store),
+            Out::Add(out) => (out.0, To::Add),
+            Out::Gated(activation, out) => (out.0, To::Gated(activation)),
+        };
+        self.ask(move |reference, arena| {
+            arena.change(out, |arena, out| {
+                let bias = bias.map(|bias| &*arena.vectors[&bias]);
+                let out = match to {
+                    To::Store => Out::Store(out),
+                    To::Add => Out::Add(out),
+                    To::Gated(activation) => Out::Gated(activation, out),
+                };
+                reference.linear(&arena.rows[&x], rows, &w, bias, out);
+            });
+        });
+    }
+
+    fn rotate_and_store(&self, step: &Place, how: Rotation<'_, Place>, qkv: &mut Place, kv: &mut RemoteCache) {
+        let Rotation { layout, head_norms, rope, layer } = how;
+        // Norms: whether of whole rows, q, k, eps. Tables: the numbers' place, beside what the host knows of them.
+        let head_norms = match head_norms {
+            HeadNorms::None => None,
+            HeadNorms::PerHead { q, k, eps } => Some((false, q.0, k.0, eps)),
+            HeadNorms::WholeWidth { q, k, eps } => Some((true, q.0, k.0, eps)),
+        };
+        let Ok(rope) = rope.map(|rope| rope.try_map(|numbers| Ok::<_, Infallible>(numbers.0))).transpose();
+        let (step, qkv, kv) = (step.0, qkv.0, kv.0);
+        self.ask(move |reference, arena| {
+            let mut cache = arena.caches.remove(&kv).unwrap();
+            arena.change(qkv, |arena, qkv| {
+                let vector = |place: usize| &*arena.vectors[&place];
+                let head_norms = match head_norms {
+                    None => HeadNorms::None,
+                    Some((false, q, k, eps)) => HeadNorms::PerHead { q: vector(q), k: vector(k), eps },
+                    Some((true, q, k, eps)) => HeadNorms::WholeWidth { q: vector(q), k: vector(k), eps },
+                };
+                let rope = rope.map(|rope| rope.try_map(|&place| reference.vector(vector(place))).unwrap());
+                let how = Rotation { layout, head_norms, rope: rope.as_ref(), layer };
+                arena.steps[&step].with(|step| reference.rotate_and_store(step, how, qkv, &mut cache));
+            });
+            arena.caches.insert(kv, cache);
+        });
+    }
+
+    fn attend(&self, step: &Place, how: AttentionLayer, qkv: &Place, kv: &RemoteCache, out: &mut Place) {
+        let (step, qkv, kv, out) = (step.0, qkv.0, kv.0, out.0);
+        self.ask(move |reference, arena| {
+            arena.change(out, |arena, out| {
+                let (qkv, kv) = (&arena.rows[&qkv], &arena.caches[&kv]);
+                arena.steps[&step].with(|step| reference.attend(step, how, qkv, kv, out));
+            });
+        });
+    }
+
+    fn scale(&self, by: f32, x: &mut Place, extent: Extent) {
+        let x = x.0;
+        self.ask(move |reference, arena| reference.scale(by, arena.rows.get_mut(&x).unwrap(), extent));
+    }
+
+    fn add_scaled(&self, y: &Place, scale: f32, x: &mut Place, extent: Extent) {
+        let (y, x) = (y.0, x.0);
+        self.ask(move |reference, arena| {
+            arena.change(x, |arena, x| reference.add_scaled(&arena.rows[&y], scale, x, extent));
+        });
+    }
+
+    fn softcap(&self, cap: f32, x: &mut Place, extent: Extent) {
+        let x = x.0;
+        self.ask(move |reference, arena| reference.softcap(cap, arena.rows.get_mut(&x).unwrap(), extent));
+    }
+
+    fn clear(&self, x: &mut Place, extent: Extent) {
+        let x = x.0;
+        self.ask(move |reference, arena| reference.clear(arena.rows.get_mut(&x).unwrap(), extent));
+    }
+
+    fn gather_wanted(&self, step: &Place, from: &Place, width: usize, out: &mut Place) {
+        let (step, from, out) = (step.0, from.0, out.0);
+        self.ask(move |reference, arena| {
+            arena.change(out, |arena, out| {
+                arena.steps[&step].with(|step| reference.gather_wanted(step, &arena.rows[&from], width, out));
+            });
+        });
+    }
+
+    fn route(&self, logits: &Place, rows: usize, routes: &mut Place) {
+        let (logits, routes) = (logits.0, routes.0);
+        self.ask(move |reference, arena| {
+            reference.route(&arena.rows[&logits], rows, arena.routes.get_mut(&routes).unwrap());
+        });
+    }
+
+    fn num_routed(&self, routes: &Place, expert: usize) -> usize {
+        let routes = routes.0;
+        self.answer(move |reference, arena| reference.num_routed(&arena.routes[&routes], expert))
+    }
+
+    fn gather_routed(&self, routes: &Place, expert: usize, from: &Place, width: usize, out: &mut Place) {
+        let (routes, from, out) = (routes.0, from.0, out.0);
+        self.ask(move |reference, arena| {
+            arena.change(out, |arena, out| {
+                reference.gather_routed(&arena.routes[&routes], expert, &arena.rows[&from], width, out);
+            });
+        });
+    }
+
+    fn scatter_routed(&self, routes: &Place, expert: usize, y: &Place, width: usize, x: &mut Place) {
+        let (routes, y, x) = (routes.0, y.0, x.0);
+        self.ask(move |reference, arena| {
+            arena.change(x, |arena, x| {
+                reference.scatter_routed(&arena.routes[&routes], expert, &arena.rows[&y], width, x);
+            });
+        });
+    }
+
+    fn submit(&self) {
+        self.flush();
+    }
+
+    fn wait(&self) {
+        self.answer(|_, _| ());
+    }
+
+    fn read(&self, from: &Place, rows: Range<usize>, width: usize, out: &mut [f32]) {
+        let (from, len) = (from.0, out.len());
+        out.copy_from_slice(&self.answer(move |reference, arena| {
+            let mut numbers = vec![0.0; len];
+            reference.read(&arena.rows[&from], rows, width, &mut numbers);
+            numbers
+        }));
+    }
+}

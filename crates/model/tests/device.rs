@@ -1,0 +1,120 @@
+//! The pass on a device: one whose rows are not this process's memory and that computes when it likes gives the bits of
+//! [`Reference`], for every checkpoint. So neither the pass nor `Forward` touches a row, and the host blocks where it says.
+
+mod common;
+#[path = "common/device.rs"]
+mod device;
+
+use checkpoint::{Checkpoint, Source};
+use common::*;
+use device::Remote;
+use kernels::{KvDtype, Reference, WeightClass};
+use model::{Batch, Forward, Runner};
+use std::sync::atomic::Ordering;
+
+const PRECISIONS: [(WeightClass, KvDtype); 3] =
+    [(WeightClass::Bf16, KvDtype::Bf16), (WeightClass::Int8, KvDtype::Int8), (WeightClass::Int4, KvDtype::Bf16)];
+
+/// Passes of every kind: a chunk with no logits, chunks of two sequences together, decode rows after a copy of blocks and
+/// after a block came from elsewhere. The logits, as bits.
+fn passes(model: &mut dyn Forward) -> Vec<Vec<u32>> {
+    let vocab_size = model.config().vocab_size;
+    let (a, b) = (random_tokens(1, 90, vocab_size), random_tokens(2, 90, vocab_size));
+    let (table_a, table_b) = ([5, 3, 9], [1, 7, 2]);
+    let mut all = Vec::new();
+    let mut batch = Batch::default();
+    push(&mut batch, &a, 0..40, &table_a, Wanted::None);
+    all.extend(run(model, &batch));
+    batch.clear();
+    push(&mut batch, &b, 0..33, &table_b, Wanted::All);
+    push(&mut batch, &a, 40..61, &table_a, Wanted::Last);
+    all.extend(run(model, &batch));
+
+    model.copy_blocks(&[(3, 11), (7, 12)]);
+    let mut bytes = vec![0; model.block_bytes()];
+    model.read_block(1, &mut bytes);
+    model.write_block(20, &bytes);
+    batch.clear();
+    push(&mut batch, &a, 61..62, &[5, 11, 9], Wanted::Last);
+    push(&mut batch, &b, 33..34, &[20, 12, 2], Wanted::Last);
+    all.extend(run(model, &batch));
+    all
+}
+
+fn on_device(checkpoint: &Checkpoint, (class, kv_dtype): (WeightClass, KvDtype)) -> Runner<Remote> {
+    load_with_kv(Remote::new(Reference::new()), checkpoint, class, kv_dtype)
+}
+
+#[test]
+fn a_device_gives_the_references_bits_on_every_checkpoint() {
+    for (name, directory) in committed_checkpoints() {
+        let checkpoint = Checkpoint::open(Source::Directory(directory)).unwrap();
+        for precision in PRECISIONS {
+            let (class, kv_dtype) = precision;
+            let expected = passes(&mut load_with_kv(Reference::new(), &checkpoint, class, kv_dtype));
+            let mut model = on_device(&checkpoint, precision);
+            assert!(passes(&mut model) == expected, "{name} in {precision:?}");
+        }
+    }
+}
+
+#[test]
+fn the_host_blocks_once_for_a_pass_and_once_for_a_row_of_logits() {
+    for name in ["llama3", "gemma2", "granite", "olmo2"] {
+        let checkpoint = committed(name);
+        let mut reference = load(Reference::new(), &checkpoint, WeightClass::Bf16);
+        let mut model = on_device(&checkpoint, PRECISIONS[0]);
+        let waits = model.backend().waits();
+        let tokens = random_tokens(3, 50, model.config().vocab_size);
+        let mut batch = Batch::default();
+        push(&mut batch, &tokens, 0..50, &[4, 2], Wanted::All);
+        let expected = run_f32(&mut reference, &batch);
+
+        let before = waits.load(Ordering::Relaxed);
+        let ticket = model.launch(&batch);
+        assert_eq!(waits.load(Ordering::Relaxed), before, "{name}: a launch waits for nothing");
+        batch.clear(); // the pass has what it needs
+        let logits = model.wait(ticket);
+        assert_eq!(waits.load(Ordering::Relaxed), before + 1, "{name}: for the pass");
+        let mut row = vec![f32::NAN; expected[0].len()];
+        for index in [49, 0, 17] {
+            model.read_logits(&logits, index, &mut row);
+            assert!(row == expected[index], "{name}: row {index}");
+        }
+        assert_eq!(waits.load(Ordering::Relaxed), before + 4, "{name}: for each row");
+    }
+}
+
+#[test]
+fn more_rows_than_are_held_come_in_any_order() {
+    let checkpoint = committed("llama3");
+    let options = model::LoadOptions { max_logit_rows: 3, ..options(WeightClass::Bf16) };
+    let mut model = model::load(Remote::new(Reference::new()), &checkpoint, &options, &mut |_| {}).unwrap();
+    let tokens = random_tokens(4, 20, model.config().vocab_size);
+    let mut batch = Batch::default();
+    push(&mut batch, &tokens, 0..20, &[0], Wanted::All);
+    let expected = run_f32(&mut load(Reference::new(), &checkpoint, WeightClass::Bf16), &batch);
+    let ticket = model.launch(&batch);
+    let logits = model.wait(ticket);
+    assert_eq!(logits.rows(), 20);
+    let mut row = vec![f32::NAN; expected[0].len()];
+    for index in (0..20).chain([19, 0, 1, 10, 9, 19, 0]) {
+        model.read_logits(&logits, index, &mut row);
+        assert!(row == expected[index], "row {index}");
+    }
+}
+
+#[test]
+#[should_panic(expected = "logits of another pass than the last")]
+fn logits_end_with_the_next_launch() {
+    let mut model = on_device(&committed("llama3"), PRECISIONS[0]);
+    let tokens = random_tokens(5, 8, model.config().vocab_size);
+    let mut batch = Batch::default();
+    push(&mut batch, &tokens, 0..8, &[0], Wanted::Last);
+    let ticket = model.launch(&batch);
+    let logits = model.wait(ticket);
+    let next = model.launch(&batch);
+    model.wait(next);
+    let mut row = vec![0.0; model.config().vocab_size];
+    model.read_logits(&logits, 0, &mut row);
+}
