@@ -1,7 +1,7 @@
 //! One region of a pool at a time: who comes second is refused, and the first one's results are those of the first.
 
 use kernels::threads::{Pool, max_threads};
-use kernels::{Backend, Cpu, CpuOptions, MatrixShape, Out, PackedMatrix, RowSource, WeightClass};
+use kernels::{Cpu, CpuOptions, Device, HostBackend, MatrixShape, Out, PackedMatrix, RowSource, WeightClass};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
