@@ -4,7 +4,6 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::Stdio;
-use std::time::Duration;
 
 use serde_json::Value;
 use tests::{run, signal, twostroke};
@@ -82,6 +81,16 @@ fn a_lab_measures_and_explains() {
     }
 }
 
+/// What a process has used of all processors so far.
+fn processor_seconds(pid: u32) -> f64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/stat")).expect("it runs");
+    // The name before them is in brackets; the kernel counts user and system time in hundredths of a second.
+    let (_, fields) = status.rsplit_once(')').expect("a name in brackets");
+    let fields: Vec<f64> =
+        fields.split_whitespace().skip(11).take(2).map(|ticks| ticks.parse().expect("ticks")).collect();
+    fields.iter().sum::<f64>() / 100.0
+}
+
 #[test]
 fn ctrl_c_keeps_what_was_measured() {
     let directory = Directory::new("ctrl-c");
@@ -92,8 +101,9 @@ fn ctrl_c_keeps_what_was_measured() {
     let mut stderr = BufReader::new(child.stderr.take().expect("standard error is piped"));
     stderr.read_line(&mut line).expect("it says when it begins");
     assert!(line.contains("Ctrl-C keeps"), "{line}");
-    // A repetition takes a millisecond.
-    std::thread::sleep(Duration::from_secs(3));
+    // A repetition takes a millisecond of a processor, however long it has to wait for one.
+    let begun = processor_seconds(child.id());
+    tests::wait("some repetitions", || processor_seconds(child.id()) > begun + 3.0);
     signal("INT", child.id());
     assert_eq!(child.wait().expect("it ends").code(), Some(0));
     // The first point would never end with so many repetitions; those that were done are there, the others are not.

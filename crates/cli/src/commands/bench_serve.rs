@@ -37,6 +37,8 @@ struct Measurement {
     summary: Summary,
     stalls: Stalls,
     complete: bool,
+    /// While the server's timelines were read: every answer is there, and nothing more is wanted.
+    interrupted: bool,
 }
 
 /// Runs the command.
@@ -70,9 +72,9 @@ pub(crate) fn bench_serve(flags: &BenchServeFlags) -> Result<(), Failure> {
             let planned = load.asks.len();
             let measured = client.measure(load, &what, &mut interrupts).await;
             let result = tell(flags, &settings, &measured, is_sweep)?;
-            let Measurement { outcomes, summary, stalls, complete, .. } = measured;
+            let Measurement { outcomes, summary, stalls, complete, interrupted, .. } = measured;
             swept.points.push(Point { asked, summary, stalls, result, complete });
-            if !complete {
+            if interrupted || !complete {
                 note(&format!("stopped: {} of {planned} requests were answered", outcomes.len()));
                 break;
             }
@@ -220,17 +222,21 @@ impl Client<'_> {
         };
         let (outcomes, probes) = tokio::join!(main, beside);
         let mut stalls = load::stalls(&outcomes);
+        let mut interrupted = false;
         if self.tells_time {
             progress.naming("reading the server's timelines".into());
             let timelines = tokio::select! {
                 timelines = self.timelines(&outcomes) => timelines,
-                _ = interrupts.recv() => Vec::new(),
+                () = interrupts.recv() => {
+                    interrupted = true;
+                    Vec::new()
+                }
             };
             stalls.server = Some(Attribution::of(&outcomes, &timelines));
         }
         let summary = summarize(&outcomes, &self.flags.goodput);
         let complete = outcomes.len() == planned;
-        Measurement { outcomes, probes, summary, stalls, complete }
+        Measurement { outcomes, probes, summary, stalls, complete, interrupted }
     }
 
     async fn timelines(&self, outcomes: &[Outcome]) -> Vec<(usize, Value)> {
