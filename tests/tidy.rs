@@ -10,13 +10,14 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("scheduler", &[]),
     ("kernels", &[]),
     ("files", &[]),
+    ("figures", &[]),
     ("model", &["kernels", "files"]),
-    ("engine", &["scheduler", "model", "kernels", "sim", "files"]),
-    ("plan", &["model", "kernels", "scheduler", "sim"]),
+    ("engine", &["scheduler", "model", "kernels", "sim", "files", "figures"]),
+    ("plan", &["model", "kernels", "scheduler", "figures"]),
     ("server", &["engine", "model", "scheduler", "plan"]),
-    ("sim", &["scheduler", "files"]),
-    ("load", &["sim"]),
-    ("cli", &["server", "engine", "model", "kernels", "scheduler", "sim", "load", "plan", "files"]),
+    ("sim", &["scheduler", "files", "figures"]),
+    ("load", &["sim", "figures"]),
+    ("cli", &["server", "engine", "model", "kernels", "scheduler", "sim", "load", "plan", "files", "figures"]),
 ];
 
 /// Every complaint at once: one failing run shows all there is to mend.

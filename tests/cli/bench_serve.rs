@@ -54,11 +54,20 @@ fn the_json_holds_every_request_if_asked() {
             "--save-detailed",
             "--result-filename",
             "/dev/null",
+            "--metric-percentiles",
+            "25,90,99",
         ];
         let ran = run(twostroke(&load).args(SMALL).args(["--max-concurrency", "2", "--ignore-eos"]));
         let json: Value = serde_json::from_str(&ran.stdout).unwrap_or_else(|error| panic!("{error}: {ran:?}"));
         assert_eq!((&json["completed"], &json["total_output_tokens"]), (&6.into(), &30.into()), "{ran:?}");
-        assert_eq!(json["ttfts"].as_array().map(Vec::len), Some(6));
+        let mut ttfts: Vec<f64> = serde_json::from_value(json["ttfts"].clone()).expect("seconds");
+        assert_eq!(ttfts.len(), 6);
+        ttfts.sort_by(f64::total_cmp);
+        for (name, percent) in [("median", 50.0), ("p25", 25.0), ("p90", 90.0), ("p99", 99.0)] {
+            let wanted = 1e3 * figures::percentile(&ttfts, percent).expect("six values");
+            let said = json[format!("{name}_ttft_ms")].as_f64().expect("milliseconds");
+            assert!((said / wanted - 1.0).abs() < 1e-9, "{name}: {said}, not {wanted}");
+        }
         assert!(
             json["itls"]
                 .as_array()

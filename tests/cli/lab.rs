@@ -60,7 +60,10 @@ fn a_lab_measures_and_explains() {
         assert_eq!(measured.iter().map(|point| point["x"].as_u64().expect("x")).collect::<Vec<_>>(), xs);
         for point in measured {
             assert_eq!(point["samples_ms"].as_array().map(Vec::len), Some(3), "{point}");
-            assert!(point["median_ms"].as_f64() > Some(0.0) && point["intensity"].as_f64() > Some(0.0), "{point}");
+            let mut samples: Vec<f64> = serde_json::from_value(point["samples_ms"].clone()).expect("numbers");
+            let median = figures::median(&mut samples).expect("three");
+            assert!((point["median_ms"].as_f64().expect("a number") / median - 1.0).abs() < 1e-9, "{point}");
+            assert!(point["intensity"].as_f64() > Some(0.0), "{point}");
         }
         let law = &json["sweeps"][index]["law"];
         assert!(law["words"].as_str().is_some_and(|words| words.contains("takes")), "{law}");

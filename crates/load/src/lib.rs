@@ -15,8 +15,9 @@
 //! Sweep: throughput against latency over several loads    sweep.rs
 //! ```
 //!
-//! Definitions, the same as vLLM's: TTFT = request sent, on an open connection, to first text; ITL = from one event with text to the next; E2EL =
-//! request sent to the end; TPOT = (E2EL - TTFT) / (output tokens - 1), for answers of two tokens or more.
+//! Definitions, the same as vLLM's: TTFT = request sent, on an open connection, to first text; ITL = from one event
+//! with text to the next; E2EL = request sent to the end; TPOT = (E2EL - TTFT) / (output tokens - 1), for answers of
+//! two tokens or more.
 
 mod client;
 mod events;
@@ -33,6 +34,6 @@ pub use feed::{Feed, ask};
 pub use plan::{Arrivals, Ask, Dataset, PlanError, Prompt, Ramp, schedule};
 pub use report::{Measured, Settings, json, text};
 pub use stalls::{Attribution, Prefill, Stalls, stalls, worth_asking};
-pub use summary::{Distribution, Goal, Metric, Summary, summarize};
+pub use summary::{Goal, Metric, Summary, summarize};
 pub use sweep::{Point, Swept};
 pub use target::{Api, Target, TargetError};

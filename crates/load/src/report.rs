@@ -1,10 +1,11 @@
 //! The result as people and scripts know it from `vllm bench serve`: the same block of text, the same JSON fields.
 
+use figures::Distribution;
 use serde_json::{Map, Value, json};
 
 use crate::client::Outcome;
 use crate::stalls::{Attribution, LATE, Stalls, late};
-use crate::summary::{Distribution, Goal, Metric, Summary};
+use crate::summary::{Goal, Metric, Summary};
 
 /// Prompts that are named in the text, and in the JSON.
 const NAMED: (usize, usize) = (5, 100);

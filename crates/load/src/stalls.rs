@@ -10,10 +10,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use figures::Distribution;
 use serde_json::Value;
 
 use crate::client::Outcome;
-use crate::summary::Distribution;
 
 /// A gap is a stall if it is longer than this many median gaps of its own answer.
 pub(crate) const LATE: f64 = 2.0;
@@ -68,7 +68,7 @@ pub(crate) fn late(itls: &[f64]) -> Vec<usize> {
 }
 
 fn median(itls: &[f64]) -> f64 {
-    Distribution::of(itls.to_vec()).percentile(50.0)
+    figures::median(&mut itls.to_vec()).unwrap_or_default()
 }
 
 /// Milliseconds that an answer's stalls took beyond its median gap.

@@ -1,5 +1,7 @@
 //! From outcomes to figures, defined as `vllm bench serve` defines them.
 
+use figures::Distribution;
+
 use crate::client::Outcome;
 
 /// What is measured of each request.
@@ -39,47 +41,6 @@ pub struct Goal {
     pub ms: f64,
 }
 
-/// Sorted samples of one metric, in milliseconds.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Distribution(Vec<f64>);
-
-impl Distribution {
-    pub(crate) fn of(mut values: Vec<f64>) -> Distribution {
-        values.sort_by(f64::total_cmp);
-        Distribution(values)
-    }
-
-    /// Number of samples.
-    pub fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    /// Whether there is none.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    /// Arithmetic mean; 0 without samples.
-    pub fn mean(&self) -> f64 {
-        if self.0.is_empty() { 0.0 } else { self.0.iter().sum::<f64>() / self.0.len() as f64 }
-    }
-
-    /// Standard deviation of the samples.
-    pub fn std(&self) -> f64 {
-        let mean = self.mean();
-        let squares = Distribution(self.0.iter().map(|value| (value - mean).powi(2)).collect());
-        squares.mean().sqrt()
-    }
-
-    /// Percentile by linear interpolation, `p` in percent; 0 without samples.
-    pub fn percentile(&self, p: f64) -> f64 {
-        let Some(last) = self.0.len().checked_sub(1) else { return 0.0 };
-        let place = last as f64 * p / 100.0;
-        let below = self.0[place.floor() as usize];
-        below + (self.0[place.ceil() as usize] - below) * place.fract()
-    }
-}
-
 /// The figures of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Summary {
@@ -105,7 +66,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Samples of a metric.
+    /// Samples of a metric, in milliseconds.
     pub fn distribution(&self, metric: Metric) -> &Distribution {
         &self.distributions[metric as usize]
     }

@@ -2,8 +2,8 @@
 //!
 //! A point is on the front (Pareto's) if no other one gives at least its throughput with at most its median TTFT.
 
+use figures::plot::{Chart, Line, Word};
 use serde_json::{Value, json};
-use sim::plot::{Chart, Line, Word};
 
 use crate::stalls::Stalls;
 use crate::summary::{Goal, Metric, Summary};

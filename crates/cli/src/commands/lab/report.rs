@@ -6,8 +6,8 @@ use std::fmt::{self, Write};
 use std::fs;
 use std::path::Path;
 
+use figures::plot::{Chart, Line};
 use serde_json::{Value, json};
-use sim::plot::{Chart, Line};
 
 use super::{Kind, Lab, Point, Sweep};
 use crate::failure::Failure;
