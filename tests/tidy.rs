@@ -142,7 +142,6 @@ fn only_the_command_line_reads_the_environment() {
 
 /// Who opens something without the door in `crates/files`, and why.
 const OTHER_OPENS: &[(&str, &str)] = &[
-    ("crates/cli/src/environment.rs", "/dev/urandom, so many bytes"),
     ("crates/cli/src/commands/render_templates.rs", "asks the kernel: /proc"),
     ("crates/cli/src/machine.rs", "asks the kernel: /proc and /sys"),
     ("crates/kernels/src/limits.rs", "asks the kernel: /proc and /sys"),
