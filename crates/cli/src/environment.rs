@@ -5,7 +5,6 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use model::chat_template::Renderer;
 use model::hub::HubEnv;
-#[cfg(feature = "otel")]
 use server::OtelOptions;
 use tracing_subscriber::EnvFilter;
 
@@ -62,12 +61,10 @@ pub(crate) fn start_logging(default: &str) {
 }
 
 /// Where spans go, from OpenTelemetry's own variables; `None` if they name no collector.
-#[cfg(feature = "otel")]
 pub(crate) fn otel() -> Option<OtelOptions> {
     otel_of(text)
 }
 
-#[cfg(feature = "otel")]
 fn otel_of(get: impl Fn(&str) -> Option<String>) -> Option<OtelOptions> {
     let first = |names: &[&str]| names.iter().find_map(|name| get(name));
     if get("OTEL_SDK_DISABLED").is_some_and(|value| is_true(&value)) {
@@ -151,7 +148,6 @@ mod tests {
         assert_eq!((given.token.as_deref(), given.endpoint.as_deref()), (Some("secret"), Some("http://localhost")));
     }
 
-    #[cfg(feature = "otel")]
     #[test]
     fn a_collector_is_named_as_for_every_other_program() {
         let otel = |set: &[(&str, &str)]| {
