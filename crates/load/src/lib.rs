@@ -4,7 +4,7 @@
 //! Schedule: when and what    | plan.rs      pure: a seed gives the same requests at the same moments
 //!      |                     |
 //!      v  one connection per request, events read as they come
-//! Outcome: when each token came, or why not    client.rs (the clock), target.rs (the sockets), events.rs (the stream)
+//! RequestOutcome: when each token came, or why not    client.rs (the clock), target.rs (the sockets), events.rs (the stream)
 //!      |                       |
 //!      |                       v
 //!      |     Stalls: gaps that were long, and whose prompts took them, if the server says    stalls.rs
@@ -29,10 +29,10 @@ mod summary;
 mod sweep;
 mod target;
 
-pub use client::{Outcome, beside, first_model, probe, run, timeline};
+pub use client::{RequestOutcome, beside, first_model, probe, run, timeline};
 pub use feed::{Feed, ask};
-pub use plan::{Arrivals, Ask, Dataset, PlanError, Prompt, Ramp, schedule};
-pub use report::{Measured, Settings, json, text};
+pub use plan::{Arrivals, Dataset, PlanError, PlannedPrompt, PlannedRequest, Ramp, schedule};
+pub use report::{Measured, ReportSettings, json, text};
 pub use stalls::{Attribution, Prefill, Stalls, stalls, worth_asking};
 pub use summary::{Goal, Metric, Summary, summarize};
 pub use sweep::{Point, Swept};

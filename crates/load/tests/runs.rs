@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use load::{
-    Api, Arrivals, Dataset, Metric, Outcome, Target, beside, first_model, probe, run, schedule, stalls, summarize,
-    timeline,
+    Api, Arrivals, Dataset, Metric, RequestOutcome, Target, beside, first_model, probe, run, schedule, stalls,
+    summarize, timeline,
 };
 use rustls::ServerConfig;
 use rustls::crypto::ring;
@@ -140,12 +140,12 @@ where
     }
 }
 
-fn load(count: usize, rate: f64) -> Vec<load::Ask> {
+fn load(count: usize, rate: f64) -> Vec<load::PlannedRequest> {
     let dataset = Dataset::Random { input: 8, output: 5, ratio: 0.0, prefix: 0 };
     schedule(&dataset, count, &Arrivals { rate, burstiness: 1.0, ramp: None }, false, 1).unwrap()
 }
 
-async fn measure(script: Script, count: usize, most: Option<usize>) -> (Vec<Outcome>, usize) {
+async fn measure(script: Script, count: usize, most: Option<usize>) -> (Vec<RequestOutcome>, usize) {
     let (url, seen) = serve(script).await;
     let target = Arc::new(Target::new(&url, None, Api::Completions, true).unwrap());
     let outcomes = run(target, load(count, f64::INFINITY), most, pending(), |_| ()).await;
@@ -180,7 +180,7 @@ async fn a_thousand_encrypted_streams_are_open_at_once() {
     assert_a_thousand(&outcomes, seen.load(Ordering::Relaxed));
 }
 
-fn assert_a_thousand(outcomes: &[Outcome], seen: usize) {
+fn assert_a_thousand(outcomes: &[RequestOutcome], seen: usize) {
     let failed: Vec<_> = outcomes.iter().filter_map(|outcome| outcome.error.as_ref()).collect();
     assert!(failed.is_empty(), "{} failed, such as {:?}", failed.len(), failed.first());
     assert_eq!((outcomes.len(), seen), (1000, 1000));
