@@ -75,7 +75,8 @@ pub(crate) enum Command {
     /// What a recorded run (serve --record) would have been with other settings.
     ///
     /// The recorded requests arrive again in the simulator, on a machine as fast as the recorded one was. The first
-    /// columns set the same settings, simulated, beside what was recorded: where these two part, the last column is worth no more.
+    /// columns set the same settings, simulated, beside what was recorded: where these two part, the last column is
+    /// worth no more.
     Whatif(WhatifFlags),
     /// Watch a server of ours in the terminal: one lane per request, both phases, how far from the machine's limits.
     ///
@@ -256,9 +257,9 @@ pub(crate) struct ServeFlags {
     /// its own for the prefix cache. In the environment, commas separate keys.
     #[arg(long, value_name = "KEY", env = "TWOSTROKE_API_KEY", hide_env_values = true, value_delimiter = ',')]
     pub(crate) api_key: Vec<String>,
-    /// More keys, one on a line; nobody else should be able to read the file. The word `priority` after a key lets its requests ask
-    /// for that class (service_tier, or a priority below 0), which weighs four times as much as the usual one beside
-    /// other keys; with one key alone it always may. # begins a comment.
+    /// More keys, one on a line; nobody else should be able to read the file. The word `priority` after a key lets its
+    /// requests ask for that class (service_tier, or a priority below 0), which weighs four times as much as the usual
+    /// one beside other keys; with one key alone it always may. # begins a comment.
     #[arg(long, value_name = "FILE")]
     pub(crate) api_key_file: Option<PathBuf>,
     /// A name that requests may be sent to (their Host header), beside localhost, IP addresses and the name given as --host;

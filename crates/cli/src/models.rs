@@ -33,16 +33,20 @@ pub(crate) fn shipped() -> Result<Checkpoint, Failure> {
     Checkpoint::open(Source::Embedded { name: SHIPPED_NAME, files: SHIPPED_FILES }).map_err(Failure::usage)
 }
 
-/// What `-m` names. A hub id that is not in the cache is downloaded, with a progress bar for people.
+/// What `-m` names, or the built-in model.
 pub(crate) fn open(name: Option<&str>) -> Result<Checkpoint, Failure> {
-    let Some(name) = name else { return shipped() };
+    name.map_or_else(shipped, |name| open_for("-m", name))
+}
+
+/// What `flag` names. A hub id that is not in the cache is downloaded, with a progress bar for people.
+pub(crate) fn open_for(flag: &str, name: &str) -> Result<Checkpoint, Failure> {
     let bar = Progress::new(name);
     let path = model::hub::resolve(name, &environment::hub(), &mut |progress| {
         bar.naming(progress.file.to_string());
         bar.at(progress.bytes_done, progress.bytes_total.unwrap_or(progress.bytes_done));
     });
     drop(bar);
-    let wrong = |problem: &dyn std::fmt::Display| Failure::usage(format!("-m: {problem}"));
+    let wrong = |problem: &dyn std::fmt::Display| Failure::usage(format!("{flag}: {problem}"));
     let path = path.map_err(|error| match error {
         HubError::Network { .. } | HubError::DiskFull { .. } | HubError::Io { .. } => Failure::failed(error),
         _ => wrong(&error),

@@ -322,8 +322,8 @@ impl Activation {
 }
 
 /// Of an MLP of `width`, which row of `[gate | up]`, one above the other, is row `index` of the matrix that
-/// [`Out::Gated`](crate::Out::Gated) wants: 16 of the gate, then the 16 that they multiply, and so on; of a last part of fewer than 16
-/// likewise.
+/// [`Out::Gated`](crate::Out::Gated) wants: 16 of the gate, then the 16 that they multiply, and so on; of a last part
+/// of fewer than 16 likewise.
 pub fn gate_up_row(index: usize, width: usize) -> usize {
     let first = index / (2 * LANES) * LANES;
     let (within, count) = (index % (2 * LANES), LANES.min(width - first));

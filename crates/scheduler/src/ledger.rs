@@ -14,7 +14,8 @@
 //! one, and a pass costs at least [`ROWS_OF_A_PASS`].
 //!
 //! A step that carried no row of a waiting request is queue time, by what kept the first in line waiting; the time
-//! between steps is overhead, unless somebody holds the engine to look at it. Sums are integers: the parts of a TTFT or of a gap are the whole, to the nanosecond.
+//! between steps is overhead, unless somebody holds the engine to look at it. Sums are integers: the parts of a TTFT or
+//! of a gap are the whole, to the nanosecond.
 //!
 //! Waiting costs nothing here: its time is read off running clocks when it ends. A step costs its rows, times the
 //! prompts in it. Memory is bounded per request, and a steady step allocates nothing.

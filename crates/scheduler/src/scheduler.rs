@@ -373,8 +373,8 @@ impl Scheduler {
 
     /// The step in flight did not happen: its computation failed. Its sequences go back to the queue at their ranks and
     /// are recomputed, because nobody knows which of its slots and copies were written; what earlier steps put into
-    /// the prefix cache stands. Its saves, spills and loads are owed nevertheless. Does not count as a preemption. Abort the request at fault, if it is known, before the
-    /// next step. Does nothing if no step is in flight.
+    /// the prefix cache stands. Its saves, spills and loads are owed nevertheless. Does not count as a preemption.
+    /// Abort the request at fault, if it is known, before the next step. Does nothing if no step is in flight.
     pub fn abandon(&mut self) {
         self.in_flight = None;
         for index in 0..self.planned.len() {

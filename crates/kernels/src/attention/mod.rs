@@ -13,15 +13,15 @@
 //!
 //! [`define`] holds it in plain loops; [`tile`] repeats it with vectors. Within a split (blockwise softmax as in
 //! FlashAttention: Dao et al., 2022; splits as in Flash-Decoding: Dao et al., 2023):
-//! scores `s_j = dot(q, k_j) * scale` (capped by `cap tanh(s_j / cap)` where the rule says so), their maximum `m`, weights `p_j = bf16(exp(s_j - m))` (0 below e^-27.5),
-//! `l = sum p_j` in 16 lanes (`j mod 16`), `o[d] = dot(p, v[.., d])`. `dot` is that of the [`Arithmetic`]: what `vdpbf16ps` or AMX's
-//! `TDPBF16PS` computes, bit for bit.
+//! scores `s_j = dot(q, k_j) * scale` (capped by `cap tanh(s_j / cap)` where the rule says so), their maximum `m`,
+//! weights `p_j = bf16(exp(s_j - m))` (0 below e^-27.5), `l = sum p_j` in 16 lanes (`j mod 16`), `o[d] = dot(p, v[..,
+//! d])`. `dot` is that of the [`Arithmetic`]: what `vdpbf16ps` or AMX's `TDPBF16PS` computes, bit for bit.
 //!
 //! Where the cache is int8, both products are exact sums of integers. Queries, keys and values are spread over their heads
 //! first (see `spread`) and the weighted sum of the values is gathered last, after the fold and the division. The query is
-//! int8 too, with one scale: `s_j = (sum q_d k_jd * (q scale * scale)) * k_j scale`. Weights `p_j = exp(s_j - m)` (0 below e^-27.5) are not rounded,
-//! `l = sum p_j` as above. With `w_j = p_j * v_j scale` and `W` their largest, `n_j = w_j * (16383 / W)` to nearest even,
-//! and `o[d] = (sum n_j v_jd) * (W / 16383)`.
+//! int8 too, with one scale: `s_j = (sum q_d k_jd * (q scale * scale)) * k_j scale`. Weights `p_j = exp(s_j - m)` (0
+//! below e^-27.5) are not rounded, `l = sum p_j` as above. With `w_j = p_j * v_j scale` and `W` their largest, `n_j =
+//! w_j * (16383 / W)` to nearest even, and `o[d] = (sum n_j v_jd) * (W / 16383)`.
 //!
 //! Nothing here depends on the other rows, on the chunk a row came in, on where blocks lie, or on who computed what:
 //! hidden positions have the weight +0, and adding `0 * v` changes no bit while `v` is finite (see [`crate::kv_cache`]).

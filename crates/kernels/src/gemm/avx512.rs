@@ -2,8 +2,9 @@
 //!
 //! A kernel takes 1..=12 rows x 32 columns and walks down K once, tile by tile in the order of memory: with lines of two
 //! tiles in turn, the hardware does not see a stream and fetches little ahead (a third of the bandwidth on Zen 4). Only
-//! int8 of more than eight rows, which is bound by its loads, takes both tiles in turn. Weights are loaded and made ready once for all rows (int8: `w ^ 0x80` is `w + 128` as unsigned; int4: two
-//! nibbles; bf16: even and odd halves widened to f32), activations are broadcast from memory, four bytes at a time.
+//! int8 of more than eight rows, which is bound by its loads, takes both tiles in turn. Weights are loaded and made
+//! ready once for all rows (int8: `w ^ 0x80` is `w + 128` as unsigned; int4: two nibbles; bf16: even and odd halves
+//! widened to f32), activations are broadcast from memory, four bytes at a time.
 
 use super::{Block, Format, Groups, Kernel, OutlierBlock, Path, activations, epilogue, in_order, opaque};
 use crate::quant::{

@@ -10,7 +10,8 @@
 //! ```
 //! What a result is, row by row and column by column (the cutting above cannot change it):
 //!
-//! * int8, int4: weights are `ratio * q` (int4 with uneven levels: `ratio * level`), activations digits `low + 255 * middle + 65,025 * high`
+//! * int8, int4: weights are `ratio * q` (int4 with uneven levels: `ratio * level`), activations digits `low + 255 *
+//!   middle + 65,025 * high`
 //!   ([`quantize_activations`](crate::quant::quantize_activations)). For each digit `T` = the exact sum over K; packing has
 //!   made sure that it fits i32. `s = T_low as f32`, then `s = fma(255, T_middle as f32, s)` and
 //!   `s = fma(65025, T_high as f32, s)`; `y = (s * row_scale) * column_scale`.

@@ -10,8 +10,8 @@
 //! `w'[k]` is the level nearest to a `v[k]` that is known by then. The scale of a group of 32 is chosen when the group is
 //! reached: of several candidates the one with the least error in that sum, in each of which the group is rounded to its end.
 //!
-//! A panel is `[row][32]`, one below the other: rows of the panels before, then its own. The same tile, `to += a^T b`, sums inputs
-//! and factorizes. Every sum has one order, so bits depend neither on threads nor on the instruction set.
+//! A panel is `[row][32]`, one below the other: rows of the panels before, then its own. The same tile, `to += a^T b`,
+//! sums inputs and factorizes. Every sum has one order, so bits depend neither on threads nor on the instruction set.
 
 use super::{GROUP, SMALLEST_ABSMAX};
 use crate::isa::Isa;
