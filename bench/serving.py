@@ -83,8 +83,11 @@ def parallel(jobs):
 
 
 def percentile(values, share):
+    """By linear interpolation, as everywhere here (crates/figures)."""
     ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, math.ceil(share * len(ordered)) - 1)]
+    place = share * (len(ordered) - 1)
+    below, above = ordered[math.floor(place)], ordered[math.ceil(place)]
+    return below + (above - below) * (place % 1)
 
 
 def burst(server, repeat):

@@ -1,8 +1,5 @@
 //! The chat prompt, on a terminal.
 
-use std::thread;
-use std::time::Duration;
-
 use tests::binary;
 
 use crate::terminal::Terminal;
@@ -45,8 +42,7 @@ fn ctrl_c_stops_the_answer_and_keeps_the_chat_and_ctrl_d_leaves() {
     terminal.wait_for(">>> ");
     terminal.type_in("Once upon a time\r");
     terminal.wait_for("\n");
-    // The line editor gives the terminal back a moment after the line's end.
-    thread::sleep(Duration::from_millis(300));
+    terminal.wait_for_signals();
     terminal.type_in("\x03");
     terminal.wait_for("\"finish_reason\":\"interrupted\"");
     terminal.wait_for(">>> ");

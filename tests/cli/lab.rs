@@ -4,7 +4,6 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::Stdio;
-use std::time::Duration;
 
 use serde_json::Value;
 use tests::{run, signal, twostroke};
@@ -61,7 +60,10 @@ fn a_lab_measures_and_explains() {
         assert_eq!(measured.iter().map(|point| point["x"].as_u64().expect("x")).collect::<Vec<_>>(), xs);
         for point in measured {
             assert_eq!(point["samples_ms"].as_array().map(Vec::len), Some(3), "{point}");
-            assert!(point["median_ms"].as_f64() > Some(0.0) && point["intensity"].as_f64() > Some(0.0), "{point}");
+            let mut samples: Vec<f64> = serde_json::from_value(point["samples_ms"].clone()).expect("numbers");
+            let median = figures::median(&mut samples).expect("three");
+            assert!((point["median_ms"].as_f64().expect("a number") / median - 1.0).abs() < 1e-9, "{point}");
+            assert!(point["intensity"].as_f64() > Some(0.0), "{point}");
         }
         let law = &json["sweeps"][index]["law"];
         assert!(law["words"].as_str().is_some_and(|words| words.contains("takes")), "{law}");
@@ -82,6 +84,16 @@ fn a_lab_measures_and_explains() {
     }
 }
 
+/// What a process has used of all processors so far.
+fn processor_seconds(pid: u32) -> f64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/stat")).expect("it runs");
+    // The name before them is in brackets; the kernel counts user and system time in hundredths of a second.
+    let (_, fields) = status.rsplit_once(')').expect("a name in brackets");
+    let fields: Vec<f64> =
+        fields.split_whitespace().skip(11).take(2).map(|ticks| ticks.parse().expect("ticks")).collect();
+    fields.iter().sum::<f64>() / 100.0
+}
+
 #[test]
 fn ctrl_c_keeps_what_was_measured() {
     let directory = Directory::new("ctrl-c");
@@ -92,8 +104,9 @@ fn ctrl_c_keeps_what_was_measured() {
     let mut stderr = BufReader::new(child.stderr.take().expect("standard error is piped"));
     stderr.read_line(&mut line).expect("it says when it begins");
     assert!(line.contains("Ctrl-C keeps"), "{line}");
-    // A repetition takes a millisecond.
-    std::thread::sleep(Duration::from_secs(3));
+    // A repetition takes a millisecond of a processor, however long it has to wait for one.
+    let begun = processor_seconds(child.id());
+    tests::wait("some repetitions", || processor_seconds(child.id()) > begun + 3.0);
     signal("INT", child.id());
     assert_eq!(child.wait().expect("it ends").code(), Some(0));
     // The first point would never end with so many repetitions; those that were done are there, the others are not.

@@ -144,6 +144,7 @@ fn a_text_that_cannot_be_measured_is_one_line() {
         (&["--text", &good, "-c", "64", "--skip", "8"], "tokens; at least 64 are needed"),
         (&["-c", "1"], "-c: a window of less than 2 tokens"),
         (&["-c", "8", "--skip", "7"], "--skip: 7 tokens of a window of 8 leave none to score"),
+        (&["--reference", "/no/such/model"], "--reference: /no/such/model"),
         (&["--skip", "511"], "--skip: 511 tokens of a window of 512 leave none to score"),
     ];
     for (arguments, wanted) in table {

@@ -89,7 +89,10 @@ fn answer(server: &Server) -> String {
     answer["choices"][0]["message"]["content"].as_str().expect("a text").to_string()
 }
 
-/// Catalogue row 29: each bomb is one request's error; the next request is answered, one that runs beside it has the same
+/// What a child is told that has run for two seconds, at work or waiting for a processor.
+const TOO_LONG: &str = "took longer than 2 s";
+
+/// Row 29 of docs/faults.md: each bomb is one request's error; the next request is answered, one that runs beside it has the same
 /// answer as alone, and the server is no larger for it.
 #[test]
 fn a_bomb_is_one_requests_error() {
@@ -106,9 +109,10 @@ fn a_bomb_is_one_requests_error() {
                 ("/tokenize", json!({"messages": [{"role": "user", "content": name}]})),
             ] {
                 let (status, answer) = server.request("POST", path, &[], &body.to_string());
-                assert!(status == 400 && answer.contains(expected), "{name}: {status} {answer}");
+                let is_limit = answer.contains(expected) || answer.contains(TOO_LONG);
+                assert!(status == 400 && is_limit, "{name}: {status} {answer}");
             }
-            assert!(started.elapsed() < Duration::from_secs(40), "{name} took {:?}", started.elapsed());
+            assert!(started.elapsed() < Duration::from_secs(120), "{name} took {:?}", started.elapsed());
             assert_eq!(chat(&server, "hi", &json!({"max_tokens": 1})).0, 200, "after {name}");
         }
         for answer in beside.join().expect("answers") {
@@ -176,7 +180,7 @@ fn a_child_renders_what_the_process_would() {
     }
 }
 
-/// Catalogue row 29, at load: in one line, with the file and the line, and never by a signal.
+/// Row 29, at load: in one line, with the file and the line, and never by a signal.
 #[test]
 fn a_template_that_cannot_be_compiled_is_a_wrong_file() {
     let nested = "{% if true %}".repeat(5500) + &"{% endif %}".repeat(5500);
@@ -197,7 +201,11 @@ fn deep_expressions_end_in_an_error_at_most() {
         let directory = model_with(&format!("chain-{at}"), &chain);
         match children(directory.clone()) {
             Ok(template) => drop(template.render(&[ChatMessage::new("user", "hi")], &TemplateOptions::default())),
-            Err(error) => assert!(error.contains("chat_template") && error.contains("out of memory"), "{error:.200}"),
+            // Which of its limits a child meets first is the machine's to say.
+            Err(error) => {
+                let is_limit = ["out of memory", TOO_LONG].iter().any(|limit| error.contains(limit));
+                assert!(error.contains("chat_template") && is_limit, "{error:.200}");
+            }
         }
         let _ = std::fs::remove_dir_all(directory);
     }
@@ -217,13 +225,9 @@ fn children_come_and_go_with_the_server() {
     let last = renderers(server.pid());
     signal("KILL", server.pid());
     server.wait();
-    for _ in 0..100 {
-        if last.iter().all(|pid| !std::path::Path::new(&format!("/proc/{pid}/exe")).exists()) {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    panic!("{last:?} outlived the server");
+    tests::wait("the children to end with their server", || {
+        last.iter().all(|pid| !std::path::Path::new(&format!("/proc/{pid}/exe")).exists())
+    });
 }
 
 /// An upgrade in place: the file that runs has no name any more, and still renders.
@@ -250,7 +254,7 @@ fn a_program_whose_file_was_replaced_still_renders() {
     let _ = std::fs::remove_dir_all(directory);
 }
 
-/// Issue row 1: what a request brings beside its messages has limits, and marks cannot run out unseen.
+/// What a request brings beside its messages has limits, and marks cannot run out unseen.
 #[test]
 fn variables_and_names_have_limits() {
     let server = Server::start(&[]);

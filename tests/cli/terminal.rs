@@ -1,11 +1,13 @@
 //! A terminal for commands that want one: `script` from util-linux lends it.
 
+use std::fs::File;
 use std::io::{Read, Write};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use nix::sys::termios::{LocalFlags, tcgetattr};
 use tests::twostroke;
 
 /// A command on a pseudo-terminal.
@@ -50,7 +52,7 @@ impl Terminal {
 
     /// Waits until `text` shows up and returns what came before it since the last call.
     pub(crate) fn wait_for(&mut self, text: &str) -> String {
-        let deadline = Instant::now() + Duration::from_secs(60);
+        let deadline = Instant::now() + Duration::from_secs(300);
         loop {
             if let Some(at) = self.screen.find(text) {
                 let before = self.screen[..at].to_string();
@@ -63,6 +65,20 @@ impl Terminal {
                 Err(_) => panic!("no {text:?} on the terminal, but {:?}", self.screen),
             }
         }
+    }
+
+    /// Waits until the command under it has the terminal as it was: what is typed then are its lines and signals again,
+    /// and no longer the keys of a line editor.
+    pub(crate) fn wait_for_signals(&self) {
+        let script = self.child.id();
+        tests::wait("the terminal to be given back", || {
+            let children =
+                std::fs::read_to_string(format!("/proc/{script}/task/{script}/children")).unwrap_or_default();
+            children.split_whitespace().any(|pid| {
+                let terminal = File::open(format!("/proc/{pid}/fd/0")).expect("its standard input is the terminal");
+                tcgetattr(&terminal).is_ok_and(|modes| modes.local_flags.contains(LocalFlags::ISIG))
+            })
+        });
     }
 
     /// Waits for the end.

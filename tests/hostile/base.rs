@@ -327,4 +327,4 @@ impl Verdict {
 }
 
 /// How long the suite waits for what ought to be immediate.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);

@@ -10,19 +10,19 @@ use std::time::Duration;
 pub(crate) struct Bound {
     /// Processor time, all threads together: what a case costs, whatever else the machine does meanwhile.
     pub(crate) cpu: Duration,
-    /// Time on the clock, after which it counts as hanging.
+    /// Time on the clock, after which it counts as hanging. It is no promise: machines have other work.
     pub(crate) wall: Duration,
     /// Resident memory at its peak.
     pub(crate) mib: u64,
 }
 
 /// Of a file: less than a second, less than 300 MiB.
-pub(crate) const FILE: Bound = Bound { cpu: Duration::from_secs(1), wall: Duration::from_secs(15), mib: 300 };
+pub(crate) const FILE: Bound = Bound { cpu: Duration::from_secs(1), wall: Duration::from_secs(60), mib: 300 };
 
 impl Bound {
     /// The same with other processor time.
     pub(crate) const fn seconds(self, seconds: u64) -> Bound {
-        Bound { cpu: Duration::from_secs(seconds), wall: Duration::from_secs(15 + 3 * seconds), ..self }
+        Bound { cpu: Duration::from_secs(seconds), wall: Duration::from_secs(60 + 10 * seconds), ..self }
     }
 
     /// The same with other memory.

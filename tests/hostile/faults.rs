@@ -18,6 +18,7 @@ use crate::base::{ANSWER, Base, PATIENCE, PROMPT, Verdict, keeping, load, start,
 use crate::case::{Bound, Case, FILE, Outcome, Scratch, Spent};
 use crate::child::{self, End, status_kib};
 use crate::http;
+use crate::requests::metric;
 
 const FAMILY: &str = "fault";
 /// Of verbs that measure the machine's limits, over some hundred megabytes.
@@ -54,6 +55,23 @@ fn answered(port: u16) -> Result<String, String> {
     }
 }
 
+/// Whether the server computes an answer.
+fn is_running(port: u16) -> bool {
+    let page = http::get(port, None, "/metrics", PATIENCE).map(|page| page.body).unwrap_or_default();
+    metric(&page, "twostroke_requests_running") > Some(0.0)
+}
+
+fn until(what: &str, condition: impl Fn() -> bool) -> Result<(), String> {
+    let end = Instant::now() + PATIENCE;
+    while !condition() {
+        if Instant::now() > end {
+            return Err(format!("waited in vain for {what}"));
+        }
+        thread::sleep(Duration::from_millis(2));
+    }
+    Ok(())
+}
+
 /// Waits for a server's end; `None` where it did not come in time, or by a signal.
 fn ended(server: &mut Server) -> Option<i32> {
     let end = Instant::now() + PATIENCE;
@@ -76,7 +94,7 @@ fn signals() -> Vec<Case> {
                 let mut server = Server::start(&["--kv-cache-memory-bytes", "16MiB"]);
                 let port = server.port();
                 let running = thread::spawn(move || http::post(port, None, COMPLETIONS, &question(2000), PATIENCE));
-                thread::sleep(Duration::from_millis(100));
+                until("the answer to begin", || is_running(port))?;
                 signal(name, server.pid());
                 let code = ended(&mut server);
                 let answer = running.join().expect("it does not panic").map_err(|error| format!("lost: {error}"))?;
@@ -92,16 +110,18 @@ fn signals() -> Vec<Case> {
             let mut server = Server::start(&["--kv-cache-memory-bytes", "64MiB", "--drain-timeout", "60"]);
             let port = server.port();
             let running = thread::spawn(move || http::post(port, None, COMPLETIONS, &question(6000), PATIENCE));
-            thread::sleep(Duration::from_millis(100));
+            until("the answer to begin", || is_running(port))?;
             signal("INT", server.pid());
-            thread::sleep(Duration::from_millis(100));
+            // Two signals that come together are one.
+            until("the drain to begin", || {
+                http::get(port, None, "/health", PATIENCE).is_ok_and(|answer| answer.status == 503)
+            })?;
             signal("INT", server.pid());
-            let begin = Instant::now();
             let code = ended(&mut server);
-            let _ = running.join(); // whatever it got
+            let whole = running.join().expect("it does not panic").is_ok_and(|answer| answer.status == 200);
             match code {
-                Some(_) if begin.elapsed() < Duration::from_secs(5) => Ok(()),
-                code => Err(format!("exit {code:?} after {:.1} s", begin.elapsed().as_secs_f64())),
+                Some(_) if !whole => Ok(()),
+                code => Err(format!("exit {code:?}; the answer was {}", if whole { "waited for" } else { "cut off" })),
             }
         })
     }));
@@ -289,22 +309,25 @@ fn changes(base: &Arc<Base>) -> Vec<Case> {
         })
     }));
     cases.push(Case::new(FAMILY, "a recording truncated while it is written", move |scratch| {
-        let path = scratch.path("recording");
-        timed(|| {
-            let mut server = Server::start(&["--record", text(&path), "--kv-cache-memory-bytes", "8MiB"]);
-            let alone = answered(server.port())?;
-            OpenOptions::new().write(true).truncate(true).open(&path).expect("it can be written");
-            if answered(server.port())? != alone {
-                return Err("another answer".into());
-            }
-            signal("TERM", server.pid());
-            match ended(&mut server) {
-                Some(_) => Ok(()),
-                None => Err("it does not end".into()),
-            }
-        })
+        let truncate = |path: &Path| _ = OpenOptions::new().write(true).truncate(true).open(path).expect("it is there");
+        timed(|| records(&scratch.path("recording"), 1, truncate))
     }));
     cases
+}
+
+/// A server records to `path`, to which something happens after its first answer: it answers as often as asked as before,
+/// and ends when told to.
+fn records(path: &Path, times: usize, happens: impl FnOnce(&Path)) -> Result<(), String> {
+    let mut server = Server::start(&["--record", text(path), "--kv-cache-memory-bytes", "8MiB"]);
+    let alone = answered(server.port())?;
+    happens(path);
+    for _ in 0..times {
+        if answered(server.port())? != alone {
+            return Err("another answer".into());
+        }
+    }
+    signal("TERM", server.pid());
+    ended(&mut server).map(|_| ()).ok_or_else(|| "it does not end".into())
 }
 
 /// A small file system of the case's own, gone when dropped.
@@ -368,21 +391,7 @@ fn disks(base: &Arc<Base>) -> Vec<Case> {
             Ok(small) => small,
             Err(why) => return Outcome::Skipped(why),
         };
-        timed(|| {
-            let path = small.0.join("recording");
-            let mut server = Server::start(&["--record", text(&path), "--kv-cache-memory-bytes", "8MiB"]);
-            let alone = answered(server.port())?;
-            for _ in 0..60 {
-                if answered(server.port())? != alone {
-                    return Err("another answer".into());
-                }
-            }
-            signal("TERM", server.pid());
-            match ended(&mut server) {
-                Some(_) => Ok(()),
-                None => Err("it does not end".into()),
-            }
-        })
+        timed(|| records(&small.0.join("recording"), 60, |_| ()))
     }));
     cases.push(Case::new(FAMILY, "a disk that is full: swap", |scratch| {
         let small = match Small::mount(scratch, "1m") {

@@ -12,9 +12,9 @@
 //! a table: tried, failed, skipped, the worst of each family; a line per failure with seed and the place of its files
 //! ```
 //!
-//! Rows are those of the fault catalogue that the project is built against, as in `crates/server/tests/http`; those "of
-//! the list" are defects that were found once. The promise: any bytes as a file are one clear error or an
-//! answer, in less than a second and 300 MiB; any bytes on the port hurt nobody else.
+//! Rows are those of docs/faults.md, as in `crates/server/tests/http`; "found once" are defects that there were. The
+//! promise: any bytes as a file are one clear error or an answer, in less than a second and 300 MiB; any bytes on the port
+//! hurt nobody else.
 
 mod base;
 mod case;

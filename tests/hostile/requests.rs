@@ -23,10 +23,11 @@ use crate::http::{self, Answer};
 const FAMILY: &str = "request";
 const A: &str = "key-of-the-canary";
 const B: &str = "key-of-the-stranger";
-/// Longest that a canary waits, whatever a stranger does.
-const CANARY: Duration = Duration::from_secs(10);
-/// Of one bad request.
-const ANSWER: Duration = Duration::from_secs(15);
+/// Longest that a canary waits, whatever a stranger does. On a quiet machine it waits a second or two, as the table says; what
+/// would let a stranger go first would make it wait for minutes.
+const CANARY: Duration = Duration::from_secs(30);
+/// Of one bad request, for an answer that takes milliseconds.
+const ANSWER: Duration = Duration::from_secs(60);
 /// What a process may have grown by when a case is over.
 const GROWTH_MIB: u64 = 96;
 
@@ -89,7 +90,7 @@ struct Terms {
     growth_mib: u64,
 }
 
-const TERMS: Terms = Terms { canary: CANARY, wall: Duration::from_secs(60), peak_mib: 400, growth_mib: GROWTH_MIB };
+const TERMS: Terms = Terms { canary: CANARY, wall: Duration::from_secs(240), peak_mib: 400, growth_mib: GROWTH_MIB };
 
 /// Runs `act` beside canaries and judges what both saw.
 fn watched(edge: &Edge, terms: Terms, act: &dyn Fn(u16, u32) -> Result<(), String>) -> Outcome {
@@ -151,9 +152,9 @@ fn peak_mib(pid: u32, done: &AtomicBool) -> u64 {
     peak
 }
 
-/// No block held, nobody waiting, memory given back: at once, or after a few seconds.
+/// No block held, nobody waiting, memory given back: at once, or a little later.
 fn quiet(port: u16, pid: u32, edge: &Edge, most_mib: u64) -> Result<(), String> {
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + ANSWER;
     loop {
         let page = http::get(port, edge.keyed.then_some(A), "/metrics", ANSWER).map_err(|error| error.to_string())?;
         let held: Vec<&str> = ["twostroke_kv_blocks_used", "twostroke_requests_running", "twostroke_requests_waiting"]
@@ -165,7 +166,7 @@ fn quiet(port: u16, pid: u32, edge: &Edge, most_mib: u64) -> Result<(), String> 
             return Ok(());
         }
         if Instant::now() > deadline {
-            return Err(format!("ten seconds later: {held:?} above 0, {mib} MiB of {most_mib}"));
+            return Err(format!("a minute later: {held:?} above 0, {mib} MiB of {most_mib}"));
         }
         thread::sleep(Duration::from_millis(50));
     }
@@ -574,7 +575,7 @@ fn texts(edge: &Arc<Edge>) -> Vec<Case> {
     });
     // 8 s of work and 40 bytes of memory per byte of text, at most; others do not wait for it.
     const HEAVY: Terms =
-        Terms { canary: Duration::from_secs(4), wall: Duration::from_secs(40), peak_mib: 1300, growth_mib: 200 };
+        Terms { canary: Duration::from_secs(20), wall: Duration::from_secs(240), peak_mib: 1300, growth_mib: 200 };
     const OK: &[u16] = &[200, 400, 413, 429, 503];
     fn four(port: u16, path: &'static str, text: &str) -> Result<(), String> {
         let body = if path == CHAT {
@@ -592,8 +593,7 @@ fn texts(edge: &Arc<Edge>) -> Vec<Case> {
                 .map(|_| {
                     scope.spawn(|| {
                         let request = http::request("POST", path, Some(B), "", body.as_bytes());
-                        let answer =
-                            http::exchange(port, &request, Duration::from_secs(60)).map_err(|e| e.to_string())?;
+                        let answer = http::exchange(port, &request, 3 * ANSWER).map_err(|e| e.to_string())?;
                         match OK.contains(&answer.status) {
                             true => clean(&answer),
                             false => Err(format!("{} {}", answer.status, first(&answer.body, 100))),
@@ -678,7 +678,7 @@ fn clients(edge: &Arc<Edge>, sample: bool) -> Vec<Case> {
         }
         Ok(())
     });
-    case("row 39: 16 streams that nobody reads", Terms { wall: Duration::from_secs(30), ..TERMS }, |port, sample| {
+    case("row 39: 16 streams that nobody reads", TERMS, |port, sample| {
         let body = json!({ "prompt": "The fox", "max_tokens": 2000, "temperature": 0, "ignore_eos": true,
             "stream": true, "logprobs": 5, "n": 4 });
         let streams: Vec<_> = (0..16).filter_map(|_| begin(port, &body)).collect();
@@ -686,7 +686,7 @@ fn clients(edge: &Arc<Edge>, sample: bool) -> Vec<Case> {
         drop(streams);
         Ok(())
     });
-    case("row 39: a reader of 100 bytes a second", Terms { wall: Duration::from_secs(30), ..TERMS }, |port, _| {
+    case("row 39: a reader of 100 bytes a second", TERMS, |port, _| {
         let mut stream = begin(port, &long(true, 1)).ok_or("no connection")?;
         let mut piece = [0; 100];
         for _ in 0..8 {
@@ -695,22 +695,21 @@ fn clients(edge: &Arc<Edge>, sample: bool) -> Vec<Case> {
         }
         Ok(())
     });
-    let slow = Terms { wall: Duration::from_secs(75), ..TERMS };
-    case("row 40: 300 slow heads and 300 slow bodies", slow, |port, sample| {
+    case("row 40: 300 slow heads and 300 slow bodies", TERMS, |port, sample| {
         let part = format!(
             "POST {COMPLETIONS} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {B}\r\nContent-Type: \
                 application/json\r\nContent-Length: 500\r\n\r\n{{"
         );
         let mut streams = Vec::new();
         for index in 0..600 {
-            let mut stream = http::connect(port, Duration::from_secs(1)).map_err(|error| error.to_string())?;
+            let mut stream = http::connect(port, ANSWER).map_err(|error| error.to_string())?;
             // The sample waits for heads alone: bodies have longer.
             let bytes = if sample || index % 2 == 0 { &part.as_bytes()[..20 + index % 40] } else { part.as_bytes() };
             stream.write_all(bytes).map_err(|error| error.to_string())?;
             streams.push(stream);
         }
         // A byte every second keeps an idle limit away; the limits of the whole must end them.
-        for _ in 0..45 {
+        for _ in 0..150 {
             thread::sleep(Duration::from_secs(1));
             streams.retain_mut(|stream| stream.write_all(b"x").is_ok());
             if streams.is_empty() {
@@ -720,7 +719,7 @@ fn clients(edge: &Arc<Edge>, sample: bool) -> Vec<Case> {
         // Writing into a closed connection fails at the second attempt at the latest.
         match streams.len() {
             0 => Ok(()),
-            open => Err(format!("{open} of 600 slow connections are open after 45 s")),
+            open => Err(format!("{open} of 600 slow connections are open after 150 s")),
         }
     });
     case("row 41: 1,500 connections that say nothing", TERMS, |port, _| {
@@ -729,14 +728,14 @@ fn clients(edge: &Arc<Edge>, sample: bool) -> Vec<Case> {
         drop(streams);
         Ok(())
     });
-    case("row 44: 400 requests at once", Terms { wall: Duration::from_secs(60), ..TERMS }, |port, _| {
+    case("row 44: 400 requests at once", TERMS, |port, _| {
         let body = json!({ "prompt": "The fox", "max_tokens": 40, "temperature": 0, "ignore_eos": true }).to_string();
         let refused = AtomicBool::new(false);
         thread::scope(|scope| {
             let sent: Vec<_> = (0..400)
                 .map(|_| {
                     scope.spawn(|| {
-                        let answer = http::post(port, Some(B), COMPLETIONS, &body, Duration::from_secs(50));
+                        let answer = http::post(port, Some(B), COMPLETIONS, &body, 3 * ANSWER);
                         let answer = answer.map_err(|error| error.to_string())?;
                         match answer.status {
                             200 => Ok(()),
@@ -815,13 +814,13 @@ fn tenants(edge: &Arc<Edge>, sample: bool) -> Vec<Case> {
         });
         Ok(())
     }
-    case("row 2 of the list: 24 clients of priority class", TERMS, |port, long| {
+    case("found once: 24 clients of priority class", TERMS, |port, long| {
         crowd(port, long, &|body| body["service_tier"] = json!("priority"))
     });
-    case("row 2 of the list: 24 clients of the least number", TERMS, |port, long| {
+    case("found once: 24 clients of the least number", TERMS, |port, long| {
         crowd(port, long, &|body| body["priority"] = json!(i32::MIN))
     });
-    case("row 2 of the list: 24 clients with targets of 1 ms", TERMS, |port, long| {
+    case("found once: 24 clients with targets of 1 ms", TERMS, |port, long| {
         crowd(port, long, &|body| {
             body["ttft_slo_ms"] = json!(1);
             body["tpot_slo_ms"] = json!(1);
@@ -843,8 +842,8 @@ fn tenants(edge: &Arc<Edge>, sample: bool) -> Vec<Case> {
             body["stream"] = json!(false);
         })
     });
-    let heavy = Terms { wall: Duration::from_secs(90), peak_mib: 300, ..TERMS };
-    case("row 9 of the list: 64 answers of 3,000 tokens with logprobs, not streamed", heavy, |port, _| {
+    let heavy = Terms { peak_mib: 300, ..TERMS };
+    case("found once: 64 answers of 3,000 tokens with logprobs, not streamed", heavy, |port, _| {
         let body = json!({ "prompt": "The fox", "n": 64, "max_tokens": 3000, "logprobs": 20, "temperature": 1,
             "ignore_eos": true });
         let stream = begin(port, &body).ok_or("no connection")?;
@@ -855,7 +854,7 @@ fn tenants(edge: &Arc<Edge>, sample: bool) -> Vec<Case> {
         while stream.read(&mut piece).is_ok_and(|count| count > 0) {}
         Ok(())
     });
-    case("row 9 of the list: the same in eight requests of eight", heavy, |port, long| {
+    case("found once: the same in eight requests of eight", heavy, |port, long| {
         let body = json!({ "prompt": "The fox", "n": 8, "max_tokens": 3000, "logprobs": 20, "temperature": 1,
             "ignore_eos": true });
         let streams: Vec<_> = (0..8).filter_map(|_| begin(port, &body)).collect();
@@ -879,28 +878,24 @@ fn pages() -> Vec<Case> {
     type Build = fn() -> Vec<u8>;
     const CHATTER: &[u8] = b"{\"prompt\":\"The fox\",\"max_tokens\":4}";
     let table: &[(&str, Build, &[u16])] = &[
-        ("row 7 of the list: a rebound name reads the feed", || get("/live/info", "Host: evil.example\r\n"), NO),
-        ("row 7 of the list: a rebound name reads the metrics", || get("/metrics", "Host: evil.example:8000\r\n"), NO),
-        ("row 7 of the list: a rebound name asks", || post(COMPLETIONS, "Host: evil.example\r\n", CHATTER), NO),
-        ("row 7 of the list: a name that begins well", || get("/live/info", "Host: localhost.evil.example\r\n"), NO),
-        ("row 7 of the list: a name that ends well", || get("/live/info", "Host: evil.localhost.example\r\n"), NO),
+        ("found once: a rebound name reads the feed", || get("/live/info", "Host: evil.example\r\n"), NO),
+        ("found once: a rebound name reads the metrics", || get("/metrics", "Host: evil.example:8000\r\n"), NO),
+        ("found once: a rebound name asks", || post(COMPLETIONS, "Host: evil.example\r\n", CHATTER), NO),
+        ("found once: a name that begins well", || get("/live/info", "Host: localhost.evil.example\r\n"), NO),
+        ("found once: a name that ends well", || get("/live/info", "Host: evil.localhost.example\r\n"), NO),
+        ("found once: an address that looks like a name", || get("/live/info", "Host: 127.0.0.1.evil.example\r\n"), NO),
+        ("found once: userinfo", || get("/live/info", "Host: localhost@evil.example\r\n"), NO),
+        ("found once: another site asks", || post(COMPLETIONS, "Origin: http://evil.example\r\n", CHATTER), NO),
         (
-            "row 7 of the list: an address that looks like a name",
-            || get("/live/info", "Host: 127.0.0.1.evil.example\r\n"),
-            NO,
-        ),
-        ("row 7 of the list: userinfo", || get("/live/info", "Host: localhost@evil.example\r\n"), NO),
-        ("row 7 of the list: another site asks", || post(COMPLETIONS, "Origin: http://evil.example\r\n", CHATTER), NO),
-        (
-            "row 7 of the list: another site asks as plain text",
+            "found once: another site asks as plain text",
             || post(COMPLETIONS, "Origin: http://evil.example\r\nContent-Type: text/plain\r\n", CHATTER),
             &[400, 401, 403, 415, 421],
         ),
-        ("row 7 of the list: another site holds", || post("/live/pause", "Origin: http://evil.example\r\n", b""), NO),
-        ("row 7 of the list: a site of no name holds", || post("/live/pause", "Origin: null\r\n", b""), NO),
-        ("row 7 of the list: somebody without a token holds", || post("/live/pause", "", b""), NO),
+        ("found once: another site holds", || post("/live/pause", "Origin: http://evil.example\r\n", b""), NO),
+        ("found once: a site of no name holds", || post("/live/pause", "Origin: null\r\n", b""), NO),
+        ("found once: somebody without a token holds", || post("/live/pause", "", b""), NO),
         (
-            "row 7 of the list: another site's form holds",
+            "found once: another site's form holds",
             || post("/live/pause", "Content-Type: application/x-www-form-urlencoded\r\n", b"a=b"),
             NO,
         ),

@@ -78,31 +78,37 @@ def test_every_query_of_the_board_has_an_answer():
     board = json.loads((DEPLOY / "grafana/dashboards/twostroke.json").read_text())
     queries = [target["expr"] for panel in board["panels"] for target in panel.get("targets", [])]
     assert queries
-    empty = []
     for query in queries:
         plain = query.replace("$__rate_interval", "20s").replace("$instance", ".*")
         assert "$" not in plain, query
-        url = f"{PROMETHEUS_URL}/api/v1/query?" + urllib.parse.urlencode({"query": plain})
-        answer = json.loads(get(url))
-        assert answer["status"] == "success", answer
-        if not answer["data"]["result"] and not any(word in query for word in MAY_BE_EMPTY):
-            empty.append(query)
-    assert not empty, "\n".join(empty)
+        if any(word in query for word in MAY_BE_EMPTY):
+            result(plain)
+        else:
+            # On a busy machine some scrapes take longer than the second that they have.
+            until(f"an answer to {query}", lambda: result(plain))
 
 
 def test_rules_are_evaluated_on_a_real_server():
-    groups = json.loads(get(f"{PROMETHEUS_URL}/api/v1/rules"))["data"]["groups"]
-    rules = [rule for group in groups for rule in group["rules"]]
-    assert rules and all(rule["health"] == "ok" for rule in rules), rules
+    def rules():
+        groups = json.loads(get(f"{PROMETHEUS_URL}/api/v1/rules"))["data"]["groups"]
+        return [rule for group in groups for rule in group["rules"]]
+
+    until("every rule to have its turn", lambda: all(rule["health"] != "unknown" for rule in rules()))
+    assert rules() and all(rule["health"] == "ok" for rule in rules()), rules()
     for name in ["instance:twostroke_prefill_backlog:targets", "instance:twostroke_kv_in_a_minute:ratio"]:
-        answer = json.loads(get(f"{PROMETHEUS_URL}/api/v1/query?query={name}"))
-        assert len(answer["data"]["result"]) == 1, f"{name}: {answer}"
+        until(f"one {name}", lambda: len(result(name)) == 1)
+
+
+def result(query):
+    url = f"{PROMETHEUS_URL}/api/v1/query?" + urllib.parse.urlencode({"query": query})
+    answer = json.loads(get(url))
+    assert answer["status"] == "success", answer
+    return answer["data"]["result"]
 
 
 def scraped():
-    answer = json.loads(get(f"{PROMETHEUS_URL}/api/v1/query?query=count_over_time(up%5B1m%5D)"))
-    result = answer["data"]["result"]
-    return bool(result) and int(result[0]["value"][1]) >= 3
+    found = result("sum_over_time(up[5m])")  # of scrapes that came back
+    return bool(found) and float(found[0]["value"][1]) >= 3
 
 
 directory = tempfile.TemporaryDirectory()

@@ -6,6 +6,7 @@
 //
 // Nothing here knows a clock, the network or the page: events in, state out.
 
+import { median } from "./units";
 import type { EndedEvent, Name, PrefillRow, RequestsEvent, StatsEvent, StepEvent } from "./wire";
 
 /** Steps that are kept; the server keeps as many. */
@@ -110,7 +111,7 @@ export class Request {
     const n = this.tokens.length;
     if (n <= 16 || n % 16 === 0) {
       const gaps = this.tokens.slice(-USUAL_OF).flatMap((token) => (token.gap == null ? [] : [token.gap]));
-      if (gaps.length >= 4) this.usualGap = gaps.sort((a, b) => a - b)[gaps.length >> 1]!;
+      if (gaps.length >= 4) this.usualGap = median(gaps);
     }
     return token;
   }

@@ -26,6 +26,13 @@ export function short(value: number): string {
   return `${value < 0 ? "-" : ""}${size.toFixed(digits)} ${PREFIXES[step]}`;
 }
 
+/** The middle of the values, or of the two in the middle, as the server's figures have it; 0 of none. */
+export function median(values: readonly number[]): number {
+  const sorted = [...values].sort((a, b) => a - b);
+  const half = sorted.length >> 1;
+  return sorted.length === 0 ? 0 : (sorted[(sorted.length - 1) >> 1]! + sorted[half]!) / 2;
+}
+
 /** A share from 0 to 1 as per cent. */
 export function percent(share: number): string {
   if (!Number.isFinite(share)) return "–";

@@ -101,12 +101,15 @@ test("a page at rest draws only what the feed brings", async (context) => {
   const server = await context.server();
   const page = await context.open(server, "/#/live");
   await until("an idle engine", async () => (await (await fetch(`${server.origin}/health`)).json()).open_requests === 0);
-  await page.waitForTimeout(1500);
-  const count = () => page.evaluate(() => window.__frames.count);
-  const before = await count();
-  await page.waitForTimeout(2000);
-  // The server speaks twice a second; 60 frames a second would be 120.
-  assert.ok((await count()) - before <= 12, `${(await count()) - before} frames in two seconds`);
+  // The server speaks twice a second; a loop would draw 60 times. By the page's own clock, and as soon as it is at rest: a
+  // busy machine takes longer to get there.
+  const now = () => page.evaluate(() => ({ count: window.__frames.count, at: performance.now() }));
+  await until("at most six frames a second", async () => {
+    const before = await now();
+    await page.waitForTimeout(2000);
+    const after = await now();
+    return (after.count - before.count) / (after.at - before.at) <= 6 / 1000;
+  });
 });
 
 test("first paint, and frames with 256 lanes: figures, and that every lane is there", async (context) => {

@@ -68,7 +68,7 @@ test("what the server refuses is shown as it says it", async (context) => {
 });
 
 test("a long prompt beside a stream shares its steps, and Live shows both", async (context) => {
-  const server = await context.server();
+  const server = await context.server("--allow-pause");
   const page = await context.open(server, "/#/chat");
   await page.getByLabel("Max tokens").fill("3000");
   await page.getByLabel("Tokens of the long prompt").fill("3000");
@@ -79,7 +79,12 @@ test("a long prompt beside a stream shares its steps, and Live shows both", asyn
   const reader = stream.body.getReader();
   await reader.read();
   const id = stream.headers.get("x-request-id");
+  // Held until the prompt is there: the stream could be over before a busy browser has sent it.
+  const hold = (how) => fetch(`${server.origin}/live/${how}`, { method: "POST", headers: { "x-hold-token": server.token } });
+  assert.equal((await hold("pause")).status, 200);
   await page.getByRole("button", { name: "A long prompt beside it" }).click();
+  await until("both requests", async () => (await (await fetch(`${server.origin}/health`)).json()).open_requests === 2);
+  assert.equal((await hold("resume")).status, 200);
   await page.getByText(/3,000 tokens: first token after/).waitFor();
   await page.getByRole("link", { name: "Live", exact: true }).click();
   await page.locator("summary", { hasText: "table" }).click();

@@ -1,12 +1,9 @@
 //! What is read from the environment and from the operating system's sources of chance, in one place.
 
-use std::fs::File;
-use std::io::Read;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use launch::Variables;
-#[cfg(feature = "otel")]
 use server::OtelOptions;
 use text::chat_template::Renderer;
 use tracing_subscriber::EnvFilter;
@@ -32,12 +29,10 @@ pub(crate) fn start_logging(default: &str) {
 }
 
 /// Where spans go, from OpenTelemetry's own variables; `None` if they name no collector.
-#[cfg(feature = "otel")]
 pub(crate) fn otel() -> Option<OtelOptions> {
     otel_of(text)
 }
 
-#[cfg(feature = "otel")]
 fn otel_of(get: impl Fn(&str) -> Option<String>) -> Option<OtelOptions> {
     let first = |names: &[&str]| names.iter().find_map(|name| get(name));
     if get("OTEL_SDK_DISABLED").is_some_and(|value| is_true(&value)) {
@@ -73,7 +68,7 @@ pub(crate) fn wants_backtrace() -> bool {
 /// 32 bytes that nobody can guess.
 pub(crate) fn random_bytes() -> Result<[u8; 32], std::io::Error> {
     let mut bytes = [0; 32];
-    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    getrandom::fill(&mut bytes)?;
     Ok(bytes)
 }
 
@@ -84,30 +79,14 @@ pub(crate) fn now() -> i64 {
 
 /// `2026-11-21T09:30:00Z`.
 pub(crate) fn utc(seconds: i64) -> String {
-    let (year, month, day) = civil_date(seconds.div_euclid(86_400));
-    let second = seconds.rem_euclid(86_400);
-    format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", second / 3600, second / 60 % 60, second % 60)
-}
-
-/// The proleptic Gregorian date of a day counted from 1970-01-01 (Hinnant's `civil_from_days`).
-fn civil_date(days: i64) -> (i64, i64, i64) {
-    let shifted = days + 719_468;
-    let era = shifted.div_euclid(146_097);
-    let day_of_era = shifted.rem_euclid(146_097);
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_from_march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
-    let year = year_of_era + era * 400 + i64::from(month <= 2);
-    (year, month, day)
+    // Only what is thousands of years away has no date.
+    jiff::Timestamp::from_second(seconds).map_or_else(|_| "?".into(), |moment| moment.to_string())
 }
 
 fn text(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-#[cfg(feature = "otel")]
 fn is_true(value: &str) -> bool {
     ["1", "on", "yes", "true"].contains(&value.to_ascii_lowercase().as_str())
 }
@@ -116,7 +95,6 @@ fn is_true(value: &str) -> bool {
 mod tests {
     use super::*;
 
-    #[cfg(feature = "otel")]
     #[test]
     fn a_collector_is_named_as_for_every_other_program() {
         let otel = |set: &[(&str, &str)]| {
@@ -137,18 +115,16 @@ mod tests {
     }
 
     #[test]
-    fn days_become_dates() {
-        let table = [
-            (0, (1970, 1, 1)),
-            (-1, (1969, 12, 31)),
-            (11_016, (2000, 2, 29)),
-            (20_778, (2026, 11, 21)),
-            (47_540, (2100, 2, 28)),
-            (47_541, (2100, 3, 1)),
-        ];
-        for (days, date) in table {
-            assert_eq!(civil_date(days), date, "day {days}");
+    fn moments_are_written_as_rfc_3339_has_it() {
+        for (seconds, text) in [
+            (0, "1970-01-01T00:00:00Z"),
+            (-1, "1969-12-31T23:59:59Z"),
+            (951_868_799, "2000-02-29T23:59:59Z"),
+            (1_795_253_405, "2026-11-21T09:30:05Z"),
+            (4_107_542_400, "2100-03-01T00:00:00Z"),
+            (i64::MAX, "?"),
+        ] {
+            assert_eq!(utc(seconds), text);
         }
-        assert_eq!(utc(1_795_253_405), "2026-11-21T09:30:05Z");
     }
 }

@@ -104,7 +104,8 @@ pub(crate) enum Command {
     /// What a recorded run (serve --record) would have been with other settings.
     ///
     /// The recorded requests arrive again in the simulator, on a machine as fast as the recorded one was. The first
-    /// columns set the same settings, simulated, beside what was recorded: where these two part, the last column is worth no more.
+    /// columns set the same settings, simulated, beside what was recorded: where these two part, the last column is
+    /// worth no more.
     Whatif(WhatifFlags),
     /// Watch a server of ours in the terminal: one lane per request, both phases, how far from the machine's limits.
     ///

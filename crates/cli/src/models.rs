@@ -21,9 +21,13 @@ pub(crate) fn shipped() -> Result<Checkpoint, Failure> {
     launch::shipped().map_err(Failure::usage)
 }
 
-/// What `-m` names. A hub id that is not in the cache is downloaded, with a progress bar for people.
+/// What `-m` names, or the built-in model.
 pub(crate) fn open(name: Option<&str>) -> Result<Checkpoint, Failure> {
-    let Some(name) = name else { return shipped() };
+    name.map_or_else(shipped, |name| open_for("-m", name))
+}
+
+/// What `flag` names. A hub id that is not in the cache is downloaded, with a progress bar for people.
+pub(crate) fn open_for(flag: &str, name: &str) -> Result<Checkpoint, Failure> {
     let bar = Progress::new(name);
     let opened = launch::open(Some(name), &environment::variables().hub, &mut |progress| {
         bar.naming(progress.file.to_string());
@@ -34,7 +38,7 @@ pub(crate) fn open(name: Option<&str>) -> Result<Checkpoint, Failure> {
         OpenError::Hub(HubError::Network { .. } | HubError::DiskFull { .. } | HubError::Io { .. }) => {
             Failure::failed(error)
         }
-        _ => Failure::usage(format!("-m: {error}")),
+        _ => Failure::usage(format!("{flag}: {error}")),
     })
 }
 

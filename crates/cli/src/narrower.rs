@@ -5,7 +5,8 @@
 //! shapes ──> memory, to the byte                                ├── Facts ──> two lines on standard error
 //! what `quality` has kept of this checkpoint ──> KL             ┘
 //! ```
-//! Nothing is measured for them: what is not known, or was measured badly, is left out. Only where nobody chose and 16 bits are taken.
+//! Nothing is measured for them: what is not known, or was measured badly, is left out. Only where nobody chose and 16
+//! bits are taken.
 
 use checkpoint::Checkpoint;
 use checkpoint::weights::Weights;

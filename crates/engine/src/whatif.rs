@@ -7,7 +7,8 @@
 //! ```
 //!
 //! The lengths of the answers are known, because they were given. The machine is fitted to the steps (of decode alone,
-//! and all others); where it was slower or faster at a moment, it is again at that moment. So a disturbance is part of the past and not of the settings.
+//! and all others); where it was slower or faster at a moment, it is again at that moment. So a disturbance is part of
+//! the past and not of the settings.
 //!
 //! Not the same as it was: the cache is empty at the beginning, an answer's own tokens are not found by a later prompt,
 //! several answers of one request are as many requests, and requests that ended without a token are left out.

@@ -37,7 +37,8 @@ use crate::choice::{NoChoice, choose};
 /// The variables that `huggingface_hub` obeys, as the command line read them. Empty values count as absent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HubEnv {
-    /// `HF_HOME`, or `~/.cache/huggingface` where it is not set. Holds the cache (`hub`) and the token of `hf auth login` (`token`).
+    /// `HF_HOME`, or `~/.cache/huggingface` where it is not set. Holds the cache (`hub`) and the token of `hf auth
+    /// login` (`token`).
     pub hf_home: Option<PathBuf>,
     /// `HF_HUB_CACHE`; default `hub` in `HF_HOME`.
     pub hub_cache: Option<PathBuf>,

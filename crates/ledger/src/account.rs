@@ -368,7 +368,9 @@ impl Account {
             }
         }
         gaps.sort_unstable();
-        gaps.get(gaps.len() / 2).copied().unwrap_or_default()
+        // The middle of the two in the middle, as `figures::percentile` has it.
+        let Some(last) = gaps.len().checked_sub(1) else { return Nanos::default() };
+        Nanos(gaps[last / 2].0.midpoint(gaps[gaps.len() / 2].0))
     }
 
     /// Gives back memory that nothing will fill.

@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep_until, timeout};
 
 use crate::events::{LONGEST_LINE, Lines, Tokens, complaint};
-use crate::plan::Ask;
+use crate::plan::PlannedRequest;
 use crate::target::{Connection, Target, TargetError, chain, patiently};
 
 /// A server that takes longer for eight tokens has no place for a load.
@@ -23,7 +23,7 @@ const PROBE_LIMIT: Duration = Duration::from_secs(120);
 
 /// What came of one request. Times are in seconds.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Outcome {
+pub struct RequestOutcome {
     /// From the run's begin to the sending.
     pub start: f64,
     /// Waiting for a place below the concurrency limit, before `start`.
@@ -48,7 +48,7 @@ pub struct Outcome {
     pub error: Option<String>,
 }
 
-impl Outcome {
+impl RequestOutcome {
     /// Seconds per token after the first; `None` for answers of one token.
     pub fn tpot(&self) -> Option<f64> {
         (self.output_tokens > 1).then(|| (self.latency - self.ttft) / (self.output_tokens - 1) as f64)
@@ -78,7 +78,7 @@ pub async fn timeline(target: &Target, id: &str) -> Option<Value> {
 }
 
 /// One request before the run: whether the server answers at all, and as expected.
-pub async fn probe(target: &Target, ask: &Ask) -> Result<Outcome, TargetError> {
+pub async fn probe(target: &Target, ask: &PlannedRequest) -> Result<RequestOutcome, TargetError> {
     let outcome = timeout(PROBE_LIMIT, answer(target, ask, Instant::now())).await;
     let outcome = outcome.map_err(|_| {
         let seconds = PROBE_LIMIT.as_secs();
@@ -94,11 +94,11 @@ pub async fn probe(target: &Target, ask: &Ask) -> Result<Outcome, TargetError> {
 /// left out. `ended` hears how many have ended. Outcomes come in the order of the load.
 pub async fn run(
     target: Arc<Target>,
-    load: Vec<Ask>,
+    load: Vec<PlannedRequest>,
     max_concurrency: Option<usize>,
     stop: impl Future<Output = ()>,
     mut ended: impl FnMut(usize),
-) -> Vec<Outcome> {
+) -> Vec<RequestOutcome> {
     let begin = Instant::now();
     let places = Arc::new(Semaphore::new(max_concurrency.unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS)));
     let mut open = JoinSet::new();
@@ -122,7 +122,7 @@ pub async fn run(
                     let arrived = Instant::now();
                     let _place = places.acquire_owned().await;
                     let queued = arrived.elapsed().as_secs_f64();
-                    (index, Outcome { queued, ..answer(&target, &ask, begin).await })
+                    (index, RequestOutcome { queued, ..answer(&target, &ask, begin).await })
                 });
             }
         }
@@ -133,7 +133,12 @@ pub async fn run(
 
 /// Sends the same request again and again, evenly `rate` times per second, whatever became of those before, until
 /// `until`. Returns when all are answered.
-pub async fn beside(target: Arc<Target>, ask: Ask, rate: f64, until: impl Future<Output = ()>) -> Vec<Outcome> {
+pub async fn beside(
+    target: Arc<Target>,
+    ask: PlannedRequest,
+    rate: f64,
+    until: impl Future<Output = ()>,
+) -> Vec<RequestOutcome> {
     let begin = Instant::now();
     let mut clock = tokio::time::interval(Duration::from_secs_f64(1.0 / rate));
     let mut open = JoinSet::new();
@@ -152,16 +157,16 @@ pub async fn beside(target: Arc<Target>, ask: Ask, rate: f64, until: impl Future
 }
 
 /// Sends one request and reads its answer to the end.
-async fn answer(target: &Target, ask: &Ask, begin: Instant) -> Outcome {
+async fn answer(target: &Target, ask: &PlannedRequest, begin: Instant) -> RequestOutcome {
     let body = target.body(ask);
     let called = Instant::now();
     let connection = target.connect().await;
     let sent = Instant::now();
-    let mut outcome = Outcome {
+    let mut outcome = RequestOutcome {
         start: sent.duration_since(begin).as_secs_f64(),
         connect: sent.duration_since(called).as_secs_f64(),
         prompt_tokens: ask.prompt_tokens,
-        ..Outcome::default()
+        ..RequestOutcome::default()
     };
     outcome.error = match connection {
         Ok(mut connection) => read(target, &mut connection, body, sent, &mut outcome).await.err(),
@@ -176,7 +181,7 @@ async fn read(
     connection: &mut Connection,
     body: String,
     sent: Instant,
-    outcome: &mut Outcome,
+    outcome: &mut RequestOutcome,
 ) -> Result<(), String> {
     let response = target.post(connection, body).await?;
     let status = response.status();

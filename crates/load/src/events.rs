@@ -5,7 +5,7 @@ use std::time::Instant;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::client::Outcome;
+use crate::client::RequestOutcome;
 
 /// Most bytes of a line of the stream, and of everything that is no event before the next one.
 pub(crate) const LONGEST_LINE: usize = 1 << 20;
@@ -76,7 +76,7 @@ struct Details {
 
 impl Tokens {
     /// Takes a line of the stream. True: it was the last one.
-    pub(crate) fn take(&mut self, line: &[u8], sent: Instant, outcome: &mut Outcome) -> Result<bool, String> {
+    pub(crate) fn take(&mut self, line: &[u8], sent: Instant, outcome: &mut RequestOutcome) -> Result<bool, String> {
         let Some(data) = line.strip_prefix(b"data:").map(<[u8]>::trim_ascii) else {
             self.ignored += line.len() + 1;
             let rubbish = self.ignored > LONGEST_LINE;
@@ -166,8 +166,8 @@ impl Lines {
 mod tests {
     use super::*;
 
-    fn events(lines: &[&str]) -> (Outcome, Result<bool, String>) {
-        let (mut tokens, mut outcome) = (Tokens::default(), Outcome::default());
+    fn events(lines: &[&str]) -> (RequestOutcome, Result<bool, String>) {
+        let (mut tokens, mut outcome) = (Tokens::default(), RequestOutcome::default());
         let sent = Instant::now();
         let mut last = Ok(false);
         for line in lines {

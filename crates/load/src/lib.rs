@@ -4,7 +4,7 @@
 //! Schedule: when and what    | plan.rs      pure: a seed gives the same requests at the same moments
 //!      |                     |
 //!      v  one connection per request, events read as they come
-//! Outcome: when each token came, or why not    client.rs (the clock), target.rs (the sockets), events.rs (the stream)
+//! RequestOutcome: when each token came, or why not    client.rs (the clock), target.rs (the sockets), events.rs (the stream)
 //!      |                       |
 //!      |                       v
 //!      |     Stalls: gaps that were long, and whose prompts took them, if the server says    stalls.rs
@@ -15,8 +15,9 @@
 //! Sweep: throughput against latency over several loads    sweep.rs
 //! ```
 //!
-//! Definitions, the same as vLLM's: TTFT = request sent, on an open connection, to first text; ITL = from one event with text to the next; E2EL =
-//! request sent to the end; TPOT = (E2EL - TTFT) / (output tokens - 1), for answers of two tokens or more.
+//! Definitions, the same as vLLM's: TTFT = request sent, on an open connection, to first text; ITL = from one event
+//! with text to the next; E2EL = request sent to the end; TPOT = (E2EL - TTFT) / (output tokens - 1), for answers of
+//! two tokens or more.
 
 mod client;
 mod events;
@@ -28,11 +29,11 @@ mod summary;
 mod sweep;
 mod target;
 
-pub use client::{Outcome, beside, first_model, probe, run, timeline};
+pub use client::{RequestOutcome, beside, first_model, probe, run, timeline};
 pub use feed::{Feed, ask};
-pub use plan::{Arrivals, Ask, Dataset, PlanError, Prompt, Ramp, schedule};
-pub use report::{Measured, Settings, json, text};
+pub use plan::{Arrivals, Dataset, PlanError, PlannedPrompt, PlannedRequest, Ramp, schedule};
+pub use report::{Measured, ReportSettings, json, text};
 pub use stalls::{Attribution, Prefill, Stalls, stalls, worth_asking};
-pub use summary::{Distribution, Goal, Metric, Summary, summarize};
+pub use summary::{Goal, Metric, Summary, summarize};
 pub use sweep::{Point, Swept};
 pub use target::{Api, Target, TargetError};

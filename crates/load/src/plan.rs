@@ -12,7 +12,7 @@ use sim::workload::{Piece, Workload};
 
 /// A prompt: token ids where the server takes them, words where it wants text.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Prompt {
+pub enum PlannedPrompt {
     /// For `/v1/completions`.
     Tokens(Vec<u32>),
     /// For chats; about one token a word, and the server's usage says how many it really were.
@@ -21,11 +21,11 @@ pub enum Prompt {
 
 /// One request of the load.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Ask {
+pub struct PlannedRequest {
     /// When it is sent, from the beginning of the run.
     pub at: Duration,
     /// What is asked.
-    pub prompt: Prompt,
+    pub prompt: PlannedPrompt,
     /// Tokens of the prompt as planned.
     pub prompt_tokens: usize,
     /// Most tokens of the answer.
@@ -122,7 +122,7 @@ pub fn schedule(
     arrivals: &Arrivals,
     words: bool,
     seed: u64,
-) -> Result<Vec<Ask>, PlanError> {
+) -> Result<Vec<PlannedRequest>, PlanError> {
     let mut random = Random::new(seed);
     let tokens = count as f64
         * match dataset {
@@ -146,8 +146,8 @@ pub fn schedule(
     let asks = moments.into_iter().zip(shapes).map(|(at, (pieces, output))| {
         let ids: Vec<u32> = pieces.iter().flat_map(|piece| (0..piece.len).map(|index| id(piece.name, index))).collect();
         let prompt_tokens = ids.len();
-        let prompt = if words { Prompt::Words(as_words(&ids)) } else { Prompt::Tokens(ids) };
-        Ask { at, prompt, prompt_tokens, max_tokens: output.max(1) }
+        let prompt = if words { PlannedPrompt::Words(as_words(&ids)) } else { PlannedPrompt::Tokens(ids) };
+        PlannedRequest { at, prompt, prompt_tokens, max_tokens: output.max(1) }
     });
     Ok(asks.collect())
 }
@@ -310,8 +310,8 @@ mod tests {
         assert!(load.iter().all(|ask| (70..=131).contains(&ask.prompt_tokens)));
         let dataset = Dataset::PrefixRepetition { prefix: 40, suffix: 10, prefixes: 3, output: 8 };
         let load = schedule(&dataset, 9, &POISSON, false, 5).unwrap();
-        let Prompt::Tokens(first) = &load[0].prompt else { panic!("ids") };
-        let Prompt::Tokens(fourth) = &load[3].prompt else { panic!("ids") };
+        let PlannedPrompt::Tokens(first) = &load[0].prompt else { panic!("ids") };
+        let PlannedPrompt::Tokens(fourth) = &load[3].prompt else { panic!("ids") };
         assert_eq!((first.len(), first[..40] == fourth[..40], first[40..] == fourth[40..]), (50, true, false));
     }
 

@@ -1,10 +1,11 @@
 //! The result as people and scripts know it from `vllm bench serve`: the same block of text, the same JSON fields.
 
+use figures::Distribution;
 use serde_json::{Map, Value, json};
 
-use crate::client::Outcome;
+use crate::client::RequestOutcome;
 use crate::stalls::{Attribution, LATE, Stalls, late};
-use crate::summary::{Distribution, Goal, Metric, Summary};
+use crate::summary::{Goal, Metric, Summary};
 
 /// Prompts that are named in the text, and in the JSON.
 const NAMED: (usize, usize) = (5, 100);
@@ -13,18 +14,18 @@ const NAMED: (usize, usize) = (5, 100);
 #[derive(Clone, Copy, Debug)]
 pub struct Measured<'a> {
     /// Every request.
-    pub outcomes: &'a [Outcome],
+    pub outcomes: &'a [RequestOutcome],
     /// Their figures.
     pub summary: &'a Summary,
     /// The gaps between their tokens.
     pub stalls: &'a Stalls,
     /// Requests of one token that were sent beside them.
-    pub probes: &'a [Outcome],
+    pub probes: &'a [RequestOutcome],
 }
 
 /// What is shown, and what of the run's settings goes beside the figures.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct ReportSettings {
     /// Metrics in the text and JSON.
     pub metrics: Vec<Metric>,
     /// Their percentiles, in percent.
@@ -53,7 +54,7 @@ fn title(metric: Metric) -> (&'static str, &'static str) {
 }
 
 /// The block of text.
-pub fn text(measured: Measured<'_>, settings: &Settings) -> String {
+pub fn text(measured: Measured<'_>, settings: &ReportSettings) -> String {
     let summary = measured.summary;
     let mut lines = vec![format!("{:=^50}", " Serving Benchmark Result ")];
     let mut line = |name: &str, value: String| lines.push(format!("{name:<40} {value:<10}").trim_end().to_owned());
@@ -102,7 +103,7 @@ pub fn text(measured: Measured<'_>, settings: &Settings) -> String {
 }
 
 /// Steady gaps and late ones, and who took the late ones' time.
-fn stalls_text(stalls: &Stalls, outcomes: &[Outcome]) -> Vec<String> {
+fn stalls_text(stalls: &Stalls, outcomes: &[RequestOutcome]) -> Vec<String> {
     let mut lines = vec![format!("{:-^50}", format!("Stalls (gaps above {LATE} x the answer's median)"))];
     let mut line = |name: &str, value: String| lines.push(format!("{name:<40} {value:<10}").trim_end().to_owned());
     let ms = |samples: &Distribution, p: f64| match samples.is_empty() {
@@ -135,7 +136,7 @@ fn stalls_text(stalls: &Stalls, outcomes: &[Outcome]) -> Vec<String> {
     lines
 }
 
-fn stalls_json(stalls: &Stalls, outcomes: &[Outcome]) -> Value {
+fn stalls_json(stalls: &Stalls, outcomes: &[RequestOutcome]) -> Value {
     let server = |server: &Attribution| {
         let prompts = server.prompts.iter().take(NAMED.1).map(|prompt| {
             let tokens = prompt.request.map(|index| outcomes[index].prompt_tokens);
@@ -178,7 +179,7 @@ struct Probes {
 }
 
 impl Probes {
-    fn of(probes: &[Outcome]) -> Probes {
+    fn of(probes: &[RequestOutcome]) -> Probes {
         let completed = probes.iter().filter(|probe| probe.error.is_none());
         let e2el = Distribution::of(completed.map(|probe| probe.latency * 1e3).collect());
         Probes { completed: e2el.len(), failed: probes.len() - e2el.len(), e2el }
@@ -197,7 +198,7 @@ fn probes_text(probes: &Probes) -> Vec<String> {
 }
 
 /// The JSON object.
-pub fn json(measured: Measured<'_>, settings: &Settings) -> Value {
+pub fn json(measured: Measured<'_>, settings: &ReportSettings) -> Value {
     let (summary, outcomes) = (measured.summary, measured.outcomes);
     let mut object: Map<String, Value> = settings.labels.iter().cloned().collect();
     let rate = settings.request_rate;
@@ -238,7 +239,7 @@ pub fn json(measured: Measured<'_>, settings: &Settings) -> Value {
         }
     }
     if settings.detailed {
-        let each = |pick: &dyn Fn(&Outcome) -> Value| Value::Array(outcomes.iter().map(pick).collect());
+        let each = |pick: &dyn Fn(&RequestOutcome) -> Value| Value::Array(outcomes.iter().map(pick).collect());
         object.insert("input_lens".into(), each(&|outcome| json!(outcome.prompt_tokens)));
         object.insert("output_lens".into(), each(&|outcome| json!(outcome.output_tokens)));
         object.insert("ttfts".into(), each(&|outcome| json!(outcome.ttft)));
@@ -260,8 +261,8 @@ mod tests {
     use crate::stalls::{Prefill, stalls};
     use crate::summary::summarize;
 
-    fn settings() -> Settings {
-        Settings {
+    fn settings() -> ReportSettings {
+        ReportSettings {
             metrics: vec![Metric::Ttft, Metric::Itl],
             percentiles: vec![99.0, 99.9],
             goals: vec![],
@@ -273,8 +274,15 @@ mod tests {
         }
     }
 
-    fn outcome() -> Outcome {
-        Outcome { ttft: 0.25, itls: vec![0.05], latency: 0.3, prompt_tokens: 9, output_tokens: 2, ..Outcome::default() }
+    fn outcome() -> RequestOutcome {
+        RequestOutcome {
+            ttft: 0.25,
+            itls: vec![0.05],
+            latency: 0.3,
+            prompt_tokens: 9,
+            output_tokens: 2,
+            ..RequestOutcome::default()
+        }
     }
 
     #[test]
@@ -306,14 +314,14 @@ mod tests {
         assert_eq!(json["itls"], json!([[0.05]]));
         assert_eq!((&json["completed"], &json["request_goodput"]), (&json!(1), &Value::Null));
         assert_eq!(json["request_rate"], 2.0);
-        let infinite = Settings { request_rate: f64::INFINITY, ..settings() };
+        let infinite = ReportSettings { request_rate: f64::INFINITY, ..settings() };
         assert_eq!(super::json(measured, &infinite)["request_rate"], "inf");
     }
 
     #[test]
     fn stalls_are_told_with_their_owners_and_without() {
-        let late = Outcome { itls: vec![0.01, 0.01, 0.3], output_tokens: 4, ..outcome() };
-        let outcomes = [Outcome { prompt_tokens: 4096, ..outcome() }, late];
+        let late = RequestOutcome { itls: vec![0.01, 0.01, 0.3], output_tokens: 4, ..outcome() };
+        let outcomes = [RequestOutcome { prompt_tokens: 4096, ..outcome() }, late];
         let (summary, alone) = (summarize(&outcomes, &[]), stalls(&outcomes));
         let measured = Measured { outcomes: &outcomes, summary: &summary, stalls: &alone, probes: &outcomes[..1] };
         let block = text(measured, &settings());

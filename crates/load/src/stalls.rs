@@ -10,10 +10,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use figures::Distribution;
 use serde_json::Value;
 
-use crate::client::Outcome;
-use crate::summary::Distribution;
+use crate::client::RequestOutcome;
 
 /// A gap is a stall if it is longer than this many median gaps of its own answer.
 pub(crate) const LATE: f64 = 2.0;
@@ -68,7 +68,7 @@ pub(crate) fn late(itls: &[f64]) -> Vec<usize> {
 }
 
 fn median(itls: &[f64]) -> f64 {
-    Distribution::of(itls.to_vec()).percentile(50.0)
+    figures::median(&mut itls.to_vec()).unwrap_or_default()
 }
 
 /// Milliseconds that an answer's stalls took beyond its median gap.
@@ -78,7 +78,7 @@ fn lost_ms(itls: &[f64]) -> f64 {
 }
 
 /// Labels every gap of the completed answers.
-pub fn stalls(outcomes: &[Outcome]) -> Stalls {
+pub fn stalls(outcomes: &[RequestOutcome]) -> Stalls {
     let (mut steady, mut stalled) = (Vec::new(), Vec::new());
     let mut found = Stalls::default();
     for outcome in outcomes.iter().filter(|outcome| outcome.error.is_none()) {
@@ -95,7 +95,7 @@ pub fn stalls(outcomes: &[Outcome]) -> Stalls {
 }
 
 /// The answers, at most `most`, whose timelines tell most: those that lost most time in stalls, the worst first.
-pub fn worth_asking(outcomes: &[Outcome], most: usize) -> Vec<usize> {
+pub fn worth_asking(outcomes: &[RequestOutcome], most: usize) -> Vec<usize> {
     let completed = outcomes.iter().enumerate().filter(|(_, outcome)| outcome.error.is_none());
     let lost = completed.map(|(index, outcome)| (lost_ms(&outcome.itls), index));
     let mut lost: Vec<(f64, usize)> = lost.filter(|(lost, _)| *lost > 0.0).collect();
@@ -121,7 +121,7 @@ impl Stalls {
 
 impl Attribution {
     /// Lays the timelines of some answers (indices of `outcomes`) over their stalls.
-    pub fn of(outcomes: &[Outcome], timelines: &[(usize, Value)]) -> Attribution {
+    pub fn of(outcomes: &[RequestOutcome], timelines: &[(usize, Value)]) -> Attribution {
         let mut found = Attribution { answers: timelines.len(), ..Attribution::default() };
         let mut owners: BTreeMap<&str, f64> = BTreeMap::new();
         let mut prompts: BTreeMap<String, Prefill> = BTreeMap::new();
@@ -198,14 +198,20 @@ mod tests {
 
     use super::*;
 
-    fn answered(id: &str, itls: &[f64]) -> Outcome {
-        Outcome { id: id.into(), ttft: 0.1, itls: itls.to_vec(), output_tokens: itls.len() + 1, ..Outcome::default() }
+    fn answered(id: &str, itls: &[f64]) -> RequestOutcome {
+        RequestOutcome {
+            id: id.into(),
+            ttft: 0.1,
+            itls: itls.to_vec(),
+            output_tokens: itls.len() + 1,
+            ..RequestOutcome::default()
+        }
     }
 
     #[test]
     fn a_gap_is_a_stall_above_twice_the_median_of_its_own_answer() {
         // Slow is not late: the second answer is steady.
-        let failed = Outcome { error: Some("no".into()), ..answered("c", &[0.1, 9.0]) };
+        let failed = RequestOutcome { error: Some("no".into()), ..answered("c", &[0.1, 9.0]) };
         let found = stalls(&[answered("a", &[0.010, 0.010, 0.012, 0.310]), answered("b", &[0.2, 0.2, 0.3]), failed]);
         assert_eq!((found.steady.len(), found.stalled.len(), found.answers), (6, 1, 1));
         assert!((found.stalled.percentile(50.0) - 310.0).abs() < 1e-9);

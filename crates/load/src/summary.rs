@@ -1,6 +1,8 @@
 //! From outcomes to figures, defined as `vllm bench serve` defines them.
 
-use crate::client::Outcome;
+use figures::Distribution;
+
+use crate::client::RequestOutcome;
 
 /// What is measured of each request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,47 +41,6 @@ pub struct Goal {
     pub ms: f64,
 }
 
-/// Sorted samples of one metric, in milliseconds.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Distribution(Vec<f64>);
-
-impl Distribution {
-    pub(crate) fn of(mut values: Vec<f64>) -> Distribution {
-        values.sort_by(f64::total_cmp);
-        Distribution(values)
-    }
-
-    /// Number of samples.
-    pub fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    /// Whether there is none.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    /// Arithmetic mean; 0 without samples.
-    pub fn mean(&self) -> f64 {
-        if self.0.is_empty() { 0.0 } else { self.0.iter().sum::<f64>() / self.0.len() as f64 }
-    }
-
-    /// Standard deviation of the samples.
-    pub fn std(&self) -> f64 {
-        let mean = self.mean();
-        let squares = Distribution(self.0.iter().map(|value| (value - mean).powi(2)).collect());
-        squares.mean().sqrt()
-    }
-
-    /// Percentile by linear interpolation, `p` in percent; 0 without samples.
-    pub fn percentile(&self, p: f64) -> f64 {
-        let Some(last) = self.0.len().checked_sub(1) else { return 0.0 };
-        let place = last as f64 * p / 100.0;
-        let below = self.0[place.floor() as usize];
-        below + (self.0[place.ceil() as usize] - below) * place.fract()
-    }
-}
-
 /// The figures of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Summary {
@@ -105,7 +66,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Samples of a metric.
+    /// Samples of a metric, in milliseconds.
     pub fn distribution(&self, metric: Metric) -> &Distribution {
         &self.distributions[metric as usize]
     }
@@ -131,12 +92,12 @@ impl Summary {
 }
 
 /// The figures of `outcomes`. Only completed requests count, but for `failed`.
-pub fn summarize(outcomes: &[Outcome], goals: &[Goal]) -> Summary {
-    let completed: Vec<&Outcome> = outcomes.iter().filter(|outcome| outcome.error.is_none()).collect();
+pub fn summarize(outcomes: &[RequestOutcome], goals: &[Goal]) -> Summary {
+    let completed: Vec<&RequestOutcome> = outcomes.iter().filter(|outcome| outcome.error.is_none()).collect();
     let begin = outcomes.iter().map(|outcome| outcome.start).fold(f64::INFINITY, f64::min);
     let end = completed.iter().map(|outcome| outcome.start + outcome.latency).fold(0.0, f64::max);
     let duration = (end - begin).max(0.0);
-    let ms = |pick: &dyn Fn(&Outcome) -> Option<f64>| {
+    let ms = |pick: &dyn Fn(&RequestOutcome) -> Option<f64>| {
         Distribution::of(completed.iter().filter_map(|outcome| pick(outcome)).map(|seconds| seconds * 1e3).collect())
     };
     let gaps = completed.iter().flat_map(|outcome| outcome.itls.iter().map(|gap| gap * 1e3)).collect();
@@ -154,14 +115,14 @@ pub fn summarize(outcomes: &[Outcome], goals: &[Goal]) -> Summary {
         max_concurrent_requests,
         distributions: [
             ms(&|outcome| Some(outcome.ttft)),
-            ms(&Outcome::tpot),
+            ms(&RequestOutcome::tpot),
             Distribution::of(gaps),
             ms(&|outcome| Some(outcome.latency)),
         ],
     }
 }
 
-fn keeps(outcome: &Outcome, goal: &Goal) -> bool {
+fn keeps(outcome: &RequestOutcome, goal: &Goal) -> bool {
     let seconds = match goal.metric {
         Metric::Ttft => outcome.ttft,
         // An answer of one token has no TPOT to miss.
@@ -173,7 +134,7 @@ fn keeps(outcome: &Outcome, goal: &Goal) -> bool {
 }
 
 /// By seconds of the run: most tokens that came, most requests that were open.
-fn peaks(completed: &[&Outcome], begin: f64, duration: f64) -> (f64, usize) {
+fn peaks(completed: &[&RequestOutcome], begin: f64, duration: f64) -> (f64, usize) {
     let seconds = duration.ceil() as usize + 1;
     let (mut tokens, mut open) = (vec![0.0; seconds], vec![0; seconds]);
     for outcome in completed {
@@ -196,21 +157,21 @@ fn peaks(completed: &[&Outcome], begin: f64, duration: f64) -> (f64, usize) {
 mod tests {
     use super::*;
 
-    fn answered(start: f64, ttft: f64, itls: &[f64]) -> Outcome {
-        Outcome {
+    fn answered(start: f64, ttft: f64, itls: &[f64]) -> RequestOutcome {
+        RequestOutcome {
             start,
             ttft,
             latency: ttft + itls.iter().sum::<f64>(),
             itls: itls.to_vec(),
             prompt_tokens: 10,
             output_tokens: itls.len() + 1,
-            ..Outcome::default()
+            ..RequestOutcome::default()
         }
     }
 
     #[test]
     fn figures_are_defined_as_vllm_defines_them() {
-        let failed = Outcome { start: 0.5, error: Some("no".into()), ..Outcome::default() };
+        let failed = RequestOutcome { start: 0.5, error: Some("no".into()), ..RequestOutcome::default() };
         let outcomes = [answered(1.0, 0.2, &[0.1, 0.3]), answered(2.0, 0.4, &[]), failed];
         let goals = [Goal { metric: Metric::Ttft, ms: 300.0 }, Goal { metric: Metric::Tpot, ms: 250.0 }];
         let summary = summarize(&outcomes, &goals);
@@ -230,7 +191,7 @@ mod tests {
 
     #[test]
     fn nothing_answered_is_zeros_and_no_panic() {
-        let failed = Outcome { error: Some("no".into()), ..Outcome::default() };
+        let failed = RequestOutcome { error: Some("no".into()), ..RequestOutcome::default() };
         let summary = summarize(&[failed], &[]);
         assert_eq!((summary.completed, summary.failed, summary.request_throughput()), (0, 1, 0.0));
         assert_eq!(summary.distribution(Metric::Itl).percentile(99.0), 0.0);

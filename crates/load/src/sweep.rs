@@ -2,8 +2,8 @@
 //!
 //! A point is on the front (Pareto's) if no other one gives at least its throughput with at most its median TTFT.
 
+use figures::plot::{Chart, Line, Word};
 use serde_json::{Value, json};
-use sim::plot::{Chart, Line, Word};
 
 use crate::stalls::Stalls;
 use crate::summary::{Goal, Metric, Summary};
@@ -129,12 +129,13 @@ impl Swept {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::client::Outcome;
+    use crate::client::RequestOutcome;
     use crate::summary::summarize;
 
     /// `count` answers within a second that waited `ttft` seconds for their first token.
     fn point(asked: f64, count: usize, ttft: f64, complete: bool) -> Point {
-        let outcome = Outcome { ttft, latency: 1.0, prompt_tokens: 5, output_tokens: 10, ..Outcome::default() };
+        let outcome =
+            RequestOutcome { ttft, latency: 1.0, prompt_tokens: 5, output_tokens: 10, ..RequestOutcome::default() };
         let outcomes = vec![outcome; count];
         let goals = [Goal { metric: Metric::Ttft, ms: 300.0 }];
         let summary = summarize(&outcomes, &goals);

@@ -22,7 +22,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
-use crate::plan::{Ask, Prompt};
+use crate::plan::{PlannedPrompt, PlannedRequest};
 
 const CONNECT_LIMIT: Duration = Duration::from_secs(20);
 /// A server that sends nothing for so long has forgotten the request.
@@ -151,17 +151,17 @@ impl Target {
         Ok(())
     }
 
-    pub(crate) fn body(&self, ask: &Ask) -> String {
+    pub(crate) fn body(&self, ask: &PlannedRequest) -> String {
         let mut body = self.fields.clone();
         if !self.model.is_empty() {
             body.insert("model".into(), json!(self.model));
         }
         match &ask.prompt {
-            Prompt::Tokens(ids) => body.insert("prompt".into(), json!(ids)),
-            Prompt::Words(text) if self.api == Api::Chat => {
+            PlannedPrompt::Tokens(ids) => body.insert("prompt".into(), json!(ids)),
+            PlannedPrompt::Words(text) if self.api == Api::Chat => {
                 body.insert("messages".into(), json!([{ "role": "user", "content": text }]))
             }
-            Prompt::Words(text) => body.insert("prompt".into(), json!(text)),
+            PlannedPrompt::Words(text) => body.insert("prompt".into(), json!(text)),
         };
         body.insert("max_tokens".into(), json!(ask.max_tokens));
         body.insert("stream".into(), json!(true));

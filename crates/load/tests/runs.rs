@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use load::{
-    Api, Arrivals, Dataset, Metric, Outcome, Target, beside, first_model, probe, run, schedule, stalls, summarize,
-    timeline,
+    Api, Arrivals, Dataset, Metric, RequestOutcome, Target, beside, first_model, probe, run, schedule, stalls,
+    summarize, timeline,
 };
 use rustls::ServerConfig;
 use rustls::crypto::ring;
@@ -25,7 +25,7 @@ const CERTIFICATE: &[u8] = include_bytes!("localhost.pem");
 enum Script {
     /// Streams so many tokens, one every so many milliseconds.
     Tokens(usize, u64),
-    /// Streams three tokens once so many requests are open.
+    /// Streams three tokens once so many requests have been open at the same time.
     Together(usize),
     /// Answers with a status and no stream.
     Status(&'static str),
@@ -67,9 +67,9 @@ async fn serve_over(script: Script, encryption: Option<Arc<ServerConfig>>) -> (S
                 most.fetch_max(open.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
                 // A client that gave up is no failure of the server's.
                 let _ = match encryption {
-                    None => reply(stream, script, &open).await,
+                    None => reply(stream, script, &most).await,
                     Some(config) => match TlsAcceptor::from(config).accept(stream).await {
-                        Ok(stream) => reply(stream, script, &open).await,
+                        Ok(stream) => reply(stream, script, &most).await,
                         Err(error) => Err(error),
                     },
                 };
@@ -80,7 +80,7 @@ async fn serve_over(script: Script, encryption: Option<Arc<ServerConfig>>) -> (S
     (url, seen)
 }
 
-async fn reply<S>(mut stream: S, script: Script, open: &AtomicUsize) -> std::io::Result<()>
+async fn reply<S>(mut stream: S, script: Script, most: &AtomicUsize) -> std::io::Result<()>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
@@ -104,11 +104,10 @@ where
         return stream.write_all(head.as_bytes()).await;
     }
     if let Script::Together(count) = script {
-        while open.load(Ordering::Relaxed) < count {
+        // The most never falls, so each of them sees it, whoever leaves first.
+        while most.load(Ordering::Relaxed) < count {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        // The others look as well before anybody leaves.
-        tokio::time::sleep(Duration::from_millis(500)).await;
     }
     match script {
         Script::Tokens(..) | Script::Together(_) => {
@@ -141,12 +140,12 @@ where
     }
 }
 
-fn load(count: usize, rate: f64) -> Vec<load::Ask> {
+fn load(count: usize, rate: f64) -> Vec<load::PlannedRequest> {
     let dataset = Dataset::Random { input: 8, output: 5, ratio: 0.0, prefix: 0 };
     schedule(&dataset, count, &Arrivals { rate, burstiness: 1.0, ramp: None }, false, 1).unwrap()
 }
 
-async fn measure(script: Script, count: usize, most: Option<usize>) -> (Vec<Outcome>, usize) {
+async fn measure(script: Script, count: usize, most: Option<usize>) -> (Vec<RequestOutcome>, usize) {
     let (url, seen) = serve(script).await;
     let target = Arc::new(Target::new(&url, None, Api::Completions, true).unwrap());
     let outcomes = run(target, load(count, f64::INFINITY), most, pending(), |_| ()).await;
@@ -181,7 +180,7 @@ async fn a_thousand_encrypted_streams_are_open_at_once() {
     assert_a_thousand(&outcomes, seen.load(Ordering::Relaxed));
 }
 
-fn assert_a_thousand(outcomes: &[Outcome], seen: usize) {
+fn assert_a_thousand(outcomes: &[RequestOutcome], seen: usize) {
     let failed: Vec<_> = outcomes.iter().filter_map(|outcome| outcome.error.as_ref()).collect();
     assert!(failed.is_empty(), "{} failed, such as {:?}", failed.len(), failed.first());
     assert_eq!((outcomes.len(), seen), (1000, 1000));
@@ -213,8 +212,8 @@ async fn http_and_https_are_told_apart() {
 
 #[tokio::test]
 async fn probes_go_beside_the_load_whatever_became_of_those_before() {
-    // Each takes 60 ms and one leaves every 20.
-    let (url, seen) = serve(Script::Tokens(3, 20)).await;
+    // Nobody is answered before three are open.
+    let (url, seen) = serve(Script::Together(3)).await;
     let target = Arc::new(Target::new(&url, None, Api::Completions, true).unwrap());
     let together = async {
         while seen.load(Ordering::Relaxed) < 3 {
@@ -237,6 +236,18 @@ async fn only_a_server_that_keeps_timelines_is_read_as_one() {
     assert_eq!(timeline(&target, "").await, None);
 }
 
+#[test]
+fn a_trace_keeps_its_moments_and_lengths() {
+    let path = std::env::temp_dir().join(format!("twostroke-load-{}.jsonl", std::process::id()));
+    let row = |ms, input| format!("{{\"timestamp\": {ms}, \"input_length\": {input}, \"output_length\": 4}}\n");
+    std::fs::write(&path, row(70, 30) + &row(190, 45)).unwrap();
+    let dataset = Dataset::Trace(sim::trace::read(&path, 0).unwrap());
+    std::fs::remove_file(&path).unwrap();
+    let load = schedule(&dataset, 10, &Arrivals { rate: 1.0, burstiness: 1.0, ramp: None }, false, 1).unwrap();
+    let seen: Vec<_> = load.iter().map(|asked| (asked.at.as_millis(), asked.prompt_tokens, asked.max_tokens)).collect();
+    assert_eq!(seen, [(0, 30, 4), (120, 45, 4)]);
+}
+
 #[tokio::test]
 async fn endless_rubbish_ends() {
     let (outcomes, _) = measure(Script::Flood, 1, None).await;
@@ -246,7 +257,8 @@ async fn endless_rubbish_ends() {
 
 #[tokio::test]
 async fn no_more_are_open_than_asked() {
-    let (outcomes, seen) = measure(Script::Tokens(3, 5), 40, Some(7)).await;
+    // All are due at once, and nobody is answered before seven are open.
+    let (outcomes, seen) = measure(Script::Together(7), 40, Some(7)).await;
     assert!(outcomes.iter().all(|outcome| outcome.error.is_none()));
     assert_eq!(seen, 7);
     assert!(outcomes.iter().any(|outcome| outcome.queued > 0.0), "waiting for a place is told apart");
@@ -288,7 +300,7 @@ async fn stopping_keeps_what_has_ended() {
     let target = Arc::new(Target::new(&url, None, Api::Completions, true).unwrap());
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let mut stop = Some(stop);
-    // A request every two seconds: the tenth would come after 20.
+    // A request every thousand seconds.
     let ended = |count: usize| {
         if count == 1 {
             let _ = stop.take().map(|stop| stop.send(()));
@@ -297,7 +309,7 @@ async fn stopping_keeps_what_has_ended() {
     let waiting = async {
         let _ = stopped.await;
     };
-    let mut load = load(10, 0.5);
+    let mut load = load(10, 0.001);
     load[0].at = Duration::ZERO;
     let outcomes = run(target, load, None, waiting, ended).await;
     assert_eq!((outcomes.len(), outcomes[0].error.as_deref()), (1, None));

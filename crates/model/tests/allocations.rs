@@ -5,6 +5,7 @@ mod common;
 use allocation_counter::measure;
 use common::*;
 use kernels::WeightClass;
+use model::sampler::{History, SampleKey, Sampler, SamplingParams};
 use model::{Batch, Forward};
 
 #[test]
@@ -36,4 +37,39 @@ fn a_steady_step_allocates_nothing() {
             assert_eq!(allocations.count_total, 0, "{checkpoint} {class:?}");
         }
     }
+}
+
+/// The sampler of a steady step: every way to choose, after one token of each. What it does not cover is what is asked for
+/// beyond the token (log probabilities, which are part of the answer) and a history that meets a token for the first time.
+#[test]
+fn a_steady_sampler_allocates_nothing() {
+    const VOCAB: usize = 5000;
+    let default = SamplingParams { temperature: 0.8, ..SamplingParams::default() };
+    let penalties = (0.5, 0.25, 1.2);
+    let (presence_penalty, frequency_penalty, repetition_penalty) = penalties;
+    let ways = [
+        SamplingParams { temperature: 0.0, ..default.clone() },
+        default.clone(),
+        SamplingParams { top_k: 40, ..default.clone() },
+        SamplingParams { top_p: 0.9, ..default.clone() },
+        SamplingParams { top_k: 40, top_p: 0.9, min_p: 0.05, ..default.clone() },
+        SamplingParams { top_k: VOCAB as u32, min_p: 0.05, ..default.clone() },
+        SamplingParams { presence_penalty, frequency_penalty, repetition_penalty, ..default.clone() },
+        SamplingParams { logit_bias: vec![(7, 3.0), (4000, -100.0)], ..default },
+    ];
+    let mut history = History::new(&[1, 2, 3, 4000]);
+    history.push(2);
+    let row: Vec<f32> = (0..VOCAB).map(|id| ((id * 7919 % 1009) as f32 / 100.0).sin() * 9.0).collect();
+    let mut sampler = Sampler::new(VOCAB);
+    let mut logits = row.clone();
+    let mut step = |position: u64| {
+        for params in &ways {
+            logits.copy_from_slice(&row);
+            let key = SampleKey { seed: 11, stream: 0, position };
+            sampler.sample(&mut logits, params, &history, &[5, 6], key).expect("there is a choice");
+        }
+    };
+    step(0);
+    let allocations = measure(|| (1..200).for_each(&mut step));
+    assert_eq!(allocations.count_total, 0);
 }

@@ -1,5 +1,6 @@
-//! Writing quantized checkpoints and GGUF files: what was written and is loaded computes what the original does under the same flag, bit
-//! by bit; what would lose too much stays as it was; and whatever goes wrong, nothing is left behind.
+//! Writing quantized checkpoints and GGUF files: what was written and is loaded computes what the original does under
+//! the same flag, bit by bit; what would lose too much stays as it was; and whatever goes wrong, nothing is left
+//! behind.
 
 mod common;
 

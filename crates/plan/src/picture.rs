@@ -1,6 +1,6 @@
 //! A plan as two charts in one SVG: an answer's time as its prompt grows, and what a larger batch gains and costs.
 
-use sim::plot::{Chart, Line, stacked};
+use figures::plot::{Chart, Line, stacked};
 
 use crate::{Ask, Plan};
 

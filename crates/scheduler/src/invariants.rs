@@ -1,4 +1,4 @@
-//! What must hold between any two calls. `I..` are the names that the tests and the design notes use.
+//! What must hold between any two calls. `I..` are the names that the tests use.
 
 use alloc::vec;
 use alloc::vec::Vec;

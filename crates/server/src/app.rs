@@ -19,7 +19,6 @@ use crate::error::ApiError;
 use crate::live::feed::MOST_READERS;
 use crate::metrics::HttpMetrics;
 use crate::openai::answer::Form;
-#[cfg(feature = "otel")]
 use crate::otel::Exporter;
 use crate::site::Site;
 use crate::text_pool::{Room, TextPool};
@@ -44,7 +43,6 @@ pub(crate) struct App {
     /// Which names answers were given.
     pub(crate) registry: Registry,
     /// Where spans go.
-    #[cfg(feature = "otel")]
     pub(crate) exporter: Option<Arc<Exporter>>,
     /// Seconds since 1970 at the start.
     pub(crate) started: u64,
@@ -83,7 +81,6 @@ impl App {
             site,
             http: HttpMetrics::default(),
             registry: Registry::default(),
-            #[cfg(feature = "otel")]
             exporter: options.otel.clone().map(|otel| Exporter::start(otel, engine.clone())),
             started: unix_seconds(),
             ui: options.ui,

@@ -25,7 +25,6 @@ mod listen;
 mod live;
 mod metrics;
 mod openai;
-#[cfg(feature = "otel")]
 mod otel;
 mod plan;
 mod routes;
@@ -49,9 +48,8 @@ use crate::site::{Site, Told, Unusable};
 use crate::stop::Ending;
 
 pub use auth::ApiKey;
-#[cfg(feature = "otel")]
 pub use otel::OtelOptions;
-pub use routes::ROUTES;
+pub use routes::routes;
 pub use stop::{Stop, StopHandle, hangups};
 
 /// After the drain limit: time for the requests that were ended by it to say so to their clients.
@@ -92,7 +90,6 @@ pub struct ServerOptions {
     /// What the machine can do at most, for those who look; `None` where nobody measured it.
     pub limits: Option<DeviceLimits>,
     /// Where spans of requests go; nowhere by default.
-    #[cfg(feature = "otel")]
     pub otel: Option<OtelOptions>,
 }
 
@@ -113,7 +110,6 @@ impl Default for ServerOptions {
             hold_token: None,
             pause_limit: Duration::from_secs(30),
             limits: None,
-            #[cfg(feature = "otel")]
             otel: None,
         }
     }
@@ -231,7 +227,6 @@ impl Server {
             }
         }
         listener.close(LAST_WORDS).await;
-        #[cfg(feature = "otel")]
         if let Some(exporter) = app.exporter.clone() {
             // It waits, so not on a thread that serves.
             let _ = tokio::task::spawn_blocking(move || exporter.finish(LAST_WORDS)).await;

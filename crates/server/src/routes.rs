@@ -6,8 +6,8 @@
 //!                                                      answer <-- X-Request-Id, counters, CORS <-------+
 //! ```
 //!
-//! Whose pages may ask is `site.rs`. Denying is the default: the key is asked for before a route is looked up, whatever the path looks like, and only
-//! `GET /health` and the files of the page are exempt.
+//! Whose pages may ask is `site.rs`. Denying is the default: the key is asked for before a route is looked up, whatever
+//! the path looks like, and only `GET /health` and the files of the page are exempt.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use axum::extract::{Extension, MatchedPath, Path, Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{MethodRouter, get, post};
+use axum::routing::{MethodFilter, MethodRouter, on};
 use serde_json::{Value, json};
 
 use crate::app::App;
@@ -27,7 +27,6 @@ use crate::error::ApiError;
 use crate::live::page::is_page;
 use crate::openai::answer::{Events, Job, Outputs, Plan, collect};
 use crate::openai::{chat, completions, text};
-#[cfg(feature = "otel")]
 use crate::otel::TraceParent;
 use crate::timeline::Asker;
 use crate::{live, metrics, plan};
@@ -41,63 +40,46 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const PREDICTED_TTFT: HeaderName = HeaderName::from_static("x-predicted-ttft-ms");
 const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Every route with its method, the one list that the router is made of.
-pub const ROUTES: &[(&str, &str)] = &[
-    ("POST", "/v1/completions"),
-    ("POST", "/v1/chat/completions"),
-    ("GET", "/v1/models"),
-    ("GET", "/v1/models/{*model}"),
-    ("GET", "/v1/requests/{id}/timeline"),
-    ("POST", "/tokenize"),
-    ("POST", "/detokenize"),
-    ("GET", "/health"),
-    ("GET", "/metrics"),
-    ("GET", "/version"),
-    ("GET", "/"),
-    ("GET", "/app.js"),
-    ("GET", "/app.css"),
-    ("GET", "/favicon.svg"),
-    ("GET", "/plan"),
-    ("POST", "/plan"),
-    ("GET", "/plan/presets"),
-    ("GET", "/live/info"),
-    ("GET", "/live/feed"),
-    ("GET", "/live/whatif"),
-    ("POST", "/live/pause"),
-    ("POST", "/live/step"),
-    ("POST", "/live/resume"),
+/// How a route is asked, where, and what answers.
+type Route = (Method, &'static str, fn(MethodFilter) -> MethodRouter<Arc<App>>);
+
+/// Every route: what the router is made of, and the labels of a metric.
+static TABLE: [Route; 23] = [
+    (Method::POST, "/v1/completions", |by| on(by, complete)),
+    (Method::POST, "/v1/chat/completions", |by| on(by, converse)),
+    (Method::GET, "/v1/models", |by| on(by, list_models)),
+    (Method::GET, "/v1/models/{*model}", |by| on(by, show_model)),
+    (Method::GET, "/v1/requests/{id}/timeline", |by| on(by, show_timeline)),
+    (Method::POST, "/tokenize", |by| on(by, tokenize)),
+    (Method::POST, "/detokenize", |by| on(by, detokenize)),
+    (Method::GET, "/health", |by| on(by, health)),
+    (Method::GET, "/metrics", |by| on(by, show_metrics)),
+    (Method::GET, "/version", |by| on(by, version)),
+    (Method::GET, "/", |by| on(by, live::page::file)),
+    (Method::GET, "/app.js", |by| on(by, live::page::file)),
+    (Method::GET, "/app.css", |by| on(by, live::page::file)),
+    (Method::GET, "/favicon.svg", |by| on(by, live::page::file)),
+    (Method::GET, "/plan", |by| on(by, plan::answer)),
+    (Method::POST, "/plan", |by| on(by, plan::answer_of_config)),
+    (Method::GET, "/plan/presets", |by| on(by, plan::presets)),
+    (Method::GET, "/live/info", |by| on(by, live::info)),
+    (Method::GET, "/live/feed", |by| on(by, live::watch)),
+    (Method::GET, "/live/whatif", |by| on(by, live::whatif::ask)),
+    (Method::POST, "/live/pause", |by| on(by, live::hold::pause)),
+    (Method::POST, "/live/step", |by| on(by, live::hold::step)),
+    (Method::POST, "/live/resume", |by| on(by, live::hold::resume)),
 ];
 
-fn handler(method: &str, path: &str) -> MethodRouter<Arc<App>> {
-    match path {
-        "/v1/completions" => post(complete),
-        "/v1/chat/completions" => post(converse),
-        "/v1/models" => get(list_models),
-        "/v1/models/{*model}" => get(show_model),
-        "/v1/requests/{id}/timeline" => get(show_timeline),
-        "/tokenize" => post(tokenize),
-        "/detokenize" => post(detokenize),
-        "/health" => get(health),
-        "/metrics" => get(show_metrics),
-        "/version" => get(version),
-        "/plan" if method == "POST" => post(plan::answer_of_config),
-        "/plan" => get(plan::answer),
-        "/plan/presets" => get(plan::presets),
-        "/live/info" => get(live::info),
-        "/live/feed" => get(live::watch),
-        "/live/whatif" => get(live::whatif::ask),
-        "/live/pause" => post(live::hold::pause),
-        "/live/step" => post(live::hold::step),
-        "/live/resume" => post(live::hold::resume),
-        page if is_page(page) => get(live::page::file),
-        _ => unreachable!("every entry of ROUTES has a handler"),
-    }
+/// Method and path of every route.
+pub fn routes() -> impl Iterator<Item = (&'static str, &'static str)> {
+    TABLE.iter().map(|(method, path, _)| (method.as_str(), *path))
 }
 
 pub(crate) fn router(app: Arc<App>) -> Router {
     let mut router = Router::new();
-    for (method, path) in ROUTES.iter().filter(|(_, path)| app.ui || !live::is_live(path)) {
-        router = router.route(path, handler(method, path));
+    for (method, path, handler) in TABLE.iter().filter(|(_, path, _)| app.ui || !live::is_live(path)) {
+        let by = MethodFilter::try_from(method.clone()).expect("GET and POST are methods that axum knows");
+        router = router.route(path, handler(by));
     }
     router
         .fallback(|| async { ApiError::unknown_route() })
@@ -114,12 +96,7 @@ async fn front(State(app): State<Arc<App>>, mut request: Request, next: Next) ->
     let mut response = match admit(&app, &request) {
         Ok(Admitted::Preflight(answer)) => answer,
         Ok(Admitted::Caller(tenant)) => {
-            let caller = Caller {
-                tenant,
-                request_id: id.clone(),
-                #[cfg(feature = "otel")]
-                parent: trace_parent(request.headers()),
-            };
+            let caller = Caller { tenant, request_id: id.clone(), parent: trace_parent(request.headers()) };
             request.extensions_mut().insert(caller);
             next.run(request).await
         }
@@ -138,7 +115,6 @@ async fn front(State(app): State<Arc<App>>, mut request: Request, next: Next) ->
 pub(crate) struct Caller {
     pub(crate) tenant: Option<Tenant>,
     request_id: HeaderValue,
-    #[cfg(feature = "otel")]
     parent: Option<TraceParent>,
 }
 
@@ -147,7 +123,6 @@ impl Caller {
         Asker {
             tenant: self.tenant,
             request_id: self.request_id.to_str().unwrap_or_default().to_owned(),
-            #[cfg(feature = "otel")]
             parent: self.parent.clone(),
         }
     }
@@ -185,7 +160,7 @@ fn is_open(app: &App, request: &Request) -> bool {
 
 /// The routes are labels of a metric, so only names from the list are.
 fn known_route(path: &str) -> Option<&'static str> {
-    ROUTES.iter().map(|&(_, route)| route).find(|&route| route == path)
+    routes().map(|(_, route)| route).find(|&route| route == path)
 }
 
 /// The caller's own name for the request, if it is fit to be sent back. It is a key among its tenant's own requests only.
@@ -197,7 +172,6 @@ fn echoed_id(headers: &HeaderMap) -> Option<HeaderValue> {
 }
 
 /// The caller's span, if it says so in the way of W3C Trace Context.
-#[cfg(feature = "otel")]
 fn trace_parent(headers: &HeaderMap) -> Option<TraceParent> {
     TraceParent::parse(headers.get("traceparent")?.to_str().ok()?)
 }

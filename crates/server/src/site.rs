@@ -16,9 +16,9 @@
 //! itself. Then neither check is made; the one of names is if somebody named some. A server behind a proxy or in a
 //! cluster, where it goes by names that only the proxy knows, has keys.
 //!
-//! The check of origins is that of Go's `http.CrossOriginProtection`, which says why no token is needed for it. Requests that only
-//! read pass, because another origin's page cannot read their answers, but not under `/live/`: a feed takes a seat and a
-//! simulation a core while nobody reads them.
+//! The check of origins is that of Go's `http.CrossOriginProtection`, which says why no token is needed for it.
+//! Requests that only read pass, because another origin's page cannot read their answers, but not under `/live/`: a
+//! feed takes a seat and a simulation a core while nobody reads them.
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, Version, header};
 use axum::response::{IntoResponse, Response};

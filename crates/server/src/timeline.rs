@@ -18,7 +18,6 @@ use scheduler::Nanos;
 use serde_json::{Map, Value, json};
 
 use crate::auth::Tenant;
-#[cfg(feature = "otel")]
 use crate::otel::TraceParent;
 
 /// Requests whose names are kept.
@@ -34,7 +33,6 @@ pub(crate) struct Served {
     /// One per prompt.
     pub(crate) requests: Vec<RequestId>,
     /// Tokens of each prompt.
-    #[cfg(feature = "otel")]
     pub(crate) prompt_tokens: Vec<usize>,
 }
 
@@ -43,7 +41,6 @@ pub(crate) struct Asker {
     pub(crate) tenant: Option<Tenant>,
     pub(crate) request_id: String,
     /// The span that this request is part of.
-    #[cfg(feature = "otel")]
     pub(crate) parent: Option<TraceParent>,
 }
 
@@ -253,7 +250,6 @@ mod tests {
             response_id: response.into(),
             request_id: request.into(),
             requests: vec![RequestId(id)],
-            #[cfg(feature = "otel")]
             prompt_tokens: vec![1],
         })
     }

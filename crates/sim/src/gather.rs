@@ -1,8 +1,7 @@
 //! Numbers on their way into a report: distributions of many values, and series over a time whose length is not known.
 
+use figures::Spread;
 use scheduler::Nanos;
-
-use crate::report::Spread;
 
 /// Bits of a bucket's mantissa: a bucket is at most 1/128 wide, relative.
 const MANTISSA: u32 = 7;
@@ -30,22 +29,24 @@ impl Histogram {
 
     /// In seconds.
     pub(crate) fn spread(&self) -> Spread {
-        let at = |share: f64| {
-            let rank = ((share * self.num as f64).ceil() as u64).max(1);
-            let mut seen = 0;
-            let bucket = self.counts.iter().position(|&count| {
-                seen += count;
-                seen >= rank
-            });
-            bucket.map_or(0.0, |bucket| middle_of(bucket).min(self.max as f64) / 1e9)
-        };
+        let at = |percent| figures::percentile_of(self.num, percent, |rank| self.value(rank) / 1e9).unwrap_or_default();
         Spread {
             mean: self.sum as f64 / self.num.max(1) as f64 / 1e9,
-            p50: at(0.5),
-            p90: at(0.9),
-            p99: at(0.99),
+            p50: at(50.0),
+            p90: at(90.0),
+            p99: at(99.0),
             max: self.max as f64 / 1e9,
         }
+    }
+
+    /// The value with `rank` values below it, in nanoseconds; there is one.
+    fn value(&self, rank: u64) -> f64 {
+        let mut seen = 0;
+        let bucket = self.counts.iter().position(|&count| {
+            seen += count;
+            seen > rank
+        });
+        middle_of(bucket.expect("a rank is below the number of values")).min(self.max as f64)
     }
 }
 

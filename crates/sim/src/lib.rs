@@ -7,14 +7,14 @@
 //! world.rs     route -> admit -> schedule -> (the cost model says how long it takes) -> complete -> events
 //!     |                                      the clock jumps from moment to moment; nothing is computed
 //!     v step records, tokens
-//! report.rs    percentiles, goodput, occupancy, as a table and as JSON    plot.rs   as SVG
+//! report.rs    percentiles, goodput, occupancy, as a table and as JSON    charts.rs   as SVG
 //! ```
 //!
 //! There is no second scheduler: [`world`] drives [`scheduler::Scheduler`], the type that the engine drives. What is
 //! imagined is the machine (cost models) and the tokens (numbers derived from the request). One seed
 //! gives one report, byte for byte.
 
-pub mod plot;
+pub mod charts;
 pub mod random;
 pub mod report;
 pub mod trace;

@@ -6,6 +6,7 @@
 
 use std::fmt;
 
+pub use figures::Spread;
 use scheduler::{Nanos, StepRecord, Work};
 use serde_json::{Value, json};
 
@@ -13,34 +14,9 @@ use crate::gather::{Histogram, Series};
 use crate::workload::Workload;
 use crate::world::{Fleet, Machine};
 
-/// A distribution.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Spread {
-    /// Arithmetic mean.
-    pub mean: f64,
-    /// Half of the values are at most this.
-    pub p50: f64,
-    /// 90 % are.
-    pub p90: f64,
-    /// 99 % are.
-    pub p99: f64,
-    /// The largest.
-    pub max: f64,
-}
-
-impl Spread {
-    /// Of any values, exactly; sorts them.
-    pub fn of(values: &mut [f64]) -> Spread {
-        values.sort_by(f64::total_cmp);
-        let Some(&max) = values.last() else { return Spread::default() };
-        let at = |share: f64| values[((share * values.len() as f64).ceil() as usize).max(1) - 1];
-        let mean = values.iter().sum::<f64>() / values.len() as f64;
-        Spread { mean, p50: at(0.5), p90: at(0.9), p99: at(0.99), max }
-    }
-
-    fn json(&self) -> Value {
-        json!({ "mean": self.mean, "p50": self.p50, "p90": self.p90, "p99": self.p99, "max": self.max })
-    }
+fn json_of(spread: &Spread) -> Value {
+    let Spread { mean, p50, p90, p99, max } = spread;
+    json!({ "mean": mean, "p50": p50, "p90": p90, "p99": p99, "max": max })
 }
 
 /// One request's story.
@@ -179,10 +155,10 @@ impl Report {
             "input_tokens": self.input_tokens,
             "output_tokens": self.output_tokens,
             "output_tokens_per_second": self.output_tokens as f64 / self.seconds.max(1e-9),
-            "ttft_seconds": self.ttft.json(),
-            "tpot_seconds": self.tpot.json(),
-            "itl_seconds": self.itl.json(),
-            "e2e_seconds": self.e2e.json(),
+            "ttft_seconds": json_of(&self.ttft),
+            "tpot_seconds": json_of(&self.tpot),
+            "itl_seconds": json_of(&self.itl),
+            "e2e_seconds": json_of(&self.e2e),
             "met_ttft": self.met_ttft,
             "met_tpot": self.met_tpot,
             "met_both": self.met_both,
@@ -199,7 +175,7 @@ impl Report {
                 "hit_share": self.cached_tokens as f64 / self.input_tokens.max(1) as f64,
                 "evicted_blocks": self.evicted_blocks,
             },
-            "prediction_error": self.prediction_error.map(|spread| spread.json()),
+            "prediction_error": self.prediction_error.as_ref().map(json_of),
         })
     }
 }

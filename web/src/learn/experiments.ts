@@ -5,7 +5,7 @@ import { type Answer, ask, longPrompt } from "../ask";
 import { add, el, say } from "../dom";
 import { labelled } from "../form";
 import { phaseBar, rate, told } from "../phases";
-import { count, ms } from "../units";
+import { count, median, ms } from "../units";
 
 /** Tokens of a prompt that is long for this model, and leaves room for the answer. */
 function long(app: App, wanted: number): number {
@@ -221,10 +221,6 @@ export function kvWall(root: HTMLElement, app: App, signal: AbortSignal): void {
       return `A request of ${prompt} + ${tokens} tokens needs ${count(each, "block")}. ${Math.floor(blocks / each).toLocaleString("en")} such requests fit into this pool at once; the next one waits.${cached}`;
     },
   });
-}
-
-function median(values: number[]): number {
-  return [...values].sort((a, b) => a - b)[values.length >> 1] ?? 0;
 }
 
 function pause(wait: number): Promise<void> {

@@ -288,8 +288,8 @@ impl Llama3 {
     const LOW: f64 = 1.0;
     const HIGH: f64 = 4.0;
 
-    /// Those that give these divisors, but for the rounding of float32. The factor is the largest; a divisor between one and it tells the
-    /// original length, and where there is none the power of two that fits is the length.
+    /// Those that give these divisors, but for the rounding of float32. The factor is the largest; a divisor between
+    /// one and it tells the original length, and where there is none the power of two that fits is the length.
     fn find(divisors: &[f32], theta: f64, context: u64) -> Option<Llama3> {
         let factor = f64::from(divisors.iter().copied().fold(1.0, f32::max));
         let wavelength =

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use load::{
-    Api, Arrivals, Ask, Attribution, Dataset, Measured, Outcome, Point, Prompt, Ramp, Settings, Stalls, Summary, Swept,
-    Target, TargetError, summarize,
+    Api, Arrivals, Attribution, Dataset, Measured, PlannedPrompt, PlannedRequest, Point, Ramp, ReportSettings,
+    RequestOutcome, Stalls, Summary, Swept, Target, TargetError, summarize,
 };
 use serde_json::{Map, Value, json};
 use tokio::sync::oneshot;
@@ -27,16 +27,18 @@ struct Load {
     asked: f64,
     rate: f64,
     max_concurrency: Option<usize>,
-    asks: Vec<Ask>,
+    asks: Vec<PlannedRequest>,
 }
 
 /// A load and what came of it.
 struct Measurement {
-    outcomes: Vec<Outcome>,
-    probes: Vec<Outcome>,
+    outcomes: Vec<RequestOutcome>,
+    probes: Vec<RequestOutcome>,
     summary: Summary,
     stalls: Stalls,
     complete: bool,
+    /// While the server's timelines were read: every answer is there, and nothing more is wanted.
+    interrupted: bool,
 }
 
 /// Runs the command.
@@ -70,9 +72,9 @@ pub(crate) fn bench_serve(flags: &BenchServeFlags) -> Result<(), Failure> {
             let planned = load.asks.len();
             let measured = client.measure(load, &what, &mut interrupts).await;
             let result = tell(flags, &settings, &measured, is_sweep)?;
-            let Measurement { outcomes, summary, stalls, complete, .. } = measured;
+            let Measurement { outcomes, summary, stalls, complete, interrupted, .. } = measured;
             swept.points.push(Point { asked, summary, stalls, result, complete });
-            if !complete {
+            if interrupted || !complete {
                 note(&format!("stopped: {} of {planned} requests were answered", outcomes.len()));
                 break;
             }
@@ -147,7 +149,7 @@ fn fields(flags: &BenchServeFlags) -> Result<Map<String, Value>, Failure> {
     Ok(fields)
 }
 
-fn schedule(flags: &BenchServeFlags, rate: f64, count: usize, seed: u64) -> Result<Vec<Ask>, Failure> {
+fn schedule(flags: &BenchServeFlags, rate: f64, count: usize, seed: u64) -> Result<Vec<PlannedRequest>, Failure> {
     let dataset = match flags.dataset_name {
         LoadDataset::Random => Dataset::Random {
             input: flags.random_input_len,
@@ -180,7 +182,7 @@ fn schedule(flags: &BenchServeFlags, rate: f64, count: usize, seed: u64) -> Resu
 struct Client<'a> {
     target: Arc<Target>,
     flags: &'a BenchServeFlags,
-    probe: Ask,
+    probe: PlannedRequest,
     /// Whether the server keeps timelines.
     tells_time: bool,
 }
@@ -189,15 +191,15 @@ impl Client<'_> {
     /// One short request that shows whether there is a server at all, then those that warm it up.
     async fn connect<'a>(target: Arc<Target>, flags: &'a BenchServeFlags, load: &Load) -> Result<Client<'a>, Failure> {
         let prompt = match &load.asks[0].prompt {
-            Prompt::Tokens(_) => Prompt::Tokens(vec![300; 8]),
-            Prompt::Words(_) => Prompt::Words("the sun and the sea".into()),
+            PlannedPrompt::Tokens(_) => PlannedPrompt::Tokens(vec![300; 8]),
+            PlannedPrompt::Words(_) => PlannedPrompt::Words("the sun and the sea".into()),
         };
-        let first = Ask { at: Duration::ZERO, prompt, prompt_tokens: 8, max_tokens: 2 };
+        let first = PlannedRequest { at: Duration::ZERO, prompt, prompt_tokens: 8, max_tokens: 2 };
         let answered = load::probe(&target, &first).await.map_err(Failure::usage)?;
         let tells_time = load::timeline(&target, &answered.id).await.is_some();
         let warm_ups = vec![first.clone(); flags.num_warmups];
         load::run(target.clone(), warm_ups, load.max_concurrency, pending(), |_| ()).await;
-        Ok(Client { target, flags, probe: Ask { max_tokens: 1, ..first }, tells_time })
+        Ok(Client { target, flags, probe: PlannedRequest { max_tokens: 1, ..first }, tells_time })
     }
 
     async fn measure(&self, load: Load, what: &str, interrupts: &mut Ends) -> Measurement {
@@ -220,20 +222,24 @@ impl Client<'_> {
         };
         let (outcomes, probes) = tokio::join!(main, beside);
         let mut stalls = load::stalls(&outcomes);
+        let mut interrupted = false;
         if self.tells_time {
             progress.naming("reading the server's timelines".into());
             let timelines = tokio::select! {
                 timelines = self.timelines(&outcomes) => timelines,
-                _ = interrupts.recv() => Vec::new(),
+                () = interrupts.recv() => {
+                    interrupted = true;
+                    Vec::new()
+                }
             };
             stalls.server = Some(Attribution::of(&outcomes, &timelines));
         }
         let summary = summarize(&outcomes, &self.flags.goodput);
         let complete = outcomes.len() == planned;
-        Measurement { outcomes, probes, summary, stalls, complete }
+        Measurement { outcomes, probes, summary, stalls, complete, interrupted }
     }
 
-    async fn timelines(&self, outcomes: &[Outcome]) -> Vec<(usize, Value)> {
+    async fn timelines(&self, outcomes: &[RequestOutcome]) -> Vec<(usize, Value)> {
         let mut timelines = Vec::new();
         for index in load::worth_asking(outcomes, TIMELINES) {
             let timeline = load::timeline(&self.target, &outcomes[index].id).await;
@@ -243,7 +249,7 @@ impl Client<'_> {
     }
 }
 
-fn settings(flags: &BenchServeFlags, load: &Load, target: &Target) -> Settings {
+fn settings(flags: &BenchServeFlags, load: &Load, target: &Target) -> ReportSettings {
     let backend = match flags.backend {
         LoadApi::Openai => "openai",
         LoadApi::OpenaiChat => "openai-chat",
@@ -255,7 +261,7 @@ fn settings(flags: &BenchServeFlags, load: &Load, target: &Target) -> Settings {
         ("num_prompts", json!(load.asks.len())),
         ("tpot_definition", json!("(e2el - ttft) / (output tokens - 1)")),
     ];
-    Settings {
+    ReportSettings {
         metrics: flags.percentile_metrics.clone(),
         percentiles: flags.metric_percentiles.clone(),
         goals: flags.goodput.clone(),
@@ -270,7 +276,7 @@ fn settings(flags: &BenchServeFlags, load: &Load, target: &Target) -> Settings {
 /// Shows a load's result and returns its JSON. The points of a sweep are written together, at its end.
 fn tell(
     flags: &BenchServeFlags,
-    settings: &Settings,
+    settings: &ReportSettings,
     measurement: &Measurement,
     is_sweep: bool,
 ) -> Result<Value, Failure> {

@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use engine::{DefaultTarget, Engine, Prompt, RawRequest};
+use figures::percentile;
 use launch::{Calibrate, Settings};
 use scheduler::{CostModel, StepRecord};
 use serde_json::{Value, json};
@@ -159,17 +160,18 @@ impl Errors {
             "phase": phase,
             "steps": self.live.len(),
             "seconds": self.seconds,
-            "median": quantile(&self.live, 0.5),
-            "p95": quantile(&self.live, 0.95),
-            "median_uncorrected": quantile(&self.uncorrected, 0.5),
-            "p95_uncorrected": quantile(&self.uncorrected, 0.95),
+            "median": percentile(&self.live, 50.0),
+            "p95": percentile(&self.live, 95.0),
+            "median_uncorrected": percentile(&self.uncorrected, 50.0),
+            "p95_uncorrected": percentile(&self.uncorrected, 95.0),
         })
     }
 }
 
 fn table(backend: &str, took: Duration, phases: &[(&str, Errors)]) -> String {
-    let percent =
-        |errors: &[f64], share| quantile(errors, share).map_or("-".to_string(), |e| format!("{:.1} %", e * 100.0));
+    let percent = |errors: &[f64], percent| {
+        percentile(errors, percent).map_or("-".to_string(), |e| format!("{:.1} %", e * 100.0))
+    };
     let mut lines = vec![
         format!(
             "{backend}; steps measured in {:.1} s; relative error of the predicted time of a step",
@@ -181,30 +183,16 @@ fn table(backend: &str, took: Duration, phases: &[(&str, Errors)]) -> String {
     ];
     lines.extend(phases.iter().map(|(name, errors)| {
         let Errors { seconds, live, uncorrected } = errors;
-        let figures = [(live, 0.5), (live, 0.95), (uncorrected, 0.5), (uncorrected, 0.95)].map(|(e, q)| percent(e, q));
+        let figures =
+            [(live, 50.0), (live, 95.0), (uncorrected, 50.0), (uncorrected, 95.0)].map(|(e, q)| percent(e, q));
         format!("| {name} | {} | {seconds:.1} | {} |", live.len(), figures.join(" | "))
     }));
     lines.join("\n")
 }
 
-/// Of sorted values; `None` of none.
-fn quantile(sorted: &[f64], share: f64) -> Option<f64> {
-    sorted.get((sorted.len() as f64 * share) as usize).or(sorted.last()).copied()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn quantiles_are_of_the_sorted_values() {
-        let values: Vec<f64> = (0..100).map(f64::from).collect();
-        assert_eq!(
-            [quantile(&values, 0.5), quantile(&values, 0.95), quantile(&[], 0.5)],
-            [Some(50.0), Some(95.0), None]
-        );
-        assert_eq!(quantile(&[3.0], 0.95), Some(3.0));
-    }
 
     #[test]
     fn dice_are_fair_and_repeat() {

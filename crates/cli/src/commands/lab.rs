@@ -28,7 +28,7 @@ use crate::failure::Failure;
 use crate::figures::{self, duration, percent};
 use crate::flags::LabFlags;
 use crate::models;
-use fit::{Fit, median};
+use fit::Fit;
 
 /// Rows of a pass over a prompt: what `serve` takes.
 const ROWS: usize = 512;
@@ -254,7 +254,7 @@ impl Sweep {
     fn of(kind: Kind, raw: Vec<Raw>, peaks: &Peaks) -> Sweep {
         let point = |(x, samples, work, steps): Raw| {
             let mut sorted = samples.clone();
-            let median = median(&mut sorted);
+            let median = ::figures::median(&mut sorted).expect("a point has samples");
             let spread = (sorted[sorted.len() - 1] - sorted[0]) / median;
             let n = steps as f64;
             let work = PassWork {

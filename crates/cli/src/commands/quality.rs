@@ -68,7 +68,7 @@ pub(crate) fn quality(flags: &QualityFlags) -> Result<(), Failure> {
         image_directory: None,
         kv_dtype: flags.model.kv_dtype.dtype(),
     };
-    let other = flags.reference.as_deref().map(|name| models::open(Some(name))).transpose()?;
+    let other = flags.reference.as_deref().map(|name| models::open_for("--reference", name)).transpose()?;
     if let Some(other) = &other {
         check_reference(other, &config, &tokenizer, &text.body)?;
     }

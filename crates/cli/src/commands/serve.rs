@@ -126,7 +126,6 @@ fn server_options(
         ui: !flags.no_ui,
         hold_token: hold_token.clone(),
         limits: Some(*limits),
-        #[cfg(feature = "otel")]
         otel: environment::otel(),
         ..ServerOptions::default()
     }

@@ -71,7 +71,7 @@ impl Observer for Bar {
 fn write_charts(report: &sim::Report, directory: &Path) -> Result<(), Failure> {
     let failed = |path: &Path, error| Failure::usage(format!("--svg: {}: {error}", path.display()));
     fs::create_dir_all(directory).map_err(|error| failed(directory, error))?;
-    for (name, chart) in sim::plot::charts(report) {
+    for (name, chart) in sim::charts::charts(report) {
         let path = directory.join(name);
         fs::write(&path, chart.svg()).map_err(|error| failed(&path, error))?;
     }

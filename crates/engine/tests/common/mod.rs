@@ -94,7 +94,7 @@ pub(crate) fn greedy(prompt: &str, tokens: i64) -> RawRequest {
 
 /// Waits until nothing is open, then returns the blocks still held by requests.
 pub(crate) fn used_blocks_when_quiet(engine: &Engine) -> usize {
-    for _ in 0..2000 {
+    for _ in 0..60_000 {
         if engine.health().open_requests == 0 && engine.stats().used_blocks == 0 {
             break;
         }

@@ -6,7 +6,8 @@
 //!   rounding       ──> codes and scales, what one weight loses made good by others (kernels::quant::Factor)
 //!   rounded layer  ──> rows of every window for the next layer
 //! ```
-//! Memory: a layer in float32 (its codes beside it), the sums of one pass, and a row of the hidden width for each token of the text.
+//! Memory: a layer in float32 (its codes beside it), the sums of one pass, and a row of the hidden width for each token
+//! of the text.
 
 use super::observed::{Inputs, Observed, ObservedMatrix};
 use super::recipe::{
@@ -486,7 +487,8 @@ impl<'w, 'p> Steps<'w, 'p> {
 /// What each unit becomes: `four`, or `eight` where the bits that are left do the most.
 ///
 /// From all units in 4 bits, the one that gains the most for each bit is raised, as long as the codes of all weights have
-/// at most `bits` on average; one that is too large for what is left is passed over. (Greedy, as for a knapsack of many small things.)
+/// at most `bits` on average; one that is too large for what is left is passed over. (Greedy, as for a knapsack of many
+/// small things.)
 pub(super) fn targets(
     export: &Export<'_>,
     units: &[Unit],

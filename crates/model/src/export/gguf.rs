@@ -7,8 +7,8 @@
 //! int4   matrices Q4_0, embedding and head Q8_0          always F32: norms, biases
 //! ```
 //! Blocks are those of ggml's own reference quantizers, byte by byte. They are not the codes of this engine's classes:
-//! Q8_0 and Q4_0 have a scale of 16 bits per 32 weights. The entry of a tensor in the table has the same size whatever its type, so
-//! the data is written first and the table at the end.
+//! Q8_0 and Q4_0 have a scale of 16 bits per 32 weights. The entry of a tensor in the table has the same size whatever
+//! its type, so the data is written first and the table at the end.
 //!
 //! Written are the families in [`FAMILIES`], which were loaded by llama.cpp and compared with it. Of their settings,
 //! whatever the format has no word for is refused by name.

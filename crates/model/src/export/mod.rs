@@ -9,9 +9,10 @@
 //! A *unit* is what has to share one class: q, k and v; gate and up; o; down; all experts of a layer. Other engines compute
 //! its parts as one matrix, and so does this one. Embedding, head, router, norms and biases stay as they are stored.
 //!
-//! **What is written is what is computed.** Codes and scales in safetensors come from the quantizers of [`kernels::quant`] and are
-//! read back as they are. That of int8 is the one that `--weights int8` uses at load, so a model that was written and loaded gives the
-//! bits of the original under that flag, as long as no unit was kept wide. Int4 in files has even levels, in memory uneven ones.
+//! **What is written is what is computed.** Codes and scales in safetensors come from the quantizers of
+//! [`kernels::quant`] and are read back as they are. That of int8 is the one that `--weights int8` uses at load, so a
+//! model that was written and loaded gives the bits of the original under that flag, as long as no unit was kept wide.
+//! Int4 in files has even levels, in memory uneven ones.
 //!
 //! **Int4 by a text** ([`calibration`]) takes the place of the judge: layers are rounded one after the other by what they see.
 //!

@@ -31,7 +31,6 @@ use crate::openai::wire::{
     ChatChoice, ChatChunk, ChatLogprobs, ChatMessageOut, Delta, Envelope, TextChoice, TextLogprobs, TokenTexts,
     WireTimings, WireUsage, fingerprint,
 };
-#[cfg(feature = "otel")]
 use crate::otel::Guard;
 use crate::timeline::{Asker, Served};
 
@@ -79,7 +78,6 @@ pub(crate) struct Outputs {
     /// Memory set aside for what they say.
     charge: Option<Charge>,
     /// Dropped last, with the streams: then the request has ended, or is cancelled.
-    #[cfg(feature = "otel")]
     _span: Option<Guard>,
 }
 
@@ -96,7 +94,6 @@ impl Outputs {
         let bytes = requests.iter().map(bytes).fold(0, u64::saturating_add);
         let tenant = requests.first().map_or(0, ValidatedRequest::tenant);
         let charge = app.answers.charge(tenant, bytes)?;
-        #[cfg(feature = "otel")]
         let prompt_tokens = requests.iter().map(|request| request.prompt().len()).collect();
         let submit = |request| Ok(Some(app.engine.submit(request)?));
         // When a later one finds the queue full, dropping the earlier ones cancels them.
@@ -111,23 +108,14 @@ impl Outputs {
             response_id,
             request_id: asker.request_id,
             requests,
-            #[cfg(feature = "otel")]
             prompt_tokens,
         });
         app.registry.add(served.clone());
-        #[cfg(feature = "otel")]
         let span = app.exporter.clone().map(|exporter| {
             let operation = if plan.form == Form::Chat { "chat" } else { "text_completion" };
             Guard::new(exporter, served.clone(), plan.delivery.model.clone(), operation, asker.parent)
         });
-        Ok(Outputs {
-            streams,
-            served,
-            turn: 0,
-            charge: Some(charge),
-            #[cfg(feature = "otel")]
-            _span: span,
-        })
+        Ok(Outputs { streams, served, turn: 0, charge: Some(charge), _span: span })
     }
 
     /// When the last of the prompts was likely to have its first token, at the moment they were submitted.

@@ -585,3 +585,32 @@ fn the_last_minutes_are_asked_what_would_have_been() {
         assert_eq!((refused.status, &refused.json()["error"]["param"]), (400, &param), "{query}");
     }
 }
+
+/// One definition (crates/figures): what the page shows, what the what-if says of the past and what a client computes of
+/// its own answers are the same numbers.
+#[test]
+fn percentiles_are_the_same_through_every_door() {
+    let host = Host::start();
+    let mut ttfts: Vec<f64> = (0..7)
+        .map(|turn| {
+            let prompt = PROMPT.repeat(1 + 5 * (turn % 4));
+            let body = json!({"prompt": prompt, "max_tokens": 3, "temperature": 0, "ignore_eos": true});
+            host.ask("/v1/completions", &body)["timings"]["ttft_ms"].as_f64().expect("milliseconds")
+        })
+        .collect();
+    host.quiet();
+    ttfts.sort_by(f64::total_cmp);
+    let wanted = |percent| figures::percentile(&ttfts, percent).expect("seven values");
+    let mut feed = Feed::open(&host, "", &[]);
+    feed.until(|feed| feed.all("stats").last().is_some_and(|stats| stats["decode_tokens"] == 14));
+    let stats = feed.all("stats").last().copied().expect("stats").clone();
+    let recorded = host.get("/live/whatif?minutes=60").json()["recorded"]["ttft"].clone();
+    // Answers say microseconds.
+    let same = |shown: &Value, percent: f64| (shown.as_f64().expect("a time") - wanted(percent)).abs() < 0.002;
+    for (shown, percent) in [(&stats["ttft_p50_ms"], 50.0), (&stats["ttft_p99_ms"], 99.0)]
+        .into_iter()
+        .chain([("p50", 50.0), ("p90", 90.0), ("p99", 99.0)].map(|(name, percent)| (&recorded[name], percent)))
+    {
+        assert!(same(shown, percent), "{shown} is not {} of {ttfts:?}: {stats} {recorded}", wanted(percent));
+    }
+}

@@ -37,7 +37,7 @@ fn check(host: &Host, path: &str, rows: &[(&str, &str)]) {
     host.quiet();
 }
 
-// reliability.md row 1
+// row 1
 #[test]
 fn bodies_that_are_not_one_json_object() {
     let host = Host::start();

@@ -64,7 +64,7 @@ fn a_server_without_keys_is_served_under_its_own_names_only() {
         assert_eq!((answer.status, code(&answer).as_str()), (status, expected), "{head}");
     }
     // Whatever the route: the page, health, metrics, and what does not exist.
-    for &(method, path) in server::ROUTES {
+    for (method, path) in server::routes() {
         let answer =
             raw(&host, &format!("{method} {path} HTTP/1.1\r\nhost: evil.example:8000\r\nconnection: close\r\n\r\n"));
         assert_eq!((answer.status, code(&answer).as_str()), (403, "unknown_host"), "{method} {path}");
@@ -110,7 +110,7 @@ fn no_page_of_another_origin_makes_the_engine_work() {
         &[("origin", "https://evil.example"), ("sec-fetch-site", "cross-site")],
         &[("origin", "http://localhost.evil.example")],
     ];
-    let posts = server::ROUTES.iter().filter(|(method, _)| *method == "POST").map(|&(_, path)| path);
+    let posts = server::routes().filter(|(method, _)| *method == "POST").map(|(_, path)| path);
     let costly = posts.map(|path| ("POST", path)).chain([("GET", "/live/whatif"), ("GET", "/live/feed")]);
     for (method, path) in costly {
         for page in pages {

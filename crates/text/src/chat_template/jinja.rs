@@ -13,6 +13,8 @@
 
 use std::io;
 
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, ValueKind};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, Value};
@@ -400,84 +402,14 @@ fn python_float(value: f64) -> String {
     }
 }
 
-/// C's `strftime` for the fields that templates use, at `now` seconds since 1970, in UTC and English.
+/// C's `strftime`, at `now` seconds since 1970, in UTC and English.
 fn strftime(now: i64, format: &str) -> Result<String, Error> {
-    const DAYS: [&str; 7] = ["Thursday", "Friday", "Saturday", "Sunday", "Monday", "Tuesday", "Wednesday"];
-    const MONTHS: [&str; 12] = [
-        "January",
-        "February",
-        "March",
-        "April",
-        "May",
-        "June",
-        "July",
-        "August",
-        "September",
-        "October",
-        "November",
-        "December",
-    ];
-    let (days, seconds) = (now.div_euclid(86_400), now.rem_euclid(86_400));
-    let (year, month, day) = civil_date(days);
-    let weekday = DAYS[days.rem_euclid(7) as usize];
-    let month_name = MONTHS[month as usize - 1];
-    let (hour, minute, second) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
-    let mut text = String::new();
-    let mut chars = format.chars();
-    while let Some(c) = chars.next() {
-        if c != '%' {
-            text.push(c);
-            continue;
-        }
-        match chars.next() {
-            Some('Y') => text.push_str(&year.to_string()),
-            Some('y') => text.push_str(&format!("{:02}", year.rem_euclid(100))),
-            Some('m') => text.push_str(&format!("{month:02}")),
-            Some('d') => text.push_str(&format!("{day:02}")),
-            Some('e') => text.push_str(&format!("{day:2}")),
-            Some('B') => text.push_str(month_name),
-            Some('b' | 'h') => text.push_str(&month_name[..3]),
-            Some('A') => text.push_str(weekday),
-            Some('a') => text.push_str(&weekday[..3]),
-            Some('H') => text.push_str(&format!("{hour:02}")),
-            Some('I') => text.push_str(&format!("{:02}", (hour + 11) % 12 + 1)),
-            Some('M') => text.push_str(&format!("{minute:02}")),
-            Some('S') => text.push_str(&format!("{second:02}")),
-            Some('p') => text.push_str(if hour < 12 { "AM" } else { "PM" }),
-            Some('F') => text.push_str(&format!("{year}-{month:02}-{day:02}")),
-            Some('T') => text.push_str(&format!("{hour:02}:{minute:02}:{second:02}")),
-            Some('j') => text.push_str(&format!("{:03}", days - days_to(year, 1, 1) + 1)),
-            Some('%') => text.push('%'),
-            // `%-d`: without the leading zero.
-            Some('-') => match chars.next() {
-                Some('d') => text.push_str(&day.to_string()),
-                Some('m') => text.push_str(&month.to_string()),
-                Some('H') => text.push_str(&hour.to_string()),
-                Some('I') => text.push_str(&((hour + 11) % 12 + 1).to_string()),
-                _ => return Err(Error::new(ErrorKind::InvalidOperation, "strftime")),
-            },
-            _ => return Err(Error::new(ErrorKind::InvalidOperation, "strftime")),
-        }
+    /// Bytes of a format: a field may be padded to 255 characters, and nobody's date is longer than a line.
+    const LONGEST: usize = 256;
+    let refused = || Error::new(ErrorKind::InvalidOperation, "strftime");
+    let moment = Timestamp::from_second(now).map_err(|_| refused())?.to_zoned(TimeZone::UTC);
+    if format.len() > LONGEST {
+        return Err(refused());
     }
-    Ok(text)
-}
-
-/// Year, month and day of a number of days since 1970 (Hinnant, "chrono-Compatible Low-Level Date Algorithms").
-fn civil_date(days: i64) -> (i64, i64, i64) {
-    let days = days + 719_468; // from March 1st of year 0
-    let (era, day_of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted_month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
-    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
-    (year_of_era + era * 400 + i64::from(month <= 2), month, day)
-}
-
-/// The inverse of [`civil_date`].
-fn days_to(year: i64, month: i64, day: i64) -> i64 {
-    let year = year - i64::from(month <= 2);
-    let (era, year_of_era) = (year.div_euclid(400), year.rem_euclid(400));
-    let day_of_year = (153 * (month + if month > 2 { -3 } else { 9 }) + 2) / 5 + day - 1;
-    era * 146_097 + year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year - 719_468
+    jiff::fmt::strtime::format(format, &moment).map_err(|_| refused())
 }

@@ -10,8 +10,9 @@
 //! each, which are walked from front to back.
 //!
 //! A long piece, which for a tokenizer without a split pattern is the whole text, is cut further: between two characters
-//! that no merge ever joins, nothing can happen, so that what lies before and after can be merged apart. A merge across `a|b` needs a left part whose text ends in `a` and a right
-//! part whose text begins with `b`; the pairs of which that is true are collected at load.
+//! that no merge ever joins, nothing can happen, so that what lies before and after can be merged apart. A merge across
+//! `a|b` needs a left part whose text ends in `a` and a right part whose text begins with `b`; the pairs of which that
+//! is true are collected at load.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet};

@@ -39,7 +39,7 @@ impl Fit {
             off.push((fit.at(x) / y - 1.0).abs());
         }
         fit.r2 = if all > 0.0 { 1.0 - left / all } else { 1.0 };
-        fit.residual = median(&mut off);
+        fit.residual = figures::median(&mut off).unwrap_or_default();
         Some(fit)
     }
 
@@ -83,16 +83,6 @@ fn solve(points: &[(f64, f64)], powers: &[usize]) -> Option<Vec<f64>> {
     Some(scaled.collect())
 }
 
-/// Sorts; 0 of nothing.
-pub(crate) fn median(values: &mut [f64]) -> f64 {
-    values.sort_by(f64::total_cmp);
-    match (values.len(), values.len() % 2) {
-        (0, _) => 0.0,
-        (len, 1) => values[len / 2],
-        (len, _) => (values[len / 2 - 1] + values[len / 2]) / 2.0,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -121,10 +111,5 @@ mod tests {
         assert_eq!(Fit::of(&[(1.0, 1.0), (2.0, 2.0)], 2), None);
         assert_eq!(Fit::of(&[(1.0, 1.0), (2.0, 0.0)], 1), None);
         assert_eq!(Fit::of(&[(1.0, 1.0), (1.0, 2.0)], 1), None);
-    }
-
-    #[test]
-    fn the_median_is_the_middle() {
-        assert_eq!([median(&mut [3.0, 1.0, 2.0]), median(&mut [4.0, 1.0]), median(&mut [])], [2.0, 2.5, 0.0]);
     }
 }

@@ -6,9 +6,9 @@ use std::fmt::{self, Write};
 use std::fs;
 use std::path::Path;
 
+use figures::plot::{Chart, Line};
 use launch::machine;
 use serde_json::{Value, json};
-use sim::plot::{Chart, Line};
 
 use super::{Kind, Lab, Point, Sweep};
 use crate::failure::Failure;

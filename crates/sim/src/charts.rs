@@ -1,0 +1,69 @@
+//! The charts of a report: latencies as shares of requests, and the course of the run.
+
+use figures::plot::{Chart, Line};
+
+use crate::report::{Moment, Report};
+
+/// The charts of a report, with the names of their files: latencies as shares of requests, and the course of the run.
+pub fn charts(report: &Report) -> Vec<(&'static str, Chart)> {
+    let served = || report.outcomes.iter().filter(|outcome| outcome.tokens > 0);
+    let chart = |title: &str, x: &str, y: &str, lines: Vec<Line>| Chart {
+        title: format!("{title}: {}", report.workload),
+        x: x.to_string(),
+        y: y.to_string(),
+        lines,
+    };
+    let line = |name: &str, points| Line { name: name.to_string(), points };
+    let course = |name: &str, of: fn(&Moment) -> f64| {
+        line(name, report.course.iter().map(|moment| (moment.seconds, of(moment))).collect())
+    };
+    let time = "time, s";
+    vec![
+        (
+            "ttft.svg",
+            chart(
+                "Time to first token",
+                "TTFT, s",
+                "requests, %",
+                vec![line("TTFT", shares(served().map(|o| o.ttft())))],
+            ),
+        ),
+        (
+            "tpot.svg",
+            chart(
+                "Time per output token",
+                "TPOT, ms",
+                "requests, %",
+                vec![
+                    line("mean of a request", shares(served().filter_map(|o| o.tpot()).map(|s| s * 1e3))),
+                    line("longest gap", shares(served().map(|o| o.longest_gap.as_secs_f64() * 1e3))),
+                ],
+            ),
+        ),
+        ("kv.svg", chart("KV blocks", time, "blocks in use, %", vec![course("in use", |m| m.kv_share * 100.0)])),
+        (
+            "load.svg",
+            chart(
+                "Rows and requests",
+                time,
+                "number",
+                vec![
+                    course("decode rows", |m| m.decode_rows),
+                    course("prefill rows", |m| m.prefill_rows),
+                    course("waiting requests", |m| m.waiting),
+                ],
+            ),
+        ),
+    ]
+}
+
+/// The cumulative distribution in percent, in at most a few hundred points.
+fn shares(values: impl Iterator<Item = f64>) -> Vec<(f64, f64)> {
+    const POINTS: usize = 400;
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    let len = values.len();
+    let every = len.div_ceil(POINTS).max(1);
+    let kept = (0..len).filter(|index| index % every == 0 || index + 1 == len);
+    kept.map(|index| (values[index], (index + 1) as f64 / len as f64 * 100.0)).collect()
+}
