@@ -160,8 +160,9 @@ impl Amx {
         self.0
     }
 
-    /// Asks CPUID, XCR0 and the kernel; the answer is kept for the life of the process.
+    /// Asks CPUID, XCR0 and the kernel, where there is AVX-512; the answer is kept for the life of the process.
     pub fn detect() -> Option<Amx> {
+        let vectors = Avx512::detect()?;
         #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
         let found = {
             static FOUND: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
@@ -169,7 +170,7 @@ impl Amx {
         };
         #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
         let found = false;
-        Avx512::detect().filter(|_| found).map(Amx)
+        found.then_some(Amx(vectors))
     }
 
     /// A proof of tiles without proof, so that a test may run the tile kernels where an emulator executes them. Of the

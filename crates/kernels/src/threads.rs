@@ -27,9 +27,9 @@ use sync::{AtomicBool, AtomicU32, AtomicUsize, Condvar, JoinHandle, Mutex, Unsaf
 /// Pauses before a waiting thread begins to yield: about 100 us, longer than the gaps within a step. (Four times as
 /// many halve the yields of a quiet machine, but threads that share a core with others then spin away what they could
 /// leave.)
-const SPINS: u32 = if cfg!(loom) { 0 } else { 4096 };
+const SPINS: u32 = if cfg!(any(loom, miri)) { 0 } else { 4096 };
 /// Yields before an idle worker sleeps: about a millisecond on an otherwise idle core.
-const YIELDS: u32 = if cfg!(loom) { 1 } else { 2048 };
+const YIELDS: u32 = if cfg!(any(loom, miri)) { 1 } else { 2048 };
 
 /// Which part of a share is handed out in pieces at the end, and in how many: see [`Pool::shares`].
 const TAIL_SHARE: usize = 8;
