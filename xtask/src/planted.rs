@@ -1,4 +1,5 @@
-//! Bugs that the tests must find: the catalogue of `crates/scheduler/tests/planted`, woven into a copy of the scheduler.
+//! Bugs that the tests must find: the catalogue of `crates/scheduler/tests/planted`, woven into a copy of the
+//! scheduler.
 //!
 //! ```text
 //! crates/scheduler/src --weave--> target/planted/woven/src            each mutation behind its number
@@ -128,8 +129,8 @@ mod tests {
 
     #[test]
     fn the_copy_is_a_workspace_of_one() {
-        let ours = "[workspace]\nmembers = [\"crates/*\"]\ndefault-members = [\"a\"]\n\n[profile.release]\nopt-level = 3\n\
-                    [profile.release.package.engine]\nb = 1\n[profile.release.package.scheduler]\nc = 1\n";
+        let ours = "[workspace]\nmembers = [\"crates/*\"]\ndefault-members = [\"a\"]\n\n[profile.release]\n\
+                    opt-level = 3\n[profile.release.package.engine]\nb = 1\n[profile.release.package.scheduler]\nc = 1\n";
         let copy = "[workspace]\nmembers = [\"woven\"]\n\n[profile.release]\nopt-level = 3\n\
                     [profile.release.package.scheduler]\nc = 1\n";
         assert_eq!(manifest(ours), copy);

@@ -15,9 +15,10 @@
 //! Counted in tokens and not in the cost model's seconds, so that it is the same with and without a model, exact (no
 //! rounding, no drift), and a number that a tenant can check against the usage it was told.
 //!
-//! **A class is a right of way among a tenant's own requests, and a weight between tenants** ([`crate::Priority::charge`]): who
-//! asks urgently pays a quarter for each token, so beside one who does not it gets four tokens of five, and never five.
-//! Were it a right of way between tenants too, one key with urgent requests could silence all the others.
+//! **A class is a right of way among a tenant's own requests, and a weight between tenants**
+//! ([`crate::Priority::charge`]): who asks urgently pays a quarter for each token, so beside one who does not it gets
+//! four tokens of five, and never five. Were it a right of way between tenants too, one key with urgent requests could
+//! silence all the others.
 //!
 //! How it goes together with the other rules of order, strongest first:
 //!

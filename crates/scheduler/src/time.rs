@@ -5,8 +5,8 @@
 //! a target, in which order prompts with deadlines come, and what the cost model learns. Whatever the clock says, that
 //! it stands still, jumps by days or goes back:
 //!
-//! - every output stays the same, and every invariant but the targets holds: blocks, classes, turns of tenants, patience
-//!   and the bounds on preemption and on being left out count steps and tokens, not nanoseconds;
+//! - every output stays the same, and every invariant but the targets holds: blocks, classes, turns of tenants,
+//!   patience and the bounds on preemption and on being left out count steps and tokens, not nanoseconds;
 //! - a length of time is zero where the clock went back ([`Nanos::since`]), never negative and never a huge number;
 //! - what the cost model learns from it is bounded, and some fifty steps with a good clock make it right again.
 //!

@@ -5,8 +5,8 @@
 //!                                  however they are wrapped; replace: what a tired person might have written
 //! ```
 //!
-//! The source knows nothing of this. Where a bug comes from stands beside it: an incident of another engine, or the rule
-//! that it breaks.
+//! The source knows nothing of this. Where a bug comes from stands beside it: an incident of another engine, or the
+//! rule that it breaks.
 
 /// One bug.
 pub(crate) struct Mutation {
@@ -40,7 +40,8 @@ const fn edit(file: &'static str, find: &'static str, replace: &'static str) -> 
 pub(crate) const MUTATIONS: &[Mutation] = &[
     bug(
         "FreeBeforeFence",
-        "Blocks of a cancelled request are free while the step in flight still writes them (vLLM #52360, pegaflow 0.24.2).",
+        "Blocks of a cancelled request are free while the step in flight still writes them (vLLM #52360, \
+         pegaflow 0.24.2).",
         &[edit(
             "scheduler.rs",
             "self.state.remove_from_running(rank);",
@@ -218,7 +219,8 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     ),
     bug(
         "TokensLostWhenPreempted",
-        "What was generated before a preemption is forgotten and generated again (Dynamo: replay without the emitted tokens).",
+        "What was generated before a preemption is forgotten and generated again (Dynamo: replay without the \
+         emitted tokens).",
         &[edit(
             "sequence.rs",
             "self.status = Status::Waiting;",
@@ -258,8 +260,8 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     ),
     bug(
         "RightsSavedUp",
-        "Who comes back from idle has saved rights and is served alone until they are used up (the lift of Sheng et al., \
-         OSDI 2024, left out).",
+        "Who comes back from idle has saved rights and is served alone until they are used up (the lift of Sheng et \
+         al., OSDI 2024, left out).",
         &[edit("fairness.rs", "share.served = share.served.max(level);", "")],
     ),
     bug(

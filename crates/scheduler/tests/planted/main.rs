@@ -1,5 +1,5 @@
-//! The tests' own test, its first half: every bug of the catalogue can still be planted. That each is found is the second
-//! half, `search.rs`, which `cargo xtask planted` runs against a copy of the scheduler with the bugs in it.
+//! The tests' own test, its first half: every bug of the catalogue can still be planted. That each is found is the
+//! second half, `search.rs`, which `cargo xtask planted` runs against a copy of the scheduler with the bugs in it.
 
 mod catalogue;
 mod weave;

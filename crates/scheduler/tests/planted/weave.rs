@@ -16,8 +16,8 @@ use crate::catalogue::{Edit, Mutation};
 /// What to put in the place of what.
 type Change = (Range<usize>, String);
 
-/// Source files with the mutations in them, by name. `read` gives a file's text. An error names every edit that no longer
-/// applies, applies in several places, or overlaps another one.
+/// Source files with the mutations in them, by name. `read` gives a file's text. An error names every edit that no
+/// longer applies, applies in several places, or overlaps another one.
 pub(crate) fn weave(
     mutations: &[Mutation],
     read: impl Fn(&str) -> Result<String, String>,
