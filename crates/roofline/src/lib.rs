@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! shape.rs, models.rs   ModelShape ──precision──> Demands (demands.rs) ──rows, keys──> PassWork: operations, bytes
-//! machine.rs            Machine ──────────────────> Peaks (limits.rs) ─────────────────> seconds, share of the limit, what binds
+//! machine.rs            Machine ──────────────────> Peaks (limits.rs) ─────────────────> seconds, shares, what binds
 //! ```
 //! One description of a decoder's shape for planning, the simulator and the figures beside every answer, and one of a
 //! machine. Knows no file: a configuration turns itself into a shape (`model::ModelConfig::shape`).

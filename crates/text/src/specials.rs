@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! tokenizer_config.json, special_tokens_map.json ──> SpecialNames: bos, eos, unk, pad
-//! the added tokens of a tokenizer ─────────────────> SpecialTexts: what no text of a stranger may become (chat_template/marks.rs)
+//! the added tokens of a tokenizer ─────────────────> SpecialTexts: what no text of a stranger may become (marks.rs)
 //! ```
 
 use std::collections::{BTreeSet, HashMap};

@@ -336,9 +336,9 @@ impl Weights {
         image::place(checkpoint, purpose)
     }
 
-    /// What such a result follows from, as a digest: the layout of packed weights, the configuration, and name, size, times
-    /// of change and a sample of each file. A result with another key is out of date. `None` where nobody could tell. Of a built-in model
-    /// it reads the weights.
+    /// What such a result follows from, as a digest: the layout of packed weights, the configuration, and name, size,
+    /// times of change and a sample of each file. A result with another key is out of date. `None` where nobody could
+    /// tell. Of a built-in model it reads the weights.
     pub fn key(&self, checkpoint: &Checkpoint, purpose: &str) -> Option<String> {
         image::key(checkpoint, &self.table.files, purpose)
     }
