@@ -232,10 +232,21 @@ impl Engine {
         options: &EngineOptions,
         progress: &mut (dyn FnMut(Starting) + Send),
     ) -> Result<Engine, StartError> {
+        Engine::start_around(checkpoint, options, progress, |forward| forward)
+    }
+
+    /// The same with something around the model: tests put faults in.
+    #[doc(hidden)]
+    pub fn start_around(
+        checkpoint: &Checkpoint,
+        options: &EngineOptions,
+        progress: &mut (dyn FnMut(Starting) + Send),
+        around: impl FnOnce(Box<dyn Forward>) -> Box<dyn Forward>,
+    ) -> Result<Engine, StartError> {
         let (forward, model) = Engine::build(checkpoint, options, progress)?;
         let mut scheduler = Scheduler::new(limits(options, &model))?;
         scheduler.set_cost_model(model.calibrated.as_ref().map(|calibrated| calibrated.cost.clone()));
-        Engine::spawn(scheduler, forward, model, options)
+        Engine::spawn(scheduler, around(forward), model, options)
     }
 
     /// Everything but the scheduler and the thread.
