@@ -124,12 +124,12 @@ impl Rows<'_> {
         self.codes.as_ref().is_some_and(quantized::Codes::is_int8)
     }
 
-    /// A row in the terms of [`Int8Source`].
+    /// A row in the terms of [`Int8Source`](kernels::Int8Source).
     pub(super) fn int8(&self, row: usize, codes: &mut [i8], scales: &mut [f32]) {
         self.codes.as_ref().expect("is_int8").int8_row(row, codes, scales);
     }
 
-    /// A row in the terms of [`Int4Source`].
+    /// A row in the terms of [`Int4Source`](kernels::Int4Source).
     pub(super) fn int4(&self, row: usize, codes: &mut [i8], scales: &mut [f32]) {
         self.codes.as_ref().expect("is_int4").int4_row(row, codes, scales);
     }
@@ -149,7 +149,7 @@ impl Rows<'_> {
         }
     }
 
-    /// A row in the terms of [`BlockSource`], in groups of `group`, which divides those of the blocks.
+    /// A row in the terms of [`BlockSource`](kernels::BlockSource), in groups of `group`, which divides those of the blocks.
     pub(super) fn blocks(
         &self,
         row: usize,
