@@ -360,7 +360,7 @@ impl<B: Backend> Runner<B> {
         &self.notices
     }
 
-    /// What each packed matrix is made of, in the order in which [`Backend::pack`] was called.
+    /// What each packed matrix is made of, in the order in which [`Device::pack`](kernels::Device::pack) was called.
     pub fn matrix_names(&self) -> &[String] {
         &self.matrix_names
     }
