@@ -4,7 +4,7 @@
 //! Container ── each file, the tensors in it ──┐
 //!                                             │
 //! Weights ── tensor(name, shape) ──> Tensor ── row(i) ──> f32 row      q rows, k rows, v rows ──┐
-//!                                                                      one packed matrix <── Backend::pack
+//!                                                                      one packed matrix <── Device::pack
 //! ```
 //!
 //! Rows go from the file straight into the backend's packed layout, through a few kilobytes of stack: loading takes
