@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-use ledger::{Account, Answer};
+use ledger::{Account, AnswerTimes};
 use scheduler::{CostModel, Limits, Nanos, Priority, Request, RequestId, StepRecord, Targets, TokenId, Work};
 use sim::Arrival;
 use sim::report::Outcome;
@@ -50,7 +50,7 @@ fn pieces(tokens: &[TokenId], salt: u64, block_size: usize) -> Vec<Piece> {
     tokens.chunks(block_size).map(name).collect()
 }
 
-fn story(asked: &Asked, index: usize, answer: Answer) -> Option<(Arrival, Outcome)> {
+fn story(asked: &Asked, index: usize, answer: AnswerTimes) -> Option<(Arrival, Outcome)> {
     let arrival = Arrival {
         at: asked.arrived,
         follows: None,
@@ -62,7 +62,7 @@ fn story(asked: &Asked, index: usize, answer: Answer) -> Option<(Arrival, Outcom
         tenant: asked.tenant,
         targets: asked.targets,
     };
-    let Answer { tokens, first_token, last_token, longest_gap, .. } = answer;
+    let AnswerTimes { tokens, first_token, last_token, longest_gap, .. } = answer;
     let arrived = asked.arrived;
     let outcome = Outcome { arrived, first_token, last_token, longest_gap, tokens, ..Outcome::default() };
     (tokens > 0).then_some((arrival, outcome))

@@ -227,7 +227,7 @@ fn what_is_no_recording_says_so_in_one_line() {
         ("text", b"Once upon a time\n".to_vec(), "no JSON"),
         ("json", b"{\"model\":\"x\"}\n".to_vec(), "twostroke_recording"),
         ("half", header.as_bytes()[..header.len() / 2].to_vec(), "no JSON"),
-        ("version", header.replacen("recording\":1", "recording\":99", 1).into_bytes(), "format 99"),
+        ("version", header.replacen("recording\":2", "recording\":99", 1).into_bytes(), "format 99"),
         ("field", zero.into_bytes(), "unknown field `x`"),
         ("huge", huge.into_bytes(), "format 1111111111"),
         ("line", format!("{header}\nnonsense\n").into_bytes(), "line 2"),
