@@ -23,7 +23,7 @@ use crate::comfortable::{Capacity, comfortable};
 use crate::core::EngineCore;
 use crate::door::{self, SANE_TARGET};
 use crate::journal::Log;
-use crate::recording::{self, Header, RecordingError};
+use crate::recording::{self, Header, RecordError};
 use crate::thread::{Shared, run};
 use crate::tiers::{Store, SwapDisk, Tiers, open_unnamed};
 use crate::waiting::{Counted, Waiting};
@@ -219,7 +219,7 @@ pub enum StartError {
     },
     /// The recording.
     #[error("--record: {0}")]
-    Record(#[from] RecordingError),
+    Record(#[from] RecordError),
     /// The operating system gave no thread.
     #[error("the engine's thread could not be started: {0}")]
     Thread(std::io::Error),
