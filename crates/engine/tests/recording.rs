@@ -200,7 +200,11 @@ fn what_is_no_recording_says_so_in_one_line() {
     let header = &lines[0];
     let admit = lines.iter().find(|line| line.starts_with("{\"admit\"")).expect("there is one");
     let zero = header.replacen("\"num_blocks\":", "\"num_blocks\":0,\"x\":", 1);
-    let huge = header.replacen("\"num_blocks\":", "\"num_blocks\":1", 1).replacen(":1", ":1111111111", 1);
+    let huge = header.replacen("\"num_blocks\":", "\"num_blocks\":1", 1).replacen(
+        "recording\":2",
+        "recording\":1111111111",
+        1,
+    );
     // The number of a field replaced by another.
     let with = |line: &str, field: &str, number: &str| {
         let (before, after) = line.split_once(&format!("\"{field}\":")).expect("it has the field");
@@ -227,7 +231,7 @@ fn what_is_no_recording_says_so_in_one_line() {
         ("text", b"Once upon a time\n".to_vec(), "no JSON"),
         ("json", b"{\"model\":\"x\"}\n".to_vec(), "twostroke_recording"),
         ("half", header.as_bytes()[..header.len() / 2].to_vec(), "no JSON"),
-        ("version", header.replacen("recording\":1", "recording\":99", 1).into_bytes(), "format 99"),
+        ("version", header.replacen("recording\":2", "recording\":99", 1).into_bytes(), "format 99"),
         ("field", zero.into_bytes(), "unknown field `x`"),
         ("huge", huge.into_bytes(), "format 1111111111"),
         ("line", format!("{header}\nnonsense\n").into_bytes(), "line 2"),
