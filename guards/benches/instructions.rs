@@ -226,8 +226,8 @@ fn one_step(scheduler: &mut Scheduler, output: &mut StepOutput) {
     scheduler.schedule_into(Nanos(1), &mut step);
     output.step = step.id;
     output.rows.clear();
-    let rows = step.decode.iter().copied().chain(step.prefill.iter().filter(|c| c.samples > 0).map(|c| c.seq));
-    output.rows.extend(rows.map(|seq| RowOutput { seq, tokens: vec![5000] }));
+    let sampled = step.rows().filter(|rows| rows.samples > 0);
+    output.rows.extend(sampled.map(|rows| RowOutput { seq: rows.seq, token: 5000 }));
     scheduler.complete_into(output, Nanos(2), &mut events, &mut record);
 }
 

@@ -241,9 +241,8 @@ impl EngineCore {
                 .rows
                 .retain(|row| scheduler.sequence(row.seq).is_some_and(|sequence| !failed(sequence.request_id())));
         }
-        for (id, _) in &self.failed {
-            self.scheduler.fail(*id);
-        }
+        self.output.failed.clear();
+        self.output.failed.extend(self.failed.iter().map(|&(id, _)| id));
         let mut record = self.journal.spare();
         self.scheduler.complete_into(&self.output, now, &mut self.events, &mut record);
         for row in &record.prefill {
@@ -253,9 +252,8 @@ impl EngineCore {
         }
         tell_preempted(&record);
         let records = self.journal.records();
-        let tokens = self.output.rows.iter().filter(|_| records).map(|row| row.tokens.clone()).collect();
-        let failed = self.failed.iter().map(|&(id, _)| id).collect();
-        self.journal.take(Fact::Step { record, tokens, failed });
+        let tokens = self.output.rows.iter().filter(|_| records).map(|row| row.token).collect();
+        self.journal.take(Fact::Step { record, tokens, failed: self.output.failed.clone() });
         self.end_failed(now);
         self.deliver(now);
         self.write();
@@ -307,7 +305,9 @@ impl EngineCore {
     /// The plan under way did not happen. Its sequences go back to the queue and lose what this step was to compute.
     pub(crate) fn abandon(&mut self) {
         let planned = self.scheduler.planned().scheduled_at;
-        self.scheduler.abandon();
+        if let Some(step) = self.scheduler.in_flight() {
+            self.scheduler.abandon(step);
+        }
         self.failed.clear();
         self.journal.take(Fact::Abandoned(planned));
         self.write();
@@ -332,6 +332,7 @@ impl EngineCore {
             self.scheduler.set_tiers(tiers.sizes());
         }
         self.output.rows.clear();
+        self.output.failed.clear();
         self.events.clear();
         self.failed.clear();
         self.overfull.clear();

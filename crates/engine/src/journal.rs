@@ -43,8 +43,9 @@ pub(crate) enum Fact {
     Idle(Nanos),
     /// A plan that was not computed: its sequences went back to the queue.
     Abandoned(Nanos),
-    /// A step is complete. `tokens`: of each row that gave some, in the plan's order; empty where nobody records.
-    Step { record: StepRecord, tokens: Vec<Vec<TokenId>>, failed: Vec<RequestId> },
+    /// A step is complete. `tokens`: all that were sampled, in the plan's order, as many for each row as its record says;
+    /// empty where nobody records.
+    Step { record: StepRecord, tokens: Vec<TokenId>, failed: Vec<RequestId> },
     /// The text of an answer holds a stop string. Its end follows.
     Stopped(RequestId, usize),
     /// An answer is complete.

@@ -1,7 +1,7 @@
 //! From a plan to numbers: a `Step` says who, a `Batch` holds flat arrays.
 //!
 //! ```text
-//! Step       { decode: [A, B], prefill: [C 0..3] }
+//! Step       { decode: [A 7..8, B 4..5], prefill: [C 0..3] }
 //! Batch      { token_ids: [a7, b4, c0, c1, c2], positions: [7, 4, 0, 1, 2], slots: [..], spans: [A, B, C],
 //!              logit_rows: [0, 1, 4] }
 //! LogitRow   what each of those is wanted for: A's, B's and C's next token
@@ -10,7 +10,7 @@
 use std::ops::Range;
 
 use model::{Batch, Span};
-use scheduler::{Scheduler, SeqId, Sequence, Step};
+use scheduler::{Rows, Scheduler, SeqId, Sequence, Step};
 
 /// What one row of logits is wanted for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,24 +36,17 @@ pub(crate) fn lower(
 ) {
     batch.clear();
     logit_rows.clear();
-    for &seq in &step.decode {
+    for Rows { seq, start, len, samples } in step.rows() {
         let sequence = planned(scheduler, seq);
-        let start = sequence.num_computed();
-        push_span(sequence, start..start + 1, batch);
-        batch.logit_rows.push(batch.token_ids.len() as u32 - 1);
-        logit_rows.push(LogitRow { seq, position: start, samples: 1, scores: false });
-    }
-    for chunk in &step.prefill {
-        let sequence = planned(scheduler, chunk.seq);
-        let tokens = chunk.start..chunk.start + chunk.len;
         let first_row = batch.token_ids.len();
-        push_span(sequence, tokens.clone(), batch);
-        let scores = scores(sequence);
-        for (row, position) in tokens.enumerate() {
-            let samples = if row + 1 == chunk.len { chunk.samples } else { 0 };
+        push_span(sequence, start..start + len, batch);
+        // Who has a token has its prompt behind it.
+        let scores = sequence.num_generated() == 0 && scores(sequence);
+        for row in 0..len {
+            let samples = if row + 1 == len { samples } else { 0 };
             if scores || samples > 0 {
                 batch.logit_rows.push((first_row + row) as u32);
-                logit_rows.push(LogitRow { seq: chunk.seq, position, samples, scores });
+                logit_rows.push(LogitRow { seq, position: start + row, samples, scores });
             }
         }
     }

@@ -42,10 +42,11 @@ fn records(steps: u64) -> Vec<StepRecord> {
     (0..REQUESTS).for_each(|id| scheduler.admit(request(id)).expect("there is room"));
     let one_step = |number| {
         let step = scheduler.schedule(Nanos(number));
-        let prompts = step.prefill.iter().map(|chunk| (chunk.seq, chunk.samples));
-        let samples = step.decode.iter().map(|&seq| (seq, 1)).chain(prompts);
-        let rows = samples.map(|(seq, samples)| RowOutput { seq, tokens: vec![5000 + number as u32; samples] });
-        scheduler.complete(StepOutput { step: step.id, rows: rows.collect() }, Nanos(number + 1)).record
+        let token = 5000 + number as u32;
+        let sampled =
+            step.rows().flat_map(|rows| std::iter::repeat_n(RowOutput { seq: rows.seq, token }, rows.samples));
+        let output = StepOutput { step: step.id, rows: sampled.collect(), ..StepOutput::default() };
+        scheduler.complete(output, Nanos(number + 1)).record
     };
     (0..steps).map(one_step).collect()
 }

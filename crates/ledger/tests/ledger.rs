@@ -101,11 +101,10 @@ impl World {
         let step = self.scheduler.schedule(self.now);
         self.now.0 += took;
         if !step.is_empty() {
-            let decode = step.decode.iter().map(|&seq| (seq, 1));
-            let samples = decode.chain(step.prefill.iter().map(|chunk| (chunk.seq, chunk.samples)));
-            let rows = samples.filter(|&(_, samples)| samples > 0);
-            let rows = rows.map(|(seq, samples)| RowOutput { seq, tokens: vec![7; samples] }).collect();
-            let completed = self.scheduler.complete(StepOutput { step: step.id, rows }, self.now);
+            let sampled =
+                step.rows().flat_map(|rows| std::iter::repeat_n(RowOutput { seq: rows.seq, token: 7 }, rows.samples));
+            let output = StepOutput { step: step.id, rows: sampled.collect(), ..StepOutput::default() };
+            let completed = self.scheduler.complete(output, self.now);
             self.record = completed.record;
             self.ledger.step(&self.record, self.scheduler.cost_model(), &mut |_| {});
             for event in completed.events {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use engine::recording::{AdmitEntry, Entry, StepEntry};
 use scheduler::{
-    Event, Nanos, Priority, Request, RequestId, RowOutput, Scheduler, Sequence, Step, StepOutput, StepRecord,
+    Event, Nanos, Priority, Request, RequestId, RowOutput, Rows, Scheduler, Sequence, Step, StepOutput, StepRecord,
     StopRules, Targets, TokenId,
 };
 
@@ -182,7 +182,7 @@ impl Replaying {
             Entry::Step(ref entry) => return self.step(entry, recording, tell),
             Entry::Abandoned(now) => {
                 self.scheduler.schedule_into(Nanos(now), &mut self.step);
-                self.scheduler.abandon();
+                self.scheduler.abandon(self.step.id);
             }
             Entry::Restart { ref cost } => {
                 let cost = cost.as_ref().map(|cost| cost.model().map_err(|problem| recording.wrong(problem)));
@@ -225,27 +225,26 @@ impl Replaying {
             return Ok(Some(Difference { line: 0, step: Some(recorded.n), what }));
         }
         let failed: Vec<RequestId> = recorded.failed.iter().copied().map(RequestId).collect();
-        let decode = self.step.decode.iter().map(|&seq| (seq, 1));
-        let prefill =
-            self.step.prefill.iter().filter(|chunk| chunk.samples > 0).map(|chunk| (chunk.seq, chunk.samples));
         let request = |seq| self.scheduler.sequence(seq).map(Sequence::request_id);
-        let rows = decode.chain(prefill).filter(|&(seq, _)| request(seq).is_none_or(|id| !failed.contains(&id)));
+        let stands = |rows: &Rows| rows.samples > 0 && request(rows.seq).is_none_or(|id| !failed.contains(&id));
         self.output.step = self.step.id;
         self.output.rows.clear();
-        for (index, (seq, samples)) in rows.enumerate() {
+        for (index, Rows { seq, samples, .. }) in self.step.rows().filter(stands).enumerate() {
             // Where the plan is another one there is a difference, and any token will do to see the record.
             let tokens = recorded.tokens.get(index).filter(|tokens| tokens.len() == samples);
-            self.output.rows.push(RowOutput { seq, tokens: tokens.cloned().unwrap_or_else(|| vec![0; samples]) });
+            let token = |sample: usize| tokens.map_or(0, |tokens| tokens[sample]);
+            self.output.rows.extend((0..samples).map(|sample| RowOutput { seq, token: token(sample) }));
         }
+        self.output.failed.clone_from(&failed);
         for &id in &failed {
-            if self.open.remove(&id.0).is_none() || !self.scheduler.fail(id) {
+            if self.open.remove(&id.0).is_none() {
                 return Err(recording.wrong(format!("there is no open request {}", id.0)));
             }
         }
         self.events.clear();
         self.scheduler.complete_into(&self.output, to, &mut self.events, &mut self.record);
-        let tokens: Vec<Vec<TokenId>> = self.output.rows.drain(..).map(|row| row.tokens).collect();
-        let replayed = StepEntry::of(&self.record, tokens, &failed);
+        let tokens: Vec<TokenId> = self.output.rows.iter().map(|row| row.token).collect();
+        let replayed = StepEntry::of(&self.record, &tokens, &failed);
         if replayed != *recorded {
             let what = differences(recorded, &replayed);
             return Ok(Some(Difference { line: 0, step: Some(recorded.n), what }));

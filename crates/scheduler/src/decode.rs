@@ -25,7 +25,7 @@ use crate::sequence::{Course, Phase, Rank, Sequence, Status};
 use crate::state::State;
 use crate::step::Preempted;
 use crate::swap::{GivenUp, PreemptionMode};
-use crate::{BlockCopy, Nanos, Priority, Scheduler, SeqId, Step};
+use crate::{BlockCopy, Nanos, Priority, Rows, Scheduler, SeqId, Step};
 
 /// After so many preemptions a sequence runs with its whole course set aside.
 pub(crate) const MAX_PREEMPTIONS: u32 = 4;
@@ -88,7 +88,7 @@ impl Scheduler {
 
     fn decode_unless(&mut self, stalled: Option<SeqId>, id: SeqId, step: &mut Step) {
         let seq = &mut self.state.seqs[id];
-        if seq.phase() != Phase::Decode || stalled == Some(id) || seq.is_loading() {
+        if seq.phase() != Phase::Decode || stalled == Some(id) || seq.is_busy() {
             return;
         }
         seq.steps_left_out = 0;
@@ -110,7 +110,7 @@ impl Scheduler {
     fn leaves_out(&mut self, id: SeqId, bound: Option<Nanos>) -> bool {
         let (Some(cost), Some(bound)) = (&self.policy.cost, bound) else { return false };
         let seq = &mut self.state.seqs[id];
-        if seq.phase() != Phase::Decode || seq.is_loading() {
+        if seq.phase() != Phase::Decode || seq.is_busy() {
             return false;
         }
         let mut work = self.plan.record.work;
@@ -123,20 +123,21 @@ impl Scheduler {
     }
 
     pub(crate) fn plan_decode_row(&mut self, id: SeqId, step: &mut Step) {
-        step.decode.push(id);
-        let row = self.plan_rows(id, 1, 1);
-        self.plan.record.work.add_decode(row.start + 1);
+        let rows = Rows { seq: id, start: self.state.seqs[id].num_computed, len: 1, samples: 1 };
+        let row = self.plan_rows(rows);
+        self.plan.record.work.add_decode(rows.start + rows.len);
         self.plan.record.decode.push(row);
+        step.decode.push(rows);
     }
 }
 
 /// What must happen before every decoding sequence has a slot for its token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Room {
-    /// Nothing. At most one sequence sits this step out: it is short, and all that are ranked after it are protected or
-    /// being loaded, or none is and somebody who left holds blocks until a load has ended. It keeps its blocks; they
-    /// run to their end without it, or are victims once they are loaded; and what is held for those who left comes
-    /// back.
+    /// Nothing. At most one sequence sits this step out: it is short, and all that are ranked after it are protected,
+    /// being loaded or in flight, or none is and somebody who left holds blocks until a load or a step has ended. It
+    /// keeps its blocks; they run to their end without it, or are victims once nothing writes theirs; and what is held
+    /// for those who left comes back.
     Enough { stalled: Option<SeqId> },
     /// This one gives up its blocks; then ask again.
     Preempt(SeqId),
@@ -149,7 +150,7 @@ impl State {
         let mut unreserved = self.pool.num_free() - self.reserved_blocks();
         let mut sharers = Sharers::default();
         for (index, seq) in self.running().enumerate() {
-            if seq.phase() != Phase::Decode || is_protected(seq) || seq.is_loading() {
+            if seq.phase() != Phase::Decode || is_protected(seq) || seq.is_busy() {
                 continue;
             }
             let needed = sharers.blocks_to_write(seq, &self.pool);
@@ -167,9 +168,9 @@ impl State {
         Room::Enough { stalled: None }
     }
 
-    /// Whether blocks are held for sequences that left while they were loaded: the last of the loads frees them.
+    /// Whether blocks are held for sequences that left while theirs were being written: they are freed when that ends.
     fn blocks_come_back(&self) -> bool {
-        self.loads.iter().any(|load| self.seqs[load.seq].status == Status::Leaving)
+        self.seqs.iter().any(|seq| seq.status == Status::Leaving)
     }
 
     /// Blocks that protected sequences may still take before they end: nobody else gets those.
@@ -188,7 +189,7 @@ impl State {
     /// The victim among `candidates` (in rank order): of the most served tenant, of its lowest class, the one that
     /// loses the fewest computed tokens per block it frees; the youngest of equals.
     fn cheapest_victim(&self, candidates: &[(Rank, SeqId)], swap_weight: usize) -> Option<SeqId> {
-        let can_go = |seq: &Sequence| !is_protected(seq) && !seq.is_loading();
+        let can_go = |seq: &Sequence| !is_protected(seq) && !seq.is_busy();
         let mut best: Option<(Turn, Priority, Loss, SeqId)> = None;
         for &(rank, id) in candidates.iter().rev().filter(|(_, id)| can_go(&self.seqs[*id])) {
             let seq = &self.seqs[id];

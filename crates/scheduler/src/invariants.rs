@@ -49,7 +49,7 @@ impl Scheduler {
                 let is_written = !written.is_empty() && written.start < end && first < written.end;
                 assert!(
                     !is_written || self.state.pool.refs(block) == 1,
-                    "I4: the step in flight writes {block:?}, shared"
+                    "I4: a step in flight writes {block:?}, shared"
                 );
                 assert!(
                     end <= computed || !self.state.pool.is_cached(block),
@@ -88,8 +88,15 @@ impl Scheduler {
             }
             let is_written = seq.rows_in_flight + seq.loads_in_flight > 0;
             assert!(seq.status != Status::Leaving || is_written, "I16: {id:?} should be gone");
-            assert!(seq.rows_in_flight == 0 || self.in_flight().is_some(), "{id:?} is in no step");
+            let steps = self.plan.in_flight.iter().flat_map(|step| &step.rows);
+            let rows: Vec<_> = steps.filter(|rows| rows.seq == id).map(|rows| (rows.start, rows.len)).collect();
+            let expected = [(seq.num_computed(), seq.rows_in_flight)];
+            assert_eq!(rows, expected[..usize::from(seq.is_in_flight())], "I12: {id:?} in flight");
         }
+        let in_flight = self.plan.in_flight.iter().flat_map(|step| &step.rows);
+        let known = in_flight.into_iter().all(|rows| self.state.seqs.get(rows.seq).is_some());
+        assert!(known, "I16: what is in flight exists");
+        assert!(self.plan.in_flight.iter().is_sorted_by_key(|step| step.id), "steps complete in their order");
         assert!(self.state.running.is_sorted(), "I15: running is in rank order");
     }
 

@@ -40,7 +40,7 @@ pub use request::{AdmitError, FinishReason, Priority, Request, RequestId, StopRu
 pub use scheduler::{BlockUse, Completed, PrefixStats, Scheduler};
 pub use sequence::{Phase, SeqId, Sequence};
 pub use step::{
-    BlockCopy, BlockLoad, Blocked, Chunk, Event, Preempted, RecordRow, RowOutput, Step, StepId, StepOutput, StepRecord,
+    BlockCopy, BlockLoad, Blocked, Event, Preempted, RecordRow, RowOutput, Rows, Step, StepId, StepOutput, StepRecord,
 };
 pub use swap::{PreemptionMode, SwapDecision, SwapReason, Transfer};
 pub use time::Nanos;

@@ -46,10 +46,10 @@ impl Policy {
         swap::is_worth_loading(hits, &self.transfer_times, self.cost.as_ref())
     }
 
-    /// A step is over: the cost model learns what it took.
-    pub(crate) fn learn(&mut self, record: &StepRecord) {
+    /// A step is over, for which the machine was free when it `began`: the cost model learns what it took.
+    pub(crate) fn learn(&mut self, record: &StepRecord, began: Nanos) {
         if let Some(cost) = &mut self.cost {
-            cost.observe(&record.work, record.took().since(record.transfers_took));
+            cost.observe(&record.work, record.completed_at.since(began).since(record.transfers_took));
         }
     }
 }

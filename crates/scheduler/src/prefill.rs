@@ -25,7 +25,7 @@ use crate::pace::{self, Candidate};
 use crate::sequence::{Rank, Status};
 use crate::state::State;
 use crate::swap::TierHits;
-use crate::{BlockId, Blocked, Chunk, Limits, Nanos, Phase, Scheduler, SeqId, Sequence, Step};
+use crate::{BlockId, Blocked, Limits, Nanos, Phase, Rows, Scheduler, SeqId, Sequence, Step};
 
 /// Steps that the oldest unfinished prompt may be passed over.
 pub(crate) const PATIENCE: u32 = 16;
@@ -53,7 +53,7 @@ impl Scheduler {
     /// follow as tenants take turns; each tenant's in rank order, or as their deadlines ask.
     pub(crate) fn plan_prefill(&mut self, now: Nanos, bound: Option<Nanos>, step: &mut Step) {
         let mut left = Left {
-            rows: self.state.limits.max_num_batched_tokens - step.decode.len(),
+            rows: self.state.limits.max_num_batched_tokens - step.num_rows(),
             prompts: self.state.limits.max_prefill_seqs,
             // Nobody enters in a step that threw somebody out.
             door_is_open: step.preempted.is_empty(),
@@ -62,7 +62,7 @@ impl Scheduler {
         };
         self.plan.record.blocked = Some(if left.door_is_open { Blocked::Budget } else { Blocked::Kv });
         self.plan.started.clear();
-        let is_prompt = |seq: &Sequence| seq.phase() == Phase::Prefill && !seq.is_loading();
+        let is_prompt = |seq: &Sequence| seq.phase() == Phase::Prefill && !seq.is_busy();
         self.plan.started.extend(self.state.running.iter().filter(|(_, id)| is_prompt(&self.state.seqs[*id])));
         let oldest = self.oldest_prompt();
         if let Some(oldest) = oldest.filter(|&oldest| self.policy.patience.is_out(oldest)) {
@@ -270,10 +270,11 @@ impl Scheduler {
         }
         let samples = if len == seq.num_uncomputed() { seq.num_samples() } else { 0 };
         self.plan.record.recomputed_rows += seq.most_computed.saturating_sub(start).min(len);
-        step.prefill.push(Chunk { seq: id, start: seq.num_computed(), len, samples });
-        let row = self.plan_rows(id, len, samples);
-        self.plan.record.work.add_chunk(row.start, len, samples > 0);
+        let rows = Rows { seq: id, start, len, samples };
+        let row = self.plan_rows(rows);
+        self.plan.record.work.add_chunk(start, len, samples > 0);
         self.plan.record.prefill.push(row);
+        step.prefill.push(rows);
         len
     }
 }

@@ -9,10 +9,12 @@
 //!                      +------ preempted -----------+   loses all its blocks, keeps its tokens and its rank
 //! ```
 //!
-//! One step is in flight at a time: `schedule` plans it, `complete` takes its results. Blocks that the step in flight
-//! writes are not released before it completes, whatever happens to their request meanwhile. The same holds for blocks
-//! that are being loaded from a tier: `load_ended` is what releases them.
+//! Steps in flight are a queue: `schedule` adds one, `complete` takes the results of the oldest. A sequence is in one of
+//! them at most, so none waits for another's tokens: who has rows in flight is neither planned nor preempted. Blocks that
+//! a step in flight writes are not released before it completes, whatever happens to their request meanwhile. The same
+//! holds for blocks that are being loaded from a tier: `load_ended` is what releases them.
 
+use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use crate::cost::CostModel;
@@ -25,8 +27,8 @@ use crate::state::{Running, State};
 use crate::step::RecordRow;
 use crate::swap::{PreemptionMode, SwapDecision, Transfer};
 use crate::{
-    AdmitError, BlockId, BlockLoad, Event, FinishReason, Limits, LimitsError, Nanos, Request, RequestId, SeqId,
-    Sequence, SlotSpill, Step, StepId, StepOutput, StepRecord, SwapStats, Tier, TierSizes, TokenId,
+    AdmitError, BlockId, BlockLoad, Event, FinishReason, Limits, LimitsError, Nanos, Request, RequestId, RowOutput,
+    Rows, SeqId, Sequence, SlotSpill, Step, StepId, StepOutput, StepRecord, SwapStats, Tier, TierSizes,
 };
 
 /// How much of what was asked the prefix cache had, counted when a request first enters.
@@ -63,22 +65,34 @@ pub struct Completed {
     pub record: StepRecord,
 }
 
-/// One entry of the step in flight.
-#[derive(Clone, Copy)]
-struct PlannedRows {
-    seq: SeqId,
-    len: usize,
-    samples: usize,
+/// Steps that may be in flight together. The engine computes what it plans before it plans again.
+const MOST_IN_FLIGHT: usize = 1;
+
+/// A step between its plan and its results.
+#[derive(Default)]
+pub(crate) struct InFlight {
+    pub(crate) id: StepId,
+    pub(crate) rows: Vec<Rows>,
+    /// When the machine was free for it: when it was planned, or when the one before it completed.
+    began: Nanos,
+    /// Its entry in the log, so far.
+    record: StepRecord,
 }
 
-/// The step at hand: being planned, or in flight.
+/// The step at hand, and those in flight.
 pub(crate) struct Plan {
     /// The name of the next step.
     pub(crate) next_step: StepId,
-    in_flight: Option<StepId>,
-    rows: Vec<PlannedRows>,
-    /// Its entry in the log, so far.
+    /// The oldest first.
+    pub(crate) in_flight: VecDeque<InFlight>,
+    most_in_flight: usize,
+    /// Whether the step planned last had rows.
+    has_rows: bool,
+    /// Of the step at hand: its rows, and its entry in the log so far.
+    rows: Vec<Rows>,
     pub(crate) record: StepRecord,
+    /// Memory for the next ones.
+    spare: Vec<InFlight>,
     /// Kept for their capacity: the hits of the sequence at hand, the running prompts, and those that want rows.
     pub(crate) hits: Vec<Hit>,
     pub(crate) started: Running,
@@ -89,12 +103,40 @@ impl Plan {
     fn new(limits: &Limits) -> Plan {
         Plan {
             next_step: StepId(0),
-            in_flight: None,
+            in_flight: VecDeque::with_capacity(MOST_IN_FLIGHT),
+            most_in_flight: MOST_IN_FLIGHT,
+            has_rows: false,
             rows: Vec::with_capacity(limits.max_num_seqs),
+            spare: Vec::with_capacity(MOST_IN_FLIGHT),
             record: StepRecord::default(),
             hits: Vec::new(),
             started: Vec::with_capacity(limits.max_num_seqs),
             candidates: Vec::with_capacity(limits.max_num_seqs + prefill::LOOKAHEAD),
+        }
+    }
+
+    /// The step at hand has rows: it is the last in the queue now.
+    fn launch(&mut self) {
+        let mut step = self.spare.pop().unwrap_or_default();
+        (step.id, step.began) = (self.record.step, self.record.scheduled_at);
+        core::mem::swap(&mut step.rows, &mut self.rows);
+        core::mem::swap(&mut step.record, &mut self.record);
+        self.in_flight.push_back(step);
+        self.next_step.0 += 1;
+    }
+
+    /// Keeps the memory of a step that is over.
+    fn recycle(&mut self, mut step: InFlight) {
+        step.rows.clear();
+        step.record.clear();
+        self.spare.push(step);
+    }
+
+    /// The entry in the log of the step planned last.
+    fn last_record(&mut self) -> &mut StepRecord {
+        match self.in_flight.back_mut() {
+            Some(step) if self.has_rows => &mut step.record,
+            _ => &mut self.record,
         }
     }
 }
@@ -129,6 +171,13 @@ impl Scheduler {
     pub fn set_tiers(&mut self, sizes: TierSizes) {
         assert!(self.state.requests.is_empty(), "before the first request");
         self.state.pool.set_tiers(sizes);
+    }
+
+    /// For tests, until an engine plans ahead: so many steps may be in flight together.
+    #[doc(hidden)]
+    pub fn set_steps_in_flight(&mut self, most: usize) {
+        assert!(most > 0 && self.plan.in_flight.is_empty(), "while nothing is in flight");
+        self.plan.most_in_flight = most;
     }
 
     /// For tests of collisions: block hashes keep only `bits` bits.
@@ -182,12 +231,13 @@ impl Scheduler {
 
     /// Plans one forward pass: a token for each decoding sequence, then prompt chunks in rank order until rows, seats
     /// or blocks run out (mixed steps: Sarathi-Serve, Agrawal et al., OSDI 2024). Overwrites `step`, keeping its
-    /// buffers. The step is in flight until [`Scheduler::complete`]; an empty one never is.
+    /// buffers. The step is in flight until [`Scheduler::complete`]; an empty one never is. Sequences with rows in flight
+    /// have none in this step. Panics if as many steps are in flight as may be.
     ///
     /// All preemption comes before any block is taken, so no block of `step.copies` appears both as a source and as a
     /// destination, and the copies may be done in any order.
     pub fn schedule_into(&mut self, now: Nanos, step: &mut Step) {
-        assert!(self.plan.in_flight.is_none(), "one step is in flight at a time");
+        assert!(self.plan.in_flight.len() < self.plan.most_in_flight, "no more steps are in flight than may be");
         step.clear();
         step.id = self.plan.next_step;
         let (taken, evicted) = (self.state.pool.num_taken(), self.state.pool.num_evicted());
@@ -198,10 +248,6 @@ impl Scheduler {
         self.plan_prefill(now, bound, step);
         self.state.pool.drain_saves(&mut step.saves);
         self.state.pool.spill_ahead(&mut step.spills);
-        if !step.is_empty() {
-            self.plan.in_flight = Some(step.id);
-            self.plan.next_step.0 += 1;
-        }
         self.plan.record.step = step.id;
         self.plan.record.scheduled_at = now;
         self.plan.record.copied_blocks = step.copies.len();
@@ -218,23 +264,20 @@ impl Scheduler {
         let loads_from = |tier| step.loads.iter().filter(|load| load.slot.tier == tier).count();
         self.plan.record.loaded_blocks = [Tier::Host, Tier::Disk].map(loads_from);
         self.plan.record.predicted = self.policy.predict(&self.plan.record);
+        self.plan.has_rows = !step.is_empty();
+        if self.plan.has_rows {
+            self.plan.launch();
+        }
     }
 
-    pub(crate) fn plan_rows(&mut self, id: SeqId, len: usize, samples: usize) -> RecordRow {
+    pub(crate) fn plan_rows(&mut self, rows: Rows) -> RecordRow {
+        let Rows { seq: id, start, len, samples } = rows;
         let seq = &mut self.state.seqs[id];
-        self.state.shares.serve(seq, seq.num_computed + len, samples);
+        self.state.shares.serve(seq, start + len, samples);
         let cached_tokens = core::mem::take(&mut seq.cached_tokens);
         seq.rows_in_flight = len;
-        self.plan.rows.push(PlannedRows { seq: id, len, samples });
-        RecordRow {
-            request: seq.request.id,
-            seq: id,
-            answer: seq.answer(),
-            start: seq.num_computed,
-            len,
-            samples,
-            cached_tokens,
-        }
+        self.plan.rows.push(rows);
+        RecordRow { request: seq.request.id, seq: id, answer: seq.answer(), start, len, samples, cached_tokens }
     }
 
     /// Takes a step's results: see [`Scheduler::complete_into`].
@@ -244,22 +287,28 @@ impl Scheduler {
         completed
     }
 
-    /// Takes the results of the step in flight: sequences advance, full blocks enter the prefix cache, answers are
-    /// forked and finish. Appends to `events`; overwrites `record`, keeping its buffers.
+    /// Takes the results of the oldest step in flight: sequences advance, full blocks enter the prefix cache, answers are
+    /// forked and finish, and requests whose rows failed end. Appends to `events`; overwrites `record`, keeping its
+    /// buffers.
     ///
-    /// Rows of requests that were aborted or stopped meanwhile may be there or not, and are dropped. Panics if `output`
-    /// is not the step in flight, or lacks a row or a token that was planned.
+    /// Tokens of requests that failed, or were aborted or stopped meanwhile, may be there or not, and are dropped. Panics
+    /// if `output` is not of that step, lacks a token that was planned, or has one that was not.
     pub fn complete_into(&mut self, output: &StepOutput, now: Nanos, events: &mut Vec<Event>, record: &mut StepRecord) {
-        assert_eq!(Some(output.step), self.plan.in_flight, "results of the step in flight");
-        self.plan.in_flight = None;
-        for (index, row) in output.rows.iter().enumerate() {
-            self.state.seqs[row.seq].output_row = Some(index);
+        assert_eq!(Some(output.step), self.in_flight(), "results of the oldest step in flight");
+        let mut step = self.plan.in_flight.pop_front().expect("it was just seen");
+        for &failed in &output.failed {
+            step.record.note_failed(failed);
+            self.abort(failed);
         }
-        for index in 0..self.plan.rows.len() {
-            let planned = self.plan.rows[index];
+        for (index, row) in output.rows.iter().enumerate() {
+            self.state.seqs[row.seq].output_row.get_or_insert(index);
+        }
+        let mut num_taken = 0;
+        for &planned in &step.rows {
             let seq = &mut self.state.seqs[planned.seq];
             seq.rows_in_flight = 0;
-            let tokens = seq.output_row.take().map_or(&[][..], |row| &output.rows[row].tokens);
+            let tokens = seq.output_row.take().map_or(&[][..], |first| tokens_of(planned.seq, &output.rows[first..]));
+            num_taken += tokens.len();
             if seq.status == Status::Leaving {
                 self.release_blocks(planned.seq);
                 self.state.seqs.remove(planned.seq);
@@ -271,20 +320,26 @@ impl Scheduler {
             self.state.feed_prefix_cache(planned.seq);
             self.take_tokens(planned.seq, tokens, now, events);
         }
-        self.plan.rows.clear();
-        self.plan.record.completed_at = now;
-        self.policy.learn(&self.plan.record);
-        core::mem::swap(record, &mut self.plan.record);
+        assert_eq!(num_taken, output.rows.len(), "tokens of {:?}", output.step);
+        step.record.completed_at = now;
+        self.policy.learn(&step.record, step.began);
+        core::mem::swap(record, &mut step.record);
+        self.plan.recycle(step);
+        if let Some(next) = self.plan.in_flight.front_mut() {
+            next.began = now;
+        }
     }
 
-    /// The step in flight did not happen: its computation failed. Its sequences go back to the queue at their ranks and
+    /// A step in flight did not happen: its computation failed. Its sequences go back to the queue at their ranks and
     /// are recomputed, because nobody knows which of its slots and copies were written; what earlier steps put into the
-    /// prefix cache stands. Its saves, spills and loads are owed nevertheless. Does not count as a preemption. Abort
-    /// the request at fault, if it is known, before the next step. Does nothing if no step is in flight.
-    pub fn abandon(&mut self) {
-        self.plan.in_flight = None;
-        for index in 0..self.plan.rows.len() {
-            let id = self.plan.rows[index].seq;
+    /// prefix cache stands, and so do other steps in flight, which have none of its sequences. Its saves, spills and loads
+    /// are owed nevertheless. Does not count as a preemption. Abort the request at fault, if it is known, before the next
+    /// step. Does nothing if the step is not in flight.
+    pub fn abandon(&mut self, step: StepId) {
+        let Some(place) = self.plan.in_flight.iter().position(|other| other.id == step) else { return };
+        let step = self.plan.in_flight.remove(place).expect("it was just seen");
+        for planned in &step.rows {
+            let id = planned.seq;
             let seq = &mut self.state.seqs[id];
             seq.rows_in_flight = 0;
             seq.output_row = None;
@@ -296,11 +351,11 @@ impl Scheduler {
                 self.state.return_to_queue(id);
             }
         }
-        self.plan.rows.clear();
+        self.plan.recycle(step);
     }
 
     /// Gives each answer its token; forks the answers when the prompt is done.
-    fn take_tokens(&mut self, id: SeqId, tokens: &[TokenId], now: Nanos, events: &mut Vec<Event>) {
+    fn take_tokens(&mut self, id: SeqId, tokens: &[RowOutput], now: Nanos, events: &mut Vec<Event>) {
         let seq = &self.state.seqs[id];
         let (request, first_answer) = (seq.request.id, seq.answer());
         if seq.num_uncomputed() == 0 && seq.num_samples() == 0 {
@@ -315,7 +370,7 @@ impl Scheduler {
         if tokens.len() > 1 {
             self.state.fork_answers(id);
         }
-        for (index, &token) in tokens.iter().enumerate() {
+        for (index, &RowOutput { token, .. }) in tokens.iter().enumerate() {
             let answer = first_answer + index;
             let id = match index {
                 0 => id, // spares a look-up for every token of a single answer
@@ -331,22 +386,13 @@ impl Scheduler {
         }
     }
 
-    /// Cancels a request: nothing of it is heard again. Its blocks are free at once, or, if the step in flight writes
+    /// Cancels a request: nothing of it is heard again. Its blocks are free at once, or, if a step in flight writes
     /// them, when that completes. False if there is no such unfinished request.
     pub fn abort(&mut self, id: RequestId) -> bool {
         let Some(active) = self.state.requests.remove(&id) else { return false };
         self.state.shares.leave(active.tenant);
         active.answers.into_iter().flatten().for_each(|seq| self.retire(seq));
         true
-    }
-
-    /// Ends a request whose rows in the step in flight could not be computed, or gave no numbers: as [`Scheduler::abort`],
-    /// and the step's record will say that nothing was sampled from them. Others' rows stand.
-    pub fn fail(&mut self, id: RequestId) -> bool {
-        let record = &mut self.plan.record;
-        let rows = record.decode.iter_mut().chain(&mut record.prefill);
-        rows.filter(|row| row.request == id).for_each(|row| row.samples = 0);
-        self.abort(id)
     }
 
     /// Ends one answer with [`FinishReason::Stop`]`(None)`: the engine found a stop string in its text, and needs no
@@ -362,7 +408,7 @@ impl Scheduler {
         }
     }
 
-    /// A sequence goes for good, as soon as the step in flight has no rows of it.
+    /// A sequence goes for good, as soon as no step in flight has rows of it.
     fn retire(&mut self, id: SeqId) {
         let seq = &mut self.state.seqs[id];
         match seq.status {
@@ -392,14 +438,20 @@ impl Scheduler {
     }
 }
 
+/// The run of tokens at the beginning of `rows`, which is of `seq`.
+fn tokens_of(seq: SeqId, rows: &[RowOutput]) -> &[RowOutput] {
+    let count = rows.iter().take_while(|row| row.seq == seq).count();
+    &rows[..count]
+}
+
 /// What the engine reports of the transfers that steps ask for.
 impl Scheduler {
-    /// The saves, or the loads from host memory, of the last step took `took` together: part of its time. With what is
+    /// The saves, or the loads from host memory, of the step planned last took `took` together: part of its time. With what is
     /// known of the disk, this decides between swapping and recompute.
     pub fn transfers_took(&mut self, way: Transfer, blocks: usize, took: Nanos) {
         if blocks > 0 {
             self.policy.transfer_times.observe(way, blocks, took);
-            self.plan.record.transfers_took.0 += took.0;
+            self.plan.last_record().transfers_took.0 += took.0;
         }
     }
 
@@ -450,7 +502,7 @@ impl Scheduler {
 
 /// What there is to see.
 impl Scheduler {
-    /// A sequence that waits, runs, or is in the step in flight.
+    /// A sequence that waits, runs, or is in a step in flight.
     pub fn sequence(&self, seq: SeqId) -> Option<&Sequence> {
         self.state.seqs.get(seq)
     }
@@ -469,7 +521,7 @@ impl Scheduler {
     pub fn has_work(&self) -> bool {
         !self.state.running.is_empty()
             || self.state.queue.len() > 0
-            || self.plan.in_flight.is_some()
+            || !self.plan.in_flight.is_empty()
             || self.is_loading()
     }
 
@@ -483,14 +535,22 @@ impl Scheduler {
         self.state.pool.swap_stats()
     }
 
-    /// The log's entry of the step in flight: everything but when it completed. Without one, of nothing.
+    /// The log's entry of the step planned last, until that completes: everything but when it did.
     pub fn planned(&self) -> &StepRecord {
-        &self.plan.record
+        match self.plan.in_flight.back() {
+            Some(step) if self.plan.has_rows => &step.record,
+            _ => &self.plan.record,
+        }
     }
 
-    /// The step in flight.
+    /// The oldest step in flight: the one that completes next.
     pub fn in_flight(&self) -> Option<StepId> {
-        self.plan.in_flight
+        self.plan.in_flight.front().map(|step| step.id)
+    }
+
+    /// Steps in flight.
+    pub fn num_in_flight(&self) -> usize {
+        self.plan.in_flight.len()
     }
 
     /// Blocks held by sequences.

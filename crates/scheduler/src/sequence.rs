@@ -53,7 +53,7 @@ pub(crate) enum Status {
     Waiting,
     /// Holds a block for each of its known tokens.
     Running,
-    /// Cancelled or stopped while the step in flight or loads still write its blocks; freed when they have ended.
+    /// Cancelled or stopped while a step in flight or loads still write its blocks; freed when they have ended.
     Leaving,
 }
 
@@ -79,7 +79,7 @@ pub struct Sequence {
     /// When its first and its last token came.
     pub(crate) first_token_at: Nanos,
     pub(crate) last_token_at: Nanos,
-    /// Rows in the step in flight.
+    /// Rows in a step in flight: in one at most.
     pub(crate) rows_in_flight: usize,
     /// Loads that write its blocks: until they have ended it computes nothing, though `num_computed` counts them.
     pub(crate) loads_in_flight: usize,
@@ -89,7 +89,7 @@ pub struct Sequence {
     pub(crate) cached_tokens: usize,
     /// The most tokens that it ever had computed: rows below that are recompute.
     pub(crate) most_computed: usize,
-    /// Where the step's output has its tokens.
+    /// Where the output of the step that completes has its tokens.
     pub(crate) output_row: Option<usize>,
     /// Hashes of its full blocks, as far as somebody asked.
     chain: Vec<BlockHash>,
@@ -199,6 +199,16 @@ impl Sequence {
     /// Whether its blocks are still being loaded.
     pub fn is_loading(&self) -> bool {
         self.loads_in_flight > 0
+    }
+
+    /// Whether a step in flight has rows of it.
+    pub fn is_in_flight(&self) -> bool {
+        self.rows_in_flight > 0
+    }
+
+    /// Whether its blocks are being written: then it has no further rows, and keeps them.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.is_in_flight() || self.is_loading()
     }
 
     /// Whether it ever held blocks.

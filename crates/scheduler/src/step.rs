@@ -1,8 +1,8 @@
 //! The plan of one forward pass, what came of it, and what it cost.
 //!
 //! ```text
-//! Step        who runs: prefill chunks (many rows per sequence) and decode rows (one each)
-//! StepOutput  the token that each finished row produced
+//! Step        who runs: rows of sequences, a decoding one's (one row) and a prompt's (many)
+//! StepOutput  the tokens that were sampled from them, and whose rows failed
 //! StepRecord  the same with request ids and times: the one log that every view is made of
 //! ```
 
@@ -15,17 +15,18 @@ use crate::{BlockId, BlockSave, FinishReason, Nanos, RequestId, SeqId, SlotSpill
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StepId(pub u64);
 
-/// `len` consecutive tokens of one sequence, from position `start`, computed in one step.
+/// `len` consecutive tokens of one sequence, from position `start`, computed in one step: a decode row is its last
+/// token (`len` and `samples` are 1), a chunk of a prompt has many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Chunk {
+pub struct Rows {
     /// Whose tokens.
     pub seq: SeqId,
     /// Position of the first.
     pub start: usize,
     /// How many, at least 1.
     pub len: usize,
-    /// Tokens to sample from the chunk's last row: 0 while known tokens remain, otherwise 1, or the number of
-    /// answers when the prompt of a request with several ends here.
+    /// Tokens to sample from the last of them: 0 while known tokens remain, otherwise 1, or the number of answers when
+    /// the prompt of a request with several ends here.
     pub samples: usize,
 }
 
@@ -51,7 +52,8 @@ pub struct BlockLoad {
 }
 
 /// The plan of one forward pass. Its transfers come first, in the order of the fields: what is loaded or copied may go
-/// to a block that is saved. They are owed even if there is nothing to compute, or if the computation fails.
+/// to a block that is saved. They are owed even if there is nothing to compute, or if the computation fails. Where a
+/// step is planned while another is in flight, its transfers come after that one's rows were computed, as on a stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Step {
     /// Its name.
@@ -64,10 +66,10 @@ pub struct Step {
     pub loads: Vec<BlockLoad>,
     /// Copies on write.
     pub copies: Vec<BlockCopy>,
-    /// One row per decoding sequence: its last token.
-    pub decode: Vec<SeqId>,
-    /// Prompt chunks (also recompute after preemption).
-    pub prefill: Vec<Chunk>,
+    /// Of decoding sequences: the last token of each.
+    pub decode: Vec<Rows>,
+    /// Of prompts: a chunk of each (also recompute after preemption).
+    pub prefill: Vec<Rows>,
     /// Sequences that lost their blocks to make room; they wait, and are loaded or computed again.
     pub preempted: Vec<SeqId>,
 }
@@ -89,28 +91,37 @@ impl Step {
         self.preempted.clear();
     }
 
+    /// All of it in the order of the plan: each sequence at most once.
+    pub fn rows(&self) -> impl Iterator<Item = Rows> {
+        self.decode.iter().chain(&self.prefill).copied()
+    }
+
     /// Token rows of the forward pass.
     pub fn num_rows(&self) -> usize {
-        self.decode.len() + self.prefill.iter().map(|chunk| chunk.len).sum::<usize>()
+        self.rows().map(|rows| rows.len).sum()
     }
 }
 
-/// The tokens sampled from one row: one, or one per answer when a prompt of a request with several answers ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A token that was sampled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RowOutput {
     /// The sequence of the row.
     pub seq: SeqId,
-    /// As many as the plan's `samples` (1 for a decode row).
-    pub tokens: Vec<TokenId>,
+    /// Its next token; of a row with several samples, that of one answer.
+    pub token: TokenId,
 }
 
-/// What a step produced: a row for every decode entry and every chunk with `samples > 0`, in any order.
+/// What came of a step.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StepOutput {
     /// The step it belongs to.
     pub step: StepId,
-    /// Its rows.
+    /// As many for each [`Rows`] of the plan as its `samples`, next to each other in the order of answers; sequences in
+    /// any order.
     pub rows: Vec<RowOutput>,
+    /// Requests with rows that could not be computed, or gave no numbers. They end here, as by
+    /// [`crate::Scheduler::abort`], and the step's record says that nothing was sampled from their rows. Others' stand.
+    pub failed: Vec<RequestId>,
 }
 
 /// What a client may learn.
@@ -160,7 +171,7 @@ pub struct RecordRow {
     pub start: usize,
     /// Rows, at least 1 (1 for decode).
     pub len: usize,
-    /// Tokens sampled from the last of them: as [`Chunk::samples`], 1 for decode.
+    /// Tokens sampled from the last of them: as [`Rows::samples`], and 0 where the row failed.
     pub samples: usize,
     /// Prompt tokens found in the prefix cache, in the sequence's first row since it got its blocks, else 0.
     pub cached_tokens: usize,
@@ -234,6 +245,12 @@ impl StepRecord {
         self.transfers_took = Nanos::default();
         self.work = Work::default();
         self.predicted = Nanos::default();
+    }
+
+    /// A request's rows failed: nothing was sampled from them.
+    pub(crate) fn note_failed(&mut self, request: RequestId) {
+        let rows = self.decode.iter_mut().chain(&mut self.prefill);
+        rows.filter(|row| row.request == request).for_each(|row| row.samples = 0);
     }
 
     /// How long it took, from the plan to its output.

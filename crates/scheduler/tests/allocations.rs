@@ -42,19 +42,11 @@ fn a_steady_decode_step_allocates_nothing() {
         scheduler.schedule_into(Nanos(number), &mut step);
         // What the engine does with buffers of its own.
         output.step = step.id;
-        let samples = step.decode.iter().map(|&seq| (seq, 1)).chain(step.prefill.iter().map(|c| (c.seq, c.samples)));
-        let mut num_rows = 0;
-        for (seq, samples) in samples {
-            if num_rows == output.rows.len() {
-                output.rows.push(RowOutput { seq, tokens: Vec::new() });
-            }
-            let row = &mut output.rows[num_rows];
-            row.seq = seq;
-            row.tokens.clear();
-            row.tokens.extend((0..samples).map(|_| 5000 + number as u32));
-            num_rows += 1;
+        let token = 5000 + number as u32;
+        output.rows.clear();
+        for rows in step.rows() {
+            output.rows.extend(std::iter::repeat_n(RowOutput { seq: rows.seq, token }, rows.samples));
         }
-        output.rows.truncate(num_rows);
         events.clear();
         scheduler.complete_into(&output, Nanos(number), &mut events, &mut record);
         (step.decode.len(), record.taken_blocks)

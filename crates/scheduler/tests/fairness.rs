@@ -107,14 +107,12 @@ impl Machine {
         if step.is_empty() {
             return false;
         }
-        let decode = step.decode.iter().map(|&seq| RowOutput { seq, tokens: vec![7] });
-        let prefill = step.prefill.iter().filter(|chunk| chunk.samples > 0);
-        let prefill = prefill.map(|chunk| RowOutput { seq: chunk.seq, tokens: vec![7] });
+        let sampled = step.rows().filter(|rows| rows.samples > 0).map(|rows| RowOutput { seq: rows.seq, token: 7 });
         let mut work = Work::default();
         step.prefill.iter().for_each(|chunk| work.add_chunk(chunk.start, chunk.len, chunk.samples > 0));
         step.decode.iter().for_each(|_| work.add_decode(1));
         self.now.0 += self.cost.step_time(&work).0;
-        let output = StepOutput { step: step.id, rows: decode.chain(prefill).collect() };
+        let output = StepOutput { step: step.id, rows: sampled.collect(), ..StepOutput::default() };
         let completed = self.scheduler.complete(output, self.now);
         for event in &completed.events {
             if let Event::Token { request, .. } = event

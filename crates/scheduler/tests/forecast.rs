@@ -79,13 +79,13 @@ impl Engine {
         let step = self.scheduler.schedule(self.now);
         let mut work = Work::default();
         step.prefill.iter().for_each(|chunk| work.add_chunk(chunk.start, chunk.len, chunk.samples > 0));
-        for &seq in &step.decode {
-            work.add_decode(self.scheduler.sequence(seq).expect("it is planned").num_tokens());
+        for row in &step.decode {
+            work.add_decode(self.scheduler.sequence(row.seq).expect("it is planned").num_tokens());
         }
         self.now.0 += self.machine.step_time(&work).0;
-        let ends = step.prefill.iter().filter(|chunk| chunk.samples > 0).map(|chunk| chunk.seq);
-        let rows = step.decode.iter().copied().chain(ends).map(|seq| RowOutput { seq, tokens: vec![7] }).collect();
-        self.scheduler.complete(StepOutput { step: step.id, rows }, self.now);
+        let sampled = step.rows().filter(|rows| rows.samples > 0).map(|rows| RowOutput { seq: rows.seq, token: 7 });
+        let output = StepOutput { step: step.id, rows: sampled.collect(), ..StepOutput::default() };
+        self.scheduler.complete(output, self.now);
     }
 
     fn has_answered(&self, id: u64) -> bool {

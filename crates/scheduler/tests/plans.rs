@@ -816,7 +816,7 @@ impl World {
         in_flight.into_iter().for_each(|act| self.act(act.trim_end_matches(" in flight")));
         let mut ends = Vec::new();
         if !failures.is_empty() {
-            self.scheduler.abandon();
+            self.scheduler.abandon(step.id);
             self.scheduler.check_invariants();
         } else if !step.is_empty() {
             let completed = self.scheduler.complete(output, Nanos(0));
@@ -920,8 +920,9 @@ impl World {
 
     /// The model: it says tokens that never repeat, and the stop token when it was told to.
     fn compute(&self, step: &Step) -> StepOutput {
-        let mut output = StepOutput { step: step.id, rows: Vec::new() };
-        let mut sample = |seq: SeqId, samples: usize| {
+        let mut output = StepOutput { step: step.id, ..StepOutput::default() };
+        for rows in step.rows() {
+            let seq = rows.seq;
             let seq_state = self.scheduler.sequence(seq).expect("it is planned");
             let (_, eos) = &self.asked[&self.names[&seq_state.request_id()]];
             let nth = seq_state.num_generated() + 1;
@@ -930,10 +931,8 @@ impl World {
                 let unique = 1_000_000 + seq_state.request_id().0 * 10_000 + seq_state.answer() as u64 * 1000;
                 if is_eos { EOS } else { (unique + sample as u64 * 1000 + nth as u64) as u32 }
             };
-            output.rows.push(RowOutput { seq, tokens: (0..samples).map(token).collect() });
-        };
-        step.decode.iter().for_each(|&seq| sample(seq, 1));
-        step.prefill.iter().filter(|chunk| chunk.samples > 0).for_each(|chunk| sample(chunk.seq, chunk.samples));
+            output.rows.extend((0..rows.samples).map(|sample| RowOutput { seq, token: token(sample) }));
+        }
         output
     }
 
@@ -950,7 +949,7 @@ impl World {
         part("spill", step.spills.iter().map(|spill| format!("{}>{}", slot(spill.host), slot(spill.disk))).collect());
         part("load", step.loads.iter().map(|load| format!("{}>{}", slot(load.slot), self.name(load.seq))).collect());
         part("copy", step.copies.iter().map(|copy| format!("{}>{}", copy.src.0, copy.dst.0)).collect());
-        part("decode", step.decode.iter().map(|&seq| self.name(seq)).collect());
+        part("decode", step.decode.iter().map(|row| self.name(row.seq)).collect());
         let chunks = step.prefill.iter().map(|chunk| {
             let seq = self.scheduler.sequence(chunk.seq).expect("it is planned");
             let (end, ends_here) = (chunk.start + chunk.len, chunk.start + chunk.len == seq.num_tokens());

@@ -90,19 +90,18 @@ impl Engine {
     /// Plans and computes one step in exactly the time that the model says; returns the plan and how long it took.
     fn step(&mut self) -> (Step, u64) {
         let step = self.scheduler.schedule(self.now);
-        let decode = step.decode.iter().map(|&seq| RowOutput { seq, tokens: vec![7] });
-        let prefill = step.prefill.iter().filter(|chunk| chunk.samples > 0);
-        let prefill = prefill.map(|chunk| RowOutput { seq: chunk.seq, tokens: vec![7; chunk.samples] });
+        let sampled =
+            step.rows().flat_map(|rows| std::iter::repeat_n(RowOutput { seq: rows.seq, token: 7 }, rows.samples));
         let mut work = Work::default();
         for chunk in &step.prefill {
             work.add_chunk(chunk.start, chunk.len, chunk.samples > 0);
         }
-        for &seq in &step.decode {
-            work.add_decode(self.scheduler.sequence(seq).unwrap().num_tokens());
+        for row in &step.decode {
+            work.add_decode(self.scheduler.sequence(row.seq).unwrap().num_tokens());
         }
         let took = self.machine.step_time(&work).0;
         self.now.0 += took;
-        let output = StepOutput { step: step.id, rows: decode.chain(prefill).collect() };
+        let output = StepOutput { step: step.id, rows: sampled.collect(), ..StepOutput::default() };
         let record = self.scheduler.complete(output, self.now).record;
         assert_eq!(record.work, work);
         assert!(record.predicted.0.abs_diff(took) <= took / 1000, "{:?} predicted", record.predicted);
@@ -243,7 +242,8 @@ fn nobody_is_left_out_for_a_stream_that_cannot_move() {
         assert!(!step.is_empty(), "an idle step while two requests wait for each other");
         let names = engine.scheduler.sequences().map(|seq| (seq.request_id(), seq.id()));
         let first = names.filter(|(request, _)| *request == RequestId(6)).map(|(_, id)| id).next();
-        stalled += usize::from(first.is_some_and(|id| !step.decode.contains(&id) && step.prefill.is_empty()));
+        stalled +=
+            usize::from(first.is_some_and(|id| step.decode.iter().all(|row| row.seq != id) && step.prefill.is_empty()));
     }
     assert!(stalled > 2, "the first in line had to wait for blocks");
 }

@@ -335,23 +335,11 @@ impl Engine {
         let planned = self.scheduler.planned();
         self.busy_until = Some(Nanos(now.0.saturating_add(self.machine.step_time_at(now, &planned.work).0.max(1))));
         self.output.step = self.step.id;
-        let decode = planned.decode.iter();
-        let sampled = self.step.prefill.iter().zip(&planned.prefill).filter(|(chunk, _)| chunk.samples > 0);
-        let rows = decode.chain(sampled.map(|(_, row)| row));
-        let mut num_rows = 0;
-        for row in rows {
+        self.output.rows.clear();
+        for row in planned.decode.iter().chain(&planned.prefill).filter(|row| row.samples > 0) {
             let arrival = &workload.arrivals[row.request.0 as usize];
             let position = row.start + row.len - arrival.input_tokens();
-            let token = Piece::token(arrival.answer, position);
-            match self.output.rows.get_mut(num_rows) {
-                Some(output) => {
-                    output.seq = row.seq;
-                    output.tokens[0] = token;
-                }
-                None => self.output.rows.push(RowOutput { seq: row.seq, tokens: vec![token] }),
-            }
-            num_rows += 1;
+            self.output.rows.push(RowOutput { seq: row.seq, token: Piece::token(arrival.answer, position) });
         }
-        self.output.rows.truncate(num_rows);
     }
 }

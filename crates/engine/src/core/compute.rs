@@ -53,9 +53,9 @@ impl EngineCore {
             if self.attempt(&rows, wanted).is_ok() {
                 continue;
             }
-            let chunks = self.step.prefill.iter().map(|chunk| chunk.seq);
-            let seq = self.step.decode.iter().copied().chain(chunks).nth(part.start).expect("a span is of a sequence");
-            let sequence = self.scheduler.sequence(seq).expect("a planned sequence lives until its step completes");
+            let rows = self.step.rows().nth(part.start).expect("a span is of a sequence");
+            let sequence =
+                self.scheduler.sequence(rows.seq).expect("a planned sequence lives until its step completes");
             tracing::error!(request = sequence.request_id().0, "its rows panic; the request ends");
             self.failed.push((sequence.request_id(), RequestError::Internal));
         }
@@ -93,7 +93,7 @@ impl EngineCore {
         let sequence = self.scheduler.sequence(seq).expect("a planned sequence lives until its step completes");
         let (id, first_answer) = (sequence.request_id(), sequence.answer());
         let active = self.active.get_mut(&id).expect("nobody leaves while a step is computed");
-        let mut tokens = Vec::with_capacity(samples);
+        let first_token = self.output.rows.len();
         for index in first_answer..first_answer + samples {
             let (answer, stop, params) = (&mut active.answers[index], &active.request.stop, &active.request.sampling);
             let banned: &[TokenId] = if answer.num_tokens < stop.min_tokens { &stop.stop_token_ids } else { &[] };
@@ -102,12 +102,14 @@ impl EngineCore {
             match self.sampler.sample(&mut self.logit_row, params, &answer.history, banned, key) {
                 Ok(Sampled { token, logprob, top }) => {
                     answer.logprob = params.logprobs.map(|_| TokenLogprob { token, logprob, top });
-                    tokens.push(token);
+                    self.output.rows.push(RowOutput { seq, token });
                 }
-                Err(_) => return self.failed.push((id, RequestError::NanLogits)),
+                Err(_) => {
+                    self.output.rows.truncate(first_token);
+                    return self.failed.push((id, RequestError::NanLogits));
+                }
             }
         }
-        self.output.rows.push(RowOutput { seq, tokens });
     }
 
     /// The log probability of the prompt token after this row, for a request that asked.

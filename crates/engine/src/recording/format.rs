@@ -294,7 +294,8 @@ pub struct StepEntry {
     decode: Vec<(u64, usize)>,
     /// Request, first position, rows and cached tokens of each chunk.
     prefill: Vec<(u64, usize, usize, usize)>,
-    /// Of each row that gave some, in the plan's order.
+    /// A list for each row of `decode`, then of `prefill`, from which tokens were sampled: one token, or one for each answer
+    /// that was forked there.
     pub tokens: Vec<Vec<TokenId>>,
     /// Requests whose rows could not be computed, or gave no numbers: they ended.
     pub failed: Vec<u64>,
@@ -307,8 +308,16 @@ pub struct StepEntry {
 }
 
 impl StepEntry {
-    /// As it is written.
-    pub fn of(record: &StepRecord, tokens: Vec<Vec<TokenId>>, failed: &[RequestId]) -> StepEntry {
+    /// As it is written. `tokens`: in the order of the record's rows, as many for each as it has `samples`.
+    pub fn of(record: &StepRecord, tokens: &[TokenId], failed: &[RequestId]) -> StepEntry {
+        let mut rest = tokens;
+        let sampled = record.decode.iter().chain(&record.prefill).filter(|row| row.samples > 0);
+        let tokens = sampled.map(|row| {
+            let (tokens, others) = rest.split_at(row.samples);
+            rest = others;
+            tokens.to_vec()
+        });
+        let tokens = tokens.collect();
         let digest = blake3::hash(format!("{record:?}").as_bytes()).to_hex();
         StepEntry {
             n: record.step.0,
@@ -368,7 +377,7 @@ impl From<Line> for Entry {
             Line::Cancel(id, now) => Entry::Cancel(id.0, now.0),
             Line::Stop(id, answer) => Entry::Stop(id.0, answer),
             Line::Idle(now) => Entry::Idle(now.0),
-            Line::Step(record, tokens, failed) => Entry::Step(Box::new(StepEntry::of(&record, tokens, &failed))),
+            Line::Step(record, tokens, failed) => Entry::Step(Box::new(StepEntry::of(&record, &tokens, &failed))),
             Line::Abandoned(now) => Entry::Abandoned(now.0),
             Line::Restart(cost) => Entry::Restart { cost: cost.as_ref().map(CostEntry::of) },
         }

@@ -42,8 +42,9 @@ pub(crate) enum Line {
     Stop(RequestId, usize),
     /// A plan without rows.
     Idle(Nanos),
-    /// A step: what it was, the tokens of each row that gave some, in the plan's order, and the requests whose rows failed.
-    Step(Box<StepRecord>, Vec<Vec<TokenId>>, Vec<RequestId>),
+    /// A step: what it was, the tokens that were sampled in the plan's order (as many for each row as the record says), and
+    /// the requests whose rows failed.
+    Step(Box<StepRecord>, Vec<TokenId>, Vec<RequestId>),
     /// A plan that was not computed: its sequences went back to the queue.
     Abandoned(Nanos),
     /// A step failed; everything admitted ended, and a new scheduler began with this model of costs.

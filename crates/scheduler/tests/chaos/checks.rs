@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use scheduler::{Nanos, Phase, Priority, RequestId, Scheduler, SeqId, Sequence, Step, StepRecord, Work};
+use scheduler::{Nanos, Phase, Priority, RequestId, Rows, Scheduler, SeqId, Sequence, Step, StepRecord, Work};
 
 use crate::model::LoweredRows;
 use crate::weather::{Clock, Knowledge};
@@ -42,6 +42,7 @@ struct Seen {
     tenant: u64,
     runs: bool,
     loading: bool,
+    in_flight: bool,
     phase: Phase,
     preemptions: u32,
     num_answers: usize,
@@ -63,6 +64,7 @@ impl Seen {
             tenant: request.tenant,
             runs: !seq.block_table().is_empty(),
             loading: seq.is_loading(),
+            in_flight: seq.is_in_flight(),
             phase: seq.phase(),
             preemptions: seq.num_preemptions(),
             num_answers: request.num_answers,
@@ -75,9 +77,14 @@ impl Seen {
         }
     }
 
+    /// Its blocks are being written.
+    fn is_busy(&self) -> bool {
+        self.loading || self.in_flight
+    }
+
     /// It cannot lose its blocks.
     fn stays(&self) -> bool {
-        self.loading || self.preemptions >= MAX_PREEMPTIONS
+        self.is_busy() || self.preemptions >= MAX_PREEMPTIONS
     }
 
     fn seats(&self) -> usize {
@@ -85,12 +92,12 @@ impl Seen {
     }
 
     fn is_decoding(&self) -> bool {
-        self.runs && !self.loading && self.phase == Phase::Decode
+        self.runs && !self.is_busy() && self.phase == Phase::Decode
     }
 
     /// It has prompt rows to go, or tokens to compute again.
     fn is_prompt(&self) -> bool {
-        !self.runs || self.phase == Phase::Prefill && !self.loading
+        !self.runs || self.phase == Phase::Prefill && !self.is_busy()
     }
 }
 
@@ -119,9 +126,11 @@ impl Chaos {
         assert_eq!(destinations.len(), step.copies.len(), "a block is copied to twice");
         assert!(sources.is_disjoint(&destinations), "copies depend on their order");
 
-        let planned: BTreeSet<SeqId> =
-            step.decode.iter().copied().chain(step.prefill.iter().map(|chunk| chunk.seq)).collect();
+        let planned: BTreeSet<SeqId> = step.rows().map(|rows| rows.seq).collect();
         assert_eq!(planned.len(), step.decode.len() + step.prefill.len(), "a sequence has one entry in a step");
+        let in_flight = |id: &SeqId| before.seqs.get(id).is_some_and(|seq| seq.in_flight);
+        assert!(!planned.iter().any(in_flight), "a sequence is in one step at a time");
+        assert!(!step.preempted.iter().any(in_flight), "I9: blocks of a step in flight are given up");
         self.check_decode(before, step);
         self.check_preemption(before, step);
         self.check_entry(before, step);
@@ -136,13 +145,14 @@ impl Chaos {
     /// few steps in a row, beside one that has one.
     fn check_decode(&mut self, before: &Snapshot, step: &Step) {
         let decoding = before.seqs.values().filter(|seq| seq.is_decoding() && !step.preempted.contains(&seq.id));
-        let (row, no_row): (Vec<&Seen>, Vec<&Seen>) = decoding.partition(|seq| step.decode.contains(&seq.id));
+        let (row, no_row): (Vec<&Seen>, Vec<&Seen>) = decoding.partition(|seq| decodes(step, seq.id));
         for seq in row {
             self.left_out.remove(&seq.id);
         }
         let mut stalled = 0;
         for seq in no_row {
-            let with_target = |other: &&Seen| other.is_decoding() && other.tpot.is_some();
+            let is_stream = |seq: &Seen| seq.runs && !seq.loading && seq.phase == Phase::Decode;
+            let with_target = |other: &&Seen| is_stream(other) && other.tpot.is_some();
             let beside_a_target = before.seqs.values().any(|other| with_target(&other));
             let steps = self.left_out.get(&seq.id).copied().unwrap_or(0);
             if self.knowledge != Knowledge::None && seq.tpot.is_none() && beside_a_target && steps < MOST_LEFT_OUT {
@@ -161,9 +171,12 @@ impl Chaos {
             stalled += 1;
         }
         assert!(stalled <= 1, "I17: at most one sits out");
-        for &id in &step.decode {
-            assert_eq!(self.sequence(id).phase(), Phase::Decode);
-            if !before.seqs[&id].runs {
+        for row in &step.decode {
+            let seq = self.sequence(row.seq);
+            assert_eq!(seq.phase(), Phase::Decode);
+            let last = Rows { seq: row.seq, start: seq.num_tokens() - 1, len: 1, samples: 1 };
+            assert_eq!(*row, last, "a decode row is the last token");
+            if !before.seqs[&row.seq].runs {
                 self.seen.saw("resumed with a decode row");
             }
         }
@@ -274,9 +287,9 @@ impl Chaos {
         let oldest = oldest.map(|seq| seq.id);
         let holds =
             |tenant: u64| before.seqs.values().chain(after.seqs.values()).any(|seq| seq.runs && seq.tenant == tenant);
-        for &id in &step.decode {
-            let seq = self.scheduler.sequence(id).expect("it is planned");
-            self.turns.serve(seq, 1, 1);
+        for row in &step.decode {
+            let seq = self.scheduler.sequence(row.seq).expect("it is planned");
+            self.turns.serve(seq, row.len, row.samples);
         }
         for chunk in &step.prefill {
             let entered = &before.seqs[&chunk.seq];
@@ -287,7 +300,7 @@ impl Chaos {
                     assert!(own <= others, "I15: {:?} enters before {:?} of a higher class", entered.id, other.id);
                 } else if !holds(other.tenant)
                     && self.knowledge == Knowledge::None
-                    && step.decode.iter().all(|id| before.seqs[id].runs)
+                    && step.decode.iter().all(|row| before.seqs[&row.seq].runs)
                 {
                     let turn = |tenant| (self.turns.served(tenant), open[&tenant]);
                     let in_turn = turn(entered.tenant) <= turn(other.tenant);
@@ -316,7 +329,7 @@ impl Chaos {
     fn check_patience(&mut self, before: &Snapshot, step: &Step) {
         let in_line = || before.seqs.values().filter(|seq| seq.is_prompt() && !step.preempted.contains(&seq.id));
         let oldest = in_line().min_by_key(|seq| (seq.rank.1, seq.rank.2));
-        let advanced = |id: SeqId| step.prefill.iter().any(|chunk| chunk.seq == id) || step.decode.contains(&id);
+        let advanced = |id: SeqId| step.rows().any(|rows| rows.seq == id);
         let entered = step.prefill.iter().filter(|chunk| !before.seqs[&chunk.seq].runs).count();
         let began = |id: SeqId| !before.seqs[&id].runs && !self.sequence(id).block_table().is_empty();
         let began: BTreeSet<SeqId> = before.seqs.keys().copied().filter(|&id| began(id)).collect();
@@ -364,13 +377,13 @@ impl Chaos {
     /// I17: where the scheduler knows the machine and the clock is right, a step with a stream that has a target lasts
     /// as long as that allows, but for the one row that each prompt may always have.
     pub(crate) fn check_targets(&mut self, before: &Snapshot, step: &Step, work: &Work) {
-        let streams = before.seqs.values().filter(|seq| seq.is_decoding() && step.decode.contains(&seq.id));
+        let streams = before.seqs.values().filter(|seq| seq.is_decoding() && decodes(step, seq.id));
         let Some(tightest) = streams.filter_map(|seq| seq.tpot).min() else { return };
         if self.knowledge != Knowledge::Exact || self.weather.clock != Clock::Exact {
             return;
         }
         let mut decode = Work::default();
-        step.decode.iter().for_each(|&id| decode.add_decode(self.sequence(id).num_tokens()));
+        step.decode.iter().for_each(|row| decode.add_decode(self.sequence(row.seq).num_tokens()));
         let mut least = decode;
         for chunk in step.prefill.iter().filter(|chunk| chunk.len > 1) {
             least.add_chunk(chunk.start, chunk.len - 1, false);
@@ -385,7 +398,7 @@ impl Chaos {
                 "prompt row that a target had no room for"
             });
             let limits = self.scheduler.limits();
-            let cut = |chunk: &scheduler::Chunk| {
+            let cut = |chunk: &Rows| {
                 chunk.samples == 0
                     && chunk.len < limits.max_prefill_chunk
                     && step.num_rows() < limits.max_num_batched_tokens
@@ -414,7 +427,6 @@ impl Chaos {
 
     /// I26: a step that failed costs its sequences what they had in the cache and nothing else, and the others nothing.
     pub(crate) fn check_abandoned(&self, before: &Snapshot, rows: &[LoweredRows]) {
-        assert_eq!(self.scheduler.in_flight(), None);
         for seq in self.scheduler.sequences() {
             let was = &before.seqs[&seq.id()];
             assert_eq!(
@@ -467,4 +479,9 @@ impl Chaos {
         let stats = self.scheduler.prefix_stats();
         assert_eq!((stats.queried_tokens, stats.hit_tokens), self.prefix_tokens, "I33: prefix hits");
     }
+}
+
+/// Whether a sequence has a decode row in this step.
+fn decodes(step: &Step, id: SeqId) -> bool {
+    step.decode.iter().any(|row| row.seq == id)
 }

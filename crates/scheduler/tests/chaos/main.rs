@@ -92,6 +92,24 @@ fn every_output_equals_its_solo_run_and_every_invariant_holds() {
     }
 }
 
+/// The same with an engine that plans a step while another is in flight, over a share of the seeds: the queue is deeper
+/// than today's engine needs, and every check above holds.
+#[test]
+fn with_two_steps_in_flight_every_output_equals_its_solo_run() {
+    let (mut seen, mut steps) = (Counters::default(), 0);
+    for seed in 0..number_from_env("TWOSTROKE_CHAOS_SEEDS").unwrap_or(DEFAULT_SEEDS) / TWICE {
+        let run = || Chaos::new(seed, None).with_steps_in_flight(2).run();
+        let report = catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
+            eprintln!("seed {seed} failed with two steps in flight");
+            std::panic::resume_unwind(panic)
+        });
+        steps += report.steps;
+        seen.add(&report.seen);
+    }
+    println!("{steps} steps\n{}", seen.table(DEFAULT_SEEDS / TWICE));
+    assert!(seen.times("step planned ahead") > steps / 4, "most steps are planned ahead");
+}
+
 /// Without bugs in the scheduler: those around it must be noticed by a fair share of 40 seeds. (Not by all: one seed
 /// never forks, another has one row per step.)
 #[test]

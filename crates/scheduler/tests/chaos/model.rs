@@ -159,8 +159,9 @@ impl FingerprintCache {
         rows.slots[rows.start..].iter().for_each(|&slot| self.slots[slot] = [with; LAYERS]);
     }
 
-    /// One forward pass: every row writes its slot, then every row reads what the sequence's table names.
-    pub(crate) fn forward(&mut self, rows: &[LoweredRows]) -> Vec<RowOutput> {
+    /// One forward pass: every row writes its slot, then every row reads what the sequence's table names. What was
+    /// sampled, by sequence.
+    pub(crate) fn forward(&mut self, rows: &[LoweredRows]) -> Vec<Vec<RowOutput>> {
         let mut written = BTreeSet::new();
         for row in rows {
             let end = row.start + row.len;
@@ -178,7 +179,7 @@ impl FingerprintCache {
         rows.iter().filter(|row| row.samples > 0).map(|row| self.attend(row)).collect()
     }
 
-    fn attend(&self, row: &LoweredRows) -> RowOutput {
+    fn attend(&self, row: &LoweredRows) -> Vec<RowOutput> {
         let (mut prefix, mut readout) = (root(row.salt), 0);
         let end = row.start + row.len;
         for (position, &token) in row.tokens[..end].iter().enumerate() {
@@ -188,8 +189,7 @@ impl FingerprintCache {
             readout = read(readout, slot);
         }
         let answers = row.answer..row.answer + row.samples;
-        let tokens = answers.map(|answer| sample(readout, row.seed, answer, end)).collect();
-        RowOutput { seq: row.seq, tokens }
+        answers.map(|answer| RowOutput { seq: row.seq, token: sample(readout, row.seed, answer, end) }).collect()
     }
 }
 

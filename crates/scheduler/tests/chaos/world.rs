@@ -1,12 +1,12 @@
 //! One seed: clients, an engine with a clock, and the scheduler between them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Write as _;
 use std::sync::Arc;
 
 use scheduler::{
-    AdmitError, BlockLoad, CostModel, Event, FinishReason, Nanos, Priority, Request, RequestId, RowOutput, Scheduler,
-    SeqId, Sequence, SlotSpill, Step, StepOutput, StopRules, SwapStats, Tier, TokenId, Transfer, Work,
+    AdmitError, BlockLoad, CostModel, Event, FinishReason, Nanos, Priority, Request, RequestId, RowOutput, Rows,
+    Scheduler, SeqId, Sequence, SlotSpill, Step, StepOutput, StopRules, SwapStats, Tier, TokenId, Transfer, Work,
 };
 
 use crate::EngineBug;
@@ -76,6 +76,16 @@ pub(crate) struct Report {
     pub(crate) simulated: Nanos,
 }
 
+/// A step that was planned and is not complete.
+struct InFlight {
+    step: Step,
+    rows: Vec<LoweredRows>,
+    work: Work,
+    scheduled_at: Nanos,
+    /// What was sampled, by sequence, once it is computed.
+    sampled: Option<Vec<Vec<RowOutput>>>,
+}
+
 pub(crate) struct Chaos {
     pub(crate) rng: Rng,
     bug: Option<EngineBug>,
@@ -83,6 +93,9 @@ pub(crate) struct Chaos {
     pub(crate) machine: CostModel,
     pub(crate) knowledge: Knowledge,
     pub(crate) scheduler: Scheduler,
+    /// Steps that may be in flight together, and those that are: the oldest first.
+    most_in_flight: usize,
+    in_flight: VecDeque<InFlight>,
     cache: FingerprintCache,
     pub(crate) clients: BTreeMap<RequestId, Client>,
     now: u64,
@@ -131,6 +144,8 @@ impl Chaos {
             machine,
             knowledge,
             scheduler,
+            most_in_flight: 1,
+            in_flight: VecDeque::new(),
             cache,
             clients: BTreeMap::new(),
             now: 1_000_000_000,
@@ -149,6 +164,13 @@ impl Chaos {
             steps: 0,
             simulated: 0,
         }
+    }
+
+    /// The engine plans ahead: so many steps are in flight together.
+    pub(crate) fn with_steps_in_flight(mut self, most: usize) -> Chaos {
+        self.most_in_flight = most;
+        self.scheduler.set_steps_in_flight(most);
+        self
     }
 
     pub(crate) fn run(mut self) -> Report {
@@ -194,17 +216,50 @@ impl Chaos {
         self.check_all();
         self.check_plan(&before, &step);
         self.note(&step);
+        self.compute_in_flight();
         self.begin_transfers(&step);
         if step.is_empty() {
-            let is_idle = !self.scheduler.has_work() || self.scheduler.is_loading();
+            let is_idle = !self.scheduler.has_work() || self.scheduler.is_loading() || !self.in_flight.is_empty();
             assert!(is_idle, "I18: an idle step while something waits");
-            return;
+        } else {
+            self.steps += 1;
+            let rows = self.lower(&step);
+            let work = self.work_of(&step);
+            self.check_targets(&before, &step, &work);
+            self.in_flight.push_back(InFlight { step, rows, work, scheduled_at, sampled: None });
+            if self.in_flight.len() < self.most_in_flight && self.rng.percent(75) {
+                return self.plan_ahead();
+            }
         }
-        self.steps += 1;
-        let rows = self.lower(&step);
-        let work = self.work_of(&step);
-        self.check_targets(&before, &step, &work);
+        self.end_step();
+    }
 
+    /// What is in flight stays there, and the next step is planned before it has ended.
+    fn plan_ahead(&mut self) {
+        self.seen.saw("step planned ahead");
+        self.maybe_cancel("cancelled in flight");
+        self.stop_where(StopWhen::InFlight);
+        if self.rng.percent(50) {
+            self.compute_in_flight();
+        }
+    }
+
+    /// As on a stream: what was planned before is computed before the transfers of what is planned now.
+    fn compute_in_flight(&mut self) {
+        for index in 0..self.in_flight.len() {
+            if self.in_flight[index].sampled.is_none() {
+                let InFlight { step, rows, .. } = &mut self.in_flight[index];
+                let (step, rows) = (std::mem::take(step), std::mem::take(rows));
+                let sampled = Some(self.compute(&step, &rows));
+                let planned = &mut self.in_flight[index];
+                (planned.step, planned.rows, planned.sampled) = (step, rows, sampled);
+            }
+        }
+    }
+
+    /// The oldest step in flight ends, well or not.
+    fn end_step(&mut self) {
+        let Some(InFlight { step, rows, work, scheduled_at, sampled }) = self.in_flight.pop_front() else { return };
         self.maybe_cancel("cancelled in flight");
         self.stop_where(StopWhen::InFlight);
         self.end_transfers();
@@ -220,17 +275,12 @@ impl Chaos {
         if self.rng.percent(self.weather.failure) {
             return self.fail_step(&step, &rows);
         }
-        if !matches!(self.bug, Some(EngineBug::CopiesLost | EngineBug::CopiesLate)) {
-            self.copy_blocks(&step);
-        }
-        let mut output = StepOutput { step: step.id, rows: self.cache.forward(&rows) };
-        if self.bug == Some(EngineBug::CopiesLate) {
-            self.copy_blocks(&step);
-        }
-        self.rng.shuffle(&mut output.rows);
+        let mut sampled = sampled.unwrap_or_else(|| self.compute(&step, &rows));
+        self.rng.shuffle(&mut sampled);
         if self.rng.percent(self.weather.failure) {
             return self.fail_step(&step, &rows);
         }
+        let mut output = StepOutput { step: step.id, rows: sampled.concat(), ..StepOutput::default() };
         let num_tokens = self.drop_the_dead(&mut output);
         let in_flight = Snapshot::of(&self.scheduler);
         let completed = self.scheduler.complete(output, Nanos(self.now));
@@ -249,6 +299,17 @@ impl Chaos {
         self.check_record(&step, &rows, &work, (scheduled_at, Nanos(self.now)), &completed.record);
         self.stop_where(StopWhen::AfterComplete);
         self.maybe_cancel("cancelled after a step");
+    }
+
+    fn compute(&mut self, step: &Step, rows: &[LoweredRows]) -> Vec<Vec<RowOutput>> {
+        if !matches!(self.bug, Some(EngineBug::CopiesLost | EngineBug::CopiesLate)) {
+            self.copy_blocks(step);
+        }
+        let sampled = self.cache.forward(rows);
+        if self.bug == Some(EngineBug::CopiesLate) {
+            self.copy_blocks(step);
+        }
+        sampled
     }
 
     /// Time between two steps.
@@ -312,7 +373,7 @@ impl Chaos {
             client.cancelled || client.answers[seq.answer()].stopped
         };
         let alive = output.rows.iter().filter(|row| !is_dead(row));
-        let num_tokens = alive.map(|row| row.tokens.len()).sum();
+        let num_tokens = alive.count();
         if self.rng.percent(50) {
             output.rows.retain(|row| !is_dead(row));
         }
@@ -398,7 +459,7 @@ impl Chaos {
         self.rows -= rows.iter().map(|row| row.len).sum::<usize>();
         self.row_allowance += rows.iter().map(|row| row.tokens.len()).sum::<usize>();
         let before = Snapshot::of(&self.scheduler);
-        self.scheduler.abandon();
+        self.scheduler.abandon(step.id);
         self.check_all();
         self.check_abandoned(&before, rows);
         self.note(&"failed");
@@ -560,13 +621,9 @@ impl Chaos {
     }
 
     fn lower(&mut self, step: &Step) -> Vec<LoweredRows> {
-        let decode = step.decode.iter().map(|&seq| (seq, None));
-        let prefill = step.prefill.iter().map(|chunk| (chunk.seq, Some(chunk)));
-        let rows = decode.chain(prefill).map(|(id, chunk)| {
+        let rows = step.rows().map(|Rows { seq: id, start, len, samples }| {
             let seq = self.scheduler.sequence(id).expect("it is planned");
             let client = &self.clients[&seq.request_id()];
-            let (start, len, samples) =
-                chunk.map_or((seq.num_computed(), 1, 1), |chunk| (chunk.start, chunk.len, chunk.samples));
             assert_eq!(start, seq.num_computed());
             LoweredRows {
                 seq: id,
@@ -590,8 +647,8 @@ impl Chaos {
 
     fn work_of(&self, step: &Step) -> Work {
         let mut work = Work::default();
-        for &id in &step.decode {
-            work.add_decode(self.sequence(id).num_tokens());
+        for row in &step.decode {
+            work.add_decode(self.sequence(row.seq).num_tokens());
         }
         for chunk in &step.prefill {
             work.add_chunk(chunk.start, chunk.len, chunk.samples > 0);

@@ -164,7 +164,7 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
         &[edit(
             "scheduler.rs",
             "self.leave_running(id); self.state.return_to_queue(id);",
-            "self.state.seqs[id].num_computed += self.plan.rows[index].len;
+            "self.state.seqs[id].num_computed += planned.len;
             self.state.feed_prefix_cache(id);
             self.leave_running(id);
             self.state.return_to_queue(id);",
