@@ -127,7 +127,7 @@ fn a_request_that_fails_fails_alone() {
     assert_eq!(again["choices"], alone);
     let cached = again["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64();
     assert!(cached.is_some_and(|tokens| tokens > 0), "failures cost nobody the cache: {}", again["usage"]);
-    assert_eq!(host.metric("vllm:num_requests_waiting"), 0.0);
+    assert_eq!(host.engine.stats().waiting_requests, 0);
     host.quiet();
 }
 
