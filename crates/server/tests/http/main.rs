@@ -10,6 +10,7 @@ mod live;
 mod otel;
 mod plan;
 mod refusals;
+mod script;
 mod site;
 mod surfaces;
 mod targets;
