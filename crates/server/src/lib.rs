@@ -159,7 +159,9 @@ pub struct Server {
 }
 
 impl Server {
-    /// Binds the address, for whoever answers: an [`Engine`](engine::Engine), or something else that can. Call it inside a tokio runtime with its time and IO drivers on.
+    /// Binds the address, for whoever answers: an [`Engine`](engine::Engine), or something else that can.
+    ///
+    /// Call it inside a tokio runtime with its time and IO drivers on.
     pub async fn bind(engine: impl Observe + 'static, options: ServerOptions) -> Result<Server, ServeError> {
         if options.api_keys.iter().any(|key| key.key.trim_ascii().is_empty()) {
             return Err(ServeError::EmptyApiKey);
