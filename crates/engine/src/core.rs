@@ -50,6 +50,8 @@ struct Active {
     seed: u64,
     outputs: Outlet,
     answers: Vec<Answer>,
+    /// Its prompt's log probabilities are still wanted, each beside so many of the likeliest.
+    scores: Option<u32>,
     prompt_logprobs: Vec<Option<TokenLogprob>>,
     ticket: Option<Ticket>,
 }
@@ -152,7 +154,8 @@ impl EngineCore {
         let answers = (0..validated.num_answers).map(|_| self.new_answer(&validated)).collect();
         let Arrived { held, ticket, .. } = arrived;
         self.journal.take(Fact::Admitted { request, validated: Box::new(validated.clone()), now, held });
-        let active = Active { request: validated, seed, outputs, answers, prompt_logprobs: Vec::new(), ticket };
+        let scores = validated.prompt_logprobs;
+        let active = Active { request: validated, seed, outputs, answers, scores, prompt_logprobs: Vec::new(), ticket };
         self.active.insert(id, active);
         self.write();
         Ok(())

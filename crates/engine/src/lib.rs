@@ -35,6 +35,7 @@ pub mod quota;
 mod recent;
 pub mod recording;
 pub mod replaying;
+mod serve;
 mod start;
 mod thread;
 mod tiers;
@@ -62,12 +63,13 @@ pub use door::{
     Prompt, RawRequest, Rejection, ServiceClass, ValidatedRequest,
 };
 pub use kernels::room::Limit as MemoryLimit;
-pub use kernels::{Arithmetic, DeviceInfo, DeviceLimits};
+pub use kernels::{Arithmetic, DeviceInfo, DeviceLimits, Isa, KvDtype, WeightClass};
 pub use ledger;
-pub use live::{End, Ended, InScene, KvMap, LoggedStep, Percentiles, Place, Scene, Watch};
+pub use live::{End, Ended, InScene, KvMap, LoggedStep, Percentiles, Place, Scene};
 pub use memory::available_bytes as available_memory;
-pub use output::{Output, RequestError, Stream, Timings, TokenLogprob, Usage};
+pub use output::{Outlet, Output, RequestError, Stream, Timings, TokenLogprob, Usage};
 pub use scheduler::{FinishReason, RequestId};
+pub use serve::{Held, Observe, Serve, Watching};
 pub use start::{DefaultTarget, EngineOptions, StartError, Starting};
 pub use text::chat_template::ChatMessage;
 #[doc(hidden)]
@@ -108,7 +110,7 @@ pub struct ModelInfo {
     /// Blocks of the KV cache.
     pub num_blocks: usize,
     /// Precision of keys and values.
-    pub kv_dtype: kernels::KvDtype,
+    pub kv_dtype: KvDtype,
     /// Bytes of the KV cache.
     pub kv_bytes: usize,
     /// What made that less than all seats could use at full length; `None` if nothing did, or if somebody chose the size.
@@ -124,7 +126,7 @@ pub struct ModelInfo {
     /// What a person should know about this load: a clamped context, weights that are not numbers. Often empty.
     pub notices: Vec<String>,
     /// Precision of the weights in memory.
-    pub weights: kernels::WeightClass,
+    pub weights: WeightClass,
     /// What computes.
     pub device: DeviceInfo,
     /// Order of sums of 16-bit products.
@@ -138,6 +140,14 @@ pub struct ModelInfo {
 }
 
 impl ModelInfo {
+    /// The one door: checks every field, resolves defaults, tokenizes. See [`RawRequest`]. `salt_key`: what keeps the cache
+    /// salts of this process from being guessed. An engine also refuses what its cache cannot hold ([`Engine::validate`]).
+    ///
+    /// Cost: linear in the prompt's bytes.
+    pub fn validate(&self, raw: RawRequest, salt_key: &[u8; 32]) -> Result<ValidatedRequest, Rejection> {
+        door::validate(raw, self, salt_key)
+    }
+
     /// What its passes ask of the machine.
     pub fn demands(&self) -> Demands {
         Demands {
@@ -230,11 +240,11 @@ impl Engine {
         &self.0.model
     }
 
-    /// The one door: checks every field, resolves defaults, tokenizes. See [`RawRequest`].
+    /// The door ([`ModelInfo::validate`]), and whether the cache can hold the request at all.
     ///
     /// Cost: linear in the prompt's bytes. Takes no lock and no memory of the engine.
     pub fn validate(&self, raw: RawRequest) -> Result<ValidatedRequest, Rejection> {
-        let request = door::validate(raw, &self.0.model, &self.0.salt_key)?;
+        let request = self.0.model.validate(raw, &self.0.salt_key)?;
         self.fits(&request)?;
         Ok(request)
     }
@@ -272,8 +282,8 @@ impl Engine {
         })?;
         let predicted_ttft = self.in_time(&request, at)?;
         let id = RequestId(self.0.next_id.fetch_add(1, Ordering::Relaxed));
-        let (outlet, outputs, unread) = output::outlet();
-        let (prompt, line) = (request.prompt.clone(), newcomer(&request));
+        let (outlet, mut stream) = Stream::open(id, request.prompt.clone());
+        let line = newcomer(&request);
         let arrived = Arrived { at, held, ticket: Some(ticket) };
         let command = Command::Submit { id, request: Box::new(request), arrived, outputs: outlet };
         commands.send(command).map_err(|_| SubmitError::ShuttingDown)?;
@@ -281,7 +291,8 @@ impl Engine {
             // Until the engine's thread renews it, those who come next see it in line.
             shared.outlook.lock().unwrap_or_else(PoisonError::into_inner).add(&line, at);
         }
-        Ok(Stream { id, outputs, unread, commands: commands.clone(), prompt, predicted_ttft, ended: false })
+        (stream.commands, stream.predicted_ttft) = (Some(commands.clone()), predicted_ttft);
+        Ok(stream)
     }
 
     /// When the request's first token will come, as far as can be known; refused if that is too late and late requests

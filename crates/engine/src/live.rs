@@ -15,6 +15,7 @@ use std::sync::{Arc, PoisonError};
 
 use scheduler::{BlockUse, FinishReason, Nanos, RequestId, StepRecord};
 
+use crate::serve::Watching;
 use crate::thread::Command;
 use crate::{Engine, Inner};
 
@@ -139,14 +140,13 @@ pub struct Place {
 }
 
 /// Somebody who watches. While one exists, scenes are made, and maps of the cache if one wants them.
-pub struct Watch {
+pub(crate) struct Watch {
     engine: Arc<Inner>,
     wants_map: bool,
 }
 
 impl Engine {
-    /// Watches from now on, the cache too if `wants_map`.
-    pub fn watch(&self, wants_map: bool) -> Watch {
+    pub(crate) fn begin_watch(&self, wants_map: bool) -> Watch {
         let shared = &self.0.shared;
         shared.watchers.fetch_add(1, Ordering::Relaxed);
         shared.map_watchers.fetch_add(usize::from(wants_map), Ordering::Relaxed);
@@ -164,16 +164,13 @@ impl Drop for Watch {
     }
 }
 
-impl Watch {
-    /// The place of one that has seen everything.
-    pub fn newest(&self) -> Place {
+impl Watching for Watch {
+    fn newest(&self) -> Place {
         let log = self.engine.log.lock().unwrap_or_else(PoisonError::into_inner);
         Place { step: log.recent.num_steps(), end: log.recent.num_ended() }
     }
 
-    /// Appends what the log has at and after `place`, oldest first, at most `most` steps, and moves `place` behind it.
-    /// Returns how many steps are still to come. What is no longer kept is left out.
-    pub fn read(&self, place: &mut Place, most: usize, steps: &mut Vec<LoggedStep>, ended: &mut Vec<Ended>) -> u64 {
+    fn read(&self, place: &mut Place, most: usize, steps: &mut Vec<LoggedStep>, ended: &mut Vec<Ended>) -> u64 {
         let log = self.engine.log.lock().unwrap_or_else(PoisonError::into_inner);
         for (number, record) in log.recent.steps_from(place.step).take(most) {
             steps.push(LoggedStep { number, record: record.clone() });
@@ -184,13 +181,11 @@ impl Watch {
         log.recent.num_steps() - place.step
     }
 
-    /// Copies the newest scene into `scene`.
-    pub fn scene_into(&self, scene: &mut Scene) {
+    fn scene_into(&self, scene: &mut Scene) {
         scene.clone_from(&self.engine.shared.scene.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Copies the newest map of the cache into `map`, if it is another one than `map`. False if not.
-    pub fn map_into(&self, map: &mut KvMap) -> bool {
+    fn map_into(&self, map: &mut KvMap) -> bool {
         let newest = self.engine.shared.map.lock().unwrap_or_else(PoisonError::into_inner);
         let is_new = newest.at > map.at;
         if is_new {
@@ -200,8 +195,7 @@ impl Watch {
         is_new
     }
 
-    /// Of the last times to first token (256) and the last times from token to token (2,048); `None` before the first.
-    pub fn percentiles(&self) -> [Option<Percentiles>; 2] {
+    fn percentiles(&self) -> [Option<Percentiles>; 2] {
         let log = self.engine.log.lock().unwrap_or_else(PoisonError::into_inner);
         let recent = [log.recent.ttfts.values(), log.recent.gaps.values()];
         drop(log);

@@ -169,9 +169,9 @@ pub enum Output {
     Failed(RequestError),
 }
 
-/// The engine's end of a [`Stream`]: it never waits, and it knows how far behind the reader is.
+/// The other end of a [`Stream`], for whoever answers: it never waits, and it knows how far behind the reader is.
 #[derive(Clone, Debug)]
-pub(crate) struct Outlet {
+pub struct Outlet {
     outputs: UnboundedSender<Output>,
     unread: Arc<Unread>,
 }
@@ -191,15 +191,21 @@ pub(crate) fn outlet() -> (Outlet, UnboundedReceiver<Output>, Arc<Unread>) {
 }
 
 impl Outlet {
-    /// A receiver that is gone has cancelled; its command is on the way.
-    pub(crate) fn send(&self, output: Output) {
+    /// Sends one more. To a reader that is gone it does nothing: that one has cancelled.
+    pub fn send(&self, output: Output) {
         self.unread.count.fetch_add(1, Ordering::Relaxed);
         let _ = self.outputs.send(output);
     }
 
-    /// Whether more waits to be read than may.
-    pub(crate) fn is_overfull(&self) -> bool {
+    /// Whether more waits to be read than may ([`Stream::limit_unread`]): the request is to end with
+    /// [`RequestError::Unread`].
+    pub fn is_overfull(&self) -> bool {
         self.unread.count.load(Ordering::Relaxed) > self.unread.most.load(Ordering::Relaxed)
+    }
+
+    /// Resolves when the reader is gone: whatever is done for it may end.
+    pub async fn closed(&self) {
+        self.outputs.closed().await;
     }
 }
 
@@ -208,13 +214,23 @@ pub struct Stream {
     pub(crate) id: RequestId,
     pub(crate) outputs: UnboundedReceiver<Output>,
     pub(crate) unread: Arc<Unread>,
-    pub(crate) commands: UnboundedSender<Command>,
+    /// Of the engine that is to hear when the reader is gone.
+    pub(crate) commands: Option<UnboundedSender<Command>>,
     pub(crate) prompt: Arc<[TokenId]>,
     pub(crate) predicted_ttft: Option<Duration>,
     pub(crate) ended: bool,
 }
 
 impl Stream {
+    /// A stream of what is sent through the outlet, for one who answers and is no [`Engine`](crate::Engine).
+    pub fn open(id: RequestId, prompt: impl Into<Arc<[TokenId]>>) -> (Outlet, Stream) {
+        let (outlet, outputs, unread) = outlet();
+        (
+            outlet,
+            Stream { id, outputs, unread, commands: None, prompt: prompt.into(), predicted_ttft: None, ended: false },
+        )
+    }
+
     /// The next output; `None` after `Done` or `Failed`, or when the engine is gone.
     pub async fn recv(&mut self) -> Option<Output> {
         let output = self.outputs.recv().await;
@@ -257,9 +273,30 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        if !self.ended {
+        if let Some(commands) = self.commands.as_ref().filter(|_| !self.ended) {
             // The engine may be gone already; then there is nothing to cancel.
-            let _ = self.commands.send(Command::Cancel(self.id));
+            let _ = commands.send(Command::Cancel(self.id));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_answers_hears_that_the_reader_is_gone() {
+        let (outlet, mut stream) = Stream::open(RequestId(1), vec![1, 2]);
+        stream.limit_unread(1);
+        let token = || Output::Token { answer: 0, token: 3, text: String::new(), logprob: None };
+        outlet.send(token());
+        assert!(!outlet.is_overfull());
+        outlet.send(token());
+        assert!(outlet.is_overfull(), "two are more than one");
+        assert_eq!(stream.blocking_recv(), Some(token()));
+        assert!(!outlet.is_overfull());
+        drop(stream);
+        tokio::runtime::Builder::new_current_thread().build().expect("a runtime").block_on(outlet.closed());
+        outlet.send(token());
     }
 }

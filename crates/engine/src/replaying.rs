@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Whether they are those of the file is for the caller to see. This is the only way to the core but an
-//! [`Engine`](crate::Engine), and nothing but a recording fits through it.
+//! [`Engine`], and nothing but a recording fits through it.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::body::Body;
 use axum::http::{HeaderMap, header};
-use engine::{DeviceLimits, Engine};
+use engine::{DeviceLimits, Observe};
 use http_body_util::BodyExt;
 use tokio::sync::Semaphore;
 
@@ -33,7 +33,8 @@ const ANSWER_BUDGET: u64 = 256 << 20;
 const MOST_VALUES: usize = 1 << 18;
 
 pub(crate) struct App {
-    pub(crate) engine: Engine,
+    /// Who answers: the one place that says so.
+    pub(crate) engine: Arc<dyn Observe>,
     /// Names that the model answers to, the first being its own.
     pub(crate) models: Vec<String>,
     pub(crate) keys: ApiKeys,
@@ -71,11 +72,11 @@ pub(crate) struct App {
 }
 
 impl App {
-    pub(crate) fn new(engine: Engine, options: &ServerOptions, site: Site) -> App {
+    pub(crate) fn new(engine: Arc<dyn Observe>, options: &ServerOptions, site: Site) -> App {
         let names = &options.served_model_names;
         let models = if names.is_empty() { vec![engine.model().name.clone()] } else { names.clone() };
         App {
-            here: crate::plan::here(&engine, options.limits, &models[0]),
+            here: crate::plan::here(engine.model(), options.limits, &models[0]),
             models,
             keys: ApiKeys::new(&options.api_keys),
             site,
@@ -122,7 +123,7 @@ impl App {
 
     /// What a tenant may see of where time went.
     pub(crate) fn reader(&self, tenant: Option<Tenant>) -> Reader<'_> {
-        Reader { engine: &self.engine, registry: &self.registry, tenant }
+        Reader { engine: &*self.engine, registry: &self.registry, tenant }
     }
 
     /// Token ids as text, special tokens shown.

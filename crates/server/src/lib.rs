@@ -40,7 +40,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use engine::{DeviceLimits, Engine};
+use engine::{DeviceLimits, Observe};
 
 use crate::app::App;
 use crate::listen::Listener;
@@ -159,8 +159,10 @@ pub struct Server {
 }
 
 impl Server {
-    /// Binds the address. Call it inside a tokio runtime with its time and IO drivers on.
-    pub async fn bind(engine: Engine, options: ServerOptions) -> Result<Server, ServeError> {
+    /// Binds the address, for whoever answers: an [`Engine`](engine::Engine), or something else that can.
+    ///
+    /// Call it inside a tokio runtime with its time and IO drivers on.
+    pub async fn bind(engine: impl Observe + 'static, options: ServerOptions) -> Result<Server, ServeError> {
         if options.api_keys.iter().any(|key| key.key.trim_ascii().is_empty()) {
             return Err(ServeError::EmptyApiKey);
         }
@@ -184,7 +186,7 @@ impl Server {
         let refused = |source| ServeError::Bind { host: options.host.clone(), port, source };
         let listener = Listener::bind(&addresses, options.max_connections).await.map_err(refused)?;
         let address = listener.local_addr().map_err(refused)?;
-        let app = Arc::new(App::new(engine, &options, site));
+        let app = Arc::new(App::new(Arc::new(engine), &options, site));
         Ok(Server { app, listener, address, drain_limit: options.drain_limit })
     }
 

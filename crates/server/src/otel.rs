@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use engine::ledger::{Account, Gap, Owner, Shares};
-use engine::{Ending, Engine, Timeline};
+use engine::{Ending, Observe, Timeline};
 use scheduler::Nanos;
 use serde_json::{Value, json};
 
@@ -86,7 +86,7 @@ pub(crate) struct Exporter {
 }
 
 impl Exporter {
-    pub(crate) fn start(options: OtelOptions, engine: Engine) -> Arc<Exporter> {
+    pub(crate) fn start(options: OtelOptions, engine: Arc<dyn Observe>) -> Arc<Exporter> {
         let (queue, ended) = sync_channel(MOST_QUEUED);
         let (is_done, done) = sync_channel(1);
         let dropped = Arc::new(AtomicU64::new(0));
@@ -141,7 +141,7 @@ impl Drop for Guard {
 /// What the thread owns.
 struct Sender {
     options: OtelOptions,
-    engine: Engine,
+    engine: Arc<dyn Observe>,
     agent: ureq::Agent,
     dropped: Arc<AtomicU64>,
     secret: RandomState,
@@ -149,7 +149,7 @@ struct Sender {
 }
 
 impl Sender {
-    fn new(options: OtelOptions, engine: Engine, dropped: Arc<AtomicU64>) -> Sender {
+    fn new(options: OtelOptions, engine: Arc<dyn Observe>, dropped: Arc<AtomicU64>) -> Sender {
         let config = ureq::Agent::config_builder()
             .http_status_as_error(false)
             .timeout_global(Some(PATIENCE))
@@ -224,7 +224,7 @@ impl Sender {
 
     fn prompt(&self, ended: &Ended, trace: &str, timeline: &Timeline, prompt_tokens: usize) -> Vec<Value> {
         let account = &timeline.account;
-        let times = Times::now(&self.engine);
+        let times = Times::now(&*self.engine);
         let id = self.id(8);
         let mut root = json!({
             "traceId": trace,
@@ -321,13 +321,13 @@ fn seconds(key: &str, nanos: Nanos) -> Value {
 
 /// From the engine's time, which stands still while somebody holds it, to the wall's, as of one moment.
 struct Times<'a> {
-    engine: &'a Engine,
+    engine: &'a dyn Observe,
     /// When the engine started.
     start: u64,
 }
 
 impl Times<'_> {
-    fn now(engine: &Engine) -> Times<'_> {
+    fn now(engine: &dyn Observe) -> Times<'_> {
         let unix = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64);
         Times { engine, start: unix.saturating_sub(engine.now().0 + engine.held().0) }
     }

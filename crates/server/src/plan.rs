@@ -13,7 +13,7 @@ use axum::body::Body;
 use axum::extract::{Extension, RawQuery, State};
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
-use engine::{DeviceLimits, Engine};
+use engine::{DeviceLimits, ModelInfo};
 use model::ModelConfig;
 use plan::{Here, Loaded, Question};
 use roofline::ModelShape;
@@ -23,8 +23,7 @@ use crate::error::ApiError;
 use crate::routes::{Caller, json_body};
 
 /// What is known of this machine and of what runs on it.
-pub(crate) fn here(engine: &Engine, limits: Option<DeviceLimits>, name: &str) -> Here {
-    let model = engine.model();
+pub(crate) fn here(model: &ModelInfo, limits: Option<DeviceLimits>, name: &str) -> Here {
     let demands = model.demands();
     let weights = demands.weight_bytes as f64;
     Here {

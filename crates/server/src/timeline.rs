@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use engine::ledger::{Account, Bill, Gap, Named, Owner, Shares, Visit, Wait};
 use engine::quota::to_forget;
-use engine::{Ending, Engine, RequestId, Timeline};
+use engine::{Ending, Observe, RequestId, Timeline};
 use scheduler::Nanos;
 use serde_json::{Map, Value, json};
 
@@ -98,7 +98,7 @@ impl Registry {
 
 /// Writes timelines for one tenant.
 pub(crate) struct Reader<'a> {
-    pub(crate) engine: &'a Engine,
+    pub(crate) engine: &'a dyn Observe,
     pub(crate) registry: &'a Registry,
     pub(crate) tenant: Option<Tenant>,
 }

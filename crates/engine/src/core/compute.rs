@@ -17,9 +17,8 @@ use crate::output::{Output, RequestError, TokenLogprob};
 
 impl EngineCore {
     pub(super) fn lower(&mut self) {
-        let scores = |sequence: &Sequence| {
-            self.active.get(&sequence.request_id()).is_some_and(|active| active.request.prompt_logprobs.is_some())
-        };
+        let scores =
+            |sequence: &Sequence| self.active.get(&sequence.request_id()).is_some_and(|active| active.scores.is_some());
         lower(&self.step, &self.scheduler, scores, &mut self.batch, &mut self.logit_rows);
     }
 
@@ -118,7 +117,7 @@ impl EngineCore {
         let sequence = self.scheduler.sequence(seq).expect("a planned sequence lives until its step completes");
         let id = sequence.request_id();
         let Some(active) = self.active.get_mut(&id) else { return };
-        let (Some(top), prompt) = (active.request.prompt_logprobs, &active.request.prompt) else { return };
+        let (Some(top), prompt) = (active.scores, &active.request.prompt) else { return };
         if position == 0 {
             active.prompt_logprobs = vec![None];
         }
@@ -134,7 +133,7 @@ impl EngineCore {
             }
         }
         if active.prompt_logprobs.len() == prompt.len() {
-            active.request.prompt_logprobs = None;
+            active.scores = None;
             active.outputs.send(Output::PromptLogprobs(std::mem::take(&mut active.prompt_logprobs)));
         }
     }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use engine::{End, Ended, Engine, FinishReason, InScene, KvMap, LoggedStep, Percentiles, RequestId, Scene};
+use engine::{End, Ended, FinishReason, InScene, KvMap, LoggedStep, Observe, Percentiles, RequestId, Scene};
 use roofline::Demands;
 use scheduler::{BlockUse, Blocked, Nanos, PreemptionMode, RecordRow, StepRecord};
 use serde_json::{Value, json};
@@ -252,7 +252,7 @@ pub(crate) fn requests(text: &mut String, scene: &Scene, names: &mut Names, regi
 
 /// `event: stats`: gauges and counters of `/metrics`, and the percentiles of the last 256 times to first token and of the
 /// last 2,048 times from token to token.
-pub(crate) fn stats(text: &mut String, now: Nanos, engine: &Engine, percentiles: [Option<Percentiles>; 2]) {
+pub(crate) fn stats(text: &mut String, now: Nanos, engine: &dyn Observe, percentiles: [Option<Percentiles>; 2]) {
     let ([ttft, itl], stats) = (percentiles, engine.stats());
     let data = json!({
         "at": ms(now),

@@ -7,9 +7,9 @@ use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use engine::{Ended, KvMap, LoggedStep, Place, Scene, Watch};
+use engine::{Ended, KvMap, LoggedStep, Place, Scene, Watching};
 use hyper::body::{Body, Bytes, Frame};
 use roofline::Demands;
 use scheduler::Nanos;
@@ -26,7 +26,7 @@ pub(crate) const MOST_READERS: usize = 16;
 /// Between two looks at the log.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// Between two `stats`.
-const STATS_EVERY: Nanos = Nanos(500_000_000);
+const STATS_EVERY: Duration = Duration::from_millis(500);
 /// Steps that a new reader gets who does not say after which.
 const FIRST_STEPS: u64 = 512;
 /// Steps written at once.
@@ -48,14 +48,15 @@ pub(crate) struct Wishes {
 /// One reader's.
 pub(crate) struct Feed {
     app: Arc<App>,
-    watch: Watch,
+    watch: Box<dyn Watching>,
     demands: Demands,
     names: Names,
     place: Place,
     /// Has the steps that it asked for, and now wants the newest.
     is_live: bool,
     look: Interval,
-    last_stats: Option<Nanos>,
+    /// On the machine's clock: the engine's stands still while somebody holds it, and who holds it watches.
+    last_stats: Option<Instant>,
     was_paused: bool,
     /// The newest map of the cache, and the one before it: for one who wants to see them.
     maps: Option<[KvMap; 2]>,
@@ -138,9 +139,9 @@ impl Feed {
             std::mem::swap(&mut self.scene, &mut self.last_scene);
         }
         let is_paused = self.app.engine.is_paused();
-        if self.last_stats.is_none_or(|last| now.since(last) >= STATS_EVERY) || is_paused != self.was_paused {
-            (self.last_stats, self.was_paused) = (Some(now), is_paused);
-            events::stats(&mut text, now, &self.app.engine, self.watch.percentiles());
+        if self.last_stats.is_none_or(|last| last.elapsed() >= STATS_EVERY) || is_paused != self.was_paused {
+            (self.last_stats, self.was_paused) = (Some(Instant::now()), is_paused);
+            events::stats(&mut text, now, &*self.app.engine, self.watch.percentiles());
         }
         text
     }

@@ -11,6 +11,7 @@ mod live;
 mod otel;
 mod plan;
 mod refusals;
+mod script;
 mod site;
 mod surfaces;
 mod targets;

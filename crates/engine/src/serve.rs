@@ -1,0 +1,172 @@
+//! What a server needs of whatever answers: two traits, so that HTTP does not know whether that is an [`Engine`] in this
+//! process, a front of several, or a script of a test.
+//!
+//! ```text
+//! server --> dyn Serve    a request in, a stream out; health; an orderly end
+//!        --> dyn Observe  the same, and what those see who watch it, and how they hold it
+//! ```
+//!
+//! They are made for `dyn`: a server asks a few times per request, and what it asks per token is a [`Stream`], which is a
+//! struct for all of them.
+
+use std::pin::Pin;
+use std::time::Duration;
+
+use scheduler::{Nanos, RequestId};
+
+use crate::live::{Ended, KvMap, LoggedStep, Percentiles, Place, Scene};
+use crate::past::Past;
+use crate::{Engine, Health, ModelInfo, RawRequest, Rejection, Stats, Stream, SubmitError, Timeline, ValidatedRequest};
+
+/// Answers requests. Any thread may call any method; none of them waits for a step.
+pub trait Serve: Send + Sync {
+    /// What is being served. The same for as long as it lives.
+    fn model(&self) -> &ModelInfo;
+
+    /// The door: what must be known of a request before it is queued. See [`ModelInfo::validate`].
+    ///
+    /// Cost: linear in the prompt's bytes.
+    fn validate(&self, raw: RawRequest) -> Result<ValidatedRequest, Rejection>;
+
+    /// Queues a request. Returns at once; the answer comes through the stream.
+    fn submit(&self, request: ValidatedRequest) -> Result<Stream, SubmitError>;
+
+    /// Whether it moves.
+    fn health(&self) -> Health;
+
+    /// Takes no new requests from now on; running ones go on.
+    fn drain(&self);
+
+    /// Ends every request with an error, and then itself.
+    fn stop(&self);
+}
+
+/// Whether it is held, when that is settled.
+pub type Held<'a> = Pin<Box<dyn Future<Output = bool> + Send + 'a>>;
+
+/// Shows what it does, and lets itself be held. Moments are nanoseconds of its own clock, which stands still while it is.
+pub trait Observe: Serve {
+    /// Gauges, counters and histograms.
+    fn stats(&self) -> Stats;
+
+    /// Where the time of a request went: one that waits or runs, or one of the last that ended.
+    fn timeline(&self, id: RequestId) -> Option<Timeline>;
+
+    /// The answers to what came in the last `span` and is over, and the steps, as far as they are remembered.
+    fn past(&self, span: Duration) -> Past;
+
+    /// Watches from now on, the cache too if `wants_map`.
+    fn watch(&self, wants_map: bool) -> Box<dyn Watching>;
+
+    /// Now.
+    fn now(&self) -> Nanos;
+
+    /// Nanoseconds between its start and one of its moments, on the machine's clock: with what it was held.
+    fn since_start(&self, at: Nanos) -> Nanos;
+
+    /// For how long it was held until now.
+    fn held(&self) -> Nanos;
+
+    /// Makes no further step until it is let go of. Resolves when the step in flight is done, to whether it is held now.
+    fn pause(&self) -> Held<'_>;
+
+    /// Makes one step and stays held; nothing if it is not held, or if there is nothing to compute.
+    fn single_step(&self) -> Held<'_>;
+
+    /// Moves again.
+    fn resume(&self) -> Held<'_>;
+
+    /// Whether somebody holds it.
+    fn is_paused(&self) -> bool;
+}
+
+/// What one sees who watches: the log of steps and ends, who waits and runs, and what the cache is used for.
+pub trait Watching: Send + Sync {
+    /// The place of one that has seen everything.
+    fn newest(&self) -> Place;
+
+    /// Appends what the log has at and after `place`, oldest first, at most `most` steps, and moves `place` behind it.
+    /// Returns how many steps are still to come. What is no longer kept is left out.
+    fn read(&self, place: &mut Place, most: usize, steps: &mut Vec<LoggedStep>, ended: &mut Vec<Ended>) -> u64;
+
+    /// Copies the newest scene into `scene`.
+    fn scene_into(&self, scene: &mut Scene);
+
+    /// Copies the newest map of the cache into `map`, if it is another one than `map`. False if not.
+    fn map_into(&self, map: &mut KvMap) -> bool;
+
+    /// Of the last times to first token (256) and the last times from token to token (2,048); `None` before the first.
+    fn percentiles(&self) -> [Option<Percentiles>; 2];
+}
+
+impl Serve for Engine {
+    fn model(&self) -> &ModelInfo {
+        Engine::model(self)
+    }
+
+    fn validate(&self, raw: RawRequest) -> Result<ValidatedRequest, Rejection> {
+        Engine::validate(self, raw)
+    }
+
+    fn submit(&self, request: ValidatedRequest) -> Result<Stream, SubmitError> {
+        Engine::submit(self, request)
+    }
+
+    fn health(&self) -> Health {
+        Engine::health(self)
+    }
+
+    fn drain(&self) {
+        Engine::drain(self);
+    }
+
+    fn stop(&self) {
+        Engine::stop(self);
+    }
+}
+
+impl Observe for Engine {
+    fn stats(&self) -> Stats {
+        Engine::stats(self)
+    }
+
+    fn timeline(&self, id: RequestId) -> Option<Timeline> {
+        Engine::timeline(self, id)
+    }
+
+    fn past(&self, span: Duration) -> Past {
+        Engine::past(self, span)
+    }
+
+    fn watch(&self, wants_map: bool) -> Box<dyn Watching> {
+        Box::new(self.begin_watch(wants_map))
+    }
+
+    fn now(&self) -> Nanos {
+        Engine::now(self)
+    }
+
+    fn since_start(&self, at: Nanos) -> Nanos {
+        Engine::since_start(self, at)
+    }
+
+    fn held(&self) -> Nanos {
+        Engine::held(self)
+    }
+
+    fn pause(&self) -> Held<'_> {
+        Box::pin(Engine::pause(self))
+    }
+
+    fn single_step(&self) -> Held<'_> {
+        Box::pin(Engine::single_step(self))
+    }
+
+    fn resume(&self) -> Held<'_> {
+        Box::pin(Engine::resume(self))
+    }
+
+    fn is_paused(&self) -> bool {
+        Engine::is_paused(self)
+    }
+}

@@ -1,0 +1,238 @@
+//! The server over something that is no engine: HTTP knows the traits alone.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use checkpoint::{Checkpoint, Source};
+use engine::past::Past;
+use engine::{
+    Arithmetic, DeviceInfo, Ended, FinishReason, Health, Held, Isa, KvDtype, KvMap, LoggedStep, ModelInfo, Observe,
+    Output, Percentiles, Place, RawRequest, Rejection, RequestId, Scene, Serve, Stats, Stream, SubmitError, Timeline,
+    Timings, Usage, ValidatedRequest, Watching, WeightClass,
+};
+use model::{GenerationDefaults, ModelConfig};
+use scheduler::{Limits, Nanos, Targets, TierSizes};
+use serde_json::json;
+use server::{Server, Stop};
+use text::chat_template::ChatTemplate;
+use text::tokenizer::Tokenizer;
+
+use crate::client::Connection;
+use crate::host::local_server;
+
+/// Says the same words to everybody, and computes nothing.
+#[derive(Clone)]
+struct Script(Arc<Inner>);
+
+struct Inner {
+    model: ModelInfo,
+    words: &'static [&'static str],
+    submitted: AtomicU64,
+}
+
+impl Script {
+    /// As if it served the model of this repository, of which it reads no weight.
+    fn saying(words: &'static [&'static str]) -> Script {
+        let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/lantern");
+        let checkpoint = Checkpoint::open(Source::Directory(directory)).expect("the model of this repository");
+        let config = ModelConfig::load(&checkpoint).expect("it has a configuration");
+        let tokenizer = Tokenizer::load(&checkpoint, config.vocab_size).expect("it has a tokenizer");
+        let model = ModelInfo {
+            name: "script".to_owned(),
+            generation_defaults: GenerationDefaults::default(),
+            eos_token_ids: Vec::new(),
+            tokenizer: Some(Arc::new(tokenizer)),
+            chat_template: ChatTemplate::load(&checkpoint).expect("it has a template"),
+            max_model_len: 512,
+            max_num_seqs: 4,
+            is_shared: false,
+            max_num_batched_tokens: 64,
+            block_size: 32,
+            num_blocks: 64,
+            kv_dtype: KvDtype::Bf16,
+            kv_bytes: 0,
+            memory_limit: None,
+            weight_bytes: 0,
+            expert_bytes: 0,
+            swap: TierSizes::default(),
+            kv_bytes_per_token: 0,
+            notices: Vec::new(),
+            weights: WeightClass::Bf16,
+            device: DeviceInfo::cpu(Isa::Scalar, 1),
+            arithmetic: Arithmetic::best(),
+            backend: "a script".to_owned(),
+            calibrated: None,
+            targets: Targets::default(),
+            config,
+        };
+        Script(Arc::new(Inner { model, words, submitted: AtomicU64::new(0) }))
+    }
+}
+
+impl Serve for Script {
+    fn model(&self) -> &ModelInfo {
+        &self.0.model
+    }
+
+    fn validate(&self, raw: RawRequest) -> Result<ValidatedRequest, Rejection> {
+        self.0.model.validate(raw, &[0; 32])
+    }
+
+    fn submit(&self, request: ValidatedRequest) -> Result<Stream, SubmitError> {
+        let id = RequestId(self.0.submitted.fetch_add(1, Ordering::Relaxed));
+        let (outlet, stream) = Stream::open(id, request.prompt());
+        for (token, word) in (300..).zip(self.0.words) {
+            outlet.send(Output::Token { answer: 0, token, text: (*word).to_owned(), logprob: None });
+        }
+        let (reason, text) = (FinishReason::Length, String::new());
+        outlet.send(Output::Finished { answer: 0, reason, stop_string: None, text });
+        let (prompt_tokens, completion_tokens) = (request.prompt().len(), self.0.words.len());
+        let usage = Usage { prompt_tokens, completion_tokens, cached_tokens: 0 };
+        outlet.send(Output::Done { usage, timings: Timings::default() });
+        Ok(stream)
+    }
+
+    fn health(&self) -> Health {
+        Health { dead: false, draining: false, stuck_for: Duration::ZERO, open_requests: 0 }
+    }
+
+    fn drain(&self) {}
+
+    fn stop(&self) {}
+}
+
+impl Observe for Script {
+    fn stats(&self) -> Stats {
+        Stats::default()
+    }
+
+    fn timeline(&self, _: RequestId) -> Option<Timeline> {
+        None
+    }
+
+    fn past(&self, _: Duration) -> Past {
+        let limits = Limits {
+            block_size: 32,
+            num_blocks: 64,
+            max_model_len: 512,
+            max_num_seqs: 4,
+            max_num_batched_tokens: 64,
+            max_prefill_chunk: 64,
+            max_prefill_seqs: 1,
+            max_queued_requests: 4,
+            max_queued_tokens: 2048,
+            enable_prefix_caching: true,
+            hash_key: [0; 32],
+        };
+        Past { limits, cost: None, answers: Vec::new(), steps: Vec::new(), preemptions: 0 }
+    }
+
+    fn watch(&self, _: bool) -> Box<dyn Watching> {
+        Box::new(Nothing)
+    }
+
+    fn now(&self) -> Nanos {
+        Nanos(0)
+    }
+
+    fn since_start(&self, at: Nanos) -> Nanos {
+        at
+    }
+
+    fn held(&self) -> Nanos {
+        Nanos(0)
+    }
+
+    fn pause(&self) -> Held<'_> {
+        Box::pin(async { false })
+    }
+
+    fn single_step(&self) -> Held<'_> {
+        Box::pin(async { false })
+    }
+
+    fn resume(&self) -> Held<'_> {
+        Box::pin(async { false })
+    }
+
+    fn is_paused(&self) -> bool {
+        false
+    }
+}
+
+/// There are no steps to be seen.
+struct Nothing;
+
+impl Watching for Nothing {
+    fn newest(&self) -> Place {
+        Place { step: 0, end: 0 }
+    }
+
+    fn read(&self, _: &mut Place, _: usize, _: &mut Vec<LoggedStep>, _: &mut Vec<Ended>) -> u64 {
+        0
+    }
+
+    fn scene_into(&self, _: &mut Scene) {}
+
+    fn map_into(&self, _: &mut KvMap) -> bool {
+        false
+    }
+
+    fn percentiles(&self) -> [Option<Percentiles>; 2] {
+        [None; 2]
+    }
+}
+
+#[test]
+fn a_script_is_served_as_an_engine_is() {
+    let script = Script::saying(&["Once", " upon", " a", " time"]);
+    let (handle, stop) = Stop::by_hand();
+    let (sender, receiver) = mpsc::channel();
+    let served = script.clone();
+    let thread = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async {
+            let server = Server::bind(served, local_server()).await.expect("a free port");
+            sender.send(server.local_addr()).expect("somebody waits");
+            server.run(stop).await;
+        });
+    });
+    let address = receiver.recv().expect("it listens");
+    let ask = |method: &str, path: &str, body: &str| {
+        let mut connection = Connection::open(address);
+        let headers = [("content-type", "application/json"), ("connection", "close")];
+        connection.request(method, path, &headers, body.as_bytes());
+        connection.answer()
+    };
+    let body = |stream: bool| {
+        json!({"messages": [{"role": "user", "content": "A story"}], "max_tokens": 4, "stream": stream}).to_string()
+    };
+
+    let answer = ask("POST", "/v1/chat/completions", &body(false));
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let answer = answer.json();
+    let choice = &answer["choices"][0];
+    assert_eq!(
+        (&choice["message"]["content"], &choice["finish_reason"]),
+        (&json!("Once upon a time"), &json!("length"))
+    );
+    assert_eq!(answer["usage"]["completion_tokens"], 4);
+    assert!(answer["usage"]["prompt_tokens"].as_u64().expect("a number") > 1, "the template is the model's");
+
+    let (events, done) = ask("POST", "/v1/chat/completions", &body(true)).events();
+    let pieces = events.iter().filter_map(|event| event["choices"][0]["delta"]["content"].as_str());
+    assert_eq!((pieces.collect::<String>().as_str(), done), ("Once upon a time", true));
+
+    // The door is the same one, and what an operator asks for is there.
+    assert_eq!(ask("POST", "/v1/completions", r#"{"prompt": "A", "temperature": 9}"#).status, 400);
+    assert_eq!(script.0.submitted.load(Ordering::Relaxed), 2);
+    for path in ["/health", "/metrics", "/v1/models", "/live/info"] {
+        assert_eq!(ask("GET", path, "").status, 200, "{path}");
+    }
+    assert_eq!(ask("GET", "/live/whatif", "").status, 400, "nothing was answered that it remembers");
+
+    handle.now();
+    thread.join().expect("the server ends without a panic");
+}
