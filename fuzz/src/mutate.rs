@@ -109,7 +109,9 @@ fn walk_gguf(bytes: &[u8], found: &mut Found) -> Option<()> {
     number(found, &mut at, 4)?;
     let num_tensors = number(found, &mut at, 8)?;
     let num_keys = number(found, &mut at, 8)?;
+    // Of kinds with a size of their own; a text and a list say theirs themselves.
     const SIZES: [usize; 13] = [1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8];
+    let size = |kind: usize| SIZES.get(kind).copied().filter(|&size| size > 0);
     let text =
         |found: &mut Found, at: &mut usize, number: &mut dyn FnMut(&mut Found, &mut usize, usize) -> Option<u64>| {
             let len = number(found, at, 8)?;
@@ -129,15 +131,15 @@ fn walk_gguf(bytes: &[u8], found: &mut Found) -> Option<()> {
                     match element {
                         8 => text(found, &mut at, &mut number)?,
                         // Of a long list, the first numbers speak for the rest.
-                        _ if index > 8 => at = at.checked_add(*SIZES.get(element)?)?,
-                        _ => drop(number(found, &mut at, *SIZES.get(element)?)?),
+                        _ if index > 8 => at = at.checked_add(size(element)?)?,
+                        _ => drop(number(found, &mut at, size(element)?)?),
                     }
                     if at > bytes.len() {
                         return None;
                     }
                 }
             }
-            _ => drop(number(found, &mut at, *SIZES.get(kind)?)?),
+            _ => drop(number(found, &mut at, size(kind)?)?),
         }
         found.entries.push((false, start..at));
     }

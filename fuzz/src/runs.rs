@@ -8,9 +8,8 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use checkpoint::{Checkpoint, Source};
-use engine::recording::{Recording, replay};
-use engine::whatif::{Settings, past, what_if};
 use engine::{DeviceLimits, Engine, EngineOptions};
+use replay::{Changes, Recording, past, replay, what_if};
 use scheduler::cost::{Knot, Terms};
 use scheduler::{CostModel, Limits};
 use serde_json::Value;
@@ -34,7 +33,7 @@ pub fn recording(bytes: &[u8]) -> bool {
         _ => panic!("a replay failed one time of two"),
     };
     match Recording::open(&path).and_then(past) {
-        Ok(past) => drop(what_if(&past, &Settings::default())),
+        Ok(past) => drop(what_if(&past, &Changes::default())),
         Err(error) => one_line(&error.to_string(), "recording"),
     }
     taken

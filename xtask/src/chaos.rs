@@ -1,7 +1,8 @@
-//! The chaos test of the scheduler, long: `crates/scheduler/tests/chaos`.
+//! The chaos tests, long: `crates/scheduler/tests/chaos`, and `crates/engine/src/chaos.rs` above it.
 //!
 //! ```text
 //! planted bugs     a copy of the scheduler with bugs in it: each must be found
+//! engine           the engine over a model that fails, for as many seeds: nothing must be found
 //! seeds            the scheduler as it is: nothing must be found
 //! ```
 
@@ -22,6 +23,8 @@ pub(crate) fn run(flags: &[&str]) -> Result<(), String> {
     let mut seeds =
         cargo(&["test", "--quiet", "--release", "--package", "scheduler", "--test", "chaos", "every_output"]);
     seeds.args(["--", "--nocapture"]);
+    let mut engine = cargo(&["test", "--quiet", "--release", "--package", "engine", "--lib", "chaos"]);
+    engine.args(["--", "--nocapture"]);
     let (mut has_end, mut flags) = (false, flags.iter());
     while let Some(flag) = flags.next() {
         let name = match *flag {
@@ -33,14 +36,17 @@ pub(crate) fn run(flags: &[&str]) -> Result<(), String> {
         let value = flags.next().ok_or(format!("{flag} wants a number"))?;
         value.parse::<u64>().map_err(|_| format!("{flag}: {value:?} is not a number"))?;
         seeds.env(name, value);
+        engine.env(name, value);
         has_end |= *flag != "--from";
     }
     if !has_end {
         seeds.env("TWOSTROKE_CHAOS_SEEDS", SEEDS.to_string());
+        engine.env("TWOSTROKE_CHAOS_SEEDS", SEEDS.to_string());
     }
     let mut bugs = planted::search()?;
     bugs.env("TWOSTROKE_CHAOS_TRIALS", TRIALS.to_string()).env("TWOSTROKE_CHAOS_BUDGET", BUDGET.to_string());
     watch(&mut bugs)?;
+    watch(&mut engine)?;
     watch(&mut seeds)
 }
 

@@ -10,7 +10,7 @@ use kernels::threads::{Pool, ThreadError};
 use kernels::{Arithmetic, Isa};
 use launch::machine;
 pub(crate) use plan::units::{bandwidth, bytes, duration, operations, percent, rate, rounded};
-pub(crate) use roofline::{Bound, Demands, Shares, peak};
+pub(crate) use roofline::{Bound, Demands, LimitShares, peak};
 use serde_json::{Value, json};
 
 use crate::failure::Failure;
@@ -111,7 +111,7 @@ pub(crate) fn fits_in_cache(demands: &Demands, tokens: usize) -> bool {
 pub(crate) struct Phase {
     pub(crate) tokens: usize,
     pub(crate) seconds: f64,
-    pub(crate) shares: Shares,
+    pub(crate) shares: LimitShares,
 }
 
 impl Phase {
@@ -149,7 +149,7 @@ impl Figures {
         longer.shares.bound()
     }
 
-    fn share(&self, shares: &Shares) -> String {
+    fn share(&self, shares: &LimitShares) -> String {
         let cache = if self.in_cache && shares.of_limit() > 1.0 { ", read from cache" } else { "" };
         format!("{} of limit{cache}", percent(shares.of_limit()))
     }
@@ -176,7 +176,7 @@ mod tests {
     use super::*;
 
     fn phase(tokens: usize, seconds: f64, compute: f64, memory: f64) -> Phase {
-        Phase { tokens, seconds, shares: Shares { compute, memory } }
+        Phase { tokens, seconds, shares: LimitShares { compute, memory } }
     }
 
     #[test]

@@ -13,7 +13,7 @@ use checkpoint::weights::Weights;
 use kernels::WeightClass;
 use kernels::limits::Limits;
 use model::ModelConfig;
-use plan::{Ask, Deployment, Gain, Named};
+use plan::{Ask, Deployment, Gain, NamedModel};
 use roofline::Machine;
 
 use crate::flags::{ModelFlags, SumOrder};
@@ -56,7 +56,7 @@ pub(crate) fn start_lines(
     let limits = directory.as_deref().and_then(|directory| kept::limits(directory, On::of(flags))).or(limits);
     let model_on = |limits: &Limits, weights| {
         let machine = Machine::here(limits, weights, None);
-        Deployment::new(&Named::new(checkpoint.name(), config.shape()), weights, kv_dtype, machine)
+        Deployment::new(&NamedModel::new(checkpoint.name(), config.shape()), weights, kv_dtype, machine)
     };
     let gain = |limits: Limits| {
         let (wide, narrow) = (model_on(&limits, WeightClass::Bf16), model_on(&limits, WeightClass::Int8));

@@ -21,7 +21,10 @@
 mod fake;
 mod world;
 
+use std::io::Read;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use world::{Report, World};
@@ -42,9 +45,10 @@ fn every_answer_is_as_if_alone_whatever_fails_beside_it() {
     let minutes = number_from_env("TWOSTROKE_CHAOS_MINUTES");
     let seeds = number_from_env("TWOSTROKE_CHAOS_SEEDS").or(minutes.map(|_| u64::MAX)).unwrap_or(DEFAULT_SEEDS);
     let until = minutes.map(|minutes| Instant::now() + Duration::from_secs(60 * minutes));
+    let is_over = watch();
     let (mut sum, mut found, mut done) = (Report::default(), Vec::new(), 0);
     for seed in from..from.saturating_add(seeds) {
-        if until.is_some_and(|until| Instant::now() > until) {
+        if until.is_some_and(|until| Instant::now() > until) || is_over.load(Ordering::Relaxed) {
             break;
         }
         done += 1;
@@ -68,6 +72,20 @@ fn every_answer_is_as_if_alone_whatever_fails_beside_it() {
     if done >= ENOUGH_SEEDS {
         sum.check_floors();
     }
+}
+
+/// `cargo xtask chaos` keeps standard input open as long as it wants to hear more.
+fn watch() -> Arc<AtomicBool> {
+    let is_over = Arc::new(AtomicBool::new(false));
+    if number_from_env("TWOSTROKE_CHAOS_WATCHED").is_some() {
+        let over = is_over.clone();
+        std::thread::spawn(move || {
+            // Nothing is written: it ends when the other side does.
+            let _ = std::io::stdin().read(&mut [0]);
+            over.store(true, Ordering::Relaxed);
+        });
+    }
+    is_over
 }
 
 /// Panics that were asked for are not told; those of a check are.

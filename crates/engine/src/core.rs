@@ -145,11 +145,10 @@ impl EngineCore {
             arrived: arrived.at,
         };
         self.scheduler.admit(request.clone())?;
-        let seed = validated.seed.unwrap_or_else(|| {
+        let seed = validated.settle_seed(|| {
             self.next_seed = self.next_seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
             self.next_seed
         });
-        validated.seed = Some(seed);
         let answers = (0..validated.num_answers).map(|_| self.new_answer(&validated)).collect();
         let Arrived { held, ticket, .. } = arrived;
         self.journal.take(Fact::Admitted { request, validated: Box::new(validated.clone()), now, held });

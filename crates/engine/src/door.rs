@@ -1,6 +1,7 @@
 //! The one door. Every entry point (HTTP, command line, library) fills a [`RawRequest`] with whatever it was given and
-//! gets a [`ValidatedRequest`] or a [`Rejection`] that names the field. `ValidatedRequest` has no other constructor, so a
-//! value that could hurt the engine has no way in, whichever API it came through.
+//! gets a [`ValidatedRequest`] or a [`Rejection`] that names the field. A line of a recording, which holds what once passed,
+//! passes again ([`ValidatedRequest::recorded`]). Nothing outside this file makes or changes a `ValidatedRequest`, so a value
+//! that could hurt the engine has no way in, whichever API or file it came through.
 //!
 //! All relations are checked on the *resolved* values (after defaults), and before a block or a seat is taken.
 
@@ -15,6 +16,7 @@ use serde_json::{Map, Value};
 use text::chat_template::{ChatMessage, TemplateOptions};
 
 use crate::ModelInfo;
+use crate::recording::AdmitEntry;
 use crate::waiting::QueuePlace;
 
 /// Most answers that one request may ask for.
@@ -175,7 +177,7 @@ impl Rejection {
     }
 }
 
-/// A request that passed the door. Only [`crate::Engine::validate`] makes one.
+/// A request that passed the door.
 #[derive(Clone, Debug)]
 pub struct ValidatedRequest {
     pub(crate) prompt: Arc<[TokenId]>,
@@ -197,6 +199,47 @@ pub struct ValidatedRequest {
 }
 
 impl ValidatedRequest {
+    /// The request as it was let in, from a recording. What the door resolved then is checked again as if a caller had
+    /// named it; what it took from elsewhere (the key's number, the server's targets, the tokens that end an answer) is
+    /// the entry's own.
+    pub(crate) fn recorded(entry: &AdmitEntry, model: &ModelInfo) -> Result<ValidatedRequest, Rejection> {
+        let sampling = &entry.sampling;
+        let raw = RawRequest {
+            max_tokens: Some(entry.max_tokens as i64),
+            min_tokens: Some(entry.min_tokens as i64),
+            n: Some(entry.n as i64),
+            temperature: Some(f64::from(sampling.temperature)),
+            top_p: Some(f64::from(sampling.top_p)),
+            top_k: Some(i64::from(sampling.top_k)),
+            min_p: Some(f64::from(sampling.min_p)),
+            presence_penalty: Some(f64::from(sampling.presence)),
+            frequency_penalty: Some(f64::from(sampling.frequency)),
+            repetition_penalty: Some(f64::from(sampling.repetition)),
+            logit_bias: sampling.bias.iter().map(|&(id, bias)| (i64::from(id), f64::from(bias))).collect(),
+            logprobs: sampling.logprobs.map(i64::from),
+            prompt_logprobs: entry.prompt_logprobs.map(i64::from),
+            stop: entry.stop.clone(),
+            ignore_eos: true,
+            include_stop_str_in_output: entry.include_stop,
+            skip_special_tokens: entry.skip_special,
+            priority: Some(i64::from(entry.priority)),
+            ..RawRequest::new(Prompt::Tokens(entry.prompt.iter().map(|&id| i64::from(id)).collect()))
+        };
+        let mut request = validate(raw, model, &[0; 32])?;
+        if let Some(id) = entry.stop_token_ids.iter().find(|&&id| id as usize >= model.config.vocab_size) {
+            return Err(Rejection::of("stop_token_ids", format!("it has no token {id}")));
+        }
+        request.stop.stop_token_ids.clone_from(&entry.stop_token_ids);
+        request.targets = Targets { ttft: entry.ttft.map(Nanos), tpot: entry.tpot.map(Nanos) };
+        (request.seed, request.salt, request.tenant) = (entry.seed, entry.salt, entry.tenant);
+        Ok(request)
+    }
+
+    /// The seed, which from now on is the caller's own or, where there is none, the one that `draw` gives.
+    pub(crate) fn settle_seed(&mut self, draw: impl FnOnce() -> u64) -> u64 {
+        *self.seed.get_or_insert_with(draw)
+    }
+
     pub(crate) fn place(&self) -> QueuePlace {
         QueuePlace { tenant: self.tenant, prompt_tokens: self.prompt.len() }
     }

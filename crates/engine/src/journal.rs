@@ -22,7 +22,7 @@ use crate::counters::Stats;
 use crate::door::ValidatedRequest;
 use crate::fill::Fill;
 use crate::output::{Timings, Usage};
-use crate::past::History;
+use crate::past::PastLog;
 use crate::recent::Recent;
 use crate::recording::{Line, Tape};
 use crate::turnover::Turnover;
@@ -157,12 +157,12 @@ fn line(fact: &Fact) -> Option<Line> {
 }
 
 /// Every view of what happened.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Log {
     pub(crate) accounts: Accounts,
     pub(crate) counters: Stats,
     pub(crate) recent: Recent,
-    pub(crate) history: History,
+    pub(crate) history: PastLog,
     pub(crate) fill: Fill,
     pub(crate) turnover: Turnover,
 }
@@ -170,7 +170,14 @@ pub(crate) struct Log {
 impl Log {
     /// Of an engine that has done nothing yet, whose KV blocks have so many tokens.
     pub(crate) fn new(block_size: usize) -> Log {
-        Log { history: History::new(block_size), ..Log::default() }
+        Log {
+            accounts: Accounts::default(),
+            counters: Stats::default(),
+            recent: Recent::default(),
+            history: PastLog::bounded(block_size),
+            fill: Fill::default(),
+            turnover: Turnover::default(),
+        }
     }
 
     /// Takes one fact into every view that it concerns. Returns memory of a record that is no longer kept.
@@ -224,7 +231,7 @@ impl Log {
         let timings = Timings::of(&closed);
         self.counters.closed(&closed, &timings);
         self.recent.closed(&closed);
-        self.history.closed(&closed);
+        self.history.closed(&closed.account);
         self.turnover.closed(&closed);
         let receipt = Receipt { request: id, usage: Usage::of(&closed.account), timings };
         self.accounts.keep(closed);

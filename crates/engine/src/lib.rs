@@ -30,16 +30,16 @@ mod live;
 mod lower;
 mod memory;
 mod output;
-mod past;
+pub mod past;
 pub mod quota;
 mod recent;
 pub mod recording;
+pub mod replaying;
 mod start;
 mod thread;
 mod tiers;
 mod turnover;
 mod waiting;
-pub mod whatif;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -349,9 +349,9 @@ impl Engine {
         log.recent.steps_from(from).map(|(_, record)| record.clone()).collect()
     }
 
-    /// The answers to what came in the last `span` and is over, and the steps, as far as they are remembered: what
-    /// [`whatif::watch`] asks about. It holds lengths and moments, and no content.
-    pub fn past(&self, span: Duration) -> whatif::Past {
+    /// The answers to what came in the last `span` and is over, and the steps, as far as they are remembered: what can be
+    /// simulated with other settings. It holds lengths and moments, and no content.
+    pub fn past(&self, span: Duration) -> past::Past {
         let begin = self.0.clock.now().since(Nanos(span.as_nanos() as u64));
         let shared = self.log().history.share();
         let cost = self.0.model.calibrated.as_ref().map(|calibrated| calibrated.cost.clone());

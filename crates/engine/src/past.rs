@@ -4,186 +4,227 @@
 //! prompt   [ 32 tokens | 32 tokens | 7 ]   -->   three names: equal prefixes have equal names, the tokens are gone
 //! answer   so many tokens, the first then, the last then, the longest gap
 //! ```
+//!
+//! A running engine keeps the newest of it (`PastLog::bounded`), a recording is read into all of it. What is asked about it
+//! is not asked here.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-use ledger::{Account, Answer};
+use ledger::{Account, AnswerTimes};
 use scheduler::{CostModel, Limits, Nanos, Priority, Request, RequestId, StepRecord, Targets, TokenId, Work};
-use sim::Arrival;
-use sim::report::Outcome;
-use sim::workload::Piece;
-
-use crate::accounts::Closed;
 
 /// Between two steps of a busy engine there is less than this.
 const BUSY: Nanos = Nanos(5_000_000);
 
-/// Who asked, and for what; the same for all answers of a request.
-#[derive(Clone, Debug)]
-pub(crate) struct Asked {
-    prompt: Vec<Piece>,
-    priority: Priority,
-    tenant: u64,
-    targets: Targets,
-    arrived: Nanos,
-    name: u64,
+/// A block of a prompt, and which one: two blocks have one name if they and all tokens before them are equal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PromptBlock {
+    /// A hash of all tokens up to its end, and of what keeps tenants apart. It leads to no token.
+    pub name: u64,
+    /// Tokens of it.
+    pub len: usize,
 }
 
-impl Asked {
-    /// Cost: a hash over the prompt.
-    pub(crate) fn of(request: &Request, block_size: usize) -> Asked {
-        let &Request { id, salt, priority, tenant, targets, arrived, .. } = request;
-        Asked { prompt: pieces(&request.prompt, salt, block_size), priority, tenant, targets, arrived, name: id.0 }
-    }
-}
-
-/// Names of blocks, each a hash of all tokens up to its end.
-fn pieces(tokens: &[TokenId], salt: u64, block_size: usize) -> Vec<Piece> {
+/// Names of blocks. Cost: a hash over the prompt.
+fn blocks(tokens: &[TokenId], salt: u64, block_size: usize) -> Arc<[PromptBlock]> {
     let mut hasher = DefaultHasher::new();
     salt.hash(&mut hasher);
     let name = |block: &[TokenId]| {
         block.hash(&mut hasher);
-        Piece { name: hasher.finish(), len: block.len() }
+        PromptBlock { name: hasher.finish(), len: block.len() }
     };
     tokens.chunks(block_size).map(name).collect()
 }
 
-fn story(asked: &Asked, index: usize, answer: Answer) -> Option<(Arrival, Outcome)> {
-    let arrival = Arrival {
-        at: asked.arrived,
-        follows: None,
-        prompt: asked.prompt.clone(),
-        output_tokens: answer.tokens,
-        // Whatever it is called, nobody quotes it: what a later prompt repeats of it is not found in the cache.
-        answer: asked.name.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ index as u64,
-        priority: asked.priority,
-        tenant: asked.tenant,
-        targets: asked.targets,
-    };
-    let Answer { tokens, first_token, last_token, longest_gap, .. } = answer;
-    let arrived = asked.arrived;
-    let outcome = Outcome { arrived, first_token, last_token, longest_gap, tokens, ..Outcome::default() };
-    (tokens > 0).then_some((arrival, outcome))
+/// Who asked, and for what; the same for all answers of a request.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PastRequest {
+    /// Its number.
+    pub id: RequestId,
+    /// What it asked, in blocks of the KV cache's size.
+    pub prompt: Arc<[PromptBlock]>,
+    /// Its class.
+    pub priority: Priority,
+    /// Whose it was: one number per API key.
+    pub tenant: u64,
+    /// What it wanted to be met.
+    pub targets: Targets,
+    /// When it came.
+    pub arrived: Nanos,
+}
+
+impl PastRequest {
+    fn of(request: &Request, block_size: usize) -> PastRequest {
+        let &Request { id, salt, priority, tenant, targets, arrived, .. } = request;
+        PastRequest { id, prompt: blocks(&request.prompt, salt, block_size), priority, tenant, targets, arrived }
+    }
+}
+
+/// An answer that had a token and is over.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PastAnswer {
+    /// To whom.
+    pub request: PastRequest,
+    /// Which of the request's answers.
+    pub index: usize,
+    /// Its tokens, at least 1.
+    pub tokens: usize,
+    /// When the first came.
+    pub first_token: Nanos,
+    /// When the last came.
+    pub last_token: Nanos,
+    /// The longest time between two.
+    pub longest_gap: Nanos,
+}
+
+/// The request's answers that had a token.
+fn answers(request: &PastRequest, account: &Account) -> impl Iterator<Item = PastAnswer> {
+    account.answers().enumerate().filter(|(_, answer)| answer.tokens > 0).map(|(index, answer)| {
+        let AnswerTimes { tokens, first_token, last_token, longest_gap, .. } = answer;
+        PastAnswer { request: request.clone(), index, tokens, first_token, last_token, longest_gap }
+    })
+}
+
+/// A step, with what the engine did between it and the next, unless it had nothing to do: that is part of what it costs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PastStep {
+    /// When it began.
+    pub began: Nanos,
+    /// What it had to do.
+    pub work: Work,
+    /// How long until the next could begin.
+    pub took: Nanos,
+}
+
+impl PastStep {
+    fn of((work, from, to): (Work, Nanos, Nanos), next: Nanos) -> PastStep {
+        let between = next.since(to);
+        let busy = if between < BUSY { between } else { Nanos(0) };
+        PastStep { began: from, work, took: Nanos(to.since(from).0 + busy.0) }
+    }
 }
 
 /// A time that is over: who asked for what, what came of it, and what each step cost.
 #[derive(Clone, Debug)]
 pub struct Past {
     /// As the scheduler had them.
-    pub(crate) limits: Limits,
+    pub limits: Limits,
     /// What predicted its steps.
-    pub(crate) cost: Option<CostModel>,
+    pub cost: Option<CostModel>,
     /// Answers, in any order.
-    pub(crate) stories: Vec<(Arrival, Outcome)>,
-    /// When each step began, what it had to do, and how long until the next could begin.
-    pub(crate) steps: Vec<(Nanos, Work, Nanos)>,
-    pub(crate) preemptions: usize,
-    last: Option<(Work, Nanos, Nanos)>,
-}
-
-impl Past {
-    pub(crate) fn new(limits: Limits, cost: Option<CostModel>) -> Past {
-        Past { limits, cost, stories: Vec::new(), steps: Vec::new(), preemptions: 0, last: None }
-    }
-
-    /// Answers in it.
-    pub fn num_answers(&self) -> usize {
-        self.stories.len()
-    }
-
-    pub(crate) fn closed(&mut self, asked: &Asked, account: &Account) {
-        self.stories.extend(account.answers().enumerate().filter_map(|(index, answer)| story(asked, index, answer)));
-    }
-
-    /// Steps are noted in their order.
-    pub(crate) fn step(&mut self, record: &StepRecord) {
-        let next = (record.work, record.scheduled_at, record.completed_at);
-        self.steps.extend(self.last.replace(next).map(|last| paced(last, next.1)));
-        self.preemptions += record.preempted.len();
-    }
-}
-
-/// A step with what the engine did between it and the next, unless it had nothing to do: that is part of what it costs.
-fn paced((work, from, to): (Work, Nanos, Nanos), next: Nanos) -> (Nanos, Work, Nanos) {
-    let between = next.since(to);
-    let busy = if between < BUSY { between } else { Nanos(0) };
-    (from, work, Nanos(to.since(from).0 + busy.0))
+    pub answers: Vec<Arc<PastAnswer>>,
+    /// Steps, in their order, but for the last.
+    pub steps: Vec<PastStep>,
+    /// Sequences that lost their blocks.
+    pub preemptions: usize,
 }
 
 /// Answers that a running engine remembers.
-const KEPT_STORIES: usize = 8192;
+const KEPT_ANSWERS: usize = 8192;
 /// Blocks of their prompts.
-const KEPT_PIECES: usize = 1 << 18;
+const KEPT_BLOCKS: usize = 1 << 18;
 /// Steps are remembered in chunks that are shared with whoever asks for them.
 const CHUNK: usize = 1024;
 /// Chunks.
 const KEPT_CHUNKS: usize = 64;
 
-/// The past of an engine that runs: the newest answers and steps, bounded, some ten megabytes at most.
-#[derive(Debug, Default)]
-pub(crate) struct History {
+/// How much is kept, the newest of each.
+#[derive(Clone, Copy, Debug)]
+struct Bounds {
+    answers: usize,
+    blocks: usize,
+    chunks: usize,
+    preemptions: usize,
+}
+
+/// What the past is made of, told as it happens: requests, steps, and accounts that are closed.
+#[derive(Debug)]
+pub struct PastLog {
     block_size: usize,
+    bounds: Bounds,
     /// What the open requests asked for.
-    open: BTreeMap<RequestId, Asked>,
-    stories: VecDeque<Arc<(Arrival, Outcome)>>,
-    pieces: usize,
-    chunks: VecDeque<Arc<Vec<(Nanos, Work, Nanos)>>>,
-    newest: Vec<(Nanos, Work, Nanos)>,
+    open: BTreeMap<RequestId, PastRequest>,
+    answers: VecDeque<Arc<PastAnswer>>,
+    blocks: usize,
+    chunks: VecDeque<Arc<Vec<PastStep>>>,
+    newest: Vec<PastStep>,
     preemptions: VecDeque<Nanos>,
     last: Option<(Work, Nanos, Nanos)>,
     /// Steps before this moment are forgotten.
     forgotten: Nanos,
 }
 
-impl History {
-    /// Remembers what prompts ask for by blocks of so many tokens.
-    pub(crate) fn new(block_size: usize) -> History {
-        History { block_size, ..History::default() }
+impl PastLog {
+    /// Of an engine that runs, whose KV blocks have so many tokens: the newest answers and steps, some ten megabytes at most.
+    pub(crate) fn bounded(block_size: usize) -> PastLog {
+        let bounds = Bounds { answers: KEPT_ANSWERS, blocks: KEPT_BLOCKS, chunks: KEPT_CHUNKS, preemptions: CHUNK };
+        PastLog::new(block_size, bounds)
     }
 
-    /// A request came.
-    pub(crate) fn admitted(&mut self, request: &Request) {
-        self.open.insert(request.id, Asked::of(request, self.block_size));
+    /// Of a run that is read from its beginning to its end: everything.
+    pub fn unbounded(block_size: usize) -> PastLog {
+        let all = usize::MAX;
+        PastLog::new(block_size, Bounds { answers: all, blocks: all, chunks: all, preemptions: all })
     }
 
-    /// It is over.
-    pub(crate) fn closed(&mut self, closed: &Closed) {
-        let Some(asked) = self.open.remove(&closed.account.request) else { return };
-        for story in closed.account.answers().enumerate().filter_map(|(index, answer)| story(&asked, index, answer)) {
-            self.pieces += story.0.prompt.len();
-            self.stories.push_back(Arc::new(story));
+    fn new(block_size: usize, bounds: Bounds) -> PastLog {
+        PastLog {
+            block_size,
+            bounds,
+            open: BTreeMap::new(),
+            answers: VecDeque::new(),
+            blocks: 0,
+            chunks: VecDeque::new(),
+            newest: Vec::new(),
+            preemptions: VecDeque::new(),
+            last: None,
+            forgotten: Nanos(0),
         }
-        while self.stories.len() > KEPT_STORIES || self.pieces > KEPT_PIECES {
-            let Some(oldest) = self.stories.pop_front() else { break };
-            self.pieces -= oldest.0.prompt.len();
+    }
+
+    /// A request came. Cost: a hash over its prompt.
+    pub fn admitted(&mut self, request: &Request) {
+        self.open.insert(request.id, PastRequest::of(request, self.block_size));
+    }
+
+    /// A request is over.
+    pub fn closed(&mut self, account: &Account) {
+        let Some(request) = self.open.remove(&account.request) else { return };
+        for answer in answers(&request, account) {
+            self.blocks += answer.request.prompt.len();
+            self.answers.push_back(Arc::new(answer));
+        }
+        while self.answers.len() > self.bounds.answers || self.blocks > self.bounds.blocks {
+            let Some(oldest) = self.answers.pop_front() else { break };
+            self.blocks -= oldest.request.prompt.len();
         }
     }
 
-    /// A step is complete.
-    pub(crate) fn step(&mut self, record: &StepRecord) {
+    /// A step is complete. Steps are told in their order.
+    pub fn step(&mut self, record: &StepRecord) {
         let next = (record.work, record.scheduled_at, record.completed_at);
-        self.newest.extend(self.last.replace(next).map(|last| paced(last, next.1)));
+        self.newest.extend(self.last.replace(next).map(|last| PastStep::of(last, next.1)));
         for _ in &record.preempted {
-            if self.preemptions.len() == CHUNK {
+            if self.preemptions.len() == self.bounds.preemptions {
                 self.preemptions.pop_front();
             }
             self.preemptions.push_back(next.1);
         }
         if self.newest.len() == CHUNK {
-            if self.chunks.len() == KEPT_CHUNKS {
+            if self.chunks.len() == self.bounds.chunks {
                 self.chunks.pop_front();
-                self.forgotten = self.chunks[0][0].0;
+                self.forgotten = self.chunks[0][0].began;
             }
             self.chunks.push_back(Arc::new(std::mem::replace(&mut self.newest, Vec::with_capacity(CHUNK))));
         }
     }
 
     /// What there is, as pointers: a moment's work.
-    pub(crate) fn share(&self) -> Shared {
-        Shared {
-            stories: self.stories.iter().cloned().collect(),
+    pub fn share(&self) -> SharedPast {
+        SharedPast {
+            answers: self.answers.iter().cloned().collect(),
             chunks: self.chunks.iter().cloned().collect(),
             newest: self.newest.clone(),
             preemptions: self.preemptions.iter().copied().collect(),
@@ -192,27 +233,27 @@ impl History {
     }
 }
 
-/// The same, in somebody else's hands.
-pub(crate) struct Shared {
-    stories: Vec<Arc<(Arrival, Outcome)>>,
-    chunks: Vec<Arc<Vec<(Nanos, Work, Nanos)>>>,
-    newest: Vec<(Nanos, Work, Nanos)>,
+/// A copy of a [`PastLog`] as of one moment, made of pointers.
+#[derive(Debug)]
+pub struct SharedPast {
+    answers: Vec<Arc<PastAnswer>>,
+    chunks: Vec<Arc<Vec<PastStep>>>,
+    newest: Vec<PastStep>,
     preemptions: Vec<Nanos>,
     forgotten: Nanos,
 }
 
-impl Shared {
+impl SharedPast {
     /// The past since `begin`, or as far as steps are remembered: answers to what came from then on.
-    pub(crate) fn since(self, begin: Nanos, limits: Limits, cost: Option<CostModel>) -> Past {
-        let steps = || self.chunks.iter().flat_map(|chunk| chunk.iter()).chain(&self.newest);
+    pub fn since(self, begin: Nanos, limits: Limits, cost: Option<CostModel>) -> Past {
         let begin = begin.max(self.forgotten);
+        let steps = self.chunks.iter().flat_map(|chunk| chunk.iter()).chain(&self.newest);
         Past {
             limits,
             cost,
-            stories: self.stories.iter().filter(|story| story.0.at >= begin).map(|story| (**story).clone()).collect(),
-            steps: steps().filter(|step| step.0 >= begin).copied().collect(),
+            steps: steps.filter(|step| step.began >= begin).copied().collect(),
+            answers: self.answers.into_iter().filter(|answer| answer.request.arrived >= begin).collect(),
             preemptions: self.preemptions.iter().filter(|&&at| at >= begin).count(),
-            last: None,
         }
     }
 }

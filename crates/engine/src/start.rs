@@ -23,7 +23,7 @@ use crate::comfortable::{Capacity, comfortable};
 use crate::core::EngineCore;
 use crate::door::{self, SANE_TARGET};
 use crate::journal::Log;
-use crate::recording::{self, Header, RecordingError};
+use crate::recording::{self, Header, RecordError};
 use crate::thread::{Shared, run};
 use crate::tiers::{Store, SwapDisk, Tiers, open_unnamed};
 use crate::waiting::{Counted, Waiting};
@@ -219,7 +219,7 @@ pub enum StartError {
     },
     /// The recording.
     #[error("--record: {0}")]
-    Record(#[from] RecordingError),
+    Record(#[from] RecordError),
     /// The operating system gave no thread.
     #[error("the engine's thread could not be started: {0}")]
     Thread(std::io::Error),
@@ -232,10 +232,21 @@ impl Engine {
         options: &EngineOptions,
         progress: &mut (dyn FnMut(Starting) + Send),
     ) -> Result<Engine, StartError> {
+        Engine::start_around(checkpoint, options, progress, |forward| forward)
+    }
+
+    /// The same with something around the model: tests put faults in.
+    #[doc(hidden)]
+    pub fn start_around(
+        checkpoint: &Checkpoint,
+        options: &EngineOptions,
+        progress: &mut (dyn FnMut(Starting) + Send),
+        around: impl FnOnce(Box<dyn Forward>) -> Box<dyn Forward>,
+    ) -> Result<Engine, StartError> {
         let (forward, model) = Engine::build(checkpoint, options, progress)?;
         let mut scheduler = Scheduler::new(limits(options, &model))?;
         scheduler.set_cost_model(model.calibrated.as_ref().map(|calibrated| calibrated.cost.clone()));
-        Engine::spawn(scheduler, forward, model, options)
+        Engine::spawn(scheduler, around(forward), model, options)
     }
 
     /// Everything but the scheduler and the thread.

@@ -7,7 +7,7 @@
 //! (query, key) pair that the query sees counts `4 * head_dim` operations.
 
 use kernels::attention::attend;
-use kernels::kv_cache::Place;
+use kernels::kv_cache::KvPlace;
 use kernels::threads::{Pool, default_threads};
 use kernels::{
     Arithmetic, Attention, AttentionRule, AttentionSpan, HeadLayout, Isa, KvCache, KvDtype, KvShape, limits,
@@ -93,7 +93,7 @@ fn measure(case: &Case, dtype: KvDtype, (isa, arithmetic): (Isa, Arithmetic), po
     for layer in 0..shape.layers {
         for slot in 0..shape.blocks * BLOCK_SIZE {
             for kv_head in 0..num_kv_heads {
-                kv.store(Place { layer, slot, kv_head }, &head, &head);
+                kv.store(KvPlace { layer, slot, kv_head }, &head, &head);
             }
         }
     }

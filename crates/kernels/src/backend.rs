@@ -7,12 +7,14 @@
 //!         submit                    the host is done asking
 //!         wait, read                the two that block; `read` is where f32 rows come to the host
 //! ```
-//! Operations name rows and how many of them count, never memory of the host. One takes effect after those asked for before
-//! it. A device may collect them and compute later; a CPU computes each at once, and then nothing is left to wait for.
+//! Operations name rows and how many of them count, never memory of the host. One takes effect after those asked for
+//! before it. A device may collect them and compute later; a CPU computes each at once, and then nothing is left to
+//! wait for.
 //!
-//! Mixtures of experts have a third: [`Backend::num_routed`]. How many rows go to an expert decides what the host asks for
-//! next. A device whose launches take their sizes from its own memory could answer with what it was told to expect and let
-//! empty launches be; one that has neither that nor the patience to be asked once a layer should refuse such models at load.
+//! Mixtures of experts have a third: [`Backend::num_routed`]. How many rows go to an expert decides what the host asks
+//! for next. A device that launches by counts in its own memory may answer with the most there can be, the rows of the
+//! step, without being waited for: its operations on routed rows know better. One that cannot, and would be slow if asked
+//! once a layer, should refuse such models at load.
 
 use crate::device::Device;
 use crate::mem::OutOfMemory;
@@ -35,8 +37,8 @@ pub struct StepArrays<'a> {
     pub wanted: &'a [u32],
 }
 
-/// How much of some rows an operation treats that works on single numbers: the first `rows`, each of `width` numbers, one
-/// behind the other.
+/// How much of some rows an operation treats that works on single numbers: the first `rows`, each of `width` numbers,
+/// one behind the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
     /// Rows, from the first.
@@ -76,14 +78,14 @@ pub struct AttentionLayer {
     pub layer: usize,
 }
 
-/// The operations a transformer needs. [`Reference`](crate::Reference) is their definition; every implementation returns the
-/// same bits. Whose rows are memory of this process implements [`HostBackend`](crate::HostBackend) instead.
+/// The operations a transformer needs. [`Reference`](crate::Reference) is their definition; every implementation
+/// returns the same bits. Whose rows are memory of this process implements [`HostBackend`](crate::HostBackend) instead.
 ///
-/// A row is as wide as the operation says that writes or reads it (a matrix, a norm, a layout of heads), whatever width its
-/// memory was made for, and rows lie one behind the other without gaps.
+/// A row is as wide as the operation says that writes or reads it (a matrix, a norm, a layout of heads), whatever width
+/// its memory was made for, and rows lie one behind the other without gaps.
 ///
-/// Methods panic when shapes disagree: the caller (the model) made an error that no input can cause. A device that is lost
-/// panics where the host waits for it.
+/// Methods panic when shapes disagree: the caller (the model) made an error that no input can cause. A device that is
+/// lost panics where the host waits for it.
 pub trait Backend: Device {
     /// f32 rows where this backend computes.
     type Rows: Send + 'static;
@@ -112,8 +114,8 @@ pub trait Backend: Device {
     /// `out[i] = table[token_ids[i]]`, dequantized.
     fn embed(&self, step: &Self::Step<'_>, table: &Self::Matrix, out: &mut Self::Rows);
 
-    /// Root-mean-square norm of some rows (Zhang & Sennrich, 2019): `x / sqrt(mean(x^2) + eps) * weight`, to the first rows of
-    /// `out`. As wide as `weight` is long.
+    /// Root-mean-square norm of some rows (Zhang & Sennrich, 2019): `x / sqrt(mean(x^2) + eps) * weight`, to the first
+    /// rows of `out`. As wide as `weight` is long.
     fn rms_norm(&self, x: &Self::Rows, rows: Range<usize>, weight: &Self::Vector, eps: f32, out: &mut Self::Rows);
 
     /// `y = x w^T + bias` for the first `rows` of `x` `[rows, in_features]`; `y` `[rows, out_features]`, see [`Out`].
@@ -137,8 +139,8 @@ pub trait Backend: Device {
         kv: &mut Self::KvCache,
     );
 
-    /// Causal attention of every row of the step over the cache, and nothing but the cache. `qkv`: the queries in front of each
-    /// row, the rest is not read. `out`: `[rows, layout.q_width()]`.
+    /// Causal attention of every row of the step over the cache, and nothing but the cache. `qkv`: the queries in front
+    /// of each row, the rest is not read. `out`: `[rows, layout.q_width()]`.
     fn attend(
         &self,
         step: &Self::Step<'_>,

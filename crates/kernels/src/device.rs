@@ -46,7 +46,8 @@ pub struct DeviceLimits {
     /// Which instruction that is.
     pub fastest_int8_kind: &'static str,
     /// Operations per second of the fastest instruction that multiplies bf16, used or not: `vdpbf16ps` is not used for
-    /// [`Arithmetic::Tiles`](crate::Arithmetic::Tiles), nor `tdpbf16ps` for [`Arithmetic::Pairs`](crate::Arithmetic::Pairs).
+    /// [`Arithmetic::Tiles`](crate::Arithmetic::Tiles), nor `tdpbf16ps` for
+    /// [`Arithmetic::Pairs`](crate::Arithmetic::Pairs).
     pub fastest_bf16_flops: f64,
     /// Which instruction that is.
     pub fastest_bf16_kind: &'static str,
@@ -89,13 +90,14 @@ pub trait Device: Send + Sync + 'static {
         rows: &BlockSource<'_>,
     ) -> Result<Self::Matrix, OutOfMemory>;
 
-    /// The bytes of a packed matrix as they lie in memory; see [`PackedMatrix::image`](crate::PackedMatrix::image). `None`:
-    /// this device has no images.
+    /// The bytes of a packed matrix as they lie in memory; see [`PackedMatrix::image`](crate::PackedMatrix::image).
+    /// `None`: this device has no images.
     fn image(&self, _matrix: &Self::Matrix) -> Option<Image> {
         None
     }
 
-    /// The matrix of an image; see [`PackedMatrix::restore`](crate::PackedMatrix::restore). `None`: no images, or no memory.
+    /// The matrix of an image; see [`PackedMatrix::restore`](crate::PackedMatrix::restore). `None`: no images, or no
+    /// memory.
     fn restore(&self, _shape: MatrixShape, _class: WeightClass, _source: &ByteSource<'_>) -> Option<Self::Matrix> {
         None
     }
@@ -115,8 +117,8 @@ pub trait Device: Send + Sync + 'static {
     /// Bytes of one block of every layer, as this device stores them.
     fn block_bytes(&self, kv: &Self::KvCache) -> usize;
 
-    /// Copies one block's bytes of every layer out of the cache. `out`: [`Device::block_bytes`] long. Blocks until what was
-    /// asked for before it is done.
+    /// Copies one block's bytes of every layer out of the cache. `out`: [`Device::block_bytes`] long. Blocks until what
+    /// was asked for before it is done.
     fn read_block(&self, kv: &Self::KvCache, block: u32, out: &mut [u8]);
 
     /// Copies one block's bytes of every layer into the cache: bytes that [`Device::read_block`] gave, of any block.

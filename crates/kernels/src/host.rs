@@ -1,4 +1,5 @@
-//! Backends whose rows are memory of this process: operations on slices, and one adapter from rows to slices for all of them.
+//! Backends whose rows are memory of this process: operations on slices, and one adapter from rows to slices for all of
+//! them.
 
 use crate::backend::{AttentionLayer, Backend, Extent, Rotation, StepArrays};
 use crate::device::Device;
@@ -7,8 +8,8 @@ use crate::routing::{Routes, RoutingRule};
 use crate::{Attention, Out, RotateAndStore};
 use std::ops::Range;
 
-/// The operations of [`Backend`] on slices, whose lengths say how many rows there are. Each computes at once. A `Backend` by
-/// that alone.
+/// The operations of [`Backend`] on slices, whose lengths say how many rows there are. Each computes at once. A
+/// `Backend` by that alone.
 ///
 /// Methods panic when shapes disagree.
 pub trait HostBackend: Device {

@@ -136,7 +136,7 @@ impl KvShape {
     }
 
     /// Where the number `d` of a key is.
-    fn key_at(&self, place: Place, d: usize) -> usize {
+    fn key_at(&self, place: KvPlace, d: usize) -> usize {
         let (block, token) = (place.slot / self.block_size, place.slot % self.block_size);
         let (size, p) = (self.dtype.size(), self.dtype.per_lane());
         let group = token / KEY_GROUP * KEY_GROUP * self.head_dim * size;
@@ -144,7 +144,7 @@ impl KvShape {
     }
 
     /// Where the number `d` of a value is.
-    fn value_at(&self, place: Place, d: usize) -> usize {
+    fn value_at(&self, place: KvPlace, d: usize) -> usize {
         let (block, token) = (place.slot / self.block_size, place.slot % self.block_size);
         let (size, p) = (self.dtype.size(), self.dtype.per_lane());
         let page = self.values_at(place.layer, block, place.kv_head) + token / VALUE_PAGE * self.page_bytes();
@@ -153,13 +153,13 @@ impl KvShape {
     }
 
     /// Where the scale of a key is; that of the value is `block_size` numbers further.
-    fn scale_at(&self, place: Place) -> usize {
+    fn scale_at(&self, place: KvPlace) -> usize {
         let (block, token) = (place.slot / self.block_size, place.slot % self.block_size);
         self.scales_at(place.layer, block, place.kv_head) + token * size_of::<f32>()
     }
 
-    fn check(&self, place: Place) {
-        let Place { layer, slot, kv_head } = place;
+    fn check(&self, place: KvPlace) {
+        let KvPlace { layer, slot, kv_head } = place;
         assert!(layer < self.layers, "layer {layer} of {}", self.layers);
         assert!(slot < self.blocks * self.block_size, "slot {slot} of {} x {}", self.blocks, self.block_size);
         assert!(kv_head < self.num_kv_heads, "kv head {kv_head} of {}", self.num_kv_heads);
@@ -168,7 +168,7 @@ impl KvShape {
 
 /// One head of one token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct KvPlace {
     /// Which layer.
     pub layer: usize,
     /// `block * block_size + offset`.
@@ -207,7 +207,7 @@ impl KvCache {
     }
 
     /// The number `d` of a key.
-    pub fn key(&self, place: Place, d: usize) -> f32 {
+    pub fn key(&self, place: KvPlace, d: usize) -> f32 {
         match self.shape.dtype {
             KvDtype::Bf16 => self.bf16(place, d, self.shape.key_at(place, d)),
             KvDtype::Int8 => self.gathered(d, |d| self.key_int(place, d)) as f32 * self.key_scale(place),
@@ -215,7 +215,7 @@ impl KvCache {
     }
 
     /// The number `d` of a value.
-    pub fn value(&self, place: Place, d: usize) -> f32 {
+    pub fn value(&self, place: KvPlace, d: usize) -> f32 {
         match self.shape.dtype {
             KvDtype::Bf16 => self.bf16(place, d, self.shape.value_at(place, d)),
             KvDtype::Int8 => self.gathered(d, |d| self.value_int(place, d)) as f32 * self.value_scale(place),
@@ -229,37 +229,37 @@ impl KvCache {
         gathered_int((first..first + run).map(int), d)
     }
 
-    fn bf16(&self, place: Place, d: usize, at: usize) -> f32 {
+    fn bf16(&self, place: KvPlace, d: usize, at: usize) -> f32 {
         self.shape.check(place);
         assert!(d < self.shape.head_dim);
         bf16_value(u16::from_ne_bytes([self.data[at], self.data[at + 1]]))
     }
 
     /// The number `d` of an int8 key, spread and without its scale.
-    pub(crate) fn key_int(&self, place: Place, d: usize) -> i8 {
+    pub(crate) fn key_int(&self, place: KvPlace, d: usize) -> i8 {
         self.shape.check(place);
         assert!(d < self.shape.head_dim && self.shape.dtype == KvDtype::Int8);
         self.data[self.shape.key_at(place, d)] as i8
     }
 
     /// The number `d` of an int8 value, spread and without its scale.
-    pub(crate) fn value_int(&self, place: Place, d: usize) -> i8 {
+    pub(crate) fn value_int(&self, place: KvPlace, d: usize) -> i8 {
         self.shape.check(place);
         assert!(d < self.shape.head_dim && self.shape.dtype == KvDtype::Int8);
         self.data[self.shape.value_at(place, d)] as i8
     }
 
     /// The scale of an int8 key.
-    pub(crate) fn key_scale(&self, place: Place) -> f32 {
+    pub(crate) fn key_scale(&self, place: KvPlace) -> f32 {
         self.scale(place, 0)
     }
 
     /// The scale of an int8 value.
-    pub(crate) fn value_scale(&self, place: Place) -> f32 {
+    pub(crate) fn value_scale(&self, place: KvPlace) -> f32 {
         self.scale(place, self.shape.block_size)
     }
 
-    fn scale(&self, place: Place, further: usize) -> f32 {
+    fn scale(&self, place: KvPlace, further: usize) -> f32 {
         self.shape.check(place);
         assert!(self.shape.dtype == KvDtype::Int8);
         let at = self.shape.scale_at(place) + further * size_of::<f32>();
@@ -267,7 +267,7 @@ impl KvCache {
     }
 
     /// Stores one head of one token. `key`, `value`: `[head_dim]`.
-    pub fn store(&mut self, place: Place, key: &[f32], value: &[f32]) {
+    pub fn store(&mut self, place: KvPlace, key: &[f32], value: &[f32]) {
         match self.shape.dtype {
             KvDtype::Bf16 => {
                 let (mut key_bits, mut value_bits) = ([0; MAX_HEAD_DIM], [0; MAX_HEAD_DIM]);
@@ -363,7 +363,7 @@ impl Writer<'_> {
     }
 
     /// Stores one head of one token, given as bf16 bits. `key`, `value`: `[head_dim]`.
-    pub(crate) fn store_bf16(&self, place: Place, key: &[u16], value: &[u16]) {
+    pub(crate) fn store_bf16(&self, place: KvPlace, key: &[u16], value: &[u16]) {
         let shape = &self.shape;
         shape.check(place);
         assert_eq!((key.len(), value.len()), (shape.head_dim, shape.head_dim));
@@ -387,7 +387,7 @@ impl Writer<'_> {
 
     /// Stores one head of one token as int8. `key`, `value`: `[head_dim]`, spread.
     #[inline(always)]
-    pub(crate) fn store_int8(&self, place: Place, key: &[f32], value: &[f32]) {
+    pub(crate) fn store_int8(&self, place: KvPlace, key: &[f32], value: &[f32]) {
         let shape = &self.shape;
         shape.check(place);
         assert_eq!((key.len(), value.len()), (shape.head_dim, shape.head_dim));

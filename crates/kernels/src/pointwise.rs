@@ -4,7 +4,7 @@
 //! bits for every choice of both. [`Plain`] holds the definitions, [`Vectors`] the same operations 16 at a time.
 
 use crate::isa::Isa;
-use crate::kv_cache::{KvCache, KvDtype, MAX_HEAD_DIM, Place, Writer};
+use crate::kv_cache::{KvCache, KvDtype, KvPlace, MAX_HEAD_DIM, Writer};
 use crate::lanes::{self, Kernel, LANES, Simd, bf16_bits, dispatch, exp, exp_lanes};
 use crate::spread;
 use crate::threads::Pool;
@@ -555,7 +555,7 @@ impl RotateRow<'_> {
         for (kv_head, (key, value)) in keys.chunks_exact(head_dim).zip(values.chunks_exact(head_dim)).enumerate() {
             k_norm.apply(ops, kv_head, key, turned);
             ops.rotate(&mut turned[..rotary_dim], cos, sin);
-            let place = Place { layer: self.layer, slot: self.slot, kv_head };
+            let place = KvPlace { layer: self.layer, slot: self.slot, kv_head };
             match self.cache.dtype() {
                 KvDtype::Bf16 => {
                     let (mut key_bits, mut value_bits) = ([0; MAX_HEAD_DIM], [0; MAX_HEAD_DIM]);

@@ -6,7 +6,7 @@ mod emulator;
 
 use kernels::attention::{attend, attend_with_tiles};
 use kernels::isa::{Amx, Avx512};
-use kernels::kv_cache::Place;
+use kernels::kv_cache::KvPlace;
 use kernels::threads::{Pool, max_threads};
 use kernels::{Arithmetic, Attention, AttentionRule, AttentionSpan, HeadLayout, Isa, KvCache, KvDtype, KvShape};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -162,7 +162,7 @@ impl Step {
             for kv_head in 0..num_kv_heads {
                 let (mut key, mut value) = (random.numbers(head_dim), random.numbers(head_dim));
                 key.iter_mut().chain(&mut value).for_each(|x| *x *= 1e4);
-                kv.store(Place { layer: LAYER, slot, kv_head }, &key, &value);
+                kv.store(KvPlace { layer: LAYER, slot, kv_head }, &key, &value);
             }
         }
         let mut free: Vec<u32> = (0..blocks as u32).collect();
@@ -174,7 +174,7 @@ impl Step {
                 for kv_head in 0..num_kv_heads {
                     let head = kv_head * head_dim..(kv_head + 1) * head_dim;
                     let (key, value) = (&rows.sequence.keys[token], &rows.sequence.values[token]);
-                    kv.store(Place { layer: LAYER, slot, kv_head }, &key[head.clone()], &value[head]);
+                    kv.store(KvPlace { layer: LAYER, slot, kv_head }, &key[head.clone()], &value[head]);
                 }
             }
             spans.push((qkv.len() / layout.qkv_width(), rows.rows, rows.start));
@@ -413,7 +413,7 @@ fn exact_row(shape: Shape, rule: AttentionRule, step: &Step, query: &[f32], posi
         };
         let place = |token: usize| {
             let slot = step.tables[0][token / block_size] as usize * block_size + token % block_size;
-            Place { layer: LAYER, slot, kv_head: head / (num_heads / num_kv_heads) }
+            KvPlace { layer: LAYER, slot, kv_head: head / (num_heads / num_kv_heads) }
         };
         let scores: Vec<f64> = (first..=position)
             .map(|token| {
@@ -611,7 +611,7 @@ fn poison_stays_with_those_who_see_it() {
             // Behind the last row, in its block: what a failed sequence may have left there.
             let slot = poisoned.tables[0][1] as usize * shape.block_size + 95 % shape.block_size;
             let nan = vec![f32::NAN; shape.head_dim];
-            poisoned.kv.store(Place { layer: LAYER, slot, kv_head: 0 }, &nan, &nan);
+            poisoned.kv.store(KvPlace { layer: LAYER, slot, kv_head: 0 }, &nan, &nan);
             every_path(&poisoned, |isa, threads, got| {
                 let path = format!("{what} {bad}, {:?}, {isa:?}, {threads} threads", shape.dtype);
                 assert!(got[..3] == want[..3], "{path}: rows before token 93");
@@ -638,7 +638,7 @@ fn an_int8_cache_keeps_each_spread_head_of_a_token_to_half_a_step() {
     let mut random = Random(3);
     for slot in 0..64 {
         for kv_head in 0..2 {
-            let place = Place { layer: 0, slot, kv_head };
+            let place = KvPlace { layer: 0, slot, kv_head };
             // Every token has another magnitude, and the value another than the key.
             let (large, small) = (2f32.powi(slot as i32 - 30), 1e-3);
             let key: Vec<f32> = random.numbers(80).iter().map(|x| x * large).collect();
@@ -657,7 +657,7 @@ fn an_int8_cache_keeps_each_spread_head_of_a_token_to_half_a_step() {
         }
     }
     // All zeros, and magnitudes whose inverse is no number, are zeros.
-    let place = Place { layer: 0, slot: 5, kv_head: 1 };
+    let place = KvPlace { layer: 0, slot: 5, kv_head: 1 };
     kv.store(place, &[0.0; 80], &[1e-38; 80]);
     assert!((0..80).all(|d| (kv.key(place, d), kv.value(place, d)) == (0.0, 0.0)));
 }
@@ -670,7 +670,7 @@ fn the_cache_keeps_what_was_stored_and_copies_blocks() {
         assert_eq!(shape.bytes(), 4 * shape.block_bytes());
         let mut kv = KvCache::new(shape).unwrap();
         // Whole numbers up to 127, which bf16 keeps exactly, and int8 as they were where they were stored.
-        let number = |place: Place, d: usize, value: bool| {
+        let number = |place: KvPlace, d: usize, value: bool| {
             let number = ((place.layer * 256 + place.slot) * 2 + place.kv_head) * 48 + d + usize::from(value);
             if d == 0 { 127.0 } else { (number % 125) as f32 }
         };
@@ -678,7 +678,7 @@ fn the_cache_keeps_what_was_stored_and_copies_blocks() {
             let slots = blocks.start * 64..blocks.end * 64;
             (0..3).flat_map(move |layer| {
                 let slots = slots.clone();
-                slots.flat_map(move |slot| (0..2).map(move |kv_head| Place { layer, slot, kv_head }))
+                slots.flat_map(move |slot| (0..2).map(move |kv_head| KvPlace { layer, slot, kv_head }))
             })
         };
         for place in places(0..2) {
@@ -695,7 +695,7 @@ fn the_cache_keeps_what_was_stored_and_copies_blocks() {
         kv.read_block(3, &mut bytes);
         kv.write_block(2, &bytes);
         for place in places(0..4) {
-            let from = |slot| Place { slot, ..place };
+            let from = |slot| KvPlace { slot, ..place };
             for d in 0..48 {
                 let got = (kv.key(place, d), kv.value(place, d));
                 let stored = match place.slot / 64 {

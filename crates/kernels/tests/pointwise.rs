@@ -2,7 +2,7 @@
 
 mod paths;
 
-use kernels::kv_cache::Place;
+use kernels::kv_cache::KvPlace;
 use kernels::pointwise::{add_scaled, gated, rms_norm, rotate_and_store, softcap};
 use kernels::threads::Pool;
 use kernels::{
@@ -269,7 +269,7 @@ impl Batch {
         for layer in 0..self.shape.layers {
             for slot in 0..self.shape.blocks * self.shape.block_size {
                 for kv_head in 0..self.shape.num_kv_heads {
-                    let place = Place { layer, slot, kv_head };
+                    let place = KvPlace { layer, slot, kv_head };
                     let head = 0..self.shape.head_dim;
                     contents.extend(head.flat_map(|d| [kv.key(place, d).to_bits(), kv.value(place, d).to_bits()]));
                 }
@@ -309,7 +309,7 @@ fn queries_and_keys_are_normed_then_rotated_and_values_only_stored() {
             }
             let key = batch.turned(key, &batch.k_norm, position);
             for kv_head in 0..num_kv_heads {
-                let place = Place { layer: 1, slot: batch.slots[row] as usize, kv_head };
+                let place = KvPlace { layer: 1, slot: batch.slots[row] as usize, kv_head };
                 let head = kv_head * head_dim..(kv_head + 1) * head_dim;
                 let (key, value) = (&key[head.clone()], &value[head]);
                 let absmax = key.iter().fold(0.0, |max: f64, x| max.max(x.abs()));
@@ -329,7 +329,7 @@ fn queries_and_keys_are_normed_then_rotated_and_values_only_stored() {
         let stored = |slot: usize| batch.slots.contains(&(slot as u32));
         for slot in (0..256).filter(|&slot| !stored(slot)) {
             for layer in 0..2 {
-                let place = Place { layer, slot, kv_head: 0 };
+                let place = KvPlace { layer, slot, kv_head: 0 };
                 assert!((0..head_dim).all(|d| kv.key(place, d) == 0.0 && kv.value(place, d) == 0.0), "slot {slot}");
             }
         }
@@ -348,7 +348,7 @@ fn tiny_keys_and_values_become_zero_in_the_cache() {
         head_dim: 16,
     })
     .unwrap();
-    let place = Place { layer: 0, slot: 3, kv_head: 0 };
+    let place = KvPlace { layer: 0, slot: 3, kv_head: 0 };
     let limit = 2f32.powi(-40);
     let row: Vec<f32> = (0..16).map(|i| if i % 2 == 0 { limit } else { -limit * 0.99 }).collect();
     kv.store(place, &row, &row);

@@ -299,7 +299,7 @@ pub struct Account {
 
 /// What came of one answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Answer {
+pub struct AnswerTimes {
     /// Its tokens.
     pub tokens: usize,
     /// When the first came; without tokens 0, as the two below.
@@ -329,8 +329,8 @@ impl Account {
     }
 
     /// Its answers, in their order. Before the prompt is read only the first can have anything.
-    pub fn answers(&self) -> impl Iterator<Item = Answer> {
-        self.answers.iter().map(|meter| Answer {
+    pub fn answers(&self) -> impl Iterator<Item = AnswerTimes> {
+        self.answers.iter().map(|meter| AnswerTimes {
             tokens: meter.tokens as usize,
             first_token: meter.first_token,
             last_token: meter.last_token,

@@ -28,7 +28,7 @@ extern crate alloc;
 
 mod account;
 
-pub use account::{Account, Answer, Bill, Cost, Gap, Named, Owner, Shares, Visit, Wait};
+pub use account::{Account, AnswerTimes, Bill, Cost, Gap, Named, Owner, Shares, Visit, Wait};
 
 use alloc::collections::BTreeMap;
 use alloc::vec;

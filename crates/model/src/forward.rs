@@ -69,9 +69,9 @@ pub trait Forward: Send {
     /// What the checkpoint says about itself.
     fn config(&self) -> &ModelConfig;
 
-    /// Asks for every row of `batch`: keys and values go to the cache, and the logits of `batch.logit_rows` are kept until the
-    /// next launch. Need not block: a device may have computed nothing when this returns, and `batch` may change then. On a CPU
-    /// all is done.
+    /// Asks for every row of `batch`: keys and values go to the cache, and the logits of `batch.logit_rows` are kept
+    /// until the next launch. Need not block: a device may have computed nothing when this returns, and `batch` may
+    /// change then. On a CPU all is done.
     ///
     /// Panics when the batch breaks the limits of [`LoadOptions`], names a token, position or block that does not
     /// exist, or is inconsistent: the caller made an error that no input can cause.
@@ -80,9 +80,10 @@ pub trait Forward: Send {
     /// Blocks until a pass is done.
     fn wait(&mut self, ticket: Ticket) -> Logits;
 
-    /// One row of logits to the host: `row` counts among the batch's `logit_rows`, `out` is `[vocab_size]`. In any order and as
-    /// often as you like; rising is cheapest, because of more than [`LoadOptions::max_logit_rows`] only so many are held at a
-    /// time (a prompt's log probabilities need every row) and others are computed anew, which blocks.
+    /// One row of logits to the host: `row` counts among the batch's `logit_rows`, `out` is `[vocab_size]`. In any
+    /// order and as often as you like; rising is cheapest, because of more than [`LoadOptions::max_logit_rows`] only so
+    /// many are held at a time (a prompt's log probabilities need every row) and others are computed anew, which
+    /// blocks.
     ///
     /// Panics if another pass was launched since, or the row was not wanted.
     fn read_logits(&mut self, logits: &Logits, row: usize, out: &mut [f32]);
@@ -117,8 +118,8 @@ pub trait Forward: Send {
     /// expert; a step reads fewer: see [`expert_bytes`](Self::expert_bytes).
     fn weight_bytes(&self) -> usize;
 
-    /// Those of [`weight_bytes`](Self::weight_bytes) that belong to experts. Of them a step reads the share that its rows
-    /// go to (about [`Mixture::share_read`](roofline::Mixture::share_read)). 0 for most models.
+    /// Those of [`weight_bytes`](Self::weight_bytes) that belong to experts. Of them a step reads the share that its
+    /// rows go to (about [`Mixture::share_read`](roofline::Mixture::share_read)). 0 for most models.
     fn expert_bytes(&self) -> usize;
 
     /// Bytes of keys and values that one token adds to the cache: what a decode row reads per token of its context.
@@ -351,7 +352,7 @@ impl<B: Backend> Runner<B> {
         &self.notices
     }
 
-    /// What each packed matrix is made of, in the order in which [`Backend::pack`] was called.
+    /// What each packed matrix is made of, in the order in which [`Device::pack`](kernels::Device::pack) was called.
     pub fn matrix_names(&self) -> &[String] {
         &self.matrix_names
     }

@@ -10,8 +10,8 @@
 //! `before` and `after` are norms, or nothing; `m` and `r` are 1 in most models. What a model has of this is in its
 //! [`ModelConfig`] and its weights: no step here asks for its name.
 //!
-//! Prefill and decode are the same pass over different rows: a row's arithmetic never looks at the other rows. Rows lie where
-//! the backend computes, and nothing here reads them: the pass is a list of operations, asked for in this order.
+//! Prefill and decode are the same pass over different rows: a row's arithmetic never looks at the other rows. Rows lie
+//! where the backend computes, and nothing here reads them: the pass is a list of operations, asked for in this order.
 //! In the last layer everything after attention is computed for the wanted rows only, since nothing reads the others.
 
 use crate::balance::balance;
@@ -113,7 +113,8 @@ pub(crate) struct Scratch<B: Backend> {
     /// `[max_rows, q_width]`.
     attended: B::Rows,
     blocks: BlockScratch<B>,
-    /// The wanted rows of `x` in the last layer, `[max_rows, hidden_size]`; the final hidden states until the next pass.
+    /// The wanted rows of `x` in the last layer, `[max_rows, hidden_size]`; the final hidden states until the next
+    /// pass.
     wanted_x: B::Rows,
     /// The wanted rows of `attended` in the last layer, `[max_rows, q_width]`.
     wanted_attended: B::Rows,
@@ -162,7 +163,8 @@ pub(crate) fn out_of_memory(oom: OutOfMemory, purpose: String) -> LoadError {
 }
 
 impl<B: Backend> Transformer<B> {
-    /// Keys and values of every row go to `kv`, the hidden states of the wanted rows stay in `scratch`. Allocates nothing.
+    /// Keys and values of every row go to `kv`, the hidden states of the wanted rows stay in `scratch`. Allocates
+    /// nothing.
     pub(crate) fn compute(
         &self,
         backend: &B,
@@ -215,7 +217,8 @@ impl<B: Backend> Transformer<B> {
         *spans = recycle(attention_spans);
     }
 
-    /// Logits of wanted rows of the last pass, by their index among them: the first of `out`, `[rows.len(), vocab_size]`.
+    /// Logits of wanted rows of the last pass, by their index among them: the first of `out`, `[rows.len(),
+    /// vocab_size]`.
     pub(crate) fn logits(
         &self,
         backend: &B,

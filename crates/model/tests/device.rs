@@ -1,5 +1,6 @@
 //! The pass on a device: one whose rows are not this process's memory and that computes when it likes gives the bits of
-//! [`Reference`], for every checkpoint. So neither the pass nor `Forward` touches a row, and the host blocks where it says.
+//! [`Reference`], for every checkpoint. So neither the pass nor `Forward` touches a row, and the host blocks where it
+//! says.
 
 mod common;
 #[path = "common/device.rs"]
@@ -15,8 +16,8 @@ use std::sync::atomic::Ordering;
 const PRECISIONS: [(WeightClass, KvDtype); 3] =
     [(WeightClass::Bf16, KvDtype::Bf16), (WeightClass::Int8, KvDtype::Int8), (WeightClass::Int4, KvDtype::Bf16)];
 
-/// Passes of every kind: a chunk with no logits, chunks of two sequences together, decode rows after a copy of blocks and
-/// after a block came from elsewhere. The logits, as bits.
+/// Passes of every kind: a chunk with no logits, chunks of two sequences together, decode rows after a copy of blocks
+/// and after a block came from elsewhere. The logits, as bits.
 fn passes(model: &mut dyn Forward) -> Vec<Vec<u32>> {
     let vocab_size = model.config().vocab_size;
     let (a, b) = (random_tokens(1, 90, vocab_size), random_tokens(2, 90, vocab_size));

@@ -9,7 +9,7 @@ use checkpoint::{Checkpoint, Source};
 use common::*;
 use kernels::quant::quantize_int4_row;
 use kernels::{Backend, Device, Int4Source, MatrixShape, Reference, WeightClass};
-use model::export::{Export, ExportError, Format, Reason, Report, check_output, limit};
+use model::export::{Export, ExportError, ExportReport, Format, Reason, check_output, limit};
 use model::{LoadOptions, ModelConfig, Progress, Runner};
 use serde_json::{Value, json};
 use std::collections::HashMap;
@@ -54,13 +54,13 @@ fn directory(path: &Path) -> Checkpoint {
 }
 
 /// Writes a model with errors of products given by name.
-fn written_with(checkpoint: &Checkpoint, class: WeightClass, output: &Path, measured: &[(&str, f64)]) -> Report {
+fn written_with(checkpoint: &Checkpoint, class: WeightClass, output: &Path, measured: &[(&str, f64)]) -> ExportReport {
     let measured: HashMap<String, f64> = measured.iter().map(|(name, error)| (name.to_string(), *error)).collect();
     let export = Export::open(checkpoint, Format::Safetensors, class).unwrap();
     export.write(output, &measured, 2, &mut |_| true).unwrap()
 }
 
-fn written(checkpoint: &Checkpoint, class: WeightClass, output: &Path) -> Report {
+fn written(checkpoint: &Checkpoint, class: WeightClass, output: &Path) -> ExportReport {
     written_with(checkpoint, class, output, &[])
 }
 
@@ -517,7 +517,7 @@ fn opened(path: &Path) -> Checkpoint {
 }
 
 /// Rounds lantern by the first half of the text.
-fn calibrated(format: Format, bits: Option<f64>, threads: usize, output: &Path) -> Report {
+fn calibrated(format: Format, bits: Option<f64>, threads: usize, output: &Path) -> ExportReport {
     let checkpoint = lantern();
     let export = Export::open(&checkpoint, format, WeightClass::Int4).unwrap().calibrated(windows(0, 2), bits);
     export.write(output, &HashMap::new(), threads, &mut |_| true).unwrap()
@@ -693,7 +693,7 @@ fn with_tokenizer(name: &str) -> Checkpoint {
 }
 
 /// Writes a GGUF file and opens it.
-fn gguf(checkpoint: &Checkpoint, class: WeightClass, output: &Path) -> (Checkpoint, Report) {
+fn gguf(checkpoint: &Checkpoint, class: WeightClass, output: &Path) -> (Checkpoint, ExportReport) {
     let export = Export::open(checkpoint, Format::Gguf, class).unwrap();
     let report = export.write(output, &HashMap::new(), 2, &mut |_| true).unwrap();
     assert_eq!(report.bytes, fs::metadata(output).unwrap().len());

@@ -53,7 +53,7 @@ impl Cap {
 
 /// What they need.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Fleet {
+pub struct FleetSize {
     /// As asked.
     pub users: Users,
     /// Requests that decode together on a machine.
@@ -78,7 +78,7 @@ pub struct Fleet {
 
 impl Deployment {
     /// `None` if not even one request fits.
-    pub(crate) fn fleet(&self, ask: &Ask, users: &Users) -> Option<Fleet> {
+    pub(crate) fn fleet(&self, ask: &Ask, users: &Users) -> Option<FleetSize> {
         let fits = self.memory(ask).requests.unwrap_or(u64::MAX);
         if fits == 0 {
             return None;
@@ -102,7 +102,7 @@ impl Deployment {
         let per_machine = 1.0 / (prefill + decode);
         let all = users.users * users.rate;
         let busy = all / per_machine;
-        Some(Fleet {
+        Some(FleetSize {
             users: *users,
             batch,
             cap,

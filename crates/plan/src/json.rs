@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use crate::units::rounded;
-use crate::{Fleet, Plan, Profile};
+use crate::{FleetSize, Plan, Profile};
 
 fn ms(seconds: f64) -> f64 {
     // A floor is compared to the digit.
@@ -104,7 +104,7 @@ fn profile(profile: &Profile) -> Value {
     })
 }
 
-fn fleet(fleet: &Fleet) -> Value {
+fn fleet(fleet: &FleetSize) -> Value {
     json!({
         "users": fleet.users.users,
         "requests_per_second": fleet.users.users * fleet.users.rate,

@@ -1,7 +1,7 @@
 //! Before a weight is read: will it fit, how fast, how many at once, and which phase limits.
 //!
 //! ```text
-//! Named (a config.json, a known model, 7b) --precision--> Demands: FLOPs and bytes of any pass
+//! NamedModel (a config.json, a known model, 7b) --precision--> Demands: FLOPs and bytes of any pass
 //! Machine (a known one, given figures, here) --cost.rs---> CostModel: seconds of any step
 //!            \______________ Deployment ______________/
 //!                                |  Ask: prompt, response, batch, users
@@ -29,14 +29,14 @@ mod text;
 pub mod units;
 
 pub use cost::{Simulated, hardware};
-pub use fleet::{Cap, Fleet, USE, Users};
+pub use fleet::{Cap, FleetSize, USE, Users};
 pub use gain::Gain;
 pub use memory::Memory;
-pub use named::Named;
+pub use named::NamedModel;
 pub use question::{HERE, Here, Loaded, Problem, Question, WhichMachine, presets};
 
 use kernels::{KvDtype, WeightClass};
-use roofline::{Bound, Demands, Machine, Peaks, Shares};
+use roofline::{Bound, Demands, LimitShares, Machine, Peaks};
 use scheduler::CostModel;
 
 /// What is asked of a deployment.
@@ -80,7 +80,7 @@ pub struct Deployment {
 
 impl Deployment {
     /// A model that is not loaded.
-    pub fn new(model: &Named, weights: WeightClass, kv_dtype: KvDtype, machine: Machine) -> Deployment {
+    pub fn new(model: &NamedModel, weights: WeightClass, kv_dtype: KvDtype, machine: Machine) -> Deployment {
         let demands = model.shape.demands(weights, kv_dtype);
         let cost = cost::cost(&machine, &demands);
         let unread_bytes = model.shape.unread_bytes(weights);
@@ -127,7 +127,7 @@ impl Deployment {
     fn prefill_profile(&self, ask: &Ask) -> Profile {
         let work = self.prefill_work(ask.prompt);
         let times = self.times(ask);
-        let shares = Shares::within(&work, times.ttft_alone, &self.peaks());
+        let shares = LimitShares::within(&work, times.ttft_alone, &self.peaks());
         Profile {
             passes: ask.prompt.div_ceil(self.chunk(0)),
             tokens: ask.prompt,
@@ -148,7 +148,7 @@ impl Deployment {
         let steps = ask.response.saturating_sub(1);
         let work = self.step_work(ask.batch, ask.mean_context());
         let times = self.times(ask);
-        let shares = Shares::within(&work, times.tpot, &self.peaks());
+        let shares = LimitShares::within(&work, times.tpot, &self.peaks());
         let own = steps as f64 / ask.batch as f64;
         Profile {
             passes: steps,
@@ -219,7 +219,7 @@ pub struct Plan {
     /// As the batch grows.
     pub by_batch: Vec<Seats>,
     /// For users; `None` if none were named, or nothing fits.
-    pub fleet: Option<Fleet>,
+    pub fleet: Option<FleetSize>,
 }
 
 impl Plan {
@@ -270,8 +270,8 @@ pub struct Profile {
     pub machine_seconds: f64,
     /// Seconds that nothing can beat.
     pub floor: f64,
-    /// Shares of the limits.
-    pub shares: Shares,
+    /// LimitShares of the limits.
+    pub shares: LimitShares,
     /// Which binds.
     pub bound: Bound,
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! config.json -> ModelConfig --+
-//! llama-3.1-8b ---------------+--> Named { name, ModelShape } --precision--> Demands --> FLOPs and bytes of any pass
+//! llama-3.1-8b ---------------+--> NamedModel { name, ModelShape } --precision--> Demands --> FLOPs and bytes of any pass
 //! 7b ------------> 7e9 --------+
 //! ```
 
@@ -10,7 +10,7 @@ use roofline::ModelShape;
 
 /// A shape with a name.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Named {
+pub struct NamedModel {
     /// For people.
     pub name: String,
     /// What passes cost.
@@ -19,21 +19,23 @@ pub struct Named {
     pub assumed: Option<&'static str>,
 }
 
-impl Named {
+impl NamedModel {
     /// A shape that is known in full.
-    pub fn new(name: &str, shape: ModelShape) -> Named {
-        Named { name: name.to_string(), shape, assumed: None }
+    pub fn new(name: &str, shape: ModelShape) -> NamedModel {
+        NamedModel { name: name.to_string(), shape, assumed: None }
     }
 
     /// A known model by its name, or a number of parameters such as `7b`, `0.5b`, `135m`.
-    pub fn find(name: &str) -> Option<Named> {
+    pub fn find(name: &str) -> Option<NamedModel> {
         let known = ModelShape::known().find(|(known, _)| known.eq_ignore_ascii_case(name));
-        known.map(|(name, shape)| Named::new(name, shape)).or_else(|| Some(Named::of_count(name, count(name)?)))
+        known
+            .map(|(name, shape)| NamedModel::new(name, shape))
+            .or_else(|| Some(NamedModel::of_count(name, count(name)?)))
     }
 
     /// Of a model of which nothing but its parameters is known: each is multiplied once per token. Heads and layers,
     /// for attention and cache, are those of the known model that is nearest in size.
-    fn of_count(name: &str, parameters: u64) -> Named {
+    fn of_count(name: &str, parameters: u64) -> NamedModel {
         let distance = |shape: &ModelShape| (shape.parameters() as f64 / parameters as f64).ln().abs();
         let nearest = ModelShape::known().min_by(|(_, a), (_, b)| distance(a).total_cmp(&distance(b)));
         let (known, nearest) = nearest.expect("models are known");
@@ -44,7 +46,7 @@ impl Named {
             tables: 0,
             ..nearest
         };
-        Named { name: name.to_string(), shape, assumed: Some(known) }
+        NamedModel { name: name.to_string(), shape, assumed: Some(known) }
     }
 }
 
@@ -91,9 +93,9 @@ mod tests {
     #[test]
     fn the_nearest_known_model_lends_its_heads() {
         for (name, assumed) in [("7b", "mistral-7b"), ("1b", "llama-3.2-1b"), ("400b", "llama-3.1-70b")] {
-            assert_eq!(Named::find(name).expect("a count").assumed, Some(assumed), "{name}");
+            assert_eq!(NamedModel::find(name).expect("a count").assumed, Some(assumed), "{name}");
         }
-        assert_eq!(Named::find("llama-3.1-8b").expect("known").assumed, None);
-        assert_eq!(Named::find("llama-9"), None);
+        assert_eq!(NamedModel::find("llama-3.1-8b").expect("known").assumed, None);
+        assert_eq!(NamedModel::find("llama-9"), None);
     }
 }

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::cost::cost;
 use crate::units::{quantity, requests_per_second};
-use crate::{Ask, Deployment, Named, Users};
+use crate::{Ask, Deployment, NamedModel, Users};
 
 /// The name of what runs here: a loaded model, and this machine.
 pub const HERE: &str = "here";
@@ -224,8 +224,8 @@ impl Question {
     fn on_machine(&self, here: &Here) -> Result<Deployment, Problem> {
         let loaded = here.model.as_ref().filter(|_| self.model == HERE);
         let model = match loaded {
-            Some(loaded) => Named::new(&loaded.name, loaded.demands.shape.clone()),
-            None => match Named::find(&self.model) {
+            Some(loaded) => NamedModel::new(&loaded.name, loaded.demands.shape.clone()),
+            None => match NamedModel::find(&self.model) {
                 Some(model) => model,
                 None => return wrong("model", unknown_model(&self.model, here.model.is_some())),
             },

@@ -2,7 +2,7 @@
 
 use kernels::{KvDtype, WeightClass};
 use model::ModelConfig;
-use plan::{Ask, Cap, Deployment, Named, Users};
+use plan::{Ask, Cap, Deployment, NamedModel, Users};
 use roofline::{Bound, Machine, ModelShape};
 
 fn ask(prompt: usize, response: usize, batch: usize) -> Ask {
@@ -10,7 +10,7 @@ fn ask(prompt: usize, response: usize, batch: usize) -> Ask {
 }
 
 fn deployment(model: &str, machine: Machine) -> Deployment {
-    let model = Named::find(model).unwrap_or_else(|| panic!("{model} is known"));
+    let model = NamedModel::find(model).unwrap_or_else(|| panic!("{model} is known"));
     Deployment::new(&model, WeightClass::Bf16, KvDtype::Bf16, machine)
 }
 
@@ -47,7 +47,7 @@ fn seven_billion_parameters_on_an_a100() {
 
 #[test]
 fn a_known_model_is_counted_by_its_shape() {
-    let shape = Named::find("llama-3.1-8b").expect("known").shape;
+    let shape = NamedModel::find("llama-3.1-8b").expect("known").shape;
     // 32 layers of 4096 x (4096 + 1024 + 1024 + 4096) for attention and 3 x 4096 x 14336 for the MLP; a table of 128,256.
     assert_eq!(shape.layer_parameters, 32 * (4096 * 10240 + 3 * 4096 * 14336));
     assert_eq!(shape.parameters(), shape.layer_parameters + 2 * 128_256 * 4096);
@@ -113,8 +113,12 @@ fn a_mixture_holds_all_experts_and_reads_some() {
     close(demands.bytes_of_pass(1.0), rest + 0.25 * demands.expert_bytes as f64);
     close(demands.bytes_of_pass(2.0), rest + (1.0 - 0.75 * 0.75) * demands.expert_bytes as f64);
     // So one request decodes faster than the weights could be read, and a batch does not.
-    let deployment =
-        Deployment::new(&Named::new("test", shape), WeightClass::Bf16, KvDtype::Bf16, Machine::given(1e15, 1e9, None));
+    let deployment = Deployment::new(
+        &NamedModel::new("test", shape),
+        WeightClass::Bf16,
+        KvDtype::Bf16,
+        Machine::given(1e15, 1e9, None),
+    );
     let all = demands.weight_bytes as f64 / 1e9;
     assert!(deployment.step(1, 1.0) < 0.6 * all && deployment.step(64, 1.0) >= 0.99 * all);
 }
@@ -203,7 +207,7 @@ fn the_answers_come_first() {
 /// Half the bytes for each pass, and twice the operations of a second: what int8 brings where nothing is lost besides.
 #[test]
 fn narrow_weights_bring_what_the_limits_say() {
-    let model = Named::find("7b").expect("a number of parameters is a model");
+    let model = NamedModel::find("7b").expect("a number of parameters is a model");
     let on = |weights, int8_ops| {
         let machine = Machine { int8_ops, ..Machine::given(1e12, 1e11, None) };
         Deployment::new(&model, weights, KvDtype::Bf16, machine)

@@ -77,25 +77,25 @@ impl fmt::Display for Bound {
 
 /// PassWork set against limits and a measured time.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Shares {
+pub struct LimitShares {
     /// Of the matrix peak of the weight class.
     pub compute: f64,
     /// Of the read bandwidth.
     pub memory: f64,
 }
 
-impl Shares {
+impl LimitShares {
     /// Below this share of both limits a phase is bound by neither.
     const OVERHEAD: f64 = 0.1;
 
     /// What `work` that took `seconds` had of both limits; zeros for no time.
-    pub fn of(work: &PassWork, seconds: f64, limits: &Limits, weights: WeightClass) -> Shares {
-        Shares::within(work, seconds, &Peaks::of(limits, weights, work.kv_dtype))
+    pub fn of(work: &PassWork, seconds: f64, limits: &Limits, weights: WeightClass) -> LimitShares {
+        LimitShares::within(work, seconds, &Peaks::of(limits, weights, work.kv_dtype))
     }
 
     /// The same, of peaks that are known otherwise.
-    pub fn within(work: &PassWork, seconds: f64, peaks: &Peaks) -> Shares {
-        Shares {
+    pub fn within(work: &PassWork, seconds: f64, peaks: &Peaks) -> LimitShares {
+        LimitShares {
             compute: share(peaks.compute_seconds(work), seconds),
             memory: share(peaks.memory_seconds(work), seconds),
         }
@@ -113,7 +113,7 @@ impl Shares {
 
     /// What held this work back.
     pub fn bound(&self) -> Bound {
-        if self.of_limit() < Shares::OVERHEAD { Bound::Overhead } else { self.roofline() }
+        if self.of_limit() < LimitShares::OVERHEAD { Bound::Overhead } else { self.roofline() }
     }
 }
 
@@ -151,15 +151,15 @@ mod tests {
     #[test]
     fn work_is_judged_by_the_limit_that_binds_it() {
         let work = PassWork { matrix_flops: 1e12, attention_flops: 1e12, kv_dtype: KvDtype::Bf16, bytes: 20e9 };
-        let bf16 = Shares::of(&work, 4.0, &limits(), WeightClass::Bf16);
+        let bf16 = LimitShares::of(&work, 4.0, &limits(), WeightClass::Bf16);
         assert_eq!((bf16.compute, bf16.memory, bf16.bound()), (0.5, 0.25, Bound::Compute));
         // int8 matrices run at their own peak, attention stays bf16.
-        let int8 = Shares::of(&work, 4.0, &limits(), WeightClass::Int8);
+        let int8 = LimitShares::of(&work, 4.0, &limits(), WeightClass::Int8);
         assert_eq!((int8.compute, int8.memory), (0.375, 0.25));
         let decode = PassWork { matrix_flops: 1e9, attention_flops: 0.0, kv_dtype: KvDtype::Bf16, bytes: 20e9 };
-        assert_eq!(Shares::of(&decode, 2.0, &limits(), WeightClass::Bf16).bound(), Bound::Memory);
-        let slow = Shares::of(&decode, 100.0, &limits(), WeightClass::Bf16);
+        assert_eq!(LimitShares::of(&decode, 2.0, &limits(), WeightClass::Bf16).bound(), Bound::Memory);
+        let slow = LimitShares::of(&decode, 100.0, &limits(), WeightClass::Bf16);
         assert_eq!((slow.bound(), slow.roofline()), (Bound::Overhead, Bound::Memory));
-        assert_eq!(Shares::of(&decode, 0.0, &limits(), WeightClass::Bf16).of_limit(), 0.0);
+        assert_eq!(LimitShares::of(&decode, 0.0, &limits(), WeightClass::Bf16).of_limit(), 0.0);
     }
 }

@@ -25,7 +25,7 @@ pub struct StopStrings {
 
 /// What a token added to the answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Piece {
+pub struct TextPiece {
     /// Text that can be shown now; empty while something is held back.
     pub text: String,
     /// Index of the stop string that ended the answer. Nothing may be pushed after it.
@@ -63,7 +63,7 @@ impl Detokenizer {
     }
 
     /// Takes the next token; returns the text that is now certain.
-    pub fn push(&mut self, token: u32) -> Piece {
+    pub fn push(&mut self, token: u32) -> TextPiece {
         let text = self.decode(token);
         self.release(&text)
     }
@@ -96,7 +96,7 @@ impl Detokenizer {
 
     /// Adds `text` to what is held, and returns what cannot belong to a stop string any more. The stop string that is
     /// complete first ends the answer; the longest, if several are complete at the same byte.
-    fn release(&mut self, text: &str) -> Piece {
+    fn release(&mut self, text: &str) -> TextPiece {
         for (i, &byte) in text.as_bytes().iter().enumerate() {
             let mut complete: Option<(usize, usize)> = None;
             for (index, stop) in self.stops.iter_mut().enumerate() {
@@ -109,13 +109,13 @@ impl Detokenizer {
             self.held.push_str(text);
             self.held.truncate(if self.include { end } else { end - length });
             self.stopped = true;
-            return Piece { text: std::mem::take(&mut self.held), stopped: Some(stop) };
+            return TextPiece { text: std::mem::take(&mut self.held), stopped: Some(stop) };
         }
         self.held.push_str(text);
         let uncertain = self.stops.iter().map(|stop| stop.matched).max().unwrap_or(0);
         // A stop string begins with a whole character, so this is a character's boundary.
         let rest = self.held.split_off(self.held.len() - uncertain);
-        Piece { text: std::mem::replace(&mut self.held, rest), stopped: None }
+        TextPiece { text: std::mem::replace(&mut self.held, rest), stopped: None }
     }
 }
 

@@ -4,7 +4,7 @@
 //! Container ── each file, the tensors in it ──┐
 //!                                             │
 //! Weights ── tensor(name, shape) ──> Tensor ── row(i) ──> f32 row      q rows, k rows, v rows ──┐
-//!                                                                      one packed matrix <── Backend::pack
+//!                                                                      one packed matrix <── Device::pack
 //! ```
 //!
 //! Rows go from the file straight into the backend's packed layout, through a few kilobytes of stack: loading takes
@@ -23,7 +23,7 @@ pub use image::ImageWriter;
 use image::Packed;
 use kernels::quant::GroupScale;
 use kernels::{Backend, BlockSource, Int4Source, Int8Source, MatrixShape, RowSource, WeightClass, gate_up_row};
-pub use rows::{Rows, Tensor};
+pub use rows::{Tensor, TensorRows};
 use std::collections::HashSet;
 use std::fmt;
 use std::ops::Range;

@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 use crate::commands::cost_model;
 use crate::console::{Progress, note, put, put_line};
 use crate::failure::Failure;
-use crate::figures::{self, Bound, Demands, Shares, bandwidth, operations, peak};
+use crate::figures::{self, Bound, Demands, LimitShares, bandwidth, operations, peak};
 use crate::flags::{BenchFlags, ModelFlags, Output};
 use crate::{environment, models};
 
@@ -319,9 +319,9 @@ impl Row<'_> {
         self.samples.iter().map(|seconds| self.test.tokens() as f64 / seconds).collect()
     }
 
-    fn shares(&self) -> Shares {
+    fn shares(&self) -> LimitShares {
         let work = self.subject.work(&self.test);
-        Shares::of(&work, mean(&self.samples), &self.limits, self.subject.demands.weights)
+        LimitShares::of(&work, mean(&self.samples), &self.limits, self.subject.demands.weights)
     }
 
     /// The limit that binds this shape: `26.1 GB/s`, or `3.75 TOP/s`.

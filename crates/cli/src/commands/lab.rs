@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use kernels::limits::Limits;
 use model::ModelConfig;
-use roofline::{Bound, PassWork, Peaks, Shares};
+use roofline::{Bound, LimitShares, PassWork, Peaks};
 
 use crate::commands::bench::{Subject, Test};
 use crate::commands::quality::Interrupts;
@@ -244,7 +244,7 @@ struct Point {
     spread: f64,
     /// Of one prompt, or one step.
     work: PassWork,
-    shares: Shares,
+    shares: LimitShares,
 }
 
 /// A point as it comes from the measurement: what it is of, seconds, work of all steps, their number.
@@ -263,7 +263,7 @@ impl Sweep {
                 bytes: work.bytes / n,
                 ..work
             };
-            Point { x, samples, median, spread, shares: Shares::within(&work, median, peaks), work }
+            Point { x, samples, median, spread, shares: LimitShares::within(&work, median, peaks), work }
         };
         let points: Vec<Point> = raw.into_iter().map(point).collect();
         let medians: Vec<(f64, f64)> = points.iter().map(|point| (point.x as f64, point.median)).collect();
@@ -366,7 +366,7 @@ fn bound(point: &Point) -> String {
 /// How sure it is what bound a point, and why.
 fn surety(point: &Point) -> String {
     let repetitions = point.samples.len();
-    let Shares { compute, memory } = point.shares;
+    let LimitShares { compute, memory } = point.shares;
     let ratio = compute.max(memory) / compute.min(memory).max(1e-9);
     let spread = format!("{repetitions} repetitions within {}", percent(point.spread));
     let other = if compute > memory { ("bandwidth", memory) } else { ("matrix peak", compute) };

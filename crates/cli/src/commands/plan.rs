@@ -16,7 +16,7 @@ use hub::HubEnv;
 use kernels::WeightClass;
 use launch::{Calibrate, Chosen, ModelSettings, SHIPPED_NAME, Settings, machine};
 use model::ModelConfig;
-use plan::{Ask, Deployment, HERE, Here, Loaded, Named, Problem, Question, Users, WhichMachine};
+use plan::{Ask, Deployment, HERE, Here, Loaded, NamedModel, Problem, Question, Users, WhichMachine};
 use roofline::{Machine, ROWS_HERE};
 
 use crate::console::put_line;
@@ -92,8 +92,8 @@ fn refused(problem: &Problem, model: &str) -> Failure {
 
 /// `--check`: this model on this machine, predicted and measured.
 fn checked(flags: &PlanFlags) -> Result<(), Failure> {
-    let name =
-        Some(flags.model.as_str()).filter(|_| Path::new(&flags.model).exists() || Named::find(&flags.model).is_none());
+    let name = Some(flags.model.as_str())
+        .filter(|_| Path::new(&flags.model).exists() || NamedModel::find(&flags.model).is_none());
     let checkpoint = match name {
         Some(name) => models::named(name)?,
         None => {
@@ -108,7 +108,7 @@ fn checked(flags: &PlanFlags) -> Result<(), Failure> {
     let calibrated = model.calibrated.as_ref();
     let cost = calibrated.ok_or_else(|| Failure::failed("there is too little KV cache to measure steps"))?.cost.clone();
     let machine = Machine::here(&limits, chosen.class, None);
-    let shape = Named::new(&model.name, model.config.shape());
+    let shape = NamedModel::new(&model.name, model.config.shape());
     let by_limits = Deployment::new(&shape, chosen.class, model.kv_dtype, machine);
     let by_steps = Deployment { cost, ..by_limits.clone() };
     let done = check::check(&engine, &by_limits, &by_steps, flags.json);
@@ -148,7 +148,7 @@ fn found(flags: &PlanFlags) -> Result<Option<Found>, Failure> {
     let name = flags.model.as_str();
     let path = Path::new(name);
     let is_here = path.exists();
-    if !is_here && Named::find(name).is_some() {
+    if !is_here && NamedModel::find(name).is_some() {
         return Ok(None);
     }
     let config_file = if path.is_dir() { path.join("config.json") } else { path.to_path_buf() };

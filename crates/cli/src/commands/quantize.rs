@@ -14,7 +14,7 @@ use checkpoint::Checkpoint;
 use kernels::threads::{ThreadError, default_threads, max_threads};
 use kernels::{Cpu, CpuOptions, Float32, KvDtype, WeightClass};
 use launch::machine;
-use model::export::{self, Export, ExportError, Reason, Report};
+use model::export::{self, Export, ExportError, ExportReport, Reason};
 use model::{Batch, Forward, KvBudget, LoadOptions, ModelConfig};
 use quality::Watched;
 use text::tokenizer::Tokenizer;
@@ -164,7 +164,7 @@ fn measure(
 }
 
 /// What was done, for people.
-fn words(flags: &QuantizeFlags, report: &Report) -> String {
+fn words(flags: &QuantizeFlags, report: &ExportReport) -> String {
     let (output, class) = (&flags.output, flags.weights.class());
     let percent = |error: f64| format!("{:.2} %", error * 100.0);
     let mut text = format!("{}: {:.1} MB", output.display(), report.bytes as f64 / 1e6);

@@ -1,8 +1,8 @@
 //! `twostroke replay`: a recorded run again, each step compared, with `-m` each token too.
 
-use engine::recording::{Recording, ReplayError, Replayed, replay, replay_with_model};
 use kernels::WeightClass;
 use launch::{Chosen, ModelSettings};
+use replay::{Recording, ReplayError, Replayed, replay, replay_with_model};
 use serde_json::json;
 
 use crate::console::{Progress, note, put_line};

@@ -15,7 +15,7 @@ use tokio::runtime::Runtime;
 
 use crate::console::{note, put, put_line};
 use crate::failure::Failure;
-use crate::figures::{self, Demands, Figures, Phase, Shares, rounded};
+use crate::figures::{self, Demands, Figures, LimitShares, Phase, rounded};
 use crate::flags::RunFlags;
 use crate::signals::Ends;
 use crate::{environment, models, narrower};
@@ -257,7 +257,7 @@ impl Session<'_> {
         let decode = demands.decode(timings.decode_steps, timings.decode_tokens, context);
         let phase = |tokens, ms: f64, work| {
             let seconds = ms / 1e3;
-            Phase { tokens, seconds, shares: Shares::of(work, seconds, limits, demands.weights) }
+            Phase { tokens, seconds, shares: LimitShares::of(work, seconds, limits, demands.weights) }
         };
         Figures {
             prefill: phase(timings.prefill_tokens, timings.prefill_ms, &prefill),

@@ -1,7 +1,6 @@
 //! `twostroke whatif`: a recorded run with other settings, in the simulator, beside what was.
 
-use engine::recording::Recording;
-use engine::whatif::{Settings, past, what_if};
+use replay::{Changes, Recording, past, what_if};
 use scheduler::Nanos;
 
 use crate::console::put_line;
@@ -11,13 +10,13 @@ use crate::flags::{Target, WhatifFlags};
 /// Runs the command.
 pub(crate) fn ask(flags: &WhatifFlags) -> Result<(), Failure> {
     let past = past(Recording::open(&flags.log).map_err(Failure::usage)?).map_err(Failure::usage)?;
-    let answer = what_if(&past, &settings(flags)).map_err(Failure::usage)?;
+    let answer = what_if(&past, &changes(flags)).map_err(Failure::usage)?;
     put_line(&if flags.json { answer.json().to_string() } else { answer.to_string().trim_end().to_owned() })
 }
 
-fn settings(flags: &WhatifFlags) -> Settings {
+fn changes(flags: &WhatifFlags) -> Changes {
     let nanos = |target: Target| target.map(|time| Nanos(time.as_nanos() as u64));
-    Settings {
+    Changes {
         ttft: flags.ttft_slo.map(nanos),
         tpot: flags.tpot_slo.map(nanos),
         kv_blocks: flags.kv_blocks,

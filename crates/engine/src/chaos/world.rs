@@ -22,7 +22,7 @@ use crate::core::EngineCore;
 use crate::door::{Prompt, RawRequest, ServiceClass, ValidatedRequest};
 use crate::journal::Log;
 use crate::output::{Output, RequestError, Stream};
-use crate::recording::{self, Header, Line, Recording, Tape};
+use crate::recording::{self, Header, Line, Tape};
 use crate::thread::{Command, Driver, Hold, Shared};
 use crate::tiers::Tiers;
 use crate::waiting::{Counted, Waiting};
@@ -597,8 +597,9 @@ impl World {
         drop((engine, commands));
         let Some((path, recorder)) = recording else { return report };
         recorder.join().expect("the recorder wrote");
-        let recorded = Recording::open(&path).expect("a recording");
-        let replayed = recording::replay(recorded, &mut |_| {}).expect("it can be replayed");
+        // Between this crate under test and `replay`, which has its own copy of it, there is nothing but the file.
+        let recorded = replay::Recording::open(&path).expect("a recording");
+        let replayed = replay::replay(recorded, &mut |_| {}).expect("it can be replayed");
         let _ = std::fs::remove_file(&path);
         assert_eq!(replayed.difference, None, "the replay took another course");
         assert!(!replayed.was_cut_off, "the recording has its end");

@@ -1,7 +1,7 @@
 //! What clients hear of a step: tokens as text, and the ends of answers.
 
 use scheduler::{Event, FinishReason, Nanos, RequestId, TokenId};
-use text::detokenizer::Piece;
+use text::detokenizer::TextPiece;
 
 use super::EngineCore;
 use crate::journal::Fact;
@@ -46,7 +46,7 @@ impl EngineCore {
         let piece = match &mut answer.detokenizer {
             // Before `min_tokens` a stop string is text like any other.
             Some(detokenizer) if answer.num_tokens <= active.request.stop.min_tokens => {
-                Piece { text: detokenizer.push_unstoppable(token), stopped: None }
+                TextPiece { text: detokenizer.push_unstoppable(token), stopped: None }
             }
             Some(detokenizer) if !withhold => detokenizer.push(token),
             _ => Default::default(),

@@ -12,28 +12,17 @@
 //! everything in its record. Seconds of the cost model are text, because they must come back with the same bits.
 //! A last line that was cut off is left out; without `"end"` the recording was cut off.
 
-use std::collections::HashSet;
-use std::fs::File;
-use std::io::{BufRead, BufReader, Read};
-use std::path::{Path, PathBuf};
-
-use checkpoint::Checkpoint;
-use kernels::{Arithmetic, KvDtype, KvShape, WeightClass};
-use model::ModelConfig;
+use kernels::Arithmetic;
 use model::sampler::SamplingParams;
 use scheduler::cost::{Knot, Terms};
 use scheduler::{CostModel, Limits, Nanos, RequestId, StepRecord, TokenId};
 use serde::{Deserialize, Serialize};
 
-use super::{Line, RecordingError};
-use crate::{EngineOptions, ModelInfo};
+use super::Line;
+use crate::ModelInfo;
 
 /// Of the format. A reader takes only its own.
-pub(super) const VERSION: u64 = 2;
-/// Longest line that is read: a prompt of some ten million tokens.
-const MAX_LINE_BYTES: u64 = 64 << 20;
-/// Times are of one run: ten years. Sums of a few of them are still times.
-const MAX_NANOS: u64 = 10 * 366 * 86_400 * 1_000_000_000;
+pub const VERSION: u64 = 2;
 /// Points of a cost model: one for each power of two, and some between.
 const MAX_KNOTS: usize = 4096;
 /// Seconds of a step, of one row of it, and of one key that a row sees: a thousand times as slow as the slowest machine.
@@ -95,47 +84,8 @@ impl Header {
         self.cost.as_ref().map(|cost| cost.model().expect("it was checked when it was read"))
     }
 
-    /// `options` with the sizes, the classes and the arithmetic of the recording.
-    pub(super) fn options(
-        &self,
-        checkpoint: &Checkpoint,
-        options: &EngineOptions,
-    ) -> Result<EngineOptions, RecordingError> {
-        let other = |problem: String| RecordingError::OtherModel { problem };
-        let classes = [WeightClass::Bf16, WeightClass::Int8, WeightClass::Int4];
-        let weights = classes.into_iter().find(|class| class.name() == self.weights);
-        let kv_dtype = [KvDtype::Bf16, KvDtype::Int8].into_iter().find(|dtype| dtype.name() == self.kv_dtype);
-        let (Some(weights), Some(kv_dtype)) = (weights, kv_dtype) else {
-            return Err(other(format!("there are no {} weights with a {} cache", self.weights, self.kv_dtype)));
-        };
-        let Some(arithmetic) = Arithmetic::from_name(&self.arithmetic) else {
-            return Err(other(format!("there is no arithmetic {:?}", self.arithmetic)));
-        };
-        let config = ModelConfig::load(checkpoint).map_err(|error| other(error.to_string()))?;
-        let limits = self.limits();
-        let cache = KvShape {
-            dtype: kv_dtype,
-            layers: config.num_layers,
-            blocks: limits.num_blocks,
-            block_size: limits.block_size,
-            num_kv_heads: config.num_kv_heads,
-            head_dim: config.head_dim,
-        };
-        Ok(EngineOptions {
-            weights,
-            as_stored: self.as_stored,
-            kv_dtype,
-            arithmetic: Some(arithmetic),
-            max_model_len: Some(limits.max_model_len),
-            max_num_seqs: limits.max_num_seqs,
-            max_num_batched_tokens: limits.max_num_batched_tokens,
-            block_size: limits.block_size,
-            kv_cache_bytes: Some(cache.bytes() as u64),
-            ..options.clone()
-        })
-    }
-
-    fn check(&self) -> Result<(), String> {
+    /// What is wrong with its numbers, if anything. Whoever reads one asks before anything else is done with it.
+    pub fn check(&self) -> Result<(), String> {
         // Before memory is taken for them.
         let limits = self.limits();
         for (field, found, most) in [
@@ -205,7 +155,7 @@ impl LimitsEntry {
 /// A model of costs, every bit of it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct CostEntry {
+pub struct CostEntry {
     knots: Vec<(usize, String)>,
     pair: String,
     key: String,
@@ -217,7 +167,8 @@ pub(super) struct CostEntry {
 }
 
 impl CostEntry {
-    pub(super) fn of(cost: &CostModel) -> CostEntry {
+    /// As it is written.
+    pub fn of(cost: &CostModel) -> CostEntry {
         // The shortest decimal that reads back as the same number.
         let text = |seconds: f64| format!("{seconds:?}");
         let Terms { pair, key, row, prompt, head, logits } = cost.terms();
@@ -233,7 +184,8 @@ impl CostEntry {
         }
     }
 
-    pub(super) fn model(&self) -> Result<CostModel, String> {
+    /// The model again, or what is wrong with its numbers.
+    pub fn model(&self) -> Result<CostModel, String> {
         let number = |field: &str, text: &String, most: f64| match text.parse::<f64>() {
             Ok(number) if (0.0..=most).contains(&number) => Ok(number),
             _ => Err(format!("cost.{field}: {text:.40?} is not a number from 0 to {most:e}")),
@@ -263,72 +215,90 @@ impl CostEntry {
 /// A line of the file after the header.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Entry {
+pub enum Entry {
+    /// A request came in.
     Admit(Box<AdmitEntry>),
+    /// The client of this request was gone, and when.
     Cancel(u64, u64),
+    /// The text of this request's answer holds a stop string.
     Stop(u64, usize),
+    /// A plan without rows, and when.
     Idle(u64),
+    /// A step is complete.
     Step(Box<StepEntry>),
+    /// A plan that was not computed, and when.
     Abandoned(u64),
-    Restart { cost: Option<CostEntry> },
+    /// Everything open ended, and a new scheduler began.
+    Restart {
+        /// What predicts its steps.
+        cost: Option<CostEntry>,
+    },
+    /// The last line of a recording that was not cut off.
     End,
 }
 
+/// A request as the door let it in. Times are nanoseconds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct AdmitEntry {
-    pub(super) id: u64,
+#[allow(missing_docs, reason = "the names are those of the API")]
+pub struct AdmitEntry {
+    pub id: u64,
     /// When the scheduler was told.
-    pub(super) now: u64,
-    pub(super) arrived: u64,
-    pub(super) prompt: Vec<TokenId>,
-    pub(super) n: usize,
-    pub(super) max_tokens: usize,
-    pub(super) min_tokens: usize,
-    pub(super) stop_token_ids: Vec<TokenId>,
-    pub(super) priority: i32,
-    pub(super) tenant: u64,
-    pub(super) salt: u64,
-    pub(super) ttft: Option<u64>,
-    pub(super) tpot: Option<u64>,
-    pub(super) prompt_logprobs: Option<u32>,
-    pub(super) seed: Option<u64>,
-    pub(super) stop: Vec<String>,
-    pub(super) include_stop: bool,
-    pub(super) skip_special: bool,
-    pub(super) sampling: SamplingEntry,
+    pub now: u64,
+    pub arrived: u64,
+    pub prompt: Vec<TokenId>,
+    pub n: usize,
+    pub max_tokens: usize,
+    pub min_tokens: usize,
+    pub stop_token_ids: Vec<TokenId>,
+    pub priority: i32,
+    pub tenant: u64,
+    pub salt: u64,
+    pub ttft: Option<u64>,
+    pub tpot: Option<u64>,
+    pub prompt_logprobs: Option<u32>,
+    pub seed: Option<u64>,
+    pub stop: Vec<String>,
+    pub include_stop: bool,
+    pub skip_special: bool,
+    pub sampling: SamplingEntry,
 }
 
+/// How its tokens are drawn.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct SamplingEntry {
-    pub(super) temperature: f32,
-    pub(super) top_k: u32,
-    pub(super) top_p: f32,
-    pub(super) min_p: f32,
-    pub(super) presence: f32,
-    pub(super) frequency: f32,
-    pub(super) repetition: f32,
-    pub(super) bias: Vec<(TokenId, f32)>,
-    pub(super) logprobs: Option<u32>,
+#[allow(missing_docs, reason = "the names are those of the API")]
+pub struct SamplingEntry {
+    pub temperature: f32,
+    pub top_k: u32,
+    pub top_p: f32,
+    pub min_p: f32,
+    pub presence: f32,
+    pub frequency: f32,
+    pub repetition: f32,
+    pub bias: Vec<(TokenId, f32)>,
+    pub logprobs: Option<u32>,
 }
 
 /// A step, as far as it is spelled out.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct StepEntry {
-    pub(super) n: u64,
-    pub(super) from: u64,
-    pub(super) to: u64,
+pub struct StepEntry {
+    /// Its number.
+    pub n: u64,
+    /// When it was planned, nanoseconds.
+    pub from: u64,
+    /// When it was complete.
+    pub to: u64,
     /// Request and position of each decode row.
     decode: Vec<(u64, usize)>,
     /// Request, first position, rows and cached tokens of each chunk.
     prefill: Vec<(u64, usize, usize, usize)>,
     /// A list for each row of `decode`, then of `prefill`, from which tokens were sampled: one token, or one for each answer
     /// that was forked there.
-    pub(super) tokens: Vec<Vec<TokenId>>,
+    pub tokens: Vec<Vec<TokenId>>,
     /// Requests whose rows could not be computed, or gave no numbers: they ended.
-    pub(super) failed: Vec<u64>,
+    pub failed: Vec<u64>,
     preempted: usize,
     waiting: usize,
     used_blocks: usize,
@@ -338,8 +308,8 @@ pub(super) struct StepEntry {
 }
 
 impl StepEntry {
-    /// `tokens`: in the order of the record's rows, as many for each as it has `samples`.
-    pub(super) fn of(record: &StepRecord, tokens: &[TokenId], failed: &[RequestId]) -> StepEntry {
+    /// As it is written. `tokens`: in the order of the record's rows, as many for each as it has `samples`.
+    pub fn of(record: &StepRecord, tokens: &[TokenId], failed: &[RequestId]) -> StepEntry {
         let mut rest = tokens;
         let sampled = record.decode.iter().chain(&record.prefill).filter(|row| row.samples > 0);
         let tokens = sampled.map(|row| {
@@ -414,122 +384,10 @@ impl From<Line> for Entry {
     }
 }
 
-/// A field of the file that has to lie in a range, and where it does not.
-fn within(field: &str, found: u64, least: u64, most: u64) -> Result<(), String> {
+/// What is wrong with a field of the file that has to lie in a range and does not.
+pub fn within(field: &str, found: u64, least: u64, most: u64) -> Result<(), String> {
     match (least..=most).contains(&found) {
         true => Ok(()),
         false => Err(format!("{field}: {found} is not from {least} to {most}")),
-    }
-}
-
-/// What the lines so far say of the next ones: time goes on, and no request comes twice.
-#[derive(Default)]
-struct SoFar {
-    now: u64,
-    admitted: HashSet<u64>,
-}
-
-impl SoFar {
-    /// Nothing that passes can be too large for whoever replays it: sums of times fit, and nothing is allocated that the
-    /// limits do not allow.
-    fn check(&mut self, entry: &Entry, limits: &LimitsEntry) -> Result<(), String> {
-        match *entry {
-            Entry::Admit(ref admit) => {
-                self.time("admit.now", admit.now)?;
-                within("admit.arrived", admit.arrived, 0, MAX_NANOS)?;
-                within("admit.ttft", admit.ttft.unwrap_or(0), 0, MAX_NANOS)?;
-                within("admit.tpot", admit.tpot.unwrap_or(0), 0, MAX_NANOS)?;
-                within("admit.n", admit.n as u64, 1, limits.max_num_seqs as u64)?;
-                within("admit.max_tokens", admit.max_tokens as u64, 0, Limits::MOST_TOKENS as u64)?;
-                within("admit.min_tokens", admit.min_tokens as u64, 0, Limits::MOST_TOKENS as u64)?;
-                within("admit.prompt", admit.prompt.len() as u64, 1, limits.max_model_len as u64)?;
-                match self.admitted.insert(admit.id) {
-                    true => Ok(()),
-                    false => Err(format!("admit.id: request {} is open already, or was before", admit.id)),
-                }
-            }
-            Entry::Cancel(_, now) => self.time("cancel", now),
-            Entry::Idle(now) => self.time("idle", now),
-            Entry::Abandoned(now) => self.time("abandoned", now),
-            Entry::Step(ref step) => self.time("step.from", step.from).and_then(|()| self.time("step.to", step.to)),
-            Entry::Restart { ref cost } => cost.as_ref().map_or(Ok(()), |cost| cost.model().map(|_| ())),
-            Entry::Stop(..) | Entry::End => Ok(()),
-        }
-    }
-
-    fn time(&mut self, field: &str, now: u64) -> Result<(), String> {
-        within(field, now, self.now, MAX_NANOS)?;
-        self.now = now;
-        Ok(())
-    }
-}
-
-/// A recording that is read from the start.
-pub struct Recording {
-    /// What was recorded.
-    pub header: Header,
-    path: PathBuf,
-    file: BufReader<File>,
-    line: usize,
-    so_far: SoFar,
-    /// Whether `"end"` was read.
-    pub(super) has_end: bool,
-}
-
-impl Recording {
-    /// Opens the file and reads its header.
-    pub fn open(path: &Path) -> Result<Recording, RecordingError> {
-        let io = |error| RecordingError::Io { path: path.to_owned(), error };
-        let mut file = BufReader::new(files::open(path).map_err(io)?);
-        let mut first = Vec::new();
-        (&mut file).take(MAX_LINE_BYTES).read_until(b'\n', &mut first).map_err(io)?;
-        let wrong = |problem: String| RecordingError::NotARecording { path: path.to_owned(), problem };
-        if first.is_empty() {
-            return Err(wrong("the file is empty".into()));
-        }
-        let value: serde_json::Value =
-            serde_json::from_slice(&first).map_err(|_| wrong("its first line is no JSON".into()))?;
-        let version = value.get("twostroke_recording").and_then(serde_json::Value::as_u64);
-        match version {
-            Some(VERSION) => {}
-            Some(found) => return Err(RecordingError::Version { path: path.to_owned(), found }),
-            None => return Err(wrong("its first line has no \"twostroke_recording\"".into())),
-        }
-        let header: Header = serde_json::from_value(value).map_err(|error| wrong(error.to_string()))?;
-        header.check().map_err(|problem| wrong(format!("line 1: {problem}")))?;
-        Ok(Recording { header, path: path.to_owned(), file, line: 1, so_far: SoFar::default(), has_end: false })
-    }
-
-    /// The next line; `None` at the end, and at a last line that was cut off.
-    pub(super) fn next(&mut self) -> Result<Option<Entry>, RecordingError> {
-        let mut text = Vec::new();
-        let read = (&mut self.file).take(MAX_LINE_BYTES).read_until(b'\n', &mut text);
-        read.map_err(|error| RecordingError::Io { path: self.path.clone(), error })?;
-        self.line += 1;
-        if text.is_empty() || self.has_end && text.trim_ascii().is_empty() {
-            return Ok(None);
-        }
-        match serde_json::from_slice(&text) {
-            Ok(Entry::End) => {
-                self.has_end = true;
-                Ok(None)
-            }
-            Ok(entry) => match self.so_far.check(&entry, &self.header.limits) {
-                Ok(()) => Ok(Some(entry)),
-                Err(problem) => Err(self.wrong(problem)),
-            },
-            Err(_) if !text.ends_with(b"\n") && (text.len() as u64) < MAX_LINE_BYTES => Ok(None),
-            Err(error) => Err(self.wrong(error.to_string())),
-        }
-    }
-
-    /// Of the entry that was read last, counted from 1.
-    pub(super) fn line(&self) -> usize {
-        self.line
-    }
-
-    /// What is wrong with the line that was read last.
-    pub(super) fn wrong(&self, problem: impl Into<String>) -> RecordingError {
-        RecordingError::Line { path: self.path.clone(), line: self.line, problem: problem.into() }
     }
 }

@@ -4,13 +4,14 @@
 //! engine thread   admit   step   stop   step   cancel   ...        one [`Line`] each, sent and forgotten
 //!                   |      |      |      |       |
 //! recorder thread   +------+------+------+-------+----> FILE       one JSON object per line (format.rs, write.rs)
-//!
-//! replay          FILE --> the production scheduler, at the recorded times --> the same steps, or where they differ
 //! ```
 //!
 //! A scheduler is a function of its inputs: it has no clock, no random hasher and no IO, and every time that it is told
-//! is in the log. So the log determines each step, and [`replay()`] compares them exactly. With the model, whose tokens
-//! are a function of each request alone, the tokens are compared too.
+//! is in the log. So the log determines each step. With the model, whose tokens are a function of each request alone, it
+//! determines the tokens too.
+//!
+//! The format is here alone, and public: who writes a recording (this crate) and who reads and replays one (the crate
+//! `replay`) speak of the same [`Header`] and [`Entry`].
 //!
 //! A recording holds the prompts and answers themselves (as token ids), seeds, stop strings and a number for each API
 //! key. Its file is readable by its owner only.
@@ -19,7 +20,6 @@
 //! up or is full, the recording ends with one line in the log, and nothing else happens.
 
 mod format;
-mod replay;
 mod write;
 
 use std::path::PathBuf;
@@ -28,8 +28,7 @@ use scheduler::{CostModel, Nanos, RequestId, StepRecord, TokenId};
 
 use crate::door::ValidatedRequest;
 
-pub use format::{Header, Recording};
-pub use replay::{Difference, ReplayError, Replayed, Told, replay, replay_with_model};
+pub use format::{AdmitEntry, CostEntry, Entry, Header, SamplingEntry, StepEntry, VERSION, within};
 pub(crate) use write::record;
 
 /// Something that the scheduler was told, or that came of it.
@@ -55,47 +54,12 @@ pub(crate) enum Line {
 /// Where lines go.
 pub(crate) type Tape = Box<dyn FnMut(Line) + Send>;
 
-/// Why a file is no recording. Each is one line for people.
+/// Why a recording did not begin: its file cannot be written.
 #[derive(Debug, thiserror::Error)]
-pub enum RecordingError {
-    /// The file cannot be read or written.
-    #[error("{}: {error}", path.display())]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        error: std::io::Error,
-    },
-    /// Something else.
-    #[error("{}: not a recording: {problem}", path.display())]
-    NotARecording {
-        /// The file.
-        path: PathBuf,
-        /// How that can be seen.
-        problem: String,
-    },
-    /// A recording by another version of this program.
-    #[error("{}: a recording of format {found}; this program reads format {}", path.display(), format::VERSION)]
-    Version {
-        /// The file.
-        path: PathBuf,
-        /// Its format.
-        found: u64,
-    },
-    /// A line that no engine writes.
-    #[error("{}: line {line}: {problem}", path.display())]
-    Line {
-        /// The file.
-        path: PathBuf,
-        /// Counted from 1.
-        line: usize,
-        /// What is wrong with it.
-        problem: String,
-    },
-    /// The model cannot be what was recorded.
-    #[error("this model does not fit the recording: {problem}")]
-    OtherModel {
-        /// How that can be seen.
-        problem: String,
-    },
+#[error("{}: {error}", path.display())]
+pub struct RecordError {
+    /// The file.
+    pub path: PathBuf,
+    /// Why.
+    pub error: std::io::Error,
 }

@@ -9,14 +9,14 @@ use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_cha
 use std::thread::JoinHandle;
 
 use super::format::{Entry, Header};
-use super::{Line, RecordingError, Tape};
+use super::{Line, RecordError, Tape};
 
 /// Lines that may wait for the disk: minutes of steps. What waits is mostly numbers; prompts are shared, not copied.
 const MOST_WAITING: usize = 8192;
 
 /// Begins a recording. The file must not exist yet. The thread ends when the tape is dropped and all is written.
-pub(crate) fn record(path: &Path, header: &Header) -> Result<(Tape, JoinHandle<()>), RecordingError> {
-    let failed = |error| RecordingError::Io { path: path.to_owned(), error };
+pub(crate) fn record(path: &Path, header: &Header) -> Result<(Tape, JoinHandle<()>), RecordError> {
+    let failed = |error| RecordError { path: path.to_owned(), error };
     // Readable by nobody else: prompts are in it.
     let mut file = BufWriter::new(files::create_private(path).map_err(failed)?);
     put(&mut file, header).and_then(|()| file.flush()).map_err(failed)?;

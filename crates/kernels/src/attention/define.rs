@@ -2,7 +2,7 @@
 
 use super::tile::Tile;
 use super::{Call, SPLIT};
-use crate::kv_cache::{KvDtype, MAX_HEAD_DIM, Place};
+use crate::kv_cache::{KvDtype, KvPlace, MAX_HEAD_DIM};
 use crate::lanes::{LANES, MAX_WEIGHT, exp, round_bf16, softcap, softmax_weight, sum, unrounded_weight, weight_digits};
 use crate::quant::quantize_row;
 use crate::spread::{gather, spread};
@@ -54,7 +54,7 @@ fn split(call: &Call<'_>, blocks: &[u32], kv_head: usize, query: &[f32], start: 
     let block_size = call.kv.shape().block_size;
     let place = |j: usize| {
         let slot = blocks[(start + j) / block_size] as usize * block_size + (start + j) % block_size;
-        Place { layer: call.args.layer, slot, kv_head }
+        KvPlace { layer: call.args.layer, slot, kv_head }
     };
     match call.kv.shape().dtype {
         KvDtype::Bf16 => bf16_split(call, query, seen, place),
@@ -72,7 +72,7 @@ fn scores(call: &Call<'_>, seen: &Range<usize>, score: impl Fn(usize) -> f32) ->
     (scores, max)
 }
 
-fn bf16_split(call: &Call<'_>, query: &[f32], seen: Range<usize>, place: impl Fn(usize) -> Place) -> Partial {
+fn bf16_split(call: &Call<'_>, query: &[f32], seen: Range<usize>, place: impl Fn(usize) -> KvPlace) -> Partial {
     let (kv, head_dim, scale) = (call.kv, call.args.layout.head_dim, call.args.rule.scale);
     let mut rounded = [0.0; MAX_HEAD_DIM];
     rounded.iter_mut().zip(query).for_each(|(to, &from)| *to = round_bf16(from));
@@ -97,7 +97,7 @@ fn bf16_split(call: &Call<'_>, query: &[f32], seen: Range<usize>, place: impl Fn
     Partial { max, sum: sum(lanes), values }
 }
 
-fn int8_split(call: &Call<'_>, query: &[f32], seen: Range<usize>, place: impl Fn(usize) -> Place) -> Partial {
+fn int8_split(call: &Call<'_>, query: &[f32], seen: Range<usize>, place: impl Fn(usize) -> KvPlace) -> Partial {
     let (kv, head_dim) = (call.kv, call.args.layout.head_dim);
     let (mut spread_query, mut ints) = ([0.0; MAX_HEAD_DIM], [0; MAX_HEAD_DIM]);
     let spread_query = &mut spread_query[..head_dim];

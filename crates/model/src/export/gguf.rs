@@ -16,7 +16,7 @@
 use super::calibration::{Judge, targets};
 use super::recipe::{Kept, Module, Narrow, Target, Unit, Verdict, interleaved, quantize, units};
 use super::vocabulary::vocabulary;
-use super::{Export, ExportError, Report, Work};
+use super::{Export, ExportError, ExportReport, Work};
 use crate::config::{Family, ModelConfig};
 use crate::tensors::{Feed, Tensors, Vector};
 use checkpoint::BlockType;
@@ -310,10 +310,10 @@ pub(super) fn write(
     path: &Path,
     measured: &HashMap<String, f64>,
     work: &mut Work<'_>,
-) -> Result<Report, ExportError> {
+) -> Result<ExportReport, ExportError> {
     let Export { class, config, weights, .. } = export;
     let mut out = Out::create(path, plan)?;
-    let mut report = Report::default();
+    let mut report = ExportReport::default();
     for module in &plan.tables {
         let narrow = table_type(*class).map(Target::Blocks).filter(|target| target.fits(module.in_features));
         let target = narrow.unwrap_or(as_stored(export, module)?);

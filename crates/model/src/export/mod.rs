@@ -88,7 +88,7 @@ impl ExportError {
 
 /// What was written.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Report {
+pub struct ExportReport {
     /// Bytes of all files.
     pub bytes: u64,
     /// Matrices (as they are stored, q, k and v apart) that are narrow now.
@@ -105,7 +105,7 @@ pub struct Report {
     pub kept: Vec<Kept>,
 }
 
-impl Report {
+impl ExportReport {
     /// A unit that was made narrow: `raised`, as int8 among int4.
     fn add(&mut self, unit: &recipe::Unit, raised: bool, made: &[recipe::Narrow], error: f64) {
         self.narrow += made.len();
@@ -202,7 +202,7 @@ impl<'c> Export<'c> {
         measured: &HashMap<String, f64>,
         threads: usize,
         progress: &mut dyn FnMut(Progress) -> bool,
-    ) -> Result<Report, ExportError> {
+    ) -> Result<ExportReport, ExportError> {
         let mut work = Work::new(self, threads, progress);
         let (staging, report) = match &self.plan {
             Some(plan) => {

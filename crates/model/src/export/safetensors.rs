@@ -18,7 +18,7 @@
 
 use super::calibration::{Judge, targets};
 use super::recipe::{INT8_FILE_GROUP, Kept, Module, Target, Unit, Verdict, units};
-use super::{CONFIG, Export, ExportError, FIELD, Report, Work};
+use super::{CONFIG, Export, ExportError, ExportReport, FIELD, Work};
 use crate::config::Family;
 use crate::tensors::Tensors;
 use checkpoint::weights::Stored;
@@ -67,7 +67,7 @@ pub(super) fn write(
     directory: &Path,
     measured: &HashMap<String, f64>,
     work: &mut Work<'_>,
-) -> Result<Report, ExportError> {
+) -> Result<ExportReport, ExportError> {
     let Export { class, config, weights, .. } = export;
     let layers = Layers::of(export);
     let mut shards = Shards::new(directory, layers.header_bytes(export), SHARD_BYTES);
@@ -80,7 +80,7 @@ pub(super) fn write(
             copy(&stored, 0..stored.num_bytes, out, &mut |bytes| work.advance(bytes))
         })?;
     }
-    let mut report = Report::default();
+    let mut report = ExportReport::default();
     let (narrow, eight) = (Target::of(*class), Target::Int8);
     let targets = targets(export, &layers.units, (narrow, eight), work)?;
     let mut judge = Judge::new(export, &layers.units, &targets, measured, work.threads)?;

@@ -1,5 +1,6 @@
-//! A device that is not this process's memory, as far as the model can tell: a thread with an arena of its own. The host sends
-//! it operations and holds numbers of places; nothing comes back but through what blocks. Inside, [`Reference`] computes.
+//! A device that is not this process's memory, as far as the model can tell: a thread with an arena of its own. The
+//! host sends it operations and holds numbers of places; nothing comes back but through what blocks. Inside,
+//! [`Reference`] computes.
 //!
 //! ```text
 //! host     begin ─ embed ─ rms_norm ─ ... ─ submit                          wait, read, num_routed: an answer

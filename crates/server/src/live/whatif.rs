@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use axum::extract::{RawQuery, State};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
-use engine::whatif::{self, Answer, Course, Figures, Settings, WhatIfError};
+use replay::{Changes, Course, Figures, WhatIfAnswer, WhatIfError};
 use scheduler::{Nanos, StepRecord};
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
@@ -37,13 +37,13 @@ const BREATH: usize = 64;
 
 /// Answers the question.
 pub(crate) async fn ask(State(app): State<Arc<App>>, RawQuery(query): RawQuery) -> Result<Response, ApiError> {
-    let (minutes, settings) = question(query.as_deref().unwrap_or_default())?;
+    let (minutes, changes) = question(query.as_deref().unwrap_or_default())?;
     let turn = app.simulations.clone().try_acquire_owned().map_err(|_| ApiError::simulating())?;
     let (told, answer) = oneshot::channel();
     let work = move || {
         // Held until the work is over, also when nobody waits for it any more; and given back before the answer is told,
         // for who hears it may ask again at once.
-        let simulated = simulate(&app, minutes, &settings);
+        let simulated = simulate(&app, minutes, &changes);
         drop(turn);
         let _ = told.send(simulated);
     };
@@ -66,9 +66,9 @@ fn refused(error: WhatIfError) -> ApiError {
     }
 }
 
-fn question(query: &str) -> Result<(u64, Settings), ApiError> {
+fn question(query: &str) -> Result<(u64, Changes), ApiError> {
     let mut minutes = MINUTES;
-    let mut settings = Settings::default();
+    let mut changes = Changes::default();
     for (name, value) in pairs(query) {
         let count = || match number(name, value)? {
             count @ 1..=0xffff_ffff => Ok(count as usize),
@@ -82,17 +82,17 @@ fn question(query: &str) -> Result<(u64, Settings), ApiError> {
                     return Err(ApiError::bad_request(message).with_param(name));
                 }
             }
-            "max_num_batched_tokens" => settings.max_num_batched_tokens = Some(count()?),
-            "max_prefill_chunk" => settings.max_prefill_chunk = Some(count()?),
-            "max_num_partial_prefills" => settings.max_prefill_seqs = Some(count()?),
-            "max_num_seqs" => settings.max_num_seqs = Some(count()?),
-            "kv_blocks" => settings.kv_blocks = Some(count()?),
-            "ttft_slo" => settings.ttft = Some(target(name, value)?),
-            "tpot_slo" => settings.tpot = Some(target(name, value)?),
+            "max_num_batched_tokens" => changes.max_num_batched_tokens = Some(count()?),
+            "max_prefill_chunk" => changes.max_prefill_chunk = Some(count()?),
+            "max_num_partial_prefills" => changes.max_prefill_seqs = Some(count()?),
+            "max_num_seqs" => changes.max_num_seqs = Some(count()?),
+            "kv_blocks" => changes.kv_blocks = Some(count()?),
+            "ttft_slo" => changes.ttft = Some(target(name, value)?),
+            "tpot_slo" => changes.tpot = Some(target(name, value)?),
             _ => return Err(unknown(name)),
         }
     }
-    Ok((minutes, settings))
+    Ok((minutes, changes))
 }
 
 /// `500ms`, `2s`, a bare number of milliseconds, or `off`.
@@ -123,9 +123,9 @@ struct Steps {
     left_out: u64,
 }
 
-fn simulate(app: &App, minutes: u64, settings: &Settings) -> Result<String, WhatIfError> {
+fn simulate(app: &App, minutes: u64, changes: &Changes) -> Result<String, WhatIfError> {
     let past = app.engine.past(Duration::from_secs(60 * minutes));
-    let (names, demands) = (Names::numbered(past.num_answers() as u64), app.engine.model().demands());
+    let (names, demands) = (Names::numbered(past.answers.len() as u64), app.engine.model().demands());
     let mut courses = [Steps::default(), Steps::default()];
     let (mut all, mut since) = (0, Instant::now());
     let mut watcher = |course: Course, record: &StepRecord| {
@@ -146,11 +146,11 @@ fn simulate(app: &App, minutes: u64, settings: &Settings) -> Result<String, What
         }
         all < MOST_STEPS
     };
-    let answer = whatif::watch(&past, settings, &mut watcher)?;
+    let answer = replay::watch(&past, changes, &mut watcher)?;
     Ok(written(minutes, &answer, &courses))
 }
 
-fn written(minutes: u64, answer: &Answer, [simulated, what_if]: &[Steps; 2]) -> String {
+fn written(minutes: u64, answer: &WhatIfAnswer, [simulated, what_if]: &[Steps; 2]) -> String {
     let head = json!({
         "minutes": minutes,
         "recorded": figures(&answer.recorded),
@@ -165,7 +165,7 @@ fn written(minutes: u64, answer: &Answer, [simulated, what_if]: &[Steps; 2]) -> 
 
 /// Times in milliseconds.
 fn figures(figures: &Figures) -> Value {
-    let spread = |of: &whatif::Spread| json!({"mean": of.mean * 1e3, "p50": of.p50 * 1e3, "p90": of.p90 * 1e3, "p99": of.p99 * 1e3});
+    let spread = |of: &replay::Spread| json!({"mean": of.mean * 1e3, "p50": of.p50 * 1e3, "p90": of.p90 * 1e3, "p99": of.p99 * 1e3});
     json!({
         "ttft": spread(&figures.ttft),
         "tpot": spread(&figures.tpot),

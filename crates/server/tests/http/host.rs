@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use checkpoint::{Checkpoint, Source};
 use engine::{Engine, EngineOptions};
+use model::Forward;
 use serde_json::{Value, json};
 use server::{Server, ServerOptions, Stop, StopHandle};
 
@@ -53,10 +54,19 @@ impl Host {
     }
 
     pub(crate) fn with(engine: EngineOptions, server: ServerOptions) -> Host {
+        Host::around(engine, server, |forward| forward)
+    }
+
+    /// With something around the model.
+    pub(crate) fn around(
+        engine: EngineOptions,
+        server: ServerOptions,
+        around: impl FnOnce(Box<dyn Forward>) -> Box<dyn Forward>,
+    ) -> Host {
         let alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/lantern");
         let checkpoint = Checkpoint::open(Source::Directory(directory)).expect("the model of this repository");
-        let engine = Engine::start(&checkpoint, &engine, &mut |_| {}).expect("the engine starts");
+        let engine = Engine::start_around(&checkpoint, &engine, &mut |_| {}, around).expect("the engine starts");
         let (handle, stop) = Stop::by_hand();
         let (sender, receiver) = mpsc::channel();
         let served = engine.clone();

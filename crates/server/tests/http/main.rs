@@ -5,6 +5,7 @@
 mod answers;
 mod client;
 mod connections;
+mod faults;
 mod host;
 mod live;
 mod otel;

@@ -1,5 +1,6 @@
 //! A run that was recorded can be done again: the same steps, and with the model the same tokens.
 
+#[path = "../../engine/tests/common/mod.rs"]
 mod common;
 
 use std::path::{Path, PathBuf};
@@ -7,9 +8,8 @@ use std::time::{Duration, Instant};
 
 use checkpoint::{Checkpoint, Source};
 use common::{gather, greedy, now, options, start};
-use engine::recording::{Recording, RecordingError, Replayed, Told, replay, replay_with_model};
-use engine::whatif::{Settings, past, what_if};
 use engine::{Arithmetic, EngineOptions, StartError};
+use replay::{Changes, Recording, RecordingError, Replayed, Told, past, replay, replay_with_model, what_if};
 
 /// A directory of this test's own, empty.
 fn directory(name: &str) -> PathBuf {
@@ -200,11 +200,7 @@ fn what_is_no_recording_says_so_in_one_line() {
     let header = &lines[0];
     let admit = lines.iter().find(|line| line.starts_with("{\"admit\"")).expect("there is one");
     let zero = header.replacen("\"num_blocks\":", "\"num_blocks\":0,\"x\":", 1);
-    let huge = header.replacen("\"num_blocks\":", "\"num_blocks\":1", 1).replacen(
-        "recording\":2",
-        "recording\":1111111111",
-        1,
-    );
+    let of_format = |number: &str| header.replacen("recording\":2", &format!("recording\":{number}"), 1).into_bytes();
     // The number of a field replaced by another.
     let with = |line: &str, field: &str, number: &str| {
         let (before, after) = line.split_once(&format!("\"{field}\":")).expect("it has the field");
@@ -231,9 +227,9 @@ fn what_is_no_recording_says_so_in_one_line() {
         ("text", b"Once upon a time\n".to_vec(), "no JSON"),
         ("json", b"{\"model\":\"x\"}\n".to_vec(), "twostroke_recording"),
         ("half", header.as_bytes()[..header.len() / 2].to_vec(), "no JSON"),
-        ("version", header.replacen("recording\":2", "recording\":99", 1).into_bytes(), "format 99"),
+        ("version", of_format("99"), "format 99"),
         ("field", zero.into_bytes(), "unknown field `x`"),
-        ("huge", huge.into_bytes(), "format 1111111111"),
+        ("huge", of_format("1111111111"), "format 1111111111"),
         ("line", format!("{header}\nnonsense\n").into_bytes(), "line 2"),
         ("kind", format!("{header}\n{{\"dance\":1}}\n").into_bytes(), "line 2: unknown variant `dance`"),
         ("nobody", format!("{header}\n{{\"cancel\":[7,0]}}\n").into_bytes(), "line 2: there is no open request 7"),
@@ -317,9 +313,9 @@ fn a_running_engine_remembers_what_its_recording_says() {
     engine.stop();
     engine.finish_recording(Duration::from_secs(20));
     let recorded = past(Recording::open(&path).expect("a recording")).expect("it can be replayed");
-    let ask = |past| what_if(past, &Settings::default()).expect("there were requests");
+    let ask = |past| what_if(past, &Changes::default()).expect("there were requests");
     assert_eq!(ask(&remembered), ask(&recorded));
-    assert_eq!(remembered.num_answers(), 18);
+    assert_eq!(remembered.answers.len(), 18);
     assert!(ask(&remembered).recorded.longest_gap <= moved, "what it was held is in no gap");
 }
 
@@ -327,30 +323,30 @@ fn a_running_engine_remembers_what_its_recording_says() {
 fn a_recorded_run_is_asked_what_would_have_been() {
     let directory = directory("whatif");
     let lines = recorded(&directory.join("run.jsonl"));
-    let ask = |settings: &Settings| {
+    let ask = |changes: &Changes| {
         let recording = Recording::open(&directory.join("run.jsonl")).expect("a recording");
-        what_if(&past(recording).expect("it can be replayed"), settings).expect("there were requests")
+        what_if(&past(recording).expect("it can be replayed"), changes).expect("there were requests")
     };
-    let same = ask(&Settings::default());
+    let same = ask(&Changes::default());
     assert_eq!(same.simulated, same.what_if, "nothing was asked");
-    assert_eq!(same, ask(&Settings::default()), "and the answer is the same each time");
+    assert_eq!(same, ask(&Changes::default()), "and the answer is the same each time");
     assert_eq!((same.recorded.refused, same.simulated.refused), (0, 0));
     assert_eq!(same.recorded.completed, same.simulated.completed);
     let steps = lines.iter().filter(|line| line.starts_with("{\"step\"")).count();
     assert!(steps > 50 && same.recorded.ttft.p50 > 0.0 && same.recorded.tpot.p50 > 0.0);
 
-    let roomy = ask(&Settings { kv_blocks: Some(4000), ..Settings::default() });
+    let roomy = ask(&Changes { kv_blocks: Some(4000), ..Changes::default() });
     assert_eq!((roomy.what_if.preemptions, roomy.recorded), (0, same.recorded), "blocks for all of them");
-    let alone = ask(&Settings { max_num_seqs: Some(3), ..Settings::default() });
+    let alone = ask(&Changes { max_num_seqs: Some(3), ..Changes::default() });
     // Whether fewer seats are better or worse for anybody depends on what steps took; that they differ does not.
     assert!(alone.what_if != same.what_if && alone.recorded == same.recorded, "other seats, another run: {alone}");
     assert_eq!(alone.what_if.completed, same.recorded.completed);
-    let small = ask(&Settings { kv_blocks: Some(1), ..Settings::default() });
+    let small = ask(&Changes { kv_blocks: Some(1), ..Changes::default() });
     let served = (small.what_if.completed, small.what_if.refused);
     assert!(served.0 < 3 && served.0 + served.1 == same.recorded.completed, "next to nobody fits: {small}");
     let zero = what_if(
         &past(Recording::open(&directory.join("run.jsonl")).expect("a recording")).expect("it can be replayed"),
-        &Settings { max_num_batched_tokens: Some(1), ..Settings::default() },
+        &Changes { max_num_batched_tokens: Some(1), ..Changes::default() },
     );
     assert!(zero.expect_err("a row for each seat").to_string().contains("max_num_batched_tokens (1)"));
 }

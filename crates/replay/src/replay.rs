@@ -1,23 +1,15 @@
 //! Doing it again: the recorded inputs at the recorded times, and whether the same comes of them.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use checkpoint::Checkpoint;
-use model::Progress;
+use engine::recording::{AdmitEntry, Entry, StepEntry};
 use scheduler::{
     Event, Nanos, Priority, Request, RequestId, RowOutput, Rows, Scheduler, Sequence, Step, StepOutput, StepRecord,
     StopRules, Targets, TokenId,
 };
 
-use super::format::{AdmitEntry, Entry, StepEntry};
-use super::{Recording, RecordingError};
-use crate::core::{Arrived, EngineCore};
-use crate::door::{self, Prompt, RawRequest, ValidatedRequest};
-use crate::journal::Log;
-use crate::output::outlet;
-use crate::start::Starting;
-use crate::{Engine, EngineOptions, ModelInfo, StartError};
+use crate::read::{Recording, RecordingError};
 
 /// What a replay came to.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -49,7 +41,7 @@ pub struct Difference {
 
 impl Difference {
     /// `recorded` and what came instead; both lines are about the same moment.
-    fn between(recorded: &Entry, replayed: Option<&Entry>) -> Difference {
+    pub(crate) fn between(recorded: &Entry, replayed: Option<&Entry>) -> Difference {
         if let (Entry::Step(recorded), Some(Entry::Step(replayed))) = (recorded, replayed) {
             return Difference { line: 0, step: Some(recorded.n), what: differences(recorded, replayed) };
         }
@@ -62,7 +54,7 @@ impl Difference {
 
 impl Replayed {
     /// One more entry that was the same.
-    fn count(&mut self, entry: &Entry, first: &mut Option<u64>) {
+    pub(crate) fn count(&mut self, entry: &Entry, first: &mut Option<u64>) {
         let moment = match entry {
             Entry::Admit(entry) => {
                 self.requests += 1;
@@ -320,136 +312,4 @@ fn differences(recorded: &StepEntry, replayed: &StepEntry) -> Vec<(String, Strin
     };
     let both = fields(recorded).into_iter().zip(fields(replayed)).filter(|((_, a), (_, b))| a != b);
     both.map(|((name, recorded), (_, replayed))| (name, recorded.to_string(), replayed.to_string())).collect()
-}
-
-/// Why a replay with a model could not begin or go on.
-#[derive(Debug, thiserror::Error)]
-pub enum ReplayError {
-    /// The recording.
-    #[error(transparent)]
-    Recording(#[from] RecordingError),
-    /// The model.
-    #[error(transparent)]
-    Start(#[from] StartError),
-}
-
-/// The same with everything else: the model of `checkpoint` computes each step, and its tokens, stop strings and
-/// failures are compared too. `options` says on how many threads and so on; sizes and classes are the recording's.
-pub fn replay_with_model(
-    mut recording: Recording,
-    checkpoint: &Checkpoint,
-    options: &EngineOptions,
-    progress: &mut (dyn FnMut(Progress) + Send),
-) -> Result<Replayed, ReplayError> {
-    let options = recording.header.options(checkpoint, options)?;
-    let (forward, model) = Engine::build(checkpoint, &options, &mut |starting| {
-        if let Starting::Loading(loaded) = starting {
-            progress(loaded);
-        }
-    })?;
-    let mut scheduler = Scheduler::new(recording.header.limits()).map_err(StartError::Limits)?;
-    scheduler.set_cost_model(recording.header.cost());
-    let heard = Arc::new(Mutex::new(VecDeque::new()));
-    let tape = heard.clone();
-    let hear = move |line| tape.lock().unwrap_or_else(PoisonError::into_inner).push_back(line);
-    let mut core = EngineCore::new(
-        scheduler,
-        forward,
-        model.tokenizer.clone(),
-        &options,
-        Arc::new(Mutex::new(Log::new(options.block_size))),
-    );
-    core.record_to(Some(Box::new(hear)));
-    core.adopt_thread();
-    let mut replayed = Replayed::default();
-    let mut first = None;
-    while let Some(entry) = recording.next()? {
-        let next = || heard.lock().unwrap_or_else(PoisonError::into_inner).pop_front().map(Entry::from);
-        // Of what the core said, everything must be in the recording, and in this order.
-        let came = match &entry {
-            Entry::Stop(..) => next(),
-            _ => next()
-                .map_or_else(|| compute(&mut core, &entry, &recording, &model).map(|()| next()), |it| Ok(Some(it)))?,
-        };
-        if came.as_ref() != Some(&entry) {
-            let difference = Difference::between(&entry, came.as_ref());
-            replayed.difference = Some(Difference { line: recording.line(), ..difference });
-            return Ok(replayed);
-        }
-        replayed.count(&entry, &mut first);
-    }
-    replayed.was_cut_off = !recording.has_end;
-    Ok(replayed)
-}
-
-/// Tells the core what the engine's thread told it.
-fn compute(
-    core: &mut EngineCore,
-    entry: &Entry,
-    recording: &Recording,
-    model: &ModelInfo,
-) -> Result<(), RecordingError> {
-    match entry {
-        Entry::Admit(entry) => {
-            let request = validated(entry, model)?;
-            // Nobody listens; the core does not mind.
-            let (outputs, ..) = outlet();
-            let arrived = Arrived { at: Nanos(entry.arrived), held: Nanos(0), ticket: None };
-            let admitted = core.admit(RequestId(entry.id), request, arrived, outputs, Nanos(entry.now));
-            admitted.map_err(|error| recording.wrong(format!("request {}: {error}", entry.id)))?;
-        }
-        Entry::Cancel(id, now) => {
-            if !core.cancel(RequestId(*id), Nanos(*now)) {
-                return Err(recording.wrong(format!("there is no open request {id}")));
-            }
-        }
-        Entry::Step(step) => {
-            core.step(&mut [step.from, step.to].map(Nanos).into_iter().cycle());
-        }
-        Entry::Idle(now) => {
-            core.step(&mut std::iter::repeat(Nanos(*now)));
-        }
-        Entry::Restart { cost } => {
-            let cost =
-                cost.as_ref().map(|cost| cost.model().map_err(|problem| recording.wrong(problem))).transpose()?;
-            core.start_over(cost, Nanos(0));
-        }
-        // What failed then does not fail now, or it would have been told.
-        Entry::Abandoned(_) => {}
-        Entry::Stop(..) | Entry::End => unreachable!("these come of a step"),
-    }
-    Ok(())
-}
-
-/// The request as it was let in. It passes the door again; what the door took from elsewhere is put back.
-fn validated(entry: &AdmitEntry, model: &ModelInfo) -> Result<ValidatedRequest, RecordingError> {
-    let sampling = &entry.sampling;
-    let raw = RawRequest {
-        max_tokens: Some(entry.max_tokens as i64),
-        min_tokens: Some(entry.min_tokens as i64),
-        n: Some(entry.n as i64),
-        temperature: Some(f64::from(sampling.temperature)),
-        top_p: Some(f64::from(sampling.top_p)),
-        top_k: Some(i64::from(sampling.top_k)),
-        min_p: Some(f64::from(sampling.min_p)),
-        presence_penalty: Some(f64::from(sampling.presence)),
-        frequency_penalty: Some(f64::from(sampling.frequency)),
-        repetition_penalty: Some(f64::from(sampling.repetition)),
-        logit_bias: sampling.bias.iter().map(|&(id, bias)| (i64::from(id), f64::from(bias))).collect(),
-        logprobs: sampling.logprobs.map(i64::from),
-        prompt_logprobs: entry.prompt_logprobs.map(i64::from),
-        stop: entry.stop.clone(),
-        ignore_eos: true,
-        include_stop_str_in_output: entry.include_stop,
-        skip_special_tokens: entry.skip_special,
-        priority: Some(i64::from(entry.priority)),
-        ..RawRequest::new(Prompt::Tokens(entry.prompt.iter().map(|&id| i64::from(id)).collect()))
-    };
-    let other = |problem| RecordingError::OtherModel { problem };
-    let request = door::validate(raw, model, &[0; 32]).map_err(|rejection| other(rejection.message))?;
-    if let Some(id) = entry.stop_token_ids.iter().find(|&&id| id as usize >= model.config.vocab_size) {
-        return Err(other(format!("it has no token {id}")));
-    }
-    let (stop, targets) = (stop_rules(entry), targets(entry));
-    Ok(ValidatedRequest { stop, targets, seed: entry.seed, salt: entry.salt, tenant: entry.tenant, ..request })
 }

@@ -13,23 +13,19 @@
 //! Not the same as it was: the cache is empty at the beginning, an answer's own tokens are not found by a later prompt,
 //! several answers of one request are as many requests, and requests that ended without a token are left out.
 
-use std::collections::BTreeMap;
 use std::fmt;
 
-use ledger::Ledger;
+use engine::past::{Past, PastStep};
 use scheduler::cost::Knot;
 use scheduler::{CostModel, Limits, LimitsError, Nanos, StepRecord, Targets, Work};
-use sim::report::Outcome;
-pub use sim::report::Spread;
+use sim::report::{Outcome, Spread};
 use sim::{Arrival, Fleet, Instance, Machine, Observer, Pace, Workload};
 
-use crate::past::Asked;
-pub use crate::past::Past;
-use crate::recording::{Recording, RecordingError, Told, replay};
+use crate::arrivals;
 
 /// What is to be different; `None`: as it was.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Settings {
+pub struct Changes {
     /// Time to first token that is wanted for every request; `Some(None)`: none is.
     pub ttft: Option<Option<Nanos>>,
     /// Mean time from a token to the next, the same way.
@@ -48,7 +44,7 @@ pub struct Settings {
     pub enable_prefix_caching: Option<bool>,
 }
 
-impl Settings {
+impl Changes {
     fn limits(&self, limits: &Limits) -> Limits {
         let rows = self.max_num_batched_tokens.unwrap_or(limits.max_num_batched_tokens);
         // A chunk that was as large as a step still is.
@@ -94,7 +90,7 @@ pub struct Figures {
 
 /// The answer: what was, the same simulated, and the question simulated.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Answer {
+pub struct WhatIfAnswer {
     /// As it was.
     pub recorded: Figures,
     /// The same settings in the simulator: how far it can be believed.
@@ -109,7 +105,7 @@ pub enum WhatIfError {
     /// Nothing to ask about.
     #[error("no request was answered in that time")]
     Nothing,
-    /// Settings that do not go together.
+    /// Changes that do not go together.
     #[error(transparent)]
     Limits(#[from] LimitsError),
     /// Whoever watched has seen enough.
@@ -145,43 +141,17 @@ impl Observer for Watched<'_, '_> {
     }
 }
 
-/// Reads a recording into a past. The steps are replayed on the way, so a recording that is not what happened is noticed:
-/// then this is what happened before the difference.
-pub fn past(recording: Recording) -> Result<Past, RecordingError> {
-    let header = recording.header.clone();
-    let block_size = header.limits().block_size;
-    let mut past = Past::new(header.limits(), header.cost());
-    // Of an account only the sums are asked for.
-    let (mut ledger, mut open) = (Ledger::new(0), BTreeMap::new());
-    replay(recording, &mut |told| match told {
-        Told::Admitted(request) => {
-            ledger.admit(request);
-            open.insert(request.id, Asked::of(request, block_size));
-        }
-        Told::Step(record) => {
-            ledger.step(record, None, &mut |_| {});
-            past.step(record);
-        }
-        Told::Ended(request) => {
-            if let Some((asked, account)) = open.remove(&request).zip(ledger.end(request)) {
-                past.closed(&asked, &account);
-            }
-        }
-    })?;
-    Ok(past)
-}
-
 /// Answers the question.
-pub fn what_if(past: &Past, settings: &Settings) -> Result<Answer, WhatIfError> {
-    watch(past, settings, &mut |_, _| true)
+pub fn what_if(past: &Past, changes: &Changes) -> Result<WhatIfAnswer, WhatIfError> {
+    watch(past, changes, &mut |_, _| true)
 }
 
 /// The same, for one who wants to see the steps. In these, requests are numbered by arrival.
-pub fn watch(past: &Past, settings: &Settings, watcher: &mut Watcher<'_>) -> Result<Answer, WhatIfError> {
-    let mut stories: Vec<&(Arrival, Outcome)> = past.stories.iter().collect();
+pub fn watch(past: &Past, changes: &Changes, watcher: &mut Watcher<'_>) -> Result<WhatIfAnswer, WhatIfError> {
+    let mut stories: Vec<(Arrival, Outcome)> = past.answers.iter().map(|answer| arrivals::story(answer)).collect();
     stories.sort_by_key(|(arrival, _)| arrival.at);
     let first = stories.first().map(|(arrival, _)| arrival.at).ok_or(WhatIfError::Nothing)?;
-    let asked: Vec<Targets> = stories.iter().map(|(arrival, _)| settings.targets(arrival.targets)).collect();
+    let asked: Vec<Targets> = stories.iter().map(|(arrival, _)| changes.targets(arrival.targets)).collect();
     let recorded = {
         let outcomes: Vec<Outcome> = stories.iter().map(|(_, outcome)| *outcome).collect();
         figures(&outcomes, &asked, past.preemptions)
@@ -204,14 +174,14 @@ pub fn watch(past: &Past, settings: &Settings, watcher: &mut Watcher<'_>) -> Res
         Ok::<Figures, WhatIfError>(figures(&report.outcomes, &asked, report.preemptions as usize))
     };
     let believed = past.cost.is_some();
-    let believes = believed || settings.ttft.flatten().is_some() || settings.tpot.flatten().is_some();
-    Ok(Answer {
+    let believes = believed || changes.ttft.flatten().is_some() || changes.tpot.flatten().is_some();
+    Ok(WhatIfAnswer {
         recorded,
-        simulated: simulate(Course::Simulated, Settings::default().limits(&past.limits), believed, &|arrival| {
+        simulated: simulate(Course::Simulated, Changes::default().limits(&past.limits), believed, &|arrival| {
             arrival.targets
         })?,
-        what_if: simulate(Course::WhatIf, settings.limits(&past.limits), believes, &|arrival| {
-            settings.targets(arrival.targets)
+        what_if: simulate(Course::WhatIf, changes.limits(&past.limits), believes, &|arrival| {
+            changes.targets(arrival.targets)
         })?,
     })
 }
@@ -242,7 +212,7 @@ fn machine(past: &Past, first: Nanos) -> Machine {
     let machine = undisturbed(past);
     let mut moments: Vec<(Nanos, f64)> = Vec::new();
     let mut free = Nanos(0);
-    for &(began, ref work, took) in past.steps.iter().filter(|&&(began, ..)| began >= first) {
+    for &PastStep { began, ref work, took } in past.steps.iter().filter(|step| step.began >= first) {
         let began = began.since(first);
         if free < began {
             moments.push((free, 1.0));
@@ -259,7 +229,7 @@ fn machine(past: &Past, first: Nanos) -> Machine {
 /// How long steps took when nothing disturbed them: fitted to steps of decode alone, and to all others (steps that were
 /// disturbed hardly count in a fit). Where there are too few, the recorded model, or one for both.
 fn undisturbed(past: &Past) -> Machine {
-    let steps = past.steps.iter().map(|&(_, work, took)| (work, took));
+    let steps = past.steps.iter().map(|step| (step.work, step.took));
     let (mixed, decode): (Vec<_>, Vec<_>) = steps.partition(|(work, _)| work.prefill_seqs > 0);
     let flat = || CostModel::new(vec![Knot { rows: 1, seconds: 1e-3 }], Default::default());
     let other = || past.cost.clone().or_else(|| fitted(&mixed)).or_else(|| fitted(&decode)).unwrap_or_else(flat);
@@ -278,10 +248,10 @@ fn fitted(steps: &[(Work, Nanos)]) -> Option<CostModel> {
     CostModel::fit(&rows, steps)
 }
 
-impl fmt::Display for Answer {
+impl fmt::Display for WhatIfAnswer {
     /// One line for each figure: recorded, simulated, how far off, what if.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Answer { recorded, simulated, what_if } = self;
+        let WhatIfAnswer { recorded, simulated, what_if } = self;
         writeln!(f, "{:<14}{:>12}{:>12}{:>10}{:>12}", "", "recorded", "simulated", "off", "what if")?;
         for (name, get) in TIMES {
             let (was, again, other) = (get(recorded), get(simulated), get(what_if));
@@ -318,7 +288,7 @@ const COUNTS: [(&str, Get<usize>); 3] = [
     ("refused", |figures| figures.refused),
 ];
 
-impl Answer {
+impl WhatIfAnswer {
     /// As JSON: the three columns, times in milliseconds.
     pub fn json(&self) -> serde_json::Value {
         let column = |figures: &Figures| {

@@ -1,0 +1,155 @@
+//! The engine of a replay: no thread and no clock. It is told the lines of a recording and says what it would have recorded.
+//!
+//! ```text
+//! header, checkpoint --load--> [`RecordedEngine`]
+//! entry of a file    --take--> the production core: admit, cancel, step, at the recorded time
+//!                    <--told-- its own entries, in the order in which a recording would have them
+//! ```
+//!
+//! Whether they are those of the file is for the caller to see. This is the only way to the core but an
+//! [`Engine`](crate::Engine), and nothing but a recording fits through it.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use checkpoint::Checkpoint;
+use kernels::{Arithmetic, KvDtype, KvShape, WeightClass};
+use model::{ModelConfig, Progress};
+use scheduler::{Nanos, RequestId, Scheduler};
+
+use crate::core::{Arrived, EngineCore};
+use crate::journal::Log;
+use crate::output::outlet;
+use crate::recording::{CostEntry, Entry, Header};
+use crate::{Engine, EngineOptions, ModelInfo, StartError, Starting, ValidatedRequest};
+
+/// Why a recording cannot be computed again.
+#[derive(Debug, thiserror::Error)]
+pub enum ReplayingError {
+    /// The model did not load.
+    #[error(transparent)]
+    Start(#[from] StartError),
+    /// The model cannot be what was recorded.
+    #[error("this model does not fit the recording: {0}")]
+    OtherModel(String),
+    /// An entry that no engine writes at this place.
+    #[error("{0}")]
+    Entry(String),
+}
+
+/// A model, its scheduler and what is between them, moved by the entries of a recording. Belongs to the thread that loads
+/// it.
+pub struct RecordedEngine {
+    core: EngineCore,
+    model: Arc<ModelInfo>,
+    told: Arc<Mutex<VecDeque<Entry>>>,
+}
+
+impl RecordedEngine {
+    /// Loads `checkpoint` as it was recorded: sizes, classes and arithmetic are the header's, which its reader has checked
+    /// ([`Header::check`]). `options` says on how many threads and so on.
+    pub fn load(
+        header: &Header,
+        checkpoint: &Checkpoint,
+        options: &EngineOptions,
+        progress: &mut (dyn FnMut(Progress) + Send),
+    ) -> Result<RecordedEngine, ReplayingError> {
+        let options = options_of(header, checkpoint, options)?;
+        let (forward, model) = Engine::build(checkpoint, &options, &mut |starting| {
+            if let Starting::Loading(loaded) = starting {
+                progress(loaded);
+            }
+        })?;
+        let mut scheduler = Scheduler::new(header.limits()).map_err(StartError::Limits)?;
+        scheduler.set_cost_model(header.cost());
+        let log = Arc::new(Mutex::new(Log::new(options.block_size)));
+        let mut core = EngineCore::new(scheduler, forward, model.tokenizer.clone(), &options, log);
+        let told = Arc::new(Mutex::new(VecDeque::new()));
+        let tape = told.clone();
+        core.record_to(Some(Box::new(move |line| {
+            tape.lock().unwrap_or_else(PoisonError::into_inner).push_back(Entry::from(line));
+        })));
+        core.adopt_thread();
+        Ok(RecordedEngine { core, model, told })
+    }
+
+    /// The oldest entry that it has told and nobody has asked for.
+    pub fn told(&mut self) -> Option<Entry> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
+    }
+
+    /// Does what the engine's thread did at this entry. An entry that came of another one (a stop string, the end) does
+    /// nothing.
+    pub fn take(&mut self, entry: &Entry) -> Result<(), ReplayingError> {
+        let core = &mut self.core;
+        match entry {
+            Entry::Admit(entry) => {
+                let request = ValidatedRequest::recorded(entry, &self.model)
+                    .map_err(|rejection| ReplayingError::OtherModel(rejection.message))?;
+                // Nobody listens; the core does not mind.
+                let (outputs, ..) = outlet();
+                let arrived = Arrived { at: Nanos(entry.arrived), held: Nanos(0), ticket: None };
+                let admitted = core.admit(RequestId(entry.id), request, arrived, outputs, Nanos(entry.now));
+                admitted.map_err(|error| ReplayingError::Entry(format!("request {}: {error}", entry.id)))?;
+            }
+            Entry::Cancel(id, now) => {
+                if !core.cancel(RequestId(*id), Nanos(*now)) {
+                    return Err(ReplayingError::Entry(format!("there is no open request {id}")));
+                }
+            }
+            Entry::Step(step) => {
+                core.step(&mut [step.from, step.to].map(Nanos).into_iter().cycle());
+            }
+            Entry::Idle(now) => {
+                core.step(&mut std::iter::repeat(Nanos(*now)));
+            }
+            Entry::Restart { cost } => {
+                let cost = cost.as_ref().map(CostEntry::model).transpose().map_err(ReplayingError::Entry)?;
+                core.start_over(cost, Nanos(0));
+            }
+            // What failed then does not fail now, or it would have been told.
+            Entry::Abandoned(_) | Entry::Stop(..) | Entry::End => {}
+        }
+        Ok(())
+    }
+}
+
+/// `options` with the sizes, the classes and the arithmetic of the recording.
+fn options_of(
+    header: &Header,
+    checkpoint: &Checkpoint,
+    options: &EngineOptions,
+) -> Result<EngineOptions, ReplayingError> {
+    let other = ReplayingError::OtherModel;
+    let classes = [WeightClass::Bf16, WeightClass::Int8, WeightClass::Int4];
+    let weights = classes.into_iter().find(|class| class.name() == header.weights);
+    let kv_dtype = [KvDtype::Bf16, KvDtype::Int8].into_iter().find(|dtype| dtype.name() == header.kv_dtype);
+    let (Some(weights), Some(kv_dtype)) = (weights, kv_dtype) else {
+        return Err(other(format!("there are no {} weights with a {} cache", header.weights, header.kv_dtype)));
+    };
+    let Some(arithmetic) = Arithmetic::from_name(&header.arithmetic) else {
+        return Err(other(format!("there is no arithmetic {:?}", header.arithmetic)));
+    };
+    let config = ModelConfig::load(checkpoint).map_err(|error| other(error.to_string()))?;
+    let limits = header.limits();
+    let cache = KvShape {
+        dtype: kv_dtype,
+        layers: config.num_layers,
+        blocks: limits.num_blocks,
+        block_size: limits.block_size,
+        num_kv_heads: config.num_kv_heads,
+        head_dim: config.head_dim,
+    };
+    Ok(EngineOptions {
+        weights,
+        as_stored: header.as_stored,
+        kv_dtype,
+        arithmetic: Some(arithmetic),
+        max_model_len: Some(limits.max_model_len),
+        max_num_seqs: limits.max_num_seqs,
+        max_num_batched_tokens: limits.max_num_batched_tokens,
+        block_size: limits.block_size,
+        kv_cache_bytes: Some(cache.bytes() as u64),
+        ..options.clone()
+    })
+}
