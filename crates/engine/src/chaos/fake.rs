@@ -44,6 +44,8 @@ pub(super) struct Fake {
     config: ModelConfig,
     block_size: usize,
     cells: Vec<Cell>,
+    /// Kept for its memory: the rows of a pass.
+    rows: Vec<Cell>,
     /// Hashes of the last batch's rows of logits, and their tokens.
     hidden: Vec<Cell>,
     faults: Arc<Mutex<Faults>>,
@@ -85,7 +87,7 @@ pub(super) fn logits(hash: u64, token: u32, out: &mut [f32]) {
 impl Fake {
     pub(super) fn new(blocks: usize, block_size: usize, faults: Arc<Mutex<Faults>>, clock: Arc<AtomicU64>) -> Fake {
         let cells = vec![Cell::default(); blocks * block_size];
-        Fake { config: config(), block_size, cells, hidden: Vec::new(), faults, clock }
+        Fake { config: config(), block_size, cells, rows: Vec::new(), hidden: Vec::new(), faults, clock }
     }
 
     /// The hash of `positions` tokens, read as attention reads them: each from its own place.
@@ -115,7 +117,9 @@ impl Forward for Fake {
             (computes, faults.pass + faults.row * batch.token_ids.len() as u64, planned)
         };
         self.clock.fetch_add(time, Ordering::Relaxed);
-        let mut rows = vec![Cell::default(); batch.token_ids.len()];
+        let mut rows = std::mem::take(&mut self.rows);
+        rows.clear();
+        rows.resize(batch.token_ids.len(), Cell::default());
         // What a pass writes before it fails is anybody's guess: here, the first half of it.
         let half = if planned { batch.token_ids.len() / 2 } else { batch.token_ids.len() };
         for span in &batch.spans {
@@ -136,6 +140,7 @@ impl Forward for Fake {
         }
         self.hidden.clear();
         self.hidden.extend(batch.logit_rows.iter().map(|&row| rows[row as usize]));
+        self.rows = rows;
         Ticket::new(pass, self.hidden.len())
     }
 
