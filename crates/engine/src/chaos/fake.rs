@@ -125,7 +125,8 @@ impl Forward for Fake {
         for span in &batch.spans {
             let table = &batch.block_tables[span.table.start as usize..span.table.end as usize];
             let mut hash = self.prefix(table, span.start as usize);
-            for row in span.first_row as usize..(span.first_row + span.num_rows) as usize {
+            let (first, count) = (span.first_row as usize, span.num_rows as usize);
+            for (row, cell) in rows.iter_mut().enumerate().skip(first).take(count) {
                 if row >= half {
                     std::panic::panic_any(PLANNED);
                 }
@@ -134,8 +135,8 @@ impl Forward for Fake {
                     std::panic::panic_any(PLANNED);
                 }
                 hash = grow(hash, token);
-                rows[row] = Cell { token, hash };
-                self.cells[batch.slots[row] as usize] = rows[row];
+                *cell = Cell { token, hash };
+                self.cells[batch.slots[row] as usize] = *cell;
             }
         }
         self.hidden.clear();
