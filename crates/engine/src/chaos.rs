@@ -18,6 +18,7 @@
 //!
 //! `cargo xtask chaos` runs it long. By hand: `TWOSTROKE_CHAOS_SEEDS`, `_FROM`, `_MINUTES` and `_SEED` as for the scheduler.
 
+mod allocations;
 mod fake;
 mod world;
 

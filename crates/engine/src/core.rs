@@ -358,6 +358,22 @@ impl EngineCore {
         self.forward.adopt_thread();
     }
 
+    /// A step until its results are told: planned, lowered, computed, sampled.
+    #[cfg(test)]
+    pub(crate) fn begin_step(&mut self, now: Nanos) -> usize {
+        self.scheduler.schedule_into(now, &mut self.step);
+        self.transfer();
+        self.lower();
+        self.compute();
+        self.output.rows.len()
+    }
+
+    /// The rest of it.
+    #[cfg(test)]
+    pub(crate) fn end_step(&mut self, now: Nanos) {
+        self.complete(now);
+    }
+
     #[cfg(test)]
     pub(crate) fn check_invariants(&self) {
         self.scheduler.check_invariants();

@@ -23,7 +23,7 @@ pub use image::ImageWriter;
 use image::Packed;
 use kernels::quant::GroupScale;
 use kernels::{Backend, BlockSource, Int4Source, Int8Source, MatrixShape, RowSource, WeightClass, gate_up_row};
-pub use rows::{Rows, Tensor};
+pub use rows::{Tensor, TensorRows};
 use std::collections::HashSet;
 use std::fmt;
 use std::ops::Range;

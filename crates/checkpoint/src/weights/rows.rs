@@ -1,7 +1,7 @@
 //! The rows of a tensor, wherever its numbers come from: as `f32`, or as the codes and scales that the file has.
 //!
 //! ```text
-//! Tensor ──rows()──> Rows ──read(i)──────────────> f32 row
+//! Tensor ──rows()──> TensorRows ──read(i)────────> f32 row
 //!                         └─int8, int4, blocks──> codes and scales, where a class keeps them as they are
 //! ```
 
@@ -27,7 +27,7 @@ pub struct Tensor<'w> {
 
 /// The rows of a tensor, whatever had to be read before the first one in memory.
 #[derive(Debug)]
-pub struct Rows<'w> {
+pub struct TensorRows<'w> {
     tensor: Tensor<'w>,
     /// Of a quantized module.
     codes: Option<quantized::Codes>,
@@ -48,12 +48,12 @@ impl<'w> Tensor<'w> {
     }
 
     /// Reads what rows need. Of a quantized module these are its bytes in the files; of others nothing.
-    pub fn rows(self) -> Result<Rows<'w>, LoadError> {
+    pub fn rows(self) -> Result<TensorRows<'w>, LoadError> {
         let codes = match &self.entry.values {
             Values::Rows { .. } => None,
             Values::Quantized(quantized) => Some(quantized.read(&self.weights.table.files)?),
         };
-        Ok(Rows { tensor: self, codes })
+        Ok(TensorRows { tensor: self, codes })
     }
 
     /// Reads row `row` of `elements` numbers from a tensor at `offset`, some blocks at a time.
@@ -86,7 +86,7 @@ impl<'w> Tensor<'w> {
     }
 }
 
-impl Rows<'_> {
+impl TensorRows<'_> {
     /// Reads `out.len()` values from `row * out.len()` on, exactly. Rows of whole blocks only.
     pub fn read(&self, row: usize, out: &mut [f32]) -> Result<(), LoadError> {
         match (&self.codes, &self.tensor.entry.values) {
@@ -113,7 +113,7 @@ impl Rows<'_> {
     }
 }
 
-impl Rows<'_> {
+impl TensorRows<'_> {
     /// Whether [`int4`](Self::int4) gives these rows without loss.
     pub(super) fn is_int4(&self) -> bool {
         self.codes.as_ref().is_some_and(quantized::Codes::is_int4)

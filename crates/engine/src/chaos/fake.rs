@@ -44,6 +44,8 @@ pub(super) struct Fake {
     config: ModelConfig,
     block_size: usize,
     cells: Vec<Cell>,
+    /// Kept for its memory: the rows of a pass.
+    rows: Vec<Cell>,
     /// Hashes of the last batch's rows of logits, and their tokens.
     hidden: Vec<Cell>,
     faults: Arc<Mutex<Faults>>,
@@ -85,7 +87,7 @@ pub(super) fn logits(hash: u64, token: u32, out: &mut [f32]) {
 impl Fake {
     pub(super) fn new(blocks: usize, block_size: usize, faults: Arc<Mutex<Faults>>, clock: Arc<AtomicU64>) -> Fake {
         let cells = vec![Cell::default(); blocks * block_size];
-        Fake { config: config(), block_size, cells, hidden: Vec::new(), faults, clock }
+        Fake { config: config(), block_size, cells, rows: Vec::new(), hidden: Vec::new(), faults, clock }
     }
 
     /// The hash of `positions` tokens, read as attention reads them: each from its own place.
@@ -115,13 +117,16 @@ impl Forward for Fake {
             (computes, faults.pass + faults.row * batch.token_ids.len() as u64, planned)
         };
         self.clock.fetch_add(time, Ordering::Relaxed);
-        let mut rows = vec![Cell::default(); batch.token_ids.len()];
+        let mut rows = std::mem::take(&mut self.rows);
+        rows.clear();
+        rows.resize(batch.token_ids.len(), Cell::default());
         // What a pass writes before it fails is anybody's guess: here, the first half of it.
         let half = if planned { batch.token_ids.len() / 2 } else { batch.token_ids.len() };
         for span in &batch.spans {
             let table = &batch.block_tables[span.table.start as usize..span.table.end as usize];
             let mut hash = self.prefix(table, span.start as usize);
-            for row in span.first_row as usize..(span.first_row + span.num_rows) as usize {
+            let (first, count) = (span.first_row as usize, span.num_rows as usize);
+            for (row, cell) in rows.iter_mut().enumerate().skip(first).take(count) {
                 if row >= half {
                     std::panic::panic_any(PLANNED);
                 }
@@ -130,12 +135,13 @@ impl Forward for Fake {
                     std::panic::panic_any(PLANNED);
                 }
                 hash = grow(hash, token);
-                rows[row] = Cell { token, hash };
-                self.cells[batch.slots[row] as usize] = rows[row];
+                *cell = Cell { token, hash };
+                self.cells[batch.slots[row] as usize] = *cell;
             }
         }
         self.hidden.clear();
         self.hidden.extend(batch.logit_rows.iter().map(|&row| rows[row as usize]));
+        self.rows = rows;
         Ticket::new(pass, self.hidden.len())
     }
 

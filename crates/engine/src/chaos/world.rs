@@ -173,7 +173,7 @@ pub(super) struct World {
 }
 
 /// A letter for each token.
-fn tokenizer() -> Tokenizer {
+pub(super) fn tokenizer() -> Tokenizer {
     let vocab: Vec<String> = (0..VOCAB).map(|id| format!("\"{}\": {id}", (b'a' + id as u8) as char)).collect();
     let json = format!(
         r#"{{"version": "1.0", "added_tokens": [], "normalizer": null, "pre_tokenizer": null, "post_processor": null,
@@ -710,7 +710,7 @@ fn answer_alone(request: &ValidatedRequest, answer: usize, tokenizer: &Tokenizer
     }
 }
 
-fn model_info(
+pub(super) fn model_info(
     limits: &Limits,
     tokenizer: &Arc<Tokenizer>,
     calibrated: Option<Calibrated>,

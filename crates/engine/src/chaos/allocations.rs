@@ -1,0 +1,75 @@
+//! A steady step allocates nothing until its results are told: plan, batch, rows of logits and sampled tokens are in memory
+//! that is kept. Telling does: clients get text of their own. Steady is an engine whose ring of records is full: until then
+//! each step's record is new.
+
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex};
+
+use allocation_counter::measure;
+use scheduler::{Limits, Nanos, RequestId, Scheduler, TierSizes};
+
+use super::fake::{EOS, Fake, Faults, NAN, POISON};
+use super::world::{model_info, tokenizer};
+use crate::EngineOptions;
+use crate::core::{Arrived, EngineCore};
+use crate::door::{self, Prompt, RawRequest};
+use crate::journal::Log;
+use crate::output;
+
+/// So many records are kept, and a few steps for the prompts.
+const WARM_UP: u64 = 4096 + 20;
+/// Steps that are measured.
+const STEPS: u64 = 100;
+/// Answers that decode.
+const ANSWERS: usize = 12;
+
+#[test]
+fn a_steady_step_allocates_nothing_until_it_is_told() {
+    let limits = Limits {
+        block_size: 4, // small, so that blocks are taken, filled and registered all the time
+        num_blocks: 16_384,
+        max_model_len: 4400,
+        max_num_seqs: ANSWERS,
+        max_num_batched_tokens: 1024,
+        max_prefill_chunk: 256,
+        max_prefill_seqs: ANSWERS,
+        max_queued_requests: 64,
+        max_queued_tokens: 100_000,
+        enable_prefix_caching: true,
+        hash_key: [5; 32],
+    };
+    let tokenizer = Arc::new(tokenizer());
+    let model = model_info(&limits, &tokenizer, None, TierSizes::default());
+    let faults = Arc::new(Mutex::new(Faults::default()));
+    let forward = Box::new(Fake::new(limits.num_blocks, limits.block_size, faults, Arc::new(AtomicU64::new(0))));
+    let log = Arc::new(Mutex::new(Log::new(limits.block_size)));
+    let scheduler = Scheduler::new(limits).expect("good limits");
+    let mut core = EngineCore::new(scheduler, forward, Some(tokenizer), &EngineOptions::default(), log);
+    for id in 0..8 {
+        let raw = RawRequest {
+            max_tokens: Some(4300),
+            n: Some(1 + i64::from(id == 7) * 4),
+            temperature: Some([0.0, 0.8][id as usize % 2]),
+            top_p: Some(0.9),
+            seed: Some(id),
+            logit_bias: [EOS, NAN, POISON].map(|token| (i64::from(token), -100.0)).to_vec(),
+            ..RawRequest::new(Prompt::Tokens((0..20).map(|token| 1 + (token + id) % 20).collect()))
+        };
+        let request = door::validate(raw, &model, &[1; 32]).expect("a good request");
+        let (outlet, ..) = output::outlet();
+        let arrived = Arrived { at: Nanos(0), held: Nanos(0), ticket: None };
+        core.admit(RequestId(id as u64), request, arrived, outlet, Nanos(0)).expect("there is room");
+    }
+    let (mut allocations, mut rows) = (0, 0);
+    for number in 0..WARM_UP + STEPS {
+        let mut sampled = 0;
+        let step = measure(|| sampled = core.begin_step(Nanos(2 * number)));
+        core.end_step(Nanos(2 * number + 1));
+        if number >= WARM_UP {
+            allocations += step.count_total;
+            rows += sampled;
+        }
+    }
+    assert_eq!(rows, STEPS as usize * ANSWERS, "all answers decode");
+    assert_eq!(allocations, 0, "allocations in {STEPS} steady steps");
+}
