@@ -1,6 +1,6 @@
-//! What fuzzing of runs and requests starts from and what it found, on stable: the corpora in `fuzz/corpus` through their
-//! doors, and changes to them from fixed seeds. `cargo xtask fuzz` goes on from there; model files and texts are in
-//! `crates/model/tests/fuzzed.rs`.
+//! What fuzzing of runs and requests starts from and what it found, on stable: the corpora in `fuzz/corpus` through
+//! their doors, and changes to them from fixed seeds. `cargo xtask fuzz` goes on from there; model files and texts are
+//! in `crates/model/tests/fuzzed.rs`.
 
 #[allow(dead_code, unreachable_pub, reason = "public to the fuzzer")]
 #[path = "../fuzz/src/mutate.rs"]

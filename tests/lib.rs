@@ -99,7 +99,8 @@ pub fn run_with_input(command: &mut Command, input: &[u8]) -> Ran {
     Ran { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
 }
 
-/// Waits for something that must come, however busy the machine is: whoever does not wait in vain loses nothing by patience.
+/// Waits for something that must come, however busy the machine is: whoever does not wait in vain loses nothing by
+/// patience.
 pub fn wait(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {

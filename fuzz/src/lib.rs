@@ -4,17 +4,17 @@
 //! corpus/gguf/*   real files, small  ──mutate──► files that are wrong in one place  ──doors──► Ok, or one clear error
 //! ```
 //!
-//! Bytes changed at random rarely pass a reader's first check. So [`mutate`] knows the formats: it finds the fields of a
-//! file (counts, lengths, kinds, offsets; the values of JSON) and changes one of them. `crates/model/tests/fuzzed.rs` and
-//! `tests/fuzzed.rs` compile the same modules and run the corpora, and some thousand mutations of them from fixed seeds, on
-//! stable. `doors` needs the model alone; `runs` has recordings, traces and the bodies of requests.
+//! Bytes changed at random rarely pass a reader's first check. So [`mutate`] knows the formats: it finds the fields of
+//! a file (counts, lengths, kinds, offsets; the values of JSON) and changes one of them. `crates/model/tests/fuzzed.rs`
+//! and `tests/fuzzed.rs` compile the same modules and run the corpora, and some thousand mutations of them from fixed
+//! seeds, on stable. `doors` needs the model alone; `runs` has recordings, traces and the bodies of requests.
 
 pub mod doors;
 pub mod mutate;
 pub mod runs;
 
-/// A panic that a reader catches (of the `tokenizers` crate, made an error) is no finding; the fuzzer aborts at one that
-/// comes through all the same, without its hook.
+/// A panic that a reader catches (of the `tokenizers` crate, made an error) is no finding; the fuzzer aborts at one
+/// that comes through all the same, without its hook.
 pub fn leave_caught_panics_alone() {
     std::panic::set_hook(Box::new(|_| {}));
 }

@@ -244,7 +244,8 @@ fn keeps_what_was_measured(by: &str) {
     assert!(said.contains("stopped: ") && said.contains(" of 6 requests were answered"), "{output:?}");
 }
 
-/// All answers of a point are there and their timelines are asked for: whoever says stop then does not get the next point.
+/// All answers of a point are there and their timelines are asked for: whoever says stop then does not get the next
+/// point.
 #[test]
 fn ctrl_c_while_timelines_are_read_begins_no_further_point() {
     // Three tokens at once and one later: a stall, whose owner the server is asked for.

@@ -1,4 +1,5 @@
-//! Limits on the memory of the process: the KV cache becomes smaller, and where nothing fits one line says which limit binds.
+//! Limits on the memory of the process: the KV cache becomes smaller, and where nothing fits one line says which limit
+//! binds.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! Every flag that takes a number, with numbers that nobody means: an answer within seconds, in the memory of an ordinary
-//! run, and never a panic or a signal. The flags are those of the reference, so a new one is tried too.
+//! Every flag that takes a number, with numbers that nobody means: an answer within seconds, in the memory of an
+//! ordinary run, and never a panic or a signal. The flags are those of the reference, so a new one is tried too.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -92,8 +92,8 @@ fn answer(server: &Server) -> String {
 /// What a child is told that has run for two seconds, at work or waiting for a processor.
 const TOO_LONG: &str = "took longer than 2 s";
 
-/// Row 29 of docs/faults.md: each bomb is one request's error; the next request is answered, one that runs beside it has the same
-/// answer as alone, and the server is no larger for it.
+/// Row 29 of docs/faults.md: each bomb is one request's error; the next request is answered, one that runs beside it
+/// has the same answer as alone, and the server is no larger for it.
 #[test]
 fn a_bomb_is_one_requests_error() {
     let directory = model_with("bombs", &obedient());
@@ -193,7 +193,8 @@ fn a_template_that_cannot_be_compiled_is_a_wrong_file() {
     }
 }
 
-/// Sources that the interpreter takes at any length are compiled, or are too deep for a child's stack: an error either way.
+/// Sources that the interpreter takes at any length are compiled, or are too deep for a child's stack: an error either
+/// way.
 #[test]
 fn deep_expressions_end_in_an_error_at_most() {
     for (at, unit) in ["not ", "-", "1+", "1~"].into_iter().enumerate() {

@@ -52,7 +52,8 @@ fn a_terminal_shows_it_until_q_and_is_given_back_as_it_was() {
         terminal.wait_for("code 0\r\n");
         let after = terminal.wait_for("\r\n");
         assert_eq!(before.trim(), after.trim(), "{keys:?}: the terminal's settings");
-        // The shell's own may be 130: the Ctrl-C may reach it as a signal, in the moment when `top` gives the terminal back.
+        // The shell's own may be 130: the Ctrl-C may reach it as a signal, in the moment when `top` gives the terminal
+        // back.
         assert!(terminal.code().is_some());
     }
 }

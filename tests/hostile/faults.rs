@@ -315,8 +315,8 @@ fn changes(base: &Arc<Base>) -> Vec<Case> {
     cases
 }
 
-/// A server records to `path`, to which something happens after its first answer: it answers as often as asked as before,
-/// and ends when told to.
+/// A server records to `path`, to which something happens after its first answer: it answers as often as asked as
+/// before, and ends when told to.
 fn records(path: &Path, times: usize, happens: impl FnOnce(&Path)) -> Result<(), String> {
     let mut server = Server::start(&["--record", text(path), "--kv-cache-memory-bytes", "8MiB"]);
     let alone = answered(server.port())?;

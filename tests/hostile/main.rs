@@ -13,8 +13,8 @@
 //! ```
 //!
 //! Rows are those of docs/faults.md, as in `crates/server/tests/http`; "found once" are defects that there were. The
-//! promise: any bytes as a file are one clear error or an answer, in less than a second and 300 MiB; any bytes on the port
-//! hurt nobody else.
+//! promise: any bytes as a file are one clear error or an answer, in less than a second and 300 MiB; any bytes on the
+//! port hurt nobody else.
 
 mod base;
 mod case;

@@ -23,8 +23,8 @@ use crate::http::{self, Answer};
 const FAMILY: &str = "request";
 const A: &str = "key-of-the-canary";
 const B: &str = "key-of-the-stranger";
-/// Longest that a canary waits, whatever a stranger does. On a quiet machine it waits a second or two, as the table says; what
-/// would let a stranger go first would make it wait for minutes.
+/// Longest that a canary waits, whatever a stranger does. On a quiet machine it waits a second or two, as the table
+/// says; what would let a stranger go first would make it wait for minutes.
 const CANARY: Duration = Duration::from_secs(30);
 /// Of one bad request, for an answer that takes milliseconds.
 const ANSWER: Duration = Duration::from_secs(60);

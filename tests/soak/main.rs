@@ -7,10 +7,10 @@
 //! sampler           every two seconds: resident memory, threads, open files
 //! books             what clients count (answers by status, tokens, cancels) ──► what /metrics counted, at quiesce
 //! ```
-//! The cache is far too small for what they ask, so requests are preempted all the time. After a warm-up of a fifth of the
-//! run, the slope of the memory is Theil and Sen's (the median of the slopes between all pairs of samples), with the 95 %
-//! interval of Kendall's statistic over blocks of samples, because neighbours are not independent. The upper end of a whole
-//! hour must lie below 1 MiB an hour; a shorter run cannot tell that much, and says how much it can.
+//! The cache is far too small for what they ask, so requests are preempted all the time. After a warm-up of a fifth of
+//! the run, the slope of the memory is Theil and Sen's (the median of the slopes between all pairs of samples), with
+//! the 95 % interval of Kendall's statistic over blocks of samples, because neighbours are not independent. The upper
+//! end of a whole hour must lie below 1 MiB an hour; a shorter run cannot tell that much, and says how much it can.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpStream};

@@ -21,7 +21,8 @@ fn tokenizer() -> PathBuf {
     root().join("models/lantern")
 }
 
-/// The three clients against a stand-in for a server: counts and definitions. No time of this machine is held against one.
+/// The three clients against a stand-in for a server: counts and definitions. No time of this machine is held against
+/// one.
 pub(crate) fn tests(binary: &Path) -> Result<Command, String> {
     let mut tests = program("check.py")?;
     tests.arg(binary).arg(tokenizer());

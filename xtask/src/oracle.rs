@@ -1,5 +1,5 @@
-//! `cargo xtask oracle`: what `crates/model/tests/data` holds, made again by the programs that made it and compared; and what
-//! `twostroke quantize` writes, read by the packages whose formats it writes.
+//! `cargo xtask oracle`: what `crates/model/tests/data` holds, made again by the programs that made it and compared;
+//! and what `twostroke quantize` writes, read by the packages whose formats it writes.
 
 use std::ffi::OsString;
 use std::fs;

@@ -17,8 +17,8 @@ pub(crate) fn target() -> PathBuf {
 }
 
 /// A program with its arguments, to be run in the repository, as if a person had typed it: without the variables by
-/// which `cargo run` describes this program. Some build scripts watch those, and half the tree would be built again each
-/// time they come and go.
+/// which `cargo run` describes this program. Some build scripts watch those, and half the tree would be built again
+/// each time they come and go.
 pub(crate) fn command<S: AsRef<OsStr>>(program: impl AsRef<OsStr>, arguments: &[S]) -> Command {
     let mut command = Command::new(program);
     for (name, _) in std::env::vars_os() {

@@ -11,8 +11,9 @@
 //! ```
 //!
 //! Four-bit numbers of a block lie in two halves: the low nibbles are its first half, the high nibbles its second.
-//! The formats are ggml's (Gerganov et al., 2023). Products and sums are rounded in the order in which the `gguf` package
-//! of Python computes them, so every bit of a dequantized float is the same: `oracle/gguf_cases.py` and `tests/gguf.rs`.
+//! The formats are ggml's (Gerganov et al., 2023). Products and sums are rounded in the order in which the `gguf`
+//! package of Python computes them, so every bit of a dequantized float is the same: `oracle/gguf_cases.py` and
+//! `tests/gguf.rs`.
 
 use half::f16;
 use kernels::quant::{BlockFormat, Codes, GroupScale, Scales};
@@ -97,7 +98,8 @@ impl BlockType {
     }
 
     /// Whole blocks to levels and the scales of their groups: `bytes` are those of `levels`, and `scales` has as many
-    /// groups as [`format`](Self::format) says. `scale * level + min` is what [`decode`](Self::decode) gives, bit by bit.
+    /// groups as [`format`](Self::format) says. `scale * level + min` is what [`decode`](Self::decode) gives, bit by
+    /// bit.
     pub fn groups(self, bytes: &[u8], levels: &mut [i8], scales: &mut [GroupScale]) {
         let (elements, block_bytes) = self.size();
         let per_block = elements / self.format().group;
@@ -172,8 +174,8 @@ impl BlockType {
 }
 
 impl BlockType {
-    /// Floats to whole blocks, as ggml's reference quantizers do it and the `gguf` package byte by byte: the number of largest
-    /// magnitude gives the scale. For Q8_0 and Q4_0, which this program writes.
+    /// Floats to whole blocks, as ggml's reference quantizers do it and the `gguf` package byte by byte: the number of
+    /// largest magnitude gives the scale. For Q8_0 and Q4_0, which this program writes.
     pub fn encode(self, values: &[f32], bytes: &mut [u8]) {
         match self {
             BlockType::Q8_0 => {

@@ -1,4 +1,5 @@
-//! A model's files behind one door, whatever they are packed in: a Hugging Face directory, GGUF, or bytes in the binary.
+//! A model's files behind one door, whatever they are packed in: a Hugging Face directory, GGUF, or bytes in the
+//! binary.
 //!
 //! ```text
 //! Source ──> Files ──which container?──> safetensors::Directory   texts as they lie in the directory

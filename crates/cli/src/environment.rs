@@ -48,8 +48,9 @@ fn otel_of(get: impl Fn(&str) -> Option<String>) -> Option<OtelOptions> {
     })
 }
 
-/// Chat templates run in child processes of this very program. On Linux that is the file that runs, also when another one
-/// has its name by now (an upgrade in place); elsewhere the file of that name, and a child of another version is refused.
+/// Chat templates run in child processes of this very program. On Linux that is the file that runs, also when another
+/// one has its name by now (an upgrade in place); elsewhere the file of that name, and a child of another version is
+/// refused.
 pub(crate) fn template_renderer() -> Renderer {
     let running = Path::new("/proc/self/exe");
     let program = match running.exists() {

@@ -1,5 +1,5 @@
-//! The verbs. Every flag is declared once with its docs, in the file of the verb that it belongs to (`flags/VERB.rs`), and
-//! what several verbs share in [`shared`]; [`values`] reads what is written behind them. `--help` and
+//! The verbs. Every flag is declared once with its docs, in the file of the verb that it belongs to (`flags/VERB.rs`),
+//! and what several verbs share in [`shared`]; [`values`] reads what is written behind them. `--help` and
 //! `docs/reference/flags.md` are generated from these, and a test compares the latter.
 //!
 //! Where a flag means the same as in vLLM it has vLLM's name; short names are those of llama.cpp. Nothing but flags
@@ -65,14 +65,14 @@ pub(crate) enum Command {
     Bench(BenchFlags),
     /// Measure both phases as curves: prefill against the prompt's length, decode against position and batch.
     ///
-    /// Writes a table, CSV, JSON, pictures with the fitted laws and one HTML page that can be opened offline, and says in words
-    /// what bound each phase and how sure that is. Ctrl-C keeps what was measured.
+    /// Writes a table, CSV, JSON, pictures with the fitted laws and one HTML page that can be opened offline, and says
+    /// in words what bound each phase and how sure that is. Ctrl-C keeps what was measured.
     Lab(LabFlags),
     /// Load any OpenAI-compatible server and measure TTFT, TPOT, ITL, rates and goodput from the outside.
     ///
     /// Options, result block and JSON fields are those of `vllm bench serve`. TPOT is (end-to-end latency - TTFT) /
-    /// (output tokens - 1). A gap above twice the median of its answer is a stall; a server that keeps timelines, as this
-    /// one does, is asked whose prompts took that time. Ctrl-C ends the run and reports what was answered.
+    /// (output tokens - 1). A gap above twice the median of its answer is a stall; a server that keeps timelines, as
+    /// this one does, is asked whose prompts took that time. Ctrl-C ends the run and reports what was answered.
     BenchServe(Box<BenchServeFlags>),
     /// Measure what weights and KV cache cost in quality, against float32, on a text of yours or on one in the binary.
     ///
@@ -81,10 +81,11 @@ pub(crate) enum Command {
     Quality(QualityFlags),
     /// Write a model with narrow weights, for this and other engines.
     ///
-    /// safetensors in the layout of compressed-tensors, a directory that vLLM loads too, or one GGUF file for llama.cpp.
-    /// A matrix that would lose too much stays as it is stored, and is named.
+    /// safetensors in the layout of compressed-tensors, a directory that vLLM loads too, or one GGUF file for
+    /// llama.cpp. A matrix that would lose too much stays as it is stored, and is named.
     Quantize(QuantizeFlags),
-    /// Tell what this machine offers: instruction sets, cores, memory, measured limits. Exit code 1 if something is missing.
+    /// Tell what this machine offers: instruction sets, cores, memory, measured limits. Exit code 1 if something is
+    /// missing.
     Doctor(DoctorFlags),
     /// Before a weight is read: will a model fit, how fast will it be, how many requests at once, which phase limits.
     ///

@@ -5,7 +5,8 @@
 //! limits, measured by run,
 //! by serve at its start      ──> limits.json     read where processor, instruction set, arithmetic and threads are the same
 //! ```
-//! Only ever a saving of time: whatever is wrong with such a file, it is as if there were none. Each is whole or absent.
+//! Only ever a saving of time: whatever is wrong with such a file, it is as if there were none. Each is whole or
+//! absent.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -127,8 +128,8 @@ pub(crate) fn keep_limits(directory: &Path, on: On, limits: &Limits) -> io::Resu
     write(&directory.join(LIMITS), &on.key(), found)
 }
 
-/// The limits of this machine as earlier starts have measured them: of each the highest, since whatever disturbs a measurement
-/// lowers it.
+/// The limits of this machine as earlier starts have measured them: of each the highest, since whatever disturbs a
+/// measurement lowers it.
 pub(crate) fn limits(directory: &Path, on: On) -> Option<Limits> {
     let found = read(&directory.join(LIMITS), &on.key())?;
     let rate = |name: &str| found[name].as_f64().filter(|rate| rate.is_finite() && *rate > 0.0);

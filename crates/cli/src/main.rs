@@ -4,9 +4,8 @@
 //! flags --typed--> commands/*.rs --> launch, server, model, kernels, sim, plan, load
 //! environment ------^      (the only crate that reads the environment)
 //! ```
-//! Exit codes: 0 done, 1 it did not work out, 2 a wrong flag, value or file (one line says which), 101 a bug, 130 Ctrl-C
-//! or a terminal that is gone.
-//! Answers and figures go to standard output, everything else to standard error.
+//! Exit codes: 0 done, 1 it did not work out, 2 a wrong flag, value or file (one line says which), 101 a bug, 130
+//! Ctrl-C or a terminal that is gone. Answers and figures go to standard output, everything else to standard error.
 
 mod commands;
 mod console;

@@ -35,8 +35,8 @@ struct Facts {
     command: String,
 }
 
-/// The lines; none where nothing is to be chosen. `model`: as the user named it. `limits`: those of this machine, if they were
-/// measured in this process.
+/// The lines; none where nothing is to be chosen. `model`: as the user named it. `limits`: those of this machine, if
+/// they were measured in this process.
 pub(crate) fn start_lines(
     flags: &ModelFlags,
     model: Option<&str>,
@@ -74,8 +74,8 @@ pub(crate) fn start_lines(
     lines(&facts).to_vec()
 }
 
-/// Whether these may be limits: no machine multiplies integers more slowly than 16-bit numbers, but one whose other processes
-/// took the time meanwhile seems to.
+/// Whether these may be limits: no machine multiplies integers more slowly than 16-bit numbers, but one whose other
+/// processes took the time meanwhile seems to.
 fn is_plausible(limits: &Limits) -> bool {
     limits.int8_ops >= limits.bf16_flops
 }

@@ -4,8 +4,8 @@ use std::io;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Hears of both from now on; without it either would end the process. A SIGHUP that the command was told to ignore when
-/// it was started, as `nohup` does, stays ignored.
+/// Hears of both from now on; without it either would end the process. A SIGHUP that the command was told to ignore
+/// when it was started, as `nohup` does, stays ignored.
 pub(crate) struct Ends {
     interrupt: Signal,
     hangup: Option<Signal>,

@@ -6,8 +6,8 @@
 //!   v
 //! samples     [(Work, seconds)] --CostModel::fit--> CostModel --> NAME.cost, read by the next start
 //! ```
-//! The most telling shapes come first, and one that would end after [`HARD_LIMIT`] is left out, so that a large model is
-//! measured coarsely and in time; what was left out is extrapolated, and corrected while the engine runs.
+//! The most telling shapes come first, and one that would end after [`HARD_LIMIT`] is left out, so that a large model
+//! is measured coarsely and in time; what was left out is extrapolated, and corrected while the engine runs.
 //!
 //! Nothing of it can be seen later: the prefix cache has not heard of these blocks, and a sequence writes each of its
 //! slots before it reads it.
@@ -75,8 +75,8 @@ pub(crate) struct Room {
 }
 
 impl Room {
-    /// What a result depends on. The size of the cache is not part of it: that follows from the memory that happens to be
-    /// free at the start.
+    /// What a result depends on. The size of the cache is not part of it: that follows from the memory that happens to
+    /// be free at the start.
     pub(crate) fn name(&self) -> String {
         format!("{} {} {} {}", self.rows, self.seqs, self.len.min(4 * LONG), self.block_size)
     }
@@ -192,8 +192,8 @@ pub(crate) fn measure(
     CostModel::fit(&knots(measured.iter().map(|(shape, _)| shape)), &steps)
 }
 
-/// A time that the step does not exceed, by those measured: that of the next one with as many rows, or the largest one's
-/// in proportion.
+/// A time that the step does not exceed, by those measured: that of the next one with as many rows, or the largest
+/// one's in proportion.
 fn estimate(shape: &Shape, measured: &[(Shape, Duration)]) -> Duration {
     let larger = measured.iter().filter(|(other, _)| other.rows() >= shape.rows()).map(|&(_, took)| took).min();
     let largest = measured.iter().max_by_key(|(other, _)| other.rows());

@@ -1,5 +1,5 @@
-//! Seeded chaos over the engine itself: the production handle, driver, core, scheduler and sampler, with an imagined clock
-//! and a model whose logits are a hash of what its cache holds.
+//! Seeded chaos over the engine itself: the production handle, driver, core, scheduler and sampler, with an imagined
+//! clock and a model whose logits are a hash of what its cache holds.
 //!
 //! ```text
 //! clients (world.rs) --submit, cancel, read--> Engine --commands--> Driver --step--> EngineCore --> Fake (fake.rs)
@@ -16,7 +16,8 @@
 //! - the times of an answer are those that its client's clock shows, and its ledger's sums are these times;
 //! - a recording replays to the same steps.
 //!
-//! `cargo xtask chaos` runs it long. By hand: `TWOSTROKE_CHAOS_SEEDS`, `_FROM`, `_MINUTES` and `_SEED` as for the scheduler.
+//! `cargo xtask chaos` runs it long. By hand: `TWOSTROKE_CHAOS_SEEDS`, `_FROM`, `_MINUTES` and `_SEED` as for the
+//! scheduler.
 
 mod allocations;
 mod fake;

@@ -6,9 +6,9 @@
 //!                          held 4             held 2
 //! ```
 //!
-//! Time is an argument everywhere below: this is where it comes from. A hold is no event for the scheduler, the ledger, a
-//! recording or a simulation: nothing happens in it, no target runs, nobody is late because of it. Who wants to show it
-//! asks here ([`Clock::held`]), and so does who writes the machine's times ([`Clock::since_start`]).
+//! Time is an argument everywhere below: this is where it comes from. A hold is no event for the scheduler, the ledger,
+//! a recording or a simulation: nothing happens in it, no target runs, nobody is late because of it. Who wants to show
+//! it asks here ([`Clock::held`]), and so does who writes the machine's times ([`Clock::since_start`]).
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -114,8 +114,8 @@ impl Clock {
         }
     }
 
-    /// What the machine's clock showed, from the start of the engine, at a moment of the engine's; at the moment of a hold,
-    /// when that began.
+    /// What the machine's clock showed, from the start of the engine, at a moment of the engine's; at the moment of a
+    /// hold, when that began.
     pub(crate) fn since_start(&self, at: Nanos) -> Nanos {
         let holds = self.holds();
         let before = holds.ended.partition_point(|hold| hold.0 < at);

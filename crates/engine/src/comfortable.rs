@@ -5,9 +5,9 @@
 //! first token                  1 s, or three times what reading a prompt of 1,024 tokens alone takes
 //! ```
 //! People read 4 to 7 tokens a second, and a stream of 7 to 20 reads smoothly. A step of a full house is what decode
-//! takes with every seat taken; a target below it would be missed by definition, and one close to it would leave prompts
-//! nothing. A first token after a second feels like an answer; a slower machine gets the time that it needs for a common
-//! prompt, its own and that of two others before it.
+//! takes with every seat taken; a target below it would be missed by definition, and one close to it would leave
+//! prompts nothing. A first token after a second feels like an answer; a slower machine gets the time that it needs for
+//! a common prompt, its own and that of two others before it.
 
 use scheduler::{CostModel, Nanos, Targets, Work};
 
@@ -85,7 +85,8 @@ mod tests {
 
     #[test]
     fn targets_are_comfortable_where_the_machine_can_do_it() {
-        // (milliseconds of a pass, of each further row, seats), and the targets in milliseconds: to first token, then each.
+        // (milliseconds of a pass, of each further row, seats), and the targets in milliseconds: to first token, then
+        // each.
         let table = [
             ((0.1, 0.01, 64), (1000, 50)),      // faster than anybody reads
             ((20.0, 0.1, 64), (1000, 53)), // a full house takes 26.3 ms: twice that leaves prompts half of the time

@@ -2,8 +2,8 @@
 //! blocks or waits, and what happened is told to the [`Journal`], once.
 //!
 //! A step that fails costs nobody else anything. Rows that panic are computed again in halves, which changes no bit of
-//! anybody's, until the one sequence is found that fails alone; its request ends. A failure around the rows abandons the
-//! plan. Only where the scheduler itself may be in disorder does everything begin anew.
+//! anybody's, until the one sequence is found that fails alone; its request ends. A failure around the rows abandons
+//! the plan. Only where the scheduler itself may be in disorder does everything begin anew.
 
 mod compute;
 mod deliver;
@@ -198,8 +198,8 @@ impl EngineCore {
         self.tiers = Some(tiers);
     }
 
-    /// One forward pass: the sentence that the whole engine is. False if there was nothing to compute yet. `clock` is asked
-    /// twice: for the plan, and for its end.
+    /// One forward pass: the sentence that the whole engine is. False if there was nothing to compute yet. `clock` is
+    /// asked twice: for the plan, and for its end.
     pub(crate) fn step(&mut self, clock: &mut dyn Iterator<Item = Nanos>) -> bool {
         let mut now = || clock.next().expect("time goes on");
         if let Some(tiers) = &mut self.tiers {
@@ -300,7 +300,8 @@ impl EngineCore {
         }
     }
 
-    /// Whether a plan is under way that has not been completed: what failed is around its rows, and the scheduler is whole.
+    /// Whether a plan is under way that has not been completed: what failed is around its rows, and the scheduler is
+    /// whole.
     pub(crate) fn is_in_flight(&self) -> bool {
         self.scheduler.in_flight().is_some()
     }
@@ -324,8 +325,8 @@ impl EngineCore {
         self.fail_all(error);
     }
 
-    /// The last resort, where the scheduler may be in disorder: everything admitted ends with an error, and a new scheduler
-    /// begins with an empty cache and empty tiers. `cost`: what predicts its steps.
+    /// The last resort, where the scheduler may be in disorder: everything admitted ends with an error, and a new
+    /// scheduler begins with an empty cache and empty tiers. `cost`: what predicts its steps.
     pub(crate) fn start_over(&mut self, cost: Option<CostModel>, now: Nanos) {
         let limits = self.scheduler.limits().clone();
         self.scheduler = Scheduler::new(limits).expect("these limits have made a scheduler before");

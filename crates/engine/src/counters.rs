@@ -1,5 +1,5 @@
-//! Counters, gauges and histograms: a view of step records and closed accounts. Nothing here is measured, and nothing is
-//! counted anywhere else.
+//! Counters, gauges and histograms: a view of step records and closed accounts. Nothing here is measured, and nothing
+//! is counted anywhere else.
 
 use ledger::{Account, News, Totals};
 use scheduler::{FinishReason, Nanos, StepRecord, SwapStats};
@@ -139,7 +139,8 @@ pub struct Stats {
     pub owners: Totals,
     /// What the cost model said of steps of decode alone, of prefill alone, and of both.
     pub predictions: [Predictions; 3],
-    /// Requests that ended and had targets, by [`ServiceClass::ALL`]: to first token, between tokens, all that they had.
+    /// Requests that ended and had targets, by [`ServiceClass::ALL`]: to first token, between tokens, all that they
+    /// had.
     pub targets_met: [[u64; 3]; 3],
     /// Those that missed them, likewise.
     pub targets_missed: [[u64; 3]; 3],

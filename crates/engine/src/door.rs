@@ -1,7 +1,7 @@
 //! The one door. Every entry point (HTTP, command line, library) fills a [`RawRequest`] with whatever it was given and
-//! gets a [`ValidatedRequest`] or a [`Rejection`] that names the field. A line of a recording, which holds what once passed,
-//! passes again ([`ValidatedRequest::recorded`]). Nothing outside this file makes or changes a `ValidatedRequest`, so a value
-//! that could hurt the engine has no way in, whichever API or file it came through.
+//! gets a [`ValidatedRequest`] or a [`Rejection`] that names the field. A line of a recording, which holds what once
+//! passed, passes again ([`ValidatedRequest::recorded`]). Nothing outside this file makes or changes a
+//! `ValidatedRequest`, so a value that could hurt the engine has no way in, whichever API or file it came through.
 //!
 //! All relations are checked on the *resolved* values (after defaults), and before a block or a seat is taken.
 
@@ -57,8 +57,8 @@ pub enum Prompt {
     },
 }
 
-/// How urgent a request is, in the words of OpenAI's `service_tier`: its place among its tenant's own, and a weight beside
-/// those of others ([`Priority::charge`]).
+/// How urgent a request is, in the words of OpenAI's `service_tier`: its place among its tenant's own, and a weight
+/// beside those of others ([`Priority::charge`]).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ServiceClass {
     /// Priority -1: before its tenant's others, with four times their weight beside those of other tenants.

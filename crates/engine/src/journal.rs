@@ -10,8 +10,8 @@
 //!                                            --> turnover   how often a request ends
 //! ```
 //!
-//! The core makes one call per fact and knows none of the views; a view sees facts and closed accounts, and never the core.
-//! Facts of a step are gathered and written together: the lock that readers share is taken once per step.
+//! The core makes one call per fact and knows none of the views; a view sees facts and closed accounts, and never the
+//! core. Facts of a step are gathered and written together: the lock that readers share is taken once per step.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -43,8 +43,8 @@ pub(crate) enum Fact {
     Idle(Nanos),
     /// A plan that was not computed: its sequences went back to the queue.
     Abandoned(Nanos),
-    /// A step is complete. `tokens`: all that were sampled, in the plan's order, as many for each row as its record says;
-    /// empty where nobody records.
+    /// A step is complete. `tokens`: all that were sampled, in the plan's order, as many for each row as its record
+    /// says; empty where nobody records.
     Step { record: StepRecord, tokens: Vec<TokenId>, failed: Vec<RequestId> },
     /// The text of an answer holds a stop string. Its end follows.
     Stopped(RequestId, usize),
@@ -113,8 +113,8 @@ impl Journal {
         self.pending.push(fact);
     }
 
-    /// Brings every view up to date. `held`: for how long the engine was held until now. What finished requests are to be
-    /// told is appended to `receipts`.
+    /// Brings every view up to date. `held`: for how long the engine was held until now. What finished requests are to
+    /// be told is appended to `receipts`.
     pub(crate) fn write(&mut self, gauges: Gauges, cost: Option<&CostModel>, held: Nanos, receipts: &mut Vec<Receipt>) {
         if let Some(tape) = &mut self.tape {
             self.pending.iter().filter_map(line).for_each(tape);

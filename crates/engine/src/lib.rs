@@ -113,7 +113,8 @@ pub struct ModelInfo {
     pub kv_dtype: KvDtype,
     /// Bytes of the KV cache.
     pub kv_bytes: usize,
-    /// What made that less than all seats could use at full length; `None` if nothing did, or if somebody chose the size.
+    /// What made that less than all seats could use at full length; `None` if nothing did, or if somebody chose the
+    /// size.
     pub memory_limit: Option<MemoryLimit>,
     /// Bytes of weights read by one step, every expert counted.
     pub weight_bytes: usize,
@@ -140,8 +141,9 @@ pub struct ModelInfo {
 }
 
 impl ModelInfo {
-    /// The one door: checks every field, resolves defaults, tokenizes. See [`RawRequest`]. `salt_key`: what keeps the cache
-    /// salts of this process from being guessed. An engine also refuses what its cache cannot hold ([`Engine::validate`]).
+    /// The one door: checks every field, resolves defaults, tokenizes. See [`RawRequest`]. `salt_key`: what keeps the
+    /// cache salts of this process from being guessed. An engine also refuses what its cache cannot hold
+    /// ([`Engine::validate`]).
     ///
     /// Cost: linear in the prompt's bytes.
     pub fn validate(&self, raw: RawRequest, salt_key: &[u8; 32]) -> Result<ValidatedRequest, Rejection> {
@@ -360,8 +362,8 @@ impl Engine {
         log.recent.steps_from(from).map(|(_, record)| record.clone()).collect()
     }
 
-    /// The answers to what came in the last `span` and is over, and the steps, as far as they are remembered: what can be
-    /// simulated with other settings. It holds lengths and moments, and no content.
+    /// The answers to what came in the last `span` and is over, and the steps, as far as they are remembered: what can
+    /// be simulated with other settings. It holds lengths and moments, and no content.
     pub fn past(&self, span: Duration) -> past::Past {
         let begin = self.0.clock.now().since(Nanos(span.as_nanos() as u64));
         let shared = self.log().history.share();
@@ -380,7 +382,8 @@ impl Engine {
         self.0.clock.now()
     }
 
-    /// Nanoseconds between the start of the engine and one of its moments, on the machine's clock: with what it was held.
+    /// Nanoseconds between the start of the engine and one of its moments, on the machine's clock: with what it was
+    /// held.
     pub fn since_start(&self, at: Nanos) -> Nanos {
         self.0.clock.since_start(at)
     }
@@ -404,8 +407,8 @@ impl Engine {
         }
     }
 
-    /// Makes no further step until [`Engine::resume`]: requests wait and none fails. Resolves when the step in flight is
-    /// done, to whether the engine is held now: it is not if it drains or has stopped.
+    /// Makes no further step until [`Engine::resume`]: requests wait and none fails. Resolves when the step in flight
+    /// is done, to whether the engine is held now: it is not if it drains or has stopped.
     pub async fn pause(&self) -> bool {
         self.hold(Hold::Pause).await
     }

@@ -5,10 +5,10 @@
 //!                 --- who waits and runs ---------> scene (while somebody watches)      <--- a copy ----- Watch
 //! ```
 //!
-//! The engine's thread does the same work whether somebody watches or not, but for the scene: that it fills four times a
-//! second, and not at all while nobody watches or a reader holds it. A reader takes pointers to records under the log's
-//! lock and does everything else, text above all, with the lock released. One that is slow finds that the oldest records
-//! are gone; nothing waits for it.
+//! The engine's thread does the same work whether somebody watches or not, but for the scene: that it fills four times
+//! a second, and not at all while nobody watches or a reader holds it. A reader takes pointers to records under the
+//! log's lock and does everything else, text above all, with the lock released. One that is slow finds that the oldest
+//! records are gone; nothing waits for it.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -115,7 +115,8 @@ pub struct Ended {
 /// A step of the log.
 #[derive(Clone, Debug)]
 pub struct LoggedStep {
-    /// Its number since the engine started. The scheduler's own number starts again after a step that failed; this does not.
+    /// Its number since the engine started. The scheduler's own number starts again after a step that failed; this does
+    /// not.
     pub number: u64,
     /// What it was.
     pub record: Arc<StepRecord>,

@@ -25,8 +25,8 @@ pub(crate) struct LogitRow {
     pub(crate) scores: bool,
 }
 
-/// Fills `batch` and `logit_rows` (one entry per row of `batch.logit_rows`) from `step`. Both are cleared first and keep
-/// their memory. `scores` says whose prompt wants its log probabilities.
+/// Fills `batch` and `logit_rows` (one entry per row of `batch.logit_rows`) from `step`. Both are cleared first and
+/// keep their memory. `scores` says whose prompt wants its log probabilities.
 pub(crate) fn lower(
     step: &Step,
     scheduler: &Scheduler,

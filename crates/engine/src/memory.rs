@@ -3,8 +3,8 @@
 //! ```text
 //! room |  weights  |      KV cache: half of the rest, or what all seats can use      |  everything else: at least a reserve  |
 //! ```
-//! Where half is less than the shortest context that is of use, the cache gets that, as long as the reserve stays. Which
-//! limit decides the room, and what is left of it, is found by [`kernels::room`].
+//! Where half is less than the shortest context that is of use, the cache gets that, as long as the reserve stays.
+//! Which limit decides the room, and what is left of it, is found by [`kernels::room`].
 
 use kernels::room::{Limit, Room, room};
 
@@ -15,7 +15,8 @@ const RESERVE: u64 = 64 << 20;
 /// The same in mapped memory: stacks and what the allocator holds, touched or not.
 const MAPPED_RESERVE: u64 = 128 << 20;
 
-/// Bytes that can be allocated without swapping or reaching a limit of this process, or `None` where the system does not say.
+/// Bytes that can be allocated without swapping or reaching a limit of this process, or `None` where the system does
+/// not say.
 pub fn available_bytes() -> Option<u64> {
     Some(room()?.bytes)
 }

@@ -5,8 +5,8 @@
 //! answer   so many tokens, the first then, the last then, the longest gap
 //! ```
 //!
-//! A running engine keeps the newest of it (`PastLog::bounded`), a recording is read into all of it. What is asked about it
-//! is not asked here.
+//! A running engine keeps the newest of it (`PastLog::bounded`), a recording is read into all of it. What is asked
+//! about it is not asked here.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -87,7 +87,8 @@ fn answers(request: &PastRequest, account: &Account) -> impl Iterator<Item = Pas
     })
 }
 
-/// A step, with what the engine did between it and the next, unless it had nothing to do: that is part of what it costs.
+/// A step, with what the engine did between it and the next, unless it had nothing to do: that is part of what it
+/// costs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PastStep {
     /// When it began.
@@ -157,7 +158,8 @@ pub struct PastLog {
 }
 
 impl PastLog {
-    /// Of an engine that runs, whose KV blocks have so many tokens: the newest answers and steps, some ten megabytes at most.
+    /// Of an engine that runs, whose KV blocks have so many tokens: the newest answers and steps, some ten megabytes at
+    /// most.
     pub(crate) fn bounded(block_size: usize) -> PastLog {
         let bounds = Bounds { answers: KEPT_ANSWERS, blocks: KEPT_BLOCKS, chunks: KEPT_CHUNKS, preemptions: CHUNK };
         PastLog::new(block_size, bounds)

@@ -5,9 +5,9 @@
 //!        taken by A            by B   free          nobody may hold more than is left free
 //! ```
 //!
-//! Where tenants share, one may take more only while it then holds no more than what it leaves free: alone it gets half,
-//! two who both want all get a third each, and there is always room for the next to come. The rule needs no count of
-//! tenants (dynamic thresholds: Choudhury & Hahne, 1998, with alpha 1).
+//! Where tenants share, one may take more only while it then holds no more than what it leaves free: alone it gets
+//! half, two who both want all get a third each, and there is always room for the next to come. The rule needs no count
+//! of tenants (dynamic thresholds: Choudhury & Hahne, 1998, with alpha 1).
 
 use std::collections::BTreeMap;
 
@@ -78,8 +78,8 @@ impl Quota {
     }
 }
 
-/// Which of several things to forget, given whose they are, oldest first: the oldest of the tenant that has the most. So
-/// whoever fills a memory of bounded size pushes out what is its own. `None` of nothing.
+/// Which of several things to forget, given whose they are, oldest first: the oldest of the tenant that has the most.
+/// So whoever fills a memory of bounded size pushes out what is its own. `None` of nothing.
 pub fn to_forget<T: Ord>(owners: impl Iterator<Item = T> + Clone) -> Option<usize> {
     let mut counts: BTreeMap<T, usize> = BTreeMap::new();
     owners.clone().for_each(|owner| *counts.entry(owner).or_default() += 1);

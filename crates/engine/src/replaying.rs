@@ -1,4 +1,5 @@
-//! The engine of a replay: no thread and no clock. It is told the lines of a recording and says what it would have recorded.
+//! The engine of a replay: no thread and no clock. It is told the lines of a recording and says what it would have
+//! recorded.
 //!
 //! ```text
 //! header, checkpoint --load--> [`RecordedEngine`]
@@ -37,8 +38,8 @@ pub enum ReplayingError {
     Entry(String),
 }
 
-/// A model, its scheduler and what is between them, moved by the entries of a recording. Belongs to the thread that loads
-/// it.
+/// A model, its scheduler and what is between them, moved by the entries of a recording. Belongs to the thread that
+/// loads it.
 pub struct RecordedEngine {
     core: EngineCore,
     model: Arc<ModelInfo>,
@@ -46,8 +47,8 @@ pub struct RecordedEngine {
 }
 
 impl RecordedEngine {
-    /// Loads `checkpoint` as it was recorded: sizes, classes and arithmetic are the header's, which its reader has checked
-    /// ([`Header::check`]). `options` says on how many threads and so on.
+    /// Loads `checkpoint` as it was recorded: sizes, classes and arithmetic are the header's, which its reader has
+    /// checked ([`Header::check`]). `options` says on how many threads and so on.
     pub fn load(
         header: &Header,
         checkpoint: &Checkpoint,

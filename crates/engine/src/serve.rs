@@ -1,13 +1,13 @@
-//! What a server needs of whatever answers: two traits, so that HTTP does not know whether that is an [`Engine`] in this
-//! process, a front of several, or a script of a test.
+//! What a server needs of whatever answers: two traits, so that HTTP does not know whether that is an [`Engine`] in
+//! this process, a front of several, or a script of a test.
 //!
 //! ```text
 //! server --> dyn Serve    a request in, a stream out; health; an orderly end
 //!        --> dyn Observe  the same, and what those see who watch it, and how they hold it
 //! ```
 //!
-//! They are made for `dyn`: a server asks a few times per request, and what it asks per token is a [`Stream`], which is a
-//! struct for all of them.
+//! They are made for `dyn`: a server asks a few times per request, and what it asks per token is a [`Stream`], which is
+//! a struct for all of them.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -44,7 +44,8 @@ pub trait Serve: Send + Sync {
 /// Whether it is held, when that is settled.
 pub type Held<'a> = Pin<Box<dyn Future<Output = bool> + Send + 'a>>;
 
-/// Shows what it does, and lets itself be held. Moments are nanoseconds of its own clock, which stands still while it is.
+/// Shows what it does, and lets itself be held. Moments are nanoseconds of its own clock, which stands still while it
+/// is.
 pub trait Observe: Serve {
     /// Gauges, counters and histograms.
     fn stats(&self) -> Stats;
@@ -67,7 +68,8 @@ pub trait Observe: Serve {
     /// For how long it was held until now.
     fn held(&self) -> Nanos;
 
-    /// Makes no further step until it is let go of. Resolves when the step in flight is done, to whether it is held now.
+    /// Makes no further step until it is let go of. Resolves when the step in flight is done, to whether it is held
+    /// now.
     fn pause(&self) -> Held<'_>;
 
     /// Makes one step and stays held; nothing if it is not held, or if there is nothing to compute.

@@ -94,14 +94,15 @@ pub struct EngineOptions {
     /// Measure at the start what steps cost, so that they are predicted and targets are heeded; `None`: only the limits
     /// bound a step, and a request that brings a target is refused.
     pub calibration: Option<Calibration>,
-    /// Time to first token that is wanted for requests that bring none. Batch-class requests have no targets of this kind.
+    /// Time to first token that is wanted for requests that bring none. Batch-class requests have no targets of this
+    /// kind.
     pub ttft: DefaultTarget,
     /// Mean time from a token to the next that is wanted for them.
     pub tpot: DefaultTarget,
     /// Refuse a request whose first token would come later than its target, instead of serving it late.
     pub refuse_late: bool,
-    /// Where the model's chat template is compiled and run. In this process, if nobody says otherwise: then a template can end
-    /// the process, so that is for models whose template you trust.
+    /// Where the model's chat template is compiled and run. In this process, if nobody says otherwise: then a template
+    /// can end the process, so that is for models whose template you trust.
     pub template_renderer: Renderer,
     /// Key of the prefix cache's hashes: random per start, so that nobody can construct a collision.
     pub hash_key: [u8; 32],
@@ -598,8 +599,8 @@ impl Sizes {
     }
 }
 
-/// A size that somebody asked for is kept, unless a limit makes sure that it never can be: the machine's free memory may
-/// grow, but a control group would kill the server when the cache fills.
+/// A size that somebody asked for is kept, unless a limit makes sure that it never can be: the machine's free memory
+/// may grow, but a control group would kill the server when the cache fills.
 fn check_wish(bytes: u64, wants: &memory::Wants, room: &MemoryRoom) -> Result<(), StartError> {
     let left = memory::beside(wants, room);
     if bytes <= left || room.limit == Limit::Machine {

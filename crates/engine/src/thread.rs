@@ -222,8 +222,8 @@ impl Driver {
         }
     }
 
-    /// After a panic around the rows of a step. A plan that is under way is given up, once; after it, and where there is
-    /// none, the scheduler may be in disorder.
+    /// After a panic around the rows of a step. A plan that is under way is given up, once; after it, and where there
+    /// is none, the scheduler may be in disorder.
     fn recover(&mut self) {
         if self.core.is_in_flight() && !self.has_abandoned {
             tracing::error!("a step failed before its rows were computed; it is planned again");

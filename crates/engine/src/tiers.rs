@@ -6,17 +6,17 @@
 //!                      +<-- [done] <-- checksum compared <-- reader <-- [jobs] <--+
 //! ```
 //!
-//! The scheduler says what moves ([`scheduler::Step`]); this moves it and says when that has ended. A save and a load from
-//! host memory are copies inside the step. The disk never holds a step up: its reads and writes end when they end, and
-//! until then the scheduler keeps both ends pinned. The writer shares a slot's buffer by `Arc`, so a buffer that is still
-//! being written cannot be overwritten even by mistake: there the save takes a new one.
+//! The scheduler says what moves ([`scheduler::Step`]); this moves it and says when that has ended. A save and a load
+//! from host memory are copies inside the step. The disk never holds a step up: its reads and writes end when they end,
+//! and until then the scheduler keeps both ends pinned. The writer shares a slot's buffer by `Arc`, so a buffer that is
+//! still being written cannot be overwritten even by mistake: there the save takes a new one.
 //!
 //! A record is a block's bytes. Its checksum (blake3) stays in memory, so what comes back from the disk is what this
-//! process wrote to that slot last, or an error. Errors are not an exception: a read that fails is a prefix miss, a write
-//! that fails leaves the content where it was, and after some in a row the scheduler gives the disk up.
+//! process wrote to that slot last, or an error. Errors are not an exception: a read that fails is a prefix miss, a
+//! write that fails leaves the content where it was, and after some in a row the scheduler gives the disk up.
 //!
-//! The file holds what people said. It is created for its owner alone and unlinked at once: no name leads to it, and when
-//! the process ends, however it ends, it is gone.
+//! The file holds what people said. It is created for its owner alone and unlinked at once: no name leads to it, and
+//! when the process ends, however it ends, it is gone.
 
 use std::fmt::Debug;
 use std::fs::{File, remove_file};

@@ -1,7 +1,8 @@
-//! Who may still join the queue: counted by the handle, so that a full queue refuses before the engine's thread is asked.
+//! Who may still join the queue: counted by the handle, so that a full queue refuses before the engine's thread is
+//! asked.
 //!
-//! A request's [`Ticket`] is its place in the queue and among the open requests. It travels with the request, and whatever
-//! becomes of that, both are given back when the ticket is gone: there is no second list to keep.
+//! A request's [`Ticket`] is its place in the queue and among the open requests. It travels with the request, and
+//! whatever becomes of that, both are given back when the ticket is gone: there is no second list to keep.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

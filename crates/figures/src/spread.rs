@@ -6,11 +6,11 @@
 //!                              ^ p = 50      ^ p = 90: place 3.6, x3 + 0.6 (x4 - x3)
 //! ```
 //!
-//! It is numpy's default, and so that of `vllm bench serve` and aiperf: whoever compares figures with theirs compares the
-//! same thing (Hyndman & Fan, 1996, call it type 7). It has two properties that a rank without interpolation lacks: the
-//! median of two values is their middle, and a figure moves a little when a value does. With few values a high percentile
-//! lies below the largest one: p99 says something of a hundred values and more. guidellm's percentiles are values that
-//! occurred, so its p99 may be one gap away.
+//! It is numpy's default, and so that of `vllm bench serve` and aiperf: whoever compares figures with theirs compares
+//! the same thing (Hyndman & Fan, 1996, call it type 7). It has two properties that a rank without interpolation lacks:
+//! the median of two values is their middle, and a figure moves a little when a value does. With few values a high
+//! percentile lies below the largest one: p99 says something of a hundred values and more. guidellm's percentiles are
+//! values that occurred, so its p99 may be one gap away.
 
 /// The value `percent` of the way through `sorted`, which rises; `None` of nothing. `percent` is from 0 to 100.
 pub fn percentile(sorted: &[f64], percent: f64) -> Option<f64> {

@@ -4,12 +4,13 @@
 //! name ── stat: a regular file? ── open, never waiting ── fstat: still one? ──> File
 //!                                                                                 └── at most so many bytes ──> Vec, String
 //! ```
-//! What is at a name is not known until it is open. A FIFO waits for a writer for ever, `/dev/zero` never ends, a directory
-//! is an error only when it is read, and a file may grow while it is. So nothing but a regular file is opened, its kind is
-//! asked again of what was opened, and whoever reads says how much there may be.
+//! What is at a name is not known until it is open. A FIFO waits for a writer for ever, `/dev/zero` never ends, a
+//! directory is an error only when it is read, and a file may grow while it is. So nothing but a regular file is
+//! opened, its kind is asked again of what was opened, and whoever reads says how much there may be.
 //!
 //! Errors are of the operating system's type and do not hold the name: callers have it, in the words of their user.
-//! Asking the kernel (`/proc`, `/sys`) is no reading of files and does not come through here; `tests/tidy.rs` has the list.
+//! Asking the kernel (`/proc`, `/sys`) is no reading of files and does not come through here; `tests/tidy.rs` has the
+//! list.
 
 use std::fs::{self, File, FileType, Metadata, OpenOptions};
 use std::io::{self, Read, Write};
@@ -18,8 +19,8 @@ use std::path::{Path, PathBuf};
 
 /// Opens a regular file to be read. Never waits: not for a writer, not for a device.
 ///
-/// Fails with [`io::ErrorKind::NotFound`] where there is nothing, and with [`io::ErrorKind::InvalidInput`] and what it is
-/// where there is something else. Links are followed.
+/// Fails with [`io::ErrorKind::NotFound`] where there is nothing, and with [`io::ErrorKind::InvalidInput`] and what it
+/// is where there is something else. Links are followed.
 pub fn open(path: &Path) -> io::Result<File> {
     // Asked before the open as well: opening a device can do something to it.
     is_regular(&fs::metadata(path)?)?;

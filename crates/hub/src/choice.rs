@@ -22,8 +22,8 @@ pub(crate) enum NoChoice {
     Part(String),
 }
 
-/// The files of the model whose name ends with `quant`, the first part first. Without `quant` the usual one, or the only
-/// one. Upper and lower case are the same.
+/// The files of the model whose name ends with `quant`, the first part first. Without `quant` the usual one, or the
+/// only one. Upper and lower case are the same.
 pub(crate) fn choose(files: &[String], quant: Option<&str>) -> Result<Vec<String>, NoChoice> {
     // By its name without the number of the part: the parts, and how many there should be.
     let mut models: BTreeMap<&str, (Vec<&String>, u64)> = BTreeMap::new();

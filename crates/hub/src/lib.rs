@@ -8,16 +8,16 @@
 //!   blobs/<etag>                   a file's bytes; <etag>.incomplete while they arrive
 //! ```
 //!
-//! The layout and the locks are those of `huggingface_hub` in Python, so either uses what the other downloaded. Only what
-//! this program reads is fetched: settings, tokenizer, and the weights that the index names; or the GGUF file of one
-//! quantization, if one is named or the repository has nothing else.
+//! The layout and the locks are those of `huggingface_hub` in Python, so either uses what the other downloaded. Only
+//! what this program reads is fetched: settings, tokenizer, and the weights that the index names; or the GGUF file of
+//! one quantization, if one is named or the repository has nothing else.
 //!
-//! A branch is asked for on the hub once per start, as Python does it; with `offline`, a commit as the revision, or a hub
-//! that cannot be reached, what is in the cache is taken without a request, if it is complete. An interrupted download
-//! resumes where it stopped. Large files are named by the SHA-256 of their content, and that is checked.
+//! A branch is asked for on the hub once per start, as Python does it; with `offline`, a commit as the revision, or a
+//! hub that cannot be reached, what is in the cache is taken without a request, if it is complete. An interrupted
+//! download resumes where it stopped. Large files are named by the SHA-256 of their content, and that is checked.
 //!
-//! The token goes to the endpoint and to nobody else: redirects are followed by hand and carry it only to the same scheme,
-//! host and port. Names that come from the network become paths only after a check that they are plain.
+//! The token goes to the endpoint and to nobody else: redirects are followed by hand and carry it only to the same
+//! scheme, host and port. Names that come from the network become paths only after a check that they are plain.
 
 mod choice;
 
@@ -214,11 +214,12 @@ const MAX_LINE_BYTES: u64 = 4096;
 /// Attempts in a row that bring no byte, before a download is given up.
 const MAX_IDLE_ATTEMPTS: u32 = 4;
 
-/// The directory or GGUF file with the model that `spec` names, after downloading what is missing. `:Q4_K_M` behind the id
-/// means the GGUF file whose name ends so; a repository without safetensors gives its Q4_K_M, or the only one it has.
+/// The directory or GGUF file with the model that `spec` names, after downloading what is missing. `:Q4_K_M` behind the
+/// id means the GGUF file whose name ends so; a repository without safetensors gives its Q4_K_M, or the only one it
+/// has.
 ///
-/// A directory or file that exists wins over a model id of the same name. `progress` is called at the beginning and end of each
-/// file and about once per MiB.
+/// A directory or file that exists wins over a model id of the same name. `progress` is called at the beginning and end
+/// of each file and about once per MiB.
 pub fn resolve(spec: &str, env: &HubEnv, progress: &mut dyn FnMut(DownloadProgress<'_>)) -> Result<PathBuf, HubError> {
     let path = Path::new(spec);
     let is_gguf = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"));
@@ -766,8 +767,8 @@ fn sha256(path: &Path) -> io::Result<String> {
     }
 }
 
-/// The symbolic link `pointer`, which lies `depth` folders deep in a snapshot, to the blob; made under another name first:
-/// it appears whole or not at all.
+/// The symbolic link `pointer`, which lies `depth` folders deep in a snapshot, to the blob; made under another name
+/// first: it appears whole or not at all.
 fn link(etag: &str, depth: usize, pointer: &Path) -> io::Result<()> {
     let temporary = pointer.with_added_extension(format!("{}.link", std::process::id()));
     let _ = fs::remove_file(&temporary);

@@ -3,8 +3,9 @@
 //! ```text
 //! cargo run --release -p kernels --example region_speed [threads]
 //! ```
-//! Beside it, for two threads and more, the floor that the machine sets: a number sent to the other core and one sent back.
-//! A layer of a transformer is five to seven regions, so a 0.5B model in batch 1 pays it some 150 times for each token.
+//! Beside it, for two threads and more, the floor that the machine sets: a number sent to the other core and one sent
+//! back. A layer of a transformer is five to seven regions, so a 0.5B model in batch 1 pays it some 150 times for each
+//! token.
 
 use kernels::threads::{Pool, default_threads};
 use std::sync::atomic::AtomicU32;

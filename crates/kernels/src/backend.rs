@@ -13,8 +13,8 @@
 //!
 //! Mixtures of experts have a third: [`Backend::num_routed`]. How many rows go to an expert decides what the host asks
 //! for next. A device that launches by counts in its own memory may answer with the most there can be, the rows of the
-//! step, without being waited for: its operations on routed rows know better. One that cannot, and would be slow if asked
-//! once a layer, should refuse such models at load.
+//! step, without being waited for: its operations on routed rows know better. One that cannot, and would be slow if
+//! asked once a layer, should refuse such models at load.
 
 use crate::device::Device;
 use crate::mem::OutOfMemory;

@@ -67,8 +67,8 @@ impl Cpu {
         Cpu::assemble(options.threads, isa, Proofs::of(isa, arithmetic))
     }
 
-    /// Takes the tile kernels for every product, without asking the CPU: for a test that emulates them. The arithmetic is
-    /// that of tiles.
+    /// Takes the tile kernels for every product, without asking the CPU: for a test that emulates them. The arithmetic
+    /// is that of tiles.
     #[doc(hidden)]
     pub fn with_tiles(threads: Option<usize>, tiles: Amx) -> Result<Cpu, CpuError> {
         Cpu::assemble(threads, Isa::Amx, Proofs::with_tiles(tiles))

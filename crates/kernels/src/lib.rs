@@ -95,8 +95,8 @@ pub enum Out<'a, R: ?Sized = [f32]> {
     Store(&'a mut R),
     /// `out = out + y` (one rounding): the residual stream.
     Add(&'a mut R),
-    /// `out = activation(gate) * up`, half as wide as `y`: the middle of a gated MLP. The rows of the matrix and its bias are in
-    /// the order of [`gate_up_row`], so that a number meets its factor while both are in registers' reach.
+    /// `out = activation(gate) * up`, half as wide as `y`: the middle of a gated MLP. The rows of the matrix and its
+    /// bias are in the order of [`gate_up_row`], so that a number meets its factor while both are in registers' reach.
     Gated(Activation, &'a mut R),
 }
 

@@ -200,8 +200,8 @@ fn joined([low, middle, high]: [f32; 1 + PLANES]) -> f32 {
     65_025f32.mul_add(high, 255f32.mul_add(middle, low))
 }
 
-/// One row of an int8 or int4 product: an exact sum of integers for each digit of the activations, the digits joined, then
-/// the row's scale, then the column's.
+/// One row of an int8 or int4 product: an exact sum of integers for each digit of the activations, the digits joined,
+/// then the row's scale, then the column's.
 fn integer_row(x: &[f32], w: &PackedMatrix) -> Vec<f32> {
     let (scale, low, lists) = digits_of(x);
     let [middle, high] = lists.map(|list| {
@@ -226,8 +226,8 @@ fn integer_row(x: &[f32], w: &PackedMatrix) -> Vec<f32> {
     (0..w.shape().out_features).map(column).collect()
 }
 
-/// One row of a product with weights in the groups of a file: for the low digits an exact sum of each group, joined from the
-/// first to the last; for the others of each quad that is listed; the digits joined, then the row's scale.
+/// One row of a product with weights in the groups of a file: for the low digits an exact sum of each group, joined
+/// from the first to the last; for the others of each quad that is listed; the digits joined, then the row's scale.
 fn block_row(x: &[f32], w: &PackedMatrix, format: &BlockFormat) -> Vec<f32> {
     let (scale, low, lists) = digits_of(x);
     // Adds the products of some neighbours, all of one group.

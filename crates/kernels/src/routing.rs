@@ -191,8 +191,8 @@ impl Routes {
         })
     }
 
-    /// Sends `rows` rows to experts: `choose` has the number of experts, the rule, and fills the chosen ones and their weights,
-    /// `[rows, top_k]` each.
+    /// Sends `rows` rows to experts: `choose` has the number of experts, the rule, and fills the chosen ones and their
+    /// weights, `[rows, top_k]` each.
     pub fn fill(&mut self, rows: usize, choose: impl FnOnce(usize, RoutingRule, &mut [u32], &mut [f32])) {
         let len = rows * self.rule.top_k;
         choose(self.ends.len(), self.rule, &mut self.chosen[..len], &mut self.weights[..len]);

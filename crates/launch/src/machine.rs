@@ -1,5 +1,5 @@
-//! What the operating system says about this machine, mostly in `/proc` and `/sys`; what is not there is `None`, never a
-//! guess.
+//! What the operating system says about this machine, mostly in `/proc` and `/sys`; what is not there is `None`, never
+//! a guess.
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,5 @@
-//! From a name to a checkpoint: the built-in model, a directory, a GGUF file, or a hub id through the Hugging Face cache.
+//! From a name to a checkpoint: the built-in model, a directory, a GGUF file, or a hub id through the Hugging Face
+//! cache.
 
 use checkpoint::{Checkpoint, LoadError, Source};
 use hub::{DownloadProgress, HubEnv, HubError};

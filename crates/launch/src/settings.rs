@@ -87,8 +87,8 @@ impl ModelSettings {
     }
 }
 
-/// The class where none was asked for: the one that the checkpoint is stored in; int8 for bf16 that would leave less than a
-/// fifth of the free memory to everything else.
+/// The class where none was asked for: the one that the checkpoint is stored in; int8 for bf16 that would leave less
+/// than a fifth of the free memory to everything else.
 fn choose(stored: WeightClass, bf16_bytes: u64, available: Option<u64>) -> WeightClass {
     match (stored, available) {
         (WeightClass::Bf16, Some(available)) if bf16_bytes > available / 5 * 4 => WeightClass::Int8,

@@ -1,4 +1,5 @@
-//! The variables that say where models are and what may be fetched: those of `huggingface_hub` in Python, and the cache's.
+//! The variables that say where models are and what may be fetched: those of `huggingface_hub` in Python, and the
+//! cache's.
 
 use std::path::PathBuf;
 

@@ -7,8 +7,8 @@
 //! chunk     N rows of another sequence, logits of the last
 //! both      the same rows in one pass
 //! ```
-//! Every sequence has the context in the cache before. The three are timed in turns, and medians are compared: a machine
-//! that changes its speed meanwhile changes all three.
+//! Every sequence has the context in the cache before. The three are timed in turns, and medians are compared: a
+//! machine that changes its speed meanwhile changes all three.
 
 use checkpoint::{Checkpoint, Source};
 use kernels::{Cpu, CpuOptions, KvDtype, WeightClass};

@@ -3,9 +3,9 @@
 //! ```text
 //! q weight * f   k weight / f      f a power of two, the same for both numbers of a pair that rotates
 //! ```
-//! A score is a sum of products, so it does not change, and neither does a bit of what is computed with it in float32 or
-//! bf16. What an int8 cache rounds are steps of the largest number of a head: where the norms give keys the large channels
-//! that queries lack, both are rounded more coarsely than need be (SmoothQuant: Xiao et al., 2023).
+//! A score is a sum of products, so it does not change, and neither does a bit of what is computed with it in float32
+//! or bf16. What an int8 cache rounds are steps of the largest number of a head: where the norms give keys the large
+//! channels that queries lack, both are rounded more coarsely than need be (SmoothQuant: Xiao et al., 2023).
 
 /// `f` stays between this and its inverse.
 const MOST: f32 = 16.0;

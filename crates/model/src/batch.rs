@@ -8,7 +8,8 @@
 //! logit_rows [ 0 ]  only rows whose next token is asked for reach the language-model head
 //! ```
 //!
-//! A batch holds numbers, not requests. The arrays are cleared and refilled each step; they stop growing at the largest.
+//! A batch holds numbers, not requests. The arrays are cleared and refilled each step; they stop growing at the
+//! largest.
 
 use std::ops::Range;
 
@@ -48,8 +49,8 @@ impl Batch {
         self.token_ids.len()
     }
 
-    /// Some of its sequences as a batch of their own: what they compute does not depend on who computes beside them. The
-    /// second: which of `logit_rows` those are.
+    /// Some of its sequences as a batch of their own: what they compute does not depend on who computes beside them.
+    /// The second: which of `logit_rows` those are.
     pub fn part(&self, spans: Range<usize>) -> (Batch, Range<usize>) {
         let at = |index: usize| self.spans.get(index).map_or(self.num_rows() as u32, |span| span.first_row);
         let rows = at(spans.start)..at(spans.end);

@@ -250,7 +250,8 @@ impl ModelConfig {
     }
 }
 
-/// The fields of a text model that is a part of something larger: its own, what it says with the others, what is assumed.
+/// The fields of a text model that is a part of something larger: its own, what it says with the others, what is
+/// assumed.
 fn text_part(fields: &Fields<'_>, assumed: &[(&str, u64)]) -> Result<Map<String, Value>, LoadError> {
     let own = fields.object("text_config")?.ok_or_else(|| fields.error("text_config", "missing"))?;
     let mut map = own.map.clone();

@@ -7,12 +7,14 @@
 //!     └ / temperature ──► min_p ──► top_k ──► top_p ──► one draw from what is left
 //! ```
 //!
-//! The order and the meaning of each parameter are vLLM's (its V1 sampler and `raw_logprobs`, the default there). A draw is
-//! a pure function of `(logits, parameters, history, key)`: the random number comes from a counter-based generator
-//! ([`philox`]) keyed by seed, answer and position, so neither the batch nor the order of requests can change it.
-//! Probabilities are summed as integers and the exponential is our own, so the drawn token is the same on every machine.
+//! The order and the meaning of each parameter are vLLM's (its V1 sampler and `raw_logprobs`, the default there). A
+//! draw is a pure function of `(logits, parameters, history, key)`: the random number comes from a counter-based
+//! generator ([`philox`]) keyed by seed, answer and position, so neither the batch nor the order of requests can change
+//! it. Probabilities are summed as integers and the exponential is our own, so the drawn token is the same on every
+//! machine.
 //!
-//! Where probabilities tie at a cut (`top_k`, `top_p`) the lower id stays. `min_p` and `top_p` always keep the best token.
+//! Where probabilities tie at a cut (`top_k`, `top_p`) the lower id stays. `min_p` and `top_p` always keep the best
+//! token.
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
@@ -37,7 +39,8 @@ pub struct SamplingParams {
     pub presence_penalty: f32,
     /// Subtracted from a token once per occurrence in the answer.
     pub frequency_penalty: f32,
-    /// Divides positive and multiplies negative logits of tokens seen in prompt or answer (Keskar et al., 2019); 1 is off.
+    /// Divides positive and multiplies negative logits of tokens seen in prompt or answer (Keskar et al., 2019); 1 is
+    /// off.
     pub repetition_penalty: f32,
     /// Added to the logits of these ids.
     pub logit_bias: Vec<(u32, f32)>,
@@ -163,9 +166,9 @@ impl Sampler {
 
     /// Chooses the next token.
     ///
-    /// `logits`: f32 `[vocab]`, changed in place. `history` is read by the penalties only. `banned` ids cannot be chosen
-    /// (`min_tokens` bans the ids that would end the answer). Greedy costs two reads of the row; a draw costs one
-    /// exponential per token, or a partial selection when `top_k` is set.
+    /// `logits`: f32 `[vocab]`, changed in place. `history` is read by the penalties only. `banned` ids cannot be
+    /// chosen (`min_tokens` bans the ids that would end the answer). Greedy costs two reads of the row; a draw costs
+    /// one exponential per token, or a partial selection when `top_k` is set.
     ///
     /// Panics when an id of `banned`, `logit_bias` or `history` is outside the vocabulary: the door let it through.
     pub fn sample(
@@ -278,8 +281,8 @@ impl Sampler {
     /// Keeps the shortest run of best tokens that weighs `needed`, and sets the masses of the others to 0; returns what
     /// the kept ones weigh.
     ///
-    /// Nearly always the run is among the best few tokens; in a flat distribution it is found by a selection that halves
-    /// (Hoare's FIND on weights), linear in the vocabulary.
+    /// Nearly always the run is among the best few tokens; in a flat distribution it is found by a selection that
+    /// halves (Hoare's FIND on weights), linear in the vocabulary.
     fn cut_top_p(&mut self, logits: &[f32], needed: u64) -> u64 {
         let mut last = None;
         for num in [64, 1024] {
@@ -378,7 +381,8 @@ fn pick(random: u64, total: u64) -> u64 {
     ((u128::from(random) * u128::from(total)) >> 53) as u64
 }
 
-/// Index at which the running sum reaches `needed`, and the sum there; the last index and the whole sum when it does not.
+/// Index at which the running sum reaches `needed`, and the sum there; the last index and the whole sum when it does
+/// not.
 fn reach<T>(items: &[T], mass: impl Fn(&T) -> u64, needed: u64) -> (usize, u64) {
     let mut sum = 0;
     for (i, item) in items.iter().enumerate() {
@@ -496,8 +500,8 @@ fn random_bits(key: SampleKey) -> u64 {
     (u64::from(words[0]) << 32 | u64::from(words[1])) >> 11
 }
 
-/// Philox-4x32-10 (Salmon, Moraes, Dror & Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011): four random words
-/// as a pure function of a counter and a key.
+/// Philox-4x32-10 (Salmon, Moraes, Dror & Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011): four random
+/// words as a pure function of a counter and a key.
 pub fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
     for _ in 0..10 {
         let left = u64::from(counter[0]) * 0xD251_1F53;

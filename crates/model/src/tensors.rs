@@ -262,8 +262,8 @@ impl<'c> Tensors<'c> {
         }
     }
 
-    /// Compares the checkpoint with what its configuration asks for: each tensor is there in its shape, and none is there
-    /// that nobody reads, for half a model answers too. Returns the bytes in the files of all matrices.
+    /// Compares the checkpoint with what its configuration asks for: each tensor is there in its shape, and none is
+    /// there that nobody reads, for half a model answers too. Returns the bytes in the files of all matrices.
     pub(crate) fn check(&self, weights: &Weights) -> Result<u64, LoadError> {
         let (mut bytes, mut read) = (0, HashSet::new());
         self.each(|name, shape, in_matrix| {
@@ -291,8 +291,8 @@ impl<'c> Tensors<'c> {
         let other_part = self.prefix != PREFIXES[0] && !name.starts_with(whole) && name != "lm_head.weight";
         // A copy of the embedding, which the configuration says is the head.
         let tied_head = self.config.tie_word_embeddings && name.ends_with("lm_head.weight");
-        // Frequencies of rotations, which follow from the configuration: as buffers of old checkpoints, and in GGUF files,
-        // where the reader of its settings takes what it needs of them.
+        // Frequencies of rotations, which follow from the configuration: as buffers of old checkpoints, and in GGUF
+        // files, where the reader of its settings takes what it needs of them.
         let rotation = name.ends_with("rotary_emb.inv_freq")
             || name.ends_with(".attn_rot_embd.weight")
             || ["rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"].contains(&name);
@@ -328,8 +328,9 @@ impl<'c> Tensors<'c> {
         LoadError::field(weights.listing(), "tensors", problem)
     }
 
-    /// Calls `check` with the name and shape of every tensor that the configuration asks for, and whether it is part of a
-    /// matrix. Layer by layer, so that a configuration that claims too much fails at the first tensor that is not there.
+    /// Calls `check` with the name and shape of every tensor that the configuration asks for, and whether it is part of
+    /// a matrix. Layer by layer, so that a configuration that claims too much fails at the first tensor that is not
+    /// there.
     pub(crate) fn each(
         &self,
         mut check: impl FnMut(&str, &[usize], bool) -> Result<(), LoadError>,
@@ -363,9 +364,9 @@ fn shortened(name: &str) -> String {
     }
 }
 
-/// Bytes in memory of all weights of a model in `class`, by the shapes alone: what a loaded one reports, to the byte, where
-/// the checkpoint's weights are numbers. Matrices that a GGUF file has quantized keep the file's groups, and other sizes.
-/// `None` where the shapes are absurd.
+/// Bytes in memory of all weights of a model in `class`, by the shapes alone: what a loaded one reports, to the byte,
+/// where the checkpoint's weights are numbers. Matrices that a GGUF file has quantized keep the file's groups, and
+/// other sizes. `None` where the shapes are absurd.
 pub fn bytes_in_memory(config: &ModelConfig, class: WeightClass) -> Option<u64> {
     let matrix = |linear: &Linear, class| {
         let out_features = linear.parts.iter().map(|part| part.rows.len()).sum();

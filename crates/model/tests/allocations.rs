@@ -39,8 +39,9 @@ fn a_steady_step_allocates_nothing() {
     }
 }
 
-/// The sampler of a steady step: every way to choose, after one token of each. What it does not cover is what is asked for
-/// beyond the token (log probabilities, which are part of the answer) and a history that meets a token for the first time.
+/// The sampler of a steady step: every way to choose, after one token of each. What it does not cover is what is asked
+/// for beyond the token (log probabilities, which are part of the answer) and a history that meets a token for the
+/// first time.
 #[test]
 fn a_steady_sampler_allocates_nothing() {
     const VOCAB: usize = 5000;

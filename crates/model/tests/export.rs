@@ -88,8 +88,8 @@ fn is_quantizable(name: &str, shape: &[usize]) -> bool {
     shape.len() > 1 && !other.iter().any(|part| name.contains(part))
 }
 
-/// A committed checkpoint whose widths are the smallest multiples of its own that are whole groups of 64, its weights drawn
-/// anew: `None` where that would be large.
+/// A committed checkpoint whose widths are the smallest multiples of its own that are whole groups of 64, its weights
+/// drawn anew: `None` where that would be large.
 fn widened(name: &str) -> Option<Checkpoint> {
     let (_, path) = committed_checkpoints().into_iter().find(|(found, _)| found == name).unwrap();
     let mut tensors: Vec<(String, Vec<usize>)> = Vec::new();
@@ -164,7 +164,8 @@ fn a_written_model_has_the_codes_of_its_original() {
             let found = run_alone(&mut load_as_stored(cpu(None, 1), &directory(&output)), &tokens);
             assert!(found.iter().flatten().all(|logit| logit.is_finite()), "{name} {class:?}");
             if report.kept.is_empty() {
-                // Files have no uneven levels: what is written as int4 differs from what `--weights int4` computes with.
+                // Files have no uneven levels: what is written as int4 differs from what `--weights int4` computes
+                // with.
                 if class == WeightClass::Int8 {
                     let wanted = run_alone(&mut load(cpu(None, 1), &original, class), &tokens);
                     assert!(found == wanted, "{name}: other logits than --weights int8");
@@ -182,8 +183,8 @@ fn a_written_model_has_the_codes_of_its_original() {
     }
     let count =
         |wide: bool, class| whole.iter().filter(|(name, of)| *of == class && name.starts_with("wide") == wide).count();
-    // Int4: the others have matrices whose rows are no whole groups of 32. Int8: all but lantern have some that are no whole
-    // groups of 64, and two have widths of which no small multiple is.
+    // Int4: the others have matrices whose rows are no whole groups of 32. Int8: all but lantern have some that are no
+    // whole groups of 64, and two have widths of which no small multiple is.
     let committed = committed_checkpoints().len();
     assert_eq!(
         [false, true].map(|wide| count(wide, WeightClass::Int4)),
@@ -193,8 +194,8 @@ fn a_written_model_has_the_codes_of_its_original() {
     assert_eq!([false, true].map(|wide| count(wide, WeightClass::Int8)), [1, committed - 2], "{whole:?}");
 }
 
-/// The narrow matrices of a written model. Each is packed to the bytes that its original is packed to (int4: as even levels),
-/// unless that is a part of a stack.
+/// The narrow matrices of a written model. Each is packed to the bytes that its original is packed to (int4: as even
+/// levels), unless that is a part of a stack.
 fn same_packed(original: &Checkpoint, output: &Path, class: WeightClass) -> usize {
     let [original, weights] = [original, &directory(output)].map(|checkpoint| Weights::open(checkpoint).unwrap());
     let (entries, _) = header(&output.join("model.safetensors"));
@@ -258,8 +259,8 @@ const DOWN: &str = "model.layers.1.mlp.down_proj";
 const QKV: [&str; 3] =
     ["model.layers.0.self_attn.q_proj", "model.layers.0.self_attn.k_proj", "model.layers.0.self_attn.v_proj"];
 
-/// The recipe: what stands out stays wide, with everything that has to share its class; it is named in the files, and the
-/// engine keeps it wide when it loads them.
+/// The recipe: what stands out stays wide, with everything that has to share its class; it is named in the files, and
+/// the engine keeps it wide when it loads them.
 #[test]
 fn what_would_lose_too_much_is_kept_and_stays_wide() {
     let scratch = Scratch::new("recipe");
@@ -373,8 +374,8 @@ fn the_bytes_do_not_depend_on_the_threads() {
     }
 }
 
-/// What others expect of the files: names, types and shapes as compressed-tensors has them; tensors at multiples of their
-/// element's size, one after the other; the rest as it was.
+/// What others expect of the files: names, types and shapes as compressed-tensors has them; tensors at multiples of
+/// their element's size, one after the other; the rest as it was.
 #[test]
 fn the_layout_is_that_of_compressed_tensors() {
     let scratch = Scratch::new("layout");

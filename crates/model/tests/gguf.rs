@@ -1,5 +1,6 @@
 //! GGUF files: the floats, ids and logits that other programs get from the same bytes, or from the same model in the
-//! layout of transformers. `oracle/gguf_cases.py` made the files in `tests/data/gguf` with the `gguf` package of Python.
+//! layout of transformers. `oracle/gguf_cases.py` made the files in `tests/data/gguf` with the `gguf` package of
+//! Python.
 
 mod common;
 
@@ -158,8 +159,8 @@ fn a_converted_model_gives_the_logits_of_its_directory() {
     assert_eq!(gguf("llama3-v5.gguf").name(), "llama3-v5");
 }
 
-/// Every matrix of another quantized type. In bf16 what is computed is what the dequantized floats would give; in float32 it
-/// is so in every class, since a class of as many bits keeps the file's weights and adds nothing.
+/// Every matrix of another quantized type. In bf16 what is computed is what the dequantized floats would give; in
+/// float32 it is so in every class, since a class of as many bits keeps the file's weights and adds nothing.
 #[test]
 fn a_quantized_model_is_the_model_of_its_dequantized_floats() {
     let tokens = random_tokens(6, 40, 128);

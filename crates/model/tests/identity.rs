@@ -73,7 +73,8 @@ fn first_blocks(num: usize) -> Vec<u32> {
 
 /// Runs `check` on every backend, instruction set and thread count, for every checkpoint and weight class.
 fn everywhere(check: impl Fn(&Case<'_>, &mut dyn Forward)) {
-    // One at a time: a pool's threads are pinned and spin, and several pools on the same cores only wait for each other.
+    // One at a time: a pool's threads are pinned and spin, and several pools on the same cores only wait for each
+    // other.
     static ALONE: Mutex<()> = Mutex::new(());
     static EXPECTATIONS: LazyLock<Vec<Expectation>> = LazyLock::new(|| {
         let precisions = |checkpoint| PRECISIONS.map(|precision| (checkpoint, precision));
@@ -111,7 +112,8 @@ fn alone_in_chunks_of_any_size() {
         for chunk in [1, 7, 64, 512] {
             let mut start = 0;
             while start < LEN {
-                // Single tokens at the start and across the border of an attention split; the stretch between in one go.
+                // Single tokens at the start and across the border of an attention split; the stretch between in one
+                // go.
                 let end = if chunk == 1 && start == 40 { 230 } else { (start + chunk).min(LEN) };
                 let mut batch = Batch::default();
                 push(&mut batch, case.prompt, start..end, &table, Wanted::All);

@@ -1,5 +1,5 @@
-//! The packed image on disk: the second load copies what the first one packed, and an image that does not fit is as good
-//! as none.
+//! The packed image on disk: the second load copies what the first one packed, and an image that does not fit is as
+//! good as none.
 
 mod common;
 

@@ -6,10 +6,10 @@
 //! rows of v * f      ──>  columns of o                       / f      what attention reads
 //! rows of k * f      ──>  rows of q                          / f      both of a pair that rotates
 //! ```
-//! `f` is a power of two, so all these models are one function: in float32 and in bf16 they give the same bits, which is
-//! asserted. What int8 loses by them is lost to rounding alone, and there are two roundings to tell apart. Activations:
-//! a row with few outliers has to be as exact as one without. Weights: what reads an outlier is as much smaller than its
-//! neighbours as the outlier is larger, and a scale for each 128 weights leaves it few steps or none.
+//! `f` is a power of two, so all these models are one function: in float32 and in bf16 they give the same bits, which
+//! is asserted. What int8 loses by them is lost to rounding alone, and there are two roundings to tell apart.
+//! Activations: a row with few outliers has to be as exact as one without. Weights: what reads an outlier is as much
+//! smaller than its neighbours as the outlier is larger, and a scale for each 128 weights leaves it few steps or none.
 //!
 //! Two kinds are missing, for they cannot be had without changing the function. A row of its own that is huge in the
 //! residual stream (the massive activations of first tokens) would change what RMS norm divides the rest of the row
@@ -132,7 +132,8 @@ const KV_HEADS: usize = 2;
 /// Query heads that share a head of keys and values.
 const SHARED_BY: usize = 2;
 
-/// Lantern with `count` channels of every layer `factor` times as large, and the weights that read them as much smaller.
+/// Lantern with `count` channels of every layer `factor` times as large, and the weights that read them as much
+/// smaller.
 fn with_outliers(place: Place, count: usize, factor: f32) -> Editable {
     let mut model = Editable::lantern();
     for layer in 0..LAYERS {
@@ -302,8 +303,9 @@ fn few_outliers_cost_activations_nothing() {
     }
 }
 
-/// Outliers of what an int8 cache holds, with weights of 16 bits: KL divergence in nats where it is above the gate. (A scale
-/// for each 32 numbers, in other engines' caches, loses three to seven times as much by such keys.) To be lowered.
+/// Outliers of what an int8 cache holds, with weights of 16 bits: KL divergence in nats where it is above the gate. (A
+/// scale for each 32 numbers, in other engines' caches, loses three to seven times as much by such keys.) To be
+/// lowered.
 const KNOWN_OF_CACHES: [(Place, usize, f32, f64); 6] = [
     (Place::Keys, 1, 64.0, 0.002_119),
     (Place::Keys, 1, 256.0, 0.100_801),

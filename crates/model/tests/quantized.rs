@@ -1,5 +1,5 @@
-//! Quantized safetensors: tiny checkpoints in each layout, made by `oracle/quantized.py`, against the float32 weights that
-//! they stand for; and what a broken or unknown one is told.
+//! Quantized safetensors: tiny checkpoints in each layout, made by `oracle/quantized.py`, against the float32 weights
+//! that they stand for; and what a broken or unknown one is told.
 
 mod common;
 
@@ -343,8 +343,8 @@ fn a_broken_module_is_named_with_its_file() {
     }
 }
 
-/// A group of zeros has the scale 0 in some files, and a scale may be negative: quantizers that use all levels need it where
-/// the largest number is positive.
+/// A group of zeros has the scale 0 in some files, and a scale may be negative: quantizers that use all levels need it
+/// where the largest number is positive.
 #[test]
 fn groups_of_zeros_and_negative_scales_are_legal() {
     for name in ["w4a16-group", "w8a16-group", "w8a8-channel"] {

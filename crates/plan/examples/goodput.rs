@@ -4,10 +4,10 @@
 //! cargo run --release -p plan --example goodput
 //! ```
 //!
-//! *chat*: questions of about 180 tokens, answers of about 90. *documents*: every tenth prompt has about 4,000 tokens and
-//! eight times the TTFT target. *batch*: chat beside a queue of jobs without targets, of a lower class, there from the
-//! start. A request is good that meets both of its targets; goodput is good requests per second of arrivals. Each rate
-//! is drawn three times. The best static chunk is chosen for each row after the fact, which no operator can do.
+//! *chat*: questions of about 180 tokens, answers of about 90. *documents*: every tenth prompt has about 4,000 tokens
+//! and eight times the TTFT target. *batch*: chat beside a queue of jobs without targets, of a lower class, there from
+//! the start. A request is good that meets both of its targets; goodput is good requests per second of arrivals. Each
+//! rate is drawn three times. The best static chunk is chosen for each row after the fact, which no operator can do.
 
 use plan::{Simulated, hardware};
 use roofline::{Machine, ModelShape};

@@ -7,8 +7,8 @@ use scheduler::{CostModel, Hardware, ModelCost};
 /// Largest pass of the curve of the weights, as a power of two.
 const LARGEST_PASS: u32 = 17;
 
-/// What steps of a model cost on a machine: the larger of reading and computing, for the weights; what rows see comes on top.
-/// As [`CostModel::roofline`], but a mixture's passes read the experts that their rows go to.
+/// What steps of a model cost on a machine: the larger of reading and computing, for the weights; what rows see comes
+/// on top. As [`CostModel::roofline`], but a mixture's passes read the experts that their rows go to.
 pub(crate) fn cost(machine: &Machine, demands: &Demands) -> CostModel {
     let reached = machine.reached(demands.weights, demands.kv_dtype);
     let row = demands.shape.flops_per_token() / reached.matrix;
@@ -43,8 +43,8 @@ pub struct Simulated {
 }
 
 impl Simulated {
-    /// With weights of `weight_bytes` each and keys and values of `kv_bytes` each. Of a mixture, a batch soon reads every
-    /// expert.
+    /// With weights of `weight_bytes` each and keys and values of `kv_bytes` each. Of a mixture, a batch soon reads
+    /// every expert.
     pub fn of(shape: &ModelShape, weight_bytes: f64, kv_bytes: f64) -> Simulated {
         let (layers, head) = (shape.layer_parameters as f64, shape.head_parameters as f64);
         Simulated {

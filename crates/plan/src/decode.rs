@@ -22,7 +22,8 @@ impl Deployment {
     }
 
     /// The smallest batch whose rows take longer to multiply with the weights than the weights take to read, by what is
-    /// reached of both limits: from there on a larger batch makes no more tokens per second. `None` where there is none.
+    /// reached of both limits: from there on a larger batch makes no more tokens per second. `None` where there is
+    /// none.
     ///
     /// Keys and values do not move it: attention is a pass of its own, whose time each request adds.
     pub fn knee(&self) -> Option<usize> {
@@ -38,8 +39,8 @@ impl Deployment {
         Some(above)
     }
 
-    /// The floor that nothing can beat with one request: every weight that a token needs once over the full bandwidth. Keys
-    /// and values come on top and are not in it.
+    /// The floor that nothing can beat with one request: every weight that a token needs once over the full bandwidth.
+    /// Keys and values come on top and are not in it.
     pub fn decode_floor(&self) -> f64 {
         self.demands.bytes_of_pass(1.0) / self.peaks().bandwidth
     }

@@ -1,5 +1,5 @@
-//! A plan as JSON: what `twostroke plan --json` prints and the server's `/plan` answers. Times in milliseconds, rates per
-//! second, sizes in bytes.
+//! A plan as JSON: what `twostroke plan --json` prints and the server's `/plan` answers. Times in milliseconds, rates
+//! per second, sizes in bytes.
 
 use serde_json::{Value, json};
 

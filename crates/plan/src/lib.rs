@@ -8,12 +8,13 @@
 //!                                v
 //!          Plan: memory | TTFT, TPOT, total | floors | what binds | profile of a request | fleet --> table, JSON, SVG
 //! ```
-//! Pure functions of a few microseconds: the server answers a slider with them. What they compute is written once more, in
-//! numbers to check by hand, in `tests/examples.rs`.
+//! Pure functions of a few microseconds: the server answers a slider with them. What they compute is written once more,
+//! in numbers to check by hand, in `tests/examples.rs`.
 //!
-//! Two kinds of time stand beside each other. A *floor* is what nothing can beat: prefill multiplies every weight once for
-//! each token, decode reads every weight once for each pass. A *prediction* is what the cost model of the simulator and
-//! the scheduler says, with attention, keys and values, logits and the share of a machine's peaks that engines reach.
+//! Two kinds of time stand beside each other. A *floor* is what nothing can beat: prefill multiplies every weight once
+//! for each token, decode reads every weight once for each pass. A *prediction* is what the cost model of the simulator
+//! and the scheduler says, with attention, keys and values, logits and the share of a machine's peaks that engines
+//! reach.
 
 mod cost;
 mod decode;

@@ -38,8 +38,8 @@ impl Memory {
 }
 
 impl Deployment {
-    /// What `ask` takes. A running engine has set its cache aside already; elsewhere the cache gets what an engine leaves
-    /// beside the weights.
+    /// What `ask` takes. A running engine has set its cache aside already; elsewhere the cache gets what an engine
+    /// leaves beside the weights.
     pub fn memory(&self, ask: &Ask) -> Memory {
         let shape = &self.demands.shape;
         let weights = self.demands.weight_bytes as f64 + self.unread_bytes as f64;

@@ -6,10 +6,11 @@ use scheduler::Work;
 use crate::Deployment;
 
 impl Deployment {
-    /// Seconds from the start of a prompt of `prompt` tokens to its first token, on a machine where `others` requests decode
-    /// meanwhile, each of which sees `context` keys. Nobody else is in prefill.
+    /// Seconds from the start of a prompt of `prompt` tokens to its first token, on a machine where `others` requests
+    /// decode meanwhile, each of which sees `context` keys. Nobody else is in prefill.
     ///
-    /// Constant cost: all passes but the last have as many rows, and what they cost is linear in the keys that they see.
+    /// Constant cost: all passes but the last have as many rows, and what they cost is linear in the keys that they
+    /// see.
     pub fn ttft(&self, prompt: usize, others: usize, context: f64) -> f64 {
         let chunk = self.chunk(others);
         let full = prompt.saturating_sub(1) / chunk;
@@ -38,8 +39,8 @@ impl Deployment {
         self.machine.rows.saturating_sub(others).max(1)
     }
 
-    /// The floor that nothing can beat: every token through every weight once, at the machine's peak. Attention comes on
-    /// top and is not in it.
+    /// The floor that nothing can beat: every token through every weight once, at the machine's peak. Attention comes
+    /// on top and is not in it.
     pub fn prefill_floor(&self, prompt: usize) -> f64 {
         let flops = prompt as f64 * self.demands.shape.flops_per_token() + self.demands.shape.flops_per_logit_row();
         flops / self.peaks().matrix

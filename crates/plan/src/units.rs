@@ -1,7 +1,7 @@
 //! Numbers as people write and read them.
 
-/// A quantity with a decimal suffix: `312T`, `2t`, `1.5k`, `80G`, `80GB`, `16GiB`, `8e9`. `None` for what is no positive
-/// number.
+/// A quantity with a decimal suffix: `312T`, `2t`, `1.5k`, `80G`, `80GB`, `16GiB`, `8e9`. `None` for what is no
+/// positive number.
 pub fn quantity(text: &str) -> Option<f64> {
     let split = text.find(|c: char| !c.is_ascii_digit() && !".eE+-".contains(c)).unwrap_or(text.len());
     let (number, suffix) = text.split_at(split);

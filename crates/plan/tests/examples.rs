@@ -48,7 +48,8 @@ fn seven_billion_parameters_on_an_a100() {
 #[test]
 fn a_known_model_is_counted_by_its_shape() {
     let shape = NamedModel::find("llama-3.1-8b").expect("known").shape;
-    // 32 layers of 4096 x (4096 + 1024 + 1024 + 4096) for attention and 3 x 4096 x 14336 for the MLP; a table of 128,256.
+    // 32 layers of 4096 x (4096 + 1024 + 1024 + 4096) for attention and 3 x 4096 x 14336 for the MLP; a table of
+    // 128,256.
     assert_eq!(shape.layer_parameters, 32 * (4096 * 10240 + 3 * 4096 * 14336));
     assert_eq!(shape.parameters(), shape.layer_parameters + 2 * 128_256 * 4096);
     let demands = shape.demands(WeightClass::Bf16, KvDtype::Bf16);

@@ -135,8 +135,9 @@ fn relative(squared_error: f64, squared_norm: f64) -> f64 {
     if squared_error == 0.0 { 0.0 } else { (squared_error / squared_norm).sqrt() }
 }
 
-/// A [`HostBackend`] whose results are those of [`Float32`], and which computes every product in a class of `B` as well.
-/// Takes the memory of both. Its errors are in the order of packing: `model::Runner::matrix_names` has their names.
+/// A [`HostBackend`] whose results are those of [`Float32`], and which computes every product in a class of `B` as
+/// well. Takes the memory of both. Its errors are in the order of packing: `model::Runner::matrix_names` has their
+/// names.
 pub struct Watched<B: Device> {
     exact: Float32,
     judged: B,

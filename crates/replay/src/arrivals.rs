@@ -16,8 +16,8 @@ use sim::workload::Piece;
 use crate::read::{Recording, RecordingError};
 use crate::replay::{Told, replay};
 
-/// Reads a recording into a past. The steps are replayed on the way, so a recording that is not what happened is noticed:
-/// then this is what happened before the difference.
+/// Reads a recording into a past. The steps are replayed on the way, so a recording that is not what happened is
+/// noticed: then this is what happened before the difference.
 pub fn past(recording: Recording) -> Result<Past, RecordingError> {
     let header = recording.header.clone();
     let mut log = PastLog::unbounded(header.limits().block_size);

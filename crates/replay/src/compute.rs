@@ -20,8 +20,8 @@ pub enum ReplayError {
     Start(#[from] StartError),
 }
 
-/// As [`replay`](crate::replay()), and the model of `checkpoint` computes each step. `options` says on how many threads and
-/// so on; sizes and classes are the recording's.
+/// As [`replay`](crate::replay()), and the model of `checkpoint` computes each step. `options` says on how many threads
+/// and so on; sizes and classes are the recording's.
 pub fn replay_with_model(
     mut recording: Recording,
     checkpoint: &Checkpoint,

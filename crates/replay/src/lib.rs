@@ -7,8 +7,8 @@
 //!                 past --whatif--> the production scheduler on an imagined machine --> what would have been
 //! ```
 //!
-//! The engine writes recordings and knows their format ([`engine::recording`]); it does not read them, and it does not know
-//! the simulator. So a server without this crate still records.
+//! The engine writes recordings and knows their format ([`engine::recording`]); it does not read them, and it does not
+//! know the simulator. So a server without this crate still records.
 
 mod arrivals;
 mod compute;

@@ -1,7 +1,7 @@
 //! Reading a recording: nothing that passes can be too large or too late for whoever replays it.
 //!
-//! The format is the engine's ([`engine::recording`]): a header, then one JSON object per line. A last line that was cut
-//! off is left out; without `"end"` the recording was cut off.
+//! The format is the engine's ([`engine::recording`]): a header, then one JSON object per line. A last line that was
+//! cut off is left out; without `"end"` the recording was cut off.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -69,8 +69,8 @@ struct SoFar {
 }
 
 impl SoFar {
-    /// Nothing that passes can be too large for whoever replays it: sums of times fit, and nothing is allocated that the
-    /// limits do not allow.
+    /// Nothing that passes can be too large for whoever replays it: sums of times fit, and nothing is allocated that
+    /// the limits do not allow.
     fn check(&mut self, entry: &Entry, limits: &Limits) -> Result<(), String> {
         match *entry {
             Entry::Admit(ref admit) => {

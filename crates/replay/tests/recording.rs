@@ -25,8 +25,8 @@ fn lantern() -> Checkpoint {
 }
 
 /// Records a run with everything in it: streams that come and go, a cache that is too small, several answers, stop
-/// strings, sampling without a seed, log probabilities of a prompt, tenants and classes, somebody who holds it; and in the
-/// arithmetic that this machine would not take. Returns the file's lines.
+/// strings, sampling without a seed, log probabilities of a prompt, tenants and classes, somebody who holds it; and in
+/// the arithmetic that this machine would not take. Returns the file's lines.
 fn recorded(path: &Path) -> Vec<String> {
     let options = EngineOptions {
         arithmetic: Arithmetic::ALL.into_iter().find(|arithmetic| *arithmetic != Arithmetic::best()),

@@ -1,7 +1,7 @@
 //! What a machine can do: a known one, one of given figures, or the one at hand as it was measured.
 //!
-//! Peaks are the vendors' published dense figures for bf16 and their memory bandwidth. The shares say how much of them a
-//! serving engine gets, and stand on measurements where there are any:
+//! Peaks are the vendors' published dense figures for bf16 and their memory bandwidth. The shares say how much of them
+//! a serving engine gets, and stand on measurements where there are any:
 //!
 //! | machine | peaks | shares |
 //! | --- | --- | --- |

@@ -57,8 +57,8 @@ impl ModelShape {
         2.0 * self.head_parameters as f64
     }
 
-    /// Keys that `rows` rows from position `start` see, summed over the rows: each sees itself and everything before it, or
-    /// as much of that as its layer's window holds. The mean over the layers.
+    /// Keys that `rows` rows from position `start` see, summed over the rows: each sees itself and everything before
+    /// it, or as much of that as its layer's window holds. The mean over the layers.
     pub fn seen(&self, start: usize, rows: usize) -> f64 {
         self.mean_over_layers(|window| seen(start, rows, window))
     }
@@ -70,8 +70,8 @@ impl ModelShape {
         sum.sum::<f64>() / layers as f64
     }
 
-    /// What its passes ask with weights and cache of these classes, before anything is loaded. Norms, biases and the scales
-    /// of int8 channels are not counted: about a hundredth.
+    /// What its passes ask with weights and cache of these classes, before anything is loaded. Norms, biases and the
+    /// scales of int8 channels are not counted: about a hundredth.
     pub fn demands(&self, weights: WeightClass, kv_dtype: KvDtype) -> Demands {
         let bytes = |parameters: u64, class| (parameters as f64 * weight_bytes(class)) as usize;
         let head = bytes(self.head_parameters, embedding_class(weights));
@@ -107,8 +107,8 @@ pub struct Mixture {
 }
 
 impl Mixture {
-    /// The share of a layer's experts that a step of `rows` rows reads on average, if a row is as likely to go to one as
-    /// to another. Exact for one row.
+    /// The share of a layer's experts that a step of `rows` rows reads on average, if a row is as likely to go to one
+    /// as to another. Exact for one row.
     pub fn share_read(&self, rows: f64) -> f64 {
         1.0 - (1.0 - self.top_k as f64 / self.num_experts as f64).powf(rows)
     }
@@ -132,8 +132,8 @@ fn weight_bytes(class: WeightClass) -> f64 {
     }
 }
 
-/// Positions that `rows` rows from position `start` see, summed: each sees itself and everything before it, or as much of
-/// that as its layer's window holds.
+/// Positions that `rows` rows from position `start` see, summed: each sees itself and everything before it, or as much
+/// of that as its layer's window holds.
 pub(crate) fn seen(start: usize, rows: usize, window: usize) -> f64 {
     let growing = rows.min(window.saturating_sub(start)) as f64;
     let grown = rows as f64 - growing;

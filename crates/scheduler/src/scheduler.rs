@@ -9,10 +9,10 @@
 //!                      +------ preempted -----------+   loses all its blocks, keeps its tokens and its rank
 //! ```
 //!
-//! Steps in flight are a queue: `schedule` adds one, `complete` takes the results of the oldest. A sequence is in one of
-//! them at most, so none waits for another's tokens: who has rows in flight is neither planned nor preempted. Blocks that
-//! a step in flight writes are not released before it completes, whatever happens to their request meanwhile. The same
-//! holds for blocks that are being loaded from a tier: `load_ended` is what releases them.
+//! Steps in flight are a queue: `schedule` adds one, `complete` takes the results of the oldest. A sequence is in one
+//! of them at most, so none waits for another's tokens: who has rows in flight is neither planned nor preempted. Blocks
+//! that a step in flight writes are not released before it completes, whatever happens to their request meanwhile. The
+//! same holds for blocks that are being loaded from a tier: `load_ended` is what releases them.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -231,8 +231,8 @@ impl Scheduler {
 
     /// Plans one forward pass: a token for each decoding sequence, then prompt chunks in rank order until rows, seats
     /// or blocks run out (mixed steps: Sarathi-Serve, Agrawal et al., OSDI 2024). Overwrites `step`, keeping its
-    /// buffers. The step is in flight until [`Scheduler::complete`]; an empty one never is. Sequences with rows in flight
-    /// have none in this step. Panics if as many steps are in flight as may be.
+    /// buffers. The step is in flight until [`Scheduler::complete`]; an empty one never is. Sequences with rows in
+    /// flight have none in this step. Panics if as many steps are in flight as may be.
     ///
     /// All preemption comes before any block is taken, so no block of `step.copies` appears both as a source and as a
     /// destination, and the copies may be done in any order.
@@ -287,12 +287,12 @@ impl Scheduler {
         completed
     }
 
-    /// Takes the results of the oldest step in flight: sequences advance, full blocks enter the prefix cache, answers are
-    /// forked and finish, and requests whose rows failed end. Appends to `events`; overwrites `record`, keeping its
+    /// Takes the results of the oldest step in flight: sequences advance, full blocks enter the prefix cache, answers
+    /// are forked and finish, and requests whose rows failed end. Appends to `events`; overwrites `record`, keeping its
     /// buffers.
     ///
-    /// Tokens of requests that failed, or were aborted or stopped meanwhile, may be there or not, and are dropped. Panics
-    /// if `output` is not of that step, lacks a token that was planned, or has one that was not.
+    /// Tokens of requests that failed, or were aborted or stopped meanwhile, may be there or not, and are dropped.
+    /// Panics if `output` is not of that step, lacks a token that was planned, or has one that was not.
     pub fn complete_into(&mut self, output: &StepOutput, now: Nanos, events: &mut Vec<Event>, record: &mut StepRecord) {
         assert_eq!(Some(output.step), self.in_flight(), "results of the oldest step in flight");
         let mut step = self.plan.in_flight.pop_front().expect("it was just seen");
@@ -332,9 +332,9 @@ impl Scheduler {
 
     /// A step in flight did not happen: its computation failed. Its sequences go back to the queue at their ranks and
     /// are recomputed, because nobody knows which of its slots and copies were written; what earlier steps put into the
-    /// prefix cache stands, and so do other steps in flight, which have none of its sequences. Its saves, spills and loads
-    /// are owed nevertheless. Does not count as a preemption. Abort the request at fault, if it is known, before the next
-    /// step. Does nothing if the step is not in flight.
+    /// prefix cache stands, and so do other steps in flight, which have none of its sequences. Its saves, spills and
+    /// loads are owed nevertheless. Does not count as a preemption. Abort the request at fault, if it is known, before
+    /// the next step. Does nothing if the step is not in flight.
     pub fn abandon(&mut self, step: StepId) {
         let Some(place) = self.plan.in_flight.iter().position(|other| other.id == step) else { return };
         let step = self.plan.in_flight.remove(place).expect("it was just seen");
@@ -446,8 +446,8 @@ fn tokens_of(seq: SeqId, rows: &[RowOutput]) -> &[RowOutput] {
 
 /// What the engine reports of the transfers that steps ask for.
 impl Scheduler {
-    /// The saves, or the loads from host memory, of the step planned last took `took` together: part of its time. With what is
-    /// known of the disk, this decides between swapping and recompute.
+    /// The saves, or the loads from host memory, of the step planned last took `took` together: part of its time. With
+    /// what is known of the disk, this decides between swapping and recompute.
     pub fn transfers_took(&mut self, way: Transfer, blocks: usize, took: Nanos) {
         if blocks > 0 {
             self.policy.transfer_times.observe(way, blocks, took);

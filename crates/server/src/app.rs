@@ -28,8 +28,8 @@ use crate::timeline::{Reader, Registry};
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 /// Memory that all open answers together may take.
 const ANSWER_BUDGET: u64 = 256 << 20;
-/// Values in a body; a model with a longer context takes twice its tokens. A value takes up to 100 bytes of memory, and as
-/// little as two bytes of the body.
+/// Values in a body; a model with a longer context takes twice its tokens. A value takes up to 100 bytes of memory, and
+/// as little as two bytes of the body.
 const MOST_VALUES: usize = 1 << 18;
 
 pub(crate) struct App {
@@ -135,8 +135,8 @@ impl App {
         self.draining.load(Ordering::Relaxed)
     }
 
-    /// Reads a JSON body and hands it to `work` on a thread of the text pool: parsing, templates and tokenizers take time
-    /// in proportion to what a stranger sent. The tenant is charged for it.
+    /// Reads a JSON body and hands it to `work` on a thread of the text pool: parsing, templates and tokenizers take
+    /// time in proportion to what a stranger sent. The tenant is charged for it.
     pub(crate) async fn with_json<T: Send + 'static>(
         self: &Arc<App>,
         headers: &HeaderMap,

@@ -13,8 +13,8 @@ pub(crate) type Tenant = [u8; 32];
 pub struct ApiKey {
     /// The key, as clients send it.
     pub key: String,
-    /// Its requests may ask for a class above the usual one. Whoever holds the only key may in any case: there is nobody
-    /// to press ahead of.
+    /// Its requests may ask for a class above the usual one. Whoever holds the only key may in any case: there is
+    /// nobody to press ahead of.
     pub may_be_urgent: bool,
 }
 
@@ -49,7 +49,8 @@ impl ApiKeys {
         ApiKeys(keys.iter().map(known).collect())
     }
 
-    /// Whether requests of `tenant`, which has passed [`tenant`](Self::tenant), may ask for a class above the usual one.
+    /// Whether requests of `tenant`, which has passed [`tenant`](Self::tenant), may ask for a class above the usual
+    /// one.
     pub(crate) fn may_be_urgent(&self, tenant: Option<&Tenant>) -> bool {
         tenant.is_none_or(|tenant| self.0.iter().any(|known| known.tenant == *tenant && known.may_be_urgent))
     }

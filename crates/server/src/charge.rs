@@ -21,8 +21,8 @@ const TOP_LOGPROB: u64 = 8;
 /// Bytes of one entry of `prompt_logprobs` in a stream, where its first event has them all.
 const STREAMED_PROMPT_LOGPROB: u64 = 320;
 
-/// Bytes that the answers to one request take at most until they are read. `unread`: outputs of a stream that may wait to
-/// be read.
+/// Bytes that the answers to one request take at most until they are read. `unread`: outputs of a stream that may wait
+/// to be read.
 pub(crate) fn bytes_of(request: &ValidatedRequest, streamed: bool, unread: usize) -> u64 {
     let per_logprob = |top: u32| LOGPROB + TOP_LOGPROB * u64::from(top);
     let logprobs = request.logprobs().map_or(0, per_logprob);

@@ -1,9 +1,9 @@
 //! Strict JSON: bytes to a value, or the place where they stop being one.
 //!
 //! Stricter than `serde_json` in one point that matters at an edge: a key that occurs twice is refused, because two
-//! parsers that disagree about which one counts are how a check is walked around. `serde_json` itself refuses what follows
-//! the value, a byte order mark, more than 128 levels of nesting (so that no input can overflow the stack), numbers that
-//! no `f64` holds, invalid UTF-8 and lone surrogates.
+//! parsers that disagree about which one counts are how a check is walked around. `serde_json` itself refuses what
+//! follows the value, a byte order mark, more than 128 levels of nesting (so that no input can overflow the stack),
+//! numbers that no `f64` holds, invalid UTF-8 and lone surrogates.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -16,7 +16,8 @@ use crate::error::ApiError;
 /// Parses a request body.
 ///
 /// Errors name the place in lines and columns, and the field when parsing had got that far. Nothing of the input is
-/// repeated but the key at fault, shortened. A body of more than `most_values` values is refused when that many are read.
+/// repeated but the key at fault, shortened. A body of more than `most_values` values is refused when that many are
+/// read.
 pub(crate) fn parse(bytes: &[u8], most_values: usize) -> Result<Value, ApiError> {
     let state = RefCell::new(State { left: most_values, ..State::default() });
     let mut deserializer = serde_json::Deserializer::from_slice(bytes);

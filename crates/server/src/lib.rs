@@ -62,11 +62,11 @@ pub struct ServerOptions {
     pub host: String,
     /// 0: a free one, see [`Server::local_addr`].
     pub port: u16,
-    /// Keys of which a request must bring one; none at all: no key is asked for. Each key is a tenant of its own: prefix
-    /// cache blocks are not shared between them.
+    /// Keys of which a request must bring one; none at all: no key is asked for. Each key is a tenant of its own:
+    /// prefix cache blocks are not shared between them.
     pub api_keys: Vec<ApiKey>,
-    /// Names that requests may give in `Host`, beside `localhost`, what ends in it, addresses and `host` itself. Without any,
-    /// a server with keys takes every name: a page whose name was rebound to this machine has no key.
+    /// Names that requests may give in `Host`, beside `localhost`, what ends in it, addresses and `host` itself.
+    /// Without any, a server with keys takes every name: a page whose name was rebound to this machine has no key.
     pub allowed_hosts: Vec<String>,
     /// Origins (`https://app.example`) whose pages may ask and read the answers; a browser gets CORS headers for them. No
     /// other page of another origin may, unless it has a key.

@@ -1,10 +1,10 @@
-//! `GET /plan` and `GET /plan/presets`: what `twostroke plan` tells, over HTTP, with this server's own model and machine
-//! as `here`. The page's calculator asks it at every move of a slider: the work is some tens of microseconds and touches
-//! nothing of the engine but what was known at its start.
+//! `GET /plan` and `GET /plan/presets`: what `twostroke plan` tells, over HTTP, with this server's own model and
+//! machine as `here`. The page's calculator asks it at every move of a slider: the work is some tens of microseconds
+//! and touches nothing of the engine but what was known at its start.
 //!
-//! Parameters are those of [`plan::Question`]; `format` is `json` or `svg`. A server never reads a file for a question, so
-//! a model is `here`, one that planning knows, or a number of parameters; `POST /plan` takes another one's `config.json` as
-//! the body.
+//! Parameters are those of [`plan::Question`]; `format` is `json` or `svg`. A server never reads a file for a question,
+//! so a model is `here`, one that planning knows, or a number of parameters; `POST /plan` takes another one's
+//! `config.json` as the body.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -104,8 +104,8 @@ fn answered(query: &str, shape: Option<ModelShape>, app: &App) -> Result<Respons
     }
 }
 
-/// A part of a query as it was meant: `+` is a space, `%2F` a slash. What is no text becomes replacement characters, which
-/// no name and no number has.
+/// A part of a query as it was meant: `+` is a space, `%2F` a slash. What is no text becomes replacement characters,
+/// which no name and no number has.
 fn decoded(text: &str) -> Cow<'_, str> {
     if !text.contains(['%', '+']) {
         return Cow::Borrowed(text);

@@ -163,7 +163,8 @@ fn known_route(path: &str) -> Option<&'static str> {
     routes().map(|(_, route)| route).find(|&route| route == path)
 }
 
-/// The caller's own name for the request, if it is fit to be sent back. It is a key among its tenant's own requests only.
+/// The caller's own name for the request, if it is fit to be sent back. It is a key among its tenant's own requests
+/// only.
 fn echoed_id(headers: &HeaderMap) -> Option<HeaderValue> {
     let value = headers.get(REQUEST_ID)?;
     let bytes = value.as_bytes();

@@ -9,11 +9,11 @@
 //! ```
 //!
 //! Whoever opens a connection by address puts the address into `Host`, so an address is never a rebound name, and needs
-//! no list. Of names there are `localhost` and what ends in it, which nobody can register, the name that `--host` gives,
-//! and those of `--allowed-host`.
+//! no list. Of names there are `localhost` and what ends in it, which nobody can register, the name that `--host`
+//! gives, and those of `--allowed-host`.
 //!
-//! Where the server has keys, the key is what tells a stranger from a friend: no page has it, and no browser sends it by
-//! itself. Then neither check is made; the one of names is if somebody named some. A server behind a proxy or in a
+//! Where the server has keys, the key is what tells a stranger from a friend: no page has it, and no browser sends it
+//! by itself. Then neither check is made; the one of names is if somebody named some. A server behind a proxy or in a
 //! cluster, where it goes by names that only the proxy knows, has keys.
 //!
 //! The check of origins is that of Go's `http.CrossOriginProtection`, which says why no token is needed for it.
@@ -163,8 +163,8 @@ fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a HeaderValue
     values.next().filter(|_| values.next().is_none())
 }
 
-/// Not from another origin's page, or not from a page. `Sec-Fetch-Site` is the browser's own word, but it is not sent to
-/// names without TLS; then the origin must be the host that was asked. Clients that are no browsers send neither.
+/// Not from another origin's page, or not from a page. `Sec-Fetch-Site` is the browser's own word, but it is not sent
+/// to names without TLS; then the origin must be the host that was asked. Clients that are no browsers send neither.
 fn is_of_same_origin(headers: &HeaderMap, uri: &Uri) -> bool {
     if headers.contains_key(FETCH_SITE) {
         return only(headers, &FETCH_SITE).is_some_and(|site| matches!(site.as_bytes(), b"same-origin" | b"none"));

@@ -28,8 +28,8 @@ impl Stop {
         (StopHandle(sender), Stop(receiver))
     }
 
-    /// SIGTERM, SIGINT or SIGHUP drains; a second one, of any kind, ends at once. A SIGHUP that the process was started to
-    /// ignore stays ignored.
+    /// SIGTERM, SIGINT or SIGHUP drains; a second one, of any kind, ends at once. A SIGHUP that the process was started
+    /// to ignore stays ignored.
     ///
     /// Errors when the system refuses the handlers. Call it inside a tokio runtime.
     pub fn on_signals() -> io::Result<Stop> {

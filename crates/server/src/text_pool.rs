@@ -5,8 +5,8 @@
 //!    └── dropped: a job that waits or rests is gone at once, one at work at its next pause
 //! ```
 //!
-//! [`Turns`] decides; here are the lock, the clock and the threads. They are tokio's blocking ones, but no more are taken
-//! than [`Turns`] lets begin: `workers` at work, and the few long jobs that rest.
+//! [`Turns`] decides; here are the lock, the clock and the threads. They are tokio's blocking ones, but no more are
+//! taken than [`Turns`] lets begin: `workers` at work, and the few long jobs that rest.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -5,7 +5,8 @@
 //! ```
 //!
 //! A request is visible to its own tenant (API key) and to nobody else. Others that appear in it are named if they are
-//! the tenant's own; those of other tenants are numbers that lead nowhere, the same for one request wherever it appears.
+//! the tenant's own; those of other tenants are numbers that lead nowhere, the same for one request wherever it
+//! appears.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};

@@ -5,10 +5,10 @@
 //! bench/<GPU>/.../requests.jsonl.gz   arrivals, lengths, measured times --> the same requests through `simulate`
 //! ```
 //!
-//! `cargo run --release -p sim --example validate -- DIR`, DIR being the copy of casys-kaist/LLMServingSim's `bench/examples` as
-//! `bench` and `profiler/perf` as `perf`. Calibration sees the layers only, the comparison the requests only. A step is
-//! more than its layers (launches, sampling on the host, bookkeeping), and no profile says how much: the last column
-//! adds [`OVERHEAD`] to each.
+//! `cargo run --release -p sim --example validate -- DIR`, DIR being the copy of casys-kaist/LLMServingSim's
+//! `bench/examples` as `bench` and `profiler/perf` as `perf`. Calibration sees the layers only, the comparison the
+//! requests only. A step is more than its layers (launches, sampling on the host, bookkeeping), and no profile says how
+//! much: the last column adds [`OVERHEAD`] to each.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -22,8 +22,8 @@ use serde_json::Value;
 use sim::report::Spread;
 use sim::{Arrival, Fleet, Instance, Machine, Pace, Workload, simulate};
 
-/// A measured run: the GPU, vLLM's `max_num_seqs`, and its KV blocks of 16 tokens (where the run does not say, what 90 %
-/// of 96 GB leave beside 16 GB of weights: they never ran short).
+/// A measured run: the GPU, vLLM's `max_num_seqs`, and its KV blocks of 16 tokens (where the run does not say, what 90
+/// % of 96 GB leave beside 16 GB of weights: they never ran short).
 const RUNS: [(&str, usize, usize); 2] = [("RTX4090", 256, 2588), ("RTXPRO6000", 128, 33_000)];
 /// Layers of Llama-3.1-8B.
 const LAYERS: f64 = 32.0;

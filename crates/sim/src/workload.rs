@@ -158,8 +158,8 @@ pub enum Shape {
 impl Workload {
     /// `requests` requests (turns count) that arrive at `rate` per second, drawn from `seed`. In sessions, `rate` is
     /// that of sessions times turns, so that a fleet that keeps up sees this many requests per second.
-    /// Takes the memory of a few hundred bytes for each request; of sessions, of 16 bytes for each turn before it as well.
-    /// Panics if `rate` is not positive.
+    /// Takes the memory of a few hundred bytes for each request; of sessions, of 16 bytes for each turn before it as
+    /// well. Panics if `rate` is not positive.
     pub fn synthetic(shape: Shape, lengths: Lengths, rate: f64, requests: usize, seed: u64) -> Workload {
         assert!(rate > 0.0, "requests per second");
         let mut random = Random::new(seed);

@@ -1,7 +1,7 @@
 //! GPT-2's alphabet: a character for each byte, so that a vocabulary of bytes can be written as text.
 
-/// The byte that a character of GPT-2's alphabet stands for: printable Latin-1 is itself, the other 68 bytes follow from
-/// U+0100 (Radford et al., 2019, `bytes_to_unicode`).
+/// The byte that a character of GPT-2's alphabet stands for: printable Latin-1 is itself, the other 68 bytes follow
+/// from U+0100 (Radford et al., 2019, `bytes_to_unicode`).
 pub(crate) fn byte_of(c: char) -> Option<u8> {
     match u32::from(c) {
         code @ 0..=0xFF => Some(code as u8).filter(|&byte| is_itself(byte)),

@@ -6,22 +6,22 @@
 //!          Renderer::InProcess ──────┴────── Renderer::Child: in a process with limits
 //! ```
 //!
-//! **A template is a program from a stranger**, run on text from strangers. It reaches no object of ours; its source, the
-//! depth of its calls, the instructions that it runs and the bytes that it writes are bounded (`jinja.rs`). What cannot be
-//! bounded from inside an interpreter is time and memory: a filter can fill any memory or search for hours in one
-//! instruction, a value that contains itself can exhaust any stack, and each of these ends the whole process. So the
-//! `twostroke` program compiles and renders in child processes with limits (`child.rs`): [`MAX_RENDER_TIME`],
+//! **A template is a program from a stranger**, run on text from strangers. It reaches no object of ours; its source,
+//! the depth of its calls, the instructions that it runs and the bytes that it writes are bounded (`jinja.rs`). What
+//! cannot be bounded from inside an interpreter is time and memory: a filter can fill any memory or search for hours in
+//! one instruction, a value that contains itself can exhaust any stack, and each of these ends the whole process. So
+//! the `twostroke` program compiles and renders in child processes with limits (`child.rs`): [`MAX_RENDER_TIME`],
 //! [`MAX_RENDER_MEMORY`], [`RENDER_STACK_BYTES`]. A child that dies is the error of one request, or of one load.
 //!
-//! A program that embeds this crate has no such child unless it makes one: with [`Renderer::InProcess`], the default, do not
-//! load a model whose template you would not run. To make one, call [`serve_renderings`] in a process that has set its
-//! limits, and name that process's command in [`Renderer::Child`].
+//! A program that embeds this crate has no such child unless it makes one: with [`Renderer::InProcess`], the default,
+//! do not load a model whose template you would not run. To make one, call [`serve_renderings`] in a process that has
+//! set its limits, and name that process's command in [`Renderer::Child`].
 //!
 //! A system call filter around the child would add little: the interpreter is Rust without system calls of its own, and
 //! what it does wrong is to use too much. The child inherits two pipes, may open nothing and write no file.
 //!
-//! **Special tokens in messages stay text** (`marks.rs`). [`Tokenizer::encode_chat`] makes the template's `<|end|>` a token,
-//! and a user's `<|end|>` five ordinary ones; one text with both kinds is never tokenised together.
+//! **Special tokens in messages stay text** (`marks.rs`). [`Tokenizer::encode_chat`] makes the template's `<|end|>` a
+//! token, and a user's `<|end|>` five ordinary ones; one text with both kinds is never tokenised together.
 
 mod child;
 mod conversation;
@@ -50,7 +50,8 @@ use crate::tokenizer::Tokenizer;
 const TEMPLATE: &str = "chat_template.jinja";
 
 /// Stack of the thread that compiles or renders in this process: room for an expression as deep as [`MAX_SOURCE_BYTES`]
-/// allows, and for dropping a list as deep as the interpreter's steps can build. Pages that are not touched cost nothing.
+/// allows, and for dropping a list as deep as the interpreter's steps can build. Pages that are not touched cost
+/// nothing.
 const STACK_BYTES: usize = 512 << 20;
 
 /// Where templates are compiled and run.
@@ -98,8 +99,8 @@ struct TemplateConfig {
 }
 
 impl ChatTemplate {
-    /// Reads `chat_template.jinja`, else `chat_template` of `tokenizer_config.json`, to be run in this process. `None` when
-    /// the model has neither.
+    /// Reads `chat_template.jinja`, else `chat_template` of `tokenizer_config.json`, to be run in this process. `None`
+    /// when the model has neither.
     pub fn load(checkpoint: &Checkpoint) -> Result<Option<ChatTemplate>, LoadError> {
         ChatTemplate::load_with(checkpoint, &Renderer::InProcess)
     }

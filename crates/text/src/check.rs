@@ -5,9 +5,9 @@
 //! normalizer     kinds, patterns, how texts grow     rest    number of values, depth
 //! ```
 //!
-//! The crate believes a file. A size in a character map is memory that it takes, an added token of 100 kB is a table that
-//! it builds for 24 seconds, nested normalizers are its stack. Every limit here is far above what files in use have, and
-//! what is beyond it is one error that names the field.
+//! The crate believes a file. A size in a character map is memory that it takes, an added token of 100 kB is a table
+//! that it builds for 24 seconds, nested normalizers are its stack. Every limit here is far above what files in use
+//! have, and what is beyond it is one error that names the field.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -32,8 +32,8 @@ const MAX_TOKEN_BYTES: usize = 4 << 10;
 /// Merges for each row of the model, and some more; files in use have two.
 const MERGES_PER_ROW: usize = 8;
 const MORE_MERGES: usize = 1 << 10;
-/// Values outside of vocabulary, merges and added tokens, their depth, and their text. Files in use have a thousand values,
-/// eight levels and, for a character map, half a megabyte.
+/// Values outside of vocabulary, merges and added tokens, their depth, and their text. Files in use have a thousand
+/// values, eight levels and, for a character map, half a megabyte.
 const MAX_VALUES: usize = 1 << 14;
 const MAX_DEPTH: usize = 24;
 const MAX_TEXT_BYTES: usize = 4 << 20;
@@ -612,8 +612,8 @@ fn text<'s>(step: &'s Value, part: &str, name: &str) -> Result<&'s str, LoadErro
 
 /// Checks a pattern; gives the fewest bytes that it matches.
 ///
-/// Split patterns run on a backtracking engine when they look around; only the one look-ahead that every tokenizer in use
-/// has (`(?!\S)`, which looks at one character) is let through, so that matching stays linear.
+/// Split patterns run on a backtracking engine when they look around; only the one look-ahead that every tokenizer in
+/// use has (`(?!\S)`, which looks at one character) is let through, so that matching stays linear.
 fn pattern(pattern: &Value, name: &str) -> Result<usize, LoadError> {
     const BACKTRACKING: [&str; 9] = ["(?=", "(?!", "(?<=", "(?<!", "(?>", "(?(", "(?P=", "\\k", "\\g"];
     let refuse = |problem: String| Err(field(format!("{name}.pattern"), problem));
@@ -651,8 +651,8 @@ fn pattern(pattern: &Value, name: &str) -> Result<usize, LoadError> {
 
 /// A SentencePiece character map in base64: the size of a table in bytes, the table, and the texts that it leads to.
 ///
-/// The table is a trie as an array of units. The crate reads the unit that a unit and a byte of the text lead to, wherever
-/// that is; here every one of them must be inside, and every text must be short.
+/// The table is a trie as an array of units. The crate reads the unit that a unit and a byte of the text lead to,
+/// wherever that is; here every one of them must be inside, and every text must be short.
 fn character_map(base64: &str, name: &str) -> Result<(), LoadError> {
     let refuse = |problem: String| Err(field(format!("{name}.precompiled_charsmap"), problem));
     let Some(map) = decode_base64(base64) else { return refuse("not base64".into()) };
@@ -670,7 +670,8 @@ fn character_map(base64: &str, name: &str) -> Result<(), LoadError> {
     }
     let units: Vec<u32> =
         table.chunks_exact(4).map(|unit| u32::from_le_bytes([unit[0], unit[1], unit[2], unit[3]])).collect();
-    // Where a unit leads to, before the next byte. The crate goes on from the root, and from units whose label is a byte.
+    // Where a unit leads to, before the next byte. The crate goes on from the root, and from units whose label is a
+    // byte.
     let leads_to = |at: usize| {
         let unit = u64::from(units[at]);
         at as u64 ^ (unit >> 10) << ((unit & 1 << 9) >> 6)

@@ -6,9 +6,9 @@
 //!                         └ bytes of €, held   └ could begin the stop string, held
 //! ```
 //!
-//! The concatenation of what [`Detokenizer::push`] and [`Detokenizer::finish`] return is the full decode of the tokens, cut
-//! before the first stop string, for any way of cutting the tokens into steps. What is held back is at most an unfinished
-//! character (3 bytes) and one byte less than the longest stop string.
+//! The concatenation of what [`Detokenizer::push`] and [`Detokenizer::finish`] return is the full decode of the tokens,
+//! cut before the first stop string, for any way of cutting the tokens into steps. What is held back is at most an
+//! unfinished character (3 bytes) and one byte less than the longest stop string.
 
 use std::sync::Arc;
 
@@ -159,8 +159,8 @@ impl Stop {
     }
 }
 
-/// Takes the complete characters off the front; bytes that can never be UTF-8 become U+FFFD, as `from_utf8_lossy` does it
-/// on the whole. At the end of the answer what is left goes too.
+/// Takes the complete characters off the front; bytes that can never be UTF-8 become U+FFFD, as `from_utf8_lossy` does
+/// it on the whole. At the end of the answer what is left goes too.
 fn take_text(bytes: &mut Vec<u8>, at_end: bool) -> String {
     let mut text = String::new();
     let mut taken = 0;

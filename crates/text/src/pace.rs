@@ -1,8 +1,8 @@
 //! How long work on text lets others have a turn.
 //!
-//! Encoding a text of some megabytes takes a second. The code that does it calls [`pause`] after each window of the text;
-//! whoever runs that code on a thread may have asked, with [`with`], to be called there: to let somebody else's short text
-//! go first, or to say that nobody waits for the result any more. Without [`with`] a pause is nothing.
+//! Encoding a text of some megabytes takes a second. The code that does it calls [`pause`] after each window of the
+//! text; whoever runs that code on a thread may have asked, with [`with`], to be called there: to let somebody else's
+//! short text go first, or to say that nobody waits for the result any more. Without [`with`] a pause is nothing.
 //!
 //! The call goes through the thread and not through arguments, because between the two stand the engine's door, a chat
 //! template and a serializer, none of which has anything to say about it.

@@ -78,8 +78,8 @@ impl Config {
 /// The texts of a tokenizer's added tokens, as far as they matter here.
 #[derive(Debug)]
 pub(crate) struct SpecialTexts {
-    /// Finds where special tokens begin, in letters of either case, which a template may change: those that no shorter one
-    /// begins.
+    /// Finds where special tokens begin, in letters of either case, which a template may change: those that no shorter
+    /// one begins.
     pub(crate) starts: AhoCorasick,
     /// Signs that special tokens begin or end with.
     pub(crate) signs: BTreeSet<char>,
@@ -141,7 +141,8 @@ impl SpecialTexts {
         first.is_some_and(|pair| self.firsts.contains(&pair)) || last.is_some_and(|(b, a)| self.lasts.contains(&(a, b)))
     }
 
-    /// Whether a special token may begin or end with the sign at `at` and go on beyond `found`, of which the sign is a part.
+    /// Whether a special token may begin or end with the sign at `at` and go on beyond `found`, of which the sign is a
+    /// part.
     pub(crate) fn goes_beyond(&self, text: &str, found: std::ops::Range<usize>, at: usize) -> bool {
         let end = at + text[at..].chars().next().map_or(0, char::len_utf8);
         let first = first_two(text[at..].chars());

@@ -6,15 +6,15 @@
 //! decode        ids ──bytes of each token, concatenated──► UTF-8, U+FFFD for what is not
 //! ```
 //!
-//! Encoding is the `tokenizers` crate's, so it agrees with Hugging Face by construction. Decoding is a table made at load:
-//! the bytes of every token, and what happens to leading spaces. That makes decoding a plain concatenation, which is what
-//! lets [`Detokenizer`](crate::detokenizer::Detokenizer) cut it anywhere. It agrees with the crate's decoder on all valid
-//! text; where a run of byte tokens is not UTF-8, the crate replaces every byte of the run and this table only the bytes
-//! that are wrong.
+//! Encoding is the `tokenizers` crate's, so it agrees with Hugging Face by construction. Decoding is a table made at
+//! load: the bytes of every token, and what happens to leading spaces. That makes decoding a plain concatenation, which
+//! is what lets [`Detokenizer`](crate::detokenizer::Detokenizer) cut it anywhere. It agrees with the crate's decoder on
+//! all valid text; where a run of byte tokens is not UTF-8, the crate replaces every byte of the run and this table
+//! only the bytes that are wrong.
 //!
-//! A tokenizer is a file from a stranger. Its size is capped before it is parsed; an id the model has no row for, an empty
-//! added token, or a pattern that needs backtracking ends in an error that names the field; a panic inside the crate is
-//! caught and is an error too.
+//! A tokenizer is a file from a stranger. Its size is capped before it is parsed; an id the model has no row for, an
+//! empty added token, or a pattern that needs backtracking ends in an error that names the field; a panic inside the
+//! crate is caught and is an error too.
 
 use std::collections::HashMap;
 
@@ -88,7 +88,8 @@ pub(crate) struct DecodeState {
 impl Tokenizer {
     /// Reads `tokenizer.json`, `tokenizer_config.json` and, where the latter is silent, `special_tokens_map.json`.
     ///
-    /// `vocab_size`: rows of the model's embedding; a token with a larger id is an error, since the model could not read it.
+    /// `vocab_size`: rows of the model's embedding; a token with a larger id is an error, since the model could not
+    /// read it.
     pub fn load(checkpoint: &Checkpoint, vocab_size: usize) -> Result<Tokenizer, LoadError> {
         let Some(json) = checkpoint.read_text_capped(TOKENIZER, MAX_TOKENIZER_BYTES)? else {
             let checkpoint = checkpoint.location();
@@ -131,8 +132,8 @@ impl Tokenizer {
         Ok(Tokenizer { inner, plan, plain, table, rules, names, add_bos, special_texts })
     }
 
-    /// Text to ids, special tokens in the text parsed. `add_special`: with what the tokenizer puts around a text, usually
-    /// the beginning-of-sequence token.
+    /// Text to ids, special tokens in the text parsed. `add_special`: with what the tokenizer puts around a text,
+    /// usually the beginning-of-sequence token.
     ///
     /// O(n log n) in the text's bytes; see `tests/tokenizer.rs` for the inputs that are hard on tokenizers.
     pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>, TextError> {
@@ -160,8 +161,8 @@ impl Tokenizer {
         })
     }
 
-    /// Special tokens of `text` parsed; then, in what is left, every character that is a key of `restore` replaced by its
-    /// value, and the result taken as plain text. See [`crate::chat_template`] for what this is good for.
+    /// Special tokens of `text` parsed; then, in what is left, every character that is a key of `restore` replaced by
+    /// its value, and the result taken as plain text. See [`crate::chat_template`] for what this is good for.
     pub(crate) fn encode_restoring(&self, text: &str, restore: &[(char, char)]) -> Result<Vec<u32>, TextError> {
         guarded(|| {
             if let Some(plan) = &self.plan {
@@ -224,7 +225,8 @@ impl Tokenizer {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// Appends what `id` adds to a text in `state`. Appending token by token gives the bytes of [`decode`](Self::decode).
+    /// Appends what `id` adds to a text in `state`. Appending token by token gives the bytes of
+    /// [`decode`](Self::decode).
     pub(crate) fn append(&self, id: u32, skip_special: bool, state: &mut DecodeState, text: &mut Vec<u8>) {
         let kind = self.table.kind(id);
         if kind == TokenKind::Hole || (skip_special && kind == TokenKind::Special) {
@@ -398,7 +400,8 @@ fn guarded(encode: impl FnOnce() -> Result<Vec<u32>, TextError>) -> Result<Vec<u
     catch(encode).unwrap_or(Err(TextError::Encode))
 }
 
-/// The crate's tokenizer, with the added tokens that only `tokenizer_config.json` lists, and without truncation or padding.
+/// The crate's tokenizer, with the added tokens that only `tokenizer_config.json` lists, and without truncation or
+/// padding.
 fn build(json: &str, extra: HashMap<String, AddedToken>) -> Result<tokenizers::Tokenizer, LoadError> {
     let inner: Result<tokenizers::Tokenizer, _> = json.parse();
     let mut inner = inner.map_err(|error| LoadError::field(TOKENIZER, "model", check::brief(error)))?;

@@ -1,7 +1,7 @@
 //! Encoding piece by piece gives the ids that the `tokenizers` crate gives for the whole text.
 //!
-//! One `check` for all: a tokenizer, texts that are hard on tokenizers, and three ways to encode. The tokenizers are the
-//! committed ones, and copies of them with every stage that is written again here in their place.
+//! One `check` for all: a tokenizer, texts that are hard on tokenizers, and three ways to encode. The tokenizers are
+//! the committed ones, and copies of them with every stage that is written again here in their place.
 
 use std::sync::LazyLock;
 

@@ -1,5 +1,5 @@
-//! Tokenizers from strangers: each ends in a tokenizer that works or in one line that names the field, in little time and
-//! memory.
+//! Tokenizers from strangers: each ends in a tokenizer that works or in one line that names the field, in little time
+//! and memory.
 
 use std::time::{Duration, Instant};
 

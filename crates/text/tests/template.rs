@@ -448,7 +448,8 @@ proptest! {
     }
 }
 
-/// The shape of a template for tools that writes names between signs of its own, and one that removes what it looks for.
+/// The shape of a template for tools that writes names between signs of its own, and one that removes what it looks
+/// for.
 #[test]
 fn tokens_cannot_be_put_together() {
     let tokenizer = tokenizer(BYTE_LEVEL);

@@ -259,8 +259,8 @@ proptest! {
         prop_assert_eq!(stopped, None);
     }
 
-    /// Any tokens over a small alphabet, any stop strings: the answer is cut where the specification cuts it, and what is
-    /// held back is shorter than the longest stop string.
+    /// Any tokens over a small alphabet, any stop strings: the answer is cut where the specification cuts it, and what
+    /// is held back is shorter than the longest stop string.
     #[test]
     fn stop_strings_cut_where_they_should(
         bytes in prop::collection::vec(prop::sample::select(b"ab\nc".to_vec()), 0..40),

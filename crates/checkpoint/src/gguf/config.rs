@@ -7,15 +7,16 @@
 //! ```
 //!
 //! Llama 3's stretched rotations have no setting: the converter writes the divisor of each frequency as the tensor
-//! `rope_freqs.weight`, computed in float32. The parameters that made it are found again and must give every divisor, so
-//! the rotations are those of the original model, to the last bit.
+//! `rope_freqs.weight`, computed in float32. The parameters that made it are found again and must give every divisor,
+//! so the rotations are those of the original model, to the last bit.
 
 use super::Gguf;
 use super::header::{Metadata, quoted};
 use crate::files::{Files, LoadError};
 use serde_json::{Map, Value, json};
 
-/// An architecture: ggml's name, and that of transformers. Mistral is `llama` to ggml, and so is Mixtral: see [`class`].
+/// An architecture: ggml's name, and that of transformers. Mistral is `llama` to ggml, and so is Mixtral: see
+/// [`class`].
 const ARCHITECTURES: [(&str, &str); 10] = [
     ("llama", "LlamaForCausalLM"),
     ("qwen2", "Qwen2ForCausalLM"),

@@ -8,8 +8,8 @@
 //! Versions 2 and 3, little-endian. The format is that of ggml's `docs/gguf.md`.
 //!
 //! Files come from strangers. Every count and length is compared with what is left of the file before anything is
-//! taken for it; the settings stay the bytes that they are, so an array of a million strings costs its own size; tensors
-//! must follow each other in the data with nothing but padding between, as every writer lays them out.
+//! taken for it; the settings stay the bytes that they are, so an array of a million strings costs its own size;
+//! tensors must follow each other in the data with nothing but padding between, as every writer lays them out.
 
 use crate::blocks::BlockType;
 use crate::container::{StoredAs, TensorInfo};

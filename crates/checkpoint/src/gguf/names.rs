@@ -5,12 +5,12 @@
 //! blk.3.ffn_up_exps.weight    ──►   model.layers.3.mlp.experts.0.up_proj.weight, .1., .2. ...
 //! ```
 //!
-//! **Rows of queries and keys.** ggml rotates neighbours (0, 1), (2, 3), ... in some architectures; transformers rotates
-//! the halves of a head (0, d/2), (1, d/2 + 1), .... The converter therefore stores the rows of both projections in
-//! another order. Reading them back by the inverse order gives the original rows, exactly.
+//! **Rows of queries and keys.** ggml rotates neighbours (0, 1), (2, 3), ... in some architectures; transformers
+//! rotates the halves of a head (0, d/2), (1, d/2 + 1), .... The converter therefore stores the rows of both
+//! projections in another order. Reading them back by the inverse order gives the original rows, exactly.
 //!
-//! **Norms of Gemma** multiply by one plus their weight; the converter adds the one. Taking it away again gives, when the
-//! forward pass adds it, the number in the file.
+//! **Norms of Gemma** multiply by one plus their weight; the converter adds the one. Taking it away again gives, when
+//! the forward pass adds it, the number in the file.
 
 use super::header::Metadata;
 use crate::container::{StoredAs, TensorInfo};

@@ -59,8 +59,8 @@ fn byte_level(use_regex: bool) -> Value {
     json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": use_regex})
 }
 
-/// ggml's name for what cuts text in a `tokenizer.json`. Of names with the same pattern, the one with this normalizer and
-/// rule about merges if there is one: ggml itself has no normalizer.
+/// ggml's name for what cuts text in a `tokenizer.json`. Of names with the same pattern, the one with this normalizer
+/// and rule about merges if there is one: ggml itself has no normalizer.
 pub fn pattern_name(pre_tokenizer: &Value, normalizer: &Value, ignores_merges: bool) -> Option<&'static str> {
     // Offsets concern nobody here; without the field the pattern is used.
     let shape = |value: &Value| {

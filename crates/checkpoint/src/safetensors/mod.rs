@@ -1,4 +1,5 @@
-//! The layout of Hugging Face transformers: texts as files, weights in one safetensors file or in those that an index names.
+//! The layout of Hugging Face transformers: texts as files, weights in one safetensors file or in those that an index
+//! names.
 //!
 //! ```text
 //! config.json  tokenizer.json ...        as they lie there

@@ -5,23 +5,24 @@
 //! next start     NAME, its key is right ──> copy every matrix, its digest is right ──> serve
 //! file           [matrix, 4 KiB aligned] ...  index (JSON)  [length u64][SHA-256 of the index][magic]
 //! ```
-//! The key is a digest of everything that the bytes follow from: the layout's version, what was asked for, config.json, and
-//! name, size, times of change and a sample of the bytes of every weight file. One image per checkpoint and class: a newer
-//! one takes the older one's place.
+//! The key is a digest of everything that the bytes follow from: the layout's version, what was asked for, config.json,
+//! and name, size, times of change and a sample of the bytes of every weight file. One image per checkpoint and class:
+//! a newer one takes the older one's place.
 //!
-//! Nothing is believed unread. The index has a digest of each matrix, made of one for each of its pieces, which the threads
-//! that copy take of a piece while it is in their nearest cache: XXH3 (128 bits, at some 50 GB/s a twentieth of what
-//! copying takes). It finds what disks, memory and other programs do to bytes by accident. It is no seal: whoever may write
-//! this directory can write another digest too, and the weights' own files besides.
+//! Nothing is believed unread. The index has a digest of each matrix, made of one for each of its pieces, which the
+//! threads that copy take of a piece while it is in their nearest cache: XXH3 (128 bits, at some 50 GB/s a twentieth of
+//! what copying takes). It finds what disks, memory and other programs do to bytes by accident. It is no seal: whoever
+//! may write this directory can write another digest too, and the weights' own files besides.
 //!
 //! What a key can see: a file that was replaced or written to has another time of change (that of the inode, which no
 //! program can set), whatever its size and its time of modification say. Bytes that changed beneath the file system are
-//! seen if the sample has them: the beginning of each file with the names, types and places of its tensors, its end, and
-//! pages spread evenly over it. So another model is noticed, and one flipped bit is not; an image that was made before the
-//! flip still holds the weights as they were.
+//! seen if the sample has them: the beginning of each file with the names, types and places of its tensors, its end,
+//! and pages spread evenly over it. So another model is noticed, and one flipped bit is not; an image that was made
+//! before the flip still holds the weights as they were.
 //!
-//! An image is only ever a saving of time. Whatever is wrong with it, the weights are packed from their files as if there
-//! were none, and if it cannot be written, nothing else happens. An image of ours that is damaged is worth a line.
+//! An image is only ever a saving of time. Whatever is wrong with it, the weights are packed from their files as if
+//! there were none, and if it cannot be written, nothing else happens. An image of ours that is damaged is worth a
+//! line.
 
 use crate::checkpoint::Checkpoint;
 use crate::files::{LoadError, ModelFile};
@@ -190,7 +191,8 @@ impl Packed {
 }
 
 impl Found {
-    /// The image with that key. `Ok(None)`: there is none, or one of something else. An error says what is wrong with it.
+    /// The image with that key. `Ok(None)`: there is none, or one of something else. An error says what is wrong with
+    /// it.
     fn open(path: &Path, key: &str) -> Result<Option<Found>, String> {
         let unread = |error: io::Error| error.to_string();
         let file = match files::open(path) {
@@ -331,8 +333,8 @@ impl Kept {
     }
 }
 
-/// Removes what writers that are gone left half written: `NAME.PID.tmp` of a process that is not there. Where there is no
-/// `/proc` to ask, nothing is removed.
+/// Removes what writers that are gone left half written: `NAME.PID.tmp` of a process that is not there. Where there is
+/// no `/proc` to ask, nothing is removed.
 fn remove_stale(directory: &Path) {
     if !Path::new("/proc/self").exists() {
         return;
@@ -381,8 +383,8 @@ const PAGE: u64 = 4096;
 /// Of the beginning, where tensors are listed.
 const SAMPLED_START: u64 = 256 << 10;
 
-/// A digest of the beginning of a file, of its end, and of `pages` pages in between. Some milliseconds for a file of any
-/// size, the slower the less of it is in memory.
+/// A digest of the beginning of a file, of its end, and of `pages` pages in between. Some milliseconds for a file of
+/// any size, the slower the less of it is in memory.
 fn sample(file: &ModelFile, pages: u64) -> Result<u128, LoadError> {
     let start = file.len().min(SAMPLED_START);
     let mut bytes = file.read_vec(0, start as usize)?;

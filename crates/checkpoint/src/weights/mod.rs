@@ -97,8 +97,8 @@ impl Weights {
         self.container.shown(name)
     }
 
-    /// NaN and infinite values among the weights read so far that are stored as floats. Not an error: some checkpoints carry
-    /// a few in rows that nobody uses. Worth a warning. (A scale that is not finite is an error.)
+    /// NaN and infinite values among the weights read so far that are stored as floats. Not an error: some checkpoints
+    /// carry a few in rows that nobody uses. Worth a warning. (A scale that is not finite is an error.)
     pub fn num_non_finite(&self) -> u64 {
         self.non_finite.load(Ordering::Relaxed)
     }
@@ -160,7 +160,8 @@ impl Weights {
         self.container.layers_key()
     }
 
-    /// Whether a tensor is a bias of zeros beside a module that is in `read`, as some quantizers write for every module.
+    /// Whether a tensor is a bias of zeros beside a module that is in `read`, as some quantizers write for every
+    /// module.
     pub fn is_zero_bias(&self, name: &str, read: &HashSet<String>) -> Result<bool, LoadError> {
         let of_read = name.strip_suffix(".bias").is_some_and(|module| read.contains(&format!("{module}.weight")));
         match self.table.tensors.get(name) {
@@ -190,8 +191,8 @@ impl Weights {
         counts.iter().fold(counts[0], |most, &next| if next.1 > most.1 { next } else { most }).0
     }
 
-    /// The type that most of the layers' weights are stored in, as files write it; `None` where they are quantized in a way
-    /// that has no name.
+    /// The type that most of the layers' weights are stored in, as files write it; `None` where they are quantized in a
+    /// way that has no name.
     pub fn most_stored(&self) -> Option<&'static str> {
         let mut counts: Vec<(&'static str, u64)> = Vec::new();
         for (_, entry) in self.table.tensors.iter().filter(|(name, entry)| entry.shape.len() > 1 && !is_table(name)) {
@@ -330,8 +331,8 @@ impl Weights {
 }
 
 impl Weights {
-    /// The beginning of the name of a file in which a result of `purpose` about a checkpoint is kept. Another checkpoint, or
-    /// another purpose, has another one.
+    /// The beginning of the name of a file in which a result of `purpose` about a checkpoint is kept. Another
+    /// checkpoint, or another purpose, has another one.
     pub fn place(checkpoint: &Checkpoint, purpose: &str) -> String {
         image::place(checkpoint, purpose)
     }

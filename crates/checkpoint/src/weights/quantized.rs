@@ -10,20 +10,20 @@
 //!     of 8 bits                            [out, in/4]                                                 [out/4, g]
 //!   int-quantized        weight i8 [out, in]             weight_scale [out, 1] or [1]    weight_zero_point i8, the same
 //! ```
-//! Eight 4-bit codes share a word, or four of 8 bits. GPTQ packs eight neighbours along the input with the first in the low
-//! bits, and notes in `g_idx` which group each input belongs to when they were sorted by activation (desc_act); AWQ packs
-//! eight outputs in the order 0 2 4 6 1 3 5 7; compressed-tensors packs along the input, codes and zero points offset by 8,
-//! those of 8 bits by 128. Zero points of GPTQ's first format are stored less one. Layouts as AutoGPTQ, GPTQModel, AutoAWQ
-//! and compressed-tensors write them (GPTQ: Frantar et al., 2022; AWQ: Lin et al., 2023).
+//! Eight 4-bit codes share a word, or four of 8 bits. GPTQ packs eight neighbours along the input with the first in the
+//! low bits, and notes in `g_idx` which group each input belongs to when they were sorted by activation (desc_act); AWQ
+//! packs eight outputs in the order 0 2 4 6 1 3 5 7; compressed-tensors packs along the input, codes and zero points
+//! offset by 8, those of 8 bits by 128. Zero points of GPTQ's first format are stored less one. Layouts as AutoGPTQ,
+//! GPTQModel, AutoAWQ and compressed-tensors write them (GPTQ: Frantar et al., 2022; AWQ: Lin et al., 2023).
 //!
 //! Scales are widened to f32 first, and a weight is one f32 product. Where the codes are what the engine computes with
 //! (symmetric 4 bit in regular groups of a multiple of 32; symmetric 8 bit whose scale is one for each 128 neighbours,
-//! whatever the groups), they are packed as they are. A scale that is not finite is an error, and one of 0 where a group of
-//! compressed-tensors has codes that are not; a negative one turns the signs of its group around, as quantizers use it that
-//! have one level more below zero than above.
-//! Which modules are quantized is seen from the tensors, and how wide their codes are from their shapes; `config.json` says
-//! in which ways, and whatever it says beyond what is computed here is refused by the name of the field. Memory while a
-//! matrix is packed: its bytes in the file, once.
+//! whatever the groups), they are packed as they are. A scale that is not finite is an error, and one of 0 where a
+//! group of compressed-tensors has codes that are not; a negative one turns the signs of its group around, as
+//! quantizers use it that have one level more below zero than above. Which modules are quantized is seen from the
+//! tensors, and how wide their codes are from their shapes; `config.json` says in which ways, and whatever it says
+//! beyond what is computed here is refused by the name of the field. Memory while a matrix is packed: its bytes in the
+//! file, once.
 
 use super::table::{Entry, Table, Values};
 use crate::checkpoint::Checkpoint;
@@ -127,7 +127,8 @@ pub(super) fn assemble(table: &mut Table, checkpoint: &Checkpoint) -> Result<(),
         .collect();
     modules.sort_unstable();
     for module in &modules {
-        // AutoAWQ matches parts of names, compressed-tensors whole ones (and expressions, which are left to the tensors).
+        // AutoAWQ matches parts of names, compressed-tensors whole ones (and expressions, which are left to the
+        // tensors).
         let listed = |entry: &&String| if scheme == Scheme::Awq { module.contains(*entry) } else { *entry == module };
         if let Some(entry) = plain.iter().find(listed) {
             let name = if scheme == Scheme::Awq { "modules_to_not_convert" } else { "ignore" };
@@ -634,8 +635,8 @@ impl Quantized {
 }
 
 impl Codes {
-    /// A group with the scale 0 in which some code is not its zero point, so that its weights are lost. Groups of nothing
-    /// but zeros have that scale too, in files of ours as of others.
+    /// A group with the scale 0 in which some code is not its zero point, so that its weights are lost. Groups of
+    /// nothing but zeros have that scale too, in files of ours as of others.
     fn lost_group(&self) -> Option<(usize, usize)> {
         let is_lost = |&at: &usize| {
             let (row, group) = (at / self.groups, at % self.groups);

@@ -149,7 +149,8 @@ impl TensorRows<'_> {
         }
     }
 
-    /// A row in the terms of [`BlockSource`](kernels::BlockSource), in groups of `group`, which divides those of the blocks.
+    /// A row in the terms of [`BlockSource`](kernels::BlockSource), in groups of `group`, which divides those of the
+    /// blocks.
     pub(super) fn blocks(
         &self,
         row: usize,

@@ -7,7 +7,8 @@
 //! ... @ d1024      with 1,024 tokens of each sequence already in the cache
 //! ```
 //! The machine's limits are measured right before and right after each test, and the higher value counts: a virtual
-//! machine changes its speed as its neighbours come and go, and a share of a limit measured at another time says nothing.
+//! machine changes its speed as its neighbours come and go, and a share of a limit measured at another time says
+//! nothing.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -186,8 +187,8 @@ impl Subject {
         figures::measured(self.forward.limits(figures::MEASURE_SECONDS))
     }
 
-    /// Seconds of each repetition, fewer if `stop` says so. A thread of its own computes, because the one that computes is
-    /// pinned to a core.
+    /// Seconds of each repetition, fewer if `stop` says so. A thread of its own computes, because the one that computes
+    /// is pinned to a core.
     pub(super) fn run(&mut self, test: &Test, repetitions: usize, stop: &AtomicBool) -> Vec<f64> {
         let vocab_size = self.demands.shape.vocab;
         let forward = &mut self.forward;

@@ -1,4 +1,5 @@
-//! `twostroke doctor`: what this machine offers, what the kernels make of it, and whether they compute what they define.
+//! `twostroke doctor`: what this machine offers, what the kernels make of it, and whether they compute what they
+//! define.
 
 use checkpoint::{Checkpoint, LoadError};
 use kernels::limits::Limits;

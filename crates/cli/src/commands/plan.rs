@@ -129,7 +129,8 @@ fn settings(flags: &PlanFlags) -> Settings {
     Settings { max_num_batched_tokens, calibrate: Calibrate::Kept, ..models::settings_of(model) }
 }
 
-/// The weights that planning counts on, of which `stored` is what lies in the checkpoint: what fits is part of the answer.
+/// The weights that planning counts on, of which `stored` is what lies in the checkpoint: what fits is part of the
+/// answer.
 fn chosen(flags: &PlanFlags, stored: Option<WeightClass>) -> Chosen {
     let class = flags.weights.class().or(stored).unwrap_or(WeightClass::Bf16);
     let as_stored = flags.weights.class().is_none() && stored.is_some_and(|class| class != WeightClass::Bf16);

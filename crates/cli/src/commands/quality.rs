@@ -314,8 +314,8 @@ impl Pair {
         Ok(Pair { logits: [logits(), logits()], reference, judged, batch: Batch::default() })
     }
 
-    /// Scores a window from row `skip` on. `go_on` is told how many tokens are scored in all after each part; false when it
-    /// says stop.
+    /// Scores a window from row `skip` on. `go_on` is told how many tokens are scored in all after each part; false
+    /// when it says stop.
     fn measure(
         &mut self,
         window: &[u32],

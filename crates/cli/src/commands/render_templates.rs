@@ -1,7 +1,9 @@
-//! `twostroke render-templates`: the child process that compiles and runs a model's chat template. Nobody calls it by hand.
+//! `twostroke render-templates`: the child process that compiles and runs a model's chat template. Nobody calls it by
+//! hand.
 //!
-//! The program starts itself with this verb (`text::chat_template` says why), and the child puts limits on itself before
-//! it reads its first byte: memory, time, no files, no more rights, and an end when the one that started it ends.
+//! The program starts itself with this verb (`text::chat_template` says why), and the child puts limits on itself
+//! before it reads its first byte: memory, time, no files, no more rights, and an end when the one that started it
+//! ends.
 
 use std::io;
 

@@ -131,8 +131,8 @@ fn server_options(
     }
 }
 
-/// Seven lines (eight with the link that may hold the engine), or one JSON object, and what a person should know. A server
-/// whose output nobody reads serves all the same.
+/// Seven lines (eight with the link that may hold the engine), or one JSON object, and what a person should know. A
+/// server whose output nobody reads serves all the same.
 fn announce(flags: &ServeFlags, settings: &Settings, (engine, limits): (&Engine, &Limits), address: &Address) {
     let model = engine.model();
     let text = match flags.json {

@@ -64,8 +64,8 @@ pub(crate) struct PlanFlags {
     /// Threads of this machine to count on. Default: one per physical core that this process may use.
     #[arg(short = 't', long, value_name = "N", value_parser = positive)]
     pub(crate) threads: Option<usize>,
-    /// Load the model, measure some points on this machine, and set both predictions beside them: that of the limits alone,
-    /// and that of measured steps.
+    /// Load the model, measure some points on this machine, and set both predictions beside them: that of the limits
+    /// alone, and that of measured steps.
     #[arg(long, conflicts_with_all = ["machine", "flops", "prompt", "response", "batch", "users", "svg", "machines_per_instance", "max_num_batched_tokens"])]
     pub(crate) check: bool,
     /// Print one JSON object: the answer of the server's /plan.

@@ -12,8 +12,8 @@ use super::values::{count, count_or_zero};
 pub(crate) struct QualityFlags {
     #[command(flatten)]
     pub(crate) model: ModelFlags,
-    /// The text to measure on: a file in UTF-8. Special tokens written in it are parsed. Default: the calibration text, 11
-    /// kB of technical English in the binary.
+    /// The text to measure on: a file in UTF-8. Special tokens written in it are parsed. Default: the calibration text,
+    /// 11 kB of technical English in the binary.
     #[arg(long, value_name = "FILE")]
     pub(crate) text: Option<PathBuf>,
     /// Tokens of a window; the text is cut into such windows (suffix k = 1,000, K = 1,024). Default: 2,048 of a text of
@@ -25,8 +25,8 @@ pub(crate) struct QualityFlags {
     /// half a window of the calibration text.
     #[arg(long, value_name = "N", value_parser = count_or_zero)]
     pub(crate) skip: Option<usize>,
-    /// The model to compare with, in float32: for a quantized model the one it was made from. Both read the same tokens.
-    /// Default: the weights that -m names, before they are made narrow.
+    /// The model to compare with, in float32: for a quantized model the one it was made from. Both read the same
+    /// tokens. Default: the weights that -m names, before they are made narrow.
     #[arg(long, value_name = "DIR|GGUF|HUB_ID")]
     pub(crate) reference: Option<String>,
     /// Print one JSON object, with the error of every matrix.

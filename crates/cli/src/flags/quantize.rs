@@ -21,16 +21,18 @@ pub(crate) struct QuantizeFlags {
     /// Layout of the result. gguf takes models of the families llama, mistral, qwen2 and qwen3.
     #[arg(long, value_enum, default_value_t = Layout::Safetensors)]
     pub(crate) format: Layout,
-    /// With int4: round by what the matrices see on this text, so that what one weight loses is made good by others (GPTQ), layer
-    /// by layer; about a fifth of the loss. The first 16,384 tokens are used. With int8: measure what each matrix loses
-    /// on the text as well, which finds those whose inputs spike; needs memory for the weights in float32 beside the narrow ones.
+    /// With int4: round by what the matrices see on this text, so that what one weight loses is made good by others
+    /// (GPTQ), layer by layer; about a fifth of the loss. The first 16,384 tokens are used. With int8: measure what
+    /// each matrix loses on the text as well, which finds those whose inputs spike; needs memory for the weights in
+    /// float32 beside the narrow ones.
     #[arg(long, value_name = "FILE")]
     pub(crate) text: Option<PathBuf>,
-    /// With --weights int4 and --text: raise the matrices that gain the most on the text to int8, until the codes of the
-    /// layers' weights have this many bits on average, 4 to 8 (scales come on top).
+    /// With --weights int4 and --text: raise the matrices that gain the most on the text to int8, until the codes of
+    /// the layers' weights have this many bits on average, 4 to 8 (scales come on top).
     #[arg(long, value_name = "B", value_parser = bits, requires = "text")]
     pub(crate) bits: Option<f64>,
-    /// Threads that compute; the result does not depend on them. Default: one per physical core that this process may use.
+    /// Threads that compute; the result does not depend on them. Default: one per physical core that this process may
+    /// use.
     #[arg(short = 't', long, value_name = "N", value_parser = positive)]
     pub(crate) threads: Option<usize>,
 }

@@ -27,7 +27,8 @@ pub(crate) struct RunFlags {
     /// Sample from tokens at least this probable relative to the likeliest.
     #[arg(long, value_name = "X", allow_negative_numbers = true)]
     pub(crate) min_p: Option<f64>,
-    /// The same seed and prompt give the same answer, on any machine with the same --arithmetic. Default: a new one each time.
+    /// The same seed and prompt give the same answer, on any machine with the same --arithmetic. Default: a new one
+    /// each time.
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub(crate) seed: Option<i64>,
     /// Text that ends the answer; may be repeated.

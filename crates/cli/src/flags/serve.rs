@@ -26,14 +26,14 @@ pub(crate) struct ServeFlags {
     /// its own for the prefix cache. In the environment, commas separate keys.
     #[arg(long, value_name = "KEY", env = "TWOSTROKE_API_KEY", hide_env_values = true, value_delimiter = ',')]
     pub(crate) api_key: Vec<String>,
-    /// More keys, one on a line; nobody else should be able to read the file. The word `priority` after a key lets its requests ask
-    /// for that class (service_tier, or a priority below 0), which weighs four times as much as the usual one beside
-    /// other keys; with one key alone it always may. # begins a comment.
+    /// More keys, one on a line; nobody else should be able to read the file. The word `priority` after a key lets its
+    /// requests ask for that class (service_tier, or a priority below 0), which weighs four times as much as the usual
+    /// one beside other keys; with one key alone it always may. # begins a comment.
     #[arg(long, value_name = "FILE")]
     pub(crate) api_key_file: Option<PathBuf>,
-    /// A name that requests may be sent to (their Host header), beside localhost, IP addresses and the name given as --host;
-    /// may be repeated. Without keys every other name is refused, because a page on the web can make its own name lead
-    /// here; with --api-key every name is served unless some are given.
+    /// A name that requests may be sent to (their Host header), beside localhost, IP addresses and the name given as
+    /// --host; may be repeated. Without keys every other name is refused, because a page on the web can make its own
+    /// name lead here; with --api-key every name is served unless some are given.
     #[arg(long, value_name = "NAME")]
     pub(crate) allowed_host: Vec<String>,
     /// An origin (`https://app.example`) whose pages may ask this server from a browser and read the answers; may be
@@ -50,16 +50,17 @@ pub(crate) struct ServeFlags {
     /// Sequences that run together.
     #[arg(long, value_name = "N", value_parser = seats, default_value = "64")]
     pub(crate) max_num_seqs: usize,
-    /// Wanted time from arrival to the first token (500ms, 2s), for requests that name none themselves (ttft_slo_ms). off:
-    /// no target. auto: what is comfortable, as far as this machine can do it; the line "targets" of the start tells.
+    /// Wanted time from arrival to the first token (500ms, 2s), for requests that name none themselves (ttft_slo_ms).
+    /// off: no target. auto: what is comfortable, as far as this machine can do it; the line "targets" of the start
+    /// tells.
     #[arg(long, value_name = "TIME|auto|off", value_parser = target)]
     pub(crate) ttft_slo: Option<engine::DefaultTarget>,
     /// Wanted time from a token to the next (50ms), likewise (tpot_slo_ms). Prompts get what running streams can spare,
     /// so this is the balance between steady streams and fast prompts: larger means faster prompts.
     #[arg(long, value_name = "TIME|auto|off", value_parser = target)]
     pub(crate) tpot_slo: Option<engine::DefaultTarget>,
-    /// Refuse a request whose first token would come later than its target, with 503 and a Retry-After that says when the
-    /// target can be met, instead of serving it late.
+    /// Refuse a request whose first token would come later than its target, with 503 and a Retry-After that says when
+    /// the target can be met, instead of serving it late.
     #[arg(long)]
     pub(crate) refuse_late: bool,
     /// For benchmarks: rows of one forward pass, decode rows first, prompt chunks in what is left. Giving it or
@@ -87,12 +88,12 @@ pub(crate) struct ServeFlags {
     /// length, at most half of what the machine has free and what limits of the process (control group, ulimit) leave.
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub(crate) kv_cache_memory_bytes: Option<u64>,
-    /// Host memory for blocks that the KV cache has no room for, of preempted requests and of the prefix cache. On a CPU
-    /// that is memory which the KV cache itself could have, so none by default.
+    /// Host memory for blocks that the KV cache has no room for, of preempted requests and of the prefix cache. On a
+    /// CPU that is memory which the KV cache itself could have, so none by default.
     #[arg(long, value_name = "SIZE", value_parser = size, default_value = "0")]
     pub(crate) kv_swap_memory: u64,
-    /// A directory and how much of its disk (/var/tmp:20GiB) for blocks that leave that memory. The file has no name, only
-    /// this process can read it, and it is gone when the process ends. It holds what people said.
+    /// A directory and how much of its disk (/var/tmp:20GiB) for blocks that leave that memory. The file has no name,
+    /// only this process can read it, and it is gone when the process ends. It holds what people said.
     #[arg(long, value_name = "DIR:SIZE", value_parser = swap_disk)]
     pub(crate) kv_swap_disk: Option<SwapDisk>,
     /// Requests that may wait; one more is refused with 503 and Retry-After.
@@ -111,9 +112,9 @@ pub(crate) struct ServeFlags {
     /// It holds prompts and answers (as token ids) and is readable by its owner only.
     #[arg(long, value_name = "FILE")]
     pub(crate) record: Option<PathBuf>,
-    /// Let whoever has the link that the start prints hold this server and make it step by step (the buttons of the page;
-    /// POST /live/pause, /live/step, /live/resume with the link's token). A held server makes everybody wait; it moves
-    /// again 30 seconds after nobody watches.
+    /// Let whoever has the link that the start prints hold this server and make it step by step (the buttons of the
+    /// page; POST /live/pause, /live/step, /live/resume with the link's token). A held server makes everybody wait; it
+    /// moves again 30 seconds after nobody watches.
     #[arg(long, conflicts_with = "no_ui")]
     pub(crate) allow_pause: bool,
     /// Serve neither the page at / nor the routes that it is made of (/live/...).

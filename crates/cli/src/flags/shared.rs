@@ -17,18 +17,20 @@ pub(crate) struct ModelFlags {
     /// bf16 would not fit into the free memory.
     #[arg(long, value_enum, default_value_t = Weights::Auto)]
     pub(crate) weights: Weights,
-    /// Precision of keys and values in the KV cache: bf16, or int8 with one scale for each key and each value of a head.
+    /// Precision of keys and values in the KV cache: bf16, or int8 with one scale for each key and each value of a
+    /// head.
     #[arg(long, visible_alias = "kv-cache-dtype", value_enum, default_value_t = KvPrecision::Bf16)]
     pub(crate) kv_dtype: KvPrecision,
-    /// Order in which products of 16-bit numbers are summed: pairs is fast with AVX-512 BF16, tiles with AMX. auto takes
-    /// tiles where there is AMX, else pairs. Answers differ in their last bits, so name one where machines are to agree.
+    /// Order in which products of 16-bit numbers are summed: pairs is fast with AVX-512 BF16, tiles with AMX. auto
+    /// takes tiles where there is AMX, else pairs. Answers differ in their last bits, so name one where machines are to
+    /// agree.
     #[arg(long, value_enum, default_value_t = SumOrder::Auto)]
     pub(crate) arithmetic: SumOrder,
     /// Threads that compute. Default: one per physical core that this process may use.
     #[arg(short = 't', long, value_name = "N", value_parser = positive)]
     pub(crate) threads: Option<usize>,
-    /// Neither use nor keep packed weights on disk, nor the small results beside them. They make the next start faster and
-    /// take the room of the weights in memory; `doctor` says where they are.
+    /// Neither use nor keep packed weights on disk, nor the small results beside them. They make the next start faster
+    /// and take the room of the weights in memory; `doctor` says where they are.
     #[arg(long)]
     pub(crate) no_packed_cache: bool,
 }

@@ -14,7 +14,8 @@ pub(crate) struct SimFlags {
     /// qwen2.5-7b), or a directory with a config.json of Hugging Face. Its weights are not needed.
     #[arg(short = 'm', long, value_name = "NAME|DIR", default_value = "llama-3.1-8b")]
     pub(crate) model: String,
-    /// A known machine (a100, h100, h200, l40s, mi300x, xeon-8480, epyc-2core), or `this`: this machine as measured now.
+    /// A known machine (a100, h100, h200, l40s, mi300x, xeon-8480, epyc-2core), or `this`: this machine as measured
+    /// now.
     #[arg(long, value_name = "NAME", default_value = "h100")]
     pub(crate) hardware: String,
     /// Machines of one instance, as if nothing were lost between them.

@@ -1,4 +1,5 @@
-//! A model without weights: what a row's logits are follows from the tokens that its cache holds, and from nothing else.
+//! A model without weights: what a row's logits are follows from the tokens that its cache holds, and from nothing
+//! else.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};

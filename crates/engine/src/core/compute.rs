@@ -60,7 +60,8 @@ impl EngineCore {
         }
     }
 
-    /// One pass over `batch`, whose rows of logits are `rows` of the step's. After a panic nothing of it is in the output.
+    /// One pass over `batch`, whose rows of logits are `rows` of the step's. After a panic nothing of it is in the
+    /// output.
     fn attempt(&mut self, batch: &Batch, rows: Range<usize>) -> Result<(), ()> {
         let (num_rows, num_failed) = (self.output.rows.len(), self.failed.len());
         let attempt = catch_unwind(AssertUnwindSafe(|| {
@@ -74,8 +75,8 @@ impl EngineCore {
         })
     }
 
-    /// Draws a token from every row that ended its known tokens, and judges the prompts that want it. `rows`: which of the
-    /// step's rows of logits the pass had.
+    /// Draws a token from every row that ended its known tokens, and judges the prompts that want it. `rows`: which of
+    /// the step's rows of logits the pass had.
     fn sample(&mut self, logits: &Logits, rows: Range<usize>) {
         for (in_pass, row) in rows.enumerate() {
             if self.logit_rows[row].scores {

@@ -30,8 +30,8 @@ impl EngineCore {
         self.fill(now, &mut scene.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Shows what the blocks of the cache are used for, unless that was done a moment ago or somebody looks. Who holds the
-    /// engine sees every step.
+    /// Shows what the blocks of the cache are used for, unless that was done a moment ago or somebody looks. Who holds
+    /// the engine sees every step.
     pub(crate) fn show_map(&self, now: Nanos, always: bool, map: &Mutex<KvMap>) {
         let Ok(mut map) = map.try_lock() else { return };
         if always || now.since(map.at) >= MAP_EVERY {

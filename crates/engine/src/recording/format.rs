@@ -25,7 +25,8 @@ use crate::ModelInfo;
 pub const VERSION: u64 = 2;
 /// Points of a cost model: one for each power of two, and some between.
 const MAX_KNOTS: usize = 4096;
-/// Seconds of a step, of one row of it, and of one key that a row sees: a thousand times as slow as the slowest machine.
+/// Seconds of a step, of one row of it, and of one key that a row sees: a thousand times as slow as the slowest
+/// machine.
 const MAX_STEP_SECONDS: f64 = 1e6;
 const MAX_ROW_SECONDS: f64 = 1e3;
 const MAX_KEY_SECONDS: f64 = 1e-6;
@@ -294,8 +295,8 @@ pub struct StepEntry {
     decode: Vec<(u64, usize)>,
     /// Request, first position, rows and cached tokens of each chunk.
     prefill: Vec<(u64, usize, usize, usize)>,
-    /// A list for each row of `decode`, then of `prefill`, from which tokens were sampled: one token, or one for each answer
-    /// that was forked there.
+    /// A list for each row of `decode`, then of `prefill`, from which tokens were sampled: one token, or one for each
+    /// answer that was forked there.
     pub tokens: Vec<Vec<TokenId>>,
     /// Requests whose rows could not be computed, or gave no numbers: they ended.
     pub failed: Vec<u64>,

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! A scheduler is a function of its inputs: it has no clock, no random hasher and no IO, and every time that it is told
-//! is in the log. So the log determines each step. With the model, whose tokens are a function of each request alone, it
-//! determines the tokens too.
+//! is in the log. So the log determines each step. With the model, whose tokens are a function of each request alone,
+//! it determines the tokens too.
 //!
 //! The format is here alone, and public: who writes a recording (this crate) and who reads and replays one (the crate
 //! `replay`) speak of the same [`Header`] and [`Entry`].
@@ -42,8 +42,8 @@ pub(crate) enum Line {
     Stop(RequestId, usize),
     /// A plan without rows.
     Idle(Nanos),
-    /// A step: what it was, the tokens that were sampled in the plan's order (as many for each row as the record says), and
-    /// the requests whose rows failed.
+    /// A step: what it was, the tokens that were sampled in the plan's order (as many for each row as the record says),
+    /// and the requests whose rows failed.
     Step(Box<StepRecord>, Vec<TokenId>, Vec<RequestId>),
     /// A plan that was not computed: its sequences went back to the queue.
     Abandoned(Nanos),

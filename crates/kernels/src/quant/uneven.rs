@@ -294,8 +294,8 @@ fn best_step(by: impl Fit, group: &[f32; GROUP], smallest: f32) -> f32 {
     best.1
 }
 
-/// The better of the two ratios next to a step. Next to 127 there is -128, which eight bits have at their other end: for
-/// a negative step that is one further, for a positive one its errors tell that every sign is turned.
+/// The better of the two ratios next to a step. Next to 127 there is -128, which eight bits have at their other end:
+/// for a negative step that is one further, for a positive one its errors tell that every sign is turned.
 #[inline(always)]
 fn best_ratio(by: impl Fit, group: &[f32; GROUP], scale: f32, step: f32, most: i8) -> i8 {
     let sign = if step < 0.0 { -1 } else { 1 };

@@ -105,8 +105,8 @@ pub(super) enum Windows {
 pub(super) enum Factors {
     /// Scores are divided by the root of the head's width; nothing else.
     Plain,
-    /// Embeddings times the root of `hidden_size`, scores divided by the root of `query_pre_attn_scalar`, capped logits,
-    /// and capped scores in one of them.
+    /// Embeddings times the root of `hidden_size`, scores divided by the root of `query_pre_attn_scalar`, capped
+    /// logits, and capped scores in one of them.
     Gemma { capped_scores: bool },
     /// `embedding_multiplier`, `attention_multiplier`, `residual_multiplier`, `logits_scaling`.
     Granite,
@@ -118,7 +118,8 @@ pub(super) enum ExpertFields {
     None,
     /// In every layer, `intermediate_size` wide, weights over the chosen.
     Mixtral,
-    /// `moe_intermediate_size` wide, weights by `norm_topk_prob`, layers by `decoder_sparse_step` and `mlp_only_layers`.
+    /// `moe_intermediate_size` wide, weights by `norm_topk_prob`, layers by `decoder_sparse_step` and
+    /// `mlp_only_layers`.
     Qwen,
 }
 

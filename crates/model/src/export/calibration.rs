@@ -1,4 +1,5 @@
-//! Int4 by a text: the layers one after the other, each rounded by what it sees behind the layers that are rounded already.
+//! Int4 by a text: the layers one after the other, each rounded by what it sees behind the layers that are rounded
+//! already.
 //!
 //! ```text
 //! text ──embedding──> rows of every window ──┐            per layer
@@ -29,8 +30,8 @@ use std::collections::{HashMap, VecDeque};
 const MOST_GRAM_BYTES: usize = 2 << 30;
 /// Added to the diagonal, as a part of its mean: first this, and tenfold where that is not enough.
 const DAMPING: [f32; 3] = [0.01, 0.1, 1.0];
-/// Where bits do the most is measured on the beginnings of so many windows, so many rows of each, behind units that are rounded
-/// by so many windows.
+/// Where bits do the most is measured on the beginnings of so many windows, so many rows of each, behind units that are
+/// rounded by so many windows.
 const PROBES: usize = 4;
 const PROBE_ROWS: usize = 128;
 const PROBE_WINDOWS: usize = 6;
@@ -350,11 +351,11 @@ impl<'e> Calibrator<'e> {
         unit.matrices.iter().zip(packed).map(|(name, packed)| matrices[place(name)].exchange(packed)).collect()
     }
 
-    /// What each unit in 4 bits, and nothing else, does to the rows that reach the head: the squared error as a part of the
-    /// squared norm. Units that stay wide: none.
+    /// What each unit in 4 bits, and nothing else, does to the rows that reach the head: the squared error as a part of
+    /// the squared norm. Units that stay wide: none.
     ///
-    /// One walk through the layers. A unit that is rounded starts rows of its own, which go on through the other layers as
-    /// they are.
+    /// One walk through the layers. A unit that is rounded starts rows of its own, which go on through the other layers
+    /// as they are.
     fn sensitivities(
         &mut self,
         units: &[Unit],
@@ -486,9 +487,9 @@ impl<'w, 'p> Steps<'w, 'p> {
 
 /// What each unit becomes: `four`, or `eight` where the bits that are left do the most.
 ///
-/// From all units in 4 bits, the one that gains the most for each bit is raised, as long as the codes of all weights have
-/// at most `bits` on average; one that is too large for what is left is passed over. (Greedy, as for a knapsack of many
-/// small things.)
+/// From all units in 4 bits, the one that gains the most for each bit is raised, as long as the codes of all weights
+/// have at most `bits` on average; one that is too large for what is left is passed over. (Greedy, as for a knapsack of
+/// many small things.)
 pub(super) fn targets(
     export: &Export<'_>,
     units: &[Unit],

@@ -1,4 +1,5 @@
-//! Writing quantized checkpoints: a model in the layout of transformers in, narrower files for this and other engines out.
+//! Writing quantized checkpoints: a model in the layout of transformers in, narrower files for this and other engines
+//! out.
 //!
 //! ```text
 //! Checkpoint ──Export::open──> what is written, and how large at most           everything that can be refused is refused here
@@ -6,15 +7,17 @@
 //!                └──write──> per unit: read, quantize, judge (recipe.rs) ──┬──> narrow: codes and scales
 //!                                                                          └──> over the limit: as stored
 //! ```
-//! A *unit* is what has to share one class: q, k and v; gate and up; o; down; all experts of a layer. Other engines compute
-//! its parts as one matrix, and so does this one. Embedding, head, router, norms and biases stay as they are stored.
+//! A *unit* is what has to share one class: q, k and v; gate and up; o; down; all experts of a layer. Other engines
+//! compute its parts as one matrix, and so does this one. Embedding, head, router, norms and biases stay as they are
+//! stored.
 //!
 //! **What is written is what is computed.** Codes and scales in safetensors come from the quantizers of
 //! [`kernels::quant`] and are read back as they are. That of int8 is the one that `--weights int8` uses at load, so a
 //! model that was written and loaded gives the bits of the original under that flag, as long as no unit was kept wide.
 //! Int4 in files has even levels, in memory uneven ones.
 //!
-//! **Int4 by a text** ([`calibration`]) takes the place of the judge: layers are rounded one after the other by what they see.
+//! **Int4 by a text** ([`calibration`]) takes the place of the judge: layers are rounded one after the other by what
+//! they see.
 //!
 //! Memory: one unit, as stored and narrow. Files appear under a temporary name beside their place ([`staging`]), are
 //! brought to the disk, and renamed: there is never half a model under the name that was asked for.
@@ -175,8 +178,8 @@ impl<'c> Export<'c> {
         Ok(export)
     }
 
-    /// Int4 is rounded by this text: windows of tokens, none of them empty. With `bits` (4 to 8), some units are int8: those that
-    /// gain the most, until the codes of a weight have so many bits on average.
+    /// Int4 is rounded by this text: windows of tokens, none of them empty. With `bits` (4 to 8), some units are int8:
+    /// those that gain the most, until the codes of a weight have so many bits on average.
     pub fn calibrated(mut self, windows: Vec<Vec<u32>>, bits: Option<f64>) -> Export<'c> {
         assert!(self.class == WeightClass::Int4 && !windows.is_empty(), "a text rounds to int4");
         (self.windows, self.bits) = (windows, bits);
@@ -193,9 +196,9 @@ impl<'c> Export<'c> {
 
     /// Writes the result: a directory of safetensors, or a GGUF file.
     ///
-    /// `measured`: errors of products on a text, by the names of [`crate::Runner::matrix_names`]; may be empty. `threads`
-    /// quantize together; the bytes do not depend on their number. `progress` is called at least once for each unit,
-    /// and ends the work by returning false.
+    /// `measured`: errors of products on a text, by the names of [`crate::Runner::matrix_names`]; may be empty.
+    /// `threads` quantize together; the bytes do not depend on their number. `progress` is called at least once for
+    /// each unit, and ends the work by returning false.
     pub fn write(
         &self,
         output: &Path,

@@ -79,9 +79,9 @@ impl Observed {
     }
 }
 
-/// What a row counts: errors are divided by the size of what they end in, since a norm comes after it. Without that, the few
-/// tokens whose rows are thousands of times as large as all others (massive activations: Sun et al., 2024) would be all
-/// that counts.
+/// What a row counts: errors are divided by the size of what they end in, since a norm comes after it. Without that,
+/// the few tokens whose rows are thousands of times as large as all others (massive activations: Sun et al., 2024)
+/// would be all that counts.
 fn factor(mean_square: f64) -> f32 {
     if mean_square > 0.0 { (1.0 / mean_square.sqrt()) as f32 } else { 0.0 }
 }

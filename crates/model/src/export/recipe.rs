@@ -23,8 +23,8 @@ use kernels::{Isa, WeightClass};
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// Largest relative L2 error of a unit that is made narrow: two to five times what the class costs usually, so that only
-/// what stands out is kept wide.
+/// Largest relative L2 error of a unit that is made narrow: two to five times what the class costs usually, so that
+/// only what stands out is kept wide.
 pub fn limit(class: WeightClass) -> f64 {
     match class {
         WeightClass::Bf16 => f64::INFINITY,
@@ -273,8 +273,8 @@ fn modules(part: &Part, in_features: usize, family: Family) -> Vec<Module> {
 /// A matrix as codes and scales.
 pub(super) struct Narrow {
     pub(super) target: Target,
-    /// Int8: each code plus 128, `[out, in]`. Int4: two codes in a byte, the first low, each plus 8, `[out, in / 2]`. Else
-    /// what the file has.
+    /// Int8: each code plus 128, `[out, in]`. Int4: two codes in a byte, the first low, each plus 8, `[out, in / 2]`.
+    /// Else what the file has.
     pub(super) codes: Vec<u8>,
     /// Int8: `[out, in / 64]`. Int4: `[out, in / 32]`, of any sign. Else empty.
     pub(super) scales: Vec<f32>,

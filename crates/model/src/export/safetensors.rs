@@ -6,15 +6,15 @@
 //! config.json      as it was, and quantization_config: W8A16 in groups of 64, or W4A16 in groups of 32, or both, by name
 //! everything else  as it was: other tensors byte by byte, the tokenizer's files, generation_config, templates
 //! ```
-//! Scales are f32 and hold exactly what is computed with: the product of a channel's scale and a group's ratio, which needs
-//! no rounding ([`kernels::quant::quantize_int8_row`], [`kernels::quant::quantize_int4_row`]). An engine that computes in
-//! 16 bits rounds them when it loads them. Those of int4 may be negative, as the format allows. Int8 has a ratio for each 128
-//! weights, so groups of 64 have the same scale in pairs: kernels of other engines take groups of 32, 64 and 128, and widths
-//! such as 576 and 896 are no multiples of 128.
+//! Scales are f32 and hold exactly what is computed with: the product of a channel's scale and a group's ratio, which
+//! needs no rounding ([`kernels::quant::quantize_int8_row`], [`kernels::quant::quantize_int4_row`]). An engine that
+//! computes in 16 bits rounds them when it loads them. Those of int4 may be negative, as the format allows. Int8 has a
+//! ratio for each 128 weights, so groups of 64 have the same scale in pairs: kernels of other engines take groups of
+//! 32, 64 and 128, and widths such as 576 and 896 are no multiples of 128.
 //!
-//! A file's header comes first and is known last. Room is left for it, and what is not needed of that are spaces. The format
-//! allows no gaps between tensors, and readers want each at a multiple of its element's size: tensors whose size is no
-//! multiple of 8 bytes, which real models do not have, are kept until the end of their file.
+//! A file's header comes first and is known last. Room is left for it, and what is not needed of that are spaces. The
+//! format allows no gaps between tensors, and readers want each at a multiple of its element's size: tensors whose size
+//! is no multiple of 8 bytes, which real models do not have, are kept until the end of their file.
 
 use super::calibration::{Judge, targets};
 use super::recipe::{INT8_FILE_GROUP, Kept, Module, Target, Unit, Verdict, units};
@@ -32,8 +32,8 @@ use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// Files beside the weights that are copied where they are there: the tokenizer's, the proposed sampling, templates, what a
-/// model that sees images needs, and the terms of use.
+/// Files beside the weights that are copied where they are there: the tokenizer's, the proposed sampling, templates,
+/// what a model that sees images needs, and the terms of use.
 pub(super) const COPIED: [&str; 20] = [
     "generation_config.json",
     "tokenizer.json",

@@ -7,7 +7,8 @@
 //! post_processor                tokenizer.ggml.add_bos_token          by what it does to an empty text
 //! ```
 //! BPE over bytes only. A pattern without a name is refused: a wrong one gives wrong tokens without a word. ggml has no
-//! normalizer for such models, so NFC, which some of them have, is lost: text that is in that form already gives the same ids.
+//! normalizer for such models, so NFC, which some of them have, is lost: text that is in that form already gives the
+//! same ids.
 
 use super::ExportError;
 use super::gguf::Settings;

@@ -1,5 +1,5 @@
-//! The events of a feed as text. A step is written by hand and not through a tree of values: there are hundreds a second
-//! with dozens of rows each, and the core that writes them is one that computes.
+//! The events of a feed as text. A step is written by hand and not through a tree of values: there are hundreds a
+//! second with dozens of rows each, and the core that writes them is one that computes.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -33,7 +33,8 @@ impl Names {
         Names { tenant: None, known }
     }
 
-    /// Learns the names of all that appear in a step. False if one has none yet, and the step is fresh: then it may get one.
+    /// Learns the names of all that appear in a step. False if one has none yet, and the step is fresh: then it may get
+    /// one.
     pub(crate) fn learn(&mut self, registry: &Registry, record: &StepRecord, is_fresh: bool) -> bool {
         let rows = record.decode.iter().chain(&record.prefill).map(|row| row.request);
         for id in rows.chain(record.preempted.iter().map(|preempted| preempted.request)) {
@@ -250,8 +251,8 @@ pub(crate) fn requests(text: &mut String, scene: &Scene, names: &mut Names, regi
     text.push_str("}\n\n");
 }
 
-/// `event: stats`: gauges and counters of `/metrics`, and the percentiles of the last 256 times to first token and of the
-/// last 2,048 times from token to token.
+/// `event: stats`: gauges and counters of `/metrics`, and the percentiles of the last 256 times to first token and of
+/// the last 2,048 times from token to token.
 pub(crate) fn stats(text: &mut String, now: Nanos, engine: &dyn Observe, percentiles: [Option<Percentiles>; 2]) {
     let ([ttft, itl], stats) = (percentiles, engine.stats());
     let data = json!({

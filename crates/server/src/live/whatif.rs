@@ -4,8 +4,8 @@
 //! engine's past --pointers--> a thread of its own: fit the machine, simulate twice --> figures, and the steps of both
 //! ```
 //!
-//! One question at a time, at most [`MOST_STEPS`] simulated steps, and while the engine has work the thread sleeps as long
-//! as it computes: half a core for a second or so.
+//! One question at a time, at most [`MOST_STEPS`] simulated steps, and while the engine has work the thread sleeps as
+//! long as it computes: half a core for a second or so.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -41,8 +41,8 @@ pub(crate) async fn ask(State(app): State<Arc<App>>, RawQuery(query): RawQuery) 
     let turn = app.simulations.clone().try_acquire_owned().map_err(|_| ApiError::simulating())?;
     let (told, answer) = oneshot::channel();
     let work = move || {
-        // Held until the work is over, also when nobody waits for it any more; and given back before the answer is told,
-        // for who hears it may ask again at once.
+        // Held until the work is over, also when nobody waits for it any more; and given back before the answer is
+        // told, for who hears it may ask again at once.
         let simulated = simulate(&app, minutes, &changes);
         drop(turn);
         let _ = told.send(simulated);

@@ -10,8 +10,8 @@ use crate::fields::{Fields, integer, number, wrong_type};
 /// Longest `user` in bytes.
 const MAX_USER_BYTES: usize = 512;
 
-/// Bytes of text in one request, prompts or messages together, or of what ids are turned to. A million tokens, the longest
-/// context that models have, of the four bytes that a token of English has.
+/// Bytes of text in one request, prompts or messages together, or of what ids are turned to. A million tokens, the
+/// longest context that models have, of the four bytes that a token of English has.
 pub(crate) const MAX_TEXT_BYTES: usize = 4 << 20;
 
 /// Refuses a request with more text than [`MAX_TEXT_BYTES`] before any of it is worked on.
@@ -82,8 +82,8 @@ pub(crate) fn delivery(fields: &mut Fields, app: &App) -> Result<Delivery, ApiEr
     Ok(delivery)
 }
 
-/// `user` and its successor name the person behind the request. They have no effect on the answer by definition; they go
-/// into the server's log, which is where an operator looks for them.
+/// `user` and its successor name the person behind the request. They have no effect on the answer by definition; they
+/// go into the server's log, which is where an operator looks for them.
 fn user(fields: &mut Fields) -> Result<Option<String>, ApiError> {
     let mut named = None;
     for field in ["user", "safety_identifier"] {

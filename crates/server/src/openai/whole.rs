@@ -5,8 +5,8 @@
 //! text ----------------------------------------------------|  list            | text --------------->
 //! ```
 //!
-//! Log probabilities of a token take ten times as much as JSON as they take as numbers: 64 answers of 3,000 tokens with 20
-//! each are 400 MB. So they stay numbers, and become JSON a piece at a time, as fast as the client reads.
+//! Log probabilities of a token take ten times as much as JSON as they take as numbers: 64 answers of 3,000 tokens with
+//! 20 each are 400 MB. So they stay numbers, and become JSON a piece at a time, as fast as the client reads.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;

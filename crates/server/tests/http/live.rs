@@ -340,8 +340,8 @@ fn post(host: &Host, path: &str) -> Value {
     answer.json()["paused"].clone()
 }
 
-/// A held engine into the answer of the request that is on its way, by a few tokens: none of it is over before a test that
-/// has to wait for its core has seen it.
+/// A held engine into the answer of the request that is on its way, by a few tokens: none of it is over before a test
+/// that has to wait for its core has seen it.
 fn step_into(host: &Host, tokens: u64) {
     wait("the request to come", || host.engine.health().open_requests == 1);
     let begun = host.engine.stats().decode_tokens;
@@ -586,8 +586,8 @@ fn the_last_minutes_are_asked_what_would_have_been() {
     }
 }
 
-/// One definition (crates/figures): what the page shows, what the what-if says of the past and what a client computes of
-/// its own answers are the same numbers.
+/// One definition (crates/figures): what the page shows, what the what-if says of the past and what a client computes
+/// of its own answers are the same numbers.
 #[test]
 fn percentiles_are_the_same_through_every_door() {
     let host = Host::start();

@@ -5,10 +5,10 @@
 //!                 └─► Worker ──thread──pipe──► child                                       each started when needed
 //! ```
 //!
-//! A template can make its interpreter use all memory in one instruction, go deeper than any stack, or search a text for
-//! hours: nothing that counts inside the interpreter sees that in time. A process has a limit of memory that the
-//! kernel keeps, and can be ended from outside. So a child that is slow, large or dead is the error of the one request that
-//! it worked for, and the next request gets another child.
+//! A template can make its interpreter use all memory in one instruction, go deeper than any stack, or search a text
+//! for hours: nothing that counts inside the interpreter sees that in time. A process has a limit of memory that the
+//! kernel keeps, and can be ended from outside. So a child that is slow, large or dead is the error of the one request
+//! that it worked for, and the next request gets another child.
 //!
 //! The child is this program again, under a verb that nobody else uses; the command line sets its limits
 //! (`crates/cli/src/commands/render.rs`) before it reads a byte. It inherits its two pipes and nothing else, neither

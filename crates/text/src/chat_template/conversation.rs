@@ -56,8 +56,8 @@ pub struct TemplateOptions {
     /// Variables of the template: `tools` (a list of function schemas), `enable_thinking`, ... They cannot replace
     /// `messages` or the names of special tokens.
     pub kwargs: Map<String, Json>,
-    /// Seconds since 1970 UTC for `strftime_now`; without it the function is not defined, and templates fall back to the
-    /// date written in them.
+    /// Seconds since 1970 UTC for `strftime_now`; without it the function is not defined, and templates fall back to
+    /// the date written in them.
     pub now: Option<i64>,
 }
 

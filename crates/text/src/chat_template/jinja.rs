@@ -4,12 +4,12 @@
 //! sources ──Compiled::new──► bytecode ──render(conversation)──► text
 //! ```
 //!
-//! `trim_blocks` and `lstrip_blocks`, loop controls, Python's methods on strings, lists and maps, `tojson` as `json.dumps`
-//! writes it, `raise_exception`, `strftime_now`, and `{% generation %}` as a tag without effect.
+//! `trim_blocks` and `lstrip_blocks`, loop controls, Python's methods on strings, lists and maps, `tojson` as
+//! `json.dumps` writes it, `raise_exception`, `strftime_now`, and `{% generation %}` as a tag without effect.
 //!
-//! A template reaches no object of ours; the length of its source, the depth of its calls, the instructions that it runs
-//! and the bytes that it writes are bounded here. **The memory that it holds on the way, its stack and what one built-in
-//! filter does in one instruction are not**: `child.rs` puts a process around this module for that.
+//! A template reaches no object of ours; the length of its source, the depth of its calls, the instructions that it
+//! runs and the bytes that it writes are bounded here. **The memory that it holds on the way, its stack and what one
+//! built-in filter does in one instruction are not**: `child.rs` puts a process around this module for that.
 
 use std::io;
 
@@ -165,7 +165,8 @@ fn environment() -> Environment<'static> {
         Err(Error::new(ErrorKind::InvalidOperation, "raise_exception").with_source(message))
     });
     environment.add_filter("tojson", to_json);
-    // Python can iterate and index strings and maps, and its Jinja says so; templates rely on it to tell lists from text.
+    // Python can iterate and index strings and maps, and its Jinja says so; templates rely on it to tell lists from
+    // text.
     environment.add_test("sequence", |value: &Value| {
         matches!(value.kind(), ValueKind::Seq | ValueKind::String | ValueKind::Map | ValueKind::Undefined)
     });

@@ -6,20 +6,21 @@
 //!                                                          in what is between, marks are swapped back: plain text
 //! ```
 //!
-//! A special token is usually written between two signs (`<|end|>`, `[INST]`). Before the template runs, those signs are
-//! swapped for marks wherever the conversation has them, so **a special token in the prompt has its first and its last
-//! character from the template**, whatever the template cuts, joins, trims or removes: neither can a removed `<think>`
-//! close the gap in `<|e<think>nd|>`, nor two fields come together, nor a `<` of the template's be completed. A text that
-//! as a whole is the inside of a special token (the name `|end|`, for a template that writes `<` name `>`) gets a mark too.
+//! A special token is usually written between two signs (`<|end|>`, `[INST]`). Before the template runs, those signs
+//! are swapped for marks wherever the conversation has them, so **a special token in the prompt has its first and its
+//! last character from the template**, whatever the template cuts, joins, trims or removes: neither can a removed
+//! `<think>` close the gap in `<|e<think>nd|>`, nor two fields come together, nor a `<` of the template's be completed.
+//! A text that as a whole is the inside of a special token (the name `|end|`, for a template that writes `<` name `>`)
+//! gets a mark too.
 //!
-//! Templates look for signs of their own in what they are given: `content.split('</think>')`. So the signs in texts that the
-//! template looks for stay, and those in added tokens that are not special, unless a special token may begin or end there
-//! and go on beyond what is looked for. What is whole is never left: the first character of each special token's text is
-//! swapped wherever it stands.
+//! Templates look for signs of their own in what they are given: `content.split('</think>')`. So the signs in texts
+//! that the template looks for stay, and those in added tokens that are not special, unless a special token may begin
+//! or end there and go on beyond what is looked for. What is whole is never left: the first character of each special
+//! token's text is swapped wherever it stands.
 //!
 //! Marks are characters that occur neither in the conversation nor in the template. There are 131,219; a conversation
-//! that leaves too few is refused. Numbers and truth values have no marks, and a role that is the inside of a special token
-//! is taken as it is (templates write `<|` role `|>`): who fills in roles decides which one speaks.
+//! that leaves too few is refused. Numbers and truth values have no marks, and a role that is the inside of a special
+//! token is taken as it is (templates write `<|` role `|>`): who fills in roles decides which one speaks.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
@@ -202,8 +203,8 @@ impl<'a> Marks<'a> {
         if marks.swapped.len() == originals.len() { Ok(Some(marks)) } else { Err(TemplateError::NoMarks) }
     }
 
-    /// Calls `see` with each place of `text` where a character is swapped, in order. Holds no more than the places of whole
-    /// special tokens.
+    /// Calls `see` with each place of `text` where a character is swapped, in order. Holds no more than the places of
+    /// whole special tokens.
     fn each_place(&self, text: &str, is_role: bool, see: &mut dyn FnMut(usize, char)) {
         let SpecialTexts { starts, signs, others, .. } = self.specials;
         let mut whole: Vec<usize> = starts.find_overlapping_iter(text).map(|found| found.start()).collect();

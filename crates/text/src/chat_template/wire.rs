@@ -6,9 +6,9 @@
 //!         ◄──Done(text) | Refused(text) | Failed(line, number) | ...
 //! ```
 //!
-//! Not JSON: floats keep their bits, and depth is bounded here and not by a parser. Neither side believes the other. Each
-//! length is checked against what is there before anything is allocated, and what a child says is a text of bounded
-//! length, or a number in a list that this side has.
+//! Not JSON: floats keep their bits, and depth is bounded here and not by a parser. Neither side believes the other.
+//! Each length is checked against what is there before anything is allocated, and what a child says is a text of
+//! bounded length, or a number in a list that this side has.
 
 use std::io::{self, Read, Write};
 
@@ -42,7 +42,8 @@ pub(super) fn write_frame(output: &mut impl Write, frame: &[u8]) -> io::Result<(
     output.flush()
 }
 
-/// Reads one frame of at most `most` bytes; `None` at the end. Memory grows with what arrives, not with what is announced.
+/// Reads one frame of at most `most` bytes; `None` at the end. Memory grows with what arrives, not with what is
+/// announced.
 pub(super) fn read_frame(input: &mut impl Read, most: usize) -> io::Result<Option<Vec<u8>>> {
     let mut length = [0; 4];
     match input.read_exact(&mut length) {

@@ -106,8 +106,8 @@ impl AddedTokens {
     }
 }
 
-/// By the crate's rules: a match that is passed over is text but still used up, and of the spaces between two tokens that
-/// both want them, the first gets them.
+/// By the crate's rules: a match that is passed over is text but still used up, and of the spaces between two tokens
+/// that both want them, the first gets them.
 fn split(
     finder: Option<&Finder>,
     text: &str,

@@ -5,14 +5,14 @@
 //! merges   lo w er ──► low er     the pair of lowest rank first, the leftmost of equals
 //! ```
 //!
-//! The crate's own order of merges (Sennrich et al., 2016) on twelve bytes for a symbol. A short piece has its pairs on a
-//! heap; in a long one that would be a cache miss at every level, so its pairs lie in a queue for each rank, four bytes
-//! each, which are walked from front to back.
+//! The crate's own order of merges (Sennrich et al., 2016) on twelve bytes for a symbol. A short piece has its pairs on
+//! a heap; in a long one that would be a cache miss at every level, so its pairs lie in a queue for each rank, four
+//! bytes each, which are walked from front to back.
 //!
-//! A long piece, which for a tokenizer without a split pattern is the whole text, is cut further: between two characters
-//! that no merge ever joins, nothing can happen, so that what lies before and after can be merged apart. A merge across
-//! `a|b` needs a left part whose text ends in `a` and a right part whose text begins with `b`; the pairs of which that
-//! is true are collected at load.
+//! A long piece, which for a tokenizer without a split pattern is the whole text, is cut further: between two
+//! characters that no merge ever joins, nothing can happen, so that what lies before and after can be merged apart. A
+//! merge across `a|b` needs a left part whose text ends in `a` and a right part whose text begins with `b`; the pairs
+//! of which that is true are collected at load.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet};
@@ -430,8 +430,8 @@ impl Queue {
     }
 }
 
-/// Pairs of symbols that some merge joins. `None` where the texts of merges do not tell the symbols: when one is a byte to
-/// fall back on or the unknown token.
+/// Pairs of symbols that some merge joins. `None` where the texts of merges do not tell the symbols: when one is a byte
+/// to fall back on or the unknown token.
 fn joined(
     model: &BPE,
     symbols: &Symbols,

@@ -10,10 +10,10 @@
 //!
 //! The `tokenizers` crate runs each stage over the whole text before the next, and keeps for every byte of every stage
 //! where it came from: some 300 bytes for each byte of text. Nobody here asks where a token came from. So the stages of
-//! the tokenizers in use are written again as a stream: a piece is split, merged and forgotten before the next is looked
-//! at. What makes that exact is that no stage looks back. An added token is found by what follows its first character; a
-//! split pattern without look-around matches from where the last match ended, on what follows; a piece's ids depend on
-//! the piece alone.
+//! the tokenizers in use are written again as a stream: a piece is split, merged and forgotten before the next is
+//! looked at. What makes that exact is that no stage looks back. An added token is found by what follows its first
+//! character; a split pattern without look-around matches from where the last match ended, on what follows; a piece's
+//! ids depend on the piece alone.
 //!
 //! The crate stays the definition. A tokenizer with a stage that is not in the list of [`Plan::compile`] is left to the
 //! crate, on texts of [`MAX_WHOLE_BYTES`] at most, and tests compare the two on every family of tokenizers.

@@ -59,7 +59,8 @@ impl Normalizer {
         self.0.iter().try_fold(1, |factor, step| match step {
             Step::Prepend(_) | Step::Nfd => Some(factor),
             Step::Replace { from, to } => (to.len() >= from.len()).then_some(factor),
-            // Three Hangul letters of three bytes each make one character of three, four Greek signs of two one of three.
+            // Three Hangul letters of three bytes each make one character of three, four Greek signs of two one of
+            // three.
             Step::Nfc | Step::Nfkc => Some(factor * 4),
             Step::Nfkd | Step::Lowercase => Some(factor * 4),
         })

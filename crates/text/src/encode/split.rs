@@ -1,7 +1,8 @@
 //! Pre-tokenizers: a normalized text to pieces, one at a time.
 //!
-//! Stages stand one within the other: a piece of the first is cut by the second before the first goes on. No stage looks
-//! back over the beginning of what it was given, or beyond its end, so that is the same as one stage after the other.
+//! Stages stand one within the other: a piece of the first is cut by the second before the first goes on. No stage
+//! looks back over the beginning of what it was given, or beyond its end, so that is the same as one stage after the
+//! other.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -189,7 +190,8 @@ impl Behavior {
         })
     }
 
-    /// Joins matches and what lies between them to pieces. `events` cover a text in order, each with whether it matched.
+    /// Joins matches and what lies between them to pieces. `events` cover a text in order, each with whether it
+    /// matched.
     fn apply(
         self,
         events: impl Iterator<Item = (Range<usize>, bool)>,
@@ -273,8 +275,8 @@ fn each_char(text: &str, matches: impl Fn(char) -> bool) -> impl Iterator<Item =
 
 /// A split pattern on an automaton: time in proportion to the text, whatever the pattern.
 ///
-/// The one look-ahead that patterns in use have is `\s+(?!\S)|\s+` at their end: of spaces before a word all but the last.
-/// The automaton takes them all, and the last is given back.
+/// The one look-ahead that patterns in use have is `\s+(?!\S)|\s+` at their end: of spaces before a word all but the
+/// last. The automaton takes them all, and the last is given back.
 #[derive(Debug)]
 struct Pattern {
     regex: Regex,

@@ -88,7 +88,8 @@ fn request(engine: &Engine, prompt: usize, answer: usize, seed: usize) -> Result
     let vocab = engine.model().config.vocab_size;
     let scrambled = |position: usize| ((position + 7919 * seed + 1).wrapping_mul(0x9e37_79b9) >> 7) % vocab;
     let ids = (0..prompt).map(|position| scrambled(position) as i64).collect();
-    // Sampled as the model's authors propose, which is what steps are measured with: of a large vocabulary that takes time.
+    // Sampled as the model's authors propose, which is what steps are measured with: of a large vocabulary that takes
+    // time.
     let raw = RawRequest { max_tokens: Some(answer as i64), ignore_eos: true, ..RawRequest::new(Prompt::Tokens(ids)) };
     let request = engine.validate(raw).map_err(|rejection| Failure::failed(rejection.message))?;
     engine.submit(request).map_err(Failure::failed)

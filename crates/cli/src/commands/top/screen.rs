@@ -163,8 +163,8 @@ impl Seen {
         format!("{left}{:gap$}{right}", "")
     }
 
-    /// Tokens per second of a phase, and what its passes had of both limits while they ran. A pass of both phases counts
-    /// for the one that has more of its rows.
+    /// Tokens per second of a phase, and what its passes had of both limits while they ran. A pass of both phases
+    /// counts for the one that has more of its rows.
     fn phase(&self, what: &str, tokens: impl Fn(&Pass) -> f64, mark: Mark, colour: bool) -> String {
         let seconds = self.span();
         // The sum of nothing is -0, which would be shown.
