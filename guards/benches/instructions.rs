@@ -7,7 +7,8 @@ use kernels::{
     Attention, AttentionRule, AttentionSpan, Device, HostBackend, Cpu, HeadLayout, HeadNorms, KvCache, KvDtype, KvShape, Out,
     PackedMatrix, RotateAndStore, WeightClass,
 };
-use model::{Batch, Checkpoint, Forward, KvBudget, LoadOptions, Runner, Source, Span};
+use checkpoint::{Checkpoint, Source};
+use model::{Batch, Forward, KvBudget, LoadOptions, Runner, Span};
 use model::sampler::{History, SampleKey, Sampler, SamplingParams};
 use scheduler::{
     Limits, Nanos, Priority, Request, RequestId, RowOutput, Scheduler, Step, StepOutput, StepRecord, StopRules, Targets,
