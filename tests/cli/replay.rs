@@ -68,7 +68,7 @@ fn what_is_no_recording_is_one_line_and_exit_code_2() {
     let cases: &[(&str, &[u8], &str)] = &[
         ("empty", b"", "empty"),
         ("garbage", &[0xff; 5000], "no JSON"),
-        ("version", b"{\"twostroke_recording\":2}\n", "format 2"),
+        ("version", b"{\"twostroke_recording\":1}\n", "format 1"),
     ];
     for (name, bytes, wanted) in cases {
         let path = place(name);
