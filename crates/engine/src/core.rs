@@ -21,12 +21,12 @@ use scheduler::{
 use text::detokenizer::{Detokenizer, StopStrings};
 use text::tokenizer::Tokenizer;
 
+use crate::counters::Gauges;
 use crate::door::ValidatedRequest;
-use crate::journal::{Fact, Gauges, Journal, Log, Receipt};
+use crate::journal::{Fact, Journal, Log, Receipt};
 use crate::lower::LogitRow;
 use crate::output::{Outlet, Output, RequestError, TokenLogprob};
 use crate::recording::Tape;
-use crate::start::EngineOptions;
 use crate::tiers::Tiers;
 use crate::waiting::Ticket;
 
@@ -94,7 +94,7 @@ impl EngineCore {
         scheduler: Scheduler,
         forward: Box<dyn Forward>,
         tokenizer: Option<Arc<Tokenizer>>,
-        options: &EngineOptions,
+        seed: u64,
         log: Arc<Mutex<Log>>,
     ) -> EngineCore {
         let vocab = forward.config().vocab_size;
@@ -106,7 +106,7 @@ impl EngineCore {
             sampler: Sampler::new(vocab),
             active: BTreeMap::new(),
             journal: Journal::new(log),
-            next_seed: options.seed,
+            next_seed: seed,
             held: Nanos(0),
             batch: Batch::default(),
             logit_rows: Vec::new(),

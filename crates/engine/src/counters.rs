@@ -2,12 +2,20 @@
 //! is counted anywhere else.
 
 use ledger::{Account, News, Totals};
-use scheduler::{FinishReason, Nanos, StepRecord, SwapStats};
+use scheduler::{FinishReason, Nanos, PrefixStats, StepRecord, SwapStats};
 
 use crate::accounts::{Closed, Ending};
 use crate::door::ServiceClass;
-use crate::journal::Gauges;
 use crate::output::Timings;
+
+/// What the scheduler holds at a moment.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Gauges {
+    pub(crate) used_blocks: usize,
+    pub(crate) cached_blocks: usize,
+    pub(crate) prefix: PrefixStats,
+    pub(crate) swap: SwapStats,
+}
 
 /// A histogram with fixed upper bounds, as Prometheus draws them.
 #[derive(Clone, Debug, PartialEq)]

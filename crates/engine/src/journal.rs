@@ -15,10 +15,10 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use scheduler::{CostModel, FinishReason, Nanos, PrefixStats, Request, RequestId, StepRecord, SwapStats, TokenId};
+use scheduler::{CostModel, FinishReason, Nanos, Request, RequestId, StepRecord, TokenId};
 
 use crate::accounts::{Accounts, Closed, Ending};
-use crate::counters::Stats;
+use crate::counters::{Gauges, Stats};
 use crate::door::ValidatedRequest;
 use crate::fill::Fill;
 use crate::output::{Timings, Usage};
@@ -60,15 +60,6 @@ pub(crate) enum Fact {
     Restarted(Option<CostModel>, Nanos),
     /// The same, and nothing begins.
     Over(Nanos),
-}
-
-/// What the scheduler holds at a moment.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Gauges {
-    pub(crate) used_blocks: usize,
-    pub(crate) cached_blocks: usize,
-    pub(crate) prefix: PrefixStats,
-    pub(crate) swap: SwapStats,
 }
 
 /// What a finished request is told.

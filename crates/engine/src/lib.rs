@@ -20,6 +20,7 @@ mod calibrate;
 mod chaos;
 mod clock;
 mod comfortable;
+mod command;
 mod core;
 mod counters;
 mod door;
@@ -37,10 +38,12 @@ pub mod recording;
 pub mod replaying;
 mod serve;
 mod start;
+mod stream;
 mod thread;
 mod tiers;
 mod turnover;
 mod waiting;
+mod watch;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -65,22 +68,25 @@ pub use door::{
 pub use kernels::room::Limit as MemoryLimit;
 pub use kernels::{Arithmetic, DeviceInfo, DeviceLimits, Isa, KvDtype, WeightClass};
 pub use ledger;
-pub use live::{End, Ended, InScene, KvMap, LoggedStep, Percentiles, Place, Scene};
+pub use live::{InScene, KvMap, LoggedStep, Percentiles, Place, Scene};
 pub use memory::available_bytes as available_memory;
-pub use output::{Outlet, Output, RequestError, Stream, Timings, TokenLogprob, Usage};
+pub use output::{Outlet, Output, RequestError, Timings, TokenLogprob, Usage};
+pub use recent::{End, Ended};
 pub use scheduler::{FinishReason, RequestId};
 pub use serve::{Held, Observe, Serve, Watching};
 pub use start::{DefaultTarget, EngineOptions, StartError, Starting};
+pub use stream::Stream;
 pub use text::chat_template::ChatMessage;
 #[doc(hidden)]
 pub use tiers::Store;
 pub use tiers::SwapDisk;
 
 use crate::clock::Clock;
+use crate::command::{Command, Hold};
 use crate::core::Arrived;
 use crate::journal::Log;
 use crate::quota::NoRoom;
-use crate::thread::{Command, Hold, Shared};
+use crate::thread::Shared;
 
 /// What is being served.
 #[derive(Debug)]

@@ -10,14 +10,9 @@
 //! log's lock and does everything else, text above all, with the lock released. One that is slow finds that the oldest
 //! records are gone; nothing waits for it.
 
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
-use scheduler::{BlockUse, FinishReason, Nanos, RequestId, StepRecord};
-
-use crate::serve::Watching;
-use crate::thread::Command;
-use crate::{Engine, Inner};
+use scheduler::{BlockUse, Nanos, RequestId, StepRecord};
 
 /// Between two scenes.
 pub(crate) const SCENE_EVERY: Nanos = Nanos(250_000_000);
@@ -80,38 +75,6 @@ pub struct KvMap {
     pub(crate) at: Nanos,
 }
 
-/// How a request ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
-    /// With all its answers; the reason of the last.
-    Finished(FinishReason),
-    /// Its client went away.
-    Cancelled,
-    /// With an error.
-    Failed,
-}
-
-/// A request that is over.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Ended {
-    /// Which.
-    pub request: RequestId,
-    /// When.
-    pub at: Nanos,
-    /// How.
-    pub end: End,
-    /// Arrival to first token, milliseconds; `None` if none came.
-    pub ttft_ms: Option<f64>,
-    /// Mean time between the tokens of its slowest answer; `None` where no answer has two.
-    pub tpot_ms: Option<f64>,
-    /// Tokens of the prompt.
-    pub prompt_tokens: usize,
-    /// Tokens of its answers.
-    pub generated: usize,
-    /// Prompt tokens found in the prefix cache.
-    pub cached: usize,
-}
-
 /// A step of the log.
 #[derive(Clone, Debug)]
 pub struct LoggedStep {
@@ -140,71 +103,8 @@ pub struct Place {
     pub end: u64,
 }
 
-/// Somebody who watches. While one exists, scenes are made, and maps of the cache if one wants them.
-pub(crate) struct Watch {
-    engine: Arc<Inner>,
-    wants_map: bool,
-}
-
-impl Engine {
-    pub(crate) fn begin_watch(&self, wants_map: bool) -> Watch {
-        let shared = &self.0.shared;
-        shared.watchers.fetch_add(1, Ordering::Relaxed);
-        shared.map_watchers.fetch_add(usize::from(wants_map), Ordering::Relaxed);
-        // One that has nothing to do shows nothing of itself.
-        let _ = self.0.commands.send(Command::Show);
-        Watch { engine: self.0.clone(), wants_map }
-    }
-}
-
-impl Drop for Watch {
-    fn drop(&mut self) {
-        let shared = &self.engine.shared;
-        shared.watchers.fetch_sub(1, Ordering::Relaxed);
-        shared.map_watchers.fetch_sub(usize::from(self.wants_map), Ordering::Relaxed);
-    }
-}
-
-impl Watching for Watch {
-    fn newest(&self) -> Place {
-        let log = self.engine.log.lock().unwrap_or_else(PoisonError::into_inner);
-        Place { step: log.recent.num_steps(), end: log.recent.num_ended() }
-    }
-
-    fn read(&self, place: &mut Place, most: usize, steps: &mut Vec<LoggedStep>, ended: &mut Vec<Ended>) -> u64 {
-        let log = self.engine.log.lock().unwrap_or_else(PoisonError::into_inner);
-        for (number, record) in log.recent.steps_from(place.step).take(most) {
-            steps.push(LoggedStep { number, record: record.clone() });
-        }
-        place.step = steps.last().map_or(log.recent.num_steps().min(place.step), |step| step.number + 1);
-        ended.extend(log.recent.ended_from(place.end));
-        place.end = log.recent.num_ended();
-        log.recent.num_steps() - place.step
-    }
-
-    fn scene_into(&self, scene: &mut Scene) {
-        scene.clone_from(&self.engine.shared.scene.lock().unwrap_or_else(PoisonError::into_inner));
-    }
-
-    fn map_into(&self, map: &mut KvMap) -> bool {
-        let newest = self.engine.shared.map.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_new = newest.at > map.at;
-        if is_new {
-            (map.step, map.at) = (newest.step, newest.at);
-            map.uses.clone_from(&newest.uses);
-        }
-        is_new
-    }
-
-    fn percentiles(&self) -> [Option<Percentiles>; 2] {
-        let log = self.engine.log.lock().unwrap_or_else(PoisonError::into_inner);
-        let recent = [log.recent.ttfts.values(), log.recent.gaps.values()];
-        drop(log);
-        recent.map(percentiles)
-    }
-}
-
-fn percentiles(mut seconds: Vec<f32>) -> Option<Percentiles> {
+/// Of seconds.
+pub(crate) fn percentiles(mut seconds: Vec<f32>) -> Option<Percentiles> {
     seconds.sort_unstable_by(f32::total_cmp);
     let at =
         |percent| figures::percentile_of(seconds.len() as u64, percent, |rank| f64::from(seconds[rank as usize]) * 1e3);

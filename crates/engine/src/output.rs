@@ -2,14 +2,12 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
 use ledger::{Account, Bill};
-use scheduler::{FinishReason, Nanos, RequestId, TokenId};
+use scheduler::{FinishReason, Nanos, TokenId};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::accounts::Closed;
-use crate::thread::Command;
 
 /// The log probability of a token, and of the likeliest ones at its place.
 ///
@@ -123,7 +121,7 @@ pub enum RequestError {
     /// A step that carried it failed; the engine went on without it.
     #[error("an internal error ended this request")]
     Internal,
-    /// Its outputs were not read ([`Stream::limit_unread`]).
+    /// Its outputs were not read ([`Stream::limit_unread`](crate::Stream::limit_unread)).
     #[error("the answer was not read as fast as it was written")]
     Unread,
     /// The server is going down and did not wait longer.
@@ -169,7 +167,7 @@ pub enum Output {
     Failed(RequestError),
 }
 
-/// The other end of a [`Stream`], for whoever answers: it never waits, and it knows how far behind the reader is.
+/// The other end of a [`Stream`](crate::Stream), for whoever answers: it never waits, and it knows how far behind the reader is.
 #[derive(Clone, Debug)]
 pub struct Outlet {
     outputs: UnboundedSender<Output>,
@@ -179,8 +177,8 @@ pub struct Outlet {
 /// Outputs that were sent and not read.
 #[derive(Debug)]
 pub(crate) struct Unread {
-    count: AtomicUsize,
-    most: AtomicUsize,
+    pub(crate) count: AtomicUsize,
+    pub(crate) most: AtomicUsize,
 }
 
 /// Both ends, with room for any number of outputs.
@@ -197,7 +195,7 @@ impl Outlet {
         let _ = self.outputs.send(output);
     }
 
-    /// Whether more waits to be read than may ([`Stream::limit_unread`]): the request is to end with
+    /// Whether more waits to be read than may ([`Stream::limit_unread`](crate::Stream::limit_unread)): the request is to end with
     /// [`RequestError::Unread`].
     pub fn is_overfull(&self) -> bool {
         self.unread.count.load(Ordering::Relaxed) > self.unread.most.load(Ordering::Relaxed)
@@ -206,97 +204,5 @@ impl Outlet {
     /// Resolves when the reader is gone: whatever is done for it may end.
     pub async fn closed(&self) {
         self.outputs.closed().await;
-    }
-}
-
-/// A request's outputs. Dropping it cancels the request: its blocks are free within one step.
-pub struct Stream {
-    pub(crate) id: RequestId,
-    pub(crate) outputs: UnboundedReceiver<Output>,
-    pub(crate) unread: Arc<Unread>,
-    /// Of the engine that is to hear when the reader is gone.
-    pub(crate) commands: Option<UnboundedSender<Command>>,
-    pub(crate) prompt: Arc<[TokenId]>,
-    pub(crate) predicted_ttft: Option<Duration>,
-    pub(crate) ended: bool,
-}
-
-impl Stream {
-    /// A stream of what is sent through the outlet, for one who answers and is no [`Engine`](crate::Engine).
-    pub fn open(id: RequestId, prompt: impl Into<Arc<[TokenId]>>) -> (Outlet, Stream) {
-        let (outlet, outputs, unread) = outlet();
-        (
-            outlet,
-            Stream { id, outputs, unread, commands: None, prompt: prompt.into(), predicted_ttft: None, ended: false },
-        )
-    }
-
-    /// The next output; `None` after `Done` or `Failed`, or when the engine is gone.
-    pub async fn recv(&mut self) -> Option<Output> {
-        let output = self.outputs.recv().await;
-        self.note(output)
-    }
-
-    /// As [`Stream::recv`], for callers without an async runtime.
-    pub fn blocking_recv(&mut self) -> Option<Output> {
-        let output = self.outputs.blocking_recv();
-        self.note(output)
-    }
-
-    /// The request's name in step records and logs.
-    pub fn id(&self) -> RequestId {
-        self.id
-    }
-
-    /// The prompt as tokens.
-    pub fn prompt(&self) -> &[TokenId] {
-        &self.prompt
-    }
-
-    /// When its first token was likely to come, at the moment it was submitted; `None` where steps are not predicted.
-    pub fn predicted_ttft(&self) -> Option<Duration> {
-        self.predicted_ttft
-    }
-
-    /// From now on the request ends with [`RequestError::Unread`] when more than `most` outputs wait to be read.
-    /// Without this call any number may.
-    pub fn limit_unread(&self, most: usize) {
-        self.unread.most.store(most, Ordering::Relaxed);
-    }
-
-    pub(crate) fn note(&mut self, output: Option<Output>) -> Option<Output> {
-        self.unread.count.fetch_sub(usize::from(output.is_some()), Ordering::Relaxed);
-        self.ended |= matches!(output, None | Some(Output::Done { .. } | Output::Failed(_)));
-        output
-    }
-}
-
-impl Drop for Stream {
-    fn drop(&mut self) {
-        if let Some(commands) = self.commands.as_ref().filter(|_| !self.ended) {
-            // The engine may be gone already; then there is nothing to cancel.
-            let _ = commands.send(Command::Cancel(self.id));
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn whoever_answers_hears_that_the_reader_is_gone() {
-        let (outlet, mut stream) = Stream::open(RequestId(1), vec![1, 2]);
-        stream.limit_unread(1);
-        let token = || Output::Token { answer: 0, token: 3, text: String::new(), logprob: None };
-        outlet.send(token());
-        assert!(!outlet.is_overfull());
-        outlet.send(token());
-        assert!(outlet.is_overfull(), "two are more than one");
-        assert_eq!(stream.blocking_recv(), Some(token()));
-        assert!(!outlet.is_overfull());
-        drop(stream);
-        tokio::runtime::Builder::new_current_thread().build().expect("a runtime").block_on(outlet.closed());
-        outlet.send(token());
     }
 }

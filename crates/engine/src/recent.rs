@@ -4,10 +4,41 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use ledger::News;
-use scheduler::StepRecord;
+use scheduler::{FinishReason, Nanos, RequestId, StepRecord};
 
 use crate::accounts::{Closed, Ending};
-use crate::live::{End, Ended};
+
+/// How a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// With all its answers; the reason of the last.
+    Finished(FinishReason),
+    /// Its client went away.
+    Cancelled,
+    /// With an error.
+    Failed,
+}
+
+/// A request that is over.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Ended {
+    /// Which.
+    pub request: RequestId,
+    /// When.
+    pub at: Nanos,
+    /// How.
+    pub end: End,
+    /// Arrival to first token, milliseconds; `None` if none came.
+    pub ttft_ms: Option<f64>,
+    /// Mean time between the tokens of its slowest answer; `None` where no answer has two.
+    pub tpot_ms: Option<f64>,
+    /// Tokens of the prompt.
+    pub prompt_tokens: usize,
+    /// Tokens of its answers.
+    pub generated: usize,
+    /// Prompt tokens found in the prefix cache.
+    pub cached: usize,
+}
 
 /// Step records kept for views that look back.
 const KEPT_RECORDS: usize = 4096;

@@ -64,7 +64,7 @@ impl RecordedEngine {
         let mut scheduler = Scheduler::new(header.limits()).map_err(StartError::Limits)?;
         scheduler.set_cost_model(header.cost());
         let log = Arc::new(Mutex::new(Log::new(options.block_size)));
-        let mut core = EngineCore::new(scheduler, forward, model.tokenizer.clone(), &options, log);
+        let mut core = EngineCore::new(scheduler, forward, model.tokenizer.clone(), options.seed, log);
         let told = Arc::new(Mutex::new(VecDeque::new()));
         let tape = told.clone();
         core.record_to(Some(Box::new(move |line| {

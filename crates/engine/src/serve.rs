@@ -14,8 +14,9 @@ use std::time::Duration;
 
 use scheduler::{Nanos, RequestId};
 
-use crate::live::{Ended, KvMap, LoggedStep, Percentiles, Place, Scene};
+use crate::live::{KvMap, LoggedStep, Percentiles, Place, Scene};
 use crate::past::Past;
+use crate::recent::Ended;
 use crate::{Engine, Health, ModelInfo, RawRequest, Rejection, Stats, Stream, SubmitError, Timeline, ValidatedRequest};
 
 /// Answers requests. Any thread may call any method; none of them waits for a step.

@@ -330,7 +330,7 @@ impl Engine {
         let header = Header::of(&model, options.as_stored, scheduler.limits(), scheduler.cost_model());
         let tape = options.record.as_deref().map(|path| recording::record(path, &header)).transpose()?;
         let limits = scheduler.limits().clone();
-        let mut core = EngineCore::new(scheduler, forward, model.tokenizer.clone(), options, log.clone());
+        let mut core = EngineCore::new(scheduler, forward, model.tokenizer.clone(), options.seed, log.clone());
         let (tape, recorder) = tape.unzip();
         core.record_to(tape);
         core.look_ahead(clock.now(), &shared.outlook);

@@ -7,36 +7,14 @@ use std::sync::{Arc, Mutex};
 use scheduler::{AdmissionForecast, Nanos, RequestId};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::mpsc::error::TryRecvError;
-use tokio::sync::oneshot;
 
 use crate::clock::Clock;
+use crate::command::{Command, Hold};
 use crate::core::{Arrived, EngineCore};
 use crate::door::ValidatedRequest;
 use crate::live::{KvMap, Scene};
 use crate::output::{Outlet, Output, RequestError};
 use crate::waiting::Counted;
-
-/// What other threads ask of the engine's.
-pub(crate) enum Command {
-    /// Take this request in.
-    Submit { id: RequestId, request: Box<ValidatedRequest>, arrived: Arrived, outputs: Outlet },
-    /// Its receiver is gone.
-    Cancel(RequestId),
-    /// Make no step, one step, or as many as there are; the answer says whether the engine is held from now on.
-    Hold(Hold, Option<oneshot::Sender<bool>>),
-    /// Somebody began to watch.
-    Show,
-    /// End every request with an error and leave.
-    Stop,
-}
-
-/// How somebody who looks at the engine holds it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Hold {
-    Pause,
-    SingleStep,
-    Resume,
-}
 
 /// Whether steps are made.
 #[derive(Debug, Default)]

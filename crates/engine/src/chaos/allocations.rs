@@ -10,7 +10,6 @@ use scheduler::{Limits, Nanos, RequestId, Scheduler, TierSizes};
 
 use super::fake::{EOS, Fake, Faults, NAN, POISON};
 use super::world::{model_info, tokenizer};
-use crate::EngineOptions;
 use crate::core::{Arrived, EngineCore};
 use crate::door::{self, Prompt, RawRequest};
 use crate::journal::Log;
@@ -44,7 +43,7 @@ fn a_steady_step_allocates_nothing_until_it_is_told() {
     let forward = Box::new(Fake::new(limits.num_blocks, limits.block_size, faults, Arc::new(AtomicU64::new(0))));
     let log = Arc::new(Mutex::new(Log::new(limits.block_size)));
     let scheduler = Scheduler::new(limits).expect("good limits");
-    let mut core = EngineCore::new(scheduler, forward, Some(tokenizer), &EngineOptions::default(), log);
+    let mut core = EngineCore::new(scheduler, forward, Some(tokenizer), 0, log);
     for id in 0..8 {
         let raw = RawRequest {
             max_tokens: Some(4300),

@@ -18,12 +18,14 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use super::fake::{self, EOS, Fake, Faults, NAN, POISON, VOCAB};
 use crate::calibrate::Calibrated;
 use crate::clock::Clock;
+use crate::command::{Command, Hold};
 use crate::core::EngineCore;
 use crate::door::{Prompt, RawRequest, ServiceClass, ValidatedRequest};
 use crate::journal::Log;
-use crate::output::{Output, RequestError, Stream};
+use crate::output::{Output, RequestError};
 use crate::recording::{self, Header, Line, Tape};
-use crate::thread::{Command, Driver, Hold, Shared};
+use crate::stream::Stream;
+use crate::thread::{Driver, Shared};
 use crate::tiers::Tiers;
 use crate::waiting::{Counted, Waiting};
 use crate::{Engine, EngineOptions, Inner, ModelInfo, SubmitError};
@@ -257,7 +259,7 @@ impl World {
             let (tape, recorder) = recording::record(&path, &header).expect("a recording");
             (tape, path, recorder)
         });
-        let mut core = EngineCore::new(scheduler, forward, Some(tokenizer.clone()), &options, log.clone());
+        let mut core = EngineCore::new(scheduler, forward, Some(tokenizer.clone()), options.seed, log.clone());
         let (tape, recording) = match recording {
             Some((tape, path, recorder)) => (Some(tape), Some((path, recorder))),
             None => (None, None),

@@ -1,0 +1,30 @@
+//! What other threads ask of the engine's thread.
+
+use scheduler::RequestId;
+use tokio::sync::oneshot;
+
+use crate::core::Arrived;
+use crate::door::ValidatedRequest;
+use crate::output::Outlet;
+
+/// What other threads ask of the engine's.
+pub(crate) enum Command {
+    /// Take this request in.
+    Submit { id: RequestId, request: Box<ValidatedRequest>, arrived: Arrived, outputs: Outlet },
+    /// Its receiver is gone.
+    Cancel(RequestId),
+    /// Make no step, one step, or as many as there are; the answer says whether the engine is held from now on.
+    Hold(Hold, Option<oneshot::Sender<bool>>),
+    /// Somebody began to watch.
+    Show,
+    /// End every request with an error and leave.
+    Stop,
+}
+
+/// How somebody who looks at the engine holds it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Hold {
+    Pause,
+    SingleStep,
+    Resume,
+}

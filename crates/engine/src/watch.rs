@@ -1,0 +1,74 @@
+//! Somebody who watches a running engine: pointers out of the log, copies of the scene and the map (`live.rs`).
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+
+use crate::command::Command;
+use crate::live::{KvMap, LoggedStep, Percentiles, Place, Scene, percentiles};
+use crate::recent::Ended;
+use crate::serve::Watching;
+use crate::{Engine, Inner};
+
+/// Somebody who watches. While one exists, scenes are made, and maps of the cache if one wants them.
+pub(crate) struct Watch {
+    engine: Arc<Inner>,
+    wants_map: bool,
+}
+
+impl Engine {
+    pub(crate) fn begin_watch(&self, wants_map: bool) -> Watch {
+        let shared = &self.0.shared;
+        shared.watchers.fetch_add(1, Ordering::Relaxed);
+        shared.map_watchers.fetch_add(usize::from(wants_map), Ordering::Relaxed);
+        // One that has nothing to do shows nothing of itself.
+        let _ = self.0.commands.send(Command::Show);
+        Watch { engine: self.0.clone(), wants_map }
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        let shared = &self.engine.shared;
+        shared.watchers.fetch_sub(1, Ordering::Relaxed);
+        shared.map_watchers.fetch_sub(usize::from(self.wants_map), Ordering::Relaxed);
+    }
+}
+
+impl Watching for Watch {
+    fn newest(&self) -> Place {
+        let log = self.engine.log.lock().unwrap_or_else(PoisonError::into_inner);
+        Place { step: log.recent.num_steps(), end: log.recent.num_ended() }
+    }
+
+    fn read(&self, place: &mut Place, most: usize, steps: &mut Vec<LoggedStep>, ended: &mut Vec<Ended>) -> u64 {
+        let log = self.engine.log.lock().unwrap_or_else(PoisonError::into_inner);
+        for (number, record) in log.recent.steps_from(place.step).take(most) {
+            steps.push(LoggedStep { number, record: record.clone() });
+        }
+        place.step = steps.last().map_or(log.recent.num_steps().min(place.step), |step| step.number + 1);
+        ended.extend(log.recent.ended_from(place.end));
+        place.end = log.recent.num_ended();
+        log.recent.num_steps() - place.step
+    }
+
+    fn scene_into(&self, scene: &mut Scene) {
+        scene.clone_from(&self.engine.shared.scene.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    fn map_into(&self, map: &mut KvMap) -> bool {
+        let newest = self.engine.shared.map.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_new = newest.at > map.at;
+        if is_new {
+            (map.step, map.at) = (newest.step, newest.at);
+            map.uses.clone_from(&newest.uses);
+        }
+        is_new
+    }
+
+    fn percentiles(&self) -> [Option<Percentiles>; 2] {
+        let log = self.engine.log.lock().unwrap_or_else(PoisonError::into_inner);
+        let recent = [log.recent.ttfts.values(), log.recent.gaps.values()];
+        drop(log);
+        recent.map(percentiles)
+    }
+}
