@@ -59,8 +59,8 @@ impl Stream {
         self.predicted_ttft
     }
 
-    /// From now on the request ends with [`RequestError::Unread`] when more than `most` outputs wait to be read.
-    /// Without this call any number may.
+    /// From now on the request ends with [`RequestError::Unread`](crate::RequestError::Unread) when more than `most`
+    /// outputs wait to be read. Without this call any number may.
     pub fn limit_unread(&self, most: usize) {
         self.unread.most.store(most, Ordering::Relaxed);
     }
