@@ -317,6 +317,12 @@ impl EngineCore {
         self.write();
     }
 
+    /// Plans a step and gives it up: what a recording says of one that was.
+    pub(crate) fn plan_and_abandon(&mut self, now: Nanos) {
+        self.scheduler.schedule_into(now, &mut self.step);
+        self.abandon();
+    }
+
     /// Ends every request with `error`: the engine stops.
     pub(crate) fn end_all(&mut self, error: RequestError, now: Nanos) {
         self.journal.clear();

@@ -288,34 +288,29 @@ impl Engine {
                 }
             }
         })?;
-        let predicted_ttft = self.in_time(&request, at)?;
+        let predicted_ttft = self.stand_in_line(&request, at)?;
         let id = RequestId(self.0.next_id.fetch_add(1, Ordering::Relaxed));
         let (outlet, mut stream) = Stream::open(id, request.prompt.clone());
-        let line = newcomer(&request);
         let arrived = Arrived { at, held, ticket: Some(ticket) };
         let command = Command::Submit { id, request: Box::new(request), arrived, outputs: outlet };
         commands.send(command).map_err(|_| SubmitError::ShuttingDown)?;
-        if predicted_ttft.is_some() {
-            // Until the engine's thread renews it, those who come next see it in line.
-            shared.outlook.lock().unwrap_or_else(PoisonError::into_inner).add(&line, at);
-        }
         (stream.commands, stream.predicted_ttft) = (Some(commands.clone()), predicted_ttft);
         Ok(stream)
     }
 
     /// When the request's first token will come, as far as can be known; refused if that is too late and late requests
-    /// are not wanted.
-    fn in_time(&self, request: &ValidatedRequest, now: Nanos) -> Result<Option<Duration>, SubmitError> {
+    /// are not wanted. If not, those who come next see it in line: of two that come at once, one sees the other.
+    fn stand_in_line(&self, request: &ValidatedRequest, now: Nanos) -> Result<Option<Duration>, SubmitError> {
         if self.0.model.calibrated.is_none() {
             return Ok(None);
         }
-        let new = newcomer(request);
+        let (prompt_tokens, priority, ttft) = (request.prompt.len(), request.priority, request.targets.ttft);
+        let new = IncomingRequest { prompt_tokens, priority, ttft };
         let turnover = self.log().turnover.interval();
-        let outlook = self.0.shared.outlook.lock().unwrap_or_else(PoisonError::into_inner);
-        let (predicted, alone) = (outlook.ttft(&new, now, turnover), outlook.alone(new.prompt_tokens));
-        drop(outlook);
+        let mut forecast = self.0.shared.forecast();
+        let (predicted, alone) = (forecast.ttft(&new, now, turnover), forecast.alone(prompt_tokens));
         let duration = |time: Nanos| Duration::from_nanos(time.0);
-        match new.ttft.filter(|_| self.0.refuse_late) {
+        match ttft.filter(|_| self.0.refuse_late) {
             Some(target) if alone > target => {
                 Err(SubmitError::NeverInTime { alone: duration(alone), target: duration(target) })
             }
@@ -325,7 +320,10 @@ impl Engine {
                 // The line becomes shorter by a second each second.
                 retry_after: duration(predicted.since(target)),
             }),
-            _ => Ok(Some(duration(predicted))),
+            _ => {
+                forecast.add(&new, now);
+                Ok(Some(duration(predicted)))
+            }
         }
     }
 
@@ -348,9 +346,7 @@ impl Engine {
         stats.owners = *log.accounts.totals();
         stats.kv_seconds_to_full = log.fill.seconds_to_full(now, self.0.model.num_blocks);
         drop(log);
-        let outlook = self.0.shared.outlook.lock().unwrap_or_else(PoisonError::into_inner);
-        stats.prefill_backlog_seconds = outlook.backlog().as_secs_f64();
-        drop(outlook);
+        stats.prefill_backlog_seconds = self.0.shared.forecast().backlog().as_secs_f64();
         let waiting = self.0.shared.requests.waiting();
         (stats.waiting_requests, stats.waiting_tokens) = (waiting.requests(), waiting.tokens());
         drop(waiting);
@@ -463,9 +459,4 @@ impl Engine {
             std::thread::sleep(Duration::from_millis(2));
         }
     }
-}
-
-/// Its place in line.
-fn newcomer(request: &ValidatedRequest) -> IncomingRequest {
-    IncomingRequest { prompt_tokens: request.prompt.len(), priority: request.priority, ttft: request.targets.ttft }
 }

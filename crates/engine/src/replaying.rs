@@ -108,8 +108,9 @@ impl RecordedEngine {
                 let cost = cost.as_ref().map(CostEntry::model).transpose().map_err(ReplayingError::Entry)?;
                 core.start_over(cost, Nanos(0));
             }
-            // What failed then does not fail now, or it would have been told.
-            Entry::Abandoned(_) | Entry::Stop(..) | Entry::End => {}
+            // What failed then need not fail now; that it was given up decided what came next.
+            Entry::Abandoned(now) => core.plan_and_abandon(Nanos(*now)),
+            Entry::Stop(..) | Entry::End => {}
         }
         Ok(())
     }

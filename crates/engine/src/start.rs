@@ -333,7 +333,7 @@ impl Engine {
         let mut core = EngineCore::new(scheduler, forward, model.tokenizer.clone(), options.seed, log.clone());
         let (tape, recorder) = tape.unzip();
         core.record_to(tape);
-        core.look_ahead(clock.now(), &shared.outlook);
+        core.look_ahead(clock.now(), &shared.forecast);
         if let Some(tiers) = tiers {
             core.set_tiers(tiers);
         }

@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use scheduler::{AdmissionForecast, Nanos, RequestId};
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -47,7 +47,7 @@ pub(crate) struct Shared {
     /// Requests that were submitted, and those of them that wait.
     pub(crate) requests: Arc<Counted>,
     /// Who is in line for prefill, renewed before each step.
-    pub(crate) outlook: Mutex<AdmissionForecast>,
+    pub(crate) forecast: Mutex<AdmissionForecast>,
     /// Those who watch.
     pub(crate) watchers: AtomicUsize,
     /// Those of them who want to see the blocks of the cache.
@@ -68,12 +68,16 @@ impl Shared {
             held: AtomicBool::default(),
             dead: AtomicBool::default(),
             requests,
-            outlook: Mutex::default(),
+            forecast: Mutex::default(),
             watchers: AtomicUsize::default(),
             map_watchers: AtomicUsize::default(),
             map: Mutex::default(),
             scene: Mutex::default(),
         }
+    }
+
+    pub(crate) fn forecast(&self) -> MutexGuard<'_, AdmissionForecast> {
+        self.forecast.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -142,7 +146,7 @@ impl Driver {
     pub(crate) fn rest(&mut self) {
         let Driver { core, shared, clock, .. } = self;
         shared.busy.store(false, Ordering::Relaxed);
-        core.look_ahead(clock.now(), &shared.outlook);
+        core.look_ahead(clock.now(), &shared.forecast);
         core.show_now(clock.now(), &shared.scene);
         if shared.map_watchers.load(Ordering::Relaxed) > 0 {
             core.show_map(clock.now(), true, &shared.map);
@@ -160,7 +164,7 @@ impl Driver {
             Command::Submit { id, request, arrived, outputs } => {
                 self.guard(|core, now| submit(core, id, *request, arrived, outputs, now));
             }
-            Command::Cancel(id) => self.guard(|core, now| _ = core.cancel(id, now)),
+            Command::Cancel(id) => _ = self.guard(|core, now| _ = core.cancel(id, now)),
             Command::Hold(hold, told) => {
                 self.hold(hold);
                 if let Some(told) = told {
@@ -183,7 +187,9 @@ impl Driver {
         self.show();
         let clock = self.clock.clone();
         let mut made = true;
-        self.guard(|core, _| made = core.step(&mut std::iter::repeat_with(|| clock.now())));
+        if self.guard(|core, _| made = core.step(&mut std::iter::repeat_with(|| clock.now()))) {
+            self.has_abandoned = false;
+        }
         if self.gate.is_held {
             // A step that waits for a block is still to be made.
             self.gate.steps -= usize::from(made);
@@ -191,13 +197,14 @@ impl Driver {
         }
     }
 
-    /// A panic is a bug, but one that must not take the engine with it.
-    fn guard(&mut self, work: impl FnOnce(&mut EngineCore, Nanos)) {
+    /// A panic is a bug, but one that must not take the engine with it. False: there was one.
+    fn guard(&mut self, work: impl FnOnce(&mut EngineCore, Nanos)) -> bool {
         let now = self.clock.now();
-        match catch_unwind(AssertUnwindSafe(|| work(&mut self.core, now))) {
-            Ok(()) => self.has_abandoned = false,
-            Err(_) => self.recover(),
+        let is_done = catch_unwind(AssertUnwindSafe(|| work(&mut self.core, now))).is_ok();
+        if !is_done {
+            self.recover();
         }
+        is_done
     }
 
     /// After a panic around the rows of a step. A plan that is under way is given up, once; after it, and where there
@@ -225,7 +232,7 @@ impl Driver {
 
     fn show(&self) {
         let Driver { core, shared, clock, .. } = self;
-        core.look_ahead(clock.now(), &shared.outlook);
+        core.look_ahead(clock.now(), &shared.forecast);
         if shared.watchers.load(Ordering::Relaxed) > 0 {
             core.show(clock.now(), &shared.scene);
         }

@@ -108,6 +108,16 @@ fn a_run_under_load_is_replayed_step_by_step_and_token_by_token() {
     let options = EngineOptions { threads: Some(1), ..options() };
     let computed = replay_with_model(recording, &lantern(), &options, &mut |_| {}).expect("it can be computed");
     assert_eq!(computed, replayed, "another number of threads, the same bits");
+
+    // A plan that was given up is given up again, and the rest of the run with it in mind.
+    let mut given_up = lines.clone();
+    let end = given_up.len() - 1;
+    given_up.insert(end, format!("{{\"abandoned\":{}}}", 1_u64 << 50));
+    std::fs::write(&path, given_up.join("\n") + "\n").expect("room for it");
+    assert_eq!(again(&path), replayed);
+    let recording = Recording::open(&path).expect("a recording");
+    let computed = replay_with_model(recording, &lantern(), &options, &mut |_| {}).expect("it can be computed");
+    assert_eq!(computed, replayed);
 }
 
 #[test]

@@ -415,7 +415,7 @@ impl World {
     }
 
     fn backlog(&self) -> Nanos {
-        self.engine.0.shared.outlook.lock().unwrap_or_else(PoisonError::into_inner).backlog()
+        self.engine.0.shared.forecast().backlog()
     }
 
     fn request(&mut self) -> RawRequest {

@@ -9,10 +9,10 @@ use crate::live::{InScene, KvMap, MAP_EVERY, SCENE_EVERY, Scene};
 
 impl EngineCore {
     /// Tells other threads who is in line for prefill.
-    pub(crate) fn look_ahead(&self, now: Nanos, outlook: &Mutex<AdmissionForecast>) {
+    pub(crate) fn look_ahead(&self, now: Nanos, forecast: &Mutex<AdmissionForecast>) {
         if self.scheduler.cost_model().is_some() {
-            let mut outlook = outlook.lock().unwrap_or_else(PoisonError::into_inner);
-            self.scheduler.forecast_into(now, &mut outlook);
+            let mut forecast = forecast.lock().unwrap_or_else(PoisonError::into_inner);
+            self.scheduler.forecast_into(now, &mut forecast);
         }
     }
 

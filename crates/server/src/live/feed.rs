@@ -112,7 +112,10 @@ impl Feed {
         let mut more = self.watch.read(&mut self.place, STEPS_AT_ONCE, &mut self.steps, &mut self.ended);
         self.is_live |= more == 0;
         for step in &self.steps {
-            let is_fresh = now.since(step.record.completed_at) < NAMED_AFTER;
+            // By the machine's clock: the engine's stands still while it is held.
+            let engine = &self.app.engine;
+            let machine = Nanos(now.0 + engine.held().0);
+            let is_fresh = machine.since(engine.since_start(step.record.completed_at)) < NAMED_AFTER;
             if !self.names.learn(&self.app.registry, &step.record, is_fresh) {
                 self.place.step = step.number;
                 more = 0;
