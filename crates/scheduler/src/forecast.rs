@@ -5,13 +5,15 @@
 //!     |<---------- backlog, those before it ------>|<---- own ---->|
 //! ```
 //! All at the pace of the moment: the rows of prompts that a step takes beside the sequences that decode now, within
-//! their targets. That is a forecast and no promise: streams end and begin, a prefix may be found in the cache, and
-//! what comes later with less time goes first. It leaves out what is left of the step in flight.
+//! their targets. That is a forecast and no promise ([`crate::promise`] makes one of it): streams end and begin, a
+//! prefix may be found in the cache, and what comes later with less time goes first. It leaves out what is left of the
+//! step in flight.
 
 use alloc::vec::Vec;
 
 use crate::cost::{CostModel, PromptRows, Work};
 use crate::kv::blocks_for;
+use crate::promise::Crowd;
 use crate::{Nanos, Phase, Priority, Scheduler};
 
 /// A prompt in line.
@@ -43,6 +45,56 @@ pub struct AdmissionForecast {
     pace: Pace,
     /// Where seats or blocks are short: how many requests must end before a newcomer enters. Else 0.
     ends: usize,
+    /// Seconds of a step of decode alone, when those in line have come to it.
+    token: f64,
+    late: LatePrompts,
+}
+
+/// Prompts that are past their time to first token and have none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LatePrompts {
+    /// How many.
+    pub count: usize,
+    /// When the oldest of them came; `None` without any.
+    pub oldest: Option<Nanos>,
+}
+
+/// What is before a request that comes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Outlook {
+    crowd: Crowd,
+    first_token: Nanos,
+    /// Seconds of prompts that are read after its own, and of a step that reads them.
+    behind: f64,
+    full_step: f64,
+    /// Seconds of a step without prompts.
+    token: f64,
+}
+
+impl Outlook {
+    /// What kind of line it is.
+    pub fn crowd(&self) -> Crowd {
+        self.crowd
+    }
+
+    /// From its arrival to its first token.
+    pub fn first_token(&self) -> Nanos {
+        self.first_token
+    }
+
+    /// From its arrival to the last token of an answer of so many: beside the prompts behind it a token takes a full
+    /// step, then one of decode alone. Who comes later is not in it.
+    pub fn answer(&self, tokens: usize) -> Nanos {
+        let gaps = tokens.saturating_sub(1) as f64;
+        let beside = gaps.min(self.behind / self.full_step.max(1e-9));
+        let seconds = beside * self.full_step + (gaps - beside) * self.token;
+        Nanos(self.first_token.0.saturating_add(nanos(seconds).0))
+    }
+
+    #[cfg(test)]
+    pub(crate) fn alone(first_token: Nanos) -> Outlook {
+        Outlook { crowd: Crowd::Nobody, first_token, behind: 0.0, full_step: 0.0, token: 0.0 }
+    }
 }
 
 /// What prompt rows take at a moment.
@@ -90,6 +142,11 @@ impl AdmissionForecast {
         nanos(self.line.iter().map(|prompt| prompt.seconds).sum())
     }
 
+    /// Who is late already.
+    pub fn late(&self) -> LatePrompts {
+        self.late
+    }
+
     /// When the first token of `new` would come if it came at `now`. `turnover` is the mean time between two ends of
     /// requests, which counts where seats or blocks are short.
     pub fn ttft(&self, new: &IncomingRequest, now: Nanos, turnover: Nanos) -> Nanos {
@@ -104,6 +161,22 @@ impl AdmissionForecast {
         let full_step = nanos(self.pace.row * self.pace.rows as f64).0.max(1);
         let is_last = self.line.iter().all(|prompt| is_before(&prompt));
         Nanos(if is_last { ready } else { ready.div_ceil(full_step).saturating_mul(full_step) })
+    }
+
+    /// The same, and what can be said of its answer.
+    pub fn outlook(&self, new: &IncomingRequest, now: Nanos, turnover: Nanos) -> Outlook {
+        let first_token = self.ttft(new, now, turnover);
+        let due = due(now, new.ttft);
+        let behind = |prompt: &&InLine| (prompt.priority, prompt.due) > (new.priority, due);
+        let behind: f64 = self.line.iter().filter(behind).map(|prompt| prompt.seconds).sum();
+        let before = self.line.iter().any(|prompt| (prompt.priority, prompt.due) <= (new.priority, due));
+        let crowd = match before {
+            _ if self.ends > 0 => Crowd::Full,
+            _ if new.ttft.is_some_and(|ttft| first_token > ttft) => Crowd::Late,
+            true => Crowd::Prompts,
+            false => Crowd::Nobody,
+        };
+        Outlook { crowd, first_token, behind, full_step: self.pace.row * self.pace.rows as f64, token: self.token }
     }
 
     /// How long a prompt takes with nobody in line.
@@ -126,6 +199,8 @@ impl Scheduler {
         forecast.line.clear();
         forecast.pace = Pace::default();
         forecast.ends = 0;
+        forecast.token = 0.0;
+        forecast.late = LatePrompts::default();
         let Some(cost) = self.cost_model() else { return };
         let (mut decode, mut bound) = (Work::default(), None::<Nanos>);
         for seq in
@@ -145,10 +220,20 @@ impl Scheduler {
         {
             // Somebody is reading who has seen some of it.
             let resumes = seq.num_generated() > 0;
-            let due = if resumes { Nanos(0) } else { due(seq.request.arrived, seq.request.targets.ttft) };
+            let arrived = seq.request.arrived;
+            let due = if resumes { Nanos(0) } else { due(arrived, seq.request.targets.ttft) };
+            if !resumes && due < now {
+                forecast.late.count += 1;
+                forecast.late.oldest = Some(forecast.late.oldest.map_or(arrived, |oldest| oldest.min(arrived)));
+            }
             let seconds = forecast.pace.seconds(seq.num_computed(), seq.num_uncomputed());
             forecast.line.push(InLine { priority: seq.rank.priority, due, seconds });
         }
+        let mut later = decode;
+        let places = limits.max_num_seqs.saturating_sub(decode.rows()).max(1);
+        let context = decode.decode_context as usize / decode.rows().max(1);
+        (0..places.min(forecast.line.len() + 1)).for_each(|_| later.add_decode(context));
+        forecast.token = cost.seconds(&later);
         let fits =
             |(_, id)| blocks_for(self.state.seqs[id].num_tokens(), limits.block_size) <= self.state.pool.num_free();
         let no_blocks = self.state.queue.len() > 0 && !self.state.queue.firsts().any(fits);

@@ -12,6 +12,7 @@ extern crate alloc;
 
 pub mod cost;
 pub mod kv;
+pub mod promise;
 pub mod request;
 pub mod router;
 pub mod scheduler;
@@ -32,10 +33,11 @@ mod queue;
 mod state;
 
 pub use cost::{CostModel, Hardware, ModelCost, Work};
-pub use forecast::{AdmissionForecast, IncomingRequest};
+pub use forecast::{AdmissionForecast, IncomingRequest, LatePrompts, Outlook};
 pub use kv::{BlockId, BlockSave, BlockTable, SlotSpill, SwapStats, Tier, TierSizes, TierSlot};
 pub use limits::{Limits, LimitsError};
 pub use pace::Targets;
+pub use promise::{Promise, PromiseBook, PromiseKind};
 pub use request::{AdmitError, FinishReason, Priority, Request, RequestId, StopRules, TokenId};
 pub use scheduler::{BlockUse, Completed, PrefixStats, Scheduler};
 pub use sequence::{Phase, SeqId, Sequence};
