@@ -109,6 +109,11 @@ export interface StatsEvent {
   total_blocks: number;
   kv_seconds_to_full: number | null;
   prefill_backlog_ms: number;
+  /** Requests past their time to first token that have none, and how long the oldest has waited. */
+  late: number;
+  oldest_late_ms: number;
+  /** Share of the last promises of a first token that were kept. */
+  promises_kept: number | null;
   steps: number;
   prefill_tokens: number;
   decode_tokens: number;

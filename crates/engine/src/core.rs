@@ -146,7 +146,10 @@ impl EngineCore {
             targets: validated.targets,
             arrived: arrived.at,
         };
-        self.scheduler.admit(request.clone())?;
+        if let Err(error) = self.scheduler.admit(request.clone()) {
+            self.journal.log().promises.gone(id, now);
+            return Err(error);
+        }
         let seed = validated.settle_seed(|| {
             self.next_seed = self.next_seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
             self.next_seed

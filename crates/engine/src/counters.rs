@@ -2,6 +2,7 @@
 //! is counted anywhere else.
 
 use ledger::{Account, News, Totals};
+use scheduler::promise::KeptPromises;
 use scheduler::{FinishReason, Nanos, PrefixStats, StepRecord, SwapStats};
 
 use crate::accounts::{Closed, Ending};
@@ -118,6 +119,9 @@ pub struct Stats {
     pub kv_seconds_to_full: f64,
     /// Seconds that all uncomputed prompt tokens take at the pace of the last step; 0 where steps are not predicted.
     pub prefill_backlog_seconds: f64,
+    /// Requests past their time to first token that have none, and for how long the oldest of them has waited.
+    pub late_prompts: usize,
+    pub oldest_late_seconds: f64,
     // Counters.
     pub steps: u64,
     pub prefill_tokens: u64,
@@ -152,6 +156,11 @@ pub struct Stats {
     pub targets_met: [[u64; 3]; 3],
     /// Those that missed them, likewise.
     pub targets_missed: [[u64; 3]; 3],
+    /// What became of promises, by [`PromiseKind::ALL`](scheduler::PromiseKind::ALL).
+    pub promises: [KeptPromises; 2],
+    /// Requests that were refused because they would be late, and those that were let through as probes.
+    pub refused_late: u64,
+    pub probes: u64,
     // Histograms, seconds or tokens.
     pub time_to_first_token: Histogram,
     pub inter_token_latency: Histogram,
@@ -177,6 +186,8 @@ impl Default for Stats {
             total_blocks: 0,
             kv_seconds_to_full: f64::INFINITY,
             prefill_backlog_seconds: 0.0,
+            late_prompts: 0,
+            oldest_late_seconds: 0.0,
             steps: 0,
             prefill_tokens: 0,
             decode_tokens: 0,
@@ -201,6 +212,9 @@ impl Default for Stats {
             predictions: Default::default(),
             targets_met: [[0; 3]; 3],
             targets_missed: [[0; 3]; 3],
+            promises: Default::default(),
+            refused_late: 0,
+            probes: 0,
             time_to_first_token: latency.clone(),
             inter_token_latency: latency.clone(),
             time_per_output_token: latency.clone(),

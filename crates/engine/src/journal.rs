@@ -8,6 +8,7 @@
 //!                                            --> history    lengths and moments for what-if
 //!                                            --> fill       when the cache will be full
 //!                                            --> turnover   how often a request ends
+//!                                            --> promises   which of them were kept
 //! ```
 //!
 //! The core makes one call per fact and knows none of the views; a view sees facts and closed accounts, and never the
@@ -15,7 +16,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use scheduler::{CostModel, FinishReason, Nanos, Request, RequestId, StepRecord, TokenId};
+use scheduler::{CostModel, FinishReason, Nanos, PromiseBook, Request, RequestId, StepRecord, TokenId};
 
 use crate::accounts::{Accounts, Closed, Ending};
 use crate::counters::{Gauges, Stats};
@@ -156,6 +157,7 @@ pub(crate) struct Log {
     pub(crate) history: PastLog,
     pub(crate) fill: Fill,
     pub(crate) turnover: Turnover,
+    pub(crate) promises: PromiseBook,
 }
 
 impl Log {
@@ -168,6 +170,7 @@ impl Log {
             history: PastLog::bounded(block_size),
             fill: Fill::default(),
             turnover: Turnover::default(),
+            promises: PromiseBook::default(),
         }
     }
 
@@ -189,12 +192,20 @@ impl Log {
                 self.accounts.open(&request, validated.class, held);
             }
             Fact::Step { record, .. } => {
-                let Log { accounts, counters, recent, .. } = self;
+                let Log { accounts, counters, recent, promises, .. } = self;
                 accounts.step(&record, cost, &mut |news| {
                     counters.news(news);
                     recent.news(news);
                 });
                 counters.step(&record);
+                let now = record.completed_at;
+                promises.pass(now);
+                for id in record.prefill.iter().filter(|row| row.samples > 0).map(|row| row.request) {
+                    // The first row with a sample may be one after a preemption.
+                    if accounts.of(id).is_some_and(|account| account.first_token == Some(now)) {
+                        promises.first_token(id, now);
+                    }
+                }
                 self.fill.observe(record.completed_at, gauges.used_blocks);
                 self.history.step(&record);
                 return Some(self.recent.step(record));
@@ -218,8 +229,17 @@ impl Log {
     }
 
     fn close(&mut self, id: RequestId, ending: Ending, now: Nanos, held: Nanos) -> Option<Receipt> {
+        let promise = self.promises.of(id).copied();
         let closed: Closed = self.accounts.close(id, ending, now, held)?;
-        let timings = Timings::of(&closed);
+        match ending {
+            Ending::Finished => {
+                let ends = |reason: Option<FinishReason>| matches!(reason, Some(FinishReason::Stop(_)));
+                let answers = closed.account.answers().filter(|answer| answer.tokens > 0);
+                self.promises.finished(id, answers.map(|answer| (answer.tokens, ends(answer.reason))), now);
+            }
+            Ending::Cancelled | Ending::Failed => self.promises.gone(id, now),
+        }
+        let timings = Timings { promise, ..Timings::of(&closed) };
         self.counters.closed(&closed, &timings);
         self.recent.closed(&closed);
         self.history.closed(&closed.account);

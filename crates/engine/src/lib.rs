@@ -52,7 +52,8 @@ use std::time::{Duration, Instant};
 
 use model::{GenerationDefaults, ModelConfig};
 use roofline::Demands;
-use scheduler::{IncomingRequest, Limits, Nanos, StepRecord, Targets, TokenId};
+use scheduler::promise::{Admission, AnswerLimits};
+use scheduler::{IncomingRequest, Limits, Nanos, Promise, PromiseKind, StepRecord, Targets, TokenId};
 use text::chat_template::ChatTemplate;
 use text::tokenizer::Tokenizer;
 use tokio::sync::mpsc::UnboundedSender;
@@ -188,27 +189,34 @@ pub enum SubmitError {
         /// As for a full queue.
         retry_after: Duration,
     },
-    /// Its first token would come later than its target, and late requests are to be refused.
-    #[error("the first token would come after {} ms; the target is {} ms", .predicted.as_millis(), .target.as_millis())]
+    /// That its first token comes in time cannot be promised, and late requests are to be refused.
+    #[error("the first token can be promised within {} ms; the target is {} ms", .promised.as_millis(), .target.as_millis())]
     Late {
-        /// When its first token would come.
-        predicted: Duration,
+        /// When its first token was likely to come.
+        likely: Duration,
+        /// What would have been promised ([`scheduler::promise`]).
+        promised: Duration,
         /// When it is wanted.
         target: Duration,
-        /// When the target can be met, if nobody else comes.
+        /// When it may be in time, if nobody else comes; between a second and a minute.
         retry_after: Duration,
-    },
-    /// As [`Late`](Self::Late), and it would be so on an idle machine: the prompt alone takes longer than its target.
-    #[error("reading this prompt takes {} ms; the target is {} ms", .alone.as_millis(), .target.as_millis())]
-    NeverInTime {
-        /// How long its prompt takes with nobody else there.
-        alone: Duration,
-        /// When its first token is wanted.
-        target: Duration,
     },
     /// Draining: nothing new is taken.
     #[error("the server is shutting down")]
     ShuttingDown,
+}
+
+/// Why a request with this promise is refused.
+fn late(promise: &Promise, target: Nanos) -> SubmitError {
+    let duration = |time: Nanos| Duration::from_nanos(time.0);
+    let promised = promise.first_token.within;
+    SubmitError::Late {
+        likely: duration(promise.first_token.likely),
+        promised: duration(promised),
+        target: duration(target),
+        // The line becomes shorter by a second each second.
+        retry_after: duration(promised.since(target)).clamp(Duration::from_secs(1), Duration::from_secs(60)),
+    }
 }
 
 /// Whether the engine moves.
@@ -288,43 +296,47 @@ impl Engine {
                 }
             }
         })?;
-        let predicted_ttft = self.stand_in_line(&request, at)?;
-        let id = RequestId(self.0.next_id.fetch_add(1, Ordering::Relaxed));
+        let (id, promise) = self.stand_in_line(&request, at)?;
         let (outlet, mut stream) = Stream::open(id, request.prompt.clone());
         let arrived = Arrived { at, held, ticket: Some(ticket) };
         let command = Command::Submit { id, request: Box::new(request), arrived, outputs: outlet };
         commands.send(command).map_err(|_| SubmitError::ShuttingDown)?;
-        (stream.commands, stream.predicted_ttft) = (Some(commands.clone()), predicted_ttft);
+        (stream.commands, stream.promise, stream.arrived) = (Some(commands.clone()), promise, at);
         Ok(stream)
     }
 
-    /// When the request's first token will come, as far as can be known; refused if that is too late and late requests
-    /// are not wanted. If not, those who come next see it in line: of two that come at once, one sees the other.
-    fn stand_in_line(&self, request: &ValidatedRequest, now: Nanos) -> Result<Option<Duration>, SubmitError> {
+    /// Gives the request its name and, where steps are predicted, its promise; refused if that is too late and late
+    /// requests are not wanted. If not, those who come next see it in line: of two that come at once, one sees the
+    /// other.
+    fn stand_in_line(
+        &self,
+        request: &ValidatedRequest,
+        now: Nanos,
+    ) -> Result<(RequestId, Option<Promise>), SubmitError> {
+        let next_id = || RequestId(self.0.next_id.fetch_add(1, Ordering::Relaxed));
         if self.0.model.calibrated.is_none() {
-            return Ok(None);
+            return Ok((next_id(), None));
         }
         let (prompt_tokens, priority, ttft) = (request.prompt.len(), request.priority, request.targets.ttft);
         let new = IncomingRequest { prompt_tokens, priority, ttft };
-        let turnover = self.log().turnover.interval();
+        let mut log = self.log();
         let mut forecast = self.0.shared.forecast();
-        let (predicted, alone) = (forecast.ttft(&new, now, turnover), forecast.alone(prompt_tokens));
-        let duration = |time: Nanos| Duration::from_nanos(time.0);
-        match ttft.filter(|_| self.0.refuse_late) {
-            Some(target) if alone > target => {
-                Err(SubmitError::NeverInTime { alone: duration(alone), target: duration(target) })
-            }
-            Some(target) if predicted > target => Err(SubmitError::Late {
-                predicted: duration(predicted),
-                target: duration(target),
-                // The line becomes shorter by a second each second.
-                retry_after: duration(predicted.since(target)),
-            }),
-            _ => {
-                forecast.add(&new, now);
-                Ok(Some(duration(predicted)))
+        let outlook = forecast.outlook(&new, now, log.turnover.interval());
+        let limits = AnswerLimits { least: request.stop.min_tokens, most: request.stop.max_tokens };
+        let promise = log.promises.promise(&outlook, limits);
+        let mut probe = None;
+        if let Some(target) = ttft.filter(|_| self.0.refuse_late) {
+            match log.promises.judge(&promise, target) {
+                Admission::InTime => {}
+                Admission::Probe => probe = Some(target),
+                Admission::TooLate => return Err(late(&promise, target)),
             }
         }
+        forecast.add(&new, now);
+        drop(forecast);
+        let id = next_id();
+        log.promises.open(id, promise, probe, now);
+        Ok((id, Some(promise)))
     }
 
     /// One place of the queue at the measured rate, between 1 and 60 seconds.
@@ -344,9 +356,15 @@ impl Engine {
         let mut stats = log.counters.clone();
         stats.held_seconds = held.as_secs_f64();
         stats.owners = *log.accounts.totals();
+        stats.promises = PromiseKind::ALL.map(|kind| log.promises.kept(kind));
+        (stats.refused_late, stats.probes) = log.promises.refused_and_probes();
         stats.kv_seconds_to_full = log.fill.seconds_to_full(now, self.0.model.num_blocks);
         drop(log);
-        stats.prefill_backlog_seconds = self.0.shared.forecast().backlog().as_secs_f64();
+        let forecast = self.0.shared.forecast();
+        stats.prefill_backlog_seconds = forecast.backlog().as_secs_f64();
+        stats.late_prompts = forecast.late().count;
+        stats.oldest_late_seconds = forecast.late().oldest.map_or(0.0, |arrived| now.since(arrived).as_secs_f64());
+        drop(forecast);
         let waiting = self.0.shared.requests.waiting();
         (stats.waiting_requests, stats.waiting_tokens) = (waiting.requests(), waiting.tokens());
         drop(waiting);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use ledger::{Account, Bill};
-use scheduler::{FinishReason, Nanos, TokenId};
+use scheduler::{FinishReason, Nanos, Promise, TokenId};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::accounts::Closed;
@@ -60,6 +60,8 @@ pub struct Timings {
     pub preemptions: usize,
     /// For how long the engine was held meanwhile: no part of the other times.
     pub held_ms: f64,
+    /// What it was promised; `None` where steps are not predicted.
+    pub promise: Option<Promise>,
     /// The same times by owner: who they were spent on, and what the request cost others.
     pub bill: Box<Bill>,
 }
@@ -93,6 +95,7 @@ impl Timings {
             decode_context_tokens: account.decode_context,
             preemptions: account.preemptions,
             held_ms: held.as_secs_f64() * 1e3,
+            promise: None,
             bill: Box::new(account.bill),
         }
     }

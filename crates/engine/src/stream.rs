@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
-use scheduler::{RequestId, TokenId};
+use scheduler::{Nanos, Promise, RequestId, TokenId};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
 use crate::command::Command;
@@ -18,7 +17,8 @@ pub struct Stream {
     /// Of the engine that is to hear when the reader is gone.
     pub(crate) commands: Option<UnboundedSender<Command>>,
     pub(crate) prompt: Arc<[TokenId]>,
-    pub(crate) predicted_ttft: Option<Duration>,
+    pub(crate) promise: Option<Promise>,
+    pub(crate) arrived: Nanos,
     pub(crate) ended: bool,
 }
 
@@ -26,10 +26,10 @@ impl Stream {
     /// A stream of what is sent through the outlet, for one who answers and is no [`Engine`](crate::Engine).
     pub fn open(id: RequestId, prompt: impl Into<Arc<[TokenId]>>) -> (Outlet, Stream) {
         let (outlet, outputs, unread) = outlet();
-        (
-            outlet,
-            Stream { id, outputs, unread, commands: None, prompt: prompt.into(), predicted_ttft: None, ended: false },
-        )
+        let (commands, promise) = (None, None);
+        let stream =
+            Stream { id, outputs, unread, commands, prompt: prompt.into(), promise, arrived: Nanos(0), ended: false };
+        (outlet, stream)
     }
 
     /// The next output; `None` after `Done` or `Failed`, or when the engine is gone.
@@ -54,9 +54,20 @@ impl Stream {
         &self.prompt
     }
 
-    /// When its first token was likely to come, at the moment it was submitted; `None` where steps are not predicted.
-    pub fn predicted_ttft(&self) -> Option<Duration> {
-        self.predicted_ttft
+    /// The same with a promise, made at `arrived`.
+    pub fn promised(mut self, promise: Promise, arrived: Nanos) -> Stream {
+        (self.promise, self.arrived) = (Some(promise), arrived);
+        self
+    }
+
+    /// What it was promised when it was submitted; `None` where steps are not predicted.
+    pub fn promise(&self) -> Option<&Promise> {
+        self.promise.as_ref()
+    }
+
+    /// When it was submitted, by the engine's clock: from here on its promise runs.
+    pub fn arrived(&self) -> Nanos {
+        self.arrived
     }
 
     /// From now on the request ends with [`RequestError::Unread`](crate::RequestError::Unread) when more than `most`

@@ -166,7 +166,8 @@ impl Named {
         }
     }
 
-    pub(crate) fn merge(&mut self, other: &Named) {
+    /// Adds another's entries and its rest.
+    pub fn merge(&mut self, other: &Named) {
         other.entries.iter().flatten().for_each(|&(id, nanos)| self.add(id, nanos));
         self.rest += other.rest;
     }

@@ -197,26 +197,19 @@ impl ApiError {
         ApiError::new(kind, Some("simulating"), "Another simulation is running: one at a time.")
     }
 
-    /// 503: served now, the request would miss its target.
-    pub(crate) fn late(predicted: Duration, target: Duration, retry_after: Duration) -> ApiError {
+    /// 503: that its first token comes in time cannot be promised now.
+    pub(crate) fn late(likely: Duration, promised: Duration, target: Duration, retry_after: Duration) -> ApiError {
         // Rounded up: who comes back a moment too early is refused again.
-        let kind = Kind::Unavailable { retry_after_s: retry_after.as_secs() + 1 };
+        let retry_after_s = retry_after.as_secs() + u64::from(retry_after.subsec_nanos() > 0);
+        let kind = Kind::Unavailable { retry_after_s };
         let message = format!(
-            "The first token would come after about {} ms; the target is {} ms.",
-            predicted.as_millis(),
+            "The first token would come after about {} ms, and can be promised within {} ms; the target is {} ms: try \
+             again later, or send a larger 'ttft_slo_ms'.",
+            likely.as_millis(),
+            promised.as_millis(),
             target.as_millis()
         );
         ApiError::new(kind, Some("late"), message)
-    }
-
-    /// 400: the request would miss its target on an idle server too, so coming back does not help.
-    pub(crate) fn never_in_time(alone: Duration, target: Duration) -> ApiError {
-        let message = format!(
-            "Reading this prompt takes about {} ms on this server, and the target is {} ms: send a larger 'ttft_slo_ms'.",
-            alone.as_millis(),
-            target.as_millis()
-        );
-        ApiError::new(Kind::BadRequest, Some("target_out_of_reach"), message).with_param("ttft_slo_ms")
     }
 
     /// Names the field at fault.
@@ -309,8 +302,9 @@ impl From<SubmitError> for ApiError {
             SubmitError::ShareTaken { waiting_requests, retry_after } => {
                 ApiError::share_taken(waiting_requests, retry_after.as_secs().max(1))
             }
-            SubmitError::Late { predicted, target, retry_after } => ApiError::late(predicted, target, retry_after),
-            SubmitError::NeverInTime { alone, target } => ApiError::never_in_time(alone, target),
+            SubmitError::Late { likely, promised, target, retry_after } => {
+                ApiError::late(likely, promised, target, retry_after)
+            }
             SubmitError::ShuttingDown => ApiError::shutting_down(),
         }
     }

@@ -35,9 +35,11 @@ use std::sync::Arc;
 use axum::extract::{Extension, RawQuery, State};
 use axum::http::{HeaderName, header};
 use axum::response::{IntoResponse, Response};
+use engine::Stats;
 use roofline::peak;
-use scheduler::Nanos;
-use serde_json::{Value, json};
+use scheduler::promise::PROMISED_SHARE;
+use scheduler::{Nanos, PromiseKind};
+use serde_json::{Map, Value, json};
 
 use crate::app::App;
 use crate::error::ApiError;
@@ -81,11 +83,23 @@ pub(crate) async fn info(State(app): State<Arc<App>>) -> Response {
         "max_num_seqs": model.max_num_seqs,
         "max_num_batched_tokens": model.max_num_batched_tokens,
         "targets": {"ttft_ms": target(model.targets.ttft), "tpot_ms": target(model.targets.tpot)},
+        "promises": promises(&app.engine.stats()),
         "limits": limits,
         "pause_allowed": app.hold_token.is_some(),
         "now_ms": ms(app.engine.now()),
     });
     ([(header::CACHE_CONTROL, "no-store")], json_body(info.to_string())).into_response()
+}
+
+/// How promises were kept: the share of the last 200, and all of them.
+fn promises(stats: &Stats) -> Value {
+    let mut kinds: Map<String, Value> = Map::new();
+    kinds.insert("share".into(), PROMISED_SHARE.into());
+    for (kind, kept) in PromiseKind::ALL.iter().zip(&stats.promises) {
+        let of = json!({"kept": kept.kept, "broken": kept.broken, "rolling": kept.rolling});
+        kinds.insert(kind.name().into(), of);
+    }
+    Value::Object(kinds)
 }
 
 /// The feed.

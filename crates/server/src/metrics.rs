@@ -12,7 +12,7 @@ use std::sync::{Mutex, PoisonError};
 use axum::http::StatusCode;
 use engine::ledger::Owner;
 use engine::{Histogram, Predictions, ServiceClass, Stats};
-use scheduler::Targets;
+use scheduler::{PromiseKind, Targets};
 
 use crate::text_pool::TextStats;
 
@@ -45,6 +45,7 @@ pub(crate) fn render(stats: &Stats, http: &HttpMetrics, text: &TextStats, model:
             page.own(name, "gauge", help, target.as_secs_f64());
         }
     }
+    promises(&mut page, stats);
     counters(&mut page, stats);
     histograms(&mut page, stats);
     page.single("twostroke_http_connections", "gauge", "Open connections.", http.connections.load(Ordering::Relaxed));
@@ -96,6 +97,10 @@ fn outlook(page: &mut Page, stats: &Stats) {
         "Time that all waiting and unfinished prompt tokens take, by the cost model at the pace of the moment.",
         stats.prefill_backlog_seconds * 1e3,
     );
+    let help = "Requests past their time to first token that have none yet.";
+    page.own("requests_late", "gauge", help, stats.late_prompts);
+    let help = "For how long the oldest of them has waited; 0 without any.";
+    page.own("oldest_late_seconds", "gauge", help, stats.oldest_late_seconds);
     let to_full = Prometheus(stats.kv_seconds_to_full);
     let help = "Seconds until every KV block is in use at the growth of the last seconds; +Inf if it does not grow.";
     page.own("kv_seconds_to_full", "gauge", help, to_full);
@@ -125,6 +130,27 @@ fn outlook(page: &mut Page, stats: &Stats) {
             }
         }
     }
+}
+
+/// What was promised when requests came, and what became of it.
+fn promises(page: &mut Page, stats: &Stats) {
+    let name = "twostroke_promises_total";
+    page.family(name, "counter", "Promises of 95 %, by what was promised (first token, whole answer) and outcome.");
+    for (kind, promises) in PromiseKind::ALL.iter().zip(&stats.promises) {
+        for (outcome, count) in [("kept", promises.kept), ("broken", promises.broken)] {
+            page.sample(name, &format!("kind=\"{}\",outcome=\"{outcome}\"", kind.name()), count);
+        }
+    }
+    let name = "twostroke_promises_kept_ratio";
+    page.family(name, "gauge", "Share of the last 200 promises that were kept; NaN before the first.");
+    for (kind, promises) in PromiseKind::ALL.iter().zip(&stats.promises) {
+        let share = Prometheus(promises.rolling.unwrap_or(f64::NAN));
+        page.sample(name, &format!("kind=\"{}\"", kind.name()), share);
+    }
+    let help = "Requests refused because their first token could not be promised in time.";
+    page.own("refused_late_total", "counter", help, stats.refused_late);
+    let help = "Requests that would have been refused so, and were let through to learn from.";
+    page.own("probes_total", "counter", help, stats.probes);
 }
 
 /// What a step may carry, in the order of [`Stats::predictions`].

@@ -19,6 +19,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header}
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, MethodRouter, on};
+use scheduler::Promise;
 use serde_json::{Value, json};
 
 use crate::app::App;
@@ -36,8 +37,10 @@ const STUCK: Duration = Duration::from_secs(5);
 /// Longest X-Request-Id that is sent back.
 const MAX_REQUEST_ID_BYTES: usize = 128;
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-/// When the first token was likely to come, as it looked when the request was taken.
+/// When the first token was likely to come, and what was promised, when the request was taken: milliseconds from there.
 const PREDICTED_TTFT: HeaderName = HeaderName::from_static("x-predicted-ttft-ms");
+const PROMISED_TTFT: HeaderName = HeaderName::from_static("x-promised-ttft-ms");
+const PROMISED_TOTAL: HeaderName = HeaderName::from_static("x-promised-total-ms");
 const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// How a route is asked, where, and what answers.
@@ -212,10 +215,14 @@ async fn answer(app: Arc<App>, caller: &Caller, job: Job) -> Caught<Response> {
         tracing::info!(request_id = ?caller.request_id, user = ?user, "request of a named user");
     }
     let outputs = Outputs::submit(&app, &plan, caller.asker(), requests)?;
-    let predicted = outputs.predicted_ttft();
+    let promise = outputs.promise();
     let mut response = deliver(app, plan, outputs).await?;
-    if let Some(predicted) = predicted {
-        response.headers_mut().insert(PREDICTED_TTFT, HeaderValue::from(predicted.as_millis() as u64));
+    if let Some(Promise { first_token, answer, .. }) = promise {
+        let headers = response.headers_mut();
+        headers.insert(PREDICTED_TTFT, HeaderValue::from(first_token.likely.0 / 1_000_000));
+        // Rounded up: nobody is to find a promise broken that was not.
+        headers.insert(PROMISED_TTFT, HeaderValue::from(first_token.within.0.div_ceil(1_000_000)));
+        headers.insert(PROMISED_TOTAL, HeaderValue::from(answer.within.0.div_ceil(1_000_000)));
     }
     Ok(response)
 }

@@ -128,6 +128,15 @@ impl Reader<'_> {
         served.requests.iter().map(|&id| self.engine.timeline(id).map_or(Value::Null, sums)).collect()
     }
 
+    /// Whose the time of an open request was until now, and which others' prompts and rows it was.
+    pub(crate) fn so_far(&self, id: RequestId) -> Option<(Value, Value)> {
+        let bill = self.engine.timeline(id)?.account.bill;
+        let (mut shares, mut others) = (bill.ttft, bill.ttft_others);
+        shares.merge(&bill.gaps);
+        others.merge(&bill.gaps_others);
+        Some((owners(&shares, None), self.others(&others)))
+    }
+
     fn prompt(&self, timeline: &Timeline) -> Value {
         let account = &timeline.account;
         let since = |moment: Nanos| ms(moment.since(account.arrived));

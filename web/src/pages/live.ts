@@ -143,7 +143,9 @@ class Tiles {
     };
     set("Running", String(stats.running), stats.paused ? "the engine is paused" : `of ${this.app.info.max_num_seqs} seats`);
     set("Waiting", String(stats.waiting), stats.prefill_backlog_ms >= 1 ? `${ms(stats.prefill_backlog_ms)} of prompts to read` : "no prompt to read");
-    set("First token", ms(stats.ttft_p50_ms), stats.ttft_p99_ms == null ? "median" : `median · p99 ${ms(stats.ttft_p99_ms)}`);
+    const kept = stats.promises_kept == null ? "" : ` · ${percent(stats.promises_kept)} as promised`;
+    const late = stats.late > 0 ? ` · ${stats.late} late, oldest ${ms(stats.oldest_late_ms)}` : "";
+    set("First token", ms(stats.ttft_p50_ms), (stats.ttft_p99_ms == null ? "median" : `median · p99 ${ms(stats.ttft_p99_ms)}`) + kept + late);
     set("Between tokens", ms(stats.itl_p50_ms), stats.itl_p99_ms == null ? "median" : `median · p99 ${ms(stats.itl_p99_ms)}`);
     const full = stats.kv_seconds_to_full;
     set("KV cache", percent(stats.used_blocks / Math.max(1, stats.total_blocks)), full == null || full > 3600 ? `of ${stats.total_blocks.toLocaleString("en")} blocks` : `full in ${ms(full * 1000)}`);

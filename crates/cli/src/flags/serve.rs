@@ -59,8 +59,8 @@ pub(crate) struct ServeFlags {
     /// so this is the balance between steady streams and fast prompts: larger means faster prompts.
     #[arg(long, value_name = "TIME|auto|off", value_parser = target)]
     pub(crate) tpot_slo: Option<engine::DefaultTarget>,
-    /// Refuse a request whose first token would come later than its target, with 503 and a Retry-After that says when
-    /// the target can be met, instead of serving it late.
+    /// Refuse a request that cannot be promised its first token in time (95 of 100 such promises are kept), with 503
+    /// and a Retry-After, instead of serving it late. Now and then one is let through to learn from.
     #[arg(long)]
     pub(crate) refuse_late: bool,
     /// For benchmarks: rows of one forward pass, decode rows first, prompt chunks in what is left. Giving it or

@@ -265,6 +265,9 @@ pub(crate) fn stats(text: &mut String, now: Nanos, engine: &dyn Observe, percent
         // JSON has no infinity: null is "not as it goes now".
         "kv_seconds_to_full": nullable(Some(stats.kv_seconds_to_full).filter(|seconds| seconds.is_finite())),
         "prefill_backlog_ms": stats.prefill_backlog_seconds * 1e3,
+        "late": stats.late_prompts,
+        "oldest_late_ms": stats.oldest_late_seconds * 1e3,
+        "promises_kept": nullable(stats.promises[0].rolling),
         "steps": stats.steps,
         "prefill_tokens": stats.prefill_tokens,
         "decode_tokens": stats.decode_tokens,

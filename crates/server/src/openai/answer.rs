@@ -12,19 +12,20 @@ use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
-use std::time::Duration;
+use std::task::{Context, Poll};
 
 use engine::{
     FinishReason, Output, RequestError, ServiceClass, Stream, Timings, TokenLogprob, Usage, ValidatedRequest,
 };
 use hyper::body::{Body, Bytes, Frame};
+use scheduler::Promise;
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::app::App;
 use crate::charge::{self, Charge};
 use crate::error::ApiError;
+use crate::openai::late::LateWatch;
 use crate::openai::params::Delivery;
 use crate::openai::whole::{List, Numbers, Whole};
 use crate::openai::wire::{
@@ -118,9 +119,15 @@ impl Outputs {
         Ok(Outputs { streams, served, turn: 0, charge: Some(charge), _span: span })
     }
 
-    /// When the last of the prompts was likely to have its first token, at the moment they were submitted.
-    pub(crate) fn predicted_ttft(&self) -> Option<Duration> {
-        self.streams.iter().flatten().filter_map(Stream::predicted_ttft).max()
+    /// What was promised when the prompts were submitted: of each time, the latest of any prompt.
+    pub(crate) fn promise(&self) -> Option<Promise> {
+        self.streams.iter().flatten().filter_map(Stream::promise).copied().reduce(|a, b| a.latest(&b))
+    }
+
+    /// What is to be told if that is broken.
+    fn late_watch(&self) -> Option<LateWatch> {
+        let arrived = self.streams.iter().flatten().map(Stream::arrived).min()?;
+        Some(LateWatch::new(self.promise()?, arrived, self.streams.len()))
     }
 
     fn prompts(&self) -> Vec<Vec<u32>> {
@@ -180,6 +187,7 @@ impl Totals {
         sum.decode_tokens += timings.decode_tokens;
         sum.decode_steps += timings.decode_steps;
         sum.preemptions += timings.preemptions;
+        sum.promise = [sum.promise, timings.promise].into_iter().flatten().reduce(|a, b| a.latest(&b));
     }
 }
 
@@ -579,13 +587,14 @@ fn event(json: &str) -> Bytes {
 pub(crate) struct Events {
     outputs: Option<Outputs>,
     writer: Writer,
+    late: Option<LateWatch>,
     ready: VecDeque<Bytes>,
 }
 
 impl Events {
     pub(crate) fn new(app: Arc<App>, plan: Plan, outputs: Outputs) -> Events {
-        let writer = Writer::new(app, plan, &outputs);
-        Events { outputs: Some(outputs), writer, ready: VecDeque::new() }
+        let (writer, late) = (Writer::new(app, plan, &outputs), outputs.late_watch());
+        Events { outputs: Some(outputs), writer, late, ready: VecDeque::new() }
     }
 }
 
@@ -600,10 +609,18 @@ impl Body for Events {
                 return Poll::Ready(Some(Ok(Frame::data(event))));
             }
             let Some(outputs) = &mut this.outputs else { return Poll::Ready(None) };
-            let Some((prompt, output)) = ready!(outputs.poll_next(cx)) else {
+            let Poll::Ready(next) = outputs.poll_next(cx) else {
+                let late = this.late.as_mut().and_then(|late| late.poll(&this.writer.app, &this.writer.served, cx));
+                let Some(comment) = late else { return Poll::Pending };
+                return Poll::Ready(Some(Ok(Frame::data(comment))));
+            };
+            let Some((prompt, output)) = next else {
                 this.outputs = None;
                 continue;
             };
+            if let (Some(late), Output::Token { .. }) = (&mut this.late, &output) {
+                late.token(prompt);
+            }
             if let Err(error) = this.writer.write(prompt, output, &mut this.ready) {
                 // The headers are gone, so the error is an event, and the missing [DONE] says that it is no end.
                 this.ready.push_back(event(&error.json()));

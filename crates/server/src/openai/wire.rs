@@ -2,6 +2,7 @@
 //! `prompt_logprobs`) and one of our own (`timings`).
 
 use engine::{Arithmetic, Timings, TokenLogprob, Usage};
+use scheduler::{Nanos, Promise};
 use serde::Serialize;
 use serde_json::{Map, Value};
 use text::tokenizer::Tokenizer;
@@ -160,6 +161,14 @@ pub(crate) struct WireTimings {
     prefill_tokens_per_second: f64,
     decode_tokens_per_second: f64,
     preemptions: usize,
+    /// What was promised when it came, where steps are predicted: when the first token was likely, and within which
+    /// times 95 of 100 first tokens and whole answers come.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    predicted_ttft_ms: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    promised_ttft_ms: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    promised_total_ms: Option<f64>,
     /// For how long somebody held the engine meanwhile, if anybody did: no part of the other times.
     #[serde(skip_serializing_if = "Option::is_none")]
     held_ms: Option<f64>,
@@ -172,6 +181,8 @@ impl WireTimings {
     pub(crate) fn of(timings: &Timings, detail: Option<Vec<Value>>) -> WireTimings {
         // Microseconds are as fine as anybody can use.
         let round = |value: f64| (value * 1e3).round() / 1e3;
+        let promised =
+            |of: &dyn Fn(&Promise) -> Nanos| timings.promise.as_ref().map(|promise| round(of(promise).0 as f64 / 1e6));
         WireTimings {
             queue_ms: round(timings.queue_ms),
             prefill_ms: round(timings.prefill_ms),
@@ -184,6 +195,9 @@ impl WireTimings {
             prefill_tokens_per_second: round(timings.prefill_tok_s()),
             decode_tokens_per_second: round(timings.decode_tok_s()),
             preemptions: timings.preemptions,
+            predicted_ttft_ms: promised(&|promise| promise.first_token.likely),
+            promised_ttft_ms: promised(&|promise| promise.first_token.within),
+            promised_total_ms: promised(&|promise| promise.answer.within),
             held_ms: Some(round(timings.held_ms)).filter(|&ms| ms > 0.0),
             detail,
         }

@@ -34,7 +34,8 @@ impl Answer {
     pub(crate) fn events(&self) -> (Vec<Value>, bool) {
         let mut events = Vec::new();
         let mut done = false;
-        for event in self.text().split("\n\n").filter(|event| !event.is_empty()) {
+        // What begins with a colon is a comment.
+        for event in self.text().split("\n\n").filter(|event| !event.is_empty() && !event.starts_with(':')) {
             let data = event.strip_prefix("data: ").unwrap_or_else(|| panic!("not an event: {event:?}"));
             assert!(!done, "something follows [DONE]: {data}");
             match data {

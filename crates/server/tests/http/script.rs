@@ -1,5 +1,6 @@
 //! The server over something that is no engine: HTTP knows the traits alone.
 
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
@@ -13,7 +14,8 @@ use engine::{
     Timings, Usage, ValidatedRequest, Watching, WeightClass,
 };
 use model::{GenerationDefaults, ModelConfig};
-use scheduler::{Limits, Nanos, Targets, TierSizes};
+use scheduler::promise::PromisedTime;
+use scheduler::{Limits, Nanos, Promise, Targets, TierSizes};
 use serde_json::json;
 use server::{Server, Stop};
 use text::chat_template::ChatTemplate;
@@ -30,11 +32,14 @@ struct Inner {
     model: ModelInfo,
     words: &'static [&'static str],
     submitted: AtomicU64,
+    /// What it promises to everybody at the moment 0. Then it says nothing before it was asked twice what time it is.
+    promise: Option<Promise>,
+    asked: AtomicU64,
 }
 
 impl Script {
     /// As if it served the model of this repository, of which it reads no weight.
-    fn saying(words: &'static [&'static str]) -> Script {
+    fn saying(words: &'static [&'static str], promise: Option<Promise>) -> Script {
         let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/lantern");
         let checkpoint = Checkpoint::open(Source::Directory(directory)).expect("the model of this repository");
         let config = ModelConfig::load(&checkpoint).expect("it has a configuration");
@@ -67,7 +72,7 @@ impl Script {
             targets: Targets::default(),
             config,
         };
-        Script(Arc::new(Inner { model, words, submitted: AtomicU64::new(0) }))
+        Script(Arc::new(Inner { model, words, submitted: AtomicU64::new(0), promise, asked: AtomicU64::new(0) }))
     }
 }
 
@@ -83,15 +88,28 @@ impl Serve for Script {
     fn submit(&self, request: ValidatedRequest) -> Result<Stream, SubmitError> {
         let id = RequestId(self.0.submitted.fetch_add(1, Ordering::Relaxed));
         let (outlet, stream) = Stream::open(id, request.prompt());
-        for (token, word) in (300..).zip(self.0.words) {
-            outlet.send(Output::Token { answer: 0, token, text: (*word).to_owned(), logprob: None });
-        }
-        let (reason, text) = (FinishReason::Length, String::new());
-        outlet.send(Output::Finished { answer: 0, reason, stop_string: None, text });
-        let (prompt_tokens, completion_tokens) = (request.prompt().len(), self.0.words.len());
-        let usage = Usage { prompt_tokens, completion_tokens, cached_tokens: 0 };
-        outlet.send(Output::Done { usage, timings: Timings::default() });
-        Ok(stream)
+        let (inner, prompt_tokens) = (self.0.clone(), request.prompt().len());
+        let say = move || {
+            for (token, word) in (300..).zip(inner.words) {
+                outlet.send(Output::Token { answer: 0, token, text: (*word).to_owned(), logprob: None });
+            }
+            let (reason, text) = (FinishReason::Length, String::new());
+            outlet.send(Output::Finished { answer: 0, reason, stop_string: None, text });
+            let usage = Usage { prompt_tokens, completion_tokens: inner.words.len(), cached_tokens: 0 };
+            outlet.send(Output::Done { usage, timings: Timings::default() });
+        };
+        let Some(promise) = self.0.promise else {
+            say();
+            return Ok(stream);
+        };
+        let inner = self.0.clone();
+        std::thread::spawn(move || {
+            while inner.asked.load(Ordering::Relaxed) < 2 {
+                std::thread::yield_now();
+            }
+            say();
+        });
+        Ok(stream.promised(promise, Nanos(0)))
     }
 
     fn health(&self) -> Health {
@@ -134,7 +152,8 @@ impl Observe for Script {
     }
 
     fn now(&self) -> Nanos {
-        Nanos(0)
+        self.0.asked.fetch_add(1, Ordering::Relaxed);
+        Nanos(3_000_000_000)
     }
 
     fn since_start(&self, at: Nanos) -> Nanos {
@@ -185,9 +204,8 @@ impl Watching for Nothing {
     }
 }
 
-#[test]
-fn a_script_is_served_as_an_engine_is() {
-    let script = Script::saying(&["Once", " upon", " a", " time"]);
+/// Serves `script` while `talk` asks it.
+fn serve(script: &Script, talk: impl FnOnce(SocketAddr)) {
     let (handle, stop) = Stop::by_hand();
     let (sender, receiver) = mpsc::channel();
     let served = script.clone();
@@ -199,7 +217,43 @@ fn a_script_is_served_as_an_engine_is() {
             server.run(stop).await;
         });
     });
-    let address = receiver.recv().expect("it listens");
+    talk(receiver.recv().expect("it listens"));
+    handle.now();
+    thread.join().expect("the server ends without a panic");
+}
+
+#[test]
+fn a_stream_says_when_it_breaks_a_promise() {
+    let time = |ms: u64| PromisedTime { within: Nanos(ms * 1_000_000), ..PromisedTime::default() };
+    let promise = Promise { first_token: time(1_500), answer: time(2_500), ..Promise::default() };
+    let script = Script::saying(&["Once", " upon", " a", " time"], Some(promise));
+    serve(&script, |address| {
+        let mut connection = Connection::open(address);
+        let body = json!({"prompt": "A story", "max_tokens": 4, "stream": true}).to_string();
+        let headers = [("content-type", "application/json"), ("connection", "close")];
+        connection.request("POST", "/v1/completions", &headers, body.as_bytes());
+        let answer = connection.answer();
+        let told = ["x-promised-ttft-ms", "x-promised-total-ms"].map(|name| answer.header(name).map(str::to_owned));
+        assert_eq!(told, ["1500", "2500"].map(|ms| Some(ms.to_owned())));
+        let comments: Vec<&str> = answer.text().split("\n\n").filter(|event| event.starts_with(':')).collect();
+        let late = |kind: &str, promised: f64| {
+            format!(": late {}", json!({"promise": kind, "promised_ms": promised, "elapsed_ms": 3000.0}))
+        };
+        assert_eq!(comments, [late("ttft", 1500.0), late("answer", 2500.0)], "{}", answer.text());
+        assert!(answer.text().starts_with(':'), "before the first token");
+        let (events, done) = answer.events();
+        let text: String = events.iter().filter_map(|event| event["choices"][0]["text"].as_str()).collect();
+        assert_eq!((text.as_str(), done), ("Once upon a time", true), "and the answer is what it is");
+    });
+}
+
+#[test]
+fn a_script_is_served_as_an_engine_is() {
+    let script = Script::saying(&["Once", " upon", " a", " time"], None);
+    serve(&script, |address| talk(&script, address));
+}
+
+fn talk(script: &Script, address: SocketAddr) {
     let ask = |method: &str, path: &str, body: &str| {
         let mut connection = Connection::open(address);
         let headers = [("content-type", "application/json"), ("connection", "close")];
@@ -232,7 +286,4 @@ fn a_script_is_served_as_an_engine_is() {
         assert_eq!(ask("GET", path, "").status, 200, "{path}");
     }
     assert_eq!(ask("GET", "/live/whatif", "").status, 400, "nothing was answered that it remembers");
-
-    handle.now();
-    thread.join().expect("the server ends without a panic");
 }

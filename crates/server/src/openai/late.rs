@@ -1,0 +1,79 @@
+//! A stream that breaks a promise says so at that moment, as a comment: clients of server-sent events skip those.
+//!
+//! ```text
+//! : late {"promise":"ttft","promised_ms":412.0,"elapsed_ms":412.3,"owners":{"queue_budget_ms":310.2},"delayed_by":[...]}
+//! ```
+//! `owners` and `delayed_by` are whose the time was until then, as in `timings.detail`. At most one comment for the
+//! first token and one for the whole answer. The times are the engine's: while somebody holds it nothing is late.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use hyper::body::Bytes;
+use scheduler::{Nanos, Promise, PromiseKind};
+use serde_json::json;
+use tokio::time::{Sleep, sleep};
+
+use crate::app::App;
+use crate::timeline::{Served, ms};
+
+/// The promises of a stream that are neither kept nor broken yet.
+pub(crate) struct LateWatch {
+    promise: Promise,
+    /// When they were made.
+    arrived: Nanos,
+    /// By [`PromiseKind`].
+    is_open: [bool; 2],
+    /// Which prompts have a token.
+    has_token: Vec<bool>,
+    alarm: Option<Pin<Box<Sleep>>>,
+}
+
+impl LateWatch {
+    pub(crate) fn new(promise: Promise, arrived: Nanos, num_prompts: usize) -> LateWatch {
+        LateWatch { promise, arrived, is_open: [true; 2], has_token: vec![false; num_prompts], alarm: None }
+    }
+
+    /// A prompt has a token.
+    pub(crate) fn token(&mut self, prompt: usize) {
+        self.has_token[prompt] = true;
+        if self.has_token.iter().all(|&has| has) {
+            self.is_open[PromiseKind::FirstToken as usize] = false;
+        }
+    }
+
+    /// Nothing comes for now: a comment if a promise is broken; else the task is woken when one may be.
+    pub(crate) fn poll(&mut self, app: &App, served: &Served, cx: &mut Context<'_>) -> Option<Bytes> {
+        loop {
+            let elapsed = app.engine.now().since(self.arrived);
+            let open = PromiseKind::ALL.into_iter().filter(|&kind| self.is_open[kind as usize]);
+            let kind = open.min_by_key(|&kind| self.promise.of(kind).within)?;
+            let left = self.promise.of(kind).within.since(elapsed);
+            if left == Nanos(0) {
+                self.is_open[kind as usize] = false;
+                return Some(self.comment(kind, elapsed, app, served));
+            }
+            // A little later, so that nobody is woken for nothing.
+            let left = Duration::from_nanos(left.0).min(Duration::from_secs(3600)) + Duration::from_millis(1);
+            let alarm = self.alarm.insert(Box::pin(sleep(left)));
+            if let Poll::Pending = alarm.as_mut().poll(cx) {
+                return None;
+            }
+        }
+    }
+
+    fn comment(&self, kind: PromiseKind, elapsed: Nanos, app: &App, served: &Served) -> Bytes {
+        // Of several prompts one that has nothing yet is what the stream waits for.
+        let waits = self.has_token.iter().position(|&has| !has).unwrap_or(0);
+        let mut comment = json!({
+            "promise": kind.name(),
+            "promised_ms": ms(self.promise.of(kind).within),
+            "elapsed_ms": ms(elapsed),
+        });
+        if let Some((owners, delayed_by)) = app.reader(served.tenant).so_far(served.requests[waits]) {
+            (comment["owners"], comment["delayed_by"]) = (owners, delayed_by);
+        }
+        format!(": late {comment}\n\n").into()
+    }
+}
