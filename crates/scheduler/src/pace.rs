@@ -11,8 +11,14 @@
 //! Chunks of a prompt stop where the slowest running stream would miss its time per output token (stall-free batching:
 //! Sarathi-Serve, Agrawal et al., OSDI 2024, with a bound in seconds instead of tokens). Prompts are ordered so that as
 //! many as possible meet their time to first token: by deadline, and whenever one would be late, the longest so far is
-//! put off (Moore, Management Science 15(1), 1968; with arrivals over time a heuristic). What is put off goes in when
-//! its patience is out, so it is late and not lost.
+//! put off (Moore, Management Science 15(1), 1968; with arrivals over time a heuristic).
+//!
+//! What is late is not lost: of the rows that a class of a tenant gets, one in [`LATE_SHARE`] goes to its late prompts,
+//! the oldest first ([`LateShares`], a deficit counter: Shreedhar & Varghese, SIGCOMM 1995). All that came before a
+//! prompt fits into that share, so it waits at most so many times as long as in order of arrival. The price is what
+//! those in time do not get.
+
+use alloc::collections::BTreeMap;
 
 use crate::fairness::Turn;
 use crate::sequence::{Phase, Sequence};
@@ -33,6 +39,8 @@ const LONGEST_GAP: f64 = 1.2;
 const SHORTEST_GAP: f64 = 0.7;
 /// What is left until a deadline has to be so many times what a prompt needs before it is read more slowly.
 const EASE: f64 = 2.0;
+/// One in so many rows of prompts is for late ones, if there are any.
+pub(crate) const LATE_SHARE: i64 = 8;
 /// Predictions are a few percent off; what is planned leaves room for that.
 const MARGIN: f64 = 0.95;
 
@@ -60,6 +68,10 @@ pub(crate) struct Candidate {
     pub(crate) resumes: bool,
     /// When its first token is due; `None`: whenever.
     pub(crate) due: Option<Nanos>,
+    /// It comes first of its class although, or rather because, it is late.
+    pub(crate) is_overdue: bool,
+    /// It has its blocks.
+    pub(crate) runs: bool,
     /// Rows of prefill that it still needs, and the seconds they take.
     pub(crate) rows: usize,
     pub(crate) seconds: f64,
@@ -70,12 +82,72 @@ impl Candidate {
     pub(crate) fn is_in_line_with(&self, other: &Candidate) -> bool {
         self.tenant == other.tenant
     }
+
+    /// Whether it would be late even if it went first.
+    fn is_late(&self, now: Nanos) -> bool {
+        !self.resumes && self.due.is_some_and(|due| now.as_secs_f64() + self.seconds > due.as_secs_f64())
+    }
+}
+
+/// What tenants owe to their late prompts, in rows times [`LATE_SHARE`]. Those without late ones owe nothing.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct LateShares(BTreeMap<u64, i64>);
+
+impl LateShares {
+    /// Tenants without a late prompt are forgotten, those that have one are in the books.
+    fn open(&mut self, candidates: &[Candidate], now: Nanos) {
+        let is_late = |tenant| candidates.iter().any(|c| c.tenant == tenant && c.is_late(now));
+        self.0.retain(|&tenant, _| is_late(tenant));
+        for candidate in candidates.iter().filter(|candidate| candidate.is_late(now)) {
+            self.0.entry(candidate.tenant).or_default();
+        }
+    }
+
+    /// A prompt got rows in a step that has `most` at most.
+    pub(crate) fn charge(&mut self, candidate: &Candidate, rows: usize, most: usize) {
+        let Some(owed) = self.0.get_mut(&candidate.tenant) else { return };
+        let (rows, most) = (rows as i64, most as i64);
+        let more = if candidate.is_overdue { -rows * (LATE_SHARE - 1) } else { rows };
+        *owed = (*owed + more).clamp(-most * (LATE_SHARE - 1), most);
+    }
+
+    /// Moves the oldest late prompts of a class to its beginning, as many as take what is owed.
+    fn promote(&self, class: &mut [Candidate], now: Nanos) {
+        let Some(mut owed) = class.first().and_then(|first| self.0.get(&first.tenant)).copied() else { return };
+        let mut front = 0;
+        let oldest = |class: &[Candidate], front: usize, runs: bool| {
+            let late = class.iter().enumerate().skip(front).filter(|(_, c)| c.is_late(now) && (!runs || c.runs));
+            late.min_by_key(|(_, candidate)| candidate.arrival).map(|(index, _)| index)
+        };
+        let is_owed = owed > 0;
+        let mut one_runs = false;
+        while owed > 0 {
+            let Some(oldest) = oldest(class, front, false) else { return };
+            promote_one(class, front, oldest);
+            one_runs |= class[front].runs;
+            owed -= class[front].rows as i64 * (LATE_SHARE - 1);
+            front += 1;
+        }
+        // Those that wait may not fit.
+        if is_owed
+            && !one_runs
+            && let Some(oldest) = oldest(class, front, true)
+        {
+            promote_one(class, front, oldest);
+        }
+    }
+}
+
+fn promote_one(class: &mut [Candidate], front: usize, index: usize) {
+    class[front..=index].rotate_right(1);
+    class[front].is_overdue = true;
 }
 
 /// Puts prompts in the order in which they are to advance: tenants take turns ([`crate::fairness`]); of each tenant's
-/// the higher class, and in it those that resume, then those that can be on time by deadline, then those put off, then
-/// those without a deadline by arrival. Cost: n log n, plus n for each put off.
-pub(crate) fn order(candidates: &mut [Candidate], now: Nanos) {
+/// the higher class, and in it those that resume, then late ones that are owed rows, then those that can be on time by
+/// deadline, then those put off, then those without a deadline by arrival. Cost: n log n, plus n for each put off.
+pub(crate) fn order(candidates: &mut [Candidate], late: &mut LateShares, now: Nanos) {
+    late.open(candidates, now);
     let due = |c: &Candidate| c.due.filter(|_| !c.resumes);
     candidates.sort_unstable_by_key(|c| (c.tenant, c.priority, !c.resumes, due(c).is_none(), due(c), c.arrival));
     let num_tenants = candidates.chunk_by(|a, b| a.tenant == b.tenant).count();
@@ -84,6 +156,7 @@ pub(crate) fn order(candidates: &mut [Candidate], now: Nanos) {
             let begin = class.iter().take_while(|c| c.resumes).count();
             let len = class[begin..].iter().take_while(|c| c.due.is_some()).count();
             put_off_late(&mut class[begin..][..len], num_tenants as f64, now);
+            late.promote(&mut class[begin..][..len], now);
         }
         // Each one's turn comes when those before it in its line have been served.
         let mut served = line[0].turn.0;

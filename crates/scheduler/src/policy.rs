@@ -3,19 +3,20 @@
 //! Without a cost model nothing here predicts, and only the limits bound a step.
 
 use crate::kv::BlockPool;
-use crate::pace;
+use crate::pace::{self, LateShares};
 use crate::prefill::Patience;
 use crate::state::State;
 use crate::swap::{self, GivenUp, SwapDecision, TierHits, Transfer, TransferTimes};
 use crate::{CostModel, Nanos, StepRecord, Tier};
 
-/// Predictions, and the patience of the oldest prompt.
+/// Predictions, the patience of the oldest prompt, and what late ones are owed.
 #[derive(Default)]
 pub(crate) struct Policy {
     /// Predicts steps; with it, targets are heeded.
     pub(crate) cost: Option<CostModel>,
     pub(crate) transfer_times: TransferTimes,
     pub(crate) patience: Patience,
+    pub(crate) late: LateShares,
 }
 
 impl Policy {

@@ -32,6 +32,8 @@ pub(crate) const PATIENCE: u32 = 16;
 
 /// Waiting prompts that are compared with each other for the next place.
 pub(crate) const LOOKAHEAD: usize = 256;
+/// Of those behind them, the newest, where deadlines decide.
+pub(crate) const NEWEST: usize = 128;
 /// A step may always grow by this factor for prompts, whatever the targets say: they must move too.
 const LEAST_GROWTH: f64 = 1.1;
 
@@ -113,8 +115,10 @@ impl Scheduler {
         for id in started.chain(self.state.queue.firsts_evenly(LOOKAHEAD)) {
             candidates.push(self.candidate(id, left));
         }
+        let newest = self.state.queue.newest_evenly(LOOKAHEAD, NEWEST).map(|id| self.candidate(id, left));
+        candidates.extend(newest.filter(|candidate| candidate.due.is_some() && !candidate.resumes));
         if candidates.len() > 1 {
-            pace::order(&mut candidates, now);
+            pace::order(&mut candidates, &mut self.policy.late, now);
         }
         self.slow_down(&candidates, now, left);
         let mut seat_is_left = false;
@@ -132,6 +136,11 @@ impl Scheduler {
                 seat_is_left = true;
                 self.note_seats(left);
             }
+        }
+        for candidate in &candidates {
+            let (rows, most) =
+                (self.state.seqs[candidate.seq].rows_in_flight, self.state.limits.max_num_batched_tokens);
+            self.policy.late.charge(candidate, rows, most);
         }
         self.plan.candidates = candidates;
     }
@@ -160,6 +169,8 @@ impl Scheduler {
             rows: seq.num_uncomputed(),
             arrival: (seq.rank.arrival, seq.rank.answer),
             resumes: seq.num_generated() > 0,
+            is_overdue: false,
+            runs: seq.status == Status::Running,
             due: seq.request.targets.ttft.map(|ttft| Nanos(seq.request.arrived.0.saturating_add(ttft.0))),
             seconds: seq.num_uncomputed() as f64 / left.rows_per_second,
         }

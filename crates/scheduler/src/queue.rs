@@ -2,6 +2,7 @@
 //! age, so that nobody is forgotten.
 
 use alloc::collections::{BTreeMap, BTreeSet};
+use core::ops::Bound::{Excluded, Included};
 
 use crate::SeqId;
 use crate::sequence::{Rank, Sequence};
@@ -53,6 +54,24 @@ impl Queue {
     pub(crate) fn firsts_evenly(&self, most: usize) -> impl Iterator<Item = SeqId> {
         let each = (most / self.num_tenants.max(1)).max(1);
         self.tenants().flat_map(move |tenant| self.of_tenant(tenant).take(each)).map(|(_, id)| id)
+    }
+
+    /// Of each tenant with more waiting than [`Queue::firsts_evenly`] looks at, the newest of the class that is first
+    /// in its line; about `most` together. Who came last may still be in time when all before it are late.
+    pub(crate) fn newest_evenly(&self, looked_at: usize, most: usize) -> impl Iterator<Item = SeqId> {
+        let each = |most: usize| (most / self.num_tenants.max(1)).max(1);
+        let (looked_at, most) = (each(looked_at), each(most));
+        self.tenants().flat_map(move |tenant| {
+            let mut line = self.of_tenant(tenant);
+            let first = line.next();
+            let seen = if looked_at > 1 { line.nth(looked_at - 2) } else { first };
+            let from_to = first.zip(seen).filter(|((first, _), (seen, _))| first.priority == seen.priority);
+            let class = from_to.map(|((first, _), (seen, _))| {
+                let end = Rank { priority: first.priority, arrival: u64::MAX, answer: usize::MAX };
+                self.by_tenant.range((Excluded((tenant, seen)), Included((tenant, end))))
+            });
+            class.into_iter().flat_map(move |class| class.rev().take(most)).map(|(_, &id)| id)
+        })
     }
 
     fn has_tenant(&self, tenant: u64) -> bool {

@@ -111,7 +111,7 @@ impl Plan {
             record: StepRecord::default(),
             hits: Vec::new(),
             started: Vec::with_capacity(limits.max_num_seqs),
-            candidates: Vec::with_capacity(limits.max_num_seqs + prefill::LOOKAHEAD),
+            candidates: Vec::with_capacity(limits.max_num_seqs + prefill::LOOKAHEAD + prefill::NEWEST),
         }
     }
 

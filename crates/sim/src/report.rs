@@ -106,6 +106,10 @@ pub struct Report {
     pub met_both: f64,
     /// Requests per second that met both.
     pub goodput: f64,
+    /// Served requests that missed their TTFT target: the others went before them.
+    pub late: usize,
+    /// Their time to first token; `None` without any.
+    pub late_ttft: Option<Spread>,
     /// Steps of all instances.
     pub steps: u64,
     /// Rows of their prompt chunks, recompute included.
@@ -163,6 +167,7 @@ impl Report {
             "met_tpot": self.met_tpot,
             "met_both": self.met_both,
             "goodput_requests_per_second": self.goodput,
+            "late": { "requests": self.late, "ttft_seconds": self.late_ttft.as_ref().map(json_of) },
             "steps": self.steps,
             "prefill_rows": self.prefill_rows,
             "decode_rows": self.decode_rows,
@@ -200,6 +205,17 @@ impl fmt::Display for Report {
         }
         let (ttft, tpot, both) = (percent(self.met_ttft), percent(self.met_tpot), percent(self.met_both));
         line("targets met", format!("TTFT {ttft}, TPOT {tpot}, both {both}: goodput {:.2} requests/s", self.goodput))?;
+        if let Some(Spread { p50, p99, max, .. }) = self.late_ttft {
+            let share = percent(self.late as f64 / self.outcomes.len().max(1) as f64);
+            let [p50, p99, max] = [p50, p99, max].map(time);
+            line(
+                "late",
+                format!(
+                    "{} requests ({share}) had their first token after {p50} (p50), {p99} (p99), {max} (max)",
+                    self.late
+                ),
+            )?;
+        }
         let (busy, prefill, decode) = (percent(self.busy), percent(self.busy_prefill), percent(self.busy_decode));
         line("busy", format!("{busy} of the time: {prefill} prefill, {decode} decode"))?;
         let rows = (self.prefill_rows + self.decode_rows) as f64 / self.steps.max(1) as f64;
@@ -335,7 +351,7 @@ impl Collector {
         let start = served().map(|(outcome, _)| outcome.arrived).min().unwrap_or_default();
         let end = served().map(|(outcome, _)| outcome.last_token).max().unwrap_or_default();
         let seconds = end.since(start).as_secs_f64();
-        let (mut ttft, mut tpot, mut e2e) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut ttft, mut tpot, mut e2e, mut late) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let (mut met_ttft, mut met_tpot, mut met_both) = (0, 0, 0);
         let (mut input_tokens, mut output_tokens, mut cached_tokens) = (0, 0, 0);
         for (outcome, arrival) in served() {
@@ -346,6 +362,7 @@ impl Collector {
             let in_time = meets(arrival.targets.ttft, outcome.ttft());
             let in_pace = meets(arrival.targets.tpot, outcome.tpot().unwrap_or(0.0));
             met_ttft += usize::from(in_time);
+            late.extend(Some(outcome.ttft()).filter(|_| !in_time));
             met_tpot += usize::from(in_pace);
             met_both += usize::from(in_time && in_pace);
             input_tokens += arrival.input_tokens() as u64;
@@ -377,6 +394,8 @@ impl Collector {
             itl: self.itl.spread(),
             e2e: Spread::of(&mut e2e),
             goodput: met_both as f64 / seconds.max(1e-9),
+            late: late.len(),
+            late_ttft: (!late.is_empty()).then(|| Spread::of(&mut late)),
             busy: self.busy / fleet_seconds,
             busy_decode: self.busy_decode / fleet_seconds,
             busy_prefill: (self.busy - self.busy_decode) / fleet_seconds,

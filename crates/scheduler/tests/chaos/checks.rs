@@ -11,6 +11,8 @@ use crate::world::{Chaos, held_blocks};
 /// The scheduler's promises in numbers.
 pub(crate) const MAX_PREEMPTIONS: u32 = 4;
 const PATIENCE: usize = 16;
+/// Rows that younger prompts may get before a late one that runs has some, in steps' worth.
+const LATE_PATIENCE: usize = 10;
 /// Steps in a row in which a decode row without a target may be left out for others' targets.
 const MOST_LEFT_OUT: u32 = 8;
 /// A step lasts at most so much longer than the time per token of the tightest stream in it: what issue and docs
@@ -26,6 +28,10 @@ pub(crate) struct PassedOver {
     steps: usize,
     entered: usize,
 }
+
+/// Of each tenant and class, the oldest of its running prompts with a deadline, where that has passed, and the rows that
+/// younger ones got since it had some.
+pub(crate) type Overtaken = BTreeMap<(u64, Priority), (SeqId, usize)>;
 
 /// How many steps in a row each decode row was left out of.
 pub(crate) type LeftOut = BTreeMap<SeqId, u32>;
@@ -137,6 +143,7 @@ impl Chaos {
         self.check_hits();
         self.check_turns(before, step);
         self.check_patience(before, step);
+        self.check_late(before, step);
         self.check_nothing_idles(before, step);
     }
 
@@ -361,6 +368,45 @@ impl Chaos {
                 };
             }
         }
+    }
+
+    /// I14: who is late gets a share of its class: younger ones of it get only so many rows before it has some.
+    fn check_late(&mut self, before: &Snapshot, step: &Step) {
+        if self.knowledge == Knowledge::None {
+            return;
+        }
+        let now = self.scheduler.planned().scheduled_at;
+        let most = self.scheduler.limits().max_num_batched_tokens;
+        let line = |seq: &Seen| (seq.tenant, seq.rank.0);
+        let age = |seq: &Seen| (seq.rank.1, seq.rank.2);
+        let mut oldest = BTreeMap::<(u64, Priority), &Seen>::new();
+        let prompts = || before.seqs.values().filter(|seq| seq.is_prompt() && !step.preempted.contains(&seq.id));
+        for seq in prompts().filter(|seq| seq.runs && seq.num_generated == 0 && seq.due.is_some()) {
+            let entry = oldest.entry(line(seq)).or_insert(seq);
+            if age(seq) < age(entry) {
+                *entry = seq;
+            }
+        }
+        // Higher classes of its tenant go before it in any case.
+        let is_first = |seq: &Seen| prompts().all(|other| other.tenant != seq.tenant || other.rank.0 >= seq.rank.0);
+        oldest.retain(|_, seq| seq.due.is_some_and(|due| due < now.0) && is_first(seq));
+        let mut overtaken = Overtaken::new();
+        for (line_of, late) in oldest {
+            let has_rows = step.prefill.iter().any(|chunk| chunk.seq == late.id);
+            let younger = step.prefill.iter().filter(|chunk| {
+                let seq = &before.seqs[&chunk.seq];
+                line(seq) == line_of && age(seq) > age(late) && seq.num_generated == 0
+            });
+            let more: usize = younger.map(|chunk| chunk.len).sum();
+            let before = self.overtaken.get(&line_of).filter(|(id, _)| *id == late.id).map_or(0, |&(_, rows)| rows);
+            let rows = if has_rows { 0 } else { before + more };
+            assert!(rows <= LATE_PATIENCE * most, "I14: {:?} is late and {rows} rows went to younger ones", late.id);
+            if more > 0 {
+                self.seen.saw(if has_rows { "late one beside younger ones" } else { "late one overtaken" });
+            }
+            overtaken.insert(line_of, (late.id, rows));
+        }
+        self.overtaken = overtaken;
     }
 
     /// I18: while a prompt that runs has no rows, the step is full; with targets, at least one prompt has some.

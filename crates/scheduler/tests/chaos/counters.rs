@@ -39,6 +39,8 @@ const FLOORS: &[(&str, u64)] = &[
     ("entered past one put off", 1_000),
     ("fork while blocks ran out", 6),
     ("given up in the queue", 2_000),
+    ("late one beside younger ones", 1),
+    ("late one overtaken", 1),
     ("left out for a target", 20_000),
     ("lower class of one tenant before a higher one of another", 500),
     ("load ended in flight", 5_000),

@@ -10,7 +10,7 @@ use scheduler::{
 };
 
 use crate::EngineBug;
-use crate::checks::{LeftOut, PassedOver, Snapshot};
+use crate::checks::{LeftOut, Overtaken, PassedOver, Snapshot};
 use crate::counters::Counters;
 use crate::model::{EOS, FingerprintCache, LoweredRows, Rng, Trace, mix, solo};
 use crate::turns::Turns;
@@ -104,6 +104,7 @@ pub(crate) struct Chaos {
     pub(crate) row_allowance: usize,
     pub(crate) rows: usize,
     pub(crate) passed_over: PassedOver,
+    pub(crate) overtaken: Overtaken,
     pub(crate) left_out: LeftOut,
     pub(crate) turns: Turns,
     /// Prompt tokens of the requests that entered and asked the cache, and those found.
@@ -153,6 +154,7 @@ impl Chaos {
             row_allowance: 0,
             rows: 0,
             passed_over: PassedOver::default(),
+            overtaken: Overtaken::new(),
             left_out: LeftOut::default(),
             turns: Turns::default(),
             prefix_tokens: (0, 0),
