@@ -259,11 +259,6 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
         &[edit("prefill.rs", "self.passed_over >= PATIENCE", "false")],
     ),
     bug(
-        "LateStarved",
-        "Those that can be in time always go before those that are late.",
-        &[edit("pace.rs", "let is_owed = owed > 0;", "let is_owed = false; owed = 0;")],
-    ),
-    bug(
         "RightsSavedUp",
         "Who comes back from idle has saved rights and is served alone until they are used up (the lift of Sheng et \
          al., OSDI 2024, left out).",
