@@ -40,7 +40,7 @@ const SHORTEST_GAP: f64 = 0.7;
 /// What is left until a deadline has to be so many times what a prompt needs before it is read more slowly.
 const EASE: f64 = 2.0;
 /// One in so many rows of prompts is for late ones, if there are any.
-pub(crate) const LATE_SHARE: i64 = 8;
+pub(crate) const LATE_SHARE: i64 = 4;
 /// Predictions are a few percent off; what is planned leaves room for that.
 const MARGIN: f64 = 0.95;
 
@@ -86,6 +86,23 @@ impl Candidate {
     /// Whether it would be late even if it went first.
     fn is_late(&self, now: Nanos) -> bool {
         !self.resumes && self.due.is_some_and(|due| now.as_secs_f64() + self.seconds > due.as_secs_f64())
+    }
+}
+
+/// When a step is planned, and how long one takes at the pace of the moment.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StepClock {
+    pub(crate) now: Nanos,
+    pub(crate) step_seconds: f64,
+}
+
+impl StepClock {
+    /// When the step ends in which work for so many seconds does.
+    fn end_of_step(&self, seconds: f64) -> f64 {
+        let steps = seconds / self.step_seconds.max(1e-9);
+        let whole = (steps as u64) as f64;
+        let steps = if steps > whole { whole + 1.0 } else { whole };
+        self.now.as_secs_f64() + steps * self.step_seconds
     }
 }
 
@@ -146,7 +163,8 @@ fn promote_one(class: &mut [Candidate], front: usize, index: usize) {
 /// Puts prompts in the order in which they are to advance: tenants take turns ([`crate::fairness`]); of each tenant's
 /// the higher class, and in it those that resume, then late ones that are owed rows, then those that can be on time by
 /// deadline, then those put off, then those without a deadline by arrival. Cost: n log n, plus n for each put off.
-pub(crate) fn order(candidates: &mut [Candidate], late: &mut LateShares, now: Nanos) {
+pub(crate) fn order(candidates: &mut [Candidate], late: &mut LateShares, clock: &StepClock) {
+    let now = clock.now;
     late.open(candidates, now);
     let due = |c: &Candidate| c.due.filter(|_| !c.resumes);
     candidates.sort_unstable_by_key(|c| (c.tenant, c.priority, !c.resumes, due(c).is_none(), due(c), c.arrival));
@@ -155,8 +173,12 @@ pub(crate) fn order(candidates: &mut [Candidate], late: &mut LateShares, now: Na
         for class in line.chunk_by_mut(|a, b| a.priority == b.priority) {
             let begin = class.iter().take_while(|c| c.resumes).count();
             let len = class[begin..].iter().take_while(|c| c.due.is_some()).count();
-            put_off_late(&mut class[begin..][..len], num_tenants as f64, now);
-            late.promote(&mut class[begin..][..len], now);
+            let with_deadline = &mut class[begin..][..len];
+            // The late take their share of what is left for those in time.
+            let is_shared = with_deadline.iter().any(|candidate| candidate.is_late(now));
+            let share = if is_shared { LATE_SHARE as f64 / (LATE_SHARE - 1) as f64 } else { 1.0 };
+            put_off_late(with_deadline, num_tenants as f64 * share, clock);
+            late.promote(with_deadline, now);
         }
         // Each one's turn comes when those before it in its line have been served.
         let mut served = line[0].turn.0;
@@ -179,17 +201,18 @@ pub(crate) fn have_time(candidates: &[Candidate], slower: f64, now: Nanos) -> bo
     })
 }
 
-/// Of one tenant's, by deadline: moves to the end what cannot be on time without making more others late. `num_tenants`
-/// share the machine.
-fn put_off_late(candidates: &mut [Candidate], num_tenants: f64, now: Nanos) {
+/// Of one tenant's, by deadline: moves to the end what cannot be on time without making more others late, where all go
+/// so many times slower than alone. A first token comes at the end of a step: planned without that, most of the late
+/// would miss their time by a part of one.
+fn put_off_late(candidates: &mut [Candidate], slower: f64, clock: &StepClock) {
     let (mut kept, mut end) = (0, candidates.len());
-    let mut busy = now.as_secs_f64();
+    let mut busy = 0.0;
     while kept < end {
         let due = candidates[kept].due.map_or(f64::INFINITY, Nanos::as_secs_f64);
-        busy += candidates[kept].seconds * num_tenants;
+        busy += candidates[kept].seconds * slower;
         kept += 1;
-        if busy > due {
-            let seconds = |index: usize| candidates[index].seconds * num_tenants;
+        if clock.end_of_step(busy) > due {
+            let seconds = |index: usize| candidates[index].seconds * slower;
             let longest = (0..kept).max_by(|&a, &b| seconds(a).total_cmp(&seconds(b))).expect("one was just taken");
             busy -= seconds(longest);
             candidates[longest..].rotate_left(1);

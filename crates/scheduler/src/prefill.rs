@@ -21,7 +21,7 @@
 use crate::cost::PromptRows;
 use crate::decode::is_protected;
 use crate::kv::{FullBlock, Hit, Place, blocks_for};
-use crate::pace::{self, Candidate};
+use crate::pace::{self, Candidate, StepClock};
 use crate::sequence::{Rank, Status};
 use crate::state::State;
 use crate::swap::TierHits;
@@ -118,7 +118,9 @@ impl Scheduler {
         let newest = self.state.queue.newest_evenly(LOOKAHEAD, NEWEST).map(|id| self.candidate(id, left));
         candidates.extend(newest.filter(|candidate| candidate.due.is_some() && !candidate.resumes));
         if candidates.len() > 1 {
-            pace::order(&mut candidates, &mut self.policy.late, now);
+            let most = left.rows.min(self.state.limits.max_prefill_chunk) as f64 / left.rows_per_second;
+            let step_seconds = left.bound.map_or(most, |bound| most.min(bound.as_secs_f64()));
+            pace::order(&mut candidates, &mut self.policy.late, &StepClock { now, step_seconds });
         }
         self.slow_down(&candidates, now, left);
         let mut seat_is_left = false;

@@ -12,7 +12,7 @@ use crate::world::{Chaos, held_blocks};
 pub(crate) const MAX_PREEMPTIONS: u32 = 4;
 const PATIENCE: usize = 16;
 /// Rows that younger prompts may get before a late one that runs has some, in steps' worth.
-const LATE_PATIENCE: usize = 10;
+const LATE_PATIENCE: usize = 6;
 /// Steps in a row in which a decode row without a target may be left out for others' targets.
 const MOST_LEFT_OUT: u32 = 8;
 /// A step lasts at most so much longer than the time per token of the tightest stream in it: what issue and docs
