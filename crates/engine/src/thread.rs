@@ -282,6 +282,12 @@ impl Driver {
     pub(crate) fn check_invariants(&self) {
         self.core.check_invariants();
     }
+
+    /// Steps whose results are awaited.
+    #[cfg(test)]
+    pub(crate) fn in_flight(&self) -> usize {
+        self.core.in_flight()
+    }
 }
 
 fn submit(

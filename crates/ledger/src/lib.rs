@@ -184,7 +184,7 @@ impl Ledger {
 
     /// Takes a completed step in. `cost`: what predicted it. `news` hears what it brought to whom, in no order.
     pub fn step(&mut self, record: &StepRecord, cost: Option<&CostModel>, news: &mut dyn FnMut(News<'_>)) {
-        self.advance(record.scheduled_at);
+        self.advance(record.began_at);
         let (from, before) = (self.now, self.clocks);
         let took = record.completed_at.since(from).0;
         let cause = match record.blocked {

@@ -69,8 +69,15 @@ pub trait Forward: Send {
     /// What the checkpoint says about itself.
     fn config(&self) -> &ModelConfig;
 
-    /// Asks for every row of `batch`: keys and values go to the cache, and the logits of `batch.logit_rows` are kept
-    /// until the next launch. Need not block: a device may have computed nothing when this returns, and `batch` may
+    /// How many passes may be launched before the first is waited for; each keeps its logits until so many more were
+    /// launched. 1 where the host computes.
+    fn passes_in_flight(&self) -> usize {
+        1
+    }
+
+    /// Asks for every row of `batch`, after all that was launched before: keys and values go to the cache, and the
+    /// logits of `batch.logit_rows` are kept until [`passes_in_flight`](Self::passes_in_flight) more were launched. A
+    /// ticket may be dropped instead of waited for. Need not block: a device may have computed nothing when this returns, and `batch` may
     /// change then. On a CPU all is done.
     ///
     /// Panics when the batch breaks the limits of [`LoadOptions`], names a token, position or block that does not
@@ -85,7 +92,7 @@ pub trait Forward: Send {
     /// many are held at a time (a prompt's log probabilities need every row) and others are computed anew, which
     /// blocks.
     ///
-    /// Panics if another pass was launched since, or the row was not wanted.
+    /// Panics if its logits are no longer kept, or the row was not wanted.
     fn read_logits(&mut self, logits: &Logits, row: usize, out: &mut [f32]);
 
     /// All in one: `logits` is `[batch.logit_rows.len(), vocab_size]`.

@@ -47,9 +47,9 @@ impl Policy {
     }
 
     /// A step is over, for which the machine was free when it `began`: the cost model learns what it took.
-    pub(crate) fn learn(&mut self, record: &StepRecord, began: Nanos) {
+    pub(crate) fn learn(&mut self, record: &StepRecord) {
         if let Some(cost) = &mut self.cost {
-            cost.observe(&record.work, record.completed_at.since(began).since(record.transfers_took));
+            cost.observe(&record.work, record.took().since(record.transfers_took));
         }
     }
 }

@@ -195,6 +195,8 @@ pub struct StepRecord {
     pub step: StepId,
     /// When the plan was asked for.
     pub scheduled_at: Nanos,
+    /// When the machine was free for it: when it was planned, or when the step before it completed.
+    pub began_at: Nanos,
     /// When its output came back.
     pub completed_at: Nanos,
     /// Rows of decode.
@@ -253,8 +255,8 @@ impl StepRecord {
         rows.filter(|row| row.request == request).for_each(|row| row.samples = 0);
     }
 
-    /// How long it took, from the plan to its output.
+    /// How long it took, from when the machine was free for it to its output.
     pub fn took(&self) -> Nanos {
-        self.completed_at.since(self.scheduled_at)
+        self.completed_at.since(self.began_at)
     }
 }

@@ -51,6 +51,7 @@ pub(super) struct Report {
     preemptions: u64,
     restarts: u64,
     replays: u64,
+    overlaps: u64,
 }
 
 impl Report {
@@ -71,6 +72,7 @@ impl Report {
             (&mut self.preemptions, other.preemptions),
             (&mut self.restarts, other.restarts),
             (&mut self.replays, other.replays),
+            (&mut self.overlaps, other.overlaps),
         ];
         for (sum, more) in pairs {
             *sum += more;
@@ -92,6 +94,7 @@ impl Report {
             ("preemptions", self.preemptions),
             ("restarts", self.restarts),
             ("replays", self.replays),
+            ("turns with several steps in flight", self.overlaps),
         ];
         for (what, count) in floors {
             assert!(count >= 20, "too few {what}: {count}");
@@ -248,10 +251,12 @@ impl World {
         };
         let mut scheduler = Scheduler::new(limits.clone()).expect("limits");
         scheduler.set_cost_model(model.calibrated.as_ref().map(|calibrated| calibrated.cost.clone()));
-        let forward = Box::new(Fake::new(blocks, block_size, faults.clone(), nanos.clone()));
+        let passes = if rng.percent(40) { rng.within(2..=3) } else { 1 };
+        let forward = Fake::new(blocks, block_size, faults.clone(), nanos.clone()).with_passes(passes);
+        let forward = Box::new(forward);
         let log = Arc::new(Mutex::new(Log::new(block_size)));
         let shared = Arc::new(Shared::new(Counted::new(Waiting::new(max_queued, 1 << 20, options.is_shared))));
-        let recording = (swap.host_slots == 0 && rng.percent(30)).then(|| {
+        let recording = (swap.host_slots == 0 && passes == 1 && rng.percent(40)).then(|| {
             let name = format!("twostroke-chaos-{}-{seed}-{:?}", std::process::id(), std::thread::current().id());
             let path = std::env::temp_dir().join(name.replace(['(', ')'], ""));
             let _ = std::fs::remove_file(&path);
@@ -265,7 +270,8 @@ impl World {
             None => (None, None),
         };
         let journal_panics = Arc::new(AtomicU64::new(weather.journal_panics));
-        core.record_to(Some(fragile(tape, journal_panics.clone())));
+        // What records has one step in flight.
+        core.record_to((passes == 1).then(|| fragile(tape, journal_panics.clone())));
         if swap.host_slots > 0 {
             core.set_tiers(Tiers::new(swap, 12 * block_size, None, clock.clone()).expect("no thread is needed"));
         }
@@ -361,6 +367,7 @@ impl World {
         }
         (self.report.restarts, self.report.abandoned) = self.driver.failures();
         self.driver.check_invariants();
+        self.report.overlaps += u64::from(self.driver.in_flight() > 0);
         let ids: Vec<u64> = self.clients.keys().copied().collect();
         for id in ids {
             if !self.clients[&id].reads_slowly || self.rng.percent(10) {
@@ -587,6 +594,9 @@ impl World {
             assert_eq!(ends, self.ends, "answers stopped and at their length, requests cancelled and failed");
         }
         assert_eq!(self.backlog(), Nanos(0), "nobody is in line");
+        let faults = self.faults.lock().unwrap_or_else(PoisonError::into_inner);
+        assert!(!faults.lost_logits, "logits are read while they are kept");
+        drop(faults);
         self.report.steps = stats.steps;
         self.report.preemptions = stats.preemptions;
     }

@@ -74,7 +74,7 @@ pub(crate) fn step_object(text: &mut String, number: u64, record: &StepRecord, n
     text.push_str("{\"id\":");
     integer(text, number);
     text.push_str(",\"at\":");
-    milliseconds(text, record.scheduled_at);
+    milliseconds(text, record.began_at);
     text.push_str(",\"took\":");
     milliseconds(text, record.took());
     text.push_str(",\"predicted\":");
