@@ -77,8 +77,8 @@ pub trait Forward: Send {
 
     /// Asks for every row of `batch`, after all that was launched before: keys and values go to the cache, and the
     /// logits of `batch.logit_rows` are kept until [`passes_in_flight`](Self::passes_in_flight) more were launched. A
-    /// ticket may be dropped instead of waited for. Need not block: a device may have computed nothing when this returns, and `batch` may
-    /// change then. On a CPU all is done.
+    /// ticket may be dropped instead of waited for. Need not block: a device may have computed nothing when this
+    /// returns, and `batch` may change then. On a CPU all is done.
     ///
     /// Panics when the batch breaks the limits of [`LoadOptions`], names a token, position or block that does not
     /// exist, or is inconsistent: the caller made an error that no input can cause.
