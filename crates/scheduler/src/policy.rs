@@ -46,10 +46,13 @@ impl Policy {
         swap::is_worth_loading(hits, &self.transfer_times, self.cost.as_ref())
     }
 
-    /// A step is over, for which the machine was free when it `began`: the cost model learns what it took.
+    /// A step is over, for which the machine was free when it `began`: the cost model learns what it took. Not what the
+    /// machine did for others meanwhile: that says nothing about the next step, and a model that learned it would call
+    /// the next theft its own.
     pub(crate) fn learn(&mut self, record: &StepRecord, began: Nanos) {
         if let Some(cost) = &mut self.cost {
-            cost.observe(&record.work, record.completed_at.since(began).since(record.transfers_took));
+            let measured = record.completed_at.since(began).since(record.transfers_took);
+            cost.observe(&record.work, measured.since(record.stolen.during));
         }
     }
 }

@@ -322,6 +322,7 @@ impl Scheduler {
         }
         assert_eq!(num_taken, output.rows.len(), "tokens of {:?}", output.step);
         step.record.completed_at = now;
+        step.record.stolen = output.stolen;
         self.policy.learn(&step.record, step.began);
         core::mem::swap(record, &mut step.record);
         self.plan.recycle(step);
