@@ -7,6 +7,7 @@
 
 mod compute;
 mod deliver;
+mod machine;
 mod show;
 
 use std::collections::BTreeMap;
@@ -16,7 +17,7 @@ use std::time::Duration;
 use model::sampler::{History, Sampler};
 use model::{Batch, Forward};
 use scheduler::{
-    AdmitError, CostModel, Event, Nanos, Preempted, Request, RequestId, Scheduler, Step, StepOutput, StepRecord,
+    AdmitError, CostModel, Event, Nanos, Preempted, Request, RequestId, Scheduler, Step, StepOutput, StepRecord, Stolen,
 };
 use text::detokenizer::{Detokenizer, StopStrings};
 use text::tokenizer::Tokenizer;
@@ -29,6 +30,7 @@ use crate::output::{Outlet, Output, RequestError, TokenLogprob};
 use crate::recording::Tape;
 use crate::tiers::Tiers;
 use crate::waiting::Ticket;
+use machine::Machine;
 
 /// How long the engine's thread waits for a block when it has nothing else to do, before it looks for commands again.
 const LOAD_WAIT: Duration = Duration::from_millis(5);
@@ -77,6 +79,7 @@ pub(crate) struct EngineCore {
     next_seed: u64,
     /// For how long the engine was held until now.
     held: Nanos,
+    machine: Machine,
     // Kept between steps for their memory.
     batch: Batch,
     logit_rows: Vec<LogitRow>,
@@ -98,6 +101,7 @@ impl EngineCore {
         log: Arc<Mutex<Log>>,
     ) -> EngineCore {
         let vocab = forward.config().vocab_size;
+        let machine = Machine::new(forward.device().threads);
         EngineCore {
             scheduler,
             forward,
@@ -108,6 +112,7 @@ impl EngineCore {
             journal: Journal::new(log),
             next_seed: seed,
             held: Nanos(0),
+            machine,
             batch: Batch::default(),
             logit_rows: Vec::new(),
             logit_row: vec![0.0; vocab],
@@ -199,13 +204,15 @@ impl EngineCore {
     }
 
     /// One forward pass: the sentence that the whole engine is. False if there was nothing to compute yet. `clock` is
-    /// asked twice: for the plan, and for its end.
-    pub(crate) fn step(&mut self, clock: &mut dyn Iterator<Item = Nanos>) -> bool {
+    /// asked twice: for the plan, and for its end. `stolen`: what a recording says that the machine took; without one it
+    /// is asked.
+    pub(crate) fn step(&mut self, clock: &mut dyn Iterator<Item = Nanos>, stolen: Option<Stolen>) -> bool {
         let mut now = || clock.next().expect("time goes on");
         if let Some(tiers) = &mut self.tiers {
             tiers.settle(&mut *self.forward, &mut self.scheduler);
         }
         let planned = now();
+        self.machine.begins(planned, &*self.forward);
         self.scheduler.schedule_into(planned, &mut self.step);
         self.transfer();
         if self.step.is_empty() {
@@ -215,7 +222,11 @@ impl EngineCore {
         }
         self.lower();
         self.compute();
-        self.complete(now());
+        let done = now();
+        let predicted = self.scheduler.planned().predicted;
+        let measured = self.machine.ends(planned, done, predicted, &*self.forward);
+        self.output.stolen = stolen.unwrap_or(measured);
+        self.complete(done);
         true
     }
 
