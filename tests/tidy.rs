@@ -480,6 +480,7 @@ const OTHER_OPENS: &[(&str, &str)] = &[
     ("crates/cli/src/commands/render_templates.rs", "asks the kernel: /proc"),
     ("crates/launch/src/machine.rs", "asks the kernel: /proc and /sys"),
     ("crates/kernels/src/limits.rs", "asks the kernel: /proc and /sys"),
+    ("crates/kernels/src/disturbed.rs", "asks the kernel: /proc"),
     ("crates/kernels/src/room.rs", "asks the kernel: /proc and control groups"),
     ("crates/kernels/src/threads.rs", "asks the kernel: /sys"),
     ("crates/server/src/listen.rs", "asks the kernel: /proc"),

@@ -8,6 +8,7 @@
 mod compute;
 mod deliver;
 mod flight;
+mod machine;
 mod show;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -16,7 +17,7 @@ use std::sync::{Arc, Mutex};
 use model::Forward;
 use model::sampler::{History, Sampler};
 use scheduler::{
-    AdmitError, CostModel, Event, Nanos, Preempted, Request, RequestId, Scheduler, Step, StepOutput, StepRecord,
+    AdmitError, CostModel, Event, Nanos, Preempted, Request, RequestId, Scheduler, Step, StepOutput, StepRecord, Stolen,
 };
 use text::detokenizer::{Detokenizer, StopStrings};
 use text::tokenizer::Tokenizer;
@@ -29,6 +30,7 @@ use crate::recording::Tape;
 use crate::tiers::Tiers;
 use crate::waiting::Ticket;
 use flight::Flight;
+use machine::Machine;
 
 /// How a request came.
 #[derive(Debug)]
@@ -74,6 +76,7 @@ pub(crate) struct EngineCore {
     next_seed: u64,
     /// For how long the engine was held until now.
     held: Nanos,
+    machine: Machine,
     /// Steps between their plan and their results, the oldest first.
     flights: VecDeque<Flight>,
     // Kept between steps for their memory.
@@ -96,6 +99,7 @@ impl EngineCore {
     ) -> EngineCore {
         let vocab = forward.config().vocab_size;
         scheduler.set_steps_in_flight(forward.passes_in_flight());
+        let machine = Machine::new(forward.device().threads);
         EngineCore {
             scheduler,
             forward,
@@ -106,6 +110,7 @@ impl EngineCore {
             journal: Journal::new(log),
             next_seed: seed,
             held: Nanos(0),
+            machine,
             flights: VecDeque::new(),
             spare: Vec::new(),
             logit_row: vec![0.0; vocab],
@@ -197,11 +202,15 @@ impl EngineCore {
 
     /// One forward pass: the sentence that the whole engine is. False if there was nothing to compute yet. `clock` is
     /// asked for each plan, and for the end of the oldest step in flight. Where a device takes several passes, the next
-    /// are planned and launched before that.
-    pub(crate) fn step(&mut self, clock: &mut dyn Iterator<Item = Nanos>) -> bool {
+    /// are planned and launched before that. `stolen`: what a recording says that the machine took; without one it is
+    /// asked.
+    pub(crate) fn step(&mut self, clock: &mut dyn Iterator<Item = Nanos>, stolen: Option<Stolen>) -> bool {
         let mut now = || clock.next().expect("time goes on");
         while self.flights.len() < self.most_in_flight() {
             let planned = now();
+            if self.flights.is_empty() {
+                self.machine.begins(planned, &*self.forward);
+            }
             if self.launch(planned) {
                 continue;
             }
@@ -213,7 +222,11 @@ impl EngineCore {
             break;
         }
         self.land();
-        self.complete(now());
+        let done = now();
+        let record = self.scheduler.completes_next().expect("it has landed");
+        let measured = self.machine.ends(record.began_at, done, record.predicted, &*self.forward);
+        self.output.stolen = stolen.unwrap_or(measured);
+        self.complete(done);
         true
     }
 

@@ -187,7 +187,7 @@ impl Driver {
         self.show();
         let clock = self.clock.clone();
         let mut made = true;
-        if self.guard(|core, _| made = core.step(&mut std::iter::repeat_with(|| clock.now()))) {
+        if self.guard(|core, _| made = core.step(&mut std::iter::repeat_with(|| clock.now()), None)) {
             self.has_abandoned = false;
         }
         if self.gate.is_held {

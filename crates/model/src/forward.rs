@@ -14,7 +14,7 @@ use crate::tensors::Tensors;
 use crate::transformer::{Loader, Scratch, Transformer, out_of_memory};
 use checkpoint::weights::{ImageWriter, Weights};
 use checkpoint::{Checkpoint, LoadError};
-use kernels::threads::ThreadError;
+use kernels::threads::{LostTime, ThreadError};
 use kernels::{Backend, DeviceInfo, DeviceLimits, KvDtype, KvShape, RopeTable, WeightClass};
 use std::ops::Range;
 use std::path::PathBuf;
@@ -108,6 +108,12 @@ pub trait Forward: Send {
 
     /// Makes the calling thread the one that computes from now on (it may be pinned to a core).
     fn adopt_thread(&self);
+
+    /// What the machine took of the threads that compute since this was asked last, a system call for each. `None`:
+    /// nobody knows, or nobody has adopted a thread.
+    fn lost(&self) -> Option<LostTime> {
+        None
+    }
 
     /// Copies whole cache blocks `(src, dst)` (copy-on-write).
     fn copy_blocks(&mut self, copies: &[(u32, u32)]);
@@ -450,6 +456,10 @@ impl<B: Backend> Forward for Runner<B> {
 
     fn adopt_thread(&self) {
         self.backend.adopt_thread();
+    }
+
+    fn lost(&self) -> Option<LostTime> {
+        self.backend.lost()
     }
 
     fn copy_blocks(&mut self, copies: &[(u32, u32)]) {

@@ -316,6 +316,7 @@ impl Scheduler {
         }
         assert_eq!(num_taken, output.rows.len(), "tokens of {:?}", output.step);
         step.record.completed_at = now;
+        step.record.stolen = output.stolen;
         self.policy.learn(&step.record);
         core::mem::swap(record, &mut step.record);
         self.plan.recycle(step);
@@ -535,6 +536,11 @@ impl Scheduler {
             Some(step) if self.plan.has_rows => &step.record,
             _ => &self.plan.record,
         }
+    }
+
+    /// The log's entry of the oldest step in flight, but for its results.
+    pub fn completes_next(&self) -> Option<&StepRecord> {
+        self.plan.in_flight.front().map(|step| &step.record)
     }
 
     /// The oldest step in flight: the one that completes next.

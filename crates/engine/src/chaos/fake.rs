@@ -4,8 +4,9 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use kernels::threads::ThreadError;
+use kernels::threads::{LostTime, ThreadError};
 use kernels::{DeviceInfo, DeviceLimits, Isa};
 use model::{Batch, Forward, Logits, ModelConfig, Ticket};
 
@@ -35,6 +36,11 @@ pub(super) struct Faults {
     /// Nanoseconds that a pass takes, and that a row adds.
     pub(super) pass: u64,
     pub(super) row: u64,
+    /// Nanoseconds that the machine takes of the next pass.
+    pub(super) theft: u64,
+    /// What it took since somebody asked, and in all.
+    pub(super) lost: u64,
+    pub(super) all_lost: u64,
 }
 
 /// One position of the cache: the token there, and a hash of all up to it.
@@ -132,7 +138,10 @@ impl Forward for Fake {
             faults.computes += 1;
             let computes = faults.computes;
             let planned = faults.panic_at.take_if(|at| *at <= computes).is_some();
-            (computes, faults.pass + faults.row * batch.token_ids.len() as u64, planned)
+            let theft = std::mem::take(&mut faults.theft);
+            faults.lost += theft;
+            faults.all_lost += theft;
+            (computes, faults.pass + faults.row * batch.token_ids.len() as u64 + theft, planned)
         };
         self.clock.fetch_add(time, Ordering::Relaxed);
         let mut rows = std::mem::take(&mut self.rows);
@@ -185,6 +194,12 @@ impl Forward for Fake {
     }
 
     fn adopt_thread(&self) {}
+
+    fn lost(&self) -> Option<LostTime> {
+        let mut faults = self.faults.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let lost = Duration::from_nanos(std::mem::take(&mut faults.lost));
+        Some(LostTime { caller: lost, most: lost, all: lost })
+    }
 
     fn copy_blocks(&mut self, copies: &[(u32, u32)]) {
         let mut faults = self.faults.lock().unwrap_or_else(|poisoned| poisoned.into_inner());

@@ -52,6 +52,7 @@ pub(super) struct Report {
     restarts: u64,
     replays: u64,
     overlaps: u64,
+    thefts: u64,
 }
 
 impl Report {
@@ -73,6 +74,7 @@ impl Report {
             (&mut self.restarts, other.restarts),
             (&mut self.replays, other.replays),
             (&mut self.overlaps, other.overlaps),
+            (&mut self.thefts, other.thefts),
         ];
         for (sum, more) in pairs {
             *sum += more;
@@ -95,6 +97,7 @@ impl Report {
             ("restarts", self.restarts),
             ("replays", self.replays),
             ("turns with several steps in flight", self.overlaps),
+            ("passes of which the machine took a part", self.thefts),
         ];
         for (what, count) in floors {
             assert!(count >= 20, "too few {what}: {count}");
@@ -133,6 +136,8 @@ struct Weather {
     several_answers: u64,
     prompt_len: usize,
     max_tokens: usize,
+    /// A pass of which the machine takes more than that took.
+    theft: u64,
     /// The journal's reader panics, at most this often in a seed.
     journal_panics: u64,
 }
@@ -226,6 +231,7 @@ impl World {
             several_answers: rng.within(0..=40) as u64,
             prompt_len: rng.within(2..=max_model_len - 4),
             max_tokens: rng.within(2..=max_model_len / 2),
+            theft: if rng.percent(40) { rng.within(1..=30) as u64 } else { 0 },
             journal_panics: u64::from(rng.percent(15)),
         };
         let (pass, row) = (rng.within(1000..=2_000_000) as u64, rng.within(10..=100_000) as u64);
@@ -333,6 +339,10 @@ impl World {
             }
             if self.rng.percent(self.weather.hold) {
                 self.hold();
+            }
+            if self.rng.percent(self.weather.theft) {
+                let theft = self.rng.within(1_500_000..=9_000_000) as u64;
+                self.faults.lock().unwrap_or_else(PoisonError::into_inner).theft = theft;
             }
             self.turn();
         }
@@ -597,8 +607,23 @@ impl World {
         let faults = self.faults.lock().unwrap_or_else(PoisonError::into_inner);
         assert!(!faults.lost_logits, "logits are read while they are kept");
         drop(faults);
+        self.check_stolen(stats.stolen_seconds);
         self.report.steps = stats.steps;
         self.report.preemptions = stats.preemptions;
+    }
+
+    /// What the machine took of steps is all booked on it, and nothing else is.
+    fn check_stolen(&mut self, [during, before]: [f64; 2]) {
+        let lost = self.faults.lock().unwrap_or_else(PoisonError::into_inner).all_lost as f64 / 1e9;
+        let booked = during + before;
+        assert!(booked < lost + 1e-6, "{booked} s are the machine's, which took {lost} s");
+        // Of a step that was given up, or that a journal lost, nobody tells anything; and where passes are made twice,
+        // predictions are not what a pass takes.
+        let weather = &self.weather;
+        if self.report.restarts + self.report.abandoned + weather.hiccup + weather.poisoned == 0 {
+            assert!(booked > lost - 1e-6, "{booked} s are the machine's, which took {lost} s");
+            self.report.thefts += u64::from(lost > 0.0);
+        }
     }
 
     /// What was recorded is what was run.
