@@ -31,8 +31,10 @@
 extern crate alloc;
 
 mod account;
+mod parts;
 
 pub use account::{Account, AnswerTimes, Bill, Cost, Gap, Named, Owner, Shares, Visit, Wait};
+pub use parts::{Parts, parts};
 
 use alloc::collections::BTreeMap;
 use alloc::vec;

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ledger::{Account, Ledger, Owner, Shares};
+use ledger::{Account, Ledger, Owner, Shares, parts};
 use scheduler::cost::{Knot, Terms};
 use scheduler::{
     CostModel, Event, Limits, Nanos, Priority, Request, RequestId, RowOutput, Scheduler, Step, StepOutput, StepRecord,
@@ -447,4 +447,41 @@ fn of_many_the_largest_are_named_and_the_rest_summed() {
     let named: Vec<u64> = others.entries().map(|(id, _)| id.0).collect();
     assert_eq!(named, [11, 10, 9, 8, 7, 6]);
     assert!(others.rest() > Nanos(0) && others.entries().is_sorted_by(|a, b| a.1 >= b.1));
+}
+
+#[test]
+fn a_picture_of_a_step_shows_the_shares_of_the_accounts() {
+    for cost in [Some(machine()), None] {
+        let mut world = World::new(limits(), cost.clone());
+        for (id, prompt) in [(1, 40), (2, 300)] {
+            world.admit(request(id, prompt, 100, world.now));
+        }
+        for _ in 0..3 {
+            world.step(20 * MS, 0);
+        }
+        assert!(parts(&world.record, cost.as_ref()).is_empty(), "answers alone pay alike");
+        let gaps = |world: &World, id| world.ledger.account(RequestId(id)).expect("it is open").bill.gaps;
+        let before = [1, 2].map(|id| gaps(&world, id));
+        for id in [3, 4] {
+            world.admit(request(id, 700, 10, world.now));
+        }
+        let took = 100 * MS;
+        world.step(took, 0);
+        let record = &world.record;
+        assert_eq!((record.decode.len(), record.prefill.len()), (2, 2));
+        let shares = parts(record, cost.as_ref());
+        assert_eq!(shares.len(), 4);
+        for (id, before) in [1, 2].into_iter().zip(before) {
+            let row = record.decode.iter().position(|row| row.request == RequestId(id)).expect("it has a row");
+            let after = gaps(&world, id);
+            for (owner, share) in [(Owner::OwnDecode, shares[row].own), (Owner::OtherPrefill, shares[row].other_prefill)]
+            {
+                let booked = (after.of(owner).0 - before.of(owner).0) as f64 / took as f64;
+                assert!((booked - share).abs() < 1e-6, "{owner:?} of {id}: {booked} and {share}");
+            }
+        }
+        assert!(shares.iter().all(|parts| parts.own > 0.0 && parts.other_prefill > 0.0), "{shares:?}");
+        assert!(shares[0].other_prefill > 0.8, "most of it was read, not written: {shares:?}");
+        assert!(shares[2].own > shares[0].own, "a prompt pays for its own rows");
+    }
 }

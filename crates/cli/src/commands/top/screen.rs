@@ -15,6 +15,8 @@ use std::fmt::Write;
 
 use serde_json::Value;
 
+use figures::Colour;
+
 use crate::figures::{duration, percent, rate};
 
 /// Seconds that the lanes and the rates look back.
@@ -45,13 +47,13 @@ impl Mark {
         }
     }
 
-    /// Of a terminal with eight colours, its own tone of it.
+    /// Prefill and decode as on the page.
     fn colour(self) -> &'static str {
         match self {
             Mark::Nothing => "",
-            Mark::Waiting => "\x1b[2m",
-            Mark::Decode => "\x1b[36m",
-            Mark::Prefill => "\x1b[33m",
+            Mark::Waiting => Colour::Limit.ansi(),
+            Mark::Decode => Colour::Decode.ansi(),
+            Mark::Prefill => Colour::Prefill.ansi(),
         }
     }
 }
