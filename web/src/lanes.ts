@@ -4,6 +4,7 @@
 //
 //   own        [####]      [####]          what a request's own rows cost
 //   strangers        [////]                what others' rows made of the same step, in their phase's colour: hatched
+//                                          and, grey, what the machine ran meanwhile that is none of ours
 
 import { pixel, stripes, theme } from "./draw";
 import type { Log, Step } from "./log";
@@ -120,7 +121,7 @@ export class Lanes {
     const { columns: width, lane, lanes } = view;
     const colours = theme();
     const [prefill, decode, idle] = [pixel(colours.prefill), pixel(colours.decode), pixel(colours.lane)];
-    const [queue, cached, out] = [pixel(colours.queue), pixel(colours.cached), pixel(colours.preempted)];
+    const [queue, cached, out, machine] = [pixel(colours.queue), pixel(colours.cached), pixel(colours.preempted), pixel(colours.quiet)];
     const unit = Math.max(1, Math.round(view.ratio));
     const at = (time: number): number => Math.floor(time / scale) - column;
     const clamp = (x: number): number => Math.min(to, Math.max(from, x));
@@ -156,19 +157,21 @@ export class Lanes {
       for (let k = 0; k < step.decodeOf.length; k += 1) {
         const row = step.decodeOf[k]!.lane - lane;
         if (row < 0 || row >= lanes) continue;
-        const [own, decoded] = borders(step.decode[k]!, begin, last);
+        const [own, decoded, prompts] = borders(step, step.decode[k]!, begin, last);
         for (let x = row * width + clamp(begin); x < row * width + clamp(own); x += 1) if (words[x] !== prefill) words[x] = decode;
         band(others, row, own, decoded, decode);
-        band(others, row, decoded, last, prefill);
+        band(others, row, decoded, prompts, prefill);
+        band(others, row, prompts, last, machine);
       }
       for (let k = 0; k < step.prefillOf.length; k += 1) {
         const row = step.prefillOf[k]!.lane - lane;
         if (row < 0 || row >= lanes) continue;
         const chunk = step.prefill[k]!;
-        const [own, decoded] = borders(chunk, begin, last);
+        const [own, decoded, prompts] = borders(step, chunk, begin, last);
         band(words, row, begin, own, prefill);
         band(others, row, own, decoded, decode);
-        band(others, row, decoded, last, prefill);
+        band(others, row, decoded, prompts, prefill);
+        band(others, row, prompts, last, machine);
         if (chunk.cached > 0 && chunk.start <= chunk.cached) band(words, row, begin, Math.min(begin + 4 * unit, last), cached);
       }
     }
@@ -205,20 +208,26 @@ export class Lanes {
 }
 
 /**
- * Where in a step's columns a row's own share ends, and where that of others' decode rows does; what follows is others' prompts.
- * A single column goes to whoever has most of it.
+ * Where in a step's columns a row's own share ends, that of others' decode rows, and that of others' prompts; what follows is the
+ * machine's. A single column goes to whoever has most of it.
  */
-function borders(row: DecodeRow, begin: number, end: number): [number, number] {
-  if (row.own == null) return [end, end];
-  const [own, decoded] = [row.own, 1 - (row.other_prefill ?? 0)];
-  if (end - begin > 1) return [begin + Math.round(own * (end - begin)), begin + Math.round(decoded * (end - begin))];
-  const largest = Math.max(own, decoded - own, 1 - decoded);
-  return largest === own ? [end, end] : largest === decoded - own ? [begin, end] : [begin, begin];
+function borders(step: Step, row: DecodeRow, begin: number, end: number): [number, number, number] {
+  if (row.own == null && !step.stolen) return [end, end, end];
+  const { own, decode, prefill, machine } = timeOf(step, row);
+  const all = Math.max(1e-9, step.took);
+  if (end - begin > 1) {
+    const at = (ms: number): number => begin + Math.round((ms / all) * (end - begin));
+    return [at(own), at(own + decode), at(own + decode + prefill)];
+  }
+  const most = Math.max(own, decode, prefill, machine);
+  return most === own ? [end, end, end] : most === decode ? [begin, end, end] : most === prefill ? [begin, begin, end] : [begin, begin, begin];
 }
 
 /** Milliseconds of a step by whose they were, seen from one of its rows. */
-export function timeOf(step: Step, row: DecodeRow): { own: number; decode: number; prefill: number } {
+export function timeOf(step: Step, row: DecodeRow): { own: number; decode: number; prefill: number; machine: number } {
+  const machine = Math.min(step.took, step.stolen ?? 0);
+  const took = step.took - machine;
   const own = row.own ?? 1;
   const prefill = row.other_prefill ?? 0;
-  return { own: own * step.took, decode: Math.max(0, 1 - own - prefill) * step.took, prefill: prefill * step.took };
+  return { own: own * took, decode: Math.max(0, 1 - own - prefill) * took, prefill: prefill * took, machine };
 }

@@ -1,6 +1,6 @@
 // What one has chosen on the timeline, below it, until Escape: a place that was clicked, or a stretch of time, summed.
 //
-//   steps in the stretch --> sum() --> tokens by phase, and for each request: own, others' decode, others' prompts, waiting
+//   steps in the stretch --> sum() --> tokens by phase, and for each request: own, others' decode, others' prompts, the machine's, waiting
 
 import { add, el, fill, show } from "./dom";
 import { timeOf } from "./lanes";
@@ -25,6 +25,7 @@ interface Owned {
   own: number;
   decode: number;
   prefill: number;
+  machine: number;
   waiting: number;
 }
 
@@ -43,7 +44,7 @@ export function sum(log: Log, { from, to }: Range): Sum {
   const result: Sum = { steps: 0, promptTokens: 0, outputTokens: 0, late: 0, time: { prefill: 0, both: 0, decode: 0, none: to - from }, requests: [] };
   const owned = new Map<Request, Owned>();
   const of = (request: Request): Owned => {
-    const known = owned.get(request) ?? { request, prompt: 0, output: 0, own: 0, decode: 0, prefill: 0, waiting: 0 };
+    const known = owned.get(request) ?? { request, prompt: 0, output: 0, own: 0, decode: 0, prefill: 0, machine: 0, waiting: 0 };
     owned.set(request, known);
     return known;
   };
@@ -53,6 +54,7 @@ export function sum(log: Log, { from, to }: Range): Sum {
     sum.own += time.own * share;
     sum.decode += time.decode * share;
     sum.prefill += time.prefill * share;
+    sum.machine += time.machine * share;
     if (!ended) return;
     sum.prompt += prompt;
     sum.output += output;
@@ -85,8 +87,8 @@ export function sum(log: Log, { from, to }: Range): Sum {
   return result;
 }
 
-function total({ own, decode, prefill, waiting }: Owned): number {
-  return own + decode + prefill + waiting;
+function total({ own, decode, prefill, machine, waiting }: Owned): number {
+  return own + decode + prefill + machine + waiting;
 }
 
 /** The panel. */
@@ -140,16 +142,16 @@ export class Selection {
   }
 }
 
-const HEADS = ["Request", "Prompt tokens", "Output tokens", "Own rows", "Others' decode", "Others' prompts", "Waiting"];
+const HEADS = ["Request", "Prompt tokens", "Output tokens", "Own rows", "Others' decode", "Others' prompts", "Machine", "Waiting"];
 
 /** Time by owner, for each request and for all. */
 function tableOf(requests: Owned[]): HTMLElement {
   const cells = (one: Omit<Owned, "request">): HTMLElement[] =>
-    [one.prompt.toLocaleString("en"), one.output.toLocaleString("en"), ms(one.own), ms(one.decode), ms(one.prefill), ms(one.waiting)].map((text) => el("td", {}, text));
-  const all = { prompt: 0, output: 0, own: 0, decode: 0, prefill: 0, waiting: 0 };
+    [one.prompt.toLocaleString("en"), one.output.toLocaleString("en"), ms(one.own), ms(one.decode), ms(one.prefill), ms(one.machine), ms(one.waiting)].map((text) => el("td", {}, text));
+  const all = { prompt: 0, output: 0, own: 0, decode: 0, prefill: 0, machine: 0, waiting: 0 };
   for (const one of requests) for (const key of Object.keys(all) as (keyof typeof all)[]) all[key] += one[key];
   const rows = requests.slice(0, ROWS).map((one) => el("tr", {}, el("th", { scope: "row", title: String(one.request.name) }, shortName(one.request.name)), ...cells(one)));
-  if (requests.length > ROWS) rows.push(el("tr", {}, el("th", { scope: "row" }, `and ${count(requests.length - ROWS, "request")} more`), el("td", { colspan: 6 })));
+  if (requests.length > ROWS) rows.push(el("tr", {}, el("th", { scope: "row" }, `and ${count(requests.length - ROWS, "request")} more`), el("td", { colspan: 7 })));
   if (requests.length > 1) rows.push(el("tr", {}, el("th", { scope: "row" }, "all together"), ...cells(all)));
   return el(
     "div",

@@ -589,6 +589,7 @@ function legend(): HTMLElement {
     item("prefill", "prefill: the prompt"),
     item("decode", "decode: the answer"),
     item("stranger", "another request's prompt in the same step"),
+    item("machine", "the machine ran other programs"),
     item("queue", "waiting"),
     item("preempted", "preempted"),
     item("cached", "cached prefix"),

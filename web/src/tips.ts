@@ -52,6 +52,7 @@ function chunk(request: Request, row: PrefillRow, step: Step, name: string): str
   const whole = request.promptTokens > row.len ? ` of ${request.promptTokens.toLocaleString("en")}` : "";
   const lines = [`${name} · prefill`, `${count(row.len, "prompt token")}${whole} in one step of ${ms(step.took)}.`];
   if (row.cached > 0) lines.push(`${count(row.cached, "token")} before them came from the prefix cache.`);
+  if (taken(step)) lines.push(`The machine ran other programs for ${ms(taken(step))} of it.`);
   if (step.decode.length > 0) lines.push(`${count(step.decode.length, "sequence")} in decode shared the step and waited for it.`);
   if (row.samples > 0) lines.push(`The first token came of it${request.ttft == null ? "" : `, ${ms(request.ttft)} after the request`}.`);
   const shared = whose(step, row);
@@ -70,7 +71,8 @@ function token(token: Token, step: Step | undefined, log: Log, name: string): st
   if (others.length > 0) {
     const named = others.slice(0, 3).map((other) => `${shortName(other.request.name)} (${count(other.rows, "token")})`);
     lines.push(`${token.late ? "It waited for the prompt of" : "In the same time the engine read the prompt of"} ${named.join(", ")}${others.length > 3 ? ` and ${others.length - 3} more` : ""}.`);
-  } else if (token.late) lines.push("No prompt was read in this time: it was left out of a step, preempted, or the step itself was slow.");
+  } else if (token.late && !taken(step)) lines.push("No prompt was read in this time: it was left out of a step, preempted, or the step itself was slow.");
+  if (taken(step)) lines.push(`The machine ran other programs for ${ms(taken(step))} of it.`);
   if (step) {
     const row = rowOf(step, request);
     const shared = row && whose(step, row);
@@ -78,6 +80,12 @@ function token(token: Token, step: Step | undefined, log: Log, name: string): st
     if (shared) lines.push(shared);
   }
   return lines;
+}
+
+/** What the machine took of a step and of the time before it, if that is worth a word. */
+function taken(step: Step | undefined): number {
+  const stolen = (step?.stolen ?? 0) + (step?.stolen_before ?? 0);
+  return stolen >= 0.05 ? stolen : 0;
 }
 
 /** Of a first token: how long before its first step. */

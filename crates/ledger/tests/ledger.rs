@@ -8,7 +8,7 @@ use ledger::{Account, Ledger, Owner, Shares, parts};
 use scheduler::cost::{Knot, Terms};
 use scheduler::{
     CostModel, Event, Limits, Nanos, Priority, Request, RequestId, RowOutput, Scheduler, Step, StepOutput, StepRecord,
-    StopRules, Targets, TokenId,
+    Stolen, StopRules, Targets, TokenId,
 };
 
 const MS: u64 = 1_000_000;
@@ -71,6 +71,8 @@ struct World {
     seen: BTreeMap<RequestId, Seen>,
     closed: Vec<Account>,
     record: StepRecord,
+    /// What the machine says that it took of the next step.
+    stolen: Stolen,
 }
 
 impl World {
@@ -84,6 +86,7 @@ impl World {
             seen: BTreeMap::new(),
             closed: Vec::new(),
             record: StepRecord::default(),
+            stolen: Stolen::default(),
         }
     }
 
@@ -103,7 +106,8 @@ impl World {
         if !step.is_empty() {
             let sampled =
                 step.rows().flat_map(|rows| std::iter::repeat_n(RowOutput { seq: rows.seq, token: 7 }, rows.samples));
-            let output = StepOutput { step: step.id, rows: sampled.collect(), ..StepOutput::default() };
+            let stolen = std::mem::take(&mut self.stolen);
+            let output = StepOutput { step: step.id, rows: sampled.collect(), stolen, ..StepOutput::default() };
             let completed = self.scheduler.complete(output, self.now);
             self.record = completed.record;
             self.ledger.step(&self.record, self.scheduler.cost_model(), &mut |_| {});
@@ -210,6 +214,7 @@ fn random_run(seed: u64) -> (Shares, Shares) {
     };
     let mut world = World::new(limits, (!rng.one_in(3)).then(machine));
     let cancels = rng.one_in(2);
+    let is_busy = rng.one_in(2);
     let mut next_id = 0;
     let mut before = world.now;
     for round in 0..400 {
@@ -232,6 +237,10 @@ fn random_run(seed: u64) -> (Shares, Shares) {
         }
         before = world.now;
         let after = if rng.one_in(20) { rng.below(40 * MS) } else { rng.below(MS) };
+        if is_busy && rng.one_in(3) {
+            // Sometimes more than there was.
+            world.stolen = Stolen { before: Nanos(rng.below(2 * MS)), during: Nanos(rng.below(40 * MS)) };
+        }
         world.step(rng.below(30 * MS), after);
     }
     for _ in 0..3000 {
@@ -358,6 +367,55 @@ fn who_comes_in_the_middle_of_a_step_waits_for_it() {
     let ttft = world.account(2).bill.ttft;
     assert_eq!((ttft.of(Owner::QueueBudget), ttft.of(Owner::Overhead)), (Nanos(6 * MS), Nanos(2 * MS)));
     assert_eq!(ttft.total(), Nanos(13 * MS));
+}
+
+#[test]
+fn what_the_machine_took_is_nobodys_rows() {
+    let knots = [(1, 0.010), (100, 0.010), (1100, 0.110)].map(|(rows, seconds)| Knot { rows, seconds });
+    // (what the machine took of the late step; who its gap belongs to)
+    let cases: [(u64, &[(&str, u64)]); 3] = [
+        (0, &[("own_decode", 51_870), ("other_prefill", 156_129), ("overhead", 1_000)]),
+        (167_900_000, &[("own_decode", 10_000), ("other_prefill", 30_100), ("machine", 167_900), ("overhead", 1_000)]),
+        (208_000_000, &[("machine", 208_000), ("overhead", 1_000)]),
+    ];
+    for (stolen, want) in cases {
+        let mut world = World::new(limits(), Some(CostModel::new(knots.to_vec(), Terms::default())));
+        world.admit(request(1, 50, 4, world.now));
+        world.step(10 * MS, 0);
+        world.step(10 * MS, MS);
+        world.admit(request(2, 400, 2, world.now));
+        // 40.1 ms of work, as in the test of the long prompt.
+        world.stolen.during = Nanos(stolen);
+        world.step(208 * MS, MS);
+        let costs = world.ledger.of(RequestId(2)).expect("it is open").bill.cost.total();
+        world.step(10 * MS, 0);
+        let account = world.account(1);
+        let late = account.longest_gaps.iter().max_by_key(|gap| gap.shares.total()).expect("it has gaps");
+        assert_eq!(micros(&late.shares, &Owner::OF_GAP), want, "{stolen}");
+        // The prompt did not cost what the machine took.
+        assert_eq!(costs, late.shares.of(Owner::OtherPrefill), "{stolen}");
+    }
+}
+
+#[test]
+fn who_waits_for_a_disturbed_step_waits_for_the_machine_too() {
+    let mut world = World::new(Limits { max_num_seqs: 1, ..limits() }, None);
+    world.admit(request(1, 100, 2, world.now));
+    let began = world.now;
+    world.stolen = Stolen { before: Nanos(0), during: Nanos(5 * MS) };
+    world.step(10 * MS, 2 * MS);
+    // It came 4 ms before the end of that step: half of that was the machine's, as far as anybody can know.
+    world.admit(request(2, 10, 1, Nanos(began.0 + 6 * MS)));
+    world.stolen = Stolen { before: Nanos(MS), during: Nanos(7 * MS) };
+    world.step(10 * MS, 3 * MS);
+    // Between two steps no more can be taken than there is.
+    world.stolen = Stolen { before: Nanos(9 * MS), during: Nanos(0) };
+    world.step(5 * MS, 0);
+    let ttft = world.account(2).bill.ttft;
+    let of = |owner| ttft.of(owner).0 / MS;
+    assert_eq!([of(Owner::Machine), of(Owner::QueueSeats) + of(Owner::QueueBudget)], [2 + 1 + 7 + 3, 2 + 3]);
+    assert_eq!([of(Owner::OwnPrefill), of(Owner::Overhead)], [5, 1]);
+    assert_eq!(ttft.total(), Nanos(24 * MS));
 }
 
 #[test]

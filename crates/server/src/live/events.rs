@@ -90,11 +90,17 @@ pub(crate) fn step_object(text: &mut String, number: u64, record: &StepRecord, n
     text.push_str("{\"id\":");
     integer(text, number);
     text.push_str(",\"at\":");
-    milliseconds(text, record.scheduled_at);
+    milliseconds(text, record.began_at);
     text.push_str(",\"took\":");
     milliseconds(text, record.took());
     text.push_str(",\"predicted\":");
     milliseconds(text, record.predicted);
+    for (name, stolen) in [(",\"stolen\":", record.stolen.during), (",\"stolen_before\":", record.stolen.before)] {
+        if stolen > Nanos(0) {
+            text.push_str(name);
+            milliseconds(text, stolen);
+        }
+    }
     text.push_str(",\"decode\":[");
     for (index, row) in record.decode.iter().enumerate() {
         begin_row(text, index, row, names);
