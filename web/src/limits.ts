@@ -4,6 +4,13 @@
 import type { Step } from "./log";
 import type { Limits } from "./wire";
 
+/** What a step has reached is possible: the limits are at least that, whatever was measured. */
+export function raise(limits: Limits | null, step: { took: number; flops: number; bytes: number }): void {
+  if (!limits || step.took <= 0) return;
+  limits.matrix_flops = Math.max(limits.matrix_flops, (step.flops / step.took) * 1000);
+  limits.read_bandwidth = Math.max(limits.read_bandwidth, (step.bytes / step.took) * 1000);
+}
+
 /** The newest steps in which the engine worked for about `busy` ms. */
 export function newest(steps: Step[], busy: number): Step[] {
   let sum = 0;

@@ -225,8 +225,7 @@ class Costs {
     const why = !compute
       ? "Memory bandwidth bound it: every weight is read for few rows, and the arithmetic waits."
       : `Arithmetic bound it${rows >= 16 ? ": so many rows share each weight that reading the weights is the lesser part" : ""}.`;
-    const faster = compute ? " It was faster than that limit as it was measured: other programs were busy then." : " It was faster than memory alone allows, so part of it stayed in the processor's cache.";
-    const rest = binding.share > 1.02 ? faster : ` It reached ${percent(binding.share)} of that limit.`;
+    const rest = ` It reached ${percent(binding.share)} of that limit.`;
     return `${work} ${why}${rest}${guess}`;
   }
 }
