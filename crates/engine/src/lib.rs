@@ -69,7 +69,7 @@ pub use door::{
     Prompt, RawRequest, Rejection, ServiceClass, ValidatedRequest,
 };
 pub use kernels::room::Limit as MemoryLimit;
-pub use kernels::{Arithmetic, DeviceInfo, DeviceLimits, Isa, KvDtype, WeightClass};
+pub use kernels::{Arithmetic, Certainty, DeviceInfo, DeviceLimits, Isa, KvDtype, WeightClass};
 pub use ledger;
 pub use live::{InScene, KvMap, LoggedStep, Percentiles, Place, Scene};
 pub use memory::available_bytes as available_memory;

@@ -78,7 +78,7 @@ impl QueueWait {
         wait.read().is_some().then_some(wait)
     }
 
-    /// So far; a wait that is not over yet does not count. One system call, some microseconds. `None` once the thread
+    /// So far; a wait that is not over yet does not count. One system call, some 0.3 us. `None` once the thread
     /// is gone.
     pub fn read(&self) -> Option<Duration> {
         let mut text = [0; 96];
@@ -87,11 +87,12 @@ impl QueueWait {
     }
 }
 
-/// `ran waited timeslices`, in nanoseconds: the second. Zeros alone: the kernel counts nothing.
+/// `ran waited timeslices`, in nanoseconds: the second. No timeslice: the kernel counts nothing. (A thread that began a
+/// moment ago has one, and has not run yet.)
 fn parse_schedstat(text: &str) -> Option<Duration> {
     let mut numbers = text.split_ascii_whitespace().map(|number| number.parse::<u64>().ok());
-    let (ran, waited) = (numbers.next()??, numbers.next()??);
-    (ran > 0).then_some(Duration::from_nanos(waited))
+    let (_ran, waited, slices) = (numbers.next()??, numbers.next()??, numbers.next()??);
+    (slices > 0).then_some(Duration::from_nanos(waited))
 }
 
 #[cfg(unix)]
@@ -166,7 +167,8 @@ mod tests {
     #[test]
     fn what_the_kernel_counts_is_understood() {
         assert_eq!(parse_schedstat("70000 3832043 2\n"), Some(Duration::from_nanos(3_832_043)));
-        assert!(["", "1", "0 0 0", "x 1 2", "1 -2 3"].iter().all(|text| parse_schedstat(text).is_none()));
+        assert_eq!(parse_schedstat("0 23720 1\n"), Some(Duration::from_nanos(23_720)));
+        assert!(["", "1", "1 2", "0 0 0", "x 1 2", "1 -2 3"].iter().all(|text| parse_schedstat(text).is_none()));
     }
 
     #[test]

@@ -250,7 +250,7 @@ impl Certainty {
     }
 
     /// Of what was measured well at an earlier time.
-    pub fn kept() -> Certainty {
+    pub const fn kept() -> Certainty {
         Certainty { samples: LEAST_SAMPLES, undisturbed: LEAST_SAMPLES, spread: 0.0 }
     }
 
