@@ -501,7 +501,8 @@ pub(crate) struct Meter {
 }
 
 impl Meter {
-    /// Gives the time until `to`, in which it had no row, to its owners: `own` of it was its request's other answers'.
+    /// Gives the time until `to`, in which it had no row, to its owners. `own` of it was its request's: its other answers
+    /// held or computed something, or it held blocks itself while they were loaded from a tier.
     /// Returns what steps took of it.
     pub(crate) fn settle(&mut self, to: Nanos, clocks: &Clocks, mut own: u64) -> Shares {
         let mut shares = Shares::default();
@@ -516,7 +517,7 @@ impl Meter {
             };
             let others = nanos.saturating_sub(own);
             shares.add(owner, others);
-            shares.add(Owner::OwnDecode, nanos - others);
+            shares.add(if self.tokens > 0 { Owner::OwnDecode } else { Owner::OwnPrefill }, nanos - others);
             own -= nanos - others;
         }
         self.pending.merge(&shares);

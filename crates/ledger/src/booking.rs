@@ -114,8 +114,17 @@ impl Ledger {
         let per_row = prices.pass(rows) / rows.max(1.0);
         let price = |group: &Group| group.decode.at(per_row) + group.prefill.at(per_row);
         share_out(took, self.groups.iter().map(|group| (group.request, price(group))), seat);
-        let holders = record.holders.iter().map(|&Holder { request, held }| (request, held as f64));
-        share_out(took, holders, line);
+        // What decode rows take of a step passes while somebody holds what is short, whoever it is; what prompts take
+        // makes it longer for all.
+        let decode: f64 = self.groups.iter().map(|group| group.decode.at(per_row)).sum();
+        let held = record.holders.iter().map(|holder| holder.held).sum::<u64>().max(1) as f64;
+        let prompts = self.prompts.iter().map(|prompt| (prompt.request, prompt.price.at(per_row)));
+        let holders =
+            record.holders.iter().map(|&Holder { request, held: part }| (request, part as f64 / held * decode));
+        line.clear();
+        if !record.holders.is_empty() {
+            share_out(took, prompts.chain(holders), line);
+        }
         if line.is_empty() {
             line.extend_from_slice(seat);
         }
@@ -140,7 +149,8 @@ impl Ledger {
                     (Place::Line, Some(Blocked::Seats)) => &mut cost.queue_seats,
                     _ => &mut cost.queue_budget,
                 };
-                let of = [ttft, preempted - own.of(place, Of::Preempted), left_out - own.of(place, Of::LeftOut)];
+                let own = [Of::Ttft, Of::Preempted, Of::LeftOut].map(|of| own.of(place, of));
+                let of = [ttft - own[0], preempted - own[1], left_out - own[2]];
                 in_ttfts.0 += nanos * of[0];
                 cost.waiting.0 += nanos * of[1];
                 cost.left_out.0 += nanos * of[2];
