@@ -426,7 +426,8 @@ export class Timeline {
     this.byKeyboard = byKeyboard;
     show(this.tip, hit != null);
     if (hit) this.tell(describe(hit, this.log));
-    if (hit?.kind === "token" && hit.token.gap != null && typeof hit.token.request.name === "string") void this.askOwners(hit);
+    const hasOwners = hit?.kind === "queue" || (hit?.kind === "token" && hit.token.gap != null);
+    if (hit && hasOwners && typeof requestOf(hit).name === "string") void this.askOwners(hit);
     this.redraw();
   }
 
@@ -450,14 +451,15 @@ export class Timeline {
     style.top = `${Math.min(this.surface.height, y)}px`;
   }
 
-  /** For one's own requests the server's ledger knows to the microsecond whom a gap was spent on. */
-  private async askOwners(hit: Hit & { kind: "token" }): Promise<void> {
+  /** For one's own requests the server's ledger knows to the microsecond whom a gap, or the queue, was spent on. */
+  private async askOwners(hit: Hit): Promise<void> {
     await new Promise((resolve) => setTimeout(resolve, 200));
     if (this.hit !== hit) return;
-    const { request } = hit.token;
+    const request = requestOf(hit);
     const response = await this.app.api(`/v1/requests/${encodeURIComponent(String(request.name))}/timeline`).catch(() => null);
     if (!response?.ok || this.hit !== hit) return;
-    const told = ownersOf((await response.json()) as TimelineAnswer, hit.token);
+    const answer = (await response.json()) as TimelineAnswer;
+    const told = hit.kind === "token" ? ownersOfToken(answer, hit.token) : ownersOfQueue(answer);
     if (told && this.hit === hit) this.tell([...describe(hit, this.log), ...told]);
   }
 }
@@ -466,20 +468,36 @@ export class Timeline {
 interface TimelineAnswer {
   prompts: {
     ttft_ms: number | null;
-    late_tokens: { answer: number; at_ms: number; gap_ms: number; owners: Record<string, number>; delayed_by: { request: string | number | null; ms: number }[] }[];
+    ttft: Record<string, number>;
+    ttft_delayed_by: Delay[];
+    late_tokens: { answer: number; at_ms: number; gap_ms: number; owners: Record<string, number>; delayed_by: Delay[] }[];
   }[];
 }
 
-function ownersOf(answer: TimelineAnswer, token: Token): string[] | null {
+type Delay = { request: string | number | null; ms: number };
+
+/** Whose time it was, and who of the others. */
+function told(owners: [string, number][], others: Delay[], what: string): string[] {
+  const parts = owners.filter(([, value]) => value >= 0.05).sort((a, b) => b[1] - a[1]);
+  const lines = [`The ledger: ${parts.map(([name, value]) => `${name.replace(/_ms$/, "").replaceAll("_", " ")} ${ms(value)}`).join(", ")}.`];
+  const named = others.filter((other) => other.ms >= 0.05);
+  if (named.length > 0) lines.push(`${what} ${named.map((other) => `${other.request == null ? "others" : shortName(other.request)} ${ms(other.ms)}`).join(", ")}.`);
+  return lines;
+}
+
+/** Whom a request waited for until its first token. */
+function ownersOfQueue(answer: TimelineAnswer): string[] | null {
+  const [prompt] = answer.prompts;
+  if (answer.prompts.length !== 1 || !prompt) return null;
+  return told(Object.entries(prompt.ttft), prompt.ttft_delayed_by, "Until its first token it waited for");
+}
+
+function ownersOfToken(answer: TimelineAnswer, token: Token): string[] | null {
   for (const prompt of answer.prompts) {
     for (const late of prompt.late_tokens) {
       const sinceFirst = late.at_ms - (prompt.ttft_ms ?? 0);
       if (late.answer !== token.answer || Math.abs(sinceFirst - (token.at - (token.request.firstToken ?? 0))) > 2) continue;
-      const parts = Object.entries(late.owners).filter(([, value]) => value >= 0.05).sort((a, b) => b[1] - a[1]);
-      const lines = [`The ledger: ${parts.map(([name, value]) => `${name.replace(/_ms$/, "").replaceAll("_", " ")} ${ms(value)}`).join(", ")}.`];
-      const others = late.delayed_by.filter((other) => other.ms >= 0.05);
-      if (others.length > 0) lines.push(`Delayed by ${others.map((other) => `${other.request == null ? "others" : shortName(other.request)} ${ms(other.ms)}`).join(", ")}.`);
-      return lines;
+      return told(Object.entries(late.owners), late.delayed_by, "Delayed by");
     }
   }
   return null;

@@ -501,9 +501,9 @@ pub(crate) struct Meter {
 }
 
 impl Meter {
-    /// Gives the time until `to`, in which it had no row, to its owners. `own` of it was its request's: its other answers
-    /// held or computed something, or it held blocks itself while they were loaded from a tier.
-    /// Returns what steps took of it.
+    /// Gives the time until `to`, in which it had no row, to its owners. `own` of it was its request's: its other
+    /// answers held or computed something, or it held blocks itself while they were loaded from a tier. Returns what
+    /// steps took of it.
     pub(crate) fn settle(&mut self, to: Nanos, clocks: &Clocks, mut own: u64) -> Shares {
         let mut shares = Shares::default();
         let steps = clocks.steps.iter().zip(&self.at.steps).map(|(now, then)| now - then);

@@ -1,4 +1,4 @@
-//! Whom somebody waits for while its first token is out: many by name, because who is small now may be large in the end.
+//! Whom somebody waits for while its first token is out: many by name, for who is small now may be large in the end.
 
 use scheduler::RequestId;
 

@@ -1,12 +1,12 @@
 //! What a request would have waited had another never come: the past once more without it, in the simulator.
 //!
 //! ```text
-//! past --- everybody ----------> the production scheduler, virtual clock ---> simulated      beside what was: how far off
-//!      \-- all but one -------->                                         ---> without        the answer
+//! past --- everybody --> the production scheduler, virtual clock --> simulated     beside what was: how far off
+//!      \-- all but one -->                                        --> without       the answer
 //! ```
 //!
-//! The ledger books a wait on those who were there ([`ledger`]); this is what it would have been. Both together say what
-//! a request cost: whom it kept waiting, and how much of that others would have kept them waiting anyway.
+//! The ledger books a wait on those who were there ([`ledger`]); this is what it would have been. Both together say
+//! what a request cost: whom it kept waiting, and how much of that others would have kept them waiting anyway.
 
 use engine::past::Past;
 use scheduler::RequestId;
@@ -45,8 +45,8 @@ pub struct AnswerWithout {
     pub without: AnswerFigures,
 }
 
-/// Every answer of the past but those of `other`, in the order of arrival. `watcher` sees each step of both courses, and
-/// says whether they are to go on. An error if `other` had no token in this past, or was alone in it.
+/// Every answer of the past but those of `other`, in the order of arrival. `watcher` sees each step of both courses,
+/// and says whether they are to go on. An error if `other` had no token in this past, or was alone in it.
 pub fn without(past: &Past, other: &[RequestId], watcher: &mut Watcher<'_>) -> Result<Vec<AnswerWithout>, WhatIfError> {
     let stage = Stage::of(past)?;
     let is_other = |id: &RequestId| other.contains(id);

@@ -72,7 +72,7 @@ impl Registry {
     }
 
     /// The tenant's request of this name; of several the newest.
-    fn find(&self, tenant: Option<Tenant>, name: &str) -> Option<Arc<Served>> {
+    pub(crate) fn find(&self, tenant: Option<Tenant>, name: &str) -> Option<Arc<Served>> {
         let is_it = |served: &&Arc<Served>| {
             served.tenant == tenant && (served.response_id == name || served.request_id == name)
         };
