@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use scheduler::{Blocked, Holder, Nanos, RequestId, StepRecord};
 
 use crate::account::{Account, Cost, Meter};
-use crate::owed::{Parts, Place, share_out};
+use crate::owed::{Debts, Place, share_out};
 use crate::waits::{Of, Waiters, Waits};
 use crate::{Group, Ledger, Owner, Prices};
 
@@ -38,7 +38,7 @@ impl DecodeInGaps {
 
 /// Of what decode rows of others took of the group at `index`, so many nanoseconds, each one's part: into `parts`, and
 /// on them.
-pub(crate) fn name_decode(groups: &mut [Group], index: usize, nanos: u64, parts: &mut Parts) {
+pub(crate) fn name_decode(groups: &mut [Group], index: usize, nanos: u64, parts: &mut Debts) {
     let (request, per_row) = (groups[index].request, groups[index].per_row);
     let is_other = |group: &&Group| group.request != request && group.decode.rows > 0.0;
     let others = groups.iter().filter(is_other).map(|group| (group.request, group.decode.at(per_row)));
@@ -108,7 +108,7 @@ impl Ledger {
 
     /// What the step took of those who waited for it.
     pub(crate) fn book_waits(&mut self, record: &StepRecord, prices: &Prices<'_>) {
-        let took = self.last_step.took;
+        let took = self.last_step.took - self.last_step.stolen;
         let Waits { owed, shares: [line, seat], waiters, booked, .. } = &mut self.waits;
         let rows: f64 = self.groups.iter().map(|group| group.decode.rows + group.prefill.rows).sum();
         let per_row = prices.pass(rows) / rows.max(1.0);
@@ -166,14 +166,15 @@ impl Ledger {
     /// Who came while a step ran has waited for it since, as everybody in the queue. Returns how long.
     pub(crate) fn book_under_way(&mut self, arrived: Nanos, meter: &mut Meter) -> u64 {
         let step = self.last_step;
-        let waited = Nanos(step.from.0 + step.took).since(arrived.max(step.from)).0;
+        let waited = Nanos(step.began.0 + step.took).since(arrived.max(step.began)).0;
+        let stolen = step.stolen_in(waited);
         let owner = [Owner::QueueKv, Owner::QueueSeats, Owner::QueueBudget][step.cause];
+        let (took, others) = (u128::from((step.took - step.stolen).max(1)), u128::from(waited - stolen));
         let (mut sum, mut given) = (0, 0);
         for &(request, nanos) in &self.waits.shares[Place::Line as usize] {
             sum += nanos;
-            let end = (u128::from(sum) * u128::from(waited) / u128::from(step.took.max(1))) as u64;
-            let part = end - given;
-            given = end;
+            let part = (u128::from(sum) * others / took) as u64 - given;
+            given += part;
             meter.tally.add(request, part);
             if part > 0 {
                 let cost = cost_of(&mut self.accounts, &mut self.late, request);
@@ -181,9 +182,10 @@ impl Ledger {
             }
         }
         meter.pending.add(owner, given);
+        meter.pending.add(Owner::Machine, stolen);
         self.waits.booked += given;
         self.waits.delayed += given;
-        given
+        given + stolen
     }
 
     /// Panics unless both sides of the books agree: every nanosecond that others took of a request is booked on them.

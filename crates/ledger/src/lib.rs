@@ -13,6 +13,10 @@
 //! for it as if they were alone, and the others for what more rows make of it, in proportion to their rows. Without a
 //! model a row costs one, and a pass costs at least [`ROWS_OF_A_PASS`].
 //!
+//! What the machine did for others while the engine's threads were ready ([`scheduler::Stolen`]) is nobody's rows: it is
+//! taken off a step before the step is shared out, and is [`Owner::Machine`] for everybody whom the step carried or
+//! kept waiting.
+//!
 //! A step that carried no row of a waiting request is queue time, by what kept the first in line waiting; the time
 //! between steps is overhead, unless somebody holds the engine to look at it. Sums are integers: the parts of a TTFT or
 //! of a gap are the whole, to the nanosecond.
@@ -29,10 +33,14 @@ extern crate alloc;
 mod account;
 mod booking;
 mod owed;
+mod parts;
+mod prices;
 mod tally;
 mod waits;
 
 pub use account::{Account, AnswerTimes, Bill, Cost, Gap, Named, Owner, Shares, Visit, Wait};
+pub use parts::{Parts, parts};
+pub use prices::ROWS_OF_A_PASS;
 
 use alloc::collections::BTreeMap;
 use alloc::vec;
@@ -41,15 +49,11 @@ use core::ops::Range;
 
 use account::{Clocks, Meter};
 use booking::{DecodeInGaps, name_decode};
-use owed::Parts;
-use scheduler::cost::Terms;
+use owed::Debts;
+use prices::{Price, Prices};
 use scheduler::{Blocked, CostModel, FinishReason, Nanos, Preempted, Request, RequestId, StepRecord, Work};
 use tally::Tally;
 use waits::{Waits, rowless};
-
-/// Without a cost model: a pass over the weights costs as much as computing so many rows, about what a CPU with matrix
-/// units computes while it reads them.
-pub const ROWS_OF_A_PASS: usize = 64;
 
 /// Sums over all requests, of tokens that have come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -93,12 +97,23 @@ pub struct Ledger {
     prompts: Vec<Prompt>,
 }
 
-/// When a step was, and what it counted as.
+/// The newest step, for those who came while it ran.
 #[derive(Clone, Copy, Debug, Default)]
 struct LastStep {
-    from: Nanos,
-    took: u64,
+    began: Nanos,
+    /// What it counted as.
     cause: usize,
+    took: u64,
+    /// Of which the machine took so much.
+    stolen: u64,
+}
+
+impl LastStep {
+    /// Of the last `nanos` of it, what the machine took: nobody knows when in the step that was, so a part as large.
+    fn stolen_in(&self, nanos: u64) -> u64 {
+        let share = u128::from(nanos) * u128::from(self.stolen) / u128::from(self.took.max(1));
+        nanos.min(share as u64)
+    }
 }
 
 /// One row of a record, priced.
@@ -115,6 +130,15 @@ struct Item {
     cached_tokens: usize,
 }
 
+/// A step's time.
+#[derive(Clone, Copy, Debug)]
+struct Span {
+    from: Nanos,
+    took: u64,
+    /// Of which the machine took so much.
+    stolen: u64,
+}
+
 /// What one request has in a step.
 #[derive(Clone, Debug)]
 struct Group {
@@ -129,25 +153,6 @@ struct Group {
     per_row: f64,
     /// What its decode rows took of those who wait for their first token.
     decode_in_ttfts: u64,
-}
-
-/// Rows, and what they cost beyond the pass over the weights.
-#[derive(Clone, Copy, Debug, Default)]
-struct Price {
-    rows: f64,
-    beyond: f64,
-}
-
-impl Price {
-    fn add(&mut self, rows: usize, beyond: f64) {
-        self.rows += rows as f64;
-        self.beyond += beyond;
-    }
-
-    /// With the pass at so much per row.
-    fn at(&self, per_row: f64) -> f64 {
-        self.beyond + self.rows * per_row
-    }
 }
 
 /// A request with prompt rows in the step.
@@ -206,21 +211,27 @@ impl Ledger {
     /// Takes a completed step in. `cost`: what predicted it. `news` hears what it brought to whom, in no order.
     pub fn step(&mut self, record: &StepRecord, cost: Option<&CostModel>, news: &mut dyn FnMut(News<'_>)) {
         self.late.clear();
-        self.advance(record.scheduled_at);
+        let between = record.began_at.since(self.now).0;
+        self.advance(record.began_at);
+        let stolen = record.stolen.before.0.min(between);
+        self.clocks.between -= stolen;
+        self.clocks.stolen_between += stolen;
         let (from, before) = (self.now, self.clocks);
         let took = record.completed_at.since(from).0;
+        let stolen = record.stolen.during.0.min(took);
         let cause = match record.blocked {
             Some(Blocked::Kv) => 0,
             Some(Blocked::Seats) => 1,
             Some(Blocked::Budget) | None => 2,
         };
-        self.clocks.steps[cause] += took;
+        self.clocks.steps[cause] += took - stolen;
+        self.clocks.stolen += stolen;
         self.now = Nanos(from.0 + took);
-        self.last_step = LastStep { from, took, cause };
+        self.last_step = LastStep { began: from, cause, took, stolen };
         let prices = Prices::of(cost);
         self.read_rows(record, &prices);
         self.note_preempted(record, from, &before);
-        self.share_out(from, took, &before, &prices, news);
+        self.share_out(Span { from, took, stolen }, &before, &prices, news);
         self.book_waits(record, &prices);
     }
 
@@ -280,7 +291,7 @@ impl Ledger {
 
     /// What a request has waited for its first token, as long as that is out.
     fn read_open_ttft(&self, account: &mut Account) {
-        rowless(account, 0, self.now, &self.clocks, &self.waits.owed, &mut Parts::new());
+        rowless(account, 0, self.now, &self.clocks, &self.waits.owed, &mut Debts::new());
         let meter = &account.answers[0];
         (account.bill.ttft, account.bill.ttft_others) = (meter.pending, meter.tally.named());
     }
@@ -356,13 +367,13 @@ impl Ledger {
     /// Gives the step's time to owners, once for each answer that it carried.
     fn share_out(
         &mut self,
-        from: Nanos,
-        took: u64,
+        Span { from, took, stolen }: Span,
         before: &Clocks,
         prices: &Prices<'_>,
         news: &mut dyn FnMut(News<'_>),
     ) {
         let to = Nanos(from.0 + took);
+        let took = took - stolen;
         let (mut decode, mut rows) = (Price::default(), 0.0);
         for group in &self.groups {
             decode.add(0, group.decode.beyond);
@@ -425,6 +436,7 @@ impl Ledger {
                     name_decode(&mut self.groups, index, others, &mut self.waits.parts);
                     self.waits.parts.iter().for_each(|&(request, nanos)| meter.tally.add(request, nanos));
                 }
+                meter.pending.add(Owner::Machine, stolen);
                 for prompt in &mut self.prompts {
                     meter.pending.add(Owner::OtherPrefill, prompt.nanos);
                     prompt.cost[usize::from(has_token)] += prompt.nanos;
@@ -539,50 +551,4 @@ fn take_tokens(
         account.keep_gap(Gap { answer: item.answer as u16, token, at: now, shares, others });
     }
     news(News::Token { gap: Some(gap) });
-}
-
-/// What rows cost, in units that are scaled away: the model's seconds, or rows.
-struct Prices<'a> {
-    cost: Option<&'a CostModel>,
-    terms: Terms,
-    /// A pass for one row: what most shares ask for.
-    pass_of_one: f64,
-}
-
-impl Prices<'_> {
-    fn of(cost: Option<&CostModel>) -> Prices<'_> {
-        let terms = cost.map(CostModel::terms).unwrap_or_default();
-        let mut prices = Prices { cost, terms, pass_of_one: 0.0 };
-        prices.pass_of_one = prices.measure_pass(1.0);
-        prices
-    }
-
-    /// The pass over the weights for so many rows.
-    fn pass(&self, rows: f64) -> f64 {
-        if rows == 1.0 { self.pass_of_one } else { self.measure_pass(rows) }
-    }
-
-    fn measure_pass(&self, rows: f64) -> f64 {
-        let Some(cost) = self.cost else { return rows.max(ROWS_OF_A_PASS as f64) };
-        // The machine's drift is the same for all parts of a step, so it is left out of all.
-        let work = Work { decode_rows: rows as usize, ..Work::default() };
-        cost.parts(&work).weights / cost.drift()[0]
-    }
-
-    /// What rows cost beyond the pass.
-    fn beyond(&self, prefill: bool, start: usize, len: usize, ends: bool) -> f64 {
-        let mut work = Work::default();
-        if prefill {
-            work.add_chunk(start, len, ends)
-        } else {
-            work.add_decode(start + 1)
-        }
-        // One read of the head serves all rows with logits, as the pass serves all rows: it is nobody's own.
-        let Terms { pair, key, row, prompt, head: _, logits } = self.terms;
-        pair * work.prefill_pairs as f64
-            + key * work.decode_context as f64
-            + row * work.decode_rows as f64
-            + prompt * work.prefill_seqs as f64
-            + logits * work.logit_rows as f64
-    }
 }

@@ -34,7 +34,7 @@ pub(crate) enum Place {
 }
 
 /// Nanoseconds by request.
-pub(crate) type Parts = Vec<(RequestId, u64)>;
+pub(crate) type Debts = Vec<(RequestId, u64)>;
 
 /// What was owed when a wait began.
 #[derive(Debug)]
@@ -123,7 +123,7 @@ impl Owed {
     }
 
     /// What somebody who waits since `mark` owes to whom, by rising request, into `parts`.
-    pub(crate) fn since(&self, place: Place, mark: &Mark, parts: &mut Parts) {
+    pub(crate) fn since(&self, place: Place, mark: &Mark, parts: &mut Debts) {
         parts.clear();
         let here = self.places.iter().map(|(_, &at)| (at, &self.holders[at]));
         let gone = self.gone.iter().rev().take_while(|gone| gone.after > mark.after);
@@ -147,7 +147,7 @@ impl Owed {
 
 /// Shares `nanos` out by weight, in their order, into `parts`: each part ends where the sum so far ends, rounded down,
 /// so together they are the whole. All of it is nobody's if nothing weighs anything.
-pub(crate) fn share_out(nanos: u64, weights: impl Iterator<Item = (RequestId, f64)> + Clone, parts: &mut Parts) {
+pub(crate) fn share_out(nanos: u64, weights: impl Iterator<Item = (RequestId, f64)> + Clone, parts: &mut Debts) {
     parts.clear();
     let total: f64 = weights.clone().map(|(_, weight)| weight).sum();
     if total <= 0.0 {
@@ -176,7 +176,7 @@ mod tests {
     const B: RequestId = RequestId(2);
     const C: RequestId = RequestId(3);
 
-    fn since(owed: &Owed, mark: &Mark) -> Parts {
+    fn since(owed: &Owed, mark: &Mark) -> Debts {
         let mut parts = Vec::new();
         owed.since(Place::Line, mark, &mut parts);
         parts

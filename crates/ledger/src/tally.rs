@@ -3,7 +3,7 @@
 use scheduler::RequestId;
 
 use crate::account::Named;
-use crate::owed::Parts;
+use crate::owed::Debts;
 
 /// Requests in a tally; beyond, the smallest is named no more.
 const MOST_TALLIED: usize = 256;
@@ -12,7 +12,7 @@ const MOST_TALLIED: usize = 256;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tally {
     /// By rising request.
-    parts: Parts,
+    parts: Debts,
     rest: u64,
 }
 

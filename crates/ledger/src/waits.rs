@@ -24,7 +24,7 @@ use alloc::sync::Arc;
 use scheduler::{Nanos, RequestId};
 
 use crate::account::{Account, Clocks, Meter, Wait};
-use crate::owed::{Mark, Owed, Parts, Place};
+use crate::owed::{Debts, Mark, Owed, Place};
 
 /// What a wait is part of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,9 +71,9 @@ pub(crate) struct Waits {
     /// Answers that have blocks and have not ended.
     pub(crate) num_in: u64,
     /// Of the newest step, for each place: what one who waits there owes to whom. Together it is what the step took.
-    pub(crate) shares: [Parts; 2],
+    pub(crate) shares: [Debts; 2],
     /// Kept for its memory.
-    pub(crate) parts: Parts,
+    pub(crate) parts: Debts,
     /// Every nanosecond that was ever booked on a request, that was ever in somebody's sum as others', and that will be
     /// in none because its wait ended with its answer.
     pub(crate) booked: u64,
@@ -125,7 +125,7 @@ impl Waits {
     /// What others took of a wait that goes on.
     pub(crate) fn outstanding(&self, request: RequestId, meter: &Meter, clocks: &Clocks) -> u64 {
         let Some(standing) = &meter.standing else { return 0 };
-        let mut parts = Parts::new();
+        let mut parts = Debts::new();
         self.owed.since(standing.place, &standing.mark, &mut parts);
         let own: u64 = parts.iter().filter(|part| part.0 == request).map(|part| part.1).sum();
         clocks.in_steps_since(&meter.at).saturating_sub(own)
@@ -140,7 +140,7 @@ pub(crate) fn rowless(
     to: Nanos,
     clocks: &Clocks,
     owed: &Owed,
-    parts: &mut Parts,
+    parts: &mut Debts,
 ) -> u64 {
     let meter = &mut account.answers[answer];
     let (from, in_steps) = (meter.upto, clocks.in_steps_since(&meter.at));
@@ -154,7 +154,7 @@ pub(crate) fn rowless(
 
 impl Meter {
     /// Whom the wait that goes on was for. Returns what was its request's own, of its other answers.
-    pub(crate) fn name_others(&mut self, request: RequestId, clocks: &Clocks, owed: &Owed, parts: &mut Parts) -> u64 {
+    pub(crate) fn name_others(&mut self, request: RequestId, clocks: &Clocks, owed: &Owed, parts: &mut Debts) -> u64 {
         let Some(standing) = &self.standing else { return 0 };
         owed.since(standing.place, &standing.mark, parts);
         let (mut own, mut named) = (0, 0);
