@@ -179,7 +179,7 @@ pub(crate) struct Stage<'a> {
     /// By arrival.
     pub(crate) stories: Vec<(RequestId, Arrival, Outcome)>,
     first: Nanos,
-    machine: Machine,
+    machine: StepTimes,
     belief: Option<&'a CostModel>,
 }
 
