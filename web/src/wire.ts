@@ -45,6 +45,12 @@ export interface DecodeRow {
   a: number;
   /** Position of the row. */
   start: number;
+  /**
+   * Of the time of the step's rows, the share of its own rows and that of other requests' prompts; the rest is other requests'
+   * decode. Only in steps in which somebody's prompt met another request.
+   */
+  own?: number;
+  other_prefill?: number;
 }
 
 /** A piece of a prompt, computed in one pass. */
