@@ -33,7 +33,6 @@ use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::{Arc, PoisonError};
-use std::time::Duration;
 
 use cpus::{cpus_by_core, pin_this_thread};
 use crew::{Crew, Job, Padded, Patience, SPINS};
@@ -85,8 +84,6 @@ pub struct Pool {
 struct Grants {
     of: Vec<Grant>,
     barred_until: Vec<u64>,
-    /// When [`Pool::lost`] was asked last.
-    asked: u64,
 }
 
 impl Pool {
@@ -108,7 +105,7 @@ impl Pool {
         let crew = Arc::new(Crew::new(threads - 1));
         let taken = (0..threads).map(|_| Padded(AtomicUsize::new(0))).collect();
         let each = threads - 1;
-        let grants = Grants { of: vec![Grant::default(); each], barred_until: vec![0; each], asked: 0 };
+        let grants = Grants { of: vec![Grant::default(); each], barred_until: vec![0; each] };
         let mut pool = Pool {
             crew,
             workers: Vec::new(),
@@ -148,16 +145,11 @@ impl Pool {
         self.crew.watch.begin(0);
     }
 
-    /// What the machine took of the threads since this was asked last. A thread that is left out, or was not in the last
-    /// region, counts as if it had been away for all that time. `None` where the system does not say, and before
-    /// [`Pool::pin_caller`]. Costs a system call for each thread.
+    /// What the machine took of the threads since this was asked last; a worker that is left out counts for all of that
+    /// time. `None` where the system does not say, and before [`Pool::pin_caller`]. Costs a system call for each thread.
     pub fn lost(&self) -> Option<LostTime> {
-        let mut lost = self.crew.watch.lost(self.threads())?;
-        let mut grants = self.grants.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = sync::now();
-        let since = Duration::from_nanos(now - std::mem::replace(&mut grants.asked, now));
-        lost.all += since * self.crew.num_absent() as u32;
-        Some(lost)
+        let (barred, absent) = self.crew.num_missing();
+        self.crew.watch.lost(self.threads(), barred, absent)
     }
 
     /// Calls `f(thread)` once on every thread, `f(0)` on the caller, and returns when all are done. For what every
@@ -259,7 +251,7 @@ impl Claim<'_> {
         }
         self.region(f, |worker, region, patience| {
             while !pool.crew.is_out(worker, region) {
-                patience.wait();
+                patience.wait(&pool.crew);
             }
         });
     }
@@ -284,7 +276,7 @@ impl Claim<'_> {
                 if patience.count >= SPINS && long.is_none() {
                     long = Some(sync::now());
                 }
-                patience.wait();
+                patience.wait(crew);
             }
             if let Some(since) = long {
                 pool.was_waited_for(worker, since);

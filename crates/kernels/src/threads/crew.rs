@@ -23,6 +23,8 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 pub(super) const SPINS: u32 = if cfg!(any(loom, miri)) { 0 } else { 4096 };
 /// Yields before an idle worker sleeps: about a millisecond on an otherwise idle core.
 const YIELDS: u32 = if cfg!(any(loom, miri)) { 1 } else { 2048 };
+/// Nanoseconds for which a core that somebody else wanted is believed to be wanted still.
+const CONTENDED: u64 = 50_000_000;
 /// Pauses for a worker that is not in yet before its door is closed: a microsecond.
 const GRACE: u32 = if cfg!(any(loom, miri)) { 0 } else { 32 };
 
@@ -64,6 +66,8 @@ pub(super) struct Crew {
     panic: Mutex<Option<Box<dyn Any + Send>>>,
     beds: Mutex<Beds>,
     wake: Condvar,
+    /// When somebody else last had a core that a thread of the pool yielded, by [`sync::now`]; 0: never.
+    contended: AtomicU64,
     pub(super) watch: Watch,
 }
 
@@ -88,6 +92,7 @@ impl Crew {
             panic: Mutex::new(None),
             beds: Mutex::new(Beds { asleep: vec![false; workers] }),
             wake: Condvar::new(),
+            contended: AtomicU64::new(0),
             watch: Watch::default(),
         }
     }
@@ -130,11 +135,11 @@ impl Crew {
         self.closed[worker].0.load(Relaxed) == BARRED
     }
 
-    /// Workers that were not in the last region that is over, and those that are barred.
-    pub(super) fn num_absent(&self) -> usize {
+    /// How many workers are barred, and how many others were shut out of the last region.
+    pub(super) fn num_missing(&self) -> (usize, usize) {
         let region = self.generation.0.load(Relaxed);
-        let absent = |worker: &usize| self.is_barred(*worker) || self.closed[*worker].0.load(Relaxed) == region;
-        if region == 0 { 0 } else { (0..self.desks.len()).filter(absent).count() }
+        let count = |closed: u64| self.closed.iter().filter(|door| door.0.load(Relaxed) == closed).count();
+        (count(BARRED), if region == 0 { 0 } else { count(region) })
     }
 
     /// The first panic of a worker since the last call.
@@ -215,7 +220,7 @@ impl Crew {
                 return generation;
             }
             // Where another process has work for this core, idling on it helps nobody.
-            if !wait.pause() {
+            if !wait.pause(self) {
                 break;
             }
         }
@@ -244,7 +249,7 @@ impl Crew {
 #[derive(Default)]
 pub(super) struct Patience {
     pub(super) count: u32,
-    /// Somebody else has work for this core.
+    /// Others want this core.
     contended: bool,
 }
 
@@ -254,24 +259,31 @@ impl Patience {
         self.count >= GRACE
     }
 
-    /// A pause at first, then a yield. False once a yield shows that others want the core: whoever yields there gives up
-    /// a turn each time, while a sleeper keeps what it did not use and comes back at once.
-    fn pause(&mut self) -> bool {
+    /// A pause at first, then a yield. False once others want the core: whoever yields there gives up a turn each time,
+    /// while a sleeper keeps what it did not use and comes back at once. They show themselves in a yield; for a while
+    /// after that nobody yields again to find out, and nobody spins for long.
+    fn pause(&mut self, crew: &Crew) -> bool {
         self.count = self.count.saturating_add(1);
-        if self.count <= SPINS {
+        if self.count < SPINS {
+            if self.count == SPINS / 4 {
+                let last = crew.contended.load(Relaxed);
+                self.contended = last > 0 && sync::now().saturating_sub(last) < CONTENDED;
+            }
             sync::spin();
-        } else {
-            self.contended |= sync::yield_now();
+        } else if sync::yield_now() {
+            self.contended = true;
+            crew.contended.store(sync::now().max(1), Relaxed);
         }
         !self.contended
     }
 
     /// The same for who has to wait, however long it takes: where others want the core it naps.
-    pub(super) fn wait(&mut self) {
+    pub(super) fn wait(&mut self, crew: &Crew) {
         if self.contended {
+            self.count = self.count.max(SPINS);
             sync::nap();
         } else {
-            self.pause();
+            self.pause(crew);
         }
     }
 }

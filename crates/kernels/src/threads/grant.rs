@@ -13,9 +13,11 @@
 
 /// Nanoseconds in which a wait is forgotten by two thirds.
 const MEMORY: f64 = 32e6;
-/// How long a worker is barred first, and at most.
+/// How long a worker is barred first, at least and as a multiple of the wait that it caused: where cores are shared by
+/// many, turns are long. And at most.
 const FIRST: u64 = 32_000_000;
-const LONGEST: u64 = 1_024_000_000;
+const FIRST_WAITS: u64 = 4;
+const LONGEST: u64 = 2_048_000_000;
 
 /// What is known of one worker. Times are nanoseconds of any clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -39,7 +41,8 @@ impl Grant {
             return None;
         }
         let was_right = self.next > 0 && now - self.since < 2 * self.next;
-        self.next = if was_right { (self.next * 2).min(LONGEST) } else { FIRST };
+        let first = FIRST.max(nanos.saturating_mul(FIRST_WAITS));
+        self.next = if was_right { first.max(self.next * 2) } else { first }.min(LONGEST);
         self.since = now + self.next;
         Some(self.since)
     }
@@ -97,12 +100,12 @@ mod tests {
         let mut grant = Grant::default();
         assert_eq!(grant.waited(100 * MS, 10 * MS, 2), None, "one wait of a scheduler's slices");
         assert_eq!(grant.waited(400 * MS, 10 * MS, 2), None, "another, long after");
-        assert_eq!(grant.waited(420 * MS, 20 * MS, 2), Some((420 + 32) * MS));
-        grant.tries_again(452 * MS, 2);
+        assert_eq!(grant.waited(420 * MS, 20 * MS, 2), Some((420 + 80) * MS));
+        grant.tries_again(500 * MS, 2);
         // It did well for a second: the next time begins as the first.
-        assert_eq!(grant.waited(1500 * MS, 30 * MS, 2), Some((1500 + 32) * MS));
-        grant.tries_again(1532 * MS, 2);
-        assert_eq!(grant.waited(1550 * MS, 16 * MS, 2), Some((1550 + 64) * MS), "twice as long");
+        assert_eq!(grant.waited(1500 * MS, 20 * MS, 2), Some((1500 + 80) * MS));
+        grant.tries_again(1580 * MS, 2);
+        assert_eq!(grant.waited(1600 * MS, 16 * MS, 2), Some((1600 + 160) * MS), "twice as long");
     }
 
     #[test]
