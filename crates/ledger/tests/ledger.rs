@@ -474,7 +474,8 @@ fn a_picture_of_a_step_shows_the_shares_of_the_accounts() {
         for (id, before) in [1, 2].into_iter().zip(before) {
             let row = record.decode.iter().position(|row| row.request == RequestId(id)).expect("it has a row");
             let after = gaps(&world, id);
-            for (owner, share) in [(Owner::OwnDecode, shares[row].own), (Owner::OtherPrefill, shares[row].other_prefill)]
+            for (owner, share) in
+                [(Owner::OwnDecode, shares[row].own), (Owner::OtherPrefill, shares[row].other_prefill)]
             {
                 let booked = (after.of(owner).0 - before.of(owner).0) as f64 / took as f64;
                 assert!((booked - share).abs() < 1e-6, "{owner:?} of {id}: {booked} and {share}");

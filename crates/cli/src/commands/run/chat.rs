@@ -192,7 +192,9 @@ impl Sampling {
             "seed" => self.seed = parsed(name, value)?,
             "max_tokens" => self.max_tokens = parsed(name, value)?,
             _ => {
-                return Err(format!("/set {name}: no such setting; temperature, top_p, top_k, min_p, seed, max_tokens"));
+                return Err(format!(
+                    "/set {name}: no such setting; temperature, top_p, top_k, min_p, seed, max_tokens"
+                ));
             }
         }
         Ok(self.to_string())
