@@ -308,8 +308,7 @@ async fn health(State(app): State<Arc<App>>) -> Response {
 }
 
 async fn show_metrics(State(app): State<Arc<App>>) -> Response {
-    let text =
-        metrics::render(&app.engine.stats(), &app.http, &app.text.stats(), &app.models[0], app.engine.model().targets);
+    let text = metrics::render(&app.engine.stats(), &app.http, &app.text.stats(), &app.models[0], app.engine.targets());
     ([(header::CONTENT_TYPE, METRICS_TYPE)], text).into_response()
 }
 

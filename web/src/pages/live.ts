@@ -115,8 +115,9 @@ class Gauge {
     const limit = limits && (prefill ? limits.matrix_flops : limits.read_bandwidth);
     const rate = `${short(distance.achieved)}${unit}${limit ? ` of ${short(limit)}${unit}` : ": limits of this machine unknown"}`;
     const tokens = `${short(distance.tokens).trim()} ${prefill ? "prompt" : "output"} tokens per second`;
-    const cache = !prefill && (distance.share ?? 0) > 1.02 ? " Above the limit: part of what is read stays in the processor's own cache." : "";
-    return `${rate} · ${tokens} in such steps.${cache}`;
+    const cache = !prefill && limits?.in_cache ? " The weights stay in the processor's cache, and its bandwidth is the limit." : "";
+    const doubt = limits?.not_sure ? ` The limits are not sure: ${limits.not_sure}.` : "";
+    return `${rate} · ${tokens} in such steps.${cache}${doubt}`;
   }
 }
 

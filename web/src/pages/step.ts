@@ -237,8 +237,7 @@ class Costs {
     const why = !compute
       ? "Memory-bound: every weight is read for few tokens, and the arithmetic waits."
       : `Compute-bound${rows >= 16 ? ": so many tokens share each weight that reading the weights is the lesser part" : ""}.`;
-    const faster = compute ? " It was faster than that limit as it was measured: other programs were busy then." : " It was faster than memory alone allows, so part of it stayed in the processor's cache.";
-    const rest = binding.share > 1.02 ? faster : ` It reached ${percent(binding.share)} of that limit${stolen > 0 ? " in that time" : ""}.`;
+    const rest = ` It reached ${percent(binding.share)} of that limit${stolen > 0 ? " in that time" : ""}.`;
     return `${work}${elsewhere} ${why}${rest}${guess}`;
   }
 }
