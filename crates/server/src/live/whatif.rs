@@ -125,7 +125,7 @@ struct Steps {
 
 fn simulate(app: &App, minutes: u64, changes: &Changes) -> Result<String, WhatIfError> {
     let past = app.engine.past(Duration::from_secs(60 * minutes));
-    let (names, prices) = (Names::numbered(past.answers.len() as u64), Prices::of(app.engine.model()));
+    let (names, prices) = (Names::numbered(past.answers.len() as u64), Prices::of(&*app.engine));
     let mut courses = [Steps::default(), Steps::default()];
     let (mut all, mut since) = (0, Instant::now());
     let mut watcher = |course: Course, record: &StepRecord| {
