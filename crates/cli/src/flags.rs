@@ -76,7 +76,7 @@ pub(crate) enum Command {
     BenchServe(Box<BenchServeFlags>),
     /// Measure what weights and KV cache cost in quality, against float32, on a text of yours or on one in the binary.
     ///
-    /// Perplexity, KL divergence of the next-token distributions, how often the likeliest token is the same, and the
+    /// Perplexity, KL divergence of the next-token distributions, how often the most likely token is the same, and the
     /// error of each matrix. Needs memory for the weights in float32 beside the chosen ones.
     Quality(QualityFlags),
     /// Write a model with narrow weights, for this and other engines.
@@ -90,7 +90,7 @@ pub(crate) enum Command {
     /// Before a weight is read: will a model fit, how fast will it be, how many requests at once, which phase limits.
     ///
     /// Takes a model, a machine and the lengths of a request, and tells memory, TTFT, TPOT and what binds them; with
-    /// --users how many machines they need. The floors are what nothing can beat, the predictions what engines reach.
+    /// --users how many machines they need. The floors are lower bounds (roofline), the predictions what engines reach.
     Plan(PlanFlags),
     /// Simulate a load on imagined hardware: the production scheduler under a virtual clock.
     ///

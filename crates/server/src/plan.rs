@@ -63,8 +63,9 @@ pub(crate) async fn answer_of_config(
 ) -> Result<Response, ApiError> {
     let query = query.unwrap_or_default();
     let planned = move |config: serde_json::Value, app: &App| {
-        let config = ModelConfig::parse(&config.to_string())
-            .map_err(|problem| ApiError::bad_request(format!("The body is no config.json to plan with: {problem}.")))?;
+        let config = ModelConfig::parse(&config.to_string()).map_err(|problem| {
+            ApiError::bad_request(format!("The body is not a config.json to plan with: {problem}."))
+        })?;
         answered(&query, Some(config.shape()), app)
     };
     app.with_json(&headers, body, caller.tenant, planned).await

@@ -75,14 +75,18 @@ pub(crate) fn step(text: &mut String, step: &LoggedStep, names: &Names, prices: 
 
 /// What a model asks of a machine, and what that costs on this one: what a step's figures are worked out from.
 pub(crate) struct Prices {
-    pub(crate) demands: Demands,
-    pub(crate) cost: Option<CostModel>,
+    demands: Demands,
+    cost: Option<CostModel>,
 }
 
 impl Prices {
-    pub(crate) fn of(model: &ModelInfo) -> Prices {
-        let cost = model.calibrated.as_ref().map(|calibrated| calibrated.cost.clone());
-        Prices { demands: model.demands(), cost }
+    pub(crate) fn of(engine: &dyn Observe) -> Prices {
+        Prices { demands: engine.model().demands(), cost: engine.cost() }
+    }
+
+    /// Costs change while the engine runs.
+    pub(crate) fn refresh(&mut self, engine: &dyn Observe) {
+        self.cost = engine.cost();
     }
 }
 

@@ -80,7 +80,7 @@ impl Feed {
         let mut look = tokio::time::interval(LOOK_EVERY);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Ok(Feed {
-            prices: Prices::of(app.engine.model()),
+            prices: Prices::of(&*app.engine),
             names: Names::of(tenant),
             watch,
             place,
@@ -143,6 +143,7 @@ impl Feed {
         let is_paused = self.app.engine.is_paused();
         if self.last_stats.is_none_or(|last| last.elapsed() >= STATS_EVERY) || is_paused != self.was_paused {
             (self.last_stats, self.was_paused) = (Some(Instant::now()), is_paused);
+            self.prices.refresh(&*self.app.engine);
             events::stats(&mut text, now, &*self.app.engine, self.watch.percentiles());
         }
         text

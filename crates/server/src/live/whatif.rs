@@ -158,7 +158,7 @@ struct Steps {
 
 fn simulate(app: &App, minutes: u64, changes: &Changes) -> Result<String, WhatIfError> {
     let past = app.engine.past(Duration::from_secs(60 * minutes));
-    let (names, prices) = (Names::numbered(past.answers.len() as u64), Prices::of(app.engine.model()));
+    let (names, prices) = (Names::numbered(past.answers.len() as u64), Prices::of(&*app.engine));
     let mut courses = [Steps::default(), Steps::default()];
     let mut breath = Breath::of(app);
     let mut watcher = |course: Course, record: &StepRecord| {
