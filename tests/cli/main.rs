@@ -8,6 +8,7 @@ mod doctor;
 mod errors;
 mod lab;
 mod limits;
+mod logs;
 mod narrower;
 mod numbers;
 mod plan;
