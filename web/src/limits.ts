@@ -15,6 +15,11 @@ export function newest(steps: Step[], busy: number): Step[] {
   return steps.slice(i);
 }
 
+/** What a step took by itself: without the time in which the machine ran others. Limits are held against that. */
+export function own(step: { took: number; stolen?: number }): number {
+  return Math.max(0, step.took - (step.stolen ?? 0));
+}
+
 export interface Distance {
   /** Per second. */
   achieved: number;
@@ -46,7 +51,7 @@ export function decodeDistance(steps: Step[], limits: Limits | null): Distance |
 }
 
 function distance(steps: Step[], amount: (step: Step) => number, limit: number | undefined, tokens: (step: Step) => number): Distance | null {
-  const seconds = steps.reduce((sum, step) => sum + step.took, 0) / 1000;
+  const seconds = steps.reduce((sum, step) => sum + own(step), 0) / 1000;
   if (seconds === 0) return null;
   const achieved = steps.reduce((sum, step) => sum + amount(step), 0) / seconds;
   return { achieved, share: limit ? achieved / limit : null, tokens: steps.reduce((sum, step) => sum + tokens(step), 0) / seconds, steps: steps.length };
@@ -54,9 +59,9 @@ function distance(steps: Step[], amount: (step: Step) => number, limit: number |
 
 /** Which limit is nearer to a step, and how near: `null` where the limits are not known. */
 export function bound(step: Step, limits: Limits | null): { by: "compute" | "bandwidth"; share: number; least: number } | null {
-  if (!limits || step.took <= 0) return null;
+  if (!limits || own(step) <= 0) return null;
   const compute = (step.flops / limits.matrix_flops) * 1000;
   const bandwidth = (step.bytes / limits.read_bandwidth) * 1000;
   const least = Math.max(compute, bandwidth);
-  return { by: compute > bandwidth ? "compute" : "bandwidth", share: least / step.took, least };
+  return { by: compute > bandwidth ? "compute" : "bandwidth", share: least / own(step), least };
 }

@@ -5,6 +5,7 @@ import type { App } from "./app";
 import { el } from "./dom";
 import { Surface, theme, watchTheme } from "./draw";
 import { dropFrame, wantFrame } from "./frames";
+import { own } from "./limits";
 import type { Step } from "./log";
 import { short } from "./units";
 
@@ -52,13 +53,13 @@ export class Roofline {
     if (surface.width === 0) return;
     this.last = now;
     this.drawn = log.stepVersion;
-    const steps = log.steps.slice(-SHOWN).filter((step) => step.flops > 0 && step.bytes > 0 && step.took > 0);
+    const steps = log.steps.slice(-SHOWN).filter((step) => step.flops > 0 && step.bytes > 0 && own(step) > 0);
     const context = surface.begin();
     const colours = theme();
     const limits = this.app.info.limits;
     if (steps.length === 0 && !limits) return;
     const xs = steps.map((step) => Math.log10(step.flops / step.bytes));
-    const ys = steps.map((step) => Math.log10(step.flops / (step.took / 1000)));
+    const ys = steps.map((step) => Math.log10(step.flops / (own(step) / 1000)));
     if (limits) {
       const ridge = Math.log10(limits.matrix_flops / limits.read_bandwidth);
       xs.push(ridge - 1, ridge + 0.7);
@@ -103,7 +104,7 @@ export class Roofline {
   private point(context: CanvasRenderingContext2D, step: Step, px: (x: number) => number, py: (y: number) => number): void {
     const colours = theme();
     const x = px(Math.log10(step.flops / step.bytes));
-    const y = py(Math.log10(step.flops / (step.took / 1000)));
+    const y = py(Math.log10(step.flops / (own(step) / 1000)));
     context.globalAlpha = 0.65;
     dot(context, x, y, 3, step.prefill.length > 0 ? colours.prefill : colours.decode);
     // A step that carried both is orange with a blue heart.

@@ -516,6 +516,7 @@ function describe(hit: Hit, log: Log): string[] {
     const whole = request.promptTokens > row.len ? ` of ${request.promptTokens.toLocaleString("en")}` : "";
     const lines = [`${name} · prefill`, `${count(row.len, "prompt token")}${whole} in one pass of ${ms(step.took)}.`];
     if (row.cached > 0) lines.push(`${count(row.cached, "token")} before them came from the prefix cache.`);
+    if (taken(step)) lines.push(`The machine ran other programs for ${ms(taken(step))} of it.`);
     if (step.decode.length > 0) lines.push(`${count(step.decode.length, "answer")} shared the pass and waited for it.`);
     if (row.samples > 0) lines.push(`The first token came of it${request.ttft == null ? "" : `, ${ms(request.ttft)} after the request`}.`);
     return lines;
@@ -530,9 +531,16 @@ function describe(hit: Hit, log: Log): string[] {
   if (others.length > 0) {
     const named = others.slice(0, 3).map((other) => `${shortName(other.request.name)} (${count(other.rows, "row")})`);
     lines.push(`${late ? "It waited for the prompt of" : "In the same time the engine read the prompt of"} ${named.join(", ")}${others.length > 3 ? ` and ${others.length - 3} more` : ""}.`);
-  } else if (late) lines.push("No prompt was read in this time: it was left out of a step, preempted, or the step itself was slow.");
+  } else if (late && !taken(step)) lines.push("No prompt was read in this time: it was left out of a step, preempted, or the step itself was slow.");
+  if (taken(step)) lines.push(`The machine ran other programs for ${ms(taken(step))} of it.`);
   if (step) lines.push(`Step ${step.id}: ${ms(step.took)}, ${count(step.decode.length, "token")} of answers${step.prefill.length > 0 ? `, ${count(step.prefill.reduce((sum, row) => sum + row.len, 0), "token")} of prompts` : ""}.`);
   return lines;
+}
+
+/** What the machine took of a step and of the time before it, if that is worth a word. */
+function taken(step: Step | undefined): number {
+  const stolen = (step?.stolen ?? 0) + (step?.stolen_before ?? 0);
+  return stolen >= 0.05 ? stolen : 0;
 }
 
 function clock(time: number): string {

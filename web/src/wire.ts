@@ -67,6 +67,9 @@ export interface StepEvent {
   took: number;
   /** What the cost model said that it would take; 0 without one. */
   predicted: number;
+  /** What the machine took of it for others, and of the time before it; absent: nothing. */
+  stolen?: number;
+  stolen_before?: number;
   decode: DecodeRow[];
   prefill: PrefillRow[];
   preempted: Preempted[];

@@ -6,7 +6,7 @@ use crate::mem::OutOfMemory;
 use crate::quant::{
     BlockFormat, BlockSource, ByteSource, Image, Int4Source, Int8Source, MatrixShape, RowSource, WeightClass,
 };
-use crate::threads::ThreadError;
+use crate::threads::{LostTime, ThreadError};
 
 /// What computes, in words: for people, and for whoever keeps what was measured on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,6 +72,12 @@ pub trait Device: Send + Sync + 'static {
 
     /// Makes the calling thread the one that computes from now on; it may be pinned to a core.
     fn adopt_thread(&self) {}
+
+    /// What the machine took of the threads that compute since this was asked last: see
+    /// [`Pool::lost`](crate::threads::Pool::lost). `None`: nobody knows.
+    fn lost(&self) -> Option<LostTime> {
+        None
+    }
 
     /// Packs a matrix `[out_features, in_features]` once, at load. Rows come from `rows`, exact f32 values.
     fn pack(&self, shape: MatrixShape, class: WeightClass, rows: &RowSource<'_>) -> Result<Self::Matrix, OutOfMemory>;

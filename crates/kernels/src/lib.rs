@@ -27,6 +27,7 @@ pub mod attention;
 pub mod backend;
 pub mod cpu;
 pub mod device;
+pub mod disturbed;
 pub mod float32;
 pub mod gemm;
 pub mod host;

@@ -13,15 +13,20 @@
 //! There is one region at a time: whoever wants to run one must hold the pool's [`Claim`], and what a region shares is
 //! touched through the claim alone. `loom` goes through the interleavings of all this in `threads/model.rs`.
 
+mod lost;
 #[cfg(all(test, loom))]
 mod model;
 mod sync;
+
+pub use lost::LostTime;
 
 use std::any::Any;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::{Arc, PoisonError};
+
+use lost::Watch;
 use sync::{AtomicBool, AtomicU32, AtomicUsize, Condvar, JoinHandle, Mutex, UnsafeCell, fence};
 
 /// Pauses before a waiting thread begins to yield: about 100 us, longer than the gaps within a step. (Four times as
@@ -73,6 +78,7 @@ struct Shared {
     panic: Mutex<Option<Box<dyn Any + Send>>>,
     sleep: Mutex<()>,
     wake: Condvar,
+    watch: Watch,
 }
 
 // SAFETY: `job` is the only field that is not Sync. Who holds the pool's claim writes it before the release store of
@@ -117,6 +123,7 @@ impl Pool {
             panic: Mutex::new(None),
             sleep: Mutex::new(()),
             wake: Condvar::new(),
+            watch: Watch::default(),
         });
         let taken = (0..threads).map(|_| Padded(AtomicUsize::new(0))).collect();
         let mut pool = Pool { shared, workers: Vec::new(), busy: AtomicBool::new(false), taken, cpus };
@@ -126,6 +133,7 @@ impl Pool {
             let worker = sync::Builder::new().name(format!("kernels-{thread}")).spawn(move || {
                 if let Some(cpu) = cpu {
                     pin_this_thread(cpu);
+                    shared.watch.begin(thread);
                 }
                 work(&shared, thread);
             })?;
@@ -139,12 +147,20 @@ impl Pool {
         self.workers.len() + 1
     }
 
-    /// Pins the calling thread to the core left free for thread 0. For a thread whose life is to call [`Pool::run`];
-    /// not automatic, because threads that it starts later would inherit the mask.
+    /// Pins the calling thread to the core left free for thread 0, and counts what the machine takes of it. For a
+    /// thread whose life is to call [`Pool::run`]; not automatic, because threads that it starts later would inherit
+    /// the mask.
     pub fn pin_caller(&self) {
         if let Some(&cpu) = self.cpus.first() {
             pin_this_thread(cpu);
         }
+        self.shared.watch.begin(0);
+    }
+
+    /// What the machine took of the threads since this was asked last. `None` where the system does not say, and before
+    /// [`Pool::pin_caller`]. Costs a system call for each thread.
+    pub fn lost(&self) -> Option<LostTime> {
+        self.shared.watch.lost(self.threads())
     }
 
     /// Calls `f(thread)` once on every thread, `f(0)` on the caller, and returns when all are done.

@@ -34,6 +34,9 @@ pub enum Owner {
     Waiting,
     /// Running, and left out of a step for others' targets or for want of a block.
     LeftOut,
+    /// The machine ran others while the engine's threads were ready to run: in the steps that carried it or that it
+    /// waited for, and between them. Known where the system tells ([`scheduler::Stolen`]).
+    Machine,
     /// Between steps: taking requests in, planning, text, delivery.
     Overhead,
 }
@@ -53,26 +56,29 @@ impl Owner {
         Owner::Recompute,
         Owner::Waiting,
         Owner::LeftOut,
+        Owner::Machine,
         Owner::Overhead,
     ];
     /// Those of a time to first token.
-    pub const OF_TTFT: [Owner; 7] = [
+    pub const OF_TTFT: [Owner; 8] = [
         Owner::QueueKv,
         Owner::QueueSeats,
         Owner::QueueBudget,
         Owner::OwnPrefill,
         Owner::OtherPrefill,
         Owner::Decode,
+        Owner::Machine,
         Owner::Overhead,
     ];
     /// Those of a gap between two tokens.
-    pub const OF_GAP: [Owner; 7] = [
+    pub const OF_GAP: [Owner; 8] = [
         Owner::OwnDecode,
         Owner::Decode,
         Owner::OtherPrefill,
         Owner::Recompute,
         Owner::Waiting,
         Owner::LeftOut,
+        Owner::Machine,
         Owner::Overhead,
     ];
 
@@ -89,6 +95,7 @@ impl Owner {
             Owner::Recompute => "recompute",
             Owner::Waiting => "waiting",
             Owner::LeftOut => "left_out",
+            Owner::Machine => "machine",
             Owner::Overhead => "overhead",
         }
     }
@@ -459,7 +466,9 @@ impl Meter {
             };
             shares.add(owner, nanos);
         }
+        shares.add(Owner::Machine, clocks.stolen - self.at.stolen);
         self.pending.merge(&shares);
+        self.pending.add(Owner::Machine, clocks.stolen_between - self.at.stolen_between);
         self.pending.add(Owner::Overhead, clocks.between - self.at.between);
         (self.upto, self.at) = (to, *clocks);
         shares
@@ -470,8 +479,12 @@ impl Meter {
 /// the request while it waits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Clocks {
-    /// Steps, by what kept the first in line waiting: KV, seats, budget.
+    /// Steps, by what kept the first in line waiting: KV, seats, budget; without what the machine took of them.
     pub(crate) steps: [u64; 3],
-    /// Between steps.
+    /// That.
+    pub(crate) stolen: u64,
+    /// Between steps, without what the machine took.
     pub(crate) between: u64,
+    /// That.
+    pub(crate) stolen_between: u64,
 }

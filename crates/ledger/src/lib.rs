@@ -13,6 +13,10 @@
 //! for it as if they were alone, and the others for what more rows make of it, in proportion to their rows. Without a
 //! model a row costs one, and a pass costs at least [`ROWS_OF_A_PASS`].
 //!
+//! What the machine did for others while the engine's threads were ready ([`scheduler::Stolen`]) is nobody's rows: it is
+//! taken off a step before the step is shared out, and is [`Owner::Machine`] for everybody whom the step carried or
+//! kept waiting.
+//!
 //! A step that carried no row of a waiting request is queue time, by what kept the first in line waiting; the time
 //! between steps is overhead, unless somebody holds the engine to look at it. Sums are integers: the parts of a TTFT or
 //! of a gap are the whole, to the nanosecond.
@@ -27,8 +31,10 @@
 extern crate alloc;
 
 mod account;
+mod parts;
 
 pub use account::{Account, AnswerTimes, Bill, Cost, Gap, Named, Owner, Shares, Visit, Wait};
+pub use parts::{Parts, parts};
 
 use alloc::collections::BTreeMap;
 use alloc::vec;
@@ -74,12 +80,30 @@ pub struct Ledger {
     clocks: Clocks,
     /// The clocks stand here.
     now: Nanos,
-    /// The newest step: when it began, and what it counted as.
-    last_step: (Nanos, usize),
+    last_step: LastStep,
     // Kept for their memory.
     items: Vec<Item>,
     groups: Vec<Group>,
     prompts: Vec<Prompt>,
+}
+
+/// The newest step, for those who came while it ran.
+#[derive(Clone, Copy, Debug, Default)]
+struct LastStep {
+    began: Nanos,
+    /// What it counted as.
+    cause: usize,
+    took: u64,
+    /// Of which the machine took so much.
+    stolen: u64,
+}
+
+impl LastStep {
+    /// Of the last `nanos` of it, what the machine took: nobody knows when in the step that was, so a part as large.
+    fn stolen_in(&self, nanos: u64) -> u64 {
+        let share = u128::from(nanos) * u128::from(self.stolen) / u128::from(self.took.max(1));
+        nanos.min(share as u64)
+    }
 }
 
 /// One row of a record, priced.
@@ -94,6 +118,15 @@ struct Item {
     beyond: f64,
     samples: usize,
     cached_tokens: usize,
+}
+
+/// A step's time.
+#[derive(Clone, Copy, Debug)]
+struct Span {
+    from: Nanos,
+    took: u64,
+    /// Of which the machine took so much.
+    stolen: u64,
 }
 
 /// What one request has in a step.
@@ -153,9 +186,11 @@ impl Ledger {
         self.advance(arrived);
         let mut meter = Meter { upto: self.now, at: self.clocks, ..Meter::default() };
         // What has passed since, it has waited: for the step under way, and before that for nobody.
-        let (began, cause) = self.last_step;
-        let in_step = self.now.since(arrived.max(began)).0;
-        meter.pending.add([Owner::QueueKv, Owner::QueueSeats, Owner::QueueBudget][cause], in_step);
+        let last = self.last_step;
+        let in_step = self.now.since(arrived.max(last.began)).0;
+        let stolen = last.stolen_in(in_step);
+        meter.pending.add([Owner::QueueKv, Owner::QueueSeats, Owner::QueueBudget][last.cause], in_step - stolen);
+        meter.pending.add(Owner::Machine, stolen);
         meter.pending.add(Owner::Overhead, self.now.since(arrived).0 - in_step);
         let mut account = Account {
             request: id,
@@ -184,21 +219,27 @@ impl Ledger {
 
     /// Takes a completed step in. `cost`: what predicted it. `news` hears what it brought to whom, in no order.
     pub fn step(&mut self, record: &StepRecord, cost: Option<&CostModel>, news: &mut dyn FnMut(News<'_>)) {
-        self.advance(record.scheduled_at);
+        let between = record.began_at.since(self.now).0;
+        self.advance(record.began_at);
+        let stolen = record.stolen.before.0.min(between);
+        self.clocks.between -= stolen;
+        self.clocks.stolen_between += stolen;
         let (from, before) = (self.now, self.clocks);
         let took = record.completed_at.since(from).0;
+        let stolen = record.stolen.during.0.min(took);
         let cause = match record.blocked {
             Some(Blocked::Kv) => 0,
             Some(Blocked::Seats) => 1,
             Some(Blocked::Budget) | None => 2,
         };
-        self.clocks.steps[cause] += took;
+        self.clocks.steps[cause] += took - stolen;
+        self.clocks.stolen += stolen;
         self.now = Nanos(from.0 + took);
-        self.last_step = (from, cause);
+        self.last_step = LastStep { began: from, cause, took, stolen };
         let prices = Prices::of(cost);
         self.read_rows(record, &prices);
         self.note_preempted(record, from, &before);
-        self.share_out(from, took, &before, &prices, news);
+        self.share_out(Span { from, took, stolen }, &before, &prices, news);
     }
 
     /// One answer has ended, before its request or with it.
@@ -305,13 +346,13 @@ impl Ledger {
     /// Gives the step's time to owners, once for each answer that it carried.
     fn share_out(
         &mut self,
-        from: Nanos,
-        took: u64,
+        Span { from, took, stolen }: Span,
         before: &Clocks,
         prices: &Prices<'_>,
         news: &mut dyn FnMut(News<'_>),
     ) {
         let to = Nanos(from.0 + took);
+        let took = took - stolen;
         let (mut decode, mut rows) = (Price::default(), 0.0);
         for group in &self.groups {
             decode.add(0, group.decode.beyond);
@@ -362,6 +403,7 @@ impl Ledger {
                 };
                 meter.pending.add(work, own);
                 meter.pending.add(Owner::Decode, others);
+                meter.pending.add(Owner::Machine, stolen);
                 let kind = usize::from(has_token);
                 for prompt in &mut self.prompts {
                     meter.pending.add(Owner::OtherPrefill, prompt.nanos);

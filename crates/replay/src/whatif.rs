@@ -19,7 +19,7 @@ use engine::past::{Past, PastStep};
 use scheduler::cost::Knot;
 use scheduler::{CostModel, Limits, LimitsError, Nanos, StepRecord, Targets, Work};
 use sim::report::{Outcome, Spread};
-use sim::{Arrival, Fleet, Instance, Machine, Observer, Pace, Workload};
+use sim::{Arrival, Fleet, Instance, Observer, Pace, StepTimes, Workload};
 
 use crate::arrivals;
 
@@ -208,7 +208,7 @@ fn figures(outcomes: &[Outcome], targets: &[Targets], preemptions: usize) -> Fig
 }
 
 /// The machine of that time, whose clock begins at `first`.
-fn machine(past: &Past, first: Nanos) -> Machine {
+fn machine(past: &Past, first: Nanos) -> StepTimes {
     let machine = undisturbed(past);
     let mut moments: Vec<(Nanos, f64)> = Vec::new();
     let mut free = Nanos(0);
@@ -223,17 +223,17 @@ fn machine(past: &Past, first: Nanos) -> Machine {
         free = Nanos(began.0 + took.0.max(1));
     }
     moments.push((free, 1.0));
-    Machine { pace: Pace::new(moments), ..machine }
+    StepTimes { pace: Pace::new(moments), ..machine }
 }
 
 /// How long steps took when nothing disturbed them: fitted to steps of decode alone, and to all others (steps that were
 /// disturbed hardly count in a fit). Where there are too few, the recorded model, or one for both.
-fn undisturbed(past: &Past) -> Machine {
+fn undisturbed(past: &Past) -> StepTimes {
     let steps = past.steps.iter().map(|step| (step.work, step.took));
     let (mixed, decode): (Vec<_>, Vec<_>) = steps.partition(|(work, _)| work.prefill_seqs > 0);
     let flat = || CostModel::new(vec![Knot { rows: 1, seconds: 1e-3 }], Default::default());
     let other = || past.cost.clone().or_else(|| fitted(&mixed)).or_else(|| fitted(&decode)).unwrap_or_else(flat);
-    Machine {
+    StepTimes {
         decode: fitted(&decode).unwrap_or_else(other),
         mixed: fitted(&mixed).unwrap_or_else(other),
         pace: Pace::default(),

@@ -210,7 +210,7 @@ fn what_is_no_recording_says_so_in_one_line() {
     let header = &lines[0];
     let admit = lines.iter().find(|line| line.starts_with("{\"admit\"")).expect("there is one");
     let zero = header.replacen("\"num_blocks\":", "\"num_blocks\":0,\"x\":", 1);
-    let of_format = |number: &str| header.replacen("recording\":2", &format!("recording\":{number}"), 1).into_bytes();
+    let of_format = |number: &str| header.replacen("recording\":3", &format!("recording\":{number}"), 1).into_bytes();
     // The number of a field replaced by another.
     let with = |line: &str, field: &str, number: &str| {
         let (before, after) = line.split_once(&format!("\"{field}\":")).expect("it has the field");

@@ -41,6 +41,7 @@ pub use scheduler::{BlockUse, Completed, PrefixStats, Scheduler};
 pub use sequence::{Phase, SeqId, Sequence};
 pub use step::{
     BlockCopy, BlockLoad, Blocked, Event, Preempted, RecordRow, RowOutput, Rows, Step, StepId, StepOutput, StepRecord,
+    Stolen,
 };
 pub use swap::{PreemptionMode, SwapDecision, SwapReason, Transfer};
 pub use time::Nanos;

@@ -201,6 +201,14 @@ fn counters(page: &mut Page<'_>, stats: &Stats) {
     }
     swap(page, stats);
     page.own("step_seconds_total", "counter", "Seconds that forward passes took.", stats.step_seconds);
+    let [during, between] = stats.stolen_seconds;
+    page.family(
+        "twostroke_stolen_seconds_total",
+        "counter",
+        "Seconds in which threads that compute were ready and the machine ran others: of forward passes, between them.",
+    );
+    page.sample("twostroke_stolen_seconds_total", "when=\"step\"", during);
+    page.sample("twostroke_stolen_seconds_total", "when=\"between\"", between);
     page.own("held_seconds_total", "counter", "Seconds in which somebody held the engine.", stats.held_seconds);
     let owned = [
         (

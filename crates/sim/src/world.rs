@@ -26,7 +26,7 @@ use crate::workload::{Piece, Workload};
 /// How long steps take. Two models, because kernels for one kind of step are not those for the other: on GPUs a decode
 /// row beside a prompt may cost twice what it costs among its like.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Machine {
+pub struct StepTimes {
     /// Of steps of decode alone.
     pub decode: CostModel,
     /// Of all others.
@@ -63,14 +63,14 @@ impl Pace {
     }
 }
 
-impl From<CostModel> for Machine {
+impl From<CostModel> for StepTimes {
     /// One model for both, and nothing disturbs.
-    fn from(model: CostModel) -> Machine {
-        Machine { decode: model.clone(), mixed: model, pace: Pace::default() }
+    fn from(model: CostModel) -> StepTimes {
+        StepTimes { decode: model.clone(), mixed: model, pace: Pace::default() }
     }
 }
 
-impl Machine {
+impl StepTimes {
     /// How long a step with this work takes when nothing disturbs it.
     pub fn step_time(&self, work: &Work) -> Nanos {
         if work.prefill_seqs == 0 { self.decode.step_time(work) } else { self.mixed.step_time(work) }
@@ -88,7 +88,7 @@ pub struct Instance {
     /// What the scheduler is made with.
     pub limits: Limits,
     /// How long steps take.
-    pub machine: Machine,
+    pub machine: StepTimes,
     /// What the scheduler believes about that. `None`: it has no model, heeds no targets, and only the limits bound a
     /// step (static chunks).
     pub belief: Option<CostModel>,
@@ -157,7 +157,7 @@ pub fn records(workload: &Workload, fleet: &Fleet) -> Result<Vec<(usize, StepRec
 /// An instance at work.
 struct Engine {
     scheduler: Scheduler,
-    machine: Machine,
+    machine: StepTimes,
     /// When its step in flight ends.
     busy_until: Option<Nanos>,
     /// Kept for their buffers.

@@ -7,7 +7,7 @@ import { add, el, say, show } from "../dom";
 import { exampleButton, LONG_PROMPT, STORY } from "../examples";
 import { dropFrame, wantFrame } from "../frames";
 import { KvMap } from "../kvmap";
-import { bound } from "../limits";
+import { bound, own } from "../limits";
 import type { Step } from "../log";
 import { PassView } from "../pass";
 import { count, ms, percent, short, shortName } from "../units";
@@ -185,14 +185,14 @@ class Controls {
 class Costs {
   readonly element: HTMLElement;
   private words = el("p", {});
-  private bars: Record<"took" | "predicted" | "compute" | "bandwidth", { bar: HTMLElement; value: HTMLElement; row: HTMLElement }>;
+  private bars: Record<"took" | "stolen" | "predicted" | "compute" | "bandwidth", { bar: HTMLElement; value: HTMLElement; row: HTMLElement }>;
 
   constructor(private app: App) {
     const row = (label: string, kind: string): { bar: HTMLElement; value: HTMLElement; row: HTMLElement } => {
       const [bar, value] = [el("span", { class: `fill ${kind}` }), el("span", { class: "number" })];
       return { bar, value, row: el("div", { class: "cost" }, el("span", {}, label), el("span", { class: "bar", "aria-hidden": "true" }, bar), value) };
     };
-    this.bars = { took: row("It took", "ink"), predicted: row("Predicted", "queue"), compute: row("At least, to compute", "prefill"), bandwidth: row("At least, to read", "decode") };
+    this.bars = { took: row("It took", "ink"), stolen: row("Of that, others ran", "preempted"), predicted: row("Predicted", "queue"), compute: row("At least, to compute", "prefill"), bandwidth: row("At least, to read", "decode") };
     this.element = el("div", {}, ...Object.values(this.bars).map(({ row }) => row), this.words);
   }
 
@@ -208,6 +208,7 @@ class Costs {
       say(text, ms(value));
     };
     set("took", step.took, true);
+    set("stolen", step.stolen ?? 0, (step.stolen ?? 0) > 0);
     set("predicted", step.predicted, step.predicted > 0);
     set("compute", compute, limits != null);
     set("bandwidth", bandwidth, limits != null);
@@ -215,18 +216,23 @@ class Costs {
   }
 
   private explain(step: Step): string {
-    const error = step.predicted > 0 ? (step.predicted - step.took) / step.took : null;
-    const guess = error == null ? "" : Math.abs(error) < 0.005 ? " The cost model was right." : ` The cost model was ${percent(Math.abs(error))} ${error > 0 ? "above" : "below"} it.`;
+    const alone = own(step);
+    const stolen = step.took - alone;
+    const error = step.predicted > 0 && alone > 0 ? (step.predicted - alone) / alone : null;
+    const it = stolen > 0 ? "that" : "it";
+    const guess = error == null ? "" : Math.abs(error) < 0.005 ? " The cost model was right." : ` The cost model was ${percent(Math.abs(error))} ${error > 0 ? "above" : "below"} ${it}.`;
+    // For so long nothing of the machine bound it: it was not there.
+    const elsewhere = stolen > 0 ? ` For ${ms(stolen)} of its ${ms(step.took)} the machine ran other programs on the cores that it needs; by itself it took ${ms(alone)}.` : "";
     const work = `${short(step.flops).trim()} operations over ${short(step.bytes)}B: ${(step.flops / Math.max(1, step.bytes)).toFixed(1)} for each byte.`;
     const binding = bound(step, this.app.info.limits);
-    if (!binding) return `${work}${guess}`;
+    if (!binding) return `${work}${elsewhere}${guess}`;
     const rows = step.decode.length + step.prefill.reduce((sum, row) => sum + row.len, 0);
     const compute = binding.by === "compute";
     const why = !compute
       ? "Memory bandwidth bound it: every weight is read for few rows, and the arithmetic waits."
       : `Arithmetic bound it${rows >= 16 ? ": so many rows share each weight that reading the weights is the lesser part" : ""}.`;
     const faster = compute ? " It was faster than that limit as it was measured: other programs were busy then." : " It was faster than memory alone allows, so part of it stayed in the processor's cache.";
-    const rest = binding.share > 1.02 ? faster : ` It reached ${percent(binding.share)} of that limit.`;
-    return `${work} ${why}${rest}${guess}`;
+    const rest = binding.share > 1.02 ? faster : ` It reached ${percent(binding.share)} of that limit${stolen > 0 ? " in that time" : ""}.`;
+    return `${work}${elsewhere} ${why}${rest}${guess}`;
   }
 }

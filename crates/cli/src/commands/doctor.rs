@@ -2,6 +2,7 @@
 //! define.
 
 use checkpoint::{Checkpoint, LoadError};
+use kernels::disturbed::QueueWait;
 use kernels::limits::Limits;
 use kernels::{Arithmetic, Cpu, CpuOptions, Isa, KvDtype, Reference, WeightClass, threads};
 use launch::machine;
@@ -74,6 +75,7 @@ impl Diagnosis {
             "cpus_allowed": threads::max_threads(),
             "cgroup_cores": machine::cgroup_cores(),
             "threads": self.threads,
+            "thread_waits": counts_waits(),
             "numa_nodes": machine::numa_nodes(),
             "caches": caches.collect::<Vec<_>>(),
             "memory_bytes": memory.map(|(total, _)| total),
@@ -114,6 +116,13 @@ impl Diagnosis {
             "cores",
             format!("{} online, {} allowed{quota}, {} threads", known(online), threads::max_threads(), self.threads),
         );
+        let waits = match counts_waits() {
+            true => "counted: time that the machine gives to others has an owner of its own, machine",
+            false => {
+                "not counted (/proc/thread-self/schedstat): time that the machine gives to others is the requests' own"
+            }
+        };
+        line("busy cores", waits.to_string());
         let caches = machine::caches().into_iter().map(|cache| {
             let shared = if cache.shared_by > 1 { format!(" shared by {}", cache.shared_by) } else { String::new() };
             format!("{} {}{shared}", cache.name, bytes(cache.bytes))
@@ -151,6 +160,11 @@ impl Diagnosis {
         }
         lines.join("\n")
     }
+}
+
+/// Whether the kernel counts how long a thread is ready and does not run.
+fn counts_waits() -> bool {
+    QueueWait::of_this_thread().is_some()
 }
 
 /// Logits of the built-in model for a short prompt, bit for bit, on every instruction set and on the definition, with

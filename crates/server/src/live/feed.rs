@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 
 use engine::{Ended, KvMap, LoggedStep, Place, Scene, Watching};
 use hyper::body::{Body, Bytes, Frame};
-use roofline::Demands;
 use scheduler::Nanos;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Interval, MissedTickBehavior};
@@ -19,7 +18,7 @@ use tokio::time::{Interval, MissedTickBehavior};
 use crate::app::App;
 use crate::auth::Tenant;
 use crate::error::ApiError;
-use crate::live::events::{self, Names};
+use crate::live::events::{self, Names, Prices};
 
 /// Feeds at once.
 pub(crate) const MOST_READERS: usize = 16;
@@ -51,7 +50,7 @@ pub(crate) struct Wishes {
 pub(crate) struct Feed {
     app: Arc<App>,
     watch: Box<dyn Watching>,
-    demands: Demands,
+    prices: Prices,
     names: Names,
     place: Place,
     /// Has the steps that it asked for, and now wants the newest.
@@ -88,7 +87,7 @@ impl Feed {
         let mut look = tokio::time::interval(LOOK_EVERY);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Ok(Feed {
-            demands: app.engine.model().demands(),
+            prices: Prices::of(app.engine.model()),
             names: Names::of(tenant),
             watch,
             place,
@@ -132,7 +131,7 @@ impl Feed {
                 more = 0;
                 break;
             }
-            events::step(&mut text, step, &self.names, &self.demands);
+            events::step(&mut text, step, &self.names, &self.prices);
         }
         for ended in &self.ended {
             events::ended(&mut text, ended, &mut self.names, &self.app.registry);

@@ -20,7 +20,7 @@ use tokio::sync::oneshot;
 
 use crate::app::App;
 use crate::error::ApiError;
-use crate::live::events::{self, Names};
+use crate::live::events::{self, Names, Prices};
 use crate::query;
 use crate::routes::json_body;
 
@@ -120,14 +120,14 @@ struct Steps {
 
 fn simulate(app: &App, minutes: u64, changes: &Changes) -> Result<String, WhatIfError> {
     let past = app.engine.past(Duration::from_secs(60 * minutes));
-    let (names, demands) = (Names::numbered(past.answers.len() as u64), app.engine.model().demands());
+    let (names, prices) = (Names::numbered(past.answers.len() as u64), Prices::of(app.engine.model()));
     let mut courses = [Steps::default(), Steps::default()];
     let (mut all, mut since) = (0, Instant::now());
     let mut watcher = |course: Course, record: &StepRecord| {
         let steps = &mut courses[course as usize];
         if steps.text.len() < MOST_BYTES {
             steps.text.push_str(if steps.count > 0 { "," } else { "" });
-            events::step_object(&mut steps.text, steps.count, record, &names, &demands);
+            events::step_object(&mut steps.text, steps.count, record, &names, &prices);
             steps.count += 1;
         } else {
             steps.left_out += 1;

@@ -6,6 +6,7 @@ use std::fmt::{self, Write};
 use std::fs;
 use std::path::Path;
 
+use figures::Colour;
 use figures::plot::{Chart, Line};
 use launch::machine;
 use serde_json::{Value, json};
@@ -156,15 +157,15 @@ impl Lab {
         let ridge = self.peaks.matrix / self.peaks.bandwidth;
         let mut corners = vec![least, ridge.clamp(least, most), most];
         corners.dedup();
-        let line = |name: &str, points| Line { name: name.to_string(), points };
+        let line = |name: &str, colour, points| Line { name: name.to_string(), colour, points };
         let chart = Chart {
             title: format!("Roofline: what was reached; the roof bends at {ridge:.0} operations per byte"),
             x: "operations per byte read".to_string(),
             y: "Gop/s".to_string(),
             lines: vec![
-                line("prefill", Vec::new()),
-                line("decode", Vec::new()),
-                line("limit of the machine", corners.into_iter().map(|x| (x, roof(x))).collect()),
+                line("prefill", Colour::Prefill, Vec::new()),
+                line("decode", Colour::Decode, Vec::new()),
+                line("limit of the machine", Colour::Limit, corners.into_iter().map(|x| (x, roof(x))).collect()),
             ],
         };
         chart.svg_logarithmic(&all)
@@ -228,7 +229,7 @@ const STYLE: &str = ":root{color-scheme:light dark}body{margin:0;font:16px/1.5 s
     figure{margin:1rem 0}figure svg{display:block;width:100%;height:auto;border-radius:4px}\
     .table{overflow-x:auto}table{border-collapse:collapse;font-size:.85rem;font-variant-numeric:tabular-nums;width:100%}\
     th,td{padding:.25rem .5rem;text-align:right;border-bottom:1px solid #8884;white-space:nowrap}th{font-weight:600;white-space:normal}\
-    .note{border-left:4px solid #d55e00;padding-left:.7rem}li{margin:.5rem 0}";
+    .note{border-left:4px solid #d9730d;padding-left:.7rem}li{margin:.5rem 0}";
 
 impl Sweep {
     fn picture(&self) -> String {
@@ -241,12 +242,13 @@ impl Sweep {
                 (x, fit.at(x) * 1e3)
             })
         });
+        let colour = if self.kind == Kind::Prefill { Colour::Prefill } else { Colour::Decode };
         let name = if self.fit.is_some() { "dots: measured, line: the law" } else { "measured" };
         let chart = Chart {
             title: self.kind.title().to_string(),
             x: self.kind.x().to_string(),
             y: self.kind.y().to_string(),
-            lines: vec![Line { name: name.to_string(), points: law.collect() }],
+            lines: vec![Line { name: name.to_string(), colour, points: law.collect() }],
         };
         chart.svg_with(&[dots], &[])
     }
