@@ -7,6 +7,7 @@ import { el } from "./dom";
 import { FONT, theme, watchTheme } from "./draw";
 import type { Log } from "./log";
 import { ms, percent, short } from "./units";
+import type { Wall } from "./wall";
 
 type Colour = "prefill" | "decode" | "queue" | "cached" | "late" | "quiet" | "ink";
 type Values = (number | null)[];
@@ -51,7 +52,7 @@ const CHARTS: Chart[] = [
       { label: "p99", colour: "prefill", dashed: true },
     ],
     format: ms,
-    data: ({ stats }) => [seconds(stats), stats.map((stat) => stat.ttft_p50_ms), stats.map((stat) => stat.ttft_p99_ms)],
+    data: ({ moments }) => [seconds(moments), moments.map((stat) => stat.ttft_p50_ms), moments.map((stat) => stat.ttft_p99_ms)],
   },
   {
     title: "Time between tokens",
@@ -61,7 +62,7 @@ const CHARTS: Chart[] = [
       { label: "p99", colour: "decode", dashed: true },
     ],
     format: ms,
-    data: ({ stats }) => [seconds(stats), stats.map((stat) => stat.itl_p50_ms), stats.map((stat) => stat.itl_p99_ms)],
+    data: ({ moments }) => [seconds(moments), moments.map((stat) => stat.itl_p50_ms), moments.map((stat) => stat.itl_p99_ms)],
   },
   {
     title: "Requests",
@@ -72,7 +73,7 @@ const CHARTS: Chart[] = [
     ],
     format: (value) => value.toFixed(0),
     least: 4,
-    data: ({ stats }) => [seconds(stats), stats.map((stat) => stat.running), stats.map((stat) => stat.waiting)],
+    data: ({ moments }) => [seconds(moments), moments.map((stat) => stat.running), moments.map((stat) => stat.waiting)],
   },
   {
     title: "KV cache",
@@ -83,7 +84,7 @@ const CHARTS: Chart[] = [
     ],
     format: percent,
     least: 1,
-    data: ({ stats }) => [seconds(stats), stats.map((stat) => stat.used_blocks / stat.total_blocks), stats.map((stat) => (stat.used_blocks + stat.cached_blocks) / stat.total_blocks)],
+    data: ({ moments }) => [seconds(moments), moments.map((stat) => stat.used_blocks / stat.total_blocks), moments.map((stat) => (stat.used_blocks + stat.cached_blocks) / stat.total_blocks)],
   },
   {
     title: "Prefix cache hits",
@@ -140,11 +141,11 @@ export class Series {
     const made = this.plots.find(({ plot }) => plot.root.parentElement === box);
     if (made) return made.plot.setSize({ width, height: HEIGHT });
     const chart = CHARTS[[...this.element.querySelectorAll(".plot")].indexOf(box)]!;
-    this.plots.push({ chart, plot: new uPlot(options(chart, width), chart.data(this.app.feed.log), box) });
+    this.plots.push({ chart, plot: new uPlot(options(chart, width, this.app.feed.log.wall), chart.data(this.app.feed.log), box) });
   }
 }
 
-function options(chart: Chart, width: number): uPlot.Options {
+function options(chart: Chart, width: number, wall: Wall): uPlot.Options {
   const quiet = (): string => theme().quiet;
   const grid = { stroke: () => theme().line, width: 1 };
   const values = (_: uPlot, splits: number[]): string[] => splits.map(chart.format);
@@ -159,12 +160,12 @@ function options(chart: Chart, width: number): uPlot.Options {
     legend: { show: true, live: true },
     scales: { x: { time: false }, y: { range }, r: { range } },
     axes: [
-      { ...axis, space: 60, size: 24, values: (_, splits) => splits.map((at) => `${at.toFixed(splits[1]! - splits[0]! < 1 ? 1 : 0)} s`) },
+      { ...axis, space: 60, size: 24, values: (_, splits) => splits.map((at) => wall.clock(at * 1000, splits[1]! - splits[0]! < 1 ? 1 : 0)) },
       { ...axis, size: 54, values, ...(right ? { stroke: () => theme()[chart.lines[0]!.colour] } : {}) },
       ...(right ? [{ ...axis, scale: "r", side: 1 as const, size: 46, values, grid: { show: false }, stroke: () => theme().decode }] : []),
     ],
     series: [
-      { label: "at", value: (_, at) => (at == null ? "" : `${at.toFixed(1)} s`) },
+      { label: "at", value: (_, at) => (at == null ? "" : wall.clock(at * 1000, 1)) },
       ...chart.lines.map((line) => ({
         label: line.label,
         stroke: () => theme()[line.colour],

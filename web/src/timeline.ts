@@ -236,7 +236,7 @@ export class Timeline {
       const x = Math.round(this.xAt(time)) + 0.5;
       context.moveTo(x, AXIS - 6);
       context.lineTo(x, this.surface.height);
-      const text = distance < 1000 ? `${(time / 1000).toFixed(distance < 10 ? 3 : distance < 100 ? 2 : 1)} s` : clock(time);
+      const text = this.log.wall.clock(time, distance < 10 ? 3 : distance < 100 ? 2 : distance < 1000 ? 1 : 0);
       if (x + 40 < this.surface.width) context.fillText(text, x + 3, 8);
     }
     context.stroke();
@@ -541,13 +541,6 @@ function describe(hit: Hit, log: Log): string[] {
 function taken(step: Step | undefined): number {
   const stolen = (step?.stolen ?? 0) + (step?.stolen_before ?? 0);
   return stolen >= 0.05 ? stolen : 0;
-}
-
-function clock(time: number): string {
-  const seconds = Math.round(time / 1000);
-  const [h, m, s] = [Math.floor(seconds / 3600), Math.floor(seconds / 60) % 60, seconds % 60];
-  const two = (n: number): string => String(n).padStart(2, "0");
-  return h > 0 ? `${h}:${two(m)}:${two(s)}` : `${m}:${two(s)}`;
 }
 
 function legend(): HTMLElement {

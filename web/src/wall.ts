@@ -17,6 +17,10 @@ export class Wall {
     const last = this.since[this.since.length - 1];
     const difference = unix - at;
     if (last && (Math.abs(last.difference - difference) < SLACK_MS || at < last.at)) return;
+    if (last && last.at === at) {
+      last.difference = difference; // the engine is still held
+      return;
+    }
     // What was before the first reading has its difference too.
     this.since.push({ at: last ? at : -Infinity, difference });
     if (this.since.length > KEPT) this.since.shift();
