@@ -132,6 +132,11 @@ impl Drop for Guard {
     }
 }
 
+/// Milliseconds, to the microsecond.
+fn short(nanos: Nanos) -> f64 {
+    ms(Nanos(nanos.0 / 1_000 * 1_000))
+}
+
 /// What the thread owns.
 struct Writer {
     engine: Arc<dyn Observe>,
@@ -179,11 +184,11 @@ impl Writer {
             prompt_tokens = line.prompt_tokens,
             cached_tokens = line.cached_tokens,
             completion_tokens = line.generated,
-            queue_ms = ms(line.queue),
-            ttft_ms = line.first_token.map(|_| ms(line.ttft)),
+            queue_ms = short(line.queue),
+            ttft_ms = line.first_token.map(|_| short(line.ttft)),
             tpot_ms = line.tpot.map(|seconds| (seconds * 1e6).round() / 1e3),
-            longest_gap_ms = ms(line.longest_gap),
-            total_ms = ms(line.total()),
+            longest_gap_ms = short(line.longest_gap),
+            total_ms = short(line.total()),
             "request"
         );
         let late =
@@ -203,8 +208,8 @@ impl Writer {
                 id = served.response_id,
                 request_id = ?served.request_id,
                 key = served.key,
-                ttft_ms = ms(line.ttft),
-                longest_gap_ms = ms(line.longest_gap),
+                ttft_ms = short(line.ttft),
+                longest_gap_ms = short(line.longest_gap),
                 "{}",
                 why::tell(&timeline, &name).join(" ")
             );

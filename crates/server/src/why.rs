@@ -3,7 +3,7 @@
 //! ```text
 //! Timeline --tell--> "The first token came after 2.31 s: 1.90 s in the queue, 410 ms of prefill."
 //!                    "Of that: 1.71 s others had the step's rows and time (74 %), 390 ms reading its own prompt (17 %)."
-//!                    "Delayed most by chatcmpl-3 (1.20 s) and chatcmpl-7 (310 ms)."
+//!                    "Of other requests, chatcmpl-3 (1.20 s) and chatcmpl-7 (310 ms) delayed its first token most."
 //!                    "What helps: ..."
 //! ```
 //!
@@ -36,8 +36,8 @@ fn words(owner: &str) -> &str {
         "decode" => "tokens of others in the same steps",
         "recompute" => "computing again what a preemption threw away",
         "waiting" => "preempted, waiting to be let in again",
-        "left_out" => "left out of steps for others' targets or for want of a block",
-        "machine" => "the machine computed something else on these cores",
+        "left_out" => "left out of steps, for others' targets or for lack of a block",
+        "machine" => "the cores computed something else",
         "overhead" => "between steps: planning, text, delivery",
         other => other,
     }
@@ -71,7 +71,8 @@ pub(crate) fn tell(timeline: &Timeline, name: &dyn Fn(RequestId) -> String) -> V
     let Timeline { account, ending, until, held } = timeline;
     let mut story = vec![first_token(account, *ending, *until)];
     story.extend(parts("Of that: ", &account.bill.ttft));
-    story.extend(delayed("Its first token was delayed most by", &account.bill.ttft_others, name));
+    let ttft = &account.bill.ttft;
+    story.extend(delayed("delayed its first token most", &account.bill.ttft_others, ttft, name));
     if account.num_tokens() > account.answers().filter(|answer| answer.tokens > 0).count() {
         story.extend(gaps(account, name));
     }
@@ -132,25 +133,28 @@ fn parts(begin: &str, shares: &Shares) -> Option<String> {
     (!told.is_empty()).then(|| format!("{begin}{}.", told.join(", ")))
 }
 
-fn delayed(begin: &str, others: &Named, name: &dyn Fn(RequestId) -> String) -> Option<String> {
-    let entries: Vec<(RequestId, Nanos)> = others.entries().collect();
-    let named = entries.iter().take(MOST_OTHERS).map(|&(id, nanos)| format!("{} ({})", name(id), time(nanos)));
-    let mut named: Vec<String> = named.collect();
-    let left: u64 = entries.iter().skip(MOST_OTHERS).map(|(_, nanos)| nanos.0).sum::<u64>() + others.rest().0;
+/// The others that have a share of a time worth telling.
+fn delayed(what: &str, others: &Named, of: &Shares, name: &dyn Fn(RequestId) -> String) -> Option<String> {
+    let total = of.total();
+    let entries: Vec<(RequestId, Nanos)> =
+        others.entries().filter(|&(_, nanos)| share(nanos, total) >= LEAST_SHARE).collect();
+    let told = entries.iter().take(MOST_OTHERS);
+    let left = others.total().0 - told.clone().map(|(_, nanos)| nanos.0).sum::<u64>();
+    let mut named: Vec<String> = told.map(|&(id, nanos)| format!("{} ({})", name(id), time(nanos))).collect();
     if named.is_empty() {
         return None;
     }
-    if left > 0 {
-        named.push(format!("others ({})", time(Nanos(left))));
+    if share(Nanos(left), total) >= LEAST_SHARE {
+        named.push(format!("some more ({})", time(Nanos(left))));
     }
-    Some(format!("{begin} {}.", listed(&named)))
+    Some(format!("Of other requests, {} {what}.", listed(&named)))
 }
 
 /// The time between tokens.
 fn gaps(account: &Account, name: &dyn Fn(RequestId) -> String) -> Vec<String> {
     let (late, tokens) = (account.late_gaps(), account.num_tokens());
     let mean =
-        account.tpot().map_or_else(String::new, |seconds| format!(", one each {} in the mean", duration(seconds)));
+        account.tpot().map_or_else(String::new, |seconds| format!(", one every {} on average", duration(seconds)));
     let spent = account.first_token.zip(account.last_token).map_or(Nanos(0), |(first, last)| last.since(first));
     let mut story = vec![format!("Then {} came in {}{mean}.", counted(tokens - 1, "token"), time(spent))];
     story.extend(parts("Between them: ", &account.bill.gaps));
@@ -164,11 +168,15 @@ fn gaps(account: &Account, name: &dyn Fn(RequestId) -> String) -> Vec<String> {
         // The list has the longest gaps alone.
         let many = if late.len() >= 32 { "32 or more tokens" } else { &counted(late.len(), "token") };
         story.push(format!("{many} came later than {than}. {}", longest_gap(account, longest)));
-        story.extend(delayed("That one was delayed most by", &longest.others, name));
-        story.extend(match one_culprit(&longest.others, &account.bill.gaps_others) {
-            true => None,
-            false => delayed("All gaps together were delayed most by", &account.bill.gaps_others, name),
-        });
+        story.extend(delayed("delayed that one most", &longest.others, &longest.shares, name));
+        if !one_culprit(&longest.others, &account.bill.gaps_others) {
+            story.extend(delayed(
+                "delayed all gaps together most",
+                &account.bill.gaps_others,
+                &account.bill.gaps,
+                name,
+            ));
+        }
     }
     story
 }
