@@ -34,6 +34,10 @@ export interface Limits {
   /** Operations per second in the class of the weights. */
   matrix_flops: number;
   matrix_kind: string;
+  /** The weights stay in the last level of cache, and `read_bandwidth` is the cache's. */
+  in_cache: boolean;
+  /** Why they are not sure; `null`: they are. */
+  not_sure: string | null;
 }
 
 /** One token of an answer, computed alone. */
@@ -43,6 +47,12 @@ export interface DecodeRow {
   a: number;
   /** Position of the row. */
   start: number;
+  /**
+   * Of the time of the step's rows, the share of its own rows and that of other requests' prompts; the rest is other requests'
+   * decode. Only in steps in which somebody's prompt met another request.
+   */
+  own?: number;
+  other_prefill?: number;
 }
 
 /** A piece of a prompt, computed in one pass. */
@@ -136,6 +146,8 @@ export interface StatsEvent {
   prefix_hits: number;
   preemptions: number;
   paused: boolean;
+  /** They rise with what steps reach. */
+  limits: Pick<Limits, "read_bandwidth" | "matrix_flops"> | null;
   ttft_p50_ms: number | null;
   ttft_p99_ms: number | null;
   itl_p50_ms: number | null;

@@ -147,6 +147,11 @@ impl Pool {
         self.workers.len() + 1
     }
 
+    /// The cores that its threads run on, as far as the system says.
+    pub(crate) fn cpus(&self) -> &[usize] {
+        &self.cpus[..self.threads().min(self.cpus.len())]
+    }
+
     /// Pins the calling thread to the core left free for thread 0, and counts what the machine takes of it. For a
     /// thread whose life is to call [`Pool::run`]; not automatic, because threads that it starts later would inherit
     /// the mask.

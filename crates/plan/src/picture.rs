@@ -44,7 +44,7 @@ impl Plan {
     /// Time per token and its two limits against the batch.
     fn batches(&self) -> Chart {
         let deployment = &self.deployment;
-        let reached = deployment.machine.reached(deployment.demands.weights, deployment.demands.kv_dtype);
+        let reached = deployment.machine.reached(&deployment.demands);
         let context = self.ask.mean_context();
         let most = (2 * self.knee.unwrap_or(256)).clamp(64, 1024).max(self.ask.batch);
         let at = |index: usize| (most * index / POINTS).max(1);

@@ -31,6 +31,9 @@ impl fmt::Display for Plan {
             thousands(ask.batch as u64),
         )?;
         writeln!(f, "by {}", machine.basis.words())?;
+        if let Some(doubt) = &machine.doubt {
+            writeln!(f, "not sure: {doubt}")?;
+        }
         if let Some(assumed) = deployment.assumed {
             writeln!(f, "only the size is known: heads and layers, for attention and cache, are taken from {assumed}")?;
         }

@@ -39,7 +39,6 @@ use std::sync::Arc;
 use axum::extract::{Extension, RawQuery, State};
 use axum::http::{HeaderName, header};
 use axum::response::{IntoResponse, Response};
-use roofline::peak;
 use scheduler::Nanos;
 use serde_json::{Value, json};
 
@@ -62,12 +61,13 @@ pub(crate) async fn info(State(app): State<Arc<App>>) -> Response {
         "bf16" => limits.bf16_kind,
         _ => limits.int8_kind,
     };
-    let limits = app.limits.as_ref().map(|limits| {
-        json!({
-            "read_bandwidth": limits.read_bandwidth,
-            "matrix_flops": peak(limits, model.weights),
-            "matrix_kind": kind(limits),
-        })
+    let targets = app.engine.targets();
+    let limits = app.engine.device_limits().map(|limits| {
+        let mut value = events::limits(&limits, model);
+        value["matrix_kind"] = kind(&limits).into();
+        value["in_cache"] = limits.holds(model.weight_bytes).into();
+        value["not_sure"] = nullable(limits.doubt().map(|doubt| doubt.to_string()));
+        value
     });
     let target = |target: Option<Nanos>| target.map(ms);
     let now = app.engine.now();
@@ -86,7 +86,7 @@ pub(crate) async fn info(State(app): State<Arc<App>>) -> Response {
         "max_model_len": model.max_model_len,
         "max_num_seqs": model.max_num_seqs,
         "max_num_batched_tokens": model.max_num_batched_tokens,
-        "targets": {"ttft_ms": target(model.targets.ttft), "tpot_ms": target(model.targets.tpot)},
+        "targets": {"ttft_ms": target(targets.ttft), "tpot_ms": target(targets.tpot)},
         "limits": limits,
         "pause_allowed": app.hold_token.is_some(),
         "now_ms": ms(now),

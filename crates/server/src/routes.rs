@@ -389,7 +389,7 @@ async fn show_metrics(
         http: &app.http,
         text: &app.text.stats(),
         model: &app.models[0],
-        targets: app.engine.model().targets,
+        targets: app.engine.targets(),
     };
     let headers = [(header::CONTENT_TYPE, exposition.content_type()), (header::VARY, "accept")];
     (headers, metrics::render(&sources, exposition)).into_response()

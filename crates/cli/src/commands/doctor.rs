@@ -21,7 +21,7 @@ const LITTLE_MEMORY: u64 = 1 << 30;
 /// Runs the command. Ends with exit code 1 if something is missing.
 pub(crate) fn doctor(flags: &DoctorFlags) -> Result<(), Failure> {
     let threads = flags.threads.unwrap_or_else(threads::default_threads);
-    let limits = figures::limits(Some(threads), None)?;
+    let limits = figures::limits(Some(threads), None, environment::variables().packed_cache.as_deref())?;
     let diagnosis = Diagnosis::of(threads, limits)?;
     let text = if flags.json { diagnosis.json().to_string() } else { diagnosis.text() };
     put_line(&text)?;
@@ -142,6 +142,10 @@ impl Diagnosis {
         );
         let limits = &self.limits;
         line("limits", format!("memory  {} read", bandwidth(limits.read_bandwidth)));
+        if limits.cache_bytes > 0 {
+            let (rate, size) = (bandwidth(limits.cache_bandwidth), bytes(limits.cache_bytes as u64));
+            line("", format!("cache   {rate} read, where weights fit into {size}"));
+        }
         // The CPU may have an instruction that is faster and rounds differently: then both are told.
         let unused = |used, fastest, ops, name| match used == fastest {
             true => String::new(),
@@ -152,6 +156,9 @@ impl Diagnosis {
         line("", format!("bf16    {} ({}{bf16})", operations(limits.bf16_flops, "FLOP"), limits.bf16_kind));
         line("", format!("int8    {} ({}{int8})", operations(limits.int8_ops, "OP"), limits.int8_kind));
         line("", format!("f32     {}", operations(limits.f32_flops, "FLOP")));
+        if let Some(doubt) = limits.doubt() {
+            line("", format!("not sure: {doubt}"));
+        }
         line("models", known(environment::variables().hub_cache().map(|cache| cache.display().to_string())));
         line("packed", known(environment::variables().packed_cache.map(|cache| cache.display().to_string())));
         match self.problems.is_empty() {

@@ -15,7 +15,7 @@ use tokio::runtime::Runtime;
 
 use crate::console::{note, put, put_line};
 use crate::failure::Failure;
-use crate::figures::{self, Demands, Figures, LimitShares, Phase, rounded};
+use crate::figures::{self, Demands, Figures, LimitShares, Peaks, Phase, rounded};
 use crate::flags::RunFlags;
 use crate::signals::Ends;
 use crate::{environment, models, narrower};
@@ -233,7 +233,7 @@ impl Session<'_> {
     fn report(&self, answer: &Answer) -> Result<(), Failure> {
         let limits = match self.flags.quiet || answer.ended == Ended::Stopped {
             true => None,
-            false => Some(figures::limits_kept(&self.flags.model)?),
+            false => Some(figures::limits_of(&self.flags.model)?),
         };
         if self.flags.json {
             return put_line(&self.json(answer, limits.as_ref()).to_string());
@@ -253,15 +253,19 @@ impl Session<'_> {
         let prefill = demands.prefill(timings.cached_tokens, timings.prefill_tokens, chunk);
         let context = timings.decode_context_tokens as f64;
         let decode = demands.decode(timings.decode_steps, timings.decode_tokens, context);
+        // What was reached is possible, whatever was measured.
+        let peaks = Peaks::of(limits, demands).raised_by(&prefill, timings.prefill_ms / 1e3);
+        let peaks = peaks.raised_by(&decode, timings.decode_ms / 1e3);
         let phase = |tokens, ms: f64, work| {
             let seconds = ms / 1e3;
-            Phase { tokens, seconds, shares: LimitShares::of(work, seconds, limits, demands.weights) }
+            Phase { tokens, seconds, shares: LimitShares::within(work, seconds, &peaks) }
         };
         Figures {
             prefill: phase(timings.prefill_tokens, timings.prefill_ms, &prefill),
             decode: phase(timings.decode_tokens, timings.decode_ms, &decode),
             cached_tokens: timings.cached_tokens,
-            in_cache: figures::fits_in_cache(demands, answer.usage.prompt_tokens + answer.usage.completion_tokens),
+            in_cache: limits.holds(demands.weight_bytes),
+            doubt: limits.doubt(),
         }
     }
 

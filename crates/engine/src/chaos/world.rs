@@ -238,8 +238,13 @@ impl World {
         let faults = Arc::new(Mutex::new(Faults { pass, row, ..Faults::default() }));
         let nanos = Arc::new(AtomicU64::new(5));
         let clock = Clock::scripted(nanos.clone());
-        let calibrated =
-            rng.percent(60).then(|| Calibrated { cost: cost(pass, row), took: Duration::ZERO, from_disk: false });
+        let calibrated = rng.percent(60).then(|| Calibrated {
+            cost: cost(pass, row),
+            took: Duration::ZERO,
+            from_disk: false,
+            doubt: None,
+            place: None,
+        });
         let tokenizer = Arc::new(tokenizer());
         let swap = if limits.enable_prefix_caching && rng.percent(30) {
             TierSizes { host_slots: rng.within(1..=12), disk_slots: 0 }
@@ -291,6 +296,7 @@ impl World {
             next_id: AtomicU64::new(1),
             recorder: Mutex::new(None),
             limits: limits.clone(),
+            targets: Arc::default(),
             salt_key: [1; 32],
             refuse_late: options.refuse_late,
         }));

@@ -6,9 +6,10 @@ use std::fmt::Write;
 
 use engine::ledger::{Parts, parts};
 use engine::{
-    End, Ended, FinishReason, InScene, KvMap, LoggedStep, ModelInfo, Observe, Percentiles, RequestId, Scene, Second,
+    DeviceLimits, End, Ended, FinishReason, InScene, KvMap, LoggedStep, ModelInfo, Observe, Percentiles, RequestId,
+    Scene, Second,
 };
-use roofline::Demands;
+use roofline::{Demands, peak};
 use scheduler::{BlockUse, Blocked, CostModel, Nanos, PreemptionMode, RecordRow, StepRecord};
 use serde_json::{Value, json};
 
@@ -340,6 +341,14 @@ pub(crate) fn requests(text: &mut String, scene: &Scene, names: &mut Names, regi
     text.push_str("}\n\n");
 }
 
+/// What the machine can do at most with this model: reading from where its weights are.
+pub(crate) fn limits(limits: &DeviceLimits, model: &ModelInfo) -> Value {
+    json!({
+        "read_bandwidth": limits.bandwidth_for(model.weight_bytes),
+        "matrix_flops": peak(limits, model.weights),
+    })
+}
+
 /// `event: stats`: gauges and counters of `/metrics`, and the percentiles of the last 256 times to first token and of
 /// the last 2,048 times from token to token.
 pub(crate) fn stats(text: &mut String, now: Nanos, engine: &dyn Observe, percentiles: [Option<Percentiles>; 2]) {
@@ -366,6 +375,8 @@ pub(crate) fn stats(text: &mut String, now: Nanos, engine: &dyn Observe, percent
         "ttft_p99_ms": nullable(ttft.map(|ttft| ttft.p99)),
         "itl_p50_ms": nullable(itl.map(|itl| itl.p50)),
         "itl_p99_ms": nullable(itl.map(|itl| itl.p99)),
+        // They rise with what steps reach.
+        "limits": nullable(engine.device_limits().map(|found| limits(&found, engine.model()))),
     });
     let _ = write!(text, "event: stats\ndata: {data}\n\n");
 }

@@ -8,12 +8,13 @@ use std::path::Path;
 
 use figures::Colour;
 use figures::plot::{Chart, Line};
+use kernels::WeightClass;
 use launch::machine;
 use serde_json::{Value, json};
 
 use super::{Kind, Lab, Point, Sweep};
 use crate::failure::Failure;
-use crate::figures::{bandwidth, duration, limits_json, operations, percent, rounded};
+use crate::figures::{bandwidth, duration, limits_json, not_sure, operations, percent, rounded};
 
 /// Points of a drawn law.
 const POINTS: usize = 60;
@@ -48,12 +49,14 @@ impl Lab {
     }
 
     fn limits_line(&self) -> String {
-        let name = if self.peaks.matrix == self.limits.bf16_flops { ("FLOP", "bf16") } else { ("OP", "int8") };
+        let name = if self.weights == WeightClass::Bf16 { ("FLOP", "bf16") } else { ("OP", "int8") };
         format!(
-            "read bandwidth {}, matrix peak {} {}",
-            bandwidth(self.limits.read_bandwidth),
+            "read bandwidth {}{}, matrix peak {} {}{}",
+            bandwidth(self.peaks.bandwidth),
+            if self.in_cache { " from cache" } else { "" },
             operations(self.peaks.matrix, name.0),
-            name.1
+            name.1,
+            not_sure(self.limits.doubt()),
         )
     }
 
@@ -83,7 +86,7 @@ impl Lab {
                 "x": sweep.kind.x(),
                 "y": sweep.kind.y(),
                 "points": sweep.points.iter().map(point).collect::<Vec<_>>(),
-                "law": sweep.fit.as_ref().map(|fit| json!({
+                "law": sweep.sound_fit().map(|fit| json!({
                     "words": sweep.law(),
                     "seconds_by_power": fit.coefficients,
                     "r2": fit.r2,
@@ -235,7 +238,7 @@ impl Sweep {
     fn picture(&self) -> String {
         let dots: Vec<(f64, f64)> = self.points.iter().map(|point| (point.x as f64, point.median * 1e3)).collect();
         let most = dots.iter().map(|dot| dot.0).fold(1.0, f64::max);
-        let law = self.fit.iter().flat_map(|fit| {
+        let law = self.sound_fit().into_iter().flat_map(|fit| {
             let from = dots.first().map_or(0.0, |dot| dot.0);
             (0..=POINTS).map(move |index| {
                 let x = from + (most - from) * index as f64 / POINTS as f64;
@@ -243,7 +246,7 @@ impl Sweep {
             })
         });
         let colour = if self.kind == Kind::Prefill { Colour::Prefill } else { Colour::Decode };
-        let name = if self.fit.is_some() { "dots: measured, line: the law" } else { "measured" };
+        let name = if self.sound_fit().is_some() { "dots: measured, line: the law" } else { "measured" };
         let chart = Chart {
             title: self.kind.title().to_string(),
             x: self.kind.x().to_string(),

@@ -182,8 +182,16 @@ impl Seen {
         // The sum of nothing is -0, which would be shown.
         let sum = self.passes.iter().fold(0.0, |sum, pass| sum + tokens(pass));
         let mut line = format!("{what:<9} {:>11}", rate(if seconds > 0.0 { sum / seconds } else { 0.0 }));
-        let limit = |name: &str| self.info["limits"][name].as_f64().filter(|&limit| limit > 0.0);
-        let (Some(flops), Some(bytes)) = (limit("matrix_flops"), limit("read_bandwidth")) else { return line };
+        // What was reached is possible: a pass that is newer than the last word about limits may show that they are
+        // higher.
+        let limit = |name: &str, of: fn(&Pass) -> f64| {
+            let told = self.stats["limits"][name].as_f64().or_else(|| self.info["limits"][name].as_f64());
+            let reached = self.passes.iter().filter(|pass| pass.to > pass.from);
+            let reached = reached.map(|pass| of(pass) / (pass.to - pass.from) * 1e3);
+            reached.chain(told.filter(|&limit| limit > 0.0)).reduce(f64::max).filter(|_| told.is_some())
+        };
+        let flops = limit("matrix_flops", |pass| pass.flops);
+        let (Some(flops), Some(bytes)) = (flops, limit("read_bandwidth", |pass| pass.bytes)) else { return line };
         let of_phase = |pass: &&Pass| tokens(pass) * 2.0 > pass.prefill_tokens + pass.decode_tokens;
         let (mut took, mut asked, mut read) = (0.0, 0.0, 0.0);
         for pass in self.passes.iter().filter(of_phase) {
