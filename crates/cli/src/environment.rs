@@ -17,8 +17,9 @@ pub(crate) fn variables() -> Variables {
     Variables::read(text, std::env::home_dir())
 }
 
-/// Logs go to standard error. `TWOSTROKE_LOG` filters them (`warn`, `info`, `engine=debug`) instead of `default`. A file
-/// or a pipe gets no colours, nor does anybody who sets `NO_COLOR` (no-color.org). `waits`: a line waits until it is read.
+/// Logs go to standard error. `TWOSTROKE_LOG` filters them (`warn`, `info`, `engine=debug`) instead of `default`. A
+/// file or a pipe gets no colours, nor does anybody who sets `NO_COLOR` (no-color.org). `waits`: a line waits until it
+/// is read.
 pub(crate) fn start_logging(default: &str, waits: bool) {
     let filter = match text("TWOSTROKE_LOG").map(EnvFilter::try_new) {
         Some(Ok(filter)) => filter,

@@ -166,7 +166,7 @@ pub(crate) fn hint(flag: &str) -> Option<&'static str> {
         }
         "--allowed-hosts" => "--allowed-host NAME, repeated, names what the server goes by",
         "--disable-log-requests" | "--disable-log-stats" | "--uvicorn-log-level" => {
-            "the environment variable TWOSTROKE_LOG sets what is logged, e.g. TWOSTROKE_LOG=warn"
+            "the environment variable TWOSTROKE_LOG sets what is logged: warn, or info,access=off for no line per request"
         }
         "--ctx-size" => "-c or --max-model-len sets the context",
         "--parallel" | "-np" => "--max-num-seqs sets the sequences that run together",

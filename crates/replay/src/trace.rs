@@ -8,8 +8,9 @@
 //!                                       [ 120 ]--------------+  delayed: from a chunk to the token that it made late
 //! ```
 //!
-//! The format is the JSON of the Trace Event Format (docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU),
-//! as Perfetto reads it (perfetto.dev/docs/getting-started/other-formats): complete events (`X`), counters (`C`), flows
+//! The format is the JSON of the Trace Event Format
+//! (<https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU>), as Perfetto reads it
+//! (<https://perfetto.dev/docs/getting-started/other-formats>): complete events (`X`), counters (`C`), flows
 //! (`s`, `f`) and names (`M`). Times are microseconds of the engine's clock; `otherData.began_at_unix_ns` says what a
 //! clock on the wall showed at 0. Readers sort events by time and keep the order of the file where times are equal, so
 //! what contains another stands before it.

@@ -1,8 +1,8 @@
 //! One line in the log for each request that is over, and a warning, in words, for each that was slow.
 //!
 //! ```text
-//! an answer ends --Guard--> queue --one thread--> info  access: ... status=200 ttft_ms=1.9 longest_gap_ms=0.9 ...
-//! a refusal ----------------/  | full: counted    warn  slow:   The first token came after 2.31 s: 1.90 s in the queue, ...
+//! an answer ends --Guard--> queue --one thread--> info access: ... status=200 ttft_ms=1.9 longest_gap_ms=0.9 ...
+//! a refusal ----------------/  | full: counted    warn slow:   The first token came after 2.31 s: 1.90 s in ...
 //! ```
 //!
 //! Whoever answers a request only drops a guard: reading accounts, making text and waiting for whoever reads standard
@@ -151,7 +151,7 @@ impl Writer {
             match entry {
                 Entry::Ended(ended) => self.ended(&ended),
                 Entry::Refused(Refused { route, request_id, key, status, why }) => {
-                    tracing::info!(target: "access", route, status, request_id = ?request_id, key, why = ?why, "refused");
+                    tracing::info!(target: "access", route, status, request_id = ?request_id, key, why, "refused");
                 }
             }
             let lost = self.lost.swap(0, Ordering::Relaxed);

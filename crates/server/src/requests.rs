@@ -10,7 +10,7 @@
 //! | parameter | |
 //! | --- | --- |
 //! | `state` | `waiting`, `running`, `finished`, `cancelled`, `failed`; several by commas |
-//! | `min_ttft`, `min_gap` | `500ms`, `2s`: at least so long to the first token, or between two; what still waits counts so far |
+//! | `min_ttft`, `min_gap` | `500ms`, `2s`: at least so long to the first token, or between two; what waits counts so far |
 //! | `since` | still open at that moment, or come later: RFC 3339, seconds or milliseconds since 1970, `15m` ago |
 //! | `order` | `newest` (default), or the largest first by `ttft`, `gap` or `total` |
 //! | `limit` | 1 to 1,000, 50 if nobody says |

@@ -2,13 +2,13 @@
 //!
 //! ```text
 //! Timeline --tell--> "The first token came after 2.31 s: 1.90 s in the queue, 410 ms of prefill."
-//!                    "Of that: 1.71 s others had the step's rows and time (74 %), 390 ms reading its own prompt (17 %)."
+//!                    "Of that: 1.71 s in the queue while others had the step's rows and time (74 %), ..."
 //!                    "Of other requests, chatcmpl-3 (1.20 s) and chatcmpl-7 (310 ms) delayed its first token most."
 //!                    "What helps: ..."
 //! ```
 //!
-//! A function of the timeline and of names, and nothing else: the timeline's route, the slow log and `twostroke why` say
-//! the same words.
+//! A function of the timeline and of names, and nothing else: the timeline's route, the slow log, the page and
+//! `twostroke why` say the same words.
 
 use engine::ledger::{Account, Gap, Named, Owner, Shares};
 use engine::{Ending, RequestId, Timeline};
