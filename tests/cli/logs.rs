@@ -68,7 +68,7 @@ fn each_request_is_a_line_and_a_slow_one_is_a_warning_in_words() {
     for (name, wanted) in [("ttft_ms", "ttft_ms"), ("total_ms", "total_ms"), ("queue_ms", "queue_ms")] {
         let wanted = answer["timings"][wanted].as_f64().expect("a time");
         let found: f64 = field(line, name).parse().expect("a number");
-        assert!((found - wanted).abs() < 0.001, "{name}: {found}, not {wanted}");
+        assert!((found - wanted).abs() < 0.0015, "{name}: {found}, not {wanted}");
     }
     assert!(field(line, "tpot_ms").parse::<f64>().is_ok() && field(line, "longest_gap_ms").parse::<f64>().is_ok());
     assert_eq!((field(lines[1], "status"), field(lines[1], "key")), ("400", "1"), "{log}");

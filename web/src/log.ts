@@ -307,13 +307,18 @@ export class Log {
     this.version += 1;
   }
 
-  /** What was before the feed began. A second without a step had nothing to show: the lines break there. */
+  /** What was before the feed began. Seconds without a step are left out there, and are nothing here. */
   past({ columns, seconds, total_blocks }: HistoryEvent): void {
     if (this.stats.length > 0) return; // known from before a reconnect
     const of = (row: (number | null)[], name: string): number | null => row[columns.indexOf(name)] ?? null;
     const number = (row: (number | null)[], name: string): number => of(row, name) ?? 0;
     for (const row of seconds) {
       const at = number(row, "at") + 1000;
+      const last = this.moments[this.moments.length - 1];
+      for (const idle of last && last.at + 1000 < at ? [last.at + 1000, at - 1000] : []) {
+        this.rates.push({ at: idle, prefill: 0, decode: 0, hits: null });
+        this.moments.push({ ...last!, at: idle, running: 0, waiting: 0, ttft_p50_ms: null, ttft_p99_ms: null, itl_p50_ms: null, itl_p99_ms: null });
+      }
       this.rates.push({ at, prefill: number(row, "prefill_tokens"), decode: number(row, "decode_tokens"), hits: of(row, "hits") });
       this.moments.push({
         at,

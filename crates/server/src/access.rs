@@ -132,6 +132,21 @@ impl Drop for Guard {
     }
 }
 
+/// So many have ended since that its account is gone.
+fn forgotten(ended: &Ended) {
+    let Ended { served, route, status, .. } = ended;
+    tracing::info!(
+        target: "access",
+        route,
+        status,
+        id = served.response_id,
+        request_id = ?served.request_id,
+        key = served.key,
+        prompt_tokens = served.prompt_tokens.iter().sum::<usize>(),
+        "request (its times are forgotten)"
+    );
+}
+
 /// Milliseconds, to the microsecond.
 fn short(nanos: Nanos) -> f64 {
     ms(Nanos(nanos.0 / 1_000 * 1_000))
@@ -166,11 +181,11 @@ impl Writer {
         if !tracing::enabled!(target: "access", tracing::Level::INFO) && slow == [None; 2] {
             return;
         }
-        let Some(prompts) = self.closed(&ended.served) else { return };
-        let Some(line) = Line::of(&ended.served, &|id| prompts.iter().find(|prompt| prompt.request == id)) else {
-            return;
-        };
         let Ended { served, route, is_stream, status } = ended;
+        let prompts = self.closed(served).unwrap_or_default();
+        let Some(line) = Line::of(served, &|id| prompts.iter().find(|prompt| prompt.request == id)) else {
+            return forgotten(ended);
+        };
         tracing::info!(
             target: "access",
             route,
