@@ -242,6 +242,7 @@ impl Log {
                 for id in self.accounts.open_requests() {
                     self.close(id, Ending::Failed, now, held);
                 }
+                self.promises.all_gone(now);
             }
             Fact::Idle(_) | Fact::Abandoned(_) | Fact::Stopped(..) => {}
         }

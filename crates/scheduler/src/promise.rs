@@ -451,6 +451,13 @@ impl PromiseBook {
         }
     }
 
+    /// All open requests are over, and those that were to come with a promise: nothing more is heard of them.
+    pub fn all_gone(&mut self, now: Nanos) {
+        while let Some(id) = self.open.keys().next().copied() {
+            self.gone(id, now);
+        }
+    }
+
     /// What an open request was promised.
     pub fn of(&self, id: RequestId) -> Option<&Promise> {
         self.open.get(&id).map(|open| &open.promise)

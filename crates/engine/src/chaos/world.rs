@@ -612,6 +612,7 @@ impl World {
             assert_eq!(ends, self.ends, "answers stopped and at their length, requests cancelled and failed");
         }
         assert_eq!(self.backlog(), Nanos(0), "nobody is in line");
+        assert_eq!(self.engine.log().promises.num_open(), 0, "promises when all is quiet");
         let faults = self.faults.lock().unwrap_or_else(PoisonError::into_inner);
         assert!(!faults.lost_logits, "logits are read while they are kept");
         drop(faults);
