@@ -62,7 +62,7 @@ fn serve(arrivals: &[Arrival]) -> Vec<u64> {
         let sampling = step.rows().filter(|rows| rows.samples > 0);
         let rows = sampling.map(|rows| RowOutput { seq: rows.seq, token: 1 }).collect();
         now.0 += machine.step_time(&scheduler.planned().work).0;
-        for event in scheduler.complete(StepOutput { step: step.id, rows, failed: vec![] }, now).events {
+        for event in scheduler.complete(StepOutput { step: step.id, rows, ..StepOutput::default() }, now).events {
             if let Event::Token { request, .. } = event {
                 let arrived = Nanos(arrivals[request.0 as usize].0 * MS);
                 came.insert(request, now.since(arrived).0 / MS);

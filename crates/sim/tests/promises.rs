@@ -16,7 +16,7 @@ use scheduler::{
     RequestId, RowOutput, Scheduler, StepOutput, StopRules, Targets,
 };
 use sim::random::Random;
-use sim::{Machine, Pace};
+use sim::{Pace, StepTimes};
 
 const MS: f64 = 1e6;
 
@@ -73,7 +73,7 @@ fn mixed(seed: u64, per_second: f64, ttft: Option<Nanos>) -> Vec<Ask> {
 }
 
 /// A machine whose pace changes each 20 ms; beside a busy core it is 1.3 to 2.2 times slower for seconds at a time.
-fn machine(seed: u64, is_busy: bool) -> Machine {
+fn machine(seed: u64, is_busy: bool) -> StepTimes {
     let mut random = Random::new(seed);
     let (mut level, mut until) = (1.0, 0.0);
     let moments = (0..60_000).map(|index| {
@@ -84,11 +84,11 @@ fn machine(seed: u64, is_busy: bool) -> Machine {
         }
         (Nanos((seconds * 1e9) as u64), level * random.gamma(if is_busy { 0.4 } else { 0.1 }).max(0.3))
     });
-    Machine { pace: Pace::new(moments.collect()), ..cost(1.0).into() }
+    StepTimes { pace: Pace::new(moments.collect()), ..cost(1.0).into() }
 }
 
 /// What happened to everybody: `None` for those refused, of whom there are none unless `refuses`.
-fn serve(asks: &[Ask], machine: &Machine, belief: CostModel, refuses: bool) -> Vec<Option<Told>> {
+fn serve(asks: &[Ask], machine: &StepTimes, belief: CostModel, refuses: bool) -> Vec<Option<Told>> {
     let limits = Limits {
         block_size: 32,
         num_blocks: 4000,
@@ -157,7 +157,7 @@ fn serve(asks: &[Ask], machine: &Machine, belief: CostModel, refuses: bool) -> V
             rows.push(RowOutput { seq: row.seq, token });
         }
         now = Nanos(now.0 + machine.step_time_at(now, &scheduler.planned().work).0.max(1));
-        let completed = scheduler.complete(StepOutput { step: step.id, rows, failed: vec![] }, now);
+        let completed = scheduler.complete(StepOutput { step: step.id, rows, ..StepOutput::default() }, now);
         book.pass(now);
         for event in completed.events {
             match event {
