@@ -17,6 +17,7 @@ mod kept;
 mod keys;
 mod models;
 mod narrower;
+mod shapes;
 mod signals;
 
 use std::process::ExitCode;
