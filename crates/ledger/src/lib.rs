@@ -28,7 +28,10 @@ extern crate alloc;
 
 mod account;
 
-pub use account::{Account, AnswerTimes, Bill, Cost, Gap, Named, Owner, Shares, Visit, Wait};
+pub use account::{
+    Account, AnswerTimes, Bill, Cost, Gap, LATE_FLOOR, LATE_MEDIANS, Named, Owner, Shares, Visit, Wait, late_above,
+};
+pub use scheduler::Nanos;
 
 use alloc::collections::BTreeMap;
 use alloc::vec;
@@ -37,7 +40,7 @@ use core::ops::Range;
 
 use account::{Clocks, Meter};
 use scheduler::cost::Terms;
-use scheduler::{Blocked, CostModel, FinishReason, Nanos, Preempted, Request, RequestId, StepRecord, Work};
+use scheduler::{Blocked, CostModel, FinishReason, Preempted, Request, RequestId, StepRecord, Work};
 
 /// Without a cost model: a pass over the weights costs as much as computing so many rows, about what a CPU with matrix
 /// units computes while it reads them.
