@@ -10,7 +10,7 @@ use kernels::threads::{Pool, ThreadError};
 use kernels::{Arithmetic, Isa};
 use launch::machine;
 pub(crate) use plan::units::{bandwidth, bytes, duration, operations, percent, rate, rounded};
-pub(crate) use roofline::{Bound, Demands, LimitShares, peak};
+pub(crate) use roofline::{Bound, Demands, LimitShares, PassWork, peak};
 use serde_json::{Value, json};
 
 use crate::failure::Failure;
@@ -111,6 +111,7 @@ pub(crate) fn fits_in_cache(demands: &Demands, tokens: usize) -> bool {
 pub(crate) struct Phase {
     pub(crate) tokens: usize,
     pub(crate) seconds: f64,
+    pub(crate) work: PassWork,
     pub(crate) shares: LimitShares,
 }
 
@@ -124,6 +125,9 @@ impl Phase {
             "tokens": self.tokens,
             "ms": rounded(self.seconds * 1e3),
             "tok_s": rounded(self.rate()),
+            "flops": self.work.flops().round(),
+            "bytes": self.work.bytes.round(),
+            "intensity": rounded(self.work.intensity()),
             "limit_percent": rounded(self.shares.of_limit() * 100.0),
             "compute_percent": rounded(self.shares.compute * 100.0),
             "memory_percent": rounded(self.shares.memory * 100.0),
@@ -176,7 +180,7 @@ mod tests {
     use super::*;
 
     fn phase(tokens: usize, seconds: f64, compute: f64, memory: f64) -> Phase {
-        Phase { tokens, seconds, shares: LimitShares { compute, memory } }
+        Phase { tokens, seconds, work: PassWork::default(), shares: LimitShares { compute, memory } }
     }
 
     #[test]

@@ -7,6 +7,7 @@
 
 mod compute;
 mod deliver;
+mod progress;
 mod show;
 
 use std::collections::BTreeMap;
@@ -29,6 +30,7 @@ use crate::output::{Outlet, Output, RequestError, TokenLogprob};
 use crate::recording::Tape;
 use crate::tiers::Tiers;
 use crate::waiting::Ticket;
+use progress::Heard;
 
 /// How long the engine's thread waits for a block when it has nothing else to do, before it looks for commands again.
 const LOAD_WAIT: Duration = Duration::from_millis(5);
@@ -54,6 +56,8 @@ struct Active {
     scores: Option<u32>,
     prompt_logprobs: Vec<Option<TokenLogprob>>,
     ticket: Option<Ticket>,
+    /// What its client knows of its prompt, if it wants to know.
+    heard: Option<Heard>,
 }
 
 /// One of a request's answers.
@@ -155,7 +159,9 @@ impl EngineCore {
         let Arrived { held, ticket, .. } = arrived;
         self.journal.take(Fact::Admitted { request, validated: Box::new(validated.clone()), now, held });
         let scores = validated.prompt_logprobs;
-        let active = Active { request: validated, seed, outputs, answers, scores, prompt_logprobs: Vec::new(), ticket };
+        let heard = validated.progress.then(Heard::default);
+        let prompt_logprobs = Vec::new();
+        let active = Active { request: validated, seed, outputs, answers, scores, prompt_logprobs, ticket, heard };
         self.active.insert(id, active);
         self.write();
         Ok(())
@@ -213,6 +219,7 @@ impl EngineCore {
             self.write();
             return false;
         }
+        self.tell_beginnings(planned);
         self.lower();
         self.compute();
         self.complete(now());
@@ -254,6 +261,7 @@ impl EngineCore {
             }
         }
         tell_preempted(&record);
+        self.tell_progress(&record, now);
         let records = self.journal.records();
         let tokens = self.output.rows.iter().filter(|_| records).map(|row| row.token).collect();
         self.journal.take(Fact::Step { record, tokens, failed: self.output.failed.clone() });

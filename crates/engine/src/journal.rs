@@ -8,6 +8,7 @@
 //!                                            --> history    lengths and moments for what-if
 //!                                            --> fill       when the cache will be full
 //!                                            --> turnover   how often a request ends
+//!                                            --> worked     what steps asked of the machine, by phase
 //! ```
 //!
 //! The core makes one call per fact and knows none of the views; a view sees facts and closed accounts, and never the
@@ -26,6 +27,7 @@ use crate::past::PastLog;
 use crate::recent::Recent;
 use crate::recording::{Line, Tape};
 use crate::turnover::Turnover;
+use crate::work::Worked;
 
 /// Something that happened to the engine. Times are the engine's.
 #[derive(Debug)]
@@ -156,6 +158,7 @@ pub(crate) struct Log {
     pub(crate) history: PastLog,
     pub(crate) fill: Fill,
     pub(crate) turnover: Turnover,
+    pub(crate) worked: Worked,
 }
 
 impl Log {
@@ -168,6 +171,7 @@ impl Log {
             history: PastLog::bounded(block_size),
             fill: Fill::default(),
             turnover: Turnover::default(),
+            worked: Worked::default(),
         }
     }
 
@@ -195,6 +199,7 @@ impl Log {
                     recent.news(news);
                 });
                 counters.step(&record);
+                self.worked.step(&record);
                 self.fill.observe(record.completed_at, gauges.used_blocks);
                 self.history.step(&record);
                 return Some(self.recent.step(record));

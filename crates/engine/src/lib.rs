@@ -44,6 +44,7 @@ mod tiers;
 mod turnover;
 mod waiting;
 mod watch;
+mod work;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -70,7 +71,7 @@ pub use kernels::{Arithmetic, DeviceInfo, DeviceLimits, Isa, KvDtype, WeightClas
 pub use ledger;
 pub use live::{InScene, KvMap, LoggedStep, Percentiles, Place, Scene};
 pub use memory::available_bytes as available_memory;
-pub use output::{Outlet, Output, RequestError, Timings, TokenLogprob, Usage};
+pub use output::{Outlet, Output, PromptProgress, RequestError, Timings, TokenLogprob, Usage};
 pub use recent::{End, Ended};
 pub use scheduler::{FinishReason, RequestId};
 pub use serve::{Held, Observe, Serve, Watching};
@@ -80,6 +81,7 @@ pub use text::chat_template::ChatMessage;
 #[doc(hidden)]
 pub use tiers::Store;
 pub use tiers::SwapDisk;
+pub use work::PhaseWork;
 
 use crate::clock::Clock;
 use crate::command::{Command, Hold};
@@ -344,6 +346,9 @@ impl Engine {
         let mut stats = log.counters.clone();
         stats.held_seconds = held.as_secs_f64();
         stats.owners = *log.accounts.totals();
+        stats.work = log.worked.phases;
+        let oldest = log.accounts.oldest_waiting();
+        stats.oldest_waiting_seconds = oldest.map_or(0.0, |arrived| now.since(arrived).as_secs_f64());
         stats.kv_seconds_to_full = log.fill.seconds_to_full(now, self.0.model.num_blocks);
         drop(log);
         stats.prefill_backlog_seconds = self.0.shared.forecast().backlog().as_secs_f64();

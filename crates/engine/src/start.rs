@@ -27,6 +27,7 @@ use crate::recording::{self, Header, RecordError};
 use crate::thread::{Shared, run};
 use crate::tiers::{Store, SwapDisk, Tiers, open_unnamed};
 use crate::waiting::{Counted, Waiting};
+use crate::work::Worked;
 use crate::{Engine, Inner, ModelInfo, memory};
 
 /// Tokens of the shortest context that is of use where memory is short: a question and an answer.
@@ -323,7 +324,8 @@ impl Engine {
         options: &EngineOptions,
     ) -> Result<Engine, StartError> {
         let clock = Clock::start();
-        let log = Arc::new(Mutex::new(Log::new(options.block_size)));
+        let log = Log { worked: Worked::of(model.demands()), ..Log::new(options.block_size) };
+        let log = Arc::new(Mutex::new(log));
         let waiting = Waiting::new(options.max_queued_requests, options.max_queued_tokens, options.is_shared);
         let shared = Arc::new(Shared::new(Counted::new(waiting)));
         let tiers = tiers(options, &model, forward.block_bytes(), clock.clone())?;

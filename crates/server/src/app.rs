@@ -10,6 +10,7 @@ use axum::body::Body;
 use axum::http::{HeaderMap, header};
 use engine::{DeviceLimits, Observe};
 use http_body_util::BodyExt;
+use roofline::Demands;
 use tokio::sync::Semaphore;
 
 use crate::ServerOptions;
@@ -54,6 +55,8 @@ pub(crate) struct App {
     pub(crate) pause_limit: Duration,
     /// What the machine can do at most.
     pub(crate) limits: Option<DeviceLimits>,
+    /// What the model's passes ask of it.
+    pub(crate) demands: Demands,
     /// The same for planning, with what runs here.
     pub(crate) here: plan::Here,
     /// Seats of those who watch.
@@ -88,6 +91,7 @@ impl App {
             hold_token: options.hold_token.as_deref().map(HoldToken::new),
             pause_limit: options.pause_limit,
             limits: options.limits,
+            demands: engine.model().demands(),
             readers: Arc::new(Semaphore::new(MOST_READERS)),
             simulations: Arc::new(Semaphore::new(1)),
             draining: AtomicBool::new(false),

@@ -35,6 +35,7 @@ use std::sync::Arc;
 use axum::extract::{Extension, RawQuery, State};
 use axum::http::{HeaderName, header};
 use axum::response::{IntoResponse, Response};
+use engine::ledger::{LATE_FLOOR, LATE_MEDIANS};
 use roofline::peak;
 use scheduler::Nanos;
 use serde_json::{Value, json};
@@ -81,6 +82,8 @@ pub(crate) async fn info(State(app): State<Arc<App>>) -> Response {
         "max_num_seqs": model.max_num_seqs,
         "max_num_batched_tokens": model.max_num_batched_tokens,
         "targets": {"ttft_ms": target(model.targets.ttft), "tpot_ms": target(model.targets.tpot)},
+        // Above what a gap is late where there is no target: the ledger's rule, told and not written twice.
+        "late": {"medians": LATE_MEDIANS, "floor_ms": ms(LATE_FLOOR)},
         "limits": limits,
         "pause_allowed": app.hold_token.is_some(),
         "now_ms": ms(app.engine.now()),

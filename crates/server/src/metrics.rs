@@ -11,8 +11,9 @@ use std::sync::{Mutex, PoisonError};
 
 use axum::http::StatusCode;
 use engine::ledger::Owner;
-use engine::{Histogram, Predictions, ServiceClass, Stats};
-use scheduler::Targets;
+use engine::{DeviceLimits, Histogram, PhaseWork, Predictions, ServiceClass, Stats, WeightClass};
+use roofline::LimitShares;
+use scheduler::{Nanos, Targets};
 
 use crate::text_pool::TextStats;
 
@@ -31,8 +32,20 @@ impl HttpMetrics {
     }
 }
 
+/// What a scrape has to know beside the numbers.
+pub(crate) struct Seen<'a> {
+    pub(crate) model: &'a str,
+    pub(crate) targets: Targets,
+    /// What the machine can do at most, if that is known, with weights of this class.
+    pub(crate) limits: Option<&'a DeviceLimits>,
+    pub(crate) weights: WeightClass,
+    /// The engine's time.
+    pub(crate) now: Nanos,
+}
+
 /// The whole page.
-pub(crate) fn render(stats: &Stats, http: &HttpMetrics, text: &TextStats, model: &str, targets: Targets) -> String {
+pub(crate) fn render(stats: &Stats, http: &HttpMetrics, text: &TextStats, seen: &Seen<'_>) -> String {
+    let &Seen { model, targets, .. } = seen;
     let mut page = Page { text: String::with_capacity(32 << 10), labels: format!("model_name=\"{}\"", escaped(model)) };
     gauges(&mut page, stats);
     outlook(&mut page, stats);
@@ -46,6 +59,7 @@ pub(crate) fn render(stats: &Stats, http: &HttpMetrics, text: &TextStats, model:
         }
     }
     counters(&mut page, stats);
+    work(&mut page, stats, seen);
     histograms(&mut page, stats);
     page.single("twostroke_http_connections", "gauge", "Open connections.", http.connections.load(Ordering::Relaxed));
     page.own("text_jobs", "gauge", "Bodies that are parsed, rendered and tokenized, or wait for it.", text.jobs);
@@ -77,6 +91,12 @@ fn gauges(page: &mut Page, stats: &Stats) {
         stats.waiting_requests,
     );
     page.own("tokens_waiting", "gauge", "Prompt tokens waiting for their first step.", stats.waiting_tokens);
+    page.own(
+        "oldest_waiting_seconds",
+        "gauge",
+        "Age of the request that has waited longest for its first token and still does; 0 where nobody waits.",
+        stats.oldest_waiting_seconds,
+    );
     page.own("kv_blocks_used", "gauge", "KV blocks held by requests.", stats.used_blocks);
     page.own("kv_blocks", "gauge", "KV blocks of the cache.", stats.total_blocks);
     page.both(
@@ -206,6 +226,39 @@ fn counters(page: &mut Page, stats: &Stats) {
     }
 }
 
+/// What the phases asked of the machine, and how near the newest of their steps came to its limits.
+fn work(page: &mut Page, stats: &Stats, seen: &Seen<'_>) {
+    let phases = || ["prefill", "decode"].into_iter().zip(&stats.work);
+    type Of = fn(&PhaseWork) -> f64;
+    let totals: [(&str, &str, Of); 2] = [
+        ("twostroke_flops_total", "Operations of forward passes, by the phase of the rows.", |work| work.total.flops()),
+        (
+            "twostroke_bytes_read_total",
+            "Bytes of weights, keys and values that passes read; weights are shared between the phases by rows.",
+            |work| work.total.bytes,
+        ),
+    ];
+    for (name, help, of) in totals {
+        page.family(name, "counter", help);
+        phases().for_each(|(phase, work)| page.sample(name, &format!("phase=\"{phase}\""), of(work)));
+    }
+    let Some(limits) = seen.limits else { return };
+    let name = "twostroke_limit_ratio";
+    let help = "Share of the machine's limits that the newest steps reached, 0 to 1: those that read prompts, and those of \
+                answers alone. Absent for a phase without such a step in the last minute.";
+    page.family(name, "gauge", help);
+    let newest = |work: &PhaseWork| work.recent_seconds > 0.0 && seen.now.since(work.last) < NEWEST;
+    for (phase, work) in phases().filter(|(_, work)| newest(work)) {
+        let shares = LimitShares::of(&work.recent, work.recent_seconds, limits, seen.weights).capped();
+        for (limit, share) in [("compute", shares.compute), ("memory", shares.memory)] {
+            page.sample(name, &format!("phase=\"{phase}\",limit=\"{limit}\""), share);
+        }
+    }
+}
+
+/// Steps that are older say nothing of the machine now.
+const NEWEST: Nanos = Nanos(60_000_000_000);
+
 /// What the tiers behind the KV cache did.
 fn swap(page: &mut Page, stats: &Stats) {
     let swap = &stats.swap;
@@ -331,8 +384,6 @@ fn escaped(value: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use scheduler::Nanos;
-
     use super::*;
 
     #[test]
@@ -353,7 +404,8 @@ mod tests {
     #[test]
     fn every_family_is_described_once_and_has_samples() {
         let targets = Targets { ttft: Some(Nanos(1_500_000_000)), tpot: None };
-        let page = render(&Stats::default(), &HttpMetrics::default(), &TextStats::default(), "m", targets);
+        let seen = Seen { model: "m", targets, limits: None, weights: WeightClass::Bf16, now: Nanos(0) };
+        let page = render(&Stats::default(), &HttpMetrics::default(), &TextStats::default(), &seen);
         let mut families = std::collections::BTreeSet::new();
         for line in page.lines() {
             if let Some(rest) = line.strip_prefix("# TYPE ") {
@@ -374,6 +426,9 @@ mod tests {
             "twostroke_prefill_backlog_milliseconds",
             "twostroke_kv_seconds_to_full",
             "twostroke_iteration_tokens",
+            "twostroke_flops_total",
+            "twostroke_bytes_read_total",
+            "twostroke_oldest_waiting_seconds",
         ] {
             assert!(families.contains(name), "{name}");
         }

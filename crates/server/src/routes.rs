@@ -308,8 +308,15 @@ async fn health(State(app): State<Arc<App>>) -> Response {
 }
 
 async fn show_metrics(State(app): State<Arc<App>>) -> Response {
-    let text =
-        metrics::render(&app.engine.stats(), &app.http, &app.text.stats(), &app.models[0], app.engine.model().targets);
+    let model = app.engine.model();
+    let seen = metrics::Seen {
+        model: &app.models[0],
+        targets: model.targets,
+        limits: app.limits.as_ref(),
+        weights: model.weights,
+        now: app.engine.now(),
+    };
+    let text = metrics::render(&app.engine.stats(), &app.http, &app.text.stats(), &seen);
     ([(header::CONTENT_TYPE, METRICS_TYPE)], text).into_response()
 }
 

@@ -5,7 +5,7 @@
 use std::io::{self, IsTerminal, Read};
 use std::time::Duration;
 
-use engine::{ChatMessage, Engine, FinishReason, Output, Prompt, RawRequest, Timings, Usage};
+use engine::{ChatMessage, Engine, FinishReason, Output, Prompt, PromptProgress, RawRequest, Timings, Usage};
 use kernels::limits::Limits;
 use launch::Settings;
 use rustyline::DefaultEditor;
@@ -13,9 +13,9 @@ use rustyline::error::ReadlineError;
 use serde_json::{Map, Value, json};
 use tokio::runtime::Runtime;
 
-use crate::console::{note, put, put_line};
+use crate::console::{Progress, note, put, put_line};
 use crate::failure::Failure;
-use crate::figures::{self, Demands, Figures, LimitShares, Phase, rounded};
+use crate::figures::{self, Demands, Figures, LimitShares, PassWork, Phase, rounded};
 use crate::flags::RunFlags;
 use crate::signals::Ends;
 use crate::{environment, models, narrower};
@@ -177,6 +177,7 @@ impl Session<'_> {
             stop: flags.stop.clone(),
             ignore_eos: flags.ignore_eos,
             now: Some(environment::now()),
+            progress: io::stderr().is_terminal() && !flags.quiet,
             ..RawRequest::new(prompt)
         }
     }
@@ -192,6 +193,7 @@ impl Session<'_> {
         self.tell_start();
         let mut answer = Answer::default();
         let Session { flags, runtime, interrupts, .. } = self;
+        let mut reading = None;
         let show = |text: &str| if flags.json { Ok(()) } else { put(text) };
         runtime.block_on(async {
             loop {
@@ -203,7 +205,16 @@ impl Session<'_> {
                     }
                 };
                 match output {
+                    // A prompt that is read at once needs no bar.
+                    Some(Output::Progress(PromptProgress { total, cached, processed, .. }))
+                        if cached < processed && processed < total =>
+                    {
+                        let bar = reading.get_or_insert_with(|| Progress::counting("reading the prompt", "tokens"));
+                        bar.at(processed as u64, total as u64);
+                    }
+                    Some(Output::Progress(_)) => {}
                     Some(Output::Token { text, .. }) => {
+                        reading = None;
                         show(&text)?;
                         answer.text.push_str(&text);
                     }
@@ -255,9 +266,10 @@ impl Session<'_> {
         let prefill = demands.prefill(timings.cached_tokens, timings.prefill_tokens, chunk);
         let context = timings.decode_context_tokens as f64;
         let decode = demands.decode(timings.decode_steps, timings.decode_tokens, context);
-        let phase = |tokens, ms: f64, work| {
+        let phase = |tokens, ms: f64, work: &PassWork| {
             let seconds = ms / 1e3;
-            Phase { tokens, seconds, shares: LimitShares::of(work, seconds, limits, demands.weights) }
+            let shares = LimitShares::of(work, seconds, limits, demands.weights);
+            Phase { tokens, seconds, work: *work, shares }
         };
         Figures {
             prefill: phase(timings.prefill_tokens, timings.prefill_ms, &prefill),
