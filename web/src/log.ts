@@ -7,7 +7,7 @@
 // Nothing here knows a clock, the network or the page: events in, state out.
 
 import { median } from "./units";
-import type { EndedEvent, Name, PrefillRow, RequestsEvent, StatsEvent, StepEvent } from "./wire";
+import type { EndedEvent, Info, Name, PrefillRow, RequestsEvent, StatsEvent, StepEvent } from "./wire";
 
 /** Steps that are kept; the server keeps as many. */
 const KEPT_STEPS = 4096;
@@ -51,6 +51,9 @@ export interface Pause {
   to: number | null;
   verdict: string;
 }
+
+/** When a gap is late where there is no target (`Info`). */
+type LateRule = Info["late"];
 
 /** A request, as far as the log saw it. */
 export class Request {
@@ -96,9 +99,9 @@ export class Request {
     return this.ended?.at ?? this.lastPass ?? this.from;
   }
 
-  /** Above this a gap is late: the target for all requests, or twice the usual gap (the rule of the server's ledger). */
-  lateAbove(tpotTarget: number | null): number {
-    return tpotTarget ?? (this.usualGap == null ? Infinity : 2 * this.usualGap);
+  /** Above this a gap is late: the target for all requests, or the server's rule on the usual gap. */
+  lateAbove(tpotTarget: number | null, late: LateRule): number {
+    return tpotTarget ?? (this.usualGap == null ? Infinity : Math.max(late.floor_ms, late.medians * this.usualGap));
   }
 
   /** A token came; returns it. */
@@ -143,6 +146,8 @@ export class Log {
   /** The same for `step` events alone. */
   stepVersion = 0;
   tpotTarget: number | null = null;
+  /** The server's, as soon as it has said it. */
+  late: LateRule = { medians: 2, floor_ms: 20 };
   private laneOf: (Request | undefined)[] = [];
   private seen = 0;
 
@@ -151,6 +156,7 @@ export class Log {
     const version = this.version + 1;
     const fresh = new Log();
     fresh.tpotTarget = this.tpotTarget;
+    fresh.late = this.late;
     Object.assign(this, fresh, { version, stepVersion: this.stepVersion + 1 });
   }
 
@@ -195,7 +201,7 @@ export class Log {
   }
 
   private came(request: Request, answer: number, step: Step): void {
-    const limit = request.lateAbove(this.tpotTarget);
+    const limit = request.lateAbove(this.tpotTarget, this.late);
     const token = request.token(answer, step.end, step.id);
     if (token.gap != null && token.gap > limit) step.late.push(token);
   }

@@ -522,7 +522,7 @@ function describe(hit: Hit, log: Log): string[] {
   }
   const { token, step } = hit;
   const { request } = token;
-  const limit = request.lateAbove(log.tpotTarget);
+  const limit = request.lateAbove(log.tpotTarget, log.late);
   const late = token.gap != null && token.gap > limit;
   const gap = token.gap == null ? "the first of its answer" : `${ms(token.gap)} after the one before`;
   const lines = [`${name} · token ${token.index + 1}${late ? " · late" : ""}`, `It came ${gap}${request.usualGap == null ? "" : ` (usually ${ms(request.usualGap)})`}.`];

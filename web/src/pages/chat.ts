@@ -1,8 +1,8 @@
 // Chat: a conversation with the engine, and under each answer what both phases did for it.
 
 import type { App } from "../app";
-import { type Answer, ask, longPrompt, longestGap } from "../ask";
-import { add, el, fill } from "../dom";
+import { type Answer, ask, longPrompt, longestGap, type Progress } from "../ask";
+import { add, el, fill, show } from "../dom";
 import { labelled } from "../form";
 import { dropFrame, wantFrame } from "../frames";
 import { phaseFooter } from "../phases";
@@ -76,11 +76,16 @@ export function mount(root: HTMLElement, app: App): () => void {
       stickToEnd();
     };
     busy(true);
-    const answer = await ask(app, "/v1/chat/completions", body, abort.signal, (piece, answer) => {
+    const reading = promptBar();
+    turn.article.querySelector(".text")!.before(reading.element);
+    const onText = (piece: string, answer: Answer) => {
+      reading.element.remove();
       moments = answer.moments;
       fresh += piece;
       wantFrame(write);
-    });
+    };
+    const answer = await ask(app, "/v1/chat/completions", body, abort.signal, onText, reading.tell);
+    reading.element.remove();
     dropFrame(write);
     write();
     running = null;
@@ -253,4 +258,19 @@ async function copyText(text: string, button: HTMLButtonElement): Promise<void> 
     fill(button, "Not allowed");
   }
   setTimeout(() => fill(button, "Copy"), 1500);
+}
+
+/** How far a long prompt is read, until the first word comes. One that is read at once shows nothing. */
+function promptBar(): { element: HTMLElement; tell: (progress: Progress) => void } {
+  const bar = el("progress", { "aria-label": "Reading the prompt" });
+  const words = el("span", {});
+  const element = el("p", { class: "reading quiet-text", hidden: true }, bar, " ", words);
+  const tell = ({ total, cache, processed }: Progress): void => {
+    if (processed === total || processed === cache) return;
+    show(element, true);
+    bar.max = total;
+    bar.value = processed;
+    fill(words, `Reading the prompt: ${processed.toLocaleString("en")} of ${count(total, "token")}`);
+  };
+  return { element, tell };
 }

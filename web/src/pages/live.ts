@@ -3,7 +3,7 @@
 import type { App } from "../app";
 import { add, el, say, show } from "../dom";
 import { exampleButton, STORY } from "../examples";
-import { decodeDistance, newest, prefillDistance, type Distance } from "../limits";
+import { decodeDistance, lastKnown, newest, prefillDistance, type Distance } from "../limits";
 import { Roofline } from "../roofline";
 import { Series } from "../series";
 import { RequestTable } from "../table";
@@ -55,8 +55,9 @@ export function mount(root: HTMLElement, app: App): () => void {
   const refresh = (): void => {
     timer = 0;
     const steps = newest(feed.log.steps, WINDOW_MS);
-    gauges.prefill.tell(prefillDistance(steps, app.info.limits), app);
-    gauges.decode.tell(decodeDistance(steps, app.info.limits), app);
+    const before = (phase: "prefill" | "decode") => lastKnown(phase, feed.log.steps, WINDOW_MS, app.info.limits);
+    gauges.prefill.tell(prefillDistance(steps, app.info.limits) ?? before("prefill"), app);
+    gauges.decode.tell(decodeDistance(steps, app.info.limits) ?? before("decode"), app);
     tiles.tell();
     show(empty, feed.log.requests.size === 0);
   };
@@ -100,23 +101,27 @@ class Gauge {
     );
   }
 
-  tell(distance: Distance | null, app: App): void {
+  /** With an `age` it is what was last known: none of the newest steps was of this phase. */
+  tell(distance: (Distance & { age?: number }) | null, app: App): void {
     const share = distance?.share ?? null;
+    this.element.classList.toggle("stale", distance?.age != null);
     say(this.number, share == null ? "–" : percent(share));
     this.bar.style.transform = `scaleX(${Math.min(1, share ?? 0)})`;
     say(this.detail, this.words(distance, app));
   }
 
-  private words(distance: Distance | null, app: App): string {
+  private words(distance: (Distance & { age?: number }) | null, app: App): string {
     const prefill = this.phase === "prefill";
-    if (!distance) return prefill ? "No prompt was read yet." : "No step was answers alone yet.";
+    if (!distance) return prefill ? "No prompt has been read since this page was opened." : "No decode-only step since this page was opened.";
+    const since = prefill ? "no prompt since" : "every step since carried a prompt";
+    const age = distance.age == null ? "" : ` Known ${ms(distance.age)} ago; ${since}.`;
     const unit = prefill ? "op/s" : "B/s";
     const { limits } = app.info;
     const limit = limits && (prefill ? limits.matrix_flops : limits.read_bandwidth);
     const rate = `${short(distance.achieved)}${unit}${limit ? ` of ${short(limit)}${unit}` : ": the limits of this machine are not known"}`;
     const tokens = `${short(distance.tokens).trim()} ${prefill ? "prompt" : "answer"} tokens per second`;
     const cache = !prefill && (distance.share ?? 0) > 1.02 ? " Above the limit: part of what is read stays in the processor's own cache." : "";
-    return `${rate} · ${tokens} in such steps.${cache}`;
+    return `${rate} · ${tokens} in such steps.${cache}${age}`;
   }
 }
 
@@ -142,7 +147,8 @@ class Tiles {
       say(tile.note, note);
     };
     set("Running", String(stats.running), stats.paused ? "the engine is paused" : `of ${this.app.info.max_num_seqs} seats`);
-    set("Waiting", String(stats.waiting), stats.prefill_backlog_ms >= 1 ? `${ms(stats.prefill_backlog_ms)} of prompts to read` : "no prompt to read");
+    const backlog = stats.prefill_backlog_ms >= 1 ? `${ms(stats.prefill_backlog_ms)} of prompts to read` : "no prompt to read";
+    set("Waiting", String(stats.waiting), stats.oldest_waiting_ms >= 1 ? `oldest ${ms(stats.oldest_waiting_ms)} · ${backlog}` : backlog);
     set("First token", ms(stats.ttft_p50_ms), stats.ttft_p99_ms == null ? "median" : `median · p99 ${ms(stats.ttft_p99_ms)}`);
     set("Between tokens", ms(stats.itl_p50_ms), stats.itl_p99_ms == null ? "median" : `median · p99 ${ms(stats.itl_p99_ms)}`);
     const full = stats.kv_seconds_to_full;
