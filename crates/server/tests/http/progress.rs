@@ -35,9 +35,9 @@ fn check(progress: &[Value], cached: bool) {
 fn a_long_prompt_says_how_far_it_is() {
     let host = Host::start();
     let text = "The fox looked at the lantern. ".repeat(80);
-    let chat = json!({"messages": [{"role": "user", "content": text}], "max_tokens": 3, "return_progress": true});
+    let chat = json!({"messages": [{"role": "user", "content": text}], "max_tokens": 3, "temperature": 0, "return_progress": true});
     let cases = [
-        ("/v1/completions", json!({"prompt": text, "max_tokens": 3, "return_progress": true})),
+        ("/v1/completions", json!({"prompt": text, "max_tokens": 3, "temperature": 0, "return_progress": true})),
         ("/v1/chat/completions", chat),
     ];
     for (path, body) in &cases {
