@@ -3,6 +3,7 @@
 mod bench;
 mod bench_serve;
 mod chat;
+mod colours;
 mod deploy;
 mod doctor;
 mod errors;

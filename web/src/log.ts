@@ -42,6 +42,10 @@ export interface Token {
   gap: number | null;
   /** Id of the step that made it. */
   step: number;
+  /** It came later than the target, or than is usual. */
+  late: boolean;
+  /** Somebody held the engine meanwhile: that is nobody's lateness. */
+  held: boolean;
 }
 
 /** Out of the batch for a while. */
@@ -107,7 +111,7 @@ export class Request {
   /** A token came; returns it. */
   token(answer: number, at: number, step: number): Token {
     const before = this.lastOfAnswer.get(answer);
-    const token = { request: this, answer, index: before ? before.index + 1 : 0, at, gap: before ? at - before.at : null, step };
+    const token = { request: this, answer, index: before ? before.index + 1 : 0, at, gap: before ? at - before.at : null, step, late: false, held: false };
     this.lastOfAnswer.set(answer, token);
     this.tokens.push(token);
     this.firstToken ??= at;
@@ -150,6 +154,9 @@ export class Log {
   late: LateRule = { medians: 2, floor_ms: 20 };
   private laneOf: (Request | undefined)[] = [];
   private seen = 0;
+  /** When somebody held the engine last. */
+  private heldFrom = Infinity;
+  private heldTo = -Infinity;
 
   /** Forgets everything: another server speaks. */
   reset(): void {
@@ -203,7 +210,10 @@ export class Log {
   private came(request: Request, answer: number, step: Step): void {
     const limit = request.lateAbove(this.tpotTarget, this.late);
     const token = request.token(answer, step.end, step.id);
-    if (token.gap != null && token.gap > limit) step.late.push(token);
+    if (token.gap == null) return;
+    token.held = token.at - token.gap <= this.heldTo && token.at >= this.heldFrom;
+    token.late = !token.held && token.gap > limit;
+    if (token.late) step.late.push(token);
   }
 
   private pass(name: Name, step: StepEvent): Request {
@@ -289,8 +299,17 @@ export class Log {
     this.version += 1;
   }
 
+  /** Whether somebody holds the engine now. */
+  get isHeld(): boolean {
+    return this.stats[this.stats.length - 1]?.paused ?? false;
+  }
+
   stat(event: StatsEvent): void {
     const before = this.stats[this.stats.length - 1];
+    // The steps that somebody makes one by one come while it is held.
+    if (event.paused && !before?.paused) this.heldFrom = event.at;
+    if (event.paused) this.heldTo = Infinity;
+    else if (this.heldTo === Infinity) this.heldTo = event.at;
     if (before && event.at > before.at) {
       const seconds = (event.at - before.at) / 1000;
       const queries = event.prefix_queries - before.prefix_queries;
@@ -334,22 +353,31 @@ export class Log {
     return step?.id === id ? step : undefined;
   }
 
-  /** Who computed prompts between a token and the one before it, most rows first: whose prefill it waited for. */
-  delayedBy(token: Token): { request: Request; rows: number; steps: number }[] {
+  /** Who computed prompts between a token and the one before it, most tokens first: whose prefill it waited for. */
+  delayedBy(token: Token): Delay[] {
     if (token.gap == null) return [];
-    const found = new Map<Request, { request: Request; rows: number; steps: number }>();
+    const found = new Map<Request, Delay & { most: number }>();
     for (let i = this.firstStepAfter(token.at - token.gap); i < this.steps.length; i += 1) {
       const step = this.steps[i]!;
       if (step.end > token.at) break;
       step.prefill.forEach((row, k) => {
         const request = step.prefillOf[k]!;
         if (request === token.request) return;
-        const entry = found.get(request) ?? { request, rows: 0, steps: 0 };
+        const entry = found.get(request) ?? { request, rows: 0, largest: step.id, most: 0 };
         entry.rows += row.len;
-        entry.steps += 1;
+        if (row.len > entry.most) Object.assign(entry, { most: row.len, largest: step.id });
         found.set(request, entry);
       });
     }
     return [...found.values()].sort((a, b) => b.rows - a.rows);
   }
+}
+
+/** A prompt that a token waited for. */
+export interface Delay {
+  request: Request;
+  /** Its tokens that were computed meanwhile. */
+  rows: number;
+  /** Id of the step that had most of them. */
+  largest: number;
 }

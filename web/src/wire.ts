@@ -34,6 +34,10 @@ export interface Limits {
   /** Operations per second in the class of the weights. */
   matrix_flops: number;
   matrix_kind: string;
+  /** The weights stay in the last level of cache, and `read_bandwidth` is the cache's. */
+  in_cache: boolean;
+  /** Why they are not sure; `null`: they are. */
+  not_sure: string | null;
 }
 
 /** One token of an answer, computed alone. */
@@ -43,6 +47,12 @@ export interface DecodeRow {
   a: number;
   /** Position of the row. */
   start: number;
+  /**
+   * Of the time of the step's rows, the share of its own rows and that of other requests' prompts; the rest is other requests'
+   * decode. Only in steps in which somebody's prompt met another request.
+   */
+  own?: number;
+  other_prefill?: number;
 }
 
 /** A piece of a prompt, computed in one pass. */
@@ -69,6 +79,9 @@ export interface StepEvent {
   took: number;
   /** What the cost model said that it would take; 0 without one. */
   predicted: number;
+  /** What the machine took of it for others, and of the time before it; absent: nothing. */
+  stolen?: number;
+  stolen_before?: number;
   decode: DecodeRow[];
   prefill: PrefillRow[];
   preempted: Preempted[];
@@ -121,6 +134,8 @@ export interface StatsEvent {
   prefix_hits: number;
   preemptions: number;
   paused: boolean;
+  /** They rise with what steps reach. */
+  limits: Pick<Limits, "read_bandwidth" | "matrix_flops"> | null;
   /** Who still waits counts with his age. */
   ttft_p50_ms: number | null;
   ttft_p99_ms: number | null;

@@ -77,7 +77,7 @@ pub(crate) enum Command {
     BenchServe(Box<BenchServeFlags>),
     /// Measure what weights and KV cache cost in quality, against float32, on a text of yours or on one in the binary.
     ///
-    /// Perplexity, KL divergence of the next-token distributions, how often the likeliest token is the same, and the
+    /// Perplexity, KL divergence of the next-token distributions, how often the most likely token is the same, and the
     /// error of each matrix. Needs memory for the weights in float32 beside the chosen ones.
     Quality(QualityFlags),
     /// Write a model with narrow weights, for this and other engines.
@@ -91,7 +91,7 @@ pub(crate) enum Command {
     /// Before a weight is read: will a model fit, how fast will it be, how many requests at once, which phase limits.
     ///
     /// Takes a model, a machine and the lengths of a request, and tells memory, TTFT, TPOT and what binds them; with
-    /// --users how many machines they need. The floors are what nothing can beat, the predictions what engines reach.
+    /// --users how many machines they need. The floors are lower bounds (roofline), the predictions what engines reach.
     Plan(PlanFlags),
     /// Simulate a load on imagined hardware: the production scheduler under a virtual clock.
     ///
@@ -139,7 +139,15 @@ pub(crate) fn hint(flag: &str) -> Option<&'static str> {
             "prefill is always chunked; --tpot-slo decides how large chunks are"
         }
         "--max-long-partial-prefills" => "--max-num-partial-prefills bounds the prompts in prefill per step",
-        "--swap-space" | "--cpu-offload-gb" => "preempted requests are recomputed; there is no swap space",
+        "--swap-space" => {
+            "--kv-swap-memory SIZE keeps the blocks of preempted requests; without it they are recomputed"
+        }
+        "--cpu-offload-gb" => "this build computes on the CPU: weights are in its memory already",
+        "--mlock" | "--no-mmap" => "weights are read into memory of the process's own",
+        "--log-file" => "logs go to standard error: 2> FILE keeps them",
+        "--log-disable" | "--log-level" | "--log-format" => {
+            "the environment variable TWOSTROKE_LOG sets what is logged, e.g. TWOSTROKE_LOG=warn"
+        }
         "--download-dir" => "the environment variable HF_HUB_CACHE sets where models are kept",
         "--hf-token" => "the environment variable HF_TOKEN holds the hub's token",
         "--trust-remote-code" => "no code of a model is ever run",
@@ -162,6 +170,27 @@ pub(crate) fn hint(flag: &str) -> Option<&'static str> {
         "--n-predict" => "-n or --max-tokens bounds the answer",
         "--prompt" => "the prompt is an argument: twostroke run \"...\"",
         "--verbose" => "the figures of both phases are always printed; --quiet turns them off",
+        _ => return None,
+    })
+}
+
+/// The flag of llama.cpp among these arguments that clap reads as a short one with a value behind it (`-ngl` as `-n gl`),
+/// and what to use instead.
+pub(crate) fn hint_for_short(arguments: impl Iterator<Item = String>) -> Option<(String, &'static str)> {
+    let flags = arguments.take_while(|argument| argument != "--");
+    let mut short = flags.filter(|flag| flag.len() > 2 && flag.starts_with('-') && !flag.starts_with("--"));
+    short.find_map(|flag| Some((flag.clone(), hint(&flag)?)))
+}
+
+/// What to use instead of a verb that people type from memory of Ollama, vLLM or llama.cpp.
+pub(crate) fn verb_hint(verb: &str) -> Option<&'static str> {
+    Some(match verb {
+        "chat" | "cli" => "twostroke run without a prompt is a chat",
+        "complete" | "completion" | "generate" => "twostroke run \"...\" answers a prompt",
+        "pull" | "download" => "run, serve and plan download what -m names, once",
+        "list" | "ls" | "rm" | "show" => "models are the hub's files, in the directory that HF_HUB_CACHE names",
+        "ps" | "stop" => "a server is one process with one model: top watches it, Ctrl-C ends it",
+        "perplexity" => "twostroke quality measures perplexity and KL divergence",
         _ => return None,
     })
 }

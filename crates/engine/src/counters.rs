@@ -142,6 +142,8 @@ pub struct Stats {
     pub finished_error: u64,
     /// Seconds that steps took, summed.
     pub step_seconds: f64,
+    /// What the machine took of them, and of the time between them.
+    pub stolen_seconds: [f64; 2],
     /// Seconds in which somebody held the engine: no part of any other time.
     pub held_seconds: f64,
     /// What steps asked of the machine: prefill, decode.
@@ -201,6 +203,7 @@ impl Default for Stats {
             finished_cancelled: 0,
             finished_error: 0,
             step_seconds: 0.0,
+            stolen_seconds: [0.0; 2],
             held_seconds: 0.0,
             work: Default::default(),
             oldest_waiting_seconds: 0.0,
@@ -250,13 +253,15 @@ impl Stats {
         self.evicted_blocks += record.evicted_blocks as u64;
         self.copied_blocks += record.copied_blocks as u64;
         self.step_seconds += record.took().as_secs_f64();
+        self.stolen_seconds[0] += record.stolen.during.as_secs_f64();
+        self.stolen_seconds[1] += record.stolen.before.as_secs_f64();
         self.step_tokens.observe((prefill + record.decode.len()) as f64);
         self.judge(record);
     }
 
-    /// Sets what the step was predicted to take beside what it took.
+    /// Sets what the step was predicted to take beside what it took: nobody predicts what the machine does for others.
     fn judge(&mut self, record: &StepRecord) {
-        let (predicted, measured) = (record.predicted.as_secs_f64(), record.took().as_secs_f64());
+        let (predicted, measured) = (record.predicted.as_secs_f64(), record.undisturbed().as_secs_f64());
         if predicted <= 0.0 || measured <= 0.0 {
             return;
         }

@@ -22,12 +22,14 @@ use crate::accounts::{Accounts, Closed, Ending};
 use crate::counters::{Gauges, Stats};
 use crate::door::ValidatedRequest;
 use crate::fill::Fill;
+use crate::keeper::Upkeep;
 use crate::output::{Timings, Usage};
 use crate::past::PastLog;
 use crate::recent::Recent;
 use crate::recording::{Line, Tape};
 use crate::turnover::Turnover;
 use crate::work::Worked;
+use crate::yardstick::Yardstick;
 
 /// Something that happened to the engine. Times are the engine's.
 #[derive(Debug)]
@@ -159,6 +161,10 @@ pub(crate) struct Log {
     pub(crate) fill: Fill,
     pub(crate) turnover: Turnover,
     pub(crate) worked: Worked,
+    /// What the machine can do; `None` where nobody measured it.
+    pub(crate) yardstick: Option<Yardstick>,
+    /// What steps cost; likewise.
+    pub(crate) upkeep: Option<Upkeep>,
 }
 
 impl Log {
@@ -172,6 +178,8 @@ impl Log {
             fill: Fill::default(),
             turnover: Turnover::default(),
             worked: Worked::default(),
+            yardstick: None,
+            upkeep: None,
         }
     }
 
@@ -200,6 +208,12 @@ impl Log {
                 });
                 counters.step(&record);
                 self.worked.step(&record);
+                if let Some(yardstick) = &mut self.yardstick {
+                    yardstick.step(&record);
+                }
+                if let Some(upkeep) = &mut self.upkeep {
+                    upkeep.step(&record);
+                }
                 self.fill.observe(record.completed_at, gauges.used_blocks);
                 self.history.step(&record);
                 return Some(self.recent.step(record));

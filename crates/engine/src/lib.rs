@@ -25,7 +25,9 @@ mod core;
 mod counters;
 mod door;
 mod fill;
+mod healing;
 mod journal;
+mod keeper;
 pub mod kept;
 mod live;
 mod lower;
@@ -45,6 +47,7 @@ mod turnover;
 mod waiting;
 mod watch;
 mod work;
+mod yardstick;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -53,7 +56,7 @@ use std::time::{Duration, Instant};
 
 use model::{GenerationDefaults, ModelConfig};
 use roofline::Demands;
-use scheduler::{IncomingRequest, Limits, Nanos, StepRecord, Targets, TokenId};
+use scheduler::{CostModel, IncomingRequest, Limits, Nanos, StepRecord, Targets, TokenId};
 use text::chat_template::ChatTemplate;
 use text::tokenizer::Tokenizer;
 use tokio::sync::mpsc::UnboundedSender;
@@ -67,7 +70,7 @@ pub use door::{
     Prompt, RawRequest, Rejection, ServiceClass, ValidatedRequest,
 };
 pub use kernels::room::Limit as MemoryLimit;
-pub use kernels::{Arithmetic, DeviceInfo, DeviceLimits, Isa, KvDtype, WeightClass};
+pub use kernels::{Arithmetic, Certainty, DeviceInfo, DeviceLimits, Isa, KvDtype, WeightClass};
 pub use ledger;
 pub use live::{InScene, KvMap, LoggedStep, Percentiles, Place, Scene};
 pub use memory::available_bytes as available_memory;
@@ -87,6 +90,7 @@ use crate::clock::Clock;
 use crate::command::{Command, Hold};
 use crate::core::Arrived;
 use crate::journal::Log;
+use crate::keeper::LiveTargets;
 use crate::quota::NoRoom;
 use crate::thread::Shared;
 
@@ -144,7 +148,8 @@ pub struct ModelInfo {
     pub backend: String,
     /// What steps cost, if that was measured.
     pub calibrated: Option<Calibrated>,
-    /// Targets of requests that bring none, unless they are of the batch class.
+    /// Targets of requests that bring none, unless they are of the batch class: as of the start. They follow what steps
+    /// turn out to cost ([`Engine::targets`]).
     pub targets: Targets,
 }
 
@@ -155,7 +160,7 @@ impl ModelInfo {
     ///
     /// Cost: linear in the prompt's bytes.
     pub fn validate(&self, raw: RawRequest, salt_key: &[u8; 32]) -> Result<ValidatedRequest, Rejection> {
-        door::validate(raw, self, salt_key)
+        door::validate(raw, self, self.targets, salt_key)
     }
 
     /// What its passes ask of the machine.
@@ -240,6 +245,8 @@ struct Inner {
     /// The thread that writes the recording, if there is one.
     recorder: Mutex<Option<JoinHandle<()>>>,
     limits: Limits,
+    /// Of requests that bring none.
+    targets: Arc<LiveTargets>,
     salt_key: [u8; 32],
     refuse_late: bool,
 }
@@ -254,7 +261,7 @@ impl Engine {
     ///
     /// Cost: linear in the prompt's bytes. Takes no lock and no memory of the engine.
     pub fn validate(&self, raw: RawRequest) -> Result<ValidatedRequest, Rejection> {
-        let request = self.0.model.validate(raw, &self.0.salt_key)?;
+        let request = door::validate(raw, &self.0.model, self.targets(), &self.0.salt_key)?;
         self.fits(&request)?;
         Ok(request)
     }
@@ -374,8 +381,33 @@ impl Engine {
     pub fn past(&self, span: Duration) -> past::Past {
         let begin = self.0.clock.now().since(Nanos(span.as_nanos() as u64));
         let shared = self.log().history.share();
-        let cost = self.0.model.calibrated.as_ref().map(|calibrated| calibrated.cost.clone());
-        shared.since(begin, self.0.limits.clone(), cost)
+        shared.since(begin, self.0.limits.clone(), self.cost())
+    }
+
+    /// What the machine can do at most: as it was measured before the start, and at least what any step has reached.
+    /// `None` where nobody measured it.
+    pub fn device_limits(&self) -> Option<DeviceLimits> {
+        self.log().yardstick.as_ref().map(|yardstick| yardstick.limits())
+    }
+
+    /// What steps cost, as measured or kept, and as steps have corrected it since; `None` where nobody measured it.
+    /// Slower to change than what the scheduler goes by: this is the machine, that is the moment.
+    pub fn cost(&self) -> Option<CostModel> {
+        self.log().upkeep.as_ref().map(|upkeep| upkeep.cost())
+    }
+
+    /// Targets of requests that bring none. Those that nobody chose follow [`Engine::cost`].
+    pub fn targets(&self) -> Targets {
+        self.0.targets.get()
+    }
+
+    /// Writes what steps have taught about their costs for the next start. While the engine runs that happens by
+    /// itself, some time after it is known; this is for the end of a process.
+    pub fn keep_costs(&self) {
+        let finish = self.log().upkeep.as_ref().and_then(|upkeep| upkeep.finish());
+        if let Some(finish) = finish {
+            finish.write();
+        }
     }
 
     /// Where the time of a request went: one that waits or runs, or one of the last that ended.

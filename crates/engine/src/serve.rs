@@ -12,7 +12,8 @@
 use std::pin::Pin;
 use std::time::Duration;
 
-use scheduler::{Nanos, RequestId};
+use kernels::DeviceLimits;
+use scheduler::{CostModel, Nanos, RequestId, Targets};
 
 use crate::live::{KvMap, LoggedStep, Percentiles, Place, Scene};
 use crate::past::Past;
@@ -50,6 +51,21 @@ pub type Held<'a> = Pin<Box<dyn Future<Output = bool> + Send + 'a>>;
 pub trait Observe: Serve {
     /// Gauges, counters and histograms.
     fn stats(&self) -> Stats;
+
+    /// What the machine can do at most, as far as it is known by now.
+    fn device_limits(&self) -> Option<DeviceLimits> {
+        None
+    }
+
+    /// What steps cost, as far as it is known by now.
+    fn cost(&self) -> Option<CostModel> {
+        self.model().calibrated.as_ref().map(|calibrated| calibrated.cost.clone())
+    }
+
+    /// Targets of requests that bring none, as they are now.
+    fn targets(&self) -> Targets {
+        self.model().targets
+    }
 
     /// Where the time of a request went: one that waits or runs, or one of the last that ended.
     fn timeline(&self, id: RequestId) -> Option<Timeline>;
@@ -131,6 +147,18 @@ impl Serve for Engine {
 impl Observe for Engine {
     fn stats(&self) -> Stats {
         Engine::stats(self)
+    }
+
+    fn device_limits(&self) -> Option<DeviceLimits> {
+        Engine::device_limits(self)
+    }
+
+    fn cost(&self) -> Option<CostModel> {
+        Engine::cost(self)
+    }
+
+    fn targets(&self) -> Targets {
+        Engine::targets(self)
     }
 
     fn timeline(&self, id: RequestId) -> Option<Timeline> {

@@ -1,7 +1,7 @@
 //! What steps of a model cost on a machine: the curve that the scheduler and the simulator go by, from figures alone.
 
 use kernels::{KvDtype, WeightClass};
-use roofline::{Demands, MEMORY_SHARE, Machine, ModelShape};
+use roofline::{Demands, MEMORY_SHARE, Machine, ModelShape, Peaks};
 use scheduler::cost::{Knot, Terms};
 use scheduler::{CostModel, Hardware, ModelCost};
 
@@ -11,7 +11,7 @@ const LARGEST_PASS: u32 = 17;
 /// What steps of a model cost on a machine: the larger of reading and computing, for the weights; what rows see comes
 /// on top. As [`CostModel::roofline`], but a mixture's passes read the experts that their rows go to.
 pub(crate) fn cost(machine: &Machine, demands: &Demands) -> CostModel {
-    let reached = machine.reached(demands.weights, demands.kv_dtype);
+    let reached = machine.reached(demands);
     let row = demands.shape.flops_per_token() / reached.matrix;
     let at = |rows: usize| {
         let read = demands.bytes_of_pass(rows as f64) / reached.bandwidth;
@@ -65,9 +65,9 @@ impl Simulated {
 
     /// What its steps cost on a machine with weights and keys of these classes: attention at its own peak.
     pub fn on(&self, machine: &Machine, weights: WeightClass, kv_dtype: KvDtype) -> CostModel {
-        let peaks = machine.peaks(weights, kv_dtype);
+        let peaks = machine.peaks_of(weights, kv_dtype, self.resident_bytes as usize);
         let pair_flops = self.cost.pair_flops * peaks.matrix / peaks.attention;
-        CostModel::roofline(&ModelCost { pair_flops, ..self.cost }, &hardware(machine, weights))
+        CostModel::roofline(&ModelCost { pair_flops, ..self.cost }, &hardware(machine, &peaks))
     }
 
     /// Blocks of `block_size` tokens that fit into `memory` bytes beside the weights; 0 if not even those do.
@@ -80,11 +80,11 @@ impl Simulated {
 }
 
 /// A machine in the simulator's terms: one peak for all precisions, that of the matrices.
-fn hardware(machine: &Machine, weights: WeightClass) -> Hardware {
+fn hardware(machine: &Machine, peaks: &Peaks) -> Hardware {
     Hardware {
         name: "", // the machine has it
-        flops: machine.peaks(weights, KvDtype::Bf16).matrix,
-        bandwidth: machine.bandwidth,
+        flops: peaks.matrix,
+        bandwidth: peaks.bandwidth,
         flops_share: machine.flops_share,
         bandwidth_share: machine.bandwidth_share,
         step_overhead: machine.step_overhead,

@@ -206,6 +206,8 @@ fn the_answers_come_first() {
         "how fast?          first token after 47 ms, then one each 7.1 ms (141 tok/s)",
         "what limits?       decode, 97 % of the answer's time (prefill is bound by compute, decode by memory)",
         "on paper, the weights alone: 14 GFLOP a token, 46 ms for the prompt, 7.0 ms for a token of one request",
+        "7b on 312 TFLOP/s, 2 TB/s: bf16 weights, bf16 KV cache",
+        "by the given peaks, assumed 100 % efficient",
     ] {
         assert!(text.contains(line), "{line:?} is not in\n{text}");
     }

@@ -236,6 +236,7 @@ impl Replaying {
             self.output.rows.extend((0..samples).map(|sample| RowOutput { seq, token: token(sample) }));
         }
         self.output.failed.clone_from(&failed);
+        self.output.stolen = recorded.stolen();
         for &id in &failed {
             if self.open.remove(&id.0).is_none() {
                 return Err(recording.wrong(format!("there is no open request {}", id.0)));

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::body::Body;
 use axum::http::{HeaderMap, header};
-use engine::{DeviceLimits, Observe};
+use engine::Observe;
 use http_body_util::BodyExt;
 use roofline::Demands;
 use tokio::sync::Semaphore;
@@ -53,12 +53,8 @@ pub(crate) struct App {
     /// What those bring who may hold the engine, and how long it stays held when they have left.
     pub(crate) hold_token: Option<HoldToken>,
     pub(crate) pause_limit: Duration,
-    /// What the machine can do at most.
-    pub(crate) limits: Option<DeviceLimits>,
-    /// What the model's passes ask of it.
+    /// What the model's passes ask of the machine.
     pub(crate) demands: Demands,
-    /// The same for planning, with what runs here.
-    pub(crate) here: plan::Here,
     /// Seats of those who watch.
     pub(crate) readers: Arc<Semaphore>,
     /// Whose turn it is to simulate.
@@ -79,7 +75,6 @@ impl App {
         let names = &options.served_model_names;
         let models = if names.is_empty() { vec![engine.model().name.clone()] } else { names.clone() };
         App {
-            here: crate::plan::here(engine.model(), options.limits, &models[0]),
             models,
             keys: ApiKeys::new(&options.api_keys),
             site,
@@ -90,7 +85,6 @@ impl App {
             ui: options.ui,
             hold_token: options.hold_token.as_deref().map(HoldToken::new),
             pause_limit: options.pause_limit,
-            limits: options.limits,
             demands: engine.model().demands(),
             readers: Arc::new(Semaphore::new(MOST_READERS)),
             simulations: Arc::new(Semaphore::new(1)),

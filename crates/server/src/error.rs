@@ -91,7 +91,7 @@ impl ApiError {
 
     /// 403: a name that is not this server's. It is not repeated: whoever asked knows it.
     pub(crate) fn unknown_host() -> ApiError {
-        let message = "The 'Host' of this request is no name that this server knows: ask by IP address or as localhost, or \
+        let message = "The 'Host' of this request is not a name that this server knows: ask by IP address or as localhost, or \
             start the server with --allowed-host NAME (or with keys, --api-key, which serve every name).";
         ApiError::forbidden("unknown_host", message)
     }

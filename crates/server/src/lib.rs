@@ -33,6 +33,7 @@ mod stop;
 mod text_pool;
 mod timeline;
 mod turns;
+mod without;
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -40,7 +41,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use engine::{DeviceLimits, Observe};
+use engine::Observe;
 
 use crate::app::App;
 use crate::listen::Listener;
@@ -87,8 +88,6 @@ pub struct ServerOptions {
     pub hold_token: Option<String>,
     /// After the last of them has left: how long it stays held.
     pub pause_limit: Duration,
-    /// What the machine can do at most, for those who look; `None` where nobody measured it.
-    pub limits: Option<DeviceLimits>,
     /// Where spans of requests go; nowhere by default.
     pub otel: Option<OtelOptions>,
 }
@@ -109,7 +108,6 @@ impl Default for ServerOptions {
             ui: true,
             hold_token: None,
             pause_limit: Duration::from_secs(30),
-            limits: None,
             otel: None,
         }
     }

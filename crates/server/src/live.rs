@@ -36,7 +36,6 @@ use axum::extract::{Extension, RawQuery, State};
 use axum::http::{HeaderName, header};
 use axum::response::{IntoResponse, Response};
 use engine::ledger::{LATE_FLOOR, LATE_MEDIANS};
-use roofline::peak;
 use scheduler::Nanos;
 use serde_json::{Value, json};
 
@@ -58,12 +57,13 @@ pub(crate) async fn info(State(app): State<Arc<App>>) -> Response {
         "bf16" => limits.bf16_kind,
         _ => limits.int8_kind,
     };
-    let limits = app.limits.as_ref().map(|limits| {
-        json!({
-            "read_bandwidth": limits.read_bandwidth,
-            "matrix_flops": peak(limits, model.weights),
-            "matrix_kind": kind(limits),
-        })
+    let targets = app.engine.targets();
+    let limits = app.engine.device_limits().map(|limits| {
+        let mut value = events::limits(&limits, model);
+        value["matrix_kind"] = kind(&limits).into();
+        value["in_cache"] = limits.holds(model.weight_bytes).into();
+        value["not_sure"] = nullable(limits.doubt().map(|doubt| doubt.to_string()));
+        value
     });
     let target = |target: Option<Nanos>| target.map(ms);
     let info = json!({
@@ -81,7 +81,7 @@ pub(crate) async fn info(State(app): State<Arc<App>>) -> Response {
         "max_model_len": model.max_model_len,
         "max_num_seqs": model.max_num_seqs,
         "max_num_batched_tokens": model.max_num_batched_tokens,
-        "targets": {"ttft_ms": target(model.targets.ttft), "tpot_ms": target(model.targets.tpot)},
+        "targets": {"ttft_ms": target(targets.ttft), "tpot_ms": target(targets.tpot)},
         // Above what a gap is late where there is no target: the ledger's rule, told and not written twice.
         "late": {"medians": LATE_MEDIANS, "floor_ms": ms(LATE_FLOOR)},
         "limits": limits,

@@ -11,8 +11,8 @@ use std::sync::{Mutex, PoisonError};
 
 use axum::http::StatusCode;
 use engine::ledger::Owner;
-use engine::{DeviceLimits, Histogram, PhaseWork, Predictions, ServiceClass, Stats, WeightClass};
-use roofline::LimitShares;
+use engine::{DeviceLimits, Histogram, PhaseWork, Predictions, ServiceClass, Stats};
+use roofline::{Demands, LimitShares};
 use scheduler::{Nanos, Targets};
 
 use crate::text_pool::TextStats;
@@ -36,9 +36,9 @@ impl HttpMetrics {
 pub(crate) struct Seen<'a> {
     pub(crate) model: &'a str,
     pub(crate) targets: Targets,
-    /// What the machine can do at most, if that is known, with weights of this class.
+    /// What the machine can do at most, if that is known, with this model.
     pub(crate) limits: Option<&'a DeviceLimits>,
-    pub(crate) weights: WeightClass,
+    pub(crate) demands: &'a Demands,
     /// The engine's time.
     pub(crate) now: Nanos,
 }
@@ -178,6 +178,14 @@ fn counters(page: &mut Page, stats: &Stats) {
     }
     swap(page, stats);
     page.own("step_seconds_total", "counter", "Seconds that forward passes took.", stats.step_seconds);
+    let [during, between] = stats.stolen_seconds;
+    page.family(
+        "twostroke_stolen_seconds_total",
+        "counter",
+        "Seconds in which threads that compute were ready and the machine ran others: of forward passes, between them.",
+    );
+    page.sample("twostroke_stolen_seconds_total", "when=\"step\"", during);
+    page.sample("twostroke_stolen_seconds_total", "when=\"between\"", between);
     page.own("held_seconds_total", "counter", "Seconds in which somebody held the engine.", stats.held_seconds);
     let owned = [
         (
@@ -249,7 +257,7 @@ fn work(page: &mut Page, stats: &Stats, seen: &Seen<'_>) {
     page.family(name, "gauge", help);
     let newest = |work: &PhaseWork| work.recent_seconds > 0.0 && seen.now.since(work.last) < NEWEST;
     for (phase, work) in phases().filter(|(_, work)| newest(work)) {
-        let shares = LimitShares::of(&work.recent, work.recent_seconds, limits, seen.weights).capped();
+        let shares = LimitShares::of(&work.recent, work.recent_seconds, limits, seen.demands).capped();
         for (limit, share) in [("compute", shares.compute), ("memory", shares.memory)] {
             page.sample(name, &format!("phase=\"{phase}\",limit=\"{limit}\""), share);
         }
@@ -404,7 +412,9 @@ mod tests {
     #[test]
     fn every_family_is_described_once_and_has_samples() {
         let targets = Targets { ttft: Some(Nanos(1_500_000_000)), tpot: None };
-        let seen = Seen { model: "m", targets, limits: None, weights: WeightClass::Bf16, now: Nanos(0) };
+        let (_, shape) = roofline::ModelShape::known().next().expect("there are known models");
+        let demands = &shape.demands(engine::WeightClass::Bf16, engine::KvDtype::Bf16);
+        let seen = Seen { model: "m", targets, limits: None, demands, now: Nanos(0) };
         let page = render(&Stats::default(), &HttpMetrics::default(), &TextStats::default(), &seen);
         let mut families = std::collections::BTreeSet::new();
         for line in page.lines() {

@@ -13,7 +13,6 @@ use axum::body::Body;
 use axum::extract::{Extension, RawQuery, State};
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
-use engine::{DeviceLimits, ModelInfo};
 use model::ModelConfig;
 use plan::{Here, Loaded, Question};
 use roofline::ModelShape;
@@ -22,19 +21,22 @@ use crate::app::App;
 use crate::error::ApiError;
 use crate::routes::{Caller, json_body};
 
-/// What is known of this machine and of what runs on it.
-pub(crate) fn here(model: &ModelInfo, limits: Option<DeviceLimits>, name: &str) -> Here {
+/// What is known by now of this machine and of what runs on it.
+fn here(app: &App) -> Here {
+    let (engine, name) = (&app.engine, &app.models[0]);
+    let model = engine.model();
     let demands = model.demands();
     let weights = demands.weight_bytes as f64;
     Here {
-        limits,
+        limits: engine.device_limits(),
         // As if this model were not there.
         memory: engine::available_memory().map(|free| free as f64 + weights),
         model: Some(Loaded {
-            name: name.to_owned(),
+            name: name.clone(),
             unread_bytes: demands.shape.unread_bytes(demands.weights),
             demands,
-            cost: model.calibrated.as_ref().map(|calibrated| calibrated.cost.clone()),
+            cost: engine.cost(),
+            doubt: model.calibrated.as_ref().and_then(|calibrated| calibrated.doubt),
             kv_tokens: Some((model.num_blocks * model.block_size) as u64),
             rows: model.max_num_batched_tokens,
         }),
@@ -43,7 +45,7 @@ pub(crate) fn here(model: &ModelInfo, limits: Option<DeviceLimits>, name: &str) 
 
 /// The names that there are.
 pub(crate) async fn presets(State(app): State<Arc<App>>) -> Response {
-    json_body(plan::presets(&app.here).to_string())
+    json_body(plan::presets(&here(&app)).to_string())
 }
 
 /// The answer.
@@ -61,8 +63,9 @@ pub(crate) async fn answer_of_config(
 ) -> Result<Response, ApiError> {
     let query = query.unwrap_or_default();
     let planned = move |config: serde_json::Value, app: &App| {
-        let config = ModelConfig::parse(&config.to_string())
-            .map_err(|problem| ApiError::bad_request(format!("The body is no config.json to plan with: {problem}.")))?;
+        let config = ModelConfig::parse(&config.to_string()).map_err(|problem| {
+            ApiError::bad_request(format!("The body is not a config.json to plan with: {problem}."))
+        })?;
         answered(&query, Some(config.shape()), app)
     };
     app.with_json(&headers, body, caller.tenant, planned).await
@@ -83,13 +86,14 @@ fn answered(query: &str, shape: Option<ModelShape>, app: &App) -> Result<Respons
         ApiError::bad_request(message).with_param(problem.field)
     };
     let question = Question::from_parameters(pairs.iter().map(|(name, value)| (&**name, &**value))).map_err(refused)?;
+    let here = here(app);
     let deployment = match shape {
-        None => question.deploy(&app.here),
+        None => question.deploy(&here),
         Some(_) if pairs.iter().any(|(name, _)| name == "model") => {
             let message = "'model': the body is the model; leave it out.";
             return Err(ApiError::bad_request(message).with_param("model"));
         }
-        Some(shape) => question.deploy(&app.here.with_model(CONFIG, shape, &question)),
+        Some(shape) => question.deploy(&here.with_model(CONFIG, shape, &question)),
     };
     let plan = deployment.map_err(refused)?.plan(&question.ask);
     let format = pairs.iter().find(|(name, _)| name == "format").map_or("json", |(_, value)| value);

@@ -31,11 +31,11 @@ export function mount(root: HTMLElement, app: App): () => void {
     el(
       "p",
       { class: "lead" },
-      "Each lane is a request. First its whole prompt is read, many tokens in one pass: ",
+      "A lane holds one request at a time. First its whole prompt is processed, many tokens per step: ",
       el("strong", { class: "prefill-text" }, "prefill"),
-      ", which arithmetic limits. Then its answer is written, one token per pass: ",
+      ", compute-bound. Then its answer is generated, one token per step: ",
       el("strong", { class: "decode-text" }, "decode"),
-      ", which memory bandwidth limits.",
+      ", bound by memory bandwidth.",
     ),
     el("section", { class: "gauges", "aria-label": "Distance to the limits of this machine" }, gauges.prefill.element, gauges.decode.element),
     tiles.element,
@@ -45,7 +45,7 @@ export function mount(root: HTMLElement, app: App): () => void {
       "section",
       { class: "panel" },
       el("h2", {}, "Roofline"),
-      el("p", { class: "quiet-text" }, "Each point is a step. The further right, the more arithmetic for each byte read; no step can be above the line. Prompts sit under its flat part, answers under its slope: that is why there are two phases."),
+      el("p", { class: "quiet-text" }, "Each point is a step. The further right, the more FLOP per byte read; no step can be above the line. Prefill sits under its flat part (compute-bound), decode under its slope (memory-bound): that is why there are two phases."),
       roofline.element,
     ),
     table.element,
@@ -112,16 +112,17 @@ class Gauge {
 
   private words(distance: (Distance & { age?: number }) | null, app: App): string {
     const prefill = this.phase === "prefill";
-    if (!distance) return prefill ? "No prompt has been read since this page was opened." : "No decode-only step since this page was opened.";
-    const since = prefill ? "no prompt since" : "every step since carried a prompt";
-    const age = distance.age == null ? "" : ` Known ${ms(distance.age)} ago; ${since}.`;
-    const unit = prefill ? "op/s" : "B/s";
+    if (!distance) return prefill ? "No prefill since this page was opened." : "No decode-only step since this page was opened.";
+    const since = prefill ? "no prefill" : "no decode-only step";
+    const age = distance.age == null ? "" : ` Last known ${ms(distance.age)} ago: ${since} in the last 3 s.`;
+    const unit = prefill ? "FLOP/s" : "B/s";
     const { limits } = app.info;
     const limit = limits && (prefill ? limits.matrix_flops : limits.read_bandwidth);
-    const rate = `${short(distance.achieved)}${unit}${limit ? ` of ${short(limit)}${unit}` : ": the limits of this machine are not known"}`;
-    const tokens = `${short(distance.tokens).trim()} ${prefill ? "prompt" : "answer"} tokens per second`;
-    const cache = !prefill && (distance.share ?? 0) > 1.02 ? " Above the limit: part of what is read stays in the processor's own cache." : "";
-    return `${rate} · ${tokens} in such steps.${cache}${age}`;
+    const rate = `${short(distance.achieved)}${unit}${limit ? ` of ${short(limit)}${unit}` : ": limits of this machine unknown"}`;
+    const tokens = `${short(distance.tokens).trim()} ${prefill ? "prompt" : "output"} tokens per second`;
+    const cache = !prefill && limits?.in_cache ? " The weights stay in the processor's cache, and its bandwidth is the limit." : "";
+    const doubt = limits?.not_sure ? ` The limits are not sure: ${limits.not_sure}.` : "";
+    return `${rate} · ${tokens} in such steps.${cache}${doubt}${age}`;
   }
 }
 
@@ -131,7 +132,7 @@ class Tiles {
   private values = new Map<string, { value: HTMLElement; note: HTMLElement }>();
 
   constructor(private app: App) {
-    for (const name of ["Running", "Waiting", "First token", "Between tokens", "KV cache", "Prefix hits"]) {
+    for (const name of ["Running", "Waiting", "Time to first token", "Inter-token latency", "KV cache", "Prefix hits"]) {
       const [value, note] = [el("span", { class: "number" }, "–"), el("small", {})];
       this.values.set(name, { value, note });
       this.element.append(el("div", { class: "panel" }, el("dt", {}, name), el("dd", {}, value, note)));
@@ -146,11 +147,11 @@ class Tiles {
       say(tile.value, value);
       say(tile.note, note);
     };
-    set("Running", String(stats.running), stats.paused ? "the engine is paused" : `of ${this.app.info.max_num_seqs} seats`);
-    const backlog = stats.prefill_backlog_ms >= 1 ? `${ms(stats.prefill_backlog_ms)} of prompts to read` : "no prompt to read";
+    set("Running", String(stats.running), stats.paused ? "the engine is paused" : `of ${this.app.info.max_num_seqs} slots`);
+    const backlog = stats.prefill_backlog_ms >= 1 ? `prefill backlog ${ms(stats.prefill_backlog_ms)}` : "no prefill backlog";
     set("Waiting", String(stats.waiting), stats.oldest_waiting_ms >= 1 ? `oldest ${ms(stats.oldest_waiting_ms)} · ${backlog}` : backlog);
-    set("First token", ms(stats.ttft_p50_ms), stats.ttft_p99_ms == null ? "median" : `median · p99 ${ms(stats.ttft_p99_ms)}`);
-    set("Between tokens", ms(stats.itl_p50_ms), stats.itl_p99_ms == null ? "median" : `median · p99 ${ms(stats.itl_p99_ms)}`);
+    set("Time to first token", ms(stats.ttft_p50_ms), stats.ttft_p99_ms == null ? "median" : `median · p99 ${ms(stats.ttft_p99_ms)}`);
+    set("Inter-token latency", ms(stats.itl_p50_ms), stats.itl_p99_ms == null ? "median" : `median · p99 ${ms(stats.itl_p99_ms)}`);
     const full = stats.kv_seconds_to_full;
     set("KV cache", percent(stats.used_blocks / Math.max(1, stats.total_blocks)), full == null || full > 3600 ? `of ${stats.total_blocks.toLocaleString("en")} blocks` : `full in ${ms(full * 1000)}`);
     const queries = stats.prefix_queries;

@@ -21,7 +21,7 @@ use sim::{Fleet, Instance, Observer, Workload};
 use crate::console::{Progress, put_line};
 use crate::failure::Failure;
 use crate::flags::{KvPrecision, SimFlags, Weights, Workload as Kind};
-use crate::{figures, shapes};
+use crate::{environment, figures, shapes};
 
 /// Requests of sessions times the turns of each, at most: they take two gigabytes.
 const MOST_TURNS: usize = 100_000_000;
@@ -179,7 +179,7 @@ fn widths(flags: &SimFlags) -> (f64, f64) {
 
 fn named_machine(name: &str) -> Result<Machine, Failure> {
     if plan::is_here(name) {
-        let limits = figures::limits(None, None)?;
+        let limits = figures::limits(None, None, environment::variables().packed_cache.as_deref())?;
         let (memory, _) = machine::memory().ok_or_else(|| Failure::failed("the size of the memory is unknown"))?;
         let here = Machine::here(&limits, WeightClass::Bf16, Some(memory as f64));
         // What this engine reaches, by docs/performance.md.

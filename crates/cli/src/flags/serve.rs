@@ -50,6 +50,10 @@ pub(crate) struct ServeFlags {
     /// Sequences that run together.
     #[arg(long, value_name = "N", value_parser = seats, default_value = "64")]
     pub(crate) max_num_seqs: usize,
+    /// Measure again what the machine can do and what steps cost, instead of taking what earlier starts have kept. What
+    /// was measured while other programs used the machine is measured again without it.
+    #[arg(long)]
+    pub(crate) recalibrate: bool,
     /// Wanted time from arrival to the first token (500ms, 2s), for requests that name none themselves (ttft_slo_ms).
     /// off: no target. auto: what is comfortable, as far as this machine can do it; the line "targets" of the start
     /// tells.

@@ -1,7 +1,7 @@
 //! The file: a header, then one JSON object per line.
 //!
 //! ```text
-//! {"twostroke_recording":2,"model":"lantern","limits":{..},"cost":{..},..}
+//! {"twostroke_recording":3,"model":"lantern","limits":{..},"cost":{..},..}
 //! {"admit":{"id":1,"now":..,"arrived":..,"prompt":[..],..}}
 //! {"step":{"n":0,"from":..,"to":..,"decode":[],"prefill":[[1,0,12,0]],"tokens":[[411]],"failed":[],..,"digest":".."}}
 //! {"stop":[1,0]}   {"cancel":[2,..]}   {"idle":..}   {"abandoned":..}   {"restart":{..}}
@@ -15,14 +15,14 @@
 use kernels::Arithmetic;
 use model::sampler::SamplingParams;
 use scheduler::cost::{Knot, Terms};
-use scheduler::{CostModel, Limits, Nanos, RequestId, StepRecord, TokenId};
+use scheduler::{CostModel, Limits, Nanos, RequestId, StepRecord, Stolen, TokenId};
 use serde::{Deserialize, Serialize};
 
 use super::Line;
 use crate::ModelInfo;
 
 /// Of the format. A reader takes only its own.
-pub const VERSION: u64 = 2;
+pub const VERSION: u64 = 3;
 /// Points of a cost model: one for each power of two, and some between.
 const MAX_KNOTS: usize = 4096;
 /// Seconds of a step, of one row of it, and of one key that a row sees: a thousand times as slow as the slowest
@@ -304,8 +304,15 @@ pub struct StepEntry {
     waiting: usize,
     used_blocks: usize,
     predicted: u64,
+    /// What the machine took of the time before it and of its own, nanoseconds; left out where that is nothing.
+    #[serde(default, skip_serializing_if = "is_nothing")]
+    stolen: [u64; 2],
     /// Of everything in the record.
     digest: String,
+}
+
+fn is_nothing(stolen: &[u64; 2]) -> bool {
+    *stolen == [0; 2]
 }
 
 impl StepEntry {
@@ -332,8 +339,15 @@ impl StepEntry {
             waiting: record.waiting_requests,
             used_blocks: record.used_blocks,
             predicted: record.predicted.0,
+            stolen: [record.stolen.before.0, record.stolen.during.0],
             digest: digest[..16].to_owned(),
         }
+    }
+
+    /// What the machine took of the time before it and of its own.
+    pub fn stolen(&self) -> Stolen {
+        let [before, during] = self.stolen.map(Nanos);
+        Stolen { before, during }
     }
 }
 

@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 
 use engine::{Ended, KvMap, LoggedStep, Place, Scene, Watching};
 use hyper::body::{Body, Bytes, Frame};
-use roofline::Demands;
 use scheduler::Nanos;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Interval, MissedTickBehavior};
@@ -19,7 +18,7 @@ use tokio::time::{Interval, MissedTickBehavior};
 use crate::app::App;
 use crate::auth::Tenant;
 use crate::error::ApiError;
-use crate::live::events::{self, Names};
+use crate::live::events::{self, Names, Prices};
 
 /// Feeds at once.
 pub(crate) const MOST_READERS: usize = 16;
@@ -49,7 +48,7 @@ pub(crate) struct Wishes {
 pub(crate) struct Feed {
     app: Arc<App>,
     watch: Box<dyn Watching>,
-    demands: Demands,
+    prices: Prices,
     names: Names,
     place: Place,
     /// Has the steps that it asked for, and now wants the newest.
@@ -81,7 +80,7 @@ impl Feed {
         let mut look = tokio::time::interval(LOOK_EVERY);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Ok(Feed {
-            demands: app.engine.model().demands(),
+            prices: Prices::of(&*app.engine),
             names: Names::of(tenant),
             watch,
             place,
@@ -121,7 +120,7 @@ impl Feed {
                 more = 0;
                 break;
             }
-            events::step(&mut text, step, &self.names, &self.demands);
+            events::step(&mut text, step, &self.names, &self.prices);
         }
         for ended in &self.ended {
             events::ended(&mut text, ended, &mut self.names, &self.app.registry);
@@ -144,6 +143,7 @@ impl Feed {
         let is_paused = self.app.engine.is_paused();
         if self.last_stats.is_none_or(|last| last.elapsed() >= STATS_EVERY) || is_paused != self.was_paused {
             (self.last_stats, self.was_paused) = (Some(Instant::now()), is_paused);
+            self.prices.refresh(&*self.app.engine);
             events::stats(&mut text, now, &*self.app.engine, self.watch.percentiles());
         }
         text

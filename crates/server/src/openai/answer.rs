@@ -225,7 +225,7 @@ impl<'a> Format<'a> {
     fn timings(&self, totals: &Totals) -> WireTimings {
         let wants_detail = self.plan.delivery.timings_detail;
         let detail = wants_detail.then(|| self.app.reader(self.served.tenant).detail(self.served));
-        let phases = totals.cost.phases(self.app.limits.as_ref(), &self.app.demands);
+        let phases = totals.cost.phases(self.app.engine.device_limits().as_ref(), &self.app.demands);
         WireTimings::of(&totals.timings, phases, detail)
     }
 

@@ -70,7 +70,7 @@ impl Cost {
                 flops: work.flops().round(),
                 bytes: work.bytes.round(),
                 intensity: rounded(work.intensity()),
-                shares: limits.map(|limits| shares(LimitShares::of(work, seconds, limits, demands.weights))),
+                shares: limits.map(|limits| shares(LimitShares::of(work, seconds, limits, demands))),
             })
         })
     }
@@ -87,11 +87,12 @@ fn shares(shares: LimitShares) -> WireShares {
     }
 }
 
-/// Seconds of both phases without what the rows of others took.
+/// Seconds of both phases without what the rows of others took, and other programs.
 fn own_seconds(timings: &Timings) -> [f64; 2] {
     let bill = &timings.bill;
     let seconds = |of: &engine::ledger::Shares, owner| of.of(owner).as_secs_f64();
-    let others = seconds(&bill.ttft, Owner::OtherPrefill) + seconds(&bill.ttft, Owner::Decode);
+    let others: f64 =
+        [Owner::OtherPrefill, Owner::Decode, Owner::Machine].into_iter().map(|owner| seconds(&bill.ttft, owner)).sum();
     let prefill = (timings.prefill_ms / 1e3 - others).max(seconds(&bill.ttft, Owner::OwnPrefill));
     // Gaps of several answers are a sum, the phase is not.
     let own = seconds(&bill.gaps, Owner::OwnDecode) + seconds(&bill.gaps, Owner::Overhead);

@@ -47,6 +47,8 @@ pub(crate) fn small_engine() -> EngineOptions {
 pub(crate) fn some_limits() -> engine::DeviceLimits {
     engine::DeviceLimits {
         read_bandwidth: 20e9,
+        cache_bandwidth: 20e9,
+        cache_bytes: 0,
         int8_ops: 2e12,
         bf16_flops: 1e12,
         f32_flops: 1e11,
@@ -56,6 +58,7 @@ pub(crate) fn some_limits() -> engine::DeviceLimits {
         fastest_int8_kind: "test",
         fastest_bf16_flops: 1e12,
         fastest_bf16_kind: "test",
+        certainty: [engine::Certainty::kept(); 5],
     }
 }
 

@@ -10,7 +10,7 @@ fn limits() -> engine::DeviceLimits {
 }
 
 fn host(limits: Option<engine::DeviceLimits>) -> Host {
-    Host::with(small_engine(), server::ServerOptions { limits, ..local_server() })
+    Host::with(engine::EngineOptions { limits, ..small_engine() }, local_server())
 }
 
 fn number(value: &Value) -> f64 {
