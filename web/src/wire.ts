@@ -23,6 +23,8 @@ export interface Info {
   limits: Limits | null;
   pause_allowed: boolean;
   now_ms: number;
+  /** What a clock on the wall showed at `now_ms`, ms since 1970. */
+  now_unix_ms: number;
 }
 
 /** What this machine can do at most, measured. */
@@ -105,6 +107,10 @@ export interface EndedEvent {
   r: Name;
   at: number;
   ending: string;
+  arrived: number;
+  /** Until its first row; `null` if it had none. */
+  queue_ms: number | null;
+  longest_gap_ms: number;
   ttft_ms: number | null;
   tpot_ms: number | null;
   prompt_tokens: number;
@@ -112,9 +118,19 @@ export interface EndedEvent {
   cached: number;
 }
 
+/** Event `history`: the minutes before the feed began, a row for each second that had a step. */
+export interface HistoryEvent {
+  total_blocks: number;
+  /** Names of the values of a row. */
+  columns: string[];
+  seconds: (number | null)[][];
+}
+
 /** Event `stats`: counters only grow. */
 export interface StatsEvent {
   at: number;
+  /** What a clock on the wall showed then, ms since 1970. */
+  unix_ms: number;
   running: number;
   waiting: number;
   used_blocks: number;

@@ -93,7 +93,7 @@ test("a model by its config.json, pasted or from a file", async (context) => {
   await until("the plan", async () => (await page.locator(".headline dd").first().evaluate((value) => value.firstChild?.textContent)) === `${known.ttft_ms.toFixed(0)} ms`);
   assert.match(await page.locator(".command code").textContent(), /-m config\.json --machine a100/);
   await page.getByLabel("config.json", { exact: true }).fill("{}");
-  await page.locator(".result [role=alert]").getByText("no config.json to plan with").waitFor();
+  await page.locator(".result [role=alert]").getByText("not a config.json to plan with").waitFor();
 });
 
 test("a calculator that was opened while the server was away works when it is back", async (context) => {

@@ -343,7 +343,8 @@ impl Engine {
         let waiting = Waiting::new(options.max_queued_requests, options.max_queued_tokens, options.is_shared);
         let shared = Arc::new(Shared::new(Counted::new(waiting)));
         let tiers = tiers(options, &model, forward.block_bytes(), clock.clone())?;
-        let header = Header::of(&model, options.as_stored, scheduler.limits(), scheduler.cost_model());
+        let mut header = Header::of(&model, options.as_stored, scheduler.limits(), scheduler.cost_model());
+        header.began_unix_ns = Some(clock.unix(Nanos(0)).0);
         let tape = options.record.as_deref().map(|path| recording::record(path, &header)).transpose()?;
         let limits = scheduler.limits().clone();
         let mut core = EngineCore::new(scheduler, forward, model.tokenizer.clone(), options.seed, log.clone());

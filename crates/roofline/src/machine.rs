@@ -87,9 +87,9 @@ impl Basis {
     /// In words.
     pub fn words(self) -> &'static str {
         match self {
-            Basis::Preset => "the vendor's peaks and the shares of them that engines reach",
-            Basis::Given => "the given figures, all of them reached",
-            Basis::Limits => "limits measured here and the shares of them that this engine reaches",
+            Basis::Preset => "the vendor's peaks and the efficiency that engines reach",
+            Basis::Given => "the given peaks, assumed 100 % efficient",
+            Basis::Limits => "limits measured here and the efficiency that this engine reaches",
             Basis::Steps => "steps of this model measured here",
         }
     }

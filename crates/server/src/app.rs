@@ -13,6 +13,7 @@ use http_body_util::BodyExt;
 use tokio::sync::Semaphore;
 
 use crate::ServerOptions;
+use crate::access::AccessLog;
 use crate::auth::{ApiKeys, HoldToken, Tenant};
 use crate::charge::AnswerMemory;
 use crate::error::ApiError;
@@ -42,7 +43,9 @@ pub(crate) struct App {
     pub(crate) site: Site,
     pub(crate) http: HttpMetrics,
     /// Which names answers were given.
-    pub(crate) registry: Registry,
+    pub(crate) registry: Arc<Registry>,
+    /// What is written down of requests that are over.
+    pub(crate) access: Arc<AccessLog>,
     /// Where spans go.
     pub(crate) exporter: Option<Arc<Exporter>>,
     /// Seconds since 1970 at the start.
@@ -56,6 +59,8 @@ pub(crate) struct App {
     pub(crate) readers: Arc<Semaphore>,
     /// Whose turn it is to simulate.
     pub(crate) simulations: Arc<Semaphore>,
+    /// Whose turn it is to have a trace written.
+    pub(crate) traces: Arc<Semaphore>,
     /// Nothing new is taken.
     pub(crate) draining: AtomicBool,
     /// Memory for answers that nobody has read yet.
@@ -70,13 +75,15 @@ pub(crate) struct App {
 impl App {
     pub(crate) fn new(engine: Arc<dyn Observe>, options: &ServerOptions, site: Site) -> App {
         let names = &options.served_model_names;
+        let registry = Arc::new(Registry::default());
         let models = if names.is_empty() { vec![engine.model().name.clone()] } else { names.clone() };
         App {
             models,
             keys: ApiKeys::new(&options.api_keys),
             site,
             http: HttpMetrics::default(),
-            registry: Registry::default(),
+            access: AccessLog::start(engine.clone(), registry.clone(), options.slow),
+            registry,
             exporter: options.otel.clone().map(|otel| Exporter::start(otel, engine.clone())),
             started: unix_seconds(),
             ui: options.ui,
@@ -84,6 +91,7 @@ impl App {
             pause_limit: options.pause_limit,
             readers: Arc::new(Semaphore::new(MOST_READERS)),
             simulations: Arc::new(Semaphore::new(1)),
+            traces: Arc::new(Semaphore::new(1)),
             draining: AtomicBool::new(false),
             answers: AnswerMemory::new(ANSWER_BUDGET, options.api_keys.len() > 1),
             text: TextPool::new(options.text_workers, options.body_limit),

@@ -9,6 +9,7 @@ import { Series } from "../series";
 import { RequestTable } from "../table";
 import { Timeline } from "../timeline";
 import { ms, percent, short } from "../units";
+import { Story } from "../why";
 
 /** Steps of so many ms of work make up the big numbers. */
 const WINDOW_MS = 3000;
@@ -20,6 +21,7 @@ export function mount(root: HTMLElement, app: App): () => void {
   const series = new Series(app);
   const roofline = new Roofline(app);
   const table = new RequestTable(app);
+  const story = new Story(app);
   const gauges = { prefill: new Gauge("prefill", "Prefill", "compute"), decode: new Gauge("decode", "Decode", "bandwidth") };
   const tiles = new Tiles(app);
   // Its last steps come with the feed, a moment after its answer.
@@ -40,6 +42,7 @@ export function mount(root: HTMLElement, app: App): () => void {
     el("section", { class: "gauges", "aria-label": "Distance to the limits of this machine" }, gauges.prefill.element, gauges.decode.element),
     tiles.element,
     el("section", { class: "panel timeline-panel", "aria-label": "Timeline" }, timeline.element, empty),
+    story.element,
     el("section", { "aria-label": "Over time" }, series.element),
     el(
       "section",
@@ -61,18 +64,27 @@ export function mount(root: HTMLElement, app: App): () => void {
     show(empty, feed.log.requests.size === 0);
   };
   // Chat links to the lane of an answer; the feed may tell of it a moment later.
-  let sought = new URLSearchParams(location.hash.split("?")[1]).get("request");
+  let sought: string | null = null;
   const seek = (): void => {
-    if (sought != null && timeline.reveal(sought)) sought = null;
+    // A stranger's request has a number for a name.
+    if (sought != null && timeline.reveal(/^\d+$/.test(sought) ? Number(sought) : sought)) sought = null;
   };
+  // So does a board, whose request may be older than the lanes: its story is told all the same.
+  const follow = (): void => {
+    sought = new URLSearchParams(location.hash.split("?")[1]).get("request");
+    void story.tell(sought ?? "");
+    seek();
+  };
+  window.addEventListener("hashchange", follow);
   const stop = feed.subscribe(() => {
     seek();
     timer ||= window.setTimeout(refresh, REFRESH_MS);
   });
-  seek();
+  follow();
   refresh();
   return () => {
     stop();
+    window.removeEventListener("hashchange", follow);
     clearTimeout(timer);
     for (const part of [timeline, series, roofline, table]) part.end();
   };

@@ -314,12 +314,13 @@ fn a_reader_says_where_to_begin() {
         ("?after=x", "after"),
         ("?after=99999999999999999999", "after"),
         ("?before=1", "before"),
-        ("?after=1&%3cscript%3e", "%3cscript%3e"),
     ] {
         let answer = host.get(&format!("/live/feed{query}"));
         assert_eq!((answer.status, &answer.json()["error"]["param"]), (400, &json!(param)), "{query}");
     }
-    assert_eq!(host.get(&format!("/live/feed?{}=1", "x".repeat(4000))).json()["error"]["param"], Value::Null);
+    for name in ["x".repeat(4000), "%3cscript%3e".to_owned()] {
+        assert_eq!(host.get(&format!("/live/feed?{name}=1")).json()["error"]["param"], Value::Null);
+    }
 }
 
 #[test]

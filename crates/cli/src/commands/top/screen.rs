@@ -17,6 +17,7 @@ use serde_json::Value;
 
 use figures::Colour;
 
+use crate::environment::utc;
 use crate::figures::{duration, percent, rate};
 
 /// Seconds that the lanes and the rates look back.
@@ -147,7 +148,9 @@ impl Seen {
         if hidden > 0 {
             lines.push(format!("{} more", lanes.len() - shown));
         }
-        let legend = format!("last {SECONDS:.0} s: █ prefill ─ decode · waiting    q quits");
+        let at =
+            self.stats["unix_ms"].as_f64().map_or_else(String::new, |ms| format!(" to {}", utc((ms / 1e3) as i64)));
+        let legend = format!("q quits · last {SECONDS:.0} s{at}: █ prefill ─ decode · waiting");
         lines.truncate(height.saturating_sub(1));
         lines.push(legend);
         lines.into_iter().map(|line| cut(&line, width)).collect()
