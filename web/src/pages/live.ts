@@ -143,6 +143,7 @@ class Tiles {
       say(tile.note, note);
     };
     set("Running", String(stats.running), stats.paused ? "the engine is paused" : `of ${this.app.info.max_num_seqs} slots`);
+    this.values.get("Waiting")!.value.classList.toggle("news", stats.waiting > 0);
     set("Waiting", String(stats.waiting), stats.prefill_backlog_ms >= 1 ? `prefill backlog ${ms(stats.prefill_backlog_ms)}` : "no prefill backlog");
     set("Time to first token", ms(stats.ttft_p50_ms), stats.ttft_p99_ms == null ? "median" : `median · p99 ${ms(stats.ttft_p99_ms)}`);
     set("Inter-token latency", ms(stats.itl_p50_ms), stats.itl_p99_ms == null ? "median" : `median · p99 ${ms(stats.itl_p99_ms)}`);
