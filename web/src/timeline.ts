@@ -562,16 +562,16 @@ export class Timeline {
     style.top = `${Math.min(this.surface.height, y)}px`;
   }
 
-  /** For one's own requests the server's ledger knows to the microsecond whom a token's time was spent on. */
+  /** For one's own requests the server's ledger knows to the microsecond whom a token's time, or the queue's, was spent on. */
   private async askOwners(hit: Hit): Promise<void> {
-    if (hit.kind !== "token" || typeof hit.token.request.name !== "string") return;
+    if ((hit.kind !== "token" && hit.kind !== "queue") || typeof requestOf(hit).name !== "string") return;
     // Whoever only passes by asks nothing.
     await new Promise((resolve) => setTimeout(resolve, 200));
     if (this.hit !== hit && this.pinned !== hit) return;
-    const { request } = hit.token;
+    const request = requestOf(hit);
     const response = await this.app.api(`/v1/requests/${encodeURIComponent(String(request.name))}/timeline`).catch(() => null);
     if (!response?.ok) return;
-    const told = ownersOf((await response.json()) as TimelineAnswer, hit.token);
+    const told = ownersOf((await response.json()) as TimelineAnswer, hit);
     if (told && this.hit === hit) this.tell([...describe(hit, this.log), ...told]);
     if (told && this.pinned === hit) this.selection.owners(told);
   }

@@ -121,7 +121,7 @@ pub(crate) struct Finish {
 
 impl Finish {
     pub(crate) fn write(self) {
-        self.file.write(&self.healed);
+        self.file.write(&self.healed, Last::Yes);
     }
 }
 
@@ -131,12 +131,23 @@ struct File {
     place: Place,
     /// As measured at the start.
     is_sure: bool,
-    turn: Mutex<()>,
+    /// Held by who writes. What was known last is written: the thread may be behind.
+    last: Mutex<Last>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Last {
+    No,
+    Yes,
 }
 
 impl File {
-    fn write(&self, Healed { cost, was_bad }: &Healed) {
-        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+    fn write(&self, Healed { cost, was_bad }: &Healed, is_last: Last) {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if (*last, is_last) == (Last::Yes, Last::No) {
+            return;
+        }
+        *last = is_last;
         let Place { key, path } = &self.place;
         if let Err(error) = calibrate::write(path, key, cost, self.is_sure && !was_bad) {
             tracing::warn!(%error, path = %path.display(), "what steps cost could not be kept for the next start");
@@ -154,13 +165,13 @@ struct Writer {
 impl Writer {
     /// `None`: the system gave no thread, and nothing is kept until the end.
     fn start(place: Place, is_sure: bool) -> Option<Writer> {
-        let file = Arc::new(File { place, is_sure, turn: Mutex::new(()) });
+        let file = Arc::new(File { place, is_sure, last: Mutex::new(Last::No) });
         let (sender, receiver): (_, Receiver<Healed>) = channel();
         let own = file.clone();
         let write = move || {
             while let Ok(healed) = receiver.recv() {
                 // The newest of those that came meanwhile.
-                own.write(&receiver.try_iter().last().unwrap_or(healed));
+                own.write(&receiver.try_iter().last().unwrap_or(healed), Last::No);
             }
         };
         std::thread::Builder::new().name("cost-keeper".to_owned()).spawn(write).ok()?;

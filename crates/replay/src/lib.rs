@@ -15,6 +15,7 @@ mod compute;
 mod read;
 mod replay;
 mod whatif;
+mod without;
 
 pub use arrivals::past;
 pub use compute::{ReplayError, replay_with_model};
@@ -23,3 +24,4 @@ pub use read::{Recording, RecordingError};
 pub use replay::{Difference, Replayed, Told, replay};
 pub use sim::report::Spread;
 pub use whatif::{Changes, Course, Figures, Watcher, WhatIfAnswer, WhatIfError, watch, what_if};
+pub use without::{AnswerFigures, AnswerWithout, without};

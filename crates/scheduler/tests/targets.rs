@@ -315,6 +315,33 @@ fn a_model_follows_a_machine_that_becomes_slower() {
 }
 
 #[test]
+fn a_model_of_a_busy_start_is_right_within_a_hundred_steps() {
+    let times = |factor: f64| {
+        let knots = [(1, 0.010), (64, 0.020), (512, 0.110)];
+        let terms = Terms { key: factor * 1e-7, pair: factor * 1e-8, ..Terms::default() };
+        let knots = knots.map(|(rows, seconds)| Knot { rows, seconds: factor * seconds });
+        CostModel::new(knots.to_vec(), terms)
+    };
+    let (truth, mut model) = (times(1.0), times(8.0));
+    // One step in eight reads a prompt, as a server's do.
+    let work = |index: usize| {
+        let mut work = Work::default();
+        (0..1 + index % 4).for_each(|row| work.add_decode(100 + row));
+        if index.is_multiple_of(8) {
+            work.add_chunk(0, 256, true);
+        }
+        work
+    };
+    for index in 0..100 {
+        model.observe(&work(index), truth.step_time(&work(index)));
+    }
+    for index in [1, 8] {
+        let off = model.seconds(&work(index)) / truth.seconds(&work(index));
+        assert!((0.95..1.25).contains(&off), "{index}: {off}");
+    }
+}
+
+#[test]
 fn a_model_does_not_learn_what_the_machine_took() {
     let mut engine = Engine::new(machine());
     engine.admit(1, 50, None, None);

@@ -33,6 +33,7 @@ mod stop;
 mod text_pool;
 mod timeline;
 mod turns;
+mod without;
 
 use std::future::Future;
 use std::net::SocketAddr;

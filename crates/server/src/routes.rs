@@ -29,6 +29,7 @@ use crate::openai::answer::{Events, Job, Outputs, Plan, collect};
 use crate::openai::{chat, completions, text};
 use crate::otel::TraceParent;
 use crate::timeline::Asker;
+use crate::without;
 use crate::{live, metrics, plan};
 
 /// The engine has been stuck for longer than any step takes.
@@ -44,12 +45,13 @@ const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 type Route = (Method, &'static str, fn(MethodFilter) -> MethodRouter<Arc<App>>);
 
 /// Every route: what the router is made of, and the labels of a metric.
-static TABLE: [Route; 23] = [
+static TABLE: [Route; 24] = [
     (Method::POST, "/v1/completions", |by| on(by, complete)),
     (Method::POST, "/v1/chat/completions", |by| on(by, converse)),
     (Method::GET, "/v1/models", |by| on(by, list_models)),
     (Method::GET, "/v1/models/{*model}", |by| on(by, show_model)),
     (Method::GET, "/v1/requests/{id}/timeline", |by| on(by, show_timeline)),
+    (Method::GET, "/v1/requests/{id}/without/{other}", |by| on(by, without::ask)),
     (Method::POST, "/tokenize", |by| on(by, tokenize)),
     (Method::POST, "/detokenize", |by| on(by, detokenize)),
     (Method::GET, "/health", |by| on(by, health)),

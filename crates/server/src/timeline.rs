@@ -72,7 +72,7 @@ impl Registry {
     }
 
     /// The tenant's request of this name; of several the newest.
-    fn find(&self, tenant: Option<Tenant>, name: &str) -> Option<Arc<Served>> {
+    pub(crate) fn find(&self, tenant: Option<Tenant>, name: &str) -> Option<Arc<Served>> {
         let is_it = |served: &&Arc<Served>| {
             served.tenant == tenant && (served.response_id == name || served.request_id == name)
         };
@@ -188,6 +188,11 @@ impl Reader<'_> {
             "prefill_in_gaps_ms": ms(cost.prefill_in_gaps),
             "decode_in_ttfts_ms": ms(cost.decode_in_ttfts),
             "decode_in_gaps_ms": ms(cost.decode_in_gaps),
+            "queue_kv_ms": ms(cost.queue_kv),
+            "queue_seats_ms": ms(cost.queue_seats),
+            "queue_budget_ms": ms(cost.queue_budget),
+            "waiting_ms": ms(cost.waiting),
+            "left_out_ms": ms(cost.left_out),
             "total_ms": ms(cost.total()),
         });
         sums.insert("cost_to_others".into(), cost);

@@ -440,3 +440,43 @@ fn surety(point: &Point) -> String {
         () => format!("Sure: {spread}, and of the {} only {} was used.", other.0, percent(other.1)),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A sweep of steps that took so many milliseconds, each once, twice and three times.
+    fn sweep(kind: Kind, points: &[(usize, f64)]) -> Sweep {
+        let work = PassWork { matrix_flops: 1e6, bytes: 1e6, ..PassWork::default() };
+        let raw = points.iter().map(|&(x, ms)| Raw::of(x, &[ms / 1e3; 3], work, 1));
+        Sweep::of(kind, raw.collect(), &Peaks { matrix: 1e12, attention: 1e12, bandwidth: 1e10 })
+    }
+
+    #[test]
+    fn points_that_follow_no_law_are_given_none() {
+        let lawful = sweep(Kind::Batch, &[(1, 1.0), (2, 1.1), (4, 1.3), (8, 1.7)]);
+        assert!(
+            lawful.sound_fit().is_some() && lawful.law().starts_with("a step takes 900.00 us + 100.00 us for each")
+        );
+        // A disturbed run: the nearest line that does not fall explains less than the mean.
+        let disturbed = sweep(Kind::Batch, &[(1, 1.0), (8, 0.4), (64, 0.9)]);
+        assert!(disturbed.fit.as_ref().is_some_and(|fit| fit.r2 < LEAST_R2), "{:?}", disturbed.fit);
+        assert!(disturbed.sound_fit().is_none() && disturbed.law().starts_with("no law: "), "{}", disturbed.law());
+        assert!(sweep(Kind::Batch, &[(1, 1.0)]).law().contains("too few"));
+    }
+
+    #[test]
+    fn a_point_is_as_sure_as_its_repetitions() {
+        let work = PassWork { matrix_flops: 1e9, bytes: 1e9, ..PassWork::default() };
+        let peaks = Peaks { matrix: 1e12, attention: 1e12, bandwidth: 1e10 };
+        let table: [(&[f64], &str); 3] = [
+            (&[0.12, 0.121, 0.122], "Sure: 3 repetitions within 2 %"),
+            (&[0.12, 0.2, 0.13], "Not sure: 3 repetitions within 62 %, so something else used the machine"),
+            (&[0.12, 0.12], "Not sure: 2 repetitions within 0 %, and fewer than 3 say little about chance"),
+        ];
+        for (seconds, words) in table {
+            let sweep = Sweep::of(Kind::Position, vec![Raw::of(0, seconds, work, 1)], &peaks);
+            assert!(surety(&sweep.points[0]).starts_with(words), "{}", surety(&sweep.points[0]));
+        }
+    }
+}

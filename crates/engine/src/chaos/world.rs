@@ -8,6 +8,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use kernels::{Arithmetic, DeviceInfo, Isa, KvDtype, WeightClass};
+use ledger::Owner;
 use model::GenerationDefaults;
 use model::sampler::{History, SampleKey, Sampler};
 use scheduler::cost::{Knot, Terms};
@@ -588,6 +589,7 @@ impl World {
     }
 
     fn check_gauges(&self) {
+        self.engine.log().accounts.check();
         let open = self.engine.health().open_requests;
         let waiting = self.engine.0.shared.requests.waiting().requests();
         assert!(waiting <= open, "{waiting} wait of {open}");
@@ -687,6 +689,9 @@ fn check_times(id: u64, client: &Client, timings: &crate::Timings, now: Nanos) {
     let ms = |nanos: Nanos| nanos.as_secs_f64() * 1e3;
     assert_eq!(timings.ttft_ms, ms(ttft), "time to first token of request {id}");
     assert!((timings.queue_ms + timings.prefill_ms - timings.ttft_ms).abs() < 1e-6, "request {id}: {timings:?}");
+    let others = Owner::ALL.into_iter().filter(|owner| owner.is_others());
+    let others: u64 = others.map(|owner| timings.bill.ttft.of(owner).0).sum();
+    assert_eq!(timings.bill.ttft_others.total().0, others, "whom request {id} waited for");
     let gaps = client.first.iter().zip(&client.last).flat_map(|(first, last)| first.map(|first| last.since(first).0));
     assert_eq!(timings.bill.gaps.total().0, gaps.sum::<u64>(), "the ledger's gaps of request {id}");
     let last = client.last.iter().max().expect("there are answers");

@@ -414,7 +414,7 @@ mod tests {
             assert!(grown >= LEAST_SAMPLES && sizes[sizes.len() - 1] as f64 >= made.rate * 0.9e-3, "seed {seed}");
         }
         // Of 500 each: what cores have for themselves is known beside most loads; that all run together is rare on many.
-        assert!(unsure[0] < 100 && unsure[1] < 450, "{unsure:?} were not sure");
+        assert!(unsure[0] < 150 && unsure[1] < 450, "{unsure:?} were not sure");
     }
 
     #[test]

@@ -38,18 +38,51 @@ const BREATH: usize = 64;
 /// Answers the question.
 pub(crate) async fn ask(State(app): State<Arc<App>>, RawQuery(query): RawQuery) -> Result<Response, ApiError> {
     let (minutes, changes) = question(query.as_deref().unwrap_or_default())?;
+    let text = in_turn(app, move |app| simulate(app, minutes, &changes)).await?.map_err(refused)?;
+    Ok(([(header::CACHE_CONTROL, "no-store")], json_body(text)).into_response())
+}
+
+/// Simulates on a thread of its own, if nobody else does.
+pub(crate) async fn in_turn<T: Send + 'static>(
+    app: Arc<App>,
+    simulate: impl FnOnce(&App) -> T + Send + 'static,
+) -> Result<T, ApiError> {
     let turn = app.simulations.clone().try_acquire_owned().map_err(|_| ApiError::simulating())?;
     let (told, answer) = oneshot::channel();
     let work = move || {
         // Held until the work is over, also when nobody waits for it any more; and given back before the answer is
         // told, for who hears it may ask again at once.
-        let simulated = simulate(&app, minutes, &changes);
+        let simulated = simulate(&app);
         drop(turn);
         let _ = told.send(simulated);
     };
     std::thread::Builder::new().name("whatif".into()).spawn(work).map_err(|_| ApiError::internal())?;
-    let text = answer.await.map_err(|_| ApiError::internal())?.map_err(refused)?;
-    Ok(([(header::CACHE_CONTROL, "no-store")], json_body(text)).into_response())
+    answer.await.map_err(|_| ApiError::internal())
+}
+
+/// How far a simulation may go, and that it leaves the machine to the engine.
+pub(crate) struct Breath<'a> {
+    app: &'a App,
+    steps: usize,
+    since: Instant,
+}
+
+impl Breath<'_> {
+    pub(crate) fn of(app: &App) -> Breath<'_> {
+        Breath { app, steps: 0, since: Instant::now() }
+    }
+
+    /// After each step: whether there may be another.
+    pub(crate) fn goes_on(&mut self) -> bool {
+        self.steps += 1;
+        if self.steps.is_multiple_of(BREATH) {
+            if self.app.engine.health().open_requests > 0 {
+                std::thread::sleep(self.since.elapsed());
+            }
+            self.since = Instant::now();
+        }
+        self.steps < MOST_STEPS
+    }
 }
 
 fn refused(error: WhatIfError) -> ApiError {
@@ -127,7 +160,7 @@ fn simulate(app: &App, minutes: u64, changes: &Changes) -> Result<String, WhatIf
     let past = app.engine.past(Duration::from_secs(60 * minutes));
     let (names, prices) = (Names::numbered(past.answers.len() as u64), Prices::of(&*app.engine));
     let mut courses = [Steps::default(), Steps::default()];
-    let (mut all, mut since) = (0, Instant::now());
+    let mut breath = Breath::of(app);
     let mut watcher = |course: Course, record: &StepRecord| {
         let steps = &mut courses[course as usize];
         if steps.text.len() < MOST_BYTES {
@@ -137,14 +170,7 @@ fn simulate(app: &App, minutes: u64, changes: &Changes) -> Result<String, WhatIf
         } else {
             steps.left_out += 1;
         }
-        all += 1;
-        if all % BREATH == 0 {
-            if app.engine.health().open_requests > 0 {
-                std::thread::sleep(since.elapsed());
-            }
-            since = Instant::now();
-        }
-        all < MOST_STEPS
+        breath.goes_on()
     };
     let answer = replay::watch(&past, changes, &mut watcher)?;
     Ok(written(minutes, &answer, &courses))
