@@ -10,6 +10,7 @@
 //!                                            --> fill       when the cache will be full
 //!                                            --> turnover   how often a request ends
 //!                                            --> promises   which of them were kept
+//!                                            --> worked     what steps asked of the machine, by phase
 //! ```
 //!
 //! The core makes one call per fact and knows none of the views; a view sees facts and closed accounts, and never the
@@ -30,6 +31,7 @@ use crate::past::PastLog;
 use crate::recent::Recent;
 use crate::recording::{Line, Tape};
 use crate::turnover::Turnover;
+use crate::work::Worked;
 use crate::yardstick::Yardstick;
 
 /// Something that happened to the engine. Times are the engine's.
@@ -163,6 +165,7 @@ pub(crate) struct Log {
     pub(crate) fill: Fill,
     pub(crate) turnover: Turnover,
     pub(crate) promises: PromiseBook,
+    pub(crate) worked: Worked,
     /// What the machine can do; `None` where nobody measured it.
     pub(crate) yardstick: Option<Yardstick>,
     /// What steps cost; likewise.
@@ -181,6 +184,7 @@ impl Log {
             fill: Fill::default(),
             turnover: Turnover::default(),
             promises: PromiseBook::default(),
+            worked: Worked::default(),
             yardstick: None,
             upkeep: None,
         }
@@ -220,6 +224,7 @@ impl Log {
                         promises.first_token(id, now);
                     }
                 }
+                self.worked.step(&record);
                 if let Some(yardstick) = &mut self.yardstick {
                     yardstick.step(&record);
                 }

@@ -49,6 +49,7 @@ mod turnover;
 mod waiting;
 mod wall;
 mod watch;
+mod work;
 mod yardstick;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -78,7 +79,7 @@ pub use kernels::{Arithmetic, Certainty, DeviceInfo, DeviceLimits, Isa, KvDtype,
 pub use ledger;
 pub use live::{InScene, KvMap, LoggedStep, Percentiles, Place, Scene};
 pub use memory::available_bytes as available_memory;
-pub use output::{Outlet, Output, RequestError, Timings, TokenLogprob, Usage};
+pub use output::{Outlet, Output, PromptProgress, RequestError, Timings, TokenLogprob, Usage};
 pub use recent::{End, Ended};
 pub use scheduler::{FinishReason, RequestId};
 pub use serve::{Held, Observe, Serve, Watching};
@@ -90,6 +91,7 @@ pub use text::chat_template::ChatMessage;
 pub use tiers::Store;
 pub use tiers::SwapDisk;
 pub use wall::UnixNanos;
+pub use work::PhaseWork;
 
 use crate::clock::Clock;
 use crate::command::{Command, Hold};
@@ -372,6 +374,9 @@ impl Engine {
         stats.owners = *log.accounts.totals();
         stats.promises = PromiseKind::ALL.map(|kind| log.promises.kept(kind));
         (stats.refused_late, stats.probes) = log.promises.refused_and_probes();
+        stats.work = log.worked.phases;
+        let oldest = log.accounts.oldest_waiting();
+        stats.oldest_waiting_seconds = oldest.map_or(0.0, |arrived| now.since(arrived).as_secs_f64());
         stats.kv_seconds_to_full = log.fill.seconds_to_full(now, self.0.model.num_blocks);
         drop(log);
         let forecast = self.0.shared.forecast();

@@ -40,6 +40,7 @@ use axum::extract::{Extension, RawQuery, State};
 use axum::http::{HeaderName, header};
 use axum::response::{IntoResponse, Response};
 use engine::Stats;
+use engine::ledger::{LATE_FLOOR, LATE_MEDIANS};
 use scheduler::promise::PROMISED_SHARE;
 use scheduler::{Nanos, PromiseKind};
 use serde_json::{Map, Value, json};
@@ -90,6 +91,8 @@ pub(crate) async fn info(State(app): State<Arc<App>>) -> Response {
         "max_num_batched_tokens": model.max_num_batched_tokens,
         "targets": {"ttft_ms": target(targets.ttft), "tpot_ms": target(targets.tpot)},
         "promises": promises(&app.engine.stats()),
+        // Above what a gap is late where there is no target: the ledger's rule, told and not written twice.
+        "late": {"medians": LATE_MEDIANS, "floor_ms": ms(LATE_FLOOR)},
         "limits": limits,
         "pause_allowed": app.hold_token.is_some(),
         "now_ms": ms(now),
