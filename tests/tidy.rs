@@ -24,7 +24,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("server", &["engine", "replay", "model", "text", "roofline", "scheduler", "plan", "figures"]),
     ("sim", &["scheduler", "files", "figures"]),
     ("launch", &["engine", "model", "text", "checkpoint", "hub", "kernels"]),
-    ("load", &["sim", "figures"]),
+    ("load", &["sim", "ledger", "figures"]),
     (
         "cli",
         &[
@@ -722,6 +722,32 @@ fn commands_in_documents_exist() {
         }
     }
     assert_none("documents name commands that xtask does not have", complaints);
+}
+
+#[test]
+fn routes_and_fields_are_in_the_guide() {
+    let guide = text("docs/guide/serve.md").expect("the guide exists");
+    let routes = text("crates/server/src/routes.rs").expect("the routes exist");
+    let routes = routes.lines().filter_map(|line| line.trim().strip_prefix("(Method::")?.split('"').nth(1));
+    // A parameter of a path is written without its star; the page's own files are the page.
+    let routes = routes.map(|route| route.replace("{*", "{")).filter(|route| !route.contains('.'));
+    let files = ["params.rs", "chat.rs", "completions.rs"].map(|file| format!("crates/server/src/openai/{file}"));
+    let sources: String = files.iter().filter_map(text).collect();
+    let kinds = ["boolean", "integer", "integers", "list", "number", "object", "string", "take"];
+    let fields = kinds.iter().flat_map(|kind| {
+        let marks = ["(", " "].map(|before| format!("{before}fields.{kind}(\""));
+        let reads = marks.iter().flat_map(|mark| sources.split(mark.as_str()));
+        // Parts of a message are no fields of a request.
+        let names = reads.filter_map(|rest| rest.split_once("\")?")).map(|(name, _)| name.to_string());
+        names.filter(|name| name.chars().all(|c| c.is_ascii_lowercase() || c == '_')).collect::<Vec<_>>()
+    });
+    let inner = ["role", "name", "content", "text", "type"];
+    let wanted: BTreeSet<String> = routes.chain(fields.filter(|name| !inner.contains(&name.as_str()))).collect();
+    assert!(wanted.len() > 40, "they are found: {wanted:?}");
+    let lost = wanted
+        .into_iter()
+        .filter(|name| !guide.contains(&format!("`{name}`")) && !guide.contains(&format!(" {name}`")));
+    assert_none("a route or a field of requests that docs/guide/serve.md does not name", lost.collect());
 }
 
 #[test]

@@ -67,7 +67,7 @@ fn a_recorded_server_is_replayed() {
 fn what_is_no_recording_is_one_line_and_exit_code_2() {
     let cases: &[(&str, &[u8], &str)] = &[
         ("empty", b"", "empty"),
-        ("garbage", &[0xff; 5000], "no JSON"),
+        ("garbage", &[0xff; 5000], "not JSON"),
         ("older", b"{\"twostroke_recording\":2}\n", "format 2"),
         ("version", b"{\"twostroke_recording\":4}\n", "format 4"),
     ];

@@ -15,7 +15,7 @@ import { Lanes } from "./lanes";
 import type { Log, Request, Token } from "./log";
 import { type Range, Selection } from "./selection";
 import { describe, extent, type Hit, isSame, ownersOf, requestOf, type TimelineAnswer } from "./tips";
-import { clock, shortName } from "./units";
+import { shortName } from "./units";
 import type { Name } from "./wire";
 
 const AXIS = 20;
@@ -245,7 +245,7 @@ export class Timeline {
       const x = Math.round(this.xAt(time)) + 0.5;
       context.moveTo(x, AXIS - 6);
       context.lineTo(x, this.surface.height);
-      const text = distance < 1000 ? `${(time / 1000).toFixed(distance < 10 ? 3 : distance < 100 ? 2 : 1)} s` : clock(time);
+      const text = this.log.wall.clock(time, distance < 10 ? 3 : distance < 100 ? 2 : distance < 1000 ? 1 : 0);
       if (x + 40 < this.surface.width) context.fillText(text, x + 3, 8);
     }
     context.stroke();
@@ -562,16 +562,16 @@ export class Timeline {
     style.top = `${Math.min(this.surface.height, y)}px`;
   }
 
-  /** For one's own requests the server's ledger knows to the microsecond whom a token's time was spent on. */
+  /** For one's own requests the server's ledger knows to the microsecond whom a token's time, or the queue's, was spent on. */
   private async askOwners(hit: Hit): Promise<void> {
-    if (hit.kind !== "token" || typeof hit.token.request.name !== "string") return;
+    if ((hit.kind !== "token" && hit.kind !== "queue") || typeof requestOf(hit).name !== "string") return;
     // Whoever only passes by asks nothing.
     await new Promise((resolve) => setTimeout(resolve, 200));
     if (this.hit !== hit && this.pinned !== hit) return;
-    const { request } = hit.token;
+    const request = requestOf(hit);
     const response = await this.app.api(`/v1/requests/${encodeURIComponent(String(request.name))}/timeline`).catch(() => null);
     if (!response?.ok) return;
-    const told = ownersOf((await response.json()) as TimelineAnswer, hit.token);
+    const told = ownersOf((await response.json()) as TimelineAnswer, hit);
     if (told && this.hit === hit) this.tell([...describe(hit, this.log), ...told]);
     if (told && this.pinned === hit) this.selection.owners(told);
   }

@@ -130,11 +130,15 @@ interface Gap {
 /** The server's clock and the feed's are one; what is printed is rounded. */
 const SLACK_MS = 2;
 
-/** What the server's ledger says of a token, in words: whose its time was, and who delayed it. `null`: it keeps nothing of this one. */
-export function ownersOf(answer: TimelineAnswer, token: Token): string[] | null {
+/** What the server's ledger says of a token or of the queue, in words: whose its time was, and who delayed it. `null`: it keeps nothing of this one. */
+export function ownersOf(answer: TimelineAnswer, hit: Hit): string[] | null {
+  const token = hit.kind === "token" ? hit.token : null;
+  const { ttft } = requestOf(hit);
   for (const prompt of answer.prompts) {
-    if (token.gap == null) {
-      if (prompt.ttft_ms == null || Math.abs(prompt.ttft_ms - (token.request.ttft ?? Infinity)) > SLACK_MS) continue;
+    if (token?.gap == null) {
+      // One that still waits is the only one of its answer, or nobody knows which it is.
+      const isIt = prompt.ttft_ms == null || ttft == null ? answer.prompts.length === 1 : Math.abs(prompt.ttft_ms - ttft) <= SLACK_MS;
+      if (!isIt) continue;
       return words(prompt.ttft, prompt.ttft_delayed_by);
     }
     const since = token.at - (token.request.firstToken ?? 0) + (prompt.ttft_ms ?? 0);

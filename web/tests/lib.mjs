@@ -143,9 +143,6 @@ class Context {
       window.__violations = [];
       document.addEventListener("securitypolicyviolation", (event) => window.__violations.push(`${event.violatedDirective}: ${event.blockedURI}`));
     });
-    // While one works on the pages: those in this directory, and not those in the binary.
-    const own = process.env.TWOSTROKE_UI;
-    if (own) await page.route(/\/app\.(js|css)$/, (route) => route.fulfill({ path: join(own, new URL(route.request().url()).pathname) }));
     if (prepare) await prepare(page);
     await page.goto(server.origin + path);
     // The page is there when the server has said what it is, and knows what has happened when the feed has begun.

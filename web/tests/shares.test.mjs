@@ -4,25 +4,7 @@
 import assert from "node:assert/strict";
 import { violations } from "./axe.mjs";
 import { test, until } from "./lib.mjs";
-
-const sse = (events) => events.map(([event, data]) => `event: ${event}\ndata: ${JSON.stringify(data)}\n\n`).join("");
-
-const step = (id, at, took, { decode = [], prefill = [] }) => [
-  "step",
-  {
-    id, at, took, predicted: took, decode, prefill, preempted: [], waiting: 0, waiting_tokens: 0, blocked: null,
-    blocks: { used: 1, taken: 0, evicted: 0, copied: 0 }, recomputed: 0, flops: 1e6, bytes: 1e6,
-  },
-];
-
-const stats = (at, more = {}) => [
-  "stats",
-  {
-    at, running: 1, waiting: 0, used_blocks: 10, cached_blocks: 5, total_blocks: 100, kv_seconds_to_full: null, prefill_backlog_ms: 0, steps: 1,
-    prefill_tokens: at, decode_tokens: at, prefix_queries: at, prefix_hits: at / 2, preemptions: 0, paused: false,
-    ttft_p50_ms: 5, ttft_p99_ms: 9, itl_p50_ms: 5, itl_p99_ms: 9, ...more,
-  },
-];
+import { scripted, stats, step } from "./scripted.mjs";
 
 const token = (start, more = {}) => ({ r: "victim", a: 0, start, ...more });
 
@@ -34,25 +16,6 @@ function course() {
   events.push(step(11, 110, 100, { decode: [token(18, { own: 0.2, other_prefill: 0.8 })], prefill: [chunk] }));
   for (let i = 0; i < 10; i += 1) events.push(step(12 + i, 210 + 10 * i, 10, { decode: [token(19 + i)] }));
   return events;
-}
-
-/** The Live page on a feed that says `events` and ends. */
-async function scripted(context, events, options = {}) {
-  const server = await context.server();
-  const prepare = async (page) => {
-    await page.route("**/live/info", async (route) => {
-      const response = await route.fetch().catch(() => null);
-      if (response) await route.fulfill({ json: { ...(await response.json()), now_ms: 400, targets: { ttft_ms: null, tpot_ms: 25 } } }).catch(() => {});
-    });
-    await page.route("**/live/feed*", (route) => route.fulfill({ contentType: "text/event-stream", body: sse(events) }));
-    await page.route("**/v1/requests/**", (route) => route.fulfill({ status: 404, json: {} }));
-  };
-  const page = await context.open(server, "/#/live", { prepare, expected: /status of 404|willReadFrequently/, ...options });
-  await page.locator("canvas.timeline").focus();
-  // All of it, to the pixel: 310 ms and 8 % of room.
-  await page.keyboard.press("0");
-  await page.waitForTimeout(300);
-  return page;
 }
 
 const SPAN = 310 * 1.08;
@@ -217,6 +180,10 @@ test("six charts without a hole, each line with its newest figure, one scale eac
     const columns = new Set(boxes).size;
     assert.ok(boxes.length === 6 && 6 % columns === 0, `${width}: ${boxes.length} charts in ${columns} columns`);
     assert.deepEqual((await page.locator(".u-legend .u-series:not(:first-child) .u-value").allTextContents()).filter((text) => text === ""), []);
+    // A line's mark is a piece of it: where two have one colour, one is dashed.
+    const marks = await page.locator(".u-legend tr:not(:first-child)").evaluateAll((rows) => rows.map((row) => [row.querySelector(".u-label").textContent, getComputedStyle(row.querySelector(".u-marker")).borderTopStyle]));
+    assert.deepEqual(marks.filter(([label]) => label === "p99").map(([, style]) => style), ["dashed", "dashed"]);
+    assert.ok(marks.filter(([label]) => label === "median").every(([, style]) => style === "solid"));
     await page.close();
   }
 });

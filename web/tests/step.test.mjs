@@ -101,13 +101,13 @@ test("the same minutes with and without chunked prefill, side by side", async (c
 
 test("what the machine took of a step is said, and no limit is blamed for it", async (context) => {
   const server = await context.server();
-  // A step of 0.4 ms on a core that others had for 31.6 ms.
+  // A step of 8 ms on a core that others had for 24 ms.
   const step = (id) => ({
     id,
     at: id * 40,
     took: 32,
-    stolen: 31.6,
-    predicted: 0.4,
+    stolen: 24,
+    predicted: 8,
     decode: [{ r: "a-stream", a: 0, start: 9 + id }],
     prefill: [],
     preempted: [],
@@ -117,7 +117,7 @@ test("what the machine took of a step is said, and no limit is blamed for it", a
     blocks: { used: 1, taken: 0, evicted: 0, copied: 0 },
     recomputed: 0,
     flops: 1e6,
-    bytes: 2e6,
+    bytes: 4e7,
   });
   const feed = [1, 2].map((id) => `event: step\ndata: ${JSON.stringify(step(id))}\n\n`).join("");
   const prepare = async (page) => {
@@ -128,7 +128,7 @@ test("what the machine took of a step is said, and no limit is blamed for it", a
   const page = await context.open(server, "/#/step", { prepare });
   const cost = page.locator("section", { has: page.getByRole("heading", { name: "What it cost" }) }).last();
   await cost.getByText("Of that, others ran").waitFor();
-  await cost.getByText("For 31.6 ms of its 32.0 ms the machine ran other programs on the cores that it needs; by itself it took 0.40 ms.").waitFor();
-  // 2 MB at 10 GB/s are 0.2 ms: half of what it took by itself, and not a hundredth of 32 ms.
+  await cost.getByText("For 24 ms of its 32 ms the machine ran other programs on the cores that it needs; by itself it took 8.0 ms.").waitFor();
+  // 40 MB at 10 GB/s are 4 ms: half of what it took by itself, and an eighth of 32.
   await cost.getByText("It reached 50 % of that limit in that time. The cost model was right.").waitFor();
 });

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ledger::{Account, Ledger, Owner, Shares, parts};
+use ledger::{Account, Cost, Ledger, Owner, Shares, late_above, parts};
 use scheduler::cost::{Knot, Terms};
 use scheduler::{
     CostModel, Event, Limits, Nanos, Priority, Request, RequestId, RowOutput, Scheduler, Step, StepOutput, StepRecord,
@@ -71,6 +71,7 @@ struct World {
     seen: BTreeMap<RequestId, Seen>,
     closed: Vec<Account>,
     record: StepRecord,
+    late: Vec<Cost>,
     /// What the machine says that it took of the next step.
     stolen: Stolen,
 }
@@ -86,6 +87,7 @@ impl World {
             seen: BTreeMap::new(),
             closed: Vec::new(),
             record: StepRecord::default(),
+            late: Vec::new(),
             stolen: Stolen::default(),
         }
     }
@@ -95,6 +97,7 @@ impl World {
         let id = request.id;
         if self.scheduler.admit(request.clone()).is_ok() {
             self.ledger.admit(&request);
+            self.late.extend(self.ledger.late_costs().map(|(_, cost)| cost));
             self.seen.insert(id, seen);
         }
     }
@@ -111,9 +114,12 @@ impl World {
             let completed = self.scheduler.complete(output, self.now);
             self.record = completed.record;
             self.ledger.step(&self.record, self.scheduler.cost_model(), &mut |_| {});
+            self.late.extend(self.ledger.late_costs().map(|(_, cost)| cost));
+            self.ledger.check();
             for event in completed.events {
                 self.see(event);
             }
+            self.ledger.check();
         }
         self.now.0 += after;
         step
@@ -152,15 +158,15 @@ impl World {
         if let Some(first) = seen.first_token {
             assert_eq!(bill.ttft.total(), first.since(seen.arrived), "{id:?}: its time to first token");
         }
-        assert_eq!(bill.ttft_others.total(), bill.ttft.of(Owner::OtherPrefill), "{id:?}: the names are the sum");
-        assert_eq!(bill.gaps_others.total(), bill.gaps.of(Owner::OtherPrefill), "{id:?}: the names are the sum");
+        assert_eq!(bill.ttft_others.total(), others(&bill.ttft), "{id:?}: the names are the sum");
+        assert_eq!(bill.gaps_others.total(), named_in_gap(&bill.gaps), "{id:?}: the names are the sum");
         let only = |shares: &Shares, owners: &[Owner]| owners.iter().map(|&owner| shares.of(owner).0).sum::<u64>();
         assert_eq!(only(&bill.ttft, &Owner::OF_TTFT), bill.ttft.total().0, "{id:?}: owners of a TTFT");
         assert_eq!(only(&bill.gaps, &Owner::OF_GAP), bill.gaps.total().0, "{id:?}: owners of a gap");
         for gap in &account.longest_gaps {
             let key = (usize::from(gap.answer), gap.token, gap.shares.total());
             assert!(seen.gaps.contains(&key), "{id:?}: {key:?} is none of its gaps");
-            assert_eq!(gap.others.total(), gap.shares.of(Owner::OtherPrefill));
+            assert_eq!(gap.others.total(), named_in_gap(&gap.shares));
         }
         let longest = seen.gaps.iter().map(|&(_, _, gap)| gap).max();
         assert_eq!(account.longest_gaps.iter().map(|gap| gap.shares.total()).max(), longest, "{id:?}");
@@ -179,6 +185,16 @@ impl World {
     fn account(&self, id: u64) -> &Account {
         self.closed.iter().find(|account| account.request == RequestId(id)).expect("it has ended")
     }
+}
+
+/// What others took.
+fn others(shares: &Shares) -> Nanos {
+    Nanos(Owner::ALL.into_iter().filter(|owner| owner.is_others()).map(|owner| shares.of(owner).0).sum())
+}
+
+/// Of it, what has names in a gap: all but the rows of other streams.
+fn named_in_gap(shares: &Shares) -> Nanos {
+    Nanos(others(shares).0 - shares.of(Owner::Decode).0)
 }
 
 /// SplitMix64 (Steele, Lea & Flood, 2014).
@@ -257,16 +273,21 @@ fn random_run(seed: u64) -> (Shares, Shares) {
     if !cancels {
         assert_eq!((world.ledger.totals().ttft, world.ledger.totals().gaps), (ttft, gaps), "the totals");
         // What was taken of some is what it cost others.
-        let (mut all_ttft, mut cost) = (Shares::default(), [0; 4]);
+        let mut all_ttft = Shares::default();
+        let mut of = Cost::default();
+        world.late.iter().for_each(|late| of.merge(*late));
         for account in &world.closed {
             all_ttft.merge(&account.bill.ttft);
-            let of = account.bill.cost;
-            let parts = [of.prefill_in_ttfts, of.prefill_in_gaps, of.decode_in_ttfts, of.decode_in_gaps];
-            cost.iter_mut().zip(parts).for_each(|(sum, part)| *sum += part.0);
+            of.merge(account.bill.cost);
         }
+        let rows = [of.prefill_in_ttfts, of.prefill_in_gaps, of.decode_in_ttfts, of.decode_in_gaps];
+        let waits = [of.queue_kv, of.queue_seats, of.queue_budget, of.waiting, of.left_out];
+        let cost: Vec<u64> = rows.into_iter().chain(waits).map(|nanos| nanos.0).collect();
         let taken = [(&all_ttft, Owner::OtherPrefill), (&gaps, Owner::OtherPrefill)]
             .into_iter()
-            .chain([(&all_ttft, Owner::Decode), (&gaps, Owner::Decode)]);
+            .chain([(&all_ttft, Owner::Decode), (&gaps, Owner::Decode)])
+            .chain([Owner::QueueKv, Owner::QueueSeats, Owner::QueueBudget].map(|owner| (&all_ttft, owner)))
+            .chain([Owner::Waiting, Owner::LeftOut].map(|owner| (&gaps, owner)));
         let taken: Vec<u64> = taken.map(|(shares, owner)| shares.of(owner).0).collect();
         assert_eq!(taken, cost, "what others took is what it cost others");
     }
@@ -331,6 +352,22 @@ fn a_late_token_names_the_prompt_that_delayed_it() {
     assert_eq!(ttft, [("own_prefill", 40_000), ("decode", 100)]);
     assert_eq!(account.bill.cost.prefill_in_gaps.0 / 1000, 30_100);
     assert_eq!(account.tenant, 9);
+}
+
+#[test]
+fn a_gap_is_late_above_the_target_or_twice_the_median_and_twenty_milliseconds() {
+    let micros = |micros: u64| Nanos(micros * 1000);
+    // (target, median, what is late above)
+    let cases = [
+        (None, micros(450), micros(20_000)),
+        (None, micros(10_000), micros(20_000)),
+        (None, micros(35_000), micros(70_000)),
+        (Some(micros(5_000)), micros(450), micros(5_000)),
+        (Some(micros(90_000)), micros(10_000), micros(90_000)),
+    ];
+    for (target, median, limit) in cases {
+        assert_eq!(late_above(target, median), limit, "{target:?} {median:?}");
+    }
 }
 
 #[test]

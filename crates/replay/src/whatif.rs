@@ -14,10 +14,12 @@
 //! several answers of one request are as many requests, and requests that ended without a token are left out.
 
 use std::fmt;
+use std::sync::Arc;
 
-use engine::past::{Past, PastStep};
+use engine::past::{Past, PastAnswer, PastStep};
 use scheduler::cost::Knot;
-use scheduler::{CostModel, Limits, LimitsError, Nanos, StepRecord, Targets, Work};
+use scheduler::{CostModel, Limits, LimitsError, Nanos, RequestId, StepRecord, Targets, Work};
+use sim::Report;
 use sim::report::{Outcome, Spread};
 use sim::{Arrival, Fleet, Instance, Observer, Pace, StepTimes, Workload};
 
@@ -45,7 +47,7 @@ pub struct Changes {
 }
 
 impl Changes {
-    fn limits(&self, limits: &Limits) -> Limits {
+    pub(crate) fn limits(&self, limits: &Limits) -> Limits {
         let rows = self.max_num_batched_tokens.unwrap_or(limits.max_num_batched_tokens);
         // A chunk that was as large as a step still is.
         let whole = limits.max_prefill_chunk >= limits.max_num_batched_tokens;
@@ -82,8 +84,8 @@ pub struct Figures {
     pub tpot: Spread,
     /// The longest time from a token to the next.
     pub longest_gap: f64,
-    /// Answers per second that met both targets, by the targets of the question.
-    pub goodput: f64,
+    /// Answers per second that met all their targets, by those of the question; `None` where there are none.
+    pub goodput: Option<f64>,
     /// Sequences that lost their blocks.
     pub preemptions: usize,
 }
@@ -102,7 +104,7 @@ pub struct WhatIfAnswer {
 /// Why there is no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WhatIfError {
-    /// Nothing to ask about.
+    /// Nothing, or nobody, to ask about.
     #[error("no request was answered in that time")]
     Nothing,
     /// Changes that do not go together.
@@ -148,29 +150,15 @@ pub fn what_if(past: &Past, changes: &Changes) -> Result<WhatIfAnswer, WhatIfErr
 
 /// The same, for one who wants to see the steps. In these, requests are numbered by arrival.
 pub fn watch(past: &Past, changes: &Changes, watcher: &mut Watcher<'_>) -> Result<WhatIfAnswer, WhatIfError> {
-    let mut stories: Vec<(Arrival, Outcome)> = past.answers.iter().map(|answer| arrivals::story(answer)).collect();
-    stories.sort_by_key(|(arrival, _)| arrival.at);
-    let first = stories.first().map(|(arrival, _)| arrival.at).ok_or(WhatIfError::Nothing)?;
-    let asked: Vec<Targets> = stories.iter().map(|(arrival, _)| changes.targets(arrival.targets)).collect();
+    let stage = Stage::of(past)?;
+    let asked: Vec<Targets> = stage.stories.iter().map(|(_, arrival, _)| changes.targets(arrival.targets)).collect();
     let recorded = {
-        let outcomes: Vec<Outcome> = stories.iter().map(|(_, outcome)| *outcome).collect();
+        let outcomes: Vec<Outcome> = stage.stories.iter().map(|(_, _, outcome)| *outcome).collect();
         figures(&outcomes, &asked, past.preemptions)
     };
-    let machine = machine(past, first);
-    let belief = past.cost.as_ref().unwrap_or(&machine.mixed);
     let mut simulate = |course, limits: Limits, believes: bool, targets: &dyn Fn(&Arrival) -> Targets| {
-        let arrivals = stories.iter().map(|(arrival, _)| Arrival {
-            at: arrival.at.since(first),
-            targets: targets(arrival),
-            ..arrival.clone()
-        });
-        let workload = Workload { name: String::new(), arrivals: arrivals.collect() };
-        let instance = Instance { limits, belief: believes.then(|| belief.clone()), machine: machine.clone() };
-        let mut watched = Watched { course, watcher: &mut *watcher, goes_on: true };
-        let report = sim::simulate(&workload, &Fleet::of(1, &instance), &mut watched)?;
-        if !watched.goes_on {
-            return Err(WhatIfError::TooLong);
-        }
+        let play = Play { course, limits, believes, targets, without: &[] };
+        let report = stage.play(&play, watcher)?;
         Ok::<Figures, WhatIfError>(figures(&report.outcomes, &asked, report.preemptions as usize))
     };
     let believed = past.cost.is_some();
@@ -186,12 +174,63 @@ pub fn watch(past: &Past, changes: &Changes, watcher: &mut Watcher<'_>) -> Resul
     })
 }
 
+/// A past as the simulator takes it.
+pub(crate) struct Stage<'a> {
+    /// By arrival.
+    pub(crate) stories: Vec<(RequestId, Arrival, Outcome)>,
+    first: Nanos,
+    machine: StepTimes,
+    belief: Option<&'a CostModel>,
+}
+
+/// One course of it.
+pub(crate) struct Play<'a> {
+    pub(crate) course: Course,
+    pub(crate) limits: Limits,
+    /// Whether the scheduler predicts its steps.
+    pub(crate) believes: bool,
+    pub(crate) targets: &'a dyn Fn(&Arrival) -> Targets,
+    /// Requests that never come.
+    pub(crate) without: &'a [RequestId],
+}
+
+impl Stage<'_> {
+    pub(crate) fn of(past: &Past) -> Result<Stage<'_>, WhatIfError> {
+        let story = |answer: &Arc<PastAnswer>| {
+            let (arrival, outcome) = arrivals::story(answer);
+            (answer.request.id, arrival, outcome)
+        };
+        let mut stories: Vec<(RequestId, Arrival, Outcome)> = past.answers.iter().map(story).collect();
+        stories.sort_by_key(|(_, arrival, _)| arrival.at);
+        let first = stories.first().map(|(_, arrival, _)| arrival.at).ok_or(WhatIfError::Nothing)?;
+        Ok(Stage { stories, first, machine: machine(past, first), belief: past.cost.as_ref() })
+    }
+
+    /// Outcomes are in the order of the stories, those left out.
+    pub(crate) fn play(&self, play: &Play<'_>, watcher: &mut Watcher<'_>) -> Result<Report, WhatIfError> {
+        let comes = self.stories.iter().filter(|(id, ..)| !play.without.contains(id));
+        let arrivals = comes.map(|(_, arrival, _)| Arrival {
+            at: arrival.at.since(self.first),
+            targets: (play.targets)(arrival),
+            ..arrival.clone()
+        });
+        let workload = Workload { name: String::new(), arrivals: arrivals.collect() };
+        let belief = play.believes.then(|| self.belief.unwrap_or(&self.machine.mixed).clone());
+        let instance = Instance { limits: play.limits.clone(), belief, machine: self.machine.clone() };
+        let mut watched = Watched { course: play.course, watcher, goes_on: true };
+        let report = sim::simulate(&workload, &Fleet::of(1, &instance), &mut watched)?;
+        if watched.goes_on { Ok(report) } else { Err(WhatIfError::TooLong) }
+    }
+}
+
 fn figures(outcomes: &[Outcome], targets: &[Targets], preemptions: usize) -> Figures {
     let served = || outcomes.iter().zip(targets).filter(|(outcome, _)| outcome.tokens > 0);
     let start = served().map(|(outcome, _)| outcome.arrived).min().unwrap_or_default();
     let end = served().map(|(outcome, _)| outcome.last_token).max().unwrap_or_default();
     let meets = |target: Option<Nanos>, seconds: f64| target.is_none_or(|target| seconds <= target.as_secs_f64());
-    let good = served().filter(|(outcome, targets)| {
+    let has_any = |targets: &Targets| targets.ttft.or(targets.tpot).is_some();
+    let asked = targets.iter().any(has_any);
+    let good = served().filter(|(_, targets)| has_any(targets)).filter(|(outcome, targets)| {
         meets(targets.ttft, outcome.ttft()) && meets(targets.tpot, outcome.tpot().unwrap_or(0.0))
     });
     let mut ttft: Vec<f64> = served().map(|(outcome, _)| outcome.ttft()).collect();
@@ -202,7 +241,7 @@ fn figures(outcomes: &[Outcome], targets: &[Targets], preemptions: usize) -> Fig
         ttft: Spread::of(&mut ttft),
         tpot: Spread::of(&mut tpot),
         longest_gap: served().map(|(outcome, _)| outcome.longest_gap).max().unwrap_or_default().as_secs_f64(),
-        goodput: good.count() as f64 / end.since(start).as_secs_f64().max(1e-9),
+        goodput: asked.then(|| good.count() as f64 / end.since(start).as_secs_f64().max(1e-9)),
         preemptions,
     }
 }
@@ -259,7 +298,8 @@ impl fmt::Display for WhatIfAnswer {
             let [was, again, other] = [was, again, other].map(|seconds| format!("{:.2} ms", seconds * 1e3));
             writeln!(f, "{name:<14}{was:>12}{again:>12}{off:>10}{other:>12}")?;
         }
-        let goodput = [recorded, simulated, what_if].map(|figures| format!("{:.2}/s", figures.goodput));
+        let goodput = [recorded, simulated, what_if]
+            .map(|figures| figures.goodput.map_or("no targets".to_string(), |goodput| format!("{goodput:.2}/s")));
         let [was, again, other] = goodput;
         writeln!(f, "{:<14}{was:>12}{again:>12}{:>10}{other:>12}", "goodput", "")?;
         for (name, get) in COUNTS {

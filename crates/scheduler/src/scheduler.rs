@@ -253,6 +253,7 @@ impl Scheduler {
         if self.state.queue.len() == 0 {
             self.plan.record.blocked = None;
         }
+        self.note_holders();
         self.plan.record.saved_blocks = step.saves.len();
         self.plan.record.spilled_blocks = step.spills.len();
         let loads_from = |tier| step.loads.iter().filter(|load| load.slot.tier == tier).count();

@@ -189,6 +189,15 @@ pub struct RecordRow {
     pub cached_tokens: usize,
 }
 
+/// One that holds what the first in line waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// Whose sequence; of a request with several answers there are several.
+    pub request: RequestId,
+    /// Seats, or parts of blocks: what matters is the share of all.
+    pub held: u64,
+}
+
 /// Who gave up its blocks in a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Preempted {
@@ -241,6 +250,8 @@ pub struct StepRecord {
     pub waiting_tokens: usize,
     /// Why those that wait do; `None` if nobody does.
     pub blocked: Option<Blocked>,
+    /// Where that is blocks or seats: who holds them after planning.
+    pub holders: Vec<Holder>,
     /// What the step had to do.
     pub work: Work,
     /// How long the cost model said that it would take; zero without one.
@@ -255,6 +266,7 @@ impl StepRecord {
         self.decode.clear();
         self.prefill.clear();
         self.preempted.clear();
+        self.holders.clear();
         self.completed_at = Nanos::default();
         self.blocked = None;
         self.recomputed_rows = 0;

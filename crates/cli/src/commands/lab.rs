@@ -100,7 +100,7 @@ impl Kind {
         match self {
             Kind::Prefill => "prompt, tokens",
             Kind::Position => "tokens before it",
-            Kind::Batch => "requests that decode together",
+            Kind::Batch => "batch size (concurrent requests)",
         }
     }
 

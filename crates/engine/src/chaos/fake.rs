@@ -198,7 +198,7 @@ impl Forward for Fake {
     fn lost(&self) -> Option<LostTime> {
         let mut faults = self.faults.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let lost = Duration::from_nanos(std::mem::take(&mut faults.lost));
-        Some(LostTime { caller: lost, most: lost, all: lost })
+        Some(LostTime { caller: lost, most: lost, all: lost, unseen: Duration::ZERO })
     }
 
     fn copy_blocks(&mut self, copies: &[(u32, u32)]) {

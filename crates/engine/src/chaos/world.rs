@@ -8,6 +8,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use kernels::{Arithmetic, DeviceInfo, Isa, KvDtype, WeightClass};
+use ledger::Owner;
 use model::GenerationDefaults;
 use model::sampler::{History, SampleKey, Sampler};
 use scheduler::cost::{Knot, Terms};
@@ -22,7 +23,7 @@ use crate::command::{Command, Hold};
 use crate::core::EngineCore;
 use crate::door::{Prompt, RawRequest, ServiceClass, ValidatedRequest};
 use crate::journal::Log;
-use crate::output::{Output, RequestError};
+use crate::output::{Output, PromptProgress, RequestError};
 use crate::recording::{self, Header, Line, Tape};
 use crate::stream::Stream;
 use crate::thread::{Driver, Shared};
@@ -160,6 +161,8 @@ struct Client {
     last: Vec<Nanos>,
     reads_slowly: bool,
     prompt_logprobs: bool,
+    /// Tokens of its prompt that it heard were read, if it asked.
+    progress: Option<usize>,
 }
 
 pub(super) struct World {
@@ -425,6 +428,7 @@ impl World {
                     last: vec![Nanos(0); num_answers],
                     reads_slowly,
                     prompt_logprobs,
+                    progress: None,
                     stream,
                 };
                 self.clients.insert(client.stream.id().0, client);
@@ -480,6 +484,8 @@ impl World {
             ttft_slo_ms: (heeds_targets && rng.percent(40)).then(|| rng.within(1..=400) as f64),
             tpot_slo_ms: (heeds_targets && rng.percent(40)).then(|| rng.within(1..=40) as f64),
             tenant: rng.percent(50).then(|| [rng.within(0..=2) as u8; 32]),
+            // Drawn from what is drawn already: the seeds stay what they are.
+            progress: prompt.len() % 3 == 0,
             ..RawRequest::new(Prompt::Tokens(prompt))
         }
     }
@@ -527,7 +533,16 @@ impl World {
             self.report.trace = fake::mix(self.report.trace ^ fake::mix(id) ^ now.0 ^ trace_of(&output));
             match output {
                 Output::PromptLogprobs(_) => assert!(std::mem::take(&mut client.prompt_logprobs), "they come once"),
+                Output::Progress(PromptProgress { total, cached, processed, .. }) => {
+                    let before = client.progress.replace(processed);
+                    assert_eq!(total, client.stream.prompt().len(), "request {id}");
+                    assert!(before.is_none_or(|before| before < processed) && processed <= total, "request {id}");
+                    assert!(before.is_some() || processed == cached, "it begins with what the cache has: request {id}");
+                    assert!(client.heard.iter().all(Vec::is_empty), "before any token of request {id}");
+                }
                 Output::Token { answer, token, .. } => {
+                    let read = client.progress.is_none_or(|processed| processed == client.stream.prompt().len());
+                    assert!(read, "a token of request {id} before its prompt was read");
                     let place = client.heard[answer].len();
                     let alone = client.alone[answer].0.get(place);
                     assert_eq!(alone, Some(&token), "token {place} of answer {answer} of request {id}");
@@ -588,6 +603,7 @@ impl World {
     }
 
     fn check_gauges(&self) {
+        self.engine.log().accounts.check();
         let open = self.engine.health().open_requests;
         let waiting = self.engine.0.shared.requests.waiting().requests();
         assert!(waiting <= open, "{waiting} wait of {open}");
@@ -675,6 +691,7 @@ fn trace_of(output: &Output) -> u64 {
         Output::Finished { answer, .. } => 3 + ((*answer as u64) << 32),
         Output::Done { timings, .. } => 4 + timings.prefill_tokens as u64,
         Output::Failed(_) => 5,
+        Output::Progress(progress) => 6 + ((progress.processed as u64) << 8),
     }
 }
 
@@ -687,6 +704,9 @@ fn check_times(id: u64, client: &Client, timings: &crate::Timings, now: Nanos) {
     let ms = |nanos: Nanos| nanos.as_secs_f64() * 1e3;
     assert_eq!(timings.ttft_ms, ms(ttft), "time to first token of request {id}");
     assert!((timings.queue_ms + timings.prefill_ms - timings.ttft_ms).abs() < 1e-6, "request {id}: {timings:?}");
+    let others = Owner::ALL.into_iter().filter(|owner| owner.is_others());
+    let others: u64 = others.map(|owner| timings.bill.ttft.of(owner).0).sum();
+    assert_eq!(timings.bill.ttft_others.total().0, others, "whom request {id} waited for");
     let gaps = client.first.iter().zip(&client.last).flat_map(|(first, last)| first.map(|first| last.since(first).0));
     assert_eq!(timings.bill.gaps.total().0, gaps.sum::<u64>(), "the ledger's gaps of request {id}");
     let last = client.last.iter().max().expect("there are answers");

@@ -7,6 +7,7 @@
 //! Each thread opens its counter once; whoever asks reads them all, some 0.3 us each, and the threads pay nothing. A
 //! wait that is not over yet does not count. Where the system counts nothing, nobody is asked and nothing is known.
 
+use super::sync::now;
 use crate::disturbed::QueueWait;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -20,11 +21,21 @@ pub struct LostTime {
     pub most: Duration,
     /// Of all together.
     pub all: Duration,
+    /// What the kernel has not counted yet, at most: of threads that were not in the last region, and may wait for
+    /// their cores still.
+    pub unseen: Duration,
 }
 
 /// The counters of a pool's threads.
 #[derive(Debug, Default)]
-pub(super) struct Watch(Mutex<Vec<Watched>>);
+pub(super) struct Watch(Mutex<Watching>);
+
+#[derive(Debug, Default)]
+struct Watching {
+    threads: Vec<Watched>,
+    /// When somebody asked last, by [`now`].
+    asked: u64,
+}
 
 #[derive(Debug)]
 struct Watched {
@@ -41,21 +52,26 @@ impl Watch {
             let seen = wait.read()?;
             Some(Watched { thread, wait, seen })
         });
-        let mut threads = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        threads.retain(|other| other.thread != thread);
-        threads.extend(watched);
+        let mut watching = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        watching.threads.retain(|other| other.thread != thread);
+        watching.threads.extend(watched);
     }
 
-    /// What was lost since the last call; `None` unless all `threads` are known.
-    pub(super) fn lost(&self, threads: usize) -> Option<LostTime> {
-        let mut watched = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if watched.len() < threads {
+    /// What was lost since the last call; `None` unless all `threads` are known. `barred`: threads that the machine's
+    /// load keeps out of the work, and who therefore wait for no core. `absent`: those that just were not there.
+    pub(super) fn lost(&self, threads: usize, barred: usize, absent: usize) -> Option<LostTime> {
+        let mut watching = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if watching.threads.len() < threads {
             return None;
         }
-        let mut sum = LostTime::default();
-        for Watched { thread, wait, seen } in &mut *watched {
+        let now = now();
+        let elapsed = Duration::from_nanos(now - std::mem::replace(&mut watching.asked, now));
+        let mut sum = LostTime { unseen: elapsed * absent as u32, ..LostTime::default() };
+        sum.all = elapsed * barred as u32;
+        for Watched { thread, wait, seen } in &mut watching.threads {
             let now = wait.read()?;
-            let lost = now.saturating_sub(*seen);
+            // A wait that began long ago is counted when it ends.
+            let lost = now.saturating_sub(*seen).min(elapsed);
             *seen = now;
             sum.most = sum.most.max(lost);
             sum.all += lost;
@@ -63,6 +79,7 @@ impl Watch {
                 sum.caller = lost;
             }
         }
+        sum.all = sum.all.min(elapsed * threads as u32);
         Some(sum)
     }
 }

@@ -162,9 +162,9 @@ impl Lab {
         corners.dedup();
         let line = |name: &str, colour, points| Line { name: name.to_string(), colour, points };
         let chart = Chart {
-            title: format!("Roofline: what was reached; the roof bends at {ridge:.0} operations per byte"),
-            x: "operations per byte read".to_string(),
-            y: "Gop/s".to_string(),
+            title: format!("Roofline: what was reached; the roof bends at {ridge:.0} FLOP per byte"),
+            x: "FLOP per byte read".to_string(),
+            y: "GFLOP/s".to_string(),
             lines: vec![
                 line("prefill", Colour::Prefill, Vec::new()),
                 line("decode", Colour::Decode, Vec::new()),
@@ -218,8 +218,8 @@ impl Lab {
     }
 }
 
-const ROOF_WORDS: &str = "Each dot is one of the measurements above: how many operations it makes of a byte, and how many a second it \
-    reached. Left of the bend a machine waits for its memory, right of it for its arithmetic. Prefill uses a weight for every token of a \
+const ROOF_WORDS: &str = "Each dot is one of the measurements above: how many FLOP it makes of a byte, and how many a second it \
+    reached. Left of the bend a machine is bound by its memory bandwidth, right of it by its compute. Prefill uses a weight for every token of a \
     pass and lies to the right; decode uses it for every request of a batch and moves to the right as the batch grows.";
 const HOW: &str = "The forward pass alone, without scheduler and sampler. Each figure is the median of the repetitions, after one that \
     warms up; the spread is the largest less the smallest, as a share of it. Operations and bytes are counted from the model's shape, not \
@@ -257,7 +257,7 @@ impl Sweep {
     }
 
     const COLUMNS: [&'static str; 8] =
-        ["", "median", "spread", "tokens/s", "op/byte", "of matrix peak", "of bandwidth", "bound by"];
+        ["", "median", "spread", "tokens/s", "FLOP/byte", "of peak FLOP/s", "of bandwidth", "bound by"];
 
     fn rows(&self) -> Vec<[String; 8]> {
         let row = |point: &Point| {
