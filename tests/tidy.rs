@@ -24,7 +24,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("server", &["engine", "replay", "model", "text", "roofline", "scheduler", "plan", "figures"]),
     ("sim", &["scheduler", "files", "figures"]),
     ("launch", &["engine", "model", "text", "checkpoint", "hub", "kernels"]),
-    ("load", &["sim", "figures"]),
+    ("load", &["sim", "ledger", "figures"]),
     (
         "cli",
         &[
@@ -737,7 +737,8 @@ fn routes_and_fields_are_in_the_guide() {
     let sources: String = files.iter().filter_map(text).collect();
     let kinds = ["boolean", "integer", "integers", "list", "number", "object", "string", "take"];
     let fields = kinds.iter().flat_map(|kind| {
-        let reads = sources.split(&format!("(fields.{kind}(\"")).chain(sources.split(&format!(" fields.{kind}(\"")));
+        let marks = ["(", " "].map(|before| format!("{before}fields.{kind}(\""));
+        let reads = marks.iter().flat_map(|mark| sources.split(mark.as_str()));
         // Parts of a message are no fields of a request.
         let names = reads.filter_map(|rest| rest.split_once("\")?")).map(|(name, _)| name.to_string());
         names.filter(|name| name.chars().all(|c| c.is_ascii_lowercase() || c == '_')).collect::<Vec<_>>()
