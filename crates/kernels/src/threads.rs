@@ -24,6 +24,7 @@ mod grant;
 mod lost;
 #[cfg(all(test, loom))]
 mod model;
+mod steal;
 mod sync;
 
 pub use cpus::{default_threads, max_threads};
@@ -147,6 +148,7 @@ impl Pool {
         if let Some(&cpu) = self.cpus.first() {
             pin_this_thread(cpu);
         }
+        self.crew.watch.cores(&self.cpus[..self.threads().min(self.cpus.len())]);
         self.crew.watch.begin(0);
     }
 

@@ -94,3 +94,34 @@ fn a_stranger_changes_no_sum() {
     });
     assert!(products.into_inner() > 0, "no product was ever let through");
 }
+
+/// Regions begin while the workers are still being started, and some are over before those come.
+#[test]
+fn who_comes_late_changes_nothing() {
+    let Some(threads) = threads() else { return };
+    for _ in 0..100 {
+        let pool = Pool::new(threads).unwrap();
+        for count in [2, 17, 64] {
+            let seen: Vec<_> = (0..count).map(|_| AtomicUsize::new(0)).collect();
+            pool.tasks(count, &|task| _ = seen[task].fetch_add(1, Relaxed));
+            pool.shares(count, &|range| range.for_each(|index| _ = seen[index].fetch_add(1, Relaxed)));
+            assert!(seen.iter().all(|n| n.load(Relaxed) == 2), "{count}: {seen:?}");
+        }
+        let came = AtomicUsize::new(0);
+        pool.run(&|_| _ = came.fetch_add(1, Relaxed));
+        assert_eq!(came.into_inner(), threads, "a region for all waits for all");
+    }
+}
+
+#[test]
+fn what_threads_lost_is_known_where_the_kernel_counts_it() {
+    let Some(threads) = threads() else { return };
+    let pool = Pool::new(threads).unwrap();
+    assert_eq!(pool.lost(), None, "nobody has said who calls");
+    pool.pin_caller();
+    // Every worker has begun, and has said where it is counted.
+    pool.run(&|_| ());
+    assert_eq!(pool.lost().is_some(), kernels::disturbed::QueueWait::of_this_thread().is_some());
+    let lost = pool.lost().unwrap_or_default();
+    assert!(lost.most <= lost.all && lost.caller <= lost.most, "{lost:?}");
+}

@@ -7,6 +7,7 @@
 //! Each thread opens its counter once; whoever asks reads them all, some 0.3 us each, and the threads pay nothing. A
 //! wait that is not over yet does not count. Where the system counts nothing, nobody is asked and nothing is known.
 
+use super::steal::Steal;
 use super::sync::now;
 use crate::disturbed::QueueWait;
 use std::sync::{Mutex, PoisonError};
@@ -21,8 +22,8 @@ pub struct LostTime {
     pub most: Duration,
     /// Of all together.
     pub all: Duration,
-    /// What the kernel has not counted yet, at most: of threads that were not in the last region, and may wait for
-    /// their cores still.
+    /// What no counter of a thread shows, at most: of threads that were not in the last region and may wait for their
+    /// cores still, and of cores that a hypervisor took.
     pub unseen: Duration,
 }
 
@@ -33,6 +34,7 @@ pub(super) struct Watch(Mutex<Watching>);
 #[derive(Debug, Default)]
 struct Watching {
     threads: Vec<Watched>,
+    steal: Option<Steal>,
     /// When somebody asked last, by [`now`].
     asked: u64,
 }
@@ -46,6 +48,11 @@ struct Watched {
 }
 
 impl Watch {
+    /// The threads are on these cores.
+    pub(super) fn cores(&self, cpus: &[usize]) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).steal = Steal::of(cpus);
+    }
+
     /// From now on the calling thread is thread `thread` of the pool.
     pub(super) fn begin(&self, thread: usize) {
         let watched = QueueWait::of_this_thread().and_then(|wait| {
@@ -66,7 +73,8 @@ impl Watch {
         }
         let now = now();
         let elapsed = Duration::from_nanos(now - std::mem::replace(&mut watching.asked, now));
-        let mut sum = LostTime { unseen: elapsed * absent as u32, ..LostTime::default() };
+        let taken = watching.steal.as_mut().map_or(Duration::ZERO, Steal::since_last);
+        let mut sum = LostTime { unseen: elapsed * absent as u32 + taken, ..LostTime::default() };
         sum.all = elapsed * barred as u32;
         for Watched { thread, wait, seen } in &mut watching.threads {
             let now = wait.read()?;

@@ -1,0 +1,95 @@
+//! What a hypervisor took of cores: time in which a core of this machine wanted to run and was not there. No thread of
+//! it waits in a queue then, so no thread's counter shows it; `/proc/stat` does, in hundredths of a second.
+
+use super::sync::now;
+use std::fs::File;
+use std::time::Duration;
+
+/// The unit of `/proc/stat` for programs, whatever the kernel's own clock is.
+const TICK: Duration = Duration::from_millis(10);
+/// The file tells of every core and interrupt, so on large machines it costs time to read: no more than one part in so
+/// many.
+const SHARE: u64 = 500;
+/// Of its beginning, which has the cores.
+const MOST_BYTES: usize = 64 << 10;
+
+/// The stolen time of some cores.
+#[derive(Debug)]
+pub(super) struct Steal {
+    file: File,
+    cpus: Vec<usize>,
+    text: Vec<u8>,
+    seen: u64,
+    /// When it was read last, and how long it takes.
+    read_at: u64,
+    takes: u64,
+}
+
+impl Steal {
+    /// Of these cores; `None` where the system does not say.
+    pub(super) fn of(cpus: &[usize]) -> Option<Steal> {
+        let file = File::open("/proc/stat").ok()?;
+        let text = vec![0; MOST_BYTES];
+        let mut steal = Steal { file, cpus: cpus.to_vec(), text, seen: 0, read_at: 0, takes: 0 };
+        steal.read()?;
+        Some(steal)
+    }
+
+    /// Since it was read last, if that is long enough ago to be told from nothing.
+    pub(super) fn since_last(&mut self) -> Duration {
+        let long_enough = (TICK.as_nanos() as u64).max(self.takes * SHARE);
+        if now() - self.read_at < long_enough {
+            return Duration::ZERO;
+        }
+        TICK * u32::try_from(self.read().unwrap_or(0)).unwrap_or(u32::MAX)
+    }
+
+    /// Ticks since the last call.
+    fn read(&mut self) -> Option<u64> {
+        let began = now();
+        let len = read_at_start(&self.file, &mut self.text)?;
+        let ticks = stolen_ticks(&self.text[..len], &self.cpus)?;
+        self.read_at = now();
+        self.takes = self.read_at - began;
+        Some(ticks.saturating_sub(std::mem::replace(&mut self.seen, ticks)))
+    }
+}
+
+/// `cpu3 user nice system idle iowait irq softirq steal ..`: the eighth number of each of `cpus`.
+fn stolen_ticks(stat: &[u8], cpus: &[usize]) -> Option<u64> {
+    let text = str::from_utf8(stat).ok()?;
+    let of = |line: &str| {
+        let (cpu, numbers) = line.strip_prefix("cpu")?.split_once(' ')?;
+        let ticks = || numbers.split_ascii_whitespace().nth(7)?.parse::<u64>().ok();
+        cpus.contains(&cpu.parse().ok()?).then(ticks)?
+    };
+    let found: Vec<u64> = text.lines().filter_map(of).collect();
+    (!found.is_empty()).then(|| found.iter().sum())
+}
+
+#[cfg(unix)]
+fn read_at_start(file: &File, into: &mut [u8]) -> Option<usize> {
+    std::os::unix::fs::FileExt::read_at(file, into, 0).ok()
+}
+
+#[cfg(not(unix))]
+fn read_at_start(_: &File, _: &mut [u8]) -> Option<usize> {
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_steal_of_the_cores_in_question_is_summed() {
+        let stat = b"cpu  1 2 3 4 5 6 7 30 0 0\ncpu0 1 2 3 4 5 6 7 10 0 0\ncpu1 1 2 3 4 5 6 7 20 0 0\nintr 9 9\n";
+        let cases: [(&[usize], Option<u64>); 4] =
+            [(&[0], Some(10)), (&[1], Some(20)), (&[0, 1], Some(30)), (&[7], None)];
+        for (cpus, want) in cases {
+            assert_eq!(stolen_ticks(stat, cpus), want, "{cpus:?}");
+        }
+        assert_eq!(stolen_ticks(b"cpu0 1 2 3", &[0]), None);
+        assert_eq!(stolen_ticks(b"", &[0]), None);
+    }
+}
