@@ -49,6 +49,7 @@ mod turnover;
 mod waiting;
 mod wall;
 mod watch;
+mod work;
 mod yardstick;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -77,7 +78,7 @@ pub use kernels::{Arithmetic, Certainty, DeviceInfo, DeviceLimits, Isa, KvDtype,
 pub use ledger;
 pub use live::{InScene, KvMap, LoggedStep, Percentiles, Place, Scene};
 pub use memory::available_bytes as available_memory;
-pub use output::{Outlet, Output, RequestError, Timings, TokenLogprob, Usage};
+pub use output::{Outlet, Output, PromptProgress, RequestError, Timings, TokenLogprob, Usage};
 pub use recent::{End, Ended};
 pub use scheduler::{FinishReason, RequestId};
 pub use serve::{Held, Observe, Serve, Watching};
@@ -89,6 +90,7 @@ pub use text::chat_template::ChatMessage;
 pub use tiers::Store;
 pub use tiers::SwapDisk;
 pub use wall::UnixNanos;
+pub use work::PhaseWork;
 
 use crate::clock::Clock;
 use crate::command::{Command, Hold};
@@ -358,6 +360,9 @@ impl Engine {
         let mut stats = log.counters.clone();
         stats.held_seconds = held.as_secs_f64();
         stats.owners = *log.accounts.totals();
+        stats.work = log.worked.phases;
+        let oldest = log.accounts.oldest_waiting();
+        stats.oldest_waiting_seconds = oldest.map_or(0.0, |arrived| now.since(arrived).as_secs_f64());
         stats.kv_seconds_to_full = log.fill.seconds_to_full(now, self.0.model.num_blocks);
         drop(log);
         stats.prefill_backlog_seconds = self.0.shared.forecast().backlog().as_secs_f64();
