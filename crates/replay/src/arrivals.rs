@@ -32,6 +32,7 @@ pub fn past(recording: Recording) -> Result<Past, RecordingError> {
             ledger.step(record, None, &mut |_| {});
             log.step(record);
         }
+        Told::AnswerEnded(request, answer, reason) => ledger.end_answer(request, answer, reason),
         Told::Ended(request) => {
             if let Some(account) = ledger.end(request) {
                 log.closed(&account);

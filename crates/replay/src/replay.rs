@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use engine::recording::{AdmitEntry, Entry, StepEntry};
 use scheduler::{
-    CostModel, Event, Nanos, Priority, Request, RequestId, RowOutput, Rows, Scheduler, Sequence, Step, StepOutput,
-    StepRecord, StopRules, Targets, TokenId,
+    CostModel, Event, FinishReason, Nanos, Priority, Request, RequestId, RowOutput, Rows, Scheduler, Sequence, Step,
+    StepOutput, StepRecord, StopRules, Targets, TokenId,
 };
 
 use crate::read::{Recording, RecordingError};
@@ -115,6 +115,8 @@ pub fn replay(mut recording: Recording, tell: &mut dyn FnMut(Told<'_>)) -> Resul
 pub enum Told<'a> {
     /// A request was admitted.
     Admitted(&'a Request),
+    /// An answer is complete. If it is the request's last, that has ended too.
+    AnswerEnded(RequestId, usize, FinishReason),
     /// A request has all of its answers, was cancelled, or failed.
     Ended(RequestId),
     /// A step was the same, and what predicts the next one. Told before the ends that came of it.
@@ -170,7 +172,7 @@ impl Replaying {
                     return Err(recording.wrong(format!("answer {answer} of request {id} has no text to stop")));
                 }
                 self.scheduler.stop(RequestId(id), answer);
-                self.ended(RequestId(id), answer, tell);
+                self.ended(RequestId(id), answer, FinishReason::Stop(None), tell);
             }
             Entry::Idle(now) => {
                 self.scheduler.schedule_into(Nanos(now), &mut self.step);
@@ -260,14 +262,14 @@ impl Replaying {
 
     /// An answer had a token, or ended.
     fn note(&mut self, event: &Event, tell: &mut dyn FnMut(Told<'_>)) {
-        let (Event::Token { request, answer, .. } | Event::Finished { request, answer, .. }) = *event;
-        match event {
-            Event::Token { .. } => self.open.get_mut(&request.0).expect("it is open")[answer] += 1,
-            Event::Finished { .. } => self.ended(request, answer, tell),
+        match *event {
+            Event::Token { request, answer, .. } => self.open.get_mut(&request.0).expect("it is open")[answer] += 1,
+            Event::Finished { request, answer, reason } => self.ended(request, answer, reason, tell),
         }
     }
 
-    fn ended(&mut self, request: RequestId, answer: usize, tell: &mut dyn FnMut(Told<'_>)) {
+    fn ended(&mut self, request: RequestId, answer: usize, reason: FinishReason, tell: &mut dyn FnMut(Told<'_>)) {
+        tell(Told::AnswerEnded(request, answer, reason));
         let answers = self.open.get_mut(&request.0).expect("it is open");
         answers[answer] = ENDED;
         if answers.iter().all(|&tokens| tokens == ENDED) {

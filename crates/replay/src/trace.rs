@@ -398,6 +398,10 @@ pub fn trace(recording: Recording, out: impl Write) -> Result<Replayed, TracingE
                 (steps, now) = (steps + 1, record.completed_at);
                 writer.step(steps - 1, record)
             }
+            Told::AnswerEnded(request, answer, reason) => {
+                ledger.end_answer(request, answer, reason);
+                Ok(())
+            }
             Told::Ended(request) => write(&mut writer, request, ledger.end(request).as_ref(), now),
         };
         problem = problem.take().or(done.err());
