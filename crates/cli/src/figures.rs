@@ -117,10 +117,10 @@ pub(crate) fn limits_json(limits: &Limits) -> Value {
     })
 }
 
-/// What bounds reading weights of so many bytes: `45.5 GB/s`, `78.3 GB/s from cache`.
+/// What bounds reading weights of so many bytes: `45.5 GB/s read`, `78.3 GB/s read from cache`.
 pub(crate) fn read_limit(limits: &Limits, weight_bytes: usize) -> String {
     let from = if limits.holds(weight_bytes) { " from cache" } else { "" };
-    format!("{}{from}", bandwidth(limits.bandwidth_for(weight_bytes)))
+    format!("{} read{from}", bandwidth(limits.bandwidth_for(weight_bytes)))
 }
 
 /// What stands behind figures whose limits may not be so: `; not sure: ...`, or nothing.

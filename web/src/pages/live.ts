@@ -160,6 +160,7 @@ class Tiles {
       say(tile.note, note);
     };
     set("Running", String(stats.running), stats.paused ? "the engine is paused" : `of ${this.app.info.max_num_seqs} slots`);
+    this.values.get("Waiting")!.value.classList.toggle("news", stats.waiting > 0);
     const backlog = stats.prefill_backlog_ms >= 1 ? `prefill backlog ${ms(stats.prefill_backlog_ms)}` : "no prefill backlog";
     set("Waiting", String(stats.waiting), stats.oldest_waiting_ms >= 1 ? `oldest ${ms(stats.oldest_waiting_ms)} · ${backlog}` : backlog);
     set("Time to first token", ms(stats.ttft_p50_ms), stats.ttft_p99_ms == null ? "median" : `median · p99 ${ms(stats.ttft_p99_ms)}`);
