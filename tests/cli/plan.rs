@@ -34,7 +34,7 @@ fn floors_have_attention_and_keys() {
         assert!(ms >= floor && number(&format!("/{phase}/compute_percent")) <= 100.0, "{phase}: {told}");
     }
     let text = run(&mut twostroke(&[&["plan", "-m", "7b", "-p", "100k", "-n", "200"], &machine[..]].concat())).stdout;
-    assert!(text.contains("34.6 s") && text.contains("on paper, the weights alone:"), "{text}");
+    assert!(text.contains("34.67 s") && text.contains("on paper, the weights alone:"), "{text}");
 }
 
 #[test]

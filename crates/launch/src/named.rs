@@ -35,8 +35,8 @@ pub fn shipped() -> Result<Checkpoint, LoadError> {
     Checkpoint::open(Source::Embedded { name: SHIPPED_NAME, files: SHIPPED_FILES })
 }
 
-/// What `name` names; `None` is the built-in model, and so is its name where no file is called so. A hub id that is not in the cache is downloaded, unless `hub` says
-/// offline. `progress` hears of each file.
+/// What `name` names; `None` is the built-in model, and so is its name where no file is called so. A hub id that is not
+/// in the cache is downloaded, unless `hub` says offline. `progress` hears of each file.
 pub fn open(
     name: Option<&str>,
     hub: &HubEnv,

@@ -87,15 +87,16 @@ fn shares(shares: LimitShares) -> WireShares {
     }
 }
 
-/// Seconds of both phases without what the rows of others took, and other programs.
+/// Seconds of both phases without what the rows of others took. What other programs took stays, as in the line of `run`:
+/// the share is what was had of the machine.
 fn own_seconds(timings: &Timings) -> [f64; 2] {
     let bill = &timings.bill;
     let seconds = |of: &engine::ledger::Shares, owner| of.of(owner).as_secs_f64();
-    let others: f64 =
-        [Owner::OtherPrefill, Owner::Decode, Owner::Machine].into_iter().map(|owner| seconds(&bill.ttft, owner)).sum();
-    let prefill = (timings.prefill_ms / 1e3 - others).max(seconds(&bill.ttft, Owner::OwnPrefill));
+    let others = |of| [Owner::OtherPrefill, Owner::Decode].into_iter().map(|owner| seconds(of, owner)).sum::<f64>();
+    let prefill = (timings.prefill_ms / 1e3 - others(&bill.ttft)).max(seconds(&bill.ttft, Owner::OwnPrefill));
     // Gaps of several answers are a sum, the phase is not.
-    let own = seconds(&bill.gaps, Owner::OwnDecode) + seconds(&bill.gaps, Owner::Overhead);
+    let own: f64 =
+        [Owner::OwnDecode, Owner::Overhead, Owner::Machine].map(|owner| seconds(&bill.gaps, owner)).iter().sum();
     let gaps = bill.gaps.total().as_secs_f64();
     let decode = if gaps > 0.0 { timings.decode_ms / 1e3 * own / gaps } else { 0.0 };
     [prefill, decode]
