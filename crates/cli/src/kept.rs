@@ -3,7 +3,7 @@
 //! ```text
 //! quality, int8, complete    ──> PLACE.quality   read where the key is right: same weights, classes, arithmetic, layout
 //! limits that were measured
-//! well, the last of them     ──> NAME.limits     a file for each processor, instruction set, arithmetic, number of threads
+//! well, the last of them     ──> NAME.limits     one for each processor, instruction set, arithmetic, thread count
 //! ```
 //! Only ever a saving of time: whatever is wrong with such a file, it is as if there were none. Each is whole or
 //! absent.

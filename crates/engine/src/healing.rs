@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! step: took, and what the kept model says ──> ratio ──┬─ decode alone ──> the last 32 ──┐
-//!                                                      └─ what prompts add ──> the last 32 ──┴─> correction, once it is sure
+//!                                                      └─ what prompts add ──> the last 32 ──┴─> correction
 //! ```
 //! The scheduler follows the machine from step to step; this is slower, for it speaks to the next start. Whatever
 //! disturbs a step makes it longer, so that steps are *faster* than was kept is believed soon (the file was measured on

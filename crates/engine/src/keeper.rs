@@ -1,4 +1,4 @@
-//! What follows from a model of costs that steps have corrected: the file for the next start, and the automatic targets.
+//! What follows from costs of steps that were corrected: the file for the next start, and the automatic targets.
 //!
 //! ```text
 //! engine's thread   step ──> Healing ──> worth a file? ──channel──> a thread of its own: writes NAME.cost

@@ -4,12 +4,12 @@
 //! ```text
 //! Sample: work, time of the region, what each thread had of its core
 //!    |  too short ------> the next one has twice the work; it is no sample of the rate
-//!    |  disturbed ------> thrown away; should there be no other, the threads' own time tells the rate, and nobody is sure
+//!    |  disturbed ------> thrown away; if there is no other, the threads' own time tells the rate, and nobody is sure
 //!    v
 //! the best five that nothing disturbed --> Figure: the highest, and how far the five are apart
 //! ```
-//! Whatever disturbs a measurement lowers it, so the best is the nearest to the truth. That five came as far says that it
-//! is no accident.
+//! Whatever disturbs a measurement lowers it, so the best is the nearest to the truth. That five came as far says that
+//! it is no accident.
 
 use std::fmt;
 use std::time::Duration;
@@ -413,7 +413,7 @@ mod tests {
             let grown = sizes.iter().filter(|&&size| size == sizes[sizes.len() - 1]).count();
             assert!(grown >= LEAST_SAMPLES && sizes[sizes.len() - 1] as f64 >= made.rate * 0.9e-3, "seed {seed}");
         }
-        // Of 500 each: what cores have for themselves is known beside most loads; that all run together is rare on many.
+        // Of 500 each: what cores have for themselves is known beside most loads; that all run together is rare.
         assert!(unsure[0] < 150 && unsure[1] < 450, "{unsure:?} were not sure");
     }
 
