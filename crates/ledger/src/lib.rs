@@ -33,14 +33,14 @@ extern crate alloc;
 mod account;
 mod booking;
 mod owed;
-mod parts;
 mod prices;
+mod row_shares;
 mod tally;
 mod waits;
 
 pub use account::{Account, AnswerTimes, Bill, Cost, Gap, Named, Owner, Shares, Visit, Wait};
-pub use parts::{Parts, parts};
 pub use prices::ROWS_OF_A_PASS;
+pub use row_shares::{RowShares, row_shares};
 
 use alloc::collections::BTreeMap;
 use alloc::vec;
