@@ -9,6 +9,7 @@ mod doctor;
 mod errors;
 mod lab;
 mod limits;
+mod logs;
 mod narrower;
 mod numbers;
 mod plan;

@@ -7,7 +7,7 @@
 import { Blocks } from "./blocks";
 import { raise } from "./limits";
 import { Log } from "./log";
-import type { EndedEvent, Info, Limits, RequestsEvent, StatsEvent, StepEvent } from "./wire";
+import type { EndedEvent, HistoryEvent, Info, Limits, RequestsEvent, StatsEvent, StepEvent } from "./wire";
 
 /** Where the connection stands. */
 export type State =
@@ -115,6 +115,8 @@ export class Feed {
     const info = (await about.json()) as Info;
     if (info.now_ms < this.log.newest - 1000) this.restart();
     this.log.tpotTarget = info.targets.tpot_ms;
+    this.log.late = info.late;
+    this.log.wall.hear(info.now_ms, info.now_unix_ms);
     this.limits = info.limits;
     this.onInfo(info);
     this.hear(info.now_ms);
@@ -177,6 +179,7 @@ export class Feed {
     } else if (kind === "kv") this.blocks.event(value);
     else if (kind === "requests") this.log.people(value as RequestsEvent);
     else if (kind === "ended") this.log.end(value as EndedEvent);
+    else if (kind === "history") this.log.past(value as HistoryEvent);
     else if (kind === "stats") {
       const stats = value as StatsEvent;
       this.log.stat(stats);

@@ -7,6 +7,7 @@ import { el } from "./dom";
 import { FONT, theme, watchTheme } from "./draw";
 import type { Log } from "./log";
 import { ms, percent, short } from "./units";
+import type { Wall } from "./wall";
 
 type Colour = "prefill" | "decode" | "queue" | "cached" | "late" | "quiet" | "ink";
 type Values = (number | null)[];
@@ -53,7 +54,7 @@ const CHARTS: Chart[] = [
       { label: "p99", colour: "prefill", dashed: true },
     ],
     format: ms,
-    data: ({ stats }) => [seconds(stats), stats.map((stat) => stat.ttft_p50_ms), stats.map((stat) => stat.ttft_p99_ms)],
+    data: ({ moments }) => [seconds(moments), moments.map((stat) => stat.ttft_p50_ms), moments.map((stat) => stat.ttft_p99_ms)],
   },
   {
     title: "Inter-token latency (ITL)",
@@ -63,7 +64,7 @@ const CHARTS: Chart[] = [
       { label: "p99", colour: "decode", dashed: true },
     ],
     format: ms,
-    data: ({ stats }) => [seconds(stats), stats.map((stat) => stat.itl_p50_ms), stats.map((stat) => stat.itl_p99_ms)],
+    data: ({ moments }) => [seconds(moments), moments.map((stat) => stat.itl_p50_ms), moments.map((stat) => stat.itl_p99_ms)],
   },
   {
     title: "Requests",
@@ -74,7 +75,7 @@ const CHARTS: Chart[] = [
     ],
     format: (value) => value.toFixed(0),
     least: 4,
-    data: ({ stats }) => [seconds(stats), stats.map((stat) => stat.running), stats.map((stat) => stat.waiting)],
+    data: ({ moments }) => [seconds(moments), moments.map((stat) => stat.running), moments.map((stat) => stat.waiting)],
   },
   {
     title: "KV cache",
@@ -88,12 +89,12 @@ const CHARTS: Chart[] = [
     least: 1,
     data: (log) => {
       const hits = new Map(log.rates.map((rate) => [rate.at, rate.hits]));
-      const { stats } = log;
+      const { moments } = log;
       return [
-        seconds(stats),
-        stats.map((stat) => stat.used_blocks / stat.total_blocks),
-        stats.map((stat) => (stat.used_blocks + stat.cached_blocks) / stat.total_blocks),
-        stats.map((stat) => hits.get(stat.at) ?? null),
+        seconds(moments),
+        moments.map((stat) => stat.used_blocks / stat.total_blocks),
+        moments.map((stat) => (stat.used_blocks + stat.cached_blocks) / stat.total_blocks),
+        moments.map((stat) => hits.get(stat.at) ?? null),
       ];
     },
   },
@@ -144,7 +145,7 @@ export class Series {
     const made = this.plots.find(({ plot }) => plot.root.parentElement === box);
     if (made) return made.plot.setSize({ width, height: HEIGHT });
     const chart = CHARTS[[...this.element.querySelectorAll(".plot")].indexOf(box)]!;
-    this.plots.push({ chart, plot: new uPlot(options(chart, width), chart.data(this.app.feed.log), box) });
+    this.plots.push({ chart, plot: new uPlot(options(chart, width, this.app.feed.log.wall), chart.data(this.app.feed.log), box) });
   }
 }
 
@@ -153,7 +154,7 @@ function newest(values: ArrayLike<number | null | undefined> | undefined): numbe
   return null;
 }
 
-function options(chart: Chart, width: number): uPlot.Options {
+function options(chart: Chart, width: number, wall: Wall): uPlot.Options {
   const quiet = (): string => theme().quiet;
   const grid = { stroke: () => theme().line, width: 1 };
   const values = (_: uPlot, splits: number[]): string[] => splits.map(chart.format);
@@ -167,11 +168,11 @@ function options(chart: Chart, width: number): uPlot.Options {
     legend: { show: true, live: true, markers: { width: 2, fill: () => "transparent", dash: (_, i) => (chart.lines[i - 1]?.dashed ? "dashed" : "solid") } },
     scales: { x: { time: false }, y: { range } },
     axes: [
-      { ...axis, space: 60, size: 24, values: (_, splits) => splits.map((at) => `${at.toFixed(splits[1]! - splits[0]! < 1 ? 1 : 0)} s`) },
+      { ...axis, space: 60, size: 24, values: (_, splits) => splits.map((at) => wall.clock(at * 1000, splits[1]! - splits[0]! < 1 ? 1 : 0)) },
       { ...axis, size: 54, values },
     ],
     series: [
-      { label: "at", value: (_, at) => (at == null ? "" : `${at.toFixed(1)} s`) },
+      { label: "at", value: (_, at) => (at == null ? "" : wall.clock(at * 1000, 1)) },
       ...chart.lines.map((line) => ({
         label: line.label,
         stroke: () => theme()[line.colour],

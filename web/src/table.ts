@@ -7,7 +7,7 @@ import { ms, shortName } from "./units";
 
 const ROWS = 40;
 const REFRESH_MS = 1000;
-const HEADS = ["Request", "State", "Prompt", "Cached", "Answer", "Queue", "TTFT", "Mean ITL", "Worst gap", "Delayed most by"];
+const HEADS = ["Request", "State", "Prompt", "Cached", "Answer", "Queue", "TTFT", "Mean ITL", "Worst gap", "Delayed most by", "Came at"];
 
 export class RequestTable {
   readonly element: HTMLDetailsElement;
@@ -52,9 +52,10 @@ function row(request: Request, log: Log): HTMLElement {
     (request.ended?.generated ?? request.tokens.length).toLocaleString("en"),
     ms(queue),
     ms(request.ttft),
-    ms(mean),
-    ms(worst?.gap),
+    ms(mean ?? request.ended?.tpot_ms),
+    ms(worst?.gap ?? request.ended?.longest_gap_ms),
     culprit ? shortName(culprit.request.name) : "–",
+    log.wall.clock(request.from),
   ];
   return el("tr", {}, el("th", { scope: "row", title: String(request.name) }, shortName(request.name)), ...cells.map((text) => el("td", {}, text)));
 }

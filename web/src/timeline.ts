@@ -15,7 +15,7 @@ import { Lanes } from "./lanes";
 import type { Log, Request, Token } from "./log";
 import { type Range, Selection } from "./selection";
 import { describe, extent, type Hit, isSame, ownersOf, requestOf, type TimelineAnswer } from "./tips";
-import { clock, shortName } from "./units";
+import { shortName } from "./units";
 import type { Name } from "./wire";
 
 const AXIS = 20;
@@ -245,7 +245,7 @@ export class Timeline {
       const x = Math.round(this.xAt(time)) + 0.5;
       context.moveTo(x, AXIS - 6);
       context.lineTo(x, this.surface.height);
-      const text = distance < 1000 ? `${(time / 1000).toFixed(distance < 10 ? 3 : distance < 100 ? 2 : 1)} s` : clock(time);
+      const text = this.log.wall.clock(time, distance < 10 ? 3 : distance < 100 ? 2 : distance < 1000 ? 1 : 0);
       if (x + 40 < this.surface.width) context.fillText(text, x + 3, 8);
     }
     context.stroke();

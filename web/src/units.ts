@@ -50,11 +50,3 @@ export function shortName(name: string | number): string {
   if (typeof name === "number") return `#${name}`;
   return name.length <= 10 ? name : `…${name.slice(-7)}`;
 }
-
-/** Milliseconds since a start, as `12:34` or `1:02:03`. */
-export function clock(time: number): string {
-  const seconds = Math.round(time / 1000);
-  const [h, m, s] = [Math.floor(seconds / 3600), Math.floor(seconds / 60) % 60, seconds % 60];
-  const two = (n: number): string => String(n).padStart(2, "0");
-  return h > 0 ? `${h}:${two(m)}:${two(s)}` : `${m}:${two(s)}`;
-}

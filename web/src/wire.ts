@@ -20,9 +20,13 @@ export interface Info {
   max_num_seqs: number;
   max_num_batched_tokens: number;
   targets: { ttft_ms: number | null; tpot_ms: number | null };
+  /** Without a target a gap is late above so many medians of its answer's gaps, and above the floor. */
+  late: { medians: number; floor_ms: number };
   limits: Limits | null;
   pause_allowed: boolean;
   now_ms: number;
+  /** What a clock on the wall showed at `now_ms`, ms since 1970. */
+  now_unix_ms: number;
 }
 
 /** What this machine can do at most, measured. */
@@ -105,6 +109,10 @@ export interface EndedEvent {
   r: Name;
   at: number;
   ending: string;
+  arrived: number;
+  /** Until its first row; `null` if it had none. */
+  queue_ms: number | null;
+  longest_gap_ms: number;
   ttft_ms: number | null;
   tpot_ms: number | null;
   prompt_tokens: number;
@@ -112,9 +120,19 @@ export interface EndedEvent {
   cached: number;
 }
 
+/** Event `history`: the minutes before the feed began, a row for each second that had a step. */
+export interface HistoryEvent {
+  total_blocks: number;
+  /** Names of the values of a row. */
+  columns: string[];
+  seconds: (number | null)[][];
+}
+
 /** Event `stats`: counters only grow. */
 export interface StatsEvent {
   at: number;
+  /** What a clock on the wall showed then, ms since 1970. */
+  unix_ms: number;
   running: number;
   waiting: number;
   used_blocks: number;
@@ -122,6 +140,8 @@ export interface StatsEvent {
   total_blocks: number;
   kv_seconds_to_full: number | null;
   prefill_backlog_ms: number;
+  /** Age of the request that has waited longest for its first token; 0 where nobody waits. */
+  oldest_waiting_ms: number;
   steps: number;
   prefill_tokens: number;
   decode_tokens: number;
@@ -132,6 +152,7 @@ export interface StatsEvent {
   paused: boolean;
   /** They rise with what steps reach. */
   limits: Pick<Limits, "read_bandwidth" | "matrix_flops"> | null;
+  /** Who still waits counts with his age. */
   ttft_p50_ms: number | null;
   ttft_p99_ms: number | null;
   itl_p50_ms: number | null;

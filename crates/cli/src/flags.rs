@@ -20,6 +20,7 @@ mod sim;
 mod top;
 mod values;
 mod whatif;
+mod why;
 
 use clap::{Parser, Subcommand};
 
@@ -37,6 +38,7 @@ pub(crate) use self::shared::{KvPrecision, ModelFlags, SumOrder, Weights};
 pub(crate) use self::sim::{SimFlags, Workload};
 pub(crate) use self::top::TopFlags;
 pub(crate) use self::whatif::{Target, WhatifFlags};
+pub(crate) use self::why::WhyFlags;
 
 /// An LLM inference engine organised around the two phases of inference: prefill and decode.
 #[derive(Debug, Parser)]
@@ -71,8 +73,9 @@ pub(crate) enum Command {
     /// Load any OpenAI-compatible server and measure TTFT, TPOT, ITL, rates and goodput from the outside.
     ///
     /// Options, result block and JSON fields are those of `vllm bench serve`. TPOT is (end-to-end latency - TTFT) /
-    /// (output tokens - 1). A gap above twice the median of its answer is a stall; a server that keeps timelines, as
-    /// this one does, is asked whose prompts took that time. Ctrl-C ends the run and reports what was answered.
+    /// (output tokens - 1). A gap above twice the median of its answer and above 20 ms is a stall; a server that keeps
+    /// timelines, as this one does, is asked whose prompts took that time. Ctrl-C ends the run and reports what was
+    /// answered.
     BenchServe(Box<BenchServeFlags>),
     /// Measure what weights and KV cache cost in quality, against float32, on a text of yours or on one in the binary.
     ///
@@ -112,6 +115,11 @@ pub(crate) enum Command {
     ///
     /// q quits. Prefill and decode have a colour and a sign each, so that a terminal without colours shows them too.
     Top(TopFlags),
+    /// Tell in words where the time of a request went: phase by phase, who delayed it, what helps. Without an ID, list
+    /// the slowest.
+    ///
+    /// Asks a server of ours, which remembers its last thousand requests and those that run.
+    Why(WhyFlags),
     /// Print the reference of all flags as Markdown.
     #[command(hide = true)]
     FlagReference,
@@ -159,7 +167,7 @@ pub(crate) fn hint(flag: &str) -> Option<&'static str> {
         }
         "--allowed-hosts" => "--allowed-host NAME, repeated, names what the server goes by",
         "--disable-log-requests" | "--disable-log-stats" | "--uvicorn-log-level" => {
-            "the environment variable TWOSTROKE_LOG sets what is logged, e.g. TWOSTROKE_LOG=warn"
+            "the environment variable TWOSTROKE_LOG sets what is logged: warn, or info,access=off for no line per request"
         }
         "--ctx-size" => "-c or --max-model-len sets the context",
         "--parallel" | "-np" => "--max-num-seqs sets the sequences that run together",

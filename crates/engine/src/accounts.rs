@@ -11,6 +11,7 @@ use scheduler::{CostModel, FinishReason, Nanos, Request, RequestId, StepRecord};
 
 use crate::door::ServiceClass;
 use crate::quota;
+use crate::summary::RequestSummary;
 
 /// Steps kept per request; of further ones only the sums.
 const KEPT_VISITS: usize = 1024;
@@ -41,6 +42,12 @@ pub struct Timeline {
     pub until: Nanos,
     /// For how long the engine was held since it came: no part of any other time.
     pub held: Nanos,
+}
+
+impl Timeline {
+    fn summary(&self) -> RequestSummary {
+        RequestSummary::of(&self.account, self.ending, self.until)
+    }
 }
 
 /// A request that is over, as every view sees it.
@@ -141,6 +148,17 @@ impl Accounts {
         self.open.keys().copied().collect()
     }
 
+    /// Open requests, as they were after the last step: when each came, and its first token, if it has one.
+    pub(crate) fn first_tokens(&self) -> impl Iterator<Item = (Nanos, Option<Nanos>)> {
+        let accounts = self.open.keys().filter_map(|&id| self.ledger.of(id));
+        accounts.map(|account| (account.arrived, account.first_token))
+    }
+
+    /// When the request came that has waited longest for its first token; `None` where nobody does.
+    pub(crate) fn oldest_waiting(&self) -> Option<Nanos> {
+        self.first_tokens().filter(|(_, first)| first.is_none()).map(|(arrived, _)| arrived).min()
+    }
+
     /// An open account as it was after the last step.
     pub(crate) fn of(&self, id: RequestId) -> Option<&Account> {
         self.ledger.of(id)
@@ -151,6 +169,22 @@ impl Accounts {
         match self.ledger.account(id).zip(self.open.get(&id)) {
             Some((account, open)) => Some(Timeline { account, ending: None, until: now, held: held.since(open.held) }),
             None => self.closed.iter().rev().find(|closed| closed.account.request == id).cloned(),
+        }
+    }
+
+    /// Every open request and every closed one that is kept, in the order in which they came.
+    pub(crate) fn summaries(&self, now: Nanos) -> Vec<RequestSummary> {
+        let open = self.open.keys().filter_map(|&id| Some(RequestSummary::of(self.ledger.of(id)?, None, now)));
+        let mut all: Vec<RequestSummary> = self.closed.iter().map(Timeline::summary).chain(open).collect();
+        all.sort_unstable_by_key(|summary| (summary.arrived, summary.request));
+        all
+    }
+
+    /// One of them.
+    pub(crate) fn summary(&self, id: RequestId, now: Nanos) -> Option<RequestSummary> {
+        match self.ledger.of(id) {
+            Some(account) => Some(RequestSummary::of(account, None, now)),
+            None => self.closed.iter().rev().find(|closed| closed.account.request == id).map(Timeline::summary),
         }
     }
 

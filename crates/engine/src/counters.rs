@@ -2,11 +2,12 @@
 //! is counted anywhere else.
 
 use ledger::{Account, News, Totals};
-use scheduler::{FinishReason, Nanos, PrefixStats, StepRecord, SwapStats};
+use scheduler::{FinishReason, Nanos, PrefixStats, RequestId, StepRecord, SwapStats};
 
 use crate::accounts::{Closed, Ending};
 use crate::door::ServiceClass;
 use crate::output::Timings;
+use crate::work::PhaseWork;
 
 /// What the scheduler holds at a moment.
 #[derive(Clone, Copy, Debug)]
@@ -26,15 +27,39 @@ pub struct Histogram {
     pub counts: Vec<u64>,
     /// Sum of all observations.
     pub sum: f64,
+    /// For each bucket, the last request that is known to have an observation in it.
+    pub exemplars: Vec<Option<Exemplar>>,
+}
+
+/// A request that has an observation in a bucket: where to look for what the bucket counts.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Exemplar {
+    /// Which.
+    pub request: RequestId,
+    /// What was observed.
+    pub value: f64,
+    /// When it was known, in the engine's time.
+    pub at: Nanos,
 }
 
 impl Histogram {
     fn new(bounds: &'static [f64]) -> Histogram {
-        Histogram { bounds, counts: vec![0; bounds.len() + 1], sum: 0.0 }
+        let buckets = bounds.len() + 1;
+        Histogram { bounds, counts: vec![0; buckets], sum: 0.0, exemplars: vec![None; buckets] }
+    }
+
+    /// Remembers whose an observation was. It is counted elsewhere, before this.
+    fn mark(&mut self, exemplar: Exemplar) {
+        let bucket = self.bucket(exemplar.value);
+        self.exemplars[bucket] = Some(exemplar);
+    }
+
+    fn bucket(&self, value: f64) -> usize {
+        self.bounds.partition_point(|&bound| bound < value)
     }
 
     fn observe(&mut self, value: f64) {
-        let bucket = self.bounds.partition_point(|&bound| bound < value);
+        let bucket = self.bucket(value);
         self.counts[bucket] += 1;
         self.sum += value;
     }
@@ -145,6 +170,10 @@ pub struct Stats {
     pub stolen_seconds: [f64; 2],
     /// Seconds in which somebody held the engine: no part of any other time.
     pub held_seconds: f64,
+    /// What steps asked of the machine: prefill, decode.
+    pub work: [PhaseWork; 2],
+    /// Age of the request that has waited longest for its first token and still does; 0 where nobody waits.
+    pub oldest_waiting_seconds: f64,
     /// Waiting of clients for tokens that came, by owner.
     pub owners: Totals,
     /// What the cost model said of steps of decode alone, of prefill alone, and of both.
@@ -200,6 +229,8 @@ impl Default for Stats {
             step_seconds: 0.0,
             stolen_seconds: [0.0; 2],
             held_seconds: 0.0,
+            work: Default::default(),
+            oldest_waiting_seconds: 0.0,
             owners: Totals::default(),
             predictions: Default::default(),
             targets_met: [[0; 3]; 3],
@@ -272,6 +303,17 @@ impl Stats {
     /// A request is over: by its end, and, if it has its answers, by its times and targets.
     pub(crate) fn closed(&mut self, closed: &Closed, timings: &Timings) {
         let account = &closed.account;
+        let mark = |histogram: &mut Histogram, value| {
+            histogram.mark(Exemplar { request: account.request, value, at: closed.until });
+        };
+        // Of its gaps the longest: somebody looks for what is in the upper buckets.
+        let longest = account.answers().map(|answer| answer.longest_gap).max().filter(|gap| *gap > Nanos(0));
+        if let Some(gap) = longest {
+            mark(&mut self.inter_token_latency, gap.as_secs_f64());
+        }
+        if closed.ending == Ending::Finished {
+            mark(&mut self.time_to_first_token, timings.ttft_ms / 1e3);
+        }
         match closed.ending {
             Ending::Cancelled => self.finished_cancelled += 1,
             Ending::Failed => self.finished_error += 1,

@@ -120,6 +120,8 @@ pub struct RawRequest {
     pub may_be_urgent: bool,
     /// Now, in seconds since 1970, for chat templates that write the date.
     pub now: Option<i64>,
+    /// Whether the stream tells how far the prompt is read ([`Output::Progress`](crate::Output::Progress)).
+    pub progress: bool,
 }
 
 impl RawRequest {
@@ -154,6 +156,7 @@ impl RawRequest {
             tenant: None,
             may_be_urgent: true,
             now: None,
+            progress: false,
         }
     }
 }
@@ -196,6 +199,9 @@ pub struct ValidatedRequest {
     pub(crate) tenant: u64,
     pub(crate) targets: Targets,
     pub(crate) class: ServiceClass,
+    /// Its client wants to hear how far its prompt is read. Nothing that is computed depends on it, so no recording
+    /// has it.
+    pub(crate) progress: bool,
 }
 
 impl ValidatedRequest {
@@ -311,6 +317,7 @@ pub(crate) fn validate(
         tenant,
         targets,
         class,
+        progress: raw.progress,
     })
 }
 

@@ -5,9 +5,11 @@
 //!                                    \--> accounts     whose every millisecond was; the only clock of a request
 //!                                           \--> counters   what /metrics shows
 //!                                            --> recent     steps, ends and gaps for those who watch
-//!                                            --> history    lengths and moments for what-if
+//!                                            --> history    lengths and moments for what-if (past.rs)
+//!                                            --> minutes    the last of them, second by second (history.rs)
 //!                                            --> fill       when the cache will be full
 //!                                            --> turnover   how often a request ends
+//!                                            --> worked     what steps asked of the machine, by phase
 //! ```
 //!
 //! The core makes one call per fact and knows none of the views; a view sees facts and closed accounts, and never the
@@ -21,12 +23,14 @@ use crate::accounts::{Accounts, Closed, Ending};
 use crate::counters::{Gauges, Stats};
 use crate::door::ValidatedRequest;
 use crate::fill::Fill;
+use crate::history::History;
 use crate::keeper::Upkeep;
 use crate::output::{Timings, Usage};
 use crate::past::PastLog;
 use crate::recent::Recent;
 use crate::recording::{Line, Tape};
 use crate::turnover::Turnover;
+use crate::work::Worked;
 use crate::yardstick::Yardstick;
 
 /// Something that happened to the engine. Times are the engine's.
@@ -156,8 +160,10 @@ pub(crate) struct Log {
     pub(crate) counters: Stats,
     pub(crate) recent: Recent,
     pub(crate) history: PastLog,
+    pub(crate) minutes: History,
     pub(crate) fill: Fill,
     pub(crate) turnover: Turnover,
+    pub(crate) worked: Worked,
     /// What the machine can do; `None` where nobody measured it.
     pub(crate) yardstick: Option<Yardstick>,
     /// What steps cost; likewise.
@@ -172,8 +178,10 @@ impl Log {
             counters: Stats::default(),
             recent: Recent::default(),
             history: PastLog::bounded(block_size),
+            minutes: History::default(),
             fill: Fill::default(),
             turnover: Turnover::default(),
+            worked: Worked::default(),
             yardstick: None,
             upkeep: None,
         }
@@ -197,12 +205,15 @@ impl Log {
                 self.accounts.open(&request, validated.class, held);
             }
             Fact::Step { record, .. } => {
-                let Log { accounts, counters, recent, .. } = self;
+                let Log { accounts, counters, recent, minutes, .. } = self;
+                minutes.step(&record, gauges);
                 accounts.step(&record, cost, &mut |news| {
+                    minutes.news(&news);
                     counters.news(news);
                     recent.news(news);
                 });
                 counters.step(&record);
+                self.worked.step(&record);
                 if let Some(yardstick) = &mut self.yardstick {
                     yardstick.step(&record);
                 }
@@ -237,6 +248,7 @@ impl Log {
         self.counters.closed(&closed, &timings);
         self.recent.closed(&closed);
         self.history.closed(&closed.account);
+        self.minutes.closed(&closed.account);
         self.turnover.closed(&closed);
         let receipt = Receipt { request: id, usage: Usage::of(&closed.account), timings };
         self.accounts.keep(closed);

@@ -26,6 +26,7 @@ mod counters;
 mod door;
 mod fill;
 mod healing;
+mod history;
 mod journal;
 mod keeper;
 pub mod kept;
@@ -41,11 +42,14 @@ pub mod replaying;
 mod serve;
 mod start;
 mod stream;
+mod summary;
 mod thread;
 mod tiers;
 mod turnover;
 mod waiting;
+mod wall;
 mod watch;
+mod work;
 mod yardstick;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -63,26 +67,30 @@ use tokio::sync::oneshot;
 
 pub use accounts::{Ending, Timeline};
 pub use calibrate::{Calibrated, Calibration};
-pub use counters::{Histogram, Met, Predictions, Stats};
+pub use counters::{Exemplar, Histogram, Met, Predictions, Stats};
 pub use door::{
     MAX_ANSWERS, MAX_LOGIT_BIAS, MAX_LOGPROBS, MAX_SALT_BYTES, MAX_STOP_BYTES, MAX_STOP_STRINGS, MAX_STOP_TOKENS,
     Prompt, RawRequest, Rejection, ServiceClass, ValidatedRequest,
 };
+pub use history::Second;
 pub use kernels::room::Limit as MemoryLimit;
 pub use kernels::{Arithmetic, Certainty, DeviceInfo, DeviceLimits, Isa, KvDtype, WeightClass};
 pub use ledger;
 pub use live::{InScene, KvMap, LoggedStep, Percentiles, Place, Scene};
 pub use memory::available_bytes as available_memory;
-pub use output::{Outlet, Output, RequestError, Timings, TokenLogprob, Usage};
+pub use output::{Outlet, Output, PromptProgress, RequestError, Timings, TokenLogprob, Usage};
 pub use recent::{End, Ended};
 pub use scheduler::{FinishReason, RequestId};
 pub use serve::{Held, Observe, Serve, Watching};
 pub use start::{DefaultTarget, EngineOptions, StartError, Starting};
 pub use stream::Stream;
+pub use summary::{RequestState, RequestSummary};
 pub use text::chat_template::ChatMessage;
 #[doc(hidden)]
 pub use tiers::Store;
 pub use tiers::SwapDisk;
+pub use wall::UnixNanos;
+pub use work::PhaseWork;
 
 use crate::clock::Clock;
 use crate::command::{Command, Hold};
@@ -286,6 +294,7 @@ impl Engine {
             return Err(SubmitError::ShuttingDown);
         }
         let (at, held) = self.0.clock.now_and_held();
+        drop(self.0.clock.look());
         let ticket = shared.requests.enter(request.place()).map_err(|no_room| {
             let (waiting, retry_after) = (shared.requests.waiting(), self.retry_after());
             match no_room {
@@ -351,6 +360,9 @@ impl Engine {
         let mut stats = log.counters.clone();
         stats.held_seconds = held.as_secs_f64();
         stats.owners = *log.accounts.totals();
+        stats.work = log.worked.phases;
+        let oldest = log.accounts.oldest_waiting();
+        stats.oldest_waiting_seconds = oldest.map_or(0.0, |arrived| now.since(arrived).as_secs_f64());
         stats.kv_seconds_to_full = log.fill.seconds_to_full(now, self.0.model.num_blocks);
         drop(log);
         stats.prefill_backlog_seconds = self.0.shared.forecast().backlog().as_secs_f64();
@@ -411,6 +423,20 @@ impl Engine {
         self.log().accounts.timeline(id, now, held)
     }
 
+    /// Every request that waits or runs, and the last ones that ended, in the order in which they came.
+    ///
+    /// Cost: a copy of some 150 bytes for each, under the lock that a step takes to write down what it did.
+    pub fn requests(&self) -> Vec<RequestSummary> {
+        let now = self.0.clock.now();
+        self.log().accounts.summaries(now)
+    }
+
+    /// One of them.
+    pub fn request(&self, id: RequestId) -> Option<RequestSummary> {
+        let now = self.0.clock.now();
+        self.log().accounts.summary(id, now)
+    }
+
     /// Nanoseconds since the engine started, without those in which somebody held it: what all moments are measured in.
     pub fn now(&self) -> Nanos {
         self.0.clock.now()
@@ -420,6 +446,11 @@ impl Engine {
     /// held.
     pub fn since_start(&self, at: Nanos) -> Nanos {
         self.0.clock.since_start(at)
+    }
+
+    /// What a clock on the wall showed at one of its moments.
+    pub fn unix(&self, at: Nanos) -> UnixNanos {
+        self.0.clock.unix(at)
     }
 
     /// For how long it was held until now.

@@ -30,6 +30,7 @@ use crate::recording::{self, Header, RecordError};
 use crate::thread::{Shared, run};
 use crate::tiers::{Store, SwapDisk, Tiers, open_unnamed};
 use crate::waiting::{Counted, Waiting};
+use crate::work::Worked;
 use crate::yardstick::Yardstick;
 use crate::{Engine, Inner, ModelInfo, memory};
 
@@ -331,7 +332,7 @@ impl Engine {
     ) -> Result<Engine, StartError> {
         let clock = Clock::start();
         let targets = Arc::new(LiveTargets::new(model.targets));
-        let mut log = Log::new(options.block_size);
+        let mut log = Log { worked: Worked::of(model.demands()), ..Log::new(options.block_size) };
         log.yardstick = options.limits.map(|limits| Yardstick::new(model.demands(), limits));
         log.upkeep = model.calibrated.as_ref().map(|calibrated| {
             let (len, blocks) = (model.max_model_len, model.num_blocks);
@@ -343,7 +344,8 @@ impl Engine {
         let waiting = Waiting::new(options.max_queued_requests, options.max_queued_tokens, options.is_shared);
         let shared = Arc::new(Shared::new(Counted::new(waiting)));
         let tiers = tiers(options, &model, forward.block_bytes(), clock.clone())?;
-        let header = Header::of(&model, options.as_stored, scheduler.limits(), scheduler.cost_model());
+        let mut header = Header::of(&model, options.as_stored, scheduler.limits(), scheduler.cost_model());
+        header.began_unix_ns = Some(clock.unix(Nanos(0)).0);
         let tape = options.record.as_deref().map(|path| recording::record(path, &header)).transpose()?;
         let limits = scheduler.limits().clone();
         let mut core = EngineCore::new(scheduler, forward, model.tokenizer.clone(), options.seed, log.clone());

@@ -197,6 +197,12 @@ impl ApiError {
         ApiError::new(kind, Some("simulating"), "Another simulation is running: one at a time.")
     }
 
+    /// 503: one trace at a time.
+    pub(crate) fn tracing() -> ApiError {
+        let kind = Kind::Unavailable { retry_after_s: 2 };
+        ApiError::new(kind, Some("tracing"), "Another trace is being written: one at a time.")
+    }
+
     /// 503: served now, the request would miss its target.
     pub(crate) fn late(predicted: Duration, target: Duration, retry_after: Duration) -> ApiError {
         // Rounded up: who comes back a moment too early is refused again.
@@ -239,6 +245,15 @@ impl ApiError {
         self
     }
 
+    /// What a log says of it: the kind of fault and the field, and nothing that a client wrote at length.
+    pub(crate) fn in_short(&self) -> String {
+        let code = self.code.unwrap_or(if self.kind == Kind::BadRequest { "bad_request" } else { "error" });
+        match &self.param {
+            Some(param) => format!("{code}: {}", param.chars().take(64).collect::<String>()),
+            None => code.to_owned(),
+        }
+    }
+
     #[cfg(test)]
     pub(crate) fn message(&self) -> &str {
         &self.message
@@ -249,7 +264,8 @@ impl ApiError {
         self.param.as_deref()
     }
 
-    fn status(&self) -> StatusCode {
+    /// The status of its answer.
+    pub(crate) fn status(&self) -> StatusCode {
         match self.kind {
             Kind::BadRequest => StatusCode::BAD_REQUEST,
             Kind::Unauthorized => StatusCode::UNAUTHORIZED,

@@ -19,6 +19,7 @@ use roofline::ModelShape;
 
 use crate::app::App;
 use crate::error::ApiError;
+use crate::query;
 use crate::routes::{Caller, json_body};
 
 /// What is known by now of this machine and of what runs on it.
@@ -75,12 +76,7 @@ pub(crate) async fn answer_of_config(
 const CONFIG: &str = "config.json";
 
 fn answered(query: &str, shape: Option<ModelShape>, app: &App) -> Result<Response, ApiError> {
-    let pairs: Vec<(Cow<'_, str>, Cow<'_, str>)> = query
-        .split('&')
-        .filter(|pair| !pair.is_empty())
-        .map(|pair| pair.split_once('=').unwrap_or((pair, "")))
-        .map(|(name, value)| (decoded(name), decoded(value)))
-        .collect();
+    let pairs: Vec<(Cow<'_, str>, Cow<'_, str>)> = query::pairs(query).collect();
     let refused = |problem: plan::Problem| {
         let message = format!("'{}': {}.", problem.field, problem.problem);
         ApiError::bad_request(message).with_param(problem.field)
@@ -105,55 +101,5 @@ fn answered(query: &str, shape: Option<ModelShape>, app: &App) -> Result<Respons
             Ok((headers, plan.svg()).into_response())
         }
         _ => Err(ApiError::bad_request("'format': not one of json, svg.").with_param("format")),
-    }
-}
-
-/// A part of a query as it was meant: `+` is a space, `%2F` a slash. What is no text becomes replacement characters,
-/// which no name and no number has.
-fn decoded(text: &str) -> Cow<'_, str> {
-    if !text.contains(['%', '+']) {
-        return Cow::Borrowed(text);
-    }
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((&first, more)) = rest.split_first() {
-        let hex = |digits: &[u8]| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok();
-        match (first, more.get(..2).and_then(hex)) {
-            (b'%', Some(byte)) => {
-                bytes.push(byte);
-                rest = &more[2..];
-            }
-            (b'+', _) => {
-                bytes.push(b' ');
-                rest = more;
-            }
-            _ => {
-                bytes.push(first);
-                rest = more;
-            }
-        }
-    }
-    Cow::Owned(String::from_utf8_lossy(&bytes).into_owned())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn queries_are_decoded_once() {
-        let table = [
-            ("plain", "plain"),
-            ("2%2Fmin", "2/min"),
-            ("a+b%20c", "a b c"),
-            ("%252F", "%2F"),
-            ("100%", "100%"),
-            ("%zz", "%zz"),
-            ("%ff", "\u{fffd}"),
-            ("%C3%BC", "ü"),
-        ];
-        for (text, wanted) in table {
-            assert_eq!(decoded(text), wanted, "{text}");
-        }
     }
 }

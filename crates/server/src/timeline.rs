@@ -20,6 +20,7 @@ use serde_json::{Map, Value, json};
 
 use crate::auth::Tenant;
 use crate::otel::TraceParent;
+use crate::{moment, why};
 
 /// Requests whose names are kept.
 const KEPT: usize = 1024;
@@ -27,6 +28,8 @@ const KEPT: usize = 1024;
 /// One HTTP request and what it became in the engine.
 pub(crate) struct Served {
     pub(crate) tenant: Option<Tenant>,
+    /// The number of its key, counted from 1: how a log names it.
+    pub(crate) key: Option<usize>,
     /// The answer's `id`.
     pub(crate) response_id: String,
     /// The header X-Request-Id of the answer: the caller's own name for it, or ours.
@@ -40,6 +43,8 @@ pub(crate) struct Served {
 /// Who asks, as the front of the server knows it.
 pub(crate) struct Asker {
     pub(crate) tenant: Option<Tenant>,
+    /// The number of its key, counted from 1.
+    pub(crate) key: Option<usize>,
     pub(crate) request_id: String,
     /// The span that this request is part of.
     pub(crate) parent: Option<TraceParent>,
@@ -92,6 +97,19 @@ impl Registry {
         }
     }
 
+    /// The same within a sentence.
+    pub(crate) fn words(&self, tenant: Option<Tenant>, id: RequestId) -> String {
+        match self.name(tenant, id) {
+            Value::String(name) => name,
+            number => format!("request {number} of somebody else"),
+        }
+    }
+
+    /// The tenant's requests whose names are kept, the newest last.
+    pub(crate) fn of(&self, tenant: Option<Tenant>) -> Vec<Arc<Served>> {
+        self.lock().served.iter().filter(|served| served.tenant == tenant).cloned().collect()
+    }
+
     fn lock(&self) -> MutexGuard<'_, Newest> {
         self.newest.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -140,12 +158,16 @@ impl Reader<'_> {
         };
         let mut prompt = Map::new();
         prompt.insert("state".into(), state.into());
+        // Every other moment is counted from this one.
+        moment::insert(&mut prompt, "arrived", self.engine, account.arrived);
         prompt.insert("until_ms".into(), since(timeline.until).into());
         prompt.insert("held_ms".into(), ms(timeline.held).into());
         prompt.insert("ttft_ms".into(), account.first_token.map(since).into());
         let targets = json!({"ttft_ms": account.targets.ttft.map(ms), "tpot_ms": account.targets.tpot.map(ms)});
         prompt.insert("targets".into(), targets);
         prompt.extend(self.sums(&account.bill));
+        let name = |id| self.registry.words(self.tenant, id);
+        prompt.insert("why".into(), why::tell(timeline, &name).into());
         prompt.insert("median_gap_ms".into(), ms(account.median_gap()).into());
         prompt.insert("late_tokens".into(), self.gaps(account, &account.late_gaps()));
         prompt.insert("longest_gaps".into(), self.gaps(account, &account.longest_gaps));
@@ -253,6 +275,7 @@ mod tests {
     fn served(tenant: u8, response: &str, request: &str, id: u64) -> Arc<Served> {
         Arc::new(Served {
             tenant: Some([tenant; 32]),
+            key: Some(usize::from(tenant)),
             response_id: response.into(),
             request_id: request.into(),
             requests: vec![RequestId(id)],

@@ -3,12 +3,13 @@
 import type { App } from "../app";
 import { add, el, say, show } from "../dom";
 import { exampleButton, STORY } from "../examples";
-import { decodeDistance, newest, prefillDistance, type Distance } from "../limits";
+import { decodeDistance, lastKnown, newest, prefillDistance, type Distance } from "../limits";
 import { Roofline } from "../roofline";
 import { Series } from "../series";
 import { RequestTable } from "../table";
 import { Timeline } from "../timeline";
 import { ms, percent, short } from "../units";
+import { Story } from "../why";
 
 /** Steps of so many ms of work make up the big numbers. */
 const WINDOW_MS = 3000;
@@ -20,6 +21,7 @@ export function mount(root: HTMLElement, app: App): () => void {
   const series = new Series(app);
   const roofline = new Roofline(app);
   const table = new RequestTable(app);
+  const story = new Story(app);
   const gauges = { prefill: new Gauge("prefill", "Prefill", "compute"), decode: new Gauge("decode", "Decode", "bandwidth") };
   const tiles = new Tiles(app);
   // Its last steps come with the feed, a moment after its answer.
@@ -40,6 +42,7 @@ export function mount(root: HTMLElement, app: App): () => void {
     el("section", { class: "gauges", "aria-label": "Distance to the limits of this machine" }, gauges.prefill.element, gauges.decode.element),
     tiles.element,
     el("section", { class: "panel timeline-panel", "aria-label": "Timeline" }, timeline.element, empty),
+    story.element,
     el("section", { "aria-label": "Over time" }, series.element),
     el(
       "section",
@@ -55,24 +58,34 @@ export function mount(root: HTMLElement, app: App): () => void {
   const refresh = (): void => {
     timer = 0;
     const steps = newest(feed.log.steps, WINDOW_MS);
-    gauges.prefill.tell(prefillDistance(steps, app.info.limits), app);
-    gauges.decode.tell(decodeDistance(steps, app.info.limits), app);
+    const before = (phase: "prefill" | "decode") => lastKnown(phase, feed.log.steps, WINDOW_MS, app.info.limits);
+    gauges.prefill.tell(prefillDistance(steps, app.info.limits) ?? before("prefill"), app);
+    gauges.decode.tell(decodeDistance(steps, app.info.limits) ?? before("decode"), app);
     tiles.tell();
     show(empty, feed.log.requests.size === 0);
   };
   // Chat links to the lane of an answer; the feed may tell of it a moment later.
-  let sought = new URLSearchParams(location.hash.split("?")[1]).get("request");
+  let sought: string | null = null;
   const seek = (): void => {
-    if (sought != null && timeline.reveal(sought)) sought = null;
+    // A stranger's request has a number for a name.
+    if (sought != null && timeline.reveal(/^\d+$/.test(sought) ? Number(sought) : sought)) sought = null;
   };
+  // So does a board, whose request may be older than the lanes: its story is told all the same.
+  const follow = (): void => {
+    sought = new URLSearchParams(location.hash.split("?")[1]).get("request");
+    void story.tell(sought ?? "");
+    seek();
+  };
+  window.addEventListener("hashchange", follow);
   const stop = feed.subscribe(() => {
     seek();
     timer ||= window.setTimeout(refresh, REFRESH_MS);
   });
-  seek();
+  follow();
   refresh();
   return () => {
     stop();
+    window.removeEventListener("hashchange", follow);
     clearTimeout(timer);
     for (const part of [timeline, series, roofline, table]) part.end();
   };
@@ -100,16 +113,20 @@ class Gauge {
     );
   }
 
-  tell(distance: Distance | null, app: App): void {
+  /** With an `age` it is what was last known: none of the newest steps was of this phase. */
+  tell(distance: (Distance & { age?: number }) | null, app: App): void {
     const share = distance?.share ?? null;
+    this.element.classList.toggle("stale", distance?.age != null);
     say(this.number, share == null ? "–" : percent(share));
     this.bar.style.transform = `scaleX(${Math.min(1, share ?? 0)})`;
     say(this.detail, this.words(distance, app));
   }
 
-  private words(distance: Distance | null, app: App): string {
+  private words(distance: (Distance & { age?: number }) | null, app: App): string {
     const prefill = this.phase === "prefill";
-    if (!distance) return prefill ? "No prefill in the last 3 s." : "No decode-only step in the last 3 s.";
+    if (!distance) return prefill ? "No prefill since this page was opened." : "No decode-only step since this page was opened.";
+    const since = prefill ? "no prefill" : "no decode-only step";
+    const age = distance.age == null ? "" : ` Last known ${ms(distance.age)} ago: ${since} in the last 3 s.`;
     const unit = prefill ? "FLOP/s" : "B/s";
     const { limits } = app.info;
     const limit = limits && (prefill ? limits.matrix_flops : limits.read_bandwidth);
@@ -117,7 +134,7 @@ class Gauge {
     const tokens = `${short(distance.tokens).trim()} ${prefill ? "prompt" : "output"} tokens per second`;
     const cache = !prefill && limits?.in_cache ? " The weights stay in the processor's cache, and its bandwidth is the limit." : "";
     const doubt = limits?.not_sure ? ` The limits are not sure: ${limits.not_sure}.` : "";
-    return `${rate} · ${tokens} in such steps.${cache}${doubt}`;
+    return `${rate} · ${tokens} in such steps.${cache}${doubt}${age}`;
   }
 }
 
@@ -144,7 +161,8 @@ class Tiles {
     };
     set("Running", String(stats.running), stats.paused ? "the engine is paused" : `of ${this.app.info.max_num_seqs} slots`);
     this.values.get("Waiting")!.value.classList.toggle("news", stats.waiting > 0);
-    set("Waiting", String(stats.waiting), stats.prefill_backlog_ms >= 1 ? `prefill backlog ${ms(stats.prefill_backlog_ms)}` : "no prefill backlog");
+    const backlog = stats.prefill_backlog_ms >= 1 ? `prefill backlog ${ms(stats.prefill_backlog_ms)}` : "no prefill backlog";
+    set("Waiting", String(stats.waiting), stats.oldest_waiting_ms >= 1 ? `oldest ${ms(stats.oldest_waiting_ms)} · ${backlog}` : backlog);
     set("Time to first token", ms(stats.ttft_p50_ms), stats.ttft_p99_ms == null ? "median" : `median · p99 ${ms(stats.ttft_p99_ms)}`);
     set("Inter-token latency", ms(stats.itl_p50_ms), stats.itl_p99_ms == null ? "median" : `median · p99 ${ms(stats.itl_p99_ms)}`);
     const full = stats.kv_seconds_to_full;

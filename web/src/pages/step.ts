@@ -87,7 +87,7 @@ export function mount(root: HTMLElement, app: App): () => void {
     slider.value = String(shown.id);
     slider.setAttribute("aria-valuetext", `step ${shown.id}`);
     say(where, `${shown.id.toLocaleString("en")} of ${first.id.toLocaleString("en")}–${last.id.toLocaleString("en")}`);
-    say(sentence, story(shown));
+    say(sentence, story(shown, app.feed.log.wall.clock(shown.at, 3)));
     pass.show(shown);
     costs.show(shown);
     map.show(shown.id);
@@ -112,7 +112,7 @@ export function mount(root: HTMLElement, app: App): () => void {
 }
 
 /** What a step did, as a person would say it. */
-function story(step: Step): string {
+function story(step: Step, began: string): string {
   const parts: string[] = [];
   step.prefill.forEach((row, i) => {
     const name = shortName(step.prefillOf[i]!.name);
@@ -128,7 +128,7 @@ function story(step: Step): string {
     step.blocks.evicted > 0 && `${step.blocks.evicted} of which lost a cached prefix`,
     step.blocks.copied > 0 && `copied ${step.blocks.copied}`,
   ].filter((part) => part !== false);
-  return `Step ${step.id.toLocaleString("en")} ${parts.join("; it ") || "carried no rows"}.${blocks.length > 0 ? ` It ${blocks.join(", ")}.` : ""}${waiting}`;
+  return `Step ${step.id.toLocaleString("en")} ${parts.join("; it ") || "carried no rows"}.${blocks.length > 0 ? ` It ${blocks.join(", ")}.` : ""}${waiting} It began at ${began}.`;
 }
 
 /** Pause, one step, resume. */

@@ -16,3 +16,4 @@ pub(crate) mod serve;
 pub(crate) mod sim;
 pub(crate) mod top;
 pub(crate) mod whatif;
+pub(crate) mod why;

@@ -9,17 +9,18 @@ use kernels::limits::Limits;
 use launch::{Calibrate, Settings};
 use scheduler::{Nanos, Targets};
 use serde_json::{Value, json};
-use server::{ApiKey, ServeError, Server, ServerOptions, Stop};
+use server::{ApiKey, ServeError, Server, ServerOptions, SlowOptions, Stop};
 
 use crate::console::{note, put_line};
 use crate::failure::Failure;
 use crate::figures::{self, bytes, operations, peak};
 use crate::flags::ServeFlags;
+use crate::log::Lines;
 use crate::{environment, keys, models, narrower};
 
 /// Threads that move bytes between sockets and the engine. The cores belong to the kernels; these mostly sleep.
 const IO_THREADS: usize = 2;
-/// Time for the end of a recording to reach the disk.
+/// Time for the end of a recording to reach the disk, and for that of the log to be read.
 const LAST_LINES: Duration = Duration::from_secs(5);
 
 /// Runs the command.
@@ -52,6 +53,7 @@ pub(crate) fn serve(flags: &ServeFlags) -> Result<(), Failure> {
         server.run(stop).await;
         engine.finish_recording(LAST_LINES);
         engine.keep_costs();
+        Lines::finish(LAST_LINES);
         Ok(())
     })
 }
@@ -125,6 +127,7 @@ fn server_options(flags: &ServeFlags, api_keys: Vec<ApiKey>, hold_token: &Option
         ui: !flags.no_ui,
         hold_token: hold_token.clone(),
         otel: environment::otel(),
+        slow: SlowOptions { ttft: flags.slow_ttft, gap: flags.slow_gap },
         ..ServerOptions::default()
     }
 }
@@ -187,7 +190,7 @@ fn start_lines(settings: &Settings, model: &ModelInfo, limits: &Limits, address:
         (
             "limits",
             format!(
-                "{} read (decode), {peak} (prefill){}",
+                "{} (decode), {peak} (prefill){}",
                 figures::read_limit(limits, model.weight_bytes),
                 figures::not_sure(limits.doubt())
             ),

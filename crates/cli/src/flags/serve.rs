@@ -1,12 +1,13 @@
 //! Flags of `serve`: where it listens, whom it answers, how a step is bounded, what may wait.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args;
 use engine::SwapDisk;
 
 use super::shared::ModelFlags;
-use super::values::{count, many, rows, rows_or_zero, seats, size, swap_disk, target};
+use super::values::{count, many, rows, rows_or_zero, seats, size, swap_disk, target, time};
 
 /// Flags of `serve`.
 #[derive(Args, Debug)]
@@ -116,6 +117,13 @@ pub(crate) struct ServeFlags {
     /// It holds prompts and answers (as token ids) and is readable by its owner only.
     #[arg(long, value_name = "FILE")]
     pub(crate) record: Option<PathBuf>,
+    /// Warn in the log of each request whose first token took at least so long (2s, 500ms), and say in words where the
+    /// time went and who delayed it.
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub(crate) slow_ttft: Option<Duration>,
+    /// The same of each request that had at least so long between two of its tokens.
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub(crate) slow_gap: Option<Duration>,
     /// Let whoever has the link that the start prints hold this server and make it step by step (the buttons of the
     /// page; POST /live/pause, /live/step, /live/resume with the link's token). A held server makes everybody wait; it
     /// moves again 30 seconds after nobody watches.

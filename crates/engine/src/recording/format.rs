@@ -1,14 +1,14 @@
 //! The file: a header, then one JSON object per line.
 //!
 //! ```text
-//! {"twostroke_recording":3,"model":"lantern","limits":{..},"cost":{..},..}
+//! {"twostroke_recording":3,"model":"lantern","began_unix_ns":1795375863000000000,"limits":{..},"cost":{..},..}
 //! {"admit":{"id":1,"now":..,"arrived":..,"prompt":[..],..}}
 //! {"step":{"n":0,"from":..,"to":..,"decode":[],"prefill":[[1,0,12,0]],"tokens":[[411]],"failed":[],..,"digest":".."}}
 //! {"stop":[1,0]}   {"cancel":[2,..]}   {"idle":..}   {"abandoned":..}   {"restart":{..}}
 //! "end"
 //! ```
 //!
-//! Times are nanoseconds since the engine began. A step's line spells out what people ask about; `digest` is a hash of
+//! Times are nanoseconds since the engine began, which was at `began_unix_ns` on the wall. A step's line spells out what people ask about; `digest` is a hash of
 //! everything in its record. Seconds of the cost model are text, because they must come back with the same bits.
 //! A last line that was cut off is left out; without `"end"` the recording was cut off.
 
@@ -51,6 +51,9 @@ pub struct Header {
     /// Order of sums of 16-bit products, as `--arithmetic` names it.
     #[serde(default = "before_there_was_a_choice")]
     pub arithmetic: String,
+    /// What a clock on the wall showed at moment 0, nanoseconds since 1970 UTC. A recording of before may not have it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub began_unix_ns: Option<u64>,
     limits: LimitsEntry,
     cost: Option<CostEntry>,
 }
@@ -70,6 +73,7 @@ impl Header {
             as_stored,
             kv_dtype: model.kv_dtype.name().to_owned(),
             arithmetic: model.arithmetic.name().to_owned(),
+            began_unix_ns: None,
             limits: LimitsEntry::of(limits),
             cost: cost.map(CostEntry::of),
         }

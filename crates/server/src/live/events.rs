@@ -7,7 +7,7 @@ use std::fmt::Write;
 use engine::ledger::{RowShares, row_shares};
 use engine::{
     DeviceLimits, End, Ended, FinishReason, InScene, KvMap, LoggedStep, ModelInfo, Observe, Percentiles, RequestId,
-    Scene,
+    Scene, Second,
 };
 use roofline::{Demands, peak};
 use scheduler::{BlockUse, Blocked, CostModel, Nanos, PreemptionMode, RecordRow, StepRecord};
@@ -211,6 +211,53 @@ fn thousandths(text: &mut String, value: u64) {
     text.remove(start);
 }
 
+/// `event: history`: what came before the first step of the feed, a row for each second in which there was one.
+pub(crate) fn history(text: &mut String, seconds: &[Second], engine: &dyn Observe) {
+    let rows: Vec<Value> = seconds
+        .iter()
+        .map(|second| {
+            let queries = second.queried_tokens;
+            let hits = (queries > 0).then(|| second.hit_tokens as f64 / queries as f64);
+            let [ttft50, ttft99] = pair(second.ttft_ms);
+            let [gap50, gap99] = pair(second.gap_ms);
+            json!([
+                ms(second.began),
+                second.prefill_tokens,
+                second.decode_tokens,
+                second.running,
+                second.waiting,
+                second.used_blocks,
+                second.cached_blocks,
+                hits,
+                ttft50,
+                ttft99,
+                gap50,
+                gap99,
+            ])
+        })
+        .collect();
+    let columns = [
+        "at",
+        "prefill_tokens",
+        "decode_tokens",
+        "running",
+        "waiting",
+        "used_blocks",
+        "cached_blocks",
+        "hits",
+        "ttft_p50_ms",
+        "ttft_p99_ms",
+        "itl_p50_ms",
+        "itl_p99_ms",
+    ];
+    let data = json!({"total_blocks": engine.model().num_blocks, "columns": columns, "seconds": rows});
+    let _ = write!(text, "event: history\ndata: {data}\n\n");
+}
+
+fn pair(of: Option<[f64; 2]>) -> [Option<f64>; 2] {
+    of.map_or([None; 2], |pair| pair.map(|ms| Some((ms * 1e3).round() / 1e3)))
+}
+
 /// `event: ended`.
 pub(crate) fn ended(text: &mut String, ended: &Ended, names: &mut Names, registry: &Registry) {
     let ending = match ended.end {
@@ -222,6 +269,9 @@ pub(crate) fn ended(text: &mut String, ended: &Ended, names: &mut Names, registr
     let data = json!({
         "at": ms(ended.at),
         "ending": ending,
+        "arrived": ms(ended.arrived),
+        "queue_ms": nullable(ended.first_scheduled.map(|first| ms(first.since(ended.arrived)))),
+        "longest_gap_ms": ms(ended.longest_gap),
         "ttft_ms": nullable(ended.ttft_ms),
         "tpot_ms": nullable(ended.tpot_ms),
         "prompt_tokens": ended.prompt_tokens,
@@ -303,12 +353,13 @@ pub(crate) fn limits(limits: &DeviceLimits, model: &ModelInfo) -> Value {
     })
 }
 
-/// `event: stats`: gauges and counters of `/metrics`, and the percentiles of the last 256 times to first token and of
-/// the last 2,048 times from token to token.
+/// `event: stats`: gauges and counters of `/metrics`, and the percentiles of the last 256 times to first token (who still
+/// waits counts with his age) and of the last 2,048 times from token to token.
 pub(crate) fn stats(text: &mut String, now: Nanos, engine: &dyn Observe, percentiles: [Option<Percentiles>; 2]) {
     let ([ttft, itl], stats) = (percentiles, engine.stats());
     let data = json!({
         "at": ms(now),
+        "unix_ms": engine.unix(now).as_millis_f64(),
         "running": stats.running_requests,
         "waiting": stats.waiting_requests,
         "used_blocks": stats.used_blocks,
@@ -317,6 +368,7 @@ pub(crate) fn stats(text: &mut String, now: Nanos, engine: &dyn Observe, percent
         // JSON has no infinity: null is "not as it goes now".
         "kv_seconds_to_full": nullable(Some(stats.kv_seconds_to_full).filter(|seconds| seconds.is_finite())),
         "prefill_backlog_ms": stats.prefill_backlog_seconds * 1e3,
+        "oldest_waiting_ms": stats.oldest_waiting_seconds * 1e3,
         "steps": stats.steps,
         "prefill_tokens": stats.prefill_tokens,
         "decode_tokens": stats.decode_tokens,

@@ -28,6 +28,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 const STATS_EVERY: Duration = Duration::from_millis(500);
 /// Steps that a new reader gets who does not say after which.
 const FIRST_STEPS: u64 = 512;
+/// Ends of requests that such a reader gets: their lanes are gone, and what is known of them is in the end.
+const FIRST_ENDS: u64 = 256;
 /// Steps written at once.
 const STEPS_AT_ONCE: usize = 128;
 /// A reader who is so many steps behind goes on with the newest.
@@ -53,6 +55,8 @@ pub(crate) struct Feed {
     place: Place,
     /// Has the steps that it asked for, and now wants the newest.
     is_live: bool,
+    /// Was not told yet what there was before.
+    wants_history: bool,
     look: Interval,
     /// On the machine's clock: the engine's stands still while somebody holds it, and who holds it watches.
     last_stats: Option<Instant>,
@@ -77,6 +81,9 @@ impl Feed {
             Some(after) => after.saturating_add(1).min(place.step),
             None => place.step.saturating_sub(FIRST_STEPS),
         };
+        if wishes.after.is_none() {
+            place.end = place.end.saturating_sub(FIRST_ENDS);
+        }
         let mut look = tokio::time::interval(LOOK_EVERY);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Ok(Feed {
@@ -85,6 +92,7 @@ impl Feed {
             watch,
             place,
             is_live: false,
+            wants_history: wishes.after.is_none(),
             look,
             last_stats: None,
             was_paused: false,
@@ -102,6 +110,9 @@ impl Feed {
     fn news(&mut self) -> String {
         let mut text = String::new();
         let now = self.app.engine.now();
+        if std::mem::take(&mut self.wants_history) {
+            events::history(&mut text, &self.watch.seconds(), &*self.app.engine);
+        }
         self.steps.clear();
         self.ended.clear();
         let newest = self.watch.newest();

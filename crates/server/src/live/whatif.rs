@@ -21,7 +21,7 @@ use tokio::sync::oneshot;
 use crate::app::App;
 use crate::error::ApiError;
 use crate::live::events::{self, Names, Prices};
-use crate::live::{number, pairs, unknown};
+use crate::query;
 use crate::routes::json_body;
 
 /// Minutes that may be asked about.
@@ -102,14 +102,15 @@ fn refused(error: WhatIfError) -> ApiError {
 fn question(query: &str) -> Result<(u64, Changes), ApiError> {
     let mut minutes = MINUTES;
     let mut changes = Changes::default();
-    for (name, value) in pairs(query) {
-        let count = || match number(name, value)? {
+    for (name, value) in query::pairs(query) {
+        let (name, value) = (&*name, &*value);
+        let count = || match query::number(name, value)? {
             count @ 1..=0xffff_ffff => Ok(count as usize),
             _ => Err(ApiError::bad_request(format!("{name} must be at least 1 and fit 32 bits.")).with_param(name)),
         };
         match name {
             "minutes" => {
-                minutes = number(name, value)?;
+                minutes = query::number(name, value)?;
                 if !(1..=MOST_MINUTES).contains(&minutes) {
                     let message = format!("minutes must be between 1 and {MOST_MINUTES}.");
                     return Err(ApiError::bad_request(message).with_param(name));
@@ -122,7 +123,7 @@ fn question(query: &str) -> Result<(u64, Changes), ApiError> {
             "kv_blocks" => changes.kv_blocks = Some(count()?),
             "ttft_slo" => changes.ttft = Some(target(name, value)?),
             "tpot_slo" => changes.tpot = Some(target(name, value)?),
-            _ => return Err(unknown(name)),
+            _ => return Err(query::unknown(name)),
         }
     }
     Ok((minutes, changes))
@@ -133,14 +134,8 @@ fn target(name: &str, value: &str) -> Result<Option<Nanos>, ApiError> {
     if value == "off" {
         return Ok(None);
     }
-    let (digits, unit) = match (value.strip_suffix("ms"), value.strip_suffix('s')) {
-        (Some(digits), _) => (digits, 1.0),
-        (None, Some(digits)) => (digits, 1e3),
-        (None, None) => (value, 1.0),
-    };
-    let plain = digits.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
-    match digits.parse::<f64>().map(|number| number * unit) {
-        Ok(ms) if plain && (0.1..=3.6e6).contains(&ms) => Ok(Some(Nanos((ms * 1e6) as u64))),
+    match query::milliseconds(value) {
+        Some(ms) if (0.1..=3.6e6).contains(&ms) => Ok(Some(Nanos((ms * 1e6) as u64))),
         _ => {
             let message = format!("{name} must be a time between 0.1ms and 3600s, such as 500ms or 2s, or off.");
             Err(ApiError::bad_request(message).with_param(name))

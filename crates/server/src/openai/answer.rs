@@ -16,20 +16,23 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use engine::{
-    FinishReason, Output, RequestError, ServiceClass, Stream, Timings, TokenLogprob, Usage, ValidatedRequest,
+    FinishReason, Output, PromptProgress, RequestError, ServiceClass, Stream, Timings, TokenLogprob, Usage,
+    ValidatedRequest,
 };
 use hyper::body::{Body, Bytes, Frame};
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::access;
 use crate::app::App;
 use crate::charge::{self, Charge};
 use crate::error::ApiError;
+use crate::openai::cost::Cost;
 use crate::openai::params::Delivery;
 use crate::openai::whole::{List, Numbers, Whole};
 use crate::openai::wire::{
     ChatChoice, ChatChunk, ChatLogprobs, ChatMessageOut, Delta, Envelope, TextChoice, TextLogprobs, TokenTexts,
-    WireTimings, WireUsage, fingerprint,
+    WireProgress, WireTimings, WireUsage, fingerprint,
 };
 use crate::otel::Guard;
 use crate::timeline::{Asker, Served};
@@ -39,6 +42,16 @@ use crate::timeline::{Asker, Served};
 pub(crate) enum Form {
     Chat,
     Completion,
+}
+
+impl Form {
+    /// The route.
+    pub(crate) fn route(self) -> &'static str {
+        match self {
+            Form::Chat => "/v1/chat/completions",
+            Form::Completion => "/v1/completions",
+        }
+    }
 }
 
 /// Requests that passed the door, and how their answer is to look.
@@ -79,6 +92,8 @@ pub(crate) struct Outputs {
     charge: Option<Charge>,
     /// Dropped last, with the streams: then the request has ended, or is cancelled.
     _span: Option<Guard>,
+    /// The same for the log.
+    access: access::Guard,
 }
 
 impl Outputs {
@@ -105,6 +120,7 @@ impl Outputs {
         let response_id = app.response_id(plan.form);
         let served = Arc::new(Served {
             tenant: asker.tenant,
+            key: asker.key,
             response_id,
             request_id: asker.request_id,
             requests,
@@ -115,7 +131,8 @@ impl Outputs {
             let operation = if plan.form == Form::Chat { "chat" } else { "text_completion" };
             Guard::new(exporter, served.clone(), plan.delivery.model.clone(), operation, asker.parent)
         });
-        Ok(Outputs { streams, served, turn: 0, charge: Some(charge), _span: span })
+        let access = access::Guard::new(app.access.clone(), served.clone(), plan.form.route(), streamed);
+        Ok(Outputs { streams, served, turn: 0, charge: Some(charge), _span: span, access })
     }
 
     /// When the last of the prompts was likely to have its first token, at the moment they were submitted.
@@ -157,10 +174,12 @@ impl Outputs {
 struct Totals {
     usage: Usage,
     timings: Timings,
+    cost: Cost,
 }
 
 impl Totals {
-    fn add(&mut self, usage: &Usage, timings: &Timings) {
+    fn add(&mut self, app: &App, answers: usize, usage: &Usage, timings: &Timings) {
+        self.cost.add(timings, &app.demands, app.engine.model().max_num_batched_tokens, answers);
         self.usage.prompt_tokens += usage.prompt_tokens;
         self.usage.completion_tokens += usage.completion_tokens;
         self.usage.cached_tokens += usage.cached_tokens;
@@ -221,7 +240,8 @@ impl<'a> Format<'a> {
     fn timings(&self, totals: &Totals) -> WireTimings {
         let wants_detail = self.plan.delivery.timings_detail;
         let detail = wants_detail.then(|| self.app.reader(self.served.tenant).detail(self.served));
-        WireTimings::of(&totals.timings, detail)
+        let phases = totals.cost.phases(self.app.engine.device_limits().as_ref(), &self.app.demands);
+        WireTimings::of(&totals.timings, phases, detail)
     }
 
     fn envelope<C>(&self, object: &'static str, choices: Vec<C>) -> Envelope<'a, C> {
@@ -235,14 +255,15 @@ impl<'a> Format<'a> {
             choices,
             usage: None,
             timings: None,
+            prompt_progress: None,
             prompt_logprobs: None,
             prompt_token_ids: None,
         }
     }
 }
 
-/// Waits for the whole answer; its body is written while it is read.
-pub(crate) async fn collect(app: &Arc<App>, plan: &Plan, mut outputs: Outputs) -> Result<Whole, ApiError> {
+/// Waits for the whole answer; its body is written while it is read. With where its time went.
+pub(crate) async fn collect(app: &Arc<App>, plan: &Plan, mut outputs: Outputs) -> Result<(Whole, Timings), ApiError> {
     let prompts = outputs.prompts();
     let mut answers: Vec<Answer> = Vec::new();
     answers.resize_with(prompts.len() * plan.num_answers, Answer::default);
@@ -251,6 +272,8 @@ pub(crate) async fn collect(app: &Arc<App>, plan: &Plan, mut outputs: Outputs) -
     while let Some((prompt, output)) = outputs.next().await {
         let first = prompt * plan.num_answers;
         match output {
+            // Only streams ask for it.
+            Output::Progress(_) => {}
             Output::PromptLogprobs(logprobs) => prompt_logprobs[prompt] = logprobs,
             Output::Token { answer, token, text, logprob } => {
                 let answer = &mut answers[first + answer];
@@ -265,10 +288,15 @@ pub(crate) async fn collect(app: &Arc<App>, plan: &Plan, mut outputs: Outputs) -
                 answer.finish_reason = Some(finish_reason);
                 answer.stop_reason = stop_reason;
             }
-            Output::Done { usage, timings } => totals.add(&usage, &timings),
-            Output::Failed(error) => return Err(error.into()),
+            Output::Done { usage, timings } => totals.add(app, plan.num_answers, &usage, &timings),
+            Output::Failed(error) => {
+                let error = ApiError::from(error);
+                outputs.access.answered(error.status().as_u16());
+                return Err(error);
+            }
         }
     }
+    outputs.access.answered(200);
     let logprobs = answers.iter_mut().map(|answer| std::mem::take(&mut answer.logprobs)).collect();
     let frame = Format { app, plan, served: &outputs.served, created: app.now() };
     let (json, lists) = match plan.form {
@@ -283,7 +311,7 @@ pub(crate) async fn collect(app: &Arc<App>, plan: &Plan, mut outputs: Outputs) -
         echoes: plan.logprobs && !plan.echo.is_empty(),
         as_ids: plan.delivery.tokens_as_ids,
     };
-    Ok(Whole::new(app.clone(), numbers, &json, &lists, outputs.charge.take()))
+    Ok((Whole::new(app.clone(), numbers, &json, &lists, outputs.charge.take()), totals.timings))
 }
 
 /// A body whose lists are still empty, and which they are, in their order.
@@ -420,6 +448,7 @@ impl Writer {
         let first = prompt * self.plan.num_answers;
         match output {
             Output::PromptLogprobs(logprobs) => self.prompt_logprobs[prompt] = logprobs,
+            Output::Progress(progress) => events.push_back(self.progress(first, &progress)),
             Output::Token { answer, token, text, logprob } => {
                 let piece = Piece { text, token: Some(token), logprob, ..Piece::default() };
                 self.choices[first + answer].num_tokens += 1;
@@ -436,7 +465,7 @@ impl Writer {
                 }
             }
             Output::Done { usage, timings } => {
-                self.totals.add(&usage, &timings);
+                self.totals.add(&self.app, self.plan.num_answers, &usage, &timings);
                 self.undone -= 1;
                 if self.undone == 0 {
                     self.finish(events);
@@ -516,6 +545,22 @@ impl Writer {
         };
         text.push_str(&framed(&json(&self.chunk(index, chunk, piece.timings))));
         text.into()
+    }
+
+    /// A chunk that brings nothing to its choice: it opens when its first token comes.
+    fn progress(&self, index: usize, progress: &PromptProgress) -> Bytes {
+        let progress = Some(WireProgress::of(progress));
+        let json = match self.plan.form {
+            Form::Chat => {
+                let chunk = ChatChunk { index, ..ChatChunk::default() };
+                json(&Envelope { prompt_progress: progress, ..self.chunk(index, chunk, None) })
+            }
+            Form::Completion => {
+                let choice = TextChoice { index, ..TextChoice::default() };
+                json(&Envelope { prompt_progress: progress, ..self.chunk(index, choice, None) })
+            }
+        };
+        event(&json)
     }
 
     fn text_event(&self, index: usize, opens: bool, piece: Piece, offset: &mut usize) -> Bytes {

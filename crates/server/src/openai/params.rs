@@ -38,6 +38,8 @@ pub(crate) struct Delivery {
     pub(crate) tokens_as_ids: bool,
     /// The owners of all times, beside `timings`.
     pub(crate) timings_detail: bool,
+    /// How far the prompt is read, in chunks before the first token.
+    pub(crate) progress: bool,
     /// Who asked, for the log.
     pub(crate) user: Option<String>,
     /// The tier of service that was asked for.
@@ -65,9 +67,14 @@ pub(crate) fn delivery(fields: &mut Fields, app: &App) -> Result<Delivery, ApiEr
         token_ids: fields.boolean("return_token_ids")?.unwrap_or(false),
         tokens_as_ids: fields.boolean("return_tokens_as_token_ids")?.unwrap_or(false),
         timings_detail: fields.boolean("timings_detail")?.unwrap_or(false),
+        progress: fields.boolean("return_progress")?.unwrap_or(false),
         user: user(fields)?,
         tier: service_tier(fields)?,
     };
+    if delivery.progress && !stream {
+        let message = "'return_progress' has a meaning only when 'stream' is true.";
+        return Err(ApiError::bad_request(message).with_param("return_progress"));
+    }
     if let Some(mut options) = fields.object("stream_options")? {
         if !stream {
             let message = "'stream_options' has a meaning only when 'stream' is true.";
