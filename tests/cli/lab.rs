@@ -79,9 +79,10 @@ fn a_lab_measures_and_explains() {
     let intensity = |index: usize| points(2)[index]["intensity"].as_f64().expect("a number");
     assert!(intensity(0) < intensity(1) && intensity(1) < intensity(2));
     assert_eq!(directory.read("lab.csv").lines().count(), 1 + 4 + 3 + 3);
-    for name in ["prefill.svg", "position.svg", "batch.svg", "roofline.svg"] {
-        let svg = directory.read(name);
-        assert!(svg.starts_with("<svg ") && svg.contains("<circle"), "{name}");
+    let square = "width=\"6.4\"";
+    for (name, mark) in [("prefill", square), ("position", "<circle"), ("batch", "<circle"), ("roofline", square)] {
+        let svg = directory.read(&format!("{name}.svg"));
+        assert!(svg.starts_with("<svg ") && svg.contains(mark), "{name}");
     }
     let html = directory.read("lab.html");
     assert_eq!(html.matches("<svg ").count(), 4);

@@ -159,7 +159,7 @@ mod tests {
     fn work(index: usize) -> Work {
         let mut work = Work::default();
         (0..1 + index % 5).for_each(|row| work.add_decode(100 + 10 * row + index));
-        if index % 8 == 0 {
+        if index.is_multiple_of(8) {
             work.add_chunk(0, 300, true);
         }
         work
@@ -230,7 +230,7 @@ mod tests {
     #[test]
     fn what_was_never_seen_follows() {
         let mut healing = Healing::new(machine(8.0));
-        let mut only_decode = (1..400).filter(|index| index % 8 != 0);
+        let mut only_decode = (1..400_usize).filter(|index| !index.is_multiple_of(8));
         let healed = only_decode.find_map(|index| healing.step(&work(index), took(&machine(1.0), index, 0.0)));
         let cost = healed.expect("it is worth a file").cost;
         let off = cost.seconds(&work(8)) / machine(1.0).seconds(&work(8));

@@ -197,7 +197,7 @@ mod tests {
     fn work(index: usize) -> Work {
         let mut work = Work::default();
         work.add_decode(100);
-        if index % 5 == 0 {
+        if index.is_multiple_of(5) {
             work.add_chunk(0, 256, true);
         }
         work

@@ -44,8 +44,8 @@ pub fn measure(pool: &Pool, isa: Isa, arithmetic: Arithmetic, seconds: f64) -> L
     let bf16 = used(Class::Bf16).unwrap_or(float);
     let (fastest_int8, fastest_bf16) = (fastest(&[Class::Int8]), fastest(&[Class::Float, Class::Bf16]));
     let readable = Readable::of(pool);
-    let memory = readable.from_memory(pool, Duration::from_secs_f64(seconds * 0.375));
-    let cache = readable.from_cache(pool, Duration::from_secs_f64(seconds * 0.125));
+    let memory = readable.of_memory(pool, Duration::from_secs_f64(seconds * 0.375));
+    let cache = readable.of_last_cache(pool, Duration::from_secs_f64(seconds * 0.125));
     Limits {
         read_bandwidth: memory.rate,
         // A cache that seems slower than memory is one of a core that somebody else had.

@@ -485,7 +485,7 @@ impl World {
             tpot_slo_ms: (heeds_targets && rng.percent(40)).then(|| rng.within(1..=40) as f64),
             tenant: rng.percent(50).then(|| [rng.within(0..=2) as u8; 32]),
             // Drawn from what is drawn already: the seeds stay what they are.
-            progress: prompt.len() % 3 == 0,
+            progress: prompt.len().is_multiple_of(3),
             ..RawRequest::new(Prompt::Tokens(prompt))
         }
     }

@@ -64,7 +64,7 @@ impl Readable {
 
     /// Bytes per second from memory: many short passes, each over the next part, so that what is read was read long
     /// ago.
-    pub(super) fn from_memory(&self, pool: &Pool, budget: Duration) -> Figure {
+    pub(super) fn of_memory(&self, pool: &Pool, budget: Duration) -> Figure {
         let lines = self.lines();
         let (mut pass, mut at) = (0, 0);
         rate(pool, budget, Series::new(Threads::Share, FIRST_LINES.min(lines.len() / 2), lines.len() / 2), |size| {
@@ -82,7 +82,7 @@ impl Readable {
 
     /// Bytes per second from the last cache: half of what it holds, again and again. `None` where its size is not
     /// known, or as large as the memory for it.
-    pub(super) fn from_cache(&self, pool: &Pool, budget: Duration) -> Option<Figure> {
+    pub(super) fn of_last_cache(&self, pool: &Pool, budget: Duration) -> Option<Figure> {
         let half = self.cache_bytes / 2 / size_of::<[u64; 8]>();
         let part = self.lines().get(..half).filter(|part| !part.is_empty())?;
         let mut pass = 0;
