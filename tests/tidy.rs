@@ -736,13 +736,12 @@ fn routes_and_fields_are_in_the_guide() {
     let files = ["params.rs", "chat.rs", "completions.rs"].map(|file| format!("crates/server/src/openai/{file}"));
     let sources: String = files.iter().filter_map(text).collect();
     let kinds = ["boolean", "integer", "integers", "list", "number", "object", "string", "take"];
-    let fields = kinds.iter().flat_map(|kind| {
-        let marks = ["(", " "].map(|before| format!("{before}fields.{kind}(\""));
-        let reads = marks.iter().flat_map(|mark| sources.split(mark.as_str()));
-        // Parts of a message are no fields of a request.
-        let names = reads.filter_map(|rest| rest.split_once("\")?")).map(|(name, _)| name.to_string());
-        names.filter(|name| name.chars().all(|c| c.is_ascii_lowercase() || c == '_')).collect::<Vec<_>>()
-    });
+    let named = |call: &str| -> Vec<String> {
+        let names = sources.split(call).skip(1).filter_map(|rest| rest.split('"').next());
+        names.map(str::to_owned).collect()
+    };
+    let fields = kinds.iter().flat_map(|kind| named(&format!("fields.{kind}(\"")));
+    // Parts of a message are no fields of a request.
     let inner = ["role", "name", "content", "text", "type"];
     let wanted: BTreeSet<String> = routes.chain(fields.filter(|name| !inner.contains(&name.as_str()))).collect();
     assert!(wanted.len() > 40, "they are found: {wanted:?}");

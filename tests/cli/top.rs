@@ -92,8 +92,8 @@ fn whatever_cannot_be_watched_is_told_in_one_line() {
         (&["--once", "--url", "localhost"], "does not begin with http://"),
         (&["--once", "--url", &url(&locked)], "--api-key"),
         (&["--once", "--url", &url(&locked), "--api-key", "sk-b"], "--api-key"),
-        (&["--once", "--url", &url(&blind)], "no twostroke server with a live view"),
-        (&["--once", "--url", &format!("http://127.0.0.1:{port}")], "no twostroke server"),
+        (&["--once", "--url", &url(&blind)], "not a twostroke server with a live view"),
+        (&["--once", "--url", &format!("http://127.0.0.1:{port}")], "not a twostroke server"),
         (&["--url", &url(&blind)], "--once"),
         (&["--once", "--api-key", "a\nb"], "unprintable"),
     ];

@@ -366,6 +366,8 @@ export class Timeline {
       canvas.setPointerCapture(event.pointerId);
       moved = 0;
       begun = event.shiftKey || event.offsetY < AXIS ? this.timeAt(event.offsetX) : null;
+      // What one begins to measure stands still.
+      if (begun != null) this.setFollow(false);
     });
     on("pointermove", (event) => {
       const before = held.get(event.pointerId);

@@ -33,16 +33,16 @@ extern crate alloc;
 mod account;
 mod booking;
 mod owed;
-mod parts;
 mod prices;
+mod row_shares;
 mod tally;
 mod waits;
 
 pub use account::{
     Account, AnswerTimes, Bill, Cost, Gap, LATE_FLOOR, LATE_MEDIANS, Named, Owner, Shares, Visit, Wait, late_above,
 };
-pub use parts::{Parts, parts};
 pub use prices::ROWS_OF_A_PASS;
+pub use row_shares::{RowShares, row_shares};
 pub use scheduler::Nanos;
 
 use alloc::collections::BTreeMap;

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ledger::{Account, Cost, Ledger, Owner, Shares, late_above, parts};
+use ledger::{Account, Cost, Ledger, Owner, Shares, late_above, row_shares};
 use scheduler::cost::{Knot, Terms};
 use scheduler::{
     CostModel, Event, Limits, Nanos, Priority, Request, RequestId, RowOutput, Scheduler, Step, StepOutput, StepRecord,
@@ -495,7 +495,7 @@ fn a_picture_of_a_step_shows_the_shares_of_the_accounts() {
         for _ in 0..3 {
             world.step(20 * MS, 0);
         }
-        assert!(parts(&world.record, cost.as_ref()).is_empty(), "answers alone pay alike");
+        assert!(row_shares(&world.record, cost.as_ref()).is_empty(), "answers alone pay alike");
         let gaps = |world: &World, id| world.ledger.account(RequestId(id)).expect("it is open").bill.gaps;
         let before = [1, 2].map(|id| gaps(&world, id));
         for id in [3, 4] {
@@ -505,7 +505,7 @@ fn a_picture_of_a_step_shows_the_shares_of_the_accounts() {
         world.step(took, 0);
         let record = &world.record;
         assert_eq!((record.decode.len(), record.prefill.len()), (2, 2));
-        let shares = parts(record, cost.as_ref());
+        let shares = row_shares(record, cost.as_ref());
         assert_eq!(shares.len(), 4);
         for (id, before) in [1, 2].into_iter().zip(before) {
             let row = record.decode.iter().position(|row| row.request == RequestId(id)).expect("it has a row");

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use engine::ledger::{Parts, parts};
+use engine::ledger::{RowShares, row_shares};
 use engine::{
     DeviceLimits, End, Ended, FinishReason, InScene, KvMap, LoggedStep, ModelInfo, Observe, Percentiles, RequestId,
     Scene, Second,
@@ -92,7 +92,7 @@ impl Prices {
 
 /// A step as one object.
 pub(crate) fn step_object(text: &mut String, number: u64, record: &StepRecord, names: &Names, prices: &Prices) {
-    let parts = parts(record, prices.cost.as_ref());
+    let parts = row_shares(record, prices.cost.as_ref());
     let (of_decode, of_prefill) = parts.split_at(record.decode.len().min(parts.len()));
     text.push_str("{\"id\":");
     integer(text, number);
@@ -173,7 +173,7 @@ fn begin_row(text: &mut String, index: usize, row: &RecordRow, names: &Names) {
 }
 
 /// Whose the step's time was, seen from a row: `,"own":0.213,"other_prefill":0.702`.
-fn shares(text: &mut String, parts: Option<&Parts>) {
+fn shares(text: &mut String, parts: Option<&RowShares>) {
     let Some(parts) = parts else { return };
     for (name, share) in [(",\"own\":", parts.own), (",\"other_prefill\":", parts.other_prefill)] {
         text.push_str(name);

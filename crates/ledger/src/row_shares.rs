@@ -14,7 +14,7 @@ use crate::{Price, Prices};
 
 /// Shares of the time that a step's rows took, from 0 to 1. What is left of 1 belongs to other requests' decode rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Parts {
+pub struct RowShares {
     /// What its own rows would have cost alone.
     pub own: f64,
     /// What the prompts of other requests made of it.
@@ -23,7 +23,7 @@ pub struct Parts {
 
 /// The parts of every row, those of decode first, each in the record's order. `cost`: what predicted the step. Nothing
 /// where nobody's prompt shares the step with anybody: there everybody pays alike for the pass over the weights.
-pub fn parts(record: &StepRecord, cost: Option<&CostModel>) -> Vec<Parts> {
+pub fn row_shares(record: &StepRecord, cost: Option<&CostModel>) -> Vec<RowShares> {
     let first = |rows: &[RecordRow]| rows.first().map(|row| row.request);
     let Some(one) = first(&record.prefill) else { return Vec::new() };
     let rows = || record.decode.iter().map(|row| (row, false)).chain(record.prefill.iter().map(|row| (row, true)));
@@ -51,8 +51,9 @@ pub fn parts(record: &StepRecord, cost: Option<&CostModel>) -> Vec<Parts> {
             if others.rows > 0.0 { others.at(per_row) } else { 0.0 }
         });
         let total = own + decode + prefill;
-        if total > 0.0 { Parts { own: own / total, other_prefill: prefill / total } } else { Parts::default() }
+        if total > 0.0 { RowShares { own: own / total, other_prefill: prefill / total } } else { RowShares::default() }
     };
-    let shares: BTreeMap<RequestId, Parts> = groups.into_iter().map(|(request, group)| (request, of(group))).collect();
+    let shares: BTreeMap<RequestId, RowShares> =
+        groups.into_iter().map(|(request, group)| (request, of(group))).collect();
     rows().map(|(row, _)| shares[&row.request]).collect()
 }
