@@ -76,7 +76,8 @@ fn each_request_is_a_line_and_a_slow_one_is_a_warning_in_words() {
     let slow: Vec<&str> = log.lines().filter(|line| line.contains(" slow: ")).collect();
     assert_eq!(slow.len(), 1, "{log}");
     assert!(slow[0].contains(" WARN slow: The first token came after ") && slow[0].contains(id), "{}", slow[0]);
-    assert!(slow[0].contains("reading its own prompt"), "{}", slow[0]);
+    // Whose time it was is the machine's business too.
+    assert!(slow[0].contains(" of prefill (") && slow[0].contains(" Of that: "), "{}", slow[0]);
     assert!(!log.contains("Once upon"), "nothing of what was said: {log}");
 }
 
@@ -107,7 +108,7 @@ fn why_tells_of_one_and_lists_the_slowest() {
         let lines: Vec<&str> = told.stdout.lines().collect();
         assert!(lines[0].starts_with(&format!("{id} (a/b?c): finished, came at 20")), "{told:?}");
         assert!(lines[1].starts_with("The first token came after ") && lines[1].contains("of prefill"), "{told:?}");
-        assert!(lines[2].starts_with("Of that: ") && lines[2].contains("reading its own prompt"), "{told:?}");
+        assert!(lines[2].starts_with("Of that: ") && lines[2].contains(" %)"), "{told:?}");
         assert!(told.stdout.contains("Then 6 tokens came in "), "{told:?}");
     }
     let json: Value = why(&[&id, "--json"]).json();
@@ -115,7 +116,7 @@ fn why_tells_of_one_and_lists_the_slowest() {
 
     let listed = why(&[]);
     assert_eq!(listed.stdout.matches(&id).count(), 2, "in both lists: {listed:?}");
-    assert!(listed.stdout.contains("own_prefill"), "{listed:?}");
+    assert!(listed.stdout.contains("finished"), "{listed:?}");
     assert_eq!(why(&["--json"]).json()["ttft"][0]["id"], json!(id));
     assert!(why(&["--since", "2100-01-01T00:00:00Z"]).stdout.contains("no request is known"));
     for (arguments, said) in [
