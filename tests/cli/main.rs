@@ -20,3 +20,4 @@ mod sim;
 mod templates;
 mod terminal;
 mod top;
+mod verify;

@@ -7,6 +7,7 @@ use scheduler::{FinishReason, Nanos, PrefixStats, StepRecord, SwapStats};
 use crate::accounts::{Closed, Ending};
 use crate::door::ServiceClass;
 use crate::output::Timings;
+use crate::verify::SpotChecked;
 
 /// What the scheduler holds at a moment.
 #[derive(Clone, Copy, Debug)]
@@ -133,6 +134,8 @@ pub struct Stats {
     pub swap: SwapStats,
     /// Bytes of a block in a tier.
     pub block_bytes: u64,
+    /// Answers that were computed again.
+    pub spot_checks: SpotChecked,
     pub prefix_queries: u64,
     pub prefix_hits: u64,
     pub finished_stop: u64,
@@ -197,6 +200,7 @@ impl Default for Stats {
             finished_error: 0,
             step_seconds: 0.0,
             held_seconds: 0.0,
+            spot_checks: SpotChecked::default(),
             owners: Totals::default(),
             predictions: Default::default(),
             targets_met: [[0; 3]; 3],

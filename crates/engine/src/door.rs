@@ -120,6 +120,8 @@ pub struct RawRequest {
     pub may_be_urgent: bool,
     /// Now, in seconds since 1970, for chat templates that write the date.
     pub now: Option<i64>,
+    /// Note what receipts of its answers are made of ([`Output::Noted`](crate::Output::Noted)).
+    pub receipt: bool,
 }
 
 impl RawRequest {
@@ -154,6 +156,7 @@ impl RawRequest {
             tenant: None,
             may_be_urgent: true,
             now: None,
+            receipt: false,
         }
     }
 }
@@ -196,6 +199,7 @@ pub struct ValidatedRequest {
     pub(crate) tenant: u64,
     pub(crate) targets: Targets,
     pub(crate) class: ServiceClass,
+    pub(crate) receipt: bool,
 }
 
 impl ValidatedRequest {
@@ -269,6 +273,11 @@ impl ValidatedRequest {
         self.prompt_logprobs
     }
 
+    /// Whether each answer is to have a receipt ([`Output::Noted`](crate::Output::Noted)).
+    pub fn wants_receipt(&self) -> bool {
+        self.receipt
+    }
+
     /// Tokens that each answer may have.
     pub fn max_tokens(&self) -> usize {
         self.stop.max_tokens
@@ -306,6 +315,7 @@ pub(crate) fn validate(raw: RawRequest, model: &ModelInfo, salt_key: &[u8; 32]) 
         tenant,
         targets,
         class,
+        receipt: raw.receipt,
     })
 }
 

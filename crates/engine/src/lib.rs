@@ -42,6 +42,7 @@ mod stream;
 mod thread;
 mod tiers;
 mod turnover;
+mod verify;
 mod waiting;
 mod watch;
 
@@ -71,6 +72,7 @@ pub use ledger;
 pub use live::{InScene, KvMap, LoggedStep, Percentiles, Place, Scene};
 pub use memory::available_bytes as available_memory;
 pub use output::{Outlet, Output, RequestError, Timings, TokenLogprob, Usage};
+pub use receipt;
 pub use recent::{End, Ended};
 pub use scheduler::{FinishReason, RequestId};
 pub use serve::{Held, Observe, Serve, Watching};
@@ -80,6 +82,7 @@ pub use text::chat_template::ChatMessage;
 #[doc(hidden)]
 pub use tiers::Store;
 pub use tiers::SwapDisk;
+pub use verify::{Origin, OriginError, SpotChecked, Verifier, VerifyError};
 
 use crate::clock::Clock;
 use crate::command::{Command, Hold};
@@ -87,6 +90,7 @@ use crate::core::Arrived;
 use crate::journal::Log;
 use crate::quota::NoRoom;
 use crate::thread::Shared;
+use crate::verify::SpotCounts;
 
 /// What is being served.
 #[derive(Debug)]
@@ -115,6 +119,8 @@ pub struct ModelInfo {
     pub block_size: usize,
     /// Blocks of the KV cache.
     pub num_blocks: usize,
+    /// Blocks beside those, for spot checks.
+    pub spot_blocks: usize,
     /// Precision of keys and values.
     pub kv_dtype: KvDtype,
     /// Bytes of the KV cache.
@@ -144,6 +150,8 @@ pub struct ModelInfo {
     pub calibrated: Option<Calibrated>,
     /// Targets of requests that bring none, unless they are of the batch class.
     pub targets: Targets,
+    /// Where the weights are from, for receipts.
+    pub origin: Origin,
 }
 
 impl ModelInfo {
@@ -237,6 +245,7 @@ struct Inner {
     next_id: AtomicU64,
     /// The thread that writes the recording, if there is one.
     recorder: Mutex<Option<JoinHandle<()>>>,
+    spot_counts: Arc<SpotCounts>,
     limits: Limits,
     salt_key: [u8; 32],
     refuse_late: bool,
@@ -353,6 +362,7 @@ impl Engine {
         let open = self.0.shared.requests.open();
         stats.running_requests = open.saturating_sub(stats.waiting_requests);
         stats.total_blocks = self.0.model.num_blocks;
+        stats.spot_checks = self.0.spot_counts.read();
         stats.block_bytes = (self.0.model.kv_bytes_per_token * self.0.model.block_size) as u64;
         stats
     }

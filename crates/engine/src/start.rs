@@ -26,6 +26,7 @@ use crate::journal::Log;
 use crate::recording::{self, Header, RecordError};
 use crate::thread::{Shared, run};
 use crate::tiers::{Store, SwapDisk, Tiers, open_unnamed};
+use crate::verify::{Origin, SpotChecks, SpotCounts, SpotRoom};
 use crate::waiting::{Counted, Waiting};
 use crate::{Engine, Inner, ModelInfo, memory};
 
@@ -101,6 +102,8 @@ pub struct EngineOptions {
     pub tpot: DefaultTarget,
     /// Refuse a request whose first token would come later than its target, instead of serving it late.
     pub refuse_late: bool,
+    /// The share of the answers that are computed again while the engine is idle, 0 to 1.
+    pub spot_check: f64,
     /// Where the model's chat template is compiled and run. In this process, if nobody says otherwise: then a template
     /// can end the process, so that is for models whose template you trust.
     pub template_renderer: Renderer,
@@ -138,6 +141,7 @@ impl Default for EngineOptions {
             ttft: DefaultTarget::None,
             tpot: DefaultTarget::None,
             refuse_late: false,
+            spot_check: 0.0,
             template_renderer: Renderer::InProcess,
             hash_key: [0; 32],
         }
@@ -266,8 +270,14 @@ impl Engine {
         };
         let chat_template = ChatTemplate::load_with(checkpoint, &options.template_renderer)?;
         let sizes = Sizes::of(&config, options, memory_room())?;
-        let Loaded { mut forward, kv, max_model_len, notices, arithmetic } =
+        let Loaded { mut forward, mut kv, max_model_len, notices, arithmetic } =
             load_model(checkpoint, options, &sizes, &mut |loaded| progress(Starting::Loading(loaded)))?;
+        // From here on the cache is what the scheduler has of it.
+        let spot_blocks = match options.spot_check > 0.0 {
+            true => SpotRoom::blocks(kv.blocks, options.block_size, max_model_len),
+            false => 0,
+        };
+        kv.blocks -= spot_blocks;
         let device = forward.device();
         let room = Room {
             rows: options.max_num_batched_tokens,
@@ -297,6 +307,7 @@ impl Engine {
             max_num_batched_tokens: options.max_num_batched_tokens,
             block_size: options.block_size,
             num_blocks: kv.blocks,
+            spot_blocks,
             kv_dtype: kv.dtype,
             kv_bytes: kv.bytes(),
             memory_limit: sizes.limit,
@@ -312,6 +323,7 @@ impl Engine {
             targets: targets(options, &room, calibrated.as_ref()),
             calibrated,
             config,
+            origin: Origin::of(checkpoint, options.as_stored, options.image_directory.clone()),
         });
         Ok((forward, model))
     }
@@ -337,6 +349,16 @@ impl Engine {
         if let Some(tiers) = tiers {
             core.set_tiers(tiers);
         }
+        let spot_counts = Arc::new(SpotCounts::default());
+        if options.spot_check > 0.0 {
+            core.set_spot_checks(SpotChecks::new(
+                options.spot_check,
+                options.seed,
+                model.config.vocab_size,
+                SpotRoom::behind(&model),
+                spot_counts.clone(),
+            ));
+        }
         let (commands, receiver) = unbounded_channel();
         let (thread_shared, thread_clock) = (shared.clone(), clock.clone());
         std::thread::Builder::new()
@@ -351,6 +373,7 @@ impl Engine {
             clock,
             next_id: AtomicU64::new(1),
             recorder: Mutex::new(recorder),
+            spot_counts,
             limits,
             salt_key: options.hash_key,
             refuse_late: options.refuse_late,
@@ -510,6 +533,9 @@ fn check(options: &EngineOptions) -> Result<(), StartError> {
     }
     if options.block_size == 0 || !options.block_size.is_multiple_of(32) || options.block_size > 1024 {
         return refuse("--block-size", "must be a multiple of 32, at most 1024");
+    }
+    if !(0.0..=1.0).contains(&options.spot_check) {
+        return refuse("--spot-check", "must be a share between 0 and 1");
     }
     if options.max_prefill_seqs == 0 {
         return refuse("--max-num-partial-prefills", "must be at least 1");

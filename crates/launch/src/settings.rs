@@ -150,6 +150,8 @@ pub struct Settings {
     pub tpot: Option<DefaultTarget>,
     /// Refuse what would come too late.
     pub refuse_late: bool,
+    /// The share of the answers that are computed again.
+    pub spot_check: f64,
     /// Where the run is recorded.
     pub record: Option<PathBuf>,
     /// Seed of the seeds of requests that name none.
@@ -184,6 +186,7 @@ impl Default for Settings {
             ttft: None,
             tpot: None,
             refuse_late: options.refuse_late,
+            spot_check: options.spot_check,
             record: options.record,
             seed: options.seed,
             hash_key: options.hash_key,
@@ -238,6 +241,7 @@ impl Settings {
             ttft: asked.ttft.unwrap_or(target),
             tpot: asked.tpot.unwrap_or(target),
             refuse_late: asked.refuse_late,
+            spot_check: asked.spot_check,
             record: asked.record,
             seed: asked.seed,
             hash_key: asked.hash_key,

@@ -11,7 +11,7 @@ use std::sync::{Mutex, PoisonError};
 
 use axum::http::StatusCode;
 use engine::ledger::Owner;
-use engine::{Histogram, Predictions, ServiceClass, Stats};
+use engine::{Histogram, Predictions, ServiceClass, SpotChecked, Stats};
 use scheduler::Targets;
 
 use crate::text_pool::TextStats;
@@ -174,6 +174,11 @@ fn counters(page: &mut Page, stats: &Stats) {
         for owner in owners {
             page.sample(&name, &format!("owner=\"{}\"", owner.name()), shares.of(owner).as_secs_f64());
         }
+    }
+    let SpotChecked { equal, different, dropped } = stats.spot_checks;
+    page.family("twostroke_spot_checks_total", "counter", "Answers that were computed again while idle, by what came.");
+    for (result, count) in [("equal", equal), ("different", different), ("dropped", dropped)] {
+        page.sample("twostroke_spot_checks_total", &format!("result=\"{result}\""), count);
     }
     let shared = [
         ("prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache.", stats.prefix_queries),

@@ -206,7 +206,10 @@ async fn converse(
 }
 
 async fn answer(app: Arc<App>, caller: &Caller, job: Job) -> Caught<Response> {
-    let Job { requests, plan } = job;
+    let Job { requests, mut plan } = job;
+    if plan.delivery.receipt {
+        plan.basis = Some(app.basis(&plan.delivery.model).await?);
+    }
     if let Some(user) = &plan.delivery.user {
         // Escaped: a name must not be able to write lines of its own into the log.
         tracing::info!(request_id = ?caller.request_id, user = ?user, "request of a named user");

@@ -15,4 +15,5 @@ pub(crate) mod run;
 pub(crate) mod serve;
 pub(crate) mod sim;
 pub(crate) mod top;
+pub(crate) mod verify;
 pub(crate) mod whatif;

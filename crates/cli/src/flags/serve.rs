@@ -6,7 +6,7 @@ use clap::Args;
 use engine::SwapDisk;
 
 use super::shared::ModelFlags;
-use super::values::{count, many, rows, rows_or_zero, seats, size, swap_disk, target};
+use super::values::{count, many, rows, rows_or_zero, seats, share, size, swap_disk, target};
 
 /// Flags of `serve`.
 #[derive(Args, Debug)]
@@ -112,6 +112,11 @@ pub(crate) struct ServeFlags {
     /// It holds prompts and answers (as token ids) and is readable by its owner only.
     #[arg(long, value_name = "FILE")]
     pub(crate) record: Option<PathBuf>,
+    /// The share of the answers (0.001: one of a thousand) that is computed again in this server while it is idle, and
+    /// compared bit by bit: twostroke_spot_checks_total in /metrics, and an error in the log for one that differs. They
+    /// take at most an eighth of the KV cache, a request that comes goes first, and what there is no time for is dropped.
+    #[arg(long, value_name = "SHARE", value_parser = share, default_value = "0")]
+    pub(crate) spot_check: f64,
     /// Let whoever has the link that the start prints hold this server and make it step by step (the buttons of the
     /// page; POST /live/pause, /live/step, /live/resume with the link's token). A held server makes everybody wait; it
     /// moves again 30 seconds after nobody watches.

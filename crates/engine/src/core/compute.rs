@@ -9,6 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use model::sampler::{SampleKey, Sampled, TokenLogProbs};
 use model::{Batch, Logits};
+use receipt::Digest;
 use scheduler::{RowOutput, Sequence, TokenId};
 
 use super::EngineCore;
@@ -94,11 +95,16 @@ impl EngineCore {
         let (id, first_answer) = (sequence.request_id(), sequence.answer());
         let active = self.active.get_mut(&id).expect("nobody leaves while a step is computed");
         let first_token = self.output.rows.len();
+        let mut digest = None;
         for index in first_answer..first_answer + samples {
             let (answer, stop, params) = (&mut active.answers[index], &active.request.stop, &active.request.sampling);
             let banned: &[TokenId] = if answer.num_tokens < stop.min_tokens { &stop.stop_token_ids } else { &[] };
             let key = SampleKey { seed: active.seed, stream: index as u32, position: position as u64 + 1 };
             self.forward.read_logits(logits, in_pass, &mut self.logit_row);
+            if let Some(notes) = &mut answer.notes {
+                // Answers that begin with the same row share its digest.
+                notes.row(*digest.get_or_insert_with(|| Digest::of_row(&self.logit_row)));
+            }
             match self.sampler.sample(&mut self.logit_row, params, &answer.history, banned, key) {
                 Ok(Sampled { token, logprob, top }) => {
                     answer.logprob = params.logprobs.map(|_| TokenLogprob { token, logprob, top });

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use engine::receipt::{Basis, Receipt, Unsealed};
 use engine::{
     FinishReason, Output, RequestError, ServiceClass, Stream, Timings, TokenLogprob, Usage, ValidatedRequest,
 };
@@ -51,6 +52,8 @@ pub(crate) struct Job {
 pub(crate) struct Plan {
     pub(crate) form: Form,
     pub(crate) delivery: Delivery,
+    /// What receipts share, where they were asked for.
+    pub(crate) basis: Option<Basis>,
     /// Answers per prompt.
     pub(crate) num_answers: usize,
     /// The stop strings, to name the one that ended an answer.
@@ -191,6 +194,7 @@ struct Answer {
     logprobs: Vec<TokenLogprob>,
     finish_reason: Option<&'static str>,
     stop_reason: Value,
+    receipt: Option<Receipt>,
 }
 
 /// `stop` or `length`, and vLLM's `stop_reason`: the stop string or token that did it, `null` for the model's own end.
@@ -202,6 +206,13 @@ fn reasons(plan: &Plan, app: &App, reason: FinishReason, stop_string: Option<usi
             ("stop", token.into())
         }
         (FinishReason::Stop(_), _) => ("stop", Value::Null),
+    }
+}
+
+impl Plan {
+    /// The receipt of an answer; none where none was asked for.
+    fn receipt(&self, unsealed: Unsealed) -> Option<Receipt> {
+        self.basis.clone().map(|basis| unsealed.seal(basis))
     }
 }
 
@@ -258,6 +269,7 @@ pub(crate) async fn collect(app: &Arc<App>, plan: &Plan, mut outputs: Outputs) -
                 answer.tokens.push(token);
                 answer.logprobs.extend(logprob);
             }
+            Output::Noted { answer, unsealed } => answers[first + answer].receipt = plan.receipt(*unsealed),
             Output::Finished { answer, reason, stop_string, text } => {
                 let answer = &mut answers[first + answer];
                 answer.text.push_str(&text);
@@ -299,6 +311,7 @@ impl Format<'_> {
             finish_reason: answer.finish_reason.unwrap_or("stop"),
             stop_reason: answer.stop_reason,
             token_ids: plan.delivery.token_ids.then_some(answer.tokens),
+            receipt: answer.receipt,
         };
         let with_logprobs = if plan.logprobs { answers.len() } else { 0 };
         let mut lists: Vec<_> = (0..with_logprobs).map(|index| (List::Content, index)).collect();
@@ -328,6 +341,7 @@ impl Format<'_> {
                 prompt_logprobs: plan.prompt_logprobs.then(Vec::new),
                 token_ids: plan.delivery.token_ids.then_some(answer.tokens),
                 prompt_token_ids: plan.delivery.token_ids.then(|| prompts[prompt].clone()),
+                receipt: answer.receipt,
             }
         };
         let four = [List::TextOffset, List::TokenLogprobs, List::Tokens, List::TopLogprobs];
@@ -367,6 +381,8 @@ struct Choice {
     started: bool,
     offset: usize,
     num_tokens: usize,
+    /// Goes with its last event.
+    receipt: Option<Receipt>,
 }
 
 /// Turns outputs into events, one per token.
@@ -394,6 +410,7 @@ struct Piece {
     logprob: Option<TokenLogprob>,
     finish: Option<(&'static str, Value)>,
     timings: Option<WireTimings>,
+    receipt: Option<Receipt>,
 }
 
 impl Writer {
@@ -425,13 +442,15 @@ impl Writer {
                 self.choices[first + answer].num_tokens += 1;
                 events.push_back(self.event(first + answer, piece));
             }
+            Output::Noted { answer, unsealed } => self.choices[first + answer].receipt = self.plan.receipt(*unsealed),
             Output::Finished { answer, reason, stop_string, text } => {
                 let (finish_reason, stop_reason) = reasons(&self.plan, &self.app, reason, stop_string);
                 self.unfinished -= 1;
                 if self.unfinished == 0 {
                     self.last = Some((first + answer, text, finish_reason, stop_reason));
                 } else {
-                    let piece = Piece { text, finish: Some((finish_reason, stop_reason)), ..Piece::default() };
+                    let receipt = self.choices[first + answer].receipt.take();
+                    let piece = Piece { text, finish: Some((finish_reason, stop_reason)), receipt, ..Piece::default() };
                     events.push_back(self.event(first + answer, piece));
                 }
             }
@@ -452,7 +471,9 @@ impl Writer {
         let Some((choice, text, finish_reason, stop_reason)) = self.last.take() else { return };
         let timings = Some(self.frame().timings(&self.totals));
         let finish = Some((finish_reason, stop_reason));
-        events.push_back(self.event(choice, Piece { text, finish, timings: timings.clone(), ..Piece::default() }));
+        let receipt = self.choices[choice].receipt.take();
+        let piece = Piece { text, finish, timings: timings.clone(), receipt, ..Piece::default() };
+        events.push_back(self.event(choice, piece));
         if self.plan.delivery.include_usage {
             let frame = self.frame();
             let mut envelope = frame.envelope::<ChatChunk>(self.object(), Vec::new());
@@ -491,8 +512,15 @@ impl Writer {
         let mut text = String::new();
         if opens {
             let delta = Delta { role: Some("assistant"), content: Some(String::new()) };
-            let chunk =
-                ChatChunk { index, delta, logprobs: None, finish_reason: None, stop_reason: None, token_ids: None };
+            let chunk = ChatChunk {
+                index,
+                delta,
+                logprobs: None,
+                finish_reason: None,
+                stop_reason: None,
+                token_ids: None,
+                receipt: None,
+            };
             let mut envelope = self.chunk(index, chunk, None);
             if index == 0 {
                 envelope.prompt_token_ids = self.plan.delivery.token_ids.then(|| self.prompts[0].clone());
@@ -513,6 +541,7 @@ impl Writer {
             finish_reason,
             stop_reason,
             token_ids: self.plan.delivery.token_ids.then(|| piece.token.into_iter().collect()),
+            receipt: piece.receipt,
         };
         text.push_str(&framed(&json(&self.chunk(index, chunk, piece.timings))));
         text.into()
@@ -541,6 +570,7 @@ impl Writer {
             prompt_logprobs: (opens && self.plan.prompt_logprobs).then(|| texts.prompt(&self.prompt_logprobs[prompt])),
             token_ids: self.plan.delivery.token_ids.then(|| piece.token.into_iter().collect()),
             prompt_token_ids: (opens && self.plan.delivery.token_ids).then(|| self.prompts[prompt].clone()),
+            receipt: piece.receipt,
         };
         framed(&json(&self.chunk(index, choice, piece.timings))).into()
     }

@@ -10,6 +10,7 @@ mod host;
 mod live;
 mod otel;
 mod plan;
+mod receipts;
 mod refusals;
 mod script;
 mod site;
