@@ -152,9 +152,11 @@ impl EngineCore {
             arrived: arrived.at,
         };
         self.scheduler.admit(request.clone())?;
+        let is_told = validated.receipt;
         let seed = validated.settle_seed(|| {
             self.next_seed = self.next_seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            self.next_seed
+            // Who reads it in a receipt must not learn the seeds of others.
+            if is_told { secret(self.next_seed, &self.scheduler.limits().hash_key) } else { self.next_seed }
         });
         let is_noted = validated.receipt || self.spot.as_ref().is_some_and(|spot| spot.picks(id));
         let answers = (0..validated.num_answers).map(|_| self.new_answer(&validated, is_noted)).collect();
@@ -406,6 +408,12 @@ impl EngineCore {
     pub(crate) fn cost_model(&self) -> Option<CostModel> {
         self.scheduler.cost_model().cloned()
     }
+}
+
+/// A number from which another cannot be guessed without the key.
+fn secret(number: u64, key: &[u8; 32]) -> u64 {
+    let digest = blake3::keyed_hash(key, &number.to_le_bytes());
+    digest.as_bytes().iter().take(8).fold(0, |number, &byte| number << 8 | u64::from(byte))
 }
 
 /// One line of the log for each.

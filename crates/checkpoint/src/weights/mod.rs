@@ -347,8 +347,8 @@ impl Weights {
 
     /// The digest that names a checkpoint's weights: BLAKE3 over every tensor as it is stored, by name, whichever files
     /// they are in and whatever is made of them in memory. Reads all of them. Fails, too, if a file was written to after
-    /// the second `not_after` since 1970.
-    pub fn digest(checkpoint: &Checkpoint, not_after: Option<i64>) -> Result<[u8; 32], LoadError> {
+    /// `not_after`, seconds and nanoseconds since 1970.
+    pub fn digest(checkpoint: &Checkpoint, not_after: Option<(i64, i64)>) -> Result<[u8; 32], LoadError> {
         digest::digest(checkpoint, not_after)
     }
 

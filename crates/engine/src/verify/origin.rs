@@ -39,14 +39,15 @@ struct Loaded {
     as_stored: bool,
     /// Where the digest is kept for the next start.
     directory: Option<PathBuf>,
-    /// When they had been read, in seconds since 1970.
-    at: i64,
+    /// When they had been read, in seconds and nanoseconds since 1970.
+    at: (i64, i64),
 }
 
 impl Origin {
     /// Of a checkpoint that has just been loaded.
     pub(crate) fn of(checkpoint: &Checkpoint, as_stored: bool, directory: Option<PathBuf>) -> Origin {
-        let at = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64);
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let at = (now.as_secs() as i64, i64::from(now.subsec_nanos()));
         let loaded = Loaded { checkpoint: checkpoint.clone(), as_stored, directory, at };
         Origin { files: Some(loaded), digests: Mutex::default() }
     }

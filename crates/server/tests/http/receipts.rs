@@ -48,7 +48,7 @@ fn assert_equal(receipts: &[Receipt], isa: Isa, rows: usize) {
 
 /// A cache with little room, in which requests push each other out.
 fn crowded() -> EngineOptions {
-    EngineOptions { kv_cache_bytes: Some(2 << 20), kv_swap_bytes: 1 << 20, ..small_engine() }
+    EngineOptions { kv_cache_bytes: Some(3 << 20), kv_swap_bytes: 1 << 20, ..small_engine() }
 }
 
 #[test]
@@ -147,7 +147,9 @@ fn checked(host: &Host, number: u64) -> SpotChecked {
 
 #[test]
 fn spot_checks_find_a_sound_machine_sound_and_leave_the_cache_alone() {
-    let host = Host::with(EngineOptions { spot_check: 1.0, ..crowded() }, local_server());
+    // An eighth of it is for checks: room for the longest answer here.
+    let options = EngineOptions { spot_check: 1.0, kv_cache_bytes: Some(8 << 20), ..crowded() };
+    let host = Host::with(options, local_server());
     let body = json!({"prompt": "Once upon a time there was a fox. ".repeat(9), "max_tokens": 40, "n": 2});
     let first = host.ask("/v1/completions", &body);
     let SpotChecked { equal, .. } = checked(&host, 2);
