@@ -166,7 +166,8 @@ pub enum Cause {
     End,
     /// Something above the tokens that has no effect on them.
     Terms,
-    /// From some token on the machine computed other logits: a fault, or another program.
+    /// From some token on the logits are others: a fault of the machine, another program, or tokens that were put in or left
+    /// out with digests that are not theirs.
     Computation,
 }
 
@@ -191,7 +192,7 @@ impl fmt::Display for Cause {
             Cause::Digests => "digests were changed",
             Cause::End => "where the answer ends",
             Cause::Terms => "what was asked was changed afterwards",
-            Cause::Computation => "what computed it",
+            Cause::Computation => "what computed it from there on, or tokens were put in or left out",
         })
     }
 }
