@@ -60,6 +60,18 @@ pub fn twostroke<S: AsRef<OsStr>>(arguments: &[S]) -> Command {
     command
 }
 
+/// A command run by another one, which is given it as arguments: with its environment and no input.
+pub fn run_by(mut outer: Command, inner: &Command) -> Command {
+    outer.arg(inner.get_program()).args(inner.get_args()).stdin(Stdio::null());
+    for (name, value) in inner.get_envs() {
+        match value {
+            Some(value) => outer.env(name, value),
+            None => outer.env_remove(name),
+        };
+    }
+    outer
+}
+
 /// What a command left behind.
 #[derive(Debug)]
 pub struct Ran {
@@ -123,10 +135,14 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts the built-in model with further arguments and waits until it listens.
+    /// Starts the built-in model with further arguments and waits until it listens. It hears SIGHUP, even if the tests
+    /// were told to ignore it (`nohup`).
     pub fn start(arguments: &[&str]) -> Server {
         let arguments: Vec<&str> = ["serve", "--port", "0", "--json"].iter().chain(arguments).copied().collect();
-        let mut child = twostroke(&arguments).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("it starts");
+        let mut hearing = Command::new("env");
+        hearing.arg("--default-signal=HUP");
+        let mut command = run_by(hearing, &twostroke(&arguments));
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("it starts");
         let mut line = String::new();
         let stdout = child.stdout.take().expect("standard output is piped");
         BufReader::new(stdout).read_line(&mut line).expect("it prints its start");

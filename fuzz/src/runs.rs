@@ -8,7 +8,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use checkpoint::{Checkpoint, Source};
-use engine::{DeviceLimits, Engine, EngineOptions};
+use engine::{Certainty, DeviceLimits, Engine, EngineOptions};
 use replay::{Changes, Recording, past, replay, what_if};
 use scheduler::cost::{Knot, Terms};
 use scheduler::{CostModel, Limits};
@@ -121,6 +121,8 @@ fn post(route: &str, body: &[u8]) -> (u16, String) {
 /// Of an imagined machine: without any, nothing can be planned.
 const LIMITS: DeviceLimits = DeviceLimits {
     read_bandwidth: 4e10,
+    cache_bandwidth: 8e10,
+    cache_bytes: 0,
     int8_ops: 2e12,
     bf16_flops: 1e12,
     f32_flops: 5e11,
@@ -130,6 +132,7 @@ const LIMITS: DeviceLimits = DeviceLimits {
     fastest_int8_kind: "imagined",
     fastest_bf16_flops: 1e12,
     fastest_bf16_kind: "imagined",
+    certainty: [Certainty::kept(); 5],
 };
 
 /// A server of the smaller model on a free port, for as long as the process lives.
@@ -142,6 +145,7 @@ fn serve() -> (SocketAddr, StopHandle) {
         max_num_seqs: 4,
         max_num_batched_tokens: 64,
         kv_cache_bytes: Some(2 << 20),
+        limits: Some(LIMITS),
         ..EngineOptions::default()
     };
     let engine = Engine::start(&checkpoint, &options, &mut |_| {}).expect("the committed model");
@@ -150,7 +154,7 @@ fn serve() -> (SocketAddr, StopHandle) {
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
         runtime.expect("a runtime").block_on(async {
-            let options = ServerOptions { port: 0, limits: Some(LIMITS), ..ServerOptions::default() };
+            let options = ServerOptions { port: 0, ..ServerOptions::default() };
             let server = Server::bind(engine, options).await.expect("a free port");
             sender.send(server.local_addr()).expect("somebody waits");
             server.run(stop).await;

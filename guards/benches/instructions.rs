@@ -3,6 +3,7 @@
 
 use guards::{cpu, matrix, values};
 use gungraun::{Callgrind, EventKind, LibraryBenchmarkConfig, library_benchmark, library_benchmark_group, main};
+use ledger::Ledger;
 use kernels::{
     Attention, AttentionRule, AttentionSpan, Device, HostBackend, Cpu, HeadLayout, HeadNorms, KvCache, KvDtype, KvShape, Out,
     PackedMatrix, RotateAndStore, WeightClass,
@@ -10,8 +11,9 @@ use kernels::{
 use checkpoint::{Checkpoint, Source};
 use model::{Batch, Forward, KvBudget, LoadOptions, Runner, Span};
 use model::sampler::{History, SampleKey, Sampler, SamplingParams};
+use scheduler::cost::{Knot, Terms};
 use scheduler::{
-    Limits, Nanos, Priority, Request, RequestId, RowOutput, Scheduler, Step, StepOutput, StepRecord, StopRules, Targets,
+    CostModel, Limits, Nanos, Priority, Request, RequestId, RowOutput, Scheduler, Step, StepOutput, StepRecord, StopRules, Targets,
 };
 use std::hint::black_box;
 
@@ -184,8 +186,8 @@ fn sample(mut draw: Draw) -> Draw {
     draw
 }
 
-/// So many sequences, decoding.
-fn scheduler(sequences: u64) -> (Scheduler, StepOutput) {
+/// So many sequences, decoding, and so many that wait for a seat.
+fn scheduler(decoding: u64, waiting: u64) -> (Scheduler, StepOutput) {
     let limits = Limits {
         block_size: 32,
         num_blocks: 8192,
@@ -194,35 +196,38 @@ fn scheduler(sequences: u64) -> (Scheduler, StepOutput) {
         max_num_batched_tokens: 4096,
         max_prefill_chunk: 512,
         max_prefill_seqs: 64,
-        max_queued_requests: 64,
+        max_queued_requests: 512,
         max_queued_tokens: 100_000,
         enable_prefix_caching: true,
         hash_key: [5; 32],
     };
     let mut scheduler = Scheduler::new(limits).expect("good limits");
-    for id in 0..sequences {
-        let request = Request {
-            id: RequestId(id),
-            prompt: (0..50).map(|token| token + id as u32 * 100).collect(),
-            num_answers: 1,
-            stop: StopRules { max_tokens: 1000, min_tokens: 0, stop_token_ids: vec![1] },
-            priority: Priority(0),
-            salt: 0,
-            use_prefix_cache: true,
-            tenant: 0,
-            targets: Targets::default(),
-            arrived: Nanos(0),
-        };
-        scheduler.admit(request).expect("there is room");
+    for id in 0..decoding + waiting {
+        scheduler.admit(request(id)).expect("there is room");
     }
     let mut output = StepOutput::default();
-    for _ in 0..4 {
+    for _ in 0..if decoding > 0 { 4 } else { 0 } {
         one_step(&mut scheduler, &mut output);
     }
     (scheduler, output)
 }
 
-fn one_step(scheduler: &mut Scheduler, output: &mut StepOutput) {
+fn request(id: u64) -> Request {
+    Request {
+        id: RequestId(id),
+        prompt: (0..50).map(|token| token + id as u32 * 100).collect(),
+        num_answers: 1,
+        stop: StopRules { max_tokens: 1000, min_tokens: 0, stop_token_ids: vec![1] },
+        priority: Priority(0),
+        salt: 0,
+        use_prefix_cache: true,
+        tenant: 0,
+        targets: Targets::default(),
+        arrived: Nanos(0),
+    }
+}
+
+fn one_step(scheduler: &mut Scheduler, output: &mut StepOutput) -> StepRecord {
     let (mut step, mut events, mut record) = (Step::default(), Vec::new(), StepRecord::default());
     scheduler.schedule_into(Nanos(1), &mut step);
     output.step = step.id;
@@ -230,14 +235,42 @@ fn one_step(scheduler: &mut Scheduler, output: &mut StepOutput) {
     let sampled = step.rows().filter(|rows| rows.samples > 0);
     output.rows.extend(sampled.map(|rows| RowOutput { seq: rows.seq, token: 5000 }));
     scheduler.complete_into(output, Nanos(2), &mut events, &mut record);
+    record
 }
 
 #[library_benchmark]
-#[bench::decode_64_sequences(args = (64), setup = scheduler, config = at_most(68_500))]
+#[bench::decode_64_sequences(args = (64, 0), setup = scheduler, config = at_most(68_500))]
+#[bench::decode_64_and_200_wait(args = (64, 200), setup = scheduler, config = at_most(60_500))]
 fn schedule((mut scheduler, mut output): (Scheduler, StepOutput)) -> (Scheduler, StepOutput) {
     one_step(&mut scheduler, &mut output);
     (scheduler, output)
 }
 
-library_benchmark_group!(name = hot; benchmarks = linear, attend, forward, sample, schedule);
+/// The ledger of 64 streams and of so many that wait for a seat, in the middle of it, and the next step.
+fn accounts(waiting: u64) -> (Ledger, CostModel, StepRecord) {
+    let cost = CostModel::new((0..12).map(|at| Knot { rows: 1 << at, seconds: 0.001 * f64::from(1 + at) }).collect(), Terms::default());
+    let (mut scheduler, mut output) = scheduler(0, 0);
+    let mut ledger = Ledger::new(1024);
+    for id in 0..64 + waiting {
+        ledger.admit(&request(id));
+        scheduler.admit(request(id)).expect("there is room");
+    }
+    for _ in 0..4 {
+        let record = one_step(&mut scheduler, &mut output);
+        ledger.step(&record, Some(&cost), &mut |_| {});
+    }
+    let mut record = one_step(&mut scheduler, &mut output);
+    (record.scheduled_at, record.completed_at) = (Nanos(1_000_000), Nanos(2_000_000));
+    (ledger, cost, record)
+}
+
+#[library_benchmark]
+#[bench::decode_64_sequences(args = (0), setup = accounts, config = at_most(96_000))]
+#[bench::decode_64_and_200_wait(args = (200), setup = accounts, config = at_most(127_000))]
+fn account((mut ledger, cost, record): (Ledger, CostModel, StepRecord)) -> (Ledger, CostModel, StepRecord) {
+    ledger.step(black_box(&record), Some(&cost), &mut |_| {});
+    (ledger, cost, record)
+}
+
+library_benchmark_group!(name = hot; benchmarks = linear, attend, forward, sample, schedule, account);
 main!(library_benchmark_groups = hot);

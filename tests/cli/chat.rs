@@ -29,8 +29,25 @@ fn a_conversation_goes_on_and_ends_with_exit() {
     terminal.type_in("/help\r");
     terminal.wait_for("/clear");
     terminal.wait_for(">>> ");
-    terminal.type_in("/nonsense\r");
-    terminal.wait_for("no such command");
+    for command in ["/nonsense", "/nonsense with words"] {
+        terminal.type_in(&format!("{command}\r"));
+        let before = terminal.wait_for("no such command");
+        assert!(!before.contains("prefill"), "no command is a question: {before:?}");
+        terminal.wait_for(">>> ");
+    }
+    terminal.type_in("/set temperature 0.5\r");
+    terminal.wait_for("temperature 0.5");
+    terminal.wait_for(">>> ");
+    terminal.type_in("/set temperature warm\r");
+    terminal.wait_for("not a number");
+    terminal.wait_for(">>> ");
+    terminal.type_in("/system be brief\r");
+    terminal.wait_for("from the next conversation on");
+    terminal.wait_for(">>> ");
+    terminal.type_in("\"\"\"What is\r");
+    terminal.wait_for("... ");
+    terminal.type_in("7 + 5?\"\"\"\r");
+    terminal.wait_for("bound by");
     terminal.wait_for(">>> ");
     terminal.type_in("/exit\r");
     assert_eq!(terminal.code(), Some(0));

@@ -3,11 +3,13 @@
 mod bench;
 mod bench_serve;
 mod chat;
+mod colours;
 mod deploy;
 mod doctor;
 mod errors;
 mod lab;
 mod limits;
+mod logs;
 mod narrower;
 mod numbers;
 mod plan;

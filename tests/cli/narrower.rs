@@ -55,10 +55,16 @@ impl Scratch {
 
     /// Replaces the limits that were kept by some that no measurement exceeds.
     fn keep_limits(&self, int8_ops: f64, bf16_flops: f64) {
-        let file = self.kept("limits.json").remove(0);
+        let file = self.kept(".limits").remove(0);
         let mut value = engine::kept::read(&file).expect("it is there, and whole");
-        value["found"] =
-            json!({ "int8_ops": int8_ops, "bf16_flops": bf16_flops, "read_bandwidth": 1e12, "f32_flops": 1e18 });
+        value["found"] = json!({
+            "int8_ops": [int8_ops],
+            "bf16_flops": [bf16_flops],
+            "read_bandwidth": [1e12],
+            "cache_bandwidth": [1e12],
+            "cache_bytes": 0,
+            "f32_flops": [1e18],
+        });
         engine::kept::write(&file, &value).expect("it can be written to");
     }
 
@@ -91,7 +97,7 @@ fn what_is_not_known_is_left_out() {
     // Whoever measured that was disturbed.
     scratch.keep_limits(1e18, 2e18);
     assert_eq!(scratch.brings(&[]), rest);
-    fs::remove_file(&scratch.kept("limits.json")[0]).expect("it is there");
+    fs::remove_file(&scratch.kept(".limits")[0]).expect("it is there");
     assert!(scratch.brings(&["--no-packed-cache"]).starts_with("0.51 of the memory; "));
     assert_eq!(scratch.kept("").len(), 0, "nothing is kept where nobody wants it");
 }

@@ -63,7 +63,7 @@ fn a_fleet_and_a_picture() {
     assert!(ran.stdout.contains("machines?") && ran.stdout.contains("for 1,000 users (33.333 requests/s)"), "{ran:?}");
     let drawn = fs::read_to_string(&svg).expect("it was written");
     fs::remove_file(&svg).expect("it was made here");
-    for axis in ["prompt, tokens", "requests that decode together", "time per token, ms", "tokens per second"] {
+    for axis in ["prompt, tokens", "batch size (concurrent requests)", "time per token, ms", "tokens per second"] {
         assert!(drawn.contains(axis), "{axis}");
     }
 }

@@ -67,9 +67,9 @@ fn a_recorded_server_is_replayed() {
 fn what_is_no_recording_is_one_line_and_exit_code_2() {
     let cases: &[(&str, &[u8], &str)] = &[
         ("empty", b"", "empty"),
-        ("garbage", &[0xff; 5000], "no JSON"),
-        ("older", b"{\"twostroke_recording\":1}\n", "format 1"),
-        ("version", b"{\"twostroke_recording\":3}\n", "format 3"),
+        ("garbage", &[0xff; 5000], "not JSON"),
+        ("older", b"{\"twostroke_recording\":2}\n", "format 2"),
+        ("version", b"{\"twostroke_recording\":4}\n", "format 4"),
     ];
     for (name, bytes, wanted) in cases {
         let path = place(name);

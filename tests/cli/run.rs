@@ -33,6 +33,23 @@ fn standard_input_is_a_prompt() {
 }
 
 #[test]
+fn what_is_piped_in_stands_below_the_prompt() {
+    let prompt_tokens = |prompt: &str, input: &[u8]| {
+        let arguments = ["run", prompt, "--json", "-q", "-n", "4", "--temperature", "0"];
+        let ran = run_with_input(&mut twostroke(&arguments), input);
+        assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{ran:?}");
+        let object = ran.json();
+        (object["usage"]["prompt_tokens"].as_u64().expect("a count"), object["text"].clone())
+    };
+    let both = prompt_tokens("Tell me a story", b"about a fox and a lantern\n");
+    assert_eq!(both, prompt_tokens("Tell me a story\n\nabout a fox and a lantern", b""));
+    assert!(both.0 > prompt_tokens("Tell me a story", b"").0, "{both:?}");
+    let wrong = run_with_input(&mut twostroke(&["run", "Summarise", "-q"]), b"\xff\xfe");
+    assert_eq!(wrong.code, Some(2), "{wrong:?}");
+    assert!(wrong.stderr.contains("standard input: not UTF-8"), "{wrong:?}");
+}
+
+#[test]
 fn json_holds_answer_usage_timings_and_limits() {
     let object = run(&mut twostroke(&["run", QUESTION, "--json", "--seed", "1", "-n", "8"])).json();
     for name in ["model", "backend", "text", "finish_reason", "bound_by"] {
@@ -103,14 +120,18 @@ fn a_reader_that_goes_away_is_no_error() {
 }
 
 #[test]
-fn the_answer_to_one_prompt_does_not_wait_for_standard_input() {
-    // A pipe that stays open, as a service manager or a parent process leaves one.
+fn a_pipe_that_says_nothing_and_stays_open_is_given_up_and_named() {
+    // As a service manager, a remote shell or a parent process leaves one.
     let mut child = twostroke(&["run", QUESTION, "-q", "-n", "4"]);
-    let child = child.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let child = child.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = child.spawn().expect("it starts");
     let open = child.stdin.take();
-    assert_eq!(child.wait().expect("it ends").code(), Some(0));
+    let output = child.wait_with_output().expect("it ends");
     drop(open);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    assert!(said.lines().count() == 1 && said.contains("standard input said nothing"), "{said}");
+    assert!(!output.stdout.is_empty());
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
-use tests::{Server, run, signal, twostroke};
+use tests::{Server, run, run_by, signal, twostroke};
 
 #[test]
 fn it_answers_and_ends_on_sigterm() {
@@ -26,15 +26,9 @@ fn a_terminal_that_goes_drains_unless_that_is_to_be_ignored() {
     assert_eq!(server.wait(), Some(0), "drained, like SIGTERM");
     // As under nohup.
     let serve = twostroke(&["serve", "--port", "0", "--json"]);
-    let mut command = Command::new("bash");
-    command.args(["-c", "trap '' HUP; exec \"$@\"", "bash"]).arg(serve.get_program()).args(serve.get_args());
-    for (name, value) in serve.get_envs() {
-        match value {
-            Some(value) => command.env(name, value),
-            None => command.env_remove(name),
-        };
-    }
-    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("it starts");
+    let mut deaf = Command::new("bash");
+    deaf.args(["-c", "trap '' HUP; exec \"$@\"", "bash"]);
+    let mut child = run_by(deaf, &serve).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("it starts");
     let mut line = String::new();
     BufReader::new(child.stdout.take().expect("piped")).read_line(&mut line).expect("it prints its start");
     let mut server = Server::adopt(child, &line);

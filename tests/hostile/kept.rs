@@ -218,7 +218,7 @@ pub(crate) fn built(base: &Arc<Base>) -> Vec<Case> {
         }),
     ];
     for &(name, put) in small {
-        for suffix in [".cost", "limits.json"] {
+        for suffix in [".cost", ".limits"] {
             let own = Arc::clone(base);
             cases.push(Case::new(COST, format!("{suffix}: {name}"), move |scratch| {
                 let Some(file) = own.kept.keys().find(|name| name.ends_with(suffix)) else {
@@ -236,7 +236,7 @@ pub(crate) fn built(base: &Arc<Base>) -> Vec<Case> {
         ("every number 1e-300", |good| digits(good, "1e-300")),
     ];
     for &(name, change) in numbers {
-        for suffix in [".cost", "limits.json"] {
+        for suffix in [".cost", ".limits"] {
             let own = Arc::clone(base);
             cases.push(Case::new(COST, format!("{suffix}: {name}"), move |scratch| {
                 let Some((file, good)) = own.kept.iter().find(|(name, _)| name.ends_with(suffix)) else {

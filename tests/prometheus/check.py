@@ -88,6 +88,24 @@ def test_every_query_of_the_board_has_an_answer():
             until(f"an answer to {query}", lambda: result(plain))
 
 
+def test_buckets_lead_to_requests():
+    """Prometheus asks for OpenMetrics: what it reads there has exemplars, and each names a request of the server."""
+    now = time.time()
+    span = {"start": now - 600, "end": now + 60}
+    for histogram in ["twostroke_time_to_first_token_seconds", "twostroke_inter_token_latency_seconds"]:
+        query = urllib.parse.urlencode({"query": f"{histogram}_bucket", **span})
+
+        def exemplars():
+            answer = json.loads(get(f"{PROMETHEUS_URL}/api/v1/query_exemplars?{query}"))
+            return [exemplar for series in answer["data"] for exemplar in series["exemplars"]]
+
+        until(f"exemplars of {histogram}", exemplars)
+        for exemplar in exemplars():
+            name = exemplar["labels"]["request_id"]
+            timeline = json.loads(get(f"{URL}/v1/requests/{name}/timeline"))
+            assert timeline["id"] == name, timeline
+
+
 def test_rules_are_evaluated_on_a_real_server():
     def rules():
         groups = json.loads(get(f"{PROMETHEUS_URL}/api/v1/rules"))["data"]["groups"]
@@ -127,6 +145,7 @@ children = [
             f"--config.file={directory.name}/prometheus.yml",
             f"--storage.tsdb.path={directory.name}/data",
             f"--web.listen-address=127.0.0.1:{prometheus_port}",
+            "--enable-feature=exemplar-storage",
         ],
         **quiet,
     ),

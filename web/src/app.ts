@@ -121,14 +121,17 @@ export function start(mounts: Record<Page, Mount>): void {
     const { state } = feed;
     const known = "name" in info;
     const seconds = state.kind === "retrying" ? Math.max(0, Math.ceil((state.at - performance.now()) / 1000)) : 0;
+    const held = state.kind === "open" && feed.log.isHeld;
     connection.dataset["state"] = state.kind;
-    say(connection, { connecting: "connecting", open: "live", retrying: "reconnecting", key: "key wanted", absent: "no live view" }[state.kind]);
+    connection.classList.toggle("held", held);
+    const words = { connecting: "connecting", open: held ? "paused" : "live", retrying: "reconnecting", key: "API key required", absent: "no live view" };
+    say(connection, words[state.kind]);
     show(notice, state.kind !== "open" && !(state.kind === "connecting" && known));
     if (state.kind === "connecting") say(notice, "Connecting to the server …");
     else if (state.kind === "retrying") {
       const when = seconds > 0 ? `in ${seconds} s` : "now";
       say(notice, known ? `Connection lost: ${state.reason}. What you see is the last that it said. Trying again ${when}.` : `No answer: ${state.reason}. Trying again ${when}.`);
-    } else if (state.kind === "key") say(notice, "This server asks for an API key.");
+    } else if (state.kind === "key") say(notice, "This server requires an API key.");
     else if (state.kind === "absent") say(notice, "This server has no live view: it was started with --no-ui.");
   };
   feed.subscribe(tell);
@@ -166,7 +169,7 @@ class KeyForm {
         this.message,
         el("label", { for: "key" }, "Key"),
         input,
-        el("div", { class: "row" }, el("button", { type: "submit", class: "primary" }, "Use it")),
+        el("div", { class: "row" }, el("button", { type: "submit", class: "primary" }, "Continue")),
       ),
     );
   }

@@ -13,6 +13,7 @@ export interface Colours {
   line: string;
   panel: string;
   lane: string;
+  accent: string;
 }
 
 let colours: Colours | null = null;
@@ -35,6 +36,7 @@ export function theme(): Colours {
       line: read("line"),
       panel: read("panel"),
       lane: read("lane"),
+      accent: read("accent"),
     };
   }
   return colours;
@@ -125,6 +127,49 @@ export class Surface {
   end(): void {
     this.observer.disconnect();
   }
+}
+
+/** Diagonal stripes of `period` pixels, as much ink as gap: what is drawn through them is somebody else's. */
+export function stripes(context: CanvasRenderingContext2D, period: number): CanvasPattern {
+  const sheet = document.createElement("canvas");
+  sheet.width = sheet.height = period;
+  const brush = sheet.getContext("2d")!;
+  const half = period / 2;
+  // A band from the lower left to the upper right, and its continuation in the corner.
+  for (const shift of [0, -period]) {
+    brush.beginPath();
+    brush.moveTo(shift, period);
+    brush.lineTo(shift + period, 0);
+    brush.lineTo(shift + period + half, 0);
+    brush.lineTo(shift + half, period);
+    brush.fill();
+  }
+  return context.createPattern(sheet, "repeat")!;
+}
+
+export interface Point {
+  x: number;
+  y: number;
+}
+
+/** From who made somebody wait to who waited. */
+export function arrow(context: CanvasRenderingContext2D, from: Point, to: Point): void {
+  const angle = Math.atan2(to.y - from.y, to.x - from.x);
+  const back = (turn: number): [number, number] => [to.x - 9 * Math.cos(angle + turn), to.y - 9 * Math.sin(angle + turn)];
+  context.lineWidth = 2;
+  context.beginPath();
+  context.moveTo(from.x, from.y);
+  context.lineTo(to.x, to.y);
+  context.stroke();
+  context.beginPath();
+  context.moveTo(to.x, to.y);
+  context.lineTo(...back(0.4));
+  context.lineTo(...back(-0.4));
+  context.fill();
+  context.beginPath();
+  context.arc(from.x, from.y, 3.5, 0, 2 * Math.PI);
+  context.fill();
+  context.lineWidth = 1;
 }
 
 export const FONT = "11px system-ui, sans-serif";

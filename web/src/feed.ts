@@ -5,8 +5,9 @@
 //                                                              --> whoever subscribed, once per piece that arrived
 
 import { Blocks } from "./blocks";
+import { raise } from "./limits";
 import { Log } from "./log";
-import type { EndedEvent, Info, RequestsEvent, StatsEvent, StepEvent } from "./wire";
+import type { EndedEvent, HistoryEvent, Info, Limits, RequestsEvent, StatsEvent, StepEvent } from "./wire";
 
 /** Where the connection stands. */
 export type State =
@@ -37,6 +38,8 @@ export class Feed {
   private wait = FIRST_WAIT_MS;
   private offset = Infinity;
   private running = false;
+  /** Those of the last `Info`, raised by what steps reach. */
+  private limits: Limits | null = null;
 
   constructor(
     private api: Api,
@@ -112,6 +115,8 @@ export class Feed {
     const info = (await about.json()) as Info;
     if (info.now_ms < this.log.newest - 1000) this.restart();
     this.log.tpotTarget = info.targets.tpot_ms;
+    this.log.wall.hear(info.now_ms, info.now_unix_ms);
+    this.limits = info.limits;
     this.onInfo(info);
     this.hear(info.now_ms);
 
@@ -167,14 +172,17 @@ export class Feed {
     const value: unknown = JSON.parse(data);
     if (kind === "step") {
       const step = value as StepEvent;
+      raise(this.limits, step);
       this.log.step(step);
       this.hear(step.at + step.took);
     } else if (kind === "kv") this.blocks.event(value);
     else if (kind === "requests") this.log.people(value as RequestsEvent);
     else if (kind === "ended") this.log.end(value as EndedEvent);
+    else if (kind === "history") this.log.past(value as HistoryEvent);
     else if (kind === "stats") {
       const stats = value as StatsEvent;
       this.log.stat(stats);
+      if (this.limits && stats.limits) Object.assign(this.limits, stats.limits);
       this.hear(stats.at);
     }
   }

@@ -4,6 +4,13 @@
 import type { Step } from "./log";
 import type { Limits } from "./wire";
 
+/** What a step has reached is possible: the limits are at least that, whatever was measured. */
+export function raise(limits: Limits | null, step: { took: number; flops: number; bytes: number }): void {
+  if (!limits || step.took <= 0) return;
+  limits.matrix_flops = Math.max(limits.matrix_flops, (step.flops / step.took) * 1000);
+  limits.read_bandwidth = Math.max(limits.read_bandwidth, (step.bytes / step.took) * 1000);
+}
+
 /** The newest steps in which the engine worked for about `busy` ms. */
 export function newest(steps: Step[], busy: number): Step[] {
   let sum = 0;
@@ -13,6 +20,14 @@ export function newest(steps: Step[], busy: number): Step[] {
     sum += steps[i]!.took;
   }
   return steps.slice(i);
+}
+
+/**
+ * What a step took by itself: without the time in which the machine ran others. Limits are held against that. It is an estimate, which
+ * proves nothing: it raises no limit, and a share of one ends at all of it.
+ */
+export function own(step: { took: number; stolen?: number }): number {
+  return Math.max(0, step.took - (step.stolen ?? 0));
 }
 
 export interface Distance {
@@ -46,17 +61,17 @@ export function decodeDistance(steps: Step[], limits: Limits | null): Distance |
 }
 
 function distance(steps: Step[], amount: (step: Step) => number, limit: number | undefined, tokens: (step: Step) => number): Distance | null {
-  const seconds = steps.reduce((sum, step) => sum + step.took, 0) / 1000;
+  const seconds = steps.reduce((sum, step) => sum + own(step), 0) / 1000;
   if (seconds === 0) return null;
   const achieved = steps.reduce((sum, step) => sum + amount(step), 0) / seconds;
-  return { achieved, share: limit ? achieved / limit : null, tokens: steps.reduce((sum, step) => sum + tokens(step), 0) / seconds, steps: steps.length };
+  return { achieved, share: limit ? Math.min(1, achieved / limit) : null, tokens: steps.reduce((sum, step) => sum + tokens(step), 0) / seconds, steps: steps.length };
 }
 
 /** Which limit is nearer to a step, and how near: `null` where the limits are not known. */
 export function bound(step: Step, limits: Limits | null): { by: "compute" | "bandwidth"; share: number; least: number } | null {
-  if (!limits || step.took <= 0) return null;
+  if (!limits || own(step) <= 0) return null;
   const compute = (step.flops / limits.matrix_flops) * 1000;
   const bandwidth = (step.bytes / limits.read_bandwidth) * 1000;
   const least = Math.max(compute, bandwidth);
-  return { by: compute > bandwidth ? "compute" : "bandwidth", share: least / step.took, least };
+  return { by: compute > bandwidth ? "compute" : "bandwidth", share: Math.min(1, least / own(step)), least };
 }

@@ -2,19 +2,20 @@
 //
 //   step, requests, ended  -->  Log  -->  steps    oldest first, as many as the server keeps
 //                                         requests queue, passes, tokens with their gaps, a lane to draw them in
-//   stats                  -->            history  one entry each half second
+//   history, stats         -->            the past one entry each second, then each half second
 //
 // Nothing here knows a clock, the network or the page: events in, state out.
 
 import { median } from "./units";
-import type { EndedEvent, Name, PrefillRow, RequestsEvent, StatsEvent, StepEvent } from "./wire";
+import { Wall } from "./wall";
+import type { EndedEvent, HistoryEvent, Name, PrefillRow, RequestsEvent, StatsEvent, StepEvent } from "./wire";
 
 /** Steps that are kept; the server keeps as many. */
 const KEPT_STEPS = 4096;
 /** Requests that are kept: twice as many as have a timeline in the server would be more than anybody scrolls to. */
 const KEPT_REQUESTS = 2048;
-/** Half seconds of statistics: ten minutes. */
-const KEPT_STATS = 1200;
+/** Seconds that a feed begins with, and the half seconds after them: fifteen minutes and more. */
+const KEPT_STATS = 2400;
 /** Gaps that the usual one of a request is taken from. */
 const USUAL_OF = 64;
 /** A lane is free for another request when its last one has been silent for so long, in ms. */
@@ -42,6 +43,10 @@ export interface Token {
   gap: number | null;
   /** Id of the step that made it. */
   step: number;
+  /** It came later than the target, or than is usual. */
+  late: boolean;
+  /** Somebody held the engine meanwhile: that is nobody's lateness. */
+  held: boolean;
 }
 
 /** Out of the batch for a while. */
@@ -104,7 +109,7 @@ export class Request {
   /** A token came; returns it. */
   token(answer: number, at: number, step: number): Token {
     const before = this.lastOfAnswer.get(answer);
-    const token = { request: this, answer, index: before ? before.index + 1 : 0, at, gap: before ? at - before.at : null, step };
+    const token = { request: this, answer, index: before ? before.index + 1 : 0, at, gap: before ? at - before.at : null, step, late: false, held: false };
     this.lastOfAnswer.set(answer, token);
     this.tokens.push(token);
     this.firstToken ??= at;
@@ -116,6 +121,9 @@ export class Request {
     return token;
   }
 }
+
+/** The figures that charts show of a moment. */
+export type Moment = Pick<StatsEvent, "at" | "running" | "waiting" | "used_blocks" | "cached_blocks" | "total_blocks" | "ttft_p50_ms" | "ttft_p99_ms" | "itl_p50_ms" | "itl_p99_ms">;
 
 /** Tokens per second of each phase over a half second, and what the machine did in it. */
 export interface Rates {
@@ -135,7 +143,11 @@ export class Log {
   steps: Step[] = [];
   requests = new Map<Name, Request>();
   stats: StatsEvent[] = [];
+  /** What was before the feed began, and then `stats`. */
+  moments: Moment[] = [];
   rates: Rates[] = [];
+  /** What the engine's clock is on the wall. */
+  readonly wall = new Wall();
   /** Lanes in use, or that were. */
   lanes = 0;
   /** Grows with every change. */
@@ -145,13 +157,18 @@ export class Log {
   tpotTarget: number | null = null;
   private laneOf: (Request | undefined)[] = [];
   private seen = 0;
+  /** When somebody held the engine last. */
+  private heldFrom = Infinity;
+  private heldTo = -Infinity;
 
   /** Forgets everything: another server speaks. */
   reset(): void {
     const version = this.version + 1;
     const fresh = new Log();
     fresh.tpotTarget = this.tpotTarget;
-    Object.assign(this, fresh, { version, stepVersion: this.stepVersion + 1 });
+    const { wall } = this;
+    wall.forget();
+    Object.assign(this, fresh, { version, stepVersion: this.stepVersion + 1, wall });
   }
 
   get lastStep(): Step | undefined {
@@ -197,7 +214,10 @@ export class Log {
   private came(request: Request, answer: number, step: Step): void {
     const limit = request.lateAbove(this.tpotTarget);
     const token = request.token(answer, step.end, step.id);
-    if (token.gap != null && token.gap > limit) step.late.push(token);
+    if (token.gap == null) return;
+    token.held = token.at - token.gap <= this.heldTo && token.at >= this.heldFrom;
+    token.late = !token.held && token.gap > limit;
+    if (token.late) step.late.push(token);
   }
 
   private pass(name: Name, step: StepEvent): Request {
@@ -241,12 +261,14 @@ export class Log {
     this.lanes = this.laneOf.length;
   }
 
-  /** Requests that were over before the oldest step, and beyond a number the oldest ones. */
+  /** Beyond a number the oldest requests that are over; of those that were over before the oldest step, the tokens. */
   private forget(): void {
     const horizon = this.steps[0]?.at ?? 0;
     let many = this.requests.size - KEPT_REQUESTS * 0.9;
     for (const [name, request] of this.requests) {
-      if (request.isOpen || (many <= 0 && request.to >= horizon)) continue;
+      if (request.isOpen) continue;
+      if (request.to < horizon) request.tokens = [];
+      if (many <= 0) continue;
       this.requests.delete(name);
       many -= 1;
     }
@@ -277,14 +299,55 @@ export class Log {
   end(event: EndedEvent): void {
     const request = this.request(event.r, event.at);
     request.ended = event;
+    request.arrived ??= event.arrived;
+    if (event.queue_ms != null) request.firstPass ??= event.arrived + event.queue_ms;
     request.cached = event.cached;
     request.promptTokens = event.prompt_tokens;
     if (event.ttft_ms != null && request.firstToken != null) request.arrived ??= request.firstToken - event.ttft_ms;
     this.version += 1;
   }
 
+  /** What was before the feed began. Seconds without a step are left out there, and are nothing here. */
+  past({ columns, seconds, total_blocks }: HistoryEvent): void {
+    if (this.stats.length > 0) return; // known from before a reconnect
+    const of = (row: (number | null)[], name: string): number | null => row[columns.indexOf(name)] ?? null;
+    const number = (row: (number | null)[], name: string): number => of(row, name) ?? 0;
+    for (const row of seconds) {
+      const at = number(row, "at") + 1000;
+      const last = this.moments[this.moments.length - 1];
+      for (const idle of last && last.at + 1000 < at ? [last.at + 1000, at - 1000] : []) {
+        this.rates.push({ at: idle, prefill: 0, decode: 0, hits: null });
+        this.moments.push({ ...last!, at: idle, running: 0, waiting: 0, ttft_p50_ms: null, ttft_p99_ms: null, itl_p50_ms: null, itl_p99_ms: null });
+      }
+      this.rates.push({ at, prefill: number(row, "prefill_tokens"), decode: number(row, "decode_tokens"), hits: of(row, "hits") });
+      this.moments.push({
+        at,
+        running: number(row, "running"),
+        waiting: number(row, "waiting"),
+        used_blocks: number(row, "used_blocks"),
+        cached_blocks: number(row, "cached_blocks"),
+        total_blocks,
+        ttft_p50_ms: of(row, "ttft_p50_ms"),
+        ttft_p99_ms: of(row, "ttft_p99_ms"),
+        itl_p50_ms: of(row, "itl_p50_ms"),
+        itl_p99_ms: of(row, "itl_p99_ms"),
+      });
+    }
+    this.version += 1;
+  }
+
+  /** Whether somebody holds the engine now. */
+  get isHeld(): boolean {
+    return this.stats[this.stats.length - 1]?.paused ?? false;
+  }
+
   stat(event: StatsEvent): void {
+    this.wall.hear(event.at, event.unix_ms);
     const before = this.stats[this.stats.length - 1];
+    // The steps that somebody makes one by one come while it is held.
+    if (event.paused && !before?.paused) this.heldFrom = event.at;
+    if (event.paused) this.heldTo = Infinity;
+    else if (this.heldTo === Infinity) this.heldTo = event.at;
     if (before && event.at > before.at) {
       const seconds = (event.at - before.at) / 1000;
       const queries = event.prefix_queries - before.prefix_queries;
@@ -296,7 +359,10 @@ export class Log {
       });
     }
     this.stats.push(event);
+    // The second that was under way when the feed began is in both.
+    if (this.moments.length === 0 || event.at > this.moments[this.moments.length - 1]!.at) this.moments.push(event);
     if (this.stats.length > KEPT_STATS) this.stats.splice(0, this.stats.length - KEPT_STATS);
+    if (this.moments.length > KEPT_STATS) this.moments.splice(0, this.moments.length - KEPT_STATS);
     if (this.rates.length > KEPT_STATS) this.rates.splice(0, this.rates.length - KEPT_STATS);
     this.version += 1;
   }
@@ -328,22 +394,31 @@ export class Log {
     return step?.id === id ? step : undefined;
   }
 
-  /** Who computed prompts between a token and the one before it, most rows first: whose prefill it waited for. */
-  delayedBy(token: Token): { request: Request; rows: number; steps: number }[] {
+  /** Who computed prompts between a token and the one before it, most tokens first: whose prefill it waited for. */
+  delayedBy(token: Token): Delay[] {
     if (token.gap == null) return [];
-    const found = new Map<Request, { request: Request; rows: number; steps: number }>();
+    const found = new Map<Request, Delay & { most: number }>();
     for (let i = this.firstStepAfter(token.at - token.gap); i < this.steps.length; i += 1) {
       const step = this.steps[i]!;
       if (step.end > token.at) break;
       step.prefill.forEach((row, k) => {
         const request = step.prefillOf[k]!;
         if (request === token.request) return;
-        const entry = found.get(request) ?? { request, rows: 0, steps: 0 };
+        const entry = found.get(request) ?? { request, rows: 0, largest: step.id, most: 0 };
         entry.rows += row.len;
-        entry.steps += 1;
+        if (row.len > entry.most) Object.assign(entry, { most: row.len, largest: step.id });
         found.set(request, entry);
       });
     }
     return [...found.values()].sort((a, b) => b.rows - a.rows);
   }
+}
+
+/** A prompt that a token waited for. */
+export interface Delay {
+  request: Request;
+  /** Its tokens that were computed meanwhile. */
+  rows: number;
+  /** Id of the step that had most of them. */
+  largest: number;
 }

@@ -3,6 +3,7 @@
 import type { App } from "./app";
 import type { Answer, Timings } from "./ask";
 import { add, el, say } from "./dom";
+import { own } from "./limits";
 import { count, ms, percent } from "./units";
 import type { Limits, StepEvent } from "./wire";
 
@@ -24,7 +25,7 @@ export function sharesOf(request: string, steps: Iterable<StepEvent>, limits: Li
       const phase = has(step.prefill) ? sums.prefill : has(step.decode) ? sums.decode : null;
       if (!phase || !step.flops || !step.bytes) continue;
       phase.ideal += Math.max(step.flops / limits.matrix_flops, step.bytes / limits.read_bandwidth) * 1e3;
-      phase.took += step.took;
+      phase.took += own(step);
     }
   }
   const share = ({ ideal, took }: { ideal: number; took: number }) => (took > 0 ? ideal / took : null);
@@ -54,6 +55,8 @@ export function delays(timings: Timings): string {
   const inFirst = owners?.ttft.other_prefill_ms ?? 0;
   if (inFirst >= 1) parts.push(`other prompts took ${ms(inFirst)} of the time to its first token`);
   if (others >= 1) parts.push(`other prompts took ${ms(others)} of the time between its tokens`);
+  const machine = (owners?.ttft.machine_ms ?? 0) + (owners?.gaps.machine_ms ?? 0);
+  if (machine >= 1) parts.push(`the machine ran others for ${ms(machine)}`);
   if (timings.preemptions > 0) parts.push(`lost its cache blocks ${count(timings.preemptions, "time")}`);
   return parts.join(" · ");
 }

@@ -5,12 +5,13 @@ import type { App } from "./app";
 import { el } from "./dom";
 import { Surface, theme, watchTheme } from "./draw";
 import { dropFrame, wantFrame } from "./frames";
+import { own } from "./limits";
 import type { Step } from "./log";
 import { short } from "./units";
 
 const SHOWN = 600;
 const REDRAW_MS = 250;
-const [LEFT, RIGHT, TOP, BOTTOM] = [64, 18, 14, 34];
+const [LEFT, RIGHT, TOP, BOTTOM] = [84, 18, 14, 34];
 
 export class Roofline {
   readonly element: HTMLElement;
@@ -21,7 +22,7 @@ export class Roofline {
   private stops: (() => void)[];
 
   constructor(private app: App) {
-    const canvas = el("canvas", { class: "roofline", role: "img", "aria-label": "Roofline: each step a point by its operations per byte and its operations per second, under the limits of this machine" });
+    const canvas = el("canvas", { class: "roofline", role: "img", "aria-label": "Roofline: each step a point by its FLOP per byte and its FLOP per second, under the limits of this machine" });
     this.element = canvas;
     this.surface = new Surface(canvas, () => this.redraw());
     this.stops = [app.feed.subscribe(() => this.changed()), watchTheme(() => this.redraw())];
@@ -52,13 +53,13 @@ export class Roofline {
     if (surface.width === 0) return;
     this.last = now;
     this.drawn = log.stepVersion;
-    const steps = log.steps.slice(-SHOWN).filter((step) => step.flops > 0 && step.bytes > 0 && step.took > 0);
+    const steps = log.steps.slice(-SHOWN).filter((step) => step.flops > 0 && step.bytes > 0 && own(step) > 0);
     const context = surface.begin();
     const colours = theme();
     const limits = this.app.info.limits;
     if (steps.length === 0 && !limits) return;
     const xs = steps.map((step) => Math.log10(step.flops / step.bytes));
-    const ys = steps.map((step) => Math.log10(step.flops / (step.took / 1000)));
+    const ys = steps.map((step) => Math.log10(step.flops / (own(step) / 1000)));
     if (limits) {
       const ridge = Math.log10(limits.matrix_flops / limits.read_bandwidth);
       xs.push(ridge - 1, ridge + 0.7);
@@ -87,7 +88,7 @@ export class Roofline {
       context.lineWidth = 1;
       context.fillStyle = colours.quiet;
       context.textAlign = "right";
-      context.fillText(`compute limit ${short(limits.matrix_flops)}op/s`, surface.width - RIGHT - 4, py(top) - 8 < TOP ? py(top) + 10 : py(top) - 8);
+      context.fillText(`compute limit ${short(limits.matrix_flops)}FLOP/s`, surface.width - RIGHT - 4, py(top) - 8 < TOP ? py(top) + 10 : py(top) - 8);
       // Along the slope, above it.
       const middle = (Math.max(x0, y0 - band) + top - band) / 2;
       context.save();
@@ -103,11 +104,14 @@ export class Roofline {
   private point(context: CanvasRenderingContext2D, step: Step, px: (x: number) => number, py: (y: number) => number): void {
     const colours = theme();
     const x = px(Math.log10(step.flops / step.bytes));
-    const y = py(Math.log10(step.flops / (step.took / 1000)));
+    const y = py(Math.log10(step.flops / (own(step) / 1000)));
     context.globalAlpha = 0.65;
-    dot(context, x, y, 3, step.prefill.length > 0 ? colours.prefill : colours.decode);
-    // A step that carried both is orange with a blue heart.
-    if (step.prefill.length > 0 && step.decode.length > 0) dot(context, x, y, 1.6, colours.decode);
+    // Prefill is a square and decode a disc, as everywhere; a step that carried both is a square with a disc in it.
+    if (step.prefill.length > 0) {
+      context.fillStyle = colours.prefill;
+      context.fillRect(x - 3, y - 3, 6, 6);
+    } else dot(context, x, y, 3, colours.decode);
+    if (step.prefill.length > 0 && step.decode.length > 0) dot(context, x, y, 1.8, colours.decode);
     context.globalAlpha = 1;
   }
 
@@ -127,11 +131,11 @@ export class Roofline {
     for (let y = Math.ceil(y0); y <= y1; y += 1) {
       context.moveTo(LEFT, py(y));
       context.lineTo(width - RIGHT, py(y));
-      context.fillText(`${power(y)}op/s`, LEFT - 6, py(y));
+      context.fillText(`${power(y)}FLOP/s`, LEFT - 6, py(y));
     }
     context.stroke();
     context.textAlign = "center";
-    context.fillText("operations per byte read", (LEFT + width - RIGHT) / 2, height - 8);
+    context.fillText("FLOP per byte read", (LEFT + width - RIGHT) / 2, height - 8);
   }
 }
 

@@ -7,6 +7,7 @@ import { el } from "./dom";
 import { FONT, theme, watchTheme } from "./draw";
 import type { Log } from "./log";
 import { ms, percent, short } from "./units";
+import type { Wall } from "./wall";
 
 type Colour = "prefill" | "decode" | "queue" | "cached" | "late" | "quiet" | "ink";
 type Values = (number | null)[];
@@ -14,8 +15,6 @@ type Values = (number | null)[];
 interface Line {
   label: string;
   colour: Colour;
-  /** The right axis has a scale of its own. */
-  right?: true;
   dashed?: true;
 }
 
@@ -34,34 +33,38 @@ const perSecond = (value: number): string => short(value).trim();
 
 const CHARTS: Chart[] = [
   {
-    title: "Tokens per second",
-    about: "Prompt tokens read (left scale) and answer tokens written (right scale).",
-    lines: [
-      { label: "prefill", colour: "prefill" },
-      { label: "decode", colour: "decode", right: true },
-    ],
+    title: "Prefill, prompt tokens/s",
+    about: "Prompt tokens that were computed, per second.",
+    lines: [{ label: "prefill", colour: "prefill" }],
     format: perSecond,
-    data: ({ rates }) => [seconds(rates), rates.map((rate) => rate.prefill), rates.map((rate) => rate.decode)],
+    data: ({ rates }) => [seconds(rates), rates.map((rate) => rate.prefill)],
   },
   {
-    title: "Time to first token",
+    title: "Decode, output tokens/s",
+    about: "Output tokens, of all answers together, per second.",
+    lines: [{ label: "decode", colour: "decode" }],
+    format: perSecond,
+    data: ({ rates }) => [seconds(rates), rates.map((rate) => rate.decode)],
+  },
+  {
+    title: "Time to first token (TTFT)",
     about: "From a request to its first token.",
     lines: [
       { label: "median", colour: "prefill" },
       { label: "p99", colour: "prefill", dashed: true },
     ],
     format: ms,
-    data: ({ stats }) => [seconds(stats), stats.map((stat) => stat.ttft_p50_ms), stats.map((stat) => stat.ttft_p99_ms)],
+    data: ({ moments }) => [seconds(moments), moments.map((stat) => stat.ttft_p50_ms), moments.map((stat) => stat.ttft_p99_ms)],
   },
   {
-    title: "Time between tokens",
+    title: "Inter-token latency (ITL)",
     about: "From a token to the next of the same answer.",
     lines: [
       { label: "median", colour: "decode" },
       { label: "p99", colour: "decode", dashed: true },
     ],
     format: ms,
-    data: ({ stats }) => [seconds(stats), stats.map((stat) => stat.itl_p50_ms), stats.map((stat) => stat.itl_p99_ms)],
+    data: ({ moments }) => [seconds(moments), moments.map((stat) => stat.itl_p50_ms), moments.map((stat) => stat.itl_p99_ms)],
   },
   {
     title: "Requests",
@@ -72,26 +75,28 @@ const CHARTS: Chart[] = [
     ],
     format: (value) => value.toFixed(0),
     least: 4,
-    data: ({ stats }) => [seconds(stats), stats.map((stat) => stat.running), stats.map((stat) => stat.waiting)],
+    data: ({ moments }) => [seconds(moments), moments.map((stat) => stat.running), moments.map((stat) => stat.waiting)],
   },
   {
     title: "KV cache",
-    about: "Blocks that requests hold, and those with their cached prefixes that may be taken.",
+    about: "Blocks that requests hold, those and the blocks of cached prefixes, and the prompt tokens found in the cache of those looked up in each half second.",
     lines: [
       { label: "used", colour: "ink" },
       { label: "used or cached", colour: "cached" },
+      { label: "prefix hits", colour: "cached", dashed: true },
     ],
     format: percent,
     least: 1,
-    data: ({ stats }) => [seconds(stats), stats.map((stat) => stat.used_blocks / stat.total_blocks), stats.map((stat) => (stat.used_blocks + stat.cached_blocks) / stat.total_blocks)],
-  },
-  {
-    title: "Prefix cache hits",
-    about: "Prompt tokens that were found in the cache, of those asked for in each half second.",
-    lines: [{ label: "hits", colour: "cached" }],
-    format: percent,
-    least: 1,
-    data: ({ rates }) => [seconds(rates), rates.map((rate) => rate.hits)],
+    data: (log) => {
+      const hits = new Map(log.rates.map((rate) => [rate.at, rate.hits]));
+      const { moments } = log;
+      return [
+        seconds(moments),
+        moments.map((stat) => stat.used_blocks / stat.total_blocks),
+        moments.map((stat) => (stat.used_blocks + stat.cached_blocks) / stat.total_blocks),
+        moments.map((stat) => hits.get(stat.at) ?? null),
+      ];
+    },
   },
 ];
 
@@ -140,40 +145,46 @@ export class Series {
     const made = this.plots.find(({ plot }) => plot.root.parentElement === box);
     if (made) return made.plot.setSize({ width, height: HEIGHT });
     const chart = CHARTS[[...this.element.querySelectorAll(".plot")].indexOf(box)]!;
-    this.plots.push({ chart, plot: new uPlot(options(chart, width), chart.data(this.app.feed.log), box) });
+    this.plots.push({ chart, plot: new uPlot(options(chart, width, this.app.feed.log.wall), chart.data(this.app.feed.log), box) });
   }
 }
 
-function options(chart: Chart, width: number): uPlot.Options {
+function newest(values: ArrayLike<number | null | undefined> | undefined): number | null {
+  for (let i = (values?.length ?? 0) - 1; i >= 0; i -= 1) if (values![i] != null) return values![i]!;
+  return null;
+}
+
+function options(chart: Chart, width: number, wall: Wall): uPlot.Options {
   const quiet = (): string => theme().quiet;
   const grid = { stroke: () => theme().line, width: 1 };
   const values = (_: uPlot, splits: number[]): string[] => splits.map(chart.format);
   const range = (_: uPlot, __: number, max: number): uPlot.Range.MinMax => [0, Math.max(chart.least ?? 0, (max || 0) * 1.1) || 1];
   const axis = { stroke: quiet, font: FONT, grid, ticks: { show: false }, space: 28 };
-  const right = chart.lines.some((line) => line.right);
   return {
     width,
     height: HEIGHT,
-    padding: [8, right ? 0 : 10, 0, 0],
+    padding: [8, 10, 0, 0],
     cursor: { sync: { key: "live" }, drag: { x: false, y: false }, points: { size: 5 } },
-    legend: { show: true, live: true },
-    scales: { x: { time: false }, y: { range }, r: { range } },
+    legend: { show: true, live: true, markers: { width: 2, fill: () => "transparent", dash: (_, i) => (chart.lines[i - 1]?.dashed ? "dashed" : "solid") } },
+    scales: { x: { time: false }, y: { range } },
     axes: [
-      { ...axis, space: 60, size: 24, values: (_, splits) => splits.map((at) => `${at.toFixed(splits[1]! - splits[0]! < 1 ? 1 : 0)} s`) },
-      { ...axis, size: 54, values, ...(right ? { stroke: () => theme()[chart.lines[0]!.colour] } : {}) },
-      ...(right ? [{ ...axis, scale: "r", side: 1 as const, size: 46, values, grid: { show: false }, stroke: () => theme().decode }] : []),
+      { ...axis, space: 60, size: 24, values: (_, splits) => splits.map((at) => wall.clock(at * 1000, splits[1]! - splits[0]! < 1 ? 1 : 0)) },
+      { ...axis, size: 54, values },
     ],
     series: [
-      { label: "at", value: (_, at) => (at == null ? "" : `${at.toFixed(1)} s`) },
+      { label: "at", value: (_, at) => (at == null ? "" : wall.clock(at * 1000, 1)) },
       ...chart.lines.map((line) => ({
         label: line.label,
         stroke: () => theme()[line.colour],
         width: 1.5,
-        scale: line.right ? "r" : "y",
         points: { show: false },
         spanGaps: true,
         ...(line.dashed ? { dash: [4, 3] } : {}),
-        value: (_: uPlot, value: number | null) => (value == null ? "" : chart.format(value)),
+        // Where nobody points, the newest.
+        value: (plot: uPlot, value: number | null, at: number) => {
+          const shown = value ?? newest(plot.data[at]);
+          return shown == null ? "–" : chart.format(shown);
+        },
       })),
     ],
   };

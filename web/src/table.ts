@@ -7,7 +7,7 @@ import { ms, shortName } from "./units";
 
 const ROWS = 40;
 const REFRESH_MS = 1000;
-const HEADS = ["Request", "State", "Prompt", "Cached", "Answer", "Queue", "First token", "Between tokens", "Worst gap", "Delayed most by"];
+const HEADS = ["Request", "State", "Prompt", "Cached", "Answer", "Queue", "TTFT", "Mean ITL", "Worst gap", "Delayed most by", "Came at"];
 
 export class RequestTable {
   readonly element: HTMLDetailsElement;
@@ -41,7 +41,7 @@ export class RequestTable {
 function row(request: Request, log: Log): HTMLElement {
   const gaps = request.tokens.filter((token) => token.gap != null);
   const worst = gaps.reduce<(typeof gaps)[number] | null>((best, token) => (best && best.gap! >= token.gap! ? best : token), null);
-  const culprit = worst && worst.gap! > request.lateAbove(log.tpotTarget) ? log.delayedBy(worst)[0] : undefined;
+  const culprit = worst?.late ? log.delayedBy(worst)[0] : undefined;
   const state = request.ended?.ending ?? (request.gone ? "over" : request.firstPass == null ? "waiting" : request.firstToken == null ? "prefill" : "decode");
   const queue = request.arrived == null || request.firstPass == null ? null : Math.max(0, request.firstPass - request.arrived);
   const mean = gaps.length > 0 ? gaps.reduce((sum, token) => sum + token.gap!, 0) / gaps.length : null;
@@ -52,9 +52,10 @@ function row(request: Request, log: Log): HTMLElement {
     (request.ended?.generated ?? request.tokens.length).toLocaleString("en"),
     ms(queue),
     ms(request.ttft),
-    ms(mean),
-    ms(worst?.gap),
+    ms(mean ?? request.ended?.tpot_ms),
+    ms(worst?.gap ?? request.ended?.longest_gap_ms),
     culprit ? shortName(culprit.request.name) : "–",
+    log.wall.clock(request.from),
   ];
   return el("tr", {}, el("th", { scope: "row", title: String(request.name) }, shortName(request.name)), ...cells.map((text) => el("td", {}, text)));
 }

@@ -1,19 +1,22 @@
-// The timeline: a lane per request, time from left to right, every pass to scale.
+// The timeline: a lane holds one request at a time, time from left to right, every step to scale.
 //
-//   lane 0  ....[####prefill####]|d|d|d|d |d|d|   .... queue, [#] prompt rows, |d| one token of the answer
-//   lane 1      ....[##prefill##][##pre#]|d|d|
-//               a step is one column: everybody in it pays for all of it
+//   lane 0  ....[####prefill####]|d|d|d|d |d|d|   .... queue, [#] prompt tokens, |d| one token of the answer
+//   lane 1      ....[##prefill##][##pre#]|d|/////|d|    / what another request's prompt made of the step
+//               a step is one column: everybody in it waits for all of it
 //
-// lanes.ts paints lanes and passes; here are the axis, the labels, and what pointing says. Nothing in a frame reads layout.
+// lanes.ts paints lanes and steps, tips.ts says what a place is, selection.ts keeps and sums what was chosen; here are the axis,
+// the labels and the pointer. Nothing in a frame reads layout.
 
 import type { App } from "./app";
 import { el, fill, say, show } from "./dom";
-import { FONT, Surface, theme, tick, watchTheme } from "./draw";
+import { arrow, FONT, Surface, theme, tick, watchTheme } from "./draw";
 import { dropFrame, wantFrame } from "./frames";
 import { Lanes } from "./lanes";
-import type { Log, Request, Step, Token } from "./log";
-import { count, ms, shortName } from "./units";
-import type { Name, PrefillRow } from "./wire";
+import type { Log, Request, Token } from "./log";
+import { type Range, Selection } from "./selection";
+import { describe, extent, type Hit, isSame, ownersOf, requestOf, type TimelineAnswer } from "./tips";
+import { shortName } from "./units";
+import type { Name } from "./wire";
 
 const AXIS = 20;
 const SHORTEST_SPAN = 20;
@@ -24,12 +27,10 @@ const LEAST_LANES = 6;
 /** The feed speaks every 50 ms; so far behind, steps enter at the edge one after another. */
 const BEHIND_MS = 60;
 
-/** What is under the pointer or the keyboard. */
-type Hit =
-  | { kind: "token"; token: Token; step: Step | undefined }
-  | { kind: "chunk"; request: Request; row: PrefillRow; step: Step }
-  | { kind: "queue"; request: Request; from: number; to: number | null }
-  | { kind: "pause"; request: Request; from: number; to: number | null; verdict: string };
+/** A pointer that moved less has clicked. */
+const CLICK_PX = 4;
+/** Narrower than this no bar has a name on it. */
+const NAMED_PX = 64;
 
 export class Timeline {
   readonly element: HTMLElement;
@@ -41,6 +42,10 @@ export class Timeline {
   private scroll = 0;
   private wanted = 0;
   private hit: Hit | null = null;
+  /** What was clicked, or the stretch that was dragged: it stays until Escape. */
+  private pinned: Hit | null = null;
+  private range: Range | null = null;
+  private selection = new Selection(() => this.unpin());
   private byKeyboard = false;
   private tip = el("div", { class: "tip", hidden: true });
   private spoken = el("div", { class: "visually-hidden", "aria-live": "polite" });
@@ -60,7 +65,7 @@ export class Timeline {
       tabindex: 0,
       role: "application",
       "aria-roledescription": "timeline",
-      "aria-label": "Requests over time. Arrow keys go from token to token and from lane to lane, plus and minus zoom, 0 fits, F follows. The same facts are in the table below.",
+      "aria-label": "Requests over time. Arrow keys go from token to token and from lane to lane, Enter keeps what is told, with Shift they select a stretch to sum, Escape lets go, plus and minus zoom, 0 fits, F follows. The same facts are in the table below.",
     });
     this.surface = new Surface(canvas, () => this.redraw());
     const button = (text: string, label: string, act: () => void): HTMLButtonElement => el("button", { type: "button", "aria-label": label, title: label, onclick: act }, text);
@@ -71,7 +76,8 @@ export class Timeline {
       { class: "timeline-box" },
       el("div", { class: "row toolbar" }, legend(), el("span", { class: "row tools" }, button("−", "Zoom out (-)", () => this.zoom(2)), button("+", "Zoom in (+)", () => this.zoom(0.5)), button("Fit", "Fit the last stretch of work (0)", () => this.fit()), this.followButton)),
       el("div", { class: "stage" }, canvas, this.tip),
-      el("p", { class: "quiet-text hint" }, "Point at a token to see what it waited for. Drag to go back, pinch or Ctrl and wheel to zoom. ", this.lanesText, this.lanesUp, this.lanesDown),
+      el("p", { class: "quiet-text hint" }, "Point at a token to see what it waited for; click to keep that. Drag to go back; drag along the time axis, or with Shift, to sum a stretch. Pinch or Ctrl and wheel to zoom. ", this.lanesText, this.lanesUp, this.lanesDown),
+      this.selection.element,
       this.spoken,
     );
     this.listen(canvas);
@@ -100,7 +106,9 @@ export class Timeline {
     this.span = Math.min(LONGEST_SPAN, Math.max(SHORTEST_SPAN, (request.to - request.from) * 1.25));
     this.right = request.from + this.span * 0.9;
     this.scroll = request.lane * this.laneHeight - this.plotHeight / 2;
-    this.point({ kind: "token", token, step: this.log.stepById(token.step) }, false);
+    const hit: Hit = { kind: "token", token, step: this.log.stepById(token.step) };
+    this.point(hit, false);
+    this.pin(hit);
     return true;
   }
 
@@ -217,7 +225,8 @@ export class Timeline {
     this.grid(context);
     this.late(context, height);
     this.labels(context, height);
-    this.mark(context, height);
+    this.chosen(context, height);
+    this.mark(context, height, this.hit);
     this.place();
     if (this.follow && busy && !this.calm.matches) this.redraw();
   };
@@ -236,14 +245,14 @@ export class Timeline {
       const x = Math.round(this.xAt(time)) + 0.5;
       context.moveTo(x, AXIS - 6);
       context.lineTo(x, this.surface.height);
-      const text = distance < 1000 ? `${(time / 1000).toFixed(distance < 10 ? 3 : distance < 100 ? 2 : 1)} s` : clock(time);
+      const text = this.log.wall.clock(time, distance < 10 ? 3 : distance < 100 ? 2 : distance < 1000 ? 1 : 0);
       if (x + 40 < this.surface.width) context.fillText(text, x + 3, 8);
     }
     context.stroke();
     context.globalCompositeOperation = "source-over";
   }
 
-  /** Ticks over the tokens that came late, one a pixel at most. */
+  /** Marks over the tokens that came late, one a pixel at most: a triangle where there is room for a shape. */
   private late(context: CanvasRenderingContext2D, height: number): void {
     const { log } = this;
     const drawn = new Map<number, number>();
@@ -257,32 +266,61 @@ export class Timeline {
         const y = AXIS + request.lane * height - this.scroll;
         if (drawn.get(request.lane) === x || y < AXIS || y > this.surface.height) continue;
         drawn.set(request.lane, x);
-        context.fillRect(x, y, 2, tall);
+        if (height < 12) context.fillRect(x, y, 2, tall);
+        else {
+          context.beginPath();
+          context.moveTo(x - 3, y);
+          context.lineTo(x + 5, y);
+          context.lineTo(x + 1, y + tall);
+          context.fill();
+        }
       }
     }
   }
 
-  /** Who is in a lane at the right edge of the view. */
+  /** Who is in a lane at the right edge of the view; where it shows several, each bar has its name. */
   private labels(context: CanvasRenderingContext2D, height: number): void {
-    if (this.gutter === 0 || height < 11) return;
-    const names = new Map<number, Request>();
+    if (height < 11) return;
+    const lanes = new Map<number, Request[]>();
     for (const request of this.log.requests.values()) {
-      const shown = names.get(request.lane);
-      if (request.from < this.right && request.to > this.left && (!shown || request.from > shown.from)) names.set(request.lane, request);
+      if (request.from >= this.right || request.to <= this.left) continue;
+      const there = lanes.get(request.lane);
+      if (there) there.push(request);
+      else lanes.set(request.lane, [request]);
     }
     context.font = FONT;
-    context.textAlign = "right";
-    for (const [lane, request] of names) {
+    for (const [lane, requests] of lanes) {
       const y = AXIS + lane * height - this.scroll + (height - 3) / 2;
       if (y < AXIS || y > this.surface.height) continue;
-      context.fillStyle = request.isOpen ? theme().ink : theme().quiet;
-      context.fillText(shortName(request.name), this.gutter - 8, y + 0.5);
+      const last = requests.reduce((last, request) => (request.from > last.from ? request : last));
+      if (this.gutter > 0) {
+        context.textAlign = "right";
+        context.fillStyle = last.isOpen ? theme().ink : theme().quiet;
+        context.fillText(shortName(last.name), this.gutter - 8, y + 0.5);
+      }
+      if (requests.length > 1 || this.gutter === 0) for (const request of requests) this.name(context, request, y);
     }
+    context.globalAlpha = 1;
+  }
+
+  /** The name of a request on its bar, if there is room. */
+  private name(context: CanvasRenderingContext2D, request: Request, y: number): void {
+    const x = Math.max(this.gutter, this.xAt(request.from)) + 3;
+    const end = Math.min(this.surface.width, this.xAt(request.isOpen ? this.log.newest : request.to));
+    if (end - x < NAMED_PX) return;
+    const text = shortName(request.name);
+    context.textAlign = "left";
+    context.globalAlpha = 0.85;
+    context.fillStyle = theme().panel;
+    context.fillRect(x - 1, y - 7, context.measureText(text).width + 6, 14);
+    context.globalAlpha = 1;
+    context.fillStyle = theme().ink;
+    context.fillText(text, x + 2, y + 0.5);
   }
 
   /** Around what is pointed at. */
-  private mark(context: CanvasRenderingContext2D, height: number): void {
-    const where = this.hit && extent(this.hit);
+  private mark(context: CanvasRenderingContext2D, height: number, hit: Hit | null): void {
+    const where = hit && extent(hit);
     if (!where) return;
     const x0 = Math.max(this.gutter, this.xAt(where.from));
     const x1 = Math.min(this.surface.width, this.xAt(where.to ?? this.app.feed.now()));
@@ -293,21 +331,51 @@ export class Timeline {
     context.lineWidth = 1;
   }
 
+  /** What was clicked, with lines from those who delayed it, or the stretch that was dragged. */
+  private chosen(context: CanvasRenderingContext2D, height: number): void {
+    const { range, pinned } = this;
+    if (range) {
+      const [x0, x1] = [this.xAt(range.from), this.xAt(range.to)].map((x) => Math.min(this.surface.width, Math.max(this.gutter, x)));
+      context.fillStyle = theme().accent;
+      context.globalAlpha = 0.16;
+      context.fillRect(x0!, 0, x1! - x0!, this.surface.height);
+      context.globalAlpha = 1;
+      for (const x of [x0!, x1!]) context.fillRect(Math.round(x) - 1, 0, 2, this.surface.height);
+    }
+    if (!pinned) return;
+    this.mark(context, height, pinned);
+    if (pinned.kind !== "token") return;
+    const middle = (lane: number): number => AXIS + lane * height - this.scroll + (height - 3) / 2;
+    const to = { x: this.xAt(pinned.step?.at ?? pinned.token.at), y: middle(pinned.token.request.lane) };
+    context.strokeStyle = context.fillStyle = theme().ink;
+    for (const other of this.log.delayedBy(pinned.token).slice(0, 3)) {
+      const step = this.log.stepById(other.largest);
+      if (step) arrow(context, { x: this.xAt((step.at + step.end) / 2), y: middle(other.request.lane) }, to);
+    }
+  }
+
   // Pointing
 
   private listen(canvas: HTMLCanvasElement): void {
     const held = new Map<number, { x: number; y: number }>();
+    let moved = 0;
+    let begun: number | null = null;
     const on = <K extends keyof HTMLElementEventMap>(kind: K, act: (event: HTMLElementEventMap[K]) => void): void => canvas.addEventListener(kind, act, { passive: false });
     on("pointerdown", (event) => {
       held.set(event.pointerId, { x: event.offsetX, y: event.offsetY });
       canvas.setPointerCapture(event.pointerId);
+      moved = 0;
+      begun = event.shiftKey || event.offsetY < AXIS ? this.timeAt(event.offsetX) : null;
     });
     on("pointermove", (event) => {
       const before = held.get(event.pointerId);
       if (!before) return this.point(this.hitAt(event.offsetX, event.offsetY), false);
+      moved += Math.abs(event.offsetX - before.x) + Math.abs(event.offsetY - before.y);
       const others = [...held].filter(([id]) => id !== event.pointerId);
       const other = others[0]?.[1];
-      if (other) {
+      if (begun != null && !other) {
+        if (moved > CLICK_PX) this.select(begun, this.timeAt(event.offsetX));
+      } else if (other) {
         const [was, is] = [Math.abs(before.x - other.x), Math.abs(event.offsetX - other.x)];
         if (was > 8 && is > 8) this.zoom(was / is, (event.offsetX + other.x) / 2);
       } else if (Math.abs(event.offsetX - before.x) + Math.abs(event.offsetY - before.y) > 0) {
@@ -321,7 +389,12 @@ export class Timeline {
     });
     const release = (event: PointerEvent): void => {
       held.delete(event.pointerId);
-      if (event.type === "pointerup") this.point(this.hitAt(event.offsetX, event.offsetY), false);
+      if (event.type !== "pointerup") return;
+      const hit = this.hitAt(event.offsetX, event.offsetY);
+      this.point(hit, false);
+      if (moved > CLICK_PX) return;
+      if (hit) this.pin(hit);
+      else this.unpin();
     };
     on("pointerup", release);
     on("pointercancel", release);
@@ -337,15 +410,15 @@ export class Timeline {
       this.redraw();
     });
     on("keydown", (event) => {
-      if (this.key(event.key)) event.preventDefault();
+      if (this.key(event.key, event.shiftKey)) event.preventDefault();
     });
     on("blur", () => this.point(null, false));
   }
 
-  private key(key: string): boolean {
+  private key(key: string, shift: boolean): boolean {
     const act: Record<string, () => void> = {
-      ArrowLeft: () => this.walk(-1),
-      ArrowRight: () => this.walk(1),
+      ArrowLeft: () => this.stride(-1, shift),
+      ArrowRight: () => this.stride(1, shift),
       ArrowUp: () => this.climb(-1),
       ArrowDown: () => this.climb(1),
       Home: () => this.walk(-Infinity),
@@ -355,11 +428,27 @@ export class Timeline {
       "-": () => this.zoom(2),
       "0": () => this.fit(),
       f: () => this.setFollow(!this.follow),
-      Escape: () => this.point(null, true),
+      Enter: () => this.hit && this.pin(this.hit),
+      Escape: () => {
+        this.point(null, true);
+        this.unpin();
+      },
     };
     if (!act[key]) return false;
     act[key]();
     return true;
+  }
+
+  /** To another token; with Shift, everything from where one was is selected. */
+  private stride(by: number, selects: boolean): void {
+    const before = this.hit && extent(this.hit);
+    this.walk(by);
+    const after = this.hit && extent(this.hit);
+    if (!selects || !before || !after) return;
+    // The end that was reached last moves on, the other stays.
+    const at = before.to ?? before.from;
+    const fixed = !this.range ? at : this.range.from === at ? this.range.to : this.range.from;
+    this.select(fixed, after.to ?? after.from);
   }
 
   /** To another token of the request; the view stops following and goes along. */
@@ -420,13 +509,36 @@ export class Timeline {
   // The tip
 
   private point(hit: Hit | null, byKeyboard: boolean): void {
-    const same = hit && this.hit && hit.kind === this.hit.kind && extent(hit).from === extent(this.hit).from && requestOf(hit) === requestOf(this.hit);
-    if (same || (!hit && !this.hit)) return;
+    if (isSame(hit, this.hit) || (!hit && !this.hit)) return;
     this.hit = hit;
     this.byKeyboard = byKeyboard;
     show(this.tip, hit != null);
     if (hit) this.tell(describe(hit, this.log));
-    if (hit?.kind === "token" && hit.token.gap != null && typeof hit.token.request.name === "string") void this.askOwners(hit);
+    if (hit) void this.askOwners(hit);
+    this.redraw();
+  }
+
+  /** Keeps a place until Escape. */
+  private pin(hit: Hit): void {
+    this.range = null;
+    this.pinned = hit;
+    this.selection.place(hit, this.log);
+    void this.askOwners(hit);
+    this.redraw();
+  }
+
+  /** Keeps a stretch of time, and sums it. */
+  private select(one: number, other: number): void {
+    this.setFollow(false);
+    this.pinned = null;
+    this.range = { from: Math.max(0, Math.min(one, other)), to: Math.max(one, other) };
+    this.selection.stretch(this.range, this.log);
+    this.redraw();
+  }
+
+  private unpin(): void {
+    this.pinned = this.range = null;
+    this.selection.clear();
     this.redraw();
   }
 
@@ -450,96 +562,23 @@ export class Timeline {
     style.top = `${Math.min(this.surface.height, y)}px`;
   }
 
-  /** For one's own requests the server's ledger knows to the microsecond whom a gap was spent on. */
-  private async askOwners(hit: Hit & { kind: "token" }): Promise<void> {
+  /** For one's own requests the server's ledger knows to the microsecond whom a token's time, or the queue's, was spent on. */
+  private async askOwners(hit: Hit): Promise<void> {
+    if ((hit.kind !== "token" && hit.kind !== "queue") || typeof requestOf(hit).name !== "string") return;
+    // Whoever only passes by asks nothing.
     await new Promise((resolve) => setTimeout(resolve, 200));
-    if (this.hit !== hit) return;
-    const { request } = hit.token;
+    if (this.hit !== hit && this.pinned !== hit) return;
+    const request = requestOf(hit);
     const response = await this.app.api(`/v1/requests/${encodeURIComponent(String(request.name))}/timeline`).catch(() => null);
-    if (!response?.ok || this.hit !== hit) return;
-    const told = ownersOf((await response.json()) as TimelineAnswer, hit.token);
+    if (!response?.ok) return;
+    const told = ownersOf((await response.json()) as TimelineAnswer, hit);
     if (told && this.hit === hit) this.tell([...describe(hit, this.log), ...told]);
+    if (told && this.pinned === hit) this.selection.owners(told);
   }
-}
-
-/** The part of `GET /v1/requests/{id}/timeline` that is read here. */
-interface TimelineAnswer {
-  prompts: {
-    ttft_ms: number | null;
-    late_tokens: { answer: number; at_ms: number; gap_ms: number; owners: Record<string, number>; delayed_by: { request: string | number | null; ms: number }[] }[];
-  }[];
-}
-
-function ownersOf(answer: TimelineAnswer, token: Token): string[] | null {
-  for (const prompt of answer.prompts) {
-    for (const late of prompt.late_tokens) {
-      const sinceFirst = late.at_ms - (prompt.ttft_ms ?? 0);
-      if (late.answer !== token.answer || Math.abs(sinceFirst - (token.at - (token.request.firstToken ?? 0))) > 2) continue;
-      const parts = Object.entries(late.owners).filter(([, value]) => value >= 0.05).sort((a, b) => b[1] - a[1]);
-      const lines = [`The ledger: ${parts.map(([name, value]) => `${name.replace(/_ms$/, "").replaceAll("_", " ")} ${ms(value)}`).join(", ")}.`];
-      const others = late.delayed_by.filter((other) => other.ms >= 0.05);
-      if (others.length > 0) lines.push(`Delayed by ${others.map((other) => `${other.request == null ? "others" : shortName(other.request)} ${ms(other.ms)}`).join(", ")}.`);
-      return lines;
-    }
-  }
-  return null;
-}
-
-function requestOf(hit: Hit): Request {
-  return hit.kind === "token" ? hit.token.request : hit.request;
-}
-
-function extent(hit: Hit): { request: Request; from: number; to: number | null } {
-  const request = requestOf(hit);
-  if (hit.kind === "token") return { request, from: hit.step?.at ?? hit.token.at, to: hit.token.at };
-  if (hit.kind === "chunk") return { request, from: hit.step.at, to: hit.step.end };
-  return { request, from: hit.from, to: hit.to };
 }
 
 function nearest(tokens: Token[], time: number): Token | undefined {
   return tokens.reduce<Token | undefined>((best, token) => (!best || Math.abs(token.at - time) < Math.abs(best.at - time) ? token : best), undefined);
-}
-
-/** What a person wants to know of it, the headline first. */
-function describe(hit: Hit, log: Log): string[] {
-  const name = shortName(requestOf(hit).name);
-  if (hit.kind === "queue") {
-    const length = (hit.to ?? log.newest) - hit.from;
-    return [`${name} · waiting ${ms(length)}`, "In the queue: no pass has carried a token of it yet."];
-  }
-  if (hit.kind === "pause") {
-    const length = (hit.to ?? log.newest) - hit.from;
-    return [`${name} · preempted for ${ms(length)}`, `It gave its KV blocks back to make room (${hit.verdict}).`];
-  }
-  if (hit.kind === "chunk") {
-    const { row, step, request } = hit;
-    const whole = request.promptTokens > row.len ? ` of ${request.promptTokens.toLocaleString("en")}` : "";
-    const lines = [`${name} · prefill`, `${count(row.len, "prompt token")}${whole} in one pass of ${ms(step.took)}.`];
-    if (row.cached > 0) lines.push(`${count(row.cached, "token")} before them came from the prefix cache.`);
-    if (step.decode.length > 0) lines.push(`${count(step.decode.length, "answer")} shared the pass and waited for it.`);
-    if (row.samples > 0) lines.push(`The first token came of it${request.ttft == null ? "" : `, ${ms(request.ttft)} after the request`}.`);
-    return lines;
-  }
-  const { token, step } = hit;
-  const { request } = token;
-  const limit = request.lateAbove(log.tpotTarget);
-  const late = token.gap != null && token.gap > limit;
-  const gap = token.gap == null ? "the first of its answer" : `${ms(token.gap)} after the one before`;
-  const lines = [`${name} · token ${token.index + 1}${late ? " · late" : ""}`, `It came ${gap}${request.usualGap == null ? "" : ` (usually ${ms(request.usualGap)})`}.`];
-  const others = log.delayedBy(token);
-  if (others.length > 0) {
-    const named = others.slice(0, 3).map((other) => `${shortName(other.request.name)} (${count(other.rows, "row")})`);
-    lines.push(`${late ? "It waited for the prompt of" : "In the same time the engine read the prompt of"} ${named.join(", ")}${others.length > 3 ? ` and ${others.length - 3} more` : ""}.`);
-  } else if (late) lines.push("No prompt was read in this time: it was left out of a step, preempted, or the step itself was slow.");
-  if (step) lines.push(`Step ${step.id}: ${ms(step.took)}, ${count(step.decode.length, "token")} of answers${step.prefill.length > 0 ? `, ${count(step.prefill.reduce((sum, row) => sum + row.len, 0), "token")} of prompts` : ""}.`);
-  return lines;
-}
-
-function clock(time: number): string {
-  const seconds = Math.round(time / 1000);
-  const [h, m, s] = [Math.floor(seconds / 3600), Math.floor(seconds / 60) % 60, seconds % 60];
-  const two = (n: number): string => String(n).padStart(2, "0");
-  return h > 0 ? `${h}:${two(m)}:${two(s)}` : `${m}:${two(s)}`;
 }
 
 function legend(): HTMLElement {
@@ -549,6 +588,8 @@ function legend(): HTMLElement {
     { class: "legend", "aria-label": "Colours" },
     item("prefill", "prefill: the prompt"),
     item("decode", "decode: the answer"),
+    item("stranger", "another request's prompt in the same step"),
+    item("machine", "the machine ran other programs"),
     item("queue", "waiting"),
     item("preempted", "preempted"),
     item("cached", "cached prefix"),

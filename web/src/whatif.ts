@@ -107,7 +107,7 @@ function stretch(chunked: Log, worst: Token | null, unchunked: Log): [number, nu
 }
 
 /** A stretch of a course, to scale. */
-class CourseView {
+export class CourseView {
   readonly element: HTMLElement;
   private surface: Surface;
   private lanes: Lanes;
@@ -120,7 +120,7 @@ class CourseView {
   ) {
     const { log, worst, ttft, title } = course;
     this.lanes = new Lanes(log);
-    const canvas = el("canvas", { class: "course", role: "img", "aria-label": `${title}: passes to scale` });
+    const canvas = el("canvas", { class: "course", role: "img", "aria-label": `${title}: steps to scale` });
     this.surface = new Surface(canvas, () => wantFrame(this.draw));
     canvas.style.height = `${AXIS + Math.min(MOST_LANES, log.lanes) * LANE}px`;
     this.stop = watchTheme(() => {
@@ -130,7 +130,7 @@ class CourseView {
     this.element = el("figure", {}, el("figcaption", {}, el("h3", {}, title)), canvas);
     const culprit = worst ? log.delayedBy(worst)[0] : undefined;
     const parts = [`worst gap ${ms(worst?.gap)}${culprit ? ` (behind the prompt of ${shortName(culprit.request.name)}, ${count(culprit.rows, "row")})` : ""}`, `first token after ${ms(ttft.median)} (median), ${ms(ttft.slowest)} (p99)`, count(log.steps.length, "step")];
-    add(this.element, el("p", { class: "quiet-text" }, parts.join(" · ")));
+    if (worst) add(this.element, el("p", { class: "quiet-text" }, parts.join(" · ")));
   }
 
   end(): void {

@@ -23,6 +23,8 @@ export interface Info {
   limits: Limits | null;
   pause_allowed: boolean;
   now_ms: number;
+  /** What a clock on the wall showed at `now_ms`, ms since 1970. */
+  now_unix_ms: number;
 }
 
 /** What this machine can do at most, measured. */
@@ -32,6 +34,10 @@ export interface Limits {
   /** Operations per second in the class of the weights. */
   matrix_flops: number;
   matrix_kind: string;
+  /** The weights stay in the last level of cache, and `read_bandwidth` is the cache's. */
+  in_cache: boolean;
+  /** Why they are not sure; `null`: they are. */
+  not_sure: string | null;
 }
 
 /** One token of an answer, computed alone. */
@@ -41,6 +47,12 @@ export interface DecodeRow {
   a: number;
   /** Position of the row. */
   start: number;
+  /**
+   * Of the time of the step's rows, the share of its own rows and that of other requests' prompts; the rest is other requests'
+   * decode. Only in steps in which somebody's prompt met another request.
+   */
+  own?: number;
+  other_prefill?: number;
 }
 
 /** A piece of a prompt, computed in one pass. */
@@ -67,6 +79,9 @@ export interface StepEvent {
   took: number;
   /** What the cost model said that it would take; 0 without one. */
   predicted: number;
+  /** What the machine took of it for others, and of the time before it; absent: nothing. */
+  stolen?: number;
+  stolen_before?: number;
   decode: DecodeRow[];
   prefill: PrefillRow[];
   preempted: Preempted[];
@@ -92,6 +107,10 @@ export interface EndedEvent {
   r: Name;
   at: number;
   ending: string;
+  arrived: number;
+  /** Until its first row; `null` if it had none. */
+  queue_ms: number | null;
+  longest_gap_ms: number;
   ttft_ms: number | null;
   tpot_ms: number | null;
   prompt_tokens: number;
@@ -99,9 +118,19 @@ export interface EndedEvent {
   cached: number;
 }
 
+/** Event `history`: the minutes before the feed began, a row for each second that had a step. */
+export interface HistoryEvent {
+  total_blocks: number;
+  /** Names of the values of a row. */
+  columns: string[];
+  seconds: (number | null)[][];
+}
+
 /** Event `stats`: counters only grow. */
 export interface StatsEvent {
   at: number;
+  /** What a clock on the wall showed then, ms since 1970. */
+  unix_ms: number;
   running: number;
   waiting: number;
   used_blocks: number;
@@ -117,6 +146,8 @@ export interface StatsEvent {
   prefix_hits: number;
   preemptions: number;
   paused: boolean;
+  /** They rise with what steps reach. */
+  limits: Pick<Limits, "read_bandwidth" | "matrix_flops"> | null;
   ttft_p50_ms: number | null;
   ttft_p99_ms: number | null;
   itl_p50_ms: number | null;

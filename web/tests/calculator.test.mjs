@@ -10,7 +10,7 @@ test("the worked example: 14 GFLOP a token, 46 ms at 312 TFLOP/s, 14 GB at 2 TB/
   const page = await context.open(server, "/#/calculator");
   await ready(page);
   await page.getByRole("button", { name: "Worked example" }).click();
-  const floors = page.getByRole("region", { name: "What nothing can beat" });
+  const floors = page.getByRole("region", { name: "Lower bound (roofline)" });
   await floors.getByText("14.0 GFLOP a token × 1,024 tokens / 312 TFLOP/s = 46 ms").waitFor();
   await floors.getByText("14.0 GB of weights / 2.00 TB/s = 7.0 ms a token").waitFor();
   const binding = await page.locator(".binding").textContent();
@@ -75,7 +75,7 @@ test("a fleet of users, and the phase that limits it", async (context) => {
   await page.getByLabel("Requests per minute of each").fill("2");
   const fleet = page.getByRole("region", { name: "The fleet" });
   await fleet.getByText(/1,000 users send 33\.3 requests per second and need \d+ machines?/).waitFor();
-  await fleet.getByText(/The phase that limits them is (prefill|decode)\./).waitFor();
+  await fleet.getByText(/The limiting phase is (prefill|decode)\./).waitFor();
 });
 
 test("a model by its config.json, pasted or from a file", async (context) => {
@@ -93,5 +93,38 @@ test("a model by its config.json, pasted or from a file", async (context) => {
   await until("the plan", async () => (await page.locator(".headline dd").first().evaluate((value) => value.firstChild?.textContent)) === `${known.ttft_ms.toFixed(0)} ms`);
   assert.match(await page.locator(".command code").textContent(), /-m config\.json --machine a100/);
   await page.getByLabel("config.json", { exact: true }).fill("{}");
-  await page.locator(".result [role=alert]").getByText("no config.json to plan with").waitFor();
+  await page.locator(".result [role=alert]").getByText("not a config.json to plan with").waitFor();
+});
+
+test("a calculator that was opened while the server was away works when it is back", async (context) => {
+  const server = await context.server();
+  let away = true;
+  const prepare = async (page) => {
+    for (const path of ["**/plan/presets", "**/live/*"]) {
+      // The page itself is there: it was loaded before.
+      await page.route(path, (route) => (away && page.url().includes("calculator") && !route.request().url().endsWith("/live/info") ? route.abort() : route.continue()));
+    }
+  };
+  const page = await context.open(server, "/#/calculator", { prepare, expected: /ERR_FAILED/, ready: false });
+  await page.locator(".result [role=alert]").waitFor();
+  away = false;
+  await page.locator(".connection[data-state=open]").waitFor();
+  await ready(page);
+});
+
+test("a link to another question in the same tab is followed, and the way back leads back", async (context) => {
+  const server = await context.server();
+  const page = await context.open(server, "/#/calculator?model=llama-3.1-70b&machine=h100&prompt=512&response=128&batch=4");
+  await ready(page);
+  const asked = async () => [await page.getByLabel("Machine").inputValue(), await page.getByRole("spinbutton", { name: "Prompt" }).inputValue(), await page.getByRole("spinbutton", { name: "Batch size" }).inputValue()].join(" ");
+  assert.equal(await asked(), "h100 512 4");
+  await page.evaluate(() => (location.hash = "#/calculator?model=7b&machine=a100&prompt=1024&response=256&batch=1"));
+  await until("the other question", async () => (await asked()) === "a100 1024 1");
+  await page.locator(".binding", { hasText: "a100" }).waitFor();
+  await page.goBack();
+  await until("the first again", async () => (await asked()) === "h100 512 4");
+  // Users without a rate ask once a minute each.
+  await page.evaluate(() => (location.hash = "#/calculator?model=llama-3.1-8b&machine=h100&prompt=1024&response=256&batch=1&users=600"));
+  await page.getByRole("region", { name: "The fleet" }).getByText(/600 users send 10 requests per second/).waitFor();
+  assert.equal(await page.getByLabel("Requests per minute of each").inputValue(), "1");
 });

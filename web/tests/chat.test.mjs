@@ -56,6 +56,65 @@ test("an answer can be stopped, with the button and with Escape, and the engine 
   await until("an idle engine", async () => (await (await fetch(`${server.origin}/health`)).json()).open_requests === 0);
 });
 
+/** A story that nobody ends but the test. */
+const endless = async (page, tokens = 6000) => {
+  await page.route("**/v1/chat/completions", (route) => route.continue({ postData: JSON.stringify({ ...route.request().postDataJSON(), ignore_eos: true }) }));
+  await page.getByLabel("Max tokens").fill(String(tokens));
+};
+
+test("an answer goes on while one looks at another page, and a conversation survives a reload", async (context) => {
+  const server = await context.server();
+  const page = await context.open(server, "/#/chat");
+  await endless(page);
+  await send(page, "Tell me a story about a fox and a lantern, as long as you can.");
+  const text = page.locator(".turn.assistant .text").last();
+  const length = async () => (await text.textContent()).length;
+  await until("the first words", async () => (await length()) > 0);
+  const before = await length();
+  await page.getByRole("link", { name: "Live", exact: true }).click();
+  await page.locator("canvas.timeline").waitFor();
+  await page.getByRole("link", { name: "Chat" }).click();
+  await until("more of it", async () => (await length()) > before);
+  assert.equal(await page.locator(".turn .note").count(), 0, "nobody stopped it");
+  assert.ok(await page.getByRole("button", { name: "Stop" }).isEnabled());
+  assert.equal(await page.getByLabel("Max tokens").inputValue(), "6000", "settings stay too");
+  // A reload ends the answer, and leaves what was there.
+  await page.reload();
+  await until("the conversation", async () => (await page.locator(".turn").count()) === 2);
+  assert.ok((await length()) > before);
+  await page.getByText("The page was loaded again before").waitFor();
+  await send(page, "What is 7 + 5?");
+  await until("the next answer", async () => (await page.locator(".turn").count()) === 4);
+  await page.getByRole("button", { name: "Stop" }).click();
+  await until("its end", async () => (await page.locator(".turn.assistant .actions").count()) === 2);
+  await page.getByRole("button", { name: "New conversation" }).click();
+  await page.reload();
+  await page.getByRole("log").waitFor();
+  assert.equal(await page.locator(".turn").count(), 0);
+});
+
+test("the end of the conversation stays in view, unless one has scrolled away from it", async (context) => {
+  const server = await context.server();
+  const page = await context.open(server, "/#/chat");
+  const log = page.locator(".conversation");
+  const below = () => log.evaluate((log) => log.scrollHeight - log.scrollTop - log.clientHeight);
+  // Taller than what is shown of it.
+  await send(page, Array.from({ length: 60 }, (_, line) => `line ${line}`).join("\n"));
+  await page.locator(".turn.assistant .actions").waitFor();
+  assert.ok((await log.evaluate((log) => log.scrollHeight - log.clientHeight)) > 300, "it is longer than the page");
+  await until("the end, footer and all", async () => (await below()) <= 4);
+  await endless(page, 3000);
+  await log.evaluate((log) => (log.scrollTop = 0));
+  await page.waitForTimeout(100);
+  await send(page, "and on");
+  await until("the end again: sending leads there", async () => (await below()) <= 4);
+  await until("words", async () => (await page.locator(".turn.assistant .text").last().textContent()).length > 0);
+  await log.evaluate((log) => (log.scrollTop = 0));
+  await page.waitForTimeout(300);
+  assert.ok((await below()) > 300, "whoever reads above is left there");
+  await page.keyboard.press("Escape");
+});
+
 test("what the server refuses is shown as it says it", async (context) => {
   const server = await context.server();
   const page = await context.open(server, "/#/chat", { expected: /status of 400/ });
@@ -82,7 +141,7 @@ test("a long prompt beside a stream shares its steps, and Live shows both", asyn
   // Held until the prompt is there: the stream could be over before a busy browser has sent it.
   const hold = (how) => fetch(`${server.origin}/live/${how}`, { method: "POST", headers: { "x-hold-token": server.token } });
   assert.equal((await hold("pause")).status, 200);
-  await page.getByRole("button", { name: "A long prompt beside it" }).click();
+  await page.getByRole("button", { name: "Inject a long prompt" }).click();
   await until("both requests", async () => (await (await fetch(`${server.origin}/health`)).json()).open_requests === 2);
   assert.equal((await hold("resume")).status, 200);
   await page.getByText(/3,000 tokens: first token after/).waitFor();

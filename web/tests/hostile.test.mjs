@@ -137,7 +137,8 @@ test("hostile words in every field of the feed stay text", async (context) => {
     await withInfo(page, { name: PAYLOADS[0], version: PAYLOADS[6], weights: PAYLOADS[7], kv_dtype: PAYLOADS[20], isa: PAYLOADS[30], limits: { read_bandwidth: 1e10, matrix_flops: 1e12, matrix_kind: PAYLOADS[8] } });
     await page.route("**/live/feed*", (route) => route.fulfill({ contentType: "text/event-stream", body: sse(events) }));
   };
-  const page = await context.open(server, "/#/live", { prepare });
+  // The page asks the server about requests by their names, and it has none of these.
+  const page = await context.open(server, "/#/live", { prepare, expected: /status of 404/ });
   await page.locator("summary", { hasText: "table" }).click();
   const rows = page.getByRole("region", { name: "Requests" }).locator("tbody tr");
   await until("rows of the table", async () => (await rows.count()) >= 40);

@@ -98,3 +98,37 @@ test("the same minutes with and without chunked prefill, side by side", async (c
   await until("both courses", async () => (await page.locator("canvas.course").count()) === 2);
   await context.picture(page, "step with and without chunks");
 });
+
+test("what the machine took of a step is said, and no limit is blamed for it", async (context) => {
+  const server = await context.server();
+  // A step of 8 ms on a core that others had for 24 ms.
+  const step = (id) => ({
+    id,
+    at: id * 40,
+    took: 32,
+    stolen: 24,
+    predicted: 8,
+    decode: [{ r: "a-stream", a: 0, start: 9 + id }],
+    prefill: [],
+    preempted: [],
+    waiting: 0,
+    waiting_tokens: 0,
+    blocked: null,
+    blocks: { used: 1, taken: 0, evicted: 0, copied: 0 },
+    recomputed: 0,
+    flops: 1e6,
+    bytes: 4e7,
+  });
+  const feed = [1, 2].map((id) => `event: step\ndata: ${JSON.stringify(step(id))}\n\n`).join("");
+  const prepare = async (page) => {
+    const info = { ...(await (await fetch(`${server.origin}/live/info`)).json()), limits: { read_bandwidth: 1e10, matrix_flops: 1e12, matrix_kind: "x" } };
+    await page.route("**/live/info", (route) => route.fulfill({ json: info }));
+    await page.route("**/live/feed*", (route) => route.fulfill({ contentType: "text/event-stream", body: feed }));
+  };
+  const page = await context.open(server, "/#/step", { prepare });
+  const cost = page.locator("section", { has: page.getByRole("heading", { name: "What it cost" }) }).last();
+  await cost.getByText("Of that, others ran").waitFor();
+  await cost.getByText("For 24 ms of its 32 ms the machine ran other programs on the cores that it needs; by itself it took 8.0 ms.").waitFor();
+  // 40 MB at 10 GB/s are 4 ms: half of what it took by itself, and an eighth of 32.
+  await cost.getByText("It reached 50 % of that limit in that time. The cost model was right.").waitFor();
+});

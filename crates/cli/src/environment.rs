@@ -1,5 +1,6 @@
 //! What is read from the environment and from the operating system's sources of chance, in one place.
 
+use std::io::IsTerminal;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -9,14 +10,17 @@ use text::chat_template::Renderer;
 use tracing_subscriber::EnvFilter;
 
 use crate::console::note;
+use crate::log::Lines;
 
 /// What the variables say about models.
 pub(crate) fn variables() -> Variables {
     Variables::read(text, std::env::home_dir())
 }
 
-/// Logs go to standard error. `TWOSTROKE_LOG` filters them (`warn`, `info`, `engine=debug`) instead of `default`.
-pub(crate) fn start_logging(default: &str) {
+/// Logs go to standard error. `TWOSTROKE_LOG` filters them (`warn`, `info`, `engine=debug`) instead of `default`. A
+/// file or a pipe gets no colours, nor does anybody who sets `NO_COLOR` (no-color.org). `waits`: a line waits until it
+/// is read.
+pub(crate) fn start_logging(default: &str, waits: bool) {
     let filter = match text("TWOSTROKE_LOG").map(EnvFilter::try_new) {
         Some(Ok(filter)) => filter,
         Some(Err(error)) => {
@@ -25,7 +29,13 @@ pub(crate) fn start_logging(default: &str) {
         }
         None => EnvFilter::new(default),
     };
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let has_colours = std::io::stderr().is_terminal() && text("NO_COLOR").is_none();
+    let logging = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(has_colours);
+    if waits {
+        return logging.with_writer(std::io::stderr).init();
+    }
+    Lines::start();
+    logging.with_writer(|| Lines).init();
 }
 
 /// Where spans go, from OpenTelemetry's own variables; `None` if they name no collector.

@@ -73,31 +73,61 @@ pub(crate) fn from_clap(error: &clap::Error) -> Result<(), Failure> {
             error.print()?;
             Err(Failure::Said(2))
         }
-        _ => Err(Failure::Usage(message(error))),
+        _ => Err(Failure::Usage(message(error, std::env::args().skip(1)))),
     }
 }
 
-/// Clap's first paragraph and its tip, without colours; or our own hint for a flag of another engine.
-fn message(error: &clap::Error) -> String {
+/// Clap's first paragraph and its tip, without colours; or our own hint for a flag or a verb of another engine.
+fn message(error: &clap::Error, arguments: impl Iterator<Item = String>) -> String {
+    if let Some((flag, hint)) = flags::hint_for_short(arguments) {
+        return format!("unexpected argument '{flag}' found: {hint}");
+    }
     let text = error.render().to_string();
     let mut paragraphs = text.split("\n\n").map(one_line);
     let first = paragraphs.next().unwrap_or_default();
     let mut message = first.trim_start_matches("error: ").to_string();
-    let unknown = match error.get(ContextKind::InvalidArg) {
-        Some(ContextValue::String(flag)) if error.kind() == ErrorKind::UnknownArgument => Some(flag.as_str()),
+    let hint = match error.kind() {
+        ErrorKind::UnknownArgument => named(error, ContextKind::InvalidArg).and_then(flags::hint),
+        ErrorKind::InvalidSubcommand => named(error, ContextKind::InvalidSubcommand).and_then(flags::verb_hint),
         _ => None,
     };
-    if let Some(hint) = unknown.and_then(flags::hint) {
+    if let Some(hint) = hint {
         return format!("{message}: {hint}");
     }
     // "to pass '--x' as a value, use '-- --x'" is never what was meant.
     let tips = paragraphs.filter_map(|paragraph| Some(paragraph.strip_prefix("tip: ")?.to_string()));
-    for tip in tips.filter(|tip| !tip.starts_with("to pass ")) {
+    for tip in tips.filter(|tip| !tip.starts_with("to pass ") && !is_far_fetched(error)) {
         message.push_str("; ");
         message.push_str(&tip);
     }
     message.push_str("; --help lists what there is");
     message
+}
+
+fn named(error: &clap::Error, kind: ContextKind) -> Option<&str> {
+    match error.get(kind)? {
+        ContextValue::String(name) => Some(name),
+        ContextValue::Strings(names) => names.first().map(String::as_str),
+        _ => None,
+    }
+}
+
+/// Whether what clap proposes instead is another word rather than the one that was mistyped: `--block-size` for
+/// `--mlock`.
+fn is_far_fetched(error: &clap::Error) -> bool {
+    let pairs = [
+        (ContextKind::InvalidArg, ContextKind::SuggestedArg),
+        (ContextKind::InvalidSubcommand, ContextKind::SuggestedSubcommand),
+    ];
+    pairs.into_iter().any(|(invalid, suggested)| match (named(error, invalid), named(error, suggested)) {
+        (Some(typed), Some(proposed)) => {
+            let name = |word: &str| word.trim_start_matches('-').to_string();
+            let (typed, proposed) = (name(typed), name(proposed));
+            let begins = typed.len() >= 3 && proposed.starts_with(&typed);
+            !begins && strsim::damerau_levenshtein(&typed, &proposed) * 3 > typed.len().max(proposed.len())
+        }
+        _ => false,
+    })
 }
 
 /// A panic is a bug of ours: one line that says so and where, instead of a backtrace, and exit code 101 from Rust
@@ -135,7 +165,8 @@ mod tests {
 
     fn line(arguments: &[&str]) -> String {
         let all = ["twostroke"].iter().chain(arguments);
-        message(&Cli::try_parse_from(all).expect_err("these arguments are wrong"))
+        let error = Cli::try_parse_from(all).expect_err("these arguments are wrong");
+        message(&error, arguments.iter().map(ToString::to_string))
     }
 
     #[test]
@@ -149,12 +180,38 @@ mod tests {
             (&["serve", "--tensor-parallel-size=2"], "-t sets the threads"),
             (&["serve", "--dtype", "bfloat16"], "--weights"),
             (&["fly"], "fly"),
+            // Of llama.cpp, where clap sees a short flag and its value.
+            (&["run", "-ngl", "99", "hi"], "this build computes on the CPU"),
+            (&["run", "-ngl=99", "hi"], "this build computes on the CPU"),
+            (&["serve", "-ngl", "99"], "this build computes on the CPU"),
+            (&["serve", "-np", "4"], "--max-num-seqs"),
+            (&["serve", "-fa"], "attention is always tiled"),
+            (&["serve", "-ub", "512"], "--tpot-slo"),
+            (&["serve", "-ctk", "q8_0"], "--kv-dtype"),
+            (&["serve", "-tp", "2"], "-t sets the threads"),
+            (&["serve", "--swap-space", "4"], "--kv-swap-memory"),
+            (&["run", "--mlock", "hi"], "weights are read into memory"),
+            (&["serve", "--log-file", "x"], "2> FILE"),
+            (&["chat"], "twostroke run without a prompt is a chat"),
+            (&["pull", "llama3"], "-m names"),
+            (&["serv"], "'serve'"),
+            (&["serve", "--max-num-seq", "4"], "--max-num-seqs"),
         ];
         for (arguments, wanted) in table {
             let line = line(arguments);
             assert!(line.contains(wanted), "{arguments:?} gave {line:?}");
             assert!(!line.contains('\n'), "{arguments:?} gave {line:?}");
             assert!(!line.starts_with("error"), "{arguments:?} gave {line:?}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_proposed_that_is_another_word() {
+        let table: &[&[&str]] =
+            &[&["serve", "--numa", "distribute"], &["serve", "--jinja"], &["run", "--color", "hi"], &["whisper"]];
+        for arguments in table {
+            let line = line(arguments);
+            assert!(!line.contains("similar"), "{arguments:?} gave {line:?}");
         }
     }
 

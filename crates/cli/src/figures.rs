@@ -2,15 +2,15 @@
 //! are measured on this machine, moments before or after the work.
 
 use std::fmt;
+use std::path::Path;
 use std::sync::Mutex;
 
-use kernels::limits::Limits;
+use kernels::limits::{Doubt, Limits};
 use kernels::room::Limit;
 use kernels::threads::{Pool, ThreadError};
 use kernels::{Arithmetic, Isa};
-use launch::machine;
 pub(crate) use plan::units::{bandwidth, bytes, duration, operations, percent, rate, rounded};
-pub(crate) use roofline::{Bound, Demands, LimitShares, peak};
+pub(crate) use roofline::{Bound, Demands, LimitShares, Peaks, peak};
 use serde_json::{Value, json};
 
 use crate::failure::Failure;
@@ -20,9 +20,14 @@ use crate::{kept, models};
 /// How long one measurement of the limits takes, in seconds.
 pub(crate) const MEASURE_SECONDS: f64 = 0.4;
 
-/// The limits of this machine with `threads` threads: measured once in the life of the process. `arithmetic`: what is
-/// computed; `None`: what is fastest here.
-pub(crate) fn limits(threads: Option<usize>, arithmetic: Option<Arithmetic>) -> Result<Limits, Failure> {
+/// The limits of this machine with `threads` threads: measured once in the life of the process, and the highest that
+/// was measured well, now or at an earlier start. `arithmetic`: what is computed; `None`: what is fastest here.
+/// `directory`: where measurements are kept; `None`: nowhere.
+pub(crate) fn limits(
+    threads: Option<usize>,
+    arithmetic: Option<Arithmetic>,
+    directory: Option<&Path>,
+) -> Result<Limits, Failure> {
     static MEASURED: Mutex<Option<((usize, Arithmetic), Limits)>> = Mutex::new(None);
     let threads = threads.unwrap_or_else(kernels::threads::default_threads);
     let key = (threads, arithmetic.unwrap_or_else(Arithmetic::best));
@@ -30,21 +35,23 @@ pub(crate) fn limits(threads: Option<usize>, arithmetic: Option<Arithmetic>) -> 
     if let Some((_, limits)) = measured.as_ref().filter(|(with, _)| *with == key) {
         return Ok(*limits);
     }
-    let limits = measure_now(threads, Isa::best(), key.1)?;
+    let now = measure_now(threads, Isa::best(), key.1)?;
+    let on = kept::On { threads, arithmetic: key.1 };
+    let limits = directory.map_or(now, |directory| kept::keep_limits(directory, on, &now));
     *measured = Some((key, limits));
     Ok(limits)
 }
 
-/// As [`limits`], and kept for the line at the start of a later `run`, which has no time to measure them.
-pub(crate) fn limits_kept(flags: &ModelFlags) -> Result<Limits, Failure> {
-    let limits = limits(flags.threads, flags.arithmetic.arithmetic())?;
+/// As [`limits`], of what these flags say.
+pub(crate) fn limits_of(flags: &ModelFlags) -> Result<Limits, Failure> {
+    limits(flags.threads, flags.arithmetic.arithmetic(), models::packed_cache(flags).as_deref())
+}
+
+/// What earlier starts have measured counts no more.
+pub(crate) fn forget_limits(flags: &ModelFlags) {
     if let Some(directory) = models::packed_cache(flags) {
-        let on = kept::On::of(flags);
-        let highest = kept::limits(&directory, on).map_or(limits, |earlier| higher(&limits, &earlier));
-        // Nobody waits for it, and a start that finds none does without.
-        let _ = kept::keep_limits(&directory, on, &highest);
+        kept::forget_limits(&directory, kept::On::of(flags));
     }
-    Ok(limits)
 }
 
 /// A fresh measurement: a virtual machine's limits change while it runs.
@@ -60,10 +67,17 @@ pub(crate) fn measured(limits: Result<Limits, ThreadError>) -> Result<Limits, Fa
     })
 }
 
-/// Of two measurements on one machine the higher of each limit: whatever disturbs a measurement lowers it.
+/// Of two measurements on one machine the higher of each limit: whatever disturbs a measurement lowers it. One that is
+/// not sure counts beside one that is as little as one that was not made.
 pub(crate) fn higher(a: &Limits, b: &Limits) -> Limits {
+    match (a.doubt(), b.doubt()) {
+        (Some(_), None) => return *b,
+        (None, Some(_)) => return *a,
+        _ => {}
+    }
     Limits {
         read_bandwidth: a.read_bandwidth.max(b.read_bandwidth),
+        cache_bandwidth: a.cache_bandwidth.max(b.cache_bandwidth),
         int8_ops: a.int8_ops.max(b.int8_ops),
         bf16_flops: a.bf16_flops.max(b.bf16_flops),
         f32_flops: a.f32_flops.max(b.f32_flops),
@@ -88,6 +102,8 @@ pub(crate) fn memory_limit_json(limit: Option<&Limit>) -> Value {
 pub(crate) fn limits_json(limits: &Limits) -> Value {
     json!({
         "read_bandwidth_bytes_s": limits.read_bandwidth,
+        "cache_bandwidth_bytes_s": limits.cache_bandwidth,
+        "cache_bytes": limits.cache_bytes,
         "bf16_flop_s": limits.bf16_flops,
         "bf16_kind": limits.bf16_kind,
         "int8_op_s": limits.int8_ops,
@@ -97,13 +113,19 @@ pub(crate) fn limits_json(limits: &Limits) -> Value {
         "fastest_bf16_kind": limits.fastest_bf16_kind,
         "fastest_int8_op_s": limits.fastest_int8_ops,
         "fastest_int8_kind": limits.fastest_int8_kind,
+        "not_sure": limits.doubt().map(|doubt| doubt.to_string()),
     })
 }
 
-/// Weights of a pass and the caches of `tokens` fit in the last-level cache, so that memory may not be read at all.
-pub(crate) fn fits_in_cache(demands: &Demands, tokens: usize) -> bool {
-    let bytes = demands.weight_bytes + tokens * demands.kv_bytes_per_token;
-    machine::last_level_cache().is_some_and(|cache| bytes as u64 <= cache)
+/// What bounds reading weights of so many bytes: `45.5 GB/s`, `78.3 GB/s from cache`.
+pub(crate) fn read_limit(limits: &Limits, weight_bytes: usize) -> String {
+    let from = if limits.holds(weight_bytes) { " from cache" } else { "" };
+    format!("{}{from}", bandwidth(limits.bandwidth_for(weight_bytes)))
+}
+
+/// What stands behind figures whose limits may not be so: `; not sure: ...`, or nothing.
+pub(crate) fn not_sure(doubt: Option<Doubt>) -> String {
+    doubt.map_or_else(String::new, |doubt| format!("; not sure: {doubt}"))
 }
 
 /// One phase of one answer.
@@ -138,8 +160,10 @@ pub(crate) struct Figures {
     pub(crate) prefill: Phase,
     pub(crate) decode: Phase,
     pub(crate) cached_tokens: usize,
-    /// The weights may never have left the cache, so the bandwidth of memory was no limit.
+    /// The weights stay in the last level of cache, so that its bandwidth is the limit, and not that of memory.
     pub(crate) in_cache: bool,
+    /// Why the limits are not sure.
+    pub(crate) doubt: Option<Doubt>,
 }
 
 impl Figures {
@@ -150,7 +174,7 @@ impl Figures {
     }
 
     fn share(&self, shares: &LimitShares) -> String {
-        let cache = if self.in_cache && shares.of_limit() > 1.0 { ", read from cache" } else { "" };
+        let cache = if self.in_cache && shares.bound() == Bound::Memory { ", read from cache" } else { "" };
         format!("{} of limit{cache}", percent(shares.of_limit()))
     }
 }
@@ -167,7 +191,7 @@ impl fmt::Display for Figures {
         if decode.tokens > 0 {
             write!(f, " · decode {} ({})", self::rate(decode.rate()), self.share(&decode.shares))?;
         }
-        write!(f, " · bound by {}", self.bound())
+        write!(f, " · bound by {}{}", self.bound(), not_sure(self.doubt))
     }
 }
 
@@ -186,13 +210,17 @@ mod tests {
             decode: phase(413, 10.0, 0.02, 0.876),
             cached_tokens: 0,
             in_cache: false,
+            doubt: None,
         };
         let line = "prefill 812 tok in 96 ms (8.4k tok/s, 61 % of limit) · decode 41.3 tok/s (88 % of limit) · bound by memory";
         assert_eq!(figures.to_string(), line);
         let one_token = Figures { decode: phase(0, 0.0, 0.0, 0.0), cached_tokens: 4096, ..figures };
         let line = "prefill 812 tok (+ 4096 cached) in 96 ms (8.4k tok/s, 61 % of limit) · bound by compute";
         assert_eq!(one_token.to_string(), line);
-        let small = Figures { decode: phase(1000, 1.0, 0.2, 1.4), in_cache: true, ..figures };
-        assert!(small.to_string().contains("decode 1.0k tok/s (140 % of limit, read from cache)"), "{small}");
+        let small = Figures { decode: phase(1000, 1.0, 0.2, 0.8), in_cache: true, ..figures };
+        assert!(small.to_string().contains("decode 1.0k tok/s (80 % of limit, read from cache)"), "{small}");
+        let unsure = Figures { doubt: Some(Doubt::Spread(0.5)), ..figures };
+        let words = "bound by memory; not sure: measurements were 50 % apart, so something else used the machine";
+        assert!(unsure.to_string().ends_with(words), "{unsure}");
     }
 }

@@ -21,6 +21,7 @@ mod top;
 mod values;
 mod verify;
 mod whatif;
+mod why;
 
 use clap::{Parser, Subcommand};
 
@@ -39,6 +40,7 @@ pub(crate) use self::sim::{SimFlags, Workload};
 pub(crate) use self::top::TopFlags;
 pub(crate) use self::verify::VerifyFlags;
 pub(crate) use self::whatif::{Target, WhatifFlags};
+pub(crate) use self::why::WhyFlags;
 
 /// An LLM inference engine organised around the two phases of inference: prefill and decode.
 #[derive(Debug, Parser)]
@@ -78,7 +80,7 @@ pub(crate) enum Command {
     BenchServe(Box<BenchServeFlags>),
     /// Measure what weights and KV cache cost in quality, against float32, on a text of yours or on one in the binary.
     ///
-    /// Perplexity, KL divergence of the next-token distributions, how often the likeliest token is the same, and the
+    /// Perplexity, KL divergence of the next-token distributions, how often the most likely token is the same, and the
     /// error of each matrix. Needs memory for the weights in float32 beside the chosen ones.
     Quality(QualityFlags),
     /// Write a model with narrow weights, for this and other engines.
@@ -92,7 +94,7 @@ pub(crate) enum Command {
     /// Before a weight is read: will a model fit, how fast will it be, how many requests at once, which phase limits.
     ///
     /// Takes a model, a machine and the lengths of a request, and tells memory, TTFT, TPOT and what binds them; with
-    /// --users how many machines they need. The floors are what nothing can beat, the predictions what engines reach.
+    /// --users how many machines they need. The floors are lower bounds (roofline), the predictions what engines reach.
     Plan(PlanFlags),
     /// Simulate a load on imagined hardware: the production scheduler under a virtual clock.
     ///
@@ -121,6 +123,11 @@ pub(crate) enum Command {
     ///
     /// q quits. Prefill and decode have a colour and a sign each, so that a terminal without colours shows them too.
     Top(TopFlags),
+    /// Tell in words where the time of a request went: phase by phase, who delayed it, what helps. Without an ID, list
+    /// the slowest.
+    ///
+    /// Asks a server of ours, which remembers its last thousand requests and those that run.
+    Why(WhyFlags),
     /// Print the reference of all flags as Markdown.
     #[command(hide = true)]
     FlagReference,
@@ -147,7 +154,15 @@ pub(crate) fn hint(flag: &str) -> Option<&'static str> {
             "prefill is always chunked; --tpot-slo decides how large chunks are"
         }
         "--max-long-partial-prefills" => "--max-num-partial-prefills bounds the prompts in prefill per step",
-        "--swap-space" | "--cpu-offload-gb" => "preempted requests are recomputed; there is no swap space",
+        "--swap-space" => {
+            "--kv-swap-memory SIZE keeps the blocks of preempted requests; without it they are recomputed"
+        }
+        "--cpu-offload-gb" => "this build computes on the CPU: weights are in its memory already",
+        "--mlock" | "--no-mmap" => "weights are read into memory of the process's own",
+        "--log-file" => "logs go to standard error: 2> FILE keeps them",
+        "--log-disable" | "--log-level" | "--log-format" => {
+            "the environment variable TWOSTROKE_LOG sets what is logged, e.g. TWOSTROKE_LOG=warn"
+        }
         "--download-dir" => "the environment variable HF_HUB_CACHE sets where models are kept",
         "--hf-token" => "the environment variable HF_TOKEN holds the hub's token",
         "--trust-remote-code" => "no code of a model is ever run",
@@ -160,7 +175,7 @@ pub(crate) fn hint(flag: &str) -> Option<&'static str> {
         }
         "--allowed-hosts" => "--allowed-host NAME, repeated, names what the server goes by",
         "--disable-log-requests" | "--disable-log-stats" | "--uvicorn-log-level" => {
-            "the environment variable TWOSTROKE_LOG sets what is logged, e.g. TWOSTROKE_LOG=warn"
+            "the environment variable TWOSTROKE_LOG sets what is logged: warn, or info,access=off for no line per request"
         }
         "--ctx-size" => "-c or --max-model-len sets the context",
         "--parallel" | "-np" => "--max-num-seqs sets the sequences that run together",
@@ -170,6 +185,27 @@ pub(crate) fn hint(flag: &str) -> Option<&'static str> {
         "--n-predict" => "-n or --max-tokens bounds the answer",
         "--prompt" => "the prompt is an argument: twostroke run \"...\"",
         "--verbose" => "the figures of both phases are always printed; --quiet turns them off",
+        _ => return None,
+    })
+}
+
+/// The flag of llama.cpp among these arguments that clap reads as a short one with a value behind it (`-ngl` as `-n gl`),
+/// and what to use instead.
+pub(crate) fn hint_for_short(arguments: impl Iterator<Item = String>) -> Option<(String, &'static str)> {
+    let flags = arguments.take_while(|argument| argument != "--");
+    let mut short = flags.filter(|flag| flag.len() > 2 && flag.starts_with('-') && !flag.starts_with("--"));
+    short.find_map(|flag| Some((flag.clone(), hint(&flag)?)))
+}
+
+/// What to use instead of a verb that people type from memory of Ollama, vLLM or llama.cpp.
+pub(crate) fn verb_hint(verb: &str) -> Option<&'static str> {
+    Some(match verb {
+        "chat" | "cli" => "twostroke run without a prompt is a chat",
+        "complete" | "completion" | "generate" => "twostroke run \"...\" answers a prompt",
+        "pull" | "download" => "run, serve and plan download what -m names, once",
+        "list" | "ls" | "rm" | "show" => "models are the hub's files, in the directory that HF_HUB_CACHE names",
+        "ps" | "stop" => "a server is one process with one model: top watches it, Ctrl-C ends it",
+        "perplexity" => "twostroke quality measures perplexity and KL divergence",
         _ => return None,
     })
 }

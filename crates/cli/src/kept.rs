@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! quality, int8, complete    ──> PLACE.quality   read where the key is right: same weights, classes, arithmetic, layout
-//! limits, measured by run,
-//! by serve at its start      ──> limits.json     read where processor, instruction set, arithmetic and threads are the same
+//! limits that were measured
+//! well, the last of them     ──> NAME.limits     a file for each processor, instruction set, arithmetic, number of threads
 //! ```
 //! Only ever a saving of time: whatever is wrong with such a file, it is as if there were none. Each is whole or
 //! absent.
@@ -14,10 +14,10 @@ use std::path::{Path, PathBuf};
 use checkpoint::Checkpoint;
 use checkpoint::weights::Weights;
 use engine::kept;
-use kernels::limits::Limits;
+use kernels::limits::{Certainty, Limits};
 use kernels::{Arithmetic, Isa, KvDtype, WeightClass};
 use launch::machine;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::flags::ModelFlags;
 
@@ -111,40 +111,124 @@ impl On {
         let (cpu, isa) = (machine::cpu_name().unwrap_or_default(), Isa::best().name());
         format!("{} {cpu} {isa} {} {}", env!("CARGO_PKG_VERSION"), self.arithmetic.name(), self.threads)
     }
+
+    fn path(self, directory: &Path) -> PathBuf {
+        kept::place(directory, &kept::key(&self.key()), "limits")
+    }
 }
 
-const LIMITS: &str = "limits.json";
+/// Rates of limits, in the order of their certainties.
+const RATES: [&str; 5] = ["read_bandwidth", "cache_bandwidth", "int8_ops", "bf16_flops", "f32_flops"];
+/// Good measurements of each that are kept: a machine that became slower is found to be after so many.
+const MOST_KEPT: usize = 8;
+/// Rates that a machine may have, of bytes and operations per second.
+const SANE_RATES: std::ops::Range<f64> = 1e3..1e20;
 /// Instructions of limits that were kept: nobody asks for them.
 const EARLIER: &str = "measured at an earlier start";
 
-/// Keeps the limits of this machine.
-pub(crate) fn keep_limits(directory: &Path, on: On, limits: &Limits) -> io::Result<()> {
-    let found = json!({
-        "read_bandwidth": limits.read_bandwidth,
-        "int8_ops": limits.int8_ops,
-        "bf16_flops": limits.bf16_flops,
-        "f32_flops": limits.f32_flops,
-    });
-    write(&directory.join(LIMITS), &on.key(), found)
+/// What earlier starts have measured of this machine, each well.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Measured {
+    /// By [`RATES`], the newest last.
+    rates: [Vec<f64>; 5],
+    cache_bytes: usize,
 }
 
-/// The limits of this machine as earlier starts have measured them: of each the highest, since whatever disturbs a
-/// measurement lowers it.
+impl Measured {
+    /// Takes in what was measured now, and says what the limits are: of each rate the highest that was measured well,
+    /// since whatever disturbs a measurement lowers it; what was measured now where there is none.
+    fn take(&mut self, now: &Limits) -> Limits {
+        let mut limits = *now;
+        self.cache_bytes = now.cache_bytes;
+        let mut certainty = now.certainty;
+        for ((rate, kept), certainty) in rates(&mut limits).into_iter().zip(&mut self.rates).zip(&mut certainty) {
+            let is_sure = certainty.doubt().is_none();
+            if is_sure {
+                kept.push(*rate);
+                kept.drain(..kept.len().saturating_sub(MOST_KEPT));
+            }
+            if let Some(highest) = kept.iter().copied().reduce(f64::max) {
+                *rate = highest;
+                *certainty = if is_sure { *certainty } else { Certainty::kept() };
+            }
+        }
+        limits.certainty = certainty;
+        limits.fastest_int8_ops = limits.fastest_int8_ops.max(limits.int8_ops);
+        limits.fastest_bf16_flops = limits.fastest_bf16_flops.max(limits.bf16_flops);
+        limits
+    }
+
+    /// The limits, if each was measured well once.
+    fn limits(&self) -> Option<Limits> {
+        let highest = |index: usize| self.rates[index].iter().copied().reduce(f64::max);
+        let (int8_ops, bf16_flops) = (highest(2)?, highest(3)?);
+        Some(Limits {
+            read_bandwidth: highest(0)?,
+            cache_bandwidth: highest(1)?,
+            cache_bytes: self.cache_bytes,
+            int8_ops,
+            bf16_flops,
+            f32_flops: highest(4)?,
+            int8_kind: EARLIER,
+            bf16_kind: EARLIER,
+            fastest_int8_ops: int8_ops,
+            fastest_int8_kind: EARLIER,
+            fastest_bf16_flops: bf16_flops,
+            fastest_bf16_kind: EARLIER,
+            certainty: [Certainty::kept(); 5],
+        })
+    }
+
+    fn read(directory: &Path, on: On) -> Measured {
+        Measured::from_json(&read(&on.path(directory), &on.key()).unwrap_or_default()).unwrap_or_default()
+    }
+
+    fn json(&self) -> Value {
+        let mut found: Map<String, Value> =
+            RATES.iter().zip(&self.rates).map(|(name, rates)| (name.to_string(), json!(rates))).collect();
+        found.insert("cache_bytes".to_string(), json!(self.cache_bytes));
+        found.into()
+    }
+
+    fn from_json(found: &Value) -> Option<Measured> {
+        let number = |value: &Value| value.as_f64().filter(|rate| SANE_RATES.contains(rate));
+        let mut measured =
+            Measured { cache_bytes: found["cache_bytes"].as_u64()?.try_into().ok()?, ..Measured::default() };
+        for (rates, name) in measured.rates.iter_mut().zip(RATES) {
+            let listed = found[name].as_array().filter(|listed| listed.len() <= MOST_KEPT)?;
+            *rates = listed.iter().map(number).collect::<Option<_>>()?;
+        }
+        Some(measured)
+    }
+}
+
+/// In the order of [`RATES`].
+fn rates(limits: &mut Limits) -> [&mut f64; 5] {
+    let Limits { read_bandwidth, cache_bandwidth, int8_ops, bf16_flops, f32_flops, .. } = limits;
+    [read_bandwidth, cache_bandwidth, int8_ops, bf16_flops, f32_flops]
+}
+
+/// Keeps what was measured well, for later starts, and says what the limits of this machine are by all of them.
+pub(crate) fn keep_limits(directory: &Path, on: On, now: &Limits) -> Limits {
+    let before = Measured::read(directory, on);
+    let mut measured = before.clone();
+    let limits = measured.take(now);
+    if measured != before {
+        // Nobody waits for it, and a start that finds none does without.
+        let _ = write(&on.path(directory), &on.key(), measured.json());
+    }
+    limits
+}
+
+/// Measured anew from now on.
+pub(crate) fn forget_limits(directory: &Path, on: On) {
+    // What cannot be removed is not worth an error: it was measured well.
+    let _ = std::fs::remove_file(on.path(directory));
+}
+
+/// The limits of this machine as earlier starts have measured them.
 pub(crate) fn limits(directory: &Path, on: On) -> Option<Limits> {
-    let found = read(&directory.join(LIMITS), &on.key())?;
-    let rate = |name: &str| found[name].as_f64().filter(|rate| rate.is_finite() && *rate > 0.0);
-    Some(Limits {
-        read_bandwidth: rate("read_bandwidth")?,
-        int8_ops: rate("int8_ops")?,
-        bf16_flops: rate("bf16_flops")?,
-        f32_flops: rate("f32_flops")?,
-        int8_kind: EARLIER,
-        bf16_kind: EARLIER,
-        fastest_int8_ops: rate("int8_ops")?,
-        fastest_int8_kind: EARLIER,
-        fastest_bf16_flops: rate("bf16_flops")?,
-        fastest_bf16_kind: EARLIER,
-    })
+    Measured::read(directory, on).limits()
 }
 
 fn write(path: &Path, key: &str, found: Value) -> io::Result<()> {
@@ -163,35 +247,77 @@ mod tests {
 
     use super::*;
 
+    /// Limits that are all `rate`, measured well or not.
+    fn of(rate: f64, is_sure: bool) -> Limits {
+        let certainty = if is_sure { Certainty::kept() } else { Certainty::of_repetitions(&[]) };
+        Limits {
+            read_bandwidth: rate,
+            cache_bandwidth: rate,
+            cache_bytes: 1 << 20,
+            int8_ops: rate,
+            bf16_flops: rate,
+            f32_flops: rate,
+            int8_kind: "a",
+            bf16_kind: "b",
+            fastest_int8_ops: rate,
+            fastest_int8_kind: "a",
+            fastest_bf16_flops: rate,
+            fastest_bf16_kind: "b",
+            certainty: [certainty; 5],
+        }
+    }
+
+    #[test]
+    fn the_highest_that_was_measured_well_counts() {
+        let mut measured = Measured::default();
+        // (measured, well), and the limit and whether it is sure.
+        let table = [
+            ((3e9, false), (3e9, false)),   // nothing else is known
+            ((20e9, true), (20e9, true)),   // takes the place of what was bad
+            ((2e9, false), (20e9, true)),   // a busy start changes nothing
+            ((500e9, false), (20e9, true)), // not even upwards
+            ((22e9, true), (22e9, true)),
+            ((21e9, true), (22e9, true)),
+        ];
+        for ((rate, is_sure), (limit, sure)) in table {
+            let limits = measured.take(&of(rate, is_sure));
+            assert_eq!((limits.bf16_flops, limits.doubt().is_none()), (limit, sure), "{rate} {is_sure}");
+        }
+        assert_eq!(measured.limits().map(|limits| limits.read_bandwidth), Some(22e9));
+        // A machine that became slower is found to be, after some starts.
+        let limits: Vec<f64> = (0..MOST_KEPT).map(|_| measured.take(&of(10e9, true)).bf16_flops).collect();
+        assert_eq!((limits[0], limits[MOST_KEPT - 1]), (22e9, 10e9));
+        // One rate may be sure where another is not.
+        let mut half = of(30e9, true);
+        half.certainty[0] = Certainty::of_repetitions(&[]);
+        let limits = measured.take(&half);
+        assert_eq!((limits.read_bandwidth, limits.bf16_flops), (10e9, 30e9));
+    }
+
     #[test]
     fn limits_come_back_for_the_same_question_alone() {
         let directory = std::env::temp_dir().join(format!("twostroke-kept-{}", std::process::id()));
         let one = On { threads: 1, arithmetic: Arithmetic::Pairs };
         let others = [On { threads: 2, ..one }, On { arithmetic: Arithmetic::Tiles, ..one }];
         assert!(limits(&directory, one).is_none());
-        let measured = Limits {
-            read_bandwidth: 4e10,
-            int8_ops: 2e12,
-            bf16_flops: 1e12,
-            f32_flops: 5e11,
-            int8_kind: "a",
-            bf16_kind: "b",
-            fastest_int8_ops: 2e12,
-            fastest_int8_kind: "a",
-            fastest_bf16_flops: 1e12,
-            fastest_bf16_kind: "b",
-        };
-        keep_limits(&directory, one, &measured).expect("it can be written to");
+        assert!(keep_limits(&directory, one, &of(3e9, false)).doubt().is_some());
+        assert!(limits(&directory, one).is_none(), "what is not sure is not kept");
+        keep_limits(&directory, one, &of(4e10, true));
         let kept = limits(&directory, one).expect("they were kept");
-        assert_eq!((kept.read_bandwidth, kept.int8_ops, kept.bf16_flops), (4e10, 2e12, 1e12));
+        assert_eq!((kept.read_bandwidth, kept.int8_ops, kept.cache_bytes), (4e10, 4e10, 1 << 20));
         assert!(others.into_iter().all(|other| limits(&directory, other).is_none()));
-        let path = directory.join(LIMITS);
-        let good = fs::read_to_string(&path).expect("it is there");
-        for bad in ["", "{", "[]", &good.replace("40000000000.0", "-1"), &good.replace("40000000000.0", "null")] {
-            assert_ne!(bad, good);
-            fs::write(&path, bad).expect("it can be written to");
-            assert!(limits(&directory, one).is_none(), "{bad}");
+        keep_limits(&directory, others[0], &of(8e10, true));
+        assert_eq!(limits(&directory, one).map(|limits| limits.int8_ops), Some(4e10), "each has a file");
+        let path = one.path(&directory);
+        for bad in [json!([-1.0]), json!([1e300]), json!([null]), json!(4e10), json!(vec![1e9; 9])] {
+            let mut value = kept::read(&path).expect("it is whole");
+            value["found"]["int8_ops"] = bad;
+            kept::write(&path, &value).expect("it can be written to");
+            assert!(limits(&directory, one).is_none(), "{value}");
+            keep_limits(&directory, one, &of(4e10, true));
         }
+        fs::write(&path, "{").expect("it can be written to");
+        assert!(limits(&directory, one).is_none());
         fs::remove_dir_all(&directory).expect("it was there");
     }
 }

@@ -15,6 +15,7 @@ mod figures;
 mod flags;
 mod kept;
 mod keys;
+mod log;
 mod models;
 mod narrower;
 mod signals;
@@ -40,8 +41,8 @@ fn run(command: &Command) -> Result<(), Failure> {
     match command {
         // Its standard error is nobody's.
         Command::RenderTemplates => {}
-        Command::Serve(_) => environment::start_logging("info"),
-        _ => environment::start_logging("warn"),
+        Command::Serve(_) => environment::start_logging("info", false),
+        _ => environment::start_logging("warn", true),
     }
     match command {
         Command::Run(flags) => commands::run::run(flags),
@@ -58,6 +59,7 @@ fn run(command: &Command) -> Result<(), Failure> {
         Command::Verify(flags) => commands::verify::verify(flags),
         Command::Whatif(flags) => commands::whatif::ask(flags),
         Command::Top(flags) => commands::top::top(flags),
+        Command::Why(flags) => commands::why::why(flags),
         Command::FlagReference => commands::reference::print(),
         Command::RenderTemplates => commands::render_templates::render(),
     }

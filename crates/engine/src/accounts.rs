@@ -11,6 +11,7 @@ use scheduler::{CostModel, FinishReason, Nanos, Request, RequestId, StepRecord};
 
 use crate::door::ServiceClass;
 use crate::quota;
+use crate::summary::RequestSummary;
 
 /// Steps kept per request; of further ones only the sums.
 const KEPT_VISITS: usize = 1024;
@@ -41,6 +42,12 @@ pub struct Timeline {
     pub until: Nanos,
     /// For how long the engine was held since it came: no part of any other time.
     pub held: Nanos,
+}
+
+impl Timeline {
+    fn summary(&self) -> RequestSummary {
+        RequestSummary::of(&self.account, self.ending, self.until)
+    }
 }
 
 /// A request that is over, as every view sees it.
@@ -83,11 +90,28 @@ impl Accounts {
     /// `held`: for how long the engine had been held when the request came.
     pub(crate) fn open(&mut self, request: &Request, class: ServiceClass, held: Nanos) {
         self.ledger.admit(request);
+        self.take_late_costs();
         self.open.insert(request.id, Open { class, held });
     }
 
     pub(crate) fn step(&mut self, record: &StepRecord, cost: Option<&CostModel>, news: &mut dyn FnMut(News<'_>)) {
         self.ledger.step(record, cost, news);
+        self.take_late_costs();
+    }
+
+    /// What requests that are over cost others, learned since: their timelines have it, their answers are sent.
+    fn take_late_costs(&mut self) {
+        for (id, cost) in self.ledger.late_costs() {
+            if let Some(closed) = self.closed.iter_mut().rev().find(|closed| closed.account.request == id) {
+                closed.account.bill.cost.merge(cost);
+            }
+        }
+    }
+
+    /// Panics unless what others took of each request is what it cost them.
+    #[cfg(test)]
+    pub(crate) fn check(&self) {
+        self.ledger.check();
     }
 
     pub(crate) fn end_answer(&mut self, id: RequestId, answer: usize, reason: FinishReason) {
@@ -137,6 +161,22 @@ impl Accounts {
         }
     }
 
+    /// Every open request and every closed one that is kept, in the order in which they came.
+    pub(crate) fn summaries(&self, now: Nanos) -> Vec<RequestSummary> {
+        let open = self.open.keys().filter_map(|&id| Some(RequestSummary::of(self.ledger.of(id)?, None, now)));
+        let mut all: Vec<RequestSummary> = self.closed.iter().map(Timeline::summary).chain(open).collect();
+        all.sort_unstable_by_key(|summary| (summary.arrived, summary.request));
+        all
+    }
+
+    /// One of them.
+    pub(crate) fn summary(&self, id: RequestId, now: Nanos) -> Option<RequestSummary> {
+        match self.ledger.of(id) {
+            Some(account) => Some(RequestSummary::of(account, None, now)),
+            None => self.closed.iter().rev().find(|closed| closed.account.request == id).map(Timeline::summary),
+        }
+    }
+
     /// Sums over all requests.
     pub(crate) fn totals(&self) -> &Totals {
         self.ledger.totals()
@@ -147,7 +187,7 @@ impl Accounts {
 mod tests {
     use std::sync::Arc;
 
-    use scheduler::{Priority, StopRules, Targets};
+    use scheduler::{Limits, Priority, RowOutput, Scheduler, StepOutput, StopRules, Targets};
 
     use super::*;
 
@@ -164,6 +204,38 @@ mod tests {
             targets: Targets::default(),
             arrived: Nanos(id),
         }
+    }
+
+    #[test]
+    fn who_came_while_the_last_step_of_another_ran_is_on_its_bill() {
+        let limits = Limits {
+            block_size: 4,
+            num_blocks: 8,
+            max_model_len: 8,
+            max_num_seqs: 1,
+            max_num_batched_tokens: 8,
+            max_prefill_chunk: 8,
+            max_prefill_seqs: 1,
+            max_queued_requests: 8,
+            max_queued_tokens: 8,
+            enable_prefix_caching: false,
+            hash_key: [0; 32],
+        };
+        let mut scheduler = Scheduler::new(limits).expect("good limits");
+        scheduler.admit(request(1)).expect("there is room");
+        let step = scheduler.schedule(Nanos(100));
+        let rows = step.rows().map(|rows| RowOutput { seq: rows.seq, token: 1 }).collect();
+        let output = StepOutput { step: step.id, rows, ..StepOutput::default() };
+        let record = scheduler.complete(output, Nanos(200)).record;
+        let mut accounts = Accounts::default();
+        accounts.open(&request(1), ServiceClass::Default, Nanos(0));
+        accounts.step(&record, None, &mut |_| {});
+        let closed = accounts.close(RequestId(1), Ending::Finished, Nanos(200), Nanos(0)).expect("it is open");
+        accounts.keep(closed);
+        accounts.open(&request(130), ServiceClass::Default, Nanos(0));
+        accounts.check();
+        let cost = |id| accounts.timeline(RequestId(id), Nanos(200), Nanos(0)).expect("it is known").account.bill.cost;
+        assert_eq!((cost(1).queue_budget, cost(1).total()), (Nanos(70), Nanos(70)));
     }
 
     #[test]

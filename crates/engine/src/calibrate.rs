@@ -9,20 +9,27 @@
 //! The most telling shapes come first, and one that would end after [`HARD_LIMIT`] is left out, so that a large model
 //! is measured coarsely and in time; what was left out is extrapolated, and corrected while the engine runs.
 //!
+//! A step whose threads lost their cores is thrown away and repeated. Where that does not help, the quickest ones tell
+//! what they can, the result is not sure, and the next start measures again.
+//!
 //! Nothing of it can be seen later: the prefix cache has not heard of these blocks, and a sequence writes each of its
 //! slots before it reads it.
 
 use std::collections::BTreeSet;
 use std::io;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use kernels::Doubt;
+use kernels::disturbed::{Mark, Stretch};
 use model::sampler::{History, SampleKey, Sampler, SamplingParams};
 use model::{Batch, Forward, Span};
 use scheduler::cost::{Knot, Terms};
 use scheduler::{CostModel, Nanos, Work};
 use serde_json::{Value, json};
 
+use crate::keeper::Place;
 use crate::kept;
 
 /// Repetitions end here.
@@ -33,6 +40,8 @@ const HARD_LIMIT: Duration = Duration::from_secs(5);
 const REPEAT_FOR: Duration = Duration::from_millis(60);
 const LEAST_REPEATS: usize = 3;
 const MOST_REPEATS: usize = 15;
+/// One shape in so many may have been disturbed: the fit takes little note of it.
+const DISTURBED_SHARE: usize = 10;
 /// Memory of the cache that is written to have something to read. More than caches of processors hold.
 const MOST_KV_BYTES: usize = 128 << 20;
 /// Context of a decode row whose attention hardly counts.
@@ -47,6 +56,8 @@ pub struct Calibration {
     pub directory: Option<PathBuf>,
     /// What tells this machine from others: the processor's name. Results of another one are not taken.
     pub machine: String,
+    /// Measure again, whatever is kept; the result takes its place.
+    pub afresh: bool,
 }
 
 /// What steps cost, and how that is known.
@@ -58,6 +69,25 @@ pub struct Calibrated {
     pub took: Duration,
     /// It was kept from an earlier start.
     pub from_disk: bool,
+    /// Why it is not sure; `None`: it is. The next start measures again.
+    pub doubt: Option<Doubt>,
+    /// Where it is kept.
+    pub(crate) place: Option<Place>,
+}
+
+/// What was measured.
+#[derive(Clone, Debug)]
+pub(crate) struct Measured {
+    pub(crate) cost: CostModel,
+    pub(crate) doubt: Option<Doubt>,
+}
+
+/// What was kept.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Kept {
+    pub(crate) cost: CostModel,
+    /// Measured well, and steps have not said otherwise.
+    pub(crate) is_sure: bool,
 }
 
 /// What the steps of an engine may be.
@@ -167,7 +197,7 @@ pub(crate) fn measure(
     room: &Room,
     sampling: &SamplingParams,
     progress: &mut dyn FnMut(usize, usize),
-) -> Option<CostModel> {
+) -> Option<Measured> {
     let shapes = shapes(room, room.tokens(forward.kv_bytes_per_token()));
     let vocab = forward.config().vocab_size;
     let mut stand = Stand {
@@ -182,14 +212,61 @@ pub(crate) fn measure(
     let started = Instant::now();
     stand.fill(shapes.iter().map(|shape| shape.blocks(room.block_size)).max()?);
     let mut measured: Vec<(Shape, Duration)> = Vec::new();
+    let mut undisturbed = 0;
     for (done, shape) in shapes.iter().enumerate() {
         progress(done, shapes.len());
         if started.elapsed() + estimate(shape, &measured) <= HARD_LIMIT {
-            measured.push((*shape, stand.time(shape, started)));
+            let (took, is_sure) = stand.time(shape, started);
+            undisturbed += usize::from(is_sure);
+            measured.push((*shape, took));
         }
     }
+    let samples = measured.len();
+    let is_sure = (samples - undisturbed) * DISTURBED_SHARE <= samples;
+    let doubt = (!is_sure).then_some(Doubt::Few { samples, undisturbed });
     let steps: Vec<_> = measured.iter().map(|(shape, took)| (shape.work(), Nanos(took.as_nanos() as u64))).collect();
-    CostModel::fit(&knots(measured.iter().map(|(shape, _)| shape)), &steps)
+    let cost = CostModel::fit(&knots(measured.iter().map(|(shape, _)| shape)), &steps)?;
+    Some(Measured { cost, doubt })
+}
+
+/// One step of a shape.
+#[derive(Clone, Copy, Debug)]
+struct Timed {
+    took: Duration,
+    /// The threads had their cores all the time, as far as the system tells.
+    is_undisturbed: bool,
+}
+
+/// Whether a shape is to be timed once more, of which these steps are known, the first of them a warm-up. `spent`: on
+/// this shape. `in_all`: on all of them.
+fn wants_more(steps: &[Timed], spent: Duration, in_all: Duration) -> bool {
+    let [first, rest @ ..] = steps else { return true };
+    let undisturbed = steps.iter().filter(|step| step.is_undisturbed).count();
+    if first.took >= REPEAT_FOR {
+        // One is enough, if it is a good one.
+        return undisturbed == 0 && steps.len() < LEAST_REPEATS && in_all + first.took < SOFT_LIMIT;
+    }
+    let good = rest.iter().filter(|step| step.is_undisturbed).count();
+    let (most, patience) = if good < LEAST_REPEATS { (2 * MOST_REPEATS, 2) } else { (MOST_REPEATS, 1) };
+    rest.len() < most && (rest.len() < LEAST_REPEATS || spent < REPEAT_FOR * patience) && in_all < SOFT_LIMIT
+}
+
+/// What a step takes, by these: the median of those that nothing disturbed, and whether there were enough of them. Of
+/// disturbed ones the quickest quarter.
+fn settled(steps: &[Timed]) -> (Duration, bool) {
+    let counted = if steps.len() > 1 && steps[0].took < REPEAT_FOR { &steps[1..] } else { steps };
+    let sorted = |of: &dyn Fn(&&Timed) -> bool| {
+        let mut times: Vec<Duration> = counted.iter().filter(of).map(|step| step.took).collect();
+        times.sort_unstable();
+        times
+    };
+    let good = sorted(&|step| step.is_undisturbed);
+    let enough = if steps[0].took < REPEAT_FOR { LEAST_REPEATS.min(counted.len()) } else { 1 };
+    if good.len() >= enough {
+        return (good[good.len() / 2], true);
+    }
+    let all = sorted(&|_| true);
+    (good.first().copied().unwrap_or(all[all.len() / 4]), false)
 }
 
 /// A time that the step does not exceed, by those measured: that of the next one with as many rows, or the largest
@@ -224,24 +301,20 @@ impl Stand<'_> {
         self.forward.copy_blocks(&copies);
     }
 
-    /// The time of a step of this shape: the median of some, if there is time for more than one.
-    fn time(&mut self, shape: &Shape, started: Instant) -> Duration {
-        let first = self.step(shape);
+    /// The time of a step of this shape, of some if there is time for more than one, and whether that is sure.
+    fn time(&mut self, shape: &Shape, started: Instant) -> (Duration, bool) {
         let begun = Instant::now();
-        let mut times = Vec::with_capacity(MOST_REPEATS);
-        while first < REPEAT_FOR
-            && times.len() < MOST_REPEATS
-            && (times.len() < LEAST_REPEATS || begun.elapsed() < REPEAT_FOR)
-            && started.elapsed() < SOFT_LIMIT
-        {
-            times.push(self.step(shape));
+        let mut steps = Vec::with_capacity(2 * MOST_REPEATS + 1);
+        while wants_more(&steps, begun.elapsed(), started.elapsed()) {
+            steps.push(self.step(shape));
         }
-        times.sort_unstable();
-        times.get(times.len() / 2).copied().unwrap_or(first)
+        settled(&steps)
     }
 
     /// One step, as the engine does it between plan and completion.
-    fn step(&mut self, shape: &Shape) -> Duration {
+    fn step(&mut self, shape: &Shape) -> Timed {
+        let mark = Mark::now();
+        self.forward.lost(); // what was lost before is nobody's
         let started = Instant::now();
         self.lower(shape);
         let ticket = self.forward.launch(&self.batch);
@@ -252,7 +325,11 @@ impl Stand<'_> {
             // A model whose logits are not numbers is told so by its first request.
             let _ = self.sampler.sample(&mut self.logit_row, self.sampling, &History::default(), &[], key);
         }
-        started.elapsed()
+        let took = started.elapsed();
+        // The thread that waits for the others does not lose what they lose.
+        let lost = self.forward.lost().map_or(Duration::ZERO, |lost| lost.most);
+        let others = Stretch { wall: took, cpu: took.saturating_sub(lost), switches: 0 };
+        Timed { took, is_undisturbed: !mark.stretch().is_disturbed() && !others.is_disturbed() }
     }
 
     fn lower(&mut self, shape: &Shape) {
@@ -288,18 +365,8 @@ impl Stand<'_> {
     }
 }
 
-/// Names what the time of a step follows from, given as text.
-pub(crate) fn key(what: &str) -> String {
-    blake3::hash(what.as_bytes()).to_hex().to_string()
-}
-
-/// Where the result for `key` is kept.
-pub(crate) fn place(directory: &Path, key: &str) -> PathBuf {
-    directory.join(format!("{}.cost", &key[..32]))
-}
-
 /// The result kept at `path` for `key`; `None` for anything but a whole one.
-pub(crate) fn read(path: &Path, key: &str) -> Option<CostModel> {
+pub(crate) fn read(path: &Path, key: &str) -> Option<Kept> {
     let value = kept::read(path)?;
     if value["key"] != key {
         return None;
@@ -322,17 +389,24 @@ pub(crate) fn read(path: &Path, key: &str) -> Option<CostModel> {
         head: term("head")?,
         logits: term("logits")?,
     };
-    Some(CostModel::new(knots, terms))
+    let drift = |index: usize| number(&value["drift"][index]).filter(|drift| SANE_DRIFT.contains(drift));
+    let cost = CostModel::new(knots, terms).drifted([drift(0)?, drift(1)?]);
+    Some(Kept { cost, is_sure: value["sure"].as_bool()? })
 }
 
+/// What steps may take, of what was measured.
+const SANE_DRIFT: RangeInclusive<f64> = 1.0 / 64.0..=64.0;
+
 /// Keeps a result. Complete or absent, also when the process ends meanwhile.
-pub(crate) fn write(path: &Path, key: &str, cost: &CostModel) -> io::Result<()> {
+pub(crate) fn write(path: &Path, key: &str, cost: &CostModel, is_sure: bool) -> io::Result<()> {
     let Terms { pair, key: key_term, row, prompt, head, logits } = cost.terms();
     let knots = cost.knots().iter().map(|knot| json!({ "rows": knot.rows, "seconds": knot.seconds }));
     let value = json!({
         "key": key,
         "knots": knots.collect::<Vec<_>>(),
         "terms": { "pair": pair, "key": key_term, "row": row, "prompt": prompt, "head": head, "logits": logits },
+        "drift": cost.drift(),
+        "sure": is_sure,
     });
     kept::write(path, &value)
 }

@@ -4,7 +4,7 @@
 //! ```text
 //! clients (world.rs) --submit, cancel, read--> Engine --commands--> Driver --step--> EngineCore --> Fake (fake.rs)
 //!      |                                                                                              |
-//!      +-- every answer as if alone, one end each, every sum to the nanosecond              NaN, panics, slow passes
+//!      +-- every answer as if alone, one end each, every sum to the nanosecond              NaN, panics, slow passes, theft
 //! ```
 //!
 //! What is asked after every turn, and when all is quiet:
@@ -14,6 +14,7 @@
 //! - queue places, open requests, blocks and gauges are what counting gives, and nothing of a refused request stays;
 //! - the door refuses what the cache cannot hold, and nothing else;
 //! - the times of an answer are those that its client's clock shows, and its ledger's sums are these times;
+//! - what the machine took of steps is the machine's, all of it and nothing else;
 //! - a recording replays to the same steps.
 //!
 //! `cargo xtask chaos` runs it long. By hand: `TWOSTROKE_CHAOS_SEEDS`, `_FROM`, `_MINUTES` and `_SEED` as for the

@@ -8,13 +8,16 @@
 //!
 //! Time is an argument everywhere below: this is where it comes from. A hold is no event for the scheduler, the ledger,
 //! a recording or a simulation: nothing happens in it, no target runs, nobody is late because of it. Who wants to show
-//! it asks here ([`Clock::held`]), and so does who writes the machine's times ([`Clock::since_start`]).
+//! it asks here ([`Clock::held`]), and so does who writes the machine's times ([`Clock::since_start`]), or those of a
+//! clock on the wall ([`Clock::unix`], `wall.rs`).
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use scheduler::Nanos;
+
+use crate::wall::{UnixNanos, Wall};
 
 /// Holds that are remembered one by one; of older ones only the sum.
 const KEPT_HOLDS: usize = 1024;
@@ -27,6 +30,7 @@ pub(crate) struct Clock(Arc<Inner>);
 struct Inner {
     source: Source,
     holds: Mutex<Holds>,
+    wall: Mutex<Wall>,
 }
 
 #[derive(Debug)]
@@ -45,7 +49,23 @@ impl Source {
             Source::Scripted(nanos) => nanos.load(std::sync::atomic::Ordering::Relaxed),
         }
     }
+
+    /// What both clocks show; `None` if so much time went by between the two looks that they say nothing of each other.
+    fn both(&self) -> Option<(u64, UnixNanos)> {
+        let before = self.now();
+        let unix = match self {
+            Source::Machine(_) => {
+                SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
+            }
+            #[cfg(test)]
+            Source::Scripted(_) => before,
+        };
+        (self.now() - before <= SAME_MOMENT).then_some((before, UnixNanos(unix)))
+    }
 }
+
+/// Two looks at clocks that were not further apart were at one moment, nanoseconds.
+const SAME_MOMENT: u64 = 10_000_000;
 
 #[derive(Debug, Default)]
 struct Holds {
@@ -60,13 +80,19 @@ struct Holds {
 impl Clock {
     /// Begins now.
     pub(crate) fn start() -> Clock {
-        Clock(Arc::new(Inner { source: Source::Machine(Instant::now()), holds: Mutex::default() }))
+        Clock::of(Source::Machine(Instant::now()))
+    }
+
+    fn of(source: Source) -> Clock {
+        // A machine that is so busy is asked again when somebody wants to know.
+        let (machine, unix) = (0..100).find_map(|_| source.both()).unwrap_or_default();
+        Clock(Arc::new(Inner { source, holds: Mutex::default(), wall: Mutex::new(Wall::anchored(machine, unix)) }))
     }
 
     /// A clock over what `nanos` holds.
     #[cfg(test)]
     pub(crate) fn scripted(nanos: Arc<std::sync::atomic::AtomicU64>) -> Clock {
-        Clock(Arc::new(Inner { source: Source::Scripted(nanos), holds: Mutex::default() }))
+        Clock::of(Source::Scripted(nanos))
     }
 
     /// The engine's time.
@@ -123,6 +149,22 @@ impl Clock {
         Nanos(at.0 + held)
     }
 
+    /// What a clock on the wall showed at a moment of the engine's; at the moment of a hold, when that began.
+    pub(crate) fn unix(&self, at: Nanos) -> UnixNanos {
+        let machine = self.since_start(at).0;
+        self.look().at(machine)
+    }
+
+    /// Looks whether the clock on the wall was set meanwhile. Whoever does it often knows better when.
+    pub(crate) fn look(&self) -> MutexGuard<'_, Wall> {
+        let both = self.0.source.both();
+        let mut wall = self.0.wall.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((machine, unix)) = both {
+            wall.look(machine, unix);
+        }
+        wall
+    }
+
     fn holds(&self) -> MutexGuard<'_, Holds> {
         self.0.holds.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -153,6 +195,7 @@ mod tests {
         assert_eq!(shown, [(5, 5, 0), (7, 5, 2), (9, 5, 4), (14, 10, 4), (16, 10, 6), (20, 14, 6), (20, 14, 6)]);
         let machine: Vec<u64> = [0, 5, 6, 10, 11, 14].map(|at| clock.since_start(Nanos(at)).0).to_vec();
         assert_eq!(machine, [0, 5, 10, 14, 17, 20]);
+        assert_eq!(clock.unix(Nanos(11)).0, 17, "people's clocks go on meanwhile");
     }
 
     #[test]

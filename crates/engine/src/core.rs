@@ -7,16 +7,17 @@
 
 mod compute;
 mod deliver;
+mod flight;
+mod machine;
 mod show;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
+use model::Forward;
 use model::sampler::{History, Sampler};
-use model::{Batch, Forward};
 use scheduler::{
-    AdmitError, CostModel, Event, Nanos, Preempted, Request, RequestId, Scheduler, Step, StepOutput, StepRecord,
+    AdmitError, CostModel, Event, Nanos, Preempted, Request, RequestId, Scheduler, Step, StepOutput, StepRecord, Stolen,
 };
 use text::detokenizer::{Detokenizer, StopStrings};
 use text::tokenizer::Tokenizer;
@@ -24,15 +25,13 @@ use text::tokenizer::Tokenizer;
 use crate::counters::Gauges;
 use crate::door::ValidatedRequest;
 use crate::journal::{Fact, Journal, Log, Receipt};
-use crate::lower::LogitRow;
 use crate::output::{Outlet, Output, RequestError, TokenLogprob};
 use crate::recording::Tape;
 use crate::tiers::Tiers;
 use crate::verify::{Notes, SpotChecks};
 use crate::waiting::Ticket;
-
-/// How long the engine's thread waits for a block when it has nothing else to do, before it looks for commands again.
-const LOAD_WAIT: Duration = Duration::from_millis(5);
+use flight::Flight;
+use machine::Machine;
 
 /// How a request came.
 #[derive(Debug)]
@@ -81,12 +80,13 @@ pub(crate) struct EngineCore {
     next_seed: u64,
     /// For how long the engine was held until now.
     held: Nanos,
+    machine: Machine,
+    /// Steps between their plan and their results, the oldest first.
+    flights: VecDeque<Flight>,
     // Kept between steps for their memory.
-    batch: Batch,
-    logit_rows: Vec<LogitRow>,
+    spare: Vec<Flight>,
     logit_row: Vec<f32>,
     output: StepOutput,
-    step: Step,
     events: Vec<Event>,
     receipts: Vec<Receipt>,
     failed: Vec<(RequestId, RequestError)>,
@@ -95,13 +95,15 @@ pub(crate) struct EngineCore {
 
 impl EngineCore {
     pub(crate) fn new(
-        scheduler: Scheduler,
+        mut scheduler: Scheduler,
         forward: Box<dyn Forward>,
         tokenizer: Option<Arc<Tokenizer>>,
         seed: u64,
         log: Arc<Mutex<Log>>,
     ) -> EngineCore {
         let vocab = forward.config().vocab_size;
+        scheduler.set_steps_in_flight(forward.passes_in_flight());
+        let machine = Machine::new(forward.device().threads);
         EngineCore {
             scheduler,
             forward,
@@ -113,11 +115,11 @@ impl EngineCore {
             journal: Journal::new(log),
             next_seed: seed,
             held: Nanos(0),
-            batch: Batch::default(),
-            logit_rows: Vec::new(),
+            machine,
+            flights: VecDeque::new(),
+            spare: Vec::new(),
             logit_row: vec![0.0; vocab],
             output: StepOutput::default(),
-            step: Step::default(),
             events: Vec::new(),
             receipts: Vec::new(),
             failed: Vec::new(),
@@ -214,42 +216,43 @@ impl EngineCore {
 
     /// Computes a little of a spot check: for when there is nothing else to do. False: there is none.
     pub(crate) fn check_spot(&mut self) -> bool {
-        self.spot.as_mut().is_some_and(|spot| spot.step(&mut *self.forward))
+        let is_idle = self.flights.is_empty();
+        self.spot.as_mut().filter(|_| is_idle).is_some_and(|spot| spot.step(&mut *self.forward))
     }
 
     /// One forward pass: the sentence that the whole engine is. False if there was nothing to compute yet. `clock` is
-    /// asked twice: for the plan, and for its end.
-    pub(crate) fn step(&mut self, clock: &mut dyn Iterator<Item = Nanos>) -> bool {
+    /// asked for each plan, and for the end of the oldest step in flight. Where a device takes several passes, the next
+    /// are planned and launched before that. `stolen`: what a recording says that the machine took; without one it is
+    /// asked.
+    pub(crate) fn step(&mut self, clock: &mut dyn Iterator<Item = Nanos>, stolen: Option<Stolen>) -> bool {
         let mut now = || clock.next().expect("time goes on");
-        if let Some(tiers) = &mut self.tiers {
-            tiers.settle(&mut *self.forward, &mut self.scheduler);
+        while self.flights.len() < self.most_in_flight() {
+            let planned = now();
+            if self.flights.is_empty() {
+                self.machine.begins(planned, &*self.forward);
+            }
+            if self.launch(planned) {
+                continue;
+            }
+            if self.flights.is_empty() {
+                self.journal.take(Fact::Idle(planned));
+                self.write();
+                return false;
+            }
+            break;
         }
-        let planned = now();
-        self.scheduler.schedule_into(planned, &mut self.step);
-        self.transfer();
-        if self.step.is_empty() {
-            self.journal.take(Fact::Idle(planned));
-            self.write();
-            return false;
-        }
-        self.lower();
-        self.compute();
-        self.complete(now());
+        self.land();
+        let done = now();
+        let record = self.scheduler.completes_next().expect("it has landed");
+        let measured = self.machine.ends(record.began_at, done, record.predicted, &*self.forward);
+        self.output.stolen = stolen.unwrap_or(measured);
+        self.complete(done);
         true
     }
 
-    /// Moves the blocks that the step wants moved. With nothing to compute, waits for one that is on its way.
-    fn transfer(&mut self) {
-        if let Some(tiers) = &mut self.tiers {
-            tiers.transfer(&self.step, &mut *self.forward, &mut self.scheduler);
-            if self.step.is_empty() && self.scheduler.is_loading() {
-                tiers.wait(LOAD_WAIT);
-            }
-        }
-        if !self.step.copies.is_empty() {
-            let copies: Vec<_> = self.step.copies.iter().map(|copy| (copy.src.0, copy.dst.0)).collect();
-            self.forward.copy_blocks(&copies);
-        }
+    /// Plans that may be under way together. A recording tells when each was made, but not what had completed by then.
+    fn most_in_flight(&self) -> usize {
+        if self.journal.records() { 1 } else { self.forward.passes_in_flight() }
     }
 
     /// Takes the step's results to the scheduler, to the clients and to the journal.
@@ -325,10 +328,11 @@ impl EngineCore {
         self.scheduler.in_flight().is_some()
     }
 
-    /// The plan under way did not happen. Its sequences go back to the queue and lose what this step was to compute.
+    /// What is under way did not happen. Its sequences go back to the queue and lose what was to be computed.
     pub(crate) fn abandon(&mut self) {
         let planned = self.scheduler.planned().scheduled_at;
-        if let Some(step) = self.scheduler.in_flight() {
+        self.flights.clear();
+        while let Some(step) = self.scheduler.in_flight() {
             self.scheduler.abandon(step);
         }
         self.failed.clear();
@@ -338,7 +342,7 @@ impl EngineCore {
 
     /// Plans a step and gives it up: what a recording says of one that was.
     pub(crate) fn plan_and_abandon(&mut self, now: Nanos) {
-        self.scheduler.schedule_into(now, &mut self.step);
+        self.scheduler.schedule_into(now, &mut Step::default());
         self.abandon();
     }
 
@@ -355,11 +359,13 @@ impl EngineCore {
     pub(crate) fn start_over(&mut self, cost: Option<CostModel>, now: Nanos) {
         let limits = self.scheduler.limits().clone();
         self.scheduler = Scheduler::new(limits).expect("these limits have made a scheduler before");
+        self.scheduler.set_steps_in_flight(self.forward.passes_in_flight());
         self.scheduler.set_cost_model(cost.clone());
         if let Some(tiers) = &mut self.tiers {
             tiers.start_over();
             self.scheduler.set_tiers(tiers.sizes());
         }
+        self.flights.clear();
         self.output.rows.clear();
         self.output.failed.clear();
         self.events.clear();
@@ -387,10 +393,8 @@ impl EngineCore {
     /// A step until its results are told: planned, lowered, computed, sampled.
     #[cfg(test)]
     pub(crate) fn begin_step(&mut self, now: Nanos) -> usize {
-        self.scheduler.schedule_into(now, &mut self.step);
-        self.transfer();
-        self.lower();
-        self.compute();
+        assert!(self.launch(now), "there is something to compute");
+        self.land();
         self.output.rows.len()
     }
 
@@ -403,6 +407,11 @@ impl EngineCore {
     #[cfg(test)]
     pub(crate) fn check_invariants(&self) {
         self.scheduler.check_invariants();
+    }
+
+    #[cfg(test)]
+    pub(crate) fn in_flight(&self) -> usize {
+        self.flights.len()
     }
 
     pub(crate) fn cost_model(&self) -> Option<CostModel> {

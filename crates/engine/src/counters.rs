@@ -2,7 +2,7 @@
 //! is counted anywhere else.
 
 use ledger::{Account, News, Totals};
-use scheduler::{FinishReason, Nanos, PrefixStats, StepRecord, SwapStats};
+use scheduler::{FinishReason, Nanos, PrefixStats, RequestId, StepRecord, SwapStats};
 
 use crate::accounts::{Closed, Ending};
 use crate::door::ServiceClass;
@@ -27,15 +27,39 @@ pub struct Histogram {
     pub counts: Vec<u64>,
     /// Sum of all observations.
     pub sum: f64,
+    /// For each bucket, the last request that is known to have an observation in it.
+    pub exemplars: Vec<Option<Exemplar>>,
+}
+
+/// A request that has an observation in a bucket: where to look for what the bucket counts.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Exemplar {
+    /// Which.
+    pub request: RequestId,
+    /// What was observed.
+    pub value: f64,
+    /// When it was known, in the engine's time.
+    pub at: Nanos,
 }
 
 impl Histogram {
     fn new(bounds: &'static [f64]) -> Histogram {
-        Histogram { bounds, counts: vec![0; bounds.len() + 1], sum: 0.0 }
+        let buckets = bounds.len() + 1;
+        Histogram { bounds, counts: vec![0; buckets], sum: 0.0, exemplars: vec![None; buckets] }
+    }
+
+    /// Remembers whose an observation was. It is counted elsewhere, before this.
+    fn mark(&mut self, exemplar: Exemplar) {
+        let bucket = self.bucket(exemplar.value);
+        self.exemplars[bucket] = Some(exemplar);
+    }
+
+    fn bucket(&self, value: f64) -> usize {
+        self.bounds.partition_point(|&bound| bound < value)
     }
 
     fn observe(&mut self, value: f64) {
-        let bucket = self.bounds.partition_point(|&bound| bound < value);
+        let bucket = self.bucket(value);
         self.counts[bucket] += 1;
         self.sum += value;
     }
@@ -144,6 +168,8 @@ pub struct Stats {
     pub finished_error: u64,
     /// Seconds that steps took, summed.
     pub step_seconds: f64,
+    /// What the machine took of them, and of the time between them.
+    pub stolen_seconds: [f64; 2],
     /// Seconds in which somebody held the engine: no part of any other time.
     pub held_seconds: f64,
     /// Waiting of clients for tokens that came, by owner.
@@ -199,6 +225,7 @@ impl Default for Stats {
             finished_cancelled: 0,
             finished_error: 0,
             step_seconds: 0.0,
+            stolen_seconds: [0.0; 2],
             held_seconds: 0.0,
             spot_checks: SpotChecked::default(),
             owners: Totals::default(),
@@ -247,13 +274,15 @@ impl Stats {
         self.evicted_blocks += record.evicted_blocks as u64;
         self.copied_blocks += record.copied_blocks as u64;
         self.step_seconds += record.took().as_secs_f64();
+        self.stolen_seconds[0] += record.stolen.during.as_secs_f64();
+        self.stolen_seconds[1] += record.stolen.before.as_secs_f64();
         self.step_tokens.observe((prefill + record.decode.len()) as f64);
         self.judge(record);
     }
 
-    /// Sets what the step was predicted to take beside what it took.
+    /// Sets what the step was predicted to take beside what it took: nobody predicts what the machine does for others.
     fn judge(&mut self, record: &StepRecord) {
-        let (predicted, measured) = (record.predicted.as_secs_f64(), record.took().as_secs_f64());
+        let (predicted, measured) = (record.predicted.as_secs_f64(), record.undisturbed().as_secs_f64());
         if predicted <= 0.0 || measured <= 0.0 {
             return;
         }
@@ -271,6 +300,17 @@ impl Stats {
     /// A request is over: by its end, and, if it has its answers, by its times and targets.
     pub(crate) fn closed(&mut self, closed: &Closed, timings: &Timings) {
         let account = &closed.account;
+        let mark = |histogram: &mut Histogram, value| {
+            histogram.mark(Exemplar { request: account.request, value, at: closed.until });
+        };
+        // Of its gaps the longest: somebody looks for what is in the upper buckets.
+        let longest = account.answers().map(|answer| answer.longest_gap).max().filter(|gap| *gap > Nanos(0));
+        if let Some(gap) = longest {
+            mark(&mut self.inter_token_latency, gap.as_secs_f64());
+        }
+        if closed.ending == Ending::Finished {
+            mark(&mut self.time_to_first_token, timings.ttft_ms / 1e3);
+        }
         match closed.ending {
             Ending::Cancelled => self.finished_cancelled += 1,
             Ending::Failed => self.finished_error += 1,

@@ -229,7 +229,7 @@ impl ValidatedRequest {
             priority: Some(i64::from(entry.priority)),
             ..RawRequest::new(Prompt::Tokens(entry.prompt.iter().map(|&id| i64::from(id)).collect()))
         };
-        let mut request = validate(raw, model, &[0; 32])?;
+        let mut request = validate(raw, model, model.targets, &[0; 32])?;
         if let Some(id) = entry.stop_token_ids.iter().find(|&&id| id as usize >= model.config.vocab_size) {
             return Err(Rejection::of("stop_token_ids", format!("it has no token {id}")));
         }
@@ -287,13 +287,18 @@ impl ValidatedRequest {
 /// Checks every field of `raw` against `model`, resolves defaults and tokenizes the prompt.
 ///
 /// Cost: the tokenizer's, which is linear in the prompt; call it off the threads that serve connections.
-pub(crate) fn validate(raw: RawRequest, model: &ModelInfo, salt_key: &[u8; 32]) -> Result<ValidatedRequest, Rejection> {
+pub(crate) fn validate(
+    raw: RawRequest,
+    model: &ModelInfo,
+    default_targets: Targets,
+    salt_key: &[u8; 32],
+) -> Result<ValidatedRequest, Rejection> {
     let num_answers = answers(raw.n, model)?;
     let sampling = sampling(&raw, &model.config, &model.generation_defaults)?;
     let stop_strings = stop_strings(&raw.stop)?;
     let salt = salt(raw.tenant.as_ref(), raw.cache_salt.as_deref(), salt_key)?;
     let tenant = raw.tenant.map_or(0, |digest| first_8_bytes(&digest));
-    let targets = targets(&raw, model)?;
+    let targets = targets(&raw, model, default_targets)?;
     let prompt_logprobs = logprob_count("prompt_logprobs", raw.prompt_logprobs)?;
     let class = raw.class.unwrap_or_default();
     let priority = priority(raw.priority, class, raw.may_be_urgent)?;
@@ -471,7 +476,7 @@ fn first_8_bytes(digest: &[u8; 32]) -> u64 {
 }
 
 /// The request's own targets, and the server's where it brings none.
-fn targets(raw: &RawRequest, model: &ModelInfo) -> Result<Targets, Rejection> {
+fn targets(raw: &RawRequest, model: &ModelInfo, default: Targets) -> Result<Targets, Rejection> {
     let target = |param, value: Option<f64>, default| {
         let Some(ms) = value else { return Ok(default) };
         if model.calibrated.is_none() {
@@ -489,7 +494,7 @@ fn targets(raw: &RawRequest, model: &ModelInfo) -> Result<Targets, Rejection> {
         }
         Ok(Some(Nanos((ms * 1e6) as u64)))
     };
-    let default = if raw.class == Some(ServiceClass::Flex) { Targets::default() } else { model.targets };
+    let default = if raw.class == Some(ServiceClass::Flex) { Targets::default() } else { default };
     Ok(Targets {
         ttft: target("ttft_slo_ms", raw.ttft_slo_ms, default.ttft)?,
         tpot: target("tpot_slo_ms", raw.tpot_slo_ms, default.tpot)?,

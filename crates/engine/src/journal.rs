@@ -5,7 +5,8 @@
 //!                                    \--> accounts     whose every millisecond was; the only clock of a request
 //!                                           \--> counters   what /metrics shows
 //!                                            --> recent     steps, ends and gaps for those who watch
-//!                                            --> history    lengths and moments for what-if
+//!                                            --> history    lengths and moments for what-if (past.rs)
+//!                                            --> minutes    the last of them, second by second (history.rs)
 //!                                            --> fill       when the cache will be full
 //!                                            --> turnover   how often a request ends
 //! ```
@@ -21,11 +22,14 @@ use crate::accounts::{Accounts, Closed, Ending};
 use crate::counters::{Gauges, Stats};
 use crate::door::ValidatedRequest;
 use crate::fill::Fill;
+use crate::history::History;
+use crate::keeper::Upkeep;
 use crate::output::{Timings, Usage};
 use crate::past::PastLog;
 use crate::recent::Recent;
 use crate::recording::{Line, Tape};
 use crate::turnover::Turnover;
+use crate::yardstick::Yardstick;
 
 /// Something that happened to the engine. Times are the engine's.
 #[derive(Debug)]
@@ -154,8 +158,13 @@ pub(crate) struct Log {
     pub(crate) counters: Stats,
     pub(crate) recent: Recent,
     pub(crate) history: PastLog,
+    pub(crate) minutes: History,
     pub(crate) fill: Fill,
     pub(crate) turnover: Turnover,
+    /// What the machine can do; `None` where nobody measured it.
+    pub(crate) yardstick: Option<Yardstick>,
+    /// What steps cost; likewise.
+    pub(crate) upkeep: Option<Upkeep>,
 }
 
 impl Log {
@@ -166,8 +175,11 @@ impl Log {
             counters: Stats::default(),
             recent: Recent::default(),
             history: PastLog::bounded(block_size),
+            minutes: History::default(),
             fill: Fill::default(),
             turnover: Turnover::default(),
+            yardstick: None,
+            upkeep: None,
         }
     }
 
@@ -189,12 +201,20 @@ impl Log {
                 self.accounts.open(&request, validated.class, held);
             }
             Fact::Step { record, .. } => {
-                let Log { accounts, counters, recent, .. } = self;
+                let Log { accounts, counters, recent, minutes, .. } = self;
+                minutes.step(&record, gauges);
                 accounts.step(&record, cost, &mut |news| {
+                    minutes.news(&news);
                     counters.news(news);
                     recent.news(news);
                 });
                 counters.step(&record);
+                if let Some(yardstick) = &mut self.yardstick {
+                    yardstick.step(&record);
+                }
+                if let Some(upkeep) = &mut self.upkeep {
+                    upkeep.step(&record);
+                }
                 self.fill.observe(record.completed_at, gauges.used_blocks);
                 self.history.step(&record);
                 return Some(self.recent.step(record));
@@ -223,6 +243,7 @@ impl Log {
         self.counters.closed(&closed, &timings);
         self.recent.closed(&closed);
         self.history.closed(&closed.account);
+        self.minutes.closed(&closed.account);
         self.turnover.closed(&closed);
         let receipt = Receipt { request: id, usage: Usage::of(&closed.account), timings };
         self.accounts.keep(closed);

@@ -8,12 +8,22 @@
 //! of our digests it finds accidents; who may write the file can write the digest.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
 /// No result is longer.
 const MAX_BYTES: u64 = 64 << 10;
+
+/// Names what a result follows from, given as text.
+pub fn key(what: &str) -> String {
+    blake3::hash(what.as_bytes()).to_hex().to_string()
+}
+
+/// Where the result for `key` is kept. `kind`: the ending of its name.
+pub fn place(directory: &Path, key: &str, kind: &str) -> PathBuf {
+    directory.join(format!("{}.{kind}", &key[..32]))
+}
 
 /// What is kept at `path`; `None` for anything but a whole result as it was written.
 pub fn read(path: &Path) -> Option<Value> {

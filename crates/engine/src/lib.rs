@@ -25,7 +25,10 @@ mod core;
 mod counters;
 mod door;
 mod fill;
+mod healing;
+mod history;
 mod journal;
+mod keeper;
 pub mod kept;
 mod live;
 mod lower;
@@ -39,12 +42,15 @@ pub mod replaying;
 mod serve;
 mod start;
 mod stream;
+mod summary;
 mod thread;
 mod tiers;
 mod turnover;
 mod verify;
 mod waiting;
+mod wall;
 mod watch;
+mod yardstick;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -53,7 +59,7 @@ use std::time::{Duration, Instant};
 
 use model::{GenerationDefaults, ModelConfig};
 use roofline::Demands;
-use scheduler::{IncomingRequest, Limits, Nanos, StepRecord, Targets, TokenId};
+use scheduler::{CostModel, IncomingRequest, Limits, Nanos, StepRecord, Targets, TokenId};
 use text::chat_template::ChatTemplate;
 use text::tokenizer::Tokenizer;
 use tokio::sync::mpsc::UnboundedSender;
@@ -61,13 +67,14 @@ use tokio::sync::oneshot;
 
 pub use accounts::{Ending, Timeline};
 pub use calibrate::{Calibrated, Calibration};
-pub use counters::{Histogram, Met, Predictions, Stats};
+pub use counters::{Exemplar, Histogram, Met, Predictions, Stats};
 pub use door::{
     MAX_ANSWERS, MAX_LOGIT_BIAS, MAX_LOGPROBS, MAX_SALT_BYTES, MAX_STOP_BYTES, MAX_STOP_STRINGS, MAX_STOP_TOKENS,
     Prompt, RawRequest, Rejection, ServiceClass, ValidatedRequest,
 };
+pub use history::Second;
 pub use kernels::room::Limit as MemoryLimit;
-pub use kernels::{Arithmetic, DeviceInfo, DeviceLimits, Isa, KvDtype, WeightClass};
+pub use kernels::{Arithmetic, Certainty, DeviceInfo, DeviceLimits, Isa, KvDtype, WeightClass};
 pub use ledger;
 pub use live::{InScene, KvMap, LoggedStep, Percentiles, Place, Scene};
 pub use memory::available_bytes as available_memory;
@@ -78,16 +85,19 @@ pub use scheduler::{FinishReason, RequestId};
 pub use serve::{Held, Observe, Serve, Watching};
 pub use start::{DefaultTarget, EngineOptions, StartError, Starting};
 pub use stream::Stream;
+pub use summary::{RequestState, RequestSummary};
 pub use text::chat_template::ChatMessage;
 #[doc(hidden)]
 pub use tiers::Store;
 pub use tiers::SwapDisk;
 pub use verify::{Origin, OriginError, SpotChecked, Verifier, VerifyError};
+pub use wall::UnixNanos;
 
 use crate::clock::Clock;
 use crate::command::{Command, Hold};
 use crate::core::Arrived;
 use crate::journal::Log;
+use crate::keeper::LiveTargets;
 use crate::quota::NoRoom;
 use crate::thread::Shared;
 use crate::verify::SpotCounts;
@@ -148,7 +158,8 @@ pub struct ModelInfo {
     pub backend: String,
     /// What steps cost, if that was measured.
     pub calibrated: Option<Calibrated>,
-    /// Targets of requests that bring none, unless they are of the batch class.
+    /// Targets of requests that bring none, unless they are of the batch class: as of the start. They follow what steps
+    /// turn out to cost ([`Engine::targets`]).
     pub targets: Targets,
     /// Where the weights are from, for receipts.
     pub origin: Origin,
@@ -161,7 +172,7 @@ impl ModelInfo {
     ///
     /// Cost: linear in the prompt's bytes.
     pub fn validate(&self, raw: RawRequest, salt_key: &[u8; 32]) -> Result<ValidatedRequest, Rejection> {
-        door::validate(raw, self, salt_key)
+        door::validate(raw, self, self.targets, salt_key)
     }
 
     /// What its passes ask of the machine.
@@ -247,6 +258,8 @@ struct Inner {
     recorder: Mutex<Option<JoinHandle<()>>>,
     spot_counts: Arc<SpotCounts>,
     limits: Limits,
+    /// Of requests that bring none.
+    targets: Arc<LiveTargets>,
     salt_key: [u8; 32],
     refuse_late: bool,
 }
@@ -261,7 +274,7 @@ impl Engine {
     ///
     /// Cost: linear in the prompt's bytes. Takes no lock and no memory of the engine.
     pub fn validate(&self, raw: RawRequest) -> Result<ValidatedRequest, Rejection> {
-        let request = self.0.model.validate(raw, &self.0.salt_key)?;
+        let request = door::validate(raw, &self.0.model, self.targets(), &self.0.salt_key)?;
         self.fits(&request)?;
         Ok(request)
     }
@@ -288,6 +301,7 @@ impl Engine {
             return Err(SubmitError::ShuttingDown);
         }
         let (at, held) = self.0.clock.now_and_held();
+        drop(self.0.clock.look());
         let ticket = shared.requests.enter(request.place()).map_err(|no_room| {
             let (waiting, retry_after) = (shared.requests.waiting(), self.retry_after());
             match no_room {
@@ -379,14 +393,53 @@ impl Engine {
     pub fn past(&self, span: Duration) -> past::Past {
         let begin = self.0.clock.now().since(Nanos(span.as_nanos() as u64));
         let shared = self.log().history.share();
-        let cost = self.0.model.calibrated.as_ref().map(|calibrated| calibrated.cost.clone());
-        shared.since(begin, self.0.limits.clone(), cost)
+        shared.since(begin, self.0.limits.clone(), self.cost())
+    }
+
+    /// What the machine can do at most: as it was measured before the start, and at least what any step has reached.
+    /// `None` where nobody measured it.
+    pub fn device_limits(&self) -> Option<DeviceLimits> {
+        self.log().yardstick.as_ref().map(|yardstick| yardstick.limits())
+    }
+
+    /// What steps cost, as measured or kept, and as steps have corrected it since; `None` where nobody measured it.
+    /// Slower to change than what the scheduler goes by: this is the machine, that is the moment.
+    pub fn cost(&self) -> Option<CostModel> {
+        self.log().upkeep.as_ref().map(|upkeep| upkeep.cost())
+    }
+
+    /// Targets of requests that bring none. Those that nobody chose follow [`Engine::cost`].
+    pub fn targets(&self) -> Targets {
+        self.0.targets.get()
+    }
+
+    /// Writes what steps have taught about their costs for the next start. While the engine runs that happens by
+    /// itself, some time after it is known; this is for the end of a process.
+    pub fn keep_costs(&self) {
+        let finish = self.log().upkeep.as_ref().and_then(|upkeep| upkeep.finish());
+        if let Some(finish) = finish {
+            finish.write();
+        }
     }
 
     /// Where the time of a request went: one that waits or runs, or one of the last that ended.
     pub fn timeline(&self, id: RequestId) -> Option<Timeline> {
         let (now, held) = self.0.clock.now_and_held();
         self.log().accounts.timeline(id, now, held)
+    }
+
+    /// Every request that waits or runs, and the last ones that ended, in the order in which they came.
+    ///
+    /// Cost: a copy of some 150 bytes for each, under the lock that a step takes to write down what it did.
+    pub fn requests(&self) -> Vec<RequestSummary> {
+        let now = self.0.clock.now();
+        self.log().accounts.summaries(now)
+    }
+
+    /// One of them.
+    pub fn request(&self, id: RequestId) -> Option<RequestSummary> {
+        let now = self.0.clock.now();
+        self.log().accounts.summary(id, now)
     }
 
     /// Nanoseconds since the engine started, without those in which somebody held it: what all moments are measured in.
@@ -398,6 +451,11 @@ impl Engine {
     /// held.
     pub fn since_start(&self, at: Nanos) -> Nanos {
         self.0.clock.since_start(at)
+    }
+
+    /// What a clock on the wall showed at one of its moments.
+    pub fn unix(&self, at: Nanos) -> UnixNanos {
+        self.0.clock.unix(at)
     }
 
     /// For how long it was held until now.

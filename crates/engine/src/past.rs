@@ -206,7 +206,7 @@ impl PastLog {
 
     /// A step is complete. Steps are told in their order.
     pub fn step(&mut self, record: &StepRecord) {
-        let next = (record.work, record.scheduled_at, record.completed_at);
+        let next = (record.work, record.began_at, record.completed_at);
         self.newest.extend(self.last.replace(next).map(|last| PastStep::of(last, next.1)));
         for _ in &record.preempted {
             if self.preemptions.len() == self.bounds.preemptions {

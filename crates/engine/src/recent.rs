@@ -28,6 +28,12 @@ pub struct Ended {
     pub at: Nanos,
     /// How.
     pub end: End,
+    /// When it came.
+    pub arrived: Nanos,
+    /// When the first step with a row of it was planned.
+    pub first_scheduled: Option<Nanos>,
+    /// The longest time between two of its tokens.
+    pub longest_gap: Nanos,
     /// Arrival to first token, milliseconds; `None` if none came.
     pub ttft_ms: Option<f64>,
     /// Mean time between the tokens of its slowest answer; `None` where no answer has two.
@@ -101,6 +107,9 @@ impl Recent {
                 (Ending::Finished, None) | (Ending::Cancelled, _) => End::Cancelled,
                 (Ending::Failed, _) => End::Failed,
             },
+            arrived: account.arrived,
+            first_scheduled: account.first_scheduled,
+            longest_gap: account.answers().map(|answer| answer.longest_gap).max().unwrap_or_default(),
             ttft_ms: account.ttft().map(|ttft| ttft.as_secs_f64() * 1e3),
             tpot_ms: account.tpot().map(|seconds| seconds * 1e3).filter(|&ms| ms > 0.0),
             prompt_tokens: account.prompt_tokens,

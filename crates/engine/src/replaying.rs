@@ -100,10 +100,10 @@ impl RecordedEngine {
                 }
             }
             Entry::Step(step) => {
-                core.step(&mut [step.from, step.to].map(Nanos).into_iter().cycle());
+                core.step(&mut [step.from, step.to].map(Nanos).into_iter().cycle(), Some(step.stolen()));
             }
             Entry::Idle(now) => {
-                core.step(&mut std::iter::repeat(Nanos(*now)));
+                core.step(&mut std::iter::repeat(Nanos(*now)), None);
             }
             Entry::Restart { cost } => {
                 let cost = cost.as_ref().map(CostEntry::model).transpose().map_err(ReplayingError::Entry)?;

@@ -12,12 +12,17 @@
 use std::pin::Pin;
 use std::time::Duration;
 
-use scheduler::{Nanos, RequestId};
+use kernels::DeviceLimits;
+use scheduler::{CostModel, Nanos, RequestId, Targets};
 
+use crate::history::Second;
 use crate::live::{KvMap, LoggedStep, Percentiles, Place, Scene};
 use crate::past::Past;
 use crate::recent::Ended;
-use crate::{Engine, Health, ModelInfo, RawRequest, Rejection, Stats, Stream, SubmitError, Timeline, ValidatedRequest};
+use crate::{
+    Engine, Health, ModelInfo, RawRequest, Rejection, RequestSummary, Stats, Stream, SubmitError, Timeline, UnixNanos,
+    ValidatedRequest,
+};
 
 /// Answers requests. Any thread may call any method; none of them waits for a step.
 pub trait Serve: Send + Sync {
@@ -51,8 +56,29 @@ pub trait Observe: Serve {
     /// Gauges, counters and histograms.
     fn stats(&self) -> Stats;
 
+    /// What the machine can do at most, as far as it is known by now.
+    fn device_limits(&self) -> Option<DeviceLimits> {
+        None
+    }
+
+    /// What steps cost, as far as it is known by now.
+    fn cost(&self) -> Option<CostModel> {
+        self.model().calibrated.as_ref().map(|calibrated| calibrated.cost.clone())
+    }
+
+    /// Targets of requests that bring none, as they are now.
+    fn targets(&self) -> Targets {
+        self.model().targets
+    }
+
     /// Where the time of a request went: one that waits or runs, or one of the last that ended.
     fn timeline(&self, id: RequestId) -> Option<Timeline>;
+
+    /// Every request that waits or runs, and the last ones that ended, in the order in which they came.
+    fn requests(&self) -> Vec<RequestSummary>;
+
+    /// One of them.
+    fn request(&self, id: RequestId) -> Option<RequestSummary>;
 
     /// The answers to what came in the last `span` and is over, and the steps, as far as they are remembered.
     fn past(&self, span: Duration) -> Past;
@@ -65,6 +91,9 @@ pub trait Observe: Serve {
 
     /// Nanoseconds between its start and one of its moments, on the machine's clock: with what it was held.
     fn since_start(&self, at: Nanos) -> Nanos;
+
+    /// What a clock on the wall showed at one of its moments.
+    fn unix(&self, at: Nanos) -> UnixNanos;
 
     /// For how long it was held until now.
     fn held(&self) -> Nanos;
@@ -97,6 +126,9 @@ pub trait Watching: Send + Sync {
 
     /// Copies the newest map of the cache into `map`, if it is another one than `map`. False if not.
     fn map_into(&self, map: &mut KvMap) -> bool;
+
+    /// The last 15 minutes, second by second, oldest first; seconds without a step are left out.
+    fn seconds(&self) -> Vec<Second>;
 
     /// Of the last times to first token (256) and the last times from token to token (2,048); `None` before the first.
     fn percentiles(&self) -> [Option<Percentiles>; 2];
@@ -133,8 +165,28 @@ impl Observe for Engine {
         Engine::stats(self)
     }
 
+    fn device_limits(&self) -> Option<DeviceLimits> {
+        Engine::device_limits(self)
+    }
+
+    fn cost(&self) -> Option<CostModel> {
+        Engine::cost(self)
+    }
+
+    fn targets(&self) -> Targets {
+        Engine::targets(self)
+    }
+
     fn timeline(&self, id: RequestId) -> Option<Timeline> {
         Engine::timeline(self, id)
+    }
+
+    fn requests(&self) -> Vec<RequestSummary> {
+        Engine::requests(self)
+    }
+
+    fn request(&self, id: RequestId) -> Option<RequestSummary> {
+        Engine::request(self, id)
     }
 
     fn past(&self, span: Duration) -> Past {
@@ -151,6 +203,10 @@ impl Observe for Engine {
 
     fn since_start(&self, at: Nanos) -> Nanos {
         Engine::since_start(self, at)
+    }
+
+    fn unix(&self, at: Nanos) -> UnixNanos {
+        Engine::unix(self, at)
     }
 
     fn held(&self) -> Nanos {

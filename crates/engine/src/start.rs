@@ -8,26 +8,30 @@ use std::time::{Duration, Instant};
 use checkpoint::{Checkpoint, ImageWriter, LoadError};
 use kernels::room::{Limit, Room as MemoryRoom, room as memory_room};
 use kernels::{
-    Arithmetic, Backend, Cpu, CpuError, CpuOptions, DeviceInfo, Isa, KvDtype, KvShape, Reference, WeightClass,
+    Arithmetic, Backend, Cpu, CpuError, CpuOptions, DeviceInfo, DeviceLimits, Isa, KvDtype, KvShape, Reference,
+    WeightClass,
 };
 use model::sampler::SamplingParams;
 use model::{Forward, GenerationDefaults, KvBudget, LoadOptions, ModelConfig, Progress, Runner};
-use scheduler::{CostModel, Limits, LimitsError, Nanos, Scheduler, Targets, TierSizes};
+use scheduler::{CostModel, Limits, LimitsError, Nanos, Scheduler, TierSizes};
 use text::chat_template::{ChatTemplate, Renderer};
 use text::tokenizer::Tokenizer;
 use tokio::sync::mpsc::unbounded_channel;
 
-use crate::calibrate::{self, Calibrated, Calibration, Room};
+use crate::calibrate::{self, Calibrated, Calibration, Kept, Measured, Room};
 use crate::clock::Clock;
-use crate::comfortable::{Capacity, comfortable};
+use crate::comfortable::Capacity;
 use crate::core::EngineCore;
 use crate::door::{self, SANE_TARGET};
 use crate::journal::Log;
+use crate::keeper::{LiveTargets, Place, Upkeep, Wanted};
+use crate::kept;
 use crate::recording::{self, Header, RecordError};
 use crate::thread::{Shared, run};
 use crate::tiers::{Store, SwapDisk, Tiers, open_unnamed};
 use crate::verify::{Origin, SpotChecks, SpotCounts, SpotRoom};
 use crate::waiting::{Counted, Waiting};
+use crate::yardstick::Yardstick;
 use crate::{Engine, Inner, ModelInfo, memory};
 
 /// Tokens of the shortest context that is of use where memory is short: a question and an answer.
@@ -104,6 +108,8 @@ pub struct EngineOptions {
     pub refuse_late: bool,
     /// The share of the answers that are computed again while the engine is idle, 0 to 1.
     pub spot_check: f64,
+    /// What the machine can do at most, for those who look; `None`: nobody measured it.
+    pub limits: Option<DeviceLimits>,
     /// Where the model's chat template is compiled and run. In this process, if nobody says otherwise: then a template
     /// can end the process, so that is for models whose template you trust.
     pub template_renderer: Renderer,
@@ -142,6 +148,7 @@ impl Default for EngineOptions {
             tpot: DefaultTarget::None,
             refuse_late: false,
             spot_check: 0.0,
+            limits: None,
             template_renderer: Renderer::InProcess,
             hash_key: [0; 32],
         }
@@ -161,7 +168,7 @@ pub enum DefaultTarget {
 }
 
 impl DefaultTarget {
-    fn resolve(self, comfortable: Option<Nanos>) -> Option<Nanos> {
+    pub(crate) fn resolve(self, comfortable: Option<Nanos>) -> Option<Nanos> {
         match self {
             DefaultTarget::None => None,
             DefaultTarget::Comfortable => comfortable,
@@ -320,7 +327,7 @@ impl Engine {
             device,
             arithmetic,
             backend: forward.describe(),
-            targets: targets(options, &room, calibrated.as_ref()),
+            targets: wanted(options, &room).on(calibrated.as_ref().map(|calibrated| &calibrated.cost)),
             calibrated,
             config,
             origin: Origin::of(checkpoint, options.as_stored, options.image_directory.clone()),
@@ -335,11 +342,21 @@ impl Engine {
         options: &EngineOptions,
     ) -> Result<Engine, StartError> {
         let clock = Clock::start();
-        let log = Arc::new(Mutex::new(Log::new(options.block_size)));
+        let targets = Arc::new(LiveTargets::new(model.targets));
+        let mut log = Log::new(options.block_size);
+        log.yardstick = options.limits.map(|limits| Yardstick::new(model.demands(), limits));
+        log.upkeep = model.calibrated.as_ref().map(|calibrated| {
+            let (len, blocks) = (model.max_model_len, model.num_blocks);
+            let (rows, seqs, block_size) = (model.max_num_batched_tokens, model.max_num_seqs, model.block_size);
+            let wanted = wanted(options, &Room { rows, seqs, len, blocks, block_size });
+            Upkeep::new(calibrated, wanted, targets.clone())
+        });
+        let log = Arc::new(Mutex::new(log));
         let waiting = Waiting::new(options.max_queued_requests, options.max_queued_tokens, options.is_shared);
         let shared = Arc::new(Shared::new(Counted::new(waiting)));
         let tiers = tiers(options, &model, forward.block_bytes(), clock.clone())?;
-        let header = Header::of(&model, options.as_stored, scheduler.limits(), scheduler.cost_model());
+        let mut header = Header::of(&model, options.as_stored, scheduler.limits(), scheduler.cost_model());
+        header.began_unix_ns = Some(clock.unix(Nanos(0)).0);
         let tape = options.record.as_deref().map(|path| recording::record(path, &header)).transpose()?;
         let limits = scheduler.limits().clone();
         let mut core = EngineCore::new(scheduler, forward, model.tokenizer.clone(), options.seed, log.clone());
@@ -375,6 +392,7 @@ impl Engine {
             recorder: Mutex::new(recorder),
             spot_counts,
             limits,
+            targets,
             salt_key: options.hash_key,
             refuse_late: options.refuse_late,
         })))
@@ -392,16 +410,16 @@ struct Calibrating<'a> {
 
 impl Calibrating<'_> {
     /// The result's name, and the file that it is kept in.
-    fn key(&self) -> (String, Option<PathBuf>) {
+    fn place(&self) -> Option<Place> {
         let Calibrating { calibration, options, device, room, config } = self;
         let DeviceInfo { kernels, threads, .. } = device;
         let (machine, weights, keys) = (&calibration.machine, options.weights.name(), options.kv_dtype.name());
         let arithmetic = options.arithmetic().name();
         let what = format!("{machine} {kernels} {arithmetic} {threads} {weights} {} {keys}", options.as_stored);
         let version = env!("CARGO_PKG_VERSION");
-        let key = calibrate::key(&format!("{version} {what} {} {config:?}", room.name()));
-        let path = calibration.directory.as_deref().map(|directory| calibrate::place(directory, &key));
-        (key, path)
+        let key = kept::key(&format!("{version} {what} {} {config:?}", room.name()));
+        let path = kept::place(calibration.directory.as_deref()?, &key, "cost");
+        Some(Place { key, path })
     }
 }
 
@@ -413,8 +431,8 @@ impl EngineOptions {
 
     /// What steps of this model cost here, if an earlier start with the same options has measured and kept it. Reads no
     /// weight. The context that an engine gives itself depends on the free memory: where that is short, nothing may be
-    /// found.
-    pub fn kept_cost(&self, config: &ModelConfig) -> Option<CostModel> {
+    /// found. Whether it is sure beside it.
+    pub fn kept_cost(&self, config: &ModelConfig) -> Option<(CostModel, bool)> {
         let isa = self.isa.unwrap_or_else(Isa::best);
         let threads =
             if isa == Isa::Scalar { 1 } else { self.threads.unwrap_or_else(kernels::threads::default_threads) };
@@ -428,12 +446,13 @@ impl EngineOptions {
         };
         let calibration = self.calibration.as_ref()?;
         let device = &DeviceInfo::cpu(isa, threads);
-        let (key, path) = Calibrating { calibration, options: self, device, room: &room, config }.key();
-        calibrate::read(&path?, &key)
+        let Place { key, path } = Calibrating { calibration, options: self, device, room: &room, config }.place()?;
+        calibrate::read(&path, &key).map(|Kept { cost, is_sure }| (cost, is_sure))
     }
 }
 
-/// What steps of this model cost here: from disk, or measured now and kept.
+/// What steps of this model cost here: from disk, or measured now and kept. What was kept and is not sure is measured
+/// again; it stands if that is not sure either, and steps have corrected it since.
 fn calibrated(
     forward: &mut dyn Forward,
     what: &Calibrating<'_>,
@@ -442,31 +461,38 @@ fn calibrated(
 ) -> Option<Calibrated> {
     let started = Instant::now();
     let room = what.room;
-    let (key, path) = what.key();
-    if let Some(cost) = path.as_deref().and_then(|path| calibrate::read(path, &key)) {
-        return Some(Calibrated { cost, took: started.elapsed(), from_disk: true });
-    }
+    let place = what.place();
+    let kept = place.as_ref().filter(|_| !what.calibration.afresh);
+    let kept = kept.and_then(|Place { key, path }| calibrate::read(path, key));
+    let unsure = match kept {
+        Some(Kept { cost, is_sure: true }) => {
+            return Some(Calibrated { cost, took: started.elapsed(), from_disk: true, doubt: None, place });
+        }
+        other => other.map(|kept| kept.cost),
+    };
     // A thread of its own, because the one that computes may be pinned to a core.
     let measure = || {
         forward.adopt_thread();
         calibrate::measure(forward, room, sampling, &mut |done, total| progress(Starting::Calibrating { done, total }))
     };
-    let cost = std::thread::scope(|scope| scope.spawn(measure).join())
+    let Measured { cost, doubt } = std::thread::scope(|scope| scope.spawn(measure).join())
         .unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
-    if let Some(path) = path
-        && let Err(error) = calibrate::write(&path, &key, &cost)
+    if let Some(cost) = unsure.filter(|cost| doubt.is_some() && cost.drift() != [1.0; 2]) {
+        return Some(Calibrated { cost, took: started.elapsed(), from_disk: true, doubt, place });
+    }
+    if let Some(Place { key, path }) = &place
+        && let Err(error) = calibrate::write(path, key, &cost, doubt.is_none())
     {
         tracing::warn!(%error, path = %path.display(), "what steps cost could not be kept for the next start");
     }
-    Some(Calibrated { cost, took: started.elapsed(), from_disk: false })
+    Some(Calibrated { cost, took: started.elapsed(), from_disk: false, doubt, place })
 }
 
-/// The targets of requests that bring none.
-fn targets(options: &EngineOptions, room: &Room, calibrated: Option<&Calibrated>) -> Targets {
+/// The targets of requests that bring none, by what steps cost.
+fn wanted(options: &EngineOptions, room: &Room) -> Wanted {
     let tokens_each = (room.blocks * room.block_size / room.seqs).min(room.len).min(TOKENS_EACH);
     let capacity = Capacity { seqs: room.seqs, tokens_each, rows: room.rows };
-    let comfortable = calibrated.map(|calibrated| comfortable(&calibrated.cost, &capacity)).unwrap_or_default();
-    Targets { ttft: options.ttft.resolve(comfortable.ttft), tpot: options.tpot.resolve(comfortable.tpot) }
+    Wanted { ttft: options.ttft, tpot: options.tpot, capacity }
 }
 
 /// How many blocks the tiers hold. The disk is reached through host memory: of that there is at least an eighth of the

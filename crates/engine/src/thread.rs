@@ -198,7 +198,7 @@ impl Driver {
         self.show();
         let clock = self.clock.clone();
         let mut made = true;
-        if self.guard(|core, _| made = core.step(&mut std::iter::repeat_with(|| clock.now()))) {
+        if self.guard(|core, _| made = core.step(&mut std::iter::repeat_with(|| clock.now()), None)) {
             self.has_abandoned = false;
         }
         if self.gate.is_held {
@@ -292,6 +292,12 @@ impl Driver {
     #[cfg(test)]
     pub(crate) fn check_invariants(&self) {
         self.core.check_invariants();
+    }
+
+    /// Steps whose results are awaited.
+    #[cfg(test)]
+    pub(crate) fn in_flight(&self) -> usize {
+        self.core.in_flight()
     }
 }
 

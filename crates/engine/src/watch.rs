@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
 use crate::command::Command;
+use crate::history::Second;
 use crate::live::{KvMap, LoggedStep, Percentiles, Place, Scene, percentiles};
 use crate::recent::Ended;
 use crate::serve::Watching;
@@ -63,6 +64,12 @@ impl Watching for Watch {
             map.uses.clone_from(&newest.uses);
         }
         is_new
+    }
+
+    fn seconds(&self) -> Vec<Second> {
+        let now = self.engine.clock.now();
+        let log = self.engine.log.lock().unwrap_or_else(PoisonError::into_inner);
+        log.minutes.seconds(now)
     }
 
     fn percentiles(&self) -> [Option<Percentiles>; 2] {

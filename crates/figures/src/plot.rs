@@ -2,11 +2,15 @@
 
 use std::fmt::Write;
 
+use crate::Colour;
+
 /// A line.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Line {
     /// In the legend.
     pub name: String,
+    /// What it stands for.
+    pub colour: Colour,
     /// By rising x.
     pub points: Vec<(f64, f64)>,
 }
@@ -20,7 +24,7 @@ pub struct Chart {
     pub x: String,
     /// What y is, with its unit.
     pub y: String,
-    /// At most as many as there are colours: 4.
+    /// At most as many as the legend has room for: 4.
     pub lines: Vec<Line>,
 }
 
@@ -30,8 +34,19 @@ const LEFT: f64 = 70.0;
 const RIGHT: f64 = 20.0;
 const TOP: f64 = 40.0;
 const BOTTOM: f64 = 50.0;
-/// Told apart by most kinds of sight (after Okabe and Ito).
-const COLOURS: [&str; 4] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7"];
+
+impl Line {
+    /// What strikes it through: a phase is a whole line, every other its own dashes, so that no colour is needed to tell
+    /// them apart.
+    fn dashes(&self) -> &'static str {
+        match self.colour {
+            Colour::Prefill | Colour::Decode => "",
+            Colour::Late => " stroke-dasharray=\"2 3\"",
+            Colour::Cached | Colour::Ink => " stroke-dasharray=\"7 3\"",
+            Colour::Limit => " stroke-dasharray=\"10 3 2 3\"",
+        }
+    }
+}
 
 impl Chart {
     /// The whole SVG document.
@@ -39,7 +54,7 @@ impl Chart {
         self.svg_with(&[], &[])
     }
 
-    /// The same with dots, the first in the colour of the first line, and words at points.
+    /// The same with dots, of the colour of the line at the same place, and words at points.
     pub fn svg_with(&self, dots: &[Dots], words: &[Word]) -> String {
         document(1, |svg| self.drawn(svg, 0.0, dots, words, Scale::Linear))
     }
@@ -70,31 +85,50 @@ impl Chart {
         x_axis.ticks.iter().for_each(|&x| text(x_at(x), HEIGHT - BOTTOM + 18.0, "middle", "", &number(x)));
         y_axis.ticks.iter().for_each(|&y| text(LEFT - 6.0, y_at(y) + 4.0, "end", "", &number(y)));
         for (index, line) in self.lines.iter().enumerate() {
-            let colour = format!(" fill=\"{}\"", COLOURS[index]);
-            text(LEFT + 8.0 + 150.0 * index as f64, TOP - 6.0, "start", &colour, &line.name);
+            text(legend_at(index) + 26.0, TOP - 6.0, "start", "", &line.name);
         }
         words.iter().for_each(|word| text(x_at(word.x) + 7.0, y_at(word.y) - 6.0, "start", "", &word.text));
-        let mut path = |d: &str, colour: &str, width: f64| {
-            let _ = writeln!(svg, "<path d=\"{d}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"{width}\"/>");
+        let mut path = |d: &str, colour: &str, width: f64, more: &str| {
+            let stroke = format!("stroke=\"{colour}\" stroke-width=\"{width}\"{more}");
+            let _ = writeln!(svg, "<path d=\"{d}\" fill=\"none\" {stroke}/>");
         };
         let (right, bottom) = (WIDTH - RIGHT, HEIGHT - BOTTOM);
-        y_axis.ticks.iter().for_each(|&y| path(&format!("M{LEFT} {:.1}H{right}", y_at(y)), "#dddddd", 1.0));
-        path(&format!("M{LEFT} {TOP}V{bottom}H{right}"), "#333333", 1.0);
+        y_axis.ticks.iter().for_each(|&y| path(&format!("M{LEFT} {:.1}H{right}", y_at(y)), "#dddddd", 1.0, ""));
+        path(&format!("M{LEFT} {TOP}V{bottom}H{right}"), "#333333", 1.0, "");
         for (index, line) in self.lines.iter().enumerate() {
+            let (x, y) = (legend_at(index), TOP - 10.0);
+            path(&format!("M{x:.1} {y:.1}h20"), line.colour.hex(), 2.5, line.dashes());
             let mut d = String::new();
             for &(x, y) in &line.points {
                 let _ = write!(d, "{}{:.1} {:.1}", if d.is_empty() { "M" } else { "L" }, x_at(x), y_at(y));
             }
-            path(&d, COLOURS[index], 1.5);
+            path(&d, line.colour.hex(), 1.5, line.dashes());
         }
-        for (index, points) in dots.iter().enumerate() {
+        for (line, points) in self.lines.iter().zip(dots) {
             for &(x, y) in points {
-                let (x, y, colour) = (x_at(x), y_at(y), COLOURS[index]);
-                let _ = writeln!(svg, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3.5\" fill=\"{colour}\"/>");
+                dot(svg, x_at(x), y_at(y), line.colour);
             }
         }
         svg.push_str("</g>\n");
     }
+}
+
+/// Where the legend tells of a line.
+fn legend_at(index: usize) -> f64 {
+    LEFT + 8.0 + 155.0 * index as f64
+}
+
+/// A square for prefill, a disc for everything else.
+fn dot(svg: &mut String, x: f64, y: f64, colour: Colour) {
+    let hex = colour.hex();
+    // Writing to a string does not fail.
+    let _ = match colour {
+        Colour::Prefill => {
+            let (left, top) = (x - 3.2, y - 3.2);
+            writeln!(svg, "<rect x=\"{left:.1}\" y=\"{top:.1}\" width=\"6.4\" height=\"6.4\" fill=\"{hex}\"/>")
+        }
+        _ => writeln!(svg, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3.5\" fill=\"{hex}\"/>"),
+    };
 }
 
 /// Points of their own, not joined by a line.
@@ -213,7 +247,8 @@ mod tests {
 
     #[test]
     fn a_chart_names_its_axes_and_escapes_its_words() {
-        let lines = vec![Line { name: "a < b".to_string(), points: vec![(0.0, 0.0), (2.0, 10.0)] }];
+        let lines =
+            vec![Line { name: "a < b".to_string(), colour: Colour::Ink, points: vec![(0.0, 0.0), (2.0, 10.0)] }];
         let svg = Chart { title: "T".to_string(), x: "time, s".to_string(), y: "rows".to_string(), lines }.svg();
         assert!(svg.contains("time, s") && svg.contains("rows") && svg.contains("a &lt; b"), "{svg}");
         assert!(svg.contains("M70.0 270.0L700.0 40.0"), "from corner to corner: {svg}");
@@ -222,10 +257,22 @@ mod tests {
 
     #[test]
     fn words_stand_beside_their_points() {
-        let lines = vec![Line { name: "a".to_string(), points: vec![(0.0, 0.0), (2.0, 10.0)] }];
+        let lines = vec![Line { name: "a".to_string(), colour: Colour::Decode, points: vec![(0.0, 0.0), (2.0, 10.0)] }];
         let chart = Chart { title: "T".to_string(), x: "x".to_string(), y: "y".to_string(), lines };
         let word = Word { x: 2.0, y: 10.0, text: "8 & more".to_string() };
         let svg = chart.svg_with(&[vec![(2.0, 10.0)]], &[word]);
         assert!(svg.contains("<circle cx=\"700.0\" cy=\"40.0\"") && svg.contains("8 &amp; more"), "{svg}");
+    }
+
+    #[test]
+    fn a_phase_is_told_by_more_than_its_colour() {
+        let line = |name: &str, colour| Line { name: name.to_string(), colour, points: vec![(0.0, 0.0), (1.0, 1.0)] };
+        let lines = vec![line("p", Colour::Prefill), line("d", Colour::Decode), line("l", Colour::Limit)];
+        let chart = Chart { title: "T".to_string(), x: "x".to_string(), y: "y".to_string(), lines };
+        let svg = chart.svg_with(&[vec![(1.0, 1.0)], vec![(0.5, 0.5)]], &[]);
+        let of = |words: [&str; 2]| svg.lines().filter(|line| words.iter().all(|word| line.contains(word))).count();
+        assert_eq!((of(["<rect", Colour::Prefill.hex()]), of(["<circle", Colour::Decode.hex()])), (1, 1), "{svg}");
+        assert_eq!(of(["stroke-dasharray", Colour::Limit.hex()]), 2, "the line and its legend: {svg}");
+        assert_eq!(of(["stroke-dasharray", Colour::Prefill.hex()]), 0, "{svg}");
     }
 }

@@ -12,7 +12,7 @@ use crate::quant::{
     BlockFormat, BlockSource, ByteSource, Image, Int4Source, Int8Source, MatrixShape, PackedMatrix, RowSource,
     WeightClass,
 };
-use crate::threads::{Pool, ThreadError, default_threads};
+use crate::threads::{LostTime, Pool, ThreadError, default_threads};
 use crate::{Attention, HostBackend, Out, RotateAndStore, RoutingRule, attention, pointwise, routing};
 use std::sync::{Mutex, PoisonError};
 
@@ -128,6 +128,10 @@ impl Device for Cpu {
 
     fn adopt_thread(&self) {
         self.pool.pin_caller();
+    }
+
+    fn lost(&self) -> Option<LostTime> {
+        self.pool.lost()
     }
 
     fn pack(&self, shape: MatrixShape, class: WeightClass, rows: &RowSource<'_>) -> Result<PackedMatrix, OutOfMemory> {

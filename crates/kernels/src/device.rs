@@ -2,11 +2,12 @@
 
 use crate::isa::Isa;
 use crate::kv_cache::KvShape;
+use crate::limits::{Certainty, Doubt};
 use crate::mem::OutOfMemory;
 use crate::quant::{
     BlockFormat, BlockSource, ByteSource, Image, Int4Source, Int8Source, MatrixShape, RowSource, WeightClass,
 };
-use crate::threads::ThreadError;
+use crate::threads::{LostTime, ThreadError};
 
 /// What computes, in words: for people, and for whoever keeps what was measured on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,6 +32,10 @@ impl DeviceInfo {
 pub struct DeviceLimits {
     /// Bytes per second read from memory, far out of cache.
     pub read_bandwidth: f64,
+    /// Bytes per second read from the last level of cache.
+    pub cache_bandwidth: f64,
+    /// Bytes that the last level of cache of the computing cores holds; 0: unknown, and everything comes from memory.
+    pub cache_bytes: usize,
     /// Operations per second of the int8 instruction that the kernels use.
     pub int8_ops: f64,
     /// Operations per second of the instruction that the bf16 kernels use for the arithmetic in question.
@@ -51,6 +56,25 @@ pub struct DeviceLimits {
     pub fastest_bf16_flops: f64,
     /// Which instruction that is.
     pub fastest_bf16_kind: &'static str,
+    /// How sure the first five rates are, in their order: memory, cache, int8, bf16, f32.
+    pub certainty: [Certainty; 5],
+}
+
+impl DeviceLimits {
+    /// Whether weights of so many bytes stay in the last level of cache from pass to pass.
+    pub fn holds(&self, weight_bytes: usize) -> bool {
+        weight_bytes <= self.cache_bytes
+    }
+
+    /// Bytes per second that passes over weights of so many bytes read at most.
+    pub fn bandwidth_for(&self, weight_bytes: usize) -> f64 {
+        if self.holds(weight_bytes) { self.cache_bandwidth } else { self.read_bandwidth }
+    }
+
+    /// Why they are not sure, by the least sure of them; `None`: they are.
+    pub fn doubt(&self) -> Option<Doubt> {
+        self.certainty.iter().filter_map(Certainty::doubt).max_by(|a, b| a.weight().total_cmp(&b.weight()))
+    }
 }
 
 /// What keeps weights and a cache, and says of itself what it is. What it computes with them is its
@@ -72,6 +96,12 @@ pub trait Device: Send + Sync + 'static {
 
     /// Makes the calling thread the one that computes from now on; it may be pinned to a core.
     fn adopt_thread(&self) {}
+
+    /// What the machine took of the threads that compute since this was asked last: see
+    /// [`Pool::lost`](crate::threads::Pool::lost). `None`: nobody knows.
+    fn lost(&self) -> Option<LostTime> {
+        None
+    }
 
     /// Packs a matrix `[out_features, in_features]` once, at load. Rows come from `rows`, exact f32 values.
     fn pack(&self, shape: MatrixShape, class: WeightClass, rows: &RowSource<'_>) -> Result<Self::Matrix, OutOfMemory>;

@@ -27,6 +27,7 @@ pub mod attention;
 pub mod backend;
 pub mod cpu;
 pub mod device;
+pub mod disturbed;
 pub mod float32;
 pub mod gemm;
 pub mod host;
@@ -55,6 +56,7 @@ pub use float32::Float32;
 pub use host::HostBackend;
 pub use isa::Isa;
 pub use kv_cache::{KvCache, KvDtype, KvShape};
+pub use limits::{Certainty, Doubt};
 pub use mem::{Buffer, OutOfMemory};
 pub use pointwise::{Activation, gate_up_row};
 pub use quant::{

@@ -1,39 +1,49 @@
 //! A pool of pinned threads for fork-join regions of a few microseconds.
 //!
 //! ```text
-//! caller    run(f): publish f, f(0), ........ wait for the others, return
-//! worker 1          see it,    f(1), done | spin a little, yield a while, then sleep until the next region
-//! worker 2          see it,    f(2), done | ...
+//! caller    tasks(f): publish f, tasks ....... wait for who is in, return
+//! worker 1            see it,    tasks, done | spin a little, yield a while, then sleep until the next region
+//! worker 2            (has no core)          | comes too late: the region is over without it
 //! ```
 //! A layer of a transformer is five such regions, so waking through the operating system each time (~50 us) would
 //! cost more than the work. An idle server must not burn a core either: after about a millisecond a worker sleeps.
+//!
+//! On a machine with other work a thread loses its core at any time. So work is claimed in pieces by whoever is there
+//! ([`Pool::tasks`], [`Pool::shares`]): nobody waits for a worker that is not in the region, and a worker that keeps
+//! losing its core inside is left out for a while (`threads/grant.rs`). Who waits where others want the core sleeps
+//! instead of spinning. No bit depends on who computed what.
 //!
 //! The caller is thread 0. A panic inside a region is carried to the caller once every thread has left the region.
 //!
 //! There is one region at a time: whoever wants to run one must hold the pool's [`Claim`], and what a region shares is
 //! touched through the claim alone. `loom` goes through the interleavings of all this in `threads/model.rs`.
 
+mod cpus;
+mod crew;
+mod grant;
+mod lost;
 #[cfg(all(test, loom))]
 mod model;
 mod sync;
 
-use std::any::Any;
+pub use cpus::{default_threads, max_threads};
+pub use lost::LostTime;
+
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::{Arc, PoisonError};
-use sync::{AtomicBool, AtomicU32, AtomicUsize, Condvar, JoinHandle, Mutex, UnsafeCell, fence};
 
-/// Pauses before a waiting thread begins to yield: about 100 us, longer than the gaps within a step. (Four times as
-/// many halve the yields of a quiet machine, but threads that share a core with others then spin away what they could
-/// leave.)
-const SPINS: u32 = if cfg!(any(loom, miri)) { 0 } else { 4096 };
-/// Yields before an idle worker sleeps: about a millisecond on an otherwise idle core.
-const YIELDS: u32 = if cfg!(any(loom, miri)) { 1 } else { 2048 };
+use cpus::{cpus_by_core, pin_this_thread};
+use crew::{Crew, Job, Padded, Patience, SPINS};
+use grant::Grant;
+use sync::{AtomicBool, AtomicUsize, JoinHandle, Mutex};
 
-/// Which part of a share is handed out in pieces at the end, and in how many: see [`Pool::shares`].
+/// Which part of a share is handed out in pieces at the end, and in how many: see [`Pool::shares`]. What is before goes
+/// in as many, if its owner is not there.
 const TAIL_SHARE: usize = 8;
-const TAIL_PIECES: usize = 8;
+const HEAD_PIECES: usize = if cfg!(loom) { 1 } else { 8 };
+const TAIL_PIECES: usize = if cfg!(loom) { 1 } else { 8 };
 
 /// A pool could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -54,42 +64,26 @@ pub enum ThreadError {
     Spawn(#[from] std::io::Error),
 }
 
-/// Two cache lines, since the hardware prefetches lines in pairs.
-#[repr(align(128))]
-struct Padded<T>(T);
-
-type Job = *const (dyn Fn(usize) + Sync);
-
-struct Shared {
-    /// Counts regions; a change tells the workers to read `job`.
-    generation: Padded<AtomicU32>,
-    /// Workers still inside the region.
-    active: Padded<AtomicUsize>,
-    /// Workers asleep, or about to be.
-    sleeping: AtomicUsize,
-    /// Written by the caller while no worker is active, read by the workers after `generation` changed.
-    job: UnsafeCell<Option<Job>>,
-    stop: AtomicBool,
-    panic: Mutex<Option<Box<dyn Any + Send>>>,
-    sleep: Mutex<()>,
-    wake: Condvar,
-}
-
-// SAFETY: `job` is the only field that is not Sync. Who holds the pool's claim writes it before the release store of
-// `generation` and only while `active` is 0; workers read it after the acquire load that saw the change.
-unsafe impl Sync for Shared {}
-// SAFETY: the pointer in `job` is only followed during the region whose caller keeps the closure alive.
-unsafe impl Send for Shared {}
-
 /// Fork-join over pinned threads. One region at a time: a second caller, or a region inside a region, is a bug and
 /// panics.
 pub struct Pool {
-    shared: Arc<Shared>,
+    crew: Arc<Crew>,
     workers: Vec<JoinHandle<()>>,
     busy: AtomicBool,
     /// By thread: pieces of its share that are taken; see [`Pool::shares`].
     taken: Vec<Padded<AtomicUsize>>,
     cpus: Vec<usize>,
+    /// Who is barred, and until when. Touched where threads wait long, and while somebody is barred.
+    grants: Mutex<Grants>,
+    /// Somebody is barred.
+    bars: AtomicBool,
+}
+
+/// By worker.
+#[derive(Default)]
+struct Grants {
+    of: Vec<Grant>,
+    barred_until: Vec<u64>,
 }
 
 impl Pool {
@@ -108,26 +102,28 @@ impl Pool {
     /// Starts the workers, each on one of `cpus`, the first of which is for the caller; further ones go where they
     /// like.
     fn start(threads: usize, cpus: Vec<usize>) -> std::io::Result<Pool> {
-        let shared = Arc::new(Shared {
-            generation: Padded(AtomicU32::new(0)),
-            active: Padded(AtomicUsize::new(0)),
-            sleeping: AtomicUsize::new(0),
-            job: UnsafeCell::new(None),
-            stop: AtomicBool::new(false),
-            panic: Mutex::new(None),
-            sleep: Mutex::new(()),
-            wake: Condvar::new(),
-        });
+        let crew = Arc::new(Crew::new(threads - 1));
         let taken = (0..threads).map(|_| Padded(AtomicUsize::new(0))).collect();
-        let mut pool = Pool { shared, workers: Vec::new(), busy: AtomicBool::new(false), taken, cpus };
+        let each = threads - 1;
+        let grants = Grants { of: vec![Grant::default(); each], barred_until: vec![0; each] };
+        let mut pool = Pool {
+            crew,
+            workers: Vec::new(),
+            busy: AtomicBool::new(false),
+            taken,
+            cpus,
+            grants: Mutex::new(grants),
+            bars: AtomicBool::new(false),
+        };
         for thread in 1..threads {
-            let shared = pool.shared.clone();
+            let crew = pool.crew.clone();
             let cpu = pool.cpus.get(thread).copied();
             let worker = sync::Builder::new().name(format!("kernels-{thread}")).spawn(move || {
                 if let Some(cpu) = cpu {
                     pin_this_thread(cpu);
+                    crew.watch.begin(thread);
                 }
-                work(&shared, thread);
+                crew.work(thread - 1);
             })?;
             pool.workers.push(worker);
         }
@@ -139,15 +135,30 @@ impl Pool {
         self.workers.len() + 1
     }
 
-    /// Pins the calling thread to the core left free for thread 0. For a thread whose life is to call [`Pool::run`];
-    /// not automatic, because threads that it starts later would inherit the mask.
+    /// The cores that its threads run on, as far as the system says.
+    pub(crate) fn cpus(&self) -> &[usize] {
+        &self.cpus[..self.threads().min(self.cpus.len())]
+    }
+
+    /// Pins the calling thread to the core left free for thread 0, and counts what the machine takes of it. For a
+    /// thread whose life is to call [`Pool::run`]; not automatic, because threads that it starts later would inherit
+    /// the mask.
     pub fn pin_caller(&self) {
         if let Some(&cpu) = self.cpus.first() {
             pin_this_thread(cpu);
         }
+        self.crew.watch.begin(0);
     }
 
-    /// Calls `f(thread)` once on every thread, `f(0)` on the caller, and returns when all are done.
+    /// What the machine took of the threads since this was asked last; a worker that is left out counts for all of that
+    /// time. `None` where the system does not say, and before [`Pool::pin_caller`]. Costs a system call for each thread.
+    pub fn lost(&self) -> Option<LostTime> {
+        let (barred, absent) = self.crew.num_missing();
+        self.crew.watch.lost(self.threads(), barred, absent)
+    }
+
+    /// Calls `f(thread)` once on every thread, `f(0)` on the caller, and returns when all are done. For what every
+    /// thread must do itself: it waits for those that have no core. [`Pool::tasks`] does not.
     pub fn run(&self, f: &(dyn Fn(usize) + Sync)) {
         if self.workers.is_empty() {
             return f(0);
@@ -168,7 +179,7 @@ impl Pool {
             return (0..count).for_each(f);
         }
         let next = AtomicUsize::new(0);
-        self.run(&|_| {
+        self.claim().open(&|_| {
             loop {
                 let task = next.fetch_add(1, Relaxed);
                 if task >= count {
@@ -180,33 +191,56 @@ impl Pool {
     }
 
     /// Calls `f` for ranges that cover `0..count`: for even work that reads memory, which cores are not given evenly.
-    /// Each thread takes [`share`], in every call the same (so it may lie near it); only the last eighth of each goes
-    /// in pieces, the last of them to whoever is free. Results must not depend on who ran what.
+    /// Each thread takes [`share`], in every call the same (so it may lie near it); the last eighth of each goes in
+    /// pieces, the last of them to whoever is free, and so does the share of a thread that does not come. Results must
+    /// not depend on who ran what.
     pub fn shares(&self, count: usize, f: &(dyn Fn(Range<usize>) + Sync)) {
         let threads = self.threads();
         if threads == 1 {
             return f(0..count);
         }
-        let tail = |thread| {
-            let share = share(count, threads, thread);
-            share.end - share.len() / TAIL_SHARE..share.end
-        };
         let claim = self.claim(); // before anything that a region reads is touched: it may be somebody else's
         self.taken.iter().for_each(|taken| taken.0.store(0, Relaxed));
-        claim.run(&|thread| {
-            f(share(count, threads, thread).start..tail(thread).start);
+        claim.open(&|thread| {
             for owner in (thread..threads).chain(0..thread) {
-                let tail = tail(owner);
-                let piece = tail.len().div_ceil(TAIL_PIECES).max(1);
+                let share = Share::of(share(count, threads, owner));
+                let taken = &self.taken[owner].0;
+                if owner == thread && taken.compare_exchange(0, HEAD_PIECES, Relaxed, Relaxed).is_ok() {
+                    f(share.head.clone());
+                }
                 loop {
-                    let start = tail.start + self.taken[owner].0.fetch_add(1, Relaxed) * piece;
-                    if start >= tail.end {
-                        break;
+                    let piece = share.piece(taken.fetch_add(1, Relaxed));
+                    match piece {
+                        Some(piece) if piece.is_empty() => {}
+                        Some(piece) => f(piece),
+                        None => break,
                     }
-                    f(start..tail.end.min(start + piece));
                 }
             }
         });
+    }
+}
+
+/// A thread's share, in pieces: a head that its owner takes whole, and a tail.
+struct Share {
+    head: Range<usize>,
+    tail: Range<usize>,
+}
+
+impl Share {
+    fn of(share: Range<usize>) -> Share {
+        let middle = share.end - share.len() / TAIL_SHARE;
+        Share { head: share.start..middle, tail: middle..share.end }
+    }
+
+    /// Piece `index`, which may be empty; `None` beyond the last.
+    fn piece(&self, index: usize) -> Option<Range<usize>> {
+        let (part, index, pieces) = match index.checked_sub(HEAD_PIECES) {
+            None => (&self.head, index, HEAD_PIECES),
+            Some(index) => (&self.tail, index, TAIL_PIECES),
+        };
+        let piece = share(part.len(), pieces, index.min(pieces));
+        (index < pieces).then(|| part.start + piece.start..part.start + piece.end)
     }
 }
 
@@ -216,24 +250,94 @@ struct Claim<'a>(&'a Pool);
 impl Claim<'_> {
     /// [`Pool::run`], where there are workers.
     fn run(self, f: &(dyn Fn(usize) + Sync)) {
-        let shared = &*self.0.shared;
-        // SAFETY: the lifetime is erased only until the end of this function: no worker is active after the wait below.
-        let job = unsafe { std::mem::transmute::<&(dyn Fn(usize) + Sync), Job>(f) };
-        // SAFETY: this is the only claim, so the last region is over and no worker reads `job`.
-        shared.job.with_mut(|to| unsafe { *to = Some(job) });
-        shared.active.0.store(self.0.workers.len(), Relaxed);
-        shared.publish();
-
-        let mine = catch_unwind(AssertUnwindSafe(|| f(0)));
-        let mut waited = 0u32;
-        while shared.active.0.load(Acquire) != 0 {
-            pause(&mut waited);
+        let pool = self.0;
+        if pool.bars.load(Relaxed) {
+            pool.let_in(None);
         }
-        let theirs = shared.panic.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.region(f, |worker, region, patience| {
+            while !pool.crew.is_out(worker, region) {
+                patience.wait(&pool.crew);
+            }
+        });
+    }
+
+    /// A region that is over as soon as the caller and those who are in have left it: who comes later is shut out. `f`
+    /// returns when there is nothing left to claim.
+    fn open(self, f: &(dyn Fn(usize) + Sync)) {
+        let pool = self.0;
+        if pool.bars.load(Relaxed) {
+            pool.let_in(Some(sync::now()));
+        }
+        self.region(f, |worker, region, patience| {
+            let crew = &*pool.crew;
+            let (mut is_in, mut long) = (false, None);
+            while !crew.is_out(worker, region) {
+                if !is_in && patience.is_out_of_grace() {
+                    if crew.shut(worker, region) {
+                        return;
+                    }
+                    is_in = true;
+                }
+                if patience.count >= SPINS && long.is_none() {
+                    long = Some(sync::now());
+                }
+                patience.wait(crew);
+            }
+            if let Some(since) = long {
+                pool.was_waited_for(worker, since);
+            }
+        });
+    }
+
+    /// Publishes `f`, runs it here, and lets `leave` see to each worker: it returns when that one is out.
+    fn region(self, f: &(dyn Fn(usize) + Sync), leave: impl Fn(usize, u64, &mut Patience)) {
+        let Pool { crew, workers, .. } = self.0;
+        // SAFETY: the lifetime is erased only until the end of this function: no worker is in after the loop below.
+        let job = unsafe { std::mem::transmute::<&(dyn Fn(usize) + Sync), Job>(f) };
+        let region = crew.begin(job);
+        let mine = catch_unwind(AssertUnwindSafe(|| f(0)));
+        let mut patience = Patience::default();
+        for worker in 0..workers.len() {
+            leave(worker, region, &mut patience);
+        }
+        let theirs = crew.take_panic();
         drop(self); // whoever catches the panic may run the next region
         if let Some(panic) = mine.err().or(theirs) {
             resume_unwind(panic);
         }
+    }
+}
+
+impl Pool {
+    /// The others waited long for a worker that was in.
+    #[cold]
+    fn was_waited_for(&self, worker: usize, since: u64) {
+        let now = sync::now();
+        let mut grants = self.grants.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(until) = grants.of[worker].waited(now, now - since, self.threads()) {
+            grants.barred_until[worker] = until;
+            self.crew.bar(worker, true);
+            self.bars.store(true, Relaxed);
+        }
+    }
+
+    /// Lets those in whose time is over; without a time all.
+    #[cold]
+    fn let_in(&self, now: Option<u64>) {
+        let mut grants = self.grants.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut bars = false;
+        for worker in 0..self.workers.len() {
+            if !self.crew.is_barred(worker) {
+                continue;
+            }
+            if now.is_some_and(|now| now < grants.barred_until[worker]) {
+                bars = true;
+                continue;
+            }
+            self.crew.bar(worker, false);
+            grants.of[worker].tries_again(now.unwrap_or_else(sync::now), self.threads());
+        }
+        self.bars.store(bars, Relaxed);
     }
 }
 
@@ -245,158 +349,17 @@ impl Drop for Claim<'_> {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        self.shared.stop.store(true, Relaxed);
-        self.shared.publish();
+        self.crew.stop();
         for worker in self.workers.drain(..) {
             let _ = worker.join(); // a worker catches panics of jobs, so there is none to report
         }
     }
 }
 
-impl Shared {
-    /// Lets the workers see what was written before.
-    fn publish(&self) {
-        self.generation.0.fetch_add(1, Release);
-        // Either this load sees the sleeper, or the sleeper's check of `generation` (made after it was counted) sees
-        // the new one: one of the two fences comes first.
-        fence(SeqCst);
-        if self.sleeping.load(Relaxed) > 0 {
-            drop(self.sleep.lock().unwrap_or_else(PoisonError::into_inner));
-            self.wake.notify_all();
-        }
-    }
-
-    /// Waits until the generation is not `seen`: spins, then yields, then sleeps.
-    fn wait_for_news(&self, seen: u32) -> u32 {
-        let mut waited = 0u32;
-        while waited < SPINS + YIELDS {
-            let generation = self.generation.0.load(Acquire);
-            if generation != seen {
-                return generation;
-            }
-            pause(&mut waited);
-        }
-        let mut guard = self.sleep.lock().unwrap_or_else(PoisonError::into_inner);
-        self.sleeping.fetch_add(1, Relaxed);
-        fence(SeqCst);
-        let generation = loop {
-            let generation = self.generation.0.load(Acquire);
-            if generation != seen {
-                break generation;
-            }
-            guard = self.wake.wait(guard).unwrap_or_else(PoisonError::into_inner);
-        };
-        self.sleeping.fetch_sub(1, Relaxed);
-        generation
-    }
-}
-
-/// A worker's life.
-fn work(shared: &Shared, thread: usize) {
-    let mut seen = 0;
-    loop {
-        seen = shared.wait_for_news(seen);
-        if shared.stop.load(Relaxed) {
-            return;
-        }
-        // SAFETY: the generation changed, so the caller has written `job` and writes no other until `active` is 0.
-        let job = shared.job.with(|job| unsafe { *job }).expect("a region was published with its job");
-        // SAFETY: the caller keeps the closure alive until `active` is 0, which this thread delays until it is done.
-        let result = catch_unwind(AssertUnwindSafe(|| unsafe { (*job)(thread) }));
-        if let Err(panic) = result {
-            shared.panic.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(panic);
-        }
-        shared.active.0.fetch_sub(1, Release);
-    }
-}
-
-/// One step of waiting: a pause at first, later a yield, so that an oversubscribed machine still makes progress.
-fn pause(waited: &mut u32) {
-    if *waited < SPINS {
-        std::hint::spin_loop();
-    } else {
-        sync::yield_now();
-    }
-    *waited = waited.saturating_add(1);
-}
-
 /// The share of thread `index` of `parts` in `0..count`: contiguous, sizes differ by at most one.
 pub fn share(count: usize, parts: usize, index: usize) -> Range<usize> {
     count * index / parts..count * (index + 1) / parts
 }
-
-/// Most threads that a pool may have: cores in the affinity mask, or fewer by cgroup quota.
-pub fn max_threads() -> usize {
-    std::thread::available_parallelism().map_or(1, |n| n.get())
-}
-
-/// Threads that a pool should have: one for each physical core it may use, since two hyperthreads of one core share
-/// its vector units and its bandwidth.
-pub fn default_threads() -> usize {
-    let cpus = allowed_cpus();
-    let cores = cpus.iter().filter(|&&cpu| first_sibling(cpu, &cpus)).count();
-    match cores {
-        0 => max_threads(),
-        cores => cores.min(max_threads()),
-    }
-}
-
-/// Allowed CPUs, one of each physical core first.
-fn cpus_by_core() -> Vec<usize> {
-    let cpus = allowed_cpus();
-    let (mut first, second): (Vec<_>, Vec<_>) = cpus.iter().partition(|&&cpu| first_sibling(cpu, &cpus));
-    first.extend(second);
-    first
-}
-
-/// Whether `cpu` is the lowest allowed hyperthread of its core.
-fn first_sibling(cpu: usize, allowed: &[usize]) -> bool {
-    let path = format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
-    let Ok(siblings) = std::fs::read_to_string(path) else { return true };
-    parse_cpu_list(&siblings).into_iter().find(|sibling| allowed.contains(sibling)).is_none_or(|lowest| lowest == cpu)
-}
-
-/// `0-2,8` -> 0 1 2 8. What is not a number is left out.
-fn parse_cpu_list(list: &str) -> Vec<usize> {
-    let parse = |text: &str| text.trim().parse::<usize>().ok();
-    list.split(',')
-        .filter_map(|part| match part.split_once('-') {
-            Some((low, high)) => Some(parse(low)?..=parse(high)?),
-            None => parse(part).map(|cpu| cpu..=cpu),
-        })
-        .flatten()
-        .collect()
-}
-
-#[cfg(target_os = "linux")]
-fn allowed_cpus() -> Vec<usize> {
-    // SAFETY: a cpu_set_t of zeros is the empty set.
-    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: the kernel writes at most the size given.
-    if unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set) } != 0 {
-        return Vec::new();
-    }
-    // SAFETY: every index is below the set's capacity.
-    (0..libc::CPU_SETSIZE as usize).filter(|&cpu| unsafe { libc::CPU_ISSET(cpu, &set) }).collect()
-}
-
-#[cfg(target_os = "linux")]
-fn pin_this_thread(cpu: usize) {
-    // SAFETY: as in `allowed_cpus`; `cpu` came from there.
-    unsafe {
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        libc::CPU_SET(cpu, &mut set);
-        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set); // a refusal costs speed only
-    }
-}
-
-#[cfg(not(target_os = "linux"))]
-fn allowed_cpus() -> Vec<usize> {
-    Vec::new()
-}
-
-#[cfg(not(target_os = "linux"))]
-fn pin_this_thread(_cpu: usize) {}
 
 #[cfg(all(test, not(loom)))]
 mod tests {
@@ -467,7 +430,7 @@ mod tests {
     fn sleeping_workers_wake_for_the_next_region() {
         for pool in pools() {
             for _ in 0..3 {
-                while pool.shared.sleeping.load(Relaxed) < pool.workers.len() {
+                while pool.crew.num_sleeping() < pool.workers.len() {
                     std::thread::yield_now();
                 }
                 let count = AtomicUsize::new(0);
@@ -506,12 +469,5 @@ mod tests {
                 assert!(shares.iter().all(|s| s.len() >= count / parts && s.len() <= count.div_ceil(parts)));
             }
         }
-    }
-
-    #[test]
-    fn cpu_lists_of_the_kernel_are_understood() {
-        assert_eq!(parse_cpu_list("0-2,8\n"), [0, 1, 2, 8]);
-        assert_eq!(parse_cpu_list("3"), [3]);
-        assert_eq!(parse_cpu_list(""), [] as [usize; 0]);
     }
 }

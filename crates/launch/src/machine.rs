@@ -3,7 +3,6 @@
 
 use std::fs;
 use std::path::Path;
-use std::sync::OnceLock;
 
 use kernels::room::Limit;
 
@@ -35,12 +34,6 @@ pub fn caches() -> Vec<Cache> {
         caches.push(Cache { name: format!("L{}{suffix}", level.trim()), bytes, shared_by });
     }
     caches
-}
-
-/// Size of the largest cache, found once.
-pub fn last_level_cache() -> Option<u64> {
-    static SIZE: OnceLock<Option<u64>> = OnceLock::new();
-    *SIZE.get_or_init(|| caches().iter().map(|cache| cache.bytes).max())
 }
 
 /// Bytes that may still be written in the directory of `path`.

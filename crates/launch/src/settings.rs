@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use checkpoint::weights::Weights;
 use checkpoint::{Checkpoint, LoadError};
 use engine::{Calibration, DefaultTarget, Engine, EngineOptions, StartError, Starting, SwapDisk};
-use kernels::{Arithmetic, Isa, KvDtype, WeightClass};
+use kernels::{Arithmetic, DeviceLimits, Isa, KvDtype, WeightClass};
 use model::ModelConfig;
 use text::chat_template::Renderer;
 
@@ -104,8 +104,10 @@ pub enum Calibrate {
     No,
     /// They are, unless an earlier start has kept what it measured.
     Kept,
-    /// They are, whatever was kept.
+    /// They are, whatever was kept, and nothing is kept of it.
     Afresh,
+    /// They are, whatever was kept, and the result takes its place.
+    Again,
 }
 
 /// What an engine was asked to be, in the words of a command line; what nobody asked for is settled by
@@ -152,6 +154,8 @@ pub struct Settings {
     pub refuse_late: bool,
     /// The share of the answers that are computed again.
     pub spot_check: f64,
+    /// What the machine can do at most, if somebody measured it.
+    pub limits: Option<DeviceLimits>,
     /// Where the run is recorded.
     pub record: Option<PathBuf>,
     /// Seed of the seeds of requests that name none.
@@ -187,6 +191,7 @@ impl Default for Settings {
             tpot: None,
             refuse_late: options.refuse_late,
             spot_check: options.spot_check,
+            limits: options.limits,
             record: options.record,
             seed: options.seed,
             hash_key: options.hash_key,
@@ -206,9 +211,12 @@ impl Settings {
         let has_fixed_steps = self.has_fixed_steps();
         let asked = self.clone();
         let directory = asked.model.cache;
-        let calibration = |directory| Calibration { directory, machine: machine::cpu_name().unwrap_or_default() };
+        let calibration = |directory, afresh| {
+            let machine = machine::cpu_name().unwrap_or_default();
+            Some(Calibration { directory, machine, afresh })
+        };
         let target = match asked.calibrate {
-            Calibrate::Kept | Calibrate::Afresh if !has_fixed_steps => DefaultTarget::Comfortable,
+            Calibrate::Kept | Calibrate::Afresh | Calibrate::Again if !has_fixed_steps => DefaultTarget::Comfortable,
             _ => DefaultTarget::None,
         };
         EngineOptions {
@@ -234,14 +242,16 @@ impl Settings {
             is_shared: asked.is_shared,
             calibration: match asked.calibrate {
                 Calibrate::No => None,
-                Calibrate::Kept => Some(calibration(directory.clone())),
-                Calibrate::Afresh => Some(calibration(None)),
+                Calibrate::Kept => calibration(directory.clone(), false),
+                Calibrate::Afresh => calibration(None, true),
+                Calibrate::Again => calibration(directory.clone(), true),
             },
             image_directory: directory,
             ttft: asked.ttft.unwrap_or(target),
             tpot: asked.tpot.unwrap_or(target),
             refuse_late: asked.refuse_late,
             spot_check: asked.spot_check,
+            limits: asked.limits,
             record: asked.record,
             seed: asked.seed,
             hash_key: asked.hash_key,
@@ -312,9 +322,15 @@ mod tests {
         let chosen = Chosen { class: WeightClass::Int8, as_stored: true, why: None };
         let cache = Some(PathBuf::from("/somewhere"));
         let model = ModelSettings { cache: cache.clone(), ..ModelSettings::default() };
-        for (calibrate, directory) in [(Calibrate::Kept, cache.clone()), (Calibrate::Afresh, None)] {
+        let table = [
+            (Calibrate::Kept, cache.clone(), false),
+            (Calibrate::Afresh, None, true),
+            (Calibrate::Again, cache.clone(), true),
+        ];
+        for (calibrate, directory, afresh) in table {
             let options = Settings { model: model.clone(), calibrate, ..Settings::default() }.options(chosen);
-            assert_eq!(options.calibration.expect("it is measured").directory, directory);
+            let calibration = options.calibration.expect("it is measured");
+            assert_eq!((calibration.directory, calibration.afresh), (directory, afresh));
             assert_eq!((options.image_directory, options.as_stored), (cache.clone(), true));
         }
     }

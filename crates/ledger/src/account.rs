@@ -11,6 +11,9 @@ use core::cmp::Reverse;
 
 use scheduler::{FinishReason, Nanos, RequestId, Targets};
 
+use crate::tally::Tally;
+use crate::waits::{Standing, Waiters};
+
 /// Who a nanosecond of a request's waiting belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Owner {
@@ -30,10 +33,13 @@ pub enum Owner {
     Decode,
     /// Computing again what a preemption threw away.
     Recompute,
-    /// Preempted: waiting to be let in again, or for rows to compute again with.
+    /// Preempted: in the queue again, or in again and waiting for rows to compute again with.
     Waiting,
     /// Running, and left out of a step for others' targets or for want of a block.
     LeftOut,
+    /// The machine ran others while the engine's threads were ready to run: in the steps that carried it or that it
+    /// waited for, and between them. Known where the system tells ([`scheduler::Stolen`]).
+    Machine,
     /// Between steps: taking requests in, planning, text, delivery.
     Overhead,
 }
@@ -53,28 +59,41 @@ impl Owner {
         Owner::Recompute,
         Owner::Waiting,
         Owner::LeftOut,
+        Owner::Machine,
         Owner::Overhead,
     ];
     /// Those of a time to first token.
-    pub const OF_TTFT: [Owner; 7] = [
+    pub const OF_TTFT: [Owner; 8] = [
         Owner::QueueKv,
         Owner::QueueSeats,
         Owner::QueueBudget,
         Owner::OwnPrefill,
         Owner::OtherPrefill,
         Owner::Decode,
+        Owner::Machine,
         Owner::Overhead,
     ];
     /// Those of a gap between two tokens.
-    pub const OF_GAP: [Owner; 7] = [
+    pub const OF_GAP: [Owner; 8] = [
         Owner::OwnDecode,
         Owner::Decode,
         Owner::OtherPrefill,
         Owner::Recompute,
         Owner::Waiting,
         Owner::LeftOut,
+        Owner::Machine,
         Owner::Overhead,
     ];
+
+    /// Whether it is time that other requests took: there is somebody for whom it is a [`Cost`].
+    pub fn is_others(self) -> bool {
+        match self {
+            Owner::QueueKv | Owner::QueueSeats | Owner::QueueBudget => true,
+            Owner::OtherPrefill | Owner::Decode | Owner::Waiting | Owner::LeftOut => true,
+            Owner::OwnPrefill | Owner::OwnDecode | Owner::Recompute => false,
+            Owner::Machine | Owner::Overhead => false,
+        }
+    }
 
     /// Its name in metrics and answers.
     pub fn name(self) -> &'static str {
@@ -89,6 +108,7 @@ impl Owner {
             Owner::Recompute => "recompute",
             Owner::Waiting => "waiting",
             Owner::LeftOut => "left_out",
+            Owner::Machine => "machine",
             Owner::Overhead => "overhead",
         }
     }
@@ -166,13 +186,19 @@ impl Named {
         }
     }
 
+    /// So much more of others.
+    pub(crate) fn add_rest(&mut self, nanos: u64) {
+        self.rest += nanos;
+    }
+
     pub(crate) fn merge(&mut self, other: &Named) {
         other.entries.iter().flatten().for_each(|&(id, nanos)| self.add(id, nanos));
         self.rest += other.rest;
     }
 }
 
-/// What a request's rows took of others' time: the same nanoseconds that their sums show, seen from here.
+/// What a request took of others' time: the same nanoseconds that their sums show, seen from here. Over all requests
+/// each field is the sum of the owner of its name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
     /// Its prompt, while others waited for their first token in the same steps.
@@ -183,12 +209,42 @@ pub struct Cost {
     pub decode_in_ttfts: Nanos,
     /// Its decode rows, between others' tokens.
     pub decode_in_gaps: Nanos,
+    /// The blocks that it held, while others waited for their first token and the first in line for blocks.
+    pub queue_kv: Nanos,
+    /// The seats that it held, while the first in line waited for one.
+    pub queue_seats: Nanos,
+    /// Its rows, in steps that left others no row before their first token.
+    pub queue_budget: Nanos,
+    /// What it held or computed while others were preempted and waited to go on.
+    pub waiting: Nanos,
+    /// Its rows, in steps that left out streams.
+    pub left_out: Nanos,
 }
 
 impl Cost {
     /// All of it.
     pub fn total(&self) -> Nanos {
-        Nanos(self.prefill_in_ttfts.0 + self.prefill_in_gaps.0 + self.decode_in_ttfts.0 + self.decode_in_gaps.0)
+        let mut cost = *self;
+        Nanos(cost.parts().iter().map(|nanos| nanos.0).sum())
+    }
+
+    /// Adds another, field by field.
+    pub fn merge(&mut self, mut other: Cost) {
+        self.parts().into_iter().zip(other.parts()).for_each(|(sum, more)| sum.0 += more.0);
+    }
+
+    fn parts(&mut self) -> [&mut Nanos; 9] {
+        [
+            &mut self.prefill_in_ttfts,
+            &mut self.prefill_in_gaps,
+            &mut self.decode_in_ttfts,
+            &mut self.decode_in_gaps,
+            &mut self.queue_kv,
+            &mut self.queue_seats,
+            &mut self.queue_budget,
+            &mut self.waiting,
+            &mut self.left_out,
+        ]
     }
 }
 
@@ -197,11 +253,13 @@ impl Cost {
 pub struct Bill {
     /// Arrival to first token; to the end, if it asked for none.
     pub ttft: Shares,
-    /// Whose prompts [`Owner::OtherPrefill`] of `ttft` was.
+    /// Whom it waited for: all of `ttft` that is neither its own nor the machine's nor overhead
+    /// ([`Owner::is_others`]).
     pub ttft_others: Named,
     /// From token to token, over all gaps of all answers.
     pub gaps: Shares,
-    /// Whose prompts [`Owner::OtherPrefill`] of `gaps` was.
+    /// Whom it waited for in `gaps`: their prompts, and who held or computed what while it was preempted or left out.
+    /// Rows of other streams ([`Owner::Decode`]) have no names here.
     pub gaps_others: Named,
     /// What it cost others.
     pub cost: Cost,
@@ -251,7 +309,7 @@ pub struct Gap {
     pub at: Nanos,
     /// Whose time it was; the sum is the gap.
     pub shares: Shares,
-    /// Whose prompts [`Owner::OtherPrefill`] was.
+    /// Whom it waited for, as in [`Bill::gaps_others`].
     pub others: Named,
 }
 
@@ -295,6 +353,8 @@ pub struct Account {
     /// Its longest gaps, up to a limit, in no order.
     pub longest_gaps: Vec<Gap>,
     pub(crate) answers: Vec<Meter>,
+    /// Of its answers, those that wait.
+    pub(crate) own_waits: Waiters,
 }
 
 /// What came of one answer.
@@ -432,7 +492,12 @@ pub(crate) struct Meter {
     pub(crate) at: Clocks,
     /// Since the last token, or since arrival.
     pub(crate) pending: Shares,
+    /// Since the last token: whom it waited for.
     pub(crate) others: Named,
+    /// The same since arrival.
+    pub(crate) tally: Tally,
+    /// How it waits, while it does.
+    pub(crate) standing: Option<Standing>,
     /// It has blocks: false in the queue.
     pub(crate) is_in: bool,
     /// The rows it had last were not the end of its known tokens.
@@ -445,8 +510,10 @@ pub(crate) struct Meter {
 }
 
 impl Meter {
-    /// Gives the time until `to`, in which it had no row, to its owners. Returns what steps took of it.
-    pub(crate) fn settle(&mut self, to: Nanos, clocks: &Clocks) -> Shares {
+    /// Gives the time until `to`, in which it had no row, to its owners. `own` of it was its request's: its other
+    /// answers held or computed something, or it held blocks itself while they were loaded from a tier. Returns what
+    /// steps took of it.
+    pub(crate) fn settle(&mut self, to: Nanos, clocks: &Clocks, mut own: u64) -> Shares {
         let mut shares = Shares::default();
         let steps = clocks.steps.iter().zip(&self.at.steps).map(|(now, then)| now - then);
         let queue = [Owner::QueueKv, Owner::QueueSeats, Owner::QueueBudget];
@@ -457,9 +524,14 @@ impl Meter {
                 (true, true, false) => Owner::LeftOut,
                 (true, _, _) => Owner::Waiting,
             };
-            shares.add(owner, nanos);
+            let others = nanos.saturating_sub(own);
+            shares.add(owner, others);
+            shares.add(if self.tokens > 0 { Owner::OwnDecode } else { Owner::OwnPrefill }, nanos - others);
+            own -= nanos - others;
         }
+        shares.add(Owner::Machine, clocks.stolen - self.at.stolen);
         self.pending.merge(&shares);
+        self.pending.add(Owner::Machine, clocks.stolen_between - self.at.stolen_between);
         self.pending.add(Owner::Overhead, clocks.between - self.at.between);
         (self.upto, self.at) = (to, *clocks);
         shares
@@ -470,8 +542,19 @@ impl Meter {
 /// the request while it waits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Clocks {
-    /// Steps, by what kept the first in line waiting: KV, seats, budget.
+    /// Steps, by what kept the first in line waiting: KV, seats, budget; without what the machine took of them.
     pub(crate) steps: [u64; 3],
-    /// Between steps.
+    /// That.
+    pub(crate) stolen: u64,
+    /// Between steps, without what the machine took.
     pub(crate) between: u64,
+    /// That.
+    pub(crate) stolen_between: u64,
+}
+
+impl Clocks {
+    /// What steps took since.
+    pub(crate) fn in_steps_since(&self, then: &Clocks) -> u64 {
+        self.steps.iter().zip(&then.steps).map(|(now, then)| now - then).sum()
+    }
 }

@@ -13,6 +13,10 @@
 //! for it as if they were alone, and the others for what more rows make of it, in proportion to their rows. Without a
 //! model a row costs one, and a pass costs at least [`ROWS_OF_A_PASS`].
 //!
+//! What the machine did for others while the engine's threads were ready ([`scheduler::Stolen`]) is nobody's rows: it is
+//! taken off a step before the step is shared out, and is [`Owner::Machine`] for everybody whom the step carried or
+//! kept waiting.
+//!
 //! A step that carried no row of a waiting request is queue time, by what kept the first in line waiting; the time
 //! between steps is overhead, unless somebody holds the engine to look at it. Sums are integers: the parts of a TTFT or
 //! of a gap are the whole, to the nanosecond.
@@ -27,8 +31,16 @@
 extern crate alloc;
 
 mod account;
+mod booking;
+mod owed;
+mod parts;
+mod prices;
+mod tally;
+mod waits;
 
 pub use account::{Account, AnswerTimes, Bill, Cost, Gap, Named, Owner, Shares, Visit, Wait};
+pub use parts::{Parts, parts};
+pub use prices::ROWS_OF_A_PASS;
 
 use alloc::collections::BTreeMap;
 use alloc::vec;
@@ -36,12 +48,12 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 use account::{Clocks, Meter};
-use scheduler::cost::Terms;
+use booking::{DecodeInGaps, name_decode};
+use owed::Debts;
+use prices::{Price, Prices};
 use scheduler::{Blocked, CostModel, FinishReason, Nanos, Preempted, Request, RequestId, StepRecord, Work};
-
-/// Without a cost model: a pass over the weights costs as much as computing so many rows, about what a CPU with matrix
-/// units computes while it reads them.
-pub const ROWS_OF_A_PASS: usize = 64;
+use tally::Tally;
+use waits::{Waits, rowless};
 
 /// Sums over all requests, of tokens that have come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -74,12 +86,34 @@ pub struct Ledger {
     clocks: Clocks,
     /// The clocks stand here.
     now: Nanos,
-    /// The newest step: when it began, and what it counted as.
-    last_step: (Nanos, usize),
+    /// The newest step, for those who came while it ran.
+    last_step: LastStep,
+    waits: Waits,
+    /// See [`Ledger::late_costs`].
+    late: Vec<(RequestId, Cost)>,
     // Kept for their memory.
     items: Vec<Item>,
     groups: Vec<Group>,
     prompts: Vec<Prompt>,
+}
+
+/// The newest step, for those who came while it ran.
+#[derive(Clone, Copy, Debug, Default)]
+struct LastStep {
+    began: Nanos,
+    /// What it counted as.
+    cause: usize,
+    took: u64,
+    /// Of which the machine took so much.
+    stolen: u64,
+}
+
+impl LastStep {
+    /// Of the last `nanos` of it, what the machine took: nobody knows when in the step that was, so a part as large.
+    fn stolen_in(&self, nanos: u64) -> u64 {
+        let share = u128::from(nanos) * u128::from(self.stolen) / u128::from(self.took.max(1));
+        nanos.min(share as u64)
+    }
 }
 
 /// One row of a record, priced.
@@ -96,6 +130,15 @@ struct Item {
     cached_tokens: usize,
 }
 
+/// A step's time.
+#[derive(Clone, Copy, Debug)]
+struct Span {
+    from: Nanos,
+    took: u64,
+    /// Of which the machine took so much.
+    stolen: u64,
+}
+
 /// What one request has in a step.
 #[derive(Clone, Debug)]
 struct Group {
@@ -103,30 +146,13 @@ struct Group {
     items: Range<usize>,
     decode: Price,
     prefill: Price,
-    /// Its answers in the step that wait for their first token, and those that have one.
-    waiting: [u32; 2],
+    /// Its answers in the step that have their first token.
+    streams: u32,
     /// Nanoseconds of its account for one unit of price, and what another's row costs it of the pass.
     scale: f64,
     per_row: f64,
-}
-
-/// Rows, and what they cost beyond the pass over the weights.
-#[derive(Clone, Copy, Debug, Default)]
-struct Price {
-    rows: f64,
-    beyond: f64,
-}
-
-impl Price {
-    fn add(&mut self, rows: usize, beyond: f64) {
-        self.rows += rows as f64;
-        self.beyond += beyond;
-    }
-
-    /// With the pass at so much per row.
-    fn at(&self, per_row: f64) -> f64 {
-        self.beyond + self.rows * per_row
-    }
+    /// What its decode rows took of those who wait for their first token.
+    decode_in_ttfts: u64,
 }
 
 /// A request with prompt rows in the step.
@@ -152,10 +178,8 @@ impl Ledger {
         let &Request { id, arrived, num_answers, tenant, targets, .. } = request;
         self.advance(arrived);
         let mut meter = Meter { upto: self.now, at: self.clocks, ..Meter::default() };
-        // What has passed since, it has waited: for the step under way, and before that for nobody.
-        let (began, cause) = self.last_step;
-        let in_step = self.now.since(arrived.max(began)).0;
-        meter.pending.add([Owner::QueueKv, Owner::QueueSeats, Owner::QueueBudget][cause], in_step);
+        // What has passed since, it has waited: for the step under way, and before and after that for nobody.
+        let in_step = self.book_under_way(arrived, &mut meter);
         meter.pending.add(Owner::Overhead, self.now.since(arrived).0 - in_step);
         let mut account = Account {
             request: id,
@@ -177,33 +201,44 @@ impl Ledger {
             waits: Vec::new(),
             longest_gaps: Vec::new(),
             answers: vec![Meter::default(); num_answers],
+            own_waits: Default::default(),
         };
         account.answers[0] = meter;
+        self.waits.begin(&mut account, 0);
         self.accounts.insert(id, account);
     }
 
     /// Takes a completed step in. `cost`: what predicted it. `news` hears what it brought to whom, in no order.
     pub fn step(&mut self, record: &StepRecord, cost: Option<&CostModel>, news: &mut dyn FnMut(News<'_>)) {
-        self.advance(record.scheduled_at);
+        self.late.clear();
+        let between = record.began_at.since(self.now).0;
+        self.advance(record.began_at);
+        let stolen = record.stolen.before.0.min(between);
+        self.clocks.between -= stolen;
+        self.clocks.stolen_between += stolen;
         let (from, before) = (self.now, self.clocks);
         let took = record.completed_at.since(from).0;
+        let stolen = record.stolen.during.0.min(took);
         let cause = match record.blocked {
             Some(Blocked::Kv) => 0,
             Some(Blocked::Seats) => 1,
             Some(Blocked::Budget) | None => 2,
         };
-        self.clocks.steps[cause] += took;
+        self.clocks.steps[cause] += took - stolen;
+        self.clocks.stolen += stolen;
         self.now = Nanos(from.0 + took);
-        self.last_step = (from, cause);
+        self.last_step = LastStep { began: from, cause, took, stolen };
         let prices = Prices::of(cost);
         self.read_rows(record, &prices);
         self.note_preempted(record, from, &before);
-        self.share_out(from, took, &before, &prices, news);
+        self.share_out(Span { from, took, stolen }, &before, &prices, news);
+        self.book_waits(record, &prices);
     }
 
     /// One answer has ended, before its request or with it.
     pub fn end_answer(&mut self, request: RequestId, answer: usize, reason: FinishReason) {
         if let Some(account) = self.accounts.get_mut(&request) {
+            self.waits.retire(account, answer, &self.clocks);
             account.answers[answer].reason = Some(reason);
         }
     }
@@ -212,24 +247,34 @@ impl Ledger {
     pub fn end(&mut self, request: RequestId) -> Option<Account> {
         let mut account = self.accounts.remove(&request)?;
         if account.first_token.is_none() {
-            let meter = &account.answers[0];
-            (account.bill.ttft, account.bill.ttft_others) = (meter.pending, meter.others);
+            self.waits.delayed += self.waits.outstanding(request, &account.answers[0], &self.clocks);
+            self.read_open_ttft(&mut account);
+            self.waits.end(&mut account, 0);
+            account.answers[0].tally = Tally::default();
         }
+        (0..account.answers.len()).for_each(|answer| self.waits.retire(&mut account, answer, &self.clocks));
+        self.waits.owed.leave(request);
         Some(account)
     }
 
     /// Forgets all open accounts.
     pub fn clear(&mut self) {
         self.accounts.clear();
+        self.waits = Waits::default();
+        self.late.clear();
+    }
+
+    /// What requests that had ended cost others, learned from the newest step and since: one that arrived while a step
+    /// ran has waited for all whose rows were in it. To be asked for before the next step, or it is forgotten.
+    pub fn late_costs(&mut self) -> impl Iterator<Item = (RequestId, Cost)> {
+        self.late.drain(..)
     }
 
     /// An open account as it stands; before its first token with the waiting so far as its TTFT.
     pub fn account(&self, request: RequestId) -> Option<Account> {
         let mut account = self.accounts.get(&request)?.clone();
         if account.first_token.is_none() {
-            rowless(&mut account, 0, self.now, &self.clocks);
-            let meter = &account.answers[0];
-            (account.bill.ttft, account.bill.ttft_others) = (meter.pending, meter.others);
+            self.read_open_ttft(&mut account);
         }
         Some(account)
     }
@@ -242,6 +287,13 @@ impl Ledger {
     /// Sums over all requests since the start.
     pub fn totals(&self) -> &Totals {
         &self.totals
+    }
+
+    /// What a request has waited for its first token, as long as that is out.
+    fn read_open_ttft(&self, account: &mut Account) {
+        rowless(account, 0, self.now, &self.clocks, &self.waits.owed, &mut Debts::new());
+        let meter = &account.answers[0];
+        (account.bill.ttft, account.bill.ttft_others) = (meter.pending, meter.tally.named());
     }
 
     /// The time until `to` was between steps.
@@ -279,8 +331,16 @@ impl Ledger {
             if prefill.rows > 0.0 {
                 self.prompts.push(Prompt { request, price: prefill, nanos: 0, cost: [0; 2] });
             }
-            let group = Group { request, items: range, decode, prefill, waiting: [0; 2], scale: 0.0, per_row: 0.0 };
-            self.groups.push(group);
+            self.groups.push(Group {
+                request,
+                items: range,
+                decode,
+                prefill,
+                streams: 0,
+                scale: 0.0,
+                per_row: 0.0,
+                decode_in_ttfts: 0,
+            });
         }
     }
 
@@ -296,8 +356,10 @@ impl Ledger {
                 meter.is_in && meter.reason.is_none() && !has_row(answer)
             });
             if let Some(answer) = victim {
-                rowless(account, answer, from, before);
+                self.waits.settle(account, answer, from, before);
+                self.waits.num_in -= 1;
                 account.answers[answer].is_in = false;
+                self.waits.begin(account, answer);
             }
         }
     }
@@ -305,13 +367,13 @@ impl Ledger {
     /// Gives the step's time to owners, once for each answer that it carried.
     fn share_out(
         &mut self,
-        from: Nanos,
-        took: u64,
+        Span { from, took, stolen }: Span,
         before: &Clocks,
         prices: &Prices<'_>,
         news: &mut dyn FnMut(News<'_>),
     ) {
         let to = Nanos(from.0 + took);
+        let took = took - stolen;
         let (mut decode, mut rows) = (Price::default(), 0.0);
         for group in &self.groups {
             decode.add(0, group.decode.beyond);
@@ -319,11 +381,13 @@ impl Ledger {
             rows += group.decode.rows + group.prefill.rows;
         }
         let pass = prices.pass(rows);
-        // Nanoseconds that decode rows took of others, and what one unit of price and one row of the pass cost them
-        // all.
-        let (mut decoded, mut scales, mut row_scales) = ([0; 2], [0.0; 2], [0.0; 2]);
+        // Of gaps: nanoseconds that decode rows took of others, and what one unit of price and one row of the pass cost
+        // them all.
+        let mut in_gaps = DecodeInGaps::default();
+        // Answers that are in and had rows, or begin with this step.
+        let mut carried = 0;
         for index in 0..self.groups.len() {
-            let group = &mut self.groups[index];
+            let mut group = self.groups[index].clone();
             let Some(account) = self.accounts.get_mut(&group.request) else { continue };
             let own_rows = group.decode.rows + group.prefill.rows;
             let own_pass = prices.pass(own_rows);
@@ -350,8 +414,13 @@ impl Ledger {
                 let is_other = prompt.request != group.request;
                 prompt.nanos = if is_other { part(prompt.price.at(group.per_row)) } else { 0 };
             }
+            self.groups[index] = group.clone();
             for item in &self.items[group.items.clone()] {
-                rowless(account, item.answer, from, before);
+                self.waits.settle(account, item.answer, from, before);
+                let meter = &account.answers[item.answer];
+                let is_live = meter.reason.is_none();
+                self.waits.num_in += u64::from(is_live && !meter.is_in);
+                carried += u64::from(is_live);
                 enter(account, item, from, self.max_visits, prices.cost, news);
                 let meter = &mut account.answers[item.answer];
                 let has_token = meter.tokens > 0;
@@ -362,18 +431,28 @@ impl Ledger {
                 };
                 meter.pending.add(work, own);
                 meter.pending.add(Owner::Decode, others);
-                let kind = usize::from(has_token);
+                self.waits.delayed += others;
+                if !has_token {
+                    name_decode(&mut self.groups, index, others, &mut self.waits.parts);
+                    self.waits.parts.iter().for_each(|&(request, nanos)| meter.tally.add(request, nanos));
+                }
+                meter.pending.add(Owner::Machine, stolen);
                 for prompt in &mut self.prompts {
                     meter.pending.add(Owner::OtherPrefill, prompt.nanos);
-                    meter.others.add(prompt.request, prompt.nanos);
-                    prompt.cost[kind] += prompt.nanos;
+                    prompt.cost[usize::from(has_token)] += prompt.nanos;
+                    self.waits.delayed += prompt.nanos;
+                    if has_token {
+                        meter.others.add(prompt.request, prompt.nanos);
+                    } else {
+                        meter.tally.add(prompt.request, prompt.nanos);
+                    }
                 }
                 (meter.upto, meter.at) = (to, self.clocks);
                 meter.mid_prompt = item.samples == 0;
-                decoded[kind] += others;
-                group.waiting[kind] += 1;
-                scales[kind] += group.scale;
-                row_scales[kind] += group.scale * group.per_row;
+                if has_token {
+                    self.groups[index].streams += 1;
+                    in_gaps.add(others, &group);
+                }
                 let visit = Visit {
                     from,
                     to,
@@ -384,55 +463,16 @@ impl Ledger {
                 };
                 account.keep_visit(visit, self.max_visits);
                 if item.samples > 0 {
+                    if !has_token && is_live {
+                        self.waits.num_in += item.samples as u64 - 1;
+                        carried += item.samples as u64 - 1;
+                    }
                     take_tokens(account, item, to, &self.clocks, &mut self.totals, self.max_visits > 0, news);
                 }
             }
         }
-        self.book_costs(decoded, scales, row_scales);
-    }
-
-    /// The reverse view: who took what of others in this step.
-    fn book_costs(&mut self, decoded: [u64; 2], scales: [f64; 2], row_scales: [f64; 2]) {
-        for prompt in self.prompts.iter().filter(|prompt| prompt.cost != [0; 2]) {
-            if let Some(account) = self.accounts.get_mut(&prompt.request) {
-                account.bill.cost.prefill_in_ttfts.0 += prompt.cost[0];
-                account.bill.cost.prefill_in_gaps.0 += prompt.cost[1];
-            }
-        }
-        for kind in [0, 1] {
-            if decoded[kind] == 0 {
-                continue;
-            }
-            // What its decode rows cost all others: they pay for it at their scales.
-            let price = |group: &Group| {
-                let own = f64::from(group.waiting[kind]) * group.scale;
-                let scale = (scales[kind] - own).max(0.0);
-                let row_scale = (row_scales[kind] - own * group.per_row).max(0.0);
-                group.decode.beyond * scale + group.decode.rows * row_scale
-            };
-            let total = self.groups.iter().fold(0.0, |sum, group| sum + price(group));
-            let (mut sum, mut given) = (0.0, 0);
-            for group in &self.groups {
-                sum += price(group);
-                let end = if sum >= total { decoded[kind] } else { (sum / total * decoded[kind] as f64) as u64 };
-                let nanos = end.min(decoded[kind]) - given;
-                given += nanos;
-                if let Some(account) = self.accounts.get_mut(&group.request) {
-                    let cost = &mut account.bill.cost;
-                    [&mut cost.decode_in_ttfts, &mut cost.decode_in_gaps][kind].0 += nanos;
-                }
-            }
-        }
-    }
-}
-
-/// An answer had no row since its last: that time gets its owners, and is kept as a wait if steps ran in it.
-fn rowless(account: &mut Account, answer: usize, to: Nanos, clocks: &Clocks) {
-    let meter = &mut account.answers[answer];
-    let from = meter.upto;
-    let shares = meter.settle(to, clocks);
-    if shares.total() > Nanos(0) {
-        account.keep_wait(Wait { from, to, answer: answer as u16, shares });
+        self.book_rows(&in_gaps);
+        self.begin_waits(to, carried);
     }
 }
 
@@ -482,7 +522,7 @@ fn take_tokens(
     let (shares, others) = (core::mem::take(&mut meter.pending), core::mem::take(&mut meter.others));
     if meter.tokens == 0 {
         account.first_token = Some(now);
-        (account.bill.ttft, account.bill.ttft_others) = (shares, others);
+        (account.bill.ttft, account.bill.ttft_others) = (shares, core::mem::take(&mut meter.tally).named());
         totals.ttft.merge(&shares);
         // The other answers of the request begin here.
         let first = Meter {
@@ -511,50 +551,4 @@ fn take_tokens(
         account.keep_gap(Gap { answer: item.answer as u16, token, at: now, shares, others });
     }
     news(News::Token { gap: Some(gap) });
-}
-
-/// What rows cost, in units that are scaled away: the model's seconds, or rows.
-struct Prices<'a> {
-    cost: Option<&'a CostModel>,
-    terms: Terms,
-    /// A pass for one row: what most shares ask for.
-    pass_of_one: f64,
-}
-
-impl Prices<'_> {
-    fn of(cost: Option<&CostModel>) -> Prices<'_> {
-        let terms = cost.map(CostModel::terms).unwrap_or_default();
-        let mut prices = Prices { cost, terms, pass_of_one: 0.0 };
-        prices.pass_of_one = prices.measure_pass(1.0);
-        prices
-    }
-
-    /// The pass over the weights for so many rows.
-    fn pass(&self, rows: f64) -> f64 {
-        if rows == 1.0 { self.pass_of_one } else { self.measure_pass(rows) }
-    }
-
-    fn measure_pass(&self, rows: f64) -> f64 {
-        let Some(cost) = self.cost else { return rows.max(ROWS_OF_A_PASS as f64) };
-        // The machine's drift is the same for all parts of a step, so it is left out of all.
-        let work = Work { decode_rows: rows as usize, ..Work::default() };
-        cost.parts(&work).weights / cost.drift()[0]
-    }
-
-    /// What rows cost beyond the pass.
-    fn beyond(&self, prefill: bool, start: usize, len: usize, ends: bool) -> f64 {
-        let mut work = Work::default();
-        if prefill {
-            work.add_chunk(start, len, ends)
-        } else {
-            work.add_decode(start + 1)
-        }
-        // One read of the head serves all rows with logits, as the pass serves all rows: it is nobody's own.
-        let Terms { pair, key, row, prompt, head: _, logits } = self.terms;
-        pair * work.prefill_pairs as f64
-            + key * work.decode_context as f64
-            + row * work.decode_rows as f64
-            + prompt * work.prefill_seqs as f64
-            + logits * work.logit_rows as f64
-    }
 }

@@ -6,6 +6,7 @@ use scheduler::{
     Limits, Nanos, Priority, Request, RequestId, RowOutput, Scheduler, StepOutput, StepRecord, StopRules, Targets,
 };
 
+/// Together they have 32 answers, as many as there are seats.
 const REQUESTS: u64 = 28;
 
 fn request(id: u64) -> Request {
@@ -23,8 +24,9 @@ fn request(id: u64) -> Request {
     }
 }
 
-/// What the scheduler writes down of so many steps with [`REQUESTS`] requests, one of them with five answers.
-fn records(steps: u64) -> Vec<StepRecord> {
+/// What the scheduler writes down of so many steps with [`REQUESTS`] requests, one of them with five answers, and with
+/// so many more that wait for a seat.
+fn records(waiting: u64, steps: u64) -> Vec<StepRecord> {
     let limits = Limits {
         block_size: 4,
         num_blocks: 4096,
@@ -39,7 +41,7 @@ fn records(steps: u64) -> Vec<StepRecord> {
         hash_key: [5; 32],
     };
     let mut scheduler = Scheduler::new(limits).expect("good limits");
-    (0..REQUESTS).for_each(|id| scheduler.admit(request(id)).expect("there is room"));
+    (0..REQUESTS + waiting).for_each(|id| scheduler.admit(request(id)).expect("there is room"));
     let one_step = |number| {
         let step = scheduler.schedule(Nanos(number));
         let token = 5000 + number as u32;
@@ -53,13 +55,17 @@ fn records(steps: u64) -> Vec<StepRecord> {
 
 #[test]
 fn a_steady_decode_step_allocates_nothing() {
-    let mut ledger = Ledger::new(1024);
-    (0..REQUESTS).map(request).for_each(|request| ledger.admit(&request));
-    let records = records(308);
-    let (first, steady) = records.split_at(8);
-    first.iter().for_each(|record| ledger.step(record, None, &mut |_| {}));
-    assert!(steady.iter().all(|record| record.decode.len() == 32), "32 sequences decode");
-    let allocations = measure(|| steady.iter().for_each(|record| ledger.step(record, None, &mut |_| {})));
-    assert!(ledger.totals().gaps.total() > Nanos(0));
-    assert_eq!(allocations.count_total, 0, "allocations in 300 steady decode steps");
+    for waiting in [0, 20] {
+        let mut ledger = Ledger::new(1024);
+        (0..REQUESTS + waiting).map(request).for_each(|request| ledger.admit(&request));
+        let records = records(waiting, 308);
+        let (first, steady) = records.split_at(8);
+        first.iter().for_each(|record| ledger.step(record, None, &mut |_| {}));
+        assert!(steady.iter().all(|record| record.decode.len() == 32), "32 sequences decode");
+        assert!(steady.iter().all(|record| record.waiting_requests == waiting as usize), "the others wait");
+        let allocations = measure(|| steady.iter().for_each(|record| ledger.step(record, None, &mut |_| {})));
+        assert!(ledger.totals().gaps.total() > Nanos(0));
+        assert_eq!(allocations.count_total, 0, "allocations in 300 steady decode steps, {waiting} wait");
+        ledger.check();
+    }
 }

@@ -4,11 +4,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ledger::{Account, Ledger, Owner, Shares};
+use ledger::{Account, Cost, Ledger, Owner, Shares, parts};
 use scheduler::cost::{Knot, Terms};
 use scheduler::{
     CostModel, Event, Limits, Nanos, Priority, Request, RequestId, RowOutput, Scheduler, Step, StepOutput, StepRecord,
-    StopRules, Targets, TokenId,
+    Stolen, StopRules, Targets, TokenId,
 };
 
 const MS: u64 = 1_000_000;
@@ -71,6 +71,9 @@ struct World {
     seen: BTreeMap<RequestId, Seen>,
     closed: Vec<Account>,
     record: StepRecord,
+    late: Vec<Cost>,
+    /// What the machine says that it took of the next step.
+    stolen: Stolen,
 }
 
 impl World {
@@ -84,6 +87,8 @@ impl World {
             seen: BTreeMap::new(),
             closed: Vec::new(),
             record: StepRecord::default(),
+            late: Vec::new(),
+            stolen: Stolen::default(),
         }
     }
 
@@ -92,6 +97,7 @@ impl World {
         let id = request.id;
         if self.scheduler.admit(request.clone()).is_ok() {
             self.ledger.admit(&request);
+            self.late.extend(self.ledger.late_costs().map(|(_, cost)| cost));
             self.seen.insert(id, seen);
         }
     }
@@ -103,13 +109,17 @@ impl World {
         if !step.is_empty() {
             let sampled =
                 step.rows().flat_map(|rows| std::iter::repeat_n(RowOutput { seq: rows.seq, token: 7 }, rows.samples));
-            let output = StepOutput { step: step.id, rows: sampled.collect(), ..StepOutput::default() };
+            let stolen = std::mem::take(&mut self.stolen);
+            let output = StepOutput { step: step.id, rows: sampled.collect(), stolen, ..StepOutput::default() };
             let completed = self.scheduler.complete(output, self.now);
             self.record = completed.record;
             self.ledger.step(&self.record, self.scheduler.cost_model(), &mut |_| {});
+            self.late.extend(self.ledger.late_costs().map(|(_, cost)| cost));
+            self.ledger.check();
             for event in completed.events {
                 self.see(event);
             }
+            self.ledger.check();
         }
         self.now.0 += after;
         step
@@ -148,15 +158,15 @@ impl World {
         if let Some(first) = seen.first_token {
             assert_eq!(bill.ttft.total(), first.since(seen.arrived), "{id:?}: its time to first token");
         }
-        assert_eq!(bill.ttft_others.total(), bill.ttft.of(Owner::OtherPrefill), "{id:?}: the names are the sum");
-        assert_eq!(bill.gaps_others.total(), bill.gaps.of(Owner::OtherPrefill), "{id:?}: the names are the sum");
+        assert_eq!(bill.ttft_others.total(), others(&bill.ttft), "{id:?}: the names are the sum");
+        assert_eq!(bill.gaps_others.total(), named_in_gap(&bill.gaps), "{id:?}: the names are the sum");
         let only = |shares: &Shares, owners: &[Owner]| owners.iter().map(|&owner| shares.of(owner).0).sum::<u64>();
         assert_eq!(only(&bill.ttft, &Owner::OF_TTFT), bill.ttft.total().0, "{id:?}: owners of a TTFT");
         assert_eq!(only(&bill.gaps, &Owner::OF_GAP), bill.gaps.total().0, "{id:?}: owners of a gap");
         for gap in &account.longest_gaps {
             let key = (usize::from(gap.answer), gap.token, gap.shares.total());
             assert!(seen.gaps.contains(&key), "{id:?}: {key:?} is none of its gaps");
-            assert_eq!(gap.others.total(), gap.shares.of(Owner::OtherPrefill));
+            assert_eq!(gap.others.total(), named_in_gap(&gap.shares));
         }
         let longest = seen.gaps.iter().map(|&(_, _, gap)| gap).max();
         assert_eq!(account.longest_gaps.iter().map(|gap| gap.shares.total()).max(), longest, "{id:?}");
@@ -175,6 +185,16 @@ impl World {
     fn account(&self, id: u64) -> &Account {
         self.closed.iter().find(|account| account.request == RequestId(id)).expect("it has ended")
     }
+}
+
+/// What others took.
+fn others(shares: &Shares) -> Nanos {
+    Nanos(Owner::ALL.into_iter().filter(|owner| owner.is_others()).map(|owner| shares.of(owner).0).sum())
+}
+
+/// Of it, what has names in a gap: all but the rows of other streams.
+fn named_in_gap(shares: &Shares) -> Nanos {
+    Nanos(others(shares).0 - shares.of(Owner::Decode).0)
 }
 
 /// SplitMix64 (Steele, Lea & Flood, 2014).
@@ -210,6 +230,7 @@ fn random_run(seed: u64) -> (Shares, Shares) {
     };
     let mut world = World::new(limits, (!rng.one_in(3)).then(machine));
     let cancels = rng.one_in(2);
+    let is_busy = rng.one_in(2);
     let mut next_id = 0;
     let mut before = world.now;
     for round in 0..400 {
@@ -232,6 +253,10 @@ fn random_run(seed: u64) -> (Shares, Shares) {
         }
         before = world.now;
         let after = if rng.one_in(20) { rng.below(40 * MS) } else { rng.below(MS) };
+        if is_busy && rng.one_in(3) {
+            // Sometimes more than there was.
+            world.stolen = Stolen { before: Nanos(rng.below(2 * MS)), during: Nanos(rng.below(40 * MS)) };
+        }
         world.step(rng.below(30 * MS), after);
     }
     for _ in 0..3000 {
@@ -248,16 +273,21 @@ fn random_run(seed: u64) -> (Shares, Shares) {
     if !cancels {
         assert_eq!((world.ledger.totals().ttft, world.ledger.totals().gaps), (ttft, gaps), "the totals");
         // What was taken of some is what it cost others.
-        let (mut all_ttft, mut cost) = (Shares::default(), [0; 4]);
+        let mut all_ttft = Shares::default();
+        let mut of = Cost::default();
+        world.late.iter().for_each(|late| of.merge(*late));
         for account in &world.closed {
             all_ttft.merge(&account.bill.ttft);
-            let of = account.bill.cost;
-            let parts = [of.prefill_in_ttfts, of.prefill_in_gaps, of.decode_in_ttfts, of.decode_in_gaps];
-            cost.iter_mut().zip(parts).for_each(|(sum, part)| *sum += part.0);
+            of.merge(account.bill.cost);
         }
+        let rows = [of.prefill_in_ttfts, of.prefill_in_gaps, of.decode_in_ttfts, of.decode_in_gaps];
+        let waits = [of.queue_kv, of.queue_seats, of.queue_budget, of.waiting, of.left_out];
+        let cost: Vec<u64> = rows.into_iter().chain(waits).map(|nanos| nanos.0).collect();
         let taken = [(&all_ttft, Owner::OtherPrefill), (&gaps, Owner::OtherPrefill)]
             .into_iter()
-            .chain([(&all_ttft, Owner::Decode), (&gaps, Owner::Decode)]);
+            .chain([(&all_ttft, Owner::Decode), (&gaps, Owner::Decode)])
+            .chain([Owner::QueueKv, Owner::QueueSeats, Owner::QueueBudget].map(|owner| (&all_ttft, owner)))
+            .chain([Owner::Waiting, Owner::LeftOut].map(|owner| (&gaps, owner)));
         let taken: Vec<u64> = taken.map(|(shares, owner)| shares.of(owner).0).collect();
         assert_eq!(taken, cost, "what others took is what it cost others");
     }
@@ -361,6 +391,55 @@ fn who_comes_in_the_middle_of_a_step_waits_for_it() {
 }
 
 #[test]
+fn what_the_machine_took_is_nobodys_rows() {
+    let knots = [(1, 0.010), (100, 0.010), (1100, 0.110)].map(|(rows, seconds)| Knot { rows, seconds });
+    // (what the machine took of the late step; who its gap belongs to)
+    let cases: [(u64, &[(&str, u64)]); 3] = [
+        (0, &[("own_decode", 51_870), ("other_prefill", 156_129), ("overhead", 1_000)]),
+        (167_900_000, &[("own_decode", 10_000), ("other_prefill", 30_100), ("machine", 167_900), ("overhead", 1_000)]),
+        (208_000_000, &[("machine", 208_000), ("overhead", 1_000)]),
+    ];
+    for (stolen, want) in cases {
+        let mut world = World::new(limits(), Some(CostModel::new(knots.to_vec(), Terms::default())));
+        world.admit(request(1, 50, 4, world.now));
+        world.step(10 * MS, 0);
+        world.step(10 * MS, MS);
+        world.admit(request(2, 400, 2, world.now));
+        // 40.1 ms of work, as in the test of the long prompt.
+        world.stolen.during = Nanos(stolen);
+        world.step(208 * MS, MS);
+        let costs = world.ledger.of(RequestId(2)).expect("it is open").bill.cost.total();
+        world.step(10 * MS, 0);
+        let account = world.account(1);
+        let late = account.longest_gaps.iter().max_by_key(|gap| gap.shares.total()).expect("it has gaps");
+        assert_eq!(micros(&late.shares, &Owner::OF_GAP), want, "{stolen}");
+        // The prompt did not cost what the machine took.
+        assert_eq!(costs, late.shares.of(Owner::OtherPrefill), "{stolen}");
+    }
+}
+
+#[test]
+fn who_waits_for_a_disturbed_step_waits_for_the_machine_too() {
+    let mut world = World::new(Limits { max_num_seqs: 1, ..limits() }, None);
+    world.admit(request(1, 100, 2, world.now));
+    let began = world.now;
+    world.stolen = Stolen { before: Nanos(0), during: Nanos(5 * MS) };
+    world.step(10 * MS, 2 * MS);
+    // It came 4 ms before the end of that step: half of that was the machine's, as far as anybody can know.
+    world.admit(request(2, 10, 1, Nanos(began.0 + 6 * MS)));
+    world.stolen = Stolen { before: Nanos(MS), during: Nanos(7 * MS) };
+    world.step(10 * MS, 3 * MS);
+    // Between two steps no more can be taken than there is.
+    world.stolen = Stolen { before: Nanos(9 * MS), during: Nanos(0) };
+    world.step(5 * MS, 0);
+    let ttft = world.account(2).bill.ttft;
+    let of = |owner| ttft.of(owner).0 / MS;
+    assert_eq!([of(Owner::Machine), of(Owner::QueueSeats) + of(Owner::QueueBudget)], [2 + 1 + 7 + 3, 2 + 3]);
+    assert_eq!([of(Owner::OwnPrefill), of(Owner::Overhead)], [5, 1]);
+    assert_eq!(ttft.total(), Nanos(24 * MS));
+}
+
+#[test]
 fn the_cache_saves_what_the_model_says_and_it_is_no_part_of_the_sum() {
     let mut world = World::new(limits(), Some(machine()));
     for (id, saves) in [(1, false), (1, true)] {
@@ -389,4 +468,42 @@ fn of_many_the_largest_are_named_and_the_rest_summed() {
     let named: Vec<u64> = others.entries().map(|(id, _)| id.0).collect();
     assert_eq!(named, [11, 10, 9, 8, 7, 6]);
     assert!(others.rest() > Nanos(0) && others.entries().is_sorted_by(|a, b| a.1 >= b.1));
+}
+
+#[test]
+fn a_picture_of_a_step_shows_the_shares_of_the_accounts() {
+    for cost in [Some(machine()), None] {
+        let mut world = World::new(limits(), cost.clone());
+        for (id, prompt) in [(1, 40), (2, 300)] {
+            world.admit(request(id, prompt, 100, world.now));
+        }
+        for _ in 0..3 {
+            world.step(20 * MS, 0);
+        }
+        assert!(parts(&world.record, cost.as_ref()).is_empty(), "answers alone pay alike");
+        let gaps = |world: &World, id| world.ledger.account(RequestId(id)).expect("it is open").bill.gaps;
+        let before = [1, 2].map(|id| gaps(&world, id));
+        for id in [3, 4] {
+            world.admit(request(id, 700, 10, world.now));
+        }
+        let took = 100 * MS;
+        world.step(took, 0);
+        let record = &world.record;
+        assert_eq!((record.decode.len(), record.prefill.len()), (2, 2));
+        let shares = parts(record, cost.as_ref());
+        assert_eq!(shares.len(), 4);
+        for (id, before) in [1, 2].into_iter().zip(before) {
+            let row = record.decode.iter().position(|row| row.request == RequestId(id)).expect("it has a row");
+            let after = gaps(&world, id);
+            for (owner, share) in
+                [(Owner::OwnDecode, shares[row].own), (Owner::OtherPrefill, shares[row].other_prefill)]
+            {
+                let booked = (after.of(owner).0 - before.of(owner).0) as f64 / took as f64;
+                assert!((booked - share).abs() < 1e-6, "{owner:?} of {id}: {booked} and {share}");
+            }
+        }
+        assert!(shares.iter().all(|parts| parts.own > 0.0 && parts.other_prefill > 0.0), "{shares:?}");
+        assert!(shares[0].other_prefill > 0.8, "most of it was read, not written: {shares:?}");
+        assert!(shares[2].own > shares[0].own, "a prompt pays for its own rows");
+    }
 }

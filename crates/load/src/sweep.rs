@@ -2,6 +2,7 @@
 //!
 //! A point is on the front (Pareto's) if no other one gives at least its throughput with at most its median TTFT.
 
+use figures::Colour;
 use figures::plot::{Chart, Line, Word};
 use serde_json::{Value, json};
 
@@ -107,11 +108,11 @@ impl Swept {
             let answered = self.points.iter().filter(|point| point.summary.completed > 0);
             answered.map(move |point| (point.summary.output_throughput(), ttft(point))).collect::<Vec<_>>()
         };
-        let line = |name: &str, points| Line { name: name.to_owned(), points };
-        let mut lines = vec![line("median", at(50.0)), line("P99", at(99.0))];
+        let line = |name: &str, colour, points| Line { name: name.to_owned(), colour, points };
+        let mut lines = vec![line("median", Colour::Prefill, at(50.0)), line("P99", Colour::Late, at(99.0))];
         let most = at(50.0).iter().map(|point| point.0).fold(0.0, f64::max);
         let goal = goals.iter().find(|goal| goal.metric == Metric::Ttft);
-        lines.extend(goal.map(|goal| line("goal", vec![(0.0, goal.ms), (most, goal.ms)])));
+        lines.extend(goal.map(|goal| line("goal", Colour::Limit, vec![(0.0, goal.ms), (most, goal.ms)])));
         let answered = self.points.iter().filter(|point| point.summary.completed > 0);
         let word = |point: &Point| Word { x: point.summary.output_throughput(), y: point.ttft(), text: point.asked() };
         let words: Vec<Word> = answered.map(word).collect();
@@ -179,6 +180,7 @@ mod tests {
         for wanted in ["a&lt;b", ">goal<", ">inf<", ">8<", "TTFT, ms", "output tokens/s"] {
             assert!(svg.contains(wanted), "{wanted} is missing in {svg}");
         }
-        assert_eq!(svg.matches("<circle").count(), 8);
+        // Two dots a point: the document's ground is a rectangle too.
+        assert_eq!((svg.matches("<circle").count(), svg.matches("<rect").count()), (4, 5));
     }
 }

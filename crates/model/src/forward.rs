@@ -14,7 +14,7 @@ use crate::tensors::Tensors;
 use crate::transformer::{Loader, Scratch, Transformer, out_of_memory};
 use checkpoint::weights::{ImageWriter, Weights};
 use checkpoint::{Checkpoint, LoadError};
-use kernels::threads::ThreadError;
+use kernels::threads::{LostTime, ThreadError};
 use kernels::{Backend, DeviceInfo, DeviceLimits, KvDtype, KvShape, RopeTable, WeightClass};
 use std::ops::Range;
 use std::path::PathBuf;
@@ -69,9 +69,16 @@ pub trait Forward: Send {
     /// What the checkpoint says about itself.
     fn config(&self) -> &ModelConfig;
 
-    /// Asks for every row of `batch`: keys and values go to the cache, and the logits of `batch.logit_rows` are kept
-    /// until the next launch. Need not block: a device may have computed nothing when this returns, and `batch` may
-    /// change then. On a CPU all is done.
+    /// How many passes may be launched before the first is waited for; each keeps its logits until so many more were
+    /// launched. 1 where the host computes.
+    fn passes_in_flight(&self) -> usize {
+        1
+    }
+
+    /// Asks for every row of `batch`, after all that was launched before: keys and values go to the cache, and the
+    /// logits of `batch.logit_rows` are kept until [`passes_in_flight`](Self::passes_in_flight) more were launched. A
+    /// ticket may be dropped instead of waited for. Need not block: a device may have computed nothing when this
+    /// returns, and `batch` may change then. On a CPU all is done.
     ///
     /// Panics when the batch breaks the limits of [`LoadOptions`], names a token, position or block that does not
     /// exist, or is inconsistent: the caller made an error that no input can cause.
@@ -85,7 +92,7 @@ pub trait Forward: Send {
     /// many are held at a time (a prompt's log probabilities need every row) and others are computed anew, which
     /// blocks.
     ///
-    /// Panics if another pass was launched since, or the row was not wanted.
+    /// Panics if its logits are no longer kept, or the row was not wanted.
     fn read_logits(&mut self, logits: &Logits, row: usize, out: &mut [f32]);
 
     /// All in one: `logits` is `[batch.logit_rows.len(), vocab_size]`.
@@ -101,6 +108,12 @@ pub trait Forward: Send {
 
     /// Makes the calling thread the one that computes from now on (it may be pinned to a core).
     fn adopt_thread(&self);
+
+    /// What the machine took of the threads that compute since this was asked last, a system call for each. `None`:
+    /// nobody knows, or nobody has adopted a thread.
+    fn lost(&self) -> Option<LostTime> {
+        None
+    }
 
     /// Copies whole cache blocks `(src, dst)` (copy-on-write).
     fn copy_blocks(&mut self, copies: &[(u32, u32)]);
@@ -443,6 +456,10 @@ impl<B: Backend> Forward for Runner<B> {
 
     fn adopt_thread(&self) {
         self.backend.adopt_thread();
+    }
+
+    fn lost(&self) -> Option<LostTime> {
+        self.backend.lost()
     }
 
     fn copy_blocks(&mut self, copies: &[(u32, u32)]) {

@@ -10,7 +10,7 @@ const LARGEST_PASS: u32 = 17;
 /// What steps of a model cost on a machine: the larger of reading and computing, for the weights; what rows see comes
 /// on top. As [`CostModel::roofline`], but a mixture's passes read the experts that their rows go to.
 pub(crate) fn cost(machine: &Machine, demands: &Demands) -> CostModel {
-    let reached = machine.reached(demands.weights, demands.kv_dtype);
+    let reached = machine.reached(demands);
     let row = demands.shape.flops_per_token() / reached.matrix;
     let at = |rows: usize| {
         let read = demands.bytes_of_pass(rows as f64) / reached.bandwidth;

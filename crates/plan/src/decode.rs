@@ -27,7 +27,7 @@ impl Deployment {
     ///
     /// Keys and values do not move it: attention is a pass of its own, whose time each request adds.
     pub fn knee(&self) -> Option<usize> {
-        let reached = self.machine.reached(self.demands.weights, self.demands.kv_dtype);
+        let reached = self.machine.reached(&self.demands);
         let row = (self.demands.shape.flops_per_token() + self.demands.shape.flops_per_logit_row()) / reached.matrix;
         let computes = |batch: usize| batch as f64 * row > self.demands.bytes_of_pass(batch as f64) / reached.bandwidth;
         let over = (0..).map(|power| 1 << power).take_while(|&batch| batch <= MOST).find(|&batch| computes(batch))?;

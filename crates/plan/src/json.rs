@@ -37,6 +37,7 @@ impl Plan {
                 "bandwidth_share": machine.bandwidth_share,
                 "rows": machine.rows,
                 "basis": machine.basis.words(),
+                "not_sure": machine.doubt.map(|doubt| doubt.to_string()),
             },
             "ask": { "prompt": ask.prompt, "response": ask.response, "batch": ask.batch },
             "fits": memory.fits(ask.batch),

@@ -37,7 +37,7 @@ pub use named::NamedModel;
 pub use question::{HERE, Here, Loaded, Problem, Question, WhichMachine, presets};
 
 use kernels::{KvDtype, WeightClass};
-use roofline::{Bound, Demands, LimitShares, Machine, Peaks};
+use roofline::{Basis, Bound, Demands, LimitShares, Machine, Peaks};
 use scheduler::CostModel;
 
 /// What is asked of a deployment.
@@ -90,11 +90,31 @@ impl Deployment {
     }
 
     fn peaks(&self) -> Peaks {
-        self.machine.peaks(self.demands.weights, self.demands.kv_dtype)
+        self.machine.peaks(&self.demands)
     }
 
     /// Answers `ask`. Cost: some microseconds.
     pub fn plan(&self, ask: &Ask) -> Plan {
+        self.raised_for(ask).answer(ask)
+    }
+
+    /// The same, on limits that are at least what steps of this model have reached: a limit that its own prediction
+    /// beats was measured while others used the machine.
+    fn raised_for(&self, ask: &Ask) -> Deployment {
+        if self.machine.basis != Basis::Steps {
+            return self.clone();
+        }
+        let (demands, context) = (&self.demands, ask.mean_context());
+        let steps = [
+            (self.prefill_work(ask.prompt), self.ttft(ask.prompt, 0, 0.0)),
+            (self.step_work(1, 0.0), self.step(1, 0.0)),
+            (self.step_work(ask.batch, context), self.step(ask.batch, context)),
+        ];
+        let raise = |machine: Machine, (work, seconds)| machine.raised_by(demands, &work, seconds);
+        Deployment { machine: steps.into_iter().fold(self.machine.clone(), raise), ..self.clone() }
+    }
+
+    fn answer(&self, ask: &Ask) -> Plan {
         let prompts = std::iter::successors(Some(128), |prompt| Some(prompt * 4));
         let prompts = prompts.take_while(|&prompt| prompt + ask.response <= self.demands.shape.context_limit);
         let mut prompts: Vec<usize> = prompts.take(LENGTHS).chain([ask.prompt]).collect();

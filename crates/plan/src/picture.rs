@@ -1,5 +1,6 @@
 //! A plan as two charts in one SVG: an answer's time as its prompt grows, and what a larger batch gains and costs.
 
+use figures::Colour;
 use figures::plot::{Chart, Line, stacked};
 
 use crate::{Ask, Plan};
@@ -23,37 +24,47 @@ impl Plan {
         let longest = (2 * self.ask.prompt).max(4096).min(self.deployment.demands.shape.context_limit.max(2));
         let at = |index: usize| (longest * index / POINTS).max(1);
         let times = |index: usize| self.deployment.times(&Ask { prompt: at(index), ..self.ask });
-        let line = |name: &str, of: fn(&crate::Times) -> f64| Line {
+        let line = |name: &str, colour, of: fn(&crate::Times) -> f64| Line {
             name: name.to_string(),
+            colour,
             points: (0..=POINTS).map(|index| (at(index) as f64, of(&times(index)))).collect(),
         };
         Chart {
             title: format!("{}: time of an answer of {} tokens", self.title(), self.ask.response),
             x: "prompt, tokens".to_string(),
             y: "time, s".to_string(),
-            lines: vec![line("prefill", |t| t.ttft), line("decode", |t| t.total - t.ttft), line("both", |t| t.total)],
+            lines: vec![
+                line("prefill", Colour::Prefill, |t| t.ttft),
+                line("decode", Colour::Decode, |t| t.total - t.ttft),
+                line("both", Colour::Ink, |t| t.total),
+            ],
         }
     }
 
     /// Time per token and its two limits against the batch.
     fn batches(&self) -> Chart {
         let deployment = &self.deployment;
-        let reached = deployment.machine.reached(deployment.demands.weights, deployment.demands.kv_dtype);
+        let reached = deployment.machine.reached(&deployment.demands);
         let context = self.ask.mean_context();
         let most = (2 * self.knee.unwrap_or(256)).clamp(64, 1024).max(self.ask.batch);
         let at = |index: usize| (most * index / POINTS).max(1);
-        let line = |name: &str, of: &dyn Fn(usize) -> f64| Line {
+        let line = |name: &str, colour, of: &dyn Fn(usize) -> f64| Line {
             name: name.to_string(),
+            colour,
             points: (0..=POINTS).map(|index| (at(index) as f64, of(at(index)) * 1e3)).collect(),
         };
         Chart {
             title: format!("Decode as the batch grows, {context:.0} tokens of context"),
-            x: "requests that decode together".to_string(),
+            x: "batch size (concurrent requests)".to_string(),
             y: "time per token, ms".to_string(),
             lines: vec![
-                line("predicted", &|batch| deployment.step(batch, context)),
-                line("reading alone", &|batch| reached.memory_seconds(&deployment.step_work(batch, context))),
-                line("computing alone", &|batch| reached.compute_seconds(&deployment.step_work(batch, context))),
+                line("predicted", Colour::Decode, &|batch| deployment.step(batch, context)),
+                line("memory alone", Colour::Limit, &|batch| {
+                    reached.memory_seconds(&deployment.step_work(batch, context))
+                }),
+                line("compute alone", Colour::Ink, &|batch| {
+                    reached.compute_seconds(&deployment.step_work(batch, context))
+                }),
             ],
         }
     }
@@ -69,9 +80,9 @@ impl Plan {
         });
         Chart {
             title: "What a larger batch gains".to_string(),
-            x: "requests that decode together".to_string(),
+            x: "batch size (concurrent requests)".to_string(),
             y: "tokens per second".to_string(),
-            lines: vec![Line { name: "all together".to_string(), points: points.collect() }],
+            lines: vec![Line { name: "all requests".to_string(), colour: Colour::Decode, points: points.collect() }],
         }
     }
 }

@@ -5,7 +5,7 @@
 //! prompt=1024 & response=256 & batch=1 & users=1000 & rate=2/min & tpot=50
 //! ```
 
-use kernels::limits::Limits;
+use kernels::limits::{Doubt, Limits};
 use kernels::{KvDtype, WeightClass};
 use roofline::{Basis, Demands, Machine, ModelShape, ROWS_HERE};
 use scheduler::CostModel;
@@ -77,6 +77,8 @@ pub struct Loaded {
     pub unread_bytes: u64,
     /// What its steps cost here, if they were measured.
     pub cost: Option<CostModel>,
+    /// Why that is not sure.
+    pub doubt: Option<Doubt>,
     /// Tokens that its cache holds, if it runs.
     pub kv_tokens: Option<u64>,
     /// Rows of a pass over a prompt.
@@ -90,7 +92,7 @@ impl Here {
         let demands = shape.demands(weights, question.kv_dtype.unwrap_or_default());
         let unread_bytes = shape.unread_bytes(weights);
         let name = name.to_string();
-        let model = Loaded { name, demands, unread_bytes, cost: None, kv_tokens: None, rows: ROWS_HERE };
+        let model = Loaded { name, demands, unread_bytes, cost: None, doubt: None, kv_tokens: None, rows: ROWS_HERE };
         Here { limits: self.limits, memory: self.memory, model: Some(model) }
     }
 }
@@ -239,7 +241,10 @@ impl Question {
         let Some(loaded) = as_loaded else { return Ok(Deployment::new(&model, weights, kv_dtype, machine)) };
         let runs_here = machine.basis == Basis::Limits && self.machines == 1;
         let (cost, machine) = match loaded.cost.as_ref().filter(|_| runs_here) {
-            Some(cost) => (cost.clone(), Machine { basis: Basis::Steps, rows: loaded.rows, ..machine }),
+            Some(cost) => {
+                let doubt = loaded.doubt.or(machine.doubt);
+                (cost.clone(), Machine { basis: Basis::Steps, rows: loaded.rows, doubt, ..machine })
+            }
             None => (cost(&machine, &loaded.demands), machine),
         };
         Ok(Deployment {

@@ -5,7 +5,7 @@ use std::fmt;
 use roofline::Basis;
 
 use crate::units::{duration, percent, prefixed, rate, thousands};
-use crate::{Plan, Profile, USE};
+use crate::{HERE, Plan, Profile, USE};
 
 /// Bytes with a decimal prefix, as memories and models are sold.
 fn size(bytes: f64) -> String {
@@ -21,9 +21,9 @@ impl fmt::Display for Plan {
         let (demands, machine) = (&deployment.demands, &deployment.machine);
         writeln!(
             f,
-            "{} on {}: {} weights, {} keys and values; prompt {}, response {}, batch {}",
+            "{} on {}: {} weights, {} KV cache; prompt {}, response {}, batch {}",
             deployment.name,
-            machine.name,
+            self.machine(),
             demands.weights.name(),
             demands.kv_dtype.name(),
             thousands(ask.prompt as u64),
@@ -31,6 +31,9 @@ impl fmt::Display for Plan {
             thousands(ask.batch as u64),
         )?;
         writeln!(f, "by {}", machine.basis.words())?;
+        if let Some(doubt) = &machine.doubt {
+            writeln!(f, "not sure: {doubt}")?;
+        }
         if let Some(assumed) = deployment.assumed {
             writeln!(f, "only the size is known: heads and layers, for attention and cache, are taken from {assumed}")?;
         }
@@ -59,13 +62,25 @@ impl fmt::Display for Plan {
 }
 
 impl Plan {
+    /// The machine as a sentence has it: its name, or the figures that were given.
+    fn machine(&self) -> String {
+        let machine = &self.deployment.machine;
+        match (machine.basis, machine.name.as_str()) {
+            (Basis::Given, _) => {
+                format!("{}FLOP/s, {}B/s", joined(machine.bf16_flops), joined(machine.bandwidth))
+            }
+            (_, HERE) => "this machine".to_string(),
+            (_, name) => name.to_string(),
+        }
+    }
+
     fn fits(&self) -> String {
         let memory = &self.memory;
         let weights = size(memory.weights);
         match (memory.total, memory.requests) {
             (_, None) => format!("unknown: the memory was not given; the weights take {weights}"),
             (Some(total), Some(0)) if memory.weights + memory.reserved >= total => {
-                format!("no: the weights take {weights}, and {} has {}", self.deployment.machine.name, size(total))
+                format!("no: the weights take {weights}, and {} has {}", self.machine(), size(total))
             }
             (_, Some(0)) => {
                 format!("no: beside {weights} of weights a request of {} does not fit", size(memory.kv_per_request))
@@ -145,7 +160,7 @@ impl Plan {
 
     fn profile_table(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let header =
-            ["one request", "passes", "tokens", "FLOP", "read", "FLOP/byte", "floor", "predicted", "time", "bound by"];
+            ["one request", "steps", "tokens", "FLOP", "read", "FLOP/byte", "floor", "predicted", "time", "bound by"];
         let row = |name: &str, profile: &Profile| {
             [
                 name.to_string(),
@@ -163,7 +178,7 @@ impl Plan {
         table(f, &header, &[row("prefill", &self.prefill), row("decode", &self.decode)])?;
         writeln!(
             f,
-            "  a token: {}FLOP in the weights; floor of its decode {}",
+            "  per token: {}FLOP in the weights; floor of its decode {}",
             joined(
                 self.deployment.demands.shape.flops_per_token() + self.deployment.demands.shape.flops_per_logit_row()
             ),
@@ -175,7 +190,7 @@ impl Plan {
         let memory = &self.memory;
         write!(
             f,
-            "  memory: {} weights + {} of keys and values a request ({} a token) + {} activations",
+            "  memory: {} weights + {} of KV cache per request ({} per token) + {} activations",
             size(memory.weights),
             size(memory.kv_per_request),
             size(memory.kv_per_token),
@@ -189,15 +204,8 @@ impl Plan {
     }
 
     fn prompt_table(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let header = [
-            "prompt",
-            "TTFT",
-            "TPOT",
-            "time in prefill",
-            "attention in prefill",
-            "prefill bound by",
-            "decode bound by",
-        ];
+        let header =
+            ["prompt", "TTFT", "TPOT", "prefill share", "attention share", "prefill bound by", "decode bound by"];
         let rows: Vec<[String; 7]> = self
             .by_prompt
             .iter()
@@ -217,7 +225,7 @@ impl Plan {
     }
 
     fn batch_table(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let header = ["batch", "TPOT", "all together", "FLOP/byte", "bound by", "fits"];
+        let header = ["batch", "TPOT", "throughput", "FLOP/byte", "bound by", "fits"];
         let rows: Vec<[String; 6]> = self
             .by_batch
             .iter()

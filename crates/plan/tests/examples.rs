@@ -198,7 +198,9 @@ fn the_answers_come_first() {
         "fits?              yes: 14 GB of weights in 80 GB",
         "how fast?          first token after 47 ms, then one each 7.1 ms (141 tok/s)",
         "what limits?       decode, 97 % of the answer's time (prefill is bound by compute, decode by memory)",
-        "a token: 14 GFLOP in the weights; floor of its decode 7.0 ms",
+        "per token: 14 GFLOP in the weights; floor of its decode 7.0 ms",
+        "7b on 312 TFLOP/s, 2 TB/s: bf16 weights, bf16 KV cache",
+        "by the given peaks, assumed 100 % efficient",
     ] {
         assert!(text.contains(line), "{line:?} is not in\n{text}");
     }

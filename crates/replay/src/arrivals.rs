@@ -28,7 +28,7 @@ pub fn past(recording: Recording) -> Result<Past, RecordingError> {
             ledger.admit(request);
             log.admitted(request);
         }
-        Told::Step(record) => {
+        Told::Step(record, _) => {
             ledger.step(record, None, &mut |_| {});
             log.step(record);
         }

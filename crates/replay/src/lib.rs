@@ -3,6 +3,7 @@
 //! ```text
 //! FILE --read--> entries --replay---> the production scheduler, at the recorded times --> the same steps, or where they differ
 //!                   |      \-compute-> the production engine without a thread --> the same tokens too
+//!                   |\-trace--> lanes, phases, owners and arrows, for ui.perfetto.dev
 //!                   v
 //!                 past --whatif--> the production scheduler on an imagined machine --> what would have been
 //! ```
@@ -14,7 +15,9 @@ mod arrivals;
 mod compute;
 mod read;
 mod replay;
+mod trace;
 mod whatif;
+mod without;
 
 pub use arrivals::past;
 pub use compute::{ReplayError, replay_with_model};
@@ -22,4 +25,6 @@ pub use engine::past::Past;
 pub use read::{Recording, RecordingError};
 pub use replay::{Difference, Replayed, Told, replay};
 pub use sim::report::Spread;
+pub use trace::{TraceWriter, Traced, TracingError, trace};
 pub use whatif::{Changes, Course, Figures, Watcher, WhatIfAnswer, WhatIfError, watch, what_if};
+pub use without::{AnswerFigures, AnswerWithout, without};

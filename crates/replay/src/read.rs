@@ -129,7 +129,7 @@ impl Recording {
             return Err(wrong("the file is empty".into()));
         }
         let value: serde_json::Value =
-            serde_json::from_slice(&first).map_err(|_| wrong("its first line is no JSON".into()))?;
+            serde_json::from_slice(&first).map_err(|_| wrong("its first line is not JSON".into()))?;
         let version = value.get("twostroke_recording").and_then(serde_json::Value::as_u64);
         match version {
             Some(VERSION) => {}

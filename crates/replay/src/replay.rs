@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use engine::recording::{AdmitEntry, Entry, StepEntry};
 use scheduler::{
-    Event, Nanos, Priority, Request, RequestId, RowOutput, Rows, Scheduler, Sequence, Step, StepOutput, StepRecord,
-    StopRules, Targets, TokenId,
+    CostModel, Event, Nanos, Priority, Request, RequestId, RowOutput, Rows, Scheduler, Sequence, Step, StepOutput,
+    StepRecord, StopRules, Targets, TokenId,
 };
 
 use crate::read::{Recording, RecordingError};
@@ -117,8 +117,8 @@ pub enum Told<'a> {
     Admitted(&'a Request),
     /// A request has all of its answers, was cancelled, or failed.
     Ended(RequestId),
-    /// A step was the same. Told before the ends that came of it.
-    Step(&'a StepRecord),
+    /// A step was the same, and what predicts the next one. Told before the ends that came of it.
+    Step(&'a StepRecord, Option<&'a CostModel>),
 }
 
 /// In the place of an answer's tokens: it is complete.
@@ -236,6 +236,7 @@ impl Replaying {
             self.output.rows.extend((0..samples).map(|sample| RowOutput { seq, token: token(sample) }));
         }
         self.output.failed.clone_from(&failed);
+        self.output.stolen = recorded.stolen();
         for &id in &failed {
             if self.open.remove(&id.0).is_none() {
                 return Err(recording.wrong(format!("there is no open request {}", id.0)));
@@ -249,7 +250,7 @@ impl Replaying {
             let what = differences(recorded, &replayed);
             return Ok(Some(Difference { line: 0, step: Some(recorded.n), what }));
         }
-        tell(Told::Step(&self.record));
+        tell(Told::Step(&self.record, self.scheduler.cost_model()));
         failed.into_iter().for_each(|id| tell(Told::Ended(id)));
         for event in std::mem::take(&mut self.events) {
             self.note(&event, tell);

@@ -14,12 +14,14 @@
 //! several answers of one request are as many requests, and requests that ended without a token are left out.
 
 use std::fmt;
+use std::sync::Arc;
 
-use engine::past::{Past, PastStep};
+use engine::past::{Past, PastAnswer, PastStep};
 use scheduler::cost::Knot;
-use scheduler::{CostModel, Limits, LimitsError, Nanos, StepRecord, Targets, Work};
+use scheduler::{CostModel, Limits, LimitsError, Nanos, RequestId, StepRecord, Targets, Work};
+use sim::Report;
 use sim::report::{Outcome, Spread};
-use sim::{Arrival, Fleet, Instance, Machine, Observer, Pace, Workload};
+use sim::{Arrival, Fleet, Instance, Observer, Pace, StepTimes, Workload};
 
 use crate::arrivals;
 
@@ -45,7 +47,7 @@ pub struct Changes {
 }
 
 impl Changes {
-    fn limits(&self, limits: &Limits) -> Limits {
+    pub(crate) fn limits(&self, limits: &Limits) -> Limits {
         let rows = self.max_num_batched_tokens.unwrap_or(limits.max_num_batched_tokens);
         // A chunk that was as large as a step still is.
         let whole = limits.max_prefill_chunk >= limits.max_num_batched_tokens;
@@ -102,7 +104,7 @@ pub struct WhatIfAnswer {
 /// Why there is no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WhatIfError {
-    /// Nothing to ask about.
+    /// Nothing, or nobody, to ask about.
     #[error("no request was answered in that time")]
     Nothing,
     /// Changes that do not go together.
@@ -148,29 +150,15 @@ pub fn what_if(past: &Past, changes: &Changes) -> Result<WhatIfAnswer, WhatIfErr
 
 /// The same, for one who wants to see the steps. In these, requests are numbered by arrival.
 pub fn watch(past: &Past, changes: &Changes, watcher: &mut Watcher<'_>) -> Result<WhatIfAnswer, WhatIfError> {
-    let mut stories: Vec<(Arrival, Outcome)> = past.answers.iter().map(|answer| arrivals::story(answer)).collect();
-    stories.sort_by_key(|(arrival, _)| arrival.at);
-    let first = stories.first().map(|(arrival, _)| arrival.at).ok_or(WhatIfError::Nothing)?;
-    let asked: Vec<Targets> = stories.iter().map(|(arrival, _)| changes.targets(arrival.targets)).collect();
+    let stage = Stage::of(past)?;
+    let asked: Vec<Targets> = stage.stories.iter().map(|(_, arrival, _)| changes.targets(arrival.targets)).collect();
     let recorded = {
-        let outcomes: Vec<Outcome> = stories.iter().map(|(_, outcome)| *outcome).collect();
+        let outcomes: Vec<Outcome> = stage.stories.iter().map(|(_, _, outcome)| *outcome).collect();
         figures(&outcomes, &asked, past.preemptions)
     };
-    let machine = machine(past, first);
-    let belief = past.cost.as_ref().unwrap_or(&machine.mixed);
     let mut simulate = |course, limits: Limits, believes: bool, targets: &dyn Fn(&Arrival) -> Targets| {
-        let arrivals = stories.iter().map(|(arrival, _)| Arrival {
-            at: arrival.at.since(first),
-            targets: targets(arrival),
-            ..arrival.clone()
-        });
-        let workload = Workload { name: String::new(), arrivals: arrivals.collect() };
-        let instance = Instance { limits, belief: believes.then(|| belief.clone()), machine: machine.clone() };
-        let mut watched = Watched { course, watcher: &mut *watcher, goes_on: true };
-        let report = sim::simulate(&workload, &Fleet::of(1, &instance), &mut watched)?;
-        if !watched.goes_on {
-            return Err(WhatIfError::TooLong);
-        }
+        let play = Play { course, limits, believes, targets, without: &[] };
+        let report = stage.play(&play, watcher)?;
         Ok::<Figures, WhatIfError>(figures(&report.outcomes, &asked, report.preemptions as usize))
     };
     let believed = past.cost.is_some();
@@ -184,6 +172,55 @@ pub fn watch(past: &Past, changes: &Changes, watcher: &mut Watcher<'_>) -> Resul
             changes.targets(arrival.targets)
         })?,
     })
+}
+
+/// A past as the simulator takes it.
+pub(crate) struct Stage<'a> {
+    /// By arrival.
+    pub(crate) stories: Vec<(RequestId, Arrival, Outcome)>,
+    first: Nanos,
+    machine: StepTimes,
+    belief: Option<&'a CostModel>,
+}
+
+/// One course of it.
+pub(crate) struct Play<'a> {
+    pub(crate) course: Course,
+    pub(crate) limits: Limits,
+    /// Whether the scheduler predicts its steps.
+    pub(crate) believes: bool,
+    pub(crate) targets: &'a dyn Fn(&Arrival) -> Targets,
+    /// Requests that never come.
+    pub(crate) without: &'a [RequestId],
+}
+
+impl Stage<'_> {
+    pub(crate) fn of(past: &Past) -> Result<Stage<'_>, WhatIfError> {
+        let story = |answer: &Arc<PastAnswer>| {
+            let (arrival, outcome) = arrivals::story(answer);
+            (answer.request.id, arrival, outcome)
+        };
+        let mut stories: Vec<(RequestId, Arrival, Outcome)> = past.answers.iter().map(story).collect();
+        stories.sort_by_key(|(_, arrival, _)| arrival.at);
+        let first = stories.first().map(|(_, arrival, _)| arrival.at).ok_or(WhatIfError::Nothing)?;
+        Ok(Stage { stories, first, machine: machine(past, first), belief: past.cost.as_ref() })
+    }
+
+    /// Outcomes are in the order of the stories, those left out.
+    pub(crate) fn play(&self, play: &Play<'_>, watcher: &mut Watcher<'_>) -> Result<Report, WhatIfError> {
+        let comes = self.stories.iter().filter(|(id, ..)| !play.without.contains(id));
+        let arrivals = comes.map(|(_, arrival, _)| Arrival {
+            at: arrival.at.since(self.first),
+            targets: (play.targets)(arrival),
+            ..arrival.clone()
+        });
+        let workload = Workload { name: String::new(), arrivals: arrivals.collect() };
+        let belief = play.believes.then(|| self.belief.unwrap_or(&self.machine.mixed).clone());
+        let instance = Instance { limits: play.limits.clone(), belief, machine: self.machine.clone() };
+        let mut watched = Watched { course: play.course, watcher, goes_on: true };
+        let report = sim::simulate(&workload, &Fleet::of(1, &instance), &mut watched)?;
+        if watched.goes_on { Ok(report) } else { Err(WhatIfError::TooLong) }
+    }
 }
 
 fn figures(outcomes: &[Outcome], targets: &[Targets], preemptions: usize) -> Figures {
@@ -208,7 +245,7 @@ fn figures(outcomes: &[Outcome], targets: &[Targets], preemptions: usize) -> Fig
 }
 
 /// The machine of that time, whose clock begins at `first`.
-fn machine(past: &Past, first: Nanos) -> Machine {
+fn machine(past: &Past, first: Nanos) -> StepTimes {
     let machine = undisturbed(past);
     let mut moments: Vec<(Nanos, f64)> = Vec::new();
     let mut free = Nanos(0);
@@ -223,17 +260,17 @@ fn machine(past: &Past, first: Nanos) -> Machine {
         free = Nanos(began.0 + took.0.max(1));
     }
     moments.push((free, 1.0));
-    Machine { pace: Pace::new(moments), ..machine }
+    StepTimes { pace: Pace::new(moments), ..machine }
 }
 
 /// How long steps took when nothing disturbed them: fitted to steps of decode alone, and to all others (steps that were
 /// disturbed hardly count in a fit). Where there are too few, the recorded model, or one for both.
-fn undisturbed(past: &Past) -> Machine {
+fn undisturbed(past: &Past) -> StepTimes {
     let steps = past.steps.iter().map(|step| (step.work, step.took));
     let (mixed, decode): (Vec<_>, Vec<_>) = steps.partition(|(work, _)| work.prefill_seqs > 0);
     let flat = || CostModel::new(vec![Knot { rows: 1, seconds: 1e-3 }], Default::default());
     let other = || past.cost.clone().or_else(|| fitted(&mixed)).or_else(|| fitted(&decode)).unwrap_or_else(flat);
-    Machine {
+    StepTimes {
         decode: fitted(&decode).unwrap_or_else(other),
         mixed: fitted(&mixed).unwrap_or_else(other),
         pace: Pace::default(),

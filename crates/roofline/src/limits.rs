@@ -13,7 +13,7 @@ use std::fmt;
 use kernels::limits::Limits;
 use kernels::{KvDtype, WeightClass};
 
-use crate::demands::PassWork;
+use crate::demands::{Demands, PassWork};
 
 /// What a machine can do at most with weights and keys of some class.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -22,18 +22,28 @@ pub struct Peaks {
     pub matrix: f64,
     /// Operations per second of rows against keys.
     pub attention: f64,
-    /// Bytes per second read from memory.
+    /// Bytes per second read from where the weights are.
     pub bandwidth: f64,
 }
 
 impl Peaks {
-    /// Of measured limits, those that hold for these classes.
-    pub fn of(limits: &Limits, weights: WeightClass, kv_dtype: KvDtype) -> Peaks {
-        let attention = match kv_dtype {
+    /// Of measured limits, those that hold for this model: for its classes, and for reading from memory or, where its
+    /// weights stay there, from the last cache.
+    pub fn of(limits: &Limits, demands: &Demands) -> Peaks {
+        let attention = match demands.kv_dtype {
             KvDtype::Bf16 => limits.bf16_flops,
             KvDtype::Int8 => limits.int8_ops,
         };
-        Peaks { matrix: peak(limits, weights), attention, bandwidth: limits.read_bandwidth }
+        let bandwidth = limits.bandwidth_for(demands.weight_bytes);
+        Peaks { matrix: peak(limits, demands.weights), attention, bandwidth }
+    }
+
+    /// The same, once a step has shown that they are higher: `work` took `seconds`, and what was reached is possible.
+    /// Where arithmetic of two kinds was faster than both limits together, nobody knows which was; both rise.
+    pub fn raised_by(&self, work: &PassWork, seconds: f64) -> Peaks {
+        let LimitShares { compute, memory } = LimitShares::within(work, seconds, self);
+        let (compute, memory) = (compute.max(1.0), memory.max(1.0));
+        Peaks { matrix: self.matrix * compute, attention: self.attention * compute, bandwidth: self.bandwidth * memory }
     }
 
     /// Seconds that the arithmetic takes at the peaks.
@@ -89,8 +99,8 @@ impl LimitShares {
     const OVERHEAD: f64 = 0.1;
 
     /// What `work` that took `seconds` had of both limits; zeros for no time.
-    pub fn of(work: &PassWork, seconds: f64, limits: &Limits, weights: WeightClass) -> LimitShares {
-        LimitShares::within(work, seconds, &Peaks::of(limits, weights, work.kv_dtype))
+    pub fn of(work: &PassWork, seconds: f64, limits: &Limits, demands: &Demands) -> LimitShares {
+        LimitShares::within(work, seconds, &Peaks::of(limits, demands))
     }
 
     /// The same, of peaks that are known otherwise.
@@ -131,11 +141,16 @@ fn share(ideal: f64, seconds: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use kernels::Certainty;
+
     use super::*;
+    use crate::ModelShape;
 
     fn limits() -> Limits {
         Limits {
             read_bandwidth: 20e9,
+            cache_bandwidth: 80e9,
+            cache_bytes: 32 << 20,
             int8_ops: 2e12,
             bf16_flops: 1e12,
             f32_flops: 1e11,
@@ -145,21 +160,53 @@ mod tests {
             fastest_int8_kind: "test",
             fastest_bf16_flops: 1e12,
             fastest_bf16_kind: "test",
+            certainty: [Certainty::kept(); 5],
         }
+    }
+
+    /// A model whose weights take so much.
+    fn model(weights: WeightClass, weight_bytes: usize) -> Demands {
+        let (_, shape) = ModelShape::known().next().expect("there are known models");
+        Demands { weight_bytes, ..shape.demands(weights, KvDtype::Bf16) }
     }
 
     #[test]
     fn work_is_judged_by_the_limit_that_binds_it() {
+        let [wide, narrow] = [WeightClass::Bf16, WeightClass::Int8].map(|class| model(class, 1 << 30));
         let work = PassWork { matrix_flops: 1e12, attention_flops: 1e12, kv_dtype: KvDtype::Bf16, bytes: 20e9 };
-        let bf16 = LimitShares::of(&work, 4.0, &limits(), WeightClass::Bf16);
+        let bf16 = LimitShares::of(&work, 4.0, &limits(), &wide);
         assert_eq!((bf16.compute, bf16.memory, bf16.bound()), (0.5, 0.25, Bound::Compute));
         // int8 matrices run at their own peak, attention stays bf16.
-        let int8 = LimitShares::of(&work, 4.0, &limits(), WeightClass::Int8);
+        let int8 = LimitShares::of(&work, 4.0, &limits(), &narrow);
         assert_eq!((int8.compute, int8.memory), (0.375, 0.25));
         let decode = PassWork { matrix_flops: 1e9, attention_flops: 0.0, kv_dtype: KvDtype::Bf16, bytes: 20e9 };
-        assert_eq!(LimitShares::of(&decode, 2.0, &limits(), WeightClass::Bf16).bound(), Bound::Memory);
-        let slow = LimitShares::of(&decode, 100.0, &limits(), WeightClass::Bf16);
+        assert_eq!(LimitShares::of(&decode, 2.0, &limits(), &wide).bound(), Bound::Memory);
+        let slow = LimitShares::of(&decode, 100.0, &limits(), &wide);
         assert_eq!((slow.bound(), slow.roofline()), (Bound::Overhead, Bound::Memory));
-        assert_eq!(LimitShares::of(&decode, 0.0, &limits(), WeightClass::Bf16).of_limit(), 0.0);
+        assert_eq!(LimitShares::of(&decode, 0.0, &limits(), &wide).of_limit(), 0.0);
+    }
+
+    #[test]
+    fn weights_that_fit_the_last_cache_are_held_against_it() {
+        for (bytes, bandwidth) in [(8 << 20, 80e9), (32 << 20, 80e9), ((32 << 20) + 1, 20e9), (1 << 30, 20e9)] {
+            assert_eq!(Peaks::of(&limits(), &model(WeightClass::Bf16, bytes)).bandwidth, bandwidth, "{bytes}");
+        }
+        let unknown = Limits { cache_bytes: 0, ..limits() };
+        assert_eq!(Peaks::of(&unknown, &model(WeightClass::Bf16, 1)).bandwidth, 20e9);
+    }
+
+    #[test]
+    fn what_was_reached_is_possible() {
+        let peaks = Peaks::of(&limits(), &model(WeightClass::Int8, 1 << 30));
+        let work = PassWork { matrix_flops: 4e12, attention_flops: 1e12, kv_dtype: KvDtype::Bf16, bytes: 40e9 };
+        // Compute takes 3 s at the peaks and reading 2 s.
+        assert_eq!(peaks.raised_by(&work, 3.0), peaks);
+        for (seconds, compute, memory) in [(2.5, 1.2, 1.0), (1.0, 3.0, 2.0)] {
+            let raised = peaks.raised_by(&work, seconds);
+            let rose = |after: f64, before: f64| (after / before * 1e9).round() / 1e9;
+            assert_eq!((rose(raised.matrix, peaks.matrix), rose(raised.bandwidth, peaks.bandwidth)), (compute, memory));
+            assert!(LimitShares::within(&work, seconds, &raised).of_limit() <= 1.0 + 1e-12);
+        }
+        assert_eq!(peaks.raised_by(&work, 0.0), peaks, "no time is no measurement");
     }
 }

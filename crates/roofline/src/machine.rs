@@ -15,9 +15,10 @@
 //! A step's overhead on a GPU is what the measured steps of vLLM 0.19 take beyond their layers: about a millisecond
 //! (docs/performance.md, section Simulator).
 
-use kernels::limits::Limits;
+use kernels::limits::{Doubt, Limits};
 use kernels::{KvDtype, WeightClass};
 
+use crate::demands::{Demands, PassWork};
 use crate::limits::Peaks;
 
 /// Rows of a pass over a prompt on a machine whose engine is not known: what the simulator takes.
@@ -42,6 +43,8 @@ pub struct Machine {
     pub int8_ops: f64,
     /// Bytes per second from memory.
     pub bandwidth: f64,
+    /// What its last level of cache holds and how fast it is; `None`: weights come from memory.
+    pub cache: Option<Cache>,
     /// Share of the peak that a long prompt reaches.
     pub flops_share: f64,
     /// Share of the bandwidth that decode reaches.
@@ -54,6 +57,17 @@ pub struct Machine {
     pub rows: usize,
     /// Where the figures come from.
     pub basis: Basis,
+    /// Why they are not sure, if they were measured and are not.
+    pub doubt: Option<Doubt>,
+}
+
+/// The last level of a machine's cache.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Cache {
+    /// Bytes that it holds.
+    pub bytes: usize,
+    /// Bytes per second.
+    pub bandwidth: f64,
 }
 
 /// Where a machine's figures come from.
@@ -73,9 +87,9 @@ impl Basis {
     /// In words.
     pub fn words(self) -> &'static str {
         match self {
-            Basis::Preset => "the vendor's peaks and the shares of them that engines reach",
-            Basis::Given => "the given figures, all of them reached",
-            Basis::Limits => "limits measured here and the shares of them that this engine reaches",
+            Basis::Preset => "the vendor's peaks and the efficiency that engines reach",
+            Basis::Given => "the given peaks, assumed 100 % efficient",
+            Basis::Limits => "limits measured here and the efficiency that this engine reaches",
             Basis::Steps => "steps of this model measured here",
         }
     }
@@ -105,6 +119,8 @@ impl Machine {
             memory,
             rows: ROWS,
             basis: Basis::Given,
+            cache: None,
+            doubt: None,
         }
     }
 
@@ -128,6 +144,8 @@ impl Machine {
             memory,
             rows: ROWS_HERE,
             basis: Basis::Limits,
+            cache: Some(Cache { bytes: limits.cache_bytes, bandwidth: limits.cache_bandwidth }),
+            doubt: limits.doubt(),
         }
     }
 
@@ -139,23 +157,39 @@ impl Machine {
             bf16_flops: self.bf16_flops * n,
             int8_ops: self.int8_ops * n,
             bandwidth: self.bandwidth * n,
+            cache: self.cache.map(|cache| Cache { bytes: cache.bytes * count, bandwidth: cache.bandwidth * n }),
             memory: self.memory.map(|memory| memory * n),
             ..self
         }
     }
 
-    /// What it can do at most with weights and keys of these classes.
-    pub fn peaks(&self, weights: WeightClass, kv_dtype: KvDtype) -> Peaks {
+    /// What it can do at most with this model: for its classes, and for reading from where its weights are.
+    pub fn peaks(&self, demands: &Demands) -> Peaks {
+        let cache = self.cache.filter(|cache| demands.weight_bytes <= cache.bytes);
         Peaks {
-            matrix: if weights == WeightClass::Bf16 { self.bf16_flops } else { self.int8_ops },
-            attention: if kv_dtype == KvDtype::Bf16 { self.bf16_flops } else { self.int8_ops },
-            bandwidth: self.bandwidth,
+            matrix: if demands.weights == WeightClass::Bf16 { self.bf16_flops } else { self.int8_ops },
+            attention: if demands.kv_dtype == KvDtype::Bf16 { self.bf16_flops } else { self.int8_ops },
+            bandwidth: cache.map_or(self.bandwidth, |cache| cache.bandwidth),
+        }
+    }
+
+    /// The same machine, once a step of this model has shown that it can do more: see [`Peaks::raised_by`].
+    pub fn raised_by(self, demands: &Demands, work: &PassWork, seconds: f64) -> Machine {
+        let known = self.peaks(demands);
+        let raised = known.raised_by(work, seconds);
+        let (compute, memory) = (raised.matrix / known.matrix, raised.bandwidth / known.bandwidth);
+        Machine {
+            bf16_flops: self.bf16_flops * compute,
+            int8_ops: self.int8_ops * compute,
+            bandwidth: self.bandwidth * memory,
+            cache: self.cache.map(|cache| Cache { bandwidth: cache.bandwidth * memory, ..cache }),
+            ..self
         }
     }
 
     /// Of the peaks, what is reached.
-    pub fn reached(&self, weights: WeightClass, kv_dtype: KvDtype) -> Peaks {
-        let Peaks { matrix, attention, bandwidth } = self.peaks(weights, kv_dtype);
+    pub fn reached(&self, demands: &Demands) -> Peaks {
+        let Peaks { matrix, attention, bandwidth } = self.peaks(demands);
         Peaks {
             matrix: matrix * self.flops_share,
             attention: attention * self.flops_share,
@@ -202,6 +236,8 @@ impl Known {
             memory: Some(self.memory),
             rows: ROWS,
             basis: Basis::Preset,
+            cache: None,
+            doubt: None,
         }
     }
 }

@@ -139,6 +139,12 @@ const SWEEPS: usize = 20_000;
 const CONVERGED: f64 = 1e-7;
 /// Weight of a step in the correction: half of a lasting change of speed is learned in about five steps.
 const DRIFT_WEIGHT: f64 = 0.125;
+/// Below this share of its prediction a step is no noise: nothing makes a step shorter. The model is of a busy machine,
+/// and half of what is wrong goes at once.
+const FAR_BELOW: f64 = 0.5;
+const FAR_WEIGHT: f64 = 0.5;
+/// A chunk that is less of its step than this says little, however far it is off.
+const FAR_SHARE: f64 = 0.5;
 /// A step that took longer than this multiple of its prediction was interrupted by something else; it counts as this.
 const DRIFT_MOST: f64 = 4.0;
 /// No machine is so much slower or faster than it was: a clock that stands still must not teach that steps are free.
@@ -263,7 +269,8 @@ impl CostModel {
             };
             if expected > 0.0 {
                 let ratio = (took / expected).clamp(1.0 / DRIFT_MOST, DRIFT_MOST);
-                let weight = DRIFT_WEIGHT * expected / predicted;
+                let is_far = ratio < FAR_BELOW && expected > predicted * FAR_SHARE;
+                let weight = if is_far { FAR_WEIGHT } else { DRIFT_WEIGHT } * expected / predicted;
                 let drift = &mut self.drift[which];
                 *drift = (*drift * (1.0 + weight * (ratio - 1.0))).clamp(1.0 / DRIFT_RANGE, DRIFT_RANGE);
             }

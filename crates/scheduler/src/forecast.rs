@@ -75,6 +75,12 @@ impl Pace {
         Pace { rows, row: whole.total() / rows as f64, pair, step: with(1).total() }
     }
 
+    /// On a machine that does other things besides.
+    fn slower(self, times: f64) -> Pace {
+        let Pace { rows, row, pair, step } = self;
+        Pace { rows, row: row * times, pair: pair * times, step: step * times }
+    }
+
     /// Seconds for `len` rows from position `start`.
     fn seconds(&self, start: usize, len: usize) -> f64 {
         let (start, len) = (start as f64, len as f64);
@@ -136,7 +142,9 @@ impl Scheduler {
         }
         let limits = self.limits();
         let most = limits.max_num_batched_tokens.saturating_sub(decode.rows()).min(limits.max_prefill_chunk).max(1);
-        forecast.pace = Pace::of(cost, &decode, bound, most);
+        let slowdown = self.policy.share.slowdown();
+        let bound = bound.map(|bound| Nanos((bound.0 as f64 / slowdown) as u64));
+        forecast.pace = Pace::of(cost, &decode, bound, most).slower(slowdown);
         let started = self.state.running.iter().map(|&(_, id)| id);
         for seq in started
             .chain(self.state.queue.iter())

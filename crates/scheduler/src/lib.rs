@@ -23,6 +23,7 @@ pub mod time;
 mod decode;
 mod fairness;
 mod forecast;
+mod holders;
 mod invariants;
 mod limits;
 mod pace;
@@ -40,7 +41,8 @@ pub use request::{AdmitError, FinishReason, Priority, Request, RequestId, StopRu
 pub use scheduler::{BlockUse, Completed, PrefixStats, Scheduler};
 pub use sequence::{Phase, SeqId, Sequence};
 pub use step::{
-    BlockCopy, BlockLoad, Blocked, Event, Preempted, RecordRow, RowOutput, Rows, Step, StepId, StepOutput, StepRecord,
+    BlockCopy, BlockLoad, Blocked, Event, Holder, Preempted, RecordRow, RowOutput, Rows, Step, StepId, StepOutput,
+    StepRecord, Stolen,
 };
 pub use swap::{PreemptionMode, SwapDecision, SwapReason, Transfer};
 pub use time::Nanos;

@@ -9,11 +9,15 @@ use crate::state::State;
 use crate::swap::{self, GivenUp, SwapDecision, TierHits, Transfer, TransferTimes};
 use crate::{CostModel, Nanos, StepRecord, Tier};
 
+/// Weight of a step in the mean of what the machine takes: about the last thirty count.
+const STOLEN_WEIGHT: f64 = 1.0 / 16.0;
+
 /// Predictions, and the patience of the oldest prompt.
 #[derive(Default)]
 pub(crate) struct Policy {
     /// Predicts steps; with it, targets are heeded.
     pub(crate) cost: Option<CostModel>,
+    pub(crate) share: MachineShare,
     pub(crate) transfer_times: TransferTimes,
     pub(crate) patience: Patience,
 }
@@ -28,11 +32,13 @@ impl Policy {
         Nanos(cost.step_time(&record.work).0 + (saves + loads) as u64)
     }
 
-    /// How long the step planned at `now` may take so that every running stream meets its target.
+    /// How long the step planned at `now` may take, by itself, so that every running stream meets its target: the
+    /// machine will take its part besides.
     pub(crate) fn step_bound(&self, state: &State, now: Nanos) -> Option<Nanos> {
         self.cost.as_ref()?;
         let computing = state.running().filter(|seq| !seq.is_loading());
-        computing.filter_map(|seq| pace::allowance(seq, now)).min()
+        let bound = computing.filter_map(|seq| pace::allowance(seq, now)).min()?;
+        Some(Nanos((bound.0 as f64 / self.share.slowdown()) as u64))
     }
 
     /// What becomes of blocks that are given up.
@@ -46,10 +52,52 @@ impl Policy {
         swap::is_worth_loading(hits, &self.transfer_times, self.cost.as_ref())
     }
 
-    /// A step is over, for which the machine was free when it `began`: the cost model learns what it took.
-    pub(crate) fn learn(&mut self, record: &StepRecord, began: Nanos) {
+    /// A step is over: the cost model learns what it took. Not what the
+    /// machine did for others meanwhile: that says nothing about the next step, and a model that learned it would call
+    /// the next theft its own.
+    pub(crate) fn learn(&mut self, record: &StepRecord) {
+        self.share.observe(record.undisturbed(), record.stolen.during);
         if let Some(cost) = &mut self.cost {
-            cost.observe(&record.work, record.completed_at.since(began).since(record.transfers_took));
+            cost.observe(&record.work, record.undisturbed().since(record.transfers_took));
         }
+    }
+}
+
+/// What part of a step's time the machine takes at present, and so how much longer than by themselves steps last. The
+/// cost model says what a step takes; this is beside it, because it follows the neighbours and not the work.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct MachineShare {
+    /// Means over the last steps, nanoseconds: what they took by themselves, and what was taken besides.
+    own: f64,
+    stolen: f64,
+}
+
+impl MachineShare {
+    fn observe(&mut self, own: Nanos, stolen: Nanos) {
+        self.own += (own.0 as f64 - self.own) * STOLEN_WEIGHT;
+        self.stolen += (stolen.0 as f64 - self.stolen) * STOLEN_WEIGHT;
+    }
+
+    /// At least 1, which is a machine that runs nothing else.
+    pub(crate) fn slowdown(&self) -> f64 {
+        if self.own > 0.0 { 1.0 + self.stolen / self.own } else { 1.0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_last_longer_while_the_machine_takes_its_part() {
+        let mut share = MachineShare::default();
+        assert_eq!(share.slowdown(), 1.0);
+        (0..100).for_each(|_| share.observe(Nanos(300), Nanos(0)));
+        assert_eq!(share.slowdown(), 1.0);
+        // Every tenth step loses three milliseconds.
+        (0..1000).for_each(|at| share.observe(Nanos(300_000), Nanos(if at % 10 == 0 { 3_000_000 } else { 0 })));
+        assert!((1.6..2.5).contains(&share.slowdown()), "{share:?}");
+        (0..200).for_each(|_| share.observe(Nanos(300_000), Nanos(0)));
+        assert!(share.slowdown() < 1.0001, "{share:?}");
     }
 }

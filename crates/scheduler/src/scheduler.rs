@@ -65,16 +65,11 @@ pub struct Completed {
     pub record: StepRecord,
 }
 
-/// Steps that may be in flight together. The engine computes what it plans before it plans again.
-const MOST_IN_FLIGHT: usize = 1;
-
 /// A step between its plan and its results.
 #[derive(Default)]
 pub(crate) struct InFlight {
     pub(crate) id: StepId,
     pub(crate) rows: Vec<Rows>,
-    /// When the machine was free for it: when it was planned, or when the one before it completed.
-    began: Nanos,
     /// Its entry in the log, so far.
     record: StepRecord,
 }
@@ -103,11 +98,11 @@ impl Plan {
     fn new(limits: &Limits) -> Plan {
         Plan {
             next_step: StepId(0),
-            in_flight: VecDeque::with_capacity(MOST_IN_FLIGHT),
-            most_in_flight: MOST_IN_FLIGHT,
+            in_flight: VecDeque::with_capacity(1),
+            most_in_flight: 1,
             has_rows: false,
             rows: Vec::with_capacity(limits.max_num_seqs),
-            spare: Vec::with_capacity(MOST_IN_FLIGHT),
+            spare: Vec::with_capacity(1),
             record: StepRecord::default(),
             hits: Vec::new(),
             started: Vec::with_capacity(limits.max_num_seqs),
@@ -118,7 +113,7 @@ impl Plan {
     /// The step at hand has rows: it is the last in the queue now.
     fn launch(&mut self) {
         let mut step = self.spare.pop().unwrap_or_default();
-        (step.id, step.began) = (self.record.step, self.record.scheduled_at);
+        step.id = self.record.step;
         core::mem::swap(&mut step.rows, &mut self.rows);
         core::mem::swap(&mut step.record, &mut self.record);
         self.in_flight.push_back(step);
@@ -173,8 +168,7 @@ impl Scheduler {
         self.state.pool.set_tiers(sizes);
     }
 
-    /// For tests, until an engine plans ahead: so many steps may be in flight together.
-    #[doc(hidden)]
+    /// So many steps may be in flight together; 1 unless said.
     pub fn set_steps_in_flight(&mut self, most: usize) {
         assert!(most > 0 && self.plan.in_flight.is_empty(), "while nothing is in flight");
         self.plan.most_in_flight = most;
@@ -249,7 +243,7 @@ impl Scheduler {
         self.state.pool.drain_saves(&mut step.saves);
         self.state.pool.spill_ahead(&mut step.spills);
         self.plan.record.step = step.id;
-        self.plan.record.scheduled_at = now;
+        (self.plan.record.scheduled_at, self.plan.record.began_at) = (now, now);
         self.plan.record.copied_blocks = step.copies.len();
         self.plan.record.taken_blocks = (self.state.pool.num_taken() - taken) as usize;
         self.plan.record.evicted_blocks = (self.state.pool.num_evicted() - evicted) as usize;
@@ -259,6 +253,7 @@ impl Scheduler {
         if self.state.queue.len() == 0 {
             self.plan.record.blocked = None;
         }
+        self.note_holders();
         self.plan.record.saved_blocks = step.saves.len();
         self.plan.record.spilled_blocks = step.spills.len();
         let loads_from = |tier| step.loads.iter().filter(|load| load.slot.tier == tier).count();
@@ -322,11 +317,12 @@ impl Scheduler {
         }
         assert_eq!(num_taken, output.rows.len(), "tokens of {:?}", output.step);
         step.record.completed_at = now;
-        self.policy.learn(&step.record, step.began);
+        step.record.stolen = output.stolen;
+        self.policy.learn(&step.record);
         core::mem::swap(record, &mut step.record);
         self.plan.recycle(step);
         if let Some(next) = self.plan.in_flight.front_mut() {
-            next.began = now;
+            next.record.began_at = now;
         }
     }
 
@@ -541,6 +537,11 @@ impl Scheduler {
             Some(step) if self.plan.has_rows => &step.record,
             _ => &self.plan.record,
         }
+    }
+
+    /// The log's entry of the oldest step in flight, but for its results.
+    pub fn completes_next(&self) -> Option<&StepRecord> {
+        self.plan.in_flight.front().map(|step| &step.record)
     }
 
     /// The oldest step in flight: the one that completes next.

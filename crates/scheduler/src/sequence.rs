@@ -13,6 +13,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::{Index, IndexMut};
 
+use crate::holders::Shared;
 use crate::kv::{BlockHash, BlockTable, ChainHasher, ContentName, blocks_for};
 use crate::{BlockId, FinishReason, Nanos, Priority, Request, RequestId, TokenId};
 
@@ -87,6 +88,8 @@ pub struct Sequence {
     pub(crate) first_lost: Option<usize>,
     /// Prefix hits since it got its blocks that no row has reported yet.
     pub(crate) cached_tokens: usize,
+    /// What it held of blocks that others hold too, when that was last counted.
+    pub(crate) shared: Shared,
     /// The most tokens that it ever had computed: rows below that are recompute.
     pub(crate) most_computed: usize,
     /// Where the output of the step that completes has its tokens.
@@ -117,6 +120,7 @@ impl Sequence {
             loads_in_flight: 0,
             first_lost: None,
             cached_tokens: 0,
+            shared: Shared::default(),
             most_computed: 0,
             output_row: None,
             chain: Vec::new(),
@@ -280,6 +284,7 @@ impl Sequence {
         self.status = Status::Waiting;
         self.num_computed = 0;
         self.cached_tokens = 0;
+        self.shared = Shared::default();
         self.first_lost = None;
         self.num_registered = 0;
         self.last_registered = None;

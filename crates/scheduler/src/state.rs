@@ -47,6 +47,8 @@ pub(crate) struct State {
     /// Loads that have not ended.
     pub(crate) loads: Vec<BlockLoad>,
     pub(crate) prefix_stats: PrefixStats,
+    /// [`BlockPool::num_sharings`] when sequences last counted what they share.
+    pub(crate) sharings_seen: Option<u64>,
     next_arrival: u64,
 }
 
@@ -63,6 +65,7 @@ impl State {
             shares: Shares::default(),
             loads: Vec::new(),
             prefix_stats: PrefixStats::default(),
+            sharings_seen: None,
             next_arrival: 0,
             limits,
         }

@@ -111,6 +111,16 @@ pub struct RowOutput {
     pub token: TokenId,
 }
 
+/// Time in which threads that compute were ready to run and the machine ran others: busy neighbours, a hypervisor.
+/// Whoever measures it says no more than what passed; where nobody can, it is zero, and that time is the requests' own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stolen {
+    /// Of the time between the end of the step before and this one's plan.
+    pub before: Nanos,
+    /// Of the step's own time.
+    pub during: Nanos,
+}
+
 /// What came of a step.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StepOutput {
@@ -122,6 +132,8 @@ pub struct StepOutput {
     /// Requests with rows that could not be computed, or gave no numbers. They end here, as by
     /// [`crate::Scheduler::abort`], and the step's record says that nothing was sampled from their rows. Others' stand.
     pub failed: Vec<RequestId>,
+    /// What the machine took of its time.
+    pub stolen: Stolen,
 }
 
 /// What a client may learn.
@@ -177,6 +189,15 @@ pub struct RecordRow {
     pub cached_tokens: usize,
 }
 
+/// One that holds what the first in line waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// Whose sequence; of a request with several answers there are several.
+    pub request: RequestId,
+    /// Seats, or parts of blocks: what matters is the share of all.
+    pub held: u64,
+}
+
 /// Who gave up its blocks in a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Preempted {
@@ -195,6 +216,8 @@ pub struct StepRecord {
     pub step: StepId,
     /// When the plan was asked for.
     pub scheduled_at: Nanos,
+    /// When the machine was free for it: when it was planned, or when the step before it completed.
+    pub began_at: Nanos,
     /// When its output came back.
     pub completed_at: Nanos,
     /// Rows of decode.
@@ -227,10 +250,14 @@ pub struct StepRecord {
     pub waiting_tokens: usize,
     /// Why those that wait do; `None` if nobody does.
     pub blocked: Option<Blocked>,
+    /// Where that is blocks or seats: who holds them after planning.
+    pub holders: Vec<Holder>,
     /// What the step had to do.
     pub work: Work,
     /// How long the cost model said that it would take; zero without one.
     pub predicted: Nanos,
+    /// What the machine took of its time, and of the time before it.
+    pub stolen: Stolen,
 }
 
 impl StepRecord {
@@ -239,12 +266,14 @@ impl StepRecord {
         self.decode.clear();
         self.prefill.clear();
         self.preempted.clear();
+        self.holders.clear();
         self.completed_at = Nanos::default();
         self.blocked = None;
         self.recomputed_rows = 0;
         self.transfers_took = Nanos::default();
         self.work = Work::default();
         self.predicted = Nanos::default();
+        self.stolen = Stolen::default();
     }
 
     /// A request's rows failed: nothing was sampled from them.
@@ -253,8 +282,13 @@ impl StepRecord {
         rows.filter(|row| row.request == request).for_each(|row| row.samples = 0);
     }
 
-    /// How long it took, from the plan to its output.
+    /// How long it took, from when the machine was free for it to its output.
     pub fn took(&self) -> Nanos {
-        self.completed_at.since(self.scheduled_at)
+        self.completed_at.since(self.began_at)
+    }
+
+    /// How long it would have taken had the machine run nothing else meanwhile.
+    pub fn undisturbed(&self) -> Nanos {
+        self.took().since(self.stolen.during)
     }
 }

@@ -7,6 +7,11 @@ use scheduler::{
 
 #[test]
 fn a_steady_decode_step_allocates_nothing() {
+    // Nobody waits, or some wait for a seat.
+    [0, 20].into_iter().for_each(check);
+}
+
+fn check(waiting: u64) {
     let limits = Limits {
         block_size: 4, // small, so that blocks are taken, filled and registered all the time
         num_blocks: 4096,
@@ -21,7 +26,7 @@ fn a_steady_decode_step_allocates_nothing() {
         hash_key: [5; 32],
     };
     let mut scheduler = Scheduler::new(limits).expect("good limits");
-    for id in 0..28 {
+    for id in 0..28 + waiting {
         let request = Request {
             id: RequestId(id),
             prompt: (0..20).map(|token| token + id as u32 * 100).collect(),

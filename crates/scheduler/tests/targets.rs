@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use scheduler::cost::{Knot, Terms};
 use scheduler::{
-    CostModel, Limits, Nanos, Priority, Request, RequestId, RowOutput, Scheduler, Step, StepOutput, StopRules, Targets,
-    TokenId, Work,
+    CostModel, Limits, Nanos, Priority, Request, RequestId, RowOutput, Scheduler, Step, StepOutput, Stolen, StopRules,
+    Targets, TokenId, Work,
 };
 
 const MS: u64 = 1_000_000;
@@ -20,6 +20,8 @@ struct Engine {
     scheduler: Scheduler,
     machine: CostModel,
     now: Nanos,
+    /// Others take so much of every step.
+    stolen: Nanos,
 }
 
 fn limits() -> Limits {
@@ -61,7 +63,7 @@ impl Engine {
     fn with_limits(machine: CostModel, limits: Limits) -> Engine {
         let mut scheduler = Scheduler::new(limits).unwrap();
         scheduler.set_cost_model(Some(machine.clone()));
-        Engine { scheduler, machine, now: Nanos(0) }
+        Engine { scheduler, machine, now: Nanos(0), stolen: Nanos(0) }
     }
 
     fn admit(&mut self, id: u64, prompt: usize, ttft_ms: Option<u64>, tpot_ms: Option<u64>) {
@@ -100,10 +102,11 @@ impl Engine {
             work.add_decode(self.scheduler.sequence(row.seq).unwrap().num_tokens());
         }
         let took = self.machine.step_time(&work).0;
-        self.now.0 += took;
-        let output = StepOutput { step: step.id, rows: sampled.collect(), ..StepOutput::default() };
+        self.now.0 += took + self.stolen.0;
+        let stolen = Stolen { before: Nanos(0), during: self.stolen };
+        let output = StepOutput { step: step.id, rows: sampled.collect(), stolen, ..StepOutput::default() };
         let record = self.scheduler.complete(output, self.now).record;
-        assert_eq!(record.work, work);
+        assert_eq!((record.work, record.undisturbed()), (work, Nanos(took)));
         assert!(record.predicted.0.abs_diff(took) <= took / 1000, "{:?} predicted", record.predicted);
         self.scheduler.check_invariants();
         (step, took)
@@ -309,6 +312,43 @@ fn a_model_follows_a_machine_that_becomes_slower() {
     }
     let predicted = model.seconds(&work);
     assert!((predicted / 0.020 - 1.0).abs() < 0.02, "{predicted}");
+}
+
+#[test]
+fn a_model_of_a_busy_start_is_right_within_a_hundred_steps() {
+    let times = |factor: f64| {
+        let knots = [(1, 0.010), (64, 0.020), (512, 0.110)];
+        let terms = Terms { key: factor * 1e-7, pair: factor * 1e-8, ..Terms::default() };
+        let knots = knots.map(|(rows, seconds)| Knot { rows, seconds: factor * seconds });
+        CostModel::new(knots.to_vec(), terms)
+    };
+    let (truth, mut model) = (times(1.0), times(8.0));
+    // One step in eight reads a prompt, as a server's do.
+    let work = |index: usize| {
+        let mut work = Work::default();
+        (0..1 + index % 4).for_each(|row| work.add_decode(100 + row));
+        if index.is_multiple_of(8) {
+            work.add_chunk(0, 256, true);
+        }
+        work
+    };
+    for index in 0..100 {
+        model.observe(&work(index), truth.step_time(&work(index)));
+    }
+    for index in [1, 8] {
+        let off = model.seconds(&work(index)) / truth.seconds(&work(index));
+        assert!((0.95..1.25).contains(&off), "{index}: {off}");
+    }
+}
+
+#[test]
+fn a_model_does_not_learn_what_the_machine_took() {
+    let mut engine = Engine::new(machine());
+    engine.admit(1, 50, None, None);
+    engine.stolen = Nanos(30 * MS);
+    // Each step is checked to be predicted as if nothing were taken.
+    (0..200).for_each(|_| _ = engine.step());
+    assert_eq!(engine.scheduler.cost_model().unwrap().drift(), [1.0; 2]);
 }
 
 /// Whatever a broken clock said, the model is right again after some steps with a good one.

@@ -8,12 +8,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::body::Body;
 use axum::http::{HeaderMap, header};
+use engine::Observe;
 use engine::receipt::Basis;
-use engine::{DeviceLimits, Observe};
 use http_body_util::BodyExt;
 use tokio::sync::{OnceCell, Semaphore};
 
 use crate::ServerOptions;
+use crate::access::AccessLog;
 use crate::auth::{ApiKeys, HoldToken, Tenant};
 use crate::charge::AnswerMemory;
 use crate::error::ApiError;
@@ -43,7 +44,9 @@ pub(crate) struct App {
     pub(crate) site: Site,
     pub(crate) http: HttpMetrics,
     /// Which names answers were given.
-    pub(crate) registry: Registry,
+    pub(crate) registry: Arc<Registry>,
+    /// What is written down of requests that are over.
+    pub(crate) access: Arc<AccessLog>,
     /// Where spans go.
     pub(crate) exporter: Option<Arc<Exporter>>,
     /// Seconds since 1970 at the start.
@@ -53,14 +56,12 @@ pub(crate) struct App {
     /// What those bring who may hold the engine, and how long it stays held when they have left.
     pub(crate) hold_token: Option<HoldToken>,
     pub(crate) pause_limit: Duration,
-    /// What the machine can do at most.
-    pub(crate) limits: Option<DeviceLimits>,
-    /// The same for planning, with what runs here.
-    pub(crate) here: plan::Here,
     /// Seats of those who watch.
     pub(crate) readers: Arc<Semaphore>,
     /// Whose turn it is to simulate.
     pub(crate) simulations: Arc<Semaphore>,
+    /// Whose turn it is to have a trace written.
+    pub(crate) traces: Arc<Semaphore>,
     /// Nothing new is taken.
     pub(crate) draining: AtomicBool,
     /// Memory for answers that nobody has read yet.
@@ -76,22 +77,23 @@ pub(crate) struct App {
 impl App {
     pub(crate) fn new(engine: Arc<dyn Observe>, options: &ServerOptions, site: Site) -> App {
         let names = &options.served_model_names;
+        let registry = Arc::new(Registry::default());
         let models = if names.is_empty() { vec![engine.model().name.clone()] } else { names.clone() };
         App {
-            here: crate::plan::here(engine.model(), options.limits, &models[0]),
             models,
             keys: ApiKeys::new(&options.api_keys),
             site,
             http: HttpMetrics::default(),
-            registry: Registry::default(),
+            access: AccessLog::start(engine.clone(), registry.clone(), options.slow),
+            registry,
             exporter: options.otel.clone().map(|otel| Exporter::start(otel, engine.clone())),
             started: unix_seconds(),
             ui: options.ui,
             hold_token: options.hold_token.as_deref().map(HoldToken::new),
             pause_limit: options.pause_limit,
-            limits: options.limits,
             readers: Arc::new(Semaphore::new(MOST_READERS)),
             simulations: Arc::new(Semaphore::new(1)),
+            traces: Arc::new(Semaphore::new(1)),
             draining: AtomicBool::new(false),
             answers: AnswerMemory::new(ANSWER_BUDGET, options.api_keys.len() > 1),
             text: TextPool::new(options.text_workers, options.body_limit),

@@ -55,6 +55,13 @@ impl ApiKeys {
         tenant.is_none_or(|tenant| self.0.iter().any(|known| known.tenant == *tenant && known.may_be_urgent))
     }
 
+    /// The number of `tenant`'s key in the order in which keys were given, counted from 1: it names a key and does not
+    /// show it.
+    pub(crate) fn number(&self, tenant: Option<&Tenant>) -> Option<usize> {
+        let tenant = tenant?;
+        self.0.iter().position(|known| known.tenant == *tenant).map(|at| at + 1)
+    }
+
     /// Whose request this is: `Ok(None)` where no keys are asked for, `Err` for a missing or wrong one.
     pub(crate) fn tenant(&self, headers: &HeaderMap) -> Result<Option<Tenant>, WrongKey> {
         if self.0.is_empty() {
@@ -149,6 +156,7 @@ mod tests {
         let alpha = keys.tenant(&headers(&["Bearer alpha"])).unwrap();
         let beta = keys.tenant(&headers(&["bearer  beta "])).unwrap();
         assert!(alpha.is_some() && beta.is_some() && alpha != beta);
+        assert_eq!([alpha, beta, None].map(|tenant| keys.number(tenant.as_ref())), [Some(1), Some(2), None]);
         assert!(!keys.may_be_urgent(alpha.as_ref()) && keys.may_be_urgent(None));
         let keys = ApiKeys::new(&[ApiKey { may_be_urgent: true, ..ApiKey::from("alpha") }, "beta".into()]);
         assert!(keys.may_be_urgent(alpha.as_ref()) && !keys.may_be_urgent(beta.as_ref()));

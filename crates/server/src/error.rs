@@ -91,7 +91,7 @@ impl ApiError {
 
     /// 403: a name that is not this server's. It is not repeated: whoever asked knows it.
     pub(crate) fn unknown_host() -> ApiError {
-        let message = "The 'Host' of this request is no name that this server knows: ask by IP address or as localhost, or \
+        let message = "The 'Host' of this request is not a name that this server knows: ask by IP address or as localhost, or \
             start the server with --allowed-host NAME (or with keys, --api-key, which serve every name).";
         ApiError::forbidden("unknown_host", message)
     }
@@ -203,6 +203,12 @@ impl ApiError {
         ApiError::new(kind, Some("simulating"), "Another simulation is running: one at a time.")
     }
 
+    /// 503: one trace at a time.
+    pub(crate) fn tracing() -> ApiError {
+        let kind = Kind::Unavailable { retry_after_s: 2 };
+        ApiError::new(kind, Some("tracing"), "Another trace is being written: one at a time.")
+    }
+
     /// 503: served now, the request would miss its target.
     pub(crate) fn late(predicted: Duration, target: Duration, retry_after: Duration) -> ApiError {
         // Rounded up: who comes back a moment too early is refused again.
@@ -245,6 +251,15 @@ impl ApiError {
         self
     }
 
+    /// What a log says of it: the kind of fault and the field, and nothing that a client wrote at length.
+    pub(crate) fn in_short(&self) -> String {
+        let code = self.code.unwrap_or(if self.kind == Kind::BadRequest { "bad_request" } else { "error" });
+        match &self.param {
+            Some(param) => format!("{code}: {}", param.chars().take(64).collect::<String>()),
+            None => code.to_owned(),
+        }
+    }
+
     #[cfg(test)]
     pub(crate) fn message(&self) -> &str {
         &self.message
@@ -255,7 +270,8 @@ impl ApiError {
         self.param.as_deref()
     }
 
-    fn status(&self) -> StatusCode {
+    /// The status of its answer.
+    pub(crate) fn status(&self) -> StatusCode {
         match self.kind {
             Kind::BadRequest => StatusCode::BAD_REQUEST,
             Kind::Unauthorized => StatusCode::UNAUTHORIZED,

@@ -15,6 +15,7 @@
 //! A client that goes away cancels what it asked for, streaming or not: the handler is dropped, with it the engine's
 //! stream, and the blocks are free within one step.
 
+mod access;
 mod app;
 mod auth;
 mod charge;
@@ -24,15 +25,20 @@ mod json;
 mod listen;
 mod live;
 mod metrics;
+mod moment;
 mod openai;
 mod otel;
 mod plan;
+mod query;
+mod requests;
 mod routes;
 mod site;
 mod stop;
 mod text_pool;
 mod timeline;
 mod turns;
+mod why;
+mod without;
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -40,13 +46,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use engine::{DeviceLimits, Observe};
+use engine::Observe;
 
 use crate::app::App;
 use crate::listen::Listener;
 use crate::site::{Site, Told, Unusable};
 use crate::stop::Ending;
 
+pub use access::SlowOptions;
 pub use auth::ApiKey;
 pub use otel::OtelOptions;
 pub use routes::routes;
@@ -87,10 +94,10 @@ pub struct ServerOptions {
     pub hold_token: Option<String>,
     /// After the last of them has left: how long it stays held.
     pub pause_limit: Duration,
-    /// What the machine can do at most, for those who look; `None` where nobody measured it.
-    pub limits: Option<DeviceLimits>,
     /// Where spans of requests go; nowhere by default.
     pub otel: Option<OtelOptions>,
+    /// Which requests are worth a warning in the log.
+    pub slow: SlowOptions,
 }
 
 impl Default for ServerOptions {
@@ -109,8 +116,8 @@ impl Default for ServerOptions {
             ui: true,
             hold_token: None,
             pause_limit: Duration::from_secs(30),
-            limits: None,
             otel: None,
+            slow: SlowOptions::default(),
         }
     }
 }
@@ -229,8 +236,10 @@ impl Server {
             }
         }
         listener.close(LAST_WORDS).await;
+        // Both wait, so not on a thread that serves.
+        let access = app.access.clone();
+        let _ = tokio::task::spawn_blocking(move || access.finish(LAST_WORDS)).await;
         if let Some(exporter) = app.exporter.clone() {
-            // It waits, so not on a thread that serves.
             let _ = tokio::task::spawn_blocking(move || exporter.finish(LAST_WORDS)).await;
         }
     }

@@ -5,6 +5,7 @@
 //! GET /live/info                            what is served, and the limits of the machine
 //! GET /live/feed?after=STEP&kv=1                server-sent events, without end (live/feed.rs, live/events.rs)
 //! POST /live/pause, /live/step, /live/resume   hold the engine, one step, let go of it (live/hold.rs)
+//! GET /live/trace?seconds=10                the last steps as a trace for ui.perfetto.dev (live/trace.rs)
 //! GET /live/whatif?minutes=5&...            the last minutes with other settings (live/whatif.rs)
 //! ```
 //!
@@ -15,19 +16,22 @@
 //! | `step` | each step, in batches of 50 ms | `id`, `at` and `took` (ms), `predicted`; `decode` rows `{r, a, start}`, `prefill` rows `{r, a, start, len, samples, cached}`; `preempted` `{r, tokens, verdict}`; `waiting`, `waiting_tokens`, `blocked`; `blocks` `{used, taken, evicted, copied}`; `recomputed`; `flops`, `bytes` that it asked of the machine |
 //! | `kv` | with `kv=1`, every 50 ms while it changes, and after each step of a held engine | `step`, and with `full` all `blocks`, else those that `changed` as `[block, state]`; a state is 0 (free), 1 (nobody's, but a prefix that somebody may ask for) or `[r, holders]`: the first request that holds it, and how many sequences do |
 //! | `requests` | every 250 ms while it changes | `waiting` and `running`, at most 256 each: `{r, a, since, prompt_tokens}`, those that run with `computed` and `generated` |
-//! | `ended` | each request that is over | `r`, `at`, `ending` (stop, length, cancelled, error), `ttft_ms`, `tpot_ms`, `prompt_tokens`, `generated`, `cached` |
+//! | `ended` | each request that is over | `r`, `at`, `ending` (stop, length, cancelled, error), `arrived`, `queue_ms`, `ttft_ms`, `tpot_ms`, `longest_gap_ms`, `prompt_tokens`, `generated`, `cached` |
+//! | `history` | at the beginning, without `after` | `seconds`: for each of the last 15 minutes' seconds that had a step a row of the `columns`; percentiles to within an eighth |
 //! | `stats` | every 500 ms | gauges, counters and percentiles, see [`events::stats`] |
 //!
-//! Moments are milliseconds since the engine started. `r` is the id of an answer for the caller's own requests, and a
+//! Moments are milliseconds since the engine started; a `stats` says in `unix_ms` what a clock on the wall showed at its
+//! `at`. `r` is the id of an answer for the caller's own requests, and a
 //! number for those of others (`timeline.rs`). `id` counts steps since the start.
 //!
 //! Who reads slowly falls behind and goes on with the newest steps; the log keeps 4,096. A feed ends when the server
-//! drains. There are at most [`feed::MOST_READERS`] at once.
+//! drains. A reader who names no step begins with `history`, the last 256 ends and the last 512 steps. There are at most [`feed::MOST_READERS`] at once.
 
 pub(crate) mod events;
 pub(crate) mod feed;
 pub(crate) mod hold;
 pub(crate) mod page;
+pub(crate) mod trace;
 pub(crate) mod whatif;
 
 use std::sync::Arc;
@@ -35,13 +39,13 @@ use std::sync::Arc;
 use axum::extract::{Extension, RawQuery, State};
 use axum::http::{HeaderName, header};
 use axum::response::{IntoResponse, Response};
-use roofline::peak;
 use scheduler::Nanos;
 use serde_json::{Value, json};
 
 use crate::app::App;
 use crate::error::ApiError;
 use crate::live::feed::{Feed, Wishes};
+use crate::query;
 use crate::routes::{Caller, json_body};
 use crate::timeline::ms;
 
@@ -57,14 +61,16 @@ pub(crate) async fn info(State(app): State<Arc<App>>) -> Response {
         "bf16" => limits.bf16_kind,
         _ => limits.int8_kind,
     };
-    let limits = app.limits.as_ref().map(|limits| {
-        json!({
-            "read_bandwidth": limits.read_bandwidth,
-            "matrix_flops": peak(limits, model.weights),
-            "matrix_kind": kind(limits),
-        })
+    let targets = app.engine.targets();
+    let limits = app.engine.device_limits().map(|limits| {
+        let mut value = events::limits(&limits, model);
+        value["matrix_kind"] = kind(&limits).into();
+        value["in_cache"] = limits.holds(model.weight_bytes).into();
+        value["not_sure"] = nullable(limits.doubt().map(|doubt| doubt.to_string()));
+        value
     });
     let target = |target: Option<Nanos>| target.map(ms);
+    let now = app.engine.now();
     let info = json!({
         "name": app.models[0],
         "version": env!("CARGO_PKG_VERSION"),
@@ -80,10 +86,11 @@ pub(crate) async fn info(State(app): State<Arc<App>>) -> Response {
         "max_model_len": model.max_model_len,
         "max_num_seqs": model.max_num_seqs,
         "max_num_batched_tokens": model.max_num_batched_tokens,
-        "targets": {"ttft_ms": target(model.targets.ttft), "tpot_ms": target(model.targets.tpot)},
+        "targets": {"ttft_ms": target(targets.ttft), "tpot_ms": target(targets.tpot)},
         "limits": limits,
         "pause_allowed": app.hold_token.is_some(),
-        "now_ms": ms(app.engine.now()),
+        "now_ms": ms(now),
+        "now_unix_ms": app.engine.unix(now).as_millis_f64(),
     });
     ([(header::CACHE_CONTROL, "no-store")], json_body(info.to_string())).into_response()
 }
@@ -95,12 +102,12 @@ pub(crate) async fn watch(
     RawQuery(query): RawQuery,
 ) -> Result<Response, ApiError> {
     let mut wishes = Wishes::default();
-    for (name, value) in pairs(query.as_deref().unwrap_or_default()) {
-        match (name, value) {
-            ("after", value) => wishes.after = Some(number(name, value)?),
+    for (name, value) in query::pairs(query.as_deref().unwrap_or_default()) {
+        match (&*name, &*value) {
+            ("after", value) => wishes.after = Some(query::number("after", value)?),
             ("kv", "0" | "1") => wishes.map = value == "1",
             ("kv", _) => return Err(ApiError::bad_request("kv must be 0 or 1.").with_param("kv")),
-            _ => return Err(unknown(name)),
+            (name, _) => return Err(query::unknown(name)),
         }
     }
     let feed = Feed::open(app, caller.tenant, wishes)?;
@@ -111,22 +118,6 @@ pub(crate) async fn watch(
         (HeaderName::from_static("x-accel-buffering"), "no"),
     ];
     Ok((headers, axum::body::Body::new(feed)).into_response())
-}
-
-/// `a=1&b=2`. Names and values of these routes need no escaping, so none is undone.
-fn pairs(query: &str) -> impl Iterator<Item = (&str, &str)> {
-    query.split('&').filter(|pair| !pair.is_empty()).map(|pair| pair.split_once('=').unwrap_or((pair, "")))
-}
-
-fn number(name: &str, value: &str) -> Result<u64, ApiError> {
-    let wrong = || ApiError::bad_request(format!("{name} must be a whole number, 0 or more.")).with_param(name);
-    value.parse().map_err(|_| wrong())
-}
-
-/// Its name is not repeated: it may be long.
-fn unknown(name: &str) -> ApiError {
-    let error = ApiError::bad_request("This URL does not know one of the parameters of its query.");
-    if name.len() <= 32 && name.bytes().all(|byte| byte.is_ascii_graphic()) { error.with_param(name) } else { error }
 }
 
 /// A field that is left out of an object where there is nothing to say.

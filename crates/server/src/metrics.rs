@@ -1,4 +1,6 @@
-//! `/metrics` in Prometheus' text format, version 0.0.4.
+//! `/metrics` in Prometheus' text format, version 0.0.4, or in OpenMetrics 1.0 for who asks for that, with exemplars:
+//! beside a bucket of a time to first token or of a gap stands a request that is in it, so that a board leads from a
+//! spike to a timeline.
 //!
 //! Every number is read off the engine's step log at the moment of the scrape; nothing is counted twice. Each comes
 //! under our own name, and under vLLM's where it means the same there, so that existing dashboards work. Labels have
@@ -11,7 +13,7 @@ use std::sync::{Mutex, PoisonError};
 
 use axum::http::StatusCode;
 use engine::ledger::Owner;
-use engine::{Histogram, Predictions, ServiceClass, SpotChecked, Stats};
+use engine::{Exemplar, Histogram, Predictions, ServiceClass, SpotChecked, Stats};
 use scheduler::Targets;
 
 use crate::text_pool::TextStats;
@@ -31,9 +33,47 @@ impl HttpMetrics {
     }
 }
 
+/// How a page is written.
+#[derive(Clone, Copy)]
+pub(crate) enum Exposition<'a> {
+    /// Prometheus' text format.
+    Text,
+    /// OpenMetrics, with what a reader may know of a request: its name, and the second since 1970 of the observation.
+    OpenMetrics(&'a dyn Fn(&Exemplar) -> (String, f64)),
+}
+
+impl Exposition<'_> {
+    /// Whether a reader that sends these wants OpenMetrics: Prometheus does.
+    pub(crate) fn is_open_metrics(accept: &str) -> bool {
+        accept.split(',').any(|kind| {
+            let mut parts = kind.split(';').map(str::trim);
+            let is_it = parts.next().is_some_and(|name| name.eq_ignore_ascii_case("application/openmetrics-text"));
+            is_it && parts.all(|part| part.split_once('=').is_none_or(|(name, q)| name != "q" || q.parse() != Ok(0.0)))
+        })
+    }
+
+    pub(crate) fn content_type(self) -> &'static str {
+        match self {
+            Exposition::Text => "text/plain; version=0.0.4; charset=utf-8",
+            Exposition::OpenMetrics(_) => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        }
+    }
+}
+
+/// What the page is made of.
+pub(crate) struct Sources<'a> {
+    pub(crate) stats: &'a Stats,
+    pub(crate) http: &'a HttpMetrics,
+    pub(crate) text: &'a TextStats,
+    pub(crate) model: &'a str,
+    pub(crate) targets: Targets,
+}
+
 /// The whole page.
-pub(crate) fn render(stats: &Stats, http: &HttpMetrics, text: &TextStats, model: &str, targets: Targets) -> String {
-    let mut page = Page { text: String::with_capacity(32 << 10), labels: format!("model_name=\"{}\"", escaped(model)) };
+pub(crate) fn render(sources: &Sources<'_>, exposition: Exposition<'_>) -> String {
+    let &Sources { stats, http, text, model, targets } = sources;
+    let labels = format!("model_name=\"{}\"", escaped(model));
+    let mut page = Page { text: String::with_capacity(32 << 10), labels, exposition };
     gauges(&mut page, stats);
     outlook(&mut page, stats);
     // What is late: a board's red lines. A server without targets has none.
@@ -57,10 +97,13 @@ pub(crate) fn render(stats: &Stats, http: &HttpMetrics, text: &TextStats, model:
     for ((route, status), count) in http.answers.lock().unwrap_or_else(PoisonError::into_inner).iter() {
         page.sample("twostroke_http_requests_total", &format!("route=\"{route}\",status=\"{status}\""), count);
     }
+    if let Exposition::OpenMetrics(_) = exposition {
+        page.text.push_str("# EOF\n");
+    }
     page.text
 }
 
-fn gauges(page: &mut Page, stats: &Stats) {
+fn gauges(page: &mut Page<'_>, stats: &Stats) {
     let used = if stats.total_blocks == 0 { 0.0 } else { stats.used_blocks as f64 / stats.total_blocks as f64 };
     page.both(
         "requests_running",
@@ -89,7 +132,7 @@ fn gauges(page: &mut Page, stats: &Stats) {
 }
 
 /// What to scale on, and what the engine knows about its own speed.
-fn outlook(page: &mut Page, stats: &Stats) {
+fn outlook(page: &mut Page<'_>, stats: &Stats) {
     page.own(
         "prefill_backlog_milliseconds",
         "gauge",
@@ -140,7 +183,7 @@ impl Display for Prometheus {
     }
 }
 
-fn counters(page: &mut Page, stats: &Stats) {
+fn counters(page: &mut Page<'_>, stats: &Stats) {
     let counters = [
         ("steps_total", "Forward passes.", stats.steps),
         ("prefill_tokens_total", "Prompt rows computed, recomputation included.", stats.prefill_tokens),
@@ -158,6 +201,14 @@ fn counters(page: &mut Page, stats: &Stats) {
     }
     swap(page, stats);
     page.own("step_seconds_total", "counter", "Seconds that forward passes took.", stats.step_seconds);
+    let [during, between] = stats.stolen_seconds;
+    page.family(
+        "twostroke_stolen_seconds_total",
+        "counter",
+        "Seconds in which threads that compute were ready and the machine ran others: of forward passes, between them.",
+    );
+    page.sample("twostroke_stolen_seconds_total", "when=\"step\"", during);
+    page.sample("twostroke_stolen_seconds_total", "when=\"between\"", between);
     page.own("held_seconds_total", "counter", "Seconds in which somebody held the engine.", stats.held_seconds);
     let owned = [
         (
@@ -212,7 +263,7 @@ fn counters(page: &mut Page, stats: &Stats) {
 }
 
 /// What the tiers behind the KV cache did.
-fn swap(page: &mut Page, stats: &Stats) {
+fn swap(page: &mut Page<'_>, stats: &Stats) {
     let swap = &stats.swap;
     let ways = [
         ("to=\"host\"", swap.saved),
@@ -245,7 +296,7 @@ fn swap(page: &mut Page, stats: &Stats) {
     );
 }
 
-fn histograms(page: &mut Page, stats: &Stats) {
+fn histograms(page: &mut Page<'_>, stats: &Stats) {
     let histograms = [
         ("time_to_first_token_seconds", "Arrival to first token.", &stats.time_to_first_token),
         ("inter_token_latency_seconds", "Between two tokens of an answer.", &stats.inter_token_latency),
@@ -272,18 +323,24 @@ fn histograms(page: &mut Page, stats: &Stats) {
 
 /// A page being written. A metrics library keeps counts of its own; these are made in the engine's step log and only
 /// need writing down.
-struct Page {
+struct Page<'a> {
     text: String,
     labels: String,
+    exposition: Exposition<'a>,
 }
 
-impl Page {
+impl Page<'_> {
     fn vllm_labels(&self) -> String {
         // One engine per server: vLLM numbers them from 0.
         format!("{},engine=\"0\"", self.labels)
     }
 
     fn family(&mut self, name: &str, kind: &str, help: &str) {
+        // In OpenMetrics a counter's samples end in `_total`, and its name does not.
+        let name = match (self.exposition, kind) {
+            (Exposition::OpenMetrics(_), "counter") => name.trim_end_matches("_total"),
+            _ => name,
+        };
         let _ = writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}");
     }
 
@@ -320,9 +377,15 @@ impl Page {
         let separator = if labels.is_empty() { "" } else { "," };
         let mut below = 0;
         let bounds = histogram.bounds.iter().map(f64::to_string).chain(["+Inf".to_owned()]);
-        for (bound, count) in bounds.zip(&histogram.counts) {
+        let exemplars = histogram.exemplars.iter().copied().chain(std::iter::repeat(None));
+        for ((bound, count), exemplar) in bounds.zip(&histogram.counts).zip(exemplars) {
             below += count;
             self.sample(&format!("{name}_bucket"), &format!("{labels}{separator}le=\"{bound}\""), below);
+            if let (Exposition::OpenMetrics(known), Some(exemplar)) = (self.exposition, exemplar) {
+                let (request, at) = known(&exemplar);
+                self.text.pop();
+                let _ = writeln!(self.text, " # {{request_id=\"{}\"}} {} {at:.3}", escaped(&request), exemplar.value);
+            }
         }
         self.sample(&format!("{name}_sum"), labels, histogram.sum);
         self.sample(&format!("{name}_count"), labels, below);
@@ -336,18 +399,37 @@ fn escaped(value: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use engine::RequestId;
     use scheduler::Nanos;
 
     use super::*;
 
     #[test]
     fn histograms_are_cumulative_and_end_at_infinity() {
-        let mut page = Page { text: String::new(), labels: String::new() };
-        let histogram = Histogram { bounds: &[0.5, 1.0], counts: vec![2, 3, 1], sum: 4.25 };
+        let mut page = Page { text: String::new(), labels: String::new(), exposition: Exposition::Text };
+        let exemplar = Exemplar { request: RequestId(7), value: 0.75, at: Nanos(5) };
+        let exemplars = vec![None, Some(exemplar), None];
+        let histogram = Histogram { bounds: &[0.5, 1.0], counts: vec![2, 3, 1], sum: 4.25, exemplars };
         page.histogram("x", "a=\"b\"", "Help.", &histogram);
         let expected = "# HELP x Help.\n# TYPE x histogram\nx_bucket{a=\"b\",le=\"0.5\"} 2\nx_bucket{a=\"b\",le=\"1\"} 5\n\
             x_bucket{a=\"b\",le=\"+Inf\"} 6\nx_sum{a=\"b\"} 4.25\nx_count{a=\"b\"} 6\n";
         assert_eq!(page.text, expected);
+        let known = |exemplar: &Exemplar| (format!("cmpl-{}", exemplar.request.0), 1_795_316_720.25);
+        let exposition = Exposition::OpenMetrics(&known);
+        let mut page = Page { text: String::new(), labels: String::new(), exposition };
+        page.histogram("x", "a=\"b\"", "Help.", &histogram);
+        let with = "le=\"1\"} 5 # {request_id=\"cmpl-7\"} 0.75 1795316720.250\n";
+        assert_eq!(page.text, expected.replace("le=\"1\"} 5\n", with));
+    }
+
+    #[test]
+    fn open_metrics_is_for_who_asks() {
+        let prometheus = "application/openmetrics-text;version=1.0.0;q=0.6,text/plain;version=0.0.4;q=0.4,*/*;q=0.1";
+        assert!(Exposition::is_open_metrics(prometheus) && Exposition::is_open_metrics("application/openmetrics-text"));
+        for other in ["", "*/*", "text/plain", "application/openmetrics-text;q=0, text/plain", "text/openmetrics-text"]
+        {
+            assert!(!Exposition::is_open_metrics(other), "{other}");
+        }
     }
 
     #[test]
@@ -358,7 +440,20 @@ mod tests {
     #[test]
     fn every_family_is_described_once_and_has_samples() {
         let targets = Targets { ttft: Some(Nanos(1_500_000_000)), tpot: None };
-        let page = render(&Stats::default(), &HttpMetrics::default(), &TextStats::default(), "m", targets);
+        let (stats, http, text) = (Stats::default(), HttpMetrics::default(), TextStats::default());
+        let sources = Sources { stats: &stats, http: &http, text: &text, model: "m", targets };
+        let page = render(&sources, Exposition::Text);
+        let open = render(&sources, Exposition::OpenMetrics(&|_| unreachable!("nothing was observed")));
+        let names = |page: &str| {
+            let types = page.lines().filter_map(|line| line.strip_prefix("# TYPE "));
+            types.map(|line| line.split(' ').next().unwrap().to_owned()).collect::<Vec<_>>()
+        };
+        let distinct: std::collections::BTreeSet<String> = names(&open).into_iter().collect();
+        assert_eq!((distinct.len(), names(&open).len()), (names(&page).len(), names(&page).len()), "names stay apart");
+        assert!(open.ends_with("\n# EOF\n") && !page.contains("# EOF"));
+        assert!(
+            open.contains("# TYPE twostroke_steps counter\n") || open.contains("# TYPE vllm:prompt_tokens counter\n")
+        );
         let mut families = std::collections::BTreeSet::new();
         for line in page.lines() {
             if let Some(rest) = line.strip_prefix("# TYPE ") {

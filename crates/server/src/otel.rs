@@ -15,7 +15,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use engine::ledger::{Account, Gap, Owner, Shares};
 use engine::{Ending, Observe, Timeline};
@@ -224,15 +224,15 @@ impl Sender {
 
     fn prompt(&self, ended: &Ended, trace: &str, timeline: &Timeline, prompt_tokens: usize) -> Vec<Value> {
         let account = &timeline.account;
-        let times = Times::now(&*self.engine);
+        let unix = |moment| unix(&*self.engine, moment);
         let id = self.id(8);
         let mut root = json!({
             "traceId": trace,
             "spanId": id,
             "name": format!("{} {}", ended.operation, ended.model),
             "kind": 2, // server
-            "startTimeUnixNano": times.unix(account.arrived),
-            "endTimeUnixNano": times.unix(timeline.until),
+            "startTimeUnixNano": unix(account.arrived),
+            "endTimeUnixNano": unix(timeline.until),
             "attributes": self.attributes(ended, account, prompt_tokens),
             "status": {"code": if timeline.ending == Some(Ending::Failed) { 2 } else { 0 }},
         });
@@ -249,8 +249,8 @@ impl Sender {
                 "parentSpanId": id,
                 "name": name,
                 "kind": 1, // internal
-                "startTimeUnixNano": times.unix(from),
-                "endTimeUnixNano": times.unix(to.max(from)),
+                "startTimeUnixNano": unix(from),
+                "endTimeUnixNano": unix(to.max(from)),
                 "attributes": owners,
                 "events": events,
             })
@@ -266,7 +266,7 @@ impl Sender {
             spans.push(child("prefill", first_step, first_token, owners(&account.bill.ttft, prefill), Vec::new()));
         }
         if account.first_token.is_some() {
-            let late = account.late_gaps().iter().map(|gap| late_token(&times, gap)).collect();
+            let late = account.late_gaps().iter().map(|gap| late_token(unix(gap.at), gap)).collect();
             spans.push(child("decode", first_token, last_token, owners(&account.bill.gaps, &Owner::OF_GAP), late));
         }
         spans
@@ -299,9 +299,9 @@ impl Sender {
 }
 
 /// A token that came late: an event of the decode span.
-fn late_token(times: &Times<'_>, gap: &Gap) -> Value {
+fn late_token(at: String, gap: &Gap) -> Value {
     json!({
-        "timeUnixNano": times.unix(gap.at),
+        "timeUnixNano": at,
         "name": "late token",
         "attributes": [
             attribute("twostroke.token", json!({"intValue": gap.token.to_string()})),
@@ -319,23 +319,9 @@ fn seconds(key: &str, nanos: Nanos) -> Value {
     attribute(key, json!({"doubleValue": nanos.as_secs_f64()}))
 }
 
-/// From the engine's time, which stands still while somebody holds it, to the wall's, as of one moment.
-struct Times<'a> {
-    engine: &'a dyn Observe,
-    /// When the engine started.
-    start: u64,
-}
-
-impl Times<'_> {
-    fn now(engine: &dyn Observe) -> Times<'_> {
-        let unix = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64);
-        Times { engine, start: unix.saturating_sub(engine.now().0 + engine.held().0) }
-    }
-
-    /// Nanoseconds since 1970, as OTLP's JSON writes 64 bits: in a string.
-    fn unix(&self, moment: Nanos) -> String {
-        (self.start + self.engine.since_start(moment).0).to_string()
-    }
+/// Nanoseconds since 1970, as OTLP's JSON writes 64 bits: in a string.
+fn unix(engine: &dyn Observe, moment: Nanos) -> String {
+    engine.unix(moment).0.to_string()
 }
 
 #[cfg(test)]

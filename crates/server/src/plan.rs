@@ -13,28 +13,31 @@ use axum::body::Body;
 use axum::extract::{Extension, RawQuery, State};
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
-use engine::{DeviceLimits, ModelInfo};
 use model::ModelConfig;
 use plan::{Here, Loaded, Question};
 use roofline::ModelShape;
 
 use crate::app::App;
 use crate::error::ApiError;
+use crate::query;
 use crate::routes::{Caller, json_body};
 
-/// What is known of this machine and of what runs on it.
-pub(crate) fn here(model: &ModelInfo, limits: Option<DeviceLimits>, name: &str) -> Here {
+/// What is known by now of this machine and of what runs on it.
+fn here(app: &App) -> Here {
+    let (engine, name) = (&app.engine, &app.models[0]);
+    let model = engine.model();
     let demands = model.demands();
     let weights = demands.weight_bytes as f64;
     Here {
-        limits,
+        limits: engine.device_limits(),
         // As if this model were not there.
         memory: engine::available_memory().map(|free| free as f64 + weights),
         model: Some(Loaded {
-            name: name.to_owned(),
+            name: name.clone(),
             unread_bytes: demands.shape.unread_bytes(demands.weights),
             demands,
-            cost: model.calibrated.as_ref().map(|calibrated| calibrated.cost.clone()),
+            cost: engine.cost(),
+            doubt: model.calibrated.as_ref().and_then(|calibrated| calibrated.doubt),
             kv_tokens: Some((model.num_blocks * model.block_size) as u64),
             rows: model.max_num_batched_tokens,
         }),
@@ -43,7 +46,7 @@ pub(crate) fn here(model: &ModelInfo, limits: Option<DeviceLimits>, name: &str) 
 
 /// The names that there are.
 pub(crate) async fn presets(State(app): State<Arc<App>>) -> Response {
-    json_body(plan::presets(&app.here).to_string())
+    json_body(plan::presets(&here(&app)).to_string())
 }
 
 /// The answer.
@@ -61,8 +64,9 @@ pub(crate) async fn answer_of_config(
 ) -> Result<Response, ApiError> {
     let query = query.unwrap_or_default();
     let planned = move |config: serde_json::Value, app: &App| {
-        let config = ModelConfig::parse(&config.to_string())
-            .map_err(|problem| ApiError::bad_request(format!("The body is no config.json to plan with: {problem}.")))?;
+        let config = ModelConfig::parse(&config.to_string()).map_err(|problem| {
+            ApiError::bad_request(format!("The body is not a config.json to plan with: {problem}."))
+        })?;
         answered(&query, Some(config.shape()), app)
     };
     app.with_json(&headers, body, caller.tenant, planned).await
@@ -72,24 +76,20 @@ pub(crate) async fn answer_of_config(
 const CONFIG: &str = "config.json";
 
 fn answered(query: &str, shape: Option<ModelShape>, app: &App) -> Result<Response, ApiError> {
-    let pairs: Vec<(Cow<'_, str>, Cow<'_, str>)> = query
-        .split('&')
-        .filter(|pair| !pair.is_empty())
-        .map(|pair| pair.split_once('=').unwrap_or((pair, "")))
-        .map(|(name, value)| (decoded(name), decoded(value)))
-        .collect();
+    let pairs: Vec<(Cow<'_, str>, Cow<'_, str>)> = query::pairs(query).collect();
     let refused = |problem: plan::Problem| {
         let message = format!("'{}': {}.", problem.field, problem.problem);
         ApiError::bad_request(message).with_param(problem.field)
     };
     let question = Question::from_parameters(pairs.iter().map(|(name, value)| (&**name, &**value))).map_err(refused)?;
+    let here = here(app);
     let deployment = match shape {
-        None => question.deploy(&app.here),
+        None => question.deploy(&here),
         Some(_) if pairs.iter().any(|(name, _)| name == "model") => {
             let message = "'model': the body is the model; leave it out.";
             return Err(ApiError::bad_request(message).with_param("model"));
         }
-        Some(shape) => question.deploy(&app.here.with_model(CONFIG, shape, &question)),
+        Some(shape) => question.deploy(&here.with_model(CONFIG, shape, &question)),
     };
     let plan = deployment.map_err(refused)?.plan(&question.ask);
     let format = pairs.iter().find(|(name, _)| name == "format").map_or("json", |(_, value)| value);
@@ -101,55 +101,5 @@ fn answered(query: &str, shape: Option<ModelShape>, app: &App) -> Result<Respons
             Ok((headers, plan.svg()).into_response())
         }
         _ => Err(ApiError::bad_request("'format': not one of json, svg.").with_param("format")),
-    }
-}
-
-/// A part of a query as it was meant: `+` is a space, `%2F` a slash. What is no text becomes replacement characters,
-/// which no name and no number has.
-fn decoded(text: &str) -> Cow<'_, str> {
-    if !text.contains(['%', '+']) {
-        return Cow::Borrowed(text);
-    }
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((&first, more)) = rest.split_first() {
-        let hex = |digits: &[u8]| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok();
-        match (first, more.get(..2).and_then(hex)) {
-            (b'%', Some(byte)) => {
-                bytes.push(byte);
-                rest = &more[2..];
-            }
-            (b'+', _) => {
-                bytes.push(b' ');
-                rest = more;
-            }
-            _ => {
-                bytes.push(first);
-                rest = more;
-            }
-        }
-    }
-    Cow::Owned(String::from_utf8_lossy(&bytes).into_owned())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn queries_are_decoded_once() {
-        let table = [
-            ("plain", "plain"),
-            ("2%2Fmin", "2/min"),
-            ("a+b%20c", "a b c"),
-            ("%252F", "%2F"),
-            ("100%", "100%"),
-            ("%zz", "%zz"),
-            ("%ff", "\u{fffd}"),
-            ("%C3%BC", "ü"),
-        ];
-        for (text, wanted) in table {
-            assert_eq!(decoded(text), wanted, "{text}");
-        }
     }
 }

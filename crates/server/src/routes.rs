@@ -10,26 +10,30 @@
 //! the path looks like, and only `GET /health` and the files of the page are exempt.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::{Extension, MatchedPath, Path, Request, State};
+use axum::extract::{Extension, MatchedPath, Path, RawQuery, Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, MethodRouter, on};
+use engine::{Exemplar, Timings};
 use serde_json::{Value, json};
 
+use crate::access::Refused;
 use crate::app::App;
 use crate::auth::Tenant;
 use crate::error::ApiError;
 use crate::live::page::is_page;
-use crate::openai::answer::{Events, Job, Outputs, Plan, collect};
+use crate::metrics::{Exposition, Sources};
+use crate::openai::answer::{Events, Form, Job, Outputs, Plan, collect};
 use crate::openai::{chat, completions, text};
 use crate::otel::TraceParent;
+use crate::requests::Question;
 use crate::timeline::Asker;
-use crate::{live, metrics, plan};
+use crate::{live, metrics, plan, requests, without};
 
 /// The engine has been stuck for longer than any step takes.
 const STUCK: Duration = Duration::from_secs(5);
@@ -38,18 +42,21 @@ const MAX_REQUEST_ID_BYTES: usize = 128;
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// When the first token was likely to come, as it looked when the request was taken.
 const PREDICTED_TTFT: HeaderName = HeaderName::from_static("x-predicted-ttft-ms");
-const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+/// Where the time went, as browsers' tools show it (W3C Server Timing).
+const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 
 /// How a route is asked, where, and what answers.
 type Route = (Method, &'static str, fn(MethodFilter) -> MethodRouter<Arc<App>>);
 
 /// Every route: what the router is made of, and the labels of a metric.
-static TABLE: [Route; 23] = [
+static TABLE: [Route; 26] = [
     (Method::POST, "/v1/completions", |by| on(by, complete)),
     (Method::POST, "/v1/chat/completions", |by| on(by, converse)),
     (Method::GET, "/v1/models", |by| on(by, list_models)),
     (Method::GET, "/v1/models/{*model}", |by| on(by, show_model)),
+    (Method::GET, "/v1/requests", |by| on(by, list_requests)),
     (Method::GET, "/v1/requests/{id}/timeline", |by| on(by, show_timeline)),
+    (Method::GET, "/v1/requests/{id}/without/{other}", |by| on(by, without::ask)),
     (Method::POST, "/tokenize", |by| on(by, tokenize)),
     (Method::POST, "/detokenize", |by| on(by, detokenize)),
     (Method::GET, "/health", |by| on(by, health)),
@@ -64,6 +71,7 @@ static TABLE: [Route; 23] = [
     (Method::GET, "/plan/presets", |by| on(by, plan::presets)),
     (Method::GET, "/live/info", |by| on(by, live::info)),
     (Method::GET, "/live/feed", |by| on(by, live::watch)),
+    (Method::GET, "/live/trace", |by| on(by, live::trace::download)),
     (Method::GET, "/live/whatif", |by| on(by, live::whatif::ask)),
     (Method::POST, "/live/pause", |by| on(by, live::hold::pause)),
     (Method::POST, "/live/step", |by| on(by, live::hold::step)),
@@ -96,7 +104,9 @@ async fn front(State(app): State<Arc<App>>, mut request: Request, next: Next) ->
     let mut response = match admit(&app, &request) {
         Ok(Admitted::Preflight(answer)) => answer,
         Ok(Admitted::Caller(tenant)) => {
-            let caller = Caller { tenant, request_id: id.clone(), parent: trace_parent(request.headers()) };
+            let key = app.keys.number(tenant.as_ref());
+            let parent = trace_parent(request.headers());
+            let caller = Caller { tenant, key, request_id: id.clone(), parent, came: Instant::now() };
             request.extensions_mut().insert(caller);
             next.run(request).await
         }
@@ -114,17 +124,32 @@ async fn front(State(app): State<Arc<App>>, mut request: Request, next: Next) ->
 #[derive(Clone)]
 pub(crate) struct Caller {
     pub(crate) tenant: Option<Tenant>,
+    key: Option<usize>,
     request_id: HeaderValue,
     parent: Option<TraceParent>,
+    /// When its head was read.
+    came: Instant,
 }
 
 impl Caller {
     fn asker(&self) -> Asker {
-        Asker {
-            tenant: self.tenant,
-            request_id: self.request_id.to_str().unwrap_or_default().to_owned(),
-            parent: self.parent.clone(),
-        }
+        Asker { tenant: self.tenant, key: self.key, request_id: self.name(), parent: self.parent.clone() }
+    }
+
+    fn name(&self) -> String {
+        self.request_id.to_str().unwrap_or_default().to_owned()
+    }
+
+    /// Writes down that it was refused what it asked for, and why.
+    fn refused(&self, app: &App, form: Form, error: ApiError) -> ApiError {
+        app.access.refused(Refused {
+            route: form.route(),
+            request_id: self.name(),
+            key: self.key,
+            status: error.status().as_u16(),
+            why: error.in_short(),
+        });
+        error
     }
 }
 
@@ -190,8 +215,8 @@ async fn complete(
     body: Body,
 ) -> Caught<Response> {
     let tenant = caller.tenant;
-    let job = app.with_json(&headers, body, tenant, move |value, app| completions::read(value, app, tenant)).await?;
-    answer(app, &caller, job).await
+    let job = app.with_json(&headers, body, tenant, move |value, app| completions::read(value, app, tenant)).await;
+    answer(app, &caller, Form::Completion, job).await
 }
 
 async fn converse(
@@ -201,29 +226,52 @@ async fn converse(
     body: Body,
 ) -> Caught<Response> {
     let tenant = caller.tenant;
-    let job = app.with_json(&headers, body, tenant, move |value, app| chat::read(value, app, tenant)).await?;
-    answer(app, &caller, job).await
+    let job = app.with_json(&headers, body, tenant, move |value, app| chat::read(value, app, tenant)).await;
+    answer(app, &caller, Form::Chat, job).await
 }
 
-async fn answer(app: Arc<App>, caller: &Caller, job: Job) -> Caught<Response> {
-    let Job { requests, mut plan } = job;
+async fn answer(app: Arc<App>, caller: &Caller, form: Form, job: Caught<Job>) -> Caught<Response> {
+    let refused = |error| caller.refused(&app, form, error);
+    let Job { requests, mut plan } = job.map_err(refused)?;
     if plan.delivery.receipt {
-        plan.basis = Some(app.basis(&plan.delivery.model).await?);
+        plan.basis = Some(app.basis(&plan.delivery.model).await.map_err(refused)?);
     }
     if let Some(user) = &plan.delivery.user {
         // Escaped: a name must not be able to write lines of its own into the log.
         tracing::info!(request_id = ?caller.request_id, user = ?user, "request of a named user");
     }
-    let outputs = Outputs::submit(&app, &plan, caller.asker(), requests)?;
+    let outputs = Outputs::submit(&app, &plan, caller.asker(), requests).map_err(refused)?;
     let predicted = outputs.predicted_ttft();
-    let mut response = deliver(app, plan, outputs).await?;
+    let text = caller.came.elapsed();
+    let (mut response, timings) = deliver(app, plan, outputs).await?;
+    let headers = response.headers_mut();
     if let Some(predicted) = predicted {
-        response.headers_mut().insert(PREDICTED_TTFT, HeaderValue::from(predicted.as_millis() as u64));
+        headers.insert(PREDICTED_TTFT, HeaderValue::from(predicted.as_millis() as u64));
     }
+    let timing = server_timing(text, predicted, timings.as_ref());
+    headers.insert(SERVER_TIMING, timing.try_into().expect("digits and letters are a header value"));
     Ok(response)
 }
 
-async fn deliver(app: Arc<App>, plan: Plan, outputs: Outputs) -> Caught<Response> {
+/// `text`: reading and tokenizing the body. Of a stream, whose headers go out before its first token, the rest is what
+/// was predicted.
+fn server_timing(text: Duration, predicted: Option<Duration>, timings: Option<&Timings>) -> String {
+    let ms = |duration: Duration| duration.as_secs_f64() * 1e3;
+    let mut told = vec![("text", "parse and tokenize", ms(text))];
+    match timings {
+        Some(timings) => told.extend([
+            ("queue", "wait for the first step", timings.queue_ms),
+            ("prefill", "read the prompt", timings.prefill_ms),
+            ("decode", "write the answer", timings.decode_ms),
+            ("total", "arrival to end", timings.total_ms),
+        ]),
+        None => told.extend(predicted.map(|predicted| ("predicted-ttft", "first token expected", ms(predicted)))),
+    }
+    let entries = told.iter().map(|(name, what, ms)| format!("{name};desc=\"{what}\";dur={ms:.3}"));
+    entries.collect::<Vec<_>>().join(", ")
+}
+
+async fn deliver(app: Arc<App>, plan: Plan, outputs: Outputs) -> Caught<(Response, Option<Timings>)> {
     if plan.delivery.stream {
         let headers = [
             (header::CONTENT_TYPE, "text/event-stream; charset=utf-8"),
@@ -231,13 +279,14 @@ async fn deliver(app: Arc<App>, plan: Plan, outputs: Outputs) -> Caught<Response
             // Asks proxies to pass each event on at once.
             (HeaderName::from_static("x-accel-buffering"), "no"),
         ];
-        return Ok((headers, Body::new(Events::new(app, plan, outputs))).into_response());
+        return Ok(((headers, Body::new(Events::new(app, plan, outputs))).into_response(), None));
     }
-    let mut whole = collect(&app, &plan, outputs).await?;
-    Ok(match whole.short() {
+    let (mut whole, timings) = collect(&app, &plan, outputs).await?;
+    let response = match whole.short() {
         Some(json) => json_body(json),
         None => json_body(Body::new(whole)),
-    })
+    };
+    Ok((response, Some(timings)))
 }
 
 async fn tokenize(
@@ -282,6 +331,18 @@ fn model_card(app: &App, name: &str) -> Value {
     })
 }
 
+/// The caller's requests: those that wait and run, and the last that ended.
+async fn list_requests(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    RawQuery(query): RawQuery,
+) -> Caught<Response> {
+    let now = app.engine.unix(app.engine.now());
+    let question = Question::read(query.as_deref().unwrap_or_default(), now)?;
+    let list = requests::list(&*app.engine, &app.registry.of(caller.tenant), &question);
+    Ok(([(header::CACHE_CONTROL, "no-store")], json_body(list.to_string())).into_response())
+}
+
 /// Where the time of a request went.
 async fn show_timeline(
     State(app): State<Arc<App>>,
@@ -310,10 +371,32 @@ async fn health(State(app): State<Arc<App>>) -> Response {
     (code, json_body(body.to_string())).into_response()
 }
 
-async fn show_metrics(State(app): State<Arc<App>>) -> Response {
-    let text =
-        metrics::render(&app.engine.stats(), &app.http, &app.text.stats(), &app.models[0], app.engine.model().targets);
-    ([(header::CONTENT_TYPE, METRICS_TYPE)], text).into_response()
+async fn show_metrics(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
+) -> Response {
+    let known = |exemplar: &Exemplar| {
+        let name = match app.registry.name(caller.tenant, exemplar.request) {
+            Value::String(name) => name,
+            number => number.to_string(),
+        };
+        (name, app.engine.unix(exemplar.at).as_millis_f64() / 1e3)
+    };
+    let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
+    let exposition = match Exposition::is_open_metrics(accept) {
+        true => Exposition::OpenMetrics(&known),
+        false => Exposition::Text,
+    };
+    let sources = Sources {
+        stats: &app.engine.stats(),
+        http: &app.http,
+        text: &app.text.stats(),
+        model: &app.models[0],
+        targets: app.engine.targets(),
+    };
+    let headers = [(header::CONTENT_TYPE, exposition.content_type()), (header::VARY, "accept")];
+    (headers, metrics::render(&sources, exposition)).into_response()
 }
 
 async fn version() -> Response {

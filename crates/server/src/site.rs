@@ -30,7 +30,7 @@ use crate::error::ApiError;
 
 const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 /// Headers of answers that scripts of another origin may read beside the common ones.
-const EXPOSED: &str = "retry-after, x-predicted-ttft-ms, x-request-id";
+const EXPOSED: &str = "retry-after, server-timing, x-predicted-ttft-ms, x-request-id";
 /// Seconds for which a browser need not ask again whether it may ask.
 const PREFLIGHT_AGE: &str = "600";
 
@@ -150,6 +150,8 @@ impl Site {
                 headers.append(header::VARY, HeaderValue::from_static("origin"));
             }
             if let Some(origin) = origin {
+                // What `Server-Timing` says is for the scripts of others only where this names them.
+                headers.insert(HeaderName::from_static("timing-allow-origin"), origin.clone());
                 headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
                 headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue::from_static(EXPOSED));
             }

@@ -20,6 +20,7 @@ use serde_json::{Map, Value, json};
 
 use crate::auth::Tenant;
 use crate::otel::TraceParent;
+use crate::{moment, why};
 
 /// Requests whose names are kept.
 const KEPT: usize = 1024;
@@ -27,6 +28,8 @@ const KEPT: usize = 1024;
 /// One HTTP request and what it became in the engine.
 pub(crate) struct Served {
     pub(crate) tenant: Option<Tenant>,
+    /// The number of its key, counted from 1: how a log names it.
+    pub(crate) key: Option<usize>,
     /// The answer's `id`.
     pub(crate) response_id: String,
     /// The header X-Request-Id of the answer: the caller's own name for it, or ours.
@@ -40,6 +43,8 @@ pub(crate) struct Served {
 /// Who asks, as the front of the server knows it.
 pub(crate) struct Asker {
     pub(crate) tenant: Option<Tenant>,
+    /// The number of its key, counted from 1.
+    pub(crate) key: Option<usize>,
     pub(crate) request_id: String,
     /// The span that this request is part of.
     pub(crate) parent: Option<TraceParent>,
@@ -72,7 +77,7 @@ impl Registry {
     }
 
     /// The tenant's request of this name; of several the newest.
-    fn find(&self, tenant: Option<Tenant>, name: &str) -> Option<Arc<Served>> {
+    pub(crate) fn find(&self, tenant: Option<Tenant>, name: &str) -> Option<Arc<Served>> {
         let is_it = |served: &&Arc<Served>| {
             served.tenant == tenant && (served.response_id == name || served.request_id == name)
         };
@@ -90,6 +95,19 @@ impl Registry {
             Some(served) if served.tenant == tenant => served.response_id.as_str().into(),
             _ => (self.secret.hash_one(id.0) as u32).into(),
         }
+    }
+
+    /// The same within a sentence.
+    pub(crate) fn words(&self, tenant: Option<Tenant>, id: RequestId) -> String {
+        match self.name(tenant, id) {
+            Value::String(name) => name,
+            number => format!("request {number} of somebody else"),
+        }
+    }
+
+    /// The tenant's requests whose names are kept, the newest last.
+    pub(crate) fn of(&self, tenant: Option<Tenant>) -> Vec<Arc<Served>> {
+        self.lock().served.iter().filter(|served| served.tenant == tenant).cloned().collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, Newest> {
@@ -140,12 +158,16 @@ impl Reader<'_> {
         };
         let mut prompt = Map::new();
         prompt.insert("state".into(), state.into());
+        // Every other moment is counted from this one.
+        moment::insert(&mut prompt, "arrived", self.engine, account.arrived);
         prompt.insert("until_ms".into(), since(timeline.until).into());
         prompt.insert("held_ms".into(), ms(timeline.held).into());
         prompt.insert("ttft_ms".into(), account.first_token.map(since).into());
         let targets = json!({"ttft_ms": account.targets.ttft.map(ms), "tpot_ms": account.targets.tpot.map(ms)});
         prompt.insert("targets".into(), targets);
         prompt.extend(self.sums(&account.bill));
+        let name = |id| self.registry.words(self.tenant, id);
+        prompt.insert("why".into(), why::tell(timeline, &name).into());
         prompt.insert("median_gap_ms".into(), ms(account.median_gap()).into());
         prompt.insert("late_tokens".into(), self.gaps(account, &account.late_gaps()));
         prompt.insert("longest_gaps".into(), self.gaps(account, &account.longest_gaps));
@@ -188,6 +210,11 @@ impl Reader<'_> {
             "prefill_in_gaps_ms": ms(cost.prefill_in_gaps),
             "decode_in_ttfts_ms": ms(cost.decode_in_ttfts),
             "decode_in_gaps_ms": ms(cost.decode_in_gaps),
+            "queue_kv_ms": ms(cost.queue_kv),
+            "queue_seats_ms": ms(cost.queue_seats),
+            "queue_budget_ms": ms(cost.queue_budget),
+            "waiting_ms": ms(cost.waiting),
+            "left_out_ms": ms(cost.left_out),
             "total_ms": ms(cost.total()),
         });
         sums.insert("cost_to_others".into(), cost);
@@ -248,6 +275,7 @@ mod tests {
     fn served(tenant: u8, response: &str, request: &str, id: u64) -> Arc<Served> {
         Arc::new(Served {
             tenant: Some([tenant; 32]),
+            key: Some(usize::from(tenant)),
             response_id: response.into(),
             request_id: request.into(),
             requests: vec![RequestId(id)],

@@ -20,7 +20,7 @@ use flate2::read::MultiGzDecoder;
 use scheduler::{CostModel, Limits, Nanos, Work};
 use serde_json::Value;
 use sim::report::Spread;
-use sim::{Arrival, Fleet, Instance, Machine, Pace, Workload, simulate};
+use sim::{Arrival, Fleet, Instance, Pace, StepTimes, Workload, simulate};
 
 /// A measured run: the GPU, vLLM's `max_num_seqs`, and its KV blocks of 16 tokens (where the run does not say, what 90
 /// % of 96 GB leave beside 16 GB of weights: they never ran short).
@@ -84,11 +84,11 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 /// What fits the steps, each of which takes `overhead` more than its layers.
-fn machine(steps: &[(Work, Nanos)], overhead: Nanos) -> Result<Machine, Box<dyn Error>> {
+fn machine(steps: &[(Work, Nanos)], overhead: Nanos) -> Result<StepTimes, Box<dyn Error>> {
     let steps = steps.iter().map(|&(work, time)| (work, Nanos(time.0 + overhead.0)));
     let (mixed, decode): (Vec<_>, Vec<_>) = steps.partition(|(work, _)| work.prefill_seqs > 0);
     let fit = |steps: &[(Work, Nanos)]| CostModel::fit(&KNOTS, steps).ok_or("too few steps");
-    Ok(Machine { decode: fit(&decode)?, mixed: fit(&mixed)?, pace: Pace::default() })
+    Ok(StepTimes { decode: fit(&decode)?, mixed: fit(&mixed)?, pace: Pace::default() })
 }
 
 fn lines(path: &Path) -> Result<impl Iterator<Item = String>, Box<dyn Error>> {

@@ -1,5 +1,6 @@
 //! The charts of a report: latencies as shares of requests, and the course of the run.
 
+use figures::Colour;
 use figures::plot::{Chart, Line};
 
 use crate::report::{Moment, Report};
@@ -13,9 +14,9 @@ pub fn charts(report: &Report) -> Vec<(&'static str, Chart)> {
         y: y.to_string(),
         lines,
     };
-    let line = |name: &str, points| Line { name: name.to_string(), points };
-    let course = |name: &str, of: fn(&Moment) -> f64| {
-        line(name, report.course.iter().map(|moment| (moment.seconds, of(moment))).collect())
+    let line = |name: &str, colour, points| Line { name: name.to_string(), colour, points };
+    let course = |name: &str, colour, of: fn(&Moment) -> f64| {
+        line(name, colour, report.course.iter().map(|moment| (moment.seconds, of(moment))).collect())
     };
     let time = "time, s";
     vec![
@@ -25,7 +26,7 @@ pub fn charts(report: &Report) -> Vec<(&'static str, Chart)> {
                 "Time to first token",
                 "TTFT, s",
                 "requests, %",
-                vec![line("TTFT", shares(served().map(|o| o.ttft())))],
+                vec![line("TTFT", Colour::Prefill, shares(served().map(|o| o.ttft())))],
             ),
         ),
         (
@@ -35,12 +36,24 @@ pub fn charts(report: &Report) -> Vec<(&'static str, Chart)> {
                 "TPOT, ms",
                 "requests, %",
                 vec![
-                    line("mean of a request", shares(served().filter_map(|o| o.tpot()).map(|s| s * 1e3))),
-                    line("longest gap", shares(served().map(|o| o.longest_gap.as_secs_f64() * 1e3))),
+                    line(
+                        "mean of a request",
+                        Colour::Decode,
+                        shares(served().filter_map(|o| o.tpot()).map(|s| s * 1e3)),
+                    ),
+                    line("longest gap", Colour::Late, shares(served().map(|o| o.longest_gap.as_secs_f64() * 1e3))),
                 ],
             ),
         ),
-        ("kv.svg", chart("KV blocks", time, "blocks in use, %", vec![course("in use", |m| m.kv_share * 100.0)])),
+        (
+            "kv.svg",
+            chart(
+                "KV blocks",
+                time,
+                "blocks in use, %",
+                vec![course("in use", Colour::Cached, |m| m.kv_share * 100.0)],
+            ),
+        ),
         (
             "load.svg",
             chart(
@@ -48,9 +61,9 @@ pub fn charts(report: &Report) -> Vec<(&'static str, Chart)> {
                 time,
                 "number",
                 vec![
-                    course("decode rows", |m| m.decode_rows),
-                    course("prefill rows", |m| m.prefill_rows),
-                    course("waiting requests", |m| m.waiting),
+                    course("decode rows", Colour::Decode, |m| m.decode_rows),
+                    course("prefill rows", Colour::Prefill, |m| m.prefill_rows),
+                    course("waiting requests", Colour::Late, |m| m.waiting),
                 ],
             ),
         ),

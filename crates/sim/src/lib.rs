@@ -25,4 +25,4 @@ mod gather;
 
 pub use report::Report;
 pub use workload::{Arrival, Lengths, Shape, Workload};
-pub use world::{Fleet, Instance, Machine, Observer, Pace, records, simulate};
+pub use world::{Fleet, Instance, Observer, Pace, StepTimes, records, simulate};

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::gather::{Histogram, Series};
 use crate::workload::Workload;
-use crate::world::{Fleet, Machine};
+use crate::world::{Fleet, StepTimes};
 
 fn json_of(spread: &Spread) -> Value {
     let Spread { mean, p50, p90, p99, max } = spread;
@@ -292,7 +292,7 @@ impl Collector {
         self.num_ended += 1;
     }
 
-    pub(crate) fn step(&mut self, instance: usize, record: &StepRecord, machine: &Machine) {
+    pub(crate) fn step(&mut self, instance: usize, record: &StepRecord, machine: &StepTimes) {
         let Work { prefill_rows, decode_rows, .. } = record.work;
         let seconds = record.took().as_secs_f64();
         let report = &mut self.report;
@@ -316,7 +316,7 @@ impl Collector {
             (0, _) => seconds,
             (_, 0) => 0.0,
             _ => {
-                let alone = machine.step_time_at(record.scheduled_at, &decode_alone(&record.work));
+                let alone = machine.step_time_at(record.began_at, &decode_alone(&record.work));
                 alone.as_secs_f64().min(seconds)
             }
         };
@@ -326,7 +326,7 @@ impl Collector {
         }
         let fleet = self.total_blocks.len() as f64;
         let values = [kv / fleet, decode_rows as f64, prefill_rows as f64, record.waiting_requests as f64];
-        self.series.add(record.scheduled_at, record.completed_at, values);
+        self.series.add(record.began_at, record.completed_at, values);
     }
 
     pub(crate) fn report(self, workload: &Workload, fleet: &Fleet) -> Report {

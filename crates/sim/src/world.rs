@@ -26,7 +26,7 @@ use crate::workload::{Piece, Workload};
 /// How long steps take. Two models, because kernels for one kind of step are not those for the other: on GPUs a decode
 /// row beside a prompt may cost twice what it costs among its like.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Machine {
+pub struct StepTimes {
     /// Of steps of decode alone.
     pub decode: CostModel,
     /// Of all others.
@@ -63,14 +63,14 @@ impl Pace {
     }
 }
 
-impl From<CostModel> for Machine {
+impl From<CostModel> for StepTimes {
     /// One model for both, and nothing disturbs.
-    fn from(model: CostModel) -> Machine {
-        Machine { decode: model.clone(), mixed: model, pace: Pace::default() }
+    fn from(model: CostModel) -> StepTimes {
+        StepTimes { decode: model.clone(), mixed: model, pace: Pace::default() }
     }
 }
 
-impl Machine {
+impl StepTimes {
     /// How long a step with this work takes when nothing disturbs it.
     pub fn step_time(&self, work: &Work) -> Nanos {
         if work.prefill_seqs == 0 { self.decode.step_time(work) } else { self.mixed.step_time(work) }
@@ -88,7 +88,7 @@ pub struct Instance {
     /// What the scheduler is made with.
     pub limits: Limits,
     /// How long steps take.
-    pub machine: Machine,
+    pub machine: StepTimes,
     /// What the scheduler believes about that. `None`: it has no model, heeds no targets, and only the limits bound a
     /// step (static chunks).
     pub belief: Option<CostModel>,
@@ -108,8 +108,19 @@ impl Fleet {
     }
 }
 
-/// Watches a simulation. Every method does nothing unless it is written.
+/// Watches a simulation. Every method does nothing unless it is written. Requests are called by their place in the
+/// load.
 pub trait Observer {
+    /// A request was admitted to instance `instance`.
+    fn admitted(&mut self, instance: usize, request: &Request) {
+        let _ = (instance, request);
+    }
+
+    /// The last token of a request came, in the step that was told last.
+    fn finished(&mut self, instance: usize, request: RequestId, now: Nanos) {
+        let _ = (instance, request, now);
+    }
+
     /// A step of instance `instance` has ended.
     fn step(&mut self, instance: usize, record: &StepRecord) {
         let _ = (instance, record);
@@ -157,7 +168,7 @@ pub fn records(workload: &Workload, fleet: &Fleet) -> Result<Vec<(usize, StepRec
 /// An instance at work.
 struct Engine {
     scheduler: Scheduler,
-    machine: Machine,
+    machine: StepTimes,
     /// When its step in flight ends.
     busy_until: Option<Nanos>,
     /// Kept for their buffers.
@@ -242,6 +253,7 @@ impl<'a> World<'a> {
                 match *event {
                     Event::Token { request, .. } => self.collector.token(request.0 as usize, self.now),
                     Event::Finished { request, .. } => {
+                        observer.finished(instance, request, self.now);
                         let request = request.0 as usize;
                         self.collector.ended();
                         if let Some(next) = self.followers.get(request).copied().flatten() {
@@ -265,7 +277,7 @@ impl<'a> World<'a> {
             } else {
                 self.due.pop();
             }
-            if self.admit(next.1).is_err() {
+            if self.admit(next.1, observer).is_err() {
                 let mut refused = Some(next.1);
                 // Who waits for a refused request is never sent.
                 while let Some(index) = refused {
@@ -277,7 +289,7 @@ impl<'a> World<'a> {
         }
     }
 
-    fn admit(&mut self, index: usize) -> Result<(), AdmitError> {
+    fn admit(&mut self, index: usize, observer: &mut dyn Observer) -> Result<(), AdmitError> {
         let arrival = &self.workload.arrivals[index];
         let request = Request {
             id: RequestId(index as u64),
@@ -293,7 +305,9 @@ impl<'a> World<'a> {
         };
         let instance = self.route(&request);
         self.collector.arrived(index, instance, self.now);
-        self.engines[instance].scheduler.admit(request)
+        self.engines[instance].scheduler.admit(request.clone())?;
+        observer.admitted(instance, &request);
+        Ok(())
     }
 
     /// The instance that the production router chooses.

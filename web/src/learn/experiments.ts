@@ -2,10 +2,13 @@
 
 import type { App } from "../app";
 import { type Answer, ask, longPrompt } from "../ask";
-import { add, el, say } from "../dom";
+import { add, el, fill, say } from "../dom";
 import { labelled } from "../form";
 import { phaseBar, rate, told } from "../phases";
+import { Log } from "../log";
 import { count, median, ms } from "../units";
+import { CourseView } from "../whatif";
+import type { StepEvent } from "../wire";
 
 /** Tokens of a prompt that is long for this model, and leaves room for the answer. */
 function long(app: App, wanted: number): number {
@@ -201,26 +204,57 @@ export function prefixCache(root: HTMLElement, app: App, signal: AbortSignal): v
   });
 }
 
+/** The part of `GET /live/whatif` that is read here. */
+interface SmallPool {
+  whatif: { preemptions: number; ttft?: { p99: number } };
+  steps: { whatif: StepEvent[] };
+}
+
 export function kvWall(root: HTMLElement, app: App, signal: AbortSignal): void {
   const { block_size, blocks } = app.info;
   const [prompt, tokens, requests] = [long(app, 1536), 256, Math.max(1, Math.min(4, app.info.max_num_seqs))];
-  const each = Math.ceil((prompt + tokens) / block_size);
-  bench(root, signal, "Blocks of the pool in use", ["in use", "of the pool"], [], {
+  const each = Math.ceil((prompt + tokens) / block_size) + 1;
+  // One fits, two do not grow to their ends.
+  const small = Math.min(blocks, Math.ceil(1.9 * each));
+  const picture = el("div", {});
+  const columns = ["blocks in use", "of the pool", "steps with somebody waiting for blocks", "preemptions"];
+  bench(root, signal, "The same requests in this pool and in a small one", columns, [], {
     [`Send ${requests} long requests`]: async (show) => {
-      const line = (name: string, used: number) => show({ name, cells: [count(used, "block"), `${((100 * used) / blocks).toFixed(1)} %`], answer: null });
-      const used = () => app.feed.log.lastStep?.blocks.used ?? 0;
       const before = app.feed.log.lastStep?.id ?? -1;
-      line("before", used());
+      const preempted = app.feed.log.stats.at(-1)?.preemptions ?? 0;
       const prompts = await Promise.all(Array.from({ length: requests }, () => longPrompt(app, prompt)));
       const answers = await Promise.all(prompts.map((prompt) => send(app, prompt, tokens, signal)));
       await Promise.all(answers.map((answer) => told(app, answer.id)));
-      const peak = Math.max(...app.feed.log.steps.filter((step) => step.id > before).map((step) => step.blocks.used), 0);
-      line("most while they ran", peak);
-      const after = app.feed.log.stats.at(-1);
-      const cached = after ? ` ${count(after.cached_blocks, "block")} hold cached prefixes that would be given up for newcomers.` : "";
-      return `A request of ${prompt} + ${tokens} tokens needs ${count(each, "block")}. ${Math.floor(blocks / each).toLocaleString("en")} such requests fit into this pool at once; the next one waits.${cached}`;
+      const line = (name: string, pool: number, steps: StepEvent[], preemptions: number): number => {
+        const peak = Math.max(0, ...steps.map((step) => step.blocks.used));
+        const waited = steps.filter((step) => step.blocked === "kv").length;
+        show({ name, cells: [peak.toLocaleString("en"), `${((100 * peak) / pool).toFixed(1)} %`, `${waited.toLocaleString("en")} of ${steps.length.toLocaleString("en")}`, String(preemptions)], answer: null });
+        return waited;
+      };
+      line(`this pool, ${count(blocks, "block")}`, blocks, app.feed.log.steps.filter((step) => step.id > before), (app.feed.log.stats.at(-1)?.preemptions ?? 0) - preempted);
+      // The same minute again, through the production scheduler with a pool that is too small.
+      const response = await app.api(`/live/whatif?${new URLSearchParams({ minutes: "1", kv_blocks: String(small) })}`, { signal });
+      if (!response.ok) throw new Error((await response.text()).slice(0, 300));
+      const { whatif, steps } = (await response.json()) as SmallPool;
+      const waited = line(`simulated, ${count(small, "block")}`, small, steps.whatif, whatif.preemptions);
+      lanesOf(picture, steps.whatif, signal);
+      const slowest = Math.max(...answers.map((answer) => answer.timings?.ttft_ms ?? 0));
+      const wall = waited > 0 || whatif.preemptions > 0 ? `With a pool of ${count(small, "block")} they hit the wall: somebody waited for blocks in ${count(waited, "step")}, ${count(whatif.preemptions, "request")} lost ${whatif.preemptions === 1 ? "its" : "their"} blocks for a while, and the slowest first token came after ${ms(whatif.ttft?.p99)} instead of ${ms(slowest)}.` : "Even a small pool was enough: they did not run at the same time.";
+      return `A request of ${prompt} + ${tokens} tokens needs ${count(each, "block")}, so ${Math.floor(blocks / each).toLocaleString("en")} of them fit into this server's pool. ${wall}`;
     },
   });
+  add(root, picture);
+}
+
+/** The lanes of simulated steps, to scale. */
+function lanesOf(root: HTMLElement, steps: StepEvent[], signal: AbortSignal): void {
+  const log = new Log(Infinity);
+  for (const step of steps) log.step(step);
+  const [first, last] = [log.steps[0], log.lastStep];
+  if (!first || !last) return;
+  const view = new CourseView({ title: "In the small pool: purple is a request without its blocks", log, worst: null, ttft: { median: null, slowest: null } }, first.at, (last.end - first.at) * 1.02);
+  signal.addEventListener("abort", () => view.end());
+  fill(root, view.element);
 }
 
 function pause(wait: number): Promise<void> {

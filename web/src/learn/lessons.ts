@@ -28,8 +28,8 @@ export const LESSONS: Lesson[] = [
     title: "Why two phases",
     text: () => [
       "Every answer is two workloads that share nothing but the weights of the model.",
-      "Prefill reads the prompt. All its tokens are known, so they go through the model together: a weight that was fetched from memory is used for hundreds of them. Arithmetic is the limit. Prefill leaves the keys and values of each token in the KV cache and yields the first token of the answer.",
-      "Decode writes the rest, one token in a pass, because each token has to be known before the next can be computed. Every pass fetches all the weights again and uses them for that one token. Reading memory is the limit.",
+      "Prefill reads the prompt. All its tokens are known, so they go through the model together: a weight that was fetched from memory is used for hundreds of them. Prefill is compute-bound. Prefill leaves the keys and values of each token in the KV cache and yields the first token of the answer.",
+      "Decode writes the rest, one token in a pass, because each token has to be known before the next can be computed. Every pass fetches all the weights again and uses them for that one token. Decode is bound by memory bandwidth.",
     ],
     experiment: twoPhases,
     question: "Why does a token of the prompt take less time than a token of the answer?",
@@ -71,10 +71,10 @@ export const LESSONS: Lesson[] = [
   {
     title: "Chunked prefill",
     text: (app) => [
-      "Streams and prompts share the passes of the engine. If a long prompt went through in one pass, every stream would stand still until it is over. So the engine cuts it into chunks, and each chunk rides in a pass beside the decode rows of the streams: Sarathi-Serve calls it stall-free batching.",
+      "Streams and prompts share the passes of the engine. If a long prompt went through in one pass, every stream would stand still until it is over. So the engine cuts it into chunks, and each chunk shares a step with the decode of the streams: Sarathi-Serve calls it stall-free batching.",
       app.info.targets.tpot_ms === null
         ? `Here a pass has up to ${app.info.max_num_batched_tokens.toLocaleString("en")} tokens, which bounds the chunk.`
-        : `How large a chunk may be follows from the target for the time per output token, here ${app.info.targets.tpot_ms} ms: the engine predicts what a pass will take, and lets as many rows of the prompt ride along as fit.`,
+        : `How large a chunk may be follows from the target for the time per output token, here ${app.info.targets.tpot_ms} ms: the engine predicts what a step will take, and gives the prompt as many tokens of it as fit.`,
       "The streams pay with somewhat longer gaps, the newcomer with a somewhat later first token, because its prompt takes more passes. Where nobody streams, a chunk may be as large as a pass allows.",
     ],
     experiment: chunks,

@@ -14,6 +14,8 @@ const WORKED_EXAMPLE: Question = { model: "7b", flops: "312T", bandwidth: "2T", 
 const DEFAULT: Question = { model: "here", machine: "here", prompt: "1024", response: "256", batch: "1" };
 /** What asks while somebody drags a slider waits for this long a pause. */
 const PAUSE_MS = 120;
+/** Of a fleet's users, where nobody says how often they ask. */
+const USUAL_RATE = "1/min";
 const OWN = "own figures";
 const COUNTED = "a number of parameters";
 /** Stands for a model in a question: its configuration is sent along. It is a path on the command line. */
@@ -30,20 +32,37 @@ export function mount(root: HTMLElement, app: App): () => void {
   add(
     root,
     el("h1", {}, "Calculator"),
-    el("p", {}, "How long an answer takes, what it needs and what binds each phase, computed before a weight is read."),
+    el("p", {}, "How long an answer takes, how much memory it needs, and what bounds each phase, computed before a weight is read."),
     el("div", { class: "columns" }, form, result),
   );
   const leave = new AbortController();
-  void (async () => {
+  let opened = false;
+  const open = async (): Promise<void> => {
+    if (opened) return;
+    opened = true;
     try {
       const response = await app.api("/plan/presets", { signal: leave.signal });
       if (!response.ok) throw new Error(await told(response));
       ask(form, result, app, (await response.json()) as Presets, leave.signal);
     } catch (error) {
-      if (!leave.signal.aborted) fill(result, el("p", { class: "error", role: "alert" }, message(error)));
+      if (leave.signal.aborted) return;
+      // The server was not there: again when it is.
+      opened = false;
+      fill(result, el("p", { class: "error", role: "alert" }, message(error)));
+      result.setAttribute("aria-busy", "false");
     }
-  })();
-  return () => leave.abort();
+  };
+  let state = app.feed.state.kind;
+  const end = app.feed.subscribe(() => {
+    const before = state;
+    state = app.feed.state.kind;
+    if (state === "open" && before !== "open") void open();
+  });
+  void open();
+  return () => {
+    end();
+    leave.abort();
+  };
 }
 
 /** The form, which asks the server when it changes. */
@@ -92,6 +111,12 @@ function ask(form: HTMLElement, result: HTMLElement, app: App, presets: Presets,
     build();
   };
   signal.addEventListener("abort", () => clearTimeout(timer));
+  // A link to another question, or the way back from one.
+  const follow = (): void => {
+    const asked = location.hash.startsWith("#/calculator") && fromAddress();
+    if (asked) restart(asked);
+  };
+  window.addEventListener("hashchange", follow, { signal });
   build();
   change({}, 0);
 }
@@ -107,7 +132,9 @@ function request(question: Question): { path: string; init: RequestInit } {
 /** The question in the address, if there is one: what one sees can be sent to somebody. */
 function fromAddress(): Question | null {
   const query = location.hash.split("?")[1];
-  return query ? Object.fromEntries(new URLSearchParams(query)) : null;
+  if (!query) return null;
+  const question = Object.fromEntries(new URLSearchParams(query));
+  return question["users"] && !question["rate"] ? { ...question, rate: USUAL_RATE } : question;
 }
 
 function message(error: unknown): string {
@@ -164,14 +191,14 @@ function controls(question: Question, presets: Presets, change: Change, restart:
     isCounted && text("model", "Parameters", "such as 7b or 350m"),
     ...(isConfig ? configuration(change) : []),
     labelled("Weights", precision("weights", presets.weights, model?.weights)),
-    labelled("Keys and values", precision("kv", presets.kv, model?.kv_dtype)),
+    labelled("KV cache dtype", precision("kv", presets.kv, model?.kv_dtype)),
     labelled("Machine", machineSelect),
-    isOwn && text("flops", "Operations per second", "such as 312T"),
-    isOwn && text("bandwidth", "Bytes per second from memory", "such as 2T"),
+    isOwn && text("flops", "Peak compute, FLOP/s", "such as 312T"),
+    isOwn && text("bandwidth", "Memory bandwidth, bytes/s", "such as 2T"),
     isOwn && text("memory", "Memory", "such as 80G; empty: unknown"),
     slider("Prompt, tokens", "prompt", question, longest, change),
     slider("Response, tokens", "response", question, longest, change),
-    slider("Requests that decode together", "batch", question, 1024, change),
+    slider("Batch size (concurrent requests)", "batch", question, 1024, change),
     fleet(question, change),
   ];
 }
@@ -225,7 +252,7 @@ function twoDigits(value: number): number {
 /** Users and how often each asks; empty: nobody wants to know. */
 function fleet(question: Question, change: Change): HTMLElement {
   const users: HTMLInputElement = el("input", { type: "number", min: 1, step: 1, value: question["users"] ?? "", placeholder: "none" });
-  const rate: HTMLInputElement = el("input", { type: "number", min: 0, step: "any", value: question["rate"]?.split("/")[0] ?? "1" });
+  const rate: HTMLInputElement = el("input", { type: "number", min: 0, step: "any", value: (question["rate"] ?? USUAL_RATE).split("/")[0] });
   const both = (): void => change(users.value === "" ? { users: "", rate: "" } : { users: users.value, rate: `${rate.value}/min` });
   users.addEventListener("input", both);
   rate.addEventListener("input", both);
@@ -240,7 +267,7 @@ function fleet(question: Question, change: Change): HTMLElement {
 function drawn(plan: Plan, command: string): Child[] {
   return [
     el("section", { class: "panel", "aria-label": "The answer in short" }, headline(plan), phases(plan), binding(plan)),
-    el("section", { class: "panel", "aria-label": "What nothing can beat" }, el("h2", {}, "What nothing can beat"), ...floors(plan)),
+    el("section", { class: "panel", "aria-label": "Lower bound (roofline)" }, el("h2", {}, "Lower bound (roofline)"), ...floors(plan)),
     el("section", { class: "panel", "aria-label": "Cost profile of a request" }, el("h2", {}, "Cost profile of a request"), profiles(plan)),
     el("section", { class: "panel", "aria-label": "Memory" }, el("h2", {}, "Memory"), ...memory(plan)),
     plan.fleet && el("section", { class: "panel", "aria-label": "The fleet" }, el("h2", {}, "The fleet"), ...fleetOf(plan.fleet)),
@@ -259,7 +286,7 @@ function headline({ ttft_ms, tpot_ms, total_ms, tokens_per_second, ask }: Plan):
     figure("TTFT", ms(ttft_ms), "to the first token"),
     figure("TPOT", ms(tpot_ms), "from a token to the next"),
     figure("Total", ms(total_ms), count(ask.response, "token")),
-    figure("Rate", `${short(tokens_per_second)}tok/s`, ask.batch === 1 ? "one stream" : `${ask.batch} streams together`),
+    figure("Rate", `${short(tokens_per_second)}tok/s`, ask.batch === 1 ? "one stream" : `${ask.batch} concurrent streams`),
   );
 }
 
@@ -293,7 +320,7 @@ function binding({ prefill, decode, dominant, machine, model }: Plan): HTMLEleme
     "p",
     { class: "binding" },
     `Prefill is bound by ${prefill.bound_by}, decode by ${decode.bound_by}; most of the time goes to ${dominant}. `,
-    el("span", { class: "quiet-text" }, `${model.name} in ${model.weights}, keys and values in ${model.kv_dtype}, on ${machine.name === "given" ? "the machine described" : machine.name}: ${machine.basis}.`),
+    el("span", { class: "quiet-text" }, `${model.name} in ${model.weights}, KV cache in ${model.kv_dtype}, on ${machine.name === "given" ? "the machine described" : machine.name}: ${machine.basis}.`),
   );
 }
 
@@ -314,7 +341,7 @@ function floors({ floors, ask, machine }: Plan): HTMLElement[] {
       el("strong", { class: "decode-text" }, "Decode: "),
       `${short(bytes)}B of weights / ${short(machine.bandwidth)}B/s = ${ms(floors.tpot_ms)} a token`,
     ),
-    el("p", { class: "quiet-text" }, "The predictions above add attention, keys and values, logits, and the share of its peaks that a machine reaches."),
+    el("p", { class: "quiet-text" }, "The predictions above add attention, the KV cache, logits, and the fraction of its peaks that a machine reaches."),
   ];
 }
 
@@ -322,32 +349,34 @@ function profiles({ prefill, decode }: Plan): HTMLElement {
   const row = (name: string, of: (profile: Profile) => string): HTMLElement =>
     el("tr", {}, el("th", { scope: "row" }, name), el("td", {}, of(prefill)), el("td", {}, of(decode)));
   return table(
-    ["", "prefill", "decode"],
+    "Cost profile, a table",
+    ["figure", "prefill", "decode"],
     [
-      row("Passes", ({ passes }) => passes.toLocaleString("en")),
+      row("Steps", ({ passes }) => passes.toLocaleString("en")),
       row("Tokens", ({ tokens }) => tokens.toLocaleString("en")),
-      row("Operations", ({ flops }) => `${short(flops)}FLOP`),
+      row("Compute", ({ flops }) => `${short(flops)}FLOP`),
       row("Bytes read", ({ bytes }) => `${short(bytes)}B`),
       row("Operations per byte", ({ intensity }) => short(intensity)),
       row("Time", (profile) => ms(profile.ms)),
       row("Share of the time", ({ share }) => percent(share)),
-      row("Of the peak of arithmetic", ({ compute_percent }) => percent(compute_percent / 100)),
-      row("Of the bandwidth", ({ memory_percent }) => percent(memory_percent / 100)),
+      row("Of peak FLOP/s", ({ compute_percent }) => percent(compute_percent / 100)),
+      row("Of peak bandwidth", ({ memory_percent }) => percent(memory_percent / 100)),
       row("Bound by", ({ bound_by }) => bound_by),
     ],
   );
 }
 
-function table(columns: Child[], rows: HTMLElement[]): HTMLElement {
+/** A table that scrolls sideways where it is too wide, by the keyboard too. */
+function table(name: string, columns: Child[], rows: HTMLElement[]): HTMLElement {
   const head = el("thead", {}, el("tr", {}, ...columns.map((column) => el("th", { scope: "col" }, column))));
-  return el("div", { class: "scroll" }, el("table", {}, head, el("tbody", {}, ...rows)));
+  return el("div", { class: "scroll", tabindex: 0, role: "group", "aria-label": name }, el("table", {}, head, el("tbody", {}, ...rows)));
 }
 
 function memory({ memory, ask, fits }: Plan): Child[] {
   const kv = memory.kv_per_request * ask.batch;
   const parts: [string, string, number][] = [
     ["weights", "weights", memory.weights],
-    ["kv", `keys and values of ${count(ask.batch, "request")}`, kv],
+    ["kv", `KV cache of ${count(ask.batch, "request")}`, kv],
     ["rest", "activations and reserve", memory.activations + memory.reserved],
   ];
   const used = parts.reduce((sum, [, , bytes]) => sum + bytes, 0);
@@ -355,21 +384,21 @@ function memory({ memory, ask, fits }: Plan): Child[] {
   const words = parts.map(([, name, bytes]) => `${name} ${short(bytes)}B`).join(", ");
   const verdict =
     fits === null || memory.total === null
-      ? "How much memory the machine has is not known."
+      ? "The memory size of this machine is unknown."
       : fits
         ? `It fits into ${short(memory.total)}B; so would ${count(Math.floor(memory.requests ?? 0), "request")} of this length at once.`
         : `It does not fit into ${short(memory.total)}B.`;
   return [
     bar("memory-bar", words, [...parts.map(([kind, , bytes]): [string, number] => [kind, bytes]), ["left", Math.max(0, total - used)]]),
     el("p", { class: fits === false ? "error" : "" }, verdict),
-    el("p", { class: "quiet-text" }, `${words}. A token's keys and values take ${short(memory.kv_per_token)}B.`),
+    el("p", { class: "quiet-text" }, `${words}. KV cache: ${short(memory.kv_per_token)}B per token.`),
   ];
 }
 
 function fleetOf(fleet: NonNullable<Plan["fleet"]>): HTMLElement[] {
   const machines = count(fleet.machines, "machine");
   return [
-    el("p", {}, `${count(fleet.users, "user")} send ${short(fleet.requests_per_second)}requests per second and need ${machines} (${fleet.busy_machines.toFixed(1)} busy). The phase that limits them is ${fleet.limiting}.`),
+    el("p", {}, `${count(fleet.users, "user")} send ${short(fleet.requests_per_second)}requests per second and need ${machines} (${fleet.busy_machines.toFixed(1)} busy). The limiting phase is ${fleet.limiting}.`),
     bar("phase-bar", `prefill ${percent(fleet.prefill_share)} of the machines' time, decode the rest`, [
       ["prefill", fleet.prefill_share],
       ["decode", 1 - fleet.prefill_share],
@@ -377,7 +406,7 @@ function fleetOf(fleet: NonNullable<Plan["fleet"]>): HTMLElement[] {
     el(
       "p",
       { class: "quiet-text" },
-      `${count(fleet.batch, "stream")} decode together on each (${fleet.batch_capped_by}), at ${ms(fleet.tpot_ms)} a token. With the phases on machines of their own: ${fleet.apart.prefill.toFixed(1)} for prefill, ${fleet.apart.decode.toFixed(1)} for decode.`,
+      `${count(fleet.batch, "concurrent request")} on each (${fleet.batch_capped_by}), at ${ms(fleet.tpot_ms)} a token. With prefill and decode disaggregated: ${fleet.apart.prefill.toFixed(1)} for prefill, ${fleet.apart.decode.toFixed(1)} for decode.`,
     ),
   ];
 }
@@ -392,7 +421,7 @@ function byPrompt(plan: Plan): HTMLElement {
     const isAsked = at.prompt === plan.ask.prompt;
     return el("tr", { class: isAsked ? "asked" : "" }, el("th", { scope: "row" }, count(at.prompt, "token"), share), ...cells.map((cell) => el("td", {}, cell)));
   });
-  return table(["prompt", "TTFT", "TPOT", "prefill's share", "attention's", "prefill bound by", "decode bound by"], rows);
+  return table("By prompt length, a table", ["prompt", "TTFT", "TPOT", "prefill share", "attention share", "prefill bound by", "decode bound by"], rows);
 }
 
 function byBatch(plan: Plan): HTMLElement {
@@ -406,7 +435,7 @@ function byBatch(plan: Plan): HTMLElement {
     const cells = [ms(at.tpot_ms), `${short(at.tokens_per_second)}tok/s`, short(at.intensity), at.bound_by, at.fits === null ? "unknown" : at.fits ? "yes" : "no"];
     return el("tr", { class: at.batch === plan.ask.batch ? "asked" : "" }, el("th", { scope: "row" }, String(at.batch), rate), ...cells.map((cell) => el("td", {}, cell)));
   });
-  return table(["batch", "TPOT", "all together", "FLOP per byte", "bound by", "fits"], rows);
+  return table("By batch size, a table", ["batch", "TPOT", "throughput", "FLOP/byte", "bound by", "fits"], rows);
 }
 
 function commandWith(command: string): HTMLElement {

@@ -2,19 +2,12 @@
 
 import type { App } from "../app";
 import { type Answer, ask, longPrompt, longestGap } from "../ask";
-import { add, el, fill } from "../dom";
+import { add, el, fill, say, show } from "../dom";
 import { labelled } from "../form";
-import { dropFrame, wantFrame } from "../frames";
 import { phaseFooter } from "../phases";
+import { type Change, Talk, type Turn } from "../talk";
 import { count, ms } from "../units";
 import "./chat.css";
-
-interface Turn {
-  role: "user" | "assistant";
-  content: string;
-  /** As it is shown, with what stands under it. */
-  article: HTMLElement;
-}
 
 /** A sampling control: its field in the API, its range, and what it does. An empty one is not sent. */
 interface Control {
@@ -28,17 +21,22 @@ interface Control {
 }
 
 const CONTROLS: Control[] = [
-  { field: "temperature", name: "Temperature", min: 0, max: 2, step: 0.05, hint: "0: always the likeliest token", initial: "" },
-  { field: "top_p", name: "Top p", min: 0.01, max: 1, step: 0.01, hint: "smallest set with this probability", initial: "" },
-  { field: "top_k", name: "Top k", min: 0, max: 1000, step: 1, hint: "so many likeliest; 0: all", initial: "" },
-  { field: "min_p", name: "Min p", min: 0, max: 1, step: 0.01, hint: "share of the likeliest one's probability", initial: "" },
+  { field: "temperature", name: "Temperature", min: 0, max: 2, step: 0.05, hint: "0: always the most likely token", initial: "" },
+  { field: "top_p", name: "Top p", min: 0.01, max: 1, step: 0.01, hint: "nucleus: smallest set of tokens with total probability p", initial: "" },
+  { field: "top_k", name: "Top k", min: 0, max: 1000, step: 1, hint: "keep the k most likely tokens; 0: all", initial: "" },
+  { field: "min_p", name: "Min p", min: 0, max: 1, step: 0.01, hint: "drop tokens below this share of the most likely one's probability", initial: "" },
   { field: "repetition_penalty", name: "Repetition penalty", min: 0.1, max: 2, step: 0.05, hint: "1: none", initial: "" },
-  { field: "max_tokens", name: "Max tokens", min: 1, max: 1_000_000, step: 1, hint: "the answer's longest length", initial: "256" },
+  { field: "max_tokens", name: "Max tokens", min: 1, max: 1_000_000, step: 1, hint: "most tokens of an answer", initial: "256" },
   { field: "seed", name: "Seed", min: 0, max: 2 ** 53 - 1, step: 1, hint: "same seed, same answer", initial: "" },
 ];
 
-// The conversation outlives a visit to another page.
-const turns: Turn[] = [];
+/** So near to its end a conversation is at its end: pixels of a screen are not always whole. */
+const AT_END = 4;
+
+// They outlive a visit to another page; the conversation a reload too.
+const talk = new Talk();
+const chosen = new Map<string, string>();
+const disturbed: string[] = [];
 
 export function mount(root: HTMLElement, app: App): () => void {
   const log = el("div", { class: "conversation", role: "log", "aria-label": "Conversation", tabindex: 0 });
@@ -47,122 +45,70 @@ export function mount(root: HTMLElement, app: App): () => void {
   const send = el("button", { type: "submit", class: "primary" }, "Send");
   const stop = el("button", { type: "button", disabled: true }, "Stop");
   const clear = el("button", { type: "button" }, "New conversation");
-  const system = el("textarea", { rows: 2, placeholder: "none" });
+  const system = remembered("system", el("textarea", { rows: 2, placeholder: "none" }));
   const inputs = CONTROLS.map((control) => {
-    const { min, max, step } = control;
-    return { control, input: el("input", { type: "number", min, max, step, value: control.initial, placeholder: control.field === "seed" ? "random" : "the model's" }) };
+    const { field, min, max, step } = control;
+    const input = el("input", { type: "number", min, max, step, value: control.initial, placeholder: field === "seed" ? "random" : "the model's" });
+    return { control, input: remembered(field, input) };
   });
   const longTokens = el("input", { type: "number", min: 16, step: 1, max: app.info.max_model_len - 1, value: defaultLength(app) });
-  const beside = el("button", { type: "button" }, "A long prompt beside it");
-  const besideResults = el("ul", { class: "beside-results", "aria-label": "Long prompts sent" });
+  const beside = el("button", { type: "button" }, "Inject a long prompt");
+  const besideResults = el("ul", { class: "beside-results", "aria-label": "Long prompts sent" }, ...disturbed.map((text) => el("li", {}, text)));
+  const articles = new Map<Turn, HTMLElement>();
 
-  let running: AbortController | null = null;
-  // When the pieces of the newest answer came: what a long prompt does to them is measured here.
-  let moments: number[] = [];
-  const others = new AbortController();
-
-  const answerTo = async () => {
-    const abort = new AbortController();
-    running = abort;
-    const body = { messages: conversation(), ...sampling() };
-    const turn = say("assistant", "");
-    const text = document.createTextNode("");
-    turn.article.querySelector(".text")!.append(text);
-    // Tokens may come by the thousand a second: they are written once a frame.
-    let fresh = "";
-    const write = () => {
-      text.appendData(fresh);
-      fresh = "";
-      stickToEnd();
-    };
-    busy(true);
-    const answer = await ask(app, "/v1/chat/completions", body, abort.signal, (piece, answer) => {
-      moments = answer.moments;
-      fresh += piece;
-      wantFrame(write);
-    });
-    dropFrame(write);
-    write();
-    running = null;
-    turn.content = answer.text;
-    finish(turn.article, answer);
-    busy(false);
-    fill(status, answer.error ? "No answer." : "The answer is complete.");
-    stickToEnd();
-  };
-
-  const conversation = () => {
-    const content = system.value.trim();
-    const first = content === "" ? [] : [{ role: "system", content }];
-    // An answer that failed before its first word is no part of the conversation.
-    return [...first, ...turns.filter(({ content }) => content !== "").map(({ role, content }) => ({ role, content }))];
-  };
-
-  const sampling = () => {
+  const answer = (): void => {
+    stuck = true;
     const filled = inputs.filter(({ input }) => input.value !== "");
-    return Object.fromEntries(filled.map(({ control, input }) => [control.field, input.valueAsNumber]));
+    const sampling = Object.fromEntries(filled.map(({ control, input }) => [control.field, input.valueAsNumber]));
+    void talk.answer(app, system.value.trim(), sampling);
   };
 
-  const busy = (is: boolean) => {
-    send.disabled = is;
-    stop.disabled = !is;
-    if (is) fill(status, "The engine answers…");
-    for (const button of log.querySelectorAll<HTMLButtonElement>("button.again")) button.disabled = is;
-  };
-
-  const say = (role: Turn["role"], content: string): Turn => {
-    for (const button of log.querySelectorAll("button.again")) button.remove();
-    const who = role === "user" ? "You" : "Model";
-    const article = el("article", { class: `turn ${role}`, "aria-label": who }, el("h3", {}, who), el("div", { class: "text" }, content));
-    const turn = { role, content, article };
-    turns.push(turn);
-    log.append(article);
+  const draw = (change: Change): void => {
+    const last = talk.turns.at(-1);
+    if (change === "turns") {
+      for (const [turn, article] of articles) {
+        if (talk.turns.includes(turn)) continue;
+        article.remove();
+        articles.delete(turn);
+      }
+      for (const turn of talk.turns) {
+        const article = articles.get(turn) ?? log.appendChild(articleOf(turn));
+        articles.set(turn, article);
+        if (turn.answer && !article.querySelector(".actions")) finish(app, article, turn.answer, turn.content);
+        const again = article.querySelector<HTMLButtonElement>("button.again");
+        if (again) show(again, turn === last);
+      }
+      send.disabled = talk.isAnswering;
+      stop.disabled = !talk.isAnswering;
+      say(status, talk.isAnswering ? "The engine answers…" : !last?.answer ? "" : last.answer.error ? "No answer." : "The answer is complete.");
+    }
+    const article = last && articles.get(last);
+    if (article) grow(article, last.content);
     stickToEnd();
-    return turn;
   };
 
-  const finish = (article: HTMLElement, answer: Answer) => {
-    if (answer.error) add(article, el("p", { class: "error", role: "alert" }, answer.error));
-    if (answer.finish === "cancelled") add(article, el("p", { class: "note" }, "Stopped. Its cache blocks are free again."));
-    if (answer.finish === "length") add(article, el("p", { class: "note" }, "Ended by the limit of tokens."));
-    const copy = el("button", { type: "button", onclick: () => void copyText(answer.text, copy) }, "Copy");
-    const again = el("button", { type: "button", class: "again" }, "Regenerate");
-    add(article, phaseFooter(app, answer), el("div", { class: "actions" }, copy, again));
-  };
-
-  // Heard here and not by the button, which may be older than this visit to the page.
   log.addEventListener("click", (event) => {
-    if (running || !(event.target as Element).matches("button.again")) return;
-    turns.pop()?.article.remove();
-    void answerTo();
+    if (talk.isAnswering || !(event.target as Element).matches("button.again")) return;
+    talk.takeBack();
+    answer();
   });
 
-  // Whoever has scrolled up to read is left there.
-  const stickToEnd = () => {
-    if (log.scrollHeight - log.scrollTop - log.clientHeight < 120) log.scrollTop = log.scrollHeight;
+  // Whoever has scrolled up to read is left there; who was at the end stays there, however much comes at once.
+  let stuck = true;
+  log.addEventListener("scroll", () => (stuck = log.scrollHeight - log.scrollTop - log.clientHeight <= AT_END));
+  const stickToEnd = (): void => {
+    if (stuck) log.scrollTop = log.scrollHeight;
   };
 
-  const sendBeside = async () => {
+  const sendBeside = async (): Promise<void> => {
     const length = Math.round(longTokens.valueAsNumber);
     if (!longTokens.reportValidity()) return;
-    const line = el("li", {}, `${count(length, "token")}: on their way…`);
+    const line = el("li", {}, `${count(length, "token")}: sending…`);
     besideResults.append(line);
     const from = performance.now();
-    try {
-      const prompt = await longPrompt(app, length);
-      const answer = await ask(app, "/v1/completions", { prompt, max_tokens: 1, ignore_eos: true }, others.signal);
-      if (answer.error) fill(line, `${count(length, "token")}: ${answer.error}`);
-      else fill(line, `${count(length, "token")}: ${told(answer, from)}`);
-    } catch (error) {
-      fill(line, `${count(length, "token")}: ${error instanceof Error ? error.message : String(error)}`);
-    }
-  };
-
-  const told = (answer: Answer, from: number) => {
-    const ttft = ms(answer.timings?.ttft_ms ?? 0);
-    const gap = longestGap(moments, from);
-    const stream = gap > 0 ? ` The stream above paused for at most ${ms(gap)} meanwhile.` : "";
-    return `first token after ${ttft}.${stream}`;
+    const told = await disturb(app, length, from).catch((error: unknown) => (error instanceof Error ? error.message : String(error)));
+    disturbed.push(`${count(length, "token")}: ${told}`);
+    say(line, disturbed.at(-1)!);
   };
 
   const form = el(
@@ -171,10 +117,10 @@ export function mount(root: HTMLElement, app: App): () => void {
       class: "ask",
       onsubmit: (event: Event) => {
         event.preventDefault();
-        if (running || message.value.trim() === "" || !settings.reportValidity()) return;
-        say("user", message.value);
+        if (talk.isAnswering || message.value.trim() === "" || !settings.reportValidity()) return;
+        talk.say(message.value);
         message.value = "";
-        void answerTo();
+        answer();
       },
     },
     labelled("Message", message, "Enter sends, Shift and Enter starts a new line, Escape stops the answer."),
@@ -186,13 +132,8 @@ export function mount(root: HTMLElement, app: App): () => void {
       form.requestSubmit();
     }
   });
-  stop.addEventListener("click", () => running?.abort());
-  clear.addEventListener("click", () => {
-    running?.abort();
-    turns.length = 0;
-    fill(log);
-    fill(status);
-  });
+  stop.addEventListener("click", () => talk.stop());
+  clear.addEventListener("click", () => talk.clear());
   beside.addEventListener("click", () => void sendBeside());
 
   const settings = el(
@@ -203,15 +144,15 @@ export function mount(root: HTMLElement, app: App): () => void {
   );
   const experiment = el(
     "section",
-    { class: "beside panel", "aria-label": "A long prompt beside the stream" },
-    el("h3", {}, "Disturb it"),
-    el("p", {}, "While an answer streams, somebody else's long prompt comes. Its prefill rides in the same steps."),
+    { class: "beside panel", "aria-label": "Interference test" },
+    el("h2", {}, "Interference test"),
+    el("p", {}, "While an answer streams, another request's long prompt arrives. Its prefill shares steps with the answer's decode, and makes them longer."),
     labelled("Tokens of the long prompt", longTokens),
     beside,
     besideResults,
   );
-  const escape = (event: KeyboardEvent) => {
-    if (event.key === "Escape") running?.abort();
+  const escape = (event: KeyboardEvent): void => {
+    if (event.key === "Escape") talk.stop();
   };
   document.addEventListener("keydown", escape);
 
@@ -225,14 +166,61 @@ export function mount(root: HTMLElement, app: App): () => void {
       el("aside", { "aria-label": "Settings" }, el("details", { class: "panel", open: wide() }, el("summary", {}, "Sampling"), settings), experiment),
     ),
   );
-  log.append(...turns.map(({ article }) => article));
-  log.scrollTop = log.scrollHeight;
+  const end = talk.subscribe(draw);
+  draw("turns");
   message.focus();
   return () => {
-    running?.abort();
-    others.abort();
+    end();
     document.removeEventListener("keydown", escape);
   };
+}
+
+/** A field that has what it had at the last visit to the page. */
+function remembered<E extends HTMLInputElement | HTMLTextAreaElement>(name: string, field: E): E {
+  const before = chosen.get(name);
+  if (before !== undefined) field.value = before;
+  field.addEventListener("input", () => chosen.set(name, field.value));
+  return field;
+}
+
+function articleOf({ role, content }: Turn): HTMLElement {
+  const who = role === "user" ? "You" : "Model";
+  return el("article", { class: `turn ${role}`, "aria-label": who }, el("h2", {}, who), el("div", { class: "text" }, document.createTextNode(content)));
+}
+
+/** Text is only ever appended: a long answer is not laid out anew with every token. */
+function grow(article: HTMLElement, content: string): void {
+  const text = article.querySelector(".text")!.firstChild as Text;
+  if (text.length < content.length) text.appendData(content.slice(text.length));
+}
+
+const NOTES: Record<string, string> = {
+  cancelled: "Stopped. Its cache blocks are free again.",
+  length: "Ended by the limit of tokens.",
+  reload: "The page was loaded again before this answer was complete.",
+};
+
+function finish(app: App, article: HTMLElement, answer: Answer, text: string): void {
+  const note = NOTES[answer.finish];
+  const copy = el("button", { type: "button", onclick: () => void copyText(text, copy) }, "Copy");
+  const again = el("button", { type: "button", class: "again" }, "Regenerate");
+  add(
+    article,
+    answer.error !== "" && el("p", { class: "error", role: "alert" }, answer.error),
+    note !== undefined && el("p", { class: "note" }, note),
+    phaseFooter(app, answer),
+    el("div", { class: "actions" }, copy, again),
+  );
+}
+
+/** Sends a long prompt beside whatever streams, and says what it met and did. */
+async function disturb(app: App, length: number, from: number): Promise<string> {
+  const prompt = await longPrompt(app, length);
+  const answer = await ask(app, "/v1/completions", { prompt, max_tokens: 1, ignore_eos: true });
+  if (answer.error) return answer.error;
+  const gap = longestGap(talk.moments, from);
+  const stream = gap > 0 ? ` The longest pause of the stream meanwhile was ${ms(gap)}.` : "";
+  return `first token after ${ms(answer.timings?.ttft_ms ?? 0)}.${stream}`;
 }
 
 /** A prompt that is long for this model, and fits. */

@@ -3,6 +3,7 @@
 import type { App } from "../app";
 import { add, el, fill, say } from "../dom";
 import { LESSONS, type Lesson } from "../learn/lessons";
+import { drawn, PICTURES } from "../learn/pictures";
 import "./learn.css";
 
 export function mount(root: HTMLElement, app: App): () => void {
@@ -48,13 +49,16 @@ function fillLesson(page: HTMLElement, app: App, lesson: Lesson, at: number, sig
     page,
     el("h2", {}, `${at + 1}. ${lesson.title}`),
     ...lesson.text(app).map((text) => el("p", {}, text)),
+    drawn(PICTURES[at]!),
     experiment,
     question(lesson),
     el(
       "div",
       { class: "row turns" },
       at > 0 && el("a", { href: address(at - 1), rel: "prev" }, `Back: ${LESSONS[at - 1]!.title}`),
-      at + 1 < LESSONS.length && el("a", { href: address(at + 1), rel: "next" }, `Next: ${LESSONS[at + 1]!.title}`),
+      at + 1 < LESSONS.length
+        ? el("a", { href: address(at + 1), rel: "next" }, `Next: ${LESSONS[at + 1]!.title}`)
+        : el("span", {}, "The end of the tour. Both phases of your own requests are on ", el("a", { href: "#/live" }, "Live"), ", one step at a time on ", el("a", { href: "#/step" }, "Step"), "."),
     ),
   );
   lesson.experiment(experiment, app, signal);

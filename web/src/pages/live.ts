@@ -9,6 +9,7 @@ import { Series } from "../series";
 import { RequestTable } from "../table";
 import { Timeline } from "../timeline";
 import { ms, percent, short } from "../units";
+import { Story } from "../why";
 
 /** Steps of so many ms of work make up the big numbers. */
 const WINDOW_MS = 3000;
@@ -20,6 +21,7 @@ export function mount(root: HTMLElement, app: App): () => void {
   const series = new Series(app);
   const roofline = new Roofline(app);
   const table = new RequestTable(app);
+  const story = new Story(app);
   const gauges = { prefill: new Gauge("prefill", "Prefill", "compute"), decode: new Gauge("decode", "Decode", "bandwidth") };
   const tiles = new Tiles(app);
   // Its last steps come with the feed, a moment after its answer.
@@ -31,21 +33,22 @@ export function mount(root: HTMLElement, app: App): () => void {
     el(
       "p",
       { class: "lead" },
-      "Each lane is a request. First its whole prompt is read, many tokens in one pass: ",
+      "A lane holds one request at a time. First its whole prompt is processed, many tokens per step: ",
       el("strong", { class: "prefill-text" }, "prefill"),
-      ", which arithmetic limits. Then its answer is written, one token per pass: ",
+      ", compute-bound. Then its answer is generated, one token per step: ",
       el("strong", { class: "decode-text" }, "decode"),
-      ", which memory bandwidth limits.",
+      ", bound by memory bandwidth.",
     ),
     el("section", { class: "gauges", "aria-label": "Distance to the limits of this machine" }, gauges.prefill.element, gauges.decode.element),
     tiles.element,
     el("section", { class: "panel timeline-panel", "aria-label": "Timeline" }, timeline.element, empty),
+    story.element,
     el("section", { "aria-label": "Over time" }, series.element),
     el(
       "section",
       { class: "panel" },
       el("h2", {}, "Roofline"),
-      el("p", { class: "quiet-text" }, "Each point is a step. The further right, the more arithmetic for each byte read; no step can be above the line. Prompts sit under its flat part, answers under its slope: that is why there are two phases."),
+      el("p", { class: "quiet-text" }, "Each point is a step. The further right, the more FLOP per byte read; no step can be above the line. Prefill sits under its flat part (compute-bound), decode under its slope (memory-bound): that is why there are two phases."),
       roofline.element,
     ),
     table.element,
@@ -61,18 +64,27 @@ export function mount(root: HTMLElement, app: App): () => void {
     show(empty, feed.log.requests.size === 0);
   };
   // Chat links to the lane of an answer; the feed may tell of it a moment later.
-  let sought = new URLSearchParams(location.hash.split("?")[1]).get("request");
+  let sought: string | null = null;
   const seek = (): void => {
-    if (sought != null && timeline.reveal(sought)) sought = null;
+    // A stranger's request has a number for a name.
+    if (sought != null && timeline.reveal(/^\d+$/.test(sought) ? Number(sought) : sought)) sought = null;
   };
+  // So does a board, whose request may be older than the lanes: its story is told all the same.
+  const follow = (): void => {
+    sought = new URLSearchParams(location.hash.split("?")[1]).get("request");
+    void story.tell(sought ?? "");
+    seek();
+  };
+  window.addEventListener("hashchange", follow);
   const stop = feed.subscribe(() => {
     seek();
     timer ||= window.setTimeout(refresh, REFRESH_MS);
   });
-  seek();
+  follow();
   refresh();
   return () => {
     stop();
+    window.removeEventListener("hashchange", follow);
     clearTimeout(timer);
     for (const part of [timeline, series, roofline, table]) part.end();
   };
@@ -109,14 +121,15 @@ class Gauge {
 
   private words(distance: Distance | null, app: App): string {
     const prefill = this.phase === "prefill";
-    if (!distance) return prefill ? "No prompt was read yet." : "No step was answers alone yet.";
-    const unit = prefill ? "op/s" : "B/s";
+    if (!distance) return prefill ? "No prefill in the last 3 s." : "No decode-only step in the last 3 s.";
+    const unit = prefill ? "FLOP/s" : "B/s";
     const { limits } = app.info;
     const limit = limits && (prefill ? limits.matrix_flops : limits.read_bandwidth);
-    const rate = `${short(distance.achieved)}${unit}${limit ? ` of ${short(limit)}${unit}` : ": the limits of this machine are not known"}`;
-    const tokens = `${short(distance.tokens).trim()} ${prefill ? "prompt" : "answer"} tokens per second`;
-    const cache = !prefill && (distance.share ?? 0) > 1.02 ? " Above the limit: part of what is read stays in the processor's own cache." : "";
-    return `${rate} · ${tokens} in such steps.${cache}`;
+    const rate = `${short(distance.achieved)}${unit}${limit ? ` of ${short(limit)}${unit}` : ": limits of this machine unknown"}`;
+    const tokens = `${short(distance.tokens).trim()} ${prefill ? "prompt" : "output"} tokens per second`;
+    const cache = !prefill && limits?.in_cache ? " The weights stay in the processor's cache, and its bandwidth is the limit." : "";
+    const doubt = limits?.not_sure ? ` The limits are not sure: ${limits.not_sure}.` : "";
+    return `${rate} · ${tokens} in such steps.${cache}${doubt}`;
   }
 }
 
@@ -126,7 +139,7 @@ class Tiles {
   private values = new Map<string, { value: HTMLElement; note: HTMLElement }>();
 
   constructor(private app: App) {
-    for (const name of ["Running", "Waiting", "First token", "Between tokens", "KV cache", "Prefix hits"]) {
+    for (const name of ["Running", "Waiting", "Time to first token", "Inter-token latency", "KV cache", "Prefix hits"]) {
       const [value, note] = [el("span", { class: "number" }, "–"), el("small", {})];
       this.values.set(name, { value, note });
       this.element.append(el("div", { class: "panel" }, el("dt", {}, name), el("dd", {}, value, note)));
@@ -141,10 +154,10 @@ class Tiles {
       say(tile.value, value);
       say(tile.note, note);
     };
-    set("Running", String(stats.running), stats.paused ? "the engine is paused" : `of ${this.app.info.max_num_seqs} seats`);
-    set("Waiting", String(stats.waiting), stats.prefill_backlog_ms >= 1 ? `${ms(stats.prefill_backlog_ms)} of prompts to read` : "no prompt to read");
-    set("First token", ms(stats.ttft_p50_ms), stats.ttft_p99_ms == null ? "median" : `median · p99 ${ms(stats.ttft_p99_ms)}`);
-    set("Between tokens", ms(stats.itl_p50_ms), stats.itl_p99_ms == null ? "median" : `median · p99 ${ms(stats.itl_p99_ms)}`);
+    set("Running", String(stats.running), stats.paused ? "the engine is paused" : `of ${this.app.info.max_num_seqs} slots`);
+    set("Waiting", String(stats.waiting), stats.prefill_backlog_ms >= 1 ? `prefill backlog ${ms(stats.prefill_backlog_ms)}` : "no prefill backlog");
+    set("Time to first token", ms(stats.ttft_p50_ms), stats.ttft_p99_ms == null ? "median" : `median · p99 ${ms(stats.ttft_p99_ms)}`);
+    set("Inter-token latency", ms(stats.itl_p50_ms), stats.itl_p99_ms == null ? "median" : `median · p99 ${ms(stats.itl_p99_ms)}`);
     const full = stats.kv_seconds_to_full;
     set("KV cache", percent(stats.used_blocks / Math.max(1, stats.total_blocks)), full == null || full > 3600 ? `of ${stats.total_blocks.toLocaleString("en")} blocks` : `full in ${ms(full * 1000)}`);
     const queries = stats.prefix_queries;

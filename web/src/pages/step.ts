@@ -7,7 +7,7 @@ import { add, el, say, show } from "../dom";
 import { exampleButton, LONG_PROMPT, STORY } from "../examples";
 import { dropFrame, wantFrame } from "../frames";
 import { KvMap } from "../kvmap";
-import { bound } from "../limits";
+import { bound, own } from "../limits";
 import type { Step } from "../log";
 import { PassView } from "../pass";
 import { count, ms, percent, short, shortName } from "../units";
@@ -28,6 +28,8 @@ export function mount(root: HTMLElement, app: App): () => void {
 
   // The step that is shown; `null` follows the newest.
   let chosen: number | null = null;
+  // A link from the timeline names one; the log knows it once the feed has told of it.
+  let sought = Number(new URLSearchParams(location.hash.split("?")[1]).get("step") ?? NaN);
   const slider = el("input", { type: "range", min: 0, max: 0, step: 1, "aria-label": "Step" });
   const where = el("output", { class: "number" });
   const latest = el("button", { type: "button", "aria-pressed": "true" }, "Newest");
@@ -47,7 +49,7 @@ export function mount(root: HTMLElement, app: App): () => void {
   add(
     root,
     el("h1", {}, "Step"),
-    el("p", { class: "lead" }, "The engine works in steps: one pass of the model, in which every running answer gets a token and waiting prompts get what room is left. Here is one at a time."),
+    el("p", { class: "lead" }, "The engine works in steps: one forward pass of the model, in which every running sequence gets a token and waiting prompts get the rest of the token budget. Here is one step at a time."),
     el(
       "section",
       { class: "panel", "aria-label": "Engine and step log" },
@@ -74,6 +76,10 @@ export function mount(root: HTMLElement, app: App): () => void {
     show(nothing, !last);
     slider.disabled = back.disabled = forth.disabled = !last;
     if (!first || !last) return;
+    if (sought >= first.id && sought <= last.id) {
+      choose(sought);
+      sought = NaN;
+    }
     if (chosen != null && chosen < first.id) chosen = first.id;
     const shown = log.steps[log.indexOf(chosen ?? last.id)] ?? last;
     slider.min = String(first.id);
@@ -81,7 +87,7 @@ export function mount(root: HTMLElement, app: App): () => void {
     slider.value = String(shown.id);
     slider.setAttribute("aria-valuetext", `step ${shown.id}`);
     say(where, `${shown.id.toLocaleString("en")} of ${first.id.toLocaleString("en")}–${last.id.toLocaleString("en")}`);
-    say(sentence, story(shown));
+    say(sentence, story(shown, app.feed.log.wall.clock(shown.at, 3)));
     pass.show(shown);
     costs.show(shown);
     map.show(shown.id);
@@ -106,7 +112,7 @@ export function mount(root: HTMLElement, app: App): () => void {
 }
 
 /** What a step did, as a person would say it. */
-function story(step: Step): string {
+function story(step: Step, began: string): string {
   const parts: string[] = [];
   step.prefill.forEach((row, i) => {
     const name = shortName(step.prefillOf[i]!.name);
@@ -116,13 +122,13 @@ function story(step: Step): string {
   });
   if (step.decode.length > 0) parts.push(`wrote one token for ${step.decode.length === 1 ? `the answer of ${shortName(step.decodeOf[0]!.name)}` : `each of ${count(step.decode.length, "answer")}`}`);
   for (const { r, tokens, verdict } of step.preempted) parts.push(`took the blocks of ${shortName(r)} away, ${count(tokens, "token")} (${verdict})`);
-  const waiting = step.waiting > 0 ? ` ${count(step.waiting, "request")} waited${step.blocked ? `, for ${{ kv: "KV blocks", seats: "a seat", budget: "room in the step" }[step.blocked]}` : ""}.` : "";
+  const waiting = step.waiting > 0 ? ` ${count(step.waiting, "request")} waited${step.blocked ? `, for ${{ kv: "KV blocks", seats: "a slot", budget: "token budget" }[step.blocked]}` : ""}.` : "";
   const blocks = [
     step.blocks.taken > 0 && `took ${count(step.blocks.taken, "KV block")}`,
     step.blocks.evicted > 0 && `${step.blocks.evicted} of which lost a cached prefix`,
     step.blocks.copied > 0 && `copied ${step.blocks.copied}`,
   ].filter((part) => part !== false);
-  return `Step ${step.id.toLocaleString("en")} ${parts.join("; it ") || "carried no rows"}.${blocks.length > 0 ? ` It ${blocks.join(", ")}.` : ""}${waiting}`;
+  return `Step ${step.id.toLocaleString("en")} ${parts.join("; it ") || "carried no rows"}.${blocks.length > 0 ? ` It ${blocks.join(", ")}.` : ""}${waiting} It began at ${began}.`;
 }
 
 /** Pause, one step, resume. */
@@ -185,14 +191,14 @@ class Controls {
 class Costs {
   readonly element: HTMLElement;
   private words = el("p", {});
-  private bars: Record<"took" | "predicted" | "compute" | "bandwidth", { bar: HTMLElement; value: HTMLElement; row: HTMLElement }>;
+  private bars: Record<"took" | "stolen" | "predicted" | "compute" | "bandwidth", { bar: HTMLElement; value: HTMLElement; row: HTMLElement }>;
 
   constructor(private app: App) {
     const row = (label: string, kind: string): { bar: HTMLElement; value: HTMLElement; row: HTMLElement } => {
       const [bar, value] = [el("span", { class: `fill ${kind}` }), el("span", { class: "number" })];
       return { bar, value, row: el("div", { class: "cost" }, el("span", {}, label), el("span", { class: "bar", "aria-hidden": "true" }, bar), value) };
     };
-    this.bars = { took: row("It took", "ink"), predicted: row("Predicted", "queue"), compute: row("At least, to compute", "prefill"), bandwidth: row("At least, to read", "decode") };
+    this.bars = { took: row("It took", "ink"), stolen: row("Of that, others ran", "preempted"), predicted: row("Predicted", "queue"), compute: row("Lower bound: compute", "prefill"), bandwidth: row("Lower bound: memory", "decode") };
     this.element = el("div", {}, ...Object.values(this.bars).map(({ row }) => row), this.words);
   }
 
@@ -208,6 +214,7 @@ class Costs {
       say(text, ms(value));
     };
     set("took", step.took, true);
+    set("stolen", step.stolen ?? 0, (step.stolen ?? 0) > 0);
     set("predicted", step.predicted, step.predicted > 0);
     set("compute", compute, limits != null);
     set("bandwidth", bandwidth, limits != null);
@@ -215,18 +222,22 @@ class Costs {
   }
 
   private explain(step: Step): string {
-    const error = step.predicted > 0 ? (step.predicted - step.took) / step.took : null;
-    const guess = error == null ? "" : Math.abs(error) < 0.005 ? " The cost model was right." : ` The cost model was ${percent(Math.abs(error))} ${error > 0 ? "above" : "below"} it.`;
-    const work = `${short(step.flops).trim()} operations over ${short(step.bytes)}B: ${(step.flops / Math.max(1, step.bytes)).toFixed(1)} for each byte.`;
+    const alone = own(step);
+    const stolen = step.took - alone;
+    const error = step.predicted > 0 && alone > 0 ? (step.predicted - alone) / alone : null;
+    const it = stolen > 0 ? "that" : "it";
+    const guess = error == null ? "" : Math.abs(error) < 0.005 ? " The cost model was right." : ` The cost model was ${percent(Math.abs(error))} ${error > 0 ? "above" : "below"} ${it}.`;
+    // For so long nothing of the machine bound it: it was not there.
+    const elsewhere = stolen > 0 ? ` For ${ms(stolen)} of its ${ms(step.took)} the machine ran other programs on the cores that it needs; by itself it took ${ms(alone)}.` : "";
+    const work = `${short(step.flops)}FLOP over ${short(step.bytes)}B: ${(step.flops / Math.max(1, step.bytes)).toFixed(1)} FLOP per byte.`;
     const binding = bound(step, this.app.info.limits);
-    if (!binding) return `${work}${guess}`;
+    if (!binding) return `${work}${elsewhere}${guess}`;
     const rows = step.decode.length + step.prefill.reduce((sum, row) => sum + row.len, 0);
     const compute = binding.by === "compute";
     const why = !compute
-      ? "Memory bandwidth bound it: every weight is read for few rows, and the arithmetic waits."
-      : `Arithmetic bound it${rows >= 16 ? ": so many rows share each weight that reading the weights is the lesser part" : ""}.`;
-    const faster = compute ? " It was faster than that limit as it was measured: other programs were busy then." : " It was faster than memory alone allows, so part of it stayed in the processor's cache.";
-    const rest = binding.share > 1.02 ? faster : ` It reached ${percent(binding.share)} of that limit.`;
-    return `${work} ${why}${rest}${guess}`;
+      ? "Memory-bound: every weight is read for few tokens, and the arithmetic waits."
+      : `Compute-bound${rows >= 16 ? ": so many tokens share each weight that reading the weights is the lesser part" : ""}.`;
+    const rest = ` It reached ${percent(binding.share)} of that limit${stolen > 0 ? " in that time" : ""}.`;
+    return `${work}${elsewhere} ${why}${rest}${guess}`;
   }
 }

@@ -24,7 +24,7 @@ use serde_json::{Value, json};
 use crate::commands::cost_model;
 use crate::console::{Progress, note, put, put_line};
 use crate::failure::Failure;
-use crate::figures::{self, Bound, Demands, LimitShares, bandwidth, operations, peak};
+use crate::figures::{self, Bound, Demands, LimitShares, Peaks, bandwidth, operations};
 use crate::flags::{BenchFlags, ModelFlags, Output};
 use crate::{environment, models};
 
@@ -194,15 +194,16 @@ impl Subject {
         let forward = &mut self.forward;
         let work = || {
             forward.adopt_thread();
-            let mut passes = Passes { forward: &mut **forward, vocab_size, test, batch: Batch::default() };
+            let mut passes = Passes { stop, forward: &mut **forward, vocab_size, test, batch: Batch::default() };
             passes.fill();
             passes.once(); // warms up caches, pages and threads
             let timed = |_| {
                 let start = Instant::now();
                 passes.once();
-                start.elapsed().as_secs_f64()
+                // One that was cut off says nothing.
+                (!stop.load(Ordering::Relaxed)).then(|| start.elapsed().as_secs_f64())
             };
-            (0..repetitions).take_while(|_| !stop.load(Ordering::Relaxed)).map(timed).collect()
+            (0..repetitions).map_while(timed).collect()
         };
         std::thread::scope(|scope| scope.spawn(work).join()).unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }
@@ -238,6 +239,7 @@ impl Subject {
 
 /// Forward passes of one test.
 struct Passes<'a> {
+    stop: &'a AtomicBool,
     forward: &'a mut dyn Forward,
     vocab_size: usize,
     test: &'a Test,
@@ -283,6 +285,9 @@ impl Passes<'_> {
 
     /// The logits stay where they are computed: the sampler is not measured, and neither is its reading them.
     fn pass(&mut self) {
+        if self.stop.load(Ordering::Relaxed) {
+            return;
+        }
         let ticket = self.forward.launch(&self.batch);
         self.forward.wait(ticket);
     }
@@ -320,9 +325,14 @@ impl Row<'_> {
         self.samples.iter().map(|seconds| self.test.tokens() as f64 / seconds).collect()
     }
 
+    /// The limits that hold for this model; what was reached is possible, whatever was measured.
+    fn peaks(&self) -> Peaks {
+        let least = self.samples.iter().copied().fold(f64::INFINITY, f64::min);
+        Peaks::of(&self.limits, &self.subject.demands).raised_by(&self.subject.work(&self.test), least)
+    }
+
     fn shares(&self) -> LimitShares {
-        let work = self.subject.work(&self.test);
-        LimitShares::of(&work, mean(&self.samples), &self.limits, self.subject.demands.weights)
+        LimitShares::within(&self.subject.work(&self.test), mean(&self.samples), &self.peaks())
     }
 
     /// The limit that binds this shape: `26.1 GB/s`, or `3.75 TOP/s`.
@@ -330,14 +340,17 @@ impl Row<'_> {
         let weights = self.subject.demands.weights;
         match (self.shares().roofline(), weights) {
             (Bound::Compute, WeightClass::Int8 | WeightClass::Int4) => {
-                let peak = peak(&self.limits, weights);
+                let peak = self.peaks().matrix;
                 (peak, "int8 op/s", operations(peak, "OP"))
             }
             (Bound::Compute, WeightClass::Bf16) => {
-                let peak = peak(&self.limits, weights);
+                let peak = self.peaks().matrix;
                 (peak, "bf16 flop/s", operations(peak, "FLOP"))
             }
-            _ => (self.limits.read_bandwidth, "bytes/s", bandwidth(self.limits.read_bandwidth)),
+            _ => {
+                let peak = self.peaks().bandwidth;
+                (peak, "bytes/s", bandwidth(peak))
+            }
         }
     }
 
@@ -388,7 +401,7 @@ impl Row<'_> {
             name.push_str(&format!(" b{}", test.n_batch));
         }
         format!(
-            "| {} | {} | {} | {} {}, {} | {} | {name} | {:.2} ± {:.2} | {limit} | {:.1} % |",
+            "| {} | {} | {} | {} {}, {} | {} | {name} | {:.2} ± {:.2} | {limit} | {:.1} %{} |",
             subject.model_type(),
             figures::bytes(subject.demands.weight_bytes as u64),
             subject.params(),
@@ -399,6 +412,7 @@ impl Row<'_> {
             mean(&rates),
             deviation(&rates),
             self.shares().of_limit() * 100.0,
+            if self.limits.doubt().is_some() { " (not sure)" } else { "" },
         )
     }
 }

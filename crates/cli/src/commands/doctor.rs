@@ -2,6 +2,7 @@
 //! define.
 
 use checkpoint::{Checkpoint, LoadError};
+use kernels::disturbed::QueueWait;
 use kernels::limits::Limits;
 use kernels::{Arithmetic, Cpu, CpuOptions, Isa, KvDtype, Reference, WeightClass, threads};
 use launch::machine;
@@ -20,7 +21,7 @@ const LITTLE_MEMORY: u64 = 1 << 30;
 /// Runs the command. Ends with exit code 1 if something is missing.
 pub(crate) fn doctor(flags: &DoctorFlags) -> Result<(), Failure> {
     let threads = flags.threads.unwrap_or_else(threads::default_threads);
-    let limits = figures::limits(Some(threads), None)?;
+    let limits = figures::limits(Some(threads), None, environment::variables().packed_cache.as_deref())?;
     let diagnosis = Diagnosis::of(threads, limits)?;
     let text = if flags.json { diagnosis.json().to_string() } else { diagnosis.text() };
     put_line(&text)?;
@@ -74,6 +75,7 @@ impl Diagnosis {
             "cpus_allowed": threads::max_threads(),
             "cgroup_cores": machine::cgroup_cores(),
             "threads": self.threads,
+            "thread_waits": counts_waits(),
             "numa_nodes": machine::numa_nodes(),
             "caches": caches.collect::<Vec<_>>(),
             "memory_bytes": memory.map(|(total, _)| total),
@@ -114,6 +116,13 @@ impl Diagnosis {
             "cores",
             format!("{} online, {} allowed{quota}, {} threads", known(online), threads::max_threads(), self.threads),
         );
+        let waits = match counts_waits() {
+            true => "counted: time that the machine gives to others has an owner of its own, machine",
+            false => {
+                "not counted (/proc/thread-self/schedstat): time that the machine gives to others is the requests' own"
+            }
+        };
+        line("busy cores", waits.to_string());
         let caches = machine::caches().into_iter().map(|cache| {
             let shared = if cache.shared_by > 1 { format!(" shared by {}", cache.shared_by) } else { String::new() };
             format!("{} {}{shared}", cache.name, bytes(cache.bytes))
@@ -133,6 +142,10 @@ impl Diagnosis {
         );
         let limits = &self.limits;
         line("limits", format!("memory  {} read", bandwidth(limits.read_bandwidth)));
+        if limits.cache_bytes > 0 {
+            let (rate, size) = (bandwidth(limits.cache_bandwidth), bytes(limits.cache_bytes as u64));
+            line("", format!("cache   {rate} read, where weights fit into {size}"));
+        }
         // The CPU may have an instruction that is faster and rounds differently: then both are told.
         let unused = |used, fastest, ops, name| match used == fastest {
             true => String::new(),
@@ -143,6 +156,9 @@ impl Diagnosis {
         line("", format!("bf16    {} ({}{bf16})", operations(limits.bf16_flops, "FLOP"), limits.bf16_kind));
         line("", format!("int8    {} ({}{int8})", operations(limits.int8_ops, "OP"), limits.int8_kind));
         line("", format!("f32     {}", operations(limits.f32_flops, "FLOP")));
+        if let Some(doubt) = limits.doubt() {
+            line("", format!("not sure: {doubt}"));
+        }
         line("models", known(environment::variables().hub_cache().map(|cache| cache.display().to_string())));
         line("packed", known(environment::variables().packed_cache.map(|cache| cache.display().to_string())));
         match self.problems.is_empty() {
@@ -151,6 +167,11 @@ impl Diagnosis {
         }
         lines.join("\n")
     }
+}
+
+/// Whether the kernel counts how long a thread is ready and does not run.
+fn counts_waits() -> bool {
+    QueueWait::of_this_thread().is_some()
 }
 
 /// Logits of the built-in model for a short prompt, bit for bit, on every instruction set and on the definition, with

@@ -17,7 +17,8 @@ mod report;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use kernels::limits::Limits;
+use kernels::WeightClass;
+use kernels::limits::{Certainty, Doubt, FEW, Limits};
 use model::ModelConfig;
 use roofline::{Bound, LimitShares, PassWork, Peaks};
 
@@ -40,8 +41,8 @@ const DEPTH: usize = 64;
 const PROMPTS: [usize; 8] = [32, 64, 128, 256, 512, 1024, 2048, 4096];
 const POSITIONS: [usize; 6] = [0, 256, 512, 1024, 2048, 4096];
 const BATCHES: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
-/// Spread, as a share of the median, below which a figure is called steady.
-const STEADY: f64 = 0.10;
+/// Share of the variance that a law explains at least; one that explains less is not told as one.
+const LEAST_R2: f64 = 0.5;
 /// A limit binds clearly if the work comes this much nearer to it than to the other.
 const CLEARLY: f64 = 1.5;
 
@@ -59,10 +60,11 @@ pub(crate) fn lab(flags: &LabFlags) -> Result<(), Failure> {
     }
     report::write(&found, &flags.output)?;
     put_line(&if flags.json { found.json().to_string() } else { found.to_string().trim_end().to_string() })?;
+    note(&format!("written: {}/lab.html, lab.csv, lab.json and a picture of each curve", flags.output.display()));
     if found.interrupted {
         note("interrupted: what was measured until then is kept");
+        return Err(Failure::Interrupted);
     }
-    note(&format!("written: {}/lab.html, lab.csv, lab.json and a picture of each curve", flags.output.display()));
     Ok(())
 }
 
@@ -98,7 +100,7 @@ impl Kind {
         match self {
             Kind::Prefill => "prompt, tokens",
             Kind::Position => "tokens before it",
-            Kind::Batch => "requests that decode together",
+            Kind::Batch => "batch size (concurrent requests)",
         }
     }
 
@@ -164,7 +166,10 @@ fn measure(subject: &mut Subject, model: &str, plans: &[Plan], repetitions: usiz
             let interrupts = interrupts;
             while !over.load(Ordering::Relaxed) {
                 if interrupts.came() {
-                    stop.store(true, Ordering::Relaxed);
+                    match stop.swap(true, Ordering::Relaxed) {
+                        false => note("ending: what was measured is written; Ctrl-C again ends at once"),
+                        true => std::process::exit(130),
+                    }
                 }
                 std::thread::sleep(Duration::from_millis(20));
             }
@@ -188,14 +193,21 @@ fn measure(subject: &mut Subject, model: &str, plans: &[Plan], repetitions: usiz
                 done += 1;
                 let work = subject.work(test);
                 let steps = if *x > 0 && plan.kind == Kind::Prefill { 1 } else { test.n_gen };
-                points.push((*x, samples.iter().map(|seconds| seconds / steps as f64).collect(), work, steps));
+                points.push(Raw::of(*x, &samples, work, steps));
+            }
+            if stop.load(Ordering::Relaxed) {
+                sweeps.push((plan.kind, points));
+                continue;
             }
             limits = limits.and_then(|known| Ok(figures::higher(&known, &subject.limits()?)));
             sweeps.push((plan.kind, points));
         }
         over.store(true, Ordering::Relaxed);
         let (limits, demands) = (limits?, subject.demands());
-        let peaks = Peaks::of(&limits, demands.weights, demands.kv_dtype);
+        // What was reached is possible, whatever was measured.
+        let reached = sweeps.iter().flat_map(|(_, points)| points);
+        let peaks =
+            reached.fold(Peaks::of(&limits, demands), |peaks, point| peaks.raised_by(&point.work, point.least()));
         Ok(Lab {
             model: model.to_string(),
             described: subject.model_type(),
@@ -203,6 +215,8 @@ fn measure(subject: &mut Subject, model: &str, plans: &[Plan], repetitions: usiz
             isa: subject.device.kernels.clone(),
             arithmetic: subject.arithmetic.name(),
             repetitions,
+            weights: demands.weights,
+            in_cache: limits.holds(demands.weight_bytes),
             limits,
             peaks,
             sweeps: sweeps.into_iter().map(|(kind, points)| Sweep::of(kind, points, &peaks)).collect(),
@@ -220,7 +234,11 @@ struct Lab {
     isa: String,
     arithmetic: &'static str,
     repetitions: usize,
+    weights: WeightClass,
+    /// The weights stay in the last level of cache.
+    in_cache: bool,
     limits: Limits,
+    /// Those of the limits that hold for this model, raised to what was reached.
     peaks: Peaks,
     sweeps: Vec<Sweep>,
     interrupted: bool,
@@ -242,37 +260,70 @@ struct Point {
     median: f64,
     /// Largest less smallest, as a share of the median.
     spread: f64,
+    /// Why it is not sure.
+    doubt: Option<Doubt>,
     /// Of one prompt, or one step.
     work: PassWork,
     shares: LimitShares,
 }
 
-/// A point as it comes from the measurement: what it is of, seconds, work of all steps, their number.
-type Raw = (usize, Vec<f64>, PassWork, usize);
+/// A point as it comes from the measurement: seconds and work of one prompt, or one step.
+struct Raw {
+    x: usize,
+    samples: Vec<f64>,
+    work: PassWork,
+}
+
+impl Raw {
+    /// Of repetitions that take `seconds` and do `work` in so many steps.
+    fn of(x: usize, seconds: &[f64], work: PassWork, steps: usize) -> Raw {
+        let n = steps as f64;
+        let work = PassWork {
+            matrix_flops: work.matrix_flops / n,
+            attention_flops: work.attention_flops / n,
+            bytes: work.bytes / n,
+            ..work
+        };
+        Raw { x, samples: seconds.iter().map(|seconds| seconds / n).collect(), work }
+    }
+
+    fn least(&self) -> f64 {
+        self.samples.iter().copied().fold(f64::INFINITY, f64::min)
+    }
+}
 
 impl Sweep {
     fn of(kind: Kind, raw: Vec<Raw>, peaks: &Peaks) -> Sweep {
-        let point = |(x, samples, work, steps): Raw| {
-            let mut sorted = samples.clone();
-            let median = ::figures::median(&mut sorted).expect("a point has samples");
-            let spread = (sorted[sorted.len() - 1] - sorted[0]) / median;
-            let n = steps as f64;
-            let work = PassWork {
-                matrix_flops: work.matrix_flops / n,
-                attention_flops: work.attention_flops / n,
-                bytes: work.bytes / n,
-                ..work
-            };
-            Point { x, samples, median, spread, shares: LimitShares::within(&work, median, peaks), work }
+        let point = |Raw { x, samples, work }: Raw| {
+            let median = ::figures::median(&mut samples.clone()).expect("a point has samples");
+            let certainty = Certainty::of_repetitions(&samples);
+            let spread = certainty.spread;
+            Point {
+                x,
+                samples,
+                median,
+                spread,
+                doubt: certainty.doubt(),
+                shares: LimitShares::within(&work, median, peaks),
+                work,
+            }
         };
         let points: Vec<Point> = raw.into_iter().map(point).collect();
         let medians: Vec<(f64, f64)> = points.iter().map(|point| (point.x as f64, point.median)).collect();
         Sweep { kind, fit: Fit::of(&medians, kind.degree()), points }
     }
 
+    /// The law, if it says more than the mean of the points does.
+    fn sound_fit(&self) -> Option<&Fit> {
+        self.fit.as_ref().filter(|fit| fit.r2 >= LEAST_R2)
+    }
+
     /// The law in words.
     fn law(&self) -> String {
         let Some(fit) = &self.fit else { return "too few points for a law".to_string() };
+        if fit.r2 < LEAST_R2 {
+            return format!("no law: the points follow none of this form (R^2 {:.2}); measure again", fit.r2);
+        }
         let c = &fit.coefficients;
         let per = |seconds: f64| match seconds {
             s if s < 1e-6 => format!("{:.2} ns", s * 1e9),
@@ -370,20 +421,62 @@ fn surety(point: &Point) -> String {
     let ratio = compute.max(memory) / compute.min(memory).max(1e-9);
     let spread = format!("{repetitions} repetitions within {}", percent(point.spread));
     let other = if compute > memory { ("bandwidth", memory) } else { ("matrix peak", compute) };
-    match () {
-        () if repetitions < 3 => format!("Not sure: {spread}, and fewer than three say little about chance."),
-        () if point.spread > STEADY => {
-            format!("Not sure: {spread}, so something else used the machine; measure again.")
+    match point.doubt {
+        Some(Doubt::Few { .. }) => {
+            return format!("Not sure: {spread}, and fewer than {FEW} say little about chance.");
         }
+        Some(Doubt::Spread(_)) => {
+            return format!("Not sure: {spread}, so something else used the machine; measure again.");
+        }
+        Some(Doubt::Earlier) | None => {}
+    }
+    match () {
         () if ratio < CLEARLY => format!("Not sure: both limits are about equally near ({spread})."),
-        () if point.shares.of_limit() > 1.05 => format!(
-            "Quite sure: {spread}, but faster than the limit that was measured, as from a cache or on a machine whose speed changes."
-        ),
         () if point.shares.of_limit() < 0.5 => format!(
             "Not sure: {spread}, but most of the time went to neither limit (of the {} {} was used).",
             other.0,
             percent(other.1)
         ),
         () => format!("Sure: {spread}, and of the {} only {} was used.", other.0, percent(other.1)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A sweep of steps that took so many milliseconds, each once, twice and three times.
+    fn sweep(kind: Kind, points: &[(usize, f64)]) -> Sweep {
+        let work = PassWork { matrix_flops: 1e6, bytes: 1e6, ..PassWork::default() };
+        let raw = points.iter().map(|&(x, ms)| Raw::of(x, &[ms / 1e3; 3], work, 1));
+        Sweep::of(kind, raw.collect(), &Peaks { matrix: 1e12, attention: 1e12, bandwidth: 1e10 })
+    }
+
+    #[test]
+    fn points_that_follow_no_law_are_given_none() {
+        let lawful = sweep(Kind::Batch, &[(1, 1.0), (2, 1.1), (4, 1.3), (8, 1.7)]);
+        assert!(
+            lawful.sound_fit().is_some() && lawful.law().starts_with("a step takes 900.00 us + 100.00 us for each")
+        );
+        // A disturbed run: the nearest line that does not fall explains less than the mean.
+        let disturbed = sweep(Kind::Batch, &[(1, 1.0), (8, 0.4), (64, 0.9)]);
+        assert!(disturbed.fit.as_ref().is_some_and(|fit| fit.r2 < LEAST_R2), "{:?}", disturbed.fit);
+        assert!(disturbed.sound_fit().is_none() && disturbed.law().starts_with("no law: "), "{}", disturbed.law());
+        assert!(sweep(Kind::Batch, &[(1, 1.0)]).law().contains("too few"));
+    }
+
+    #[test]
+    fn a_point_is_as_sure_as_its_repetitions() {
+        let work = PassWork { matrix_flops: 1e9, bytes: 1e9, ..PassWork::default() };
+        let peaks = Peaks { matrix: 1e12, attention: 1e12, bandwidth: 1e10 };
+        let table: [(&[f64], &str); 3] = [
+            (&[0.12, 0.121, 0.122], "Sure: 3 repetitions within 2 %"),
+            (&[0.12, 0.2, 0.13], "Not sure: 3 repetitions within 62 %, so something else used the machine"),
+            (&[0.12, 0.12], "Not sure: 2 repetitions within 0 %, and fewer than 3 say little about chance"),
+        ];
+        for (seconds, words) in table {
+            let sweep = Sweep::of(Kind::Position, vec![Raw::of(0, seconds, work, 1)], &peaks);
+            assert!(surety(&sweep.points[0]).starts_with(words), "{}", surety(&sweep.points[0]));
+        }
     }
 }

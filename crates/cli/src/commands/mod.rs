@@ -17,3 +17,4 @@ pub(crate) mod sim;
 pub(crate) mod top;
 pub(crate) mod verify;
 pub(crate) mod whatif;
+pub(crate) mod why;

@@ -14,6 +14,7 @@ use checkpoint::weights::Weights;
 use checkpoint::{Checkpoint, Source};
 use hub::HubEnv;
 use kernels::WeightClass;
+use kernels::limits::{Doubt, Limits};
 use launch::{Calibrate, Chosen, ModelSettings, SHIPPED_NAME, Settings, machine};
 use model::ModelConfig;
 use plan::{Ask, Deployment, HERE, Here, Loaded, NamedModel, Problem, Question, Users, WhichMachine};
@@ -102,7 +103,7 @@ fn checked(flags: &PlanFlags) -> Result<(), Failure> {
         }
     };
     let chosen = chosen(flags, class(&checkpoint));
-    let limits = figures::limits(flags.threads, flags.arithmetic.arithmetic())?;
+    let limits = limits(flags)?;
     let engine = models::start(&checkpoint, &check::settings(settings(flags)), chosen)?;
     let model = engine.model();
     let calibrated = model.calibrated.as_ref();
@@ -185,20 +186,27 @@ fn class(checkpoint: &Checkpoint) -> Option<WeightClass> {
     Some(Weights::open(checkpoint).ok()?.class())
 }
 
+fn limits(flags: &PlanFlags) -> Result<Limits, Failure> {
+    let directory = environment::variables().packed_cache;
+    figures::limits(flags.threads, flags.arithmetic.arithmetic(), directory.as_deref())
+}
+
 /// What is known of this machine: its limits if they are asked for, and the model if it lies here.
 fn here(flags: &PlanFlags, found: Option<Found>) -> Result<Here, Failure> {
     let is_here = flags.machine.as_deref() == Some(HERE);
-    let limits = is_here.then(|| figures::limits(flags.threads, flags.arithmetic.arithmetic())).transpose()?;
+    let limits = is_here.then(|| limits(flags)).transpose()?;
     let memory = machine::memory().map(|(_, available)| available as f64);
     let model = found.map(|Found { name, config, stored }| {
         let (settings, chosen) = (settings(flags), chosen(flags, stored));
         let (weights, kv_dtype) = (chosen.class, settings.model.kv_dtype);
         let shape = config.shape();
+        let (cost, is_sure) = settings.options(chosen).kept_cost(&config).filter(|_| is_here).unzip();
         Loaded {
             name,
             demands: shape.demands(weights, kv_dtype),
             unread_bytes: shape.unread_bytes(weights),
-            cost: settings.options(chosen).kept_cost(&config).filter(|_| is_here),
+            cost,
+            doubt: is_sure.filter(|is_sure| !is_sure).map(|_| Doubt::Earlier),
             kv_tokens: None,
             rows: ROWS_HERE,
         }

@@ -1,11 +1,16 @@
 //! `twostroke replay`: a recorded run again, each step compared, with `-m` each token too.
 
+use std::fs::File;
+use std::io::BufWriter;
+use std::path::Path;
+
 use kernels::WeightClass;
 use launch::{Chosen, ModelSettings};
-use replay::{Recording, ReplayError, Replayed, replay, replay_with_model};
+use replay::{Recording, ReplayError, Replayed, TracingError, replay, replay_with_model, trace};
 use serde_json::json;
 
 use crate::console::{Progress, note, put_line};
+use crate::environment::utc;
 use crate::failure::Failure;
 use crate::flags::ReplayFlags;
 use crate::models;
@@ -14,9 +19,11 @@ use crate::models;
 pub(crate) fn again(flags: &ReplayFlags) -> Result<(), Failure> {
     let recording = Recording::open(&flags.log).map_err(Failure::usage)?;
     let model = recording.header.model.clone();
-    let replayed = match flags.model.as_deref() {
-        Some(name) => with_model(flags, recording, name)?,
-        None => replay(recording, &mut |_| {}).map_err(Failure::usage)?,
+    let began = recording.header.began_unix_ns;
+    let replayed = match (flags.model.as_deref(), &flags.trace) {
+        (Some(name), _) => with_model(flags, recording, name)?,
+        (None, Some(path)) => with_trace(recording, path)?,
+        (None, None) => replay(recording, &mut |_| {}).map_err(Failure::usage)?,
     };
     if replayed.was_cut_off && replayed.difference.is_none() {
         note("note: the recording was cut off; what there is of it was replayed");
@@ -25,7 +32,31 @@ pub(crate) fn again(flags: &ReplayFlags) -> Result<(), Failure> {
         let (log, steps) = (flags.log.display(), replayed.steps);
         return Err(Failure::failed(format!("{log}: {difference} (steps before it: {steps}, all as recorded)")));
     }
-    put_line(&if flags.json { as_json(flags, &model, &replayed) } else { as_text(flags, &model, &replayed) })
+    let ran = Ran { model, began, replayed };
+    put_line(&if flags.json { as_json(flags, &ran) } else { as_text(flags, &ran) })
+}
+
+/// What there is to tell.
+struct Ran {
+    model: String,
+    began: Option<u64>,
+    replayed: Replayed,
+}
+
+impl Ran {
+    /// When the recorded engine began.
+    fn began_at(&self) -> Option<String> {
+        self.began.map(|nanos| utc((nanos / 1_000_000_000) as i64))
+    }
+}
+
+fn with_trace(recording: Recording, path: &Path) -> Result<Replayed, Failure> {
+    let failed = |error| Failure::usage(format!("--trace: {}: {error}", path.display()));
+    let out = BufWriter::new(File::create(path).map_err(failed)?);
+    trace(recording, out).map_err(|error| match error {
+        TracingError::Recording(error) => Failure::usage(error),
+        TracingError::Write(error) => failed(error),
+    })
 }
 
 fn with_model(flags: &ReplayFlags, recording: Recording, name: &str) -> Result<Replayed, Failure> {
@@ -43,21 +74,27 @@ fn with_model(flags: &ReplayFlags, recording: Recording, name: &str) -> Result<R
     })
 }
 
-fn as_text(flags: &ReplayFlags, model: &str, replayed: &Replayed) -> String {
-    let Replayed { steps, requests, tokens, seconds, .. } = *replayed;
+fn as_text(flags: &ReplayFlags, ran: &Ran) -> String {
+    let Replayed { steps, requests, tokens, seconds, .. } = ran.replayed;
+    let model = &ran.model;
     let computed = if flags.model.is_some() { ", computed again and all equal" } else { ", as recorded" };
-    let lines = [
-        ("recorded", format!("{model}, {seconds:.1} s")),
+    let from = ran.began_at().map_or_else(String::new, |at| format!(", from {at}"));
+    let mut lines = vec![
+        ("recorded", format!("{model}, {seconds:.1} s{from}")),
         ("requests", requests.to_string()),
         ("steps", format!("{steps}, all equal")),
         ("tokens", format!("{tokens}{computed}")),
     ];
-    lines.map(|(name, value)| format!("{name:<10} {value}")).join("\n")
+    lines.extend(flags.trace.as_ref().map(|path| ("trace", format!("{}: open it in ui.perfetto.dev", path.display()))));
+    let lines: Vec<String> = lines.iter().map(|(name, value)| format!("{name:<10} {value}")).collect();
+    lines.join("\n")
 }
 
-fn as_json(flags: &ReplayFlags, model: &str, replayed: &Replayed) -> String {
+fn as_json(flags: &ReplayFlags, ran: &Ran) -> String {
+    let replayed = &ran.replayed;
     json!({
-        "model": model,
+        "model": ran.model,
+        "began_at": ran.began_at(),
         "requests": replayed.requests,
         "steps": replayed.steps,
         "tokens": replayed.tokens,

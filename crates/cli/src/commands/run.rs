@@ -2,35 +2,27 @@
 //!
 //! Standard output carries the answer and nothing else; the line about the phases goes to standard error.
 
-use std::io::{self, IsTerminal, Read};
+mod chat;
+mod input;
+
 use std::time::Duration;
 
 use engine::{ChatMessage, Engine, FinishReason, Output, Prompt, RawRequest, Timings, Usage};
 use kernels::limits::Limits;
 use launch::Settings;
-use rustyline::DefaultEditor;
-use rustyline::error::ReadlineError;
 use serde_json::{Map, Value, json};
 use tokio::runtime::Runtime;
 
 use crate::console::{note, put, put_line};
 use crate::failure::Failure;
-use crate::figures::{self, Demands, Figures, LimitShares, Phase, rounded};
+use crate::figures::{self, Demands, Figures, LimitShares, Peaks, Phase, rounded};
 use crate::flags::RunFlags;
 use crate::signals::Ends;
 use crate::{environment, models, narrower};
 
-/// Longest text taken from standard input: far above any context, far below any memory.
-const MAX_INPUT_BYTES: u64 = 64 << 20;
-
-const CHAT_HELP: &str = "/help   this list
-/clear  forget the conversation
-/exit   leave (also Ctrl-D)
-Ctrl-C  stop the answer and keep the conversation";
-
 /// Runs the command.
 pub(crate) fn run(flags: &RunFlags) -> Result<(), Failure> {
-    let question = question(flags)?;
+    let question = input::question(flags)?;
     let checkpoint = models::open(flags.model.model.as_deref())?;
     let chosen = models::weights(&flags.model, &checkpoint)?;
     let lines = match flags.quiet || flags.json {
@@ -44,38 +36,8 @@ pub(crate) fn run(flags: &RunFlags) -> Result<(), Failure> {
             Ended::Stopped => Err(Failure::Interrupted),
             Ended::Finished => Ok(()),
         },
-        None => chat(&mut session),
+        None => chat::chat(&mut session),
     }
-}
-
-/// What to ask, or `None` for a chat.
-fn question(flags: &RunFlags) -> Result<Option<String>, Failure> {
-    match flags.prompt.as_deref() {
-        Some("-") => read_standard_input().map(Some),
-        Some(prompt) => {
-            if models::is_hub_id(prompt) {
-                note(&format!("taken as the prompt: {prompt} (a model is chosen with -m {prompt})"));
-            }
-            Ok(Some(prompt.to_string()))
-        }
-        None if io::stdin().is_terminal() => Ok(None),
-        None => read_standard_input().map(Some),
-    }
-}
-
-fn read_standard_input() -> Result<String, Failure> {
-    let mut bytes = Vec::new();
-    let read = io::stdin().lock().take(MAX_INPUT_BYTES + 1).read_to_end(&mut bytes);
-    read.map_err(|error| Failure::failed(format!("standard input: {error}")))?;
-    if bytes.len() as u64 > MAX_INPUT_BYTES {
-        return Err(Failure::usage(format!("standard input: more than {MAX_INPUT_BYTES} bytes")));
-    }
-    let text = String::from_utf8(bytes).map_err(|_| Failure::usage("standard input: not UTF-8 text"))?;
-    let text = text.trim_end();
-    if text.is_empty() {
-        return Err(Failure::usage("no prompt: give one as an argument or on standard input"));
-    }
-    Ok(text.to_string())
 }
 
 /// One sequence at a time; everything else is the engine's default.
@@ -99,6 +61,24 @@ enum Ended {
     Stopped,
 }
 
+/// How answers are drawn: the flags, and in a chat what was set since. `None`: the model's own.
+#[derive(Clone, Debug, Default)]
+struct Sampling {
+    max_tokens: Option<i64>,
+    temperature: Option<f64>,
+    top_p: Option<f64>,
+    top_k: Option<i64>,
+    min_p: Option<f64>,
+    seed: Option<i64>,
+}
+
+impl Sampling {
+    fn of(flags: &RunFlags) -> Sampling {
+        let RunFlags { max_tokens, temperature, top_p, top_k, min_p, seed, .. } = *flags;
+        Sampling { max_tokens, temperature, top_p, top_k, min_p, seed }
+    }
+}
+
 /// A conversation with one engine.
 struct Session<'a> {
     engine: Engine,
@@ -107,6 +87,9 @@ struct Session<'a> {
     /// Heard from the start: without a listener they would end the process.
     interrupts: Ends,
     demands: Demands,
+    sampling: Sampling,
+    /// The system message of the next conversation.
+    system: Option<String>,
     messages: Vec<ChatMessage>,
     /// Not told yet: who asks wrongly hears one line about that and no other.
     start_lines: Vec<String>,
@@ -125,15 +108,30 @@ impl Session<'_> {
         model.notices.iter().for_each(|notice| note(&format!("note: {notice}")));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let interrupts = runtime.block_on(async { Ends::listen() })?;
+        let (sampling, system) = (Sampling::of(flags), flags.system.clone());
         let (messages, start_lines) = (Vec::new(), Vec::new());
-        let mut session = Session { engine, flags, runtime, interrupts, demands, messages, start_lines };
+        let mut session =
+            Session { engine, flags, runtime, interrupts, demands, sampling, system, messages, start_lines };
         session.clear();
         Ok(session)
     }
 
     /// Forgets everything but the system message.
     fn clear(&mut self) {
-        self.messages = self.flags.system.iter().map(|text| ChatMessage::new("system", text)).collect();
+        self.messages = self.system.iter().map(|text| ChatMessage::new("system", text)).collect();
+    }
+
+    /// The system message of the next conversation; none if it is empty. An error if the model cannot have one.
+    fn set_system(&mut self, text: &str) -> Result<String, String> {
+        if !self.is_chat() {
+            return Err("/system: this model has no chat template".to_string());
+        }
+        self.system = Some(text.to_string()).filter(|text| !text.is_empty());
+        let begun = self.messages.iter().any(|message| message.role != "system");
+        if !begun {
+            self.clear();
+        }
+        Ok(if begun { "from the next conversation on: /clear begins it".to_string() } else { "set".to_string() })
     }
 
     fn is_chat(&self) -> bool {
@@ -166,16 +164,16 @@ impl Session<'_> {
     }
 
     fn request(&self, prompt: Prompt) -> RawRequest {
-        let flags = self.flags;
+        let Sampling { max_tokens, temperature, top_p, top_k, min_p, seed } = self.sampling;
         RawRequest {
-            max_tokens: flags.max_tokens,
-            temperature: flags.temperature,
-            top_p: flags.top_p,
-            top_k: flags.top_k,
-            min_p: flags.min_p,
-            seed: flags.seed,
-            stop: flags.stop.clone(),
-            ignore_eos: flags.ignore_eos,
+            max_tokens,
+            temperature,
+            top_p,
+            top_k,
+            min_p,
+            seed,
+            stop: self.flags.stop.clone(),
+            ignore_eos: self.flags.ignore_eos,
             now: Some(environment::now()),
             ..RawRequest::new(prompt)
         }
@@ -235,7 +233,7 @@ impl Session<'_> {
     fn report(&self, answer: &Answer) -> Result<(), Failure> {
         let limits = match self.flags.quiet || answer.ended == Ended::Stopped {
             true => None,
-            false => Some(figures::limits_kept(&self.flags.model)?),
+            false => Some(figures::limits_of(&self.flags.model)?),
         };
         if self.flags.json {
             return put_line(&self.json(answer, limits.as_ref()).to_string());
@@ -255,15 +253,19 @@ impl Session<'_> {
         let prefill = demands.prefill(timings.cached_tokens, timings.prefill_tokens, chunk);
         let context = timings.decode_context_tokens as f64;
         let decode = demands.decode(timings.decode_steps, timings.decode_tokens, context);
+        // What was reached is possible, whatever was measured.
+        let peaks = Peaks::of(limits, demands).raised_by(&prefill, timings.prefill_ms / 1e3);
+        let peaks = peaks.raised_by(&decode, timings.decode_ms / 1e3);
         let phase = |tokens, ms: f64, work| {
             let seconds = ms / 1e3;
-            Phase { tokens, seconds, shares: LimitShares::of(work, seconds, limits, demands.weights) }
+            Phase { tokens, seconds, shares: LimitShares::within(work, seconds, &peaks) }
         };
         Figures {
             prefill: phase(timings.prefill_tokens, timings.prefill_ms, &prefill),
             decode: phase(timings.decode_tokens, timings.decode_ms, &decode),
             cached_tokens: timings.cached_tokens,
-            in_cache: figures::fits_in_cache(demands, answer.usage.prompt_tokens + answer.usage.completion_tokens),
+            in_cache: limits.holds(demands.weight_bytes),
+            doubt: limits.doubt(),
         }
     }
 
@@ -322,45 +324,6 @@ impl Default for Answer {
             ended: Ended::Finished,
             usage: Usage::default(),
             timings: Timings::default(),
-        }
-    }
-}
-
-/// A conversation at the terminal.
-fn chat(session: &mut Session<'_>) -> Result<(), Failure> {
-    let mut editor = DefaultEditor::new().map_err(|error| Failure::failed(format!("terminal: {error}")))?;
-    session.tell_start();
-    note(&format!("{} · /help lists commands, Ctrl-D leaves", session.engine.model().backend));
-    loop {
-        session.forget_interrupts();
-        if session.interrupts.hung_up() {
-            return Err(Failure::Interrupted);
-        }
-        let line = match editor.readline(">>> ") {
-            Ok(line) => line,
-            Err(ReadlineError::Interrupted) => continue,
-            Err(ReadlineError::Eof) => return Ok(()),
-            Err(error) => return Err(Failure::failed(format!("terminal: {error}"))),
-        };
-        let line = line.trim();
-        if line.is_empty() {
-            continue;
-        }
-        // Only lines without control characters can fail to be kept, and nothing depends on it.
-        let _ = editor.add_history_entry(line);
-        match line {
-            "/exit" | "/quit" | "/bye" => return Ok(()),
-            "/clear" => session.clear(),
-            "/help" | "/?" => note(CHAT_HELP),
-            command if command.starts_with('/') && !command.contains(' ') => {
-                note(&format!("{command}: no such command; /help lists what there is"));
-            }
-            question => match session.answer(question.to_string()) {
-                Ok(_) => {}
-                // The conversation goes on: a prompt that is too long can be cleared away.
-                Err(Failure::Usage(message)) => note(&message),
-                Err(failure) => return Err(failure),
-            },
         }
     }
 }

@@ -9,17 +9,18 @@ use kernels::limits::Limits;
 use launch::{Calibrate, Settings};
 use scheduler::{Nanos, Targets};
 use serde_json::{Value, json};
-use server::{ApiKey, ServeError, Server, ServerOptions, Stop};
+use server::{ApiKey, ServeError, Server, ServerOptions, SlowOptions, Stop};
 
 use crate::console::{note, put_line};
 use crate::failure::Failure;
-use crate::figures::{self, bandwidth, bytes, operations, peak};
+use crate::figures::{self, bytes, operations, peak};
 use crate::flags::ServeFlags;
+use crate::log::Lines;
 use crate::{environment, keys, models, narrower};
 
 /// Threads that move bytes between sockets and the engine. The cores belong to the kernels; these mostly sleep.
 const IO_THREADS: usize = 2;
-/// Time for the end of a recording to reach the disk.
+/// Time for the end of a recording to reach the disk, and for that of the log to be read.
 const LAST_LINES: Duration = Duration::from_secs(5);
 
 /// Runs the command.
@@ -28,7 +29,10 @@ pub(crate) fn serve(flags: &ServeFlags) -> Result<(), Failure> {
     let api_keys = keys::of(flags)?;
     let checkpoint = models::open(name)?;
     // Before the engine: nothing else runs yet, and the memory it reads is free again afterwards.
-    let limits = figures::limits_kept(&flags.model)?;
+    if flags.recalibrate {
+        figures::forget_limits(&flags.model);
+    }
+    let limits = figures::limits_of(&flags.model)?;
     let chosen = models::weights(&flags.model, &checkpoint)?;
     let lines = match flags.json {
         true => Vec::new(),
@@ -36,9 +40,9 @@ pub(crate) fn serve(flags: &ServeFlags) -> Result<(), Failure> {
     };
     let token = if flags.allow_pause { Some(hold_token()?) } else { None };
     let asks_for_keys = !api_keys.is_empty();
-    let settings = settings(flags, api_keys.len() > 1)?;
+    let settings = Settings { limits: Some(limits), ..settings(flags, api_keys.len() > 1)? };
     let engine = models::start(&checkpoint, &settings, chosen)?;
-    let options = server_options(flags, api_keys, &limits, &token);
+    let options = server_options(flags, api_keys, &token);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(IO_THREADS).enable_all().build()?;
     runtime.block_on(async {
         let stop = Stop::on_signals()?;
@@ -48,6 +52,8 @@ pub(crate) fn serve(flags: &ServeFlags) -> Result<(), Failure> {
         lines.iter().for_each(|line| note(line));
         server.run(stop).await;
         engine.finish_recording(LAST_LINES);
+        engine.keep_costs();
+        Lines::finish(LAST_LINES);
         Ok(())
     })
 }
@@ -98,7 +104,7 @@ fn settings(flags: &ServeFlags, is_shared: bool) -> Result<Settings, Failure> {
         max_queued_requests: flags.max_queued_requests,
         max_queued_tokens: flags.max_queued_tokens,
         is_shared,
-        calibrate: Calibrate::Kept,
+        calibrate: if flags.recalibrate { Calibrate::Again } else { Calibrate::Kept },
         ttft: flags.ttft_slo,
         tpot: flags.tpot_slo,
         refuse_late: flags.refuse_late,
@@ -110,12 +116,7 @@ fn settings(flags: &ServeFlags, is_shared: bool) -> Result<Settings, Failure> {
     })
 }
 
-fn server_options(
-    flags: &ServeFlags,
-    api_keys: Vec<ApiKey>,
-    limits: &Limits,
-    hold_token: &Option<String>,
-) -> ServerOptions {
+fn server_options(flags: &ServeFlags, api_keys: Vec<ApiKey>, hold_token: &Option<String>) -> ServerOptions {
     ServerOptions {
         host: flags.host.clone(),
         port: flags.port,
@@ -126,8 +127,8 @@ fn server_options(
         drain_limit: Duration::from_secs(flags.drain_timeout),
         ui: !flags.no_ui,
         hold_token: hold_token.clone(),
-        limits: Some(*limits),
         otel: environment::otel(),
+        slow: SlowOptions { ttft: flags.slow_ttft, gap: flags.slow_gap },
         ..ServerOptions::default()
     }
 }
@@ -180,18 +181,37 @@ fn start_lines(settings: &Settings, model: &ModelInfo, limits: &Limits, address:
         (
             "kv blocks",
             format!(
-                "{} of {} tokens: {tokens} tokens, {} each",
+                "{} of {} tokens, {} each: {tokens} tokens of {}",
                 model.num_blocks,
                 model.block_size,
-                bytes(model.kv_bytes_per_token as u64)
+                exact_bytes((model.kv_bytes_per_token * model.block_size) as u64),
+                exact_bytes(model.kv_bytes_per_token as u64)
             ),
         ),
-        ("limits", format!("{} read (decode), {peak} (prefill)", bandwidth(limits.read_bandwidth))),
+        (
+            "limits",
+            format!(
+                "{} read (decode), {peak} (prefill){}",
+                figures::read_limit(limits, model.weight_bytes),
+                figures::not_sure(limits.doubt())
+            ),
+        ),
         ("targets", targets_line(settings, model)),
         ("serving", format!("http://{}/v1", address.socket)),
     ];
     lines.extend(address.page().map(|page| ("page", page)));
     lines.iter().map(|(name, value)| format!("{name:<10} {value}")).collect::<Vec<_>>().join("\n")
+}
+
+/// As [`bytes`], to the tenth below 100: `2.5 KiB` is no 2 KiB where there are hundreds of thousands of them.
+fn exact_bytes(count: u64) -> String {
+    let (value, unit) = match count {
+        0..1024 => return format!("{count} B"),
+        1024..1_048_576 => (count as f64 / 1024.0, "KiB"),
+        _ => (count as f64 / 1_048_576.0, "MiB"),
+    };
+    let text = if value < 100.0 { format!("{value:.1}") } else { format!("{value:.0}") };
+    format!("{} {unit}", text.strip_suffix(".0").unwrap_or(&text))
 }
 
 /// `first token within 1 s, then one each 50 ms; steps measured in 0.4 s`.
@@ -209,7 +229,8 @@ fn targets_line(settings: &Settings, model: &ModelInfo) -> String {
         Some(calibrated) if calibrated.from_disk => "steps measured at an earlier start".to_string(),
         Some(calibrated) => format!("steps measured in {:.1} s", calibrated.took.as_secs_f64()),
     };
-    format!("{wanted}; {calibrated}")
+    let doubt = model.calibrated.as_ref().and_then(|calibrated| calibrated.doubt);
+    format!("{wanted}; {calibrated}{}", figures::not_sure(doubt))
 }
 
 /// A target as people say it: `50 ms`, `1.5 s`.
@@ -240,6 +261,7 @@ fn start_json(settings: &Settings, model: &ModelInfo, limits: &Limits, address: 
         "calibration": model.calibrated.as_ref().map(|calibrated| json!({
             "seconds": calibrated.took.as_secs_f64(),
             "from_disk": calibrated.from_disk,
+            "not_sure": calibrated.doubt.map(|doubt| doubt.to_string()),
         })),
         "url": format!("http://{}/v1", address.socket),
         "port": address.socket.port(),

@@ -21,8 +21,8 @@ use sim::{Fleet, Instance, Observer, Workload};
 
 use crate::console::{Progress, put_line};
 use crate::failure::Failure;
-use crate::figures;
 use crate::flags::{KvPrecision, SimFlags, Weights, Workload as Kind};
+use crate::{environment, figures};
 
 /// Requests of sessions times the turns of each, at most: they take two gigabytes.
 const MOST_TURNS: usize = 100_000_000;
@@ -192,7 +192,7 @@ fn shape(model: &str) -> Result<ModelShape, Failure> {
 
 fn named_machine(name: &str) -> Result<Machine, Failure> {
     if name == "this" {
-        let limits = figures::limits(None, None)?;
+        let limits = figures::limits(None, None, environment::variables().packed_cache.as_deref())?;
         let (memory, _) = machine::memory().ok_or_else(|| Failure::failed("the size of the memory is unknown"))?;
         let here = Machine::here(&limits, WeightClass::Bf16, Some(memory as f64));
         // What this engine reaches, by docs/performance.md.

@@ -33,7 +33,7 @@ pub(crate) fn top(flags: &TopFlags) -> Result<(), Failure> {
     }
     let is_terminal = io::stdout().is_terminal() && io::stdin().is_terminal();
     if !flags.once && !is_terminal {
-        return Err(Failure::usage("this is no terminal: --once prints one screen as text"));
+        return Err(Failure::usage("standard output is not a terminal: --once prints one screen as text"));
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let result = runtime.block_on(async {
@@ -60,7 +60,7 @@ async fn info(target: &Target, flags: &TopFlags) -> Result<serde_json::Value, Fa
         (401, _) => Err(Failure::usage(format!("{} asks for a key: set --api-key", flags.url))),
         (503, _) => Err(Failure::usage(format!("{} is shutting down", flags.url))),
         _ => Err(Failure::usage(format!(
-            "{} is no twostroke server with a live view (/live/info answered {status}; is it started with --no-ui?)",
+            "{} is not a twostroke server with a live view (/live/info answered {status}; is it started with --no-ui?)",
             flags.url
         ))),
     }

@@ -22,7 +22,7 @@ pub(crate) struct BenchFlags {
     /// Rows of one forward pass in prefill.
     #[arg(short = 'b', long, value_name = "N,..", value_delimiter = ',', default_value = "512", value_parser = rows)]
     pub(crate) batch_size: Vec<usize>,
-    /// Sequences that decode together.
+    /// Batch size (concurrent sequences).
     #[arg(short = 'B', long, value_name = "N,..", value_delimiter = ',', default_value = "1", value_parser = seats)]
     pub(crate) parallel: Vec<usize>,
     /// Take a lower instruction set than the best one of this CPU: the same bits, slower.

@@ -18,7 +18,7 @@ pub(crate) struct LabFlags {
     /// Tokens in the cache before a decode step. Default: 0 to 4,096, likewise.
     #[arg(long, value_name = "N,..", value_delimiter = ',', value_parser = count_or_zero)]
     pub(crate) positions: Option<Vec<usize>>,
-    /// Requests that decode together. Default: 1 to 64.
+    /// Batch size (concurrent requests). Default: 1 to 64.
     #[arg(long, value_name = "N,..", value_delimiter = ',', value_parser = seats)]
     pub(crate) batches: Option<Vec<usize>>,
     /// Times that each point is measured, after one that warms up.

@@ -46,7 +46,7 @@ pub(crate) struct PlanFlags {
     /// Tokens of an answer.
     #[arg(short = 'n', long, value_name = "N", value_parser = count, default_value = "256")]
     pub(crate) response: usize,
-    /// Requests that decode together.
+    /// Batch size (concurrent requests).
     #[arg(short = 'b', long, value_name = "N", value_parser = seats, default_value = "1")]
     pub(crate) batch: usize,
     /// Rows of one pass over a prompt. Default: 512 here, as serve takes; 2,048 elsewhere.

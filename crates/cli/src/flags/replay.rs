@@ -19,6 +19,11 @@ pub(crate) struct ReplayFlags {
     /// Threads that compute. Any number gives the same bits. Default: one per physical core that this process may use.
     #[arg(short = 't', long, value_name = "N", value_parser = positive)]
     pub(crate) threads: Option<usize>,
+    /// Also write the steps and requests as a trace (JSON of the Trace Event Format) that ui.perfetto.dev and
+    /// chrome://tracing open: a lane per request with its phases, whose time it was, and arrows from prompts to the
+    /// tokens that they delayed.
+    #[arg(long, value_name = "FILE", conflicts_with = "model")]
+    pub(crate) trace: Option<PathBuf>,
     /// Print one JSON object.
     #[arg(long)]
     pub(crate) json: bool,

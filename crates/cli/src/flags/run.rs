@@ -15,16 +15,16 @@ pub(crate) struct RunFlags {
     /// Most tokens of an answer. Default: what the context has left.
     #[arg(short = 'n', long, value_name = "N", allow_negative_numbers = true)]
     pub(crate) max_tokens: Option<i64>,
-    /// Randomness: 0 always takes the likeliest token. Default: what the model's authors propose.
+    /// Randomness: 0 always takes the most likely token. Default: what the model's authors propose.
     #[arg(long, value_name = "X", allow_negative_numbers = true)]
     pub(crate) temperature: Option<f64>,
-    /// Sample from the likeliest tokens that together have this probability.
+    /// Nucleus sampling: the smallest set of most likely tokens with this total probability.
     #[arg(long, value_name = "X", allow_negative_numbers = true)]
     pub(crate) top_p: Option<f64>,
-    /// Sample from this many likeliest tokens; 0 turns it off.
+    /// Keep this many most likely tokens; 0 turns it off.
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub(crate) top_k: Option<i64>,
-    /// Sample from tokens at least this probable relative to the likeliest.
+    /// Drop tokens below this share of the most likely token's probability.
     #[arg(long, value_name = "X", allow_negative_numbers = true)]
     pub(crate) min_p: Option<f64>,
     /// The same seed and prompt give the same answer, on any machine with the same --arithmetic. Default: a new one

@@ -1,12 +1,13 @@
 //! Flags of `serve`: where it listens, whom it answers, how a step is bounded, what may wait.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args;
 use engine::SwapDisk;
 
 use super::shared::ModelFlags;
-use super::values::{count, many, rows, rows_or_zero, seats, share, size, swap_disk, target};
+use super::values::{count, many, rows, rows_or_zero, seats, share, size, swap_disk, target, time};
 
 /// Flags of `serve`.
 #[derive(Args, Debug)]
@@ -50,6 +51,10 @@ pub(crate) struct ServeFlags {
     /// Sequences that run together.
     #[arg(long, value_name = "N", value_parser = seats, default_value = "64")]
     pub(crate) max_num_seqs: usize,
+    /// Measure again what the machine can do and what steps cost, instead of taking what earlier starts have kept. What
+    /// was measured while other programs used the machine is measured again without it.
+    #[arg(long)]
+    pub(crate) recalibrate: bool,
     /// Wanted time from arrival to the first token (500ms, 2s), for requests that name none themselves (ttft_slo_ms).
     /// off: no target. auto: what is comfortable, as far as this machine can do it; the line "targets" of the start
     /// tells.
@@ -117,6 +122,13 @@ pub(crate) struct ServeFlags {
     /// take at most an eighth of the KV cache, a request that comes goes first, and what there is no time for is dropped.
     #[arg(long, value_name = "SHARE", value_parser = share, default_value = "0")]
     pub(crate) spot_check: f64,
+    /// Warn in the log of each request whose first token took at least so long (2s, 500ms), and say in words where the
+    /// time went and who delayed it.
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub(crate) slow_ttft: Option<Duration>,
+    /// The same of each request that had at least so long between two of its tokens.
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub(crate) slow_gap: Option<Duration>,
     /// Let whoever has the link that the start prints hold this server and make it step by step (the buttons of the
     /// page; POST /live/pause, /live/step, /live/resume with the link's token). A held server makes everybody wait; it
     /// moves again 30 seconds after nobody watches.

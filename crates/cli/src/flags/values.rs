@@ -1,5 +1,7 @@
 //! How values of flags are written, and where they have to lie: sizes, counts, times, rates, names.
 
+use std::time::Duration;
+
 use engine::SwapDisk;
 
 pub(crate) fn metric(text: &str) -> Result<load::Metric, String> {
@@ -24,6 +26,11 @@ pub(crate) fn rate(text: &str) -> Result<f64, String> {
     text.parse().ok().filter(|rate| (0.001..=10_000.0).contains(rate)).ok_or_else(|| allowed.to_string())
 }
 
+/// Requests of a list.
+pub(crate) fn listed(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|n| (1..=1000).contains(n)).ok_or_else(|| "not a whole number from 1 to 1000".to_string())
+}
+
 pub(crate) fn percentile(text: &str) -> Result<f64, String> {
     text.parse().ok().filter(|p| (0.0..=100.0).contains(p)).ok_or_else(|| "not a number from 0 to 100".to_string())
 }
@@ -36,7 +43,16 @@ pub(crate) fn target(text: &str) -> Result<engine::DefaultTarget, String> {
         "off" => return Ok(DefaultTarget::None),
         _ => {}
     }
-    let wrong = || "not a time; examples: 500ms, 2s, auto, off".to_string();
+    milliseconds(text, "500ms, 2s, auto, off").map(DefaultTarget::Fixed)
+}
+
+/// A time: `500ms`, `2s`, `1.5s`, `1m`.
+pub(crate) fn time(text: &str) -> Result<Duration, String> {
+    milliseconds(text, "500ms, 2s")
+}
+
+fn milliseconds(text: &str, examples: &str) -> Result<Duration, String> {
+    let wrong = || format!("not a time; examples: {examples}");
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(wrong)?;
     let (number, unit) = text.split_at(digits);
     let ms = match unit {
@@ -49,7 +65,7 @@ pub(crate) fn target(text: &str) -> Result<engine::DefaultTarget, String> {
     if !(0.1..=3.6e6).contains(&ms) {
         return Err("must be between 0.1ms and 60m".into());
     }
-    Ok(DefaultTarget::Fixed(std::time::Duration::from_secs_f64(ms / 1e3)))
+    Ok(Duration::from_secs_f64(ms / 1e3))
 }
 
 pub(crate) fn instruction_set(text: &str) -> Result<kernels::Isa, String> {
@@ -250,7 +266,7 @@ mod tests {
     #[test]
     fn a_target_is_a_time_or_a_word() {
         use engine::DefaultTarget::{Comfortable, Fixed, None as Off};
-        let ms = |ms| Some(Fixed(std::time::Duration::from_millis(ms)));
+        let ms = |ms| Some(Fixed(Duration::from_millis(ms)));
         let table = [
             ("500ms", ms(500)),
             ("2s", ms(2000)),

@@ -54,7 +54,7 @@ fn a_steady_step_allocates_nothing_until_it_is_told() {
             logit_bias: [EOS, NAN, POISON].map(|token| (i64::from(token), -100.0)).to_vec(),
             ..RawRequest::new(Prompt::Tokens((0..20).map(|token| 1 + (token + id) % 20).collect()))
         };
-        let request = door::validate(raw, &model, &[1; 32]).expect("a good request");
+        let request = door::validate(raw, &model, model.targets, &[1; 32]).expect("a good request");
         let (outlet, ..) = output::outlet();
         let arrived = Arrived { at: Nanos(0), held: Nanos(0), ticket: None };
         core.admit(RequestId(id as u64), request, arrived, outlet, Nanos(0)).expect("there is room");

@@ -1,10 +1,12 @@
 //! A model without weights: what a row's logits are follows from the tokens that its cache holds, and from nothing
 //! else.
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use kernels::threads::ThreadError;
+use kernels::threads::{LostTime, ThreadError};
 use kernels::{DeviceInfo, DeviceLimits, Isa};
 use model::{Batch, Forward, Logits, ModelConfig, Ticket};
 
@@ -29,9 +31,16 @@ pub(super) struct Faults {
     pub(super) panic_in_logits_at: Option<u64>,
     /// The next copy of blocks panics.
     pub(super) panic_in_copy: bool,
+    /// Logits were read that are no longer kept.
+    pub(super) lost_logits: bool,
     /// Nanoseconds that a pass takes, and that a row adds.
     pub(super) pass: u64,
     pub(super) row: u64,
+    /// Nanoseconds that the machine takes of the next pass.
+    pub(super) theft: u64,
+    /// What it took since somebody asked, and in all.
+    pub(super) lost: u64,
+    pub(super) all_lost: u64,
 }
 
 /// One position of the cache: the token there, and a hash of all up to it.
@@ -47,8 +56,10 @@ pub(super) struct Fake {
     cells: Vec<Cell>,
     /// Kept for its memory: the rows of a pass.
     rows: Vec<Cell>,
-    /// Hashes of the last batch's rows of logits, and their tokens.
-    hidden: Vec<Cell>,
+    /// Of the newest passes, the oldest first: hashes of their rows of logits, and their tokens.
+    hidden: VecDeque<(u64, Vec<Cell>)>,
+    /// How many of them.
+    passes: usize,
     faults: Arc<Mutex<Faults>>,
     clock: Arc<AtomicU64>,
 }
@@ -88,7 +99,15 @@ pub(super) fn logits(hash: u64, token: u32, out: &mut [f32]) {
 impl Fake {
     pub(super) fn new(blocks: usize, block_size: usize, faults: Arc<Mutex<Faults>>, clock: Arc<AtomicU64>) -> Fake {
         let cells = vec![Cell::default(); blocks * block_size];
-        Fake { config: config(), block_size, cells, rows: Vec::new(), hidden: Vec::new(), faults, clock }
+        let (rows, hidden) = (Vec::new(), VecDeque::from([(0, Vec::new())]));
+        Fake { config: config(), block_size, cells, rows, hidden, passes: 1, faults, clock }
+    }
+
+    /// It takes so many passes before the first is waited for.
+    pub(super) fn with_passes(mut self, passes: usize) -> Fake {
+        self.passes = passes;
+        self.hidden = (0..passes).map(|_| (0, Vec::new())).collect();
+        self
     }
 
     /// The hash of `positions` tokens, read as attention reads them: each from its own place.
@@ -109,13 +128,20 @@ impl Forward for Fake {
         &self.config
     }
 
+    fn passes_in_flight(&self) -> usize {
+        self.passes
+    }
+
     fn launch(&mut self, batch: &Batch) -> Ticket {
         let (pass, time, planned) = {
             let mut faults = self.faults.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
             faults.computes += 1;
             let computes = faults.computes;
             let planned = faults.panic_at.take_if(|at| *at <= computes).is_some();
-            (computes, faults.pass + faults.row * batch.token_ids.len() as u64, planned)
+            let theft = std::mem::take(&mut faults.theft);
+            faults.lost += theft;
+            faults.all_lost += theft;
+            (computes, faults.pass + faults.row * batch.token_ids.len() as u64 + theft, planned)
         };
         self.clock.fetch_add(time, Ordering::Relaxed);
         let mut rows = std::mem::take(&mut self.rows);
@@ -140,28 +166,40 @@ impl Forward for Fake {
                 self.cells[batch.slots[row] as usize] = *cell;
             }
         }
-        self.hidden.clear();
-        self.hidden.extend(batch.logit_rows.iter().map(|&row| rows[row as usize]));
+        let (_, mut hidden) = self.hidden.pop_front().expect("at least one is kept");
+        hidden.clear();
+        hidden.extend(batch.logit_rows.iter().map(|&row| rows[row as usize]));
         self.rows = rows;
-        Ticket::new(pass, self.hidden.len())
+        let ticket = Ticket::new(pass, hidden.len());
+        self.hidden.push_back((pass, hidden));
+        ticket
     }
 
     fn wait(&mut self, ticket: Ticket) -> Logits {
         ticket.done()
     }
 
-    fn read_logits(&mut self, _: &Logits, row: usize, out: &mut [f32]) {
+    fn read_logits(&mut self, pass: &Logits, row: usize, out: &mut [f32]) {
         let mut faults = self.faults.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let computes = faults.computes;
+        let kept = self.hidden.iter().find(|(kept, _)| *kept == pass.pass());
+        faults.lost_logits |= kept.is_none();
         let planned = faults.panic_in_logits_at.take_if(|at| *at <= computes).is_some();
         drop(faults);
         if planned {
             std::panic::panic_any(PLANNED);
         }
-        logits(self.hidden[row].hash, self.hidden[row].token, out);
+        let cell = kept.expect("its logits are kept").1[row];
+        logits(cell.hash, cell.token, out);
     }
 
     fn adopt_thread(&self) {}
+
+    fn lost(&self) -> Option<LostTime> {
+        let mut faults = self.faults.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let lost = Duration::from_nanos(std::mem::take(&mut faults.lost));
+        Some(LostTime { caller: lost, most: lost, all: lost, unseen: Duration::ZERO })
+    }
 
     fn copy_blocks(&mut self, copies: &[(u32, u32)]) {
         let mut faults = self.faults.lock().unwrap_or_else(|poisoned| poisoned.into_inner());

@@ -8,6 +8,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use kernels::{Arithmetic, DeviceInfo, Isa, KvDtype, WeightClass};
+use ledger::Owner;
 use model::GenerationDefaults;
 use model::sampler::{History, SampleKey, Sampler};
 use scheduler::cost::{Knot, Terms};
@@ -52,6 +53,8 @@ pub(super) struct Report {
     preemptions: u64,
     restarts: u64,
     replays: u64,
+    overlaps: u64,
+    thefts: u64,
     checked: u64,
 }
 
@@ -73,6 +76,8 @@ impl Report {
             (&mut self.preemptions, other.preemptions),
             (&mut self.restarts, other.restarts),
             (&mut self.replays, other.replays),
+            (&mut self.overlaps, other.overlaps),
+            (&mut self.thefts, other.thefts),
             (&mut self.checked, other.checked),
         ];
         for (sum, more) in pairs {
@@ -95,6 +100,8 @@ impl Report {
             ("preemptions", self.preemptions),
             ("restarts", self.restarts),
             ("replays", self.replays),
+            ("turns with several steps in flight", self.overlaps),
+            ("passes of which the machine took a part", self.thefts),
             ("spot checks", self.checked),
         ];
         for (what, count) in floors {
@@ -134,6 +141,8 @@ struct Weather {
     several_answers: u64,
     prompt_len: usize,
     max_tokens: usize,
+    /// A pass of which the machine takes more than that took.
+    theft: u64,
     /// The journal's reader panics, at most this often in a seed.
     journal_panics: u64,
 }
@@ -227,14 +236,20 @@ impl World {
             several_answers: rng.within(0..=40) as u64,
             prompt_len: rng.within(2..=max_model_len - 4),
             max_tokens: rng.within(2..=max_model_len / 2),
+            theft: if rng.percent(40) { rng.within(1..=30) as u64 } else { 0 },
             journal_panics: u64::from(rng.percent(15)),
         };
         let (pass, row) = (rng.within(1000..=2_000_000) as u64, rng.within(10..=100_000) as u64);
         let faults = Arc::new(Mutex::new(Faults { pass, row, ..Faults::default() }));
         let nanos = Arc::new(AtomicU64::new(5));
         let clock = Clock::scripted(nanos.clone());
-        let calibrated =
-            rng.percent(60).then(|| Calibrated { cost: cost(pass, row), took: Duration::ZERO, from_disk: false });
+        let calibrated = rng.percent(60).then(|| Calibrated {
+            cost: cost(pass, row),
+            took: Duration::ZERO,
+            from_disk: false,
+            doubt: None,
+            place: None,
+        });
         let tokenizer = Arc::new(tokenizer());
         let swap = if limits.enable_prefix_caching && rng.percent(30) {
             TierSizes { host_slots: rng.within(1..=12), disk_slots: 0 }
@@ -254,10 +269,12 @@ impl World {
         scheduler.set_cost_model(model.calibrated.as_ref().map(|calibrated| calibrated.cost.clone()));
         // The longest of them all, in blocks of their own.
         let spot_blocks = max_model_len.div_ceil(block_size);
-        let forward = Box::new(Fake::new(blocks + spot_blocks, block_size, faults.clone(), nanos.clone()));
+        let passes = if rng.percent(40) { rng.within(2..=3) } else { 1 };
+        let forward = Fake::new(blocks + spot_blocks, block_size, faults.clone(), nanos.clone()).with_passes(passes);
+        let forward = Box::new(forward);
         let log = Arc::new(Mutex::new(Log::new(block_size)));
         let shared = Arc::new(Shared::new(Counted::new(Waiting::new(max_queued, 1 << 20, options.is_shared))));
-        let recording = (swap.host_slots == 0 && rng.percent(30)).then(|| {
+        let recording = (swap.host_slots == 0 && passes == 1 && rng.percent(40)).then(|| {
             let name = format!("twostroke-chaos-{}-{seed}-{:?}", std::process::id(), std::thread::current().id());
             let path = std::env::temp_dir().join(name.replace(['(', ')'], ""));
             let _ = std::fs::remove_file(&path);
@@ -271,7 +288,8 @@ impl World {
             None => (None, None),
         };
         let journal_panics = Arc::new(AtomicU64::new(weather.journal_panics));
-        core.record_to(Some(fragile(tape, journal_panics.clone())));
+        // What records has one step in flight.
+        core.record_to((passes == 1).then(|| fragile(tape, journal_panics.clone())));
         if swap.host_slots > 0 {
             core.set_tiers(Tiers::new(swap, 12 * block_size, None, clock.clone()).expect("no thread is needed"));
         }
@@ -291,6 +309,7 @@ impl World {
             recorder: Mutex::new(None),
             spot_counts,
             limits: limits.clone(),
+            targets: Arc::default(),
             salt_key: [1; 32],
             refuse_late: options.refuse_late,
         }));
@@ -340,6 +359,10 @@ impl World {
             if self.rng.percent(self.weather.hold) {
                 self.hold();
             }
+            if self.rng.percent(self.weather.theft) {
+                let theft = self.rng.within(1_500_000..=9_000_000) as u64;
+                self.faults.lock().unwrap_or_else(PoisonError::into_inner).theft = theft;
+            }
             self.turn();
         }
         self.is_held = false;
@@ -377,6 +400,7 @@ impl World {
         }
         (self.report.restarts, self.report.abandoned) = self.driver.failures();
         self.driver.check_invariants();
+        self.report.overlaps += u64::from(self.driver.in_flight() > 0);
         let ids: Vec<u64> = self.clients.keys().copied().collect();
         for id in ids {
             if !self.clients[&id].reads_slowly || self.rng.percent(10) {
@@ -587,6 +611,7 @@ impl World {
     }
 
     fn check_gauges(&self) {
+        self.engine.log().accounts.check();
         let open = self.engine.health().open_requests;
         let waiting = self.engine.0.shared.requests.waiting().requests();
         assert!(waiting <= open, "{waiting} wait of {open}");
@@ -609,8 +634,26 @@ impl World {
             assert_eq!(ends, self.ends, "answers stopped and at their length, requests cancelled and failed");
         }
         assert_eq!(self.backlog(), Nanos(0), "nobody is in line");
+        let faults = self.faults.lock().unwrap_or_else(PoisonError::into_inner);
+        assert!(!faults.lost_logits, "logits are read while they are kept");
+        drop(faults);
+        self.check_stolen(stats.stolen_seconds);
         self.report.steps = stats.steps;
         self.report.preemptions = stats.preemptions;
+    }
+
+    /// What the machine took of steps is all booked on it, and nothing else is.
+    fn check_stolen(&mut self, [during, before]: [f64; 2]) {
+        let lost = self.faults.lock().unwrap_or_else(PoisonError::into_inner).all_lost as f64 / 1e9;
+        let booked = during + before;
+        assert!(booked < lost + 1e-6, "{booked} s are the machine's, which took {lost} s");
+        // Of a step that was given up, or that a journal lost, nobody tells anything; and where passes are made twice,
+        // predictions are not what a pass takes.
+        let weather = &self.weather;
+        if self.report.restarts + self.report.abandoned + weather.hiccup + weather.poisoned == 0 {
+            assert!(booked > lost - 1e-6, "{booked} s are the machine's, which took {lost} s");
+            self.report.thefts += u64::from(lost > 0.0);
+        }
     }
 
     /// What was recorded is what was run.
@@ -669,6 +712,9 @@ fn check_times(id: u64, client: &Client, timings: &crate::Timings, now: Nanos) {
     let ms = |nanos: Nanos| nanos.as_secs_f64() * 1e3;
     assert_eq!(timings.ttft_ms, ms(ttft), "time to first token of request {id}");
     assert!((timings.queue_ms + timings.prefill_ms - timings.ttft_ms).abs() < 1e-6, "request {id}: {timings:?}");
+    let others = Owner::ALL.into_iter().filter(|owner| owner.is_others());
+    let others: u64 = others.map(|owner| timings.bill.ttft.of(owner).0).sum();
+    assert_eq!(timings.bill.ttft_others.total().0, others, "whom request {id} waited for");
     let gaps = client.first.iter().zip(&client.last).flat_map(|(first, last)| first.map(|first| last.since(first).0));
     assert_eq!(timings.bill.gaps.total().0, gaps.sum::<u64>(), "the ledger's gaps of request {id}");
     let last = client.last.iter().max().expect("there are answers");

@@ -1,4 +1,4 @@
-//! The rows of a step: lowered, computed, sampled. A row that cannot be computed costs nobody else's.
+//! The rows of a step: computed and sampled. A row that cannot be computed costs nobody else's.
 //!
 //! ```text
 //! pass over all rows --panics--> pass over each half --panics--> ... --> one sequence, twice --panics--> its request ends
@@ -8,52 +8,34 @@ use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use model::sampler::{SampleKey, Sampled, TokenLogProbs};
-use model::{Batch, Logits};
+use model::{Batch, Logits, Ticket};
 use receipt::Digest;
-use scheduler::{RowOutput, Sequence, TokenId};
+use scheduler::{RowOutput, TokenId};
 
 use super::EngineCore;
-use crate::lower::{LogitRow, lower};
+use super::flight::Flight;
+use crate::lower::LogitRow;
 use crate::output::{Output, RequestError, TokenLogprob};
 
 impl EngineCore {
-    pub(super) fn lower(&mut self) {
-        let scores =
-            |sequence: &Sequence| self.active.get(&sequence.request_id()).is_some_and(|active| active.scores.is_some());
-        lower(&self.step, &self.scheduler, scores, &mut self.batch, &mut self.logit_rows);
-    }
-
-    /// Computes and samples every row. The requests of rows that cannot be are in `failed` afterwards.
-    pub(super) fn compute(&mut self) {
-        self.output.step = self.step.id;
-        self.output.rows.clear();
-        let batch = std::mem::take(&mut self.batch);
-        let rows = 0..self.logit_rows.len();
-        if self.attempt(&batch, rows).is_err() {
-            tracing::error!(rows = batch.num_rows(), "a pass panicked; its rows are computed again in parts");
-            self.bisect(&batch, 0..batch.spans.len());
-        }
-        self.batch = batch;
-    }
-
     /// Computes some of the step's sequences, in halves until those are found that fail alone. Those that do not are as
     /// they would have been: what a row computes does not depend on who computes beside it.
-    fn bisect(&mut self, batch: &Batch, spans: Range<usize>) {
+    pub(super) fn bisect(&mut self, flight: &Flight, spans: Range<usize>) {
         let middle = spans.start + spans.len() / 2;
         for part in [spans.start..middle, middle..spans.end].into_iter().filter(|part| !part.is_empty()) {
-            let (rows, wanted) = batch.part(part.clone());
-            if self.attempt(&rows, wanted.clone()).is_ok() {
+            let (rows, wanted) = flight.batch.part(part.clone());
+            if self.attempt(flight, None, &rows, wanted.clone()).is_ok() {
                 continue;
             }
             if part.len() > 1 {
-                self.bisect(batch, part);
+                self.bisect(flight, part);
                 continue;
             }
             // It may not have been its own failure. One that is comes again.
-            if self.attempt(&rows, wanted).is_ok() {
+            if self.attempt(flight, None, &rows, wanted).is_ok() {
                 continue;
             }
-            let rows = self.step.rows().nth(part.start).expect("a span is of a sequence");
+            let rows = flight.step.rows().nth(part.start).expect("a span is of a sequence");
             let sequence =
                 self.scheduler.sequence(rows.seq).expect("a planned sequence lives until its step completes");
             tracing::error!(request = sequence.request_id().0, "its rows panic; the request ends");
@@ -61,14 +43,20 @@ impl EngineCore {
         }
     }
 
-    /// One pass over `batch`, whose rows of logits are `rows` of the step's. After a panic nothing of it is in the
-    /// output.
-    fn attempt(&mut self, batch: &Batch, rows: Range<usize>) -> Result<(), ()> {
+    /// One pass over `batch`, all of a step or part of it, whose rows of logits are `rows` of the step's. `ticket`: it
+    /// was launched. After a panic nothing of it is in the output.
+    pub(super) fn attempt(
+        &mut self,
+        flight: &Flight,
+        ticket: Option<Ticket>,
+        batch: &Batch,
+        rows: Range<usize>,
+    ) -> Result<(), ()> {
         let (num_rows, num_failed) = (self.output.rows.len(), self.failed.len());
         let attempt = catch_unwind(AssertUnwindSafe(|| {
-            let ticket = self.forward.launch(batch);
+            let ticket = ticket.unwrap_or_else(|| self.forward.launch(batch));
             let logits = self.forward.wait(ticket);
-            self.sample(&logits, rows);
+            self.sample(&flight.logit_rows, &logits, rows);
         }));
         attempt.map_err(|_| {
             self.output.rows.truncate(num_rows);
@@ -78,22 +66,23 @@ impl EngineCore {
 
     /// Draws a token from every row that ended its known tokens, and judges the prompts that want it. `rows`: which of
     /// the step's rows of logits the pass had.
-    fn sample(&mut self, logits: &Logits, rows: Range<usize>) {
-        for (in_pass, row) in rows.enumerate() {
-            if self.logit_rows[row].scores {
+    fn sample(&mut self, wanted: &[LogitRow], logits: &Logits, rows: Range<usize>) {
+        for (in_pass, row) in wanted[rows].iter().enumerate() {
+            if row.scores {
                 self.score_row(row, logits, in_pass);
             }
-            if self.logit_rows[row].samples > 0 {
+            if row.samples > 0 {
                 self.sample_row(row, logits, in_pass);
             }
         }
     }
 
-    fn sample_row(&mut self, row: usize, logits: &Logits, in_pass: usize) {
-        let LogitRow { seq, position, samples, .. } = self.logit_rows[row];
+    fn sample_row(&mut self, row: &LogitRow, logits: &Logits, in_pass: usize) {
+        let &LogitRow { seq, position, samples, .. } = row;
         let sequence = self.scheduler.sequence(seq).expect("a planned sequence lives until its step completes");
         let (id, first_answer) = (sequence.request_id(), sequence.answer());
-        let active = self.active.get_mut(&id).expect("nobody leaves while a step is computed");
+        // Who left while the step was under way wants no token.
+        let Some(active) = self.active.get_mut(&id) else { return };
         let first_token = self.output.rows.len();
         let mut digest = None;
         for index in first_answer..first_answer + samples {
@@ -119,8 +108,8 @@ impl EngineCore {
     }
 
     /// The log probability of the prompt token after this row, for a request that asked.
-    fn score_row(&mut self, row: usize, logits: &Logits, in_pass: usize) {
-        let LogitRow { seq, position, .. } = self.logit_rows[row];
+    fn score_row(&mut self, row: &LogitRow, logits: &Logits, in_pass: usize) {
+        let &LogitRow { seq, position, .. } = row;
         let sequence = self.scheduler.sequence(seq).expect("a planned sequence lives until its step completes");
         let id = sequence.request_id();
         let Some(active) = self.active.get_mut(&id) else { return };

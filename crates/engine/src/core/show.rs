@@ -31,9 +31,10 @@ impl EngineCore {
     }
 
     /// Shows what the blocks of the cache are used for, unless that was done a moment ago or somebody looks. Who holds
-    /// the engine sees every step.
+    /// the engine sees every step (`always`), and so waits for a reader's copy: there is no next step to show it with.
     pub(crate) fn show_map(&self, now: Nanos, always: bool, map: &Mutex<KvMap>) {
-        let Ok(mut map) = map.try_lock() else { return };
+        let shown = if always { Ok(map.lock().unwrap_or_else(PoisonError::into_inner)) } else { map.try_lock() };
+        let Ok(mut map) = shown else { return };
         if always || now.since(map.at) >= MAP_EVERY {
             map.at = now;
             map.step = self.journal.log().recent.num_steps().saturating_sub(1);

@@ -1,28 +1,28 @@
 //! The file: a header, then one JSON object per line.
 //!
 //! ```text
-//! {"twostroke_recording":2,"model":"lantern","limits":{..},"cost":{..},..}
+//! {"twostroke_recording":3,"model":"lantern","began_unix_ns":1795375863000000000,"limits":{..},"cost":{..},..}
 //! {"admit":{"id":1,"now":..,"arrived":..,"prompt":[..],..}}
 //! {"step":{"n":0,"from":..,"to":..,"decode":[],"prefill":[[1,0,12,0]],"tokens":[[411]],"failed":[],..,"digest":".."}}
 //! {"stop":[1,0]}   {"cancel":[2,..]}   {"idle":..}   {"abandoned":..}   {"restart":{..}}
 //! "end"
 //! ```
 //!
-//! Times are nanoseconds since the engine began. A step's line spells out what people ask about; `digest` is a hash of
+//! Times are nanoseconds since the engine began, which was at `began_unix_ns` on the wall. A step's line spells out what people ask about; `digest` is a hash of
 //! everything in its record. Seconds of the cost model are text, because they must come back with the same bits.
 //! A last line that was cut off is left out; without `"end"` the recording was cut off.
 
 use kernels::Arithmetic;
 use model::sampler::SamplingParams;
 use scheduler::cost::{Knot, Terms};
-use scheduler::{CostModel, Limits, Nanos, RequestId, StepRecord, TokenId};
+use scheduler::{CostModel, Limits, Nanos, RequestId, StepRecord, Stolen, TokenId};
 use serde::{Deserialize, Serialize};
 
 use super::Line;
 use crate::ModelInfo;
 
 /// Of the format. A reader takes only its own.
-pub const VERSION: u64 = 2;
+pub const VERSION: u64 = 3;
 /// Points of a cost model: one for each power of two, and some between.
 const MAX_KNOTS: usize = 4096;
 /// Seconds of a step, of one row of it, and of one key that a row sees: a thousand times as slow as the slowest
@@ -51,6 +51,9 @@ pub struct Header {
     /// Order of sums of 16-bit products, as `--arithmetic` names it.
     #[serde(default = "before_there_was_a_choice")]
     pub arithmetic: String,
+    /// What a clock on the wall showed at moment 0, nanoseconds since 1970 UTC. A recording of before may not have it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub began_unix_ns: Option<u64>,
     limits: LimitsEntry,
     cost: Option<CostEntry>,
 }
@@ -70,6 +73,7 @@ impl Header {
             as_stored,
             kv_dtype: model.kv_dtype.name().to_owned(),
             arithmetic: model.arithmetic.name().to_owned(),
+            began_unix_ns: None,
             limits: LimitsEntry::of(limits),
             cost: cost.map(CostEntry::of),
         }
@@ -304,8 +308,15 @@ pub struct StepEntry {
     waiting: usize,
     used_blocks: usize,
     predicted: u64,
+    /// What the machine took of the time before it and of its own, nanoseconds; left out where that is nothing.
+    #[serde(default, skip_serializing_if = "is_nothing")]
+    stolen: [u64; 2],
     /// Of everything in the record.
     digest: String,
+}
+
+fn is_nothing(stolen: &[u64; 2]) -> bool {
+    *stolen == [0; 2]
 }
 
 impl StepEntry {
@@ -332,8 +343,15 @@ impl StepEntry {
             waiting: record.waiting_requests,
             used_blocks: record.used_blocks,
             predicted: record.predicted.0,
+            stolen: [record.stolen.before.0, record.stolen.during.0],
             digest: digest[..16].to_owned(),
         }
+    }
+
+    /// What the machine took of the time before it and of its own.
+    pub fn stolen(&self) -> Stolen {
+        let [before, during] = self.stolen.map(Nanos);
+        Stolen { before, during }
     }
 }
 

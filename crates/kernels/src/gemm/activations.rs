@@ -140,7 +140,7 @@ impl Scratch {
         self.outliers.reserve(scaled_rows * PLANES * list).expect("memory for outliers");
         self.counts.reserve(scaled_rows * PLANES).expect("memory for counts of outliers");
         let quads = if scaled_rows > 0 { width.div_ceil(QUAD).next_multiple_of(PEAK_LANES) } else { 0 };
-        self.peaks.reserve(pool.threads() * quads).expect("memory for the peaks of a row of each thread");
+        self.peaks.reserve(pool.threads() * quads).expect("memory for the peaks of a row of each part");
         let to = Pointers(
             self.rows.as_mut_ptr(),
             self.scales.as_mut_ptr(),
@@ -149,22 +149,23 @@ impl Scratch {
             self.peaks.as_mut_ptr(),
         );
         let to = &to;
-        let convert = |thread: usize, rows: Range<usize>| {
+        let convert = |part: usize, rows: Range<usize>| {
             let (first, at) = (rows.start, if scaled_rows > 0 { rows.start } else { 0 });
             let x = &x[rows.start * width..rows.end * width];
-            // SAFETY: the buffers hold `rows` rows, each part covers rows of its own, and each thread has peaks of its
-            // own.
+            // SAFETY: the buffers hold `rows` rows, each part covers rows of its own, and has peaks of its own.
             unsafe {
                 let (bytes, scales) = (to.0.add(first * stride), to.1.add(at));
                 let (outliers, counts) = (to.2.add(at * PLANES * list), to.3.add(at * PLANES));
-                let peaks = to.4.add(thread * quads);
+                let peaks = to.4.add(part * quads);
                 path.prepare(PrepareRows { format, x, width, bytes, stride, scales, outliers, counts, peaks });
             }
         };
         if rows == 1 || x.len() < PARALLEL_FROM {
             convert(0, 0..rows);
         } else {
-            pool.run(&|thread| convert(thread, share(rows, pool.threads(), thread)));
+            // A part for each thread, whoever takes it.
+            let parts = pool.threads();
+            pool.tasks(parts, &|part| convert(part, share(rows, parts, part)));
         }
         Activations {
             bytes: &self.rows[..rows * stride],

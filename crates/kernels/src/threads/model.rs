@@ -3,6 +3,8 @@
 //!
 //! ```text
 //! publication    what the caller wrote before a region, workers see; what they wrote, it sees after
+//! doors          a worker that comes too late is shut out and touches nothing; one that is in is waited for
+//! bars           a worker that is barred is in no region, and comes again when it is let in
 //! parking        a worker that goes to sleep while a region is published wakes up
 //! panic          of any thread: it reaches the caller, and the next region runs
 //! claim          who comes second is refused, from within or from outside, and repeats nothing
@@ -88,6 +90,57 @@ fn so_they_are_with_two_workers() {
     explore(1, || regions_in_turn(3));
 }
 
+/// Two regions whose tasks whoever is there takes, in memory that is gone when the second begins: a worker that came
+/// too late for the first and touched it all the same would be seen.
+fn claimed_regions_in_turn(threads: usize, tasks: usize) {
+    let pool = pool(threads);
+    for _ in 0..2 {
+        let slots = Slots::new(tasks);
+        pool.tasks(tasks, &|task| slots.add(task, 1));
+        assert_eq!(slots.values(), vec![1; tasks]);
+    }
+}
+
+#[test]
+fn a_worker_is_in_or_shut_out() {
+    explore(3, || claimed_regions_in_turn(2, 2));
+}
+
+#[test]
+fn so_are_two() {
+    explore(1, || claimed_regions_in_turn(3, 2));
+}
+
+#[test]
+fn a_region_for_all_follows_one_that_shut_somebody_out() {
+    explore(2, || {
+        let (pool, slots) = (pool(2), Slots::new(2));
+        pool.tasks(2, &|task| slots.add(task, 1));
+        pool.run(&|thread| slots.add(thread, 1));
+        assert_eq!(slots.values(), [2, 2]);
+    });
+}
+
+#[test]
+fn a_barred_worker_is_in_no_region_until_it_is_let_in() {
+    explore(2, || {
+        let (pool, slots) = (pool(2), Slots::new(2));
+        pool.crew.bar(0, true);
+        pool.bars.store(true, Relaxed);
+        // Slot 1 is touched by the caller alone: loom would see the worker.
+        let claim = pool.claim();
+        claim.region(
+            &|thread| {
+                assert_eq!(thread, 0, "it is barred");
+                slots.add(1, 1);
+            },
+            |worker, region, _| assert!(pool.crew.is_out(worker, region)),
+        );
+        pool.run(&|thread| slots.add(thread, 1));
+        assert_eq!(slots.values(), [1, 2]);
+    });
+}
+
 #[test]
 fn a_panic_of_any_thread_reaches_the_caller() {
     for culprit in 0..2 {
@@ -109,7 +162,7 @@ fn a_panic_of_any_thread_reaches_the_caller() {
     }
 }
 
-/// Indices enough for a tail of one piece in each share.
+/// Indices enough for a head and a tail in each share.
 const COUNT: usize = 2 * TAIL_SHARE;
 
 #[test]

@@ -4,15 +4,15 @@
 #[cfg(all(test, loom))]
 pub(super) use loom::{
     cell::UnsafeCell,
-    sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, fence},
+    sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, fence},
     sync::{Condvar, Mutex},
-    thread::{Builder, JoinHandle, yield_now},
+    thread::{Builder, JoinHandle},
 };
 #[cfg(not(all(test, loom)))]
 pub(super) use std::{
-    sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, fence},
+    sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, fence},
     sync::{Condvar, Mutex},
-    thread::{Builder, JoinHandle, yield_now},
+    thread::{Builder, JoinHandle},
 };
 
 /// As in `loom`, which has to see where an access begins and ends.
@@ -32,4 +32,55 @@ impl<T> UnsafeCell<T> {
     pub(super) fn with_mut<R>(&self, f: impl FnOnce(*mut T) -> R) -> R {
         f(self.0.get())
     }
+}
+
+/// A moment on the core.
+#[cfg(not(all(test, loom)))]
+pub(super) fn spin() {
+    std::hint::spin_loop();
+}
+
+#[cfg(all(test, loom))]
+pub(super) fn spin() {
+    loom::thread::yield_now();
+}
+
+/// Lets another thread have the core. True if one had it: a yield to nobody takes less than a microsecond.
+#[cfg(not(all(test, loom)))]
+pub(super) fn yield_now() -> bool {
+    const SOMEBODY: std::time::Duration = std::time::Duration::from_micros(20);
+    let before = std::time::Instant::now();
+    std::thread::yield_now();
+    before.elapsed() > SOMEBODY
+}
+
+#[cfg(all(test, loom))]
+pub(super) fn yield_now() -> bool {
+    loom::thread::yield_now();
+    false
+}
+
+/// Sleeps for as short as the system can.
+#[cfg(not(all(test, loom)))]
+pub(super) fn nap() {
+    std::thread::sleep(std::time::Duration::from_micros(20));
+}
+
+#[cfg(all(test, loom))]
+pub(super) fn nap() {
+    loom::thread::yield_now();
+}
+
+/// Nanoseconds of a clock that goes on.
+#[cfg(not(all(test, loom)))]
+pub(super) fn now() -> u64 {
+    use std::sync::LazyLock;
+    use std::time::Instant;
+    static BEGAN: LazyLock<Instant> = LazyLock::new(Instant::now);
+    BEGAN.elapsed().as_nanos() as u64
+}
+
+#[cfg(all(test, loom))]
+pub(super) fn now() -> u64 {
+    0
 }

@@ -103,6 +103,7 @@ pub(crate) struct BlockPool {
     num_cached: usize,
     num_taken: u64,
     num_evicted: u64,
+    num_sharings: u64,
 }
 
 impl BlockPool {
@@ -121,6 +122,7 @@ impl BlockPool {
             num_cached: 0,
             num_taken: 0,
             num_evicted: 0,
+            num_sharings: 0,
         }
     }
 
@@ -163,6 +165,12 @@ impl BlockPool {
         self.num_evicted
     }
 
+    /// Changes, ever, of how many tables name a block that several name or named: while it stands still, nobody's
+    /// part of a shared block changes.
+    pub(crate) fn num_sharings(&self) -> u64 {
+        self.num_sharings
+    }
+
     /// Tables that name `block`.
     pub(crate) fn refs(&self, block: BlockId) -> usize {
         self.blocks[block.index()].refs as usize
@@ -197,6 +205,8 @@ impl BlockPool {
         if self.blocks[block.index()].refs == 0 {
             assert!(self.is_cached(block), "sharing a block that holds nothing");
             self.free.remove(block.index());
+        } else {
+            self.num_sharings += 1;
         }
         self.blocks[block.index()].refs += 1;
     }
@@ -213,6 +223,8 @@ impl BlockPool {
             } else {
                 self.free.push_first(block.index());
             }
+        } else {
+            self.num_sharings += 1;
         }
     }
 

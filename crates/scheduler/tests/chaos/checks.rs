@@ -460,11 +460,11 @@ impl Chaos {
         step: &Step,
         rows: &[LoweredRows],
         work: &Work,
-        times: (Nanos, Nanos),
+        times: [Nanos; 3],
         record: &StepRecord,
     ) {
         assert_eq!(record.step, step.id);
-        assert_eq!((record.scheduled_at, record.completed_at), times);
+        assert_eq!([record.scheduled_at, record.began_at, record.completed_at], times);
         assert_eq!(record.work, *work, "I33: the work of a step");
         assert_eq!(record.copied_blocks, step.copies.len());
         assert_eq!(record.preempted.len(), step.preempted.len());

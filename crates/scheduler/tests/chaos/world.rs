@@ -82,6 +82,8 @@ struct InFlight {
     rows: Vec<LoweredRows>,
     work: Work,
     scheduled_at: Nanos,
+    /// When the machine was free for it.
+    began_at: Nanos,
     /// What was sampled, by sequence, once it is computed.
     sampled: Option<Vec<Vec<RowOutput>>>,
 }
@@ -226,7 +228,8 @@ impl Chaos {
             let rows = self.lower(&step);
             let work = self.work_of(&step);
             self.check_targets(&before, &step, &work);
-            self.in_flight.push_back(InFlight { step, rows, work, scheduled_at, sampled: None });
+            let began_at = scheduled_at;
+            self.in_flight.push_back(InFlight { step, rows, work, scheduled_at, began_at, sampled: None });
             if self.in_flight.len() < self.most_in_flight && self.rng.percent(75) {
                 return self.plan_ahead();
             }
@@ -259,7 +262,9 @@ impl Chaos {
 
     /// The oldest step in flight ends, well or not.
     fn end_step(&mut self) {
-        let Some(InFlight { step, rows, work, scheduled_at, sampled }) = self.in_flight.pop_front() else { return };
+        let Some(InFlight { step, rows, work, scheduled_at, began_at, sampled }) = self.in_flight.pop_front() else {
+            return;
+        };
         self.maybe_cancel("cancelled in flight");
         self.stop_where(StopWhen::InFlight);
         self.end_transfers();
@@ -296,7 +301,10 @@ impl Chaos {
         assert_eq!(told, num_tokens, "I22: what was sampled for those who listen is what they hear");
         self.check_all();
         self.check_progress(&in_flight, &rows);
-        self.check_record(&step, &rows, &work, (scheduled_at, Nanos(self.now)), &completed.record);
+        self.check_record(&step, &rows, &work, [scheduled_at, began_at, Nanos(self.now)], &completed.record);
+        if let Some(next) = self.in_flight.front_mut() {
+            next.began_at = Nanos(self.now);
+        }
         self.stop_where(StopWhen::AfterComplete);
         self.maybe_cancel("cancelled after a step");
     }

@@ -4,9 +4,13 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use engine::{End, Ended, FinishReason, InScene, KvMap, LoggedStep, Observe, Percentiles, RequestId, Scene};
-use roofline::Demands;
-use scheduler::{BlockUse, Blocked, Nanos, PreemptionMode, RecordRow, StepRecord};
+use engine::ledger::{Parts, parts};
+use engine::{
+    DeviceLimits, End, Ended, FinishReason, InScene, KvMap, LoggedStep, ModelInfo, Observe, Percentiles, RequestId,
+    Scene, Second,
+};
+use roofline::{Demands, peak};
+use scheduler::{BlockUse, Blocked, CostModel, Nanos, PreemptionMode, RecordRow, StepRecord};
 use serde_json::{Value, json};
 
 use crate::auth::Tenant;
@@ -63,25 +67,51 @@ impl Names {
 }
 
 /// `event: step`.
-pub(crate) fn step(text: &mut String, step: &LoggedStep, names: &Names, demands: &Demands) {
+pub(crate) fn step(text: &mut String, step: &LoggedStep, names: &Names, prices: &Prices) {
     text.push_str("event: step\ndata: ");
-    step_object(text, step.number, &step.record, names, demands);
+    step_object(text, step.number, &step.record, names, prices);
     text.push_str("\n\n");
 }
 
+/// What a model asks of a machine, and what that costs on this one: what a step's figures are worked out from.
+pub(crate) struct Prices {
+    demands: Demands,
+    cost: Option<CostModel>,
+}
+
+impl Prices {
+    pub(crate) fn of(engine: &dyn Observe) -> Prices {
+        Prices { demands: engine.model().demands(), cost: engine.cost() }
+    }
+
+    /// Costs change while the engine runs.
+    pub(crate) fn refresh(&mut self, engine: &dyn Observe) {
+        self.cost = engine.cost();
+    }
+}
+
 /// A step as one object.
-pub(crate) fn step_object(text: &mut String, number: u64, record: &StepRecord, names: &Names, demands: &Demands) {
+pub(crate) fn step_object(text: &mut String, number: u64, record: &StepRecord, names: &Names, prices: &Prices) {
+    let parts = parts(record, prices.cost.as_ref());
+    let (of_decode, of_prefill) = parts.split_at(record.decode.len().min(parts.len()));
     text.push_str("{\"id\":");
     integer(text, number);
     text.push_str(",\"at\":");
-    milliseconds(text, record.scheduled_at);
+    milliseconds(text, record.began_at);
     text.push_str(",\"took\":");
     milliseconds(text, record.took());
     text.push_str(",\"predicted\":");
     milliseconds(text, record.predicted);
+    for (name, stolen) in [(",\"stolen\":", record.stolen.during), (",\"stolen_before\":", record.stolen.before)] {
+        if stolen > Nanos(0) {
+            text.push_str(name);
+            milliseconds(text, stolen);
+        }
+    }
     text.push_str(",\"decode\":[");
     for (index, row) in record.decode.iter().enumerate() {
         begin_row(text, index, row, names);
+        shares(text, of_decode.get(index));
         text.push('}');
     }
     text.push_str("],\"prefill\":[");
@@ -93,6 +123,7 @@ pub(crate) fn step_object(text: &mut String, number: u64, record: &StepRecord, n
             text.push_str(name);
             integer(text, value as u64);
         }
+        shares(text, of_prefill.get(index));
         text.push('}');
     }
     text.push_str("],\"preempted\":[");
@@ -110,7 +141,7 @@ pub(crate) fn step_object(text: &mut String, number: u64, record: &StepRecord, n
         Some(Blocked::Seats) => "\"seats\"",
         Some(Blocked::Budget) => "\"budget\"",
     };
-    let work = demands.step(
+    let work = prices.demands.step(
         record.decode.iter().map(|row| row.start),
         record.prefill.iter().map(|row| (row.start, row.len)),
         record.decode.len() + record.prefill.iter().filter(|row| row.samples > 0).count(),
@@ -141,6 +172,15 @@ fn begin_row(text: &mut String, index: usize, row: &RecordRow, names: &Names) {
     integer(text, row.start as u64);
 }
 
+/// Whose the step's time was, seen from a row: `,"own":0.213,"other_prefill":0.702`.
+fn shares(text: &mut String, parts: Option<&Parts>) {
+    let Some(parts) = parts else { return };
+    for (name, share) in [(",\"own\":", parts.own), (",\"other_prefill\":", parts.other_prefill)] {
+        text.push_str(name);
+        thousandths(text, (share * 1000.0).round() as u64);
+    }
+}
+
 /// Digits, without the machinery of `write!`.
 fn integer(text: &mut String, mut value: u64) {
     let mut digits = [0; 20];
@@ -158,13 +198,64 @@ fn integer(text: &mut String, mut value: u64) {
 
 /// To the microsecond: `1234.567`.
 fn milliseconds(text: &mut String, time: Nanos) {
-    let micros = time.0 / 1000;
-    integer(text, micros / 1000);
+    thousandths(text, time.0 / 1000);
+}
+
+/// `1234567` as `1234.567`.
+fn thousandths(text: &mut String, value: u64) {
+    integer(text, value / 1000);
     text.push('.');
     // A one before the three digits keeps their zeros.
     let start = text.len();
-    integer(text, 1000 + micros % 1000);
+    integer(text, 1000 + value % 1000);
     text.remove(start);
+}
+
+/// `event: history`: what came before the first step of the feed, a row for each second in which there was one.
+pub(crate) fn history(text: &mut String, seconds: &[Second], engine: &dyn Observe) {
+    let rows: Vec<Value> = seconds
+        .iter()
+        .map(|second| {
+            let queries = second.queried_tokens;
+            let hits = (queries > 0).then(|| second.hit_tokens as f64 / queries as f64);
+            let [ttft50, ttft99] = pair(second.ttft_ms);
+            let [gap50, gap99] = pair(second.gap_ms);
+            json!([
+                ms(second.began),
+                second.prefill_tokens,
+                second.decode_tokens,
+                second.running,
+                second.waiting,
+                second.used_blocks,
+                second.cached_blocks,
+                hits,
+                ttft50,
+                ttft99,
+                gap50,
+                gap99,
+            ])
+        })
+        .collect();
+    let columns = [
+        "at",
+        "prefill_tokens",
+        "decode_tokens",
+        "running",
+        "waiting",
+        "used_blocks",
+        "cached_blocks",
+        "hits",
+        "ttft_p50_ms",
+        "ttft_p99_ms",
+        "itl_p50_ms",
+        "itl_p99_ms",
+    ];
+    let data = json!({"total_blocks": engine.model().num_blocks, "columns": columns, "seconds": rows});
+    let _ = write!(text, "event: history\ndata: {data}\n\n");
+}
+
+fn pair(of: Option<[f64; 2]>) -> [Option<f64>; 2] {
+    of.map_or([None; 2], |pair| pair.map(|ms| Some((ms * 1e3).round() / 1e3)))
 }
 
 /// `event: ended`.
@@ -178,6 +269,9 @@ pub(crate) fn ended(text: &mut String, ended: &Ended, names: &mut Names, registr
     let data = json!({
         "at": ms(ended.at),
         "ending": ending,
+        "arrived": ms(ended.arrived),
+        "queue_ms": nullable(ended.first_scheduled.map(|first| ms(first.since(ended.arrived)))),
+        "longest_gap_ms": ms(ended.longest_gap),
         "ttft_ms": nullable(ended.ttft_ms),
         "tpot_ms": nullable(ended.tpot_ms),
         "prompt_tokens": ended.prompt_tokens,
@@ -251,12 +345,21 @@ pub(crate) fn requests(text: &mut String, scene: &Scene, names: &mut Names, regi
     text.push_str("}\n\n");
 }
 
+/// What the machine can do at most with this model: reading from where its weights are.
+pub(crate) fn limits(limits: &DeviceLimits, model: &ModelInfo) -> Value {
+    json!({
+        "read_bandwidth": limits.bandwidth_for(model.weight_bytes),
+        "matrix_flops": peak(limits, model.weights),
+    })
+}
+
 /// `event: stats`: gauges and counters of `/metrics`, and the percentiles of the last 256 times to first token and of
 /// the last 2,048 times from token to token.
 pub(crate) fn stats(text: &mut String, now: Nanos, engine: &dyn Observe, percentiles: [Option<Percentiles>; 2]) {
     let ([ttft, itl], stats) = (percentiles, engine.stats());
     let data = json!({
         "at": ms(now),
+        "unix_ms": engine.unix(now).as_millis_f64(),
         "running": stats.running_requests,
         "waiting": stats.waiting_requests,
         "used_blocks": stats.used_blocks,
@@ -276,6 +379,8 @@ pub(crate) fn stats(text: &mut String, now: Nanos, engine: &dyn Observe, percent
         "ttft_p99_ms": nullable(ttft.map(|ttft| ttft.p99)),
         "itl_p50_ms": nullable(itl.map(|itl| itl.p50)),
         "itl_p99_ms": nullable(itl.map(|itl| itl.p99)),
+        // They rise with what steps reach.
+        "limits": nullable(engine.device_limits().map(|found| limits(&found, engine.model()))),
     });
     let _ = write!(text, "event: stats\ndata: {data}\n\n");
 }

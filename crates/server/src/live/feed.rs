@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 
 use engine::{Ended, KvMap, LoggedStep, Place, Scene, Watching};
 use hyper::body::{Body, Bytes, Frame};
-use roofline::Demands;
 use scheduler::Nanos;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Interval, MissedTickBehavior};
@@ -19,7 +18,7 @@ use tokio::time::{Interval, MissedTickBehavior};
 use crate::app::App;
 use crate::auth::Tenant;
 use crate::error::ApiError;
-use crate::live::events::{self, Names};
+use crate::live::events::{self, Names, Prices};
 
 /// Feeds at once.
 pub(crate) const MOST_READERS: usize = 16;
@@ -29,6 +28,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 const STATS_EVERY: Duration = Duration::from_millis(500);
 /// Steps that a new reader gets who does not say after which.
 const FIRST_STEPS: u64 = 512;
+/// Ends of requests that such a reader gets: their lanes are gone, and what is known of them is in the end.
+const FIRST_ENDS: u64 = 256;
 /// Steps written at once.
 const STEPS_AT_ONCE: usize = 128;
 /// A reader who is so many steps behind goes on with the newest.
@@ -49,11 +50,13 @@ pub(crate) struct Wishes {
 pub(crate) struct Feed {
     app: Arc<App>,
     watch: Box<dyn Watching>,
-    demands: Demands,
+    prices: Prices,
     names: Names,
     place: Place,
     /// Has the steps that it asked for, and now wants the newest.
     is_live: bool,
+    /// Was not told yet what there was before.
+    wants_history: bool,
     look: Interval,
     /// On the machine's clock: the engine's stands still while somebody holds it, and who holds it watches.
     last_stats: Option<Instant>,
@@ -78,14 +81,18 @@ impl Feed {
             Some(after) => after.saturating_add(1).min(place.step),
             None => place.step.saturating_sub(FIRST_STEPS),
         };
+        if wishes.after.is_none() {
+            place.end = place.end.saturating_sub(FIRST_ENDS);
+        }
         let mut look = tokio::time::interval(LOOK_EVERY);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Ok(Feed {
-            demands: app.engine.model().demands(),
+            prices: Prices::of(&*app.engine),
             names: Names::of(tenant),
             watch,
             place,
             is_live: false,
+            wants_history: wishes.after.is_none(),
             look,
             last_stats: None,
             was_paused: false,
@@ -103,6 +110,9 @@ impl Feed {
     fn news(&mut self) -> String {
         let mut text = String::new();
         let now = self.app.engine.now();
+        if std::mem::take(&mut self.wants_history) {
+            events::history(&mut text, &self.watch.seconds(), &*self.app.engine);
+        }
         self.steps.clear();
         self.ended.clear();
         let newest = self.watch.newest();
@@ -121,7 +131,7 @@ impl Feed {
                 more = 0;
                 break;
             }
-            events::step(&mut text, step, &self.names, &self.demands);
+            events::step(&mut text, step, &self.names, &self.prices);
         }
         for ended in &self.ended {
             events::ended(&mut text, ended, &mut self.names, &self.app.registry);
@@ -144,6 +154,7 @@ impl Feed {
         let is_paused = self.app.engine.is_paused();
         if self.last_stats.is_none_or(|last| last.elapsed() >= STATS_EVERY) || is_paused != self.was_paused {
             (self.last_stats, self.was_paused) = (Some(Instant::now()), is_paused);
+            self.prices.refresh(&*self.app.engine);
             events::stats(&mut text, now, &*self.app.engine, self.watch.percentiles());
         }
         text

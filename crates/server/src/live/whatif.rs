@@ -20,8 +20,8 @@ use tokio::sync::oneshot;
 
 use crate::app::App;
 use crate::error::ApiError;
-use crate::live::events::{self, Names};
-use crate::live::{number, pairs, unknown};
+use crate::live::events::{self, Names, Prices};
+use crate::query;
 use crate::routes::json_body;
 
 /// Minutes that may be asked about.
@@ -38,18 +38,51 @@ const BREATH: usize = 64;
 /// Answers the question.
 pub(crate) async fn ask(State(app): State<Arc<App>>, RawQuery(query): RawQuery) -> Result<Response, ApiError> {
     let (minutes, changes) = question(query.as_deref().unwrap_or_default())?;
+    let text = in_turn(app, move |app| simulate(app, minutes, &changes)).await?.map_err(refused)?;
+    Ok(([(header::CACHE_CONTROL, "no-store")], json_body(text)).into_response())
+}
+
+/// Simulates on a thread of its own, if nobody else does.
+pub(crate) async fn in_turn<T: Send + 'static>(
+    app: Arc<App>,
+    simulate: impl FnOnce(&App) -> T + Send + 'static,
+) -> Result<T, ApiError> {
     let turn = app.simulations.clone().try_acquire_owned().map_err(|_| ApiError::simulating())?;
     let (told, answer) = oneshot::channel();
     let work = move || {
         // Held until the work is over, also when nobody waits for it any more; and given back before the answer is
         // told, for who hears it may ask again at once.
-        let simulated = simulate(&app, minutes, &changes);
+        let simulated = simulate(&app);
         drop(turn);
         let _ = told.send(simulated);
     };
     std::thread::Builder::new().name("whatif".into()).spawn(work).map_err(|_| ApiError::internal())?;
-    let text = answer.await.map_err(|_| ApiError::internal())?.map_err(refused)?;
-    Ok(([(header::CACHE_CONTROL, "no-store")], json_body(text)).into_response())
+    answer.await.map_err(|_| ApiError::internal())
+}
+
+/// How far a simulation may go, and that it leaves the machine to the engine.
+pub(crate) struct Breath<'a> {
+    app: &'a App,
+    steps: usize,
+    since: Instant,
+}
+
+impl Breath<'_> {
+    pub(crate) fn of(app: &App) -> Breath<'_> {
+        Breath { app, steps: 0, since: Instant::now() }
+    }
+
+    /// After each step: whether there may be another.
+    pub(crate) fn goes_on(&mut self) -> bool {
+        self.steps += 1;
+        if self.steps.is_multiple_of(BREATH) {
+            if self.app.engine.health().open_requests > 0 {
+                std::thread::sleep(self.since.elapsed());
+            }
+            self.since = Instant::now();
+        }
+        self.steps < MOST_STEPS
+    }
 }
 
 fn refused(error: WhatIfError) -> ApiError {
@@ -69,14 +102,15 @@ fn refused(error: WhatIfError) -> ApiError {
 fn question(query: &str) -> Result<(u64, Changes), ApiError> {
     let mut minutes = MINUTES;
     let mut changes = Changes::default();
-    for (name, value) in pairs(query) {
-        let count = || match number(name, value)? {
+    for (name, value) in query::pairs(query) {
+        let (name, value) = (&*name, &*value);
+        let count = || match query::number(name, value)? {
             count @ 1..=0xffff_ffff => Ok(count as usize),
             _ => Err(ApiError::bad_request(format!("{name} must be at least 1 and fit 32 bits.")).with_param(name)),
         };
         match name {
             "minutes" => {
-                minutes = number(name, value)?;
+                minutes = query::number(name, value)?;
                 if !(1..=MOST_MINUTES).contains(&minutes) {
                     let message = format!("minutes must be between 1 and {MOST_MINUTES}.");
                     return Err(ApiError::bad_request(message).with_param(name));
@@ -89,7 +123,7 @@ fn question(query: &str) -> Result<(u64, Changes), ApiError> {
             "kv_blocks" => changes.kv_blocks = Some(count()?),
             "ttft_slo" => changes.ttft = Some(target(name, value)?),
             "tpot_slo" => changes.tpot = Some(target(name, value)?),
-            _ => return Err(unknown(name)),
+            _ => return Err(query::unknown(name)),
         }
     }
     Ok((minutes, changes))
@@ -100,14 +134,8 @@ fn target(name: &str, value: &str) -> Result<Option<Nanos>, ApiError> {
     if value == "off" {
         return Ok(None);
     }
-    let (digits, unit) = match (value.strip_suffix("ms"), value.strip_suffix('s')) {
-        (Some(digits), _) => (digits, 1.0),
-        (None, Some(digits)) => (digits, 1e3),
-        (None, None) => (value, 1.0),
-    };
-    let plain = digits.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
-    match digits.parse::<f64>().map(|number| number * unit) {
-        Ok(ms) if plain && (0.1..=3.6e6).contains(&ms) => Ok(Some(Nanos((ms * 1e6) as u64))),
+    match query::milliseconds(value) {
+        Some(ms) if (0.1..=3.6e6).contains(&ms) => Ok(Some(Nanos((ms * 1e6) as u64))),
         _ => {
             let message = format!("{name} must be a time between 0.1ms and 3600s, such as 500ms or 2s, or off.");
             Err(ApiError::bad_request(message).with_param(name))
@@ -125,26 +153,19 @@ struct Steps {
 
 fn simulate(app: &App, minutes: u64, changes: &Changes) -> Result<String, WhatIfError> {
     let past = app.engine.past(Duration::from_secs(60 * minutes));
-    let (names, demands) = (Names::numbered(past.answers.len() as u64), app.engine.model().demands());
+    let (names, prices) = (Names::numbered(past.answers.len() as u64), Prices::of(&*app.engine));
     let mut courses = [Steps::default(), Steps::default()];
-    let (mut all, mut since) = (0, Instant::now());
+    let mut breath = Breath::of(app);
     let mut watcher = |course: Course, record: &StepRecord| {
         let steps = &mut courses[course as usize];
         if steps.text.len() < MOST_BYTES {
             steps.text.push_str(if steps.count > 0 { "," } else { "" });
-            events::step_object(&mut steps.text, steps.count, record, &names, &demands);
+            events::step_object(&mut steps.text, steps.count, record, &names, &prices);
             steps.count += 1;
         } else {
             steps.left_out += 1;
         }
-        all += 1;
-        if all % BREATH == 0 {
-            if app.engine.health().open_requests > 0 {
-                std::thread::sleep(since.elapsed());
-            }
-            since = Instant::now();
-        }
-        all < MOST_STEPS
+        breath.goes_on()
     };
     let answer = replay::watch(&past, changes, &mut watcher)?;
     Ok(written(minutes, &answer, &courses))

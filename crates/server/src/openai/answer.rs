@@ -23,6 +23,7 @@ use hyper::body::{Body, Bytes, Frame};
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::access;
 use crate::app::App;
 use crate::charge::{self, Charge};
 use crate::error::ApiError;
@@ -40,6 +41,16 @@ use crate::timeline::{Asker, Served};
 pub(crate) enum Form {
     Chat,
     Completion,
+}
+
+impl Form {
+    /// The route.
+    pub(crate) fn route(self) -> &'static str {
+        match self {
+            Form::Chat => "/v1/chat/completions",
+            Form::Completion => "/v1/completions",
+        }
+    }
 }
 
 /// Requests that passed the door, and how their answer is to look.
@@ -82,6 +93,8 @@ pub(crate) struct Outputs {
     charge: Option<Charge>,
     /// Dropped last, with the streams: then the request has ended, or is cancelled.
     _span: Option<Guard>,
+    /// The same for the log.
+    access: access::Guard,
 }
 
 impl Outputs {
@@ -108,6 +121,7 @@ impl Outputs {
         let response_id = app.response_id(plan.form);
         let served = Arc::new(Served {
             tenant: asker.tenant,
+            key: asker.key,
             response_id,
             request_id: asker.request_id,
             requests,
@@ -118,7 +132,8 @@ impl Outputs {
             let operation = if plan.form == Form::Chat { "chat" } else { "text_completion" };
             Guard::new(exporter, served.clone(), plan.delivery.model.clone(), operation, asker.parent)
         });
-        Ok(Outputs { streams, served, turn: 0, charge: Some(charge), _span: span })
+        let access = access::Guard::new(app.access.clone(), served.clone(), plan.form.route(), streamed);
+        Ok(Outputs { streams, served, turn: 0, charge: Some(charge), _span: span, access })
     }
 
     /// When the last of the prompts was likely to have its first token, at the moment they were submitted.
@@ -252,8 +267,8 @@ impl<'a> Format<'a> {
     }
 }
 
-/// Waits for the whole answer; its body is written while it is read.
-pub(crate) async fn collect(app: &Arc<App>, plan: &Plan, mut outputs: Outputs) -> Result<Whole, ApiError> {
+/// Waits for the whole answer; its body is written while it is read. With where its time went.
+pub(crate) async fn collect(app: &Arc<App>, plan: &Plan, mut outputs: Outputs) -> Result<(Whole, Timings), ApiError> {
     let prompts = outputs.prompts();
     let mut answers: Vec<Answer> = Vec::new();
     answers.resize_with(prompts.len() * plan.num_answers, Answer::default);
@@ -278,9 +293,14 @@ pub(crate) async fn collect(app: &Arc<App>, plan: &Plan, mut outputs: Outputs) -
                 answer.stop_reason = stop_reason;
             }
             Output::Done { usage, timings } => totals.add(&usage, &timings),
-            Output::Failed(error) => return Err(error.into()),
+            Output::Failed(error) => {
+                let error = ApiError::from(error);
+                outputs.access.answered(error.status().as_u16());
+                return Err(error);
+            }
         }
     }
+    outputs.access.answered(200);
     let logprobs = answers.iter_mut().map(|answer| std::mem::take(&mut answer.logprobs)).collect();
     let frame = Format { app, plan, served: &outputs.served, created: app.now() };
     let (json, lists) = match plan.form {
@@ -295,7 +315,7 @@ pub(crate) async fn collect(app: &Arc<App>, plan: &Plan, mut outputs: Outputs) -
         echoes: plan.logprobs && !plan.echo.is_empty(),
         as_ids: plan.delivery.tokens_as_ids,
     };
-    Ok(Whole::new(app.clone(), numbers, &json, &lists, outputs.charge.take()))
+    Ok((Whole::new(app.clone(), numbers, &json, &lists, outputs.charge.take()), totals.timings))
 }
 
 /// A body whose lists are still empty, and which they are, in their order.

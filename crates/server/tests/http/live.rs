@@ -232,6 +232,43 @@ fn who_waits_and_who_runs_is_shown_while_it_lasts() {
 }
 
 #[test]
+fn a_step_that_a_prompt_shares_with_an_answer_says_whose_time_it_was() {
+    let mut options = local_server();
+    options.hold_token = Some(TOKEN.into());
+    let host = Host::with(small_engine(), options);
+    let mut feed = Feed::open(&host, "", &[]);
+    let ask = |repeat, tokens| {
+        let prompt = PROMPT.repeat(repeat);
+        host.ask("/v1/completions", &json!({"prompt": prompt, "max_tokens": tokens, "ignore_eos": true}))
+    };
+    assert_eq!(post(&host, "/live/pause"), json!(true));
+    std::thread::scope(|scope| {
+        scope.spawn(|| ask(1, 40));
+        wait("the stream", || host.engine.health().open_requests == 1);
+        assert_eq!(post(&host, "/live/step"), json!(true));
+        scope.spawn(|| ask(25, 1));
+        wait("the prompt", || host.engine.health().open_requests == 2);
+        assert_eq!(post(&host, "/live/resume"), json!(false));
+    });
+    feed.until_ended(2);
+    let share = |row: &Value, name: &str| row[name].as_f64();
+    let (mixed, alone): (Vec<&Value>, Vec<&Value>) = feed.all("step").into_iter().partition(|step| {
+        [&step["decode"], &step["prefill"]].iter().all(|rows| rows.as_array().is_some_and(|rows| !rows.is_empty()))
+    });
+    assert!(!mixed.is_empty() && !alone.is_empty());
+    for step in mixed {
+        let (victim, prompt) = (&step["decode"][0], &step["prefill"][0]);
+        let [own, others] = ["own", "other_prefill"].map(|name| share(victim, name).expect("a share"));
+        assert!(own > 0.0 && others > 0.0 && (own + others - 1.0).abs() < 0.002, "nobody else is there: {step}");
+        assert_eq!(share(prompt, "other_prefill"), Some(0.0), "{step}");
+        assert!(share(prompt, "own").is_some_and(|own| own > 0.5), "{step}");
+    }
+    for step in alone {
+        assert!(step["decode"][0]["own"].is_null() && step["prefill"][0]["own"].is_null(), "{step}");
+    }
+}
+
+#[test]
 fn a_tenant_sees_its_own_names_and_numbers_for_the_rest() {
     let mut options = local_server();
     options.api_keys = vec!["sk-a".into(), "sk-b".into()];
@@ -277,12 +314,13 @@ fn a_reader_says_where_to_begin() {
         ("?after=x", "after"),
         ("?after=99999999999999999999", "after"),
         ("?before=1", "before"),
-        ("?after=1&%3cscript%3e", "%3cscript%3e"),
     ] {
         let answer = host.get(&format!("/live/feed{query}"));
         assert_eq!((answer.status, &answer.json()["error"]["param"]), (400, &json!(param)), "{query}");
     }
-    assert_eq!(host.get(&format!("/live/feed?{}=1", "x".repeat(4000))).json()["error"]["param"], Value::Null);
+    for name in ["x".repeat(4000), "%3cscript%3e".to_owned()] {
+        assert_eq!(host.get(&format!("/live/feed?{name}=1")).json()["error"]["param"], Value::Null);
+    }
 }
 
 #[test]

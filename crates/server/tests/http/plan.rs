@@ -1,26 +1,33 @@
 //! `/plan`: what a calculator asks.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::host::{Host, local_server, small_engine};
 
 /// With limits, as `serve` measures them.
 fn host() -> Host {
+    host_with(1e12)
+}
+
+/// With so many operations per second, and a fiftieth of that in bytes.
+fn host_with(rate: f64) -> Host {
     let limits = engine::DeviceLimits {
-        read_bandwidth: 20e9,
-        int8_ops: 2e12,
-        bf16_flops: 1e12,
-        f32_flops: 1e11,
+        read_bandwidth: rate / 50.0,
+        cache_bandwidth: rate / 10.0,
+        cache_bytes: 0,
+        int8_ops: 2.0 * rate,
+        bf16_flops: rate,
+        f32_flops: rate,
         int8_kind: "test",
         bf16_kind: "test",
-        fastest_int8_ops: 2e12,
+        fastest_int8_ops: 2.0 * rate,
         fastest_int8_kind: "test",
-        fastest_bf16_flops: 1e12,
+        fastest_bf16_flops: rate,
         fastest_bf16_kind: "test",
+        certainty: [engine::Certainty::kept(); 5],
     };
     let calibration = Some(engine::Calibration::default());
-    let server = server::ServerOptions { limits: Some(limits), ..local_server() };
-    Host::with(engine::EngineOptions { calibration, ..small_engine() }, server)
+    Host::with(engine::EngineOptions { calibration, limits: Some(limits), ..small_engine() }, local_server())
 }
 
 fn plan(host: &Host, query: &str) -> Value {
@@ -53,6 +60,33 @@ fn what_runs_here_is_planned_by_its_own_steps() {
     assert_ne!(other["machine"]["basis"], asked["machine"]["basis"], "{other}");
     let narrow = plan(&host, "weights=int8&prompt=200&response=50");
     assert_eq!(narrow["model"]["weights"], "int8", "and not as it is loaded: {narrow}");
+}
+
+#[test]
+fn a_limit_of_a_busy_start_is_raised_by_steps() {
+    // What a start measures whose core somebody else had: less than any machine does.
+    let host = host_with(1e4);
+    let before = host.get("/live/info").json();
+    assert_eq!(before["limits"]["matrix_flops"], 1e4);
+    host.ask("/v1/completions", &json!({"prompt": "Once upon a time", "max_tokens": 8, "temperature": 0}));
+    host.quiet();
+    let limits = &host.get("/live/info").json()["limits"];
+    for limit in ["matrix_flops", "read_bandwidth"] {
+        assert!(limits[limit].as_f64() > Some(1e6), "{limits}");
+    }
+    for query in ["prompt=200&response=50", "prompt=1&response=1", "prompt=900&response=20&batch=8"] {
+        let plan = plan(&host, query);
+        assert_eq!(plan["machine"]["basis"], "steps of this model measured here");
+        for phase in ["prefill", "decode"] {
+            for share in ["compute_percent", "memory_percent"] {
+                assert!(plan[phase][share].as_f64() <= Some(100.1), "{query}: {}", plan[phase]);
+            }
+        }
+        for time in ["ttft_ms", "tpot_ms"] {
+            let (floor, predicted) = (plan["floors"][time].as_f64(), plan[time].as_f64());
+            assert!(floor <= predicted.map(|ms| ms * 1.001), "{query}: {time} {floor:?} {predicted:?}");
+        }
+    }
 }
 
 #[test]
@@ -116,8 +150,8 @@ fn a_model_may_be_sent_as_its_configuration() {
     assert_eq!((&narrow["model"]["weights"], &narrow["model"]["kv_dtype"]), (&"int4".into(), &"int8".into()));
     for (query, body, part) in [
         ("?machine=a100&model=7b", config, "leave it out"),
-        ("?machine=a100", "{}", "The body is no config.json to plan with"),
-        ("?machine=a100", "[]", "The body is no config.json to plan with"),
+        ("?machine=a100", "{}", "The body is not a config.json to plan with"),
+        ("?machine=a100", "[]", "The body is not a config.json to plan with"),
         ("?machine=a100", "{", "JSON"),
         ("?machine=nonsense", config, "not known"),
     ] {

@@ -9,8 +9,8 @@ use checkpoint::{Checkpoint, Source};
 use engine::past::Past;
 use engine::{
     Arithmetic, DeviceInfo, Ended, FinishReason, Health, Held, Isa, KvDtype, KvMap, LoggedStep, ModelInfo, Observe,
-    Origin, Output, Percentiles, Place, RawRequest, Rejection, RequestId, Scene, Serve, Stats, Stream, SubmitError,
-    Timeline, Timings, Usage, ValidatedRequest, Watching, WeightClass,
+    Origin, Output, Percentiles, Place, RawRequest, Rejection, RequestId, RequestSummary, Scene, Second, Serve, Stats,
+    Stream, SubmitError, Timeline, Timings, UnixNanos, Usage, ValidatedRequest, Watching, WeightClass,
 };
 use model::{GenerationDefaults, ModelConfig};
 use scheduler::{Limits, Nanos, Targets, TierSizes};
@@ -114,6 +114,14 @@ impl Observe for Script {
         None
     }
 
+    fn requests(&self) -> Vec<RequestSummary> {
+        Vec::new()
+    }
+
+    fn request(&self, _: RequestId) -> Option<RequestSummary> {
+        None
+    }
+
     fn past(&self, _: Duration) -> Past {
         let limits = Limits {
             block_size: 32,
@@ -141,6 +149,10 @@ impl Observe for Script {
 
     fn since_start(&self, at: Nanos) -> Nanos {
         at
+    }
+
+    fn unix(&self, at: Nanos) -> UnixNanos {
+        UnixNanos(at.0)
     }
 
     fn held(&self) -> Nanos {
@@ -180,6 +192,10 @@ impl Watching for Nothing {
 
     fn map_into(&self, _: &mut KvMap) -> bool {
         false
+    }
+
+    fn seconds(&self) -> Vec<Second> {
+        Vec::new()
     }
 
     fn percentiles(&self) -> [Option<Percentiles>; 2] {

@@ -1,5 +1,6 @@
 //! Why was this slow: the detail of an answer's timings, the timeline of a request, and who may see it.
 
+use engine::EngineOptions;
 use serde_json::{Value, json};
 
 use crate::client::Answer;
@@ -112,6 +113,50 @@ fn a_late_token_names_the_prompt_that_delayed_it_and_a_strangers_is_a_number() {
     assert_eq!(send("GET", "sk-a", &path, "").status, 200);
     assert_eq!(send("GET", "sk-b", &path, "").status, 404, "not B's business");
     assert_eq!(send("GET", "sk-c", &path, "").status, 401);
+}
+
+#[test]
+fn of_many_prompts_at_once_every_wait_has_a_name_and_one_can_be_left_out() {
+    let engine = EngineOptions { max_num_seqs: 2, ..small_engine() };
+    let host = Host::with(engine, local_server());
+    let long = format!("{PROMPT} ").repeat(30);
+    let ask = |index: usize| {
+        let prompt = format!("{index}: {}", if index == 0 { long.as_str() } else { PROMPT });
+        let body = json!({"prompt": prompt, "max_tokens": 6, "temperature": 0, "ignore_eos": true});
+        let mut connection = host.connect();
+        let name = format!("of-many-{index}");
+        let headers = [("content-type", "application/json"), ("x-request-id", &name), ("connection", "close")];
+        connection.request("POST", "/v1/completions", &headers, body.to_string().as_bytes());
+        connection.answer();
+    };
+    std::thread::scope(|scope| (0..12).for_each(|index| _ = scope.spawn(move || ask(index))));
+    let number = |value: &Value| value.as_f64().unwrap_or_else(|| panic!("a number: {value}"));
+    let (mut waited, mut cost) = (0.0, 0.0);
+    for index in 0..12 {
+        let timeline = host.get(&format!("/v1/requests/of-many-{index}/timeline")).json();
+        let prompt = &timeline["prompts"][0];
+        let parts = prompt["ttft"].as_object().expect("owners");
+        let is_others = |name: &str| !["own_prefill_ms", "overhead_ms", "machine_ms"].contains(&name);
+        let others: f64 = parts.iter().filter(|(name, _)| is_others(name)).map(|(_, ms)| number(ms)).sum();
+        let named = prompt["ttft_delayed_by"].as_array().expect("a list");
+        let named: f64 = named.iter().map(|other| number(&other["ms"])).sum();
+        assert!((named - others).abs() < 1e-6, "request {index}: {named} of {others} ms are named");
+        waited += others;
+        let costs = &prompt["cost_to_others"];
+        let of = ["prefill_in_ttfts_ms", "decode_in_ttfts_ms", "queue_kv_ms", "queue_seats_ms", "queue_budget_ms"];
+        cost += of.iter().map(|part| number(&costs[part])).sum::<f64>();
+    }
+    assert!(waited > 0.0 && (waited - cost).abs() < 1e-6, "delays {waited} ms, costs {cost} ms");
+
+    let answer = host.get("/v1/requests/of-many-3/without/of-many-0").json();
+    let times = &answer["prompts"][0]["answers"][0];
+    for world in ["recorded", "simulated", "without"] {
+        assert!(number(&times[world]["ttft_ms"]) > 0.0, "{answer}");
+    }
+    assert!(number(&times["without"]["total_ms"]) <= number(&times["simulated"]["total_ms"]) * 1.01, "{answer}");
+    let status = |path: &str| host.get(&format!("/v1/requests/{path}")).status;
+    assert_eq!(status("of-many-3/without/of-many-3"), 400);
+    assert_eq!([status("of-many-3/without/nobody"), status("nobody/without/of-many-3")], [404; 2]);
 }
 
 #[test]

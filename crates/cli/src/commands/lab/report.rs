@@ -6,13 +6,15 @@ use std::fmt::{self, Write};
 use std::fs;
 use std::path::Path;
 
+use figures::Colour;
 use figures::plot::{Chart, Line};
+use kernels::WeightClass;
 use launch::machine;
 use serde_json::{Value, json};
 
 use super::{Kind, Lab, Point, Sweep};
 use crate::failure::Failure;
-use crate::figures::{bandwidth, duration, limits_json, operations, percent, rounded};
+use crate::figures::{bandwidth, duration, limits_json, not_sure, operations, percent, rounded};
 
 /// Points of a drawn law.
 const POINTS: usize = 60;
@@ -47,12 +49,14 @@ impl Lab {
     }
 
     fn limits_line(&self) -> String {
-        let name = if self.peaks.matrix == self.limits.bf16_flops { ("FLOP", "bf16") } else { ("OP", "int8") };
+        let name = if self.weights == WeightClass::Bf16 { ("FLOP", "bf16") } else { ("OP", "int8") };
         format!(
-            "read bandwidth {}, matrix peak {} {}",
-            bandwidth(self.limits.read_bandwidth),
+            "read bandwidth {}{}, matrix peak {} {}{}",
+            bandwidth(self.peaks.bandwidth),
+            if self.in_cache { " from cache" } else { "" },
             operations(self.peaks.matrix, name.0),
-            name.1
+            name.1,
+            not_sure(self.limits.doubt()),
         )
     }
 
@@ -82,7 +86,7 @@ impl Lab {
                 "x": sweep.kind.x(),
                 "y": sweep.kind.y(),
                 "points": sweep.points.iter().map(point).collect::<Vec<_>>(),
-                "law": sweep.fit.as_ref().map(|fit| json!({
+                "law": sweep.sound_fit().map(|fit| json!({
                     "words": sweep.law(),
                     "seconds_by_power": fit.coefficients,
                     "r2": fit.r2,
@@ -156,15 +160,15 @@ impl Lab {
         let ridge = self.peaks.matrix / self.peaks.bandwidth;
         let mut corners = vec![least, ridge.clamp(least, most), most];
         corners.dedup();
-        let line = |name: &str, points| Line { name: name.to_string(), points };
+        let line = |name: &str, colour, points| Line { name: name.to_string(), colour, points };
         let chart = Chart {
-            title: format!("Roofline: what was reached; the roof bends at {ridge:.0} operations per byte"),
-            x: "operations per byte read".to_string(),
-            y: "Gop/s".to_string(),
+            title: format!("Roofline: what was reached; the roof bends at {ridge:.0} FLOP per byte"),
+            x: "FLOP per byte read".to_string(),
+            y: "GFLOP/s".to_string(),
             lines: vec![
-                line("prefill", Vec::new()),
-                line("decode", Vec::new()),
-                line("limit of the machine", corners.into_iter().map(|x| (x, roof(x))).collect()),
+                line("prefill", Colour::Prefill, Vec::new()),
+                line("decode", Colour::Decode, Vec::new()),
+                line("limit of the machine", Colour::Limit, corners.into_iter().map(|x| (x, roof(x))).collect()),
             ],
         };
         chart.svg_logarithmic(&all)
@@ -214,8 +218,8 @@ impl Lab {
     }
 }
 
-const ROOF_WORDS: &str = "Each dot is one of the measurements above: how many operations it makes of a byte, and how many a second it \
-    reached. Left of the bend a machine waits for its memory, right of it for its arithmetic. Prefill uses a weight for every token of a \
+const ROOF_WORDS: &str = "Each dot is one of the measurements above: how many FLOP it makes of a byte, and how many a second it \
+    reached. Left of the bend a machine is bound by its memory bandwidth, right of it by its compute. Prefill uses a weight for every token of a \
     pass and lies to the right; decode uses it for every request of a batch and moves to the right as the batch grows.";
 const HOW: &str = "The forward pass alone, without scheduler and sampler. Each figure is the median of the repetitions, after one that \
     warms up; the spread is the largest less the smallest, as a share of it. Operations and bytes are counted from the model's shape, not \
@@ -228,31 +232,32 @@ const STYLE: &str = ":root{color-scheme:light dark}body{margin:0;font:16px/1.5 s
     figure{margin:1rem 0}figure svg{display:block;width:100%;height:auto;border-radius:4px}\
     .table{overflow-x:auto}table{border-collapse:collapse;font-size:.85rem;font-variant-numeric:tabular-nums;width:100%}\
     th,td{padding:.25rem .5rem;text-align:right;border-bottom:1px solid #8884;white-space:nowrap}th{font-weight:600;white-space:normal}\
-    .note{border-left:4px solid #d55e00;padding-left:.7rem}li{margin:.5rem 0}";
+    .note{border-left:4px solid #d9730d;padding-left:.7rem}li{margin:.5rem 0}";
 
 impl Sweep {
     fn picture(&self) -> String {
         let dots: Vec<(f64, f64)> = self.points.iter().map(|point| (point.x as f64, point.median * 1e3)).collect();
         let most = dots.iter().map(|dot| dot.0).fold(1.0, f64::max);
-        let law = self.fit.iter().flat_map(|fit| {
+        let law = self.sound_fit().into_iter().flat_map(|fit| {
             let from = dots.first().map_or(0.0, |dot| dot.0);
             (0..=POINTS).map(move |index| {
                 let x = from + (most - from) * index as f64 / POINTS as f64;
                 (x, fit.at(x) * 1e3)
             })
         });
-        let name = if self.fit.is_some() { "dots: measured, line: the law" } else { "measured" };
+        let colour = if self.kind == Kind::Prefill { Colour::Prefill } else { Colour::Decode };
+        let name = if self.sound_fit().is_some() { "dots: measured, line: the law" } else { "measured" };
         let chart = Chart {
             title: self.kind.title().to_string(),
             x: self.kind.x().to_string(),
             y: self.kind.y().to_string(),
-            lines: vec![Line { name: name.to_string(), points: law.collect() }],
+            lines: vec![Line { name: name.to_string(), colour, points: law.collect() }],
         };
         chart.svg_with(&[dots], &[])
     }
 
     const COLUMNS: [&'static str; 8] =
-        ["", "median", "spread", "tokens/s", "op/byte", "of matrix peak", "of bandwidth", "bound by"];
+        ["", "median", "spread", "tokens/s", "FLOP/byte", "of peak FLOP/s", "of bandwidth", "bound by"];
 
     fn rows(&self) -> Vec<[String; 8]> {
         let row = |point: &Point| {

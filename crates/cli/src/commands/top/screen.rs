@@ -15,6 +15,9 @@ use std::fmt::Write;
 
 use serde_json::Value;
 
+use figures::Colour;
+
+use crate::environment::utc;
 use crate::figures::{duration, percent, rate};
 
 /// Seconds that the lanes and the rates look back.
@@ -45,13 +48,13 @@ impl Mark {
         }
     }
 
-    /// Of a terminal with eight colours, its own tone of it.
+    /// Prefill and decode as on the page.
     fn colour(self) -> &'static str {
         match self {
             Mark::Nothing => "",
-            Mark::Waiting => "\x1b[2m",
-            Mark::Decode => "\x1b[36m",
-            Mark::Prefill => "\x1b[33m",
+            Mark::Waiting => Colour::Limit.ansi(),
+            Mark::Decode => Colour::Decode.ansi(),
+            Mark::Prefill => Colour::Prefill.ansi(),
         }
     }
 }
@@ -60,6 +63,9 @@ impl Mark {
 struct Pass {
     from: f64,
     to: f64,
+    /// Of its time, and of the time before it, what the machine took.
+    stolen: f64,
+    stolen_before: f64,
     prefill_tokens: f64,
     decode_tokens: f64,
     flops: f64,
@@ -108,6 +114,8 @@ impl Seen {
         self.passes.push_back(Pass {
             from: at,
             to: at + number("took"),
+            stolen: number("stolen"),
+            stolen_before: number("stolen_before"),
             prefill_tokens: rows("prefill").filter_map(|row| row["len"].as_f64()).sum(),
             decode_tokens: rows("decode").count() as f64,
             flops: number("flops"),
@@ -140,7 +148,9 @@ impl Seen {
         if hidden > 0 {
             lines.push(format!("{} more", lanes.len() - shown));
         }
-        let legend = format!("last {SECONDS:.0} s: █ prefill ─ decode · waiting    q quits");
+        let at =
+            self.stats["unix_ms"].as_f64().map_or_else(String::new, |ms| format!(" to {}", utc((ms / 1e3) as i64)));
+        let legend = format!("q quits · last {SECONDS:.0} s{at}: █ prefill ─ decode · waiting");
         lines.truncate(height.saturating_sub(1));
         lines.push(legend);
         lines.into_iter().map(|line| cut(&line, width)).collect()
@@ -158,24 +168,34 @@ impl Seen {
         );
         let count = |name: &str| self.stats[name].as_u64().unwrap_or_default();
         let paused = if self.stats["paused"] == true { "PAUSED · " } else { "" };
-        let right = format!("{paused}running {} · waiting {}", count("running"), count("waiting"));
+        let stolen = self.stolen();
+        let busy = if stolen >= 0.01 { format!("machine busy {} · ", percent(stolen)) } else { String::new() };
+        let right = format!("{busy}{paused}running {} · waiting {}", count("running"), count("waiting"));
         let gap = width.saturating_sub(left.chars().count() + right.chars().count()).max(2);
         format!("{left}{:gap$}{right}", "")
     }
 
-    /// Tokens per second of a phase, and what its passes had of both limits while they ran. A pass of both phases
-    /// counts for the one that has more of its rows.
+    /// Tokens per second of a phase, and what its passes had of both limits while the machine was theirs. A pass of both
+    /// phases counts for the one that has more of its rows.
     fn phase(&self, what: &str, tokens: impl Fn(&Pass) -> f64, mark: Mark, colour: bool) -> String {
         let seconds = self.span();
         // The sum of nothing is -0, which would be shown.
         let sum = self.passes.iter().fold(0.0, |sum, pass| sum + tokens(pass));
         let mut line = format!("{what:<9} {:>11}", rate(if seconds > 0.0 { sum / seconds } else { 0.0 }));
-        let limit = |name: &str| self.info["limits"][name].as_f64().filter(|&limit| limit > 0.0);
-        let (Some(flops), Some(bytes)) = (limit("matrix_flops"), limit("read_bandwidth")) else { return line };
+        // What was reached is possible: a pass that is newer than the last word about limits may show that they are
+        // higher.
+        let limit = |name: &str, of: fn(&Pass) -> f64| {
+            let told = self.stats["limits"][name].as_f64().or_else(|| self.info["limits"][name].as_f64());
+            let reached = self.passes.iter().filter(|pass| pass.to > pass.from);
+            let reached = reached.map(|pass| of(pass) / (pass.to - pass.from) * 1e3);
+            reached.chain(told.filter(|&limit| limit > 0.0)).reduce(f64::max).filter(|_| told.is_some())
+        };
+        let flops = limit("matrix_flops", |pass| pass.flops);
+        let (Some(flops), Some(bytes)) = (flops, limit("read_bandwidth", |pass| pass.bytes)) else { return line };
         let of_phase = |pass: &&Pass| tokens(pass) * 2.0 > pass.prefill_tokens + pass.decode_tokens;
         let (mut took, mut asked, mut read) = (0.0, 0.0, 0.0);
         for pass in self.passes.iter().filter(of_phase) {
-            took += (pass.to - pass.from) / 1e3;
+            took += (pass.to - pass.from - pass.stolen) / 1e3;
             asked += pass.flops;
             read += pass.bytes;
         }
@@ -190,6 +210,13 @@ impl Seen {
             percent(memory)
         );
         line
+    }
+
+    /// Share of the engine's time that the machine gave to others.
+    fn stolen(&self) -> f64 {
+        let worked = self.passes.iter().map(|pass| pass.to - pass.from + pass.stolen_before).sum::<f64>();
+        let stolen = self.passes.iter().map(|pass| pass.stolen + pass.stolen_before).sum::<f64>();
+        if worked > 0.0 { stolen / worked } else { 0.0 }
     }
 
     /// Seconds that the kept steps cover.
@@ -354,6 +381,21 @@ mod tests {
         assert!(lines[7].starts_with("…56789abcdef "), "{text}");
         assert_eq!((lane.matches('█').count(), lane.matches('─').count()), (6, 61), "{text}");
         assert!(lines.last().is_some_and(|line| line.contains("q quits")));
+    }
+
+    #[test]
+    fn what_the_machine_took_is_said_and_no_share_of_a_limit() {
+        let info = json!({"name": "fox", "limits": {"matrix_flops": 1e12, "read_bandwidth": 1e10}});
+        let mut seen = Seen::new(info);
+        let row = json!([{"r": 7, "a": 0, "start": 3}]);
+        // A tenth of a second of work, and three times as long for others.
+        let step =
+            json!({"at": 100, "took": 400, "stolen": 300, "decode": row, "prefill": [], "flops": 1e9, "bytes": 8e8});
+        seen.hear("step", step);
+        seen.hear("stats", json!({"at": 500, "running": 1, "waiting": 0}));
+        let lines = seen.lines(90, 24, false);
+        assert!(lines[0].ends_with("machine busy 75 % · running 1 · waiting 0"), "{lines:?}");
+        assert!(lines[2].ends_with("1 % of arithmetic, 80 % of bandwidth"), "{lines:?}");
     }
 
     #[test]

@@ -1,0 +1,33 @@
+//! Flags of `why`: which request, of which server.
+
+use clap::Args;
+
+use super::values::listed;
+
+/// Flags of `why`.
+#[derive(Args, Debug)]
+pub(crate) struct WhyFlags {
+    /// The `id` of an answer, or the X-Request-Id of its request. Without one, the slowest of the last requests are
+    /// listed.
+    #[arg(value_name = "ID")]
+    pub(crate) id: Option<String>,
+    /// The server.
+    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8000")]
+    pub(crate) url: String,
+    /// Key sent as a bearer token. A key is told of its own requests alone.
+    #[arg(long, value_name = "KEY", env = "OPENAI_API_KEY", hide_env_values = true)]
+    pub(crate) api_key: Option<String>,
+    /// Trust any certificate of an https server.
+    #[arg(long)]
+    pub(crate) insecure: bool,
+    /// Without an ID: only requests that were open at that moment or came later (15m ago, 2026-11-22T03:12:00Z,
+    /// seconds or milliseconds since 1970).
+    #[arg(long, value_name = "MOMENT", conflicts_with = "id")]
+    pub(crate) since: Option<String>,
+    /// Without an ID: requests in each of the two lists.
+    #[arg(long, value_name = "N", value_parser = listed, default_value = "10", conflicts_with = "id")]
+    pub(crate) limit: usize,
+    /// Print what the server answers: the whole timeline, or the list of requests.
+    #[arg(long)]
+    pub(crate) json: bool,
+}

@@ -1,0 +1,90 @@
+//! A step from its plan to its tokens, and those that are on their way together.
+//!
+//! ```text
+//! launch   plan ── move blocks ── lower ── Forward::launch ─┐
+//!                                                          flights: one on a CPU; a device may take more
+//! land     Forward::wait ── sample  <──────────────────────┘        the oldest comes first
+//! ```
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+use model::{Batch, Forward, Ticket};
+use scheduler::{Nanos, Sequence, Step};
+
+use super::EngineCore;
+use crate::lower::{LogitRow, lower};
+
+/// How long the engine's thread waits for a block when it has nothing else to do, before it looks for commands again.
+const LOAD_WAIT: Duration = Duration::from_millis(5);
+
+/// A step whose results are awaited.
+#[derive(Default)]
+pub(super) struct Flight {
+    pub(super) step: Step,
+    pub(super) batch: Batch,
+    /// What each of the batch's rows of logits is wanted for.
+    pub(super) logit_rows: Vec<LogitRow>,
+    /// `None`: the launch panicked.
+    ticket: Option<Ticket>,
+}
+
+impl EngineCore {
+    /// Plans a step and begins it. False if there is nothing to compute.
+    pub(super) fn launch(&mut self, now: Nanos) -> bool {
+        if let Some(tiers) = &mut self.tiers {
+            tiers.settle(&mut *self.forward, &mut self.scheduler);
+        }
+        let mut flight = self.spare.pop().unwrap_or_default();
+        self.scheduler.schedule_into(now, &mut flight.step);
+        self.transfer(&flight.step);
+        if flight.step.is_empty() {
+            self.spare.push(flight);
+            return false;
+        }
+        let scores =
+            |sequence: &Sequence| self.active.get(&sequence.request_id()).is_some_and(|active| active.scores.is_some());
+        lower(&flight.step, &self.scheduler, scores, &mut flight.batch, &mut flight.logit_rows);
+        flight.ticket = ticket(&mut *self.forward, &flight.batch);
+        self.flights.push_back(flight);
+        true
+    }
+
+    /// Moves the blocks that a step wants moved. With nothing to compute, waits for one that is on its way.
+    fn transfer(&mut self, step: &Step) {
+        if let Some(tiers) = &mut self.tiers {
+            tiers.transfer(step, &mut *self.forward, &mut self.scheduler);
+            if step.is_empty() && self.flights.is_empty() && self.scheduler.is_loading() {
+                tiers.wait(LOAD_WAIT);
+            }
+        }
+        if !step.copies.is_empty() {
+            let copies: Vec<_> = step.copies.iter().map(|copy| (copy.src.0, copy.dst.0)).collect();
+            self.forward.copy_blocks(&copies);
+        }
+    }
+
+    /// The oldest step's rows are computed and sampled. The requests of those that cannot be are in `failed`
+    /// afterwards.
+    pub(super) fn land(&mut self) {
+        let mut flight = self.flights.pop_front().expect("a step is in flight");
+        self.output.step = flight.step.id;
+        self.output.rows.clear();
+        let rows = 0..flight.logit_rows.len();
+        let launched = flight.ticket.take();
+        let is_done = launched.is_some_and(|ticket| self.attempt(&flight, Some(ticket), &flight.batch, rows).is_ok());
+        if !is_done {
+            tracing::error!(rows = flight.batch.num_rows(), "a pass panicked; its rows are computed again in parts");
+            self.bisect(&flight, 0..flight.batch.spans.len());
+            // The parts took the place of the passes behind it. What those wrote they write again, the same.
+            for later in self.flights.iter_mut().filter(|later| later.ticket.is_some()) {
+                later.ticket = ticket(&mut *self.forward, &later.batch);
+            }
+        }
+        self.spare.push(flight);
+    }
+}
+
+fn ticket(forward: &mut dyn Forward, batch: &Batch) -> Option<Ticket> {
+    catch_unwind(AssertUnwindSafe(|| forward.launch(batch))).ok()
+}

@@ -1,0 +1,255 @@
+//! What follows from a model of costs that steps have corrected: the file for the next start, and the automatic targets.
+//!
+//! ```text
+//! engine's thread   step ──> Healing ──> worth a file? ──channel──> a thread of its own: writes NAME.cost
+//!                                                     └─> targets of requests that bring none
+//! at the end        Upkeep::finish: what is known by then, written before the process ends
+//! ```
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use scheduler::{CostModel, Nanos, StepRecord, Targets};
+
+use crate::calibrate::{self, Calibrated};
+use crate::comfortable::{Capacity, comfortable};
+use crate::healing::{Healed, Healing};
+use crate::start::DefaultTarget;
+
+/// The file that a model of costs came from, or will be written to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) key: String,
+    pub(crate) path: PathBuf,
+}
+
+/// What requests that bring no targets are to get.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted {
+    pub(crate) ttft: DefaultTarget,
+    pub(crate) tpot: DefaultTarget,
+    pub(crate) capacity: Capacity,
+}
+
+impl Wanted {
+    /// On a machine whose steps cost this; `None`: nobody knows.
+    pub(crate) fn on(&self, cost: Option<&CostModel>) -> Targets {
+        let comfortable = cost.map(|cost| comfortable(cost, &self.capacity)).unwrap_or_default();
+        Targets { ttft: self.ttft.resolve(comfortable.ttft), tpot: self.tpot.resolve(comfortable.tpot) }
+    }
+}
+
+/// Targets that may be read by anybody at any time. 0: none.
+#[derive(Debug, Default)]
+pub(crate) struct LiveTargets {
+    ttft: AtomicU64,
+    tpot: AtomicU64,
+}
+
+impl LiveTargets {
+    pub(crate) fn new(targets: Targets) -> LiveTargets {
+        let live = LiveTargets::default();
+        live.set(targets);
+        live
+    }
+
+    pub(crate) fn get(&self) -> Targets {
+        let target = |time: &AtomicU64| Some(Nanos(time.load(Ordering::Relaxed))).filter(|time| time.0 > 0);
+        Targets { ttft: target(&self.ttft), tpot: target(&self.tpot) }
+    }
+
+    fn set(&self, targets: Targets) {
+        let set = |time: &AtomicU64, target: Option<Nanos>| time.store(target.map_or(0, |t| t.0), Ordering::Relaxed);
+        set(&self.ttft, targets.ttft);
+        set(&self.tpot, targets.tpot);
+    }
+}
+
+/// Keeps what is known of the costs of steps in order while an engine runs.
+#[derive(Debug)]
+pub(crate) struct Upkeep {
+    healing: Healing,
+    wanted: Wanted,
+    targets: Arc<LiveTargets>,
+    writer: Option<Writer>,
+}
+
+impl Upkeep {
+    /// For a model that was measured or kept. Starts a thread where there is a file to be kept.
+    pub(crate) fn new(calibrated: &Calibrated, wanted: Wanted, targets: Arc<LiveTargets>) -> Upkeep {
+        let is_sure = calibrated.doubt.is_none();
+        let writer = calibrated.place.clone().and_then(|place| Writer::start(place, is_sure));
+        Upkeep { healing: Healing::new(calibrated.cost.clone()), wanted, targets, writer }
+    }
+
+    /// Takes in a step.
+    pub(crate) fn step(&mut self, record: &StepRecord) {
+        let took = record.undisturbed().since(record.transfers_took);
+        let Some(healed) = self.healing.step(&record.work, took) else { return };
+        self.targets.set(self.wanted.on(Some(&healed.cost)));
+        let [decode, prompts] = healed.cost.drift();
+        tracing::info!(
+            decode,
+            prompts,
+            "steps take other times than was measured: the model of their costs is corrected"
+        );
+        if let Some(writer) = &self.writer {
+            // Who has ended writes no more.
+            let _ = writer.healed.send(healed);
+        }
+    }
+
+    /// The model as it is corrected by now.
+    pub(crate) fn cost(&self) -> CostModel {
+        self.healing.healed().cost
+    }
+
+    /// Writes what is known by now, if it is other than what a start would find. What is left of the process is short.
+    pub(crate) fn finish(&self) -> Option<Finish> {
+        let writer = self.writer.as_ref().filter(|_| self.healing.has_told())?;
+        Some(Finish { file: writer.file.clone(), healed: self.healing.healed() })
+    }
+}
+
+/// What is to be written at the end, without a lock on anything else.
+pub(crate) struct Finish {
+    file: Arc<File>,
+    healed: Healed,
+}
+
+impl Finish {
+    pub(crate) fn write(self) {
+        self.file.write(&self.healed, Last::Yes);
+    }
+}
+
+/// Where models are written, by one at a time.
+#[derive(Debug)]
+struct File {
+    place: Place,
+    /// As measured at the start.
+    is_sure: bool,
+    /// Held by who writes. What was known last is written: the thread may be behind.
+    last: Mutex<Last>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Last {
+    No,
+    Yes,
+}
+
+impl File {
+    fn write(&self, Healed { cost, was_bad }: &Healed, is_last: Last) {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if (*last, is_last) == (Last::Yes, Last::No) {
+            return;
+        }
+        *last = is_last;
+        let Place { key, path } = &self.place;
+        if let Err(error) = calibrate::write(path, key, cost, self.is_sure && !was_bad) {
+            tracing::warn!(%error, path = %path.display(), "what steps cost could not be kept for the next start");
+        }
+    }
+}
+
+/// The thread that writes. It ends with the engine.
+#[derive(Debug)]
+struct Writer {
+    file: Arc<File>,
+    healed: Sender<Healed>,
+}
+
+impl Writer {
+    /// `None`: the system gave no thread, and nothing is kept until the end.
+    fn start(place: Place, is_sure: bool) -> Option<Writer> {
+        let file = Arc::new(File { place, is_sure, last: Mutex::new(Last::No) });
+        let (sender, receiver): (_, Receiver<Healed>) = channel();
+        let own = file.clone();
+        let write = move || {
+            while let Ok(healed) = receiver.recv() {
+                // The newest of those that came meanwhile.
+                own.write(&receiver.try_iter().last().unwrap_or(healed), Last::No);
+            }
+        };
+        std::thread::Builder::new().name("cost-keeper".to_owned()).spawn(write).ok()?;
+        Some(Writer { file, healed: sender })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use scheduler::Work;
+    use scheduler::cost::{Knot, Terms};
+
+    use super::*;
+
+    /// A machine so many times as slow as another one.
+    fn machine(times: f64) -> CostModel {
+        let knot = |rows, ms: f64| Knot { rows, seconds: times * ms / 1e3 };
+        CostModel::new(vec![knot(1, 20.0), knot(64, 30.0), knot(512, 150.0)], Terms::default())
+    }
+
+    fn work(index: usize) -> Work {
+        let mut work = Work::default();
+        work.add_decode(100);
+        if index % 5 == 0 {
+            work.add_chunk(0, 256, true);
+        }
+        work
+    }
+
+    #[test]
+    fn a_file_of_a_busy_start_is_healed_on_disk_and_targets_follow() {
+        let directory = std::env::temp_dir().join(format!("twostroke-keeper-{}", std::process::id()));
+        let place = Place { key: crate::kept::key("test"), path: directory.join("x.cost") };
+        // Every time was multiplied by eight, and nobody doubts it.
+        calibrate::write(&place.path, &place.key, &machine(8.0), true).expect("it can be written");
+        let capacity = Capacity { seqs: 16, tokens_each: 100, rows: 512 };
+        let wanted = Wanted { ttft: DefaultTarget::Comfortable, tpot: DefaultTarget::Comfortable, capacity };
+        let targets = Arc::new(LiveTargets::new(wanted.on(Some(&machine(8.0)))));
+        let calibrated = Calibrated {
+            cost: machine(8.0),
+            took: Duration::ZERO,
+            from_disk: true,
+            doubt: None,
+            place: Some(place.clone()),
+        };
+        let mut upkeep = Upkeep::new(&calibrated, wanted, targets.clone());
+        assert!(upkeep.finish().is_none(), "there is nothing new to write");
+        let before = targets.get();
+        for index in 0..100 {
+            let took = machine(1.0).step_time(&work(index));
+            upkeep.step(&StepRecord { work: work(index), completed_at: took, ..StepRecord::default() });
+        }
+        upkeep.finish().expect("there is").write();
+        drop(upkeep);
+        let kept = calibrate::read(&place.path, &place.key).expect("it is whole");
+        assert!(!kept.is_sure, "what was so far off is measured again");
+        for index in [1, 5] {
+            let off = kept.cost.seconds(&work(index)) / machine(1.0).seconds(&work(index));
+            assert!((0.9..1.1).contains(&off), "{index}: {off}");
+        }
+        let (true_targets, healed) = (wanted.on(Some(&machine(1.0))), targets.get());
+        assert!(before.tpot > healed.tpot && before.ttft > healed.ttft, "{before:?} {healed:?}");
+        let off =
+            |a: Option<Nanos>, b: Option<Nanos>| a.expect("a target").as_secs_f64() / b.expect("one").as_secs_f64();
+        assert!((0.9..1.1).contains(&off(healed.tpot, true_targets.tpot)), "{healed:?} {true_targets:?}");
+        std::fs::remove_dir_all(&directory).expect("it is ours");
+    }
+
+    #[test]
+    fn targets_that_somebody_chose_stay() {
+        let capacity = Capacity { seqs: 16, tokens_each: 100, rows: 512 };
+        let fixed = DefaultTarget::Fixed(Duration::from_millis(70));
+        let wanted = Wanted { ttft: DefaultTarget::None, tpot: fixed, capacity };
+        for times in [1.0, 8.0] {
+            let Targets { ttft, tpot } = LiveTargets::new(wanted.on(Some(&machine(times)))).get();
+            assert_eq!((ttft, tpot), (None, Some(Nanos(70_000_000))));
+        }
+    }
+}

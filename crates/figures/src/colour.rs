@@ -1,0 +1,55 @@
+//! What is drawn in which colour, the same in every picture: prefill orange, decode blue.
+//!
+//! ```text
+//! meaning      SVG        the page's light theme (web/src/style.css)   terminal
+//! prefill      #d9730d    --prefill                                    208-colour orange, solid blocks
+//! decode       #1f6fd0    --decode                                     blue, lines
+//! late         #d1242f    --late
+//! cached       #1a9a5c    --cached
+//! ```
+//! The Grafana board has the same two. A test reads all of them. Colour is never alone: in SVG the dots of prefill are
+//! squares and those of decode discs, and lines that are no phase are dashed.
+
+/// What a line stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Colour {
+    /// Prompts that are read, and what they wait for.
+    Prefill,
+    /// Answers that are written.
+    Decode,
+    /// Too late, or waiting.
+    Late,
+    /// Blocks of the KV cache.
+    Cached,
+    /// Both phases together, or neither.
+    Ink,
+    /// A limit, a goal: what the others are held against.
+    Limit,
+}
+
+impl Colour {
+    /// `#rrggbb`, to be seen on white.
+    pub const fn hex(self) -> &'static str {
+        match self {
+            Colour::Prefill => "#d9730d",
+            Colour::Decode => "#1f6fd0",
+            Colour::Late => "#d1242f",
+            Colour::Cached => "#1a9a5c",
+            Colour::Ink => "#1b1f24",
+            Colour::Limit => "#5d6671",
+        }
+    }
+
+    /// Of a terminal with 256 colours: an orange and a blue that are seen on black and on white; empty for what is
+    /// written in the terminal's own.
+    pub const fn ansi(self) -> &'static str {
+        match self {
+            Colour::Prefill => "\x1b[38;5;166m",
+            Colour::Decode => "\x1b[38;5;32m",
+            Colour::Late => "\x1b[31m",
+            Colour::Cached => "\x1b[32m",
+            Colour::Ink => "",
+            Colour::Limit => "\x1b[2m",
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! What a thread had of its core: how long a stretch of its work took, how long of that it ran, and how long it stood
+//! in line behind other processes. For whoever measures a machine that is not his alone.
+//!
+//! ```text
+//! wall    |----------------------------------------|     the clock on the wall
+//! cpu     |--------------|              |----------|     the thread ran
+//! lost                   |--------------|                it did not: somebody else had the core
+//! ```
+//! [`Mark`] and [`Stretch`] are of the calling thread and cost two system calls, some 0.3 us each. [`QueueWait`] can be
+//! read by another thread, so that the one that computes pays nothing.
+
+use std::fs::File;
+use std::time::{Duration, Instant};
+
+/// A stretch that lost more than this share of its time was disturbed. Interrupts take some 0.1 %.
+const MOST_LOST: f64 = 0.02;
+
+/// Where a stretch begins: the clocks of the calling thread.
+#[derive(Clone, Copy, Debug)]
+pub struct Mark {
+    at: Instant,
+    cpu: Duration,
+    switches: u64,
+}
+
+impl Mark {
+    /// Now.
+    pub fn now() -> Mark {
+        let (cpu, switches) = (thread_cpu(), involuntary_switches());
+        Mark { at: Instant::now(), cpu, switches }
+    }
+
+    /// From the mark until now. On the thread that made it.
+    pub fn stretch(&self) -> Stretch {
+        let wall = self.at.elapsed();
+        Stretch {
+            wall,
+            // Where the system does not say, nothing was lost as far as anybody knows.
+            cpu: thread_cpu().checked_sub(self.cpu).filter(|_| KNOWN).unwrap_or(wall),
+            switches: involuntary_switches() - self.switches,
+        }
+    }
+}
+
+/// What a thread had of its core from a mark on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stretch {
+    /// What it took.
+    pub wall: Duration,
+    /// How long of that the thread ran. A hypervisor that takes the core away may count as running.
+    pub cpu: Duration,
+    /// How often the thread was made to leave its core though it wanted to go on.
+    pub switches: u64,
+}
+
+impl Stretch {
+    /// How long the thread did not run; of work that neither sleeps nor waits, what others took of it.
+    pub fn lost(&self) -> Duration {
+        self.wall.saturating_sub(self.cpu)
+    }
+
+    /// Whether so much was lost that `wall` says nothing about the work. For work that neither sleeps nor waits.
+    pub fn is_disturbed(&self) -> bool {
+        self.lost() > self.wall.mul_f64(MOST_LOST)
+    }
+}
+
+/// How long a thread has stood in line for a core in its life: it could have run, and somebody else did.
+#[derive(Debug)]
+pub struct QueueWait(File);
+
+impl QueueWait {
+    /// Of the calling thread; `None` where the system does not say. Any thread may read it, as long as the process
+    /// lives.
+    pub fn of_this_thread() -> Option<QueueWait> {
+        let thread = std::fs::read_link("/proc/thread-self").ok()?;
+        let wait = QueueWait(File::open(std::path::Path::new("/proc").join(thread).join("schedstat")).ok()?);
+        wait.read().is_some().then_some(wait)
+    }
+
+    /// So far; a wait that is not over yet does not count. One system call, some 0.3 us. `None` once the thread
+    /// is gone.
+    pub fn read(&self) -> Option<Duration> {
+        let mut text = [0; 96];
+        let len = read_at_start(&self.0, &mut text)?;
+        parse_schedstat(std::str::from_utf8(&text[..len]).ok()?)
+    }
+}
+
+/// `ran waited timeslices`, in nanoseconds: the second. No timeslice: the kernel counts nothing. (A thread that began a
+/// moment ago has one, and has not run yet.)
+fn parse_schedstat(text: &str) -> Option<Duration> {
+    let mut numbers = text.split_ascii_whitespace().map(|number| number.parse::<u64>().ok());
+    let (_ran, waited, slices) = (numbers.next()??, numbers.next()??, numbers.next()??);
+    (slices > 0).then_some(Duration::from_nanos(waited))
+}
+
+#[cfg(unix)]
+fn read_at_start(file: &File, into: &mut [u8]) -> Option<usize> {
+    std::os::unix::fs::FileExt::read_at(file, into, 0).ok()
+}
+
+#[cfg(not(unix))]
+fn read_at_start(_: &File, _: &mut [u8]) -> Option<usize> {
+    None
+}
+
+#[cfg(target_os = "linux")]
+const KNOWN: bool = true;
+#[cfg(not(target_os = "linux"))]
+const KNOWN: bool = false;
+
+#[cfg(target_os = "linux")]
+fn thread_cpu() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the kernel writes one timespec.
+    match unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) } {
+        0 => Duration::new(time.tv_sec as u64, time.tv_nsec as u32),
+        _ => Duration::ZERO,
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn involuntary_switches() -> u64 {
+    // SAFETY: numbers of zero are a rusage.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: the kernel writes one rusage.
+    match unsafe { libc::getrusage(libc::RUSAGE_THREAD, &mut usage) } {
+        0 => usage.ru_nivcsw as u64,
+        _ => 0,
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn thread_cpu() -> Duration {
+    Duration::ZERO
+}
+
+#[cfg(not(target_os = "linux"))]
+fn involuntary_switches() -> u64 {
+    0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stretch_that_lost_its_core_is_disturbed() {
+        let us = Duration::from_micros;
+        let table = [(1000, 1000, false), (1000, 985, false), (1000, 950, true), (1000, 1001, false), (0, 0, false)];
+        for (wall, cpu, wanted) in table {
+            let stretch = Stretch { wall: us(wall), cpu: us(cpu), switches: 0 };
+            assert_eq!(stretch.is_disturbed(), wanted, "{stretch:?}");
+        }
+    }
+
+    #[test]
+    fn a_thread_that_sleeps_does_not_run() {
+        let mark = Mark::now();
+        std::thread::sleep(Duration::from_millis(20));
+        let stretch = mark.stretch();
+        assert!(stretch.wall >= Duration::from_millis(20), "{stretch:?}");
+        assert!(!KNOWN || stretch.cpu < stretch.wall, "{stretch:?}");
+    }
+
+    #[test]
+    fn what_the_kernel_counts_is_understood() {
+        assert_eq!(parse_schedstat("70000 3832043 2\n"), Some(Duration::from_nanos(3_832_043)));
+        assert_eq!(parse_schedstat("0 23720 1\n"), Some(Duration::from_nanos(23_720)));
+        assert!(["", "1", "1 2", "0 0 0", "x 1 2", "1 -2 3"].iter().all(|text| parse_schedstat(text).is_none()));
+    }
+
+    #[test]
+    fn another_thread_reads_how_long_one_stood_in_line() {
+        let (send, receive) = std::sync::mpsc::channel();
+        let (finish, finished) = std::sync::mpsc::channel::<()>();
+        let worker = std::thread::spawn(move || {
+            send.send(QueueWait::of_this_thread()).unwrap();
+            finished.recv().unwrap();
+        });
+        if let Some(wait) = receive.recv().unwrap() {
+            let first = wait.read().expect("the thread lives");
+            assert!(wait.read().expect("the thread lives") >= first);
+        }
+        finish.send(()).unwrap();
+        worker.join().unwrap();
+    }
+}

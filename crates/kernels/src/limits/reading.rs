@@ -1,0 +1,180 @@
+//! Reading on all threads: from memory, and from the last cache.
+
+use super::rate;
+use super::series::{Figure, Series, Threads};
+#[cfg(target_arch = "x86_64")]
+use crate::isa::{Avx2, Avx512};
+use crate::mem::Buffer;
+use crate::threads::{Pool, share};
+use std::collections::BTreeSet;
+use std::hint::black_box;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+/// Ways to read: streams that a thread reads side by side (more pages in flight than one stream's prefetcher opens),
+/// and whether it asks for lines ahead. No way is the best on every CPU.
+const WAYS: [(usize, bool); 3] = [(2, false), (4, false), (4, true)];
+
+/// Taken where the size of the caches is not known.
+const UNKNOWN_CACHE: usize = 64 << 20;
+/// No measurement takes less memory.
+const SMALLEST: usize = 1 << 20;
+/// Size of the first pass over memory, and of the longest over a cache.
+const FIRST_LINES: usize = 1 << 14;
+const MOST_ROUNDS: usize = 1 << 20;
+
+/// Memory for one measurement of reading.
+pub(super) struct Readable {
+    lines: Buffer<u64>,
+    /// Bytes that the caches of the pool's cores hold; 0: unknown.
+    pub(super) cache_bytes: usize,
+}
+
+impl Readable {
+    /// Far more than the caches of the pool's cores hold; what there is, where there is less.
+    pub(super) fn of(pool: &Pool) -> Readable {
+        let cache_bytes = last_level_cache(pool.cpus());
+        let caches = if cache_bytes > 0 { cache_bytes } else { UNKNOWN_CACHE };
+        let most = usize::try_from(available_memory() / 4).unwrap_or(usize::MAX);
+        let mut bytes = (4 * caches).clamp(256 << 20, 1 << 30).min(most).max(SMALLEST);
+        let mut lines = loop {
+            match Buffer::<u64>::zeroed(bytes / 8) {
+                Ok(buffer) => break buffer,
+                Err(error) => assert!(bytes > SMALLEST, "a process that small measures nothing: {error}"),
+            }
+            bytes = (bytes / 2).max(SMALLEST);
+        };
+        // Pages that were never written would all be the same page of zeros.
+        let words = lines.len().div_ceil(pool.threads());
+        let parts: Vec<_> = lines.chunks_mut(words).map(Mutex::new).collect();
+        pool.run(&|thread| {
+            if let Some(part) = parts.get(thread) {
+                let mut part = part.lock().unwrap_or_else(PoisonError::into_inner);
+                part.iter_mut().step_by(4096 / 8).for_each(|word| *word = 1);
+            }
+        });
+        drop(parts);
+        Readable { lines, cache_bytes }
+    }
+
+    /// What memory delivers.
+    fn lines(&self) -> &[[u64; 8]] {
+        self.lines.as_chunks::<8>().0
+    }
+
+    /// Bytes per second from memory: many short passes, each over the next part, so that what is read was read long
+    /// ago.
+    pub(super) fn from_memory(&self, pool: &Pool, budget: Duration) -> Figure {
+        let lines = self.lines();
+        let (mut pass, mut at) = (0, 0);
+        rate(pool, budget, Series::new(Threads::Share, FIRST_LINES.min(lines.len() / 2), lines.len() / 2), |size| {
+            if at + size > lines.len() {
+                at = 0;
+            }
+            let (part, way) = (&lines[at..at + size], WAYS[pass % WAYS.len()]);
+            (pass, at) = (pass + 1, at + size);
+            let run = move |thread: usize| {
+                black_box(read(&part[share(part.len(), pool.threads(), thread)], way));
+            };
+            (size_of_val(part) as f64, Box::new(run) as Box<dyn Fn(usize) + Sync>)
+        })
+    }
+
+    /// Bytes per second from the last cache: half of what it holds, again and again. `None` where its size is not
+    /// known, or as large as the memory for it.
+    pub(super) fn from_cache(&self, pool: &Pool, budget: Duration) -> Option<Figure> {
+        let half = self.cache_bytes / 2 / size_of::<[u64; 8]>();
+        let part = self.lines().get(..half).filter(|part| !part.is_empty())?;
+        let mut pass = 0;
+        Some(rate(pool, budget, Series::new(Threads::Share, 1, MOST_ROUNDS), |rounds| {
+            let way = WAYS[pass % WAYS.len()];
+            pass += 1;
+            let run = move |thread: usize| {
+                let mine = &part[share(part.len(), pool.threads(), thread)];
+                (0..rounds).for_each(|_| _ = black_box(read(black_box(mine), way)));
+            };
+            ((rounds * size_of_val(part)) as f64, Box::new(run) as Box<dyn Fn(usize) + Sync>)
+        }))
+    }
+}
+
+/// Reads everything once in one of the [`WAYS`], with this CPU's widest loads.
+fn read(lines: &[[u64; 8]], way: (usize, bool)) -> u64 {
+    #[inline(always)]
+    fn streams<const STREAMS: usize, const AHEAD: bool>(lines: &[[u64; 8]]) -> u64 {
+        let part = lines.len() / STREAMS;
+        let streams: [&[[u64; 8]]; STREAMS] = std::array::from_fn(|i| &lines[i * part..][..part]);
+        let mut sums = [[0u64; 8]; STREAMS];
+        for line in 0..part {
+            for (sums, stream) in sums.iter_mut().zip(streams) {
+                if AHEAD {
+                    prefetch(stream.as_ptr().wrapping_add(line + 64));
+                }
+                for (sum, word) in sums.iter_mut().zip(stream[line]) {
+                    *sum ^= word;
+                }
+            }
+        }
+        sums.as_flattened().iter().fold(0, |all, sum| all ^ sum)
+    }
+    #[inline(always)]
+    fn choose(lines: &[[u64; 8]], way: (usize, bool)) -> u64 {
+        match way {
+            (2, _) => streams::<2, false>(lines),
+            (_, false) => streams::<4, false>(lines),
+            (_, true) => streams::<4, true>(lines),
+        }
+    }
+    #[cfg(target_arch = "x86_64")]
+    {
+        #[target_feature(enable = "avx512f")]
+        fn avx512(lines: &[[u64; 8]], way: (usize, bool), _proof: Avx512) -> u64 {
+            choose(lines, way)
+        }
+        #[target_feature(enable = "avx2")]
+        fn avx2(lines: &[[u64; 8]], way: (usize, bool), _proof: Avx2) -> u64 {
+            choose(lines, way)
+        }
+        if let Some(proof) = Avx512::detect() {
+            // SAFETY: the feature is among those of the proof.
+            return unsafe { avx512(lines, way, proof) };
+        }
+        if let Some(proof) = Avx2::detect() {
+            // SAFETY: the feature is among those of the proof.
+            return unsafe { avx2(lines, way, proof) };
+        }
+    }
+    choose(lines, way)
+}
+
+/// A hint that `line` will be read; any address will do.
+#[inline(always)]
+fn prefetch(_line: *const [u64; 8]) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch has no effect but on the caches, whatever the address.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(_line.cast());
+    }
+}
+
+/// Bytes of the last level of cache that these cores have together: of each instance that one of them uses, once. 0:
+/// the system does not say.
+fn last_level_cache(cpus: &[usize]) -> usize {
+    let read = |cpu: usize, index: usize, file: &str| {
+        let path = format!("/sys/devices/system/cpu/cpu{cpu}/cache/index{index}/{file}");
+        Some(std::fs::read_to_string(path).ok()?.trim().to_owned())
+    };
+    let last = |&cpu: &usize| {
+        let level = |index| read(cpu, index, "level")?.parse::<u32>().ok();
+        let (_, index) = (0..16).filter_map(|index| Some((level(index)?, index))).max()?;
+        let kib: usize = read(cpu, index, "size")?.strip_suffix('K')?.parse().ok()?;
+        Some((read(cpu, index, "shared_cpu_list").unwrap_or_default(), kib << 10))
+    };
+    let instances: BTreeSet<(String, usize)> = cpus.iter().filter_map(last).collect();
+    instances.into_iter().map(|(_, bytes)| bytes).sum()
+}
+
+/// Memory that this process may take, or a guess.
+fn available_memory() -> u64 {
+    crate::room::room().map_or(1 << 30, |room| room.bytes)
+}

@@ -1,0 +1,119 @@
+//! Whether a region does better without a thread: the number of threads follows what the machine grants.
+//!
+//! ```text
+//! caller  |==|....waits....|==|....waits....|  barred: |====|====|====|  a trial: |==|...  barred again, longer
+//! worker  |==|  no core    |==|  no core    |                                     |==|
+//! ```
+//! A region ends when all who entered it have left, and who loses its core inside keeps the others waiting. With `n`
+//! threads, one less takes `n / (n - 1)` times as long and does not wait for it; so a worker that keeps the others
+//! waiting for more than `1 / n` of the time is barred, for a while. Then it gets another trial, after longer and longer
+//! times if that ends the same way. Which threads compute cannot be seen in any bit.
+//!
+//! Only waits that outlast the gaps of a quiet machine are told, so a quiet machine asks nothing of this.
+
+/// Nanoseconds in which a wait is forgotten by two thirds.
+const MEMORY: f64 = 32e6;
+/// How long a worker is barred first, at least and as a multiple of the wait that it caused: where cores are shared by
+/// many, turns are long. And at most.
+const FIRST: u64 = 32_000_000;
+const FIRST_WAITS: u64 = 4;
+const LONGEST: u64 = 2_048_000_000;
+
+/// What is known of one worker. Times are nanoseconds of any clock.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Grant {
+    /// Waiting for it, of about the last [`MEMORY`].
+    waited: f64,
+    /// When that was true.
+    at: u64,
+    /// How long it is barred next.
+    next: u64,
+    /// When its last trial began.
+    since: u64,
+}
+
+impl Grant {
+    /// The others waited until `now` for it, for so long. `Some`: until then it is barred. `threads`: of the region.
+    pub(super) fn waited(&mut self, now: u64, nanos: u64, threads: usize) -> Option<u64> {
+        self.forget(now);
+        self.waited += nanos as f64;
+        if self.waited * threads as f64 <= MEMORY {
+            return None;
+        }
+        let was_right = self.next > 0 && now - self.since < 2 * self.next;
+        let first = FIRST.max(nanos.saturating_mul(FIRST_WAITS));
+        self.next = if was_right { first.max(self.next * 2) } else { first }.min(LONGEST);
+        self.since = now + self.next;
+        Some(self.since)
+    }
+
+    /// It may come again: what it did is half forgotten, so that another trial is short.
+    pub(super) fn tries_again(&mut self, now: u64, threads: usize) {
+        (self.waited, self.at, self.since) = (MEMORY / threads as f64 / 2.0, now, now);
+    }
+
+    fn forget(&mut self, now: u64) {
+        self.waited *= (-(now.saturating_sub(self.at) as f64) / MEMORY).exp();
+        self.at = now;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    /// Two threads, one of which has its core for `on` of every `on + off` milliseconds, for `seconds`. The share of the
+    /// time in which one thread alone would have been as fast or faster that it was barred in.
+    fn barred(on: u64, off: u64, seconds: u64) -> f64 {
+        let (mut grant, mut now, mut without) = (Grant::default(), 0, 0);
+        let end = seconds * 1000 * MS;
+        while now < end {
+            now += (on + off) * MS;
+            if let Some(until) = grant.waited(now, off * MS, 2) {
+                without += until - now;
+                now = until;
+                grant.tries_again(now, 2);
+            }
+        }
+        without as f64 / end as f64
+    }
+
+    #[test]
+    fn a_worker_that_is_waited_for_most_of_the_time_stays_out() {
+        for (on, off) in [(3, 12), (1, 8), (3, 50)] {
+            let share = barred(on, off, 20);
+            assert!(share > 0.9, "{on} of {}: out for {share}", on + off);
+        }
+    }
+
+    #[test]
+    fn a_worker_that_brings_more_than_it_costs_stays_in() {
+        for (on, off) in [(12, 3), (50, 3), (8, 4)] {
+            assert_eq!(barred(on, off, 20), 0.0, "{on} of {}", on + off);
+        }
+    }
+
+    #[test]
+    fn one_bad_moment_costs_little_and_the_past_is_forgotten() {
+        let mut grant = Grant::default();
+        assert_eq!(grant.waited(100 * MS, 10 * MS, 2), None, "one wait of a scheduler's slices");
+        assert_eq!(grant.waited(400 * MS, 10 * MS, 2), None, "another, long after");
+        assert_eq!(grant.waited(420 * MS, 20 * MS, 2), Some((420 + 80) * MS));
+        grant.tries_again(500 * MS, 2);
+        // It did well for a second: the next time begins as the first.
+        assert_eq!(grant.waited(1500 * MS, 20 * MS, 2), Some((1500 + 80) * MS));
+        grant.tries_again(1580 * MS, 2);
+        assert_eq!(grant.waited(1600 * MS, 16 * MS, 2), Some((1600 + 160) * MS), "twice as long");
+    }
+
+    #[test]
+    fn of_many_threads_one_that_is_late_costs_more() {
+        let share = |threads| {
+            let mut grant = Grant::default();
+            (1..100).any(|round| grant.waited(round * 20 * MS, 3 * MS, threads).is_some())
+        };
+        assert_eq!([share(2), share(4), share(16)], [false, false, true]);
+    }
+}

@@ -1,0 +1,218 @@
+//! The reverse view: what others took of a request's time is booked on them in the step in which they took it.
+
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+
+use scheduler::{Blocked, Holder, Nanos, RequestId, StepRecord};
+
+use crate::account::{Account, Cost, Meter};
+use crate::owed::{Debts, Place, share_out};
+use crate::waits::{Of, Waiters, Waits};
+use crate::{Group, Ledger, Owner, Prices};
+
+/// What decode rows took of the gaps of a step's other answers: nanoseconds, and what one unit of price and one row of
+/// the pass cost them all.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct DecodeInGaps {
+    nanos: u64,
+    scale: f64,
+    row_scale: f64,
+}
+
+impl DecodeInGaps {
+    /// One answer of `group` had so much of others' decode rows in its gap.
+    pub(crate) fn add(&mut self, nanos: u64, group: &Group) {
+        self.nanos += nanos;
+        self.scale += group.scale;
+        self.row_scale += group.scale * group.per_row;
+    }
+
+    /// What the decode rows of `group` cost all others: they pay for it at their scales.
+    fn price_of(&self, group: &Group) -> f64 {
+        let own = f64::from(group.streams) * group.scale;
+        let scale = (self.scale - own).max(0.0);
+        let row_scale = (self.row_scale - own * group.per_row).max(0.0);
+        group.decode.beyond * scale + group.decode.rows * row_scale
+    }
+}
+
+/// Of what decode rows of others took of the group at `index`, so many nanoseconds, each one's part: into `parts`, and
+/// on them.
+pub(crate) fn name_decode(groups: &mut [Group], index: usize, nanos: u64, parts: &mut Debts) {
+    let (request, per_row) = (groups[index].request, groups[index].per_row);
+    let is_other = |group: &&Group| group.request != request && group.decode.rows > 0.0;
+    let others = groups.iter().filter(is_other).map(|group| (group.request, group.decode.at(per_row)));
+    share_out(nanos, others, parts);
+    let others = groups.iter_mut().filter(|group| is_other(&&**group));
+    others.zip(parts.iter()).for_each(|(group, &(_, nanos))| group.decode_in_ttfts += nanos);
+}
+
+/// Where a request's costs are booked: where those of one that has ended are told late.
+fn cost_of<'a>(
+    accounts: &'a mut BTreeMap<RequestId, Account>,
+    late: &'a mut Vec<(RequestId, Cost)>,
+    request: RequestId,
+) -> &'a mut Cost {
+    match accounts.get_mut(&request) {
+        Some(account) => &mut account.bill.cost,
+        None => {
+            let at = late.iter().position(|&(known, _)| known == request).unwrap_or(late.len());
+            if at == late.len() {
+                late.push((request, Cost::default()));
+            }
+            &mut late[at].1
+        }
+    }
+}
+
+impl Ledger {
+    /// What rows took of those whom the step carried.
+    pub(crate) fn book_rows(&mut self, in_gaps: &DecodeInGaps) {
+        for prompt in self.prompts.iter().filter(|prompt| prompt.cost != [0; 2]) {
+            self.waits.booked += prompt.cost[0] + prompt.cost[1];
+            let cost = cost_of(&mut self.accounts, &mut self.late, prompt.request);
+            cost.prefill_in_ttfts.0 += prompt.cost[0];
+            cost.prefill_in_gaps.0 += prompt.cost[1];
+        }
+        let total = self.groups.iter().fold(0.0, |sum, group| sum + in_gaps.price_of(group));
+        let (mut sum, mut given) = (0.0, 0);
+        for group in &self.groups {
+            sum += in_gaps.price_of(group);
+            let end = if sum >= total { in_gaps.nanos } else { (sum / total * in_gaps.nanos as f64) as u64 };
+            let nanos = end.min(in_gaps.nanos) - given;
+            given += nanos;
+            self.waits.booked += nanos + group.decode_in_ttfts;
+            if nanos + group.decode_in_ttfts > 0 {
+                let cost = cost_of(&mut self.accounts, &mut self.late, group.request);
+                cost.decode_in_ttfts.0 += group.decode_in_ttfts;
+                cost.decode_in_gaps.0 += nanos;
+            }
+        }
+    }
+
+    /// Those that have blocks and had no row, which nobody noticed yet, wait since before this step. `carried`: answers
+    /// that had one, or begin with this step; `to`: its end.
+    pub(crate) fn begin_waits(&mut self, to: Nanos, carried: u64) {
+        if self.waits.num_in - carried == self.waits.waiters.in_place(Place::Seat) {
+            return;
+        }
+        for account in self.accounts.values_mut() {
+            for answer in 0..account.answers.len() {
+                let meter = &account.answers[answer];
+                if meter.is_in && meter.reason.is_none() && meter.standing.is_none() && meter.upto < to {
+                    self.waits.begin(account, answer);
+                }
+            }
+        }
+    }
+
+    /// What the step took of those who waited for it.
+    pub(crate) fn book_waits(&mut self, record: &StepRecord, prices: &Prices<'_>) {
+        let took = self.last_step.took - self.last_step.stolen;
+        let Waits { owed, shares: [line, seat], waiters, booked, .. } = &mut self.waits;
+        let rows: f64 = self.groups.iter().map(|group| group.decode.rows + group.prefill.rows).sum();
+        let per_row = prices.pass(rows) / rows.max(1.0);
+        let price = |group: &Group| group.decode.at(per_row) + group.prefill.at(per_row);
+        share_out(took, self.groups.iter().map(|group| (group.request, price(group))), seat);
+        // What decode rows take of a step passes while somebody holds what is short, whoever it is; what prompts take
+        // makes it longer for all.
+        let decode: f64 = self.groups.iter().map(|group| group.decode.at(per_row)).sum();
+        let held = record.holders.iter().map(|holder| holder.held).sum::<u64>().max(1) as f64;
+        let prompts = self.prompts.iter().map(|prompt| (prompt.request, prompt.price.at(per_row)));
+        let holders =
+            record.holders.iter().map(|&Holder { request, held: part }| (request, part as f64 / held * decode));
+        line.clear();
+        if !record.holders.is_empty() {
+            share_out(took, prompts.chain(holders), line);
+        }
+        if line.is_empty() {
+            line.extend_from_slice(seat);
+        }
+        for (place, shares) in [(Place::Line, &*line), (Place::Seat, &*seat)] {
+            let [ttft, preempted, left_out] = [Of::Ttft, Of::Preempted, Of::LeftOut].map(|of| waiters.of(place, of));
+            if ttft + preempted + left_out == 0 {
+                continue;
+            }
+            owed.add(place, shares);
+            for &(request, nanos) in shares {
+                let own = match self.accounts.get(&request) {
+                    Some(account) => account.own_waits,
+                    None => {
+                        // It has ended, and its rows were in flight.
+                        owed.leave(request);
+                        Waiters::default()
+                    }
+                };
+                let cost = cost_of(&mut self.accounts, &mut self.late, request);
+                let in_ttfts = match (place, record.blocked) {
+                    (Place::Line, Some(Blocked::Kv)) => &mut cost.queue_kv,
+                    (Place::Line, Some(Blocked::Seats)) => &mut cost.queue_seats,
+                    _ => &mut cost.queue_budget,
+                };
+                let own = [Of::Ttft, Of::Preempted, Of::LeftOut].map(|of| own.of(place, of));
+                let of = [ttft - own[0], preempted - own[1], left_out - own[2]];
+                in_ttfts.0 += nanos * of[0];
+                cost.waiting.0 += nanos * of[1];
+                cost.left_out.0 += nanos * of[2];
+                *booked += nanos * of.iter().sum::<u64>();
+            }
+        }
+        owed.end_step();
+        if waiters.in_place(Place::Line) + waiters.in_place(Place::Seat) == 0 {
+            owed.forget_gone();
+        }
+    }
+
+    /// Who came while a step ran has waited for it since, as everybody in the queue. Returns how long.
+    pub(crate) fn book_under_way(&mut self, arrived: Nanos, meter: &mut Meter) -> u64 {
+        let step = self.last_step;
+        let waited = Nanos(step.began.0 + step.took).since(arrived.max(step.began)).0;
+        let stolen = step.stolen_in(waited);
+        let owner = [Owner::QueueKv, Owner::QueueSeats, Owner::QueueBudget][step.cause];
+        let (took, others) = (u128::from((step.took - step.stolen).max(1)), u128::from(waited - stolen));
+        let (mut sum, mut given) = (0, 0);
+        for &(request, nanos) in &self.waits.shares[Place::Line as usize] {
+            sum += nanos;
+            let part = (u128::from(sum) * others / took) as u64 - given;
+            given += part;
+            meter.tally.add(request, part);
+            if part > 0 {
+                let cost = cost_of(&mut self.accounts, &mut self.late, request);
+                [&mut cost.queue_kv, &mut cost.queue_seats, &mut cost.queue_budget][step.cause].0 += part;
+            }
+        }
+        meter.pending.add(owner, given);
+        meter.pending.add(Owner::Machine, stolen);
+        self.waits.booked += given;
+        self.waits.delayed += given;
+        given + stolen
+    }
+
+    /// Panics unless both sides of the books agree: every nanosecond that others took of a request is booked on them.
+    /// Cost: who waits, times those who hold. For tests.
+    #[doc(hidden)]
+    pub fn check(&self) {
+        let answers = |account: &Account| (account.request, account.answers.clone());
+        let open: Vec<(RequestId, Meter)> = self
+            .accounts
+            .values()
+            .map(answers)
+            .flat_map(|(request, answers)| answers.into_iter().map(move |meter| (request, meter)))
+            .collect();
+        let outstanding = open.iter().map(|(request, meter)| self.waits.outstanding(*request, meter, &self.clocks));
+        let delayed = self.waits.delayed + self.waits.dropped + outstanding.sum::<u64>();
+        assert_eq!(delayed, self.waits.booked, "what others took is what it cost others");
+        let live = open.iter().filter(|(_, meter)| meter.reason.is_none());
+        assert_eq!(live.clone().filter(|(_, meter)| meter.is_in).count() as u64, self.waits.num_in, "answers in");
+        let standing = live.filter(|(_, meter)| meter.standing.is_some()).count() as u64;
+        let counted = [Place::Line, Place::Seat].map(|place| self.waits.waiters.in_place(place));
+        assert_eq!(standing, counted[0] + counted[1], "answers that wait");
+        for (request, meter) in &open {
+            let named = meter.others.total().0 + meter.tally.named().total().0;
+            let of_others = Owner::ALL.into_iter().filter(|&owner| owner.is_others());
+            let of_others: u64 = of_others.map(|owner| meter.pending.of(owner).0).sum();
+            let decode = if meter.tokens > 0 { meter.pending.of(Owner::Decode).0 } else { 0 };
+            assert_eq!(named + decode, of_others, "{request:?}: the names are the sum");
+        }
+    }
+}

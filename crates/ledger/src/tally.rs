@@ -1,0 +1,48 @@
+//! Whom somebody waits for while its first token is out: many by name, for who is small now may be large in the end.
+
+use scheduler::RequestId;
+
+use crate::account::Named;
+use crate::owed::Debts;
+
+/// Requests in a tally; beyond, the smallest is named no more.
+const MOST_TALLIED: usize = 256;
+
+/// Nanoseconds by request.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Tally {
+    /// By rising request.
+    parts: Debts,
+    rest: u64,
+}
+
+impl Tally {
+    pub(crate) fn add(&mut self, request: RequestId, nanos: u64) {
+        if nanos == 0 {
+            return;
+        }
+        match self.parts.binary_search_by_key(&request, |&(known, _)| known) {
+            Ok(at) => self.parts[at].1 += nanos,
+            Err(at) => {
+                self.parts.insert(at, (request, nanos));
+                if self.parts.len() > MOST_TALLIED {
+                    let smallest = (0..self.parts.len()).min_by_key(|&at| self.parts[at].1).expect("there are some");
+                    self.rest += self.parts.remove(smallest).1;
+                }
+            }
+        }
+    }
+
+    /// So much more of others.
+    pub(crate) fn add_rest(&mut self, nanos: u64) {
+        self.rest += nanos;
+    }
+
+    /// The largest of them.
+    pub(crate) fn named(&self) -> Named {
+        let mut named = Named::default();
+        self.parts.iter().for_each(|&(request, nanos)| named.add(request, nanos));
+        named.add_rest(self.rest);
+        named
+    }
+}

@@ -1,0 +1,72 @@
+//! Who holds what the first in line waits for: written down for the ledger, which books the wait on them.
+//!
+//! ```text
+//! short of seats    A has 1, B has 3 answers                      A 1, B 3
+//! short of blocks   A [ 7 | 2 | 9 ]  B [ 7 | 4 ]                  A 2 1/2, B 1 1/2: both read block 7
+//! ```
+//!
+//! A block that many read counts for each the same part. What is set aside for a protected sequence
+//! ([`crate::decode`]) is held by it: nobody else gets it.
+//!
+//! Cost: nothing in a step without a queue, or where rows or time are short; otherwise a few instructions for each that
+//! runs. Parts of shared blocks are counted anew only after somebody began or ceased to share one.
+
+use crate::decode::is_protected;
+use crate::kv::BlockPool;
+use crate::sequence::Sequence;
+use crate::step::Holder;
+use crate::{Blocked, Scheduler};
+
+/// A block that one sequence holds alone counts so many parts.
+const WHOLE: u64 = 1 << 20;
+
+/// What a sequence holds of the blocks at the beginning of its table that others read too.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Shared {
+    blocks: usize,
+    parts: u64,
+}
+
+impl Shared {
+    /// Who shares with others shares a prefix: the first block of its own ends it.
+    fn of(seq: &Sequence, pool: &BlockPool) -> Shared {
+        let mut shared = Shared::default();
+        for refs in seq.table.iter().map(|&block| pool.refs(block)).take_while(|&refs| refs > 1) {
+            shared.blocks += 1;
+            shared.parts += WHOLE / refs as u64;
+        }
+        shared
+    }
+}
+
+impl Scheduler {
+    /// Into the record of the step at hand, once it is known what is short.
+    pub(crate) fn note_holders(&mut self) {
+        let state = &mut self.state;
+        let holders = &mut self.plan.record.holders;
+        match self.plan.record.blocked {
+            Some(Blocked::Seats) => holders.extend(state.running.iter().map(|&(_, id)| {
+                let seq = &state.seqs[id];
+                Holder { request: seq.request.id, held: seq.num_seats() as u64 }
+            })),
+            Some(Blocked::Kv) => {
+                let sharings = state.pool.num_sharings();
+                let is_stale = state.sharings_seen != Some(sharings);
+                state.sharings_seen = Some(sharings);
+                for &(_, id) in &state.running {
+                    let seq = &mut state.seqs[id];
+                    if is_stale {
+                        seq.shared = Shared::of(seq, &state.pool);
+                    }
+                    let seq = &state.seqs[id];
+                    let set_aside =
+                        if is_protected(seq) { state.blocks_to_end(seq).saturating_sub(seq.table.len()) } else { 0 };
+                    let alone = seq.table.len() - seq.shared.blocks + set_aside;
+                    let held = alone as u64 * WHOLE + seq.shared.parts;
+                    holders.push(Holder { request: seq.request.id, held });
+                }
+            }
+            Some(Blocked::Budget) | None => {}
+        }
+    }
+}

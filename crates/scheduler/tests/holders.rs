@@ -1,0 +1,95 @@
+//! The record says who holds what the first in line waits for, and nothing where nobody waits for that.
+
+use std::sync::Arc;
+
+use scheduler::{
+    Blocked, Limits, Nanos, Priority, Request, RequestId, RowOutput, Scheduler, StepOutput, StepRecord, StopRules,
+    Targets, TokenId,
+};
+
+fn limits() -> Limits {
+    Limits {
+        block_size: 4,
+        num_blocks: 100,
+        max_model_len: 100,
+        max_num_seqs: 8,
+        max_num_batched_tokens: 64,
+        max_prefill_chunk: 64,
+        max_prefill_seqs: 8,
+        max_queued_requests: 8,
+        max_queued_tokens: 1000,
+        enable_prefix_caching: true,
+        hash_key: [0; 32],
+    }
+}
+
+fn request(id: u64, prompt: Vec<TokenId>, num_answers: usize) -> Request {
+    Request {
+        id: RequestId(id),
+        prompt: Arc::from(prompt),
+        num_answers,
+        stop: StopRules { max_tokens: 20, min_tokens: 0, stop_token_ids: vec![] },
+        priority: Priority(0),
+        salt: 0,
+        use_prefix_cache: true,
+        tenant: 0,
+        targets: Targets::default(),
+        arrived: Nanos(0),
+    }
+}
+
+fn step(scheduler: &mut Scheduler) -> StepRecord {
+    let step = scheduler.schedule(Nanos(0));
+    let rows = step.rows().flat_map(|rows| std::iter::repeat_n(RowOutput { seq: rows.seq, token: 9 }, rows.samples));
+    let output = StepOutput { step: step.id, rows: rows.collect(), ..StepOutput::default() };
+    scheduler.check_invariants();
+    scheduler.complete(output, Nanos(1)).record
+}
+
+/// What each holds, as shares of all in percent.
+fn shares(record: &StepRecord) -> Vec<(u64, u64)> {
+    let all: u64 = record.holders.iter().map(|holder| holder.held).sum();
+    record.holders.iter().map(|holder| (holder.request.0, (holder.held * 100 + all / 2) / all)).collect()
+}
+
+#[test]
+fn seats_are_held_from_the_start_by_all_answers() {
+    let mut scheduler = Scheduler::new(Limits { max_num_seqs: 4, ..limits() }).expect("good limits");
+    scheduler.admit(request(1, vec![1; 8], 3)).expect("room");
+    scheduler.admit(request(2, vec![2; 8], 1)).expect("room");
+    assert!(step(&mut scheduler).holders.is_empty(), "nobody waits");
+    scheduler.admit(request(3, vec![3; 8], 1)).expect("room");
+    let record = step(&mut scheduler);
+    assert_eq!(record.blocked, Some(Blocked::Seats));
+    assert_eq!(shares(&record), [(1, 25), (1, 25), (1, 25), (2, 25)], "three answers of 1, and 2");
+}
+
+#[test]
+fn a_shared_block_is_held_by_each_in_part() {
+    // 1 has 16 tokens and two blocks of its own; 2 begins as 1 does.
+    let prompt: Vec<TokenId> = (0..24).collect();
+    let mut scheduler = Scheduler::new(Limits { num_blocks: 12, ..limits() }).expect("good limits");
+    scheduler.admit(request(1, prompt.clone(), 1)).expect("room");
+    step(&mut scheduler);
+    let mut second = prompt[..16].to_vec();
+    second.extend([100; 3]);
+    scheduler.admit(request(2, second, 1)).expect("room");
+    step(&mut scheduler);
+    scheduler.admit(request(3, vec![7; 24], 1)).expect("room");
+    let record = step(&mut scheduler);
+    assert_eq!(record.blocked, Some(Blocked::Kv));
+    // Four shared blocks are two for each; 1 has three more, 2 has one.
+    assert_eq!(shares(&record), [(1, 63), (2, 38)], "5 and 3 of 8");
+    scheduler.abort(RequestId(1));
+    let record = step(&mut scheduler);
+    assert!(record.holders.is_empty() || shares(&record) == [(2, 100)], "what it shared is its own now: {record:?}");
+}
+
+#[test]
+fn where_rows_are_short_the_rows_say_it() {
+    let mut scheduler = Scheduler::new(Limits { max_num_batched_tokens: 16, ..limits() }).expect("good limits");
+    scheduler.admit(request(1, vec![1; 32], 1)).expect("room");
+    scheduler.admit(request(2, vec![2; 8], 1)).expect("room");
+    let record = step(&mut scheduler);
+    assert_eq!((record.blocked, record.holders.len()), (Some(Blocked::Budget), 0));
+}

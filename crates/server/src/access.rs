@@ -1,0 +1,249 @@
+//! One line in the log for each request that is over, and a warning, in words, for each that was slow.
+//!
+//! ```text
+//! an answer ends --Guard--> queue --one thread--> info access: ... status=200 ttft_ms=1.9 longest_gap_ms=0.9 ...
+//! a refusal ----------------/  | full: counted    warn slow:   The first token came after 2.31 s: 1.90 s in ...
+//! ```
+//!
+//! Whoever answers a request only drops a guard: reading accounts, making text and waiting for whoever reads standard
+//! error happens on the thread. Numbers are the ledger's. Lines that the queue had no room for are counted, and told.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use engine::{Observe, RequestSummary};
+use scheduler::Nanos;
+
+use crate::requests::Line;
+use crate::timeline::{Registry, Served, ms};
+use crate::why;
+
+/// Requests that are over and may wait for their line.
+const MOST_QUEUED: usize = 4096;
+/// For the engine to close the books of a request whose client has left: so often, with this pause.
+const CLOSING: (usize, Duration) = (20, Duration::from_millis(5));
+/// nginx's status of a request whose client left before it was answered. It is sent to nobody.
+pub(crate) const CLIENT_LEFT: u16 = 499;
+
+/// From when on a request is worth a warning; `None`: never.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SlowOptions {
+    /// Arrival to first token.
+    pub ttft: Option<Duration>,
+    /// Between two tokens of one answer.
+    pub gap: Option<Duration>,
+}
+
+/// What the log says of a request that is over.
+struct Ended {
+    served: Arc<Served>,
+    route: &'static str,
+    is_stream: bool,
+    status: u16,
+}
+
+/// What it says of one that the engine never saw.
+pub(crate) struct Refused {
+    pub(crate) route: &'static str,
+    pub(crate) request_id: String,
+    /// The key's number, counted from 1.
+    pub(crate) key: Option<usize>,
+    pub(crate) status: u16,
+    pub(crate) why: String,
+}
+
+enum Entry {
+    Ended(Ended),
+    Refused(Refused),
+}
+
+/// Takes what is over, and writes it down from a thread of its own.
+pub(crate) struct AccessLog {
+    queue: Mutex<Option<SyncSender<Entry>>>,
+    lost: Arc<AtomicU64>,
+    /// Says that the thread has ended.
+    done: Mutex<Receiver<()>>,
+}
+
+impl AccessLog {
+    pub(crate) fn start(engine: Arc<dyn Observe>, registry: Arc<Registry>, slow: SlowOptions) -> Arc<AccessLog> {
+        let (queue, entries) = sync_channel(MOST_QUEUED);
+        let (is_done, done) = sync_channel(1);
+        let lost = Arc::new(AtomicU64::new(0));
+        let writer = Writer { engine, registry, slow, lost: lost.clone() };
+        std::thread::spawn(move || {
+            writer.run(&entries);
+            // Nobody may be waiting.
+            let _ = is_done.send(());
+        });
+        Arc::new(AccessLog { queue: Mutex::new(Some(queue)), lost, done: Mutex::new(done) })
+    }
+
+    /// A request that was refused before the engine saw it.
+    pub(crate) fn refused(&self, refused: Refused) {
+        self.send(Entry::Refused(refused));
+    }
+
+    fn send(&self, entry: Entry) {
+        let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        if queue.as_ref().is_some_and(|queue| queue.try_send(entry).is_err()) {
+            self.lost.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Nothing more comes: waits until what is queued is written, or has had its time.
+    pub(crate) fn finish(&self, limit: Duration) {
+        drop(self.queue.lock().unwrap_or_else(PoisonError::into_inner).take());
+        let written = self.done.lock().unwrap_or_else(PoisonError::into_inner).recv_timeout(limit);
+        if written == Err(RecvTimeoutError::Timeout) {
+            tracing::warn!("nobody took the last lines of the log of requests in time");
+        }
+    }
+}
+
+/// Hands a request over when it is dropped, however it ended.
+pub(crate) struct Guard {
+    log: Arc<AccessLog>,
+    ended: Option<Ended>,
+}
+
+impl Guard {
+    /// A stream has its status from the beginning; a whole answer has it when it is sent ([`Guard::answered`]).
+    pub(crate) fn new(log: Arc<AccessLog>, served: Arc<Served>, route: &'static str, is_stream: bool) -> Guard {
+        let status = if is_stream { 200 } else { CLIENT_LEFT };
+        Guard { log, ended: Some(Ended { served, route, is_stream, status }) }
+    }
+
+    /// What the client is answered with.
+    pub(crate) fn answered(&mut self, status: u16) {
+        if let Some(ended) = &mut self.ended {
+            ended.status = status;
+        }
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if let Some(ended) = self.ended.take() {
+            self.log.send(Entry::Ended(ended));
+        }
+    }
+}
+
+/// So many have ended since that its account is gone.
+fn forgotten(ended: &Ended) {
+    let Ended { served, route, status, .. } = ended;
+    tracing::info!(
+        target: "access",
+        route,
+        status,
+        id = served.response_id,
+        request_id = ?served.request_id,
+        key = served.key,
+        prompt_tokens = served.prompt_tokens.iter().sum::<usize>(),
+        "request (its times are forgotten)"
+    );
+}
+
+/// Milliseconds, to the microsecond.
+fn short(nanos: Nanos) -> f64 {
+    ms(Nanos(nanos.0 / 1_000 * 1_000))
+}
+
+/// What the thread owns.
+struct Writer {
+    engine: Arc<dyn Observe>,
+    registry: Arc<Registry>,
+    slow: SlowOptions,
+    lost: Arc<AtomicU64>,
+}
+
+impl Writer {
+    fn run(&self, entries: &Receiver<Entry>) {
+        while let Ok(entry) = entries.recv() {
+            match entry {
+                Entry::Ended(ended) => self.ended(&ended),
+                Entry::Refused(Refused { route, request_id, key, status, why }) => {
+                    tracing::info!(target: "access", route, status, request_id = ?request_id, key, why, "refused");
+                }
+            }
+            let lost = self.lost.swap(0, Ordering::Relaxed);
+            if lost > 0 {
+                tracing::warn!(target: "access", lost, "requests ended faster than their lines were written");
+            }
+        }
+    }
+
+    fn ended(&self, ended: &Ended) {
+        let slow = [self.slow.ttft, self.slow.gap];
+        if !tracing::enabled!(target: "access", tracing::Level::INFO) && slow == [None; 2] {
+            return;
+        }
+        let Ended { served, route, is_stream, status } = ended;
+        let prompts = self.closed(served).unwrap_or_default();
+        let Some(line) = Line::of(served, &|id| prompts.iter().find(|prompt| prompt.request == id)) else {
+            return forgotten(ended);
+        };
+        tracing::info!(
+            target: "access",
+            route,
+            status,
+            id = served.response_id,
+            request_id = ?served.request_id,
+            key = served.key,
+            state = line.state,
+            finish_reason = line.finish_reason(),
+            stream = is_stream,
+            prompt_tokens = line.prompt_tokens,
+            cached_tokens = line.cached_tokens,
+            completion_tokens = line.generated,
+            queue_ms = short(line.queue),
+            ttft_ms = line.first_token.map(|_| short(line.ttft)),
+            tpot_ms = line.tpot.map(|seconds| (seconds * 1e6).round() / 1e3),
+            longest_gap_ms = short(line.longest_gap),
+            total_ms = short(line.total()),
+            "request"
+        );
+        let late =
+            |time: Nanos, limit: Option<Duration>| limit.is_some_and(|limit| u128::from(time.0) >= limit.as_nanos());
+        if late(line.ttft, self.slow.ttft) || late(line.longest_gap, self.slow.gap) {
+            self.slow(served, &line);
+        }
+    }
+
+    /// Each prompt of it that was slow, in words.
+    fn slow(&self, served: &Served, line: &Line<'_>) {
+        let name = |id| self.registry.words(served.tenant, id);
+        for &id in &served.requests {
+            let Some(timeline) = self.engine.timeline(id) else { continue };
+            tracing::warn!(
+                target: "slow",
+                id = served.response_id,
+                request_id = ?served.request_id,
+                key = served.key,
+                ttft_ms = short(line.ttft),
+                longest_gap_ms = short(line.longest_gap),
+                "{}",
+                why::tell(&timeline, &name).join(" ")
+            );
+        }
+    }
+
+    /// What the engine's books say. Where a client has left, the engine hears of it between two steps.
+    fn closed(&self, served: &Served) -> Option<Vec<RequestSummary>> {
+        let (tries, pause) = CLOSING;
+        for again in 0..tries {
+            let prompts: Option<Vec<RequestSummary>> =
+                served.requests.iter().map(|&id| self.engine.request(id)).collect();
+            match prompts {
+                Some(prompts) if again + 1 < tries && prompts.iter().any(|prompt| !prompt.is_over()) => {
+                    std::thread::sleep(pause);
+                }
+                prompts => return prompts,
+            }
+        }
+        None
+    }
+}

@@ -1,0 +1,86 @@
+//! The query of a URL: `?name=value&name=value`, and one error for each way in which a parameter can be wrong.
+
+use std::borrow::Cow;
+
+use crate::error::ApiError;
+
+/// Names and values, as they were meant.
+pub(crate) fn pairs(query: &str) -> impl Iterator<Item = (Cow<'_, str>, Cow<'_, str>)> {
+    let pairs = query.split('&').filter(|pair| !pair.is_empty());
+    let pairs = pairs.map(|pair| pair.split_once('=').unwrap_or((pair, "")));
+    pairs.map(|(name, value)| (decoded(name), decoded(value)))
+}
+
+/// A whole number.
+pub(crate) fn number(name: &str, value: &str) -> Result<u64, ApiError> {
+    let wrong = || ApiError::bad_request(format!("{name} must be a whole number, 0 or more.")).with_param(name);
+    value.parse().map_err(|_| wrong())
+}
+
+/// `500ms`, `2s`, or a bare number of milliseconds.
+pub(crate) fn milliseconds(value: &str) -> Option<f64> {
+    let (digits, unit) = match (value.strip_suffix("ms"), value.strip_suffix('s')) {
+        (Some(digits), _) => (digits, 1.0),
+        (None, Some(digits)) => (digits, 1e3),
+        (None, None) => (value, 1.0),
+    };
+    let is_plain = digits.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    digits.parse::<f64>().ok().filter(|_| is_plain).map(|number| number * unit)
+}
+
+/// A parameter that the route does not have. What cannot be the name of one is not repeated.
+pub(crate) fn unknown(name: &str) -> ApiError {
+    let error = ApiError::bad_request("This URL does not know one of the parameters of its query.");
+    let is_a_name = name.len() <= 32 && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte));
+    if is_a_name { error.with_param(name) } else { error }
+}
+
+/// A part of a query as it was meant: `+` is a space, `%2F` a slash. What is no text becomes replacement characters,
+/// which no name and no number has.
+fn decoded(text: &str) -> Cow<'_, str> {
+    if !text.contains(['%', '+']) {
+        return Cow::Borrowed(text);
+    }
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&first, more)) = rest.split_first() {
+        let hex = |digits: &[u8]| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok();
+        match (first, more.get(..2).and_then(hex)) {
+            (b'%', Some(byte)) => {
+                bytes.push(byte);
+                rest = &more[2..];
+            }
+            (b'+', _) => {
+                bytes.push(b' ');
+                rest = more;
+            }
+            _ => {
+                bytes.push(first);
+                rest = more;
+            }
+        }
+    }
+    Cow::Owned(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queries_are_decoded_once() {
+        let table = [
+            ("plain", "plain"),
+            ("2%2Fmin", "2/min"),
+            ("a+b%20c", "a b c"),
+            ("%252F", "%2F"),
+            ("100%", "100%"),
+            ("%zz", "%zz"),
+            ("%ff", "\u{fffd}"),
+            ("%C3%BC", "ü"),
+        ];
+        for (text, wanted) in table {
+            assert_eq!(decoded(text), wanted, "{text}");
+        }
+    }
+}

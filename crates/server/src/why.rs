@@ -1,0 +1,282 @@
+//! Where a request's time went, in words: what a timeline says as numbers, told in a few sentences.
+//!
+//! ```text
+//! Timeline --tell--> "The first token came after 2.31 s: 1.90 s in the queue, 410 ms of prefill."
+//!                    "Of that: 1.71 s in the queue while others had the step's rows and time (74 %), ..."
+//!                    "Of other requests, chatcmpl-3 (1.20 s) and chatcmpl-7 (310 ms) delayed its first token most."
+//!                    "What helps: ..."
+//! ```
+//!
+//! A function of the timeline and of names, and nothing else: the timeline's route, the slow log, the page and
+//! `twostroke why` say the same words.
+
+use engine::ledger::{Account, Gap, Named, Owner, Shares};
+use engine::{Ending, RequestId, Timeline};
+use plan::units::duration;
+use scheduler::Nanos;
+
+/// Owners that a sentence names.
+const MOST_OWNERS: usize = 4;
+/// Others that a sentence names.
+const MOST_OTHERS: usize = 3;
+/// What has a smaller share of a time is not told.
+const LEAST_SHARE: f64 = 0.02;
+/// Whoever has a smaller share of a time is not worth an advice.
+const LEAST_ADVISED: f64 = 0.25;
+
+/// What an owner did, as the end of "so long ...".
+fn words(owner: &str) -> &str {
+    match owner {
+        "queue_kv" => "waiting for KV blocks",
+        "queue_seats" => "waiting for a seat among the running sequences",
+        "queue_budget" => "in the queue while others had the step's rows and time",
+        "own_prefill" => "reading its own prompt",
+        "other_prefill" => "prompts of others in the same steps",
+        "own_decode" => "computing its own tokens",
+        "decode" => "tokens of others in the same steps",
+        "recompute" => "computing again what a preemption threw away",
+        "waiting" => "preempted, waiting to be let in again",
+        "left_out" => "left out of steps, for others' targets or for lack of a block",
+        "machine" => "the cores computed something else",
+        "overhead" => "between steps: planning, text, delivery",
+        other => other,
+    }
+}
+
+/// What to do about it.
+fn advice(owner: &str) -> Option<&'static str> {
+    Some(match owner {
+        "queue_kv" => "more KV cache (--kv-cache-memory-bytes, --kv-dtype int8) or shorter contexts",
+        "queue_seats" => "more sequences at once (--max-num-seqs)",
+        "queue_budget" => {
+            "fewer requests at once, a later TPOT target (--tpot-slo: larger means faster prompts), or more machines"
+        }
+        "own_prefill" => "a shorter prompt, or one that begins as an earlier one did (prefix cache)",
+        "other_prefill" => {
+            "an earlier TPOT target (--tpot-slo): prompts are then read in smaller chunks beside streams"
+        }
+        "decode" => "fewer sequences at once (--max-num-seqs)",
+        "recompute" | "waiting" => {
+            "more KV cache (--kv-cache-memory-bytes), host memory for preempted requests (--kv-swap-memory), \
+             or fewer sequences (--max-num-seqs)"
+        }
+        "left_out" => "more KV cache, or a later TPOT target",
+        "machine" => "fewer other programs on these cores, or fewer threads (-t)",
+        _ => return None,
+    })
+}
+
+/// The story of one prompt. `name`: how its reader knows another request.
+pub(crate) fn tell(timeline: &Timeline, name: &dyn Fn(RequestId) -> String) -> Vec<String> {
+    let Timeline { account, ending, until, held } = timeline;
+    let mut story = vec![first_token(account, *ending, *until)];
+    story.extend(parts("Of that: ", &account.bill.ttft));
+    let ttft = &account.bill.ttft;
+    story.extend(delayed("delayed its first token most", &account.bill.ttft_others, ttft, name));
+    if account.num_tokens() > account.answers().filter(|answer| answer.tokens > 0).count() {
+        story.extend(gaps(account, name));
+    }
+    if *held > Nanos(0) {
+        story.push(format!("Somebody held the engine for {} meanwhile; no other time has that in it.", time(*held)));
+    }
+    if account.preemptions > 0 {
+        story.push(format!("It lost its KV blocks {} and was computed again.", times(account.preemptions)));
+    }
+    match (ending, account.first_token) {
+        (Some(Ending::Cancelled), _) => story.push(format!("Its client left {} after it came.", span(account, *until))),
+        (Some(Ending::Failed), _) => {
+            story.push(format!("It ended with an error {} after it came.", span(account, *until)))
+        }
+        (None, Some(_)) => story.push(format!("It runs; its last token came {} ago.", since_last(account, *until))),
+        _ => {}
+    }
+    story.extend(helps(account));
+    story
+}
+
+/// When the first token came, and in which phases.
+fn first_token(account: &Account, ending: Option<Ending>, until: Nanos) -> String {
+    let queue = |to: Nanos| time(to.since(account.arrived));
+    let prompt = match account.cached_tokens {
+        0 => format!("{} prompt tokens", account.prompt_tokens),
+        cached => format!("{} prompt tokens, {cached} of them cached", account.prompt_tokens),
+    };
+    match (account.first_scheduled, account.first_token) {
+        (Some(scheduled), Some(first)) => format!(
+            "The first token came after {}: {} in the queue, {} of prefill ({prompt}).",
+            span(account, first),
+            queue(scheduled),
+            time(first.since(scheduled)),
+        ),
+        (scheduled, None) => {
+            let verb = if ending.is_some() { "No token came: it" } else { "It waits for its first token: it" };
+            let phases = match scheduled {
+                Some(scheduled) => {
+                    format!("was {} in the queue and {} in prefill", queue(scheduled), time(until.since(scheduled)))
+                }
+                None => format!("was {} in the queue", queue(until)),
+            };
+            format!("{verb} {phases} ({prompt}).")
+        }
+        (None, Some(_)) => unreachable!("a token comes of a step"),
+    }
+}
+
+/// Whose time it was, the largest first.
+fn parts(begin: &str, shares: &Shares) -> Option<String> {
+    let total = shares.total();
+    let told = largest(shares).into_iter().filter(|&(_, nanos)| share(nanos, total) >= LEAST_SHARE).take(MOST_OWNERS);
+    let part = |(owner, nanos): (Owner, Nanos)| {
+        format!("{} {} ({:.0} %)", time(nanos), words(owner.name()), share(nanos, total) * 100.0)
+    };
+    let told: Vec<String> = told.map(part).collect();
+    (!told.is_empty()).then(|| format!("{begin}{}.", told.join(", ")))
+}
+
+/// The others that have a share of a time worth telling.
+fn delayed(what: &str, others: &Named, of: &Shares, name: &dyn Fn(RequestId) -> String) -> Option<String> {
+    let total = of.total();
+    let entries: Vec<(RequestId, Nanos)> =
+        others.entries().filter(|&(_, nanos)| share(nanos, total) >= LEAST_SHARE).collect();
+    let told = entries.iter().take(MOST_OTHERS);
+    let left = others.total().0 - told.clone().map(|(_, nanos)| nanos.0).sum::<u64>();
+    let mut named: Vec<String> = told.map(|&(id, nanos)| format!("{} ({})", name(id), time(nanos))).collect();
+    if named.is_empty() {
+        return None;
+    }
+    if share(Nanos(left), total) >= LEAST_SHARE {
+        named.push(format!("some more ({})", time(Nanos(left))));
+    }
+    Some(format!("Of other requests, {} {what}.", listed(&named)))
+}
+
+/// The time between tokens.
+fn gaps(account: &Account, name: &dyn Fn(RequestId) -> String) -> Vec<String> {
+    let (late, tokens) = (account.late_gaps(), account.num_tokens());
+    let mean =
+        account.tpot().map_or_else(String::new, |seconds| format!(", one every {} on average", duration(seconds)));
+    let spent = account.first_token.zip(account.last_token).map_or(Nanos(0), |(first, last)| last.since(first));
+    let mut story = vec![format!("Then {} came in {}{mean}.", counted(tokens - 1, "token"), time(spent))];
+    story.extend(parts("Between them: ", &account.bill.gaps));
+    let target = account.targets.tpot;
+    let longest = account.longest_gaps.iter().max_by_key(|gap| gap.shares.total());
+    if let (Some(longest), false) = (longest, late.is_empty()) {
+        let than = match target {
+            Some(target) => format!("the target of {}", time(target)),
+            None => "twice the median gap".to_owned(),
+        };
+        // The list has the longest gaps alone.
+        let many = if late.len() >= 32 { "32 or more tokens" } else { &counted(late.len(), "token") };
+        story.push(format!("{many} came later than {than}. {}", longest_gap(account, longest)));
+        story.extend(delayed("delayed that one most", &longest.others, &longest.shares, name));
+        if !one_culprit(&longest.others, &account.bill.gaps_others) {
+            story.extend(delayed(
+                "delayed all gaps together most",
+                &account.bill.gaps_others,
+                &account.bill.gaps,
+                name,
+            ));
+        }
+    }
+    story
+}
+
+/// Nothing is said twice.
+fn one_culprit(longest: &Named, all: &Named) -> bool {
+    all.entries().count() == 0
+        || longest.entries().map(|(id, _)| id).eq(all.entries().map(|(id, _)| id)) && all.entries().count() == 1
+}
+
+fn longest_gap(account: &Account, gap: &Gap) -> String {
+    let (owner, nanos) = largest(&gap.shares).first().copied().unwrap_or((Owner::Overhead, Nanos(0)));
+    format!(
+        "The longest gap, {}, was before token {}, {} after the request came: {} of it {}.",
+        time(gap.shares.total()),
+        gap.token + 1,
+        span(account, gap.at),
+        time(nanos),
+        words(owner.name()),
+    )
+}
+
+/// What to do about the largest part of either time, if it is large and anything can be done.
+fn helps(account: &Account) -> Option<String> {
+    let late: Shares = account.late_gaps().iter().fold(Shares::default(), |mut sum, gap| {
+        sum.merge(&gap.shares);
+        sum
+    });
+    let mut told: Vec<&str> = Vec::new();
+    for shares in [&account.bill.ttft, &late] {
+        let total = shares.total();
+        let worth = largest(shares).into_iter().filter(|&(_, nanos)| share(nanos, total) >= LEAST_ADVISED);
+        for advice in worth.filter_map(|(owner, _)| advice(owner.name())) {
+            if !told.contains(&advice) {
+                told.push(advice);
+            }
+        }
+    }
+    (!told.is_empty()).then(|| format!("What helps: {}.", told.join("; ")))
+}
+
+fn largest(shares: &Shares) -> Vec<(Owner, Nanos)> {
+    let parts = Owner::ALL.into_iter().map(|owner| (owner, shares.of(owner)));
+    let mut parts: Vec<(Owner, Nanos)> = parts.filter(|(_, nanos)| *nanos > Nanos(0)).collect();
+    parts.sort_by_key(|&(owner, nanos)| (std::cmp::Reverse(nanos), owner));
+    parts
+}
+
+fn share(part: Nanos, whole: Nanos) -> f64 {
+    part.0 as f64 / whole.0.max(1) as f64
+}
+
+fn time(nanos: Nanos) -> String {
+    duration(nanos.as_secs_f64())
+}
+
+fn span(account: &Account, to: Nanos) -> String {
+    time(to.since(account.arrived))
+}
+
+fn since_last(account: &Account, now: Nanos) -> String {
+    time(now.since(account.last_token.unwrap_or(now)))
+}
+
+fn counted(count: usize, what: &str) -> String {
+    if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
+}
+
+fn times(count: usize) -> String {
+    match count {
+        1 => "once".to_owned(),
+        2 => "twice".to_owned(),
+        count => format!("{count} times"),
+    }
+}
+
+/// `a`, `a and b`, `a, b and c`.
+fn listed(all: &[String]) -> String {
+    match all {
+        [] => String::new(),
+        [one] => one.clone(),
+        [many @ .., last] => format!("{} and {last}", many.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_owner_has_words() {
+        for owner in Owner::ALL {
+            assert_ne!(words(owner.name()), owner.name(), "say what {} did", owner.name());
+        }
+    }
+
+    #[test]
+    fn lists_are_english() {
+        let list = |names: &[&str]| listed(&names.iter().map(|name| name.to_string()).collect::<Vec<_>>());
+        assert_eq!(["a"].map(|_| list(&["a"])), ["a"]);
+        assert_eq!((list(&["a", "b"]), list(&["a", "b", "c"])), ("a and b".into(), "a, b and c".into()));
+    }
+}

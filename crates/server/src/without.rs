@@ -1,0 +1,100 @@
+//! `GET /v1/requests/{id}/without/{other}`: what a request would have waited had another never come.
+//!
+//! ```text
+//! both names --Registry--> the engine's requests --past--> replay::without on a thread of its own --> both worlds
+//! ```
+//!
+//! The ledger says whom a request waited for; this asks the scheduler what it would have done instead. Both have to be
+//! the caller's own, and over. One simulation at a time, as for `/live/whatif`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::{Path, State};
+use axum::response::{IntoResponse, Response};
+use axum::{Extension, http::header};
+use engine::RequestId;
+use replay::{AnswerFigures, AnswerWithout, WhatIfError};
+use serde_json::{Value, json};
+
+use crate::app::App;
+use crate::error::ApiError;
+use crate::live::whatif::{Breath, in_turn};
+use crate::routes::{Caller, json_body};
+use crate::timeline::Served;
+
+/// So long before the two the simulation begins, so that the queue is what it was.
+const BEFORE: Duration = Duration::from_secs(60);
+
+/// Answers the question.
+pub(crate) async fn ask(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    Path((name, other)): Path<(String, String)>,
+) -> Result<Response, ApiError> {
+    let find = |name: &str| app.registry.find(caller.tenant, name).ok_or_else(ApiError::unknown_request);
+    let (served, other) = (find(&name)?, find(&other)?);
+    if served.response_id == other.response_id {
+        return Err(ApiError::bad_request("A request without itself has no times: name two.").with_param("other"));
+    }
+    let mut span = Duration::ZERO;
+    for &id in served.requests.iter().chain(&other.requests) {
+        let timeline = app.engine.timeline(id).ok_or_else(ApiError::unknown_request)?;
+        if timeline.ending.is_none() || timeline.account.first_token.is_none() {
+            return Err(ApiError::bad_request("Both requests have to be over, with a token at least: ask again then."));
+        }
+        let ago = app.engine.now().since(timeline.account.arrived);
+        span = span.max(Duration::from_nanos(ago.0) + BEFORE);
+    }
+    let work = move |app: &App| {
+        let mut breath = Breath::of(app);
+        let answers = replay::without(&app.engine.past(span), &other.requests, &mut |_, _| breath.goes_on())?;
+        Ok(written(app, &served, &other, &answers))
+    };
+    let text: Result<String, WhatIfError> = in_turn(app, work).await?;
+    let text = text.map_err(|error| match error {
+        WhatIfError::Nothing => ApiError::unknown_request(),
+        WhatIfError::TooLong => {
+            ApiError::bad_request("Too much has happened since: the simulation takes too many steps.")
+        }
+        WhatIfError::Limits(_) => ApiError::internal(),
+    })?;
+    Ok(([(header::CACHE_CONTROL, "no-store")], json_body(text)).into_response())
+}
+
+fn written(app: &App, served: &Served, other: &Served, answers: &[AnswerWithout]) -> String {
+    let prompt = |&id: &RequestId| {
+        let bill = app.engine.timeline(id).map(|timeline| timeline.account.bill);
+        let booked = bill.map_or(0.0, |bill| {
+            let named = bill.ttft_others.entries().filter(|(named, _)| other.requests.contains(named));
+            named.map(|(_, nanos)| nanos.as_secs_f64()).sum()
+        });
+        let own = answers.iter().filter(|answer| answer.request == id);
+        let own = own.map(|answer| {
+            json!({
+                "recorded": times(&answer.recorded),
+                "simulated": times(&answer.simulated),
+                "without": times(&answer.without),
+            })
+        });
+        json!({"ttft_booked_on_other_ms": booked * 1e3, "answers": own.collect::<Vec<Value>>()})
+    };
+    // Of all but the two: what everybody would have gained.
+    let effect = |get: fn(&AnswerFigures) -> f64| {
+        let others = answers.iter().filter(|answer| !served.requests.contains(&answer.request));
+        others.map(|answer| get(&answer.simulated) - get(&answer.without)).sum::<f64>() * 1e3
+    };
+    json!({
+        "object": "request.without",
+        "id": served.response_id,
+        "without": other.response_id,
+        "prompts": served.requests.iter().map(prompt).collect::<Vec<Value>>(),
+        "others": {"ttft_ms": effect(|times| times.ttft), "total_ms": effect(|times| times.total)},
+    })
+    .to_string()
+}
+
+fn times(times: &AnswerFigures) -> Value {
+    let AnswerFigures { ttft, total, longest_gap } = *times;
+    json!({"ttft_ms": ttft * 1e3, "total_ms": total * 1e3, "longest_gap_ms": longest_gap * 1e3})
+}
