@@ -3,9 +3,9 @@
 
     bench/receipts.py collect BINARY [-m MODEL] > receipts.jsonl    100 requests, 32 at a time, in a small cache
     BINARY verify receipts.jsonl --isa avx2 -t 1                    the same alone, on another instruction set
-    bench/receipts.py cost BINARY [-m MODEL] [-t N]                 processor time of servers' work, in turns
+    bench/receipts.py cost BINARY [-m MODEL] [-t N]                 instructions of servers' work, in turns; needs perf
 
-`cost` compares user and system time of the server process: with nothing asked for, with receipts, and with every answer
+`cost` compares user instructions of the server process: with nothing asked for, with receipts, and with every answer
 checked (`--spot-check 1`), from which follows what one of a thousand costs.
 """
 
@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 import random
+import signal
 import statistics
 import subprocess
 import sys
@@ -104,18 +105,32 @@ def collect(args):
     server.process.kill()
 
 
+class Counted:
+    """User instructions of a server while this is open, as perf counts them: the same on a busy machine."""
+
+    def __init__(self, server):
+        command = ["perf", "stat", "-x,", "-e", "instructions:u", "-p", str(server.process.pid)]
+        self.perf = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        time.sleep(0.5)
+
+    def close(self):
+        self.perf.send_signal(signal.SIGINT)
+        lines = [line for line in self.perf.communicate()[1].splitlines() if "instructions" in line]
+        return int(lines[0].split(",")[0])
+
+
 def cost(args):
     flags = ["--kv-cache-memory-bytes", "512MiB", "--max-model-len", "2048"]
     plain, checking = Server(args, *flags), Server(args, *flags, "--spot-check", "1")
     kinds = {"nothing": (plain, False, False), "receipts": (plain, True, False), "checks": (checking, False, True)}
-    times = {name: [] for name in kinds}
+    counts = {name: [] for name in kinds}
     for number in range(args.rounds + 1):
         for name, (server, receipt, waits) in kinds.items():
-            before, begun, checked = server.cpu(), time.time(), sum(server.checks())
+            counted, before, checked = Counted(server), server.cpu(), sum(server.checks())
             for group in range(0, args.requests, 4):
                 def one(i):
-                    # No prompt comes twice, so none is found in the prefix cache.
-                    prompt = random.Random(f"{name} {number} {i}").choices(range(10, 900), k=100)
+                    # No prompt comes twice to a server, so none is found in the prefix cache.
+                    prompt = random.Random(f"{name} {number} {i}").choices(range(10, 900), k=args.prompt)
                     server.ask("/v1/completions", {"prompt": prompt, "max_tokens": args.tokens, "ignore_eos": True,
                                                    "temperature": 0, "receipt": receipt})
                 threads = [threading.Thread(target=one, args=(i,)) for i in range(group, group + 4)]
@@ -123,15 +138,16 @@ def cost(args):
                 [thread.join() for thread in threads]
                 while waits and sum(server.checks()) - checked < group + 4:
                     time.sleep(0.01)
-            spent = server.cpu() - before
-            took = time.time() - begun
-            print(f"round {number} {name:9} {spent:7.2f} s of processor time in {took:6.2f} s", file=sys.stderr)
+            instructions, seconds = counted.close(), server.cpu() - before
+            spent = f"{instructions / 1e9:7.3f} G instructions, {seconds:6.2f} s of processor time"
+            print(f"round {number} {name:9} {spent}", file=sys.stderr)
             if number:  # the first is for warmth: the digest of the weights is in it
-                times[name].append(spent)
-    nothing, receipts, checks = [statistics.median(times[name]) for name in kinds]
+                counts[name].append(instructions)
+    nothing, receipts, checks = [statistics.median(counts[name]) for name in kinds]
     tokens = args.requests * args.tokens
-    print(f"nothing asked for: {nothing / tokens * 1e3:.3f} ms of processor time a token")
-    print(f"receipts: {(receipts - nothing) / tokens * 1e3:+.4f} ms a token, {(receipts / nothing - 1) * 100:+.2f} %")
+    print(f"nothing asked for: {nothing / tokens / 1e6:.3f} M instructions a token")
+    more = receipts / nothing - 1
+    print(f"receipts: {more * nothing / tokens:+.0f} instructions a token, {more * 100:+.3f} %")
     more = checks / nothing - 1
     print(f"every answer checked: {more * 100:+.1f} %; one of a thousand: {more / 10:+.4f} %")
     plain.process.kill()
@@ -143,9 +159,10 @@ def main():
     parser.add_argument("what", choices=["collect", "cost"])
     parser.add_argument("binary")
     parser.add_argument("-m", "--model")
-    parser.add_argument("-t", "--threads", type=int, default=2)
+    parser.add_argument("-t", "--threads", type=int, default=1)
     parser.add_argument("--kv-cache", default="6MiB", help="collect: so small that sequences push each other out")
     parser.add_argument("--requests", type=int, default=24)
+    parser.add_argument("--prompt", type=int, default=100)
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=5)
     args = parser.parse_args()

@@ -294,7 +294,7 @@ impl World {
             core.set_tiers(Tiers::new(swap, 12 * block_size, None, clock.clone()).expect("no thread is needed"));
         }
         let spot_counts = Arc::new(SpotCounts::default());
-        if seed % 3 == 0 {
+        if seed.is_multiple_of(3) {
             let room = SpotRoom { first_block: blocks as u32, blocks: spot_blocks, block_size };
             core.set_spot_checks(SpotChecks::new(0.5, seed, VOCAB, room, spot_counts.clone()));
         }
