@@ -244,7 +244,7 @@ fn one_flipped_bit_of_the_weights_is_found() {
     let (ran, _) = verify(std::slice::from_ref(&receipt), &[]);
     assert_eq!(ran.code, Some(0), "{ran:?}");
 
-    // Files that were written to under a server may be other weights than it has: no receipt, and everything else goes on.
+    // Files that were written to under a server may be other weights than it has: no receipt, and all else goes on.
     let server = Server::start(&["-m", same.path(), "--no-packed-cache"]);
     let file = same.0.join("model.safetensors");
     fs::write(&file, fs::read(&file).expect("the weights")).expect("they can be written");

@@ -7,7 +7,7 @@ use blake3::Hasher;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::terms::{AnswerEnd, Asked, Definition, Mark, SamplingTerms, StopTerms};
+use crate::terms::{AnswerEnd, Asked, Definition, RowMark, SamplingTerms, StopTerms};
 
 const HEAD: &str = "twostroke receipt 1: head";
 const LINK: &str = "twostroke receipt 1: token and logits";
@@ -42,9 +42,9 @@ impl Digest {
     }
 
     /// Its beginning.
-    pub fn mark(&self) -> Mark {
+    pub fn mark(&self) -> RowMark {
         let [a, b, c, d, e, f, g, h, ..] = self.0;
-        Mark([a, b, c, d, e, f, g, h])
+        RowMark([a, b, c, d, e, f, g, h])
     }
 }
 

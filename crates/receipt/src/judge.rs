@@ -3,14 +3,14 @@
 use std::fmt;
 
 use crate::chain::{Digest, seal};
-use crate::terms::{AnswerEnd, Definition, Mark};
-use crate::{Basis, Receipt};
+use crate::terms::{AnswerEnd, Definition, RowMark};
+use crate::{Provenance, Receipt};
 
 /// What came when a receipt was computed again: one pass over its prompt and its tokens.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Computed {
     /// What it was computed with.
-    pub basis: Basis,
+    pub basis: Provenance,
     /// A row for each token, in their order; fewer where a token was no token of this model.
     pub rows: Vec<ComputedRow>,
     /// After how many tokens the answer ends, and why; `None`: it goes on behind the last.
@@ -63,9 +63,9 @@ pub enum Discrepancy {
         /// The first such token.
         at: Spot,
         /// The receipt's digest.
-        claimed: Mark,
+        claimed: RowMark,
         /// What came.
-        found: Mark,
+        found: RowMark,
     },
     /// Other tokens than the sampler takes.
     Token {
@@ -166,8 +166,8 @@ pub enum Cause {
     End,
     /// Something above the tokens that has no effect on them.
     Terms,
-    /// From some token on the logits are others: a fault of the machine, another program, or tokens that were put in or left
-    /// out with digests that are not theirs.
+    /// From some token on the logits are others: a fault of the machine, another program, or tokens that were put in or
+    /// left out with digests that are not theirs.
     Computation,
 }
 

@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 
 pub use chain::Digest;
 pub use judge::{Cause, Computed, ComputedRow, Discrepancy, Spot, Verdict, judge};
-pub use terms::{AnswerEnd, Asked, Definition, Mark, SamplingTerms, StopTerms};
+pub use terms::{AnswerEnd, Asked, Definition, RowMark, SamplingTerms, StopTerms};
 
 /// The version of the format that this crate writes, and the only one that it reads.
 pub const VERSION: u32 = 1;
@@ -49,7 +49,7 @@ pub struct Receipt {
     /// The answer, the token that ended it included.
     pub tokens: Vec<u32>,
     /// The beginning of the digest of the logits that each token was drawn from.
-    pub logits: Vec<Mark>,
+    pub logits: Vec<RowMark>,
     /// Why it ends.
     pub end: AnswerEnd,
     /// Digest of everything above the tokens.
@@ -73,7 +73,7 @@ pub struct Unsealed {
 
 /// What all receipts of a model in memory share.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Basis {
+pub struct Provenance {
     /// Its name.
     pub model: String,
     /// Digest of its tensors.
@@ -86,9 +86,9 @@ pub struct Basis {
 
 impl Unsealed {
     /// The receipt. Cost: a digest per token, some 100 ns each.
-    pub fn seal(self, basis: Basis) -> Receipt {
+    pub fn seal(self, basis: Provenance) -> Receipt {
         let Unsealed { asked, tokens, rows, end } = self;
-        let Basis { model, weights, config, definition } = basis;
+        let Provenance { model, weights, config, definition } = basis;
         let logits = rows.iter().map(Digest::mark).collect();
         let (head, seal) = (Digest::ZERO, Digest::ZERO);
         let mut receipt =

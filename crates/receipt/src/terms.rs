@@ -98,29 +98,29 @@ impl fmt::Display for AnswerEnd {
 
 /// The first 8 bytes of a digest: enough to say where two computations part. 16 hexadecimal digits as text.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Mark(pub [u8; 8]);
+pub struct RowMark(pub [u8; 8]);
 
-impl fmt::Display for Mark {
+impl fmt::Display for RowMark {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
     }
 }
 
-impl fmt::Debug for Mark {
+impl fmt::Debug for RowMark {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
 }
 
-impl Serialize for Mark {
+impl Serialize for RowMark {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
 }
 
-impl<'de> Deserialize<'de> for Mark {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Mark, D::Error> {
-        from_hex(&String::deserialize(deserializer)?).map(Mark).map_err(D::Error::custom)
+impl<'de> Deserialize<'de> for RowMark {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<RowMark, D::Error> {
+        from_hex(&String::deserialize(deserializer)?).map(RowMark).map_err(D::Error::custom)
     }
 }
 

@@ -1,8 +1,8 @@
 //! A receipt, everything that can be changed in it, and what is found.
 
 use receipt::{
-    AnswerEnd, Asked, Basis, Cause, Computed, ComputedRow, Definition, Digest, Discrepancy, Receipt, SamplingTerms,
-    StopTerms, Unsealed, Verdict, judge,
+    AnswerEnd, Asked, Cause, Computed, ComputedRow, Definition, Digest, Discrepancy, Provenance, Receipt,
+    SamplingTerms, StopTerms, Unsealed, Verdict, judge,
 };
 use serde_json::{Value, json};
 
@@ -21,7 +21,7 @@ fn rows(weights: u64, prompt: &[u32], tokens: &[u32]) -> Vec<Digest> {
     (0..tokens.len()).map(|at| row(weights, &[prompt, &tokens[..at]].concat())).collect()
 }
 
-fn basis() -> Basis {
+fn basis() -> Provenance {
     let definition = Definition {
         engine: "twostroke-0.1.0".into(),
         arithmetic: "pairs".into(),
@@ -30,7 +30,7 @@ fn basis() -> Basis {
         kv: "bf16".into(),
         layout: 7,
     };
-    Basis { model: "a model".into(), weights: Digest([1; 32]), config: Digest([2; 32]), definition }
+    Provenance { model: "a model".into(), weights: Digest([1; 32]), config: Digest([2; 32]), definition }
 }
 
 fn asked() -> Asked {

@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use axum::body::Body;
 use axum::http::{HeaderMap, header};
 use engine::Observe;
-use engine::receipt::Basis;
+use engine::receipt::Provenance;
 use http_body_util::BodyExt;
 use tokio::sync::{OnceCell, Semaphore};
 
@@ -68,7 +68,7 @@ pub(crate) struct App {
     pub(crate) answers: Arc<AnswerMemory>,
     /// Where text is worked on.
     pub(crate) text: TextPool,
-    basis: OnceCell<Basis>,
+    basis: OnceCell<Provenance>,
     body_limit: usize,
     boot: u64,
     next_id: AtomicU64,
@@ -128,7 +128,7 @@ impl App {
 
     /// What all receipts share, under the model's name as this caller knows it. The first one waits while every weight
     /// is read; a failure is tried again by the next.
-    pub(crate) async fn basis(self: &Arc<App>, model: &str) -> Result<Basis, ApiError> {
+    pub(crate) async fn basis(self: &Arc<App>, model: &str) -> Result<Provenance, ApiError> {
         let app = self.clone();
         let read = || async {
             let read = tokio::task::spawn_blocking(move || app.engine.model().basis(""));
@@ -139,7 +139,7 @@ impl App {
             })
         };
         let basis = self.basis.get_or_try_init(read).await?;
-        Ok(Basis { model: model.to_owned(), ..basis.clone() })
+        Ok(Provenance { model: model.to_owned(), ..basis.clone() })
     }
 
     /// What a tenant may see of where time went.

@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use checkpoint::weights::Weights;
 use checkpoint::{Checkpoint, LoadError};
 use kernels::quant::LAYOUT_VERSION;
-use receipt::{Basis, Definition, Digest};
+use receipt::{Definition, Digest, Provenance};
 use serde_json::json;
 
 use crate::{ModelInfo, kept};
@@ -93,9 +93,9 @@ impl Loaded {
 impl ModelInfo {
     /// What receipts of this model share. `name`: what the client knows it by. Blocks while every weight is read, the
     /// first time.
-    pub fn basis(&self, name: &str) -> Result<Basis, OriginError> {
+    pub fn basis(&self, name: &str) -> Result<Provenance, OriginError> {
         let [weights, config] = self.origin.digests()?;
-        Ok(Basis { model: name.to_owned(), weights, config, definition: self.definition() })
+        Ok(Provenance { model: name.to_owned(), weights, config, definition: self.definition() })
     }
 
     /// What is computed with the weights.

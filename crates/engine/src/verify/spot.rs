@@ -1,11 +1,11 @@
 //! Spot checks: a share of the answers is computed again in the engine that gave them, while it has nothing else to do.
 //!
 //! ```text
-//! answer ends ──in the share?──> line of a few ──engine idle──> some rows ──> some rows ──> equal, or an error in the log
-//!                                └ full, or too long: dropped, and counted     └ a request comes: it goes first
+//! answer ends ──in the share?──> line of a few ──idle──> some rows ──> some rows ──> equal, or an error in the log
+//!                                └ full, or too long: dropped      └ a request comes: it goes first
 //! ```
-//! What is compared was computed under load: beside others, in chunks, after prefix hits, preemptions and swaps. A check
-//! has blocks of its own, so it takes nothing from the prefix cache, and the scheduler does not know of it.
+//! What is compared was computed under load: beside others, in chunks, after prefix hits, preemptions and swaps. A
+//! check has blocks of its own, so it takes nothing from the prefix cache, and the scheduler does not know of it.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -39,8 +39,8 @@ pub struct Verifier {
 }
 
 impl Verifier {
-    /// Loads `checkpoint` as `definition` says, for receipts of at most `tokens` tokens. `options`: on how many threads,
-    /// on which instruction set, how many rows at a time; none of that can be seen in a verdict.
+    /// Loads `checkpoint` as `definition` says, for receipts of at most `tokens` tokens. `options`: on how many
+    /// threads, on which instruction set, how many rows at a time; none of that can be seen in a verdict.
     pub fn load(
         definition: &Definition,
         tokens: usize,

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use engine::receipt::{Basis, Receipt, Unsealed};
+use engine::receipt::{Provenance, Receipt, Unsealed};
 use engine::{
     FinishReason, Output, RequestError, ServiceClass, Stream, Timings, TokenLogprob, Usage, ValidatedRequest,
 };
@@ -64,7 +64,7 @@ pub(crate) struct Plan {
     pub(crate) form: Form,
     pub(crate) delivery: Delivery,
     /// What receipts share, where they were asked for.
-    pub(crate) basis: Option<Basis>,
+    pub(crate) basis: Option<Provenance>,
     /// Answers per prompt.
     pub(crate) num_answers: usize,
     /// The stop strings, to name the one that ended an answer.
