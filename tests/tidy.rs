@@ -28,7 +28,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("server", &["engine", "replay", "model", "text", "roofline", "scheduler", "plan", "figures"]),
     ("sim", &["scheduler", "files", "figures"]),
     ("launch", &["engine", "model", "text", "checkpoint", "hub", "kernels"]),
-    ("load", &["sim", "figures"]),
+    ("load", &["sim", "ledger", "figures"]),
     (
         "cli",
         &[

@@ -117,14 +117,14 @@ fn a_sweep_is_one_json_object_and_sends_new_prompts_at_every_point() {
 /// A long prompt arrives beside streams: its milliseconds are found in their late tokens, and under its name.
 #[test]
 fn a_stall_has_the_name_of_the_prompt_that_made_it() {
-    let server = Server::start(&["--api-key", "secret", "--max-num-batched-tokens", "1024"]);
+    let server = Server::start(&["--api-key", "secret", "--max-num-batched-tokens", "4096"]);
     let file = std::env::temp_dir().join(format!("twostroke-stalls-{}.jsonl", std::process::id()));
     let row = |ms: u64, input: u64, output: u64| {
         let blocks: Vec<u64> = (0..input.div_ceil(512)).map(|block| input * 10 + block).collect();
         let lengths = format!(r#""input_length": {input}, "output_length": {output}"#);
         format!(r#"{{"timestamp": {ms}, {lengths}, "hash_ids": {blocks:?}}}"#) + "\n"
     };
-    std::fs::write(&file, row(0, 30, 3000) + &row(1, 40, 3000) + &row(60, 3000, 1)).expect("a temporary file");
+    std::fs::write(&file, row(0, 30, 3000) + &row(1, 40, 3000) + &row(60, 6000, 1)).expect("a temporary file");
     let (port, path) = (server.port().to_string(), file.to_string_lossy().into_owned());
     let load = ["bench-serve", "--port", &port, "--dataset-name", "trace", "--dataset-path", &path, "--ignore-eos"];
     let more = ["--json", "--save-detailed", "--result-filename", "/dev/null", "--api-key", "secret"];
@@ -136,7 +136,7 @@ fn a_stall_has_the_name_of_the_prompt_that_made_it() {
     let told = &stalls["server"];
     assert!(told["explained"].as_u64() > Some(0) && told["explained"].as_u64() <= told["stalls"].as_u64(), "{stalls}");
     let prompt = &told["prompts"][0];
-    assert_eq!((&prompt["request"], &prompt["prompt_tokens"]), (&2.into(), &3000.into()), "{stalls}");
+    assert_eq!((&prompt["request"], &prompt["prompt_tokens"]), (&2.into(), &6000.into()), "{stalls}");
     assert!(prompt["ms"].as_f64() <= told["owners_ms"]["other_prefill"].as_f64(), "{stalls}");
 
     let ran = run(twostroke(&load).args(["--api-key", "secret"]));
@@ -361,4 +361,63 @@ fn what_is_wrong_is_told_in_one_line() {
         assert_eq!((ran.code, ran.stderr.lines().count()), (Some(2), 1), "{arguments:?}: {ran:?}");
         assert!(ran.stderr.contains(problem), "{arguments:?}: {ran:?}");
     }
+}
+
+/// Conversations: each turn quotes the server's own answers, so all but the new tokens is in its cache.
+#[test]
+fn sessions_have_turns_and_hits() {
+    let server = Server::start(&[]);
+    let port = server.port().to_string();
+    let load = ["bench-serve", "--port", &port, "--dataset-name", "sessions", "--num-prompts", "12", "--ignore-eos"];
+    let shape = ["--sessions-num-turns", "4", "--sessions-input-len", "100", "--sessions-output-len", "40"];
+    let more = ["--sessions-pause", "10ms", "--sessions-length-cv", "0", "--sessions-prefix-len", "64"];
+    for backend in ["openai", "openai-chat"] {
+        let all = [&load[..], &shape[..], &more[..], &["--backend", backend]].concat();
+        let ran = run(twostroke(&all).args(["--json", "--save-detailed", "--result-filename", "/dev/null"]));
+        let json = ran.json();
+        assert_eq!((&json["completed"], &json["failed"]), (&12.into(), &0.into()), "{ran:?}");
+        let turns = json["turns"].as_array().unwrap_or_else(|| panic!("turns: {ran:?}"));
+        assert_eq!(turns.len(), 4, "{ran:?}");
+        let number = |turn: usize, name: &str| turns[turn][name].as_f64().expect("a number");
+        for turn in 0..4 {
+            assert_eq!((&turns[turn]["turn"], &turns[turn]["requests"]), (&(turn + 1).into(), &3.into()), "{ran:?}");
+            assert!(number(turn, "median_ttft_ms") > 0.0);
+        }
+        assert!(number(3, "mean_prompt_tokens") > number(0, "mean_prompt_tokens") + 3.0 * 120.0, "{ran:?}");
+        // The fourth turn's history is some 500 tokens, of which blocks of 32 are cached. A chat's text is tokenized
+        // again, which may part where an answer ends in the middle of a word.
+        let least = if backend == "openai" { 0.7 } else { 0.5 };
+        assert!(number(3, "hit_rate") > least, "{backend}: {ran:?}");
+        assert!(json["cache_hit_rate"].as_f64() > Some(0.4), "{ran:?}");
+        // The server says what its phases cost.
+        assert!(json["prefill"]["flops"].as_f64() > Some(0.0) && json["decode"]["answers"] == 12, "{ran:?}");
+        if backend == "openai" {
+            // Token for token: 64 + 100, then 140 more each time.
+            assert_eq!(
+                [0, 1, 2, 3].map(|turn| number(turn, "mean_prompt_tokens")),
+                [164.0, 304.0, 444.0, 584.0],
+                "{ran:?}"
+            );
+        }
+    }
+    let text = run(&mut twostroke(&[&load[..], &shape[..], &more[..]].concat()));
+    for line in
+        ["Turns", "turn      requests  prompt tok  hits %  TTFT p50 ms  p99 ms", "Phases (by the server's timings)"]
+    {
+        assert!(text.stdout.contains(line), "{line:?} is missing in {text:?}");
+    }
+}
+
+/// A run of some length has a middle, without the ramp-up and the drain.
+#[test]
+fn a_steady_state_is_told_apart() {
+    let server = Server::start(&[]);
+    let port = server.port().to_string();
+    let load = ["bench-serve", "--port", &port, "--num-prompts", "60", "--max-concurrency", "3", "--ignore-eos"];
+    let ran = run(twostroke(&load).args(["--random-input-len", "30", "--random-output-len", "20", "--json"]));
+    let steady = &ran.json()["steady"];
+    assert!(steady["requests"].as_u64() > Some(20) && steady["output_throughput"].as_f64() > Some(0.0), "{ran:?}");
+    assert!(steady["from_s"].as_f64() < steady["to_s"].as_f64() && steady["median_ttft_ms"].is_number(), "{ran:?}");
+    let burst = run(twostroke(&["bench-serve", "--port", &port, "--json"]).args(SMALL));
+    assert!(burst.json()["steady"].is_null(), "all at once has none: {burst:?}");
 }

@@ -58,6 +58,8 @@ fn wrong_flags_and_values() {
         (&["sim", "--model", "gpt-9"], "llama-3.1-8b"),
         (&["sim", "--model", "docs"], "config.json"),
         (&["sim", "--hardware", "abacus"], "h100"),
+        (&["sim", "-m", "gpt-9"], "qwen3-8b"),
+        (&["bench-serve", "--dataset-name", "sessions", "--burstiness", "2"], "--burstiness"),
         (&["sim", "--model", "llama-2-70b"], "--machines-per-instance"),
         (&["sim", "--trace", "no-such-trace.jsonl"], "no-such-trace.jsonl"),
         (&["sim", "--trace", "Cargo.toml"], "line 1"),

@@ -15,8 +15,41 @@ fn plan(arguments: &[&str]) -> Value {
 fn the_textbooks_example_to_the_digit() {
     let plan = plan(&["-m", "7b", "--flops", "312T", "--bandwidth", "2T", "--prompt", "1024"]);
     assert_eq!(plan["model"]["flops_per_token"], 14e9);
-    assert_eq!(plan["floors"]["ttft_ms"], 45.948718);
-    assert_eq!(plan["floors"]["tpot_ms"], 7.0);
+    assert_eq!(plan["floors"]["weights_ttft_ms"], 45.948718);
+    assert_eq!(plan["floors"]["weights_tpot_ms"], 7.0);
+}
+
+/// 4.02 PFLOP at 116 TFLOP/s take 34.6 s: attention is two thirds of it and in the floor, and so are keys and values.
+#[test]
+fn floors_have_attention_and_keys() {
+    let machine = ["--flops", "116T", "--bandwidth", "1.05T", "--memory", "80G"];
+    let told = plan(&[&["-m", "7b", "-p", "100k", "-n", "200"], &machine[..]].concat());
+    let number = |pointer: &str| told.pointer(pointer).and_then(Value::as_f64).unwrap_or_else(|| panic!("{pointer}"));
+    let asked = number("/prefill/flops") / 116e12 * 1e3;
+    assert!((number("/floors/ttft_ms") / asked - 1.0).abs() < 1e-6 && asked > 34_000.0, "{told}");
+    assert!(number("/floors/ttft_ms") > 2.5 * number("/floors/weights_ttft_ms"), "{told}");
+    assert!(number("/floors/tpot_ms") > 1.8 * number("/floors/weights_tpot_ms"), "{told}");
+    for phase in ["prefill", "decode"] {
+        let (ms, floor) = (number(&format!("/{phase}/ms")), number(&format!("/{phase}/floor_ms")));
+        assert!(ms >= floor && number(&format!("/{phase}/compute_percent")) <= 100.0, "{phase}: {told}");
+    }
+    let text = run(&mut twostroke(&[&["plan", "-m", "7b", "-p", "100k", "-n", "200"], &machine[..]].concat())).stdout;
+    assert!(text.contains("34.6 s") && text.contains("on paper, the weights alone:"), "{text}");
+}
+
+#[test]
+fn models_of_today_are_known() {
+    for model in
+        ["qwen3-0.6b", "gemma-3-4b", "qwen3-30b-a3b", "gpt-oss-20b", "deepseek-v3", "glm-4.5-air", "mixtral-8x7b"]
+    {
+        for machine in ["rtx-4090", "b200", "m2-ultra", "epyc-9654"] {
+            let told = plan(&["-m", model, "--hardware", machine, "--machines-per-instance", "16"]);
+            assert!(
+                told["tpot_ms"].as_f64() > Some(0.0) && told["machine"]["name"] == format!("16 x {machine}"),
+                "{told}"
+            );
+        }
+    }
 }
 
 #[test]

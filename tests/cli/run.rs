@@ -32,6 +32,17 @@ fn standard_input_is_a_prompt() {
     assert_eq!(piped.stderr, "", "--quiet says nothing");
 }
 
+/// The built-in model goes by its name everywhere.
+#[test]
+fn the_built_in_model_has_a_name() {
+    let [named, plain] = [&["-m", "lantern"][..], &[]].map(|model| {
+        let asked = run(twostroke(&["run", QUESTION, "--temperature", "0", "-q"]).args(model));
+        assert_eq!((asked.code, asked.stderr.as_str()), (Some(0), ""), "{asked:?}");
+        asked.stdout
+    });
+    assert_eq!(named, plain);
+}
+
 #[test]
 fn what_is_piped_in_stands_below_the_prompt() {
     let prompt_tokens = |prompt: &str, input: &[u8]| {
@@ -52,6 +63,11 @@ fn what_is_piped_in_stands_below_the_prompt() {
 #[test]
 fn json_holds_answer_usage_timings_and_limits() {
     let object = run(&mut twostroke(&["run", QUESTION, "--json", "--seed", "1", "-n", "8"])).json();
+    for phase in ["prefill", "decode"] {
+        for name in ["flops", "bytes", "intensity", "limit_percent", "compute_percent", "memory_percent"] {
+            assert!(object[phase][name].as_f64() > Some(0.0), "{phase}.{name} in {object}");
+        }
+    }
     for name in ["model", "backend", "text", "finish_reason", "bound_by"] {
         assert!(object[name].is_string(), "{name} in {object}");
     }

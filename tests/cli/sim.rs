@@ -63,3 +63,61 @@ fn a_trace_is_replayed_and_drawn() {
     assert!(faster["seconds"].as_f64() < drawn["seconds"].as_f64());
     fs::remove_dir_all(&directory).expect("it was made here");
 }
+
+/// Nobody set a target: nothing was met, and nobody says so.
+#[test]
+fn a_target_that_nobody_set_is_not_met() {
+    let load = ["--rate", "60", "--requests", "300"];
+    let none = report(&load);
+    for name in ["met_ttft", "met_tpot", "met_both", "goodput_requests_per_second"] {
+        assert!(none[name].is_null(), "{name}: {none}");
+    }
+    let text = run(&mut twostroke(&[&["sim"], &load[..]].concat())).stdout;
+    assert!(text.contains("none set: --ttft-slo and --tpot-slo do") && !text.contains("goodput"), "{text}");
+    let one = report(&[&load[..], &["--ttft-slo", "60s"]].concat());
+    assert_eq!((&one["met_ttft"], &one["met_both"]), (&1.0.into(), &1.0.into()), "{one}");
+    assert!(one["met_tpot"].is_null(), "{one}");
+}
+
+/// The same names as `plan -m` and `plan --machine`.
+#[test]
+fn models_and_machines_are_those_of_plan() {
+    let few = ["--requests", "5"];
+    for model in ["7b", "lantern", "Qwen3-30B-A3B", "gpt-oss-20b", "gemma-3-4b"] {
+        for machine in ["--hardware", "--machine"] {
+            let told = report(&[&["-m", model, machine, "H200"], &few[..]].concat());
+            assert_eq!(told["completed"], 5, "{model}: {told}");
+        }
+    }
+    // int8 is twice as fast to multiply there.
+    let ttft = |weights: &str| {
+        let told = report(&[
+            "-m",
+            "llama-3.1-8b",
+            "--weights",
+            weights,
+            "--input-tokens",
+            "8000",
+            "--requests",
+            "5",
+            "--rate",
+            "0.1",
+        ]);
+        told["ttft_seconds"]["mean"].as_f64().expect("a number")
+    };
+    let gain = ttft("bf16") / ttft("int8");
+    assert!(gain > 1.4 && gain < 2.0, "{gain}: attention stays");
+    // The machine at hand has two names.
+    for here in ["here", "this"] {
+        assert_eq!(report(&["-m", "lantern", "--hardware", here, "--requests", "3"])["completed"], 3);
+    }
+}
+
+#[test]
+fn agents_sessions_share_their_beginning() {
+    let load = ["--workload", "sessions", "--turns", "10", "--input-tokens", "700", "--output-tokens", "100"];
+    let more = ["--prefix-tokens", "4000", "--requests", "60", "--pause", "1s", "--length-cv", "0"];
+    let told = report(&[load, more].concat());
+    assert_eq!(told["completed"], 60);
+    assert!(told["prefix_cache"]["hit_share"].as_f64() > Some(0.85), "{told}");
+}

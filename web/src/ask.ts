@@ -36,20 +36,31 @@ export interface Answer {
   moments: number[];
 }
 
-/** Sends `body` to `path` as a stream; `onText` hears each piece of the answer as it comes. Never throws. */
+/** How far a prompt is read, in tokens; `cache` of them had been read before. */
+export interface Progress {
+  total: number;
+  cache: number;
+  processed: number;
+}
+
+/**
+ * Sends `body` to `path` as a stream; `onText` hears each piece of the answer as it comes, `onProgress` each piece of the
+ * prompt that is read before that. Never throws.
+ */
 export async function ask(
   app: App,
   path: string,
   body: Record<string, unknown>,
   signal: AbortSignal | null = null,
   onText: (piece: string, answer: Answer) => void = () => {},
+  onProgress: ((progress: Progress) => void) | null = null,
 ): Promise<Answer> {
   const answer: Answer = { id: "", text: "", finish: "", timings: null, error: "", moments: [] };
   try {
     const response = await app.api(path, {
       method: "POST",
       headers: { "Content-Type": "application/json" },
-      body: JSON.stringify({ ...body, stream: true, timings_detail: true }),
+      body: JSON.stringify({ ...body, stream: true, timings_detail: true, return_progress: onProgress != null }),
       signal,
     });
     if (!response.ok || !response.body) {
@@ -58,7 +69,9 @@ export async function ask(
     }
     for await (const data of events(response.body)) {
       if (data === "[DONE]") break;
-      take(answer, JSON.parse(data), onText);
+      const event = JSON.parse(data);
+      if (event?.prompt_progress) onProgress?.(event.prompt_progress);
+      take(answer, event, onText);
       if (answer.error) break;
     }
     if (!answer.finish && !answer.error) answer.error = "The stream ended before the answer did.";

@@ -115,6 +115,7 @@ export class Feed {
     const info = (await about.json()) as Info;
     if (info.now_ms < this.log.newest - 1000) this.restart();
     this.log.tpotTarget = info.targets.tpot_ms;
+    this.log.late = info.late;
     this.log.wall.hear(info.now_ms, info.now_unix_ms);
     this.limits = info.limits;
     this.onInfo(info);

@@ -40,10 +40,13 @@ export interface Distance {
   steps: number;
 }
 
+const reads = (step: Step): boolean => step.prefill.length > 0;
+const writesOnly = (step: Step): boolean => step.prefill.length === 0 && step.decode.length > 0;
+
 /** Steps that carried prompts, against the operations that the machine can do; `null` without any. */
 export function prefillDistance(steps: Step[], limits: Limits | null): Distance | null {
   return distance(
-    steps.filter((step) => step.prefill.length > 0),
+    steps.filter(reads),
     (step) => step.flops,
     limits?.matrix_flops,
     (step) => step.prefill.reduce((sum, row) => sum + row.len, 0),
@@ -53,11 +56,18 @@ export function prefillDistance(steps: Step[], limits: Limits | null): Distance 
 /** Steps of answers alone, against the bytes that it can read. */
 export function decodeDistance(steps: Step[], limits: Limits | null): Distance | null {
   return distance(
-    steps.filter((step) => step.prefill.length === 0 && step.decode.length > 0),
+    steps.filter(writesOnly),
     (step) => step.bytes,
     limits?.read_bandwidth,
     (step) => step.decode.length,
   );
+}
+
+/** The last that is known of a phase which none of the newest steps shows, and how long ago that was in ms. */
+export function lastKnown(phase: "prefill" | "decode", steps: Step[], busy: number, limits: Limits | null): (Distance & { age: number }) | null {
+  const own = newest(steps.filter(phase === "prefill" ? reads : writesOnly), busy);
+  const known = phase === "prefill" ? prefillDistance(own, limits) : decodeDistance(own, limits);
+  return known && { ...known, age: steps[steps.length - 1]!.end - own[own.length - 1]!.end };
 }
 
 function distance(steps: Step[], amount: (step: Step) => number, limit: number | undefined, tokens: (step: Step) => number): Distance | null {

@@ -8,7 +8,7 @@
 
 import { median } from "./units";
 import { Wall } from "./wall";
-import type { EndedEvent, HistoryEvent, Name, PrefillRow, RequestsEvent, StatsEvent, StepEvent } from "./wire";
+import type { EndedEvent, HistoryEvent, Info, Name, PrefillRow, RequestsEvent, StatsEvent, StepEvent } from "./wire";
 
 /** Steps that are kept; the server keeps as many. */
 const KEPT_STEPS = 4096;
@@ -57,6 +57,9 @@ export interface Pause {
   verdict: string;
 }
 
+/** When a gap is late where there is no target (`Info`). */
+type LateRule = Info["late"];
+
 /** A request, as far as the log saw it. */
 export class Request {
   arrived: number | null = null;
@@ -101,9 +104,9 @@ export class Request {
     return this.ended?.at ?? this.lastPass ?? this.from;
   }
 
-  /** Above this a gap is late: the target for all requests, or twice the usual gap (the rule of the server's ledger). */
-  lateAbove(tpotTarget: number | null): number {
-    return tpotTarget ?? (this.usualGap == null ? Infinity : 2 * this.usualGap);
+  /** Above this a gap is late: the target for all requests, or the server's rule on the usual gap. */
+  lateAbove(tpotTarget: number | null, late: LateRule): number {
+    return tpotTarget ?? (this.usualGap == null ? Infinity : Math.max(late.floor_ms, late.medians * this.usualGap));
   }
 
   /** A token came; returns it. */
@@ -155,6 +158,8 @@ export class Log {
   /** The same for `step` events alone. */
   stepVersion = 0;
   tpotTarget: number | null = null;
+  /** The server's, as soon as it has said it. */
+  late: LateRule = { medians: 2, floor_ms: 20 };
   private laneOf: (Request | undefined)[] = [];
   private seen = 0;
   /** When somebody held the engine last. */
@@ -166,6 +171,7 @@ export class Log {
     const version = this.version + 1;
     const fresh = new Log();
     fresh.tpotTarget = this.tpotTarget;
+    fresh.late = this.late;
     const { wall } = this;
     wall.forget();
     Object.assign(this, fresh, { version, stepVersion: this.stepVersion + 1, wall });
@@ -212,7 +218,7 @@ export class Log {
   }
 
   private came(request: Request, answer: number, step: Step): void {
-    const limit = request.lateAbove(this.tpotTarget);
+    const limit = request.lateAbove(this.tpotTarget, this.late);
     const token = request.token(answer, step.end, step.id);
     if (token.gap == null) return;
     token.held = token.at - token.gap <= this.heldTo && token.at >= this.heldFrom;

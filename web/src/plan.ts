@@ -34,7 +34,8 @@ export interface Plan {
   tpot_ms: number;
   total_ms: number;
   tokens_per_second: number;
-  floors: { ttft_ms: number; tpot_ms: number };
+  /** Attention, keys and values included; `weights_`: the weights' part alone, of one request. */
+  floors: { ttft_ms: number; tpot_ms: number; weights_ttft_ms: number; weights_tpot_ms: number };
   memory: {
     total: number | null;
     weights: number;

@@ -2,7 +2,7 @@
 // was said is still there after a reload. It is kept in the tab's session storage: another tab, or tomorrow, begins anew.
 
 import type { App } from "./app";
-import { type Answer, ask } from "./ask";
+import { type Answer, ask, type Progress } from "./ask";
 import { dropFrame, wantFrame } from "./frames";
 
 export interface Turn {
@@ -12,8 +12,8 @@ export interface Turn {
   answer: Answer | null;
 }
 
-/** `text`: the last turn has grown; `turns`: anything else. */
-export type Change = "text" | "turns";
+/** `text`: the last turn has grown; `progress`: more of its prompt is read; `turns`: anything else. */
+export type Change = "text" | "progress" | "turns";
 
 const NAME = "twostroke-chat";
 /** Text of a conversation that is kept; more than that, and its beginning is forgotten by a reload. */
@@ -23,6 +23,8 @@ export class Talk {
   turns: Turn[] = [];
   /** When the pieces of the newest answer came. */
   moments: number[] = [];
+  /** How far the prompt of the newest answer is read, before the answer begins. */
+  progress: Progress | null = null;
   private abort: AbortController | null = null;
   private isLeaving = false;
   private listeners = new Set<(change: Change) => void>();
@@ -79,12 +81,19 @@ export class Talk {
     this.changed();
     // Tokens may come by the thousand a second: they are told once a frame.
     const tell = (): void => this.tell("text");
-    const answer = await ask(app, "/v1/chat/completions", { ...body, messages }, abort.signal, (piece, answer) => {
+    const onText = (piece: string, answer: Answer): void => {
       this.moments = answer.moments;
+      this.progress = null;
       turn.content += piece;
       wantFrame(tell);
-    });
+    };
+    const onProgress = (progress: Progress): void => {
+      this.progress = progress;
+      this.tell("progress");
+    };
+    const answer = await ask(app, "/v1/chat/completions", { ...body, messages }, abort.signal, onText, onProgress);
     dropFrame(tell);
+    this.progress = null;
     turn.answer = answer;
     // Another may have been begun: this one was stopped by a new conversation.
     if (this.abort === abort) this.abort = null;

@@ -20,6 +20,8 @@ export interface Info {
   max_num_seqs: number;
   max_num_batched_tokens: number;
   targets: { ttft_ms: number | null; tpot_ms: number | null };
+  /** Without a target a gap is late above so many medians of its answer's gaps, and above the floor. */
+  late: { medians: number; floor_ms: number };
   limits: Limits | null;
   pause_allowed: boolean;
   now_ms: number;
@@ -138,6 +140,8 @@ export interface StatsEvent {
   total_blocks: number;
   kv_seconds_to_full: number | null;
   prefill_backlog_ms: number;
+  /** Age of the request that has waited longest for its first token; 0 where nobody waits. */
+  oldest_waiting_ms: number;
   steps: number;
   prefill_tokens: number;
   decode_tokens: number;
@@ -148,6 +152,7 @@ export interface StatsEvent {
   paused: boolean;
   /** They rise with what steps reach. */
   limits: Pick<Limits, "read_bandwidth" | "matrix_flops"> | null;
+  /** Who still waits counts with his age. */
   ttft_p50_ms: number | null;
   ttft_p99_ms: number | null;
   itl_p50_ms: number | null;

@@ -182,7 +182,7 @@ test("hostile presets and plans stay text", async (context) => {
     tpot_ms: 1,
     total_ms: 2,
     tokens_per_second: 1,
-    floors: { ttft_ms: 1, tpot_ms: 1 },
+    floors: { ttft_ms: 1, tpot_ms: 1, weights_ttft_ms: 1, weights_tpot_ms: 1 },
     memory: { total: 1, weights: 1, kv_per_token: 1, kv_per_request: 1, activations: 0, reserved: 0, left: 0, requests: 1 },
     prefill: profile,
     decode: profile,

@@ -8,6 +8,7 @@ test("the example of an idle engine, its figures, and its row in the table", asy
   const server = await context.server("--max-num-seqs", "16");
   const page = await context.open(server, "/#/live");
   await page.getByText("No request yet.").waitFor();
+  await page.getByText("A lane holds one request at a time.").waitFor();
   await page.getByRole("button", { name: "Send an example" }).first().click();
   await page.locator("summary", { hasText: "table" }).click();
   const row = page.getByRole("region", { name: "Requests" }).locator("tbody tr").first();

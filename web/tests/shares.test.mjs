@@ -180,6 +180,10 @@ test("six charts without a hole, each line with its newest figure, one scale eac
     const columns = new Set(boxes).size;
     assert.ok(boxes.length === 6 && 6 % columns === 0, `${width}: ${boxes.length} charts in ${columns} columns`);
     assert.deepEqual((await page.locator(".u-legend .u-series:not(:first-child) .u-value").allTextContents()).filter((text) => text === ""), []);
+    // A line's mark is a piece of it: where two have one colour, one is dashed.
+    const marks = await page.locator(".u-legend tr:not(:first-child)").evaluateAll((rows) => rows.map((row) => [row.querySelector(".u-label").textContent, getComputedStyle(row.querySelector(".u-marker")).borderTopStyle]));
+    assert.deepEqual(marks.filter(([label]) => label === "p99").map(([, style]) => style), ["dashed", "dashed"]);
+    assert.ok(marks.filter(([label]) => label === "median").every(([, style]) => style === "solid"));
     await page.close();
   }
 });

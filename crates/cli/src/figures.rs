@@ -10,7 +10,7 @@ use kernels::room::Limit;
 use kernels::threads::{Pool, ThreadError};
 use kernels::{Arithmetic, Isa};
 pub(crate) use plan::units::{bandwidth, bytes, duration, operations, percent, rate, rounded};
-pub(crate) use roofline::{Bound, Demands, LimitShares, Peaks, peak};
+pub(crate) use roofline::{Bound, Demands, LimitShares, PassWork, Peaks, peak};
 use serde_json::{Value, json};
 
 use crate::failure::Failure;
@@ -117,10 +117,10 @@ pub(crate) fn limits_json(limits: &Limits) -> Value {
     })
 }
 
-/// What bounds reading weights of so many bytes: `45.5 GB/s`, `78.3 GB/s from cache`.
+/// What bounds reading weights of so many bytes: `45.5 GB/s read`, `78.3 GB/s read from cache`.
 pub(crate) fn read_limit(limits: &Limits, weight_bytes: usize) -> String {
     let from = if limits.holds(weight_bytes) { " from cache" } else { "" };
-    format!("{}{from}", bandwidth(limits.bandwidth_for(weight_bytes)))
+    format!("{} read{from}", bandwidth(limits.bandwidth_for(weight_bytes)))
 }
 
 /// What stands behind figures whose limits may not be so: `; not sure: ...`, or nothing.
@@ -133,6 +133,7 @@ pub(crate) fn not_sure(doubt: Option<Doubt>) -> String {
 pub(crate) struct Phase {
     pub(crate) tokens: usize,
     pub(crate) seconds: f64,
+    pub(crate) work: PassWork,
     pub(crate) shares: LimitShares,
 }
 
@@ -146,6 +147,9 @@ impl Phase {
             "tokens": self.tokens,
             "ms": rounded(self.seconds * 1e3),
             "tok_s": rounded(self.rate()),
+            "flops": self.work.flops().round(),
+            "bytes": self.work.bytes.round(),
+            "intensity": rounded(self.work.intensity()),
             "limit_percent": rounded(self.shares.of_limit() * 100.0),
             "compute_percent": rounded(self.shares.compute * 100.0),
             "memory_percent": rounded(self.shares.memory * 100.0),
@@ -200,7 +204,7 @@ mod tests {
     use super::*;
 
     fn phase(tokens: usize, seconds: f64, compute: f64, memory: f64) -> Phase {
-        Phase { tokens, seconds, shares: LimitShares { compute, memory } }
+        Phase { tokens, seconds, work: PassWork::default(), shares: LimitShares { compute, memory } }
     }
 
     #[test]

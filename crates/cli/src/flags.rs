@@ -75,8 +75,9 @@ pub(crate) enum Command {
     /// Load any OpenAI-compatible server and measure TTFT, TPOT, ITL, rates and goodput from the outside.
     ///
     /// Options, result block and JSON fields are those of `vllm bench serve`. TPOT is (end-to-end latency - TTFT) /
-    /// (output tokens - 1). A gap above twice the median of its answer is a stall; a server that keeps timelines, as
-    /// this one does, is asked whose prompts took that time. Ctrl-C ends the run and reports what was answered.
+    /// (output tokens - 1). A gap above twice the median of its answer and above 20 ms is a stall; a server that keeps
+    /// timelines, as this one does, is asked whose prompts took that time. Ctrl-C ends the run and reports what was
+    /// answered.
     BenchServe(Box<BenchServeFlags>),
     /// Measure what weights and KV cache cost in quality, against float32, on a text of yours or on one in the binary.
     ///

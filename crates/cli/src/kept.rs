@@ -153,6 +153,7 @@ impl Measured {
             }
         }
         limits.certainty = certainty;
+        limits.cache_bandwidth = limits.cache_bandwidth.max(limits.read_bandwidth);
         limits.fastest_int8_ops = limits.fastest_int8_ops.max(limits.int8_ops);
         limits.fastest_bf16_flops = limits.fastest_bf16_flops.max(limits.bf16_flops);
         limits

@@ -18,6 +18,7 @@ mod keys;
 mod log;
 mod models;
 mod narrower;
+mod shapes;
 mod signals;
 
 use std::process::ExitCode;

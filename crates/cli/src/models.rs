@@ -1,6 +1,6 @@
 //! Models for the verbs: what [`launch`] resolves, with progress bars for people and failures in the words of flags.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use checkpoint::{Checkpoint, LoadError};
 use engine::{Engine, StartError, Starting};
@@ -9,7 +9,7 @@ use kernels::CpuError;
 use kernels::room::{Limit, Room, room};
 use kernels::threads::ThreadError;
 pub(crate) use launch::{Chosen, is_hub_id};
-use launch::{ModelSettings, OpenError, SHIPPED_NAME, Settings};
+use launch::{ModelSettings, OpenError, Settings};
 
 use crate::console::{Progress, note};
 use crate::environment;
@@ -40,11 +40,6 @@ pub(crate) fn open_for(flag: &str, name: &str) -> Result<Checkpoint, Failure> {
         }
         _ => Failure::usage(format!("{flag}: {error}")),
     })
-}
-
-/// As [`open`], where the built-in model goes by its name.
-pub(crate) fn named(name: &str) -> Result<Checkpoint, Failure> {
-    open(Some(name).filter(|&name| name != SHIPPED_NAME || Path::new(name).exists()))
 }
 
 /// What `--weights` asks for; auto looks at the checkpoint and at the free memory, and says so where that is not bf16.

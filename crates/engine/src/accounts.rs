@@ -148,6 +148,17 @@ impl Accounts {
         self.open.keys().copied().collect()
     }
 
+    /// Open requests, as they were after the last step: when each came, and its first token, if it has one.
+    pub(crate) fn first_tokens(&self) -> impl Iterator<Item = (Nanos, Option<Nanos>)> {
+        let accounts = self.open.keys().filter_map(|&id| self.ledger.of(id));
+        accounts.map(|account| (account.arrived, account.first_token))
+    }
+
+    /// When the request came that has waited longest for its first token; `None` where nobody does.
+    pub(crate) fn oldest_waiting(&self) -> Option<Nanos> {
+        self.first_tokens().filter(|(_, first)| first.is_none()).map(|(arrived, _)| arrived).min()
+    }
+
     /// An open account as it was after the last step.
     pub(crate) fn of(&self, id: RequestId) -> Option<&Account> {
         self.ledger.of(id)

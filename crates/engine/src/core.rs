@@ -9,6 +9,7 @@ mod compute;
 mod deliver;
 mod flight;
 mod machine;
+mod progress;
 mod show;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -32,6 +33,7 @@ use crate::verify::{Notes, SpotChecks};
 use crate::waiting::Ticket;
 use flight::Flight;
 use machine::Machine;
+use progress::Heard;
 
 /// How a request came.
 #[derive(Debug)]
@@ -54,6 +56,8 @@ struct Active {
     scores: Option<u32>,
     prompt_logprobs: Vec<Option<TokenLogprob>>,
     ticket: Option<Ticket>,
+    /// What its client knows of its prompt, if it wants to know.
+    heard: Option<Heard>,
 }
 
 /// One of a request's answers.
@@ -165,7 +169,9 @@ impl EngineCore {
         let Arrived { held, ticket, .. } = arrived;
         self.journal.take(Fact::Admitted { request, validated: Box::new(validated.clone()), now, held });
         let scores = validated.prompt_logprobs;
-        let active = Active { request: validated, seed, outputs, answers, scores, prompt_logprobs: Vec::new(), ticket };
+        let heard = validated.progress.then(Heard::default);
+        let prompt_logprobs = Vec::new();
+        let active = Active { request: validated, seed, outputs, answers, scores, prompt_logprobs, ticket, heard };
         self.active.insert(id, active);
         self.write();
         Ok(())
@@ -276,6 +282,7 @@ impl EngineCore {
             }
         }
         tell_preempted(&record);
+        self.tell_progress(&record, now);
         let records = self.journal.records();
         let tokens = self.output.rows.iter().filter(|_| records).map(|row| row.token).collect();
         self.journal.take(Fact::Step { record, tokens, failed: self.output.failed.clone() });

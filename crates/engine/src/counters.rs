@@ -8,6 +8,7 @@ use crate::accounts::{Closed, Ending};
 use crate::door::ServiceClass;
 use crate::output::Timings;
 use crate::verify::SpotChecked;
+use crate::work::PhaseWork;
 
 /// What the scheduler holds at a moment.
 #[derive(Clone, Copy, Debug)]
@@ -172,6 +173,10 @@ pub struct Stats {
     pub stolen_seconds: [f64; 2],
     /// Seconds in which somebody held the engine: no part of any other time.
     pub held_seconds: f64,
+    /// What steps asked of the machine: prefill, decode.
+    pub work: [PhaseWork; 2],
+    /// Age of the request that has waited longest for its first token and still does; 0 where nobody waits.
+    pub oldest_waiting_seconds: f64,
     /// Waiting of clients for tokens that came, by owner.
     pub owners: Totals,
     /// What the cost model said of steps of decode alone, of prefill alone, and of both.
@@ -228,6 +233,8 @@ impl Default for Stats {
             stolen_seconds: [0.0; 2],
             held_seconds: 0.0,
             spot_checks: SpotChecked::default(),
+            work: Default::default(),
+            oldest_waiting_seconds: 0.0,
             owners: Totals::default(),
             predictions: Default::default(),
             targets_met: [[0; 3]; 3],

@@ -122,6 +122,8 @@ pub struct RawRequest {
     pub now: Option<i64>,
     /// Note what receipts of its answers are made of ([`Output::Noted`](crate::Output::Noted)).
     pub receipt: bool,
+    /// Whether the stream tells how far the prompt is read ([`Output::Progress`](crate::Output::Progress)).
+    pub progress: bool,
 }
 
 impl RawRequest {
@@ -157,6 +159,7 @@ impl RawRequest {
             may_be_urgent: true,
             now: None,
             receipt: false,
+            progress: false,
         }
     }
 }
@@ -200,6 +203,9 @@ pub struct ValidatedRequest {
     pub(crate) targets: Targets,
     pub(crate) class: ServiceClass,
     pub(crate) receipt: bool,
+    /// Its client wants to hear how far its prompt is read. Nothing that is computed depends on it, so no recording
+    /// has it.
+    pub(crate) progress: bool,
 }
 
 impl ValidatedRequest {
@@ -321,6 +327,7 @@ pub(crate) fn validate(
         targets,
         class,
         receipt: raw.receipt,
+        progress: raw.progress,
     })
 }
 

@@ -9,6 +9,7 @@
 //!                                            --> minutes    the last of them, second by second (history.rs)
 //!                                            --> fill       when the cache will be full
 //!                                            --> turnover   how often a request ends
+//!                                            --> worked     what steps asked of the machine, by phase
 //! ```
 //!
 //! The core makes one call per fact and knows none of the views; a view sees facts and closed accounts, and never the
@@ -29,6 +30,7 @@ use crate::past::PastLog;
 use crate::recent::Recent;
 use crate::recording::{Line, Tape};
 use crate::turnover::Turnover;
+use crate::work::Worked;
 use crate::yardstick::Yardstick;
 
 /// Something that happened to the engine. Times are the engine's.
@@ -161,6 +163,7 @@ pub(crate) struct Log {
     pub(crate) minutes: History,
     pub(crate) fill: Fill,
     pub(crate) turnover: Turnover,
+    pub(crate) worked: Worked,
     /// What the machine can do; `None` where nobody measured it.
     pub(crate) yardstick: Option<Yardstick>,
     /// What steps cost; likewise.
@@ -178,6 +181,7 @@ impl Log {
             minutes: History::default(),
             fill: Fill::default(),
             turnover: Turnover::default(),
+            worked: Worked::default(),
             yardstick: None,
             upkeep: None,
         }
@@ -209,6 +213,7 @@ impl Log {
                     recent.news(news);
                 });
                 counters.step(&record);
+                self.worked.step(&record);
                 if let Some(yardstick) = &mut self.yardstick {
                     yardstick.step(&record);
                 }

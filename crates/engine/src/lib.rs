@@ -50,6 +50,7 @@ mod verify;
 mod waiting;
 mod wall;
 mod watch;
+mod work;
 mod yardstick;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -78,7 +79,7 @@ pub use kernels::{Arithmetic, Certainty, DeviceInfo, DeviceLimits, Isa, KvDtype,
 pub use ledger;
 pub use live::{InScene, KvMap, LoggedStep, Percentiles, Place, Scene};
 pub use memory::available_bytes as available_memory;
-pub use output::{Outlet, Output, RequestError, Timings, TokenLogprob, Usage};
+pub use output::{Outlet, Output, PromptProgress, RequestError, Timings, TokenLogprob, Usage};
 pub use receipt;
 pub use recent::{End, Ended};
 pub use scheduler::{FinishReason, RequestId};
@@ -92,6 +93,7 @@ pub use tiers::Store;
 pub use tiers::SwapDisk;
 pub use verify::{Origin, OriginError, SpotChecked, Verifier, VerifyError};
 pub use wall::UnixNanos;
+pub use work::PhaseWork;
 
 use crate::clock::Clock;
 use crate::command::{Command, Hold};
@@ -367,6 +369,9 @@ impl Engine {
         let mut stats = log.counters.clone();
         stats.held_seconds = held.as_secs_f64();
         stats.owners = *log.accounts.totals();
+        stats.work = log.worked.phases;
+        let oldest = log.accounts.oldest_waiting();
+        stats.oldest_waiting_seconds = oldest.map_or(0.0, |arrived| now.since(arrived).as_secs_f64());
         stats.kv_seconds_to_full = log.fill.seconds_to_full(now, self.0.model.num_blocks);
         drop(log);
         stats.prefill_backlog_seconds = self.0.shared.forecast().backlog().as_secs_f64();

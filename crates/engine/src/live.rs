@@ -103,6 +103,20 @@ pub struct Place {
     pub end: u64,
 }
 
+/// Times to first token of requests that are over, with those that are open: one that has its token counts with what it
+/// waited, and one that waits with its age, as soon as that is above the median. (Before that it says nothing: who has
+/// just come is not fast.) So a queue shows while it grows, and not when it is served.
+pub(crate) fn with_those_who_wait(over: Vec<f32>, open: &[(Nanos, Option<Nanos>)], now: Nanos) -> Vec<f32> {
+    let mut seconds = over;
+    let waited = |until: Nanos, arrived: Nanos| until.since(arrived).as_secs_f64() as f32;
+    seconds.extend(open.iter().filter_map(|&(arrived, first)| Some(waited(first?, arrived))));
+    let mut known: Vec<f64> = seconds.iter().map(|&seconds| f64::from(seconds)).collect();
+    let median = figures::median(&mut known).unwrap_or_default() as f32;
+    let ages = open.iter().filter(|(_, first)| first.is_none()).map(|&(arrived, _)| waited(now, arrived));
+    seconds.extend(ages.filter(|&age| age > median));
+    seconds
+}
+
 /// Of seconds.
 pub(crate) fn percentiles(mut seconds: Vec<f32>) -> Option<Percentiles> {
     seconds.sort_unstable_by(f32::total_cmp);
@@ -125,6 +139,26 @@ mod tests {
         }
         let Percentiles { p50, p99 } = percentiles(recent.values()).expect("there are some");
         assert!((p50 - 2.5).abs() < 1e-3 && (p99 - 3.97).abs() < 1e-3, "{p50} {p99}");
+    }
+
+    #[test]
+    fn who_waits_counts_with_his_age() {
+        let second = 1_000_000_000;
+        let over = vec![0.1; 10];
+        let at = |arrived: u64, first: Option<u64>| (Nanos(arrived * second), first.map(|first| Nanos(first * second)));
+        let now = Nanos(100 * second);
+        assert_eq!(with_those_who_wait(over.clone(), &[], now), over);
+        // One came now, one has its token after 3 s, 33 have waited for 9 s.
+        let mut open = vec![at(100, None), at(90, Some(93))];
+        open.extend((0..33).map(|_| at(91, None)));
+        let all = with_those_who_wait(over, &open, now);
+        assert_eq!(all.len(), 10 + 1 + 33);
+        let Percentiles { p50, p99 } = percentiles(all).expect("there are some");
+        assert_eq!((p50, p99), (9000.0, 9000.0));
+        // Before anybody has a token, the ages are all there is.
+        let ages = with_those_who_wait(Vec::new(), &[at(98, None), at(99, None)], now);
+        assert_eq!(percentiles(ages).map(|p| p.p50), Some(1500.0));
+        assert_eq!(percentiles(with_those_who_wait(Vec::new(), &[], now)), None);
     }
 
     #[test]

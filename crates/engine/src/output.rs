@@ -130,11 +130,27 @@ pub enum RequestError {
     ShuttingDown,
 }
 
+/// How far a prompt is read.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PromptProgress {
+    /// Its tokens.
+    pub total: usize,
+    /// Those that the prefix cache had when it began.
+    pub cached: usize,
+    /// Those that are in the cache now, `cached` among them: it grows, up to `total`.
+    pub processed: usize,
+    /// Milliseconds since its first rows were planned; the queue is no part of it.
+    pub ms: f64,
+}
+
 /// One piece of a request's outcome, in order.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Output {
     /// The prompt's log probabilities, one entry per prompt token; `None` for the first. Sent before any token.
     PromptLogprobs(Vec<Option<TokenLogprob>>),
+    /// How far the prompt is read, to whoever asked (`RawRequest::progress`): once when it begins, then after each step
+    /// that read some of it. Sent before any token.
+    Progress(PromptProgress),
     /// One generated token.
     Token {
         /// Which answer.

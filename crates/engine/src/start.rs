@@ -31,6 +31,7 @@ use crate::thread::{Shared, run};
 use crate::tiers::{Store, SwapDisk, Tiers, open_unnamed};
 use crate::verify::{Origin, SpotChecks, SpotCounts, SpotRoom};
 use crate::waiting::{Counted, Waiting};
+use crate::work::Worked;
 use crate::yardstick::Yardstick;
 use crate::{Engine, Inner, ModelInfo, memory};
 
@@ -343,7 +344,7 @@ impl Engine {
     ) -> Result<Engine, StartError> {
         let clock = Clock::start();
         let targets = Arc::new(LiveTargets::new(model.targets));
-        let mut log = Log::new(options.block_size);
+        let mut log = Log { worked: Worked::of(model.demands()), ..Log::new(options.block_size) };
         log.yardstick = options.limits.map(|limits| Yardstick::new(model.demands(), limits));
         log.upkeep = model.calibrated.as_ref().map(|calibrated| {
             let (len, blocks) = (model.max_model_len, model.num_blocks);

@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError};
 
 use crate::command::Command;
 use crate::history::Second;
-use crate::live::{KvMap, LoggedStep, Percentiles, Place, Scene, percentiles};
+use crate::live::{KvMap, LoggedStep, Percentiles, Place, Scene, percentiles, with_those_who_wait};
 use crate::recent::Ended;
 use crate::serve::Watching;
 use crate::{Engine, Inner};
@@ -74,8 +74,9 @@ impl Watching for Watch {
 
     fn percentiles(&self) -> [Option<Percentiles>; 2] {
         let log = self.engine.log.lock().unwrap_or_else(PoisonError::into_inner);
-        let recent = [log.recent.ttfts.values(), log.recent.gaps.values()];
+        let (ttfts, gaps) = (log.recent.ttfts.values(), log.recent.gaps.values());
+        let open: Vec<_> = log.accounts.first_tokens().collect();
         drop(log);
-        recent.map(percentiles)
+        [percentiles(with_those_who_wait(ttfts, &open, self.engine.clock.now())), percentiles(gaps)]
     }
 }

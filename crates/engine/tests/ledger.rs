@@ -111,9 +111,10 @@ fn a_stream_names_the_long_prompt_that_delayed_it() {
     assert_eq!(named, [long_id]);
     let cost = engine.timeline(long_id).expect("it is remembered").account.bill.cost;
     assert_eq!(cost.prefill_in_gaps, outcome.timings.bill.gaps.of(Owner::OtherPrefill), "seen from both sides");
-    let late = engine.timeline(id).expect("it is remembered").account.late_gaps();
+    // Late or not: that is a question of how fast this machine is.
+    let gaps = engine.timeline(id).expect("it is remembered").account.longest_gaps;
     let blamed = |gap: &Gap| gap.others.entries().any(|(id, _)| id == long_id);
-    assert!(late.iter().any(blamed), "a late token names it: {late:?}");
+    assert!(gaps.iter().any(blamed), "a gap names it: {gaps:?}");
 }
 
 #[test]

@@ -230,3 +230,59 @@ fn a_request_that_could_never_fit_the_cache_is_refused() {
 fn chat(messages: Vec<engine::ChatMessage>) -> RawRequest {
     RawRequest::new(Prompt::Chat { messages, template_kwargs: serde_json::Map::new(), add_generation_prompt: true })
 }
+
+/// What the steps asked of the machine is counted by phase, and adds up to what the requests did.
+#[test]
+fn the_phases_work_is_counted() {
+    let engine = start(&options());
+    let demands = engine.model().demands();
+    assert_eq!(engine.stats().work, [engine::PhaseWork::default(); 2]);
+    let outcome = ask(&engine, greedy("Once upon a time", 20));
+    let (prompt, answer) = (outcome.usage.prompt_tokens, outcome.usage.completion_tokens);
+    let [prefill, decode] = engine.stats().work;
+    let close = |got: f64, wanted: f64| assert!((got / wanted - 1.0).abs() < 1e-9, "{got} is not {wanted}");
+    let read = demands.prefill(0, prompt, prompt);
+    close(prefill.total.flops(), read.flops());
+    close(prefill.total.bytes, read.bytes);
+    // Rows at positions prompt .. prompt + answer - 2: each sees itself and what is before it.
+    let steps = answer - 1;
+    let keys: usize = (prompt + 1..prompt + answer).sum();
+    let written = demands.decode(steps, steps, keys as f64);
+    close(decode.total.flops(), written.flops());
+    close(decode.total.bytes, written.bytes);
+    // Nothing is forgotten within a second.
+    assert!(prefill.recent_seconds > 0.0 && decode.last > prefill.last, "{prefill:?} {decode:?}");
+    assert!(decode.recent.bytes > 0.5 * decode.total.bytes && decode.recent.bytes <= decode.total.bytes);
+    assert_eq!(engine.stats().oldest_waiting_seconds, 0.0);
+}
+
+/// A prompt's progress is told to whoever asks, chunk by chunk, and to nobody else.
+#[test]
+fn a_prompt_says_how_far_it_is_read() {
+    let engine = start(&EngineOptions { max_num_batched_tokens: 64, ..options() });
+    let told = |progress: bool| {
+        let raw = RawRequest { progress, ..greedy(&"The fox looked at the lantern. ".repeat(40), 3) };
+        let mut stream = engine.submit(engine.validate(raw).expect("valid")).expect("room");
+        let (mut told, mut tokens) = (Vec::new(), Vec::new());
+        while let Some(output) = stream.blocking_recv() {
+            match output {
+                Output::Progress(progress) => {
+                    assert!(tokens.is_empty(), "before any token");
+                    told.push(progress);
+                }
+                Output::Token { token, .. } => tokens.push(token),
+                _ => {}
+            }
+        }
+        (told, tokens, stream.prompt().len())
+    };
+    let (silent, same, _) = told(false);
+    assert!(silent.is_empty());
+    // What was read for the first is in the cache for the second.
+    let (told, tokens, total) = told(true);
+    assert_eq!(tokens, same);
+    let (first, last) = (told[0], told[told.len() - 1]);
+    assert!(first.cached > 0 && (first.processed, first.ms) == (first.cached, 0.0), "{told:?}");
+    assert_eq!((last.processed, last.total), (total, total));
+    assert!(told.is_sorted_by(|a, b| a.processed < b.processed && a.ms <= b.ms), "{told:?}");
+}

@@ -1,6 +1,8 @@
 //! From a name to a checkpoint: the built-in model, a directory, a GGUF file, or a hub id through the Hugging Face
 //! cache.
 
+use std::path::Path;
+
 use checkpoint::{Checkpoint, LoadError, Source};
 use hub::{DownloadProgress, HubEnv, HubError};
 
@@ -33,14 +35,15 @@ pub fn shipped() -> Result<Checkpoint, LoadError> {
     Checkpoint::open(Source::Embedded { name: SHIPPED_NAME, files: SHIPPED_FILES })
 }
 
-/// What `name` names; `None` is the built-in model. A hub id that is not in the cache is downloaded, unless `hub` says
+/// What `name` names; `None` is the built-in model, and so is its name where no file is called so. A hub id that is not in the cache is downloaded, unless `hub` says
 /// offline. `progress` hears of each file.
 pub fn open(
     name: Option<&str>,
     hub: &HubEnv,
     progress: &mut dyn FnMut(DownloadProgress<'_>),
 ) -> Result<Checkpoint, OpenError> {
-    let Some(name) = name else { return Ok(shipped()?) };
+    let is_shipped = |name: &str| name == SHIPPED_NAME && !Path::new(name).exists();
+    let Some(name) = name.filter(|name| !is_shipped(name)) else { return Ok(shipped()?) };
     let path = hub::resolve(name, hub, progress)?;
     Ok(Checkpoint::open(Source::at(path))?)
 }
@@ -75,5 +78,7 @@ mod tests {
         for (file, _) in SHIPPED_FILES {
             assert!(checkpoint.has(file), "{file}");
         }
+        let named = open(Some(SHIPPED_NAME), &HubEnv::default(), &mut |_| panic!("nothing is downloaded"));
+        assert_eq!(named.expect("its name is enough").name(), SHIPPED_NAME);
     }
 }

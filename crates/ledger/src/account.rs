@@ -372,16 +372,27 @@ pub struct AnswerTimes {
     pub reason: Option<FinishReason>,
 }
 
+/// Without a target a gap is late if it is longer than so many median gaps of its answer...
+pub const LATE_MEDIANS: u64 = 2;
+/// ... and longer than this. A person sees no gap that is shorter than one picture of a film, and where a token takes
+/// half a millisecond twice of that is noise of the machine.
+pub const LATE_FLOOR: Nanos = Nanos(20_000_000);
+
+/// Above this a gap between two tokens is late: the target, or, without one, [`LATE_MEDIANS`] times the `median` gap of
+/// its answer, and at least [`LATE_FLOOR`]. The one definition of a stall, for timelines, spans, load tests and pages.
+pub fn late_above(target: Option<Nanos>, median: Nanos) -> Nanos {
+    target.unwrap_or(LATE_FLOOR.max(Nanos(median.0.saturating_mul(LATE_MEDIANS))))
+}
+
 /// Longest gaps kept with their owners.
 const MOST_GAPS: usize = 32;
 /// Waits kept.
 const MOST_WAITS: usize = 64;
 
 impl Account {
-    /// The gaps that are late: above the request's target, or, without one, above twice the median of its gaps; of the
-    /// longest kept, in order of time.
+    /// The gaps that are late ([`late_above`]), of the longest kept, in order of time.
     pub fn late_gaps(&self) -> Vec<Gap> {
-        let limit = self.targets.tpot.unwrap_or(Nanos(self.median_gap().0 * 2));
+        let limit = late_above(self.targets.tpot, self.median_gap());
         let late = self.longest_gaps.iter().filter(|gap| gap.shares.total() > limit);
         let mut late: Vec<Gap> = late.copied().collect();
         late.sort_unstable_by_key(|gap| (gap.at, gap.answer));

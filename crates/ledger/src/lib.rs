@@ -38,9 +38,12 @@ mod prices;
 mod tally;
 mod waits;
 
-pub use account::{Account, AnswerTimes, Bill, Cost, Gap, Named, Owner, Shares, Visit, Wait};
+pub use account::{
+    Account, AnswerTimes, Bill, Cost, Gap, LATE_FLOOR, LATE_MEDIANS, Named, Owner, Shares, Visit, Wait, late_above,
+};
 pub use parts::{Parts, parts};
 pub use prices::ROWS_OF_A_PASS;
+pub use scheduler::Nanos;
 
 use alloc::collections::BTreeMap;
 use alloc::vec;
@@ -51,7 +54,7 @@ use account::{Clocks, Meter};
 use booking::{DecodeInGaps, name_decode};
 use owed::Debts;
 use prices::{Price, Prices};
-use scheduler::{Blocked, CostModel, FinishReason, Nanos, Preempted, Request, RequestId, StepRecord, Work};
+use scheduler::{Blocked, CostModel, FinishReason, Preempted, Request, RequestId, StepRecord, Work};
 use tally::Tally;
 use waits::{Waits, rowless};
 

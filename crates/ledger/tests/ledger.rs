@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ledger::{Account, Cost, Ledger, Owner, Shares, parts};
+use ledger::{Account, Cost, Ledger, Owner, Shares, late_above, parts};
 use scheduler::cost::{Knot, Terms};
 use scheduler::{
     CostModel, Event, Limits, Nanos, Priority, Request, RequestId, RowOutput, Scheduler, Step, StepOutput, StepRecord,
@@ -352,6 +352,22 @@ fn a_late_token_names_the_prompt_that_delayed_it() {
     assert_eq!(ttft, [("own_prefill", 40_000), ("decode", 100)]);
     assert_eq!(account.bill.cost.prefill_in_gaps.0 / 1000, 30_100);
     assert_eq!(account.tenant, 9);
+}
+
+#[test]
+fn a_gap_is_late_above_the_target_or_twice_the_median_and_twenty_milliseconds() {
+    let micros = |micros: u64| Nanos(micros * 1000);
+    // (target, median, what is late above)
+    let cases = [
+        (None, micros(450), micros(20_000)),
+        (None, micros(10_000), micros(20_000)),
+        (None, micros(35_000), micros(70_000)),
+        (Some(micros(5_000)), micros(450), micros(5_000)),
+        (Some(micros(90_000)), micros(10_000), micros(90_000)),
+    ];
+    for (target, median, limit) in cases {
+        assert_eq!(late_above(target, median), limit, "{target:?} {median:?}");
+    }
 }
 
 #[test]

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use http_body_util::BodyExt;
+use serde::Deserialize;
 use serde_json::Value;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -16,6 +17,7 @@ use tokio::time::{sleep_until, timeout};
 
 use crate::events::{LONGEST_LINE, Lines, Tokens, complaint};
 use crate::plan::PlannedRequest;
+use crate::sessions::{Agenda, Said, Turn};
 use crate::target::{Connection, Target, TargetError, chain, patiently};
 
 /// A server that takes longer for eight tokens has no place for a load.
@@ -44,8 +46,27 @@ pub struct RequestOutcome {
     pub output_tokens: usize,
     /// The answer's name at the server.
     pub id: String,
+    /// Which turn of its conversation it was, from 0.
+    pub turn: usize,
+    /// What prefill and decode cost, where the server says so.
+    pub phases: [Option<PhaseFigures>; 2],
     /// Why there is no answer; the times are then meaningless.
     pub error: Option<String>,
+}
+
+/// What a phase of an answer cost, by the server's own account (`timings.prefill`, `timings.decode`).
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct PhaseFigures {
+    /// Operations.
+    pub flops: f64,
+    /// Bytes read.
+    pub bytes: f64,
+    /// Share of the machine's limit, in percent; `None` where the server does not know its limits.
+    #[serde(default)]
+    pub limit_percent: Option<f64>,
+    /// What bound it.
+    #[serde(default)]
+    pub bound_by: Option<String>,
 }
 
 impl RequestOutcome {
@@ -80,7 +101,7 @@ pub async fn timeline(target: &Target, id: &str) -> Option<Value> {
 /// One request before the run: whether the server answers at all, and as expected.
 pub async fn probe(target: &Target, ask: &PlannedRequest) -> Result<RequestOutcome, TargetError> {
     let outcome = timeout(PROBE_LIMIT, answer(target, ask, Instant::now())).await;
-    let outcome = outcome.map_err(|_| {
+    let (outcome, _) = outcome.map_err(|_| {
         let seconds = PROBE_LIMIT.as_secs();
         TargetError::Answer(format!("the server gave no answer to a short request within {seconds} s"))
     })?;
@@ -103,26 +124,35 @@ pub async fn run(
     let places = Arc::new(Semaphore::new(max_concurrency.unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS)));
     let mut open = JoinSet::new();
     let mut outcomes = Vec::with_capacity(load.len());
-    let mut load = load.into_iter().enumerate().peekable();
+    let mut agenda = Agenda::of(load);
     tokio::pin!(stop);
-    while load.peek().is_some() || !open.is_empty() {
-        let next = load.peek().map(|(_, ask)| tokio::time::Instant::from_std(begin + ask.at));
+    while agenda.next().is_some() || !open.is_empty() {
+        let next = agenda.next().map(|at| tokio::time::Instant::from_std(begin + at));
         tokio::select! {
             biased;
             () = &mut stop => break,
-            Some(outcome) = open.join_next() => {
+            Some(joined) = open.join_next() => {
                 // A task that panicked or was given up has no outcome.
-                outcomes.extend(outcome.ok());
+                let Ok((index, outcome, turn)) = joined else { continue };
+                let outcome: RequestOutcome = outcome;
+                if outcome.error.is_some() {
+                    let unsent = agenda.given_up(index).into_iter().map(|index| (index, not_sent()));
+                    outcomes.extend(unsent);
+                }
+                agenda.ended(index, begin.elapsed(), turn);
+                outcomes.push((index, outcome));
                 ended(outcomes.len());
             }
             () = sleep_until(next.unwrap_or_else(tokio::time::Instant::now)), if next.is_some() => {
-                let Some((index, ask)) = load.next() else { continue };
+                let Some((index, ask)) = agenda.take() else { continue };
                 let (target, places) = (target.clone(), places.clone());
                 open.spawn(async move {
                     let arrived = Instant::now();
                     let _place = places.acquire_owned().await;
                     let queued = arrived.elapsed().as_secs_f64();
-                    (index, RequestOutcome { queued, ..answer(&target, &ask, begin).await })
+                    let (outcome, said) = answer(&target, &ask, begin).await;
+                    let turn = said.filter(|_| outcome.error.is_none()).map(|said| Turn { prompt: ask.prompt, said });
+                    (index, RequestOutcome { queued, ..outcome }, turn)
                 });
             }
         }
@@ -149,15 +179,23 @@ pub async fn beside(
             () = &mut until => break,
             _ = clock.tick() => {
                 let (target, ask) = (target.clone(), ask.clone());
-                open.spawn(async move { answer(&target, &ask, begin).await });
+                open.spawn(async move { answer(&target, &ask, begin).await.0 });
             }
         }
     }
     open.join_all().await
 }
 
-/// Sends one request and reads its answer to the end.
-async fn answer(target: &Target, ask: &PlannedRequest, begin: Instant) -> RequestOutcome {
+/// What came of a turn whose session had ended.
+fn not_sent() -> RequestOutcome {
+    RequestOutcome {
+        error: Some("not sent: an earlier turn of its session failed".into()),
+        ..RequestOutcome::default()
+    }
+}
+
+/// Sends one request and reads its answer to the end. With what it said, if that will be quoted.
+async fn answer(target: &Target, ask: &PlannedRequest, begin: Instant) -> (RequestOutcome, Option<Said>) {
     let body = target.body(ask);
     let called = Instant::now();
     let connection = target.connect().await;
@@ -166,14 +204,16 @@ async fn answer(target: &Target, ask: &PlannedRequest, begin: Instant) -> Reques
         start: sent.duration_since(begin).as_secs_f64(),
         connect: sent.duration_since(called).as_secs_f64(),
         prompt_tokens: ask.prompt_tokens,
+        turn: ask.turn,
         ..RequestOutcome::default()
     };
+    let mut stream = Tokens::new(ask.is_quoted);
     outcome.error = match connection {
-        Ok(mut connection) => read(target, &mut connection, body, sent, &mut outcome).await.err(),
+        Ok(mut connection) => read(target, &mut connection, body, sent, &mut stream, &mut outcome).await.err(),
         Err(problem) => Some(problem),
     };
     outcome.latency = sent.elapsed().as_secs_f64();
-    outcome
+    (outcome, stream.said)
 }
 
 async fn read(
@@ -181,6 +221,7 @@ async fn read(
     connection: &mut Connection,
     body: String,
     sent: Instant,
+    stream: &mut Tokens,
     outcome: &mut RequestOutcome,
 ) -> Result<(), String> {
     let response = target.post(connection, body).await?;
@@ -188,7 +229,6 @@ async fn read(
     let mut body = response.into_body();
     let mut begin = Vec::new(); // of an error's text
     let mut lines = Lines::default();
-    let mut stream = Tokens::default();
     while let Some(frame) = patiently(body.frame()).await? {
         let frame = frame.map_err(|error| format!("the connection broke: {}", chain(&error)))?;
         let Some(bytes) = frame.data_ref() else { continue };

@@ -2,10 +2,12 @@
 
 use std::time::Instant;
 
-use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
-use crate::client::RequestOutcome;
+use crate::client::{PhaseFigures, RequestOutcome};
+use crate::sessions::Said;
 
 /// Most bytes of a line of the stream, and of everything that is no event before the next one.
 pub(crate) const LONGEST_LINE: usize = 1 << 20;
@@ -35,6 +37,8 @@ pub(crate) struct Tokens {
     /// Bytes of lines that are no events since the last one.
     ignored: usize,
     pub(crate) finished: bool,
+    /// What was said, for those who will quote it.
+    pub(crate) said: Option<Said>,
 }
 
 #[derive(Deserialize)]
@@ -45,6 +49,9 @@ struct Event {
     choices: Vec<Choice>,
     usage: Option<Usage>,
     error: Option<Value>,
+    timings: Option<Timings>,
+    /// How far the prompt is read: such an event has a choice, and no token for it.
+    prompt_progress: Option<IgnoredAny>,
 }
 
 #[derive(Deserialize)]
@@ -52,6 +59,7 @@ struct Choice {
     text: Option<String>,
     delta: Option<Delta>,
     finish_reason: Option<Value>,
+    token_ids: Option<Vec<u32>>,
 }
 
 #[derive(Deserialize)]
@@ -60,6 +68,21 @@ struct Delta {
     content: Option<String>,
     #[serde(alias = "reasoning")]
     reasoning_content: Option<String>,
+}
+
+/// What a server of this kind says of its phases; of others' timings nothing.
+#[derive(Deserialize)]
+struct Timings {
+    #[serde(default, deserialize_with = "if_known")]
+    prefill: Option<PhaseFigures>,
+    #[serde(default, deserialize_with = "if_known")]
+    decode: Option<PhaseFigures>,
+}
+
+/// Somebody else's field of that name is none of ours.
+fn if_known<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<PhaseFigures>, D::Error> {
+    let value = Value::deserialize(deserializer)?;
+    Ok(serde_json::from_value(value).ok())
 }
 
 #[derive(Deserialize)]
@@ -75,6 +98,11 @@ struct Details {
 }
 
 impl Tokens {
+    /// `keeps`: what it says will be quoted.
+    pub(crate) fn new(keeps: bool) -> Tokens {
+        Tokens { said: keeps.then(Said::default), ..Tokens::default() }
+    }
+
     /// Takes a line of the stream. True: it was the last one.
     pub(crate) fn take(&mut self, line: &[u8], sent: Instant, outcome: &mut RequestOutcome) -> Result<bool, String> {
         let Some(data) = line.strip_prefix(b"data:").map(<[u8]>::trim_ascii) else {
@@ -98,8 +126,13 @@ impl Tokens {
         if outcome.id.is_empty() {
             outcome.id = event.id;
         }
-        if let Some(choice) = event.choices.first() {
+        if let (Some(choice), None) = (event.choices.first(), &event.prompt_progress) {
             self.finished |= choice.finish_reason.as_ref().is_some_and(|reason| !reason.is_null());
+            if let Some(said) = &mut self.said {
+                let texts = [choice.text.as_deref(), choice.delta.as_ref().and_then(|delta| delta.content.as_deref())];
+                texts.into_iter().flatten().for_each(|text| said.text.push_str(text));
+                said.ids.extend(choice.token_ids.iter().flatten());
+            }
             if choice.is_token() {
                 let now = Instant::now();
                 match self.last {
@@ -110,6 +143,9 @@ impl Tokens {
                 self.events += 1;
                 outcome.output_tokens = self.events;
             }
+        }
+        if let Some(timings) = event.timings {
+            outcome.phases = [timings.prefill, timings.decode];
         }
         if let Some(usage) = event.usage {
             outcome.prompt_tokens = usage.prompt_tokens.unwrap_or(outcome.prompt_tokens);
@@ -197,6 +233,13 @@ mod tests {
             ),
             (&[r#"data: {"choices":[{"delta":{"reasoning_content":"hm"}}]}"#], 1),
             (&[r#"data: {"choices":[{"text":""}]}"#, ": a comment", "", "event: x"], 1),
+            (
+                &[
+                    r#"data: {"choices":[{"delta":{}}],"prompt_progress":{"total":9,"cache":0,"processed":4,"time_ms":1}}"#,
+                    r#"data: {"choices":[{"delta":{"content":"a"}}]}"#,
+                ],
+                1,
+            ),
         ];
         for (lines, expected) in cases {
             assert_eq!(events(lines).0.output_tokens, *expected, "{lines:?}");

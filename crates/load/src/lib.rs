@@ -3,7 +3,7 @@
 //! ```text
 //! Schedule: when and what    | plan.rs      pure: a seed gives the same requests at the same moments
 //!      |                     |
-//!      v  one connection per request, events read as they come
+//!      v  one connection per request, events read as they come; turns of sessions after those before    sessions.rs
 //! RequestOutcome: when each token came, or why not    client.rs (the clock), target.rs (the sockets), events.rs (the stream)
 //!      |                       |
 //!      |                       v
@@ -11,6 +11,8 @@
 //!      v
 //! Summary: TTFT, TPOT, ITL, E2EL, rates, goodput    summary.rs, report.rs: names and fields as `vllm bench serve` has them
 //!      |
+//!      |     the same without ramp-up and drain, turn by turn, and what the server says of its phases
+//!      |     steady.rs, turns.rs, phases.rs
 //!      v
 //! Sweep: throughput against latency over several loads    sweep.rs
 //! ```
@@ -22,18 +24,25 @@
 mod client;
 mod events;
 mod feed;
+mod phases;
 mod plan;
 mod report;
+mod sessions;
 mod stalls;
+mod steady;
 mod summary;
 mod sweep;
 mod target;
+mod turns;
 
-pub use client::{RequestOutcome, beside, first_model, probe, run, timeline};
+pub use client::{PhaseFigures, RequestOutcome, beside, first_model, probe, run, timeline};
 pub use feed::{Feed, ask};
+pub use phases::{PhaseSummary, phases};
 pub use plan::{Arrivals, Dataset, PlanError, PlannedPrompt, PlannedRequest, Ramp, schedule};
 pub use report::{Measured, ReportSettings, json, text};
 pub use stalls::{Attribution, Prefill, Stalls, stalls, worth_asking};
+pub use steady::{Steady, steady};
 pub use summary::{Goal, Metric, Summary, summarize};
 pub use sweep::{Point, Swept};
 pub use target::{Api, Target, TargetError};
+pub use turns::{TurnFigures, turns};

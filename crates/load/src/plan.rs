@@ -3,12 +3,14 @@
 //! ```text
 //! lengths    random: uniform around a mean          prefix_repetition: some prefixes, each before many suffixes
 //! moments    gamma-distributed distances (burstiness 1: Poisson), scaled so that the last request leaves on time
+//! sessions   the simulator's, turn for turn: who follows whom, after what pause, with how many new tokens
 //! ```
 
 use std::time::Duration;
 
+use ledger::Nanos;
 use sim::random::Random;
-use sim::workload::{Piece, Workload};
+use sim::workload::{Lengths, Piece, Shape, Workload};
 
 /// A prompt: token ids where the server takes them, words where it wants text.
 #[derive(Clone, Debug, PartialEq)]
@@ -17,19 +19,47 @@ pub enum PlannedPrompt {
     Tokens(Vec<u32>),
     /// For chats; about one token a word, and the server's usage says how many it really were.
     Words(String),
+    /// A conversation: what the user said first, the answer, what the user said then, ...
+    Chat(Vec<String>),
 }
 
 /// One request of the load.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PlannedRequest {
-    /// When it is sent, from the beginning of the run.
+    /// When it is sent, from the beginning of the run; if it follows another, how long after that one's end.
     pub at: Duration,
+    /// The request, by its place in the load, that it follows in a conversation, and quotes.
+    pub follows: Option<usize>,
+    /// Which turn of its conversation it is, from 0.
+    pub turn: usize,
+    /// Its answer is quoted by the next turn.
+    pub is_quoted: bool,
+    /// What the answer before it is called, and the tokens that it was planned with.
+    pub(crate) quotes: u64,
+    pub(crate) quoted_tokens: usize,
     /// What is asked.
     pub prompt: PlannedPrompt,
     /// Tokens of the prompt as planned.
     pub prompt_tokens: usize,
     /// Most tokens of the answer.
     pub max_tokens: usize,
+}
+
+impl PlannedRequest {
+    /// One that belongs to no conversation, sent at once.
+    pub fn single(prompt: PlannedPrompt, prompt_tokens: usize, max_tokens: usize) -> PlannedRequest {
+        PlannedRequest {
+            at: Duration::ZERO,
+            follows: None,
+            turn: 0,
+            is_quoted: false,
+            quotes: 0,
+            quoted_tokens: 0,
+            prompt,
+            prompt_tokens,
+            max_tokens,
+        }
+    }
 }
 
 /// Where prompts come from.
@@ -56,6 +86,21 @@ pub enum Dataset {
         prefixes: usize,
         /// Tokens of answers.
         output: usize,
+    },
+    /// Conversations, as the simulator has them ([`sim::Shape::Sessions`]).
+    Sessions {
+        /// Turns of each.
+        turns: usize,
+        /// Mean pause between an answer and the next turn.
+        pause: Duration,
+        /// Tokens that all of them begin with.
+        prefix: usize,
+        /// Mean tokens that a turn appends.
+        input: usize,
+        /// Mean tokens of an answer.
+        output: usize,
+        /// Coefficient of variation of both.
+        cv: f64,
     },
     /// A recorded service: its moments, lengths and shared prefixes, as the simulator replays them.
     Trace(Workload),
@@ -128,10 +173,14 @@ pub fn schedule(
         * match dataset {
             Dataset::Random { input, prefix, .. } => *input as f64 + *prefix as f64,
             Dataset::PrefixRepetition { prefix, suffix, .. } => *prefix as f64 + *suffix as f64,
+            Dataset::Sessions { prefix, input, turns, .. } => *input as f64 + *prefix as f64 / *turns as f64,
             Dataset::Trace(_) => 0.0,
         };
     if tokens > MOST_TOKENS {
         return Err(PlanError::TooMuch { tokens, most: MOST_TOKENS });
+    }
+    if let Dataset::Sessions { .. } = dataset {
+        return sessions(dataset, count, arrivals, words, seed);
     }
     let shapes = shapes(dataset, count, &mut random)?;
     if shapes.is_empty() {
@@ -144,12 +193,68 @@ pub fn schedule(
         _ => moments(arrivals, shapes.len(), &mut random)?,
     };
     let asks = moments.into_iter().zip(shapes).map(|(at, (pieces, output))| {
-        let ids: Vec<u32> = pieces.iter().flat_map(|piece| (0..piece.len).map(|index| id(piece.name, index))).collect();
-        let prompt_tokens = ids.len();
-        let prompt = if words { PlannedPrompt::Words(as_words(&ids)) } else { PlannedPrompt::Tokens(ids) };
-        PlannedRequest { at, prompt, prompt_tokens, max_tokens: output.max(1) }
+        let (prompt, prompt_tokens) = prompt(&pieces, words);
+        PlannedRequest { at, ..PlannedRequest::single(prompt, prompt_tokens, output.max(1)) }
     });
     Ok(asks.collect())
+}
+
+/// The simulator's sessions, each turn with what is new in it.
+fn sessions(
+    dataset: &Dataset,
+    count: usize,
+    arrivals: &Arrivals,
+    words: bool,
+    seed: u64,
+) -> Result<Vec<PlannedRequest>, PlanError> {
+    let &Dataset::Sessions { turns, pause, prefix, input, output, cv } = dataset else { return Ok(Vec::new()) };
+    if arrivals.ramp.is_some() || arrivals.burstiness != 1.0 {
+        // A session's first turn alone has a moment of its own.
+        let allowed = "1, and no ramp: sessions begin as a Poisson process";
+        return Err(PlanError::Number { what: "--burstiness", allowed, value: arrivals.burstiness });
+    }
+    let rate = at_least("--request-rate", arrivals.rate)?;
+    if count == 0 {
+        return Err(PlanError::Empty);
+    }
+    let shape = Shape::Sessions { turns, pause: Nanos(pause.as_nanos() as u64), prefix };
+    let lengths = Lengths { input_tokens: input, output_tokens: output, cv };
+    let load = Workload::synthetic(shape, lengths, rate, count, seed).arrivals;
+    let mut asks: Vec<PlannedRequest> = Vec::with_capacity(load.len());
+    for arrival in &load {
+        let before = arrival.follows.map(|index| &load[index]);
+        // What the turn before has, and its answer, are there already.
+        let old = before.map_or(0, |before| before.prompt.len() + 1);
+        let (prompt, prompt_tokens) = prompt(&arrival.prompt[old..], words);
+        let turn = arrival.follows.map_or(0, |index| asks[index].turn + 1);
+        if let Some(index) = arrival.follows {
+            asks[index].is_quoted = true;
+        }
+        asks.push(PlannedRequest {
+            at: Duration::from_nanos(arrival.at.0),
+            follows: arrival.follows,
+            turn,
+            is_quoted: false,
+            quotes: before.map_or(0, |before| before.answer),
+            quoted_tokens: before.map_or(0, |before| before.output_tokens),
+            prompt,
+            prompt_tokens,
+            max_tokens: arrival.output_tokens,
+        });
+    }
+    Ok(asks)
+}
+
+/// Pieces as a prompt, and its tokens.
+fn prompt(pieces: &[Piece], words: bool) -> (PlannedPrompt, usize) {
+    let ids: Vec<u32> = pieces.iter().flat_map(|piece| (0..piece.len).map(|index| id(piece.name, index))).collect();
+    let tokens = ids.len();
+    (if words { PlannedPrompt::Words(as_words(&ids)) } else { PlannedPrompt::Tokens(ids) }, tokens)
+}
+
+/// An answer that nobody gave.
+pub(crate) fn invented(name: u64, tokens: usize) -> Vec<u32> {
+    (0..tokens).map(|index| id(name, index)).collect()
 }
 
 /// A token of a named piece, as an id that every vocabulary has.
@@ -183,6 +288,8 @@ fn shapes(dataset: &Dataset, count: usize, random: &mut Random) -> Result<Vec<(V
             };
             (0..count).map(shape).collect()
         }
+        // Made elsewhere.
+        Dataset::Sessions { .. } => Vec::new(),
         Dataset::Trace(load) => {
             let arrivals = load.arrivals.iter().take(count);
             arrivals.map(|arrival| (arrival.prompt.clone(), arrival.output_tokens)).collect()
@@ -198,22 +305,26 @@ fn around(mean: usize, ratio: f64, random: &mut Random) -> usize {
     drawn.clamp(1.0, high.max(1.0)) as usize
 }
 
-/// When each of `count` requests is sent.
-fn moments(arrivals: &Arrivals, count: usize, random: &mut Random) -> Result<Vec<Duration>, PlanError> {
-    let positive = |what, value: f64| match value {
+/// A number that clocks can work with.
+fn at_least(what: &'static str, value: f64) -> Result<f64, PlanError> {
+    match value {
         // Not a number is none of both.
         _ if value >= LOWEST => Ok(value),
         _ if value > 0.0 => Err(PlanError::Number { what, allowed: "at least 0.000001", value }),
         _ => Err(PlanError::Number { what, allowed: "greater than 0", value }),
-    };
-    let finite = |what, value: f64| match positive(what, value)? {
+    }
+}
+
+/// When each of `count` requests is sent.
+fn moments(arrivals: &Arrivals, count: usize, random: &mut Random) -> Result<Vec<Duration>, PlanError> {
+    let finite = |what, value: f64| match at_least(what, value)? {
         value if value.is_finite() => Ok(value),
         value => Err(PlanError::Number { what, allowed: "finite", value }),
     };
-    let burstiness = positive("--burstiness", arrivals.burstiness)?;
+    let burstiness = at_least("--burstiness", arrivals.burstiness)?;
     let rate_at: Box<dyn Fn(usize) -> f64> = match arrivals.ramp {
         None => {
-            let rate = positive("--request-rate", arrivals.rate)?;
+            let rate = at_least("--request-rate", arrivals.rate)?;
             Box::new(move |_| rate)
         }
         Some(ramp) => {
@@ -313,6 +424,43 @@ mod tests {
         let PlannedPrompt::Tokens(first) = &load[0].prompt else { panic!("ids") };
         let PlannedPrompt::Tokens(fourth) = &load[3].prompt else { panic!("ids") };
         assert_eq!((first.len(), first[..40] == fourth[..40], first[40..] == fourth[40..]), (50, true, false));
+    }
+
+    const AGENTS: Dataset =
+        Dataset::Sessions { turns: 3, pause: Duration::from_secs(2), prefix: 40, input: 10, output: 7, cv: 0.0 };
+
+    #[test]
+    fn sessions_are_those_of_the_simulator() {
+        let load = schedule(&AGENTS, 7, &POISSON, false, 5).unwrap();
+        let turns: Vec<usize> = load.iter().map(|ask| ask.turn).collect();
+        assert_eq!(turns, [0, 1, 2, 0, 1, 2, 0]);
+        let follows: Vec<_> = load.iter().map(|ask| ask.follows).collect();
+        assert_eq!(follows, [None, Some(0), Some(1), None, Some(3), Some(4), None]);
+        assert_eq!(
+            load.iter().map(|ask| ask.is_quoted).collect::<Vec<_>>(),
+            [true, true, false, true, true, false, false]
+        );
+        // What is new in each turn: the shared prefix and its own tokens, then its own.
+        assert_eq!(load.iter().map(|ask| ask.prompt_tokens).collect::<Vec<_>>(), [50, 10, 10, 50, 10, 10, 50]);
+        let ids = |index: usize| match &load[index].prompt {
+            PlannedPrompt::Tokens(ids) => ids.clone(),
+            other => panic!("ids, not {other:?}"),
+        };
+        assert_eq!(ids(0)[..40], ids(3)[..40]);
+        assert_ne!(ids(0)[40..], ids(3)[40..]);
+        // The same moments, pauses and lengths as `sim` with these numbers.
+        let shape = Shape::Sessions { turns: 3, pause: Nanos(2_000_000_000), prefix: 40 };
+        let lengths = Lengths { input_tokens: 10, output_tokens: 7, cv: 0.0 };
+        let imagined = Workload::synthetic(shape, lengths, 10.0, 7, 5);
+        for (ask, arrival) in load.iter().zip(&imagined.arrivals) {
+            assert_eq!((ask.at.as_nanos() as u64, ask.max_tokens), (arrival.at.0, arrival.output_tokens));
+        }
+        let all_at_once = Arrivals { rate: f64::INFINITY, ..POISSON };
+        let load = schedule(&AGENTS, 7, &all_at_once, true, 5).unwrap();
+        assert!(load.iter().filter(|ask| ask.follows.is_none()).all(|ask| ask.at.is_zero()));
+        let steady = Arrivals { burstiness: 2.0, ..POISSON };
+        let error = schedule(&AGENTS, 7, &steady, false, 5).unwrap_err().to_string();
+        assert!(error.contains("--burstiness") && error.contains("Poisson"), "{error}");
     }
 
     #[test]

@@ -4,8 +4,11 @@ use figures::Distribution;
 use serde_json::{Map, Value, json};
 
 use crate::client::RequestOutcome;
-use crate::stalls::{Attribution, LATE, Stalls, late};
+use crate::phases::{PhaseSummary, phases};
+use crate::stalls::{Attribution, Stalls, definition, late};
+use crate::steady::{Steady, steady};
 use crate::summary::{Goal, Metric, Summary};
+use crate::turns::{TurnFigures, grouped, turns};
 
 /// Prompts that are named in the text, and in the JSON.
 const NAMED: (usize, usize) = (5, 100);
@@ -70,7 +73,8 @@ pub fn text(measured: Measured<'_>, settings: &ReportSettings) -> String {
     line("Benchmark duration (s):", fixed(summary.duration));
     line("Total input tokens:", summary.total_input.to_string());
     if summary.total_cached > 0 {
-        line("  of these in the server's cache:", summary.total_cached.to_string());
+        let share = summary.total_cached as f64 * 100.0 / summary.total_input.max(1) as f64;
+        line("  of these in the server's cache:", format!("{} ({share:.1} %)", summary.total_cached));
     }
     line("Total generated tokens:", summary.total_output.to_string());
     line("Request throughput (req/s):", fixed(summary.request_throughput()));
@@ -92,6 +96,11 @@ pub fn text(measured: Measured<'_>, settings: &ReportSettings) -> String {
             line(format!("P{p} {short} (ms):"), samples.percentile(p));
         }
     }
+    if let Some(steady) = steady(measured.outcomes) {
+        lines.extend(steady_text(&steady, settings));
+    }
+    lines.extend(turns_text(measured.outcomes));
+    lines.extend(phases_text(measured.outcomes));
     if measured.stalls.steady.len() + measured.stalls.stalled.len() > 0 {
         lines.extend(stalls_text(measured.stalls, measured.outcomes));
     }
@@ -102,9 +111,119 @@ pub fn text(measured: Measured<'_>, settings: &ReportSettings) -> String {
     lines.join("\n")
 }
 
+/// The middle of the run.
+fn steady_text(steady: &Steady, settings: &ReportSettings) -> Vec<String> {
+    let mut lines = vec![format!("{:-^50}", "Steady state (ramp-up and drain left out)")];
+    let mut line = |name: &str, value: String| lines.push(format!("{name:<40} {value:<10}").trim_end().to_owned());
+    line("Seconds of the run:", format!("{:.2} to {:.2} of {:.2}", steady.from, steady.to, steady.run));
+    line("Requests sent in it:", steady.requests.to_string());
+    line("Mean concurrent requests:", format!("{:.2}", steady.concurrency));
+    line("Request throughput (req/s):", format!("{:.2}", steady.request_throughput));
+    line("Output token throughput (tok/s):", format!("{:.2}", steady.output_throughput));
+    for &metric in &settings.metrics {
+        let (samples, (_, short)) = (steady.distribution(metric), title(metric));
+        line(&format!("Median {short} (ms):"), format!("{:.2}", samples.percentile(50.0)));
+        for &p in &settings.percentiles {
+            line(&format!("P{p} {short} (ms):"), format!("{:.2}", samples.percentile(p)));
+        }
+    }
+    lines
+}
+
+fn steady_json(steady: &Steady, settings: &ReportSettings) -> Value {
+    let mut object = json!({
+        "definition": "from the first to the last moment with the run's median of open requests, and no longer than \
+                       requests were sent",
+        "from_s": steady.from,
+        "to_s": steady.to,
+        "requests": steady.requests,
+        "concurrency": steady.concurrency,
+        "request_throughput": steady.request_throughput,
+        "output_throughput": steady.output_throughput,
+    });
+    for &metric in &settings.metrics {
+        let (samples, name) = (steady.distribution(metric), metric.name());
+        object[format!("mean_{name}_ms")] = json!(samples.mean());
+        object[format!("median_{name}_ms")] = json!(samples.percentile(50.0));
+        for &p in &settings.percentiles {
+            object[format!("p{p}_{name}_ms")] = json!(samples.percentile(p));
+        }
+    }
+    object
+}
+
+/// Conversations turn by turn; nothing where there are none.
+fn turns_text(outcomes: &[RequestOutcome]) -> Vec<String> {
+    let rows = grouped(outcomes);
+    if rows.is_empty() {
+        return Vec::new();
+    }
+    let mut lines =
+        vec![format!("{:-^50}", "Turns"), "turn      requests  prompt tok  hits %  TTFT p50 ms  p99 ms".to_owned()];
+    for row in rows {
+        let turn = if row.turn == row.to { row.turn.to_string() } else { format!("{}-{}", row.turn, row.to) };
+        lines.push(format!(
+            "{turn:<9} {:>8} {:>11.0} {:>7.1} {:>12.2} {:>7.2}",
+            row.requests,
+            row.prompt_tokens,
+            row.hit_rate * 100.0,
+            row.ttft.percentile(50.0),
+            row.ttft.percentile(99.0),
+        ));
+    }
+    lines
+}
+
+fn turn_json(turn: &TurnFigures) -> Value {
+    json!({
+        "turn": turn.turn,
+        "requests": turn.requests,
+        "mean_prompt_tokens": turn.prompt_tokens,
+        "hit_rate": turn.hit_rate,
+        "median_ttft_ms": turn.ttft.percentile(50.0),
+        "p99_ttft_ms": turn.ttft.percentile(99.0),
+    })
+}
+
+/// What the server says of both phases; nothing where it says nothing.
+fn phases_text(outcomes: &[RequestOutcome]) -> Vec<String> {
+    let told: Vec<_> =
+        ["Prefill", "Decode"].into_iter().zip(phases(outcomes)).filter_map(|(name, of)| Some((name, of?))).collect();
+    if told.is_empty() {
+        return Vec::new();
+    }
+    let mut lines = vec![format!("{:-^50}", "Phases (by the server's timings)")];
+    let mut line = |name: &str, value: String| lines.push(format!("{name:<40} {value:<10}").trim_end().to_owned());
+    for (name, phase) in told {
+        line(&format!("{name} operations, TFLOP:"), format!("{:.3}", phase.flops / 1e12));
+        line(&format!("{name} intensity (FLOP/byte):"), format!("{:.2}", phase.intensity()));
+        let bound = phase
+            .bound_by
+            .first()
+            .map(|(by, count)| format!(", bound by {by} ({:.0} %)", *count as f64 * 100.0 / phase.answers as f64));
+        if !phase.limit_percent.is_empty() {
+            let share = phase.limit_percent.percentile(50.0);
+            line(&format!("{name} share of limit, median (%):"), format!("{share:.1}{}", bound.unwrap_or_default()));
+        }
+    }
+    lines
+}
+
+fn phase_json(phase: &PhaseSummary) -> Value {
+    let known = !phase.limit_percent.is_empty();
+    json!({
+        "answers": phase.answers,
+        "flops": phase.flops,
+        "bytes": phase.bytes,
+        "intensity": phase.intensity(),
+        "median_limit_percent": known.then(|| phase.limit_percent.percentile(50.0)),
+        "bound_by": phase.bound_by.iter().cloned().map(|(by, count)| (by, json!(count))).collect::<Map<_, _>>(),
+    })
+}
+
 /// Steady gaps and late ones, and who took the late ones' time.
 fn stalls_text(stalls: &Stalls, outcomes: &[RequestOutcome]) -> Vec<String> {
-    let mut lines = vec![format!("{:-^50}", format!("Stalls (gaps above {LATE} x the answer's median)"))];
+    let mut lines = vec![format!("{:-^50}", format!("Stalls ({})", definition()))];
     let mut line = |name: &str, value: String| lines.push(format!("{name:<40} {value:<10}").trim_end().to_owned());
     let ms = |samples: &Distribution, p: f64| match samples.is_empty() {
         true => "-".to_owned(),
@@ -157,7 +276,7 @@ fn stalls_json(stalls: &Stalls, outcomes: &[RequestOutcome]) -> Value {
         })
     };
     json!({
-        "definition": format!("a gap above {LATE} x the median gap of its answer"),
+        "definition": definition(),
         "steady_gaps": stalls.steady.len(),
         "stalls": stalls.stalled.len(),
         "answers": stalls.answers,
@@ -229,6 +348,18 @@ pub fn json(measured: Measured<'_>, settings: &ReportSettings) -> Value {
             object.insert(format!("p{p}_{name}_ms"), json!(samples.percentile(p)));
         }
     }
+    let hits = summary.total_cached as f64 / summary.total_input.max(1) as f64;
+    object.insert("cache_hit_rate".into(), json!(hits));
+    object.insert("steady".into(), json!(steady(outcomes).map(|steady| steady_json(&steady, settings))));
+    let turns = turns(outcomes);
+    if !turns.is_empty() {
+        object.insert("turns".into(), turns.iter().map(turn_json).collect());
+    }
+    for (name, phase) in ["prefill", "decode"].into_iter().zip(phases(outcomes)) {
+        if let Some(phase) = phase {
+            object.insert(name.into(), phase_json(&phase));
+        }
+    }
     object.insert("stalls".into(), stalls_json(measured.stalls, outcomes));
     if !measured.probes.is_empty() {
         let probes = Probes::of(measured.probes);
@@ -247,6 +378,8 @@ pub fn json(measured: Measured<'_>, settings: &ReportSettings) -> Value {
         object.insert("stalled_itls".into(), each(&|outcome| json!(late(&outcome.itls))));
         object.insert("connect_times".into(), each(&|outcome| json!(outcome.connect)));
         object.insert("latencies".into(), each(&|outcome| json!(outcome.latency)));
+        object.insert("turn_numbers".into(), each(&|outcome| json!(outcome.turn + 1)));
+        object.insert("cached_lens".into(), each(&|outcome| json!(outcome.cached_tokens)));
         object.insert("start_times".into(), each(&|outcome| json!(outcome.start)));
         object.insert("queue_times".into(), each(&|outcome| json!(outcome.queued)));
         object.insert("request_ids".into(), each(&|outcome| json!(outcome.id)));

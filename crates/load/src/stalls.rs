@@ -1,7 +1,7 @@
 //! Which gaps between tokens were long, and whose prompts took them.
 //!
 //! ```text
-//! client    first token . . . . . . [-- stall --] . . . . .        longer than twice the median gap of its answer
+//! client    first token . . . . . . [-- stall --] . . . . .        longer than twice the median gap of its answer, and 20 ms
 //! server    first token . . . . . . [own 4 ms | prompt of B 310 ms] . . . .      its longest gaps, with their owners
 //! ```
 //! Labels come from the client's clock alone, for any server. Both clocks are laid over each other at the first token:
@@ -11,12 +11,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use figures::Distribution;
+use ledger::{LATE_FLOOR, LATE_MEDIANS, Nanos};
 use serde_json::Value;
 
 use crate::client::RequestOutcome;
-
-/// A gap is a stall if it is longer than this many median gaps of its own answer.
-pub(crate) const LATE: f64 = 2.0;
 
 /// The gaps of a run in two heaps, in milliseconds.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -63,12 +61,17 @@ pub struct Prefill {
 
 /// Indices of an answer's gaps that are stalls.
 pub(crate) fn late(itls: &[f64]) -> Vec<usize> {
-    let limit = LATE * median(itls);
+    let limit = ledger::late_above(None, Nanos((median(itls) * 1e9) as u64)).as_secs_f64();
     (0..itls.len()).filter(|&index| itls[index] > limit).collect()
 }
 
 fn median(itls: &[f64]) -> f64 {
     figures::median(&mut itls.to_vec()).unwrap_or_default()
+}
+
+/// What a stall is, in words.
+pub(crate) fn definition() -> String {
+    format!("gaps above {LATE_MEDIANS} x the answer's median and {} ms", LATE_FLOOR.0 / 1_000_000)
 }
 
 /// Milliseconds that an answer's stalls took beyond its median gap.
@@ -206,6 +209,15 @@ mod tests {
             output_tokens: itls.len() + 1,
             ..RequestOutcome::default()
         }
+    }
+
+    #[test]
+    fn a_gap_that_nobody_sees_is_no_stall() {
+        // 0.45 ms a token: six times that is noise, and so is 19 ms; 21 ms are not.
+        let itls = [0.00045, 0.0028, 0.00045, 0.019, 0.00045, 0.021, 0.00045];
+        assert_eq!(late(&itls), [5]);
+        assert_eq!(stalls(&[answered("a", &itls)]).stalled.len(), 1);
+        assert_eq!(definition(), "gaps above 2 x the answer's median and 20 ms");
     }
 
     #[test]

@@ -162,7 +162,16 @@ impl Target {
                 body.insert("messages".into(), json!([{ "role": "user", "content": text }]))
             }
             PlannedPrompt::Words(text) => body.insert("prompt".into(), json!(text)),
+            PlannedPrompt::Chat(said) if self.api == Api::Chat => {
+                let roles = ["user", "assistant"].into_iter().cycle();
+                let messages = said.iter().zip(roles).map(|(text, role)| json!({ "role": role, "content": text }));
+                body.insert("messages".into(), messages.collect())
+            }
+            PlannedPrompt::Chat(said) => body.insert("prompt".into(), json!(said.join(" "))),
         };
+        if ask.is_quoted && self.api == Api::Completions {
+            body.insert("return_token_ids".into(), json!(true));
+        }
         body.insert("max_tokens".into(), json!(ask.max_tokens));
         body.insert("stream".into(), json!(true));
         body.insert("stream_options".into(), json!({ "include_usage": true }));

@@ -9,9 +9,10 @@
 //! the start. A request is good that meets both of its targets; goodput is good requests per second of arrivals. Each
 //! rate is drawn three times. The best static chunk is chosen for each row after the fact, which no operator can do.
 
-use plan::{Simulated, hardware};
+use kernels::{KvDtype, WeightClass};
+use plan::Simulated;
 use roofline::{Machine, ModelShape};
-use scheduler::{CostModel, Limits, Nanos, Priority, Targets};
+use scheduler::{Limits, Nanos, Priority, Targets};
 use sim::workload::{Lengths, Shape};
 use sim::{Fleet, Instance, Workload, simulate};
 
@@ -115,7 +116,7 @@ fn instance(setting: &Setting, chunk: Option<usize>) -> Instance {
     let machine = Machine::named(setting.machine).expect("a preset");
     let shape = ModelShape::named(setting.model).expect("a preset");
     let size = Simulated::of(&shape, setting.weight_bytes, 2.0);
-    let cost = CostModel::roofline(&size.cost, &hardware(&machine));
+    let cost = size.on(&machine, WeightClass::Bf16, KvDtype::Bf16);
     let rows = chunk.unwrap_or(2048).max(64);
     let limits = Limits {
         block_size: 32,

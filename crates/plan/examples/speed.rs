@@ -4,9 +4,9 @@
 
 use std::time::Instant;
 
-use plan::{Simulated, hardware};
+use kernels::{KvDtype, WeightClass};
+use plan::Simulated;
 use roofline::{Machine, ModelShape};
-use scheduler::CostModel;
 use scheduler::Limits;
 use sim::{Fleet, Instance, Lengths, Shape, Workload, simulate};
 
@@ -30,7 +30,7 @@ fn main() {
         enable_prefix_caching: true,
         hash_key: [0; 32],
     };
-    let cost = CostModel::roofline(&size.cost, &hardware(&machine));
+    let cost = size.on(&machine, WeightClass::Bf16, KvDtype::Bf16);
     let lengths = Lengths { input_tokens: input as usize, output_tokens: output as usize, cv: 0.0 };
     for (name, belief) in [("static chunks", None), ("with a cost model", Some(cost.clone()))] {
         let fleet = Fleet::of(1, &Instance { limits: limits.clone(), machine: cost.clone().into(), belief });

@@ -1,6 +1,7 @@
 //! What steps of a model cost on a machine: the curve that the scheduler and the simulator go by, from figures alone.
 
-use roofline::{Demands, MEMORY_SHARE, Machine, ModelShape};
+use kernels::{KvDtype, WeightClass};
+use roofline::{Demands, MEMORY_SHARE, Machine, ModelShape, Peaks};
 use scheduler::cost::{Knot, Terms};
 use scheduler::{CostModel, Hardware, ModelCost};
 
@@ -24,7 +25,9 @@ pub(crate) fn cost(machine: &Machine, demands: &Demands) -> CostModel {
     rows.dedup();
     let terms = Terms {
         pair: demands.shape.pair_flops as f64 / reached.attention,
-        key: demands.kv_bytes_per_token as f64 / reached.bandwidth,
+        // A latent cache is small and asks for arithmetic.
+        key: (demands.kv_bytes_per_token as f64 / reached.bandwidth)
+            .max(demands.shape.decode_pair_flops as f64 / reached.attention),
         logits: demands.shape.flops_per_logit_row() / reached.matrix,
         ..Terms::default()
     };
@@ -60,6 +63,13 @@ impl Simulated {
         }
     }
 
+    /// What its steps cost on a machine with weights and keys of these classes: attention at its own peak.
+    pub fn on(&self, machine: &Machine, weights: WeightClass, kv_dtype: KvDtype) -> CostModel {
+        let peaks = machine.peaks_of(weights, kv_dtype, self.resident_bytes as usize);
+        let pair_flops = self.cost.pair_flops * peaks.matrix / peaks.attention;
+        CostModel::roofline(&ModelCost { pair_flops, ..self.cost }, &hardware(machine, &peaks))
+    }
+
     /// Blocks of `block_size` tokens that fit into `memory` bytes beside the weights; 0 if not even those do.
     pub fn kv_blocks(&self, memory: f64, block_size: usize) -> usize {
         let left = memory * MEMORY_SHARE - self.resident_bytes;
@@ -69,12 +79,12 @@ impl Simulated {
     }
 }
 
-/// A machine in the simulator's terms: one peak for all precisions.
-pub fn hardware(machine: &Machine) -> Hardware {
+/// A machine in the simulator's terms: one peak for all precisions, that of the matrices.
+fn hardware(machine: &Machine, peaks: &Peaks) -> Hardware {
     Hardware {
         name: "", // the machine has it
-        flops: machine.bf16_flops,
-        bandwidth: machine.bandwidth,
+        flops: peaks.matrix,
+        bandwidth: peaks.bandwidth,
         flops_share: machine.flops_share,
         bandwidth_share: machine.bandwidth_share,
         step_overhead: machine.step_overhead,

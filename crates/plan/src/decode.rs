@@ -13,7 +13,7 @@ impl Deployment {
     pub fn step(&self, batch: usize, context: f64) -> f64 {
         let seen = batch as f64 * self.demands.shape.mean_over_layers(|window| context.min(window as f64));
         let step = Work { decode_rows: batch, decode_context: seen as u64, logit_rows: batch, ..Work::default() };
-        self.cost.seconds(&step)
+        self.at_least(self.cost.seconds(&step), &self.step_work(batch, context))
     }
 
     /// What such a step asks of the machine.
@@ -39,9 +39,15 @@ impl Deployment {
         Some(above)
     }
 
-    /// The floor that nothing can beat with one request: every weight that a token needs once over the full bandwidth.
-    /// Keys and values come on top and are not in it.
-    pub fn decode_floor(&self) -> f64 {
+    /// The floor that nothing can beat of a step of `batch` requests with so many keys each: weights, keys and values
+    /// once over the full bandwidth, or its operations at the peaks, whichever takes longer.
+    pub fn decode_floor(&self, batch: usize, context: f64) -> f64 {
+        self.floor(&self.step_work(batch, context), || self.step(batch, context))
+    }
+
+    /// What is worked out on paper: every weight that a token of one request needs, once over the full bandwidth, and
+    /// no keys and values.
+    pub fn decode_weights(&self) -> f64 {
         self.demands.bytes_of_pass(1.0) / self.peaks().bandwidth
     }
 }

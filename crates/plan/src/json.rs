@@ -48,7 +48,9 @@ impl Plan {
             "tokens_per_second": ask.batch as f64 / times.tpot,
             "floors": {
                 "ttft_ms": ms(self.prefill.floor),
-                "tpot_ms": ms(deployment.decode_floor()),
+                "tpot_ms": ms(deployment.decode_floor(ask.batch, ask.mean_context())),
+                "weights_ttft_ms": ms(deployment.prefill_weights(ask.prompt)),
+                "weights_tpot_ms": ms(deployment.decode_weights()),
             },
             "memory": {
                 "total": memory.total,

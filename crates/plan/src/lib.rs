@@ -11,10 +11,10 @@
 //! Pure functions of a few microseconds: the server answers a slider with them. What they compute is written once more,
 //! in numbers to check by hand, in `tests/examples.rs`.
 //!
-//! Two kinds of time stand beside each other. A *floor* is what nothing can beat: prefill multiplies every weight once
-//! for each token, decode reads every weight once for each pass. A *prediction* is what the cost model of the simulator
-//! and the scheduler says, with attention, keys and values, logits and the share of a machine's peaks that engines
-//! reach.
+//! Two kinds of time stand beside each other. A *floor* is what nothing can beat: all operations of a phase at the
+//! machine's peaks, or all its bytes at its bandwidth, whichever takes longer. A *prediction* is what the cost model of
+//! the simulator and the scheduler says, with the share of the peaks that engines reach and the time between passes. The
+//! share of the limit is one over the other, so it is never above 1.
 
 mod cost;
 mod decode;
@@ -29,15 +29,15 @@ mod question;
 mod text;
 pub mod units;
 
-pub use cost::{Simulated, hardware};
+pub use cost::Simulated;
 pub use fleet::{Cap, FleetSize, USE, Users};
 pub use gain::Gain;
 pub use memory::Memory;
 pub use named::NamedModel;
-pub use question::{HERE, Here, Loaded, Problem, Question, WhichMachine, presets};
+pub use question::{HERE, Here, Loaded, Problem, Question, WhichMachine, is_here, presets};
 
 use kernels::{KvDtype, WeightClass};
-use roofline::{Basis, Bound, Demands, LimitShares, Machine, Peaks};
+use roofline::{Basis, Bound, Demands, LimitShares, Machine, PassWork, Peaks};
 use scheduler::CostModel;
 
 /// What is asked of a deployment.
@@ -91,6 +91,26 @@ impl Deployment {
 
     fn peaks(&self) -> Peaks {
         self.machine.peaks(&self.demands)
+    }
+
+    /// A prediction from figures, which cannot be below the floor. (Interpolated between few points it might be.)
+    /// Measured steps are what they are.
+    fn at_least(&self, predicted: f64, work: &PassWork) -> f64 {
+        match self.machine.basis {
+            Basis::Steps => predicted,
+            Basis::Preset | Basis::Given | Basis::Limits => predicted.max(self.peaks().floor_seconds(work)),
+        }
+    }
+
+    /// The floor of some passes. Steps that were measured and took less have shown that the limits are higher.
+    fn floor(&self, work: &PassWork, predicted: impl FnOnce() -> f64) -> f64 {
+        let floor = self.peaks().floor_seconds(work);
+        if self.machine.basis == Basis::Steps { floor.min(predicted()) } else { floor }
+    }
+
+    /// Shares of both limits that passes have which take so long.
+    fn shares(&self, work: &PassWork, seconds: f64) -> LimitShares {
+        LimitShares::within(work, seconds, &self.peaks()).capped()
     }
 
     /// Answers `ask`. Cost: some microseconds.
@@ -148,7 +168,7 @@ impl Deployment {
     fn prefill_profile(&self, ask: &Ask) -> Profile {
         let work = self.prefill_work(ask.prompt);
         let times = self.times(ask);
-        let shares = LimitShares::within(&work, times.ttft_alone, &self.peaks());
+        let shares = self.shares(&work, times.ttft_alone);
         Profile {
             passes: ask.prompt.div_ceil(self.chunk(0)),
             tokens: ask.prompt,
@@ -169,7 +189,7 @@ impl Deployment {
         let steps = ask.response.saturating_sub(1);
         let work = self.step_work(ask.batch, ask.mean_context());
         let times = self.times(ask);
-        let shares = LimitShares::within(&work, times.tpot, &self.peaks());
+        let shares = self.shares(&work, times.tpot);
         let own = steps as f64 / ask.batch as f64;
         Profile {
             passes: steps,
@@ -181,7 +201,7 @@ impl Deployment {
             seconds: steps as f64 * times.tpot,
             share: steps as f64 * times.tpot / times.total,
             machine_seconds: own * times.tpot,
-            floor: steps as f64 * self.decode_floor(),
+            floor: steps as f64 * self.decode_floor(ask.batch, ask.mean_context()),
             shares,
             bound: shares.bound(),
         }
@@ -289,9 +309,9 @@ pub struct Profile {
     pub share: f64,
     /// Seconds of the machine: a decode step is shared with the batch.
     pub machine_seconds: f64,
-    /// Seconds that nothing can beat.
+    /// Seconds that nothing can beat, attention, keys and values included.
     pub floor: f64,
-    /// LimitShares of the limits.
+    /// Shares of the limits; the larger is the floor over the time on an idle machine.
     pub shares: LimitShares,
     /// Which binds.
     pub bound: Bound,

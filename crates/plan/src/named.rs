@@ -34,10 +34,17 @@ impl NamedModel {
     }
 
     /// Of a model of which nothing but its parameters is known: each is multiplied once per token. Heads and layers,
-    /// for attention and cache, are those of the known model that is nearest in size.
+    /// for attention and cache, are those of the known model that is nearest in size, of those without experts, windows
+    /// and latents: a number says nothing of such.
     fn of_count(name: &str, parameters: u64) -> NamedModel {
         let distance = |shape: &ModelShape| (shape.parameters() as f64 / parameters as f64).ln().abs();
-        let nearest = ModelShape::known().min_by(|(_, a), (_, b)| distance(a).total_cmp(&distance(b)));
+        let is_plain = |shape: &ModelShape| {
+            let sees_all = shape.windows.iter().all(|(window, _)| window.is_none());
+            sees_all && shape.experts.is_none() && shape.pair_flops == shape.decode_pair_flops
+        };
+        let nearest = ModelShape::known()
+            .filter(|(_, shape)| is_plain(shape))
+            .min_by(|(_, a), (_, b)| distance(a).total_cmp(&distance(b)));
         let (known, nearest) = nearest.expect("models are known");
         let shape = ModelShape {
             layer_parameters: parameters,

@@ -26,7 +26,8 @@ impl Deployment {
             logit_rows: others + ends,
         };
         let each = self.cost.seconds(&step(chunk, shape.seen(0, before) / full.max(1) as f64, 0));
-        full as f64 * each + self.cost.seconds(&step(last, shape.seen(before, last), 1))
+        let predicted = full as f64 * each + self.cost.seconds(&step(last, shape.seen(before, last), 1));
+        self.at_least(predicted, &self.prefill_work(prompt))
     }
 
     /// What the passes over a prompt ask of the machine, logits of the last row included.
@@ -39,9 +40,14 @@ impl Deployment {
         self.machine.rows.saturating_sub(others).max(1)
     }
 
-    /// The floor that nothing can beat: every token through every weight once, at the machine's peak. Attention comes
-    /// on top and is not in it.
+    /// The floor that nothing can beat: the operations of these passes, attention among them, at the machine's peaks,
+    /// or their bytes, keys and values among them, at its bandwidth, whichever takes longer.
     pub fn prefill_floor(&self, prompt: usize) -> f64 {
+        self.floor(&self.prefill_work(prompt), || self.ttft(prompt, 0, 0.0))
+    }
+
+    /// What is worked out on paper: every token through every weight once, at the machine's peak, and no attention.
+    pub fn prefill_weights(&self, prompt: usize) -> f64 {
         let flops = prompt as f64 * self.demands.shape.flops_per_token() + self.demands.shape.flops_per_logit_row();
         flops / self.peaks().matrix
     }

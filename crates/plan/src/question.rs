@@ -17,6 +17,14 @@ use crate::{Ask, Deployment, NamedModel, Users};
 
 /// The name of what runs here: a loaded model, and this machine.
 pub const HERE: &str = "here";
+/// The same in the simulator's older words.
+const THIS: &str = "this";
+
+/// Whether a machine's name is that of the one at hand.
+pub fn is_here(machine: &str) -> bool {
+    [HERE, THIS].contains(&machine)
+}
+
 /// Largest prompt, answer, batch, number of machines and of users that is not a slip of the hand.
 const MOST: usize = 10_000_000;
 
@@ -261,7 +269,7 @@ impl Question {
     fn found_machine(&self, here: &Here, weights: WeightClass) -> Result<Machine, Problem> {
         match &self.machine {
             WhichMachine::Given { flops, bandwidth, memory } => Ok(Machine::given(*flops, *bandwidth, *memory)),
-            WhichMachine::Named(name) if name == HERE => match &here.limits {
+            WhichMachine::Named(name) if is_here(name) => match &here.limits {
                 Some(limits) => Ok(Machine::here(limits, weights, here.memory)),
                 None => wrong("machine", "the limits of this machine were not measured"),
             },

@@ -178,11 +178,12 @@ impl Plan {
         table(f, &header, &[row("prefill", &self.prefill), row("decode", &self.decode)])?;
         writeln!(
             f,
-            "  per token: {}FLOP in the weights; floor of its decode {}",
+            "  on paper, the weights alone: {}FLOP a token, {} for the prompt, {} for a token of one request",
             joined(
                 self.deployment.demands.shape.flops_per_token() + self.deployment.demands.shape.flops_per_logit_row()
             ),
-            duration(self.deployment.decode_floor()),
+            duration(self.deployment.prefill_weights(self.ask.prompt)),
+            duration(self.deployment.decode_weights()),
         )
     }
 

@@ -61,7 +61,7 @@ fn wrong_questions_name_the_parameter() {
 #[test]
 fn a_message_does_not_grow_with_what_a_stranger_wrote() {
     for query in [format!("{}=1", "x".repeat(1 << 20)), format!("model={}&machine=h100", "x".repeat(1 << 20))] {
-        assert!(asked(&query).expect_err("nonsense").to_string().len() < 400);
+        assert!(asked(&query).expect_err("nonsense").to_string().len() < 900);
     }
 }
 

@@ -84,8 +84,8 @@ pub struct Figures {
     pub tpot: Spread,
     /// The longest time from a token to the next.
     pub longest_gap: f64,
-    /// Answers per second that met both targets, by the targets of the question.
-    pub goodput: f64,
+    /// Answers per second that met all their targets, by those of the question; `None` where there are none.
+    pub goodput: Option<f64>,
     /// Sequences that lost their blocks.
     pub preemptions: usize,
 }
@@ -228,7 +228,9 @@ fn figures(outcomes: &[Outcome], targets: &[Targets], preemptions: usize) -> Fig
     let start = served().map(|(outcome, _)| outcome.arrived).min().unwrap_or_default();
     let end = served().map(|(outcome, _)| outcome.last_token).max().unwrap_or_default();
     let meets = |target: Option<Nanos>, seconds: f64| target.is_none_or(|target| seconds <= target.as_secs_f64());
-    let good = served().filter(|(outcome, targets)| {
+    let has_any = |targets: &Targets| targets.ttft.or(targets.tpot).is_some();
+    let asked = targets.iter().any(has_any);
+    let good = served().filter(|(_, targets)| has_any(targets)).filter(|(outcome, targets)| {
         meets(targets.ttft, outcome.ttft()) && meets(targets.tpot, outcome.tpot().unwrap_or(0.0))
     });
     let mut ttft: Vec<f64> = served().map(|(outcome, _)| outcome.ttft()).collect();
@@ -239,7 +241,7 @@ fn figures(outcomes: &[Outcome], targets: &[Targets], preemptions: usize) -> Fig
         ttft: Spread::of(&mut ttft),
         tpot: Spread::of(&mut tpot),
         longest_gap: served().map(|(outcome, _)| outcome.longest_gap).max().unwrap_or_default().as_secs_f64(),
-        goodput: good.count() as f64 / end.since(start).as_secs_f64().max(1e-9),
+        goodput: asked.then(|| good.count() as f64 / end.since(start).as_secs_f64().max(1e-9)),
         preemptions,
     }
 }
@@ -296,7 +298,8 @@ impl fmt::Display for WhatIfAnswer {
             let [was, again, other] = [was, again, other].map(|seconds| format!("{:.2} ms", seconds * 1e3));
             writeln!(f, "{name:<14}{was:>12}{again:>12}{off:>10}{other:>12}")?;
         }
-        let goodput = [recorded, simulated, what_if].map(|figures| format!("{:.2}/s", figures.goodput));
+        let goodput = [recorded, simulated, what_if]
+            .map(|figures| figures.goodput.map_or("no targets".to_string(), |goodput| format!("{goodput:.2}/s")));
         let [was, again, other] = goodput;
         writeln!(f, "{:<14}{was:>12}{again:>12}{:>10}{other:>12}", "goodput", "")?;
         for (name, get) in COUNTS {

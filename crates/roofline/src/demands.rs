@@ -73,7 +73,7 @@ impl Demands {
         let seen = self.shape.mean_over_layers(|window| context.min(rows as f64 * window as f64));
         PassWork {
             matrix_flops: rows as f64 * per_row,
-            attention_flops: seen * self.shape.pair_flops as f64,
+            attention_flops: seen * self.shape.decode_pair_flops as f64,
             kv_dtype: self.kv_dtype,
             bytes: steps as f64 * self.bytes_of_pass(rows_per_step) + seen * self.kv_bytes_per_token as f64,
         }
@@ -97,10 +97,32 @@ impl Demands {
         let per_logit_row = self.shape.flops_per_logit_row();
         PassWork {
             matrix_flops: rows as f64 * self.shape.flops_per_token() + logit_rows as f64 * per_logit_row,
-            attention_flops: (decoded + over_chunks(seen)) * self.shape.pair_flops as f64,
+            attention_flops: decoded * self.shape.decode_pair_flops as f64
+                + over_chunks(seen) * self.shape.pair_flops as f64,
             kv_dtype: self.kv_dtype,
             bytes: self.bytes_of_pass(rows as f64) + (decoded + over_chunks(fetched)) * self.kv_bytes_per_token as f64,
         }
+    }
+
+    /// The same pass by phase, prefill and then decode, with the rows of logits of each. Both read the weights together:
+    /// each has its rows' part of them.
+    pub fn step_by_phase(
+        &self,
+        decode: impl Iterator<Item = usize> + Clone,
+        prefill: impl Iterator<Item = (usize, usize)> + Clone,
+        [prefill_logits, decode_logits]: [usize; 2],
+    ) -> [PassWork; 2] {
+        let rows = [prefill.clone().map(|(_, rows)| rows).sum::<usize>() as f64, decode.clone().count() as f64];
+        let all = rows[0] + rows[1];
+        let parts = [
+            self.step(std::iter::empty(), prefill, prefill_logits),
+            self.step(decode, std::iter::empty(), decode_logits),
+        ];
+        std::array::from_fn(|phase| {
+            let share = if all > 0.0 { rows[phase] / all } else { 0.0 };
+            let kv = parts[phase].bytes - self.bytes_of_pass(rows[phase]);
+            PassWork { bytes: share * self.bytes_of_pass(all) + kv, ..parts[phase] }
+        })
     }
 
     /// Bytes of weights that a pass over `rows` rows reads: of experts, those that rows go to on average.
@@ -119,6 +141,21 @@ impl PassWork {
     /// Operations of matrices and of attention.
     pub fn flops(&self) -> f64 {
         self.matrix_flops + self.attention_flops
+    }
+
+    /// Adds other passes with keys of the same type.
+    pub fn add(&mut self, other: &PassWork) {
+        self.matrix_flops += other.matrix_flops;
+        self.attention_flops += other.attention_flops;
+        self.bytes += other.bytes;
+        self.kv_dtype = other.kv_dtype;
+    }
+
+    /// So many times as much.
+    pub fn scale(&mut self, factor: f64) {
+        self.matrix_flops *= factor;
+        self.attention_flops *= factor;
+        self.bytes *= factor;
     }
 
     /// Arithmetic intensity: operations per byte read.

@@ -55,6 +55,11 @@ impl Peaks {
     pub fn memory_seconds(&self, work: &PassWork) -> f64 {
         work.bytes / self.bandwidth
     }
+
+    /// The least time that the work takes: the longer of the two, as if each ran while the other did.
+    pub fn floor_seconds(&self, work: &PassWork) -> f64 {
+        self.compute_seconds(work).max(self.memory_seconds(work))
+    }
 }
 
 /// What held a phase back most.
@@ -109,6 +114,13 @@ impl LimitShares {
             compute: share(peaks.compute_seconds(work), seconds),
             memory: share(peaks.memory_seconds(work), seconds),
         }
+    }
+
+    /// The same of steps that were measured: a step that is above a limit has shown that the limit was measured too low,
+    /// so it is at the limit and not above it.
+    pub fn capped(self) -> LimitShares {
+        let most = self.of_limit().max(1.0);
+        LimitShares { compute: self.compute / most, memory: self.memory / most }
     }
 
     /// Share of the limit that binds this work.
@@ -184,6 +196,11 @@ mod tests {
         let slow = LimitShares::of(&decode, 100.0, &limits(), &wide);
         assert_eq!((slow.bound(), slow.roofline()), (Bound::Overhead, Bound::Memory));
         assert_eq!(LimitShares::of(&decode, 0.0, &limits(), &wide).of_limit(), 0.0);
+        // A time below the floor: the limit was measured too low.
+        let fast = LimitShares::of(&decode, 0.5, &limits(), &wide);
+        assert_eq!((fast.of_limit(), fast.capped().of_limit(), fast.capped().roofline()), (2.0, 1.0, Bound::Memory));
+        let peaks = Peaks::of(&limits(), &wide);
+        assert_eq!((peaks.floor_seconds(&work), peaks.floor_seconds(&decode)), (2.0, 1.0));
     }
 
     #[test]

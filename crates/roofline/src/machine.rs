@@ -1,16 +1,26 @@
 //! What a machine can do: a known one, one of given figures, or the one at hand as it was measured.
 //!
-//! Peaks are the vendors' published dense figures for bf16 and their memory bandwidth. The shares say how much of them
-//! a serving engine gets, and stand on measurements where there are any:
+//! Peaks are the vendors' published dense figures (no sparsity) for bf16 with sums in 32 bits and for int8, and their
+//! memory bandwidth. The shares say how much of them a serving engine gets, and stand on measurements where there are
+//! any:
 //!
 //! | machine | peaks | shares |
 //! | --- | --- | --- |
 //! | a100, h100 | NVIDIA's data sheets, SXM, 80 GB | Llama-2-70B on two GPUs, prompts of 1k to 8k tokens and decode at batch 1, in the data of Splitwise (Patel et al., ISCA 2024): of an engine of 2023, so newer ones get more |
 //! | h200 | NVIDIA's data sheet | the H100's: the same chip with faster memory |
+//! | b200 | NVIDIA's data sheet of HGX B200, an eighth, at 1,000 W; 180 of 192 GB are enabled there | not measured: the H100's |
 //! | l40s | NVIDIA's data sheet | those of an RTX PRO 6000 with vLLM 0.19, by the layer profiles of LLMServingSim (Cho et al., IISWC 2024): also one card with GDDR |
+//! | l4, t4 | NVIDIA's data sheets; a T4 has fp16 and no bf16 | not measured: the L40S's |
+//! | rtx-3090, rtx-4090, rtx-5090 | the appendices of NVIDIA's white papers on GA102, Ada and RTX Blackwell: tensor cores with sums in 32 bits, half of what they do with sums in 16 | not measured: the L40S's |
 //! | mi300x | AMD's data sheet | not measured: the H100's |
-//! | xeon-8480 | Intel: 56 cores at 2.0 GHz with 1,024 bf16 operations per cycle (AMX), 8 channels of DDR5-4800 | this engine's on another CPU (docs/performance.md) |
-//! | epyc-2core | measured: docs/performance.md, bf16, 2 cores of a virtual machine | measured: the same page |
+//! | m2-ultra | Apple's page of the Mac Pro: 76 GPU cores, 27.2 TFLOP/s; they multiply nothing faster in fewer bits. Of M3 and later Apple says the bandwidth and no operations, so they are not in the list | not measured: the L40S's |
+//! | xeon-8480 | Intel: 56 cores at 2.0 GHz with 1,024 bf16 operations per cycle (AMX), twice as many of int8, 8 channels of DDR5-4800 | this engine's on another CPU (docs/performance.md) |
+//! | epyc-9654 | AMD: 96 cores of Zen 4 at 2.4 GHz, AVX-512 on 256-bit units: 64 bf16 and 128 int8 operations per cycle (VDPBF16PS, VPDPBUSD); 12 channels of DDR5-4800 | this engine's on another CPU |
+//! | ryzen-9950x | AMD: 16 cores of Zen 5 at 4.3 GHz with units of 512 bits: 128 bf16 and 256 int8 operations per cycle; 2 channels of DDR5-5600 | this engine's on another CPU |
+//! | epyc-2core | measured by `lab`: 2 cores of a virtual machine without instructions for bf16 | measured: docs/performance.md |
+//!
+//! int8 means int8 weights and activations, which is what this engine computes with int8 and int4 weights alike. Who
+//! unpacks 4-bit weights to 16 bits on the way (as most engines on GPUs do) has the bf16 peak.
 //!
 //! A step's overhead on a GPU is what the measured steps of vLLM 0.19 take beyond their layers: about a millisecond
 //! (docs/performance.md, section Simulator).
@@ -39,7 +49,7 @@ pub struct Machine {
     pub name: String,
     /// Operations per second at the precision of bf16 weights.
     pub bf16_flops: f64,
-    /// Of 8-bit and 4-bit weights; what is known of a preset is its bf16 peak, which then stands here too.
+    /// Of 8-bit and 4-bit weights.
     pub int8_ops: f64,
     /// Bytes per second from memory.
     pub bandwidth: f64,
@@ -165,10 +175,15 @@ impl Machine {
 
     /// What it can do at most with this model: for its classes, and for reading from where its weights are.
     pub fn peaks(&self, demands: &Demands) -> Peaks {
-        let cache = self.cache.filter(|cache| demands.weight_bytes <= cache.bytes);
+        self.peaks_of(demands.weights, demands.kv_dtype, demands.weight_bytes)
+    }
+
+    /// The same for weights of this class that take so many bytes, and keys of this type.
+    pub fn peaks_of(&self, weights: WeightClass, kv_dtype: KvDtype, weight_bytes: usize) -> Peaks {
+        let cache = self.cache.filter(|cache| weight_bytes <= cache.bytes);
         Peaks {
-            matrix: if demands.weights == WeightClass::Bf16 { self.bf16_flops } else { self.int8_ops },
-            attention: if demands.kv_dtype == KvDtype::Bf16 { self.bf16_flops } else { self.int8_ops },
+            matrix: if weights == WeightClass::Bf16 { self.bf16_flops } else { self.int8_ops },
+            attention: if kv_dtype == KvDtype::Bf16 { self.bf16_flops } else { self.int8_ops },
             bandwidth: cache.map_or(self.bandwidth, |cache| cache.bandwidth),
         }
     }
@@ -202,24 +217,36 @@ impl Machine {
 struct Known {
     name: &'static str,
     flops: f64,
+    int8_ops: f64,
     bandwidth: f64,
     shares: [f64; 2],
     memory: f64,
 }
 
-/// Every known machine: bf16 operations and bytes per second, the shares of both that are reached, bytes of memory.
+/// Every known machine: bf16 and int8 operations and bytes per second, the shares that are reached of the first two and
+/// of the last, bytes of memory.
 const KNOWN: &[Known] = &[
-    machine("a100", 312e12, 2039e9, [0.62, 0.62], 80e9),
-    machine("h100", 989.4e12, 3350e9, [0.45, 0.55], 80e9),
-    machine("h200", 989.4e12, 4800e9, [0.45, 0.55], 141e9),
-    machine("l40s", 362.05e12, 864e9, [0.74, 0.86], 48e9),
-    machine("mi300x", 1307.4e12, 5300e9, [0.45, 0.55], 192e9),
-    machine("xeon-8480", 114.7e12, 307.2e9, [0.75, 0.90], 512e9),
-    machine("epyc-2core", 236.4e9, 37.0e9, [0.90, 0.92], 8e9),
+    machine("a100", [312e12, 624e12, 2039e9], [0.62, 0.62], 80e9),
+    machine("h100", [989.4e12, 1978.9e12, 3350e9], [0.45, 0.55], 80e9),
+    machine("h200", [989.4e12, 1978.9e12, 4800e9], [0.45, 0.55], 141e9),
+    machine("b200", [2250e12, 4500e12, 8000e9], [0.45, 0.55], 180e9),
+    machine("l40s", [362.05e12, 733e12, 864e9], [0.74, 0.86], 48e9),
+    machine("l4", [121e12, 242.5e12, 300e9], [0.74, 0.86], 24e9),
+    machine("t4", [65e12, 130e12, 320e9], [0.74, 0.86], 16e9),
+    machine("rtx-3090", [71e12, 284e12, 936e9], [0.74, 0.86], 24e9),
+    machine("rtx-4090", [165.2e12, 660.6e12, 1008e9], [0.74, 0.86], 24e9),
+    machine("rtx-5090", [209.5e12, 838e12, 1792e9], [0.74, 0.86], 32e9),
+    machine("mi300x", [1307.4e12, 2614.9e12, 5300e9], [0.45, 0.55], 192e9),
+    machine("m2-ultra", [27.2e12, 27.2e12, 800e9], [0.74, 0.86], 192e9),
+    machine("xeon-8480", [114.7e12, 229.4e12, 307.2e9], [0.75, 0.90], 512e9),
+    machine("epyc-9654", [14.75e12, 29.5e12, 460.8e9], [0.75, 0.90], 768e9),
+    machine("ryzen-9950x", [8.81e12, 17.6e12, 89.6e9], [0.75, 0.90], 64e9),
+    machine("epyc-2core", [236.4e9, 945.7e9, 37.0e9], [0.90, 0.92], 8e9),
 ];
 
-const fn machine(name: &'static str, flops: f64, bandwidth: f64, shares: [f64; 2], memory: f64) -> Known {
-    Known { name, flops, bandwidth, shares, memory }
+const fn machine(name: &'static str, peaks: [f64; 3], shares: [f64; 2], memory: f64) -> Known {
+    let [flops, int8_ops, bandwidth] = peaks;
+    Known { name, flops, int8_ops, bandwidth, shares, memory }
 }
 
 impl Known {
@@ -228,7 +255,7 @@ impl Known {
         Machine {
             name: self.name.to_string(),
             bf16_flops: self.flops,
-            int8_ops: self.flops,
+            int8_ops: self.int8_ops,
             bandwidth: self.bandwidth,
             flops_share,
             bandwidth_share,

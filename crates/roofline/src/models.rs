@@ -1,8 +1,21 @@
 //! Known models, from their published `config.json`: for planning, before anything is on the disk.
+//!
+//! ```text
+//! dense        layers x (attention + MLP)                                     qwen3-8b
+//! windows      all layers but every n-th see the last tokens only             gemma-3-4b, gpt-oss-20b
+//! experts      some dense layers, then a router, experts, a shared expert     qwen3-30b-a3b, glm-4.5-air
+//! latent       MLA: the cache keeps one latent for all heads of a layer       deepseek-v3, kimi-k2
+//! ```
+//! Each row was checked against the `config.json` in the model's repository on Hugging Face, or where that asks for an
+//! account against two training frameworks that state it (MaxText's and slime's `configs/models`), and its number of
+//! parameters against the model card: a test says by how much they differ. Vision towers and heads that predict several
+//! tokens are left out, for a pass over text does not use them. So are models whose layers keep a state instead of keys
+//! and values (Qwen3.5 and later, LFM2, Nemotron): this shape cannot say what they cost.
 
-use crate::shape::ModelShape;
+use crate::shape::{Mixture, ModelShape};
 
 /// What a `config.json` says.
+#[derive(Clone, Copy)]
 struct Published {
     /// For people.
     name: &'static str,
@@ -10,7 +23,7 @@ struct Published {
     layers: usize,
     /// Width of the residual stream.
     hidden: usize,
-    /// Width of the MLP.
+    /// Width of the MLP, in layers without experts.
     intermediate: usize,
     /// Query heads.
     heads: usize,
@@ -24,18 +37,83 @@ struct Published {
     tied: bool,
     /// Tokens that a sequence may have.
     max_model_len: usize,
+    /// What a layer with a window sees, and that every n-th layer has none.
+    window: Option<(usize, usize)>,
+    experts: Option<Experts>,
+    latent: Option<Latent>,
 }
 
-/// Every known model, from its published `config.json`.
+/// A mixture.
+#[derive(Clone, Copy)]
+struct Experts {
+    /// In each layer that has them.
+    count: usize,
+    /// How many of them a token goes to.
+    top_k: usize,
+    /// Width of one.
+    width: usize,
+    /// Width of what every token goes through besides.
+    shared: usize,
+    /// Layers at the bottom that have an MLP instead.
+    dense_layers: usize,
+}
+
+/// Multi-head latent attention (DeepSeek-AI, 2024): the cache keeps one latent and one rotated key for all heads.
+#[derive(Clone, Copy)]
+struct Latent {
+    /// Rank of the queries' projection; 0: they have one matrix.
+    q_rank: usize,
+    /// Numbers of the latent.
+    kv_rank: usize,
+    /// Widths of a head: of the key without position, of the rotated part, of the value.
+    nope: usize,
+    rope: usize,
+    value: usize,
+}
+
+/// Every known model.
 const MODELS: &[Published] = &[
-    shape("llama-2-7b", [32, 4096, 11008], [32, 32, 128], 32_000, false, 4096),
-    shape("llama-2-70b", [80, 8192, 28672], [64, 8, 128], 32_000, false, 4096),
-    shape("llama-3.1-8b", [32, 4096, 14336], [32, 8, 128], 128_256, false, 131_072),
-    shape("llama-3.1-70b", [80, 8192, 28672], [64, 8, 128], 128_256, false, 131_072),
-    shape("llama-3.2-1b", [16, 2048, 8192], [32, 8, 64], 128_256, true, 131_072),
-    shape("mistral-7b", [32, 4096, 14336], [32, 8, 128], 32_768, false, 32_768),
-    shape("qwen2.5-0.5b", [24, 896, 4864], [14, 2, 64], 151_936, true, 32_768),
-    shape("qwen2.5-7b", [28, 3584, 18944], [28, 4, 128], 152_064, false, 32_768),
+    shape("llama-2-7b", [32, 4096, 11008], [32, 32, 128], 32_000, 4096),
+    shape("llama-2-70b", [80, 8192, 28672], [64, 8, 128], 32_000, 4096),
+    shape("llama-3.1-8b", [32, 4096, 14336], [32, 8, 128], 128_256, 131_072),
+    shape("llama-3.1-70b", [80, 8192, 28672], [64, 8, 128], 128_256, 131_072),
+    shape("llama-3.2-1b", [16, 2048, 8192], [32, 8, 64], 128_256, 131_072).tied(),
+    shape("llama-3.2-3b", [28, 3072, 8192], [24, 8, 128], 128_256, 131_072).tied(),
+    shape("llama-3.3-70b", [80, 8192, 28672], [64, 8, 128], 128_256, 131_072),
+    shape("mistral-7b", [32, 4096, 14336], [32, 8, 128], 32_768, 32_768),
+    shape("mixtral-8x7b", [32, 4096, 14336], [32, 8, 128], 32_000, 32_768).experts([8, 2, 14336], 0, 0),
+    shape("mixtral-8x22b", [56, 6144, 16384], [48, 8, 128], 32_768, 65_536).experts([8, 2, 16384], 0, 0),
+    shape("qwen2.5-0.5b", [24, 896, 4864], [14, 2, 64], 151_936, 32_768).tied(),
+    shape("qwen2.5-7b", [28, 3584, 18944], [28, 4, 128], 152_064, 32_768),
+    shape("qwen3-0.6b", [28, 1024, 3072], [16, 8, 128], 151_936, 40_960).tied(),
+    shape("qwen3-1.7b", [28, 2048, 6144], [16, 8, 128], 151_936, 40_960).tied(),
+    shape("qwen3-4b", [36, 2560, 9728], [32, 8, 128], 151_936, 40_960).tied(),
+    shape("qwen3-8b", [36, 4096, 12288], [32, 8, 128], 151_936, 40_960),
+    shape("qwen3-14b", [40, 5120, 17408], [40, 8, 128], 151_936, 40_960),
+    shape("qwen3-32b", [64, 5120, 25600], [64, 8, 128], 151_936, 40_960),
+    shape("qwen3-30b-a3b", [48, 2048, 6144], [32, 4, 128], 151_936, 40_960).experts([128, 8, 768], 0, 0),
+    shape("qwen3-235b-a22b", [94, 4096, 12288], [64, 4, 128], 151_936, 40_960).experts([128, 8, 1536], 0, 0),
+    shape("gemma-3-270m", [18, 640, 2048], [4, 1, 256], 262_144, 32_768).tied().window(512, 6),
+    shape("gemma-3-1b", [26, 1152, 6912], [4, 1, 256], 262_144, 32_768).tied().window(512, 6),
+    shape("gemma-3-4b", [34, 2560, 10240], [8, 4, 256], 262_208, 131_072).tied().window(1024, 6),
+    shape("gemma-3-12b", [48, 3840, 15360], [16, 8, 256], 262_208, 131_072).tied().window(1024, 6),
+    shape("gemma-3-27b", [62, 5376, 21504], [32, 16, 128], 262_208, 131_072).tied().window(1024, 6),
+    shape("gpt-oss-20b", [24, 2880, 2880], [64, 8, 64], 201_088, 131_072).experts([32, 4, 2880], 0, 0).window(128, 2),
+    shape("gpt-oss-120b", [36, 2880, 2880], [64, 8, 64], 201_088, 131_072).experts([128, 4, 2880], 0, 0).window(128, 2),
+    shape("deepseek-v2-lite", [27, 2048, 10944], [16, 16, 128], 102_400, 163_840)
+        .experts([64, 6, 1408], 2 * 1408, 1)
+        .latent([0, 512], [128, 64, 128]),
+    shape("deepseek-v3", [61, 7168, 18432], [128, 128, 128], 129_280, 163_840)
+        .experts([256, 8, 2048], 2048, 3)
+        .latent([1536, 512], [128, 64, 128]),
+    shape("kimi-k2", [61, 7168, 18432], [64, 64, 128], 163_840, 131_072)
+        .experts([384, 8, 2048], 2048, 1)
+        .latent([1536, 512], [128, 64, 128]),
+    shape("glm-4.5-air", [46, 4096, 10944], [96, 8, 128], 151_552, 131_072).experts([128, 8, 1408], 1408, 1),
+    shape("glm-4.7-flash", [47, 2048, 10240], [20, 20, 256], 154_880, 202_752)
+        .experts([64, 4, 1536], 1536, 1)
+        .latent([768, 512], [192, 64, 256]),
+    shape("glm-4.5", [92, 5120, 12288], [96, 8, 128], 151_552, 131_072).experts([160, 8, 1536], 1536, 3),
 ];
 
 const fn shape(
@@ -43,10 +121,23 @@ const fn shape(
     [layers, hidden, intermediate]: [usize; 3],
     [heads, kv_heads, head_dim]: [usize; 3],
     vocab: usize,
-    tied: bool,
     max_model_len: usize,
 ) -> Published {
-    Published { name, layers, hidden, intermediate, heads, kv_heads, head_dim, vocab, tied, max_model_len }
+    Published {
+        name,
+        layers,
+        hidden,
+        intermediate,
+        heads,
+        kv_heads,
+        head_dim,
+        vocab,
+        tied: false,
+        max_model_len,
+        window: None,
+        experts: None,
+        latent: None,
+    }
 }
 
 impl ModelShape {
@@ -62,25 +153,172 @@ impl ModelShape {
 }
 
 impl Published {
+    const fn tied(self) -> Published {
+        Published { tied: true, ..self }
+    }
+
+    const fn window(self, tokens: usize, every: usize) -> Published {
+        Published { window: Some((tokens, every)), ..self }
+    }
+
+    const fn experts(self, [count, top_k, width]: [usize; 3], shared: usize, dense_layers: usize) -> Published {
+        Published { experts: Some(Experts { count, top_k, width, shared, dense_layers }), ..self }
+    }
+
+    const fn latent(self, [q_rank, kv_rank]: [usize; 2], [nope, rope, value]: [usize; 3]) -> Published {
+        Published { latent: Some(Latent { q_rank, kv_rank, nope, rope, value }), ..self }
+    }
+
+    /// Weights of a layer's attention; operations of a row against a key of all heads, of a prompt and of a row that
+    /// decodes; numbers and heads that a token adds to a layer's cache.
+    fn attention(&self) -> (usize, [usize; 2], usize, usize) {
+        let Published { hidden, heads, kv_heads, head_dim, .. } = *self;
+        match self.latent {
+            None => (
+                hidden * 2 * (heads + kv_heads) * head_dim,
+                [4 * heads * head_dim; 2],
+                2 * kv_heads * head_dim,
+                kv_heads,
+            ),
+            Some(Latent { q_rank, kv_rank, nope, rope, value }) => {
+                let query = nope + rope;
+                let queries = if q_rank == 0 { hidden * heads * query } else { q_rank * (hidden + heads * query) };
+                let keys = hidden * (kv_rank + rope) + kv_rank * heads * (nope + value);
+                let weights = queries + keys + heads * value * hidden;
+                // A prompt unpacks the latent into keys and values of all heads; a row that decodes takes itself to the
+                // latent instead, which is all that it then reads.
+                let pair = [2 * heads * (query + value), 2 * heads * (kv_rank + rope + kv_rank)];
+                (weights, pair, kv_rank + rope, 1)
+            }
+        }
+    }
+
     fn shape(&self) -> ModelShape {
         let Published { layers, hidden, intermediate, heads, kv_heads, head_dim, vocab, .. } = *self;
-        let parameters = (layers * hidden * (2 * (heads + kv_heads) * head_dim + 3 * intermediate)) as u64;
+        let (attention, [pair, decode_pair], kv, scaled) = self.attention();
+        let mlp = 3 * hidden * intermediate;
+        let (expert, all, active, widest) = match self.experts {
+            None => (0, layers * mlp, layers * mlp, intermediate),
+            Some(Experts { count, top_k, width, shared, dense_layers }) => {
+                let (sparse, one) = (layers - dense_layers, 3 * hidden * width);
+                let besides = dense_layers * mlp + sparse * (3 * hidden * shared + hidden * count);
+                let dense = if dense_layers > 0 { intermediate } else { 0 };
+                let experts = sparse * count * one;
+                (experts, besides + experts, besides + sparse * top_k * one, dense.max(top_k * width + shared))
+            }
+        };
+        let windows = match self.window {
+            None => vec![(None, layers)],
+            Some((tokens, every)) => vec![(Some(tokens), layers - layers / every), (None, layers / every)],
+        };
         // As of a configuration.
-        let widths = 3 * hidden + (2 * heads + 2 * kv_heads) * head_dim + 3 * intermediate;
+        let widths = 3 * hidden + (2 * heads + 2 * kv_heads) * head_dim + 3 * widest;
         ModelShape {
-            layer_parameters: parameters,
-            active_parameters: parameters,
-            expert_parameters: 0,
+            layer_parameters: (layers * attention + all) as u64,
+            active_parameters: (layers * attention + active) as u64,
+            expert_parameters: expert as u64,
             head_parameters: (vocab * hidden) as u64,
             tables: if self.tied { 1 } else { 2 },
-            pair_flops: (4 * layers * heads * head_dim) as u64,
-            kv_values: (2 * layers * kv_heads * head_dim) as u64,
-            kv_heads: (layers * kv_heads) as u64,
+            pair_flops: (layers * pair) as u64,
+            decode_pair_flops: (layers * decode_pair) as u64,
+            kv_values: (layers * kv) as u64,
+            kv_heads: (layers * scaled) as u64,
             activations: widths as u64,
             vocab,
-            windows: vec![(None, layers)],
-            experts: None,
+            windows,
+            experts: self.experts.map(|experts| Mixture { num_experts: experts.count, top_k: experts.top_k }),
             context_limit: self.max_model_len,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Name, billions of parameters as the model card or the technical report prints them, and those that a token uses.
+    const CARDS: &[(&str, &str, &str)] = &[
+        ("llama-2-7b", "6.74", ""),
+        ("llama-2-70b", "69.0", ""),
+        ("llama-3.1-8b", "8.03", ""),
+        ("llama-3.1-70b", "70.6", ""),
+        ("llama-3.2-1b", "1.24", ""),
+        ("llama-3.2-3b", "3.21", ""),
+        ("llama-3.3-70b", "70.6", ""),
+        ("mistral-7b", "7.25", ""),
+        ("mixtral-8x7b", "46.7", "12.9"),
+        ("mixtral-8x22b", "141", "39"),
+        ("qwen2.5-0.5b", "0.49", ""),
+        ("qwen2.5-7b", "7.61", ""),
+        ("qwen3-0.6b", "0.6", ""),
+        ("qwen3-1.7b", "1.7", ""),
+        ("qwen3-4b", "4.0", ""),
+        ("qwen3-8b", "8.2", ""),
+        ("qwen3-14b", "14.8", ""),
+        ("qwen3-32b", "32.8", ""),
+        ("qwen3-30b-a3b", "30.5", "3.3"),
+        ("qwen3-235b-a22b", "235", "22"),
+        // Of its text part: embedding and the rest, in Table 1 of the Gemma 3 report.
+        ("gemma-3-270m", "0.27", ""),
+        ("gemma-3-1b", "1.000", ""),
+        ("gemma-3-4b", "3.884", ""),
+        ("gemma-3-12b", "11.771", ""),
+        ("gemma-3-27b", "27.016", ""),
+        ("gpt-oss-20b", "20.9", "3.6"),
+        ("gpt-oss-120b", "116.8", "5.1"),
+        ("deepseek-v2-lite", "15.7", "2.4"),
+        ("deepseek-v3", "671", "36.6"),
+        ("kimi-k2", "1000", "32"),
+        ("glm-4.5-air", "106", "12"),
+        ("glm-4.5", "355", "32"),
+        ("glm-4.7-flash", "29.9", "?"),
+    ];
+
+    /// Within a hundredth, or as close as the printed digits say.
+    fn agrees(count: u64, printed: &str) -> bool {
+        let published: f64 = printed.parse().expect("a number");
+        let decimals = printed.split_once('.').map_or(0, |(_, decimals)| decimals.len());
+        let billions = count as f64 / 1e9;
+        (billions / published - 1.0).abs() <= 0.01 || format!("{billions:.decimals$}") == printed
+    }
+
+    #[test]
+    fn every_model_has_as_many_parameters_as_its_card_says() {
+        for (name, shape) in ModelShape::known() {
+            let Some(&(_, all, active)) = CARDS.iter().find(|(card, ..)| *card == name) else {
+                panic!("{name}: what does its card say?");
+            };
+            let rounded = |count: u64| count as f64 / 1e9;
+            // The one whose card says no more than "1T".
+            let close = agrees(shape.parameters(), all)
+                || name == "kimi-k2" && shape.parameters().abs_diff(1_000_000_000_000) < 40_000_000_000;
+            assert!(close, "{name}: {} B parameters, {all} published", rounded(shape.parameters()));
+            // Some cards count the head as used, some the embedding too, some neither.
+            let used = shape.active_parameters + shape.head_parameters;
+            let near = |used: u64| (rounded(used) / active.parse::<f64>().expect("a number") - 1.0).abs() < 0.03;
+            let unknown = ["", "?"].contains(&active);
+            let counted = [shape.active_parameters, used, used + shape.head_parameters];
+            let close = unknown || counted.into_iter().any(near);
+            assert!(close, "{name}: {} B used, {active}", rounded(used));
+            assert_eq!(active.is_empty(), shape.experts.is_none(), "{name}");
+            let layers: usize = shape.windows.iter().map(|(_, layers)| layers).sum();
+            assert!(
+                layers > 0 && shape.context_limit >= 4096 && shape.active_parameters <= shape.layer_parameters,
+                "{name}"
+            );
+        }
+        assert_eq!(CARDS.len(), MODELS.len(), "a card without a model");
+    }
+
+    #[test]
+    fn a_latent_cache_is_small_and_costs_arithmetic() {
+        let [v3, llama] = ["deepseek-v3", "llama-3.1-70b"].map(|name| ModelShape::named(name).expect("known"));
+        // 576 numbers a layer and token, where 8 heads of 128 keep 2,048.
+        assert_eq!((v3.kv_values, llama.kv_values), (61 * 576, 80 * 2048));
+        assert_eq!(v3.decode_pair_flops, 61 * 2 * 128 * (576 + 512));
+        assert_eq!(v3.pair_flops, 61 * 2 * 128 * (192 + 128));
+        assert_eq!(llama.decode_pair_flops, llama.pair_flops);
+        let gemma = ModelShape::named("gemma-3-4b").expect("known");
+        assert_eq!(gemma.windows, [(Some(1024), 29), (None, 5)]);
     }
 }

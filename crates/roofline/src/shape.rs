@@ -23,8 +23,11 @@ pub struct ModelShape {
     pub head_parameters: u64,
     /// Tables in memory: 1 where the head is the embedding, 0 where they are not known apart from the layers.
     pub tables: u64,
-    /// Operations of one row against one key, all layers.
+    /// Operations of one row of a prompt against one key, all layers.
     pub pair_flops: u64,
+    /// The same of a row that decodes: another number where keys and values are kept as a latent (MLA), which such a
+    /// row reads as it is and a prompt unpacks.
+    pub decode_pair_flops: u64,
     /// Numbers that a token adds to the cache, all layers.
     pub kv_values: u64,
     /// Heads of keys and values, all layers: int8 keeps two scales for each.

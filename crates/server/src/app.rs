@@ -11,6 +11,7 @@ use axum::http::{HeaderMap, header};
 use engine::Observe;
 use engine::receipt::Provenance;
 use http_body_util::BodyExt;
+use roofline::Demands;
 use tokio::sync::{OnceCell, Semaphore};
 
 use crate::ServerOptions;
@@ -56,6 +57,8 @@ pub(crate) struct App {
     /// What those bring who may hold the engine, and how long it stays held when they have left.
     pub(crate) hold_token: Option<HoldToken>,
     pub(crate) pause_limit: Duration,
+    /// What the model's passes ask of the machine.
+    pub(crate) demands: Demands,
     /// Seats of those who watch.
     pub(crate) readers: Arc<Semaphore>,
     /// Whose turn it is to simulate.
@@ -91,6 +94,7 @@ impl App {
             ui: options.ui,
             hold_token: options.hold_token.as_deref().map(HoldToken::new),
             pause_limit: options.pause_limit,
+            demands: engine.model().demands(),
             readers: Arc::new(Semaphore::new(MOST_READERS)),
             simulations: Arc::new(Semaphore::new(1)),
             traces: Arc::new(Semaphore::new(1)),

@@ -39,6 +39,7 @@ use std::sync::Arc;
 use axum::extract::{Extension, RawQuery, State};
 use axum::http::{HeaderName, header};
 use axum::response::{IntoResponse, Response};
+use engine::ledger::{LATE_FLOOR, LATE_MEDIANS};
 use scheduler::Nanos;
 use serde_json::{Value, json};
 
@@ -87,6 +88,8 @@ pub(crate) async fn info(State(app): State<Arc<App>>) -> Response {
         "max_num_seqs": model.max_num_seqs,
         "max_num_batched_tokens": model.max_num_batched_tokens,
         "targets": {"ttft_ms": target(targets.ttft), "tpot_ms": target(targets.tpot)},
+        // Above what a gap is late where there is no target: the ledger's rule, told and not written twice.
+        "late": {"medians": LATE_MEDIANS, "floor_ms": ms(LATE_FLOOR)},
         "limits": limits,
         "pause_allowed": app.hold_token.is_some(),
         "now_ms": ms(now),

@@ -13,8 +13,9 @@ use std::sync::{Mutex, PoisonError};
 
 use axum::http::StatusCode;
 use engine::ledger::Owner;
-use engine::{Exemplar, Histogram, Predictions, ServiceClass, SpotChecked, Stats};
-use scheduler::Targets;
+use engine::{DeviceLimits, Exemplar, Histogram, PhaseWork, Predictions, ServiceClass, SpotChecked, Stats};
+use roofline::{Demands, LimitShares};
+use scheduler::{Nanos, Targets};
 
 use crate::text_pool::TextStats;
 
@@ -67,11 +68,16 @@ pub(crate) struct Sources<'a> {
     pub(crate) text: &'a TextStats,
     pub(crate) model: &'a str,
     pub(crate) targets: Targets,
+    /// What the machine can do at most, if that is known, with this model.
+    pub(crate) limits: Option<&'a DeviceLimits>,
+    pub(crate) demands: &'a Demands,
+    /// The engine's time.
+    pub(crate) now: Nanos,
 }
 
 /// The whole page.
 pub(crate) fn render(sources: &Sources<'_>, exposition: Exposition<'_>) -> String {
-    let &Sources { stats, http, text, model, targets } = sources;
+    let &Sources { stats, http, text, model, targets, .. } = sources;
     let labels = format!("model_name=\"{}\"", escaped(model));
     let mut page = Page { text: String::with_capacity(32 << 10), labels, exposition };
     gauges(&mut page, stats);
@@ -86,6 +92,7 @@ pub(crate) fn render(sources: &Sources<'_>, exposition: Exposition<'_>) -> Strin
         }
     }
     counters(&mut page, stats);
+    work(&mut page, sources);
     histograms(&mut page, stats);
     page.single("twostroke_http_connections", "gauge", "Open connections.", http.connections.load(Ordering::Relaxed));
     page.own("text_jobs", "gauge", "Bodies that are parsed, rendered and tokenized, or wait for it.", text.jobs);
@@ -120,6 +127,12 @@ fn gauges(page: &mut Page<'_>, stats: &Stats) {
         stats.waiting_requests,
     );
     page.own("tokens_waiting", "gauge", "Prompt tokens waiting for their first step.", stats.waiting_tokens);
+    page.own(
+        "oldest_waiting_seconds",
+        "gauge",
+        "Age of the request that has waited longest for its first token and still does; 0 where nobody waits.",
+        stats.oldest_waiting_seconds,
+    );
     page.own("kv_blocks_used", "gauge", "KV blocks held by requests.", stats.used_blocks);
     page.own("kv_blocks", "gauge", "KV blocks of the cache.", stats.total_blocks);
     page.both(
@@ -262,6 +275,39 @@ fn counters(page: &mut Page<'_>, stats: &Stats) {
     }
 }
 
+/// What the phases asked of the machine, and how near the newest of their steps came to its limits.
+fn work(page: &mut Page<'_>, seen: &Sources<'_>) {
+    let phases = || ["prefill", "decode"].into_iter().zip(&seen.stats.work);
+    type Of = fn(&PhaseWork) -> f64;
+    let totals: [(&str, &str, Of); 2] = [
+        ("twostroke_flops_total", "Operations of forward passes, by the phase of the rows.", |work| work.total.flops()),
+        (
+            "twostroke_bytes_read_total",
+            "Bytes of weights, keys and values that passes read; weights are shared between the phases by rows.",
+            |work| work.total.bytes,
+        ),
+    ];
+    for (name, help, of) in totals {
+        page.family(name, "counter", help);
+        phases().for_each(|(phase, work)| page.sample(name, &format!("phase=\"{phase}\""), of(work)));
+    }
+    let Some(limits) = seen.limits else { return };
+    let name = "twostroke_limit_ratio";
+    let help = "Share of the machine's limits that the newest steps reached, 0 to 1: those that read prompts, and those of \
+                answers alone. Absent for a phase without such a step in the last minute.";
+    page.family(name, "gauge", help);
+    let newest = |work: &PhaseWork| work.recent_seconds > 0.0 && seen.now.since(work.last) < NEWEST;
+    for (phase, work) in phases().filter(|(_, work)| newest(work)) {
+        let shares = LimitShares::of(&work.recent, work.recent_seconds, limits, seen.demands).capped();
+        for (limit, share) in [("compute", shares.compute), ("memory", shares.memory)] {
+            page.sample(name, &format!("phase=\"{phase}\",limit=\"{limit}\""), share);
+        }
+    }
+}
+
+/// Steps that are older say nothing of the machine now.
+const NEWEST: Nanos = Nanos(60_000_000_000);
+
 /// What the tiers behind the KV cache did.
 fn swap(page: &mut Page<'_>, stats: &Stats) {
     let swap = &stats.swap;
@@ -400,7 +446,6 @@ fn escaped(value: &str) -> String {
 #[cfg(test)]
 mod tests {
     use engine::RequestId;
-    use scheduler::Nanos;
 
     use super::*;
 
@@ -441,7 +486,10 @@ mod tests {
     fn every_family_is_described_once_and_has_samples() {
         let targets = Targets { ttft: Some(Nanos(1_500_000_000)), tpot: None };
         let (stats, http, text) = (Stats::default(), HttpMetrics::default(), TextStats::default());
-        let sources = Sources { stats: &stats, http: &http, text: &text, model: "m", targets };
+        let (_, shape) = roofline::ModelShape::known().next().expect("there are known models");
+        let demands = &shape.demands(engine::WeightClass::Bf16, engine::KvDtype::Bf16);
+        let (limits, now) = (None, Nanos(0));
+        let sources = Sources { stats: &stats, http: &http, text: &text, model: "m", targets, limits, demands, now };
         let page = render(&sources, Exposition::Text);
         let open = render(&sources, Exposition::OpenMetrics(&|_| unreachable!("nothing was observed")));
         let names = |page: &str| {
@@ -474,6 +522,9 @@ mod tests {
             "twostroke_prefill_backlog_milliseconds",
             "twostroke_kv_seconds_to_full",
             "twostroke_iteration_tokens",
+            "twostroke_flops_total",
+            "twostroke_bytes_read_total",
+            "twostroke_oldest_waiting_seconds",
         ] {
             assert!(families.contains(name), "{name}");
         }

@@ -388,12 +388,16 @@ async fn show_metrics(
         true => Exposition::OpenMetrics(&known),
         false => Exposition::Text,
     };
+    let limits = app.engine.device_limits();
     let sources = Sources {
         stats: &app.engine.stats(),
         http: &app.http,
         text: &app.text.stats(),
         model: &app.models[0],
         targets: app.engine.targets(),
+        limits: limits.as_ref(),
+        demands: &app.demands,
+        now: app.engine.now(),
     };
     let headers = [(header::CONTENT_TYPE, exposition.content_type()), (header::VARY, "accept")];
     (headers, metrics::render(&sources, exposition)).into_response()

@@ -10,7 +10,7 @@
 //! A function of the timeline and of names, and nothing else: the timeline's route, the slow log, the page and
 //! `twostroke why` say the same words.
 
-use engine::ledger::{Account, Gap, Named, Owner, Shares};
+use engine::ledger::{Account, Cost, Gap, Named, Owner, Shares};
 use engine::{Ending, RequestId, Timeline};
 use plan::units::duration;
 use scheduler::Nanos;
@@ -23,6 +23,8 @@ const MOST_OTHERS: usize = 3;
 const LEAST_SHARE: f64 = 0.02;
 /// Whoever has a smaller share of a time is not worth an advice.
 const LEAST_ADVISED: f64 = 0.25;
+/// What others waited for it is told from so much on.
+const LEAST_COST: Nanos = Nanos(1_000_000);
 
 /// What an owner did, as the end of "so long ...".
 fn words(owner: &str) -> &str {
@@ -76,6 +78,7 @@ pub(crate) fn tell(timeline: &Timeline, name: &dyn Fn(RequestId) -> String) -> V
     if account.num_tokens() > account.answers().filter(|answer| answer.tokens > 0).count() {
         story.extend(gaps(account, name));
     }
+    story.extend(cost(&account.bill.cost));
     if *held > Nanos(0) {
         story.push(format!("Somebody held the engine for {} meanwhile; no other time has that in it.", time(*held)));
     }
@@ -131,6 +134,21 @@ fn parts(begin: &str, shares: &Shares) -> Option<String> {
     };
     let told: Vec<String> = told.map(part).collect();
     (!told.is_empty()).then(|| format!("{begin}{}.", told.join(", ")))
+}
+
+/// What others waited for it, if it is worth telling.
+fn cost(cost: &Cost) -> Option<String> {
+    let sum = |parts: &[Nanos]| Nanos(parts.iter().map(|part| part.0).sum());
+    let parts = [
+        (sum(&[cost.queue_kv, cost.queue_seats, cost.queue_budget]), "in the queue"),
+        (sum(&[cost.prefill_in_ttfts, cost.prefill_in_gaps]), "for its prompt"),
+        (sum(&[cost.decode_in_ttfts, cost.decode_in_gaps]), "for its answer"),
+        (sum(&[cost.waiting, cost.left_out]), "preempted or left out"),
+    ];
+    let told = parts.into_iter().filter(|&(nanos, _)| share(nanos, cost.total()) >= LEAST_SHARE);
+    let told: Vec<String> = told.map(|(nanos, what)| format!("{} {what}", time(nanos))).collect();
+    let is_worth = cost.total() >= LEAST_COST;
+    is_worth.then(|| format!("Others waited {} for it: {}.", time(cost.total()), listed(&told)))
 }
 
 /// The others that have a share of a time worth telling.
@@ -271,6 +289,18 @@ mod tests {
         for owner in Owner::ALL {
             assert_ne!(words(owner.name()), owner.name(), "say what {} did", owner.name());
         }
+    }
+
+    #[test]
+    fn what_it_cost_others_is_told_if_it_is_worth_telling() {
+        let ms = |ms: u64| Nanos(ms * 1_000_000);
+        let of = Cost { queue_seats: ms(300), queue_budget: ms(100), prefill_in_gaps: ms(600), ..Cost::default() };
+        let (all, queue, prompt) = (time(ms(1000)), time(ms(400)), time(ms(600)));
+        assert_eq!(
+            cost(&of),
+            Some(format!("Others waited {all} for it: {queue} in the queue and {prompt} for its prompt."))
+        );
+        assert_eq!(cost(&Cost::default()), None);
     }
 
     #[test]

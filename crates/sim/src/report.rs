@@ -1,13 +1,13 @@
 //! What a simulation comes to: percentiles, goodput, occupancy; as a table and as JSON.
 //!
 //! Times are seconds of the imagined clock. TTFT: arrival to first token. TPOT: mean gap between the tokens of one
-//! request. ITL: every single gap. E2E: arrival to last token. Goodput: requests per second that met both of their
-//! targets (DistServe, Zhong et al., OSDI 2024); a request without a target has met it.
+//! request. ITL: every single gap. E2E: arrival to last token. Goodput: requests per second that met all of their
+//! targets (DistServe, Zhong et al., OSDI 2024). Where nobody set a target there is none to meet, and no goodput.
 
 use std::fmt;
 
 pub use figures::Spread;
-use scheduler::{Nanos, StepRecord, Work};
+use scheduler::{Nanos, StepRecord, Targets, Work};
 use serde_json::{Value, json};
 
 use crate::gather::{Histogram, Series};
@@ -98,14 +98,14 @@ pub struct Report {
     pub itl: Spread,
     /// See the module.
     pub e2e: Spread,
-    /// Share of all requests, refused ones included, that met their TTFT target.
-    pub met_ttft: f64,
+    /// Of the requests with a target for TTFT, refused ones included, the share that met it; `None` if none has one.
+    pub met_ttft: Option<f64>,
     /// The same for TPOT.
-    pub met_tpot: f64,
-    /// The same for both.
-    pub met_both: f64,
-    /// Requests per second that met both.
-    pub goodput: f64,
+    pub met_tpot: Option<f64>,
+    /// Of the requests with any target the share that met all of theirs.
+    pub met_both: Option<f64>,
+    /// Requests per second that met all of their targets; `None` if no request has one.
+    pub goodput: Option<f64>,
     /// Steps of all instances.
     pub steps: u64,
     /// Rows of their prompt chunks, recompute included.
@@ -198,8 +198,17 @@ impl fmt::Display for Report {
             let columns = [mean, p50, p90, p99, max].map(|seconds| format!("{:>10}", time(seconds)));
             line(name, columns.join(" "))?;
         }
-        let (ttft, tpot, both) = (percent(self.met_ttft), percent(self.met_tpot), percent(self.met_both));
-        line("targets met", format!("TTFT {ttft}, TPOT {tpot}, both {both}: goodput {:.2} requests/s", self.goodput))?;
+        if let Some(goodput) = self.goodput {
+            let named = [("TTFT", self.met_ttft), ("TPOT", self.met_tpot)];
+            let mut met: Vec<String> =
+                named.iter().filter_map(|(name, share)| Some(format!("{name} {}", percent((*share)?)))).collect();
+            if let (2, Some(both)) = (met.len(), self.met_both) {
+                met.push(format!("both {}", percent(both)));
+            }
+            line("targets met", format!("{}: goodput {goodput:.2} requests/s", met.join(", ")))?;
+        } else {
+            line("targets", "none set: --ttft-slo and --tpot-slo do".to_string())?;
+        }
         let (busy, prefill, decode) = (percent(self.busy), percent(self.busy_prefill), percent(self.busy_decode));
         line("busy", format!("{busy} of the time: {prefill} prefill, {decode} decode"))?;
         let rows = (self.prefill_rows + self.decode_rows) as f64 / self.steps.max(1) as f64;
@@ -336,23 +345,29 @@ impl Collector {
         let end = served().map(|(outcome, _)| outcome.last_token).max().unwrap_or_default();
         let seconds = end.since(start).as_secs_f64();
         let (mut ttft, mut tpot, mut e2e) = (Vec::new(), Vec::new(), Vec::new());
-        let (mut met_ttft, mut met_tpot, mut met_both) = (0, 0, 0);
+        let (mut met_ttft, mut met_tpot, mut met_both) = (Met::default(), Met::default(), Met::default());
+        for arrival in &workload.arrivals {
+            let Targets { ttft, tpot } = arrival.targets;
+            met_ttft.asked += usize::from(ttft.is_some());
+            met_tpot.asked += usize::from(tpot.is_some());
+            met_both.asked += usize::from(ttft.or(tpot).is_some());
+        }
         let (mut input_tokens, mut output_tokens, mut cached_tokens) = (0, 0, 0);
         for (outcome, arrival) in served() {
             ttft.push(outcome.ttft());
             tpot.extend(outcome.tpot());
             e2e.push(outcome.e2e());
-            let meets = |target: Option<Nanos>, seconds: f64| target.is_none_or(|t| seconds <= t.as_secs_f64());
+            let meets = |target: Option<Nanos>, seconds: f64| Some(seconds <= target?.as_secs_f64());
             let in_time = meets(arrival.targets.ttft, outcome.ttft());
             let in_pace = meets(arrival.targets.tpot, outcome.tpot().unwrap_or(0.0));
-            met_ttft += usize::from(in_time);
-            met_tpot += usize::from(in_pace);
-            met_both += usize::from(in_time && in_pace);
+            met_ttft.met += usize::from(in_time == Some(true));
+            met_tpot.met += usize::from(in_pace == Some(true));
+            let all = in_time.or(in_pace).is_some() && in_time != Some(false) && in_pace != Some(false);
+            met_both.met += usize::from(all);
             input_tokens += arrival.input_tokens() as u64;
             output_tokens += outcome.tokens as u64;
             cached_tokens += outcome.cached_tokens as u64;
         }
-        let share = |count: usize| count as f64 / report.outcomes.len().max(1) as f64;
         let fleet_seconds = (seconds * fleet.instances.len() as f64).max(1e-9);
         let course = self.series.points().into_iter();
         let course = course.map(|(seconds, [kv_share, decode_rows, prefill_rows, waiting])| Moment {
@@ -363,7 +378,7 @@ impl Collector {
             waiting,
         });
         let believes = fleet.instances.iter().any(|instance| instance.belief.is_some());
-        (report.met_ttft, report.met_tpot, report.met_both) = (share(met_ttft), share(met_tpot), share(met_both));
+        (report.met_ttft, report.met_tpot, report.met_both) = (met_ttft.share(), met_tpot.share(), met_both.share());
         Report {
             workload: workload.name.clone(),
             instances: fleet.instances.len(),
@@ -376,7 +391,7 @@ impl Collector {
             tpot: Spread::of(&mut tpot),
             itl: self.itl.spread(),
             e2e: Spread::of(&mut e2e),
-            goodput: met_both as f64 / seconds.max(1e-9),
+            goodput: (met_both.asked > 0).then(|| met_both.met as f64 / seconds.max(1e-9)),
             busy: self.busy / fleet_seconds,
             busy_decode: self.busy_decode / fleet_seconds,
             busy_prefill: (self.busy - self.busy_decode) / fleet_seconds,
@@ -385,6 +400,19 @@ impl Collector {
             course: course.collect(),
             ..report
         }
+    }
+}
+
+/// Requests that had a target, and those that met it.
+#[derive(Clone, Copy, Default)]
+struct Met {
+    asked: usize,
+    met: usize,
+}
+
+impl Met {
+    fn share(self) -> Option<f64> {
+        (self.asked > 0).then(|| self.met as f64 / self.asked as f64)
     }
 }
 

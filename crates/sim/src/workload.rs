@@ -4,7 +4,7 @@
 //! poisson        . ..  .   . . ..    .     independent users: gaps without memory
 //! bursty         ....      .. .......      the same rate, gaps of a larger spread (gamma)
 //! shared prefix  [ one of k prefixes | its own question ]
-//! sessions       question, answer, a pause, [ all of that | next question ], ...
+//! sessions       question, answer, a pause, [ all of that | next question ], ...      what agents do, in dozens of turns
 //! ```
 //!
 //! A prompt is a list of named pieces, not tokens: two requests that begin with the same pieces begin with the same
@@ -152,6 +152,8 @@ pub enum Shape {
         turns: usize,
         /// Mean pause (exponential).
         pause: Nanos,
+        /// Tokens that all of them begin with: a system prompt, a list of tools.
+        prefix: usize,
     },
 }
 
@@ -181,8 +183,11 @@ impl Workload {
                 let prefix = random.below(prefixes.max(1) as u64);
                 arrival.prompt.insert(0, Piece { name: mix(prefix ^ mix(!seed)) | ASKED, len: tokens });
             }
+            if let Shape::Sessions { prefix: prefix @ 1.., .. } = shape {
+                arrival.prompt.insert(0, Piece { name: mix(!seed) | ASKED, len: prefix });
+            }
             arrivals.push(arrival);
-            if let Shape::Sessions { turns, pause } = shape {
+            if let Shape::Sessions { turns, pause, .. } = shape {
                 let turns = turns.min(1 + requests - arrivals.len());
                 for _ in 1..turns {
                     follow_up(&mut arrivals, lengths, pause, seed, &mut random);

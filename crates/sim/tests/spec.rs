@@ -62,9 +62,8 @@ fn a_report_counts_what_happened() {
     assert_eq!((report.prefill_rows, report.decode_rows), (16, 4));
     assert_eq!((report.input_tokens, report.output_tokens), (16, 7));
     // TTFTs are 10, 17 and 10 ms; the first's TPOT is exactly its target.
-    assert_eq!(report.met_ttft, 2.0 / 3.0);
-    assert_eq!(report.met_tpot, 1.0);
-    assert!((report.goodput - 2.0 / 0.050).abs() < 1e-9, "{}", report.goodput);
+    assert_eq!((report.met_ttft, report.met_tpot, report.met_both), (Some(2.0 / 3.0), Some(1.0), Some(2.0 / 3.0)));
+    assert!((report.goodput.unwrap() - 2.0 / 0.050).abs() < 1e-9, "{:?}", report.goodput);
     assert!((report.busy - 1.0).abs() < 1e-9 && (report.itl.p99 - 0.010).abs() < 1e-4);
     // Two blocks, then the answer's, and one of each short request beside them.
     assert_eq!(report.kv_max, 0.04);
@@ -86,7 +85,7 @@ fn equal_beginnings_are_found_in_the_cache() {
 
 #[test]
 fn a_turn_quotes_what_was_said_before_and_waits_for_it() {
-    let shape = Shape::Sessions { turns: 3, pause: Nanos(500 * MS) };
+    let shape = Shape::Sessions { turns: 3, pause: Nanos(500 * MS), prefix: 0 };
     let lengths = Lengths { input_tokens: 8, output_tokens: 5, cv: 0.0 };
     let workload = Workload::synthetic(shape, lengths, 1.0, 3, 1);
     let report = simulate(&workload, &Fleet::of(1, &instance()), &mut ()).unwrap();
@@ -100,11 +99,58 @@ fn a_turn_quotes_what_was_said_before_and_waits_for_it() {
 }
 
 #[test]
+fn sessions_share_what_all_of_them_begin_with() {
+    let shape = Shape::Sessions { turns: 2, pause: Nanos(500 * MS), prefix: 16 };
+    let lengths = Lengths { input_tokens: 8, output_tokens: 5, cv: 0.0 };
+    let workload = Workload::synthetic(shape, lengths, 0.1, 4, 1);
+    assert_eq!(workload.arrivals.iter().map(Arrival::input_tokens).collect::<Vec<_>>(), [24, 37, 24, 37]);
+    let report = simulate(&workload, &Fleet::of(1, &instance()), &mut ()).unwrap();
+    let cached: Vec<usize> = report.outcomes.iter().map(|outcome| outcome.cached_tokens).collect();
+    assert_eq!(cached, [0, 28, 16, 28]);
+}
+
+/// An agent's: each turn appends 700 tokens to all that was said. What must be read is a thirtieth of what is sent.
+#[test]
+fn an_agents_sessions_are_nearly_all_hits() {
+    let shape = Shape::Sessions { turns: 43, pause: Nanos(1000 * MS), prefix: 0 };
+    let lengths = Lengths { input_tokens: 700, output_tokens: 444, cv: 0.0 };
+    let workload = Workload::synthetic(shape, lengths, 0.01, 43, 1);
+    let mut big = instance();
+    (big.limits.num_blocks, big.limits.max_model_len) = (40_000, 100_000);
+    big.limits.max_queued_tokens = 1_000_000;
+    (big.limits.max_num_batched_tokens, big.limits.max_prefill_chunk) = (2048, 2048);
+    let report = simulate(&workload, &Fleet::of(1, &big), &mut ()).unwrap();
+    let share = report.cached_tokens as f64 / report.input_tokens as f64;
+    assert!((0.96..0.98).contains(&share), "{share}");
+}
+
+#[test]
 fn a_full_queue_refuses_and_the_report_says_so() {
     let requests: Vec<_> = (0..10).map(|_| (0, 300, 90)).collect();
-    let report = simulate(&load(&requests), &Fleet::of(1, &instance()), &mut ()).unwrap();
+    let targets = Targets { ttft: Some(Nanos(3_600_000 * MS)), tpot: None };
+    let report = simulate(&load(&requests).with_targets(targets), &Fleet::of(1, &instance()), &mut ()).unwrap();
     assert_eq!((report.completed, report.refused), (2, 8));
-    assert_eq!(report.met_both, 0.2, "a refused request meets nothing");
+    assert_eq!(report.met_both, Some(0.2), "a refused request meets nothing");
+}
+
+#[test]
+fn a_target_that_nobody_set_is_not_met() {
+    let simulated = |targets| {
+        let workload = load(&[(0, 8, 5), (3, 4, 1)]).with_targets(targets);
+        simulate(&workload, &Fleet::of(1, &instance()), &mut ()).unwrap()
+    };
+    let none = simulated(Targets::default());
+    let json = none.json();
+    for name in ["met_ttft", "met_tpot", "met_both", "goodput_requests_per_second"] {
+        assert!(json[name].is_null(), "{name}: {}", json[name]);
+    }
+    let text = none.to_string();
+    assert!(text.contains("none set") && !text.contains("100.0 %:") && !text.contains("goodput"), "{text}");
+    // One of the two: nothing is said of the other.
+    let one = simulated(Targets { ttft: Some(Nanos(15 * MS)), tpot: None });
+    assert_eq!((one.met_ttft, one.met_tpot, one.met_both), (Some(0.5), None, Some(0.5)));
+    let text = one.to_string();
+    assert!(text.contains("TTFT 50.0 %: goodput") && !text.contains("TPOT 1") && !text.contains("both"), "{text}");
 }
 
 #[test]
@@ -113,7 +159,7 @@ fn one_seed_gives_one_report_and_one_log() {
         Shape::Poisson,
         Shape::Bursty { cv: 3.0 },
         Shape::SharedPrefix { prefixes: 3, tokens: 40 },
-        Shape::Sessions { turns: 4, pause: Nanos(50 * MS) },
+        Shape::Sessions { turns: 4, pause: Nanos(50 * MS), prefix: 20 },
     ];
     let lengths = Lengths { input_tokens: 12, output_tokens: 6, cv: 0.5 };
     let run = |shape, seed| {

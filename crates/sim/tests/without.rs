@@ -5,14 +5,15 @@
 //! any one of those before it, it might have waited less by more than that one's share:
 //!
 //! - *rows*: one after the other, as at a counter. Without one of those before it, everybody's turn comes earlier by
-//!   its time, and so the ledger says;
+//!   its time, and so the ledger says. But of prompts that are read side by side in the same steps each has the others'
+//!   rows in its time, and without one of them another would take its place;
 //! - *seats and blocks*: side by side. A seat that is free from the start brings everybody one place forward at once,
 //!   which is more than the time that its holder sat in it so far. With many waits to a stay it does not matter;
 //! - *both* short of seats and of time: fewer seats taken and shorter steps each help as if the other stood still;
 //! - *arrivals without end*: who is served and gone still holds back those who come later, through those it held
 //!   back. The ledger books a wait on those who were there.
 //!
-//! The cases below are these four, with how far the sums of both may be apart.
+//! The cases below are these, with how far the sums of both may be apart.
 
 use std::collections::BTreeMap;
 
@@ -145,7 +146,8 @@ fn of_many_prompts_at_once_every_wait_is_somebodys() {
 fn what_a_request_cost_is_what_others_would_not_have_waited() {
     // (what is short, load: requests, seconds apart, tokens; instance; cost over effect)
     let cases = [
-        ("rows, 12 at once", (12, 0.0, [1200, 20]), instance(64, 100_000, 2e13), 0.85..1.15),
+        ("rows, 12 at once", (12, 0.0, [500, 20]), instance(64, 100_000, 2e13), 0.85..1.15),
+        ("rows, 12 long ones, side by side", (12, 0.0, [1200, 20]), instance(64, 100_000, 2e13), 1.0..1.25),
         ("rows, 200 at once", (200, 0.0, [600, 20]), instance(256, 100_000, 2e13), 0.85..1.15),
         ("seats, many waits to a stay", (200, 0.0, [60, 200]), instance(16, 100_000, 1e14), 0.85..1.15),
         ("seats and rows", (200, 0.0, [600, 50]), instance(16, 100_000, 1e13), 0.85..1.15),

@@ -252,7 +252,7 @@ function lanesOf(root: HTMLElement, steps: StepEvent[], signal: AbortSignal): vo
   for (const step of steps) log.step(step);
   const [first, last] = [log.steps[0], log.lastStep];
   if (!first || !last) return;
-  const view = new CourseView({ title: "In the small pool: purple is a request without its blocks", log, worst: null, ttft: { median: null, slowest: null } }, first.at, (last.end - first.at) * 1.02);
+  const view = new CourseView({ title: "The same requests in the small pool", log, worst: null, ttft: { median: null, slowest: null } }, first.at, (last.end - first.at) * 1.02);
   signal.addEventListener("abort", () => view.end());
   fill(root, view.element);
 }

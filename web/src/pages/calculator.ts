@@ -324,24 +324,31 @@ function binding({ prefill, decode, dominant, machine, model }: Plan): HTMLEleme
   );
 }
 
-/** The floors as one would work them out on paper. */
+/** The weights' part as one would work it out on paper, and the floors. */
 function floors({ floors, ask, machine }: Plan): HTMLElement[] {
-  const flops = (floors.ttft_ms / 1e3) * machine.flops;
-  const bytes = (floors.tpot_ms / 1e3) * machine.bandwidth;
+  const flops = (floors.weights_ttft_ms / 1e3) * machine.flops;
+  const bytes = (floors.weights_tpot_ms / 1e3) * machine.bandwidth;
   return [
     el(
       "p",
       { class: "floor number" },
       el("strong", { class: "prefill-text" }, "Prefill: "),
-      `${short(flops / ask.prompt)}FLOP a token × ${count(ask.prompt, "token")} / ${short(machine.flops)}FLOP/s = ${ms(floors.ttft_ms)}`,
+      `${short(flops / ask.prompt)}FLOP a token × ${count(ask.prompt, "token")} / ${short(machine.flops)}FLOP/s = ${ms(floors.weights_ttft_ms)}`,
     ),
     el(
       "p",
       { class: "floor number" },
       el("strong", { class: "decode-text" }, "Decode: "),
-      `${short(bytes)}B of weights / ${short(machine.bandwidth)}B/s = ${ms(floors.tpot_ms)} a token`,
+      `${short(bytes)}B of weights / ${short(machine.bandwidth)}B/s = ${ms(floors.weights_tpot_ms)} a token`,
     ),
-    el("p", { class: "quiet-text" }, "The predictions above add attention, the KV cache, logits, and the fraction of its peaks that a machine reaches."),
+    el(
+      "p",
+      { class: "floor" },
+      `With attention, keys and values: `,
+      el("strong", { class: "number" }, `${ms(floors.ttft_ms)} to the first token, ${ms(floors.tpot_ms)} a token`),
+      ask.batch > 1 ? ` of ${ask.batch} requests together.` : ".",
+    ),
+    el("p", { class: "quiet-text" }, "The predictions above add the share of its peaks that a machine reaches, and the time between passes."),
   ];
 }
 

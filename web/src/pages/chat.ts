@@ -1,7 +1,7 @@
 // Chat: a conversation with the engine, and under each answer what both phases did for it.
 
 import type { App } from "../app";
-import { type Answer, ask, longPrompt, longestGap } from "../ask";
+import { type Answer, ask, longPrompt, longestGap, type Progress } from "../ask";
 import { add, el, fill, say, show } from "../dom";
 import { labelled } from "../form";
 import { phaseFooter } from "../phases";
@@ -83,7 +83,10 @@ export function mount(root: HTMLElement, app: App): () => void {
       say(status, talk.isAnswering ? "The engine answers…" : !last?.answer ? "" : last.answer.error ? "No answer." : "The answer is complete.");
     }
     const article = last && articles.get(last);
-    if (article) grow(article, last.content);
+    if (article) {
+      read(article, talk.progress);
+      grow(article, last.content);
+    }
     stickToEnd();
   };
 
@@ -241,4 +244,14 @@ async function copyText(text: string, button: HTMLButtonElement): Promise<void> 
     fill(button, "Not allowed");
   }
   setTimeout(() => fill(button, "Copy"), 1500);
+}
+
+/** How far the prompt is read, over an answer that has not begun: only where reading takes several steps. */
+function read(article: HTMLElement, progress: Progress | null): void {
+  article.querySelector(".reading")?.remove();
+  if (!progress || progress.processed === progress.total || progress.processed === progress.cache) return;
+  const { total, processed } = progress;
+  const bar = el("progress", { "aria-label": "Reading the prompt", max: total, value: processed });
+  const words = `Reading the prompt: ${processed.toLocaleString("en")} of ${count(total, "token")}`;
+  article.querySelector(".text")!.before(el("p", { class: "reading quiet-text" }, bar, " ", words));
 }

@@ -3,7 +3,7 @@
 import type { App } from "../app";
 import { add, el, say, show } from "../dom";
 import { exampleButton, STORY } from "../examples";
-import { decodeDistance, newest, prefillDistance, type Distance } from "../limits";
+import { decodeDistance, lastKnown, newest, prefillDistance, type Distance } from "../limits";
 import { Roofline } from "../roofline";
 import { Series } from "../series";
 import { RequestTable } from "../table";
@@ -58,8 +58,9 @@ export function mount(root: HTMLElement, app: App): () => void {
   const refresh = (): void => {
     timer = 0;
     const steps = newest(feed.log.steps, WINDOW_MS);
-    gauges.prefill.tell(prefillDistance(steps, app.info.limits), app);
-    gauges.decode.tell(decodeDistance(steps, app.info.limits), app);
+    const before = (phase: "prefill" | "decode") => lastKnown(phase, feed.log.steps, WINDOW_MS, app.info.limits);
+    gauges.prefill.tell(prefillDistance(steps, app.info.limits) ?? before("prefill"), app);
+    gauges.decode.tell(decodeDistance(steps, app.info.limits) ?? before("decode"), app);
     tiles.tell();
     show(empty, feed.log.requests.size === 0);
   };
@@ -112,16 +113,20 @@ class Gauge {
     );
   }
 
-  tell(distance: Distance | null, app: App): void {
+  /** With an `age` it is what was last known: none of the newest steps was of this phase. */
+  tell(distance: (Distance & { age?: number }) | null, app: App): void {
     const share = distance?.share ?? null;
+    this.element.classList.toggle("stale", distance?.age != null);
     say(this.number, share == null ? "–" : percent(share));
     this.bar.style.transform = `scaleX(${Math.min(1, share ?? 0)})`;
     say(this.detail, this.words(distance, app));
   }
 
-  private words(distance: Distance | null, app: App): string {
+  private words(distance: (Distance & { age?: number }) | null, app: App): string {
     const prefill = this.phase === "prefill";
-    if (!distance) return prefill ? "No prefill in the last 3 s." : "No decode-only step in the last 3 s.";
+    if (!distance) return prefill ? "No prefill since this page was opened." : "No decode-only step since this page was opened.";
+    const since = prefill ? "no prefill" : "no decode-only step";
+    const age = distance.age == null ? "" : ` Last known ${ms(distance.age)} ago: ${since} in the last 3 s.`;
     const unit = prefill ? "FLOP/s" : "B/s";
     const { limits } = app.info;
     const limit = limits && (prefill ? limits.matrix_flops : limits.read_bandwidth);
@@ -129,7 +134,7 @@ class Gauge {
     const tokens = `${short(distance.tokens).trim()} ${prefill ? "prompt" : "output"} tokens per second`;
     const cache = !prefill && limits?.in_cache ? " The weights stay in the processor's cache, and its bandwidth is the limit." : "";
     const doubt = limits?.not_sure ? ` The limits are not sure: ${limits.not_sure}.` : "";
-    return `${rate} · ${tokens} in such steps.${cache}${doubt}`;
+    return `${rate} · ${tokens} in such steps.${cache}${doubt}${age}`;
   }
 }
 
@@ -155,7 +160,9 @@ class Tiles {
       say(tile.note, note);
     };
     set("Running", String(stats.running), stats.paused ? "the engine is paused" : `of ${this.app.info.max_num_seqs} slots`);
-    set("Waiting", String(stats.waiting), stats.prefill_backlog_ms >= 1 ? `prefill backlog ${ms(stats.prefill_backlog_ms)}` : "no prefill backlog");
+    this.values.get("Waiting")!.value.classList.toggle("news", stats.waiting > 0);
+    const backlog = stats.prefill_backlog_ms >= 1 ? `prefill backlog ${ms(stats.prefill_backlog_ms)}` : "no prefill backlog";
+    set("Waiting", String(stats.waiting), stats.oldest_waiting_ms >= 1 ? `oldest ${ms(stats.oldest_waiting_ms)} · ${backlog}` : backlog);
     set("Time to first token", ms(stats.ttft_p50_ms), stats.ttft_p99_ms == null ? "median" : `median · p99 ${ms(stats.ttft_p99_ms)}`);
     set("Inter-token latency", ms(stats.itl_p50_ms), stats.itl_p99_ms == null ? "median" : `median · p99 ${ms(stats.itl_p99_ms)}`);
     const full = stats.kv_seconds_to_full;

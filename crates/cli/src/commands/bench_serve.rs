@@ -163,6 +163,14 @@ fn schedule(flags: &BenchServeFlags, rate: f64, count: usize, seed: u64) -> Resu
             prefixes: flags.prefix_repetition_num_prefixes,
             output: flags.prefix_repetition_output_len,
         },
+        LoadDataset::Sessions => Dataset::Sessions {
+            turns: flags.sessions_num_turns,
+            pause: Duration::from_secs_f64(flags.sessions_pause),
+            prefix: flags.sessions_prefix_len,
+            input: flags.sessions_input_len,
+            output: flags.sessions_output_len,
+            cv: flags.sessions_length_cv,
+        },
         LoadDataset::Trace => {
             let path = flags.dataset_path.as_deref().unwrap_or(Path::new(""));
             Dataset::Trace(sim::trace::read(path, 0).map_err(Failure::usage)?)
@@ -192,14 +200,16 @@ impl Client<'_> {
     async fn connect<'a>(target: Arc<Target>, flags: &'a BenchServeFlags, load: &Load) -> Result<Client<'a>, Failure> {
         let prompt = match &load.asks[0].prompt {
             PlannedPrompt::Tokens(_) => PlannedPrompt::Tokens(vec![300; 8]),
-            PlannedPrompt::Words(_) => PlannedPrompt::Words("the sun and the sea".into()),
+            _ => PlannedPrompt::Words("the sun and the sea".into()),
         };
-        let first = PlannedRequest { at: Duration::ZERO, prompt, prompt_tokens: 8, max_tokens: 2 };
+        let first = PlannedRequest::single(prompt, 8, 2);
         let answered = load::probe(&target, &first).await.map_err(Failure::usage)?;
         let tells_time = load::timeline(&target, &answered.id).await.is_some();
         let warm_ups = vec![first.clone(); flags.num_warmups];
         load::run(target.clone(), warm_ups, load.max_concurrency, pending(), |_| ()).await;
-        Ok(Client { target, flags, probe: PlannedRequest { max_tokens: 1, ..first }, tells_time })
+        let mut probe = first;
+        probe.max_tokens = 1;
+        Ok(Client { target, flags, probe, tells_time })
     }
 
     async fn measure(&self, load: Load, what: &str, interrupts: &mut Ends) -> Measurement {

@@ -10,19 +10,16 @@ mod check;
 use std::fs;
 use std::path::Path;
 
-use checkpoint::weights::Weights;
-use checkpoint::{Checkpoint, Source};
-use hub::HubEnv;
 use kernels::WeightClass;
 use kernels::limits::{Doubt, Limits};
-use launch::{Calibrate, Chosen, ModelSettings, SHIPPED_NAME, Settings, machine};
-use model::ModelConfig;
+use launch::{Calibrate, Chosen, ModelSettings, Settings, machine};
 use plan::{Ask, Deployment, HERE, Here, Loaded, NamedModel, Problem, Question, Users, WhichMachine};
 use roofline::{Machine, ROWS_HERE};
 
 use crate::console::put_line;
 use crate::failure::Failure;
 use crate::flags::PlanFlags;
+use crate::shapes::{self, Found};
 use crate::{environment, figures, models};
 
 /// Runs the command.
@@ -31,7 +28,7 @@ pub(crate) fn plan(flags: &PlanFlags) -> Result<(), Failure> {
         return checked(flags);
     }
     let question = question(flags)?;
-    let found = found(flags)?;
+    let found = shapes::found("-m", &flags.model)?;
     let here = here(flags, found)?;
     let question = match here.model {
         Some(_) => Question { model: HERE.to_string(), ..question },
@@ -96,13 +93,13 @@ fn checked(flags: &PlanFlags) -> Result<(), Failure> {
     let name = Some(flags.model.as_str())
         .filter(|_| Path::new(&flags.model).exists() || NamedModel::find(&flags.model).is_none());
     let checkpoint = match name {
-        Some(name) => models::named(name)?,
+        Some(name) => models::open(Some(name))?,
         None => {
             let problem = format!("-m: {} is a shape without weights; --check takes what can be loaded", flags.model);
             return Err(Failure::usage(problem));
         }
     };
-    let chosen = chosen(flags, class(&checkpoint));
+    let chosen = chosen(flags, shapes::class(&checkpoint));
     let limits = limits(flags)?;
     let engine = models::start(&checkpoint, &check::settings(settings(flags)), chosen)?;
     let model = engine.model();
@@ -138,54 +135,6 @@ fn chosen(flags: &PlanFlags, stored: Option<WeightClass>) -> Chosen {
     Chosen { class, as_stored, why: None }
 }
 
-/// A model on this disk; `None` where the name is one that planning knows, or nothing at all.
-struct Found {
-    name: String,
-    config: ModelConfig,
-    /// As it is stored; `None` where no weights lie beside the configuration.
-    stored: Option<WeightClass>,
-}
-
-fn found(flags: &PlanFlags) -> Result<Option<Found>, Failure> {
-    let name = flags.model.as_str();
-    let path = Path::new(name);
-    let is_here = path.exists();
-    if !is_here && NamedModel::find(name).is_some() {
-        return Ok(None);
-    }
-    let config_file = if path.is_dir() { path.join("config.json") } else { path.to_path_buf() };
-    if is_here && config_file.extension().is_some_and(|extension| extension == "json") {
-        let wrong = |error: &dyn std::fmt::Display| Failure::usage(format!("-m: {}: {error}", config_file.display()));
-        let text = files::read_text(&config_file, ModelConfig::MAX_BYTES).map_err(|error| wrong(&error))?;
-        let config = ModelConfig::parse(&text).map_err(|error| wrong(&error))?;
-        let stored = Checkpoint::open(Source::at(path.to_path_buf())).ok().and_then(|checkpoint| class(&checkpoint));
-        let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
-        return Ok(Some(Found { name, config, stored }));
-    }
-    let checkpoint = if is_here || name == SHIPPED_NAME {
-        models::named(name)?
-    } else if models::is_hub_id(name.split(['@', ':']).next().unwrap_or(name)) {
-        in_cache(name)?
-    } else {
-        return Ok(None);
-    };
-    let config = ModelConfig::load(&checkpoint).map_err(|error| models::load_failure(&checkpoint, &error))?;
-    Ok(Some(Found { name: checkpoint.name().to_string(), config, stored: class(&checkpoint) }))
-}
-
-/// Planning downloads nothing.
-fn in_cache(name: &str) -> Result<Checkpoint, Failure> {
-    let missing = format!("-m: {name} is not in the local cache, and planning downloads nothing; run -m {name} does");
-    let hub = HubEnv { offline: true, ..environment::variables().hub };
-    let path = hub::resolve(name, &hub, &mut |_| {}).map_err(|_| Failure::Usage(missing))?;
-    Checkpoint::open(Source::at(path)).map_err(|error| Failure::usage(format!("-m: {error}")))
-}
-
-/// By the headers of the weights' files.
-fn class(checkpoint: &Checkpoint) -> Option<WeightClass> {
-    Some(Weights::open(checkpoint).ok()?.class())
-}
-
 fn limits(flags: &PlanFlags) -> Result<Limits, Failure> {
     let directory = environment::variables().packed_cache;
     figures::limits(flags.threads, flags.arithmetic.arithmetic(), directory.as_deref())
@@ -193,7 +142,7 @@ fn limits(flags: &PlanFlags) -> Result<Limits, Failure> {
 
 /// What is known of this machine: its limits if they are asked for, and the model if it lies here.
 fn here(flags: &PlanFlags, found: Option<Found>) -> Result<Here, Failure> {
-    let is_here = flags.machine.as_deref() == Some(HERE);
+    let is_here = flags.machine.as_deref().is_some_and(plan::is_here);
     let limits = is_here.then(|| limits(flags)).transpose()?;
     let memory = machine::memory().map(|(_, available)| available as f64);
     let model = found.map(|Found { name, config, stored }| {

@@ -60,7 +60,7 @@ fn with_trace(recording: Recording, path: &Path) -> Result<Replayed, Failure> {
 }
 
 fn with_model(flags: &ReplayFlags, recording: Recording, name: &str) -> Result<Replayed, Failure> {
-    let checkpoint = models::named(name)?;
+    let checkpoint = models::open(Some(name))?;
     let model = ModelSettings { threads: flags.threads, ..ModelSettings::default() };
     // Sizes and classes are the recording's.
     let chosen = Chosen { class: WeightClass::Bf16, as_stored: false, why: None };

@@ -5,17 +5,18 @@
 mod chat;
 mod input;
 
+use std::io::{self, IsTerminal};
 use std::time::Duration;
 
-use engine::{ChatMessage, Engine, FinishReason, Output, Prompt, RawRequest, Timings, Usage};
+use engine::{ChatMessage, Engine, FinishReason, Output, Prompt, PromptProgress, RawRequest, Timings, Usage};
 use kernels::limits::Limits;
 use launch::Settings;
 use serde_json::{Map, Value, json};
 use tokio::runtime::Runtime;
 
-use crate::console::{note, put, put_line};
+use crate::console::{Progress, note, put, put_line};
 use crate::failure::Failure;
-use crate::figures::{self, Demands, Figures, LimitShares, Peaks, Phase, rounded};
+use crate::figures::{self, Demands, Figures, LimitShares, PassWork, Peaks, Phase, rounded};
 use crate::flags::RunFlags;
 use crate::signals::Ends;
 use crate::{environment, models, narrower};
@@ -175,6 +176,7 @@ impl Session<'_> {
             stop: self.flags.stop.clone(),
             ignore_eos: self.flags.ignore_eos,
             now: Some(environment::now()),
+            progress: io::stderr().is_terminal() && !self.flags.quiet,
             ..RawRequest::new(prompt)
         }
     }
@@ -190,6 +192,7 @@ impl Session<'_> {
         self.tell_start();
         let mut answer = Answer::default();
         let Session { flags, runtime, interrupts, .. } = self;
+        let mut reading = None;
         let show = |text: &str| if flags.json { Ok(()) } else { put(text) };
         runtime.block_on(async {
             loop {
@@ -201,7 +204,16 @@ impl Session<'_> {
                     }
                 };
                 match output {
+                    // A prompt that is read at once needs no bar.
+                    Some(Output::Progress(PromptProgress { total, cached, processed, .. }))
+                        if cached < processed && processed < total =>
+                    {
+                        let bar = reading.get_or_insert_with(|| Progress::counting("reading the prompt", "tokens"));
+                        bar.at(processed as u64, total as u64);
+                    }
+                    Some(Output::Progress(_)) => {}
                     Some(Output::Token { text, .. }) => {
+                        reading = None;
                         show(&text)?;
                         answer.text.push_str(&text);
                     }
@@ -256,9 +268,9 @@ impl Session<'_> {
         // What was reached is possible, whatever was measured.
         let peaks = Peaks::of(limits, demands).raised_by(&prefill, timings.prefill_ms / 1e3);
         let peaks = peaks.raised_by(&decode, timings.decode_ms / 1e3);
-        let phase = |tokens, ms: f64, work| {
+        let phase = |tokens, ms: f64, work: &PassWork| {
             let seconds = ms / 1e3;
-            Phase { tokens, seconds, shares: LimitShares::within(work, seconds, &peaks) }
+            Phase { tokens, seconds, work: *work, shares: LimitShares::within(work, seconds, &peaks) }
         };
         Figures {
             prefill: phase(timings.prefill_tokens, timings.prefill_ms, &prefill),

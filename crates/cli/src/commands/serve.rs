@@ -191,7 +191,7 @@ fn start_lines(settings: &Settings, model: &ModelInfo, limits: &Limits, address:
         (
             "limits",
             format!(
-                "{} read (decode), {peak} (prefill){}",
+                "{} (decode), {peak} (prefill){}",
                 figures::read_limit(limits, model.weight_bytes),
                 figures::not_sure(limits.doubt())
             ),

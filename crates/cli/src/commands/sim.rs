@@ -11,10 +11,9 @@ use std::path::Path;
 
 use kernels::WeightClass;
 use launch::machine;
-use model::ModelConfig;
-use plan::{Simulated, hardware};
-use roofline::{Machine, ModelShape};
-use scheduler::{CostModel, Limits, Nanos, Targets};
+use plan::Simulated;
+use roofline::Machine;
+use scheduler::{Limits, Nanos, Targets};
 use serde_json::json;
 use sim::workload::{Lengths, Shape};
 use sim::{Fleet, Instance, Observer, Workload};
@@ -22,10 +21,12 @@ use sim::{Fleet, Instance, Observer, Workload};
 use crate::console::{Progress, put_line};
 use crate::failure::Failure;
 use crate::flags::{KvPrecision, SimFlags, Weights, Workload as Kind};
-use crate::{environment, figures};
+use crate::{environment, figures, shapes};
 
 /// Requests of sessions times the turns of each, at most: they take two gigabytes.
 const MOST_TURNS: usize = 100_000_000;
+/// Tokens of a shared prefix.
+const PREFIX: usize = 2000;
 /// Rows of a step where neither targets nor the user bound it.
 const ROWS: usize = 2048;
 /// Rows of a step where targets do.
@@ -85,8 +86,13 @@ fn workload(flags: &SimFlags) -> Result<Workload, Failure> {
         let shape = match flags.workload {
             Kind::Poisson => Shape::Poisson,
             Kind::Bursty => Shape::Bursty { cv: flags.burst_cv },
-            Kind::SharedPrefix => Shape::SharedPrefix { prefixes: flags.prefixes, tokens: flags.prefix_tokens },
-            Kind::Sessions => Shape::Sessions { turns: flags.turns, pause: nanos(flags.pause) },
+            Kind::SharedPrefix => {
+                Shape::SharedPrefix { prefixes: flags.prefixes, tokens: flags.prefix_tokens.unwrap_or(PREFIX) }
+            }
+            Kind::Sessions => {
+                let prefix = flags.prefix_tokens.unwrap_or(0);
+                Shape::Sessions { turns: flags.turns, pause: nanos(flags.pause), prefix }
+            }
         };
         let SimFlags { input_tokens, output_tokens, length_cv: cv, .. } = *flags;
         let lengths = Lengths { input_tokens, output_tokens, cv };
@@ -112,9 +118,10 @@ fn workload(flags: &SimFlags) -> Result<Workload, Failure> {
 
 fn instance(flags: &SimFlags) -> Result<Instance, Failure> {
     let (weights, kv) = widths(flags);
-    let model = Simulated::of(&shape(&flags.model)?, weights, kv);
+    let class = flags.weights.class().unwrap_or(WeightClass::Bf16);
+    let model = Simulated::of(&shapes::shape("--model", &flags.model)?, weights, kv);
     let machine = named_machine(&flags.hardware)?.times(flags.machines_per_instance);
-    let cost = CostModel::roofline(&model.cost, &hardware(&machine));
+    let cost = model.on(&machine, class, flags.kv_dtype.dtype());
     let memory = machine.memory.expect("a known machine has some");
     let num_blocks = flags.kv_blocks.unwrap_or_else(|| model.kv_blocks(memory, flags.block_size));
     if num_blocks == 0 {
@@ -170,36 +177,16 @@ fn widths(flags: &SimFlags) -> (f64, f64) {
     (weights, kv)
 }
 
-/// A known model's, or that of a `config.json`.
-fn shape(model: &str) -> Result<ModelShape, Failure> {
-    if let Some(shape) = ModelShape::named(model) {
-        return Ok(shape);
-    }
-    let path = Path::new(model);
-    let path = if path.is_dir() { path.join("config.json") } else { path.to_path_buf() };
-    let text = files::read_text(&path, ModelConfig::MAX_BYTES).map_err(|error| {
-        let names: Vec<&str> = ModelShape::known().map(|(name, _)| name).collect();
-        Failure::usage(format!(
-            "--model: {model} is none of {} and no directory with a config.json: {}: {error}",
-            names.join(", "),
-            path.display()
-        ))
-    })?;
-    let config =
-        ModelConfig::parse(&text).map_err(|error| Failure::usage(format!("--model: {}: {error}", path.display())))?;
-    Ok(config.shape())
-}
-
 fn named_machine(name: &str) -> Result<Machine, Failure> {
-    if name == "this" {
+    if plan::is_here(name) {
         let limits = figures::limits(None, None, environment::variables().packed_cache.as_deref())?;
         let (memory, _) = machine::memory().ok_or_else(|| Failure::failed("the size of the memory is unknown"))?;
         let here = Machine::here(&limits, WeightClass::Bf16, Some(memory as f64));
         // What this engine reaches, by docs/performance.md.
         return Ok(Machine { flops_share: 0.9, bandwidth_share: 0.9, ..here });
     }
-    Machine::known().find(|machine| machine.name == name).ok_or_else(|| {
+    Machine::named(name).ok_or_else(|| {
         let names: Vec<String> = Machine::known().map(|machine| machine.name).collect();
-        Failure::usage(format!("--hardware: {name} is none of {}, this", names.join(", ")))
+        Failure::usage(format!("--hardware: {name} is none of {}, here", names.join(", ")))
     })
 }

@@ -36,7 +36,7 @@ pub(crate) fn verify(flags: &VerifyFlags) -> Result<(), Failure> {
     for path in paths {
         read(path, &mut receipts)?;
     }
-    let checkpoint = flags.model.as_deref().map_or_else(models::shipped, models::named)?;
+    let checkpoint = models::open(flags.model.as_deref())?;
     let options = options(flags);
     let mut verdicts: Vec<Option<Verdict>> = vec![None; receipts.len()];
     while let Some(next) = verdicts.iter().position(Option::is_none) {

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 
 use super::values::{
-    count, count_or_zero, goal, load_or_zero, metric, number, percentile, positive, rate, seats, sent,
+    count, count_or_zero, goal, load_or_zero, metric, number, pause, percentile, positive, rate, seats, sent, spread,
+    turns,
 };
 
 /// Flags of `bench-serve`.
@@ -41,7 +42,7 @@ pub(crate) struct BenchServeFlags {
     /// Further fields of every request, as a JSON object.
     #[arg(long, value_name = "JSON")]
     pub(crate) extra_body: Option<String>,
-    /// Where prompts come from: random tokens, a few prefixes before many suffixes, or a trace.
+    /// Where prompts come from: random tokens, a few prefixes before many suffixes, conversations, or a trace.
     #[arg(long, value_enum, default_value_t = LoadDataset::Random)]
     pub(crate) dataset_name: LoadDataset,
     /// trace: a file in Mooncake's or Azure's format, plain or gzip. Its moments are kept; the rate is not used.
@@ -74,7 +75,25 @@ pub(crate) struct BenchServeFlags {
     /// prefix_repetition: tokens of an answer.
     #[arg(long, value_name = "N", value_parser = count, default_value = "128")]
     pub(crate) prefix_repetition_output_len: usize,
-    /// Requests per second; inf sends all at once.
+    /// sessions: turns of a conversation; each quotes all before it. The defaults are an agent's.
+    #[arg(long, value_name = "N", value_parser = turns, default_value = "43")]
+    pub(crate) sessions_num_turns: usize,
+    /// sessions: mean tokens that a turn appends.
+    #[arg(long, value_name = "N", value_parser = count, default_value = "700")]
+    pub(crate) sessions_input_len: usize,
+    /// sessions: mean tokens of an answer.
+    #[arg(long, value_name = "N", value_parser = count, default_value = "444")]
+    pub(crate) sessions_output_len: usize,
+    /// sessions: tokens that all conversations begin with.
+    #[arg(long, value_name = "N", value_parser = count_or_zero, default_value = "0")]
+    pub(crate) sessions_prefix_len: usize,
+    /// sessions: mean pause between an answer and the next turn.
+    #[arg(long, value_name = "TIME", value_parser = pause, default_value = "2s")]
+    pub(crate) sessions_pause: f64,
+    /// sessions: coefficient of variation of both lengths; 0: all alike.
+    #[arg(long, value_name = "X", value_parser = spread, default_value = "0.5")]
+    pub(crate) sessions_length_cv: f64,
+    /// Requests per second; inf sends all at once. Of sessions every turn is a request.
     #[arg(long, value_name = "X", default_value_t = f64::INFINITY, allow_negative_numbers = true)]
     pub(crate) request_rate: f64,
     /// 1 is a Poisson process, less is burstier, more is steadier.
@@ -163,6 +182,8 @@ pub(crate) enum LoadDataset {
     /// A few prefixes before many suffixes.
     #[value(name = "prefix_repetition")]
     PrefixRepetition,
+    /// Conversations in turns, as `sim --workload sessions`.
+    Sessions,
     /// What a service recorded.
     Trace,
 }

@@ -10,14 +10,15 @@ use super::values::{count, duration, positive, quantity, requests, rows, seats};
 /// Flags of `plan`.
 #[derive(Args, Debug)]
 pub(crate) struct PlanFlags {
-    /// A known model (llama-2-7b, llama-2-70b, llama-3.1-8b, llama-3.1-70b, llama-3.2-1b, mistral-7b, qwen2.5-0.5b,
-    /// qwen2.5-7b), a number of parameters (7b), lantern (the built-in model), a directory with a config.json, a GGUF
-    /// file, or a hub id that is in the local cache.
+    /// A known model (qwen3-8b, llama-3.1-8b, gemma-3-4b, gpt-oss-20b, mixtral-8x7b, deepseek-v3, glm-4.5-air and others;
+    /// a wrong name lists them all), a number of parameters (7b), lantern (the built-in model), a directory with a
+    /// config.json, a GGUF file, or a hub id that is in the local cache. Weights are not needed.
     #[arg(short = 'm', long, value_name = "NAME|7b|DIR|GGUF|HUB_ID", default_value = "llama-3.1-8b")]
     pub(crate) model: String,
-    /// A known machine (a100, h100, h200, l40s, mi300x, xeon-8480, epyc-2core), or `here`: this machine, its limits
-    /// measured now, or the steps of this model where a start of `serve` has measured them. Default: h100.
-    #[arg(long, value_name = "NAME|here", conflicts_with_all = ["flops", "bandwidth", "memory"])]
+    /// A known machine (a100, h100, h200, b200, mi300x, l40s, l4, t4, rtx-3090, rtx-4090, rtx-5090, m2-ultra, xeon-8480,
+    /// epyc-9654, ryzen-9950x, epyc-2core), or `here`: this machine, its limits measured now, or the steps of this model
+    /// where a start of `serve` has measured them. Default: h100.
+    #[arg(long, visible_alias = "hardware", value_name = "NAME|here", conflicts_with_all = ["flops", "bandwidth", "memory"])]
     pub(crate) machine: Option<String>,
     /// Instead of a known machine: operations per second that it reaches (312T).
     #[arg(long, value_name = "X", value_parser = quantity, requires = "bandwidth")]

@@ -10,13 +10,14 @@ use super::values::{blocks, count, duration, load, pause, positive, rows, seats,
 /// Flags of `sim`.
 #[derive(Args, Debug)]
 pub(crate) struct SimFlags {
-    /// A known model (llama-2-7b, llama-2-70b, llama-3.1-8b, llama-3.1-70b, llama-3.2-1b, mistral-7b, qwen2.5-0.5b,
-    /// qwen2.5-7b), or a directory with a config.json of Hugging Face. Its weights are not needed.
-    #[arg(short = 'm', long, value_name = "NAME|DIR", default_value = "llama-3.1-8b")]
+    /// A known model (qwen3-8b, llama-3.1-8b, gemma-3-4b, gpt-oss-20b, mixtral-8x7b, deepseek-v3, glm-4.5-air and others;
+    /// a wrong name lists them all), a number of parameters (7b), lantern (the built-in model), a directory with a
+    /// config.json, a GGUF file, or a hub id that is in the local cache. Weights are not needed.
+    #[arg(short = 'm', long, value_name = "NAME|7b|DIR|GGUF|HUB_ID", default_value = "llama-3.1-8b")]
     pub(crate) model: String,
-    /// A known machine (a100, h100, h200, l40s, mi300x, xeon-8480, epyc-2core), or `this`: this machine as measured
-    /// now.
-    #[arg(long, value_name = "NAME", default_value = "h100")]
+    /// A known machine (a100, h100, h200, b200, mi300x, l40s, l4, t4, rtx-3090, rtx-4090, rtx-5090, m2-ultra, xeon-8480,
+    /// epyc-9654, ryzen-9950x, epyc-2core), or `here`: this machine as measured now.
+    #[arg(long, visible_alias = "machine", value_name = "NAME|here", default_value = "h100")]
     pub(crate) hardware: String,
     /// Machines of one instance, as if nothing were lost between them.
     #[arg(long, value_name = "N", value_parser = positive, default_value = "1")]
@@ -57,9 +58,9 @@ pub(crate) struct SimFlags {
     /// Of shared prefixes: how many there are.
     #[arg(long, value_name = "N", value_parser = seats, default_value = "10")]
     pub(crate) prefixes: usize,
-    /// Of shared prefixes: tokens of each.
-    #[arg(long, value_name = "N", value_parser = count, default_value = "2000")]
-    pub(crate) prefix_tokens: usize,
+    /// Of shared prefixes: tokens of each (default 2,000). Of sessions: tokens that all of them begin with (default 0).
+    #[arg(long, value_name = "N", value_parser = count)]
+    pub(crate) prefix_tokens: Option<usize>,
     /// Of sessions: turns of each.
     #[arg(long, value_name = "N", value_parser = turns, default_value = "5")]
     pub(crate) turns: usize,

@@ -23,7 +23,7 @@ use crate::command::{Command, Hold};
 use crate::core::EngineCore;
 use crate::door::{Prompt, RawRequest, ServiceClass, ValidatedRequest};
 use crate::journal::Log;
-use crate::output::{Output, RequestError};
+use crate::output::{Output, PromptProgress, RequestError};
 use crate::recording::{self, Header, Line, Tape};
 use crate::stream::Stream;
 use crate::thread::{Driver, Shared};
@@ -165,6 +165,8 @@ struct Client {
     last: Vec<Nanos>,
     reads_slowly: bool,
     prompt_logprobs: bool,
+    /// Tokens of its prompt that it heard were read, if it asked.
+    progress: Option<usize>,
 }
 
 pub(super) struct World {
@@ -442,6 +444,7 @@ impl World {
                     last: vec![Nanos(0); num_answers],
                     reads_slowly,
                     prompt_logprobs,
+                    progress: None,
                     stream,
                 };
                 self.clients.insert(client.stream.id().0, client);
@@ -498,6 +501,8 @@ impl World {
             tpot_slo_ms: (heeds_targets && rng.percent(40)).then(|| rng.within(1..=40) as f64),
             tenant: rng.percent(50).then(|| [rng.within(0..=2) as u8; 32]),
             receipt: len.is_multiple_of(3),
+            // Drawn from what is drawn already: the seeds stay what they are.
+            progress: prompt.len() % 3 == 0,
             ..RawRequest::new(Prompt::Tokens(prompt))
         }
     }
@@ -545,7 +550,16 @@ impl World {
             self.report.trace = fake::mix(self.report.trace ^ fake::mix(id) ^ now.0 ^ trace_of(&output));
             match output {
                 Output::PromptLogprobs(_) => assert!(std::mem::take(&mut client.prompt_logprobs), "they come once"),
+                Output::Progress(PromptProgress { total, cached, processed, .. }) => {
+                    let before = client.progress.replace(processed);
+                    assert_eq!(total, client.stream.prompt().len(), "request {id}");
+                    assert!(before.is_none_or(|before| before < processed) && processed <= total, "request {id}");
+                    assert!(before.is_some() || processed == cached, "it begins with what the cache has: request {id}");
+                    assert!(client.heard.iter().all(Vec::is_empty), "before any token of request {id}");
+                }
                 Output::Token { answer, token, .. } => {
+                    let read = client.progress.is_none_or(|processed| processed == client.stream.prompt().len());
+                    assert!(read, "a token of request {id} before its prompt was read");
                     let place = client.heard[answer].len();
                     let alone = client.alone[answer].0.get(place);
                     assert_eq!(alone, Some(&token), "token {place} of answer {answer} of request {id}");
@@ -700,6 +714,7 @@ fn trace_of(output: &Output) -> u64 {
         Output::Done { timings, .. } => 4 + timings.prefill_tokens as u64,
         Output::Failed(_) => 5,
         Output::Noted { unsealed, .. } => 6 + unsealed.tokens.len() as u64,
+        Output::Progress(progress) => 7 + ((progress.processed as u64) << 8),
     }
 }
 

@@ -45,6 +45,7 @@ impl EngineCore {
         let scores =
             |sequence: &Sequence| self.active.get(&sequence.request_id()).is_some_and(|active| active.scores.is_some());
         lower(&flight.step, &self.scheduler, scores, &mut flight.batch, &mut flight.logit_rows);
+        self.tell_beginnings(now);
         flight.ticket = ticket(&mut *self.forward, &flight.batch);
         self.flights.push_back(flight);
         true

@@ -27,6 +27,7 @@ impl ModelConfig {
             head_parameters: self.head_parameters(),
             tables: if self.tie_word_embeddings { 1 } else { 2 },
             pair_flops: self.attention_flops(1),
+            decode_pair_flops: self.attention_flops(1),
             kv_values: 2 * (self.num_layers * self.num_kv_heads * self.head_dim) as u64,
             kv_heads: (self.num_layers * self.num_kv_heads) as u64,
             activations: widths as u64,

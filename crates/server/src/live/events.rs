@@ -353,8 +353,8 @@ pub(crate) fn limits(limits: &DeviceLimits, model: &ModelInfo) -> Value {
     })
 }
 
-/// `event: stats`: gauges and counters of `/metrics`, and the percentiles of the last 256 times to first token and of
-/// the last 2,048 times from token to token.
+/// `event: stats`: gauges and counters of `/metrics`, and the percentiles of the last 256 times to first token (who still
+/// waits counts with his age) and of the last 2,048 times from token to token.
 pub(crate) fn stats(text: &mut String, now: Nanos, engine: &dyn Observe, percentiles: [Option<Percentiles>; 2]) {
     let ([ttft, itl], stats) = (percentiles, engine.stats());
     let data = json!({
@@ -368,6 +368,7 @@ pub(crate) fn stats(text: &mut String, now: Nanos, engine: &dyn Observe, percent
         // JSON has no infinity: null is "not as it goes now".
         "kv_seconds_to_full": nullable(Some(stats.kv_seconds_to_full).filter(|seconds| seconds.is_finite())),
         "prefill_backlog_ms": stats.prefill_backlog_seconds * 1e3,
+        "oldest_waiting_ms": stats.oldest_waiting_seconds * 1e3,
         "steps": stats.steps,
         "prefill_tokens": stats.prefill_tokens,
         "decode_tokens": stats.decode_tokens,

@@ -17,7 +17,8 @@ use std::time::Duration;
 
 use engine::receipt::{Provenance, Receipt, Unsealed};
 use engine::{
-    FinishReason, Output, RequestError, ServiceClass, Stream, Timings, TokenLogprob, Usage, ValidatedRequest,
+    FinishReason, Output, PromptProgress, RequestError, ServiceClass, Stream, Timings, TokenLogprob, Usage,
+    ValidatedRequest,
 };
 use hyper::body::{Body, Bytes, Frame};
 use serde::Serialize;
@@ -27,11 +28,12 @@ use crate::access;
 use crate::app::App;
 use crate::charge::{self, Charge};
 use crate::error::ApiError;
+use crate::openai::cost::Cost;
 use crate::openai::params::Delivery;
 use crate::openai::whole::{List, Numbers, Whole};
 use crate::openai::wire::{
     ChatChoice, ChatChunk, ChatLogprobs, ChatMessageOut, Delta, Envelope, TextChoice, TextLogprobs, TokenTexts,
-    WireTimings, WireUsage, fingerprint,
+    WireProgress, WireTimings, WireUsage, fingerprint,
 };
 use crate::otel::Guard;
 use crate::timeline::{Asker, Served};
@@ -175,10 +177,12 @@ impl Outputs {
 struct Totals {
     usage: Usage,
     timings: Timings,
+    cost: Cost,
 }
 
 impl Totals {
-    fn add(&mut self, usage: &Usage, timings: &Timings) {
+    fn add(&mut self, app: &App, answers: usize, usage: &Usage, timings: &Timings) {
+        self.cost.add(timings, &app.demands, app.engine.model().max_num_batched_tokens, answers);
         self.usage.prompt_tokens += usage.prompt_tokens;
         self.usage.completion_tokens += usage.completion_tokens;
         self.usage.cached_tokens += usage.cached_tokens;
@@ -247,7 +251,8 @@ impl<'a> Format<'a> {
     fn timings(&self, totals: &Totals) -> WireTimings {
         let wants_detail = self.plan.delivery.timings_detail;
         let detail = wants_detail.then(|| self.app.reader(self.served.tenant).detail(self.served));
-        WireTimings::of(&totals.timings, detail)
+        let phases = totals.cost.phases(self.app.engine.device_limits().as_ref(), &self.app.demands);
+        WireTimings::of(&totals.timings, phases, detail)
     }
 
     fn envelope<C>(&self, object: &'static str, choices: Vec<C>) -> Envelope<'a, C> {
@@ -261,6 +266,7 @@ impl<'a> Format<'a> {
             choices,
             usage: None,
             timings: None,
+            prompt_progress: None,
             prompt_logprobs: None,
             prompt_token_ids: None,
         }
@@ -277,6 +283,8 @@ pub(crate) async fn collect(app: &Arc<App>, plan: &Plan, mut outputs: Outputs) -
     while let Some((prompt, output)) = outputs.next().await {
         let first = prompt * plan.num_answers;
         match output {
+            // Only streams ask for it.
+            Output::Progress(_) => {}
             Output::PromptLogprobs(logprobs) => prompt_logprobs[prompt] = logprobs,
             Output::Token { answer, token, text, logprob } => {
                 let answer = &mut answers[first + answer];
@@ -292,7 +300,7 @@ pub(crate) async fn collect(app: &Arc<App>, plan: &Plan, mut outputs: Outputs) -
                 answer.finish_reason = Some(finish_reason);
                 answer.stop_reason = stop_reason;
             }
-            Output::Done { usage, timings } => totals.add(&usage, &timings),
+            Output::Done { usage, timings } => totals.add(app, plan.num_answers, &usage, &timings),
             Output::Failed(error) => {
                 let error = ApiError::from(error);
                 outputs.access.answered(error.status().as_u16());
@@ -457,6 +465,7 @@ impl Writer {
         let first = prompt * self.plan.num_answers;
         match output {
             Output::PromptLogprobs(logprobs) => self.prompt_logprobs[prompt] = logprobs,
+            Output::Progress(progress) => events.push_back(self.progress(first, &progress)),
             Output::Token { answer, token, text, logprob } => {
                 let piece = Piece { text, token: Some(token), logprob, ..Piece::default() };
                 self.choices[first + answer].num_tokens += 1;
@@ -475,7 +484,7 @@ impl Writer {
                 }
             }
             Output::Done { usage, timings } => {
-                self.totals.add(&usage, &timings);
+                self.totals.add(&self.app, self.plan.num_answers, &usage, &timings);
                 self.undone -= 1;
                 if self.undone == 0 {
                     self.finish(events);
@@ -565,6 +574,22 @@ impl Writer {
         };
         text.push_str(&framed(&json(&self.chunk(index, chunk, piece.timings))));
         text.into()
+    }
+
+    /// A chunk that brings nothing to its choice: it opens when its first token comes.
+    fn progress(&self, index: usize, progress: &PromptProgress) -> Bytes {
+        let progress = Some(WireProgress::of(progress));
+        let json = match self.plan.form {
+            Form::Chat => {
+                let chunk = ChatChunk { index, ..ChatChunk::default() };
+                json(&Envelope { prompt_progress: progress, ..self.chunk(index, chunk, None) })
+            }
+            Form::Completion => {
+                let choice = TextChoice { index, ..TextChoice::default() };
+                json(&Envelope { prompt_progress: progress, ..self.chunk(index, choice, None) })
+            }
+        };
+        event(&json)
     }
 
     fn text_event(&self, index: usize, opens: bool, piece: Piece, offset: &mut usize) -> Bytes {

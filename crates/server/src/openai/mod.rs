@@ -6,6 +6,7 @@
 pub(crate) mod answer;
 pub(crate) mod chat;
 pub(crate) mod completions;
+mod cost;
 pub(crate) mod params;
 pub(crate) mod text;
 mod whole;

@@ -40,6 +40,8 @@ pub(crate) struct Delivery {
     pub(crate) timings_detail: bool,
     /// A receipt with each answer.
     pub(crate) receipt: bool,
+    /// How far the prompt is read, in chunks before the first token.
+    pub(crate) progress: bool,
     /// Who asked, for the log.
     pub(crate) user: Option<String>,
     /// The tier of service that was asked for.
@@ -68,9 +70,14 @@ pub(crate) fn delivery(fields: &mut Fields, app: &App) -> Result<Delivery, ApiEr
         tokens_as_ids: fields.boolean("return_tokens_as_token_ids")?.unwrap_or(false),
         timings_detail: fields.boolean("timings_detail")?.unwrap_or(false),
         receipt: fields.boolean("receipt")?.unwrap_or(false),
+        progress: fields.boolean("return_progress")?.unwrap_or(false),
         user: user(fields)?,
         tier: service_tier(fields)?,
     };
+    if delivery.progress && !stream {
+        let message = "'return_progress' has a meaning only when 'stream' is true.";
+        return Err(ApiError::bad_request(message).with_param("return_progress"));
+    }
     if let Some(mut options) = fields.object("stream_options")? {
         if !stream {
             let message = "'stream_options' has a meaning only when 'stream' is true.";

@@ -2,10 +2,12 @@
 //! `prompt_logprobs`) and two of our own (`timings`, `receipt`).
 
 use engine::receipt::Receipt;
-use engine::{Arithmetic, Timings, TokenLogprob, Usage};
+use engine::{Arithmetic, PromptProgress, Timings, TokenLogprob, Usage};
 use serde::Serialize;
 use serde_json::{Map, Value};
 use text::tokenizer::Tokenizer;
+
+use crate::openai::cost::WirePhase;
 
 /// What every answer says about itself. `C`: a choice, whole or a piece of one.
 #[derive(Serialize)]
@@ -25,9 +27,27 @@ pub(crate) struct Envelope<'a, C> {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) timings: Option<WireTimings>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) prompt_progress: Option<WireProgress>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) prompt_logprobs: Option<Vec<Value>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) prompt_token_ids: Option<Vec<u32>>,
+}
+
+/// How far a prompt is read: llama.cpp's `prompt_progress`, name for name. `cache` is part of `processed`.
+#[derive(Clone, Copy, Serialize)]
+pub(crate) struct WireProgress {
+    total: usize,
+    cache: usize,
+    processed: usize,
+    time_ms: u64,
+}
+
+impl WireProgress {
+    pub(crate) fn of(progress: &PromptProgress) -> WireProgress {
+        let &PromptProgress { total, cached, processed, ms } = progress;
+        WireProgress { total, cache: cached, processed, time_ms: ms as u64 }
+    }
 }
 
 /// What decides the tokens beside the weights: this version and the order of sums of 16-bit products.
@@ -58,7 +78,7 @@ pub(crate) struct ChatMessageOut {
     pub(crate) refusal: Option<()>,
 }
 
-#[derive(Serialize)]
+#[derive(Default, Serialize)]
 pub(crate) struct ChatChunk {
     pub(crate) index: usize,
     pub(crate) delta: Delta,
@@ -101,7 +121,7 @@ pub(crate) struct ShownToken {
 }
 
 /// A choice of `/v1/completions`, whole or a piece: they have one shape.
-#[derive(Serialize)]
+#[derive(Default, Serialize)]
 pub(crate) struct TextChoice {
     pub(crate) index: usize,
     pub(crate) text: String,
@@ -170,13 +190,22 @@ pub(crate) struct WireTimings {
     /// For how long somebody held the engine meanwhile, if anybody did: no part of the other times.
     #[serde(skip_serializing_if = "Option::is_none")]
     held_ms: Option<f64>,
+    /// What the phases asked of the machine, and what they had of its limits; absent for a phase without tokens.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prefill: Option<WirePhase>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    decode: Option<WirePhase>,
     /// If asked for: the same times by owner, one object per prompt.
     #[serde(skip_serializing_if = "Option::is_none")]
     detail: Option<Vec<Value>>,
 }
 
 impl WireTimings {
-    pub(crate) fn of(timings: &Timings, detail: Option<Vec<Value>>) -> WireTimings {
+    pub(crate) fn of(
+        timings: &Timings,
+        [prefill, decode]: [Option<WirePhase>; 2],
+        detail: Option<Vec<Value>>,
+    ) -> WireTimings {
         // Microseconds are as fine as anybody can use.
         let round = |value: f64| (value * 1e3).round() / 1e3;
         WireTimings {
@@ -192,6 +221,8 @@ impl WireTimings {
             decode_tokens_per_second: round(timings.decode_tok_s()),
             preemptions: timings.preemptions,
             held_ms: Some(round(timings.held_ms)).filter(|&ms| ms > 0.0),
+            prefill,
+            decode,
             detail,
         }
     }

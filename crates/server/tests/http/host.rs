@@ -43,6 +43,25 @@ pub(crate) fn small_engine() -> EngineOptions {
     }
 }
 
+/// Limits of a machine, as `serve` measures them.
+pub(crate) fn some_limits() -> engine::DeviceLimits {
+    engine::DeviceLimits {
+        read_bandwidth: 20e9,
+        cache_bandwidth: 20e9,
+        cache_bytes: 0,
+        int8_ops: 2e12,
+        bf16_flops: 1e12,
+        f32_flops: 1e11,
+        int8_kind: "test",
+        bf16_kind: "test",
+        fastest_int8_ops: 2e12,
+        fastest_int8_kind: "test",
+        fastest_bf16_flops: 1e12,
+        fastest_bf16_kind: "test",
+        certainty: [engine::Certainty::kept(); 5],
+    }
+}
+
 /// A free port of the loopback interface, and a drain that a test can wait for.
 pub(crate) fn local_server() -> ServerOptions {
     ServerOptions { port: 0, served_model_names: vec!["lantern".into()], ..ServerOptions::default() }

@@ -199,6 +199,9 @@ impl Seen {
             asked += pass.flops;
             read += pass.bytes;
         }
+        if took == 0.0 && sum > 0.0 {
+            return line + "   only in steps that carry more of the other phase";
+        }
         let share = |work: f64, limit: f64| if took > 0.0 { work / limit / took } else { 0.0 };
         let (compute, memory) = (share(asked, flops), share(read, bytes));
         let of_limit = compute.max(memory);
@@ -239,8 +242,12 @@ impl Seen {
 
     fn latencies(&self) -> String {
         let time = |name: &str| self.stats[name].as_f64().map_or_else(|| "-".to_string(), |ms| duration(ms / 1e3));
+        let oldest = match self.stats["oldest_waiting_ms"].as_f64() {
+            Some(ms) if ms >= 1.0 => format!(" · oldest waits {}", duration(ms / 1e3)),
+            _ => String::new(),
+        };
         format!(
-            "TTFT p50 {}, p99 {} · ITL p50 {}, p99 {}",
+            "TTFT p50 {}, p99 {}{oldest} · ITL p50 {}, p99 {}",
             time("ttft_p50_ms"),
             time("ttft_p99_ms"),
             time("itl_p50_ms"),
@@ -355,7 +362,7 @@ mod tests {
         seen.hear("requests", json!({"at": 11_000, "running": [], "waiting": [{"r": 77, "since": 9000}]}));
         let stats = json!({"at": 11_000, "running": 1, "waiting": 1, "used_blocks": 30, "total_blocks": 40,
             "kv_seconds_to_full": 5.0, "ttft_p50_ms": 1000.0, "ttft_p99_ms": null, "itl_p50_ms": 100.0, "itl_p99_ms": 120.0,
-            "paused": true});
+            "oldest_waiting_ms": 2000.0, "paused": true});
         seen.hear("stats", stats);
         seen
     }
@@ -374,7 +381,7 @@ mod tests {
         );
         assert!(lines[2].contains("9.0 tok/s") && lines[2].ends_with("1 % of arithmetic, 80 % of bandwidth"), "{text}");
         assert!(lines[3].contains("75 % 30 of 40 blocks · full in 5.00 s"), "{text}");
-        assert_eq!(lines[4], "TTFT p50 1.00 s, p99 - · ITL p50 100 ms, p99 120 ms");
+        assert_eq!(lines[4], "TTFT p50 1.00 s, p99 - · oldest waits 2.00 s · ITL p50 100 ms, p99 120 ms");
         // The newest first; a tenth of the time was prefill, the rest decode.
         assert!(lines[6].starts_with("77           ") && lines[6].ends_with("·············"), "{text}");
         let lane: String = lines[7].chars().skip(NAME + 1).collect();
