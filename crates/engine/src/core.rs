@@ -223,7 +223,12 @@ impl EngineCore {
     /// Computes a little of a spot check: for when there is nothing else to do. False: there is none.
     pub(crate) fn check_spot(&mut self) -> bool {
         let is_idle = self.flights.is_empty();
-        self.spot.as_mut().filter(|_| is_idle).is_some_and(|spot| spot.step(&mut *self.forward))
+        let checked = self.spot.as_mut().filter(|_| is_idle).is_some_and(|spot| spot.step(&mut *self.forward));
+        if checked {
+            // What the machine took of it, it took of nobody's step.
+            self.forward.lost();
+        }
+        checked
     }
 
     /// One forward pass: the sentence that the whole engine is. False if there was nothing to compute yet. `clock` is
