@@ -53,7 +53,7 @@ fn answer(mut stream: Stream) -> String {
         match output {
             Output::Token { text, .. } | Output::Finished { text, .. } => answer.push_str(&text),
             Output::Failed(error) => panic!("{error}"),
-            Output::Done { .. } | Output::PromptLogprobs(_) | Output::Progress(_) => {}
+            Output::Done { .. } | Output::PromptLogprobs(_) | Output::Progress(_) | Output::Noted { .. } => {}
         }
     }
     answer

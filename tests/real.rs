@@ -89,7 +89,11 @@ fn chosen(mut stream: Stream) -> Vec<Chosen> {
                 found.push(Chosen { token, best: logprob.expect("it was asked for").top });
             }
             Output::Failed(error) => panic!("{error}"),
-            Output::Finished { .. } | Output::Done { .. } | Output::PromptLogprobs(_) | Output::Progress(_) => {}
+            Output::Finished { .. }
+            | Output::Done { .. }
+            | Output::PromptLogprobs(_)
+            | Output::Progress(_)
+            | Output::Noted { .. } => {}
         }
     }
     found

@@ -22,3 +22,4 @@ mod sim;
 mod templates;
 mod terminal;
 mod top;
+mod verify;

@@ -19,6 +19,7 @@ mod shared;
 mod sim;
 mod top;
 mod values;
+mod verify;
 mod whatif;
 mod why;
 
@@ -37,6 +38,7 @@ pub(crate) use self::serve::ServeFlags;
 pub(crate) use self::shared::{KvPrecision, ModelFlags, SumOrder, Weights};
 pub(crate) use self::sim::{SimFlags, Workload};
 pub(crate) use self::top::TopFlags;
+pub(crate) use self::verify::VerifyFlags;
 pub(crate) use self::whatif::{Target, WhatifFlags};
 pub(crate) use self::why::WhyFlags;
 
@@ -105,6 +107,13 @@ pub(crate) enum Command {
     /// The recorded requests, cancels and tokens go to the scheduler at the recorded times. With -m the model computes
     /// the tokens again, and they are compared too. The first difference is named.
     Replay(ReplayFlags),
+    /// Compute answers again from their receipts ("receipt": true in a request) and compare. Exit code 0 only if all are
+    /// equal, 1 if one is not.
+    ///
+    /// Weights, definition of the arithmetic, prompt, sampling, every token and its logits: any instruction set, number
+    /// of threads and rows at a time must give the same bits. The first token that is not the same is named, and what is
+    /// likely to differ: the weights, the arithmetic, the quantization, the sampling.
+    Verify(VerifyFlags),
     /// What a recorded run (serve --record) would have been with other settings.
     ///
     /// The recorded requests arrive again in the simulator, on a machine as fast as the recorded one was. The first

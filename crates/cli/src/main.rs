@@ -57,6 +57,7 @@ fn run(command: &Command) -> Result<(), Failure> {
         Command::Sim(flags) => commands::sim::sim(flags),
         Command::Doctor(flags) => commands::doctor::doctor(flags),
         Command::Replay(flags) => commands::replay::again(flags),
+        Command::Verify(flags) => commands::verify::verify(flags),
         Command::Whatif(flags) => commands::whatif::ask(flags),
         Command::Top(flags) => commands::top::top(flags),
         Command::Why(flags) => commands::why::why(flags),

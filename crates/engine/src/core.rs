@@ -29,6 +29,7 @@ use crate::journal::{Fact, Journal, Log, Receipt};
 use crate::output::{Outlet, Output, RequestError, TokenLogprob};
 use crate::recording::Tape;
 use crate::tiers::Tiers;
+use crate::verify::{Notes, SpotChecks};
 use crate::waiting::Ticket;
 use flight::Flight;
 use machine::Machine;
@@ -66,6 +67,8 @@ struct Answer {
     logprob: Option<TokenLogprob>,
     num_tokens: usize,
     has_ended: bool,
+    /// What a receipt or a spot check is to have of it.
+    notes: Option<Notes>,
 }
 
 /// Everything that a step touches.
@@ -75,6 +78,7 @@ pub(crate) struct EngineCore {
     tiers: Option<Tiers>,
     tokenizer: Option<Arc<Tokenizer>>,
     sampler: Sampler,
+    spot: Option<SpotChecks>,
     active: BTreeMap<RequestId, Active>,
     journal: Journal,
     next_seed: u64,
@@ -110,6 +114,7 @@ impl EngineCore {
             tiers: None,
             tokenizer,
             sampler: Sampler::new(vocab),
+            spot: None,
             active: BTreeMap::new(),
             journal: Journal::new(log),
             next_seed: seed,
@@ -156,11 +161,14 @@ impl EngineCore {
             self.journal.log().promises.gone(id, now);
             return Err(error);
         }
+        let is_told = validated.receipt;
         let seed = validated.settle_seed(|| {
             self.next_seed = self.next_seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            self.next_seed
+            // Who reads it in a receipt must not learn the seeds of others.
+            if is_told { secret(self.next_seed, &self.scheduler.limits().hash_key) } else { self.next_seed }
         });
-        let answers = (0..validated.num_answers).map(|_| self.new_answer(&validated)).collect();
+        let is_noted = validated.receipt || self.spot.as_ref().is_some_and(|spot| spot.picks(id));
+        let answers = (0..validated.num_answers).map(|_| self.new_answer(&validated, is_noted)).collect();
         let Arrived { held, ticket, .. } = arrived;
         self.journal.take(Fact::Admitted { request, validated: Box::new(validated.clone()), now, held });
         let scores = validated.prompt_logprobs;
@@ -172,14 +180,15 @@ impl EngineCore {
         Ok(())
     }
 
-    fn new_answer(&self, request: &ValidatedRequest) -> Answer {
+    fn new_answer(&self, request: &ValidatedRequest, is_noted: bool) -> Answer {
         let detokenizer = self.tokenizer.as_ref().map(|tokenizer| {
             let stop = StopStrings { strings: request.stop_strings.clone(), include: request.include_stop_string };
             Detokenizer::new(tokenizer.clone(), &stop, request.skip_special_tokens)
         });
         // Only penalties look at it.
         let history = if request.sampling.needs_history() { History::new(&request.prompt) } else { History::default() };
-        Answer { detokenizer, history, logprob: None, num_tokens: 0, has_ended: false }
+        let notes = is_noted.then(Notes::default);
+        Answer { detokenizer, history, logprob: None, num_tokens: 0, has_ended: false, notes }
     }
 
     /// Forgets a request; its blocks are free within one step. False if there is no such open request.
@@ -207,6 +216,22 @@ impl EngineCore {
     pub(crate) fn set_tiers(&mut self, tiers: Tiers) {
         self.scheduler.set_tiers(tiers.sizes());
         self.tiers = Some(tiers);
+    }
+
+    /// A share of the answers is computed again. Before the first request.
+    pub(crate) fn set_spot_checks(&mut self, spot: SpotChecks) {
+        self.spot = Some(spot);
+    }
+
+    /// Computes a little of a spot check: for when there is nothing else to do. False: there is none.
+    pub(crate) fn check_spot(&mut self) -> bool {
+        let is_idle = self.flights.is_empty();
+        let checked = self.spot.as_mut().filter(|_| is_idle).is_some_and(|spot| spot.step(&mut *self.forward));
+        if checked {
+            // What the machine took of it, it took of nobody's step.
+            self.forward.lost();
+        }
+        checked
     }
 
     /// One forward pass: the sentence that the whole engine is. False if there was nothing to compute yet. `clock` is
@@ -407,6 +432,12 @@ impl EngineCore {
     pub(crate) fn cost_model(&self) -> Option<CostModel> {
         self.scheduler.cost_model().cloned()
     }
+}
+
+/// A number from which another cannot be guessed without the key.
+fn secret(number: u64, key: &[u8; 32]) -> u64 {
+    let digest = blake3::keyed_hash(key, &number.to_le_bytes());
+    digest.as_bytes().iter().take(8).fold(0, |number, &byte| number << 8 | u64::from(byte))
 }
 
 /// One line of the log for each.

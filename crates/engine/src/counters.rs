@@ -8,6 +8,7 @@ use scheduler::{FinishReason, Nanos, PrefixStats, RequestId, StepRecord, SwapSta
 use crate::accounts::{Closed, Ending};
 use crate::door::ServiceClass;
 use crate::output::Timings;
+use crate::verify::SpotChecked;
 use crate::work::PhaseWork;
 
 /// What the scheduler holds at a moment.
@@ -162,6 +163,8 @@ pub struct Stats {
     pub swap: SwapStats,
     /// Bytes of a block in a tier.
     pub block_bytes: u64,
+    /// Answers that were computed again.
+    pub spot_checks: SpotChecked,
     pub prefix_queries: u64,
     pub prefix_hits: u64,
     pub finished_stop: u64,
@@ -240,6 +243,7 @@ impl Default for Stats {
             step_seconds: 0.0,
             stolen_seconds: [0.0; 2],
             held_seconds: 0.0,
+            spot_checks: SpotChecked::default(),
             work: Default::default(),
             oldest_waiting_seconds: 0.0,
             owners: Totals::default(),

@@ -120,6 +120,8 @@ pub struct RawRequest {
     pub may_be_urgent: bool,
     /// Now, in seconds since 1970, for chat templates that write the date.
     pub now: Option<i64>,
+    /// Note what receipts of its answers are made of ([`Output::Noted`](crate::Output::Noted)).
+    pub receipt: bool,
     /// Whether the stream tells how far the prompt is read ([`Output::Progress`](crate::Output::Progress)).
     pub progress: bool,
 }
@@ -156,6 +158,7 @@ impl RawRequest {
             tenant: None,
             may_be_urgent: true,
             now: None,
+            receipt: false,
             progress: false,
         }
     }
@@ -199,6 +202,7 @@ pub struct ValidatedRequest {
     pub(crate) tenant: u64,
     pub(crate) targets: Targets,
     pub(crate) class: ServiceClass,
+    pub(crate) receipt: bool,
     /// Its client wants to hear how far its prompt is read. Nothing that is computed depends on it, so no recording
     /// has it.
     pub(crate) progress: bool,
@@ -275,6 +279,11 @@ impl ValidatedRequest {
         self.prompt_logprobs
     }
 
+    /// Whether each answer is to have a receipt ([`Output::Noted`](crate::Output::Noted)).
+    pub fn wants_receipt(&self) -> bool {
+        self.receipt
+    }
+
     /// Tokens that each answer may have.
     pub fn max_tokens(&self) -> usize {
         self.stop.max_tokens
@@ -317,6 +326,7 @@ pub(crate) fn validate(
         tenant,
         targets,
         class,
+        receipt: raw.receipt,
         progress: raw.progress,
     })
 }

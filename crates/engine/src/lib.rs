@@ -46,6 +46,7 @@ mod summary;
 mod thread;
 mod tiers;
 mod turnover;
+mod verify;
 mod waiting;
 mod wall;
 mod watch;
@@ -80,6 +81,7 @@ pub use ledger;
 pub use live::{InScene, KvMap, LoggedStep, Percentiles, Place, Scene};
 pub use memory::available_bytes as available_memory;
 pub use output::{Outlet, Output, PromptProgress, RequestError, Timings, TokenLogprob, Usage};
+pub use receipt;
 pub use recent::{End, Ended};
 pub use scheduler::{FinishReason, RequestId};
 pub use serve::{Held, Observe, Serve, Watching};
@@ -90,6 +92,7 @@ pub use text::chat_template::ChatMessage;
 #[doc(hidden)]
 pub use tiers::Store;
 pub use tiers::SwapDisk;
+pub use verify::{Origin, OriginError, SpotChecked, Verifier, VerifyError};
 pub use wall::UnixNanos;
 pub use work::PhaseWork;
 
@@ -100,6 +103,7 @@ use crate::journal::Log;
 use crate::keeper::LiveTargets;
 use crate::quota::NoRoom;
 use crate::thread::Shared;
+use crate::verify::SpotCounts;
 
 /// What is being served.
 #[derive(Debug)]
@@ -128,6 +132,8 @@ pub struct ModelInfo {
     pub block_size: usize,
     /// Blocks of the KV cache.
     pub num_blocks: usize,
+    /// Blocks beside those, for spot checks.
+    pub spot_blocks: usize,
     /// Precision of keys and values.
     pub kv_dtype: KvDtype,
     /// Bytes of the KV cache.
@@ -158,6 +164,8 @@ pub struct ModelInfo {
     /// Targets of requests that bring none, unless they are of the batch class: as of the start. They follow what steps
     /// turn out to cost ([`Engine::targets`]).
     pub targets: Targets,
+    /// Where the weights are from, for receipts.
+    pub origin: Origin,
 }
 
 impl ModelInfo {
@@ -258,6 +266,7 @@ struct Inner {
     next_id: AtomicU64,
     /// The thread that writes the recording, if there is one.
     recorder: Mutex<Option<JoinHandle<()>>>,
+    spot_counts: Arc<SpotCounts>,
     limits: Limits,
     /// Of requests that bring none.
     targets: Arc<LiveTargets>,
@@ -390,6 +399,7 @@ impl Engine {
         let open = self.0.shared.requests.open();
         stats.running_requests = open.saturating_sub(stats.waiting_requests);
         stats.total_blocks = self.0.model.num_blocks;
+        stats.spot_checks = self.0.spot_counts.read();
         stats.block_bytes = (self.0.model.kv_bytes_per_token * self.0.model.block_size) as u64;
         stats
     }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use ledger::{Account, Bill};
+use receipt::Unsealed;
 use scheduler::{FinishReason, Nanos, Promise, TokenId};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
@@ -163,6 +164,13 @@ pub enum Output {
         text: String,
         /// If asked for.
         logprob: Option<TokenLogprob>,
+    },
+    /// What a receipt of an answer is made of, if one was asked for. Comes before its end.
+    Noted {
+        /// Which answer.
+        answer: usize,
+        /// Its terms, tokens and digests of logits.
+        unsealed: Box<Unsealed>,
     },
     /// One answer is complete.
     Finished {

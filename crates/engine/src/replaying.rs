@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use checkpoint::Checkpoint;
-use kernels::{Arithmetic, KvDtype, KvShape, WeightClass};
+use kernels::KvShape;
 use model::{ModelConfig, Progress};
 use scheduler::{Nanos, RequestId, Scheduler};
 
@@ -22,6 +22,7 @@ use crate::core::{Arrived, EngineCore};
 use crate::journal::Log;
 use crate::output::outlet;
 use crate::recording::{CostEntry, Entry, Header};
+use crate::verify::classes;
 use crate::{Engine, EngineOptions, ModelInfo, StartError, Starting, ValidatedRequest};
 
 /// Why a recording cannot be computed again.
@@ -123,15 +124,8 @@ fn options_of(
     options: &EngineOptions,
 ) -> Result<EngineOptions, ReplayingError> {
     let other = ReplayingError::OtherModel;
-    let classes = [WeightClass::Bf16, WeightClass::Int8, WeightClass::Int4];
-    let weights = classes.into_iter().find(|class| class.name() == header.weights);
-    let kv_dtype = [KvDtype::Bf16, KvDtype::Int8].into_iter().find(|dtype| dtype.name() == header.kv_dtype);
-    let (Some(weights), Some(kv_dtype)) = (weights, kv_dtype) else {
-        return Err(other(format!("there are no {} weights with a {} cache", header.weights, header.kv_dtype)));
-    };
-    let Some(arithmetic) = Arithmetic::from_name(&header.arithmetic) else {
-        return Err(other(format!("there is no arithmetic {:?}", header.arithmetic)));
-    };
+    let (weights, kv_dtype, arithmetic) =
+        classes(&header.weights, &header.kv_dtype, &header.arithmetic).map_err(other)?;
     let config = ModelConfig::load(checkpoint).map_err(|error| other(error.to_string()))?;
     let limits = header.limits();
     let cache = KvShape {

@@ -29,6 +29,7 @@ use crate::kept;
 use crate::recording::{self, Header, RecordError};
 use crate::thread::{Shared, run};
 use crate::tiers::{Store, SwapDisk, Tiers, open_unnamed};
+use crate::verify::{Origin, SpotChecks, SpotCounts, SpotRoom};
 use crate::waiting::{Counted, Waiting};
 use crate::work::Worked;
 use crate::yardstick::Yardstick;
@@ -106,6 +107,8 @@ pub struct EngineOptions {
     pub tpot: DefaultTarget,
     /// Refuse a request whose first token would come later than its target, instead of serving it late.
     pub refuse_late: bool,
+    /// The share of the answers that are computed again while the engine is idle, 0 to 1.
+    pub spot_check: f64,
     /// What the machine can do at most, for those who look; `None`: nobody measured it.
     pub limits: Option<DeviceLimits>,
     /// Where the model's chat template is compiled and run. In this process, if nobody says otherwise: then a template
@@ -145,6 +148,7 @@ impl Default for EngineOptions {
             ttft: DefaultTarget::None,
             tpot: DefaultTarget::None,
             refuse_late: false,
+            spot_check: 0.0,
             limits: None,
             template_renderer: Renderer::InProcess,
             hash_key: [0; 32],
@@ -274,8 +278,14 @@ impl Engine {
         };
         let chat_template = ChatTemplate::load_with(checkpoint, &options.template_renderer)?;
         let sizes = Sizes::of(&config, options, memory_room())?;
-        let Loaded { mut forward, kv, max_model_len, notices, arithmetic } =
+        let Loaded { mut forward, mut kv, max_model_len, notices, arithmetic } =
             load_model(checkpoint, options, &sizes, &mut |loaded| progress(Starting::Loading(loaded)))?;
+        // From here on the cache is what the scheduler has of it.
+        let spot_blocks = match options.spot_check > 0.0 {
+            true => SpotRoom::blocks(kv.blocks, options.block_size, max_model_len),
+            false => 0,
+        };
+        kv.blocks -= spot_blocks;
         let device = forward.device();
         let room = Room {
             rows: options.max_num_batched_tokens,
@@ -305,6 +315,7 @@ impl Engine {
             max_num_batched_tokens: options.max_num_batched_tokens,
             block_size: options.block_size,
             num_blocks: kv.blocks,
+            spot_blocks,
             kv_dtype: kv.dtype,
             kv_bytes: kv.bytes(),
             memory_limit: sizes.limit,
@@ -320,6 +331,7 @@ impl Engine {
             targets: wanted(options, &room).on(calibrated.as_ref().map(|calibrated| &calibrated.cost)),
             calibrated,
             config,
+            origin: Origin::of(checkpoint, options.as_stored, options.image_directory.clone()),
         });
         Ok((forward, model))
     }
@@ -355,6 +367,16 @@ impl Engine {
         if let Some(tiers) = tiers {
             core.set_tiers(tiers);
         }
+        let spot_counts = Arc::new(SpotCounts::default());
+        if options.spot_check > 0.0 {
+            core.set_spot_checks(SpotChecks::new(
+                options.spot_check,
+                options.seed,
+                model.config.vocab_size,
+                SpotRoom::behind(&model),
+                spot_counts.clone(),
+            ));
+        }
         let (commands, receiver) = unbounded_channel();
         let (thread_shared, thread_clock) = (shared.clone(), clock.clone());
         std::thread::Builder::new()
@@ -369,6 +391,7 @@ impl Engine {
             clock,
             next_id: AtomicU64::new(1),
             recorder: Mutex::new(recorder),
+            spot_counts,
             limits,
             targets,
             salt_key: options.hash_key,
@@ -537,6 +560,9 @@ fn check(options: &EngineOptions) -> Result<(), StartError> {
     }
     if options.block_size == 0 || !options.block_size.is_multiple_of(32) || options.block_size > 1024 {
         return refuse("--block-size", "must be a multiple of 32, at most 1024");
+    }
+    if !(0.0..=1.0).contains(&options.spot_check) {
+        return refuse("--spot-check", "must be a share between 0 and 1");
     }
     if options.max_prefill_seqs == 0 {
         return refuse("--max-num-partial-prefills", "must be at least 1");

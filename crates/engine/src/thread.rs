@@ -92,6 +92,8 @@ pub(crate) fn run(core: EngineCore, mut commands: UnboundedReceiver<Command>, sh
                 Ok(command) => command,
                 Err(TryRecvError::Empty) if driver.is_ready() => break,
                 Err(TryRecvError::Disconnected) => break 'serving,
+                // Between two parts of a check somebody may have come.
+                Err(TryRecvError::Empty) if driver.check() => continue,
                 Err(TryRecvError::Empty) => {
                     driver.rest();
                     let Some(command) = commands.blocking_recv() else { break 'serving };
@@ -136,6 +138,15 @@ impl Driver {
     /// Whether there is a step to make, and it may be made.
     pub(crate) fn is_ready(&self) -> bool {
         self.core.has_work() && self.gate.is_open()
+    }
+
+    /// Uses a moment in which nobody wants anything. False: there is nothing to use it for.
+    pub(crate) fn check(&mut self) -> bool {
+        if self.core.has_work() || self.gate.is_held {
+            return false;
+        }
+        self.beat();
+        self.core.check_spot()
     }
 
     fn beat(&self) {

@@ -152,6 +152,8 @@ pub struct Settings {
     pub tpot: Option<DefaultTarget>,
     /// Refuse what would come too late.
     pub refuse_late: bool,
+    /// The share of the answers that are computed again.
+    pub spot_check: f64,
     /// What the machine can do at most, if somebody measured it.
     pub limits: Option<DeviceLimits>,
     /// Where the run is recorded.
@@ -188,6 +190,7 @@ impl Default for Settings {
             ttft: None,
             tpot: None,
             refuse_late: options.refuse_late,
+            spot_check: options.spot_check,
             limits: options.limits,
             record: options.record,
             seed: options.seed,
@@ -247,6 +250,7 @@ impl Settings {
             ttft: asked.ttft.unwrap_or(target),
             tpot: asked.tpot.unwrap_or(target),
             refuse_late: asked.refuse_late,
+            spot_check: asked.spot_check,
             limits: asked.limits,
             record: asked.record,
             seed: asked.seed,

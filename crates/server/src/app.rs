@@ -9,9 +9,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use axum::body::Body;
 use axum::http::{HeaderMap, header};
 use engine::Observe;
+use engine::receipt::Provenance;
 use http_body_util::BodyExt;
 use roofline::Demands;
-use tokio::sync::Semaphore;
+use tokio::sync::{OnceCell, Semaphore};
 
 use crate::ServerOptions;
 use crate::access::AccessLog;
@@ -70,6 +71,7 @@ pub(crate) struct App {
     pub(crate) answers: Arc<AnswerMemory>,
     /// Where text is worked on.
     pub(crate) text: TextPool,
+    basis: OnceCell<Provenance>,
     body_limit: usize,
     boot: u64,
     next_id: AtomicU64,
@@ -99,6 +101,7 @@ impl App {
             draining: AtomicBool::new(false),
             answers: AnswerMemory::new(ANSWER_BUDGET, options.api_keys.len() > 1),
             text: TextPool::new(options.text_workers, options.body_limit),
+            basis: OnceCell::new(),
             body_limit: options.body_limit,
             // Random per process: names of answers do not repeat over restarts. Nothing secret rests on it.
             boot: RandomState::new().build_hasher().finish(),
@@ -125,6 +128,22 @@ impl App {
 
     fn unique(&self) -> String {
         format!("{:016x}{:x}", self.boot, self.next_id.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// What all receipts share, under the model's name as this caller knows it. The first one waits while every weight
+    /// is read; a failure is tried again by the next.
+    pub(crate) async fn basis(self: &Arc<App>, model: &str) -> Result<Provenance, ApiError> {
+        let app = self.clone();
+        let read = || async {
+            let read = tokio::task::spawn_blocking(move || app.engine.model().basis(""));
+            let read = read.await.map_err(|_| ApiError::internal())?;
+            read.map_err(|error| {
+                tracing::error!(%error, "no digest of the weights, so no receipts");
+                ApiError::no_receipts()
+            })
+        };
+        let basis = self.basis.get_or_try_init(read).await?;
+        Ok(Provenance { model: model.to_owned(), ..basis.clone() })
     }
 
     /// What a tenant may see of where time went.

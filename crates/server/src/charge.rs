@@ -20,6 +20,9 @@ const LOGPROB: u64 = 96;
 const TOP_LOGPROB: u64 = 8;
 /// Bytes of one entry of `prompt_logprobs` in a stream, where its first event has them all.
 const STREAMED_PROMPT_LOGPROB: u64 = 320;
+/// Bytes of a token in a receipt: its digest, whole and as it is shown, and its id; and of a token of the prompt.
+const RECEIPT_TOKEN: u64 = 96;
+const RECEIPT_PROMPT_TOKEN: u64 = 16;
 
 /// Bytes that the answers to one request take at most until they are read. `unread`: outputs of a stream that may wait
 /// to be read.
@@ -34,7 +37,14 @@ pub(crate) fn bytes_of(request: &ValidatedRequest, streamed: bool, unread: usize
         Some(top) if streamed => per_logprob(top) + STREAMED_PROMPT_LOGPROB * (u64::from(top) + 1),
         Some(top) => per_logprob(top),
     };
-    answers.saturating_add(prompt.saturating_mul(request.prompt().len() as u64))
+    let receipts = if request.wants_receipt() {
+        let answers = (request.num_answers() as u64).saturating_mul(request.max_tokens() as u64);
+        let prompts = (request.num_answers() as u64).saturating_mul(request.prompt().len() as u64);
+        answers.saturating_mul(RECEIPT_TOKEN).saturating_add(prompts.saturating_mul(RECEIPT_PROMPT_TOKEN))
+    } else {
+        0
+    };
+    answers.saturating_add(receipts).saturating_add(prompt.saturating_mul(request.prompt().len() as u64))
 }
 
 /// What all answers together may take.

@@ -149,6 +149,12 @@ impl ApiError {
         ApiError::new(Kind::Internal, None, "An internal error ended this request.")
     }
 
+    /// 500: the digest of the weights cannot be taken.
+    pub(crate) fn no_receipts() -> ApiError {
+        let message = "The files of this server's weights have changed or are gone, so it can give no receipts.";
+        ApiError::new(Kind::Internal, Some("no_receipts"), message).with_param("receipt")
+    }
+
     /// 503: going down.
     pub(crate) fn shutting_down() -> ApiError {
         let kind = Kind::ShuttingDown { retry_after_s: 5 };

@@ -13,7 +13,7 @@ use std::sync::{Mutex, PoisonError};
 
 use axum::http::StatusCode;
 use engine::ledger::Owner;
-use engine::{DeviceLimits, Exemplar, Histogram, PhaseWork, Predictions, ServiceClass, Stats};
+use engine::{DeviceLimits, Exemplar, Histogram, PhaseWork, Predictions, ServiceClass, SpotChecked, Stats};
 use roofline::{Demands, LimitShares};
 use scheduler::{Nanos, PromiseKind, Targets};
 
@@ -264,6 +264,11 @@ fn counters(page: &mut Page<'_>, stats: &Stats) {
         for owner in owners {
             page.sample(&name, &format!("owner=\"{}\"", owner.name()), shares.of(owner).as_secs_f64());
         }
+    }
+    let SpotChecked { equal, different, dropped } = stats.spot_checks;
+    page.family("twostroke_spot_checks_total", "counter", "Answers that were computed again while idle, by what came.");
+    for (result, count) in [("equal", equal), ("different", different), ("dropped", dropped)] {
+        page.sample("twostroke_spot_checks_total", &format!("result=\"{result}\""), count);
     }
     let shared = [
         ("prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache.", stats.prefix_queries),

@@ -235,7 +235,10 @@ async fn converse(
 
 async fn answer(app: Arc<App>, caller: &Caller, form: Form, job: Caught<Job>) -> Caught<Response> {
     let refused = |error| caller.refused(&app, form, error);
-    let Job { requests, plan } = job.map_err(refused)?;
+    let Job { requests, mut plan } = job.map_err(refused)?;
+    if plan.delivery.receipt {
+        plan.basis = Some(app.basis(&plan.delivery.model).await.map_err(refused)?);
+    }
     if let Some(user) = &plan.delivery.user {
         // Escaped: a name must not be able to write lines of its own into the log.
         tracing::info!(request_id = ?caller.request_id, user = ?user, "request of a named user");

@@ -10,6 +10,7 @@
 //! Rows go from the file straight into the backend's packed layout, through a few kilobytes of stack: loading takes
 //! the memory of the packed weights and nothing on top. Reads are positioned, so packing threads do not share a cursor.
 
+mod digest;
 mod image;
 mod quantized;
 mod rows;
@@ -342,6 +343,13 @@ impl Weights {
     /// tell. Of a built-in model it reads the weights.
     pub fn key(&self, checkpoint: &Checkpoint, purpose: &str) -> Option<String> {
         image::key(checkpoint, &self.table.files, purpose)
+    }
+
+    /// The digest that names a checkpoint's weights: BLAKE3 over every tensor as it is stored, by name, whichever files
+    /// they are in and whatever is made of them in memory. Reads all of them. Fails, too, if a file was written to after
+    /// `not_after`, seconds and nanoseconds since 1970.
+    pub fn digest(checkpoint: &Checkpoint, not_after: Option<(i64, i64)>) -> Result<[u8; 32], LoadError> {
+        digest::digest(checkpoint, not_after)
     }
 
     /// From here on matrices come from their image in `directory` if a fitting one is there, and are remembered for one

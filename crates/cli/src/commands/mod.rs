@@ -15,5 +15,6 @@ pub(crate) mod run;
 pub(crate) mod serve;
 pub(crate) mod sim;
 pub(crate) mod top;
+pub(crate) mod verify;
 pub(crate) mod whatif;
 pub(crate) mod why;

@@ -226,7 +226,7 @@ impl Session<'_> {
                         (answer.usage, answer.timings) = (usage, timings);
                         return Ok(());
                     }
-                    Some(Output::PromptLogprobs(_)) => {}
+                    Some(Output::PromptLogprobs(_) | Output::Noted { .. }) => {}
                     Some(Output::Failed(error)) => return Err(Failure::failed(error)),
                     None => return Err(Failure::failed("the engine stopped")),
                 }

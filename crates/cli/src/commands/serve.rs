@@ -108,6 +108,7 @@ fn settings(flags: &ServeFlags, is_shared: bool) -> Result<Settings, Failure> {
         ttft: flags.ttft_slo,
         tpot: flags.tpot_slo,
         refuse_late: flags.refuse_late,
+        spot_check: flags.spot_check,
         record: flags.record.clone(),
         seed: flags.seed.unwrap_or(chance),
         hash_key: environment::random_bytes()?,

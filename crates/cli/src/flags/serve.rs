@@ -7,7 +7,7 @@ use clap::Args;
 use engine::SwapDisk;
 
 use super::shared::ModelFlags;
-use super::values::{count, many, rows, rows_or_zero, seats, size, swap_disk, target, time};
+use super::values::{count, many, rows, rows_or_zero, seats, share, size, swap_disk, target, time};
 
 /// Flags of `serve`.
 #[derive(Args, Debug)]
@@ -117,6 +117,11 @@ pub(crate) struct ServeFlags {
     /// It holds prompts and answers (as token ids) and is readable by its owner only.
     #[arg(long, value_name = "FILE")]
     pub(crate) record: Option<PathBuf>,
+    /// The share of the answers (0.001: one of a thousand) that is computed again in this server while it is idle, and
+    /// compared bit by bit: twostroke_spot_checks_total in /metrics, and an error in the log for one that differs. They
+    /// take at most an eighth of the KV cache, a request that comes goes first, and what there is no time for is dropped.
+    #[arg(long, value_name = "SHARE", value_parser = share, default_value = "0")]
+    pub(crate) spot_check: f64,
     /// Warn in the log of each request whose first token took at least so long (2s, 500ms), and say in words where the
     /// time went and who delayed it.
     #[arg(long, value_name = "TIME", value_parser = time)]

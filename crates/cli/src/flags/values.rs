@@ -92,6 +92,11 @@ pub(crate) fn sim_rate(text: &str) -> Result<f64, String> {
     number(text).ok().filter(|rate| (0.001..=1e6).contains(rate)).ok_or_else(|| allowed.to_string())
 }
 
+/// A part of a whole.
+pub(crate) fn share(text: &str) -> Result<f64, String> {
+    number(text).ok().filter(|share| *share <= 1.0).ok_or_else(|| "not a share from 0 to 1, such as 0.001".to_string())
+}
+
 /// A coefficient of variation.
 pub(crate) fn spread(text: &str) -> Result<f64, String> {
     number(text).ok().filter(|cv| *cv <= 100.0).ok_or_else(|| "must be from 0 to 100".to_string())

@@ -28,6 +28,7 @@ use crate::recording::{self, Header, Line, Tape};
 use crate::stream::Stream;
 use crate::thread::{Driver, Shared};
 use crate::tiers::Tiers;
+use crate::verify::{Origin, SpotChecks, SpotCounts, SpotRoom};
 use crate::waiting::{Counted, Waiting};
 use crate::{Engine, EngineOptions, Inner, ModelInfo, SubmitError};
 
@@ -54,6 +55,7 @@ pub(super) struct Report {
     replays: u64,
     overlaps: u64,
     thefts: u64,
+    checked: u64,
 }
 
 impl Report {
@@ -76,6 +78,7 @@ impl Report {
             (&mut self.replays, other.replays),
             (&mut self.overlaps, other.overlaps),
             (&mut self.thefts, other.thefts),
+            (&mut self.checked, other.checked),
         ];
         for (sum, more) in pairs {
             *sum += more;
@@ -99,6 +102,7 @@ impl Report {
             ("replays", self.replays),
             ("turns with several steps in flight", self.overlaps),
             ("passes of which the machine took a part", self.thefts),
+            ("spot checks", self.checked),
         ];
         for (what, count) in floors {
             assert!(count >= 20, "too few {what}: {count}");
@@ -265,8 +269,10 @@ impl World {
         };
         let mut scheduler = Scheduler::new(limits.clone()).expect("limits");
         scheduler.set_cost_model(model.calibrated.as_ref().map(|calibrated| calibrated.cost.clone()));
+        // The longest of them all, in blocks of their own.
+        let spot_blocks = max_model_len.div_ceil(block_size);
         let passes = if rng.percent(40) { rng.within(2..=3) } else { 1 };
-        let forward = Fake::new(blocks, block_size, faults.clone(), nanos.clone()).with_passes(passes);
+        let forward = Fake::new(blocks + spot_blocks, block_size, faults.clone(), nanos.clone()).with_passes(passes);
         let forward = Box::new(forward);
         let log = Arc::new(Mutex::new(Log::new(block_size)));
         let shared = Arc::new(Shared::new(Counted::new(Waiting::new(max_queued, 1 << 20, options.is_shared))));
@@ -289,6 +295,11 @@ impl World {
         if swap.host_slots > 0 {
             core.set_tiers(Tiers::new(swap, 12 * block_size, None, clock.clone()).expect("no thread is needed"));
         }
+        let spot_counts = Arc::new(SpotCounts::default());
+        if seed.is_multiple_of(3) {
+            let room = SpotRoom { first_block: blocks as u32, blocks: spot_blocks, block_size };
+            core.set_spot_checks(SpotChecks::new(0.5, seed, VOCAB, room, spot_counts.clone()));
+        }
         let (sender, commands) = unbounded_channel();
         let engine = Engine(Arc::new(Inner {
             model,
@@ -298,6 +309,7 @@ impl World {
             clock: clock.clone(),
             next_id: AtomicU64::new(1),
             recorder: Mutex::new(None),
+            spot_counts,
             limits: limits.clone(),
             targets: Arc::default(),
             salt_key: [1; 32],
@@ -365,6 +377,10 @@ impl World {
             assert!(turn < MOST_TURNS, "{} requests wait for ever", self.clients.len());
         }
         self.check_quiet();
+        while self.check_spot() {}
+        let checked = self.engine.stats().spot_checks;
+        assert_eq!(checked.different, 0, "answers that came out otherwise: {checked:?}");
+        self.report.checked = checked.equal;
         self.replay()
     }
 
@@ -381,7 +397,7 @@ impl World {
         }
         if self.driver.is_ready() {
             self.driver.step();
-        } else {
+        } else if !self.check_spot() {
             self.driver.rest();
         }
         (self.report.restarts, self.report.abandoned) = self.driver.failures();
@@ -394,6 +410,15 @@ impl World {
             }
         }
         self.check_gauges();
+    }
+
+    /// Some rows of a check. What the machine takes of them is nobody's.
+    fn check_spot(&mut self) -> bool {
+        let all_lost = |world: &World| world.faults.lock().unwrap_or_else(PoisonError::into_inner).all_lost;
+        let before = all_lost(self);
+        let checked = self.driver.check();
+        self.faults.lock().unwrap_or_else(PoisonError::into_inner).all_lost = before;
+        checked
     }
 
     fn arrive(&mut self) {
@@ -484,6 +509,7 @@ impl World {
             ttft_slo_ms: (heeds_targets && rng.percent(40)).then(|| rng.within(1..=400) as f64),
             tpot_slo_ms: (heeds_targets && rng.percent(40)).then(|| rng.within(1..=40) as f64),
             tenant: rng.percent(50).then(|| [rng.within(0..=2) as u8; 32]),
+            receipt: len.is_multiple_of(3),
             // Drawn from what is drawn already: the seeds stay what they are.
             progress: prompt.len().is_multiple_of(3),
             ..RawRequest::new(Prompt::Tokens(prompt))
@@ -551,6 +577,11 @@ impl World {
                     client.first[answer].get_or_insert(now);
                     client.last[answer] = now;
                     self.heard_tokens += 1;
+                }
+                Output::Noted { answer, unsealed } => {
+                    let (tokens, _) = &client.alone[answer];
+                    assert_eq!(&unsealed.tokens, tokens, "what is noted of request {id}");
+                    assert_eq!(unsealed.rows.len(), tokens.len(), "a row for each token of request {id}");
                 }
                 Output::Finished { answer, reason, .. } => {
                     let (tokens, fate) = &client.alone[answer];
@@ -693,7 +724,8 @@ fn trace_of(output: &Output) -> u64 {
         Output::Finished { answer, .. } => 3 + ((*answer as u64) << 32),
         Output::Done { timings, .. } => 4 + timings.prefill_tokens as u64,
         Output::Failed(_) => 5,
-        Output::Progress(progress) => 6 + ((progress.processed as u64) << 8),
+        Output::Noted { unsealed, .. } => 6 + unsealed.tokens.len() as u64,
+        Output::Progress(progress) => 7 + ((progress.processed as u64) << 8),
     }
 }
 
@@ -794,6 +826,7 @@ pub(super) fn model_info(
         max_num_batched_tokens: limits.max_num_batched_tokens,
         block_size: limits.block_size,
         num_blocks: limits.num_blocks,
+        spot_blocks: 0,
         kv_dtype: KvDtype::Bf16,
         kv_bytes: 0,
         memory_limit: None,
@@ -808,5 +841,6 @@ pub(super) fn model_info(
         backend: "a hash".to_owned(),
         calibrated,
         targets: Targets::default(),
+        origin: Origin::default(),
     }
 }

@@ -9,6 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use model::sampler::{SampleKey, Sampled, TokenLogProbs};
 use model::{Batch, Logits, Ticket};
+use receipt::Digest;
 use scheduler::{RowOutput, TokenId};
 
 use super::EngineCore;
@@ -83,11 +84,16 @@ impl EngineCore {
         // Who left while the step was under way wants no token.
         let Some(active) = self.active.get_mut(&id) else { return };
         let first_token = self.output.rows.len();
+        let mut digest = None;
         for index in first_answer..first_answer + samples {
             let (answer, stop, params) = (&mut active.answers[index], &active.request.stop, &active.request.sampling);
             let banned: &[TokenId] = if answer.num_tokens < stop.min_tokens { &stop.stop_token_ids } else { &[] };
             let key = SampleKey { seed: active.seed, stream: index as u32, position: position as u64 + 1 };
             self.forward.read_logits(logits, in_pass, &mut self.logit_row);
+            if let Some(notes) = &mut answer.notes {
+                // Answers that begin with the same row share its digest.
+                notes.row(*digest.get_or_insert_with(|| Digest::of_row(&self.logit_row)));
+            }
             match self.sampler.sample(&mut self.logit_row, params, &answer.history, banned, key) {
                 Ok(Sampled { token, logprob, top }) => {
                     answer.logprob = params.logprobs.map(|_| TokenLogprob { token, logprob, top });

@@ -6,6 +6,7 @@ use text::detokenizer::TextPiece;
 use super::EngineCore;
 use crate::journal::Fact;
 use crate::output::Output;
+use crate::verify::asked;
 
 impl EngineCore {
     /// Turns events into text and sends them to whoever asked.
@@ -40,6 +41,9 @@ impl EngineCore {
         answer.num_tokens += 1;
         if active.request.sampling.needs_history() {
             answer.history.push(token);
+        }
+        if let Some(notes) = &mut answer.notes {
+            notes.token(token);
         }
         // A stop token's own text is not part of the answer, unless asked for.
         let withhold = matches!(end, Some(FinishReason::Stop(Some(_)))) && !active.request.include_stop_string;
@@ -85,6 +89,15 @@ impl EngineCore {
             Some(detokenizer) if stop_string.is_none() => detokenizer.finish(),
             _ => String::new(),
         };
+        if let Some(notes) = answer.notes.take() {
+            let unsealed = notes.end(asked(&active.request, active.seed, index), reason, stop_string);
+            if active.request.receipt {
+                active.outputs.send(Output::Noted { answer: index, unsealed: Box::new(unsealed.clone()) });
+            }
+            if let Some(spot) = self.spot.as_mut().filter(|spot| spot.picks(id)) {
+                spot.take(id, unsealed);
+            }
+        }
         active.outputs.send(Output::Finished { answer: index, reason, stop_string, text });
         if active.answers.iter().all(|answer| answer.has_ended) {
             self.journal.take(Fact::Finished(id, now));

@@ -52,7 +52,7 @@ pub(crate) fn gather(mut stream: engine::Stream, num_answers: usize) -> Outcome 
     let mut outcome = Outcome { answers: vec![Answer::default(); num_answers], ..Outcome::default() };
     loop {
         match stream.blocking_recv().expect("a stream ends with Done or Failed") {
-            Output::PromptLogprobs(_) | Output::Progress(_) => {}
+            Output::PromptLogprobs(_) | Output::Progress(_) | Output::Noted { .. } => {}
             Output::Token { answer, token, text, logprob } => {
                 let answer = &mut outcome.answers[answer];
                 assert_eq!(answer.reason, None, "no token follows the end");

@@ -14,6 +14,7 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use engine::receipt::{Provenance, Receipt, Unsealed};
 use engine::{
     FinishReason, Output, PromptProgress, RequestError, ServiceClass, Stream, Timings, TokenLogprob, Usage,
     ValidatedRequest,
@@ -65,6 +66,8 @@ pub(crate) struct Job {
 pub(crate) struct Plan {
     pub(crate) form: Form,
     pub(crate) delivery: Delivery,
+    /// What receipts share, where they were asked for.
+    pub(crate) basis: Option<Provenance>,
     /// Answers per prompt.
     pub(crate) num_answers: usize,
     /// The stop strings, to name the one that ended an answer.
@@ -218,6 +221,7 @@ struct Answer {
     logprobs: Vec<TokenLogprob>,
     finish_reason: Option<&'static str>,
     stop_reason: Value,
+    receipt: Option<Receipt>,
 }
 
 /// `stop` or `length`, and vLLM's `stop_reason`: the stop string or token that did it, `null` for the model's own end.
@@ -229,6 +233,13 @@ fn reasons(plan: &Plan, app: &App, reason: FinishReason, stop_string: Option<usi
             ("stop", token.into())
         }
         (FinishReason::Stop(_), _) => ("stop", Value::Null),
+    }
+}
+
+impl Plan {
+    /// The receipt of an answer; none where none was asked for.
+    fn receipt(&self, unsealed: Unsealed) -> Option<Receipt> {
+        self.basis.clone().map(|basis| unsealed.seal(basis))
     }
 }
 
@@ -289,6 +300,7 @@ pub(crate) async fn collect(app: &Arc<App>, plan: &Plan, mut outputs: Outputs) -
                 answer.tokens.push(token);
                 answer.logprobs.extend(logprob);
             }
+            Output::Noted { answer, unsealed } => answers[first + answer].receipt = plan.receipt(*unsealed),
             Output::Finished { answer, reason, stop_string, text } => {
                 let answer = &mut answers[first + answer];
                 answer.text.push_str(&text);
@@ -335,6 +347,7 @@ impl Format<'_> {
             finish_reason: answer.finish_reason.unwrap_or("stop"),
             stop_reason: answer.stop_reason,
             token_ids: plan.delivery.token_ids.then_some(answer.tokens),
+            receipt: answer.receipt,
         };
         let with_logprobs = if plan.logprobs { answers.len() } else { 0 };
         let mut lists: Vec<_> = (0..with_logprobs).map(|index| (List::Content, index)).collect();
@@ -364,6 +377,7 @@ impl Format<'_> {
                 prompt_logprobs: plan.prompt_logprobs.then(Vec::new),
                 token_ids: plan.delivery.token_ids.then_some(answer.tokens),
                 prompt_token_ids: plan.delivery.token_ids.then(|| prompts[prompt].clone()),
+                receipt: answer.receipt,
             }
         };
         let four = [List::TextOffset, List::TokenLogprobs, List::Tokens, List::TopLogprobs];
@@ -403,6 +417,8 @@ struct Choice {
     started: bool,
     offset: usize,
     num_tokens: usize,
+    /// Goes with its last event.
+    receipt: Option<Receipt>,
 }
 
 /// Turns outputs into events, one per token.
@@ -430,6 +446,7 @@ struct Piece {
     logprob: Option<TokenLogprob>,
     finish: Option<(&'static str, Value)>,
     timings: Option<WireTimings>,
+    receipt: Option<Receipt>,
 }
 
 impl Writer {
@@ -462,13 +479,15 @@ impl Writer {
                 self.choices[first + answer].num_tokens += 1;
                 events.push_back(self.event(first + answer, piece));
             }
+            Output::Noted { answer, unsealed } => self.choices[first + answer].receipt = self.plan.receipt(*unsealed),
             Output::Finished { answer, reason, stop_string, text } => {
                 let (finish_reason, stop_reason) = reasons(&self.plan, &self.app, reason, stop_string);
                 self.unfinished -= 1;
                 if self.unfinished == 0 {
                     self.last = Some((first + answer, text, finish_reason, stop_reason));
                 } else {
-                    let piece = Piece { text, finish: Some((finish_reason, stop_reason)), ..Piece::default() };
+                    let receipt = self.choices[first + answer].receipt.take();
+                    let piece = Piece { text, finish: Some((finish_reason, stop_reason)), receipt, ..Piece::default() };
                     events.push_back(self.event(first + answer, piece));
                 }
             }
@@ -489,7 +508,9 @@ impl Writer {
         let Some((choice, text, finish_reason, stop_reason)) = self.last.take() else { return };
         let timings = Some(self.frame().timings(&self.totals));
         let finish = Some((finish_reason, stop_reason));
-        events.push_back(self.event(choice, Piece { text, finish, timings: timings.clone(), ..Piece::default() }));
+        let receipt = self.choices[choice].receipt.take();
+        let piece = Piece { text, finish, timings: timings.clone(), receipt, ..Piece::default() };
+        events.push_back(self.event(choice, piece));
         if self.plan.delivery.include_usage {
             let frame = self.frame();
             let mut envelope = frame.envelope::<ChatChunk>(self.object(), Vec::new());
@@ -528,8 +549,15 @@ impl Writer {
         let mut text = String::new();
         if opens {
             let delta = Delta { role: Some("assistant"), content: Some(String::new()) };
-            let chunk =
-                ChatChunk { index, delta, logprobs: None, finish_reason: None, stop_reason: None, token_ids: None };
+            let chunk = ChatChunk {
+                index,
+                delta,
+                logprobs: None,
+                finish_reason: None,
+                stop_reason: None,
+                token_ids: None,
+                receipt: None,
+            };
             let mut envelope = self.chunk(index, chunk, None);
             if index == 0 {
                 envelope.prompt_token_ids = self.plan.delivery.token_ids.then(|| self.prompts[0].clone());
@@ -550,6 +578,7 @@ impl Writer {
             finish_reason,
             stop_reason,
             token_ids: self.plan.delivery.token_ids.then(|| piece.token.into_iter().collect()),
+            receipt: piece.receipt,
         };
         text.push_str(&framed(&json(&self.chunk(index, chunk, piece.timings))));
         text.into()
@@ -594,6 +623,7 @@ impl Writer {
             prompt_logprobs: (opens && self.plan.prompt_logprobs).then(|| texts.prompt(&self.prompt_logprobs[prompt])),
             token_ids: self.plan.delivery.token_ids.then(|| piece.token.into_iter().collect()),
             prompt_token_ids: (opens && self.plan.delivery.token_ids).then(|| self.prompts[prompt].clone()),
+            receipt: piece.receipt,
         };
         framed(&json(&self.chunk(index, choice, piece.timings))).into()
     }

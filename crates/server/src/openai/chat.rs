@@ -18,6 +18,7 @@ pub(crate) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Job
     raw.tenant = tenant;
     raw.may_be_urgent = app.keys.may_be_urgent(tenant.as_ref());
     raw.class = delivery.tier;
+    raw.receipt = delivery.receipt;
     raw.progress = delivery.progress;
     raw.now = Some(app.now() as i64);
     params::sampling(&mut fields, &mut raw)?;
@@ -40,6 +41,7 @@ pub(crate) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Job
         plan: Plan {
             form: Form::Chat,
             delivery,
+            basis: None,
             // The door has checked it.
             num_answers: num_answers as usize,
             stop,

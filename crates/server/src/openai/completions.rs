@@ -23,6 +23,7 @@ pub(crate) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Job
     raw.tenant = tenant;
     raw.may_be_urgent = app.keys.may_be_urgent(tenant.as_ref());
     raw.class = delivery.tier;
+    raw.receipt = delivery.receipt;
     raw.progress = delivery.progress;
     params::sampling(&mut fields, &mut raw)?;
     raw.max_tokens = fields.integer("max_tokens")?;
@@ -61,6 +62,7 @@ pub(crate) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Job
         plan: Plan {
             form: Form::Completion,
             delivery,
+            basis: None,
             // The door has checked it.
             num_answers: num_answers as usize,
             stop,

@@ -38,6 +38,8 @@ pub(crate) struct Delivery {
     pub(crate) tokens_as_ids: bool,
     /// The owners of all times, beside `timings`.
     pub(crate) timings_detail: bool,
+    /// A receipt with each answer.
+    pub(crate) receipt: bool,
     /// How far the prompt is read, in chunks before the first token.
     pub(crate) progress: bool,
     /// Who asked, for the log.
@@ -67,6 +69,7 @@ pub(crate) fn delivery(fields: &mut Fields, app: &App) -> Result<Delivery, ApiEr
         token_ids: fields.boolean("return_token_ids")?.unwrap_or(false),
         tokens_as_ids: fields.boolean("return_tokens_as_token_ids")?.unwrap_or(false),
         timings_detail: fields.boolean("timings_detail")?.unwrap_or(false),
+        receipt: fields.boolean("receipt")?.unwrap_or(false),
         progress: fields.boolean("return_progress")?.unwrap_or(false),
         user: user(fields)?,
         tier: service_tier(fields)?,

@@ -1,6 +1,7 @@
 //! The shapes of answers, exactly as OpenAI's clients read them, with vLLM's additions (`stop_reason`, `token_ids`,
-//! `prompt_logprobs`) and one of our own (`timings`).
+//! `prompt_logprobs`) and two of our own (`timings`, `receipt`).
 
+use engine::receipt::Receipt;
 use engine::{Arithmetic, PromptProgress, Timings, TokenLogprob, Usage};
 use scheduler::{Nanos, Promise};
 use serde::Serialize;
@@ -67,6 +68,8 @@ pub(crate) struct ChatChoice {
     pub(crate) stop_reason: Value,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) token_ids: Option<Vec<u32>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) receipt: Option<Receipt>,
 }
 
 #[derive(Serialize)]
@@ -86,6 +89,8 @@ pub(crate) struct ChatChunk {
     pub(crate) stop_reason: Option<Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) token_ids: Option<Vec<u32>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) receipt: Option<Receipt>,
 }
 
 #[derive(Default, Serialize)]
@@ -130,6 +135,8 @@ pub(crate) struct TextChoice {
     pub(crate) token_ids: Option<Vec<u32>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) prompt_token_ids: Option<Vec<u32>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) receipt: Option<Receipt>,
 }
 
 /// Four lists of one length. The first token of an echoed prompt has no log probability: nothing comes before it.

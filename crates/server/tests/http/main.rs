@@ -12,6 +12,7 @@ mod otel;
 mod phases;
 mod plan;
 mod progress;
+mod receipts;
 mod refusals;
 mod requests;
 mod script;

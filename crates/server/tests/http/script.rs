@@ -10,8 +10,8 @@ use checkpoint::{Checkpoint, Source};
 use engine::past::Past;
 use engine::{
     Arithmetic, DeviceInfo, Ended, FinishReason, Health, Held, Isa, KvDtype, KvMap, LoggedStep, ModelInfo, Observe,
-    Output, Percentiles, Place, RawRequest, Rejection, RequestId, RequestSummary, Scene, Second, Serve, Stats, Stream,
-    SubmitError, Timeline, Timings, UnixNanos, Usage, ValidatedRequest, Watching, WeightClass,
+    Origin, Output, Percentiles, Place, RawRequest, Rejection, RequestId, RequestSummary, Scene, Second, Serve, Stats,
+    Stream, SubmitError, Timeline, Timings, UnixNanos, Usage, ValidatedRequest, Watching, WeightClass,
 };
 use model::{GenerationDefaults, ModelConfig};
 use scheduler::promise::PromisedTime;
@@ -56,6 +56,7 @@ impl Script {
             max_num_batched_tokens: 64,
             block_size: 32,
             num_blocks: 64,
+            spot_blocks: 0,
             kv_dtype: KvDtype::Bf16,
             kv_bytes: 0,
             memory_limit: None,
@@ -70,6 +71,7 @@ impl Script {
             backend: "a script".to_owned(),
             calibrated: None,
             targets: Targets::default(),
+            origin: Origin::default(),
             config,
         };
         Script(Arc::new(Inner { model, words, submitted: AtomicU64::new(0), promise, asked: AtomicU64::new(0) }))

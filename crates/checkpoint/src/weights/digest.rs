@@ -1,0 +1,168 @@
+//! One digest for all tensors of a checkpoint, as its files hold them: it names the weights, whatever is made of them.
+//!
+//! ```text
+//! tensor   name, type, shape, bytes  ──BLAKE3──> digest ─┐
+//! tensor   ...                                  digest ─┼─ by rising name ──BLAKE3──> digest of the weights
+//! ```
+//! The digests of a packed image are of no use for that: they are of bytes as one version of this program lays them
+//! out, there are none for small models, and they find accidents alone. This one does not depend on which files the
+//! tensors are in, nor in which order; a checkpoint in another container has another one.
+
+use std::collections::BTreeMap;
+
+use blake3::Hasher;
+
+use crate::checkpoint::Checkpoint;
+use crate::container::TensorInfo;
+use crate::files::{LoadError, ModelFile};
+
+/// Bytes that are read at a time.
+const PART: usize = 1 << 20;
+
+/// Reads every tensor once: as fast as the disk, or some GB/s from the page cache.
+///
+/// `not_after`: the moment, seconds and nanoseconds since 1970, after which no file may have been written to: what was
+/// loaded before is something else then.
+pub(super) fn digest(checkpoint: &Checkpoint, not_after: Option<(i64, i64)>) -> Result<[u8; 32], LoadError> {
+    let mut digests: BTreeMap<String, [u8; 32]> = BTreeMap::new();
+    let mut buffer = vec![0; PART];
+    let mut add = |file: ModelFile, tensors: Vec<TensorInfo>| {
+        for tensor in &tensors {
+            digests.insert(tensor.name.clone(), of_tensor(&file, tensor, &mut buffer)?);
+        }
+        // Behind the reading: what was written meanwhile counts too.
+        match (not_after, file.times()) {
+            (Some(not_after), Some([_, changed])) if changed > not_after => {
+                Err(LoadError::field(file.name(), "time of change", "it was written to after the weights were loaded"))
+            }
+            _ => Ok(()),
+        }
+    };
+    checkpoint.container().tensors(checkpoint.files(), &mut add)?;
+    let mut all = Hasher::new_derive_key("twostroke weights 1: checkpoint");
+    digests.values().for_each(|digest| _ = all.update(digest));
+    Ok(*all.finalize().as_bytes())
+}
+
+fn of_tensor(file: &ModelFile, tensor: &TensorInfo, buffer: &mut [u8]) -> Result<[u8; 32], LoadError> {
+    let mut digest = Hasher::new_derive_key("twostroke weights 1: tensor");
+    let encoding = tensor.encoding.name();
+    for text in [tensor.name.as_str(), encoding] {
+        digest.update(&(text.len() as u64).to_le_bytes()).update(text.as_bytes());
+    }
+    digest.update(&(tensor.shape.len() as u64).to_le_bytes());
+    tensor.shape.iter().for_each(|&dim| _ = digest.update(&(dim as u64).to_le_bytes()));
+    let mut at = 0;
+    while at < tensor.len {
+        let part = &mut buffer[..(tensor.len - at).min(PART as u64) as usize];
+        file.read_at(tensor.offset + at, part)?;
+        digest.update(part);
+        at += part.len() as u64;
+    }
+    Ok(*digest.finalize().as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::files::Source;
+    use std::fs;
+    use std::path::PathBuf;
+
+    /// Name, type, shape, bytes.
+    type Stored<'a> = (&'a str, &'a str, &'a [usize], &'a [u8]);
+
+    const TENSORS: [Stored<'static>; 3] = [
+        ("model.norm.weight", "BF16", &[2], &[1, 2, 3, 4]),
+        ("model.layers.0.a.weight", "F32", &[1, 2], &[5, 6, 7, 8, 9, 10, 11, 12]),
+        ("model.layers.0.b.weight", "BF16", &[2, 1], &[1, 2, 3, 4]),
+    ];
+
+    struct Model(PathBuf);
+
+    impl Model {
+        /// Each of `shards` in a file of its own.
+        fn of(name: &str, shards: &[&[Stored<'_>]]) -> Model {
+            let path = std::env::temp_dir().join(format!("twostroke-digest-{name}-{}", std::process::id()));
+            fs::create_dir_all(&path).unwrap();
+            let mut map = Vec::new();
+            for (number, shard) in shards.iter().enumerate() {
+                let file = match shards.len() {
+                    1 => "model.safetensors".to_string(),
+                    all => format!("model-{:05}-of-{all:05}.safetensors", number + 1),
+                };
+                let (mut header, mut data) = (Vec::new(), Vec::new());
+                for (name, dtype, shape, bytes) in *shard {
+                    let offsets = [data.len(), data.len() + bytes.len()];
+                    header.push(format!(
+                        r#""{name}":{{"dtype":"{dtype}","shape":{shape:?},"data_offsets":{offsets:?}}}"#
+                    ));
+                    data.extend_from_slice(bytes);
+                    map.push(format!(r#""{name}":"{file}""#));
+                }
+                let header = format!("{{{}}}", header.join(","));
+                let whole = [&(header.len() as u64).to_le_bytes(), header.as_bytes(), &data].concat();
+                fs::write(path.join(file), whole).unwrap();
+            }
+            if shards.len() > 1 {
+                let index = format!(r#"{{"weight_map":{{{}}}}}"#, map.join(","));
+                fs::write(path.join("model.safetensors.index.json"), index).unwrap();
+            }
+            Model(path)
+        }
+
+        fn digest(&self, not_after: Option<(i64, i64)>) -> Result<[u8; 32], LoadError> {
+            digest(&Checkpoint::open(Source::Directory(self.0.clone())).unwrap(), not_after)
+        }
+    }
+
+    impl Drop for Model {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn weights_are_the_same_in_any_files_and_in_any_order() {
+        let [a, b, c] = TENSORS;
+        let whole = Model::of("whole", &[&[a, b, c]]).digest(None).unwrap();
+        for (name, shards) in [("order", vec![&[c, a, b][..]]), ("shards", vec![&[b][..], &[a, c]])] {
+            assert_eq!(Model::of(name, &shards).digest(None).unwrap(), whole, "{name}");
+        }
+    }
+
+    #[test]
+    fn nothing_can_be_changed_unseen() {
+        let whole = Model::of("honest", &[&TENSORS]).digest(None).unwrap();
+        let [a, b, c] = TENSORS;
+        let mut others: Vec<(String, Vec<Stored<'_>>)> = vec![
+            ("left-out".into(), vec![a, b]),
+            ("name".into(), vec![("model.norm.bias", a.1, a.2, a.3), b, c]),
+            ("type".into(), vec![(a.0, "F16", a.2, a.3), b, c]),
+            ("shape".into(), vec![a, (b.0, b.1, &[2, 1], b.3), c]),
+            ("dimensions".into(), vec![(a.0, a.1, &[1, 2], a.3), b, c]),
+            ("exchanged".into(), vec![(c.0, a.1, a.2, a.3), b, (a.0, c.1, c.2, c.3)]),
+        ];
+        let flipped: Vec<[u8; 8]> = (0..64)
+            .map(|bit| {
+                let mut bytes: [u8; 8] = b.3.try_into().unwrap();
+                bytes[bit / 8] ^= 1 << (bit % 8);
+                bytes
+            })
+            .collect();
+        for (bit, bytes) in flipped.iter().enumerate() {
+            others.push((format!("bit-{bit}"), vec![a, (b.0, b.1, b.2, bytes), c]));
+        }
+        for (name, tensors) in &others {
+            assert_ne!(Model::of(name, &[tensors]).digest(None).unwrap(), whole, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_was_written_to_since_is_refused() {
+        let model = Model::of("since", &[&TENSORS]);
+        assert!(model.digest(Some((i64::MAX, 0))).is_ok());
+        let error = model.digest(Some((0, 0))).unwrap_err().to_string();
+        assert!(error.contains("model.safetensors") && error.contains("after the weights were loaded"), "{error}");
+    }
+}

@@ -1,0 +1,134 @@
+//! One answer, computed again from its tokens: a prefill over prompt and answer, and a sample from each row that the
+//! answer's tokens came from.
+
+use model::sampler::{History, SampleKey, Sampler, SamplingParams};
+use model::{Batch, Forward, Span};
+use receipt::{Asked, ComputedRow, Digest};
+use scheduler::TokenId;
+
+/// How far one answer is computed again. Belongs to nobody's schedule: a few rows at a time, in blocks of its own.
+#[derive(Debug)]
+pub(crate) struct Again {
+    /// Prompt and answer.
+    tokens: Vec<TokenId>,
+    prompt_len: usize,
+    /// Rows that are done.
+    computed: usize,
+    params: SamplingParams,
+    seed: u64,
+    answer: u32,
+    min_tokens: usize,
+    stop_tokens: Vec<TokenId>,
+    history: History,
+    rows: Vec<ComputedRow>,
+}
+
+/// What a computation takes: kept between answers for its memory.
+#[derive(Debug)]
+pub(crate) struct Bench {
+    sampler: Sampler,
+    batch: Batch,
+    logits: Vec<f32>,
+    /// The first of the cache's blocks that belong to it, as many as it needs being behind it.
+    first_block: u32,
+    block_size: usize,
+}
+
+impl Bench {
+    pub(crate) fn new(vocab_size: usize, first_block: u32, block_size: usize) -> Bench {
+        let (sampler, logits) = (Sampler::new(vocab_size), vec![0.0; vocab_size]);
+        Bench { sampler, batch: Batch::default(), logits, first_block, block_size }
+    }
+}
+
+impl Again {
+    /// The terms have passed the door. What is behind the first token that is not in the vocabulary is left out: no
+    /// model has read it.
+    pub(crate) fn new(asked: &Asked, answer: &[TokenId], vocab_size: usize) -> Again {
+        let sampling = &asked.sampling;
+        let params = SamplingParams {
+            temperature: sampling.temperature,
+            top_k: sampling.top_k,
+            top_p: sampling.top_p,
+            min_p: sampling.min_p,
+            presence_penalty: sampling.presence_penalty,
+            frequency_penalty: sampling.frequency_penalty,
+            repetition_penalty: sampling.repetition_penalty,
+            logit_bias: sampling.logit_bias.clone(),
+            logprobs: None,
+        };
+        let history = if params.needs_history() { History::new(&asked.prompt) } else { History::default() };
+        let known = answer.iter().position(|&token| token as usize >= vocab_size).map_or(answer.len(), |at| at + 1);
+        Again {
+            tokens: [&asked.prompt, &answer[..known]].concat(),
+            prompt_len: asked.prompt.len(),
+            computed: 0,
+            params,
+            seed: sampling.seed,
+            answer: sampling.answer,
+            min_tokens: usize::try_from(asked.stop.min_tokens).unwrap_or(usize::MAX),
+            stop_tokens: asked.stop.token_ids.clone(),
+            history,
+            rows: Vec::new(),
+        }
+    }
+
+    /// Rows that the pass has: the last token is read by nobody, and without an answer there is nothing to compute.
+    fn num_rows(&self) -> usize {
+        if self.tokens.len() > self.prompt_len { self.tokens.len() - 1 } else { 0 }
+    }
+
+    pub(crate) fn is_done(&self) -> bool {
+        self.computed == self.num_rows()
+    }
+
+    /// A row for each token of the answer, as far as it is.
+    pub(crate) fn rows(&self) -> &[ComputedRow] {
+        &self.rows
+    }
+
+    /// Computes the next rows, at most `most`.
+    pub(crate) fn step(&mut self, forward: &mut dyn Forward, bench: &mut Bench, most: usize) {
+        let rows = self.computed..self.num_rows().min(self.computed + most);
+        if rows.is_empty() {
+            return;
+        }
+        let Bench { sampler, batch, logits, first_block, block_size } = bench;
+        batch.clear();
+        let blocks = rows.end.div_ceil(*block_size) as u32;
+        batch.block_tables.extend(*first_block..*first_block + blocks);
+        for position in rows.clone() {
+            batch.token_ids.push(self.tokens[position]);
+            batch.positions.push(position as u32);
+            batch.slots.push((*first_block as usize * *block_size + position) as u32);
+            if position + 1 >= self.prompt_len {
+                batch.logit_rows.push((position - rows.start) as u32);
+            }
+        }
+        let (num_rows, start) = (rows.len() as u32, rows.start as u32);
+        batch.spans.push(Span { first_row: 0, num_rows, start, table: 0..blocks });
+        let ticket = forward.launch(batch);
+        let done = forward.wait(ticket);
+        for row in 0..done.rows() {
+            forward.read_logits(&done, row, logits);
+            let drawn = self.draw(sampler, logits);
+            self.rows.push(drawn);
+        }
+        self.computed = rows.end;
+    }
+
+    /// The next token of the answer, drawn as it was. Afterwards the one that stands there is part of its history.
+    fn draw(&mut self, sampler: &mut Sampler, logits: &mut [f32]) -> ComputedRow {
+        let index = self.rows.len();
+        let digest = Digest::of_row(logits);
+        let banned: &[TokenId] = if index < self.min_tokens { &self.stop_tokens } else { &[] };
+        let position = (self.prompt_len + index) as u64;
+        let key = SampleKey { seed: self.seed, stream: self.answer, position };
+        let sampled = sampler.sample(logits, &self.params, &self.history, banned, key);
+        let claimed = self.tokens[self.prompt_len + index];
+        if self.params.needs_history() && (claimed as usize) < logits.len() {
+            self.history.push(claimed);
+        }
+        ComputedRow { logits: digest, token: sampled.ok().map(|sampled| sampled.token) }
+    }
+}

@@ -1,0 +1,23 @@
+//! Answers that are computed again: what is noted of one while it is computed, and one pass over its prompt and its
+//! tokens that gives every row of logits and every token a second time.
+//!
+//! ```text
+//! core: sample a row ──notes.rs──> digest of the row, token     (requests that asked for a receipt; spot checks)
+//!       answer ends  ───────────> Unsealed ──origin.rs──> Receipt, to the client
+//!                                    └──spot.rs──> again.rs, in the same engine, while it is idle
+//! verifier.rs: Receipt ──> again.rs, on any instruction set and number of threads ──> Verdict
+//! ```
+//! That a pass over many rows gives the bits of as many passes over one is the first promise; so a check is a prefill.
+
+mod again;
+mod notes;
+mod origin;
+mod spot;
+mod verifier;
+
+pub(crate) use notes::{Notes, asked};
+pub use origin::{Origin, OriginError};
+pub use spot::SpotChecked;
+pub(crate) use spot::{SpotChecks, SpotCounts, SpotRoom};
+pub(crate) use verifier::classes;
+pub use verifier::{Verifier, VerifyError};

@@ -1,0 +1,68 @@
+//! What is noted of an answer while it is computed.
+
+use receipt::{AnswerEnd, Asked, Digest, SamplingTerms, StopTerms, Unsealed};
+use scheduler::{FinishReason, TokenId};
+
+use crate::door::ValidatedRequest;
+
+/// The digests of an answer's rows and its tokens, as far as it is.
+#[derive(Debug, Default)]
+pub(crate) struct Notes {
+    rows: Vec<Digest>,
+    tokens: Vec<TokenId>,
+    /// Of the row that the next token was drawn from. A step that is computed again notes it again.
+    row: Option<Digest>,
+}
+
+impl Notes {
+    /// A token was drawn from this row.
+    pub(crate) fn row(&mut self, row: Digest) {
+        self.row = Some(row);
+    }
+
+    /// It belongs to the answer.
+    pub(crate) fn token(&mut self, token: TokenId) {
+        if let Some(row) = self.row.take() {
+            self.rows.push(row);
+            self.tokens.push(token);
+        }
+    }
+
+    /// The answer has ended.
+    pub(crate) fn end(self, asked: Asked, reason: FinishReason, stop_string: Option<usize>) -> Unsealed {
+        let end = match (reason, stop_string) {
+            (_, Some(which)) => AnswerEnd::StopString(which as u32),
+            (FinishReason::Length, None) => AnswerEnd::Length,
+            (FinishReason::Stop(_), None) => AnswerEnd::StopToken,
+        };
+        Unsealed { asked, tokens: self.tokens, rows: self.rows, end }
+    }
+}
+
+/// What was asked, in the words of a receipt: every default resolved. `answer`: which of the request's.
+pub(crate) fn asked(request: &ValidatedRequest, seed: u64, answer: usize) -> Asked {
+    let (sampling, stop) = (&request.sampling, &request.stop);
+    Asked {
+        prompt: request.prompt.to_vec(),
+        sampling: SamplingTerms {
+            temperature: sampling.temperature,
+            top_p: sampling.top_p,
+            top_k: sampling.top_k,
+            min_p: sampling.min_p,
+            presence_penalty: sampling.presence_penalty,
+            frequency_penalty: sampling.frequency_penalty,
+            repetition_penalty: sampling.repetition_penalty,
+            logit_bias: sampling.logit_bias.clone(),
+            seed,
+            answer: answer as u32,
+        },
+        stop: StopTerms {
+            max_tokens: stop.max_tokens as u64,
+            min_tokens: stop.min_tokens as u64,
+            token_ids: stop.stop_token_ids.clone(),
+            strings: request.stop_strings.clone(),
+            include_string: request.include_stop_string,
+            skip_special: request.skip_special_tokens,
+        },
+    }
+}

@@ -1,0 +1,233 @@
+//! A model that computes receipts again: no scheduler, no thread of its own, one answer after the other.
+
+use std::sync::Arc;
+
+use checkpoint::Checkpoint;
+use checkpoint::weights::Weights;
+use kernels::{Arithmetic, KvDtype, KvShape, WeightClass};
+use model::{Forward, ModelConfig, Progress};
+use receipt::{AnswerEnd, Asked, Cause, Computed, Definition, Discrepancy, Receipt, Verdict, judge};
+use text::detokenizer::{Detokenizer, StopStrings};
+use text::tokenizer::Tokenizer;
+
+use super::again::{Again, Bench};
+use super::origin::OriginError;
+use crate::door::{Prompt, RawRequest, Rejection};
+use crate::{Engine, EngineOptions, ModelInfo, StartError, Starting};
+
+/// Why receipts cannot be verified.
+#[derive(Debug, thiserror::Error)]
+pub enum VerifyError {
+    /// The model did not load.
+    #[error(transparent)]
+    Start(#[from] StartError),
+    /// Its files could not be read for their digest.
+    #[error(transparent)]
+    Origin(#[from] OriginError),
+    /// The receipt names a definition that this program does not know.
+    #[error("definition: {0}")]
+    Definition(String),
+}
+
+/// A model that was loaded as receipts say. Belongs to the thread that loads it.
+pub struct Verifier {
+    forward: Box<dyn Forward>,
+    model: Arc<ModelInfo>,
+    bench: Bench,
+    /// Rows at a time.
+    rows: usize,
+}
+
+impl Verifier {
+    /// Loads `checkpoint` as `definition` says, for receipts of at most `tokens` tokens. `options`: on how many
+    /// threads, on which instruction set, how many rows at a time; none of that can be seen in a verdict.
+    pub fn load(
+        definition: &Definition,
+        tokens: usize,
+        checkpoint: &Checkpoint,
+        options: &EngineOptions,
+        progress: &mut (dyn FnMut(Progress) + Send),
+    ) -> Result<Verifier, VerifyError> {
+        let options = options_of(definition, tokens, checkpoint, options)?;
+        let (forward, model) = Engine::build(checkpoint, &options, &mut |starting| {
+            if let Starting::Loading(loaded) = starting {
+                progress(loaded);
+            }
+        })?;
+        forward.adopt_thread();
+        let bench = Bench::new(model.config.vocab_size, 0, model.block_size);
+        Ok(Verifier { forward, model, bench, rows: options.max_num_batched_tokens })
+    }
+
+    /// Computes a receipt again and compares. The first call reads every weight for its digest.
+    pub fn verify(&mut self, receipt: &Receipt) -> Result<Verdict, VerifyError> {
+        let basis = self.model.basis(&receipt.model)?;
+        let (asked, tokens) = (&receipt.asked, &receipt.tokens);
+        if let Err(rejection) = self.check(asked, tokens.len()) {
+            let none = Computed { basis, rows: Vec::new(), end: Some((tokens.len(), receipt.end)) };
+            let mut verdict = judge(receipt, &none);
+            verdict.discrepancies.retain(|one| !matches!(one, Discrepancy::Seal { .. }));
+            verdict.discrepancies.push(Discrepancy::Unfit { problem: rejection.message });
+            verdict.cause.get_or_insert(Cause::Terms);
+            return Ok(verdict);
+        }
+        let mut again = Again::new(asked, tokens, self.model.config.vocab_size);
+        while !again.is_done() {
+            again.step(&mut *self.forward, &mut self.bench, self.rows);
+        }
+        let end = end_of(asked, tokens, self.model.tokenizer.as_ref());
+        Ok(judge(receipt, &Computed { basis, rows: again.rows().to_vec(), end }))
+    }
+
+    /// The row at which a receipt parts from the model that it names, computed under every other definition: which one
+    /// it is of, if any.
+    pub fn explain(
+        receipt: &Receipt,
+        verdict: &Verdict,
+        checkpoint: &Checkpoint,
+        options: &EngineOptions,
+    ) -> Result<Option<Cause>, VerifyError> {
+        let Some(Discrepancy::Logits { at, .. }) = verdict.first() else { return Ok(None) };
+        let is_narrow = Weights::open(checkpoint).map_err(StartError::Load)?.class() != WeightClass::Bf16;
+        for (definition, cause) in others(&receipt.definition, is_narrow) {
+            let mut other = Verifier::load(&definition, at.position + 1, checkpoint, options, &mut |_| {})?;
+            if other.check(&receipt.asked, at.token + 1).is_err() {
+                return Ok(None);
+            }
+            let tokens = &receipt.tokens[..=at.token];
+            let mut again = Again::new(&receipt.asked, tokens, other.model.config.vocab_size);
+            while !again.is_done() {
+                again.step(&mut *other.forward, &mut other.bench, other.rows);
+            }
+            if again.rows().get(at.token).is_some_and(|row| row.logits.mark() == receipt.logits[at.token]) {
+                return Ok(Some(cause));
+            }
+        }
+        Ok(None)
+    }
+
+    /// What the door checks, for one that comes from a file.
+    fn check(&self, asked: &Asked, tokens: usize) -> Result<(), Rejection> {
+        let (sampling, stop) = (&asked.sampling, &asked.stop);
+        let ids = |ids: &[u32]| ids.iter().map(|&id| i64::from(id)).collect::<Vec<_>>();
+        // A list of stop tokens holds the model's own too, so it may be longer than a client's.
+        if let Some(id) = stop.token_ids.iter().find(|&&id| id as usize >= self.model.config.vocab_size) {
+            return Err(Rejection::of("stop_token_ids", format!("stop_token_ids: this model has no token {id}")));
+        }
+        let raw = RawRequest {
+            max_tokens: Some(tokens.max(1) as i64),
+            temperature: Some(f64::from(sampling.temperature)),
+            top_p: Some(f64::from(sampling.top_p)),
+            top_k: Some(i64::from(sampling.top_k)),
+            min_p: Some(f64::from(sampling.min_p)),
+            presence_penalty: Some(f64::from(sampling.presence_penalty)),
+            frequency_penalty: Some(f64::from(sampling.frequency_penalty)),
+            repetition_penalty: Some(f64::from(sampling.repetition_penalty)),
+            logit_bias: sampling.logit_bias.iter().map(|&(id, bias)| (i64::from(id), f64::from(bias))).collect(),
+            stop: stop.strings.clone(),
+            ..RawRequest::new(Prompt::Tokens(ids(&asked.prompt)))
+        };
+        self.model.validate(raw, &[0; 32]).map(|_| ())
+    }
+}
+
+/// Where an answer of these tokens ends, by its stop rules: after how many, and why. `None`: not yet.
+fn end_of(asked: &Asked, tokens: &[u32], tokenizer: Option<&Arc<Tokenizer>>) -> Option<(usize, AnswerEnd)> {
+    let stop = &asked.stop;
+    let strings = StopStrings { strings: stop.strings.clone(), include: stop.include_string };
+    let mut detokenizer = tokenizer
+        .filter(|_| !strings.strings.is_empty())
+        .map(|tokenizer| Detokenizer::new(tokenizer.clone(), &strings, stop.skip_special));
+    for (at, &token) in tokens.iter().enumerate() {
+        let (num_tokens, is_early) = (at as u64 + 1, (at as u64) < stop.min_tokens);
+        let is_stop = !is_early && stop.token_ids.contains(&token);
+        if let Some(detokenizer) = &mut detokenizer {
+            if is_early {
+                detokenizer.push_unstoppable(token);
+            } else if (!is_stop || stop.include_string)
+                && let Some(which) = detokenizer.push(token).stopped
+            {
+                return Some((at + 1, AnswerEnd::StopString(which as u32)));
+            }
+        }
+        if is_stop {
+            return Some((at + 1, AnswerEnd::StopToken));
+        }
+        if num_tokens >= stop.max_tokens {
+            return Some((at + 1, AnswerEnd::Length));
+        }
+    }
+    // An answer that may have none has ended.
+    (stop.max_tokens == 0).then_some((0, AnswerEnd::Length))
+}
+
+/// Definitions that differ in one thing, and what it is.
+fn others(definition: &Definition, is_narrow: bool) -> Vec<(Definition, Cause)> {
+    let mut others = Vec::new();
+    for arithmetic in [Arithmetic::Pairs, Arithmetic::Tiles].map(Arithmetic::name) {
+        if arithmetic != definition.arithmetic {
+            let other = Definition { arithmetic: arithmetic.to_owned(), ..definition.clone() };
+            others.push((other, Cause::Arithmetic(arithmetic.to_owned())));
+        }
+    }
+    let mut quantized = Vec::new();
+    for weights in CLASSES.map(WeightClass::name) {
+        for as_stored in if is_narrow { vec![false, true] } else { vec![definition.as_stored] } {
+            quantized.push(Definition { weights: weights.to_owned(), as_stored, ..definition.clone() });
+        }
+    }
+    for kv in DTYPES.map(KvDtype::name) {
+        quantized.push(Definition { kv: kv.to_owned(), ..definition.clone() });
+    }
+    quantized.retain(|other| other != definition);
+    others.extend(quantized.into_iter().map(|other| (other.clone(), Cause::Quantization(other))));
+    others
+}
+
+const CLASSES: [WeightClass; 3] = [WeightClass::Bf16, WeightClass::Int8, WeightClass::Int4];
+const DTYPES: [KvDtype; 2] = [KvDtype::Bf16, KvDtype::Int8];
+
+/// Precision of weights and cache and the order of sums, by the names that files give them.
+pub(crate) fn classes(weights: &str, kv: &str, arithmetic: &str) -> Result<(WeightClass, KvDtype, Arithmetic), String> {
+    let class = CLASSES.into_iter().find(|class| class.name() == weights);
+    let dtype = DTYPES.into_iter().find(|dtype| dtype.name() == kv);
+    let (Some(class), Some(dtype)) = (class, dtype) else {
+        return Err(format!("there are no {weights:.40} weights with a {kv:.40} cache"));
+    };
+    let order = Arithmetic::from_name(arithmetic).ok_or_else(|| format!("there is no arithmetic {arithmetic:.40?}"))?;
+    Ok((class, dtype, order))
+}
+
+/// `options` with the classes and the arithmetic of a receipt, and a cache for `tokens` tokens.
+fn options_of(
+    definition: &Definition,
+    tokens: usize,
+    checkpoint: &Checkpoint,
+    options: &EngineOptions,
+) -> Result<EngineOptions, VerifyError> {
+    let Definition { weights, kv, arithmetic, as_stored, .. } = definition;
+    let (weights, kv_dtype, arithmetic) = classes(weights, kv, arithmetic).map_err(VerifyError::Definition)?;
+    let config = ModelConfig::load(checkpoint).map_err(StartError::Load)?;
+    // One more than there are, for the door leaves room for a token; a receipt that is too long is refused there.
+    let len = (tokens + 1).clamp(2, config.context_limit.max(2));
+    let cache = KvShape {
+        dtype: kv_dtype,
+        layers: config.num_layers,
+        blocks: len.div_ceil(options.block_size),
+        block_size: options.block_size,
+        num_kv_heads: config.num_kv_heads,
+        head_dim: config.head_dim,
+    };
+    Ok(EngineOptions {
+        weights,
+        as_stored: *as_stored,
+        kv_dtype,
+        arithmetic: Some(arithmetic),
+        max_model_len: Some(len),
+        max_num_seqs: 1,
+        kv_cache_bytes: Some(cache.bytes() as u64),
+        spot_check: 0.0,
+        record: None,
+        ..options.clone()
+    })
+}

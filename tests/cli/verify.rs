@@ -1,0 +1,278 @@
+//! `twostroke verify`: receipts of a server under load, computed again elsewhere; and forged ones, each found, with the
+//! token from which it is one.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use kernels::Isa;
+use serde_json::{Value, json};
+use tests::{Ran, Server, root, run, run_with_input, twostroke};
+
+/// The receipts of answers to these requests, all asked at once.
+fn receipts(server: &Server, bodies: &[Value]) -> Vec<Value> {
+    std::thread::scope(|scope| {
+        let ask = |body: &Value| {
+            let mut body = body.clone();
+            body["receipt"] = json!(true);
+            let (status, answer) = server.request("POST", "/v1/completions", &[], &body.to_string());
+            assert_eq!(status, 200, "{body}: {answer}");
+            serde_json::from_str::<Value>(&answer).expect("JSON")["choices"][0]["receipt"].clone()
+        };
+        let threads: Vec<_> = bodies.iter().map(|body| scope.spawn(move || ask(body))).collect();
+        threads.into_iter().map(|thread| thread.join().expect("an answer")).collect()
+    })
+}
+
+/// Verifies JSON lines on standard input; the verdicts.
+fn verify(lines: &[Value], more: &[&str]) -> (Ran, Vec<Value>) {
+    let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
+    let ran = run_with_input(&mut twostroke(&[&["verify", "--json", "-t", "1"], more].concat()), text.as_bytes());
+    let verdicts: Vec<Value> = ran.stdout.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    assert_eq!(verdicts.len(), lines.len(), "{ran:?}");
+    (ran, verdicts)
+}
+
+fn story(max_tokens: usize) -> Value {
+    json!({"prompt": "Once upon a time there was a fox", "max_tokens": max_tokens, "ignore_eos": true, "temperature": 1,
+        "seed": 5})
+}
+
+/// A directory with the repository's model, gone with the value.
+struct Model(PathBuf);
+
+impl Model {
+    /// `name`: of the directory, which is the model's.
+    fn copy(name: &str, change: impl Fn(&mut Vec<u8>)) -> Model {
+        let directory = std::env::temp_dir().join(format!("twostroke-verify-{}-{name}", std::process::id()));
+        fs::create_dir_all(&directory).expect("room for a model");
+        for entry in fs::read_dir(root().join("models/lantern")).expect("the model").flatten() {
+            let mut bytes = fs::read(entry.path()).expect("it can be read");
+            if entry.file_name() == "model.safetensors" {
+                change(&mut bytes);
+            }
+            fs::write(directory.join(entry.file_name()), bytes).expect("room for a model");
+        }
+        Model(directory)
+    }
+
+    fn path(&self) -> &str {
+        self.0.to_str().expect("a plain path")
+    }
+}
+
+impl Drop for Model {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn answers_under_load_are_equal_on_any_machine() {
+    let server = Server::start(&["--max-num-seqs", "4", "--kv-cache-memory-bytes", "3MiB"]);
+    let bodies: Vec<Value> = (0..24)
+        .map(|number| {
+            let mut body = story(20 + 4 * number);
+            body["prompt"] = json!("Once upon a time there was a fox. ".repeat(1 + number % 5));
+            body["seed"] = json!(number);
+            body
+        })
+        .collect();
+    let receipts = receipts(&server, &bodies);
+    drop(server);
+    // With the plainest vectors, and few rows at a time; without any vectors a few, for that takes long.
+    let isa = Isa::available().get(1).copied().unwrap_or(Isa::Scalar).name();
+    let machines = [
+        (24, &["--isa", isa, "--max-num-batched-tokens", "256"][..]),
+        (24, &["--max-num-batched-tokens", "5"]),
+        (2, &["--isa", "scalar"]),
+    ];
+    for (number, more) in machines {
+        let (ran, verdicts) = verify(&receipts[..number], more);
+        assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{ran:?}");
+        assert!(verdicts.iter().all(|verdict| verdict["equal"] == true && verdict["first"].is_null()), "{ran:?}");
+    }
+    // For people; and a model by its name.
+    let text: String = receipts.iter().map(Value::to_string).collect();
+    let ran = run_with_input(&mut twostroke(&["verify", "-", "-m", "lantern"]), text.as_bytes());
+    assert_eq!((ran.code, ran.stdout.lines().last()), (Some(0), Some("24 of 24 equal")), "{ran:?}");
+    assert!(ran.stdout.starts_with("standard input:1: equal, 20 tokens\n"), "{ran:?}");
+}
+
+#[test]
+fn whole_answers_and_streams_are_read_too() {
+    let server = Server::start(&[]);
+    let path = std::env::temp_dir().join(format!("twostroke-verify-{}-answers", std::process::id()));
+    for stream in [false, true] {
+        let body = json!({"messages": [{"role": "user", "content": "What is 17 + 25?"}], "n": 2, "stream": stream,
+            "max_tokens": 8, "receipt": true});
+        let (status, answer) = server.request("POST", "/v1/chat/completions", &[], &body.to_string());
+        assert_eq!(status, 200, "{answer}");
+        // As chunks of HTTP have it, without what is around them.
+        let lines = answer.lines().filter(|line| line.starts_with("data:") || line.starts_with('{'));
+        fs::write(&path, lines.collect::<Vec<_>>().join("\n")).expect("room for an answer");
+        let ran = run(&mut twostroke(&[Path::new("verify"), &path, &path]));
+        assert_eq!((ran.code, ran.stdout.lines().last()), (Some(0), Some("4 of 4 equal")), "stream {stream}: {ran:?}");
+    }
+    fs::remove_file(&path).expect("it was ours");
+}
+
+/// What is found of a forgery: kind of the first difference, its token, what differs.
+type Wanted = (&'static str, Option<usize>, &'static str);
+
+#[test]
+fn forgeries_are_found_with_their_token() {
+    const TOKENS: usize = 40;
+    let server = Server::start(&[]);
+    let honest = receipts(&server, &[story(TOKENS)]).remove(0);
+    drop(server);
+    let of = |list: &str, at: usize| honest[list][at].clone();
+    let other_token = |at: usize| json!((of("tokens", at).as_u64().expect("an id") + 1) % 2000);
+    let edit = |change: &dyn Fn(&mut Value)| {
+        let mut receipt = honest.clone();
+        change(&mut receipt);
+        receipt
+    };
+    let set =
+        |field: &'static str, value: Value| edit(&move |json| *json.pointer_mut(field).expect(field) = value.clone());
+    let list = |json: &mut Value, name: &str, change: &dyn Fn(&mut Vec<Value>)| {
+        change(json[name].as_array_mut().expect("a list"));
+    };
+    let both = |change: &dyn Fn(&mut Vec<Value>)| {
+        edit(&|json| {
+            list(json, "tokens", change);
+            list(json, "logits", change);
+        })
+    };
+    let swapped = (1..TOKENS - 1).find(|&at| of("tokens", at) != of("tokens", at + 1)).expect("two unlike tokens");
+    let int8 = Server::start(&["--weights", "int8"]);
+    let of_int8 = receipts(&int8, &[story(TOKENS)]).remove(0);
+    drop(int8);
+    let arithmetic = if honest["definition"]["arithmetic"] == "pairs" { "tiles" } else { "pairs" };
+
+    let table: Vec<(&str, Value, Wanted)> = vec![
+        ("a token", set("/tokens/17", other_token(17)), ("token", Some(17), "tokens")),
+        ("the first token", set("/tokens/0", other_token(0)), ("token", Some(0), "tokens")),
+        ("the last token", set("/tokens/39", other_token(39)), ("token", Some(39), "tokens")),
+        ("a token of no model", set("/tokens/9", json!(4_000_000_000u32)), ("token", Some(9), "tokens")),
+        (
+            "two tokens in each other's place",
+            edit(&|json| list(json, "tokens", &|all| all.swap(swapped, swapped + 1))),
+            ("token", Some(swapped), "tokens"),
+        ),
+        ("a token put in", both(&|all| all.insert(12, all[20].clone())), ("logits", Some(12), "computation")),
+        ("a token left out", both(&|all| _ = all.remove(12)), ("logits", Some(12), "computation")),
+        ("cut off", both(&|all| all.truncate(25)), ("end", Some(25), "end")),
+        ("lengthened", both(&|all| all.push(all[39].clone())), ("", None, "")),
+        ("a digest", set("/logits/23", json!("0123456789abcdef")), ("logits", Some(23), "digests")),
+        (
+            "two digests in each other's place",
+            edit(&|json| list(json, "logits", &|all| all.swap(30, 31))),
+            ("logits", Some(30), "digests"),
+        ),
+        ("a token of the prompt", set("/prompt/2", json!(300)), ("logits", Some(0), "prompt")),
+        ("a shorter prompt", edit(&|json| list(json, "prompt", &|all| _ = all.pop())), ("logits", Some(0), "prompt")),
+        ("temperature", set("/sampling/temperature", json!(0.3)), ("token", None, "sampling")),
+        ("seed", set("/sampling/seed", json!("6")), ("token", None, "sampling")),
+        ("top_k", set("/sampling/top_k", json!(1)), ("token", None, "sampling")),
+        ("another answer of the request", set("/sampling/answer", json!(1)), ("token", None, "sampling")),
+        ("repetition penalty", set("/sampling/repetition_penalty", json!(4.0)), ("token", None, "sampling")),
+        ("other stop rules", set("/stop/max_tokens", json!(41)), ("end", Some(40), "end")),
+        ("another reason", set("/end", json!("stop_token")), ("end", Some(39), "end")),
+        (
+            "int8 weights said to be bf16",
+            edit(&|json| {
+                *json = of_int8.clone();
+                json["definition"]["weights"] = json!("bf16");
+            }),
+            ("logits", Some(0), "quantization"),
+        ),
+        (
+            "bf16 weights said to be int4",
+            set("/definition/weights", json!("int4")),
+            ("logits", Some(0), "quantization"),
+        ),
+        ("a bf16 cache said to be int8", set("/definition/kv", json!("int8")), ("logits", Some(0), "quantization")),
+        ("another arithmetic", set("/definition/arithmetic", json!(arithmetic)), ("logits", None, "arithmetic")),
+        ("other weights, it says", set("/weights", json!("ab".repeat(32))), ("", None, "weights")),
+        ("another model's name", set("/model", json!("a better one")), ("", None, "terms")),
+        ("the seal", set("/seal", json!("ab".repeat(32))), ("", None, "digests")),
+        ("what no door lets in", set("/sampling/top_p", json!(3.5)), ("", None, "terms")),
+    ];
+    let forged: Vec<Value> = table.iter().map(|(_, receipt, _)| receipt.clone()).collect();
+    let (ran, verdicts) = verify(&forged, &[]);
+    assert_eq!((ran.code, ran.stderr.as_str()), (Some(1), ""), "{ran:?}");
+    for ((what, _, (kind, token, cause)), verdict) in table.iter().zip(&verdicts) {
+        assert_eq!(verdict["equal"], false, "{what}: {verdict}");
+        let first = &verdict["first"];
+        if !kind.is_empty() {
+            assert_eq!(first["kind"], *kind, "{what}: {verdict}");
+            let at = first["token"].as_u64().unwrap_or_else(|| panic!("{what}: {verdict}")) as usize;
+            assert!(token.is_none_or(|token| token == at), "{what}: {verdict}");
+            let prompt = honest["prompt"].as_array().expect("a list").len();
+            assert!(
+                first["position"].as_u64().is_some_and(|found| found as usize + 1 >= prompt + at),
+                "{what}: {verdict}"
+            );
+            assert_ne!(first["claimed"], first["found"], "{what}: {verdict}");
+        }
+        assert!(cause.is_empty() || verdict["cause"] == *cause, "{what}: {verdict}");
+    }
+}
+
+#[test]
+fn one_flipped_bit_of_the_weights_is_found() {
+    // In the middle of the tensors, the top bit of a fraction.
+    let flipped = Model::copy("flipped", |bytes| {
+        let at = bytes.len() / 2 & !1;
+        bytes[at] ^= 0x40;
+    });
+    let server = Server::start(&["-m", flipped.path(), "--no-packed-cache"]);
+    let receipt = receipts(&server, &[story(12)]).remove(0);
+    drop(server);
+    // With the weights that it names it is equal; with the others it is not, and the first token is named.
+    let (ran, _) = verify(std::slice::from_ref(&receipt), &["-m", flipped.path()]);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let (ran, verdicts) = verify(std::slice::from_ref(&receipt), &[]);
+    let verdict = &verdicts[0];
+    assert_eq!((ran.code, &verdict["cause"]), (Some(1), &json!("weights")), "{ran:?}");
+    assert_eq!((&verdict["first"]["kind"], &verdict["first"]["token"]), (&json!("logits"), &json!(0)), "{verdict}");
+
+    // The same weights in another place have the same digest.
+    let same = Model::copy("same", |_| {});
+    let server = Server::start(&["-m", same.path(), "--no-packed-cache"]);
+    let receipt = receipts(&server, &[story(12)]).remove(0);
+    let (ran, _) = verify(std::slice::from_ref(&receipt), &[]);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+
+    // Files that were written to under a server may be other weights than it has: no receipt, and all else goes on.
+    let server = Server::start(&["-m", same.path(), "--no-packed-cache"]);
+    let file = same.0.join("model.safetensors");
+    fs::write(&file, fs::read(&file).expect("the weights")).expect("they can be written");
+    for (receipt, wanted) in [(true, 500), (false, 200)] {
+        let body = json!({"prompt": "The fox", "max_tokens": 2, "receipt": receipt}).to_string();
+        let (status, answer) = server.request("POST", "/v1/completions", &[], &body);
+        assert_eq!(status, wanted, "{answer}");
+        assert_eq!(answer.contains("\"code\":\"no_receipts\""), receipt, "{answer}");
+    }
+}
+
+#[test]
+fn what_is_no_receipt_is_one_line_and_exit_code_2() {
+    let cases: &[(&str, &[u8], &str)] = &[
+        ("empty", b"", "no receipt"),
+        ("garbage", &[0xff; 5000], "UTF-8"),
+        ("no JSON", b"receipt", "no JSON"),
+        ("cut off", b"{\"receipt\":1,", "no JSON"),
+        ("another object", b"{\"step\":1}", "no receipt"),
+        ("an answer without", b"{\"choices\":[{\"index\":0}]}", "no receipt"),
+        ("version", b"{\"receipt\":2}", "version 2"),
+        ("half", b"{\"receipt\":1,\"model\":\"x\"}", "missing field"),
+    ];
+    for (name, bytes, wanted) in cases {
+        let ran = run_with_input(&mut twostroke(&["verify"]), bytes);
+        assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""), "{name}: {ran:?}");
+        assert!(ran.stderr.contains(wanted) && ran.stderr.lines().count() == 1, "{name}: {ran:?}");
+    }
+    let ran = run(&mut twostroke(&["verify", "/nowhere/receipt.json"]));
+    assert!(ran.code == Some(2) && ran.stderr.contains("/nowhere/receipt.json"), "{ran:?}");
+}
