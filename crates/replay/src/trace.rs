@@ -345,10 +345,13 @@ impl Phases {
     }
 }
 
-/// Gaps worth an arrow: late ones, and those that others' prompts took half of.
+/// Gaps worth an arrow: late ones, and those that others' prompts took half of, but for what the machine took.
 fn told_gaps(account: &Account) -> Vec<Gap> {
     let late = account.late_gaps();
-    let half = |gap: &&Gap| gap.shares.of(Owner::OtherPrefill).0 * 2 >= gap.shares.total().0;
+    let half = |gap: &&Gap| {
+        let ours = gap.shares.total().since(gap.shares.of(Owner::Machine));
+        gap.shares.of(Owner::OtherPrefill).0 * 2 >= ours.0.max(1)
+    };
     let more: Vec<Gap> = account.longest_gaps.iter().filter(half).filter(|gap| !late.contains(gap)).copied().collect();
     late.into_iter().chain(more).collect()
 }

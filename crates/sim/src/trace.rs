@@ -226,7 +226,8 @@ fn moment(text: &str) -> Option<Nanos> {
     let seconds = time.next()?;
     let (seconds, fraction) = seconds.split_once('.').unwrap_or((seconds, ""));
     let seconds = seconds.parse::<u64>().ok()?;
-    let is_valid = (1970..=9999).contains(&year)
+    // Nanoseconds since 1970 end in 2554.
+    let is_valid = (1970..=2500).contains(&year)
         && (1..=12).contains(&month)
         && (1..=31).contains(&day)
         && hour < 24

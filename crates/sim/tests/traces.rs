@@ -80,6 +80,8 @@ fn a_wrong_file_is_named_with_its_line_and_its_fault() {
         ("earlier", line("").replace("p\": 0", "p\": 9") + &line(""), &["line 2", "earlier"]),
         ("fields", "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46,1\n".into(), &["line 2", "3"]),
         ("time", "TIMESTAMP,ContextTokens,GeneratedTokens\nyesterday,1,1\n".into(), &["line 2", "yesterday"]),
+        // Found by fuzzing: its nanoseconds wrapped around.
+        ("far", "TIMESTAMP,ContextTokens,GeneratedTokens\n2869-11-16 18:15:46,1,1\n".into(), &["line 2", "2869"]),
         ("count", "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46,x,1\n".into(), &["line 2", "\"x\""]),
     ];
     for (name, text, wanted) in cases {

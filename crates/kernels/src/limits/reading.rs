@@ -18,7 +18,7 @@ const WAYS: [(usize, bool); 3] = [(2, false), (4, false), (4, true)];
 /// Taken where the size of the caches is not known.
 const UNKNOWN_CACHE: usize = 64 << 20;
 /// No measurement takes less memory.
-const SMALLEST: usize = 1 << 20;
+const SMALLEST: usize = 64 << 10;
 /// Size of the first pass over memory, and of the longest over a cache.
 const FIRST_LINES: usize = 1 << 14;
 const MOST_ROUNDS: usize = 1 << 20;
