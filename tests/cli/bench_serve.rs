@@ -379,8 +379,8 @@ fn sessions_have_turns_and_hits() {
         let turns = json["turns"].as_array().unwrap_or_else(|| panic!("turns: {ran:?}"));
         assert_eq!(turns.len(), 4, "{ran:?}");
         let number = |turn: usize, name: &str| turns[turn][name].as_f64().expect("a number");
-        for turn in 0..4 {
-            assert_eq!((&turns[turn]["turn"], &turns[turn]["requests"]), (&(turn + 1).into(), &3.into()), "{ran:?}");
+        for (turn, told) in turns.iter().enumerate() {
+            assert_eq!((&told["turn"], &told["requests"]), (&(turn + 1).into(), &3.into()), "{ran:?}");
             assert!(number(turn, "median_ttft_ms") > 0.0);
         }
         assert!(number(3, "mean_prompt_tokens") > number(0, "mean_prompt_tokens") + 3.0 * 120.0, "{ran:?}");

@@ -223,7 +223,7 @@ fn forgeries_are_found_with_their_token() {
 fn one_flipped_bit_of_the_weights_is_found() {
     // In the middle of the tensors, the top bit of a fraction.
     let flipped = Model::copy("flipped", |bytes| {
-        let at = bytes.len() / 2 & !1;
+        let at = (bytes.len() / 2) & !1;
         bytes[at] ^= 0x40;
     });
     let server = Server::start(&["-m", flipped.path(), "--no-packed-cache"]);

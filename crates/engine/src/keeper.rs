@@ -8,7 +8,7 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use scheduler::{CostModel, Nanos, StepRecord, Targets};
@@ -17,6 +17,9 @@ use crate::calibrate::{self, Calibrated};
 use crate::comfortable::{Capacity, comfortable};
 use crate::healing::{Healed, Healing};
 use crate::start::DefaultTarget;
+
+/// Models that wait for the disk.
+const MOST_UNWRITTEN: usize = 16;
 
 /// The file that a model of costs came from, or will be written to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -96,8 +99,8 @@ impl Upkeep {
             "steps take other times than was measured: the model of their costs is corrected"
         );
         if let Some(writer) = &self.writer {
-            // Who has ended writes no more.
-            let _ = writer.healed.send(healed);
+            // Where a disk is that slow, what is known at the end is written all the same.
+            let _ = writer.healed.try_send(healed);
         }
     }
 
@@ -159,14 +162,14 @@ impl File {
 #[derive(Debug)]
 struct Writer {
     file: Arc<File>,
-    healed: Sender<Healed>,
+    healed: SyncSender<Healed>,
 }
 
 impl Writer {
     /// `None`: the system gave no thread, and nothing is kept until the end.
     fn start(place: Place, is_sure: bool) -> Option<Writer> {
         let file = Arc::new(File { place, is_sure, last: Mutex::new(Last::No) });
-        let (sender, receiver): (_, Receiver<Healed>) = channel();
+        let (sender, receiver): (_, Receiver<Healed>) = sync_channel(MOST_UNWRITTEN);
         let own = file.clone();
         let write = move || {
             while let Ok(healed) = receiver.recv() {

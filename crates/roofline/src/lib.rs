@@ -15,5 +15,5 @@ pub mod shape;
 
 pub use demands::{Demands, PassWork};
 pub use limits::{Bound, LimitShares, Peaks, peak};
-pub use machine::{Basis, Cache, MEMORY_SHARE, Machine, ROWS_HERE};
+pub use machine::{Basis, LastLevel, MEMORY_SHARE, Machine, ROWS_HERE};
 pub use shape::{Mixture, ModelShape, embedding_class};

@@ -54,7 +54,7 @@ pub struct Machine {
     /// Bytes per second from memory.
     pub bandwidth: f64,
     /// What its last level of cache holds and how fast it is; `None`: weights come from memory.
-    pub cache: Option<Cache>,
+    pub cache: Option<LastLevel>,
     /// Share of the peak that a long prompt reaches.
     pub flops_share: f64,
     /// Share of the bandwidth that decode reaches.
@@ -73,7 +73,7 @@ pub struct Machine {
 
 /// The last level of a machine's cache.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Cache {
+pub struct LastLevel {
     /// Bytes that it holds.
     pub bytes: usize,
     /// Bytes per second.
@@ -154,7 +154,7 @@ impl Machine {
             memory,
             rows: ROWS_HERE,
             basis: Basis::Limits,
-            cache: Some(Cache { bytes: limits.cache_bytes, bandwidth: limits.cache_bandwidth }),
+            cache: Some(LastLevel { bytes: limits.cache_bytes, bandwidth: limits.cache_bandwidth }),
             doubt: limits.doubt(),
         }
     }
@@ -167,7 +167,7 @@ impl Machine {
             bf16_flops: self.bf16_flops * n,
             int8_ops: self.int8_ops * n,
             bandwidth: self.bandwidth * n,
-            cache: self.cache.map(|cache| Cache { bytes: cache.bytes * count, bandwidth: cache.bandwidth * n }),
+            cache: self.cache.map(|cache| LastLevel { bytes: cache.bytes * count, bandwidth: cache.bandwidth * n }),
             memory: self.memory.map(|memory| memory * n),
             ..self
         }
@@ -197,7 +197,7 @@ impl Machine {
             bf16_flops: self.bf16_flops * compute,
             int8_ops: self.int8_ops * compute,
             bandwidth: self.bandwidth * memory,
-            cache: self.cache.map(|cache| Cache { bandwidth: cache.bandwidth * memory, ..cache }),
+            cache: self.cache.map(|cache| LastLevel { bandwidth: cache.bandwidth * memory, ..cache }),
             ..self
         }
     }

@@ -7,7 +7,7 @@
 //! first token and one for the whole answer. The times are the engine's: while somebody holds it nothing is late.
 
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::Context;
 use std::time::Duration;
 
 use hyper::body::Bytes;
@@ -57,7 +57,7 @@ impl LateWatch {
             // A little later, so that nobody is woken for nothing.
             let left = Duration::from_nanos(left.0).min(Duration::from_secs(3600)) + Duration::from_millis(1);
             let alarm = self.alarm.insert(Box::pin(sleep(left)));
-            if let Poll::Pending = alarm.as_mut().poll(cx) {
+            if alarm.as_mut().poll(cx).is_pending() {
                 return None;
             }
         }
