@@ -3,6 +3,9 @@
 #[path = "../../../replay/tests/perfetto/mod.rs"]
 mod perfetto;
 
+use std::time::Duration;
+
+use engine::{Calibration, DefaultTarget, EngineOptions};
 use serde_json::{Value, json};
 
 use crate::host::{Host, local_server, small_engine};
@@ -21,7 +24,9 @@ fn send(host: &Host, method: &str, key: &str, path: &str, body: &str) -> crate::
 fn the_last_seconds_open_as_a_trace_and_strangers_are_numbers() {
     let mut options = local_server();
     options.api_keys = vec!["sk-a".into(), "sk-b".into()];
-    let host = Host::with(small_engine(), options);
+    // Steps of the built-in model are short: with so near a target every gap is late.
+    let tpot = DefaultTarget::Fixed(Duration::from_micros(100));
+    let host = Host::with(EngineOptions { tpot, calibration: Some(Calibration::default()), ..small_engine() }, options);
     let body = |prompt: &str, tokens: u32| {
         json!({"prompt": prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": true}).to_string()
     };
