@@ -23,7 +23,8 @@ fn markdown_has_llama_benchs_columns_and_two_more() {
     for line in &lines[2..] {
         let (average, spread) = line[6].split_once(" ± ").expect("an average and its spread");
         assert!(average.parse::<f64>().is_ok_and(|rate| rate > 0.0) && spread.parse::<f64>().is_ok(), "{line:?}");
-        assert!(line[8].ends_with(" %"), "{line:?}");
+        // Where others use the machine its limit is said not to be sure.
+        assert!(line[8].trim_end_matches(" (not sure)").ends_with(" %"), "{line:?}");
     }
 }
 

@@ -153,22 +153,22 @@ impl<W: Write> TraceWriter<W> {
                 self.put(&json!({"ph": "C", "pid": ENGINE, "tid": 1, "name": name, "ts": at, "args": {unit: value}}))?;
             }
         }
-        for (list, is_prefill) in [(&record.decode, false), (&record.prefill, true)] {
+        for (list, of_prompt) in [(&record.decode, false), (&record.prefill, true)] {
             for row in list {
-                self.row(number, (from, to), row, is_prefill);
+                self.row(number, (from, to), row, of_prompt);
             }
         }
         Ok(())
     }
 
-    fn row(&mut self, step: u64, (from, to): (Nanos, Nanos), row: &RecordRow, is_prefill: bool) {
+    fn row(&mut self, step: u64, (from, to): (Nanos, Nanos), row: &RecordRow, of_prompt: bool) {
         let Lane { slices, has_token } = self.lanes.entry(row.request).or_default();
         // Rows of several answers are one slice.
         if let Some(last) = slices.last_mut().filter(|last| last.step == step) {
             last.rows += row.len;
             last.tokens += row.samples;
         } else {
-            let work = match (is_prefill, *has_token) {
+            let work = match (of_prompt, *has_token) {
                 (false, _) => For::Decode,
                 (true, false) => For::Prompt,
                 (true, true) => For::Recompute,
@@ -178,8 +178,8 @@ impl<W: Write> TraceWriter<W> {
             let (rows, start, cached, tokens) = (row.len, row.start, row.cached_tokens, row.samples);
             slices.push(Slice { step, from, to, work, rows, start, cached, tokens });
         }
-        *has_token |= row.samples > 0 || !is_prefill;
-        if is_prefill {
+        *has_token |= row.samples > 0 || !of_prompt;
+        if of_prompt {
             if self.chunks.len() == MOST_CHUNKS {
                 self.chunks.pop_front();
             }

@@ -25,7 +25,8 @@
 //! number for those of others (`timeline.rs`). `id` counts steps since the start.
 //!
 //! Who reads slowly falls behind and goes on with the newest steps; the log keeps 4,096. A feed ends when the server
-//! drains. A reader who names no step begins with `history`, the last 256 ends and the last 512 steps. There are at most [`feed::MOST_READERS`] at once.
+//! drains. A reader who names no step begins with `history`, the last 256 ends and the last 512 steps. There are at
+//! most [`feed::MOST_READERS`] at once.
 
 pub(crate) mod events;
 pub(crate) mod feed;

@@ -8,9 +8,9 @@
 //! "end"
 //! ```
 //!
-//! Times are nanoseconds since the engine began, which was at `began_unix_ns` on the wall. A step's line spells out what people ask about; `digest` is a hash of
-//! everything in its record. Seconds of the cost model are text, because they must come back with the same bits.
-//! A last line that was cut off is left out; without `"end"` the recording was cut off.
+//! Times are nanoseconds since the engine began, which was at `began_unix_ns` on the wall. A step's line spells out what
+//! people ask about; `digest` is a hash of everything in its record. Seconds of the cost model are text, because they
+//! must come back with the same bits. A last line that was cut off is left out; without `"end"` the recording was cut off.
 
 use kernels::Arithmetic;
 use model::sampler::SamplingParams;

@@ -160,7 +160,7 @@ fn first_difference(answer: &Unsealed, again: &Again) -> Option<usize> {
     told.zip(again.rows()).position(|((row, token), now)| *row != now.logits || Some(*token) != now.token)
 }
 
-/// A number that looks drawn (the finalizer of SplitMix64, Steele et al., 2014).
+/// A number that looks drawn (the finalizer of SplitMix64, Steele, Lea & Flood, 2014).
 fn mixed(number: u64) -> u64 {
     let number = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
