@@ -50,12 +50,12 @@ fn the_last_seconds_open_as_a_trace_and_strangers_are_numbers() {
     assert!(strangers[0].starts_with("somebody's "));
     assert!(!shown.arrows.is_empty() && shown.arrows.iter().all(|(_, to, _)| to.starts_with("cmpl-")), "{shown:?}");
     assert!(shown.arrows.iter().any(|(_, to, _)| to == id), "the stream was delayed: {shown:?}");
-    // Both of the others delayed it.
+    // The others delayed it; of many late tokens the longest have arrows.
     let mut causes: Vec<&str> =
         shown.arrows.iter().filter(|(_, to, _)| to == id).map(|(from, ..)| from.as_str()).collect();
     causes.sort_unstable();
     causes.dedup();
-    assert_eq!(causes.len(), 2, "{causes:?}");
+    assert!((1..=2).contains(&causes.len()), "{causes:?}");
     for (query, param) in [("seconds=0", "seconds"), ("seconds=1e9", "seconds"), ("minutes=1", "minutes")] {
         let answer = send(&host, "GET", "sk-a", &format!("/live/trace?{query}"), "");
         assert_eq!((answer.status, &answer.json()["error"]["param"]), (400, &json!(param)), "{query}");
