@@ -243,6 +243,17 @@ fn one_flipped_bit_of_the_weights_is_found() {
     let receipt = receipts(&server, &[story(12)]).remove(0);
     let (ran, _) = verify(std::slice::from_ref(&receipt), &[]);
     assert_eq!(ran.code, Some(0), "{ran:?}");
+
+    // Files that were written to under a server may be other weights than it has: no receipt, and all else goes on.
+    let server = Server::start(&["-m", same.path(), "--no-packed-cache"]);
+    let file = same.0.join("model.safetensors");
+    fs::write(&file, fs::read(&file).expect("the weights")).expect("they can be written");
+    for (receipt, wanted) in [(true, 500), (false, 200)] {
+        let body = json!({"prompt": "The fox", "max_tokens": 2, "receipt": receipt}).to_string();
+        let (status, answer) = server.request("POST", "/v1/completions", &[], &body);
+        assert_eq!(status, wanted, "{answer}");
+        assert_eq!(answer.contains("\"code\":\"no_receipts\""), receipt, "{answer}");
+    }
 }
 
 #[test]

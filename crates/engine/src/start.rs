@@ -278,6 +278,8 @@ impl Engine {
         };
         let chat_template = ChatTemplate::load_with(checkpoint, &options.template_renderer)?;
         let sizes = Sizes::of(&config, options, memory_room())?;
+        // Before: what is written to from here on may not be what was read.
+        let origin = Origin::of(checkpoint, options.as_stored, options.image_directory.clone());
         let Loaded { mut forward, mut kv, max_model_len, notices, arithmetic } =
             load_model(checkpoint, options, &sizes, &mut |loaded| progress(Starting::Loading(loaded)))?;
         // From here on the cache is what the scheduler has of it.
@@ -331,7 +333,7 @@ impl Engine {
             targets: wanted(options, &room).on(calibrated.as_ref().map(|calibrated| &calibrated.cost)),
             calibrated,
             config,
-            origin: Origin::of(checkpoint, options.as_stored, options.image_directory.clone()),
+            origin,
         });
         Ok((forward, model))
     }

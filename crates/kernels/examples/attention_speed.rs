@@ -120,7 +120,7 @@ fn measure(case: &Case, dtype: KvDtype, (isa, arithmetic): (Isa, Arithmetic), po
     };
     call();
     // Other tenants of a shared host take their part of the bandwidth, now more, now less.
-    let limits = limits::measure(pool, isa, arithmetic, 0.2);
+    let limits = limits::measure(pool, isa, arithmetic, 0.2).expect("there is memory");
     // The best of several, because other processes only ever make it slower.
     let mut best = f64::MAX;
     let began = Instant::now();

@@ -29,7 +29,7 @@ fn main() {
     let classes = args.next().unwrap_or_else(|| "int4,int8,bf16".into());
     let cpu = Cpu::new(CpuOptions { threads, isa, arithmetic }).expect("a backend");
     cpu.pool().pin_caller();
-    let limits = limits::measure(cpu.pool(), cpu.isa(), cpu.arithmetic(), 1.0);
+    let limits = limits::measure(cpu.pool(), cpu.isa(), cpu.arithmetic(), 1.0).expect("there is memory");
     println!("{}", cpu.describe());
     println!("read bandwidth {:.1} GB/s", limits.read_bandwidth / 1e9);
     println!(
@@ -57,7 +57,8 @@ fn main() {
             let shape = MatrixShape { out_features, in_features };
             let matrices = copies(&cpu, shape, class);
             // Other tenants of a shared host take their part of the bandwidth, now more, now less.
-            let read_bandwidth = limits::measure(cpu.pool(), cpu.isa(), cpu.arithmetic(), 0.6).read_bandwidth;
+            let read_bandwidth =
+                limits::measure(cpu.pool(), cpu.isa(), cpu.arithmetic(), 0.6).expect("there is memory").read_bandwidth;
             print!("{:>20} {:>6.1}", format!("{name} {out_features}x{in_features}"), read_bandwidth / 1e9);
             for rows in ROWS {
                 let seconds = time(&cpu, &matrices, rows);

@@ -7,6 +7,7 @@ use crate::gemm::{self, Proofs, Scratch};
 use crate::isa::{Amx, Isa};
 use crate::kv_cache::{KvCache, KvShape};
 use crate::limits;
+use crate::limits::LimitsError;
 use crate::mem::OutOfMemory;
 use crate::quant::{
     BlockFormat, BlockSource, ByteSource, Image, Int4Source, Int8Source, MatrixShape, PackedMatrix, RowSource,
@@ -122,8 +123,8 @@ impl Device for Cpu {
         DeviceInfo::cpu(self.isa, self.threads())
     }
 
-    fn limits(&self, seconds: f64) -> Result<DeviceLimits, ThreadError> {
-        Ok(limits::measure(&self.pool, self.isa, self.arithmetic, seconds))
+    fn limits(&self, seconds: f64) -> Result<DeviceLimits, LimitsError> {
+        Ok(limits::measure(&self.pool, self.isa, self.arithmetic, seconds)?)
     }
 
     fn adopt_thread(&self) {

@@ -2,12 +2,13 @@
 
 use crate::isa::Isa;
 use crate::kv_cache::KvShape;
+use crate::limits::LimitsError;
 use crate::limits::{Certainty, Doubt};
 use crate::mem::OutOfMemory;
 use crate::quant::{
     BlockFormat, BlockSource, ByteSource, Image, Int4Source, Int8Source, MatrixShape, RowSource, WeightClass,
 };
-use crate::threads::{LostTime, ThreadError};
+use crate::threads::LostTime;
 
 /// What computes, in words: for people, and for whoever keeps what was measured on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,7 +93,7 @@ pub trait Device: Send + Sync + 'static {
     fn info(&self) -> DeviceInfo;
 
     /// What it can do at most, measured now, for about `seconds`. Nothing else should run meanwhile.
-    fn limits(&self, seconds: f64) -> Result<DeviceLimits, ThreadError>;
+    fn limits(&self, seconds: f64) -> Result<DeviceLimits, LimitsError>;
 
     /// Makes the calling thread the one that computes from now on; it may be pinned to a core.
     fn adopt_thread(&self) {}

@@ -95,13 +95,14 @@ fn parse_schedstat(text: &str) -> Option<Duration> {
     (slices > 0).then_some(Duration::from_nanos(waited))
 }
 
+/// As much of a file of the kernel's as fits.
 #[cfg(unix)]
-fn read_at_start(file: &File, into: &mut [u8]) -> Option<usize> {
+pub(crate) fn read_at_start(file: &File, into: &mut [u8]) -> Option<usize> {
     std::os::unix::fs::FileExt::read_at(file, into, 0).ok()
 }
 
 #[cfg(not(unix))]
-fn read_at_start(_: &File, _: &mut [u8]) -> Option<usize> {
+pub(crate) fn read_at_start(_: &File, _: &mut [u8]) -> Option<usize> {
     None
 }
 

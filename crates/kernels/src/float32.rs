@@ -16,12 +16,13 @@ use crate::isa::Isa;
 use crate::kv_cache::{KvShape, MAX_HEAD_DIM};
 use crate::lanes::{self, Kernel, LANES, Simd, dispatch};
 use crate::limits;
+use crate::limits::LimitsError;
 use crate::mem::{Buffer, OutOfMemory};
 use crate::pointwise::{self, Shared};
 use crate::quant::{
     self, BlockFormat, BlockSource, GroupScale, INT8_GROUP, Int4Source, Int8Source, MatrixShape, RowSource, WeightClass,
 };
-use crate::threads::{Pool, ThreadError, default_threads};
+use crate::threads::{Pool, default_threads};
 use crate::{Attention, AttentionRule, HeadLayout, HeadNorms, HostBackend, Out, RotateAndStore, RoutingRule, routing};
 use std::ops::Range;
 
@@ -101,8 +102,8 @@ impl Device for Float32 {
         DeviceInfo::cpu(self.isa, self.pool.threads())
     }
 
-    fn limits(&self, seconds: f64) -> Result<DeviceLimits, ThreadError> {
-        Ok(limits::measure(&self.pool, self.isa, Arithmetic::best(), seconds))
+    fn limits(&self, seconds: f64) -> Result<DeviceLimits, LimitsError> {
+        Ok(limits::measure(&self.pool, self.isa, Arithmetic::best(), seconds)?)
     }
 
     fn adopt_thread(&self) {

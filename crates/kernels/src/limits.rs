@@ -16,7 +16,8 @@ use crate::arithmetic::Arithmetic;
 pub use crate::device::DeviceLimits as Limits;
 use crate::disturbed::{Mark, Stretch};
 use crate::isa::Isa;
-use crate::threads::{Pool, default_threads};
+use crate::mem::OutOfMemory;
+use crate::threads::{Pool, ThreadError, default_threads};
 use loops::{Class, Loop};
 use reading::Readable;
 pub use series::{Certainty, Doubt, FEW, STEADY};
@@ -29,7 +30,7 @@ use std::time::{Duration, Instant};
 const FIRST_ROUNDS: usize = 1 << 10;
 
 /// Measures for about `seconds`, half of it reading; up to four times as long where others use the machine.
-pub fn measure(pool: &Pool, isa: Isa, arithmetic: Arithmetic, seconds: f64) -> Limits {
+pub fn measure(pool: &Pool, isa: Isa, arithmetic: Arithmetic, seconds: f64) -> Result<Limits, OutOfMemory> {
     let loops = Loop::available();
     let usable = |class: Class| loops.iter().enumerate().filter(move |(_, l)| l.class == class);
     let share = Duration::from_secs_f64(seconds / 2.0 / loops.len() as f64);
@@ -43,10 +44,10 @@ pub fn measure(pool: &Pool, isa: Isa, arithmetic: Arithmetic, seconds: f64) -> L
     let [int8, float] = [Class::Int8, Class::Float].map(|class| used(class).expect("scalar is always there"));
     let bf16 = used(Class::Bf16).unwrap_or(float);
     let (fastest_int8, fastest_bf16) = (fastest(&[Class::Int8]), fastest(&[Class::Float, Class::Bf16]));
-    let readable = Readable::of(pool);
+    let readable = Readable::of(pool)?;
     let memory = readable.of_memory(pool, Duration::from_secs_f64(seconds * 0.375));
     let cache = readable.of_last_cache(pool, Duration::from_secs_f64(seconds * 0.125));
-    Limits {
+    Ok(Limits {
         read_bandwidth: memory.rate,
         // A cache that seems slower than memory is one of a core that somebody else had.
         cache_bandwidth: cache.map_or(memory.rate, |cache| cache.rate.max(memory.rate)),
@@ -62,7 +63,18 @@ pub fn measure(pool: &Pool, isa: Isa, arithmetic: Arithmetic, seconds: f64) -> L
         fastest_bf16_kind: loops[fastest_bf16].name,
         certainty: [memory, cache.unwrap_or(memory), figures[int8], figures[bf16], figures[float]]
             .map(|figure| figure.certainty),
-    }
+    })
+}
+
+/// Why nothing was measured.
+#[derive(Debug, thiserror::Error)]
+pub enum LimitsError {
+    /// See [`ThreadError`].
+    #[error(transparent)]
+    Threads(#[from] ThreadError),
+    /// There is no memory to read.
+    #[error(transparent)]
+    Memory(#[from] OutOfMemory),
 }
 
 /// Operations per second of a loop, on all threads.
@@ -112,7 +124,7 @@ mod tests {
     fn every_limit_is_positive_and_named() {
         let pool = Pool::new(1).unwrap();
         for (isa, arithmetic) in Isa::available().into_iter().flat_map(|isa| Arithmetic::ALL.map(|a| (isa, a))) {
-            let limits = measure(&pool, isa, arithmetic, 0.02);
+            let limits = measure(&pool, isa, arithmetic, 0.02).unwrap();
             let Limits { read_bandwidth, cache_bandwidth, int8_ops, bf16_flops, f32_flops, .. } = limits;
             let rates = [read_bandwidth, cache_bandwidth, int8_ops, bf16_flops, f32_flops];
             assert!(rates.into_iter().all(|rate| rate.is_finite() && rate > 0.0), "{limits:?}");

@@ -4,13 +4,14 @@ use crate::arithmetic::Arithmetic;
 use crate::device::{Device, DeviceInfo, DeviceLimits};
 use crate::kv_cache::{KvCache, KvShape};
 use crate::limits;
+use crate::limits::LimitsError;
 use crate::mem::OutOfMemory;
 use crate::quant::{
     BlockFormat, BlockSource, ByteSource, Digits, Image, Int4Source, Int8Source, MatrixShape, Outlier, PEAK_LANES,
     PLANES, PackedMatrix, QUAD, RowSource, SMALLEST_ACTIVATION, WeightClass, max_outliers, quantize_activations,
     round_to_bf16,
 };
-use crate::threads::{Pool, ThreadError};
+use crate::threads::Pool;
 use crate::{Attention, HostBackend, Isa, Out, RotateAndStore, RoutingRule, attention, cpu, pointwise, routing};
 
 /// The backend of definitions.
@@ -49,8 +50,8 @@ impl Device for Reference {
         DeviceInfo::cpu(Isa::Scalar, 1)
     }
 
-    fn limits(&self, seconds: f64) -> Result<DeviceLimits, ThreadError> {
-        Ok(limits::measure(&Pool::new(1)?, Isa::Scalar, self.arithmetic, seconds))
+    fn limits(&self, seconds: f64) -> Result<DeviceLimits, LimitsError> {
+        Ok(limits::measure(&Pool::new(1)?, Isa::Scalar, self.arithmetic, seconds)?)
     }
 
     fn pack(&self, shape: MatrixShape, class: WeightClass, rows: &RowSource<'_>) -> Result<PackedMatrix, OutOfMemory> {

@@ -11,8 +11,8 @@
 //! al., 2024) shows up, and what a recipe of wider classes is decided by.
 
 use kernels::float32::{Float32Cache, Float32Matrix};
+use kernels::limits::LimitsError;
 use kernels::pointwise::gated;
-use kernels::threads::ThreadError;
 use kernels::{
     Attention, BlockFormat, BlockSource, Device, DeviceInfo, DeviceLimits, Float32, HostBackend, Int4Source,
     Int8Source, Isa, KvShape, MatrixShape, Out, OutOfMemory, RotateAndStore, RoutingRule, RowSource, WeightClass,
@@ -186,7 +186,7 @@ impl<B: HostBackend> Device for Watched<B> {
         self.exact.info()
     }
 
-    fn limits(&self, seconds: f64) -> Result<DeviceLimits, ThreadError> {
+    fn limits(&self, seconds: f64) -> Result<DeviceLimits, LimitsError> {
         self.exact.limits(seconds)
     }
 

@@ -121,7 +121,7 @@ impl<W: Write> TraceWriter<W> {
 
     /// A step, in its order; `number` counts them since the start.
     pub fn step(&mut self, number: u64, record: &StepRecord) -> io::Result<()> {
-        let (from, to) = (record.scheduled_at, record.completed_at);
+        let (from, to) = (record.began_at, record.completed_at);
         let rows: usize = record.prefill.iter().map(|row| row.len).sum();
         let name = match (record.decode.len(), rows) {
             (decode, 0) => format!("decode {decode}"),
@@ -173,8 +173,6 @@ impl<W: Write> TraceWriter<W> {
                 (true, false) => For::Prompt,
                 (true, true) => For::Recompute,
             };
-            // One that was planned while the one before ran begins when that ends, on this lane.
-            let from = slices.last().map_or(from, |last| from.max(last.to));
             let (rows, start, cached, tokens) = (row.len, row.start, row.cached_tokens, row.samples);
             slices.push(Slice { step, from, to, work, rows, start, cached, tokens });
         }

@@ -32,9 +32,11 @@ pub(super) fn digest(checkpoint: &Checkpoint, not_after: Option<(i64, i64)>) -> 
         }
         // Behind the reading: what was written meanwhile counts too.
         match (not_after, file.times()) {
-            (Some(not_after), Some([_, changed])) if changed > not_after => {
-                Err(LoadError::field(file.name(), "time of change", "it was written to after the weights were loaded"))
-            }
+            (Some(not_after), Some([_, changed])) if changed > not_after => Err(LoadError::field(
+                file.name(),
+                "time of change",
+                "it was written to since the loading of the weights began",
+            )),
             _ => Ok(()),
         }
     };
@@ -163,6 +165,6 @@ mod tests {
         let model = Model::of("since", &[&TENSORS]);
         assert!(model.digest(Some((i64::MAX, 0))).is_ok());
         let error = model.digest(Some((0, 0))).unwrap_err().to_string();
-        assert!(error.contains("model.safetensors") && error.contains("after the weights were loaded"), "{error}");
+        assert!(error.contains("model.safetensors") && error.contains("written to since"), "{error}");
     }
 }

@@ -6,7 +6,7 @@ use std::io::{self, IsTerminal, Read};
 use std::time::Duration;
 
 use console::Term;
-use load::{Api, Feed, Target};
+use load::{Feed, Target};
 use nix::sys::termios::{self, LocalFlags, SetArg, Termios};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
@@ -27,10 +27,7 @@ const PLAIN: (usize, usize) = (100, 40);
 
 /// Runs the command.
 pub(crate) fn top(flags: &TopFlags) -> Result<(), Failure> {
-    let mut target = Target::new(&flags.url, None, Api::Completions, flags.insecure).map_err(Failure::usage)?;
-    if let Some(key) = &flags.api_key {
-        target.set_key(key).map_err(Failure::usage)?;
-    }
+    let target = flags.server.target()?;
     let is_terminal = io::stdout().is_terminal() && io::stdin().is_terminal();
     if !flags.once && !is_terminal {
         return Err(Failure::usage("standard output is not a terminal: --once prints one screen as text"));
@@ -57,11 +54,11 @@ async fn info(target: &Target, flags: &TopFlags) -> Result<serde_json::Value, Fa
     let (status, info) = load::ask(target, "/live/info").await.map_err(Failure::usage)?;
     match (status, info["now_ms"].is_number()) {
         (200, true) => Ok(info),
-        (401, _) => Err(Failure::usage(format!("{} asks for a key: set --api-key", flags.url))),
-        (503, _) => Err(Failure::usage(format!("{} is shutting down", flags.url))),
+        (401, _) => Err(Failure::usage(format!("{} asks for a key: set --api-key", flags.server.url))),
+        (503, _) => Err(Failure::usage(format!("{} is shutting down", flags.server.url))),
         _ => Err(Failure::usage(format!(
             "{} is not a twostroke server with a live view (/live/info answered {status}; is it started with --no-ui?)",
-            flags.url
+            flags.server.url
         ))),
     }
 }

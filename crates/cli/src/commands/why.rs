@@ -7,7 +7,7 @@
 
 use std::fmt::Write;
 
-use load::{Api, Target};
+use load::Target;
 use serde_json::{Value, json};
 
 use crate::console::put_line;
@@ -17,10 +17,7 @@ use crate::flags::WhyFlags;
 
 /// Runs the command.
 pub(crate) fn why(flags: &WhyFlags) -> Result<(), Failure> {
-    let mut target = Target::new(&flags.url, None, Api::Completions, flags.insecure).map_err(Failure::usage)?;
-    if let Some(key) = &flags.api_key {
-        target.set_key(key).map_err(Failure::usage)?;
-    }
+    let target = flags.server.target()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         match &flags.id {
@@ -48,9 +45,9 @@ async fn ask(target: &Target, flags: &WhyFlags, route: &str) -> Result<Value, Fa
     let said = answer["error"]["message"].as_str().unwrap_or("it is no twostroke server, or an older one");
     match status {
         200 if answer["object"].is_string() => Ok(answer),
-        401 => Err(Failure::usage(format!("{} asks for a key: set --api-key", flags.url))),
-        400 | 404 => Err(Failure::usage(format!("{}: {said}", flags.url))),
-        _ => Err(Failure::failed(format!("{} answered {status}: {said}", flags.url))),
+        401 => Err(Failure::usage(format!("{} asks for a key: set --api-key", flags.server.url))),
+        400 | 404 => Err(Failure::usage(format!("{}: {said}", flags.server.url))),
+        _ => Err(Failure::failed(format!("{} answered {status}: {said}", flags.server.url))),
     }
 }
 

@@ -1,8 +1,10 @@
 //! Flags that several verbs have: which model, and how it is held in memory.
 
 use clap::{Args, ValueEnum};
+use load::{Api, Target};
 
 use super::values::positive;
+use crate::failure::Failure;
 
 /// Which model, and how it is held in memory.
 #[derive(Args, Clone, Debug)]
@@ -98,5 +100,30 @@ impl SumOrder {
             SumOrder::Pairs => Some(kernels::Arithmetic::Pairs),
             SumOrder::Tiles => Some(kernels::Arithmetic::Tiles),
         }
+    }
+}
+
+/// A server that is asked, and how to be let in.
+#[derive(Args, Debug)]
+pub(crate) struct ServerFlags {
+    /// The server.
+    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8000")]
+    pub(crate) url: String,
+    /// Key sent as a bearer token. A key is told of its own requests alone.
+    #[arg(long, value_name = "KEY", env = "OPENAI_API_KEY", hide_env_values = true)]
+    pub(crate) api_key: Option<String>,
+    /// Trust any certificate of an https server.
+    #[arg(long)]
+    pub(crate) insecure: bool,
+}
+
+impl ServerFlags {
+    /// Where to ask.
+    pub(crate) fn target(&self) -> Result<Target, Failure> {
+        let mut target = Target::new(&self.url, None, Api::Completions, self.insecure).map_err(Failure::usage)?;
+        if let Some(key) = &self.api_key {
+            target.set_key(key).map_err(Failure::usage)?;
+        }
+        Ok(target)
     }
 }

@@ -2,6 +2,7 @@
 
 use clap::Args;
 
+use super::shared::ServerFlags;
 use super::values::listed;
 
 /// Flags of `why`.
@@ -11,15 +12,8 @@ pub(crate) struct WhyFlags {
     /// listed.
     #[arg(value_name = "ID")]
     pub(crate) id: Option<String>,
-    /// The server.
-    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8000")]
-    pub(crate) url: String,
-    /// Key sent as a bearer token. A key is told of its own requests alone.
-    #[arg(long, value_name = "KEY", env = "OPENAI_API_KEY", hide_env_values = true)]
-    pub(crate) api_key: Option<String>,
-    /// Trust any certificate of an https server.
-    #[arg(long)]
-    pub(crate) insecure: bool,
+    #[command(flatten)]
+    pub(crate) server: ServerFlags,
     /// Without an ID: only requests that were open at that moment or came later (15m ago, 2026-11-22T03:12:00Z,
     /// seconds or milliseconds since 1970).
     #[arg(long, value_name = "MOMENT", conflicts_with = "id")]

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use kernels::threads::{LostTime, ThreadError};
+use kernels::limits::LimitsError;
+use kernels::threads::LostTime;
 use kernels::{DeviceInfo, DeviceLimits, Isa};
 use model::{Batch, Forward, Logits, ModelConfig, Ticket};
 
@@ -254,7 +255,7 @@ impl Forward for Fake {
         DeviceInfo::cpu(Isa::Scalar, 1)
     }
 
-    fn limits(&self, _: f64) -> Result<DeviceLimits, ThreadError> {
+    fn limits(&self, _: f64) -> Result<DeviceLimits, LimitsError> {
         unreachable!("nobody asks how fast a hash is")
     }
 }

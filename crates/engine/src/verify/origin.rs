@@ -39,12 +39,12 @@ struct Loaded {
     as_stored: bool,
     /// Where the digest is kept for the next start.
     directory: Option<PathBuf>,
-    /// When they had been read, in seconds and nanoseconds since 1970.
+    /// When the reading began, in seconds and nanoseconds since 1970.
     at: (i64, i64),
 }
 
 impl Origin {
-    /// Of a checkpoint that has just been loaded.
+    /// Of a checkpoint that is about to be loaded.
     pub(crate) fn of(checkpoint: &Checkpoint, as_stored: bool, directory: Option<PathBuf>) -> Origin {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let at = (now.as_secs() as i64, i64::from(now.subsec_nanos()));

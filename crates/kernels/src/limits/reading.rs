@@ -4,7 +4,7 @@ use super::rate;
 use super::series::{Figure, Series, Threads};
 #[cfg(target_arch = "x86_64")]
 use crate::isa::{Avx2, Avx512};
-use crate::mem::Buffer;
+use crate::mem::{Buffer, OutOfMemory};
 use crate::threads::{Pool, share};
 use std::collections::BTreeSet;
 use std::hint::black_box;
@@ -18,7 +18,7 @@ const WAYS: [(usize, bool); 3] = [(2, false), (4, false), (4, true)];
 /// Taken where the size of the caches is not known.
 const UNKNOWN_CACHE: usize = 64 << 20;
 /// No measurement takes less memory.
-const SMALLEST: usize = 64 << 10;
+const SMALLEST: usize = 1 << 20;
 /// Size of the first pass over memory, and of the longest over a cache.
 const FIRST_LINES: usize = 1 << 14;
 const MOST_ROUNDS: usize = 1 << 20;
@@ -32,7 +32,7 @@ pub(super) struct Readable {
 
 impl Readable {
     /// Far more than the caches of the pool's cores hold; what there is, where there is less.
-    pub(super) fn of(pool: &Pool) -> Readable {
+    pub(super) fn of(pool: &Pool) -> Result<Readable, OutOfMemory> {
         let cache_bytes = last_level_cache(pool.cpus());
         let caches = if cache_bytes > 0 { cache_bytes } else { UNKNOWN_CACHE };
         let most = usize::try_from(available_memory() / 4).unwrap_or(usize::MAX);
@@ -40,7 +40,8 @@ impl Readable {
         let mut lines = loop {
             match Buffer::<u64>::zeroed(bytes / 8) {
                 Ok(buffer) => break buffer,
-                Err(error) => assert!(bytes > SMALLEST, "a process that small measures nothing: {error}"),
+                Err(error) if bytes == SMALLEST => return Err(error),
+                Err(_) => {}
             }
             bytes = (bytes / 2).max(SMALLEST);
         };
@@ -54,7 +55,7 @@ impl Readable {
             }
         });
         drop(parts);
-        Readable { lines, cache_bytes }
+        Ok(Readable { lines, cache_bytes })
     }
 
     /// What memory delivers.

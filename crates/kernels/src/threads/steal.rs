@@ -2,6 +2,7 @@
 //! it waits in a queue then, so no thread's counter shows it; `/proc/stat` does, in hundredths of a second.
 
 use super::sync::now;
+use crate::disturbed::read_at_start;
 use std::fs::File;
 use std::time::Duration;
 
@@ -65,16 +66,6 @@ fn stolen_ticks(stat: &[u8], cpus: &[usize]) -> Option<u64> {
     };
     let found: Vec<u64> = text.lines().filter_map(of).collect();
     (!found.is_empty()).then(|| found.iter().sum())
-}
-
-#[cfg(unix)]
-fn read_at_start(file: &File, into: &mut [u8]) -> Option<usize> {
-    std::os::unix::fs::FileExt::read_at(file, into, 0).ok()
-}
-
-#[cfg(not(unix))]
-fn read_at_start(_: &File, _: &mut [u8]) -> Option<usize> {
-    None
 }
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
 //! A [`HostBackend`] that computes in float32 and sums up what each matrix sees.
 
 use kernels::float32::{Float32Cache, Float32Matrix};
+use kernels::limits::LimitsError;
 use kernels::pointwise::gated;
 use kernels::quant::Gram;
-use kernels::threads::ThreadError;
 use kernels::{
     Attention, BlockFormat, BlockSource, Device, DeviceInfo, DeviceLimits, Float32, HostBackend, Int4Source,
     Int8Source, KvShape, MatrixShape, Out, OutOfMemory, RotateAndStore, RoutingRule, RowSource, WeightClass,
@@ -98,7 +98,7 @@ impl Device for Observed {
         self.exact.info()
     }
 
-    fn limits(&self, seconds: f64) -> Result<DeviceLimits, ThreadError> {
+    fn limits(&self, seconds: f64) -> Result<DeviceLimits, LimitsError> {
         self.exact.limits(seconds)
     }
 

@@ -3,87 +3,46 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use kernels::threads::ThreadError;
-use kernels::{DeviceInfo, DeviceLimits};
-use model::{Batch, Forward, Logits, ModelConfig, Ticket};
+use model::{Batch, Forward};
 use serde_json::{Value, json};
 
 use crate::client::Connection;
 use crate::host::{Host, local_server, small_engine};
+use crate::sick::{Illness, Sick};
 
 /// A pass with this token panics.
 const POISON: u32 = 7;
 /// The logits behind this token are no numbers.
 const NAN: u32 = 8;
 
-/// The real model, with faults.
-struct Sick {
-    inner: Box<dyn Forward>,
+/// Rows that cannot be computed.
+struct Faults {
     wanted: Vec<u32>,
     /// The next pass panics, and the one after it does not.
     hiccup: Arc<AtomicBool>,
 }
 
-impl Forward for Sick {
-    fn launch(&mut self, batch: &Batch) -> Ticket {
+impl Illness for Faults {
+    fn before(&mut self, batch: &Batch) {
         assert!(!self.hiccup.swap(false, Ordering::Relaxed), "a hiccup");
         assert!(!batch.token_ids.contains(&POISON), "poison");
         self.wanted = batch.logit_rows.iter().map(|&row| batch.token_ids[row as usize]).collect();
-        self.inner.launch(batch)
     }
 
-    fn read_logits(&mut self, logits: &Logits, row: usize, out: &mut [f32]) {
-        self.inner.read_logits(logits, row, out);
+    fn logits(&mut self, row: usize, logits: &mut [f32]) {
         if self.wanted[row] == NAN {
-            out[0] = f32::NAN;
+            logits[0] = f32::NAN;
         }
-    }
-
-    fn config(&self) -> &ModelConfig {
-        self.inner.config()
-    }
-    fn wait(&mut self, ticket: Ticket) -> Logits {
-        self.inner.wait(ticket)
-    }
-    fn adopt_thread(&self) {
-        self.inner.adopt_thread();
-    }
-    fn copy_blocks(&mut self, copies: &[(u32, u32)]) {
-        self.inner.copy_blocks(copies);
-    }
-    fn read_block(&self, block: u32, out: &mut [u8]) {
-        self.inner.read_block(block, out);
-    }
-    fn write_block(&mut self, block: u32, bytes: &[u8]) {
-        self.inner.write_block(block, bytes);
-    }
-    fn block_bytes(&self) -> usize {
-        self.inner.block_bytes()
-    }
-    fn weight_bytes(&self) -> usize {
-        self.inner.weight_bytes()
-    }
-    fn expert_bytes(&self) -> usize {
-        self.inner.expert_bytes()
-    }
-    fn kv_bytes_per_token(&self) -> usize {
-        self.inner.kv_bytes_per_token()
-    }
-    fn describe(&self) -> String {
-        self.inner.describe()
-    }
-    fn device(&self) -> DeviceInfo {
-        self.inner.device()
-    }
-    fn limits(&self, seconds: f64) -> Result<DeviceLimits, ThreadError> {
-        self.inner.limits(seconds)
     }
 }
 
 fn sick() -> (Host, Arc<AtomicBool>) {
     let hiccup = Arc::new(AtomicBool::new(false));
     let own = hiccup.clone();
-    let around = move |inner| Box::new(Sick { inner, wanted: Vec::new(), hiccup: own }) as Box<dyn Forward>;
+    let around = move |inner| {
+        let illness = Faults { wanted: Vec::new(), hiccup: own };
+        Box::new(Sick { inner, illness }) as Box<dyn Forward>
+    };
     (Host::around(small_engine(), local_server(), around), hiccup)
 }
 

@@ -16,6 +16,7 @@ mod receipts;
 mod refusals;
 mod requests;
 mod script;
+mod sick;
 mod site;
 mod surfaces;
 mod targets;

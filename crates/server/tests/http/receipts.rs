@@ -4,12 +4,12 @@ use std::path::Path;
 
 use checkpoint::{Checkpoint, Source};
 use engine::receipt::Receipt;
-use engine::{DeviceInfo, DeviceLimits, EngineOptions, Isa, SpotChecked, Verifier};
-use kernels::threads::ThreadError;
-use model::{Batch, Forward, Logits, ModelConfig, Ticket};
+use engine::{EngineOptions, Isa, SpotChecked, Verifier};
+use model::{Batch, Forward};
 use serde_json::{Value, json};
 
 use crate::host::{Host, local_server, small_engine, wait};
+use crate::sick::{Illness, Sick};
 
 /// The receipts of a whole answer or of a stream's events, by the index of their choice.
 fn receipts(answers: &[Value]) -> Vec<Receipt> {
@@ -175,7 +175,7 @@ fn spot_checks_find_a_sound_machine_sound_and_leave_the_cache_alone() {
 
 #[test]
 fn spot_checks_find_a_bit_that_decode_alone_gets_wrong() {
-    let around = |inner| Box::new(Sick { inner, num_rows: 0 }) as Box<dyn Forward>;
+    let around = |inner| Box::new(Sick { inner, illness: OneBit::default() }) as Box<dyn Forward>;
     let host = Host::around(EngineOptions { spot_check: 1.0, ..small_engine() }, local_server(), around);
     let ask = |max_tokens: usize| {
         host.ask("/v1/completions", &json!({"prompt": "The fox", "max_tokens": max_tokens, "ignore_eos": true}));
@@ -188,62 +188,20 @@ fn spot_checks_find_a_bit_that_decode_alone_gets_wrong() {
     host.quiet();
 }
 
-/// The real model; where a pass has one row, one bit of one logit is wrong.
-struct Sick {
-    inner: Box<dyn Forward>,
+/// Where a pass has one row, one bit of one logit is wrong.
+#[derive(Default)]
+struct OneBit {
     num_rows: usize,
 }
 
-impl Forward for Sick {
-    fn launch(&mut self, batch: &Batch) -> Ticket {
+impl Illness for OneBit {
+    fn before(&mut self, batch: &Batch) {
         self.num_rows = batch.num_rows();
-        self.inner.launch(batch)
     }
 
-    fn read_logits(&mut self, logits: &Logits, row: usize, out: &mut [f32]) {
-        self.inner.read_logits(logits, row, out);
+    fn logits(&mut self, _: usize, logits: &mut [f32]) {
         if self.num_rows == 1 {
-            out[123] = f32::from_bits(out[123].to_bits() ^ 1);
+            logits[123] = f32::from_bits(logits[123].to_bits() ^ 1);
         }
-    }
-
-    fn config(&self) -> &ModelConfig {
-        self.inner.config()
-    }
-    fn wait(&mut self, ticket: Ticket) -> Logits {
-        self.inner.wait(ticket)
-    }
-    fn adopt_thread(&self) {
-        self.inner.adopt_thread();
-    }
-    fn copy_blocks(&mut self, copies: &[(u32, u32)]) {
-        self.inner.copy_blocks(copies);
-    }
-    fn read_block(&self, block: u32, out: &mut [u8]) {
-        self.inner.read_block(block, out);
-    }
-    fn write_block(&mut self, block: u32, bytes: &[u8]) {
-        self.inner.write_block(block, bytes);
-    }
-    fn block_bytes(&self) -> usize {
-        self.inner.block_bytes()
-    }
-    fn weight_bytes(&self) -> usize {
-        self.inner.weight_bytes()
-    }
-    fn expert_bytes(&self) -> usize {
-        self.inner.expert_bytes()
-    }
-    fn kv_bytes_per_token(&self) -> usize {
-        self.inner.kv_bytes_per_token()
-    }
-    fn describe(&self) -> String {
-        self.inner.describe()
-    }
-    fn device(&self) -> DeviceInfo {
-        self.inner.device()
-    }
-    fn limits(&self, seconds: f64) -> Result<DeviceLimits, ThreadError> {
-        self.inner.limits(seconds)
     }
 }

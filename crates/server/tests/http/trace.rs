@@ -3,6 +3,7 @@
 #[path = "../../../replay/tests/perfetto/mod.rs"]
 mod perfetto;
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use engine::{Calibration, DefaultTarget, EngineOptions};
@@ -20,8 +21,9 @@ fn send(host: &Host, method: &str, key: &str, path: &str, body: &str) -> crate::
     connection.answer()
 }
 
-#[test]
-fn the_last_seconds_open_as_a_trace_and_strangers_are_numbers() {
+/// A stream, and a prompt of its own key and of another beside it: the server, the stream's id, and what a trace shows
+/// to its key.
+fn disturbed() -> (Host, String, perfetto::Shown) {
     let mut options = local_server();
     options.api_keys = vec!["sk-a".into(), "sk-b".into()];
     // Steps of the built-in model are short: with so near a target every gap is late.
@@ -39,27 +41,40 @@ fn the_last_seconds_open_as_a_trace_and_strangers_are_numbers() {
         }
         streamed.join().expect("an answer").json()
     });
-    let id = streamed["id"].as_str().expect("an id");
+    let id = streamed["id"].as_str().expect("an id").to_owned();
     let answer = send(&host, "GET", "sk-a", "/live/trace?seconds=3600", "");
     assert_eq!(answer.status, 200);
     assert!(answer.header("content-disposition").is_some_and(|name| name.contains("twostroke-trace.json")));
     let shown = perfetto::check(&answer.json());
+    (host, id, shown)
+}
+
+#[test]
+fn the_last_seconds_open_as_a_trace_and_strangers_are_numbers() {
+    let (host, id, shown) = disturbed();
     assert_eq!((shown.lanes.len(), shown.tokens), (3, 402), "{shown:?}");
     let (own, strangers): (Vec<&String>, Vec<&String>) = shown.lanes.iter().partition(|lane| lane.starts_with("cmpl-"));
     assert_eq!((own.len(), strangers.len()), (2, 1), "{:?}", shown.lanes);
     assert!(strangers[0].starts_with("somebody's "));
-    assert!(!shown.arrows.is_empty() && shown.arrows.iter().all(|(_, to, _)| to.starts_with("cmpl-")), "{shown:?}");
-    assert!(shown.arrows.iter().any(|(_, to, _)| to == id), "the stream was delayed: {shown:?}");
-    // The others delayed it; of many late tokens the longest have arrows.
-    let mut causes: Vec<&str> =
-        shown.arrows.iter().filter(|(_, to, _)| to == id).map(|(from, ..)| from.as_str()).collect();
-    causes.sort_unstable();
-    causes.dedup();
-    assert!((1..=2).contains(&causes.len()), "{causes:?}");
+    assert!(shown.arrows.iter().all(|(_, to, _)| to.starts_with("cmpl-")), "{shown:?}");
     for (query, param) in [("seconds=0", "seconds"), ("seconds=1e9", "seconds"), ("minutes=1", "minutes")] {
         let answer = send(&host, "GET", "sk-a", &format!("/live/trace?{query}"), "");
         assert_eq!((answer.status, &answer.json()["error"]["param"]), (400, &json!(param)), "{query}");
     }
+    // Both of the others delayed the stream. An account names its longest gaps, and on a busy machine those may be of
+    // other causes: then once more.
+    let causes = |id: &str, shown: &perfetto::Shown| -> BTreeSet<String> {
+        shown.arrows.iter().filter(|(_, to, _)| to == id).map(|(from, ..)| from.clone()).collect()
+    };
+    let mut found = causes(&id, &shown);
+    for _ in 0..20 {
+        if found.len() == 2 {
+            return;
+        }
+        let (_, id, shown) = disturbed();
+        found = causes(&id, &shown);
+    }
+    panic!("two others delayed it, and the trace has {found:?}");
 }
 
 #[test]

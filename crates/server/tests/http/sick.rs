@@ -1,0 +1,71 @@
+//! The real model with something wrong in it.
+
+use kernels::limits::LimitsError;
+use kernels::{DeviceInfo, DeviceLimits};
+use model::{Batch, Forward, Logits, ModelConfig, Ticket};
+
+/// What is wrong.
+pub(crate) trait Illness: Send {
+    /// Before a pass.
+    fn before(&mut self, batch: &Batch);
+    /// To a row of its logits.
+    fn logits(&mut self, row: usize, logits: &mut [f32]);
+}
+
+/// The real model, and that.
+pub(crate) struct Sick<I> {
+    pub(crate) inner: Box<dyn Forward>,
+    pub(crate) illness: I,
+}
+
+impl<I: Illness> Forward for Sick<I> {
+    fn launch(&mut self, batch: &Batch) -> Ticket {
+        self.illness.before(batch);
+        self.inner.launch(batch)
+    }
+
+    fn read_logits(&mut self, logits: &Logits, row: usize, out: &mut [f32]) {
+        self.inner.read_logits(logits, row, out);
+        self.illness.logits(row, out);
+    }
+
+    fn config(&self) -> &ModelConfig {
+        self.inner.config()
+    }
+    fn wait(&mut self, ticket: Ticket) -> Logits {
+        self.inner.wait(ticket)
+    }
+    fn adopt_thread(&self) {
+        self.inner.adopt_thread();
+    }
+    fn copy_blocks(&mut self, copies: &[(u32, u32)]) {
+        self.inner.copy_blocks(copies);
+    }
+    fn read_block(&self, block: u32, out: &mut [u8]) {
+        self.inner.read_block(block, out);
+    }
+    fn write_block(&mut self, block: u32, bytes: &[u8]) {
+        self.inner.write_block(block, bytes);
+    }
+    fn block_bytes(&self) -> usize {
+        self.inner.block_bytes()
+    }
+    fn weight_bytes(&self) -> usize {
+        self.inner.weight_bytes()
+    }
+    fn expert_bytes(&self) -> usize {
+        self.inner.expert_bytes()
+    }
+    fn kv_bytes_per_token(&self) -> usize {
+        self.inner.kv_bytes_per_token()
+    }
+    fn describe(&self) -> String {
+        self.inner.describe()
+    }
+    fn device(&self) -> DeviceInfo {
+        self.inner.device()
+    }
+    fn limits(&self, seconds: f64) -> Result<DeviceLimits, LimitsError> {
+        self.inner.limits(seconds)
+    }
+}
