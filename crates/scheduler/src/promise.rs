@@ -165,12 +165,42 @@ pub struct KeptPromises {
     pub rolling: Option<f64>,
 }
 
+/// The newest `N` of a series.
+#[derive(Clone, Debug)]
+struct Newest<T, const N: usize> {
+    values: Vec<T>,
+    /// Where the next one goes.
+    next: usize,
+}
+
+impl<T: Copy, const N: usize> Newest<T, N> {
+    /// Begins with some values that were never heard: the first ones take their places.
+    fn with(prior: &[T]) -> Newest<T, N> {
+        let mut values = Vec::with_capacity(N);
+        values.extend(prior);
+        Newest { values, next: 0 }
+    }
+
+    fn add(&mut self, value: T) {
+        match self.values.get_mut(self.next) {
+            Some(oldest) => *oldest = value,
+            None => self.values.push(value),
+        }
+        self.next = (self.next + 1) % N;
+    }
+}
+
+impl<T: Copy, const N: usize> Default for Newest<T, N> {
+    fn default() -> Newest<T, N> {
+        Newest { values: Vec::new(), next: 0 }
+    }
+}
+
 /// The ratios of one kind beside one crowd.
 #[derive(Clone, Debug)]
 struct Window {
     /// The newest; before they are many enough, with those of [`PRIOR`] that are not displaced yet.
-    ratios: Vec<f64>,
-    next: usize,
+    ratios: Newest<f64, WINDOW>,
     trim: f64,
     /// Of the ratios: the median, and the quantile of [`PROMISED_SHARE`].
     median: f64,
@@ -179,9 +209,7 @@ struct Window {
 
 impl Window {
     fn new() -> Window {
-        let mut ratios = Vec::with_capacity(WINDOW);
-        ratios.extend(PRIOR);
-        let mut window = Window { ratios, next: 0, trim: 1.0, median: 1.0, high: 1.0 };
+        let mut window = Window { ratios: Newest::with(&PRIOR), trim: 1.0, median: 1.0, high: 1.0 };
         window.sum_up();
         window
     }
@@ -197,19 +225,14 @@ impl Window {
     }
 
     fn add(&mut self, ratio: f64) {
-        if self.next >= self.ratios.len() {
-            self.ratios.push(ratio);
-        } else {
-            self.ratios[self.next] = ratio;
-        }
-        self.next = (self.next + 1) % WINDOW;
+        self.ratios.add(ratio);
         self.sum_up();
     }
 
     fn sum_up(&mut self) {
         let mut sorted = [0.0; WINDOW];
-        let sorted = &mut sorted[..self.ratios.len()];
-        sorted.copy_from_slice(&self.ratios);
+        let sorted = &mut sorted[..self.ratios.values.len()];
+        sorted.copy_from_slice(&self.ratios.values);
         sorted.sort_unstable_by(f64::total_cmp);
         // Of n and the next one, in any order: the rank at which 95 % are at or below.
         let rank = ((sorted.len() + 1) * 95).div_ceil(100).min(sorted.len());
@@ -222,25 +245,19 @@ impl Window {
 #[derive(Clone, Debug, Default)]
 struct AnswerLengths {
     /// Tokens, and whether it ended there by itself.
-    answers: Vec<(usize, bool)>,
-    next: usize,
+    answers: Newest<(usize, bool), LENGTHS>,
 }
 
 impl AnswerLengths {
     fn add(&mut self, tokens: usize, ended: bool) {
-        if self.answers.len() < LENGTHS {
-            self.answers.push((tokens, ended));
-        } else {
-            self.answers[self.next] = (tokens, ended);
-            self.next = (self.next + 1) % LENGTHS;
-        }
+        self.answers.add((tokens, ended));
     }
 
     /// A length that 95 of 100 answers do not exceed, within their limits.
     fn long(&self, limits: AnswerLimits) -> usize {
         let mut sorted = [(0, false); LENGTHS];
-        let sorted = &mut sorted[..self.answers.len()];
-        sorted.copy_from_slice(&self.answers);
+        let sorted = &mut sorted[..self.answers.values.len()];
+        sorted.copy_from_slice(&self.answers.values);
         // One that ended and one that was cut off at the same length: the second was longer.
         sorted.sort_unstable_by_key(|&(tokens, ended)| (tokens, !ended));
         let mut go_on = 1.0;
@@ -286,19 +303,13 @@ struct Open {
 struct Tally {
     kept: u64,
     broken: u64,
-    newest: Vec<bool>,
-    next: usize,
+    newest: Newest<bool, ROLLING>,
 }
 
 impl Tally {
     fn note(&mut self, is_kept: bool) {
         *(if is_kept { &mut self.kept } else { &mut self.broken }) += 1;
-        if self.newest.len() < ROLLING {
-            self.newest.push(is_kept);
-        } else {
-            self.newest[self.next] = is_kept;
-            self.next = (self.next + 1) % ROLLING;
-        }
+        self.newest.add(is_kept);
     }
 }
 
@@ -467,7 +478,7 @@ impl PromiseBook {
     pub fn kept(&self, kind: PromiseKind) -> KeptPromises {
         let Tally { kept, broken, newest, .. } = &self.tallies[kind as usize];
         let share = |newest: &Vec<bool>| newest.iter().filter(|&&kept| kept).count() as f64 / newest.len() as f64;
-        let rolling = Some(newest).filter(|newest| !newest.is_empty()).map(share);
+        let rolling = Some(&newest.values).filter(|newest| !newest.is_empty()).map(share);
         KeptPromises { kept: *kept, broken: *broken, rolling }
     }
 
@@ -612,7 +623,7 @@ mod tests {
         assert_eq!((lengths.long(limits(500)), lengths.long(limits(50)), lengths.long(limits(2))), (95, 50, 2));
         (0..LENGTHS).for_each(|_| lengths.add(16, false));
         assert_eq!((lengths.long(limits(500)), lengths.long(limits(16))), (500, 16), "all were cut off");
-        assert_eq!(lengths.answers.len(), LENGTHS);
+        assert_eq!(lengths.answers.values.len(), LENGTHS);
         (0..LENGTHS / 2).for_each(|index| lengths.add(100 + index % 2, true));
         assert_eq!(lengths.long(limits(500)), 101, "who was cut off at 16 would have gone on like the others");
     }
