@@ -161,8 +161,18 @@ pub(crate) fn crosscheck(rounds: u32) -> Result<(), String> {
     crosscheck::compare(&binary(), rounds)
 }
 
-/// Licences, sources and bans always; known vulnerabilities when their database can be fetched.
+/// Licences, sources and bans always; known vulnerabilities when their database can be fetched. And the locks of the
+/// workspaces that no other stage builds.
 fn deny() -> Result<Counts, String> {
+    for apart in ["guards", "fuzz"] {
+        let manifest = format!("{apart}/Cargo.toml");
+        let mut metadata = cargo(&["metadata", "--locked", "--format-version", "1", "--manifest-path", &manifest]);
+        let output =
+            metadata.stdout(Stdio::piped()).stderr(Stdio::piped()).output().map_err(|error| error.to_string())?;
+        if !output.status.success() {
+            return Err(format!("{apart}/Cargo.lock:\n{}", String::from_utf8_lossy(&output.stderr)));
+        }
+    }
     let deny = setup::cargo_deny()?;
     show(&mut command(&deny, &["--log-level", "error", "check", "bans", "licenses", "sources"]))?;
     let mut advisories = Command::new("timeout");
