@@ -5,7 +5,7 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Mutex;
 
-use kernels::limits::{Doubt, Limits, LimitsError};
+use kernels::limits::{Doubt, Limits, MeasureError};
 use kernels::room::Limit;
 use kernels::threads::{Pool, ThreadError};
 use kernels::{Arithmetic, Isa};
@@ -56,14 +56,14 @@ pub(crate) fn forget_limits(flags: &ModelFlags) {
 
 /// A fresh measurement: a virtual machine's limits change while it runs.
 fn measure_now(threads: usize, isa: Isa, arithmetic: Arithmetic) -> Result<Limits, Failure> {
-    let pool = Pool::new(threads).map_err(LimitsError::from);
+    let pool = Pool::new(threads).map_err(MeasureError::from);
     measured(pool.and_then(|pool| Ok(kernels::limits::measure(&pool, isa, arithmetic, MEASURE_SECONDS)?)))
 }
 
 /// A measurement that may have found no threads, or no memory.
-pub(crate) fn measured(limits: Result<Limits, LimitsError>) -> Result<Limits, Failure> {
+pub(crate) fn measured(limits: Result<Limits, MeasureError>) -> Result<Limits, Failure> {
     limits.map_err(|error| match error {
-        LimitsError::Threads(ThreadError::Spawn(_)) | LimitsError::Memory(_) => models::without_memory(&error),
+        MeasureError::Threads(ThreadError::Spawn(_)) | MeasureError::Memory(_) => models::without_memory(&error),
         _ => Failure::usage(error),
     })
 }

@@ -7,7 +7,7 @@ use crate::gemm::{self, Proofs, Scratch};
 use crate::isa::{Amx, Isa};
 use crate::kv_cache::{KvCache, KvShape};
 use crate::limits;
-use crate::limits::LimitsError;
+use crate::limits::MeasureError;
 use crate::mem::OutOfMemory;
 use crate::quant::{
     BlockFormat, BlockSource, ByteSource, Image, Int4Source, Int8Source, MatrixShape, PackedMatrix, RowSource,
@@ -123,7 +123,7 @@ impl Device for Cpu {
         DeviceInfo::cpu(self.isa, self.threads())
     }
 
-    fn limits(&self, seconds: f64) -> Result<DeviceLimits, LimitsError> {
+    fn limits(&self, seconds: f64) -> Result<DeviceLimits, MeasureError> {
         Ok(limits::measure(&self.pool, self.isa, self.arithmetic, seconds)?)
     }
 

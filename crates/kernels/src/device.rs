@@ -2,7 +2,7 @@
 
 use crate::isa::Isa;
 use crate::kv_cache::KvShape;
-use crate::limits::LimitsError;
+use crate::limits::MeasureError;
 use crate::limits::{Certainty, Doubt};
 use crate::mem::OutOfMemory;
 use crate::quant::{
@@ -93,7 +93,7 @@ pub trait Device: Send + Sync + 'static {
     fn info(&self) -> DeviceInfo;
 
     /// What it can do at most, measured now, for about `seconds`. Nothing else should run meanwhile.
-    fn limits(&self, seconds: f64) -> Result<DeviceLimits, LimitsError>;
+    fn limits(&self, seconds: f64) -> Result<DeviceLimits, MeasureError>;
 
     /// Makes the calling thread the one that computes from now on; it may be pinned to a core.
     fn adopt_thread(&self) {}

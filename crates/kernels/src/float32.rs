@@ -16,7 +16,7 @@ use crate::isa::Isa;
 use crate::kv_cache::{KvShape, MAX_HEAD_DIM};
 use crate::lanes::{self, Kernel, LANES, Simd, dispatch};
 use crate::limits;
-use crate::limits::LimitsError;
+use crate::limits::MeasureError;
 use crate::mem::{Buffer, OutOfMemory};
 use crate::pointwise::{self, Shared};
 use crate::quant::{
@@ -102,7 +102,7 @@ impl Device for Float32 {
         DeviceInfo::cpu(self.isa, self.pool.threads())
     }
 
-    fn limits(&self, seconds: f64) -> Result<DeviceLimits, LimitsError> {
+    fn limits(&self, seconds: f64) -> Result<DeviceLimits, MeasureError> {
         Ok(limits::measure(&self.pool, self.isa, Arithmetic::best(), seconds)?)
     }
 

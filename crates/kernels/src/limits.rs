@@ -68,7 +68,7 @@ pub fn measure(pool: &Pool, isa: Isa, arithmetic: Arithmetic, seconds: f64) -> R
 
 /// Why nothing was measured.
 #[derive(Debug, thiserror::Error)]
-pub enum LimitsError {
+pub enum MeasureError {
     /// See [`ThreadError`].
     #[error(transparent)]
     Threads(#[from] ThreadError),

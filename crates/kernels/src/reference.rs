@@ -4,7 +4,7 @@ use crate::arithmetic::Arithmetic;
 use crate::device::{Device, DeviceInfo, DeviceLimits};
 use crate::kv_cache::{KvCache, KvShape};
 use crate::limits;
-use crate::limits::LimitsError;
+use crate::limits::MeasureError;
 use crate::mem::OutOfMemory;
 use crate::quant::{
     BlockFormat, BlockSource, ByteSource, Digits, Image, Int4Source, Int8Source, MatrixShape, Outlier, PEAK_LANES,
@@ -50,7 +50,7 @@ impl Device for Reference {
         DeviceInfo::cpu(Isa::Scalar, 1)
     }
 
-    fn limits(&self, seconds: f64) -> Result<DeviceLimits, LimitsError> {
+    fn limits(&self, seconds: f64) -> Result<DeviceLimits, MeasureError> {
         Ok(limits::measure(&Pool::new(1)?, Isa::Scalar, self.arithmetic, seconds)?)
     }
 

@@ -79,7 +79,11 @@ fn a_stranger_changes_no_sum() {
                 refused(|| cpu.pool().shares(1000, &|_| ()));
             }
         });
-        for round in 0..2000 {
+        // On a busy machine the stranger may hold the pool for as long as it likes: on, until some came through.
+        for round in 0.. {
+            if round >= 2000 && products.load(Relaxed) > 0 {
+                break;
+            }
             let mut out = before.clone();
             let untouched = refused(|| cpu.linear(&x, &matrix, None, Out::Add(&mut out)));
             let wrong =
@@ -92,7 +96,6 @@ fn a_stranger_changes_no_sum() {
         }
         over.store(true, Relaxed);
     });
-    assert!(products.into_inner() > 0, "no product was ever let through");
 }
 
 /// Regions begin while the workers are still being started, and some are over before those come.

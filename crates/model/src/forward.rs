@@ -14,7 +14,7 @@ use crate::tensors::Tensors;
 use crate::transformer::{Loader, Scratch, Transformer, out_of_memory};
 use checkpoint::weights::{ImageWriter, Weights};
 use checkpoint::{Checkpoint, LoadError};
-use kernels::limits::LimitsError;
+use kernels::limits::MeasureError;
 use kernels::threads::LostTime;
 use kernels::{Backend, DeviceInfo, DeviceLimits, KvDtype, KvShape, RopeTable, WeightClass};
 use std::ops::Range;
@@ -146,7 +146,7 @@ pub trait Forward: Send {
     fn device(&self) -> DeviceInfo;
 
     /// What that can do at most, measured now, for about `seconds`.
-    fn limits(&self, seconds: f64) -> Result<DeviceLimits, LimitsError>;
+    fn limits(&self, seconds: f64) -> Result<DeviceLimits, MeasureError>;
 }
 
 /// How large the KV cache is.
@@ -510,7 +510,7 @@ impl<B: Backend> Forward for Runner<B> {
         self.backend.info()
     }
 
-    fn limits(&self, seconds: f64) -> Result<DeviceLimits, LimitsError> {
+    fn limits(&self, seconds: f64) -> Result<DeviceLimits, MeasureError> {
         self.backend.limits(seconds)
     }
 }

@@ -11,7 +11,7 @@
 //! al., 2024) shows up, and what a recipe of wider classes is decided by.
 
 use kernels::float32::{Float32Cache, Float32Matrix};
-use kernels::limits::LimitsError;
+use kernels::limits::MeasureError;
 use kernels::pointwise::gated;
 use kernels::{
     Attention, BlockFormat, BlockSource, Device, DeviceInfo, DeviceLimits, Float32, HostBackend, Int4Source,
@@ -186,7 +186,7 @@ impl<B: HostBackend> Device for Watched<B> {
         self.exact.info()
     }
 
-    fn limits(&self, seconds: f64) -> Result<DeviceLimits, LimitsError> {
+    fn limits(&self, seconds: f64) -> Result<DeviceLimits, MeasureError> {
         self.exact.limits(seconds)
     }
 

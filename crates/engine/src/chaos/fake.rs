@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use kernels::limits::LimitsError;
+use kernels::limits::MeasureError;
 use kernels::threads::LostTime;
 use kernels::{DeviceInfo, DeviceLimits, Isa};
 use model::{Batch, Forward, Logits, ModelConfig, Ticket};
@@ -255,7 +255,7 @@ impl Forward for Fake {
         DeviceInfo::cpu(Isa::Scalar, 1)
     }
 
-    fn limits(&self, _: f64) -> Result<DeviceLimits, LimitsError> {
+    fn limits(&self, _: f64) -> Result<DeviceLimits, MeasureError> {
         unreachable!("nobody asks how fast a hash is")
     }
 }

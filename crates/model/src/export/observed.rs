@@ -1,7 +1,7 @@
 //! A [`HostBackend`] that computes in float32 and sums up what each matrix sees.
 
 use kernels::float32::{Float32Cache, Float32Matrix};
-use kernels::limits::LimitsError;
+use kernels::limits::MeasureError;
 use kernels::pointwise::gated;
 use kernels::quant::Gram;
 use kernels::{
@@ -98,7 +98,7 @@ impl Device for Observed {
         self.exact.info()
     }
 
-    fn limits(&self, seconds: f64) -> Result<DeviceLimits, LimitsError> {
+    fn limits(&self, seconds: f64) -> Result<DeviceLimits, MeasureError> {
         self.exact.limits(seconds)
     }
 

@@ -10,7 +10,7 @@
 //! It begins late on purpose: nothing is computed before `submit` or a question, so that a pass that looked at rows, or
 //! changed its arrays too early, would see what was there before.
 
-use kernels::limits::LimitsError;
+use kernels::limits::MeasureError;
 use kernels::{
     Activation, AttentionLayer, AttentionSpan, Backend, BlockFormat, BlockSource, Buffer, ByteSource, Device,
     DeviceInfo, DeviceLimits, Extent, HeadNorms, Image, Int4Source, Int8Source, KvCache, KvShape, MatrixShape, Out,
@@ -169,7 +169,7 @@ impl Device for Remote {
         DeviceInfo { kind: "remote", ..self.reference.info() }
     }
 
-    fn limits(&self, seconds: f64) -> Result<DeviceLimits, LimitsError> {
+    fn limits(&self, seconds: f64) -> Result<DeviceLimits, MeasureError> {
         self.reference.limits(seconds)
     }
 

@@ -1,6 +1,6 @@
 //! The real model with something wrong in it.
 
-use kernels::limits::LimitsError;
+use kernels::limits::MeasureError;
 use kernels::{DeviceInfo, DeviceLimits};
 use model::{Batch, Forward, Logits, ModelConfig, Ticket};
 
@@ -65,7 +65,7 @@ impl<I: Illness> Forward for Sick<I> {
     fn device(&self) -> DeviceInfo {
         self.inner.device()
     }
-    fn limits(&self, seconds: f64) -> Result<DeviceLimits, LimitsError> {
+    fn limits(&self, seconds: f64) -> Result<DeviceLimits, MeasureError> {
         self.inner.limits(seconds)
     }
 }
