@@ -180,8 +180,12 @@ impl Pool {
         if count <= 1 || self.workers.is_empty() {
             return (0..count).for_each(f);
         }
+        let claim = self.claim();
+        if claim.is_alone() {
+            return (0..count).for_each(f);
+        }
         let next = AtomicUsize::new(0);
-        self.claim().open(&|_| {
+        claim.open(&|_| {
             loop {
                 let task = next.fetch_add(1, Relaxed);
                 if task >= count {
@@ -202,6 +206,9 @@ impl Pool {
             return f(0..count);
         }
         let claim = self.claim(); // before anything that a region reads is touched: it may be somebody else's
+        if claim.is_alone() {
+            return f(0..count);
+        }
         self.taken.iter().for_each(|taken| taken.0.store(0, Relaxed));
         claim.open(&|thread| {
             for owner in (thread..threads).chain(0..thread) {
@@ -263,13 +270,21 @@ impl Claim<'_> {
         });
     }
 
+    /// Whether nobody would come to the region, for all are left out; lets those in whose time is over. Then there is
+    /// nothing to hand out in pieces, which costs as much as a small region itself.
+    fn is_alone(&self) -> bool {
+        let pool = self.0;
+        if !pool.bars.load(Relaxed) {
+            return false;
+        }
+        pool.let_in(Some(sync::now()));
+        (0..pool.workers.len()).all(|worker| pool.crew.is_barred(worker))
+    }
+
     /// A region that is over as soon as the caller and those who are in have left it: who comes later is shut out. `f`
-    /// returns when there is nothing left to claim.
+    /// returns when there is nothing left to claim. After [`Claim::is_alone`].
     fn open(self, f: &(dyn Fn(usize) + Sync)) {
         let pool = self.0;
-        if pool.bars.load(Relaxed) {
-            pool.let_in(Some(sync::now()));
-        }
         self.region(f, |worker, region, patience| {
             let crew = &*pool.crew;
             let (mut is_in, mut long) = (false, None);

@@ -5,14 +5,19 @@
 //! worker  |==|  no core    |==|  no core    |                                     |==|
 //! ```
 //! A region ends when all who entered it have left, and who loses its core inside keeps the others waiting. With `n`
-//! threads, one less takes `n / (n - 1)` times as long and does not wait for it; so a worker that keeps the others
-//! waiting for more than `1 / n` of the time is barred, for a while. Then it gets another trial, after longer and longer
-//! times if that ends the same way. Which threads compute cannot be seen in any bit.
+//! threads, one less takes at most `n / (n - 1)` times as long and does not wait for it; so a worker that keeps the
+//! others waiting for more than a little less than `1 / n` of the time ([`BRINGS`]) is barred, for a while. Then it gets
+//! another trial, after longer and longer times if that ends the same way. Which threads compute cannot be seen in any
+//! bit.
 //!
 //! Only waits that outlast the gaps of a quiet machine are told, so a quiet machine asks nothing of this.
 
 /// Nanoseconds in which a wait is forgotten by two thirds.
 const MEMORY: f64 = 32e6;
+/// A worker brings less than its share, in regions of microseconds half of it: one that shares its core with one other
+/// program, and so is away half of the time, costs two threads of a small model as much as it brings twice over, and a
+/// large model nothing. Between the two, barring it at this part of `1 / n` is wrong by a tenth at most.
+const BRINGS: f64 = 1.0 / 1.2;
 /// How long a worker is barred first, at least and as a multiple of the wait that it caused: where cores are shared by
 /// many, turns are long. And at most.
 const FIRST: u64 = 32_000_000;
@@ -37,7 +42,7 @@ impl Grant {
     pub(super) fn waited(&mut self, now: u64, nanos: u64, threads: usize) -> Option<u64> {
         self.forget(now);
         self.waited += nanos as f64;
-        if self.waited * threads as f64 <= MEMORY {
+        if self.waited * threads as f64 <= MEMORY * BRINGS {
             return None;
         }
         let was_right = self.next > 0 && now - self.since < 2 * self.next;
