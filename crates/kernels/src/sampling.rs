@@ -1,9 +1,16 @@
-//! What a draw from a whole vocabulary computes for every token: its unnormalised probability, as an integer.
+//! What a draw from a whole vocabulary computes: an unnormalised probability for every token, as an integer, and a race
+//! between them.
 //!
 //! ```text
-//! logit --(x - max) * scale--> exp_neg --mass--> u64      150,000 of them for one token of one answer
+//! logit --(x - max) * scale--> exp_neg --mass--> u64 --race--> id      150,000 of them for one token of one answer
 //! ```
-//! Only IEEE additions and multiplications, no fused ones, so every instruction set gives the same bits.
+//! Only single IEEE operations, no fused ones, so every instruction set gives the same bits.
+
+mod philox;
+mod race;
+
+pub use philox::philox;
+pub use race::Noise;
 
 use crate::isa::Isa;
 use crate::lanes::{Kernel, Simd, dispatch};
@@ -32,8 +39,8 @@ pub fn exp_neg(x: f32) -> f32 {
     if x > -87.0 { p * power } else { 0.0 }
 }
 
-/// Probabilities are summed as integers, in units of 2^-40 of the best token's: the sum is exact, so it does not depend
-/// on the order, and a number below the sum always falls on some token.
+/// Probabilities are integers, in units of 2^-40 of the best token's: sums of them are exact, so they do not depend on
+/// the order.
 #[inline(always)]
 pub fn mass(weight: f32, min_p: f32) -> u64 {
     const ROUND: f64 = (1u64 << 52) as f64; // adding it puts the rounded integer into the low bits

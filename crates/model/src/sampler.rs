@@ -8,10 +8,10 @@
 //! ```
 //!
 //! The order and the meaning of each parameter are vLLM's (its V1 sampler and `raw_logprobs`, the default there). A
-//! draw is a pure function of `(logits, parameters, history, key)`: the random number comes from a counter-based
-//! generator ([`philox`]) keyed by seed, answer and position, so neither the batch nor the order of requests can change
-//! it. Probabilities are summed as integers and the exponential is our own, so the drawn token is the same on every
-//! machine.
+//! draw is a pure function of `(logits, parameters, history, key)`: a race ([`Noise`]) between what is left, whose
+//! random numbers come from a counter-based generator keyed by seed, answer and position, so neither the batch nor the
+//! order of requests can change it. Probabilities are integers, exponential and logarithm our own, so the drawn token
+//! is the same on every machine.
 //!
 //! Where probabilities tie at a cut (`top_k`, `top_p`) the lower id stays. `min_p` and `top_p` always keep the best
 //! token.
@@ -19,7 +19,7 @@
 use std::cmp::Ordering;
 use std::collections::HashMap;
 
-use kernels::sampling::{exp_neg, mass, masses};
+use kernels::sampling::{Noise, exp_neg, mass, masses};
 
 /// Below this temperature the answer is the largest logit: no draw.
 pub const GREEDY_TEMPERATURE: f32 = 1e-5;
@@ -80,19 +80,35 @@ impl SamplingParams {
 /// Which tokens a sequence holds, and how often: what the penalties look at.
 #[derive(Clone, Debug, Default)]
 pub struct History {
-    /// Token -> occurrences in the answer; a token of the prompt alone is here with 0.
-    counts: HashMap<u32, u32>,
+    seen: HashMap<u32, Seen>,
+}
+
+/// What is known of a token.
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    /// Occurrences in the answer.
+    count: u32,
+    in_prompt: bool,
 }
 
 impl History {
     /// The history of a sequence that has only its prompt. O(prompt).
     pub fn new(prompt: &[u32]) -> History {
-        History { counts: prompt.iter().map(|&token| (token, 0)).collect() }
+        History { seen: prompt.iter().map(|&token| (token, Seen { count: 0, in_prompt: true })).collect() }
     }
 
     /// Adds a token of the answer.
     pub fn push(&mut self, token: u32) {
-        *self.counts.entry(token).or_insert(0) += 1;
+        self.seen.entry(token).or_default().count += 1;
+    }
+
+    /// Takes back a token of the answer that was added.
+    pub fn pop(&mut self, token: u32) {
+        let seen = self.seen.get_mut(&token).expect("it was added");
+        seen.count -= 1;
+        if seen.count == 0 && !seen.in_prompt {
+            self.seen.remove(&token);
+        }
     }
 }
 
@@ -146,22 +162,24 @@ pub struct Sampler {
     vocab_size: usize,
     /// `[vocab]`: unnormalised probabilities, see [`mass`].
     masses: Vec<u64>,
-    /// One sum per [`SUM_BLOCK`] masses.
-    block_sums: Vec<u64>,
+    /// Scratch of the race.
+    sums: Vec<u64>,
     candidates: Vec<Candidate>,
+    /// What is left of the candidates, by id.
+    few: Vec<(u32, u64)>,
 }
 
 /// A logit and its id.
 type Candidate = (f32, u32);
 
-/// Tokens per partial sum.
+/// Logits per partial sum of [`log_sum_exp`].
 const SUM_BLOCK: usize = 256;
 
 impl Sampler {
     /// A sampler for rows of `vocab_size` logits.
     pub fn new(vocab_size: usize) -> Sampler {
         assert!(vocab_size > 0 && vocab_size <= u32::MAX as usize, "a vocabulary of {vocab_size} tokens");
-        Sampler { vocab_size, masses: Vec::new(), block_sums: Vec::new(), candidates: Vec::new() }
+        Sampler { vocab_size, masses: Vec::new(), sums: Vec::new(), candidates: Vec::new(), few: Vec::new() }
     }
 
     /// Chooses the next token.
@@ -193,7 +211,7 @@ impl Sampler {
         adjust(logits, params, history, banned);
         let token = match params.is_greedy() {
             true => argmax(logits).ok_or(SampleError::NothingLeft)?,
-            false => self.draw(logits, params, random_bits(key))?,
+            false => self.draw(logits, params, Noise::new(key.seed, key.stream, key.position))?,
         };
         let (logprob, top) = match raw {
             None => (0.0, Vec::new()),
@@ -219,71 +237,41 @@ impl Sampler {
     }
 
     fn changes_logits(&self, params: &SamplingParams, history: &History, banned: &[u32]) -> bool {
-        !params.logit_bias.is_empty() || !banned.is_empty() || (params.needs_history() && !history.counts.is_empty())
+        !params.logit_bias.is_empty() || !banned.is_empty() || (params.needs_history() && !history.seen.is_empty())
     }
 
-    /// One draw; `random` is uniform in `0 .. 2^53`.
-    fn draw(&mut self, logits: &[f32], params: &SamplingParams, random: u64) -> Result<u32, SampleError> {
+    fn draw(&mut self, logits: &[f32], params: &SamplingParams, noise: Noise) -> Result<u32, SampleError> {
         let max = max_of(logits);
         if max == f32::NEG_INFINITY {
             return Err(SampleError::NothingLeft);
         }
         let weight = Weight { max, scale: 1.0 / params.temperature };
         if params.top_k == 0 || params.top_k as usize >= self.vocab_size {
-            let total = self.weigh(logits, weight, params.min_p);
-            if params.top_p >= 1.0 {
-                return Ok(self.draw_from_all(total, random));
+            self.masses.resize(self.vocab_size, 0);
+            masses(logits, weight.max, weight.scale, params.min_p, &mut self.masses);
+            if params.top_p < 1.0 {
+                self.cut_top_p(logits, share(params.top_p, self.masses.iter().sum()));
             }
-            let total = self.cut_top_p(logits, share(params.top_p, total));
-            return Ok(self.draw_from_all(total, random));
+            return noise.draw(&self.masses, &mut self.sums).ok_or(SampleError::NothingLeft);
         }
         self.best(logits, params.top_k as usize);
         let mass_of = |candidate: &Candidate| mass(weight.of(candidate.0), params.min_p);
-        let total = self.candidates.iter().map(mass_of).sum();
-        let total = match params.top_p < 1.0 {
-            true => {
-                let (last, reached) = reach(&self.candidates, mass_of, share(params.top_p, total));
-                self.candidates.truncate(last + 1);
-                reached
-            }
-            false => total,
-        };
-        let (drawn, _) = reach(&self.candidates, mass_of, pick(random, total) + 1);
-        Ok(self.candidates[drawn].1)
-    }
-
-    /// Fills `masses` (0 below `min_p`) and `block_sums`; returns the sum of all.
-    fn weigh(&mut self, logits: &[f32], weight: Weight, min_p: f32) -> u64 {
-        self.masses.resize(self.vocab_size, 0);
-        masses(logits, weight.max, weight.scale, min_p, &mut self.masses);
-        self.sum_blocks()
-    }
-
-    fn sum_blocks(&mut self) -> u64 {
-        self.block_sums.clear();
-        self.block_sums.extend(self.masses.chunks(SUM_BLOCK).map(|block| block.iter().sum::<u64>()));
-        self.block_sums.iter().sum()
-    }
-
-    /// Walks to the block, then to the token, where the running sum passes the drawn number.
-    fn draw_from_all(&self, total: u64, random: u64) -> u32 {
-        let mut left = pick(random, total);
-        let mut block = 0;
-        while left >= self.block_sums[block] {
-            left -= self.block_sums[block];
-            block += 1;
+        if params.top_p < 1.0 {
+            let total = self.candidates.iter().map(mass_of).sum();
+            let (last, _) = reach(&self.candidates, mass_of, share(params.top_p, total));
+            self.candidates.truncate(last + 1);
         }
-        let start = block * SUM_BLOCK;
-        let (inside, _) = reach(&self.masses[start..], |&m| m, left + 1);
-        (start + inside) as u32
+        self.few.clear();
+        self.few.extend(self.candidates.iter().map(|candidate| (candidate.1, mass_of(candidate))));
+        self.few.sort_unstable_by_key(|&(id, _)| id);
+        noise.draw_of(&self.few).ok_or(SampleError::NothingLeft)
     }
 
-    /// Keeps the shortest run of best tokens that weighs `needed`, and sets the masses of the others to 0; returns what
-    /// the kept ones weigh.
+    /// Keeps the shortest run of best tokens that weighs `needed`, and sets the masses of the others to 0.
     ///
     /// Nearly always the run is among the best few tokens; in a flat distribution it is found by a selection that
     /// halves (Hoare's FIND on weights), linear in the vocabulary.
-    fn cut_top_p(&mut self, logits: &[f32], needed: u64) -> u64 {
+    fn cut_top_p(&mut self, logits: &[f32], needed: u64) {
         let mut last = None;
         for num in [64, 1024] {
             self.best(logits, num);
@@ -298,7 +286,6 @@ impl Sampler {
             let kept = x > logit || (x == logit && other as u32 <= id);
             *m = if kept { *m } else { 0 };
         }
-        self.sum_blocks()
     }
 
     /// The token of the sorted row at which the masses sum to `needed`.
@@ -376,11 +363,6 @@ fn share(p: f32, total: u64) -> u64 {
     ((f64::from(p) * total as f64).ceil() as u64).clamp(1, total)
 }
 
-/// Scales 53 random bits to `0 .. total`.
-fn pick(random: u64, total: u64) -> u64 {
-    ((u128::from(random) * u128::from(total)) >> 53) as u64
-}
-
 /// Index at which the running sum reaches `needed`, and the sum there; the last index and the whole sum when it does
 /// not.
 fn reach<T>(items: &[T], mass: impl Fn(&T) -> u64, needed: u64) -> (usize, u64) {
@@ -419,7 +401,7 @@ fn adjust(logits: &mut [f32], params: &SamplingParams, history: &History, banned
     if !params.needs_history() {
         return;
     }
-    for (&id, &count) in &history.counts {
+    for (&id, &Seen { count, .. }) in &history.seen {
         let logit = &mut logits[id as usize];
         *logit = if *logit > 0.0 { *logit / params.repetition_penalty } else { *logit * params.repetition_penalty };
         *logit -= params.frequency_penalty * count as f32;
@@ -491,28 +473,4 @@ fn sum(values: &[f32]) -> f64 {
         }
     }
     lanes.iter().sum()
-}
-
-/// 53 random bits.
-fn random_bits(key: SampleKey) -> u64 {
-    let counter = [key.position as u32, (key.position >> 32) as u32, key.stream, 0];
-    let words = philox(counter, [key.seed as u32, (key.seed >> 32) as u32]);
-    (u64::from(words[0]) << 32 | u64::from(words[1])) >> 11
-}
-
-/// Philox-4x32-10 (Salmon, Moraes, Dror & Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011): four random
-/// words as a pure function of a counter and a key.
-pub fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
-    for _ in 0..10 {
-        let left = u64::from(counter[0]) * 0xD251_1F53;
-        let right = u64::from(counter[2]) * 0xCD9E_8D57;
-        counter = [
-            (right >> 32) as u32 ^ counter[1] ^ key[0],
-            right as u32,
-            (left >> 32) as u32 ^ counter[3] ^ key[1],
-            left as u32,
-        ];
-        key = [key[0].wrapping_add(0x9E37_79B9), key[1].wrapping_add(0xBB67_AE85)];
-    }
-    counter
 }

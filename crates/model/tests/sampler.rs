@@ -1,6 +1,7 @@
 //! From logits to a token: what each parameter means, and that a draw depends on its key and on nothing else.
 
-use model::sampler::{History, SampleError, SampleKey, Sampled, Sampler, SamplingParams, philox};
+use kernels::sampling::philox;
+use model::sampler::{History, SampleError, SampleKey, Sampled, Sampler, SamplingParams};
 use proptest::prelude::*;
 
 fn greedy() -> SamplingParams {
