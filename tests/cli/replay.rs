@@ -68,8 +68,8 @@ fn what_is_no_recording_is_one_line_and_exit_code_2() {
     let cases: &[(&str, &[u8], &str)] = &[
         ("empty", b"", "empty"),
         ("garbage", &[0xff; 5000], "not JSON"),
-        ("older", b"{\"twostroke_recording\":2}\n", "format 2"),
-        ("version", b"{\"twostroke_recording\":4}\n", "format 4"),
+        ("older", b"{\"twostroke_recording\":3}\n", "format 3"),
+        ("version", b"{\"twostroke_recording\":5}\n", "format 5"),
     ];
     for (name, bytes, wanted) in cases {
         let path = place(name);

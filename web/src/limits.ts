@@ -1,7 +1,7 @@
 // How close the machine comes to what it can do, from the step log: prefill against the compute limit, decode against the
 // bandwidth limit (the roofline model: Williams et al., 2009).
 
-import type { Step } from "./log";
+import { outputTokens, type Step } from "./log";
 import type { Limits } from "./wire";
 
 /** What a step has reached is possible: the limits are at least that, whatever was measured. */
@@ -59,7 +59,7 @@ export function decodeDistance(steps: Step[], limits: Limits | null): Distance |
     steps.filter(writesOnly),
     (step) => step.bytes,
     limits?.read_bandwidth,
-    (step) => step.decode.length,
+    outputTokens,
   );
 }
 

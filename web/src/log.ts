@@ -32,6 +32,11 @@ export interface Step extends StepEvent {
   late: Token[];
 }
 
+/** Tokens that a step's decode rows made: one each, and the guesses that held. */
+export function outputTokens(step: StepEvent): number {
+  return step.decode.reduce((sum, row) => sum + (row.tokens ?? 1), 0);
+}
+
 /** A token of an answer, when it came. */
 export interface Token {
   request: Request;
@@ -194,8 +199,9 @@ export class Log {
     for (const row of event.prefill) step.prefillOf.push(this.prefill(row, step));
     for (const row of event.decode) {
       const request = this.pass(row.r, step);
-      request.computed = Math.max(request.computed, row.start + 1);
-      this.came(request, row.a, step);
+      const tokens = row.tokens ?? 1;
+      request.computed = Math.max(request.computed, row.start + tokens);
+      for (let token = 0; token < tokens; token += 1) this.came(request, row.a, step);
       step.decodeOf.push(request);
     }
     for (const { r, verdict } of event.preempted) {

@@ -72,7 +72,7 @@ export function sum(log: Log, { from, to }: Range): Sum {
     result.late += ended ? step.late.length : 0;
     result.time.none -= overlap;
     result.time[step.prefill.length === 0 ? "decode" : step.decode.length === 0 ? "prefill" : "both"] += overlap;
-    step.decode.forEach((decode, k) => row(step, share, ended, step.decodeOf[k]!, decode, 0, 1));
+    step.decode.forEach((decode, k) => row(step, share, ended, step.decodeOf[k]!, decode, 0, decode.tokens ?? 1));
     step.prefill.forEach((chunk, k) => row(step, share, ended, step.prefillOf[k]!, chunk, chunk.len, chunk.samples));
   }
   const within = (begin: number, end: number): number => Math.max(0, Math.min(end, to) - Math.max(begin, from));

@@ -1,7 +1,7 @@
 // What there is to say about a place of the timeline: a token, a chunk of a prompt, a wait.
 
 import { timeOf } from "./lanes";
-import type { Log, Request, Step, Token } from "./log";
+import { outputTokens, type Log, type Request, type Step, type Token } from "./log";
 import { count, ms, shortName } from "./units";
 import type { DecodeRow, PrefillRow } from "./wire";
 
@@ -76,7 +76,7 @@ function token(token: Token, step: Step | undefined, log: Log, name: string): st
   if (step) {
     const row = rowOf(step, request);
     const shared = row && whose(step, row);
-    lines.push(`Step ${step.id}: ${ms(step.took)}, ${count(step.decode.length, "output token")}${step.prefill.length > 0 ? `, ${count(step.prefill.reduce((sum, row) => sum + row.len, 0), "prompt token")}` : ""}.`);
+    lines.push(`Step ${step.id}: ${ms(step.took)}, ${count(outputTokens(step), "output token")}${step.prefill.length > 0 ? `, ${count(step.prefill.reduce((sum, row) => sum + row.len, 0), "prompt token")}` : ""}.`);
     if (shared) lines.push(shared);
   }
   return lines;

@@ -49,6 +49,9 @@ export interface DecodeRow {
   a: number;
   /** Position of the row. */
   start: number;
+  /** Guesses at the tokens behind it that were checked, and the tokens that came: one, and those that held. Absent: none and one. */
+  drafts?: number;
+  tokens?: number;
   /**
    * Of the time of the step's rows, the share of its own rows and that of other requests' prompts; the rest is other requests'
    * decode. Only in steps in which somebody's prompt met another request.

@@ -34,7 +34,7 @@ pub(crate) use self::quality::QualityFlags;
 pub(crate) use self::quantize::QuantizeFlags;
 pub(crate) use self::replay::ReplayFlags;
 pub(crate) use self::run::RunFlags;
-pub(crate) use self::serve::ServeFlags;
+pub(crate) use self::serve::{ServeFlags, Speculate};
 pub(crate) use self::shared::{KvPrecision, ModelFlags, SumOrder, Weights};
 pub(crate) use self::sim::{SimFlags, Workload};
 pub(crate) use self::top::TopFlags;

@@ -1,5 +1,5 @@
-//! The hallway itself: plan, lower, forward, sample, complete, deliver. One thread owns an [`EngineCore`]; nothing here
-//! blocks or waits, and what happened is told to the [`Journal`], once.
+//! The hallway itself: offer, plan, propose, lower, forward, sample, complete, deliver. One thread owns an
+//! [`EngineCore`]; nothing here blocks or waits, and what happened is told to the [`Journal`], once.
 //!
 //! A step that fails costs nobody else anything. Rows that panic are computed again in halves, which changes no bit of
 //! anybody's, until the one sequence is found that fails alone; its request ends. A failure around the rows abandons
@@ -18,16 +18,18 @@ use std::sync::{Arc, Mutex};
 use model::Forward;
 use model::sampler::{History, Sampler};
 use scheduler::{
-    AdmitError, CostModel, Event, Nanos, Preempted, Request, RequestId, Scheduler, Step, StepOutput, StepRecord, Stolen,
+    AdmitError, CostModel, Event, Nanos, Offer, Preempted, Request, RequestId, Scheduler, Step, StepOutput, StepRecord,
+    Stolen,
 };
 use text::detokenizer::{Detokenizer, StopStrings};
 use text::tokenizer::Tokenizer;
 
 use crate::counters::Gauges;
 use crate::door::ValidatedRequest;
+use crate::draft::{Drafted, Drafter};
 use crate::journal::{Fact, Journal, Log, Receipt};
 use crate::output::{Outlet, Output, RequestError, TokenLogprob};
-use crate::recording::Tape;
+use crate::recording::{Spelled, Tape};
 use crate::tiers::Tiers;
 use crate::verify::{Notes, SpotChecks};
 use crate::waiting::Ticket;
@@ -64,7 +66,8 @@ struct Active {
 struct Answer {
     detokenizer: Option<Detokenizer>,
     history: History,
-    logprob: Option<TokenLogprob>,
+    /// Of the tokens that were drawn and not delivered yet.
+    logprobs: VecDeque<TokenLogprob>,
     num_tokens: usize,
     has_ended: bool,
     /// What a receipt or a spot check is to have of it.
@@ -85,6 +88,14 @@ pub(crate) struct EngineCore {
     /// For how long the engine was held until now.
     held: Nanos,
     machine: Machine,
+    /// Who guesses what comes next, and what it has for the step at hand.
+    offers: Vec<Offer>,
+    drafter: Option<Box<dyn Drafter>>,
+    /// What a recording says that was guessed in the next step.
+    recorded: Option<Drafted>,
+    /// What was on offer for the last plan, and what was guessed in the step that completes: a recording has one in
+    /// flight.
+    drafted: Drafted,
     /// Steps between their plan and their results, the oldest first.
     flights: VecDeque<Flight>,
     // Kept between steps for their memory.
@@ -120,6 +131,10 @@ impl EngineCore {
             next_seed: seed,
             held: Nanos(0),
             machine,
+            offers: Vec::new(),
+            drafter: None,
+            recorded: None,
+            drafted: Drafted::default(),
             flights: VecDeque::new(),
             spare: Vec::new(),
             logit_row: vec![0.0; vocab],
@@ -188,7 +203,7 @@ impl EngineCore {
         // Only penalties look at it.
         let history = if request.sampling.needs_history() { History::new(&request.prompt) } else { History::default() };
         let notes = is_noted.then(Notes::default);
-        Answer { detokenizer, history, logprob: None, num_tokens: 0, has_ended: false, notes }
+        Answer { detokenizer, history, logprobs: VecDeque::new(), num_tokens: 0, has_ended: false, notes }
     }
 
     /// Forgets a request; its blocks are free within one step. False if there is no such open request.
@@ -280,6 +295,7 @@ impl EngineCore {
                 .rows
                 .retain(|row| scheduler.sequence(row.seq).is_some_and(|sequence| !failed(sequence.request_id())));
         }
+        self.cut_runs();
         self.output.failed.clear();
         self.output.failed.extend(self.failed.iter().map(|&(id, _)| id));
         let mut record = self.journal.spare();
@@ -292,8 +308,11 @@ impl EngineCore {
         tell_preempted(&record);
         self.tell_progress(&record, now);
         let records = self.journal.records();
-        let tokens = self.output.rows.iter().filter(|_| records).map(|row| row.token).collect();
-        self.journal.take(Fact::Step { record, tokens, failed: self.output.failed.clone() });
+        let spelled = records.then(|| {
+            let tokens = self.output.rows.iter().map(|row| row.token).collect();
+            Box::new(Spelled { tokens, drafted: std::mem::take(&mut self.drafted) })
+        });
+        self.journal.take(Fact::Step { record, failed: self.output.failed.clone(), spelled });
         self.end_failed(now);
         self.deliver(now);
         self.write();
@@ -346,17 +365,29 @@ impl EngineCore {
     /// What is under way did not happen. Its sequences go back to the queue and lose what was to be computed.
     pub(crate) fn abandon(&mut self) {
         let planned = self.scheduler.planned().scheduled_at;
+        let offers = std::mem::take(&mut self.drafted.offers);
         self.flights.clear();
         while let Some(step) = self.scheduler.in_flight() {
             self.scheduler.abandon(step);
         }
         self.failed.clear();
-        self.journal.take(Fact::Abandoned(planned));
+        self.journal.take(Fact::Abandoned(planned, offers));
         self.write();
+    }
+
+    /// The next step has these guesses and no others: what a recording says.
+    pub(crate) fn guess_as(&mut self, recorded: Drafted) {
+        self.recorded = Some(recorded);
+    }
+
+    /// Somebody guesses from now on.
+    pub(crate) fn set_drafter(&mut self, drafter: Box<dyn Drafter>) {
+        self.drafter = Some(drafter);
     }
 
     /// Plans a step and gives it up: what a recording says of one that was.
     pub(crate) fn plan_and_abandon(&mut self, now: Nanos) {
+        self.offer();
         self.scheduler.schedule_into(now, &mut Step::default());
         self.abandon();
     }

@@ -152,6 +152,12 @@ pub struct Stats {
     pub steps: u64,
     pub prefill_tokens: u64,
     pub decode_tokens: u64,
+    /// Times that a sequence had guesses in a step, the guesses, and those that held: see [`scheduler::Offer`].
+    pub verify_rows: u64,
+    /// See `verify_rows`.
+    pub drafted_tokens: u64,
+    /// See `verify_rows`.
+    pub accepted_tokens: u64,
     pub prompt_tokens: u64,
     pub cached_tokens: u64,
     pub generated_tokens: u64,
@@ -225,6 +231,9 @@ impl Default for Stats {
             steps: 0,
             prefill_tokens: 0,
             decode_tokens: 0,
+            verify_rows: 0,
+            drafted_tokens: 0,
+            accepted_tokens: 0,
             prompt_tokens: 0,
             cached_tokens: 0,
             generated_tokens: 0,
@@ -289,7 +298,12 @@ impl Stats {
         let prefill: usize = record.prefill.iter().map(|row| row.len).sum();
         self.steps += 1;
         self.prefill_tokens += prefill as u64;
-        self.decode_tokens += record.decode.len() as u64;
+        self.decode_tokens += record.decode_tokens() as u64;
+        for row in record.decode.iter().filter(|row| row.drafts > 0) {
+            self.verify_rows += 1;
+            self.drafted_tokens += row.drafts as u64;
+            self.accepted_tokens += row.samples.saturating_sub(1) as u64;
+        }
         self.preemptions += record.preempted.len() as u64;
         self.recomputed_tokens += record.recomputed_rows as u64;
         self.evicted_blocks += record.evicted_blocks as u64;
@@ -297,7 +311,8 @@ impl Stats {
         self.step_seconds += record.took().as_secs_f64();
         self.stolen_seconds[0] += record.stolen.during.as_secs_f64();
         self.stolen_seconds[1] += record.stolen.before.as_secs_f64();
-        self.step_tokens.observe((prefill + record.decode.len()) as f64);
+        let decode: usize = record.decode.iter().map(|row| row.len).sum();
+        self.step_tokens.observe((prefill + decode) as f64);
         self.judge(record);
     }
 

@@ -120,6 +120,8 @@ pub struct RawRequest {
     pub may_be_urgent: bool,
     /// Now, in seconds since 1970, for chat templates that write the date.
     pub now: Option<i64>,
+    /// Whether its next tokens may be guessed, where the engine does that; for measuring, it changes no answer.
+    pub speculate: bool,
     /// Note what receipts of its answers are made of ([`Output::Noted`](crate::Output::Noted)).
     pub receipt: bool,
     /// Whether the stream tells how far the prompt is read ([`Output::Progress`](crate::Output::Progress)).
@@ -158,6 +160,7 @@ impl RawRequest {
             tenant: None,
             may_be_urgent: true,
             now: None,
+            speculate: true,
             receipt: false,
             progress: false,
         }
@@ -202,6 +205,7 @@ pub struct ValidatedRequest {
     pub(crate) tenant: u64,
     pub(crate) targets: Targets,
     pub(crate) class: ServiceClass,
+    pub(crate) speculate: bool,
     pub(crate) receipt: bool,
     /// Its client wants to hear how far its prompt is read. Nothing that is computed depends on it, so no recording
     /// has it.
@@ -326,6 +330,7 @@ pub(crate) fn validate(
         tenant,
         targets,
         class,
+        speculate: raw.speculate,
         receipt: raw.receipt,
         progress: raw.progress,
     })

@@ -125,7 +125,7 @@ impl History {
         let Entry { second, .. } = self.at(record.completed_at);
         second.steps += 1;
         second.prefill_tokens += record.prefill.iter().map(|row| row.len).sum::<usize>();
-        second.decode_tokens += record.decode.len();
+        second.decode_tokens += record.decode_tokens();
         second.running = second.running.max(record.decode.len() + record.prefill.len());
         second.waiting = second.waiting.max(record.waiting_requests);
         (second.used_blocks, second.cached_blocks) = (gauges.used_blocks, gauges.cached_blocks);

@@ -18,7 +18,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use scheduler::{CostModel, FinishReason, Nanos, PromiseBook, Request, RequestId, StepRecord, TokenId};
+use scheduler::{CostModel, FinishReason, Nanos, PromiseBook, Request, RequestId, StepRecord};
 
 use crate::accounts::{Accounts, Closed, Ending};
 use crate::counters::{Gauges, Stats};
@@ -29,7 +29,7 @@ use crate::keeper::Upkeep;
 use crate::output::{Timings, Usage};
 use crate::past::PastLog;
 use crate::recent::Recent;
-use crate::recording::{Line, Tape};
+use crate::recording::{Line, OfferEntry, Spelled, Tape};
 use crate::turnover::Turnover;
 use crate::work::Worked;
 use crate::yardstick::Yardstick;
@@ -49,10 +49,9 @@ pub(crate) enum Fact {
     /// A plan without rows.
     Idle(Nanos),
     /// A plan that was not computed: its sequences went back to the queue.
-    Abandoned(Nanos),
-    /// A step is complete. `tokens`: all that were sampled, in the plan's order, as many for each row as its record
-    /// says; empty where nobody records.
-    Step { record: StepRecord, tokens: Vec<TokenId>, failed: Vec<RequestId> },
+    Abandoned(Nanos, Vec<OfferEntry>),
+    /// A step is complete. `spelled`: for a recording, if there is one.
+    Step { record: StepRecord, failed: Vec<RequestId>, spelled: Option<Box<Spelled>> },
     /// The text of an answer holds a stop string. Its end follows.
     Stopped(RequestId, usize),
     /// An answer is complete.
@@ -145,8 +144,10 @@ fn line(fact: &Fact) -> Option<Line> {
             Line::Admit { id, request: validated.clone(), arrived, now: *now }
         }
         Fact::Idle(now) => Line::Idle(*now),
-        Fact::Abandoned(now) => Line::Abandoned(*now),
-        Fact::Step { record, tokens, failed } => Line::Step(Box::new(record.clone()), tokens.clone(), failed.clone()),
+        Fact::Abandoned(now, offers) => Line::Abandoned(*now, offers.clone()),
+        Fact::Step { record, failed, spelled } => {
+            Line::Step(Box::new(record.clone()), failed.clone(), spelled.clone().unwrap_or_default())
+        }
         Fact::Stopped(id, answer) => Line::Stop(*id, *answer),
         Fact::Cancelled(id, now) => Line::Cancel(*id, *now),
         Fact::Restarted(cost, _) => Line::Restart(cost.clone()),
@@ -249,7 +250,7 @@ impl Log {
                 }
                 self.promises.all_gone(now);
             }
-            Fact::Idle(_) | Fact::Abandoned(_) | Fact::Stopped(..) => {}
+            Fact::Idle(_) | Fact::Abandoned(..) | Fact::Stopped(..) => {}
         }
         None
     }

@@ -24,6 +24,7 @@ mod command;
 mod core;
 mod counters;
 mod door;
+mod draft;
 mod fill;
 mod healing;
 mod history;

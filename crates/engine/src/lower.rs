@@ -1,16 +1,18 @@
 //! From a plan to numbers: a `Step` says who, a `Batch` holds flat arrays.
 //!
 //! ```text
-//! Step       { decode: [A 7..8, B 4..5], prefill: [C 0..3] }
-//! Batch      { token_ids: [a7, b4, c0, c1, c2], positions: [7, 4, 0, 1, 2], slots: [..], spans: [A, B, C],
-//!              logit_rows: [0, 1, 4] }
-//! LogitRow   what each of those is wanted for: A's, B's and C's next token
+//! Step       { decode: [A 7..9 with one draft, B 4..5], prefill: [C 0..3] }
+//! Batch      { token_ids: [a7, guess, b4, c0, c1, c2], positions: [7, 8, 4, 0, 1, 2], slots: [..], spans: [A, B, C],
+//!              logit_rows: [0, 1, 2, 5] }
+//! LogitRow   what each of those is wanted for: A's next token and, if that is the guess, the one after it; B's, C's
 //! ```
 
 use std::ops::Range;
 
 use model::{Batch, Span};
-use scheduler::{Rows, Scheduler, SeqId, Sequence, Step};
+use scheduler::{Rows, Scheduler, SeqId, Sequence, Step, TokenId};
+
+use crate::draft::Guesses;
 
 /// What one row of logits is wanted for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,30 +25,38 @@ pub(crate) struct LogitRow {
     pub(crate) samples: usize,
     /// The prompt's next token is to be judged by it.
     pub(crate) scores: bool,
+    /// Its token is a guess: the row counts if that is what the row before it gives.
+    pub(crate) guess: Option<TokenId>,
+    /// How many guesses there are up to this row: that many tokens of its run come before its own.
+    pub(crate) ahead: usize,
 }
 
 /// Fills `batch` and `logit_rows` (one entry per row of `batch.logit_rows`) from `step`. Both are cleared first and
-/// keep their memory. `scores` says whose prompt wants its log probabilities.
+/// keep their memory. `scores` says whose prompt wants its log probabilities, `guesses` which tokens the drafts are.
 pub(crate) fn lower(
     step: &Step,
     scheduler: &Scheduler,
     scores: impl Fn(&Sequence) -> bool,
+    guesses: &Guesses,
     batch: &mut Batch,
     logit_rows: &mut Vec<LogitRow>,
 ) {
     batch.clear();
     logit_rows.clear();
-    for Rows { seq, start, len, samples } in step.rows() {
+    for Rows { seq, start, len, samples, drafts } in step.rows() {
         let sequence = planned(scheduler, seq);
         let first_row = batch.token_ids.len();
-        push_span(sequence, start..start + len, batch);
+        let guesses = if drafts > 0 { guesses.of(seq) } else { &[] };
+        push_span(sequence, guesses, start..start + len, batch);
         // Who has a token has its prompt behind it.
         let scores = sequence.num_generated() == 0 && scores(sequence);
         for row in 0..len {
-            let samples = if row + 1 == len { samples } else { 0 };
+            let samples = if row + drafts + 1 >= len { samples } else { 0 };
             if scores || samples > 0 {
+                let ahead = (row + drafts + 1).saturating_sub(len);
+                let guess = ahead.checked_sub(1).map(|index| guesses[index]);
                 batch.logit_rows.push((first_row + row) as u32);
-                logit_rows.push(LogitRow { seq, position: start + row, samples, scores });
+                logit_rows.push(LogitRow { seq, position: start + row, samples, scores, guess, ahead });
             }
         }
     }
@@ -56,14 +66,15 @@ fn planned(scheduler: &Scheduler, seq: SeqId) -> &Sequence {
     scheduler.sequence(seq).expect("a planned sequence lives until its step completes")
 }
 
-fn push_span(sequence: &Sequence, tokens: Range<usize>, batch: &mut Batch) {
+fn push_span(sequence: &Sequence, guesses: &[TokenId], tokens: Range<usize>, batch: &mut Batch) {
     let first_row = batch.token_ids.len() as u32;
     let (num_rows, start) = (tokens.len() as u32, tokens.start as u32);
     let table_start = batch.block_tables.len() as u32;
     // A table may run ahead of this step's tokens; attention reads no further than the rows' own positions.
     batch.block_tables.extend(sequence.block_table().iter().map(|block| block.0));
+    let known = sequence.tokens();
     for position in tokens {
-        batch.token_ids.push(sequence.tokens()[position]);
+        batch.token_ids.push(known.get(position).copied().unwrap_or_else(|| guesses[position - known.len()]));
         batch.positions.push(position as u32);
         batch.slots.push(sequence.slot(position) as u32);
     }

@@ -55,6 +55,10 @@ pub struct Timings {
     pub decode_tokens: usize,
     /// Steps that carried a decode row of it.
     pub decode_steps: usize,
+    /// Guesses at its next tokens that these steps checked, and those that held.
+    pub drafted_tokens: usize,
+    /// See `drafted_tokens`.
+    pub accepted_tokens: usize,
     /// Cache positions read by its decode rows, summed: what attention had to fetch.
     pub decode_context_tokens: u64,
     /// Times it lost its blocks and was recomputed.
@@ -93,6 +97,8 @@ impl Timings {
             cached_tokens: account.cached_tokens,
             decode_tokens: account.answers().map(|answer| answer.tokens.saturating_sub(1)).sum(),
             decode_steps: account.decode_rows,
+            drafted_tokens: account.draft_rows,
+            accepted_tokens: account.held_drafts,
             decode_context_tokens: account.decode_context,
             preemptions: account.preemptions,
             held_ms: held.as_secs_f64() * 1e3,

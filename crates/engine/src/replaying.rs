@@ -19,6 +19,7 @@ use model::{ModelConfig, Progress};
 use scheduler::{Nanos, RequestId, Scheduler};
 
 use crate::core::{Arrived, EngineCore};
+use crate::draft::Drafted;
 use crate::journal::Log;
 use crate::output::outlet;
 use crate::recording::{CostEntry, Entry, Header};
@@ -100,6 +101,7 @@ impl RecordedEngine {
                 }
             }
             Entry::Step(step) => {
+                core.guess_as(step.drafted());
                 core.step(&mut [step.from, step.to].map(Nanos).into_iter().cycle(), Some(step.stolen()));
             }
             Entry::Idle(now) => {
@@ -110,7 +112,10 @@ impl RecordedEngine {
                 core.start_over(cost, Nanos(0));
             }
             // What failed then need not fail now; that it was given up decided what came next.
-            Entry::Abandoned(now) => core.plan_and_abandon(Nanos(*now)),
+            Entry::Abandoned(now, offers) => {
+                core.guess_as(Drafted { offers: offers.clone(), ..Drafted::default() });
+                core.plan_and_abandon(Nanos(*now));
+            }
             Entry::Stop(..) | Entry::End => {}
         }
         Ok(())

@@ -23,6 +23,7 @@ use crate::clock::Clock;
 use crate::comfortable::Capacity;
 use crate::core::EngineCore;
 use crate::door::{self, SANE_TARGET};
+use crate::draft::Lookup;
 use crate::journal::Log;
 use crate::keeper::{LiveTargets, Place, Upkeep, Wanted};
 use crate::kept;
@@ -107,6 +108,9 @@ pub struct EngineOptions {
     pub tpot: DefaultTarget,
     /// Refuse a request whose first token would come later than its target, instead of serving it late.
     pub refuse_late: bool,
+    /// Guess the next tokens of answers from their text and check several in one step, where that makes them come faster.
+    /// Changes no answer.
+    pub speculate: bool,
     /// The share of the answers that are computed again while the engine is idle, 0 to 1.
     pub spot_check: f64,
     /// What the machine can do at most, for those who look; `None`: nobody measured it.
@@ -148,6 +152,7 @@ impl Default for EngineOptions {
             ttft: DefaultTarget::None,
             tpot: DefaultTarget::None,
             refuse_late: false,
+            speculate: false,
             spot_check: 0.0,
             limits: None,
             template_renderer: Renderer::InProcess,
@@ -368,6 +373,9 @@ impl Engine {
         core.look_ahead(clock.now(), &shared.forecast);
         if let Some(tiers) = tiers {
             core.set_tiers(tiers);
+        }
+        if options.speculate {
+            core.set_drafter(Box::new(Lookup::default()));
         }
         let spot_counts = Arc::new(SpotCounts::default());
         if options.spot_check > 0.0 {

@@ -11,7 +11,7 @@
 //! is set against the arithmetic that its prompt brought, as on the Live page.
 
 use roofline::{Demands, PassWork};
-use scheduler::{Nanos, StepRecord};
+use scheduler::{Nanos, RecordRow, StepRecord};
 
 /// Seconds of a phase's own steps after which a step weighs a third.
 const MEMORY_SECONDS: f64 = 10.0;
@@ -46,10 +46,7 @@ impl Worked {
     /// A step is complete.
     pub(crate) fn step(&mut self, record: &StepRecord) {
         let Some(demands) = &self.demands else { return };
-        let decode = record.decode.iter().map(|row| row.start);
-        let prefill = record.prefill.iter().map(|row| (row.start, row.len));
-        let ends = record.prefill.iter().filter(|row| row.samples > 0).count();
-        let parts = demands.step_by_phase(decode, prefill, [ends, record.decode.len()]);
+        let parts = demands.step_by_phase(spans(&record.decode), spans(&record.prefill), record.logit_rows());
         for (phase, part) in self.phases.iter_mut().zip(&parts) {
             phase.total.add(part);
         }
@@ -61,4 +58,9 @@ impl Worked {
         whole.recent_seconds = whole.recent_seconds * keep + seconds;
         whole.last = record.completed_at;
     }
+}
+
+/// First position and number of rows of each.
+pub(crate) fn spans(rows: &[RecordRow]) -> impl Iterator<Item = (usize, usize)> + Clone {
+    rows.iter().map(|row| (row.start, row.len))
 }

@@ -5,6 +5,8 @@ use kernels::{DeviceLimits, WeightClass};
 use roofline::{Demands, PassWork, Peaks};
 use scheduler::StepRecord;
 
+use crate::work::spans;
+
 /// Limits as they were measured, and what steps have shown since.
 #[derive(Debug)]
 pub(crate) struct Yardstick {
@@ -22,11 +24,7 @@ impl Yardstick {
 
     /// Takes in a step. Cost: some operations for each row.
     pub(crate) fn step(&mut self, record: &StepRecord) {
-        let work = self.demands.step(
-            record.decode.iter().map(|row| row.start),
-            record.prefill.iter().map(|row| (row.start, row.len)),
-            record.decode.len() + record.prefill.iter().filter(|row| row.samples > 0).count(),
-        );
+        let work = self.demands.step(spans(&record.decode), spans(&record.prefill), record.logit_rows().iter().sum());
         self.reached(&work, record.took().as_secs_f64());
     }
 
@@ -86,7 +84,7 @@ mod tests {
             // Decode rows, rows of a prompt, seconds.
             for (decode, chunk, seconds) in [(1, 0, 0.05), (0, 512, 0.9), (3, 64, 0.12), (1, 0, 0.0)] {
                 let prompt = (chunk > 0).then_some((0, chunk));
-                let work = demands.step(std::iter::repeat_n(100, decode), prompt.into_iter(), decode);
+                let work = demands.step(std::iter::repeat_n((100, 1), decode), prompt.into_iter(), decode);
                 yardstick.reached(&work, seconds);
                 let shares = LimitShares::of(&work, seconds, &yardstick.limits(), &demands);
                 assert!(shares.of_limit() <= 1.0 + 1e-9, "{decode} {chunk} {seconds}: {shares:?}");
@@ -94,7 +92,7 @@ mod tests {
             let raised = yardstick.limits();
             assert!(raised.read_bandwidth > 1e9 && raised.read_bandwidth.is_finite());
             // Slow steps lower nothing.
-            yardstick.reached(&demands.step(std::iter::once(100), std::iter::empty(), 1), 5.0);
+            yardstick.reached(&demands.step(std::iter::once((100, 1)), std::iter::empty(), 1), 5.0);
             assert_eq!(yardstick.limits().read_bandwidth, raised.read_bandwidth);
         }
     }

@@ -152,6 +152,8 @@ pub struct Settings {
     pub tpot: Option<DefaultTarget>,
     /// Refuse what would come too late.
     pub refuse_late: bool,
+    /// Guess the next tokens of answers.
+    pub speculate: bool,
     /// The share of the answers that are computed again.
     pub spot_check: f64,
     /// What the machine can do at most, if somebody measured it.
@@ -190,6 +192,7 @@ impl Default for Settings {
             ttft: None,
             tpot: None,
             refuse_late: options.refuse_late,
+            speculate: options.speculate,
             spot_check: options.spot_check,
             limits: options.limits,
             record: options.record,
@@ -250,6 +253,7 @@ impl Settings {
             ttft: asked.ttft.unwrap_or(target),
             tpot: asked.tpot.unwrap_or(target),
             refuse_late: asked.refuse_late,
+            speculate: asked.speculate,
             spot_check: asked.spot_check,
             limits: asked.limits,
             record: asked.record,

@@ -339,6 +339,10 @@ pub struct Account {
     pub prefill_rows: usize,
     /// Its decode rows.
     pub decode_rows: usize,
+    /// Guesses that were checked beside them, and those that held: each was a token without a step of its own.
+    pub draft_rows: usize,
+    /// See `draft_rows`.
+    pub held_drafts: usize,
     /// Positions of the cache that these read, summed.
     pub decode_context: u64,
     /// Times that it lost its blocks.

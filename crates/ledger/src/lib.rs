@@ -130,6 +130,7 @@ struct Item {
     /// What it costs beyond the pass over the weights.
     beyond: f64,
     samples: usize,
+    drafts: usize,
     cached_tokens: usize,
 }
 
@@ -196,6 +197,8 @@ impl Ledger {
             cached_tokens: 0,
             prefill_rows: 0,
             decode_rows: 0,
+            draft_rows: 0,
+            held_drafts: 0,
             decode_context: 0,
             preemptions: 0,
             bill: Bill::default(),
@@ -317,6 +320,7 @@ impl Ledger {
                 rows: row.len,
                 beyond: prices.beyond(prefill, row.start, row.len, row.samples > 0),
                 samples: row.samples,
+                drafts: row.drafts,
                 cached_tokens: row.cached_tokens,
             }));
         }
@@ -505,6 +509,8 @@ fn enter(
         account.prefill_rows += item.rows;
     } else {
         account.decode_rows += 1;
+        account.draft_rows += item.drafts;
+        account.held_drafts += if item.drafts > 0 { item.samples.saturating_sub(1) } else { 0 };
         account.decode_context += item.start as u64 + 1;
     }
     account.answers[item.answer].is_in = true;
@@ -544,7 +550,8 @@ fn take_tokens(
         return;
     }
     let (token, gap) = (meter.tokens, now.since(meter.last_token));
-    meter.tokens += 1;
+    // Of a run that came of guesses the first has waited; the others came with it, after no time at all.
+    meter.tokens += item.samples as u32;
     meter.last_token = now;
     meter.longest_gap = meter.longest_gap.max(gap);
     account.bill.gaps.merge(&shares);
@@ -554,4 +561,5 @@ fn take_tokens(
         account.keep_gap(Gap { answer: item.answer as u16, token, at: now, shares, others });
     }
     news(News::Token { gap: Some(gap) });
+    (1..item.samples).for_each(|_| news(News::Token { gap: Some(Nanos(0)) }));
 }

@@ -60,11 +60,12 @@ impl Prices<'_> {
         if prefill {
             work.add_chunk(start, len, ends)
         } else {
-            work.add_decode(start + 1)
+            work.add_decode(start + 1);
+            (1..len).for_each(|draft| work.add_draft(start + draft + 1));
         }
         // One read of the head serves all rows with logits, as the pass serves all rows: it is nobody's own.
         let Terms { pair, key, row, prompt, head: _, logits } = self.terms;
-        pair * work.prefill_pairs as f64
+        pair * (work.prefill_pairs + work.draft_pairs) as f64
             + key * work.decode_context as f64
             + row * work.decode_rows as f64
             + prompt * work.prefill_seqs as f64

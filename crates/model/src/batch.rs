@@ -71,6 +71,18 @@ impl Batch {
         (part, wanted)
     }
 
+    /// The same of one span, of which only the first `rows` rows.
+    pub fn head(&self, span: usize, rows: usize) -> (Batch, Range<usize>) {
+        let (mut head, wanted) = self.part(span..span + 1);
+        for array in [&mut head.token_ids, &mut head.positions, &mut head.slots] {
+            array.truncate(rows);
+        }
+        head.spans[0].num_rows = rows as u32;
+        head.logit_rows.retain(|&row| (row as usize) < rows);
+        let end = wanted.start + head.logit_rows.len();
+        (head, wanted.start..end)
+    }
+
     /// Empties the arrays and keeps their memory.
     pub fn clear(&mut self) {
         self.token_ids.clear();

@@ -75,13 +75,13 @@ fn a_step_asks_what_its_parts_ask_with_one_pass_over_the_weights() {
     let none = || std::iter::empty();
     let prefill = demands.step(none(), [(5, 4)].into_iter(), 1);
     assert_eq!(prefill, demands.prefill(5, 4, 4));
-    let decode = demands.step([9, 9].into_iter(), std::iter::empty(), 2);
+    let decode = demands.step([(9, 1), (9, 1)].into_iter(), std::iter::empty(), 2);
     assert_eq!(decode, demands.decode(1, 2, 20.0));
-    let both = demands.step([9, 9].into_iter(), [(5, 4)].into_iter(), 3);
+    let both = demands.step([(9, 1), (9, 1)].into_iter(), [(5, 4)].into_iter(), 3);
     assert_eq!(both.flops(), prefill.flops() + decode.flops());
     assert_eq!(both.bytes, prefill.bytes + decode.bytes - 1000.0);
     // By phase: operations and keys are each one's own, the weights are shared by rows, 4 to 2.
-    let [of_prefill, of_decode] = demands.step_by_phase([9, 9].into_iter(), [(5, 4)].into_iter(), [1, 2]);
+    let [of_prefill, of_decode] = demands.step_by_phase([(9, 1), (9, 1)].into_iter(), [(5, 4)].into_iter(), [1, 2]);
     assert_eq!((of_prefill.flops(), of_decode.flops()), (prefill.flops(), decode.flops()));
     let close = |got: f64, wanted: f64| assert!((got - wanted).abs() < 1e-9, "{got} is not {wanted}");
     close(of_prefill.bytes, prefill.bytes - 1000.0 + 1000.0 * 4.0 / 6.0);

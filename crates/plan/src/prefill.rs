@@ -24,6 +24,7 @@ impl Deployment {
             decode_rows: others,
             decode_context: beside as u64,
             logit_rows: others + ends,
+            draft_pairs: 0,
         };
         let each = self.cost.seconds(&step(chunk, shape.seen(0, before) / full.max(1) as f64, 0));
         let predicted = full as f64 * each + self.cost.seconds(&step(last, shape.seen(before, last), 1));

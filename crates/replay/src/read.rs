@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
-use engine::recording::{Entry, Header, VERSION, within};
+use engine::recording::{Entry, Header, OfferEntry, VERSION, within};
 use scheduler::Limits;
 
 /// Longest line that is read: a prompt of some ten million tokens.
@@ -89,8 +89,12 @@ impl SoFar {
             }
             Entry::Cancel(_, now) => self.time("cancel", now),
             Entry::Idle(now) => self.time("idle", now),
-            Entry::Abandoned(now) => self.time("abandoned", now),
-            Entry::Step(ref step) => self.time("step.from", step.from).and_then(|()| self.time("step.to", step.to)),
+            Entry::Abandoned(now, ref offers) => check_offers(offers).and_then(|()| self.time("abandoned", now)),
+            Entry::Step(ref step) => {
+                check_offers(&step.offers)?;
+                self.time("step.from", step.from)?;
+                self.time("step.to", step.to)
+            }
             Entry::Restart { ref cost } => cost.as_ref().map_or(Ok(()), |cost| cost.model().map(|_| ())),
             Entry::Stop(..) | Entry::End => Ok(()),
         }
@@ -101,6 +105,10 @@ impl SoFar {
         self.now = now;
         Ok(())
     }
+}
+
+fn check_offers(offers: &[OfferEntry]) -> Result<(), String> {
+    offers.iter().try_for_each(OfferEntry::check)
 }
 
 /// A recording that is read from the start.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use engine::recording::{AdmitEntry, Entry, StepEntry};
+use engine::recording::{AdmitEntry, Entry, OfferEntry, StepEntry};
 use scheduler::{
     CostModel, Event, FinishReason, Nanos, Priority, Request, RequestId, RowOutput, Rows, Scheduler, Sequence, Step,
     StepOutput, StepRecord, StopRules, Targets, TokenId,
@@ -182,7 +182,8 @@ impl Replaying {
                 }
             }
             Entry::Step(ref entry) => return self.step(entry, recording, tell),
-            Entry::Abandoned(now) => {
+            Entry::Abandoned(now, ref offers) => {
+                self.offer(offers);
                 self.scheduler.schedule_into(Nanos(now), &mut self.step);
                 self.scheduler.abandon(self.step.id);
             }
@@ -221,6 +222,7 @@ impl Replaying {
         tell: &mut dyn FnMut(Told<'_>),
     ) -> Result<Option<Difference>, RecordingError> {
         let (from, to) = (Nanos(recorded.from), Nanos(recorded.to));
+        self.offer(&recorded.offers);
         self.scheduler.schedule_into(from, &mut self.step);
         if self.step.is_empty() {
             let what = vec![("plan".into(), "rows".into(), "no rows".into())];
@@ -231,9 +233,11 @@ impl Replaying {
         let stands = |rows: &Rows| rows.samples > 0 && request(rows.seq).is_none_or(|id| !failed.contains(&id));
         self.output.step = self.step.id;
         self.output.rows.clear();
-        for (index, Rows { seq, samples, .. }) in self.step.rows().filter(stands).enumerate() {
+        for (index, Rows { seq, samples, drafts, .. }) in self.step.rows().filter(stands).enumerate() {
             // Where the plan is another one there is a difference, and any token will do to see the record.
-            let tokens = recorded.tokens.get(index).filter(|tokens| tokens.len() == samples);
+            let tokens =
+                recorded.tokens.get(index).filter(|tokens| (samples..=samples + drafts).contains(&tokens.len()));
+            let samples = tokens.map_or(samples, Vec::len);
             let token = |sample: usize| tokens.map_or(0, |tokens| tokens[sample]);
             self.output.rows.extend((0..samples).map(|sample| RowOutput { seq, token: token(sample) }));
         }
@@ -247,7 +251,9 @@ impl Replaying {
         self.events.clear();
         self.scheduler.complete_into(&self.output, to, &mut self.events, &mut self.record);
         let tokens: Vec<TokenId> = self.output.rows.iter().map(|row| row.token).collect();
+        // What was guessed is an input.
         let replayed = StepEntry::of(&self.record, &tokens, &failed);
+        let replayed = replayed.with_guesses(recorded.offers.clone(), recorded.guesses.clone());
         if replayed != *recorded {
             let what = differences(recorded, &replayed);
             return Ok(Some(Difference { line: 0, step: Some(recorded.n), what }));
@@ -258,6 +264,16 @@ impl Replaying {
             self.note(&event, tell);
         }
         Ok(None)
+    }
+
+    /// Tells the scheduler what guesses were on offer.
+    fn offer(&mut self, offers: &[OfferEntry]) {
+        for entry in offers {
+            let seq = self.scheduler.sequences().find(|sequence| entry.is_for(sequence)).map(Sequence::id);
+            if let Some(seq) = seq {
+                self.scheduler.offer(entry.offer(seq));
+            }
+        }
     }
 
     /// An answer had a token, or ended.

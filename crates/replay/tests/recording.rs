@@ -112,7 +112,7 @@ fn a_run_under_load_is_replayed_step_by_step_and_token_by_token() {
     // A plan that was given up is given up again, and the rest of the run with it in mind.
     let mut given_up = lines.clone();
     let end = given_up.len() - 1;
-    given_up.insert(end, format!("{{\"abandoned\":{}}}", 1_u64 << 50));
+    given_up.insert(end, format!("{{\"abandoned\":[{},[]]}}", 1_u64 << 50));
     std::fs::write(&path, given_up.join("\n") + "\n").expect("room for it");
     assert_eq!(again(&path), replayed);
     let recording = Recording::open(&path).expect("a recording");
@@ -210,7 +210,7 @@ fn what_is_no_recording_says_so_in_one_line() {
     let header = &lines[0];
     let admit = lines.iter().find(|line| line.starts_with("{\"admit\"")).expect("there is one");
     let zero = header.replacen("\"num_blocks\":", "\"num_blocks\":0,\"x\":", 1);
-    let of_format = |number: &str| header.replacen("recording\":3", &format!("recording\":{number}"), 1).into_bytes();
+    let of_format = |number: &str| header.replacen("recording\":4", &format!("recording\":{number}"), 1).into_bytes();
     // The number of a field replaced by another.
     let with = |line: &str, field: &str, number: &str| {
         let (before, after) = line.split_once(&format!("\"{field}\":")).expect("it has the field");
@@ -231,6 +231,11 @@ fn what_is_no_recording_says_so_in_one_line() {
             "time goes back",
             format!("{header}\n{{\"idle\":1000}}\n{{\"idle\":999}}\n").into_bytes(),
             "line 3: idle: 999 is not from 1000",
+        ),
+        (
+            "offer",
+            format!("{header}\n{{\"abandoned\":[1000,[[1,0,9,3,0]]]}}\n").into_bytes(),
+            "line 2: offers: source: 9 is not from 0 to 7",
         ),
         ("empty", vec![], "the file is empty"),
         ("garbage", (0..4096_u32).map(|i| ((i * 7919) >> 3) as u8).collect(), "not JSON"),

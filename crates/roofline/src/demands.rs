@@ -80,27 +80,29 @@ impl Demands {
     }
 
     /// One pass that carries decode rows and chunks of prompts, and computes the logits of `logit_rows` of its rows.
-    /// `decode`: the position of each row. `prefill`: position of the first row of each chunk, and its rows.
+    /// `decode`: the position of each sequence's first row, and its rows: one, and drafts behind it, for which the same
+    /// keys are fetched once. `prefill`: the same of each chunk.
     pub fn step(
         &self,
-        decode: impl Iterator<Item = usize> + Clone,
+        decode: impl Iterator<Item = (usize, usize)> + Clone,
         prefill: impl Iterator<Item = (usize, usize)> + Clone,
         logit_rows: usize,
     ) -> PassWork {
-        let rows = decode.clone().count() + prefill.clone().map(|(_, rows)| rows).sum::<usize>();
-        let decoded = self
-            .shape
-            .mean_over_layers(|window| decode.clone().map(|start| (start + 1).min(window) as f64).sum::<f64>());
+        let rows = decode.clone().chain(prefill.clone()).map(|(_, rows)| rows).sum::<usize>();
+        let over_decode = |of: fn(usize, usize, usize) -> f64| {
+            self.shape.mean_over_layers(|window| decode.clone().map(|(start, rows)| of(start, rows, window)).sum())
+        };
         let over_chunks = |of: fn(usize, usize, usize) -> f64| {
             self.shape.mean_over_layers(|window| prefill.clone().map(|(start, rows)| of(start, rows, window)).sum())
         };
         let per_logit_row = self.shape.flops_per_logit_row();
         PassWork {
             matrix_flops: rows as f64 * self.shape.flops_per_token() + logit_rows as f64 * per_logit_row,
-            attention_flops: decoded * self.shape.decode_pair_flops as f64
+            attention_flops: over_decode(seen) * self.shape.decode_pair_flops as f64
                 + over_chunks(seen) * self.shape.pair_flops as f64,
             kv_dtype: self.kv_dtype,
-            bytes: self.bytes_of_pass(rows as f64) + (decoded + over_chunks(fetched)) * self.kv_bytes_per_token as f64,
+            bytes: self.bytes_of_pass(rows as f64)
+                + (over_decode(fetched) + over_chunks(fetched)) * self.kv_bytes_per_token as f64,
         }
     }
 
@@ -108,11 +110,12 @@ impl Demands {
     /// each has its rows' part of them.
     pub fn step_by_phase(
         &self,
-        decode: impl Iterator<Item = usize> + Clone,
+        decode: impl Iterator<Item = (usize, usize)> + Clone,
         prefill: impl Iterator<Item = (usize, usize)> + Clone,
         [prefill_logits, decode_logits]: [usize; 2],
     ) -> [PassWork; 2] {
-        let rows = [prefill.clone().map(|(_, rows)| rows).sum::<usize>() as f64, decode.clone().count() as f64];
+        let sum = |rows: &mut dyn Iterator<Item = (usize, usize)>| rows.map(|(_, rows)| rows).sum::<usize>() as f64;
+        let rows = [sum(&mut prefill.clone()), sum(&mut decode.clone())];
         let all = rows[0] + rows[1];
         let parts = [
             self.step(std::iter::empty(), prefill, prefill_logits),

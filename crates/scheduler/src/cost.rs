@@ -37,6 +37,8 @@ pub struct Work {
     pub decode_context: u64,
     /// Rows whose logits are computed and sampled.
     pub logit_rows: usize,
+    /// Keys that decode rows of drafts see, summed over the rows. They are read for the row before them.
+    pub draft_pairs: u64,
 }
 
 impl Work {
@@ -53,6 +55,13 @@ impl Work {
     pub fn add_decode(&mut self, context: usize) {
         self.decode_rows += 1;
         self.decode_context += context as u64;
+        self.logit_rows += 1;
+    }
+
+    /// Adds a row for a draft that sees `context` keys, its own included, to those of its sequence.
+    pub fn add_draft(&mut self, context: usize) {
+        self.decode_rows += 1;
+        self.draft_pairs += context as u64;
         self.logit_rows += 1;
     }
 
@@ -228,8 +237,8 @@ impl CostModel {
         };
         Parts {
             weights: own_weights * alone + (weights - own_weights) * added,
-            prefill_attention: pair * amounts[0] * added,
-            decode_attention: key * amounts[1] * alone,
+            prefill_attention: pair * work.prefill_pairs as f64 * added,
+            decode_attention: (key * amounts[1] + pair * work.draft_pairs as f64) * alone,
             decode_rows: row * amounts[2] * alone,
             prompts: prompt * amounts[3] * added,
             logits: own_heads * alone + (heads - own_heads) * added,
@@ -344,7 +353,7 @@ impl Parts {
 /// In the order of [`Terms`].
 fn amounts(work: &Work) -> [f64; NUM_TERMS] {
     [
-        work.prefill_pairs as f64,
+        (work.prefill_pairs + work.draft_pairs) as f64,
         work.decode_context as f64,
         work.decode_rows as f64,
         work.prefill_seqs as f64,

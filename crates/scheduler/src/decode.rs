@@ -123,7 +123,7 @@ impl Scheduler {
     }
 
     pub(crate) fn plan_decode_row(&mut self, id: SeqId, step: &mut Step) {
-        let rows = Rows { seq: id, start: self.state.seqs[id].num_computed, len: 1, samples: 1 };
+        let rows = Rows { seq: id, start: self.state.seqs[id].num_computed, len: 1, samples: 1, drafts: 0 };
         let row = self.plan_rows(rows);
         self.plan.record.work.add_decode(rows.start + rows.len);
         self.plan.record.decode.push(row);

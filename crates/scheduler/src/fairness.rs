@@ -107,10 +107,20 @@ impl Shares {
         let from = seq.num_computed.max(seq.num_prompt_rows_served);
         let prompt_rows = end.saturating_sub(from) as u64;
         seq.num_prompt_rows_served = end.max(seq.num_prompt_rows_served);
+        self.charge(seq, prompt_rows + SAMPLED * samples as u64);
+    }
+
+    /// A guess held, and its token is one that was drawn besides: what is paid is what came, so that a tenant can check
+    /// it; rows whose guess was wrong are free.
+    pub(crate) fn serve_drafted(&mut self, seq: &Sequence) {
+        self.charge(seq, SAMPLED);
+    }
+
+    fn charge(&mut self, seq: &Sequence, tokens: u64) {
         // Alone, a tenant need not be counted: all who come later begin level with it.
         if self.tenants.len() > 1 {
             let share = self.tenants.get_mut(&seq.request.tenant).expect("it joined");
-            share.served += seq.rank.priority.charge() * (prompt_rows + SAMPLED * samples as u64);
+            share.served += seq.rank.priority.charge() * tokens;
         }
     }
 

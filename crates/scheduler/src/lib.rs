@@ -31,6 +31,7 @@ mod pace;
 mod policy;
 mod prefill;
 mod queue;
+mod speculate;
 mod state;
 
 pub use cost::{CostModel, Hardware, ModelCost, Work};
@@ -42,6 +43,7 @@ pub use promise::{Promise, PromiseBook, PromiseKind};
 pub use request::{AdmitError, FinishReason, Priority, Request, RequestId, StopRules, TokenId};
 pub use scheduler::{BlockUse, Completed, PrefixStats, Scheduler};
 pub use sequence::{Phase, SeqId, Sequence};
+pub use speculate::{Offer, SourceId};
 pub use step::{
     BlockCopy, BlockLoad, Blocked, Event, Holder, Preempted, RecordRow, RowOutput, Rows, Step, StepId, StepOutput,
     StepRecord, Stolen,

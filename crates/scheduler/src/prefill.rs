@@ -283,7 +283,7 @@ impl Scheduler {
         }
         let samples = if len == seq.num_uncomputed() { seq.num_samples() } else { 0 };
         self.plan.record.recomputed_rows += seq.most_computed.saturating_sub(start).min(len);
-        let rows = Rows { seq: id, start, len, samples };
+        let rows = Rows { seq: id, start, len, samples, drafts: 0 };
         let row = self.plan_rows(rows);
         self.plan.record.work.add_chunk(start, len, samples > 0);
         self.plan.record.prefill.push(row);

@@ -23,6 +23,7 @@ use crate::pace::Candidate;
 use crate::policy::Policy;
 use crate::prefill;
 use crate::sequence::Status;
+use crate::speculate::Speculation;
 use crate::state::{Running, State};
 use crate::step::RecordRow;
 use crate::swap::{PreemptionMode, SwapDecision, Transfer};
@@ -84,7 +85,7 @@ pub(crate) struct Plan {
     /// Whether the step planned last had rows.
     has_rows: bool,
     /// Of the step at hand: its rows, and its entry in the log so far.
-    rows: Vec<Rows>,
+    pub(crate) rows: Vec<Rows>,
     pub(crate) record: StepRecord,
     /// Memory for the next ones.
     spare: Vec<InFlight>,
@@ -141,13 +142,19 @@ pub struct Scheduler {
     pub(crate) state: State,
     pub(crate) policy: Policy,
     pub(crate) plan: Plan,
+    pub(crate) speculation: Speculation,
 }
 
 impl Scheduler {
     /// A scheduler with everything it will ever need but the requests.
     pub fn new(limits: Limits) -> Result<Scheduler, LimitsError> {
         limits.check()?;
-        Ok(Scheduler { plan: Plan::new(&limits), policy: Policy::default(), state: State::new(limits) })
+        Ok(Scheduler {
+            plan: Plan::new(&limits),
+            policy: Policy::default(),
+            speculation: Speculation::default(),
+            state: State::new(limits),
+        })
     }
 
     /// From now on steps are predicted by `cost`, which learns from each that completes, and the targets of requests
@@ -224,7 +231,8 @@ impl Scheduler {
     }
 
     /// Plans one forward pass: a token for each decoding sequence, then prompt chunks in rank order until rows, seats
-    /// or blocks run out (mixed steps: Sarathi-Serve, Agrawal et al., OSDI 2024). Overwrites `step`, keeping its
+    /// or blocks run out (mixed steps: Sarathi-Serve, Agrawal et al., OSDI 2024), then as many of the drafts on offer as
+    /// make tokens come faster. Overwrites `step`, keeping its
     /// buffers. The step is in flight until [`Scheduler::complete`]; an empty one never is. Sequences with rows in
     /// flight have none in this step. Panics if as many steps are in flight as may be.
     ///
@@ -240,6 +248,7 @@ impl Scheduler {
         let bound = self.policy.step_bound(&self.state, now);
         self.plan_decode(stalled, bound, step);
         self.plan_prefill(now, bound, step);
+        self.plan_drafts(bound, step);
         self.state.pool.drain_saves(&mut step.saves);
         self.state.pool.spill_ahead(&mut step.spills);
         self.plan.record.step = step.id;
@@ -266,13 +275,13 @@ impl Scheduler {
     }
 
     pub(crate) fn plan_rows(&mut self, rows: Rows) -> RecordRow {
-        let Rows { seq: id, start, len, samples } = rows;
+        let Rows { seq: id, start, len, samples, drafts } = rows;
         let seq = &mut self.state.seqs[id];
         self.state.shares.serve(seq, start + len, samples);
         let cached_tokens = core::mem::take(&mut seq.cached_tokens);
         seq.rows_in_flight = len;
         self.plan.rows.push(rows);
-        RecordRow { request: seq.request.id, seq: id, answer: seq.answer(), start, len, samples, cached_tokens }
+        RecordRow { request: seq.request.id, seq: id, answer: seq.answer(), start, len, samples, drafts, cached_tokens }
     }
 
     /// Takes a step's results: see [`Scheduler::complete_into`].
@@ -301,7 +310,7 @@ impl Scheduler {
         let mut num_taken = 0;
         for &planned in &step.rows {
             let seq = &mut self.state.seqs[planned.seq];
-            seq.rows_in_flight = 0;
+            (seq.rows_in_flight, seq.drafts_in_flight) = (0, 0);
             let tokens = seq.output_row.take().map_or(&[][..], |first| tokens_of(planned.seq, &output.rows[first..]));
             num_taken += tokens.len();
             if seq.status == Status::Leaving {
@@ -309,10 +318,17 @@ impl Scheduler {
                 self.state.seqs.remove(planned.seq);
                 continue;
             }
-            assert_eq!(tokens.len(), planned.samples, "tokens of {:?} in {:?}", planned.seq, output.step);
-            seq.num_computed += planned.len;
-            seq.most_computed = seq.most_computed.max(seq.num_computed);
-            self.state.feed_prefix_cache(planned.seq);
+            let is_as_planned = match planned.drafts {
+                0 => tokens.len() == planned.samples,
+                drafts => (1..=1 + drafts).contains(&tokens.len()),
+            };
+            assert!(is_as_planned, "{} tokens of {planned:?} in {:?}", tokens.len(), output.step);
+            if planned.drafts > 0 {
+                let taken = self.take_run(planned, tokens, now, events);
+                step.record.note_drawn(planned.seq, taken);
+                continue;
+            }
+            self.state.note_computed(planned.seq, planned.len);
             self.take_tokens(planned.seq, tokens, now, events);
         }
         assert_eq!(num_taken, output.rows.len(), "tokens of {:?}", output.step);
@@ -337,8 +353,8 @@ impl Scheduler {
         for planned in &step.rows {
             let id = planned.seq;
             let seq = &mut self.state.seqs[id];
-            seq.rows_in_flight = 0;
-            seq.output_row = None;
+            (seq.rows_in_flight, seq.drafts_in_flight) = (0, 0);
+            (seq.output_row, seq.offer) = (None, None);
             if seq.status == Status::Leaving {
                 self.release_blocks(id);
                 self.state.seqs.remove(id);
@@ -348,6 +364,26 @@ impl Scheduler {
             }
         }
         self.plan.recycle(step);
+    }
+
+    /// A run of tokens, of which all but the last were guessed: as many decode rows, one after the other. What was not
+    /// guessed right leaves stale bytes behind what is computed, where nobody looks, and its blocks go back. Returns how
+    /// many of the answer the tokens are: all, unless it ends before.
+    fn take_run(&mut self, planned: Rows, tokens: &[RowOutput], now: Nanos, events: &mut Vec<Event>) -> usize {
+        let id = planned.seq;
+        self.learn_drafts(id, planned.drafts, tokens.len() - 1);
+        self.state.cut_table(id, planned.start + 1 + tokens.len());
+        for (index, token) in tokens.iter().enumerate() {
+            if index > 0 {
+                self.state.shares.serve_drafted(&self.state.seqs[id]);
+            }
+            self.state.note_computed(id, 1);
+            self.take_tokens(id, core::slice::from_ref(token), now, events);
+            if self.state.seqs.get(id).is_none() {
+                return index + 1;
+            }
+        }
+        tokens.len()
     }
 
     /// Gives each answer its token; forks the answers when the prompt is done.

@@ -15,7 +15,8 @@ use core::ops::{Index, IndexMut};
 
 use crate::holders::Shared;
 use crate::kv::{BlockHash, BlockTable, ChainHasher, ContentName, blocks_for};
-use crate::{BlockId, FinishReason, Nanos, Priority, Request, RequestId, TokenId};
+use crate::speculate::Tries;
+use crate::{BlockId, FinishReason, Limits, Nanos, Offer, Priority, Request, RequestId, TokenId};
 
 /// Names a sequence; never used twice. A request with one answer has one sequence; with several, the first carries the
 /// prompt and the others are forked from it when the prompt is done.
@@ -82,6 +83,11 @@ pub struct Sequence {
     pub(crate) last_token_at: Nanos,
     /// Rows in a step in flight: in one at most.
     pub(crate) rows_in_flight: usize,
+    /// How many of these are drafts, and what offered them.
+    pub(crate) drafts_in_flight: usize,
+    pub(crate) offer: Option<Offer>,
+    /// How often drafts held.
+    pub(crate) tries: Tries,
     /// Loads that write its blocks: until they have ended it computes nothing, though `num_computed` counts them.
     pub(crate) loads_in_flight: usize,
     /// The first block whose load failed.
@@ -117,6 +123,9 @@ impl Sequence {
             first_token_at: Nanos::default(),
             last_token_at: Nanos::default(),
             rows_in_flight: 0,
+            drafts_in_flight: 0,
+            offer: None,
+            tries: Tries::default(),
             loads_in_flight: 0,
             first_lost: None,
             cached_tokens: 0,
@@ -178,6 +187,11 @@ impl Sequence {
     /// Known tokens that are not in the cache yet: at least 1.
     pub fn num_uncomputed(&self) -> usize {
         self.num_tokens() - self.num_computed
+    }
+
+    /// Tokens until its answer ends, if nothing ends it earlier.
+    pub(crate) fn tokens_to_go(&self, limits: &Limits) -> usize {
+        Course::of(&self.request, limits.max_model_len).num_tokens - self.num_tokens()
     }
 
     /// What its next rows are for.

@@ -164,6 +164,22 @@ impl State {
         }
     }
 
+    /// The table reaches no further than `tokens` tokens: blocks behind them were taken for drafts.
+    pub(crate) fn cut_table(&mut self, id: SeqId, tokens: usize) {
+        let table = &mut self.seqs[id].table;
+        while table.len() > blocks_for(tokens, self.limits.block_size) {
+            self.pool.release(table.pop().expect("it was just counted"));
+        }
+    }
+
+    /// `rows` more of its tokens are computed: full blocks enter the prefix cache.
+    pub(crate) fn note_computed(&mut self, id: SeqId, rows: usize) {
+        let seq = &mut self.seqs[id];
+        seq.num_computed += rows;
+        seq.most_computed = seq.most_computed.max(seq.num_computed);
+        self.feed_prefix_cache(id);
+    }
+
     /// Registers the blocks that have become full, now that their content is computed.
     pub(crate) fn feed_prefix_cache(&mut self, id: SeqId) {
         let seq = &mut self.seqs[id];

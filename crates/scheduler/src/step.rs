@@ -16,7 +16,7 @@ use crate::{BlockId, BlockSave, FinishReason, Nanos, RequestId, SeqId, SlotSpill
 pub struct StepId(pub u64);
 
 /// `len` consecutive tokens of one sequence, from position `start`, computed in one step: a decode row is its last
-/// token (`len` and `samples` are 1), a chunk of a prompt has many.
+/// token (`len` and `samples` are 1), perhaps with drafts of the next ones behind it; a chunk of a prompt has many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rows {
     /// Whose tokens.
@@ -28,6 +28,9 @@ pub struct Rows {
     /// Tokens to sample from the last of them: 0 while known tokens remain, otherwise 1, or the number of answers when
     /// the prompt of a request with several ends here.
     pub samples: usize,
+    /// Of a decoding sequence: the last so many rows are of guesses at its next tokens ([`crate::Offer`]). Each row from
+    /// the one before them on gives a token, as long as the guess behind the row is that token.
+    pub drafts: usize,
 }
 
 /// The bytes of `src` must be copied to `dst` in every layer before the step computes (copy-on-write).
@@ -126,8 +129,8 @@ pub struct Stolen {
 pub struct StepOutput {
     /// The step it belongs to.
     pub step: StepId,
-    /// As many for each [`Rows`] of the plan as its `samples`, next to each other in the order of answers; sequences in
-    /// any order.
+    /// As many for each [`Rows`] of the plan as its `samples`, next to each other in the order of answers; with drafts
+    /// the run of tokens that was drawn, from 1 to one more than its drafts. Sequences in any order.
     pub rows: Vec<RowOutput>,
     /// Requests with rows that could not be computed, or gave no numbers. They end here, as by
     /// [`crate::Scheduler::abort`], and the step's record says that nothing was sampled from their rows. Others' stand.
@@ -181,10 +184,13 @@ pub struct RecordRow {
     pub answer: usize,
     /// Position of the first row: tokens already in the cache.
     pub start: usize,
-    /// Rows, at least 1 (1 for decode).
+    /// Rows, at least 1: for decode 1 and the drafts.
     pub len: usize,
-    /// Tokens sampled from the last of them: as [`Rows::samples`], and 0 where the row failed.
+    /// Tokens sampled from them: as [`Rows::samples`], and 0 where the row failed. With drafts, once the step is
+    /// complete, how many came: one, and as many as held.
     pub samples: usize,
+    /// Guesses among the rows: as [`Rows::drafts`].
+    pub drafts: usize,
     /// Prompt tokens found in the prefix cache, in the sequence's first row since it got its blocks, else 0.
     pub cached_tokens: usize,
 }
@@ -276,10 +282,26 @@ impl StepRecord {
         self.stolen = Stolen::default();
     }
 
+    /// Of rows with drafts so many tokens came.
+    pub(crate) fn note_drawn(&mut self, seq: SeqId, tokens: usize) {
+        let row = self.decode.iter_mut().find(|row| row.seq == seq && row.drafts > 0);
+        row.expect("its rows are in the log").samples = tokens;
+    }
+
     /// A request's rows failed: nothing was sampled from them.
     pub(crate) fn note_failed(&mut self, request: RequestId) {
         let rows = self.decode.iter_mut().chain(&mut self.prefill);
         rows.filter(|row| row.request == request).for_each(|row| row.samples = 0);
+    }
+
+    /// Rows whose logits were computed: of prompts, and of decoding sequences.
+    pub fn logit_rows(&self) -> [usize; 2] {
+        [self.prefill.iter().filter(|row| row.samples > 0).count(), self.decode.iter().map(|row| row.len).sum()]
+    }
+
+    /// Tokens that came of decoding sequences: one each, and the drafts that held.
+    pub fn decode_tokens(&self) -> usize {
+        self.decode.iter().map(|row| row.samples).sum()
     }
 
     /// How long it took, from when the machine was free for it to its output.

@@ -10,21 +10,98 @@
 //! `n=` answers (named `A.0`, `A.1`; `A` while they are one prompt), `priority=`, `like=A:8` (its first 8 prompt tokens
 //! are A's), `salt=`, `cache=off`, `min=` tokens, `eos=3` (the model says the stop token as its third token and ever
 //! after), `cancel A`, `stop A.1`, both also `in flight`: between plan and completion. `C prompt=99: NeverFits` is
-//! refused so. `fail in flight` abandons the step. In a plan, `x3` is a chunk from which three tokens are sampled when
-//! not one, `copy 4>7` copies a block. Where there are tiers (`host=` and `disk=` slots), `save 4>h0`, `load h0>A` and
-//! `spill h0>d1` move contents. Host memory answers at once; what the disk was asked for in one row ends with the next,
-//! well, or not where the row says `disk fails`, or later where it says `disk waits`.
-//! A table may leave out the columns after `plan`. `check_invariants` runs after every call.
+//! refused so. `offer A=4` has four drafts for A's next tokens, of which none hold unless `right=` says how many
+//! would; in a plan, `A+4` are these drafts. `fail in flight` abandons the step. In a plan, `x3` is a chunk from which
+//! three tokens are sampled when not one, `copy 4>7` copies a block. Where there are tiers (`host=` and `disk=`
+//! slots), `save 4>h0`, `load h0>A` and `spill h0>d1` move contents. Host memory answers at once; what the disk was
+//! asked for in one row ends with the next, well, or not where the row says `disk fails`, or later where it says `disk
+//! waits`. A table may leave out the columns after `plan`. `check_invariants` runs after every call.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use scheduler::{
-    BlockLoad, Event, FinishReason, Limits, LimitsError, Nanos, Priority, Request, RequestId, RowOutput, Scheduler,
-    SeqId, SlotSpill, Step, StepOutput, StopRules, Targets, Tier, TierSizes, TierSlot, TokenId,
+    BlockLoad, Event, FinishReason, Limits, LimitsError, Nanos, Offer, Priority, Request, RequestId, RowOutput, Rows,
+    Scheduler, SeqId, SlotSpill, SourceId, Step, StepOutput, StopRules, Targets, Tier, TierSizes, TierSlot, TokenId,
 };
 
 const EOS: TokenId = 1;
+
+#[test]
+fn drafts_are_rows_behind_the_last_token_and_count_as_far_as_they_hold() {
+    check(
+        "block_size=4 blocks=16",
+        "
+        step | arrives              | plan           | ends     | used
+        1    | A prompt=3 output=9  | prefill A[0..3] |         | 1
+        2    | offer A=4 right=2    | decode A+4     |          | 2
+        3    | offer A=3 right=3    | decode A+3     |          | 3
+        4    |                      | decode A       | A length | 0
+        ",
+    );
+}
+
+#[test]
+fn blocks_of_drafts_that_were_wrong_go_back() {
+    check(
+        "block_size=2 blocks=16",
+        "
+        step | arrives              | plan           | ends     | used
+        1    | A prompt=2 output=9  | prefill A[0..2] |         | 1
+        2    | offer A=3            | decode A+3     |          | 2
+        3    | offer A=9 right=9    | decode A+2     |          | 3
+        ",
+    );
+}
+
+#[test]
+fn drafts_end_before_the_answer_does_and_nothing_follows_a_stop_token() {
+    check(
+        "block_size=16 blocks=16",
+        "
+        step | arrives                            | plan                    | ends             | used
+        1    | A prompt=3 output=4                | prefill A[0..3]         |                  | 1
+        2    | offer A=9 right=9, B prompt=3 output=9 eos=3 | decode A+2, prefill B[0..3] | A length | 1
+        3    | offer B=5 right=5                  | decode B+5              | B stop           | 0
+        ",
+    );
+}
+
+#[test]
+fn drafts_take_no_block_that_others_need_and_no_row_of_a_prompt() {
+    check(
+        "block_size=2 blocks=6 tokens_per_step=6",
+        "
+        step | arrives                                   | plan                             | ends | used
+        1    | A prompt=3 output=5, B prompt=3 output=5  | prefill A[0..3] B[0..3]          |      | 4
+        2    | offer A=4, offer B=4                      | decode A+2 B                     |      | 5
+        3    | offer A=4, offer B=4                      | decode A+1 B+1                   |      | 6
+        ",
+    );
+    check(
+        "block_size=16 blocks=16 tokens_per_step=4",
+        "
+        step | arrives                                   | plan                             | ends
+        1    | A prompt=3 output=9                       | prefill A[0..3]                  |
+        2    | B prompt=5 output=9, offer A=4            | decode A, prefill B[0..3]        |
+        3    | offer A=4                                 | decode A+1, prefill B[3..5]      |
+        ",
+    );
+}
+
+#[test]
+fn an_offer_is_forgotten_by_the_next_plan_and_a_failed_step_loses_its_drafts() {
+    check(
+        "block_size=16 blocks=16",
+        "
+        step | arrives                            | plan             | ends | used
+        1    | A prompt=3 output=9                | prefill A[0..3]  |      | 1
+        2    | offer A=4 right=4, fail in flight  | decode A+4       |      | 0
+        3    |                                    | prefill A[0..4]  |      | 1
+        4    |                                    | decode A         |      | 1
+        ",
+    );
+}
 
 #[test]
 fn a_long_prompt_shares_the_step_with_decode() {
@@ -712,6 +789,8 @@ struct World {
     /// What the disk was asked for.
     reads: Vec<BlockLoad>,
     writes: Vec<SlotSpill>,
+    /// How many drafts of a sequence hold.
+    right: BTreeMap<SeqId, usize>,
 }
 
 fn check(setup: &str, table: &str) {
@@ -793,7 +872,14 @@ impl World {
         }
         let mut scheduler = Scheduler::new(limits).expect("good limits");
         scheduler.set_tiers(tiers);
-        World { scheduler, names: BTreeMap::new(), asked: BTreeMap::new(), reads: Vec::new(), writes: Vec::new() }
+        World {
+            scheduler,
+            names: BTreeMap::new(),
+            asked: BTreeMap::new(),
+            right: BTreeMap::new(),
+            reads: Vec::new(),
+            writes: Vec::new(),
+        }
     }
 
     fn row(&mut self, arrives: &str) -> Outcome {
@@ -862,6 +948,14 @@ impl World {
     fn act(&mut self, act: &str) {
         if let Some(name) = act.strip_prefix("cancel ") {
             assert!(self.scheduler.abort(self.asked[name].0.id), "{name} was there to cancel");
+        } else if let Some(offer) = act.strip_prefix("offer ") {
+            let (name, words) = offer.split_once('=').expect("offer A=4");
+            let (len, right) = words.split_once(" right=").unwrap_or((words, "0"));
+            let id = self.asked[name].0.id;
+            let seq = self.scheduler.sequences().find(|seq| seq.request_id() == id).expect("it is there").id();
+            let len = len.parse().expect("how many drafts");
+            self.scheduler.offer(Offer { seq, source: SourceId(0), len, strength: 0 });
+            self.right.insert(seq, right.parse().expect("how many hold"));
         } else if let Some(answer) = act.strip_prefix("stop ") {
             let (name, answer) = answer.split_once('.').unwrap_or((answer, "0"));
             self.scheduler.stop(self.asked[name].0.id, answer.parse().expect("an answer's number"));
@@ -925,6 +1019,14 @@ impl World {
             let seq = rows.seq;
             let seq_state = self.scheduler.sequence(seq).expect("it is planned");
             let (_, eos) = &self.asked[&self.names[&seq_state.request_id()]];
+            if rows.drafts > 0 {
+                let held = self.right[&seq].min(rows.drafts);
+                for nth in seq_state.num_generated() + 1..=seq_state.num_generated() + 1 + held {
+                    let is_eos = eos.is_some_and(|eos| nth >= eos);
+                    output.rows.push(RowOutput { seq, token: if is_eos { EOS } else { 2_000_000 + nth as u32 } });
+                }
+                continue;
+            }
             let nth = seq_state.num_generated() + 1;
             let is_eos = eos.is_some_and(|eos| nth >= eos);
             let token = |sample: usize| {
@@ -949,7 +1051,8 @@ impl World {
         part("spill", step.spills.iter().map(|spill| format!("{}>{}", slot(spill.host), slot(spill.disk))).collect());
         part("load", step.loads.iter().map(|load| format!("{}>{}", slot(load.slot), self.name(load.seq))).collect());
         part("copy", step.copies.iter().map(|copy| format!("{}>{}", copy.src.0, copy.dst.0)).collect());
-        part("decode", step.decode.iter().map(|row| self.name(row.seq)).collect());
+        let drafts = |row: &Rows| if row.drafts > 0 { format!("+{}", row.drafts) } else { String::new() };
+        part("decode", step.decode.iter().map(|row| self.name(row.seq) + &drafts(row)).collect());
         let chunks = step.prefill.iter().map(|chunk| {
             let seq = self.scheduler.sequence(chunk.seq).expect("it is planned");
             let (end, ends_here) = (chunk.start + chunk.len, chunk.start + chunk.len == seq.num_tokens());

@@ -273,6 +273,13 @@ fn counters(page: &mut Page<'_>, stats: &Stats) {
     let shared = [
         ("prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache.", stats.prefix_queries),
         ("prefix_cache_hits_total", "Prompt tokens found in the prefix cache.", stats.prefix_hits),
+        (
+            "spec_decode_num_drafts_total",
+            "Times that guesses at the next tokens of an answer were checked.",
+            stats.verify_rows,
+        ),
+        ("spec_decode_num_draft_tokens_total", "Tokens that were guessed and checked.", stats.drafted_tokens),
+        ("spec_decode_num_accepted_tokens_total", "Tokens of answers that were guessed right.", stats.accepted_tokens),
         ("num_preemptions_total", "Sequences that lost their blocks and were recomputed.", stats.preemptions),
         ("prompt_tokens_total", "Prompt tokens of finished requests.", stats.prompt_tokens),
         (

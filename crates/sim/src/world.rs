@@ -352,7 +352,7 @@ impl Engine {
         self.output.rows.clear();
         for row in planned.decode.iter().chain(&planned.prefill).filter(|row| row.samples > 0) {
             let arrival = &workload.arrivals[row.request.0 as usize];
-            let position = row.start + row.len - arrival.input_tokens();
+            let position = row.start + row.len - row.drafts - arrival.input_tokens();
             self.output.rows.push(RowOutput { seq: row.seq, token: Piece::token(arrival.answer, position) });
         }
     }

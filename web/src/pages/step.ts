@@ -8,7 +8,7 @@ import { exampleButton, LONG_PROMPT, STORY } from "../examples";
 import { dropFrame, wantFrame } from "../frames";
 import { KvMap } from "../kvmap";
 import { bound, own } from "../limits";
-import type { Step } from "../log";
+import { outputTokens, type Step } from "../log";
 import { PassView } from "../pass";
 import { count, ms, percent, short, shortName } from "../units";
 import { WhatIf } from "../whatif";
@@ -120,7 +120,9 @@ function story(step: Step, began: string): string {
     const end = row.samples > 0 ? ", the last ones of the prompt, so its first token came of it" : "";
     parts.push(`read ${count(row.len, "prompt token")} of ${name} in one go, positions ${row.start} to ${row.start + row.len - 1}${cached}${end}`);
   });
-  if (step.decode.length > 0) parts.push(`wrote one token for ${step.decode.length === 1 ? `the answer of ${shortName(step.decodeOf[0]!.name)}` : `each of ${count(step.decode.length, "answer")}`}`);
+  const drafts = step.decode.reduce((sum, row) => sum + (row.drafts ?? 0), 0);
+  const held = outputTokens(step) - step.decode.length;
+  if (step.decode.length > 0) parts.push(`wrote one token for ${step.decode.length === 1 ? `the answer of ${shortName(step.decodeOf[0]!.name)}` : `each of ${count(step.decode.length, "answer")}`}${drafts > 0 ? ` and checked ${count(drafts, "guess", "guesses")} at what follows: ${held === 0 ? "none" : held} of them held, ${held === 1 ? "a token" : "tokens"} more from the same reading of the weights` : ""}`);
   for (const { r, tokens, verdict } of step.preempted) parts.push(`took the blocks of ${shortName(r)} away, ${count(tokens, "token")} (${verdict})`);
   const waiting = step.waiting > 0 ? ` ${count(step.waiting, "request")} waited${step.blocked ? `, for ${{ kv: "KV blocks", seats: "a slot", budget: "token budget" }[step.blocked]}` : ""}.` : "";
   const blocks = [
@@ -232,7 +234,7 @@ class Costs {
     const work = `${short(step.flops)}FLOP over ${short(step.bytes)}B: ${(step.flops / Math.max(1, step.bytes)).toFixed(1)} FLOP per byte.`;
     const binding = bound(step, this.app.info.limits);
     if (!binding) return `${work}${elsewhere}${guess}`;
-    const rows = step.decode.length + step.prefill.reduce((sum, row) => sum + row.len, 0);
+    const rows = step.decode.reduce((sum, row) => sum + 1 + (row.drafts ?? 0), 0) + step.prefill.reduce((sum, row) => sum + row.len, 0);
     const compute = binding.by === "compute";
     const why = !compute
       ? "Memory-bound: every weight is read for few tokens, and the arithmetic waits."

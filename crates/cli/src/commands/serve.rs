@@ -14,7 +14,7 @@ use server::{ApiKey, ServeError, Server, ServerOptions, SlowOptions, Stop};
 use crate::console::{note, put_line};
 use crate::failure::Failure;
 use crate::figures::{self, bytes, operations, peak};
-use crate::flags::ServeFlags;
+use crate::flags::{ServeFlags, Speculate};
 use crate::log::Lines;
 use crate::{environment, keys, models, narrower};
 
@@ -108,6 +108,7 @@ fn settings(flags: &ServeFlags, is_shared: bool) -> Result<Settings, Failure> {
         ttft: flags.ttft_slo,
         tpot: flags.tpot_slo,
         refuse_late: flags.refuse_late,
+        speculate: flags.speculate == Speculate::Auto,
         spot_check: flags.spot_check,
         record: flags.record.clone(),
         seed: flags.seed.unwrap_or(chance),

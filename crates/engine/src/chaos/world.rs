@@ -12,7 +12,9 @@ use ledger::Owner;
 use model::GenerationDefaults;
 use model::sampler::{History, SampleKey, Sampler};
 use scheduler::cost::{Knot, Terms};
-use scheduler::{CostModel, FinishReason, Limits, Nanos, Scheduler, Targets, TierSizes, TokenId};
+use scheduler::{
+    CostModel, FinishReason, Limits, Nanos, Offer, Scheduler, SeqId, Sequence, SourceId, Targets, TierSizes, TokenId,
+};
 use text::tokenizer::Tokenizer;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
@@ -22,6 +24,7 @@ use crate::clock::Clock;
 use crate::command::{Command, Hold};
 use crate::core::EngineCore;
 use crate::door::{Prompt, RawRequest, ServiceClass, ValidatedRequest};
+use crate::draft::Drafter;
 use crate::journal::Log;
 use crate::output::{Output, PromptProgress, RequestError};
 use crate::recording::{self, Header, Line, Tape};
@@ -56,6 +59,10 @@ pub(super) struct Report {
     overlaps: u64,
     thefts: u64,
     checked: u64,
+    /// Seeds in which somebody guesses, and guesses that held and that did not.
+    drafting: u64,
+    held: u64,
+    rejected: u64,
 }
 
 impl Report {
@@ -79,6 +86,9 @@ impl Report {
             (&mut self.overlaps, other.overlaps),
             (&mut self.thefts, other.thefts),
             (&mut self.checked, other.checked),
+            (&mut self.drafting, other.drafting),
+            (&mut self.held, other.held),
+            (&mut self.rejected, other.rejected),
         ];
         for (sum, more) in pairs {
             *sum += more;
@@ -103,6 +113,9 @@ impl Report {
             ("turns with several steps in flight", self.overlaps),
             ("passes of which the machine took a part", self.thefts),
             ("spot checks", self.checked),
+            ("seeds with drafts", self.drafting),
+            ("guesses that held", self.held),
+            ("guesses that did not hold", self.rejected),
         ];
         for (what, count) in floors {
             assert!(count >= 20, "too few {what}: {count}");
@@ -147,6 +160,40 @@ struct Weather {
     journal_panics: u64,
 }
 
+/// The answers of each request, as if alone.
+type Known = Arc<Mutex<BTreeMap<u64, Vec<Vec<TokenId>>>>>;
+
+/// A drafter that knows the answers, and errs.
+struct Guesser {
+    known: Known,
+    rng: Rng,
+    /// Guesses that are right, and sequences that get an offer, in percent.
+    right: u64,
+    offers: u64,
+}
+
+impl Drafter for Guesser {
+    fn begin(&mut self, _: &dyn Fn(SeqId) -> bool) {}
+
+    fn offer(&mut self, sequence: &Sequence) -> Option<Offer> {
+        let (len, strength) = (self.rng.within(0..=9) as u16, self.rng.within(0..=7) as u8);
+        self.rng.percent(self.offers).then_some(Offer { seq: sequence.id(), source: SourceId(1), len, strength })
+    }
+
+    fn propose(&mut self, sequence: &Sequence, count: usize, guesses: &mut Vec<TokenId>) {
+        let known = self.known.lock().expect("nobody panics with it");
+        let answer = known.get(&sequence.request_id().0).map(|answers| &answers[sequence.answer()]);
+        // Now and then too few.
+        let count = if self.rng.percent(5) { count - 1 } else { count };
+        for index in 0..count {
+            let right = answer.and_then(|answer| answer.get(sequence.num_generated() + index));
+            let right = right.filter(|_| self.rng.percent(self.right)).copied();
+            // Any token at all, poison and what is no token too.
+            guesses.push(right.unwrap_or_else(|| self.rng.within(0..=VOCAB) as TokenId));
+        }
+    }
+}
+
 /// How an answer ends when its request is alone.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fate {
@@ -186,6 +233,8 @@ pub(super) struct World {
     heard_tokens: u64,
     ends: [u64; 4],
     report: Report,
+    /// What the drafter knows of the answers, if there is one.
+    known: Option<Known>,
     recording: Option<(PathBuf, JoinHandle<()>)>,
 }
 
@@ -300,6 +349,16 @@ impl World {
             let room = SpotRoom { first_block: blocks as u32, blocks: spot_blocks, block_size };
             core.set_spot_checks(SpotChecks::new(0.5, seed, VOCAB, room, spot_counts.clone()));
         }
+        let known = rng.percent(40).then(Known::default);
+        if let Some(known) = &known {
+            let (answers, right) = (known.clone(), [0, 50, 90, 100][rng.within(0..=3)]);
+            core.set_drafter(Box::new(Guesser {
+                known: answers,
+                rng: Rng(rng.next()),
+                right,
+                offers: [30, 100][rng.within(0..=1)],
+            }));
+        }
         let (sender, commands) = unbounded_channel();
         let engine = Engine(Arc::new(Inner {
             model,
@@ -332,7 +391,8 @@ impl World {
             is_held: false,
             heard_tokens: 0,
             ends: [0; 4],
-            report: Report::default(),
+            report: Report { drafting: u64::from(known.is_some()), ..Report::default() },
+            known,
             recording,
         }
     }
@@ -440,6 +500,10 @@ impl World {
         match self.engine.submit(request) {
             Ok(stream) => {
                 self.report.requests += 1;
+                if let Some(known) = &self.known {
+                    let tokens = alone.iter().map(|(tokens, _)| tokens.clone()).collect();
+                    known.lock().expect("nobody panics with it").insert(stream.id().0, tokens);
+                }
                 let reads_slowly = self.rng.percent(self.weather.slow_readers);
                 if reads_slowly {
                     stream.limit_unread(self.rng.within(1..=12));
@@ -653,6 +717,8 @@ impl World {
         // Where the journal itself failed, it has lost what it was told last.
         if self.report.restarts == 0 {
             assert_eq!(stats.generated_tokens, self.heard_tokens, "generated tokens");
+            self.report.held = stats.accepted_tokens;
+            self.report.rejected = stats.drafted_tokens - stats.accepted_tokens;
             let ends = [stats.finished_stop, stats.finished_length, stats.finished_cancelled, stats.finished_error];
             assert_eq!(ends, self.ends, "answers stopped and at their length, requests cancelled and failed");
         }
@@ -676,7 +742,7 @@ impl World {
         let weather = &self.weather;
         if self.report.restarts + self.report.abandoned + weather.hiccup + weather.poisoned == 0 {
             // Predictions are as good as what the cost model has learned by then.
-            assert!(booked > 0.95 * lost - 1e-6, "{booked} s are the machine's, which took {lost} s");
+            assert!(booked > 0.9 * lost - 1e-6, "{booked} s are the machine's, which took {lost} s");
             self.report.thefts += u64::from(lost > 0.0);
         }
     }

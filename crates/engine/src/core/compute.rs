@@ -7,7 +7,7 @@
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use model::sampler::{SampleKey, Sampled, TokenLogProbs};
+use model::sampler::{History, SampleKey, Sampled, TokenLogProbs};
 use model::{Batch, Logits, Ticket};
 use receipt::Digest;
 use scheduler::{RowOutput, TokenId};
@@ -16,6 +16,27 @@ use super::EngineCore;
 use super::flight::Flight;
 use crate::lower::LogitRow;
 use crate::output::{Output, RequestError, TokenLogprob};
+
+/// A history with the tokens of a run that were drawn and not delivered yet, as long as this lives.
+struct Ahead<'a> {
+    history: &'a mut History,
+    run: &'a [RowOutput],
+}
+
+impl<'a> Ahead<'a> {
+    /// `matters`: somebody looks at it.
+    fn of(history: &'a mut History, run: &'a [RowOutput], matters: bool) -> Ahead<'a> {
+        let run = if matters { run } else { &[] };
+        run.iter().for_each(|row| history.push(row.token));
+        Ahead { history, run }
+    }
+}
+
+impl Drop for Ahead<'_> {
+    fn drop(&mut self) {
+        self.run.iter().for_each(|row| self.history.pop(row.token));
+    }
+}
 
 impl EngineCore {
     /// Computes some of the step's sequences, in halves until those are found that fail alone. Those that do not are as
@@ -36,6 +57,11 @@ impl EngineCore {
                 continue;
             }
             let rows = flight.step.rows().nth(part.start).expect("a span is of a sequence");
+            // A guess is not what anybody asked to be computed: without it this is a decode row like any other.
+            let (row, wanted) = flight.batch.head(part.start, rows.len - rows.drafts);
+            if rows.drafts > 0 && (0..2).any(|_| self.attempt(flight, None, &row, wanted.clone()).is_ok()) {
+                continue;
+            }
             let sequence =
                 self.scheduler.sequence(rows.seq).expect("a planned sequence lives until its step completes");
             tracing::error!(request = sequence.request_id().0, "its rows panic; the request ends");
@@ -67,44 +93,63 @@ impl EngineCore {
     /// Draws a token from every row that ended its known tokens, and judges the prompts that want it. `rows`: which of
     /// the step's rows of logits the pass had.
     fn sample(&mut self, wanted: &[LogitRow], logits: &Logits, rows: Range<usize>) {
+        // Whose run of tokens has ended: what was guessed behind that is of nobody's history.
+        let mut run_over = None;
         for (in_pass, row) in wanted[rows].iter().enumerate() {
             if row.scores {
                 self.score_row(row, logits, in_pass);
             }
-            if row.samples > 0 {
-                self.sample_row(row, logits, in_pass);
+            if row.samples > 0 && run_over != Some(row.seq) {
+                let holds =
+                    row.guess.is_none_or(|guess| self.output.rows.last().is_some_and(|last| last.token == guess));
+                let goes_on = holds && self.sample_row(row, logits, in_pass);
+                run_over = (!goes_on).then_some(row.seq);
             }
         }
     }
 
-    fn sample_row(&mut self, row: &LogitRow, logits: &Logits, in_pass: usize) {
-        let &LogitRow { seq, position, samples, .. } = row;
+    /// False if nothing may follow in this step.
+    fn sample_row(&mut self, row: &LogitRow, logits: &Logits, in_pass: usize) -> bool {
+        let &LogitRow { seq, position, samples, ahead, .. } = row;
         let sequence = self.scheduler.sequence(seq).expect("a planned sequence lives until its step completes");
         let (id, first_answer) = (sequence.request_id(), sequence.answer());
         // Who left while the step was under way wants no token.
-        let Some(active) = self.active.get_mut(&id) else { return };
+        let Some(active) = self.active.get_mut(&id) else { return false };
         let first_token = self.output.rows.len();
+        let run = first_token - ahead..first_token;
+        let mut goes_on = true;
         let mut digest = None;
         for index in first_answer..first_answer + samples {
             let (answer, stop, params) = (&mut active.answers[index], &active.request.stop, &active.request.sampling);
-            let banned: &[TokenId] = if answer.num_tokens < stop.min_tokens { &stop.stop_token_ids } else { &[] };
+            let heeds_stop_tokens = answer.num_tokens + ahead >= stop.min_tokens;
+            let banned: &[TokenId] = if heeds_stop_tokens { &[] } else { &stop.stop_token_ids };
             let key = SampleKey { seed: active.seed, stream: index as u32, position: position as u64 + 1 };
             self.forward.read_logits(logits, in_pass, &mut self.logit_row);
             if let Some(notes) = &mut answer.notes {
                 // Answers that begin with the same row share its digest.
-                notes.row(*digest.get_or_insert_with(|| Digest::of_row(&self.logit_row)));
+                notes.row(ahead, *digest.get_or_insert_with(|| Digest::of_row(&self.logit_row)));
             }
-            match self.sampler.sample(&mut self.logit_row, params, &answer.history, banned, key) {
+            let drawn = {
+                let history = Ahead::of(&mut answer.history, &self.output.rows[run.clone()], params.needs_history());
+                self.sampler.sample(&mut self.logit_row, params, history.history, banned, key)
+            };
+            match drawn {
                 Ok(Sampled { token, logprob, top }) => {
-                    answer.logprob = params.logprobs.map(|_| TokenLogprob { token, logprob, top });
+                    answer.logprobs.truncate(ahead);
+                    answer.logprobs.extend(params.logprobs.map(|_| TokenLogprob { token, logprob, top }));
+                    goes_on &= !(heeds_stop_tokens && stop.stop_token_ids.contains(&token));
                     self.output.rows.push(RowOutput { seq, token });
                 }
+                // The tokens before it stand; it comes again in the next step, and fails there.
+                Err(_) if ahead > 0 => return false,
                 Err(_) => {
                     self.output.rows.truncate(first_token);
-                    return self.failed.push((id, RequestError::NanLogits));
+                    self.failed.push((id, RequestError::NanLogits));
+                    return false;
                 }
             }
         }
+        goes_on
     }
 
     /// The log probability of the prompt token after this row, for a request that asked.

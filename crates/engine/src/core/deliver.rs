@@ -1,6 +1,6 @@
 //! What clients hear of a step: tokens as text, and the ends of answers.
 
-use scheduler::{Event, FinishReason, Nanos, RequestId, TokenId};
+use scheduler::{Event, FinishReason, Nanos, RequestId, RowOutput, TokenId};
 use text::detokenizer::TextPiece;
 
 use super::EngineCore;
@@ -31,6 +31,35 @@ impl EngineCore {
         self.events = events;
     }
 
+    /// A run of tokens ends where its text has a stop string: what comes behind that is of no answer, and is not counted.
+    pub(super) fn cut_runs(&mut self) {
+        let EngineCore { scheduler, active, output, .. } = self;
+        let mut first = 0;
+        while let Some(row) = output.rows.get(first) {
+            let run = output.rows[first..].iter().take_while(|other| other.seq == row.seq).count();
+            let sequence = scheduler.sequence(row.seq).filter(|sequence| sequence.num_generated() > 0);
+            let active = sequence.and_then(|sequence| active.get(&sequence.request_id()).zip(Some(sequence.answer())));
+            let mut len = run;
+            if let Some((active, answer)) =
+                active.filter(|(active, _)| run > 1 && !active.request.stop_strings.is_empty())
+            {
+                let answer = &active.answers[answer];
+                let mut detokenizer = answer.detokenizer.clone();
+                let ends = |(index, row): (usize, &RowOutput)| match &mut detokenizer {
+                    Some(detokenizer) if answer.num_tokens + index < active.request.stop.min_tokens => {
+                        detokenizer.push_unstoppable(row.token);
+                        false
+                    }
+                    Some(detokenizer) => detokenizer.push(row.token).stopped.is_some(),
+                    None => false,
+                };
+                len = output.rows[first..][..run].iter().enumerate().position(ends).map_or(run, |last| last + 1);
+                output.rows.drain(first + len..first + run);
+            }
+            first += len;
+        }
+    }
+
     /// `end`: how the scheduler ended the answer with this token.
     fn deliver_token(&mut self, id: RequestId, index: usize, token: TokenId, end: Option<FinishReason>, now: Nanos) {
         let Some(active) = self.active.get_mut(&id) else { return };
@@ -55,7 +84,7 @@ impl EngineCore {
             Some(detokenizer) if !withhold => detokenizer.push(token),
             _ => Default::default(),
         };
-        let logprob = answer.logprob.take();
+        let logprob = answer.logprobs.pop_front();
         active.outputs.send(Output::Token { answer: index, token, text: piece.text, logprob });
         if active.outputs.is_overfull() {
             self.overfull.push(id);

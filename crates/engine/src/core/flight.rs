@@ -1,19 +1,21 @@
 //! A step from its plan to its tokens, and those that are on their way together.
 //!
 //! ```text
-//! launch   plan ── move blocks ── lower ── Forward::launch ─┐
-//!                                                          flights: one on a CPU; a device may take more
-//! land     Forward::wait ── sample  <──────────────────────┘        the oldest comes first
+//! launch   offer ── plan ── move blocks ── propose ── lower ── Forward::launch ─┐
+//!                                                  flights: one on a CPU; a device may take more
+//! land     Forward::wait ── sample  <──────────────────────────────────────────┘  the oldest comes first
 //! ```
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use model::{Batch, Forward, Ticket};
-use scheduler::{Nanos, Sequence, Step};
+use scheduler::{Nanos, Scheduler, Sequence, Step};
 
 use super::EngineCore;
+use crate::draft::{self, Drafted, Drafter, Guesses};
 use crate::lower::{LogitRow, lower};
+use crate::recording::OfferEntry;
 
 /// How long the engine's thread waits for a block when it has nothing else to do, before it looks for commands again.
 const LOAD_WAIT: Duration = Duration::from_millis(5);
@@ -25,6 +27,8 @@ pub(super) struct Flight {
     pub(super) batch: Batch,
     /// What each of the batch's rows of logits is wanted for.
     pub(super) logit_rows: Vec<LogitRow>,
+    /// What the step's drafts are.
+    guesses: Guesses,
     /// `None`: the launch panicked.
     ticket: Option<Ticket>,
 }
@@ -36,6 +40,7 @@ impl EngineCore {
             tiers.settle(&mut *self.forward, &mut self.scheduler);
         }
         let mut flight = self.spare.pop().unwrap_or_default();
+        let recorded = self.offer();
         self.scheduler.schedule_into(now, &mut flight.step);
         self.transfer(&flight.step);
         if flight.step.is_empty() {
@@ -44,11 +49,49 @@ impl EngineCore {
         }
         let scores =
             |sequence: &Sequence| self.active.get(&sequence.request_id()).is_some_and(|active| active.scores.is_some());
-        lower(&flight.step, &self.scheduler, scores, &mut flight.batch, &mut flight.logit_rows);
+        flight.guesses.clear();
+        match recorded {
+            Some(recorded) => {
+                draft::recorded(&flight.step, &recorded.guesses, self.logit_row.len(), &mut flight.guesses)
+            }
+            None => {
+                propose(&flight.step, &self.scheduler, &mut self.drafter, self.logit_row.len(), &mut flight.guesses)
+            }
+        }
+        let Flight { step, batch, logit_rows, guesses, .. } = &mut flight;
+        lower(step, &self.scheduler, scores, guesses, batch, logit_rows);
         self.tell_beginnings(now);
         flight.ticket = ticket(&mut *self.forward, &flight.batch);
         self.flights.push_back(flight);
         true
+    }
+
+    /// Tells the scheduler what guesses could be had. Returns what a recording says that was offered and guessed in this
+    /// step.
+    pub(super) fn offer(&mut self) -> Option<Drafted> {
+        let offers = &mut self.drafted.offers;
+        offers.clear();
+        self.offers.clear();
+        let recorded = self.recorded.take();
+        if let Some(recorded) = &recorded {
+            for entry in &recorded.offers {
+                if let Some(sequence) = self.scheduler.sequences().find(|sequence| entry.is_for(sequence)) {
+                    self.offers.push(entry.offer(sequence.id()));
+                    offers.push(*entry);
+                }
+            }
+        } else if let Some(drafter) = &mut self.drafter {
+            drafter.begin(&|seq| self.scheduler.sequence(seq).is_some());
+            for sequence in self.scheduler.decoding() {
+                let is_wanted = self.active.get(&sequence.request_id()).is_some_and(|active| active.request.speculate);
+                if let Some(offer) = is_wanted.then(|| drafter.offer(sequence)).flatten() {
+                    self.offers.push(offer);
+                    offers.push(OfferEntry::of(sequence, &offer));
+                }
+            }
+        }
+        self.offers.iter().for_each(|&offer| self.scheduler.offer(offer));
+        recorded
     }
 
     /// Moves the blocks that a step wants moved. With nothing to compute, waits for one that is on its way.
@@ -82,7 +125,23 @@ impl EngineCore {
                 later.ticket = ticket(&mut *self.forward, &later.batch);
             }
         }
+        self.drafted.guesses = if self.journal.records() { flight.guesses.lists() } else { Vec::new() };
         self.spare.push(flight);
+    }
+}
+
+/// Asks for as many guesses as the plan took.
+fn propose(
+    step: &Step,
+    scheduler: &Scheduler,
+    drafter: &mut Option<Box<dyn Drafter>>,
+    vocab: usize,
+    guesses: &mut Guesses,
+) {
+    let Some(drafter) = drafter else { return };
+    for rows in step.decode.iter().filter(|rows| rows.drafts > 0) {
+        let sequence = scheduler.sequence(rows.seq).expect("a planned sequence lives until its step completes");
+        guesses.take(rows.seq, rows.drafts, vocab, |tokens| drafter.propose(sequence, rows.drafts, tokens));
     }
 }
 

@@ -1,7 +1,7 @@
 //! The file: a header, then one JSON object per line.
 //!
 //! ```text
-//! {"twostroke_recording":3,"model":"lantern","began_unix_ns":1795375863000000000,"limits":{..},"cost":{..},..}
+//! {"twostroke_recording":4,"model":"lantern","began_unix_ns":1795375863000000000,"limits":{..},"cost":{..},..}
 //! {"admit":{"id":1,"now":..,"arrived":..,"prompt":[..],..}}
 //! {"step":{"n":0,"from":..,"to":..,"decode":[],"prefill":[[1,0,12,0]],"tokens":[[411]],"failed":[],..,"digest":".."}}
 //! {"stop":[1,0]}   {"cancel":[2,..]}   {"idle":..}   {"abandoned":..}   {"restart":{..}}
@@ -15,14 +15,15 @@
 use kernels::Arithmetic;
 use model::sampler::SamplingParams;
 use scheduler::cost::{Knot, Terms};
-use scheduler::{CostModel, Limits, Nanos, RequestId, StepRecord, Stolen, TokenId};
+use scheduler::{CostModel, Limits, Nanos, Offer, RequestId, SeqId, Sequence, SourceId, StepRecord, Stolen, TokenId};
 use serde::{Deserialize, Serialize};
 
-use super::Line;
+use super::{Line, Spelled};
 use crate::ModelInfo;
+use crate::draft::Drafted;
 
 /// Of the format. A reader takes only its own.
-pub const VERSION: u64 = 3;
+pub const VERSION: u64 = 4;
 /// Points of a cost model: one for each power of two, and some between.
 const MAX_KNOTS: usize = 4096;
 /// Seconds of a step, of one row of it, and of one key that a row sees: a thousand times as slow as the slowest
@@ -231,8 +232,8 @@ pub enum Entry {
     Idle(u64),
     /// A step is complete.
     Step(Box<StepEntry>),
-    /// A plan that was not computed, and when.
-    Abandoned(u64),
+    /// A plan that was not computed, when, and the guesses that were on offer for it.
+    Abandoned(u64, Vec<OfferEntry>),
     /// Everything open ended, and a new scheduler began.
     Restart {
         /// What predicts its steps.
@@ -285,6 +286,33 @@ pub struct SamplingEntry {
     pub logprobs: Option<u32>,
 }
 
+/// Guesses on offer for an answer: request, answer, source, how many, how strong.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct OfferEntry(pub u64, pub usize, pub u8, pub u16, pub u8);
+
+impl OfferEntry {
+    /// For this sequence.
+    pub(crate) fn of(sequence: &Sequence, offer: &Offer) -> OfferEntry {
+        OfferEntry(sequence.request_id().0, sequence.answer(), offer.source.0, offer.len, offer.strength)
+    }
+
+    /// Whether it is for this sequence.
+    pub fn is_for(&self, sequence: &Sequence) -> bool {
+        (self.0, self.1) == (sequence.request_id().0, sequence.answer())
+    }
+
+    /// What is wrong with it.
+    pub fn check(&self) -> Result<(), String> {
+        within("offers: source", self.2.into(), 0, Offer::SOURCES as u64 - 1)?;
+        within("offers: strength", self.4.into(), 0, Offer::STRENGTHS as u64 - 1)
+    }
+
+    /// For a sequence of that answer.
+    pub fn offer(&self, seq: SeqId) -> Offer {
+        Offer { seq, source: SourceId(self.2), len: self.3, strength: self.4 }
+    }
+}
+
 /// A step, as far as it is spelled out.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -299,11 +327,17 @@ pub struct StepEntry {
     decode: Vec<(u64, usize)>,
     /// Request, first position, rows and cached tokens of each chunk.
     prefill: Vec<(u64, usize, usize, usize)>,
-    /// A list for each row of `decode`, then of `prefill`, from which tokens were sampled: one token, or one for each
-    /// answer that was forked there.
+    /// A list for each row of `decode`, then of `prefill`, from which tokens were sampled: one token, one for each answer
+    /// that was forked there, or the run that came of guesses.
     pub tokens: Vec<Vec<TokenId>>,
     /// Requests whose rows could not be computed, or gave no numbers: they ended.
     pub failed: Vec<u64>,
+    /// Guesses that were on offer, and those that were checked: a list for each row of `decode` that has some.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub offers: Vec<OfferEntry>,
+    /// See `offers`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub guesses: Vec<Vec<TokenId>>,
     preempted: usize,
     waiting: usize,
     used_blocks: usize,
@@ -339,6 +373,8 @@ impl StepEntry {
             prefill: record.prefill.iter().map(|row| (row.request.0, row.start, row.len, row.cached_tokens)).collect(),
             tokens,
             failed: failed.iter().map(|id| id.0).collect(),
+            offers: Vec::new(),
+            guesses: Vec::new(),
             preempted: record.preempted.len(),
             waiting: record.waiting_requests,
             used_blocks: record.used_blocks,
@@ -346,6 +382,16 @@ impl StepEntry {
             stolen: [record.stolen.before.0, record.stolen.during.0],
             digest: digest[..16].to_owned(),
         }
+    }
+
+    /// With what was guessed.
+    pub fn with_guesses(self, offers: Vec<OfferEntry>, guesses: Vec<Vec<TokenId>>) -> StepEntry {
+        StepEntry { offers, guesses, ..self }
+    }
+
+    /// What was guessed.
+    pub(crate) fn drafted(&self) -> Drafted {
+        Drafted { offers: self.offers.clone(), guesses: self.guesses.clone() }
     }
 
     /// What the machine took of the time before it and of its own.
@@ -396,8 +442,12 @@ impl From<Line> for Entry {
             Line::Cancel(id, now) => Entry::Cancel(id.0, now.0),
             Line::Stop(id, answer) => Entry::Stop(id.0, answer),
             Line::Idle(now) => Entry::Idle(now.0),
-            Line::Step(record, tokens, failed) => Entry::Step(Box::new(StepEntry::of(&record, &tokens, &failed))),
-            Line::Abandoned(now) => Entry::Abandoned(now.0),
+            Line::Step(record, failed, spelled) => {
+                let Spelled { tokens, drafted } = *spelled;
+                let entry = StepEntry::of(&record, &tokens, &failed);
+                Entry::Step(Box::new(entry.with_guesses(drafted.offers, drafted.guesses)))
+            }
+            Line::Abandoned(now, offers) => Entry::Abandoned(now.0, offers),
             Line::Restart(cost) => Entry::Restart { cost: cost.as_ref().map(CostEntry::of) },
         }
     }

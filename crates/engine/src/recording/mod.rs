@@ -27,8 +27,9 @@ use std::path::PathBuf;
 use scheduler::{CostModel, Nanos, RequestId, StepRecord, TokenId};
 
 use crate::door::ValidatedRequest;
+use crate::draft::Drafted;
 
-pub use format::{AdmitEntry, CostEntry, Entry, Header, SamplingEntry, StepEntry, VERSION, within};
+pub use format::{AdmitEntry, CostEntry, Entry, Header, OfferEntry, SamplingEntry, StepEntry, VERSION, within};
 pub(crate) use write::record;
 
 /// Something that the scheduler was told, or that came of it.
@@ -42,13 +43,21 @@ pub(crate) enum Line {
     Stop(RequestId, usize),
     /// A plan without rows.
     Idle(Nanos),
-    /// A step: what it was, the tokens that were sampled in the plan's order (as many for each row as the record says),
-    /// and the requests whose rows failed.
-    Step(Box<StepRecord>, Vec<TokenId>, Vec<RequestId>),
-    /// A plan that was not computed: its sequences went back to the queue.
-    Abandoned(Nanos),
+    /// A step: what it was, the requests whose rows failed, tokens and guesses.
+    Step(Box<StepRecord>, Vec<RequestId>, Box<Spelled>),
+    /// A plan that was not computed: its sequences went back to the queue. And the guesses that were on offer for it.
+    Abandoned(Nanos, Vec<OfferEntry>),
     /// A step failed; everything admitted ended, and a new scheduler began with this model of costs.
     Restart(Option<CostModel>),
+}
+
+/// What nobody but a recording wants to have of a step spelled out.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Spelled {
+    /// In the plan's order, as many for each row as the record says.
+    pub(crate) tokens: Vec<TokenId>,
+    /// What was guessed.
+    pub(crate) drafted: Drafted,
 }
 
 /// Where lines go.

@@ -1,5 +1,7 @@
 //! What is noted of an answer while it is computed.
 
+use std::collections::VecDeque;
+
 use receipt::{AnswerEnd, Asked, Digest, SamplingTerms, StopTerms, Unsealed};
 use scheduler::{FinishReason, TokenId};
 
@@ -11,18 +13,20 @@ pub(crate) struct Notes {
     rows: Vec<Digest>,
     tokens: Vec<TokenId>,
     /// Of the row that the next token was drawn from. A step that is computed again notes it again.
-    row: Option<Digest>,
+    /// Of rows whose tokens are not of the answer yet.
+    drawn: VecDeque<Digest>,
 }
 
 impl Notes {
-    /// A token was drawn from this row.
-    pub(crate) fn row(&mut self, row: Digest) {
-        self.row = Some(row);
+    /// A token was drawn from this row; so many others were in this step, and are not of the answer yet.
+    pub(crate) fn row(&mut self, ahead: usize, row: Digest) {
+        self.drawn.truncate(ahead);
+        self.drawn.push_back(row);
     }
 
     /// It belongs to the answer.
     pub(crate) fn token(&mut self, token: TokenId) {
-        if let Some(row) = self.row.take() {
+        if let Some(row) = self.drawn.pop_front() {
             self.rows.push(row);
             self.tokens.push(token);
         }

@@ -124,7 +124,7 @@ impl Chaos {
         assert!(step.num_rows() <= limits.max_num_batched_tokens, "I11: rows");
         assert!(step.prefill.len() <= limits.max_prefill_seqs, "I11: prompts in prefill");
         assert!(step.prefill.iter().all(|chunk| (1..=limits.max_prefill_chunk).contains(&chunk.len)), "I11: a chunk");
-        self.rows += step.num_rows();
+        self.rows += step.num_rows() - step.decode.iter().map(|rows| rows.drafts).sum::<usize>();
         assert!(self.rows <= self.row_allowance, "I13: work is repeated without end");
 
         let sources: BTreeSet<_> = step.copies.iter().map(|copy| copy.src).collect();
@@ -181,8 +181,26 @@ impl Chaos {
         for row in &step.decode {
             let seq = self.sequence(row.seq);
             assert_eq!(seq.phase(), Phase::Decode);
-            let last = Rows { seq: row.seq, start: seq.num_tokens() - 1, len: 1, samples: 1 };
-            assert_eq!(*row, last, "a decode row is the last token");
+            let drafts = row.drafts;
+            let last = Rows { seq: row.seq, start: seq.num_tokens() - 1, len: 1 + drafts, samples: 1, drafts };
+            assert_eq!(*row, last, "a decode row is the last token, and its drafts");
+            let offered = self.offered.get(&row.seq).copied().unwrap_or(0);
+            assert!(drafts <= offered, "{drafts} drafts of {:?}, which was offered {offered}", row.seq);
+            if drafts > 0 {
+                assert!(step.preempted.is_empty() || before.seqs[&row.seq].runs, "drafts take no part in preemption");
+                let limits = self.scheduler.limits();
+                let longest = seq.num_prompt_tokens() + seq.request().stop.max_tokens;
+                // Of an answer the last token is never computed.
+                let most = longest.min(limits.max_model_len) - 1;
+                assert!(row.start + row.len <= most, "drafts beyond the end of {:?}", row.seq);
+                let (first, last) = (row.start / limits.block_size, (row.start + row.len - 1) / limits.block_size);
+                if first != last {
+                    self.seen.saw("drafts across a block's end");
+                }
+                if !step.prefill.is_empty() {
+                    self.seen.saw("drafts beside a prompt");
+                }
+            }
             if !before.seqs[&row.seq].runs {
                 self.seen.saw("resumed with a decode row");
             }
@@ -296,7 +314,7 @@ impl Chaos {
             |tenant: u64| before.seqs.values().chain(after.seqs.values()).any(|seq| seq.runs && seq.tenant == tenant);
         for row in &step.decode {
             let seq = self.scheduler.sequence(row.seq).expect("it is planned");
-            self.turns.serve(seq, row.len, row.samples);
+            self.turns.serve(seq, 1, row.samples);
         }
         for chunk in &step.prefill {
             let entered = &before.seqs[&chunk.seq];
@@ -431,6 +449,9 @@ impl Chaos {
         let mut decode = Work::default();
         step.decode.iter().for_each(|row| decode.add_decode(self.sequence(row.seq).num_tokens()));
         let mut least = decode;
+        let drafted = step.decode.iter().any(|rows| rows.drafts > 0);
+        let allowed = tightest.as_secs_f64() * LONGEST_GAP;
+        assert!(!drafted || self.machine.seconds(work) <= allowed * 1.001, "I17: drafts make a stream late");
         for chunk in step.prefill.iter().filter(|chunk| chunk.len > 1) {
             least.add_chunk(chunk.start, chunk.len - 1, false);
         }
@@ -456,16 +477,23 @@ impl Chaos {
     }
 
     /// I12: what a step does to its sequences, and to no other.
-    pub(crate) fn check_progress(&self, before: &Snapshot, rows: &[LoweredRows]) {
-        let planned: BTreeMap<SeqId, usize> = rows.iter().map(|row| (row.seq, row.len)).collect();
+    /// `drawn`: how many tokens came of each sequence.
+    pub(crate) fn check_progress(&self, before: &Snapshot, rows: &[LoweredRows], drawn: &BTreeMap<SeqId, usize>) {
+        let planned: BTreeMap<SeqId, &LoweredRows> = rows.iter().map(|row| (row.seq, row)).collect();
         for seq in self.scheduler.sequences() {
             let Some(was) = before.seqs.get(&seq.id()) else {
                 assert!(seq.answer() > 0 && seq.num_generated() == 1, "I12: {:?} comes from nowhere", seq.id());
                 continue;
             };
-            let len = planned.get(&seq.id()).copied().unwrap_or(0);
+            let rows = planned.get(&seq.id());
+            let drawn = drawn.get(&seq.id()).copied().unwrap_or(0);
+            // Drafts that held were computed with it; those that did not are as if they had never been.
+            let len = rows.map_or(0, |rows| if rows.drafts > 0 { drawn } else { rows.len });
             assert_eq!(seq.num_computed(), was.num_computed + len, "I12: {:?} advances by its rows", seq.id());
-            let sampled = usize::from(len > 0 && was.num_computed + len == was.num_tokens);
+            let sampled = match rows {
+                Some(rows) if rows.drafts > 0 => drawn,
+                _ => usize::from(len > 0 && was.num_computed + len == was.num_tokens),
+            };
             assert_eq!(seq.num_tokens(), was.num_tokens + sampled, "I12: {:?} has one more token", seq.id());
             assert_eq!(seq.num_preemptions(), was.preemptions, "I12: {:?} was preempted by a result", seq.id());
         }
@@ -517,8 +545,9 @@ impl Chaos {
         assert_eq!((record.saved_blocks, record.spilled_blocks), (step.saves.len(), step.spills.len()));
         assert_eq!(record.loaded_blocks.iter().sum::<usize>(), step.loads.len());
         let logged = record.decode.iter().chain(&record.prefill);
-        let logged: Vec<_> = logged.map(|row| (row.request, row.seq, row.start, row.len)).collect();
-        let computed: Vec<_> = rows.iter().map(|row| (row.request, row.seq, row.start, row.len)).collect();
+        let logged: Vec<_> = logged.map(|row| (row.request, row.seq, row.start, row.len, row.drafts)).collect();
+        let computed = rows.iter().map(|row| (row.request, row.seq, row.start, row.len, row.drafts));
+        let computed: Vec<_> = computed.collect();
         assert_eq!(logged, computed, "the log has every row under its request");
         assert!(record.evicted_blocks <= record.taken_blocks);
         (0..record.evicted_blocks).for_each(|_| self.seen.saw("block evicted"));

@@ -75,6 +75,8 @@ enum EngineBug {
     CopiesLate,
     /// The sampler's random stream belongs to the batch's row instead of the answer.
     SampledByRow,
+    /// Drafts are taken for what was drawn.
+    DraftsUnseen,
 }
 
 #[test]
@@ -114,7 +116,7 @@ fn with_two_steps_in_flight_every_output_equals_its_solo_run() {
 /// never forks, another has one row per step.)
 #[test]
 fn bugs_of_the_engine_around_it_are_noticed() {
-    for bug in [EngineBug::CopiesLost, EngineBug::CopiesLate, EngineBug::SampledByRow] {
+    for bug in [EngineBug::CopiesLost, EngineBug::CopiesLate, EngineBug::SampledByRow, EngineBug::DraftsUnseen] {
         let times = quietly(|| (0..40).filter(|&seed| finds(seed, Some(bug))).count());
         println!("{bug:?} was noticed in {times} of 40 seeds");
         assert!(times >= 5, "{bug:?} was noticed in {times} of 40 seeds only");

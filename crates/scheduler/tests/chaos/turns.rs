@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use scheduler::{RequestId, Sequence};
+use scheduler::{Request, RequestId, Sequence};
 
 #[derive(Default)]
 pub(crate) struct Turns {
@@ -32,18 +32,29 @@ impl Turns {
         let rows = end.saturating_sub(seq.num_computed().max(*counted));
         *counted = end.max(*counted);
         if self.served.len() > 1 {
-            let weight = match seq.request().priority.0 {
-                0 => 4,
-                urgent if urgent < 0 => 1,
-                _ => 16,
-            };
             let tenant = seq.request().tenant;
-            *self.served.get_mut(&tenant).expect("it joined") += weight * (rows + 2 * samples) as u64;
+            *self.served.get_mut(&tenant).expect("it joined") += weight(seq.request()) * (rows + 2 * samples) as u64;
+        }
+    }
+
+    /// Drafts of a sequence held: so many more tokens came.
+    pub(crate) fn serve_drafted(&mut self, request: &Request, tokens: usize) {
+        if self.served.len() > 1 {
+            *self.served.get_mut(&request.tenant).expect("it joined") += weight(request) * 2 * tokens as u64;
         }
     }
 
     /// Smallest first.
     pub(crate) fn served(&self, tenant: u64) -> u64 {
         self.served[&tenant]
+    }
+}
+
+/// What a token of this request counts, in quarters.
+fn weight(request: &Request) -> u64 {
+    match request.priority.0 {
+        0 => 4,
+        urgent if urgent < 0 => 1,
+        _ => 16,
     }
 }

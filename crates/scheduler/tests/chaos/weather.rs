@@ -35,6 +35,9 @@ pub(crate) struct Weather {
     pub(crate) memory_faults: u64,
     /// Transfers in the background that end in a tick.
     pub(crate) transfers_end: u64,
+    /// Offers of drafts for sequences, and drafts that hold.
+    pub(crate) offers: u64,
+    pub(crate) drafts_right: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -232,12 +235,17 @@ impl Draw {
             disk_faults: rng.one_of(&[0, 2, 10, 50]),
             memory_faults: rng.one_of(&[0, 0, 2]),
             transfers_end: rng.one_of(&[20, 60, 100]),
+            offers: 0,
+            drafts_right: 0,
         };
         let tiers = rng.percent(40).then(|| TierSizes {
             host_slots: rng.in_range(1..=limits.num_blocks),
             disk_slots: rng.one_of(&[0, 1, 2]) * rng.in_range(1..=limits.num_blocks),
         });
         let hash_bits = [Some(8), Some(2), None, None][rng.in_range(0..=3)];
+        let mut weather = weather;
+        weather.offers = rng.one_of(&[0, 0, 0, 30, 100]);
+        weather.drafts_right = rng.one_of(&[0, 50, 90, 100]);
         Draw { limits, weather, machine, knowledge, hash_bits, tiers }
     }
 }

@@ -5,8 +5,9 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use scheduler::{
-    AdmitError, BlockLoad, CostModel, Event, FinishReason, Nanos, Priority, Request, RequestId, RowOutput, Rows,
-    Scheduler, SeqId, Sequence, SlotSpill, Step, StepOutput, StopRules, SwapStats, Tier, TokenId, Transfer, Work,
+    AdmitError, BlockLoad, CostModel, Event, FinishReason, Nanos, Offer, Priority, Request, RequestId, RowOutput, Rows,
+    Scheduler, SeqId, Sequence, SlotSpill, SourceId, Step, StepOutput, StopRules, SwapStats, Tier, TokenId, Transfer,
+    Work,
 };
 
 use crate::EngineBug;
@@ -109,6 +110,8 @@ pub(crate) struct Chaos {
     pub(crate) overtaken: Overtaken,
     pub(crate) left_out: LeftOut,
     pub(crate) turns: Turns,
+    /// Drafts that sequences were offered for the step at hand.
+    pub(crate) offered: BTreeMap<SeqId, usize>,
     /// Prompt tokens of the requests that entered and asked the cache, and those found.
     pub(crate) prefix_tokens: (u64, u64),
     /// Transfers in the background.
@@ -126,7 +129,8 @@ impl Chaos {
     pub(crate) fn new(seed: u64, bug: Option<EngineBug>) -> Chaos {
         let mut rng = Rng(mix(seed, 1));
         let Draw { limits, weather, machine, knowledge, hash_bits, tiers } = Draw::from(&mut rng);
-        let cache = FingerprintCache::new(limits.num_blocks, limits.block_size);
+        let mut cache = FingerprintCache::new(limits.num_blocks, limits.block_size);
+        cache.accepts_unseen = bug == Some(EngineBug::DraftsUnseen);
         let mut scheduler = Scheduler::new(limits).expect("the limits drawn are good");
         if let Some(bits) = hash_bits {
             scheduler.weaken_hashes(bits);
@@ -159,6 +163,7 @@ impl Chaos {
             overtaken: Overtaken::new(),
             left_out: LeftOut::default(),
             turns: Turns::default(),
+            offered: BTreeMap::new(),
             prefix_tokens: (0, 0),
             spills: Vec::new(),
             loads: Vec::new(),
@@ -214,6 +219,7 @@ impl Chaos {
         self.give_up_on_the_oldest();
         self.stop_where(StopWhen::BeforeSchedule);
 
+        self.offer_drafts();
         let before = Snapshot::of(&self.scheduler);
         let scheduled_at = Nanos(self.now);
         let step = self.scheduler.schedule(scheduled_at);
@@ -237,6 +243,25 @@ impl Chaos {
             }
         }
         self.end_step();
+    }
+
+    /// Some guesses for some sequences, also for those that have no use for them.
+    fn offer_drafts(&mut self) {
+        self.offered.clear();
+        let seqs: Vec<SeqId> = self.scheduler.sequences().map(Sequence::id).collect();
+        for seq in seqs {
+            if !self.rng.percent(self.weather.offers) {
+                continue;
+            }
+            let len = self.rng.in_range(0..=12) as u16;
+            let (source, strength) = (SourceId(self.rng.in_range(0..=2) as u8), self.rng.in_range(0..=7) as u8);
+            self.scheduler.offer(Offer { seq, source, len, strength });
+            self.offered.insert(seq, usize::from(len));
+            if !self.scheduler.may_speculate(seq) {
+                // It counts nevertheless if the sequence resumes with a decode row.
+                self.seen.saw("offer for one that does not decode");
+            }
+        }
     }
 
     /// What is in flight stays there, and the next step is planned before it has ended.
@@ -290,6 +315,8 @@ impl Chaos {
         let mut output = StepOutput { step: step.id, rows: sampled.concat(), ..StepOutput::default() };
         let num_tokens = self.drop_the_dead(&mut output);
         let in_flight = Snapshot::of(&self.scheduler);
+        let drafted: Vec<(SeqId, RequestId, usize)> =
+            rows.iter().filter(|row| row.drafts > 0).map(|row| (row.seq, row.request, row.answer)).collect();
         let completed = self.scheduler.complete(output, Nanos(self.now));
         self.scheduler.check_invariants();
         for event in &completed.events {
@@ -301,8 +328,23 @@ impl Chaos {
         let is_token = |event: &&Event| matches!(event, Event::Token { .. });
         let told = completed.events.iter().filter(is_token).count();
         assert_eq!(told, num_tokens, "I22: what was sampled for those who listen is what they hear");
+        let mut drawn = BTreeMap::new();
+        for (seq, request, answer) in drafted {
+            let is_its = |event: &&Event| matches!(**event, Event::Token { request: r, answer: a, .. } if (r, a) == (request, answer));
+            let tokens = completed.events.iter().filter(is_its).count();
+            drawn.insert(seq, tokens);
+            self.turns.serve_drafted(&self.clients[&request].request, tokens.saturating_sub(1));
+            let row = completed.record.decode.iter().find(|row| row.seq == seq).expect("it is in the log");
+            if tokens > 0 {
+                assert_eq!(row.samples, tokens, "the log says how many tokens came of {seq:?}");
+                (1..tokens).for_each(|_| self.seen.saw("draft held"));
+                if tokens <= row.drafts {
+                    self.seen.saw("draft rejected");
+                }
+            }
+        }
         self.check_all();
-        self.check_progress(&in_flight, &rows);
+        self.check_progress(&in_flight, &rows, &drawn);
         self.check_record(&step, &rows, &work, [scheduled_at, began_at, Nanos(self.now)], &completed.record);
         if let Some(next) = self.in_flight.front_mut() {
             next.began_at = Nanos(self.now);
@@ -382,8 +424,21 @@ impl Chaos {
             let client = &self.clients[&seq.request_id()];
             client.cancelled || client.answers[seq.answer()].stopped
         };
-        let alive = output.rows.iter().filter(|row| !is_dead(row));
-        let num_tokens = alive.count();
+        // Of a run that goes on behind the end of its answer, nobody hears the rest.
+        let mut heard: BTreeMap<SeqId, usize> = BTreeMap::new();
+        for row in output.rows.iter().filter(|row| !is_dead(row)) {
+            *heard.entry(row.seq).or_default() += 1;
+        }
+        let mut num_tokens = 0;
+        for (seq, tokens) in heard {
+            let seq = self.scheduler.sequence(seq).expect("it is in flight");
+            let answer = &self.clients[&seq.request_id()].answers[seq.answer()];
+            let to_go = if seq.num_generated() > 0 { answer.expected.0.len() - answer.delivered.len() } else { tokens };
+            num_tokens += tokens.min(to_go);
+            if tokens > to_go {
+                self.seen.saw("run ended before its last token");
+            }
+        }
         if self.rng.percent(50) {
             output.rows.retain(|row| !is_dead(row));
         }
@@ -466,8 +521,8 @@ impl Chaos {
             self.cache.spoil_block(copy.dst.index(), self.now);
         }
         rows.iter().for_each(|row| self.cache.spoil_rows(row, self.now));
-        self.rows -= rows.iter().map(|row| row.len).sum::<usize>();
-        self.row_allowance += rows.iter().map(|row| row.tokens.len()).sum::<usize>();
+        self.rows -= rows.iter().map(|row| row.len - row.drafts).sum::<usize>();
+        self.row_allowance += rows.iter().map(|row| row.tokens.len() - row.drafts).sum::<usize>();
         let before = Snapshot::of(&self.scheduler);
         self.scheduler.abandon(step.id);
         self.check_all();
@@ -610,7 +665,7 @@ impl Chaos {
     /// The detokenizer has found its stop strings.
     fn stop_where(&mut self, when: StopWhen) {
         let is_due = |answer: &Answer| {
-            let due = answer.stop_after.is_some_and(|(after, w)| w == when && answer.delivered.len() == after);
+            let due = answer.stop_after.is_some_and(|(after, w)| w == when && answer.delivered.len() >= after);
             due && !answer.stopped && answer.finished.is_none()
         };
         let mut due = Vec::new();
@@ -631,21 +686,25 @@ impl Chaos {
     }
 
     fn lower(&mut self, step: &Step) -> Vec<LoweredRows> {
-        let rows = step.rows().map(|Rows { seq: id, start, len, samples }| {
+        let mut guesses = self.guess(step);
+        let rows = step.rows().map(|Rows { seq: id, start, len, samples, drafts }| {
             let seq = self.scheduler.sequence(id).expect("it is planned");
             let client = &self.clients[&seq.request_id()];
             assert_eq!(start, seq.num_computed());
+            let mut tokens = seq.tokens().to_vec();
+            tokens.extend(guesses.remove(&id).unwrap_or_default());
             LoweredRows {
                 seq: id,
                 request: seq.request_id(),
                 answer: seq.answer(),
                 salt: client.request.salt,
                 seed: client.seed,
-                tokens: seq.tokens().to_vec(),
+                tokens,
                 slots: slots_of(seq, self.scheduler.limits().block_size),
                 start,
                 len,
                 samples,
+                drafts,
             }
         });
         let mut rows: Vec<LoweredRows> = rows.collect();
@@ -655,10 +714,30 @@ impl Chaos {
         rows
     }
 
+    /// The drafter: it knows the answer, and errs.
+    fn guess(&mut self, step: &Step) -> BTreeMap<SeqId, Vec<TokenId>> {
+        let mut guesses = BTreeMap::new();
+        for rows in step.decode.iter().filter(|rows| rows.drafts > 0) {
+            let seq = self.scheduler.sequence(rows.seq).expect("it is planned");
+            let expected = &self.clients[&seq.request_id()].answers[seq.answer()].expected.0;
+            let (from, mut tokens) = (seq.num_generated(), Vec::new());
+            for draft in 0..rows.drafts {
+                let right = expected.get(from + draft).filter(|_| self.rng.percent(self.weather.drafts_right));
+                tokens.push(right.copied().unwrap_or_else(|| self.rng.in_range(0..=29) as TokenId));
+            }
+            if self.offered[&rows.seq] > rows.drafts {
+                self.seen.saw("draft room cut short");
+            }
+            guesses.insert(rows.seq, tokens);
+        }
+        guesses
+    }
+
     fn work_of(&self, step: &Step) -> Work {
         let mut work = Work::default();
         for row in &step.decode {
             work.add_decode(self.sequence(row.seq).num_tokens());
+            (1..=row.drafts).for_each(|draft| work.add_draft(self.sequence(row.seq).num_tokens() + draft));
         }
         for chunk in &step.prefill {
             work.add_chunk(chunk.start, chunk.len, chunk.samples > 0);

@@ -341,4 +341,47 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
             "if !seq.has_run() { self.num_tokens -= seq.num_tokens(); }",
         )],
     ),
+    bug(
+        "RejectedDraftRegistered",
+        "Rows of drafts that were wrong count as computed, and their blocks get names in the prefix cache.",
+        &[edit(
+            "scheduler.rs",
+            "self.state.note_computed(id, 1);",
+            "self.state.note_computed(id, if index == 0 { planned.len } else { 0 });",
+        )],
+    ),
+    bug(
+        "TableNotCut",
+        "Blocks that were taken for drafts stay when the drafts were wrong.",
+        &[edit("scheduler.rs", "self.state.cut_table(id, planned.start + 1 + tokens.len());", "")],
+    ),
+    bug(
+        "DraftTakesWhatIsSetAside",
+        "A draft takes the block that another sequence was promised, or needs for its next token.",
+        &[edit(
+            "speculate.rs",
+            "self.pool.num_free() + own > self.reserved_blocks() + others.map(growing).sum::<usize>()",
+            "self.pool.num_free() > 0",
+        )],
+    ),
+    bug(
+        "OfferToAnother",
+        "The drafts of one sequence are planned for another.",
+        &[edit("speculate.rs", "offers.iter().find(|offer| offer.seq == planned.seq)", "offers.first()")],
+    ),
+    bug(
+        "DraftBeyondTheEnd",
+        "Drafts are computed behind the last token that an answer may have.",
+        &[edit("speculate.rs", "seq.tokens_to_go(&self.state.limits) - 1", "seq.tokens_to_go(&self.state.limits)")],
+    ),
+    bug(
+        "RunBehindTheEnd",
+        "A run of tokens goes on behind the stop token.",
+        &[edit("scheduler.rs", "return index + 1;", "continue;")],
+    ),
+    bug(
+        "DraftsForNothing",
+        "A tenant is not charged for the tokens that were guessed.",
+        &[edit("fairness.rs", "self.charge(seq, SAMPLED);", "")],
+    ),
 ];

@@ -111,6 +111,9 @@ pub(crate) fn step_object(text: &mut String, number: u64, record: &StepRecord, n
     text.push_str(",\"decode\":[");
     for (index, row) in record.decode.iter().enumerate() {
         begin_row(text, index, row, names);
+        if row.drafts > 0 {
+            let _ = write!(text, ",\"drafts\":{},\"tokens\":{}", row.drafts, row.samples);
+        }
         shares(text, of_decode.get(index));
         text.push('}');
     }
@@ -142,9 +145,9 @@ pub(crate) fn step_object(text: &mut String, number: u64, record: &StepRecord, n
         Some(Blocked::Budget) => "\"budget\"",
     };
     let work = prices.demands.step(
-        record.decode.iter().map(|row| row.start),
+        record.decode.iter().map(|row| (row.start, row.len)),
         record.prefill.iter().map(|row| (row.start, row.len)),
-        record.decode.len() + record.prefill.iter().filter(|row| row.samples > 0).count(),
+        record.logit_rows().iter().sum(),
     );
     let _ = write!(
         text,

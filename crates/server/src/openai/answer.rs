@@ -208,6 +208,8 @@ impl Totals {
         sum.cached_tokens += timings.cached_tokens;
         sum.decode_tokens += timings.decode_tokens;
         sum.decode_steps += timings.decode_steps;
+        sum.drafted_tokens += timings.drafted_tokens;
+        sum.accepted_tokens += timings.accepted_tokens;
         sum.preemptions += timings.preemptions;
         sum.promise = [sum.promise, timings.promise].into_iter().flatten().reduce(|a, b| a.latest(&b));
     }

@@ -19,6 +19,7 @@ pub(crate) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Job
     raw.may_be_urgent = app.keys.may_be_urgent(tenant.as_ref());
     raw.class = delivery.tier;
     raw.receipt = delivery.receipt;
+    raw.speculate = delivery.speculate;
     raw.progress = delivery.progress;
     raw.now = Some(app.now() as i64);
     params::sampling(&mut fields, &mut raw)?;

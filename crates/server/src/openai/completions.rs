@@ -24,6 +24,7 @@ pub(crate) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Job
     raw.may_be_urgent = app.keys.may_be_urgent(tenant.as_ref());
     raw.class = delivery.tier;
     raw.receipt = delivery.receipt;
+    raw.speculate = delivery.speculate;
     raw.progress = delivery.progress;
     params::sampling(&mut fields, &mut raw)?;
     raw.max_tokens = fields.integer("max_tokens")?;

@@ -51,7 +51,7 @@ impl Cost {
         let steps = timings.decode_steps.div_ceil(answers.max(1));
         let work = [
             demands.prefill(timings.cached_tokens, timings.prefill_tokens, chunk),
-            demands.decode(steps, timings.decode_tokens, context),
+            demands.decode(steps, timings.decode_tokens + timings.drafted_tokens - timings.accepted_tokens, context),
         ];
         self.prompts += 1;
         self.work.iter_mut().zip(&work).for_each(|(sum, more)| sum.add(more));

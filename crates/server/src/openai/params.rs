@@ -40,6 +40,8 @@ pub(crate) struct Delivery {
     pub(crate) timings_detail: bool,
     /// A receipt with each answer.
     pub(crate) receipt: bool,
+    /// Whether its next tokens may be guessed.
+    pub(crate) speculate: bool,
     /// How far the prompt is read, in chunks before the first token.
     pub(crate) progress: bool,
     /// Who asked, for the log.
@@ -70,6 +72,7 @@ pub(crate) fn delivery(fields: &mut Fields, app: &App) -> Result<Delivery, ApiEr
         tokens_as_ids: fields.boolean("return_tokens_as_token_ids")?.unwrap_or(false),
         timings_detail: fields.boolean("timings_detail")?.unwrap_or(false),
         receipt: fields.boolean("receipt")?.unwrap_or(false),
+        speculate: fields.boolean("speculate")?.unwrap_or(true),
         progress: fields.boolean("return_progress")?.unwrap_or(false),
         user: user(fields)?,
         tier: service_tier(fields)?,

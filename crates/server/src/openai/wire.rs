@@ -188,6 +188,11 @@ pub(crate) struct WireTimings {
     prefill_tokens_per_second: f64,
     decode_tokens_per_second: f64,
     preemptions: usize,
+    /// Tokens that were guessed and checked, if any were, and those of them that are the answer's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    drafted_tokens: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    accepted_tokens: Option<usize>,
     /// What was promised when it came, where steps are predicted: when the first token was likely, and within which
     /// times 95 of 100 first tokens and whole answers come.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -231,6 +236,8 @@ impl WireTimings {
             prefill_tokens_per_second: round(timings.prefill_tok_s()),
             decode_tokens_per_second: round(timings.decode_tok_s()),
             preemptions: timings.preemptions,
+            drafted_tokens: Some(timings.drafted_tokens).filter(|&tokens| tokens > 0),
+            accepted_tokens: Some(timings.accepted_tokens).filter(|_| timings.drafted_tokens > 0),
             predicted_ttft_ms: promised(&|promise| promise.first_token.likely),
             promised_ttft_ms: promised(&|promise| promise.first_token.within),
             promised_total_ms: promised(&|promise| promise.answer.within),

@@ -18,6 +18,7 @@ mod requests;
 mod script;
 mod sick;
 mod site;
+mod speculate;
 mod surfaces;
 mod targets;
 mod tenants;

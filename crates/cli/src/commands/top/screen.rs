@@ -117,7 +117,7 @@ impl Seen {
             stolen: number("stolen"),
             stolen_before: number("stolen_before"),
             prefill_tokens: rows("prefill").filter_map(|row| row["len"].as_f64()).sum(),
-            decode_tokens: rows("decode").count() as f64,
+            decode_tokens: rows("decode").map(|row| row["tokens"].as_f64().unwrap_or(1.0)).sum(),
             flops: number("flops"),
             bytes: number("bytes"),
             rows: marks.chain(rows("decode").map(|row| named(row, Mark::Decode))).collect(),

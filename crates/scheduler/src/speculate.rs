@@ -1,0 +1,324 @@
+//! How many guesses a step checks: drafts of tokens that a decoding sequence may say next.
+//!
+//! ```text
+//! offered, each with a chance    A .9 .8 .7 .6      B .5 .2      C -         (that it and all before it hold)
+//! taken in falling chance        A1 A2 A3 A4 B1 | B2                         as long as tokens per second do not fall
+//! rows of the step               A: its last token, 4 drafts   B: 1 draft   C: none   and what prompts have anyway
+//! ```
+//!
+//! A decode step reads every weight for one row of each stream, and arithmetic idles meanwhile: further rows are cheap,
+//! up to the knee of the cost model's curve. A row whose guess is wrong is thrown away; it costs time and nothing else,
+//! for what is drawn from a row depends on its own history alone.
+//!
+//! One rule: for the planned step let `T` be its predicted time and `G = (expected tokens + prompt rows) / T`. Drafts
+//! are taken in falling chance as long as `G` does not fall, `T` stays within what running streams allow, and rows and
+//! blocks last. A prompt row counts as one token, because it is sure: in a step that is bound by arithmetic no draft
+//! beats it. Beyond the knee `G` falls with every draft whose chance is below one, so nothing is checked where nothing
+//! is gained (goodput as the measure: Liu et al., "Optimizing speculative decoding for serving large language models
+//! using goodput", 2024).
+//!
+//! Drafts come after everything else: they never preempt, and take no block that somebody will need. Chances are
+//! learned from what held, by drafter, strength of the offer and place in the run, in integers, so that a replay
+//! chooses the same.
+
+use alloc::collections::BinaryHeap;
+use alloc::vec::Vec;
+use core::cmp::Reverse;
+
+use crate::decode::is_protected;
+use crate::sequence::{Phase, Sequence};
+use crate::state::State;
+use crate::{Nanos, Scheduler, SeqId, Step, Work};
+
+/// Where drafts come from, told apart by how often they hold.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SourceId(pub u8);
+
+/// Guesses that could be had for a decoding sequence. The scheduler never sees which: it plans how many, and learns
+/// how many held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Offer {
+    /// Whose next tokens.
+    pub seq: SeqId,
+    /// Who guesses; below [`Offer::SOURCES`].
+    pub source: SourceId,
+    /// How many guesses at most.
+    pub len: u16,
+    /// How sure the source is, in steps of its own, the surest last; below [`Offer::STRENGTHS`].
+    pub strength: u8,
+}
+
+impl Offer {
+    /// Sources that can be told apart.
+    pub const SOURCES: usize = 8;
+    /// Strengths of a source that can be told apart.
+    pub const STRENGTHS: usize = 8;
+}
+
+/// Drafts of one sequence in one step at most.
+pub(crate) const MOST_DRAFTS: usize = 32;
+/// Places in a run that are told apart.
+const PLACES: usize = 8;
+/// One, in the unit of chances.
+const SURE: u64 = 1 << 16;
+/// A source of which nothing is known holds every second time; that counts as much as so many guesses.
+const PRIOR: u64 = 2;
+/// Beside its own record a sequence counts what holds in general as so many guesses.
+const GENERAL: u64 = 8;
+/// When a record has so many guesses, it is halved: what was long ago counts less.
+const MEMORY: u32 = 256;
+const OWN_MEMORY: u32 = 64;
+/// The next drafts may be cheaper than this one: so many are looked at behind the best number.
+const LOOKAHEAD: usize = 4;
+/// Where nothing is gained, in one of so many steps one draft is checked all the same: a source may have got better.
+const RETRY: u32 = 64;
+
+/// How often guesses held.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tries {
+    held: u32,
+    tried: u32,
+}
+
+impl Tries {
+    fn note(&mut self, held: bool, memory: u32) {
+        self.held += u32::from(held);
+        self.tried += 1;
+        if self.tried >= memory {
+            *self = Tries { held: self.held / 2, tried: self.tried / 2 };
+        }
+    }
+
+    /// With `weight` further guesses of which the share `before` held.
+    fn chance(&self, before: u64, weight: u64) -> u64 {
+        (u64::from(self.held) * SURE + weight * before) / (u64::from(self.tried) + weight)
+    }
+}
+
+/// What is known of all sources.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Chances {
+    tries: [[[Tries; PLACES]; Offer::STRENGTHS]; Offer::SOURCES],
+    /// Steps since a draft was checked although it may not pay.
+    unpaid: u32,
+}
+
+impl Chances {
+    /// The chance of the draft at `place` of an offer, if all before it hold.
+    fn of(&self, offer: &Offer, place: usize, own: &Tries) -> u64 {
+        let of_strength = &self.tries[offer.source.0 as usize][offer.strength as usize];
+        let general = of_strength[place.min(PLACES - 1)].chance(SURE / 2, PRIOR);
+        own.chance(general, GENERAL)
+    }
+
+    /// Of the `drafts` of an offer `held` held.
+    pub(crate) fn learn(&mut self, offer: &Offer, drafts: usize, held: usize, own: &mut Tries) {
+        let of_strength = &mut self.tries[offer.source.0 as usize][offer.strength as usize];
+        // Behind the first that did not hold nothing was judged.
+        for place in 0..drafts.min(held + 1) {
+            of_strength[place.min(PLACES - 1)].note(place < held, MEMORY);
+            own.note(place < held, OWN_MEMORY);
+        }
+    }
+}
+
+/// A sequence with an offer, while a step is planned.
+struct Hopeful {
+    offer: Offer,
+    /// Where its rows are: of the step's decode rows, and of all its rows.
+    decode: usize,
+    row: usize,
+    /// Drafts for which there is room.
+    most: usize,
+    /// Drafts that are taken.
+    taken: usize,
+}
+
+/// Memory of the choice.
+#[derive(Default)]
+pub(crate) struct Speculation {
+    pub(crate) offers: Vec<Offer>,
+    chances: Chances,
+    hopefuls: Vec<Hopeful>,
+    /// The next draft of each: its chance with all before it, then who is first in the plan.
+    next: BinaryHeap<(u64, Reverse<usize>)>,
+    order: Vec<usize>,
+}
+
+impl Scheduler {
+    /// So many guesses could be had for a sequence, if the next step wants them; forgotten by the next plan, which
+    /// heeds it if the sequence decodes then. Of several offers for one sequence the first counts. Panics if it names a
+    /// source or a strength that there is not.
+    pub fn offer(&mut self, offer: Offer) {
+        let is_known = usize::from(offer.source.0) < Offer::SOURCES && usize::from(offer.strength) < Offer::STRENGTHS;
+        assert!(is_known, "{offer:?} is out of range");
+        self.speculation.offers.push(offer);
+    }
+
+    /// Whether a sequence could have drafts in the next step: it decodes, and is in no step in flight.
+    pub fn may_speculate(&self, seq: SeqId) -> bool {
+        self.sequence(seq).is_some_and(|seq| self.state.runs_and_decodes(seq) && seq.tokens_to_go(self.limits()) > 1)
+    }
+
+    /// The sequences that could have drafts in the next step, in rank order.
+    pub fn decoding(&self) -> impl Iterator<Item = &Sequence> {
+        self.state.running().filter(|seq| self.may_speculate(seq.id))
+    }
+
+    /// Drafts in what the step has left: rows, time, blocks.
+    pub(crate) fn plan_drafts(&mut self, bound: Option<Nanos>, step: &mut Step) {
+        if self.speculation.offers.is_empty() {
+            return;
+        }
+        let mut speculation = core::mem::take(&mut self.speculation);
+        self.find_hopefuls(&mut speculation, step);
+        speculation.offers.clear();
+        let rows_left = self.state.limits.max_num_batched_tokens - step.num_rows();
+        if rows_left > 0 && !speculation.hopefuls.is_empty() {
+            self.choose(&mut speculation, rows_left, bound, step);
+            for hopeful in speculation.hopefuls.iter().filter(|hopeful| hopeful.taken > 0) {
+                self.take_drafts(hopeful, step);
+            }
+        }
+        self.speculation = speculation;
+    }
+
+    fn find_hopefuls(&self, speculation: &mut Speculation, step: &Step) {
+        let Speculation { offers, hopefuls, .. } = speculation;
+        hopefuls.clear();
+        let mut rows = self.plan.rows.iter().enumerate();
+        for (decode, planned) in step.decode.iter().enumerate() {
+            let (row, _) = rows.find(|(_, rows)| rows.seq == planned.seq).expect("what is planned is in the plan");
+            let Some(&offer) = offers.iter().find(|offer| offer.seq == planned.seq) else { continue };
+            let seq = &self.state.seqs[planned.seq];
+            let in_block = seq.table.capacity() - (planned.start + planned.len);
+            // One more block at most; whether there is one is seen when it is taken.
+            let room = in_block + seq.table.block_size();
+            let most = usize::from(offer.len).min(seq.tokens_to_go(&self.state.limits) - 1).min(room).min(MOST_DRAFTS);
+            if most > 0 {
+                hopefuls.push(Hopeful { offer, decode, row, most, taken: 0 });
+            }
+        }
+    }
+
+    /// The rule of the module's head. Cost: a prediction for each draft that is taken, and a few more.
+    fn choose(&self, speculation: &mut Speculation, rows_left: usize, bound: Option<Nanos>, step: &Step) {
+        let Speculation { chances, hopefuls, next, order, .. } = speculation;
+        let own = |hopeful: &Hopeful| &self.state.seqs[hopeful.offer.seq].tries;
+        next.clear();
+        order.clear();
+        for (index, hopeful) in hopefuls.iter().enumerate() {
+            next.push((chances.of(&hopeful.offer, 0, own(hopeful)), Reverse(index)));
+        }
+        let seconds = |work: &Work| self.policy.cost.as_ref().map_or(1.0, |cost| cost.seconds(work));
+        let most_seconds = bound.map_or(f64::INFINITY, Nanos::as_secs_f64);
+        let mut work = self.plan.record.work;
+        let mut tokens = (step.num_rows() as u64 * SURE) as f64;
+        let (mut best, mut num_best) = (tokens / seconds(&work), 0);
+        let mut fits_one = false;
+        while let Some((chance, Reverse(index))) = next.pop() {
+            let hopeful = &mut hopefuls[index];
+            work.add_draft(step.decode[hopeful.decode].start + 1 + hopeful.taken + 1);
+            let took = seconds(&work);
+            if order.len() == rows_left || took > most_seconds {
+                break;
+            }
+            fits_one = true;
+            order.push(index);
+            hopeful.taken += 1;
+            tokens += chance as f64;
+            let gain = tokens / took;
+            if gain >= best {
+                (best, num_best) = (gain, order.len());
+            } else if order.len() >= num_best + LOOKAHEAD {
+                break;
+            }
+            if hopeful.taken < hopeful.most {
+                let further = chances.of(&hopeful.offer, hopeful.taken, own(hopeful));
+                next.push((chance * further / SURE, Reverse(index)));
+            }
+        }
+        order.iter().skip(num_best).for_each(|&index| hopefuls[index].taken -= 1);
+        chances.unpaid = if num_best > 0 { 0 } else { chances.unpaid + 1 };
+        if chances.unpaid >= RETRY && fits_one {
+            hopefuls[order[0]].taken = 1;
+            chances.unpaid = 0;
+        }
+    }
+
+    /// The drafts become rows, as far as there are slots for them.
+    fn take_drafts(&mut self, hopeful: &Hopeful, step: &mut Step) {
+        let planned = &mut step.decode[hopeful.decode];
+        let seq = &self.state.seqs[planned.seq];
+        let mut drafts = hopeful.taken;
+        let in_block = seq.table.capacity() - (planned.start + planned.len);
+        if drafts > in_block {
+            if self.state.has_block_for_drafts(seq) {
+                let block = self.state.pool.take().expect("there is room for it");
+                self.state.seqs[planned.seq].table.push(block);
+            } else {
+                drafts = in_block;
+            }
+        }
+        if drafts == 0 {
+            return;
+        }
+        (planned.len, planned.drafts) = (1 + drafts, drafts);
+        let seq = &mut self.state.seqs[planned.seq];
+        seq.rows_in_flight = planned.len;
+        seq.drafts_in_flight = drafts;
+        seq.offer = Some(hopeful.offer);
+        self.plan.rows[hopeful.row] = *planned;
+        let record = &mut self.plan.record;
+        (record.decode[hopeful.decode].len, record.decode[hopeful.decode].drafts) = (planned.len, drafts);
+        (1..=drafts).for_each(|draft| record.work.add_draft(planned.start + draft + 1));
+    }
+
+    /// Of a sequence's drafts `held` held: its source is known better.
+    pub(crate) fn learn_drafts(&mut self, id: SeqId, drafts: usize, held: usize) {
+        let seq = &mut self.state.seqs[id];
+        if let Some(offer) = seq.offer.take() {
+            self.speculation.chances.learn(&offer, drafts, held, &mut seq.tries);
+        }
+    }
+}
+
+impl State {
+    fn runs_and_decodes(&self, seq: &Sequence) -> bool {
+        seq.phase() == Phase::Decode && !seq.block_table().is_empty() && !seq.is_busy()
+    }
+
+    /// Whether a block is free that nobody else will need: neither set aside nor the headroom of those that grow.
+    fn has_block_for_drafts(&self, seq: &Sequence) -> bool {
+        let others = self.running().filter(|other| other.id != seq.id && !is_protected(other));
+        let growing = |other: &Sequence| usize::from(other.table.len() < self.blocks_to_end(other)) * other.num_seats();
+        let own = usize::from(is_protected(seq)); // it is set aside for this very sequence
+        self.pool.num_free() + own > self.reserved_blocks() + others.map(growing).sum::<usize>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sequence::Sequences;
+
+    #[test]
+    fn chances_follow_what_holds_and_forget() {
+        let (mut chances, mut own) = (Chances::default(), Tries::default());
+        let offer = Offer { seq: Sequences::default().next_id(), source: SourceId(1), len: 8, strength: 3 };
+        let percent = |chances: &Chances, own: &Tries, place| chances.of(&offer, place, own) * 100 / SURE;
+        assert_eq!(percent(&chances, &own, 0), 50, "nothing is known");
+        // The first always holds, the second never.
+        (0..300).for_each(|_| chances.learn(&offer, 2, 1, &mut Tries::default()));
+        assert!(percent(&chances, &own, 0) > 95 && percent(&chances, &own, 1) < 5);
+        // What a sequence did itself counts more with every try.
+        (0..100).for_each(|_| chances.learn(&offer, 1, 0, &mut own));
+        assert!(percent(&chances, &own, 0) < 20);
+        assert!(percent(&chances, &Tries::default(), 0) > 30, "others are not judged by it alone");
+        // Another strength and another source know nothing of it.
+        let other = Offer { strength: 2, ..offer };
+        assert_eq!(chances.of(&other, 0, &Tries::default()), SURE / 2);
+        let other = Offer { source: SourceId(0), ..offer };
+        assert_eq!(chances.of(&other, 0, &Tries::default()), SURE / 2);
+    }
+}

@@ -1,0 +1,141 @@
+//! How many drafts are worth their rows: the machine here is imagined, 10 ms for a pass of up to eight rows and 2 ms for
+//! each row more.
+
+use std::sync::Arc;
+
+use scheduler::cost::{Knot, Terms};
+use scheduler::{
+    CostModel, Limits, Nanos, Offer, Priority, Request, RequestId, RowOutput, Scheduler, SeqId, SourceId, StepOutput,
+    StopRules, Targets,
+};
+
+fn machine() -> CostModel {
+    let knots = [(1, 0.010), (8, 0.010), (108, 0.210)].map(|(rows, seconds)| Knot { rows, seconds });
+    CostModel::new(knots.to_vec(), Terms::default())
+}
+
+struct Engine {
+    scheduler: Scheduler,
+    now: Nanos,
+}
+
+impl Engine {
+    /// So many streams that decode, each with a target of so many milliseconds a token.
+    fn of(streams: u64, tpot_ms: Option<u64>) -> Engine {
+        let limits = Limits {
+            block_size: 16,
+            num_blocks: 10_000,
+            max_model_len: 20_000,
+            max_num_seqs: 64,
+            max_num_batched_tokens: 2048,
+            max_prefill_chunk: 2048,
+            max_prefill_seqs: 64,
+            max_queued_requests: 100,
+            max_queued_tokens: 1_000_000,
+            enable_prefix_caching: false,
+            hash_key: [0; 32],
+        };
+        let mut scheduler = Scheduler::new(limits).expect("good limits");
+        scheduler.set_cost_model(Some(machine()));
+        for id in 0..streams {
+            let request = Request {
+                id: RequestId(id),
+                prompt: Arc::from([1, 2, 3]),
+                num_answers: 1,
+                stop: StopRules { max_tokens: 10_000, min_tokens: 0, stop_token_ids: vec![] },
+                priority: Priority(0),
+                salt: 0,
+                use_prefix_cache: false,
+                tenant: 0,
+                targets: Targets { ttft: None, tpot: tpot_ms.map(|ms| Nanos(ms * 1_000_000)) },
+                arrived: Nanos(0),
+            };
+            scheduler.admit(request).expect("there is room");
+        }
+        let mut engine = Engine { scheduler, now: Nanos(0) };
+        while engine.scheduler.decoding().count() < streams as usize {
+            engine.step(0, 0, |_| 0);
+        }
+        engine
+    }
+
+    /// A step in which every stream is offered so many drafts; of a sequence `held` would hold. The drafts planned.
+    fn step(&mut self, len: u16, strength: u8, held: impl Fn(SeqId) -> usize) -> usize {
+        let seqs: Vec<SeqId> = self.scheduler.decoding().map(|sequence| sequence.id()).collect();
+        for seq in seqs {
+            self.scheduler.offer(Offer { seq, source: SourceId(0), len, strength });
+        }
+        let step = self.scheduler.schedule(self.now);
+        let run = |rows: scheduler::Rows| {
+            let tokens = if rows.drafts > 0 { 1 + held(rows.seq).min(rows.drafts) } else { rows.samples };
+            std::iter::repeat_n(RowOutput { seq: rows.seq, token: 7 }, tokens)
+        };
+        let output = StepOutput { step: step.id, rows: step.rows().flat_map(run).collect(), ..StepOutput::default() };
+        let took = machine().step_time(&self.scheduler.planned().work);
+        self.now = Nanos(self.now.0 + took.0);
+        self.scheduler.complete(output, self.now);
+        self.scheduler.check_invariants();
+        step.decode.iter().map(|rows| rows.drafts).sum()
+    }
+
+    /// The drafts of so many steps.
+    fn steps(&mut self, steps: usize, len: u16, held: usize) -> Vec<usize> {
+        (0..steps).map(|_| self.step(len, 0, |_| held)).collect()
+    }
+}
+
+#[test]
+fn drafts_that_hold_are_taken_up_to_where_rows_cost_time() {
+    let mut engine = Engine::of(1, None);
+    let drafts = engine.steps(60, 30, 30);
+    // Seven are free. Each further row costs a fifth of a step of ten milliseconds and brings one token of eight.
+    assert!(drafts[59] == 7, "one stream: {drafts:?}");
+    let mut engine = Engine::of(4, None);
+    let drafts = engine.steps(60, 30, 30);
+    assert_eq!(drafts[59], 4, "four streams have four rows left: {drafts:?}");
+    let mut engine = Engine::of(8, None);
+    let drafts = engine.steps(60, 30, 30);
+    assert!(drafts[30..].iter().all(|&drafts| drafts == 0), "eight streams have none left: {drafts:?}");
+}
+
+#[test]
+fn drafts_that_never_hold_are_tried_now_and_then() {
+    let mut engine = Engine::of(8, None);
+    let drafts = engine.steps(640, 8, 0);
+    let tried: usize = drafts[64..].iter().sum();
+    assert!((5..=12).contains(&tried), "in one of 64 steps one: {tried} in 576 steps");
+    // Where rows are free, a chance of any size is worth one: they stay at the flat part of the curve.
+    let mut engine = Engine::of(1, None);
+    assert!(engine.steps(200, 8, 0)[100..].iter().all(|&drafts| drafts <= 7));
+}
+
+#[test]
+fn the_stream_whose_drafts_hold_has_them() {
+    let mut engine = Engine::of(4, None);
+    let good = engine.scheduler.decoding().next().expect("four decode").id();
+    (0..200).for_each(|_| _ = engine.step(8, 0, |seq| if seq == good { 8 } else { 0 }));
+    let before = engine.scheduler.sequence(good).expect("it goes on").num_generated();
+    (0..20).for_each(|_| _ = engine.step(8, 0, |seq| if seq == good { 8 } else { 0 }));
+    let tokens = engine.scheduler.sequence(good).expect("it goes on").num_generated() - before;
+    assert!(tokens >= 20 * 4, "four rows are left, and three or four of them are its own: {tokens} tokens in 20 steps");
+}
+
+#[test]
+fn no_draft_makes_a_stream_late() {
+    // A step of nine rows takes 12 ms: more than a target of ten allows, whatever holds.
+    let mut engine = Engine::of(1, Some(10));
+    let drafts = engine.steps(60, 30, 30);
+    assert!(drafts.iter().all(|&drafts| drafts <= 7), "{drafts:?}");
+}
+
+#[test]
+fn a_strength_is_judged_by_itself() {
+    let mut engine = Engine::of(6, None);
+    for _ in 0..300 {
+        engine.step(8, 7, |_| 8);
+        engine.step(8, 1, |_| 0);
+    }
+    let (strong, weak) = (engine.step(8, 7, |_| 8), engine.step(8, 1, |_| 0));
+    assert!(strong >= 2, "both rows that are left, and what two of them bring: {strong}");
+    assert!(weak <= 2, "{weak}");
+}
