@@ -28,6 +28,14 @@ fn lantern() -> Checkpoint {
 /// strings, sampling without a seed, log probabilities of a prompt, tenants and classes, somebody who holds it; and in
 /// the arithmetic that this machine would not take. Returns the file's lines.
 fn recorded(path: &Path) -> Vec<String> {
+    // How many streams meet depends on the machine.
+    let lines = (0..20).find_map(|_| recorded_if_crowded(path));
+    lines.expect("the cache is too small for them all")
+}
+
+/// `None`: nobody was preempted, for they came one after the other.
+fn recorded_if_crowded(path: &Path) -> Option<Vec<String>> {
+    let _ = std::fs::remove_file(path);
     let options = EngineOptions {
         arithmetic: Arithmetic::ALL.into_iter().find(|arithmetic| *arithmetic != Arithmetic::best()),
         kv_cache_bytes: Some(2 << 20),
@@ -73,12 +81,12 @@ fn recorded(path: &Path) -> Vec<String> {
         std::thread::sleep(Duration::from_millis(2));
     }
     kept.into_iter().for_each(|(stream, answers)| _ = gather(stream, answers));
-    assert!(engine.stats().preemptions > 0, "the cache is too small for them all");
+    let was_crowded = engine.stats().preemptions > 0;
     engine.stop();
     engine.finish_recording(Duration::from_secs(20));
     let text = std::fs::read_to_string(path).expect("the recording is there");
     assert!(text.ends_with("\"end\"\n"));
-    text.lines().map(String::from).collect()
+    was_crowded.then(|| text.lines().map(String::from).collect())
 }
 
 fn again(path: &Path) -> Replayed {
@@ -167,7 +175,10 @@ fn what_is_not_as_recorded_is_named() {
     assert!(again(&path).difference.is_some());
 
     // Other tokens: the scheduler does not know better, the model does.
-    let index = at("{\"step\"", 30);
+    let gave = |line: &String| line.starts_with("{\"step\"") && line.contains("\"tokens\":[[");
+    let late = at("{\"step\"", 30);
+    // Which step that is depends on the machine, and one of prompts alone gave none.
+    let index = late + lines[late..].iter().position(gave).expect("answers go on");
     let first = lines[index].split("\"tokens\":[[").nth(1).expect("it gave tokens");
     let first: u32 = first.split([',', ']']).next().and_then(|text| text.parse().ok()).expect("a token");
     let other = if first == 300 { 301 } else { 300 };

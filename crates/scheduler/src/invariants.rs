@@ -82,9 +82,9 @@ impl Scheduler {
                 // Decode takes the last token's block when it plans the row.
                 let least = tokens - usize::from(seq.phase() == Phase::Decode && seq.rows_in_flight == 0);
                 assert!(held >= blocks_for(least, block_size), "I5: {id:?} lacks blocks");
-                // I35: no block is left of drafts that were wrong.
+                // I23: no block is left of drafts that were wrong.
                 let known = tokens + seq.drafts_in_flight;
-                assert!(held <= blocks_for(known, block_size), "I5, I35: {id:?} holds blocks that it does not need");
+                assert!(held <= blocks_for(known, block_size), "I5, I23: {id:?} holds blocks that it does not need");
                 assert!(seq.num_uncomputed() >= 1, "{id:?} has nothing to do");
                 assert!(seq.num_computed() + seq.rows_in_flight <= known, "{id:?} computes what it does not know");
                 assert!(seq.drafts_in_flight == 0 || seq.phase() == Phase::Decode, "{id:?}: drafts are of decode");

@@ -33,11 +33,12 @@
 //! | I18 | no idle step while something waits, no idle prompt while there is room | `world.rs`, `check_nothing_idles` |
 //! | I19 | who waits holds nothing | `check_invariants` |
 //! | I20-I22 | each token once, in order, as if alone, one end, and usage is what was heard | `Client::hear` |
+//! | I23 | a draft that was wrong leaves nothing: no block, no name, no charge | `check_invariants`, `check_progress` |
 //! | I26 | a failed step or a cancel costs others nothing but, once, what the step computed | `check_abandoned` |
 //! | I33 | every gauge and the step log are what counting gives | `check_gauges`, `check_record` |
 //! | I34 | the same seed takes the same course | here |
 //!
-//! Not in this room: I23 and I24 (speculation and grammars, which do not exist yet), I25 (UTF-8:
+//! Not in this room: I24 (grammars, which do not exist yet), I25 (UTF-8:
 //! `crates/engine/tests/answers.rs`), I32 (buffers: `crates/server/tests/http`), I35 (health: the same).
 //!
 //! `cargo xtask chaos` runs it long. By hand: `TWOSTROKE_CHAOS_SEEDS=20000` that many seeds,
