@@ -56,7 +56,7 @@ impl Offer {
 }
 
 /// Drafts of one sequence in one step at most.
-pub(crate) const MOST_DRAFTS: usize = 32;
+const MOST_DRAFTS: usize = 32;
 /// Places in a run that are told apart.
 const PLACES: usize = 8;
 /// One, in the unit of chances.
@@ -112,7 +112,7 @@ impl Chances {
     }
 
     /// Of the `drafts` of an offer `held` held.
-    pub(crate) fn learn(&mut self, offer: &Offer, drafts: usize, held: usize, own: &mut Tries) {
+    fn learn(&mut self, offer: &Offer, drafts: usize, held: usize, own: &mut Tries) {
         let of_strength = &mut self.tries[offer.source.0 as usize][offer.strength as usize];
         // Behind the first that did not hold nothing was judged.
         for place in 0..drafts.min(held + 1) {
@@ -137,7 +137,7 @@ struct Hopeful {
 /// Memory of the choice.
 #[derive(Default)]
 pub(crate) struct Speculation {
-    pub(crate) offers: Vec<Offer>,
+    offers: Vec<Offer>,
     chances: Chances,
     hopefuls: Vec<Hopeful>,
     /// The next draft of each: its chance with all before it, then who is first in the plan.
@@ -155,14 +155,13 @@ impl Scheduler {
         self.speculation.offers.push(offer);
     }
 
-    /// Whether a sequence could have drafts in the next step: it decodes, and is in no step in flight.
-    pub fn may_speculate(&self, seq: SeqId) -> bool {
-        self.sequence(seq).is_some_and(|seq| self.state.runs_and_decodes(seq) && seq.tokens_to_go(self.limits()) > 1)
-    }
-
-    /// The sequences that could have drafts in the next step, in rank order.
+    /// The sequences that could have drafts in the next step, in rank order: they decode, are in no step in flight, and
+    /// have more than one token to go.
     pub fn decoding(&self) -> impl Iterator<Item = &Sequence> {
-        self.state.running().filter(|seq| self.may_speculate(seq.id))
+        let may_have = |seq: &&Sequence| {
+            seq.phase() == Phase::Decode && !seq.is_busy() && seq.tokens_to_go(&self.state.limits) > 1
+        };
+        self.state.running().filter(may_have)
     }
 
     /// Drafts in what the step has left: rows, time, blocks.
@@ -215,7 +214,6 @@ impl Scheduler {
         let mut work = self.plan.record.work;
         let mut tokens = (step.num_rows() as u64 * SURE) as f64;
         let (mut best, mut num_best) = (tokens / seconds(&work), 0);
-        let mut fits_one = false;
         while let Some((chance, Reverse(index))) = next.pop() {
             let hopeful = &mut hopefuls[index];
             work.add_draft(step.decode[hopeful.decode].start + 1 + hopeful.taken + 1);
@@ -223,7 +221,6 @@ impl Scheduler {
             if order.len() == rows_left || took > most_seconds {
                 break;
             }
-            fits_one = true;
             order.push(index);
             hopeful.taken += 1;
             tokens += chance as f64;
@@ -240,8 +237,10 @@ impl Scheduler {
         }
         order.iter().skip(num_best).for_each(|&index| hopefuls[index].taken -= 1);
         chances.unpaid = if num_best > 0 { 0 } else { chances.unpaid + 1 };
-        if chances.unpaid >= RETRY && fits_one {
-            hopefuls[order[0]].taken = 1;
+        if let Some(&first) = order.first()
+            && chances.unpaid >= RETRY
+        {
+            hopefuls[first].taken = 1;
             chances.unpaid = 0;
         }
     }
@@ -284,10 +283,6 @@ impl Scheduler {
 }
 
 impl State {
-    fn runs_and_decodes(&self, seq: &Sequence) -> bool {
-        seq.phase() == Phase::Decode && !seq.block_table().is_empty() && !seq.is_busy()
-    }
-
     /// Whether a block is free that nobody else will need: neither set aside nor the headroom of those that grow.
     fn has_block_for_drafts(&self, seq: &Sequence) -> bool {
         let others = self.running().filter(|other| other.id != seq.id && !is_protected(other));

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! pass over all rows --panics--> pass over each half --panics--> ... --> one sequence, twice --panics--> its request ends
+//!                                                                        (and twice without its guesses, if it has any)
 //! ```
 
 use std::ops::Range;
