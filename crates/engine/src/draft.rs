@@ -31,7 +31,7 @@ pub(crate) trait Drafter: Send {
     fn propose(&mut self, sequence: &Sequence, count: usize, guesses: &mut Vec<TokenId>);
 }
 
-/// The guesses that a step checks.
+/// The guesses that a step checks, in the order of its decode rows.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Guesses {
     tokens: Vec<TokenId>,
@@ -44,10 +44,9 @@ impl Guesses {
         self.of.clear();
     }
 
-    /// Of a sequence; in the plan's order they are found at once.
-    pub(crate) fn of(&self, seq: SeqId) -> &[TokenId] {
-        let range = self.of.iter().find(|(other, _)| *other == seq).map(|(_, range)| range.clone());
-        range.map_or(&[], |range| &self.tokens[range])
+    /// Of each sequence that has some.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (SeqId, &[TokenId])> {
+        self.of.iter().map(|(seq, range)| (*seq, &self.tokens[range.clone()]))
     }
 
     /// Exactly `count` guesses for a sequence. Where `propose` says too few, or what is no token, token 0 is as good a
@@ -60,9 +59,9 @@ impl Guesses {
         self.of.push((seq, start..start + count));
     }
 
-    /// In the order of the step's decode rows that have some.
+    /// The same without the names.
     pub(crate) fn lists(&self) -> Vec<Vec<TokenId>> {
-        self.of.iter().map(|(_, range)| self.tokens[range.clone()].to_vec()).collect()
+        self.iter().map(|(_, guesses)| guesses.to_vec()).collect()
     }
 }
 

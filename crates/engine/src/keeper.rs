@@ -89,7 +89,7 @@ impl Upkeep {
 
     /// Takes in a step.
     pub(crate) fn step(&mut self, record: &StepRecord) {
-        let took = record.undisturbed().since(record.transfers_took);
+        let took = record.computing();
         let Some(healed) = self.healing.step(&record.work, took) else { return };
         self.targets.set(self.wanted.on(Some(&healed.cost)));
         let [decode, prompts] = healed.cost.drift();

@@ -43,10 +43,14 @@ pub(crate) fn lower(
 ) {
     batch.clear();
     logit_rows.clear();
+    let mut guessed = guesses.iter();
     for Rows { seq, start, len, samples, drafts } in step.rows() {
         let sequence = planned(scheduler, seq);
         let first_row = batch.token_ids.len();
-        let guesses = if drafts > 0 { guesses.of(seq) } else { &[] };
+        let guesses = match drafts {
+            0 => &[],
+            _ => guessed.find(|(of, _)| *of == seq).expect("drafts are guessed in the plan's order").1,
+        };
         push_span(sequence, guesses, start..start + len, batch);
         // Who has a token has its prompt behind it.
         let scores = sequence.num_generated() == 0 && scores(sequence);

@@ -7,7 +7,7 @@ use crate::pace::{self, LateShares};
 use crate::prefill::Patience;
 use crate::state::State;
 use crate::swap::{self, GivenUp, SwapDecision, TierHits, Transfer, TransferTimes};
-use crate::{CostModel, Nanos, StepRecord, Tier};
+use crate::{CostModel, Nanos, SourceId, StepRecord, Tier, Work};
 
 /// Weight of a step in the mean of what the machine takes: about the last thirty count.
 const STOLEN_WEIGHT: f64 = 1.0 / 16.0;
@@ -17,6 +17,8 @@ const STOLEN_WEIGHT: f64 = 1.0 / 16.0;
 pub(crate) struct Policy {
     /// Predicts steps; with it, targets are heeded.
     pub(crate) cost: Option<CostModel>,
+    /// Who has passes of its own to guess, and what they cost.
+    pub(crate) drafting: Option<(SourceId, CostModel)>,
     pub(crate) share: MachineShare,
     pub(crate) transfer_times: TransferTimes,
     pub(crate) patience: Patience,
@@ -24,13 +26,36 @@ pub(crate) struct Policy {
 }
 
 impl Policy {
-    /// How long the step will take, its transfers with host memory included; zero without a cost model.
+    /// How long a pass takes, to choose between passes; all the same without a cost model.
+    pub(crate) fn seconds(&self, work: &Work) -> f64 {
+        self.cost.as_ref().map_or(1.0, |cost| cost.seconds(work))
+    }
+
+    /// How long a pass of a source takes, which guesses one token for each row of `work`; the machine is as quick or slow
+    /// as for steps.
+    pub(crate) fn drafting_seconds(&self, source: SourceId, work: &Work) -> f64 {
+        let drift = self.cost.as_ref().map_or(1.0, |cost| cost.drift()[0]);
+        match &self.drafting {
+            Some((of, cost)) if *of == source && work.rows() > 0 => cost.seconds(work) * drift,
+            _ => 0.0,
+        }
+    }
+
+    /// Adds a row that sees `context` keys to a pass; what it makes the pass take longer.
+    pub(crate) fn add_pass_row(&self, source: SourceId, pass: &mut Work, context: usize) -> f64 {
+        let before = self.drafting_seconds(source, pass);
+        pass.add_decode(context);
+        self.drafting_seconds(source, pass) - before
+    }
+
+    /// How long the step will take, its transfers with host memory and its guesses
+    /// included; zero without a cost model.
     pub(crate) fn predict(&self, record: &StepRecord) -> Nanos {
         let Some(cost) = &self.cost else { return Nanos(0) };
         let nanos = |way, blocks: usize| self.transfer_times.of(way).unwrap_or(0.0) * blocks as f64;
         let saves = nanos(Transfer::Save, record.saved_blocks);
         let loads = nanos(Transfer::Load(Tier::Host), record.loaded_blocks[0]);
-        Nanos(cost.step_time(&record.work).0 + (saves + loads) as u64)
+        Nanos(cost.step_time(&record.work).0 + record.drafting.0 + (saves + loads) as u64)
     }
 
     /// How long the step planned at `now` may take, by itself, so that every running stream meets its target: the
@@ -59,7 +84,7 @@ impl Policy {
     pub(crate) fn learn(&mut self, record: &StepRecord) {
         self.share.observe(record.undisturbed(), record.stolen.during);
         if let Some(cost) = &mut self.cost {
-            cost.observe(&record.work, record.undisturbed().since(record.transfers_took));
+            cost.observe(&record.work, record.computing());
         }
     }
 }

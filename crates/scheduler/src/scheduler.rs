@@ -29,7 +29,7 @@ use crate::step::RecordRow;
 use crate::swap::{PreemptionMode, SwapDecision, Transfer};
 use crate::{
     AdmitError, BlockId, BlockLoad, Event, FinishReason, Limits, LimitsError, Nanos, Request, RequestId, RowOutput,
-    Rows, SeqId, Sequence, SlotSpill, Step, StepId, StepOutput, StepRecord, SwapStats, Tier, TierSizes,
+    Rows, SeqId, Sequence, SlotSpill, SourceId, Step, StepId, StepOutput, StepRecord, SwapStats, Tier, TierSizes,
 };
 
 /// How much of what was asked the prefix cache had, counted when a request first enters.
@@ -161,6 +161,19 @@ impl Scheduler {
     /// are heeded. Without a model only the limits bound a step.
     pub fn set_cost_model(&mut self, cost: Option<CostModel>) {
         self.policy.cost = cost;
+    }
+
+    /// From now on the guesses of `source` are known to cost passes: `cost` predicts one, in which each row gives one
+    /// guess. Those of other sources are free.
+    pub fn set_drafting_cost(&mut self, drafting: Option<(SourceId, CostModel)>) {
+        self.policy.drafting = drafting;
+    }
+
+    /// Guessing for the newest step in flight took so long.
+    pub fn drafting_took(&mut self, took: Nanos) {
+        if self.plan.has_rows {
+            self.plan.last_record().drafting_took = took;
+        }
     }
 
     /// What predicts steps, as corrected until now.
@@ -307,7 +320,7 @@ impl Scheduler {
         for (index, row) in output.rows.iter().enumerate() {
             self.state.seqs[row.seq].output_row.get_or_insert(index);
         }
-        let mut num_taken = 0;
+        let (mut num_taken, mut drawn) = (0, 0);
         for &planned in &step.rows {
             let seq = &mut self.state.seqs[planned.seq];
             (seq.rows_in_flight, seq.drafts_in_flight) = (0, 0);
@@ -325,7 +338,7 @@ impl Scheduler {
             assert!(is_as_planned, "{} tokens of {planned:?} in {:?}", tokens.len(), output.step);
             if planned.drafts > 0 {
                 let taken = self.take_run(planned, tokens, now, events);
-                step.record.note_drawn(planned.seq, taken);
+                step.record.note_drawn(&mut drawn, planned.seq, taken);
                 continue;
             }
             self.state.note_computed(planned.seq, planned.len);

@@ -174,6 +174,11 @@ impl Sequence {
         self.request.prompt.len()
     }
 
+    /// What guesses are on offer for the next plan, or are being checked.
+    pub fn offer(&self) -> Option<Offer> {
+        self.offer
+    }
+
     /// Tokens generated so far.
     pub fn num_generated(&self) -> usize {
         self.num_tokens() - self.num_prompt_tokens()

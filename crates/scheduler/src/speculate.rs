@@ -111,6 +111,16 @@ impl Chances {
         own.chance(general, GENERAL)
     }
 
+    /// The best chance that a first draft has, whoever offers it.
+    fn surest(&self) -> u64 {
+        self.tries.iter().flatten().map(|places| places[0].chance(SURE / 2, PRIOR)).max().expect("there are sources")
+    }
+
+    /// Once in [`RETRY`] steps without a draft, whether or not there was somebody to offer one.
+    fn is_time_to_try(&self) -> bool {
+        self.unpaid > 0 && self.unpaid.is_multiple_of(RETRY)
+    }
+
     /// Of the `drafts` of an offer `held` held.
     fn learn(&mut self, offer: &Offer, drafts: usize, held: usize, own: &mut Tries) {
         let of_strength = &mut self.tries[offer.source.0 as usize][offer.strength as usize];
@@ -125,6 +135,7 @@ impl Chances {
 /// A sequence with an offer, while a step is planned.
 struct Hopeful {
     offer: Offer,
+    own: Tries,
     /// Where its rows are: of the step's decode rows, and of all its rows.
     decode: usize,
     row: usize,
@@ -137,9 +148,12 @@ struct Hopeful {
 /// Memory of the choice.
 #[derive(Default)]
 pub(crate) struct Speculation {
-    offers: Vec<Offer>,
+    /// Whose [`Sequence::offer`] is for the next plan.
+    offered: Vec<SeqId>,
     chances: Chances,
     hopefuls: Vec<Hopeful>,
+    /// What the source that has passes of its own computes, by place of the draft.
+    passes: Vec<Work>,
     /// The next draft of each: its chance with all before it, then who is first in the plan.
     next: BinaryHeap<(u64, Reverse<usize>)>,
     order: Vec<usize>,
@@ -147,12 +161,40 @@ pub(crate) struct Speculation {
 
 impl Scheduler {
     /// So many guesses could be had for a sequence, if the next step wants them; forgotten by the next plan, which
-    /// heeds it if the sequence decodes then. Of several offers for one sequence the first counts. Panics if it names a
+    /// heeds it if the sequence decodes then. Of several offers for one sequence that one counts which would make a lone
+    /// stream fastest, of equals the first; for one that is gone or in a step in flight none does. Panics if it names a
     /// source or a strength that there is not.
     pub fn offer(&mut self, offer: Offer) {
         let is_known = usize::from(offer.source.0) < Offer::SOURCES && usize::from(offer.strength) < Offer::STRENGTHS;
         assert!(is_known, "{offer:?} is out of range");
-        self.speculation.offers.push(offer);
+        let Some(seq) = self.state.seqs.get(offer.seq).filter(|seq| !seq.is_busy()) else { return };
+        match seq.offer {
+            Some(other) if self.rate(&offer, seq) <= self.rate(&other, seq) => return,
+            Some(_) => {}
+            None => self.speculation.offered.push(offer.seq),
+        }
+        self.state.seqs.get_mut(offer.seq).expect("it was just seen").offer = Some(offer);
+    }
+
+    /// What an offer is worth to a lone stream: tokens per second with the best number of drafts.
+    fn rate(&self, offer: &Offer, seq: &Sequence) -> f64 {
+        let context = seq.num_tokens();
+        let (mut work, mut passes, mut drafting) = (Work::default(), Work::default(), 0.0);
+        work.add_decode(context);
+        passes.add_decode(context);
+        let (mut chance, mut tokens, mut best) = (SURE, SURE, 0.0);
+        for place in 0..usize::from(offer.len).min(MOST_DRAFTS) {
+            chance = chance * self.speculation.chances.of(offer, place, &seq.tries) / SURE;
+            tokens += chance;
+            work.add_draft(context);
+            drafting += self.policy.drafting_seconds(offer.source, &passes);
+            let rate = tokens as f64 / (self.policy.seconds(&work) + drafting);
+            if rate <= best {
+                break;
+            }
+            best = rate;
+        }
+        best
     }
 
     /// The sequences that could have drafts in the next step, in rank order: they decode, are in no step in flight, and
@@ -164,60 +206,94 @@ impl Scheduler {
         self.state.running().filter(may_have)
     }
 
+    /// Whether the next step may have drafts at all, if those that decode now decode then: with the surest that is known
+    /// the rule would take one, or it is time to try again. Where rows cost as much as they can bring, nobody needs to
+    /// look for guesses. Cost: five predictions, and a division for each of them.
+    pub fn wants_offers(&self) -> bool {
+        let chances = &self.speculation.chances;
+        if self.policy.cost.is_none() || chances.is_time_to_try() {
+            return true;
+        }
+        let surest = chances.surest();
+        let (mut work, mut chance, mut context) = (Work::default(), 0, 0);
+        for seq in self.decoding() {
+            work.add_decode(seq.num_tokens());
+            chance = chance.max(seq.tries.chance(surest, GENERAL));
+            context = context.max(seq.num_tokens());
+        }
+        let mut tokens = (work.rows() as u64 * SURE) as f64;
+        let without = tokens / self.policy.seconds(&work);
+        (0..LOOKAHEAD).any(|_| {
+            work.add_draft(context);
+            tokens += chance as f64;
+            tokens / self.policy.seconds(&work) >= without
+        })
+    }
+
     /// Drafts in what the step has left: rows, time, blocks.
     pub(crate) fn plan_drafts(&mut self, bound: Option<Nanos>, step: &mut Step) {
-        if self.speculation.offers.is_empty() {
-            return;
-        }
         let mut speculation = core::mem::take(&mut self.speculation);
         self.find_hopefuls(&mut speculation, step);
-        speculation.offers.clear();
         let rows_left = self.state.limits.max_num_batched_tokens - step.num_rows();
-        if rows_left > 0 && !speculation.hopefuls.is_empty() {
+        if rows_left > 0 {
             self.choose(&mut speculation, rows_left, bound, step);
+            self.plan.record.drafting = self.drafting_of(&speculation);
+            let mut spare = None;
             for hopeful in speculation.hopefuls.iter().filter(|hopeful| hopeful.taken > 0) {
-                self.take_drafts(hopeful, step);
+                self.take_drafts(hopeful, &mut spare, step);
+            }
+        }
+        for id in speculation.offered.drain(..) {
+            if let Some(seq) = self.state.seqs.get_mut(id)
+                && seq.drafts_in_flight == 0
+            {
+                seq.offer = None;
             }
         }
         self.speculation = speculation;
     }
 
     fn find_hopefuls(&self, speculation: &mut Speculation, step: &Step) {
-        let Speculation { offers, hopefuls, .. } = speculation;
+        let Speculation { offered, hopefuls, .. } = speculation;
         hopefuls.clear();
+        if offered.is_empty() {
+            return;
+        }
         let mut rows = self.plan.rows.iter().enumerate();
         for (decode, planned) in step.decode.iter().enumerate() {
             let (row, _) = rows.find(|(_, rows)| rows.seq == planned.seq).expect("what is planned is in the plan");
-            let Some(&offer) = offers.iter().find(|offer| offer.seq == planned.seq) else { continue };
             let seq = &self.state.seqs[planned.seq];
+            let Some(offer) = seq.offer else { continue };
             let in_block = seq.table.capacity() - (planned.start + planned.len);
             // One more block at most; whether there is one is seen when it is taken.
             let room = in_block + seq.table.block_size();
             let most = usize::from(offer.len).min(seq.tokens_to_go(&self.state.limits) - 1).min(room).min(MOST_DRAFTS);
             if most > 0 {
-                hopefuls.push(Hopeful { offer, decode, row, most, taken: 0 });
+                hopefuls.push(Hopeful { offer, own: seq.tries, decode, row, most, taken: 0 });
             }
         }
     }
 
     /// The rule of the module's head. Cost: a prediction for each draft that is taken, and a few more.
     fn choose(&self, speculation: &mut Speculation, rows_left: usize, bound: Option<Nanos>, step: &Step) {
-        let Speculation { chances, hopefuls, next, order, .. } = speculation;
-        let own = |hopeful: &Hopeful| &self.state.seqs[hopeful.offer.seq].tries;
+        let Speculation { chances, hopefuls, passes, next, order, .. } = speculation;
+        passes.clear();
+        passes.resize(MOST_DRAFTS, Work::default());
         next.clear();
         order.clear();
         for (index, hopeful) in hopefuls.iter().enumerate() {
-            next.push((chances.of(&hopeful.offer, 0, own(hopeful)), Reverse(index)));
+            next.push((chances.of(&hopeful.offer, 0, &hopeful.own), Reverse(index)));
         }
-        let seconds = |work: &Work| self.policy.cost.as_ref().map_or(1.0, |cost| cost.seconds(work));
         let most_seconds = bound.map_or(f64::INFINITY, Nanos::as_secs_f64);
         let mut work = self.plan.record.work;
         let mut tokens = (step.num_rows() as u64 * SURE) as f64;
-        let (mut best, mut num_best) = (tokens / seconds(&work), 0);
+        let (mut best, mut num_best, mut drafting) = (tokens / self.policy.seconds(&work), 0, 0.0);
         while let Some((chance, Reverse(index))) = next.pop() {
             let hopeful = &mut hopefuls[index];
-            work.add_draft(step.decode[hopeful.decode].start + 1 + hopeful.taken + 1);
-            let took = seconds(&work);
+            let context = step.decode[hopeful.decode].start + 1 + hopeful.taken + 1;
+            work.add_draft(context);
+            drafting += self.policy.add_pass_row(hopeful.offer.source, &mut passes[hopeful.taken], context);
+            let took = self.policy.seconds(&work) + drafting;
             if order.len() == rows_left || took > most_seconds {
                 break;
             }
@@ -231,12 +307,12 @@ impl Scheduler {
                 break;
             }
             if hopeful.taken < hopeful.most {
-                let further = chances.of(&hopeful.offer, hopeful.taken, own(hopeful));
+                let further = chances.of(&hopeful.offer, hopeful.taken, &hopeful.own);
                 next.push((chance * further / SURE, Reverse(index)));
             }
         }
         order.iter().skip(num_best).for_each(|&index| hopefuls[index].taken -= 1);
-        chances.unpaid = if num_best > 0 { 0 } else { chances.unpaid + 1 };
+        chances.unpaid = if num_best > 0 { 0 } else { chances.unpaid.saturating_add(1) };
         if let Some(&first) = order.first()
             && chances.unpaid >= RETRY
         {
@@ -245,16 +321,33 @@ impl Scheduler {
         }
     }
 
-    /// The drafts become rows, as far as there are slots for them.
-    fn take_drafts(&mut self, hopeful: &Hopeful, step: &mut Step) {
+    /// What guessing will take: a pass for the first drafts of all, one for the second ones, and so on.
+    fn drafting_of(&self, speculation: &Speculation) -> Nanos {
+        let Some((source, _)) = self.policy.drafting else { return Nanos(0) };
+        let of_source = speculation.hopefuls.iter().filter(|hopeful| hopeful.offer.source == source);
+        let passes = of_source.clone().map(|hopeful| hopeful.taken).max().unwrap_or(0);
+        let seconds = (0..passes).map(|place| {
+            let mut pass = Work::default();
+            let rows = of_source.clone().filter(|hopeful| hopeful.taken > place);
+            rows.for_each(|hopeful| pass.add_decode(self.state.seqs[hopeful.offer.seq].num_tokens() + place));
+            self.policy.drafting_seconds(source, &pass)
+        });
+        Nanos((seconds.sum::<f64>() * 1e9) as u64)
+    }
+
+    /// The drafts become rows, as far as there are slots for them. `spare`: [`State::spare_blocks`], once somebody asked.
+    fn take_drafts(&mut self, hopeful: &Hopeful, spare: &mut Option<isize>, step: &mut Step) {
         let planned = &mut step.decode[hopeful.decode];
         let seq = &self.state.seqs[planned.seq];
         let mut drafts = hopeful.taken;
         let in_block = seq.table.capacity() - (planned.start + planned.len);
         if drafts > in_block {
-            if self.state.has_block_for_drafts(seq) {
+            let spare = spare.get_or_insert_with(|| self.state.spare_blocks());
+            let own = self.state.kept_for(seq);
+            if *spare + own > 0 {
                 let block = self.state.pool.take().expect("there is room for it");
                 self.state.seqs[planned.seq].table.push(block);
+                *spare += own - 1 - self.state.kept_for(&self.state.seqs[planned.seq]);
             } else {
                 drafts = in_block;
             }
@@ -266,7 +359,6 @@ impl Scheduler {
         let seq = &mut self.state.seqs[planned.seq];
         seq.rows_in_flight = planned.len;
         seq.drafts_in_flight = drafts;
-        seq.offer = Some(hopeful.offer);
         self.plan.rows[hopeful.row] = *planned;
         let record = &mut self.plan.record;
         (record.decode[hopeful.decode].len, record.decode[hopeful.decode].drafts) = (planned.len, drafts);
@@ -283,12 +375,18 @@ impl Scheduler {
 }
 
 impl State {
-    /// Whether a block is free that nobody else will need: neither set aside nor the headroom of those that grow.
-    fn has_block_for_drafts(&self, seq: &Sequence) -> bool {
-        let others = self.running().filter(|other| other.id != seq.id && !is_protected(other));
-        let growing = |other: &Sequence| usize::from(other.table.len() < self.blocks_to_end(other)) * other.num_seats();
-        let own = usize::from(is_protected(seq)); // it is set aside for this very sequence
-        self.pool.num_free() + own > self.reserved_blocks() + others.map(growing).sum::<usize>()
+    /// Free blocks that nobody will need: neither set aside nor the headroom of those that grow. Below zero if there are
+    /// fewer than that.
+    fn spare_blocks(&self) -> isize {
+        let growing = self.running().filter(|seq| !is_protected(seq));
+        let headroom: isize = growing.map(|seq| self.kept_for(seq)).sum();
+        self.pool.num_free() as isize - self.reserved_blocks() as isize - headroom
+    }
+
+    /// Blocks among those that are free for one sequence alone: all that is set aside for it, or its headroom.
+    fn kept_for(&self, seq: &Sequence) -> isize {
+        let to_go = self.blocks_to_end(seq).saturating_sub(seq.table.len());
+        (if is_protected(seq) { to_go } else { to_go.min(1) * seq.num_seats() }) as isize
     }
 }
 

@@ -242,6 +242,10 @@ pub struct StepRecord {
     pub loaded_blocks: [usize; 2],
     /// Of the step's time, what its saves and loads took.
     pub transfers_took: Nanos,
+    /// Of the step's time, what the passes of a drafter took, as predicted and as measured; zero where guesses are free.
+    pub drafting: Nanos,
+    /// See [`drafting`](Self::drafting).
+    pub drafting_took: Nanos,
     /// Blocks copied on write.
     pub copied_blocks: usize,
     /// Blocks newly taken from the pool.
@@ -260,7 +264,7 @@ pub struct StepRecord {
     pub holders: Vec<Holder>,
     /// What the step had to do.
     pub work: Work,
-    /// How long the cost model said that it would take; zero without one.
+    /// How long the cost model said that it would take, guesses included; zero without one.
     pub predicted: Nanos,
     /// What the machine took of its time, and of the time before it.
     pub stolen: Stolen,
@@ -277,15 +281,17 @@ impl StepRecord {
         self.blocked = None;
         self.recomputed_rows = 0;
         self.transfers_took = Nanos::default();
+        (self.drafting, self.drafting_took) = (Nanos::default(), Nanos::default());
         self.work = Work::default();
         self.predicted = Nanos::default();
         self.stolen = Stolen::default();
     }
 
-    /// Of rows with drafts so many tokens came.
-    pub(crate) fn note_drawn(&mut self, seq: SeqId, tokens: usize) {
-        let row = self.decode.iter_mut().find(|row| row.seq == seq && row.drafts > 0);
-        row.expect("its rows are in the log").samples = tokens;
+    /// Of rows with drafts so many tokens came. `from`: where in the log the ones before were found.
+    pub(crate) fn note_drawn(&mut self, from: &mut usize, seq: SeqId, tokens: usize) {
+        let behind = self.decode[*from..].iter().position(|row| row.seq == seq && row.drafts > 0);
+        *from += behind.expect("the step's rows are in the log in their order");
+        self.decode[*from].samples = tokens;
     }
 
     /// A request's rows failed: nothing was sampled from them.
@@ -312,5 +318,10 @@ impl StepRecord {
     /// How long it would have taken had the machine run nothing else meanwhile.
     pub fn undisturbed(&self) -> Nanos {
         self.took().since(self.stolen.during)
+    }
+
+    /// Of that, what its rows took: what the cost model speaks of.
+    pub fn computing(&self) -> Nanos {
+        self.undisturbed().since(self.transfers_took).since(self.drafting_took)
     }
 }

@@ -139,3 +139,86 @@ fn a_strength_is_judged_by_itself() {
     assert!(strong >= 2, "both rows that are left, and what two of them bring: {strong}");
     assert!(weak <= 2, "{weak}");
 }
+
+#[test]
+fn where_rows_cost_what_they_bring_nobody_is_asked_for_offers() {
+    // One in 64 steps tries again; a lone stream has rows to spare whatever its guesses are worth.
+    let asked = |streams: u64, held: usize| {
+        let mut engine = Engine::of(streams, None);
+        let mut asked = 0;
+        for step in 0..1_000 {
+            let wants = engine.scheduler.wants_offers();
+            asked += usize::from(wants && step >= 500);
+            engine.step(if wants { 8 } else { 0 }, 0, |_| held);
+        }
+        asked
+    };
+    assert_eq!(asked(1, 8), 500);
+    assert_eq!(asked(1, 0), 500, "rows are free");
+    assert!((7..=9).contains(&asked(40, 0)), "{} of 500", asked(40, 0));
+    assert!((7..=9).contains(&asked(8, 0)), "the ninth row costs a fifth of a step, and nothing holds");
+}
+
+/// A drafter whose pass takes so long, whatever its rows.
+fn drafter(milliseconds: f64) -> Option<(SourceId, CostModel)> {
+    Some((SourceId(0), CostModel::new(vec![Knot { rows: 1, seconds: milliseconds / 1e3 }], Terms::default())))
+}
+
+#[test]
+fn guesses_that_take_passes_are_fewer() {
+    // Of one stream seven rows are free. What each guess costs, and how many are worth it if nine of ten hold.
+    for (milliseconds, most) in [(0.0, 7), (2.0, 7), (5.0, 5), (9.0, 1), (20.0, 0)] {
+        let mut engine = Engine::of(1, None);
+        engine.scheduler.set_drafting_cost(drafter(milliseconds));
+        let mut planned = Vec::new();
+        for step in 0..600 {
+            planned.push(engine.step(30, 0, |_| if step % 3 == 0 { 30 } else { 4 }));
+        }
+        let common = planned[300..].iter().filter(|&&drafts| drafts > 0).max().copied().unwrap_or(0);
+        assert!(common.abs_diff(most) <= 2, "{milliseconds} ms: {common} drafts, about {most} expected");
+    }
+}
+
+#[test]
+fn the_prediction_of_a_step_has_its_guesses() {
+    let mut engine = Engine::of(2, None);
+    engine.scheduler.set_drafting_cost(drafter(1.0));
+    for _ in 0..50 {
+        engine.step(2, 0, |_| 2);
+    }
+    let seqs: Vec<SeqId> = engine.scheduler.decoding().map(|sequence| sequence.id()).collect();
+    for (seq, len) in seqs.into_iter().zip([3, 1]) {
+        engine.scheduler.offer(Offer { seq, source: SourceId(0), len, strength: 0 });
+    }
+    engine.scheduler.schedule(engine.now);
+    let record = engine.scheduler.planned();
+    assert_eq!(record.decode.iter().map(|row| row.drafts).collect::<Vec<_>>(), [3, 1]);
+    // Three passes: the first for both sequences.
+    assert_eq!((record.drafting, record.predicted), (Nanos(3_000_000), Nanos(13_000_000)));
+}
+
+#[test]
+fn of_two_offers_the_one_that_is_worth_more_counts() {
+    let mut engine = Engine::of(1, None);
+    let seq = engine.scheduler.decoding().next().expect("it decodes").id();
+    // Source 1 has been right, source 0 never.
+    for step in 0..100 {
+        let source = SourceId(step % 2);
+        engine.scheduler.offer(Offer { seq, source, len: 4, strength: 0 });
+        engine.step(0, 0, |_| 4 * usize::from(source.0));
+    }
+    for order in [[0, 1], [1, 0]] {
+        for source in order {
+            engine.scheduler.offer(Offer { seq, source: SourceId(source), len: 4, strength: 0 });
+        }
+        let offer = engine.scheduler.sequence(seq).expect("it lives").offer().expect("it has one");
+        assert_eq!(offer.source, SourceId(1), "offered in the order {order:?}");
+        engine.step(0, 0, |_| 4);
+    }
+    // Where its passes take longer than they bring, the free one counts.
+    engine.scheduler.set_drafting_cost(Some((SourceId(1), drafter(30.0).expect("one").1)));
+    for source in [0, 1] {
+        engine.scheduler.offer(Offer { seq, source: SourceId(source), len: 4, strength: 0 });
+    }
+    assert_eq!(engine.scheduler.sequence(seq).expect("it lives").offer().expect("it has one").source, SourceId(0));
+}

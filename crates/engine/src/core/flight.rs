@@ -80,7 +80,7 @@ impl EngineCore {
                     offers.push(*entry);
                 }
             }
-        } else if let Some(drafter) = &mut self.drafter {
+        } else if let Some(drafter) = self.drafter.as_mut().filter(|_| self.scheduler.wants_offers()) {
             drafter.begin(&|seq| self.scheduler.sequence(seq).is_some());
             for sequence in self.scheduler.decoding() {
                 let is_wanted = self.active.get(&sequence.request_id()).is_some_and(|active| active.request.speculate);

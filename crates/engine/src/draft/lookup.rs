@@ -32,17 +32,15 @@ const SWEEP: u32 = 256;
 #[derive(Default)]
 pub(crate) struct Lookup {
     texts: BTreeMap<SeqId, Index>,
-    /// What was offered since the last plan.
+    /// What was offered since the last plan; each index knows where its own are.
     guesses: Vec<TokenId>,
-    of: Vec<(SeqId, Range<usize>)>,
     plans: u32,
 }
 
 impl Drafter for Lookup {
     fn begin(&mut self, lives: &dyn Fn(SeqId) -> bool) {
         self.guesses.clear();
-        self.of.clear();
-        self.plans += 1;
+        self.plans = self.plans.wrapping_add(1);
         if self.plans.is_multiple_of(SWEEP) {
             self.texts.retain(|&seq, _| lives(seq));
         }
@@ -55,13 +53,14 @@ impl Drafter for Lookup {
         let start = self.guesses.len();
         let matched = index.guess(tokens, &mut self.guesses)?;
         let len = self.guesses.len() - start;
-        self.of.push((seq, start..start + len));
+        index.offered = (self.plans, start..start + len);
         Some(Offer { seq, source: SOURCE, len: len as u16, strength: strength(matched) })
     }
 
     fn propose(&mut self, sequence: &Sequence, count: usize, guesses: &mut Vec<TokenId>) {
-        if let Some((_, range)) = self.of.iter().find(|(seq, _)| *seq == sequence.id()) {
-            guesses.extend(self.guesses[range.clone()].iter().take(count));
+        let index = self.texts.get(&sequence.id()).filter(|index| index.offered.0 == self.plans);
+        if let Some(index) = index {
+            guesses.extend(self.guesses[index.offered.1.clone()].iter().take(count));
         }
     }
 }
@@ -86,6 +85,8 @@ struct Index {
     heads: Vec<u32>,
     /// By place: the one before it with the same hash, plus one.
     chain: Vec<u32>,
+    /// What was offered last: before which plan, and where it stands.
+    offered: (u32, Range<usize>),
 }
 
 impl Index {

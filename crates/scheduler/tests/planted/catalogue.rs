@@ -358,16 +358,16 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     bug(
         "DraftTakesWhatIsSetAside",
         "A draft takes the block that another sequence was promised, or needs for its next token.",
-        &[edit(
-            "speculate.rs",
-            "self.pool.num_free() + own > self.reserved_blocks() + others.map(growing).sum::<usize>()",
-            "self.pool.num_free() > 0",
-        )],
+        &[edit("speculate.rs", "if *spare + own > 0 {", "if self.state.pool.num_free() > 0 {")],
     ),
     bug(
         "OfferToAnother",
         "The drafts of one sequence are planned for another.",
-        &[edit("speculate.rs", "offers.iter().find(|offer| offer.seq == planned.seq)", "offers.first()")],
+        &[edit(
+            "speculate.rs",
+            "let Some(offer) = seq.offer else",
+            "let Some(offer) = offered.first().and_then(|&id| self.state.seqs.get(id)).and_then(|seq| seq.offer) else",
+        )],
     ),
     bug(
         "DraftBeyondTheEnd",
