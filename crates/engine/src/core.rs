@@ -26,7 +26,7 @@ use text::tokenizer::Tokenizer;
 
 use crate::counters::Gauges;
 use crate::door::ValidatedRequest;
-use crate::draft::{Drafted, Drafter};
+use crate::draft::{Drafted, Drafting};
 use crate::journal::{Fact, Journal, Log, Receipt};
 use crate::output::{Outlet, Output, RequestError, TokenLogprob};
 use crate::recording::{Spelled, Tape};
@@ -90,7 +90,7 @@ pub(crate) struct EngineCore {
     machine: Machine,
     /// Who guesses what comes next, and what it has for the step at hand.
     offers: Vec<Offer>,
-    drafter: Option<Box<dyn Drafter>>,
+    drafting: Drafting,
     /// What a recording says that was guessed in the next step.
     recorded: Option<Drafted>,
     /// What was on offer for the last plan, and what was guessed in the step that completes: a recording has one in
@@ -132,7 +132,7 @@ impl EngineCore {
             held: Nanos(0),
             machine,
             offers: Vec::new(),
-            drafter: None,
+            drafting: Drafting::default(),
             recorded: None,
             drafted: Drafted::default(),
             flights: VecDeque::new(),
@@ -380,9 +380,9 @@ impl EngineCore {
         self.recorded = Some(recorded);
     }
 
-    /// Somebody guesses from now on.
-    pub(crate) fn set_drafter(&mut self, drafter: Box<dyn Drafter>) {
-        self.drafter = Some(drafter);
+    /// These guess from now on.
+    pub(crate) fn set_drafting(&mut self, drafting: Drafting) {
+        self.drafting = drafting;
     }
 
     /// Plans a step and gives it up: what a recording says of one that was.

@@ -10,13 +10,15 @@
 
 mod asked;
 mod lookup;
+mod rehearsed;
 
 pub use asked::{DraftMethod, Drafters, LearnedDrafter, LookupOptions, Speculation};
 pub(crate) use lookup::Lookup;
+pub(crate) use rehearsed::Rehearsed;
 
 use std::ops::Range;
 
-use scheduler::{Offer, SeqId, Sequence, Step, TokenId};
+use scheduler::{Offer, SeqId, Sequence, SourceId, Step, TokenId};
 
 use crate::recording::OfferEntry;
 
@@ -28,9 +30,56 @@ pub(crate) trait Drafter: Send {
     /// What it could say about the next tokens of a decoding sequence; `None`: nothing.
     fn offer(&mut self, sequence: &Sequence) -> Option<Offer>;
 
-    /// `count` guesses for a sequence, no more than it offered since the last plan, behind `guesses`. Fewer, and the
-    /// missing ones are any token.
+    /// Whether offers of this source are its own.
+    fn is(&self, source: SourceId) -> bool;
+
+    /// `count` guesses for a sequence whose [`Sequence::offer`] is its own, no more than it offered since the last plan,
+    /// behind `guesses`. Fewer, and the missing ones are any token.
     fn propose(&mut self, sequence: &Sequence, count: usize, guesses: &mut Vec<TokenId>);
+}
+
+/// All who guess for an engine, side by side. Of what they offer for a sequence the scheduler takes what is worth most.
+#[derive(Default)]
+pub(crate) struct Drafting {
+    drafters: Vec<Box<dyn Drafter>>,
+}
+
+impl Drafting {
+    /// Those that are asked for and need no weights.
+    pub(crate) fn of(asked: &Drafters) -> Drafting {
+        let mut drafting = Drafting::default();
+        if let Some(lookup) = &asked.lookup {
+            drafting.join(Box::new(Lookup::new(asked.most_guesses, lookup)));
+        }
+        if let Some(acceptance) = asked.rehearsed {
+            drafting.join(Box::new(Rehearsed::new(asked.most_guesses, acceptance)));
+        }
+        drafting
+    }
+
+    /// One more.
+    pub(crate) fn join(&mut self, drafter: Box<dyn Drafter>) {
+        self.drafters.push(drafter);
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.drafters.is_empty()
+    }
+
+    pub(crate) fn begin(&mut self, lives: &dyn Fn(SeqId) -> bool) {
+        self.drafters.iter_mut().for_each(|drafter| drafter.begin(lives));
+    }
+
+    pub(crate) fn offers(&mut self, sequence: &Sequence) -> impl Iterator<Item = Offer> {
+        self.drafters.iter_mut().filter_map(|drafter| drafter.offer(sequence))
+    }
+
+    /// Guesses for a sequence by whoever made the offer that the plan took.
+    pub(crate) fn propose(&mut self, sequence: &Sequence, count: usize, guesses: &mut Vec<TokenId>) {
+        let source = sequence.offer().expect("who has drafts had an offer").source;
+        let drafter = self.drafters.iter_mut().find(|drafter| drafter.is(source));
+        drafter.expect("somebody made the offer").propose(sequence, count, guesses);
+    }
 }
 
 /// The guesses that a step checks, in the order of its decode rows.

@@ -23,7 +23,7 @@ use crate::clock::Clock;
 use crate::comfortable::Capacity;
 use crate::core::EngineCore;
 use crate::door::{self, SANE_TARGET};
-use crate::draft::{Drafters, Lookup, Speculation};
+use crate::draft::{Drafting, Speculation};
 use crate::journal::Log;
 use crate::keeper::{LiveTargets, Place, Upkeep, Wanted};
 use crate::kept;
@@ -374,8 +374,8 @@ impl Engine {
         if let Some(tiers) = tiers {
             core.set_tiers(tiers);
         }
-        if let Some(Drafters { most_guesses, lookup: Some(lookup), .. }) = options.speculation.drafters() {
-            core.set_drafter(Box::new(Lookup::new(*most_guesses, lookup)));
+        if let Some(drafters) = options.speculation.drafters() {
+            core.set_drafting(Drafting::of(drafters));
         }
         let spot_counts = Arc::new(SpotCounts::default());
         if options.spot_check > 0.0 {

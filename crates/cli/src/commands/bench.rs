@@ -21,7 +21,7 @@ use model::{Batch, Forward, KvBudget, LoadOptions, ModelConfig, Runner, Span};
 use roofline::PassWork;
 use serde_json::{Value, json};
 
-use crate::commands::cost_model;
+use crate::commands::{cost_model, guesses};
 use crate::console::{Progress, note, put, put_line};
 use crate::failure::Failure;
 use crate::figures::{self, Bound, Demands, LimitShares, Peaks, bandwidth, operations};
@@ -35,6 +35,9 @@ const BLOCK_SIZE: usize = 32;
 pub(crate) fn bench(flags: &BenchFlags) -> Result<(), Failure> {
     if flags.cost_model {
         return cost_model::cost_model(flags);
+    }
+    if let Some(acceptance) = flags.synthetic_acceptance {
+        return guesses::guesses(flags, acceptance);
     }
     let checkpoint = models::open(flags.model.model.as_deref())?;
     let config = ModelConfig::load(&checkpoint).map_err(|error| models::load_failure(&checkpoint, &error))?;

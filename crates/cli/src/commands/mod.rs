@@ -4,6 +4,7 @@ pub(crate) mod bench;
 pub(crate) mod bench_serve;
 pub(crate) mod cost_model;
 pub(crate) mod doctor;
+pub(crate) mod guesses;
 pub(crate) mod lab;
 pub(crate) mod plan;
 pub(crate) mod quality;

@@ -3,7 +3,7 @@
 use clap::{Args, ValueEnum};
 
 use super::shared::ModelFlags;
-use super::values::{count_or_zero, instruction_set, rows, seats};
+use super::values::{count_or_zero, instruction_set, rows, seats, share};
 
 /// Flags of `bench`.
 #[derive(Args, Debug)]
@@ -31,6 +31,10 @@ pub(crate) struct BenchFlags {
     /// Instead of all that: how well the engine predicts the time of its steps, on half a minute of mixed requests.
     #[arg(long, conflicts_with_all = ["n_prompt", "n_gen", "n_depth", "batch_size", "parallel", "repetitions", "output"])]
     pub(crate) cost_model: bool,
+    /// Instead of all that: what guesses that hold with this chance bring to -B streams with answers of -n tokens, the
+    /// engine with and without them in turns.
+    #[arg(long, value_name = "A", value_parser = share, conflicts_with_all = ["n_prompt", "n_depth", "batch_size", "output", "cost_model"])]
+    pub(crate) synthetic_acceptance: Option<f64>,
     /// Repetitions of each test.
     #[arg(short = 'r', long, value_name = "N", value_parser = seats, default_value = "5")]
     pub(crate) repetitions: usize,

@@ -24,7 +24,7 @@ use crate::clock::Clock;
 use crate::command::{Command, Hold};
 use crate::core::EngineCore;
 use crate::door::{Prompt, RawRequest, ServiceClass, ValidatedRequest};
-use crate::draft::Drafter;
+use crate::draft::{Drafter, Drafting};
 use crate::journal::Log;
 use crate::output::{Output, PromptProgress, RequestError};
 use crate::recording::{self, Header, Line, Tape};
@@ -178,6 +178,10 @@ impl Drafter for Guesser {
     fn offer(&mut self, sequence: &Sequence) -> Option<Offer> {
         let (len, strength) = (self.rng.within(0..=9) as u16, self.rng.within(0..=7) as u8);
         self.rng.percent(self.offers).then_some(Offer { seq: sequence.id(), source: SourceId(1), len, strength })
+    }
+
+    fn is(&self, source: SourceId) -> bool {
+        source == SourceId(1)
     }
 
     fn propose(&mut self, sequence: &Sequence, count: usize, guesses: &mut Vec<TokenId>) {
@@ -352,12 +356,14 @@ impl World {
         let known = rng.percent(40).then(Known::default);
         if let Some(known) = &known {
             let (answers, right) = (known.clone(), [0, 50, 90, 100][rng.within(0..=3)]);
-            core.set_drafter(Box::new(Guesser {
+            let mut drafting = Drafting::default();
+            drafting.join(Box::new(Guesser {
                 known: answers,
                 rng: Rng(rng.next()),
                 right,
                 offers: [30, 100][rng.within(0..=1)],
             }));
+            core.set_drafting(drafting);
         }
         let (sender, commands) = unbounded_channel();
         let engine = Engine(Arc::new(Inner {

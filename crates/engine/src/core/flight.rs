@@ -13,7 +13,7 @@ use model::{Batch, Forward, Ticket};
 use scheduler::{Nanos, Scheduler, Sequence, Step};
 
 use super::EngineCore;
-use crate::draft::{self, Drafted, Drafter, Guesses};
+use crate::draft::{self, Drafted, Drafting, Guesses};
 use crate::lower::{LogitRow, lower};
 use crate::recording::OfferEntry;
 
@@ -55,7 +55,7 @@ impl EngineCore {
                 draft::recorded(&flight.step, &recorded.guesses, self.logit_row.len(), &mut flight.guesses)
             }
             None => {
-                propose(&flight.step, &self.scheduler, &mut self.drafter, self.logit_row.len(), &mut flight.guesses)
+                propose(&flight.step, &self.scheduler, &mut self.drafting, self.logit_row.len(), &mut flight.guesses)
             }
         }
         let Flight { step, batch, logit_rows, guesses, .. } = &mut flight;
@@ -80,11 +80,12 @@ impl EngineCore {
                     offers.push(*entry);
                 }
             }
-        } else if let Some(drafter) = self.drafter.as_mut().filter(|_| self.scheduler.wants_offers()) {
-            drafter.begin(&|seq| self.scheduler.sequence(seq).is_some());
+        } else if !self.drafting.is_empty() && self.scheduler.wants_offers() {
+            self.drafting.begin(&|seq| self.scheduler.sequence(seq).is_some());
             for sequence in self.scheduler.decoding() {
                 let is_wanted = self.active.get(&sequence.request_id()).is_some_and(|active| active.request.speculate);
-                if let Some(offer) = is_wanted.then(|| drafter.offer(sequence)).flatten() {
+                let made = is_wanted.then(|| self.drafting.offers(sequence)).into_iter().flatten();
+                for offer in made {
                     self.offers.push(offer);
                     offers.push(OfferEntry::of(sequence, &offer));
                 }
@@ -131,17 +132,10 @@ impl EngineCore {
 }
 
 /// Asks for as many guesses as the plan took.
-fn propose(
-    step: &Step,
-    scheduler: &Scheduler,
-    drafter: &mut Option<Box<dyn Drafter>>,
-    vocab: usize,
-    guesses: &mut Guesses,
-) {
-    let Some(drafter) = drafter else { return };
+fn propose(step: &Step, scheduler: &Scheduler, drafting: &mut Drafting, vocab: usize, guesses: &mut Guesses) {
     for rows in step.decode.iter().filter(|rows| rows.drafts > 0) {
         let sequence = scheduler.sequence(rows.seq).expect("a planned sequence lives until its step completes");
-        guesses.take(rows.seq, rows.drafts, vocab, |tokens| drafter.propose(sequence, rows.drafts, tokens));
+        guesses.take(rows.seq, rows.drafts, vocab, |tokens| drafting.propose(sequence, rows.drafts, tokens));
     }
 }
 

@@ -37,13 +37,7 @@ pub(crate) struct Lookup {
 impl Lookup {
     /// `most_guesses`: for one sequence in one step.
     pub(crate) fn new(most_guesses: usize, options: &LookupOptions) -> Lookup {
-        Lookup {
-            bounds: Bounds::new(most_guesses, options),
-            texts: BTreeMap::new(),
-            guesses: Vec::new(),
-            of: Vec::new(),
-            plans: 0,
-        }
+        Lookup { bounds: Bounds::new(most_guesses, options), texts: BTreeMap::new(), guesses: Vec::new(), plans: 0 }
     }
 }
 
@@ -65,6 +59,10 @@ impl Drafter for Lookup {
         let len = self.guesses.len() - start;
         index.offered = (self.plans, start..start + len);
         Some(Offer { seq, source: SOURCE, len: len as u16, strength: strength(matched) })
+    }
+
+    fn is(&self, source: SourceId) -> bool {
+        source == SOURCE
     }
 
     fn propose(&mut self, sequence: &Sequence, count: usize, guesses: &mut Vec<TokenId>) {

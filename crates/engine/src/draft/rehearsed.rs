@@ -16,13 +16,12 @@ use super::Drafter;
 
 /// Its name among the scheduler's sources.
 const SOURCE: SourceId = SourceId(7);
-/// Guesses in one offer.
-const GUESSES: usize = 16;
 /// Answers that are remembered; beyond that all are forgotten. Loads that are measured repeat less.
 const ANSWERS: usize = 4096;
 
 /// See the module's head.
 pub(crate) struct Rehearsed {
+    most_guesses: usize,
     acceptance: f64,
     /// By prompt and answer.
     answers: BTreeMap<u64, Vec<TokenId>>,
@@ -32,8 +31,8 @@ pub(crate) struct Rehearsed {
 
 impl Rehearsed {
     /// Right with the chance `acceptance`, 0 to 1, wherever all before it is right.
-    pub(crate) fn new(acceptance: f64) -> Rehearsed {
-        Rehearsed { acceptance, answers: BTreeMap::new(), names: BTreeMap::new() }
+    pub(crate) fn new(most_guesses: usize, acceptance: f64) -> Rehearsed {
+        Rehearsed { most_guesses, acceptance, answers: BTreeMap::new(), names: BTreeMap::new() }
     }
 
     fn name_of(&mut self, sequence: &Sequence) -> u64 {
@@ -69,8 +68,12 @@ impl Drafter for Rehearsed {
             let tokens = sequence.tokens();
             answer.extend(&tokens[tokens.len() - (said - answer.len())..]);
         }
-        let len = (answer.len() - said).min(GUESSES) as u16;
+        let len = (answer.len() - said).min(self.most_guesses) as u16;
         (len > 0).then_some(Offer { seq: sequence.id(), source: SOURCE, len, strength: 0 })
+    }
+
+    fn is(&self, source: SourceId) -> bool {
+        source == SOURCE
     }
 
     fn propose(&mut self, sequence: &Sequence, count: usize, guesses: &mut Vec<TokenId>) {

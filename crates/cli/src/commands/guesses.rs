@@ -1,0 +1,226 @@
+//! `twostroke bench --synthetic-acceptance A`: what guesses of that quality bring here, before there is a drafter.
+//!
+//! ```text
+//! rehearsal    each client asks its prompts once; the answers are remembered
+//! off on off on ..   the same again without and with guesses that hold with the chance A each (-r rounds)
+//! ```
+//! The clients ask one prompt after the other, so that prompts are read while others are answered. Guesses cost nothing
+//! here, as those from texts do: what a drafter with weights takes comes on top. The answers must be equal.
+
+use engine::{DefaultTarget, Drafters, Engine, Output as Said, Prompt, RawRequest, Speculation, Timings};
+use figures::percentile;
+use launch::{Calibrate, Settings};
+use serde_json::{Value, json};
+
+use crate::console::{Progress, put_line};
+use crate::failure::Failure;
+use crate::flags::BenchFlags;
+use crate::models;
+
+/// Prompts of each client, and their tokens.
+const PROMPTS: usize = 3;
+const PROMPT_TOKENS: usize = 64;
+
+/// Runs the command.
+pub(crate) fn guesses(flags: &BenchFlags, acceptance: f64) -> Result<(), Failure> {
+    let checkpoint = models::open(flags.model.model.as_deref())?;
+    let chosen = models::weights(&flags.model, &checkpoint)?;
+    let most_streams = flags.parallel.iter().max().copied().unwrap_or(1);
+    let settings = Settings {
+        isa: flags.isa,
+        max_num_seqs: most_streams,
+        max_num_batched_tokens: Some(512.max(most_streams)),
+        enable_prefix_caching: false,
+        calibrate: Calibrate::Kept,
+        ttft: Some(DefaultTarget::None),
+        tpot: Some(DefaultTarget::None),
+        speculation: Speculation::By(Drafters { lookup: None, rehearsed: Some(acceptance), ..Drafters::default() }),
+        ..models::settings(&flags.model)
+    };
+    let engine = models::start(&checkpoint, &settings, chosen)?;
+    let tokens = flags.n_gen.first().copied().unwrap_or(0).max(2);
+    if PROMPT_TOKENS + tokens > engine.model().max_model_len {
+        let most = engine.model().max_model_len.saturating_sub(PROMPT_TOKENS);
+        return Err(Failure::usage(format!("-n {tokens}: with a prompt of {PROMPT_TOKENS} at most {most} fit")));
+    }
+    let rounds: Vec<Rounds> = flags
+        .parallel
+        .iter()
+        .map(|&streams| compare(&engine, streams, tokens, flags.repetitions))
+        .collect::<Result<_, _>>()?;
+    let backend = engine.model().backend.clone();
+    engine.stop();
+    put_line(&match flags.json {
+        true => json!({
+            "backend": backend,
+            "acceptance": acceptance,
+            "tokens": tokens,
+            "streams": rounds.iter().map(Rounds::json).collect::<Vec<_>>(),
+        })
+        .to_string(),
+        false => table(&backend, acceptance, tokens, &rounds),
+    })
+}
+
+/// What so many clients had, without guesses and with them.
+struct Rounds {
+    streams: usize,
+    without: Side,
+    with: Side,
+}
+
+/// One of the two.
+#[derive(Default)]
+struct Side {
+    /// Of each round: tokens per second of all streams, and the median of one stream's in decode.
+    all: Vec<f64>,
+    one: Vec<f64>,
+    /// Of all rounds, rising.
+    ttft_ms: Vec<f64>,
+    drafted: usize,
+    accepted: usize,
+    decode_tokens: usize,
+    decode_steps: usize,
+}
+
+impl Side {
+    fn add(&mut self, seconds: f64, answers: &[Answer]) {
+        let tokens: usize = answers.iter().map(|answer| answer.tokens.len()).sum();
+        self.all.push(tokens as f64 / seconds);
+        let mut rates: Vec<f64> = answers
+            .iter()
+            .map(|Answer { timings, .. }| timings.decode_tokens as f64 / (timings.decode_ms / 1e3).max(1e-9))
+            .collect();
+        rates.sort_by(f64::total_cmp);
+        self.one.push(percentile(&rates, 50.0).unwrap_or(0.0));
+        self.ttft_ms.extend(answers.iter().map(|answer| answer.timings.ttft_ms));
+        self.ttft_ms.sort_by(f64::total_cmp);
+        for Answer { timings, .. } in answers {
+            self.drafted += timings.drafted_tokens;
+            self.accepted += timings.accepted_tokens;
+            self.decode_tokens += timings.decode_tokens;
+            self.decode_steps += timings.decode_steps;
+        }
+    }
+
+    fn tokens_per_step(&self) -> f64 {
+        self.decode_tokens as f64 / self.decode_steps.max(1) as f64
+    }
+
+    fn json(&self) -> Value {
+        json!({
+            "tokens_per_second": self.all,
+            "decode_tokens_per_second_of_a_stream": self.one,
+            "ttft_ms_p50": percentile(&self.ttft_ms, 50.0),
+            "ttft_ms_p99": percentile(&self.ttft_ms, 99.0),
+            "tokens_per_step": self.tokens_per_step(),
+            "drafted": self.drafted,
+            "accepted": self.accepted,
+        })
+    }
+}
+
+impl Rounds {
+    fn json(&self) -> Value {
+        json!({ "streams": self.streams, "without": self.without.json(), "with": self.with.json() })
+    }
+}
+
+/// What came of one request.
+#[derive(Debug)]
+struct Answer {
+    tokens: Vec<u32>,
+    timings: Timings,
+}
+
+fn compare(engine: &Engine, streams: usize, tokens: usize, repetitions: usize) -> Result<Rounds, Failure> {
+    let bar = Progress::counting("asking", "rounds");
+    let mut rounds = Rounds { streams, without: Side::default(), with: Side::default() };
+    let (_, rehearsed) = round(engine, streams, tokens, true)?;
+    for repetition in 0..repetitions {
+        for speculate in [false, true] {
+            bar.at((2 * repetition + usize::from(speculate)) as u64, 2 * repetitions as u64);
+            let (seconds, answers) = round(engine, streams, tokens, speculate)?;
+            if answers.iter().zip(&rehearsed).any(|(answer, before)| answer.tokens != before.tokens) {
+                return Err(Failure::failed("an answer differs from that of the rehearsal: this is a defect"));
+            }
+            let side = if speculate { &mut rounds.with } else { &mut rounds.without };
+            side.add(seconds, &answers);
+        }
+    }
+    Ok(rounds)
+}
+
+/// All clients ask all their prompts; seconds until the last answer, and the answers in the order of clients.
+fn round(engine: &Engine, streams: usize, tokens: usize, speculate: bool) -> Result<(f64, Vec<Answer>), Failure> {
+    let begun = std::time::Instant::now();
+    let client = |client: usize| -> Result<Vec<Answer>, Failure> {
+        (0..PROMPTS).map(|prompt| ask(engine, client * PROMPTS + prompt, tokens, speculate)).collect()
+    };
+    let answers: Result<Vec<Vec<Answer>>, Failure> = std::thread::scope(|scope| {
+        let clients: Vec<_> = (0..streams).map(|index| scope.spawn(move || client(index))).collect();
+        let joined = clients.into_iter().map(|client| client.join());
+        joined.map(|answers| answers.unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
+    });
+    let seconds = begun.elapsed().as_secs_f64();
+    Ok((seconds, answers?.into_iter().flatten().collect()))
+}
+
+fn ask(engine: &Engine, number: usize, tokens: usize, speculate: bool) -> Result<Answer, Failure> {
+    let vocab = engine.model().config.vocab_size as u64;
+    let token = |place: u64| ((number as u64 + 1) * 0x9e37_79b9 + place * 0x85eb_ca6b) % vocab;
+    let raw = RawRequest {
+        max_tokens: Some(tokens as i64),
+        temperature: Some(0.0),
+        ignore_eos: true,
+        speculate,
+        ..RawRequest::new(Prompt::Tokens((0..PROMPT_TOKENS as u64).map(|place| token(place) as i64).collect()))
+    };
+    let failed = |error: &dyn std::fmt::Display| Failure::failed(error.to_string());
+    let request = engine.validate(raw).map_err(|error| failed(&error))?;
+    let mut stream = engine.submit(request).map_err(|error| failed(&error))?;
+    let mut said = Vec::with_capacity(tokens);
+    loop {
+        match stream.blocking_recv() {
+            Some(Said::Token { token, .. }) => said.push(token),
+            Some(Said::Done { timings, .. }) => return Ok(Answer { tokens: said, timings }),
+            Some(Said::Failed(error)) => return Err(failed(&error)),
+            Some(_) => {}
+            None => return Err(Failure::failed("the engine stopped")),
+        }
+    }
+}
+
+fn table(backend: &str, acceptance: f64, tokens: usize, rounds: &[Rounds]) -> String {
+    let mut lines = vec![
+        format!("{backend}; {tokens} tokens an answer; each guess holds with the chance {acceptance}"),
+        String::new(),
+        "| streams | a stream's tok/s without | with | gain | all tok/s without | with | gain | TTFT p99 | tokens a step | guessed | held |".to_owned(),
+        "| ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |".to_owned(),
+    ];
+    for Rounds { streams, without, with } in rounds {
+        let pair = |without: &[f64], with: &[f64]| {
+            let middle = |values: &[f64]| figures::median(&mut values.to_vec()).unwrap_or_default();
+            format!("{} | {} | {:.2}x", show(without), show(with), middle(with) / middle(without).max(1e-9))
+        };
+        let p99 = |side: &Side| percentile(&side.ttft_ms, 99.0).unwrap_or(0.0);
+        lines.push(format!(
+            "| {streams} | {} | {} | {:.2}x | {:.2} | {} | {} |",
+            pair(&without.one, &with.one),
+            pair(&without.all, &with.all),
+            p99(with) / p99(without).max(1e-9),
+            with.tokens_per_step(),
+            with.drafted,
+            with.accepted,
+        ));
+    }
+    lines.join("\n")
+}
+
+/// The median, the least and the largest: `412 (398..420)`.
+fn show(values: &[f64]) -> String {
+    let mut values = values.to_vec();
+    values.sort_by(f64::total_cmp);
+    let [least, middle, most] = [0.0, 50.0, 100.0].map(|percent| percentile(&values, percent).unwrap_or_default());
+    format!("{middle:.0} ({least:.0}..{most:.0})")
+}
