@@ -440,6 +440,12 @@ impl EngineOptions {
         self.arithmetic.unwrap_or_else(Arithmetic::best)
     }
 
+    /// Rows of logits that are held at a time: one for each sequence, and for its guesses.
+    fn most_logit_rows(&self) -> usize {
+        let guesses = self.speculation.drafters().map_or(0, |drafters| drafters.most_guesses);
+        MAX_LOGIT_ROWS.min(self.max_num_seqs.saturating_mul(1 + guesses)).min(self.max_num_batched_tokens)
+    }
+
     /// What steps of this model cost here, if an earlier start with the same options has measured and kept it. Reads no
     /// weight. The context that an engine gives itself depends on the free memory: where that is short, nothing may be
     /// found. Whether it is sure beside it.
@@ -681,7 +687,7 @@ fn check_wish(bytes: u64, wants: &memory::Wants, room: &MemoryRoom) -> Result<()
 /// About what the largest step holds besides weights and cache.
 fn activation_bytes(config: &ModelConfig, options: &EngineOptions) -> u64 {
     let rows = options.max_num_batched_tokens.saturating_mul(config.shape().activations as usize);
-    let logits = MAX_LOGIT_ROWS.min(options.max_num_seqs).saturating_mul(config.vocab_size);
+    let logits = options.most_logit_rows().saturating_mul(config.vocab_size);
     4 * rows.saturating_add(logits) as u64
 }
 
@@ -715,7 +721,7 @@ fn load_model(
         weights: options.weights,
         as_stored: options.as_stored,
         max_rows: options.max_num_batched_tokens,
-        max_logit_rows: MAX_LOGIT_ROWS.min(options.max_num_seqs),
+        max_logit_rows: options.most_logit_rows(),
         max_model_len: Some(sizes.max_model_len),
         kv_blocks: sizes.kv,
         block_size: options.block_size,
