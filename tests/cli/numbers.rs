@@ -27,6 +27,7 @@ fn shaped(value_name: &str, number: &str) -> Option<String> {
     Some(match value_name {
         "N" | "N,.." | "X" | "X,.." | "SIZE" | "P,.." | "SECONDS" | "PORT" | "B" => number.to_string(),
         "TIME" | "TIME\\|auto\\|off" | "TIME\\|off" => format!("{number}s"),
+        "X[,draft=SHAPE]" => format!("{number},draft=0.5b"),
         "X/min" => format!("{number}/min"),
         "DIR:SIZE" => format!("{}:{number}", std::env::temp_dir().display()),
         "METRIC:MS" => format!("ttft:{number}"),

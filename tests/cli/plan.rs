@@ -101,6 +101,24 @@ fn a_fleet_and_a_picture() {
     }
 }
 
+/// What guesses bring, on a machine that reads its weights in 20 ms and could multiply them for many rows meanwhile.
+#[test]
+fn guesses_are_planned() {
+    let machine = ["-m", "7b", "--flops", "312T", "--bandwidth", "700G", "-p", "100", "-n", "10"];
+    let told = |more: &[&str]| plan(&[&machine[..], more].concat())["speculation"].clone();
+    assert!(told(&[]).is_null());
+    let free = told(&["--acceptance", "0.5"]);
+    // 1 + .5 + .25 + ... of 16 drafts
+    assert!((free["tokens_per_step"].as_f64().expect("a number") - 2.0).abs() < 0.001, "{free}");
+    assert!(free["stops_at_batch"].as_u64() > Some(100) && free["drafter"].is_null(), "{free}");
+    let drafted = told(&["--acceptance", "0.5,draft=0.7b"]);
+    assert!(drafted["drafting_ms"].as_f64() > Some(0.0) && drafted["drafter"]["name"] == "0.7b", "{drafted}");
+    assert!(drafted["gain"].as_f64() < free["gain"].as_f64() && drafted["gain"].as_f64() > Some(1.0), "{drafted}");
+    let directory = root().join("models/lantern-draft").display().to_string();
+    let ran = run(&mut twostroke(&["plan", "-m", "lantern", "--acceptance", &format!("0.9,draft={directory}")]));
+    assert!(ran.code == Some(0) && ran.stdout.contains("with guesses?      if 90 % hold"), "{ran:?}");
+}
+
 #[test]
 fn what_is_wrong_is_one_line() {
     let table: &[(&[&str], &str)] = &[
@@ -114,6 +132,10 @@ fn what_is_wrong_is_one_line() {
         (&["--prompt", "200k"], "reads at most 131072"),
         (&["--users", "10"], "--rate"),
         (&["--users", "10", "--rate", "often"], "2/min"),
+        (&["--acceptance", "1"], "--acceptance"),
+        (&["--acceptance", "0.8,draft="], "0.8,draft=0.5b"),
+        (&["--acceptance", "0.8,draft=llama-9"], "--acceptance: llama-9 is not known"),
+        (&["--check", "-m", "lantern", "--acceptance", "0.5"], "cannot be used with"),
         (&["--svg", "/no/such/directory/plan.svg"], "--svg"),
     ];
     for (arguments, words) in table {

@@ -85,3 +85,23 @@ fn what_is_no_recording_is_one_line_and_exit_code_2() {
     let ran = run(&mut twostroke(&["serve", "--port", "0", "--record", "/no/such/place/run"]));
     assert!(ran.code == Some(2) && ran.stderr.contains("--record"), "{ran:?}");
 }
+
+/// What guesses brought: the same run without them.
+#[test]
+fn a_recorded_server_is_asked_what_its_guesses_brought() {
+    let path = place("guesses");
+    let mut server = Server::start(&["--record", &path.to_string_lossy(), "--speculate", "auto"]);
+    let prompt = "The fox sat by the door. The owl sang of gold. ".repeat(3);
+    let body = format!(r#"{{"prompt":"{prompt}","max_tokens":100,"temperature":0,"ignore_eos":true}}"#);
+    assert_eq!(server.request("POST", "/v1/completions", &[], &body).0, 200);
+    signal("TERM", server.pid());
+    assert_eq!(server.wait(), Some(0));
+    let whatif = |more: &[&str]| run(&mut twostroke(&[&["whatif", &path.to_string_lossy()], more].concat()));
+    let ran = whatif(&[]);
+    assert!(ran.code == Some(0) && ran.stdout.contains("guesses held"), "{ran:?}");
+    let told = whatif(&["--speculate", "off", "--json"]).json();
+    assert!(told["recorded"]["held"].as_u64() > Some(10), "{told}");
+    assert!(told["recorded"]["tokens_per_step"].as_f64() > Some(1.1), "{told}");
+    assert_eq!((&told["what_if"]["drafted"], &told["what_if"]["tokens_per_step"]), (&0.into(), &1.0.into()), "{told}");
+    fs::remove_file(&path).expect("it was ours");
+}

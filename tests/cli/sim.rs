@@ -121,3 +121,19 @@ fn agents_sessions_share_their_beginning() {
     assert_eq!(told["completed"], 60);
     assert!(told["prefix_cache"]["hit_share"].as_f64() > Some(0.85), "{told}");
 }
+
+/// Guesses that hold make answers shorter where rows are free, and change nothing of what is said.
+#[test]
+fn guesses_are_simulated() {
+    let load = ["--requests", "40", "--rate", "1", "--output-tokens", "200"];
+    let told = |more: &[&str]| report(&[&load[..], more].concat());
+    let [never, often, always] =
+        [&["--acceptance", "0"][..], &["--acceptance", "0.9,0.6"], &["--acceptance", "1"]].map(told);
+    let number = |report: &Value, pointer: &str| report.pointer(pointer).and_then(Value::as_f64).expect("a number");
+    let tokens = |report| number(report, "/speculation/tokens_per_step");
+    assert!(tokens(&never) == 1.0 && tokens(&often) > 2.0 && tokens(&always) > 8.0, "{never} {often} {always}");
+    assert!(number(&often, "/tpot_seconds/p50") < 0.6 * number(&never, "/tpot_seconds/p50"), "{often}");
+    let none = told(&[]);
+    assert!(none["speculation"].is_null() && none["output_tokens"] == always["output_tokens"], "{none}");
+    assert_eq!(often, told(&["--acceptance", "0.9,0.6"]));
+}

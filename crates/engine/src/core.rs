@@ -308,6 +308,9 @@ impl EngineCore {
         tell_preempted(&record);
         self.tell_progress(&record, now);
         let records = self.journal.records();
+        if !self.drafted.offers.is_empty() {
+            self.journal.take(Fact::Offered(self.drafted.offers.clone()));
+        }
         let spelled = records.then(|| {
             let tokens = self.output.rows.iter().map(|row| row.token).collect();
             Box::new(Spelled { tokens, drafted: std::mem::take(&mut self.drafted) })

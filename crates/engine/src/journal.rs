@@ -50,6 +50,8 @@ pub(crate) enum Fact {
     Idle(Nanos),
     /// A plan that was not computed: its sequences went back to the queue.
     Abandoned(Nanos, Vec<OfferEntry>),
+    /// Guesses that could be had in the step that is told next.
+    Offered(Vec<OfferEntry>),
     /// A step is complete. `spelled`: for a recording, if there is one.
     Step { record: StepRecord, failed: Vec<RequestId>, spelled: Option<Box<Spelled>> },
     /// The text of an answer holds a stop string. Its end follows.
@@ -151,7 +153,9 @@ fn line(fact: &Fact) -> Option<Line> {
         Fact::Stopped(id, answer) => Line::Stop(*id, *answer),
         Fact::Cancelled(id, now) => Line::Cancel(*id, *now),
         Fact::Restarted(cost, _) => Line::Restart(cost.clone()),
-        Fact::AnswerEnded(..) | Fact::Finished(..) | Fact::Failed(..) | Fact::Over(_) => return None,
+        Fact::Offered(_) | Fact::AnswerEnded(..) | Fact::Finished(..) | Fact::Failed(..) | Fact::Over(_) => {
+            return None;
+        }
     })
 }
 
@@ -208,6 +212,7 @@ impl Log {
                 self.history.admitted(&request);
                 self.accounts.open(&request, validated.class, held);
             }
+            Fact::Offered(offers) => self.history.offered(&offers),
             Fact::Step { record, .. } => {
                 let Log { accounts, counters, recent, minutes, promises, .. } = self;
                 minutes.step(&record, gauges);

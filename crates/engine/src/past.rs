@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! prompt   [ 32 tokens | 32 tokens | 7 ]   -->   three names: equal prefixes have equal names, the tokens are gone
-//! answer   so many tokens, the first then, the last then, the longest gap
+//! answer   so many tokens, the first then, the last then, the longest gap; where guesses were on offer, how many held
 //! ```
 //!
 //! A running engine keeps the newest of it (`PastLog::bounded`), a recording is read into all of it. What is asked
@@ -13,7 +13,11 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use ledger::{Account, AnswerTimes};
-use scheduler::{CostModel, Limits, Nanos, Priority, Request, RequestId, StepRecord, Targets, TokenId, Work};
+use scheduler::{
+    CostModel, Limits, Nanos, Priority, RecordRow, Request, RequestId, StepRecord, Targets, TokenId, Work,
+};
+
+use crate::recording::OfferEntry;
 
 /// Between two steps of a busy engine there is less than this.
 const BUSY: Nanos = Nanos(5_000_000);
@@ -77,13 +81,42 @@ pub struct PastAnswer {
     pub last_token: Nanos,
     /// The longest time between two.
     pub longest_gap: Nanos,
+    /// Its steps in which guesses were on offer, in their order.
+    pub drafts: Vec<PastDrafts>,
+}
+
+/// Guesses at an answer's tokens in one step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PastDrafts {
+    /// Which token of the answer was next.
+    pub position: u32,
+    /// Who guessed, as the scheduler numbers it.
+    pub source: u8,
+    /// How sure it was.
+    pub strength: u8,
+    /// Guesses that could be had.
+    pub offered: u16,
+    /// Guesses that were checked.
+    pub drafted: u16,
+    /// Of these, the first so many held.
+    pub held: u16,
+}
+
+/// A request that is not over.
+#[derive(Debug)]
+struct OpenRequest {
+    asked: PastRequest,
+    prompt_tokens: usize,
+    /// By answer, in the order of steps.
+    drafts: Vec<(usize, PastDrafts)>,
 }
 
 /// The request's answers that had a token.
-fn answers(request: &PastRequest, account: &Account) -> impl Iterator<Item = PastAnswer> {
+fn answers(request: &OpenRequest, account: &Account) -> impl Iterator<Item = PastAnswer> {
     account.answers().enumerate().filter(|(_, answer)| answer.tokens > 0).map(|(index, answer)| {
         let AnswerTimes { tokens, first_token, last_token, longest_gap, .. } = answer;
-        PastAnswer { request: request.clone(), index, tokens, first_token, last_token, longest_gap }
+        let drafts = request.drafts.iter().filter(|(of, _)| *of == index).map(|&(_, drafts)| drafts).collect();
+        PastAnswer { request: request.asked.clone(), index, tokens, first_token, last_token, longest_gap, drafts }
     })
 }
 
@@ -126,6 +159,8 @@ pub struct Past {
 const KEPT_ANSWERS: usize = 8192;
 /// Blocks of their prompts.
 const KEPT_BLOCKS: usize = 1 << 18;
+/// Steps of theirs in which guesses were on offer.
+const KEPT_DRAFTS: usize = 1 << 18;
 /// Steps are remembered in chunks that are shared with whoever asks for them.
 const CHUNK: usize = 1024;
 /// Chunks.
@@ -136,6 +171,7 @@ const KEPT_CHUNKS: usize = 64;
 struct Bounds {
     answers: usize,
     blocks: usize,
+    drafts: usize,
     chunks: usize,
     preemptions: usize,
 }
@@ -146,9 +182,12 @@ pub struct PastLog {
     block_size: usize,
     bounds: Bounds,
     /// What the open requests asked for.
-    open: BTreeMap<RequestId, PastRequest>,
+    open: BTreeMap<RequestId, OpenRequest>,
+    /// Guesses on offer in the next step.
+    offers: Vec<OfferEntry>,
     answers: VecDeque<Arc<PastAnswer>>,
     blocks: usize,
+    drafts: usize,
     chunks: VecDeque<Arc<Vec<PastStep>>>,
     newest: Vec<PastStep>,
     preemptions: VecDeque<Nanos>,
@@ -161,14 +200,22 @@ impl PastLog {
     /// Of an engine that runs, whose KV blocks have so many tokens: the newest answers and steps, some ten megabytes at
     /// most.
     pub(crate) fn bounded(block_size: usize) -> PastLog {
-        let bounds = Bounds { answers: KEPT_ANSWERS, blocks: KEPT_BLOCKS, chunks: KEPT_CHUNKS, preemptions: CHUNK };
-        PastLog::new(block_size, bounds)
+        PastLog::new(
+            block_size,
+            Bounds {
+                answers: KEPT_ANSWERS,
+                blocks: KEPT_BLOCKS,
+                drafts: KEPT_DRAFTS,
+                chunks: KEPT_CHUNKS,
+                preemptions: CHUNK,
+            },
+        )
     }
 
     /// Of a run that is read from its beginning to its end: everything.
     pub fn unbounded(block_size: usize) -> PastLog {
         let all = usize::MAX;
-        PastLog::new(block_size, Bounds { answers: all, blocks: all, chunks: all, preemptions: all })
+        PastLog::new(block_size, Bounds { answers: all, blocks: all, drafts: all, chunks: all, preemptions: all })
     }
 
     fn new(block_size: usize, bounds: Bounds) -> PastLog {
@@ -176,8 +223,10 @@ impl PastLog {
             block_size,
             bounds,
             open: BTreeMap::new(),
+            offers: Vec::new(),
             answers: VecDeque::new(),
             blocks: 0,
+            drafts: 0,
             chunks: VecDeque::new(),
             newest: Vec::new(),
             preemptions: VecDeque::new(),
@@ -188,7 +237,8 @@ impl PastLog {
 
     /// A request came. Cost: a hash over its prompt.
     pub fn admitted(&mut self, request: &Request) {
-        self.open.insert(request.id, PastRequest::of(request, self.block_size));
+        let (asked, prompt_tokens) = (PastRequest::of(request, self.block_size), request.prompt.len());
+        self.open.insert(request.id, OpenRequest { asked, prompt_tokens, drafts: Vec::new() });
     }
 
     /// A request is over.
@@ -196,16 +246,25 @@ impl PastLog {
         let Some(request) = self.open.remove(&account.request) else { return };
         for answer in answers(&request, account) {
             self.blocks += answer.request.prompt.len();
+            self.drafts += answer.drafts.len();
             self.answers.push_back(Arc::new(answer));
         }
-        while self.answers.len() > self.bounds.answers || self.blocks > self.bounds.blocks {
+        let Bounds { answers, blocks, drafts, .. } = self.bounds;
+        while self.answers.len() > answers || self.blocks > blocks || self.drafts > drafts {
             let Some(oldest) = self.answers.pop_front() else { break };
             self.blocks -= oldest.request.prompt.len();
+            self.drafts -= oldest.drafts.len();
         }
+    }
+
+    /// Guesses were on offer in the step that is told next.
+    pub fn offered(&mut self, offers: &[OfferEntry]) {
+        self.offers.extend_from_slice(offers);
     }
 
     /// A step is complete. Steps are told in their order.
     pub fn step(&mut self, record: &StepRecord) {
+        self.note_drafts(record);
         let next = (record.work, record.began_at, record.completed_at);
         self.newest.extend(self.last.replace(next).map(|last| PastStep::of(last, next.1)));
         for _ in &record.preempted {
@@ -220,6 +279,23 @@ impl PastLog {
                 self.forgotten = self.chunks[0][0].began;
             }
             self.chunks.push_back(Arc::new(std::mem::replace(&mut self.newest, Vec::with_capacity(CHUNK))));
+        }
+    }
+
+    /// Offers are in the order of the rows, so each is found at once.
+    fn note_drafts(&mut self, record: &StepRecord) {
+        let mut rows = &record.decode[..];
+        for OfferEntry(request, answer, source, offered, strength) in self.offers.drain(..) {
+            let is_of = |row: &RecordRow| (row.request.0, row.answer) == (request, answer);
+            let Some(index) = rows.iter().position(is_of) else { continue };
+            let row = &rows[index];
+            rows = &rows[index + 1..];
+            let Some(open) = self.open.get_mut(&row.request) else { continue };
+            // Of a row that failed nothing was judged.
+            let drafted = if row.samples > 0 { row.drafts as u16 } else { 0 };
+            let held = row.samples.saturating_sub(1) as u16;
+            let position = (row.start + 1).saturating_sub(open.prompt_tokens) as u32;
+            open.drafts.push((answer, PastDrafts { position, source, strength, offered, drafted, held }));
         }
     }
 

@@ -1,19 +1,16 @@
 //! Decode: one token of every running request per pass, and all weights are read for it.
 
 use roofline::PassWork;
-use scheduler::Work;
 
 use crate::Deployment;
 
 /// No batch is larger.
-const MOST: usize = 1 << 20;
+pub(crate) const MOST: usize = 1 << 20;
 
 impl Deployment {
     /// Seconds of a step that carries `batch` requests, each of which sees `context` keys.
     pub fn step(&self, batch: usize, context: f64) -> f64 {
-        let seen = batch as f64 * self.demands.shape.mean_over_layers(|window| context.min(window as f64));
-        let step = Work { decode_rows: batch, decode_context: seen as u64, logit_rows: batch, ..Work::default() };
-        self.at_least(self.cost.seconds(&step), &self.step_work(batch, context))
+        self.checking(batch, 0, context)
     }
 
     /// What such a step asks of the machine.

@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use crate::units::rounded;
-use crate::{FleetSize, Plan, Profile};
+use crate::{FleetSize, Plan, Profile, SpeculationPlan};
 
 fn ms(seconds: f64) -> f64 {
     // A floor is compared to the digit.
@@ -46,6 +46,7 @@ impl Plan {
             "tpot_ms": ms(times.tpot),
             "total_ms": ms(times.total),
             "tokens_per_second": ask.batch as f64 / times.tpot,
+            "speculation": self.speculation.as_ref().map(|speculation| self.guesses(speculation)),
             "floors": {
                 "ttft_ms": ms(self.prefill.floor),
                 "tpot_ms": ms(deployment.decode_floor(ask.batch, ask.mean_context())),
@@ -85,6 +86,24 @@ impl Plan {
                 "fits": seats.fits,
             })).collect::<Vec<_>>(),
             "fleet": self.fleet.as_ref().map(fleet),
+        })
+    }
+
+    fn guesses(&self, speculation: &SpeculationPlan) -> Value {
+        json!({
+            "acceptance": speculation.acceptance,
+            "drafter": self.drafter().map(|drafter| json!({
+                "name": drafter.name,
+                "weights": drafter.demands.weights.name(),
+                "weight_bytes": drafter.demands.weight_bytes as f64 + drafter.unread_bytes as f64,
+            })),
+            "drafts": rounded(speculation.drafts),
+            "tokens_per_step": rounded(speculation.tokens),
+            "step_ms": ms(speculation.step),
+            "drafting_ms": ms(speculation.drafting),
+            "tpot_ms": ms(speculation.tpot),
+            "gain": rounded(speculation.gain),
+            "stops_at_batch": speculation.stops_at,
         })
     }
 }

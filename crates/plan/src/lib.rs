@@ -26,6 +26,7 @@ mod named;
 mod picture;
 mod prefill;
 mod question;
+mod speculation;
 mod text;
 pub mod units;
 
@@ -35,6 +36,7 @@ pub use gain::Gain;
 pub use memory::Memory;
 pub use named::NamedModel;
 pub use question::{HERE, Here, Loaded, Problem, Question, WhichMachine, is_here, presets};
+pub use speculation::{Guessing, SpeculationPlan};
 
 use kernels::{KvDtype, WeightClass};
 use roofline::{Basis, Bound, Demands, LimitShares, Machine, PassWork, Peaks};
@@ -77,6 +79,8 @@ pub struct Deployment {
     pub cost: CostModel,
     /// Tokens that the cache of a running engine holds; `None`: as many as fit beside the weights.
     pub kv_tokens: Option<u64>,
+    /// Who guesses at next tokens, and how well; `None`: nobody.
+    pub guessing: Option<Guessing>,
 }
 
 impl Deployment {
@@ -86,7 +90,7 @@ impl Deployment {
         let cost = cost::cost(&machine, &demands);
         let unread_bytes = model.shape.unread_bytes(weights);
         let (name, assumed) = (model.name.clone(), model.assumed);
-        Deployment { name, assumed, unread_bytes, demands, machine, cost, kv_tokens: None }
+        Deployment { name, assumed, unread_bytes, demands, machine, cost, kv_tokens: None, guessing: None }
     }
 
     fn peaks(&self) -> Peaks {
@@ -147,6 +151,7 @@ impl Deployment {
             ask: *ask,
             memory: self.memory(ask),
             times: self.times(ask),
+            speculation: self.speculation(ask),
             prefill: self.prefill_profile(ask),
             decode: self.decode_profile(ask),
             knee: self.knee(),
@@ -249,6 +254,8 @@ pub struct Plan {
     pub memory: Memory,
     /// How fast.
     pub times: Times,
+    /// What guesses bring to decode; `None` where nobody guesses.
+    pub speculation: Option<SpeculationPlan>,
     /// The prompt's part of a request.
     pub prefill: Profile,
     /// The answer's part of a request.

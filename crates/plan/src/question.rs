@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! model=7b & machine=h100 | flops=312T & bandwidth=2T & memory=80G & machines=1 & weights=bf16 & kv=bf16
-//! prompt=1024 & response=256 & batch=1 & users=1000 & rate=2/min & tpot=50
+//! prompt=1024 & response=256 & batch=1 & users=1000 & rate=2/min & tpot=50 & acceptance=0.8 & draft=0.5b
 //! ```
 
 use kernels::limits::{Doubt, Limits};
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::cost::cost;
 use crate::units::{quantity, requests_per_second};
-use crate::{Ask, Deployment, NamedModel, Users};
+use crate::{Ask, Deployment, Guessing, NamedModel, Users};
 
 /// The name of what runs here: a loaded model, and this machine.
 pub const HERE: &str = "here";
@@ -45,6 +45,10 @@ pub struct Question {
     pub rows: Option<usize>,
     /// Lengths, batch, users.
     pub ask: Ask,
+    /// The chance that a guess at a next token holds; `None`: nobody guesses.
+    pub acceptance: Option<f64>,
+    /// The model that guesses, in the precisions of the other; `None`: guesses cost nothing.
+    pub drafter: Option<NamedModel>,
 }
 
 /// A machine, in words or figures.
@@ -120,7 +124,7 @@ fn wrong<T>(field: &'static str, problem: impl Into<String>) -> Result<T, Proble
 }
 
 /// Parameters of a URL.
-const PARAMETERS: [&str; 16] = [
+const PARAMETERS: [&str; 18] = [
     "model",
     "machine",
     "machines",
@@ -136,6 +140,8 @@ const PARAMETERS: [&str; 16] = [
     "users",
     "rate",
     "tpot",
+    "acceptance",
+    "draft",
     "format",
 ];
 
@@ -189,6 +195,10 @@ impl Question {
         if users.is_none() && get("tpot").is_some() {
             return wrong("tpot", "goes with users");
         }
+        let drafter = get("draft").map(|name| match NamedModel::find(name) {
+            Some(model) => Ok(model),
+            None => wrong("draft", unknown_model(name, false)),
+        });
         Ok(Question {
             model: get("model").unwrap_or(HERE).to_string(),
             machine,
@@ -202,6 +212,8 @@ impl Question {
                 batch: number("batch", 1)?,
                 users,
             },
+            acceptance: get("acceptance").map(chance).transpose()?,
+            drafter: drafter.transpose()?,
         })
     }
 
@@ -218,10 +230,23 @@ impl Question {
                 return wrong(field, format!("must be from 1 to {MOST}"));
             }
         }
+        if self.acceptance.is_none() && self.drafter.is_some() {
+            return wrong("draft", "goes with acceptance");
+        }
         let mut deployment = self.on_machine(here)?;
         if let Some(rows) = self.rows {
             deployment.machine.rows = rows;
         }
+        deployment.guessing = self.acceptance.map(|acceptance| {
+            let Deployment { demands, machine, .. } = &deployment;
+            // Of a drafter no steps were measured.
+            let basis = if machine.basis == Basis::Steps { Basis::Limits } else { machine.basis };
+            let on = |model| {
+                let machine = Machine { basis, ..machine.clone() };
+                Box::new(Deployment::new(model, demands.weights, demands.kv_dtype, machine))
+            };
+            Guessing { acceptance, drafter: self.drafter.as_ref().map(on) }
+        });
         let limit = deployment.demands.shape.context_limit;
         let needed = self.ask.prompt + self.ask.response;
         if needed > limit && deployment.assumed.is_none() {
@@ -263,6 +288,7 @@ impl Question {
             kv_tokens: loaded.kv_tokens.filter(|_| runs_here),
             machine,
             cost,
+            guessing: None,
         })
     }
 
@@ -307,6 +333,13 @@ fn whole(field: &'static str, text: &str) -> Result<usize, Problem> {
     match text.parse::<usize>() {
         Ok(number) if (1..=MOST).contains(&number) => Ok(number),
         _ => wrong(field, format!("not a whole number from 1 to {MOST}")),
+    }
+}
+
+fn chance(text: &str) -> Result<f64, Problem> {
+    match text.parse() {
+        Ok(chance) if chance > 0.0 && chance < 1.0 => Ok(chance),
+        _ => wrong("acceptance", "not a chance above 0 and below 1, such as 0.8"),
     }
 }
 

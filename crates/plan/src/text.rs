@@ -5,7 +5,7 @@ use std::fmt;
 use roofline::Basis;
 
 use crate::units::{duration, percent, prefixed, rate, thousands};
-use crate::{HERE, Plan, Profile, USE};
+use crate::{Deployment, HERE, Plan, Profile, SpeculationPlan, USE};
 
 /// Bytes with a decimal prefix, as memories and models are sold.
 fn size(bytes: f64) -> String {
@@ -46,6 +46,9 @@ impl fmt::Display for Plan {
         ];
         for (question, answer) in answers {
             writeln!(f, "  {question:<18} {answer}")?;
+        }
+        if let Some(speculation) = &self.speculation {
+            writeln!(f, "  {:<18} {}", "with guesses?", self.guessed(speculation))?;
         }
         if let Some(fleet) = self.fleet_lines() {
             writeln!(f, "  {:<18} {fleet}", "how many machines?")?;
@@ -123,6 +126,36 @@ impl Plan {
                 format!("{fit}beyond a batch of {} no more tokens come per second", thousands(knee as u64))
             }
         }
+    }
+
+    fn guessed(&self, speculation: &SpeculationPlan) -> String {
+        let SpeculationPlan { acceptance, drafts, tokens, step, drafting, tpot, gain, stops_at } = *speculation;
+        let held = percent(acceptance);
+        let by = self.drafter().map_or(String::new(), |drafter| format!(" by {}", drafter.name));
+        if drafts == 0.0 {
+            let instead = match stops_at {
+                Some(1) => "each costs more time than it brings".to_string(),
+                Some(batch) => format!("below a batch of {} some would", thousands(batch as u64)),
+                None => "at others some would".to_string(),
+            };
+            return format!("if {held} hold, none{by} pays at this batch; {instead}");
+        }
+        let passes = if drafting > 0.0 { format!(", {} of it guessing", duration(drafting)) } else { String::new() };
+        let stops = match stops_at {
+            Some(batch) => format!("none pays from a batch of {} on", thousands(batch as u64)),
+            None => "some pay at any batch".to_string(),
+        };
+        format!(
+            "if {held} hold, {} a step{by}: {tokens:.2} tokens in {}{passes}, one each {}, {gain:.2} times as fast; {stops}",
+            few(drafts),
+            duration(step),
+            duration(tpot),
+        )
+    }
+
+    /// The model that guesses, if one does.
+    pub(crate) fn drafter(&self) -> Option<&Deployment> {
+        self.deployment.guessing.as_ref()?.drafter.as_deref()
     }
 
     fn limits(&self) -> String {
@@ -256,6 +289,12 @@ fn intensity(operations_per_byte: f64) -> String {
     } else {
         thousands(operations_per_byte.round() as u64)
     }
+}
+
+/// `3`, `1.5`: a whole number, or a mean.
+fn few(number: f64) -> String {
+    let text = format!("{number:.1}");
+    text.strip_suffix(".0").map_or(text.clone(), str::to_string)
 }
 
 /// `14 G`: the prefix stands before a unit.

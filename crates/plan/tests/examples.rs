@@ -2,8 +2,10 @@
 
 use kernels::{KvDtype, WeightClass};
 use model::ModelConfig;
-use plan::{Ask, Cap, Deployment, NamedModel, Users};
+use plan::{Ask, Cap, Deployment, Guessing, NamedModel, SpeculationPlan, Users};
 use roofline::{Basis, Bound, Machine, ModelShape};
+use scheduler::CostModel;
+use scheduler::cost::{Knot, Terms};
 
 fn ask(prompt: usize, response: usize, batch: usize) -> Ask {
     Ask { prompt, response, batch, users: None }
@@ -299,4 +301,93 @@ fn narrow_weights_bring_what_the_limits_say() {
         let Ask { prompt, response, .. } = Ask::usual(limit);
         assert!(prompt >= 1 && response >= 1 && prompt + response <= limit.max(2), "{limit}: {prompt} and {response}");
     }
+}
+
+/// A machine whose steps were measured: 10 ms up to eight rows, and 2 ms for each row more.
+fn with_a_knee_at_eight(acceptance: f64, drafter: Option<f64>) -> Deployment {
+    let knots = [(1, 0.010), (8, 0.010), (108, 0.210)].map(|(rows, seconds)| Knot { rows, seconds });
+    let measured = deployment("7b", Machine { basis: Basis::Steps, ..Machine::given(1e15, 1e15, None) });
+    let drafter = drafter.map(|seconds| {
+        let cost = CostModel::new(vec![Knot { rows: 1, seconds }], Terms::default());
+        Box::new(Deployment { cost, ..measured.clone() })
+    });
+    let cost = CostModel::new(knots.to_vec(), Terms::default());
+    Deployment { cost, guessing: Some(Guessing { acceptance, drafter }), ..measured }
+}
+
+#[test]
+fn guesses_pay_up_to_where_rows_cost_time() {
+    let planned = |acceptance, drafter, batch| {
+        let plan = with_a_knee_at_eight(acceptance, drafter).plan(&ask(100, 100, batch));
+        plan.speculation.expect("somebody guesses")
+    };
+    // Chance, milliseconds of a drafter's pass, batch; drafts a request, tokens a step, ms of it, the batch where it ends.
+    type Case = (&'static str, f64, Option<f64>, usize, f64, f64, f64, usize);
+    let cases: [Case; 8] = [
+        // 1 + .5 + .25 + ... + .5^7
+        ("seven rows are free", 0.5, None, 1, 7.0, 1.9921875, 10.0, 8),
+        // The ninth row costs 2 ms of 10 and brings .9^8 of 5.7 tokens; the tenth 2 of 12 and .9^9 of 6.1.
+        ("and further ones do not pay", 0.9, None, 1, 7.0, 5.6953279, 10.0, 8),
+        ("four streams have a row each", 0.5, None, 4, 1.0, 1.5, 10.0, 8),
+        ("five have three rows", 0.5, None, 5, 0.6, 1.3, 10.0, 8),
+        ("eight have none", 0.5, None, 8, 0.0, 1.0, 10.0, 8),
+        // Of 10 ms and 4 for each draft: 1.8 / 14 is more than 1 / 10, 2.44 / 18 more, 2.952 / 22 less.
+        ("a drafter has its price", 0.8, Some(4.0), 1, 2.0, 2.44, 18.0, 6),
+        // Four rows are as many as one to it: all have one draft, in one pass. Of six only two could have one.
+        ("a pass of it serves all", 0.8, Some(4.0), 4, 1.0, 1.8, 14.0, 6),
+        ("a drafter as slow as the model", 0.8, Some(10.0), 1, 0.0, 1.0, 10.0, 1),
+    ];
+    for (what, acceptance, drafter, batch, drafts, tokens, ms, stops_at) in cases {
+        let told = planned(acceptance, drafter.map(|ms| ms / 1e3), batch);
+        close(told.drafts, drafts);
+        close(told.tokens, tokens);
+        close(told.step * 1e3, ms);
+        close(told.drafting * 1e3, drafts * drafter.unwrap_or(0.0));
+        close(told.tpot, told.step / told.tokens);
+        close(told.gain, 0.010 / told.tpot);
+        assert_eq!(told.stops_at, Some(stops_at), "{what}: {told:?}");
+    }
+}
+
+/// The rule is the scheduler's, and this is what it comes to by the definition: no other number of drafts is faster.
+#[test]
+fn no_other_number_of_guesses_is_faster() {
+    for (model, machine) in [("7b", "h100"), ("0.5b", "epyc-2core"), ("mixtral-8x7b", "a100")] {
+        let plain = deployment(model, Machine::named(machine).expect("known"));
+        for (acceptance, batch) in [(0.3, 1), (0.8, 1), (0.95, 1), (0.6, 3), (0.8, 16), (0.8, 200)] {
+            let guessing = Some(Guessing { acceptance, drafter: None });
+            let told = Deployment { guessing, ..plain.clone() }.plan(&ask(500, 200, batch)).speculation;
+            let SpeculationPlan { drafts, tokens, tpot, gain, stops_at, .. } = told.expect("somebody guesses");
+            let what = format!("{model} on {machine}, {acceptance}, {batch}: {drafts} drafts, {gain}");
+            assert!(gain >= 1.0 && tokens <= 1.0 / (1.0 - acceptance), "{what}");
+            assert!(drafts == 0.0 || stops_at.is_none_or(|stops| batch < stops), "{what}, {stops_at:?}");
+            // As many as now in the steps of a batch that is larger by them, which also read the keys of so many more.
+            let rows = batch + (drafts * batch as f64).round() as usize;
+            assert!(plain.step(rows, 600.0) >= tpot * tokens * (1.0 - 1e-9), "{what}");
+        }
+    }
+}
+
+#[test]
+fn guesses_are_told_in_words() {
+    let text =
+        |acceptance, drafter, batch| with_a_knee_at_eight(acceptance, drafter).plan(&ask(100, 100, batch)).to_string();
+    for (told, line) in [
+        (
+            text(0.5, None, 1),
+            "with guesses?      if 50 % hold, 7 a step: 1.99 tokens in 10 ms, one each 5.0 ms, 1.99 times as fast; none pays \
+             from a batch of 8 on",
+        ),
+        (text(0.5, None, 5), "if 50 % hold, 0.6 a step: 1.30 tokens in 10 ms"),
+        (
+            text(0.8, Some(0.004), 1),
+            "if 80 % hold, 2 a step by 7b: 2.44 tokens in 18 ms, 8.0 ms of it guessing, one each 7.4 ms, 1.36 times as fast",
+        ),
+        (text(0.5, None, 9), "if 50 % hold, none pays at this batch; below a batch of 8 some would"),
+        (text(0.8, Some(0.010), 1), "none by 7b pays at this batch; each costs more time than it brings"),
+    ] {
+        assert!(told.contains(line), "{line:?} is not in\n{told}");
+    }
+    let none = deployment("7b", Machine::given(312e12, 2e12, None)).plan(&ask(100, 100, 1));
+    assert!(!none.to_string().contains("guesses") && none.json()["speculation"].is_null());
 }

@@ -16,6 +16,7 @@ fn good_questions_have_answers() {
         "model=7b&flops=312T&bandwidth=2T&memory=80G&prompt=4096&response=1&batch=64",
         "model=llama-3.1-70b&machine=h100&machines=4&weights=int8&kv=int8&format=svg",
         "model=llama-3.1-8b&machine=H100&users=1000&rate=2/min&tpot=50&rows=512",
+        "model=llama-3.1-8b&machine=h100&acceptance=0.8&draft=llama-3.2-1b&batch=4",
     ] {
         let plan = asked(query).unwrap_or_else(|problem| panic!("{query}: {problem}"));
         assert!(
@@ -50,12 +51,30 @@ fn wrong_questions_name_the_parameter() {
         ("model=7b&machine=h100&rate=5", "rate", "goes with users"),
         ("model=7b&machine=h100&users=5&rate=soon", "rate", "2/min"),
         ("model=7b&machine=h100&tpot=50", "tpot", "goes with users"),
+        ("model=7b&machine=h100&acceptance=1", "acceptance", "not a chance above 0 and below 1"),
+        ("model=7b&machine=h100&acceptance=0", "acceptance", "such as 0.8"),
+        ("model=7b&machine=h100&acceptance=nan", "acceptance", "such as 0.8"),
+        ("model=7b&machine=h100&acceptance=0.8&draft=llama-9", "draft", "\"llama-9\" is not known"),
+        ("model=7b&machine=h100&draft=0.5b", "draft", "goes with acceptance"),
     ];
     for (query, field, words) in table {
         let problem = asked(query).expect_err(query);
         assert_eq!(problem.field, field, "{query}: {problem}");
         assert!(problem.to_string().contains(words), "{query}: {problem}");
     }
+}
+
+#[test]
+fn guesses_are_answered_where_they_are_asked_about() {
+    let plan = asked("model=7b&machine=h100&acceptance=0.8&draft=0.5b").expect("a good question");
+    let told = &plan["speculation"];
+    let number = |key: &str| told[key].as_f64().unwrap_or_else(|| panic!("{key}: {told}"));
+    assert!((1.0..5.0).contains(&number("tokens_per_step")) && number("gain") > 1.5, "{told}");
+    assert!((number("step_ms") / number("tokens_per_step") / number("tpot_ms") - 1.0).abs() < 1e-3, "{told}");
+    assert!(number("drafting_ms") > 0.0 && told["stops_at_batch"].is_null(), "keys bind a large batch: {told}");
+    assert_eq!((&told["drafter"]["name"], &told["drafter"]["weight_bytes"]), (&"0.5b".into(), &1e9.into()), "{told}");
+    assert_eq!(told["acceptance"], 0.8);
+    assert!(asked("model=7b&machine=h100").expect("a good question")["speculation"].is_null());
 }
 
 #[test]

@@ -6,10 +6,13 @@
 //!                                                           +--story--> an arrival, and what came of it
 //! ```
 
-use engine::past::{Past, PastAnswer, PastLog};
+use std::sync::Arc;
+
+use engine::past::{Past, PastAnswer, PastDrafts, PastLog};
 use ledger::Ledger;
-use scheduler::Nanos;
+use scheduler::{Nanos, SourceId};
 use sim::Arrival;
+use sim::drafts::{DraftedStep, RememberedDrafts};
 use sim::report::Outcome;
 use sim::workload::Piece;
 
@@ -28,6 +31,7 @@ pub fn past(recording: Recording) -> Result<Past, RecordingError> {
             ledger.admit(request);
             log.admitted(request);
         }
+        Told::Offered(offers) => log.offered(offers),
         Told::Step(record, _) => {
             ledger.step(record, None, &mut |_| {});
             log.step(record);
@@ -42,9 +46,32 @@ pub fn past(recording: Recording) -> Result<Past, RecordingError> {
     Ok(log.share().since(Nanos(0), header.limits(), header.cost()))
 }
 
-/// An answer as an arrival of its own, and what came of it.
-pub(crate) fn story(answer: &PastAnswer) -> (Arrival, Outcome) {
-    let &PastAnswer { ref request, index, tokens, first_token, last_token, longest_gap } = answer;
+/// Guesses that held, of those that held or failed: `None` where none did either.
+pub(crate) fn held_share<'a>(answers: impl IntoIterator<Item = &'a PastAnswer>) -> Option<f64> {
+    let steps = answers.into_iter().flat_map(|answer| &answer.drafts).map(drafted_step);
+    let (held, judged) = steps.fold((0, 0), |sums, step| (sums.0 + step.held, sums.1 + step.judged()));
+    (judged > 0).then(|| held as f64 / judged as f64)
+}
+
+fn drafted_step(drafts: &PastDrafts) -> DraftedStep {
+    let &PastDrafts { position, source, strength, offered, drafted, held } = drafts;
+    DraftedStep {
+        position: position as usize,
+        source: SourceId(source),
+        strength,
+        offered,
+        drafted: drafted.into(),
+        held: held.into(),
+    }
+}
+
+/// An answer as an arrival of its own, and what came of it. `rate`: the chance of a guess, if none of its own was checked.
+pub(crate) fn story(answer: &PastAnswer, rate: f64) -> (Arrival, Outcome) {
+    let &PastAnswer { ref request, index, tokens, first_token, last_token, longest_gap, ref drafts } = answer;
+    let remembered = || {
+        let rate = held_share([answer]).unwrap_or(rate);
+        Arc::new(RememberedDrafts::new(drafts.iter().map(drafted_step), rate))
+    };
     let arrival = Arrival {
         at: request.arrived,
         follows: None,
@@ -55,7 +82,19 @@ pub(crate) fn story(answer: &PastAnswer) -> (Arrival, Outcome) {
         priority: request.priority,
         tenant: request.tenant,
         targets: request.targets,
+        drafts: (!drafts.is_empty()).then(remembered),
     };
     let arrived = request.arrived;
-    (arrival, Outcome { arrived, first_token, last_token, longest_gap, tokens, ..Outcome::default() })
+    let sum = |of: fn(&PastDrafts) -> u16| drafts.iter().map(|drafts| usize::from(of(drafts))).sum();
+    let outcome = Outcome {
+        arrived,
+        first_token,
+        last_token,
+        longest_gap,
+        tokens,
+        drafted: sum(|drafts| drafts.drafted),
+        held: sum(|drafts| drafts.held),
+        ..Outcome::default()
+    };
+    (arrival, outcome)
 }

@@ -119,6 +119,8 @@ pub enum Told<'a> {
     AnswerEnded(RequestId, usize, FinishReason),
     /// A request has all of its answers, was cancelled, or failed.
     Ended(RequestId),
+    /// Guesses were on offer in the step that is told next.
+    Offered(&'a [OfferEntry]),
     /// A step was the same, and what predicts the next one. Told before the ends that came of it.
     Step(&'a StepRecord, Option<&'a CostModel>),
 }
@@ -257,6 +259,9 @@ impl Replaying {
         if replayed != *recorded {
             let what = differences(recorded, &replayed);
             return Ok(Some(Difference { line: 0, step: Some(recorded.n), what }));
+        }
+        if !recorded.offers.is_empty() {
+            tell(Told::Offered(&recorded.offers));
         }
         tell(Told::Step(&self.record, self.scheduler.cost_model()));
         failed.into_iter().for_each(|id| tell(Told::Ended(id)));

@@ -394,6 +394,7 @@ pub fn trace(recording: Recording, out: impl Write) -> Result<Replayed, TracingE
                 ledger.admit(request);
                 Ok(())
             }
+            Told::Offered(_) => Ok(()),
             Told::Step(record, cost) => {
                 ledger.step(record, cost, &mut |_| {});
                 (steps, now) = (steps + 1, record.completed_at);

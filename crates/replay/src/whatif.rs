@@ -10,6 +10,9 @@
 //! and all others); where it was slower or faster at a moment, it is again at that moment. So a disturbance is part of
 //! the past and not of the settings.
 //!
+//! Whether a guess at a next token holds is known where it was checked; where guesses are on offer at other places, as
+//! many hold as of the request's others.
+//!
 //! Not the same as it was: the cache is empty at the beginning, an answer's own tokens are not found by a later prompt,
 //! several answers of one request are as many requests, and requests that ended without a token are left out.
 
@@ -44,6 +47,8 @@ pub struct Changes {
     pub max_num_seqs: Option<usize>,
     /// Whether equal prefixes share blocks.
     pub enable_prefix_caching: Option<bool>,
+    /// Nobody guesses at next tokens.
+    pub without_drafts: bool,
 }
 
 impl Changes {
@@ -88,6 +93,14 @@ pub struct Figures {
     pub goodput: Option<f64>,
     /// Sequences that lost their blocks.
     pub preemptions: usize,
+    /// Guesses at next tokens that were checked.
+    pub drafted: usize,
+    /// Of these, those that held.
+    pub held: usize,
+    /// Of those checked, the ones that held or failed by a rate: nothing is known of them.
+    pub assumed: usize,
+    /// Tokens of an answer in a step that carries it, behind its first.
+    pub tokens_per_step: f64,
 }
 
 /// The answer: what was, the same simulated, and the question simulated.
@@ -157,9 +170,12 @@ pub fn watch(past: &Past, changes: &Changes, watcher: &mut Watcher<'_>) -> Resul
         figures(&outcomes, &asked, past.preemptions)
     };
     let mut simulate = |course, limits: Limits, believes: bool, targets: &dyn Fn(&Arrival) -> Targets| {
-        let play = Play { course, limits, believes, targets, without: &[] };
+        let guesses = course == Course::Simulated || !changes.without_drafts;
+        let play = Play { course, limits, believes, guesses, targets, without: &[] };
         let report = stage.play(&play, watcher)?;
-        Ok::<Figures, WhatIfError>(figures(&report.outcomes, &asked, report.preemptions as usize))
+        let assumed = report.drafts.map_or(0, |drafts| drafts.assumed as usize);
+        let figures = figures(&report.outcomes, &asked, report.preemptions as usize);
+        Ok::<Figures, WhatIfError>(Figures { assumed, ..figures })
     };
     let believed = past.cost.is_some();
     let believes = believed || changes.ttft.flatten().is_some() || changes.tpot.flatten().is_some();
@@ -189,6 +205,8 @@ pub(crate) struct Play<'a> {
     pub(crate) limits: Limits,
     /// Whether the scheduler predicts its steps.
     pub(crate) believes: bool,
+    /// Whether next tokens are guessed at, as they were.
+    pub(crate) guesses: bool,
     pub(crate) targets: &'a dyn Fn(&Arrival) -> Targets,
     /// Requests that never come.
     pub(crate) without: &'a [RequestId],
@@ -196,8 +214,9 @@ pub(crate) struct Play<'a> {
 
 impl Stage<'_> {
     pub(crate) fn of(past: &Past) -> Result<Stage<'_>, WhatIfError> {
+        let rate = arrivals::held_share(past.answers.iter().map(|answer| &**answer)).unwrap_or(0.0);
         let story = |answer: &Arc<PastAnswer>| {
-            let (arrival, outcome) = arrivals::story(answer);
+            let (arrival, outcome) = arrivals::story(answer, rate);
             (answer.request.id, arrival, outcome)
         };
         let mut stories: Vec<(RequestId, Arrival, Outcome)> = past.answers.iter().map(story).collect();
@@ -212,9 +231,10 @@ impl Stage<'_> {
         let arrivals = comes.map(|(_, arrival, _)| Arrival {
             at: arrival.at.since(self.first),
             targets: (play.targets)(arrival),
+            drafts: arrival.drafts.clone().filter(|_| play.guesses),
             ..arrival.clone()
         });
-        let workload = Workload { name: String::new(), arrivals: arrivals.collect() };
+        let workload = Workload { arrivals: arrivals.collect(), ..Workload::default() };
         let belief = play.believes.then(|| self.belief.unwrap_or(&self.machine.mixed).clone());
         let instance = Instance { limits: play.limits.clone(), belief, machine: self.machine.clone() };
         let mut watched = Watched { course: play.course, watcher, goes_on: true };
@@ -233,6 +253,8 @@ fn figures(outcomes: &[Outcome], targets: &[Targets], preemptions: usize) -> Fig
     let good = served().filter(|(_, targets)| has_any(targets)).filter(|(outcome, targets)| {
         meets(targets.ttft, outcome.ttft()) && meets(targets.tpot, outcome.tpot().unwrap_or(0.0))
     });
+    let later = served().map(|(outcome, _)| outcome.tokens - 1).sum::<usize>();
+    let (drafted, held) = served().fold((0, 0), |sums, (outcome, _)| (sums.0 + outcome.drafted, sums.1 + outcome.held));
     let mut ttft: Vec<f64> = served().map(|(outcome, _)| outcome.ttft()).collect();
     let mut tpot: Vec<f64> = served().filter_map(|(outcome, _)| outcome.tpot()).collect();
     Figures {
@@ -243,6 +265,10 @@ fn figures(outcomes: &[Outcome], targets: &[Targets], preemptions: usize) -> Fig
         longest_gap: served().map(|(outcome, _)| outcome.longest_gap).max().unwrap_or_default().as_secs_f64(),
         goodput: asked.then(|| good.count() as f64 / end.since(start).as_secs_f64().max(1e-9)),
         preemptions,
+        drafted,
+        held,
+        assumed: 0,
+        tokens_per_step: if later > held { later as f64 / (later - held) as f64 } else { 1.0 },
     }
 }
 
@@ -306,6 +332,24 @@ impl fmt::Display for WhatIfAnswer {
             let [was, again, other] = [recorded, simulated, what_if].map(get);
             writeln!(f, "{name:<14}{was:>12}{again:>12}{:>10}{other:>12}", "")?;
         }
+        if [recorded, simulated, what_if].iter().all(|figures| figures.drafted == 0) {
+            return Ok(());
+        }
+        for (name, get) in DRAFTS {
+            let [was, again, other] = [recorded, simulated, what_if].map(get);
+            writeln!(f, "{name:<14}{was:>12}{again:>12}{:>10}{other:>12}", "")?;
+        }
+        let [was, again, other] =
+            [recorded, simulated, what_if].map(|figures| format!("{:.2}", figures.tokens_per_step));
+        writeln!(f, "{:<14}{was:>12}{again:>12}{:>10}{other:>12}", "tokens a step", "")?;
+        let [again, other] = [simulated.assumed, what_if.assumed];
+        if again + other > 0 {
+            writeln!(
+                f,
+                "of the guesses {again} simulated and {other} of what if are assumed: none was checked there, and they hold \
+                 as often as others of their request"
+            )?;
+        }
         Ok(())
     }
 }
@@ -328,6 +372,9 @@ const COUNTS: [(&str, Get<usize>); 3] = [
     ("refused", |figures| figures.refused),
 ];
 
+const DRAFTS: [(&str, Get<usize>); 2] =
+    [("guesses", |figures| figures.drafted), ("guesses held", |figures| figures.held)];
+
 impl WhatIfAnswer {
     /// As JSON: the three columns, times in milliseconds.
     pub fn json(&self) -> serde_json::Value {
@@ -340,6 +387,10 @@ impl WhatIfAnswer {
             for (name, get) in COUNTS {
                 column.insert(name.into(), get(figures).into());
             }
+            column.insert("drafted".into(), figures.drafted.into());
+            column.insert("held".into(), figures.held.into());
+            column.insert("assumed".into(), figures.assumed.into());
+            column.insert("tokens_per_step".into(), figures.tokens_per_step.into());
             column
         };
         serde_json::json!({

@@ -57,7 +57,7 @@ pub fn without(past: &Past, other: &[RequestId], watcher: &mut Watcher<'_>) -> R
     let mut play = |course, without: &[RequestId]| {
         let limits = Changes::default().limits(&past.limits);
         let believes = past.cost.is_some();
-        let play = Play { course, limits, believes, targets: &|arrival| arrival.targets, without };
+        let play = Play { course, limits, believes, guesses: true, targets: &|arrival| arrival.targets, without };
         stage.play(&play, watcher).map(|report| report.outcomes)
     };
     let simulated = play(Course::Simulated, &[])?;

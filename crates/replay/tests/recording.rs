@@ -376,3 +376,35 @@ fn a_recorded_run_is_asked_what_would_have_been() {
     );
     assert!(zero.expect_err("a row for each seat").to_string().contains("max_num_batched_tokens (1)"));
 }
+
+#[test]
+fn a_run_with_guesses_is_asked_what_it_would_have_been_without() {
+    let path = directory("guesses").join("run.jsonl");
+    let engine = start(&EngineOptions { speculate: true, record: Some(path.clone()), ..options() });
+    let ask = |index: i64| {
+        let mut raw = greedy(&"The fox sat by the door. The owl sang of gold.\n".repeat(3), 60 + index);
+        (raw.n, raw.ignore_eos) = (Some(1 + index % 2), true);
+        let request = engine.validate(raw).expect("valid");
+        let answers = request.num_answers();
+        (engine.submit(request).expect("room"), answers)
+    };
+    let streams: Vec<_> = (0..8).map(ask).collect();
+    streams.into_iter().for_each(|(stream, answers)| _ = gather(stream, answers));
+    let stats = engine.stats();
+    let remembered = engine.past(Duration::from_secs(3600));
+    engine.stop();
+    engine.finish_recording(Duration::from_secs(20));
+    let recorded = past(Recording::open(&path).expect("a recording")).expect("it can be replayed");
+    let without = Changes { without_drafts: true, ..Changes::default() };
+    let asked = |past, changes| what_if(past, changes).expect("there were requests");
+    assert_eq!(asked(&remembered, &without), asked(&recorded, &without));
+    let (same, off) = (asked(&recorded, &Changes::default()), asked(&recorded, &without));
+    assert_eq!((same.simulated, same.recorded), (same.what_if, off.recorded), "nothing was asked");
+    let told = |figures: &replay::Figures| (figures.drafted as u64, figures.held as u64);
+    assert_eq!(told(&same.recorded), (stats.drafted_tokens, stats.accepted_tokens));
+    assert!(same.recorded.held > 100 && same.recorded.tokens_per_step > 1.5, "lines come again: {same}");
+    // The same lines in the same schedule, or nearly so: what was checked holds again.
+    assert!(same.simulated.tokens_per_step > 1.0 + 0.5 * (same.recorded.tokens_per_step - 1.0), "{same}");
+    assert_eq!((told(&off.what_if), off.what_if.tokens_per_step, off.what_if.assumed), ((0, 0), 1.0, 0), "{off}");
+    assert_eq!(off.what_if.completed, off.recorded.completed);
+}

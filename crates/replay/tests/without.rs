@@ -26,6 +26,7 @@ fn past(requests: u64) -> Past {
             first_token: last_token,
             last_token,
             longest_gap: Nanos(0),
+            drafts: Vec::new(),
         })
     };
     let limits = Limits {

@@ -21,6 +21,7 @@ pub mod step;
 pub mod swap;
 pub mod time;
 
+mod best_drafts;
 mod decode;
 mod fairness;
 mod forecast;
@@ -34,6 +35,7 @@ mod queue;
 mod speculate;
 mod state;
 
+pub use best_drafts::BestDrafts;
 pub use cost::{CostModel, Hardware, ModelCost, Work};
 pub use forecast::{AdmissionForecast, IncomingRequest, LatePrompts, Outlook};
 pub use kv::{BlockId, BlockSave, BlockTable, SlotSpill, SwapStats, Tier, TierSizes, TierSlot};

@@ -28,7 +28,7 @@ use core::cmp::Reverse;
 use crate::decode::is_protected;
 use crate::sequence::{Phase, Sequence};
 use crate::state::State;
-use crate::{Nanos, Scheduler, SeqId, Step, Work};
+use crate::{BestDrafts, Nanos, Scheduler, SeqId, Step, Work};
 
 /// Where drafts come from, told apart by how often they hold.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -68,8 +68,6 @@ const GENERAL: u64 = 8;
 /// When a record has so many guesses, it is halved: what was long ago counts less.
 const MEMORY: u32 = 256;
 const OWN_MEMORY: u32 = 64;
-/// The next drafts may be cheaper than this one: so many are looked at behind the best number.
-const LOOKAHEAD: usize = 4;
 /// Where nothing is gained, in one of so many steps one draft is checked all the same: a source may have got better.
 const RETRY: u32 = 64;
 
@@ -221,13 +219,14 @@ impl Scheduler {
             chance = chance.max(seq.tries.chance(surest, GENERAL));
             context = context.max(seq.num_tokens());
         }
-        let mut tokens = (work.rows() as u64 * SURE) as f64;
-        let without = tokens / self.policy.seconds(&work);
-        (0..LOOKAHEAD).any(|_| {
+        let mut best = BestDrafts::new((work.rows() as u64 * SURE) as f64, self.policy.seconds(&work));
+        loop {
             work.add_draft(context);
-            tokens += chance as f64;
-            tokens / self.policy.seconds(&work) >= without
-        })
+            let may_go_on = best.add(chance as f64, self.policy.seconds(&work));
+            if best.count() > 0 || !may_go_on {
+                return best.count() > 0;
+            }
+        }
     }
 
     /// Drafts in what the step has left: rows, time, blocks.
@@ -286,8 +285,8 @@ impl Scheduler {
         }
         let most_seconds = bound.map_or(f64::INFINITY, Nanos::as_secs_f64);
         let mut work = self.plan.record.work;
-        let mut tokens = (step.num_rows() as u64 * SURE) as f64;
-        let (mut best, mut num_best, mut drafting) = (tokens / self.policy.seconds(&work), 0, 0.0);
+        let mut drafting = 0.0;
+        let mut best = BestDrafts::new((step.num_rows() as u64 * SURE) as f64, self.policy.seconds(&work));
         while let Some((chance, Reverse(index))) = next.pop() {
             let hopeful = &mut hopefuls[index];
             let context = step.decode[hopeful.decode].start + 1 + hopeful.taken + 1;
@@ -299,11 +298,7 @@ impl Scheduler {
             }
             order.push(index);
             hopeful.taken += 1;
-            tokens += chance as f64;
-            let gain = tokens / took;
-            if gain >= best {
-                (best, num_best) = (gain, order.len());
-            } else if order.len() >= num_best + LOOKAHEAD {
+            if !best.add(chance as f64, took) {
                 break;
             }
             if hopeful.taken < hopeful.most {
@@ -311,8 +306,8 @@ impl Scheduler {
                 next.push((chance * further / SURE, Reverse(index)));
             }
         }
-        order.iter().skip(num_best).for_each(|&index| hopefuls[index].taken -= 1);
-        chances.unpaid = if num_best > 0 { 0 } else { chances.unpaid.saturating_add(1) };
+        order.iter().skip(best.count()).for_each(|&index| hopefuls[index].taken -= 1);
+        chances.unpaid = if best.count() > 0 { 0 } else { chances.unpaid.saturating_add(1) };
         if let Some(&first) = order.first()
             && chances.unpaid >= RETRY
         {

@@ -161,7 +161,7 @@ fn requests(directory: &Path) -> Result<(Workload, [Spread; 3]), Box<dyn Error>>
         .collect::<Result<_, _>>()?;
     let number = |request: &Value, name: &str| request[name].as_f64().unwrap_or(f64::NAN);
     let start = requests.iter().map(|request| number(request, "queued_ts")).fold(f64::INFINITY, f64::min);
-    let mut workload = Workload { name: directory.display().to_string(), arrivals: Vec::new() };
+    let mut workload = Workload { name: directory.display().to_string(), ..Workload::default() };
     let mut measured = [const { Vec::new() }; 3];
     for (index, request) in requests.iter().enumerate() {
         let [queued, first, last] =

@@ -4,7 +4,7 @@
 //! workload.rs  who asks for what, and when: drawn from a seed, or      trace.rs   read from a file
 //!     |
 //!     v arrivals
-//! world.rs     route -> admit -> schedule -> (the cost model says how long it takes) -> complete -> events
+//! world.rs     route -> admit -> offer -> schedule -> (the cost model says how long it takes) -> complete -> events
 //!     |                                      the clock jumps from moment to moment; nothing is computed
 //!     v step records, tokens
 //! report.rs    percentiles, goodput, occupancy, as a table and as JSON    charts.rs   as SVG
@@ -15,6 +15,7 @@
 //! gives one report, byte for byte.
 
 pub mod charts;
+pub mod drafts;
 pub mod random;
 pub mod report;
 pub mod trace;
@@ -23,6 +24,7 @@ pub mod world;
 
 mod gather;
 
+pub use drafts::Acceptance;
 pub use report::Report;
 pub use workload::{Arrival, Lengths, Shape, Workload};
 pub use world::{Fleet, Instance, Observer, Pace, StepTimes, records, simulate};

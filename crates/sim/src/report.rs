@@ -34,6 +34,10 @@ pub struct Outcome {
     pub tokens: usize,
     /// Tokens of its prompt that were in the prefix cache when it first entered.
     pub cached_tokens: usize,
+    /// Guesses at its tokens that were checked.
+    pub drafted: usize,
+    /// Of these, those that held: each was a token without a step of its own.
+    pub held: usize,
     /// Who served it.
     pub instance: usize,
 }
@@ -114,8 +118,10 @@ pub struct Report {
     pub steps: u64,
     /// Rows of their prompt chunks, recompute included.
     pub prefill_rows: u64,
-    /// Rows of decode.
+    /// Rows of decode, those of guesses too.
     pub decode_rows: u64,
+    /// What guesses came to; `None` if nobody guessed.
+    pub drafts: Option<DraftReport>,
     /// Share of the fleet's time in steps.
     pub busy: f64,
     /// Share of it that decode would have taken alone.
@@ -138,6 +144,19 @@ pub struct Report {
     pub prediction_error: Option<Spread>,
     /// The course of it all.
     pub course: Vec<Moment>,
+}
+
+/// What guesses at next tokens came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct DraftReport {
+    /// Guesses that were checked.
+    pub drafted: u64,
+    /// Of these, those that held.
+    pub held: u64,
+    /// Guesses that held or failed by a rate, because nothing is remembered of them.
+    pub assumed: u64,
+    /// Tokens of an answer in a step that carries it.
+    pub tokens_per_step: f64,
 }
 
 impl Report {
@@ -171,6 +190,11 @@ impl Report {
             "steps": self.steps,
             "prefill_rows": self.prefill_rows,
             "decode_rows": self.decode_rows,
+            "speculation": self.drafts.as_ref().map(|drafts| json!({
+                "drafted": drafts.drafted,
+                "held": drafts.held,
+                "tokens_per_step": drafts.tokens_per_step,
+            })),
             "busy": { "all": self.busy, "prefill": self.busy_prefill, "decode": self.busy_decode },
             "kv_occupancy": { "mean": self.kv_mean, "max": self.kv_max },
             "preemptions": self.preemptions,
@@ -229,6 +253,11 @@ impl fmt::Display for Report {
         line("busy", format!("{busy} of the time: {prefill} prefill, {decode} decode"))?;
         let rows = (self.prefill_rows + self.decode_rows) as f64 / self.steps.max(1) as f64;
         line("steps", format!("{}, {rows:.1} rows each", self.steps))?;
+        if let Some(DraftReport { drafted, held, tokens_per_step, .. }) = self.drafts {
+            let share = percent(held as f64 / drafted.max(1) as f64);
+            let came = format!("{tokens_per_step:.2} tokens of an answer in a step");
+            line("guesses", format!("{drafted} checked, {held} held ({share}): {came}"))?;
+        }
         line("KV blocks in use", format!(" {} on average, {} at most", percent(self.kv_mean), percent(self.kv_max)))?;
         line("preemptions", format!("{}, {} computed tokens lost", self.preemptions, self.lost_tokens))?;
         let share = percent(self.cached_tokens as f64 / self.input_tokens.max(1) as f64);
@@ -265,6 +294,10 @@ pub(crate) struct Collector {
     busy_decode: f64,
     /// Shares of blocks times seconds.
     kv: f64,
+    /// Rows of decoding sequences without drafts, and the tokens that came of these sequences.
+    decode_seqs: u64,
+    decode_tokens: u64,
+    assumed: u64,
     series: Series<4>,
     report: Report,
 }
@@ -281,6 +314,9 @@ impl Collector {
             busy: 0.0,
             busy_decode: 0.0,
             kv: 0.0,
+            decode_seqs: 0,
+            decode_tokens: 0,
+            assumed: 0,
             series: Series::new(),
             report: Report::default(),
         }
@@ -313,6 +349,11 @@ impl Collector {
         outcome.last_token = now;
     }
 
+    /// Guesses were judged by a rate.
+    pub(crate) fn assumed(&mut self, guesses: usize) {
+        self.assumed += guesses as u64;
+    }
+
     pub(crate) fn ended(&mut self) {
         self.num_ended += 1;
     }
@@ -332,6 +373,13 @@ impl Collector {
             if outcome.tokens == 0 && outcome.cached_tokens == 0 {
                 outcome.cached_tokens = row.cached_tokens;
             }
+        }
+        self.decode_seqs += record.decode.len() as u64;
+        self.decode_tokens += record.decode_tokens() as u64;
+        for row in record.decode.iter().filter(|row| row.drafts > 0) {
+            let outcome = &mut self.outcomes[row.request.0 as usize];
+            outcome.drafted += row.drafts;
+            outcome.held += row.samples.saturating_sub(1);
         }
         let kv = record.used_blocks as f64 / self.total_blocks[instance] as f64;
         report.kv_max = report.kv_max.max(kv);
@@ -385,6 +433,13 @@ impl Collector {
             output_tokens += outcome.tokens as u64;
             cached_tokens += outcome.cached_tokens as u64;
         }
+        let guesses = workload.acceptance.is_some() || workload.arrivals.iter().any(|arrival| arrival.drafts.is_some());
+        let drafts = guesses.then(|| DraftReport {
+            drafted: report.outcomes.iter().map(|outcome| outcome.drafted as u64).sum(),
+            held: report.outcomes.iter().map(|outcome| outcome.held as u64).sum(),
+            assumed: self.assumed,
+            tokens_per_step: self.decode_tokens as f64 / self.decode_seqs.max(1) as f64,
+        });
         let fleet_seconds = (seconds * fleet.instances.len() as f64).max(1e-9);
         let course = self.series.points().into_iter();
         let course = course.map(|(seconds, [kv_share, decode_rows, prefill_rows, waiting])| Moment {
@@ -404,6 +459,7 @@ impl Collector {
             input_tokens,
             output_tokens,
             cached_tokens,
+            drafts,
             ttft: Spread::of(&mut ttft),
             tpot: Spread::of(&mut tpot),
             itl: self.itl.spread(),
@@ -441,6 +497,7 @@ fn decode_alone(work: &Work) -> Work {
         decode_rows: work.decode_rows,
         decode_context: work.decode_context,
         logit_rows: work.decode_rows,
+        draft_pairs: work.draft_pairs,
         ..Work::default()
     }
 }

@@ -85,7 +85,7 @@ pub fn read(path: &Path, index: u64) -> Result<Workload, TraceError> {
     if arrivals.is_empty() {
         return Err(TraceError::Empty { path: path.to_path_buf() });
     }
-    Ok(Workload { name, arrivals })
+    Ok(Workload { name, arrivals, acceptance: None })
 }
 
 const BUFFER_BYTES: usize = 1 << 16;

@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 use scheduler::{Nanos, Priority, Targets, TokenId};
 
+use crate::drafts::{Acceptance, Drafting, RememberedDrafts};
 use crate::random::{Random, mix};
 
 /// Consecutive tokens with a name: equal names mean equal tokens.
@@ -53,6 +54,8 @@ pub struct Arrival {
     pub tenant: u64,
     /// What it wants to be met.
     pub targets: Targets,
+    /// What is known of the guesses at its tokens; `None`: as the load says.
+    pub drafts: Option<Arc<RememberedDrafts>>,
 }
 
 impl Arrival {
@@ -67,6 +70,7 @@ impl Arrival {
             priority: Priority::default(),
             tenant: 0,
             targets: Targets::default(),
+            drafts: None,
         }
     }
 
@@ -110,6 +114,8 @@ pub struct Workload {
     pub name: String,
     /// The requests.
     pub arrivals: Vec<Arrival>,
+    /// How often guesses at next tokens hold; `None`: nobody guesses.
+    pub acceptance: Option<Acceptance>,
 }
 
 /// How long prompts and answers are: gamma distributed around a mean, rounded, at least 1.
@@ -202,7 +208,7 @@ impl Workload {
             }
             Shape::Sessions { turns, .. } => format!("sessions of {turns} turns, {rate} requests/s"),
         };
-        Workload { name, arrivals }
+        Workload { name, arrivals, acceptance: None }
     }
 
     /// The same requests with targets: those that have their own keep them.
@@ -212,6 +218,17 @@ impl Workload {
             arrival.targets.tpot = arrival.targets.tpot.or(targets.tpot);
         }
         self
+    }
+
+    /// The same requests, whose next tokens are guessed at.
+    pub fn with_acceptance(self, acceptance: Option<Acceptance>) -> Workload {
+        Workload { acceptance, ..self }
+    }
+
+    /// What guesses at the answer of a request go by; `None`: nobody guesses.
+    pub(crate) fn drafting(&self, request: usize) -> Option<Drafting<'_>> {
+        let remembered = self.arrivals[request].drafts.as_deref().map(Drafting::Remembered);
+        remembered.or_else(|| self.acceptance.as_ref().map(Drafting::Imagined))
     }
 
     /// The same requests, faster or slower, so that `rate` of them arrive per second on average. Pauses between the

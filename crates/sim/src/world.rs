@@ -3,7 +3,8 @@
 //! ```text
 //! at a moment     1. steps that end now are completed: tokens, events, records
 //!                 2. requests that arrive now are routed and admitted
-//!                 3. every idle instance plans its next step, which ends when its machine says
+//!                 3. every idle instance offers the guesses that could be had and plans its next step, which ends when
+//!                    its machine says
 //! then            the clock jumps to the next end or arrival
 //! ```
 //!
@@ -16,7 +17,7 @@ use std::collections::BinaryHeap;
 use scheduler::kv::ChainHasher;
 use scheduler::router;
 use scheduler::{
-    AdmitError, CostModel, Event, Limits, LimitsError, Nanos, Request, RequestId, RowOutput, Scheduler, Step,
+    AdmitError, CostModel, Event, Limits, LimitsError, Nanos, Offer, Request, RequestId, RowOutput, Scheduler, Step,
     StepOutput, StepRecord, StopRules, Work,
 };
 
@@ -172,6 +173,7 @@ struct Engine {
     /// When its step in flight ends.
     busy_until: Option<Nanos>,
     /// Kept for their buffers.
+    offers: Vec<Offer>,
     step: Step,
     output: StepOutput,
     record: StepRecord,
@@ -201,6 +203,7 @@ impl<'a> World<'a> {
                 scheduler,
                 machine: instance.machine.clone(),
                 busy_until: None,
+                offers: Vec::new(),
                 step: Step::default(),
                 output: StepOutput::default(),
                 record: StepRecord::default(),
@@ -331,7 +334,7 @@ impl<'a> World<'a> {
     fn plan(&mut self) {
         for engine in &mut self.engines {
             if engine.busy_until.is_none() && engine.scheduler.has_work() {
-                engine.plan(self.workload, self.now);
+                engine.plan(self.workload, self.now, &mut self.collector);
             }
         }
     }
@@ -339,7 +342,8 @@ impl<'a> World<'a> {
 
 impl Engine {
     /// Plans a step, and imagines its results.
-    fn plan(&mut self, workload: &Workload, now: Nanos) {
+    fn plan(&mut self, workload: &Workload, now: Nanos, collector: &mut Collector) {
+        self.offer(workload);
         self.scheduler.schedule_into(now, &mut self.step);
         if self.step.is_empty() {
             // One that only preempts is legal, twice in a row would be for ever.
@@ -353,7 +357,22 @@ impl Engine {
         for row in planned.decode.iter().chain(&planned.prefill).filter(|row| row.samples > 0) {
             let arrival = &workload.arrivals[row.request.0 as usize];
             let position = row.start + row.len - row.drafts - arrival.input_tokens();
-            self.output.rows.push(RowOutput { seq: row.seq, token: Piece::token(arrival.answer, position) });
+            let drafting = workload.drafting(row.request.0 as usize).filter(|_| row.drafts > 0);
+            let judged = drafting.map(|drafting| drafting.judge(arrival.answer, position, row.drafts));
+            let judged = judged.unwrap_or_default();
+            collector.assumed(judged.assumed);
+            let token = |index| RowOutput { seq: row.seq, token: Piece::token(arrival.answer, index) };
+            self.output.rows.extend((position..=position + judged.held).map(token));
         }
+    }
+
+    /// Tells the scheduler what guesses could be had, as the engine does before each plan.
+    fn offer(&mut self, workload: &Workload) {
+        let Engine { scheduler, offers, .. } = self;
+        offers.extend(scheduler.decoding().filter_map(|sequence| {
+            let drafting = workload.drafting(sequence.request_id().0 as usize)?;
+            drafting.offer(sequence.id(), sequence.num_generated())
+        }));
+        offers.drain(..).for_each(|offer| scheduler.offer(offer));
     }
 }

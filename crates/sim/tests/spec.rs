@@ -3,7 +3,7 @@
 use scheduler::cost::{Knot, Terms};
 use scheduler::{CostModel, Limits, Nanos, Targets};
 use sim::workload::Piece;
-use sim::{Arrival, Fleet, Instance, Lengths, Shape, Workload, records, simulate};
+use sim::{Acceptance, Arrival, Fleet, Instance, Lengths, Shape, Workload, records, simulate};
 
 const MS: u64 = 1_000_000;
 
@@ -30,7 +30,8 @@ fn instance() -> Instance {
 /// `at` in ms, prompt, answer.
 fn load(requests: &[(u64, usize, usize)]) -> Workload {
     let arrival = |(name, &(at, input, output))| Arrival::new(Nanos(at * MS), name as u64, input, output);
-    Workload { name: "by hand".to_string(), arrivals: requests.iter().enumerate().map(arrival).collect() }
+    let arrivals = requests.iter().enumerate().map(arrival).collect();
+    Workload { name: "by hand".to_string(), arrivals, acceptance: None }
 }
 
 #[test]
@@ -190,4 +191,73 @@ fn a_fleet_sends_equal_prefixes_to_one_instance() {
     assert!(missed <= 4, "each instance computes a prefix once at most, but {missed} did not find theirs");
     let served = |instance: usize| report.outcomes.iter().filter(|outcome| outcome.instance == instance).count();
     assert!(served(0) >= 20 && served(1) >= 20, "{} and {}", served(0), served(1));
+}
+
+/// A step of up to eight rows takes 10 ms, and each further row 2 ms.
+fn with_a_knee() -> Instance {
+    let knots = [(1, 0.010), (8, 0.010), (108, 0.210)].map(|(rows, seconds)| Knot { rows, seconds });
+    let cost = CostModel::new(knots.to_vec(), Terms::default());
+    Instance { machine: cost.clone().into(), belief: Some(cost), ..instance() }
+}
+
+#[test]
+fn guesses_that_hold_save_steps() {
+    // One stream has seven rows that cost nothing, two have six. Of what always holds all that there is room for is
+    // taken: half of the drafts of a source that nobody knows hold, so what is free is worth taking from the start.
+    type Case = (&'static str, Option<f64>, &'static [(u64, usize, usize)], u64, u64, u64);
+    let cases: &[Case] = &[
+        ("nobody guesses", None, &[(0, 8, 33)], 33, 0, 0),
+        // The prompt; then eight at a time.
+        ("all hold", Some(1.0), &[(0, 8, 33)], 1 + 4, 28, 28),
+        // The last step has one token to go, and no draft.
+        ("one is left over", Some(1.0), &[(0, 8, 34)], 1 + 4 + 1, 28, 28),
+        ("a run does not pass the end", Some(1.0), &[(0, 8, 4)], 1 + 1, 2, 2),
+        // Both prompts in one step, then four rows for each.
+        ("two share what is free", Some(1.0), &[(0, 4, 17), (0, 4, 17)], 1 + 4, 24, 24),
+    ];
+    for &(what, chance, requests, steps, drafted, held) in cases {
+        let workload = load(requests).with_acceptance(chance.map(|chance| Acceptance::new(vec![chance])));
+        let report = simulate(&workload, &Fleet::of(1, &with_a_knee()), &mut ()).unwrap();
+        let told = report.drafts.map(|drafts| (drafts.drafted, drafts.held)).unwrap_or_default();
+        assert_eq!((report.steps, told), (steps, (drafted, held)), "{what}: {report}");
+        assert_eq!(report.drafts.is_some(), chance.is_some(), "{what}");
+        let tokens: usize = requests.iter().map(|&(_, _, output)| output).sum();
+        assert_eq!(report.output_tokens, tokens as u64, "{what}");
+        assert!((report.seconds - steps as f64 * 0.010).abs() < 1e-9, "{what}: {}", report.seconds);
+        assert_eq!(report.json()["speculation"]["held"].as_u64(), chance.map(|_| held), "{what}");
+    }
+}
+
+#[test]
+fn the_scheduler_learns_which_guesses_hold() {
+    let long: Vec<_> = (0..1).map(|_| (0, 8, 300)).collect();
+    let wide: Vec<_> = (0..8).map(|_| (0, 1, 300)).collect();
+    // Streams, chance; the least and the most tokens of an answer in a step.
+    let table: [(&[(u64, usize, usize)], &[f64], [f64; 2]); 5] = [
+        // Seven drafts: 1 + .5 + .25 + ... = 1.99
+        (&long, &[0.5], [1.8, 2.2]),
+        (&long, &[0.9], [4.5, 6.2]),
+        // Only the first ever holds.
+        (&long, &[1.0, 0.0], [1.95, 2.0]),
+        (&long, &[0.0], [1.0, 1.0]),
+        // Eight streams have no row to spare; now and then one is tried.
+        (&wide, &[0.5], [1.0, 1.02]),
+    ];
+    for (requests, chances, [least, most]) in table {
+        let mut instance = with_a_knee();
+        instance.limits.max_num_seqs = 8;
+        (instance.limits.num_blocks, instance.limits.max_queued_requests) = (1000, 8);
+        instance.limits.max_num_batched_tokens = 64;
+        let run = |acceptance| {
+            let workload = load(requests).with_acceptance(acceptance);
+            simulate(&workload, &Fleet::of(1, &instance), &mut ()).unwrap()
+        };
+        let (told, without) = (run(Some(Acceptance::new(chances.to_vec()))), run(None));
+        let tokens = told.drafts.expect("somebody guesses").tokens_per_step;
+        assert!((least..=most).contains(&tokens), "{} streams, {chances:?}: {told}", requests.len());
+        assert!(told.seconds <= without.seconds * 1.02, "{chances:?}: {told}\n{without}");
+        assert_eq!(told.output_tokens, without.output_tokens);
+        assert!(told.to_string().contains("guesses ") && !without.to_string().contains("guesses "));
+        assert!(without.json()["speculation"].is_null());
+    }
 }

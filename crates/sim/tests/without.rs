@@ -103,7 +103,8 @@ fn load(requests: usize, apart: f64, [input, output]: [usize; 2], seed: u64) -> 
         seconds -= random.uniform().max(1e-9).ln() * apart;
         Arrival::new(Nanos((seconds * 1e9) as u64), seed * 1000 + index, input, output)
     };
-    Workload { name: "a crowd".into(), arrivals: (0..requests as u64).map(&mut draw).collect() }
+    let arrivals = (0..requests as u64).map(&mut draw).collect();
+    Workload { name: "a crowd".into(), arrivals, acceptance: None }
 }
 
 fn in_ttfts(cost: &Cost) -> f64 {

@@ -54,6 +54,8 @@ fn question(flags: &PlanFlags) -> Result<Question, Failure> {
         rate: flags.rate.expect("clap asks for it"),
         tpot: flags.tpot_slo,
     });
+    let (acceptance, draft) = flags.acceptance.clone().unzip();
+    let drafter = |name: String| Ok::<_, Failure>(NamedModel::new(&name, shapes::shape("--acceptance", &name)?));
     Ok(Question {
         model: flags.model.clone(),
         machine,
@@ -62,6 +64,8 @@ fn question(flags: &PlanFlags) -> Result<Question, Failure> {
         kv_dtype: flags.kv_dtype.map(|kv| kv.dtype()),
         rows: flags.max_num_batched_tokens,
         ask: Ask { prompt: flags.prompt, response: flags.response, batch: flags.batch, users },
+        acceptance,
+        drafter: draft.flatten().map(drafter).transpose()?,
     })
 }
 

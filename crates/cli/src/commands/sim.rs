@@ -16,7 +16,7 @@ use roofline::Machine;
 use scheduler::{Limits, Nanos, Targets};
 use serde_json::json;
 use sim::workload::{Lengths, Shape};
-use sim::{Fleet, Instance, Observer, Workload};
+use sim::{Acceptance, Fleet, Instance, Observer, Workload};
 
 use crate::console::{Progress, put_line};
 use crate::failure::Failure;
@@ -113,7 +113,8 @@ fn workload(flags: &SimFlags) -> Result<Workload, Failure> {
             None => workload,
         }
     };
-    Ok(workload.with_targets(targets))
+    let acceptance = flags.acceptance.clone().map(Acceptance::new);
+    Ok(workload.with_targets(targets).with_acceptance(acceptance))
 }
 
 fn instance(flags: &SimFlags) -> Result<Instance, Failure> {
@@ -160,7 +161,9 @@ fn instance(flags: &SimFlags) -> Result<Instance, Failure> {
         enable_prefix_caching: !flags.no_enable_prefix_caching,
         hash_key: [0; 32],
     };
-    Ok(Instance { limits, belief: heeds_targets.then(|| cost.clone()), machine: cost.into() })
+    // How many guesses pay is a question to the model of costs.
+    let believes = heeds_targets || flags.acceptance.is_some();
+    Ok(Instance { limits, belief: believes.then(|| cost.clone()), machine: cost.into() })
 }
 
 /// Bytes of a weight and of a key or value.

@@ -25,5 +25,6 @@ fn changes(flags: &WhatifFlags) -> Changes {
         max_prefill_seqs: flags.max_num_partial_prefills,
         max_num_seqs: flags.max_num_seqs,
         enable_prefix_caching: flags.no_enable_prefix_caching.then_some(false),
+        without_drafts: flags.speculate.is_some(),
     }
 }

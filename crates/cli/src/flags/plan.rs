@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::shared::{KvPrecision, SumOrder, Weights};
-use super::values::{count, duration, positive, quantity, requests, rows, seats};
+use super::values::{acceptance, count, duration, positive, quantity, requests, rows, seats};
 
 /// Flags of `plan`.
 #[derive(Args, Debug)]
@@ -53,6 +53,11 @@ pub(crate) struct PlanFlags {
     /// Rows of one pass over a prompt. Default: 512 here, as serve takes; 2,048 elsewhere.
     #[arg(long, value_name = "N", value_parser = rows)]
     pub(crate) max_num_batched_tokens: Option<usize>,
+    /// What guesses at next tokens bring: how many of them in a step, how fast, and up to which batch. X is the chance
+    /// that one holds if all before it do (0.8). With draft=SHAPE a model of that shape makes them, named as -m is, in
+    /// the same precision; without it they cost nothing, as those that are found in the text.
+    #[arg(long, value_name = "X[,draft=SHAPE]", value_parser = acceptance)]
+    pub(crate) acceptance: Option<(f64, Option<String>)>,
     /// How many machines so many users need, each of whom asks at --rate.
     #[arg(long, value_name = "N", value_parser = count, requires = "rate")]
     pub(crate) users: Option<usize>,
@@ -67,7 +72,7 @@ pub(crate) struct PlanFlags {
     pub(crate) threads: Option<usize>,
     /// Load the model, measure some points on this machine, and set both predictions beside them: that of the limits
     /// alone, and that of measured steps.
-    #[arg(long, conflicts_with_all = ["machine", "flops", "prompt", "response", "batch", "users", "svg", "machines_per_instance", "max_num_batched_tokens"])]
+    #[arg(long, conflicts_with_all = ["machine", "flops", "prompt", "response", "batch", "users", "svg", "machines_per_instance", "max_num_batched_tokens", "acceptance"])]
     pub(crate) check: bool,
     /// Print one JSON object: the answer of the server's /plan.
     #[arg(long)]

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 
 use super::shared::{KvPrecision, Weights};
-use super::values::{blocks, count, duration, load, pause, positive, rows, seats, sim_rate, spread, turns};
+use super::values::{blocks, count, duration, load, pause, positive, rows, seats, share, sim_rate, spread, turns};
 
 /// Flags of `sim`.
 #[derive(Args, Debug)]
@@ -67,6 +67,12 @@ pub(crate) struct SimFlags {
     /// Of sessions: mean pause between an answer and the next question.
     #[arg(long, value_name = "TIME", value_parser = pause, default_value = "10s")]
     pub(crate) pause: f64,
+    /// Guess the next tokens of answers and check several in one step, as many as make tokens come faster (serve
+    /// --speculate). X: the chance that a guess holds if all before it do (0.8), or, with commas between them, that of
+    /// the first guess, the second and so on, the last for all further ones. The scheduler predicts its steps then, so
+    /// it heeds targets also beside --max-num-batched-tokens.
+    #[arg(long, value_name = "X,..", value_delimiter = ',', value_parser = share)]
+    pub(crate) acceptance: Option<Vec<f64>>,
     /// Target for the time from arrival to first token (500ms, 2s).
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) ttft_slo: Option<f64>,

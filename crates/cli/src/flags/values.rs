@@ -102,6 +102,19 @@ pub(crate) fn speculation(text: &str) -> Result<engine::Speculation, String> {
     launch::speculation(text)
 }
 
+/// The chance that a guess holds, and perhaps who makes them: `0.8`, `0.8,draft=0.5b`.
+pub(crate) fn acceptance(text: &str) -> Result<(f64, Option<String>), String> {
+    let wrong = || "not a chance above 0 and below 1, with or without a model: 0.8 or 0.8,draft=0.5b".to_string();
+    let (chance, model) = match text.split_once(',') {
+        None => (text, None),
+        Some((chance, more)) => {
+            (chance, Some(more.strip_prefix("draft=").filter(|name| !name.is_empty()).ok_or_else(wrong)?))
+        }
+    };
+    let chance = number(chance).ok().filter(|chance| *chance > 0.0 && *chance < 1.0).ok_or_else(wrong)?;
+    Ok((chance, model.map(str::to_string)))
+}
+
 /// A coefficient of variation.
 pub(crate) fn spread(text: &str) -> Result<f64, String> {
     number(text).ok().filter(|cv| *cv <= 100.0).ok_or_else(|| "must be from 0 to 100".to_string())
@@ -265,6 +278,30 @@ mod tests {
         ];
         for (text, want) in table {
             assert_eq!(size(text).ok(), want, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn an_acceptance_is_a_chance_and_perhaps_a_model() {
+        let table = [
+            ("0.8", Some((0.8, None))),
+            ("1e-3", Some((0.001, None))),
+            ("0.8,draft=0.5b", Some((0.8, Some("0.5b")))),
+            ("0.8,draft=dir/with,comma", Some((0.8, Some("dir/with,comma")))),
+            ("0", None),
+            ("1", None),
+            ("-0.5", None),
+            ("nan", None),
+            ("80%", None),
+            ("", None),
+            ("0.8,", None),
+            ("0.8,draft=", None),
+            ("0.8,0.5b", None),
+            ("draft=0.5b", None),
+        ];
+        for (text, want) in table {
+            let want = want.map(|(chance, model): (f64, Option<&str>)| (chance, model.map(str::to_string)));
+            assert_eq!(acceptance(text).ok(), want, "{text:?}");
         }
     }
 

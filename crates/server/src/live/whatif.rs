@@ -123,6 +123,8 @@ fn question(query: &str) -> Result<(u64, Changes), ApiError> {
             "kv_blocks" => changes.kv_blocks = Some(count()?),
             "ttft_slo" => changes.ttft = Some(target(name, value)?),
             "tpot_slo" => changes.tpot = Some(target(name, value)?),
+            "speculate" if value == "off" => changes.without_drafts = true,
+            "speculate" => return Err(ApiError::bad_request("speculate can be off.").with_param(name)),
             _ => return Err(query::unknown(name)),
         }
     }
@@ -193,6 +195,10 @@ fn figures(figures: &Figures) -> Value {
         "longest_gap_ms": figures.longest_gap * 1e3,
         "goodput_per_second": figures.goodput,
         "preemptions": figures.preemptions,
+        "drafted": figures.drafted,
+        "held": figures.held,
+        "assumed": figures.assumed,
+        "tokens_per_step": figures.tokens_per_step,
         "answers": figures.completed,
         "refused": figures.refused,
     })

@@ -604,6 +604,9 @@ fn the_last_minutes_are_asked_what_would_have_been() {
     for figure in ["ttft", "tpot", "longest_gap_ms", "preemptions", "answers"] {
         assert_eq!(small["recorded"][figure], same["recorded"][figure], "{figure}: the same past");
     }
+    // Nobody guessed at next tokens.
+    let off = host.get("/live/whatif?speculate=off").json();
+    assert_eq!((&off["whatif"]["drafted"], &off["whatif"]["tokens_per_step"]), (&json!(0), &json!(1.0)), "{off}");
     // Goodput is by the targets of the question, and the first had none.
     assert!(same["recorded"]["goodput_per_second"].is_null(), "{same}");
     assert!(small["recorded"]["goodput_per_second"].as_f64() > Some(0.0), "{small}");
@@ -623,6 +626,7 @@ fn the_last_minutes_are_asked_what_would_have_been() {
         ("ttft_slo=soon", json!("ttft_slo")),
         ("tpot_slo=0ms", json!("tpot_slo")),
         ("seats=3", json!("seats")),
+        ("speculate=auto", json!("speculate")),
         ("max_num_batched_tokens=1", Value::Null),
     ] {
         let refused = host.get(&format!("/live/whatif?{query}"));

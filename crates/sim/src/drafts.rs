@@ -1,0 +1,230 @@
+//! Guesses at an answer's next tokens, in the simulator: how many could be had, and which of them hold.
+//!
+//! ```text
+//! imagined     as many as anybody offers, at every token; each holds by a number drawn from its answer and position
+//! remembered   offers where there were some; a guess that was checked holds or fails again, others by the answer's rate
+//! ```
+//! Whether a guess holds is a matter of the answer's text. So it is the same in every schedule, whatever batch it is
+//! checked in and how often that is simulated.
+
+use scheduler::{Offer, SeqId, SourceId};
+
+use crate::random::mix;
+
+/// Guesses on offer at each token of an imagined answer: as many as the lookup of the engine finds.
+const OFFERED: u16 = 16;
+/// Keeps these draws apart from those of tokens.
+const DRAFTS: u64 = 0x6b79_9b5c_1c3e_d4a5;
+
+/// How often imagined guesses hold.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Acceptance(Vec<f64>);
+
+impl Acceptance {
+    /// By the place in a run of guesses: the chance that one holds if all before it do. The last is that of all further
+    /// places. Panics if there is none, or one is not from 0 to 1.
+    pub fn new(chances: Vec<f64>) -> Acceptance {
+        assert!(
+            !chances.is_empty() && chances.iter().all(|chance| (0.0..=1.0).contains(chance)),
+            "chances: {chances:?}"
+        );
+        Acceptance(chances)
+    }
+
+    fn at(&self, place: usize) -> f64 {
+        self.0[place.min(self.0.len() - 1)]
+    }
+}
+
+/// One step of an answer in which guesses were on offer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DraftedStep {
+    /// Which token of the answer was next, and so the first that was guessed at.
+    pub position: usize,
+    /// Who guessed.
+    pub source: SourceId,
+    /// How sure it was.
+    pub strength: u8,
+    /// Guesses that could be had.
+    pub offered: u16,
+    /// Guesses that were checked.
+    pub drafted: usize,
+    /// Of these, the first so many held.
+    pub held: usize,
+}
+
+impl DraftedStep {
+    /// Guesses that held or failed: behind the first that failed nothing was judged.
+    pub fn judged(&self) -> usize {
+        self.drafted.min(self.held + 1)
+    }
+}
+
+/// What is known of the guesses at an answer that was given.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RememberedDrafts {
+    /// By rising position.
+    steps: Vec<DraftedStep>,
+    /// The chance of a guess of which nothing is known.
+    rate: f64,
+}
+
+impl RememberedDrafts {
+    /// From the answer's steps, in their order; a token that was next twice is as it was the last time. `rate`: the
+    /// chance of guesses that were not checked.
+    pub fn new(steps: impl IntoIterator<Item = DraftedStep>, rate: f64) -> RememberedDrafts {
+        let mut kept: Vec<DraftedStep> = Vec::new();
+        for step in steps {
+            while kept.last().is_some_and(|last| last.position >= step.position) {
+                kept.pop();
+            }
+            kept.push(step);
+        }
+        RememberedDrafts { steps: kept, rate }
+    }
+
+    /// The last step at or before a position.
+    fn step(&self, position: usize) -> Option<&DraftedStep> {
+        self.steps[..self.steps.partition_point(|step| step.position <= position)].last()
+    }
+
+    /// What was on offer when the token at `position` was next. Where it never was, because the guesses before it held,
+    /// the text that they were found in is taken to go on.
+    fn offer(&self, position: usize) -> Option<&DraftedStep> {
+        self.step(position).filter(|step| position <= step.position + step.held)
+    }
+
+    /// Whether a guess at this token held, if one was checked.
+    fn is_known(&self, position: usize) -> Option<bool> {
+        let step = self.step(position)?;
+        let place = position - step.position;
+        (place < step.judged()).then_some(place < step.held)
+    }
+}
+
+/// What the simulator goes by for one answer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Drafting<'a> {
+    Imagined(&'a Acceptance),
+    Remembered(&'a RememberedDrafts),
+}
+
+/// Of the guesses of one step: so many held, and of so many that were judged nothing is known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Judged {
+    pub(crate) held: usize,
+    pub(crate) assumed: usize,
+}
+
+impl Drafting<'_> {
+    /// What could be had when the token at `position` is next.
+    pub(crate) fn offer(&self, seq: SeqId, position: usize) -> Option<Offer> {
+        match self {
+            Drafting::Imagined(_) => Some(Offer { seq, source: SourceId(0), len: OFFERED, strength: 0 }),
+            Drafting::Remembered(drafts) => drafts.offer(position).map(|step| Offer {
+                seq,
+                source: step.source,
+                len: step.offered,
+                strength: step.strength,
+            }),
+        }
+    }
+
+    /// Judges `drafts` guesses at the tokens from `position` on of the answer with this name.
+    pub(crate) fn judge(&self, answer: u64, position: usize, drafts: usize) -> Judged {
+        let mut judged = Judged::default();
+        for place in 0..drafts {
+            let at = position + place;
+            let holds = match self {
+                Drafting::Imagined(acceptance) => draw(answer, at) < acceptance.at(place),
+                Drafting::Remembered(drafts) => drafts.is_known(at).unwrap_or_else(|| {
+                    judged.assumed += 1;
+                    draw(answer, at) < drafts.rate
+                }),
+            };
+            if !holds {
+                break;
+            }
+            judged.held += 1;
+        }
+        judged
+    }
+}
+
+/// A number in `[0, 1)` of a token of an answer.
+fn draw(answer: u64, position: usize) -> f64 {
+    let bits = mix(mix(answer ^ DRAFTS).wrapping_add((position as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)));
+    (bits >> 11) as f64 / (1_u64 << 53) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn step(position: usize, offered: u16, drafted: usize, held: usize) -> DraftedStep {
+        DraftedStep { position, source: SourceId(0), strength: 3, offered, drafted, held }
+    }
+
+    #[test]
+    fn imagined_guesses_hold_as_often_as_was_said() {
+        let acceptance = Acceptance::new(vec![0.9, 0.5]);
+        let drafting = Drafting::Imagined(&acceptance);
+        let runs = 40_000;
+        // A run of three: the first holds with .9, the first two with .45, all with .225.
+        let mut held = [0; 4];
+        (0..runs).for_each(|run| held[drafting.judge(run, 7, 3).held] += 1);
+        let share = |least: usize| held[least..].iter().sum::<u64>() as f64 / runs as f64;
+        for (least, expected) in [(1, 0.9), (2, 0.45), (3, 0.225)] {
+            assert!((share(least) - expected).abs() < 0.01, "{least}: {} of {expected}", share(least));
+        }
+        // The same guess in another run holds or fails as it did, in a place of the same chance.
+        for answer in 0..1000 {
+            let (long, short) = (drafting.judge(answer, 3, 8).held, drafting.judge(answer, 5, 8).held);
+            assert!(long < 3 || short == 0 || short + 2 >= long, "{answer}: {long} and {short}");
+        }
+        for (chance, held) in [(0.0, 0), (1.0, 8)] {
+            let acceptance = Acceptance::new(vec![chance]);
+            assert!((0..1000).all(|answer| Drafting::Imagined(&acceptance).judge(answer, 0, 8).held == held));
+        }
+    }
+
+    #[test]
+    fn what_was_checked_holds_or_fails_again() {
+        // Token 4: 3 of 3 held. 8: 2 of 4. 11: offered and not checked. 14: said twice, the second counts.
+        let steps = [step(4, 5, 3, 3), step(8, 6, 4, 2), step(11, 2, 0, 0), step(14, 9, 2, 2), step(14, 7, 1, 0)];
+        // Offers at each token, and what is known of a guess at it.
+        let (yes, no) = (Some(true), Some(false));
+        let table: [(usize, Option<u16>, Option<bool>); 13] = [
+            (3, None, None),
+            (4, Some(5), yes),
+            (5, Some(5), yes),
+            (6, Some(5), yes),
+            // It was drawn behind the three, so there was no guess at it; and it was never next.
+            (7, Some(5), None),
+            (8, Some(6), yes),
+            (9, Some(6), yes),
+            (10, Some(6), no),
+            (11, Some(2), None),
+            (12, None, None),
+            (13, None, None),
+            (14, Some(7), no),
+            (15, None, None),
+        ];
+        for rate in [0.0, 1.0] {
+            let drafts = RememberedDrafts::new(steps, rate);
+            for (position, offered, known) in table {
+                assert_eq!(drafts.offer(position).map(|step| step.offered), offered, "{position}");
+                assert_eq!(drafts.is_known(position), known, "{position}");
+                let judged = Drafting::Remembered(&drafts).judge(1, position, 1);
+                let holds = known.unwrap_or(rate == 1.0);
+                assert_eq!(judged, Judged { held: holds.into(), assumed: known.is_none().into() }, "{position}");
+            }
+        }
+        // A run stops at the first that fails, and so does what is assumed.
+        let drafts = RememberedDrafts::new(steps, 1.0);
+        let judged = |position, count| Drafting::Remembered(&drafts).judge(1, position, count);
+        assert_eq!(judged(4, 16), Judged { held: 6, assumed: 1 });
+        assert_eq!(judged(8, 16), Judged { held: 2, assumed: 0 });
+        assert_eq!(judged(11, 2), Judged { held: 2, assumed: 2 });
+    }
+}
