@@ -61,7 +61,7 @@ pub(crate) enum Command {
     /// both phases did and how far from the machine's limit that was.
     Run(RunFlags),
     /// Serve the OpenAI API over HTTP.
-    Serve(ServeFlags),
+    Serve(Box<ServeFlags>),
     /// Measure prefill and decode, beside the machine's limits measured in the same run.
     ///
     /// Flags and rows are llama-bench's. `pp512` is a prompt of 512 tokens, `tg128` is 128 decode steps, `@ d1024`

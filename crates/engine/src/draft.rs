@@ -8,8 +8,10 @@
 //! A guess decides nothing but time: a token is drawn from each row as if it were the only one, and the row behind it
 //! counts only if its guess is that token. So a drafter may be wrong, late, or mad.
 
+mod asked;
 mod lookup;
 
+pub use asked::{DraftMethod, Drafters, LearnedDrafter, LookupOptions, Speculation};
 pub(crate) use lookup::Lookup;
 
 use std::ops::Range;

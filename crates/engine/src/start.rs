@@ -23,7 +23,7 @@ use crate::clock::Clock;
 use crate::comfortable::Capacity;
 use crate::core::EngineCore;
 use crate::door::{self, SANE_TARGET};
-use crate::draft::Lookup;
+use crate::draft::{Drafters, Lookup, Speculation};
 use crate::journal::Log;
 use crate::keeper::{LiveTargets, Place, Upkeep, Wanted};
 use crate::kept;
@@ -108,9 +108,9 @@ pub struct EngineOptions {
     pub tpot: DefaultTarget,
     /// Refuse a request whose first token would come later than its target, instead of serving it late.
     pub refuse_late: bool,
-    /// Guess the next tokens of answers from their text and check several in one step, where that makes them come faster.
-    /// Changes no answer.
-    pub speculate: bool,
+    /// Guess the next tokens of answers and check several in one step, where that makes them come faster. Changes no
+    /// answer.
+    pub speculation: Speculation,
     /// The share of the answers that are computed again while the engine is idle, 0 to 1.
     pub spot_check: f64,
     /// What the machine can do at most, for those who look; `None`: nobody measured it.
@@ -152,7 +152,7 @@ impl Default for EngineOptions {
             ttft: DefaultTarget::None,
             tpot: DefaultTarget::None,
             refuse_late: false,
-            speculate: false,
+            speculation: Speculation::Off,
             spot_check: 0.0,
             limits: None,
             template_renderer: Renderer::InProcess,
@@ -374,8 +374,8 @@ impl Engine {
         if let Some(tiers) = tiers {
             core.set_tiers(tiers);
         }
-        if options.speculate {
-            core.set_drafter(Box::new(Lookup::default()));
+        if let Some(Drafters { most_guesses, lookup: Some(lookup), .. }) = options.speculation.drafters() {
+            core.set_drafter(Box::new(Lookup::new(*most_guesses, lookup)));
         }
         let spot_counts = Arc::new(SpotCounts::default());
         if options.spot_check > 0.0 {
@@ -561,6 +561,7 @@ fn tiers(
 }
 
 fn check(options: &EngineOptions) -> Result<(), StartError> {
+    options.speculation.check()?;
     let refuse = |option, problem: &str| Err(StartError::Option { option, problem: problem.to_owned() });
     if options.max_num_seqs == 0 || options.max_num_seqs > 4096 {
         return refuse("--max-num-seqs", "must be between 1 and 4096");

@@ -4,7 +4,7 @@
 mod common;
 
 use common::{Outcome, ask, gather, options, start, used_blocks_when_quiet};
-use engine::{Engine, EngineOptions, Prompt, RawRequest};
+use engine::{Engine, EngineOptions, Prompt, RawRequest, Speculation};
 use kernels::{Isa, KvDtype, WeightClass};
 
 /// Texts that repeat themselves, so that there is much to guess, and some that do not.
@@ -111,12 +111,13 @@ fn guesses_change_no_bit_of_any_answer() {
         ("int4", EngineOptions { weights: WeightClass::Int4, ..options() }, true),
     ];
     let (mut tokens, mut drafted, mut accepted) = (0, 0, 0);
-    let plain = |options: &EngineOptions| alone(&start(&EngineOptions { speculate: false, ..options.clone() }));
+    let plain =
+        |options: &EngineOptions| alone(&start(&EngineOptions { speculation: Speculation::Off, ..options.clone() }));
     let want = plain(&options());
     for (what, options, company) in cases {
         let is_other = options.weights != WeightClass::Bf16;
         let other = is_other.then(|| plain(&options));
-        let engine = start(&EngineOptions { speculate: true, ..options });
+        let engine = start(&EngineOptions { speculation: Speculation::auto(), ..options });
         let got = if company { together(&engine) } else { alone(&engine) };
         tokens += assert_same(what, &got, other.as_ref().unwrap_or(&want));
         assert_eq!(used_blocks_when_quiet(&engine), 0, "{what}: blocks are left");
@@ -131,7 +132,7 @@ fn guesses_change_no_bit_of_any_answer() {
 
 #[test]
 fn who_wants_no_guesses_has_none() {
-    let engine = start(&EngineOptions { speculate: true, ..options() });
+    let engine = start(&EngineOptions { speculation: Speculation::auto(), ..options() });
     let raw = RawRequest {
         max_tokens: Some(100),
         temperature: Some(0.0),

@@ -4,6 +4,7 @@
 //! ```text
 //! a name, variables ──open──> Checkpoint ──────────────────────────────┐
 //! ModelSettings ──choose─────────┴──> Chosen: the class of the weights ─┤
+//! a JSON object ──speculation──> Speculation ─────────────────────────────────┤
 //! Settings: what somebody asked for, the rest left open ──options───────┴──> EngineOptions ──start──> Engine
 //! ```
 //! [`Settings`] has a field for each thing that can be asked for, most of them optional; [`Settings::options`] is the
@@ -14,8 +15,10 @@
 pub mod machine;
 mod named;
 mod settings;
+mod speculation;
 mod variables;
 
 pub use named::{OpenError, SHIPPED_NAME, is_hub_id, open, shipped};
 pub use settings::{Calibrate, Chosen, ModelSettings, Settings, Why};
+pub use speculation::speculation;
 pub use variables::Variables;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use checkpoint::weights::Weights;
 use checkpoint::{Checkpoint, LoadError};
-use engine::{Calibration, DefaultTarget, Engine, EngineOptions, StartError, Starting, SwapDisk};
+use engine::{Calibration, DefaultTarget, Engine, EngineOptions, Speculation, StartError, Starting, SwapDisk};
 use kernels::{Arithmetic, DeviceLimits, Isa, KvDtype, WeightClass};
 use model::ModelConfig;
 use text::chat_template::Renderer;
@@ -152,8 +152,8 @@ pub struct Settings {
     pub tpot: Option<DefaultTarget>,
     /// Refuse what would come too late.
     pub refuse_late: bool,
-    /// Guess the next tokens of answers.
-    pub speculate: bool,
+    /// Who guesses the next tokens of answers.
+    pub speculation: Speculation,
     /// The share of the answers that are computed again.
     pub spot_check: f64,
     /// What the machine can do at most, if somebody measured it.
@@ -192,7 +192,7 @@ impl Default for Settings {
             ttft: None,
             tpot: None,
             refuse_late: options.refuse_late,
-            speculate: options.speculate,
+            speculation: options.speculation,
             spot_check: options.spot_check,
             limits: options.limits,
             record: options.record,
@@ -253,7 +253,7 @@ impl Settings {
             ttft: asked.ttft.unwrap_or(target),
             tpot: asked.tpot.unwrap_or(target),
             refuse_late: asked.refuse_late,
-            speculate: asked.speculate,
+            speculation: asked.speculation,
             spot_check: asked.spot_check,
             limits: asked.limits,
             record: asked.record,

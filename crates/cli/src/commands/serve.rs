@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use engine::{Engine, ModelInfo};
+use engine::{Engine, ModelInfo, Speculation};
 use kernels::WeightClass;
 use kernels::limits::Limits;
 use launch::{Calibrate, Settings};
@@ -108,13 +108,22 @@ fn settings(flags: &ServeFlags, is_shared: bool) -> Result<Settings, Failure> {
         ttft: flags.ttft_slo,
         tpot: flags.tpot_slo,
         refuse_late: flags.refuse_late,
-        speculate: flags.speculate == Speculate::Auto,
+        speculation: speculation(flags),
         spot_check: flags.spot_check,
         record: flags.record.clone(),
         seed: flags.seed.unwrap_or(chance),
         hash_key: environment::random_bytes()?,
         ..models::settings(&flags.model)
     })
+}
+
+/// Who guesses: the one flag, or the other.
+fn speculation(flags: &ServeFlags) -> Speculation {
+    match (&flags.speculative_config, flags.speculate) {
+        (Some(asked), _) => asked.clone(),
+        (None, Speculate::Auto) => Speculation::auto(),
+        (None, Speculate::Off) => Speculation::Off,
+    }
 }
 
 fn server_options(flags: &ServeFlags, api_keys: Vec<ApiKey>, hold_token: &Option<String>) -> ServerOptions {

@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 use engine::SwapDisk;
 
 use super::shared::ModelFlags;
-use super::values::{count, many, rows, rows_or_zero, seats, share, size, swap_disk, target, time};
+use super::values::{count, many, rows, rows_or_zero, seats, share, size, speculation, swap_disk, target, time};
 
 /// When the next tokens are guessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -126,10 +126,15 @@ pub(crate) struct ServeFlags {
     /// It holds prompts and answers (as token ids) and is readable by its owner only.
     #[arg(long, value_name = "FILE")]
     pub(crate) record: Option<PathBuf>,
-    /// Guess the next tokens of answers from what stands in them and their prompts, and check several in one step. How
-    /// many is decided for each step: none where rows cost time. Changes no bit of any answer.
+    /// Guess the next tokens of answers from what stands in them, their prompts, predictions and earlier answers, and
+    /// check several in one step. How many is decided for each step: none where rows cost time. Changes no bit of any
+    /// answer.
     #[arg(long, value_name = "WHEN", value_enum, default_value = "off")]
     pub(crate) speculate: Speculate,
+    /// The same with a choice of who guesses, as JSON with vLLM's keys. {"method": "suffix"} is --speculate auto,
+    /// {"method": "ngram"} leaves out earlier answers; num_speculative_tokens is the most for one stream in one step.
+    #[arg(long, value_name = "JSON", value_parser = speculation, conflicts_with = "speculate")]
+    pub(crate) speculative_config: Option<engine::Speculation>,
     /// The share of the answers (0.001: one of a thousand) that is computed again in this server while it is idle, and
     /// compared bit by bit: twostroke_spot_checks_total in /metrics, and an error in the log for one that differs. They
     /// take at most an eighth of the KV cache, a request that comes goes first, and what there is no time for is dropped.

@@ -97,6 +97,11 @@ pub(crate) fn share(text: &str) -> Result<f64, String> {
     number(text).ok().filter(|share| *share <= 1.0).ok_or_else(|| "not a share from 0 to 1, such as 0.001".to_string())
 }
 
+/// vLLM's keys for what is guessed.
+pub(crate) fn speculation(text: &str) -> Result<engine::Speculation, String> {
+    launch::speculation(text)
+}
+
 /// A coefficient of variation.
 pub(crate) fn spread(text: &str) -> Result<f64, String> {
     number(text).ok().filter(|cv| *cv <= 100.0).ok_or_else(|| "must be from 0 to 100".to_string())

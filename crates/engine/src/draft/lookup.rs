@@ -14,28 +14,38 @@ use std::ops::Range;
 
 use scheduler::{Offer, SeqId, Sequence, SourceId, TokenId};
 
-use super::Drafter;
+use super::{Drafter, LookupOptions};
 
 /// Its name among the scheduler's sources.
 const SOURCE: SourceId = SourceId(0);
-/// Tokens that must be the same, and the most that are compared.
-const LEAST: usize = 3;
-const MOST: usize = 32;
-/// Places that are looked at, the newest first.
+/// Places of a match that are looked at, the newest first.
 const CANDIDATES: usize = 8;
-/// Guesses in one offer.
-const GUESSES: usize = 16;
+/// Places that are looked at for these: others have the same hash.
+const VISITS: usize = 32;
 /// Texts of sequences that are over are dropped once in so many plans.
 const SWEEP: u32 = 256;
 
 /// See the module's head.
-#[derive(Default)]
 pub(crate) struct Lookup {
+    bounds: Bounds,
     texts: BTreeMap<SeqId, Index>,
     /// What was offered since the last plan.
     guesses: Vec<TokenId>,
     of: Vec<(SeqId, Range<usize>)>,
     plans: u32,
+}
+
+impl Lookup {
+    /// `most_guesses`: for one sequence in one step.
+    pub(crate) fn new(most_guesses: usize, options: &LookupOptions) -> Lookup {
+        Lookup {
+            bounds: Bounds::new(most_guesses, options),
+            texts: BTreeMap::new(),
+            guesses: Vec::new(),
+            of: Vec::new(),
+            plans: 0,
+        }
+    }
 }
 
 impl Drafter for Lookup {
@@ -51,9 +61,9 @@ impl Drafter for Lookup {
     fn offer(&mut self, sequence: &Sequence) -> Option<Offer> {
         let (seq, tokens) = (sequence.id(), sequence.tokens());
         let index = self.texts.entry(seq).or_default();
-        index.read(tokens);
+        index.read(tokens, self.bounds.least_match);
         let start = self.guesses.len();
-        let matched = index.guess(tokens, &mut self.guesses)?;
+        let matched = index.guess(tokens, &self.bounds, &mut self.guesses)?;
         let len = self.guesses.len() - start;
         self.of.push((seq, start..start + len));
         Some(Offer { seq, source: SOURCE, len: len as u16, strength: strength(matched) })
@@ -79,7 +89,86 @@ fn strength(matched: usize) -> u8 {
     }
 }
 
-/// Where each three tokens of a text are followed by another.
+/// How long a match must be and how much is guessed of it.
+#[derive(Clone, Debug)]
+struct Bounds {
+    most_guesses: usize,
+    least_match: usize,
+    most_match: usize,
+    most_depth: usize,
+    guesses_per_match: f64,
+    least_share: f64,
+}
+
+impl Bounds {
+    fn new(most_guesses: usize, options: &LookupOptions) -> Bounds {
+        let &LookupOptions { least_match, most_match, most_depth, guesses_per_match, least_share, .. } = options;
+        // What is compared beyond this would be taken from the guesses.
+        let most_match = most_match.min(most_depth.saturating_sub(most_guesses)).max(least_match);
+        Bounds { most_guesses, least_match, most_match, most_depth, guesses_per_match, least_share }
+    }
+
+    /// Guesses behind a match of so many tokens at most.
+    fn guesses(&self, matched: usize) -> usize {
+        let by_match = (matched as f64 * self.guesses_per_match) as usize;
+        self.most_guesses.min(self.most_depth.saturating_sub(matched)).min(by_match)
+    }
+}
+
+/// Tokens before two places that are the same, up to `most`.
+fn same(a: &[TokenId], b: &[TokenId], most: usize) -> usize {
+    a.iter().rev().zip(b.iter().rev()).take(most).take_while(|(a, b)| a == b).count()
+}
+
+/// A place where the last tokens stood before: where the next one is, and how many are the same.
+type Candidate = (usize, usize);
+
+/// What most of the candidates say, one token after the other, behind `guesses`; those that say something else drop
+/// out. `said`: the token of a candidate so many places ahead, given what is guessed up to there. Returns the longest
+/// match, if there is any guess.
+fn vote(
+    candidates: &mut [Candidate],
+    bounds: &Bounds,
+    said: impl Fn(usize, &[TokenId]) -> Option<TokenId>,
+    guesses: &mut Vec<TokenId>,
+) -> Option<usize> {
+    let longest = candidates.iter().map(|&(_, same)| same).max()?;
+    let (start, all) = (guesses.len(), candidates.len());
+    let mut count = all;
+    while guesses.len() - start < bounds.guesses(longest) {
+        let so_far = &guesses[start..];
+        let votes = |token| {
+            let same = candidates[..count].iter().filter(|&&(behind, _)| said(behind, so_far) == Some(token));
+            same.map(|&(_, same)| same).sum::<usize>()
+        };
+        // The newest of equals.
+        let said_by = candidates[..count].iter().rev().filter_map(|&(behind, _)| said(behind, so_far));
+        let Some(token) = said_by.max_by_key(|&token| votes(token)) else { break };
+        let mut kept = 0;
+        for index in 0..count {
+            if said(candidates[index].0, so_far) == Some(token) {
+                candidates.swap(kept, index);
+                kept += 1;
+            }
+        }
+        if (kept as f64) < bounds.least_share * all as f64 {
+            break;
+        }
+        count = kept;
+        guesses.push(token);
+    }
+    (guesses.len() > start).then_some(longest)
+}
+
+/// By hash, a slot of a table whose length is a power of two.
+fn slot(tokens: &[TokenId], seed: u64, slots: usize) -> usize {
+    let hash = tokens
+        .iter()
+        .fold(seed, |hash, &token| (hash ^ u64::from(token)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29));
+    hash as usize & (slots - 1)
+}
+
+/// Where each few tokens of a text are followed by another.
 #[derive(Default)]
 struct Index {
     /// By hash: the newest place, plus one. A power of two, at least twice the places.
@@ -89,75 +178,47 @@ struct Index {
 }
 
 impl Index {
-    /// Takes in what is new. The last three tokens are followed by nothing yet.
-    fn read(&mut self, tokens: &[TokenId]) {
-        let places = tokens.len().saturating_sub(LEAST);
+    /// Takes in what is new. The last `least` tokens are followed by nothing yet.
+    fn read(&mut self, tokens: &[TokenId], least: usize) {
+        let places = tokens.len().saturating_sub(least);
         if places * 2 > self.heads.len() {
             self.heads.clear();
             self.heads.resize((places * 4).next_power_of_two().max(64), 0);
             self.chain.clear();
         }
         for place in self.chain.len()..places {
-            let slot = self.slot(&tokens[place..]);
+            let slot = slot(&tokens[place..][..least], 0, self.heads.len());
             self.chain.push(std::mem::replace(&mut self.heads[slot], place as u32 + 1));
         }
     }
 
-    fn slot(&self, tokens: &[TokenId]) -> usize {
-        let hash = tokens[..LEAST]
-            .iter()
-            .fold(0u64, |hash, &token| (hash ^ u64::from(token)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29));
-        hash as usize & (self.heads.len() - 1)
-    }
-
     /// What may come behind `tokens`, behind `guesses`; the length of the longest match that says so. `None`: nothing.
-    fn guess(&self, tokens: &[TokenId], guesses: &mut Vec<TokenId>) -> Option<usize> {
-        let end = tokens.len();
-        if end < LEAST || self.chain.is_empty() {
+    fn guess(&self, tokens: &[TokenId], bounds: &Bounds, guesses: &mut Vec<TokenId>) -> Option<usize> {
+        let (end, least) = (tokens.len(), bounds.least_match);
+        if end < least || self.chain.is_empty() {
             return None;
         }
-        // Of each candidate: where its next token is, and how much of what is before that is the same.
         let mut candidates = [(0, 0); CANDIDATES];
         let mut count = 0;
-        let mut next = self.heads[self.slot(&tokens[end - LEAST..])];
-        while next > 0 && count < CANDIDATES {
+        let mut next = self.heads[slot(&tokens[end - least..], 0, self.heads.len())];
+        for _ in 0..VISITS {
+            if next == 0 || count == CANDIDATES {
+                break;
+            }
             let place = next as usize - 1;
             next = self.chain[place];
-            let behind = place + LEAST;
-            let same = tokens[..behind].iter().rev().zip(tokens.iter().rev()).take(MOST).take_while(|(a, b)| a == b);
-            let same = same.count();
-            if same >= LEAST {
-                candidates[count] = (behind, same);
+            let same = same(&tokens[..place + least], tokens, bounds.most_match);
+            if same >= least {
+                candidates[count] = (place + least, same);
                 count += 1;
             }
         }
-        let longest = candidates[..count].iter().map(|&(_, same)| same).max()?;
-        let start = guesses.len();
-        while guesses.len() - start < GUESSES && count > 0 {
-            let ahead = guesses.len() - start;
-            // Where a candidate runs into the end, the guesses are its text: a pattern that repeats goes on.
-            let said = |behind: usize| {
-                let at = behind + ahead;
-                if at < end { tokens[at] } else { guesses[start + at - end] }
-            };
-            let votes = |token| {
-                let same = candidates[..count].iter().filter(|&&(behind, _)| said(behind) == token);
-                same.map(|&(_, same)| same).sum::<usize>()
-            };
-            // The newest of equals.
-            let best = candidates[..count].iter().rev().max_by_key(|&&(behind, _)| votes(said(behind)));
-            let token = said(best.expect("there are some").0);
-            let mut kept = 0;
-            for index in 0..count {
-                if said(candidates[index].0) == token {
-                    candidates.swap(kept, index);
-                    kept += 1;
-                }
-            }
-            count = kept;
-            guesses.push(token);
-        }
-        Some(longest)
+        // Where a candidate runs into the end, the guesses are its text: a pattern that repeats goes on.
+        let said = |behind: usize, so_far: &[TokenId]| {
+            let at = behind + so_far.len();
+            Some(if at < end { tokens[at] } else { so_far[at - end] })
+        };
+        vote(&mut candidates[..count], bounds, said, guesses)
     }
 }
 
@@ -165,12 +226,16 @@ impl Index {
 mod tests {
     use super::*;
 
-    fn guess(tokens: &[TokenId]) -> Option<(usize, Vec<TokenId>)> {
+    fn bounds() -> Bounds {
+        Bounds::new(16, &LookupOptions::default())
+    }
+
+    fn guess(tokens: &[TokenId], bounds: &Bounds) -> Option<(usize, Vec<TokenId>)> {
         // As it is read while the text grows.
         let mut index = Index::default();
-        (1..=tokens.len()).for_each(|len| index.read(&tokens[..len]));
+        (1..=tokens.len()).for_each(|len| index.read(&tokens[..len], bounds.least_match));
         let mut guesses = vec![99];
-        let matched = index.guess(tokens, &mut guesses)?;
+        let matched = index.guess(tokens, bounds, &mut guesses)?;
         assert_eq!(guesses[0], 99, "behind what was there");
         Some((matched, guesses[1..].to_vec()))
     }
@@ -194,8 +259,35 @@ mod tests {
             ),
         ];
         for (what, tokens, matched, first) in table {
-            let (found, guesses) = guess(tokens).unwrap_or_default();
+            let (found, guesses) = guess(tokens, &bounds()).unwrap_or_default();
             assert_eq!((found, &guesses[..guesses.len().min(5)]), (matched, first), "{what}");
+        }
+    }
+
+    #[test]
+    fn bounds_are_kept() {
+        let options = LookupOptions::default;
+        // What is asked for, the text, the longest match and how many guesses.
+        let line: Vec<TokenId> = (0..40).chain(0..40).collect();
+        let two: &[TokenId] = &[9, 1, 2, 7, 8, 1, 2];
+        let three: &[TokenId] = &[1, 2, 3, 4, 0, 1, 2, 3, 4, 0, 1, 2, 3, 5, 0, 1, 2, 3];
+        type Case<'a> = (&'a str, usize, LookupOptions, &'a [TokenId], usize, usize);
+        let table: [Case<'_>; 11] = [
+            ("most guesses", 5, options(), &line, 32, 5),
+            ("two are enough", 16, LookupOptions { least_match: 2, ..options() }, two, 2, 16),
+            ("one is enough", 16, LookupOptions { least_match: 1, most_match: 1, ..options() }, two, 1, 16),
+            ("so many are not there", 16, LookupOptions { least_match: 6, ..options() }, three, 0, 0),
+            ("no more is compared", 16, LookupOptions { most_match: 4, ..options() }, &line, 4, 16),
+            ("depth", 16, LookupOptions { most_depth: 24, ..options() }, &line, 8, 16),
+            ("little depth", 16, LookupOptions { most_depth: 4, ..options() }, &line, 3, 1),
+            ("a guess for each two", 16, LookupOptions { guesses_per_match: 0.5, ..options() }, three, 4, 2),
+            ("no guess", 16, LookupOptions { guesses_per_match: 0.0, ..options() }, three, 0, 0),
+            ("two of three say so", 16, LookupOptions { least_share: 0.66, ..options() }, three, 4, 5),
+            ("not all of them say so", 16, LookupOptions { least_share: 1.0, ..options() }, three, 0, 0),
+        ];
+        for (what, most, options, tokens, matched, len) in table {
+            let (found, guesses) = guess(tokens, &Bounds::new(most, &options)).unwrap_or_default();
+            assert_eq!((found, guesses.len()), (matched, len), "{what}: {guesses:?}");
         }
     }
 
@@ -204,10 +296,11 @@ mod tests {
         let tokens: Vec<TokenId> = (0..3000u32).map(|i| i * i % 97 / 7).collect();
         for len in [4, 100, 999, 3000] {
             let (mut at_once, mut grown) = (Index::default(), Index::default());
-            at_once.read(&tokens[..len]);
-            (0..=len).for_each(|len| grown.read(&tokens[..len]));
+            at_once.read(&tokens[..len], 3);
+            (0..=len).for_each(|len| grown.read(&tokens[..len], 3));
             let (mut a, mut b) = (Vec::new(), Vec::new());
-            assert_eq!(at_once.guess(&tokens[..len], &mut a), grown.guess(&tokens[..len], &mut b));
+            let bounds = bounds();
+            assert_eq!(at_once.guess(&tokens[..len], &bounds, &mut a), grown.guess(&tokens[..len], &bounds, &mut b));
             assert_eq!(a, b, "{len} tokens");
         }
     }

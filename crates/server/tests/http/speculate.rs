@@ -1,13 +1,13 @@
 //! Guesses at the next tokens, as clients see them: what was guessed is told, and nothing else is different.
 
-use engine::EngineOptions;
+use engine::{EngineOptions, Speculation};
 use serde_json::{Value, json};
 
 use crate::host::{Host, local_server, metric, small_engine};
 
 #[test]
 fn guesses_are_told_and_change_nothing() {
-    let host = Host::with(EngineOptions { speculate: true, ..small_engine() }, local_server());
+    let host = Host::with(EngineOptions { speculation: Speculation::auto(), ..small_engine() }, local_server());
     let prompt = "The fox sat by the door. The owl sang of gold.\n".repeat(4);
     let body = |speculate: bool| {
         json!({"prompt": prompt, "max_tokens": 120, "temperature": 0, "ignore_eos": true, "logprobs": 1,

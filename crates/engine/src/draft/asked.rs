@@ -1,0 +1,150 @@
+//! What guesses an engine is asked for: by whom, and within which bounds. How many are checked is decided for each step
+//! by the scheduler; nothing here changes an answer.
+
+use kernels::WeightClass;
+
+use crate::start::StartError;
+
+/// Whether next tokens are guessed, and by whom.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum Speculation {
+    /// They are not.
+    #[default]
+    Off,
+    /// They are.
+    By(Drafters),
+}
+
+impl Speculation {
+    /// By what needs no second model: the texts of the request itself, its prediction and earlier answers.
+    pub fn auto() -> Speculation {
+        Speculation::By(Drafters::default())
+    }
+
+    /// Who guesses, if anybody does.
+    pub fn drafters(&self) -> Option<&Drafters> {
+        match self {
+            Speculation::Off => None,
+            Speculation::By(drafters) => Some(drafters),
+        }
+    }
+
+    /// Whether this engine can do it.
+    pub(crate) fn check(&self) -> Result<(), StartError> {
+        match self.drafters().and_then(|drafters| drafters.learned.as_ref()) {
+            None => Ok(()),
+            Some(LearnedDrafter { method, .. }) => {
+                let problem =
+                    format!("method: {:?} is not there yet, only \"ngram\" and \"suffix\" are", method.name());
+                Err(StartError::Option { option: "--speculative-config", problem })
+            }
+        }
+    }
+}
+
+/// Who guesses. Several do so side by side.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Drafters {
+    /// Guesses for one sequence in one step at most; from 1 to [`Drafters::MOST_GUESSES`].
+    pub most_guesses: usize,
+    /// From texts that are there already.
+    pub lookup: Option<LookupOptions>,
+    /// From something that was trained.
+    pub learned: Option<LearnedDrafter>,
+}
+
+impl Drafters {
+    /// More in one step would not be checked.
+    pub const MOST_GUESSES: usize = 32;
+}
+
+impl Default for Drafters {
+    fn default() -> Drafters {
+        Drafters { most_guesses: 16, lookup: Some(LookupOptions::default()), learned: None }
+    }
+}
+
+/// Bounds on guesses from texts: prompt and answer of a request and its prediction, and earlier answers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LookupOptions {
+    /// So many of the last tokens must have stood before; from 1 to [`LookupOptions::MOST_MATCH`]. In a prediction two
+    /// are enough.
+    pub least_match: usize,
+    /// So many are compared at most, from `least_match` on to [`LookupOptions::MOST_MATCH`].
+    pub most_match: usize,
+    /// Tokens that match and guesses together at most; more than `least_match`.
+    pub most_depth: usize,
+    /// Guesses for each token that matches at most.
+    pub guesses_per_match: f64,
+    /// What followed is guessed as long as at least this share of the places that match goes on so. Of a prediction
+    /// there is one.
+    pub least_share: f64,
+    /// Earlier answers that are remembered at most; 0: none.
+    pub most_answers: usize,
+}
+
+impl LookupOptions {
+    /// More tokens are not compared: so long a match is as sure as a longer one.
+    pub const MOST_MATCH: usize = 32;
+    /// More are not remembered, whatever their length.
+    pub const MOST_ANSWERS: usize = 1 << 20;
+    /// Match and guesses, both at their most.
+    pub const MOST_DEPTH: usize = LookupOptions::MOST_MATCH + Drafters::MOST_GUESSES;
+}
+
+/// No bound beside those that there are anyway: the scheduler learns which guesses hold.
+impl Default for LookupOptions {
+    fn default() -> LookupOptions {
+        LookupOptions {
+            least_match: 3,
+            most_match: LookupOptions::MOST_MATCH,
+            most_depth: LookupOptions::MOST_DEPTH,
+            guesses_per_match: f64::INFINITY,
+            least_share: 0.0,
+            most_answers: 10_000,
+        }
+    }
+}
+
+/// Something that was trained to guess.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LearnedDrafter {
+    /// What it is.
+    pub method: DraftMethod,
+    /// A directory, a file or a hub id, as a model is named; `None`: it is in the target's own files.
+    pub model: Option<String>,
+    /// Precision of its weights in memory; `None`: as they are stored.
+    pub weights: Option<WeightClass>,
+}
+
+/// Kinds of trained drafters, as vLLM names them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DraftMethod {
+    /// A smaller model of the same vocabulary.
+    DraftModel,
+    /// Heads on the last hidden row, one for each place.
+    Medusa,
+    /// A decoder layer over the last hidden row.
+    Eagle,
+    /// A decoder layer over rows of three layers.
+    Eagle3,
+    /// The checkpoint's own layer for the token after the next.
+    Mtp,
+}
+
+impl DraftMethod {
+    /// All of them.
+    pub const ALL: [DraftMethod; 5] =
+        [DraftMethod::DraftModel, DraftMethod::Medusa, DraftMethod::Eagle, DraftMethod::Eagle3, DraftMethod::Mtp];
+
+    /// As it is asked for.
+    pub fn name(self) -> &'static str {
+        match self {
+            DraftMethod::DraftModel => "draft_model",
+            DraftMethod::Medusa => "medusa",
+            DraftMethod::Eagle => "eagle",
+            DraftMethod::Eagle3 => "eagle3",
+            DraftMethod::Mtp => "mtp",
+        }
+    }
+}
