@@ -83,8 +83,9 @@ impl EngineCore {
         } else if let Some(drafter) = &mut self.drafter {
             drafter.begin(&|seq| self.scheduler.sequence(seq).is_some());
             for sequence in self.scheduler.decoding() {
-                let is_wanted = self.active.get(&sequence.request_id()).is_some_and(|active| active.request.speculate);
-                if let Some(offer) = is_wanted.then(|| drafter.offer(sequence)).flatten() {
+                let active = self.active.get(&sequence.request_id()).filter(|active| active.request.speculate);
+                let prediction = active.and_then(|active| active.request.prediction.as_deref());
+                if let Some(offer) = active.and_then(|_| drafter.offer(sequence, prediction)) {
                     self.offers.push(offer);
                     offers.push(OfferEntry::of(sequence, &offer));
                 }
