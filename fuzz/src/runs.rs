@@ -8,7 +8,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use checkpoint::{Checkpoint, Source};
-use engine::{Certainty, DeviceLimits, Engine, EngineOptions};
+use engine::{Certainty, DeviceLimits, Engine, EngineOptions, Speculation};
 use replay::{Changes, Recording, past, replay, what_if};
 use scheduler::cost::{Knot, Terms};
 use scheduler::{CostModel, Limits};
@@ -146,6 +146,7 @@ fn serve() -> (SocketAddr, StopHandle) {
         max_num_batched_tokens: 64,
         kv_cache_bytes: Some(2 << 20),
         limits: Some(LIMITS),
+        speculation: Speculation::auto(),
         ..EngineOptions::default()
     };
     let engine = Engine::start(&checkpoint, &options, &mut |_| {}).expect("the committed model");

@@ -45,6 +45,12 @@ fn wrong_flags_and_values() {
         (&["bench", "--cost-model", "-p", "64"], "--cost-model"),
         (&["serve", "--kv-cache-memory-bytes", "much"], "much"),
         (&["serve", "--kv-cache-memory-bytes", "1"], "kv"),
+        (&["serve", "--speculative-config", r#"{"method": "medusa", "model": "x"}"#], "\"medusa\" is not there yet"),
+        (
+            &["serve", "--speculative-config", r#"{"method": "ngram", "rejection_sample_method": "block"}"#],
+            "rejection_sample_method: refused",
+        ),
+        (&["serve", "--speculative-config", r#"{"method": "ngram"}"#, "--speculate", "auto"], "--speculate"),
         (&["serve", "--host", "no such host"], "host"),
         (&["serve", "--api-key", ""], "API key"),
         (&["serve", "--gpu-memory-utilization", "0.9"], "--kv-cache-memory-bytes"),

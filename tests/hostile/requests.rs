@@ -336,6 +336,7 @@ fn bodies(edge: &Arc<Edge>) -> Vec<Case> {
         ("row 14", "stop", &["\"\"", "[\"\"]", "[1]", "{}"]),
         ("row 15", "seed", &["1.5", "\"x\"", "1e300"]),
         ("row 22", "cache_salt", &["\"\"", "7", "[]"]),
+        ("row 1", "prediction", &["\"x\"", "{}", "{\"type\":\"content\",\"content\":[]}"]),
         ("row 1", "stream", &["\"yes\"", "1"]),
         ("row 1", "stream_options", &["[]", "7", "{\"x\":1}"]),
         ("row 2", "priority", &["1e300", "99999999999", "\"x\""]),

@@ -19,7 +19,7 @@ use model::Forward;
 use model::sampler::{History, Sampler};
 use scheduler::{
     AdmitError, CostModel, Event, Nanos, Offer, Preempted, Request, RequestId, Scheduler, Step, StepOutput, StepRecord,
-    Stolen,
+    Stolen, TokenId,
 };
 use text::detokenizer::{Detokenizer, StopStrings};
 use text::tokenizer::Tokenizer;
@@ -72,6 +72,8 @@ struct Answer {
     has_ended: bool,
     /// What a receipt or a spot check is to have of it.
     notes: Option<Notes>,
+    /// Its tokens, if somebody wants to remember them.
+    said: Option<Vec<TokenId>>,
 }
 
 /// Everything that a step touches.
@@ -203,7 +205,10 @@ impl EngineCore {
         // Only penalties look at it.
         let history = if request.sampling.needs_history() { History::new(&request.prompt) } else { History::default() };
         let notes = is_noted.then(Notes::default);
-        Answer { detokenizer, history, logprobs: VecDeque::new(), num_tokens: 0, has_ended: false, notes }
+        // Who wants no guesses does not help others to any either.
+        let remembers = self.drafting.remembers();
+        let said = (remembers && request.speculate).then(Vec::new);
+        Answer { detokenizer, history, logprobs: VecDeque::new(), num_tokens: 0, has_ended: false, notes, said }
     }
 
     /// Forgets a request; its blocks are free within one step. False if there is no such open request.

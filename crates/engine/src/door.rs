@@ -16,6 +16,7 @@ use serde_json::{Map, Value};
 use text::chat_template::{ChatMessage, TemplateOptions};
 
 use crate::ModelInfo;
+use crate::draft::Prediction;
 use crate::recording::AdmitEntry;
 use crate::waiting::QueuePlace;
 
@@ -122,6 +123,8 @@ pub struct RawRequest {
     pub now: Option<i64>,
     /// Whether its next tokens may be guessed, where the engine does that; for measuring, it changes no answer.
     pub speculate: bool,
+    /// What the answer will mostly be: its tokens are guessed from it, where the engine guesses.
+    pub prediction: Option<String>,
     /// Note what receipts of its answers are made of ([`Output::Noted`](crate::Output::Noted)).
     pub receipt: bool,
     /// Whether the stream tells how far the prompt is read ([`Output::Progress`](crate::Output::Progress)).
@@ -161,6 +164,7 @@ impl RawRequest {
             may_be_urgent: true,
             now: None,
             speculate: true,
+            prediction: None,
             receipt: false,
             progress: false,
         }
@@ -206,6 +210,8 @@ pub struct ValidatedRequest {
     pub(crate) targets: Targets,
     pub(crate) class: ServiceClass,
     pub(crate) speculate: bool,
+    /// A recording has what was guessed, and not from what.
+    pub(crate) prediction: Option<Arc<Prediction>>,
     pub(crate) receipt: bool,
     /// Its client wants to hear how far its prompt is read. Nothing that is computed depends on it, so no recording
     /// has it.
@@ -255,7 +261,9 @@ impl ValidatedRequest {
     }
 
     pub(crate) fn place(&self) -> QueuePlace {
-        QueuePlace { tenant: self.tenant, prompt_tokens: self.prompt.len() }
+        // Both are read, and kept until the end.
+        let prediction = self.prediction.as_ref().map_or(0, |prediction| prediction.len());
+        QueuePlace { tenant: self.tenant, prompt_tokens: self.prompt.len() + prediction }
     }
 
     /// The prompt as tokens.
@@ -314,6 +322,7 @@ pub(crate) fn validate(
     let priority = priority(raw.priority, class, raw.may_be_urgent)?;
     let stop_token_ids = stop_tokens(&raw, model)?;
     let prompt = tokenize(&raw, model)?;
+    let prediction = prediction(&raw, model)?;
     let stop = stop_rules(&raw, stop_token_ids, prompt.len(), prompt_logprobs.is_some(), model)?;
     Ok(ValidatedRequest {
         prompt: prompt.into(),
@@ -331,6 +340,7 @@ pub(crate) fn validate(
         targets,
         class,
         speculate: raw.speculate,
+        prediction,
         receipt: raw.receipt,
         progress: raw.progress,
     })
@@ -537,6 +547,27 @@ fn tokenize(raw: &RawRequest, model: &ModelInfo) -> Result<Vec<TokenId>, Rejecti
     check_length(param, tokens.len(), model)?;
     // A tokenizer may know more tokens than the model has rows for.
     tokens.into_iter().map(|id| token_id(param, i64::from(id), &model.config)).collect()
+}
+
+/// What is expected of the answer: as plain text, which an answer is.
+fn prediction(raw: &RawRequest, model: &ModelInfo) -> Result<Option<Arc<Prediction>>, Rejection> {
+    let Some(text) = &raw.prediction else { return Ok(None) };
+    let too_long = |length: String| {
+        let message = format!("this model's context is {} tokens; the prediction has {length}", model.max_model_len);
+        Rejection { param: Some("prediction"), code: Some("context_length_exceeded"), message }
+    };
+    let tokenizer = model.tokenizer.as_ref().ok_or_else(|| {
+        Rejection::of("prediction", "this model has no tokenizer: a prediction, which is text, cannot be read")
+    })?;
+    let most_bytes = tokenizer.max_bytes_per_token().map(|bytes| model.max_model_len.saturating_mul(bytes));
+    if most_bytes.is_some_and(|most| text.len() > most) {
+        return Err(too_long(format!("{} bytes, and more than that", text.len())));
+    }
+    let tokens = tokenizer.encode_plain(text).map_err(|error| Rejection::of("prediction", error.to_string()))?;
+    if tokens.len() > model.max_model_len {
+        return Err(too_long(tokens.len().to_string()));
+    }
+    Ok(Some(tokens).filter(|_| raw.speculate).and_then(Prediction::of).map(Arc::new))
 }
 
 fn render_chat(

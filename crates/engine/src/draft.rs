@@ -4,16 +4,20 @@
 //! before the plan   Drafter::offer    how many tokens could be had, and how sure it is   -> Scheduler::offer
 //! after it          Drafter::propose  exactly as many as the plan took                   -> rows behind the last token
 //! after the draw    the run of tokens that were drawn; the scheduler learns how many of the guesses they were
+//! after an answer   Drafter::remember what was said, to guess from it what is said next
 //! ```
 //! A guess decides nothing but time: a token is drawn from each row as if it were the only one, and the row behind it
 //! counts only if its guess is that token. So a drafter may be wrong, late, or mad.
 
+mod answers;
 mod asked;
 mod lookup;
+mod prediction;
 mod rehearsed;
 
 pub use asked::{DraftMethod, Drafters, LearnedDrafter, LookupOptions, Speculation};
 pub(crate) use lookup::Lookup;
+pub(crate) use prediction::Prediction;
 pub(crate) use rehearsed::Rehearsed;
 
 use std::ops::Range;
@@ -27,8 +31,9 @@ pub(crate) trait Drafter: Send {
     /// A step is about to be planned: what was offered for the one before is forgotten. `lives`: which sequences go on.
     fn begin(&mut self, lives: &dyn Fn(SeqId) -> bool);
 
-    /// What it could say about the next tokens of a decoding sequence; `None`: nothing.
-    fn offer(&mut self, sequence: &Sequence) -> Option<Offer>;
+    /// What it could say about the next tokens of a decoding sequence, whose client may have said what it expects;
+    /// `None`: nothing.
+    fn offer(&mut self, sequence: &Sequence, prediction: Option<&Prediction>) -> Option<Offer>;
 
     /// Whether offers of this source are its own.
     fn is(&self, source: SourceId) -> bool;
@@ -36,6 +41,14 @@ pub(crate) trait Drafter: Send {
     /// `count` guesses for a sequence whose [`Sequence::offer`] is its own, no more than it offered since the last plan,
     /// behind `guesses`. Fewer, and the missing ones are any token.
     fn propose(&mut self, sequence: &Sequence, count: usize, guesses: &mut Vec<TokenId>);
+
+    /// Whether it wants to have the answers that are over.
+    fn remembers(&self) -> bool {
+        false
+    }
+
+    /// An answer is over: what it was, to whom.
+    fn remember(&mut self, _salt: u64, _prompt: &[TokenId], _answer: &[TokenId]) {}
 }
 
 /// All who guess for an engine, side by side. Of what they offer for a sequence the scheduler takes what is worth most.
@@ -70,8 +83,22 @@ impl Drafting {
         self.drafters.iter_mut().for_each(|drafter| drafter.begin(lives));
     }
 
-    pub(crate) fn offers(&mut self, sequence: &Sequence) -> impl Iterator<Item = Offer> {
-        self.drafters.iter_mut().filter_map(|drafter| drafter.offer(sequence))
+    pub(crate) fn offers(
+        &mut self,
+        sequence: &Sequence,
+        prediction: Option<&Prediction>,
+    ) -> impl Iterator<Item = Offer> {
+        self.drafters.iter_mut().filter_map(move |drafter| drafter.offer(sequence, prediction))
+    }
+
+    /// See [`Drafter::remembers`].
+    pub(crate) fn remembers(&self) -> bool {
+        self.drafters.iter().any(|drafter| drafter.remembers())
+    }
+
+    /// See [`Drafter::remember`].
+    pub(crate) fn remember(&mut self, salt: u64, prompt: &[TokenId], answer: &[TokenId]) {
+        self.drafters.iter_mut().for_each(|drafter| drafter.remember(salt, prompt, answer));
     }
 
     /// Guesses for a sequence by whoever made the offer that the plan took.

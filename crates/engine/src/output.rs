@@ -55,6 +55,8 @@ pub struct Timings {
     pub decode_tokens: usize,
     /// Steps that carried a decode row of it.
     pub decode_steps: usize,
+    /// Those of them that checked guesses.
+    pub verify_steps: usize,
     /// Guesses at its next tokens that these steps checked, and those that held.
     pub drafted_tokens: usize,
     /// See `drafted_tokens`.
@@ -97,6 +99,7 @@ impl Timings {
             cached_tokens: account.cached_tokens,
             decode_tokens: account.answers().map(|answer| answer.tokens.saturating_sub(1)).sum(),
             decode_steps: account.decode_rows,
+            verify_steps: account.verify_rows,
             drafted_tokens: account.draft_rows,
             accepted_tokens: account.held_drafts,
             decode_context_tokens: account.decode_context,

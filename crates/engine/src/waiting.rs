@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::quota::{NoRoom, Quota};
 
-/// Requests that were submitted and are in no step yet, and the tokens of their prompts.
+/// Requests that were submitted and are in no step yet, and the tokens of their prompts and predictions.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     requests: Quota,

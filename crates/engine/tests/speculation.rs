@@ -19,7 +19,7 @@ fn prompts() -> Vec<String> {
 
 /// Every kind of request.
 fn workload() -> Vec<RawRequest> {
-    let kinds: [fn(&mut RawRequest); 12] = [
+    let kinds: [fn(&mut RawRequest); 14] = [
         |_| {},
         |raw| raw.temperature = Some(0.7),
         |raw| (raw.temperature, raw.top_p, raw.top_k) = (Some(1.3), Some(0.9), Some(40)),
@@ -32,6 +32,8 @@ fn workload() -> Vec<RawRequest> {
         |raw| (raw.logprobs, raw.temperature) = (Some(3), Some(0.5)),
         |raw| (raw.n, raw.temperature) = (Some(3), Some(0.9)),
         |raw| (raw.stop, raw.min_tokens, raw.n) = (vec![" the".to_owned()], Some(7), Some(2)),
+        |raw| raw.prediction = Some(format!(" sat by the door. {}", prompts().concat())),
+        |raw| (raw.n, raw.temperature, raw.prediction) = (Some(3), Some(0.8), Some(prompts().concat())),
     ];
     let mut requests = Vec::new();
     for (kind, change) in kinds.iter().enumerate() {

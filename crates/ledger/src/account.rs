@@ -339,6 +339,8 @@ pub struct Account {
     pub prefill_rows: usize,
     /// Its decode rows.
     pub decode_rows: usize,
+    /// Those of them beside which guesses were checked.
+    pub verify_rows: usize,
     /// Guesses that were checked beside them, and those that held: each was a token without a step of its own.
     pub draft_rows: usize,
     /// See `draft_rows`.

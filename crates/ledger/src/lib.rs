@@ -197,6 +197,7 @@ impl Ledger {
             cached_tokens: 0,
             prefill_rows: 0,
             decode_rows: 0,
+            verify_rows: 0,
             draft_rows: 0,
             held_drafts: 0,
             decode_context: 0,
@@ -509,6 +510,7 @@ fn enter(
         account.prefill_rows += item.rows;
     } else {
         account.decode_rows += 1;
+        account.verify_rows += usize::from(item.drafts > 0);
         account.draft_rows += item.drafts;
         account.held_drafts += if item.drafts > 0 { item.samples.saturating_sub(1) } else { 0 };
         account.decode_context += item.start as u64 + 1;

@@ -380,7 +380,8 @@ fn a_recorded_run_is_asked_what_would_have_been() {
 #[test]
 fn a_run_with_guesses_is_asked_what_it_would_have_been_without() {
     let path = directory("guesses").join("run.jsonl");
-    let engine = start(&EngineOptions { speculate: true, record: Some(path.clone()), ..options() });
+    let engine =
+        start(&EngineOptions { speculation: engine::Speculation::auto(), record: Some(path.clone()), ..options() });
     let ask = |index: i64| {
         let mut raw = greedy(&"The fox sat by the door. The owl sang of gold.\n".repeat(3), 60 + index);
         (raw.n, raw.ignore_eos) = (Some(1 + index % 2), true);

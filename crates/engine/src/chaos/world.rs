@@ -24,7 +24,7 @@ use crate::clock::Clock;
 use crate::command::{Command, Hold};
 use crate::core::EngineCore;
 use crate::door::{Prompt, RawRequest, ServiceClass, ValidatedRequest};
-use crate::draft::{Drafter, Drafting};
+use crate::draft::{Drafter, Drafting, Prediction};
 use crate::journal::Log;
 use crate::output::{Output, PromptProgress, RequestError};
 use crate::recording::{self, Header, Line, Tape};
@@ -175,7 +175,7 @@ struct Guesser {
 impl Drafter for Guesser {
     fn begin(&mut self, _: &dyn Fn(SeqId) -> bool) {}
 
-    fn offer(&mut self, sequence: &Sequence) -> Option<Offer> {
+    fn offer(&mut self, sequence: &Sequence, _: Option<&Prediction>) -> Option<Offer> {
         let (len, strength) = (self.rng.within(0..=9) as u16, self.rng.within(0..=7) as u8);
         self.rng.percent(self.offers).then_some(Offer { seq: sequence.id(), source: SourceId(1), len, strength })
     }

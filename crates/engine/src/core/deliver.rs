@@ -74,6 +74,7 @@ impl EngineCore {
         if let Some(notes) = &mut answer.notes {
             notes.token(token);
         }
+        answer.said.iter_mut().for_each(|said| said.push(token));
         // A stop token's own text is not part of the answer, unless asked for.
         let withhold = matches!(end, Some(FinishReason::Stop(Some(_)))) && !active.request.include_stop_string;
         let piece = match &mut answer.detokenizer {
@@ -126,6 +127,9 @@ impl EngineCore {
             if let Some(spot) = self.spot.as_mut().filter(|spot| spot.picks(id)) {
                 spot.take(id, unsealed);
             }
+        }
+        if let Some(said) = answer.said.take() {
+            self.drafting.remember(active.request.salt, &active.request.prompt, &said);
         }
         active.outputs.send(Output::Finished { answer: index, reason, stop_string, text });
         if active.answers.iter().all(|answer| answer.has_ended) {

@@ -83,8 +83,9 @@ impl EngineCore {
         } else if !self.drafting.is_empty() && self.scheduler.wants_offers() {
             self.drafting.begin(&|seq| self.scheduler.sequence(seq).is_some());
             for sequence in self.scheduler.decoding() {
-                let is_wanted = self.active.get(&sequence.request_id()).is_some_and(|active| active.request.speculate);
-                let made = is_wanted.then(|| self.drafting.offers(sequence)).into_iter().flatten();
+                let active = self.active.get(&sequence.request_id()).filter(|active| active.request.speculate);
+                let prediction = active.and_then(|active| active.request.prediction.as_deref());
+                let made = active.map(|_| self.drafting.offers(sequence, prediction)).into_iter().flatten();
                 for offer in made {
                     self.offers.push(offer);
                     offers.push(OfferEntry::of(sequence, &offer));

@@ -1,43 +1,66 @@
-//! Guesses from the text itself: what came behind the last tokens when they stood there before.
+//! Guesses from texts that are there: what came behind the last tokens when they stood there before.
 //!
 //! ```text
 //! tokens     .. the old fox sat by the door .. .. and the old fox | ?
 //!                   ^^^^^^^ sat by the door              the old fox   the longest matches vote, the next tokens follow
 //! index      three tokens --hash--> newest place --chain--> the place before it --> ..        (as in LZ77)
+//!
+//! looked up in   prompt and answer | the request's prediction | earlier answers of its salt    the longest match is offered
 //! ```
-//! Answers repeat their prompts: quotes, code that is edited, tables, names. Such guesses cost microseconds and no
-//! model (prompt lookup: Saxena, 2023; "Inference with reference": Yang et al., 2023). Twelve bytes a token; a lookup
-//! looks at [`CANDIDATES`] places.
+//! Answers repeat their prompts: quotes, code that is edited, tables, names; and each other. Such guesses cost
+//! microseconds and no model (prompt lookup: Saxena, 2023; "Inference with reference": Yang et al., 2023). 12 to 40 bytes
+//! a token; a lookup looks at [`VISITS`] places of each text.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use scheduler::{Offer, SeqId, Sequence, SourceId, TokenId};
 
+use super::answers::{Answers, RING};
+use super::prediction::{Cursor, Prediction};
 use super::{Drafter, LookupOptions};
 
-/// Its name among the scheduler's sources.
-const SOURCE: SourceId = SourceId(0);
+/// Names among the scheduler's sources: what holds is learned of each.
+const OWN: SourceId = SourceId(0);
+const PREDICTION: SourceId = SourceId(1);
+const EARLIER: SourceId = SourceId(2);
 /// Places of a match that are looked at, the newest first.
-const CANDIDATES: usize = 8;
+pub(super) const CANDIDATES: usize = 8;
 /// Places that are looked at for these: others have the same hash.
-const VISITS: usize = 32;
+pub(super) const VISITS: usize = 32;
 /// Texts of sequences that are over are dropped once in so many plans.
 const SWEEP: u32 = 256;
 
 /// See the module's head.
 pub(crate) struct Lookup {
     bounds: Bounds,
-    texts: BTreeMap<SeqId, Index>,
-    /// What was offered since the last plan; each index knows where its own are.
+    texts: BTreeMap<SeqId, Text>,
+    /// `None`: nobody wants them.
+    answers: Option<Answers>,
+    /// What was offered since the last plan; each text knows where its own are.
     guesses: Vec<TokenId>,
     plans: u32,
+}
+
+/// What is known of a sequence.
+#[derive(Default)]
+struct Text {
+    index: Index,
+    cursor: Cursor,
+    /// What was offered last: before which plan, and where it stands.
+    offered: (u32, Range<usize>),
 }
 
 impl Lookup {
     /// `most_guesses`: for one sequence in one step.
     pub(crate) fn new(most_guesses: usize, options: &LookupOptions) -> Lookup {
-        Lookup { bounds: Bounds::new(most_guesses, options), texts: BTreeMap::new(), guesses: Vec::new(), plans: 0 }
+        Lookup {
+            bounds: Bounds::new(most_guesses, options),
+            texts: BTreeMap::new(),
+            answers: (options.most_answers > 0).then(|| Answers::new(RING, options.most_answers)),
+            guesses: Vec::new(),
+            plans: 0,
+        }
     }
 }
 
@@ -50,25 +73,55 @@ impl Drafter for Lookup {
         }
     }
 
-    fn offer(&mut self, sequence: &Sequence) -> Option<Offer> {
+    /// Of the texts the one with the longest match; of equals a prediction before what the sequence says itself, and
+    /// that before earlier answers.
+    fn offer(&mut self, sequence: &Sequence, prediction: Option<&Prediction>) -> Option<Offer> {
+        let Lookup { bounds, texts, answers, guesses, plans } = self;
         let (seq, tokens) = (sequence.id(), sequence.tokens());
-        let index = self.texts.entry(seq).or_default();
-        index.read(tokens, self.bounds.least_match);
-        let start = self.guesses.len();
-        let matched = index.guess(tokens, &self.bounds, &mut self.guesses)?;
-        let len = self.guesses.len() - start;
-        index.offered = (self.plans, start..start + len);
-        Some(Offer { seq, source: SOURCE, len: len as u16, strength: strength(matched) })
+        let Text { index, cursor, offered } = texts.entry(seq).or_default();
+        let mut best: Option<(usize, SourceId, Range<usize>)> = None;
+        let mut look = |source, look: &mut dyn FnMut(&mut Vec<TokenId>) -> Option<usize>| {
+            let start = guesses.len();
+            // Nothing is longer than the most that is compared.
+            let longest = best.as_ref().map_or(0, |best| best.0);
+            if longest < bounds.most_match
+                && let Some(matched) = look(guesses).filter(|&matched| matched > longest)
+            {
+                best = Some((matched, source, start..guesses.len()));
+            }
+        };
+        let said = &tokens[sequence.num_prompt_tokens()..];
+        if let Some(prediction) = prediction {
+            look(PREDICTION, &mut |guesses| prediction.guess(said, cursor, bounds, guesses));
+        }
+        index.read(tokens, bounds.least_match);
+        look(OWN, &mut |guesses| index.guess(tokens, bounds, guesses));
+        if let Some(answers) = answers {
+            look(EARLIER, &mut |guesses| answers.guess(sequence.request().salt, tokens, bounds, guesses));
+        }
+        let (matched, source, range) = best?;
+        let len = range.len() as u16;
+        *offered = (*plans, range);
+        Some(Offer { seq, source, len, strength: strength(matched) })
     }
 
     fn is(&self, source: SourceId) -> bool {
-        source == SOURCE
+        [OWN, PREDICTION, EARLIER].contains(&source)
     }
 
     fn propose(&mut self, sequence: &Sequence, count: usize, guesses: &mut Vec<TokenId>) {
-        let index = self.texts.get(&sequence.id()).filter(|index| index.offered.0 == self.plans);
-        if let Some(index) = index {
-            guesses.extend(self.guesses[index.offered.1.clone()].iter().take(count));
+        if let Some(text) = self.texts.get(&sequence.id()).filter(|text| text.offered.0 == self.plans) {
+            guesses.extend(self.guesses[text.offered.1.clone()].iter().take(count));
+        }
+    }
+
+    fn remembers(&self) -> bool {
+        self.answers.is_some()
+    }
+
+    fn remember(&mut self, salt: u64, prompt: &[TokenId], answer: &[TokenId]) {
+        if let Some(answers) = &mut self.answers {
+            answers.remember(salt, prompt, answer, self.bounds.least_match);
         }
     }
 }
@@ -76,29 +129,30 @@ impl Drafter for Lookup {
 /// How sure a match of so many tokens is: the longer, the surer.
 fn strength(matched: usize) -> u8 {
     match matched {
-        0..=3 => 0,
-        4 => 1,
-        5..=6 => 2,
-        7..=9 => 3,
-        10..=15 => 4,
-        16..=31 => 5,
-        _ => 6,
+        0..=2 => 0,
+        3 => 1,
+        4 => 2,
+        5..=6 => 3,
+        7..=9 => 4,
+        10..=15 => 5,
+        16..=31 => 6,
+        _ => 7,
     }
 }
 
 /// How long a match must be and how much is guessed of it.
 #[derive(Clone, Debug)]
-struct Bounds {
+pub(super) struct Bounds {
     most_guesses: usize,
-    least_match: usize,
-    most_match: usize,
+    pub(super) least_match: usize,
+    pub(super) most_match: usize,
     most_depth: usize,
     guesses_per_match: f64,
     least_share: f64,
 }
 
 impl Bounds {
-    fn new(most_guesses: usize, options: &LookupOptions) -> Bounds {
+    pub(super) fn new(most_guesses: usize, options: &LookupOptions) -> Bounds {
         let &LookupOptions { least_match, most_match, most_depth, guesses_per_match, least_share, .. } = options;
         // What is compared beyond this would be taken from the guesses.
         let most_match = most_match.min(most_depth.saturating_sub(most_guesses)).max(least_match);
@@ -106,44 +160,55 @@ impl Bounds {
     }
 
     /// Guesses behind a match of so many tokens at most.
-    fn guesses(&self, matched: usize) -> usize {
+    pub(super) fn guesses(&self, matched: usize) -> usize {
         let by_match = (matched as f64 * self.guesses_per_match) as usize;
         self.most_guesses.min(self.most_depth.saturating_sub(matched)).min(by_match)
     }
 }
 
 /// Tokens before two places that are the same, up to `most`.
-fn same(a: &[TokenId], b: &[TokenId], most: usize) -> usize {
+pub(super) fn same(a: &[TokenId], b: &[TokenId], most: usize) -> usize {
     a.iter().rev().zip(b.iter().rev()).take(most).take_while(|(a, b)| a == b).count()
 }
 
-/// A place where the last tokens stood before: where the next one is, and how many are the same.
-type Candidate = (usize, usize);
+/// A place where the last tokens stood before.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Candidate {
+    /// Where the next one is.
+    pub(super) behind: u64,
+    /// How many before that are the same.
+    pub(super) same: usize,
+    /// It says nothing from here on.
+    pub(super) ends_at: u64,
+}
 
-/// What most of the candidates say, one token after the other, behind `guesses`; those that say something else drop
-/// out. `said`: the token of a candidate so many places ahead, given what is guessed up to there. Returns the longest
-/// match, if there is any guess.
-fn vote(
+/// What most of the candidates, the newest first, say one token after the other, behind `guesses`; those that say
+/// something else drop out. `said`: the token of a place, given what is guessed up to there. Returns the longest match,
+/// if there is any guess.
+pub(super) fn vote(
     candidates: &mut [Candidate],
     bounds: &Bounds,
-    said: impl Fn(usize, &[TokenId]) -> Option<TokenId>,
+    said: impl Fn(u64, &[TokenId]) -> TokenId,
     guesses: &mut Vec<TokenId>,
 ) -> Option<usize> {
-    let longest = candidates.iter().map(|&(_, same)| same).max()?;
+    let longest = candidates.iter().map(|candidate| candidate.same).max()?;
     let (start, all) = (guesses.len(), candidates.len());
-    let mut count = all;
-    while guesses.len() - start < bounds.guesses(longest) {
+    let (most, mut count) = (bounds.guesses(longest), all);
+    while guesses.len() - start < most {
         let so_far = &guesses[start..];
-        let votes = |token| {
-            let same = candidates[..count].iter().filter(|&&(behind, _)| said(behind, so_far) == Some(token));
-            same.map(|&(_, same)| same).sum::<usize>()
+        let says = |candidate: &Candidate| {
+            let at = candidate.behind + so_far.len() as u64;
+            (at < candidate.ends_at).then(|| said(at, so_far))
         };
+        let mut votes = [(None, 0); CANDIDATES];
+        let votes = &mut votes[..count];
+        votes.iter_mut().zip(&*candidates).for_each(|(vote, candidate)| *vote = (says(candidate), candidate.same));
+        let sum = |token| votes.iter().filter(|vote| vote.0 == Some(token)).map(|vote| vote.1).sum::<usize>();
         // The newest of equals.
-        let said_by = candidates[..count].iter().rev().filter_map(|&(behind, _)| said(behind, so_far));
-        let Some(token) = said_by.max_by_key(|&token| votes(token)) else { break };
+        let Some(token) = votes.iter().rev().filter_map(|vote| vote.0).max_by_key(|&token| sum(token)) else { break };
         let mut kept = 0;
-        for index in 0..count {
-            if said(candidates[index].0, so_far) == Some(token) {
+        for (index, vote) in votes.iter().enumerate() {
+            if vote.0 == Some(token) {
                 candidates.swap(kept, index);
                 kept += 1;
             }
@@ -158,7 +223,7 @@ fn vote(
 }
 
 /// By hash, a slot of a table whose length is a power of two.
-fn slot(tokens: &[TokenId], seed: u64, slots: usize) -> usize {
+pub(super) fn slot(tokens: &[TokenId], seed: u64, slots: usize) -> usize {
     let hash = tokens
         .iter()
         .fold(seed, |hash, &token| (hash ^ u64::from(token)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29));
@@ -172,8 +237,6 @@ struct Index {
     heads: Vec<u32>,
     /// By place: the one before it with the same hash, plus one.
     chain: Vec<u32>,
-    /// What was offered last: before which plan, and where it stands.
-    offered: (u32, Range<usize>),
 }
 
 impl Index {
@@ -197,7 +260,7 @@ impl Index {
         if end < least || self.chain.is_empty() {
             return None;
         }
-        let mut candidates = [(0, 0); CANDIDATES];
+        let mut candidates = [Candidate::default(); CANDIDATES];
         let mut count = 0;
         let mut next = self.heads[slot(&tokens[end - least..], 0, self.heads.len())];
         for _ in 0..VISITS {
@@ -208,14 +271,14 @@ impl Index {
             next = self.chain[place];
             let same = same(&tokens[..place + least], tokens, bounds.most_match);
             if same >= least {
-                candidates[count] = (place + least, same);
+                candidates[count] = Candidate { behind: (place + least) as u64, same, ends_at: u64::MAX };
                 count += 1;
             }
         }
         // Where a candidate runs into the end, the guesses are its text: a pattern that repeats goes on.
-        let said = |behind: usize, so_far: &[TokenId]| {
-            let at = behind + so_far.len();
-            Some(if at < end { tokens[at] } else { so_far[at - end] })
+        let said = |at: u64, so_far: &[TokenId]| {
+            let at = at as usize;
+            if at < end { tokens[at] } else { so_far[at - end] }
         };
         vote(&mut candidates[..count], bounds, said, guesses)
     }

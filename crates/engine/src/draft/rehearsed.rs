@@ -12,7 +12,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use scheduler::{Offer, SeqId, Sequence, SourceId, TokenId};
 
-use super::Drafter;
+use super::{Drafter, Prediction};
 
 /// Its name among the scheduler's sources.
 const SOURCE: SourceId = SourceId(7);
@@ -60,7 +60,7 @@ impl Drafter for Rehearsed {
         }
     }
 
-    fn offer(&mut self, sequence: &Sequence) -> Option<Offer> {
+    fn offer(&mut self, sequence: &Sequence, _: Option<&Prediction>) -> Option<Offer> {
         let name = self.name_of(sequence);
         let said = sequence.num_generated();
         let answer = self.answers.entry(name).or_default();

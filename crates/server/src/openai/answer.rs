@@ -70,6 +70,8 @@ pub(crate) struct Plan {
     pub(crate) basis: Option<Provenance>,
     /// Answers per prompt.
     pub(crate) num_answers: usize,
+    /// There was a prediction of the answers.
+    pub(crate) predicted: bool,
     /// The stop strings, to name the one that ended an answer.
     pub(crate) stop: Vec<String>,
     pub(crate) logprobs: bool,
@@ -208,6 +210,7 @@ impl Totals {
         sum.cached_tokens += timings.cached_tokens;
         sum.decode_tokens += timings.decode_tokens;
         sum.decode_steps += timings.decode_steps;
+        sum.verify_steps += timings.verify_steps;
         sum.drafted_tokens += timings.drafted_tokens;
         sum.accepted_tokens += timings.accepted_tokens;
         sum.preemptions += timings.preemptions;
@@ -263,6 +266,10 @@ impl<'a> Format<'a> {
         let detail = wants_detail.then(|| self.app.reader(self.served.tenant).detail(self.served));
         let phases = totals.cost.phases(self.app.engine.device_limits().as_ref(), &self.app.demands);
         WireTimings::of(&totals.timings, phases, detail)
+    }
+
+    fn usage(&self, totals: &Totals) -> WireUsage {
+        WireUsage::of(&totals.usage, &totals.timings, self.plan.predicted)
     }
 
     fn envelope<C>(&self, object: &'static str, choices: Vec<C>) -> Envelope<'a, C> {
@@ -356,7 +363,7 @@ impl Format<'_> {
         lists.extend(plan.prompt_logprobs.then_some((List::PromptLogprobs, 0)));
         let choices = answers.into_iter().enumerate().map(choice).collect();
         let mut envelope = self.envelope("chat.completion", choices);
-        envelope.usage = Some(Some(WireUsage::of(&totals.usage)));
+        envelope.usage = Some(Some(self.usage(totals)));
         envelope.timings = Some(self.timings(totals));
         envelope.prompt_logprobs = plan.prompt_logprobs.then(Vec::new);
         envelope.prompt_token_ids = plan.delivery.token_ids.then(|| prompts[0].clone());
@@ -391,7 +398,7 @@ impl Format<'_> {
         let lists = (0..answers.len()).flat_map(of_choice).collect();
         let choices = answers.into_iter().enumerate().map(choice).collect();
         let mut envelope = self.envelope("text_completion", choices);
-        envelope.usage = Some(Some(WireUsage::of(&totals.usage)));
+        envelope.usage = Some(Some(self.usage(totals)));
         envelope.timings = Some(self.timings(totals));
         (json(&envelope), lists)
     }
@@ -516,7 +523,7 @@ impl Writer {
         if self.plan.delivery.include_usage {
             let frame = self.frame();
             let mut envelope = frame.envelope::<ChatChunk>(self.object(), Vec::new());
-            envelope.usage = Some(Some(WireUsage::of(&self.totals.usage)));
+            envelope.usage = Some(Some(frame.usage(&self.totals)));
             envelope.timings = timings;
             events.push_back(event(&json(&envelope)));
         }
@@ -642,6 +649,7 @@ impl Writer {
                 completion_tokens,
                 total_tokens: prompt_tokens + completion_tokens,
                 prompt_tokens_details: None,
+                completion_tokens_details: None,
             }));
         } else if delivery.include_usage {
             envelope.usage = Some(None);

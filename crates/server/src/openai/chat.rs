@@ -21,6 +21,7 @@ pub(crate) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Job
     raw.receipt = delivery.receipt;
     raw.speculate = delivery.speculate;
     raw.progress = delivery.progress;
+    raw.prediction = params::prediction(&mut fields)?;
     raw.now = Some(app.now() as i64);
     params::sampling(&mut fields, &mut raw)?;
     let max_tokens_name = max_tokens(&mut fields, &mut raw)?;
@@ -32,6 +33,7 @@ pub(crate) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Job
     let logprobs = raw.logprobs.is_some();
     let prompt_logprobs = raw.prompt_logprobs.is_some();
     let stop = raw.stop.clone();
+    let predicted = raw.prediction.is_some();
     let num_answers = raw.n.unwrap_or(1);
     let request = app.engine.validate(raw).map_err(|rejection| {
         // The door knows these two by the names they have in completions.
@@ -45,6 +47,7 @@ pub(crate) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Job
             basis: None,
             // The door has checked it.
             num_answers: num_answers as usize,
+            predicted,
             stop,
             logprobs,
             prompt_logprobs,
@@ -111,7 +114,7 @@ fn message(at: usize, item: Value) -> Result<ChatMessage, ApiError> {
 }
 
 /// Text parts stand on lines of their own, as vLLM joins them.
-fn text_of_parts(parts: Vec<Value>, path: &str) -> Result<String, ApiError> {
+pub(crate) fn text_of_parts(parts: Vec<Value>, path: &str) -> Result<String, ApiError> {
     let mut texts = Vec::with_capacity(parts.len());
     for (at, part) in parts.into_iter().enumerate() {
         let mut fields = Fields::nested(part, format!("{path}[{at}]"))?;
@@ -174,7 +177,6 @@ fn refuse_what_is_missing(fields: &mut Fields) -> Result<(), ApiError> {
     let missing = [
         ("parallel_tool_calls", "tools are not supported"),
         ("audio", "this server answers in text only"),
-        ("prediction", "predicted outputs are not supported"),
         (
             "reasoning_effort",
             "reasoning effort is not supported: use 'chat_template_kwargs' if the template has a switch",

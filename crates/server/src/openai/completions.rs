@@ -26,6 +26,7 @@ pub(crate) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Job
     raw.receipt = delivery.receipt;
     raw.speculate = delivery.speculate;
     raw.progress = delivery.progress;
+    raw.prediction = params::prediction(&mut fields)?;
     params::sampling(&mut fields, &mut raw)?;
     raw.max_tokens = fields.integer("max_tokens")?;
     raw.logprobs = fields.integer("logprobs")?;
@@ -33,6 +34,10 @@ pub(crate) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Job
     best_of(&mut fields, raw.n)?;
     fields.only("suffix", &json!(""), "text is continued at its end only: 'suffix' is not supported")?;
     let prompts = prompts(fields.take("prompt"))?;
+    if prompts.len() > 1 && raw.prediction.is_some() {
+        let message = "'prediction' is of the answer to one prompt: send the others in requests of their own.";
+        return Err(ApiError::bad_request(message).with_param("prediction"));
+    }
     let text_bytes = |prompt: &Prompt| if let Prompt::Text(text) = prompt { text.len() } else { 0 };
     params::check_text("prompt", prompts.iter().map(text_bytes).sum())?;
     params::refuse_what_is_missing(&mut fields)?;
@@ -47,6 +52,7 @@ pub(crate) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Job
     }
     let logprobs = raw.logprobs.is_some();
     let stop = raw.stop.clone();
+    let predicted = raw.prediction.is_some();
     let num_answers = raw.n.unwrap_or(1);
     let mut echoes = Vec::new();
     let mut requests = Vec::with_capacity(prompts.len());
@@ -66,6 +72,7 @@ pub(crate) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Job
             basis: None,
             // The door has checked it.
             num_answers: num_answers as usize,
+            predicted,
             stop,
             logprobs,
             prompt_logprobs: shows_prompt_logprobs,

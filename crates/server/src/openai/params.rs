@@ -6,11 +6,12 @@ use serde_json::{Value, json};
 use crate::app::App;
 use crate::error::ApiError;
 use crate::fields::{Fields, integer, number, wrong_type};
+use crate::openai::chat::text_of_parts;
 
 /// Longest `user` in bytes.
 const MAX_USER_BYTES: usize = 512;
 
-/// Bytes of text in one request, prompts or messages together, or of what ids are turned to. A million tokens, the
+/// Bytes of text in one request, prompts or messages together, of its prediction, or of what ids are turned to. A million tokens, the
 /// longest context that models have, of the four bytes that a token of English has.
 pub(crate) const MAX_TEXT_BYTES: usize = 4 << 20;
 
@@ -145,6 +146,23 @@ pub(crate) fn sampling(fields: &mut Fields, raw: &mut RawRequest) -> Result<(), 
     raw.ttft_slo_ms = fields.number("ttft_slo_ms")?;
     raw.tpot_slo_ms = fields.number("tpot_slo_ms")?;
     Ok(())
+}
+
+/// OpenAI's `prediction`: a text that the answer will mostly be.
+pub(crate) fn prediction(fields: &mut Fields) -> Result<Option<String>, ApiError> {
+    let Some(mut fields) = fields.object("prediction")? else { return Ok(None) };
+    let (kind, name) = (fields.name("type"), fields.name("content"));
+    if fields.string("type")?.as_deref() != Some("content") {
+        return Err(wrong_type(kind, "'content'"));
+    }
+    let text = match fields.take("content") {
+        Some(Value::String(text)) => text,
+        Some(Value::Array(parts)) if !parts.is_empty() => text_of_parts(parts, &name)?,
+        _ => return Err(wrong_type(name, "a string or a list of text parts that is not empty")),
+    };
+    fields.finish()?;
+    check_text("prediction", text.len())?;
+    Ok(Some(text))
 }
 
 fn stop(fields: &mut Fields) -> Result<Vec<String>, ApiError> {

@@ -155,6 +155,8 @@ pub(crate) struct WireUsage {
     pub(crate) total_tokens: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) prompt_tokens_details: Option<PromptDetails>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) completion_tokens_details: Option<CompletionDetails>,
 }
 
 #[derive(Clone, Copy, Serialize)]
@@ -162,13 +164,34 @@ pub(crate) struct PromptDetails {
     pub(crate) cached_tokens: usize,
 }
 
+/// Guesses that were checked: those that are the answer's, and the others, which are in no count. Not only those that
+/// came of a prediction.
+#[derive(Clone, Copy, Serialize)]
+pub(crate) struct CompletionDetails {
+    accepted_prediction_tokens: usize,
+    rejected_prediction_tokens: usize,
+}
+
+impl CompletionDetails {
+    fn of(timings: &Timings) -> CompletionDetails {
+        let &Timings { drafted_tokens, accepted_tokens, .. } = timings;
+        CompletionDetails {
+            accepted_prediction_tokens: accepted_tokens,
+            rejected_prediction_tokens: drafted_tokens - accepted_tokens,
+        }
+    }
+}
+
 impl WireUsage {
-    pub(crate) fn of(usage: &Usage) -> WireUsage {
+    /// `predicted`: there was a prediction, so its client wants to know what became of it.
+    pub(crate) fn of(usage: &Usage, timings: &Timings, predicted: bool) -> WireUsage {
+        let has_guesses = predicted || timings.drafted_tokens > 0;
         WireUsage {
             prompt_tokens: usage.prompt_tokens,
             completion_tokens: usage.completion_tokens,
             total_tokens: usage.prompt_tokens + usage.completion_tokens,
             prompt_tokens_details: Some(PromptDetails { cached_tokens: usage.cached_tokens }),
+            completion_tokens_details: has_guesses.then(|| CompletionDetails::of(timings)),
         }
     }
 }
@@ -188,7 +211,9 @@ pub(crate) struct WireTimings {
     prefill_tokens_per_second: f64,
     decode_tokens_per_second: f64,
     preemptions: usize,
-    /// Tokens that were guessed and checked, if any were, and those of them that are the answer's.
+    /// Steps in which guesses were checked, if there were any; the guesses, and those of them that are the answer's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    verify_steps: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
     drafted_tokens: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -236,6 +261,7 @@ impl WireTimings {
             prefill_tokens_per_second: round(timings.prefill_tok_s()),
             decode_tokens_per_second: round(timings.decode_tok_s()),
             preemptions: timings.preemptions,
+            verify_steps: Some(timings.verify_steps).filter(|&steps| steps > 0),
             drafted_tokens: Some(timings.drafted_tokens).filter(|&tokens| tokens > 0),
             accepted_tokens: Some(timings.accepted_tokens).filter(|_| timings.drafted_tokens > 0),
             predicted_ttft_ms: promised(&|promise| promise.first_token.likely),

@@ -429,7 +429,7 @@ fn chat_has_refusals_of_its_own() {
             (&with(r#""parallel_tool_calls": true"#), "parallel_tool_calls"),
             (&with(r#""modalities": ["text", "audio"]"#), "modalities"),
             (&with(r#""audio": {"voice": "x"}"#), "audio"),
-            (&with(r#""prediction": {}"#), "prediction"),
+            (&with(r#""prediction": {}"#), "prediction.type"),
             (&with(r#""store": true"#), "store"),
             (&with(r#""metadata": {"a": "b"}"#), "metadata"),
             (&with(r#""reasoning_effort": "high""#), "reasoning_effort"),
