@@ -28,7 +28,7 @@ use core::cmp::Reverse;
 use crate::decode::is_protected;
 use crate::sequence::{Phase, Sequence};
 use crate::state::State;
-use crate::{Nanos, Scheduler, SeqId, Step, Work};
+use crate::{Nanos, NoDrafts, Scheduler, SeqId, Step, Work};
 
 /// Where drafts come from, told apart by how often they hold.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -173,10 +173,13 @@ impl Scheduler {
         self.find_hopefuls(&mut speculation, step);
         speculation.offers.clear();
         let rows_left = self.state.limits.max_num_batched_tokens - step.num_rows();
-        if rows_left > 0 && !speculation.hopefuls.is_empty() {
-            self.choose(&mut speculation, rows_left, bound, step);
+        if !speculation.hopefuls.is_empty() {
+            let reason = self.choose(&mut speculation, rows_left, bound, step);
             for hopeful in speculation.hopefuls.iter().filter(|hopeful| hopeful.taken > 0) {
                 self.take_drafts(hopeful, step);
+            }
+            if step.decode.iter().all(|rows| rows.drafts == 0) {
+                self.plan.record.no_drafts = reason.or(Some(NoDrafts::Blocks));
             }
         }
         self.speculation = speculation;
@@ -200,8 +203,18 @@ impl Scheduler {
         }
     }
 
-    /// The rule of the module's head. Cost: a prediction for each draft that is taken, and a few more.
-    fn choose(&self, speculation: &mut Speculation, rows_left: usize, bound: Option<Nanos>, step: &Step) {
+    /// The rule of the module's head. Says why, if it takes none. Cost: a prediction for each draft that is taken, and a
+    /// few more.
+    fn choose(
+        &self,
+        speculation: &mut Speculation,
+        rows_left: usize,
+        bound: Option<Nanos>,
+        step: &Step,
+    ) -> Option<NoDrafts> {
+        if rows_left == 0 {
+            return Some(NoDrafts::Rows);
+        }
         let Speculation { chances, hopefuls, next, order, .. } = speculation;
         let own = |hopeful: &Hopeful| &self.state.seqs[hopeful.offer.seq].tries;
         next.clear();
@@ -242,7 +255,11 @@ impl Scheduler {
         {
             hopefuls[first].taken = 1;
             chances.unpaid = 0;
+            return None;
         }
+        // The first that was looked at fits: it was not worth its row.
+        let reason = if order.is_empty() { NoDrafts::Time } else { NoDrafts::Chance };
+        (num_best == 0).then_some(reason)
     }
 
     /// The drafts become rows, as far as there are slots for them.
