@@ -445,7 +445,8 @@ def crowd(server: Server, label: str, count: int, sentences: int) -> None:
     with ThreadPoolExecutor(count) as pool:
         list(pool.map(ask, range(count)))
     owners, whole, named, by_name, cost = collections.Counter(), 0, 0, 0, 0
-    parts = ["prefill_in_ttfts_ms", "decode_in_ttfts_ms", "queue_kv_ms", "queue_seats_ms", "queue_budget_ms"]
+    parts = ["prefill_in_ttfts_ms", "decode_in_ttfts_ms", "drafts_in_ttfts_ms"]
+    parts += ["queue_kv_ms", "queue_seats_ms", "queue_budget_ms"]
     for index in range(count):
         prompt = server.ask(f"/v1/requests/{label}-{index}/timeline")["prompts"][0]
         whole += prompt["ttft_ms"]

@@ -12,6 +12,9 @@ export interface Timings {
   prefill_tokens: number;
   cached_tokens: number;
   decode_tokens: number;
+  /** Guesses at next tokens, and those that held; absent where nothing was guessed. */
+  drafted_tokens?: number;
+  accepted_tokens?: number;
   prefill_tokens_per_second: number;
   decode_tokens_per_second: number;
   preemptions: number;

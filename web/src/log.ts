@@ -46,6 +46,9 @@ export interface Token {
   at: number;
   /** Since the one before; `null` for the first. */
   gap: number | null;
+  /** Tokens of its answer that came of its step, and its place among them, from 0: those behind the first were guessed. */
+  run: number;
+  place: number;
   /** Id of the step that made it. */
   step: number;
   /** It came later than the target, or than is usual. */
@@ -114,16 +117,17 @@ export class Request {
     return tpotTarget ?? (this.usualGap == null ? Infinity : Math.max(late.floor_ms, late.medians * this.usualGap));
   }
 
-  /** A token came; returns it. */
-  token(answer: number, at: number, step: number): Token {
+  /** A token came, at this place of a run; returns it. */
+  token(answer: number, at: number, step: number, place: number, run: number): Token {
     const before = this.lastOfAnswer.get(answer);
-    const token = { request: this, answer, index: before ? before.index + 1 : 0, at, gap: before ? at - before.at : null, step, late: false, held: false };
+    const token = { request: this, answer, index: before ? before.index + 1 : 0, at, gap: before ? at - before.at : null, run, place, step, late: false, held: false };
     this.lastOfAnswer.set(answer, token);
     this.tokens.push(token);
     this.firstToken ??= at;
     const n = this.tokens.length;
     if (n <= 16 || n % 16 === 0) {
-      const gaps = this.tokens.slice(-USUAL_OF).flatMap((token) => (token.gap == null ? [] : [token.gap]));
+      // Those that came with another were not waited for.
+      const gaps = this.tokens.slice(-USUAL_OF).flatMap((token) => (token.gap == null || token.place > 0 ? [] : [token.gap]));
       if (gaps.length >= 4) this.usualGap = median(gaps);
     }
     return token;
@@ -201,7 +205,7 @@ export class Log {
       const request = this.pass(row.r, step);
       const tokens = row.tokens ?? 1;
       request.computed = Math.max(request.computed, row.start + tokens);
-      for (let token = 0; token < tokens; token += 1) this.came(request, row.a, step);
+      for (let place = 0; place < tokens; place += 1) this.came(request, row.a, step, place, tokens);
       step.decodeOf.push(request);
     }
     for (const { r, verdict } of event.preempted) {
@@ -223,9 +227,9 @@ export class Log {
     return request;
   }
 
-  private came(request: Request, answer: number, step: Step): void {
+  private came(request: Request, answer: number, step: Step, place = 0, run = 1): void {
     const limit = request.lateAbove(this.tpotTarget, this.late);
-    const token = request.token(answer, step.end, step.id);
+    const token = request.token(answer, step.end, step.id, place, run);
     if (token.gap == null) return;
     token.held = token.at - token.gap <= this.heldTo && token.at >= this.heldFrom;
     token.late = !token.held && token.gap > limit;

@@ -1,10 +1,10 @@
 // One pass of the model, token by token: what each request brought into it.
 //
 //   A  [cached][ earlier ][#### this pass ####]           a chunk of a prompt: many tokens at once
-//   B  [       earlier        ][#]                        an answer: one token
+//   B  [       earlier        ][#][#][o]                  an answer: one token, and guesses at the next: solid if they held
 
 import type { App } from "./app";
-import { el, say } from "./dom";
+import { el, fill, say, show } from "./dom";
 import { FONT, Surface, theme, watchTheme } from "./draw";
 import { dropFrame, wantFrame } from "./frames";
 import type { Request, Step } from "./log";
@@ -20,6 +20,8 @@ interface Row {
   cached: number;
   start: number;
   len: number;
+  /** Behind them, guesses that did not hold. */
+  wrong: number;
   phase: "prefill" | "decode";
 }
 
@@ -28,13 +30,19 @@ export class PassView {
   private canvas = el("canvas", { class: "pass", role: "img", "aria-label": "The tokens of the step" });
   private surface: Surface;
   private more = el("p", { class: "quiet-text" });
+  private guesses = el("tbody", {});
+  private guessed = el(
+    "div",
+    { class: "scroll guesses", tabindex: 0, role: "region", "aria-label": "Guesses at next tokens", hidden: true },
+    el("table", {}, el("caption", {}, "Guesses at next tokens"), el("thead", {}, el("tr", {}, ...["Request", "Guessed", "Held"].map((text) => el("th", { scope: "col" }, text)))), this.guesses),
+  );
   private step: Step | null = null;
   private stop: () => void;
 
   constructor(_app: App) {
     this.surface = new Surface(this.canvas, () => wantFrame(this.draw));
     this.stop = watchTheme(() => wantFrame(this.draw));
-    this.element = el("div", {}, this.canvas, this.more);
+    this.element = el("div", {}, this.canvas, this.more, this.guessed);
   }
 
   end(): void {
@@ -53,21 +61,34 @@ export class PassView {
     const height = `${Math.ceil(shown / 4) * 4 * ROW + 18}px`;
     if (this.canvas.style.height !== height) this.canvas.style.height = height;
     this.canvas.setAttribute("aria-label", `Tokens of step ${step.id} by request`);
+    this.list(step);
     wantFrame(this.draw);
+  }
+
+  /** Whose next tokens were guessed in the step, and what became of it. */
+  private list(step: Step): void {
+    const rows = step.decode.flatMap((row, i) => {
+      if (!row.drafts) return [];
+      const { name } = step.decodeOf[i]!;
+      const cells = [row.drafts, (row.tokens ?? 1) - 1].map((value) => el("td", {}, value.toLocaleString("en")));
+      return [el("tr", {}, el("th", { scope: "row", title: String(name) }, shortName(name)), ...cells)];
+    });
+    fill(this.guesses, ...rows);
+    show(this.guessed, rows.length > 0);
   }
 
   private draw = (): void => {
     const { surface, step } = this;
     if (!step || surface.width === 0) return;
     const rows: Row[] = [
-      ...step.prefill.map((row, i): Row => ({ request: step.prefillOf[i]!, cached: Math.min(row.cached, row.start), start: row.start, len: row.len, phase: "prefill" })),
-      ...step.decode.map((row, i): Row => ({ request: step.decodeOf[i]!, cached: 0, start: row.start, len: 1, phase: "decode" })),
+      ...step.prefill.map((row, i): Row => ({ request: step.prefillOf[i]!, cached: Math.min(row.cached, row.start), start: row.start, len: row.len, wrong: 0, phase: "prefill" })),
+      ...step.decode.map((row, i): Row => ({ request: step.decodeOf[i]!, cached: 0, start: row.start, len: row.tokens ?? 1, wrong: 1 + (row.drafts ?? 0) - (row.tokens ?? 1), phase: "decode" })),
     ].slice(0, MOST_ROWS);
     const context = surface.begin();
     const colours = theme();
     const left = 70;
     const width = surface.width - left - 8;
-    const longest = Math.max(32, ...rows.map((row) => row.start + row.len));
+    const longest = Math.max(32, ...rows.map((row) => row.start + row.len + row.wrong));
     const cell = Math.min(LARGEST_CELL, width / longest);
     context.font = FONT;
     rows.forEach((row, i) => {
@@ -78,6 +99,7 @@ export class PassView {
       cells(context, left, y, cell, 0, row.cached, colours.cached);
       cells(context, left, y, cell, row.cached, row.start - row.cached, colours.lane);
       cells(context, left, y, cell, row.start, row.len, colours[row.phase]);
+      hollow(context, left, y, cell, row.start + row.len, row.wrong, colours[row.phase]);
     });
     context.fillStyle = colours.quiet;
     context.textAlign = "left";
@@ -95,4 +117,13 @@ function cells(context: CanvasRenderingContext2D, left: number, y: number, cell:
   const x = left + start * cell;
   if (cell < 3) return context.fillRect(x, y, Math.max(2, len * cell), 13);
   for (let i = 0; i < len; i += 1) context.fillRect(left + (start + i) * cell, y, cell - 1, 13);
+}
+
+/** Tokens that were computed and thrown away: the rims of cells, or of a bar. */
+function hollow(context: CanvasRenderingContext2D, left: number, y: number, cell: number, start: number, len: number, colour: string): void {
+  if (len <= 0) return;
+  context.strokeStyle = colour;
+  const rim = (x: number, width: number): void => context.strokeRect(x + 0.5, y + 0.5, Math.max(1, width - 1), 12);
+  if (cell < 3) return rim(left + start * cell, Math.max(2, len * cell));
+  for (let i = 0; i < len; i += 1) rim(left + (start + i) * cell, cell - 1);
 }

@@ -3,6 +3,7 @@
 //   lane 0  ....[####prefill####]|d|d|d|d |d|d|   .... queue, [#] prompt tokens, |d| one token of the answer
 //   lane 1      ....[##prefill##][##pre#]|d|/////|d|    / what another request's prompt made of the step
 //               a step is one column: everybody in it waits for all of it
+//   lane 2  ....[####prefill####]|d#o|d|d##|         d## tokens that came together, o a guess that did not hold
 //
 // lanes.ts paints lanes and steps, tips.ts says what a place is, selection.ts keeps and sums what was chosen; here are the axis,
 // the labels and the pointer. Nothing in a frame reads layout.
@@ -11,7 +12,7 @@ import type { App } from "./app";
 import { el, fill, say, show } from "./dom";
 import { arrow, FONT, Surface, theme, tick, watchTheme } from "./draw";
 import { dropFrame, wantFrame } from "./frames";
-import { Lanes } from "./lanes";
+import { Lanes, timeOf } from "./lanes";
 import type { Log, Request, Token } from "./log";
 import { type Range, Selection } from "./selection";
 import { describe, extent, type Hit, isSame, ownersOf, requestOf, type TimelineAnswer } from "./tips";
@@ -29,6 +30,9 @@ const BEHIND_MS = 60;
 
 /** A pointer that moved less has clicked. */
 const CLICK_PX = 4;
+/** So wide a row is drawn of a step in which guesses were checked; else how many tokens came stands in it. */
+const CELL_PX = 5;
+const COUNTED_PX = 12;
 /** Narrower than this no bar has a name on it. */
 const NAMED_PX = 64;
 
@@ -222,6 +226,7 @@ export class Timeline {
     context.clip();
     this.lanes.blit(context, { x: this.gutter, y: AXIS - (this.scroll % height), width: this.plotWidth, height });
     context.restore();
+    this.guesses(context, height);
     this.grid(context);
     this.late(context, height);
     this.labels(context, height);
@@ -250,6 +255,43 @@ export class Timeline {
     }
     context.stroke();
     context.globalCompositeOperation = "source-over";
+  }
+
+  /** The rows of guesses in their step: those that held are tokens and solid, the others hollow. */
+  private guesses(context: CanvasRenderingContext2D, height: number): void {
+    if (height < 12) return;
+    const { log } = this;
+    const colours = theme();
+    context.save();
+    context.beginPath();
+    context.rect(this.gutter, AXIS, this.plotWidth, this.plotHeight);
+    context.clip();
+    context.font = FONT;
+    context.textAlign = "center";
+    for (let i = log.firstStepAfter(this.left); i < log.steps.length; i += 1) {
+      const step = log.steps[i]!;
+      if (step.at >= this.right) break;
+      const x = this.xAt(step.at);
+      if (this.xAt(step.end) - x < COUNTED_PX) continue;
+      step.decode.forEach((row, k) => {
+        const y = AXIS + step.decodeOf[k]!.lane * height - this.scroll;
+        if (!row.drafts || y < AXIS - height || y > this.surface.height) return;
+        const share = step.took > 0 ? timeOf(step, row).own / step.took : 1;
+        const width = (this.xAt(step.end) - x) * share - 1;
+        const cell = width / (1 + row.drafts);
+        const tokens = row.tokens ?? 1;
+        for (let place = 1; cell >= CELL_PX && place <= row.drafts; place += 1) {
+          context.fillStyle = colours.lane;
+          const [left, right] = [x + place * cell, x + (place + 1) * cell];
+          if (place < tokens) context.fillRect(left - 0.5, y, 1, height - 3);
+          else context.fillRect(left + 0.5, y + 2, right - left - 2, height - 7);
+        }
+        if (cell >= CELL_PX || tokens === 1 || width < COUNTED_PX) return;
+        context.fillStyle = colours.panel;
+        context.fillText(String(tokens), x + width / 2, y + (height - 3) / 2 + 0.5);
+      });
+    }
+    context.restore();
   }
 
   /** Marks over the tokens that came late, one a pixel at most: a triangle where there is room for a shape. */
@@ -590,6 +632,7 @@ function legend(): HTMLElement {
     { class: "legend", "aria-label": "Colours" },
     item("prefill", "prefill: the prompt"),
     item("decode", "decode: the answer"),
+    item("rejected", "a guess that did not hold"),
     item("stranger", "another request's prompt in the same step"),
     item("machine", "the machine ran other programs"),
     item("queue", "waiting"),

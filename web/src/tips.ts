@@ -24,6 +24,7 @@ export function extent(hit: Hit): { request: Request; from: number; to: number |
 }
 
 export function isSame(a: Hit | null, b: Hit | null): boolean {
+  if (a?.kind === "token" && b?.kind === "token") return a.token === b.token; // of a run, each is another
   return a != null && b != null && a.kind === b.kind && extent(a).from === extent(b).from && requestOf(a) === requestOf(b);
 }
 
@@ -63,9 +64,11 @@ function chunk(request: Request, row: PrefillRow, step: Step, name: string): str
 function token(token: Token, step: Step | undefined, log: Log, name: string): string[] {
   const { request, gap } = token;
   const lines = [`${name} · token ${token.index + 1}${token.late ? " · late" : ""}`];
-  if (gap != null) lines.push(`${ms(gap)} after the one before${request.usualGap == null ? "" : ` (usually ${ms(request.usualGap)})`}.`);
+  if (token.place > 0) lines.push(`It came with token ${token.index - token.place + 1}, of the same step: it was guessed, and the guess held.`);
+  else if (gap != null) lines.push(`${ms(gap)} after the one before${request.usualGap == null ? "" : ` (usually ${ms(request.usualGap)})`}.`);
   else if (token.index === 0 && request.firstToken === token.at && request.ttft != null) lines.push(`The first of its answer: time to first token ${ms(request.ttft)}${waited(request)}.`);
   else lines.push("The first of its answer that this page saw.");
+  if (token.place === 0 && step) lines.push(...guesses(token, step));
   if (token.held) lines.push("Somebody held the engine meanwhile: that time is nobody's, and the token is not late.");
   const others = log.delayedBy(token);
   if (others.length > 0) {
@@ -80,6 +83,14 @@ function token(token: Token, step: Step | undefined, log: Log, name: string): st
     if (shared) lines.push(shared);
   }
   return lines;
+}
+
+/** What became of the guesses at what follows a token. */
+function guesses({ request, index, run, answer }: Token, step: Step): string[] {
+  const row = step.decode.find((row, k) => step.decodeOf[k] === request && row.a === answer);
+  if (!row?.drafts) return [];
+  const together = run === 1 ? "" : run === 2 ? ` Token ${index + 2} came with it.` : ` Tokens ${index + 2} to ${index + run} came with it.`;
+  return [`Of ${count(row.drafts, "guess", "guesses")} at what follows ${run - 1 || "none"} held.${together}`];
 }
 
 /** What the machine took of a step and of the time before it, if that is worth a word. */

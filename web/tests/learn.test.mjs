@@ -1,9 +1,9 @@
-// Learn: six pages, each with something to try on the running engine and a question that explains every choice.
+// Learn: seven pages, each with something to try on the running engine and a question that explains every choice.
 
 import assert from "node:assert/strict";
 import { test, until } from "./lib.mjs";
 
-const TITLES = ["Why two phases", "TTFT against TPOT", "Batching", "Chunked prefill", "Prefix cache", "The KV wall"];
+const TITLES = ["Why two phases", "TTFT against TPOT", "Batching", "Chunked prefill", "Prefix cache", "The KV wall", "Why a guess is cheap"];
 
 /** Runs what the page offers to try and returns what it says of it, and the rows of its table. */
 async function tryIt(page) {
@@ -14,7 +14,7 @@ async function tryIt(page) {
   return { said: await status.textContent(), rows };
 }
 
-test("the tour goes through six pages, and each question explains each of its choices", async (context) => {
+test("the tour goes through seven pages, and each question explains each of its choices", async (context) => {
   const server = await context.server();
   const page = await context.open(server, "/#/learn");
   for (const [at, title] of TITLES.entries()) {
@@ -33,8 +33,8 @@ test("the tour goes through six pages, and each question explains each of its ch
     assert.equal(new Set(said.map(([, text]) => text)).size, 3, title);
     if (at + 1 < TITLES.length) await page.getByRole("link", { name: `Next: ${TITLES[at + 1]}` }).click();
   }
-  await page.getByRole("link", { name: "Back: Prefix cache" }).click();
-  await page.getByRole("heading", { name: "5. Prefix cache" }).waitFor();
+  await page.getByRole("link", { name: "Back: The KV wall" }).click();
+  await page.getByRole("heading", { name: "6. The KV wall" }).waitFor();
 });
 
 test("slow to start but streams fast: the page lets a newcomer find out which phase that is", async (context) => {
@@ -78,6 +78,32 @@ test("what each page lets one try runs on the engine, and counts what it did", a
     check(result);
     console.log(`figure  learn ${number}: ${result.said}`);
     await context.picture(page, `learn ${number} tried`);
+    await page.close();
+  }
+});
+
+test("why a guess is cheap: the same words of fewer passes, and without guesses what a row costs", async (context) => {
+  for (const flags of [["--speculate", "auto"], []]) {
+    const server = await context.server(...flags);
+    const page = await context.open(server, "/#/learn/7");
+    const { said, rows } = await tryIt(page);
+    assert.equal(rows.length, 3, said);
+    assert.deepEqual([rows[0].slice(1, 4), rows[0].slice(5)], [["159 tokens", "159", "1.0"], ["0", "0"]], said);
+    assert.deepEqual([rows[1][1], rows[1][3]], ["1,272 tokens", "8.0"]);
+    assert.match(said, /^A pass with 8 rows took (?!0\.00)\d+\.\d\d times as long as one with a single row/);
+    const [, tokens, passes, , , drafted, held] = rows[2];
+    assert.equal(tokens, "159 tokens");
+    if (flags.length > 0) {
+      // How many are worth their rows is the machine's to say; some are always tried.
+      assert.ok(Number(drafted) > 0 && Number(held) <= Number(drafted), JSON.stringify(rows[2]));
+      assert.equal(Number(passes) + Number(held), 159, "a token of each pass, and the guesses that held");
+      assert.match(said, /The words are the same\.$/);
+    } else {
+      assert.deepEqual([passes, drafted], ["159", "0"]);
+      assert.match(said, /start the server with --speculate auto/);
+    }
+    console.log(`figure  learn 7: ${said}`);
+    await context.picture(page, `learn 7 tried${flags.join("")}`);
     await page.close();
   }
 });

@@ -127,6 +127,58 @@ test("a stretch that is dragged is summed: tokens, and time by owner", async (co
   assert.match(await selection.textContent(), /20 ms selected.*2 steps, 0 prompt tokens, 2 output tokens/);
 });
 
+/** Four steps of 50 ms whose three guesses held, then one of 100 ms with four of which two did. */
+function guessed() {
+  const events = [step(0, 0, 10, { prefill: [{ ...token(0), len: 8, samples: 1, cached: 0 }] })];
+  let start = 8;
+  const decode = (id, at, took, more) => {
+    events.push(step(id, at, took, { decode: [token(start, more)] }));
+    start += more.tokens ?? 1;
+  };
+  for (let i = 0; i < 4; i += 1) decode(1 + i, 10 + 50 * i, 50, { drafts: 3, tokens: 4 });
+  decode(5, 210, 100, { drafts: 4, tokens: 3 });
+  return events;
+}
+
+test("a guess that held is a solid cell, one that did not a hollow one, and a run is one step", async (context) => {
+  const page = await scripted(context, guessed());
+  const { box, at } = await places(page);
+  await context.picture(page, "live guesses");
+  // Five cells of 20 ms: the token, two guesses that held, two that did not.
+  const cell = (place) => colours(page, at(210 + 20 * place) + 2, at(230 + 20 * place) - 2, AXIS + 4, AXIS + 19);
+  const cells = [];
+  for (let place = 0; place < 5; place += 1) cells.push(await cell(place));
+  for (const held of cells.slice(0, 3)) assert.ok(held.decode > 0.9, JSON.stringify(cells));
+  for (const wrong of cells.slice(3)) assert.ok(wrong.decode < 0.1 && wrong.lane > 0.9, JSON.stringify(cells));
+  // Their rims are those of a token.
+  const rim = await colours(page, at(270) + 2, at(310) - 4, AXIS, AXIS + 2);
+  assert.ok(rim.decode > 0.9, JSON.stringify(rim));
+  const selection = page.getByRole("region", { name: "Selection" });
+  await page.mouse.click(box.x + at(250), box.y + AXIS + 12);
+  await selection.waitFor();
+  const text = await selection.textContent();
+  for (const words of [/token 18 /, /100 ms after the one before \(usually 50 ms\)/, /Of 4 guesses at what follows 2 held\. Tokens 19 to 20 came with it\./]) assert.match(text, words);
+  // The keyboard goes through the run, token by token.
+  await page.locator("canvas.timeline").focus();
+  const said = [];
+  for (const key of ["End", "ArrowLeft", "ArrowLeft", "ArrowLeft"]) {
+    await page.keyboard.press(key);
+    said.push(await page.locator(".timeline-box .tip strong").textContent());
+  }
+  assert.deepEqual(said.map((line) => /token (\d+)/.exec(line)[1]), ["20", "19", "18", "17"]);
+  await page.keyboard.press("End");
+  assert.match(await page.locator(".timeline-box .tip").textContent(), /It came with token 18, of the same step: it was guessed, and the guess held\./);
+  assert.deepEqual(await violations(page), []);
+  // The step's own page lists it.
+  await page.evaluate(() => (location.hash = "#/step?step=5"));
+  const list = page.getByRole("region", { name: "Guesses at next tokens" });
+  await list.waitFor();
+  assert.deepEqual(await list.locator("tbody tr").evaluateAll((rows) => rows.map((row) => [...row.cells].map((cell) => cell.textContent))), [["victim", "4", "2"]]);
+  await page.locator(".sentence").getByText("checked 4 guesses at what follows: 2 of them held").waitFor();
+  await context.picture(page, "step guesses");
+  assert.deepEqual(await violations(page), []);
+});
+
 test("what came late because somebody held the engine is not late, and the header says that it is held", async (context) => {
   // One step, a hold, one step by hand that takes long, and on.
   const events = [];

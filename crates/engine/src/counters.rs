@@ -83,6 +83,8 @@ const TOKENS: &[f64] = &[
 const STEP_TOKENS: &[f64] =
     &[1.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16_384.0];
 
+const RUN_TOKENS: &[f64] = &[1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0];
+
 /// Relative errors of predicted times of steps.
 const ERRORS: &[f64] = &[0.01, 0.02, 0.03, 0.05, 0.08, 0.12, 0.2, 0.3, 0.5, 1.0, 2.0];
 
@@ -158,6 +160,10 @@ pub struct Stats {
     pub drafted_tokens: u64,
     /// See `verify_rows`.
     pub accepted_tokens: u64,
+    /// Of these, those at each place of their run, counted from 0, as far as any held.
+    pub accepted_by_place: Vec<u64>,
+    /// Steps in which guesses were offered and none was checked, by [`scheduler::NoDrafts::ALL`].
+    pub no_drafts: [u64; 4],
     pub prompt_tokens: u64,
     pub cached_tokens: u64,
     pub generated_tokens: u64,
@@ -212,6 +218,8 @@ pub struct Stats {
     pub request_prompt_tokens: Histogram,
     pub request_generation_tokens: Histogram,
     pub step_tokens: Histogram,
+    /// Tokens that came of each decoding answer in each step: one, and the guesses that held.
+    pub run_tokens: Histogram,
 }
 
 impl Default for Stats {
@@ -234,6 +242,8 @@ impl Default for Stats {
             verify_rows: 0,
             drafted_tokens: 0,
             accepted_tokens: 0,
+            accepted_by_place: Vec::new(),
+            no_drafts: [0; 4],
             prompt_tokens: 0,
             cached_tokens: 0,
             generated_tokens: 0,
@@ -272,6 +282,7 @@ impl Default for Stats {
             request_prompt_tokens: tokens.clone(),
             request_generation_tokens: tokens,
             step_tokens: Histogram::new(STEP_TOKENS),
+            run_tokens: Histogram::new(RUN_TOKENS),
         }
     }
 }
@@ -302,7 +313,15 @@ impl Stats {
         for row in record.decode.iter().filter(|row| row.drafts > 0) {
             self.verify_rows += 1;
             self.drafted_tokens += row.drafts as u64;
-            self.accepted_tokens += row.samples.saturating_sub(1) as u64;
+            let held = row.samples.saturating_sub(1);
+            self.accepted_tokens += held as u64;
+            self.accepted_by_place.resize(self.accepted_by_place.len().max(held), 0);
+            self.accepted_by_place[..held].iter_mut().for_each(|count| *count += 1);
+        }
+        let runs = record.decode.iter().map(|row| row.samples).filter(|&tokens| tokens > 0);
+        runs.for_each(|tokens| self.run_tokens.observe(tokens as f64));
+        if let Some(reason) = record.no_drafts {
+            self.no_drafts[reason as usize] += 1;
         }
         self.preemptions += record.preempted.len() as u64;
         self.recomputed_tokens += record.recomputed_rows as u64;

@@ -118,6 +118,29 @@ fn a_stream_names_the_long_prompt_that_delayed_it() {
 }
 
 #[test]
+fn tokens_that_come_together_are_one_gap() {
+    let engine = start(&EngineOptions { speculate: true, ..options() });
+    let repeats = "The fox sat by the door. The owl sang of gold.\n".repeat(4);
+    let stream = engine.submit(engine.validate(greedy(&repeats, 120)).expect("valid")).expect("room");
+    let id = stream.id();
+    let timings = gather(stream, 1).timings;
+    let account = engine.timeline(id).expect("it is remembered").account;
+    let runs: Vec<usize> = account.visits.iter().map(|visit| usize::from(visit.tokens)).collect();
+    assert!(runs.iter().any(|&tokens| tokens > 1) && runs.iter().sum::<usize>() == 120, "{runs:?}");
+    assert_eq!(
+        timings.decode_tokens - timings.accepted_tokens,
+        timings.decode_steps,
+        "each step has a token of its own"
+    );
+    // Fewer gaps than tokens: none of them is nothing, and so the median is none of nothing.
+    let gaps: Vec<_> = account.longest_gaps.iter().map(|gap| gap.shares.total()).collect();
+    assert!(gaps.iter().all(|gap| gap.0 > 0) && account.median_gap().0 > 0, "{gaps:?}");
+    assert!(account.late_gaps().len() < account.longest_gaps.len(), "not every step is late");
+    let [own, others] = [Owner::OwnDrafts, Owner::OtherDrafts].map(|owner| account.bill.gaps.of(owner));
+    assert!(account.bill.rejected <= own && others.0 == 0, "{:?}", account.bill);
+}
+
+#[test]
 fn who_leaves_is_remembered_and_who_never_was_is_not() {
     let engine = start(&options());
     let request = engine.validate(greedy("Once upon a time", 200)).expect("valid");

@@ -27,10 +27,14 @@ pub enum Owner {
     OwnPrefill,
     /// Prompts of others in the steps that carried it.
     OtherPrefill,
-    /// Its own decode row, and those of its other answers.
+    /// Its own decode row, and those of its other answers, without guesses.
     OwnDecode,
-    /// Decode rows of others in the steps that carried it.
+    /// What checking guesses at its own next tokens made of its steps, and at those of its other answers.
+    OwnDrafts,
+    /// Decode rows of others in the steps that carried it, without guesses.
     Decode,
+    /// Rows of guesses at others' tokens in the steps that carried it.
+    OtherDrafts,
     /// Computing again what a preemption threw away.
     Recompute,
     /// Preempted: in the queue again, or in again and waiting for rows to compute again with.
@@ -55,7 +59,9 @@ impl Owner {
         Owner::OwnPrefill,
         Owner::OtherPrefill,
         Owner::OwnDecode,
+        Owner::OwnDrafts,
         Owner::Decode,
+        Owner::OtherDrafts,
         Owner::Recompute,
         Owner::Waiting,
         Owner::LeftOut,
@@ -63,20 +69,23 @@ impl Owner {
         Owner::Overhead,
     ];
     /// Those of a time to first token.
-    pub const OF_TTFT: [Owner; 8] = [
+    pub const OF_TTFT: [Owner; 9] = [
         Owner::QueueKv,
         Owner::QueueSeats,
         Owner::QueueBudget,
         Owner::OwnPrefill,
         Owner::OtherPrefill,
         Owner::Decode,
+        Owner::OtherDrafts,
         Owner::Machine,
         Owner::Overhead,
     ];
     /// Those of a gap between two tokens.
-    pub const OF_GAP: [Owner; 8] = [
+    pub const OF_GAP: [Owner; 10] = [
         Owner::OwnDecode,
+        Owner::OwnDrafts,
         Owner::Decode,
+        Owner::OtherDrafts,
         Owner::OtherPrefill,
         Owner::Recompute,
         Owner::Waiting,
@@ -89,8 +98,8 @@ impl Owner {
     pub fn is_others(self) -> bool {
         match self {
             Owner::QueueKv | Owner::QueueSeats | Owner::QueueBudget => true,
-            Owner::OtherPrefill | Owner::Decode | Owner::Waiting | Owner::LeftOut => true,
-            Owner::OwnPrefill | Owner::OwnDecode | Owner::Recompute => false,
+            Owner::OtherPrefill | Owner::Decode | Owner::OtherDrafts | Owner::Waiting | Owner::LeftOut => true,
+            Owner::OwnPrefill | Owner::OwnDecode | Owner::OwnDrafts | Owner::Recompute => false,
             Owner::Machine | Owner::Overhead => false,
         }
     }
@@ -104,7 +113,9 @@ impl Owner {
             Owner::OwnPrefill => "own_prefill",
             Owner::OtherPrefill => "other_prefill",
             Owner::OwnDecode => "own_decode",
+            Owner::OwnDrafts => "own_drafts",
             Owner::Decode => "decode",
+            Owner::OtherDrafts => "other_drafts",
             Owner::Recompute => "recompute",
             Owner::Waiting => "waiting",
             Owner::LeftOut => "left_out",
@@ -141,7 +152,7 @@ impl Shares {
 }
 
 /// Others that are named; the rest are summed.
-const MOST_NAMED: usize = 6;
+pub(crate) const MOST_NAMED: usize = 6;
 
 /// Nanoseconds by request: the largest by name, the rest in one sum.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -210,6 +221,10 @@ pub struct Cost {
     pub decode_in_ttfts: Nanos,
     /// Its decode rows, between others' tokens.
     pub decode_in_gaps: Nanos,
+    /// Rows of guesses at its tokens, while others waited for their first token in the same steps.
+    pub drafts_in_ttfts: Nanos,
+    /// The same, between others' tokens.
+    pub drafts_in_gaps: Nanos,
     /// The blocks that it held, while others waited for their first token and the first in line for blocks.
     pub queue_kv: Nanos,
     /// The seats that it held, while the first in line waited for one.
@@ -234,12 +249,14 @@ impl Cost {
         self.parts().into_iter().zip(other.parts()).for_each(|(sum, more)| sum.0 += more.0);
     }
 
-    fn parts(&mut self) -> [&mut Nanos; 9] {
+    fn parts(&mut self) -> [&mut Nanos; 11] {
         [
             &mut self.prefill_in_ttfts,
             &mut self.prefill_in_gaps,
             &mut self.decode_in_ttfts,
             &mut self.decode_in_gaps,
+            &mut self.drafts_in_ttfts,
+            &mut self.drafts_in_gaps,
             &mut self.queue_kv,
             &mut self.queue_seats,
             &mut self.queue_budget,
@@ -259,9 +276,12 @@ pub struct Bill {
     pub ttft_others: Named,
     /// From token to token, over all gaps of all answers.
     pub gaps: Shares,
-    /// Whom it waited for in `gaps`: their prompts, and who held or computed what while it was preempted or left out.
-    /// Rows of other streams ([`Owner::Decode`]) have no names here.
+    /// Whom it waited for in `gaps`: their prompts, guesses at their tokens, and who held or computed what while it was
+    /// preempted or left out. Rows of other streams ([`Owner::Decode`]) have no names here.
     pub gaps_others: Named,
+    /// Of what its guesses took of its own `gaps` ([`Owner::OwnDrafts`]), the part of those that did not hold: of each
+    /// step the share of them that failed there. Contained in that owner, and no summand beside it.
+    pub rejected: Nanos,
     /// What it cost others.
     pub cost: Cost,
     /// What computing the tokens found in the prefix cache would have taken alone, as the cost model predicts; it is no
@@ -278,7 +298,7 @@ pub struct Visit {
     pub to: Nanos,
     /// Which answer.
     pub answer: u16,
-    /// Tokens of this request that came of it.
+    /// Tokens of this request that came of it: at the prompt's end one of each answer, later of one answer a run.
     pub tokens: u16,
     /// Its rows.
     pub rows: u32,
@@ -304,7 +324,8 @@ pub struct Wait {
 pub struct Gap {
     /// Which answer.
     pub answer: u16,
-    /// Which of its tokens came late, counted from 0; the first of all has no gap.
+    /// Which of its tokens came late, counted from 0; the first of all has no gap. Of a run that came of guesses it is
+    /// the first; the others came with it, and had none.
     pub token: u32,
     /// When it came.
     pub at: Nanos,
@@ -435,13 +456,15 @@ impl Account {
         self.answers.iter().map(|meter| meter.tokens as usize).sum()
     }
 
-    /// The median time from token to token in the steps that are kept; 0 without any.
+    /// The median time from token to token in the steps that are kept; 0 without any. Tokens that came together count
+    /// once, as in a client's eyes: were their gaps of 0 in it, every step of a stream that guesses well would be late.
     pub fn median_gap(&self) -> Nanos {
         let mut last: Vec<Option<Nanos>> = self.answers.iter().map(|_| None).collect();
         let mut gaps = Vec::new();
         for visit in self.visits.iter().filter(|visit| visit.tokens > 0) {
             let first = usize::from(visit.answer);
-            for last in &mut last[first..first + usize::from(visit.tokens)] {
+            let answers = if visit.work == Owner::OwnPrefill { usize::from(visit.tokens) } else { 1 };
+            for last in &mut last[first..first + answers] {
                 gaps.extend(last.replace(visit.to).map(|before| visit.to.since(before)));
             }
         }
@@ -512,6 +535,8 @@ pub(crate) struct Meter {
     pub(crate) pending: Shares,
     /// Since the last token: whom it waited for.
     pub(crate) others: Named,
+    /// Since the last token: what wrong guesses took of it.
+    pub(crate) rejected: u64,
     /// The same since arrival.
     pub(crate) tally: Tally,
     /// How it waits, while it does.

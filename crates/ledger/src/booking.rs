@@ -5,46 +5,70 @@ use alloc::vec::Vec;
 
 use scheduler::{Blocked, Holder, Nanos, RequestId, StepRecord};
 
-use crate::account::{Account, Cost, Meter};
+use crate::account::{Account, Cost, Meter, Named};
 use crate::owed::{Debts, Place, share_out};
 use crate::waits::{Of, Waiters, Waits};
-use crate::{Group, Ledger, Owner, Prices};
+use crate::{Drafters, Group, Ledger, Owner, Prices};
 
-/// What decode rows took of the gaps of a step's other answers: nanoseconds, and what one unit of price and one row of
-/// the pass cost them all.
+/// What decode rows, and guesses, took of the gaps of a step's other answers: nanoseconds, and what one unit of price
+/// and one row of the pass cost them all.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct DecodeInGaps {
-    nanos: u64,
+pub(crate) struct InGaps {
+    nanos: [u64; 2],
     scale: f64,
     row_scale: f64,
 }
 
-impl DecodeInGaps {
-    /// One answer of `group` had so much of others' decode rows in its gap.
-    pub(crate) fn add(&mut self, nanos: u64, group: &Group) {
-        self.nanos += nanos;
+impl InGaps {
+    /// One answer of `group` had so much of others' decode rows, and of their guesses, in its gap.
+    pub(crate) fn add(&mut self, nanos: [u64; 2], group: &Group) {
+        self.nanos.iter_mut().zip(nanos).for_each(|(sum, more)| *sum += more);
         self.scale += group.scale;
         self.row_scale += group.scale * group.per_row;
     }
 
-    /// What the decode rows of `group` cost all others: they pay for it at their scales.
-    fn price_of(&self, group: &Group) -> f64 {
+    /// What the decode rows or the guesses of `group` cost all others: they pay for it at their scales.
+    fn price_of(&self, group: &Group, which: usize) -> f64 {
         let own = f64::from(group.streams) * group.scale;
         let scale = (self.scale - own).max(0.0);
         let row_scale = (self.row_scale - own * group.per_row).max(0.0);
-        group.decode.beyond * scale + group.decode.rows * row_scale
+        let price = group.streamed()[which];
+        price.beyond * scale + price.rows * row_scale
     }
 }
 
-/// Of what decode rows of others took of the group at `index`, so many nanoseconds, each one's part: into `parts`, and
-/// on them.
-pub(crate) fn name_decode(groups: &mut [Group], index: usize, nanos: u64, parts: &mut Debts) {
+/// Of what decode rows of others, or their guesses, took of the group at `index`, so many nanoseconds, each one's part:
+/// into `parts`, and on them.
+pub(crate) fn name_rows(groups: &mut [Group], index: usize, which: usize, nanos: u64, parts: &mut Debts) {
     let (request, per_row) = (groups[index].request, groups[index].per_row);
-    let is_other = |group: &&Group| group.request != request && group.decode.rows > 0.0;
-    let others = groups.iter().filter(is_other).map(|group| (group.request, group.decode.at(per_row)));
+    let is_other = |group: &&Group| group.request != request && group.streamed()[which].rows > 0.0;
+    let others = groups.iter().filter(is_other).map(|group| (group.request, group.streamed()[which].at(per_row)));
     share_out(nanos, others, parts);
     let others = groups.iter_mut().filter(|group| is_other(&&**group));
-    others.zip(parts.iter()).for_each(|(group, &(_, nanos))| group.decode_in_ttfts += nanos);
+    others.zip(parts.iter()).for_each(|(group, &(_, nanos))| group.in_ttfts[which] += nanos);
+}
+
+/// Whose guesses took `nanos` of a gap of `group`: all others' cost it `price`. Cost: the names of a list, not the
+/// drafters of a step, because every answer in the step asks.
+pub(crate) fn name_drafts(
+    Drafters { largest, has_more }: &Drafters,
+    group: &Group,
+    (nanos, price): (u64, f64),
+    parts: &mut Debts,
+    others: &mut Named,
+) {
+    if nanos == 0 {
+        return;
+    }
+    let drafters = largest.iter().filter(|(request, _)| *request != group.request);
+    let drafters = drafters.map(|&(request, drafts)| (request, drafts.at(group.per_row)));
+    let named = match has_more {
+        false => nanos,
+        true => ((drafters.clone().map(|(_, price)| price).sum::<f64>() / price * nanos as f64) as u64).min(nanos),
+    };
+    share_out(named, drafters, parts);
+    parts.iter().for_each(|&(request, nanos)| others.add(request, nanos));
+    others.add_rest(nanos - parts.iter().map(|part| part.1).sum::<u64>());
 }
 
 /// Where a request's costs are booked: where those of one that has ended are told late.
@@ -67,25 +91,34 @@ fn cost_of<'a>(
 
 impl Ledger {
     /// What rows took of those whom the step carried.
-    pub(crate) fn book_rows(&mut self, in_gaps: &DecodeInGaps) {
+    pub(crate) fn book_rows(&mut self, in_gaps: &InGaps) {
         for prompt in self.prompts.iter().filter(|prompt| prompt.cost != [0; 2]) {
             self.waits.booked += prompt.cost[0] + prompt.cost[1];
             let cost = cost_of(&mut self.accounts, &mut self.late, prompt.request);
             cost.prefill_in_ttfts.0 += prompt.cost[0];
             cost.prefill_in_gaps.0 += prompt.cost[1];
         }
-        let total = self.groups.iter().fold(0.0, |sum, group| sum + in_gaps.price_of(group));
-        let (mut sum, mut given) = (0.0, 0);
-        for group in &self.groups {
-            sum += in_gaps.price_of(group);
-            let end = if sum >= total { in_gaps.nanos } else { (sum / total * in_gaps.nanos as f64) as u64 };
-            let nanos = end.min(in_gaps.nanos) - given;
-            given += nanos;
-            self.waits.booked += nanos + group.decode_in_ttfts;
-            if nanos + group.decode_in_ttfts > 0 {
-                let cost = cost_of(&mut self.accounts, &mut self.late, group.request);
-                cost.decode_in_ttfts.0 += group.decode_in_ttfts;
-                cost.decode_in_gaps.0 += nanos;
+        let kinds = if self.drafters.largest.is_empty() { 1 } else { 2 };
+        for which in 0..kinds {
+            let total = self.groups.iter().fold(0.0, |sum, group| sum + in_gaps.price_of(group, which));
+            let all = in_gaps.nanos[which];
+            let (mut sum, mut given) = (0.0, 0);
+            for group in &self.groups {
+                sum += in_gaps.price_of(group, which);
+                let end = if sum >= total { all } else { (sum / total * all as f64) as u64 };
+                let in_gaps = end.min(all) - given;
+                given += in_gaps;
+                let in_ttfts = group.in_ttfts[which];
+                self.waits.booked += in_gaps + in_ttfts;
+                if in_gaps + in_ttfts > 0 {
+                    let cost = cost_of(&mut self.accounts, &mut self.late, group.request);
+                    let [of_ttfts, of_gaps] = match which {
+                        0 => [&mut cost.decode_in_ttfts, &mut cost.decode_in_gaps],
+                        _ => [&mut cost.drafts_in_ttfts, &mut cost.drafts_in_gaps],
+                    };
+                    of_ttfts.0 += in_ttfts;
+                    of_gaps.0 += in_gaps;
+                }
             }
         }
     }
@@ -110,20 +143,20 @@ impl Ledger {
     pub(crate) fn book_waits(&mut self, record: &StepRecord, prices: &Prices<'_>) {
         let took = self.last_step.took - self.last_step.stolen;
         let Waits { owed, shares: [line, seat], waiters, booked, .. } = &mut self.waits;
-        let rows: f64 = self.groups.iter().map(|group| group.decode.rows + group.prefill.rows).sum();
+        let rows: f64 = self.groups.iter().map(Group::rows).sum();
         let per_row = prices.pass(rows) / rows.max(1.0);
-        let price = |group: &Group| group.decode.at(per_row) + group.prefill.at(per_row);
-        share_out(took, self.groups.iter().map(|group| (group.request, price(group))), seat);
-        // What decode rows take of a step passes while somebody holds what is short, whoever it is; what prompts take
-        // makes it longer for all.
+        share_out(took, self.groups.iter().map(|group| (group.request, group.at(per_row))), seat);
+        // What decode rows take of a step passes while somebody holds what is short, whoever it is; what prompts and
+        // guesses take makes it longer for all.
         let decode: f64 = self.groups.iter().map(|group| group.decode.at(per_row)).sum();
         let held = record.holders.iter().map(|holder| holder.held).sum::<u64>().max(1) as f64;
-        let prompts = self.prompts.iter().map(|prompt| (prompt.request, prompt.price.at(per_row)));
+        let longer = |group: &Group| group.prefill.at(per_row) + group.drafts.at(per_row);
+        let longer = self.groups.iter().map(|group| (group.request, longer(group))).filter(|&(_, price)| price > 0.0);
         let holders =
             record.holders.iter().map(|&Holder { request, held: part }| (request, part as f64 / held * decode));
         line.clear();
         if !record.holders.is_empty() {
-            share_out(took, prompts.chain(holders), line);
+            share_out(took, longer.chain(holders), line);
         }
         if line.is_empty() {
             line.extend_from_slice(seat);

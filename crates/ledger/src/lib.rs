@@ -13,6 +13,10 @@
 //! for it as if they were alone, and the others for what more rows make of it, in proportion to their rows. Without a
 //! model a row costs one, and a pass costs at least [`ROWS_OF_A_PASS`].
 //!
+//! Rows of guesses ([`scheduler::Offer`]) are further rows of a decoding answer. What they make of its own step is
+//! [`Owner::OwnDrafts`], what they make of others' [`Owner::OtherDrafts`], and neither is part of decode: a stream that
+//! guesses is not blamed for the token that it owes, and whoever pays for guesses sees whose they were.
+//!
 //! What the machine did for others while the engine's threads were ready ([`scheduler::Stolen`]) is nobody's rows: it is
 //! taken off a step before the step is shared out, and is [`Owner::Machine`] for everybody whom the step carried or
 //! kept waiting.
@@ -50,8 +54,8 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use account::{Clocks, Meter};
-use booking::{DecodeInGaps, name_decode};
+use account::{Clocks, MOST_NAMED, Meter};
+use booking::{InGaps, name_drafts, name_rows};
 use owed::Debts;
 use prices::{Price, Prices};
 use scheduler::{Blocked, CostModel, FinishReason, Preempted, Request, RequestId, StepRecord, Work};
@@ -65,6 +69,8 @@ pub struct Totals {
     pub ttft: Shares,
     /// Of all gaps.
     pub gaps: Shares,
+    /// Of the gaps, what wrong guesses took: a part of [`Owner::OwnDrafts`].
+    pub rejected: Nanos,
 }
 
 /// What a step brought, as the ledger sees it.
@@ -98,6 +104,7 @@ pub struct Ledger {
     items: Vec<Item>,
     groups: Vec<Group>,
     prompts: Vec<Prompt>,
+    drafters: Drafters,
 }
 
 /// The newest step, for those who came while it ran.
@@ -127,11 +134,18 @@ struct Item {
     prefill: bool,
     start: usize,
     rows: usize,
-    /// What it costs beyond the pass over the weights.
-    beyond: f64,
+    /// What it costs beyond the pass over the weights: its rows but those of guesses, and these.
+    beyond: [f64; 2],
     samples: usize,
     drafts: usize,
     cached_tokens: usize,
+}
+
+impl Item {
+    /// Guesses that were what came next.
+    fn held_drafts(&self) -> usize {
+        if self.drafts > 0 { self.samples.saturating_sub(1) } else { 0 }
+    }
 }
 
 /// A step's time.
@@ -148,15 +162,41 @@ struct Span {
 struct Group {
     request: RequestId,
     items: Range<usize>,
+    /// Its decode rows, and those of guesses at its tokens.
     decode: Price,
+    drafts: Price,
     prefill: Price,
     /// Its answers in the step that have their first token.
     streams: u32,
     /// Nanoseconds of its account for one unit of price, and what another's row costs it of the pass.
     scale: f64,
     per_row: f64,
-    /// What its decode rows took of those who wait for their first token.
-    decode_in_ttfts: u64,
+    /// What its decode rows, and its guesses, took of those who wait for their first token.
+    in_ttfts: [u64; 2],
+}
+
+impl Group {
+    fn rows(&self) -> f64 {
+        self.decode.rows + self.drafts.rows + self.prefill.rows
+    }
+
+    /// All that its rows cost, with the pass at so much per row.
+    fn at(&self, per_row: f64) -> f64 {
+        [self.decode, self.drafts, self.prefill].iter().map(|price| price.at(per_row)).sum()
+    }
+
+    /// What it has of the rows that answers in a step share without having asked for them: see `in_ttfts`.
+    fn streamed(&self) -> [Price; 2] {
+        [self.decode, self.drafts]
+    }
+}
+
+/// Who has guesses in the step: the most first, as many as anybody's list has names for.
+#[derive(Debug, Default)]
+struct Drafters {
+    largest: Vec<(RequestId, Price)>,
+    /// There are more.
+    has_more: bool,
 }
 
 /// A request with prompt rows in the step.
@@ -319,7 +359,7 @@ impl Ledger {
                 prefill,
                 start: row.start,
                 rows: row.len,
-                beyond: prices.beyond(prefill, row.start, row.len, row.samples > 0),
+                beyond: prices.beyond_parts(prefill, row),
                 samples: row.samples,
                 drafts: row.drafts,
                 cached_tokens: row.cached_tokens,
@@ -332,9 +372,11 @@ impl Ledger {
         for items in self.items.chunk_by(|a, b| a.request == b.request) {
             let (request, range) = (items[0].request, first..first + items.len());
             first = range.end;
-            let (mut decode, mut prefill) = (Price::default(), Price::default());
+            let (mut decode, mut drafts, mut prefill) = (Price::default(), Price::default(), Price::default());
             for item in items {
-                if item.prefill { &mut prefill } else { &mut decode }.add(item.rows, item.beyond);
+                let [beyond, of_drafts] = item.beyond;
+                if item.prefill { &mut prefill } else { &mut decode }.add(item.rows - item.drafts, beyond);
+                drafts.add(item.drafts, of_drafts);
             }
             if prefill.rows > 0.0 {
                 self.prompts.push(Prompt { request, price: prefill, nanos: 0, cost: [0; 2] });
@@ -343,12 +385,23 @@ impl Ledger {
                 request,
                 items: range,
                 decode,
+                drafts,
                 prefill,
                 streams: 0,
                 scale: 0.0,
                 per_row: 0.0,
-                decode_in_ttfts: 0,
+                in_ttfts: [0; 2],
             });
+        }
+        let Drafters { largest, has_more } = &mut self.drafters;
+        largest.clear();
+        let drafting = self.groups.iter().filter(|group| group.drafts.rows > 0.0);
+        largest.extend(drafting.map(|group| (group.request, group.drafts)));
+        // A request is not in its own list.
+        *has_more = largest.len() > MOST_NAMED + 1;
+        if *has_more {
+            largest.sort_unstable_by(|a, b| b.1.rows.total_cmp(&a.1.rows).then(a.0.cmp(&b.0)));
+            largest.truncate(MOST_NAMED + 1);
         }
     }
 
@@ -382,33 +435,39 @@ impl Ledger {
     ) {
         let to = Nanos(from.0 + took);
         let took = took - stolen;
-        let (mut decode, mut rows) = (Price::default(), 0.0);
+        let (mut streamed, mut rows) = ([Price::default(); 2], 0.0);
         for group in &self.groups {
-            decode.add(0, group.decode.beyond);
-            decode.rows += group.decode.rows;
-            rows += group.decode.rows + group.prefill.rows;
+            streamed.iter_mut().zip(group.streamed()).for_each(|(sum, more)| sum.merge(more));
+            rows += group.rows();
         }
         let pass = prices.pass(rows);
-        // Of gaps: nanoseconds that decode rows took of others, and what one unit of price and one row of the pass cost
-        // them all.
-        let mut in_gaps = DecodeInGaps::default();
+        // Of gaps: nanoseconds that decode rows and guesses took of others, and what one unit of price and one row of
+        // the pass cost them all.
+        let mut in_gaps = InGaps::default();
         // Answers that are in and had rows, or begin with this step.
         let mut carried = 0;
         for index in 0..self.groups.len() {
             let mut group = self.groups[index].clone();
             let Some(account) = self.accounts.get_mut(&group.request) else { continue };
-            let own_rows = group.decode.rows + group.prefill.rows;
+            let own_rows = group.rows();
             let own_pass = prices.pass(own_rows);
-            let own = own_pass + group.decode.beyond + group.prefill.beyond;
+            let first_rows = own_rows - group.drafts.rows;
+            let first_pass = if first_rows == own_rows { own_pass } else { prices.pass(first_rows) };
+            let own = first_pass + group.decode.beyond + group.prefill.beyond;
+            let own_drafts = (own_pass - first_pass).max(0.0) + group.drafts.beyond;
             group.per_row = if rows > own_rows { (pass - own_pass).max(0.0) / (rows - own_rows) } else { 0.0 };
-            let of_others =
-                Price { rows: decode.rows - group.decode.rows, beyond: (decode.beyond - group.decode.beyond).max(0.0) };
-            let others = if of_others.rows > 0.0 { of_others.at(group.per_row) } else { 0.0 };
+            let per_row = group.per_row;
+            let of_others = |all: Price, own: Price| {
+                let others = Price { rows: all.rows - own.rows, beyond: (all.beyond - own.beyond).max(0.0) };
+                if others.rows > 0.0 { others.at(per_row) } else { 0.0 }
+            };
+            let [others, drafts] = [of_others(streamed[0], group.decode), of_others(streamed[1], group.drafts)];
             let prompts = self.prompts.iter().filter(|prompt| prompt.request != group.request);
-            let total = prompts.fold(own + others, |sum, prompt| sum + prompt.price.at(group.per_row));
+            let total =
+                prompts.fold(own + own_drafts + others + drafts, |sum, prompt| sum + prompt.price.at(group.per_row));
             group.scale = if total > 0.0 { took as f64 / total } else { 0.0 };
             // Each part ends where the sum so far ends, rounded down: together they are the whole.
-            let (mut sum, mut given) = (own, 0);
+            let (mut sum, mut given) = (0.0, 0);
             let mut part = |more: f64| {
                 sum += more;
                 let end = if sum >= total { took } else { ((sum / total * took as f64) as u64).min(took) };
@@ -416,13 +475,18 @@ impl Ledger {
                 given = end;
                 nanos
             };
-            let own = part(0.0);
-            let others = part(others);
+            let own = part(own);
+            let own_drafts = part(own_drafts);
+            let streamed = [part(others), part(drafts)];
             for prompt in &mut self.prompts {
                 let is_other = prompt.request != group.request;
                 prompt.nanos = if is_other { part(prompt.price.at(group.per_row)) } else { 0 };
             }
             self.groups[index] = group.clone();
+            let items = &self.items[group.items.clone()];
+            let (drafted, failed) = items.iter().fold((0, 0), |(drafted, failed), item| {
+                (drafted + item.drafts as u64, failed + (item.drafts - item.held_drafts()) as u64)
+            });
             for item in &self.items[group.items.clone()] {
                 self.waits.settle(account, item.answer, from, before);
                 let meter = &account.answers[item.answer];
@@ -438,11 +502,20 @@ impl Ledger {
                     (true, false) => Owner::OwnDecode,
                 };
                 meter.pending.add(work, own);
-                meter.pending.add(Owner::Decode, others);
-                self.waits.delayed += others;
-                if !has_token {
-                    name_decode(&mut self.groups, index, others, &mut self.waits.parts);
-                    self.waits.parts.iter().for_each(|&(request, nanos)| meter.tally.add(request, nanos));
+                meter.pending.add(Owner::OwnDrafts, own_drafts);
+                meter.rejected += own_drafts * failed / drafted.max(1);
+                for (owner, nanos) in [Owner::Decode, Owner::OtherDrafts].into_iter().zip(streamed) {
+                    meter.pending.add(owner, nanos);
+                    self.waits.delayed += nanos;
+                }
+                let parts = &mut self.waits.parts;
+                if has_token {
+                    name_drafts(&self.drafters, &group, (streamed[1], drafts), parts, &mut meter.others);
+                } else {
+                    for (which, nanos) in streamed.into_iter().enumerate() {
+                        name_rows(&mut self.groups, index, which, nanos, parts);
+                        parts.iter().for_each(|&(request, nanos)| meter.tally.add(request, nanos));
+                    }
                 }
                 meter.pending.add(Owner::Machine, stolen);
                 for prompt in &mut self.prompts {
@@ -459,7 +532,7 @@ impl Ledger {
                 meter.mid_prompt = item.samples == 0;
                 if has_token {
                     self.groups[index].streams += 1;
-                    in_gaps.add(others, &group);
+                    in_gaps.add(streamed, &group);
                 }
                 let visit = Visit {
                     from,
@@ -512,7 +585,7 @@ fn enter(
         account.decode_rows += 1;
         account.verify_rows += usize::from(item.drafts > 0);
         account.draft_rows += item.drafts;
-        account.held_drafts += if item.drafts > 0 { item.samples.saturating_sub(1) } else { 0 };
+        account.held_drafts += item.held_drafts();
         account.decode_context += item.start as u64 + 1;
     }
     account.answers[item.answer].is_in = true;
@@ -531,6 +604,7 @@ fn take_tokens(
     account.last_token = Some(now);
     let meter = &mut account.answers[item.answer];
     let (shares, others) = (core::mem::take(&mut meter.pending), core::mem::take(&mut meter.others));
+    let rejected = Nanos(core::mem::take(&mut meter.rejected));
     if meter.tokens == 0 {
         account.first_token = Some(now);
         (account.bill.ttft, account.bill.ttft_others) = (shares, core::mem::take(&mut meter.tally).named());
@@ -558,7 +632,9 @@ fn take_tokens(
     meter.longest_gap = meter.longest_gap.max(gap);
     account.bill.gaps.merge(&shares);
     account.bill.gaps_others.merge(&others);
+    account.bill.rejected.0 += rejected.0;
     totals.gaps.merge(&shares);
+    totals.rejected.0 += rejected.0;
     if keeps_gaps {
         account.keep_gap(Gap { answer: item.answer as u16, token, at: now, shares, others });
     }

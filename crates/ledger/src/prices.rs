@@ -1,7 +1,7 @@
 //! What rows of a step cost, in units that are scaled away.
 
 use scheduler::cost::Terms;
-use scheduler::{CostModel, Work};
+use scheduler::{CostModel, RecordRow, Work};
 
 /// Without a cost model: a pass over the weights costs as much as computing so many rows, about what a CPU with matrix
 /// units computes while it reads them.
@@ -18,6 +18,12 @@ impl Price {
     pub(crate) fn add(&mut self, rows: usize, beyond: f64) {
         self.rows += rows as f64;
         self.beyond += beyond;
+    }
+
+    /// Adds another's.
+    pub(crate) fn merge(&mut self, other: Price) {
+        self.rows += other.rows;
+        self.beyond += other.beyond;
     }
 
     /// With the pass at so much per row.
@@ -52,6 +58,18 @@ impl Prices<'_> {
         // The machine's drift is the same for all parts of a step, so it is left out of all.
         let work = Work { decode_rows: rows as usize, ..Work::default() };
         cost.parts(&work).weights / cost.drift()[0]
+    }
+
+    /// What rows of a record cost beyond the pass: those that are no guesses, and what these add.
+    pub(crate) fn beyond_parts(&self, prefill: bool, row: &RecordRow) -> [f64; 2] {
+        let of = |len| self.beyond(prefill, row.start, len, row.samples > 0);
+        match row.drafts {
+            0 => [of(row.len), 0.0],
+            drafts => {
+                let first = of(row.len - drafts);
+                [first, (of(row.len) - first).max(0.0)]
+            }
+        }
     }
 
     /// What rows cost beyond the pass.

@@ -6,15 +6,15 @@
 //! | waits | while | on |
 //! | --- | --- | --- |
 //! | in the queue | the step's rows or time are spent, or it was under way | the step's rows, by their cost |
-//! | in the queue | the first in line is short of a seat | prompts, by their cost; the rest on seats held |
+//! | in the queue | the first in line is short of a seat | prompts and guesses, by their cost; the rest on seats held |
 //! | in the queue | the first in line is short of KV blocks | the same, with blocks; of a shared one each its part |
 //! | with blocks | no row in the step | the step's rows, by their cost |
 //!
 //! Why in these parts: a queue that drains moves on as fast as what it is short of becomes free. Who used up a share of
 //! it kept everybody behind back by as much, whatever it was: a tenth of the blocks for a second as a tenth of a second
 //! of the rows. Where seats or blocks are short both count, how long they are held and how long steps take meanwhile;
-//! prompts make steps longer, and one pass over the weights takes its time whoever is in it. (What others would wait
-//! without a request is close to what this books on it, and not the same: `crates/sim/tests/without.rs`.)
+//! prompts and guesses make steps longer, and one pass over the weights takes its time whoever is in it. (What others
+//! would wait without a request is close to what this books on it, and not the same: `crates/sim/tests/without.rs`.)
 //!
 //! All that wait in the same [`Place`] wait for the same in a step, so a step is booked once for all of them, and who
 //! waits reads its list off running sums when the wait ends ([`crate::owed`]).

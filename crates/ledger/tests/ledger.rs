@@ -7,8 +7,8 @@ use std::sync::Arc;
 use ledger::{Account, Cost, Ledger, Owner, Shares, late_above, row_shares};
 use scheduler::cost::{Knot, Terms};
 use scheduler::{
-    CostModel, Event, Limits, Nanos, Priority, Request, RequestId, RowOutput, Scheduler, Step, StepOutput, StepRecord,
-    Stolen, StopRules, Targets, TokenId,
+    CostModel, Event, Limits, Nanos, Offer, Priority, Request, RequestId, RowOutput, Scheduler, SourceId, Step,
+    StepOutput, StepRecord, Stolen, StopRules, Targets, TokenId,
 };
 
 const MS: u64 = 1_000_000;
@@ -67,6 +67,8 @@ struct Seen {
 struct World {
     scheduler: Scheduler,
     ledger: Ledger,
+    /// What the ledger shares out by, if not by what the scheduler plans by.
+    cost: Option<CostModel>,
     now: Nanos,
     seen: BTreeMap<RequestId, Seen>,
     closed: Vec<Account>,
@@ -74,6 +76,8 @@ struct World {
     late: Vec<Cost>,
     /// What the machine says that it took of the next step.
     stolen: Stolen,
+    /// How many guesses could be had for an answer in the next step, and how many of those that are checked hold.
+    guesses: BTreeMap<(RequestId, usize), (u16, usize)>,
 }
 
 impl World {
@@ -83,12 +87,14 @@ impl World {
         World {
             scheduler,
             ledger: Ledger::new(64),
+            cost: None,
             now: Nanos(1000),
             seen: BTreeMap::new(),
             closed: Vec::new(),
             record: StepRecord::default(),
             late: Vec::new(),
             stolen: Stolen::default(),
+            guesses: BTreeMap::new(),
         }
     }
 
@@ -104,16 +110,26 @@ impl World {
 
     /// One step that takes `took`, and `after` until the next may begin.
     fn step(&mut self, took: u64, after: u64) -> Step {
+        let mut holds = BTreeMap::new();
+        let guessed = self.scheduler.decoding().filter_map(|seq| {
+            let &(len, held) = self.guesses.get(&(seq.request_id(), seq.answer()))?;
+            holds.insert(seq.id(), held);
+            Some(Offer { seq: seq.id(), source: SourceId(0), len, strength: 0 })
+        });
+        guessed.collect::<Vec<Offer>>().into_iter().for_each(|offer| self.scheduler.offer(offer));
         let step = self.scheduler.schedule(self.now);
         self.now.0 += took;
         if !step.is_empty() {
-            let sampled =
-                step.rows().flat_map(|rows| std::iter::repeat_n(RowOutput { seq: rows.seq, token: 7 }, rows.samples));
+            let sampled = step.rows().flat_map(|rows| {
+                let held = holds.get(&rows.seq).copied().unwrap_or(0).min(rows.drafts);
+                std::iter::repeat_n(RowOutput { seq: rows.seq, token: 7 }, rows.samples + held)
+            });
             let stolen = std::mem::take(&mut self.stolen);
             let output = StepOutput { step: step.id, rows: sampled.collect(), stolen, ..StepOutput::default() };
             let completed = self.scheduler.complete(output, self.now);
             self.record = completed.record;
-            self.ledger.step(&self.record, self.scheduler.cost_model(), &mut |_| {});
+            let cost = self.cost.as_ref().or(self.scheduler.cost_model());
+            self.ledger.step(&self.record, cost, &mut |_| {});
             self.late.extend(self.ledger.late_costs().map(|(_, cost)| cost));
             for event in completed.events {
                 self.see(event);
@@ -159,6 +175,10 @@ impl World {
         }
         assert_eq!(bill.ttft_others.total(), others(&bill.ttft), "{id:?}: the names are the sum");
         assert_eq!(bill.gaps_others.total(), named_in_gap(&bill.gaps), "{id:?}: the names are the sum");
+        assert!(bill.rejected <= bill.gaps.of(Owner::OwnDrafts), "{id:?}: {bill:?}");
+        if account.held_drafts == account.draft_rows {
+            assert_eq!(bill.rejected, Nanos(0), "{id:?}: {bill:?}");
+        }
         let only = |shares: &Shares, owners: &[Owner]| owners.iter().map(|&owner| shares.of(owner).0).sum::<u64>();
         assert_eq!(only(&bill.ttft, &Owner::OF_TTFT), bill.ttft.total().0, "{id:?}: owners of a TTFT");
         assert_eq!(only(&bill.gaps, &Owner::OF_GAP), bill.gaps.total().0, "{id:?}: owners of a gap");
@@ -230,6 +250,7 @@ fn random_run(seed: u64) -> (Shares, Shares) {
     let mut world = World::new(limits, (!rng.one_in(3)).then(machine));
     let cancels = rng.one_in(2);
     let is_busy = rng.one_in(2);
+    let guesses = rng.one_in(2);
     let mut next_id = 0;
     let mut before = world.now;
     for round in 0..400 {
@@ -249,6 +270,11 @@ fn random_run(seed: u64) -> (Shares, Shares) {
         }
         if cancels && rng.one_in(12) {
             world.cancel(RequestId(rng.below(next_id + 1)));
+        }
+        if guesses {
+            let open = (0..next_id).flat_map(|id| (0..3).map(move |answer| (RequestId(id), answer)));
+            let guess = |key| (!rng.one_in(3)).then(|| (key, (rng.below(9) as u16, rng.below(9) as usize)));
+            world.guesses = open.filter_map(guess).collect();
         }
         before = world.now;
         let after = if rng.one_in(20) { rng.below(40 * MS) } else { rng.below(MS) };
@@ -271,6 +297,8 @@ fn random_run(seed: u64) -> (Shares, Shares) {
     }
     if !cancels {
         assert_eq!((world.ledger.totals().ttft, world.ledger.totals().gaps), (ttft, gaps), "the totals");
+        let rejected = world.closed.iter().map(|account| account.bill.rejected.0).sum();
+        assert_eq!(world.ledger.totals().rejected, Nanos(rejected), "the totals");
         // What was taken of some is what it cost others.
         let mut all_ttft = Shares::default();
         let mut of = Cost::default();
@@ -279,12 +307,14 @@ fn random_run(seed: u64) -> (Shares, Shares) {
             all_ttft.merge(&account.bill.ttft);
             of.merge(account.bill.cost);
         }
-        let rows = [of.prefill_in_ttfts, of.prefill_in_gaps, of.decode_in_ttfts, of.decode_in_gaps];
+        let prefill = [of.prefill_in_ttfts, of.prefill_in_gaps];
+        let rows = [of.decode_in_ttfts, of.decode_in_gaps, of.drafts_in_ttfts, of.drafts_in_gaps];
         let waits = [of.queue_kv, of.queue_seats, of.queue_budget, of.waiting, of.left_out];
-        let cost: Vec<u64> = rows.into_iter().chain(waits).map(|nanos| nanos.0).collect();
+        let cost: Vec<u64> = prefill.into_iter().chain(rows).chain(waits).map(|nanos| nanos.0).collect();
         let taken = [(&all_ttft, Owner::OtherPrefill), (&gaps, Owner::OtherPrefill)]
             .into_iter()
             .chain([(&all_ttft, Owner::Decode), (&gaps, Owner::Decode)])
+            .chain([(&all_ttft, Owner::OtherDrafts), (&gaps, Owner::OtherDrafts)])
             .chain([Owner::QueueKv, Owner::QueueSeats, Owner::QueueBudget].map(|owner| (&all_ttft, owner)))
             .chain([Owner::Waiting, Owner::LeftOut].map(|owner| (&gaps, owner)));
         let taken: Vec<u64> = taken.map(|(shares, owner)| shares.of(owner).0).collect();
@@ -306,8 +336,8 @@ fn in_any_run_the_parts_are_the_whole() {
         gaps.merge(&run.1);
     }
     println!("ttft {ttft:?}\ngaps {gaps:?}");
-    for (what, shares, owners) in [("TTFT", &ttft, Owner::OF_TTFT), ("gaps", &gaps, Owner::OF_GAP)] {
-        for owner in owners {
+    for (what, shares, owners) in [("TTFT", &ttft, &Owner::OF_TTFT[..]), ("gaps", &gaps, &Owner::OF_GAP)] {
+        for &owner in owners {
             let share = shares.of(owner).0 as f64 / shares.total().0 as f64;
             assert!(share > 1e-5, "{what}: {} has only {share}: this run tests too little", owner.name());
         }
@@ -319,9 +349,9 @@ fn the_same_run_has_the_same_ledger() {
     assert_eq!(random_run(7), random_run(7));
 }
 
-/// What the parts of a sum are, in microseconds.
+/// What the parts of a sum are, in microseconds, rounded.
 fn micros(shares: &Shares, owners: &[Owner]) -> Vec<(&'static str, u64)> {
-    let parts = owners.iter().map(|&owner| (owner.name(), shares.of(owner).0 / 1000));
+    let parts = owners.iter().map(|&owner| (owner.name(), (shares.of(owner).0 + 500) / 1000));
     parts.filter(|&(_, micros)| micros > 0).collect()
 }
 
@@ -351,6 +381,111 @@ fn a_late_token_names_the_prompt_that_delayed_it() {
     assert_eq!(ttft, [("own_prefill", 40_000), ("decode", 100)]);
     assert_eq!(account.bill.cost.prefill_in_gaps.0 / 1000, 30_100);
     assert_eq!(account.tenant, 9);
+}
+
+/// The scene of the tests of guesses: 10 ms for a row alone, 1 ms for each row more.
+fn steep() -> CostModel {
+    let knots = [(1, 0.010), (101, 0.110)].map(|(rows, seconds)| Knot { rows, seconds });
+    CostModel::new(knots.to_vec(), Terms::default())
+}
+
+#[test]
+fn what_guesses_take_is_told_apart_from_what_a_token_takes() {
+    // Both decode, and the first may guess. (guesses, of which hold; of the first's gap, of the second's; rejected)
+    type Parts = &'static [(&'static str, u64)];
+    let cases: [(u16, usize, Parts, Parts, u64); 4] = [
+        (0, 0, &[("own_decode", 10_000), ("decode", 1_000)], &[("own_decode", 10_000), ("decode", 1_000)], 0),
+        (
+            4,
+            4,
+            &[("own_decode", 10_000), ("own_drafts", 4_000), ("decode", 1_000)],
+            &[("own_decode", 10_000), ("decode", 1_000), ("other_drafts", 4_000)],
+            0,
+        ),
+        (
+            4,
+            1,
+            &[("own_decode", 10_000), ("own_drafts", 4_000), ("decode", 1_000)],
+            &[("own_decode", 10_000), ("decode", 1_000), ("other_drafts", 4_000)],
+            3_000,
+        ),
+        (
+            4,
+            0,
+            &[("own_decode", 10_000), ("own_drafts", 4_000), ("decode", 1_000)],
+            &[("own_decode", 10_000), ("decode", 1_000), ("other_drafts", 4_000)],
+            4_000,
+        ),
+    ];
+    for (guesses, hold, of_first, of_second, rejected) in cases {
+        // The scheduler knows no costs here, so every guess is checked; the ledger does.
+        let mut world = World::new(limits(), None);
+        world.cost = Some(steep());
+        [(1, 40), (2, 2)].into_iter().for_each(|(id, tokens)| world.admit(request(id, 10, tokens, world.now)));
+        world.step(10 * MS, 0);
+        world.guesses.insert((RequestId(1), 0), (guesses, hold));
+        let took = (11 + u64::from(guesses)) * MS;
+        world.step(took, 0);
+        let first = &world.ledger.of(RequestId(1)).expect("it is open").bill;
+        let second = &world.account(2).bill;
+        assert_eq!(micros(&first.gaps, &Owner::OF_GAP), of_first, "{guesses} {hold}");
+        assert_eq!(micros(&second.gaps, &Owner::OF_GAP), of_second, "{guesses} {hold}");
+        assert_eq!((first.rejected.0 + 500) / 1000, rejected, "{guesses} {hold}");
+        // Who was delayed by the guesses of another names it, and both sides have the same nanoseconds.
+        let delayed = second.gaps.of(Owner::OtherDrafts);
+        let named: Vec<_> = second.gaps_others.entries().collect();
+        assert_eq!(named, if guesses > 0 { vec![(RequestId(1), delayed)] } else { vec![] });
+        assert_eq!((first.cost.drafts_in_gaps, second.cost.drafts_in_gaps), (delayed, Nanos(0)));
+    }
+}
+
+#[test]
+fn who_waits_for_a_first_token_names_those_whose_guesses_it_waited_for() {
+    let mut world = World::new(limits(), None);
+    world.cost = Some(steep());
+    (1..3).for_each(|id| world.admit(request(id, 10, 20, world.now)));
+    world.step(20 * MS, 0);
+    world.guesses.extend([(1, 6), (2, 2)].map(|(id, guesses)| ((RequestId(id), 0), (guesses, 0))));
+    world.admit(request(3, 10, 1, world.now));
+    world.step(29 * MS, 0);
+    let bill = &world.account(3).bill;
+    let want = [("own_prefill", 19_000), ("decode", 2_000), ("other_drafts", 8_000)];
+    assert_eq!(micros(&bill.ttft, &Owner::OF_TTFT), want);
+    let named: Vec<(u64, u64)> = bill.ttft_others.entries().map(|(id, nanos)| (id.0, nanos.0 / 1000)).collect();
+    assert_eq!(named, [(1, 7_000), (2, 3_000)], "six and two guesses, and a row each");
+    let cost = |id| world.ledger.of(RequestId(id)).expect("it is open").bill.cost.drafts_in_ttfts.0 / 1000;
+    assert_eq!([cost(1), cost(2)], [6_000, 2_000]);
+}
+
+#[test]
+fn of_many_that_guess_the_most_are_named_and_the_rest_summed() {
+    let mut world = World::new(Limits { max_prefill_seqs: 20, ..limits() }, None);
+    world.cost = Some(steep());
+    (0..12).for_each(|id| world.admit(request(id, 10, 20, world.now)));
+    world.step(30 * MS, 0);
+    world.guesses.extend((0..12).map(|id| ((RequestId(id), 0), (1 + id as u16, 0))));
+    world.step(99 * MS, 0);
+    for (id, want) in [(0, [11, 10, 9, 8, 7, 6]), (11, [10, 9, 8, 7, 6, 5])] {
+        let bill = world.ledger.of(RequestId(id)).expect("it is open").bill;
+        assert_eq!(bill.gaps_others.entries().map(|(id, _)| id.0).collect::<Vec<_>>(), want);
+        assert_eq!(bill.gaps_others.total(), bill.gaps.of(Owner::OtherDrafts));
+        let each: Vec<u64> = bill.gaps_others.entries().map(|(_, nanos)| nanos.0 / MS).collect();
+        assert!(each.iter().zip(want).all(|(&ms, id)| ms.abs_diff(id + 1) <= 1), "a millisecond each: {each:?}");
+    }
+}
+
+#[test]
+fn tokens_that_come_together_have_one_gap_and_no_part_in_the_median() {
+    let mut world = World::new(limits(), None);
+    world.admit(request(1, 10, 21, world.now));
+    world.step(10 * MS, 0);
+    world.guesses.insert((RequestId(1), 0), (3, 3));
+    (0..5).for_each(|_| _ = world.step(30 * MS, 0));
+    let account = world.account(1);
+    assert_eq!((account.num_tokens(), account.held_drafts, account.draft_rows), (21, 15, 15));
+    assert_eq!(account.longest_gaps.iter().map(|gap| gap.token).collect::<Vec<_>>(), [1, 5, 9, 13, 17]);
+    // Were the fifteen gaps of nothing in the median, it would be nothing, and each of the five late.
+    assert_eq!((account.median_gap(), account.late_gaps().len()), (Nanos(30 * MS), 0));
 }
 
 #[test]
@@ -410,7 +545,7 @@ fn what_the_machine_took_is_nobodys_rows() {
     let knots = [(1, 0.010), (100, 0.010), (1100, 0.110)].map(|(rows, seconds)| Knot { rows, seconds });
     // (what the machine took of the late step; who its gap belongs to)
     let cases: [(u64, &[(&str, u64)]); 3] = [
-        (0, &[("own_decode", 51_870), ("other_prefill", 156_129), ("overhead", 1_000)]),
+        (0, &[("own_decode", 51_870), ("other_prefill", 156_130), ("overhead", 1_000)]),
         (167_900_000, &[("own_decode", 10_000), ("other_prefill", 30_100), ("machine", 167_900), ("overhead", 1_000)]),
         (208_000_000, &[("machine", 208_000), ("overhead", 1_000)]),
     ];

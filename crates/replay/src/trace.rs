@@ -242,6 +242,7 @@ impl<W: Write> TraceWriter<W> {
             For::Prompt => format!("{rows} of the prompt"),
             For::Recompute => format!("{rows} again"),
             For::Decode if late.is_some() => "late token".to_owned(),
+            For::Decode if tokens > 1 => format!("{tokens} tokens"),
             For::Decode => "token".to_owned(),
         };
         let mut args = json!({"step": step, "rows": rows, "position": start, "tokens": tokens});

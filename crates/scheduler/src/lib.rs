@@ -47,8 +47,8 @@ pub use scheduler::{BlockUse, Completed, PrefixStats, Scheduler};
 pub use sequence::{Phase, SeqId, Sequence};
 pub use speculate::{Offer, SourceId};
 pub use step::{
-    BlockCopy, BlockLoad, Blocked, Event, Holder, Preempted, RecordRow, RowOutput, Rows, Step, StepId, StepOutput,
-    StepRecord, Stolen,
+    BlockCopy, BlockLoad, Blocked, Event, Holder, NoDrafts, Preempted, RecordRow, RowOutput, Rows, Step, StepId,
+    StepOutput, StepRecord, Stolen,
 };
 pub use swap::{PreemptionMode, SwapDecision, SwapReason, Transfer};
 pub use time::Nanos;

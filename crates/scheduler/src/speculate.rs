@@ -28,7 +28,7 @@ use core::cmp::Reverse;
 use crate::decode::is_protected;
 use crate::sequence::{Phase, Sequence};
 use crate::state::State;
-use crate::{BestDrafts, Nanos, Scheduler, SeqId, Step, Work};
+use crate::{BestDrafts, Nanos, NoDrafts, Scheduler, SeqId, Step, Work};
 
 /// Where drafts come from, told apart by how often they hold.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -112,6 +112,10 @@ impl Chances {
     /// The best chance that a first draft has, whoever offers it.
     fn surest(&self) -> u64 {
         self.tries.iter().flatten().map(|places| places[0].chance(SURE / 2, PRIOR)).max().expect("there are sources")
+    }
+
+    fn note_unpaid(&mut self) {
+        self.unpaid = self.unpaid.saturating_add(1);
     }
 
     /// Once in [`RETRY`] steps without a draft, whether or not there was somebody to offer one.
@@ -234,12 +238,17 @@ impl Scheduler {
         let mut speculation = core::mem::take(&mut self.speculation);
         self.find_hopefuls(&mut speculation, step);
         let rows_left = self.state.limits.max_num_batched_tokens - step.num_rows();
-        if rows_left > 0 {
-            self.choose(&mut speculation, rows_left, bound, step);
+        if speculation.hopefuls.is_empty() {
+            speculation.chances.note_unpaid();
+        } else {
+            let reason = self.choose(&mut speculation, rows_left, bound, step);
             self.plan.record.drafting = self.drafting_of(&speculation);
             let mut spare = None;
             for hopeful in speculation.hopefuls.iter().filter(|hopeful| hopeful.taken > 0) {
                 self.take_drafts(hopeful, &mut spare, step);
+            }
+            if step.decode.iter().all(|rows| rows.drafts == 0) {
+                self.plan.record.no_drafts = reason.or(Some(NoDrafts::Blocks));
             }
         }
         for id in speculation.offered.drain(..) {
@@ -273,8 +282,18 @@ impl Scheduler {
         }
     }
 
-    /// The rule of the module's head. Cost: a prediction for each draft that is taken, and a few more.
-    fn choose(&self, speculation: &mut Speculation, rows_left: usize, bound: Option<Nanos>, step: &Step) {
+    /// The rule of the module's head. Says why, if it takes none. Cost: a prediction for each draft that is taken, and a
+    /// few more.
+    fn choose(
+        &self,
+        speculation: &mut Speculation,
+        rows_left: usize,
+        bound: Option<Nanos>,
+        step: &Step,
+    ) -> Option<NoDrafts> {
+        if rows_left == 0 {
+            return Some(NoDrafts::Rows);
+        }
         let Speculation { chances, hopefuls, passes, next, order, .. } = speculation;
         passes.clear();
         passes.resize(MOST_DRAFTS, Work::default());
@@ -307,13 +326,21 @@ impl Scheduler {
             }
         }
         order.iter().skip(best.count()).for_each(|&index| hopefuls[index].taken -= 1);
-        chances.unpaid = if best.count() > 0 { 0 } else { chances.unpaid.saturating_add(1) };
+        if best.count() > 0 {
+            chances.unpaid = 0;
+        } else {
+            chances.note_unpaid();
+        }
         if let Some(&first) = order.first()
             && chances.unpaid >= RETRY
         {
             hopefuls[first].taken = 1;
             chances.unpaid = 0;
+            return None;
         }
+        // The first that was looked at fits: it was not worth its row.
+        let reason = if order.is_empty() { NoDrafts::Time } else { NoDrafts::Chance };
+        (best.count() == 0).then_some(reason)
     }
 
     /// What guessing will take: a pass for the first drafts of all, one for the second ones, and so on.

@@ -173,6 +173,34 @@ pub enum Blocked {
     Budget,
 }
 
+/// Why a step checked no guesses ([`crate::Offer`]), although some were offered for what it decodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum NoDrafts {
+    /// A row more would take longer than the running streams' targets allow.
+    Time,
+    /// Prompts and the streams' own rows are as many as a step may have.
+    Rows,
+    /// The row would need a block that somebody else will need.
+    Blocks,
+    /// They hold too rarely for what they cost: tokens would come no faster.
+    Chance,
+}
+
+impl NoDrafts {
+    /// All of them.
+    pub const ALL: [NoDrafts; 4] = [NoDrafts::Time, NoDrafts::Rows, NoDrafts::Blocks, NoDrafts::Chance];
+
+    /// Its name in metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            NoDrafts::Time => "time",
+            NoDrafts::Rows => "rows",
+            NoDrafts::Blocks => "blocks",
+            NoDrafts::Chance => "chance",
+        }
+    }
+}
+
 /// What one sequence had in a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordRow {
@@ -262,6 +290,8 @@ pub struct StepRecord {
     pub blocked: Option<Blocked>,
     /// Where that is blocks or seats: who holds them after planning.
     pub holders: Vec<Holder>,
+    /// Why no guess is checked; `None` if one is, or none was offered.
+    pub no_drafts: Option<NoDrafts>,
     /// What the step had to do.
     pub work: Work,
     /// How long the cost model said that it would take, guesses included; zero without one.
@@ -279,6 +309,7 @@ impl StepRecord {
         self.holders.clear();
         self.completed_at = Nanos::default();
         self.blocked = None;
+        self.no_drafts = None;
         self.recomputed_rows = 0;
         self.transfers_took = Nanos::default();
         (self.drafting, self.drafting_took) = (Nanos::default(), Nanos::default());

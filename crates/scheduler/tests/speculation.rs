@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use scheduler::cost::{Knot, Terms};
 use scheduler::{
-    CostModel, Limits, Nanos, Offer, Priority, Request, RequestId, RowOutput, Scheduler, SeqId, SourceId, StepOutput,
-    StopRules, Targets,
+    CostModel, Limits, Nanos, NoDrafts, Offer, Priority, Request, RequestId, RowOutput, Scheduler, SeqId, SourceId,
+    StepOutput, StopRules, Targets,
 };
 
 fn machine() -> CostModel {
@@ -14,27 +14,36 @@ fn machine() -> CostModel {
     CostModel::new(knots.to_vec(), Terms::default())
 }
 
+fn limits() -> Limits {
+    Limits {
+        block_size: 16,
+        num_blocks: 10_000,
+        max_model_len: 20_000,
+        max_num_seqs: 64,
+        max_num_batched_tokens: 2048,
+        max_prefill_chunk: 2048,
+        max_prefill_seqs: 64,
+        max_queued_requests: 100,
+        max_queued_tokens: 1_000_000,
+        enable_prefix_caching: false,
+        hash_key: [0; 32],
+    }
+}
+
 struct Engine {
     scheduler: Scheduler,
     now: Nanos,
+    /// Why the last step had no drafts.
+    no_drafts: Option<NoDrafts>,
 }
 
 impl Engine {
     /// So many streams that decode, each with a target of so many milliseconds a token.
     fn of(streams: u64, tpot_ms: Option<u64>) -> Engine {
-        let limits = Limits {
-            block_size: 16,
-            num_blocks: 10_000,
-            max_model_len: 20_000,
-            max_num_seqs: 64,
-            max_num_batched_tokens: 2048,
-            max_prefill_chunk: 2048,
-            max_prefill_seqs: 64,
-            max_queued_requests: 100,
-            max_queued_tokens: 1_000_000,
-            enable_prefix_caching: false,
-            hash_key: [0; 32],
-        };
+        Engine::within(limits(), streams, tpot_ms)
+    }
+
+    fn within(limits: Limits, streams: u64, tpot_ms: Option<u64>) -> Engine {
         let mut scheduler = Scheduler::new(limits).expect("good limits");
         scheduler.set_cost_model(Some(machine()));
         for id in 0..streams {
@@ -52,7 +61,7 @@ impl Engine {
             };
             scheduler.admit(request).expect("there is room");
         }
-        let mut engine = Engine { scheduler, now: Nanos(0) };
+        let mut engine = Engine { scheduler, now: Nanos(0), no_drafts: None };
         while engine.scheduler.decoding().count() < streams as usize {
             engine.step(0, 0, |_| 0);
         }
@@ -73,7 +82,8 @@ impl Engine {
         let output = StepOutput { step: step.id, rows: step.rows().flat_map(run).collect(), ..StepOutput::default() };
         let took = machine().step_time(&self.scheduler.planned().work);
         self.now = Nanos(self.now.0 + took.0);
-        self.scheduler.complete(output, self.now);
+        let record = self.scheduler.complete(output, self.now).record;
+        self.no_drafts = record.no_drafts;
         self.scheduler.check_invariants();
         step.decode.iter().map(|rows| rows.drafts).sum()
     }
@@ -221,4 +231,25 @@ fn of_two_offers_the_one_that_is_worth_more_counts() {
         engine.scheduler.offer(Offer { seq, source: SourceId(source), len: 4, strength: 0 });
     }
     assert_eq!(engine.scheduler.sequence(seq).expect("it lives").offer().expect("it has one").source, SourceId(0));
+}
+
+#[test]
+fn a_step_without_drafts_says_why() {
+    // Every token is a block: two prompts of three, a token of each, and nothing is left.
+    let tight = Limits { block_size: 1, num_blocks: 8, max_model_len: 8, ..limits() };
+    // (limits, streams, their target, drafts that are offered to each, of which hold; why none is checked in the end)
+    let cases = [
+        (limits(), 1, None, 8, 8, None),
+        (limits(), 8, None, 0, 0, None),
+        (limits(), 8, None, 8, 0, Some(NoDrafts::Chance)),
+        (limits(), 8, Some(10), 8, 8, Some(NoDrafts::Time)),
+        (Limits { max_num_batched_tokens: 4, max_num_seqs: 4, ..limits() }, 4, None, 8, 8, Some(NoDrafts::Rows)),
+        (tight, 2, None, 8, 8, Some(NoDrafts::Blocks)),
+    ];
+    for (limits, streams, tpot_ms, offered, held, want) in cases {
+        let mut engine = Engine::within(limits, streams, tpot_ms);
+        let steps = if want == Some(NoDrafts::Blocks) { 1 } else { 40 };
+        let drafts = engine.steps(steps, offered, held);
+        assert_eq!(engine.no_drafts, want, "{streams} streams, {offered} offered, {held} hold: {drafts:?}");
+    }
 }

@@ -15,7 +15,7 @@ use axum::http::StatusCode;
 use engine::ledger::Owner;
 use engine::{DeviceLimits, Exemplar, Histogram, PhaseWork, Predictions, ServiceClass, SpotChecked, Stats};
 use roofline::{Demands, LimitShares};
-use scheduler::{Nanos, PromiseKind, Targets};
+use scheduler::{Nanos, NoDrafts, PromiseKind, Targets};
 
 use crate::text_pool::TextStats;
 
@@ -254,14 +254,14 @@ fn counters(page: &mut Page<'_>, stats: &Stats) {
             "ttft_seconds_total",
             "Arrival to first token, by who the time was spent on.",
             &stats.owners.ttft,
-            Owner::OF_TTFT,
+            &Owner::OF_TTFT[..],
         ),
-        ("gap_seconds_total", "From token to token, by who the time was spent on.", &stats.owners.gaps, Owner::OF_GAP),
+        ("gap_seconds_total", "From token to token, by who the time was spent on.", &stats.owners.gaps, &Owner::OF_GAP),
     ];
     for (name, help, shares, owners) in owned {
         let name = format!("twostroke_{name}");
         page.family(&name, "counter", help);
-        for owner in owners {
+        for &owner in owners {
             page.sample(&name, &format!("owner=\"{}\"", owner.name()), shares.of(owner).as_secs_f64());
         }
     }
@@ -292,6 +292,7 @@ fn counters(page: &mut Page<'_>, stats: &Stats) {
     for (name, help, value) in shared {
         page.both(name, name, "counter", help, value);
     }
+    speculation(page, stats);
     let endings = [
         ("stop", stats.finished_stop),
         ("length", stats.finished_length),
@@ -306,6 +307,28 @@ fn counters(page: &mut Page<'_>, stats: &Stats) {
             page.sample(&name, &format!("{labels}{separator}finished_reason=\"{reason}\""), count);
         }
     }
+}
+
+/// What guesses at next tokens brought, what they took, and why there were none.
+fn speculation(page: &mut Page<'_>, stats: &Stats) {
+    for (prefix, labels) in [("twostroke_", String::new()), ("vllm:", page.vllm_labels() + ",")] {
+        let name = format!("{prefix}spec_decode_num_accepted_tokens_per_pos_total");
+        page.family(&name, "counter", "Guesses that held, by their place in the run, counted from 0.");
+        // The first place is there before anything held: a rate needs a beginning.
+        for place in 0..stats.accepted_by_place.len().max(1) {
+            let held = stats.accepted_by_place.get(place).copied().unwrap_or(0);
+            page.sample(&name, &format!("{labels}position=\"{place}\""), held);
+        }
+    }
+    let help = "Of the gaps' own_drafts, the part of guesses that did not hold.";
+    page.own("rejected_drafts_seconds_total", "counter", help, stats.owners.rejected.as_secs_f64());
+    let name = "twostroke_speculation_off_steps_total";
+    page.family(name, "counter", "Steps in which guesses were offered and none was checked, by what kept them out.");
+    for (reason, steps) in NoDrafts::ALL.iter().zip(stats.no_drafts) {
+        page.sample(name, &format!("reason=\"{}\"", reason.name()), steps);
+    }
+    let help = "Tokens that came of a decoding answer in a step: one, and the guesses that held.";
+    page.histogram("twostroke_tokens_per_decode_step", "", help, &stats.run_tokens);
 }
 
 /// What the phases asked of the machine, and how near the newest of their steps came to its limits.
@@ -558,6 +581,9 @@ mod tests {
             "twostroke_flops_total",
             "twostroke_bytes_read_total",
             "twostroke_oldest_waiting_seconds",
+            "vllm:spec_decode_num_accepted_tokens_per_pos_total",
+            "twostroke_speculation_off_steps_total",
+            "twostroke_tokens_per_decode_step",
         ] {
             assert!(families.contains(name), "{name}");
         }

@@ -307,6 +307,7 @@ fn late_token(at: String, gap: &Gap) -> Value {
             attribute("twostroke.token", json!({"intValue": gap.token.to_string()})),
             seconds("twostroke.gap_seconds", gap.shares.total()),
             seconds("twostroke.other_prefill_seconds", gap.shares.of(Owner::OtherPrefill)),
+            seconds("twostroke.other_drafts_seconds", gap.shares.of(Owner::OtherDrafts)),
         ],
     })
 }

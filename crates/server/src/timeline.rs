@@ -10,6 +10,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
+use std::iter::repeat_n;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use engine::ledger::{Account, Bill, Gap, Named, Owner, Shares, Visit, Wait};
@@ -201,8 +202,8 @@ impl Reader<'_> {
         };
         prompt.insert("steps".into(), account.visits.iter().map(step).collect());
         prompt.insert("steps_left_out".into(), account.visits_left_out.into());
-        let came = account.visits.iter().filter(|visit| visit.tokens > 0);
-        prompt.insert("token_times_ms".into(), came.map(|visit| since(visit.to)).collect());
+        let came = account.visits.iter().flat_map(|visit| repeat_n(visit.to, visit.tokens.into()));
+        prompt.insert("token_times_ms".into(), came.map(since).collect());
         Value::Object(prompt)
     }
 
@@ -212,6 +213,7 @@ impl Reader<'_> {
         sums.insert("ttft_delayed_by".into(), self.others(&bill.ttft_others));
         sums.insert("gaps".into(), owners(&bill.gaps, Some(&Owner::OF_GAP)));
         sums.insert("gaps_delayed_by".into(), self.others(&bill.gaps_others));
+        sums.insert("rejected_drafts_ms".into(), ms(bill.rejected).into());
         sums.insert("saved_by_cache_ms".into(), bill.saved_by_cache.map(ms).into());
         let cost = &bill.cost;
         let cost = json!({
@@ -219,6 +221,8 @@ impl Reader<'_> {
             "prefill_in_gaps_ms": ms(cost.prefill_in_gaps),
             "decode_in_ttfts_ms": ms(cost.decode_in_ttfts),
             "decode_in_gaps_ms": ms(cost.decode_in_gaps),
+            "drafts_in_ttfts_ms": ms(cost.drafts_in_ttfts),
+            "drafts_in_gaps_ms": ms(cost.drafts_in_gaps),
             "queue_kv_ms": ms(cost.queue_kv),
             "queue_seats_ms": ms(cost.queue_seats),
             "queue_budget_ms": ms(cost.queue_budget),

@@ -35,7 +35,9 @@ fn words(owner: &str) -> &str {
         "own_prefill" => "reading its own prompt",
         "other_prefill" => "prompts of others in the same steps",
         "own_decode" => "computing its own tokens",
+        "own_drafts" => "checking guesses at its own tokens",
         "decode" => "tokens of others in the same steps",
+        "other_drafts" => "guesses at tokens of others in the same steps",
         "recompute" => "computing again what a preemption threw away",
         "waiting" => "preempted, waiting to be let in again",
         "left_out" => "left out of steps, for others' targets or for lack of a block",
@@ -58,6 +60,7 @@ fn advice(owner: &str) -> Option<&'static str> {
             "an earlier TPOT target (--tpot-slo): prompts are then read in smaller chunks beside streams"
         }
         "decode" => "fewer sequences at once (--max-num-seqs)",
+        "other_drafts" => "an earlier TPOT target (--tpot-slo): guesses then leave more time to others",
         "recompute" | "waiting" => {
             "more KV cache (--kv-cache-memory-bytes), host memory for preempted requests (--kv-swap-memory), \
              or fewer sequences (--max-num-seqs)"
@@ -143,6 +146,7 @@ fn cost(cost: &Cost) -> Option<String> {
         (sum(&[cost.queue_kv, cost.queue_seats, cost.queue_budget]), "in the queue"),
         (sum(&[cost.prefill_in_ttfts, cost.prefill_in_gaps]), "for its prompt"),
         (sum(&[cost.decode_in_ttfts, cost.decode_in_gaps]), "for its answer"),
+        (sum(&[cost.drafts_in_ttfts, cost.drafts_in_gaps]), "for guesses at its tokens"),
         (sum(&[cost.waiting, cost.left_out]), "preempted or left out"),
     ];
     let told = parts.into_iter().filter(|&(nanos, _)| share(nanos, cost.total()) >= LEAST_SHARE);
@@ -176,6 +180,7 @@ fn gaps(account: &Account, name: &dyn Fn(RequestId) -> String) -> Vec<String> {
     let spent = account.first_token.zip(account.last_token).map_or(Nanos(0), |(first, last)| last.since(first));
     let mut story = vec![format!("Then {} came in {}{mean}.", counted(tokens - 1, "token"), time(spent))];
     story.extend(parts("Between them: ", &account.bill.gaps));
+    story.extend(guesses(account));
     let target = account.targets.tpot;
     let longest = account.longest_gaps.iter().max_by_key(|gap| gap.shares.total());
     if let (Some(longest), false) = (longest, late.is_empty()) {
@@ -197,6 +202,15 @@ fn gaps(account: &Account, name: &dyn Fn(RequestId) -> String) -> Vec<String> {
         }
     }
     story
+}
+
+/// What guesses brought it, and what those that did not hold took.
+fn guesses(account: &Account) -> Option<String> {
+    let Account { draft_rows, held_drafts, ref bill, .. } = *account;
+    let rejected = time(bill.rejected);
+    let wrong = if held_drafts < draft_rows { format!("; the others took {rejected}") } else { String::new() };
+    let drafted = counted(draft_rows, "guess").replace("guesss", "guesses");
+    (draft_rows > 0).then(|| format!("Of {drafted} at its tokens {held_drafts} held{wrong}."))
 }
 
 /// Nothing is said twice.

@@ -108,8 +108,9 @@ fn load(requests: usize, apart: f64, [input, output]: [usize; 2], seed: u64) -> 
 }
 
 fn in_ttfts(cost: &Cost) -> f64 {
-    let parts = [cost.queue_kv, cost.queue_seats, cost.queue_budget, cost.prefill_in_ttfts, cost.decode_in_ttfts];
-    parts.iter().map(|part| part.as_secs_f64()).sum()
+    let rows = [cost.prefill_in_ttfts, cost.decode_in_ttfts, cost.drafts_in_ttfts];
+    let parts = [cost.queue_kv, cost.queue_seats, cost.queue_budget].into_iter().chain(rows);
+    parts.map(|part| part.as_secs_f64()).sum()
 }
 
 /// Of request `x`: what it cost others in times to first token, and by how much these were longer with it. Seconds.
@@ -134,7 +135,7 @@ fn of_many_prompts_at_once_every_wait_is_somebodys() {
             waited += bill.ttft.total().0 - own;
             named += bill.ttft_others.total().0;
             by_name += bill.ttft_others.total().0 - bill.ttft_others.rest().0;
-            let rows = bill.cost.prefill_in_ttfts.0 + bill.cost.decode_in_ttfts.0;
+            let rows = bill.cost.prefill_in_ttfts.0 + bill.cost.decode_in_ttfts.0 + bill.cost.drafts_in_ttfts.0;
             cost += rows + bill.cost.queue_kv.0 + bill.cost.queue_seats.0 + bill.cost.queue_budget.0;
         }
         assert!(waited > 0);

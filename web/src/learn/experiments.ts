@@ -15,9 +15,9 @@ function long(app: App, wanted: number): number {
   return Math.max(16, Math.min(wanted, Math.floor(app.info.max_model_len / 2)));
 }
 
-/** Sends a prompt of token ids; the answer has exactly `tokens` tokens. A refusal is thrown. */
-async function send(app: App, prompt: number[], tokens: number, signal: AbortSignal): Promise<Answer> {
-  const body = { prompt, max_tokens: tokens, ignore_eos: true, temperature: 0 };
+/** Sends a prompt; the answer has exactly `tokens` tokens. A refusal is thrown. */
+async function send(app: App, prompt: number[] | string, tokens: number, signal: AbortSignal, more: object = {}): Promise<Answer> {
+  const body = { prompt, max_tokens: tokens, ignore_eos: true, temperature: 0, ...more };
   const answer = await ask(app, "/v1/completions", body, signal);
   if (answer.error) throw new Error(answer.error);
   return answer;
@@ -244,6 +244,38 @@ export function kvWall(root: HTMLElement, app: App, signal: AbortSignal): void {
     },
   });
   add(root, picture);
+}
+
+/** It repeats itself, and so will its answer: there is much to guess. */
+const REPEATS = "The fox sat by the door. The owl sang of gold.\n".repeat(4);
+
+export function guesses(root: HTMLElement, app: App, signal: AbortSignal): void {
+  const tokens = long(app, 160);
+  const many = Math.max(2, Math.min(8, app.info.max_num_seqs));
+  bench(root, signal, "The same words without guesses and with them", ["tokens", "passes", "tokens of a pass", "time of a pass", "guessed", "held"], [], {
+    "Send it": async (show) => {
+      const run = async (name: string, streams: number, more: object) => {
+        const answer = await send(app, REPEATS, tokens, signal, { n: streams, ...more });
+        await told(app, answer.id);
+        const alone = app.feed.log.steps.filter((step) => step.prefill.length === 0 && step.decode.length === streams && step.decode.every((row) => row.r === answer.id));
+        const took = median(alone.map((step) => step.took));
+        const { decode_tokens, drafted_tokens: drafted = 0, accepted_tokens: held = 0 } = answer.timings!;
+        // The first tokens came of the prompt; of the others each had a row of its own, or was a guess that held.
+        const own = decode_tokens - held;
+        const each = decode_tokens / Math.max(1, own);
+        const cells = [count(decode_tokens, "token"), String(own / streams), (each * streams).toFixed(1), ms(took), String(drafted), String(held)];
+        show({ name, cells, answer });
+        return { took, each, drafted, held, text: answer.text, passes: own / streams };
+      };
+      const alone = await run("without", 1, { speculate: false });
+      const crowd = await run(`${many} answers at once`, many, { speculate: false });
+      const guessed = await run("with guesses", 1, {});
+      const rows = `A pass with ${many} rows took ${(crowd.took / alone.took).toFixed(2)} times as long as one with a single row: that is what further rows cost.`;
+      if (guessed.drafted === 0) return `${rows} Nothing was guessed: start the server with --speculate auto to see what fills them.`;
+      const same = guessed.text === alone.text ? "The words are the same." : "The words differ, which must not be.";
+      return `${rows} With guesses, ${guessed.held} of ${guessed.drafted} held: ${guessed.passes} passes instead of ${alone.passes}, ${guessed.each.toFixed(1)} tokens each. ${same}`;
+    },
+  });
 }
 
 /** The lanes of simulated steps, to scale. */

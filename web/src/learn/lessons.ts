@@ -1,7 +1,7 @@
-// The tour: what each of its six pages says, what it lets one try, and what it asks.
+// The tour: what each of its seven pages says, what it lets one try, and what it asks.
 
 import type { App } from "../app";
-import { batching, chunks, kvWall, prefixCache, ttftAndTpot, twoPhases } from "./experiments";
+import { batching, chunks, guesses, kvWall, prefixCache, ttftAndTpot, twoPhases } from "./experiments";
 
 /** An answer to choose, and what is to be said about it, right or wrong. */
 export interface Choice {
@@ -116,6 +116,21 @@ export const LESSONS: Lesson[] = [
       wrong("It fails a request with an error.", "Running out of blocks is an everyday state, not an error. Nobody's request fails for it."),
       wrong("It forgets the oldest tokens of each request.", "Then answers would depend on how busy the server is. Here the same request gives the same answer, alone or in a crowd."),
       right("It preempts one of the lowest class that loses least, which goes on later with the same answer.", "Its blocks go to the others; later its tokens are found in the cache or computed again. That costs it time, not words."),
+    ],
+  },
+  {
+    title: "Why a guess is cheap",
+    text: () => [
+      "A decode pass reads every weight for one row of a stream, and arithmetic idles meanwhile. A second row for the same stream would cost next to nothing, if one knew what to put into it: the token after the next one is not known yet.",
+      "So it is guessed. Where the last words stood before, in the prompt or in the answer, what followed there is a fair guess. The pass computes the known token and the guesses behind it, each in a row of its own. From each row a token is drawn as if the row were alone. As long as a guess is what was drawn before it, its row counts, and the tokens come together; from the first wrong one on the rows are thrown away.",
+      "A wrong guess costs its row and nothing else: no answer changes by a bit. In a batch that is large already, rows cost time, and the engine stops guessing by itself.",
+    ],
+    experiment: guesses,
+    question: "A guess was wrong. What happens to the answer?",
+    choices: [
+      wrong("It has a wrong word in it.", "A guess is never shown. What is shown was drawn from the model's own row, and a row behind a wrong guess is not looked at."),
+      wrong("Its pass has to be computed again.", "The row before the wrong guess is right, and a token came of it, as in any pass. Only the rows behind it were for nothing."),
+      right("Nothing: the pass brought a token, as it would have without guesses.", "It took a little longer for the rows that were thrown away. That is all, and the live page shows them hollow."),
     ],
   },
 ];

@@ -3,7 +3,7 @@
 
 import { el } from "../dom";
 
-type Kind = "prefill" | "decode" | "stranger" | "queue" | "preempted" | "cached" | "none";
+type Kind = "prefill" | "decode" | "rejected" | "stranger" | "queue" | "preempted" | "cached" | "none";
 
 /** Cells of one kind next to each other; `size` in widths of a token. */
 interface Piece {
@@ -25,6 +25,7 @@ export interface Picture {
 
 const prefill = (cells: number, size = 1): Piece => ({ kind: "prefill", cells, size });
 const decode = (cells: number, size = 1): Piece => ({ kind: "decode", cells, size });
+const rejected = (cells: number, size = 1): Piece => ({ kind: "rejected", cells, size });
 const stranger = (size: number): Piece => ({ kind: "stranger", cells: 1, size });
 const queue = (size: number): Piece => ({ kind: "queue", cells: 1, size });
 const none = (size: number): Piece => ({ kind: "none", cells: 1, size });
@@ -81,6 +82,16 @@ export const PICTURES: Picture[] = [
       { name: "first", pieces: [prefill(1, 2), decode(9)] },
       { name: "second", pieces: [prefill(1, 2), decode(4), { kind: "preempted", cells: 1, size: 5 }, prefill(1, 1), decode(2)] },
       { name: "third", pieces: [queue(11), prefill(1, 2), decode(1)] },
+    ],
+  },
+  {
+    words: "Above, a token comes of each pass. Below, three guesses go with each token: nine tokens of three passes, each a little longer. Solid are tokens, hollow the guesses that did not hold and were thrown away.",
+    lanes: [
+      { name: "without", pieces: [decode(9)] },
+      { name: "token", pieces: [decode(3, 1.15)] },
+      { name: "guess", pieces: [decode(3, 1.15)] },
+      { name: "guess", pieces: [decode(2, 1.15), rejected(1, 1.15)] },
+      { name: "guess", pieces: [decode(1, 1.15), rejected(2, 1.15)] },
     ],
   },
 ];

@@ -1,4 +1,4 @@
-// Learn: a tour of six pages over the running engine. Each says one thing, lets one try it, and asks one question.
+// Learn: a tour of seven pages over the running engine. Each says one thing, lets one try it, and asks one question.
 
 import type { App } from "../app";
 import { add, el, fill, say } from "../dom";
@@ -13,7 +13,7 @@ export function mount(root: HTMLElement, app: App): () => void {
   add(
     root,
     el("h1", {}, "Learn"),
-    el("p", {}, "A tour of the two phases in six short pages, on the engine that runs here. What you try is sent to it, and the numbers are its own."),
+    el("p", {}, "A tour of the two phases in seven short pages, on the engine that runs here. What you try is sent to it, and the numbers are its own."),
     el("nav", { class: "tour", "aria-label": "The tour" }, el("ol", {}, ...links.map((link) => el("li", {}, link)))),
     page,
   );

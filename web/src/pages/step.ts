@@ -122,7 +122,7 @@ function story(step: Step, began: string): string {
   });
   const drafts = step.decode.reduce((sum, row) => sum + (row.drafts ?? 0), 0);
   const held = outputTokens(step) - step.decode.length;
-  if (step.decode.length > 0) parts.push(`wrote one token for ${step.decode.length === 1 ? `the answer of ${shortName(step.decodeOf[0]!.name)}` : `each of ${count(step.decode.length, "answer")}`}${drafts > 0 ? ` and checked ${count(drafts, "guess", "guesses")} at what follows: ${held === 0 ? "none" : held} of them held, ${held === 1 ? "a token" : "tokens"} more from the same reading of the weights` : ""}`);
+  if (step.decode.length > 0) parts.push(`wrote one token for ${step.decode.length === 1 ? `the answer of ${shortName(step.decodeOf[0]!.name)}` : `each of ${count(step.decode.length, "answer")}`}${drafts > 0 ? ` and checked ${count(drafts, "guess", "guesses")} at what follows: ${held === 0 ? "none of them held" : `${held} of them held, ${count(held, "token")} more from the same reading of the weights`}` : ""}`);
   for (const { r, tokens, verdict } of step.preempted) parts.push(`took the blocks of ${shortName(r)} away, ${count(tokens, "token")} (${verdict})`);
   const waiting = step.waiting > 0 ? ` ${count(step.waiting, "request")} waited${step.blocked ? `, for ${{ kv: "KV blocks", seats: "a slot", budget: "token budget" }[step.blocked]}` : ""}.` : "";
   const blocks = [

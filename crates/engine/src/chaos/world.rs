@@ -815,6 +815,13 @@ fn check_times(id: u64, client: &Client, timings: &crate::Timings, now: Nanos) {
     assert_eq!(timings.bill.ttft_others.total().0, others, "whom request {id} waited for");
     let gaps = client.first.iter().zip(&client.last).flat_map(|(first, last)| first.map(|first| last.since(first).0));
     assert_eq!(timings.bill.gaps.total().0, gaps.sum::<u64>(), "the ledger's gaps of request {id}");
+    let bill = &timings.bill;
+    let named = Owner::ALL.into_iter().filter(|&owner| owner.is_others() && owner != Owner::Decode);
+    let named: u64 = named.map(|owner| bill.gaps.of(owner).0).sum();
+    assert_eq!(bill.gaps_others.total().0, named, "whom the gaps of request {id} waited for");
+    let (wrong, of_drafts) = (timings.drafted_tokens - timings.accepted_tokens, bill.gaps.of(Owner::OwnDrafts));
+    assert!(bill.rejected <= of_drafts && (wrong > 0 || bill.rejected == Nanos(0)), "request {id}: {bill:?}");
+    assert!(timings.drafted_tokens > 0 || of_drafts == Nanos(0), "request {id} has no guesses: {bill:?}");
     let last = client.last.iter().max().expect("there are answers");
     assert_eq!(timings.decode_ms, ms(last.since(first)), "decode of request {id}");
     assert_eq!(timings.total_ms, ms(now.since(client.arrived)), "total of request {id}");

@@ -92,11 +92,12 @@ fn shares(shares: LimitShares) -> WireShares {
 fn own_seconds(timings: &Timings) -> [f64; 2] {
     let bill = &timings.bill;
     let seconds = |of: &engine::ledger::Shares, owner| of.of(owner).as_secs_f64();
-    let others = |of| [Owner::OtherPrefill, Owner::Decode].into_iter().map(|owner| seconds(of, owner)).sum::<f64>();
+    let others = [Owner::OtherPrefill, Owner::Decode, Owner::OtherDrafts];
+    let others = |of| others.into_iter().map(|owner| seconds(of, owner)).sum::<f64>();
     let prefill = (timings.prefill_ms / 1e3 - others(&bill.ttft)).max(seconds(&bill.ttft, Owner::OwnPrefill));
     // Gaps of several answers are a sum, the phase is not.
-    let own: f64 =
-        [Owner::OwnDecode, Owner::Overhead, Owner::Machine].map(|owner| seconds(&bill.gaps, owner)).iter().sum();
+    let own = [Owner::OwnDecode, Owner::OwnDrafts, Owner::Overhead, Owner::Machine];
+    let own: f64 = own.map(|owner| seconds(&bill.gaps, owner)).iter().sum();
     let gaps = bill.gaps.total().as_secs_f64();
     let decode = if gaps > 0.0 { timings.decode_ms / 1e3 * own / gaps } else { 0.0 };
     [prefill, decode]

@@ -143,8 +143,9 @@ fn of_many_prompts_at_once_every_wait_has_a_name_and_one_can_be_left_out() {
         assert!((named - others).abs() < 1e-6, "request {index}: {named} of {others} ms are named");
         waited += others;
         let costs = &prompt["cost_to_others"];
-        let of = ["prefill_in_ttfts_ms", "decode_in_ttfts_ms", "queue_kv_ms", "queue_seats_ms", "queue_budget_ms"];
-        cost += of.iter().map(|part| number(&costs[part])).sum::<f64>();
+        let rows = ["prefill_in_ttfts_ms", "decode_in_ttfts_ms", "drafts_in_ttfts_ms"];
+        let of = rows.into_iter().chain(["queue_kv_ms", "queue_seats_ms", "queue_budget_ms"]);
+        cost += of.map(|part| number(&costs[part])).sum::<f64>();
     }
     assert!(waited > 0.0 && (waited - cost).abs() < 1e-6, "delays {waited} ms, costs {cost} ms");
 
@@ -165,8 +166,8 @@ fn every_second_of_waiting_has_an_owner_in_the_metrics() {
     host.ask("/v1/completions", &json!({"prompt": PROMPT, "max_tokens": 9, "ignore_eos": true}));
     let page = host.get("/metrics").text().to_owned();
     for (owned, histogram, owners) in [
-        ("twostroke_ttft_seconds_total", "twostroke_time_to_first_token_seconds_sum", 8),
-        ("twostroke_gap_seconds_total", "twostroke_inter_token_latency_seconds_sum", 8),
+        ("twostroke_ttft_seconds_total", "twostroke_time_to_first_token_seconds_sum", 9),
+        ("twostroke_gap_seconds_total", "twostroke_inter_token_latency_seconds_sum", 10),
     ] {
         let parts = page.lines().filter(|line| line.starts_with(&format!("{owned}{{owner=\"")));
         let parts: Vec<f64> = parts.map(|line| line.rsplit(' ').next().unwrap().parse().unwrap()).collect();

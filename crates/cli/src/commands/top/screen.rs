@@ -4,6 +4,7 @@
 //! lantern bf16 · amx · 2 threads                                running 3 · waiting 1
 //! prefill   1.2k tok/s ██████░░░░ 61 % of arithmetic, 12 % of bandwidth
 //! decode     412 tok/s ██░░░░░░░░  7 % of arithmetic, 88 % of bandwidth
+//! guesses    2.3 tokens per decode step, 61 % held            where next tokens were guessed
 //! KV        1,843 of 4,096 blocks ████░░░░░░ 45 %
 //! TTFT p50 96 ms, p99 1.24 s · ITL p50 21 ms, p99 40 ms
 //!
@@ -68,6 +69,9 @@ struct Pass {
     stolen_before: f64,
     prefill_tokens: f64,
     decode_tokens: f64,
+    /// Answers that decoded in it, and the guesses at their next tokens.
+    decoding: f64,
+    drafts: f64,
     flops: f64,
     bytes: f64,
     rows: Vec<(String, Mark)>,
@@ -118,6 +122,8 @@ impl Seen {
             stolen_before: number("stolen_before"),
             prefill_tokens: rows("prefill").filter_map(|row| row["len"].as_f64()).sum(),
             decode_tokens: rows("decode").map(|row| row["tokens"].as_f64().unwrap_or(1.0)).sum(),
+            decoding: rows("decode").count() as f64,
+            drafts: rows("decode").filter_map(|row| row["drafts"].as_f64()).sum(),
             flops: number("flops"),
             bytes: number("bytes"),
             rows: marks.chain(rows("decode").map(|row| named(row, Mark::Decode))).collect(),
@@ -133,6 +139,7 @@ impl Seen {
         let mut lines = vec![self.title(width)];
         lines.push(self.phase("prefill", |pass| pass.prefill_tokens, Mark::Prefill, colour));
         lines.push(self.phase("decode", |pass| pass.decode_tokens, Mark::Decode, colour));
+        lines.extend(self.guesses());
         lines.push(self.blocks());
         lines.push(self.latencies());
         lines.push(String::new());
@@ -213,6 +220,16 @@ impl Seen {
             percent(memory)
         );
         line
+    }
+
+    /// Tokens that a decoding answer had of a step, where any were guessed.
+    fn guesses(&self) -> Option<String> {
+        let sum = |of: fn(&Pass) -> f64| self.passes.iter().map(of).sum::<f64>();
+        let (tokens, steps) = (sum(|pass| pass.decode_tokens), sum(|pass| pass.decoding));
+        let drafts = sum(|pass| pass.drafts);
+        let (each, held) = (tokens / steps.max(1.0), (tokens - steps).max(0.0) / drafts.max(1.0));
+        let line = format!("{:<9} {each:>6.1} tokens per decode step, {} held", "guesses", percent(held));
+        (drafts > 0.0).then_some(line)
     }
 
     /// Share of the engine's time that the machine gave to others.
@@ -403,6 +420,25 @@ mod tests {
         let lines = seen.lines(90, 24, false);
         assert!(lines[0].ends_with("machine busy 75 % · running 1 · waiting 0"), "{lines:?}");
         assert!(lines[2].ends_with("1 % of arithmetic, 80 % of bandwidth"), "{lines:?}");
+    }
+
+    #[test]
+    fn where_tokens_are_guessed_it_says_how_many_come_of_a_step() {
+        let mut seen = Seen::new(json!({"name": "fox"}));
+        let row = |more: Value| {
+            let mut row = json!({"r": 7, "a": 0, "start": 3});
+            row.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+            row
+        };
+        let rows = [json!({}), json!({"drafts": 4, "tokens": 5}), json!({"drafts": 4, "tokens": 1})];
+        for (at, more) in (100..).step_by(10).zip(rows) {
+            seen.hear("step", json!({"at": at, "took": 10, "decode": [row(more)], "prefill": []}));
+        }
+        seen.hear("stats", json!({"at": 130, "running": 1, "waiting": 0}));
+        let lines = seen.lines(80, 24, false);
+        // Seven tokens of three steps; of eight guesses four held.
+        assert_eq!(lines[3], "guesses      2.3 tokens per decode step, 50 % held", "{lines:?}");
+        assert!(lines[5].starts_with("TTFT"), "{lines:?}");
     }
 
     #[test]
