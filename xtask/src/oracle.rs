@@ -15,6 +15,7 @@ pub(crate) fn check() -> Result<(), String> {
         show(&mut command(&python, &[script, "--check", "crates/model/tests/data"]))?;
     }
     show(&mut command(&python, &["oracle/quantized.py", "--check", "crates/model/tests/data/quantized"]))?;
+    show(&mut command(&python, &["oracle/drafts.py", "--check", "crates/model/tests/data/drafts"]))?;
     show(&mut cargo(&["build", "--quiet", "--release"]))?;
     let data = fs::read_dir(root().join("crates/model/tests/data")).map_err(|error| error.to_string())?;
     let mut models: Vec<OsString> = data

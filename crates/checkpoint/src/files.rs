@@ -3,6 +3,7 @@
 //! ```text
 //! Source::Directory   config.json  model.safetensors  tokenizer.json ...   (symlinks are followed: the hub's cache is made of them)
 //! Source::Gguf        model.gguf, and its other parts beside it
+//! Source::Safetensors NAME.safetensors, and the texts beside it
 //! Source::Embedded    the same names, bytes in the binary
 //!         │
 //!       Files ── read_text(name)   small text files, size-capped
@@ -26,6 +27,8 @@ pub enum Source {
     Directory(PathBuf),
     /// A GGUF file; of a model in parts, the first.
     Gguf(PathBuf),
+    /// One safetensors file, and the texts beside it: heads that draft for a model are often published so.
+    Safetensors(PathBuf),
     /// Files built into the binary.
     Embedded {
         /// What the model calls itself.
@@ -168,7 +171,7 @@ impl Files {
                 let last = path.canonicalize().unwrap_or_else(|_| path.clone());
                 last.file_name().map_or_else(|| path.display().to_string(), |n| n.to_string_lossy().into_owned())
             }
-            Source::Gguf(path) => {
+            Source::Gguf(path) | Source::Safetensors(path) => {
                 path.file_stem().map_or_else(|| path.display().to_string(), |n| n.to_string_lossy().into_owned())
             }
             Source::Embedded { name, .. } => name.to_string(),
@@ -189,7 +192,7 @@ impl Files {
     /// The directory or file; `None` for an embedded model.
     pub(crate) fn path(&self) -> Option<&Path> {
         match &self.source {
-            Source::Directory(path) | Source::Gguf(path) => Some(path),
+            Source::Directory(path) | Source::Gguf(path) | Source::Safetensors(path) => Some(path),
             Source::Embedded { .. } => None,
         }
     }
@@ -197,15 +200,15 @@ impl Files {
     /// Where the files are, for messages.
     pub(crate) fn location(&self) -> String {
         match &self.source {
-            Source::Directory(path) | Source::Gguf(path) => path.display().to_string(),
+            Source::Directory(path) | Source::Gguf(path) | Source::Safetensors(path) => path.display().to_string(),
             Source::Embedded { name, .. } => format!("the built-in model {name}"),
         }
     }
 
-    /// The names in the directory, in no order; of a GGUF file its own alone.
+    /// The names in the directory, in no order; of a single file its own alone.
     pub(crate) fn names(&self) -> Vec<String> {
         match &self.source {
-            Source::Gguf(path) => {
+            Source::Gguf(path) | Source::Safetensors(path) => {
                 path.file_name().map(|name| name.to_string_lossy().into_owned()).into_iter().collect()
             }
             Source::Directory(path) => {
@@ -220,7 +223,7 @@ impl Files {
     pub(crate) fn has(&self, file: &str) -> bool {
         match &self.source {
             Source::Directory(path) => path.join(file).exists(),
-            Source::Gguf(path) => path.with_file_name(file).exists(),
+            Source::Gguf(path) | Source::Safetensors(path) => path.with_file_name(file).exists(),
             Source::Embedded { files, .. } => files.iter().any(|(name, _)| *name == file),
         }
     }
@@ -245,7 +248,7 @@ impl Files {
     pub(crate) fn open(&self, file: &str) -> Result<Option<ModelFile>, LoadError> {
         let path = match &self.source {
             Source::Directory(directory) => directory.join(file),
-            Source::Gguf(path) => path.with_file_name(file),
+            Source::Gguf(path) | Source::Safetensors(path) => path.with_file_name(file),
             Source::Embedded { files, .. } => {
                 return Ok(files.iter().find(|(name, _)| *name == file).map(|(name, bytes)| ModelFile {
                     name: name.to_string(),

@@ -119,7 +119,7 @@ fn a_stream_names_the_long_prompt_that_delayed_it() {
 
 #[test]
 fn tokens_that_come_together_are_one_gap() {
-    let engine = start(&EngineOptions { speculate: true, ..options() });
+    let engine = start(&EngineOptions { speculation: engine::Speculation::auto(), ..options() });
     let repeats = "The fox sat by the door. The owl sang of gold.\n".repeat(4);
     let stream = engine.submit(engine.validate(greedy(&repeats, 120)).expect("valid")).expect("room");
     let id = stream.id();

@@ -5,7 +5,7 @@
 //! step    begin(StepArrays)         what the host brings: one upload
 //!         embed, rms_norm, linear, rotate_and_store, attend, ...     asked for one after the other; none answers
 //!         submit                    the host is done asking
-//!         wait, read                the two that block; `read` is where f32 rows come to the host
+//!         wait, read                the two that block; `read` is where f32 rows come to the host, `write` the way back
 //! ```
 //! Operations name rows and how many of them count, never memory of the host. One takes effect after those asked for
 //! before it. A device may collect them and compute later; a CPU computes each at once, and then nothing is left to
@@ -192,4 +192,8 @@ pub trait Backend: Device {
 
     /// Some rows of `width` numbers to the host: `out` is `[rows.len(), width]`. Blocks until they are computed.
     fn read(&self, from: &Self::Rows, rows: Range<usize>, width: usize, out: &mut [f32]);
+
+    /// The way back: numbers of the host, rows one behind the other, to the first rows of `out`. They may change when
+    /// this returns.
+    fn write(&self, from: &[f32], out: &mut Self::Rows);
 }

@@ -177,4 +177,8 @@ impl<H: HostBackend> Backend for H {
     fn read(&self, from: &Buffer<f32>, rows: Range<usize>, width: usize, out: &mut [f32]) {
         out.copy_from_slice(&from[rows.start * width..rows.end * width]);
     }
+
+    fn write(&self, from: &[f32], out: &mut Buffer<f32>) {
+        out[..from.len()].copy_from_slice(from);
+    }
 }

@@ -10,7 +10,7 @@
 //! ```
 
 mod family;
-mod fields;
+pub(crate) mod fields;
 mod layers;
 mod rope;
 mod shape;
@@ -25,10 +25,10 @@ use fields::{Fields, parse_object, quoted};
 use kernels::{Activation, AttentionRule, HeadLayout};
 use serde_json::{Map, Value};
 
-const CONFIG: &str = "config.json";
+pub(crate) const CONFIG: &str = "config.json";
 const GENERATION: &str = "generation_config.json";
 /// A configuration is a few kilobytes; nobody's is this large.
-const MAX_CONFIG_BYTES: u64 = 4 << 20;
+pub(crate) const MAX_CONFIG_BYTES: u64 = 4 << 20;
 
 /// Widest input of a matrix: above it an int8 sum could leave 32 bits (see [`kernels::MatrixShape`]).
 const MAX_WIDTH: usize = 1 << 17;
@@ -44,6 +44,8 @@ pub struct ModelConfig {
     pub intermediate_size: usize,
     /// Decoder layers.
     pub num_layers: usize,
+    /// Layers behind these that guess further tokens, which no answer needs: see [`Feature`](crate::draft::Feature).
+    pub num_next_token_layers: usize,
     /// Query heads.
     pub num_heads: usize,
     /// Key/value heads; divides `num_heads` (grouped-query attention: Ainslie et al., 2023).
@@ -126,7 +128,11 @@ impl ModelConfig {
     /// Reads the text of a `config.json`.
     pub fn parse(text: &str) -> Result<ModelConfig, LoadError> {
         let root = parse_object(CONFIG, text)?;
-        let fields = Fields { file: CONFIG, path: String::new(), map: &root };
+        Self::of_fields(Fields { file: CONFIG, path: String::new(), map: &root })
+    }
+
+    /// Of an object that may lie within another one.
+    pub(crate) fn of_fields(fields: Fields<'_>) -> Result<ModelConfig, LoadError> {
         let traits = Traits::of(&fields)?;
         let text_part = traits.text_part.map(|assumed| text_part(&fields, assumed)).transpose()?;
         let fields = match &text_part {
@@ -154,6 +160,7 @@ impl ModelConfig {
             hidden_size,
             intermediate_size: fields.size("intermediate_size", MAX_WIDTH)?,
             num_layers,
+            num_next_token_layers: fields.optional_integer("num_nextn_predict_layers", 0..=64)?.unwrap_or(0) as usize,
             num_heads,
             num_kv_heads,
             head_dim,

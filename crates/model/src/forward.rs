@@ -11,7 +11,7 @@
 use crate::batch::Batch;
 use crate::config::ModelConfig;
 use crate::tensors::Tensors;
-use crate::transformer::{Loader, Scratch, Transformer, out_of_memory};
+use crate::transformer::{Loader, Scratch, Tap, Transformer, out_of_memory};
 use checkpoint::weights::{ImageWriter, Weights};
 use checkpoint::{Checkpoint, LoadError};
 use kernels::limits::MeasureError;
@@ -19,6 +19,7 @@ use kernels::threads::LostTime;
 use kernels::{Backend, DeviceInfo, DeviceLimits, KvDtype, KvShape, RopeTable, WeightClass};
 use std::ops::Range;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// A pass that was launched: [`Forward::wait`] takes it.
 #[derive(Debug)]
@@ -95,6 +96,34 @@ pub trait Forward: Send {
     ///
     /// Panics if its logits are no longer kept, or the row was not wanted.
     fn read_logits(&mut self, logits: &Logits, row: usize, out: &mut [f32]);
+
+    /// Keeps, from the next pass on, the residual stream after so many layers: 0 is the embedding, `num_layers` what
+    /// the final norm reads. A drafter looks at it. Costs memory for each, and a copy in each pass. In place of what
+    /// was kept before; an empty list keeps nothing.
+    ///
+    /// Fails where memory ends, or there are no such layers.
+    fn tap(&mut self, after: &[usize]) -> Result<(), LoadError> {
+        match after.first() {
+            None => Ok(()),
+            Some(after) => Err(no_tap(*after, "this model keeps no rows")),
+        }
+    }
+
+    /// What [`tap`](Self::tap) keeps of some of the batch's rows, to the host: `out` is `[rows, taps, hidden_size]`.
+    /// Blocks.
+    ///
+    /// Panics if they are no longer kept, or nothing is tapped.
+    fn read_tapped(&mut self, _pass: &Logits, _rows: Range<usize>, _out: &mut [f32]) {
+        panic!("nothing is tapped");
+    }
+
+    /// What the language-model head reads of some of the rows that have logits, by their index among these: behind the
+    /// final norm, `[rows, hidden_size]`. Computed when asked for; blocks.
+    ///
+    /// Panics if they are no longer kept.
+    fn read_hidden(&mut self, _pass: &Logits, _rows: Range<usize>, _out: &mut [f32]) {
+        panic!("this model shows no hidden rows");
+    }
 
     /// All in one: `logits` is `[batch.logit_rows.len(), vocab_size]`.
     fn forward(&mut self, batch: &Batch, logits: &mut [f32]) {
@@ -193,16 +222,18 @@ pub struct Progress {
 
 /// A model on a backend.
 pub struct Runner<B: Backend> {
-    backend: B,
+    backend: Arc<B>,
     config: ModelConfig,
     transformer: Transformer<B>,
     kv: B::KvCache,
     kv_shape: KvShape,
     scratch: Scratch<B>,
+    taps: Vec<Tap<B>>,
     /// `[max_logit_rows, vocab_size]`.
     logits: B::Rows,
     /// Of the last pass: its number, how many of its rows have logits, and which of these are in `logits`.
     pass: u64,
+    num_rows: usize,
     num_wanted: usize,
     held: Range<usize>,
     options: LoadOptions,
@@ -237,12 +268,7 @@ pub fn load<B: Backend>(
     let scratch = Scratch::new(&backend, &config, options.max_rows)?;
     let logits = backend.rows(options.max_logit_rows, config.vocab_size);
     let logits = logits.map_err(|oom| out_of_memory(oom, format!("logits of {} rows", options.max_logit_rows)))?;
-    let ropes = config.ropes.iter().map(|rope| {
-        let table = RopeTable::new(rope.rotary_dim, rope.theta, &rope.scaling, max_model_len)?;
-        table.try_map(|numbers| backend.vector(numbers))
-    });
-    let ropes = ropes.collect::<Result<Vec<_>, _>>();
-    let ropes = ropes.map_err(|oom| out_of_memory(oom, "the tables of rotations".to_string()))?;
+    let ropes = rope_tables(&backend, &config, max_model_len)?;
     let kv = backend.kv_cache(kv_shape).map_err(|oom| out_of_memory(oom, "the KV cache".to_string()))?;
 
     let mut bytes_done = 0;
@@ -270,14 +296,16 @@ pub fn load<B: Backend>(
     let options = options.clone();
     let image_writer = weights.into_image_writer();
     Ok(Runner {
-        backend,
+        backend: Arc::new(backend),
         config,
         transformer,
         kv,
         kv_shape,
         scratch,
+        taps: Vec::new(),
         logits,
         pass: 0,
+        num_rows: 0,
         num_wanted: 0,
         held: 0..0,
         options,
@@ -286,6 +314,24 @@ pub fn load<B: Backend>(
         matrix_names,
         image_writer,
     })
+}
+
+/// The rotations of a model, for positions below `max_model_len`.
+pub(crate) fn rope_tables<B: Backend>(
+    backend: &B,
+    config: &ModelConfig,
+    max_model_len: usize,
+) -> Result<Vec<RopeTable<B::Vector>>, LoadError> {
+    let tables = config.ropes.iter().map(|rope| {
+        let table = RopeTable::new(rope.rotary_dim, rope.theta, &rope.scaling, max_model_len)?;
+        table.try_map(|numbers| backend.vector(numbers))
+    });
+    let tables = tables.collect::<Result<Vec<_>, _>>();
+    tables.map_err(|oom| out_of_memory(oom, "the tables of rotations".to_string()))
+}
+
+fn no_tap(after: usize, why: &str) -> LoadError {
+    LoadError::Option { option: "tap", problem: format!("rows after layer {after} are wanted, and {why}") }
 }
 
 fn kv_shape(config: &ModelConfig, options: &LoadOptions) -> Result<KvShape, LoadError> {
@@ -387,17 +433,53 @@ impl<B: Backend> Runner<B> {
         &self.backend
     }
 
-    fn check(&self, batch: &Batch) {
+    /// What drafters take of their target instead of having it again.
+    pub(crate) fn shared(&self) -> Shared<B> {
+        let Transformer { embed, final_norm, .. } = &self.transformer;
+        Shared {
+            backend: self.backend.clone(),
+            embed: embed.clone(),
+            final_norm: final_norm.clone(),
+            head: self.transformer.head().clone(),
+        }
+    }
+
+    /// What a batch has to keep to.
+    pub(crate) fn limits(&self) -> Limits {
+        let LoadOptions { max_rows, max_logit_rows, .. } = self.options;
+        Limits { max_rows, max_logit_rows, vocab_size: self.config.vocab_size, max_model_len: self.max_model_len }
+    }
+}
+
+/// See [`Runner::shared`].
+pub(crate) struct Shared<B: Backend> {
+    pub(crate) backend: Arc<B>,
+    /// `[vocab_size, hidden_size]`.
+    pub(crate) embed: Arc<B::Matrix>,
+    /// `[hidden_size]`.
+    pub(crate) final_norm: Arc<B::Vector>,
+    /// `[vocab_size, hidden_size]`.
+    pub(crate) head: Arc<B::Matrix>,
+}
+
+/// What a batch has to keep to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    pub(crate) max_rows: usize,
+    pub(crate) max_logit_rows: usize,
+    pub(crate) vocab_size: usize,
+    pub(crate) max_model_len: usize,
+}
+
+impl Limits {
+    /// Panics at what no input can cause.
+    pub(crate) fn check(&self, batch: &Batch) {
         let rows = batch.num_rows();
-        assert!(
-            rows > 0 && rows <= self.options.max_rows,
-            "{rows} rows in a batch of at most {}",
-            self.options.max_rows
-        );
+        assert!(rows > 0 && rows <= self.max_rows, "{rows} rows in a batch of at most {}", self.max_rows);
         assert!(batch.logit_rows.iter().all(|&row| (row as usize) < rows), "a logit row is a row");
         assert!(batch.logit_rows.len() <= rows, "a row has its logits once");
         assert_eq!((batch.positions.len(), batch.slots.len()), (rows, rows), "positions and slots are [rows]");
-        let limit = (self.config.vocab_size as u32, self.max_model_len as u32);
+        let limit = (self.vocab_size as u32, self.max_model_len as u32);
         assert!(batch.token_ids.iter().all(|&id| id < limit.0), "a token id is not below {}", limit.0);
         assert!(batch.positions.iter().all(|&position| position < limit.1), "a position is not below {}", limit.1);
         let covered = batch.spans.iter().fold(0, |next, span| {
@@ -426,12 +508,12 @@ impl<B: Backend> Forward for Runner<B> {
     }
 
     fn launch(&mut self, batch: &Batch) -> Ticket {
-        self.check(batch);
+        Runner::limits(self).check(batch);
         // Of a pass that panics nothing is left to read.
-        (self.pass, self.num_wanted, self.held) = (self.pass + 1, 0, 0..0);
-        let Runner { backend, config, transformer, kv, scratch, .. } = self;
-        transformer.compute(backend, config, batch, kv, scratch);
-        self.num_wanted = batch.logit_rows.len();
+        (self.pass, self.num_rows, self.num_wanted, self.held) = (self.pass + 1, 0, 0, 0..0);
+        let Runner { backend, config, transformer, kv, scratch, taps, .. } = self;
+        transformer.compute((backend, config), batch, kv, scratch, taps);
+        (self.num_rows, self.num_wanted) = (batch.num_rows(), batch.logit_rows.len());
         self.hold(0);
         self.backend.submit();
         Ticket::new(self.pass, self.num_wanted)
@@ -453,6 +535,47 @@ impl<B: Backend> Forward for Runner<B> {
         }
         let at = row - self.held.start;
         self.backend.read(&self.logits, at..at + 1, vocab_size, out);
+    }
+
+    fn tap(&mut self, after: &[usize]) -> Result<(), LoadError> {
+        let num_layers = self.config.num_layers;
+        let (max_rows, hidden) = (self.options.max_rows, self.config.hidden_size);
+        (self.taps, self.num_rows) = (Vec::new(), 0);
+        if let Some(&after) = after.iter().find(|&&after| after > num_layers) {
+            return Err(no_tap(after, &format!("the model has {num_layers}")));
+        }
+        let tap = |&after: &usize| {
+            let rows = self.backend.rows(max_rows, hidden);
+            let purpose = || format!("{max_rows} rows after layer {after}");
+            Ok(Tap { after, rows: rows.map_err(|oom| out_of_memory(oom, purpose()))? })
+        };
+        self.taps = after.iter().map(tap).collect::<Result<_, LoadError>>()?;
+        Ok(())
+    }
+
+    fn read_tapped(&mut self, pass: &Logits, rows: Range<usize>, out: &mut [f32]) {
+        let (hidden, taps) = (self.config.hidden_size, self.taps.len());
+        assert_eq!(pass.pass, self.pass, "rows of another pass than the last");
+        assert!(taps > 0, "nothing is tapped");
+        assert!(rows.end <= self.num_rows, "rows {rows:?} of a batch of {}", self.num_rows);
+        assert_eq!(out.len(), rows.len() * taps * hidden, "tapped rows are [rows, taps, hidden_size]");
+        for (index, tap) in self.taps.iter().enumerate() {
+            let places = out.chunks_exact_mut(hidden).skip(index).step_by(taps);
+            for (row, out) in rows.clone().zip(places) {
+                self.backend.read(&tap.rows, row..row + 1, hidden, out);
+            }
+        }
+    }
+
+    fn read_hidden(&mut self, pass: &Logits, rows: Range<usize>, out: &mut [f32]) {
+        let hidden = self.config.hidden_size;
+        assert_eq!(pass.pass, self.pass, "rows of another pass than the last");
+        assert!(rows.end <= self.num_wanted, "rows {rows:?} of the last batch's {} with logits", self.num_wanted);
+        assert_eq!(out.len(), rows.len() * hidden, "hidden rows are [rows, hidden_size]");
+        let Runner { backend, config, transformer, scratch, .. } = self;
+        let count = rows.len();
+        let normed = transformer.hidden((backend, config), rows, scratch);
+        backend.read(normed, 0..count, hidden, out);
     }
 
     fn adopt_thread(&self) {

@@ -11,6 +11,7 @@
 mod balance;
 pub mod batch;
 pub mod config;
+pub mod draft;
 mod experts;
 pub mod export;
 pub mod forward;

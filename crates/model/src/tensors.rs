@@ -34,7 +34,7 @@ pub(crate) struct Linear {
 
 impl Linear {
     /// Whole tensors `[rows, in_features]`: module names and rows.
-    fn whole(modules: &[(String, usize)], in_features: usize, has_bias: bool) -> Linear {
+    pub(crate) fn whole(modules: &[(String, usize)], in_features: usize, has_bias: bool) -> Linear {
         let part = |(module, rows): &(String, usize)| Part {
             name: format!("{module}.weight"),
             shape: vec![*rows, in_features],
@@ -90,6 +90,11 @@ pub(crate) struct Layer {
 }
 
 impl Layer {
+    /// Has every tensor checked.
+    pub(crate) fn each(&self, check: &mut Check<'_>) -> Result<(), LoadError> {
+        visit(&self.matrices(), &self.vectors(), check)
+    }
+
     fn matrices(&self) -> Vec<&Linear> {
         let mut matrices = vec![&self.qkv, &self.o];
         match &self.feed {
@@ -107,6 +112,19 @@ impl Layer {
         let norms = norms.into_iter().flat_map(|norms| [norms.before.as_ref(), norms.after.as_ref()]).flatten();
         norms.chain(self.head_norms.iter().flat_map(|(q, k)| [q, k])).collect()
     }
+}
+
+/// Takes a tensor's name and shape, and whether it is part of a matrix.
+pub(crate) type Check<'a> = dyn FnMut(&str, &[usize], bool) -> Result<(), LoadError> + 'a;
+
+fn visit(matrices: &[&Linear], vectors: &[&Vector], check: &mut Check<'_>) -> Result<(), LoadError> {
+    for linear in matrices {
+        // A stacked tensor counts with its first matrix.
+        let mut first = linear.parts.iter().filter(|part| part.rows.start == 0);
+        first.try_for_each(|part| check(&part.name, &part.shape, true))?;
+        linear.biases.iter().try_for_each(|bias| check(&bias.name, &[bias.len], false))?;
+    }
+    vectors.iter().try_for_each(|vector| check(&vector.name, &[vector.len], false))
 }
 
 /// How a checkpoint keeps its experts. All three are in use for the same models.
@@ -132,7 +150,7 @@ pub(crate) struct Tensors<'c> {
 
 impl<'c> Tensors<'c> {
     /// The names that transformers writes now.
-    fn usual(config: &'c ModelConfig) -> Tensors<'c> {
+    pub(crate) fn usual(config: &'c ModelConfig) -> Tensors<'c> {
         Tensors { config, prefix: PREFIXES[0], experts: ExpertNames::Named }
     }
 
@@ -171,10 +189,15 @@ impl<'c> Tensors<'c> {
     }
 
     pub(crate) fn layer(&self, index: usize) -> Layer {
+        self.layer_named(index, &format!("{}layers.{index}.", self.prefix))
+    }
+
+    /// The same under names that begin in another way.
+    pub(crate) fn layer_named(&self, index: usize, prefix: &str) -> Layer {
         let config = self.config;
         let (hidden, heads) = (config.hidden_size, config.heads());
         let kv_width = config.num_kv_heads * config.head_dim;
-        let name = |part: &str| format!("{}layers.{index}.{part}", self.prefix);
+        let name = |part: &str| format!("{prefix}{part}");
         let norm = |part: &str| Some(Vector { name: name(&format!("{part}.weight")), len: hidden });
         let (attention_norms, mlp_norms) = match config.norms {
             NormPlacement::Before => (
@@ -289,6 +312,11 @@ impl<'c> Tensors<'c> {
         // Of a text model within something larger, the other parts: vision, and what joins it.
         let whole = self.prefix.strip_suffix("model.").unwrap_or(self.prefix);
         let other_part = self.prefix != PREFIXES[0] && !name.starts_with(whole) && name != "lm_head.weight";
+        // Layers that only draft.
+        let next_token = name
+            .strip_prefix(self.prefix)
+            .and_then(|name| name.strip_prefix("mtp_layers.")?.split('.').next()?.parse::<usize>().ok())
+            .is_some_and(|layer| layer < self.config.num_next_token_layers);
         // A copy of the embedding, which the configuration says is the head.
         let tied_head = self.config.tie_word_embeddings && name.ends_with("lm_head.weight");
         // Frequencies of rotations, which follow from the configuration: as buffers of old checkpoints, and in GGUF
@@ -301,11 +329,10 @@ impl<'c> Tensors<'c> {
         let noted = name
             .rsplit_once('.')
             .is_some_and(|(module, note)| beside.contains(&note) && read.contains(&format!("{module}.weight")));
-        other_part || tied_head || rotation || noted
+        other_part || next_token || tied_head || rotation || noted
     }
 
     fn unread(&self, weights: &Weights, mut unread: Vec<&str>) -> LoadError {
-        const SHOWN: usize = 3;
         let layers = format!("{}layers.", self.prefix);
         let layer = |name: &str| name.strip_prefix(&layers)?.split('.').next()?.parse::<usize>().ok();
         unread.sort_by_key(|name| (layer(name), name.to_string()));
@@ -316,16 +343,7 @@ impl<'c> Tensors<'c> {
             }
             None => "the configuration has no place for them".to_string(),
         };
-        let mut names: Vec<String> = unread.iter().map(|name| shortened(&weights.shown(name))).collect();
-        names.dedup();
-        let (count, of) = (names.len(), if names.len() == 1 { "tensor" } else { "tensors" });
-        names.truncate(SHOWN);
-        let such_as = if count > SHOWN { "such as " } else { "" };
-        let problem = format!(
-            "the checkpoint holds {count} {of} that this model does not read, {such_as}{}: {why}",
-            names.join(", ")
-        );
-        LoadError::field(weights.listing(), "tensors", problem)
+        unread_error(weights, "this model does not read", &unread, &why)
     }
 
     /// Calls `check` with the name and shape of every tensor that the configuration asks for, and whether it is part of
@@ -335,24 +353,24 @@ impl<'c> Tensors<'c> {
         &self,
         mut check: impl FnMut(&str, &[usize], bool) -> Result<(), LoadError>,
     ) -> Result<(), LoadError> {
-        let mut visit = |matrices: &[&Linear], vectors: &[&Vector]| {
-            for linear in matrices {
-                // A stacked tensor counts with its first matrix.
-                let mut first = linear.parts.iter().filter(|part| part.rows.start == 0);
-                first.try_for_each(|part| check(&part.name, &part.shape, true))?;
-                linear.biases.iter().try_for_each(|bias| check(&bias.name, &[bias.len], false))?;
-            }
-            vectors.iter().try_for_each(|vector| check(&vector.name, &[vector.len], false))
-        };
-        visit(&[&self.embedding()], &[&self.final_norm()])?;
+        visit(&[&self.embedding()], &[&self.final_norm()], &mut check)?;
         if let Some(head) = self.head() {
-            visit(&[&head], &[])?;
+            visit(&[&head], &[], &mut check)?;
         }
-        (0..self.config.num_layers).try_for_each(|index| {
-            let layer = self.layer(index);
-            visit(&layer.matrices(), &layer.vectors())
-        })
+        (0..self.config.num_layers).try_for_each(|index| self.layer(index).each(&mut check))
     }
+}
+
+/// The error of tensors in a file that nobody reads, counted and the first ones named.
+pub(crate) fn unread_error(weights: &Weights, who: &str, unread: &[&str], why: &str) -> LoadError {
+    const SHOWN: usize = 3;
+    let mut names: Vec<String> = unread.iter().map(|name| shortened(&weights.shown(name))).collect();
+    names.dedup();
+    let (count, of) = (names.len(), if names.len() == 1 { "tensor" } else { "tensors" });
+    names.truncate(SHOWN);
+    let such_as = if count > SHOWN { "such as " } else { "" };
+    let problem = format!("the checkpoint holds {count} {of} that {who}, {such_as}{}: {why}", names.join(", "));
+    LoadError::field(weights.listing(), "tensors", problem)
 }
 
 /// A stranger's name in quotes, cut where it is longer than names are.

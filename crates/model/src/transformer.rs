@@ -27,24 +27,48 @@ use kernels::{
 };
 use roofline::embedding_class;
 use std::ops::Range;
+use std::sync::Arc;
 
-/// Weights of a model in a backend's layout.
+/// Weights of a model in a backend's layout. What drafters share is counted.
 pub(crate) struct Transformer<B: Backend> {
     /// `[vocab_size, hidden_size]`.
-    embed: B::Matrix,
-    layers: Vec<Layer<B>>,
+    pub(crate) embed: Arc<B::Matrix>,
+    stack: Stack<B>,
     /// `[hidden_size]`.
-    final_norm: B::Vector,
+    pub(crate) final_norm: Arc<B::Vector>,
     /// `[vocab_size, hidden_size]`; `None` when the embedding serves as the head.
-    head: Option<B::Matrix>,
+    head: Option<Arc<B::Matrix>>,
+}
+
+/// Decoder layers, one after the other.
+pub(crate) struct Stack<B: Backend> {
+    pub(crate) layers: Vec<Layer<B>>,
     /// By the layers' index.
-    ropes: Vec<RopeTable<B::Vector>>,
+    pub(crate) ropes: Vec<RopeTable<B::Vector>>,
+}
+
+/// The residual stream after so many layers, of every row of the last pass: `[max_rows, hidden_size]`.
+pub(crate) struct Tap<B: Backend> {
+    pub(crate) after: usize,
+    pub(crate) rows: B::Rows,
+}
+
+/// Copies the residual stream to who asked for it.
+fn tap<B: Backend>(pass: &Pass<'_, B>, taps: &mut [Tap<B>], after: usize, (x, rows): (&B::Rows, usize)) {
+    let extent = Extent { rows, width: pass.config.hidden_size };
+    taps.iter_mut().filter(|tap| tap.after == after).for_each(|tap| copy(pass.backend, x, &mut tap.rows, extent));
+}
+
+/// `to = from`.
+pub(crate) fn copy<B: Backend>(backend: &B, from: &B::Rows, to: &mut B::Rows, extent: Extent) {
+    backend.clear(to, extent);
+    backend.add_scaled(from, 1.0, to, extent);
 }
 
 pub(crate) struct Layer<B: Backend> {
     attention_norms: Norms<B::Vector>,
     /// `[q heads | k heads | v heads] x hidden_size`.
-    qkv: Linear<B>,
+    pub(crate) qkv: Linear<B>,
     /// q and k norm weights, `[head_dim]` each or `[heads * head_dim]`.
     head_norms: Option<(B::Vector, B::Vector)>,
     /// `[hidden_size, num_heads * head_dim]`.
@@ -67,9 +91,9 @@ pub(crate) struct Mlp<B: Backend> {
 }
 
 pub(crate) struct Linear<B: Backend> {
-    matrix: B::Matrix,
+    pub(crate) matrix: B::Matrix,
     /// `[out_features]`.
-    bias: Option<B::Vector>,
+    pub(crate) bias: Option<B::Vector>,
 }
 
 impl<B: Backend> Linear<B> {
@@ -107,15 +131,15 @@ impl<B: Backend> Mlp<B> {
 /// Activations of one pass, sized once for the largest step.
 pub(crate) struct Scratch<B: Backend> {
     /// The residual stream `[max_rows, hidden_size]`.
-    x: B::Rows,
+    pub(crate) x: B::Rows,
     /// `[max_rows, qkv_width]`.
-    qkv: B::Rows,
+    pub(crate) qkv: B::Rows,
     /// `[max_rows, q_width]`.
     attended: B::Rows,
     blocks: BlockScratch<B>,
     /// The wanted rows of `x` in the last layer, `[max_rows, hidden_size]`; the final hidden states until the next
     /// pass.
-    wanted_x: B::Rows,
+    pub(crate) wanted_x: B::Rows,
     /// The wanted rows of `attended` in the last layer, `[max_rows, q_width]`.
     wanted_attended: B::Rows,
     /// Kept for its memory; always empty between passes.
@@ -162,59 +186,68 @@ pub(crate) fn out_of_memory(oom: OutOfMemory, purpose: String) -> LoadError {
     LoadError::OutOfMemory { bytes: oom.bytes, purpose }
 }
 
+/// Runs `work` on a step of the batch's arrays. Allocates nothing.
+pub(crate) fn in_step<B: Backend>(
+    backend: &B,
+    batch: &Batch,
+    scratch: &mut Scratch<B>,
+    work: impl FnOnce(&B::Step<'_>, &mut Scratch<B>),
+) {
+    let mut spans = recycle(std::mem::take(&mut scratch.spans));
+    spans.extend(batch.spans.iter().map(|span| AttentionSpan {
+        first_row: span.first_row as usize,
+        num_rows: span.num_rows as usize,
+        start: span.start as usize,
+        blocks: &batch.block_tables[span.table.start as usize..span.table.end as usize],
+    }));
+    let step = backend.begin(StepArrays {
+        token_ids: &batch.token_ids,
+        positions: &batch.positions,
+        slots: &batch.slots,
+        spans: &spans,
+        wanted: &batch.logit_rows,
+    });
+    work(&step, scratch);
+    drop(step);
+    scratch.spans = recycle(spans);
+}
+
 impl<B: Backend> Transformer<B> {
     /// Keys and values of every row go to `kv`, the hidden states of the wanted rows stay in `scratch`. Allocates
     /// nothing.
     pub(crate) fn compute(
         &self,
-        backend: &B,
-        config: &ModelConfig,
+        (backend, config): (&B, &ModelConfig),
         batch: &Batch,
         kv: &mut B::KvCache,
         scratch: &mut Scratch<B>,
+        taps: &mut [Tap<B>],
     ) {
-        let (rows, wanted) = (batch.num_rows(), batch.logit_rows.len());
-        let (hidden, layout) = (config.hidden_size, config.heads());
-        let Scratch { x, qkv, attended, blocks, wanted_x, wanted_attended, spans } = scratch;
-        let mut attention_spans = recycle(std::mem::take(spans));
-        attention_spans.extend(batch.spans.iter().map(|span| AttentionSpan {
-            first_row: span.first_row as usize,
-            num_rows: span.num_rows as usize,
-            start: span.start as usize,
-            blocks: &batch.block_tables[span.table.start as usize..span.table.end as usize],
-        }));
         let pass = Pass { backend, config };
-
-        let step = backend.begin(StepArrays {
-            token_ids: &batch.token_ids,
-            positions: &batch.positions,
-            slots: &batch.slots,
-            spans: &attention_spans,
-            wanted: &batch.logit_rows,
+        in_step(backend, batch, scratch, |step, scratch| {
+            let rows = batch.num_rows();
+            backend.embed(step, &self.embed, &mut scratch.x);
+            scale(backend, config.embedding_multiplier, &mut scratch.x, Extent { rows, width: config.hidden_size });
+            self.stack.run(&pass, (step, batch), Entry::Stream, scratch, kv, taps);
         });
-        backend.embed(&step, &self.embed, x);
-        scale(backend, config.embedding_multiplier, x, Extent { rows, width: hidden });
-        for (index, layer) in self.layers.iter().enumerate() {
-            layer.project(&pass, x, rows, blocks, qkv);
-            let rope = config.layers[index].rope.map(|rope| &self.ropes[rope]);
-            let head_norms = layer.head_norms(config);
-            backend.rotate_and_store(&step, Rotation { layout, head_norms, rope, layer: index }, qkv, kv);
-            let last = index + 1 == self.layers.len();
-            if last && wanted == 0 {
-                break; // the cache has all that these rows leave behind
-            }
-            let how = AttentionLayer { layout, rule: config.attention_rule(index), layer: index };
-            backend.attend(&step, how, qkv, kv, attended);
-            if last {
-                backend.gather_wanted(&step, x, hidden, wanted_x);
-                backend.gather_wanted(&step, attended, layout.q_width(), wanted_attended);
-                layer.finish(&pass, wanted_attended, wanted, blocks, wanted_x);
-            } else {
-                layer.finish(&pass, attended, rows, blocks, x);
-            }
-        }
-        drop(step);
-        *spans = recycle(attention_spans);
+    }
+
+    /// The matrix that makes logits.
+    pub(crate) fn head(&self) -> &Arc<B::Matrix> {
+        self.head.as_ref().unwrap_or(&self.embed)
+    }
+
+    /// What the head reads of wanted rows of the last pass, by their index among them: to the first of the rows that
+    /// are returned.
+    pub(crate) fn hidden<'s>(
+        &self,
+        (backend, config): (&B, &ModelConfig),
+        rows: Range<usize>,
+        scratch: &'s mut Scratch<B>,
+    ) -> &'s B::Rows {
+        let normed = &mut scratch.blocks.normed;
+        backend.rms_norm(&scratch.wanted_x, rows, &self.final_norm, config.rms_norm_eps, normed);
+        normed
     }
 
     /// Logits of wanted rows of the last pass, by their index among them: the first of `out`, `[rows.len(),
@@ -227,19 +260,104 @@ impl<B: Backend> Transformer<B> {
         scratch: &mut Scratch<B>,
         out: &mut B::Rows,
     ) {
-        let extent = Extent { rows: rows.len(), width: config.vocab_size };
-        let normed = &mut scratch.blocks.normed;
-        backend.rms_norm(&scratch.wanted_x, rows, &self.final_norm, config.rms_norm_eps, normed);
-        let head = self.head.as_ref().unwrap_or(&self.embed);
-        backend.linear(normed, extent.rows, head, None, Out::Store(out));
-        scale(backend, config.logits_multiplier, out, extent);
-        if let Some(cap) = config.logits_softcap {
-            backend.softcap(cap, out, extent);
-        }
+        let count = rows.len();
+        let hidden = self.hidden((backend, config), rows, scratch);
+        head_logits(backend, config, self.head(), (hidden, count), out);
     }
 
     /// Bytes of weights that a step reads whose rows go to every expert: everything but the embedding's unused rows.
     pub(crate) fn bytes_read(&self, backend: &B) -> usize {
+        let head = backend.matrix_bytes(self.head());
+        self.stack.bytes(backend) + head + backend.vector_bytes(&self.final_norm)
+    }
+
+    /// Those of experts.
+    pub(crate) fn expert_bytes(&self, backend: &B) -> usize {
+        let experts = self.stack.layers.iter().filter_map(|layer| match &layer.mlp {
+            MlpBlock::Dense(_) => None,
+            MlpBlock::Experts(mlp) => Some(mlp.expert_bytes(backend)),
+        });
+        experts.sum()
+    }
+
+    /// Bytes of all weights in memory.
+    pub(crate) fn bytes(&self, backend: &B) -> usize {
+        self.bytes_read(backend) + self.head.as_ref().map_or(0, |_| backend.matrix_bytes(&self.embed))
+    }
+}
+
+/// Logits of the first `rows` of `hidden`, as a model of this configuration makes them.
+pub(crate) fn head_logits<B: Backend>(
+    backend: &B,
+    config: &ModelConfig,
+    head: &B::Matrix,
+    (hidden, rows): (&B::Rows, usize),
+    out: &mut B::Rows,
+) {
+    let extent = Extent { rows, width: config.vocab_size };
+    backend.linear(hidden, rows, head, None, Out::Store(out));
+    scale(backend, config.logits_multiplier, out, extent);
+    if let Some(cap) = config.logits_softcap {
+        backend.softcap(cap, out, extent);
+    }
+}
+
+/// What the first layer finds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Entry {
+    /// The residual stream.
+    Stream,
+    /// Its queries, keys and values too: a drafter makes them of more than the stream.
+    Projected,
+}
+
+impl<B: Backend> Stack<B> {
+    /// From the residual stream in `scratch` to keys and values in `kv` and the wanted rows of the stream.
+    pub(crate) fn run(
+        &self,
+        pass: &Pass<'_, B>,
+        (step, batch): (&B::Step<'_>, &Batch),
+        entry: Entry,
+        scratch: &mut Scratch<B>,
+        kv: &mut B::KvCache,
+        taps: &mut [Tap<B>],
+    ) {
+        let &Pass { backend, config } = pass;
+        let (rows, wanted) = (batch.num_rows(), batch.logit_rows.len());
+        let (hidden, layout) = (config.hidden_size, config.heads());
+        let Scratch { x, qkv, attended, blocks, wanted_x, wanted_attended, .. } = scratch;
+        tap(pass, taps, 0, (x, rows));
+        for (index, layer) in self.layers.iter().enumerate() {
+            if index > 0 || entry == Entry::Stream {
+                layer.project(pass, x, rows, blocks, qkv);
+            }
+            let rope = config.layers[index].rope.map(|rope| &self.ropes[rope]);
+            let head_norms = layer.head_norms(config);
+            backend.rotate_and_store(step, Rotation { layout, head_norms, rope, layer: index }, qkv, kv);
+            let after = index + 1;
+            // Of the last layer nobody needs the other rows, unless they were asked for.
+            let narrow = after == self.layers.len() && taps.iter().all(|tap| tap.after != after);
+            if narrow && wanted == 0 {
+                break; // the cache has all that these rows leave behind
+            }
+            let how = AttentionLayer { layout, rule: config.attention_rule(index), layer: index };
+            backend.attend(step, how, qkv, kv, attended);
+            if narrow {
+                backend.gather_wanted(step, x, hidden, wanted_x);
+                backend.gather_wanted(step, attended, layout.q_width(), wanted_attended);
+                layer.finish(pass, wanted_attended, wanted, blocks, wanted_x);
+                break;
+            }
+            layer.finish(pass, attended, rows, blocks, x);
+            tap(pass, taps, after, (x, rows));
+            if after == self.layers.len() {
+                backend.gather_wanted(step, x, hidden, wanted_x);
+            }
+        }
+    }
+
+    /// Bytes of weights.
+    pub(crate) fn bytes(&self, backend: &B) -> usize {
         let layer = |layer: &Layer<B>| {
             let norms = [&layer.attention_norms, &layer.mlp_norms];
             let norms = norms.into_iter().flat_map(|norms| [norms.before.as_ref(), norms.after.as_ref()]).flatten();
@@ -253,22 +371,7 @@ impl<B: Backend> Transformer<B> {
                 + mlp
                 + vectors.map(|vector| backend.vector_bytes(vector)).sum::<usize>()
         };
-        let head = backend.matrix_bytes(self.head.as_ref().unwrap_or(&self.embed));
-        self.layers.iter().map(layer).sum::<usize>() + head + backend.vector_bytes(&self.final_norm)
-    }
-
-    /// Those of experts.
-    pub(crate) fn expert_bytes(&self, backend: &B) -> usize {
-        let experts = self.layers.iter().filter_map(|layer| match &layer.mlp {
-            MlpBlock::Dense(_) => None,
-            MlpBlock::Experts(mlp) => Some(mlp.expert_bytes(backend)),
-        });
-        experts.sum()
-    }
-
-    /// Bytes of all weights in memory.
-    pub(crate) fn bytes(&self, backend: &B) -> usize {
-        self.bytes_read(backend) + self.head.as_ref().map_or(0, |_| backend.matrix_bytes(&self.embed))
+        self.layers.iter().map(layer).sum()
     }
 }
 
@@ -452,25 +555,34 @@ impl<B: Backend> Loader<'_, B> {
         tensors: &Tensors<'_>,
         ropes: Vec<RopeTable<B::Vector>>,
     ) -> Result<Transformer<B>, LoadError> {
-        Ok(Transformer {
-            embed: self.matrix(&tensors.embedding(), embedding_class(self.class))?,
-            layers: (0..self.config.num_layers)
-                .map(|index| {
-                    let rotary_dim = self.config.layers[index].rope.map_or(0, |rope| ropes[rope].rotary_dim());
-                    self.layer(tensors.layer(index), rotary_dim)
-                })
-                .collect::<Result<_, _>>()?,
-            final_norm: self.norm(&tensors.final_norm())?,
-            head: tensors.head().map(|head| self.matrix(&head, embedding_class(self.class))).transpose()?,
-            ropes,
-        })
+        let embed = Arc::new(self.matrix(&tensors.embedding(), embedding_class(self.class))?);
+        let layers = (0..self.config.num_layers)
+            .map(|index| {
+                let rotary_dim = self.config.layers[index].rope.map_or(0, |rope| ropes[rope].rotary_dim());
+                self.layer(tensors.layer(index), rotary_dim)
+            })
+            .collect::<Result<_, _>>()?;
+        let final_norm = Arc::new(self.norm(&tensors.final_norm())?);
+        let head = tensors.head().map(|head| self.matrix(&head, embedding_class(self.class))).transpose()?;
+        Ok(Transformer { embed, stack: Stack { layers, ropes }, final_norm, head: head.map(Arc::new) })
     }
 
     /// `rotary_dim`: how many numbers of a head rotate.
     pub(crate) fn layer(&mut self, layer: tensors::Layer, rotary_dim: usize) -> Result<Layer<B>, LoadError> {
+        let qkv = self.linear(&layer.qkv)?;
+        self.layer_around(qkv, layer, rotary_dim)
+    }
+
+    /// The same of a layer whose first product is there.
+    pub(crate) fn layer_around(
+        &mut self,
+        qkv: Linear<B>,
+        layer: tensors::Layer,
+        rotary_dim: usize,
+    ) -> Result<Layer<B>, LoadError> {
         Ok(Layer {
             attention_norms: self.norms(&layer.attention_norms)?,
-            qkv: self.linear(&layer.qkv)?,
+            qkv,
             head_norms: match &layer.head_norms {
                 Some((q_norm, k_norm)) => {
                     let (mut q, mut k) = (self.factors(q_norm)?, self.factors(k_norm)?);
@@ -508,14 +620,18 @@ impl<B: Backend> Loader<'_, B> {
             false => self.class,
         };
         let matrix = self.matrix_in_order(linear, class, order)?;
+        Ok(Linear { matrix, bias: self.bias(linear, order)? })
+    }
+
+    /// The biases of fused projections, if there are any.
+    pub(crate) fn bias(&self, linear: &tensors::Linear, order: RowOrder) -> Result<Option<B::Vector>, LoadError> {
         let biases = linear.biases.iter().map(|bias| self.weights.vector(&bias.name, bias.len));
         let stored = biases.collect::<Result<Vec<_>, _>>()?.concat();
         let bias: Vec<f32> = (0..stored.len()).map(|row| stored[order.source(row, stored.len())]).collect();
-        let bias = match bias.is_empty() {
-            true => None,
-            false => Some(self.placed(&bias, &linear.biases[0].name)?),
-        };
-        Ok(Linear { matrix, bias })
+        match bias.is_empty() {
+            true => Ok(None),
+            false => Ok(Some(self.placed(&bias, &linear.biases[0].name)?)),
+        }
     }
 
     fn matrix(&mut self, linear: &tensors::Linear, class: WeightClass) -> Result<B::Matrix, LoadError> {
@@ -544,7 +660,7 @@ impl<B: Backend> Loader<'_, B> {
         Ok(Norms { before: norm(&norms.before)?, after: norm(&norms.after)? })
     }
 
-    fn norm(&self, norm: &tensors::Vector) -> Result<B::Vector, LoadError> {
+    pub(crate) fn norm(&self, norm: &tensors::Vector) -> Result<B::Vector, LoadError> {
         self.placed(&self.factors(norm)?, &norm.name)
     }
 

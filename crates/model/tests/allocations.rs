@@ -5,8 +5,10 @@ mod common;
 use allocation_counter::measure;
 use common::*;
 use kernels::WeightClass;
+use model::draft::{self, Feature, Features, Medusa};
 use model::sampler::{History, SampleKey, Sampler, SamplingParams};
 use model::{Batch, Forward};
+use std::path::PathBuf;
 
 #[test]
 fn a_steady_step_allocates_nothing() {
@@ -37,6 +39,44 @@ fn a_steady_step_allocates_nothing() {
             assert_eq!(allocations.count_total, 0, "{checkpoint} {class:?}");
         }
     }
+}
+
+/// A steady step with drafters: rows of the target on the host, heads and a layer behind it.
+#[test]
+fn a_steady_draft_allocates_nothing() {
+    let drafts = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/drafts");
+    let open = |name: &str| draft::open(&drafts.join(name)).unwrap();
+    let mut target = load(cpu(None, 1), &committed("llama3"), WeightClass::Bf16);
+    let mut medusa = Medusa::load(&open("medusa-map"), &target, None).unwrap();
+    let mut feature = Feature::load(&open("eagle3-midlayer"), &target, None).unwrap();
+    target.tap(feature.taps()).unwrap();
+    let (hidden, vocab) = (target.config().hidden_size, target.config().vocab_size);
+    let prompt = random_tokens(1, 100, vocab);
+    let batches = |count: usize, from: usize| -> Vec<Batch> {
+        let batch = |step| {
+            let mut batch = Batch::default();
+            push(&mut batch, &prompt, from + step..from + step + count, &[0, 1, 2, 3], Wanted::Last);
+            batch
+        };
+        (0..5).map(batch).collect()
+    };
+    let (whole, single) = (batches(8, 20), batches(1, 28));
+    let mut tapped = vec![0.0; 8 * feature.taps().len() * hidden];
+    let (mut row, mut own, mut logits) = (vec![0.0; hidden], vec![0.0; feature.hidden_size()], vec![0.0; vocab]);
+    let mut step = |index: usize| {
+        let ticket = target.launch(&whole[index]);
+        let done = target.wait(ticket);
+        target.read_hidden(&done, 0..1, &mut row);
+        medusa.propose(&row, 2);
+        (0..2).for_each(|head| medusa.read_logits(head, 0, &mut logits));
+        target.read_tapped(&done, 0..8, &mut tapped);
+        feature.forward(&whole[index], Features::Tapped(&tapped));
+        feature.read_hidden(0..1, &mut own);
+        feature.forward(&single[index], Features::Own(&own));
+        feature.read_logits(0, &mut logits);
+    };
+    (0..2).for_each(&mut step);
+    assert_eq!(measure(|| (2..5).for_each(&mut step)).count_total, 0);
 }
 
 /// The sampler of a steady step: every way to choose, after one token of each. What it does not cover is what is asked

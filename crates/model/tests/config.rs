@@ -100,10 +100,11 @@ fn yarn_as_model_cards_spell_it() {
 }
 
 /// Every architecture, and the fields that some of them cannot do without.
-const ARCHITECTURES: [(&str, Family); 12] = [
+const ARCHITECTURES: [(&str, Family); 13] = [
     ("LlamaForCausalLM", Family::Llama),
     ("MistralForCausalLM", Family::Mistral),
     ("Qwen2ForCausalLM", Family::Qwen2),
+    ("MiMoForCausalLM", Family::Qwen2),
     ("Qwen3ForCausalLM", Family::Qwen3),
     ("Gemma2ForCausalLM", Family::Gemma2),
     ("Gemma3ForCausalLM", Family::Gemma3),

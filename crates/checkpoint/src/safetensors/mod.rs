@@ -15,7 +15,7 @@ use std::fmt;
 use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
 
 use crate::container::{AddFile, Container};
-use crate::files::{Files, LoadError};
+use crate::files::{Files, LoadError, Source};
 
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
@@ -39,10 +39,15 @@ impl Container for Directory {
     }
 
     fn tensors(&self, files: &Files, add: &mut AddFile<'_>) -> Result<String, LoadError> {
-        if let Some(file) = files.open(SINGLE)? {
+        let named = match files.source() {
+            Source::Safetensors(_) => files.names().into_iter().next(),
+            _ => None,
+        };
+        let single = named.unwrap_or_else(|| SINGLE.to_string());
+        if let Some(file) = files.open(&single)? {
             let tensors = header::read_header(&file)?;
             add(file, tensors)?;
-            return Ok(SINGLE.to_string());
+            return Ok(single);
         }
         let Some(index) = files.read_text(INDEX, MAX_INDEX_BYTES)? else {
             return Err(no_weights(files));

@@ -129,6 +129,31 @@ impl Weights {
         Ok(values)
     }
 
+    /// A tensor `[len]` of whole numbers in memory: ids, and distances between ids.
+    pub fn integers(&self, name: &str, len: usize) -> Result<Vec<i64>, LoadError> {
+        let missing =
+            || LoadError::NoTensor { file: self.table.listing.clone(), tensor: self.shown(name), expected: vec![len] };
+        let entry = self.table.tensors.get(name).ok_or_else(missing)?;
+        let file = &self.table.files[entry.file];
+        readable(file.name(), &self.shown(name), (&entry.shape, None), &[len])?;
+        let wrong = |dtype: &str| {
+            let problem = format!("dtype {dtype}; whole numbers are read from I64 and I32");
+            LoadError::field(file.name(), format!("tensor {:?}", self.shown(name)), problem)
+        };
+        let &Values::Rows { offset, encoding, .. } = &entry.values else { return Err(wrong("quantized")) };
+        let bytes = file.read_vec(offset, entry.num_bytes as usize)?; // the header was checked: they lie in the file
+        Ok(match encoding.name() {
+            "I64" => bytes.as_chunks().0.iter().map(|bytes| i64::from_le_bytes(*bytes)).collect(),
+            "I32" => bytes.as_chunks().0.iter().map(|bytes| i32::from_le_bytes(*bytes).into()).collect(),
+            other => return Err(wrong(other)),
+        })
+    }
+
+    /// The dimensions of a tensor, outermost first; `None` where there is none of that name.
+    pub fn shape(&self, name: &str) -> Option<&[usize]> {
+        self.table.tensors.get(name).map(|entry| entry.shape.as_slice())
+    }
+
     /// Every tensor that lies in a file as rows, in the order of the files and of their bytes.
     pub fn stored(&self) -> Vec<Stored<'_>> {
         let all = self.table.tensors.iter().filter_map(|(name, entry)| match &entry.values {

@@ -16,7 +16,7 @@ pub enum Family {
     Llama,
     /// Mistral 7B and its successors of the same shape (Jiang et al., 2023).
     Mistral,
-    /// Qwen2 and Qwen2.5 (Yang et al., 2024).
+    /// Qwen2 and Qwen2.5 (Yang et al., 2024), and MiMo, which is one (LLM-Core Xiaomi, 2025).
     Qwen2,
     /// Qwen3, dense (Yang et al., 2025).
     Qwen3,
@@ -42,6 +42,11 @@ impl Family {
     /// `model_type` of the family.
     pub fn name(self) -> &'static str {
         ARCHITECTURES.iter().find(|traits| traits.family == self).map_or("", |traits| traits.model_type)
+    }
+
+    /// By a name in `architectures`; `None` where it is not known.
+    pub(crate) fn of_architecture(name: &str) -> Option<Family> {
+        ARCHITECTURES.iter().find(|traits| traits.architecture == name).map(|traits| traits.family)
     }
 }
 
@@ -203,6 +208,16 @@ const QWEN3: Traits = Traits {
     ..LLAMA
 };
 
+const QWEN2: Traits = Traits {
+    family: Family::Qwen2,
+    architecture: "Qwen2ForCausalLM",
+    model_type: "qwen2",
+    attention_bias: AttentionBias::Qkv,
+    head_norm: HeadNorm::None,
+    head_dim: None,
+    ..QWEN3
+};
+
 const GEMMA2: Traits = Traits {
     family: Family::Gemma2,
     architecture: "Gemma2ForCausalLM",
@@ -230,18 +245,12 @@ const GEMMA3: Traits = Traits {
     ..GEMMA2
 };
 
-pub(super) const ARCHITECTURES: [Traits; 13] = [
+pub(super) const ARCHITECTURES: [Traits; 14] = [
     LLAMA,
     MISTRAL,
-    Traits {
-        family: Family::Qwen2,
-        architecture: "Qwen2ForCausalLM",
-        model_type: "qwen2",
-        attention_bias: AttentionBias::Qkv,
-        head_norm: HeadNorm::None,
-        head_dim: None,
-        ..QWEN3
-    },
+    QWEN2,
+    // MiMo, whose next-token layers are a drafter's business.
+    Traits { architecture: "MiMoForCausalLM", model_type: "mimo", ..QWEN2 },
     QWEN3,
     GEMMA2,
     GEMMA3,

@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 use std::fmt;
 use std::ops::RangeInclusive;
 
-pub(super) fn parse_object(file: &str, text: &str) -> Result<Map<String, Value>, LoadError> {
+pub(crate) fn parse_object(file: &str, text: &str) -> Result<Map<String, Value>, LoadError> {
     match serde_json::from_str(text) {
         Ok(Value::Object(map)) => Ok(map),
         Ok(other) => Err(LoadError::field(file, "top level", format!("expected an object, found {}", kind(&other)))),
@@ -13,7 +13,7 @@ pub(super) fn parse_object(file: &str, text: &str) -> Result<Map<String, Value>,
     }
 }
 
-pub(super) fn kind(value: &Value) -> &'static str {
+pub(crate) fn kind(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
         Value::Bool(_) => "true or false",
@@ -25,29 +25,29 @@ pub(super) fn kind(value: &Value) -> &'static str {
 }
 
 /// A name from a file, short enough for one line and without control characters.
-pub(super) fn quoted(text: &str) -> String {
+pub(crate) fn quoted(text: &str) -> String {
     let short: String = text.chars().take(60).collect();
     format!("{short:?}")
 }
 
 /// The fields of one JSON object, read by name, range and type. `null` counts as absent, as in transformers.
-pub(super) struct Fields<'a> {
-    pub(super) file: &'static str,
+pub(crate) struct Fields<'a> {
+    pub(crate) file: &'static str,
     /// Name of the object and a dot; empty at the top.
-    pub(super) path: String,
-    pub(super) map: &'a Map<String, Value>,
+    pub(crate) path: String,
+    pub(crate) map: &'a Map<String, Value>,
 }
 
 impl<'a> Fields<'a> {
-    pub(super) fn error(&self, name: &str, problem: impl fmt::Display) -> LoadError {
+    pub(crate) fn error(&self, name: &str, problem: impl fmt::Display) -> LoadError {
         LoadError::field(self.file, format!("{}{name}", self.path), problem)
     }
 
-    pub(super) fn get(&self, name: &str) -> Option<&'a Value> {
+    pub(crate) fn get(&self, name: &str) -> Option<&'a Value> {
         self.map.get(name).filter(|value| !value.is_null())
     }
 
-    pub(super) fn object(&self, name: &str) -> Result<Option<Fields<'a>>, LoadError> {
+    pub(crate) fn object(&self, name: &str) -> Result<Option<Fields<'a>>, LoadError> {
         match self.get(name) {
             None => Ok(None),
             Some(Value::Object(map)) => {
@@ -57,7 +57,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    pub(super) fn text(&self, name: &str) -> Result<Option<&'a str>, LoadError> {
+    pub(crate) fn text(&self, name: &str) -> Result<Option<&'a str>, LoadError> {
         match self.get(name) {
             None => Ok(None),
             Some(Value::String(text)) => Ok(Some(text)),
@@ -65,7 +65,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    pub(super) fn flag(&self, name: &str, default: bool) -> Result<bool, LoadError> {
+    pub(crate) fn flag(&self, name: &str, default: bool) -> Result<bool, LoadError> {
         match self.get(name) {
             None => Ok(default),
             Some(Value::Bool(flag)) => Ok(*flag),
@@ -73,7 +73,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    pub(super) fn optional_integer(&self, name: &str, range: RangeInclusive<u64>) -> Result<Option<u64>, LoadError> {
+    pub(crate) fn optional_integer(&self, name: &str, range: RangeInclusive<u64>) -> Result<Option<u64>, LoadError> {
         let Some(value) = self.get(name) else { return Ok(None) };
         let Value::Number(number) = value else {
             return Err(self.error(name, format!("expected a whole number, found {}", kind(value))));
@@ -87,15 +87,15 @@ impl<'a> Fields<'a> {
         }
     }
 
-    pub(super) fn optional_size(&self, name: &str, max: usize) -> Result<Option<usize>, LoadError> {
+    pub(crate) fn optional_size(&self, name: &str, max: usize) -> Result<Option<usize>, LoadError> {
         Ok(self.optional_integer(name, 1..=max as u64)?.map(|value| value as usize))
     }
 
-    pub(super) fn size(&self, name: &str, max: usize) -> Result<usize, LoadError> {
+    pub(crate) fn size(&self, name: &str, max: usize) -> Result<usize, LoadError> {
         self.optional_size(name, max)?.ok_or_else(|| self.error(name, "missing"))
     }
 
-    pub(super) fn optional_float(&self, name: &str, range: RangeInclusive<f64>) -> Result<Option<f64>, LoadError> {
+    pub(crate) fn optional_float(&self, name: &str, range: RangeInclusive<f64>) -> Result<Option<f64>, LoadError> {
         let Some(value) = self.get(name) else { return Ok(None) };
         let Value::Number(number) = value else {
             return Err(self.error(name, format!("expected a number, found {}", kind(value))));
@@ -106,11 +106,11 @@ impl<'a> Fields<'a> {
         }
     }
 
-    pub(super) fn float(&self, name: &str, range: RangeInclusive<f64>) -> Result<f64, LoadError> {
+    pub(crate) fn float(&self, name: &str, range: RangeInclusive<f64>) -> Result<f64, LoadError> {
         self.optional_float(name, range)?.ok_or_else(|| self.error(name, "missing"))
     }
 
-    pub(super) fn list(&self, name: &str) -> Result<Option<&'a [Value]>, LoadError> {
+    pub(crate) fn list(&self, name: &str) -> Result<Option<&'a [Value]>, LoadError> {
         match self.get(name) {
             None => Ok(None),
             Some(Value::Array(values)) => Ok(Some(values)),
@@ -119,7 +119,7 @@ impl<'a> Fields<'a> {
     }
 
     /// `len` numbers.
-    pub(super) fn floats(&self, name: &str, len: usize, range: RangeInclusive<f64>) -> Result<Vec<f64>, LoadError> {
+    pub(crate) fn floats(&self, name: &str, len: usize, range: RangeInclusive<f64>) -> Result<Vec<f64>, LoadError> {
         let values = self.list(name)?.ok_or_else(|| self.error(name, "missing"))?;
         if values.len() != len {
             return Err(self.error(name, format!("{} numbers; expected are {len}", values.len())));
@@ -133,7 +133,7 @@ impl<'a> Fields<'a> {
     }
 
     /// One id, or a list of them; none when absent.
-    pub(super) fn token_ids(&self, name: &str) -> Result<Vec<u32>, LoadError> {
+    pub(crate) fn token_ids(&self, name: &str) -> Result<Vec<u32>, LoadError> {
         let wrong = |value: &Value| {
             self.error(name, format!("expected a token id or a list of them, found {}", quoted(&value.to_string())))
         };

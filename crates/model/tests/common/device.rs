@@ -428,4 +428,9 @@ impl Backend for Remote {
             numbers
         }));
     }
+
+    fn write(&self, from: &[f32], out: &mut Place) {
+        let (from, out) = (from.to_vec(), out.0);
+        self.ask(move |reference, arena| arena.change(out, |_, out| reference.write(&from, out)));
+    }
 }

@@ -1,0 +1,237 @@
+//! What the files of a [`Feature`](super::Feature) say it is.
+//!
+//! ```text
+//! midlayer.*                       EAGLE-3 by its authors and by SpecForge; config.json is that of the layer
+//! layers.0.*, speculators' config  EAGLE-3; the layer's configuration is in transformer_layer_config
+//! layers.0.*, fc of 2 widths       EAGLE, first and second version
+//! model.mtp_layers.0.*             the next-token layer of a checkpoint like MiMo's
+//! ```
+
+use super::Target;
+use crate::config::fields::{Fields, quoted};
+use crate::config::{CONFIG, Family, ModelConfig, NormPlacement};
+use crate::tensors::Linear;
+use checkpoint::LoadError;
+use checkpoint::weights::Weights;
+use serde_json::{Map, Value, json};
+
+/// More rows of a target than anybody looks at.
+const MOST_TAPS: usize = 16;
+/// More layers than anybody's drafter has.
+const MOST_LAYERS: usize = 16;
+
+/// What stands before the names of a next-token layer.
+pub(super) const MTP_PREFIX: &str = "model.mtp_layers.0.";
+
+/// How embedding and feature meet, and what that makes of everything else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Queries, keys and values are made of both, normed; `fc` makes a feature of tapped rows.
+    Eagle3,
+    /// `fc` makes the residual stream of both; the target's features are normed as its head reads them.
+    Eagle,
+    /// The same with norms before it, features as the last layer leaves them.
+    Mtp,
+}
+
+/// A drafter by its configuration.
+#[derive(Clone, Debug)]
+pub(super) struct Plan {
+    pub(super) kind: Kind,
+    /// Of its layers.
+    pub(super) config: ModelConfig,
+    /// After how many of the target's layers it looks.
+    pub(super) taps: Vec<usize>,
+    /// One norm over all tapped rows together.
+    pub(super) norm_before_fc: bool,
+    /// A norm for each of them.
+    pub(super) fc_norm: bool,
+    /// The residual stream begins with the normed feature.
+    pub(super) norm_before_residual: bool,
+    /// Its own rows go on normed.
+    pub(super) norm_output: bool,
+    /// What stands before the names of what is not in a layer.
+    pub(super) prefix: &'static str,
+    /// What stands before those of the layers.
+    pub(super) layers: Vec<String>,
+}
+
+impl Plan {
+    /// `stated`: `config.json` of the drafter.
+    pub(super) fn of(stated: &Map<String, Value>, weights: &Weights, target: &Target<'_>) -> Result<Plan, LoadError> {
+        let root = Fields { file: CONFIG, path: String::new(), map: stated };
+        if weights.has(&format!("{MTP_PREFIX}input_proj.weight")) {
+            return mtp(&root, target);
+        }
+        let speculators = root.text("speculators_model_type")?;
+        if let Some(other) = speculators.filter(|kind| *kind != "eagle3") {
+            let problem = format!("{} is not supported; eagle3 is", quoted(other));
+            return Err(root.error("speculators_model_type", problem));
+        }
+        if let Some(speculators) = root.object("speculators_config")?
+            && let Some(verifier) = speculators.object("verifier")?
+        {
+            target.check_name(&verifier, "name_or_path")?;
+            target.check_architecture(&verifier, "architectures")?;
+        }
+        target.check_size(&root, "target_hidden_size", target.config.hidden_size)?;
+
+        let layer = root.object("transformer_layer_config")?;
+        let prefix = if weights.has("model.fc.weight") { "model." } else { "" };
+        let midlayer = format!("{prefix}midlayer.");
+        let has_midlayer = weights.has(&format!("{midlayer}self_attn.q_proj.weight"));
+        let config = layer_config(layer.as_ref().unwrap_or(&root), target, has_midlayer)?;
+        let hidden = config.hidden_size;
+
+        let fc = format!("{prefix}fc.weight");
+        let Some(fc_shape) = weights.shape(&fc) else {
+            let problem = "no EAGLE heads: fc.weight is missing, and so are model.mtp_layers".to_string();
+            return Err(LoadError::field(weights.listing(), "tensors", problem));
+        };
+        let is_eagle3 = speculators.is_some()
+            || has_midlayer
+            || weights.has(&format!("{prefix}layers.0.hidden_norm.weight"))
+            || weights.has("d2t");
+        let layers = match has_midlayer {
+            true => vec![midlayer],
+            false => (0..config.num_layers).map(|index| format!("{prefix}layers.{index}.")).collect(),
+        };
+        let flag = |name| root.flag(name, false);
+        let plan = Plan {
+            kind: if is_eagle3 { Kind::Eagle3 } else { Kind::Eagle },
+            taps: if is_eagle3 { taps(&root, target.config)? } else { vec![target.config.num_layers] },
+            norm_before_fc: is_eagle3 && flag("norm_before_fc")?,
+            fc_norm: is_eagle3 && flag("fc_norm")?,
+            norm_before_residual: is_eagle3 && flag("norm_before_residual")?,
+            norm_output: is_eagle3 && flag("norm_output")?,
+            config,
+            prefix,
+            layers,
+        };
+        if plan.norm_before_fc && plan.fc_norm {
+            return Err(root.error("fc_norm", "true, and norm_before_fc too; one of them is possible"));
+        }
+        let own = target.config.hidden_size;
+        if plan.kind == Kind::Eagle && hidden != own {
+            return Err(root.error("hidden_size", format!("{hidden}, and the target's is {own}")));
+        }
+        let expected = match plan.kind {
+            Kind::Eagle3 => plan.taps.len() * own,
+            Kind::Eagle | Kind::Mtp => 2 * hidden,
+        };
+        if fc_shape != [hidden, expected] {
+            let what = match plan.kind {
+                Kind::Eagle3 => format!("{} of the target's rows of {own}", plan.taps.len()),
+                Kind::Eagle | Kind::Mtp => format!("an embedding and a feature of {hidden}"),
+            };
+            let problem =
+                format!("shape {fc_shape:?}; to make {hidden} numbers of {what} it is {:?}", [hidden, expected]);
+            return Err(LoadError::field(weights.listing(), format!("tensor {}", quoted(&fc)), problem));
+        }
+        Ok(plan)
+    }
+
+    /// The name of what is not in a layer.
+    pub(super) fn name(&self, rest: &str) -> String {
+        format!("{}{rest}", self.prefix)
+    }
+
+    /// What the first product of an EAGLE-3 layer reads: rows, wherever they are, and their width.
+    pub(super) fn wide_projection(&self, qkv: &Linear) -> (Vec<(String, usize)>, usize) {
+        let parts = qkv.parts.iter().map(|part| (part.name.clone(), part.rows.len())).collect();
+        (parts, 2 * self.config.hidden_size)
+    }
+}
+
+/// The configuration of the layers, an object of its own or part of all.
+fn layer_config(fields: &Fields<'_>, target: &Target<'_>, one_layer: bool) -> Result<ModelConfig, LoadError> {
+    target.check_size(fields, "vocab_size", target.config.vocab_size)?;
+    let mut map = fields.map.clone();
+    // That of the whole drafter, and known to nobody else.
+    map.remove("architectures");
+    if one_layer {
+        map.insert("num_hidden_layers".to_string(), json!(1));
+    }
+    for (name, absent) in [
+        ("model_type", json!("llama")),
+        ("num_hidden_layers", json!(1)),
+        ("vocab_size", json!(target.config.vocab_size)),
+        ("max_position_embeddings", json!(target.config.max_position_embeddings)),
+    ] {
+        map.entry(name).or_insert(absent);
+    }
+    let config = ModelConfig::of_fields(Fields { file: fields.file, path: fields.path.clone(), map: &map })?;
+    supported(&config).map_err(|problem| fields.error("model_type", problem))?;
+    match config.num_layers > MOST_LAYERS {
+        true => {
+            Err(fields.error("num_hidden_layers", format!("{}; at most {MOST_LAYERS} are read", config.num_layers)))
+        }
+        false => Ok(config),
+    }
+}
+
+/// Layers as drafters have them: normed before each block, and dense.
+fn supported(config: &ModelConfig) -> Result<(), String> {
+    let plain = config.norms == NormPlacement::Before && config.experts.is_none() && !config.fused_projections;
+    match plain && config.residual_multiplier == 1.0 {
+        true => Ok(()),
+        false => Err(format!("layers of {} are not supported in a drafter", config.family)),
+    }
+}
+
+/// After how many of the target's layers it looks. At the top of a configuration the numbers count layers, as vLLM and
+/// speculators have it; in `eagle_config` they are the indices of layers, as SGLang and SpecForge do.
+fn taps(root: &Fields<'_>, target: &ModelConfig) -> Result<Vec<usize>, LoadError> {
+    const IDS: &str = "eagle_aux_hidden_state_layer_ids";
+    let eagle_config = root.object("eagle_config")?;
+    if let Some(eagle_config) = &eagle_config
+        && !eagle_config.flag("use_aux_hidden_state", true)?
+    {
+        return Err(eagle_config.error("use_aux_hidden_state", "false is not supported"));
+    }
+    let nested = match &eagle_config {
+        Some(fields) => fields.list(IDS)?.map(|ids| (fields, ids, 1)),
+        None => None,
+    };
+    let num_layers = target.num_layers;
+    let Some((fields, ids, more)) = root.list(IDS)?.map(|ids| (root, ids, 0)).or(nested) else {
+        return match num_layers {
+            0..=4 => Err(root.error(IDS, format!("missing, and a target of {num_layers} layers has no usual ones"))),
+            _ => Ok(vec![2, num_layers / 2, num_layers - 3]),
+        };
+    };
+    if ids.is_empty() || ids.len() > MOST_TAPS {
+        return Err(fields.error(IDS, format!("{} layers; 1 to {MOST_TAPS} are possible", ids.len())));
+    }
+    let tap = |id: &Value| {
+        let after = id.as_u64().and_then(|id| usize::try_from(id).ok()?.checked_add(more));
+        let wrong = || format!("{}, and the target has {num_layers} layers", quoted(&id.to_string()));
+        after.filter(|&after| after <= num_layers).ok_or_else(|| fields.error(IDS, wrong()))
+    };
+    ids.iter().map(tap).collect()
+}
+
+/// A checkpoint's own next-token layer, of which the first is used.
+fn mtp(root: &Fields<'_>, target: &Target<'_>) -> Result<Plan, LoadError> {
+    let mut config = target.config.clone();
+    if config.family != Family::Qwen2 {
+        let problem = format!("layers of {} are not supported beside model.mtp_layers", config.family);
+        return Err(root.error("model_type", problem));
+    }
+    target.check_size(root, "hidden_size", config.hidden_size)?;
+    target.check_size(root, "vocab_size", config.vocab_size)?;
+    config.layers.truncate(1);
+    let taps = vec![config.num_layers];
+    config.num_layers = 1;
+    Ok(Plan {
+        kind: Kind::Mtp,
+        config,
+        taps,
+        norm_before_fc: false,
+        fc_norm: false,
+        norm_before_residual: false,
+        norm_output: true,
+        prefix: MTP_PREFIX,
+        layers: vec![MTP_PREFIX.to_string()],
+    })
+}
