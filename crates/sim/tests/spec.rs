@@ -233,7 +233,8 @@ fn the_scheduler_learns_which_guesses_hold() {
     let long: Vec<_> = (0..1).map(|_| (0, 8, 300)).collect();
     let wide: Vec<_> = (0..8).map(|_| (0, 1, 300)).collect();
     // Streams, chance; the least and the most tokens of an answer in a step.
-    let table: [(&[(u64, usize, usize)], &[f64], [f64; 2]); 5] = [
+    type Case<'a> = (&'a [(u64, usize, usize)], &'a [f64], [f64; 2]);
+    let table: [Case<'_>; 5] = [
         // Seven drafts: 1 + .5 + .25 + ... = 1.99
         (&long, &[0.5], [1.8, 2.2]),
         (&long, &[0.9], [4.5, 6.2]),
