@@ -265,7 +265,7 @@ impl EngineCore {
             if self.flights.is_empty() {
                 self.machine.begins(planned, &*self.forward);
             }
-            if self.launch(planned) {
+            if self.launch(planned, &mut now) {
                 continue;
             }
             if self.flights.is_empty() {
@@ -411,10 +411,11 @@ impl EngineCore {
     /// The last resort, where the scheduler may be in disorder: everything admitted ends with an error, and a new
     /// scheduler begins with an empty cache and empty tiers. `cost`: what predicts its steps.
     pub(crate) fn start_over(&mut self, cost: Option<CostModel>, now: Nanos) {
-        let limits = self.scheduler.limits().clone();
+        let (limits, drafting) = (self.scheduler.limits().clone(), self.scheduler.drafting_cost().cloned());
         self.scheduler = Scheduler::new(limits).expect("these limits have made a scheduler before");
         self.scheduler.set_steps_in_flight(self.forward.passes_in_flight());
         self.scheduler.set_cost_model(cost.clone());
+        self.scheduler.set_drafting_cost(drafting);
         if let Some(tiers) = &mut self.tiers {
             tiers.start_over();
             self.scheduler.set_tiers(tiers.sizes());
@@ -447,7 +448,7 @@ impl EngineCore {
     /// A step until its results are told: planned, lowered, computed, sampled.
     #[cfg(test)]
     pub(crate) fn begin_step(&mut self, now: Nanos) -> usize {
-        assert!(self.launch(now), "there is something to compute");
+        assert!(self.launch(now, &mut || now), "there is something to compute");
         self.land();
         self.output.rows.len()
     }

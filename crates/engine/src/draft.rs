@@ -11,18 +11,23 @@
 
 mod answers;
 mod asked;
+mod files;
 mod lookup;
+pub(crate) mod model;
 mod prediction;
 mod rehearsed;
 
 pub use asked::{DraftMethod, Drafters, LearnedDrafter, LookupOptions, Speculation};
+pub(crate) use files::DraftFiles;
 pub(crate) use lookup::Lookup;
+pub(crate) use model::{Beside, DraftModel};
 pub(crate) use prediction::Prediction;
 pub(crate) use rehearsed::Rehearsed;
 
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use scheduler::{Offer, SeqId, Sequence, SourceId, Step, TokenId};
+use scheduler::{Nanos, Offer, Scheduler, SeqId, Sequence, SourceId, Step, TokenId};
 
 use crate::recording::OfferEntry;
 
@@ -55,6 +60,8 @@ pub(crate) trait Drafter: Send {
 #[derive(Default)]
 pub(crate) struct Drafting {
     drafters: Vec<Box<dyn Drafter>>,
+    /// Who has passes of its own.
+    model: Option<DraftModel>,
 }
 
 impl Drafting {
@@ -75,12 +82,24 @@ impl Drafting {
         self.drafters.push(drafter);
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.drafters.is_empty()
+    /// A model guesses too.
+    pub(crate) fn join_model(&mut self, model: DraftModel) {
+        self.model = Some(model);
     }
 
-    pub(crate) fn begin(&mut self, lives: &dyn Fn(SeqId) -> bool) {
-        self.drafters.iter_mut().for_each(|drafter| drafter.begin(lives));
+    pub(crate) fn is_empty(&self) -> bool {
+        self.drafters.is_empty() && self.model.is_none()
+    }
+
+    pub(crate) fn has_model(&self) -> bool {
+        self.model.is_some()
+    }
+
+    pub(crate) fn begin<'a>(&mut self, of: &dyn Fn(SeqId) -> Option<&'a Sequence>) {
+        self.drafters.iter_mut().for_each(|drafter| drafter.begin(&|seq| of(seq).is_some()));
+        if let Some(model) = &mut self.model {
+            model.begin(of);
+        }
     }
 
     pub(crate) fn offers(
@@ -88,7 +107,8 @@ impl Drafting {
         sequence: &Sequence,
         prediction: Option<&Prediction>,
     ) -> impl Iterator<Item = Offer> {
-        self.drafters.iter_mut().filter_map(move |drafter| drafter.offer(sequence, prediction))
+        let of_model = self.model.as_mut().and_then(|model| model.offer(sequence));
+        self.drafters.iter_mut().filter_map(move |drafter| drafter.offer(sequence, prediction)).chain(of_model)
     }
 
     /// See [`Drafter::remembers`].
@@ -101,11 +121,53 @@ impl Drafting {
         self.drafters.iter_mut().for_each(|drafter| drafter.remember(salt, prompt, answer));
     }
 
-    /// Guesses for a sequence by whoever made the offer that the plan took.
-    pub(crate) fn propose(&mut self, sequence: &Sequence, count: usize, guesses: &mut Vec<TokenId>) {
-        let source = sequence.offer().expect("who has drafts had an offer").source;
-        let drafter = self.drafters.iter_mut().find(|drafter| drafter.is(source));
-        drafter.expect("somebody made the offer").propose(sequence, count, guesses);
+    /// Guesses for all decode rows with drafts, by whoever made the offers that the plan took.
+    pub(crate) fn propose(
+        &mut self,
+        step: &Step,
+        scheduler: &Scheduler,
+        vocab: usize,
+        draw: &mut model::Draw<'_>,
+        guesses: &mut Guesses,
+    ) {
+        let of = |seq| scheduler.sequence(seq).expect("a planned sequence lives until its step completes");
+        let with_drafts = || step.decode.iter().filter(|rows| rows.drafts > 0).map(|rows| (of(rows.seq), rows.drafts));
+        let source = |sequence: &Sequence| sequence.offer().expect("who has drafts had an offer").source;
+        if let Some(model) = &mut self.model {
+            model.follow(step, of);
+            let asked: Vec<_> = with_drafts().filter(|(sequence, _)| source(sequence) == model::SOURCE).collect();
+            let said = catch_unwind(AssertUnwindSafe(|| model.propose(&asked, draw)));
+            self.give_up_after(said);
+        }
+        let mut of_model = 0;
+        for (sequence, count) in with_drafts() {
+            guesses.take(sequence.id(), count, vocab, |tokens| {
+                let source = source(sequence);
+                if let Some(drafter) = self.drafters.iter_mut().find(|drafter| drafter.is(source)) {
+                    drafter.propose(sequence, count, tokens);
+                } else if let Some(model) = &self.model {
+                    tokens.extend_from_slice(model.proposed(of_model));
+                    of_model += 1;
+                }
+            });
+        }
+    }
+
+    /// Prompts are read along, so that their answers can be guessed.
+    pub(crate) fn read(&mut self, step: &Step, scheduler: &Scheduler) {
+        let of = |seq| scheduler.sequence(seq).expect("a planned sequence lives until its step completes");
+        if let Some(model) = self.model.as_mut().filter(|_| !step.prefill.is_empty()) {
+            let read = catch_unwind(AssertUnwindSafe(|| model.read(step, of)));
+            self.give_up_after(read);
+        }
+    }
+
+    /// A drafter that panics guesses no more; nobody's answer needs it.
+    fn give_up_after(&mut self, outcome: std::thread::Result<()>) {
+        if outcome.is_err() {
+            tracing::error!("the drafter panicked; from now on answers come without its guesses");
+            self.model = None;
+        }
     }
 }
 
@@ -148,6 +210,8 @@ impl Guesses {
 pub(crate) struct Drafted {
     pub(crate) offers: Vec<OfferEntry>,
     pub(crate) guesses: Vec<Vec<TokenId>>,
+    /// What guessing took of the step's time.
+    pub(crate) took: Nanos,
 }
 
 /// The guesses of a recording, for the step that was planned from its offers.

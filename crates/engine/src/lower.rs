@@ -70,7 +70,8 @@ fn planned(scheduler: &Scheduler, seq: SeqId) -> &Sequence {
     scheduler.sequence(seq).expect("a planned sequence lives until its step completes")
 }
 
-fn push_span(sequence: &Sequence, guesses: &[TokenId], tokens: Range<usize>, batch: &mut Batch) {
+/// Rows of a sequence whose tokens from `num_tokens` on are guesses.
+pub(crate) fn push_span(sequence: &Sequence, guesses: &[TokenId], tokens: Range<usize>, batch: &mut Batch) {
     let first_row = batch.token_ids.len() as u32;
     let (num_rows, start) = (tokens.len() as u32, tokens.start as u32);
     let table_start = batch.block_tables.len() as u32;

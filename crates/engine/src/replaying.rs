@@ -23,6 +23,7 @@ use crate::draft::Drafted;
 use crate::journal::Log;
 use crate::output::outlet;
 use crate::recording::{CostEntry, Entry, Header};
+use crate::start::Built;
 use crate::verify::classes;
 use crate::{Engine, EngineOptions, ModelInfo, StartError, Starting, ValidatedRequest};
 
@@ -58,13 +59,14 @@ impl RecordedEngine {
         progress: &mut (dyn FnMut(Progress) + Send),
     ) -> Result<RecordedEngine, ReplayingError> {
         let options = options_of(header, checkpoint, options)?;
-        let (forward, model) = Engine::build(checkpoint, &options, &mut |starting| {
+        let Built { forward, model, .. } = Engine::build(checkpoint, &options, &mut |starting| {
             if let Starting::Loading(loaded) = starting {
                 progress(loaded);
             }
         })?;
         let mut scheduler = Scheduler::new(header.limits()).map_err(StartError::Limits)?;
         scheduler.set_cost_model(header.cost());
+        scheduler.set_drafting_cost(header.drafting());
         let log = Arc::new(Mutex::new(Log::new(options.block_size)));
         let mut core = EngineCore::new(scheduler, forward, model.tokenizer.clone(), options.seed, log);
         let told = Arc::new(Mutex::new(VecDeque::new()));

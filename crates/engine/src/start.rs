@@ -23,7 +23,7 @@ use crate::clock::Clock;
 use crate::comfortable::Capacity;
 use crate::core::EngineCore;
 use crate::door::{self, SANE_TARGET};
-use crate::draft::{Drafting, Speculation};
+use crate::draft::{self, Beside, DraftFiles, DraftModel, Drafting, Speculation};
 use crate::journal::Log;
 use crate::keeper::{LiveTargets, Place, Upkeep, Wanted};
 use crate::kept;
@@ -261,10 +261,14 @@ impl Engine {
         progress: &mut (dyn FnMut(Starting) + Send),
         around: impl FnOnce(Box<dyn Forward>) -> Box<dyn Forward>,
     ) -> Result<Engine, StartError> {
-        let (forward, model) = Engine::build(checkpoint, options, progress)?;
+        let Built { forward, draft, model } = Engine::build(checkpoint, options, progress)?;
         let mut scheduler = Scheduler::new(limits(options, &model))?;
         scheduler.set_cost_model(model.calibrated.as_ref().map(|calibrated| calibrated.cost.clone()));
-        Engine::spawn(scheduler, around(forward), model, options)
+        let draft = draft.map(|draft| {
+            scheduler.set_drafting_cost(draft.cost.map(|cost| (draft::model::SOURCE, cost)));
+            draft.model
+        });
+        Engine::spawn(scheduler, around(forward), draft, model, options)
     }
 
     /// Everything but the scheduler and the thread.
@@ -272,7 +276,7 @@ impl Engine {
         checkpoint: &Checkpoint,
         options: &EngineOptions,
         progress: &mut (dyn FnMut(Starting) + Send),
-    ) -> Result<(Box<dyn Forward>, Arc<ModelInfo>), StartError> {
+    ) -> Result<Built, StartError> {
         check(options)?;
         let config = ModelConfig::load(checkpoint)?;
         let generation_defaults = GenerationDefaults::load(checkpoint)?;
@@ -282,11 +286,14 @@ impl Engine {
             false => None,
         };
         let chat_template = ChatTemplate::load_with(checkpoint, &options.template_renderer)?;
-        let sizes = Sizes::of(&config, options, memory_room())?;
+        let draft_files = DraftFiles::find(options, &config, tokenizer.as_deref())?;
+        let sizes = Sizes::of(&config, options, draft_files.as_ref(), memory_room())?;
         // Before: what is written to from here on may not be what was read.
         let origin = Origin::of(checkpoint, options.as_stored, options.image_directory.clone());
-        let Loaded { mut forward, mut kv, max_model_len, notices, arithmetic } =
-            load_model(checkpoint, options, &sizes, &mut |loaded| progress(Starting::Loading(loaded)))?;
+        let Loaded { mut forward, draft, mut kv, max_model_len, notices, arithmetic } =
+            load_model(checkpoint, options, &sizes, draft_files.as_ref(), &mut |loaded| {
+                progress(Starting::Loading(loaded));
+            })?;
         // From here on the cache is what the scheduler has of it.
         let spot_blocks = match options.spot_check > 0.0 {
             true => SpotRoom::blocks(kv.blocks, options.block_size, max_model_len),
@@ -301,7 +308,7 @@ impl Engine {
             blocks: kv.blocks,
             block_size: options.block_size,
         };
-        let calibrated = match &options.calibration {
+        let costs = match &options.calibration {
             Some(calibration) => {
                 let what = Calibrating { calibration, options, device: &device, room: &room, config: &config };
                 let sampling = door::default_sampling(&config, &generation_defaults);
@@ -309,6 +316,20 @@ impl Engine {
             }
             None => None,
         };
+        let draft = draft.zip(draft_files).map(|(mut forward, files)| {
+            let len = files.max_model_len(max_model_len);
+            let room = Room { len, ..room };
+            let cost = options.calibration.as_ref().and_then(|calibration| {
+                let config = &files.config;
+                let what = Calibrating { calibration, options, device: &device, room: &room, config };
+                let sampling = door::default_sampling(config, &generation_defaults);
+                calibrated(&mut *forward, &what, &sampling, progress).map(|calibrated| calibrated.cost)
+            });
+            let Room { rows, blocks, block_size, .. } = room;
+            let beside = Beside { max_rows: rows, max_model_len: len, blocks, block_size };
+            let most_guesses = options.speculation.drafters().map_or(0, |drafters| drafters.most_guesses);
+            Draft { model: DraftModel::new(forward, most_guesses, beside), cost }
+        });
         let eos_token_ids = end_tokens(&config, &generation_defaults, tokenizer.as_deref());
         let model = Arc::new(ModelInfo {
             name: checkpoint.name().to_owned(),
@@ -335,17 +356,18 @@ impl Engine {
             device,
             arithmetic,
             backend: forward.describe(),
-            targets: wanted(options, &room).on(calibrated.as_ref().map(|calibrated| &calibrated.cost)),
-            calibrated,
+            targets: wanted(options, &room).on(costs.as_ref().map(|calibrated| &calibrated.cost)),
+            calibrated: costs,
             config,
             origin,
         });
-        Ok((forward, model))
+        Ok(Built { forward, draft, model })
     }
 
     fn spawn(
         scheduler: Scheduler,
         forward: Box<dyn Forward>,
+        draft: Option<DraftModel>,
         model: Arc<ModelInfo>,
         options: &EngineOptions,
     ) -> Result<Engine, StartError> {
@@ -363,7 +385,8 @@ impl Engine {
         let waiting = Waiting::new(options.max_queued_requests, options.max_queued_tokens, options.is_shared);
         let shared = Arc::new(Shared::new(Counted::new(waiting)));
         let tiers = tiers(options, &model, forward.block_bytes(), clock.clone())?;
-        let mut header = Header::of(&model, options.as_stored, scheduler.limits(), scheduler.cost_model());
+        let mut header = Header::of(&model, options.as_stored, scheduler.limits(), scheduler.cost_model())
+            .with_drafting(scheduler.drafting_cost());
         header.began_unix_ns = Some(clock.unix(Nanos(0)).0);
         let tape = options.record.as_deref().map(|path| recording::record(path, &header)).transpose()?;
         let limits = scheduler.limits().clone();
@@ -375,7 +398,9 @@ impl Engine {
             core.set_tiers(tiers);
         }
         if let Some(drafters) = options.speculation.drafters() {
-            core.set_drafting(Drafting::of(drafters));
+            let mut drafting = Drafting::of(drafters);
+            draft.into_iter().for_each(|draft| drafting.join_model(draft));
+            core.set_drafting(drafting);
         }
         let spot_counts = Arc::new(SpotCounts::default());
         if options.spot_check > 0.0 {
@@ -408,6 +433,19 @@ impl Engine {
             refuse_late: options.refuse_late,
         })))
     }
+}
+
+/// What is loaded and measured, before there is a scheduler.
+pub(crate) struct Built {
+    pub(crate) forward: Box<dyn Forward>,
+    draft: Option<Draft>,
+    pub(crate) model: Arc<ModelInfo>,
+}
+
+/// A model that guesses, and what its passes cost, if steps are measured.
+struct Draft {
+    model: DraftModel,
+    cost: Option<CostModel>,
 }
 
 /// What the time of a step depends on.
@@ -453,7 +491,7 @@ impl EngineOptions {
         let isa = self.isa.unwrap_or_else(Isa::best);
         let threads =
             if isa == Isa::Scalar { 1 } else { self.threads.unwrap_or_else(kernels::threads::default_threads) };
-        let len = Sizes::of(config, self, memory_room()).ok()?.max_model_len;
+        let len = Sizes::of(config, self, None, memory_room()).ok()?.max_model_len;
         let room = Room {
             rows: self.max_num_batched_tokens,
             seqs: self.max_num_seqs,
@@ -619,7 +657,13 @@ struct Sizes {
 
 impl Sizes {
     /// `room`: what this process may take; `None` where the system does not say.
-    fn of(config: &ModelConfig, options: &EngineOptions, room: Option<MemoryRoom>) -> Result<Sizes, StartError> {
+    /// `draft`: who needs memory beside it.
+    fn of(
+        config: &ModelConfig,
+        options: &EngineOptions,
+        draft: Option<&DraftFiles>,
+        room: Option<MemoryRoom>,
+    ) -> Result<Sizes, StartError> {
         let max_model_len = options.max_model_len.unwrap_or(config.context_limit);
         let block_size = options.block_size;
         let blocks_per_seq = max_model_len.div_ceil(block_size);
@@ -634,15 +678,18 @@ impl Sizes {
             head_dim: config.head_dim,
         }
         .bytes()
-        .max(1) as u64;
-        let weight_bytes = weight_bytes(config, options.weights);
+        .max(1) as u64
+            + draft.map_or(0, |draft| draft.block_bytes(options));
+        let weight_bytes =
+            weight_bytes(config, options.weights) + draft.map_or(0, |draft| weight_bytes(&draft.config, draft.weights));
         let room = room.unwrap_or(MemoryRoom { bytes: 4 << 30, limit: Limit::Machine });
         // A length that somebody asked for is not cut; one that the model cannot read is refused when it is loaded.
         let shortest = options.max_model_len.unwrap_or(SHORTEST_CONTEXT).min(config.context_limit);
         let wants = memory::Wants {
             weight_bytes,
             block_bytes,
-            activation_bytes: activation_bytes(config, options),
+            activation_bytes: activation_bytes(config, options)
+                + draft.map_or(0, |draft| activation_bytes(&draft.config, options)),
             fewest: shortest.div_ceil(block_size) as u64,
             most: plenty as u64,
         };
@@ -705,6 +752,7 @@ fn weight_bytes(config: &ModelConfig, class: WeightClass) -> u64 {
 /// A model in memory, whatever backend computes it.
 struct Loaded {
     forward: Box<dyn Forward>,
+    draft: Option<Box<dyn Forward>>,
     kv: KvShape,
     max_model_len: usize,
     notices: Vec<String>,
@@ -715,6 +763,7 @@ fn load_model(
     checkpoint: &Checkpoint,
     options: &EngineOptions,
     sizes: &Sizes,
+    draft: Option<&DraftFiles>,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Loaded, StartError> {
     let load = LoadOptions {
@@ -732,23 +781,30 @@ fn load_model(
     // A CPU without AVX2 is served by the definition itself: slow, and the same bits.
     if isa == Isa::Scalar {
         let runner = model::load(Reference::of(arithmetic), checkpoint, &load, progress)?;
-        return Ok(boxed(runner, arithmetic));
+        return boxed(runner, arithmetic, draft, &load);
     }
     let cpu = Cpu::new(CpuOptions { threads: options.threads, isa: Some(isa), arithmetic: Some(arithmetic) })?;
-    Ok(boxed(model::load(cpu, checkpoint, &load, progress)?, arithmetic))
+    boxed(model::load(cpu, checkpoint, &load, progress)?, arithmetic, draft, &load)
 }
 
-fn boxed<B: Backend>(mut runner: Runner<B>, arithmetic: Arithmetic) -> Loaded {
+fn boxed<B: Backend>(
+    mut runner: Runner<B>,
+    arithmetic: Arithmetic,
+    draft: Option<&DraftFiles>,
+    load: &LoadOptions,
+) -> Result<Loaded, StartError> {
     if let Some(writer) = runner.image_writer() {
         keep_image(writer);
     }
-    Loaded {
-        kv: runner.kv_shape(),
+    let kv = runner.kv_shape();
+    Ok(Loaded {
+        draft: draft.map(|draft| draft.load(&runner, load, kv.blocks)).transpose()?,
+        kv,
         max_model_len: runner.max_model_len(),
         notices: runner.notices().to_vec(),
         forward: Box::new(runner),
         arithmetic,
-    }
+    })
 }
 
 /// Writes the weights' image at the disk's pace. A process that ends first leaves none, and the next start packs again.

@@ -4,7 +4,9 @@
 mod common;
 
 use common::{Outcome, ask, gather, options, start, used_blocks_when_quiet};
-use engine::{Engine, EngineOptions, Prompt, RawRequest, Speculation};
+use engine::{
+    ChatMessage, DraftMethod, Drafters, Engine, EngineOptions, LearnedDrafter, Prompt, RawRequest, Speculation,
+};
 use kernels::{Isa, KvDtype, WeightClass};
 
 /// Texts that repeat themselves, so that there is much to guess, and some that do not.
@@ -112,24 +114,101 @@ fn guesses_change_no_bit_of_any_answer() {
         ("int8, int8 cache", EngineOptions { weights: WeightClass::Int8, kv_dtype: KvDtype::Int8, ..options() }, true),
         ("int4", EngineOptions { weights: WeightClass::Int4, ..options() }, true),
     ];
-    let (mut tokens, mut drafted, mut accepted) = (0, 0, 0);
+    let both = Drafters { learned: draft_model().learned, ..Drafters::default() };
+    let guessed_by: [(&str, Drafters); 3] =
+        [("texts", Drafters::default()), ("a draft model", draft_model()), ("both", both)];
+    let (mut tokens, mut drafted, mut accepted) = (0, [0; 3], [0; 3]);
     let plain =
         |options: &EngineOptions| alone(&start(&EngineOptions { speculation: Speculation::Off, ..options.clone() }));
     let want = plain(&options());
-    for (what, options, company) in cases {
+    for (index, (what, options, company)) in cases.into_iter().enumerate() {
         let is_other = options.weights != WeightClass::Bf16;
         let other = is_other.then(|| plain(&options));
-        let engine = start(&EngineOptions { speculation: Speculation::auto(), ..options });
-        let got = if company { together(&engine) } else { alone(&engine) };
-        tokens += assert_same(what, &got, other.as_ref().unwrap_or(&want));
-        assert_eq!(used_blocks_when_quiet(&engine), 0, "{what}: blocks are left");
-        let stats = engine.stats();
-        (drafted, accepted) = (drafted + stats.drafted_tokens, accepted + stats.accepted_tokens);
-        let told: usize = got.iter().map(|outcome| outcome.timings.accepted_tokens).sum();
-        assert_eq!(told as u64, stats.accepted_tokens, "{what}: requests and counters say the same");
+        for (by, (who, drafters)) in guessed_by.iter().enumerate() {
+            // Both together where company and prefix cache are, which is enough.
+            if by == 2 && index != 2 && index != 3 {
+                continue;
+            }
+            let what = format!("{what}, guessed by {who}");
+            // The bytes of a cache are those of both models.
+            let more = if drafters.learned.is_some() { 2 } else { 1 };
+            let kv_cache_bytes = options.kv_cache_bytes.map(|bytes| bytes * more);
+            let speculation = Speculation::By(drafters.clone());
+            let engine = start(&EngineOptions { speculation, kv_cache_bytes, ..options.clone() });
+            let got = if company { together(&engine) } else { alone(&engine) };
+            tokens += assert_same(&what, &got, other.as_ref().unwrap_or(&want));
+            assert_eq!(used_blocks_when_quiet(&engine), 0, "{what}: blocks are left");
+            let stats = engine.stats();
+            drafted[by] += stats.drafted_tokens;
+            accepted[by] += stats.accepted_tokens;
+            let told: usize = got.iter().map(|outcome| outcome.timings.accepted_tokens).sum();
+            assert_eq!(told as u64, stats.accepted_tokens, "{what}: requests and counters say the same");
+        }
     }
-    println!("{tokens} tokens, {drafted} guessed, {accepted} of them right");
-    assert!(tokens > 40_000 && accepted > 5_000 && drafted > accepted + 2_000, "{tokens}, {drafted}, {accepted}");
+    println!("{tokens} tokens, {drafted:?} guessed, {accepted:?} of them right");
+    assert!(tokens >= 100_000, "{tokens} tokens are compared");
+    let wrong = |by: usize| drafted[by] - accepted[by];
+    assert!((0..3).all(|by| accepted[by] > 2_000 && wrong(by) > 1_000), "{drafted:?} guessed, {accepted:?} right");
+}
+
+/// The smaller model that was trained for the one that ships, and nobody else.
+fn draft_model() -> Drafters {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/lantern-draft");
+    let learned = LearnedDrafter { method: DraftMethod::DraftModel, model: Some(path.to_owned()), weights: None };
+    Drafters { lookup: None, learned: Some(learned), ..Drafters::default() }
+}
+
+#[test]
+fn a_draft_model_draws_as_its_target_does() {
+    // One guess at a time: each is judged. On stories, of 1,100 places at temperature 0.7, rejection sampling would
+    // accept 0.936 in the mean, and this race 0.927.
+    let drafters = Drafters { most_guesses: 1, ..draft_model() };
+    let engine = start(&EngineOptions { speculation: Speculation::By(drafters), ..options() });
+    for (temperature, least) in [(0.0, 0.88), (0.7, 0.9), (1.0, 0.88)] {
+        let before = engine.stats();
+        for (seed, story) in stories().into_iter().enumerate() {
+            let messages = vec![ChatMessage::new("user", story)];
+            let prompt =
+                Prompt::Chat { messages, template_kwargs: serde_json::Map::new(), add_generation_prompt: true };
+            let raw = RawRequest {
+                max_tokens: Some(160),
+                temperature: Some(temperature),
+                seed: Some(seed as i64),
+                ..RawRequest::new(prompt)
+            };
+            ask(&engine, raw);
+        }
+        let after = engine.stats();
+        let drafted = (after.drafted_tokens - before.drafted_tokens) as f64;
+        let share = (after.accepted_tokens - before.accepted_tokens) as f64 / drafted;
+        println!("temperature {temperature}: {share:.3} of {drafted} hold");
+        assert!(drafted > 900.0 && share >= least, "temperature {temperature}: {share} of {drafted} hold");
+    }
+}
+
+/// What people ask for a story with, in words that the models were not trained with.
+fn stories() -> Vec<String> {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/lantern/heldout.jsonl");
+    let cases = std::fs::read_to_string(path).expect("the cases ship with the model");
+    let cases = cases.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).expect("JSON"));
+    let stories = cases.filter(|case| case["kind"] == "story");
+    stories.map(|case| case["messages"][0]["content"].as_str().expect("a text").to_owned()).collect()
+}
+
+#[test]
+fn a_draft_model_that_does_not_fit_is_refused() {
+    let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+    let table: [(String, &str); 3] = [
+        ("/no/such/model".to_owned(), "no such"),
+        (format!("{directory}/models"), "config.json"),
+        (format!("{directory}/crates/model/tests/data/llama3"), "tokens"),
+    ];
+    for (path, says) in table {
+        let learned = LearnedDrafter { method: DraftMethod::DraftModel, model: Some(path.clone()), weights: None };
+        let speculation = Speculation::By(Drafters { learned: Some(learned), ..Drafters::default() });
+        let error = common::refused(&EngineOptions { speculation, ..options() });
+        assert!(error.starts_with("--speculative-config: model:") && error.contains(says), "{path}: {error}");
+    }
 }
 
 #[test]

@@ -253,6 +253,25 @@ pub fn load<B: Backend>(
     options: &LoadOptions,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Runner<B>, LoadError> {
+    load_on(Arc::new(backend), checkpoint, options, progress)
+}
+
+/// The same on the backend of another model: both compute with the same threads, one pass at a time.
+pub fn load_beside<B: Backend>(
+    other: &Runner<B>,
+    checkpoint: &Checkpoint,
+    options: &LoadOptions,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Runner<B>, LoadError> {
+    load_on(other.backend.clone(), checkpoint, options, progress)
+}
+
+fn load_on<B: Backend>(
+    backend: Arc<B>,
+    checkpoint: &Checkpoint,
+    options: &LoadOptions,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Runner<B>, LoadError> {
     let config = ModelConfig::load(checkpoint)?;
     let mut notices = Vec::new();
     let kv_shape = kv_shape(&config, options)?;
@@ -265,10 +284,10 @@ pub fn load<B: Backend>(
     let tensors = Tensors::of(&config, &weights);
     let bytes_total = tensors.check(&weights)?;
 
-    let scratch = Scratch::new(&backend, &config, options.max_rows)?;
+    let scratch = Scratch::new(&*backend, &config, options.max_rows)?;
     let logits = backend.rows(options.max_logit_rows, config.vocab_size);
     let logits = logits.map_err(|oom| out_of_memory(oom, format!("logits of {} rows", options.max_logit_rows)))?;
-    let ropes = rope_tables(&backend, &config, max_model_len)?;
+    let ropes = rope_tables(&*backend, &config, max_model_len)?;
     let kv = backend.kv_cache(kv_shape).map_err(|oom| out_of_memory(oom, "the KV cache".to_string()))?;
 
     let mut bytes_done = 0;
@@ -279,7 +298,7 @@ pub fn load<B: Backend>(
     };
     let class = options.weights;
     let mut loader = Loader {
-        backend: &backend,
+        backend: &*backend,
         config: &config,
         weights: &weights,
         class,
@@ -296,7 +315,7 @@ pub fn load<B: Backend>(
     let options = options.clone();
     let image_writer = weights.into_image_writer();
     Ok(Runner {
-        backend: Arc::new(backend),
+        backend,
         config,
         transformer,
         kv,

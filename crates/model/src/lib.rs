@@ -21,5 +21,5 @@ mod transformer;
 
 pub use batch::{Batch, Span};
 pub use config::{Family, GenerationDefaults, ModelConfig};
-pub use forward::{Forward, KvBudget, LoadOptions, Logits, Progress, Runner, Ticket, load};
+pub use forward::{Forward, KvBudget, LoadOptions, Logits, Progress, Runner, Ticket, load, load_beside};
 pub use tensors::bytes_in_memory;

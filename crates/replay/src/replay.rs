@@ -142,6 +142,7 @@ impl Replaying {
     fn new(recording: &Recording) -> Replaying {
         let mut scheduler = Scheduler::new(recording.header.limits()).expect("its limits were checked");
         scheduler.set_cost_model(recording.header.cost());
+        scheduler.set_drafting_cost(recording.header.drafting());
         Replaying {
             scheduler,
             open: BTreeMap::new(),
@@ -193,6 +194,7 @@ impl Replaying {
                 let cost = cost.as_ref().map(|cost| cost.model().map_err(|problem| recording.wrong(problem)));
                 let mut scheduler = Scheduler::new(recording.header.limits()).expect("its limits were checked");
                 scheduler.set_cost_model(cost.transpose()?);
+                scheduler.set_drafting_cost(recording.header.drafting());
                 self.scheduler = scheduler;
                 for (id, _) in std::mem::take(&mut self.open) {
                     tell(Told::Ended(RequestId(id)));
@@ -230,6 +232,7 @@ impl Replaying {
             let what = vec![("plan".into(), "rows".into(), "no rows".into())];
             return Ok(Some(Difference { line: 0, step: Some(recorded.n), what }));
         }
+        self.scheduler.drafting_took(recorded.drafting_took());
         let failed: Vec<RequestId> = recorded.failed.iter().copied().map(RequestId).collect();
         let request = |seq| self.scheduler.sequence(seq).map(Sequence::request_id);
         let stands = |rows: &Rows| rows.samples > 0 && request(rows.seq).is_none_or(|id| !failed.contains(&id));

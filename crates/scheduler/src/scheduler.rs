@@ -169,6 +169,11 @@ impl Scheduler {
         self.policy.drafting = drafting;
     }
 
+    /// See [`set_drafting_cost`](Self::set_drafting_cost).
+    pub fn drafting_cost(&self) -> Option<&(SourceId, CostModel)> {
+        self.policy.drafting.as_ref()
+    }
+
     /// Guessing for the newest step in flight took so long.
     pub fn drafting_took(&mut self, took: Nanos) {
         if self.plan.has_rows {

@@ -19,17 +19,21 @@ use crate::lower::LogitRow;
 use crate::output::{Output, RequestError, TokenLogprob};
 
 /// A history with the tokens of a run that were drawn and not delivered yet, as long as this lives.
-struct Ahead<'a> {
+pub(super) struct Ahead<'a> {
     history: &'a mut History,
     run: &'a [RowOutput],
 }
 
 impl<'a> Ahead<'a> {
     /// `matters`: somebody looks at it.
-    fn of(history: &'a mut History, run: &'a [RowOutput], matters: bool) -> Ahead<'a> {
+    pub(super) fn of(history: &'a mut History, run: &'a [RowOutput], matters: bool) -> Ahead<'a> {
         let run = if matters { run } else { &[] };
         run.iter().for_each(|row| history.push(row.token));
         Ahead { history, run }
+    }
+
+    pub(super) fn history(&self) -> &History {
+        self.history
     }
 }
 
@@ -132,7 +136,7 @@ impl EngineCore {
             }
             let drawn = {
                 let history = Ahead::of(&mut answer.history, &self.output.rows[run.clone()], params.needs_history());
-                self.sampler.sample(&mut self.logit_row, params, history.history, banned, key)
+                self.sampler.sample(&mut self.logit_row, params, history.history(), banned, key)
             };
             match drawn {
                 Ok(Sampled { token, logprob, top }) => {

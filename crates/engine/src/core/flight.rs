@@ -9,11 +9,13 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
+use model::sampler::{SampleKey, Sampler, SamplingParams};
 use model::{Batch, Forward, Ticket};
-use scheduler::{Nanos, Scheduler, Sequence, Step};
+use scheduler::{Nanos, RowOutput, Sequence, Step, TokenId};
 
-use super::EngineCore;
-use crate::draft::{self, Drafted, Drafting, Guesses};
+use super::compute::Ahead;
+use super::{Active, EngineCore};
+use crate::draft::{self, Drafted, Guesses};
 use crate::lower::{LogitRow, lower};
 use crate::recording::OfferEntry;
 
@@ -34,30 +36,38 @@ pub(super) struct Flight {
 }
 
 impl EngineCore {
-    /// Plans a step and begins it. False if there is nothing to compute.
-    pub(super) fn launch(&mut self, now: Nanos) -> bool {
+    /// Plans a step and begins it; `clock` is asked around guesses that take passes. False if there is nothing to compute.
+    pub(super) fn launch(&mut self, now: Nanos, clock: &mut dyn FnMut() -> Nanos) -> bool {
         if let Some(tiers) = &mut self.tiers {
             tiers.settle(&mut *self.forward, &mut self.scheduler);
         }
         let mut flight = self.spare.pop().unwrap_or_default();
         let recorded = self.offer();
+        let reads_prompts = self.drafting.has_model() && self.scheduler.wants_offers();
         self.scheduler.schedule_into(now, &mut flight.step);
         self.transfer(&flight.step);
         if flight.step.is_empty() {
             self.spare.push(flight);
             return false;
         }
-        let scores =
-            |sequence: &Sequence| self.active.get(&sequence.request_id()).is_some_and(|active| active.scores.is_some());
         flight.guesses.clear();
         match recorded {
             Some(recorded) => {
-                draft::recorded(&flight.step, &recorded.guesses, self.logit_row.len(), &mut flight.guesses)
+                draft::recorded(&flight.step, &recorded.guesses, self.logit_row.len(), &mut flight.guesses);
+                self.scheduler.drafting_took(recorded.took);
             }
-            None => {
-                propose(&flight.step, &self.scheduler, &mut self.drafting, self.logit_row.len(), &mut flight.guesses)
+            None if self.drafting.has_model() => {
+                let begun = clock();
+                self.propose(&flight.step, &mut flight.guesses);
+                if reads_prompts {
+                    self.drafting.read(&flight.step, &self.scheduler);
+                }
+                self.scheduler.drafting_took(clock().since(begun));
             }
+            None => self.propose(&flight.step, &mut flight.guesses),
         }
+        let scores =
+            |sequence: &Sequence| self.active.get(&sequence.request_id()).is_some_and(|active| active.scores.is_some());
         let Flight { step, batch, logit_rows, guesses, .. } = &mut flight;
         lower(step, &self.scheduler, scores, guesses, batch, logit_rows);
         self.tell_beginnings(now);
@@ -81,7 +91,7 @@ impl EngineCore {
                 }
             }
         } else if !self.drafting.is_empty() && self.scheduler.wants_offers() {
-            self.drafting.begin(&|seq| self.scheduler.sequence(seq).is_some());
+            self.drafting.begin(&|seq| self.scheduler.sequence(seq));
             for sequence in self.scheduler.decoding() {
                 let active = self.active.get(&sequence.request_id()).filter(|active| active.request.speculate);
                 let prediction = active.and_then(|active| active.request.prediction.as_deref());
@@ -94,6 +104,16 @@ impl EngineCore {
         }
         self.offers.iter().for_each(|&offer| self.scheduler.offer(offer));
         recorded
+    }
+
+    /// Asks for as many guesses as the plan took.
+    fn propose(&mut self, step: &Step, guesses: &mut Guesses) {
+        let EngineCore { drafting, scheduler, active, sampler, logit_row, .. } = self;
+        let mut draw = |sequence: &Sequence, ahead: &[TokenId], logits: &mut [f32]| {
+            let active = active.get_mut(&sequence.request_id())?;
+            draw_ahead(active, sequence, ahead, sampler, logits)
+        };
+        drafting.propose(step, scheduler, logit_row.len(), &mut draw, guesses);
     }
 
     /// Moves the blocks that a step wants moved. With nothing to compute, waits for one that is on its way.
@@ -132,12 +152,26 @@ impl EngineCore {
     }
 }
 
-/// Asks for as many guesses as the plan took.
-fn propose(step: &Step, scheduler: &Scheduler, drafting: &mut Drafting, vocab: usize, guesses: &mut Guesses) {
-    for rows in step.decode.iter().filter(|rows| rows.drafts > 0) {
-        let sequence = scheduler.sequence(rows.seq).expect("a planned sequence lives until its step completes");
-        guesses.take(rows.seq, rows.drafts, vocab, |tokens| drafting.propose(sequence, rows.drafts, tokens));
-    }
+/// What the target draws behind `ahead`, if `logits` are what it has there: a drafter that asks this with its own logits
+/// mostly agrees with it.
+fn draw_ahead(
+    active: &mut Active,
+    sequence: &Sequence,
+    ahead: &[TokenId],
+    sampler: &mut Sampler,
+    logits: &mut [f32],
+) -> Option<TokenId> {
+    let index = sequence.answer();
+    let (answer, stop) = (&mut active.answers[index], &active.request.stop);
+    let params = SamplingParams { logprobs: None, ..active.request.sampling.clone() };
+    let heeds_stop_tokens = answer.num_tokens + ahead.len() >= stop.min_tokens;
+    let banned: &[TokenId] = if heeds_stop_tokens { &[] } else { &stop.stop_token_ids };
+    let position = (sequence.num_tokens() + ahead.len()) as u64;
+    let key = SampleKey { seed: active.seed, stream: index as u32, position };
+    let run: Vec<RowOutput> = ahead.iter().map(|&token| RowOutput { seq: sequence.id(), token }).collect();
+    let history = Ahead::of(&mut answer.history, &run, params.needs_history());
+    let drawn = sampler.sample(logits, &params, history.history(), banned, key);
+    drawn.ok().map(|drawn| drawn.token)
 }
 
 fn ticket(forward: &mut dyn Forward, batch: &Batch) -> Option<Ticket> {

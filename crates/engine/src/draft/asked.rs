@@ -32,10 +32,10 @@ impl Speculation {
     /// Whether this engine can do it.
     pub(crate) fn check(&self) -> Result<(), StartError> {
         match self.drafters().and_then(|drafters| drafters.learned.as_ref()) {
-            None => Ok(()),
+            None | Some(LearnedDrafter { method: DraftMethod::DraftModel, .. }) => Ok(()),
             Some(LearnedDrafter { method, .. }) => {
-                let problem =
-                    format!("method: {:?} is not there yet, only \"ngram\" and \"suffix\" are", method.name());
+                let there = "only \"ngram\", \"suffix\" and \"draft_model\" are";
+                let problem = format!("method: {:?} is not there yet, {there}", method.name());
                 Err(StartError::Option { option: "--speculative-config", problem })
             }
         }

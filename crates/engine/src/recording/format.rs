@@ -57,6 +57,9 @@ pub struct Header {
     pub began_unix_ns: Option<u64>,
     limits: LimitsEntry,
     cost: Option<CostEntry>,
+    /// Which source of guesses takes passes of its own, and what one costs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    drafting: Option<(u8, CostEntry)>,
 }
 
 /// The arithmetic of a recording that names none.
@@ -77,7 +80,19 @@ impl Header {
             began_unix_ns: None,
             limits: LimitsEntry::of(limits),
             cost: cost.map(CostEntry::of),
+            drafting: None,
         }
+    }
+
+    /// With what guesses cost, if they take passes of their own.
+    pub(crate) fn with_drafting(self, drafting: Option<&(SourceId, CostModel)>) -> Header {
+        Header { drafting: drafting.map(|(source, cost)| (source.0, CostEntry::of(cost))), ..self }
+    }
+
+    /// What guesses cost: for [`Scheduler::set_drafting_cost`](scheduler::Scheduler::set_drafting_cost).
+    pub fn drafting(&self) -> Option<(SourceId, CostModel)> {
+        let drafting = self.drafting.as_ref();
+        drafting.map(|(source, cost)| (SourceId(*source), cost.model().expect("it was checked when it was read")))
     }
 
     /// The scheduler's limits. The key of its hashes is not recorded: it decides nothing.
@@ -106,6 +121,10 @@ impl Header {
             within(&format!("limits.{field}"), found as u64, 1, most as u64)?;
         }
         scheduler::Scheduler::new(limits).map_err(|error| format!("limits: {error}"))?;
+        if let Some((source, cost)) = &self.drafting {
+            within("drafting: source", (*source).into(), 0, Offer::SOURCES as u64 - 1)?;
+            cost.model()?;
+        }
         self.cost.as_ref().map_or(Ok(()), |cost| cost.model().map(|_| ()))
     }
 }
@@ -345,8 +364,15 @@ pub struct StepEntry {
     /// What the machine took of the time before it and of its own, nanoseconds; left out where that is nothing.
     #[serde(default, skip_serializing_if = "is_nothing")]
     stolen: [u64; 2],
+    /// What passes that guess took of it, likewise.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    drafting: u64,
     /// Of everything in the record.
     digest: String,
+}
+
+fn is_zero(nanos: &u64) -> bool {
+    *nanos == 0
 }
 
 fn is_nothing(stolen: &[u64; 2]) -> bool {
@@ -380,6 +406,7 @@ impl StepEntry {
             used_blocks: record.used_blocks,
             predicted: record.predicted.0,
             stolen: [record.stolen.before.0, record.stolen.during.0],
+            drafting: record.drafting_took.0,
             digest: digest[..16].to_owned(),
         }
     }
@@ -391,7 +418,12 @@ impl StepEntry {
 
     /// What was guessed.
     pub(crate) fn drafted(&self) -> Drafted {
-        Drafted { offers: self.offers.clone(), guesses: self.guesses.clone() }
+        Drafted { offers: self.offers.clone(), guesses: self.guesses.clone(), took: self.drafting_took() }
+    }
+
+    /// What passes that guess took of its time.
+    pub fn drafting_took(&self) -> Nanos {
+        Nanos(self.drafting)
     }
 
     /// What the machine took of the time before it and of its own.

@@ -13,6 +13,7 @@ use text::tokenizer::Tokenizer;
 use super::again::{Again, Bench};
 use super::origin::OriginError;
 use crate::door::{Prompt, RawRequest, Rejection};
+use crate::start::Built;
 use crate::{Engine, EngineOptions, ModelInfo, StartError, Starting};
 
 /// Why receipts cannot be verified.
@@ -49,7 +50,7 @@ impl Verifier {
         progress: &mut (dyn FnMut(Progress) + Send),
     ) -> Result<Verifier, VerifyError> {
         let options = options_of(definition, tokens, checkpoint, options)?;
-        let (forward, model) = Engine::build(checkpoint, &options, &mut |starting| {
+        let Built { forward, model, .. } = Engine::build(checkpoint, &options, &mut |starting| {
             if let Starting::Loading(loaded) = starting {
                 progress(loaded);
             }

@@ -13,6 +13,13 @@ pub(crate) fn start(options: &EngineOptions) -> Engine {
     Engine::start(&checkpoint, options, &mut |_| {}).expect("the shipped model loads")
 }
 
+/// Why the shipped model does not start with `options`.
+pub(crate) fn refused(options: &EngineOptions) -> String {
+    let directory = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../models/lantern");
+    let checkpoint = Checkpoint::open(Source::Directory(directory)).expect("the shipped model opens");
+    Engine::start(&checkpoint, options, &mut |_| {}).err().expect("it is refused").to_string()
+}
+
 /// A small engine: two threads at most, room for a few thousand tokens.
 pub(crate) fn options() -> EngineOptions {
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get().min(2));
