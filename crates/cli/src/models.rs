@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use checkpoint::{Checkpoint, LoadError};
 use engine::{Engine, StartError, Starting};
-use hub::HubError;
+use hub::{DownloadProgress, HubError};
 use kernels::CpuError;
 use kernels::room::{Limit, Room, room};
 use kernels::threads::ThreadError;
@@ -29,17 +29,32 @@ pub(crate) fn open(name: Option<&str>) -> Result<Checkpoint, Failure> {
 /// What `flag` names. A hub id that is not in the cache is downloaded, with a progress bar for people.
 pub(crate) fn open_for(flag: &str, name: &str) -> Result<Checkpoint, Failure> {
     let bar = Progress::new(name);
-    let opened = launch::open(Some(name), &environment::variables().hub, &mut |progress| {
-        bar.naming(progress.file.to_string());
-        bar.at(progress.bytes_done, progress.bytes_total.unwrap_or(progress.bytes_done));
-    });
+    let opened = launch::open(Some(name), &environment::variables().hub, &mut |progress| downloading(&bar, &progress));
     drop(bar);
     opened.map_err(|error| match error {
-        OpenError::Hub(HubError::Network { .. } | HubError::DiskFull { .. } | HubError::Io { .. }) => {
-            Failure::failed(error)
-        }
-        _ => Failure::usage(format!("{flag}: {error}")),
+        OpenError::Hub(error) => no_files(flag, &error),
+        error => Failure::usage(format!("{flag}: {error}")),
     })
+}
+
+/// Where the files are of what `flag` names, likewise.
+pub(crate) fn path_for(flag: &str, name: &str) -> Result<String, Failure> {
+    let bar = Progress::new(name);
+    let found = launch::path_of(name, &environment::variables().hub, &mut |progress| downloading(&bar, &progress));
+    drop(bar);
+    found.map(|path| path.to_string_lossy().into_owned()).map_err(|error| no_files(flag, &error))
+}
+
+fn downloading(bar: &Progress, progress: &DownloadProgress<'_>) {
+    bar.naming(progress.file.to_string());
+    bar.at(progress.bytes_done, progress.bytes_total.unwrap_or(progress.bytes_done));
+}
+
+fn no_files(flag: &str, error: &HubError) -> Failure {
+    match error {
+        HubError::Network { .. } | HubError::DiskFull { .. } | HubError::Io { .. } => Failure::failed(error),
+        _ => Failure::usage(format!("{flag}: {error}")),
+    }
 }
 
 /// What `--weights` asks for; auto looks at the checkpoint and at the free memory, and says so where that is not bf16.

@@ -18,7 +18,7 @@ mod settings;
 mod speculation;
 mod variables;
 
-pub use named::{OpenError, SHIPPED_NAME, is_hub_id, open, shipped};
+pub use named::{OpenError, SHIPPED_NAME, is_hub_id, open, path_of, shipped};
 pub use settings::{Calibrate, Chosen, ModelSettings, Settings, Why};
 pub use speculation::speculation;
 pub use variables::Variables;

@@ -48,6 +48,15 @@ pub fn open(
     Ok(Checkpoint::open(Source::at(path))?)
 }
 
+/// Where the files of a name are: a path as it is, a hub id in the cache, to which it is downloaded if it is not there.
+pub fn path_of(
+    name: &str,
+    hub: &HubEnv,
+    progress: &mut dyn FnMut(DownloadProgress<'_>),
+) -> Result<std::path::PathBuf, HubError> {
+    hub::resolve(name, hub, progress)
+}
+
 /// Whether a text has the form of a hub id: `organisation/name`, in the characters that the hub allows.
 pub fn is_hub_id(name: &str) -> bool {
     let good = |part: &str| {

@@ -1,6 +1,7 @@
 //! `twostroke serve`: an engine behind the OpenAI API, until a signal says drain.
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::time::Duration;
 
 use engine::{Engine, ModelInfo, Speculation};
@@ -108,7 +109,7 @@ fn settings(flags: &ServeFlags, is_shared: bool) -> Result<Settings, Failure> {
         ttft: flags.ttft_slo,
         tpot: flags.tpot_slo,
         refuse_late: flags.refuse_late,
-        speculation: speculation(flags),
+        speculation: speculation(flags)?,
         spot_check: flags.spot_check,
         record: flags.record.clone(),
         seed: flags.seed.unwrap_or(chance),
@@ -117,13 +118,20 @@ fn settings(flags: &ServeFlags, is_shared: bool) -> Result<Settings, Failure> {
     })
 }
 
-/// Who guesses: the one flag, or the other.
-fn speculation(flags: &ServeFlags) -> Speculation {
-    match (&flags.speculative_config, flags.speculate) {
+/// Who guesses: the one flag, or the other. The files of a drafter are here afterwards.
+fn speculation(flags: &ServeFlags) -> Result<Speculation, Failure> {
+    let mut asked = match (&flags.speculative_config, flags.speculate) {
         (Some(asked), _) => asked.clone(),
         (None, Speculate::Auto) => Speculation::auto(),
         (None, Speculate::Off) => Speculation::Off,
+    };
+    if let Speculation::By(drafters) = &mut asked
+        && let Some(name) = drafters.learned.as_mut().and_then(|learned| learned.model.as_mut())
+        && !Path::new(name.as_str()).exists()
+    {
+        *name = models::path_for("--speculative-config: model", name)?;
     }
+    Ok(asked)
 }
 
 fn server_options(flags: &ServeFlags, api_keys: Vec<ApiKey>, hold_token: &Option<String>) -> ServerOptions {
