@@ -11,8 +11,8 @@ use crate::openai::chat::text_of_parts;
 /// Longest `user` in bytes.
 const MAX_USER_BYTES: usize = 512;
 
-/// Bytes of text in one request, prompts or messages together, of its prediction, or of what ids are turned to. A million tokens, the
-/// longest context that models have, of the four bytes that a token of English has.
+/// Bytes of text in one request, prompts or messages together, or of what ids are turned to; and of a prediction. A
+/// million tokens, the longest context that models have, of the four bytes that a token of English has.
 pub(crate) const MAX_TEXT_BYTES: usize = 4 << 20;
 
 /// Refuses a request with more text than [`MAX_TEXT_BYTES`] before any of it is worked on.
