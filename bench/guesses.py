@@ -2,9 +2,10 @@
 """What guesses bring to one stream: tokens per second with over without, in turns, and that the answers are equal.
 
     python3 bench/guesses.py BINARY [serve flags...]
+    python3 bench/guesses.py BINARY --speculative-config '{"method": "draft_model", "model": "models/lantern-draft"}'
 
 One server; a request says by itself whether its tokens may be guessed. Medians of the rounds; ends with 1 if an answer
-differs.
+differs. Turns do not know of each other's answers. The stories are those of the built-in model's held-out cases, asked as chats.
 """
 
 import json
@@ -12,44 +13,64 @@ import statistics
 import subprocess
 import sys
 import urllib.request
+from pathlib import Path
 
+CASES = Path(__file__).parent.parent / "models/lantern/heldout.jsonl"
+STORIES = [case["messages"][0] for case in map(json.loads, CASES.open()) if case["kind"] == "story"][:8]
 PROMPTS = {
-    "lines": "The fox sat by the door. The owl sang of gold.\n" * 6,
-    "story": "Once upon a time there was a fox who",
+    "lines": [{"prompt": "The fox sat by the door. The owl sang of gold.\n" * 6, "ignore_eos": True}],
+    "story": [{"prompt": "Once upon a time there was a fox who", "ignore_eos": True}],
+    "stories": [{"messages": [message]} for message in STORIES],
 }
 ROUNDS = 4
 
 
-def ask(port: int, prompt: str, temperature: float, speculate: bool) -> dict:
-    body = {"prompt": prompt, "max_tokens": 300, "temperature": temperature, "seed": 5, "ignore_eos": True}
-    body["speculate"] = speculate
+def ask(port: int, what: dict, temperature: float, speculate: bool, turn: int) -> dict:
+    body = {**what, "max_tokens": 300, "temperature": temperature, "seed": 5, "speculate": speculate}
+    # Or the answer of the turn before would be what is guessed from.
+    body["cache_salt"] = f"turn {turn}"
+    path = "completions" if "prompt" in what else "chat/completions"
     request = urllib.request.Request(
-        f"http://127.0.0.1:{port}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
+        f"http://127.0.0.1:{port}/v1/{path}", json.dumps(body).encode(), {"Content-Type": "application/json"}
     )
     return json.load(urllib.request.urlopen(request))
 
 
 def compare(port: int, name: str, temperature: float) -> bool:
     rates: dict[bool, list[float]] = {True: [], False: []}
-    texts = set()
-    timings: dict = {}
-    for _ in range(ROUNDS):
+    texts: list[set[str]] = [set() for _ in PROMPTS[name]]
+    sums = {"drafted_tokens": 0, "accepted_tokens": 0, "decode_tokens": 0}
+    for turn in range(ROUNDS):
         for speculate in (True, False):
-            answer = ask(port, PROMPTS[name], temperature, speculate)
-            rates[speculate].append(answer["timings"]["decode_tokens_per_second"])
-            texts.add(answer["choices"][0]["text"])
-            timings = answer["timings"] if speculate else timings
+            tokens = seconds = 0.0
+            for index, what in enumerate(PROMPTS[name]):
+                answer = ask(port, what, temperature, speculate, turn)
+                timings, choice = answer["timings"], answer["choices"][0]
+                decoded = answer["usage"]["completion_tokens"] - 1
+                tokens += decoded
+                seconds += decoded / timings["decode_tokens_per_second"]
+                texts[index].add(choice["text"] if "prompt" in what else choice["message"]["content"])
+                if speculate:
+                    sums["decode_tokens"] += decoded
+                    sums["drafted_tokens"] += timings.get("drafted_tokens", 0)
+                    sums["accepted_tokens"] += timings.get("accepted_tokens", 0)
+            rates[speculate].append(tokens / seconds)
     with_, without = (statistics.median(rates[speculate]) for speculate in (True, False))
+    spread = " ".join(f"{min(rates[side]):.0f}..{max(rates[side]):.0f}" for side in (True, False))
+    a_step = sums["decode_tokens"] / max(sums["decode_tokens"] - sums["accepted_tokens"], 1)
+    equal = all(len(text) == 1 for text in texts)
     print(
-        f"{name} T {temperature}: {with_:.0f} over {without:.0f} tok/s, {with_ / without:.2f}x; guessed "
-        f"{timings.get('drafted_tokens', 0)}, held {timings.get('accepted_tokens', 0)}; "
-        f"{'equal' if len(texts) == 1 else 'DIFFERENT'}"
+        f"{name} T {temperature}: {with_:.0f} over {without:.0f} tok/s ({spread}), {with_ / without:.2f}x; "
+        f"{a_step:.2f} tokens a step, guessed {sums['drafted_tokens']}, held {sums['accepted_tokens']}; "
+        f"{'equal' if equal else 'DIFFERENT'}",
+        flush=True,
     )
-    return len(texts) == 1
+    return equal
 
 
 def main() -> int:
-    command = [sys.argv[1], "serve", "--port", "0", "--json", "--speculate", "auto", *sys.argv[2:]]
+    asked = [] if "--speculative-config" in sys.argv else ["--speculate", "auto"]
+    command = [sys.argv[1], "serve", "--port", "0", "--json", *asked, *sys.argv[2:]]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     try:
         assert server.stdout is not None

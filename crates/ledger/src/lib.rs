@@ -352,6 +352,11 @@ impl Ledger {
     /// The record's rows, priced and by request.
     fn read_rows(&mut self, record: &StepRecord, prices: &Prices) {
         self.items.clear();
+        let drafting = prices.drafting(record);
+        let beyond = |prefill: bool, row: &scheduler::RecordRow| {
+            let [first, more] = prices.beyond_parts(prefill, row);
+            [first, more + drafting * row.drafts as f64]
+        };
         for (rows, prefill) in [(&record.decode, false), (&record.prefill, true)] {
             self.items.extend(rows.iter().map(|row| Item {
                 request: row.request,
@@ -359,7 +364,7 @@ impl Ledger {
                 prefill,
                 start: row.start,
                 rows: row.len,
-                beyond: prices.beyond_parts(prefill, row),
+                beyond: beyond(prefill, row),
                 samples: row.samples,
                 drafts: row.drafts,
                 cached_tokens: row.cached_tokens,

@@ -1,7 +1,7 @@
 //! What rows of a step cost, in units that are scaled away.
 
 use scheduler::cost::Terms;
-use scheduler::{CostModel, RecordRow, Work};
+use scheduler::{CostModel, RecordRow, StepRecord, Work};
 
 /// Without a cost model: a pass over the weights costs as much as computing so many rows, about what a CPU with matrix
 /// units computes while it reads them.
@@ -70,6 +70,13 @@ impl Prices<'_> {
                 [first, (of(row.len) - first).max(0.0)]
             }
         }
+    }
+
+    /// What a guess of a step cost whoever made it, if that took passes: the same for each.
+    pub(crate) fn drafting(&self, record: &StepRecord) -> f64 {
+        let drafts: usize = record.decode.iter().map(|row| row.drafts).sum();
+        let seconds = self.cost.map_or(0.0, |cost| record.drafting.as_secs_f64() / cost.drift()[0]);
+        seconds / drafts.max(1) as f64
     }
 
     /// What rows cost beyond the pass.
