@@ -95,3 +95,22 @@ fn a_lower_instruction_set_can_be_taken_and_an_unknown_one_is_named() {
     assert_eq!(ran.code, Some(2));
     assert!(ran.stderr.contains("scalar, avx2, avx512, avx512bf16, amx"), "{ran:?}");
 }
+
+#[test]
+fn guesses_of_a_quality_are_told_with_and_without_in_turns() {
+    let arguments = ["bench", "--synthetic-acceptance", "1", "-B", "1,2", "-n", "24", "-r", "2", "--json"];
+    let ran = run(&mut twostroke(&arguments));
+    assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{ran:?}");
+    let value: Value = serde_json::from_str(&ran.stdout).expect("JSON");
+    for (streams, row) in [1, 2].into_iter().zip(value["streams"].as_array().expect("a row for each")) {
+        let (with, without) = (&row["with"], &row["without"]);
+        assert_eq!((row["streams"].as_u64(), without["drafted"].as_u64()), (Some(streams), Some(0)), "{row}");
+        assert_eq!(without["tokens_per_step"].as_f64(), Some(1.0), "{row}");
+        assert_eq!(with["drafted"], with["accepted"], "{row}");
+        assert_eq!(with["tokens_per_second"].as_array().map(Vec::len), Some(2), "{row}");
+    }
+    let ran = run(&mut twostroke(&["bench", "--synthetic-acceptance", "0.5", "-n", "8", "-r", "1"]));
+    assert!(ran.code == Some(0) && ran.stdout.contains("| 1 | "), "{ran:?}");
+    let ran = run(&mut twostroke(&["bench", "--synthetic-acceptance", "1.5"]));
+    assert!(ran.code == Some(2) && ran.stderr.contains("--synthetic-acceptance"), "{ran:?}");
+}

@@ -128,6 +128,42 @@ fn a_run_under_load_is_replayed_step_by_step_and_token_by_token() {
     assert_eq!(computed, replayed);
 }
 
+/// Its passes cost time, which decides how many guesses are checked: prices and times are in the file.
+#[test]
+fn a_run_with_a_draft_model_is_replayed_without_it() {
+    let path = directory("drafted").join("run.jsonl");
+    let drafter = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/lantern-draft").to_owned();
+    let learned =
+        engine::LearnedDrafter { method: engine::DraftMethod::DraftModel, model: Some(drafter), weights: None };
+    let drafters = engine::Drafters { lookup: None, learned: Some(learned), ..engine::Drafters::default() };
+    let calibration = engine::Calibration { directory: None, machine: "a test".to_owned(), afresh: true };
+    let engine = start(&EngineOptions {
+        speculation: engine::Speculation::By(drafters),
+        calibration: Some(calibration),
+        record: Some(path.clone()),
+        ..options()
+    });
+    let ask = |index: i64| {
+        let mut raw = greedy("Once upon a time there was a fox who", 80 + index);
+        (raw.temperature, raw.seed, raw.ignore_eos) = (Some(0.7), Some(index), true);
+        engine.submit(engine.validate(raw).expect("valid")).expect("room")
+    };
+    let streams: Vec<_> = (0..6).map(ask).collect();
+    streams.into_iter().for_each(|stream| _ = gather(stream, 1));
+    gather(ask(6), 1);
+    let stats = engine.stats();
+    engine.stop();
+    engine.finish_recording(Duration::from_secs(20));
+    let text = std::fs::read_to_string(&path).expect("the recording is there");
+    assert!(text.lines().next().is_some_and(|header| header.contains("\"drafting\":[6,")), "what a guess costs");
+    // On a machine where no guess is worth its pass, one is tried in 64 steps.
+    assert!(stats.drafted_tokens > 0 && text.contains("\"drafting\":"), "{stats:?}");
+    let replayed = again(&path);
+    assert_eq!((replayed.difference.as_ref(), replayed.requests), (None, 7));
+    let computed = replay_with_model(Recording::open(&path).expect("a recording"), &lantern(), &options(), &mut |_| {});
+    assert_eq!(computed.expect("it can be computed"), replayed, "without the draft model");
+}
+
 #[test]
 fn what_is_not_as_recorded_is_named() {
     let directory = directory("doctored");
