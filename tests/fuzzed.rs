@@ -26,5 +26,5 @@ fn trace() {
 
 #[test]
 fn body() {
-    replay("body", 7, runs::body, mutate::body);
+    replay("body", 8, runs::body, mutate::body);
 }

@@ -90,9 +90,10 @@ impl EngineCore {
                     offers.push(*entry);
                 }
             }
-        } else if !self.drafting.is_empty() && self.scheduler.wants_offers() {
+        } else if !self.drafting.is_empty() {
             self.drafting.begin(&|seq| self.scheduler.sequence(seq));
-            for sequence in self.scheduler.decoding() {
+            let are_wanted = self.scheduler.wants_offers();
+            for sequence in self.scheduler.decoding().filter(|_| are_wanted) {
                 let active = self.active.get(&sequence.request_id()).filter(|active| active.request.speculate);
                 let prediction = active.and_then(|active| active.request.prediction.as_deref());
                 let made = active.map(|_| self.drafting.offers(sequence, prediction)).into_iter().flatten();

@@ -22,8 +22,9 @@ use crate::lower::push_span;
 
 /// Its name among the scheduler's sources.
 pub(crate) const SOURCE: SourceId = SourceId(6);
-/// A sequence of which the drafter misses more tokens is not guessed: reading them would take long.
-const MOST_MISSING: usize = 64;
+/// A sequence of which the drafter misses more tokens is not guessed: reading them would take long. Texts may have
+/// guessed so many meanwhile, or a busy time with no guesses at all has passed.
+const MOST_MISSING: usize = 256;
 
 /// Draws the token behind a row of a drafter's logits, for a sequence and what is guessed of it so far. `None`: these
 /// are no logits.
@@ -151,6 +152,9 @@ impl DraftModel {
                     push_span(sequence, list, start..end, &mut self.batch);
                     self.batch.logit_rows.push(self.batch.num_rows() as u32 - 1);
                 }
+            }
+            if self.batch.num_rows() == 0 {
+                break;
             }
             let ticket = self.forward.launch(&self.batch);
             let logits = self.forward.wait(ticket);
