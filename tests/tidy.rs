@@ -788,6 +788,17 @@ fn holds_path(line: &str, word: &str) -> bool {
 }
 
 #[test]
+fn nothing_that_was_fetched_lies_here() {
+    // The largest of ours is the model that ships, with some eight megabytes.
+    const MOST_BYTES: u64 = 12 << 20;
+    let is_package =
+        |path: &Path| path.extension().is_some_and(|end| ["whl", "gz", "tar", "zip"].iter().any(|e| end == *e));
+    let bytes = |path: &Path| std::fs::metadata(root().join(path)).map_or(0, |file| file.len());
+    let fetched = files("").into_iter().filter(|path| is_package(path) || bytes(path) > MOST_BYTES);
+    assert_none("a package or weights of somebody else", fetched.map(|path| path.display().to_string()).collect());
+}
+
+#[test]
 fn licences_are_there() {
     for file in ["LICENSE-APACHE", "LICENSE-MIT", "README.md", "ARCHITECTURE.md", "CHANGELOG.md"] {
         assert!(text(file).is_some_and(|text| text.len() > 200), "{file}");

@@ -48,8 +48,7 @@ impl Policy {
         self.drafting_seconds(source, pass) - before
     }
 
-    /// How long the step will take, its transfers with host memory and its guesses
-    /// included; zero without a cost model.
+    /// How long the step will take, its transfers with host memory and its guesses included; zero without a cost model.
     pub(crate) fn predict(&self, record: &StepRecord) -> Nanos {
         let Some(cost) = &self.cost else { return Nanos(0) };
         let nanos = |way, blocks: usize| self.transfer_times.of(way).unwrap_or(0.0) * blocks as f64;

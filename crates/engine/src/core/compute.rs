@@ -11,7 +11,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use model::sampler::{History, SampleKey, Sampled, TokenLogProbs};
 use model::{Batch, Logits, Ticket};
 use receipt::Digest;
-use scheduler::{RowOutput, TokenId};
+use scheduler::{RowOutput, StopRules, TokenId};
 
 use super::EngineCore;
 use super::flight::Flight;
@@ -41,6 +41,12 @@ impl Drop for Ahead<'_> {
     fn drop(&mut self) {
         self.run.iter().for_each(|row| self.history.pop(row.token));
     }
+}
+
+/// Whether an answer of so many tokens may end with a stop token, and the ids that may not be drawn if not.
+pub(super) fn stop_tokens(stop: &StopRules, num_tokens: usize) -> (bool, &[TokenId]) {
+    let heeds = num_tokens >= stop.min_tokens;
+    (heeds, if heeds { &[] } else { &stop.stop_token_ids })
 }
 
 impl EngineCore {
@@ -126,8 +132,7 @@ impl EngineCore {
         let mut digest = None;
         for index in first_answer..first_answer + samples {
             let (answer, stop, params) = (&mut active.answers[index], &active.request.stop, &active.request.sampling);
-            let heeds_stop_tokens = answer.num_tokens + ahead >= stop.min_tokens;
-            let banned: &[TokenId] = if heeds_stop_tokens { &[] } else { &stop.stop_token_ids };
+            let (heeds_stop_tokens, banned) = stop_tokens(stop, answer.num_tokens + ahead);
             let key = SampleKey { seed: active.seed, stream: index as u32, position: position as u64 + 1 };
             self.forward.read_logits(logits, in_pass, &mut self.logit_row);
             if let Some(notes) = &mut answer.notes {

@@ -13,7 +13,7 @@ use model::sampler::{SampleKey, Sampler, SamplingParams};
 use model::{Batch, Forward, Ticket};
 use scheduler::{Nanos, RowOutput, Sequence, Step, TokenId};
 
-use super::compute::Ahead;
+use super::compute::{Ahead, stop_tokens};
 use super::{Active, EngineCore};
 use crate::draft::{self, Drafted, Guesses};
 use crate::lower::{LogitRow, lower};
@@ -165,8 +165,7 @@ fn draw_ahead(
     let index = sequence.answer();
     let (answer, stop) = (&mut active.answers[index], &active.request.stop);
     let params = SamplingParams { logprobs: None, ..active.request.sampling.clone() };
-    let heeds_stop_tokens = answer.num_tokens + ahead.len() >= stop.min_tokens;
-    let banned: &[TokenId] = if heeds_stop_tokens { &[] } else { &stop.stop_token_ids };
+    let (_, banned) = stop_tokens(stop, answer.num_tokens + ahead.len());
     let position = (sequence.num_tokens() + ahead.len()) as u64;
     let key = SampleKey { seed: active.seed, stream: index as u32, position };
     let run: Vec<RowOutput> = ahead.iter().map(|&token| RowOutput { seq: sequence.id(), token }).collect();
