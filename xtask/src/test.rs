@@ -17,11 +17,16 @@ use crate::shell::{answers, cargo, command, root, show, show_and_keep, target};
 use crate::web;
 
 /// Tests that ran.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Counts {
     passed: usize,
     failed: usize,
+    /// What was said of those that failed.
+    failures: Vec<String>,
 }
+
+/// So much of what a stage says of its failures is shown again at the end, where nobody has to look for it.
+const MOST_LINES_SAID: usize = 100;
 
 /// A stage's name and its work.
 type Stage = (&'static str, fn() -> Result<Counts, String>);
@@ -41,7 +46,7 @@ const STAGES: [Stage; 12] = [
     ("deny", deny),
 ];
 
-/// Runs every stage, or one. Ends with one line per stage and `N passed, N failed`.
+/// Runs every stage, or one. Ends with what failed and why, one line per stage and `N passed, N failed`.
 pub(crate) fn run(only: Option<&str>) -> Result<(), String> {
     let stages: Vec<&Stage> = STAGES.iter().filter(|(name, _)| only.is_none_or(|only| only == *name)).collect();
     if stages.is_empty() {
@@ -55,16 +60,17 @@ pub(crate) fn run(only: Option<&str>) -> Result<(), String> {
         let start = Instant::now();
         let result = stage();
         let seconds = start.elapsed().as_secs_f64();
-        let counts = *result.as_ref().unwrap_or(&Counts { passed: 0, failed: 1 });
-        total.passed += counts.passed;
-        total.failed += counts.failed;
         let verdict = match &result {
-            Ok(Counts { failed: 0, passed: 0 }) => "ok".to_string(),
-            Ok(Counts { failed: 0, passed }) => format!("ok, {passed} passed"),
-            Ok(Counts { failed, passed }) => format!("FAILED, {passed} passed, {failed} failed"),
+            Ok(Counts { failed: 0, passed: 0, .. }) => "ok".to_string(),
+            Ok(Counts { failed: 0, passed, .. }) => format!("ok, {passed} passed"),
+            Ok(Counts { failed, passed, .. }) => format!("FAILED, {passed} passed, {failed} failed"),
             Err(message) => format!("FAILED: {message}"),
         };
         report.push(format!("{name:<10} {seconds:>6.0} s  {verdict}"));
+        total.add(result.unwrap_or(Counts { failed: 1, ..Counts::default() }));
+    }
+    for line in &total.failures {
+        println!("{line}");
     }
     println!("\n{}\n{} passed, {} failed", report.join("\n"), total.passed, total.failed);
     if total.failed == 0 { Ok(()) } else { Err("not everything passed".into()) }
@@ -104,13 +110,13 @@ fn tests() -> Result<Counts, String> {
     } else {
         cargo(&["test", "--release", "--workspace", "--no-fail-fast", "--lib", "--bins", "--tests"])
     };
-    let product = count(
+    let mut both = count(
         run.env("TWOSTROKE_BINARY", binary())
             .env("TWOSTROKE_PYTHON", python)
             .envs(smollm2.map(|file| ("TWOSTROKE_SMOLLM2", file))),
     )?;
-    let planted = count(&mut planted::search()?)?;
-    Ok(Counts { passed: product.passed + planted.passed, failed: product.failed + planted.failed })
+    both.add(count(&mut planted::search()?)?);
+    Ok(both)
 }
 
 /// Bad files, bad requests and faults of the process, a sample: every case that was built by hand and some mutations.
@@ -252,7 +258,41 @@ fn count(command: &mut Command) -> Result<Counts, String> {
     if !success && counts.failed == 0 {
         counts.failed = 1;
     }
+    if counts.failed > 0 {
+        counts.failures = said_of_failures(&lines);
+    }
     Ok(counts)
+}
+
+impl Counts {
+    fn add(&mut self, other: Counts) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.failures.extend(other.failures);
+    }
+}
+
+/// The lines that name a failure or its cause, each with those behind it. Of a runner that names none, the last ones.
+fn said_of_failures(lines: &[String]) -> Vec<String> {
+    const BEHIND: usize = 12;
+    let is_about = |line: &String| {
+        let line = line.trim_start();
+        let begins =
+            ["FAIL", "TIMEOUT", "SIG", "Traceback", "not ok", "error"].iter().any(|word| line.starts_with(word));
+        begins || line.contains(" FAILED") || line.contains("panicked at")
+    };
+    let mut said = Vec::new();
+    let mut shown = 0;
+    for (index, _) in lines.iter().enumerate().filter(|(_, line)| is_about(line)) {
+        let end = (index + 1 + BEHIND).min(lines.len());
+        said.extend_from_slice(&lines[index.max(shown).min(end)..end]);
+        shown = end;
+    }
+    if said.is_empty() {
+        said.extend_from_slice(&lines[lines.len().saturating_sub(BEHIND)..]);
+    }
+    said.truncate(MOST_LINES_SAID);
+    said
 }
 
 /// The sum of the closing lines; nextest's own alone where there is one, for it shows those of failed tests again.
@@ -302,6 +342,19 @@ mod unit {
             let got = is_closing_line(line).then(|| (number_before(line, "passed"), number_before(line, "failed")));
             assert_eq!(got, want, "{line}");
         }
+    }
+
+    #[test]
+    fn what_failed_and_why_is_said_again() {
+        let lines = |text: &str| text.lines().map(String::from).collect::<Vec<_>>();
+        let nextest = lines(
+            "        PASS [   0.005s] engine a\n        FAIL [   0.005s] engine b\nthread 'b' panicked at b.rs:1:1:\nleft: 1",
+        );
+        assert_eq!(said_of_failures(&nextest), nextest[1..]);
+        let plain = lines("ok  a\nlast words");
+        assert_eq!(said_of_failures(&plain), plain);
+        let many: Vec<String> = (0..1000).map(|line| format!("FAIL {line}")).collect();
+        assert_eq!(said_of_failures(&many), many[..MOST_LINES_SAID]);
     }
 
     #[test]

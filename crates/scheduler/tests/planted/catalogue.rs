@@ -358,15 +358,18 @@ pub(crate) const MUTATIONS: &[Mutation] = &[
     bug(
         "DraftTakesWhatIsSetAside",
         "A draft takes the block that another sequence was promised, or needs for its next token.",
-        &[edit("speculate.rs", "if *spare + own > 0 {", "if self.state.pool.num_free() > 0 {")],
+        &[edit("speculate.rs", "*spare + own > 0", "self.state.pool.num_free() > 0")],
     ),
     bug(
         "OfferToAnother",
         "The drafts of one sequence are planned for another.",
         &[edit(
             "speculate.rs",
-            "let Some(offer) = seq.offer else",
-            "let Some(offer) = offered.first().and_then(|&id| self.state.seqs.get(id)).and_then(|seq| seq.offer) else",
+            "hopefuls.push(Hopeful { offer, own: seq.tries, decode, row, most, taken: 0 });",
+            "let of = |id: &SeqId| self.state.seqs.get(*id).and_then(|seq| seq.offer);
+             let offer = offered.first().and_then(of).unwrap_or(offer);
+             let most = usize::from(offer.len).min(seq.tokens_to_go(&self.state.limits) - 1).min(room);
+             hopefuls.push(Hopeful { offer, own: seq.tries, decode, row, most, taken: 0 });",
         )],
     ),
     bug(
