@@ -45,7 +45,8 @@ fn wrong_flags_and_values() {
         (&["bench", "--cost-model", "-p", "64"], "--cost-model"),
         (&["serve", "--kv-cache-memory-bytes", "much"], "much"),
         (&["serve", "--kv-cache-memory-bytes", "1"], "kv"),
-        (&["serve", "--speculative-config", r#"{"method": "medusa", "model": "x"}"#], "\"medusa\" is not there yet"),
+        (&["serve", "--speculative-config", r#"{"method": "mtp"}"#], "no layer for the token after the next"),
+        (&["serve", "--speculative-config", r#"{"method": "medusa", "model": "/no/such"}"#], "/no/such"),
         (
             &["serve", "--speculative-config", r#"{"method": "ngram", "rejection_sample_method": "block"}"#],
             "rejection_sample_method: refused",

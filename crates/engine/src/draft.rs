@@ -3,6 +3,7 @@
 //! ```text
 //! before the plan   Drafter::offer    how many tokens could be had, and how sure it is   -> Scheduler::offer
 //! after it          Drafter::propose  exactly as many as the plan took                   -> rows behind the last token
+//! after the pass    Network::landed   what the target's rows leave behind, for those who guess from it
 //! after the draw    the run of tokens that were drawn; the scheduler learns how many of the guesses they were
 //! after an answer   Drafter::remember what was said, to guess from it what is said next
 //! ```
@@ -12,26 +13,34 @@
 mod answers;
 mod asked;
 mod files;
+mod heads;
+mod known;
+mod layer;
+mod learned;
 mod lookup;
-pub(crate) mod model;
+mod model;
+mod network;
 mod prediction;
 mod rehearsed;
 
 pub use asked::{DraftMethod, Drafters, LearnedDrafter, LookupOptions, Speculation};
 pub(crate) use files::DraftFiles;
+pub(crate) use learned::{Learned, Loaded};
 pub(crate) use lookup::Lookup;
-pub(crate) use model::{Beside, DraftModel};
+pub(crate) use model::Beside;
+pub(crate) use network::{Draw, Landed, Network, SOURCE};
 pub(crate) use prediction::Prediction;
 pub(crate) use rehearsed::Rehearsed;
 
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use ::model::Forward;
 use scheduler::{Nanos, Offer, Scheduler, SeqId, Sequence, SourceId, Step, TokenId};
 
 use crate::recording::OfferEntry;
 
-/// Somebody who guesses.
+/// Somebody who guesses from texts, and computes nothing. Who computes is a [`Network`].
 pub(crate) trait Drafter: Send {
     /// A step is about to be planned: what was offered for the one before is forgotten. `lives`: which sequences go on.
     fn begin(&mut self, lives: &dyn Fn(SeqId) -> bool);
@@ -47,6 +56,9 @@ pub(crate) trait Drafter: Send {
     /// behind `guesses`. Fewer, and the missing ones are any token.
     fn propose(&mut self, sequence: &Sequence, count: usize, guesses: &mut Vec<TokenId>);
 
+    /// A new scheduler begins, which gives the same names to other sequences.
+    fn start_over(&mut self) {}
+
     /// Whether it wants to have the answers that are over.
     fn remembers(&self) -> bool {
         false
@@ -60,8 +72,7 @@ pub(crate) trait Drafter: Send {
 #[derive(Default)]
 pub(crate) struct Drafting {
     drafters: Vec<Box<dyn Drafter>>,
-    /// Who has passes of its own.
-    model: Option<DraftModel>,
+    network: Option<Box<dyn Network>>,
 }
 
 impl Drafting {
@@ -82,33 +93,45 @@ impl Drafting {
         self.drafters.push(drafter);
     }
 
-    /// A model guesses too.
-    pub(crate) fn join_model(&mut self, model: DraftModel) {
-        self.model = Some(model);
+    /// Somebody who was trained guesses too.
+    pub(crate) fn join_network(&mut self, network: Box<dyn Network>) {
+        self.network = Some(network);
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.drafters.is_empty() && self.model.is_none()
+        self.drafters.is_empty() && self.network.is_none()
     }
 
-    pub(crate) fn has_model(&self) -> bool {
-        self.model.is_some()
+    /// Whether guessing takes passes.
+    pub(crate) fn computes(&self) -> bool {
+        self.network.is_some()
     }
 
     pub(crate) fn begin<'a>(&mut self, of: &dyn Fn(SeqId) -> Option<&'a Sequence>) {
         self.drafters.iter_mut().for_each(|drafter| drafter.begin(&|seq| of(seq).is_some()));
-        if let Some(model) = &mut self.model {
-            model.begin(of);
-        }
+        self.with_network(|network| network.begin(of));
     }
 
+    /// What all could say of a sequence: see [`Drafter::offer`].
     pub(crate) fn offers(
         &mut self,
         sequence: &Sequence,
         prediction: Option<&Prediction>,
     ) -> impl Iterator<Item = Offer> {
-        let of_model = self.model.as_mut().and_then(|model| model.offer(sequence));
-        self.drafters.iter_mut().filter_map(move |drafter| drafter.offer(sequence, prediction)).chain(of_model)
+        let of_network = self.with_network(|network| network.offer(sequence)).flatten();
+        self.drafters.iter_mut().filter_map(move |drafter| drafter.offer(sequence, prediction)).chain(of_network)
+    }
+
+    /// See [`Drafter::start_over`].
+    pub(crate) fn start_over(&mut self) {
+        self.drafters.iter_mut().for_each(|drafter| drafter.start_over());
+        self.with_network(|network| network.start_over());
+    }
+
+    /// What a plan moves, whether it has rows or not, and what it begins to write: whoever keeps something by block hears
+    /// of it before anything else is made of the plan.
+    pub(crate) fn follow(&mut self, step: &Step, scheduler: &Scheduler) {
+        self.with_network(|network| network.follow(step, &|seq| scheduler.sequence(seq)));
     }
 
     /// See [`Drafter::remembers`].
@@ -121,53 +144,54 @@ impl Drafting {
         self.drafters.iter_mut().for_each(|drafter| drafter.remember(salt, prompt, answer));
     }
 
-    /// Guesses for all decode rows with drafts, by whoever made the offers that the plan took.
+    /// Guesses for all decode rows with drafts, by whoever made the offers that the plan took. `reads`: see
+    /// [`Network::guess`].
     pub(crate) fn propose(
         &mut self,
         step: &Step,
         scheduler: &Scheduler,
+        reads: bool,
         vocab: usize,
-        draw: &mut model::Draw<'_>,
+        draw: &mut Draw<'_>,
         guesses: &mut Guesses,
     ) {
-        let of = |seq| scheduler.sequence(seq).expect("a planned sequence lives until its step completes");
-        let with_drafts = || step.decode.iter().filter(|rows| rows.drafts > 0).map(|rows| (of(rows.seq), rows.drafts));
+        let of = |seq| scheduler.sequence(seq);
+        let planned = |seq| of(seq).expect("a planned sequence lives until its step completes");
+        let with_drafts =
+            || step.decode.iter().filter(|rows| rows.drafts > 0).map(|rows| (planned(rows.seq), rows.drafts));
         let source = |sequence: &Sequence| sequence.offer().expect("who has drafts had an offer").source;
-        if let Some(model) = &mut self.model {
-            model.follow(step, of);
-            let asked: Vec<_> = with_drafts().filter(|(sequence, _)| source(sequence) == model::SOURCE).collect();
-            let said = catch_unwind(AssertUnwindSafe(|| model.propose(&asked, draw)));
-            self.give_up_after(said);
-        }
-        let mut of_model = 0;
+        self.with_network(|network| {
+            let asked: Vec<_> = with_drafts().filter(|(sequence, _)| source(sequence) == SOURCE).collect();
+            network.guess(step, &asked, reads, &of, draw);
+        });
+        let mut of_network = 0;
         for (sequence, count) in with_drafts() {
             guesses.take(sequence.id(), count, vocab, |tokens| {
                 let source = source(sequence);
                 if let Some(drafter) = self.drafters.iter_mut().find(|drafter| drafter.is(source)) {
                     drafter.propose(sequence, count, tokens);
-                } else if let Some(model) = &self.model {
-                    tokens.extend_from_slice(model.proposed(of_model));
-                    of_model += 1;
+                } else if let Some(network) = &self.network {
+                    tokens.extend_from_slice(network.guessed(of_network));
+                    of_network += 1;
                 }
             });
         }
     }
 
-    /// Prompts are read along, so that their answers can be guessed.
-    pub(crate) fn read(&mut self, step: &Step, scheduler: &Scheduler) {
-        let of = |seq| scheduler.sequence(seq).expect("a planned sequence lives until its step completes");
-        if let Some(model) = self.model.as_mut().filter(|_| !step.prefill.is_empty()) {
-            let read = catch_unwind(AssertUnwindSafe(|| model.read(step, of)));
-            self.give_up_after(read);
-        }
+    /// See [`Network::landed`].
+    pub(crate) fn landed(&mut self, pass: &Landed<'_>, target: &mut dyn Forward) {
+        self.with_network(|network| network.landed(pass, target));
     }
 
-    /// A drafter that panics guesses no more; nobody's answer needs it.
-    fn give_up_after(&mut self, outcome: std::thread::Result<()>) {
+    /// A network that panics guesses no more; nobody's answer needs it.
+    fn with_network<R>(&mut self, call: impl FnOnce(&mut dyn Network) -> R) -> Option<R> {
+        let network = self.network.as_deref_mut()?;
+        let outcome = catch_unwind(AssertUnwindSafe(|| call(network)));
         if outcome.is_err() {
             tracing::error!("the drafter panicked; from now on answers come without its guesses");
-            self.model = None;
+            self.network = None;
         }
+        outcome.ok()
     }
 }
 

@@ -51,7 +51,7 @@ pub(crate) fn lower(
             0 => &[],
             _ => guessed.find(|(of, _)| *of == seq).expect("drafts are guessed in the plan's order").1,
         };
-        push_span(sequence, guesses, start..start + len, batch);
+        push_span(sequence, guesses, start..start + len, 0, batch);
         // Who has a token has its prompt behind it.
         let scores = sequence.num_generated() == 0 && scores(sequence);
         for row in 0..len {
@@ -70,16 +70,24 @@ fn planned(scheduler: &Scheduler, seq: SeqId) -> &Sequence {
     scheduler.sequence(seq).expect("a planned sequence lives until its step completes")
 }
 
-/// Rows of a sequence whose tokens from `num_tokens` on are guesses.
-pub(crate) fn push_span(sequence: &Sequence, guesses: &[TokenId], tokens: Range<usize>, batch: &mut Batch) {
+/// Rows of a sequence at these positions, each with the token that is `ahead` places on (0 for all but a drafter's);
+/// tokens from `num_tokens` on are guesses.
+pub(crate) fn push_span(
+    sequence: &Sequence,
+    guesses: &[TokenId],
+    positions: Range<usize>,
+    ahead: usize,
+    batch: &mut Batch,
+) {
     let first_row = batch.token_ids.len() as u32;
-    let (num_rows, start) = (tokens.len() as u32, tokens.start as u32);
+    let (num_rows, start) = (positions.len() as u32, positions.start as u32);
     let table_start = batch.block_tables.len() as u32;
     // A table may run ahead of this step's tokens; attention reads no further than the rows' own positions.
     batch.block_tables.extend(sequence.block_table().iter().map(|block| block.0));
     let known = sequence.tokens();
-    for position in tokens {
-        batch.token_ids.push(known.get(position).copied().unwrap_or_else(|| guesses[position - known.len()]));
+    for position in positions {
+        let token = position + ahead;
+        batch.token_ids.push(known.get(token).copied().unwrap_or_else(|| guesses[token - known.len()]));
         batch.positions.push(position as u32);
         batch.slots.push(sequence.slot(position) as u32);
     }

@@ -23,7 +23,7 @@ use crate::clock::Clock;
 use crate::comfortable::Capacity;
 use crate::core::EngineCore;
 use crate::door::{self, SANE_TARGET};
-use crate::draft::{self, Beside, DraftFiles, DraftModel, Drafting, Speculation};
+use crate::draft::{self, Beside, DraftFiles, Drafting, Learned, Network, Speculation};
 use crate::journal::Log;
 use crate::keeper::{LiveTargets, Place, Upkeep, Wanted};
 use crate::kept;
@@ -265,8 +265,8 @@ impl Engine {
         let mut scheduler = Scheduler::new(limits(options, &model))?;
         scheduler.set_cost_model(model.calibrated.as_ref().map(|calibrated| calibrated.cost.clone()));
         let draft = draft.map(|draft| {
-            scheduler.set_drafting_cost(draft.cost.map(|cost| (draft::model::SOURCE, cost)));
-            draft.model
+            scheduler.set_drafting_cost(draft.cost.map(|cost| (draft::SOURCE, cost)));
+            draft.network
         });
         Engine::spawn(scheduler, around(forward), draft, model, options)
     }
@@ -286,7 +286,7 @@ impl Engine {
             false => None,
         };
         let chat_template = ChatTemplate::load_with(checkpoint, &options.template_renderer)?;
-        let draft_files = DraftFiles::find(options, &config, tokenizer.as_deref())?;
+        let draft_files = DraftFiles::find(options, checkpoint, &config, tokenizer.as_deref())?;
         let sizes = Sizes::of(&config, options, draft_files.as_ref(), memory_room())?;
         // Before: what is written to from here on may not be what was read.
         let origin = Origin::of(checkpoint, options.as_stored, options.image_directory.clone());
@@ -316,19 +316,27 @@ impl Engine {
             }
             None => None,
         };
-        let draft = draft.zip(draft_files).map(|(mut forward, files)| {
+        let draft = draft.zip(draft_files).map(|(loaded, files)| {
             let len = files.max_model_len(max_model_len);
             let room = Room { len, ..room };
-            let cost = options.calibration.as_ref().and_then(|calibration| {
-                let config = &files.config;
+            let config = files.config().unwrap_or(&config);
+            let sampling = door::default_sampling(config, &generation_defaults);
+            let sampling = options.calibration.as_ref().map(|_| &sampling);
+            let mut measure = |forward: &mut dyn Forward, sampling: &SamplingParams| {
+                let calibration = options.calibration.as_ref()?;
                 let what = Calibrating { calibration, options, device: &device, room: &room, config };
-                let sampling = door::default_sampling(config, &generation_defaults);
-                calibrated(&mut *forward, &what, &sampling, progress).map(|calibrated| calibrated.cost)
-            });
+                calibrated(forward, &what, sampling, progress).map(|calibrated| calibrated.cost)
+            };
             let Room { rows, blocks, block_size, .. } = room;
-            let beside = Beside { max_rows: rows, max_model_len: len, blocks, block_size };
-            let most_guesses = options.speculation.drafters().map_or(0, |drafters| drafters.most_guesses);
-            Draft { model: DraftModel::new(forward, most_guesses, beside), cost }
+            let beside = Beside {
+                most_guesses: options.speculation.drafters().map_or(0, |drafters| drafters.most_guesses),
+                max_rows: rows,
+                max_logit_rows: options.most_logit_rows(),
+                max_model_len: len,
+                blocks,
+                block_size,
+            };
+            loaded.begin(&mut *forward, beside, sampling, &mut measure)
         });
         let eos_token_ids = end_tokens(&config, &generation_defaults, tokenizer.as_deref());
         let model = Arc::new(ModelInfo {
@@ -367,7 +375,7 @@ impl Engine {
     fn spawn(
         scheduler: Scheduler,
         forward: Box<dyn Forward>,
-        draft: Option<DraftModel>,
+        draft: Option<Box<dyn Network>>,
         model: Arc<ModelInfo>,
         options: &EngineOptions,
     ) -> Result<Engine, StartError> {
@@ -399,7 +407,7 @@ impl Engine {
         }
         if let Some(drafters) = options.speculation.drafters() {
             let mut drafting = Drafting::of(drafters);
-            draft.into_iter().for_each(|draft| drafting.join_model(draft));
+            draft.into_iter().for_each(|draft| drafting.join_network(draft));
             core.set_drafting(drafting);
         }
         let spot_counts = Arc::new(SpotCounts::default());
@@ -438,14 +446,8 @@ impl Engine {
 /// What is loaded and measured, before there is a scheduler.
 pub(crate) struct Built {
     pub(crate) forward: Box<dyn Forward>,
-    draft: Option<Draft>,
+    draft: Option<Learned>,
     pub(crate) model: Arc<ModelInfo>,
-}
-
-/// A model that guesses, and what its passes cost, if steps are measured.
-struct Draft {
-    model: DraftModel,
-    cost: Option<CostModel>,
 }
 
 /// What the time of a step depends on.
@@ -605,7 +607,6 @@ fn tiers(
 }
 
 fn check(options: &EngineOptions) -> Result<(), StartError> {
-    options.speculation.check()?;
     let refuse = |option, problem: &str| Err(StartError::Option { option, problem: problem.to_owned() });
     if options.max_num_seqs == 0 || options.max_num_seqs > 4096 {
         return refuse("--max-num-seqs", "must be between 1 and 4096");
@@ -680,8 +681,7 @@ impl Sizes {
         .bytes()
         .max(1) as u64
             + draft.map_or(0, |draft| draft.block_bytes(options));
-        let weight_bytes =
-            weight_bytes(config, options.weights) + draft.map_or(0, |draft| weight_bytes(&draft.config, draft.weights));
+        let weight_bytes = weight_bytes(config, options.weights) + draft.map_or(0, DraftFiles::weight_bytes);
         let room = room.unwrap_or(MemoryRoom { bytes: 4 << 30, limit: Limit::Machine });
         // A length that somebody asked for is not cut; one that the model cannot read is refused when it is loaded.
         let shortest = options.max_model_len.unwrap_or(SHORTEST_CONTEXT).min(config.context_limit);
@@ -689,7 +689,7 @@ impl Sizes {
             weight_bytes,
             block_bytes,
             activation_bytes: activation_bytes(config, options)
-                + draft.map_or(0, |draft| activation_bytes(&draft.config, options)),
+                + draft.map_or(0, |draft| draft.activation_bytes(options)),
             fewest: shortest.div_ceil(block_size) as u64,
             most: plenty as u64,
         };
@@ -732,14 +732,14 @@ fn check_wish(bytes: u64, wants: &memory::Wants, room: &MemoryRoom) -> Result<()
 }
 
 /// About what the largest step holds besides weights and cache.
-fn activation_bytes(config: &ModelConfig, options: &EngineOptions) -> u64 {
+pub(crate) fn activation_bytes(config: &ModelConfig, options: &EngineOptions) -> u64 {
     let rows = options.max_num_batched_tokens.saturating_mul(config.shape().activations as usize);
     let logits = options.most_logit_rows().saturating_mul(config.vocab_size);
     4 * rows.saturating_add(logits) as u64
 }
 
 /// About what the weights will take.
-fn weight_bytes(config: &ModelConfig, class: WeightClass) -> u64 {
+pub(crate) fn weight_bytes(config: &ModelConfig, class: WeightClass) -> u64 {
     let heads = if config.tie_word_embeddings { 1 } else { 2 };
     let bytes = |class, parameters| match class {
         WeightClass::Bf16 => 2 * parameters,
@@ -752,7 +752,7 @@ fn weight_bytes(config: &ModelConfig, class: WeightClass) -> u64 {
 /// A model in memory, whatever backend computes it.
 struct Loaded {
     forward: Box<dyn Forward>,
-    draft: Option<Box<dyn Forward>>,
+    draft: Option<draft::Loaded>,
     kv: KvShape,
     max_model_len: usize,
     notices: Vec<String>,
@@ -781,14 +781,15 @@ fn load_model(
     // A CPU without AVX2 is served by the definition itself: slow, and the same bits.
     if isa == Isa::Scalar {
         let runner = model::load(Reference::of(arithmetic), checkpoint, &load, progress)?;
-        return boxed(runner, arithmetic, draft, &load);
+        return boxed(runner, checkpoint, arithmetic, draft, &load);
     }
     let cpu = Cpu::new(CpuOptions { threads: options.threads, isa: Some(isa), arithmetic: Some(arithmetic) })?;
-    boxed(model::load(cpu, checkpoint, &load, progress)?, arithmetic, draft, &load)
+    boxed(model::load(cpu, checkpoint, &load, progress)?, checkpoint, arithmetic, draft, &load)
 }
 
 fn boxed<B: Backend>(
     mut runner: Runner<B>,
+    checkpoint: &Checkpoint,
     arithmetic: Arithmetic,
     draft: Option<&DraftFiles>,
     load: &LoadOptions,
@@ -798,7 +799,7 @@ fn boxed<B: Backend>(
     }
     let kv = runner.kv_shape();
     Ok(Loaded {
-        draft: draft.map(|draft| draft.load(&runner, load, kv.blocks)).transpose()?,
+        draft: draft.map(|draft| draft.load(&mut runner, checkpoint.name(), load, kv.blocks)).transpose()?,
         kv,
         max_model_len: runner.max_model_len(),
         notices: runner.notices().to_vec(),

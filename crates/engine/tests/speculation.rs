@@ -3,6 +3,9 @@
 
 mod common;
 
+use std::path::PathBuf;
+
+use checkpoint::{Checkpoint, Source};
 use common::{Outcome, ask, gather, options, start, used_blocks_when_quiet};
 use engine::{
     ChatMessage, DraftMethod, Drafters, Engine, EngineOptions, LearnedDrafter, Prompt, RawRequest, Speculation,
@@ -114,21 +117,25 @@ fn guesses_change_no_bit_of_any_answer() {
         ("int8, int8 cache", EngineOptions { weights: WeightClass::Int8, kv_dtype: KvDtype::Int8, ..options() }, true),
         ("int4", EngineOptions { weights: WeightClass::Int4, ..options() }, true),
     ];
-    let both = Drafters { learned: draft_model().learned, ..Drafters::default() };
-    let guessed_by: [(&str, Drafters); 3] =
-        [("texts", Drafters::default()), ("a draft model", draft_model()), ("both", both)];
-    let (mut tokens, mut drafted, mut accepted) = (0, [0; 3], [0; 3]);
+    let both = Drafters { learned: learned(DraftMethod::DraftModel), ..Drafters::default() };
+    let alone_by = |method| Drafters { lookup: None, learned: learned(method), ..Drafters::default() };
+    // What is served in other ways is the same for all who were trained: heads and a layer where company, prefix cache,
+    // chunks and few blocks are.
+    let guessed_by: [(&str, Drafters, &[usize]); 5] = [
+        ("texts", Drafters::default(), &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]),
+        ("a draft model", alone_by(DraftMethod::DraftModel), &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]),
+        ("both", both, &[2, 3]),
+        ("heads", alone_by(DraftMethod::Medusa), &[0, 2, 3, 7]),
+        ("a layer", alone_by(DraftMethod::Eagle3), &[0, 2, 3, 7, 8]),
+    ];
+    let (mut tokens, mut drafted, mut accepted) = (0, [0; 5], [0; 5]);
     let plain =
         |options: &EngineOptions| alone(&start(&EngineOptions { speculation: Speculation::Off, ..options.clone() }));
     let want = plain(&options());
     for (index, (what, options, company)) in cases.into_iter().enumerate() {
         let is_other = options.weights != WeightClass::Bf16;
         let other = is_other.then(|| plain(&options));
-        for (by, (who, drafters)) in guessed_by.iter().enumerate() {
-            // Both together where company and prefix cache are, which is enough.
-            if by == 2 && index != 2 && index != 3 {
-                continue;
-            }
+        for (by, (who, drafters, _)) in guessed_by.iter().enumerate().filter(|(_, by)| by.2.contains(&index)) {
             let what = format!("{what}, guessed by {who}");
             // The bytes of a cache are those of both models.
             let more = if drafters.learned.is_some() { 2 } else { 1 };
@@ -148,24 +155,38 @@ fn guesses_change_no_bit_of_any_answer() {
     println!("{tokens} tokens, {drafted:?} guessed, {accepted:?} of them right");
     assert!(tokens >= 100_000, "{tokens} tokens are compared");
     let wrong = |by: usize| drafted[by] - accepted[by];
-    assert!((0..3).all(|by| accepted[by] > 2_000 && wrong(by) > 1_000), "{drafted:?} guessed, {accepted:?} right");
+    assert!((0..5).all(|by| accepted[by] > 2_000 && wrong(by) > 1_000), "{drafted:?} guessed, {accepted:?} right");
 }
 
-/// The smaller model that was trained for the one that ships, and nobody else.
-fn draft_model() -> Drafters {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/lantern-draft");
-    let learned = LearnedDrafter { method: DraftMethod::DraftModel, model: Some(path.to_owned()), weights: None };
-    Drafters { lookup: None, learned: Some(learned), ..Drafters::default() }
+/// The drafter of its kind that was trained for the model that ships.
+fn learned(method: DraftMethod) -> Option<LearnedDrafter> {
+    let name = match method {
+        DraftMethod::DraftModel => "lantern-draft",
+        DraftMethod::Medusa => "lantern-medusa",
+        DraftMethod::Eagle3 => "lantern-eagle3",
+        DraftMethod::Eagle | DraftMethod::Mtp => unreachable!("none was trained"),
+    };
+    let path = format!("{}/../../models/{name}", env!("CARGO_MANIFEST_DIR"));
+    Some(LearnedDrafter { method, model: Some(path), weights: None })
 }
 
 #[test]
-fn a_draft_model_draws_as_its_target_does() {
-    // One guess at a time: each is judged. On stories, of 1,100 places at temperature 0.7, rejection sampling would
-    // accept 0.936 in the mean, and this race 0.927.
-    let drafters = Drafters { most_guesses: 1, ..draft_model() };
-    let engine = start(&EngineOptions { speculation: Speculation::By(drafters), ..options() });
-    for (temperature, least) in [(0.0, 0.88), (0.7, 0.9), (1.0, 0.88)] {
-        let before = engine.stats();
+fn trained_drafters_draw_as_their_target_does() {
+    // Of the draft model one guess at a time: of 1,100 places at temperature 0.7 rejection sampling would accept 0.936 in
+    // the mean, and this race 0.927. What the others reach by themselves, outside of an engine, is on their cards.
+    let table = [
+        (DraftMethod::DraftModel, 1, 0.0, 1.88),
+        (DraftMethod::DraftModel, 1, 0.7, 1.9),
+        (DraftMethod::DraftModel, 1, 1.0, 1.88),
+        (DraftMethod::Medusa, 4, 0.0, 2.4),
+        (DraftMethod::Medusa, 4, 0.7, 2.2),
+        (DraftMethod::Eagle3, 4, 0.0, 4.1),
+        (DraftMethod::Eagle3, 4, 0.7, 3.8),
+    ];
+    for (method, most_guesses, temperature, least) in table {
+        let drafters = Drafters { most_guesses, lookup: None, learned: learned(method), ..Drafters::default() };
+        let engine = start(&EngineOptions { speculation: Speculation::By(drafters), ..options() });
+        let (mut steps, mut accepted, mut drafted) = (0, 0, 0);
         for (seed, story) in stories().into_iter().enumerate() {
             let messages = vec![ChatMessage::new("user", story)];
             let prompt =
@@ -176,13 +197,15 @@ fn a_draft_model_draws_as_its_target_does() {
                 seed: Some(seed as i64),
                 ..RawRequest::new(prompt)
             };
-            ask(&engine, raw);
+            let timings = ask(&engine, raw).timings;
+            steps += timings.verify_steps;
+            accepted += timings.accepted_tokens;
+            drafted += timings.drafted_tokens;
         }
-        let after = engine.stats();
-        let drafted = (after.drafted_tokens - before.drafted_tokens) as f64;
-        let share = (after.accepted_tokens - before.accepted_tokens) as f64 / drafted;
-        println!("temperature {temperature}: {share:.3} of {drafted} hold");
-        assert!(drafted > 900.0 && share >= least, "temperature {temperature}: {share} of {drafted} hold");
+        let tokens = 1.0 + accepted as f64 / steps as f64;
+        let what = format!("{} at {temperature}: {tokens:.3} tokens a step, {accepted} of {drafted}", method.name());
+        println!("{what}");
+        assert!(accepted > 900 && tokens >= least, "{what}");
     }
 }
 
@@ -196,18 +219,78 @@ fn stories() -> Vec<String> {
 }
 
 #[test]
-fn a_draft_model_that_does_not_fit_is_refused() {
+fn a_drafter_that_does_not_fit_is_refused() {
     let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
-    let table: [(String, &str); 3] = [
-        ("/no/such/model".to_owned(), "no such"),
-        (format!("{directory}/models"), "config.json"),
-        (format!("{directory}/crates/model/tests/data/llama3"), "tokens"),
+    let at = |path: &str| Some(format!("{directory}/{path}"));
+    let nowhere = Some("/no/such/model".to_owned());
+    let table = [
+        (DraftMethod::DraftModel, nowhere.clone(), "no such"),
+        (DraftMethod::DraftModel, at("models"), "config.json"),
+        (DraftMethod::DraftModel, at("crates/model/tests/data/llama3"), "tokens"),
+        (DraftMethod::Medusa, nowhere.clone(), "no such"),
+        (DraftMethod::Medusa, at("models/lantern-eagle3"), "heads"),
+        (DraftMethod::Medusa, at("train"), "no heads"),
+        (DraftMethod::Medusa, at("crates/model/tests/data/drafts/medusa-own"), "hidden_size"),
+        (DraftMethod::Eagle3, nowhere, "no such"),
+        (DraftMethod::Eagle3, at("models/lantern-medusa"), "fc.weight is missing"),
+        (DraftMethod::Eagle, at("models/lantern-draft"), "fc.weight is missing"),
+        (DraftMethod::Mtp, None, "no layer for the token after the next"),
     ];
-    for (path, says) in table {
-        let learned = LearnedDrafter { method: DraftMethod::DraftModel, model: Some(path.clone()), weights: None };
+    for (method, model, says) in table {
+        let learned = LearnedDrafter { method, model: model.clone(), weights: None };
         let speculation = Speculation::By(Drafters { learned: Some(learned), ..Drafters::default() });
         let error = common::refused(&EngineOptions { speculation, ..options() });
-        assert!(error.starts_with("--speculative-config: model:") && error.contains(says), "{path}: {error}");
+        let is_said = error.starts_with("--speculative-config: model:") && error.contains(says);
+        assert!(is_said, "{} {model:?}: {error}", method.name());
+    }
+}
+
+#[test]
+fn drafters_in_every_layout_change_no_bit() {
+    // What `crates/model/tests/drafts.rs` holds against torch: tiny, with random weights, so hardly any guess holds.
+    let data = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../model/tests/data");
+    let mut layouts: Vec<_> =
+        data.join("drafts").read_dir().expect("committed").map(|entry| entry.unwrap().path()).collect();
+    layouts.sort();
+    assert_eq!(layouts.len(), 10);
+    for layout in layouts {
+        let about = std::fs::read(layout.join("drafts.json")).expect("committed");
+        let about: serde_json::Value = serde_json::from_slice(&about).expect("JSON");
+        let kind = DraftMethod::ALL.into_iter().find(|method| about["kind"] == method.name());
+        let method = kind.unwrap_or_else(|| panic!("{layout:?}: of no method"));
+        let target = about["target"].as_str().map_or(layout.clone(), |target| data.join(target));
+        // A checkpoint's own layer is in its own files.
+        let model = about["target"].as_str().map(|_| layout.display().to_string());
+        let checkpoint = Checkpoint::open(Source::Directory(target)).expect("committed");
+        let outcomes = [false, true].map(|guesses| {
+            let learned = LearnedDrafter { method, model: model.clone(), weights: None };
+            let drafters = Drafters { lookup: None, learned: Some(learned), ..Drafters::default() };
+            let speculation = if guesses { Speculation::By(drafters) } else { Speculation::Off };
+            let options =
+                EngineOptions { speculation, max_model_len: Some(128), kv_cache_bytes: Some(4 << 20), ..options() };
+            let engine =
+                Engine::start(&checkpoint, &options, &mut |_| {}).unwrap_or_else(|error| panic!("{layout:?}: {error}"));
+            let vocab = engine.model().config.vocab_size as u32;
+            let ask = |seed: u32| {
+                let prompt = (0..20 + seed).map(|index| (7 + seed * 31 + index * index) % vocab).collect();
+                let raw = RawRequest {
+                    max_tokens: Some(60),
+                    temperature: Some(0.2 * f64::from(seed % 3)),
+                    ignore_eos: true,
+                    seed: Some(i64::from(seed)),
+                    logprobs: Some(0),
+                    ..RawRequest::new(Prompt::Tokens(prompt))
+                };
+                let request = engine.validate(raw).expect("valid");
+                engine.submit(request).expect("room")
+            };
+            let streams: Vec<_> = (0..6).map(ask).collect();
+            let outcomes: Vec<_> = streams.into_iter().map(|stream| gather(stream, 1)).collect();
+            assert_eq!(engine.stats().drafted_tokens > 100, guesses, "{layout:?}");
+            assert_eq!(used_blocks_when_quiet(&engine), 0, "{layout:?}: blocks are left");
+            outcomes
+        });
+        assert_same(&layout.display().to_string(), &outcomes[1], &outcomes[0]);
     }
 }
 

@@ -108,7 +108,11 @@ fn learned(method: DraftMethod, keys: &mut Keys) -> Result<LearnedDrafter, Strin
         let found = classes.into_iter().find(|class| class.name() == name);
         found.ok_or_else(|| format!("quantization: {name:?} is none of {}", classes.map(WeightClass::name).join(", ")))
     };
-    let weights = keys.text("quantization")?.map(class).transpose()?;
+    // Heads and layers are small, and bf16.
+    let weights = match method {
+        DraftMethod::DraftModel => keys.text("quantization")?.map(class).transpose()?,
+        _ => None,
+    };
     Ok(LearnedDrafter { method, model, weights })
 }
 
@@ -150,9 +154,10 @@ impl Keys {
         }
         let of = |prefix: &str| key.starts_with(prefix);
         match (of("prompt_lookup_m"), of("suffix_decoding_max_") || of("suffix_decoding_min_")) {
-            _ if ["model", "quantization"].contains(&key.as_str()) => {
+            _ if ["model", "quantization"].contains(&key.as_str()) && ["ngram", "suffix"].contains(&method) => {
                 Err(format!("{key}: {method} guesses from texts and has no model"))
             }
+            _ if key == "quantization" => Err(format!("{key}: refused; what {method} computes is small, and bf16")),
             (true, _) => Err(format!("{key}: belongs to the method ngram, not to {method}")),
             (_, true) => Err(format!("{key}: belongs to the method suffix, not to {method}")),
             _ => Err(format!("{key:?}: not a known key")),
@@ -203,10 +208,14 @@ mod tests {
             assert_eq!(drafters(json), wanted, "{json}");
         }
         for method in DraftMethod::ALL {
-            let json = format!(r#"{{"method": {:?}, "model": "a/b", "quantization": "int8"}}"#, method.name());
-            let wanted = LearnedDrafter { method, model: Some("a/b".to_owned()), weights: Some(WeightClass::Int8) };
+            let json = format!(r#"{{"method": {:?}, "model": "a/b"}}"#, method.name());
+            let wanted = LearnedDrafter { method, model: Some("a/b".to_owned()), weights: None };
             assert_eq!(drafters(&json).learned, Some(wanted), "{json}");
         }
+        let (method, model) = (DraftMethod::DraftModel, Some("a/b".to_owned()));
+        let int8 = LearnedDrafter { method, model, weights: Some(WeightClass::Int8) };
+        let json = r#"{"method": "draft_model", "model": "a/b", "quantization": "int8"}"#;
+        assert_eq!(drafters(json).learned, Some(int8));
         let own = LearnedDrafter { method: DraftMethod::Mtp, model: None, weights: None };
         assert_eq!(drafters(r#"{"method": "mtp"}"#).learned, Some(own));
     }
@@ -227,7 +236,14 @@ mod tests {
             (r#"{"method": "medusa", "model": 1}"#, "model: not a text"),
             (r#"{"method": "ngram", "model": "x"}"#, "model: ngram guesses from texts"),
             (r#"{"method": "suffix", "quantization": "int8"}"#, "quantization: suffix guesses from texts"),
-            (r#"{"method": "eagle3", "model": "x", "quantization": "fp8"}"#, "quantization: \"fp8\" is none of bf16"),
+            (
+                r#"{"method": "eagle3", "model": "x", "quantization": "int8"}"#,
+                "quantization: refused; what eagle3 computes",
+            ),
+            (
+                r#"{"method": "draft_model", "model": "x", "quantization": "fp8"}"#,
+                "quantization: \"fp8\" is none of bf16",
+            ),
             (r#"{"method": "ngram", "num_speculative_tokens": 0}"#, "num_speculative_tokens: not a whole number"),
             (
                 r#"{"method": "ngram", "num_speculative_tokens": 33}"#,

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use engine::{DraftMethod, Engine, ModelInfo, Speculation};
+use engine::{Engine, ModelInfo, Speculation};
 use kernels::WeightClass;
 use kernels::limits::Limits;
 use launch::{Calibrate, Settings};
@@ -126,8 +126,7 @@ fn speculation(flags: &ServeFlags) -> Result<Speculation, Failure> {
         (None, Speculate::Off) => Speculation::Off,
     };
     if let Speculation::By(drafters) = &mut asked
-        && let Some(learned) = drafters.learned.as_mut().filter(|learned| learned.method == DraftMethod::DraftModel)
-        && let Some(name) = &mut learned.model
+        && let Some(name) = drafters.learned.as_mut().and_then(|learned| learned.model.as_mut())
         && !Path::new(name.as_str()).exists()
     {
         *name = models::path_for("--speculative-config: model", name)?;

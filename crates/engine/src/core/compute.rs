@@ -15,8 +15,18 @@ use scheduler::{RowOutput, StopRules, TokenId};
 
 use super::EngineCore;
 use super::flight::Flight;
+use crate::draft::Landed;
 use crate::lower::LogitRow;
 use crate::output::{Output, RequestError, TokenLogprob};
+
+/// All of a step or part of it, in one pass.
+pub(super) struct Part<'a> {
+    pub(super) batch: &'a Batch,
+    /// Which of the step's sequences it has.
+    pub(super) spans: Range<usize>,
+    /// Which of the step's rows of logits.
+    pub(super) wanted: Range<usize>,
+}
 
 /// A history with the tokens of a run that were drawn and not delivered yet, as long as this lives.
 pub(super) struct Ahead<'a> {
@@ -56,7 +66,8 @@ impl EngineCore {
         let middle = spans.start + spans.len() / 2;
         for part in [spans.start..middle, middle..spans.end].into_iter().filter(|part| !part.is_empty()) {
             let (rows, wanted) = flight.batch.part(part.clone());
-            if self.attempt(flight, None, &rows, wanted.clone()).is_ok() {
+            let pass = Part { batch: &rows, spans: part.clone(), wanted };
+            if self.attempt(flight, None, &pass).is_ok() {
                 continue;
             }
             if part.len() > 1 {
@@ -64,13 +75,14 @@ impl EngineCore {
                 continue;
             }
             // It may not have been its own failure. One that is comes again.
-            if self.attempt(flight, None, &rows, wanted).is_ok() {
+            if self.attempt(flight, None, &pass).is_ok() {
                 continue;
             }
             let rows = flight.step.rows().nth(part.start).expect("a span is of a sequence");
             // A guess is not what anybody asked to be computed: without it this is a decode row like any other.
             let (row, wanted) = flight.batch.head(part.start, rows.len - rows.drafts);
-            if rows.drafts > 0 && (0..2).any(|_| self.attempt(flight, None, &row, wanted.clone()).is_ok()) {
+            let without = Part { batch: &row, spans: part, wanted };
+            if rows.drafts > 0 && (0..2).any(|_| self.attempt(flight, None, &without).is_ok()) {
                 continue;
             }
             let sequence =
@@ -80,33 +92,35 @@ impl EngineCore {
         }
     }
 
-    /// One pass over `batch`, all of a step or part of it, whose rows of logits are `rows` of the step's. `ticket`: it
-    /// was launched. After a panic nothing of it is in the output.
-    pub(super) fn attempt(
-        &mut self,
-        flight: &Flight,
-        ticket: Option<Ticket>,
-        batch: &Batch,
-        rows: Range<usize>,
-    ) -> Result<(), ()> {
+    /// One pass. `ticket`: it was launched. After a panic nothing of it is in the output.
+    pub(super) fn attempt(&mut self, flight: &Flight, ticket: Option<Ticket>, part: &Part<'_>) -> Result<(), ()> {
         let (num_rows, num_failed) = (self.output.rows.len(), self.failed.len());
+        let logit_rows = &flight.logit_rows[part.wanted.clone()];
         let attempt = catch_unwind(AssertUnwindSafe(|| {
-            let ticket = ticket.unwrap_or_else(|| self.forward.launch(batch));
+            let ticket = ticket.unwrap_or_else(|| self.forward.launch(part.batch));
             let logits = self.forward.wait(ticket);
-            self.sample(&flight.logit_rows, &logits, rows);
+            self.sample(logit_rows, &logits);
+            logits
         }));
-        attempt.map_err(|_| {
+        let logits = attempt.map_err(|_| {
             self.output.rows.truncate(num_rows);
             self.failed.truncate(num_failed);
-        })
+        })?;
+        if self.drafting.computes() {
+            let seqs: Vec<_> =
+                flight.step.rows().skip(part.spans.start).take(part.spans.len()).map(|rows| rows.seq).collect();
+            let pass = Landed { logits: &logits, batch: part.batch, seqs: &seqs, logit_rows };
+            self.drafting.landed(&pass, &mut *self.forward);
+        }
+        Ok(())
     }
 
-    /// Draws a token from every row that ended its known tokens, and judges the prompts that want it. `rows`: which of
-    /// the step's rows of logits the pass had.
-    fn sample(&mut self, wanted: &[LogitRow], logits: &Logits, rows: Range<usize>) {
+    /// Draws a token from every row that ended its known tokens, and judges the prompts that want it. `rows`: what the
+    /// pass's rows of logits are wanted for.
+    fn sample(&mut self, rows: &[LogitRow], logits: &Logits) {
         // Whose run of tokens has ended: what was guessed behind that is of nobody's history.
         let mut run_over = None;
-        for (in_pass, row) in wanted[rows].iter().enumerate() {
+        for (in_pass, row) in rows.iter().enumerate() {
             if row.scores {
                 self.score_row(row, logits, in_pass);
             }

@@ -13,7 +13,7 @@ use model::sampler::{SampleKey, Sampler, SamplingParams};
 use model::{Batch, Forward, Ticket};
 use scheduler::{Nanos, RowOutput, Sequence, Step, TokenId};
 
-use super::compute::{Ahead, stop_tokens};
+use super::compute::{Ahead, Part, stop_tokens};
 use super::{Active, EngineCore};
 use crate::draft::{self, Drafted, Guesses};
 use crate::lower::{LogitRow, lower};
@@ -43,8 +43,9 @@ impl EngineCore {
         }
         let mut flight = self.spare.pop().unwrap_or_default();
         let recorded = self.offer();
-        let reads_prompts = self.drafting.has_model() && self.scheduler.wants_offers();
+        let reads = self.drafting.computes() && self.scheduler.wants_offers();
         self.scheduler.schedule_into(now, &mut flight.step);
+        self.drafting.follow(&flight.step, &self.scheduler);
         self.transfer(&flight.step);
         if flight.step.is_empty() {
             self.spare.push(flight);
@@ -56,15 +57,12 @@ impl EngineCore {
                 draft::recorded(&flight.step, &recorded.guesses, self.logit_row.len(), &mut flight.guesses);
                 self.scheduler.drafting_took(recorded.took);
             }
-            None if self.drafting.has_model() => {
+            None if self.drafting.computes() => {
                 let begun = clock();
-                self.propose(&flight.step, &mut flight.guesses);
-                if reads_prompts {
-                    self.drafting.read(&flight.step, &self.scheduler);
-                }
+                self.propose(&flight.step, reads, &mut flight.guesses);
                 self.scheduler.drafting_took(clock().since(begun));
             }
-            None => self.propose(&flight.step, &mut flight.guesses),
+            None => self.propose(&flight.step, false, &mut flight.guesses),
         }
         let scores =
             |sequence: &Sequence| self.active.get(&sequence.request_id()).is_some_and(|active| active.scores.is_some());
@@ -108,13 +106,13 @@ impl EngineCore {
     }
 
     /// Asks for as many guesses as the plan took.
-    fn propose(&mut self, step: &Step, guesses: &mut Guesses) {
+    fn propose(&mut self, step: &Step, reads: bool, guesses: &mut Guesses) {
         let EngineCore { drafting, scheduler, active, sampler, logit_row, .. } = self;
         let mut draw = |sequence: &Sequence, ahead: &[TokenId], logits: &mut [f32]| {
             let active = active.get_mut(&sequence.request_id())?;
             draw_ahead(active, sequence, ahead, sampler, logits)
         };
-        drafting.propose(step, scheduler, logit_row.len(), &mut draw, guesses);
+        drafting.propose(step, scheduler, reads, logit_row.len(), &mut draw, guesses);
     }
 
     /// Moves the blocks that a step wants moved. With nothing to compute, waits for one that is on its way.
@@ -137,9 +135,10 @@ impl EngineCore {
         let mut flight = self.flights.pop_front().expect("a step is in flight");
         self.output.step = flight.step.id;
         self.output.rows.clear();
-        let rows = 0..flight.logit_rows.len();
         let launched = flight.ticket.take();
-        let is_done = launched.is_some_and(|ticket| self.attempt(&flight, Some(ticket), &flight.batch, rows).is_ok());
+        let whole =
+            Part { batch: &flight.batch, spans: 0..flight.batch.spans.len(), wanted: 0..flight.logit_rows.len() };
+        let is_done = launched.is_some_and(|ticket| self.attempt(&flight, Some(ticket), &whole).is_ok());
         if !is_done {
             tracing::error!(rows = flight.batch.num_rows(), "a pass panicked; its rows are computed again in parts");
             self.bisect(&flight, 0..flight.batch.spans.len());

@@ -3,8 +3,6 @@
 
 use kernels::WeightClass;
 
-use crate::start::StartError;
-
 /// Whether next tokens are guessed, and by whom.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Speculation {
@@ -26,18 +24,6 @@ impl Speculation {
         match self {
             Speculation::Off => None,
             Speculation::By(drafters) => Some(drafters),
-        }
-    }
-
-    /// Whether this engine can do it.
-    pub(crate) fn check(&self) -> Result<(), StartError> {
-        match self.drafters().and_then(|drafters| drafters.learned.as_ref()) {
-            None | Some(LearnedDrafter { method: DraftMethod::DraftModel, .. }) => Ok(()),
-            Some(LearnedDrafter { method, .. }) => {
-                let there = "only \"ngram\", \"suffix\" and \"draft_model\" are";
-                let problem = format!("method: {:?} is not there yet, {there}", method.name());
-                Err(StartError::Option { option: "--speculative-config", problem })
-            }
         }
     }
 }
@@ -116,7 +102,7 @@ pub struct LearnedDrafter {
     pub method: DraftMethod,
     /// A directory, a file or a hub id, as a model is named; `None`: it is in the target's own files.
     pub model: Option<String>,
-    /// Precision of its weights in memory; `None`: as they are stored.
+    /// Precision of a draft model's weights in memory; `None`: the target's. Heads and layers are small, and bf16.
     pub weights: Option<WeightClass>,
 }
 

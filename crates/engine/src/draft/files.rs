@@ -1,86 +1,173 @@
-//! The files of a draft model: whether they are of this target's vocabulary, and what it takes beside the target.
+//! The files of a trained drafter: whether they fit this target, and what it takes beside it.
 
 use std::path::Path;
 
-use checkpoint::{Checkpoint, Source};
+use ::model::draft::{self, Feature, Medusa};
+use ::model::{Forward, KvBudget, LoadOptions, ModelConfig, Runner};
+use checkpoint::{Checkpoint, LoadError, Source};
 use kernels::{Backend, KvShape, WeightClass};
-use model::{Forward, KvBudget, LoadOptions, ModelConfig, Runner};
 use text::tokenizer::Tokenizer;
 
+use super::learned::Loaded;
 use super::{DraftMethod, LearnedDrafter};
-use crate::start::{EngineOptions, StartError};
+use crate::start::{EngineOptions, StartError, activation_bytes, weight_bytes};
 
-/// A draft model that fits its target.
+/// The files of a drafter that fits its target.
 pub(crate) struct DraftFiles {
     checkpoint: Checkpoint,
-    pub(crate) config: ModelConfig,
-    pub(crate) weights: WeightClass,
+    kind: Kind,
+    /// Its layers, if they have a cache.
+    config: Option<ModelConfig>,
+    weight_bytes: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Model(WeightClass),
+    Heads,
+    Layer,
 }
 
 fn refuse(problem: String) -> StartError {
     StartError::Option { option: "--speculative-config", problem }
 }
 
+fn wrong(error: LoadError) -> StartError {
+    refuse(format!("model: {error}"))
+}
+
 impl DraftFiles {
     /// Those that `options` ask for, if they do. Reads no weight.
     pub(crate) fn find(
         options: &EngineOptions,
-        target: &ModelConfig,
+        target: &Checkpoint,
+        target_config: &ModelConfig,
         tokenizer: Option<&Tokenizer>,
     ) -> Result<Option<DraftFiles>, StartError> {
-        let learned = options.speculation.drafters().and_then(|drafters| drafters.learned.as_ref());
-        let Some(LearnedDrafter { method: DraftMethod::DraftModel, model: Some(path), weights }) = learned else {
+        let Some(learned) = options.speculation.drafters().and_then(|drafters| drafters.learned.as_ref()) else {
             return Ok(None);
         };
-        let wrong = |error: checkpoint::LoadError| refuse(format!("model: {error}"));
-        let checkpoint = Checkpoint::open(Source::at(Path::new(path).into())).map_err(wrong)?;
-        let config = ModelConfig::load(&checkpoint).map_err(wrong)?;
-        if config.vocab_size != target.vocab_size {
-            let (own, targets) = (config.vocab_size, target.vocab_size);
-            return Err(refuse(format!(
-                "model: {path} knows {own} tokens, and the model {targets}: not one vocabulary"
-            )));
-        }
-        if let Some(tokenizer) = tokenizer.filter(|_| checkpoint.has("tokenizer.json")) {
-            let own =
-                Tokenizer::load(&checkpoint, config.vocab_size).map_err(|error| refuse(format!("model: {error}")))?;
-            let differs = (0..target.vocab_size as u32).find(|&id| own.token_text(id) != tokenizer.token_text(id));
-            if let Some(id) = differs {
-                let [own, targets] = [&own, tokenizer].map(|tokenizer| tokenizer.token_text(id));
-                return Err(refuse(format!("model: token {id} is {own:?} in {path}, and {targets:?} in the model")));
+        let LearnedDrafter { method, model, weights } = learned;
+        let path = model.as_deref().map(Path::new);
+        let files = match (method, path) {
+            (DraftMethod::DraftModel, Some(path)) => {
+                let checkpoint = Checkpoint::open(Source::at(path.into())).map_err(wrong)?;
+                let config = ModelConfig::load(&checkpoint).map_err(wrong)?;
+                same_vocabulary(&checkpoint, &config, target_config, tokenizer)?;
+                let weights = weights.unwrap_or(options.weights);
+                let weight_bytes = weight_bytes(&config, weights);
+                DraftFiles { checkpoint, kind: Kind::Model(weights), config: Some(config), weight_bytes }
             }
-        }
-        Ok(Some(DraftFiles { checkpoint, config, weights: weights.unwrap_or(options.weights) }))
+            (DraftMethod::Medusa, Some(path)) => {
+                let checkpoint = draft::open(path).map_err(wrong)?;
+                let needs = Medusa::needs(&checkpoint).map_err(wrong)?;
+                DraftFiles { checkpoint, kind: Kind::Heads, config: None, weight_bytes: needs.weight_bytes }
+            }
+            (DraftMethod::Eagle | DraftMethod::Eagle3 | DraftMethod::Mtp, path) => {
+                // A next-token layer is in the target's own files.
+                let checkpoint = path.map_or_else(|| reopened(target), draft::open).map_err(wrong)?;
+                let needs = Feature::needs(&checkpoint, target_config, Some(target.name())).map_err(wrong)?;
+                let kind = Kind::Layer;
+                DraftFiles { checkpoint, kind, config: needs.layers, weight_bytes: needs.weight_bytes }
+            }
+            (_, None) => {
+                return Err(refuse(format!("model: missing; {} needs the files of the drafter", method.name())));
+            }
+        };
+        Ok(Some(files))
+    }
+
+    /// Its layers, if they have a cache.
+    pub(crate) fn config(&self) -> Option<&ModelConfig> {
+        self.config.as_ref()
+    }
+
+    /// About what its weights will take.
+    pub(crate) fn weight_bytes(&self) -> u64 {
+        self.weight_bytes
+    }
+
+    /// About what its largest pass holds besides.
+    pub(crate) fn activation_bytes(&self, options: &EngineOptions) -> u64 {
+        self.config.as_ref().map_or(0, |config| activation_bytes(config, options))
     }
 
     /// Bytes of a cache block.
     pub(crate) fn block_bytes(&self, options: &EngineOptions) -> u64 {
-        let ModelConfig { num_layers: layers, num_kv_heads, head_dim, .. } = self.config;
+        let Some(ModelConfig { num_layers: layers, num_kv_heads, head_dim, .. }) = self.config else { return 0 };
         let (dtype, block_size) = (options.kv_dtype, options.block_size);
         KvShape { dtype, layers, blocks: 1, block_size, num_kv_heads, head_dim }.bytes() as u64
     }
 
-    /// The model in memory, on the target's threads. `target`: what that was loaded with.
+    /// The drafter in memory, on the target's threads. `options`: what that was loaded with.
     pub(crate) fn load<B: Backend>(
         &self,
-        beside: &Runner<B>,
-        target: &LoadOptions,
+        target: &mut Runner<B>,
+        name: &str,
+        options: &LoadOptions,
         blocks: usize,
-    ) -> Result<Box<dyn Forward>, StartError> {
-        let options = LoadOptions {
-            weights: self.weights,
-            max_model_len: Some(self.max_model_len(beside.max_model_len())),
-            kv_blocks: KvBudget::Blocks(blocks),
-            // Small, and packed before the target has its first request.
-            image_directory: None,
-            ..target.clone()
-        };
-        let wrong = |error: checkpoint::LoadError| refuse(format!("model: {error}"));
-        Ok(Box::new(model::load_beside(beside, &self.checkpoint, &options, &mut |_| {}).map_err(wrong)?))
+    ) -> Result<Loaded, StartError> {
+        match self.kind {
+            Kind::Model(weights) => {
+                let options = LoadOptions {
+                    weights,
+                    max_model_len: Some(self.max_model_len(target.max_model_len())),
+                    kv_blocks: KvBudget::Blocks(blocks),
+                    // Small, and packed before the target has its first request.
+                    image_directory: None,
+                    ..options.clone()
+                };
+                let model = ::model::load_beside(target, &self.checkpoint, &options, &mut |_| {}).map_err(wrong)?;
+                Ok(Loaded::Model(Box::new(model)))
+            }
+            Kind::Heads => Medusa::load(&self.checkpoint, target, Some(name)).map(Loaded::Heads).map_err(wrong),
+            Kind::Layer => {
+                let layer = Feature::load(&self.checkpoint, target, Some(name)).map_err(wrong)?;
+                target.tap(layer.taps()).map_err(wrong)?;
+                Ok(Loaded::Layer(layer))
+            }
+        }
     }
 
     /// Tokens of a sequence that it reads; beyond them it guesses nothing.
     pub(crate) fn max_model_len(&self, targets: usize) -> usize {
-        targets.min(self.config.context_limit)
+        match (self.kind, &self.config) {
+            (Kind::Model(_), Some(config)) => targets.min(config.context_limit),
+            _ => targets,
+        }
+    }
+}
+
+/// The target's own files once more.
+fn reopened(target: &Checkpoint) -> Result<Checkpoint, LoadError> {
+    match target.path() {
+        Some(path) => Checkpoint::open(Source::at(path.into())),
+        None => Err(LoadError::NoWeights {
+            checkpoint: target.location(),
+            problem: "no layer for the token after the next".to_owned(),
+        }),
+    }
+}
+
+fn same_vocabulary(
+    checkpoint: &Checkpoint,
+    config: &ModelConfig,
+    target: &ModelConfig,
+    tokenizer: Option<&Tokenizer>,
+) -> Result<(), StartError> {
+    let path = checkpoint.location();
+    if config.vocab_size != target.vocab_size {
+        let (own, targets) = (config.vocab_size, target.vocab_size);
+        return Err(refuse(format!("model: {path} knows {own} tokens, and the model {targets}: not one vocabulary")));
+    }
+    let Some(tokenizer) = tokenizer.filter(|_| checkpoint.has("tokenizer.json")) else { return Ok(()) };
+    let own = Tokenizer::load(checkpoint, config.vocab_size).map_err(|error| refuse(format!("model: {error}")))?;
+    let differs = (0..target.vocab_size as u32).find(|&id| own.token_text(id) != tokenizer.token_text(id));
+    match differs {
+        None => Ok(()),
+        Some(id) => {
+            let [own, targets] = [&own, tokenizer].map(|tokenizer| tokenizer.token_text(id));
+            Err(refuse(format!("model: token {id} is {own:?} in {path}, and {targets:?} in the model")))
+        }
     }
 }

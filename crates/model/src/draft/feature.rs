@@ -12,7 +12,7 @@
 //! tables are the target's. A matrix over `[e, f]` is two: their products add up.
 
 use super::eagle::{Kind, MTP_PREFIX, Plan};
-use super::{Columns, Reader, Target, checked_ids, config_of, scatter};
+use super::{Columns, Needs, Reader, Target, bytes_of, checked_ids, config_of, scatter};
 use crate::batch::Batch;
 use crate::config::ModelConfig;
 use crate::forward::{Forward, Limits, Runner, Shared, rope_tables};
@@ -71,6 +71,15 @@ impl Feature {
             taps: plan.taps,
             num_wanted: 0,
         })
+    }
+
+    /// What it takes, if it fits a target. Reads no weight.
+    pub fn needs(files: &Checkpoint, target: &ModelConfig, target_name: Option<&str>) -> Result<Needs, LoadError> {
+        let weights = Weights::open(files)?;
+        let about = Target { config: target, name: target_name };
+        let plan = Plan::of(&config_of(files)?, &weights, &about)?;
+        let is_read = |name: &str| plan.kind != Kind::Mtp || name.starts_with(MTP_PREFIX);
+        Ok(Needs { weight_bytes: bytes_of(&weights, is_read), layers: Some(plan.config) })
     }
 
     /// What the target has to keep for it: see [`Forward::tap`].

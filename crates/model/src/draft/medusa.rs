@@ -7,7 +7,7 @@
 //! `medusa_heads.` before them) and vLLM's (`blocks.0.layers.0.weight`, `lm_heads.0.weight`, `token_map`). A head
 //! without a matrix of its own uses the target's.
 
-use super::{Columns, Reader, Target, checked_ids, config_of, scatter};
+use super::{Columns, Needs, Reader, Target, bytes_of, checked_ids, config_of, scatter};
 use crate::config::ModelConfig;
 use crate::config::fields::Fields;
 use crate::forward::{Forward, Limits, Runner, Shared};
@@ -93,6 +93,11 @@ impl Medusa {
             proposed: 0,
             held: 0..0,
         })
+    }
+
+    /// What they take. Reads no weight.
+    pub fn needs(files: &Checkpoint) -> Result<Needs, LoadError> {
+        Ok(Needs { layers: None, weight_bytes: bytes_of(&Weights::open(files)?, |_| true) })
     }
 
     /// How many places on they see.

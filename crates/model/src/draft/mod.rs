@@ -77,6 +77,21 @@ fn pickled(name: &str) -> String {
     )
 }
 
+/// What a drafter takes beside its target, as the headers of its files tell.
+#[derive(Clone, Debug)]
+pub struct Needs {
+    /// Its layers, which have keys and values of their own; `None`: it has no cache.
+    pub layers: Option<ModelConfig>,
+    /// Bytes of its weights in memory.
+    pub weight_bytes: u64,
+}
+
+/// Bytes of some tensors in memory.
+fn bytes_of(weights: &Weights, is_read: impl Fn(&str) -> bool) -> u64 {
+    let numbers = |name: &str| weights.shape(name).map_or(0, |shape| shape.iter().product::<usize>());
+    2 * weights.names().filter(|name| is_read(name)).map(numbers).sum::<usize>() as u64
+}
+
 /// `config.json` of a drafter; empty where there is none.
 fn config_of(files: &Checkpoint) -> Result<Map<String, Value>, LoadError> {
     match files.read_text_capped(CONFIG, MAX_CONFIG_BYTES)? {

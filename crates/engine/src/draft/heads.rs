@@ -1,0 +1,168 @@
+//! Guesses by heads on the row that the last token was drawn from (Medusa: Cai et al., 2024).
+//!
+//! ```text
+//! target's pass:  row of token 7 ──head of the model──> token 8
+//!                       └─kept─> head 0 ──draw──> guess at token 9     head 1 ──draw──> at token 10   ..   one pass for all
+//! ```
+//! No cache, nothing to read along: whoever was in the last pass can be guessed, and whoever was left out since.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use model::draft::Medusa;
+use model::sampler::{History, SampleKey, Sampler, SamplingParams};
+use model::{Forward, Logits};
+use scheduler::cost::{Knot, Terms};
+use scheduler::{CostModel, Offer, SeqId, Sequence, Step};
+
+use super::network::{Draw, Landed, Lists, Network, Of, SOURCE};
+use crate::lower::LogitRow;
+
+/// A measured pass is repeated so often: the median counts.
+const REPEATS: usize = 5;
+
+/// Heads that guess.
+pub(crate) struct Heads {
+    medusa: Medusa,
+    most_guesses: usize,
+    hidden_size: usize,
+    /// Rows of a pass.
+    max_rows: usize,
+    /// Offers since the last plan.
+    offered: usize,
+    /// Rows of the last passes of the target: whose, at which position, and where in `hidden`.
+    landed: Vec<(SeqId, usize, usize)>,
+    hidden: Vec<f32>,
+    /// The row that the last token was drawn from, and its position.
+    last: BTreeMap<SeqId, (usize, Vec<f32>)>,
+    asked: Vec<f32>,
+    lists: Lists,
+    logit_row: Vec<f32>,
+}
+
+impl Heads {
+    /// `max_rows`: rows of logits that are held at a time.
+    pub(crate) fn new(medusa: Medusa, target: &dyn Forward, most_guesses: usize, max_rows: usize) -> Heads {
+        let (hidden_size, vocab) = (target.config().hidden_size, target.config().vocab_size);
+        Heads {
+            most_guesses: most_guesses.min(medusa.num_heads()),
+            medusa,
+            hidden_size,
+            max_rows,
+            offered: 0,
+            landed: Vec::new(),
+            hidden: Vec::new(),
+            last: BTreeMap::new(),
+            asked: Vec::new(),
+            lists: Lists::default(),
+            logit_row: vec![0.0; vocab],
+        }
+    }
+
+    /// What a guess takes, by how many sequences are guessed together: of all heads, each its share. Call it on the thread
+    /// that computes.
+    pub(crate) fn measure(&mut self, sampling: &SamplingParams) -> CostModel {
+        let mut sampler = Sampler::new(self.logit_row.len());
+        let heads = self.most_guesses;
+        let doublings = (0..).map(|doubling| 1 << doubling).take_while(|&rows| rows <= self.max_rows);
+        let knots = doublings.map(|rows| {
+            let hidden = vec![0.5; rows * self.hidden_size];
+            let mut seconds: Vec<f64> = (0..REPEATS)
+                .map(|_| {
+                    let begun = Instant::now();
+                    self.medusa.propose(&hidden, heads);
+                    for head in 0..heads {
+                        for row in 0..rows {
+                            self.medusa.read_logits(head, row, &mut self.logit_row);
+                            let key = SampleKey { seed: 0, stream: row as u32, position: head as u64 };
+                            // What is not a number is no guess.
+                            let _ = sampler.sample(&mut self.logit_row, sampling, &History::default(), &[], key);
+                        }
+                    }
+                    begun.elapsed().as_secs_f64()
+                })
+                .collect();
+            seconds.sort_unstable_by(f64::total_cmp);
+            Knot { rows, seconds: seconds[REPEATS / 2] / heads as f64 }
+        });
+        CostModel::new(knots.collect(), Terms::default())
+    }
+}
+
+impl Network for Heads {
+    fn begin(&mut self, of: &Of<'_, '_>) {
+        self.offered = 0;
+        self.last.retain(|&seq, _| of(seq).is_some());
+        for (seq, position, row) in self.landed.drain(..) {
+            // Rows behind a guess that did not hold are nobody's.
+            if of(seq).is_some_and(|sequence| sequence.num_tokens() == position + 2) {
+                let (at, hidden) = self.last.entry(seq).or_default();
+                *at = position;
+                hidden.clear();
+                hidden.extend_from_slice(&self.hidden[row * self.hidden_size..][..self.hidden_size]);
+            }
+        }
+        self.hidden.clear();
+    }
+
+    fn offer(&mut self, sequence: &Sequence) -> Option<Offer> {
+        let is_there = self.last.get(&sequence.id()).is_some_and(|(at, _)| at + 2 == sequence.num_tokens());
+        if !is_there || self.offered == self.max_rows || self.most_guesses == 0 {
+            return None;
+        }
+        self.offered += 1;
+        Some(Offer { seq: sequence.id(), source: SOURCE, len: self.most_guesses as u16, strength: 0 })
+    }
+
+    fn start_over(&mut self) {
+        self.last.clear();
+        self.landed.clear();
+        self.hidden.clear();
+    }
+
+    fn guess(&mut self, _: &Step, asked: &[(&Sequence, usize)], _reads: bool, _: &Of<'_, '_>, draw: &mut Draw<'_>) {
+        self.lists.clear(asked.len());
+        self.asked.clear();
+        for (sequence, _) in asked {
+            let (_, hidden) = self.last.get(&sequence.id()).expect("who is asked for was offered");
+            self.asked.extend_from_slice(hidden);
+        }
+        let heads = asked.iter().map(|&(_, count)| count).max().unwrap_or(0);
+        self.medusa.propose(&self.asked, heads);
+        for head in 0..heads {
+            for (index, &(sequence, count)) in asked.iter().enumerate() {
+                if self.lists.goes_on(index, count, head) {
+                    self.medusa.read_logits(head, index, &mut self.logit_row);
+                    self.lists.push(index, draw(sequence, self.lists.of(index), &mut self.logit_row));
+                }
+            }
+        }
+    }
+
+    fn guessed(&self, index: usize) -> &[u32] {
+        self.lists.of(index)
+    }
+
+    fn landed(&mut self, pass: &Landed<'_>, target: &mut dyn Forward) {
+        let drawn_from = |row: &LogitRow| row.samples > 0;
+        let mut first = 0;
+        while first < pass.logit_rows.len() {
+            let len = pass.logit_rows[first..].iter().take_while(|row| drawn_from(row)).count();
+            self.keep(pass.logits, first, &pass.logit_rows[first..first + len], target);
+            first += len.max(1);
+        }
+    }
+}
+
+impl Heads {
+    /// Rows of a pass with logits, from the `first` of them on.
+    fn keep(&mut self, logits: &Logits, first: usize, rows: &[LogitRow], target: &mut dyn Forward) {
+        let (held, width) = (self.hidden.len(), self.hidden_size);
+        self.hidden.resize(held + rows.len() * width, 0.0);
+        if !rows.is_empty() {
+            target.read_hidden(logits, first..first + rows.len(), &mut self.hidden[held..]);
+        }
+        let place = |(index, row): (usize, &LogitRow)| (row.seq, row.position, held / width + index);
+        self.landed.extend(rows.iter().enumerate().map(place));
+    }
+}

@@ -1,0 +1,53 @@
+//! A trained drafter from its weights to its place beside the target: what its passes cost is measured, as that of steps is.
+
+use ::model::Forward;
+use ::model::draft::{Feature, Medusa};
+use ::model::sampler::SamplingParams;
+use scheduler::CostModel;
+
+use super::heads::Heads;
+use super::layer::{Alone, Layer};
+use super::model::{Beside, DraftModel};
+use super::network::Network;
+
+/// A drafter in memory.
+pub(crate) enum Loaded {
+    Model(Box<dyn Forward>),
+    Heads(Medusa),
+    Layer(Feature),
+}
+
+/// A drafter that guesses, and what its passes cost, if steps are measured.
+pub(crate) struct Learned {
+    pub(crate) network: Box<dyn Network>,
+    pub(crate) cost: Option<CostModel>,
+}
+
+impl Loaded {
+    /// `sampling`: with what is measured how long guesses take; `None`: it is not. `measure`: measures a model, or what
+    /// looks like one.
+    pub(crate) fn begin(
+        self,
+        target: &mut dyn Forward,
+        beside: Beside,
+        sampling: Option<&SamplingParams>,
+        measure: &mut dyn FnMut(&mut dyn Forward, &SamplingParams) -> Option<CostModel>,
+    ) -> Learned {
+        match self {
+            Loaded::Model(mut model) => {
+                let cost = sampling.and_then(|sampling| measure(&mut *model, sampling));
+                Learned { network: Box::new(DraftModel::new(model, beside)), cost }
+            }
+            Loaded::Heads(medusa) => {
+                let mut heads = Heads::new(medusa, target, beside.most_guesses, beside.max_logit_rows);
+                let cost = sampling.map(|sampling| heads.measure(sampling));
+                Learned { network: Box::new(heads), cost }
+            }
+            Loaded::Layer(mut layer) => {
+                let cost = sampling
+                    .and_then(|sampling| measure(&mut Alone::new(&mut layer, target, beside.block_size), sampling));
+                Learned { network: Box::new(Layer::new(layer, target, beside)), cost }
+            }
+        }
+    }
+}
