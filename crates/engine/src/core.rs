@@ -465,6 +465,11 @@ impl EngineCore {
     }
 
     #[cfg(test)]
+    pub(crate) fn has_draft_model(&self) -> bool {
+        self.drafting.has_model()
+    }
+
+    #[cfg(test)]
     pub(crate) fn in_flight(&self) -> usize {
         self.flights.len()
     }

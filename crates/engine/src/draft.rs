@@ -121,6 +121,16 @@ impl Drafting {
         self.drafters.iter_mut().for_each(|drafter| drafter.remember(salt, prompt, answer));
     }
 
+    /// What a plan moves, whether it has rows or not, and what it begins to write: whoever keeps something by block hears
+    /// of it before anything else is made of the plan.
+    pub(crate) fn follow(&mut self, step: &Step, scheduler: &Scheduler) {
+        let of = |seq| scheduler.sequence(seq).expect("a planned sequence lives until its step completes");
+        if let Some(model) = &mut self.model {
+            let followed = catch_unwind(AssertUnwindSafe(|| model.follow(step, of)));
+            self.give_up_after(followed);
+        }
+    }
+
     /// Guesses for all decode rows with drafts, by whoever made the offers that the plan took.
     pub(crate) fn propose(
         &mut self,
@@ -134,7 +144,6 @@ impl Drafting {
         let with_drafts = || step.decode.iter().filter(|rows| rows.drafts > 0).map(|rows| (of(rows.seq), rows.drafts));
         let source = |sequence: &Sequence| sequence.offer().expect("who has drafts had an offer").source;
         if let Some(model) = &mut self.model {
-            model.follow(step, of);
             let asked: Vec<_> = with_drafts().filter(|(sequence, _)| source(sequence) == model::SOURCE).collect();
             let said = catch_unwind(AssertUnwindSafe(|| model.propose(&asked, draw)));
             self.give_up_after(said);

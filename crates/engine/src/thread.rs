@@ -294,6 +294,12 @@ impl Driver {
         self.core.check_invariants();
     }
 
+    /// A draft model guesses.
+    #[cfg(test)]
+    pub(crate) fn has_draft_model(&self) -> bool {
+        self.core.has_draft_model()
+    }
+
     /// Steps whose results are awaited.
     #[cfg(test)]
     pub(crate) fn in_flight(&self) -> usize {

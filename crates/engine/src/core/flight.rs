@@ -45,6 +45,7 @@ impl EngineCore {
         let recorded = self.offer();
         let reads_prompts = self.drafting.has_model() && self.scheduler.wants_offers();
         self.scheduler.schedule_into(now, &mut flight.step);
+        self.drafting.follow(&flight.step, &self.scheduler);
         self.transfer(&flight.step);
         if flight.step.is_empty() {
             self.spare.push(flight);
