@@ -420,6 +420,7 @@ impl EngineCore {
             tiers.start_over();
             self.scheduler.set_tiers(tiers.sizes());
         }
+        self.drafting.start_over();
         self.flights.clear();
         self.output.rows.clear();
         self.output.failed.clear();

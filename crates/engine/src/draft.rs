@@ -47,6 +47,9 @@ pub(crate) trait Drafter: Send {
     /// behind `guesses`. Fewer, and the missing ones are any token.
     fn propose(&mut self, sequence: &Sequence, count: usize, guesses: &mut Vec<TokenId>);
 
+    /// A new scheduler begins, which gives the same names to other sequences.
+    fn start_over(&mut self) {}
+
     /// Whether it wants to have the answers that are over.
     fn remembers(&self) -> bool {
         false
@@ -109,6 +112,11 @@ impl Drafting {
     ) -> impl Iterator<Item = Offer> {
         let of_model = self.model.as_mut().and_then(|model| model.offer(sequence));
         self.drafters.iter_mut().filter_map(move |drafter| drafter.offer(sequence, prediction)).chain(of_model)
+    }
+
+    /// See [`Drafter::start_over`]. A model's blocks are another's when their first slot is written.
+    pub(crate) fn start_over(&mut self) {
+        self.drafters.iter_mut().for_each(|drafter| drafter.start_over());
     }
 
     /// See [`Drafter::remembers`].

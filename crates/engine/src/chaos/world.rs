@@ -814,6 +814,8 @@ impl World {
         assert_eq!(self.engine.health().open_requests, 0, "open requests when all is quiet");
         assert_eq!((stats.waiting_requests, stats.waiting_tokens), (0, 0), "the queue when all is quiet");
         assert_eq!((stats.used_blocks, stats.running_requests), (0, 0), "blocks and requests when all is quiet");
+        let panicked = self.weather.journal_panics - self.journal_panics.load(Ordering::Relaxed);
+        assert!(self.report.restarts <= panicked, "{} restarts, {panicked} for the journal", self.report.restarts);
         // Where the journal itself failed, it has lost what it was told last.
         if self.report.restarts == 0 {
             assert_eq!(stats.generated_tokens, self.heard_tokens, "generated tokens");
