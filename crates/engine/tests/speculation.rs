@@ -19,7 +19,7 @@ fn prompts() -> Vec<String> {
     ]
 }
 
-/// Every kind of request. Seeds and lengths are another round's.
+/// Every kind of request. Each round has its seeds, and the first is greedy where nothing else is said.
 fn workload(round: usize) -> Vec<RawRequest> {
     let kinds: [fn(&mut RawRequest); 14] = [
         |_| {},
@@ -41,8 +41,8 @@ fn workload(round: usize) -> Vec<RawRequest> {
     for (kind, change) in kinds.iter().enumerate() {
         for (index, prompt) in prompts().into_iter().enumerate() {
             let mut raw = RawRequest {
-                max_tokens: Some(40 + 23 * ((kind + index + round) % 5) as i64),
-                temperature: Some(0.0),
+                max_tokens: Some(40 + 23 * ((kind + index) % 5) as i64),
+                temperature: Some(0.2 * (round % 6) as f64),
                 ignore_eos: true,
                 seed: Some((round * 1000 + kind * 10 + index) as i64),
                 logprobs: Some(0),

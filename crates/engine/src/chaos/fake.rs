@@ -1,7 +1,7 @@
 //! A model without weights: what a row's logits are follows from the tokens that its cache holds, and from nothing
 //! else.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -38,6 +38,8 @@ pub(super) struct Faults {
     pub(super) lost_logits: bool,
     /// A drafter read what it did not write for that prefix.
     pub(super) misread: bool,
+    /// The prefixes of all rows, if somebody wants to compare them.
+    pub(super) prefixes: Option<BTreeSet<u64>>,
     /// Nanoseconds that a pass takes, and that a row adds.
     pub(super) pass: u64,
     pub(super) row: u64,
@@ -198,6 +200,9 @@ impl Forward for Fake {
                 *cell = Cell { token, hash };
                 self.cells[batch.slots[row] as usize] = *cell;
             }
+        }
+        if let Some(prefixes) = &mut self.faults.lock().unwrap_or_else(PoisonError::into_inner).prefixes {
+            prefixes.extend(rows.iter().map(|cell| cell.hash));
         }
         let (_, mut hidden) = self.hidden.pop_front().expect("at least one is kept");
         hidden.clear();

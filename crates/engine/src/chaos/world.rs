@@ -1,9 +1,9 @@
 //! One seed: an engine, its clients, and what an outsider sees.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -66,6 +66,8 @@ pub(super) struct Report {
     /// Seeds with a draft model, and those in which it panicked and was given up.
     with_model: u64,
     given_up: u64,
+    /// Prefixes that draft models read, and somebody said.
+    compared: u64,
     /// Guesses of draft models that cannot err.
     calm_held: u64,
     calm_rejected: u64,
@@ -97,6 +99,7 @@ impl Report {
             (&mut self.rejected, other.rejected),
             (&mut self.with_model, other.with_model),
             (&mut self.given_up, other.given_up),
+            (&mut self.compared, other.compared),
             (&mut self.calm_held, other.calm_held),
             (&mut self.calm_rejected, other.calm_rejected),
         ];
@@ -128,6 +131,7 @@ impl Report {
             ("guesses that did not hold", self.rejected),
             ("seeds with a draft model", self.with_model),
             ("draft models that are given up", self.given_up),
+            ("prefixes that draft models read", self.compared),
             ("guesses that hold of models that cannot err", self.calm_held),
         ];
         for (what, count) in floors {
@@ -259,6 +263,10 @@ impl Draft {
         })
     }
 
+    fn faults(&self) -> MutexGuard<'_, Faults> {
+        self.faults.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn model(&self, limits: &Limits, nanos: &Arc<AtomicU64>) -> DraftModel {
         let &Limits { num_blocks: blocks, block_size, .. } = limits;
         let fake = Fake::new(blocks, block_size, self.faults.clone(), nanos.clone()).drafting(self.errors);
@@ -371,11 +379,17 @@ impl World {
             theft: if rng.percent(40) { rng.within(1..=30) as u64 } else { 0 },
             journal_panics: u64::from(rng.percent(15)),
         };
-        if is_calm {
+        if is_calm || draft.is_some() && draft_rng.percent(40) {
             (weather.hiccup, weather.poisoned) = (0, 0);
         }
+        let fails = weather.hiccup + weather.poisoned > 0;
         let (pass, row) = (rng.within(1000..=2_000_000) as u64, rng.within(10..=100_000) as u64);
-        let faults = Arc::new(Mutex::new(Faults { pass, row, ..Faults::default() }));
+        // What a draft model reads, its target reads in the same step, unless that fails.
+        let prefixes = draft.as_ref().filter(|_| !fails).map(|draft| {
+            draft.faults().prefixes = Some(BTreeSet::new());
+            BTreeSet::new()
+        });
+        let faults = Arc::new(Mutex::new(Faults { pass, row, prefixes, ..Faults::default() }));
         let nanos = Arc::new(AtomicU64::new(5));
         let clock = Clock::scripted(nanos.clone());
         let calibrated = rng.percent(60).then(|| Calibrated {
@@ -839,8 +853,15 @@ impl World {
     /// Its cache is what it takes it for, and it is given up if, and only if, it panicked as it was asked to.
     fn check_draft_model(&mut self) {
         let Some(draft) = &self.draft else { return };
-        let faults = draft.faults.lock().unwrap_or_else(PoisonError::into_inner);
+        let faults = draft.faults();
         assert!(!faults.misread, "the draft model reads what it did not write there");
+        let target = self.faults.lock().unwrap_or_else(PoisonError::into_inner);
+        if let (Some(read), Some(said)) = (&faults.prefixes, &target.prefixes) {
+            let foreign = read.difference(said).count();
+            assert_eq!(foreign, 0, "of {} prefixes that the draft model read nobody said these", read.len());
+            self.report.compared += read.len() as u64;
+        }
+        drop(target);
         assert!(!faults.lost_logits, "the draft model's logits are read while they are kept");
         assert_eq!(self.driver.has_draft_model(), !faults.came, "it is given up if it panics");
         self.report.given_up = u64::from(faults.came);
