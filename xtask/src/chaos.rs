@@ -4,19 +4,22 @@
 //! planted bugs     a copy of the scheduler with bugs in it: each must be found
 //! engine           the engine over a model that fails, for as many seeds: nothing must be found
 //! seeds            the scheduler as it is: nothing must be found
+//! tokens           a model's answers with guesses of every kind: each bit as without
 //! ```
 
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
 use crate::planted;
-use crate::shell::cargo;
+use crate::shell::{cargo, show};
 
 /// Seeds unless told otherwise: a nightly run.
 const SEEDS: u64 = 20_000;
 /// Searches for each planted bug, and seeds of one search at most.
 const TRIALS: u64 = 15;
 const BUDGET: u64 = 5000;
+/// Tokens of answers with guesses that are compared with those without.
+const TOKENS: u64 = 1_000_000;
 
 /// Finds the planted bugs, then runs as many seeds as the flags say.
 pub(crate) fn run(flags: &[&str]) -> Result<(), String> {
@@ -47,7 +50,9 @@ pub(crate) fn run(flags: &[&str]) -> Result<(), String> {
     bugs.env("TWOSTROKE_CHAOS_TRIALS", TRIALS.to_string()).env("TWOSTROKE_CHAOS_BUDGET", BUDGET.to_string());
     watch(&mut bugs)?;
     watch(&mut engine)?;
-    watch(&mut seeds)
+    watch(&mut seeds)?;
+    let mut tokens = cargo(&["test", "--quiet", "--release", "--package", "engine", "--test", "speculation", "no_bit"]);
+    show(tokens.args(["--", "--nocapture"]).env("TWOSTROKE_CHAOS_TOKENS", TOKENS.to_string()))
 }
 
 /// Runs in a process group of its own: Ctrl-C ends this program alone, its end of the pipe closes, and the test, which

@@ -466,6 +466,11 @@ impl EngineCore {
     }
 
     #[cfg(test)]
+    pub(crate) fn drafting_computes(&self) -> bool {
+        self.drafting.computes()
+    }
+
+    #[cfg(test)]
     pub(crate) fn in_flight(&self) -> usize {
         self.flights.len()
     }

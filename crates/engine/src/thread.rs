@@ -294,6 +294,12 @@ impl Driver {
         self.core.check_invariants();
     }
 
+    /// A draft model guesses.
+    #[cfg(test)]
+    pub(crate) fn drafting_computes(&self) -> bool {
+        self.core.drafting_computes()
+    }
+
     /// Steps whose results are awaited.
     #[cfg(test)]
     pub(crate) fn in_flight(&self) -> usize {

@@ -154,7 +154,8 @@ impl Scheduler {
     /// steps are much shorter than its target, a prompt would trickle.)
     fn slow_down(&self, candidates: &[Candidate], now: Nanos, left: &mut Left) {
         let Some(bound) = left.bound.filter(|_| !candidates.is_empty()) else { return };
-        let gentle = Left { bound: Some(self.at_least_some_growth(Nanos(bound.0 / 2))), ..*left };
+        // Who goes first for being passed over is in the work already: it has grown by that.
+        let gentle = Left { bound: Some(self.at_least_some_growth(Nanos(bound.0 / 2)).min(bound)), ..*left };
         let slower = left.rows_per_second / self.prefill_rate(&gentle);
         if pace::have_time(candidates, slower, now) {
             left.bound = gentle.bound;

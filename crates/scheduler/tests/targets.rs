@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use scheduler::cost::{Knot, Terms};
 use scheduler::{
-    CostModel, Limits, Nanos, Priority, Request, RequestId, RowOutput, Scheduler, Step, StepOutput, Stolen, StopRules,
-    Targets, TokenId, Work,
+    CostModel, Limits, Nanos, Priority, Request, RequestId, RowOutput, Rows, Scheduler, Step, StepOutput, Stolen,
+    StopRules, Targets, TokenId, Work,
 };
 
 const MS: u64 = 1_000_000;
@@ -139,6 +139,25 @@ fn a_prompt_with_time_takes_half_of_what_the_stream_allows() {
         let rows = engine.step().0.prefill[0].len;
         assert!(rows <= most && rows > most * 3 / 4, "due in {ttft_ms} ms: {rows} rows");
     }
+}
+
+/// The oldest goes first when its patience is out, before anybody looks whether there is time to go slowly.
+#[test]
+fn who_was_passed_over_takes_no_more_than_the_step_may_grow() {
+    let mut engine = Engine::new(machine());
+    engine.admit(1, 50, None, Some(1));
+    engine.step();
+    engine.admit_for(2, 5000, 1, Priority(2), Some(1_000_000_000), None);
+    engine.admit(3, 10_000, Some(1_000_000_000), None);
+    let mut advanced = [0; 2];
+    for _ in 0..40 {
+        let (step, took) = engine.step();
+        let id = |rows: &Rows| engine.scheduler.sequence(rows.seq).unwrap().request_id().0;
+        step.prefill.iter().for_each(|rows| advanced[id(rows) as usize - 2] += 1);
+        // A tenth more than the stream's row alone.
+        assert!(took <= 11 * MS, "a step of {took} ns: {:?}", step.prefill);
+    }
+    assert!(advanced[0] >= 2 && advanced[1] >= 30, "{advanced:?} steps with rows of each");
 }
 
 /// Of a small model a decode step is a hundredth of the target: a prompt beside it must not go row by row.

@@ -1,9 +1,9 @@
 //! A model without weights: what a row's logits are follows from the tokens that its cache holds, and from nothing
 //! else.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use kernels::limits::MeasureError;
@@ -32,8 +32,14 @@ pub(super) struct Faults {
     pub(super) panic_in_logits_at: Option<u64>,
     /// The next copy of blocks panics.
     pub(super) panic_in_copy: bool,
+    /// A panic that was asked for came.
+    pub(super) came: bool,
     /// Logits were read that are no longer kept.
     pub(super) lost_logits: bool,
+    /// A drafter read what it did not write for that prefix.
+    pub(super) misread: bool,
+    /// The prefixes of all rows, if somebody wants to compare them.
+    pub(super) prefixes: Option<BTreeSet<u64>>,
     /// Nanoseconds that a pass takes, and that a row adds.
     pub(super) pass: u64,
     pub(super) row: u64,
@@ -51,8 +57,20 @@ struct Cell {
     hash: u64,
 }
 
+/// How a drafter differs from the model whose logits it has.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Errors {
+    /// Rows in percent whose logits are another prefix's, and that are no numbers.
+    pub(super) wrong: u64,
+    pub(super) nan: u64,
+    /// Rows of a pass at most.
+    pub(super) most_rows: usize,
+}
+
 pub(super) struct Fake {
     config: ModelConfig,
+    /// It only guesses: letters that break things break nothing here.
+    drafts: Option<Errors>,
     block_size: usize,
     cells: Vec<Cell>,
     /// Kept for its memory: the rows of a pass.
@@ -101,7 +119,13 @@ impl Fake {
     pub(super) fn new(blocks: usize, block_size: usize, faults: Arc<Mutex<Faults>>, clock: Arc<AtomicU64>) -> Fake {
         let cells = vec![Cell::default(); blocks * block_size];
         let (rows, hidden) = (Vec::new(), VecDeque::from([(0, Vec::new())]));
-        Fake { config: config(), block_size, cells, rows, hidden, passes: 1, faults, clock }
+        Fake { config: config(), drafts: None, block_size, cells, rows, hidden, passes: 1, faults, clock }
+    }
+
+    /// It guesses for another.
+    pub(super) fn drafting(mut self, errors: Errors) -> Fake {
+        self.drafts = Some(errors);
+        self
     }
 
     /// It takes so many passes before the first is waited for.
@@ -118,7 +142,12 @@ impl Fake {
             let cell =
                 self.cells[table[position / self.block_size] as usize * self.block_size + position % self.block_size];
             hash = grow(hash, cell.token);
-            assert_eq!(cell.hash, hash, "a row reads position {position}, which another wrote");
+            match &self.drafts {
+                None => assert_eq!(cell.hash, hash, "a row reads position {position}, which another wrote"),
+                Some(_) if cell.hash == hash => {}
+                // A panic would only be the end of its guesses.
+                Some(_) => self.faults.lock().unwrap_or_else(PoisonError::into_inner).misread = true,
+            }
         }
         hash
     }
@@ -139,12 +168,17 @@ impl Forward for Fake {
             faults.computes += 1;
             let computes = faults.computes;
             let planned = faults.panic_at.take_if(|at| *at <= computes).is_some();
+            faults.came |= planned;
             let theft = std::mem::take(&mut faults.theft);
             faults.lost += theft;
             faults.all_lost += theft;
             (computes, faults.pass + faults.row * batch.token_ids.len() as u64 + theft, planned)
         };
         self.clock.fetch_add(time, Ordering::Relaxed);
+        if let Some(Errors { most_rows, .. }) = self.drafts {
+            let num_rows = batch.token_ids.len();
+            assert!(num_rows <= most_rows, "{num_rows} rows in a pass of {most_rows}");
+        }
         let mut rows = std::mem::take(&mut self.rows);
         rows.clear();
         rows.resize(batch.token_ids.len(), Cell::default());
@@ -159,13 +193,16 @@ impl Forward for Fake {
                     std::panic::panic_any(PLANNED);
                 }
                 let token = batch.token_ids[row];
-                if token == POISON {
+                if token == POISON && self.drafts.is_none() {
                     std::panic::panic_any(PLANNED);
                 }
                 hash = grow(hash, token);
                 *cell = Cell { token, hash };
                 self.cells[batch.slots[row] as usize] = *cell;
             }
+        }
+        if let Some(prefixes) = &mut self.faults.lock().unwrap_or_else(PoisonError::into_inner).prefixes {
+            prefixes.extend(rows.iter().map(|cell| cell.hash));
         }
         let (_, mut hidden) = self.hidden.pop_front().expect("at least one is kept");
         hidden.clear();
@@ -186,12 +223,17 @@ impl Forward for Fake {
         let kept = self.hidden.iter().find(|(kept, _)| *kept == pass.pass());
         faults.lost_logits |= kept.is_none();
         let planned = faults.panic_in_logits_at.take_if(|at| *at <= computes).is_some();
+        faults.came |= planned;
         drop(faults);
         if planned {
             std::panic::panic_any(PLANNED);
         }
         let cell = kept.expect("its logits are kept").1[row];
-        logits(cell.hash, cell.token, out);
+        match self.drafts {
+            Some(Errors { nan, .. }) if mix(cell.hash ^ 1) % 100 < nan => out.fill(f32::NAN),
+            Some(Errors { wrong, .. }) if mix(cell.hash ^ 2) % 100 < wrong => logits(!cell.hash, cell.token, out),
+            _ => logits(cell.hash, cell.token, out),
+        }
     }
 
     fn adopt_thread(&self) {}
@@ -205,6 +247,7 @@ impl Forward for Fake {
     fn copy_blocks(&mut self, copies: &[(u32, u32)]) {
         let mut faults = self.faults.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let fails = std::mem::take(&mut faults.panic_in_copy);
+        faults.came |= fails;
         drop(faults);
         if fails {
             std::panic::panic_any(PLANNED);

@@ -1,9 +1,9 @@
 //! One seed: an engine, its clients, and what an outsider sees.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -18,13 +18,13 @@ use scheduler::{
 use text::tokenizer::Tokenizer;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-use super::fake::{self, EOS, Fake, Faults, NAN, POISON, VOCAB};
+use super::fake::{self, EOS, Errors, Fake, Faults, NAN, POISON, VOCAB};
 use crate::calibrate::Calibrated;
 use crate::clock::Clock;
 use crate::command::{Command, Hold};
 use crate::core::EngineCore;
 use crate::door::{Prompt, RawRequest, ServiceClass, ValidatedRequest};
-use crate::draft::{Drafter, Drafting, Prediction};
+use crate::draft::{self, Beside, DraftModel, Drafter, Drafting, Lookup, LookupOptions, Prediction};
 use crate::journal::Log;
 use crate::output::{Output, PromptProgress, RequestError};
 use crate::recording::{self, Header, Line, Tape};
@@ -63,6 +63,14 @@ pub(super) struct Report {
     drafting: u64,
     held: u64,
     rejected: u64,
+    /// Seeds with a draft model, and those in which it panicked and was given up.
+    with_model: u64,
+    given_up: u64,
+    /// Prefixes that draft models read, and somebody said.
+    compared: u64,
+    /// Guesses of draft models that cannot err.
+    calm_held: u64,
+    calm_rejected: u64,
 }
 
 impl Report {
@@ -89,6 +97,11 @@ impl Report {
             (&mut self.drafting, other.drafting),
             (&mut self.held, other.held),
             (&mut self.rejected, other.rejected),
+            (&mut self.with_model, other.with_model),
+            (&mut self.given_up, other.given_up),
+            (&mut self.compared, other.compared),
+            (&mut self.calm_held, other.calm_held),
+            (&mut self.calm_rejected, other.calm_rejected),
         ];
         for (sum, more) in pairs {
             *sum += more;
@@ -116,6 +129,10 @@ impl Report {
             ("seeds with drafts", self.drafting),
             ("guesses that held", self.held),
             ("guesses that did not hold", self.rejected),
+            ("seeds with a draft model", self.with_model),
+            ("draft models that are given up", self.given_up),
+            ("prefixes that draft models read", self.compared),
+            ("guesses that hold of models that cannot err", self.calm_held),
         ];
         for (what, count) in floors {
             assert!(count >= 20, "too few {what}: {count}");
@@ -163,6 +180,9 @@ struct Weather {
 /// The answers of each request, as if alone.
 type Known = Arc<Mutex<BTreeMap<u64, Vec<Vec<TokenId>>>>>;
 
+/// The scripted drafter's name among the scheduler's sources: one that nobody else here has.
+const SCRIPTED: SourceId = SourceId(7);
+
 /// A drafter that knows the answers, and errs.
 struct Guesser {
     known: Known,
@@ -177,11 +197,11 @@ impl Drafter for Guesser {
 
     fn offer(&mut self, sequence: &Sequence, _: Option<&Prediction>) -> Option<Offer> {
         let (len, strength) = (self.rng.within(0..=9) as u16, self.rng.within(0..=7) as u8);
-        self.rng.percent(self.offers).then_some(Offer { seq: sequence.id(), source: SourceId(1), len, strength })
+        self.rng.percent(self.offers).then_some(Offer { seq: sequence.id(), source: SCRIPTED, len, strength })
     }
 
     fn is(&self, source: SourceId) -> bool {
-        source == SourceId(1)
+        source == SCRIPTED
     }
 
     fn propose(&mut self, sequence: &Sequence, count: usize, guesses: &mut Vec<TokenId>) {
@@ -195,6 +215,65 @@ impl Drafter for Guesser {
             // Any token at all, poison and what is no token too.
             guesses.push(right.unwrap_or_else(|| self.rng.within(0..=VOCAB) as TokenId));
         }
+    }
+}
+
+/// A draft model: the target's logits with errors, a cache of its own, and faults of its own.
+struct Draft {
+    faults: Arc<Mutex<Faults>>,
+    most_guesses: usize,
+    /// Nobody else guesses, it cannot err, and no pass fails: every guess at a token that comes must hold. One that does
+    /// not shows that its cache is not what it takes it for.
+    is_calm: bool,
+    /// What a pass of it takes, if the scheduler knows.
+    cost: Option<CostModel>,
+    errors: Errors,
+    max_model_len: usize,
+}
+
+impl Draft {
+    /// In a share of the seeds.
+    fn of(rng: &mut Rng, limits: &Limits) -> Option<Draft> {
+        if rng.percent(50) {
+            return None;
+        }
+        let is_calm = rng.percent(30);
+        let (pass, row) = (rng.within(100..=400_000) as u64, rng.within(1..=20_000) as u64);
+        let mut faults = Faults { pass, row, ..Faults::default() };
+        let mut errors = Errors { wrong: 0, nan: 0, most_rows: limits.max_num_batched_tokens };
+        if !is_calm {
+            errors.wrong = [0, 5, 30, 100][rng.within(0..=3)];
+            errors.nan = [0, 0, 3, 50][rng.within(0..=3)];
+            let when = Some(rng.within(1..=300) as u64);
+            match rng.within(0..=5) {
+                0 => faults.panic_at = when,
+                1 => faults.panic_in_logits_at = when,
+                2 => faults.panic_in_copy = true,
+                _ => {}
+            }
+        }
+        let max_model_len = limits.max_model_len;
+        Some(Draft {
+            faults: Arc::new(Mutex::new(faults)),
+            most_guesses: rng.within(1..=9),
+            is_calm,
+            cost: rng.percent(60).then(|| cost(pass, row)),
+            errors,
+            max_model_len: if rng.percent(80) { max_model_len } else { rng.within(8..=max_model_len) },
+        })
+    }
+
+    fn faults(&self) -> MutexGuard<'_, Faults> {
+        self.faults.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn model(&self, limits: &Limits, nanos: &Arc<AtomicU64>) -> DraftModel {
+        let &Limits { num_blocks: blocks, block_size, .. } = limits;
+        let fake = Fake::new(blocks, block_size, self.faults.clone(), nanos.clone()).drafting(self.errors);
+        let Errors { most_rows: max_rows, .. } = self.errors;
+        let Draft { most_guesses, max_model_len, .. } = *self;
+        let beside = Beside { most_guesses, max_rows, max_logit_rows: max_rows, max_model_len, blocks, block_size };
+        DraftModel::new(Box::new(fake), beside)
     }
 }
 
@@ -239,6 +318,9 @@ pub(super) struct World {
     report: Report,
     /// What the drafter knows of the answers, if there is one.
     known: Option<Known>,
+    draft: Option<Draft>,
+    /// Answers that ended before their length: what was guessed behind that could not hold.
+    ended_early: u64,
     recording: Option<(PathBuf, JoinHandle<()>)>,
 }
 
@@ -280,7 +362,11 @@ impl World {
             enable_prefix_caching: rng.percent(80),
             hash_key: [7; 32],
         };
-        let weather = Weather {
+        // Numbers of its own: the rest of a seed stays what it was.
+        let mut draft_rng = Rng(fake::mix(!seed));
+        let draft = Draft::of(&mut draft_rng, &limits);
+        let is_calm = draft.as_ref().is_some_and(|draft| draft.is_calm);
+        let mut weather = Weather {
             turns: rng.within(60..=300),
             arrival: rng.within(5..=60) as u64,
             cancel: rng.within(0..=6) as u64,
@@ -294,8 +380,17 @@ impl World {
             theft: if rng.percent(40) { rng.within(1..=30) as u64 } else { 0 },
             journal_panics: u64::from(rng.percent(15)),
         };
+        if is_calm || draft.is_some() && draft_rng.percent(40) {
+            (weather.hiccup, weather.poisoned) = (0, 0);
+        }
+        let fails = weather.hiccup + weather.poisoned > 0;
         let (pass, row) = (rng.within(1000..=2_000_000) as u64, rng.within(10..=100_000) as u64);
-        let faults = Arc::new(Mutex::new(Faults { pass, row, ..Faults::default() }));
+        // What a draft model reads, its target reads in the same step, unless that fails.
+        let prefixes = draft.as_ref().filter(|_| !fails).map(|draft| {
+            draft.faults().prefixes = Some(BTreeSet::new());
+            BTreeSet::new()
+        });
+        let faults = Arc::new(Mutex::new(Faults { pass, row, prefixes, ..Faults::default() }));
         let nanos = Arc::new(AtomicU64::new(5));
         let clock = Clock::scripted(nanos.clone());
         let calibrated = rng.percent(60).then(|| Calibrated {
@@ -322,6 +417,8 @@ impl World {
         };
         let mut scheduler = Scheduler::new(limits.clone()).expect("limits");
         scheduler.set_cost_model(model.calibrated.as_ref().map(|calibrated| calibrated.cost.clone()));
+        let drafting_cost = draft.as_ref().and_then(|draft| draft.cost.clone());
+        scheduler.set_drafting_cost(drafting_cost.map(|cost| (draft::SOURCE, cost)));
         // The longest of them all, in blocks of their own.
         let spot_blocks = max_model_len.div_ceil(block_size);
         let passes = if rng.percent(40) { rng.within(2..=3) } else { 1 };
@@ -333,7 +430,8 @@ impl World {
             let name = format!("twostroke-chaos-{}-{seed}-{:?}", std::process::id(), std::thread::current().id());
             let path = std::env::temp_dir().join(name.replace(['(', ')'], ""));
             let _ = std::fs::remove_file(&path);
-            let header = Header::of(&model, false, scheduler.limits(), scheduler.cost_model());
+            let header = Header::of(&model, false, scheduler.limits(), scheduler.cost_model())
+                .with_drafting(scheduler.drafting_cost());
             let (tape, recorder) = recording::record(&path, &header).expect("a recording");
             (tape, path, recorder)
         });
@@ -353,18 +451,25 @@ impl World {
             let room = SpotRoom { first_block: blocks as u32, blocks: spot_blocks, block_size };
             core.set_spot_checks(SpotChecks::new(0.5, seed, VOCAB, room, spot_counts.clone()));
         }
-        let known = rng.percent(40).then(Known::default);
+        let mut drafting = Drafting::default();
+        let known = (rng.percent(40) && !is_calm).then(Known::default);
         if let Some(known) = &known {
             let (answers, right) = (known.clone(), [0, 50, 90, 100][rng.within(0..=3)]);
-            let mut drafting = Drafting::default();
             drafting.join(Box::new(Guesser {
                 known: answers,
                 rng: Rng(rng.next()),
                 right,
                 offers: [30, 100][rng.within(0..=1)],
             }));
-            core.set_drafting(drafting);
         }
+        if draft_rng.percent(30) && !is_calm {
+            drafting.join(Box::new(Lookup::new(16, &LookupOptions::default())));
+        }
+        if let Some(draft) = &draft {
+            drafting.join_network(Box::new(draft.model(&limits, &nanos)));
+        }
+        let drafts = u64::from(!drafting.is_empty());
+        core.set_drafting(drafting);
         let (sender, commands) = unbounded_channel();
         let engine = Engine(Arc::new(Inner {
             model,
@@ -397,8 +502,10 @@ impl World {
             is_held: false,
             heard_tokens: 0,
             ends: [0; 4],
-            report: Report { drafting: u64::from(known.is_some()), ..Report::default() },
+            report: Report { drafting: drafts, with_model: u64::from(draft.is_some()), ..Report::default() },
             known,
+            draft,
+            ended_early: 0,
             recording,
         }
     }
@@ -602,7 +709,8 @@ impl World {
         if !ids.is_empty() {
             let id = ids[self.rng.within(0..=ids.len() - 1)];
             self.read(id);
-            if self.clients.remove(&id).is_some() {
+            if let Some(client) = self.clients.remove(&id) {
+                self.ended_early += client.ends.len() as u64;
                 self.report.cancelled += 1;
                 self.ends[2] += 1;
             }
@@ -676,6 +784,7 @@ impl World {
                     let own = client.alone.iter().any(|(_, fate)| *fate == Fate::Fault(error));
                     match error {
                         RequestError::Unread => {
+                            self.ended_early += client.ends.len() as u64;
                             assert!(client.reads_slowly, "request {id} is read");
                             self.report.unread += 1;
                             self.ends[2] += 1;
@@ -720,6 +829,8 @@ impl World {
         assert_eq!(self.engine.health().open_requests, 0, "open requests when all is quiet");
         assert_eq!((stats.waiting_requests, stats.waiting_tokens), (0, 0), "the queue when all is quiet");
         assert_eq!((stats.used_blocks, stats.running_requests), (0, 0), "blocks and requests when all is quiet");
+        let panicked = self.weather.journal_panics - self.journal_panics.load(Ordering::Relaxed);
+        assert!(self.report.restarts <= panicked, "{} restarts, {panicked} for the journal", self.report.restarts);
         // Where the journal itself failed, it has lost what it was told last.
         if self.report.restarts == 0 {
             assert_eq!(stats.generated_tokens, self.heard_tokens, "generated tokens");
@@ -727,7 +838,9 @@ impl World {
             self.report.rejected = stats.drafted_tokens - stats.accepted_tokens;
             let ends = [stats.finished_stop, stats.finished_length, stats.finished_cancelled, stats.finished_error];
             assert_eq!(ends, self.ends, "answers stopped and at their length, requests cancelled and failed");
+            self.ended_early += self.ends[0];
         }
+        self.check_draft_model();
         assert_eq!(self.backlog(), Nanos(0), "nobody is in line");
         assert_eq!(self.engine.log().promises.num_open(), 0, "promises when all is quiet");
         let faults = self.faults.lock().unwrap_or_else(PoisonError::into_inner);
@@ -736,6 +849,30 @@ impl World {
         self.check_stolen(stats.stolen_seconds);
         self.report.steps = stats.steps;
         self.report.preemptions = stats.preemptions;
+    }
+
+    /// Its cache is what it takes it for, and it is given up if, and only if, it panicked as it was asked to.
+    fn check_draft_model(&mut self) {
+        let Some(draft) = &self.draft else { return };
+        let faults = draft.faults();
+        assert!(!faults.misread, "the draft model reads what it did not write there");
+        let target = self.faults.lock().unwrap_or_else(PoisonError::into_inner);
+        if let (Some(read), Some(said)) = (&faults.prefixes, &target.prefixes) {
+            let foreign = read.difference(said).count();
+            assert_eq!(foreign, 0, "of {} prefixes that the draft model read nobody said these", read.len());
+            self.report.compared += read.len() as u64;
+        }
+        drop(target);
+        assert!(!faults.lost_logits, "the draft model's logits are read while they are kept");
+        assert_eq!(self.driver.drafting_computes(), !faults.came, "it is given up if it panics");
+        self.report.given_up = u64::from(faults.came);
+        if draft.is_calm && self.report.restarts == 0 {
+            let Report { held, rejected, .. } = self.report;
+            // Of the last step of each answer that ends early.
+            let most = self.ended_early * draft.most_guesses as u64;
+            assert!(rejected <= most, "{rejected} guesses of {} do not hold, {most} may", held + rejected);
+            (self.report.calm_held, self.report.calm_rejected) = (held, rejected);
+        }
     }
 
     /// What the machine took of steps is all booked on it, and nothing else is.

@@ -115,6 +115,10 @@ impl Drafter for Lookup {
         }
     }
 
+    fn start_over(&mut self) {
+        self.texts.clear();
+    }
+
     fn remembers(&self) -> bool {
         self.answers.is_some()
     }

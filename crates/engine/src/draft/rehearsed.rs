@@ -60,6 +60,10 @@ impl Drafter for Rehearsed {
         }
     }
 
+    fn start_over(&mut self) {
+        self.names.clear();
+    }
+
     fn offer(&mut self, sequence: &Sequence, _: Option<&Prediction>) -> Option<Offer> {
         let name = self.name_of(sequence);
         let said = sequence.num_generated();

@@ -158,22 +158,24 @@ impl Chaos {
         }
         let mut stalled = 0;
         for seq in no_row {
-            let is_stream = |seq: &Seen| seq.runs && !seq.loading && seq.phase == Phase::Decode;
-            let with_target = |other: &&Seen| is_stream(other) && other.tpot.is_some();
-            let beside_a_target = before.seqs.values().any(|other| with_target(&other));
-            let steps = self.left_out.get(&seq.id).copied().unwrap_or(0);
-            if self.knowledge != Knowledge::None && seq.tpot.is_none() && beside_a_target && steps < MOST_LEFT_OUT {
-                self.left_out.insert(seq.id, steps + 1);
-                self.seen.saw("left out for a target");
-                continue;
-            }
             let (left, here): (Vec<&Seen>, Vec<&Seen>) =
                 before.seqs.values().filter(|other| other.runs).partition(|other| self.has_left(other));
             let behind = |other: &&&Seen| other.rank > seq.rank && !step.preempted.contains(&other.id);
             let mut behind = here.iter().filter(behind).peekable();
             let is_last = behind.peek().is_none();
             let waits_for_somebody = !is_last || !left.is_empty();
-            assert!(waits_for_somebody && behind.all(|other| other.stays()), "I17: {:?} waits for nobody", seq.id);
+            let may_stall = waits_for_somebody && behind.all(|other| other.stays());
+            let is_stream = |seq: &Seen| seq.runs && !seq.loading && seq.phase == Phase::Decode;
+            let with_target = |other: &&Seen| is_stream(other) && other.tpot.is_some();
+            let beside_a_target = before.seqs.values().any(|other| with_target(&other));
+            let steps = self.left_out.get(&seq.id).copied().unwrap_or(0);
+            if self.knowledge != Knowledge::None && seq.tpot.is_none() && beside_a_target && steps < MOST_LEFT_OUT {
+                // One that is short of a block sits out for that, and not for a target.
+                self.left_out.insert(seq.id, steps + u32::from(!may_stall));
+                self.seen.saw("left out for a target");
+                continue;
+            }
+            assert!(may_stall, "I17: {:?} waits for nobody", seq.id);
             self.seen.saw(if is_last { "stalled for one that left" } else { "stalled behind protected ones" });
             stalled += 1;
         }
