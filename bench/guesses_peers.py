@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
-"""What guesses bring beside llama.cpp and ik_llama.cpp: the prompts of `guesses.py`, greedy, in turns, and whose answers stay the same.
+"""What guesses bring beside llama.cpp: the prompts of `guesses.py`, greedy, in turns, and whose answers stay the same.
 
-    bench/peers.sh install llama.cpp ik_llama.cpp; bench/peers.sh models smollm2-135m
-    twostroke quantize -m models/lantern --weights bf16 --format gguf -o PEERS/models/lantern/BF16.gguf    # and lantern-draft likewise
-    guesses_peers.py alone|together texts|draft [--peers DIR] [--binary FILE]                              # one more round
+    bench/peers.sh install llama.cpp; bench/peers.sh models smollm2-135m
+    for m in lantern lantern-draft; do mkdir -p PEERS/models/$m
+        twostroke quantize -m models/$m --weights bf16 --format gguf -o PEERS/models/$m/BF16.gguf; done
+    guesses_peers.py alone|together texts|draft [--peers PEERS] [--binary FILE]    # one more round
     guesses_peers.py table
 
-A turn is an engine with its guesses, or without, in a server of its own: nobody knows an answer of another turn. `alone` asks one prompt
-after the other, `together` eight stories at once. Everybody gets the same tokens, and rates are of each engine's own clock, from the
-first token to the last; `together`, all tokens over the time of the whole. Every round is added to `bench/results/guesses.jsonl`, of which
-`table` makes the tables of `docs/performance.md`; it ends with 1 if an answer of ours differs. Standard library only.
+A turn is an engine with its guesses, or without, in a server of its own: nobody knows an answer of another turn.
+`alone` asks one prompt after the other, `together` eight stories at once. Everybody gets the same tokens. Rates are by
+each engine's own clock, from the first token to the last; `together`, all tokens over the time of the whole, prompts
+included. Every round is added to `bench/results/guesses.jsonl`, of which `table` makes the tables of
+`docs/performance.md`; it ends with 1 if an answer of ours differs. Standard library only.
 """
 
 import argparse
@@ -23,28 +25,24 @@ import sys
 import time
 import urllib.request
 
-from engines import BINARY, ROOT, THREADS, Broken, IkLlamaCpp, LlamaCpp
+from engines import BINARY, ROOT, THREADS, Broken, LlamaCpp
 from guesses import PROMPTS
 from peers import Server
 
 RESULTS = ROOT / "bench/results/guesses.jsonl"
 TOKENS = 200
 CASES = {"texts": ("smollm2-135m", "Q8_0"), "draft": ("lantern", "BF16")}
-# What each engine guesses by. Theirs as they come, and with the shortest match and the most guesses that ours has left out.
+# What each engine guesses by. Theirs as they come, and with the shortest match and the most guesses of ours.
 GUESSES = {
     ("twostroke", "texts"): ["--speculate auto"],
     ("llama.cpp", "texts"): [
         "--spec-default",
+        "--spec-type ngram-cache",
         "--spec-type ngram-simple",
         "--spec-type ngram-simple --spec-ngram-simple-size-n 3 --spec-ngram-simple-size-m 16",
     ],
-    ("ik_llama.cpp", "texts"): [
-        "--spec-type ngram-simple",
-        "--spec-type ngram-simple --spec-ngram-size-n 3 --spec-ngram-size-m 16",
-    ],
     ("twostroke", "draft"): ["--speculative-config"],
-    ("llama.cpp", "draft"): ["-md", "-md --spec-draft-n-max 8"],
-    ("ik_llama.cpp", "draft"): ["-md"],
+    ("llama.cpp", "draft"): ["--spec-type draft-simple -md", "--spec-type draft-simple --spec-draft-n-max 8 -md"],
 }
 
 
@@ -59,7 +57,7 @@ class Ours:
         return subprocess.run([self.command[0], "--version"], capture_output=True, text=True).stdout.strip()
 
     def server(self, guesses):
-        return [*self.command, *[part for flag in guesses for part in ([flag, self.draft] if flag.endswith("-config") else [flag])], "--port"]
+        return [*self.command, *with_value(guesses, "--speculative-config", self.draft), "--port"]
 
     def ask(self, port, ids, to_the_end):
         body = {"prompt": ids, "max_tokens": TOKENS, "temperature": 0, "ignore_eos": not to_the_end}
@@ -70,23 +68,25 @@ class Ours:
 
 
 class Theirs:
+    """llama.cpp's server."""
+
     def __init__(self, engine):
         self.engine, self.name = engine, engine.name
 
     def version(self):
-        log = subprocess.run([self.engine.bin / "llama-server", "--version"], env=self.engine.env, capture_output=True, text=True)
+        command = [self.engine.bin / "llama-server", "--version"]
+        log = subprocess.run(command, env=self.engine.env, capture_output=True, text=True)
         return next(line for line in (log.stdout + log.stderr).splitlines() if line.startswith("version"))
 
     def server(self, guesses):
         draft = f"{self.engine.at}-draft/{self.engine.format}.gguf"
-        more = [part for flag in guesses for part in ([flag, draft] if flag == "-md" else [flag])]
         room = ["-t", THREADS, "-np", "8", "-c", 8 * 2048, *self.engine.server_options, "--cache-ram", "0"]
-        command = [self.engine.bin / "llama-server", "-m", self.engine.file, *room, *more]
+        command = [self.engine.bin / "llama-server", "-m", self.engine.file, *room, *with_value(guesses, "-md", draft)]
         return ["env", f"LD_LIBRARY_PATH={self.engine.env['LD_LIBRARY_PATH']}", *command, "--host", "127.0.0.1", "--port"]
 
     def ask(self, port, ids, to_the_end):
-        body = {"prompt": ids, "n_predict": TOKENS, "temperature": 0, "top_k": 1, "ignore_eos": not to_the_end, "cache_prompt": False}
-        answer = post(port, "completion", body)
+        body = {"prompt": ids, "n_predict": TOKENS, "temperature": 0, "top_k": 1, "ignore_eos": not to_the_end}
+        answer = post(port, "completion", {**body, "cache_prompt": False})
         timings = answer["timings"]
         held = timings.get("draft_n", 0), timings.get("draft_n_accepted", 0)
         return answer["content"], timings["predicted_n"], timings["predicted_ms"] / 1e3, held
@@ -102,15 +102,20 @@ class Turn:
         return self.engine.server(self.guesses.split())
 
 
+def with_value(flags, flag, value):
+    return [part for word in flags for part in ([word, value] if word == flag else [word])]
+
+
 def post(port, path, body):
-    request = urllib.request.Request(f"http://127.0.0.1:{port}/{path}", json.dumps(body).encode(), {"Content-Type": "application/json"})
-    return json.load(urllib.request.urlopen(request))
+    url, kind = f"http://127.0.0.1:{port}/{path}", {"Content-Type": "application/json"}
+    return json.load(urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode(), kind)))
 
 
 def tokens(ours):
     """The prompts as our tokenizer and chat template have them."""
     with Server(Turn(ours, "")) as server:
-        return {name: [post(server.port, "tokenize", part(what))["tokens"] for what in prompts] for name, prompts in PROMPTS.items()}
+        ids = lambda what: post(server.port, "tokenize", part(what))["tokens"]
+        return {name: [ids(what) for what in prompts] for name, prompts in PROMPTS.items()}
 
 
 def part(what):
@@ -148,24 +153,17 @@ def together(turn, port, prompts):
 def measure(how, case, peers, binary):
     model, kind = CASES[case]
     at = peers / "models" / model
-    engines = [Ours(binary, at, kind)]
-    for engine in (LlamaCpp, IkLlamaCpp):
-        try:
-            engines.append(Theirs(engine(at, kind, peers)))
-        except Broken as reason:
-            print(f"left out: {reason}", file=sys.stderr)
+    engines = [Ours(binary, at, kind), Theirs(LlamaCpp(at, kind, peers))]
     prompts = tokens(engines[0])
     for engine in engines:
         for guesses in ["", *GUESSES[engine.name, case]]:
             turn = Turn(engine, guesses)
-            row = {"case": case, "how": how, "engine": engine.name, "version": engine.version(), "guesses": guesses}
-            try:
-                with Server(turn) as server:
-                    engine.ask(server.port, prompts["story"][0][:4], True)  # the first request of a server pays for what the others find
-                    row |= (alone if how == "alone" else together)(turn, server.port, prompts)
-            except (Broken, OSError) as reason:
-                print(f"left out: {engine.name} {guesses}: {reason}", file=sys.stderr)
-                continue
+            whose = {"engine": engine.name, "version": engine.version(), "guesses": guesses}
+            row = {"case": case, "how": how, **whose}
+            with Server(turn) as server:
+                # The first request of a server pays for what the others find.
+                engine.ask(server.port, prompts["story"][0][:4], True)
+                row |= (alone if how == "alone" else together)(turn, server.port, prompts)
             print(engine.name, guesses, row["rates"], f"guessed {row['guessed']}, held {row['held']}", flush=True)
             with RESULTS.open("a") as file:
                 file.write(json.dumps(row) + "\n")
@@ -189,8 +187,9 @@ def table():
     rows = [json.loads(line) for line in RESULTS.open()]
     ours_equal = True
     for case, (model, kind) in CASES.items():
-        print(f"\n| {model}, {kind} | lines | story | stories | eight stories at once | equal, alone | equal, at once |")
-        print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
+        names = [*PROMPTS, "eight stories at once", "held of guessed, alone", "equal, alone", "equal, at once"]
+        print(f"\n| {model}, {kind} | {' | '.join(names)} |")
+        print("| --- |" + " ---: |" * len(names))
         for engine in dict.fromkeys(row["engine"] for row in rows):
             mine = [row for row in rows if row["case"] == case and row["engine"] == engine]
             of = {
@@ -204,6 +203,8 @@ def table():
                 for how, name in [*[("alone", name) for name in PROMPTS], ("together", "together")]:
                     rates, plain = ([row["rates"][name] for row in of[how, side]] for side in (guesses, ""))
                     cells.append(cell(rates, [] if guesses == "" else plain))
+                held, guessed = (sum(row[key] for row in of["alone", guesses]) for key in ("held", "guessed"))
+                cells.append(f"{held} of {guessed}" if guesses else "")
                 counts = [same(of[how, guesses], reference) for how in ("alone", "together")]
                 ours_equal &= engine != "twostroke" or all(equal == asked for equal, asked in counts)
                 cells += [f"{equal} of {asked}" for equal, asked in counts]
@@ -221,7 +222,10 @@ def main():
     args = parser.parse_args()
     if args.what == "table":
         return 0 if table() else 1
-    measure(args.what, args.case, args.peers, args.binary)
+    try:
+        measure(args.what, args.case, args.peers, args.binary)
+    except Broken as reason:
+        sys.exit(f"guesses_peers.py: {reason}")
     return 0
 
 
