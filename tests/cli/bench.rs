@@ -109,8 +109,11 @@ fn guesses_of_a_quality_are_told_with_and_without_in_turns() {
         assert_eq!(with["drafted"], with["accepted"], "{row}");
         assert_eq!(with["tokens_per_second"].as_array().map(Vec::len), Some(2), "{row}");
     }
+    let phases: Vec<_> =
+        value["phases"].as_array().expect("kinds of steps").iter().map(|kind| &kind["phase"]).collect();
+    assert_eq!(phases, ["decode", "verify", "prompts"], "{value}");
     let ran = run(&mut twostroke(&["bench", "--synthetic-acceptance", "0.5", "-n", "8", "-r", "1"]));
-    assert!(ran.code == Some(0) && ran.stdout.contains("| 1 | "), "{ran:?}");
+    assert!(ran.code == Some(0) && ran.stdout.contains("| 1 | ") && ran.stdout.contains("| verify | "), "{ran:?}");
     let ran = run(&mut twostroke(&["bench", "--synthetic-acceptance", "1.5"]));
     assert!(ran.code == Some(2) && ran.stderr.contains("--synthetic-acceptance"), "{ran:?}");
 }

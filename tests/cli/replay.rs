@@ -48,9 +48,12 @@ fn a_recorded_server_is_replayed() {
         assert_eq!((&told["requests"], &told["equal"]), (&12.into(), &true.into()), "{told}");
         assert_eq!((&told["was_cut_off"], &told["computed"]), (&false.into(), &(more.len() > 1).into()), "{told}");
         assert!(told["steps"].as_u64() > Some(10) && told["tokens"].as_u64() > Some(20), "{told}");
+        let predictions = told["predictions"].as_array().expect("of each kind of steps");
+        let predicted: u64 = predictions.iter().map(|kind| kind["number"].as_u64().expect("a number")).sum();
+        assert_eq!(Some(predicted), told["steps"].as_u64(), "each step is of one kind: {told}");
     }
     let ran = replay(&path, &[]);
-    assert!(ran.stdout.contains("all equal"), "{ran:?}");
+    assert!(ran.stdout.contains("all equal") && ran.stdout.contains("\npredicted  decode "), "{ran:?}");
 
     // A doctored log fails, and the step is named.
     let text = fs::read_to_string(&path).expect("it is there");

@@ -24,6 +24,9 @@ pub struct Replayed {
     pub seconds: f64,
     /// Where it first went another way; nothing after that was looked at.
     pub difference: Option<Difference>,
+    /// `|predicted - taken| / taken` of the steps whose time was predicted, by [`Replayed::KINDS`]. What the machine did
+    /// for others meanwhile is not part of what a step took.
+    pub errors: [Vec<f64>; 3],
     /// The recording has no end: the engine was killed, the disk was full, or somebody cut the file.
     pub was_cut_off: bool,
 }
@@ -53,6 +56,9 @@ impl Difference {
 }
 
 impl Replayed {
+    /// Kinds of steps: those that only decode, those that check guesses besides, those that read prompts.
+    pub const KINDS: [&str; 3] = ["decode", "verify", "prompts"];
+
     /// One more entry that was the same.
     pub(crate) fn count(&mut self, entry: &Entry, first: &mut Option<u64>) {
         let moment = match entry {
@@ -63,6 +69,11 @@ impl Replayed {
             Entry::Step(step) => {
                 self.steps += 1;
                 self.tokens += step.tokens.iter().map(Vec::len).sum::<usize>() as u64;
+                let (predicted, took) = (step.predicted().as_secs_f64(), step.undisturbed().as_secs_f64());
+                if predicted > 0.0 && took > 0.0 {
+                    let kind = if step.reads_prompts() { 2 } else { usize::from(!step.guesses.is_empty()) };
+                    self.errors[kind].push((predicted - took).abs() / took);
+                }
                 step.to
             }
             _ => return,
@@ -339,4 +350,44 @@ fn differences(recorded: &StepEntry, replayed: &StepEntry) -> Vec<(String, Strin
     };
     let both = fields(recorded).into_iter().zip(fields(replayed)).filter(|((_, a), (_, b))| a != b);
     both.map(|((name, recorded), (_, replayed))| (name, recorded.to_string(), replayed.to_string())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_of_predictions_are_of_the_kind_of_their_step() {
+        // What differs from a step that takes 100 ns and is expected to take 90; the kind, and how far off that is.
+        let table = [
+            (r#""n":1"#, Some((0, 0.1))),
+            (r#""n":1,"guesses":[[5]]"#, Some((1, 0.1))),
+            (r#""n":1,"prefill":[[1,0,8,0]]"#, Some((2, 0.1))),
+            (r#""n":1,"prefill":[[1,0,8,0]],"guesses":[[5]]"#, Some((2, 0.1))),
+            (r#""n":1,"stolen":[70,40]"#, Some((0, 0.5))),
+            (r#""n":1,"stolen":[0,100]"#, None),
+            (r#""n":1,"predicted":0"#, None),
+        ];
+        for (differs, wanted) in table {
+            let mut step = serde_json::json!({
+                "from": 1000, "to": 1100, "decode": [[1, 7]], "prefill": [], "tokens": [[5]], "failed": [],
+                "preempted": 0, "waiting": 0, "used_blocks": 1, "predicted": 90, "digest": "",
+            });
+            let differs: serde_json::Value = serde_json::from_str(&format!("{{{differs}}}")).expect("an object");
+            for (name, value) in differs.as_object().expect("an object") {
+                step[name] = value.clone();
+            }
+            let step: StepEntry = serde_json::from_value(step).expect("a step");
+            let mut replayed = Replayed::default();
+            replayed.count(&Entry::Step(Box::new(step)), &mut None);
+            let errors =
+                replayed.errors.iter().enumerate().flat_map(|(kind, off)| off.iter().map(move |&off| (kind, off)));
+            let errors: Vec<(usize, f64)> = errors.collect();
+            let is_as_wanted = match (wanted, &errors[..]) {
+                (Some((kind, off)), [error]) => error.0 == kind && (error.1 - off).abs() < 1e-9,
+                (wanted, errors) => wanted.is_none() && errors.is_empty(),
+            };
+            assert!(is_as_wanted, "{differs}: {errors:?}, not {wanted:?}");
+        }
+    }
 }

@@ -131,31 +131,32 @@ impl Dice {
     }
 }
 
-/// Relative errors of some steps, rising.
-struct Errors {
+/// Relative errors of the predicted times of some steps, rising.
+pub(super) struct Errors {
     /// Seconds that the steps took.
     seconds: f64,
     live: Vec<f64>,
     uncorrected: Vec<f64>,
 }
 
-fn errors(records: &[Arc<StepRecord>], cost: &CostModel, which: impl Fn(&StepRecord) -> bool) -> Errors {
-    let which: Vec<_> = records.iter().filter(|record| record.took().0 > 0 && which(record)).collect();
+/// Of the steps that are so. `cost`: what predicts them without correction.
+pub(super) fn errors(records: &[Arc<StepRecord>], cost: &CostModel, which: impl Fn(&StepRecord) -> bool) -> Errors {
+    let which: Vec<_> = records.iter().filter(|record| record.undisturbed().0 > 0 && which(record)).collect();
     let sorted = |predicted: &dyn Fn(&StepRecord) -> f64| {
-        let error = |record: &&Arc<StepRecord>| (predicted(record) / record.took().as_secs_f64() - 1.0).abs();
+        let error = |record: &&Arc<StepRecord>| (predicted(record) / record.undisturbed().as_secs_f64() - 1.0).abs();
         let mut errors: Vec<f64> = which.iter().map(error).collect();
         errors.sort_by(f64::total_cmp);
         errors
     };
     Errors {
-        seconds: which.iter().map(|record| record.took().as_secs_f64()).sum(),
+        seconds: which.iter().map(|record| record.undisturbed().as_secs_f64()).sum(),
         live: sorted(&|record| record.predicted.as_secs_f64()),
         uncorrected: sorted(&|record| cost.seconds(&record.work)),
     }
 }
 
 impl Errors {
-    fn json(&self, phase: &str) -> Value {
+    pub(super) fn json(&self, phase: &str) -> Value {
         json!({
             "phase": phase,
             "steps": self.live.len(),
@@ -169,15 +170,17 @@ impl Errors {
 }
 
 fn table(backend: &str, took: Duration, phases: &[(&str, Errors)]) -> String {
+    let took = took.as_secs_f64();
+    let head = format!("{backend}; steps measured in {took:.1} s; relative error of the predicted time of a step");
+    [vec![head, String::new()], rows(phases)].concat().join("\n")
+}
+
+/// A table of them.
+pub(super) fn rows(phases: &[(&str, Errors)]) -> Vec<String> {
     let percent = |errors: &[f64], percent| {
         percentile(errors, percent).map_or("-".to_string(), |e| format!("{:.1} %", e * 100.0))
     };
     let mut lines = vec![
-        format!(
-            "{backend}; steps measured in {:.1} s; relative error of the predicted time of a step",
-            took.as_secs_f64()
-        ),
-        String::new(),
         "| steps | number | seconds | median | p95 | median, uncorrected | p95, uncorrected |".to_string(),
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: |".to_string(),
     ];
@@ -187,7 +190,7 @@ fn table(backend: &str, took: Duration, phases: &[(&str, Errors)]) -> String {
             [(live, 50.0), (live, 95.0), (uncorrected, 50.0), (uncorrected, 95.0)].map(|(e, q)| percent(e, q));
         format!("| {name} | {} | {seconds:.1} | {} |", live.len(), figures.join(" | "))
     }));
-    lines.join("\n")
+    lines
 }
 
 #[cfg(test)]

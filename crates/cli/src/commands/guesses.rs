@@ -7,11 +7,15 @@
 //! The clients ask one prompt after the other, so that prompts are read while others are answered. Guesses cost nothing
 //! here, as those from texts do: what a drafter with weights takes comes on top. The answers must be equal.
 
+use std::sync::Arc;
+
 use engine::{DefaultTarget, Drafters, Engine, Output as Said, Prompt, RawRequest, Speculation, Timings};
 use figures::percentile;
 use launch::{Calibrate, Settings};
+use scheduler::{CostModel, StepRecord};
 use serde_json::{Value, json};
 
+use crate::commands::cost_model::{self, Errors, errors};
 use crate::console::{Progress, put_line};
 use crate::failure::Failure;
 use crate::flags::BenchFlags;
@@ -43,12 +47,14 @@ pub(crate) fn guesses(flags: &BenchFlags, acceptance: f64) -> Result<(), Failure
         let most = engine.model().max_model_len.saturating_sub(PROMPT_TOKENS);
         return Err(Failure::usage(format!("-n {tokens}: with a prompt of {PROMPT_TOKENS} at most {most} fit")));
     }
+    let mut records = Vec::new();
     let rounds: Vec<Rounds> = flags
         .parallel
         .iter()
-        .map(|&streams| compare(&engine, streams, tokens, flags.repetitions))
+        .map(|&streams| compare(&engine, streams, tokens, flags.repetitions, &mut records))
         .collect::<Result<_, _>>()?;
     let backend = engine.model().backend.clone();
+    let predicted = engine.model().calibrated.as_ref().map(|calibrated| predictions(&records, &calibrated.cost));
     engine.stop();
     put_line(&match flags.json {
         true => json!({
@@ -56,10 +62,21 @@ pub(crate) fn guesses(flags: &BenchFlags, acceptance: f64) -> Result<(), Failure
             "acceptance": acceptance,
             "tokens": tokens,
             "streams": rounds.iter().map(Rounds::json).collect::<Vec<_>>(),
+            "phases": predicted.iter().flatten().map(|(name, errors)| errors.json(name)).collect::<Vec<_>>(),
         })
         .to_string(),
-        false => table(&backend, acceptance, tokens, &rounds),
+        false => table(&backend, acceptance, tokens, &rounds, predicted.as_ref().map(|kinds| &kinds[..])),
     })
+}
+
+/// How far off the predicted times are of steps that only decode, that check guesses, and that read prompts.
+fn predictions(records: &[Arc<StepRecord>], cost: &CostModel) -> [(&'static str, Errors); 3] {
+    let checks = |record: &StepRecord| record.decode.iter().any(|row| row.drafts > 0);
+    [
+        ("decode", errors(records, cost, |record| record.prefill.is_empty() && !checks(record))),
+        ("verify", errors(records, cost, |record| record.prefill.is_empty() && checks(record))),
+        ("prompts", errors(records, cost, |record| !record.prefill.is_empty())),
+    ]
 }
 
 /// What so many clients had, without guesses and with them.
@@ -133,10 +150,18 @@ struct Answer {
     timings: Timings,
 }
 
-fn compare(engine: &Engine, streams: usize, tokens: usize, repetitions: usize) -> Result<Rounds, Failure> {
+/// `records`: of all steps but those of the rehearsal.
+fn compare(
+    engine: &Engine,
+    streams: usize,
+    tokens: usize,
+    repetitions: usize,
+    records: &mut Vec<Arc<StepRecord>>,
+) -> Result<Rounds, Failure> {
     let bar = Progress::counting("asking", "rounds");
     let mut rounds = Rounds { streams, without: Side::default(), with: Side::default() };
     let (_, rehearsed) = round(engine, streams, tokens, true)?;
+    let mut last = engine.records(1).last().map(|record| record.step);
     for repetition in 0..repetitions {
         for speculate in [false, true] {
             bar.at((2 * repetition + usize::from(speculate)) as u64, 2 * repetitions as u64);
@@ -146,6 +171,8 @@ fn compare(engine: &Engine, streams: usize, tokens: usize, repetitions: usize) -
             }
             let side = if speculate { &mut rounds.with } else { &mut rounds.without };
             side.add(seconds, &answers);
+            records.extend(engine.records(usize::MAX).into_iter().filter(|record| Some(record.step) > last));
+            last = records.last().map(|record| record.step);
         }
     }
     Ok(rounds)
@@ -191,7 +218,13 @@ fn ask(engine: &Engine, number: usize, tokens: usize, speculate: bool) -> Result
     }
 }
 
-fn table(backend: &str, acceptance: f64, tokens: usize, rounds: &[Rounds]) -> String {
+fn table(
+    backend: &str,
+    acceptance: f64,
+    tokens: usize,
+    rounds: &[Rounds],
+    predicted: Option<&[(&str, Errors)]>,
+) -> String {
     let mut lines = vec![
         format!("{backend}; {tokens} tokens an answer; each guess holds with the chance {acceptance}"),
         String::new(),
@@ -213,6 +246,10 @@ fn table(backend: &str, acceptance: f64, tokens: usize, rounds: &[Rounds]) -> St
             with.drafted,
             with.accepted,
         ));
+    }
+    if let Some(kinds) = predicted {
+        lines.extend(["", "Relative error of the predicted time of a step:", ""].map(String::from));
+        lines.extend(cost_model::rows(kinds));
     }
     lines.join("\n")
 }

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::BufWriter;
 use std::path::Path;
 
+use figures::percentile;
 use kernels::WeightClass;
 use launch::{Chosen, ModelSettings};
 use replay::{Recording, ReplayError, Replayed, TracingError, replay, replay_with_model, trace};
@@ -43,7 +44,25 @@ struct Ran {
     replayed: Replayed,
 }
 
+/// Relative errors of the predicted times of some steps.
+struct Prediction {
+    steps: &'static str,
+    number: usize,
+    median: f64,
+    p95: f64,
+}
+
 impl Ran {
+    /// How far off the predicted times of steps were, of each kind that there was.
+    fn predictions(&self) -> impl Iterator<Item = Prediction> {
+        Replayed::KINDS.into_iter().zip(&self.replayed.errors).filter_map(|(steps, errors)| {
+            let mut errors = errors.clone();
+            errors.sort_by(f64::total_cmp);
+            let (median, p95) = percentile(&errors, 50.0).zip(percentile(&errors, 95.0))?;
+            Some(Prediction { steps, number: errors.len(), median, p95 })
+        })
+    }
+
     /// When the recorded engine began.
     fn began_at(&self) -> Option<String> {
         self.began.map(|nanos| utc((nanos / 1_000_000_000) as i64))
@@ -85,6 +104,11 @@ fn as_text(flags: &ReplayFlags, ran: &Ran) -> String {
         ("steps", format!("{steps}, all equal")),
         ("tokens", format!("{tokens}{computed}")),
     ];
+    let predicted = ran.predictions().map(|Prediction { steps, number, median, p95 }| {
+        format!("{steps} {:.1} % off, p95 {:.1} %, of {number}", median * 100.0, p95 * 100.0)
+    });
+    let predicted = predicted.collect::<Vec<_>>().join("; ");
+    lines.extend((!predicted.is_empty()).then_some(("predicted", predicted)));
     lines.extend(flags.trace.as_ref().map(|path| ("trace", format!("{}: open it in ui.perfetto.dev", path.display()))));
     let lines: Vec<String> = lines.iter().map(|(name, value)| format!("{name:<10} {value}")).collect();
     lines.join("\n")
@@ -92,6 +116,9 @@ fn as_text(flags: &ReplayFlags, ran: &Ran) -> String {
 
 fn as_json(flags: &ReplayFlags, ran: &Ran) -> String {
     let replayed = &ran.replayed;
+    let predictions = ran.predictions().map(|Prediction { steps, number, median, p95 }| {
+        json!({ "steps": steps, "number": number, "median_error": median, "p95_error": p95 })
+    });
     json!({
         "model": ran.model,
         "began_at": ran.began_at(),
@@ -99,6 +126,7 @@ fn as_json(flags: &ReplayFlags, ran: &Ran) -> String {
         "steps": replayed.steps,
         "tokens": replayed.tokens,
         "seconds": replayed.seconds,
+        "predictions": predictions.collect::<Vec<_>>(),
         "computed": flags.model.is_some(),
         "equal": true,
         "was_cut_off": replayed.was_cut_off,

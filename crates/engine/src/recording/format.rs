@@ -421,6 +421,22 @@ impl StepEntry {
         Drafted { offers: self.offers.clone(), guesses: self.guesses.clone(), took: self.drafting_took() }
     }
 
+    /// How long it was expected to take; zero: nobody said.
+    pub fn predicted(&self) -> Nanos {
+        Nanos(self.predicted)
+    }
+
+    /// How long it took, but for what the machine did for others meanwhile. While a recording is made one step is in
+    /// flight, so it began when it was planned.
+    pub fn undisturbed(&self) -> Nanos {
+        Nanos(self.to).since(Nanos(self.from)).since(self.stolen().during)
+    }
+
+    /// Whether it had rows of prompts.
+    pub fn reads_prompts(&self) -> bool {
+        !self.prefill.is_empty()
+    }
+
     /// What passes that guess took of its time.
     pub fn drafting_took(&self) -> Nanos {
         Nanos(self.drafting)
