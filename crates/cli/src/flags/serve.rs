@@ -129,7 +129,7 @@ pub(crate) struct ServeFlags {
     /// Guess the next tokens of answers from what stands in them, their prompts, predictions and earlier answers, and
     /// check several in one step. How many is decided for each step: none where rows cost time. Changes no bit of any
     /// answer.
-    #[arg(long, value_name = "WHEN", value_enum, default_value = "off")]
+    #[arg(long, value_name = "WHEN", value_enum, default_value = "auto")]
     pub(crate) speculate: Speculate,
     /// The same with a choice of who guesses, as JSON with vLLM's keys. {"method": "suffix"} is --speculate auto,
     /// {"method": "ngram"} leaves out earlier answers; num_speculative_tokens is the most for one stream in one step.
