@@ -34,7 +34,7 @@ use world::{Report, World};
 
 const DEFAULT_SEEDS: u64 = 400;
 /// From so many on, a run must have seen everything.
-const ENOUGH_SEEDS: u64 = 300;
+const ENOUGH_SEEDS: u64 = DEFAULT_SEEDS;
 
 #[test]
 fn every_answer_is_as_if_alone_whatever_fails_beside_it() {
