@@ -69,8 +69,7 @@ def compare(port: int, name: str, temperature: float) -> bool:
 
 
 def main() -> int:
-    asked = [] if "--speculative-config" in sys.argv else ["--speculate", "auto"]
-    command = [sys.argv[1], "serve", "--port", "0", "--json", *asked, *sys.argv[2:]]
+    command = [sys.argv[1], "serve", "--port", "0", "--json", *sys.argv[2:]]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     try:
         assert server.stdout is not None

@@ -84,7 +84,7 @@ def main() -> int:
     parser.add_argument("--tpot-slo", default="30ms")
     options, flags = parser.parse_known_args()
     targets = ["--ttft-slo", options.ttft_slo, "--tpot-slo", options.tpot_slo]
-    command = [options.binary, "serve", "--port", "0", "--json", "--speculate", "auto", *targets, *flags]
+    command = [options.binary, "serve", "--port", "0", "--json", *targets, *flags]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     figures: dict[bool, list[list[float]]] = {True: [], False: []}
     differ = 0

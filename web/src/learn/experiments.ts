@@ -271,7 +271,7 @@ export function guesses(root: HTMLElement, app: App, signal: AbortSignal): void 
       const crowd = await run(`${many} answers at once`, many, { speculate: false });
       const guessed = await run("with guesses", 1, {});
       const rows = `A pass with ${many} rows took ${(crowd.took / alone.took).toFixed(2)} times as long as one with a single row: that is what further rows cost.`;
-      if (guessed.drafted === 0) return `${rows} Nothing was guessed: start the server with --speculate auto to see what fills them.`;
+      if (guessed.drafted === 0) return `${rows} Nothing was guessed: start the server without --speculate off to see what fills them.`;
       const same = guessed.text === alone.text ? "The words are the same." : "The words differ, which must not be.";
       return `${rows} With guesses, ${guessed.held} of ${guessed.drafted} held: ${guessed.passes} passes instead of ${alone.passes}, ${guessed.each.toFixed(1)} tokens each. ${same}`;
     },
