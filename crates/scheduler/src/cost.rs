@@ -233,6 +233,8 @@ impl CostModel {
         // What the decode rows would cost by themselves; the rest is what prompts add.
         let (own_weights, own_heads) = match work.decode_rows {
             0 => (0.0, 0.0),
+            // All of it, and no prompt's head: the search for how many drafts pay asks this for each.
+            rows if rows == work.rows() && rows == work.logit_rows => (weights, heads),
             rows => (self.weights(rows), head + logits * rows as f64),
         };
         Parts {

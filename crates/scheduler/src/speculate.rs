@@ -22,6 +22,7 @@
 //! chooses the same.
 
 use alloc::collections::BinaryHeap;
+use alloc::collections::binary_heap::PeekMut;
 use alloc::vec::Vec;
 use core::cmp::Reverse;
 
@@ -297,16 +298,19 @@ impl Scheduler {
         let Speculation { chances, hopefuls, passes, next, order, .. } = speculation;
         passes.clear();
         passes.resize(MOST_DRAFTS, Work::default());
-        next.clear();
         order.clear();
-        for (index, hopeful) in hopefuls.iter().enumerate() {
-            next.push((chances.of(&hopeful.offer, 0, &hopeful.own), Reverse(index)));
-        }
+        // Put in order at once, in the memory that there is.
+        let mut firsts = core::mem::take(next).into_vec();
+        firsts.clear();
+        let first = |(index, hopeful): (usize, &Hopeful)| (chances.of(&hopeful.offer, 0, &hopeful.own), Reverse(index));
+        firsts.extend(hopefuls.iter().enumerate().map(first));
+        *next = BinaryHeap::from(firsts);
         let most_seconds = bound.map_or(f64::INFINITY, Nanos::as_secs_f64);
         let mut work = self.plan.record.work;
         let mut drafting = 0.0;
         let mut best = BestDrafts::new((step.num_rows() as u64 * SURE) as f64, self.policy.seconds(&work));
-        while let Some((chance, Reverse(index))) = next.pop() {
+        while let Some(mut surest) = next.peek_mut() {
+            let (chance, Reverse(index)) = *surest;
             let hopeful = &mut hopefuls[index];
             let context = step.decode[hopeful.decode].start + 1 + hopeful.taken + 1;
             work.add_draft(context);
@@ -322,7 +326,9 @@ impl Scheduler {
             }
             if hopeful.taken < hopeful.most {
                 let further = chances.of(&hopeful.offer, hopeful.taken, &hopeful.own);
-                next.push((chance * further / SURE, Reverse(index)));
+                surest.0 = chance * further / SURE;
+            } else {
+                PeekMut::pop(surest);
             }
         }
         order.iter().skip(best.count()).for_each(|&index| hopefuls[index].taken -= 1);

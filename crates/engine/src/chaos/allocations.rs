@@ -12,6 +12,7 @@ use super::fake::{EOS, Fake, Faults, NAN, POISON};
 use super::world::{model_info, tokenizer};
 use crate::core::{Arrived, EngineCore};
 use crate::door::{self, Prompt, RawRequest};
+use crate::draft::{Drafters, Drafting};
 use crate::journal::Log;
 use crate::output;
 
@@ -19,15 +20,27 @@ use crate::output;
 const WARM_UP: u64 = 4096 + 20;
 /// Steps that are measured.
 const STEPS: u64 = 100;
+/// Longer than an answer comes to be; no index of a text doubles while steps are measured.
+const MOST_TOKENS: usize = 16_000;
 /// Answers that decode.
 const ANSWERS: usize = 12;
 
 #[test]
 fn a_steady_step_allocates_nothing_until_it_is_told() {
+    check(None);
+}
+
+/// Of 24 tokens any three stood before, so all have offers, and without a cost model the plan takes them all.
+#[test]
+fn a_steady_step_with_guesses_from_texts_allocates_nothing() {
+    check(Some(Drafters::default()));
+}
+
+fn check(drafters: Option<Drafters>) {
     let limits = Limits {
         block_size: 4, // small, so that blocks are taken, filled and registered all the time
-        num_blocks: 16_384,
-        max_model_len: 4400,
+        num_blocks: 50_000,
+        max_model_len: MOST_TOKENS,
         max_num_seqs: ANSWERS,
         max_num_batched_tokens: 1024,
         max_prefill_chunk: 256,
@@ -44,9 +57,13 @@ fn a_steady_step_allocates_nothing_until_it_is_told() {
     let log = Arc::new(Mutex::new(Log::new(limits.block_size)));
     let scheduler = Scheduler::new(limits).expect("good limits");
     let mut core = EngineCore::new(scheduler, forward, Some(tokenizer), 0, log);
+    let guesses = drafters.is_some();
+    if let Some(drafters) = drafters {
+        core.set_drafting(Drafting::of(&drafters));
+    }
     for id in 0..8 {
         let raw = RawRequest {
-            max_tokens: Some(4300),
+            max_tokens: Some(MOST_TOKENS as i64 - 20),
             n: Some(1 + i64::from(id == 7) * 4),
             temperature: Some([0.0, 0.8][id as usize % 2]),
             top_p: Some(0.9),
@@ -69,6 +86,9 @@ fn a_steady_step_allocates_nothing_until_it_is_told() {
             rows += sampled;
         }
     }
-    assert_eq!(rows, STEPS as usize * ANSWERS, "all answers decode");
+    match guesses {
+        false => assert_eq!(rows, STEPS as usize * ANSWERS, "all answers decode"),
+        true => assert!(rows > STEPS as usize * ANSWERS, "and some guesses hold: {rows} tokens"),
+    }
     assert_eq!(allocations, 0, "allocations in {STEPS} steady steps");
 }
