@@ -4,6 +4,8 @@
 //! count (Valgrind's callgrind), so a limit on it holds a pull request to what the code did before. Valgrind knows no
 //! AVX-512, so the kernels counted here are those of AVX2: the structure around them is the same.
 
+pub mod crowd;
+
 use kernels::{Arithmetic, Cpu, CpuOptions, Device, Isa, MatrixShape, PackedMatrix, RowSource, WeightClass};
 
 /// Numbers around zero, the same in every run.

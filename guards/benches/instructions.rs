@@ -1,6 +1,7 @@
 //! How many instructions the hot operations take, each with a limit: about a tenth above what it took when the limit
 //! was set. Over the limit: make it cheaper, or raise the limit in the commit that says why.
 
+use guards::crowd::{Crowd, Guesses};
 use guards::{cpu, matrix, values};
 use gungraun::{Callgrind, EventKind, LibraryBenchmarkConfig, library_benchmark, library_benchmark_group, main};
 use ledger::Ledger;
@@ -246,6 +247,32 @@ fn schedule((mut scheduler, mut output): (Scheduler, StepOutput)) -> (Scheduler,
     (scheduler, output)
 }
 
+// A step of 256 streams with 8,192 tokens each: plan and results; where guesses are offered for all, with them.
+#[library_benchmark]
+#[bench::without(args = (Guesses::Off), setup = Crowd::new, config = at_most(262_000))]
+#[bench::with_offers(args = (Guesses::Made), setup = Crowd::new, config = at_most(775_000))]
+#[bench::looked_up(args = (Guesses::LookedUp), setup = Crowd::new, config = at_most(1_830_000))]
+fn schedule_crowd(mut crowd: Crowd) -> Crowd {
+    crowd.step();
+    crowd
+}
+
+/// The same streams, each with one token more than at the last lookup.
+fn one_new_token_each() -> Crowd {
+    let mut crowd = Crowd::new(Guesses::LookedUp);
+    crowd.plan();
+    crowd.propose();
+    crowd.complete();
+    crowd
+}
+
+#[library_benchmark]
+#[bench::one_new_token_each(setup = one_new_token_each, config = at_most(1_190_000))]
+fn look_up(mut crowd: Crowd) -> Crowd {
+    crowd.look();
+    crowd
+}
+
 /// The ledger of 64 streams and of so many that wait for a seat, in the middle of it, and the next step.
 fn accounts(waiting: u64) -> (Ledger, CostModel, StepRecord) {
     let cost = CostModel::new((0..12).map(|at| Knot { rows: 1 << at, seconds: 0.001 * f64::from(1 + at) }).collect(), Terms::default());
@@ -272,5 +299,5 @@ fn account((mut ledger, cost, record): (Ledger, CostModel, StepRecord)) -> (Ledg
     (ledger, cost, record)
 }
 
-library_benchmark_group!(name = hot; benchmarks = linear, attend, forward, sample, schedule, account);
+library_benchmark_group!(name = hot; benchmarks = linear, attend, forward, sample, schedule, schedule_crowd, look_up, account);
 main!(library_benchmark_groups = hot);

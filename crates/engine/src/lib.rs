@@ -32,6 +32,7 @@ mod journal;
 mod keeper;
 pub mod kept;
 mod live;
+mod looked_up;
 mod lower;
 mod memory;
 mod output;
@@ -81,6 +82,8 @@ pub use kernels::room::Limit as MemoryLimit;
 pub use kernels::{Arithmetic, Certainty, DeviceInfo, DeviceLimits, Isa, KvDtype, WeightClass};
 pub use ledger;
 pub use live::{InScene, KvMap, LoggedStep, Percentiles, Place, Scene};
+#[doc(hidden)]
+pub use looked_up::LookedUp;
 pub use memory::available_bytes as available_memory;
 pub use output::{Outlet, Output, PromptProgress, RequestError, Timings, TokenLogprob, Usage};
 pub use receipt;

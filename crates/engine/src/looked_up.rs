@@ -1,0 +1,42 @@
+//! The lookup by itself, for those who count what it takes: `guards/` drives it as the core does, without a model, a
+//! thread or a client.
+
+use scheduler::{Offer, Scheduler, Step, TokenId};
+
+use crate::draft::{Drafter, Drafters, Lookup, LookupOptions};
+
+/// Guesses from texts for a scheduler's sequences.
+#[doc(hidden)]
+pub struct LookedUp {
+    lookup: Lookup,
+    offers: Vec<Offer>,
+    guesses: Vec<TokenId>,
+}
+
+impl Default for LookedUp {
+    /// As an engine has it that is told nothing else.
+    fn default() -> LookedUp {
+        let lookup = Lookup::new(Drafters::default().most_guesses, &LookupOptions::default());
+        LookedUp { lookup, offers: Vec::new(), guesses: Vec::new() }
+    }
+}
+
+impl LookedUp {
+    /// What could be had for all that decode, before a plan.
+    pub fn offers(&mut self, scheduler: &Scheduler) -> &[Offer] {
+        self.lookup.begin(&|seq| scheduler.sequence(seq).is_some());
+        self.offers.clear();
+        self.offers.extend(scheduler.decoding().filter_map(|sequence| self.lookup.offer(sequence, None)));
+        &self.offers
+    }
+
+    /// The guesses that a plan took, one sequence after the other.
+    pub fn propose(&mut self, step: &Step, scheduler: &Scheduler) -> &[TokenId] {
+        self.guesses.clear();
+        for rows in step.decode.iter().filter(|rows| rows.drafts > 0) {
+            let sequence = scheduler.sequence(rows.seq).expect("a planned sequence lives until its step completes");
+            self.lookup.propose(sequence, rows.drafts, &mut self.guesses);
+        }
+        &self.guesses
+    }
+}
