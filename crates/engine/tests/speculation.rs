@@ -266,7 +266,7 @@ fn a_drafter_that_does_not_fit_is_refused() {
         (DraftMethod::Eagle3, nowhere, "no such"),
         (DraftMethod::Eagle3, at("models/lantern-medusa"), "\"medusa\" is not known"),
         (DraftMethod::Eagle, at("models/lantern-draft"), "fc.weight is missing"),
-        (DraftMethod::Mtp, None, "no layer for the token after the next"),
+        (DraftMethod::Mtp, None, "so are model.mtp_layers"),
     ];
     for (method, model, says) in table {
         let learned = LearnedDrafter { method, model: model.clone(), weights: None };
