@@ -104,9 +104,10 @@ fn guesses_change_no_bit_of_any_answer() {
     while round == 0 || compared.tokens < wanted {
         compare(round, &mut compared);
         round += 1;
+        println!("{} tokens are equal to the bit after {round} rounds", compared.tokens);
     }
     let Compared { tokens, drafted, accepted } = compared;
-    println!("{tokens} tokens are equal to the bit; {drafted:?} guessed, {accepted:?} of them right");
+    println!("{tokens} tokens: {drafted:?} guessed, {accepted:?} of them right");
     assert!(tokens >= wanted, "{tokens} tokens are compared");
     let wrong = |by: usize| drafted[by] - accepted[by];
     assert!(
