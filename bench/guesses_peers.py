@@ -57,7 +57,8 @@ class Ours:
         return subprocess.run([self.command[0], "--version"], capture_output=True, text=True).stdout.strip()
 
     def server(self, guesses):
-        return [*self.command, *with_value(guesses, "--speculative-config", self.draft), "--port"]
+        flags = with_value(guesses, "--speculative-config", self.draft) or ["--speculate", "off"]
+        return [*self.command, *flags, "--port"]
 
     def ask(self, port, ids, to_the_end):
         body = {"prompt": ids, "max_tokens": TOKENS, "temperature": 0, "ignore_eos": not to_the_end}

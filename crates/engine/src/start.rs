@@ -799,7 +799,7 @@ fn boxed<B: Backend>(
     }
     let kv = runner.kv_shape();
     Ok(Loaded {
-        draft: draft.map(|draft| draft.load(&mut runner, checkpoint.name(), load, kv.blocks)).transpose()?,
+        draft: draft.map(|draft| draft.load(&mut runner, checkpoint, load, kv.blocks)).transpose()?,
         kv,
         max_model_len: runner.max_model_len(),
         notices: runner.notices().to_vec(),

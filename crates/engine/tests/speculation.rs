@@ -279,6 +279,34 @@ fn a_drafter_that_does_not_fit_is_refused() {
 }
 
 #[test]
+fn a_drafter_of_another_model_is_refused_by_its_name() {
+    // As the hub's cache has it; `eagle3-speculators` says that it is of example/llama3.
+    let data = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../model/tests/data");
+    let model = Some(data.join("drafts/eagle3-speculators").display().to_string());
+    let drafters = Drafters {
+        learned: Some(LearnedDrafter { method: DraftMethod::Eagle3, model, weights: None }),
+        ..Drafters::default()
+    };
+    let options = EngineOptions { max_model_len: Some(128), kv_cache_bytes: Some(4 << 20), ..options() };
+    let options = EngineOptions { speculation: Speculation::By(drafters), ..options };
+    let cache = std::env::temp_dir().join(format!("twostroke-hub-{}", std::process::id()));
+    for (folder, fits) in [("models--example--llama3", true), ("models--example--llama4", false)] {
+        let snapshot = cache.join(folder).join("snapshots/1");
+        std::fs::create_dir_all(&snapshot).expect("a directory");
+        for file in data.join("llama3").read_dir().expect("committed").map(|entry| entry.unwrap()) {
+            std::fs::copy(file.path(), snapshot.join(file.file_name())).expect("copied");
+        }
+        let checkpoint = Checkpoint::open(Source::Directory(snapshot)).expect("committed");
+        let refused = Engine::start(&checkpoint, &options, &mut |_| {}).err().map(|error| error.to_string());
+        let says = refused.as_ref().is_none_or(|error| {
+            error.contains("name_or_path: \"example/llama3\", and the target is \"example/llama4\"")
+        });
+        assert!(refused.is_none() == fits && says, "{folder}: {refused:?}");
+    }
+    std::fs::remove_dir_all(cache).expect("it is ours");
+}
+
+#[test]
 fn drafters_in_every_layout_change_no_bit() {
     // What `crates/model/tests/drafts.rs` holds against torch: tiny, with random weights, so hardly any guess holds.
     let data = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../model/tests/data");

@@ -1,6 +1,6 @@
 //! The files of a trained drafter: whether they fit this target, and what it takes beside it.
 
-use std::path::Path;
+use std::path::{Component, Path};
 
 use ::model::draft::{self, Feature, Medusa};
 use ::model::{Forward, KvBudget, LoadOptions, ModelConfig, Runner};
@@ -66,7 +66,7 @@ impl DraftFiles {
             (DraftMethod::Eagle | DraftMethod::Eagle3 | DraftMethod::Mtp, path) => {
                 // A next-token layer is in the target's own files.
                 let checkpoint = path.map_or_else(|| reopened(target), draft::open).map_err(wrong)?;
-                let needs = Feature::needs(&checkpoint, target_config, Some(target.name())).map_err(wrong)?;
+                let needs = Feature::needs(&checkpoint, target_config, name_of(target).as_deref()).map_err(wrong)?;
                 let kind = Kind::Layer;
                 DraftFiles { checkpoint, kind, config: needs.layers, weight_bytes: needs.weight_bytes }
             }
@@ -99,14 +99,15 @@ impl DraftFiles {
         KvShape { dtype, layers, blocks: 1, block_size, num_kv_heads, head_dim }.bytes() as u64
     }
 
-    /// The drafter in memory, on the target's threads. `options`: what that was loaded with.
+    /// The drafter in memory, on the target's threads. `files`: the target's; `options`: what it was loaded with.
     pub(crate) fn load<B: Backend>(
         &self,
         target: &mut Runner<B>,
-        name: &str,
+        files: &Checkpoint,
         options: &LoadOptions,
         blocks: usize,
     ) -> Result<Loaded, StartError> {
+        let name = name_of(files);
         match self.kind {
             Kind::Model(weights) => {
                 let options = LoadOptions {
@@ -120,9 +121,9 @@ impl DraftFiles {
                 let model = ::model::load_beside(target, &self.checkpoint, &options, &mut |_| {}).map_err(wrong)?;
                 Ok(Loaded::Model(Box::new(model)))
             }
-            Kind::Heads => Medusa::load(&self.checkpoint, target, Some(name)).map(Loaded::Heads).map_err(wrong),
+            Kind::Heads => Medusa::load(&self.checkpoint, target, name.as_deref()).map(Loaded::Heads).map_err(wrong),
             Kind::Layer => {
-                let layer = Feature::load(&self.checkpoint, target, Some(name)).map_err(wrong)?;
+                let layer = Feature::load(&self.checkpoint, target, name.as_deref()).map_err(wrong)?;
                 target.tap(layer.taps()).map_err(wrong)?;
                 Ok(Loaded::Layer(layer))
             }
@@ -136,6 +137,14 @@ impl DraftFiles {
             _ => targets,
         }
     }
+}
+
+/// What people call a target whose files lie in the cache of the Hugging Face hub: `models--org--name/snapshots/..`. A
+/// drafter says for whom it was trained.
+fn name_of(target: &Checkpoint) -> Option<String> {
+    let folder = |part: Component<'_>| part.as_os_str().to_str()?.strip_prefix("models--").map(str::to_owned);
+    let folder = target.path()?.components().rev().find_map(folder)?;
+    folder.split_once("--").map(|(organisation, name)| format!("{organisation}/{name}"))
 }
 
 /// The target's own files once more.
