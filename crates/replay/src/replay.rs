@@ -24,8 +24,8 @@ pub struct Replayed {
     pub seconds: f64,
     /// Where it first went another way; nothing after that was looked at.
     pub difference: Option<Difference>,
-    /// `|predicted - taken| / taken` of the steps whose time was predicted, by [`Replayed::KINDS`]. What the machine did
-    /// for others meanwhile is not part of what a step took.
+    /// `|predicted - taken| / taken` of the steps whose time was predicted, by [`Replayed::KINDS`]. What the machine
+    /// did for others meanwhile is not part of what a step took.
     pub errors: [Vec<f64>; 3],
     /// The recording has no end: the engine was killed, the disk was full, or somebody cut the file.
     pub was_cut_off: bool,
