@@ -129,8 +129,8 @@ impl Drafting {
         self.drafters.iter_mut().for_each(|drafter| drafter.remember(salt, prompt, answer));
     }
 
-    /// What a plan moves, whether it has rows or not, and what it begins to write: whoever keeps something by block hears
-    /// of it before anything else is made of the plan.
+    /// What a plan moves, whether it has rows or not, and what it begins to write: whoever keeps something by block
+    /// hears of it before anything else is made of the plan.
     pub(crate) fn follow(&mut self, step: &Step, scheduler: &Scheduler) {
         let of = |seq| scheduler.sequence(seq).expect("a planned sequence lives until its step completes");
         if let Some(model) = &mut self.model {
