@@ -222,8 +222,8 @@ impl Drafter for Guesser {
 struct Draft {
     faults: Arc<Mutex<Faults>>,
     most_guesses: usize,
-    /// Nobody else guesses, it cannot err, and no pass fails: every guess at a token that comes must hold. One that does
-    /// not shows that its cache is not what it takes it for.
+    /// Nobody else guesses, it cannot err, and no pass fails: every guess at a token that comes must hold. One that
+    /// does not shows that its cache is not what it takes it for.
     is_calm: bool,
     /// What a pass of it takes, if the scheduler knows.
     cost: Option<CostModel>,
