@@ -241,7 +241,7 @@ fn one_step(scheduler: &mut Scheduler, output: &mut StepOutput) -> StepRecord {
 
 #[library_benchmark]
 #[bench::decode_64_sequences(args = (64, 0), setup = scheduler, config = at_most(68_500))]
-#[bench::decode_64_and_200_wait(args = (64, 200), setup = scheduler, config = at_most(60_500))]
+#[bench::decode_64_and_200_wait(args = (64, 200), setup = scheduler, config = at_most(69_500))]
 fn schedule((mut scheduler, mut output): (Scheduler, StepOutput)) -> (Scheduler, StepOutput) {
     one_step(&mut scheduler, &mut output);
     (scheduler, output)
@@ -292,8 +292,8 @@ fn accounts(waiting: u64) -> (Ledger, CostModel, StepRecord) {
 }
 
 #[library_benchmark]
-#[bench::decode_64_sequences(args = (0), setup = accounts, config = at_most(96_000))]
-#[bench::decode_64_and_200_wait(args = (200), setup = accounts, config = at_most(127_000))]
+#[bench::decode_64_sequences(args = (0), setup = accounts, config = at_most(113_500))]
+#[bench::decode_64_and_200_wait(args = (200), setup = accounts, config = at_most(146_500))]
 fn account((mut ledger, cost, record): (Ledger, CostModel, StepRecord)) -> (Ledger, CostModel, StepRecord) {
     ledger.step(black_box(&record), Some(&cost), &mut |_| {});
     (ledger, cost, record)
