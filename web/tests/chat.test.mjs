@@ -19,7 +19,7 @@ test("a chat: the answer streams, its phases are told, and the conversation goes
   const text = await first.locator(".text").textContent();
   assert.ok(text.length > 0);
   // As `twostroke run` says it; the share of the limit follows from the feed.
-  const line = /^prefill \d+ tok( \(\+ \d+ cached\))? in [\d.]+ (ms|s) \([\d.]+k? tok\/s, [\d.]+ % of limit\) · decode [\d.]+k? tok\/s \([\d.]+ % of limit\)$/;
+  const line = /^prefill \d+ tok( \(\+ \d+ cached\))? in [\d.]+ (ms|s) \([\d.]+k? tok\/s, [\d.]+ % of limit\) · decode [\d.]+k? tok\/s \([\d.]+ % of limit\)(, \d+ of \d+ guess(es)? held)?$/;
   await until("the share of the limit", async () => line.test(await first.locator(".phase-line").textContent()));
   // The same request gives the same answer.
   await page.getByRole("button", { name: "Regenerate" }).click();

@@ -15,9 +15,9 @@ function long(app: App, wanted: number): number {
   return Math.max(16, Math.min(wanted, Math.floor(app.info.max_model_len / 2)));
 }
 
-/** Sends a prompt; the answer has exactly `tokens` tokens. A refusal is thrown. */
+/** Sends a prompt; the answer has exactly `tokens` tokens, each of a pass. A refusal is thrown. */
 async function send(app: App, prompt: number[] | string, tokens: number, signal: AbortSignal, more: object = {}): Promise<Answer> {
-  const body = { prompt, max_tokens: tokens, ignore_eos: true, temperature: 0, ...more };
+  const body = { prompt, max_tokens: tokens, ignore_eos: true, temperature: 0, speculate: false, ...more };
   const answer = await ask(app, "/v1/completions", body, signal);
   if (answer.error) throw new Error(answer.error);
   return answer;
@@ -170,7 +170,7 @@ export function chunks(root: HTMLElement, app: App, signal: AbortSignal): void {
       let stream = "";
       const short = await longPrompt(app, 16);
       // It ends when the prompt has been computed, or at the model's own limit.
-      const body = { prompt: short, max_tokens: app.info.max_model_len - 16, ignore_eos: true, temperature: 0 };
+      const body = { prompt: short, max_tokens: app.info.max_model_len - 16, ignore_eos: true, temperature: 0, speculate: false };
       const running = ask(app, "/v1/completions", body, streamEnd.signal, (_, answer) => (stream = answer.id));
       await soon(() => stream !== "" || signal.aborted);
       await pause(300); // some of its tokens undisturbed
@@ -267,9 +267,9 @@ export function guesses(root: HTMLElement, app: App, signal: AbortSignal): void 
         show({ name, cells, answer });
         return { took, each, drafted, held, text: answer.text, passes: own / streams };
       };
-      const alone = await run("without", 1, { speculate: false });
-      const crowd = await run(`${many} answers at once`, many, { speculate: false });
-      const guessed = await run("with guesses", 1, {});
+      const alone = await run("without", 1, {});
+      const crowd = await run(`${many} answers at once`, many, {});
+      const guessed = await run("with guesses", 1, { speculate: true });
       const rows = `A pass with ${many} rows took ${(crowd.took / alone.took).toFixed(2)} times as long as one with a single row: that is what further rows cost.`;
       if (guessed.drafted === 0) return `${rows} Nothing was guessed: start the server without --speculate off to see what fills them.`;
       const same = guessed.text === alone.text ? "The words are the same." : "The words differ, which must not be.";

@@ -102,6 +102,8 @@ export function mount(root: HTMLElement, app: App): () => void {
   const stickToEnd = (): void => {
     if (stuck) log.scrollTop = log.scrollHeight;
   };
+  // A line grows when the figures that it lacks have come.
+  new MutationObserver(stickToEnd).observe(log, { childList: true, subtree: true, characterData: true });
 
   const sendBeside = async (): Promise<void> => {
     const length = Math.round(longTokens.valueAsNumber);
