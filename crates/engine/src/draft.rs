@@ -27,10 +27,9 @@ pub use asked::{DraftMethod, Drafters, LearnedDrafter, LookupOptions, Speculatio
 pub(crate) use files::DraftFiles;
 pub(crate) use learned::{Learned, Loaded};
 pub(crate) use lookup::Lookup;
-pub(crate) use model::Beside;
 #[cfg(test)]
 pub(crate) use model::DraftModel;
-pub(crate) use network::{Draw, Landed, Network, SOURCE};
+pub(crate) use network::{Beside, Draw, Landed, Network, SOURCE};
 pub(crate) use prediction::Prediction;
 pub(crate) use rehearsed::Rehearsed;
 

@@ -62,7 +62,7 @@ impl EngineCore {
                 self.propose(&flight.step, reads, &mut flight.guesses);
                 self.scheduler.drafting_took(clock().since(begun));
             }
-            None => self.propose(&flight.step, false, &mut flight.guesses),
+            None => self.propose(&flight.step, reads, &mut flight.guesses),
         }
         let scores =
             |sequence: &Sequence| self.active.get(&sequence.request_id()).is_some_and(|active| active.scores.is_some());

@@ -21,8 +21,7 @@ use model::{Batch, Forward, Logits, ModelConfig, Ticket};
 use scheduler::{Offer, SeqId, Sequence, Step};
 
 use super::known::Known;
-use super::model::{Beside, MOST_MISSING};
-use super::network::{Draw, Landed, Lists, Network, Of, SOURCE};
+use super::network::{Beside, Draw, Landed, Lists, MOST_MISSING, Network, Of, SOURCE};
 use crate::lower::push_span;
 
 /// A layer that guesses.

@@ -7,8 +7,8 @@ use scheduler::CostModel;
 
 use super::heads::Heads;
 use super::layer::{Alone, Layer};
-use super::model::{Beside, DraftModel};
-use super::network::Network;
+use super::model::DraftModel;
+use super::network::{Beside, Network};
 
 /// A drafter in memory.
 pub(crate) enum Loaded {
@@ -40,7 +40,16 @@ impl Loaded {
             }
             Loaded::Heads(medusa) => {
                 let mut heads = Heads::new(medusa, target, beside.most_guesses, beside.max_logit_rows);
-                let cost = sampling.map(|sampling| heads.measure(sampling));
+                let cost = sampling.map(|sampling| {
+                    // A thread of its own, because the one that computes may be pinned to a core.
+                    let (target, heads) = (&mut *target, &mut heads);
+                    let measure = move || {
+                        target.adopt_thread();
+                        heads.measure(sampling)
+                    };
+                    let measured = std::thread::scope(|scope| scope.spawn(measure).join());
+                    measured.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+                });
                 Learned { network: Box::new(heads), cost }
             }
             Loaded::Layer(mut layer) => {

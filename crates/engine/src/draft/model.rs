@@ -11,12 +11,8 @@ use model::{Batch, Forward};
 use scheduler::{Offer, SeqId, Sequence, Step, TokenId};
 
 use super::known::Known;
-use super::network::{Draw, Lists, Network, Of, SOURCE};
+use super::network::{Beside, Draw, Lists, MOST_MISSING, Network, Of, SOURCE};
 use crate::lower::push_span;
-
-/// A sequence of which a drafter misses more tokens is not guessed: reading them would take long. Texts may have
-/// guessed so many meanwhile, or a busy time with no guesses at all has passed.
-pub(super) const MOST_MISSING: usize = 256;
 
 /// A model that guesses, with a cache of its own in the target's blocks.
 pub(crate) struct DraftModel {
@@ -32,20 +28,6 @@ pub(crate) struct DraftModel {
     lists: Lists,
     batch: Batch,
     logit_row: Vec<f32>,
-}
-
-/// Sizes of a [`Network`] with a cache that are the target's.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Beside {
-    /// Guesses for one sequence in one step.
-    pub(crate) most_guesses: usize,
-    /// Rows of a pass, and those of them that can have logits.
-    pub(crate) max_rows: usize,
-    pub(crate) max_logit_rows: usize,
-    /// Tokens of a sequence that it can read.
-    pub(crate) max_model_len: usize,
-    pub(crate) blocks: usize,
-    pub(crate) block_size: usize,
 }
 
 impl DraftModel {

@@ -8,6 +8,10 @@ use crate::lower::LogitRow;
 /// Their name among the scheduler's sources: an engine has one.
 pub(crate) const SOURCE: SourceId = SourceId(6);
 
+/// A sequence of which a drafter misses more tokens is not guessed: reading them would take long. Texts may have
+/// guessed so many meanwhile, or a busy time with no guesses at all has passed.
+pub(crate) const MOST_MISSING: usize = 256;
+
 /// Draws the token behind a row of a drafter's logits, for a sequence and what is guessed of it so far: with the request's
 /// parameters, the answer's history and the noise of that place, as the target will, so that both mostly draw the same.
 /// `None`: these are no logits.
@@ -41,6 +45,20 @@ pub(crate) trait Network: Send {
 
     /// The target's pass is done: what it leaves behind can be read.
     fn landed(&mut self, _pass: &Landed<'_>, _target: &mut dyn Forward) {}
+}
+
+/// Sizes of a [`Network`] with a cache that are the target's.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Beside {
+    /// Guesses for one sequence in one step.
+    pub(crate) most_guesses: usize,
+    /// Rows of a pass, and those of them that can have logits.
+    pub(crate) max_rows: usize,
+    pub(crate) max_logit_rows: usize,
+    /// Tokens of a sequence that it can read.
+    pub(crate) max_model_len: usize,
+    pub(crate) blocks: usize,
+    pub(crate) block_size: usize,
 }
 
 /// A pass of the target, over all rows of a step or over some of them.
