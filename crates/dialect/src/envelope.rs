@@ -1,0 +1,169 @@
+//! Calls as JSON objects that have the name inside: `{"name": "f", "arguments": {...}}`, alone or in a list.
+
+use crate::Tool;
+use crate::json;
+use crate::listener::{find, longest};
+use crate::tape::{Read, Sink, Stop, Tape};
+
+/// Longest key that is understood; a longer one is some other object's.
+const MAX_KEY_BYTES: usize = 64;
+
+/// What stands around the objects.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Envelope {
+    /// What opens, wherever it stands.
+    pub(crate) opens: &'static [&'static str],
+    /// Whether an object or a list without a mark is one too, where nothing stands before it.
+    pub(crate) bare: bool,
+    /// What closes, if it comes.
+    pub(crate) closes: &'static [&'static str],
+    /// What may stand between objects that are in no list.
+    pub(crate) between: &'static [&'static str],
+    /// Whether the family writes a list; both are read.
+    pub(crate) is_list: bool,
+    /// How it calls the arguments; both names are read.
+    pub(crate) arguments: &'static str,
+}
+
+/// Marks of envelopes without a mark.
+pub(crate) const BARE: [&str; 2] = ["{", "["];
+
+/// Reads what follows the mark.
+pub(crate) async fn read(tape: &Tape, tools: &[Tool], form: &Envelope, mark: &str) -> Read<()> {
+    let is_bare = BARE.contains(&mark);
+    let first = if is_bare {
+        mark.chars().next()
+    } else {
+        tape.space().await?;
+        let c = tape.peek().await?;
+        if matches!(c, '{' | '[') {
+            tape.take();
+        }
+        Some(c)
+    };
+    match first {
+        Some('{') => {
+            object(tape, tools, is_bare).await?;
+            while between(tape, form.between).await?.is_some() {
+                tape.space().await?;
+                tape.expect('{').await?;
+                object(tape, tools, is_bare).await?;
+            }
+        }
+        Some('[') => list(tape, tools, is_bare).await?,
+        _ => return Err(Stop::Malformed),
+    }
+    between(tape, form.closes).await?;
+    Ok(())
+}
+
+/// Takes one of the marks behind a call with the white space before it, or neither.
+pub(crate) async fn between(tape: &Tape, marks: &[&'static str]) -> Read<Option<&'static str>> {
+    if marks.is_empty() {
+        return Ok(None);
+    }
+    let found = match tape.space().await {
+        Ok(()) => tape.one_of(marks).await,
+        Err(stop) => Err(stop),
+    };
+    match found {
+        // A mark that was cut is no text.
+        Ok(Some(_)) | Err(Stop::Ended) => tape.settle(),
+        _ => tape.say_held(),
+    }
+    found
+}
+
+async fn list(tape: &Tape, tools: &[Tool], is_bare: bool) -> Read<()> {
+    loop {
+        tape.space().await?;
+        tape.expect('{').await?;
+        object(tape, tools, is_bare).await?;
+        tape.space().await?;
+        match tape.peek().await? {
+            ',' => tape.take(),
+            ']' => {
+                tape.take();
+                tape.settle();
+                return Ok(());
+            }
+            _ => return Err(Stop::Malformed),
+        }
+    }
+}
+
+/// An object whose brace is taken.
+async fn object(tape: &Tape, tools: &[Tool], is_bare: bool) -> Read<()> {
+    let (mut name, mut id, mut kept, mut index) = (None::<&str>, None, None::<String>, None);
+    loop {
+        tape.space().await?;
+        let key = json::text(tape, MAX_KEY_BYTES).await?;
+        tape.space().await?;
+        tape.expect(':').await?;
+        tape.space().await?;
+        match key.as_str() {
+            "name" if name.is_none() => {
+                let said = json::text(tape, longest(tools)).await?;
+                name = Some(&find(tools, &said).ok_or(Stop::Malformed)?.name);
+                if let (Some(name), Some(json)) = (name, kept.take()) {
+                    let begun = tape.begin(name, id.take());
+                    tape.put(begun, &json);
+                    index = Some(begun);
+                }
+            }
+            "arguments" | "parameters" if index.is_none() && kept.is_none() => match name {
+                Some(name) => index = Some(arguments(tape, name, &mut id).await?),
+                None => {
+                    let mut json = String::new();
+                    json::object(tape, &mut Sink::Kept(&mut json)).await?;
+                    kept = Some(json);
+                }
+            },
+            "id" if id.is_none() => {
+                let value = json::value(tape).await?;
+                id = serde_json::from_str::<String>(&value).ok();
+            }
+            // Data that nobody marked as a call is one only if it has nothing else.
+            "type" => drop(json::value(tape).await?),
+            _ if is_bare => return Err(Stop::Malformed),
+            _ => drop(json::value(tape).await?),
+        }
+        tape.space().await?;
+        match tape.peek().await? {
+            ',' => tape.take(),
+            '}' => break,
+            _ => return Err(Stop::Malformed),
+        }
+    }
+    let index = match (index, name) {
+        (Some(index), _) => index,
+        // A tool without parameters.
+        (None, Some(name)) if !is_bare => {
+            let index = tape.begin(name, id);
+            tape.put(index, "{}");
+            index
+        }
+        _ => return Err(Stop::Malformed),
+    };
+    tape.take();
+    tape.finish_call(index);
+    Ok(())
+}
+
+/// The object of arguments, a text that has it inside, as OpenAI's API writes it, or nothing at all.
+async fn arguments(tape: &Tape, name: &str, id: &mut Option<String>) -> Read<usize> {
+    match tape.peek().await? {
+        '{' => {
+            let index = tape.begin(name, id.take());
+            json::object(tape, &mut Sink::Call(index)).await?;
+            Ok(index)
+        }
+        '"' => json::object_in_text(tape, || tape.begin(name, id.take())).await,
+        _ => {
+            tape.one_of(&["null"]).await?.ok_or(Stop::Malformed)?;
+            let index = tape.begin(name, id.take());
+            tape.put(index, "{}");
+            Ok(index)
+        }
+    }
+}

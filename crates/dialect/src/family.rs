@@ -1,0 +1,427 @@
+//! Which families there are, what they are called, and how a chat template shows which one it speaks.
+
+use crate::Tool;
+use crate::envelope::{self, Envelope};
+use crate::gemma::{self, Gemma};
+use crate::harmony;
+use crate::named::{self, Named};
+use crate::python::{self, Python};
+use crate::tags::{self, Tags};
+use crate::tape::{Read, Tape};
+
+/// How a family writes calls of tools.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Calls(pub(crate) Syntax);
+
+/// What is read with the same words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Syntax {
+    Envelope(&'static Envelope),
+    /// With the list of its older versions.
+    Mistral(&'static Envelope),
+    Named(&'static Named),
+    Tags(&'static Tags),
+    Python(&'static Python),
+    Gemma(&'static Gemma),
+    Harmony,
+}
+
+const HERMES: Envelope = Envelope {
+    opens: &["<tool_call>"],
+    bare: false,
+    closes: &["</tool_call>"],
+    between: &[],
+    is_list: false,
+    arguments: "arguments",
+};
+const LLAMA: Envelope = Envelope {
+    opens: &["<|python_tag|>"],
+    bare: true,
+    closes: &[],
+    between: &[";"],
+    arguments: "parameters",
+    ..HERMES
+};
+const GRANITE: Envelope =
+    Envelope { opens: &["<|tool_call|>", "<tool_call>"], bare: true, closes: &[], is_list: true, ..HERMES };
+const PHI: Envelope =
+    Envelope { opens: &["functools", "<|tool_call|>"], closes: &["<|/tool_call|>"], is_list: true, ..HERMES };
+const JAMBA: Envelope = Envelope { opens: &["<tool_calls>"], closes: &["</tool_calls>"], is_list: true, ..HERMES };
+const NEMOTRON: Envelope = Envelope { opens: &["<TOOLCALL>"], closes: &["</TOOLCALL>"], is_list: true, ..HERMES };
+const GRANITE_20B: Envelope = Envelope { opens: &["<function_call>"], closes: &[], ..HERMES };
+const JSON: Envelope = Envelope { opens: &[], bare: true, closes: &[], ..HERMES };
+const MISTRAL: Envelope = Envelope { opens: &["[TOOL_CALLS]"], closes: &[], is_list: true, ..HERMES };
+
+const DEEPSEEK_V3: Named = Named {
+    opens: ["<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>"],
+    prefix: &["function<｜tool▁sep｜>"],
+    is_prefix_free: false,
+    is_numbered: false,
+    middle: &["```json"],
+    behind: &[&["```"], &["<｜tool▁call▁end｜>"]],
+    close: "<｜tool▁calls▁end｜>",
+    marks: &[
+        "<｜tool▁calls▁begin｜>",
+        "<｜tool▁call▁begin｜>",
+        "<｜tool▁sep｜>",
+        "<｜tool▁call▁end｜>",
+        "<｜tool▁calls▁end｜>",
+    ],
+};
+const DEEPSEEK_V31: Named =
+    Named { prefix: &[], middle: &["<｜tool▁sep｜>"], behind: &[&["<｜tool▁call▁end｜>"]], ..DEEPSEEK_V3 };
+const KIMI: Named = Named {
+    opens: ["<|tool_calls_section_begin|>", "<|tool_call_begin|>"],
+    prefix: &["functions."],
+    is_prefix_free: true,
+    is_numbered: true,
+    middle: &["<|tool_call_argument_begin|>"],
+    behind: &[&["<|tool_call_end|>"]],
+    close: "<|tool_calls_section_end|>",
+    marks: &[
+        "<|tool_calls_section_begin|>",
+        "<|tool_call_begin|>",
+        "<|tool_call_argument_begin|>",
+        "<|tool_call_end|>",
+        "<|tool_calls_section_end|>",
+    ],
+};
+
+const QWEN: Tags = Tags {
+    opens: &["<tool_call>", "<function="],
+    name: Some(["<function=", ">"]),
+    key: ["<parameter=", ">"],
+    value: ["", "</parameter>"],
+    value_on_lines: Some("\n</parameter>"),
+    end: &["</function>", "</tool_call>"],
+    is_group: false,
+    close: "</tool_call>",
+};
+const SEED: Tags = Tags {
+    opens: &["<seed:tool_call>"],
+    end: &["</function>", "</seed:tool_call>"],
+    close: "</seed:tool_call>",
+    ..QWEN
+};
+const MINIMAX: Tags = Tags {
+    opens: &["<minimax:tool_call>"],
+    name: Some(["<invoke name=\"", "\">"]),
+    key: ["<parameter name=\"", "\">"],
+    end: &["</invoke>"],
+    is_group: true,
+    close: "</minimax:tool_call>",
+    ..QWEN
+};
+const GLM: Tags = Tags {
+    opens: &["<tool_call>"],
+    name: None,
+    key: ["<arg_key>", "</arg_key>"],
+    value: ["<arg_value>", "</arg_value>"],
+    value_on_lines: None,
+    end: &["</tool_call>"],
+    is_group: false,
+    close: "</tool_call>",
+};
+
+const PYTHON: Python = Python { opens: &[], bare: true, lines: false, closes: &[] };
+const LLAMA_4: Python = Python { opens: &["<|python_start|>"], bare: true, lines: false, closes: &["<|python_end|>"] };
+const LFM: Python =
+    Python { opens: &["<|tool_call_start|>"], bare: false, lines: false, closes: &["<|tool_call_end|>"] };
+const OLMO: Python = Python { opens: &["<function_calls>"], bare: false, lines: true, closes: &["</function_calls>"] };
+const TOOL_CODE: Python = Python { opens: &["```tool_code"], bare: false, lines: true, closes: &["```"] };
+
+const FUNCTION_GEMMA: Gemma =
+    Gemma { opens: &["<start_function_call>"], quote: "<escape>", closes: &["<end_function_call>"] };
+const GEMMA_4: Gemma = Gemma { opens: &["<|tool_call>"], quote: "<|\"|>", closes: &["<tool_call|>"] };
+
+/// Names and what they mean. Where vLLM has the name it means the same calls there.
+const CALLS: [(&str, Syntax); 31] = [
+    ("hermes", Syntax::Envelope(&HERMES)),
+    ("granite4", Syntax::Envelope(&HERMES)),
+    ("llama3_json", Syntax::Envelope(&LLAMA)),
+    ("llama4_json", Syntax::Envelope(&LLAMA)),
+    ("mistral", Syntax::Mistral(&MISTRAL)),
+    ("qwen3_coder", Syntax::Tags(&QWEN)),
+    ("qwen3_xml", Syntax::Tags(&QWEN)),
+    ("mimo", Syntax::Tags(&QWEN)),
+    ("openai", Syntax::Harmony),
+    ("deepseek_v3", Syntax::Named(&DEEPSEEK_V3)),
+    ("deepseek_v31", Syntax::Named(&DEEPSEEK_V31)),
+    ("glm45", Syntax::Tags(&GLM)),
+    ("glm47", Syntax::Tags(&GLM)),
+    ("granite", Syntax::Envelope(&GRANITE)),
+    ("granite-20b-fc", Syntax::Envelope(&GRANITE_20B)),
+    ("functiongemma", Syntax::Gemma(&FUNCTION_GEMMA)),
+    ("gemma4", Syntax::Gemma(&GEMMA_4)),
+    ("gemma", Syntax::Python(&TOOL_CODE)),
+    ("phi4_mini_json", Syntax::Envelope(&PHI)),
+    ("lfm2", Syntax::Python(&LFM)),
+    ("llama4_pythonic", Syntax::Python(&LLAMA_4)),
+    ("pythonic", Syntax::Python(&PYTHON)),
+    ("olmo3", Syntax::Python(&OLMO)),
+    ("kimi_k2", Syntax::Named(&KIMI)),
+    ("minimax_m2", Syntax::Tags(&MINIMAX)),
+    ("seed_oss", Syntax::Tags(&SEED)),
+    ("jamba", Syntax::Envelope(&JAMBA)),
+    ("hunyuan_a13b", Syntax::Envelope(&JAMBA)),
+    ("nemotron_json", Syntax::Envelope(&NEMOTRON)),
+    ("harmony", Syntax::Harmony),
+    ("json", Syntax::Envelope(&JSON)),
+];
+
+/// The first halves of [`CALLS`] and [`THOUGHTS`].
+const fn names<const N: usize, T: Copy>(table: &[(&'static str, T); N]) -> [&'static str; N] {
+    let mut names = [""; N];
+    let mut at = 0;
+    while at < N {
+        names[at] = table[at].0;
+        at += 1;
+    }
+    names
+}
+
+impl Calls {
+    /// What [`Calls::named`] knows: vLLM's names for `--tool-call-parser` where the meaning is the same, and `json` (an
+    /// answer that is one call or a list of them), `gemma` (Gemma 3's blocks of `tool_code`) and `harmony` (`openai`).
+    pub const NAMES: &[&str] = &names(&CALLS);
+
+    /// By a name of [`Calls::NAMES`].
+    pub fn named(name: &str) -> Option<Calls> {
+        CALLS.iter().find(|(known, _)| *known == name).map(|&(_, syntax)| Calls(syntax))
+    }
+
+    /// The first of its names.
+    pub fn name(self) -> &'static str {
+        CALLS.iter().find(|(_, syntax)| *syntax == self.0).map_or("", |(name, _)| name)
+    }
+
+    pub(crate) fn is_harmony(self) -> bool {
+        self.0 == Syntax::Harmony
+    }
+
+    /// What opens a call wherever it stands.
+    pub(crate) fn opens(self) -> &'static [&'static str] {
+        match self.0 {
+            Syntax::Envelope(form) | Syntax::Mistral(form) => form.opens,
+            Syntax::Named(form) => &form.opens,
+            Syntax::Tags(form) => form.opens,
+            Syntax::Python(form) => form.opens,
+            Syntax::Gemma(form) => form.opens,
+            Syntax::Harmony => &[],
+        }
+    }
+
+    /// What opens a call where nothing stands before it.
+    pub(crate) fn bare(self) -> &'static [&'static str] {
+        match self.0 {
+            Syntax::Envelope(form) if form.bare => &envelope::BARE,
+            Syntax::Python(form) if form.bare => &python::BARE,
+            _ => &[],
+        }
+    }
+
+    /// What opens a call that a model writes inside a thought and means: it never closes that. vLLM has these, too.
+    pub(crate) fn ends_thought(self) -> &'static [&'static str] {
+        match self.0 {
+            Syntax::Tags(&QWEN) => &["<tool_call>"],
+            Syntax::Named(&KIMI) => &["<|tool_calls_section_begin|>"],
+            _ => &[],
+        }
+    }
+
+    /// See [`crate::Dialect::marks`].
+    pub(crate) fn marks(self) -> Vec<&'static str> {
+        match self.0 {
+            Syntax::Envelope(form) => [form.opens, form.closes].concat(),
+            Syntax::Mistral(form) => [form.opens, &["[ARGS]", "[CALL_ID]"]].concat(),
+            Syntax::Named(form) => form.marks.to_vec(),
+            Syntax::Tags(form) => {
+                let name = form.name.map_or("", |name| name[0]);
+                let around = [name, form.key[0], form.key[1], form.value[0], form.value[1], form.close];
+                [form.opens, &around, form.end].concat()
+            }
+            Syntax::Python(form) => [form.opens, form.closes].concat(),
+            Syntax::Gemma(form) => [form.opens, &[form.quote], form.closes].concat(),
+            Syntax::Harmony => harmony::MARKS.to_vec(),
+        }
+    }
+
+    /// Reads what follows a mark of `opens` or `bare`.
+    pub(crate) async fn read(self, tape: &Tape, tools: &[Tool], mark: &'static str) -> Read<()> {
+        match self.0 {
+            Syntax::Envelope(form) => envelope::read(tape, tools, form, mark).await,
+            Syntax::Mistral(form) => named::mistral(tape, tools, form, mark).await,
+            Syntax::Named(form) => named::read(tape, tools, form, mark).await,
+            Syntax::Tags(form) => tags::read(tape, tools, form, mark).await,
+            Syntax::Python(form) => python::read(tape, tools, form, mark).await,
+            Syntax::Gemma(form) => gemma::read(tape, tools, form).await,
+            // It has no marks of calls: `harmony::hear` reads its messages.
+            Syntax::Harmony => Ok(()),
+        }
+    }
+
+    pub(crate) fn of_template(sources: &str, tokens: &[&str]) -> Option<Calls> {
+        let shows = |mark: &str| sources.contains(mark);
+        let has = |mark: &str| tokens.contains(&mark);
+        let name = match () {
+            () if shows("<|channel|>") && shows("<|message|>") => "openai",
+            () if shows("<|tool_calls_section_begin|>") => "kimi_k2",
+            () if shows("<｜tool▁calls▁begin｜>") && shows("```json") => "deepseek_v3",
+            () if shows("<｜tool▁calls▁begin｜>") => "deepseek_v31",
+            () if shows("[TOOL_CALLS]") => "mistral",
+            () if shows("<minimax:tool_call>") => "minimax_m2",
+            () if shows("<seed:tool_call>") => "seed_oss",
+            () if shows("<function=") && shows("<parameter=") => "qwen3_coder",
+            () if shows("<arg_key>") => "glm45",
+            () if shows("<start_function_call>") => "functiongemma",
+            () if shows("<|tool_call>") && shows("<tool_call|>") => "gemma4",
+            () if shows("<|tool_call_start|>") => "lfm2",
+            () if shows("<function_calls>") => "olmo3",
+            () if shows("```tool_code") => "gemma",
+            () if shows("functools[") => "phi4_mini_json",
+            () if shows("<function_call>") => "granite-20b-fc",
+            // The words of Llama's authors for lists of calls.
+            () if shows("[func_name1(") && shows("<|header_start|>") => "llama4_pythonic",
+            () if shows("[func_name1(") => "pythonic",
+            () if shows("<|python_start|>") => "llama4_pythonic",
+            () if shows("<|python_tag|>") => "llama3_json",
+            () if shows("<|tool|>") && shows("<|/tool|>") => "phi4_mini_json",
+            () if shows("<|tool_call|>") => "granite",
+            () if shows("<TOOLCALL>") => "nemotron_json",
+            () if shows("<tool_calls>") => "jamba",
+            () if shows("<tool_call>") => "hermes",
+            // Llama's, as a template without the mark writes a call.
+            () if shows("{\"name\": \"") && shows("\"parameters\": ") => "llama3_json",
+            () if has("[TOOL_CALLS]") => "mistral",
+            () if has("<|python_tag|>") => "llama3_json",
+            () if has("<|tool_call_start|>") => "lfm2",
+            () => return None,
+        };
+        Calls::named(name)
+    }
+}
+
+/// How a family writes what it thinks before it answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Thoughts {
+    opens: &'static [&'static str],
+    closes: &'static [&'static str],
+    /// What ends a thought from outside.
+    closing: &'static str,
+    /// Whether an answer is a thought until that ends, whatever the template opened.
+    is_assumed: bool,
+}
+
+const THINK: Thoughts =
+    Thoughts { opens: &["<think>"], closes: &["</think>"], closing: "\n</think>\n\n", is_assumed: false };
+const ASSUMED: Thoughts = Thoughts { is_assumed: true, ..THINK };
+const MISTRAL_THINK: Thoughts =
+    Thoughts { opens: &["[THINK]"], closes: &["[/THINK]"], closing: "[/THINK]", is_assumed: false };
+const SEED_THINK: Thoughts =
+    Thoughts { opens: &["<seed:think>"], closes: &["</seed:think>"], closing: "</seed:think>", is_assumed: false };
+const COHERE: Thoughts = Thoughts {
+    opens: &["<|START_THINKING|>"],
+    closes: &["<|END_THINKING|>"],
+    closing: "<|END_THINKING|>",
+    is_assumed: false,
+};
+const GEMMA_THINK: Thoughts =
+    Thoughts { opens: &["<|channel>thought\n"], closes: &["<channel|>"], closing: "\n<channel|>", is_assumed: false };
+/// Words and no marks, of Granite 3.2.
+const GRANITE_THINK: Thoughts = Thoughts {
+    opens: &["Here is my thought process:", "Here's my thought process:"],
+    closes: &["Here is my response:", "Here's my response:"],
+    closing: "\n\nHere is my response:\n",
+    is_assumed: false,
+};
+const HARMONY: Thoughts = Thoughts {
+    opens: &[harmony::THOUGHT],
+    closes: &harmony::THOUGHT_ENDS,
+    closing: harmony::CLOSING,
+    is_assumed: false,
+};
+
+const THOUGHTS: [(&str, Thoughts); 18] = [
+    ("qwen3", THINK),
+    ("deepseek_v3", THINK),
+    ("glm45", THINK),
+    ("glm47", THINK),
+    ("ernie45", THINK),
+    ("holo2", THINK),
+    ("kimi_k2", THINK),
+    ("mimo", THINK),
+    ("nemotron_v3", THINK),
+    ("olmo3", THINK),
+    ("deepseek_r1", ASSUMED),
+    ("minimax_m2", ASSUMED),
+    ("mistral", MISTRAL_THINK),
+    ("seed_oss", SEED_THINK),
+    ("cohere_command3", COHERE),
+    ("gemma4", GEMMA_THINK),
+    ("granite", GRANITE_THINK),
+    ("openai_gptoss", HARMONY),
+];
+
+impl Thoughts {
+    /// What [`Thoughts::named`] knows: vLLM's names for `--reasoning-parser`.
+    pub const NAMES: &[&str] = &names(&THOUGHTS);
+
+    /// By a name of [`Thoughts::NAMES`].
+    pub fn named(name: &str) -> Option<Thoughts> {
+        THOUGHTS.iter().find(|(known, _)| *known == name).map(|&(_, thoughts)| thoughts)
+    }
+
+    /// The first of its names.
+    pub fn name(self) -> &'static str {
+        THOUGHTS.iter().find(|(_, thoughts)| *thoughts == self).map_or("", |(name, _)| name)
+    }
+
+    /// The text that ends a thought, as the family writes it: for a budget of tokens that is used up.
+    pub fn closing(&self) -> &'static str {
+        self.closing
+    }
+
+    pub(crate) fn opens(self) -> &'static [&'static str] {
+        self.opens
+    }
+
+    pub(crate) fn closes(self) -> &'static [&'static str] {
+        self.closes
+    }
+
+    pub(crate) fn is_assumed(self) -> bool {
+        self.is_assumed
+    }
+
+    pub(crate) fn is_harmony(self) -> bool {
+        self == HARMONY
+    }
+
+    /// See [`crate::Dialect::marks`].
+    pub(crate) fn marks(self) -> Vec<&'static str> {
+        match self {
+            HARMONY => harmony::MARKS.to_vec(),
+            GRANITE_THINK => Vec::new(),
+            // The word behind the mark is text.
+            GEMMA_THINK => vec!["<|channel>", "<channel|>"],
+            _ => [self.opens, self.closes].concat(),
+        }
+    }
+
+    pub(crate) fn of_template(sources: &str, tokens: &[&str]) -> Option<Thoughts> {
+        let shows = |mark: &str| sources.contains(mark);
+        let has = |mark: &str| tokens.contains(&mark);
+        Some(match () {
+            () if shows("<|channel|>") && shows("<|message|>") => HARMONY,
+            () if shows("[THINK]") => MISTRAL_THINK,
+            () if shows("<seed:think>") => SEED_THINK,
+            () if shows("<|START_THINKING|>") => COHERE,
+            () if shows("<|channel>") && shows("<channel|>") => GEMMA_THINK,
+            () if shows("<think>") || shows("</think>") => THINK,
+            () if shows("Here is my thought process:") => GRANITE_THINK,
+            () if has("[THINK]") => MISTRAL_THINK,
+            () if has("<think>") && has("</think>") => THINK,
+            () => return None,
+        })
+    }
+}

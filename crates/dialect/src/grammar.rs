@@ -1,0 +1,639 @@
+//! What an answer must look like if calls are asked for, as a grammar for llguidance.
+//!
+//! ```text
+//! Required, Named    start: (thought)? calls              one call after the other, nothing else
+//! Auto               start: (thought)? text (call text)*  text is free up to a mark, behind which a call must follow
+//! ```
+//!
+//! Marks are written as text. Where the vocabulary has a special token for one, that token has to take part with its
+//! text, as it is shown to the listener. Parameters come in the order of the schema. Where a family writes values
+//! without quotes, what a schema says of a text beyond a list of choices (length, pattern) is not asked for.
+
+use std::fmt::Write as _;
+
+use serde_json::{Map, Value, json};
+
+use crate::envelope::Envelope;
+use crate::family::Syntax;
+use crate::gemma::Gemma;
+use crate::harmony;
+use crate::named::Named;
+use crate::python::Python;
+use crate::schema::{Kinds, follow, quoted};
+use crate::tags::Tags;
+use crate::{Dialect, Tool};
+
+/// Between the parts of JSON: what models write, and no endless row of spaces.
+const JSON_SPACES: &str = r" |\n{1,2}[ \t]{0,40}";
+/// Between marks, and around the parts of an envelope.
+const SPACES: &str = r"[ \n]{1,4}";
+/// Deepest value that is described; below it is anything.
+const MAX_DEPTH: usize = 6;
+const ANY_TEXT: &str = "(?s:.*)";
+
+/// Which calls an answer must have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Choice<'a> {
+    /// None: but if it has some, those of strict tools follow their schema.
+    Auto,
+    /// At least one.
+    Required,
+    /// One of this tool.
+    Named(&'a str),
+}
+
+impl Dialect {
+    /// What an answer to a prompt with this end must look like, in the Lark of llguidance
+    /// (<https://github.com/guidance-ai/llguidance/blob/main/docs/syntax.md>). `parallel`: whether more than one call
+    /// is wanted; with [`Choice::Auto`] it is about calls without text between them.
+    ///
+    /// `None` if there is nothing to ask for: no dialect of calls, no such tool, or `Auto` without strict tools.
+    pub fn grammar(&self, tools: &[Tool], choice: Choice<'_>, parallel: bool, prompt_end: &str) -> Option<String> {
+        let calls = self.calls?;
+        let tools: Vec<&Tool> = match choice {
+            Choice::Named(name) => tools.iter().filter(|tool| tool.name == name).collect(),
+            _ => tools.iter().collect(),
+        };
+        let is_auto = choice == Choice::Auto;
+        if tools.is_empty() || is_auto && !tools.iter().any(|tool| tool.strict) {
+            return None;
+        }
+        let is_free = |tool: &Tool| is_auto && !tool.strict;
+        let mut lark =
+            Lark { text: String::new(), rules: 0, parallel: parallel && !matches!(choice, Choice::Named(_)) };
+        let is_open = self.opens_thought(prompt_end);
+        let shape = match calls.0 {
+            Syntax::Envelope(form) => lark.envelope(form, &tools, is_free),
+            Syntax::Mistral(form) => lark.mistral(form, &tools, is_free),
+            Syntax::Named(form) => lark.named(form, &tools, is_free),
+            Syntax::Tags(form) => lark.tags(form, &tools, is_free),
+            Syntax::Python(form) => lark.python(form, &tools, is_free),
+            Syntax::Gemma(form) => lark.gemma(form, &tools, is_free),
+            Syntax::Harmony => {
+                lark.harmony(&tools, is_free, is_auto, is_open);
+                return Some(lark.text);
+            }
+        };
+        let thoughts = self.thoughts.map(|thoughts| {
+            let close = lark.until(thoughts.closes());
+            (format!("/[ \\n]*{}/", any_of(thoughts.opens().iter().copied())), close, thoughts.opens())
+        });
+        let answer = if is_auto { lark.auto(&shape, thoughts.as_ref().map(|(.., opens)| *opens)) } else { shape.calls };
+        match thoughts {
+            Some((_, close, _)) if is_open => {
+                // Who is free may also end in a thought.
+                let cut = if is_auto { " | TEXT" } else { "" };
+                lark.line("start", &format!("{close} SP? {answer}{cut}"));
+            }
+            Some((open, close, _)) => lark.line("start", &format!("{answer} | {open} {close} SP? {answer}")),
+            None => lark.line("start", &answer),
+        }
+        lark.line("SP", &format!("/{SPACES}/"));
+        Some(lark.text)
+    }
+
+    /// The same for an answer that is `rest`, an expression of Lark, behind whatever was thought. `None` where nothing
+    /// can stand before it.
+    pub fn behind_thought(&self, prompt_end: &str, rest: &str) -> Option<String> {
+        let thoughts = self.thoughts?;
+        let is_open = self.opens_thought(prompt_end);
+        let mut lark = Lark { text: String::new(), rules: 0, parallel: false };
+        let open = format!("/[ \\n]*{}/", any_of(thoughts.opens().iter().copied()));
+        let start = if thoughts.is_harmony() {
+            // Its text has a mark of its own.
+            let thought = format!("{} \"<|start|>assistant\"", lark.until(&["<|end|>"]));
+            let thought = if is_open { thought } else { format!("({open} {thought})?") };
+            format!("{thought} \"<|channel|>final<|message|>\" {rest}")
+        } else {
+            let close = lark.until(thoughts.closes());
+            if is_open { format!("{close} SP? {rest}") } else { format!("{rest} | {open} {close} SP? {rest}") }
+        };
+        lark.line("start", &start);
+        lark.line("SP", &format!("/{SPACES}/"));
+        Some(lark.text)
+    }
+}
+
+/// What the calls of a family are made of: expressions of the grammar.
+struct Shape {
+    /// All of an answer.
+    calls: String,
+    /// Marks that no call is without where text is free.
+    opens: Vec<&'static str>,
+    /// What follows such a mark.
+    behind: String,
+    /// Of calls that have no mark the beginning, as a regular expression up to the first one's arguments, and the rest.
+    bare: Vec<(String, String)>,
+}
+
+struct Lark {
+    text: String,
+    rules: usize,
+    parallel: bool,
+}
+
+fn either(all: impl IntoIterator<Item = String>) -> String {
+    let all: Vec<String> = all.into_iter().collect();
+    if let [one] = all.as_slice() { one.clone() } else { format!("({})", all.join(" | ")) }
+}
+
+/// A text in a regular expression between slashes.
+fn escaped(text: &str) -> String {
+    let mut escaped = String::new();
+    for c in text.chars() {
+        match c {
+            '\n' => escaped.push_str("\\n"),
+            c => {
+                if c.is_ascii_punctuation() && c != '_' && c != '<' && c != '>' {
+                    escaped.push('\\');
+                }
+                escaped.push(c);
+            }
+        }
+    }
+    escaped
+}
+
+fn any_of<'a>(texts: impl IntoIterator<Item = &'a str>) -> String {
+    format!("({})", texts.into_iter().map(escaped).collect::<Vec<_>>().join("|"))
+}
+
+impl Lark {
+    fn line(&mut self, name: &str, body: &str) {
+        let _ = writeln!(self.text, "{name}: {body}");
+    }
+
+    fn rule(&mut self, body: &str) -> String {
+        self.named_rule("", body)
+    }
+
+    fn named_rule(&mut self, options: &str, body: &str) -> String {
+        self.rules += 1;
+        let name = format!("r{}", self.rules);
+        self.line(&format!("{name}{options}"), body);
+        name
+    }
+
+    /// Free text, and the first of the marks.
+    fn until(&mut self, marks: &[&str]) -> String {
+        let body = format!("/{ANY_TEXT}{}/", any_of(marks.iter().copied()));
+        self.named_rule("[lazy]", &body)
+    }
+
+    /// `one`, or several of it, with `between`.
+    fn several(&self, one: &str, between: &str) -> String {
+        if self.parallel { format!("{one} ({between} {one})*") } else { one.to_owned() }
+    }
+
+    /// JSON after a schema, which may refer to the document it stands in.
+    fn json(&mut self, document: &Value, schema: &Value) -> String {
+        let mut schema = match schema {
+            Value::Object(schema) => schema.clone(),
+            _ => Map::new(),
+        };
+        for key in ["$defs", "definitions"] {
+            if let Some(all) = document.get(key) {
+                schema.entry(key).or_insert_with(|| all.clone());
+            }
+        }
+        schema.insert("x-guidance".into(), json!({"whitespace_pattern": JSON_SPACES}));
+        self.rule(&format!("%json {}", Value::Object(schema)))
+    }
+
+    /// The arguments of a tool as JSON: an object in any case.
+    fn arguments(&mut self, tool: &Tool, is_free: bool) -> String {
+        let object = json!({"type": "object"});
+        let mut schema = if is_free || !tool.parameters.is_object() { object } else { tool.parameters.clone() };
+        if let Value::Object(schema) = &mut schema {
+            let says = ["type", "$ref", "anyOf", "oneOf", "allOf", "const", "enum"];
+            if !says.iter().any(|key| schema.contains_key(*key)) {
+                schema.insert("type".into(), "object".into());
+            }
+        }
+        self.json(&Value::Null, &schema)
+    }
+
+    /// Text that is free up to a mark, a call, and so on.
+    fn auto(&mut self, shape: &Shape, thoughts: Option<&[&str]>) -> String {
+        // At the beginning these are no text.
+        let mut others: Vec<String> = shape.bare.iter().map(|(begin, _)| format!("({begin})")).collect();
+        others.extend(thoughts.map(|opens| any_of(opens.iter().copied())));
+        let but = match others.as_slice() {
+            [] => String::new(),
+            _ => format!(" & ~/[ \\n\\t\\r]*({}){ANY_TEXT}/", others.join("|")),
+        };
+        self.line("TEXT", &format!("/{ANY_TEXT}/"));
+        self.line("FIRST", &format!("/{ANY_TEXT}/{but}"));
+        let mut all = vec!["FIRST".to_owned()];
+        if !shape.opens.is_empty() {
+            let marks = any_of(shape.opens.iter().copied());
+            let head = self.named_rule("[lazy]", &format!("/{ANY_TEXT}{marks}/"));
+            self.line("HEAD", &format!("/{ANY_TEXT}{marks}/{but}"));
+            let first = self.named_rule("[lazy]", "HEAD");
+            let behind = &shape.behind;
+            all.push(format!("{first} {behind} ({head} {behind})* TEXT"));
+        }
+        for (begin, rest) in &shape.bare {
+            // Lazy: it wins over text, which goes on.
+            let begin = self.named_rule("[lazy]", &format!("/[ \\n]*{begin}/"));
+            all.push(format!("{begin} {rest}"));
+        }
+        either(all)
+    }
+
+    fn envelope(&mut self, form: &Envelope, tools: &[&Tool], is_free: impl Fn(&Tool) -> bool) -> Shape {
+        let key = form.arguments;
+        let (mut objects, mut bare) = (Vec::new(), Vec::new());
+        for tool in tools {
+            let arguments = self.arguments(tool, is_free(tool));
+            let name = quoted(&quoted(&tool.name));
+            let key = quoted(&quoted(key));
+            let parts = ["\"{\"", "\"\\\"name\\\"\"", "\":\"", &name, "\",\"", &key, "\":\"", &arguments, "\"}\""];
+            objects.push(self.rule(&parts.join(" SP? ")));
+            let name = escaped(&quoted(&tool.name));
+            let begin = format!(r#"\{{[ \n]*"name"[ \n]*:[ \n]*{name}[ \n]*,[ \n]*"(arguments|parameters)"[ \n]*:"#);
+            bare.push((begin, format!("SP? {arguments} SP? \"}}\"")));
+        }
+        let object = self.rule(&either(objects));
+        let list = self.several(&object, "SP? \",\" SP?");
+        let list = self.rule(&format!("\"[\" SP? {list} SP? \"]\""));
+        let more = |between: &str| if self.parallel { format!("({between} {object})*") } else { String::new() };
+        let row = match form.between.first() {
+            Some(mark) => format!("{} SP?", quoted(mark)),
+            None => "SP?".to_owned(),
+        };
+        let alone = bare.iter().map(|(begin, rest)| (begin.clone(), format!("{rest} {}", more(&row))));
+        let listed = bare
+            .iter()
+            .map(|(begin, rest)| (format!("\\[[ \\n]*{begin}"), format!("{rest} {} SP? \"]\"", more("SP? \",\" SP?"))));
+        let bare = if form.bare { alone.chain(listed).collect() } else { Vec::new() };
+        let close = match (form.closes, form.opens) {
+            ([], _) => String::new(),
+            ([close, ..], [_]) => format!("SP? {}", quoted(close)),
+            // It goes with one of the two.
+            ([close, ..], _) => format!("(SP? {})?", quoted(close)),
+        };
+        let body = if form.is_list { list.clone() } else { object.clone() };
+        let behind = format!("SP? {body} {close}");
+        let open = |rest: &str| format!("{} {rest}", either(form.opens.iter().map(|mark| quoted(mark))));
+        let calls = match (form.bare, form.is_list) {
+            (true, false) if form.between.is_empty() => either([object.clone(), list]),
+            (true, false) => self.several(&object, &row),
+            (_, true) => open(&behind),
+            _ => self.several(&format!("({})", open(&behind)), "SP?"),
+        };
+        Shape { calls, opens: form.opens.to_vec(), behind, bare }
+    }
+
+    fn mistral(&mut self, form: &Envelope, tools: &[&Tool], is_free: impl Fn(&Tool) -> bool) -> Shape {
+        let list = self.envelope(form, tools, &is_free).behind;
+        let calls = tools.iter().map(|tool| {
+            let arguments = self.arguments(tool, is_free(tool));
+            format!("{} \"[ARGS]\"? SP? {arguments}", quoted(&tool.name))
+        });
+        let call = either(calls.collect::<Vec<_>>());
+        let call = self.rule(&call);
+        let open = quoted(form.opens[0]);
+        let calls = either([format!("{open} {list}"), self.several(&format!("{open} {call}"), "")]);
+        Shape { calls, opens: form.opens.to_vec(), behind: either([list, call]), bare: Vec::new() }
+    }
+
+    fn named(&mut self, form: &Named, tools: &[&Tool], is_free: impl Fn(&Tool) -> bool) -> Shape {
+        let [group, open] = form.opens;
+        // With a fence there is a line for each part.
+        let line = if form.behind.len() > 1 { "\n" } else { "" };
+        let calls: Vec<String> = tools
+            .iter()
+            .map(|tool| {
+                let arguments = self.arguments(tool, is_free(tool));
+                let prefix = form.prefix.first().copied().unwrap_or_default();
+                let number = if form.is_numbered { "\":\" /[0-9]{1,4}/" } else { "" };
+                let middle = format!("{line}{}{line}", form.middle[0]);
+                let behind = form.behind.iter().map(|marks| marks[0]).collect::<String>();
+                let (name, middle) = (quoted(&format!("{open}{prefix}{}", tool.name)), quoted(&middle));
+                format!("{name} {number} {middle} {arguments} {}", quoted(&format!("{line}{behind}")))
+            })
+            .collect();
+        let call = self.rule(&either(calls));
+        let behind = format!("{} SP? {}", self.several(&call, "SP?"), quoted(form.close));
+        Shape { calls: format!("{} {behind}", quoted(group)), opens: vec![group], behind, bare: Vec::new() }
+    }
+
+    fn tags(&mut self, form: &Tags, tools: &[&Tool], is_free: impl Fn(&Tool) -> bool) -> Shape {
+        let [before, after] = form.name.unwrap_or_default();
+        let calls: Vec<String> = tools
+            .iter()
+            .map(|tool| {
+                let mut call = format!("{} SP?", quoted(&format!("{before}{}{after}", tool.name)));
+                let parameters = properties(tool).filter(|_| !is_free(tool));
+                if let Some(parameters) = &parameters {
+                    for parameter in parameters {
+                        let key = quoted(&format!("{}{}{}", form.key[0], parameter.key, form.key[1]));
+                        let value = self.tag_value(form, tool, parameter);
+                        let all = format!("({key} {value} SP?)");
+                        let _ = write!(call, " {all}{}", if parameter.is_required { "" } else { "?" });
+                    }
+                } else {
+                    let key = self.until(&[form.key[1]]);
+                    let value = self.until(&[form.value[1]]);
+                    let open =
+                        if form.value[0].is_empty() { String::new() } else { format!("SP? {}", quoted(form.value[0])) };
+                    let _ = write!(call, " ({} {key} {open} {value} SP?)*", quoted(form.key[0]));
+                }
+                let _ = write!(call, " {}", quoted(form.end[0]));
+                self.rule(&call)
+            })
+            .collect();
+        let call = self.rule(&either(calls));
+        let open = quoted(form.opens[0]);
+        let (behind, calls) = if form.name.is_none() {
+            (call.clone(), self.several(&format!("{open} {call}"), "SP?"))
+        } else if form.is_group {
+            let behind = format!("SP? {} SP? {}", self.several(&call, "SP?"), quoted(form.close));
+            (behind.clone(), format!("{open} {behind}"))
+        } else {
+            let behind = format!("SP? {call} SP? {}", quoted(form.close));
+            (behind.clone(), self.several(&format!("{open} {behind}"), "SP?"))
+        };
+        Shape { calls, opens: vec![form.opens[0]], behind, bare: Vec::new() }
+    }
+
+    /// A value and what closes it.
+    fn tag_value(&mut self, form: &Tags, tool: &Tool, parameter: &Parameter<'_>) -> String {
+        let open = match form.value[0] {
+            "" => String::new(),
+            open => format!("SP? {}", quoted(open)),
+        };
+        let close = quoted(form.value[1]);
+        // A line break that the listener leaves out again.
+        let line = if form.value_on_lines.is_some() { "\"\\n\"?" } else { "" };
+        let texts = choices(parameter.schema);
+        if let Some(texts) = texts.filter(|texts| texts.iter().all(|text| text.is_string())) {
+            let texts = either(texts.iter().filter_map(Value::as_str).map(quoted));
+            return format!("{open} {line} {texts} {line} {close}");
+        }
+        let kinds = Kinds::of(&tool.parameters, parameter.key);
+        if kinds.may_be_text() {
+            return format!("{open} {}", self.until(&[form.value[1]]));
+        }
+        let value = self.json(&tool.parameters, parameter.schema);
+        format!("{open} {line} {value} {line} {close}")
+    }
+
+    fn python(&mut self, form: &Python, tools: &[&Tool], is_free: impl Fn(&Tool) -> bool) -> Shape {
+        let (mut calls, mut bare) = (Vec::new(), Vec::new());
+        for tool in tools {
+            let parameters = self.entries(tool, &PYTHON, is_free(tool));
+            calls.push(format!("{} {parameters} \")\"", quoted(&format!("{}(", tool.name))));
+            bare.push((format!("\\[[ \\n]*{}\\(", escaped(&tool.name)), format!("{parameters} \")\"")));
+        }
+        let call = self.rule(&either(calls));
+        let close = form.closes.first().map(|mark| quoted(mark)).unwrap_or_default();
+        let body = if form.lines {
+            format!("\"\\n\" {} \"\\n\"", self.several(&call, "\"\\n\""))
+        } else {
+            format!("\"[\" {} \"]\"", self.several(&call, "\",\" SP?"))
+        };
+        let behind = format!("{body} {close}");
+        let calls = match form.opens.first() {
+            Some(open) if !form.bare => format!("{} {behind}", quoted(open)),
+            _ => body.clone(),
+        };
+        let more = if self.parallel { format!("(\",\" SP? {call})*") } else { String::new() };
+        let bare = bare.into_iter().map(|(begin, rest)| (begin, format!("{rest} {more} \"]\"")));
+        let bare = if form.bare { bare.collect() } else { Vec::new() };
+        Shape { calls, opens: form.opens.to_vec(), behind, bare }
+    }
+
+    fn gemma(&mut self, form: &Gemma, tools: &[&Tool], is_free: impl Fn(&Tool) -> bool) -> Shape {
+        let notation = Notation { quote: Some(form.quote), words: ["true", "false", "null"], equals: ":" };
+        let close = quoted(form.closes[0]);
+        let calls: Vec<String> = tools
+            .iter()
+            .map(|tool| {
+                let parameters = self.entries(tool, &notation, is_free(tool));
+                format!("{} {parameters} \"}}\"", quoted(&format!("call:{}{{", tool.name)))
+            })
+            .collect();
+        let call = self.rule(&either(calls));
+        let behind = format!("{call} {close}");
+        let calls = self.several(&format!("{} {behind}", quoted(form.opens[0])), "SP?");
+        Shape { calls, opens: form.opens.to_vec(), behind, bare: Vec::new() }
+    }
+
+    fn harmony(&mut self, tools: &[&Tool], is_free: impl Fn(&Tool) -> bool, is_auto: bool, is_open: bool) {
+        let mut calls = Vec::new();
+        for tool in tools {
+            let arguments = self.arguments(tool, is_free(tool));
+            let to = format!("to=functions.{}", tool.name);
+            if is_auto {
+                let head = format!(
+                    r"/{ANY_TEXT}{}( [^\n<]*)?(<\|channel\|>[^\n<]*)?(<\|constrain\|>[^\n<]*)?<\|message\|>/",
+                    escaped(&to)
+                );
+                let head = self.named_rule("[lazy]", &head);
+                calls.push(format!("{head} {arguments}"));
+            } else {
+                let json = "(\" <|constrain|>json\" | \" json\")? \"<|message|>\"";
+                let first = quoted(&format!("<|channel|>commentary {to}"));
+                let other = quoted(&format!(" {to}<|channel|>commentary"));
+                calls.push(format!("({first} | {other}) {json} {arguments}"));
+            }
+        }
+        let call = self.rule(&either(calls));
+        if is_auto {
+            self.line("TEXT", &format!("/{ANY_TEXT}/"));
+            return self.line("start", &format!("{call}* TEXT"));
+        }
+        let end = self.until(&["<|end|>"]);
+        let thought = format!("{end} \"<|start|>assistant\"");
+        let thought = match is_open {
+            true => thought,
+            false => format!("({} {thought})?", quoted(harmony::THOUGHT)),
+        };
+        self.line("start", &format!("{thought} {call}"));
+    }
+
+    /// Parameters in the order of the schema, those that may be missing too, with commas.
+    fn entries(&mut self, tool: &Tool, notation: &Notation, is_free: bool) -> String {
+        let Some(parameters) = properties(tool).filter(|_| !is_free) else {
+            let one = format!("/[A-Za-z_][A-Za-z0-9_]*/ {} {}", quoted(notation.equals), self.any(notation));
+            return format!("({one} (\",\" SP? {one})*)?");
+        };
+        let entries = parameters.iter().map(|parameter| {
+            let value = self.literal(&tool.parameters, parameter.schema, notation, 0);
+            let key = quoted(&format!("{}{}", parameter.key, notation.equals));
+            (format!("{key} {value}"), parameter.is_required)
+        });
+        let entries: Vec<_> = entries.collect();
+        self.separated(&entries)
+    }
+
+    /// Each entry once, in order, if it is required; with commas between those that are there.
+    fn separated(&mut self, entries: &[(String, bool)]) -> String {
+        // From the end: what may follow if nothing was written yet, and if something was.
+        let (mut first, mut later) = (String::new(), String::new());
+        for (entry, is_required) in entries.iter().rev() {
+            let begun = self.rule(&format!("{entry} {later}"));
+            let optional = |expression: String, rest: &str| match (is_required, rest) {
+                (true, _) => expression,
+                (false, "") => format!("({expression})?"),
+                (false, rest) => format!("({expression} | {rest})"),
+            };
+            first = optional(begun.clone(), &first);
+            later = optional(format!("\",\" SP? {begun}"), &later);
+            later = self.rule(&later);
+        }
+        first
+    }
+
+    /// A value after a schema, as the family writes literals.
+    fn literal(&mut self, document: &Value, schema: &Value, notation: &Notation, depth: usize) -> String {
+        let schema = follow(document, schema);
+        if let Some(values) = choices(schema) {
+            return either(values.iter().map(|value| quoted(&notation.written(value))));
+        }
+        if let Some(all) = ["anyOf", "oneOf"].iter().find_map(|key| schema.get(*key)?.as_array()) {
+            let all: Vec<String> = all.iter().map(|one| self.literal(document, one, notation, depth + 1)).collect();
+            return either(all);
+        }
+        let types: Vec<&str> = match schema.get("type") {
+            Some(Value::String(one)) => vec![one],
+            Some(Value::Array(all)) => all.iter().filter_map(Value::as_str).collect(),
+            _ => Vec::new(),
+        };
+        if types.is_empty() || depth > MAX_DEPTH {
+            return self.any(notation);
+        }
+        let all: Vec<String> = types
+            .into_iter()
+            .map(|kind| match kind {
+                "string" => self.text(notation),
+                "integer" => "/-?(0|[1-9][0-9]*)/".to_owned(),
+                "number" => NUMBER.to_owned(),
+                "boolean" => format!("({} | {})", quoted(notation.words[0]), quoted(notation.words[1])),
+                "null" => quoted(notation.words[2]),
+                "array" => {
+                    let item = match schema.get("items") {
+                        Some(items) => self.literal(document, items, notation, depth + 1),
+                        None => self.any(notation),
+                    };
+                    format!("\"[\" ({item} (\",\" SP? {item})*)? \"]\"")
+                }
+                "object" => match schema.get("properties").and_then(Value::as_object) {
+                    Some(properties) => {
+                        let entries: Vec<_> = parameters(properties, schema)
+                            .iter()
+                            .map(|parameter| {
+                                let value = self.literal(document, parameter.schema, notation, depth + 1);
+                                (format!("{} {value}", notation.key(parameter.key)), parameter.is_required)
+                            })
+                            .collect();
+                        format!("\"{{\" {} \"}}\"", self.separated(&entries))
+                    }
+                    None => self.dictionary(notation),
+                },
+                _ => self.any(notation),
+            })
+            .collect();
+        let all = either(all);
+        self.rule(&all)
+    }
+
+    fn text(&mut self, notation: &Notation) -> String {
+        match notation.quote {
+            Some(quote) => format!("{} {}", quoted(quote), self.until(&[quote])),
+            None => PYTHON_TEXT.to_owned(),
+        }
+    }
+
+    fn dictionary(&mut self, notation: &Notation) -> String {
+        let any = self.any(notation);
+        let key = match notation.quote {
+            Some(_) => "/[A-Za-z0-9_]+/ \":\"".to_owned(),
+            None => format!("{PYTHON_TEXT} \":\" SP?"),
+        };
+        format!("\"{{\" ({key} {any} (\",\" SP? {key} {any})*)? \"}}\"")
+    }
+
+    /// Any literal.
+    fn any(&mut self, notation: &Notation) -> String {
+        self.rules += 1;
+        let name = format!("any{}", self.rules);
+        let text = self.text(notation);
+        let key = match notation.quote {
+            Some(_) => "/[A-Za-z0-9_]+/ \":\"".to_owned(),
+            None => format!("{PYTHON_TEXT} \":\" SP?"),
+        };
+        let words = notation.words.map(quoted).join(" | ");
+        let list = format!("\"[\" ({name} (\",\" SP? {name})*)? \"]\"");
+        let object = format!("\"{{\" ({key} {name} (\",\" SP? {key} {name})*)? \"}}\"");
+        self.line(&name, &format!("{text} | {NUMBER} | {words} | {list} | {object}"));
+        name
+    }
+}
+
+const NUMBER: &str = r"/-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?/";
+const PYTHON_TEXT: &str = r#"/"([^"\\\n]|\\["'\\nrt])*"|'([^'\\\n]|\\["'\\nrt])*'/"#;
+
+/// How a family writes literals.
+struct Notation {
+    /// On both sides of a text; as in Python if it is none.
+    quote: Option<&'static str>,
+    /// True, false and nothing.
+    words: [&'static str; 3],
+    /// Between a parameter's name and its value.
+    equals: &'static str,
+}
+
+const PYTHON: Notation = Notation { quote: None, words: ["True", "False", "None"], equals: "=" };
+
+impl Notation {
+    /// A key of an object and what is behind it, as an expression.
+    fn key(&self, key: &str) -> String {
+        match self.quote {
+            Some(_) => quoted(&format!("{key}:")),
+            None => format!("{} SP?", quoted(&format!("{}:", quoted(key)))),
+        }
+    }
+
+    /// A value as it is written.
+    fn written(&self, value: &Value) -> String {
+        match value {
+            Value::String(text) => match self.quote {
+                Some(quote) => format!("{quote}{text}{quote}"),
+                None => quoted(text),
+            },
+            Value::Bool(is) => self.words[usize::from(!is)].to_owned(),
+            Value::Null => self.words[2].to_owned(),
+            other => other.to_string(),
+        }
+    }
+}
+
+struct Parameter<'a> {
+    key: &'a str,
+    schema: &'a Value,
+    is_required: bool,
+}
+
+/// The parameters of a tool, if its schema says which there are.
+fn properties(tool: &Tool) -> Option<Vec<Parameter<'_>>> {
+    let schema = follow(&tool.parameters, &tool.parameters);
+    Some(parameters(schema.get("properties")?.as_object()?, schema))
+}
+
+fn parameters<'a>(properties: &'a Map<String, Value>, schema: &'a Value) -> Vec<Parameter<'a>> {
+    let required = schema.get("required").and_then(Value::as_array);
+    let is_required = |key: &str| required.is_some_and(|all| all.iter().any(|one| one == key));
+    properties.iter().map(|(key, schema)| Parameter { key, schema, is_required: is_required(key) }).collect()
+}
+
+/// The values that a schema lists.
+fn choices(schema: &Value) -> Option<&[Value]> {
+    match (schema.get("enum"), schema.get("const")) {
+        (Some(Value::Array(all)), _) if !all.is_empty() => Some(all),
+        (_, Some(one)) => Some(std::slice::from_ref(one)),
+        _ => None,
+    }
+}

@@ -1,0 +1,84 @@
+//! gpt-oss: an answer is a row of messages, each with a channel, and calls are messages to a tool.
+//!
+//! ```text
+//! <|channel|>analysis<|message|>hm<|end|>                                                       a thought: hm
+//! <|start|>assistant<|channel|>commentary to=functions.now <|constrain|>json<|message|>{}<|call|>   a call: now, {}
+//! <|start|>assistant<|channel|>final<|message|>Noon.<|return|>                                  text: Noon.
+//! ```
+
+use crate::Tool;
+use crate::envelope::between;
+use crate::json;
+use crate::listener::{Never, find};
+use crate::tape::{Read, Reel, Sink, Stop, Tape};
+
+const START: &str = "<|start|>";
+const CHANNEL: &str = "<|channel|>";
+const MESSAGE: &str = "<|message|>";
+const CONSTRAIN: &str = "<|constrain|>";
+/// What ends a message.
+const ENDS: [&str; 3] = ["<|end|>", "<|return|>", "<|call|>"];
+/// Everything that is no text.
+pub(crate) const MARKS: [&str; 7] = [START, CHANNEL, MESSAGE, CONSTRAIN, ENDS[0], ENDS[1], ENDS[2]];
+/// What a thought begins with, in a prompt.
+pub(crate) const THOUGHT: &str = "<|channel|>analysis<|message|>";
+/// What is behind a thought, in a prompt.
+pub(crate) const THOUGHT_ENDS: [&str; 4] = ["<|end|>", "<|return|>", "<|call|>", "<|start|>"];
+/// From a thought to the answer.
+pub(crate) const CLOSING: &str = "<|end|><|start|>assistant<|channel|>final<|message|>";
+
+/// Longest head of a message.
+const MAX_HEAD_BYTES: usize = 512;
+const TO: &str = "to=";
+const FUNCTIONS: &str = "functions.";
+
+/// Hears an answer. Its first head goes on from `<|start|>assistant` in the prompt.
+pub(crate) async fn hear(tape: &Tape, tools: &[Tool]) -> Read<Never> {
+    let marks = [&[START, CHANNEL][..], &ENDS].concat();
+    loop {
+        // The mark of the next message says that this one is over, too.
+        let fresh: &[_] = if tape.is_thinking() { &[] } else { &[" to=", "to="] };
+        let mark = tape.scan(&marks, fresh, Reel::say).await?;
+        if ENDS.contains(&mark) {
+            tape.think(false);
+            continue;
+        }
+        match message(tape, tools, mark).await {
+            Ok(()) => {}
+            Err(Stop::Malformed) => tape.give_up(Stop::Malformed),
+            Err(Stop::Ended) => return Err(Stop::Ended),
+        }
+    }
+}
+
+/// A message from its head on; of text and thoughts, the head alone.
+async fn message(tape: &Tape, tools: &[Tool], mark: &str) -> Read<()> {
+    let mut head = mark.to_owned();
+    while tape.one_of(&[MESSAGE]).await?.is_none() {
+        let c = tape.peek().await?;
+        if head.len() > MAX_HEAD_BYTES || c == '\n' {
+            return Err(Stop::Malformed);
+        }
+        head.push(c);
+        tape.take();
+    }
+    let word = |text: &str| text.split([' ', '<']).next().unwrap_or_default().to_owned();
+    let recipient = head.split_once(TO).map(|(_, rest)| word(rest));
+    let channel = head.split_once(CHANNEL).map(|(_, rest)| word(rest));
+    match recipient {
+        Some(recipient) => {
+            let name = recipient.strip_prefix(FUNCTIONS).unwrap_or(&recipient);
+            let tool = find(tools, name).ok_or(Stop::Malformed)?;
+            tape.space().await?;
+            if tape.peek().await? != '{' {
+                return Err(Stop::Malformed);
+            }
+            let index = tape.begin(&tool.name, None);
+            json::object(tape, &mut Sink::Call(index)).await?;
+            tape.finish_call(index);
+            between(tape, &ENDS).await?;
+        }
+        None => tape.think(channel.as_deref() == Some("analysis")),
+    }
+    Ok(())
+}

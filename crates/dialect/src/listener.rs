@@ -1,0 +1,195 @@
+//! Hears one answer.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use crate::family::{Calls, Thoughts};
+use crate::harmony;
+use crate::tape::{Read, Reel, Stop, Tape};
+use crate::{AnswerPart, Dialect, Tool};
+
+/// Tells the parts of one answer while it is written. However it is cut into pieces, the parts are the same, where
+/// neighbours of a kind are put together. Time and memory are linear in the answer.
+pub struct Listener {
+    tape: Tape,
+    /// Reads what the tape has; `None` when the answer is over.
+    reading: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+}
+
+impl Listener {
+    /// `prompt_end`: the last part of the prompt. The answer may begin inside a thought that the template has opened
+    /// (`<think>\n`), or inside a prefilled one.
+    pub fn new(dialect: &Dialect, tools: Arc<[Tool]>, prompt_end: &str) -> Listener {
+        Listener::begin(dialect, tools, prompt_end, false)
+    }
+
+    fn begin(dialect: &Dialect, tools: Arc<[Tool]>, prompt_end: &str, patient: bool) -> Listener {
+        let tape = Tape::new(dialect.opens_thought(prompt_end), patient);
+        let (thoughts, calls) = (dialect.thoughts, dialect.calls.filter(|_| !tools.is_empty()));
+        let reading = answer(tape.clone(), thoughts, calls, tools);
+        Listener { tape, reading: Some(Box::pin(reading)) }
+    }
+
+    /// The next piece of the answer; what it makes known is added to `parts`.
+    pub fn push(&mut self, text: &str, parts: &mut Vec<AnswerPart>) {
+        self.tape.push(text);
+        self.read(parts);
+    }
+
+    /// The answer is over: what was held back is added to `parts`. After a call that did not end nothing is.
+    pub fn finish(&mut self, parts: &mut Vec<AnswerPart>) {
+        self.tape.end();
+        self.read(parts);
+    }
+
+    /// Whether what comes next belongs to a thought.
+    pub fn is_thinking(&self) -> bool {
+        self.tape.is_thinking()
+    }
+
+    /// How many calls have begun.
+    pub fn num_calls(&self) -> usize {
+        self.tape.calls().0
+    }
+
+    /// Whether every call that began has ended.
+    pub fn calls_complete(&self) -> bool {
+        self.tape.calls().1
+    }
+
+    fn read(&mut self, parts: &mut Vec<AnswerPart>) {
+        if let Some(reading) = &mut self.reading
+            && let Poll::Ready(()) = reading.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+        {
+            self.reading = None;
+        }
+        self.tape.give(parts);
+    }
+}
+
+impl fmt::Debug for Listener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Listener").field("is_thinking", &self.is_thinking()).finish_non_exhaustive()
+    }
+}
+
+/// The parts of an answer that is not streamed. Calls that did not end are text.
+pub fn whole(dialect: &Dialect, tools: Arc<[Tool]>, prompt_end: &str, text: &str) -> Vec<AnswerPart> {
+    let mut listener = Listener::begin(dialect, tools, prompt_end, true);
+    let mut parts = Vec::new();
+    listener.push(text, &mut parts);
+    listener.finish(&mut parts);
+    parts
+}
+
+/// The tool of that name.
+pub(crate) fn find<'a>(tools: &'a [Tool], name: &str) -> Option<&'a Tool> {
+    tools.iter().find(|tool| tool.name == name)
+}
+
+/// Reads a tool's name: as much as is the beginning of one.
+pub(crate) async fn name<'a>(tape: &Tape, tools: &'a [Tool]) -> Read<&'a Tool> {
+    let mut said = String::new();
+    loop {
+        said.push(tape.peek().await?);
+        if !tools.iter().any(|tool| tool.name.starts_with(&said)) {
+            said.pop();
+            return find(tools, &said).ok_or(Stop::Malformed);
+        }
+        tape.take();
+    }
+}
+
+/// Bytes of the longest name.
+pub(crate) fn longest(tools: &[Tool]) -> usize {
+    tools.iter().map(|tool| tool.name.len()).max().unwrap_or(0)
+}
+
+async fn answer(tape: Tape, thoughts: Option<Thoughts>, calls: Option<Calls>, tools: Arc<[Tool]>) {
+    let is_harmony = calls.is_some_and(Calls::is_harmony) || thoughts.is_some_and(Thoughts::is_harmony);
+    // They return when the answer is over, and not before.
+    let Err(stop) = match is_harmony {
+        true => harmony::hear(&tape, if calls.is_some() { &tools } else { &[] }).await,
+        false => hear(&tape, thoughts, calls, &tools).await,
+    };
+    tape.give_up(stop);
+    tape.close();
+}
+
+/// Nothing is.
+pub(crate) enum Never {}
+
+async fn hear(tape: &Tape, thoughts: Option<Thoughts>, calls: Option<Calls>, tools: &[Tool]) -> Read<Never> {
+    let opens = calls.map_or(&[][..], Calls::opens);
+    let (thought_opens, thought_closes) = thoughts.map_or((&[][..], &[][..]), |t| (t.opens(), t.closes()));
+    // A thought that is closed and was never opened is an empty one, if it comes first.
+    let fresh = [calls.map_or(&[][..], Calls::bare), thought_opens, thought_closes].concat();
+    let in_thought = [thought_closes, calls.map_or(&[][..], Calls::ends_thought)].concat();
+    loop {
+        let mark = match tape.is_thinking() {
+            true => tape.scan(&in_thought, &[], Reel::say).await?,
+            false => tape.scan(opens, &fresh, Reel::say).await?,
+        };
+        if thought_opens.contains(&mark) || thought_closes.contains(&mark) {
+            tape.think(thought_opens.contains(&mark));
+        } else if let Some(calls) = calls {
+            match calls.read(tape, tools, mark).await {
+                Ok(()) => {}
+                Err(Stop::Malformed) => tape.give_up(Stop::Malformed),
+                Err(Stop::Ended) => return Err(Stop::Ended),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// Looks at characters for so many times `flood`, a letter at a time.
+    fn steps(dialect: &Dialect, flood: &str, times: usize) -> usize {
+        let tools = [Tool { name: "get".into(), parameters: json!({}), strict: false }];
+        let (mut listener, mut parts) = (Listener::new(dialect, tools.into(), ""), Vec::new());
+        for c in flood.repeat(times).chars() {
+            listener.push(c.encode_utf8(&mut [0; 4]), &mut parts);
+        }
+        listener.finish(&mut parts);
+        listener.tape.steps()
+    }
+
+    #[test]
+    fn work_is_linear_in_what_is_heard() {
+        let floods = [
+            "<",
+            "{",
+            "[",
+            "\n",
+            "<tool_call>",
+            "<tool_call>{\"name\": \"",
+            "<tool_call>{\"arguments\": {\"a\": [[",
+            "<tool_call>{\"arguments\": \"<tool_call>",
+            "<function=get><parameter=a></param",
+            "<tool_call>get<arg_key></arg_",
+            "[TOOL_CALLS]get[ARGS",
+            "[get(a='",
+            "```tool_code\nget(a=",
+            "<start_function_call>call:get{a:<esc",
+            "<｜tool▁calls▁begin｜><｜tool▁call▁",
+            "<|start|><|channel|>to=",
+            "<think></thin",
+        ];
+        for (at, name) in Calls::NAMES.iter().enumerate() {
+            let thoughts = Thoughts::NAMES[at % Thoughts::NAMES.len()];
+            let dialect = Dialect::new(Thoughts::named(thoughts), Calls::named(name));
+            for flood in floods {
+                let (few, many) = (steps(&dialect, flood, 100), steps(&dialect, flood, 1000));
+                assert!(many <= 11 * few, "{name}, {flood:?}: {few} steps for 100, {many} for 1000");
+            }
+        }
+    }
+}

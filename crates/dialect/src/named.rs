@@ -1,0 +1,112 @@
+//! Calls as a name and, behind a mark, the object of its arguments.
+
+use crate::Tool;
+use crate::envelope::{self, Envelope, between};
+use crate::json;
+use crate::listener::name;
+use crate::tape::{Read, Sink, Stop, Tape};
+
+/// Longest id of a call.
+const MAX_ID_BYTES: usize = 64;
+
+/// What stands around name and arguments.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Named {
+    /// The mark of a group of calls, and that of a call, which may stand without a group.
+    pub(crate) opens: [&'static str; 2],
+    /// What comes before the name.
+    pub(crate) prefix: &'static [&'static str],
+    /// Whether the prefix may be missing.
+    pub(crate) is_prefix_free: bool,
+    /// Whether name and a number, with the prefix, are the call's id.
+    pub(crate) is_numbered: bool,
+    /// What comes between name and arguments, with white space.
+    pub(crate) middle: &'static [&'static str],
+    /// What comes behind the arguments, each if it comes.
+    pub(crate) behind: &'static [&'static [&'static str]],
+    /// What closes the group.
+    pub(crate) close: &'static str,
+    /// All that may be tokens.
+    pub(crate) marks: &'static [&'static str],
+}
+
+/// Reads what follows the mark.
+pub(crate) async fn read(tape: &Tape, tools: &[Tool], form: &Named, mark: &'static str) -> Read<()> {
+    let [group, open] = form.opens;
+    if mark == group {
+        tape.space().await?;
+        tape.one_of(&[open]).await?.ok_or(Stop::Malformed)?;
+    }
+    loop {
+        call(tape, tools, form).await?;
+        for marks in form.behind {
+            between(tape, marks).await?;
+        }
+        match between(tape, &[open, form.close]).await? {
+            Some(mark) if mark == open => {}
+            _ => return Ok(()),
+        }
+    }
+}
+
+async fn call(tape: &Tape, tools: &[Tool], form: &Named) -> Read<()> {
+    tape.space().await?;
+    let prefix = match form.prefix {
+        [] => "",
+        prefix => match tape.one_of(prefix).await? {
+            Some(prefix) => prefix,
+            None if form.is_prefix_free => "",
+            None => return Err(Stop::Malformed),
+        },
+    };
+    let tool = name(tape, tools).await?;
+    let mut id = None;
+    if form.is_numbered && tape.peek().await? == ':' {
+        let mut number = String::new();
+        tape.take();
+        while tape.peek().await?.is_ascii_digit() && number.len() < MAX_ID_BYTES {
+            number.push(tape.peek().await?);
+            tape.take();
+        }
+        id = Some(format!("{prefix}{}:{number}", tool.name));
+    }
+    tape.space().await?;
+    tape.one_of(form.middle).await?.ok_or(Stop::Malformed)?;
+    tape.space().await?;
+    arguments(tape, &tool.name, id).await
+}
+
+async fn arguments(tape: &Tape, name: &str, id: Option<String>) -> Read<()> {
+    if tape.peek().await? != '{' {
+        return Err(Stop::Malformed);
+    }
+    let index = tape.begin(name, id);
+    json::object(tape, &mut Sink::Call(index)).await?;
+    tape.finish_call(index);
+    Ok(())
+}
+
+/// Mistral's: a list of objects (to version 7 of its tokenizer), or name and object; between these an id, a mark, both
+/// or nothing.
+pub(crate) async fn mistral(tape: &Tape, tools: &[Tool], list: &Envelope, mark: &'static str) -> Read<()> {
+    const ID: &str = "[CALL_ID]";
+    const ARGUMENTS: &str = "[ARGS]";
+    tape.space().await?;
+    if matches!(tape.peek().await?, '[' | '{') {
+        return envelope::read(tape, tools, list, mark).await;
+    }
+    let tool = name(tape, tools).await?;
+    tape.space().await?;
+    let mut id = None;
+    if tape.one_of(&[ID, ARGUMENTS]).await? == Some(ID) {
+        let mut said = String::new();
+        while tape.peek().await?.is_ascii_alphanumeric() && said.len() < MAX_ID_BYTES {
+            said.push(tape.peek().await?);
+            tape.take();
+        }
+        id = Some(said);
+        tape.one_of(&[ARGUMENTS]).await?;
+    }
+    tape.space().await?;
+    arguments(tape, &tool.name, id).await
+}

@@ -1,0 +1,369 @@
+//! Calls as Python writes them: `[weather(city="Ulm", days=3), now()]`.
+
+use crate::Tool;
+use crate::envelope::between;
+use crate::listener::name;
+use crate::schema::quoted;
+use crate::tape::{Read, Stop, Tape};
+
+/// Longest name of a parameter.
+const MAX_KEY_BYTES: usize = 256;
+/// Deepest nesting of lists and dictionaries.
+const MAX_DEPTH: usize = 100;
+
+/// What stands around the calls.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Python {
+    /// What opens, wherever it stands.
+    pub(crate) opens: &'static [&'static str],
+    /// Whether a list without a mark is one, where nothing stands before it.
+    pub(crate) bare: bool,
+    /// Whether calls may stand on lines, without a list.
+    pub(crate) lines: bool,
+    /// What closes, if it comes.
+    pub(crate) closes: &'static [&'static str],
+}
+
+/// The mark of a list without a mark.
+pub(crate) const BARE: [&str; 1] = ["["];
+
+/// Reads what follows the mark.
+pub(crate) async fn read(tape: &Tape, tools: &[Tool], form: &Python, mark: &str) -> Read<()> {
+    let mut is_list = BARE.contains(&mark);
+    if !is_list {
+        tape.space().await?;
+        if tape.peek().await? == '[' {
+            tape.take();
+            is_list = true;
+        }
+    }
+    if is_list {
+        loop {
+            tape.space().await?;
+            call(tape, tools).await?;
+            tape.space().await?;
+            match tape.peek().await? {
+                ',' => tape.take(),
+                ']' => break,
+                _ => return Err(Stop::Malformed),
+            }
+        }
+        tape.take();
+        tape.settle();
+        between(tape, form.closes).await?;
+        return Ok(());
+    }
+    if !form.lines {
+        return Err(Stop::Malformed);
+    }
+    loop {
+        call(tape, tools).await?;
+        tape.space().await?;
+        if tape.one_of(form.closes).await?.is_some() {
+            tape.settle();
+            return Ok(());
+        }
+    }
+}
+
+async fn call(tape: &Tape, tools: &[Tool]) -> Read<()> {
+    let tool = name(tape, tools).await?;
+    tape.expect('(').await?;
+    tape.space().await?;
+    let (mut index, mut is_first) = (None, true);
+    loop {
+        if tape.peek().await? == ')' {
+            let index = index.unwrap_or_else(|| tape.begin(&tool.name, None));
+            tape.take();
+            tape.put(index, if is_first { "{}" } else { "}" });
+            tape.finish_call(index);
+            return Ok(());
+        }
+        let key = key(tape).await?;
+        let index = *index.get_or_insert_with(|| tape.begin(&tool.name, None));
+        tape.put(index, &format!("{}{}: ", if is_first { "{" } else { ", " }, quoted(&key)));
+        is_first = false;
+        let written = extent(tape).await?;
+        tape.put(index, &to_json(written.trim()).ok_or(Stop::Malformed)?);
+        if tape.peek().await? == ',' {
+            tape.take();
+            tape.space().await?;
+        }
+    }
+}
+
+/// A parameter's name and the sign behind it.
+async fn key(tape: &Tape) -> Read<String> {
+    let mut key = String::new();
+    loop {
+        let c = tape.peek().await?;
+        if !c.is_alphanumeric() && c != '_' || key.len() > MAX_KEY_BYTES {
+            break;
+        }
+        key.push(c);
+        tape.take();
+    }
+    tape.space().await?;
+    if key.is_empty() {
+        return Err(Stop::Malformed);
+    }
+    tape.expect('=').await?;
+    tape.space().await?;
+    Ok(key)
+}
+
+/// A value up to the comma or bracket behind it, which stays.
+async fn extent(tape: &Tape) -> Read<String> {
+    let (mut written, mut quote, mut escaped, mut depth) = (String::new(), None, false, 0);
+    loop {
+        let c = tape.peek().await?;
+        match (quote, c) {
+            (Some(_), _) if escaped => escaped = false,
+            (Some(_), '\\') => escaped = true,
+            (Some(open), _) if open == c => quote = None,
+            (Some(_), _) => {}
+            (None, '"' | '\'') => quote = Some(c),
+            (None, '(' | '[' | '{') => depth += 1,
+            (None, ',' | ')') if depth == 0 => return Ok(written),
+            (None, ')' | ']' | '}') if depth > 0 => depth -= 1,
+            (None, ']' | '}' | '=') => return Err(Stop::Malformed),
+            _ => {}
+        }
+        written.push(c);
+        tape.take();
+    }
+}
+
+/// A Python literal as JSON. JSON's own words are understood too.
+pub(crate) fn to_json(written: &str) -> Option<String> {
+    let mut literal = Literal { rest: written, json: String::new() };
+    literal.value(0)?;
+    literal.space();
+    literal.rest.is_empty().then_some(literal.json)
+}
+
+struct Literal<'a> {
+    rest: &'a str,
+    json: String,
+}
+
+impl Literal<'_> {
+    fn space(&mut self) {
+        self.rest = self.rest.trim_start();
+    }
+
+    fn eat(&mut self, wanted: &str) -> bool {
+        let rest = self.rest.strip_prefix(wanted);
+        self.rest = rest.unwrap_or(self.rest);
+        rest.is_some()
+    }
+
+    fn value(&mut self, depth: usize) -> Option<()> {
+        const WORDS: [(&str, &str); 6] = [
+            ("True", "true"),
+            ("False", "false"),
+            ("None", "null"),
+            ("true", "true"),
+            ("false", "false"),
+            ("null", "null"),
+        ];
+        if depth > MAX_DEPTH {
+            return None;
+        }
+        self.space();
+        match self.rest.chars().next()? {
+            '"' | '\'' => {
+                let text = self.text()?;
+                self.json.push_str(&quoted(&text));
+            }
+            '[' => self.items(']', depth)?,
+            '(' => self.items(')', depth)?,
+            '{' => self.entries(depth)?,
+            '+' | '-' | '.' | '0'..='9' => self.number()?,
+            _ => {
+                let word = self.rest.split(|c: char| !c.is_alphanumeric() && c != '_').next()?;
+                let (_, json) = WORDS.iter().find(|(known, _)| *known == word)?;
+                self.rest = &self.rest[word.len()..];
+                self.json.push_str(json);
+            }
+        }
+        Some(())
+    }
+
+    /// A list, or a tuple, which is one to JSON.
+    fn items(&mut self, end: char, depth: usize) -> Option<()> {
+        self.rest = &self.rest[1..];
+        self.json.push('[');
+        self.separated(end, |literal| literal.value(depth + 1))?;
+        self.json.push(']');
+        Some(())
+    }
+
+    fn entries(&mut self, depth: usize) -> Option<()> {
+        self.rest = &self.rest[1..];
+        self.json.push('{');
+        self.separated('}', |literal| {
+            // A key that is no text becomes one.
+            let start = literal.json.len();
+            literal.value(depth + 1)?;
+            let key = literal.json.split_off(start);
+            match key.chars().next()? {
+                '"' => literal.json.push_str(&key),
+                '[' | '{' => return None,
+                _ => literal.json.push_str(&quoted(&key)),
+            }
+            literal.space();
+            literal.eat(":").then(|| literal.json.push_str(": "))?;
+            literal.value(depth + 1)
+        })?;
+        self.json.push('}');
+        Some(())
+    }
+
+    fn separated(&mut self, end: char, mut one: impl FnMut(&mut Self) -> Option<()>) -> Option<()> {
+        let mut is_first = true;
+        loop {
+            self.space();
+            if self.rest.starts_with(end) {
+                self.rest = &self.rest[1..];
+                return Some(());
+            }
+            if !is_first {
+                self.json.push_str(", ");
+            }
+            is_first = false;
+            one(self)?;
+            self.space();
+            if !self.eat(",") && !self.rest.starts_with(end) {
+                return None;
+            }
+        }
+    }
+
+    fn text(&mut self) -> Option<String> {
+        let quote = self.rest.chars().next()?;
+        let mut text = String::new();
+        let mut chars = self.rest[1..].chars();
+        loop {
+            match chars.next()? {
+                c if c == quote => break,
+                '\\' => match chars.next()? {
+                    '\n' => {}
+                    'n' => text.push('\n'),
+                    't' => text.push('\t'),
+                    'r' => text.push('\r'),
+                    'b' => text.push('\u{8}'),
+                    'f' => text.push('\u{c}'),
+                    'x' => text.push(code(&mut chars, 2)?),
+                    'u' => {
+                        let before = chars.clone();
+                        match code(&mut chars, 4) {
+                            Some(c) => text.push(c),
+                            // Half of a pair: JSON writes it so, and Python does not mind.
+                            None => {
+                                chars = before;
+                                text.push(pair(&mut chars)?);
+                            }
+                        }
+                    }
+                    'U' => text.push(code(&mut chars, 8)?),
+                    c @ ('\\' | '\'' | '"' | '/') => text.push(c),
+                    // As Python does.
+                    c => text.extend(['\\', c]),
+                },
+                c => text.push(c),
+            }
+        }
+        self.rest = chars.as_str();
+        Some(text)
+    }
+
+    /// As JSON has it: a digit on both sides of the point, no plus, no zeros before it.
+    fn number(&mut self) -> Option<()> {
+        let end = self.rest.find(|c: char| !c.is_ascii_alphanumeric() && !"+-._".contains(c));
+        let (written, rest) = self.rest.split_at(end.unwrap_or(self.rest.len()));
+        let digits = written.trim_start_matches(['+', '-']);
+        if written.len() - digits.len() > 1 {
+            return None;
+        }
+        let (digits, exponent) = match digits.find(['e', 'E']) {
+            Some(at) => digits.split_at(at),
+            None => (digits, ""),
+        };
+        let (before, after) = digits.split_once('.').unwrap_or((digits, ""));
+        let (before, after) = (before.replace('_', ""), after.replace('_', ""));
+        if before.is_empty() && after.is_empty() {
+            return None;
+        }
+        let before = match before.trim_start_matches('0') {
+            "" => "0",
+            before => before,
+        };
+        let sign = if written.starts_with('-') { "-" } else { "" };
+        let point = if digits.contains('.') { "." } else { "" };
+        let after = if point.is_empty() || !after.is_empty() { after.as_str() } else { "0" };
+        let json = format!("{sign}{before}{point}{after}{exponent}");
+        serde_json::from_str::<serde_json::Number>(&json).ok()?;
+        self.json.push_str(&json);
+        self.rest = rest;
+        Some(())
+    }
+}
+
+fn code(chars: &mut std::str::Chars<'_>, digits: usize) -> Option<char> {
+    char::from_u32(hex(chars, digits)?)
+}
+
+fn hex(chars: &mut std::str::Chars<'_>, digits: usize) -> Option<u32> {
+    (0..digits).try_fold(0u32, |code, _| Some(code << 4 | chars.next()?.to_digit(16)?))
+}
+
+/// The rest of `\ud83e\udd8a` behind its first `u`.
+fn pair(chars: &mut std::str::Chars<'_>) -> Option<char> {
+    let high = hex(chars, 4)?;
+    if (chars.next()?, chars.next()?) != ('\\', 'u') {
+        return None;
+    }
+    char::decode_utf16([high as u16, hex(chars, 4)? as u16]).next()?.ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn literals_become_json() {
+        let table: &[(&str, Option<&str>)] = &[
+            ("'a'", Some("\"a\"")),
+            ("\"it's\"", Some("\"it's\"")),
+            (r"'\'\\\n\x41\u00e9\U0001f98a\ud83e\udd8a\q'", Some("\"'\\\\\\nAé🦊🦊\\\\q\"")),
+            ("True", Some("true")),
+            ("[None, false]", Some("[null, false]")),
+            ("(1, 2,)", Some("[1, 2]")),
+            ("{'a': {1: -2.5}, }", Some("{\"a\": {\"1\": -2.5}}")),
+            ("007", Some("7")),
+            ("+1_000", Some("1000")),
+            (".5", Some("0.5")),
+            ("-1.", Some("-1.0")),
+            ("1e5", Some("1e5")),
+            ("", None),
+            ("a", None),
+            ("'a", None),
+            ("'a' 'b'", None),
+            ("[1 2]", None),
+            ("{1}", None),
+            ("{[]: 1}", None),
+            ("--1", None),
+            ("1.2.3", None),
+            ("0x10", None),
+            ("1e", None),
+            (".", None),
+            (r"'\ud83e'", None),
+            ("Truest", None),
+        ];
+        for (written, json) in table {
+            assert_eq!(to_json(written).as_deref(), *json, "{written:?}");
+        }
+        assert_eq!(to_json(&"[".repeat(1 << 16)), None);
+    }
+}

@@ -1,0 +1,156 @@
+//! What a tool's schema says of a parameter, where a family writes values without quotes.
+
+use serde_json::Value;
+
+/// References that are followed: a schema that refers to itself has no end.
+const MAX_REFERENCES: usize = 8;
+
+/// Which kinds of JSON a parameter may be. All, if nobody says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Kinds(u8);
+
+const TEXT: u8 = 1;
+const NAMES: [(&str, u8); 7] =
+    [("string", TEXT), ("integer", 2), ("number", 2 | 4), ("boolean", 8), ("null", 16), ("array", 32), ("object", 64)];
+const ALL: u8 = 127;
+
+impl Kinds {
+    /// What `parameters`, the schema of a tool, says of its parameter `key`.
+    pub(crate) fn of(parameters: &Value, key: &str) -> Kinds {
+        let property = follow(parameters, parameters).get("properties").and_then(|all| all.get(key));
+        Kinds(property.map_or(ALL, |property| kinds(parameters, property, MAX_REFERENCES)))
+    }
+
+    /// Whether it is a text whatever is written.
+    pub(crate) fn is_text(self) -> bool {
+        self.0 == TEXT
+    }
+
+    /// Whether it may be a text beside others.
+    pub(crate) fn may_be_text(self) -> bool {
+        self.0 & TEXT != 0
+    }
+
+    /// Whether the schema says nothing of it.
+    pub(crate) fn is_any(self) -> bool {
+        self.0 == ALL
+    }
+
+    /// `written`: the value's own JSON, which tells large integers from others.
+    fn has(self, value: &Value, written: &str) -> bool {
+        let kind = match value {
+            Value::String(_) => TEXT,
+            Value::Number(_) if written.contains(['.', 'e', 'E']) => 4,
+            Value::Number(_) => 2,
+            Value::Bool(_) => 8,
+            Value::Null => 16,
+            Value::Array(_) => 32,
+            Value::Object(_) => 64,
+        };
+        self.0 & kind != 0
+    }
+
+    /// What was written without quotes, as JSON: what the schema allows, if it can be read so, and else the text
+    /// itself. Not said by the schema, it is JSON if it can be.
+    pub(crate) fn json(self, written: &str) -> String {
+        let trimmed = written.trim();
+        // A number stays as it is written, whatever its length.
+        let read = match serde_json::from_str::<Value>(trimmed) {
+            Ok(value) => Some((value, trimmed.to_owned())),
+            Err(_) => {
+                let json = crate::python::to_json(trimmed);
+                json.and_then(|json| Some((serde_json::from_str(&json).ok()?, json)))
+            }
+        };
+        match read {
+            Some((value, json)) if self.has(&value, &json) && (!value.is_string() || self.0 == ALL) => json,
+            _ => quoted(written),
+        }
+    }
+}
+
+/// A text as JSON.
+pub(crate) fn quoted(text: &str) -> String {
+    Value::from(text).to_string()
+}
+
+/// The schema that `schema` refers to, if it is in the same document.
+pub(crate) fn follow<'a>(document: &'a Value, schema: &'a Value) -> &'a Value {
+    let mut schema = schema;
+    for _ in 0..MAX_REFERENCES {
+        let target = schema.get("$ref").and_then(Value::as_str).and_then(|place| place.strip_prefix('#'));
+        match target.and_then(|place| document.pointer(place)) {
+            Some(target) => schema = target,
+            None => break,
+        }
+    }
+    schema
+}
+
+fn kinds(document: &Value, schema: &Value, deep: usize) -> u8 {
+    let schema = follow(document, schema);
+    let named = |name: &Value| {
+        let name = name.as_str().unwrap_or_default();
+        NAMES.iter().find(|(known, _)| *known == name).map_or(ALL, |(_, kinds)| *kinds)
+    };
+    let of_value = |value: &Value| {
+        let written = value.to_string();
+        (0..7).map(|bit| 1 << bit).filter(|&bit| Kinds(bit).has(value, &written)).sum::<u8>()
+    };
+    if deep == 0 {
+        return ALL;
+    }
+    match (schema.get("type"), schema.get("enum"), schema.get("const")) {
+        (Some(Value::Array(names)), ..) => names.iter().map(named).fold(0, |all, one| all | one),
+        (Some(name), ..) => named(name),
+        (_, Some(Value::Array(values)), _) => values.iter().map(of_value).fold(0, |all, one| all | one),
+        (_, _, Some(value)) => of_value(value),
+        _ => {
+            let either = ["anyOf", "oneOf"].iter().find_map(|key| schema.get(*key)?.as_array());
+            match either {
+                Some(either) => either.iter().fold(0, |all, one| all | kinds(document, one, deep - 1)),
+                None => ALL,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_value_is_what_its_schema_says() {
+        let table: &[(Value, &str, &str)] = &[
+            (json!({"type": "string"}), "12", "\"12\""),
+            (json!({"type": "integer"}), " 12\n", "12"),
+            (json!({"type": "integer"}), "12345678901234567890123", "12345678901234567890123"),
+            (json!({"type": "integer"}), "1.5", "\"1.5\""),
+            (json!({"type": "number"}), "12", "12"),
+            (json!({"type": "number"}), "1.50", "1.50"),
+            (json!({"type": "boolean"}), "True", "true"),
+            (json!({"type": "boolean"}), "yes", "\"yes\""),
+            (json!({"type": ["string", "null"]}), "null", "null"),
+            (json!({"type": ["string", "null"]}), "12", "\"12\""),
+            (json!({"type": "array"}), "['a', 1]", "[\"a\", 1]"),
+            (json!({"type": "object"}), "{\"a\": 1}", "{\"a\": 1}"),
+            (json!({"anyOf": [{"type": "integer"}, {"type": "string"}]}), "12", "12"),
+            (json!({"oneOf": [{"$ref": "#/$defs/word"}, {"type": "null"}]}), "12", "\"12\""),
+            (json!({"enum": ["1", "2"]}), "1", "\"1\""),
+            (json!({"const": 1}), "1", "1"),
+            (json!({"$ref": "#/$defs/self"}), "[1]", "[1]"),
+            (json!({}), "12", "12"),
+            (json!({}), "\"12\"", "\"12\""),
+            (json!({}), "twelve", "\"twelve\""),
+            (json!(true), "null", "null"),
+        ];
+        for (schema, written, json) in table {
+            let defs = json!({"word": {"type": "string"}, "self": {"$ref": "#/$defs/self"}});
+            let parameters = json!({"properties": {"a": schema}, "$defs": defs});
+            assert_eq!(Kinds::of(&parameters, "a").json(written), *json, "{schema}: {written:?}");
+        }
+        assert!(Kinds::of(&json!({}), "a").is_any());
+    }
+}

@@ -1,0 +1,168 @@
+//! Answers that no model writes: pieces of every family's marks in any order, and floods of them.
+
+use dialect::{AnswerPart, Calls, Dialect, Listener, Thoughts, whole};
+
+use crate::{accounts, check_arguments, heard, tools};
+
+/// Numbers that follow from a seed (xorshift).
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, sides: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        ((self.0 >> 16) % sides as u64) as usize
+    }
+}
+
+/// What answers are made of, beside a dialect's marks.
+const PIECES: [&str; 44] = [
+    "weather",
+    "now",
+    "get",
+    "nope",
+    "city",
+    "days",
+    "Ulm",
+    "\u{1f98a}",
+    " ",
+    "\n",
+    "\n\n",
+    "{",
+    "}",
+    "[",
+    "]",
+    "(",
+    ")",
+    ",",
+    ":",
+    "=",
+    "\"",
+    "'",
+    "\\",
+    "<",
+    ">",
+    "/",
+    "|",
+    "1",
+    "-0.5e1",
+    "true",
+    "None",
+    "{}",
+    "{\"name\": \"now\"",
+    "\"name\": \"now\"",
+    "\"arguments\": {",
+    "\"arguments\": {}",
+    "\"parameters\": {}",
+    "{\"city\": \"Ulm\"}",
+    "now()",
+    "city=\"Ulm\"",
+    "functions.",
+    "to=functions.now",
+    "```json\n",
+    "call:now{",
+];
+
+#[test]
+fn any_row_of_pieces_is_heard_alike_and_in_full() {
+    for (number, calls) in Calls::NAMES.iter().enumerate() {
+        let thoughts = Thoughts::NAMES[number % Thoughts::NAMES.len()];
+        let dialect = Dialect::new(Thoughts::named(thoughts), Calls::named(calls));
+        let marks = dialect.marks();
+        for seed in 1..400 {
+            let mut dice = Dice(seed * 0x9E37_79B9_7F4A_7C15 + number as u64 + 1);
+            let mut answer = String::new();
+            for _ in 0..dice.roll(24) + 1 {
+                let piece = match dice.roll(3) {
+                    0 if !marks.is_empty() => marks[dice.roll(marks.len())],
+                    _ => PIECES[dice.roll(PIECES.len())],
+                };
+                // A part of a mark, sometimes.
+                let mut end = if dice.roll(12) == 0 { dice.roll(piece.len()) } else { piece.len() };
+                while !piece.is_char_boundary(end) {
+                    end -= 1;
+                }
+                answer.push_str(&piece[..end]);
+            }
+            let (all, _) = heard(&dialect, "", &[&answer]);
+            let mut cuts: Vec<usize> = (0..4).map(|_| dice.roll(answer.len() + 1)).collect();
+            cuts.retain(|&at| answer.is_char_boundary(at));
+            cuts.extend([0, answer.len()]);
+            cuts.sort_unstable();
+            let pieces: Vec<&str> = cuts.windows(2).map(|pair| &answer[pair[0]..pair[1]]).collect();
+            assert_eq!(heard(&dialect, "", &pieces).0, all, "{calls}, seed {seed}: {answer:?}");
+            let parts = whole(&dialect, tools(), "", &answer);
+            check_arguments(&parts, true);
+            if !calls.contains("openai") && !calls.contains("harmony") && thoughts != "openai_gptoss" {
+                accounts(&answer, &parts);
+                accounts(&answer, &all);
+            }
+        }
+    }
+}
+
+/// A million bytes of `<`, and of marks that nobody closes, a letter at a time. That it comes to an end within the
+/// patience of whoever runs it says it is linear: a square of this would take days.
+#[test]
+fn a_flood_of_marks_is_passed_on() {
+    const BYTES: usize = 1 << 20;
+    let floods: [(&str, &str, &str); 12] = [
+        ("hermes", "qwen3", "<"),
+        ("hermes", "qwen3", "<tool_call>"),
+        ("hermes", "qwen3", "<tool_call>{\"name\": "),
+        ("hermes", "qwen3", "</think>"),
+        ("llama3_json", "", "{"),
+        ("mistral", "mistral", "[TOOL_CALLS]"),
+        ("deepseek_v3", "qwen3", "<｜tool▁calls▁begin｜>"),
+        ("qwen3_coder", "qwen3", "<think><tool_call>"),
+        ("pythonic", "", "[get("),
+        ("gemma", "", "```tool_code\nget("),
+        ("openai", "openai_gptoss", "<|start|><|channel|>"),
+        ("functiongemma", "", "<start_function_call>call:get"),
+    ];
+    for (calls, thoughts, flood) in floods {
+        let dialect = Dialect::new(Thoughts::named(thoughts), Calls::named(calls));
+        let answer = flood.repeat(BYTES / flood.len());
+        let (mut listener, mut parts, mut at) = (Listener::new(&dialect, tools(), ""), Vec::new(), 0);
+        while at < answer.len() {
+            let end = at + answer[at..].chars().next().expect("there is more").len_utf8();
+            listener.push(&answer[at..end], &mut parts);
+            at = end;
+        }
+        listener.finish(&mut parts);
+        let said: usize = parts
+            .iter()
+            .map(|part| match part {
+                AnswerPart::Text(text) | AnswerPart::Thought(text) => text.len(),
+                _ => 0,
+            })
+            .sum();
+        assert!(said <= answer.len() && listener.calls_complete() && listener.num_calls() == 0, "{flood:?}");
+        // All but marks of thoughts and heads of messages.
+        let is_plain = !flood.contains("think") && calls != "openai";
+        assert!(!is_plain || said == answer.len(), "{flood:?}: {said} of {}", answer.len());
+    }
+}
+
+#[test]
+fn long_arguments_are_passed_on_as_they_come() {
+    let text = "line \\\"\\n".repeat(1 << 16);
+    let answers = [
+        ("hermes", format!("<tool_call>{{\"name\": \"get\", \"arguments\": {{\"a\": \"{text}\"}}}}</tool_call>")),
+        ("hermes", format!("<tool_call>{{\"arguments\": {{\"a\": \"{text}\"}}, \"name\": \"get\"}}</tool_call>")),
+        ("qwen3_coder", format!("<function=weather><parameter=city>{text}</parameter></function>")),
+        ("pythonic", format!("[get(a=\"{text}\")]")),
+    ];
+    for (calls, answer) in answers {
+        let dialect = Dialect::new(None, Calls::named(calls));
+        let pieces: Vec<String> = answer.chars().map(String::from).collect();
+        let (mut listener, mut parts) = (Listener::new(&dialect, tools(), ""), Vec::new());
+        for piece in &pieces {
+            listener.push(piece, &mut parts);
+        }
+        listener.finish(&mut parts);
+        assert_eq!((listener.num_calls(), listener.calls_complete()), (1, true), "{calls}");
+        check_arguments(&parts, true);
+    }
+}

@@ -1,0 +1,102 @@
+//! Thoughts: opened by the model, by the template, by nobody.
+
+use dialect::{Dialect, Listener, Thoughts};
+
+use crate::{P, Th, Tx, dialect, row, tools};
+
+#[test]
+fn thoughts() {
+    let table: &[(&str, &str, &str, &[P])] = &[
+        ("qwen3", "<|im_start|>assistant\n", "<think>\nhm\n</think>\n\nYes.", &[Th("\nhm\n"), Tx("\n\nYes.")]),
+        ("qwen3", "<|im_start|>assistant\n<think>\n", "hm\n</think>\n\nYes.", &[Th("hm\n"), Tx("\n\nYes.")]),
+        ("qwen3", "assistant\n<think>\nSo, ", "hm </thi", &[Th("hm </thi")]),
+        ("qwen3", "<think>\n\n</think>\n\n", "Yes.", &[Tx("Yes.")]),
+        ("qwen3", "", "Yes </think> no <think> x", &[Tx("Yes </think> no <think> x")]),
+        ("qwen3", "", "\n</think>\nYes.", &[Tx("\nYes.")]),
+        ("qwen3", "", "<think>a</think> <think>b</think>c", &[Th("ab"), Tx("c")]),
+        ("deepseek_r1", "", "hm</think>Yes.", &[Th("hm"), Tx("Yes.")]),
+        ("deepseek_r1", "<think>\n\n</think>\n\n", "Yes.", &[Tx("Yes.")]),
+    ];
+    for (thoughts, prompt_end, answer, parts) in table {
+        row(&dialect("", thoughts), prompt_end, answer, parts);
+        row(&dialect("hermes", thoughts), prompt_end, answer, parts);
+    }
+}
+
+#[test]
+fn other_marks() {
+    let table: &[(&str, &str, &str, &[P])] = &[
+        ("mistral", "", "[THINK]hm[/THINK]Yes.", &[Th("hm"), Tx("Yes.")]),
+        ("cohere_command3", "", "<|START_THINKING|>hm<|END_THINKING|>Yes.", &[Th("hm"), Tx("Yes.")]),
+        ("granite", "", "Here's my thought process: hm. Here is my response: Yes.", &[Th(" hm. "), Tx(" Yes.")]),
+        ("granite", "", "Here is my cat.", &[Tx("Here is my cat.")]),
+        ("gemma4", "<|turn>model\n<|channel>thought\n", "hm<channel|>Yes.", &[Th("hm"), Tx("Yes.")]),
+        ("openai_gptoss", "<|start|>assistant<|channel|>analysis<|message|>", "hm<|end|>", &[Th("hm")]),
+    ];
+    for (thoughts, prompt_end, answer, parts) in table {
+        let dialect = dialect("", thoughts);
+        let (heard, _) = crate::heard(&dialect, prompt_end, &[answer]);
+        assert_eq!(crate::told(&heard), crate::wanted(parts), "{answer:?}");
+    }
+}
+
+#[test]
+fn a_thought_is_open_if_the_template_opened_it() {
+    let tokens = ["<|im_start|>", "<|im_end|>", "<think>", "</think>"];
+    let dialect = Dialect::of_template("<think></think><tool_call>", &tokens);
+    let table = [
+        ("<|im_start|>assistant\n", false),
+        ("<|im_start|>assistant\n<think>\n", true),
+        ("<|im_start|>assistant\n<think>\nSo, I", true),
+        ("<|im_start|>assistant\n<think>\n\n</think>\n\n", false),
+        ("<|im_start|>user\nWhat is <think>?<|im_end|>\n<|im_start|>assistant\n", false),
+        ("<|im_start|>user\nWhat is </think>?<|im_end|>\n<|im_start|>assistant\n<think>", true),
+    ];
+    for (prompt_end, is_thinking) in table {
+        let listener = Listener::new(&dialect, tools(), prompt_end);
+        assert_eq!(listener.is_thinking(), is_thinking, "{prompt_end:?}");
+    }
+}
+
+#[test]
+fn a_listener_may_go_from_thread_to_thread() {
+    fn is_send<T: Send>(_: &T) {}
+    is_send(&Listener::new(&dialect("hermes", "qwen3"), tools(), ""));
+}
+
+#[test]
+fn who_counts_knows_where_a_thought_is() {
+    let (mut listener, mut parts) = (Listener::new(&dialect("hermes", "qwen3"), tools(), ""), Vec::new());
+    let pieces = [("<th", false), ("ink>", true), ("hm </", true), ("think", true), (">", false), ("Yes", false)];
+    for (piece, is_thinking) in pieces {
+        listener.push(piece, &mut parts);
+        assert_eq!(listener.is_thinking(), is_thinking, "{piece:?}");
+    }
+    assert_eq!((listener.num_calls(), listener.calls_complete()), (0, true));
+}
+
+#[test]
+fn what_closes_a_thought_does() {
+    for name in Thoughts::NAMES {
+        let thoughts = Thoughts::named(name).expect("it is named");
+        let dialect = dialect("", name);
+        let open = match *name {
+            "granite" => "Here is my thought process:",
+            "gemma4" => "<|channel>thought\n",
+            "mistral" => "[THINK]",
+            "seed_oss" => "<seed:think>",
+            "cohere_command3" => "<|START_THINKING|>",
+            "openai_gptoss" => "<|channel|>analysis<|message|>",
+            _ => "<think>",
+        };
+        let (mut listener, mut parts) = (Listener::new(&dialect, tools(), open), Vec::new());
+        assert!(listener.is_thinking(), "{name}");
+        listener.push("hm", &mut parts);
+        listener.push(thoughts.closing(), &mut parts);
+        assert!(!listener.is_thinking(), "{name}");
+        listener.push("Yes.", &mut parts);
+        listener.finish(&mut parts);
+        let said = crate::told(&parts);
+        assert!(said[0].starts_with("thought hm") && said[1].trim_end().ends_with("Yes."), "{name}: {said:?}");
+    }
+}

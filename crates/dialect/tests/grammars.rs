@@ -1,0 +1,581 @@
+//! What grammars let through: exactly answers that a listener hears as calls that follow their schemas.
+
+use std::sync::Arc;
+
+use dialect::{AnswerPart, Calls, Choice, Dialect, Thoughts, Tool, whole};
+use llguidance::api::TopLevelGrammar;
+use llguidance::toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
+use llguidance::{Matcher, ParserFactory};
+use serde_json::{Value, json};
+
+/// One token per byte, and the end.
+fn factory() -> ParserFactory {
+    let words: Vec<Vec<u8>> = (0..=255).map(|byte| vec![byte]).chain([b"\xFFend".to_vec()]).collect();
+    let info =
+        TokRxInfo { vocab_size: 257, tok_eos: 256, tok_bos: None, tok_pad: None, tok_unk: None, tok_end_of_turn: None };
+    let env: TokEnv = Arc::new(ApproximateTokEnv::new(TokTrie::from(&info, &words)));
+    let mut factory = ParserFactory::new_simple(&env).expect("its own expressions compile");
+    factory.quiet();
+    // As the server has them.
+    let limits = factory.limits_mut();
+    limits.initial_lexer_fuel = 1_000_000;
+    limits.step_lexer_fuel = 50_000;
+    limits.step_max_items = 50_000;
+    limits.max_lexer_states = 50_000;
+    factory
+}
+
+struct Rule {
+    lark: String,
+    fresh: Matcher,
+}
+
+impl Rule {
+    fn new(factory: &ParserFactory, lark: String) -> Rule {
+        let parser = factory.create_parser(TopLevelGrammar::from_lark(lark.clone()));
+        let mut fresh = Matcher::new(Ok(parser.unwrap_or_else(|error| panic!("{error}\n{lark}"))));
+        assert_eq!(fresh.grammar_warnings(), Vec::<String>::new(), "{lark}");
+        Rule { lark, fresh }
+    }
+
+    /// How many bytes fit, and whether the answer may end there.
+    fn walk(&self, answer: &str) -> (usize, bool) {
+        let mut matcher = self.fresh.deep_clone();
+        for (at, byte) in answer.bytes().enumerate() {
+            let mask = matcher.compute_mask_or_eos().unwrap_or_else(|error| panic!("{error}\n{}", self.lark));
+            if !mask.is_allowed(u32::from(byte)) {
+                return (at, mask.is_allowed(256));
+            }
+            matcher.consume_token(u32::from(byte)).unwrap_or_else(|error| panic!("{error}\n{}", self.lark));
+        }
+        (answer.len(), matcher.is_stopped() || matcher.is_accepting().expect("it works"))
+    }
+
+    #[track_caller]
+    fn takes(&self, answer: &str) {
+        let (at, end) = self.walk(answer);
+        assert!(at == answer.len(), "{:?} | {:?}\n{}", &answer[..at], &answer[at..], self.lark);
+        assert!(end, "{answer:?} may not end\n{}", self.lark);
+    }
+
+    #[track_caller]
+    fn refuses(&self, answer: &str) {
+        assert_ne!(self.walk(answer), (answer.len(), true), "{answer:?}\n{}", self.lark);
+    }
+}
+
+fn tools(strict: bool) -> Arc<[Tool]> {
+    let tool = |name: &str, parameters: Value| Tool { name: name.into(), parameters, strict };
+    [
+        tool(
+            "weather",
+            json!({
+                "type": "object",
+                "properties": {
+                    "city": {"type": "string"},
+                    "days": {"type": "integer"},
+                    "unit": {"enum": ["C", "F"]},
+                    "near": {"type": "array", "items": {"$ref": "#/$defs/place"}},
+                },
+                "required": ["city", "days"],
+                "additionalProperties": false,
+                "$defs": {
+                    "place": {
+                        "type": "object",
+                        "properties": {"name": {"type": "string"}, "far": {"type": "boolean"}},
+                        "required": ["far"],
+                        "additionalProperties": false,
+                    },
+                },
+            }),
+        ),
+        tool("now", json!({"type": "object", "properties": {}, "additionalProperties": false})),
+        Tool { name: "note".into(), parameters: json!({}), strict: false },
+    ]
+    .into()
+}
+
+/// A family: how it writes one call of `weather` with days and perhaps the rest, one of `now`, one of `note`, and two.
+struct Family {
+    calls: &'static str,
+    thoughts: &'static str,
+    prompt_end: &'static str,
+    /// Good arguments, as the family writes them, and as JSON.
+    good: &'static [(&'static str, &'static str)],
+    /// What is around a call of `weather`.
+    weather: [&'static str; 2],
+    /// Arguments that the schema does not allow.
+    bad: &'static [&'static str],
+    now: &'static str,
+    note: (&'static str, &'static str),
+    /// Two calls in one answer, of `now` and `now`; empty if the family has one at most.
+    two: &'static str,
+    /// What may come before, heard as a thought.
+    thought: &'static str,
+    /// Whether text can be told from calls before them.
+    bare: bool,
+}
+
+const JSONS: &[(&str, &str)] = &[
+    ("{\"city\": \"Ulm \\\"x\\\"\", \"days\": 3}", "{\"city\": \"Ulm \\\"x\\\"\", \"days\": 3}"),
+    (
+        "{\"city\": \"\", \"days\": -1, \"unit\": \"F\", \"near\": [{\"far\": true}, {\"name\": \"a\", \"far\": \
+         false}]}",
+        "{\"city\": \"\", \"days\": -1, \"unit\": \"F\", \"near\": [{\"far\": true}, {\"name\": \"a\", \"far\": \
+         false}]}",
+    ),
+];
+const BAD_JSONS: &[&str] = &[
+    "{}",
+    "{\"city\": \"Ulm\"}",
+    "{\"city\": 3, \"days\": 3}",
+    "{\"city\": \"Ulm\", \"days\": 3.5}",
+    "{\"city\": \"Ulm\", \"days\": 3, \"unit\": \"K\"}",
+    "{\"city\": \"Ulm\", \"days\": 3, \"wind\": 1}",
+    "{\"city\": \"Ulm\", \"days\": 3, \"near\": [{}]}",
+    "[]",
+];
+const PYTHONS: &[(&str, &str)] = &[
+    ("city=\"Ulm\", days=3", "{\"city\": \"Ulm\", \"days\": 3}"),
+    (
+        "city='a\"b', days=-1, near=[{\"far\": True}, {\"name\": \"a\", \"far\": False}]",
+        "{\"city\": \"a\\\"b\", \"days\": -1, \"near\": [{\"far\": true}, {\"name\": \"a\", \"far\": false}]}",
+    ),
+];
+const BAD_PYTHONS: &[&str] = &[
+    "",
+    "city=\"Ulm\"",
+    "city=3, days=3",
+    "city=\"Ulm\", days=3.5",
+    "city=\"Ulm\", days=3, unit=\"K\"",
+    "city=\"Ulm\", days=3, wind=1",
+    "city=\"Ulm\", days=3, near=[{}]",
+    "\"Ulm\"",
+];
+const TAGS: &[(&str, &str)] = &[
+    (
+        "<parameter=city>\nUlm <b>\n</parameter>\n<parameter=days>\n3\n</parameter>\n",
+        "{\"city\": \"Ulm <b>\", \"days\": 3}",
+    ),
+    (
+        "<parameter=city>\n\n</parameter>\n<parameter=days>\n-1\n</parameter>\n<parameter=unit>\nF\n</parameter>\n\
+         <parameter=near>\n[{\"far\": true}]\n</parameter>\n",
+        "{\"city\": \"\", \"days\": -1, \"unit\": \"F\", \"near\": [{\"far\": true}]}",
+    ),
+];
+const BAD_TAGS: &[&str] = &[
+    "",
+    "<parameter=city>\nUlm\n</parameter>\n",
+    "<parameter=city>\nUlm\n</parameter>\n<parameter=days>\nthree\n</parameter>\n",
+    "<parameter=city>\nUlm\n</parameter>\n<parameter=days>\n3\n</parameter>\n<parameter=unit>\nK\n</parameter>\n",
+    "<parameter=city>\nUlm\n</parameter>\n<parameter=days>\n3\n</parameter>\n<parameter=near>\n[{}]\n</parameter>\n",
+    "<parameter=city>\nUlm\n</parameter>\n<parameter=days>\n3\n</parameter>\n<parameter=wind>\n3\n</parameter>\n",
+];
+
+fn families() -> Vec<Family> {
+    let json = Family {
+        calls: "",
+        thoughts: "",
+        prompt_end: "",
+        good: JSONS,
+        weather: ["", ""],
+        bad: BAD_JSONS,
+        now: "",
+        note: ("", "{\"a\": [1, null]}"),
+        two: "",
+        thought: "",
+        bare: false,
+    };
+    vec![
+        Family {
+            calls: "hermes",
+            thoughts: "qwen3",
+            weather: ["<tool_call>\n{\"name\": \"weather\", \"arguments\": ", "}\n</tool_call>"],
+            now: "<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>",
+            note: ("<tool_call>\n{\"name\": \"note\", \"arguments\": {\"a\": [1, null]}}\n</tool_call>", json.note.1),
+            two: "<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>\n<tool_call>\n{\"name\": \"now\", \
+                  \"arguments\": {}}\n</tool_call>",
+            thought: "<think>\nhm <tool_call>\n</think>\n\n",
+            ..json
+        },
+        Family {
+            calls: "llama3_json",
+            weather: ["{\"name\": \"weather\", \"parameters\": ", "}"],
+            now: "{\"name\": \"now\", \"parameters\": {}}",
+            note: ("{\"name\": \"note\", \"parameters\": {\"a\": [1, null]}}", json.note.1),
+            two: "{\"name\": \"now\", \"parameters\": {}}; {\"name\": \"now\", \"parameters\": {}}",
+            bare: true,
+            ..json
+        },
+        Family {
+            calls: "granite",
+            thoughts: "granite",
+            weather: ["<|tool_call|>[{\"name\": \"weather\", \"arguments\": ", "}]"],
+            now: "<|tool_call|>[{\"name\": \"now\", \"arguments\": {}}]",
+            note: ("<|tool_call|>[{\"name\": \"note\", \"arguments\": {\"a\": [1, null]}}]", json.note.1),
+            two: "<|tool_call|>[{\"name\": \"now\", \"arguments\": {}}, {\"name\": \"now\", \"arguments\": {}}]",
+            thought: "Here is my thought process: hm. Here is my response:\n",
+            ..json
+        },
+        Family {
+            calls: "phi4_mini_json",
+            weather: ["functools[{\"name\": \"weather\", \"arguments\": ", "}]"],
+            now: "functools[{\"name\": \"now\", \"arguments\": {}}]",
+            note: ("functools[{\"name\": \"note\", \"arguments\": {\"a\": [1, null]}}]", json.note.1),
+            two: "functools[{\"name\": \"now\", \"arguments\": {}}, {\"name\": \"now\", \"arguments\": {}}]",
+            ..json
+        },
+        Family {
+            calls: "json",
+            thoughts: "qwen3",
+            prompt_end: "<think>\n",
+            weather: ["[{\"name\": \"weather\", \"arguments\": ", "}]"],
+            now: "{\"name\": \"now\", \"arguments\": {}}",
+            note: ("[{\"name\": \"note\", \"arguments\": {\"a\": [1, null]}}]", json.note.1),
+            two: "[{\"name\": \"now\", \"arguments\": {}}, {\"name\": \"now\", \"arguments\": {}}]",
+            thought: "hm\n</think>\n\n",
+            bare: true,
+            ..json
+        },
+        Family {
+            calls: "mistral",
+            thoughts: "mistral",
+            weather: ["[TOOL_CALLS]weather[ARGS]", ""],
+            now: "[TOOL_CALLS] [{\"name\": \"now\", \"arguments\": {}}]",
+            note: ("[TOOL_CALLS]note{\"a\": [1, null]}", json.note.1),
+            two: "[TOOL_CALLS]now[ARGS]{}[TOOL_CALLS]now[ARGS]{}",
+            thought: "[THINK]hm[/THINK]",
+            ..json
+        },
+        Family {
+            calls: "deepseek_v3",
+            weather: [
+                "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>weather\n```json\n",
+                "\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+            ],
+            now: "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>now\n```json\n{}\n```<｜tool▁call▁end｜>\
+                  <｜tool▁calls▁end｜>",
+            note: (
+                "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>note\n```json\n{\"a\": [1, null]}\n```\
+                 <｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+                json.note.1,
+            ),
+            two: "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>now\n```json\n{}\n```<｜tool▁call▁end｜>\n\
+                  <｜tool▁call▁begin｜>function<｜tool▁sep｜>now\n```json\n{}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+            ..json
+        },
+        Family {
+            calls: "deepseek_v31",
+            weather: [
+                "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>weather<｜tool▁sep｜>",
+                "<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+            ],
+            now: "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>now<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+            note: (
+                "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>note<｜tool▁sep｜>{\"a\": [1, null]}<｜tool▁call▁end｜>\
+                 <｜tool▁calls▁end｜>",
+                json.note.1,
+            ),
+            two: "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>now<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁call▁begin｜>now\
+                  <｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+            ..json
+        },
+        Family {
+            calls: "kimi_k2",
+            thoughts: "kimi_k2",
+            weather: [
+                "<|tool_calls_section_begin|><|tool_call_begin|>functions.weather:0<|tool_call_argument_begin|>",
+                "<|tool_call_end|><|tool_calls_section_end|>",
+            ],
+            now: "<|tool_calls_section_begin|><|tool_call_begin|>functions.now:0<|tool_call_argument_begin|>{}\
+                  <|tool_call_end|><|tool_calls_section_end|>",
+            note: (
+                "<|tool_calls_section_begin|><|tool_call_begin|>functions.note:0<|tool_call_argument_begin|>\
+                 {\"a\": [1, null]}<|tool_call_end|><|tool_calls_section_end|>",
+                json.note.1,
+            ),
+            two: "<|tool_calls_section_begin|><|tool_call_begin|>functions.now:0<|tool_call_argument_begin|>{}\
+                  <|tool_call_end|><|tool_call_begin|>functions.now:1<|tool_call_argument_begin|>{}<|tool_call_end|>\
+                  <|tool_calls_section_end|>",
+            thought: "<think>hm</think>",
+            ..json
+        },
+        Family {
+            calls: "openai",
+            thoughts: "openai_gptoss",
+            prompt_end: "<|start|>assistant",
+            weather: ["<|channel|>commentary to=functions.weather <|constrain|>json<|message|>", ""],
+            now: " to=functions.now<|channel|>commentary json<|message|>{}",
+            note: ("<|channel|>commentary to=functions.note<|message|>{\"a\": [1, null]}", json.note.1),
+            thought: "<|channel|>analysis<|message|>hm<|end|><|start|>assistant",
+            ..json
+        },
+        Family {
+            calls: "qwen3_coder",
+            thoughts: "qwen3",
+            prompt_end: "<think>\n",
+            good: TAGS,
+            weather: ["<tool_call>\n<function=weather>\n", "</function>\n</tool_call>"],
+            bad: BAD_TAGS,
+            now: "<tool_call>\n<function=now>\n</function>\n</tool_call>",
+            note: (
+                "<tool_call>\n<function=note>\n<parameter=a>\n[1, null]\n</parameter>\n</function>\n</tool_call>",
+                json.note.1,
+            ),
+            two: "<tool_call>\n<function=now>\n</function>\n</tool_call>\n<tool_call>\n<function=now>\n\
+             </function>\n</tool_call>",
+            thought: "hm\n</think>\n\n",
+            ..json
+        },
+        Family {
+            calls: "minimax_m2",
+            good: &[(
+                "<parameter name=\"city\">Ulm</parameter>\n<parameter name=\"days\">3</parameter>\n",
+                "{\"city\": \"Ulm\", \"days\": 3}",
+            )],
+            weather: ["<minimax:tool_call>\n<invoke name=\"weather\">\n", "</invoke>\n</minimax:tool_call>"],
+            bad: &["", "<parameter name=\"city\">Ulm</parameter>\n"],
+            now: "<minimax:tool_call>\n<invoke name=\"now\">\n</invoke>\n</minimax:tool_call>",
+            note: (
+                "<minimax:tool_call><invoke name=\"note\"><parameter name=\"a\">[1, null]</parameter></invoke>\
+                 </minimax:tool_call>",
+                json.note.1,
+            ),
+            two: "<minimax:tool_call>\n<invoke name=\"now\">\n</invoke>\n<invoke name=\"now\">\n</invoke>\n\
+             </minimax:tool_call>",
+            ..json
+        },
+        Family {
+            calls: "glm45",
+            thoughts: "glm45",
+            good: &[(
+                "<arg_key>city</arg_key>\n<arg_value>Ulm\n</arg_value>\n<arg_key>days</arg_key>\n<arg_value>3\
+                 </arg_value>\n<arg_key>unit</arg_key>\n<arg_value>F</arg_value>\n",
+                "{\"city\": \"Ulm\\n\", \"days\": 3, \"unit\": \"F\"}",
+            )],
+            weather: ["<tool_call>weather\n", "</tool_call>"],
+            bad: &["", "<arg_key>city</arg_key>\n<arg_value>Ulm</arg_value>\n"],
+            now: "<tool_call>now\n</tool_call>",
+            note: (
+                "<tool_call>note\n<arg_key>a</arg_key>\n<arg_value>[1, null]</arg_value>\n</tool_call>",
+                json.note.1,
+            ),
+            two: "<tool_call>now\n</tool_call>\n<tool_call>now\n</tool_call>",
+            thought: "<think>hm</think>\n",
+            ..json
+        },
+        Family {
+            calls: "lfm2",
+            good: PYTHONS,
+            weather: ["<|tool_call_start|>[weather(", ")]<|tool_call_end|>"],
+            bad: BAD_PYTHONS,
+            now: "<|tool_call_start|>[now()]<|tool_call_end|>",
+            note: ("<|tool_call_start|>[note(a=[1, None])]<|tool_call_end|>", json.note.1),
+            two: "<|tool_call_start|>[now(), now()]<|tool_call_end|>",
+            ..json
+        },
+        Family {
+            calls: "llama4_pythonic",
+            good: PYTHONS,
+            weather: ["[weather(", ")]"],
+            bad: BAD_PYTHONS,
+            now: "[now()]",
+            note: ("[note(a=[1, None])]", json.note.1),
+            two: "[now(), now()]",
+            bare: true,
+            ..json
+        },
+        Family {
+            calls: "gemma",
+            good: PYTHONS,
+            weather: ["```tool_code\nweather(", ")\n```"],
+            bad: BAD_PYTHONS,
+            now: "```tool_code\nnow()\n```",
+            note: ("```tool_code\nnote(a=[1, None])\n```", json.note.1),
+            two: "```tool_code\nnow()\nnow()\n```",
+            ..json
+        },
+        Family {
+            calls: "functiongemma",
+            good: &[
+                ("city:<escape>Ulm, {a}<escape>,days:3", "{\"city\": \"Ulm, {a}\", \"days\": 3}"),
+                (
+                    "city:<escape><escape>,days:-1,unit:<escape>F<escape>,near:[{far:true},{name:<escape>a\
+                     <escape>,far:false}]",
+                    "{\"city\": \"\", \"days\": -1, \"unit\": \"F\", \"near\": [{\"far\": true}, \
+                     {\"name\": \"a\", \"far\": false}]}",
+                ),
+            ],
+            weather: ["<start_function_call>call:weather{", "}<end_function_call>"],
+            bad: &[
+                "",
+                "city:<escape>Ulm<escape>",
+                "city:3,days:3",
+                "city:<escape>Ulm<escape>,days:three",
+                "city:<escape>Ulm<escape>,days:3,unit:<escape>K<escape>",
+                "city:<escape>Ulm<escape>,days:3,near:[{}]",
+            ],
+            now: "<start_function_call>call:now{}<end_function_call>",
+            note: ("<start_function_call>call:note{a:[1,null]}<end_function_call>", "{\"a\": [1, null]}"),
+            two: "<start_function_call>call:now{}<end_function_call><start_function_call>call:now{}<end_function_call>",
+            ..json
+        },
+    ]
+}
+
+/// The calls of an answer, and all text.
+fn heard(dialect: &Dialect, prompt_end: &str, answer: &str) -> (Vec<(String, String)>, String) {
+    let (mut calls, mut said) = (Vec::new(), String::new());
+    for part in whole(dialect, tools(true), prompt_end, answer) {
+        match part {
+            AnswerPart::CallBegins { name, .. } => calls.push((name, String::new())),
+            AnswerPart::Arguments { json, .. } => calls.last_mut().expect("a call").1.push_str(&json),
+            AnswerPart::Text(text) => said.push_str(&text),
+            AnswerPart::Thought(_) | AnswerPart::CallEnds { .. } => {}
+        }
+    }
+    (calls, said)
+}
+
+#[test]
+fn forced_calls_follow_their_schemas_and_are_heard() {
+    let factory = factory();
+    for family in families() {
+        let dialect = dialect(&family);
+        let tools = tools(false);
+        let rule = |choice, parallel| {
+            let lark = dialect.grammar(&tools, choice, parallel, family.prompt_end);
+            Rule::new(&factory, lark.expect("calls are asked for"))
+        };
+        let required = rule(Choice::Required, true);
+        // A thought that the template has opened has to end.
+        let open = if family.prompt_end.ends_with("<think>\n") { family.thought } else { "" };
+        let weather = |arguments: &str| format!("{open}{}{arguments}{}", family.weather[0], family.weather[1]);
+        for (written, json) in family.good {
+            let answer = weather(written);
+            required.takes(&answer);
+            let calls = [("weather".to_owned(), (*json).to_owned())];
+            assert_eq!(heard(&dialect, family.prompt_end, &answer), (calls.into(), String::new()), "{answer:?}");
+        }
+        for written in family.bad {
+            required.refuses(&weather(written));
+        }
+        for (answer, calls) in [
+            (family.now, vec![("now", "{}")]),
+            (family.note.0, vec![("note", family.note.1)]),
+            (family.two, vec![("now", "{}"), ("now", "{}")]),
+        ] {
+            if answer.is_empty() {
+                continue;
+            }
+            let answer = format!("{open}{answer}");
+            required.takes(&answer);
+            let calls = calls.into_iter().map(|(name, json)| (name.to_owned(), json.to_owned())).collect();
+            assert_eq!(heard(&dialect, family.prompt_end, &answer), (calls, String::new()), "{answer:?}");
+        }
+        if !family.thought.is_empty() {
+            required.takes(&format!("{}{}", family.thought, family.now));
+        }
+        for answer in ["", "Yes.", "Let me see. "] {
+            required.refuses(&format!("{open}{answer}"));
+            required.refuses(&format!("{open}{answer}x{}", family.now));
+        }
+        let one = rule(Choice::Required, false);
+        one.takes(&format!("{open}{}", family.now));
+        if !family.two.is_empty() {
+            one.refuses(&format!("{open}{}", family.two));
+        }
+        let named = rule(Choice::Named("now"), true);
+        named.takes(&format!("{open}{}", family.now));
+        named.refuses(&format!("{open}{}", family.note.0));
+        assert_eq!(dialect.grammar(&tools, Choice::Named("nope"), true, ""), None);
+        assert_eq!(dialect.grammar(&tools, Choice::Auto, true, ""), None, "nothing is strict");
+        assert_eq!(dialect.grammar(&[], Choice::Required, true, ""), None);
+    }
+}
+
+#[test]
+fn strict_tools_are_held_to_their_schemas_in_an_answer_that_is_free() {
+    let factory = factory();
+    for family in families() {
+        let dialect = dialect(&family);
+        let tools = tools(true);
+        let lark = dialect.grammar(&tools, Choice::Auto, true, family.prompt_end);
+        let rule = Rule::new(&factory, lark.expect("tools are strict"));
+        let open = if family.prompt_end.ends_with("<think>\n") { family.thought } else { "" };
+        let text = if family.bare || family.calls == "openai" { "" } else { "Let me {see} [1].\n" };
+        for answer in ["Yes.", "", "{\"a\": 1} [1] <b> \u{1f98a}"] {
+            rule.takes(&format!("{open}{answer}"));
+        }
+        let weather = |arguments: &str| format!("{open}{text}{}{arguments}{}", family.weather[0], family.weather[1]);
+        for (written, _) in family.good {
+            rule.takes(&weather(written));
+        }
+        for written in family.bad {
+            rule.refuses(&weather(written));
+        }
+        rule.takes(&format!("{open}{text}{}", family.now));
+        rule.takes(&format!("{open}{text}{}", family.note.0));
+        if !family.two.is_empty() {
+            rule.takes(&format!("{open}{text}{}", family.two));
+        }
+        if !family.bare && family.calls != "openai" {
+            rule.takes(&format!("{open}{text}{} and {} so", family.now, family.now));
+            rule.refuses(&format!(
+                "{open}{text}{} and {}{}{}",
+                family.now, family.weather[0], family.bad[0], family.weather[1]
+            ));
+        }
+        if !family.thought.is_empty() {
+            rule.takes(&format!("{}Yes.", family.thought));
+            rule.takes("Cut in a thought");
+            rule.takes(&format!("{}{text}{}", family.thought, family.now));
+        }
+    }
+}
+
+/// As many as an agent has, with as much as its tools ask for.
+#[test]
+fn the_tools_of_an_agent_fit_into_the_limits() {
+    let factory = factory();
+    let tool = |at: usize| Tool {
+        name: format!("tool_{at}"),
+        parameters: json!({
+            "type": "object",
+            "properties": {
+                "path": {"type": "string", "description": "where"},
+                "lines": {"type": "array", "items": {"type": "integer", "minimum": 0}},
+                "mode": {"enum": ["a", "b", "c"]},
+                "edits": {
+                    "type": "array",
+                    "items": {
+                        "type": "object",
+                        "properties": {"old": {"type": "string"}, "new": {"type": "string"}, "all": {"type": "\
+                         boolean"}},
+                        "required": ["old", "new"],
+                        "additionalProperties": false,
+                    },
+                },
+                "limit": {"type": ["integer", "null"]},
+            },
+            "required": ["path"],
+            "additionalProperties": false,
+        }),
+        strict: true,
+    };
+    let tools: Vec<Tool> = (0..32).map(tool).collect();
+    for name in Calls::NAMES {
+        let dialect = Dialect::new(Thoughts::named("qwen3"), Calls::named(name));
+        for choice in [Choice::Auto, Choice::Required, Choice::Named("tool_31")] {
+            let lark = dialect.grammar(&tools, choice, true, "").expect("calls are asked for");
+            let mut matcher = Rule::new(&factory, lark).fresh;
+            matcher.compute_mask_or_eos().unwrap_or_else(|error| panic!("{name}, {choice:?}: {error}"));
+        }
+    }
+}
+
+fn dialect(family: &Family) -> Dialect {
+    let dialect = Dialect::new(Thoughts::named(family.thoughts), Calls::named(family.calls));
+    assert!(dialect.calls.is_some(), "{}", family.calls);
+    dialect
+}

@@ -1,0 +1,30 @@
+//! What an answer must look like, as masks over a vocabulary.
+//!
+//! ```text
+//! Rule (a schema, an expression, a grammar) --Vocabulary::compile--> Grammar, kept for the next who asks
+//!                                                                      |  one per answer
+//!                                                                      v
+//!                        tokens of the answer --accept--> Constraint --mask--> one bit per token that may follow
+//! ```
+//!
+//! The grammars are llguidance's (<https://github.com/guidance-ai/llguidance>): an Earley parser over a lexer of
+//! derivatives, which walks the vocabulary as a trie. Here are what is asked for ([`Rule`]), the bytes of a model's
+//! tokens ([`Vocabulary`]), the limits, llama.cpp's grammars in its words (`gbnf.rs`), and the way back that guesses
+//! need: a [`Constraint`] is asked for the mask behind so many tokens, and forgets those it had accepted beyond.
+//!
+//! **A mask is a pure function of the rule, the vocabulary and the tokens before it.** Each answer has a lexer of its
+//! own, made when the rule was compiled and shared with nobody: what one answer has made of it changes no other's.
+//!
+//! **A rule is a program from a stranger.** Compiling counts steps and not time, and what no step counts is counted
+//! before (`limits.rs`), so the same rule is refused on every machine; a mask counts too, and a rule that takes more
+//! ends its own answer. Whoever follows chains of rules does so on a stack that is as deep as the limits let chains be.
+
+mod constraint;
+mod gbnf;
+mod limits;
+mod rule;
+mod vocabulary;
+
+pub use constraint::{Constraint, ConstraintError};
+pub use rule::{MAX_CHOICES, MAX_RULE_BYTES, Rule, RuleError};
+pub use vocabulary::{Grammar, Vocabulary};
