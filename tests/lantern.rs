@@ -42,6 +42,7 @@ fn ask(engine: &Engine, case: &Case, max_tokens: i64) -> Stream {
         messages: vec![ChatMessage::new("user", &*case.question)],
         template_kwargs: Map::new(),
         add_generation_prompt: true,
+        continue_final_message: false,
     };
     let raw = RawRequest { temperature: Some(0.0), max_tokens: Some(max_tokens), ..RawRequest::new(prompt) };
     engine.submit(engine.validate(raw).expect("a valid request")).expect("the queue has room")

@@ -30,11 +30,25 @@ RESERVED = ["<|pad|>"]
 PATTERN = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
            r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
 
-CHAT_TEMPLATE = """{%- for message in messages -%}
-{%- if message.role not in ['system', 'user', 'assistant'] -%}
+CHAT_TEMPLATE = """{%- if tools -%}
+{{- '<|system|>\\nYou may call these tools:\\n' -}}
+{%- for tool in tools -%}
+{{- (tool.function | tojson) + '\\n' -}}
+{%- endfor -%}
+{{- 'Write a call as <tool_call>\\n{"name": "...", "arguments": {...}}\\n</tool_call><|end|>\\n' -}}
+{%- endif -%}
+{%- for message in messages -%}
+{%- if message.role == 'tool' -%}
+{{- '<|user|>\\n<tool_response>\\n' + message.content + '\\n</tool_response><|end|>\\n' -}}
+{%- elif message.role in ['system', 'user', 'assistant'] -%}
+{{- '<|' + message.role + '|>\\n' + (message.content or '') -}}
+{%- for call in message.tool_calls or [] -%}
+{{- '<tool_call>\\n' + ({'name': call.function.name, 'arguments': call.function.arguments} | tojson) + '\\n</tool_call>' -}}
+{%- endfor -%}
+{{- '<|end|>\\n' -}}
+{%- else -%}
 {{- raise_exception('Unknown role: ' + message.role) -}}
 {%- endif -%}
-{{- '<|' + message.role + '|>\\n' + message.content + '<|end|>\\n' -}}
 {%- endfor -%}
 {%- if add_generation_prompt -%}
 {{- '<|assistant|>\\n' -}}

@@ -5,12 +5,15 @@
 //! ```
 //!
 //! Bytes changed at random rarely pass a reader's first check. So [`mutate`] knows the formats: it finds the fields of
-//! a file (counts, lengths, kinds, offsets; the values of JSON) and changes one of them. `crates/model/tests/fuzzed.rs`
-//! and `tests/fuzzed.rs` compile the same modules and run the corpora, and some thousand mutations of them from fixed
-//! seeds, on stable. `doors` needs the model alone; `runs` has recordings, traces and the bodies of requests.
+//! a file (counts, lengths, kinds, offsets; the values of JSON) and changes one of them. `tests/fuzzed.rs` and files of
+//! this name in `crates/model`, `crates/dialect` and `crates/grammar` compile the same modules and run the corpora, and
+//! some thousand mutations of them from fixed seeds, on stable. `doors` needs the model alone; `answers` has what models
+//! write, `rules` what an answer must look like, and `runs` recordings, traces and the bodies of requests.
 
+pub mod answers;
 pub mod doors;
 pub mod mutate;
+pub mod rules;
 pub mod runs;
 
 /// A panic that a reader catches (of the `tokenizers` crate, made an error) is no finding; the fuzzer aborts at one

@@ -290,6 +290,70 @@ pub fn text(bytes: &mut Vec<u8>, dice: &mut Dice) {
     }
 }
 
+/// Changes an answer behind its first line: marks, names and what arguments are made of, more of it or less.
+pub fn answer(bytes: &mut Vec<u8>, dice: &mut Dice) {
+    const PIECES: [&str; 40] = [
+        "<tool_call>",
+        "</tool_call>",
+        "<think>",
+        "</think>",
+        "[TOOL_CALLS]",
+        "[ARGS]",
+        "<function=",
+        "</function>",
+        "<parameter=",
+        "</parameter>",
+        "<arg_key>",
+        "</arg_value>",
+        "<|channel|>",
+        "<|message|>",
+        "<|start|>",
+        "<|end|>",
+        "<｜tool▁call▁begin｜>",
+        "<｜tool▁sep｜>",
+        "```",
+        "<escape>",
+        "<|tool_call_start|>",
+        "weather",
+        "now",
+        "where",
+        "city",
+        "{",
+        "}",
+        "[",
+        "]",
+        "(",
+        ")",
+        "\"",
+        "'",
+        "\\",
+        ",",
+        ":",
+        "=",
+        " ",
+        "\n",
+        "\u{1f98a}",
+    ];
+    let text = String::from_utf8_lossy(bytes).into_owned();
+    let head = text.find('\n').map_or(text.len(), |at| at + 1);
+    let place = |at: usize| (at..=text.len()).find(|&at| text.is_char_boundary(at)).unwrap_or(text.len());
+    let at = place(head + dice.roll(text.len() - head + 1));
+    let end = place(at + dice.roll(8));
+    let (piece, rest) = match dice.roll(8) {
+        0 => return any_bytes(bytes, dice),
+        1 => (text[head..at].to_owned(), at),
+        2 => (PIECES[dice.roll(PIECES.len())].repeat(1 << dice.roll(8)), at),
+        3 | 4 => (String::new(), end),
+        5 => (PIECES[dice.roll(PIECES.len())].to_owned(), end),
+        _ => (PIECES[dice.roll(PIECES.len())].to_owned(), at),
+    };
+    *bytes = [&text[..at], &piece, &text[rest..]].concat().into_bytes();
+    bytes.truncate(1 << 14);
+    while std::str::from_utf8(bytes).is_err() {
+        bytes.pop();
+    }
+}
+
 /// Changes the body of a request: one byte that says which route, and JSON.
 pub fn body(bytes: &mut Vec<u8>, dice: &mut Dice) {
     if bytes.is_empty() || dice.roll(12) == 0 {
@@ -300,6 +364,42 @@ pub fn body(bytes: &mut Vec<u8>, dice: &mut Dice) {
     let mut rest = bytes.split_off(1);
     json(&mut rest, dice);
     bytes.extend(rest);
+}
+
+/// Changes the rule of an answer: one byte that says of which kind, and JSON or a text whose marks mean something.
+pub fn rule(bytes: &mut Vec<u8>, dice: &mut Dice) {
+    const PIECES: [&str; 32] = [
+        "(", ")", "[", "]", "{", "}", "*", "+", "?", "|", "\"", "\\", "/", "\n", ".", "^", "-", "~", "&", "{0,2}",
+        "{3}", "{100000}", "[^a]", ".*", "\\p{L}", "(?i)", " ::= ", "root", "start", "item", " | \"\"", "\u{e9}",
+    ];
+    if bytes.is_empty() || dice.roll(24) == 0 {
+        bytes.resize(bytes.len().max(1), b'{');
+        bytes[0] = b"srclg"[dice.roll(5)];
+        return;
+    }
+    let mut rest = bytes.split_off(1);
+    if bytes[0] == b's' {
+        json(&mut rest, dice);
+        bytes.extend(rest);
+        return;
+    }
+    let text = String::from_utf8_lossy(&rest).into_owned();
+    let mut places = [dice.roll(text.len() + 1), dice.roll(text.len() + 1)];
+    places.sort_unstable();
+    let [from, to] = places.map(|at| (at..text.len()).find(|&at| text.is_char_boundary(at)).unwrap_or(text.len()));
+    let piece = text.get(from..to.min(from + 64)).unwrap_or_default();
+    let changed = match dice.roll(8) {
+        0 => [&text[..from], &text[to..]].concat(),
+        1 => [&text[..from], piece, &text[from..]].concat(),
+        2 => [&text[..from], &piece.repeat(1 << dice.roll(8)), &text[from..]].concat(),
+        3 => [&text[..from], "(", &text[from..to], ")*", &text[to..]].concat(),
+        _ => [&text[..from], PIECES[dice.roll(PIECES.len())], &text[from..]].concat(),
+    };
+    bytes.extend(changed.into_bytes());
+    bytes.truncate(1 << 14);
+    while std::str::from_utf8(bytes).is_err() {
+        bytes.pop();
+    }
 }
 
 /// Changes one line of a file of lines, or the lines' order: a recording, a trace.

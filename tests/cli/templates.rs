@@ -160,7 +160,8 @@ fn a_child_renders_what_the_process_would() {
         },
     ];
     let kwargs = json!({"tools": [{"name": "f"}], "n": 0.1}).as_object().cloned().expect("an object");
-    let options = TemplateOptions { add_generation_prompt: true, kwargs, now: Some(1_795_255_200) };
+    let options =
+        TemplateOptions { add_generation_prompt: true, kwargs, now: Some(1_795_255_200), ..TemplateOptions::default() };
     for (at, source) in [
         "{{ messages | tojson }}{{ tools }}{{ n }}{{ strftime_now('%d %b %Y') }}{{ messages[1].content | length }}",
         "{{ messages | tojson(indent=2, ensure_ascii=true) }}",

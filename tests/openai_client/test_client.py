@@ -206,6 +206,98 @@ def sampling_parameters_are_taken(client, model):
 
 
 @test
+def what_agents_send_is_taken_and_told(client, model):
+    asked = dict(model=model, messages=STORY, temperature=0, seed=1, extra_body=dict(return_token_ids=True, stop=" "))
+    plain = client.chat.completions.create(**asked, max_tokens=8)
+    assert plain.prompt_logprobs is None and plain.choices[0].token_ids, "vLLM's fields are there unasked"
+    hints = dict(metadata={"run": "1"}, prompt_cache_key="k", store=False)
+    told = client.chat.completions.with_raw_response.create(**asked, **hints, max_tokens=10**9)
+    answer = told.parse()
+    assert told.headers["x-twostroke-hints"] == "metadata, prompt_cache_key", told.headers
+    assert answer.hints == ["metadata", "prompt_cache_key"] and answer.choices[0].token_ids == plain.choices[0].token_ids
+    assert answer.max_tokens == int(told.headers["x-twostroke-max-tokens"]) < 10**9
+
+
+ANIMAL = {"type": "object", "properties": {"animal": {"enum": ["fox", "owl"]}, "legs": {"type": "integer"}},
+          "required": ["animal", "legs"], "additionalProperties": False}
+WEATHER = {"type": "object", "properties": {"place": {"enum": ["forest", "river"]}}, "required": ["place"],
+           "additionalProperties": False}
+
+
+@test
+def an_answer_looks_as_it_must(client, model):
+    asked = dict(model=model, messages=STORY, max_tokens=400, temperature=0)
+    form = {"type": "json_schema", "json_schema": {"name": "animal", "strict": True, "schema": ANIMAL}}
+    answer = client.chat.completions.create(**asked, response_format=form).choices[0]
+    assert answer.finish_reason == "length" or json.loads(answer.message.content)["animal"] in ("fox", "owl")
+    for field, value in (("guided_choice", ["yes", "no"]), ("structured_outputs", {"choice": ["yes", "no"]})):
+        answer = client.completions.create(model=model, prompt="Is it?", max_tokens=9, extra_body={field: value})
+        assert answer.choices[0].text in ("yes", "no"), answer
+
+
+@test
+def tools_are_called_in_two_turns(client, model):
+    tools = [{"type": "function", "function": {"name": "weather", "parameters": WEATHER, "strict": True}}]
+    asked = dict(model=model, max_tokens=300, temperature=0, tools=tools)
+    messages = [{"role": "user", "content": "How is it in the forest?"}]
+    choice = {"type": "function", "function": {"name": "weather"}}
+    answer = client.chat.completions.create(messages=messages, tool_choice=choice, **asked).choices[0]
+    call = answer.message.tool_calls[0]
+    assert answer.finish_reason == "tool_calls" and call.function.name == "weather"
+    assert json.loads(call.function.arguments)["place"] in ("forest", "river")
+    with client.chat.completions.stream(messages=messages, tool_choice=choice, **asked) as stream:
+        kinds = [event.type for event in stream]
+        final = stream.get_final_completion().choices[0].message
+    assert "tool_calls.function.arguments.delta" in kinds and "tool_calls.function.arguments.done" in kinds, set(kinds)
+    assert final.tool_calls[0].function.arguments == call.function.arguments
+    messages += [answer.message.model_dump(), {"role": "tool", "tool_call_id": call.id, "content": "It rains."}]
+    assert client.chat.completions.create(messages=messages, **asked).choices[0].finish_reason
+
+
+@test
+def thoughts_are_no_content(client, model):
+    asked = dict(model=model, messages=[{"role": "user", "content": "What is 17 + 25?"}], temperature=0)
+    answer = client.chat.completions.create(**asked)
+    message = answer.choices[0].message
+    if model == "lantern":
+        assert "42" in message.content and message.reasoning_content == message.reasoning != ""
+        assert answer.usage.completion_tokens_details.reasoning_tokens > 0
+    assert "think>" not in message.content
+
+
+@test
+def responses_are_made_streamed_kept_and_gone_on_from(client, model):
+    asked = dict(model=model, max_output_tokens=600, temperature=0)
+    made = client.responses.create(input="Tell me a story about a fox.", **asked)
+    assert made.output_text and made.usage.output_tokens > 0
+    assert client.responses.retrieve(made.id).output_text == made.output_text
+    assert client.responses.input_items.list(made.id).data
+    with client.responses.stream(input="Tell me a story about a fox.", **asked) as stream:
+        kinds = [event.type for event in stream]
+        final = stream.get_final_response()
+    assert final.output_text == made.output_text and kinds[0] == "response.created", kinds[:3]
+    more = client.responses.create(input="Another one.", previous_response_id=made.id, **asked)
+    assert more.usage.input_tokens > made.usage.input_tokens
+    counted = client.responses.input_tokens.count(model=model, input="Tell me a story about a fox.")
+    assert counted.input_tokens == made.usage.input_tokens
+    tools = [{"type": "function", "name": "weather", "parameters": WEATHER, "strict": True}]
+    called = client.responses.create(model=model, input="How is it?", tools=tools, tool_choice="required",
+                                     parallel_tool_calls=False, max_output_tokens=300)
+    call = [item for item in called.output if item.type == "function_call"][0]
+    assert json.loads(call.arguments)["place"] in ("forest", "river")
+    turn = [*called.output, {"type": "function_call_output", "call_id": call.call_id, "output": "It rains."}]
+    assert client.responses.create(input=[{"role": "user", "content": "How is it?"}, *turn], tools=tools, **asked).id
+    behind = client.responses.create(input="Hello", background=True, **asked)
+    while behind.status in ("queued", "in_progress"):
+        behind = client.responses.retrieve(behind.id)
+    assert behind.status == "completed" and behind.output_text, behind
+    client.responses.delete(made.id)
+    raises(openai.NotFoundError, lambda: client.responses.retrieve(made.id), code="response_not_found")
+    raises(openai.BadRequestError, lambda: client.responses.create(model=model, input="x", truncation="auto"),
+           param="truncation")
+
+
+@test
 def errors_name_the_field(client, model):
     def chat(**fields):
         return lambda: client.chat.completions.create(**{"model": model, "messages": STORY, "max_tokens": 4, **fields})
@@ -214,12 +306,13 @@ def errors_name_the_field(client, model):
     raises(bad, chat(temperature=9), param="temperature", type="invalid_request_error")
     raises(bad, chat(n=10**9), param="n")
     raises(bad, chat(top_p=0), param="top_p")
-    raises(bad, chat(max_tokens=10**9), param="max_tokens", code="context_length_exceeded")
+    raises(bad, chat(max_tokens=-2), param="max_tokens")
     raises(bad, chat(messages=[]), param="messages")
     raises(bad, chat(messages=[{"role": "wizard", "content": "x"}]), param="messages[0].role")
-    raises(bad, chat(tools=[{"type": "function", "function": {"name": "f"}}]), param="tools")
-    raises(bad, chat(response_format={"type": "json_object"}), param="response_format.type")
-    raises(bad, chat(extra_body={"temprature": 1}), param="temprature")
+    raises(bad, chat(tools=[{"type": "function", "function": {"name": "f f"}}]), param="tools[0].function.name")
+    raises(bad, chat(response_format={"type": "xml"}), param="response_format.type")
+    raises(bad, chat(extra_body={"temprature": 1}), param="temprature", code="unknown_parameter")
+    raises(bad, chat(store=True), param="store", code="unsupported_parameter")
     raises(bad, chat(logit_bias={"999999999": 1}), param="logit_bias")
     raises(bad, chat(stop=[""]), param="stop")
     raises(bad, lambda: client.completions.create(model=model, prompt=[-1]), param="prompt")

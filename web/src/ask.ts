@@ -32,6 +32,8 @@ export interface Detail {
 export interface Answer {
   id: string;
   text: string;
+  /** What was thought before it. */
+  thought: string;
   finish: string;
   timings: Timings | null;
   error: string;
@@ -47,8 +49,8 @@ export interface Progress {
 }
 
 /**
- * Sends `body` to `path` as a stream; `onText` hears each piece of the answer as it comes, `onProgress` each piece of the
- * prompt that is read before that. Never throws.
+ * Sends `body` to `path` as a stream; `onText` hears each piece of the answer, thought or text, as it comes and with what
+ * it added to, `onProgress` each piece of the prompt that is read before that. Never throws.
  */
 export async function ask(
   app: App,
@@ -58,7 +60,7 @@ export async function ask(
   onText: (piece: string, answer: Answer) => void = () => {},
   onProgress: ((progress: Progress) => void) | null = null,
 ): Promise<Answer> {
-  const answer: Answer = { id: "", text: "", finish: "", timings: null, error: "", moments: [] };
+  const answer: Answer = { id: "", text: "", thought: "", finish: "", timings: null, error: "", moments: [] };
   try {
     const response = await app.api(path, {
       method: "POST",
@@ -107,12 +109,15 @@ function take(answer: Answer, event: any, onText: (piece: string, answer: Answer
   const choice = event?.choices?.[0];
   if (!choice) return;
   if (typeof choice.finish_reason === "string") answer.finish = choice.finish_reason;
+  const thought = choice.delta?.reasoning;
   const piece = choice.delta?.content ?? choice.text;
-  if (typeof piece === "string" && piece !== "") {
-    answer.moments.push(performance.now());
-    answer.text += piece;
-    onText(piece, answer);
-  }
+  const isThought = typeof thought === "string" && thought !== "";
+  const isText = typeof piece === "string" && piece !== "";
+  if (!isThought && !isText) return;
+  answer.moments.push(performance.now());
+  if (isThought) answer.thought += thought;
+  if (isText) answer.text += piece;
+  onText(isText ? piece : "", answer);
 }
 
 /** The `data` of each server-sent event. */

@@ -8,6 +8,8 @@ import { dropFrame, wantFrame } from "./frames";
 export interface Turn {
   role: "user" | "assistant";
   content: string;
+  /** What was thought before it was said. */
+  thought: string;
   /** What came of it, when it is over. */
   answer: Answer | null;
 }
@@ -49,7 +51,7 @@ export class Talk {
   }
 
   say(content: string): void {
-    this.turns.push({ role: "user", content, answer: null });
+    this.turns.push({ role: "user", content, thought: "", answer: null });
     this.changed();
   }
 
@@ -76,7 +78,7 @@ export class Talk {
     this.abort = abort;
     const said = this.turns.filter(({ content }) => content !== "").map(({ role, content }) => ({ role, content }));
     const messages = system === "" ? said : [{ role: "system", content: system }, ...said];
-    const turn: Turn = { role: "assistant", content: "", answer: null };
+    const turn: Turn = { role: "assistant", content: "", thought: "", answer: null };
     this.turns.push(turn);
     this.changed();
     // Tokens may come by the thousand a second: they are told once a frame.
@@ -85,6 +87,7 @@ export class Talk {
       this.moments = answer.moments;
       this.progress = null;
       turn.content += piece;
+      turn.thought = answer.thought;
       wantFrame(tell);
     };
     const onProgress = (progress: Progress): void => {
@@ -113,8 +116,8 @@ export class Talk {
   private keep(): void {
     if (this.isLeaving) return;
     let room = MOST_CHARACTERS;
-    const kept = [...this.turns].reverse().filter(({ content }) => (room -= content.length) >= 0);
-    const turns = kept.reverse().map(({ role, content, answer }) => ({ role, content, answer: answer && { ...answer, text: "", moments: [] } }));
+    const kept = [...this.turns].reverse().filter(({ content, thought }) => (room -= content.length + thought.length) >= 0);
+    const turns = kept.reverse().map(({ role, content, thought, answer }) => ({ role, content, thought, answer: answer && { ...answer, text: "", thought: "", moments: [] } }));
     try {
       sessionStorage.setItem(NAME, JSON.stringify(turns));
     } catch {
@@ -127,7 +130,7 @@ export class Talk {
 function restored(): Turn[] {
   try {
     const kept: unknown = JSON.parse(sessionStorage.getItem(NAME) ?? "[]");
-    return (Array.isArray(kept) ? kept : []).filter(isTurn).map((turn) => ({ ...turn, answer: turn.role === "user" ? null : settled(turn) }));
+    return (Array.isArray(kept) ? kept : []).filter(isTurn).map((turn) => ({ ...turn, thought: turn.thought ?? "", answer: turn.role === "user" ? null : settled(turn) }));
   } catch {
     return [];
   }
@@ -140,5 +143,5 @@ function isTurn(value: unknown): value is Turn {
 
 /** An answer that was cut off by the reload ends there. */
 function settled({ content, answer }: Turn): Answer {
-  return { id: "", finish: "reload", timings: null, error: "", ...answer, text: content, moments: [] };
+  return { id: "", finish: "reload", timings: null, error: "", ...answer, text: content, thought: "", moments: [] };
 }

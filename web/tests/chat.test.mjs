@@ -17,7 +17,12 @@ test("a chat: the answer streams, its phases are told, and the conversation goes
   const first = page.locator(".turn.assistant").first();
   await first.locator(".phase-line").waitFor();
   const text = await first.locator(".text").textContent();
-  assert.ok(text.length > 0);
+  assert.ok(text.length > 0 && !text.includes("think>"));
+  // What it thought is folded above what it said.
+  const thought = first.locator("details.thought");
+  assert.equal(await thought.locator(".thought-text").isVisible(), false);
+  await thought.locator("summary").click();
+  assert.match(await thought.locator(".thought-text").textContent(), /\d/);
   // As `twostroke run` says it; the share of the limit follows from the feed.
   const line = /^prefill \d+ tok( \(\+ \d+ cached\))? in [\d.]+ (ms|s) \([\d.]+k? tok\/s, [\d.]+ % of limit\) · decode [\d.]+k? tok\/s \([\d.]+ % of limit\)(, \d+ of \d+ guess(es)? held)?$/;
   await until("the share of the limit", async () => line.test(await first.locator(".phase-line").textContent()));
@@ -116,7 +121,7 @@ test("the end of the conversation stays in view, unless one has scrolled away fr
 });
 
 test("what the server refuses is shown as it says it", async (context) => {
-  const server = await context.server();
+  const server = await context.server("--max-tokens-beyond", "refuse");
   const page = await context.open(server, "/#/chat", { expected: /status of 400/ });
   await page.getByLabel("Max tokens").fill("999999");
   await send(page, "hello");

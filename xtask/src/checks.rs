@@ -71,8 +71,8 @@ pub(crate) fn targets() -> Result<(), String> {
 }
 
 /// Those of `fuzz/fuzz_targets`, each with its corpus.
-const TARGETS: [&str; 9] =
-    ["gguf", "safetensors", "config", "tokenizer", "text", "template", "recording", "trace", "body"];
+const TARGETS: [&str; 11] =
+    ["gguf", "safetensors", "config", "tokenizer", "text", "template", "recording", "trace", "body", "answer", "rule"];
 
 /// Every fuzz target for so many seconds. Starts from `fuzz/corpus` and from what earlier runs kept; a finding ends it,
 /// and its input stays in `fuzz/artifacts`. Needs a nightly toolchain.

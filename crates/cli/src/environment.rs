@@ -29,13 +29,18 @@ pub(crate) fn start_logging(default: &str, waits: bool) {
         }
         None => EnvFilter::new(default),
     };
-    let has_colours = std::io::stderr().is_terminal() && text("NO_COLOR").is_none();
+    let has_colours = std::io::stderr().is_terminal() && has_colours();
     let logging = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(has_colours);
     if waits {
         return logging.with_writer(std::io::stderr).init();
     }
     Lines::start();
     logging.with_writer(|| Lines).init();
+}
+
+/// Nobody set `NO_COLOR`.
+pub(crate) fn has_colours() -> bool {
+    text("NO_COLOR").is_none()
 }
 
 /// Where spans go, from OpenTelemetry's own variables; `None` if they name no collector.

@@ -73,14 +73,17 @@ pub(crate) fn from_clap(error: &clap::Error) -> Result<(), Failure> {
             error.print()?;
             Err(Failure::Said(2))
         }
-        _ => Err(Failure::Usage(message(error, std::env::args().skip(1)))),
+        _ => Err(Failure::Usage(message(error, &std::env::args().skip(1).collect::<Vec<_>>()))),
     }
 }
 
 /// Clap's first paragraph and its tip, without colours; or our own hint for a flag or a verb of another engine.
-fn message(error: &clap::Error, arguments: impl Iterator<Item = String>) -> String {
-    if let Some((flag, hint)) = flags::hint_for_short(arguments) {
+fn message(error: &clap::Error, arguments: &[String]) -> String {
+    if let Some((flag, hint)) = flags::hint_for_short(arguments.iter().cloned()) {
         return format!("unexpected argument '{flag}' found: {hint}");
+    }
+    if let Some(flag) = whole_flag(error, arguments) {
+        return format!("unexpected argument '{flag}' found; --help lists what there is");
     }
     let text = error.render().to_string();
     let mut paragraphs = text.split("\n\n").map(one_line);
@@ -102,6 +105,16 @@ fn message(error: &clap::Error, arguments: impl Iterator<Item = String>) -> Stri
     }
     message.push_str("; --help lists what there is");
     message
+}
+
+/// The flag as it was typed of which clap names a letter alone: `-ngl`, and not `-n`.
+fn whole_flag<'a>(error: &clap::Error, arguments: &'a [String]) -> Option<&'a str> {
+    let letter = named(error, ContextKind::InvalidArg).filter(|_| error.kind() == ErrorKind::UnknownArgument)?;
+    if letter.chars().count() != 2 || letter.starts_with("--") {
+        return None;
+    }
+    let flags = arguments.iter().map(String::as_str).take_while(|&argument| argument != "--");
+    flags.filter(|&flag| flag != letter).find(|flag| flag.starts_with(letter))
 }
 
 fn named(error: &clap::Error, kind: ContextKind) -> Option<&str> {
@@ -166,7 +179,7 @@ mod tests {
     fn line(arguments: &[&str]) -> String {
         let all = ["twostroke"].iter().chain(arguments);
         let error = Cli::try_parse_from(all).expect_err("these arguments are wrong");
-        message(&error, arguments.iter().map(ToString::to_string))
+        message(&error, &arguments.iter().map(ToString::to_string).collect::<Vec<_>>())
     }
 
     #[test]
@@ -189,6 +202,13 @@ mod tests {
             (&["serve", "-ub", "512"], "--tpot-slo"),
             (&["serve", "-ctk", "q8_0"], "--kv-dtype"),
             (&["serve", "-tp", "2"], "-t sets the threads"),
+            (&["serve", "-xyz", "4"], "'-xyz' found"),
+            (&["serve", "-z", "4"], "'-z' found"),
+            (&["serve", "-c", "4096", "-ngl", "99"], "'-ngl' found"),
+            (&["serve", "--allowed-origins", "x"], "--allowed-origin ORIGIN"),
+            (&["serve", "--revision", "main"], "ORG/NAME@REVISION"),
+            (&["serve", "--uds", "/tmp/x"], "--host and --port"),
+            (&["serve", "--lora-modules", "a=b"], "merge them"),
             (&["serve", "--swap-space", "4"], "--kv-swap-memory"),
             (&["run", "--mlock", "hi"], "weights are read into memory"),
             (&["serve", "--log-file", "x"], "2> FILE"),
@@ -206,9 +226,36 @@ mod tests {
     }
 
     #[test]
+    fn the_last_of_several_counts() {
+        let table: &[&[&str]] = &[
+            &["serve", "--max-model-len", "8192", "--max-model-len", "10100"],
+            &["serve", "-c", "8192", "--max-model-len=10100", "--json", "--json"],
+            &["serve", "-c", "1", "-c", "2", "-c", "10100", "--host", "a", "--host", "127.0.0.1"],
+        ];
+        for arguments in table {
+            let cli = Cli::try_parse_from(["twostroke"].iter().chain(*arguments));
+            let cli = cli.unwrap_or_else(|error| panic!("{arguments:?}: {error}"));
+            let flags::Command::Serve(flags) = cli.command else { panic!("{arguments:?} is serve") };
+            assert_eq!((flags.max_model_len, flags.host.as_str()), (Some(10_100), "127.0.0.1"), "{arguments:?}");
+        }
+        // What may be repeated adds up, also where it can hold several values.
+        let arguments = ["twostroke", "serve", "--api-key", "a", "--api-key", "b,c", "--served-model-name", "x", "y"];
+        let flags::Command::Serve(flags) = Cli::parse_from(arguments).command else { panic!("it is serve") };
+        assert_eq!(
+            (flags.api_key.as_slice(), flags.served_model_name.len()),
+            (&["a", "b", "c"].map(String::from)[..], 2)
+        );
+    }
+
+    #[test]
     fn nothing_is_proposed_that_is_another_word() {
-        let table: &[&[&str]] =
-            &[&["serve", "--numa", "distribute"], &["serve", "--jinja"], &["run", "--color", "hi"], &["whisper"]];
+        let table: &[&[&str]] = &[
+            &["serve", "--numa", "distribute"],
+            &["serve", "--revision", "main"],
+            &["serve", "--jinja"],
+            &["run", "--color", "hi"],
+            &["whisper"],
+        ];
         for arguments in table {
             let line = line(arguments);
             assert!(!line.contains("similar"), "{arguments:?} gave {line:?}");

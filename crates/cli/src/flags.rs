@@ -34,7 +34,7 @@ pub(crate) use self::quality::QualityFlags;
 pub(crate) use self::quantize::QuantizeFlags;
 pub(crate) use self::replay::ReplayFlags;
 pub(crate) use self::run::RunFlags;
-pub(crate) use self::serve::{ServeFlags, Speculate};
+pub(crate) use self::serve::{Beyond, ServeFlags, Speculate};
 pub(crate) use self::shared::{KvPrecision, ModelFlags, SumOrder, Weights};
 pub(crate) use self::sim::{SimFlags, Workload};
 pub(crate) use self::top::TopFlags;
@@ -44,6 +44,8 @@ pub(crate) use self::why::WhyFlags;
 
 /// An LLM inference engine organised around the two phases of inference: prefill and decode.
 #[derive(Debug, Parser)]
+// The last of several counts: scripts append flags to those that they were given.
+#[command(args_override_self = true)]
 #[command(name = "twostroke", version, propagate_version = true, arg_required_else_help = true)]
 pub(crate) struct Cli {
     /// What to do.
@@ -171,7 +173,13 @@ pub(crate) fn hint(flag: &str) -> Option<&'static str> {
         "--tokenizer" | "--tokenizer-mode" | "--chat-template" | "--hf-config-path" | "--generation-config" => {
             "tokenizer, template and defaults are read from the model's directory"
         }
-        "--allowed-origins" | "--cors-origins" => {
+        "--revision" | "--tokenizer-revision" => "-m ORG/NAME@REVISION names the revision of a model",
+        "--uds" | "--root-path" => "it listens on --host and --port; a proxy before it has sockets and prefixes",
+        "--ssl-keyfile" | "--ssl-certfile" | "--ssl-key-file" | "--ssl-cert-file" => "TLS is left to a proxy before it",
+        "--enable-lora" | "--lora-modules" | "--lora" => "adapters are not read: merge them into the weights",
+        "--max-logprobs" => "a request may have 20 log probabilities for each token",
+        "--override-generation-config" => "sampling is the model's own unless a request says otherwise",
+        "--allowed-origins" | "--cors-origins" | "--allowed-methods" | "--allowed-headers" | "--allow-credentials" => {
             "--allowed-origin ORIGIN, repeated, names those that may ask from a browser"
         }
         "--allowed-hosts" => "--allowed-host NAME, repeated, names what the server goes by",

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 use kernels::Doubt;
 use kernels::disturbed::{Mark, Stretch};
-use model::sampler::{History, SampleKey, Sampler, SamplingParams};
+use model::sampler::{Allowed, History, SampleKey, Sampler, SamplingParams};
 use model::{Batch, Forward, Span};
 use scheduler::cost::{Knot, Terms};
 use scheduler::{CostModel, Nanos, Work};
@@ -323,7 +323,8 @@ impl Stand<'_> {
             self.forward.read_logits(&logits, row, &mut self.logit_row);
             let key = SampleKey { seed: 0, stream: row as u32, position: shape.context as u64 };
             // A model whose logits are not numbers is told so by its first request.
-            let _ = self.sampler.sample(&mut self.logit_row, self.sampling, &History::default(), &[], key);
+            let _ =
+                self.sampler.sample(&mut self.logit_row, self.sampling, &History::default(), Allowed::default(), key);
         }
         let took = started.elapsed();
         // The thread that waits for the others does not lose what they lose.

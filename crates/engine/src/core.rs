@@ -15,6 +15,7 @@ mod show;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
 
+use grammar::Constraint;
 use model::Forward;
 use model::sampler::{History, Sampler};
 use scheduler::{
@@ -66,6 +67,8 @@ struct Active {
 struct Answer {
     detokenizer: Option<Detokenizer>,
     history: History,
+    /// What may follow.
+    constraint: Option<Constraint>,
     /// Of the tokens that were drawn and not delivered yet.
     logprobs: VecDeque<TokenLogprob>,
     num_tokens: usize,
@@ -74,6 +77,13 @@ struct Answer {
     notes: Option<Notes>,
     /// Its tokens, if somebody wants to remember them.
     said: Option<Vec<TokenId>>,
+}
+
+impl Answer {
+    /// Whether nothing can follow it: its own tokens, and so many that were drawn and not delivered yet.
+    fn is_complete(&self, ahead: usize) -> bool {
+        self.constraint.as_ref().is_some_and(|constraint| constraint.is_complete(self.num_tokens + ahead))
+    }
 }
 
 /// Everything that a step touches.
@@ -201,6 +211,7 @@ impl EngineCore {
         let detokenizer = self.tokenizer.as_ref().map(|tokenizer| {
             let stop = StopStrings { strings: request.stop_strings.clone(), include: request.include_stop_string };
             Detokenizer::new(tokenizer.clone(), &stop, request.skip_special_tokens)
+                .showing(request.shown_tokens.clone())
         });
         // Only penalties look at it.
         let history = if request.sampling.needs_history() { History::new(&request.prompt) } else { History::default() };
@@ -208,7 +219,17 @@ impl EngineCore {
         // Who wants no guesses does not help others to any either.
         let remembers = self.drafting.remembers();
         let said = (remembers && request.speculate).then(Vec::new);
-        Answer { detokenizer, history, logprobs: VecDeque::new(), num_tokens: 0, has_ended: false, notes, said }
+        let constraint = request.rule.as_ref().map(|(_, grammar)| grammar.constraint());
+        Answer {
+            detokenizer,
+            history,
+            constraint,
+            logprobs: VecDeque::new(),
+            num_tokens: 0,
+            has_ended: false,
+            notes,
+            said,
+        }
     }
 
     /// Forgets a request; its blocks are free within one step. False if there is no such open request.

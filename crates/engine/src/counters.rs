@@ -217,7 +217,11 @@ pub struct Stats {
     pub decode_time: Histogram,
     pub request_prompt_tokens: Histogram,
     pub request_generation_tokens: Histogram,
+    /// Rows of steps.
     pub step_tokens: Histogram,
+    /// What steps brought to those who wait, where they brought something: tokens of answers, and whole prompts with
+    /// their first token.
+    pub delivered_tokens: Histogram,
     /// Tokens that came of each decoding answer in each step: one, and the guesses that held.
     pub run_tokens: Histogram,
 }
@@ -282,6 +286,7 @@ impl Default for Stats {
             request_prompt_tokens: tokens.clone(),
             request_generation_tokens: tokens,
             step_tokens: Histogram::new(STEP_TOKENS),
+            delivered_tokens: Histogram::new(STEP_TOKENS),
             run_tokens: Histogram::new(RUN_TOKENS),
         }
     }
@@ -333,6 +338,13 @@ impl Stats {
         let decode: usize = record.decode.iter().map(|row| row.len).sum();
         self.step_tokens.observe((prefill + decode) as f64);
         self.judge(record);
+    }
+
+    /// See [`Stats::delivered_tokens`].
+    pub(crate) fn delivered(&mut self, tokens: usize) {
+        if tokens > 0 {
+            self.delivered_tokens.observe(tokens as f64);
+        }
     }
 
     /// Sets what the step was predicted to take beside what it took: nobody predicts what the machine does for others.

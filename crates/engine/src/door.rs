@@ -9,6 +9,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
+use grammar::{Grammar, Rule};
 use model::sampler::SamplingParams;
 use model::{GenerationDefaults, ModelConfig};
 use scheduler::{Nanos, Priority, StopRules, Targets, TokenId};
@@ -20,8 +21,8 @@ use crate::draft::Prediction;
 use crate::recording::AdmitEntry;
 use crate::waiting::QueuePlace;
 
-/// Most answers that one request may ask for.
-pub const MAX_ANSWERS: i64 = 128;
+/// Most answers that one request may ask for, where so many sequences run together: as vLLM has it.
+pub const MAX_ANSWERS: i64 = 16_384;
 /// Most log probabilities per token.
 pub const MAX_LOGPROBS: i64 = 20;
 /// Most entries of a logit bias.
@@ -55,6 +56,8 @@ pub enum Prompt {
         template_kwargs: Map<String, Value>,
         /// End with the opening of an assistant's turn.
         add_generation_prompt: bool,
+        /// End inside the last message: the answer goes on with it.
+        continue_final_message: bool,
     },
 }
 
@@ -90,7 +93,10 @@ impl ServiceClass {
 #[allow(missing_docs, reason = "the names are the field's own, as in the OpenAI and vLLM APIs")]
 pub struct RawRequest {
     pub prompt: Prompt,
+    /// -1: all that the context leaves, as without one.
     pub max_tokens: Option<i64>,
+    /// A `max_tokens` beyond the context is cut to what it leaves, and not refused.
+    pub cut_max_tokens: bool,
     pub min_tokens: Option<i64>,
     pub n: Option<i64>,
     pub temperature: Option<f64>,
@@ -107,6 +113,8 @@ pub struct RawRequest {
     pub ignore_eos: bool,
     pub include_stop_str_in_output: bool,
     pub skip_special_tokens: bool,
+    /// Special tokens whose text is part of an answer although the others are skipped: the marks of thoughts and calls.
+    pub shown_tokens: Arc<[TokenId]>,
     pub logprobs: Option<i64>,
     pub prompt_logprobs: Option<i64>,
     pub priority: Option<i64>,
@@ -125,6 +133,8 @@ pub struct RawRequest {
     pub speculate: bool,
     /// What the answer will mostly be: its tokens are guessed from it, where the engine guesses.
     pub prediction: Option<String>,
+    /// What its answers must look like.
+    pub rule: Option<Rule>,
     /// Note what receipts of its answers are made of ([`Output::Noted`](crate::Output::Noted)).
     pub receipt: bool,
     /// Whether the stream tells how far the prompt is read ([`Output::Progress`](crate::Output::Progress)).
@@ -137,6 +147,7 @@ impl RawRequest {
         RawRequest {
             prompt,
             max_tokens: None,
+            cut_max_tokens: false,
             min_tokens: None,
             n: None,
             temperature: None,
@@ -153,6 +164,7 @@ impl RawRequest {
             ignore_eos: false,
             include_stop_str_in_output: false,
             skip_special_tokens: true,
+            shown_tokens: Arc::default(),
             logprobs: None,
             prompt_logprobs: None,
             priority: None,
@@ -165,6 +177,7 @@ impl RawRequest {
             now: None,
             speculate: true,
             prediction: None,
+            rule: None,
             receipt: false,
             progress: false,
         }
@@ -199,6 +212,7 @@ pub struct ValidatedRequest {
     pub(crate) stop_strings: Vec<String>,
     pub(crate) include_stop_string: bool,
     pub(crate) skip_special_tokens: bool,
+    pub(crate) shown_tokens: Arc<[TokenId]>,
     pub(crate) sampling: SamplingParams,
     /// Drawn by the engine when the caller named none.
     pub(crate) seed: Option<u64>,
@@ -212,6 +226,8 @@ pub struct ValidatedRequest {
     pub(crate) speculate: bool,
     /// A recording has what was guessed, and not from what.
     pub(crate) prediction: Option<Arc<Prediction>>,
+    /// What its answers must look like, as it was asked and as it was understood.
+    pub(crate) rule: Option<(Arc<Rule>, Grammar)>,
     pub(crate) receipt: bool,
     /// Its client wants to hear how far its prompt is read. Nothing that is computed depends on it, so no recording
     /// has it.
@@ -242,6 +258,8 @@ impl ValidatedRequest {
             ignore_eos: true,
             include_stop_str_in_output: entry.include_stop,
             skip_special_tokens: entry.skip_special,
+            rule: entry.rule.clone(),
+            shown_tokens: entry.shown.as_slice().into(),
             priority: Some(i64::from(entry.priority)),
             ..RawRequest::new(Prompt::Tokens(entry.prompt.iter().map(|&id| i64::from(id)).collect()))
         };
@@ -323,6 +341,7 @@ pub(crate) fn validate(
     let stop_token_ids = stop_tokens(&raw, model)?;
     let prompt = tokenize(&raw, model)?;
     let prediction = prediction(&raw, model)?;
+    let rule = rule(&raw, model)?;
     let stop = stop_rules(&raw, stop_token_ids, prompt.len(), prompt_logprobs.is_some(), model)?;
     Ok(ValidatedRequest {
         prompt: prompt.into(),
@@ -331,6 +350,7 @@ pub(crate) fn validate(
         stop_strings,
         include_stop_string: raw.include_stop_str_in_output,
         skip_special_tokens: raw.skip_special_tokens,
+        shown_tokens: raw.shown_tokens,
         sampling,
         seed: raw.seed.map(|seed| seed as u64),
         prompt_logprobs,
@@ -341,6 +361,7 @@ pub(crate) fn validate(
         class,
         speculate: raw.speculate,
         prediction,
+        rule,
         receipt: raw.receipt,
         progress: raw.progress,
     })
@@ -352,7 +373,10 @@ fn answers(n: Option<i64>, model: &ModelInfo) -> Result<usize, Rejection> {
     let most = MAX_ANSWERS.min(seats as i64);
     match n.unwrap_or(1) {
         n if (1..=most).contains(&n) => Ok(n as usize),
-        n => Err(Rejection::of("n", format!("n must be between 1 and {most}, got {n}"))),
+        n => {
+            let message = format!("n must be between 1 and {most}, as many as may run together, got {n}");
+            Err(Rejection::of("n", message))
+        }
     }
 }
 
@@ -430,7 +454,8 @@ fn logprob_count(param: &'static str, count: Option<i64>) -> Result<Option<u32>,
         None => Ok(None),
         Some(count) if (0..=MAX_LOGPROBS).contains(&count) => Ok(Some(count as u32)),
         Some(count) => {
-            Err(Rejection::of(param, format!("at most {MAX_LOGPROBS} log probabilities per token, got {count}")))
+            let message = format!("between 0 and {MAX_LOGPROBS} log probabilities per token, got {count}");
+            Err(Rejection::of(param, message))
         }
     }
 }
@@ -523,7 +548,7 @@ fn targets(raw: &RawRequest, model: &ModelInfo, default: Targets) -> Result<Targ
     })
 }
 
-fn tokenize(raw: &RawRequest, model: &ModelInfo) -> Result<Vec<TokenId>, Rejection> {
+pub(crate) fn tokenize(raw: &RawRequest, model: &ModelInfo) -> Result<Vec<TokenId>, Rejection> {
     let (param, tokens) = match &raw.prompt {
         Prompt::Tokens(ids) => {
             check_length("prompt", ids.len(), model)?;
@@ -537,9 +562,7 @@ fn tokenize(raw: &RawRequest, model: &ModelInfo) -> Result<Vec<TokenId>, Rejecti
             }
             ("prompt", tokenizer.encode(text, true).map_err(|error| Rejection::of("prompt", error.to_string()))?)
         }
-        Prompt::Chat { messages, template_kwargs, add_generation_prompt } => {
-            ("messages", render_chat(raw, messages, template_kwargs, *add_generation_prompt, model)?)
-        }
+        Prompt::Chat { .. } => ("messages", render_chat(raw, model)?),
     };
     if tokens.is_empty() {
         return Err(Rejection::of(param, "the prompt is empty"));
@@ -570,13 +593,17 @@ fn prediction(raw: &RawRequest, model: &ModelInfo) -> Result<Option<Arc<Predicti
     Ok(Some(tokens).filter(|_| raw.speculate).and_then(Prediction::of).map(Arc::new))
 }
 
-fn render_chat(
-    raw: &RawRequest,
-    messages: &[ChatMessage],
-    kwargs: &Map<String, Value>,
-    add_generation_prompt: bool,
-    model: &ModelInfo,
-) -> Result<Vec<TokenId>, Rejection> {
+/// What answers must look like: the field is the caller's to name.
+fn rule(raw: &RawRequest, model: &ModelInfo) -> Result<Option<(Arc<Rule>, Grammar)>, Rejection> {
+    let Some(rule) = &raw.rule else { return Ok(None) };
+    let grammar = model.grammar(rule, &raw.shown_tokens).map_err(|error| Rejection::of("rule", error.to_string()))?;
+    Ok(Some((Arc::new(rule.clone()), grammar)))
+}
+
+fn render_chat(raw: &RawRequest, model: &ModelInfo) -> Result<Vec<TokenId>, Rejection> {
+    let Prompt::Chat { messages, template_kwargs, add_generation_prompt, continue_final_message } = &raw.prompt else {
+        return Ok(Vec::new());
+    };
     if messages.is_empty() {
         return Err(Rejection::of("messages", "messages must not be empty"));
     }
@@ -586,7 +613,12 @@ fn render_chat(
     let template = model.chat_template.as_ref().ok_or_else(|| {
         Rejection::of("messages", "this model has no chat template: use /v1/completions with a plain prompt")
     })?;
-    let options = TemplateOptions { add_generation_prompt, kwargs: kwargs.clone(), now: raw.now };
+    let options = TemplateOptions {
+        add_generation_prompt: *add_generation_prompt,
+        continue_final_message: *continue_final_message,
+        kwargs: template_kwargs.clone(),
+        now: raw.now,
+    };
     let encoded = tokenizer.encode_chat(template, messages, &options);
     encoded.map_err(|error| Rejection::of(error.param(), error.to_string()))
 }
@@ -625,20 +657,21 @@ fn stop_rules(
 ) -> Result<StopRules, Rejection> {
     let room = model.max_model_len - prompt_tokens;
     let max_tokens = match raw.max_tokens {
-        None => room,
+        None | Some(-1) => room,
         // A request may ask for nothing but its prompt's log probabilities.
         Some(0) if scores_prompt => 0,
         Some(asked) if asked < 1 => {
-            return Err(Rejection::of("max_tokens", format!("max_tokens must be at least 1, got {asked}")));
+            let message = format!("max_tokens must be at least 1, or -1 for all that the context leaves, got {asked}");
+            return Err(Rejection::of("max_tokens", message));
         }
-        Some(asked) if asked as u64 > room as u64 => {
+        Some(asked) if asked as u64 > room as u64 && !raw.cut_max_tokens => {
             let message = format!(
                 "this model's context is {} tokens; the prompt has {prompt_tokens} and max_tokens asks for {asked} more",
                 model.max_model_len
             );
             return Err(Rejection { param: Some("max_tokens"), code: Some("context_length_exceeded"), message });
         }
-        Some(asked) => asked as usize,
+        Some(asked) => (asked as u64).min(room as u64) as usize,
     };
     let min_tokens = raw.min_tokens.unwrap_or(0);
     if min_tokens < 0 || min_tokens as u64 > max_tokens as u64 {

@@ -18,6 +18,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use ledger::News;
 use scheduler::{CostModel, FinishReason, Nanos, PromiseBook, Request, RequestId, StepRecord};
 
 use crate::accounts::{Accounts, Closed, Ending};
@@ -216,7 +217,9 @@ impl Log {
             Fact::Step { record, .. } => {
                 let Log { accounts, counters, recent, minutes, promises, .. } = self;
                 minutes.step(&record, gauges);
+                let mut tokens = 0;
                 accounts.step(&record, cost, &mut |news| {
+                    tokens += usize::from(matches!(news, News::Token { .. }));
                     minutes.news(&news);
                     counters.news(news);
                     recent.news(news);
@@ -226,10 +229,12 @@ impl Log {
                 promises.pass(now);
                 for id in record.prefill.iter().filter(|row| row.samples > 0).map(|row| row.request) {
                     // The first row with a sample may be one after a preemption.
-                    if accounts.of(id).is_some_and(|account| account.first_token == Some(now)) {
+                    if let Some(account) = accounts.of(id).filter(|account| account.first_token == Some(now)) {
                         promises.first_token(id, now);
+                        tokens += account.prompt_tokens;
                     }
                 }
+                counters.delivered(tokens);
                 self.worked.step(&record);
                 if let Some(yardstick) = &mut self.yardstick {
                     yardstick.step(&record);

@@ -41,6 +41,7 @@ pub mod quota;
 mod recent;
 pub mod recording;
 pub mod replaying;
+mod ruled;
 mod serve;
 mod start;
 mod stream;
@@ -77,6 +78,7 @@ pub use door::{
     Prompt, RawRequest, Rejection, ServiceClass, ValidatedRequest,
 };
 pub use draft::{DraftMethod, Drafters, LearnedDrafter, LookupOptions, Speculation};
+pub use grammar::{ConstraintError, Rule};
 pub use history::Second;
 pub use kernels::room::Limit as MemoryLimit;
 pub use kernels::{Arithmetic, Certainty, DeviceInfo, DeviceLimits, Isa, KvDtype, WeightClass};
@@ -88,6 +90,7 @@ pub use memory::available_bytes as available_memory;
 pub use output::{Outlet, Output, PromptProgress, RequestError, Timings, TokenLogprob, Usage};
 pub use receipt;
 pub use recent::{End, Ended};
+pub use ruled::LazyVocabulary;
 pub use scheduler::{FinishReason, RequestId};
 pub use serve::{Held, Observe, Serve, Watching};
 pub use start::{DefaultTarget, EngineOptions, StartError, Starting};
@@ -125,6 +128,8 @@ pub struct ModelInfo {
     pub tokenizer: Option<Arc<Tokenizer>>,
     /// Absent for a model that does not chat.
     pub chat_template: Option<ChatTemplate>,
+    /// Its tokens as bytes, for requests that say what an answer must look like.
+    pub vocabulary: LazyVocabulary,
     /// Tokens of prompt and answer together.
     pub max_model_len: usize,
     /// Sequences in one step.
@@ -181,6 +186,11 @@ impl ModelInfo {
     /// Cost: linear in the prompt's bytes.
     pub fn validate(&self, raw: RawRequest, salt_key: &[u8; 32]) -> Result<ValidatedRequest, Rejection> {
         door::validate(raw, self, self.targets, salt_key)
+    }
+
+    /// The prompt of a request as tokens, which the door would make of it.
+    pub fn encode(&self, raw: &RawRequest) -> Result<Vec<TokenId>, Rejection> {
+        door::tokenize(raw, self)
     }
 
     /// What its passes ask of the machine.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use grammar::ConstraintError;
 use ledger::{Account, Bill};
 use receipt::Unsealed;
 use scheduler::{FinishReason, Nanos, Promise, TokenId};
@@ -131,6 +132,9 @@ pub enum RequestError {
     /// The model's output was not a number for this request.
     #[error("the model produced values that are not numbers for this request")]
     NanLogits,
+    /// Its answer cannot go on as its rule wants.
+    #[error(transparent)]
+    Rule(#[from] ConstraintError),
     /// A step that carried it failed; the engine went on without it.
     #[error("an internal error ended this request")]
     Internal,

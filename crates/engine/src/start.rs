@@ -34,7 +34,7 @@ use crate::verify::{Origin, SpotChecks, SpotCounts, SpotRoom};
 use crate::waiting::{Counted, Waiting};
 use crate::work::Worked;
 use crate::yardstick::Yardstick;
-use crate::{Engine, Inner, ModelInfo, memory};
+use crate::{Engine, Inner, LazyVocabulary, ModelInfo, memory};
 
 /// Tokens of the shortest context that is of use where memory is short: a question and an answer.
 const SHORTEST_CONTEXT: usize = 512;
@@ -345,6 +345,7 @@ impl Engine {
             eos_token_ids,
             tokenizer: tokenizer.clone(),
             chat_template,
+            vocabulary: LazyVocabulary::default(),
             max_model_len,
             max_num_seqs: options.max_num_seqs,
             is_shared: options.is_shared,

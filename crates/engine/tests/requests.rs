@@ -168,6 +168,34 @@ fn stopping_ends_every_request_with_an_error_and_refuses_new_ones() {
 }
 
 #[test]
+fn how_long_an_answer_may_be_is_settled_at_the_door() {
+    let engine = start(&options());
+    let prompt = vec![5; 1000];
+    // (asked for, whether more than there is room for is cut, tokens)
+    for (max_tokens, cut_max_tokens, settled) in [
+        (None, false, 24),
+        (Some(-1), false, 24),
+        (Some(-1), true, 24),
+        (Some(24), false, 24),
+        (Some(25), true, 24),
+        (Some(i64::MAX), true, 24),
+        (Some(7), true, 7),
+    ] {
+        let raw = RawRequest { max_tokens, cut_max_tokens, ..RawRequest::new(Prompt::Tokens(prompt.clone())) };
+        let request = engine.validate(raw).unwrap_or_else(|error| panic!("{max_tokens:?}: {error}"));
+        assert_eq!(request.max_tokens(), settled, "{max_tokens:?}");
+    }
+    // The least of an answer is against what there is.
+    let raw = RawRequest {
+        max_tokens: Some(9000),
+        cut_max_tokens: true,
+        min_tokens: Some(25),
+        ..RawRequest::new(Prompt::Tokens(prompt))
+    };
+    assert_eq!(engine.validate(raw).expect_err("it does not fit").param, Some("min_tokens"));
+}
+
+#[test]
 fn the_door_names_the_field_and_takes_nothing() {
     let engine = start(&options());
     let base = || greedy("Hello", 4);
@@ -180,7 +208,7 @@ fn the_door_names_the_field_and_takes_nothing() {
         ("prompt", RawRequest::new(Prompt::Text("x".repeat(10_000_000)))),
         ("messages", chat(vec![])),
         ("max_tokens", RawRequest { max_tokens: Some(0), ..base() }),
-        ("max_tokens", RawRequest { max_tokens: Some(-1), ..base() }),
+        ("max_tokens", RawRequest { max_tokens: Some(-2), ..base() }),
         ("max_tokens", RawRequest { max_tokens: Some(i64::MAX), ..base() }),
         ("min_tokens", RawRequest { min_tokens: Some(5), ..base() }),
         ("min_tokens", RawRequest { min_tokens: Some(2000), max_tokens: None, ..base() }),
@@ -228,7 +256,12 @@ fn a_request_that_could_never_fit_the_cache_is_refused() {
 }
 
 fn chat(messages: Vec<engine::ChatMessage>) -> RawRequest {
-    RawRequest::new(Prompt::Chat { messages, template_kwargs: serde_json::Map::new(), add_generation_prompt: true })
+    RawRequest::new(Prompt::Chat {
+        messages,
+        template_kwargs: serde_json::Map::new(),
+        add_generation_prompt: true,
+        continue_final_message: false,
+    })
 }
 
 /// What the steps asked of the machine is counted by phase, and adds up to what the requests did.

@@ -8,9 +8,10 @@ use std::path::PathBuf;
 use checkpoint::{Checkpoint, Source};
 use common::{Outcome, ask, gather, options, start, used_blocks_when_quiet};
 use engine::{
-    ChatMessage, DraftMethod, Drafters, Engine, EngineOptions, LearnedDrafter, Prompt, RawRequest, Speculation,
+    ChatMessage, DraftMethod, Drafters, Engine, EngineOptions, LearnedDrafter, Prompt, RawRequest, Rule, Speculation,
 };
 use kernels::{Isa, KvDtype, WeightClass};
+use serde_json::json;
 
 /// Texts that repeat themselves, so that there is much to guess, and some that do not.
 fn prompts() -> Vec<String> {
@@ -24,7 +25,7 @@ fn prompts() -> Vec<String> {
 
 /// Every kind of request. Each round has its seeds, and the first is greedy where nothing else is said.
 fn workload(round: usize) -> Vec<RawRequest> {
-    let kinds: [fn(&mut RawRequest); 14] = [
+    let kinds: [fn(&mut RawRequest); 17] = [
         |_| {},
         |raw| raw.temperature = Some(0.7),
         |raw| (raw.temperature, raw.top_p, raw.top_k) = (Some(1.3), Some(0.9), Some(40)),
@@ -39,6 +40,10 @@ fn workload(round: usize) -> Vec<RawRequest> {
         |raw| (raw.stop, raw.min_tokens, raw.n) = (vec![" the".to_owned()], Some(7), Some(2)),
         |raw| raw.prediction = Some(format!(" sat by the door. {}", prompts().concat())),
         |raw| (raw.n, raw.temperature, raw.prediction) = (Some(3), Some(0.8), Some(prompts().concat())),
+        |raw| (raw.rule, raw.ignore_eos) = (Some(fox()), false),
+        |raw| (raw.rule, raw.n, raw.temperature) = (Some(fox()), Some(3), Some(0.9)),
+        // Every guess that has a capital letter or a digit is wrong, and all others may be right.
+        |raw| (raw.rule, raw.repetition_penalty) = (Some(Rule::Regex("[a-z .,\\n]*".to_owned())), Some(1.1)),
     ];
     let mut requests = Vec::new();
     for (kind, change) in kinds.iter().enumerate() {
@@ -56,6 +61,20 @@ fn workload(round: usize) -> Vec<RawRequest> {
         }
     }
     requests
+}
+
+/// What an answer must look like, long enough to be guessed at.
+fn fox() -> Rule {
+    Rule::JsonSchema(json!({
+        "type": "object",
+        "properties": {
+            "animal": {"enum": ["The fox sat by the door.", "The owl sang of gold."]},
+            "numbers": {"type": "array", "items": {"type": "integer"}, "minItems": 3, "maxItems": 12},
+            "tale": {"type": "string", "maxLength": 60},
+        },
+        "required": ["animal", "numbers", "tale"],
+        "additionalProperties": false,
+    }))
 }
 
 fn alone(engine: &Engine, round: usize) -> Vec<Outcome> {
@@ -222,8 +241,12 @@ fn trained_drafters_draw_as_their_target_does() {
         let (mut steps, mut accepted, mut drafted) = (0, 0, 0);
         for (seed, story) in stories().into_iter().enumerate() {
             let messages = vec![ChatMessage::new("user", story)];
-            let prompt =
-                Prompt::Chat { messages, template_kwargs: serde_json::Map::new(), add_generation_prompt: true };
+            let prompt = Prompt::Chat {
+                messages,
+                template_kwargs: serde_json::Map::new(),
+                add_generation_prompt: true,
+                continue_final_message: false,
+            };
             let raw = RawRequest {
                 max_tokens: Some(160),
                 temperature: Some(temperature),

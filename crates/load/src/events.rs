@@ -66,7 +66,8 @@ struct Choice {
 struct Delta {
     role: Option<String>,
     content: Option<String>,
-    #[serde(alias = "reasoning")]
+    /// What was thought; servers send it by either name, or by both.
+    reasoning: Option<String>,
     reasoning_content: Option<String>,
 }
 
@@ -162,7 +163,9 @@ impl Choice {
     fn is_token(&self) -> bool {
         let has = |text: &Option<String>| text.as_ref().is_some_and(|text| !text.is_empty());
         let (delta, opens) = match &self.delta {
-            Some(delta) => (has(&delta.content) || has(&delta.reasoning_content), delta.role.is_some()),
+            Some(delta) => {
+                (has(&delta.content) || has(&delta.reasoning) || has(&delta.reasoning_content), delta.role.is_some())
+            }
             None => (false, false),
         };
         let closes = self.finish_reason.as_ref().is_some_and(|reason| !reason.is_null());
@@ -231,7 +234,20 @@ mod tests {
                 ],
                 1,
             ),
+            // The end in an event of its own, as OpenAI and we send it.
+            (
+                &[
+                    r#"data: {"choices":[{"delta":{"role":"assistant","content":""},"finish_reason":null}]}"#,
+                    r#"data: {"choices":[{"delta":{"content":"a"},"finish_reason":null}]}"#,
+                    r#"data: {"choices":[{"delta":{},"finish_reason":"length"}],"timings":{}}"#,
+                    r#"data: {"choices":[],"usage":null}"#,
+                ],
+                1,
+            ),
+            // An end with the text that was held back until then.
+            (&[r#"data: {"choices":[{"delta":{"content":"a"},"finish_reason":"stop"}]}"#], 1),
             (&[r#"data: {"choices":[{"delta":{"reasoning_content":"hm"}}]}"#], 1),
+            (&[r#"data: {"choices":[{"delta":{"reasoning":"hm","reasoning_content":"hm"}}]}"#], 1),
             (&[r#"data: {"choices":[{"text":""}]}"#, ": a comment", "", "event: x"], 1),
             (
                 &[

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! raw logits ──► logprobs (before anything below changes them)
-//!     │ logit_bias, banned ids ──► repetition, frequency, presence penalties
+//!     │ logit_bias, what may not be chosen ──► repetition, frequency, presence penalties
 //!     │ temperature < 1e-5 ──► the largest logit, lowest id among equals
 //!     └ / temperature ──► min_p ──► top_k ──► top_p ──► one draw from what is left
 //! ```
@@ -112,6 +112,27 @@ impl History {
     }
 }
 
+/// Which tokens may be chosen.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Allowed<'a> {
+    /// One bit per token, 32 to a word, the lowest first, 1 for those that may; what it does not cover may not. `None`:
+    /// all.
+    pub mask: Option<&'a [u32]>,
+    /// Ids that may not all the same.
+    pub banned: &'a [u32],
+}
+
+impl<'a> Allowed<'a> {
+    /// All but these.
+    pub fn but(banned: &'a [u32]) -> Allowed<'a> {
+        Allowed { mask: None, banned }
+    }
+
+    fn is_all(&self) -> bool {
+        self.mask.is_none() && self.banned.is_empty()
+    }
+}
+
 /// Names one draw: the same key gives the same random number, for ever and on every machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SampleKey {
@@ -184,17 +205,18 @@ impl Sampler {
 
     /// Chooses the next token.
     ///
-    /// `logits`: f32 `[vocab]`, changed in place. `history` is read by the penalties only. `banned` ids cannot be
-    /// chosen (`min_tokens` bans the ids that would end the answer). Greedy costs two reads of the row; a draw costs
-    /// one exponential per token, or a partial selection when `top_k` is set.
+    /// `logits`: f32 `[vocab]`, changed in place. `history` is read by the penalties only. `allowed`: `min_tokens` bans
+    /// the ids that would end the answer, a grammar has a mask. Greedy costs two reads of the row; a draw costs one
+    /// exponential per token, or a partial selection when `top_k` is set; a mask one more pass over the row.
     ///
-    /// Panics when an id of `banned`, `logit_bias` or `history` is outside the vocabulary: the door let it through.
+    /// Panics when a banned id, or one of `logit_bias` or `history`, is outside the vocabulary: the door let it
+    /// through.
     pub fn sample(
         &mut self,
         logits: &mut [f32],
         params: &SamplingParams,
         history: &History,
-        banned: &[u32],
+        allowed: Allowed<'_>,
         key: SampleKey,
     ) -> Result<Sampled, SampleError> {
         assert_eq!(logits.len(), self.vocab_size, "a row is as wide as the vocabulary");
@@ -206,9 +228,9 @@ impl Sampler {
             let log_sum = log_sum_exp(logits);
             let top = self.best(logits, top as usize).iter().map(|&(x, id)| (id, log_prob(x, log_sum))).collect();
             // The chosen token is not known yet, so its raw logit is looked up below in a copy made only when needed.
-            raw = Some((log_sum, top, self.changes_logits(params, history, banned).then(|| logits.to_vec())));
+            raw = Some((log_sum, top, self.changes_logits(params, history, allowed).then(|| logits.to_vec())));
         }
-        adjust(logits, params, history, banned);
+        adjust(logits, params, history, allowed);
         let token = match params.is_greedy() {
             true => argmax(logits).ok_or(SampleError::NothingLeft)?,
             false => self.draw(logits, params, Noise::new(key.seed, key.stream, key.position))?,
@@ -236,8 +258,8 @@ impl Sampler {
         Ok(TokenLogProbs { logprob: log_prob(own, log_sum), rank, top })
     }
 
-    fn changes_logits(&self, params: &SamplingParams, history: &History, banned: &[u32]) -> bool {
-        !params.logit_bias.is_empty() || !banned.is_empty() || (params.needs_history() && !history.seen.is_empty())
+    fn changes_logits(&self, params: &SamplingParams, history: &History, allowed: Allowed<'_>) -> bool {
+        !params.logit_bias.is_empty() || !allowed.is_all() || (params.needs_history() && !history.seen.is_empty())
     }
 
     fn draw(&mut self, logits: &[f32], params: &SamplingParams, noise: Noise) -> Result<u32, SampleError> {
@@ -391,11 +413,14 @@ impl Weight {
 }
 
 /// Bias, bans, penalties: everything that acts on single logits.
-fn adjust(logits: &mut [f32], params: &SamplingParams, history: &History, banned: &[u32]) {
+fn adjust(logits: &mut [f32], params: &SamplingParams, history: &History, allowed: Allowed<'_>) {
     for &(id, bias) in &params.logit_bias {
         logits[id as usize] += bias;
     }
-    for &id in banned {
+    if let Some(mask) = allowed.mask {
+        keep(logits, mask);
+    }
+    for &id in allowed.banned {
         logits[id as usize] = f32::NEG_INFINITY;
     }
     if !params.needs_history() {
@@ -407,6 +432,24 @@ fn adjust(logits: &mut [f32], params: &SamplingParams, history: &History, banned
         *logit -= params.frequency_penalty * count as f32;
         if count > 0 {
             *logit -= params.presence_penalty;
+        }
+    }
+}
+
+/// Takes the tokens whose bit is 0 out of the race. Most masks of a grammar have few bits, or nearly all.
+fn keep(logits: &mut [f32], mask: &[u32]) {
+    let covered = logits.len().min(mask.len() * 32);
+    let (covered, rest) = logits.split_at_mut(covered);
+    rest.fill(f32::NEG_INFINITY);
+    for (logits, &bits) in covered.chunks_mut(32).zip(mask) {
+        match bits {
+            u32::MAX => {}
+            0 => logits.fill(f32::NEG_INFINITY),
+            bits => {
+                for (i, logit) in logits.iter_mut().enumerate() {
+                    *logit = if bits >> i & 1 == 1 { *logit } else { f32::NEG_INFINITY };
+                }
+            }
         }
     }
 }

@@ -6,7 +6,7 @@ use allocation_counter::measure;
 use common::*;
 use kernels::WeightClass;
 use model::draft::{self, Feature, Features, Medusa};
-use model::sampler::{History, SampleKey, Sampler, SamplingParams};
+use model::sampler::{Allowed, History, SampleKey, Sampler, SamplingParams};
 use model::{Batch, Forward};
 use std::path::PathBuf;
 
@@ -107,7 +107,7 @@ fn a_steady_sampler_allocates_nothing() {
         for params in &ways {
             logits.copy_from_slice(&row);
             let key = SampleKey { seed: 11, stream: 0, position };
-            sampler.sample(&mut logits, params, &history, &[5, 6], key).expect("there is a choice");
+            sampler.sample(&mut logits, params, &history, Allowed::but(&[5, 6]), key).expect("there is a choice");
         }
     };
     step(0);

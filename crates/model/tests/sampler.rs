@@ -1,7 +1,7 @@
 //! From logits to a token: what each parameter means, and that a draw depends on its key and on nothing else.
 
 use kernels::sampling::philox;
-use model::sampler::{History, SampleError, SampleKey, Sampled, Sampler, SamplingParams};
+use model::sampler::{Allowed, History, SampleError, SampleKey, Sampled, Sampler, SamplingParams};
 use proptest::prelude::*;
 
 fn greedy() -> SamplingParams {
@@ -13,13 +13,13 @@ fn key(seed: u64, position: u64) -> SampleKey {
 }
 
 /// One draw from a copy of the row.
-fn sample(row: &[f32], params: &SamplingParams, history: &History, banned: &[u32], key: SampleKey) -> Sampled {
+fn sample(row: &[f32], params: &SamplingParams, history: &History, allowed: Allowed<'_>, key: SampleKey) -> Sampled {
     let mut logits = row.to_vec();
-    Sampler::new(row.len()).sample(&mut logits, params, history, banned, key).expect("a good row")
+    Sampler::new(row.len()).sample(&mut logits, params, history, allowed, key).expect("a good row")
 }
 
-fn best(row: &[f32], params: &SamplingParams, history: &History, banned: &[u32]) -> u32 {
-    sample(row, params, history, banned, key(0, 0)).token
+fn best(row: &[f32], params: &SamplingParams, history: &History, allowed: Allowed<'_>) -> u32 {
+    sample(row, params, history, allowed, key(0, 0)).token
 }
 
 /// Logits that are spread like a model's: a few large, many small.
@@ -62,7 +62,9 @@ fn check_distribution(name: &str, row: &[f32], params: &SamplingParams, draws: u
     for i in 0..u64::from(draws) {
         // Half of the draws differ in their seed, half in their position.
         let key = if i % 2 == 0 { key(i, 5) } else { key(5, i) };
-        let drawn = sampler.sample(&mut row.to_vec(), params, &History::default(), &[], key).expect("a good row");
+        let drawn = sampler
+            .sample(&mut row.to_vec(), params, &History::default(), Allowed::default(), key)
+            .expect("a good row");
         counts[drawn.token as usize] += 1;
     }
     let (mut chi_square, mut cells, mut rare, mut rare_expected) = (0.0, 0, 0.0, 0.0);
@@ -110,15 +112,17 @@ fn philox_gives_the_published_answers() {
 #[test]
 fn a_draw_depends_on_its_key_and_on_nothing_else() {
     let (row, params) = (row(1, 500, 8.0), SamplingParams::default());
-    let alone: Vec<u32> = (0..50).map(|p| sample(&row, &params, &History::default(), &[], key(9, p)).token).collect();
+    let alone: Vec<u32> =
+        (0..50).map(|p| sample(&row, &params, &History::default(), Allowed::default(), key(9, p)).token).collect();
     // The same draws from a sampler that serves other rows and other parameters in between, in another order.
     let mut sampler = Sampler::new(500);
     let other = SamplingParams { top_p: 0.5, logprobs: Some(3), ..SamplingParams::default() };
     for position in (0..50).rev() {
         sampler
-            .sample(&mut self::row(2, 500, 1.0), &other, &History::default(), &[4], key(3, position))
+            .sample(&mut self::row(2, 500, 1.0), &other, &History::default(), Allowed::but(&[4]), key(3, position))
             .expect("a good row");
-        let drawn = sampler.sample(&mut row.clone(), &params, &History::default(), &[], key(9, position));
+        let drawn =
+            sampler.sample(&mut row.clone(), &params, &History::default(), Allowed::default(), key(9, position));
         assert_eq!(drawn.expect("a good row").token, alone[position as usize]);
     }
 }
@@ -127,12 +131,12 @@ fn a_draw_depends_on_its_key_and_on_nothing_else() {
 fn seed_answer_and_position_each_change_the_draw() {
     let (row, params) = (vec![0.0; 1000], SamplingParams::default());
     let draws = |key: fn(u64) -> SampleKey| -> Vec<u32> {
-        (0..40).map(|i| sample(&row, &params, &History::default(), &[], key(i)).token).collect()
+        (0..40).map(|i| sample(&row, &params, &History::default(), Allowed::default(), key(i)).token).collect()
     };
     let base = SampleKey { seed: 1, stream: 0, position: 0 };
     assert_eq!(
         draws(|_| SampleKey { seed: 1, stream: 0, position: 0 }),
-        [sample(&row, &params, &History::default(), &[], base).token; 40]
+        [sample(&row, &params, &History::default(), Allowed::default(), base).token; 40]
     );
     for key in [
         (|i| SampleKey { seed: i, stream: 0, position: 0 }) as fn(u64) -> SampleKey,
@@ -153,12 +157,12 @@ fn seed_answer_and_position_each_change_the_draw() {
 #[test]
 fn greedy_takes_the_largest_logit_and_the_lowest_id_among_equals() {
     let none = History::default();
-    assert_eq!(best(&[1.0, 3.0, 2.0, 3.0], &greedy(), &none, &[]), 1);
-    assert_eq!(best(&[-0.0, 0.0, -5.0], &greedy(), &none, &[]), 0);
-    assert_eq!(best(&[f32::NEG_INFINITY, -1e30], &greedy(), &none, &[]), 1);
+    assert_eq!(best(&[1.0, 3.0, 2.0, 3.0], &greedy(), &none, Allowed::default()), 1);
+    assert_eq!(best(&[-0.0, 0.0, -5.0], &greedy(), &none, Allowed::default()), 0);
+    assert_eq!(best(&[f32::NEG_INFINITY, -1e30], &greedy(), &none, Allowed::default()), 1);
     let mut long = vec![0.5; 1003];
     long[1002] = 0.75; // in the tail of the vector loop
-    assert_eq!(best(&long, &greedy(), &none, &[]), 1002);
+    assert_eq!(best(&long, &greedy(), &none, Allowed::default()), 1002);
 }
 
 /// Row 11: a temperature too small to divide by is greedy, and a small one does not overflow.
@@ -167,7 +171,13 @@ fn a_tiny_temperature_is_greedy() {
     for temperature in [0.0, 1e-30, 9e-6, 1e-5, 1e-3] {
         let params = SamplingParams { temperature, ..SamplingParams::default() };
         for position in 0..20 {
-            let drawn = sample(&[1e30, 2e30, -3e38, 1.9e30], &params, &History::default(), &[], key(1, position));
+            let drawn = sample(
+                &[1e30, 2e30, -3e38, 1.9e30],
+                &params,
+                &History::default(),
+                Allowed::default(),
+                key(1, position),
+            );
             assert_eq!(drawn.token, 1, "temperature {temperature}");
         }
     }
@@ -201,13 +211,13 @@ fn bias_bans_and_penalties_act_on_single_logits() {
         ("below 1 it rewards", with(|p| p.repetition_penalty = 0.5), &[], 0),
     ];
     for (name, params, banned, expected) in table {
-        assert_eq!(best(&row, &params, &history, banned), expected, "{name}");
+        assert_eq!(best(&row, &params, &history, Allowed::but(banned)), expected, "{name}");
     }
     // Repetition multiplies what is negative, and it counts the prompt; presence and frequency do not.
     let repeat = with(|p| p.repetition_penalty = 2.0);
-    assert_eq!(best(&[-1.0, -1.5], &repeat, &History::new(&[0]), &[]), 1);
+    assert_eq!(best(&[-1.0, -1.5], &repeat, &History::new(&[0]), Allowed::default()), 1);
     let present = SamplingParams { presence_penalty: 2.0, frequency_penalty: 2.0, ..greedy() };
-    assert_eq!(best(&[1.0, 0.5], &present, &History::new(&[0]), &[]), 0);
+    assert_eq!(best(&[1.0, 0.5], &present, &History::new(&[0]), Allowed::default()), 0);
 }
 
 /// vLLM's order: bias first, then repetition, then frequency and presence.
@@ -218,8 +228,8 @@ fn the_order_of_adjustments_is_vllms() {
     // (1 + 3) / 2 - 1 = 1; dividing before the bias, or after the subtraction, would give more than 1.2.
     let params =
         SamplingParams { logit_bias: vec![(0, 3.0)], repetition_penalty: 2.0, presence_penalty: 1.0, ..greedy() };
-    assert_eq!(best(&[1.0, 1.2], &params, &history, &[]), 1);
-    assert_eq!(best(&[1.0, 0.9], &params, &history, &[]), 0);
+    assert_eq!(best(&[1.0, 1.2], &params, &history, Allowed::default()), 1);
+    assert_eq!(best(&[1.0, 0.9], &params, &history, Allowed::default()), 0);
 }
 
 #[test]
@@ -266,7 +276,8 @@ fn a_cut_through_equals_keeps_the_lower_ids() {
     ] {
         let mut drawn: Vec<u32> = {
             let mut sampler = Sampler::new(flat.len());
-            let mut draw = |p| sampler.sample(&mut flat.clone(), &params, &History::default(), &[], key(1, p));
+            let mut draw =
+                |p| sampler.sample(&mut flat.clone(), &params, &History::default(), Allowed::default(), key(1, p));
             (0..kept * 15).map(|p| draw(p).expect("a good row").token).collect()
         };
         drawn.sort_unstable();
@@ -279,7 +290,7 @@ fn a_cut_through_equals_keeps_the_lower_ids() {
 #[test]
 fn the_best_token_always_stays() {
     let row = row(4, 300, 9.0);
-    let top = best(&row, &greedy(), &History::default(), &[]);
+    let top = best(&row, &greedy(), &History::default(), Allowed::default());
     for params in [
         SamplingParams { top_k: 1, ..SamplingParams::default() },
         SamplingParams { top_p: 1e-6, ..SamplingParams::default() },
@@ -287,7 +298,11 @@ fn the_best_token_always_stays() {
         SamplingParams { min_p: 1.0, top_p: 1e-6, top_k: 1, temperature: 2.0, ..SamplingParams::default() },
     ] {
         for position in 0..30 {
-            assert_eq!(sample(&row, &params, &History::default(), &[], key(2, position)).token, top, "{params:?}");
+            assert_eq!(
+                sample(&row, &params, &History::default(), Allowed::default(), key(2, position)).token,
+                top,
+                "{params:?}"
+            );
         }
     }
 }
@@ -310,7 +325,7 @@ proptest! {
         let params = SamplingParams { temperature, top_k, top_p, min_p, ..SamplingParams::default() };
         let mut row = row(seed, vocab, spread);
         let banned: Vec<u32> = banned.into_iter().filter(|&id| (id as usize) < vocab && vocab > 10).collect();
-        let drawn = sample(&row, &params, &History::default(), &banned, key(u64::from(seed), 1));
+        let drawn = sample(&row, &params, &History::default(), Allowed::but(&banned), key(u64::from(seed), 1));
         prop_assert!(!banned.contains(&drawn.token));
         banned.iter().for_each(|&id| row[id as usize] = f32::NEG_INFINITY);
         // A hair wider than asked for: at a cut, f64 and the sampler's integers may round to different sides.
@@ -342,7 +357,7 @@ fn logprobs_are_of_the_raw_distribution() {
         ..SamplingParams::default()
     };
     for position in 0..30 {
-        let drawn = sample(&row, &params, &history, &[1, 2], key(1, position));
+        let drawn = sample(&row, &params, &history, Allowed::but(&[1, 2]), key(1, position));
         assert!((f64::from(drawn.logprob) - expected[drawn.token as usize]).abs() < 2e-6, "{drawn:?}");
         assert_eq!(drawn.top.len(), 5);
         assert!(drawn.top.is_sorted_by(|a, b| a.1 >= b.1));
@@ -356,10 +371,10 @@ fn logprobs_are_of_the_raw_distribution() {
 
 #[test]
 fn logprobs_cost_nothing_when_nobody_asks() {
-    let drawn = sample(&row(5, 50, 3.0), &greedy(), &History::default(), &[], key(0, 0));
+    let drawn = sample(&row(5, 50, 3.0), &greedy(), &History::default(), Allowed::default(), key(0, 0));
     assert_eq!((drawn.logprob, drawn.top), (0.0, vec![]));
     let asked = SamplingParams { logprobs: Some(0), ..greedy() };
-    let drawn = sample(&[0.0, 0.0], &asked, &History::default(), &[], key(0, 0));
+    let drawn = sample(&[0.0, 0.0], &asked, &History::default(), Allowed::default(), key(0, 0));
     assert!((drawn.logprob + std::f32::consts::LN_2).abs() < 1e-6 && drawn.top.is_empty());
 }
 
@@ -391,7 +406,8 @@ fn a_row_that_is_not_finite_is_an_error() {
             row[place] = bad;
             let mut sampler = Sampler::new(100);
             for params in [greedy(), SamplingParams::default()] {
-                let result = sampler.sample(&mut row.clone(), &params, &History::default(), &[], key(0, 0));
+                let result =
+                    sampler.sample(&mut row.clone(), &params, &History::default(), Allowed::default(), key(0, 0));
                 assert_eq!(result, Err(SampleError::NotFinite), "{bad} at {place}");
             }
             assert_eq!(sampler.log_probs_of(&row, 1, 1), Err(SampleError::NotFinite));
@@ -407,12 +423,45 @@ fn nothing_left_is_an_error() {
         [greedy(), SamplingParams::default(), SamplingParams { top_k: 3, top_p: 0.5, ..SamplingParams::default() }]
     {
         let mut sampler = Sampler::new(20);
-        let banned = sampler.sample(&mut row(7, 20, 3.0), &params, &History::default(), &all, key(0, 0));
+        let banned = sampler.sample(&mut row(7, 20, 3.0), &params, &History::default(), Allowed::but(&all), key(0, 0));
         assert_eq!(banned, Err(SampleError::NothingLeft));
-        let empty = sampler.sample(&mut [f32::NEG_INFINITY; 20], &params, &History::default(), &[], key(0, 0));
+        let empty =
+            sampler.sample(&mut [f32::NEG_INFINITY; 20], &params, &History::default(), Allowed::default(), key(0, 0));
         assert_eq!(empty, Err(SampleError::NothingLeft));
         // The last one that is allowed is taken.
-        let one = sampler.sample(&mut row(7, 20, 3.0), &params, &History::default(), &all[1..], key(0, 0));
+        let one =
+            sampler.sample(&mut row(7, 20, 3.0), &params, &History::default(), Allowed::but(&all[1..]), key(0, 0));
         assert_eq!(one.map(|drawn| drawn.token), Ok(0));
+    }
+}
+
+/// A mask takes out what a list of the same ids takes out, wherever its words end, and a row that is longer than the mask
+/// has nothing behind it.
+#[test]
+fn a_mask_is_the_list_of_what_it_leaves_out() {
+    for vocab in [1, 31, 32, 33, 64, 100, 1000] {
+        let row = row(5, vocab, 6.0);
+        for (seed, sparse) in [(1, false), (2, true)] {
+            let bit =
+                |id: usize| philox([id as u32, seed, 3, 0], [1, 2])[0].is_multiple_of(if sparse { 16 } else { 2 });
+            let covered = vocab - vocab / 7;
+            let mut mask = vec![0u32; covered.div_ceil(32)];
+            (0..covered).filter(|&id| bit(id) || id == 0).for_each(|id| mask[id / 32] |= 1 << (id % 32));
+            let banned: Vec<u32> =
+                (0..vocab).filter(|&id| id >= covered || !(bit(id) || id == 0)).map(|id| id as u32).collect();
+            for params in [
+                greedy(),
+                SamplingParams { logprobs: Some(2), ..SamplingParams::default() },
+                SamplingParams { top_k: 5, top_p: 0.9, ..SamplingParams::default() },
+                SamplingParams { top_p: 0.7, min_p: 0.01, ..SamplingParams::default() },
+            ] {
+                for position in 0..20 {
+                    let [by_mask, by_list] = [Allowed { mask: Some(&mask), banned: &[] }, Allowed::but(&banned)]
+                        .map(|allowed| sample(&row, &params, &History::default(), allowed, key(4, position)));
+                    assert_eq!(by_mask, by_list, "{vocab} tokens, {params:?}, position {position}");
+                    assert!(!banned.contains(&by_mask.token));
+                }
+            }
+        }
     }
 }

@@ -137,7 +137,7 @@ pub(crate) fn head(model: &str, weights: &Digest, config: &Digest, definition: &
     let Definition { engine, arithmetic, weights, as_stored, kv, layout } = definition;
     fields.text(engine).text(arithmetic).text(weights).number(u64::from(*as_stored)).text(kv);
     fields.number(u64::from(*layout));
-    let Asked { prompt, sampling, stop } = asked;
+    let Asked { prompt, sampling, stop, rule } = asked;
     fields.tokens(prompt);
     let SamplingTerms {
         temperature,
@@ -156,11 +156,16 @@ pub(crate) fn head(model: &str, weights: &Digest, config: &Digest, definition: &
     fields.number(logit_bias.len() as u64);
     logit_bias.iter().for_each(|&(token, bias)| _ = fields.number(u64::from(token)).float(bias));
     fields.number(*seed).number(u64::from(*answer));
-    let StopTerms { max_tokens, min_tokens, token_ids, strings, include_string, skip_special } = stop;
+    let StopTerms { max_tokens, min_tokens, token_ids, strings, include_string, skip_special, shown } = stop;
     fields.number(*max_tokens).number(*min_tokens).tokens(token_ids);
     fields.number(strings.len() as u64);
     strings.iter().for_each(|string| _ = fields.text(string));
     fields.number(u64::from(*include_string)).number(u64::from(*skip_special));
+    // Rules as text, keys in the order in which they stand. Without these two the digest is what it was before they were.
+    if !shown.is_empty() {
+        fields.tokens(shown);
+    }
+    rule.iter().for_each(|rule| _ = fields.text(&rule.to_string()));
     fields.digest()
 }
 
@@ -175,6 +180,7 @@ pub(crate) fn seal(head: &Digest, tokens: &[u32], rows: &[Digest], end: AnswerEn
         AnswerEnd::Length => (0, 0),
         AnswerEnd::StopToken => (1, 0),
         AnswerEnd::StopString(which) => (2, which),
+        AnswerEnd::Complete => (3, 0),
     };
     let mut fields = Fields::of(SEAL);
     fields.bytes(&link.0).number(tokens.len() as u64).number(kind).number(u64::from(which));

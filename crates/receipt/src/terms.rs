@@ -4,6 +4,7 @@ use std::fmt;
 
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::Value;
 
 use crate::chain::from_hex;
 
@@ -34,6 +35,9 @@ pub struct Asked {
     pub sampling: SamplingTerms,
     /// Where the answer ends.
     pub stop: StopTerms,
+    /// What it must look like, in the words of the engine; absent where nothing is said of that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rule: Option<Value>,
 }
 
 /// How tokens are drawn, every default resolved. What each means: `model::sampler`.
@@ -72,6 +76,9 @@ pub struct StopTerms {
     pub include_string: bool,
     /// Whether special tokens give no text.
     pub skip_special: bool,
+    /// Special tokens that give text all the same.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub shown: Vec<u32>,
 }
 
 /// Why an answer ends.
@@ -84,6 +91,8 @@ pub enum AnswerEnd {
     StopToken,
     /// Its text has a stop string: this one of the list.
     StopString(u32),
+    /// It is all that its rule asks for, and nothing could follow.
+    Complete,
 }
 
 impl fmt::Display for AnswerEnd {
@@ -92,6 +101,7 @@ impl fmt::Display for AnswerEnd {
             AnswerEnd::Length => f.write_str("length"),
             AnswerEnd::StopToken => f.write_str("a stop token"),
             AnswerEnd::StopString(which) => write!(f, "stop string {which}"),
+            AnswerEnd::Complete => f.write_str("its rule: it is complete"),
         }
     }
 }

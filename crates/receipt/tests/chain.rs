@@ -53,8 +53,9 @@ fn asked() -> Asked {
         strings: vec!["the \"end\"\n".into()],
         include_string: false,
         skip_special: true,
+        shown: Vec::new(),
     };
-    Asked { prompt: vec![4, 5, 6], sampling, stop }
+    Asked { prompt: vec![4, 5, 6], sampling, stop, rule: None }
 }
 
 fn made() -> Receipt {

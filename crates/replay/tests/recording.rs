@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use checkpoint::{Checkpoint, Source};
 use common::{gather, greedy, now, options, start};
-use engine::{Arithmetic, EngineOptions, StartError};
+use engine::{Arithmetic, EngineOptions, Rule, StartError};
 use replay::{Changes, Recording, RecordingError, Replayed, Told, past, replay, replay_with_model, what_if};
 
 /// A directory of this test's own, empty.
@@ -52,12 +52,13 @@ fn recorded_if_crowded(path: &Path) -> Option<Vec<String>> {
         let mut raw = greedy(&format!("{story} Part {index}:"), 30 + 4 * index);
         raw.tenant = Some([index as u8 % 3; 32]);
         raw.priority = Some(index % 2);
-        match index % 6 {
+        match index % 7 {
             1 => raw.temperature = Some(0.7),
             2 => (raw.n, raw.temperature, raw.top_p) = (Some(3), Some(1.1), Some(0.93)),
             3 => raw.stop = vec!["the ".into(), "fox".into()],
             4 => (raw.prompt_logprobs, raw.repetition_penalty) = (Some(1), Some(1.3)),
             5 => raw.logit_bias = vec![(300, 2.5)],
+            6 => raw.rule = Some(Rule::Regex("[a-z ]{0,40}[.]".into())),
             _ => {}
         }
         let request = engine.validate(raw).expect("valid");

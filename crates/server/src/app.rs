@@ -16,13 +16,15 @@ use tokio::sync::{OnceCell, Semaphore};
 
 use crate::ServerOptions;
 use crate::access::AccessLog;
+use crate::answers::Form;
 use crate::auth::{ApiKeys, HoldToken, Tenant};
 use crate::charge::AnswerMemory;
+use crate::conversation::Speech;
 use crate::error::ApiError;
 use crate::live::feed::MOST_READERS;
 use crate::metrics::HttpMetrics;
-use crate::openai::answer::Form;
 use crate::otel::Exporter;
+use crate::responses::Store;
 use crate::site::Site;
 use crate::text_pool::{Room, TextPool};
 use crate::timeline::{Reader, Registry};
@@ -46,6 +48,10 @@ pub(crate) struct App {
     pub(crate) http: HttpMetrics,
     /// Which names answers were given.
     pub(crate) registry: Arc<Registry>,
+    /// Responses that are kept.
+    pub(crate) responses: Store,
+    /// How the model thinks and calls tools.
+    pub(crate) speech: Speech,
     /// What is written down of requests that are over.
     pub(crate) access: Arc<AccessLog>,
     /// Where spans go.
@@ -54,6 +60,8 @@ pub(crate) struct App {
     pub(crate) started: u64,
     /// Whether the page and what it is made of are served.
     pub(crate) ui: bool,
+    /// Whether a `max_tokens` beyond the context is cut.
+    pub(crate) cut_max_tokens: bool,
     /// What those bring who may hold the engine, and how long it stays held when they have left.
     pub(crate) hold_token: Option<HoldToken>,
     pub(crate) pause_limit: Duration,
@@ -89,9 +97,12 @@ impl App {
             http: HttpMetrics::default(),
             access: AccessLog::start(engine.clone(), registry.clone(), options.slow),
             registry,
+            responses: Store::default(),
+            speech: Speech::of(engine.model(), &options.speech),
             exporter: options.otel.clone().map(|otel| Exporter::start(otel, engine.clone())),
             started: unix_seconds(),
             ui: options.ui,
+            cut_max_tokens: options.cut_max_tokens,
             hold_token: options.hold_token.as_deref().map(HoldToken::new),
             pause_limit: options.pause_limit,
             demands: engine.model().demands(),
@@ -117,8 +128,22 @@ impl App {
 
     /// A name that no other answer has.
     pub(crate) fn response_id(&self, form: Form) -> String {
-        let prefix = if form == Form::Chat { "chatcmpl" } else { "cmpl" };
-        format!("{prefix}-{}", self.unique())
+        format!("{}{}", form.prefix(), self.unique())
+    }
+
+    /// A name for a call of a tool: nine letters and digits, which is what the strictest templates (Mistral's) take.
+    pub(crate) fn call_id(&self) -> String {
+        const DIGITS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
+        // A walk over all numbers of nine such digits, from a place of this process's own: none comes twice.
+        const COUNT: u64 = 36u64.pow(9);
+        let step = self.next_id.fetch_add(1, Ordering::Relaxed);
+        let mut number = (self.boot.wrapping_add(step.wrapping_mul(60_466_176_000_001))) % COUNT;
+        let digit = |_| {
+            let digit = DIGITS[(number % 36) as usize];
+            number /= 36;
+            char::from(digit)
+        };
+        (0..9).map(digit).collect()
     }
 
     /// A name for a request that brought none.
@@ -126,7 +151,7 @@ impl App {
         format!("req-{}", self.unique())
     }
 
-    fn unique(&self) -> String {
+    pub(crate) fn unique(&self) -> String {
         format!("{:016x}{:x}", self.boot, self.next_id.fetch_add(1, Ordering::Relaxed))
     }
 

@@ -9,6 +9,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use engine::{Rejection, RequestError, SubmitError};
 use serde::Serialize;
+use serde_json::json;
 
 /// An answer that is not the one asked for.
 #[derive(Clone, Debug)]
@@ -67,9 +68,21 @@ impl ApiError {
         ApiError::new(Kind::BadRequest, None, message)
     }
 
+    /// 404: no response of this name is kept for this key.
+    pub(crate) fn unknown_response() -> ApiError {
+        let message =
+            "No response of this name is kept for this key; the server keeps them for a day, in bounded memory.";
+        ApiError::new(Kind::NotFound, Some("response_not_found"), message)
+    }
+
     /// 400: a field that exists in the API and not in this server.
     pub(crate) fn unsupported(param: impl Into<String>, message: impl Into<String>) -> ApiError {
         ApiError::new(Kind::BadRequest, Some("unsupported_parameter"), message).with_param(param)
+    }
+
+    /// 400: a field that this server has never heard of.
+    pub(crate) fn unknown_parameter(param: impl Into<String>, message: impl Into<String>) -> ApiError {
+        ApiError::new(Kind::BadRequest, Some("unknown_parameter"), message).with_param(param)
     }
 
     /// 401: no key, or one that is not ours. The same answer for both.
@@ -282,18 +295,51 @@ impl ApiError {
 
     /// The body, as one line of JSON: also what an event of a stream carries once headers are gone.
     pub(crate) fn json(&self) -> String {
-        let r#type = match self.kind {
-            Kind::Internal | Kind::ShuttingDown { .. } | Kind::Unavailable { .. } => "server_error",
-            _ => "invalid_request_error",
-        };
-        let inner = Inner { message: &self.message, r#type, param: self.param.as_deref(), code: self.code };
-        serde_json::to_string(&Body { error: inner }).expect("strings serialize")
+        self.json_in(Words::OpenAi)
     }
-}
 
-impl IntoResponse for ApiError {
-    fn into_response(self) -> Response {
-        let mut response = (self.status(), self.json()).into_response();
+    /// The same in the words of one API.
+    pub(crate) fn json_in(&self, words: Words) -> String {
+        let error = match words {
+            Words::OpenAi => {
+                let r#type = match self.kind {
+                    Kind::Internal | Kind::ShuttingDown { .. } | Kind::Unavailable { .. } => "server_error",
+                    _ => "invalid_request_error",
+                };
+                let inner = Inner { message: &self.message, r#type, param: self.param.as_deref(), code: self.code };
+                return serde_json::to_string(&Body { error: inner }).expect("strings serialize");
+            }
+            Words::Anthropic => {
+                let r#type = match self.kind {
+                    Kind::Unauthorized => "authentication_error",
+                    Kind::Forbidden => "permission_error",
+                    Kind::NotFound => "not_found_error",
+                    Kind::TooLarge => "request_too_large",
+                    Kind::TooMany { .. } => "rate_limit_error",
+                    Kind::ShuttingDown { .. } | Kind::Unavailable { .. } => "overloaded_error",
+                    Kind::Internal => "api_error",
+                    _ => "invalid_request_error",
+                };
+                json!({"type": "error", "error": {"type": r#type, "message": self.with_field()}})
+            }
+            Words::Ollama => json!({"error": self.with_field()}),
+        };
+        error.to_string()
+    }
+
+    /// The message, with the field at fault where it does not name it itself: for who has no place for that.
+    fn with_field(&self) -> String {
+        match &self.param {
+            Some(param) if !param.is_empty() && !self.message.contains(param.as_str()) => {
+                format!("{param}: {}", self.message)
+            }
+            _ => self.message.clone(),
+        }
+    }
+
+    /// The answer in the words of one API.
+    pub(crate) fn said_in(self, words: Words) -> Response {
+        let mut response = (self.status(), self.json_in(words)).into_response();
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         match self.kind {
@@ -313,6 +359,35 @@ impl IntoResponse for ApiError {
             }
             _ => {}
         }
+        response
+    }
+}
+
+/// Whose words an error is said in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Words {
+    OpenAi,
+    Anthropic,
+    Ollama,
+}
+
+impl Words {
+    /// Those of whoever asks for this path, if they are not OpenAI's.
+    pub(crate) fn of(path: &str) -> Option<Words> {
+        let is = |prefix: &str| path == prefix || path.strip_prefix(prefix).is_some_and(|rest| rest.starts_with('/'));
+        match () {
+            () if is("/v1/messages") => Some(Words::Anthropic),
+            () if is("/api") => Some(Words::Ollama),
+            () => None,
+        }
+    }
+}
+
+impl IntoResponse for ApiError {
+    /// In OpenAI's words; with itself for who says it in others ([`ApiError::said_in`]).
+    fn into_response(self) -> Response {
+        let mut response = self.clone().said_in(Words::OpenAi);
+        response.extensions_mut().insert(self);
         response
     }
 }
@@ -338,6 +413,10 @@ impl From<RequestError> for ApiError {
             RequestError::NanLogits => {
                 let message = "The model produced values that are not numbers for this request.";
                 ApiError::new(Kind::Internal, Some("nan_logits"), message)
+            }
+            RequestError::Rule(error) => {
+                let message = format!("The answer cannot go on as it was asked to look: {error}.");
+                ApiError::new(Kind::BadRequest, Some("rule_unsatisfiable"), message)
             }
             RequestError::Unread => {
                 let message = "The answer was not read as fast as it was written.";

@@ -1,5 +1,5 @@
 //! A JSON object read field by field, so that every field ends in one of three ways: used, refused by name, or refused
-//! as unknown. Nothing is accepted and ignored.
+//! as unknown. Nothing is dropped in silence; [`crate::openai::hints`] are taken out before, and named in the answer.
 //!
 //! ```text
 //! let mut fields = Fields::of(body)?;
@@ -121,7 +121,7 @@ impl Fields {
             Some(key) => {
                 let name = self.name(&shortened(key));
                 let message = format!("'{name}' is not a field of this request.");
-                Err(ApiError::unsupported(name, message))
+                Err(ApiError::unknown_parameter(name, message))
             }
         }
     }

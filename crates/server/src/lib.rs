@@ -3,11 +3,12 @@
 //! ```text
 //! socket --listen--> request --routes--> auth --> json --> fields --> openai::{chat, completions} --> engine's door
 //!                                                                                                         |
-//! socket <---------- JSON body or one event per token <-- openai::answer <-- engine::Stream <-------------+
+//! socket <---------- JSON body or one event per token <-------- answers <-- engine::Stream <-------------+
 //! ```
 //!
 //! Three promises hold on every route:
-//! - A field is honoured, or refused with 400 and its name. No field is accepted and ignored.
+//! - A field is honoured, or refused with 400 and its name, or one of a closed list that change no token (`openai::hints`)
+//!   and named in the answer. No field is dropped in silence.
 //! - Everything a stranger can make large or slow has a limit: bodies, headers, depth, time to read, time to write,
 //!   connections. What is wrong with a request is found before the engine hears of it.
 //! - What is sent back about an error is fixed text and checked numbers, in OpenAI's one shape.
@@ -16,9 +17,11 @@
 //! stream, and the blocks are free within one step.
 
 mod access;
+mod answers;
 mod app;
 mod auth;
 mod charge;
+mod conversation;
 mod error;
 mod fields;
 mod json;
@@ -31,6 +34,7 @@ mod otel;
 mod plan;
 mod query;
 mod requests;
+mod responses;
 mod routes;
 mod site;
 mod stop;
@@ -55,6 +59,8 @@ use crate::stop::Ending;
 
 pub use access::SlowOptions;
 pub use auth::ApiKey;
+pub use conversation::SpeechOptions;
+pub use openai::hints::{Hint, hints};
 pub use otel::OtelOptions;
 pub use routes::routes;
 pub use stop::{Stop, StopHandle, hangups};
@@ -80,6 +86,8 @@ pub struct ServerOptions {
     pub allowed_origins: Vec<String>,
     /// Names that the model answers to, the first being the one it gives itself; none: the checkpoint's.
     pub served_model_names: Vec<String>,
+    /// Cut a `max_tokens` beyond the context to what the context leaves, and say so in the answer; else refuse it.
+    pub cut_max_tokens: bool,
     /// Bytes of a request body.
     pub body_limit: usize,
     /// Connections at once; lowered to what the limit of open files allows. Further ones wait to be accepted.
@@ -98,6 +106,8 @@ pub struct ServerOptions {
     pub otel: Option<OtelOptions>,
     /// Which requests are worth a warning in the log.
     pub slow: SlowOptions,
+    /// How the model thinks and calls tools, where its chat template does not show it.
+    pub speech: SpeechOptions,
 }
 
 impl Default for ServerOptions {
@@ -109,6 +119,7 @@ impl Default for ServerOptions {
             allowed_hosts: Vec::new(),
             allowed_origins: Vec::new(),
             served_model_names: Vec::new(),
+            cut_max_tokens: true,
             body_limit: 8 << 20,
             max_connections: 4096,
             text_workers: 2,
@@ -118,6 +129,7 @@ impl Default for ServerOptions {
             pause_limit: Duration::from_secs(30),
             otel: None,
             slow: SlowOptions::default(),
+            speech: SpeechOptions::default(),
         }
     }
 }

@@ -39,6 +39,7 @@ use tokio::time::Sleep;
 use tower::ServiceExt;
 
 use crate::app::App;
+use crate::routes::without_trailing_slash;
 
 /// From the first byte of a request to the end of its headers.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
@@ -47,9 +48,12 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// A write without progress.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 /// After an answer that ended a connection: time for the peer to read it before what it still sends is refused.
-const LINGER: Duration = Duration::from_secs(1);
-/// Bytes thrown away meanwhile.
-const LINGER_BYTES: usize = 1 << 20;
+const LINGER: Duration = Duration::from_secs(2);
+/// Bytes thrown away meanwhile: many clients read nothing before they have written all, and a body of four times the
+/// usual limit still gets its 413.
+const LINGER_BYTES: usize = 32 << 20;
+/// As many at once.
+const LINGER_READ: usize = 64 << 10;
 /// After a failed accept, most likely for want of file descriptors.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
 /// Request line and headers together.
@@ -185,7 +189,8 @@ impl Connection {
     }
 }
 
-async fn respond(router: Router, request: Request, busy: Busy) -> Result<Response, Infallible> {
+async fn respond(router: Router, mut request: Request, busy: Busy) -> Result<Response, Infallible> {
+    without_trailing_slash(request.uri_mut());
     let Ok(response) = router.oneshot(request).await;
     Ok(response.map(|body| Body::new(Held { body, _busy: busy })))
 }
@@ -211,7 +216,7 @@ async fn linger(socket: TcpStream) {
         return;
     }
     let discard = async {
-        let mut scratch = [0; 4096];
+        let mut scratch = vec![0; LINGER_READ];
         let mut discarded = 0;
         while discarded < LINGER_BYTES {
             if socket.readable().await.is_err() {

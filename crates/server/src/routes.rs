@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Extension, MatchedPath, Path, RawQuery, Request, State};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, MethodRouter, on};
@@ -24,17 +24,17 @@ use scheduler::Promise;
 use serde_json::{Value, json};
 
 use crate::access::Refused;
+use crate::answers::{Events, Form, Job, Outputs, Plan, gather};
 use crate::app::App;
 use crate::auth::Tenant;
-use crate::error::ApiError;
+use crate::error::{ApiError, Words};
 use crate::live::page::is_page;
 use crate::metrics::{Exposition, Sources};
-use crate::openai::answer::{Events, Form, Job, Outputs, Plan, collect};
 use crate::openai::{chat, completions, text};
 use crate::otel::TraceParent;
 use crate::requests::Question;
 use crate::timeline::Asker;
-use crate::{live, metrics, plan, requests, without};
+use crate::{live, metrics, plan, requests, responses, without};
 
 /// The engine has been stuck for longer than any step takes.
 const STUCK: Duration = Duration::from_secs(5);
@@ -45,6 +45,9 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const PREDICTED_TTFT: HeaderName = HeaderName::from_static("x-predicted-ttft-ms");
 const PROMISED_TTFT: HeaderName = HeaderName::from_static("x-promised-ttft-ms");
 const PROMISED_TOTAL: HeaderName = HeaderName::from_static("x-promised-total-ms");
+/// Fields that were taken and change nothing, and what `max_tokens` was cut to.
+const HINTS: HeaderName = HeaderName::from_static("x-twostroke-hints");
+const MAX_TOKENS: HeaderName = HeaderName::from_static("x-twostroke-max-tokens");
 /// Where the time went, as browsers' tools show it (W3C Server Timing).
 const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 
@@ -52,9 +55,15 @@ const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 type Route = (Method, &'static str, fn(MethodFilter) -> MethodRouter<Arc<App>>);
 
 /// Every route: what the router is made of, and the labels of a metric.
-static TABLE: [Route; 26] = [
+static TABLE: [Route; 32] = [
     (Method::POST, "/v1/completions", |by| on(by, complete)),
     (Method::POST, "/v1/chat/completions", |by| on(by, converse)),
+    (Method::POST, "/v1/responses", |by| on(by, responses::create)),
+    (Method::POST, "/v1/responses/input_tokens", |by| on(by, responses::input_tokens)),
+    (Method::GET, "/v1/responses/{id}", |by| on(by, responses::retrieve)),
+    (Method::DELETE, "/v1/responses/{id}", |by| on(by, responses::delete)),
+    (Method::GET, "/v1/responses/{id}/input_items", |by| on(by, responses::input_items)),
+    (Method::POST, "/v1/responses/{id}/cancel", |by| on(by, responses::cancel)),
     (Method::GET, "/v1/models", |by| on(by, list_models)),
     (Method::GET, "/v1/models/{*model}", |by| on(by, show_model)),
     (Method::GET, "/v1/requests", |by| on(by, list_requests)),
@@ -99,11 +108,27 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .with_state(app)
 }
 
+/// `/v1/models/` is `/v1/models`: some clients put a slash behind whatever they are told. Said by a redirect it would
+/// reach only those that follow one with a body. What is open without a key is open by its exact path alone.
+pub(crate) fn without_trailing_slash(uri: &mut Uri) {
+    let (path, query) = (uri.path(), uri.query());
+    let Some(path) = path.strip_suffix('/').filter(|path| path.starts_with("/v1/") && !path.ends_with('/')) else {
+        return;
+    };
+    let target = query.map_or_else(|| path.to_owned(), |query| format!("{path}?{query}"));
+    let mut parts = uri.clone().into_parts();
+    parts.path_and_query = target.try_into().ok();
+    if let Ok(shorter) = Uri::from_parts(parts) {
+        *uri = shorter;
+    }
+}
+
 /// What every request passes, in this order.
 async fn front(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
     let id = echoed_id(request.headers()).unwrap_or_else(|| own_id(&app));
     let route = request.extensions().get::<MatchedPath>().and_then(|path| known_route(path.as_str()));
     let share = app.site.sharing(request.headers());
+    let words = Words::of(request.uri().path());
     let mut response = match admit(&app, &request) {
         Ok(Admitted::Preflight(answer)) => answer,
         Ok(Admitted::Caller(tenant)) => {
@@ -115,6 +140,9 @@ async fn front(State(app): State<Arc<App>>, mut request: Request, next: Next) ->
         }
         Err(refusal) => refusal.into_response(),
     };
+    if let (Some(words), Some(error)) = (words, response.extensions_mut().remove::<ApiError>()) {
+        response = error.said_in(words);
+    }
     share(&mut response);
     app.http.answered(route.unwrap_or("other"), response.status());
     response.headers_mut().insert(REQUEST_ID, id);
@@ -217,9 +245,7 @@ async fn complete(
     headers: HeaderMap,
     body: Body,
 ) -> Caught<Response> {
-    let tenant = caller.tenant;
-    let job = app.with_json(&headers, body, tenant, move |value, app| completions::read(value, app, tenant)).await;
-    answer(app, &caller, Form::Completion, job).await
+    ask(app, &caller, &headers, body, Form::Completion, completions::read).await
 }
 
 async fn converse(
@@ -228,13 +254,29 @@ async fn converse(
     headers: HeaderMap,
     body: Body,
 ) -> Caught<Response> {
-    let tenant = caller.tenant;
-    let job = app.with_json(&headers, body, tenant, move |value, app| chat::read(value, app, tenant)).await;
-    answer(app, &caller, Form::Chat, job).await
+    ask(app, &caller, &headers, body, Form::Chat, chat::read).await
 }
 
-async fn answer(app: Arc<App>, caller: &Caller, form: Form, job: Caught<Job>) -> Caught<Response> {
-    let refused = |error| caller.refused(&app, form, error);
+/// From a body to a job, in the words of one API.
+type Read = fn(Value, &App, Option<Tenant>) -> Caught<Job>;
+
+/// A body that `read` understands, answered.
+pub(crate) async fn ask(
+    app: Arc<App>,
+    caller: &Caller,
+    headers: &HeaderMap,
+    body: Body,
+    form: Form,
+    read: Read,
+) -> Caught<Response> {
+    let tenant = caller.tenant;
+    let job = app.with_json(headers, body, tenant, move |value, app| read(value, app, tenant)).await;
+    answer(app, caller, form, job).await
+}
+
+/// Has the engine begin with a job.
+pub(crate) async fn submit(app: &Arc<App>, caller: &Caller, form: Form, job: Caught<Job>) -> Caught<(Plan, Outputs)> {
+    let refused = |error| caller.refused(app, form, error);
     let Job { requests, mut plan } = job.map_err(refused)?;
     if plan.delivery.receipt {
         plan.basis = Some(app.basis(&plan.delivery.model).await.map_err(refused)?);
@@ -243,11 +285,23 @@ async fn answer(app: Arc<App>, caller: &Caller, form: Form, job: Caught<Job>) ->
         // Escaped: a name must not be able to write lines of its own into the log.
         tracing::info!(request_id = ?caller.request_id, user = ?user, "request of a named user");
     }
-    let outputs = Outputs::submit(&app, &plan, caller.asker(), requests).map_err(refused)?;
+    let outputs = Outputs::submit(app, &plan, caller.asker(), requests).map_err(refused)?;
+    Ok((plan, outputs))
+}
+
+pub(crate) async fn answer(app: Arc<App>, caller: &Caller, form: Form, job: Caught<Job>) -> Caught<Response> {
+    let (plan, outputs) = submit(&app, caller, form, job).await?;
     let promise = outputs.promise();
     let text = caller.came.elapsed();
+    let settled = plan.delivery.settled.clone();
     let (mut response, timings) = deliver(app, plan, outputs).await?;
     let headers = response.headers_mut();
+    if !settled.hints.is_empty() {
+        headers.insert(HINTS, settled.hints.join(", ").try_into().expect("names of fields are a header value"));
+    }
+    if let Some(most) = settled.max_tokens {
+        headers.insert(MAX_TOKENS, HeaderValue::from(most));
+    }
     if let Some(Promise { first_token, answer, .. }) = &promise {
         headers.insert(PREDICTED_TTFT, HeaderValue::from(first_token.likely.0 / 1_000_000));
         // Rounded up: nobody is to find a promise broken that was not.
@@ -279,21 +333,20 @@ fn server_timing(text: Duration, predicted: Option<Duration>, timings: Option<&T
 }
 
 async fn deliver(app: Arc<App>, plan: Plan, outputs: Outputs) -> Caught<(Response, Option<Timings>)> {
+    let api = plan.api.clone();
     if plan.delivery.stream {
         let headers = [
-            (header::CONTENT_TYPE, "text/event-stream; charset=utf-8"),
+            (header::CONTENT_TYPE, api.stream_type()),
             (header::CACHE_CONTROL, "no-cache"),
             // Asks proxies to pass each event on at once.
             (HeaderName::from_static("x-accel-buffering"), "no"),
         ];
-        return Ok(((headers, Body::new(Events::new(app, plan, outputs))).into_response(), None));
+        let wire = api.wire(&app, plan, &outputs);
+        return Ok(((headers, Body::new(Events::new(app, outputs, wire))).into_response(), None));
     }
-    let (mut whole, timings) = collect(&app, &plan, outputs).await?;
-    let response = match whole.short() {
-        Some(json) => json_body(json),
-        None => json_body(Body::new(whole)),
-    };
-    Ok((response, Some(timings)))
+    let gathered = gather(&app, &plan, outputs).await?;
+    let timings = gathered.totals.timings.clone();
+    Ok((api.whole(&app, &plan, gathered), Some(timings)))
 }
 
 async fn tokenize(

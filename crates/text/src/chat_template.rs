@@ -168,6 +168,11 @@ impl ChatTemplate {
         Ok(Some(ChatTemplate { sources, words, engine }))
     }
 
+    /// The texts of the model's templates, one after the other.
+    pub fn source(&self) -> String {
+        self.sources.templates.iter().map(|(_, source)| source.as_str()).collect::<Vec<_>>().join("\n")
+    }
+
     /// The prompt as text.
     pub fn render(&self, messages: &[ChatMessage], options: &TemplateOptions) -> Result<String, TemplateError> {
         check_limits(messages, options)?;
@@ -196,7 +201,8 @@ impl Tokenizer {
             None => None,
         };
         let Some(marks) = marks else {
-            return Ok(self.encode(&template.render_marked(Conversation { messages, options, marks: &[] })?, false)?);
+            let rendered = template.render_marked(Conversation { messages, options, marks: &[] })?;
+            return Ok(self.encode(within_last(&rendered, messages, options)?, false)?);
         };
         let messages: Vec<ChatMessage> = messages.iter().map(|message| marks.message(message)).collect();
         let options = TemplateOptions { kwargs: marks.map(&options.kwargs), ..*options };
@@ -205,8 +211,23 @@ impl Tokenizer {
             TemplateError::Refused(text) => TemplateError::Refused(marks.restore(&text)),
             error => error,
         })?;
-        Ok(self.encode_restoring(&rendered, &marks.swapped)?)
+        Ok(self.encode_restoring(within_last(&rendered, &messages, &options)?, &marks.swapped)?)
     }
+}
+
+/// The prompt up to the end of the last message's text, if that is to be continued. Templates trim texts, so white space
+/// at its end is no part of what is looked for.
+fn within_last<'a>(
+    rendered: &'a str,
+    messages: &[ChatMessage],
+    options: &TemplateOptions,
+) -> Result<&'a str, TemplateError> {
+    if !options.continue_final_message {
+        return Ok(rendered);
+    }
+    let text = messages.last().and_then(|message| message.content.as_deref()).unwrap_or_default().trim();
+    let at = rendered.rfind(text).filter(|_| !text.is_empty()).ok_or(TemplateError::NotContinued)?;
+    Ok(&rendered[..at + text.len()])
 }
 
 /// Runs `work` on a thread with [`STACK_BYTES`]; a panic in it is its own failure.

@@ -37,6 +37,7 @@ pub struct TextPiece {
 pub struct Detokenizer {
     tokenizer: Arc<Tokenizer>,
     skip_special: bool,
+    shown: Arc<[u32]>,
     state: DecodeState,
     /// Bytes of a character that is not complete.
     bytes: Vec<u8>,
@@ -53,6 +54,7 @@ impl Detokenizer {
         Detokenizer {
             tokenizer,
             skip_special,
+            shown: Arc::default(),
             state: DecodeState::default(),
             bytes: Vec::new(),
             held: String::new(),
@@ -60,6 +62,11 @@ impl Detokenizer {
             include: stop.include,
             stopped: false,
         }
+    }
+
+    /// Special tokens that are text all the same.
+    pub fn showing(self, shown: Arc<[u32]>) -> Detokenizer {
+        Detokenizer { shown, ..self }
     }
 
     /// Takes the next token; returns the text that is now certain.
@@ -90,7 +97,8 @@ impl Detokenizer {
 
     fn decode(&mut self, token: u32) -> String {
         assert!(!self.stopped, "a token after the stop string");
-        self.tokenizer.append(token, self.skip_special, &mut self.state, &mut self.bytes);
+        let skip = self.skip_special && !self.shown.contains(&token);
+        self.tokenizer.append(token, skip, &mut self.state, &mut self.bytes);
         take_text(&mut self.bytes, false)
     }
 

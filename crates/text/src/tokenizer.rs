@@ -21,7 +21,7 @@ use std::collections::HashMap;
 use checkpoint::{Checkpoint, LoadError};
 use tokenizers::normalizers::NormalizerWrapper;
 use tokenizers::tokenizer::{AddedVocabulary, Model as _, Normalizer as _, PreTokenizer as _};
-use tokenizers::{AddedToken, OffsetType, PreTokenizedString};
+use tokenizers::{AddedToken, Encoding, OffsetType, PreTokenizedString, Token};
 
 use crate::alphabet::byte_of;
 use crate::caught::catch;
@@ -148,6 +148,19 @@ impl Tokenizer {
         Ok(if add_special { self.with_bos(ids) } else { ids })
     }
 
+    /// `ids` with what the tokenizer puts around a text, as [`encode`](Self::encode) adds it.
+    pub fn surrounded(&self, ids: &[u32]) -> Result<Vec<u32>, TextError> {
+        let ids = guarded(|| {
+            if let Some(plan) = &self.plan {
+                return Ok(plan.surrounded(ids));
+            }
+            let tokens = ids.iter().map(|&id| Token::new(id, String::new(), (0, 0))).collect();
+            let encoding = self.inner.post_process(Encoding::from_tokens(tokens, 0), None, true);
+            Ok(encoding.map_err(|_| TextError::Encode)?.get_ids().to_vec())
+        })?;
+        Ok(self.with_bos(ids))
+    }
+
     /// Text to ids with nothing added and the text of special tokens taken as any other text.
     ///
     /// Added tokens that are not special (a `<tool_call>` marked so) are still parsed, as the tokenizer asks for.
@@ -265,6 +278,11 @@ impl Tokenizer {
         String::from_utf8_lossy(self.table.bytes(id)).into_owned()
     }
 
+    /// The token's name in the vocabulary, which no other token has (`Ġis`); `None` for an id without a token.
+    pub fn token_name(&self, id: u32) -> Option<String> {
+        self.inner.id_to_token(id)
+    }
+
     /// The token's own bytes; `None` for an id without a token.
     pub fn token_bytes(&self, id: u32) -> Option<Vec<u8>> {
         (self.table.kind(id) != TokenKind::Hole).then(|| self.table.bytes(id).to_vec())
@@ -283,6 +301,14 @@ impl Tokenizer {
     /// The id of the token whose name in the vocabulary is exactly `token`.
     pub fn token_id(&self, token: &str) -> Option<u32> {
         self.inner.token_to_id(token)
+    }
+
+    /// The texts of tokens that were added to the vocabulary: the special ones, and marks that are text.
+    pub fn added_tokens(&self) -> Vec<String> {
+        let added = self.inner.get_added_vocabulary().get_added_tokens_decoder();
+        let mut ids: Vec<_> = added.keys().copied().collect();
+        ids.sort_unstable();
+        ids.iter().map(|id| added[id].content.clone()).collect()
     }
 
     /// Text of the beginning-of-sequence token.

@@ -57,6 +57,9 @@ impl Both {
                 expected.get_ids()
             );
         }
+        // What is put around ids is what is put around their text.
+        let bare = self.ours.encode(text, false).expect("encodes");
+        assert_eq!(self.ours.surrounded(&bare), self.ours.encode(text, true), "{} {start:?}", self.name);
         let expected = self.plain.encode_fast(text, false).expect("the crate encodes it");
         let got = self.ours.encode_plain(text).expect("encodes");
         assert!(got == expected.get_ids(), "{} plain {start:?}: {got:?}, not {:?}", self.name, expected.get_ids());

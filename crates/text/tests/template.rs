@@ -64,6 +64,7 @@ fn prompts_are_those_of_pythons_jinja() {
         let messages: Vec<ChatMessage> = case["messages"].as_array().expect("a list").iter().map(message).collect();
         let options = TemplateOptions {
             add_generation_prompt: case["add_generation_prompt"] == true,
+            continue_final_message: false,
             kwargs: case["kwargs"].as_object().cloned().unwrap_or_default(),
             now: None,
         };

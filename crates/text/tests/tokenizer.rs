@@ -146,9 +146,16 @@ fn a_tokens_own_text_and_bytes() {
     let bytes: Vec<u8> = fox.iter().flat_map(|&id| level.token_bytes(id).expect("a token")).collect();
     assert_eq!(bytes, "🦊".as_bytes());
     assert!(fox.len() > 1 && fox.iter().any(|&id| level.token_text(id).contains('\u{FFFD}')));
+    // Its name tells it apart from all others.
+    for &id in harbour.iter().chain(&fox) {
+        assert_eq!(level.token_id(&level.token_name(id).expect("a name")), Some(id));
+    }
+    assert!(level.token_name(harbour[0]).expect("a name").starts_with('Ġ'));
     let fallback = tokenizer(BYTE_FALLBACK);
     let id = fallback.token_id("<0x41>").expect("a byte token");
     assert_eq!(fallback.token_text(id), "A");
+    assert_eq!(fallback.token_name(id).as_deref(), Some("<0x41>"));
+    assert_eq!(fallback.token_name(u32::MAX), None);
     assert_eq!(fallback.token_bytes(VOCAB as u32), None);
     assert_eq!(fallback.token_text(u32::MAX), "");
 }

@@ -74,6 +74,7 @@ export function mount(root: HTMLElement, app: App): () => void {
       for (const turn of talk.turns) {
         const article = articles.get(turn) ?? log.appendChild(articleOf(turn));
         articles.set(turn, article);
+        think(article, turn);
         if (turn.answer && !article.querySelector(".actions")) finish(app, article, turn.answer, turn.content);
         const again = article.querySelector<HTMLButtonElement>("button.again");
         if (again) show(again, turn === last);
@@ -85,6 +86,7 @@ export function mount(root: HTMLElement, app: App): () => void {
     const article = last && articles.get(last);
     if (article) {
       read(article, talk.progress);
+      think(article, last);
       grow(article, last.content);
     }
     stickToEnd();
@@ -191,6 +193,19 @@ function remembered<E extends HTMLInputElement | HTMLTextAreaElement>(name: stri
 function articleOf({ role, content }: Turn): HTMLElement {
   const who = role === "user" ? "You" : "Model";
   return el("article", { class: `turn ${role}`, "aria-label": who }, el("h2", {}, who), el("div", { class: "text" }, document.createTextNode(content)));
+}
+
+/** What was thought, folded, above what was said. */
+function think(article: HTMLElement, { thought, content, answer }: Turn): void {
+  if (thought === "") return;
+  let details = article.querySelector<HTMLDetailsElement>("details.thought");
+  if (!details) {
+    details = el("details", { class: "thought" }, el("summary", {}, ""), el("div", { class: "thought-text" }, document.createTextNode("")));
+    article.querySelector(".text")!.before(details);
+  }
+  say(details.querySelector("summary")!, content === "" && !answer ? "Thinking…" : "What it thought");
+  const text = details.querySelector(".thought-text")!.firstChild as Text;
+  if (text.length < thought.length) text.appendData(thought.slice(text.length));
 }
 
 /** Text is only ever appended: a long answer is not laid out anew with every token. */

@@ -4,6 +4,7 @@
 
 mod chat;
 mod input;
+mod told;
 
 use std::io::{self, IsTerminal};
 use std::time::Duration;
@@ -14,6 +15,7 @@ use launch::Settings;
 use serde_json::{Map, Value, json};
 use tokio::runtime::Runtime;
 
+use self::told::Voice;
 use crate::console::{Progress, note, put, put_line};
 use crate::failure::Failure;
 use crate::figures::{self, Demands, Figures, LimitShares, PassWork, Peaks, Phase, rounded};
@@ -88,6 +90,7 @@ struct Session<'a> {
     /// Heard from the start: without a listener they would end the process.
     interrupts: Ends,
     demands: Demands,
+    voice: Voice,
     sampling: Sampling,
     /// The system message of the next conversation.
     system: Option<String>,
@@ -100,6 +103,7 @@ impl Session<'_> {
     fn new(engine: Engine, flags: &RunFlags) -> Result<Session<'_>, Failure> {
         let model = engine.model();
         let demands = model.demands();
+        let voice = if flags.raw { Voice::default() } else { Voice::of(model) };
         if model.chat_template.is_none() && !flags.raw {
             if flags.system.is_some() {
                 return Err(Failure::usage("--system: this model has no chat template"));
@@ -112,7 +116,7 @@ impl Session<'_> {
         let (sampling, system) = (Sampling::of(flags), flags.system.clone());
         let (messages, start_lines) = (Vec::new(), Vec::new());
         let mut session =
-            Session { engine, flags, runtime, interrupts, demands, sampling, system, messages, start_lines };
+            Session { engine, flags, runtime, interrupts, demands, voice, sampling, system, messages, start_lines };
         session.clear();
         Ok(session)
     }
@@ -143,7 +147,12 @@ impl Session<'_> {
     fn answer(&mut self, question: String) -> Result<Ended, Failure> {
         let prompt = if self.is_chat() {
             self.messages.push(ChatMessage::new("user", question));
-            Prompt::Chat { messages: self.messages.clone(), template_kwargs: Map::new(), add_generation_prompt: true }
+            Prompt::Chat {
+                messages: self.messages.clone(),
+                template_kwargs: Map::new(),
+                add_generation_prompt: true,
+                continue_final_message: false,
+            }
         } else {
             Prompt::Text(question)
         };
@@ -176,6 +185,7 @@ impl Session<'_> {
             stop: self.flags.stop.clone(),
             ignore_eos: self.flags.ignore_eos,
             now: Some(environment::now()),
+            shown_tokens: self.voice.shown.clone(),
             progress: io::stderr().is_terminal() && !self.flags.quiet,
             ..RawRequest::new(prompt)
         }
@@ -188,19 +198,19 @@ impl Session<'_> {
     /// Streams one answer to standard output (or collects it for `--json`).
     fn ask(&mut self, prompt: Prompt) -> Result<Answer, Failure> {
         let request = self.engine.validate(self.request(prompt)).map_err(Failure::usage)?;
+        let mut telling = self.voice.telling(self.engine.model(), request.prompt(), !self.flags.json);
         let mut stream = self.engine.submit(request).map_err(Failure::failed)?;
         self.tell_start();
         let mut answer = Answer::default();
-        let Session { flags, runtime, interrupts, .. } = self;
+        let Session { runtime, interrupts, .. } = self;
         let mut reading = None;
-        let show = |text: &str| if flags.json { Ok(()) } else { put(text) };
         runtime.block_on(async {
             loop {
                 let output = tokio::select! {
                     output = stream.recv() => output,
                     _ = interrupts.recv() => {
                         answer.ended = Ended::Stopped;
-                        return Ok(());
+                        return telling.end(&mut answer);
                     }
                 };
                 match output {
@@ -214,12 +224,11 @@ impl Session<'_> {
                     Some(Output::Progress(_)) => {}
                     Some(Output::Token { text, .. }) => {
                         reading = None;
-                        show(&text)?;
-                        answer.text.push_str(&text);
+                        telling.take(&text, &mut answer)?;
                     }
                     Some(Output::Finished { reason, text, .. }) => {
-                        show(&text)?;
-                        answer.text.push_str(&text);
+                        telling.take(&text, &mut answer)?;
+                        telling.end(&mut answer)?;
                         answer.reason = Some(reason);
                     }
                     Some(Output::Done { usage, timings }) => {
@@ -289,6 +298,7 @@ impl Session<'_> {
             "backend": model.backend,
             "threads": model.device.threads,
             "text": answer.text,
+            "reasoning": Some(&answer.thought).filter(|thought| !thought.is_empty()),
             "finish_reason": match answer.reason {
                 Some(FinishReason::Stop(_)) => "stop",
                 Some(FinishReason::Length) => "length",
@@ -322,6 +332,8 @@ impl Session<'_> {
 #[derive(Debug)]
 struct Answer {
     text: String,
+    /// What was thought before it.
+    thought: String,
     reason: Option<FinishReason>,
     ended: Ended,
     usage: Usage,
@@ -332,6 +344,7 @@ impl Default for Answer {
     fn default() -> Answer {
         Answer {
             text: String::new(),
+            thought: String::new(),
             reason: None,
             ended: Ended::Finished,
             usage: Usage::default(),

@@ -10,12 +10,12 @@ use kernels::limits::Limits;
 use launch::{Calibrate, Settings};
 use scheduler::{Nanos, Targets};
 use serde_json::{Value, json};
-use server::{ApiKey, ServeError, Server, ServerOptions, SlowOptions, Stop};
+use server::{ApiKey, ServeError, Server, ServerOptions, SlowOptions, SpeechOptions, Stop};
 
 use crate::console::{note, put_line};
 use crate::failure::Failure;
 use crate::figures::{self, bytes, operations, peak};
-use crate::flags::{ServeFlags, Speculate};
+use crate::flags::{Beyond, ServeFlags, Speculate};
 use crate::log::Lines;
 use crate::{environment, keys, models, narrower};
 
@@ -142,11 +142,16 @@ fn server_options(flags: &ServeFlags, api_keys: Vec<ApiKey>, hold_token: &Option
         allowed_hosts: flags.allowed_host.clone(),
         allowed_origins: flags.allowed_origin.clone(),
         served_model_names: flags.served_model_name.clone(),
+        cut_max_tokens: flags.max_tokens_beyond == Beyond::Cut,
         drain_limit: Duration::from_secs(flags.drain_timeout),
         ui: !flags.no_ui,
         hold_token: hold_token.clone(),
         otel: environment::otel(),
         slow: SlowOptions { ttft: flags.slow_ttft, gap: flags.slow_gap },
+        speech: SpeechOptions {
+            tool_call_parser: flags.tool_call_parser.clone(),
+            reasoning_parser: flags.reasoning_parser.clone(),
+        },
         ..ServerOptions::default()
     }
 }

@@ -12,7 +12,7 @@ pub(crate) struct RunFlags {
     pub(crate) prompt: Option<String>,
     #[command(flatten)]
     pub(crate) model: ModelFlags,
-    /// Most tokens of an answer. Default: what the context has left.
+    /// Most tokens of an answer. Default, and -1: what the context has left.
     #[arg(short = 'n', long, value_name = "N", allow_negative_numbers = true)]
     pub(crate) max_tokens: Option<i64>,
     /// Randomness: 0 always takes the most likely token. Default: what the model's authors propose.

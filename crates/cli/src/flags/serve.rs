@@ -7,7 +7,10 @@ use clap::{Args, ValueEnum};
 use engine::SwapDisk;
 
 use super::shared::ModelFlags;
-use super::values::{count, many, rows, rows_or_zero, seats, share, size, speculation, swap_disk, target, time};
+use super::values::{
+    count, many, reasoning_parser, rows, rows_or_zero, seats, share, size, speculation, swap_disk, target, time,
+    tool_call_parser,
+};
 
 /// When the next tokens are guessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -16,6 +19,15 @@ pub(crate) enum Speculate {
     Auto,
     /// Never
     Off,
+}
+
+/// What becomes of a `max_tokens` beyond the context.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Beyond {
+    /// What the context leaves, and the answer says so
+    Cut,
+    /// 400, as vLLM
+    Refuse,
 }
 
 /// Flags of `serve`.
@@ -50,6 +62,12 @@ pub(crate) struct ServeFlags {
     /// repeated. Pages of all others may not.
     #[arg(long, value_name = "ORIGIN")]
     pub(crate) allowed_origin: Vec<String>,
+    /// How the model writes calls of tools (vLLM's names), or `none`. Default: as its chat template shows.
+    #[arg(long, value_name = "NAME", value_parser = tool_call_parser)]
+    pub(crate) tool_call_parser: Option<String>,
+    /// How the model writes what it thinks (vLLM's names), or `none`. Default: as its chat template shows.
+    #[arg(long, value_name = "NAME", value_parser = reasoning_parser)]
+    pub(crate) reasoning_parser: Option<String>,
     /// Names that requests may use for the model; the first is the one reported. Default: the model's name.
     #[arg(long, value_name = "NAME", num_args = 1..)]
     pub(crate) served_model_name: Vec<String>,
@@ -57,7 +75,10 @@ pub(crate) struct ServeFlags {
     /// KV cache holds if that is less.
     #[arg(short = 'c', long, value_name = "N", value_parser = count)]
     pub(crate) max_model_len: Option<usize>,
-    /// Sequences that run together.
+    /// What becomes of a request for more tokens than the context leaves. Agents ask for 32,000 whatever the model.
+    #[arg(long, value_name = "WHAT", value_enum, default_value = "cut")]
+    pub(crate) max_tokens_beyond: Beyond,
+    /// Sequences that run together, and so the most answers (n) that a request may ask for.
     #[arg(long, value_name = "N", value_parser = seats, default_value = "64")]
     pub(crate) max_num_seqs: usize,
     /// Measure again what the machine can do and what steps cost, instead of taking what earlier starts have kept. What

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use engine::SwapDisk;
+use server::SpeechOptions;
 
 pub(crate) fn metric(text: &str) -> Result<load::Metric, String> {
     let found = load::Metric::ALL.into_iter().find(|metric| metric.name() == text);
@@ -161,6 +162,23 @@ pub(crate) fn count_or_zero(text: &str) -> Result<usize, String> {
 /// Sequences that run together, and other things of which there are few.
 pub(crate) fn seats(text: &str) -> Result<usize, String> {
     within(whole(text)?, 1, SEATS)
+}
+
+/// How calls of tools are written.
+pub(crate) fn tool_call_parser(text: &str) -> Result<String, String> {
+    one_of(text, SpeechOptions::tool_call_parsers())
+}
+
+/// How thoughts are written.
+pub(crate) fn reasoning_parser(text: &str) -> Result<String, String> {
+    one_of(text, SpeechOptions::reasoning_parsers())
+}
+
+fn one_of(text: &str, names: &[&str]) -> Result<String, String> {
+    if text == "none" || names.contains(&text) {
+        return Ok(text.to_owned());
+    }
+    Err(format!("it may be 'none' or one of: {}", names.join(", ")))
 }
 
 /// Rows of a forward pass.

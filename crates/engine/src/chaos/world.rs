@@ -10,7 +10,7 @@ use std::time::Duration;
 use kernels::{Arithmetic, DeviceInfo, Isa, KvDtype, WeightClass};
 use ledger::Owner;
 use model::GenerationDefaults;
-use model::sampler::{History, SampleKey, Sampler};
+use model::sampler::{Allowed, History, SampleKey, Sampler};
 use scheduler::cost::{Knot, Terms};
 use scheduler::{
     CostModel, FinishReason, Limits, Nanos, Offer, Scheduler, SeqId, Sequence, SourceId, Targets, TierSizes, TokenId,
@@ -33,7 +33,7 @@ use crate::thread::{Driver, Shared};
 use crate::tiers::Tiers;
 use crate::verify::{Origin, SpotChecks, SpotCounts, SpotRoom};
 use crate::waiting::{Counted, Waiting};
-use crate::{Engine, EngineOptions, Inner, ModelInfo, SubmitError};
+use crate::{Engine, EngineOptions, Inner, LazyVocabulary, ModelInfo, SubmitError};
 
 /// Turns after the last client came; whoever is open then waits for ever.
 const MOST_TURNS: usize = 20_000;
@@ -1002,7 +1002,7 @@ fn answer_alone(request: &ValidatedRequest, answer: usize, tokenizer: &Tokenizer
             if tokens.len() < request.stop.min_tokens { &request.stop.stop_token_ids } else { &[] };
         let position = (request.prompt.len() + tokens.len()) as u64;
         let key = SampleKey { seed: request.seed.expect("it has one"), stream: answer as u32, position };
-        let Ok(sampled) = sampler.sample(&mut logits, &request.sampling, &history, banned, key) else {
+        let Ok(sampled) = sampler.sample(&mut logits, &request.sampling, &history, Allowed::but(banned), key) else {
             return (tokens, Fate::Fault(RequestError::NanLogits));
         };
         last = sampled.token;
@@ -1037,6 +1037,7 @@ pub(super) fn model_info(
         eos_token_ids: vec![EOS],
         tokenizer: Some(tokenizer.clone()),
         chat_template: None,
+        vocabulary: LazyVocabulary::default(),
         max_model_len: limits.max_model_len,
         max_num_seqs: limits.max_num_seqs,
         is_shared: false,

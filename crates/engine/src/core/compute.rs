@@ -8,7 +8,8 @@
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use model::sampler::{History, SampleKey, Sampled, TokenLogProbs};
+use grammar::ConstraintError;
+use model::sampler::{Allowed, History, SampleError, SampleKey, Sampled, TokenLogProbs};
 use model::{Batch, Logits, Ticket};
 use receipt::Digest;
 use scheduler::{RowOutput, StopRules, TokenId};
@@ -50,6 +51,14 @@ impl<'a> Ahead<'a> {
 impl Drop for Ahead<'_> {
     fn drop(&mut self) {
         self.run.iter().for_each(|row| self.history.pop(row.token));
+    }
+}
+
+/// What a row without a token means to its client.
+fn why(error: SampleError, is_ruled: bool) -> RequestError {
+    match error {
+        SampleError::NothingLeft if is_ruled => ConstraintError::NothingFollows.into(),
+        _ => RequestError::NanLogits,
     }
 }
 
@@ -155,20 +164,31 @@ impl EngineCore {
             }
             let drawn = {
                 let history = Ahead::of(&mut answer.history, &self.output.rows[run.clone()], params.needs_history());
-                self.sampler.sample(&mut self.logit_row, params, history.history(), banned, key)
+                let mask = answer.constraint.as_mut().map(|constraint| constraint.mask(answer.num_tokens + ahead));
+                let drawn = mask.transpose().map_err(RequestError::from).and_then(|mask| {
+                    let allowed = Allowed { mask, banned };
+                    let drawn = self.sampler.sample(&mut self.logit_row, params, history.history(), allowed, key);
+                    drawn.map_err(|error| why(error, mask.is_some()))
+                });
+                drawn.and_then(|drawn| {
+                    let accepted =
+                        answer.constraint.as_mut().map_or(Ok(()), |constraint| constraint.accept(drawn.token));
+                    accepted.map(|()| drawn).map_err(RequestError::from)
+                })
             };
             match drawn {
                 Ok(Sampled { token, logprob, top }) => {
                     answer.logprobs.truncate(ahead);
                     answer.logprobs.extend(params.logprobs.map(|_| TokenLogprob { token, logprob, top }));
                     goes_on &= !(heeds_stop_tokens && stop.stop_token_ids.contains(&token));
+                    goes_on &= !answer.is_complete(ahead + 1);
                     self.output.rows.push(RowOutput { seq, token });
                 }
                 // The tokens before it stand; it comes again in the next step, and fails there.
                 Err(_) if ahead > 0 => return false,
-                Err(_) => {
+                Err(error) => {
                     self.output.rows.truncate(first_token);
-                    self.failed.push((id, RequestError::NanLogits));
+                    self.failed.push((id, error));
                     return false;
                 }
             }

@@ -86,17 +86,18 @@ impl EngineCore {
             _ => Default::default(),
         };
         let logprob = answer.logprobs.pop_front();
+        let is_complete = answer.is_complete(0) && !matches!(end, Some(FinishReason::Stop(_)));
         active.outputs.send(Output::Token { answer: index, token, text: piece.text, logprob });
         if active.outputs.is_overfull() {
             self.overfull.push(id);
         }
-        if let Some(stop_string) = piece.stopped {
+        if piece.stopped.is_some() || is_complete {
             // The scheduler does not have to be told of what it has ended itself.
             if end.is_none() {
                 self.scheduler.stop(id, index);
                 self.journal.take(Fact::Stopped(id, index));
             }
-            self.finish_answer(id, index, FinishReason::Stop(None), Some(stop_string), now);
+            self.finish_answer(id, index, FinishReason::Stop(None), piece.stopped, now);
         }
     }
 
@@ -125,7 +126,7 @@ impl EngineCore {
                 active.outputs.send(Output::Noted { answer: index, unsealed: Box::new(unsealed.clone()) });
             }
             if let Some(spot) = self.spot.as_mut().filter(|spot| spot.picks(id)) {
-                spot.take(id, unsealed);
+                spot.take(id, unsealed, active.request.rule.as_ref().map(|(_, grammar)| grammar));
             }
         }
         if let Some(said) = answer.said.take() {

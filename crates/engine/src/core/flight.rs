@@ -9,7 +9,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use model::sampler::{SampleKey, Sampler, SamplingParams};
+use model::sampler::{Allowed, SampleKey, Sampler, SamplingParams};
 use model::{Batch, Forward, Ticket};
 use scheduler::{Nanos, RowOutput, Sequence, Step, TokenId};
 
@@ -169,7 +169,12 @@ fn draw_ahead(
     let key = SampleKey { seed: active.seed, stream: index as u32, position };
     let run: Vec<RowOutput> = ahead.iter().map(|&token| RowOutput { seq: sequence.id(), token }).collect();
     let history = Ahead::of(&mut answer.history, &run, params.needs_history());
-    let drawn = sampler.sample(logits, &params, history.history(), banned, key);
+    let mask = match &mut answer.constraint {
+        // What cannot follow is no guess.
+        Some(constraint) => Some(constraint.mask_behind(answer.num_tokens, ahead)?),
+        None => None,
+    };
+    let drawn = sampler.sample(logits, &params, history.history(), Allowed { mask, banned }, key);
     drawn.ok().map(|drawn| drawn.token)
 }
 

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use model::draft::Medusa;
-use model::sampler::{History, SampleKey, Sampler, SamplingParams};
+use model::sampler::{Allowed, History, SampleKey, Sampler, SamplingParams};
 use model::{Forward, Logits};
 use scheduler::cost::{Knot, Terms};
 use scheduler::{CostModel, Offer, SeqId, Sequence, Step};
@@ -76,7 +76,13 @@ impl Heads {
                             self.medusa.read_logits(head, row, &mut self.logit_row);
                             let key = SampleKey { seed: 0, stream: row as u32, position: head as u64 };
                             // What is not a number is no guess.
-                            let _ = sampler.sample(&mut self.logit_row, sampling, &History::default(), &[], key);
+                            let _ = sampler.sample(
+                                &mut self.logit_row,
+                                sampling,
+                                &History::default(),
+                                Allowed::default(),
+                                key,
+                            );
                         }
                     }
                     begun.elapsed().as_secs_f64()

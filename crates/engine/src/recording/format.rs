@@ -12,6 +12,7 @@
 //! people ask about; `digest` is a hash of everything in its record. Seconds of the cost model are text, because they
 //! must come back with the same bits. A last line that was cut off is left out; without `"end"` the recording was cut off.
 
+use grammar::Rule;
 use kernels::Arithmetic;
 use model::sampler::SamplingParams;
 use scheduler::cost::{Knot, Terms};
@@ -286,6 +287,10 @@ pub struct AdmitEntry {
     pub stop: Vec<String>,
     pub include_stop: bool,
     pub skip_special: bool,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub shown: Vec<TokenId>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rule: Option<Rule>,
     pub sampling: SamplingEntry,
 }
 
@@ -484,6 +489,8 @@ impl From<Line> for Entry {
                     stop: request.stop_strings,
                     include_stop: request.include_stop_string,
                     skip_special: request.skip_special_tokens,
+                    shown: request.shown_tokens.to_vec(),
+                    rule: request.rule.map(|(rule, _)| Rule::clone(&rule)),
                     sampling,
                 }))
             }

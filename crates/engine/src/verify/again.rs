@@ -1,7 +1,8 @@
 //! One answer, computed again from its tokens: a prefill over prompt and answer, and a sample from each row that the
 //! answer's tokens came from.
 
-use model::sampler::{History, SampleKey, Sampler, SamplingParams};
+use grammar::{Constraint, Grammar};
+use model::sampler::{Allowed, History, SampleKey, Sampler, SamplingParams};
 use model::{Batch, Forward, Span};
 use receipt::{Asked, ComputedRow, Digest};
 use scheduler::TokenId;
@@ -20,6 +21,8 @@ pub(crate) struct Again {
     min_tokens: usize,
     stop_tokens: Vec<TokenId>,
     history: History,
+    /// What may follow; `None` also behind a token that could not.
+    constraint: Option<Constraint>,
     rows: Vec<ComputedRow>,
 }
 
@@ -44,7 +47,7 @@ impl Bench {
 impl Again {
     /// The terms have passed the door. What is behind the first token that is not in the vocabulary is left out: no
     /// model has read it.
-    pub(crate) fn new(asked: &Asked, answer: &[TokenId], vocab_size: usize) -> Again {
+    pub(crate) fn new(asked: &Asked, answer: &[TokenId], vocab_size: usize, grammar: Option<&Grammar>) -> Again {
         let sampling = &asked.sampling;
         let params = SamplingParams {
             temperature: sampling.temperature,
@@ -69,6 +72,7 @@ impl Again {
             min_tokens: usize::try_from(asked.stop.min_tokens).unwrap_or(usize::MAX),
             stop_tokens: asked.stop.token_ids.clone(),
             history,
+            constraint: grammar.map(Grammar::constraint),
             rows: Vec::new(),
         }
     }
@@ -124,8 +128,17 @@ impl Again {
         let banned: &[TokenId] = if index < self.min_tokens { &self.stop_tokens } else { &[] };
         let position = (self.prompt_len + index) as u64;
         let key = SampleKey { seed: self.seed, stream: self.answer, position };
-        let sampled = sampler.sample(logits, &self.params, &self.history, banned, key);
         let claimed = self.tokens[self.prompt_len + index];
+        let Some(mask) = self.constraint.as_mut().map(|constraint| constraint.mask(index)).transpose().ok() else {
+            return ComputedRow { logits: digest, token: None };
+        };
+        let sampled = sampler.sample(logits, &self.params, &self.history, Allowed { mask, banned }, key);
+        // What the grammar does not let through was not drawn, and what comes behind it neither.
+        if let Some(constraint) = &mut self.constraint
+            && sampled.as_ref().is_ok_and(|sampled| sampled.token == claimed)
+        {
+            _ = constraint.accept(claimed);
+        }
         if self.params.needs_history() && (claimed as usize) < logits.len() {
             self.history.push(claimed);
         }

@@ -37,7 +37,9 @@ impl Notes {
         let end = match (reason, stop_string) {
             (_, Some(which)) => AnswerEnd::StopString(which as u32),
             (FinishReason::Length, None) => AnswerEnd::Length,
-            (FinishReason::Stop(_), None) => AnswerEnd::StopToken,
+            (FinishReason::Stop(Some(_)), None) => AnswerEnd::StopToken,
+            // No token ended it, and no text: its rule did.
+            (FinishReason::Stop(None), None) => AnswerEnd::Complete,
         };
         Unsealed { asked, tokens: self.tokens, rows: self.rows, end }
     }
@@ -67,6 +69,8 @@ pub(crate) fn asked(request: &ValidatedRequest, seed: u64, answer: usize) -> Ask
             strings: request.stop_strings.clone(),
             include_string: request.include_stop_string,
             skip_special: request.skip_special_tokens,
+            shown: request.shown_tokens.to_vec(),
         },
+        rule: request.rule.as_ref().map(|(rule, _)| serde_json::to_value(&**rule).expect("a rule is JSON")),
     }
 }

@@ -12,6 +12,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use grammar::Grammar;
 use model::Forward;
 use receipt::Unsealed;
 use scheduler::RequestId;
@@ -84,7 +85,7 @@ pub(crate) struct SpotChecks {
     key: u64,
     room: SpotRoom,
     bench: Bench,
-    waiting: VecDeque<(RequestId, Unsealed)>,
+    waiting: VecDeque<(RequestId, Unsealed, Option<Grammar>)>,
     current: Option<(RequestId, Unsealed, Again)>,
     counts: Arc<SpotCounts>,
 }
@@ -102,7 +103,7 @@ impl SpotChecks {
     }
 
     /// An answer has ended.
-    pub(crate) fn take(&mut self, request: RequestId, answer: Unsealed) {
+    pub(crate) fn take(&mut self, request: RequestId, answer: Unsealed, grammar: Option<&Grammar>) {
         let tokens = answer.asked.prompt.len() + answer.tokens.len();
         let fits = tokens <= self.room.blocks * self.room.block_size;
         if answer.tokens.is_empty() {
@@ -112,15 +113,15 @@ impl SpotChecks {
             self.counts.dropped.fetch_add(1, Ordering::Relaxed);
             return;
         }
-        self.waiting.push_back((request, answer));
+        self.waiting.push_back((request, answer, grammar.cloned()));
     }
 
     /// Computes some rows of the answer whose turn it is. False: nobody waits.
     pub(crate) fn step(&mut self, forward: &mut dyn Forward) -> bool {
         let vocab_size = forward.config().vocab_size;
         let next = || {
-            let (request, answer) = self.waiting.pop_front()?;
-            let again = Again::new(&answer.asked, &answer.tokens, vocab_size);
+            let (request, answer, grammar) = self.waiting.pop_front()?;
+            let again = Again::new(&answer.asked, &answer.tokens, vocab_size, grammar.as_ref());
             Some((request, answer, again))
         };
         let Some((request, answer, mut again)) = self.current.take().or_else(next) else { return false };

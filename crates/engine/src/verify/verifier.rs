@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use checkpoint::Checkpoint;
 use checkpoint::weights::Weights;
+use grammar::Grammar;
 use kernels::{Arithmetic, KvDtype, KvShape, WeightClass};
 use model::{Forward, ModelConfig, Progress};
 use receipt::{AnswerEnd, Asked, Cause, Computed, Definition, Discrepancy, Receipt, Verdict, judge};
@@ -64,7 +65,8 @@ impl Verifier {
     pub fn verify(&mut self, receipt: &Receipt) -> Result<Verdict, VerifyError> {
         let basis = self.model.basis(&receipt.model)?;
         let (asked, tokens) = (&receipt.asked, &receipt.tokens);
-        if let Err(rejection) = self.check(asked, tokens.len()) {
+        let grammar = self.check(asked, tokens.len());
+        if let Err(rejection) = grammar {
             let none = Computed { basis, rows: Vec::new(), end: Some((tokens.len(), receipt.end)) };
             let mut verdict = judge(receipt, &none);
             verdict.discrepancies.retain(|one| !matches!(one, Discrepancy::Seal { .. }));
@@ -72,11 +74,12 @@ impl Verifier {
             verdict.cause.get_or_insert(Cause::Terms);
             return Ok(verdict);
         }
-        let mut again = Again::new(asked, tokens, self.model.config.vocab_size);
+        let grammar = grammar.ok().flatten();
+        let mut again = Again::new(asked, tokens, self.model.config.vocab_size, grammar.as_ref());
         while !again.is_done() {
             again.step(&mut *self.forward, &mut self.bench, self.rows);
         }
-        let end = end_of(asked, tokens, self.model.tokenizer.as_ref());
+        let end = end_of(asked, tokens, self.model.tokenizer.as_ref(), grammar.as_ref());
         Ok(judge(receipt, &Computed { basis, rows: again.rows().to_vec(), end }))
     }
 
@@ -92,11 +95,9 @@ impl Verifier {
         let is_narrow = Weights::open(checkpoint).map_err(StartError::Load)?.class() != WeightClass::Bf16;
         for (definition, cause) in others(&receipt.definition, is_narrow) {
             let mut other = Verifier::load(&definition, at.position + 1, checkpoint, options, &mut |_| {})?;
-            if other.check(&receipt.asked, at.token + 1).is_err() {
-                return Ok(None);
-            }
+            let Ok(grammar) = other.check(&receipt.asked, at.token + 1) else { return Ok(None) };
             let tokens = &receipt.tokens[..=at.token];
-            let mut again = Again::new(&receipt.asked, tokens, other.model.config.vocab_size);
+            let mut again = Again::new(&receipt.asked, tokens, other.model.config.vocab_size, grammar.as_ref());
             while !again.is_done() {
                 again.step(&mut *other.forward, &mut other.bench, other.rows);
             }
@@ -107,15 +108,19 @@ impl Verifier {
         Ok(None)
     }
 
-    /// What the door checks, for one that comes from a file.
-    fn check(&self, asked: &Asked, tokens: usize) -> Result<(), Rejection> {
+    /// What the door checks, for one that comes from a file; and the grammar of its rule.
+    fn check(&self, asked: &Asked, tokens: usize) -> Result<Option<Grammar>, Rejection> {
         let (sampling, stop) = (&asked.sampling, &asked.stop);
         let ids = |ids: &[u32]| ids.iter().map(|&id| i64::from(id)).collect::<Vec<_>>();
         // A list of stop tokens holds the model's own too, so it may be longer than a client's.
         if let Some(id) = stop.token_ids.iter().find(|&&id| id as usize >= self.model.config.vocab_size) {
             return Err(Rejection::of("stop_token_ids", format!("stop_token_ids: this model has no token {id}")));
         }
+        let rule = asked.rule.clone().map(serde_json::from_value).transpose();
+        let rule = rule.map_err(|error| Rejection::of("rule", format!("rule: {error}")))?;
         let raw = RawRequest {
+            rule,
+            shown_tokens: stop.shown.as_slice().into(),
             max_tokens: Some(tokens.max(1) as i64),
             temperature: Some(f64::from(sampling.temperature)),
             top_p: Some(f64::from(sampling.top_p)),
@@ -128,17 +133,23 @@ impl Verifier {
             stop: stop.strings.clone(),
             ..RawRequest::new(Prompt::Tokens(ids(&asked.prompt)))
         };
-        self.model.validate(raw, &[0; 32]).map(|_| ())
+        Ok(self.model.validate(raw, &[0; 32])?.rule.map(|(_, grammar)| grammar))
     }
 }
 
 /// Where an answer of these tokens ends, by its stop rules: after how many, and why. `None`: not yet.
-fn end_of(asked: &Asked, tokens: &[u32], tokenizer: Option<&Arc<Tokenizer>>) -> Option<(usize, AnswerEnd)> {
+fn end_of(
+    asked: &Asked,
+    tokens: &[u32],
+    tokenizer: Option<&Arc<Tokenizer>>,
+    grammar: Option<&Grammar>,
+) -> Option<(usize, AnswerEnd)> {
     let stop = &asked.stop;
+    let mut constraint = grammar.map(Grammar::constraint);
     let strings = StopStrings { strings: stop.strings.clone(), include: stop.include_string };
-    let mut detokenizer = tokenizer
-        .filter(|_| !strings.strings.is_empty())
-        .map(|tokenizer| Detokenizer::new(tokenizer.clone(), &strings, stop.skip_special));
+    let mut detokenizer = tokenizer.filter(|_| !strings.strings.is_empty()).map(|tokenizer| {
+        Detokenizer::new(tokenizer.clone(), &strings, stop.skip_special).showing(stop.shown.as_slice().into())
+    });
     for (at, &token) in tokens.iter().enumerate() {
         let (num_tokens, is_early) = (at as u64 + 1, (at as u64) < stop.min_tokens);
         let is_stop = !is_early && stop.token_ids.contains(&token);
@@ -153,6 +164,14 @@ fn end_of(asked: &Asked, tokens: &[u32], tokenizer: Option<&Arc<Tokenizer>>) -> 
         }
         if is_stop {
             return Some((at + 1, AnswerEnd::StopToken));
+        }
+        if let Some(known) = &mut constraint {
+            if known.accept(token).is_err() {
+                // It is not the answer of any model: where it would end, nobody can say.
+                constraint = None;
+            } else if known.is_complete(at + 1) {
+                return Some((at + 1, AnswerEnd::Complete));
+            }
         }
         if num_tokens >= stop.max_tokens {
             return Some((at + 1, AnswerEnd::Length));

@@ -1,23 +1,32 @@
 //! `POST /v1/chat/completions`: a conversation, answered `n` times.
 
+use std::sync::Arc;
+
 use engine::{ChatMessage, Prompt, RawRequest};
 use serde_json::{Map, Value, json};
 
+use crate::answers::{Form, Job, Plan};
 use crate::app::App;
 use crate::auth::Tenant;
+use crate::conversation::Wish;
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong_type};
-use crate::openai::answer::{Form, Job, Plan};
-use crate::openai::params;
+use crate::openai::format::OpenAi;
+use crate::openai::params::Settled;
+use crate::openai::{hints, params, structured, tools};
 
 /// Reads the body into a request that has passed the door. Tokenizes: not for the threads that serve connections.
-pub(crate) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Job, ApiError> {
+pub(crate) fn read(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result<Job, ApiError> {
+    let hints = hints::take(&mut body)?;
     let mut fields = Fields::of(body)?;
-    let delivery = params::delivery(&mut fields, app)?;
-    let mut raw = RawRequest::new(prompt(&mut fields)?);
+    let mut delivery = params::delivery(&mut fields, app, hints)?;
+    let (tools, definitions, choice, parallel) = tools::read(&mut fields)?.told();
+    let thinking = thinking(&mut fields, app, &mut delivery.settled)?;
+    let mut raw = RawRequest::new(prompt(&mut fields, definitions, thinking.kwargs)?);
     raw.tenant = tenant;
     raw.may_be_urgent = app.keys.may_be_urgent(tenant.as_ref());
     raw.class = delivery.tier;
+    raw.cut_max_tokens = app.cut_max_tokens;
     raw.receipt = delivery.receipt;
     raw.speculate = delivery.speculate;
     raw.progress = delivery.progress;
@@ -26,6 +35,8 @@ pub(crate) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Job
     params::sampling(&mut fields, &mut raw)?;
     let max_tokens_name = max_tokens(&mut fields, &mut raw)?;
     raw.logprobs = logprobs(&mut fields)?;
+    let (rule, rule_field) = structured::read(&mut fields)?.map(|asked| (asked.rule, asked.field)).unzip();
+    raw.rule = rule;
     refuse_what_is_missing(&mut fields)?;
     params::refuse_what_is_missing(&mut fields)?;
     fields.finish()?;
@@ -34,15 +45,22 @@ pub(crate) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Job
     let prompt_logprobs = raw.prompt_logprobs.is_some();
     let stop = raw.stop.clone();
     let predicted = raw.prediction.is_some();
-    let num_answers = raw.n.unwrap_or(1);
+    let (num_answers, asked) = (raw.n.unwrap_or(1), raw.max_tokens);
+    let wish = Wish { tools, choice, parallel, shows_thoughts: thinking.shown, rule_field: rule_field.as_deref() };
+    let hearing = app.speech.settle(&mut raw, wish, app.engine.model())?;
     let request = app.engine.validate(raw).map_err(|rejection| {
         // The door knows these two by the names they have in completions.
-        ApiError::from(rejection).rename_param("logprobs", "top_logprobs").rename_param("max_tokens", max_tokens_name)
+        ApiError::from(rejection)
+            .rename_param("logprobs", "top_logprobs")
+            .rename_param("max_tokens", max_tokens_name)
+            .rename_param("rule", rule_field.as_deref().unwrap_or("tools"))
     })?;
+    delivery.settled.see(asked, &request);
     Ok(Job {
         requests: vec![request],
         plan: Plan {
             form: Form::Chat,
+            api: Arc::new(OpenAi),
             delivery,
             basis: None,
             // The door has checked it.
@@ -52,12 +70,17 @@ pub(crate) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Job
             logprobs,
             prompt_logprobs,
             echo: Vec::new(),
+            hearing,
         },
     })
 }
 
 /// The fields that make up the prompt; `/tokenize` has them too.
-pub(crate) fn prompt(fields: &mut Fields) -> Result<Prompt, ApiError> {
+pub(crate) fn prompt(
+    fields: &mut Fields,
+    definitions: Vec<Value>,
+    kwargs: Map<String, Value>,
+) -> Result<Prompt, ApiError> {
     let items = match fields.list("messages")? {
         None => return Err(ApiError::bad_request("'messages' is missing.").with_param("messages")),
         Some(items) if items.is_empty() => {
@@ -68,11 +91,25 @@ pub(crate) fn prompt(fields: &mut Fields) -> Result<Prompt, ApiError> {
     let messages =
         items.into_iter().enumerate().map(|(at, item)| message(at, item)).collect::<Result<Vec<_>, ApiError>>()?;
     params::check_text("messages", messages.iter().map(text_bytes).sum())?;
-    let add_generation_prompt = fields.boolean("add_generation_prompt")?.unwrap_or(true);
-    let template_kwargs = fields.object("chat_template_kwargs")?.map(Fields::into_map).unwrap_or_default();
+    let continue_final_message = fields.boolean("continue_final_message")?.unwrap_or(false);
+    let add_generation_prompt = match fields.boolean("add_generation_prompt")? {
+        Some(true) if continue_final_message => {
+            let message = "'continue_final_message' goes on with a turn, and 'add_generation_prompt' begins one.";
+            return Err(ApiError::bad_request(message).with_param("continue_final_message"));
+        }
+        asked => asked.unwrap_or(!continue_final_message),
+    };
+    let mut template_kwargs = fields.object("chat_template_kwargs")?.map(Fields::into_map).unwrap_or_default();
+    for (name, value) in kwargs {
+        // What is said in the template's own words counts.
+        template_kwargs.entry(name).or_insert(value);
+    }
+    if !definitions.is_empty() && template_kwargs.insert("tools".to_owned(), definitions.into()).is_some() {
+        let message = "Tools are in 'tools' or in 'chat_template_kwargs', not in both.";
+        return Err(ApiError::bad_request(message).with_param("chat_template_kwargs"));
+    }
     fields.unsupported("chat_template", "a template in a request is not supported: the model's own is used")?;
-    fields.only("continue_final_message", &json!(false), "continuing the last message is not supported")?;
-    Ok(Prompt::Chat { messages, template_kwargs, add_generation_prompt })
+    Ok(Prompt::Chat { messages, template_kwargs, add_generation_prompt, continue_final_message })
 }
 
 fn text_bytes(message: &ChatMessage) -> usize {
@@ -87,30 +124,118 @@ fn message(at: usize, item: Value) -> Result<ChatMessage, ApiError> {
         Some("assistant") => "assistant",
         // OpenAI's newer name for the same thing; templates know the older one.
         Some("system" | "developer") => "system",
-        Some("tool" | "function") => {
-            return Err(ApiError::unsupported(role_name, "tools are not supported"));
+        Some("tool") => "tool",
+        Some("function") => {
+            return Err(ApiError::unsupported(role_name, "functions are the API before tools: use role 'tool'"));
         }
-        _ => return Err(wrong_type(role_name, "one of 'system', 'developer', 'user' and 'assistant'")),
+        _ => return Err(wrong_type(role_name, "one of 'system', 'developer', 'user', 'assistant' and 'tool'")),
     };
     let mut extra = Map::new();
     if let Some(name) = fields.string("name")? {
         extra.insert("name".to_owned(), name.into());
     }
-    for field in ["tool_calls", "tool_call_id", "function_call"] {
-        fields.only(field, &json!([]), "tools are not supported")?;
+    fields.unsupported("function_call", "functions are the API before tools: use 'tool_calls'")?;
+    let mut may_be_silent = false;
+    match role {
+        "assistant" => {
+            let calls = tool_calls(&mut fields)?;
+            if !calls.is_empty() {
+                may_be_silent = true;
+                extra.insert("tool_calls".to_owned(), calls.into());
+            }
+            if let Some(thought) = thought(&mut fields)? {
+                may_be_silent = true;
+                // Each template has its own word for it.
+                for name in ["reasoning_content", "reasoning", "thinking"] {
+                    extra.insert(name.to_owned(), thought.as_str().into());
+                }
+            }
+        }
+        "tool" => {
+            if let Some(id) = fields.string("tool_call_id")? {
+                extra.insert("tool_call_id".to_owned(), id.into());
+            }
+        }
+        _ => {
+            for field in ["tool_calls", "tool_call_id", "reasoning", "reasoning_content"] {
+                fields.only(field, &json!([]), "only an assistant's message and a tool's have it")?;
+            }
+        }
     }
     // What this server's own answers carry as null may be sent back with the conversation.
-    for field in ["refusal", "audio", "annotations", "reasoning_content"] {
-        fields.only(field, &json!([]), "only 'role', 'content' and 'name' are read from a message")?;
+    for field in ["refusal", "audio"] {
+        fields.only(field, &json!([]), "this server answers in text, thoughts and calls")?;
     }
     let content_name = fields.name("content");
     let content = match fields.take("content") {
-        Some(Value::String(text)) => text,
-        Some(Value::Array(parts)) if !parts.is_empty() => text_of_parts(parts, &content_name)?,
+        Some(Value::String(text)) => Some(text),
+        Some(Value::Array(parts)) if !parts.is_empty() => Some(text_of_parts(parts, &content_name)?),
+        None if may_be_silent => None,
         _ => return Err(wrong_type(content_name, "a string or a list of text parts that is not empty")),
     };
     fields.finish()?;
-    Ok(ChatMessage { role: role.to_owned(), content: Some(content), extra })
+    Ok(ChatMessage { role: role.to_owned(), content, extra })
+}
+
+/// Calls that the model made before, as templates read them: arguments as an object.
+fn tool_calls(fields: &mut Fields) -> Result<Vec<Value>, ApiError> {
+    let path = fields.name("tool_calls");
+    let read = |(at, item): (usize, Value)| {
+        let mut call = Fields::nested(item, format!("{path}[{at}]"))?;
+        // Pieces of a stream that were put together have it.
+        call.integer("index")?;
+        let kind = call.name("type");
+        if call.string("type")?.is_some_and(|kind| kind != "function") {
+            return Err(wrong_type(kind, "'function'"));
+        }
+        let id = call.string("id")?;
+        let Some(mut function) = call.object("function")? else {
+            return Err(wrong_type(call.name("function"), "an object with 'name' and 'arguments'"));
+        };
+        call.finish()?;
+        let field = function.name("name");
+        let name = function.string("name")?.ok_or_else(|| wrong_type(field, "a string"))?;
+        let field = function.name("arguments");
+        let arguments = match function.take("arguments") {
+            None => json!({}),
+            Some(object @ Value::Object(_)) => object,
+            Some(Value::String(text)) if text.trim().is_empty() => json!({}),
+            // What is no JSON was written by the model, and is shown to it as it was.
+            Some(Value::String(text)) => serde_json::from_str(&text).unwrap_or(Value::String(text)),
+            Some(_) => return Err(wrong_type(field, "JSON, as a string")),
+        };
+        function.finish()?;
+        let mut call = json!({"type": "function", "function": {"name": name, "arguments": arguments}});
+        if let Some(id) = id {
+            call["id"] = id.into();
+        }
+        Ok(call)
+    };
+    fields.list("tool_calls")?.unwrap_or_default().into_iter().enumerate().map(read).collect()
+}
+
+/// What an assistant thought, under either name.
+fn thought(fields: &mut Fields) -> Result<Option<String>, ApiError> {
+    let older = fields.string("reasoning_content")?;
+    Ok(fields.string("reasoning")?.or(older).filter(|text| !text.is_empty()))
+}
+
+/// How much is to be thought, and whether it is shown.
+struct Thinking {
+    kwargs: Map<String, Value>,
+    shown: bool,
+}
+
+/// `include_reasoning` and `reasoning_effort`, the latter as the template's own switch.
+fn thinking(fields: &mut Fields, app: &App, settled: &mut Settled) -> Result<Thinking, ApiError> {
+    let shown = fields.boolean("include_reasoning")?.unwrap_or(true);
+    let mut kwargs = Map::new();
+    if let Some(effort) = fields.string("reasoning_effort")?
+        && !app.speech.effort("reasoning_effort", &effort, &mut kwargs)?
+    {
+        settled.hints.push("reasoning_effort");
+    }
+    Ok(Thinking { kwargs, shown })
 }
 
 /// Text parts stand on lines of their own, as vLLM joins them.
@@ -165,26 +290,16 @@ fn logprobs(fields: &mut Fields) -> Result<Option<i64>, ApiError> {
 
 /// Chat's own fields that this server does not have; the values that say "off" are taken.
 fn refuse_what_is_missing(fields: &mut Fields) -> Result<(), ApiError> {
-    fields.only("tools", &json!([]), "tools are not supported")?;
-    fields.only("functions", &json!([]), "tools are not supported")?;
-    fields.only("tool_choice", &json!("none"), "tools are not supported: only 'none' can be chosen")?;
-    fields.only("function_call", &json!("none"), "tools are not supported: only 'none' can be chosen")?;
+    let why = "functions are the API before tools: use 'tools' and 'tool_choice'";
+    fields.only("functions", &json!([]), why)?;
+    fields.only("function_call", &json!("none"), why)?;
     fields.only("modalities", &json!(["text"]), "this server answers in text only")?;
     fields.only("store", &json!(false), "answers are not stored")?;
-    fields.only("metadata", &json!({}), "answers are not stored, so there is nothing to attach metadata to")?;
     fields.only("echo", &json!(false), "conversations are not echoed")?;
-    fields.only("include_reasoning", &json!(true), "reasoning is part of the text and is always included")?;
     let missing = [
-        ("parallel_tool_calls", "tools are not supported"),
         ("audio", "this server answers in text only"),
-        (
-            "reasoning_effort",
-            "reasoning effort is not supported: use 'chat_template_kwargs' if the template has a switch",
-        ),
         ("verbosity", "verbosity is not supported"),
         ("web_search_options", "web search is not supported"),
-        ("prompt_cache_key", "the prefix cache needs no key; 'cache_salt' keeps prompts apart"),
-        ("prompt_cache_retention", "the prefix cache keeps what was used last"),
         ("documents", "documents are not supported"),
         ("mm_processor_kwargs", "this server reads text only"),
     ];

@@ -1,14 +1,17 @@
 //! `POST /v1/completions`: one text or several, each continued `n` times.
 
-use engine::{Prompt, RawRequest, Rejection, ValidatedRequest};
+use std::sync::Arc;
+
+use engine::{Prompt, RawRequest};
 use serde_json::{Value, json};
 
+use crate::answers::{Form, Job, Plan};
 use crate::app::App;
 use crate::auth::Tenant;
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong_type};
-use crate::openai::answer::{Form, Job, Plan};
-use crate::openai::params;
+use crate::openai::format::OpenAi;
+use crate::openai::{hints, params, structured};
 
 /// Most prompts in one request.
 const MAX_PROMPTS: usize = 256;
@@ -16,13 +19,15 @@ const MAX_PROMPTS: usize = 256;
 const DEFAULT_MAX_TOKENS: i64 = 16;
 
 /// Reads the body into requests that have passed the door. Tokenizes: not for the threads that serve connections.
-pub(crate) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Job, ApiError> {
+pub(crate) fn read(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result<Job, ApiError> {
+    let hints = hints::take(&mut body)?;
     let mut fields = Fields::of(body)?;
-    let delivery = params::delivery(&mut fields, app)?;
+    let mut delivery = params::delivery(&mut fields, app, hints)?;
     let mut raw = RawRequest::new(Prompt::Tokens(Vec::new()));
     raw.tenant = tenant;
     raw.may_be_urgent = app.keys.may_be_urgent(tenant.as_ref());
     raw.class = delivery.tier;
+    raw.cut_max_tokens = app.cut_max_tokens;
     raw.receipt = delivery.receipt;
     raw.speculate = delivery.speculate;
     raw.progress = delivery.progress;
@@ -31,6 +36,8 @@ pub(crate) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Job
     raw.max_tokens = fields.integer("max_tokens")?;
     raw.logprobs = fields.integer("logprobs")?;
     let echo = fields.boolean("echo")?.unwrap_or(false);
+    let (rule, rule_field) = structured::read(&mut fields)?.map(|asked| (asked.rule, asked.field)).unzip();
+    raw.rule = rule;
     best_of(&mut fields, raw.n)?;
     fields.only("suffix", &json!(""), "text is continued at its end only: 'suffix' is not supported")?;
     let prompts = prompts(fields.take("prompt"))?;
@@ -54,11 +61,19 @@ pub(crate) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Job
     let stop = raw.stop.clone();
     let predicted = raw.prediction.is_some();
     let num_answers = raw.n.unwrap_or(1);
+    let asked = raw.max_tokens;
+    if asked.is_none() {
+        // Less room than the default, and nobody insisted on it: then what there is.
+        (raw.max_tokens, raw.cut_max_tokens) = (Some(DEFAULT_MAX_TOKENS), true);
+    }
     let mut echoes = Vec::new();
     let mut requests = Vec::with_capacity(prompts.len());
     for prompt in prompts {
         let text = if let Prompt::Text(text) = &prompt { echo.then(|| text.clone()) } else { None };
-        let request = validate(RawRequest { prompt, ..raw.clone() }, app)?;
+        let request = app.engine.validate(RawRequest { prompt, ..raw.clone() }).map_err(|rejection| {
+            ApiError::from(rejection).rename_param("rule", rule_field.as_deref().unwrap_or_default())
+        })?;
+        delivery.settled.see(asked, &request);
         if echo {
             echoes.push(text.unwrap_or_else(|| app.decode(request.prompt())));
         }
@@ -68,6 +83,7 @@ pub(crate) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Job
         requests,
         plan: Plan {
             form: Form::Completion,
+            api: Arc::new(OpenAi),
             delivery,
             basis: None,
             // The door has checked it.
@@ -77,21 +93,9 @@ pub(crate) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Job
             logprobs,
             prompt_logprobs: shows_prompt_logprobs,
             echo: echoes,
+            hearing: None,
         },
     })
-}
-
-fn validate(raw: RawRequest, app: &App) -> Result<ValidatedRequest, ApiError> {
-    if raw.max_tokens.is_some() {
-        return Ok(app.engine.validate(raw)?);
-    }
-    match app.engine.validate(RawRequest { max_tokens: Some(DEFAULT_MAX_TOKENS), ..raw.clone() }) {
-        // Less room than the default, and nobody insisted on it: then what there is.
-        Err(Rejection { param: Some("max_tokens"), code: Some("context_length_exceeded"), .. }) => {
-            Ok(app.engine.validate(raw)?)
-        }
-        other => Ok(other?),
-    }
 }
 
 /// `best_of` would mean to compute more answers than are shown.

@@ -1,14 +1,20 @@
 //! OpenAI's API with vLLM's additions: what a body means, and what an answer looks like.
 //!
 //! Every field is honoured, or refused with 400 and its name: also a field that this server has never heard of, because
-//! a misspelt `temprature` that is quietly dropped gives a plausible wrong answer.
+//! a misspelt `temprature` that is quietly dropped gives a plausible wrong answer. A few that change nothing ([`hints`])
+//! are named in the answer.
 
-pub(crate) mod answer;
 pub(crate) mod chat;
 pub(crate) mod completions;
-mod cost;
-mod late;
+pub(crate) mod cost;
+pub(crate) mod format;
+pub(crate) mod hints;
+pub(crate) mod late;
 pub(crate) mod params;
+mod said;
+pub(crate) mod stream;
+pub(crate) mod structured;
 pub(crate) mod text;
+pub(crate) mod tools;
 mod whole;
-mod wire;
+pub(crate) mod wire;

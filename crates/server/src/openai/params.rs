@@ -1,11 +1,13 @@
 //! Fields that chat and completions share: sampling, delivery, and what neither has.
 
-use engine::{RawRequest, ServiceClass};
+use engine::{RawRequest, ServiceClass, ValidatedRequest};
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::app::App;
 use crate::error::ApiError;
 use crate::fields::{Fields, integer, number, wrong_type};
+use crate::json::shortened;
 use crate::openai::chat::text_of_parts;
 
 /// Longest `user` in bytes.
@@ -31,7 +33,7 @@ pub(crate) struct Delivery {
     pub(crate) stream: bool,
     /// A last chunk with token counts.
     pub(crate) include_usage: bool,
-    /// Token counts in every chunk.
+    /// Token counts in every chunk; only with the former.
     pub(crate) continuous_usage: bool,
     /// Token ids beside the text.
     pub(crate) token_ids: bool,
@@ -49,6 +51,28 @@ pub(crate) struct Delivery {
     pub(crate) user: Option<String>,
     /// The tier of service that was asked for.
     pub(crate) tier: Option<ServiceClass>,
+    pub(crate) settled: Settled,
+}
+
+/// What was settled otherwise than a client may think. The answer says so, in its headers and beside `timings`.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(crate) struct Settled {
+    /// Fields that were taken and change nothing ([`crate::openai::hints`]).
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) hints: Vec<&'static str>,
+    /// What `max_tokens` was cut to; of several prompts, the least.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) max_tokens: Option<usize>,
+}
+
+impl Settled {
+    /// Looks at what became of the `max_tokens` that was asked for.
+    pub(crate) fn see(&mut self, asked: Option<i64>, request: &ValidatedRequest) {
+        let most = request.max_tokens();
+        if asked.is_some_and(|asked| asked > most as i64) {
+            self.max_tokens = Some(self.max_tokens.map_or(most, |least| least.min(most)));
+        }
+    }
 }
 
 /// The model's name, checked; none means the one that is served.
@@ -61,7 +85,7 @@ pub(crate) fn model(fields: &mut Fields, app: &App) -> Result<String, ApiError> 
 }
 
 /// Reads what concerns delivery.
-pub(crate) fn delivery(fields: &mut Fields, app: &App) -> Result<Delivery, ApiError> {
+pub(crate) fn delivery(fields: &mut Fields, app: &App, hints: Vec<&'static str>) -> Result<Delivery, ApiError> {
     let model = model(fields, app)?;
     let stream = fields.boolean("stream")?.unwrap_or(false);
     let mut delivery = Delivery {
@@ -77,6 +101,7 @@ pub(crate) fn delivery(fields: &mut Fields, app: &App) -> Result<Delivery, ApiEr
         progress: fields.boolean("return_progress")?.unwrap_or(false),
         user: user(fields)?,
         tier: service_tier(fields)?,
+        settled: Settled { hints, max_tokens: None },
     };
     if delivery.progress && !stream {
         let message = "'return_progress' has a meaning only when 'stream' is true.";
@@ -88,9 +113,9 @@ pub(crate) fn delivery(fields: &mut Fields, app: &App) -> Result<Delivery, ApiEr
             return Err(ApiError::bad_request(message).with_param("stream_options"));
         }
         delivery.include_usage = options.boolean("include_usage")?.unwrap_or(false);
-        delivery.continuous_usage = options.boolean("continuous_usage_stats")?.unwrap_or(false);
-        let why = "this server adds no obfuscation to its events";
-        options.only("include_obfuscation", &json!(false), why)?;
+        // It refines the former: alone it asks for nothing.
+        let continuous = options.boolean("continuous_usage_stats")?.unwrap_or(false);
+        delivery.continuous_usage = continuous && delivery.include_usage;
         options.finish()?;
     }
     Ok(delivery)
@@ -184,7 +209,8 @@ fn logit_bias(fields: &mut Fields) -> Result<Vec<(i64, f64)>, ApiError> {
     let Some(object) = fields.object("logit_bias")? else { return Ok(Vec::new()) };
     let entry = |(key, value): (String, Value)| {
         let id = key.parse::<i64>().ok().filter(|id| id.to_string() == key).ok_or_else(|| {
-            ApiError::bad_request("The keys of 'logit_bias' must be token ids in decimal.").with_param("logit_bias")
+            let message = format!("The keys of 'logit_bias' must be token ids in decimal, not '{}'.", shortened(&key));
+            ApiError::bad_request(message).with_param("logit_bias")
         })?;
         Ok((id, number(&value, || "logit_bias".to_owned())?))
     };
@@ -194,11 +220,6 @@ fn logit_bias(fields: &mut Fields) -> Result<Vec<(i64, f64)>, ApiError> {
 /// Refuses, by name and with the reason, fields of OpenAI's and vLLM's APIs that this server does not have. A value
 /// that says "off" asks for nothing and is taken.
 pub(crate) fn refuse_what_is_missing(fields: &mut Fields) -> Result<(), ApiError> {
-    if let Some(mut format) = fields.object("response_format")? {
-        let why = "structured output is not supported: only 'text' is";
-        format.only("type", &json!("text"), why)?;
-        format.finish()?;
-    }
     let off = [
         ("use_beam_search", json!(false), "beam search is not supported"),
         ("length_penalty", json!(1.0), "beam search is not supported"),
@@ -210,9 +231,6 @@ pub(crate) fn refuse_what_is_missing(fields: &mut Fields) -> Result<(), ApiError
     for (field, value, why) in off {
         fields.only(field, &value, why)?;
     }
-    for field in ["guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs"] {
-        fields.unsupported(field, "structured output is not supported")?;
-    }
     let missing = [
         ("allowed_token_ids", "restricting the vocabulary is not supported: use 'logit_bias'"),
         ("logits_processors", "logits processors are not supported"),
@@ -220,7 +238,6 @@ pub(crate) fn refuse_what_is_missing(fields: &mut Fields) -> Result<(), ApiError
         ("prompt_embeds", "prompts are text or token ids, not embeddings"),
         ("kv_transfer_params", "cache transfer between servers is not supported"),
         ("vllm_xargs", "plug-in parameters are not supported"),
-        ("request_id", "request ids are the server's: send the header X-Request-Id to have one echoed"),
     ];
     for (field, why) in missing {
         fields.unsupported(field, why)?;

@@ -3,7 +3,7 @@
 use engine::Prompt;
 use serde::Serialize;
 use serde::ser::{Error as _, SerializeSeq, Serializer};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use text::chat_template::{TemplateError, TemplateOptions};
 use text::pace;
 use text::tokenizer::{TextError, Tokenizer};
@@ -11,14 +11,17 @@ use text::tokenizer::{TextError, Tokenizer};
 use crate::app::App;
 use crate::error::ApiError;
 use crate::fields::Fields;
-use crate::openai::{chat, params};
+use crate::openai::{chat, hints, params, tools};
 
 #[derive(Serialize)]
 struct Tokenized<'t> {
     count: usize,
     max_model_len: usize,
     tokens: TokenIds<'t>,
-    token_strs: Option<TokenTexts<'t>>,
+    token_strs: Option<TokenNames<'t>>,
+    /// Fields of the conversation that change nothing.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    hints: Vec<&'static str>,
 }
 
 /// Ids, millions of them: written with pauses.
@@ -37,19 +40,19 @@ impl Serialize for TokenIds<'_> {
     }
 }
 
-/// The texts of tokens, made one by one as they are written.
-struct TokenTexts<'t> {
+/// Tokens as the vocabulary names them, as vLLM has it: a part of a character has no text, and every token has a name.
+struct TokenNames<'t> {
     tokens: &'t [u32],
     tokenizer: &'t Tokenizer,
 }
 
-impl Serialize for TokenTexts<'_> {
+impl Serialize for TokenNames<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut list = serializer.serialize_seq(Some(self.tokens.len()))?;
         for tokens in self.tokens.chunks(4096) {
             pace::pause(0).map_err(S::Error::custom)?;
             for &token in tokens {
-                list.serialize_element(&self.tokenizer.token_text(token))?;
+                list.serialize_element(&self.tokenizer.token_name(token))?;
             }
         }
         list.end()
@@ -57,7 +60,8 @@ impl Serialize for TokenTexts<'_> {
 }
 
 /// Text or a conversation to the ids that the model would read. Not for the threads that serve connections.
-pub(crate) fn tokenize(body: Value, app: &App) -> Result<String, ApiError> {
+pub(crate) fn tokenize(mut body: Value, app: &App) -> Result<String, ApiError> {
+    let hints = hints::take(&mut body)?;
     let mut fields = Fields::of(body)?;
     params::model(&mut fields, app)?;
     let strings = fields.boolean("return_token_strs")?.unwrap_or(false);
@@ -72,25 +76,30 @@ pub(crate) fn tokenize(body: Value, app: &App) -> Result<String, ApiError> {
             tokenizer.encode(&text, add_special).map_err(|error| text_refused(&error))?
         }
         None => {
-            let Prompt::Chat { messages, template_kwargs, add_generation_prompt } = chat::prompt(&mut fields)? else {
+            let (_, definitions, ..) = tools::read(&mut fields)?.told();
+            let Prompt::Chat { messages, template_kwargs, add_generation_prompt, continue_final_message } =
+                chat::prompt(&mut fields, definitions, Map::new())?
+            else {
                 return Err(ApiError::bad_request("'prompt' or 'messages' is missing."));
             };
-            fields.only("add_special_tokens", &json!(false), "a chat template writes its own special tokens")?;
-            fields.only("tools", &json!([]), "tools are not supported")?;
+            // A template writes its own, so nothing is added unless somebody insists.
+            let add_special = fields.boolean("add_special_tokens")?.unwrap_or(false);
             fields.finish()?;
             let Some(template) = &model.chat_template else {
                 let message = "This model has no chat template: send 'prompt' instead of 'messages'.";
                 return Err(ApiError::bad_request(message).with_param("messages"));
             };
             let now = Some(app.now() as i64);
-            let options = TemplateOptions { add_generation_prompt, kwargs: template_kwargs, now };
-            tokenizer.encode_chat(template, &messages, &options).map_err(|error| template_refused(&error))?
+            let kwargs = template_kwargs;
+            let options = TemplateOptions { add_generation_prompt, continue_final_message, kwargs, now };
+            let ids = tokenizer.encode_chat(template, &messages, &options).map_err(|error| template_refused(&error))?;
+            if add_special { tokenizer.surrounded(&ids).map_err(|error| text_refused(&error))? } else { ids }
         }
     };
     let tokens = tokens.as_slice();
-    let token_strs = strings.then_some(TokenTexts { tokens, tokenizer });
-    let answer =
-        Tokenized { count: tokens.len(), max_model_len: model.max_model_len, tokens: TokenIds(tokens), token_strs };
+    let token_strs = strings.then_some(TokenNames { tokens, tokenizer });
+    let (count, max_model_len) = (tokens.len(), model.max_model_len);
+    let answer = Tokenized { count, max_model_len, tokens: TokenIds(tokens), token_strs, hints };
     // Numbers and strings serialize; what can end this is that nobody waits for it any more.
     serde_json::to_string(&answer).map_err(|_| ApiError::internal())
 }

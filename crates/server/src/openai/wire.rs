@@ -2,13 +2,15 @@
 //! `prompt_logprobs`) and two of our own (`timings`, `receipt`).
 
 use engine::receipt::Receipt;
-use engine::{Arithmetic, PromptProgress, Timings, TokenLogprob, Usage};
+use engine::{Arithmetic, PromptProgress, Timings, TokenLogprob};
 use scheduler::{Nanos, Promise};
 use serde::Serialize;
 use serde_json::{Map, Value};
 use text::tokenizer::Tokenizer;
 
+use crate::answers::Totals;
 use crate::openai::cost::WirePhase;
+use crate::openai::params::Settled;
 
 /// What every answer says about itself. `C`: a choice, whole or a piece of one.
 #[derive(Serialize)]
@@ -27,12 +29,16 @@ pub(crate) struct Envelope<'a, C> {
     pub(crate) usage: Option<Option<WireUsage>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) timings: Option<WireTimings>,
+    /// Goes with them.
+    #[serde(flatten)]
+    pub(crate) settled: Option<&'a Settled>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) prompt_progress: Option<WireProgress>,
+    /// As `usage`: whole answers have what was not asked for as `null`, as vLLM's do. Clients read it unasked.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) prompt_logprobs: Option<Vec<Value>>,
+    pub(crate) prompt_logprobs: Option<Option<Vec<Value>>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) prompt_token_ids: Option<Vec<u32>>,
+    pub(crate) prompt_token_ids: Option<Option<Vec<u32>>>,
 }
 
 /// How far a prompt is read: llama.cpp's `prompt_progress`, name for name. `cache` is part of `processed`.
@@ -66,7 +72,6 @@ pub(crate) struct ChatChoice {
     pub(crate) logprobs: Option<ChatLogprobs>,
     pub(crate) finish_reason: &'static str,
     pub(crate) stop_reason: Value,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) token_ids: Option<Vec<u32>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) receipt: Option<Receipt>,
@@ -75,8 +80,50 @@ pub(crate) struct ChatChoice {
 #[derive(Serialize)]
 pub(crate) struct ChatMessageOut {
     pub(crate) role: &'static str,
-    pub(crate) content: String,
+    /// `null` beside calls alone.
+    pub(crate) content: Option<String>,
     pub(crate) refusal: Option<()>,
+    /// What was thought, under both names that clients look for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) reasoning: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) reasoning_content: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) tool_calls: Vec<WireCall>,
+}
+
+impl Default for ChatMessageOut {
+    fn default() -> ChatMessageOut {
+        ChatMessageOut {
+            role: "assistant",
+            content: None,
+            refusal: None,
+            reasoning: None,
+            reasoning_content: None,
+            tool_calls: Vec::new(),
+        }
+    }
+}
+
+/// A call of a tool, whole or a piece.
+#[derive(Serialize)]
+pub(crate) struct WireCall {
+    /// Which call of its answer; pieces have it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) index: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) r#type: Option<&'static str>,
+    pub(crate) function: CallFunction,
+}
+
+#[derive(Serialize)]
+pub(crate) struct CallFunction {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) name: Option<String>,
+    /// A piece of JSON, or all of it.
+    pub(crate) arguments: String,
 }
 
 #[derive(Default, Serialize)]
@@ -99,6 +146,12 @@ pub(crate) struct Delta {
     pub(crate) role: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) content: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) reasoning: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) reasoning_content: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) tool_calls: Vec<WireCall>,
 }
 
 #[derive(Serialize)]
@@ -129,12 +182,13 @@ pub(crate) struct TextChoice {
     pub(crate) logprobs: Option<TextLogprobs>,
     pub(crate) finish_reason: Option<&'static str>,
     pub(crate) stop_reason: Value,
+    /// These three as in [`Envelope`]: `null` in a whole answer and absent in a stream, where not asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) prompt_logprobs: Option<Vec<Value>>,
+    pub(crate) prompt_logprobs: Option<Option<Vec<Value>>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) token_ids: Option<Vec<u32>>,
+    pub(crate) token_ids: Option<Option<Vec<u32>>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) prompt_token_ids: Option<Vec<u32>>,
+    pub(crate) prompt_token_ids: Option<Option<Vec<u32>>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) receipt: Option<Receipt>,
 }
@@ -164,18 +218,27 @@ pub(crate) struct PromptDetails {
     pub(crate) cached_tokens: usize,
 }
 
+#[derive(Clone, Copy, Serialize)]
+pub(crate) struct CompletionDetails {
+    /// Tokens of thoughts, where the model can think.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reasoning_tokens: Option<usize>,
+    #[serde(flatten)]
+    guesses: Option<PredictionDetails>,
+}
+
 /// Guesses that were checked: those that are the answer's, and the others, which are in no count. Not only those that
 /// came of a prediction.
 #[derive(Clone, Copy, Serialize)]
-pub(crate) struct CompletionDetails {
+struct PredictionDetails {
     accepted_prediction_tokens: usize,
     rejected_prediction_tokens: usize,
 }
 
-impl CompletionDetails {
-    fn of(timings: &Timings) -> CompletionDetails {
+impl PredictionDetails {
+    fn of(timings: &Timings) -> PredictionDetails {
         let &Timings { drafted_tokens, accepted_tokens, .. } = timings;
-        CompletionDetails {
+        PredictionDetails {
             accepted_prediction_tokens: accepted_tokens,
             rejected_prediction_tokens: drafted_tokens - accepted_tokens,
         }
@@ -183,15 +246,30 @@ impl CompletionDetails {
 }
 
 impl WireUsage {
+    /// In the middle of a stream.
+    pub(crate) fn so_far(prompt_tokens: usize, completion_tokens: usize) -> WireUsage {
+        WireUsage {
+            prompt_tokens,
+            completion_tokens,
+            total_tokens: prompt_tokens + completion_tokens,
+            prompt_tokens_details: None,
+            completion_tokens_details: None,
+        }
+    }
+
     /// `predicted`: there was a prediction, so its client wants to know what became of it.
-    pub(crate) fn of(usage: &Usage, timings: &Timings, predicted: bool) -> WireUsage {
+    pub(crate) fn of(totals: &Totals, predicted: bool) -> WireUsage {
+        let Totals { usage, timings, thought_tokens, .. } = totals;
         let has_guesses = predicted || timings.drafted_tokens > 0;
+        let guesses = has_guesses.then(|| PredictionDetails::of(timings));
+        let reasoning_tokens = *thought_tokens;
+        let has_details = guesses.is_some() || reasoning_tokens.is_some();
         WireUsage {
             prompt_tokens: usage.prompt_tokens,
             completion_tokens: usage.completion_tokens,
             total_tokens: usage.prompt_tokens + usage.completion_tokens,
             prompt_tokens_details: Some(PromptDetails { cached_tokens: usage.cached_tokens }),
-            completion_tokens_details: has_guesses.then(|| CompletionDetails::of(timings)),
+            completion_tokens_details: has_details.then_some(CompletionDetails { reasoning_tokens, guesses }),
         }
     }
 }
@@ -323,15 +401,14 @@ impl TokenTexts<'_> {
         logprob.map(|logprob| finite(logprob.logprob))
     }
 
-    /// The likeliest tokens, and the token itself if it was not among them, as OpenAI promises.
+    /// The token itself, and then the likeliest, as vLLM has them.
     pub(crate) fn top(&self, logprob: Option<&TokenLogprob>) -> Option<Map<String, Value>> {
         let logprob = logprob?;
         let mut map = Map::new();
-        for &(token, value) in &logprob.top {
-            // Different tokens may look alike (parts of a character); the likeliest stands for them.
+        for &(token, value) in [(logprob.token, logprob.logprob)].iter().chain(&logprob.top) {
+            // Different tokens may look alike (parts of a character); its own stands for them, or the likeliest.
             map.entry(self.text(token)).or_insert_with(|| number(value));
         }
-        map.entry(self.text(logprob.token)).or_insert_with(|| number(logprob.logprob));
         Some(map)
     }
 

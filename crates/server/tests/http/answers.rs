@@ -100,10 +100,56 @@ fn a_stream_has_an_event_per_token_and_says_what_the_answer_says() {
     assert!(events.iter().all(|event| event.get("usage").is_none()));
     assert!(events.last().unwrap()["timings"].is_object());
 
-    body["stream_options"] = json!({"continuous_usage_stats": true});
-    let events = host.stream("/v1/chat/completions", &body);
-    let counts: Vec<_> = events.iter().map(|event| event["usage"]["completion_tokens"].as_u64().unwrap()).collect();
-    assert_eq!(counts[1..21], (1..=20).collect::<Vec<_>>());
+    // Counts grow with the tokens: the event that names the role has none, the end brings none.
+    let text = greedy("The fox", 20);
+    for (path, mut body, opening) in [("/v1/chat/completions", body, 1), ("/v1/completions", text, 0)] {
+        body["stream_options"] = json!({"include_usage": true, "continuous_usage_stats": true});
+        let events = host.stream(path, &body);
+        let counts: Vec<_> = events.iter().map(|event| event["usage"]["completion_tokens"].as_u64().unwrap()).collect();
+        let expected: Vec<u64> = (1 - opening..=20).chain([20, 20]).collect();
+        assert_eq!(counts, expected, "{path}");
+        for event in &events {
+            let usage = &event["usage"];
+            let sum = usage["prompt_tokens"].as_u64().unwrap() + usage["completion_tokens"].as_u64().unwrap();
+            assert_eq!(usage["total_tokens"], sum, "{path}");
+        }
+        // It says how the other is done, and asks for nothing by itself.
+        for options in
+            [json!({"continuous_usage_stats": true}), json!({"include_usage": false, "continuous_usage_stats": true})]
+        {
+            body["stream_options"] = options;
+            let events = host.stream(path, &body);
+            assert!(events.iter().all(|event| event.get("usage").is_none()), "{path}");
+        }
+    }
+    host.quiet();
+}
+
+#[test]
+fn what_was_not_asked_for_is_null_in_a_whole_answer_and_absent_in_a_stream() {
+    let host = Host::start();
+    let chat = json!({"messages": conversation(), "max_tokens": 2, "temperature": 0, "ignore_eos": true});
+    // Where a field stands: in the answer, or in its choice.
+    for (path, body, of_answer, of_choice) in [
+        ("/v1/chat/completions", chat, &["prompt_logprobs", "prompt_token_ids"][..], &["token_ids"][..]),
+        ("/v1/completions", greedy("The fox", 2), &[], &["prompt_logprobs", "token_ids", "prompt_token_ids"]),
+    ] {
+        let fields = |answer: &Value| -> Vec<Option<Value>> {
+            let of_answer = of_answer.iter().map(|name| answer.get(*name).cloned());
+            of_answer.chain(of_choice.iter().map(|name| answer["choices"][0].get(*name).cloned())).collect()
+        };
+        assert!(fields(&host.ask(path, &body)).iter().all(|field| *field == Some(Value::Null)), "{path}");
+        for event in host.stream(path, &body) {
+            assert!(fields(&event).iter().all(Option::is_none), "{path}: {event}");
+        }
+        let mut asked = body.clone();
+        (asked["prompt_logprobs"], asked["return_token_ids"]) = (json!(1), json!(true));
+        let whole = fields(&host.ask(path, &asked));
+        assert!(whole.iter().flatten().all(|field| !field.as_array().unwrap().is_empty()), "{path}: {whole:?}");
+        let first = fields(&host.stream(path, &asked)[0]);
+        // A chat's first event names the role, and brings no token.
+        assert_eq!(first.iter().filter(|field| field.is_some()).count(), if of_answer.is_empty() { 3 } else { 2 });
+    }
     host.quiet();
 }
 
@@ -219,6 +265,18 @@ fn log_probabilities_belong_to_their_tokens() {
         let offset: usize = tokens[..at].iter().map(|token| token.chars().count()).sum();
         assert_eq!(lists["text_offset"][at], offset);
     }
+    // Its own entry is the first, also where it is not the likeliest.
+    let warm =
+        json!({"prompt": "The fox", "max_tokens": 12, "temperature": 2, "seed": 1, "logprobs": 2, "ignore_eos": true});
+    let warm = host.ask("/v1/completions", &warm)["choices"][0]["logprobs"].clone();
+    let mut unlikely = 0;
+    for (at, top) in warm["top_logprobs"].as_array().unwrap().iter().enumerate() {
+        let top = top.as_object().unwrap();
+        assert_eq!(json!(top.iter().next().unwrap()), json!([warm["tokens"][at], warm["token_logprobs"][at]]));
+        unlikely += usize::from(top.len() == 3);
+    }
+    assert!(unlikely > 0, "all of them were among the likeliest: {warm}");
+
     // Streamed: the same entries, one per event.
     let streamed: Vec<_> = host
         .stream("/v1/completions", &body)
@@ -353,12 +411,26 @@ fn tokenize_and_detokenize_undo_each_other() {
     let tokens = answer["tokens"].as_array().unwrap();
     assert_eq!(answer["count"], tokens.len());
     assert_eq!(answer["max_model_len"], 1024);
-    assert_eq!(answer["token_strs"].as_array().unwrap().len(), tokens.len());
+    let names: Vec<&str> = answer["token_strs"].as_array().unwrap().iter().map(|name| name.as_str().unwrap()).collect();
+    assert_eq!(names.len(), tokens.len());
+    // The vocabulary's own entries, in which a space is a letter.
+    assert!(names.iter().any(|name| name.starts_with('\u{120}')) && !names.concat().contains(' '), "{names:?}");
+    let parts = host.ask("/tokenize", &json!({"prompt": "\u{1f98a}", "return_token_strs": true}))["token_strs"].clone();
+    assert!(!parts.to_string().contains('\u{fffd}'), "parts of a character have names: {parts}");
     assert_eq!(host.ask("/detokenize", &json!({"tokens": tokens}))["prompt"], text);
     // What the model reads for a conversation: `/tokenize` and the answer's own count agree.
     let count = host.ask("/tokenize", &json!({"messages": conversation()}))["count"].clone();
     let answer = host.ask("/v1/chat/completions", &json!({"messages": conversation(), "max_tokens": 1}));
     assert_eq!(answer["usage"]["prompt_tokens"], count);
+    // What the tokenizer puts around a text can be put around a conversation.
+    let ids = |add: bool| {
+        let body = json!({"messages": conversation(), "add_special_tokens": add});
+        host.ask("/tokenize", &body)["tokens"].clone()
+    };
+    let tokenizer = host.engine.model().tokenizer.clone().unwrap();
+    let bare: Vec<u32> = serde_json::from_value(ids(false)).unwrap();
+    assert_eq!(ids(true), json!(tokenizer.surrounded(&bare).unwrap()));
+    assert_eq!(json!(bare.len()), count, "nothing is added unless it is asked for");
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Clients that leave, dawdle or come in crowds, and the end of the server itself.
 
+use std::io::{Read, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
@@ -236,6 +237,36 @@ fn a_connection_is_used_again_and_requests_on_it_keep_their_order() {
     connection.request("GET", "/health", &[], b"");
     assert!(connection.answer().json()["version"].is_string());
     assert_eq!(connection.answer().json()["status"], "ok");
+}
+
+#[test]
+fn a_client_that_reads_nothing_before_it_has_written_all_gets_its_answer() {
+    let mut options = local_server();
+    options.api_keys = vec!["key".into()];
+    let host = Host::with(small_engine(), options);
+    // More than the buffers of both sides hold.
+    let body = vec![b' '; 12 << 20];
+    let key = ("authorization", "Bearer key");
+    for (method, path, headers, status) in [
+        ("POST", "/v1/completions", &[JSON, key][..], 413),
+        ("POST", "/v1/completions", &[JSON], 401),
+        ("POST", "/nowhere", &[key], 404),
+        ("PUT", "/v1/models", &[key], 405),
+        ("POST", "/v1/completions", &[key, ("content-type", "text/plain")], 415),
+    ] {
+        let mut socket = std::net::TcpStream::connect(host.address).expect("the server listens");
+        let mut request = format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n", body.len());
+        headers.iter().for_each(|(name, value)| request.push_str(&format!("{name}: {value}\r\n")));
+        socket.write_all(format!("{request}\r\n").as_bytes()).expect("a head");
+        socket
+            .write_all(&body)
+            .unwrap_or_else(|error| panic!("{status}: the server hung up while it was told: {error}"));
+        let mut answer = String::new();
+        socket.read_to_string(&mut answer).unwrap_or_else(|error| panic!("{status}: the answer is lost: {error}"));
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{answer}");
+        assert!(answer.contains("invalid_request_error"), "{answer}");
+    }
+    host.quiet();
 }
 
 // row 41

@@ -72,6 +72,9 @@ fn every_answer_has_a_receipt_that_any_machine_verifies() {
                 "frequency_penalty": 0.25, "logit_bias": {"300": 4.5}, "ignore_eos": true, "seed": 9007199254740993i64}),
             1,
         ),
+        ("/v1/chat/completions", json!({"messages": messages, "n": 2, "response_format": {"type": "json_object"}}), 2),
+        ("/v1/completions", json!({"prompt": "The fox", "max_tokens": 60, "guided_regex": "[a-z ]{9,30}[0-9]"}), 1),
+        ("/v1/completions", json!({"prompt": "The fox", "ignore_eos": true, "guided_choice": ["gold", "no"]}), 1),
         ("/v1/completions", json!({"prompt": [5, 6, 7], "max_tokens": 0, "prompt_logprobs": 0, "echo": true}), 1),
     ];
     let mut all = Vec::new();

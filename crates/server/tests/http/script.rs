@@ -9,9 +9,10 @@ use std::time::Duration;
 use checkpoint::{Checkpoint, Source};
 use engine::past::Past;
 use engine::{
-    Arithmetic, DeviceInfo, Ended, FinishReason, Health, Held, Isa, KvDtype, KvMap, LoggedStep, ModelInfo, Observe,
-    Origin, Output, Percentiles, Place, RawRequest, Rejection, RequestId, RequestSummary, Scene, Second, Serve, Stats,
-    Stream, SubmitError, Timeline, Timings, UnixNanos, Usage, ValidatedRequest, Watching, WeightClass,
+    Arithmetic, DeviceInfo, Ended, FinishReason, Health, Held, Isa, KvDtype, KvMap, LazyVocabulary, LoggedStep,
+    ModelInfo, Observe, Origin, Output, Percentiles, Place, RawRequest, Rejection, RequestId, RequestSummary, Scene,
+    Second, Serve, Stats, Stream, SubmitError, Timeline, Timings, UnixNanos, Usage, ValidatedRequest, Watching,
+    WeightClass,
 };
 use model::{GenerationDefaults, ModelConfig};
 use scheduler::promise::PromisedTime;
@@ -50,6 +51,7 @@ impl Script {
             eos_token_ids: Vec::new(),
             tokenizer: Some(Arc::new(tokenizer)),
             chat_template: ChatTemplate::load(&checkpoint).expect("it has a template"),
+            vocabulary: LazyVocabulary::default(),
             max_model_len: 512,
             max_num_seqs: 4,
             is_shared: false,

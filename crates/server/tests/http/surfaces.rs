@@ -154,6 +154,37 @@ fn unknown_routes_and_methods_have_openais_errors() {
     }
 }
 
+#[test]
+fn a_slash_behind_a_path_is_as_good_as_none() {
+    let mut options = local_server();
+    options.api_keys = vec!["key".into()];
+    let host = Host::with(small_engine(), options);
+    let chat = json!({"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}).to_string();
+    let status = |method: &str, path: &str, has_key: bool, body: &str| {
+        let mut connection = host.connect();
+        let headers = [("content-type", "application/json"), ("authorization", "Bearer key")];
+        connection.request(method, path, &headers[..1 + usize::from(has_key)], body.as_bytes());
+        connection.answer().status
+    };
+    for (method, path, body) in [
+        ("GET", "/v1/models/", ""),
+        ("GET", "/v1/models/lantern/", ""),
+        ("GET", "/v1/requests/?limit=1", ""),
+        ("POST", "/v1/chat/completions/", &chat),
+    ] {
+        assert_eq!(status(method, path, true, body), 200, "{path}");
+        assert_eq!(status(method, path, false, body), 401, "{path}: it is no way around the key");
+    }
+    for path in ["/v1/models//", "/v1/nowhere/", "/v1//models", "/v1/", "/health/", "//"] {
+        assert_eq!(status("GET", path, true, ""), 404, "{path}");
+    }
+    let mut connection = host.connect();
+    connection.request("GET", "/metrics", &[("authorization", "Bearer key")], b"");
+    let page = connection.answer();
+    let count = metric(page.text(), "twostroke_http_requests_total{route=\"/v1/models\",status=\"200\"}");
+    assert_eq!(count, 1.0, "a route has one name");
+}
+
 // row 21
 #[test]
 fn a_request_id_is_echoed_when_it_is_harmless_and_never_used() {
@@ -233,6 +264,12 @@ fn metrics_count_what_happened() {
         assert_eq!(vllm(name), expected, "{name}");
         assert_eq!(metric(page, &format!("twostroke_{}", own_name(name))), expected, "{name}");
     }
+    // vLLM's word for what clients are told in a step; ours for the rows that were computed, without what the cache had
+    // and without a row for the first token of an answer.
+    assert_eq!(vllm("iteration_tokens_total_sum"), sum("prompt_tokens") + 10.0);
+    assert_eq!(vllm("iteration_tokens_total_count"), 10.0, "each step brought one token");
+    let rows = sum("prompt_tokens") - vllm("prompt_tokens_cached_total") + 8.0;
+    assert_eq!(metric(page, "twostroke_iteration_tokens_sum"), rows);
     assert!(
         vllm("prefix_cache_hits_total") > 0.0 && vllm("prefix_cache_hits_total") < vllm("prefix_cache_queries_total")
     );

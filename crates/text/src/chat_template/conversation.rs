@@ -53,6 +53,11 @@ impl ChatMessage {
 pub struct TemplateOptions {
     /// End with the beginning of an assistant's turn.
     pub add_generation_prompt: bool,
+    /// End inside the last message, behind its text: what follows goes on with it. Only [`Tokenizer::encode_chat`] heeds
+    /// it.
+    ///
+    /// [`Tokenizer::encode_chat`]: crate::tokenizer::Tokenizer::encode_chat
+    pub continue_final_message: bool,
     /// Variables of the template: `tools` (a list of function schemas), `enable_thinking`, ... They cannot replace
     /// `messages` or the names of special tokens.
     pub kwargs: Map<String, Json>,
@@ -108,6 +113,9 @@ pub enum TemplateError {
     /// The child process ended, or answered what is no answer.
     #[error("the process that renders the chat template ended unexpectedly")]
     ProcessEnded,
+    /// What the last message says is not in what the template wrote, so nothing can go on from there.
+    #[error("the model's chat template does not write the last message as it is, so it cannot be continued")]
+    NotContinued,
     /// The prompt could not be encoded.
     #[error(transparent)]
     Text(#[from] TextError),

@@ -112,7 +112,10 @@ pub(super) fn request(frame: &[u8]) -> Option<Request> {
             let has_now = rest.byte()? == 1;
             let now = i64::from_le_bytes(rest.array()?);
             let marks = rest.list(|rest| Some((rest.character()?, rest.character()?)))?;
-            let options = TemplateOptions { add_generation_prompt, kwargs, now: has_now.then_some(now) };
+            // The prompt's end is cut where it is encoded.
+            let continue_final_message = false;
+            let now = has_now.then_some(now);
+            let options = TemplateOptions { add_generation_prompt, continue_final_message, kwargs, now };
             Request::Render { messages, options, marks }
         }
         _ => return None,
@@ -340,7 +343,7 @@ mod tests {
         ) {
             let sent: Vec<ChatMessage> =
                 texts.into_iter().map(|(role, content, extra)| ChatMessage { role, content, extra }).collect();
-            let sent_options = TemplateOptions { add_generation_prompt: now.is_some(), kwargs, now };
+            let sent_options = TemplateOptions { add_generation_prompt: now.is_some(), kwargs, now, ..TemplateOptions::default() };
             let frame = render_request(Conversation { messages: &sent, options: &sent_options, marks: &marks });
             let Some(Request::Render { messages, options, marks: got }) = request(&frame) else { panic!("not read") };
             prop_assert_eq!((messages, options, got), (sent, sent_options, marks));

@@ -168,6 +168,13 @@ impl Run<'_> {
     }
 }
 
+impl Plan {
+    /// `ids` with what the tokenizer puts around a text.
+    pub(crate) fn surrounded(&self, ids: &[u32]) -> Vec<u32> {
+        [&self.prefix, ids, &self.suffix].concat()
+    }
+}
+
 /// What the tokenizer puts before and after a text: its post-processor, run on one made-up token.
 fn surroundings(inner: &tokenizers::Tokenizer) -> Option<(Vec<u32>, Vec<u32>)> {
     const TEXT: u32 = u32::MAX;

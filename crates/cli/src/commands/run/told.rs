@@ -1,0 +1,114 @@
+//! An answer as a person reads it: what was thought is quiet, and in nobody's pipe.
+
+use std::io::IsTerminal;
+use std::sync::Arc;
+
+use dialect::{AnswerPart, Dialect, Listener};
+use engine::ModelInfo;
+
+use super::Answer;
+use crate::console::put;
+use crate::environment;
+use crate::failure::Failure;
+
+/// Tokens at the end of a prompt that are looked at for a thought that has begun.
+const PROMPT_END_TOKENS: usize = 256;
+
+/// How a model thinks, as its chat template and its vocabulary show it.
+#[derive(Default)]
+pub(super) struct Voice {
+    dialect: Dialect,
+    /// Special tokens that are marks of it.
+    pub(super) shown: Arc<[u32]>,
+}
+
+impl Voice {
+    pub(super) fn of(model: &ModelInfo) -> Voice {
+        let (Some(template), Some(tokenizer)) = (&model.chat_template, &model.tokenizer) else {
+            return Voice::default();
+        };
+        let mut dialect = Dialect::of_template(&template.source(), &tokenizer.added_tokens());
+        // Nothing is offered to be called.
+        dialect.calls = None;
+        let ids = dialect.marks().into_iter().filter_map(|mark| tokenizer.token_id(mark));
+        let shown = ids.filter(|&id| tokenizer.is_special(id)).collect();
+        Voice { dialect, shown }
+    }
+
+    /// For one answer to this prompt. `prints`: as it comes.
+    pub(super) fn telling(&self, model: &ModelInfo, prompt: &[u32], prints: bool) -> Telling {
+        let end = &prompt[prompt.len().saturating_sub(PROMPT_END_TOKENS)..];
+        let end = model.tokenizer.as_ref().map(|tokenizer| tokenizer.decode(end, false)).unwrap_or_default();
+        Telling {
+            listener: Listener::new(&self.dialect, Arc::default(), &end),
+            prints,
+            shows_thoughts: prints && std::io::stdout().is_terminal(),
+            is_quiet: false,
+            parts: Vec::new(),
+        }
+    }
+}
+
+/// One answer under way.
+pub(super) struct Telling {
+    listener: Listener,
+    prints: bool,
+    shows_thoughts: bool,
+    /// The terminal writes thoughts.
+    is_quiet: bool,
+    parts: Vec<AnswerPart>,
+}
+
+impl Telling {
+    /// More of it.
+    pub(super) fn take(&mut self, text: &str, answer: &mut Answer) -> Result<(), Failure> {
+        self.listener.push(text, &mut self.parts);
+        self.tell(answer)
+    }
+
+    /// There is no more.
+    pub(super) fn end(&mut self, answer: &mut Answer) -> Result<(), Failure> {
+        self.listener.finish(&mut self.parts);
+        self.tell(answer)?;
+        self.quiet(false)
+    }
+
+    fn tell(&mut self, answer: &mut Answer) -> Result<(), Failure> {
+        for part in std::mem::take(&mut self.parts) {
+            match part {
+                AnswerPart::Thought(text) => {
+                    if self.shows_thoughts {
+                        self.quiet(true)?;
+                        put(&text)?;
+                    }
+                    answer.thought.push_str(&text);
+                }
+                AnswerPart::Text(text) => {
+                    // White space between a thought and the answer is neither.
+                    let begins = answer.text.is_empty() && !answer.thought.is_empty();
+                    let text = if begins { text.trim_start() } else { &text };
+                    if text.is_empty() {
+                        continue;
+                    }
+                    if self.is_quiet {
+                        self.quiet(false)?;
+                        put("\n\n")?;
+                    }
+                    if self.prints {
+                        put(text)?;
+                    }
+                    answer.text.push_str(text);
+                }
+                AnswerPart::CallBegins { .. } | AnswerPart::Arguments { .. } | AnswerPart::CallEnds { .. } => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn quiet(&mut self, is_quiet: bool) -> Result<(), Failure> {
+        if std::mem::replace(&mut self.is_quiet, is_quiet) != is_quiet && environment::has_colours() {
+            put(if is_quiet { "\x1b[2m" } else { "\x1b[0m" })?;
+        }
+        Ok(())
+    }
+}

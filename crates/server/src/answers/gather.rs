@@ -1,0 +1,90 @@
+//! Whole answers, as soon as they are.
+
+use std::sync::Arc;
+
+use dialect::AnswerPart;
+use engine::receipt::Receipt;
+use engine::{Output, TokenLogprob};
+
+use super::{Ear, End, Outputs, Plan, Totals};
+use crate::app::App;
+use crate::charge::Charge;
+use crate::error::ApiError;
+use crate::timeline::Served;
+
+/// One answer of one prompt, while it grows.
+#[derive(Default)]
+pub(crate) struct Answer {
+    /// All that the model wrote.
+    pub(crate) text: String,
+    /// The same told apart, where somebody listens.
+    pub(crate) parts: Option<Vec<AnswerPart>>,
+    pub(crate) tokens: Vec<u32>,
+    pub(crate) logprobs: Vec<TokenLogprob>,
+    pub(crate) end: End,
+    pub(crate) receipt: Option<Receipt>,
+}
+
+/// All answers of a request.
+pub(crate) struct Gathered {
+    /// Choice by choice.
+    pub(crate) answers: Vec<Answer>,
+    pub(crate) prompts: Vec<Vec<u32>>,
+    pub(crate) prompt_logprobs: Vec<Vec<Option<TokenLogprob>>>,
+    pub(crate) totals: Totals,
+    pub(crate) served: Arc<Served>,
+    /// Memory set aside for all this.
+    pub(crate) charge: Option<Charge>,
+}
+
+/// Waits for the whole answer.
+pub(crate) async fn gather(app: &Arc<App>, plan: &Plan, mut outputs: Outputs) -> Result<Gathered, ApiError> {
+    let prompts = outputs.prompts();
+    let mut answers: Vec<Answer> = Vec::new();
+    answers.resize_with(prompts.len() * plan.num_answers, Answer::default);
+    let mut ears: Vec<Option<Ear>> = answers.iter().map(|_| plan.hearing.as_ref().map(Ear::new)).collect();
+    let mut prompt_logprobs: Vec<Vec<Option<TokenLogprob>>> = vec![Vec::new(); prompts.len()];
+    let mut totals = Totals::of(plan);
+    let mut heard = Vec::new();
+    while let Some((prompt, output)) = outputs.next().await {
+        let first = prompt * plan.num_answers;
+        match output {
+            // Only streams ask for it.
+            Output::Progress(_) => {}
+            Output::PromptLogprobs(logprobs) => prompt_logprobs[prompt] = logprobs,
+            Output::Token { answer, token, text, logprob } => {
+                if let Some(ear) = &mut ears[first + answer] {
+                    ear.token(&text, &mut heard);
+                    heard.clear();
+                }
+                let answer = &mut answers[first + answer];
+                answer.text.push_str(&text);
+                answer.tokens.push(token);
+                answer.logprobs.extend(logprob);
+            }
+            Output::Noted { answer, unsealed } => answers[first + answer].receipt = plan.receipt(*unsealed),
+            Output::Finished { answer, reason, stop_string, text } => {
+                let answer = &mut answers[first + answer];
+                answer.text.push_str(&text);
+                answer.end = End::of(plan, app, reason, stop_string);
+            }
+            Output::Done { usage, timings } => totals.add(app, plan.num_answers, &usage, &timings),
+            Output::Failed(error) => {
+                let error = ApiError::from(error);
+                outputs.answered(error.status().as_u16());
+                return Err(error);
+            }
+        }
+    }
+    outputs.answered(200);
+    if let Some(hearing) = &plan.hearing {
+        for (answer, ear) in answers.iter_mut().zip(&ears) {
+            totals.heard(ear.as_ref());
+            let parts = hearing.whole(&answer.text);
+            answer.end.called(parts.iter().any(|part| matches!(part, AnswerPart::CallEnds { .. })));
+            answer.parts = Some(parts);
+        }
+    }
+    let (served, charge) = outputs.into_rest();
+    Ok(Gathered { answers, prompts, prompt_logprobs, totals, served, charge })
+}

@@ -1,0 +1,171 @@
+//! From the engine's outputs to an answer, whichever API it is for: gathered into one body, or event by event.
+//!
+//! ```text
+//! Job { requests } --submit--> Outputs --next--> Output --+--> gather --> Gathered --> one JSON body
+//!                                                         +--> Wire   --> an event for each token
+//! ```
+//!
+//! A request with several prompts is several requests to the engine; prompt `p`'s answer `a` is choice `p * n + a`.
+//! Dropping [`Outputs`] cancels whatever still runs: that is all there is to a client's disconnect.
+
+mod events;
+mod gather;
+mod hearing;
+mod outputs;
+mod totals;
+
+use std::sync::Arc;
+
+use axum::response::Response;
+use engine::receipt::{Provenance, Receipt, Unsealed};
+use engine::{FinishReason, ValidatedRequest};
+use serde_json::Value;
+
+use crate::app::App;
+use crate::openai::params::Delivery;
+use crate::responses::Shape;
+
+pub(crate) use self::events::{Events, Wire, event, framed};
+pub(crate) use self::gather::{Answer, Gathered, gather};
+pub(crate) use self::hearing::{Ear, Hearing};
+pub(crate) use self::outputs::Outputs;
+pub(crate) use self::totals::Totals;
+
+/// Whose words an answer is written in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    Chat,
+    Completion,
+    Responses,
+}
+
+impl Form {
+    /// The route.
+    pub(crate) fn route(self) -> &'static str {
+        match self {
+            Form::Chat => "/v1/chat/completions",
+            Form::Completion => "/v1/completions",
+            Form::Responses => "/v1/responses",
+        }
+    }
+
+    /// What the names of its answers begin with.
+    pub(crate) fn prefix(self) -> &'static str {
+        match self {
+            Form::Chat => "chatcmpl-",
+            Form::Completion => "cmpl-",
+            Form::Responses => "resp_",
+        }
+    }
+
+    /// What spans call it (OpenTelemetry's names).
+    pub(crate) fn operation(self) -> &'static str {
+        match self {
+            Form::Completion => "text_completion",
+            _ => "chat",
+        }
+    }
+}
+
+/// How one API writes answers.
+pub(crate) trait Api: Send + Sync {
+    /// The body of a whole answer.
+    fn whole(&self, app: &Arc<App>, plan: &Plan, gathered: Gathered) -> Response;
+
+    /// Writes the events of a stream.
+    fn wire(&self, app: &Arc<App>, plan: Plan, outputs: &Outputs) -> Box<dyn Wire>;
+
+    /// Of a response that may be kept.
+    fn shape(&self) -> Option<&Arc<Shape>> {
+        None
+    }
+
+    /// What a stream's events are.
+    fn stream_type(&self) -> &'static str {
+        "text/event-stream; charset=utf-8"
+    }
+}
+
+/// Requests that passed the door, and how their answer is to look.
+pub(crate) struct Job {
+    pub(crate) requests: Vec<ValidatedRequest>,
+    pub(crate) plan: Plan,
+}
+
+/// How the answer is to look.
+pub(crate) struct Plan {
+    pub(crate) form: Form,
+    pub(crate) api: Arc<dyn Api>,
+    pub(crate) delivery: Delivery,
+    /// What receipts share, where they were asked for.
+    pub(crate) basis: Option<Provenance>,
+    /// Answers per prompt.
+    pub(crate) num_answers: usize,
+    /// There was a prediction of the answers.
+    pub(crate) predicted: bool,
+    /// The stop strings, to name the one that ended an answer.
+    pub(crate) stop: Vec<String>,
+    pub(crate) logprobs: bool,
+    /// vLLM's `prompt_logprobs` was asked for.
+    pub(crate) prompt_logprobs: bool,
+    /// Texts to repeat before the answers, one per prompt; none at all without `echo`.
+    pub(crate) echo: Vec<String>,
+    /// Where answers are told apart into thoughts, text and calls.
+    pub(crate) hearing: Option<Hearing>,
+}
+
+impl Plan {
+    /// The receipt of an answer; none where none was asked for.
+    pub(crate) fn receipt(&self, unsealed: Unsealed) -> Option<Receipt> {
+        self.basis.clone().map(|basis| unsealed.seal(basis))
+    }
+}
+
+/// Why an answer ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Finish {
+    #[default]
+    Stop,
+    Length,
+    ToolCalls,
+}
+
+impl Finish {
+    /// In OpenAI's words.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Finish::Stop => "stop",
+            Finish::Length => "length",
+            Finish::ToolCalls => "tool_calls",
+        }
+    }
+}
+
+/// The end of an answer.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct End {
+    pub(crate) finish: Finish,
+    /// vLLM's: the stop string or token that did it, `null` for the model's own end.
+    pub(crate) stop_reason: Value,
+}
+
+impl End {
+    pub(crate) fn of(plan: &Plan, app: &App, reason: FinishReason, stop_string: Option<usize>) -> End {
+        let (finish, stop_reason) = match (reason, stop_string) {
+            (FinishReason::Length, _) => (Finish::Length, Value::Null),
+            (_, Some(at)) => (Finish::Stop, plan.stop.get(at).map_or(Value::Null, |text| text.as_str().into())),
+            (FinishReason::Stop(Some(token)), _) if !app.engine.model().eos_token_ids.contains(&token) => {
+                (Finish::Stop, token.into())
+            }
+            (FinishReason::Stop(_), _) => (Finish::Stop, Value::Null),
+        };
+        End { finish, stop_reason }
+    }
+
+    /// Whether it has called tools, and as it should: then that is why it ended, if nothing cut it off.
+    pub(crate) fn called(&mut self, has_called: bool) {
+        if has_called && self.finish == Finish::Stop {
+            self.finish = Finish::ToolCalls;
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! The requests of a job under way.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use engine::{Output, RequestError, Stream, ValidatedRequest};
+use scheduler::Promise;
+
+use super::Plan;
+use crate::access;
+use crate::app::App;
+use crate::charge::{self, Charge};
+use crate::error::ApiError;
+use crate::openai::late::LateWatch;
+use crate::otel::Guard;
+use crate::timeline::{Asker, Served};
+
+/// Outputs of each answer of a stream that may wait to be read, beyond what the connection's buffers hold.
+const MOST_UNREAD: usize = 4096;
+
+fn most_unread(plan: &Plan) -> usize {
+    MOST_UNREAD * plan.num_answers
+}
+
+/// The outputs of all prompts of a request, as they come.
+pub(crate) struct Outputs {
+    streams: Vec<Option<Stream>>,
+    served: Arc<Served>,
+    /// Prompt to ask first, so that none is starved.
+    turn: usize,
+    /// Memory set aside for what they say.
+    charge: Option<Charge>,
+    /// Dropped last, with the streams: then the request has ended, or is cancelled.
+    _span: Option<Guard>,
+    /// The same for the log.
+    access: access::Guard,
+}
+
+impl Outputs {
+    /// Submits all prompts, or none.
+    pub(crate) fn submit(
+        app: &App,
+        plan: &Plan,
+        asker: Asker,
+        requests: Vec<ValidatedRequest>,
+    ) -> Result<Outputs, ApiError> {
+        let streamed = plan.delivery.stream;
+        let bytes = |request: &ValidatedRequest| charge::bytes_of(request, streamed, most_unread(plan));
+        let bytes = requests.iter().map(bytes).fold(0, u64::saturating_add);
+        let tenant = requests.first().map_or(0, ValidatedRequest::tenant);
+        let charge = app.answers.charge(tenant, bytes)?;
+        let prompt_tokens = requests.iter().map(|request| request.prompt().len()).collect();
+        let submit = |request| Ok(Some(app.engine.submit(request)?));
+        // When a later one finds the queue full, dropping the earlier ones cancels them.
+        let streams = requests.into_iter().map(submit).collect::<Result<Vec<_>, ApiError>>()?;
+        if streamed {
+            streams.iter().flatten().for_each(|stream: &Stream| stream.limit_unread(most_unread(plan)));
+        }
+        let requests = streams.iter().flatten().map(Stream::id).collect();
+        let response_id = app.response_id(plan.form);
+        let served = Arc::new(Served {
+            tenant: asker.tenant,
+            key: asker.key,
+            response_id,
+            request_id: asker.request_id,
+            requests,
+            prompt_tokens,
+        });
+        app.registry.add(served.clone());
+        let span = app.exporter.clone().map(|exporter| {
+            let operation = plan.form.operation();
+            Guard::new(exporter, served.clone(), plan.delivery.model.clone(), operation, asker.parent)
+        });
+        let access = access::Guard::new(app.access.clone(), served.clone(), plan.form.route(), streamed);
+        Ok(Outputs { streams, served, turn: 0, charge: Some(charge), _span: span, access })
+    }
+
+    /// What was promised when the prompts were submitted: of each time, the latest of any prompt.
+    pub(crate) fn promise(&self) -> Option<Promise> {
+        self.streams.iter().flatten().filter_map(Stream::promise).copied().reduce(|a, b| a.latest(&b))
+    }
+
+    /// What is to be told if that is broken.
+    pub(super) fn late_watch(&self) -> Option<LateWatch> {
+        let arrived = self.streams.iter().flatten().map(Stream::arrived).min()?;
+        Some(LateWatch::new(self.promise()?, arrived, self.streams.len()))
+    }
+
+    pub(crate) fn prompts(&self) -> Vec<Vec<u32>> {
+        self.streams.iter().flatten().map(|stream| stream.prompt().to_vec()).collect()
+    }
+
+    /// The next output and the prompt it belongs to; `None` when all have ended.
+    pub(super) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<(usize, Output)>> {
+        let count = self.streams.len();
+        let mut open = false;
+        for at in (self.turn..self.turn + count).map(|at| at % count) {
+            let Some(stream) = &mut self.streams[at] else { continue };
+            open = true;
+            // A receive that is given up before it is ready has taken nothing.
+            let Poll::Ready(output) = pin!(stream.recv()).poll(cx) else { continue };
+            // An engine that is gone sends nothing more, not even an error.
+            let output = output.unwrap_or(Output::Failed(RequestError::Internal));
+            if matches!(output, Output::Done { .. } | Output::Failed(_)) {
+                self.streams[at] = None;
+            }
+            self.turn = (at + 1) % count;
+            return Poll::Ready(Some((at, output)));
+        }
+        if open { Poll::Pending } else { Poll::Ready(None) }
+    }
+
+    pub(super) async fn next(&mut self) -> Option<(usize, Output)> {
+        std::future::poll_fn(|cx| self.poll_next(cx)).await
+    }
+
+    pub(crate) fn served(&self) -> &Arc<Served> {
+        &self.served
+    }
+
+    /// For the log: with which status.
+    pub(super) fn answered(&mut self, status: u16) {
+        self.access.answered(status);
+    }
+
+    /// All outputs are read: what is left.
+    pub(super) fn into_rest(mut self) -> (Arc<Served>, Option<Charge>) {
+        (self.served.clone(), self.charge.take())
+    }
+}

@@ -1,0 +1,194 @@
+//! Tools of a chat: what may be called, and whether something must be.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use dialect::Tool;
+use serde_json::{Value, json};
+
+use crate::conversation::definition;
+use crate::error::ApiError;
+use crate::fields::{Fields, wrong_type};
+
+/// Most tools of a request. Agents bring some tens.
+const MAX_TOOLS: usize = 512;
+/// Longest name of a tool, in bytes.
+const MAX_NAME_BYTES: usize = 128;
+
+/// Which calls are wanted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) enum ToolChoice {
+    /// As the model likes.
+    #[default]
+    Auto,
+    /// None: the model is not told of the tools.
+    Never,
+    /// At least one.
+    Required,
+    /// One of this tool.
+    Named(String),
+}
+
+/// What may be called.
+#[derive(Default)]
+pub(crate) struct Offer {
+    pub(crate) tools: Vec<Tool>,
+    /// As the template reads them.
+    pub(crate) definitions: Vec<Value>,
+    pub(crate) choice: ToolChoice,
+    /// Whether an answer may have several calls.
+    pub(crate) parallel: bool,
+}
+
+impl Offer {
+    /// Adds a tool; `field`: where it stands.
+    pub(crate) fn add(&mut self, tool: Tool, description: Option<&str>, field: &str) -> Result<(), ApiError> {
+        let fit = |c: char| c.is_ascii_alphanumeric() || "_-.:/".contains(c);
+        if tool.name.is_empty() || tool.name.len() > MAX_NAME_BYTES || !tool.name.chars().all(fit) {
+            let message = format!("'{field}' must be 1 to {MAX_NAME_BYTES} letters, digits or one of '_-.:/'.");
+            return Err(ApiError::bad_request(message).with_param(field));
+        }
+        if self.tools.len() >= MAX_TOOLS {
+            return Err(ApiError::bad_request(format!("At most {MAX_TOOLS} tools are taken.")).with_param("tools"));
+        }
+        self.definitions.push(definition(&tool.name, description, &tool.parameters));
+        self.tools.push(tool);
+        Ok(())
+    }
+
+    /// Every tool has a name of its own, and what must be called is there.
+    pub(crate) fn check(&self) -> Result<(), ApiError> {
+        let mut names = BTreeSet::new();
+        if let Some(twice) = self.tools.iter().find(|tool| !names.insert(tool.name.as_str())) {
+            let message = format!("There are two tools of the name '{}'.", twice.name);
+            return Err(ApiError::bad_request(message).with_param("tools"));
+        }
+        match &self.choice {
+            ToolChoice::Required if self.tools.is_empty() => {
+                let message = "'tool_choice' wants a call, and there are no 'tools'.";
+                Err(ApiError::bad_request(message).with_param("tool_choice"))
+            }
+            ToolChoice::Named(name) if !names.contains(name.as_str()) => {
+                let message = "'tool_choice' names a tool that is not among 'tools'.";
+                Err(ApiError::bad_request(message).with_param("tool_choice"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The tools that the model is told of: none if none may be called.
+    pub(crate) fn told(self) -> (Arc<[Tool]>, Vec<Value>, ToolChoice, bool) {
+        let Offer { tools, definitions, choice, parallel } = self;
+        match choice {
+            ToolChoice::Never => (Arc::default(), Vec::new(), choice, parallel),
+            choice => (tools.into(), definitions, choice, parallel),
+        }
+    }
+}
+
+/// Reads `tools`, `tool_choice` and `parallel_tool_calls`.
+pub(crate) fn read(fields: &mut Fields) -> Result<Offer, ApiError> {
+    let mut offer = Offer { parallel: fields.boolean("parallel_tool_calls")?.unwrap_or(true), ..Offer::default() };
+    for (at, item) in fields.list("tools")?.unwrap_or_default().into_iter().enumerate() {
+        let mut tool = Fields::nested(item, format!("tools[{at}]"))?;
+        let kind = tool.name("type");
+        match tool.string("type")?.as_deref() {
+            Some("function") => {}
+            _ => return Err(wrong_type(kind, "'function': other tools are for servers that run them")),
+        }
+        let Some(mut function) = tool.object("function")? else {
+            return Err(wrong_type(tool.name("function"), "an object"));
+        };
+        // Some clients say it here, OpenAI's inside.
+        let outer = tool.boolean("strict")?;
+        tool.finish()?;
+        function_into(&mut function, outer, &mut offer)?;
+        function.finish()?;
+    }
+    offer.choice = choice(fields, &mut offer)?;
+    offer.check()?;
+    Ok(offer)
+}
+
+/// Reads the fields of a function: those of OpenAI's two APIs have the same names.
+pub(crate) fn function_into(function: &mut Fields, strict: Option<bool>, offer: &mut Offer) -> Result<(), ApiError> {
+    let field = function.name("name");
+    let name = function.string("name")?.ok_or_else(|| wrong_type(field.clone(), "a string"))?;
+    let description = function.string("description")?;
+    let strict = function.boolean("strict")?.or(strict).unwrap_or(false);
+    let schema = function.name("parameters");
+    let parameters = match function.take("parameters") {
+        None => json!({"type": "object", "properties": {}}),
+        Some(object @ Value::Object(_)) => object,
+        Some(_) => return Err(wrong_type(schema, "a JSON schema")),
+    };
+    offer.add(Tool { name, parameters, strict }, description.as_deref(), &field)
+}
+
+fn choice(fields: &mut Fields, offer: &mut Offer) -> Result<ToolChoice, ApiError> {
+    let expected = "'none', 'auto', 'required' or a function by its name";
+    match fields.take("tool_choice") {
+        None => Ok(ToolChoice::Auto),
+        Some(Value::String(word)) => by_word(&word).ok_or_else(|| wrong_type("tool_choice", expected)),
+        Some(object @ Value::Object(_)) => {
+            let mut named = Fields::nested(object, "tool_choice".to_owned())?;
+            let choice = match named.string("type")?.as_deref() {
+                Some("function") => {
+                    let Some(mut function) = named.object("function")? else {
+                        return Err(wrong_type("tool_choice.function", "an object with a 'name'"));
+                    };
+                    let name = function.string("name")?;
+                    function.finish()?;
+                    ToolChoice::Named(name.ok_or_else(|| wrong_type("tool_choice.function.name", "a string"))?)
+                }
+                Some("allowed_tools") => {
+                    let Some(mut allowed) = named.object("allowed_tools")? else {
+                        return Err(wrong_type("tool_choice.allowed_tools", "an object with 'mode' and 'tools'"));
+                    };
+                    let choice = only(&mut allowed, offer)?;
+                    allowed.finish()?;
+                    choice
+                }
+                _ => return Err(wrong_type("tool_choice.type", "'function' or 'allowed_tools'")),
+            };
+            named.finish()?;
+            Ok(choice)
+        }
+        Some(_) => Err(wrong_type("tool_choice", expected)),
+    }
+}
+
+pub(crate) fn by_word(word: &str) -> Option<ToolChoice> {
+    match word {
+        "auto" => Some(ToolChoice::Auto),
+        "none" => Some(ToolChoice::Never),
+        "required" | "any" => Some(ToolChoice::Required),
+        _ => None,
+    }
+}
+
+/// OpenAI's `allowed_tools`: a choice among some of the tools. The model is told of all, so that its prompt stays.
+pub(crate) fn only(allowed: &mut Fields, offer: &mut Offer) -> Result<ToolChoice, ApiError> {
+    let mode = allowed.string("mode")?;
+    let choice = match mode.as_deref() {
+        Some("auto") => ToolChoice::Auto,
+        Some("required") => ToolChoice::Required,
+        _ => return Err(wrong_type(allowed.name("mode"), "'auto' or 'required'")),
+    };
+    let mut names = BTreeSet::new();
+    for (at, item) in allowed.list("tools")?.unwrap_or_default().into_iter().enumerate() {
+        let mut tool = Fields::nested(item, format!("{}[{at}]", allowed.name("tools")))?;
+        tool.string("type")?;
+        let name = match tool.object("function")? {
+            Some(mut function) => function.string("name")?,
+            None => tool.string("name")?,
+        };
+        names.extend(name);
+        tool.finish()?;
+    }
+    offer.tools.retain(|tool| names.contains(&tool.name));
+    if offer.tools.is_empty() {
+        return Err(ApiError::bad_request("'tool_choice' allows none of the 'tools'.").with_param("tool_choice"));
+    }
+    Ok(choice)
+}

@@ -1,0 +1,193 @@
+//! Items of an input as the messages that a chat template reads.
+//!
+//! ```text
+//! reasoning, message (assistant), function_call, function_call  -->  one assistant message: thought, text, two calls
+//! function_call_output                                          -->  one message of role tool
+//! message (user, system, developer)                             -->  one message
+//! ```
+
+use engine::ChatMessage;
+use serde_json::{Map, Value, json};
+
+use crate::error::ApiError;
+use crate::fields::{Fields, wrong_type};
+
+/// Messages from the items of one input after another.
+#[derive(Default)]
+pub(crate) struct Messages {
+    pub(crate) list: Vec<ChatMessage>,
+    /// Whether the last message is an assistant's that may have more to it.
+    is_open: bool,
+}
+
+impl Messages {
+    /// Goes on from these.
+    pub(crate) fn after(list: Vec<ChatMessage>) -> Messages {
+        Messages { list, is_open: false }
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.list.iter().map(|message| message.content.as_deref().map_or(0, str::len)).sum()
+    }
+
+    /// A text or a list of items.
+    pub(crate) fn read(&mut self, input: Value) -> Result<(), ApiError> {
+        match input {
+            Value::String(text) => {
+                self.list.push(ChatMessage::new("user", text));
+                Ok(())
+            }
+            Value::Array(items) if !items.is_empty() => {
+                items.into_iter().enumerate().try_for_each(|(at, item)| self.item(format!("input[{at}]"), item))
+            }
+            _ => Err(wrong_type("input", "a string or a list of items that is not empty")),
+        }
+    }
+
+    fn item(&mut self, path: String, item: Value) -> Result<(), ApiError> {
+        let mut fields = Fields::nested(item, path)?;
+        let kind_name = fields.name("type");
+        let kind = fields.string("type")?;
+        // What an item of an answer has, and comes back with it.
+        fields.string("id")?;
+        fields.string("status")?;
+        match kind.as_deref() {
+            None | Some("message") => self.message(&mut fields)?,
+            Some("reasoning") => self.reasoning(&mut fields)?,
+            Some("function_call") => self.call(&mut fields)?,
+            Some("function_call_output") => self.output(&mut fields)?,
+            Some(_) => {
+                let known = "one of 'message', 'reasoning', 'function_call' and 'function_call_output'";
+                return Err(wrong_type(kind_name, known));
+            }
+        }
+        fields.finish()
+    }
+
+    fn message(&mut self, fields: &mut Fields) -> Result<(), ApiError> {
+        let role_name = fields.name("role");
+        let role = match fields.string("role")?.as_deref() {
+            Some("user") => "user",
+            Some("assistant") => "assistant",
+            Some("system" | "developer") => "system",
+            _ => return Err(wrong_type(role_name, "one of 'system', 'developer', 'user' and 'assistant'")),
+        };
+        // Which part of a conversation it is, to those who number parts.
+        fields.string("phase")?;
+        let name = fields.name("content");
+        let text = match fields.take("content") {
+            Some(Value::String(text)) => text,
+            Some(Value::Array(parts)) => text_of(parts, &name)?,
+            _ => return Err(wrong_type(name, "a string or a list of text parts")),
+        };
+        if role == "assistant" {
+            let message = self.assistant();
+            let before = message.content.take().unwrap_or_default();
+            message.content = Some(if before.is_empty() { text } else { format!("{before}\n{text}") });
+        } else {
+            self.push(ChatMessage::new(role, text));
+        }
+        Ok(())
+    }
+
+    fn reasoning(&mut self, fields: &mut Fields) -> Result<(), ApiError> {
+        let mut texts = Vec::new();
+        for field in ["summary", "content"] {
+            let name = fields.name(field);
+            for (at, part) in fields.list(field)?.unwrap_or_default().into_iter().enumerate() {
+                let mut part = Fields::nested(part, format!("{name}[{at}]"))?;
+                part.string("type")?;
+                let text = part.string("text")?;
+                part.finish()?;
+                // A summary is of somebody else's making; what was thought is the content.
+                texts.extend(text.filter(|_| field == "content"));
+            }
+        }
+        // Encrypted by whoever made it, for nobody else to read; ours has none.
+        fields.string("encrypted_content")?;
+        let thought = texts.concat();
+        let message = self.assistant();
+        if !thought.is_empty() {
+            for name in ["reasoning_content", "reasoning", "thinking"] {
+                message.extra.insert(name.to_owned(), thought.as_str().into());
+            }
+        }
+        Ok(())
+    }
+
+    fn call(&mut self, fields: &mut Fields) -> Result<(), ApiError> {
+        let id = fields.string("call_id")?;
+        fields.string("namespace")?;
+        let name_field = fields.name("name");
+        let name = fields.string("name")?.ok_or_else(|| wrong_type(name_field, "a string"))?;
+        let arguments = fields.string("arguments")?.unwrap_or_default();
+        let arguments = match arguments.trim() {
+            "" => json!({}),
+            _ => serde_json::from_str(&arguments).unwrap_or(Value::String(arguments)),
+        };
+        let mut call = json!({"type": "function", "function": {"name": name, "arguments": arguments}});
+        if let Some(id) = id {
+            call["id"] = id.into();
+        }
+        let calls = self.assistant().extra.entry("tool_calls").or_insert_with(|| json!([]));
+        if let Value::Array(calls) = calls {
+            calls.push(call);
+        }
+        Ok(())
+    }
+
+    fn output(&mut self, fields: &mut Fields) -> Result<(), ApiError> {
+        let id = fields.string("call_id")?;
+        let name = fields.name("output");
+        let text = match fields.take("output") {
+            Some(Value::String(text)) => text,
+            Some(Value::Array(parts)) => text_of(parts, &name)?,
+            _ => return Err(wrong_type(name, "a string or a list of text parts")),
+        };
+        let mut extra = Map::new();
+        if let Some(id) = id {
+            extra.insert("tool_call_id".to_owned(), id.into());
+        }
+        self.push(ChatMessage { role: "tool".to_owned(), content: Some(text), extra });
+        Ok(())
+    }
+
+    fn push(&mut self, message: ChatMessage) {
+        self.is_open = false;
+        self.list.push(message);
+    }
+
+    /// The assistant's message that these items belong to.
+    fn assistant(&mut self) -> &mut ChatMessage {
+        if !std::mem::replace(&mut self.is_open, true) {
+            let (role, extra) = ("assistant".to_owned(), Map::new());
+            self.list.push(ChatMessage { role, content: None, extra });
+        }
+        self.list.last_mut().expect("one was pushed")
+    }
+}
+
+/// Text parts, one after the other.
+fn text_of(parts: Vec<Value>, path: &str) -> Result<String, ApiError> {
+    let mut texts = Vec::with_capacity(parts.len());
+    for (at, part) in parts.into_iter().enumerate() {
+        let mut part = Fields::nested(part, format!("{path}[{at}]"))?;
+        let kind = part.name("type");
+        match part.string("type")?.as_deref() {
+            Some("input_text" | "output_text" | "text" | "reasoning_text") => {}
+            Some("refusal") => {
+                texts.extend(part.string("refusal")?);
+                part.finish()?;
+                continue;
+            }
+            _ => return Err(wrong_type(kind, "'input_text' or 'output_text': this server reads text only")),
+        }
+        // What our own answers have, and comes back with them.
+        part.list("annotations")?;
+        part.list("logprobs")?;
+        let name = part.name("text");
+        texts.push(part.string("text")?.ok_or_else(|| wrong_type(name, "a string"))?);
+        part.finish()?;
+    }
+    Ok(texts.join("\n"))
+}

@@ -1,0 +1,19 @@
+//! OpenAI's Responses API: an answer as a list of items, with names by which it can be had again and gone on from.
+//!
+//! ```text
+//! input items --items--> messages --read--> Job --> gather | Wire --write--> output items, events
+//!                  ^                                                             |
+//!                  +------- previous_response_id ------ Store <------------------+  store: true
+//! ```
+
+mod background;
+mod items;
+mod read;
+mod routes;
+mod store;
+mod write;
+
+use read::{count, read};
+pub(crate) use routes::{cancel, create, delete, input_items, input_tokens, retrieve};
+pub(crate) use store::Store;
+pub(crate) use write::Shape;

@@ -1,0 +1,281 @@
+//! A body of `POST /v1/responses` as a job.
+
+use std::sync::Arc;
+
+use engine::{ChatMessage, Prompt, RawRequest, Rule};
+use serde_json::{Map, Value, json};
+
+use super::items::Messages;
+use super::write::{Responses, Shape};
+use crate::answers::{Form, Job, Plan};
+use crate::app::App;
+use crate::auth::Tenant;
+use crate::conversation::Wish;
+use crate::error::ApiError;
+use crate::fields::{Fields, wrong_type};
+use crate::openai::params::{self, Settled};
+use crate::openai::tools::{self, Offer, ToolChoice};
+use crate::openai::{hints, structured};
+
+/// Tools that run on a server of their maker's, and kinds that are no functions: the model is not told of them.
+const ELSEWHERE: [(&str, &str); 12] = [
+    ("namespace", "tools[].namespace"),
+    ("custom", "tools[].custom"),
+    ("web_search", "tools[].web_search"),
+    ("web_search_preview", "tools[].web_search_preview"),
+    ("file_search", "tools[].file_search"),
+    ("code_interpreter", "tools[].code_interpreter"),
+    ("computer_use_preview", "tools[].computer_use_preview"),
+    ("image_generation", "tools[].image_generation"),
+    ("local_shell", "tools[].local_shell"),
+    ("shell", "tools[].shell"),
+    ("mcp", "tools[].mcp"),
+    ("tool_search", "tools[].tool_search"),
+];
+
+/// Reads the body into a request that has passed the door. Tokenizes: not for the threads that serve connections.
+pub(crate) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Job, ApiError> {
+    let Asked { mut raw, mut plan, wish } = asked(body, app, tenant)?;
+    let (asked, rule_field) = (raw.max_tokens, wish.rule_field.map(str::to_owned));
+    plan.hearing = app.speech.settle(&mut raw, wish, app.engine.model())?;
+    let request = app.engine.validate(raw).map_err(|rejection| rename(rejection.into(), rule_field.as_deref()))?;
+    plan.delivery.settled.see(asked, &request);
+    Ok(Job { requests: vec![request], plan })
+}
+
+/// How many tokens the input has.
+pub(crate) fn count(body: Value, app: &App, tenant: Option<Tenant>) -> Result<String, ApiError> {
+    let Asked { raw, .. } = asked(body, app, tenant)?;
+    let tokens = app.engine.model().encode(&raw).map_err(|rejection| rename(rejection.into(), None))?;
+    Ok(json!({"object": "response.input_tokens", "input_tokens": tokens.len()}).to_string())
+}
+
+/// What the door knows by the names of other APIs.
+fn rename(error: ApiError, rule_field: Option<&str>) -> ApiError {
+    error
+        .rename_param("messages", "input")
+        .rename_param("max_tokens", "max_output_tokens")
+        .rename_param("rule", rule_field.unwrap_or("tools"))
+}
+
+/// A body, read.
+struct Asked {
+    raw: RawRequest,
+    plan: Plan,
+    wish: Wish<'static>,
+}
+
+fn asked(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result<Asked, ApiError> {
+    let metadata = body.get("metadata").filter(|metadata| metadata.is_object()).cloned();
+    let hints = hints::take(&mut body)?;
+    let mut fields = Fields::of(body)?;
+    let mut delivery = params::delivery(&mut fields, app, hints)?;
+    let input = fields.take("input").ok_or_else(|| ApiError::bad_request("'input' is missing.").with_param("input"))?;
+    let previous = fields.string("previous_response_id")?;
+    let before = match &previous {
+        Some(id) => app.responses.messages(tenant, id)?,
+        None => Vec::new(),
+    };
+    let mut messages = Messages::after(before);
+    messages.read(input.clone())?;
+    params::check_text("input", messages.bytes())?;
+    let instructions = fields.string("instructions")?;
+    let conversation = messages.list.clone();
+    let told = instructions.iter().map(|text| ChatMessage::new("system", text.as_str())).chain(messages.list).collect();
+
+    let shown_tools = fields.take("tools").unwrap_or_else(|| json!([]));
+    let shown_choice = fields.take("tool_choice").unwrap_or_else(|| "auto".into());
+    let offer = offer(&mut fields, shown_tools.clone(), shown_choice.clone(), &mut delivery.settled)?;
+    let shows_parallel = offer.parallel;
+    let (tools, definitions, choice, parallel) = offer.told();
+    let mut kwargs = fields.object("chat_template_kwargs")?.map(Fields::into_map).unwrap_or_default();
+    if !definitions.is_empty() {
+        kwargs.insert("tools".to_owned(), definitions.into());
+    }
+    let reasoning = reasoning(&mut fields, app, &mut kwargs, &mut delivery.settled)?;
+    let (format, rule) = text_format(&mut fields, &mut delivery.settled)?;
+
+    let mut raw = RawRequest::new(Prompt::Chat {
+        messages: told,
+        template_kwargs: kwargs,
+        add_generation_prompt: true,
+        continue_final_message: false,
+    });
+    raw.tenant = tenant;
+    raw.may_be_urgent = app.keys.may_be_urgent(tenant.as_ref());
+    raw.class = delivery.tier;
+    raw.cut_max_tokens = app.cut_max_tokens;
+    raw.speculate = delivery.speculate;
+    raw.now = Some(app.now() as i64);
+    raw.max_tokens = fields.integer("max_output_tokens")?;
+    raw.rule = rule;
+    // Of the sampling fields one answer can have; the API itself has the first two.
+    raw.temperature = fields.number("temperature")?;
+    raw.top_p = fields.number("top_p")?;
+    raw.top_k = fields.integer("top_k")?;
+    raw.min_p = fields.number("min_p")?;
+    raw.seed = fields.integer("seed")?;
+    raw.presence_penalty = fields.number("presence_penalty")?;
+    raw.frequency_penalty = fields.number("frequency_penalty")?;
+    raw.repetition_penalty = fields.number("repetition_penalty")?;
+    raw.priority = fields.integer("priority")?;
+    raw.cache_salt = fields.string("cache_salt")?;
+    raw.ttft_slo_ms = fields.number("ttft_slo_ms")?;
+    raw.tpot_slo_ms = fields.number("tpot_slo_ms")?;
+    let stores = fields.boolean("store")?.unwrap_or(true);
+    let background = fields.boolean("background")?.unwrap_or(false);
+    if background && !stores {
+        let message = "An answer in the background has to be stored: 'store' must not be false.";
+        return Err(ApiError::bad_request(message).with_param("store"));
+    }
+    if background && delivery.stream {
+        let message = "An answer in the background is asked for again and is not streamed: 'stream' must not be true.";
+        return Err(ApiError::bad_request(message).with_param("stream"));
+    }
+    for (index, item) in fields.list("include")?.unwrap_or_default().iter().enumerate() {
+        match item.as_str() {
+            Some("reasoning.encrypted_content") => delivery.settled.hints.push("include[reasoning.encrypted_content]"),
+            Some(_) => {
+                let why = "of what can be included this server has only 'reasoning.encrypted_content', which is empty";
+                return Err(ApiError::unsupported(format!("include[{index}]"), why));
+            }
+            None => return Err(wrong_type(format!("include[{index}]"), "a string")),
+        }
+    }
+    fields.only("truncation", &"disabled".into(), "inputs are not cut: send what is to be read")?;
+    fields.only("top_logprobs", &json!(0), "log probabilities are in /v1/chat/completions")?;
+    for field in ["conversation", "prompt", "max_tool_calls", "moderation", "context_management"] {
+        fields.unsupported(field, "this server has none of that: send 'input' and 'tools'")?;
+    }
+    fields.finish()?;
+    if delivery.receipt || delivery.progress || delivery.token_ids {
+        let field = match (delivery.receipt, delivery.progress) {
+            (true, _) => "receipt",
+            (_, true) => "return_progress",
+            _ => "return_token_ids",
+        };
+        return Err(ApiError::unsupported(field, "it is in /v1/chat/completions"));
+    }
+    let shape = Shape {
+        instructions,
+        previous,
+        metadata: metadata.unwrap_or_else(|| json!({})),
+        tools: shown_tools,
+        tool_choice: shown_choice,
+        parallel: shows_parallel,
+        reasoning,
+        format,
+        max_output_tokens: raw.max_tokens,
+        temperature: raw.temperature,
+        top_p: raw.top_p,
+        stores: stores.then_some(tenant),
+        background,
+        input,
+        conversation,
+    };
+    let plan = Plan {
+        form: Form::Responses,
+        api: Arc::new(Responses(Arc::new(shape))),
+        delivery,
+        basis: None,
+        num_answers: 1,
+        predicted: false,
+        stop: Vec::new(),
+        logprobs: false,
+        prompt_logprobs: false,
+        echo: Vec::new(),
+        hearing: None,
+    };
+    let rule_field = Some("text.format.schema");
+    Ok(Asked { raw, plan, wish: Wish { tools, choice, parallel, shows_thoughts: true, rule_field } })
+}
+
+fn offer(fields: &mut Fields, tools: Value, choice: Value, settled: &mut Settled) -> Result<Offer, ApiError> {
+    let mut offer = Offer { parallel: fields.boolean("parallel_tool_calls")?.unwrap_or(true), ..Offer::default() };
+    let Value::Array(items) = tools else { return Err(wrong_type("tools", "a list")) };
+    for (at, item) in items.into_iter().enumerate() {
+        let mut tool = Fields::nested(item, format!("tools[{at}]"))?;
+        let kind_name = tool.name("type");
+        let kind = tool.string("type")?;
+        if let Some((_, hint)) = ELSEWHERE.iter().find(|(name, _)| kind.as_deref() == Some(name)) {
+            if !settled.hints.contains(hint) {
+                settled.hints.push(hint);
+            }
+            continue;
+        }
+        if kind.as_deref() != Some("function") {
+            return Err(wrong_type(kind_name, "'function', or a kind of tool that OpenAI knows"));
+        }
+        tools::function_into(&mut tool, None, &mut offer)?;
+        tool.finish()?;
+    }
+    offer.choice = match choice {
+        Value::String(word) => tools::by_word(&word)
+            .ok_or_else(|| wrong_type("tool_choice", "'none', 'auto', 'required' or a function by its name"))?,
+        object => {
+            let mut named = Fields::nested(object, "tool_choice".to_owned())?;
+            let choice = match named.string("type")?.as_deref() {
+                Some("function") => {
+                    let name = named.string("name")?.ok_or_else(|| wrong_type("tool_choice.name", "a string"))?;
+                    ToolChoice::Named(name)
+                }
+                Some("allowed_tools") => tools::only(&mut named, &mut offer)?,
+                _ => return Err(wrong_type("tool_choice.type", "'function' or 'allowed_tools'")),
+            };
+            named.finish()?;
+            choice
+        }
+    };
+    offer.check()?;
+    Ok(offer)
+}
+
+/// What is to be thought, and what the answer says of that.
+fn reasoning(
+    fields: &mut Fields,
+    app: &App,
+    kwargs: &mut Map<String, Value>,
+    settled: &mut Settled,
+) -> Result<Value, ApiError> {
+    let Some(mut reasoning) = fields.object("reasoning")? else { return Ok(json!({"effort": null, "summary": null})) };
+    let effort = reasoning.string("effort")?;
+    if let Some(effort) = &effort
+        && !app.speech.effort("reasoning.effort", effort, kwargs)?
+    {
+        settled.hints.push("reasoning.effort");
+    }
+    let summary = reasoning.string("summary")?.or(reasoning.string("generate_summary")?);
+    if summary.is_some() {
+        // What was thought is all there; nobody sums it up.
+        settled.hints.push("reasoning.summary");
+    }
+    reasoning.finish()?;
+    Ok(json!({"effort": effort, "summary": summary}))
+}
+
+/// `text.format`, as it is and as a rule.
+fn text_format(fields: &mut Fields, settled: &mut Settled) -> Result<(Value, Option<Rule>), ApiError> {
+    let plain = json!({"type": "text"});
+    let Some(mut text) = fields.object("text")? else { return Ok((plain, None)) };
+    if text.string("verbosity")?.is_some() {
+        settled.hints.push("text.verbosity");
+    }
+    let format = text.take("format");
+    text.finish()?;
+    let Some(format) = format else { return Ok((plain, None)) };
+    let mut read = Fields::nested(format.clone(), "text.format".to_owned())?;
+    let rule = match read.string("type")?.as_deref() {
+        Some("text") => None,
+        Some("json_object") => Some(Rule::JsonObject),
+        Some("json_schema") => {
+            read.string("name")?;
+            read.string("description")?;
+            read.boolean("strict")?;
+            let schema = read.take("schema").ok_or_else(|| wrong_type("text.format.schema", "a JSON schema"))?;
+            Some(structured::schema(schema, "text.format.schema")?)
+        }
+        _ => return Err(wrong_type("text.format.type", "one of 'text', 'json_object' and 'json_schema'")),
+    };
+    read.finish()?;
+    Ok((format, rule))
+}
