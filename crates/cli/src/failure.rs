@@ -5,6 +5,7 @@ use std::io;
 use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
+use kernels::room::{self, Limit, Room};
 
 use crate::flags;
 
@@ -63,6 +64,25 @@ fn say(message: &str, code: u8) -> ExitCode {
 /// Whatever a message holds, it stays one line of printable text.
 fn one_line(message: &str) -> String {
     message.split_whitespace().collect::<Vec<_>>().join(" ").chars().filter(|c| !c.is_control()).collect()
+}
+
+/// Bytes that the shortest command needs beside the program itself: its first threads' stacks, flags, the system's own.
+const LEAST_ROOM: u64 = 12 << 20;
+
+/// Refuses a limit of address space or data under which the first allocation that fails would be an abort without a
+/// reason: most of such a limit is taken by the program's own code.
+pub(crate) fn check_room() -> Result<(), Failure> {
+    let set = |room: &Room| matches!(room.limit, Limit::AddressSpace { .. } | Limit::Data { .. });
+    match room::rooms().into_iter().filter(set).min_by_key(|room| room.bytes) {
+        Some(room) if room.bytes < LEAST_ROOM => Err(Failure::failed(format!(
+            "too little memory to start: {} ({}) leaves {} KiB beside the program itself, {} KiB are the least",
+            room.limit,
+            room.limit.source(),
+            room.bytes >> 10,
+            LEAST_ROOM >> 10,
+        ))),
+        _ => Ok(()),
+    }
 }
 
 /// Clap's answer to the arguments: help and version are printed and are no failure, anything else is one line.

@@ -31,6 +31,9 @@ use crate::flags::{Cli, Command};
 fn main() -> ExitCode {
     kernels::room::spare_address_space();
     failure::install_panic_hook();
+    if let Err(failure) = failure::check_room() {
+        return failure.report();
+    }
     let result = match Cli::try_parse() {
         Ok(cli) => run(&cli.command),
         Err(error) => failure::from_clap(&error),
