@@ -165,7 +165,7 @@ impl EngineCore {
             let drawn = {
                 let history = Ahead::of(&mut answer.history, &self.output.rows[run.clone()], params.needs_history());
                 let mask = answer.constraint.as_mut().map(|constraint| constraint.mask(answer.num_tokens + ahead));
-                let drawn = mask.transpose().map_err(RequestError::from).and_then(|mask| {
+                let drawn = mask.transpose().map(Option::flatten).map_err(RequestError::from).and_then(|mask| {
                     let allowed = Allowed { mask, banned };
                     let drawn = self.sampler.sample(&mut self.logit_row, params, history.history(), allowed, key);
                     drawn.map_err(|error| why(error, mask.is_some()))

@@ -171,7 +171,7 @@ fn draw_ahead(
     let history = Ahead::of(&mut answer.history, &run, params.needs_history());
     let mask = match &mut answer.constraint {
         // What cannot follow is no guess.
-        Some(constraint) => Some(constraint.mask_behind(answer.num_tokens, ahead)?),
+        Some(constraint) => constraint.mask_behind(answer.num_tokens, ahead)?,
         None => None,
     };
     let drawn = sampler.sample(logits, &params, history.history(), Allowed { mask, banned }, key);

@@ -10,7 +10,7 @@ use super::write::{Responses, Shape};
 use crate::answers::{Form, Job, Plan};
 use crate::app::App;
 use crate::auth::Tenant;
-use crate::conversation::Wish;
+use crate::conversation::{self, Wish};
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong_type};
 use crate::openai::params::{self, Settled};
@@ -93,6 +93,9 @@ fn asked(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result<Asked, Ap
         kwargs.insert("tools".to_owned(), definitions.into());
     }
     let reasoning = reasoning(&mut fields, app, &mut kwargs, &mut delivery.settled)?;
+    let field = "thinking_token_budget";
+    let thought_tokens =
+        conversation::thought_tokens(field, fields.integer(field)?, &app.speech, &mut delivery.settled)?;
     let (format, rule) = text_format(&mut fields, &mut delivery.settled)?;
 
     let mut raw = RawRequest::new(Prompt::Chat {
@@ -187,7 +190,8 @@ fn asked(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result<Asked, Ap
         hearing: None,
     };
     let rule_field = Some("text.format.schema");
-    Ok(Asked { raw, plan, wish: Wish { tools, choice, parallel, shows_thoughts: true, rule_field } })
+    let wish = Wish { tools, choice, parallel, shows_thoughts: true, thought_tokens, rule_field };
+    Ok(Asked { raw, plan, wish })
 }
 
 fn offer(fields: &mut Fields, tools: Value, choice: Value, settled: &mut Settled) -> Result<Offer, ApiError> {
