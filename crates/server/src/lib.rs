@@ -41,6 +41,7 @@ mod stop;
 mod text_pool;
 mod timeline;
 mod turns;
+mod vectors;
 mod why;
 mod without;
 

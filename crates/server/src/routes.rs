@@ -19,22 +19,23 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, he
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, MethodRouter, on};
-use engine::{Exemplar, Timings};
+use engine::{Exemplar, Timings, ValidatedRequest};
 use scheduler::Promise;
 use serde_json::{Value, json};
 
 use crate::access::Refused;
-use crate::answers::{Events, Form, Job, Outputs, Plan, gather};
+use crate::answers::{Api, Events, Form, Job, Outputs, Plan, gather};
 use crate::app::App;
 use crate::auth::Tenant;
 use crate::error::{ApiError, Words};
 use crate::live::page::is_page;
 use crate::metrics::{Exposition, Sources};
+use crate::openai::params::Settled;
 use crate::openai::{chat, completions, text};
 use crate::otel::TraceParent;
 use crate::requests::Question;
 use crate::timeline::Asker;
-use crate::{live, metrics, plan, requests, responses, without};
+use crate::{live, metrics, plan, requests, responses, vectors, without};
 
 /// The engine has been stuck for longer than any step takes.
 const STUCK: Duration = Duration::from_secs(5);
@@ -55,7 +56,7 @@ const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 type Route = (Method, &'static str, fn(MethodFilter) -> MethodRouter<Arc<App>>);
 
 /// Every route: what the router is made of, and the labels of a metric.
-static TABLE: [Route; 32] = [
+static TABLE: [Route; 38] = [
     (Method::POST, "/v1/completions", |by| on(by, complete)),
     (Method::POST, "/v1/chat/completions", |by| on(by, converse)),
     (Method::POST, "/v1/responses", |by| on(by, responses::create)),
@@ -64,6 +65,12 @@ static TABLE: [Route; 32] = [
     (Method::DELETE, "/v1/responses/{id}", |by| on(by, responses::delete)),
     (Method::GET, "/v1/responses/{id}/input_items", |by| on(by, responses::input_items)),
     (Method::POST, "/v1/responses/{id}/cancel", |by| on(by, responses::cancel)),
+    (Method::POST, "/v1/embeddings", |by| on(by, vectors::embed)),
+    (Method::POST, "/v1/score", |by| on(by, vectors::score)),
+    (Method::POST, "/score", |by| on(by, vectors::score)),
+    (Method::POST, "/v1/rerank", |by| on(by, vectors::rerank)),
+    (Method::POST, "/v2/rerank", |by| on(by, vectors::rerank)),
+    (Method::POST, "/rerank", |by| on(by, vectors::rerank)),
     (Method::GET, "/v1/models", |by| on(by, list_models)),
     (Method::GET, "/v1/models/{*model}", |by| on(by, show_model)),
     (Method::GET, "/v1/requests", |by| on(by, list_requests)),
@@ -172,7 +179,7 @@ impl Caller {
     }
 
     /// Writes down that it was refused what it asked for, and why.
-    fn refused(&self, app: &App, form: Form, error: ApiError) -> ApiError {
+    pub(crate) fn refused(&self, app: &App, form: Form, error: ApiError) -> ApiError {
         app.access.refused(Refused {
             route: form.route(),
             request_id: self.name(),
@@ -274,10 +281,15 @@ pub(crate) async fn ask(
     answer(app, caller, form, job).await
 }
 
-/// Has the engine begin with a job.
-pub(crate) async fn submit(app: &Arc<App>, caller: &Caller, form: Form, job: Caught<Job>) -> Caught<(Plan, Outputs)> {
+/// Has the engine begin with what was read of a body, or writes down why it cannot.
+pub(crate) async fn submit(
+    app: &Arc<App>,
+    caller: &Caller,
+    requests: Vec<ValidatedRequest>,
+    mut plan: Plan,
+) -> Caught<(Plan, Outputs)> {
+    let form = plan.form;
     let refused = |error| caller.refused(app, form, error);
-    let Job { requests, mut plan } = job.map_err(refused)?;
     if plan.delivery.receipt {
         plan.basis = Some(app.basis(&plan.delivery.model).await.map_err(refused)?);
     }
@@ -290,18 +302,14 @@ pub(crate) async fn submit(app: &Arc<App>, caller: &Caller, form: Form, job: Cau
 }
 
 pub(crate) async fn answer(app: Arc<App>, caller: &Caller, form: Form, job: Caught<Job>) -> Caught<Response> {
-    let (plan, outputs) = submit(&app, caller, form, job).await?;
+    let Job { requests, plan, api } = job.map_err(|error| caller.refused(&app, form, error))?;
+    let (plan, outputs) = submit(&app, caller, requests, plan).await?;
     let promise = outputs.promise();
     let text = caller.came.elapsed();
     let settled = plan.delivery.settled.clone();
-    let (mut response, timings) = deliver(app, plan, outputs).await?;
+    let (mut response, timings) = deliver(app, plan, &*api, outputs).await?;
     let headers = response.headers_mut();
-    if !settled.hints.is_empty() {
-        headers.insert(HINTS, settled.hints.join(", ").try_into().expect("names of fields are a header value"));
-    }
-    if let Some(most) = settled.max_tokens {
-        headers.insert(MAX_TOKENS, HeaderValue::from(most));
-    }
+    self::settled(headers, &settled);
     if let Some(Promise { first_token, answer, .. }) = &promise {
         headers.insert(PREDICTED_TTFT, HeaderValue::from(first_token.likely.0 / 1_000_000));
         // Rounded up: nobody is to find a promise broken that was not.
@@ -312,6 +320,16 @@ pub(crate) async fn answer(app: Arc<App>, caller: &Caller, form: Form, job: Caug
     let timing = server_timing(text, likely, timings.as_ref());
     headers.insert(SERVER_TIMING, timing.try_into().expect("digits and letters are a header value"));
     Ok(response)
+}
+
+/// Says in headers what was settled otherwise than a client may think.
+pub(crate) fn settled(headers: &mut HeaderMap, settled: &Settled) {
+    if !settled.hints.is_empty() {
+        headers.insert(HINTS, settled.hints.join(", ").try_into().expect("names of fields are a header value"));
+    }
+    if let Some(most) = settled.max_tokens {
+        headers.insert(MAX_TOKENS, HeaderValue::from(most));
+    }
 }
 
 /// `text`: reading and tokenizing the body. Of a stream, whose headers go out before its first token, the rest is what
@@ -332,8 +350,7 @@ fn server_timing(text: Duration, predicted: Option<Duration>, timings: Option<&T
     entries.collect::<Vec<_>>().join(", ")
 }
 
-async fn deliver(app: Arc<App>, plan: Plan, outputs: Outputs) -> Caught<(Response, Option<Timings>)> {
-    let api = plan.api.clone();
+async fn deliver(app: Arc<App>, plan: Plan, api: &dyn Api, outputs: Outputs) -> Caught<(Response, Option<Timings>)> {
     if plan.delivery.stream {
         let headers = [
             (header::CONTENT_TYPE, api.stream_type()),

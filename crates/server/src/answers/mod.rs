@@ -37,6 +37,9 @@ pub(crate) enum Form {
     Chat,
     Completion,
     Responses,
+    Embeddings,
+    Score,
+    Rerank,
 }
 
 impl Form {
@@ -46,6 +49,9 @@ impl Form {
             Form::Chat => "/v1/chat/completions",
             Form::Completion => "/v1/completions",
             Form::Responses => "/v1/responses",
+            Form::Embeddings => "/v1/embeddings",
+            Form::Score => "/v1/score",
+            Form::Rerank => "/v1/rerank",
         }
     }
 
@@ -55,6 +61,9 @@ impl Form {
             Form::Chat => "chatcmpl-",
             Form::Completion => "cmpl-",
             Form::Responses => "resp_",
+            Form::Embeddings => "embd-",
+            Form::Score => "score-",
+            Form::Rerank => "rerank-",
         }
     }
 
@@ -62,6 +71,7 @@ impl Form {
     pub(crate) fn operation(self) -> &'static str {
         match self {
             Form::Completion => "text_completion",
+            Form::Embeddings | Form::Score | Form::Rerank => "embeddings",
             _ => "chat",
         }
     }
@@ -90,12 +100,13 @@ pub(crate) trait Api: Send + Sync {
 pub(crate) struct Job {
     pub(crate) requests: Vec<ValidatedRequest>,
     pub(crate) plan: Plan,
+    /// Who writes it.
+    pub(crate) api: Arc<dyn Api>,
 }
 
 /// How the answer is to look.
 pub(crate) struct Plan {
     pub(crate) form: Form,
-    pub(crate) api: Arc<dyn Api>,
     pub(crate) delivery: Delivery,
     /// What receipts share, where they were asked for.
     pub(crate) basis: Option<Provenance>,

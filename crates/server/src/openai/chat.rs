@@ -67,7 +67,6 @@ pub(crate) fn read(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result
         requests: vec![request],
         plan: Plan {
             form: Form::Chat,
-            api: Arc::new(OpenAi),
             delivery,
             basis: None,
             // The door has checked it.
@@ -79,6 +78,7 @@ pub(crate) fn read(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result
             echo: Vec::new(),
             hearing,
         },
+        api: Arc::new(OpenAi),
     })
 }
 

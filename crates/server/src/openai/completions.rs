@@ -83,7 +83,6 @@ pub(crate) fn read(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result
         requests,
         plan: Plan {
             form: Form::Completion,
-            api: Arc::new(OpenAi),
             delivery,
             basis: None,
             // The door has checked it.
@@ -95,6 +94,7 @@ pub(crate) fn read(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result
             echo: echoes,
             hearing: None,
         },
+        api: Arc::new(OpenAi),
     })
 }
 

@@ -29,3 +29,4 @@ mod texts;
 mod timeline;
 mod tools;
 mod trace;
+mod vectors;
