@@ -20,6 +20,7 @@ mod access;
 mod answers;
 mod app;
 mod auth;
+pub mod batch;
 mod charge;
 mod conversation;
 mod error;

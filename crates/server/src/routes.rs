@@ -103,6 +103,11 @@ pub fn routes() -> impl Iterator<Item = (&'static str, &'static str)> {
 }
 
 pub(crate) fn router(app: Arc<App>) -> Router {
+    inner(app.clone()).layer(middleware::from_fn_with_state(app, front))
+}
+
+/// The routes without what every request from outside passes first: each wants a [`Caller`] beside it.
+pub(crate) fn inner(app: Arc<App>) -> Router {
     let mut router = Router::new();
     for (method, path, handler) in TABLE.iter().filter(|(_, path, _)| app.ui || !live::is_live(path)) {
         let by = MethodFilter::try_from(method.clone()).expect("GET and POST are methods that axum knows");
@@ -111,7 +116,6 @@ pub(crate) fn router(app: Arc<App>) -> Router {
     router
         .fallback(|| async { ApiError::unknown_route() })
         .method_not_allowed_fallback(|| async { ApiError::method_not_allowed() })
-        .layer(middleware::from_fn_with_state(app.clone(), front))
         .with_state(app)
 }
 
@@ -174,7 +178,14 @@ impl Caller {
         Asker { tenant: self.tenant, key: self.key, request_id: self.name(), parent: self.parent.clone() }
     }
 
-    fn name(&self) -> String {
+    /// Nobody from outside: a line of a file.
+    pub(crate) fn local(app: &App, tenant: Option<Tenant>) -> Caller {
+        let key = app.keys.number(tenant.as_ref());
+        Caller { tenant, key, request_id: own_id(app), parent: None, came: Instant::now() }
+    }
+
+    /// What its request is called.
+    pub(crate) fn name(&self) -> String {
         self.request_id.to_str().unwrap_or_default().to_owned()
     }
 

@@ -1,0 +1,24 @@
+//! Requests that come in a file, a line each, and answers that go to one: OpenAI's batches.
+//!
+//! ```text
+//! in.jsonl --Input::check--> lines --as many as fill the engine--> Local: the routes, without a network
+//!                              ^                                            |
+//! out.jsonl --Output::open-----+  whose answers are there already           |
+//!      ^------------------------- a line for each answer, as it comes <-----+
+//! ```
+//! A line is answered once: what stands in the output counts as done, whoever wrote it, and a line that a kill has cut off is
+//! taken back and asked again. Answers come in the order in which they are ready; `custom_id` says whose they are.
+
+mod input;
+mod local;
+mod output;
+mod run;
+
+pub use input::{Input, InputError};
+pub use local::Local;
+pub use output::{Output, OutputError};
+pub use run::{Counts, Run, Stopped};
+
+/// The routes that a line may ask.
+pub const BATCH_ROUTES: [&str; 6] =
+    ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings", "/v1/score", "/v1/rerank"];
