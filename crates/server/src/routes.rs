@@ -35,7 +35,7 @@ use crate::openai::{chat, completions, text};
 use crate::otel::TraceParent;
 use crate::requests::Question;
 use crate::timeline::Asker;
-use crate::{live, metrics, plan, requests, responses, vectors, without};
+use crate::{batch, live, metrics, plan, requests, responses, vectors, without};
 
 /// The engine has been stuck for longer than any step takes.
 const STUCK: Duration = Duration::from_secs(5);
@@ -56,7 +56,7 @@ const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 type Route = (Method, &'static str, fn(MethodFilter) -> MethodRouter<Arc<App>>);
 
 /// Every route: what the router is made of, and the labels of a metric.
-static TABLE: [Route; 38] = [
+static TABLE: [Route; 47] = [
     (Method::POST, "/v1/completions", |by| on(by, complete)),
     (Method::POST, "/v1/chat/completions", |by| on(by, converse)),
     (Method::POST, "/v1/responses", |by| on(by, responses::create)),
@@ -71,6 +71,15 @@ static TABLE: [Route; 38] = [
     (Method::POST, "/v1/rerank", |by| on(by, vectors::rerank)),
     (Method::POST, "/v2/rerank", |by| on(by, vectors::rerank)),
     (Method::POST, "/rerank", |by| on(by, vectors::rerank)),
+    (Method::POST, "/v1/files", |by| on(by, batch::routes::send_file)),
+    (Method::GET, "/v1/files", |by| on(by, batch::routes::list_files)),
+    (Method::GET, "/v1/files/{id}", |by| on(by, batch::routes::show_file)),
+    (Method::DELETE, "/v1/files/{id}", |by| on(by, batch::routes::delete_file)),
+    (Method::GET, "/v1/files/{id}/content", |by| on(by, batch::routes::read_file)),
+    (Method::POST, "/v1/batches", |by| on(by, batch::routes::begin)),
+    (Method::GET, "/v1/batches", |by| on(by, batch::routes::list)),
+    (Method::GET, "/v1/batches/{id}", |by| on(by, batch::routes::show)),
+    (Method::POST, "/v1/batches/{id}/cancel", |by| on(by, batch::routes::cancel)),
     (Method::GET, "/v1/models", |by| on(by, list_models)),
     (Method::GET, "/v1/models/{*model}", |by| on(by, show_model)),
     (Method::GET, "/v1/requests", |by| on(by, list_requests)),

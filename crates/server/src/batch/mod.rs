@@ -12,12 +12,16 @@
 mod input;
 mod local;
 mod output;
+pub(crate) mod routes;
 mod run;
+mod shelf;
+pub(crate) mod worker;
 
 pub use input::{BatchInput, InputError};
 pub use local::Local;
 pub use output::{BatchOutput, OutputError};
 pub use run::{BatchRun, Counts, Stopped};
+pub(crate) use shelf::Shelf;
 
 /// The routes that a line may ask.
 pub const BATCH_ROUTES: [&str; 6] =
