@@ -34,7 +34,7 @@ use crate::openai::{chat, completions, text};
 use crate::otel::TraceParent;
 use crate::requests::Question;
 use crate::timeline::Asker;
-use crate::{live, metrics, plan, requests, responses, without};
+use crate::{live, metrics, ollama, plan, requests, responses, without};
 
 /// The engine has been stuck for longer than any step takes.
 const STUCK: Duration = Duration::from_secs(5);
@@ -55,7 +55,7 @@ const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 type Route = (Method, &'static str, fn(MethodFilter) -> MethodRouter<Arc<App>>);
 
 /// Every route: what the router is made of, and the labels of a metric.
-static TABLE: [Route; 32] = [
+static TABLE: [Route; 43] = [
     (Method::POST, "/v1/completions", |by| on(by, complete)),
     (Method::POST, "/v1/chat/completions", |by| on(by, converse)),
     (Method::POST, "/v1/responses", |by| on(by, responses::create)),
@@ -64,6 +64,17 @@ static TABLE: [Route; 32] = [
     (Method::DELETE, "/v1/responses/{id}", |by| on(by, responses::delete)),
     (Method::GET, "/v1/responses/{id}/input_items", |by| on(by, responses::input_items)),
     (Method::POST, "/v1/responses/{id}/cancel", |by| on(by, responses::cancel)),
+    (Method::GET, "/api/version", |by| on(by, ollama::version)),
+    (Method::GET, "/api/tags", |by| on(by, ollama::tags)),
+    (Method::GET, "/api/ps", |by| on(by, ollama::ps)),
+    (Method::POST, "/api/show", |by| on(by, ollama::show)),
+    (Method::POST, "/api/chat", |by| on(by, ollama::chat)),
+    (Method::POST, "/api/generate", |by| on(by, ollama::generate)),
+    (Method::POST, "/api/pull", |by| on(by, ollama::fixed)),
+    (Method::POST, "/api/push", |by| on(by, ollama::fixed)),
+    (Method::POST, "/api/create", |by| on(by, ollama::fixed)),
+    (Method::POST, "/api/copy", |by| on(by, ollama::fixed)),
+    (Method::DELETE, "/api/delete", |by| on(by, ollama::fixed)),
     (Method::GET, "/v1/models", |by| on(by, list_models)),
     (Method::GET, "/v1/models/{*model}", |by| on(by, show_model)),
     (Method::GET, "/v1/requests", |by| on(by, list_requests)),

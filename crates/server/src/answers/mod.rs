@@ -37,6 +37,10 @@ pub(crate) enum Form {
     Chat,
     Completion,
     Responses,
+    OllamaChat,
+    OllamaGenerate,
+    LlamaCompletion,
+    Infill,
 }
 
 impl Form {
@@ -46,6 +50,10 @@ impl Form {
             Form::Chat => "/v1/chat/completions",
             Form::Completion => "/v1/completions",
             Form::Responses => "/v1/responses",
+            Form::OllamaChat => "/api/chat",
+            Form::OllamaGenerate => "/api/generate",
+            Form::LlamaCompletion => "/completion",
+            Form::Infill => "/infill",
         }
     }
 
@@ -55,14 +63,16 @@ impl Form {
             Form::Chat => "chatcmpl-",
             Form::Completion => "cmpl-",
             Form::Responses => "resp_",
+            Form::OllamaChat | Form::OllamaGenerate => "ollama-",
+            Form::LlamaCompletion | Form::Infill => "llama-",
         }
     }
 
     /// What spans call it (OpenTelemetry's names).
     pub(crate) fn operation(self) -> &'static str {
         match self {
-            Form::Completion => "text_completion",
-            _ => "chat",
+            Form::Completion | Form::OllamaGenerate | Form::LlamaCompletion | Form::Infill => "text_completion",
+            Form::Chat | Form::Responses | Form::OllamaChat => "chat",
         }
     }
 }
@@ -115,6 +125,23 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
+    /// One answer, and nothing beside its text.
+    pub(crate) fn of_one(form: Form, api: Arc<dyn Api>, delivery: Delivery, stop: Vec<String>) -> Plan {
+        Plan {
+            form,
+            api,
+            delivery,
+            basis: None,
+            num_answers: 1,
+            predicted: false,
+            stop,
+            logprobs: false,
+            prompt_logprobs: false,
+            echo: Vec::new(),
+            hearing: None,
+        }
+    }
+
     /// The receipt of an answer; none where none was asked for.
     pub(crate) fn receipt(&self, unsealed: Unsealed) -> Option<Receipt> {
         self.basis.clone().map(|basis| unsealed.seal(basis))

@@ -36,6 +36,9 @@ enum Kind {
     List,
     Text,
     Boolean,
+    Number,
+    /// A number or a text of one with its unit.
+    Time,
 }
 
 impl Kind {
@@ -45,6 +48,8 @@ impl Kind {
             Kind::List => "a list",
             Kind::Text => "a string",
             Kind::Boolean => "true or false",
+            Kind::Number => "a number",
+            Kind::Time => "a number or a string",
         }
     }
 
@@ -54,6 +59,8 @@ impl Kind {
             Kind::List => value.is_array(),
             Kind::Text => value.is_string(),
             Kind::Boolean => value.is_boolean(),
+            Kind::Number => value.is_number(),
+            Kind::Time => value.is_number() || value.is_string(),
         }
     }
 }
@@ -62,7 +69,7 @@ const fn hint(field: &'static str, kind: Kind, meaning: &'static str) -> Hint {
     Hint { field, kind, meaning }
 }
 
-static HINTS: [Hint; 13] = [
+static HINTS: [Hint; 24] = [
     hint("metadata", Kind::Object, "labels of an answer that is stored"),
     hint("client_metadata", Kind::Object, "what a program says of itself, for its vendor's records"),
     hint("session_id", Kind::Text, "which requests belong together, for records"),
@@ -80,6 +87,17 @@ static HINTS: [Hint; 13] = [
         "where a cached part of the prompt ends; here every block may be one",
     ),
     hint("messages[].content[].cache_control", Kind::Object, "the same of a part"),
+    hint("keep_alive", Kind::Time, "how long a model stays loaded; here it does"),
+    hint("options.num_keep", Kind::Number, "what stays of a prompt that is cut; here none is"),
+    hint("options.num_batch", Kind::Number, "tokens in one step; here the server was told"),
+    hint("options.num_gpu", Kind::Number, "layers on a GPU; here the server was told what computes"),
+    hint("options.main_gpu", Kind::Number, "which GPU; the same"),
+    hint("options.low_vram", Kind::Boolean, "spares a GPU's memory; the same"),
+    hint("options.num_thread", Kind::Number, "threads that compute; here the server was told"),
+    hint("options.use_mmap", Kind::Boolean, "how weights are read"),
+    hint("options.use_mlock", Kind::Boolean, "whether weights may be swapped out"),
+    hint("options.numa", Kind::Boolean, "where threads and memory are"),
+    hint("n_keep", Kind::Number, "llama.cpp's name of `options.num_keep`"),
 ];
 
 /// All of them.
