@@ -34,7 +34,7 @@ use crate::openai::{chat, completions, text};
 use crate::otel::TraceParent;
 use crate::requests::Question;
 use crate::timeline::Asker;
-use crate::{live, metrics, ollama, plan, requests, responses, without};
+use crate::{live, llama, metrics, ollama, plan, requests, responses, without};
 
 /// The engine has been stuck for longer than any step takes.
 const STUCK: Duration = Duration::from_secs(5);
@@ -55,7 +55,7 @@ const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 type Route = (Method, &'static str, fn(MethodFilter) -> MethodRouter<Arc<App>>);
 
 /// Every route: what the router is made of, and the labels of a metric.
-static TABLE: [Route; 43] = [
+static TABLE: [Route; 56] = [
     (Method::POST, "/v1/completions", |by| on(by, complete)),
     (Method::POST, "/v1/chat/completions", |by| on(by, converse)),
     (Method::POST, "/v1/responses", |by| on(by, responses::create)),
@@ -75,6 +75,19 @@ static TABLE: [Route; 43] = [
     (Method::POST, "/api/create", |by| on(by, ollama::fixed)),
     (Method::POST, "/api/copy", |by| on(by, ollama::fixed)),
     (Method::DELETE, "/api/delete", |by| on(by, ollama::fixed)),
+    (Method::POST, "/completion", |by| on(by, llama::complete)),
+    (Method::POST, "/infill", |by| on(by, llama::infill)),
+    (Method::POST, "/completions", |by| on(by, complete)),
+    (Method::POST, "/chat/completions", |by| on(by, converse)),
+    (Method::GET, "/models", |by| on(by, list_models)),
+    (Method::GET, "/props", |by| on(by, llama::props)),
+    (Method::GET, "/slots", |by| on(by, llama::slots)),
+    (Method::POST, "/apply-template", |by| on(by, llama::apply_template)),
+    (Method::GET, "/tokenizer_info", |by| on(by, llama::tokenizer_info)),
+    (Method::GET, "/load", |by| on(by, llama::load)),
+    (Method::GET, "/ping", |by| on(by, health)),
+    (Method::POST, "/ping", |by| on(by, health)),
+    (Method::GET, "/v1/health", |by| on(by, health)),
     (Method::GET, "/v1/models", |by| on(by, list_models)),
     (Method::GET, "/v1/models/{*model}", |by| on(by, show_model)),
     (Method::GET, "/v1/requests", |by| on(by, list_requests)),

@@ -63,13 +63,7 @@ impl Begun {
     }
 
     /// Reads what is left into `raw`, whose prompt is there; `prompt`: the field that it is from.
-    pub(super) fn finish(
-        self,
-        mut raw: RawRequest,
-        form: Form,
-        prompt: &str,
-        app: &App,
-    ) -> Result<Job, ApiError> {
+    pub(super) fn finish(self, mut raw: RawRequest, form: Form, prompt: &str, app: &App) -> Result<Job, ApiError> {
         let Begun { mut fields, mut delivery } = self;
         sampler::read(&mut fields, &mut raw, app.engine.model())?;
         raw.progress = delivery.progress;
@@ -95,6 +89,8 @@ impl Begun {
 
 /// llama-server's fields that this server does not have; the values that say "off" are taken.
 fn refuse_what_is_missing(fields: &mut Fields) -> Result<(), ApiError> {
+    // What stays of a prompt that is cut: none is.
+    fields.integer("n_keep")?;
     // Refines a sampler that is off.
     fields.list("dry_sequence_breakers")?;
     for (field, value, why) in [

@@ -90,16 +90,21 @@ fn times(app: &App, plan: &Plan, served: &Served, totals: &Totals) -> Value {
         ("predicted", totals.usage.completion_tokens, told.decode_ms),
     ] {
         times[format!("{phase}_n")] = tokens.into();
-        times[format!("{phase}_ms")] = ms.into();
-        times[format!("{phase}_per_token_ms")] = (ms / tokens.max(1) as f64).into();
+        times[format!("{phase}_ms")] = rounded(ms).into();
+        times[format!("{phase}_per_token_ms")] = rounded(ms / tokens.max(1) as f64).into();
         let per_second = if ms > 0.0 { tokens as f64 * 1e3 / ms } else { 0.0 };
-        times[format!("{phase}_per_second")] = per_second.into();
+        times[format!("{phase}_per_second")] = rounded(per_second).into();
     }
     if told.drafted_tokens > 0 {
         times["draft_n"] = told.drafted_tokens.into();
         times["draft_n_accepted"] = told.accepted_tokens.into();
     }
     times
+}
+
+/// Microseconds are as fine as anybody can use.
+fn rounded(value: f64) -> f64 {
+    (value * 1e3).round() / 1e3
 }
 
 /// The events of one answer.

@@ -12,6 +12,7 @@
 
 mod chat;
 mod generate;
+mod hints;
 mod models;
 mod options;
 mod routes;
@@ -19,6 +20,7 @@ mod write;
 
 use crate::answers::Job;
 
+pub(crate) use hints::HINTS;
 pub(crate) use routes::{chat, fixed, generate, ps, show, tags, version};
 
 /// What a body asks for.

@@ -35,7 +35,7 @@ pub(super) struct Begun {
 
 /// Reads the model's name and how the answer is to be delivered.
 pub(super) fn begin(mut body: Value, app: &App) -> Result<Begun, ApiError> {
-    let hints = hints::take(&mut body)?;
+    let hints = hints::take_of(&mut body, super::HINTS)?;
     let mut fields = Fields::of(body)?;
     let name = fields.string("model")?.unwrap_or_else(|| app.models[0].clone());
     let model = served(app, &name).ok_or_else(ApiError::unknown_model)?.to_owned();

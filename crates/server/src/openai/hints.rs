@@ -31,13 +31,13 @@ impl Hint {
 
 /// What JSON type its value has.
 #[derive(Clone, Copy, Debug)]
-enum Kind {
+pub(crate) enum Kind {
     Object,
     List,
     Text,
     Boolean,
     Number,
-    /// A number or a text of one with its unit.
+    /// A number, or a text of one with its unit.
     Time,
 }
 
@@ -65,11 +65,11 @@ impl Kind {
     }
 }
 
-const fn hint(field: &'static str, kind: Kind, meaning: &'static str) -> Hint {
+pub(crate) const fn hint(field: &'static str, kind: Kind, meaning: &'static str) -> Hint {
     Hint { field, kind, meaning }
 }
 
-static HINTS: [Hint; 24] = [
+static HINTS: [Hint; 13] = [
     hint("metadata", Kind::Object, "labels of an answer that is stored"),
     hint("client_metadata", Kind::Object, "what a program says of itself, for its vendor's records"),
     hint("session_id", Kind::Text, "which requests belong together, for records"),
@@ -87,17 +87,6 @@ static HINTS: [Hint; 24] = [
         "where a cached part of the prompt ends; here every block may be one",
     ),
     hint("messages[].content[].cache_control", Kind::Object, "the same of a part"),
-    hint("keep_alive", Kind::Time, "how long a model stays loaded; here it does"),
-    hint("options.num_keep", Kind::Number, "what stays of a prompt that is cut; here none is"),
-    hint("options.num_batch", Kind::Number, "tokens in one step; here the server was told"),
-    hint("options.num_gpu", Kind::Number, "layers on a GPU; here the server was told what computes"),
-    hint("options.main_gpu", Kind::Number, "which GPU; the same"),
-    hint("options.low_vram", Kind::Boolean, "spares a GPU's memory; the same"),
-    hint("options.num_thread", Kind::Number, "threads that compute; here the server was told"),
-    hint("options.use_mmap", Kind::Boolean, "how weights are read"),
-    hint("options.use_mlock", Kind::Boolean, "whether weights may be swapped out"),
-    hint("options.numa", Kind::Boolean, "where threads and memory are"),
-    hint("n_keep", Kind::Number, "llama.cpp's name of `options.num_keep`"),
 ];
 
 /// All of them.
@@ -107,8 +96,13 @@ pub fn hints() -> impl Iterator<Item = &'static Hint> {
 
 /// Takes them out of a body, and tells which there were. `null` is the same as not there.
 pub(crate) fn take(body: &mut Value) -> Result<Vec<&'static str>, ApiError> {
+    take_of(body, &HINTS)
+}
+
+/// The same with those of another API.
+pub(crate) fn take_of(body: &mut Value, hints: &'static [Hint]) -> Result<Vec<&'static str>, ApiError> {
     let mut taken = Vec::new();
-    for hint in &HINTS {
+    for hint in hints {
         let is_there = remove(body, hint.field, hint.kind).map_err(|place| wrong_type(place, hint.must_be()))?;
         taken.extend(is_there.then_some(hint.field));
     }
@@ -179,11 +173,13 @@ mod tests {
 
     #[test]
     fn the_guide_has_every_hint_and_no_other() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/guide/serve.md");
-        let guide = std::fs::read_to_string(path).expect("docs/guide/serve.md exists");
-        let rows: Vec<&str> = guide.lines().skip_while(|line| !line.starts_with("| hint ")).skip(2).collect();
-        let rows: Vec<&str> = rows.into_iter().take_while(|line| line.starts_with('|')).collect();
-        let row = |hint: &Hint| format!("| `{}` | {} | {} |", hint.field, hint.must_be(), hint.meaning);
-        assert_eq!(rows, HINTS.iter().map(row).collect::<Vec<_>>());
+        let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/guide");
+        for (file, hints) in [("serve.md", HINTS.as_slice()), ("ollama.md", crate::ollama::HINTS)] {
+            let guide = std::fs::read_to_string(format!("{directory}/{file}")).expect(file);
+            let rows: Vec<&str> = guide.lines().skip_while(|line| !line.starts_with("| hint ")).skip(2).collect();
+            let rows: Vec<&str> = rows.into_iter().take_while(|line| line.starts_with('|')).collect();
+            let row = |hint: &Hint| format!("| `{}` | {} | {} |", hint.field, hint.must_be(), hint.meaning);
+            assert_eq!(rows, hints.iter().map(row).collect::<Vec<_>>(), "{file}");
+        }
     }
 }

@@ -9,6 +9,7 @@ mod faults;
 mod fields;
 mod host;
 mod live;
+mod llama;
 mod ollama;
 mod otel;
 mod phases;
