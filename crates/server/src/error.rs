@@ -171,7 +171,8 @@ impl ApiError {
 
     /// 501: models come and go with the server, not by a request.
     pub(crate) fn fixed_models() -> ApiError {
-        let message = "This server serves the model that it was started with: start it with another one (-m) to serve that.";
+        let message =
+            "This server serves the model that it was started with: start it with another one (-m) to serve that.";
         ApiError::new(Kind::NotImplemented, Some("models_are_fixed"), message)
     }
 

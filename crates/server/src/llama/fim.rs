@@ -6,7 +6,10 @@
 //! Codestral:  SUFFIX behind PREFIX before        -> the same
 //! ```
 
+use engine::{ModelInfo, Prompt, RawRequest};
 use text::tokenizer::{TextError, Tokenizer};
+
+use crate::error::ApiError;
 
 /// Names of the three marks; no third one: what is behind comes first, and the prefix is gone on with.
 type Names = (&'static str, &'static str, Option<&'static str>);
@@ -30,28 +33,47 @@ const SEPARATORS: [&str; 2] = ["<|file_sep|>", "<file_sep>"];
 const ENDS: [&str; 7] = ["<|fim_pad|>", "<fim_pad>", "<|repo_name|>", "<reponame>", "<|endoftext|>", "▁<EOT>", "<EOT>"];
 
 /// The marks of one model.
-pub(super) struct Marks {
+pub(crate) struct Marks {
     prefix: u32,
     suffix: u32,
     middle: Option<u32>,
     separator: Option<u32>,
     /// Tokens at which what fills the gap is over.
-    pub(super) ends: Vec<i64>,
+    ends: Vec<i64>,
 }
 
 /// A gap in a text.
-pub(super) struct Gap<'a> {
-    pub(super) before: &'a str,
-    pub(super) behind: &'a str,
+pub(crate) struct Gap<'a> {
+    pub(crate) before: &'a str,
+    pub(crate) behind: &'a str,
     /// How what is between them begins.
-    pub(super) begun: &'a str,
+    pub(crate) begun: &'a str,
     /// Names and texts of other files.
-    pub(super) files: &'a [(String, String)],
+    pub(crate) files: &'a [(String, String)],
+}
+
+/// Puts what fills the gap into the place of the prompt. `field`: where the text before the gap is from; it is at
+/// fault where no gap can be filled, unless the files are.
+pub(crate) fn fill(gap: &Gap<'_>, model: &ModelInfo, raw: &mut RawRequest, field: &str) -> Result<(), ApiError> {
+    let tokenizer = model.tokenizer.as_ref();
+    let Some((tokenizer, marks)) = tokenizer.and_then(|tokenizer| Some((tokenizer, Marks::of(tokenizer)?))) else {
+        let message = "This model fills no gaps: its vocabulary has no marks for what is before one and behind it.";
+        return Err(ApiError::bad_request(message).with_param(field).with_code("no_infill"));
+    };
+    if !gap.files.is_empty() && marks.separator.is_none() {
+        return Err(ApiError::unsupported("input_extra", "this model's vocabulary has no mark between files"));
+    }
+    let ids = marks
+        .prompt(gap, tokenizer)
+        .map_err(|error| ApiError::bad_request(format!("The texts cannot be read: {error}.")).with_param(field))?;
+    raw.prompt = Prompt::Tokens(ids.into_iter().map(i64::from).collect());
+    raw.stop_token_ids = marks.ends;
+    Ok(())
 }
 
 impl Marks {
     /// Those of this vocabulary; `None`: the model was not taught to fill gaps.
-    pub(super) fn of(tokenizer: &Tokenizer) -> Option<Marks> {
+    pub(crate) fn of(tokenizer: &Tokenizer) -> Option<Marks> {
         let id = |name: &str| tokenizer.token_id(name);
         let (prefix, suffix, middle) = NAMES.iter().find_map(|&(prefix, suffix, middle)| {
             let middle = match middle {
@@ -66,13 +88,8 @@ impl Marks {
         Some(Marks { prefix, suffix, middle, separator, ends })
     }
 
-    /// Whether other files can be told.
-    pub(super) fn take_files(&self) -> bool {
-        self.separator.is_some()
-    }
-
     /// What the model reads. Marks inside the texts are plain text.
-    pub(super) fn prompt(&self, gap: &Gap<'_>, tokenizer: &Tokenizer) -> Result<Vec<u32>, TextError> {
+    fn prompt(&self, gap: &Gap<'_>, tokenizer: &Tokenizer) -> Result<Vec<u32>, TextError> {
         let mut ids = Vec::new();
         let mut put = |mark: Option<u32>, text: &str| -> Result<(), TextError> {
             ids.extend(mark);
@@ -150,7 +167,6 @@ mod tests {
     fn marks_in_the_texts_are_texts_and_files_come_first() {
         let tokenizer = tokenizer(&["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|file_sep|>"]);
         let marks = Marks::of(&tokenizer).unwrap();
-        assert!(marks.take_files());
         let files = [("a.py".to_owned(), "x = 1".to_owned())];
         let gap = Gap { before: "<|fim_suffix|>", behind: "", begun: "", files: &files };
         let ids = marks.prompt(&gap, &tokenizer).unwrap();

@@ -4,7 +4,7 @@ use engine::Prompt;
 use serde_json::Value;
 
 use super::completion::Begun;
-use super::fim::{Gap, Marks};
+use super::fim::{self, Gap};
 use super::sampler;
 use crate::answers::{Form, Job};
 use crate::app::App;
@@ -15,29 +15,16 @@ use crate::openai::params;
 
 /// Reads the body into a request that has passed the door. Tokenizes: not for the threads that serve connections.
 pub(super) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Job, ApiError> {
-    let model = app.engine.model();
-    let Some((tokenizer, marks)) =
-        model.tokenizer.as_ref().and_then(|tokenizer| Some((tokenizer, Marks::of(tokenizer)?)))
-    else {
-        let message = "This model fills no gaps: its vocabulary has no marks for what is before one and behind it.";
-        return Err(ApiError::bad_request(message).with_code("no_infill"));
-    };
     let mut begun = Begun::of(body, app)?;
     let fields = &mut begun.fields;
     let mut text = |name: &str| fields.string(name).map(Option::unwrap_or_default);
     let (before, behind, start) = (text("input_prefix")?, text("input_suffix")?, text("prompt")?);
     let files = files(fields)?;
-    if !files.is_empty() && !marks.take_files() {
-        return Err(ApiError::unsupported("input_extra", "this model's vocabulary has no mark between files"));
-    }
     let bytes = files.iter().map(|(name, text)| name.len() + text.len()).sum::<usize>();
     params::check_text("input_prefix", before.len() + behind.len() + start.len() + bytes)?;
     let gap = Gap { before: &before, behind: &behind, begun: &start, files: &files };
-    let ids = marks.prompt(&gap, tokenizer).map_err(|error| {
-        ApiError::bad_request(format!("The texts cannot be read: {error}.")).with_param("input_prefix")
-    })?;
-    let mut raw = sampler::request(Prompt::Tokens(ids.into_iter().map(i64::from).collect()), app, tenant);
-    raw.stop_token_ids = marks.ends;
+    let mut raw = sampler::request(Prompt::Tokens(Vec::new()), app, tenant);
+    fim::fill(&gap, app.engine.model(), &mut raw, "input_prefix")?;
     begun.finish(raw, Form::Infill, "input_prefix", app)
 }
 

@@ -9,7 +9,7 @@
 //! ```
 
 mod completion;
-mod fim;
+pub(crate) mod fim;
 mod infill;
 mod routes;
 pub(crate) mod sampler;

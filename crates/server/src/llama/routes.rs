@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::{Extension, State};
+use axum::extract::{Extension, RawQuery, State};
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
 use engine::{Observe, Prompt, RequestId, RequestSummary};
@@ -15,8 +15,9 @@ use super::{completion, infill as gaps};
 use crate::answers::Form;
 use crate::app::App;
 use crate::error::ApiError;
-use crate::fields::Fields;
+use crate::fields::{Fields, as_written};
 use crate::openai::{chat, hints, params, tools};
+use crate::query;
 use crate::requests::Line;
 use crate::routes::{Caller, ask, json_body};
 use crate::timeline::Served;
@@ -53,11 +54,11 @@ pub(crate) async fn props(State(app): State<Arc<App>>) -> Response {
         "default_generation_settings": {
             "n_ctx": model.max_model_len,
             "params": {
-                "temperature": defaults.temperature.unwrap_or(1.0),
+                "temperature": as_written(defaults.temperature.unwrap_or(1.0)),
                 "top_k": defaults.top_k.unwrap_or(0),
-                "top_p": defaults.top_p.unwrap_or(1.0),
-                "min_p": defaults.min_p.unwrap_or(0.0),
-                "repeat_penalty": defaults.repetition_penalty.unwrap_or(1.0),
+                "top_p": as_written(defaults.top_p.unwrap_or(1.0)),
+                "min_p": as_written(defaults.min_p.unwrap_or(0.0)),
+                "repeat_penalty": as_written(defaults.repetition_penalty.unwrap_or(1.0)),
                 "repeat_last_n": -1,
                 "n_predict": -1,
             },
@@ -76,9 +77,16 @@ pub(crate) async fn props(State(app): State<Arc<App>>) -> Response {
 }
 
 /// `GET /slots`: the caller's requests that wait and run. Those of others are not shown, not even as slots in use.
-pub(crate) async fn slots(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>) -> Response {
+pub(crate) async fn slots(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    RawQuery(query): RawQuery,
+) -> Caught<Response> {
+    if let Some((name, _)) = query::pairs(&query.unwrap_or_default()).next() {
+        return Err(query::unknown(&name));
+    }
     let slots = open_slots(&*app.engine, &app.registry.of(caller.tenant));
-    ([(header::CACHE_CONTROL, "no-store")], json_body(Value::from(slots).to_string())).into_response()
+    Ok(([(header::CACHE_CONTROL, "no-store")], json_body(Value::from(slots).to_string())).into_response())
 }
 
 fn open_slots(engine: &dyn Observe, served: &[Arc<Served>]) -> Vec<Value> {

@@ -91,10 +91,10 @@ fn message(at: usize, item: Value) -> Result<ChatMessage, ApiError> {
     for (field, nothing) in [("tool_calls", json!([])), ("thinking", json!("")), ("tool_name", json!(""))] {
         fields.only(field, &nothing, "only an assistant's message and a tool's have it")?;
     }
-    let content = fields.string("content")?.filter(|text| !(text.is_empty() && !extra.is_empty()));
+    // What is empty may be left out.
+    let content = fields.string("content")?.unwrap_or_default();
     fields.finish()?;
-    // Ollama's clients leave out what is empty.
-    let content = if content.is_none() && extra.is_empty() { Some(String::new()) } else { content };
+    let content = (!content.is_empty() || extra.is_empty()).then_some(content);
     Ok(ChatMessage { role, content, extra })
 }
 

@@ -28,18 +28,18 @@ pub(super) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Ask
     let Begun { mut fields, name, mut delivery } = options::begin(body, app)?;
     let text = fields.string("prompt")?.unwrap_or_default();
     let system = fields.string("system")?.filter(|text| !text.is_empty());
-    params::check_text("prompt", text.len() + system.as_deref().map_or(0, str::len))?;
     let context = fields.integers("context")?;
     let has_template = app.engine.model().chat_template.is_some();
     let is_raw = fields.boolean("raw")?.unwrap_or(false);
     no_images(&mut fields)?;
-    fields.only("suffix", &"".into(), "a gap is filled by POST /infill: 'suffix' is not supported here")?;
+    let suffix = fields.string("suffix")?.filter(|text| !text.is_empty());
     fields.only("template", &"".into(), "a template in a request is not supported: the model's own is used")?;
-    if is_raw || !has_template {
-        if system.is_some() {
-            let why = "a system message needs the model's template, and none is used here";
-            return Err(ApiError::unsupported("system", why));
-        }
+    let length = |text: &Option<String>| text.as_deref().map_or(0, str::len);
+    params::check_text("prompt", text.len() + length(&system) + length(&suffix))?;
+    let is_plain = is_raw || suffix.is_some() || !has_template;
+    if is_plain && system.is_some() {
+        let why = "a system message needs the model's template, and none is used here";
+        return Err(ApiError::unsupported("system", why));
     }
     let thinking = options::think(&mut fields, app, &mut delivery.settled)?;
     let is_load = text.is_empty();

@@ -12,7 +12,7 @@ use sha2::{Digest, Sha256};
 use super::options::{served, tagged};
 use crate::app::App;
 use crate::error::ApiError;
-use crate::fields::Fields;
+use crate::fields::{Fields, as_written};
 use crate::moment;
 
 /// `GET /api/tags`.
@@ -150,7 +150,7 @@ fn info(app: &App, is_verbose: bool) -> Value {
     put("attention.head_count", config.num_heads.into());
     put("attention.head_count_kv", config.num_kv_heads.into());
     put("attention.key_length", config.head_dim.into());
-    put("attention.layer_norm_rms_epsilon", config.rms_norm_eps.into());
+    put("attention.layer_norm_rms_epsilon", as_written(config.rms_norm_eps));
     put("block_count", config.num_layers.into());
     // What may be asked of this server; the model's own may be longer.
     put("context_length", model.max_model_len.into());
