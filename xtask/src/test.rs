@@ -132,13 +132,17 @@ fn docs() -> Result<Counts, String> {
     count(&mut cargo(&["test", "--quiet", "--release", "--workspace", "--doc"]))
 }
 
-/// The official OpenAI Python client against the real server with the built-in model.
+/// The official Python clients of OpenAI and Ollama against the real server with the built-in model.
 fn clients() -> Result<Counts, String> {
-    let suite = root().join("tests/openai_client");
-    let python = setup::client_python()?;
+    let pythons = [("openai_client", "/v1", setup::client_python()?), ("ollama_client", "", setup::ollama_python()?)];
     show(&mut cargo(&["build", "--quiet", "--release"]))?;
     let server = Server::start()?;
-    count(command(python, &["-B"]).arg(suite.join("test_client.py")).arg(format!("{}/v1", server.url())))
+    let mut counts = Counts::default();
+    for (suite, path, python) in pythons {
+        let test = root().join("tests").join(suite).join("test_client.py");
+        counts.add(count(command(python, &["-B"]).arg(test).arg(format!("{}{path}", server.url())))?);
+    }
+    Ok(counts)
 }
 
 /// The pages: that what is committed is what `web/` builds, and in a real browser against real servers.

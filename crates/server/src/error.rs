@@ -31,6 +31,7 @@ enum Kind {
     TooLarge,
     UnsupportedMediaType,
     Internal,
+    NotImplemented,
     /// This caller holds its share: come back in so many seconds.
     TooMany {
         retry_after_s: u64,
@@ -173,6 +174,13 @@ impl ApiError {
         ApiError::new(Kind::Internal, Some("no_receipts"), message).with_param("receipt")
     }
 
+    /// 501: models come and go with the server, not by a request.
+    pub(crate) fn fixed_models() -> ApiError {
+        let message =
+            "This server serves the model that it was started with: start it with another one (-m) to serve that.";
+        ApiError::new(Kind::NotImplemented, Some("models_are_fixed"), message)
+    }
+
     /// 503: going down.
     pub(crate) fn shutting_down() -> ApiError {
         let kind = Kind::ShuttingDown { retry_after_s: 5 };
@@ -294,6 +302,7 @@ impl ApiError {
             Kind::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Kind::TooMany { .. } => StatusCode::TOO_MANY_REQUESTS,
             Kind::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+            Kind::NotImplemented => StatusCode::NOT_IMPLEMENTED,
             Kind::ShuttingDown { .. } | Kind::Unavailable { .. } => StatusCode::SERVICE_UNAVAILABLE,
         }
     }

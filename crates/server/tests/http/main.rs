@@ -10,6 +10,8 @@ mod faults;
 mod fields;
 mod host;
 mod live;
+mod llama;
+mod ollama;
 mod otel;
 mod phases;
 mod plan;
