@@ -19,6 +19,7 @@ use crate::app::App;
 use crate::auth::Tenant;
 use crate::conversation::Wish;
 use crate::error::ApiError;
+use crate::llama::fim::{self, Gap};
 use crate::llama::sampler;
 use crate::openai::params;
 use crate::openai::tools::ToolChoice;
@@ -43,8 +44,15 @@ pub(super) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Ask
     }
     let thinking = options::think(&mut fields, app, &mut delivery.settled)?;
     let is_load = text.is_empty();
-    let prompt = if is_raw || !has_template { Prompt::Text(text) } else { conversation(system, text, thinking.kwargs) };
+    let prompt = match is_plain {
+        true => Prompt::Text(text.clone()),
+        false => conversation(system, text.clone(), thinking.kwargs),
+    };
     let mut raw = sampler::request(prompt, app, tenant);
+    if let Some(behind) = &suffix {
+        let gap = Gap { before: &text, behind, begun: "", files: &[] };
+        fim::fill(&gap, app.engine.model(), &mut raw, "suffix")?;
+    }
     options::options(&mut fields, &mut raw, app, &mut delivery.settled)?;
     raw.rule = options::format(&mut fields)?;
     fields.finish()?;
@@ -54,7 +62,7 @@ pub(super) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Ask
     }
     go_on_from(context, &mut raw, app)?;
     let (asked, stop) = (raw.max_tokens, raw.stop.clone());
-    let hearing = if is_raw {
+    let hearing = if is_raw || suffix.is_some() {
         None
     } else {
         let wish = Wish {
