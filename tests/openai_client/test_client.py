@@ -1,6 +1,6 @@
 """The official `openai` Python client against a running twostroke server.
 
-    twostroke serve --port 8000 &
+    twostroke serve --port 8000 --batch-dir batches &
     python test_client.py http://127.0.0.1:8000/v1 [API_KEY]
 
 Prints a line per test and `N passed, N failed`; the exit code is the number of failures, at most 1.
@@ -319,7 +319,7 @@ def errors_name_the_field(client, model):
     raises(bad, lambda: client.completions.create(model=model, prompt=[-1]), param="prompt")
     raises(bad, lambda: client.completions.create(model=model, prompt="x", suffix="y"), param="suffix")
     raises(openai.NotFoundError, chat(model="gpt-unknown"), code="model_not_found", param="model")
-    raises(openai.NotFoundError, lambda: client.embeddings.create(model=model, input="x"))
+    raises(openai.NotFoundError, lambda: client.moderations.create(input="x"))
 
 
 @test

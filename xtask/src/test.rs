@@ -222,7 +222,8 @@ impl Server {
         let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|socket| socket.local_addr());
         let port = port.map_err(|error| error.to_string())?.port();
         let mut command = Command::new(binary());
-        command.args(["serve", "--port", &port.to_string()]).stdin(Stdio::null());
+        let batches = target().join("client-batches");
+        command.args(["serve", "--port", &port.to_string(), "--batch-dir"]).arg(batches).stdin(Stdio::null());
         let child = command.spawn().map_err(|error| format!("{}: {error}", binary().display()))?;
         let mut server = Server { child, port };
         server.wait().map(|()| server)
