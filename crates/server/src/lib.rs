@@ -18,6 +18,7 @@
 
 mod access;
 mod answers;
+mod anthropic;
 mod app;
 mod auth;
 pub mod batch;

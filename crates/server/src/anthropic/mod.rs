@@ -1,0 +1,13 @@
+//! Anthropic's Messages API: a message as a list of blocks, and the events by which they grow.
+//!
+//! ```text
+//! system, messages of blocks --blocks--> messages --read--> Job --> gather | Wire --write--> content blocks, events
+//!                                                    \--> encode --> count_tokens
+//! ```
+
+mod blocks;
+mod read;
+mod routes;
+mod write;
+
+pub(crate) use routes::{count_tokens, create, model_card, model_list};
