@@ -446,13 +446,13 @@ fn what_is_wrong_with_a_message_is_named() {
     host.quiet();
 }
 
-/// Its third pass fails.
+/// Its passes fail from the third on: one alone would be tried again.
 struct Third(usize);
 
 impl Illness for Third {
     fn before(&mut self, _: &Batch) {
         self.0 += 1;
-        assert_ne!(self.0, 3, "the third pass");
+        assert!(self.0 < 3, "pass {}", self.0);
     }
 
     fn logits(&mut self, _: usize, _: &mut [f32]) {}
