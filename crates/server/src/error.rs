@@ -31,6 +31,7 @@ enum Kind {
     TooLarge,
     UnsupportedMediaType,
     Internal,
+    NotImplemented,
     /// This caller holds its share: come back in so many seconds.
     TooMany {
         retry_after_s: u64,
@@ -73,6 +74,11 @@ impl ApiError {
         let message =
             "No response of this name is kept for this key; the server keeps them for a day, in bounded memory.";
         ApiError::new(Kind::NotFound, Some("response_not_found"), message)
+    }
+
+    /// 404: no file or batch of this name, for this key.
+    pub(crate) fn unknown_object(what: &'static str) -> ApiError {
+        ApiError::new(Kind::NotFound, Some("not_found"), format!("No {what} of this name is kept for this key."))
     }
 
     /// 400: a field that exists in the API and not in this server.
@@ -166,6 +172,13 @@ impl ApiError {
     pub(crate) fn no_receipts() -> ApiError {
         let message = "The files of this server's weights have changed or are gone, so it can give no receipts.";
         ApiError::new(Kind::Internal, Some("no_receipts"), message).with_param("receipt")
+    }
+
+    /// 501: models come and go with the server, not by a request.
+    pub(crate) fn fixed_models() -> ApiError {
+        let message =
+            "This server serves the model that it was started with: start it with another one (-m) to serve that.";
+        ApiError::new(Kind::NotImplemented, Some("models_are_fixed"), message)
     }
 
     /// 503: going down.
@@ -289,6 +302,7 @@ impl ApiError {
             Kind::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Kind::TooMany { .. } => StatusCode::TOO_MANY_REQUESTS,
             Kind::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+            Kind::NotImplemented => StatusCode::NOT_IMPLEMENTED,
             Kind::ShuttingDown { .. } | Kind::Unavailable { .. } => StatusCode::SERVICE_UNAVAILABLE,
         }
     }

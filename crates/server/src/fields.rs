@@ -149,6 +149,11 @@ pub(crate) fn number(value: &Value, name: impl FnOnce() -> String) -> Result<f64
     value.as_f64().ok_or_else(|| wrong_type(name(), "a number"))
 }
 
+/// A number as it was written, not as `f64` has it: 0.7 and not 0.699999988079071.
+pub(crate) fn as_written(value: f32) -> Value {
+    value.to_string().parse::<f64>().map_or(Value::Null, Value::from)
+}
+
 /// 400 for a value of another type than the field's.
 pub(crate) fn wrong_type(param: impl Into<String>, expected: &str) -> ApiError {
     let param = param.into();

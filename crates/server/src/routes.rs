@@ -35,7 +35,7 @@ use crate::openai::{chat, completions, text};
 use crate::otel::TraceParent;
 use crate::requests::Question;
 use crate::timeline::Asker;
-use crate::{anthropic, live, metrics, plan, requests, responses, vectors, without};
+use crate::{anthropic, batch, live, llama, metrics, ollama, plan, requests, responses, vectors, without};
 
 /// The engine has been stuck for longer than any step takes.
 const STUCK: Duration = Duration::from_secs(5);
@@ -58,7 +58,7 @@ const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 type Route = (Method, &'static str, fn(MethodFilter) -> MethodRouter<Arc<App>>);
 
 /// Every route: what the router is made of, and the labels of a metric.
-static TABLE: [Route; 40] = [
+static TABLE: [Route; 75] = [
     (Method::POST, "/v1/completions", |by| on(by, complete)),
     (Method::POST, "/v1/chat/completions", |by| on(by, converse)),
     (Method::POST, "/v1/responses", |by| on(by, responses::create)),
@@ -75,6 +75,41 @@ static TABLE: [Route; 40] = [
     (Method::POST, "/v1/rerank", |by| on(by, vectors::rerank)),
     (Method::POST, "/v2/rerank", |by| on(by, vectors::rerank)),
     (Method::POST, "/rerank", |by| on(by, vectors::rerank)),
+    (Method::POST, "/v1/files", |by| on(by, batch::routes::send_file)),
+    (Method::GET, "/v1/files", |by| on(by, batch::routes::list_files)),
+    (Method::GET, "/v1/files/{id}", |by| on(by, batch::routes::show_file)),
+    (Method::DELETE, "/v1/files/{id}", |by| on(by, batch::routes::delete_file)),
+    (Method::GET, "/v1/files/{id}/content", |by| on(by, batch::routes::read_file)),
+    (Method::POST, "/v1/batches", |by| on(by, batch::routes::begin)),
+    (Method::GET, "/v1/batches", |by| on(by, batch::routes::list)),
+    (Method::GET, "/v1/batches/{id}", |by| on(by, batch::routes::show)),
+    (Method::POST, "/v1/batches/{id}/cancel", |by| on(by, batch::routes::cancel)),
+    (Method::GET, "/api/version", |by| on(by, ollama::version)),
+    (Method::GET, "/api/tags", |by| on(by, ollama::tags)),
+    (Method::GET, "/api/ps", |by| on(by, ollama::ps)),
+    (Method::POST, "/api/show", |by| on(by, ollama::show)),
+    (Method::POST, "/api/chat", |by| on(by, ollama::chat)),
+    (Method::POST, "/api/generate", |by| on(by, ollama::generate)),
+    (Method::POST, "/api/embed", |by| on(by, vectors::ollama::embed)),
+    (Method::POST, "/api/embeddings", |by| on(by, vectors::ollama::embed_one)),
+    (Method::POST, "/api/pull", |by| on(by, ollama::fixed)),
+    (Method::POST, "/api/push", |by| on(by, ollama::fixed)),
+    (Method::POST, "/api/create", |by| on(by, ollama::fixed)),
+    (Method::POST, "/api/copy", |by| on(by, ollama::fixed)),
+    (Method::DELETE, "/api/delete", |by| on(by, ollama::fixed)),
+    (Method::POST, "/completion", |by| on(by, llama::complete)),
+    (Method::POST, "/infill", |by| on(by, llama::infill)),
+    (Method::POST, "/completions", |by| on(by, complete)),
+    (Method::POST, "/chat/completions", |by| on(by, converse)),
+    (Method::GET, "/models", |by| on(by, list_models)),
+    (Method::GET, "/props", |by| on(by, llama::props)),
+    (Method::GET, "/slots", |by| on(by, llama::slots)),
+    (Method::POST, "/apply-template", |by| on(by, llama::apply_template)),
+    (Method::GET, "/tokenizer_info", |by| on(by, llama::tokenizer_info)),
+    (Method::GET, "/load", |by| on(by, llama::load)),
+    (Method::GET, "/ping", |by| on(by, health)),
+    (Method::POST, "/ping", |by| on(by, health)),
+    (Method::GET, "/v1/health", |by| on(by, health)),
     (Method::GET, "/v1/models", |by| on(by, list_models)),
     (Method::GET, "/v1/models/{*model}", |by| on(by, show_model)),
     (Method::GET, "/v1/requests", |by| on(by, list_requests)),

@@ -3,7 +3,7 @@
 use engine::Engine;
 use launch::Settings;
 use serde_json::json;
-use server::batch::{Counts, Input, InputError, Local, Output, OutputError, Run, Stopped};
+use server::batch::{BatchInput, BatchOutput, BatchRun, Counts, InputError, Local, OutputError, Stopped};
 use server::{ServerOptions, SpeechOptions};
 
 use crate::console::{Progress, note, put_line};
@@ -15,8 +15,8 @@ use crate::{environment, models};
 /// Runs the command.
 pub(crate) fn batch(flags: &BatchFlags) -> Result<(), Failure> {
     // Before a weight is read: both files may be wrong.
-    let input = Input::check(&flags.input, None).map_err(|error| input_failure(flags, &error))?;
-    let output = Output::open(&flags.output, &input).map_err(output_failure)?;
+    let input = BatchInput::check(&flags.input, None).map_err(|error| input_failure(flags, &error))?;
+    let output = BatchOutput::open(&flags.output, &input).map_err(output_failure)?;
     if output.len() == input.len() {
         let counts = Counts { total: input.len(), done: output.len(), failed: output.failed(), ..Counts::default() };
         note(&format!("all {} requests are answered already", counts.total));
@@ -32,7 +32,7 @@ pub(crate) fn batch(flags: &BatchFlags) -> Result<(), Failure> {
     tell(flags, counts)
 }
 
-fn finish(flags: &BatchFlags, engine: Engine, input: &Input, output: Output) -> Result<Counts, Failure> {
+fn finish(flags: &BatchFlags, engine: Engine, input: &BatchInput, output: BatchOutput) -> Result<Counts, Failure> {
     let options = ServerOptions {
         served_model_names: flags.served_model_name.clone(),
         speech: SpeechOptions {
@@ -46,7 +46,7 @@ fn finish(flags: &BatchFlags, engine: Engine, input: &Input, output: Output) -> 
     runtime.block_on(async {
         let mut ends = Ends::listen()?;
         let local = Local::new(engine, &options).map_err(Failure::usage)?;
-        let mut run = Run::new(local, input, output, None).map_err(|error| input_failure(flags, &error))?;
+        let mut run = BatchRun::new(local, input, output, None).map_err(|error| input_failure(flags, &error))?;
         let finished = tokio::select! {
             finished = run.finish(|counts| bar.at(counts.done as u64, counts.total as u64)) => Some(finished),
             () = ends.recv() => None,

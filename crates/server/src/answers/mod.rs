@@ -41,6 +41,11 @@ pub(crate) enum Form {
     Embeddings,
     Score,
     Rerank,
+    OllamaChat,
+    OllamaGenerate,
+    OllamaEmbed,
+    LlamaCompletion,
+    Infill,
 }
 
 impl Form {
@@ -54,6 +59,11 @@ impl Form {
             Form::Embeddings => "/v1/embeddings",
             Form::Score => "/v1/score",
             Form::Rerank => "/v1/rerank",
+            Form::OllamaChat => "/api/chat",
+            Form::OllamaGenerate => "/api/generate",
+            Form::OllamaEmbed => "/api/embed",
+            Form::LlamaCompletion => "/completion",
+            Form::Infill => "/infill",
         }
     }
 
@@ -67,15 +77,17 @@ impl Form {
             Form::Embeddings => "embd-",
             Form::Score => "score-",
             Form::Rerank => "rerank-",
+            Form::OllamaChat | Form::OllamaGenerate | Form::OllamaEmbed => "ollama-",
+            Form::LlamaCompletion | Form::Infill => "llama-",
         }
     }
 
     /// What spans call it (OpenTelemetry's names).
     pub(crate) fn operation(self) -> &'static str {
         match self {
-            Form::Completion => "text_completion",
-            Form::Embeddings | Form::Score | Form::Rerank => "embeddings",
-            _ => "chat",
+            Form::Completion | Form::OllamaGenerate | Form::LlamaCompletion | Form::Infill => "text_completion",
+            Form::Embeddings | Form::Score | Form::Rerank | Form::OllamaEmbed => "embeddings",
+            Form::Chat | Form::Responses | Form::Messages | Form::OllamaChat => "chat",
         }
     }
 }
@@ -129,6 +141,22 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
+    /// One answer, and nothing beside its text.
+    pub(crate) fn of_one(form: Form, delivery: Delivery, stop: Vec<String>) -> Plan {
+        Plan {
+            form,
+            delivery,
+            basis: None,
+            num_answers: 1,
+            predicted: false,
+            stop,
+            logprobs: false,
+            prompt_logprobs: false,
+            echo: Vec::new(),
+            hearing: None,
+        }
+    }
+
     /// The receipt of an answer; none where none was asked for.
     pub(crate) fn receipt(&self, unsealed: Unsealed) -> Option<Receipt> {
         self.basis.clone().map(|basis| unsealed.seal(basis))

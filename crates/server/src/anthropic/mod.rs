@@ -6,8 +6,10 @@
 //! ```
 
 mod blocks;
+mod hints;
 mod read;
 mod routes;
 mod write;
 
+pub(crate) use hints::HINTS;
 pub(crate) use routes::{count_tokens, create, model_card, model_list};

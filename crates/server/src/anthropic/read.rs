@@ -6,6 +6,7 @@ use dialect::Tool;
 use engine::{Prompt, RawRequest, Rule};
 use serde_json::{Map, Value, json};
 
+use super::HINTS;
 use super::blocks::Messages;
 use super::write::Anthropic;
 use crate::answers::{Form, Job, Plan};
@@ -46,18 +47,7 @@ pub(super) fn read(body: Value, has_beta: bool, app: &App, tenant: Option<Tenant
     if asked.is_none() {
         return Err(ApiError::bad_request("'max_tokens' is missing.").with_param("max_tokens"));
     }
-    let mut plan = Plan {
-        form: Form::Messages,
-        delivery,
-        basis: None,
-        num_answers: 1,
-        predicted: false,
-        stop: raw.stop.clone(),
-        logprobs: false,
-        prompt_logprobs: false,
-        echo: Vec::new(),
-        hearing: None,
-    };
+    let mut plan = Plan::of_one(Form::Messages, delivery, raw.stop.clone());
     let rule_field = wish.rule_field;
     plan.hearing = app.speech.settle(&mut raw, wish, app.engine.model())?;
     let request = app.engine.validate(raw).map_err(|rejection| rename(rejection.into(), rule_field))?;
@@ -86,15 +76,12 @@ struct Asked {
 }
 
 fn asked(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result<Asked, ApiError> {
-    let hints = hints::take(&mut body)?;
+    let hints = hints::take_of(&mut body, HINTS)?;
     let mut fields = Fields::of(body)?;
     let mut delivery = Delivery {
-        model: params::model(&mut fields, app)?,
-        stream: fields.boolean("stream")?.unwrap_or(false),
         timings_detail: fields.boolean("timings_detail")?.unwrap_or(false),
         speculate: fields.boolean("speculate")?.unwrap_or(true),
-        settled: Settled { hints, max_tokens: None },
-        ..Delivery::default()
+        ..Delivery::plain(params::model(&mut fields, app)?, fields.boolean("stream")?.unwrap_or(false), hints)
     };
     let settled = &mut delivery.settled;
     let messages = messages(&mut fields, settled)?;

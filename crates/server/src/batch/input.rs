@@ -63,16 +63,16 @@ struct Written {
 
 /// A file whose every line is a request.
 #[derive(Clone, Debug)]
-pub struct Input {
+pub struct BatchInput {
     path: PathBuf,
     /// Names of all requests.
     ids: HashSet<String>,
 }
 
-impl Input {
+impl BatchInput {
     /// Reads the whole file, line by line. `only`: the one route that its lines may ask; any by default.
-    pub fn check(path: &Path, only: Option<&str>) -> Result<Input, InputError> {
-        let mut input = Input { path: path.to_owned(), ids: HashSet::new() };
+    pub fn check(path: &Path, only: Option<&str>) -> Result<BatchInput, InputError> {
+        let mut input = BatchInput { path: path.to_owned(), ids: HashSet::new() };
         let mut lines = input.lines()?;
         while let Some(line) = lines.next()? {
             let problem = |problem: String| InputError::Line { line: lines.number, problem };
@@ -131,6 +131,10 @@ impl Lines {
             if rest.read_until(b'\n', &mut self.bytes).map_err(unreadable)? == 0 {
                 return Ok(None);
             }
+            if self.bytes.len() > MAX_LINE_BYTES {
+                let problem = format!("it is longer than {MAX_LINE_BYTES} bytes");
+                return Err(InputError::Line { line: self.number, problem });
+            }
             if !self.bytes.trim_ascii().is_empty() {
                 let line = read(self.bytes.trim_ascii());
                 return line.map(Some).map_err(|problem| InputError::Line { line: self.number, problem });
@@ -140,9 +144,6 @@ impl Lines {
 }
 
 fn read(bytes: &[u8]) -> Result<Line, String> {
-    if bytes.len() > MAX_LINE_BYTES {
-        return Err(format!("it is longer than {MAX_LINE_BYTES} bytes"));
-    }
     let shape = "a line is {\"custom_id\": \"..\", \"method\": \"POST\", \"url\": \"/v1/..\", \"body\": {..}}";
     let line: Written = serde_json::from_slice(bytes).map_err(|error| format!("{}; {shape}", in_short(&error)))?;
     let Written { custom_id, method, url, body } = line;

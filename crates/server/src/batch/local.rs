@@ -41,7 +41,7 @@ impl Local {
         }
         let site = Site::new(&Told { host: "localhost", allowed_hosts: &[], allowed_origins: &[], has_keys: false });
         let site = site.expect("localhost is a name");
-        Ok(Local::of(Arc::new(App::new(Arc::new(engine), options, site)), None))
+        Ok(Local::of(Arc::new(App::new(Arc::new(engine), options, site, None)), None))
     }
 
     /// The same answers as its server gives this tenant.

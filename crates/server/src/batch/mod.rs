@@ -1,9 +1,9 @@
 //! Requests that come in a file, a line each, and answers that go to one: OpenAI's batches.
 //!
 //! ```text
-//! in.jsonl --Input::check--> lines --as many as fill the engine--> Local: the routes, without a network
+//! in.jsonl --BatchInput::check--> lines --as many as fill the engine--> Local: the routes, without a network
 //!                              ^                                            |
-//! out.jsonl --Output::open-----+  whose answers are there already           |
+//! out.jsonl --BatchOutput::open-----+  whose answers are there already           |
 //!      ^------------------------- a line for each answer, as it comes <-----+
 //! ```
 //! A line is answered once: what stands in the output counts as done, whoever wrote it, and a line that a kill has cut off is
@@ -12,12 +12,16 @@
 mod input;
 mod local;
 mod output;
+pub(crate) mod routes;
 mod run;
+mod shelf;
+pub(crate) mod worker;
 
-pub use input::{Input, InputError};
+pub use input::{BatchInput, InputError};
 pub use local::Local;
-pub use output::{Output, OutputError};
-pub use run::{Counts, Run, Stopped};
+pub use output::{BatchOutput, OutputError};
+pub use run::{BatchRun, Counts, Stopped};
+pub(crate) use shelf::Shelf;
 
 /// The routes that a line may ask.
 pub const BATCH_ROUTES: [&str; 6] =

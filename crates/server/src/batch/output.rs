@@ -1,13 +1,13 @@
 //! The file of answers: what of it is whole counts, and it grows by whole lines.
 
 use std::collections::HashSet;
-use std::fs::{File, OpenOptions, TryLockError};
-use std::io::{self, BufRead, BufReader, Seek, SeekFrom, Write};
+use std::fs::{File, TryLockError};
+use std::io::{self, BufRead, BufReader, Write};
 use std::path::Path;
 
 use serde::Deserialize;
 
-use super::Input;
+use super::BatchInput;
 
 /// Why there is no place for answers.
 #[derive(Debug, thiserror::Error)]
@@ -60,35 +60,32 @@ struct Response {
 
 /// A file of answers, which is nobody else's while this lives.
 #[derive(Debug)]
-pub struct Output {
+pub struct BatchOutput {
     file: File,
     path: String,
     done: HashSet<String>,
     failed: usize,
 }
 
-impl Output {
+impl BatchOutput {
     /// Opens or makes it, for the answers to `input`. What a kill has left of a line is cut off.
-    pub fn open(path: &Path, input: &Input) -> Result<Output, OutputError> {
+    pub fn open(path: &Path, input: &BatchInput) -> Result<BatchOutput, OutputError> {
         let name = path.display().to_string();
         let wrong = |source| OutputError::File { path: name.clone(), source };
-        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).map_err(wrong)?;
-        if !file.metadata().map_err(wrong)?.is_file() {
-            return Err(wrong(io::Error::other("it is no file")));
-        }
+        let file = files::append(path).map_err(wrong)?;
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Err(OutputError::Taken { path: name }),
             Err(TryLockError::Error(source)) => return Err(wrong(source)),
         }
-        let mut output = Output { file, path: name.clone(), done: HashSet::new(), failed: 0 };
+        let mut output = BatchOutput { file, path: name.clone(), done: HashSet::new(), failed: 0 };
         let whole = output.read(input)?;
-        output.file.set_len(whole).and_then(|()| output.file.seek(SeekFrom::Start(whole))).map_err(wrong)?;
+        output.file.set_len(whole).map_err(wrong)?;
         Ok(output)
     }
 
     /// Learns whose answers are there. Returns where the last whole line ends.
-    fn read(&mut self, input: &Input) -> Result<u64, OutputError> {
+    fn read(&mut self, input: &BatchInput) -> Result<u64, OutputError> {
         let mut lines = BufReader::new(&self.file);
         let (mut bytes, mut whole, mut line) = (Vec::new(), 0, 0);
         loop {

@@ -7,7 +7,7 @@ use tokio::task::JoinSet;
 
 use super::input::{Line, Lines};
 use super::local::Answered;
-use super::{Input, InputError, Local, Output, OutputError};
+use super::{BatchInput, BatchOutput, InputError, Local, OutputError};
 
 /// A status that says "not now".
 const NOT_NOW: [u16; 2] = [429, 503];
@@ -42,21 +42,26 @@ pub enum Stopped {
 }
 
 /// A batch under way. Dropping it gives up what is being answered; what is written stays.
-pub struct Run {
+pub struct BatchRun {
     local: Local,
     lines: Lines,
-    output: Output,
+    output: BatchOutput,
     /// What is asked of lines that do not say it themselves.
     tier: Option<&'static str>,
     counts: Counts,
     answers: JoinSet<(String, Answered)>,
 }
 
-impl Run {
+impl BatchRun {
     /// `tier`: the `service_tier` of lines that name none.
-    pub fn new(local: Local, input: &Input, output: Output, tier: Option<&'static str>) -> Result<Run, InputError> {
+    pub fn new(
+        local: Local,
+        input: &BatchInput,
+        output: BatchOutput,
+        tier: Option<&'static str>,
+    ) -> Result<BatchRun, InputError> {
         let counts = Counts { total: input.len(), done: output.len(), failed: output.failed(), ..Counts::default() };
-        Ok(Run { local, lines: input.lines()?, output, tier, counts, answers: JoinSet::new() })
+        Ok(BatchRun { local, lines: input.lines()?, output, tier, counts, answers: JoinSet::new() })
     }
 
     /// How far it is.

@@ -31,11 +31,14 @@ impl Hint {
 
 /// What JSON type its value has.
 #[derive(Clone, Copy, Debug)]
-enum Kind {
+pub(crate) enum Kind {
     Object,
     List,
     Text,
     Boolean,
+    Number,
+    /// A number, or a text of one with its unit.
+    Time,
 }
 
 impl Kind {
@@ -45,6 +48,8 @@ impl Kind {
             Kind::List => "a list",
             Kind::Text => "a string",
             Kind::Boolean => "true or false",
+            Kind::Number => "a number",
+            Kind::Time => "a number or a string",
         }
     }
 
@@ -54,15 +59,17 @@ impl Kind {
             Kind::List => value.is_array(),
             Kind::Text => value.is_string(),
             Kind::Boolean => value.is_boolean(),
+            Kind::Number => value.is_number(),
+            Kind::Time => value.is_number() || value.is_string(),
         }
     }
 }
 
-const fn hint(field: &'static str, kind: Kind, meaning: &'static str) -> Hint {
+pub(crate) const fn hint(field: &'static str, kind: Kind, meaning: &'static str) -> Hint {
     Hint { field, kind, meaning }
 }
 
-static HINTS: [Hint; 18] = [
+static HINTS: [Hint; 13] = [
     hint("metadata", Kind::Object, "labels of an answer that is stored"),
     hint("client_metadata", Kind::Object, "what a program says of itself, for its vendor's records"),
     hint("session_id", Kind::Text, "which requests belong together, for records"),
@@ -80,15 +87,6 @@ static HINTS: [Hint; 18] = [
         "where a cached part of the prompt ends; here every block may be one",
     ),
     hint("messages[].content[].cache_control", Kind::Object, "the same of a part"),
-    hint("messages[].content[].content[].cache_control", Kind::Object, "the same of a part of what a tool said"),
-    hint("system[].cache_control", Kind::Object, "the same of a part of Anthropic's `system`"),
-    hint("tools[].cache_control", Kind::Object, "the same of a tool"),
-    hint("cache_control", Kind::Object, "the same, where it is left to the server"),
-    hint(
-        "tools[].eager_input_streaming",
-        Kind::Boolean,
-        "whether a call's arguments come as they are written; here they do",
-    ),
 ];
 
 /// All of them.
@@ -98,8 +96,13 @@ pub fn hints() -> impl Iterator<Item = &'static Hint> {
 
 /// Takes them out of a body, and tells which there were. `null` is the same as not there.
 pub(crate) fn take(body: &mut Value) -> Result<Vec<&'static str>, ApiError> {
+    take_of(body, &HINTS)
+}
+
+/// The same with those of another API.
+pub(crate) fn take_of(body: &mut Value, hints: &'static [Hint]) -> Result<Vec<&'static str>, ApiError> {
     let mut taken = Vec::new();
-    for hint in &HINTS {
+    for hint in hints {
         let is_there = remove(body, hint.field, hint.kind).map_err(|place| wrong_type(place, hint.must_be()))?;
         taken.extend(is_there.then_some(hint.field));
     }
@@ -147,7 +150,7 @@ mod tests {
         assert_eq!(take(&mut body).unwrap(), ["metadata", "messages[].id", "messages[].content[].cache_control"]);
         assert_eq!(body, rest);
         // Only at its own place.
-        let mut body = json!({"id": "x", "annotations": [], "include_obfuscation": true});
+        let mut body = json!({"id": "x", "cache_control": {}, "include_obfuscation": true});
         assert_eq!(take(&mut body).unwrap(), [""; 0]);
         assert_eq!(body.as_object().unwrap().len(), 3);
     }
@@ -170,11 +173,13 @@ mod tests {
 
     #[test]
     fn the_guide_has_every_hint_and_no_other() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/guide/serve.md");
-        let guide = std::fs::read_to_string(path).expect("docs/guide/serve.md exists");
-        let rows: Vec<&str> = guide.lines().skip_while(|line| !line.starts_with("| hint ")).skip(2).collect();
-        let rows: Vec<&str> = rows.into_iter().take_while(|line| line.starts_with('|')).collect();
-        let row = |hint: &Hint| format!("| `{}` | {} | {} |", hint.field, hint.must_be(), hint.meaning);
-        assert_eq!(rows, HINTS.iter().map(row).collect::<Vec<_>>());
+        let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/guide");
+        for (file, hints) in [("serve.md", HINTS.as_slice()), ("anthropic.md", crate::anthropic::HINTS), ("ollama.md", crate::ollama::HINTS)] {
+            let guide = std::fs::read_to_string(format!("{directory}/{file}")).expect(file);
+            let rows: Vec<&str> = guide.lines().skip_while(|line| !line.starts_with("| hint ")).skip(2).collect();
+            let rows: Vec<&str> = rows.into_iter().take_while(|line| line.starts_with('|')).collect();
+            let row = |hint: &Hint| format!("| `{}` | {} | {} |", hint.field, hint.must_be(), hint.meaning);
+            assert_eq!(rows, hints.iter().map(row).collect::<Vec<_>>(), "{file}");
+        }
     }
 }

@@ -55,6 +55,27 @@ pub(crate) struct Delivery {
     pub(crate) settled: Settled,
 }
 
+impl Delivery {
+    /// Of an API that has none of the extra fields.
+    pub(crate) fn plain(model: String, stream: bool, hints: Vec<&'static str>) -> Delivery {
+        Delivery {
+            model,
+            stream,
+            include_usage: false,
+            continuous_usage: false,
+            token_ids: false,
+            tokens_as_ids: false,
+            timings_detail: false,
+            receipt: false,
+            speculate: true,
+            progress: false,
+            user: None,
+            tier: None,
+            settled: Settled { hints, max_tokens: None },
+        }
+    }
+}
+
 /// What was settled otherwise than a client may think. The answer says so, in its headers and beside `timings`.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct Settled {
@@ -203,16 +224,17 @@ pub(crate) fn prediction(fields: &mut Fields) -> Result<Option<String>, ApiError
     Ok(Some(text))
 }
 
-fn stop(fields: &mut Fields) -> Result<Vec<String>, ApiError> {
+pub(crate) fn stop(fields: &mut Fields) -> Result<Vec<String>, ApiError> {
+    let name = fields.name("stop");
     let items = match fields.take("stop") {
         None => return Ok(Vec::new()),
         Some(Value::String(one)) => return Ok(vec![one]),
         Some(Value::Array(items)) => items,
-        Some(_) => return Err(wrong_type("stop", "a string or a list of strings")),
+        Some(_) => return Err(wrong_type(name, "a string or a list of strings")),
     };
     let text = |(at, item)| match item {
         Value::String(text) => Ok(text),
-        _ => Err(wrong_type(format!("stop[{at}]"), "a string")),
+        _ => Err(wrong_type(format!("{name}[{at}]"), "a string")),
     };
     items.into_iter().enumerate().map(text).collect()
 }

@@ -104,12 +104,7 @@ fn read(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result<(Texts, Lo
     let hints = hints::take(&mut body)?;
     let mut fields = Fields::of(body)?;
     let texts = input(fields.take("input"))?;
-    let hidden_size = app.engine.model().config.hidden_size;
-    let dimensions = match fields.integer("dimensions")? {
-        None => None,
-        Some(some) if (1..=hidden_size as i64).contains(&some) => Some(some as usize),
-        Some(_) => return Err(wrong_type("dimensions", &format!("a number from 1 to {hidden_size}"))),
-    };
+    let dimensions = super::dimensions(&mut fields, app)?;
     let is_base64 = match fields.string("encoding_format")?.as_deref() {
         None | Some("float") => false,
         Some("base64") => true,

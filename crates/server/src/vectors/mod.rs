@@ -11,6 +11,7 @@
 //! of the text was in the prefix cache.
 
 mod embeddings;
+pub(crate) mod ollama;
 mod score;
 
 use std::sync::Arc;
@@ -115,7 +116,8 @@ impl Texts {
         let (mut tokens, mut cached_tokens) = (0, 0);
         for window in windows(requests) {
             let of_window = Delivery { user: delivery.user.take(), ..delivery.clone() };
-            let (plan, outputs) = routes::submit(app, caller, window, plan(form, of_window)).await?;
+            let (plan, outputs) =
+                routes::submit(app, caller, window, Plan::of_one(form, of_window, Vec::new())).await?;
             let gathered = gather(app, &plan, outputs).await?;
             id.get_or_insert_with(|| gathered.served.response_id.clone());
             list.extend(gathered.embeddings);
@@ -154,21 +156,6 @@ fn windows(requests: Vec<ValidatedRequest>) -> Vec<Vec<ValidatedRequest>> {
     windows
 }
 
-fn plan(form: Form, delivery: Delivery) -> Plan {
-    Plan {
-        form,
-        delivery,
-        basis: None,
-        num_answers: 1,
-        predicted: false,
-        stop: Vec::new(),
-        logprobs: false,
-        prompt_logprobs: false,
-        echo: Vec::new(),
-        hearing: None,
-    }
-}
-
 /// The vector with length 1, of its first `dimensions` components. One of zeros stays what it is.
 fn normalised(vector: &[f32], dimensions: Option<usize>) -> Vec<f32> {
     let part = &vector[..dimensions.unwrap_or(vector.len())];
@@ -186,6 +173,16 @@ fn dot(a: &[f32], b: &[f32]) -> f64 {
 fn cosine(a: &[f32], b: &[f32]) -> f64 {
     let lengths = (dot(a, a) * dot(b, b)).sqrt();
     if lengths > 0.0 { dot(a, b) / lengths } else { 0.0 }
+}
+
+/// How many components of each vector are wanted, if not all.
+fn dimensions(fields: &mut Fields, app: &App) -> Result<Option<usize>, ApiError> {
+    let hidden_size = app.engine.model().config.hidden_size;
+    match fields.integer("dimensions")? {
+        None => Ok(None),
+        Some(some) if (1..=hidden_size as i64).contains(&some) => Ok(Some(some as usize)),
+        Some(_) => Err(wrong_type("dimensions", &format!("a number from 1 to {hidden_size}"))),
+    }
 }
 
 /// A text, or `{"text": ..}`.

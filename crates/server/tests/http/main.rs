@@ -3,13 +3,16 @@
 //! Numbers such as "row 12" are rows of docs/faults.md; each names an input or a fault and what must happen.
 
 mod answers;
+mod batches;
 mod client;
 mod connections;
 mod faults;
 mod fields;
 mod host;
 mod live;
+mod llama;
 mod messages;
+mod ollama;
 mod otel;
 mod phases;
 mod plan;

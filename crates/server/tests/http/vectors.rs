@@ -120,6 +120,35 @@ fn scores_and_ranks_are_cosines() {
 }
 
 #[test]
+fn ollamas_words_mean_the_same() {
+    let host = Host::start();
+    let ours = host.ask(EMBED, &json!({"input": TEXTS, "dimensions": 16}));
+    let asked = json!({"model": "lantern:latest", "input": TEXTS, "dimensions": 16, "keep_alive": "5m"});
+    let theirs = host.ask("/api/embed", &asked);
+    assert_eq!(theirs["model"], "lantern:latest");
+    for at in 0..3 {
+        assert_eq!(theirs["embeddings"][at], ours["data"][at]["embedding"]);
+    }
+    assert_eq!(theirs["prompt_eval_count"], ours["usage"]["prompt_tokens"]);
+    assert!(theirs["total_duration"].as_u64() > Some(1000));
+    let raw = host.ask(EMBED, &json!({"input": TEXTS[0], "normalize": false}));
+    let one = host.ask("/api/embeddings", &json!({"model": "lantern", "prompt": TEXTS[0]}));
+    assert_eq!(one["embedding"], raw["data"][0]["embedding"]);
+    for (path, body, field) in [
+        ("/api/embed", json!({"input": []}), "input"),
+        ("/api/embed", json!({"input": ["a", 5]}), "input[1]"),
+        ("/api/embed", json!({"input": "a", "truncate": true}), "truncate"),
+        ("/api/embed", json!({"input": "a", "options": {"temperature": 1}}), "options.temperature"),
+        ("/api/embeddings", json!({"prompt": ["a"]}), "prompt"),
+    ] {
+        let answer = host.post(path, &body);
+        assert_eq!(answer.status, 400, "{body}");
+        assert!(answer.json()["error"].as_str().unwrap().contains(field), "{}", answer.text());
+    }
+    host.quiet();
+}
+
+#[test]
 fn what_is_wrong_is_named() {
     let host = Host::start();
     let param = |answer: &Answer| (answer.status, answer.json()["error"]["param"].clone());

@@ -1,0 +1,118 @@
+//! A body of `POST /completion`, and what `POST /infill` has in common with it.
+
+use std::sync::Arc;
+
+use engine::{Prompt, RawRequest};
+use serde_json::{Value, json};
+
+use super::sampler;
+use super::write::Llama;
+use crate::answers::{Form, Job, Plan};
+use crate::app::App;
+use crate::auth::Tenant;
+use crate::error::ApiError;
+use crate::fields::{Fields, wrong_type};
+use crate::openai::params::{self, Delivery};
+use crate::openai::{hints, structured};
+
+/// Reads the body into a request that has passed the door. Tokenizes: not for the threads that serve connections.
+pub(super) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Job, ApiError> {
+    let mut begun = Begun::of(body, app)?;
+    let prompt = prompt(begun.fields.take("prompt"))?;
+    let raw = sampler::request(prompt, app, tenant);
+    begun.finish(raw, Form::LlamaCompletion, "prompt", app)
+}
+
+/// A text, token ids, or a list of one of these.
+fn prompt(prompt: Option<Value>) -> Result<Prompt, ApiError> {
+    match prompt {
+        None => Err(ApiError::bad_request("'prompt' is missing.").with_param("prompt")),
+        Some(Value::String(text)) => {
+            params::check_text("prompt", text.len())?;
+            Ok(Prompt::Text(text))
+        }
+        Some(Value::Array(mut items)) if items.len() == 1 && !items[0].is_number() => self::prompt(items.pop()),
+        Some(Value::Array(ids)) if ids.iter().all(Value::is_number) => {
+            Ok(Prompt::Tokens(params::token_ids(&ids, |at| format!("prompt[{at}]"))?))
+        }
+        Some(Value::Array(_)) => {
+            let why = "one prompt in each request here, of text or of token ids: POST /v1/completions takes several";
+            Err(ApiError::unsupported("prompt", why))
+        }
+        Some(_) => Err(wrong_type("prompt", "a string or a list of token ids")),
+    }
+}
+
+/// A body whose delivery is known.
+pub(super) struct Begun {
+    pub(super) fields: Fields,
+    delivery: Delivery,
+}
+
+impl Begun {
+    pub(super) fn of(mut body: Value, app: &App) -> Result<Begun, ApiError> {
+        let hints = hints::take(&mut body)?;
+        let mut fields = Fields::of(body)?;
+        let model = params::model(&mut fields, app)?;
+        let stream = fields.boolean("stream")?.unwrap_or(false);
+        let mut delivery = Delivery::plain(model, stream, hints);
+        delivery.token_ids = fields.boolean("return_tokens")?.unwrap_or(false);
+        delivery.timings_detail = fields.boolean("timings_detail")?.unwrap_or(false);
+        delivery.progress = fields.boolean("return_progress")?.unwrap_or(false) && stream;
+        Ok(Begun { fields, delivery })
+    }
+
+    /// Reads what is left into `raw`, whose prompt is there; `prompt`: the field that it is from.
+    pub(super) fn finish(self, mut raw: RawRequest, form: Form, prompt: &str, app: &App) -> Result<Job, ApiError> {
+        let Begun { mut fields, mut delivery } = self;
+        sampler::read(&mut fields, &mut raw, app.engine.model())?;
+        raw.progress = delivery.progress;
+        // Both mean: until it ends, or the context does.
+        raw.max_tokens = fields.integer("n_predict")?.filter(|most| ![-1, -2].contains(most));
+        raw.ignore_eos = fields.boolean("ignore_eos")?.unwrap_or(false);
+        let (rule, rule_field) = structured::read(&mut fields)?.map(|asked| (asked.rule, asked.field)).unzip();
+        raw.rule = rule;
+        refuse_what_is_missing(&mut fields)?;
+        fields.finish()?;
+        let (asked, stop) = (raw.max_tokens, raw.stop.clone());
+        let request = app.engine.validate(raw).map_err(|rejection| {
+            ApiError::from(rejection)
+                .rename_param("prompt", prompt)
+                .rename_param("max_tokens", "n_predict")
+                .rename_param("repetition_penalty", "repeat_penalty")
+                .rename_param("rule", rule_field.as_deref().unwrap_or_default())
+        })?;
+        delivery.settled.see(asked, &request);
+        Ok(Job { requests: vec![request], plan: Plan::of_one(form, delivery, stop), api: Arc::new(Llama) })
+    }
+}
+
+/// llama-server's fields that this server does not have; the values that say "off" are taken.
+fn refuse_what_is_missing(fields: &mut Fields) -> Result<(), ApiError> {
+    // What stays of a prompt that is cut: none is.
+    fields.integer("n_keep")?;
+    // Refines a sampler that is off.
+    fields.list("dry_sequence_breakers")?;
+    for (field, value, why) in [
+        ("n_probs", 0.0, "log probabilities are in /v1/completions ('logprobs')"),
+        ("min_keep", 0.0, "this server has no such sampler"),
+        ("n_indent", 0.0, "lines are not indented for the model"),
+        ("t_max_predict_ms", 0.0, "an answer is not ended by a clock"),
+        ("id_slot", -1.0, "requests have no slots here: the prefix cache finds what was read before"),
+        ("n_discard", 0.0, "prompts are not cut"),
+    ] {
+        sampler::off(fields, field, value, why)?;
+    }
+    for (field, value, why) in [
+        ("post_sampling_probs", json!(false), "log probabilities are in /v1/completions ('logprobs')"),
+        ("timings_per_token", json!(false), "times are told at the end"),
+        ("logit_bias", json!([]), "it is in /v1/completions"),
+        ("lora", json!([]), "there are no adapters"),
+        ("response_fields", json!([]), "answers are told whole"),
+        ("grammar_lazy", json!(false), "a grammar holds from the first token"),
+        ("multimodal_data", json!([]), "this server reads text only"),
+    ] {
+        fields.only(field, &value, why)?;
+    }
+    fields.unsupported("samplers", "the order of the samplers is fixed: top_k, top_p, min_p behind the temperature")
+}

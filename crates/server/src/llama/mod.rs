@@ -1,0 +1,18 @@
+//! Routes of llama-server beside OpenAI's, and some of vLLM's: what stands before a load balancer, an editor or a
+//! person who looks.
+//!
+//! ```text
+//! POST /completion --completion.rs--+--> Job --> gather | Wire --write.rs--> {"content", "stop", "timings"}
+//! POST /infill -----infill.rs-------+      (a gap in a text, with the marks of fim.rs)
+//! GET /props, /slots, /tokenizer_info, /load, POST /apply-template --routes.rs
+//! sampler.rs: how tokens are drawn, which Ollama's options read too
+//! ```
+
+mod completion;
+pub(crate) mod fim;
+mod infill;
+mod routes;
+pub(crate) mod sampler;
+mod write;
+
+pub(crate) use routes::{apply_template, complete, infill, load, props, slots, tokenizer_info};

@@ -1,0 +1,165 @@
+//! The routes.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{Extension, RawQuery, State};
+use axum::http::{HeaderMap, header};
+use axum::response::{IntoResponse, Response};
+use engine::{Observe, Prompt, RequestId, RequestSummary};
+use serde_json::{Map, Value, json};
+use text::chat_template::TemplateOptions;
+
+use super::{completion, infill as gaps};
+use crate::answers::Form;
+use crate::app::App;
+use crate::error::ApiError;
+use crate::fields::{Fields, as_written};
+use crate::openai::{chat, hints, params, tools};
+use crate::query;
+use crate::requests::Line;
+use crate::routes::{Caller, ask, json_body};
+use crate::timeline::Served;
+
+type Caught<T> = Result<T, ApiError>;
+
+/// `POST /completion`.
+pub(crate) async fn complete(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
+    body: Body,
+) -> Caught<Response> {
+    ask(app, &caller, &headers, body, Form::LlamaCompletion, completion::read).await
+}
+
+/// `POST /infill`.
+pub(crate) async fn infill(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
+    body: Body,
+) -> Caught<Response> {
+    ask(app, &caller, &headers, body, Form::Infill, gaps::read).await
+}
+
+/// `GET /props`: what is served, and how.
+pub(crate) async fn props(State(app): State<Arc<App>>) -> Response {
+    let model = app.engine.model();
+    let tokenizer = model.tokenizer.as_ref();
+    let defaults = &model.generation_defaults;
+    let template = model.chat_template.as_ref().map(|template| template.source());
+    let body = json!({
+        "default_generation_settings": {
+            "n_ctx": model.max_model_len,
+            "params": {
+                "temperature": as_written(defaults.temperature.unwrap_or(1.0)),
+                "top_k": defaults.top_k.unwrap_or(0),
+                "top_p": as_written(defaults.top_p.unwrap_or(1.0)),
+                "min_p": as_written(defaults.min_p.unwrap_or(0.0)),
+                "repeat_penalty": as_written(defaults.repetition_penalty.unwrap_or(1.0)),
+                "repeat_last_n": -1,
+                "n_predict": -1,
+            },
+        },
+        "total_slots": model.max_num_seqs,
+        // Where its files lie is nobody's business.
+        "model_path": model.name,
+        "model_alias": app.models[0],
+        "chat_template": template.unwrap_or_default(),
+        "bos_token": tokenizer.and_then(|tokenizer| tokenizer.bos_token()).unwrap_or_default(),
+        "eos_token": tokenizer.and_then(|tokenizer| tokenizer.eos_token()).unwrap_or_default(),
+        "modalities": {"vision": false, "audio": false},
+        "build_info": concat!("twostroke-", env!("CARGO_PKG_VERSION")),
+    });
+    json_body(body.to_string())
+}
+
+/// `GET /slots`: the caller's requests that wait and run. Those of others are not shown, not even as slots in use.
+pub(crate) async fn slots(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    RawQuery(query): RawQuery,
+) -> Caught<Response> {
+    if let Some((name, _)) = query::pairs(&query.unwrap_or_default()).next() {
+        return Err(query::unknown(&name));
+    }
+    let slots = open_slots(&*app.engine, &app.registry.of(caller.tenant));
+    Ok(([(header::CACHE_CONTROL, "no-store")], json_body(Value::from(slots).to_string())).into_response())
+}
+
+fn open_slots(engine: &dyn Observe, served: &[Arc<Served>]) -> Vec<Value> {
+    let known: HashMap<RequestId, RequestSummary> =
+        engine.requests().into_iter().map(|summary| (summary.request, summary)).collect();
+    let lines = served.iter().filter_map(|served| Some((served, Line::of(served, &|id| known.get(&id))?)));
+    let open = lines.filter(|(_, line)| ["waiting", "running"].contains(&line.state));
+    let slot = |(id, (served, line)): (usize, (&Arc<Served>, Line<'_>))| {
+        json!({
+            "id": id,
+            "request": served.response_id,
+            "n_ctx": engine.model().max_model_len,
+            "is_processing": line.state == "running",
+            "n_prompt_tokens": line.prompt_tokens,
+            "n_prompt_tokens_cache": line.cached_tokens,
+            "next_token": [{"has_next_token": true, "n_decoded": line.generated}],
+        })
+    };
+    open.enumerate().map(slot).collect()
+}
+
+/// `POST /apply-template`: a conversation as the text that the model reads.
+pub(crate) async fn apply_template(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
+    body: Body,
+) -> Caught<Response> {
+    Ok(json_body(app.with_json(&headers, body, caller.tenant, render).await?))
+}
+
+fn render(mut body: Value, app: &App) -> Caught<String> {
+    hints::take(&mut body)?;
+    let mut fields = Fields::of(body)?;
+    params::model(&mut fields, app)?;
+    fields.only("continue_final_message", &false.into(), "a text that is cut is told by POST /tokenize, as tokens")?;
+    let (_, definitions, ..) = tools::read(&mut fields)?.told();
+    let prompt = chat::prompt(&mut fields, definitions, Map::new())?;
+    fields.finish()?;
+    let (Prompt::Chat { messages, template_kwargs, add_generation_prompt, .. }, Some(template)) =
+        (prompt, &app.engine.model().chat_template)
+    else {
+        return Err(ApiError::bad_request("This model has no chat template.").with_param("messages"));
+    };
+    let now = Some(app.now() as i64);
+    let options =
+        TemplateOptions { add_generation_prompt, continue_final_message: false, kwargs: template_kwargs, now };
+    let text = template
+        .render(&messages, &options)
+        .map_err(|error| ApiError::bad_request(format!("{error}.")).with_param(error.param()))?;
+    Ok(json!({"prompt": text}).to_string())
+}
+
+/// `GET /tokenizer_info`, vLLM's: what `tokenizer_config.json` says, as far as this server reads it.
+pub(crate) async fn tokenizer_info(State(app): State<Arc<App>>) -> Caught<Response> {
+    let model = app.engine.model();
+    let Some(tokenizer) = &model.tokenizer else {
+        return Err(ApiError::bad_request("This model has no tokenizer."));
+    };
+    let body = json!({
+        // Whatever the checkpoint calls it, `tokenizer.json` is what is read.
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "chat_template": model.chat_template.as_ref().map(|template| template.source()),
+        "bos_token": tokenizer.bos_token(),
+        "eos_token": tokenizer.eos_token(),
+        "added_tokens": tokenizer.added_tokens(),
+        "vocab_size": tokenizer.vocab_size(),
+        "model_max_length": model.max_model_len,
+    });
+    Ok(json_body(body.to_string()))
+}
+
+/// `GET /load`, vLLM's: requests that wait and run, of everybody.
+pub(crate) async fn load(State(app): State<Arc<App>>) -> Response {
+    json_body(json!({"server_load": app.engine.health().open_requests}).to_string())
+}

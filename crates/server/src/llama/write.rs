@@ -1,0 +1,167 @@
+//! An answer in llama-server's own words: whole, or an event for each token.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use axum::response::Response;
+use engine::Output;
+use hyper::body::Bytes;
+use serde_json::{Value, json};
+
+use crate::answers::{Api, End, Finish, Gathered, Outputs, Plan, Totals, Wire, event};
+use crate::app::App;
+use crate::error::ApiError;
+use crate::openai::format::timings;
+use crate::openai::wire::WireProgress;
+use crate::routes::json_body;
+use crate::timeline::Served;
+
+/// The API.
+pub(super) struct Llama;
+
+impl Api for Llama {
+    fn whole(&self, app: &Arc<App>, plan: &Plan, gathered: Gathered) -> Response {
+        let Gathered { mut answers, prompts, totals, served, .. } = gathered;
+        let answer = answers.swap_remove(0);
+        let mut body = piece(&answer.text, prompts[0].len(), answer.tokens.len());
+        body["tokens"] = if plan.delivery.token_ids { answer.tokens.into() } else { json!([]) };
+        finish(app, plan, &served, &totals, &answer.end, &mut body);
+        body["has_new_line"] = answer.text.contains('\n').into();
+        json_body(body.to_string())
+    }
+
+    fn wire(&self, app: &Arc<App>, plan: Plan, outputs: &Outputs) -> Box<dyn Wire> {
+        Box::new(Stream {
+            app: app.clone(),
+            served: outputs.served().clone(),
+            prompt_tokens: outputs.served().prompt_tokens.iter().sum(),
+            num_tokens: 0,
+            has_new_line: false,
+            totals: Totals::of(&plan),
+            end: End::default(),
+            plan,
+        })
+    }
+}
+
+/// A piece of an answer.
+fn piece(text: &str, prompt_tokens: usize, num_tokens: usize) -> Value {
+    json!({
+        "index": 0,
+        "content": text,
+        "tokens": [],
+        "stop": false,
+        // There are none.
+        "id_slot": -1,
+        "tokens_predicted": num_tokens,
+        "tokens_evaluated": prompt_tokens,
+    })
+}
+
+/// Makes it the last one.
+fn finish(app: &App, plan: &Plan, served: &Served, totals: &Totals, end: &End, body: &mut Value) {
+    let word = end.stop_reason.as_str().unwrap_or_default();
+    body["stop"] = true.into();
+    body["stop_type"] = match (end.finish, word) {
+        (Finish::Length, _) => "limit",
+        (_, "") => "eos",
+        _ => "word",
+    }
+    .into();
+    body["stopping_word"] = word.into();
+    body["model"] = plan.delivery.model.as_str().into();
+    body["tokens_cached"] = totals.usage.cached_tokens.into();
+    body["truncated"] = false.into();
+    body["generation_settings"] = json!({"n_ctx": app.engine.model().max_model_len});
+    body["timings"] = times(app, plan, served, totals);
+    if let Ok(Value::Object(settled)) = serde_json::to_value(&plan.delivery.settled) {
+        settled.into_iter().for_each(|(name, value)| body[name] = value);
+    }
+}
+
+/// Ours, and the same again in llama-server's names: `prompt` is prefill, `predicted` is decode.
+fn times(app: &App, plan: &Plan, served: &Served, totals: &Totals) -> Value {
+    let told = &totals.timings;
+    let mut times = serde_json::to_value(timings(app, plan, served, totals)).unwrap_or_default();
+    times["cache_n"] = told.cached_tokens.into();
+    for (phase, tokens, ms) in [
+        ("prompt", told.prefill_tokens, told.prefill_ms),
+        // Of these prefill made the first.
+        ("predicted", totals.usage.completion_tokens, told.decode_ms),
+    ] {
+        times[format!("{phase}_n")] = tokens.into();
+        times[format!("{phase}_ms")] = rounded(ms).into();
+        times[format!("{phase}_per_token_ms")] = rounded(ms / tokens.max(1) as f64).into();
+        let per_second = if ms > 0.0 { tokens as f64 * 1e3 / ms } else { 0.0 };
+        times[format!("{phase}_per_second")] = rounded(per_second).into();
+    }
+    if told.drafted_tokens > 0 {
+        times["draft_n"] = told.drafted_tokens.into();
+        times["draft_n_accepted"] = told.accepted_tokens.into();
+    }
+    times
+}
+
+/// Microseconds are as fine as anybody can use.
+fn rounded(value: f64) -> f64 {
+    (value * 1e3).round() / 1e3
+}
+
+/// The events of one answer.
+struct Stream {
+    app: Arc<App>,
+    plan: Plan,
+    served: Arc<Served>,
+    prompt_tokens: usize,
+    num_tokens: usize,
+    has_new_line: bool,
+    totals: Totals,
+    end: End,
+}
+
+impl Stream {
+    fn piece(&mut self, text: &str) -> Value {
+        self.has_new_line |= text.contains('\n');
+        piece(text, self.prompt_tokens, self.num_tokens)
+    }
+}
+
+impl Wire for Stream {
+    fn write(&mut self, _: usize, output: Output, events: &mut VecDeque<Bytes>) -> Result<(), ApiError> {
+        match output {
+            Output::Token { token, text, .. } => {
+                self.num_tokens += 1;
+                let mut body = self.piece(&text);
+                body["tokens"] = json!([token]);
+                events.push_back(event(&body.to_string()));
+            }
+            Output::Progress(progress) => {
+                let mut body = self.piece("");
+                body["prompt_progress"] = serde_json::to_value(WireProgress::of(&progress)).unwrap_or_default();
+                events.push_back(event(&body.to_string()));
+            }
+            Output::Finished { reason, stop_string, text, .. } => {
+                self.end = End::of(&self.plan, &self.app, reason, stop_string);
+                if !text.is_empty() {
+                    let body = self.piece(&text);
+                    events.push_back(event(&body.to_string()));
+                }
+            }
+            Output::Done { usage, timings } => {
+                self.totals.add(&self.app, 1, &usage, &timings);
+                let mut body = self.piece("");
+                let Stream { app, plan, served, totals, end, has_new_line, .. } = self;
+                finish(app, plan, served, totals, end, &mut body);
+                body["has_new_line"] = (*has_new_line).into();
+                events.push_back(event(&body.to_string()));
+            }
+            Output::Failed(error) => return Err(error.into()),
+            Output::PromptLogprobs(_) | Output::Embedding(_) | Output::Noted { .. } => {}
+        }
+        Ok(())
+    }
+
+    fn failed(&mut self, error: &ApiError) -> Bytes {
+        event(&error.json())
+    }
+}

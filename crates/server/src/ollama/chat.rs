@@ -1,0 +1,135 @@
+//! A body of `POST /api/chat`.
+
+use std::sync::Arc;
+
+use engine::{ChatMessage, Prompt};
+use serde_json::{Map, Value, json};
+
+use super::Asked;
+use super::options::{self, Begun, no_images};
+use super::write::{Kind, Ollama};
+use crate::answers::{Form, Job, Plan};
+use crate::app::App;
+use crate::auth::Tenant;
+use crate::conversation::Wish;
+use crate::error::ApiError;
+use crate::fields::{Fields, wrong_type};
+use crate::llama::sampler;
+use crate::openai::{params, tools};
+
+/// Reads the body into a request that has passed the door. Tokenizes: not for the threads that serve connections.
+pub(super) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Asked, ApiError> {
+    let Begun { mut fields, name, mut delivery } = options::begin(body, app)?;
+    let api = Ollama { kind: Kind::Chat, name };
+    let items = fields.list("messages")?.unwrap_or_default();
+    let messages = items.into_iter().enumerate().map(|(at, item)| message(at, item)).collect::<Result<Vec<_>, _>>()?;
+    params::check_text(
+        "messages",
+        messages.iter().filter_map(|message| message.content.as_deref()).map(str::len).sum(),
+    )?;
+    let (tools, definitions, choice, parallel) = tools::read(&mut fields)?.told();
+    let thinking = options::think(&mut fields, app, &mut delivery.settled)?;
+    let mut template_kwargs = thinking.kwargs;
+    if !definitions.is_empty() {
+        template_kwargs.insert("tools".to_owned(), definitions.into());
+    }
+    let is_load = messages.is_empty();
+    // An answer that was begun is gone on with.
+    let goes_on = messages.last().is_some_and(|last| {
+        last.role == "assistant" && last.content.as_deref().is_some_and(|text| !text.trim().is_empty())
+    });
+    let mut raw = sampler::request(
+        Prompt::Chat { messages, template_kwargs, add_generation_prompt: !goes_on, continue_final_message: goes_on },
+        app,
+        tenant,
+    );
+    options::options(&mut fields, &mut raw, app, &mut delivery.settled)?;
+    raw.rule = options::format(&mut fields)?;
+    fields.finish()?;
+    if is_load {
+        return Ok(Asked::Load(api.loaded(app)));
+    }
+    let (asked, stop) = (raw.max_tokens, raw.stop.clone());
+    let wish = Wish {
+        tools,
+        choice,
+        parallel,
+        shows_thoughts: thinking.shown,
+        thought_tokens: None,
+        rule_field: Some("format"),
+    };
+    let hearing = app.speech.settle(&mut raw, wish, app.engine.model())?;
+    let request = app.engine.validate(raw).map_err(|rejection| options::rename(rejection.into(), "messages"))?;
+    delivery.settled.see(asked, &request);
+    let plan = Plan { hearing, ..Plan::of_one(Form::OllamaChat, delivery, stop) };
+    Ok(Asked::Answer(Box::new(Job { requests: vec![request], plan, api: Arc::new(api) })))
+}
+
+fn message(at: usize, item: Value) -> Result<ChatMessage, ApiError> {
+    let mut fields = Fields::nested(item, format!("messages[{at}]"))?;
+    let field = fields.name("role");
+    let role = fields.string("role")?.filter(|role| ["system", "user", "assistant", "tool"].contains(&role.as_str()));
+    let role = role.ok_or_else(|| wrong_type(field, "one of 'system', 'user', 'assistant' and 'tool'"))?;
+    let mut extra = Map::new();
+    no_images(&mut fields)?;
+    match role.as_str() {
+        "assistant" => {
+            let calls = calls(&mut fields)?;
+            if !calls.is_empty() {
+                extra.insert("tool_calls".to_owned(), calls.into());
+            }
+            if let Some(thought) = fields.string("thinking")?.filter(|thought| !thought.is_empty()) {
+                // Each template has its own word for it.
+                for name in ["reasoning_content", "reasoning", "thinking"] {
+                    extra.insert(name.to_owned(), thought.as_str().into());
+                }
+            }
+        }
+        "tool" => {
+            if let Some(name) = fields.string("tool_name")? {
+                extra.insert("name".to_owned(), name.into());
+            }
+            if let Some(id) = fields.string("tool_call_id")? {
+                extra.insert("tool_call_id".to_owned(), id.into());
+            }
+        }
+        _ => {}
+    }
+    for (field, nothing) in [("tool_calls", json!([])), ("thinking", json!("")), ("tool_name", json!(""))] {
+        fields.only(field, &nothing, "only an assistant's message and a tool's have it")?;
+    }
+    // What is empty may be left out.
+    let content = fields.string("content")?.unwrap_or_default();
+    fields.finish()?;
+    let content = (!content.is_empty() || extra.is_empty()).then_some(content);
+    Ok(ChatMessage { role, content, extra })
+}
+
+/// Calls that the model made before, as templates read them.
+fn calls(fields: &mut Fields) -> Result<Vec<Value>, ApiError> {
+    let path = fields.name("tool_calls");
+    let read = |(at, item): (usize, Value)| {
+        let mut call = Fields::nested(item, format!("{path}[{at}]"))?;
+        let id = call.string("id")?;
+        let kind = call.name("type");
+        if call.string("type")?.is_some_and(|kind| kind != "function") {
+            return Err(wrong_type(kind, "'function'"));
+        }
+        let Some(mut function) = call.object("function")? else {
+            return Err(wrong_type(call.name("function"), "an object with 'name' and 'arguments'"));
+        };
+        call.finish()?;
+        // Its place among the calls of an answer.
+        function.integer("index")?;
+        let field = function.name("name");
+        let name = function.string("name")?.ok_or_else(|| wrong_type(field, "a string"))?;
+        let arguments = function.object("arguments")?.map(Fields::into_map).unwrap_or_default();
+        function.finish()?;
+        let mut call = json!({"type": "function", "function": {"name": name, "arguments": arguments}});
+        if let Some(id) = id {
+            call["id"] = id.into();
+        }
+        Ok(call)
+    };
+    fields.list("tool_calls")?.unwrap_or_default().into_iter().enumerate().map(read).collect()
+}

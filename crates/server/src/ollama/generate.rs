@@ -1,0 +1,106 @@
+//! A body of `POST /api/generate`.
+//!
+//! ```text
+//! prompt, system --template--> tokens ---+--> what the model reads
+//! raw: prompt ---------------> tokens ---+
+//! context (tokens of an earlier answer) -+  before them
+//! ```
+
+use std::sync::Arc;
+
+use engine::{ChatMessage, Prompt, RawRequest};
+use serde_json::{Map, Value};
+
+use super::Asked;
+use super::options::{self, Begun, no_images};
+use super::write::{Kind, Ollama};
+use crate::answers::{Form, Job, Plan};
+use crate::app::App;
+use crate::auth::Tenant;
+use crate::conversation::Wish;
+use crate::error::ApiError;
+use crate::llama::fim::{self, Gap};
+use crate::llama::sampler;
+use crate::openai::params;
+use crate::openai::tools::ToolChoice;
+
+/// Reads the body into a request that has passed the door. Tokenizes: not for the threads that serve connections.
+pub(super) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Asked, ApiError> {
+    let Begun { mut fields, name, mut delivery } = options::begin(body, app)?;
+    let text = fields.string("prompt")?.unwrap_or_default();
+    let system = fields.string("system")?.filter(|text| !text.is_empty());
+    let context = fields.integers("context")?;
+    let has_template = app.engine.model().chat_template.is_some();
+    let is_raw = fields.boolean("raw")?.unwrap_or(false);
+    no_images(&mut fields)?;
+    let suffix = fields.string("suffix")?.filter(|text| !text.is_empty());
+    fields.only("template", &"".into(), "a template in a request is not supported: the model's own is used")?;
+    let length = |text: &Option<String>| text.as_deref().map_or(0, str::len);
+    params::check_text("prompt", text.len() + length(&system) + length(&suffix))?;
+    let is_plain = is_raw || suffix.is_some() || !has_template;
+    if is_plain && system.is_some() {
+        let why = "a system message needs the model's template, and none is used here";
+        return Err(ApiError::unsupported("system", why));
+    }
+    let thinking = options::think(&mut fields, app, &mut delivery.settled)?;
+    let is_load = text.is_empty();
+    let prompt = match is_plain {
+        true => Prompt::Text(text.clone()),
+        false => conversation(system, text.clone(), thinking.kwargs),
+    };
+    let mut raw = sampler::request(prompt, app, tenant);
+    if let Some(behind) = &suffix {
+        let gap = Gap { before: &text, behind, begun: "", files: &[] };
+        fim::fill(&gap, app.engine.model(), &mut raw, "suffix")?;
+    }
+    options::options(&mut fields, &mut raw, app, &mut delivery.settled)?;
+    raw.rule = options::format(&mut fields)?;
+    fields.finish()?;
+    let api = Ollama { kind: Kind::Generate { tells_context: !is_raw }, name };
+    if is_load {
+        return Ok(Asked::Load(api.loaded(app)));
+    }
+    go_on_from(context, &mut raw, app)?;
+    let (asked, stop) = (raw.max_tokens, raw.stop.clone());
+    let hearing = if is_raw || suffix.is_some() {
+        None
+    } else {
+        let wish = Wish {
+            tools: Arc::default(),
+            choice: ToolChoice::Never,
+            parallel: false,
+            shows_thoughts: thinking.shown,
+            thought_tokens: None,
+            rule_field: Some("format"),
+        };
+        app.speech.settle(&mut raw, wish, app.engine.model())?
+    };
+    let request = app.engine.validate(raw).map_err(|rejection| options::rename(rejection.into(), "prompt"))?;
+    delivery.settled.see(asked, &request);
+    let plan = Plan { hearing, ..Plan::of_one(Form::OllamaGenerate, delivery, stop) };
+    Ok(Asked::Answer(Box::new(Job { requests: vec![request], plan, api: Arc::new(api) })))
+}
+
+fn conversation(system: Option<String>, text: String, template_kwargs: Map<String, Value>) -> Prompt {
+    let system = system.map(|text| ChatMessage::new("system", text));
+    Prompt::Chat {
+        messages: system.into_iter().chain([ChatMessage::new("user", text)]).collect(),
+        template_kwargs,
+        add_generation_prompt: true,
+        continue_final_message: false,
+    }
+}
+
+/// Puts what an earlier answer gave before the prompt, whose own beginning of a text is then none.
+fn go_on_from(context: Vec<i64>, raw: &mut RawRequest, app: &App) -> Result<(), ApiError> {
+    if context.is_empty() {
+        return Ok(());
+    }
+    let model = app.engine.model();
+    let tokens = model.encode(raw).map_err(|rejection| options::rename(rejection.into(), "prompt"))?;
+    let bos = model.tokenizer.as_ref().and_then(|tokenizer| tokenizer.bos_id());
+    let begins = usize::from(bos.is_some() && tokens.first().copied() == bos);
+    let own = tokens.into_iter().skip(begins).map(i64::from);
+    raw.prompt = Prompt::Tokens(context.into_iter().chain(own).collect());
+    Ok(())
+}

@@ -1,0 +1,134 @@
+//! Fields that `/api/chat` and `/api/generate` share.
+
+use engine::{RawRequest, Rule};
+use serde_json::{Map, Value};
+
+use crate::app::App;
+use crate::error::ApiError;
+use crate::fields::{Fields, wrong_type};
+use crate::llama::sampler;
+use crate::openai::params::{Delivery, Settled};
+use crate::openai::{hints, structured};
+
+/// Names of a model have a tag behind a colon, and this one if nobody says.
+const TAG: &str = ":latest";
+
+/// The served model of this name, with or without the tag.
+pub(crate) fn served<'a>(app: &'a App, name: &str) -> Option<&'a str> {
+    let is_it = |served: &&String| *served == name || name.strip_suffix(TAG) == Some(served.as_str());
+    app.models.iter().find(is_it).map(String::as_str)
+}
+
+/// The name as Ollama lists it.
+pub(super) fn tagged(name: &str) -> String {
+    let last = name.rsplit_once('/').map_or(name, |(_, last)| last);
+    if last.contains(':') { name.to_owned() } else { format!("{name}{TAG}") }
+}
+
+/// A body, and what is known of its answer.
+pub(super) struct Begun {
+    pub(super) fields: Fields,
+    /// The model's name as it was asked for, which answers repeat.
+    pub(super) name: String,
+    pub(super) delivery: Delivery,
+}
+
+/// Reads the model's name and how the answer is to be delivered.
+pub(super) fn begin(mut body: Value, app: &App) -> Result<Begun, ApiError> {
+    let hints = hints::take_of(&mut body, super::HINTS)?;
+    let mut fields = Fields::of(body)?;
+    let name = fields.string("model")?.unwrap_or_else(|| app.models[0].clone());
+    let model = served(app, &name).ok_or_else(ApiError::unknown_model)?.to_owned();
+    let delivery = Delivery::plain(model, fields.boolean("stream")?.unwrap_or(true), hints);
+    for field in ["truncate", "shift"] {
+        fields.only(field, &false.into(), "prompts are not cut: send what is to be read")?;
+    }
+    let elsewhere = "log probabilities are in /v1/chat/completions";
+    fields.only("logprobs", &false.into(), elsewhere)?;
+    fields.only("top_logprobs", &0.into(), elsewhere)?;
+    Ok(Begun { fields, name, delivery })
+}
+
+/// Reads `options` into `raw`.
+pub(super) fn options(
+    fields: &mut Fields,
+    raw: &mut RawRequest,
+    app: &App,
+    settled: &mut Settled,
+) -> Result<(), ApiError> {
+    let Some(mut options) = fields.object("options")? else { return Ok(()) };
+    let model = app.engine.model();
+    sampler::read(&mut options, raw, model)?;
+    raw.max_tokens = sampler::most(&mut options, "num_predict")?;
+    options.only("penalize_newline", &true.into(), "a line's end is a token like any other")?;
+    let field = options.name("num_ctx");
+    match options.integer("num_ctx")? {
+        Some(asked) if asked < 1 => return Err(wrong_type(field, "at least 1")),
+        Some(asked) if asked as u64 > model.max_model_len as u64 && !app.cut_max_tokens => {
+            let message =
+                format!("this server's context is {} tokens, and {asked} are asked for.", model.max_model_len);
+            return Err(ApiError::bad_request(message).with_param(field).with_code("context_length_exceeded"));
+        }
+        // There is one context, and nothing is cut to a smaller one.
+        Some(_) => settled.hints.push("options.num_ctx"),
+        None => {}
+    }
+    options.finish()
+}
+
+/// `format`: `"json"`, or a schema.
+pub(super) fn format(fields: &mut Fields) -> Result<Option<Rule>, ApiError> {
+    match fields.take("format") {
+        None => Ok(None),
+        Some(Value::String(word)) if word.is_empty() => Ok(None),
+        Some(Value::String(word)) if word == "json" => Ok(Some(Rule::JsonObject)),
+        Some(schema @ Value::Object(_)) => structured::schema(schema, "format").map(Some),
+        Some(_) => Err(wrong_type("format", "'json' or a JSON schema")),
+    }
+}
+
+/// How much is to be thought, and whether it is shown.
+pub(super) struct Thinking {
+    /// The template's own switches.
+    pub(super) kwargs: Map<String, Value>,
+    pub(super) shown: bool,
+}
+
+/// `think`: whether, or how much.
+pub(super) fn think(fields: &mut Fields, app: &App, settled: &mut Settled) -> Result<Thinking, ApiError> {
+    let speech = &app.speech;
+    let mut kwargs = Map::new();
+    let (effort, shown) = match fields.take("think") {
+        None => return Ok(Thinking { kwargs, shown: true }),
+        Some(Value::Bool(false)) => ("none".to_owned(), false),
+        Some(Value::Bool(true)) => ("medium".to_owned(), true),
+        Some(Value::String(level)) if ["low", "medium", "high"].contains(&level.as_str()) => (level, true),
+        Some(_) => return Err(wrong_type("think", "true, false, 'low', 'medium' or 'high'")),
+    };
+    if speech.dialect.thoughts.is_none() {
+        // Nothing is thought, as was wished.
+        return if shown { Err(does_not_think()) } else { Ok(Thinking { kwargs, shown }) };
+    }
+    if !speech.effort("think", &effort, &mut kwargs)? {
+        settled.hints.push("think");
+    }
+    Ok(Thinking { kwargs, shown })
+}
+
+fn does_not_think() -> ApiError {
+    let why = "this model's chat template shows no way to think: start the server with --reasoning-parser if the model has one";
+    ApiError::unsupported("think", why)
+}
+
+/// What the door knows by other names.
+pub(super) fn rename(error: ApiError, prompt: &str) -> ApiError {
+    error
+        .rename_param("max_tokens", "options.num_predict")
+        .rename_param("rule", "format")
+        .rename_param("messages", prompt)
+}
+
+/// Only what this server reads.
+pub(super) fn no_images(fields: &mut Fields) -> Result<(), ApiError> {
+    fields.only("images", &Value::Array(Vec::new()), "this server reads text only")
+}

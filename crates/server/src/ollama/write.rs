@@ -1,0 +1,288 @@
+//! An answer in Ollama's words: whole, or line by line.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use axum::response::Response;
+use dialect::AnswerPart;
+use engine::Output;
+use hyper::body::Bytes;
+use serde_json::{Value, json};
+
+use crate::answers::{Api, Ear, End, Finish, Gathered, Outputs, Plan, Totals, Wire};
+use crate::app::App;
+use crate::error::{ApiError, Words};
+use crate::moment;
+use crate::openai::format::timings;
+use crate::routes::json_body;
+use crate::timeline::Served;
+
+/// Which of the two routes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Chat,
+    /// With the tokens by which the next request can go on from this one.
+    Generate {
+        tells_context: bool,
+    },
+}
+
+/// The API, for one request.
+#[derive(Clone)]
+pub(super) struct Ollama {
+    pub(super) kind: Kind,
+    /// The model's name, as it was asked for.
+    pub(super) name: String,
+}
+
+impl Api for Ollama {
+    fn whole(&self, app: &Arc<App>, plan: &Plan, gathered: Gathered) -> Response {
+        let Gathered { mut answers, mut prompts, totals, served, .. } = gathered;
+        let answer = answers.swap_remove(0);
+        let mut said = Said::default();
+        let mut hearing = Calls::default();
+        let parts = answer.parts.unwrap_or_else(|| vec![AnswerPart::Text(answer.text)]);
+        parts.into_iter().for_each(|part| hearing.take(part, &mut said));
+        hearing.end(&mut said);
+        let mut tokens = prompts.swap_remove(0);
+        tokens.extend(answer.tokens);
+        let mut line = self.line(app, said);
+        self.finish(app, plan, &served, &totals, &answer.end, &tokens, &mut line);
+        json_body(line.to_string())
+    }
+
+    fn wire(&self, app: &Arc<App>, plan: Plan, outputs: &Outputs) -> Box<dyn Wire> {
+        Box::new(Lines {
+            app: app.clone(),
+            api: self.clone(),
+            served: outputs.served().clone(),
+            ear: plan.hearing.as_ref().map(Ear::new),
+            calls: Calls::default(),
+            totals: Totals::of(&plan),
+            end: End::default(),
+            tokens: outputs.prompts().swap_remove(0),
+            plan,
+        })
+    }
+
+    fn stream_type(&self) -> &'static str {
+        "application/x-ndjson"
+    }
+}
+
+impl Ollama {
+    /// What says that there was nothing to answer.
+    pub(super) fn loaded(&self, app: &App) -> Value {
+        let mut line = self.line(app, Said::default());
+        line["done"] = true.into();
+        line["done_reason"] = "load".into();
+        line
+    }
+
+    /// A piece of an answer.
+    fn line(&self, app: &App, said: Said) -> Value {
+        let mut line = json!({"model": self.name, "created_at": moment::rfc3339(app.engine.unix(app.engine.now()))});
+        let mut piece = json!({});
+        let text = match self.kind {
+            Kind::Chat => {
+                piece["role"] = "assistant".into();
+                "content"
+            }
+            Kind::Generate { .. } => "response",
+        };
+        piece[text] = said.text.into();
+        if !said.thought.is_empty() {
+            piece["thinking"] = said.thought.into();
+        }
+        if !said.calls.is_empty() {
+            piece["tool_calls"] = said.calls.into();
+        }
+        match (self.kind, piece) {
+            (Kind::Generate { .. }, Value::Object(fields)) => {
+                fields.into_iter().for_each(|(name, value)| line[name] = value);
+            }
+            (_, piece) => line["message"] = piece,
+        }
+        line["done"] = false.into();
+        line
+    }
+
+    /// Makes it the last one.
+    #[allow(clippy::too_many_arguments, reason = "each is another thing that a last line tells")]
+    fn finish(
+        &self,
+        app: &App,
+        plan: &Plan,
+        served: &Served,
+        totals: &Totals,
+        end: &End,
+        tokens: &[u32],
+        line: &mut Value,
+    ) {
+        // Whoever divides by a time must not divide by nothing.
+        let nanos = |ms: f64| ((ms * 1e6) as u64).max(1);
+        line["done"] = true.into();
+        line["done_reason"] = if end.finish == Finish::Length { "length" } else { "stop" }.into();
+        if self.kind == (Kind::Generate { tells_context: true }) {
+            line["context"] = tokens.into();
+        }
+        line["total_duration"] = nanos(totals.timings.total_ms).into();
+        // It was there before the request was.
+        line["load_duration"] = 0.into();
+        line["prompt_eval_count"] = totals.usage.prompt_tokens.into();
+        line["prompt_eval_duration"] = nanos(totals.timings.prefill_ms).into();
+        line["eval_count"] = totals.usage.completion_tokens.into();
+        line["eval_duration"] = nanos(totals.timings.decode_ms).into();
+        line["timings"] = serde_json::to_value(timings(app, plan, served, totals)).unwrap_or_default();
+        if let Ok(Value::Object(settled)) = serde_json::to_value(&plan.delivery.settled) {
+            settled.into_iter().for_each(|(name, value)| line[name] = value);
+        }
+    }
+}
+
+/// What a line says.
+#[derive(Default)]
+struct Said {
+    thought: String,
+    text: String,
+    calls: Vec<Value>,
+}
+
+impl Said {
+    fn is_empty(&self) -> bool {
+        self.thought.is_empty() && self.text.is_empty() && self.calls.is_empty()
+    }
+}
+
+/// Puts the pieces of calls together: Ollama's are whole.
+#[derive(Default)]
+struct Calls {
+    /// The one that is being written: its name and its arguments so far.
+    open: Option<(Option<String>, String, String)>,
+    count: usize,
+    /// Something other than white space was said or thought since the beginning or the last call.
+    is_told: bool,
+    /// White space that is nobody's text as long as nothing else follows.
+    white: String,
+}
+
+impl Calls {
+    fn take(&mut self, part: AnswerPart, said: &mut Said) {
+        match part {
+            AnswerPart::Thought(text) => said.thought.push_str(&text),
+            AnswerPart::Text(text) if self.is_told => said.text.push_str(&text),
+            AnswerPart::Text(text) => {
+                self.white.push_str(&text);
+                if !self.white.trim().is_empty() {
+                    self.is_told = true;
+                    said.text.push_str(&std::mem::take(&mut self.white));
+                }
+            }
+            AnswerPart::CallBegins { name, id, .. } => {
+                self.white.clear();
+                self.is_told = false;
+                self.open = Some((id, name, String::new()));
+            }
+            AnswerPart::Arguments { json, .. } => {
+                if let Some((_, _, arguments)) = &mut self.open {
+                    arguments.push_str(&json);
+                }
+            }
+            AnswerPart::CallEnds { .. } => {
+                let Some((id, name, arguments)) = self.open.take() else { return };
+                // What is no JSON was written by the model, and is shown as it is.
+                let arguments: Value = serde_json::from_str(&arguments).unwrap_or(Value::String(arguments));
+                let mut call = json!({"function": {"index": self.count, "name": name, "arguments": arguments}});
+                if let Some(id) = id {
+                    call["id"] = id.into();
+                }
+                self.count += 1;
+                said.calls.push(call);
+            }
+        }
+    }
+
+    /// The answer is over. A call that is still open was cut off, and half of one is none.
+    fn end(&mut self, said: &mut Said) {
+        if self.count == 0 {
+            said.text.push_str(&std::mem::take(&mut self.white));
+        }
+    }
+}
+
+/// The lines of one answer.
+struct Lines {
+    app: Arc<App>,
+    api: Ollama,
+    plan: Plan,
+    served: Arc<Served>,
+    ear: Option<Ear>,
+    calls: Calls,
+    totals: Totals,
+    end: End,
+    /// Prompt and answer.
+    tokens: Vec<u32>,
+}
+
+impl Lines {
+    /// A line of what was heard, if anything was.
+    fn hear(&mut self, parts: Vec<AnswerPart>, ends: bool, lines: &mut VecDeque<Bytes>) {
+        let mut said = Said::default();
+        parts.into_iter().for_each(|part| self.calls.take(part, &mut said));
+        if ends {
+            self.calls.end(&mut said);
+        }
+        if !said.is_empty() {
+            lines.push_back(ended(&self.api.line(&self.app, said)));
+        }
+    }
+}
+
+/// One line.
+fn ended(line: &Value) -> Bytes {
+    format!("{line}\n").into()
+}
+
+impl Wire for Lines {
+    fn write(&mut self, _: usize, output: Output, lines: &mut VecDeque<Bytes>) -> Result<(), ApiError> {
+        match output {
+            Output::Token { token, text, .. } => {
+                self.tokens.push(token);
+                let mut parts = Vec::new();
+                match &mut self.ear {
+                    Some(ear) => ear.token(&text, &mut parts),
+                    None => parts.push(AnswerPart::Text(text)),
+                }
+                self.hear(parts, false, lines);
+            }
+            Output::Finished { reason, stop_string, text, .. } => {
+                self.end = End::of(&self.plan, &self.app, reason, stop_string);
+                let mut parts = Vec::new();
+                match &mut self.ear {
+                    Some(ear) => _ = ear.end(&text, &mut parts),
+                    None => parts.push(AnswerPart::Text(text)),
+                }
+                self.totals.heard(self.ear.as_ref());
+                self.hear(parts, true, lines);
+            }
+            Output::Done { usage, timings } => {
+                self.totals.add(&self.app, 1, &usage, &timings);
+                let Lines { app, api, plan, served, totals, end, tokens, .. } = self;
+                let mut line = api.line(app, Said::default());
+                api.finish(app, plan, served, totals, end, tokens, &mut line);
+                lines.push_back(ended(&line));
+            }
+            Output::Failed(error) => return Err(error.into()),
+            Output::PromptLogprobs(_) | Output::Embedding(_) | Output::Progress(_) | Output::Noted { .. } => {}
+        }
+        Ok(())
+    }
+
+    fn failed(&mut self, error: &ApiError) -> Bytes {
+        format!("{}\n", error.json_in(Words::Ollama)).into()
+    }
+
+    fn takes_comments(&self) -> bool {
+        false
+    }
+}
