@@ -218,8 +218,8 @@ struct Thinking {
     tokens: Option<u32>,
 }
 
-/// `thinking`, and how much effort the answer is worth, as far as they go in the template's words. Where both say whether
-/// to think at all the former counts: effort is not thought alone.
+/// `thinking`, and how much effort the answer is worth, as far as they go in the template's words. Where both say
+/// whether to think at all the former counts: effort is not thought alone.
 fn thinking(
     fields: &mut Fields,
     effort: Option<String>,
