@@ -80,6 +80,11 @@ pub(crate) fn client_python() -> Result<PathBuf, String> {
     python("venv", &root().join("tests/openai_client/requirements.txt"))
 }
 
+/// An interpreter with the official Anthropic client.
+pub(crate) fn anthropic_python() -> Result<PathBuf, String> {
+    python("venv-anthropic", &root().join("tests/anthropic_client/requirements.txt"))
+}
+
 /// An interpreter with the official Ollama client.
 pub(crate) fn ollama_python() -> Result<PathBuf, String> {
     python("venv-ollama", &root().join("tests/ollama_client/requirements.txt"))

@@ -132,9 +132,13 @@ fn docs() -> Result<Counts, String> {
     count(&mut cargo(&["test", "--quiet", "--release", "--workspace", "--doc"]))
 }
 
-/// The official Python clients of OpenAI and Ollama against the real server with the built-in model.
+/// The official Python clients of OpenAI, Anthropic and Ollama against the real server with the built-in model.
 fn clients() -> Result<Counts, String> {
-    let pythons = [("openai_client", "/v1", setup::client_python()?), ("ollama_client", "", setup::ollama_python()?)];
+    let pythons = [
+        ("openai_client", "/v1", setup::client_python()?),
+        ("anthropic_client", "", setup::anthropic_python()?),
+        ("ollama_client", "", setup::ollama_python()?),
+    ];
     show(&mut cargo(&["build", "--quiet", "--release"]))?;
     let server = Server::start()?;
     let mut counts = Counts::default();

@@ -68,12 +68,12 @@ impl ApiKeys {
             return Ok(None);
         }
         // Nothing offered takes the same path as a wrong key.
-        let offered = digest(bearer(headers).unwrap_or_default());
+        let brought = digest(offered(headers).unwrap_or_default());
         let mut known = Choice::from(0);
         for key in &self.0 {
-            known |= key.tenant.ct_eq(&offered);
+            known |= key.tenant.ct_eq(&brought);
         }
-        if bool::from(known) { Ok(Some(offered)) } else { Err(WrongKey) }
+        if bool::from(known) { Ok(Some(brought)) } else { Err(WrongKey) }
     }
 }
 
@@ -102,6 +102,18 @@ pub(crate) struct WrongKey;
 
 fn digest(key: &[u8]) -> Tenant {
     Sha256::digest(key).into()
+}
+
+/// The header that brings a key as it is, Anthropic's way.
+const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
+
+/// The key that a request brings, in either way; in both, the first counts.
+fn offered(headers: &HeaderMap) -> Option<&[u8]> {
+    bearer(headers).or_else(|| {
+        let mut values = headers.get_all(API_KEY).iter();
+        let key = values.next()?.as_bytes();
+        values.next().is_none().then(|| key.trim_ascii())
+    })
 }
 
 /// The credential of `Authorization: Bearer <key>`; a request with several such headers has none.
@@ -161,6 +173,18 @@ mod tests {
         let keys = ApiKeys::new(&[ApiKey { may_be_urgent: true, ..ApiKey::from("alpha") }, "beta".into()]);
         assert!(keys.may_be_urgent(alpha.as_ref()) && !keys.may_be_urgent(beta.as_ref()));
         assert!(ApiKeys::new(&["beta".into()]).may_be_urgent(beta.as_ref()), "who is alone may");
+        let both = |key: &str, bearer: Option<&str>| {
+            let mut both: HeaderMap = headers(bearer.as_slice());
+            both.insert(API_KEY, key.parse().unwrap());
+            both
+        };
+        assert_eq!(keys.tenant(&both("alpha", None)).unwrap(), alpha, "Anthropic's header brings the same key");
+        assert_eq!(keys.tenant(&both("alpha", Some("Basic proxy"))).unwrap(), alpha);
+        assert_eq!(keys.tenant(&both("alpha", Some("Bearer beta"))).unwrap(), beta, "of two the bearer's counts");
+        assert!(keys.tenant(&both("Bearer alpha", None)).is_err());
+        let mut twice = both("alpha", None);
+        twice.append(API_KEY, "alpha".parse().unwrap());
+        assert!(keys.tenant(&twice).is_err());
         assert_eq!(ApiKeys::new(&[]).tenant(&headers(&["Bearer anything"])).unwrap(), None);
     }
 }

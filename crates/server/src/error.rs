@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use engine::{Rejection, RequestError, SubmitError};
 use serde::Serialize;
@@ -93,7 +93,7 @@ impl ApiError {
 
     /// 401: no key, or one that is not ours. The same answer for both.
     pub(crate) fn unauthorized() -> ApiError {
-        let message = "Missing or incorrect API key: send it as 'Authorization: Bearer <key>'.";
+        let message = "Missing or incorrect API key: send it as 'Authorization: Bearer <key>' or 'x-api-key: <key>'.";
         ApiError::new(Kind::Unauthorized, Some("invalid_api_key"), message)
     }
 
@@ -387,13 +387,19 @@ pub(crate) enum Words {
 
 impl Words {
     /// Those of whoever asks for this path, if they are not OpenAI's.
-    pub(crate) fn of(path: &str) -> Option<Words> {
+    pub(crate) fn of(path: &str, headers: &HeaderMap) -> Option<Words> {
         let is = |prefix: &str| path == prefix || path.strip_prefix(prefix).is_some_and(|rest| rest.starts_with('/'));
         match () {
             () if is("/v1/messages") => Some(Words::Anthropic),
+            () if is("/v1/models") && Words::are_anthropics(headers) => Some(Words::Anthropic),
             () if is("/api") => Some(Words::Ollama),
             () => None,
         }
+    }
+
+    /// Whether a client of Anthropic's asks, of a path that several APIs have.
+    pub(crate) fn are_anthropics(headers: &HeaderMap) -> bool {
+        headers.contains_key("anthropic-version")
     }
 }
 

@@ -1,4 +1,4 @@
-//! The only crate that knows the HTTP APIs: OpenAI's routes with vLLM's additions, over HTTP/1.1.
+//! The only crate that knows the HTTP APIs, over HTTP/1.1: OpenAI's routes with vLLM's additions, and those of others.
 //!
 //! ```text
 //! socket --listen--> request --routes--> auth --> json --> fields --> openai::{chat, completions} --> engine's door
@@ -11,13 +11,14 @@
 //!   and named in the answer. No field is dropped in silence.
 //! - Everything a stranger can make large or slow has a limit: bodies, headers, depth, time to read, time to write,
 //!   connections. What is wrong with a request is found before the engine hears of it.
-//! - What is sent back about an error is fixed text and checked numbers, in OpenAI's one shape.
+//! - What is sent back about an error is fixed text and checked numbers, in the one shape that each API has.
 //!
 //! A client that goes away cancels what it asked for, streaming or not: the handler is dropped, with it the engine's
 //! stream, and the blocks are free within one step.
 
 mod access;
 mod answers;
+mod anthropic;
 mod app;
 mod auth;
 pub mod batch;

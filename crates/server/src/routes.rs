@@ -35,13 +35,15 @@ use crate::openai::{chat, completions, text};
 use crate::otel::TraceParent;
 use crate::requests::Question;
 use crate::timeline::Asker;
-use crate::{batch, live, llama, metrics, ollama, plan, requests, responses, vectors, without};
+use crate::{anthropic, batch, live, llama, metrics, ollama, plan, requests, responses, vectors, without};
 
 /// The engine has been stuck for longer than any step takes.
 const STUCK: Duration = Duration::from_secs(5);
 /// Longest X-Request-Id that is sent back.
 const MAX_REQUEST_ID_BYTES: usize = 128;
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// The same by the name that Anthropic's clients look for.
+const ANTHROPIC_REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
 /// When the first token was likely to come, and what was promised, when the request was taken: milliseconds from there.
 const PREDICTED_TTFT: HeaderName = HeaderName::from_static("x-predicted-ttft-ms");
 const PROMISED_TTFT: HeaderName = HeaderName::from_static("x-promised-ttft-ms");
@@ -56,7 +58,7 @@ const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 type Route = (Method, &'static str, fn(MethodFilter) -> MethodRouter<Arc<App>>);
 
 /// Every route: what the router is made of, and the labels of a metric.
-static TABLE: [Route; 73] = [
+static TABLE: [Route; 75] = [
     (Method::POST, "/v1/completions", |by| on(by, complete)),
     (Method::POST, "/v1/chat/completions", |by| on(by, converse)),
     (Method::POST, "/v1/responses", |by| on(by, responses::create)),
@@ -65,6 +67,8 @@ static TABLE: [Route; 73] = [
     (Method::DELETE, "/v1/responses/{id}", |by| on(by, responses::delete)),
     (Method::GET, "/v1/responses/{id}/input_items", |by| on(by, responses::input_items)),
     (Method::POST, "/v1/responses/{id}/cancel", |by| on(by, responses::cancel)),
+    (Method::POST, "/v1/messages", |by| on(by, anthropic::create)),
+    (Method::POST, "/v1/messages/count_tokens", |by| on(by, anthropic::count_tokens)),
     (Method::POST, "/v1/embeddings", |by| on(by, vectors::embed)),
     (Method::POST, "/v1/score", |by| on(by, vectors::score)),
     (Method::POST, "/score", |by| on(by, vectors::score)),
@@ -174,7 +178,7 @@ async fn front(State(app): State<Arc<App>>, mut request: Request, next: Next) ->
     let id = echoed_id(request.headers()).unwrap_or_else(|| own_id(&app));
     let route = request.extensions().get::<MatchedPath>().and_then(|path| known_route(path.as_str()));
     let share = app.site.sharing(request.headers());
-    let words = Words::of(request.uri().path());
+    let words = Words::of(request.uri().path(), request.headers());
     let mut response = match admit(&app, &request) {
         Ok(Admitted::Preflight(answer)) => answer,
         Ok(Admitted::Caller(tenant)) => {
@@ -191,6 +195,9 @@ async fn front(State(app): State<Arc<App>>, mut request: Request, next: Next) ->
     }
     share(&mut response);
     app.http.answered(route.unwrap_or("other"), response.status());
+    if words == Some(Words::Anthropic) {
+        response.headers_mut().insert(ANTHROPIC_REQUEST_ID, id.clone());
+    }
     response.headers_mut().insert(REQUEST_ID, id);
     // What a model says is data, whatever it looks like to a browser.
     response.headers_mut().insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
@@ -430,16 +437,20 @@ async fn detokenize(
     Ok(json_body(app.with_json(&headers, body, caller.tenant, text::detokenize).await?))
 }
 
-async fn list_models(State(app): State<Arc<App>>) -> Response {
+async fn list_models(State(app): State<Arc<App>>, headers: HeaderMap) -> Response {
+    if Words::are_anthropics(&headers) {
+        return json_body(anthropic::model_list(&app).to_string());
+    }
     let cards: Vec<Value> = app.models.iter().map(|name| model_card(&app, name)).collect();
     json_body(json!({"object": "list", "data": cards}).to_string())
 }
 
-async fn show_model(State(app): State<Arc<App>>, Path(name): Path<String>) -> Caught<Response> {
+async fn show_model(State(app): State<Arc<App>>, Path(name): Path<String>, headers: HeaderMap) -> Caught<Response> {
     if !app.models.contains(&name) {
         return Err(ApiError::unknown_model());
     }
-    Ok(json_body(model_card(&app, &name).to_string()))
+    let card = if Words::are_anthropics(&headers) { anthropic::model_card } else { model_card };
+    Ok(json_body(card(&app, &name).to_string()))
 }
 
 fn model_card(app: &App, name: &str) -> Value {

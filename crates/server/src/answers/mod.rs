@@ -37,6 +37,7 @@ pub(crate) enum Form {
     Chat,
     Completion,
     Responses,
+    Messages,
     Embeddings,
     Score,
     Rerank,
@@ -54,6 +55,7 @@ impl Form {
             Form::Chat => "/v1/chat/completions",
             Form::Completion => "/v1/completions",
             Form::Responses => "/v1/responses",
+            Form::Messages => "/v1/messages",
             Form::Embeddings => "/v1/embeddings",
             Form::Score => "/v1/score",
             Form::Rerank => "/v1/rerank",
@@ -71,6 +73,7 @@ impl Form {
             Form::Chat => "chatcmpl-",
             Form::Completion => "cmpl-",
             Form::Responses => "resp_",
+            Form::Messages => "msg_",
             Form::Embeddings => "embd-",
             Form::Score => "score-",
             Form::Rerank => "rerank-",
@@ -84,7 +87,7 @@ impl Form {
         match self {
             Form::Completion | Form::OllamaGenerate | Form::LlamaCompletion | Form::Infill => "text_completion",
             Form::Embeddings | Form::Score | Form::Rerank | Form::OllamaEmbed => "embeddings",
-            Form::Chat | Form::Responses | Form::OllamaChat => "chat",
+            Form::Chat | Form::Responses | Form::Messages | Form::OllamaChat => "chat",
         }
     }
 }

@@ -174,7 +174,11 @@ mod tests {
     #[test]
     fn the_guide_has_every_hint_and_no_other() {
         let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/guide");
-        for (file, hints) in [("serve.md", HINTS.as_slice()), ("ollama.md", crate::ollama::HINTS)] {
+        for (file, hints) in [
+            ("serve.md", HINTS.as_slice()),
+            ("anthropic.md", crate::anthropic::HINTS),
+            ("ollama.md", crate::ollama::HINTS),
+        ] {
             let guide = std::fs::read_to_string(format!("{directory}/{file}")).expect(file);
             let rows: Vec<&str> = guide.lines().skip_while(|line| !line.starts_with("| hint ")).skip(2).collect();
             let rows: Vec<&str> = rows.into_iter().take_while(|line| line.starts_with('|')).collect();

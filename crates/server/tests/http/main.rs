@@ -11,6 +11,7 @@ mod fields;
 mod host;
 mod live;
 mod llama;
+mod messages;
 mod ollama;
 mod otel;
 mod phases;

@@ -1,0 +1,215 @@
+//! Blocks of a conversation as the messages that a chat template reads.
+//!
+//! ```text
+//! assistant: thinking, text, tool_use, tool_use  -->  one assistant message: thought, text, two calls
+//! user: tool_result, tool_result, text           -->  two messages of role tool, one of role user
+//! system                                         -->  one message, where it stands
+//! ```
+
+use engine::ChatMessage;
+use serde_json::{Map, Value, json};
+
+use crate::error::ApiError;
+use crate::fields::{Fields, wrong_type};
+
+/// Blocks that only whoever made them can read: the model is not told.
+const REDACTED: &str = "messages[].content[].redacted_thinking";
+/// What the blocks of this API may be that this server does not read.
+const TEXT_ONLY: &str = "this server reads text only: send text";
+
+/// Messages while they are read.
+#[derive(Default)]
+pub(super) struct Messages {
+    pub(super) list: Vec<ChatMessage>,
+    /// Blocks that were taken and change nothing.
+    pub(super) hints: Vec<&'static str>,
+}
+
+impl Messages {
+    pub(super) fn bytes(&self) -> usize {
+        self.list.iter().map(|message| message.content.as_deref().map_or(0, str::len)).sum()
+    }
+
+    /// Whether the last turn is the assistant's own: then the answer goes on with it.
+    pub(super) fn is_begun(&self) -> bool {
+        self.list.last().is_some_and(|message| message.role == "assistant")
+    }
+
+    /// The field `system`: a text, or text blocks.
+    pub(super) fn system(&mut self, system: Option<Value>) -> Result<(), ApiError> {
+        if let Some(system) = system {
+            let text = text_of(system, "system")?;
+            self.list.push(ChatMessage::new("system", text));
+        }
+        Ok(())
+    }
+
+    /// One of the field `messages`.
+    pub(super) fn message(&mut self, path: String, item: Value) -> Result<(), ApiError> {
+        let mut fields = Fields::nested(item, path)?;
+        let role_name = fields.name("role");
+        let role = fields.string("role")?;
+        let name = fields.name("content");
+        let content = fields.take("content");
+        fields.finish()?;
+        let expected = "a string or a list of blocks that is not empty";
+        let content = content.ok_or_else(|| wrong_type(name.clone(), expected))?;
+        let blocks = match content {
+            Value::String(text) => vec![json!({"type": "text", "text": text})],
+            Value::Array(blocks) if !blocks.is_empty() => blocks,
+            _ => return Err(wrong_type(name, expected)),
+        };
+        match role.as_deref() {
+            Some("user") => self.user(blocks, &name),
+            Some("assistant") => self.assistant(blocks, &name),
+            Some("system") => {
+                self.list.push(ChatMessage::new("system", text_of(blocks.into(), &name)?));
+                Ok(())
+            }
+            _ => Err(wrong_type(role_name, "one of 'user', 'assistant' and 'system'")),
+        }
+    }
+
+    fn user(&mut self, blocks: Vec<Value>, path: &str) -> Result<(), ApiError> {
+        for (at, block) in blocks.into_iter().enumerate() {
+            let mut block = Fields::nested(block, format!("{path}[{at}]"))?;
+            match block.string("type")?.as_deref() {
+                Some("text") => {
+                    let text = text(&mut block)?;
+                    self.say("user", &text);
+                }
+                Some("tool_result") => self.result(&mut block)?,
+                kind => return Err(unknown(&block, kind, "'text' or 'tool_result'")),
+            }
+            block.finish()?;
+        }
+        Ok(())
+    }
+
+    fn assistant(&mut self, blocks: Vec<Value>, path: &str) -> Result<(), ApiError> {
+        if !self.is_begun() {
+            let (role, extra) = ("assistant".to_owned(), Map::new());
+            self.list.push(ChatMessage { role, content: None, extra });
+        }
+        for (at, block) in blocks.into_iter().enumerate() {
+            let mut block = Fields::nested(block, format!("{path}[{at}]"))?;
+            match block.string("type")?.as_deref() {
+                Some("text") => {
+                    let text = text(&mut block)?;
+                    self.say("assistant", &text);
+                }
+                Some("thinking") => self.thought(&mut block)?,
+                Some("redacted_thinking") => {
+                    block.string("data")?;
+                    if !self.hints.contains(&REDACTED) {
+                        self.hints.push(REDACTED);
+                    }
+                }
+                Some("tool_use") => self.call(&mut block)?,
+                kind => {
+                    return Err(unknown(&block, kind, "'text', 'thinking', 'redacted_thinking' or 'tool_use'"));
+                }
+            }
+            block.finish()?;
+        }
+        Ok(())
+    }
+
+    /// Text of one turn stands on lines of its own, whether it came in blocks or in messages.
+    fn say(&mut self, role: &str, text: &str) {
+        match self.list.last_mut().filter(|message| message.role == role) {
+            Some(message) => match &mut message.content {
+                Some(content) => {
+                    content.push('\n');
+                    content.push_str(text);
+                }
+                none => *none = Some(text.to_owned()),
+            },
+            None => self.list.push(ChatMessage::new(role, text)),
+        }
+    }
+
+    fn thought(&mut self, block: &mut Fields) -> Result<(), ApiError> {
+        let name = block.name("thinking");
+        let text = block.string("thinking")?.ok_or_else(|| wrong_type(name, "a string"))?;
+        // Says that its maker wrote it; ours is empty.
+        block.string("signature")?;
+        let extra = self.list.last_mut().map(|message| &mut message.extra);
+        if let (Some(extra), false) = (extra, text.is_empty()) {
+            let before = extra.get("thinking").and_then(Value::as_str).unwrap_or_default();
+            let thought = format!("{before}{text}");
+            // Each template has its own word for it.
+            for name in ["reasoning_content", "reasoning", "thinking"] {
+                extra.insert(name.to_owned(), thought.as_str().into());
+            }
+        }
+        Ok(())
+    }
+
+    fn call(&mut self, block: &mut Fields) -> Result<(), ApiError> {
+        let [id_name, name_name, input_name] = ["id", "name", "input"].map(|field| block.name(field));
+        let id = block.string("id")?.ok_or_else(|| wrong_type(id_name, "a string"))?;
+        let name = block.string("name")?.ok_or_else(|| wrong_type(name_name, "a string"))?;
+        let input = match block.take("input") {
+            Some(input @ Value::Object(_)) => input,
+            _ => return Err(wrong_type(input_name, "an object")),
+        };
+        block.only("caller", &json!({"type": "direct"}), "only the model itself calls tools here")?;
+        let call = json!({"id": id, "type": "function", "function": {"name": name, "arguments": input}});
+        let message = self.list.last_mut().map(|message| &mut message.extra);
+        let calls = message.map(|extra| extra.entry("tool_calls").or_insert_with(|| json!([])));
+        if let Some(Value::Array(calls)) = calls {
+            calls.push(call);
+        }
+        Ok(())
+    }
+
+    fn result(&mut self, block: &mut Fields) -> Result<(), ApiError> {
+        let name = block.name("tool_use_id");
+        let id = block.string("tool_use_id")?.ok_or_else(|| wrong_type(name, "a string"))?;
+        let name = block.name("content");
+        let text = block.take("content").map_or(Ok(String::new()), |content| text_of(content, &name))?;
+        // Templates have no place for it, so it is said in words.
+        let text = if block.boolean("is_error")?.unwrap_or(false) { format!("Error: {text}") } else { text };
+        let extra = Map::from_iter([("tool_call_id".to_owned(), Value::from(id))]);
+        self.list.push(ChatMessage { role: "tool".to_owned(), content: Some(text), extra });
+        Ok(())
+    }
+}
+
+/// A text, or text blocks, on lines of their own.
+fn text_of(content: Value, path: &str) -> Result<String, ApiError> {
+    let blocks = match content {
+        Value::String(text) => return Ok(text),
+        Value::Array(blocks) => blocks,
+        _ => return Err(wrong_type(path, "a string or a list of text blocks")),
+    };
+    let mut texts = Vec::with_capacity(blocks.len());
+    for (at, block) in blocks.into_iter().enumerate() {
+        let mut block = Fields::nested(block, format!("{path}[{at}]"))?;
+        match block.string("type")?.as_deref() {
+            Some("text") => texts.push(text(&mut block)?),
+            kind => return Err(unknown(&block, kind, "'text'")),
+        }
+        block.finish()?;
+    }
+    Ok(texts.join("\n"))
+}
+
+fn text(block: &mut Fields) -> Result<String, ApiError> {
+    let name = block.name("text");
+    let text = block.string("text")?.ok_or_else(|| wrong_type(name, "a string"))?;
+    block.only("citations", &json!([]), "this server cites nothing: send the text alone")?;
+    Ok(text)
+}
+
+/// A block of a kind that has no place here: one of the API's others, or none at all.
+fn unknown(block: &Fields, kind: Option<&str>, known: &str) -> ApiError {
+    let name = block.name("type");
+    match kind {
+        Some("image" | "document" | "search_result" | "container_upload" | "tool_reference") => {
+            ApiError::unsupported(name, TEXT_ONLY)
+        }
+        _ => wrong_type(name, known),
+    }
+}

@@ -1,0 +1,15 @@
+//! Anthropic's Messages API: a message as a list of blocks, and the events by which they grow.
+//!
+//! ```text
+//! system, messages of blocks --blocks--> messages --read--> Job --> gather | Wire --write--> content blocks, events
+//!                                                    \--> encode --> count_tokens
+//! ```
+
+mod blocks;
+mod hints;
+mod read;
+mod routes;
+mod write;
+
+pub(crate) use hints::HINTS;
+pub(crate) use routes::{count_tokens, create, model_card, model_list};

@@ -1,0 +1,311 @@
+//! A body of `POST /v1/messages` as a job.
+
+use std::sync::Arc;
+
+use dialect::Tool;
+use engine::{Prompt, RawRequest, Rule};
+use serde_json::{Map, Value, json};
+
+use super::HINTS;
+use super::blocks::Messages;
+use super::write::Anthropic;
+use crate::answers::{Form, Job, Plan};
+use crate::app::App;
+use crate::auth::Tenant;
+use crate::conversation::{self, Wish};
+use crate::error::ApiError;
+use crate::fields::{Fields, wrong_type};
+use crate::openai::params::{self, Delivery, Settled};
+use crate::openai::tools::{Offer, ToolChoice};
+use crate::openai::{hints, structured};
+
+/// Tools that are their maker's own, by what their dated names begin with: the model is not told of them.
+const ELSEWHERE: [(&str, &str); 10] = [
+    ("web_search_", "tools[].web_search"),
+    ("web_fetch_", "tools[].web_fetch"),
+    ("bash_", "tools[].bash"),
+    ("text_editor_", "tools[].text_editor"),
+    ("computer_", "tools[].computer"),
+    ("browser_", "tools[].browser"),
+    ("code_execution_", "tools[].code_execution"),
+    ("memory_", "tools[].memory"),
+    ("tool_search", "tools[].tool_search"),
+    ("mcp_toolset", "tools[].mcp_toolset"),
+];
+
+/// The header that names what a client knows of the API beyond its version: names of features, which every field of a
+/// request says again itself.
+pub(super) const BETA: &str = "anthropic-beta";
+
+const EFFORT: &str = "output_config.effort";
+const BUDGET: &str = "thinking.budget_tokens";
+
+/// Reads the body into a request that has passed the door. Tokenizes: not for the threads that serve connections.
+pub(super) fn read(body: Value, has_beta: bool, app: &App, tenant: Option<Tenant>) -> Result<Job, ApiError> {
+    let Asked { mut raw, delivery, wish } = asked(body, app, tenant)?;
+    let asked = raw.max_tokens;
+    if asked.is_none() {
+        return Err(ApiError::bad_request("'max_tokens' is missing.").with_param("max_tokens"));
+    }
+    let mut plan = Plan::of_one(Form::Messages, delivery, raw.stop.clone());
+    let rule_field = wish.rule_field;
+    plan.hearing = app.speech.settle(&mut raw, wish, app.engine.model())?;
+    let request = app.engine.validate(raw).map_err(|rejection| rename(rejection.into(), rule_field))?;
+    plan.delivery.settled.see(asked, &request);
+    plan.delivery.settled.hints.extend(has_beta.then_some(BETA));
+    Ok(Job { requests: vec![request], plan, api: Arc::new(Anthropic) })
+}
+
+/// How many tokens the prompt has.
+pub(super) fn count(body: Value, app: &App, tenant: Option<Tenant>) -> Result<String, ApiError> {
+    let Asked { raw, wish, .. } = asked(body, app, tenant)?;
+    let tokens = app.engine.model().encode(&raw).map_err(|rejection| rename(rejection.into(), wish.rule_field))?;
+    Ok(json!({"input_tokens": tokens.len()}).to_string())
+}
+
+/// What the door knows by the names of other APIs.
+fn rename(error: ApiError, rule_field: Option<&str>) -> ApiError {
+    error.rename_param("stop", "stop_sequences").rename_param("rule", rule_field.unwrap_or("tools"))
+}
+
+/// A body, read.
+struct Asked {
+    raw: RawRequest,
+    delivery: Delivery,
+    wish: Wish<'static>,
+}
+
+fn asked(mut body: Value, app: &App, tenant: Option<Tenant>) -> Result<Asked, ApiError> {
+    let hints = hints::take_of(&mut body, HINTS)?;
+    let mut fields = Fields::of(body)?;
+    let mut delivery = Delivery {
+        timings_detail: fields.boolean("timings_detail")?.unwrap_or(false),
+        speculate: fields.boolean("speculate")?.unwrap_or(true),
+        ..Delivery::plain(params::model(&mut fields, app)?, fields.boolean("stream")?.unwrap_or(false), hints)
+    };
+    let settled = &mut delivery.settled;
+    let messages = messages(&mut fields, settled)?;
+    let (tools, definitions, choice, parallel) = offer(&mut fields, settled)?.told();
+    let (effort, rule) = output_config(&mut fields)?;
+    let (kwargs, thinking) = thinking(&mut fields, effort, app, settled)?;
+    let mut template_kwargs = fields.object("chat_template_kwargs")?.map(Fields::into_map).unwrap_or_default();
+    for (name, value) in kwargs {
+        // What is said in the template's own words counts.
+        template_kwargs.entry(name).or_insert(value);
+    }
+    if !definitions.is_empty() && template_kwargs.insert("tools".to_owned(), definitions.into()).is_some() {
+        let message = "Tools are in 'tools' or in 'chat_template_kwargs', not in both.";
+        return Err(ApiError::bad_request(message).with_param("chat_template_kwargs"));
+    }
+    let goes_on = messages.is_begun();
+    let mut raw = RawRequest::new(Prompt::Chat {
+        messages: messages.list,
+        template_kwargs,
+        add_generation_prompt: !goes_on,
+        continue_final_message: goes_on,
+    });
+    raw.tenant = tenant;
+    raw.may_be_urgent = app.keys.may_be_urgent(tenant.as_ref());
+    raw.cut_max_tokens = app.cut_max_tokens;
+    raw.speculate = delivery.speculate;
+    raw.now = Some(app.now() as i64);
+    raw.rule = rule;
+    sampling(&mut fields, &mut raw)?;
+    settle_the_rest(&mut fields, &mut delivery.settled)?;
+    fields.finish()?;
+    let wish = Wish {
+        tools,
+        choice,
+        parallel,
+        shows_thoughts: thinking.shown,
+        thought_tokens: thinking.tokens,
+        rule_field: Some("output_config.format.schema"),
+    };
+    Ok(Asked { raw, delivery, wish })
+}
+
+fn messages(fields: &mut Fields, settled: &mut Settled) -> Result<Messages, ApiError> {
+    let mut messages = Messages::default();
+    messages.system(fields.take("system"))?;
+    match fields.list("messages")? {
+        None => return Err(ApiError::bad_request("'messages' is missing.").with_param("messages")),
+        Some(items) if items.is_empty() => {
+            return Err(ApiError::bad_request("'messages' must not be empty.").with_param("messages"));
+        }
+        Some(items) => {
+            let mut items = items.into_iter().enumerate();
+            items.try_for_each(|(at, item)| messages.message(format!("messages[{at}]"), item))?;
+        }
+    }
+    params::check_text("messages", messages.bytes())?;
+    settled.hints.append(&mut messages.hints);
+    Ok(messages)
+}
+
+/// The API has the first four and a limit that must be there; the others are this server's own.
+fn sampling(fields: &mut Fields, raw: &mut RawRequest) -> Result<(), ApiError> {
+    raw.temperature = fields.number("temperature")?;
+    raw.top_p = fields.number("top_p")?;
+    raw.top_k = fields.integer("top_k")?;
+    let text = |(at, item)| match item {
+        Value::String(text) => Ok(text),
+        _ => Err(wrong_type(format!("stop_sequences[{at}]"), "a string")),
+    };
+    let stop = fields.list("stop_sequences")?.unwrap_or_default();
+    raw.stop = stop.into_iter().enumerate().map(text).collect::<Result<_, _>>()?;
+    raw.max_tokens = fields.integer("max_tokens")?;
+    raw.min_p = fields.number("min_p")?;
+    raw.seed = fields.integer("seed")?;
+    raw.priority = fields.integer("priority")?;
+    raw.cache_salt = fields.string("cache_salt")?;
+    raw.ttft_slo_ms = fields.number("ttft_slo_ms")?;
+    raw.tpot_slo_ms = fields.number("tpot_slo_ms")?;
+    Ok(())
+}
+
+fn offer(fields: &mut Fields, settled: &mut Settled) -> Result<Offer, ApiError> {
+    let mut offer = Offer { parallel: true, ..Offer::default() };
+    for (at, item) in fields.list("tools")?.unwrap_or_default().into_iter().enumerate() {
+        let mut tool = Fields::nested(item, format!("tools[{at}]"))?;
+        let kind_name = tool.name("type");
+        let kind = tool.string("type")?.unwrap_or_else(|| "custom".to_owned());
+        if let Some((_, hint)) = ELSEWHERE.iter().find(|(prefix, _)| kind.starts_with(prefix)) {
+            if !settled.hints.contains(hint) {
+                settled.hints.push(hint);
+            }
+            continue;
+        }
+        if kind != "custom" {
+            return Err(wrong_type(kind_name, "'custom', or a kind of tool that Anthropic knows"));
+        }
+        tool_into(&mut tool, &mut offer)?;
+        tool.finish()?;
+    }
+    if let Some(mut choice) = fields.object("tool_choice")? {
+        let (kind_name, name_name) = (choice.name("type"), choice.name("name"));
+        offer.choice = match choice.string("type")?.as_deref() {
+            Some("auto") => ToolChoice::Auto,
+            Some("any") => ToolChoice::Required,
+            Some("none") => ToolChoice::Never,
+            Some("tool") => ToolChoice::Named(choice.string("name")?.ok_or_else(|| wrong_type(name_name, "a string"))?),
+            _ => return Err(wrong_type(kind_name, "one of 'auto', 'any', 'tool' and 'none'")),
+        };
+        offer.parallel = !choice.boolean("disable_parallel_tool_use")?.unwrap_or(false);
+        choice.finish()?;
+    }
+    offer.check()?;
+    Ok(offer)
+}
+
+/// Reads a tool of the caller's own.
+fn tool_into(tool: &mut Fields, offer: &mut Offer) -> Result<(), ApiError> {
+    let [field, schema] = ["name", "input_schema"].map(|field| tool.name(field));
+    let name = tool.string("name")?.ok_or_else(|| wrong_type(field.clone(), "a string"))?;
+    let description = tool.string("description")?;
+    let strict = tool.boolean("strict")?.unwrap_or(false);
+    let parameters = match tool.take("input_schema") {
+        Some(object @ Value::Object(_)) => object,
+        _ => return Err(wrong_type(schema, "a JSON schema")),
+    };
+    tool.only("defer_loading", &json!(false), "the model is told of every tool at once")?;
+    tool.only("allowed_callers", &json!(["direct"]), "only the model itself calls tools here")?;
+    offer.add(Tool { name, parameters, strict }, description.as_deref(), &field)
+}
+
+/// What is to be thought, beside what the template is told of that.
+struct Thinking {
+    shown: bool,
+    tokens: Option<u32>,
+}
+
+/// `thinking`, and how much effort the answer is worth, as far as they go in the template's words. Where both say
+/// whether to think at all the former counts: effort is not thought alone.
+fn thinking(
+    fields: &mut Fields,
+    effort: Option<String>,
+    app: &App,
+    settled: &mut Settled,
+) -> Result<(Map<String, Value>, Thinking), ApiError> {
+    let mut kwargs = Map::new();
+    if let Some(effort) = effort {
+        let known = match effort.as_str() {
+            // No template knows more.
+            "max" => "xhigh",
+            "low" | "medium" | "high" | "xhigh" => &effort,
+            _ => return Err(wrong_type(EFFORT, "one of 'low', 'medium', 'high', 'xhigh' and 'max'")),
+        };
+        if !app.speech.effort(EFFORT, known, &mut kwargs)? {
+            settled.hints.push(EFFORT);
+        }
+    }
+    let mut wanted = Thinking { shown: true, tokens: None };
+    let Some(mut thinking) = fields.object("thinking")? else { return Ok((kwargs, wanted)) };
+    let kind_name = thinking.name("type");
+    let switch = match thinking.string("type")?.as_deref() {
+        Some("enabled") => {
+            let budget = thinking.integer("budget_tokens")?.filter(|&tokens| tokens >= 0);
+            let budget = budget.ok_or_else(|| wrong_type(BUDGET, "a number of tokens"))?;
+            wanted.tokens = conversation::thought_tokens(BUDGET, Some(budget), &app.speech, settled)?;
+            Some(true)
+        }
+        // As the model does by itself.
+        Some("adaptive") => None,
+        Some("disabled") => Some(false),
+        _ => return Err(wrong_type(kind_name, "one of 'enabled', 'adaptive' and 'disabled'")),
+    };
+    let display_name = thinking.name("display");
+    wanted.shown = match thinking.string("display")?.as_deref() {
+        None => switch != Some(false),
+        Some("summarized") => {
+            // What was thought is there whole; nobody sums it up.
+            settled.hints.push("thinking.display");
+            switch != Some(false)
+        }
+        Some("omitted") => false,
+        Some(_) => return Err(wrong_type(display_name, "'summarized' or 'omitted'")),
+    };
+    thinking.finish()?;
+    if let Some(is_on) = switch.filter(|_| app.speech.has_enable_thinking) {
+        kwargs.insert("enable_thinking".to_owned(), is_on.into());
+    }
+    Ok((kwargs, wanted))
+}
+
+/// `output_config`: how much effort the answer is worth, and what it must look like.
+fn output_config(fields: &mut Fields) -> Result<(Option<String>, Option<Rule>), ApiError> {
+    let Some(mut config) = fields.object("output_config")? else { return Ok((None, None)) };
+    let effort = config.string("effort")?;
+    let format = config.object("format")?;
+    config.finish()?;
+    let Some(mut format) = format else { return Ok((effort, None)) };
+    let [kind, name] = ["type", "schema"].map(|field| format.name(field));
+    if format.string("type")?.as_deref() != Some("json_schema") {
+        return Err(wrong_type(kind, "'json_schema'"));
+    }
+    let schema = format.take("schema").ok_or_else(|| wrong_type(name.clone(), "a JSON schema"))?;
+    format.finish()?;
+    Ok((effort, Some(structured::schema(schema, &name)?)))
+}
+
+/// What is a hint in some of its values, and what this server does not have.
+fn settle_the_rest(fields: &mut Fields, settled: &mut Settled) -> Result<(), ApiError> {
+    match fields.string("service_tier")?.as_deref() {
+        None => {}
+        Some("auto" | "standard_only") => settled.hints.push("service_tier"),
+        Some(_) => return Err(wrong_type("service_tier", "'auto' or 'standard_only'")),
+    }
+    if let Some(mut management) = fields.object("context_management")? {
+        let edits_name = management.name("edits");
+        let edits = management.list("edits")?.unwrap_or_default();
+        management.finish()?;
+        // Thoughts of earlier turns go to the template, which keeps those that its model is used to.
+        let keeps_all = |edit: &Value| *edit == json!({"type": "clear_thinking_20251015", "keep": "all"});
+        if let Some(at) = edits.iter().position(|edit| !keeps_all(edit)) {
+            let why = "conversations are not cut: send what is to be read";
+            return Err(ApiError::unsupported(format!("{edits_name}[{at}]"), why));
+        }
+        settled.hints.push("context_management");
+    }
+    fields.only("container", &json!({}), "nothing is run here")?;
+    fields.only("mcp_servers", &json!([]), "this server asks no other server: offer 'tools'")
+}
