@@ -3,6 +3,7 @@
 //! ```text
 //! prompt, system --template--> tokens ---+--> what the model reads
 //! raw: prompt ---------------> tokens ---+
+//! prompt, suffix --marks-----> tokens ---+
 //! context (tokens of an earlier answer) -+  before them
 //! ```
 
@@ -19,6 +20,7 @@ use crate::app::App;
 use crate::auth::Tenant;
 use crate::conversation::Wish;
 use crate::error::ApiError;
+use crate::llama::fim::{self, Gap};
 use crate::llama::sampler;
 use crate::openai::params;
 use crate::openai::tools::ToolChoice;
@@ -42,8 +44,9 @@ pub(super) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Ask
         return Err(ApiError::unsupported("system", why));
     }
     let thinking = options::think(&mut fields, app, &mut delivery.settled)?;
-    let is_load = text.is_empty();
-    let prompt = if is_raw || !has_template { Prompt::Text(text) } else { conversation(system, text, thinking.kwargs) };
+    let is_load = text.is_empty() && suffix.is_none();
+    let before = text.clone();
+    let prompt = if is_plain { Prompt::Text(text) } else { conversation(system, text, thinking.kwargs) };
     let mut raw = sampler::request(prompt, app, tenant);
     options::options(&mut fields, &mut raw, app, &mut delivery.settled)?;
     raw.rule = options::format(&mut fields)?;
@@ -52,9 +55,13 @@ pub(super) fn read(body: Value, app: &App, tenant: Option<Tenant>) -> Result<Ask
     if is_load {
         return Ok(Asked::Load(api.loaded(app)));
     }
+    if let Some(behind) = suffix {
+        let gap = Gap { before: &before, behind: &behind, begun: "", files: &[] };
+        fim::fill(&gap, app.engine.model(), &mut raw, "suffix")?;
+    }
     go_on_from(context, &mut raw, app)?;
     let (asked, stop) = (raw.max_tokens, raw.stop.clone());
-    let hearing = if is_raw {
+    let hearing = if is_plain {
         None
     } else {
         let wish = Wish {

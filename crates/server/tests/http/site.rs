@@ -20,8 +20,16 @@ fn raw(host: &Host, head: &str) -> Answer {
     connection.answer()
 }
 
+/// Ollama's errors have no codes: theirs is what the message offers as a remedy.
 fn code(answer: &Answer) -> String {
-    answer.json()["error"]["code"].as_str().unwrap_or_default().to_owned()
+    let body = answer.json();
+    let code = match body["error"].as_str() {
+        Some(message) if message.contains("--allowed-host") => "unknown_host",
+        Some(message) if message.contains("--allowed-origin") => "cross_origin",
+        Some(message) => message,
+        None => body["error"]["code"].as_str().unwrap_or_default(),
+    };
+    code.to_owned()
 }
 
 // row 77: DNS rebinding
